@@ -1,0 +1,43 @@
+#include "capability.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <initializer_list>
+
+namespace structout::cpu {
+namespace {
+
+Capability best_of_this_machine() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")) return Capability::kAvx512;
+  if (__builtin_cpu_supports("avx2")) return Capability::kAvx2;
+#endif
+  return Capability::kDefault;
+}
+
+Capability detect() {
+  const Capability best = best_of_this_machine();
+  const char* wish = std::getenv("STRUCTOUT_CPU_CAPABILITY");
+  if (wish == nullptr) return best;
+  for (Capability c : {Capability::kDefault, Capability::kAvx2, Capability::kAvx512}) {
+    if (std::strcmp(wish, capability_name(c)) == 0 && c < best) return c;
+  }
+  return best;
+}
+
+}  // namespace
+
+Capability capability() {
+  static const Capability chosen = detect();
+  return chosen;
+}
+
+const char* capability_name(Capability capability) {
+  switch (capability) {
+    case Capability::kAvx512: return "avx512";
+    case Capability::kAvx2: return "avx2";
+    default: return "default";
+  }
+}
+
+}  // namespace structout::cpu
