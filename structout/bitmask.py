@@ -1,0 +1,65 @@
+"""The packed token bitmask: int32 ``[rows, ceil(vocab / 32)]``, bit ``i & 31`` of word ``i >> 5`` is 1 where token ``i``
+is allowed. The layout is xgrammar's and llguidance's; docs/mask_contract.md has every edge of it.
+
+``allocate_token_bitmask``, ``get_bitmask_shape``, ``reset_token_bitmask`` and ``bitmask_dtype`` carry xgrammar's names, so
+that an engine can take them from here instead.
+"""
+
+import torch
+
+BITS_PER_WORD = 32
+bitmask_dtype = torch.int32
+
+
+def bitmask_width(vocab_size: int) -> int:
+    """Words in one mask row: ``ceil(vocab_size / 32)``."""
+    if vocab_size < 0:
+        raise ValueError(f"vocab_size must not be negative, got {vocab_size}")
+    return -(-vocab_size // BITS_PER_WORD)
+
+
+def get_bitmask_shape(batch_size: int, vocab_size: int) -> tuple[int, int]:
+    """``(batch_size, ceil(vocab_size / 32))``."""
+    return (batch_size, bitmask_width(vocab_size))
+
+
+def allocate_token_bitmask(batch_size: int, vocab_size: int, *, pin_memory: bool | None = None) -> torch.Tensor:
+    """A CPU bitmask ``int32 [batch_size, ceil(vocab_size / 32)]`` that allows everything.
+
+    ``pin_memory=None`` pins it where a CUDA device is present, so that its copy to the device can be asynchronous.
+    """
+    if pin_memory is None:
+        pin_memory = torch.cuda.is_available()
+    shape = get_bitmask_shape(batch_size, vocab_size)
+    return torch.full(shape, -1, dtype=bitmask_dtype, pin_memory=pin_memory)
+
+
+def reset_token_bitmask(bitmask: torch.Tensor) -> None:
+    """Allow everything again, in place."""
+    bitmask.fill_(-1)
+
+
+def pack_bitmask(allowed: torch.Tensor) -> torch.Tensor:
+    """``bool [..., vocab]`` (True = allowed) to ``int32 [..., ceil(vocab / 32)]``, on the same device. Padding bits are 0."""
+    if allowed.dtype != torch.bool:
+        raise TypeError(f"allowed must be a bool tensor, got {allowed.dtype}; compare first, e.g. scores > 0")
+    vocab_size = allowed.shape[-1]
+    width = bitmask_width(vocab_size)
+    padded = torch.nn.functional.pad(allowed, (0, width * BITS_PER_WORD - vocab_size))
+    bits = padded.unflatten(-1, (width, BITS_PER_WORD)).to(torch.int32)
+    # Bits are disjoint, so a sum is an or; bit 31 wraps to the sign, which is what int32 words hold.
+    return (bits << torch.arange(BITS_PER_WORD, dtype=torch.int32, device=allowed.device)).sum(-1, dtype=torch.int32)
+
+
+def unpack_bitmask(bitmask: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """``int32 [..., words]`` to ``bool [..., vocab_size]`` (True = allowed). Tokens past the last word are disallowed."""
+    if bitmask.dtype != bitmask_dtype:
+        raise TypeError(f"bitmask must be int32, got {bitmask.dtype}")
+    shifts = torch.arange(BITS_PER_WORD, dtype=torch.int32, device=bitmask.device)
+    bits = ((bitmask.unsqueeze(-1) >> shifts) & 1).flatten(-2).bool()[..., :vocab_size]
+    return torch.nn.functional.pad(bits, (0, vocab_size - bits.shape[-1]))
+
+
+def count_allowed(bitmask: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """How many tokens each row allows: ``int32 [..., words]`` to ``int64 [...]``. Padding bits do not count."""
+    return unpack_bitmask(bitmask, vocab_size).sum(-1)
