@@ -1,0 +1,129 @@
+"""The model of `structout generate` when none is named: a small Llama with random weights and a byte-level BPE tokenizer,
+made on the spot in seconds, then cached. It knows nothing; what it writes has the right form only because it is masked.
+"""
+
+import itertools
+import json
+import random
+import shutil
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from structout import envs
+
+SEED = 0
+TOKENIZER_VOCAB = 1000
+LM_HEAD_WIDTH = 1024  # wider than the tokenizer, as in most real models
+HIDDEN = 64
+END = "<|end_of_text|>"
+SPECIAL_TOKENS = [END, "<|im_start|>", "<|im_end|>"]
+
+_NAMES = "Ada Alan Barbara Claude Donald Edsger Frances Grace John Katherine Ken Linus Margaret Niklaus Radia Tim".split()
+_WORDS = (
+    "the a of and to in is was for on with by new old open small large red green blue first last next order price city "
+    "street river garden letter coffee paper garden window train morning evening north south winter summer music book"
+).split()
+_KEYS = "id name email address city country items quantity price total status created tags notes active score".split()
+
+
+def load_default_model() -> tuple[Any, Any, Path]:
+    """(model, tokenizer, where they are cached), built first if need be. Weights float32, in eval mode."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    directory = envs.cache_dir() / "default-model-1"
+    if not directory.exists():
+        _build(directory)
+    model = AutoModelForCausalLM.from_pretrained(directory).eval()
+    return model, AutoTokenizer.from_pretrained(directory), directory
+
+
+def is_cached() -> bool:
+    return (envs.cache_dir() / "default-model-1").exists()
+
+
+def _build(directory: Path) -> None:
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(dir=directory.parent))
+    try:
+        corpus = _corpus()
+        tokenizer = _train_tokenizer(corpus)
+        tokenizer.save_pretrained(scratch)
+        _random_llama(tokenizer, corpus).save_pretrained(scratch)
+        if not directory.exists():  # another process may have been faster
+            scratch.rename(directory)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _corpus() -> list[str]:
+    """JSON documents and sentences from a few words: enough to give the tokenizer common merges and frequencies."""
+    rng = random.Random(SEED)  # noqa: S311
+
+    def sentence() -> str:
+        return " ".join(rng.choices(_WORDS, k=rng.randint(2, 6))).capitalize()
+
+    def value(depth: int) -> Any:
+        leaves = [sentence, lambda: rng.choice(_NAMES), lambda: rng.randint(0, 999), lambda: rng.random() < 0.5]
+        if depth > 2 or rng.random() < 0.7:
+            return rng.choice(leaves)()
+        if rng.random() < 0.5:
+            return [value(depth + 1) for _ in range(rng.randint(1, 3))]
+        return {key: value(depth + 1) for key in rng.sample(_KEYS, rng.randint(1, 5))}
+
+    documents = (json.dumps({key: value(1) for key in rng.sample(_KEYS, 5)}) for _ in range(2000))
+    return list(itertools.chain(documents, (sentence() + "." for _ in range(1000))))
+
+
+def _train_tokenizer(corpus: list[str]) -> Any:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=TOKENIZER_VOCAB,
+        special_tokens=SPECIAL_TOKENS,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(corpus, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token=END, bos_token=END, additional_special_tokens=SPECIAL_TOKENS[1:]
+    )
+
+
+def _random_llama(tokenizer: Any, corpus: list[str]) -> Any:
+    """Random weights, tilted towards how often each token occurs in the corpus.
+
+    Without the tilt, a free string would end once in a thousand tokens and no demo would. Dimension 0 of the residual
+    stream is made constant, so that its column of the lm_head adds one fixed number to each token's logit.
+    """
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(SEED)
+    config = LlamaConfig(
+        vocab_size=LM_HEAD_WIDTH,
+        hidden_size=HIDDEN,
+        intermediate_size=2 * HIDDEN,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=4096,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    model = LlamaForCausalLM(config).eval()
+    counts = Counter(token for text in corpus for token in tokenizer(text)["input_ids"])
+    frequency = torch.tensor([counts[i] + 1.0 for i in range(LM_HEAD_WIDTH)])
+    with torch.inference_mode():
+        torch.nn.init.normal_(model.model.embed_tokens.weight)
+        torch.nn.init.normal_(model.lm_head.weight, std=0.2)
+        model.model.embed_tokens.weight[:, 0] = HIDDEN**0.5
+        every_token = torch.arange(LM_HEAD_WIDTH).unsqueeze(1)
+        constant = model.model(every_token).last_hidden_state[..., 0].mean()
+        model.lm_head.weight[:, 0] = (frequency / frequency.sum()).log() / constant
+    return model

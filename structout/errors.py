@@ -1,0 +1,21 @@
+"""What the scheduler side raises. Each error says which request it belongs to, where it belongs to one."""
+
+
+class StructOutError(Exception):
+    """Base of all manager errors. ``request_id`` is None where no single request is at fault."""
+
+    def __init__(self, message: str, request_id: str | None = None):
+        super().__init__(message)
+        self.request_id = request_id
+
+
+class GrammarError(StructOutError, ValueError):
+    """The constraint is malformed, unsupported, or allows no text at all."""
+
+
+class DuplicateRequestError(StructOutError):
+    """A request of this id is already with the manager; it is untouched."""
+
+
+class UnknownRequestError(StructOutError):
+    """No request of this id is with the manager."""

@@ -1,0 +1,105 @@
+"""From a Hugging Face tokenizer to the bytes of every token id: all that a grammar engine needs to know of it."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The token ids of a model.
+
+    Attributes:
+        token_bytes: one entry per id up to the width of the model's lm_head. Empty for special tokens, padding ids and
+            holes: no text, hence never allowed inside constrained text, whatever their printed form looks like.
+        stop_token_ids: the ids that end a text.
+    """
+
+    token_bytes: tuple[bytes, ...]
+    stop_token_ids: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return len(self.token_bytes)
+
+    @classmethod
+    def from_tokenizer(
+        cls, tokenizer: Any, vocab_size: int | None = None, stop_token_ids: Sequence[int] | None = None
+    ) -> "Vocabulary":
+        """
+        Args:
+            tokenizer: a Hugging Face tokenizer that stores tokens byte-level (GPT-2 style) or with byte fallback
+                (SentencePiece style).
+            vocab_size: the width of the model's lm_head, padding included. Default: the highest id + 1.
+            stop_token_ids: default: the tokenizer's eos_token_id.
+
+        Raises:
+            ValueError: vocab_size too small for the tokenizer, stop ids missing or out of range, or a tokenizer whose
+                token bytes cannot be told.
+        """
+        ids = tokenizer.get_vocab()
+        highest = max(ids.values())
+        size = highest + 1 if vocab_size is None else vocab_size
+        if highest >= size:
+            raise ValueError(f"vocab_size is {size}, but the tokenizer has a token of id {highest}")
+        if stop_token_ids is None:
+            stop_token_ids = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+        if not stop_token_ids:
+            raise ValueError("the tokenizer has no eos_token: pass stop_token_ids, or no text could ever end")
+        bad = [stop for stop in stop_token_ids if not 0 <= stop < size]
+        if bad:
+            raise ValueError(f"stop_token_ids must be in [0, {size}), got {bad}")
+
+        added = tokenizer.added_tokens_decoder
+        special = set(tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}
+        to_bytes = _token_decoder(tokenizer)
+        token_bytes = [b""] * size
+        for token, i in ids.items():
+            if i not in special:
+                token_bytes[i] = added[i].content.encode() if i in added else to_bytes(token)
+        return cls(tuple(token_bytes), tuple(sorted(set(stop_token_ids))))
+
+
+def _token_decoder(tokenizer: Any) -> Any:
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise ValueError(f"{type(tokenizer).__name__} is not backed by the tokenizers library; load it with use_fast=True")
+    spec = json.loads(backend.to_str())
+    parts = {part["type"]: part for part in _parts(spec.get("decoder")) + _parts(spec.get("pre_tokenizer"))}
+    if "ByteLevel" in parts:
+        return _byte_level_bytes
+    if spec["model"].get("byte_fallback") or "Metaspace" in parts:
+        return _byte_fallback_bytes
+    raise ValueError(
+        f"cannot tell the bytes of this tokenizer's tokens: its decoder is {sorted(parts) or 'absent'}, "
+        "neither byte-level nor byte-fallback"
+    )
+
+
+def _parts(component: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """A tokenizer component and, if it is a sequence, its members."""
+    if component is None:
+        return []
+    members = component.get("decoders") or component.get("pretokenizers") or []
+    return [component, *(part for member in members for part in _parts(member))]
+
+
+@cache
+def _byte_of_character() -> dict[str, int]:
+    """GPT-2's printable stand-ins: printable Latin-1 bytes stand for themselves, the rest for U+0100 and up."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
+
+
+def _byte_level_bytes(token: str) -> bytes:
+    table = _byte_of_character()
+    return bytes(table[character] for character in token)
+
+
+def _byte_fallback_bytes(token: str) -> bytes:
+    if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
+        return bytes([int(token[3:5], 16)])
+    return token.replace("▁", " ").encode()
