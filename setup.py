@@ -28,7 +28,9 @@ def find_nvcc() -> str | None:
     toolkit = os.environ.get("CUDA_HOME", "/usr/local/cuda")
     nvcc = shutil.which("nvcc") or shutil.which("nvcc", path=f"{toolkit}/bin")
     if nvcc is None and wish == "1":
-        raise SystemExit("STRUCTOUT_BUILD_CUDA=1, but nvcc is not on PATH nor in $CUDA_HOME/bin: install the CUDA toolkit")
+        raise SystemExit(
+            "STRUCTOUT_BUILD_CUDA=1, but nvcc is not on PATH nor in $CUDA_HOME/bin: install the CUDA toolkit"
+        )
     if nvcc is None:
         print("structout: no nvcc, building without the CUDA ops; Triton will serve CUDA tensors")
     return nvcc
@@ -58,7 +60,9 @@ class BuildOps(BuildExtension):
         command += [*gencode_flags(ext.nvcc), *ext.cuda_sources, "-o", library]
         print(" ".join(command), flush=True)
         if subprocess.run(command).returncode != 0:
-            raise SystemExit("structout: nvcc failed, see above. To install without the CUDA ops: STRUCTOUT_BUILD_CUDA=0")
+            raise SystemExit(
+                "structout: nvcc failed, see above. To install without the CUDA ops: STRUCTOUT_BUILD_CUDA=0"
+            )
 
 
 class CudaExtension(Extension):

@@ -9,9 +9,12 @@ constexpr const char* kOp = "apply_bitmask";
 
 uint32_t neg_inf_bits(ScalarType type) {
   switch (type) {
-    case ScalarType::Float: return 0xff800000u;
-    case ScalarType::Half: return 0xfc00u;
-    case ScalarType::BFloat16: return 0xff80u;
+    case ScalarType::Float:
+      return 0xff800000u;
+    case ScalarType::Half:
+      return 0xfc00u;
+    case ScalarType::BFloat16:
+      return 0xff80u;
     default:
       refuse(kOp, ": logits must be float32, float16 or bfloat16, got ", dtype_name(type),
              "; convert with logits.float()");
@@ -70,8 +73,8 @@ ApplyBitmaskParams apply_bitmask_params(const Tensor& logits, const Tensor& bitm
   params.num_rows = logits_layout.num_rows;
   params.vocab_size = logits_layout.num_columns;
   params.row_stride = logits_layout.row_stride;
-  params.bitmask = {static_cast<const uint32_t*>(bitmask.data_ptr()), mask_layout.num_rows,
-                    mask_layout.num_columns, mask_layout.row_stride};
+  params.bitmask = {static_cast<const uint32_t*>(bitmask.data_ptr()), mask_layout.num_rows, mask_layout.num_columns,
+                    mask_layout.row_stride};
   check_disjoint(params, logits_layout, mask_layout);
   return params;
 }

@@ -14,9 +14,7 @@ namespace structout {
 constexpr int64_t kBitsPerWord = 32;
 constexpr uint32_t kAllAllowed = ~0u;
 
-STRUCTOUT_HOST_DEVICE int64_t words_for(int64_t num_tokens) {
-  return (num_tokens + kBitsPerWord - 1) / kBitsPerWord;
-}
+STRUCTOUT_HOST_DEVICE int64_t words_for(int64_t num_tokens) { return (num_tokens + kBitsPerWord - 1) / kBitsPerWord; }
 
 // [num_rows, words_per_row], last dimension contiguous, any row stride (in words).
 struct Bitmask {
@@ -47,8 +45,7 @@ STRUCTOUT_HOST_DEVICE MaskRow mask_row(const Bitmask& mask, const RowMap& rows, 
   int64_t id = logits_row;
   if (rows.ids != nullptr) {
     const int64_t at = logits_row * rows.stride;
-    id = rows.is_int64 ? static_cast<const int64_t*>(rows.ids)[at]
-                       : static_cast<const int32_t*>(rows.ids)[at];
+    id = rows.is_int64 ? static_cast<const int64_t*>(rows.ids)[at] : static_cast<const int32_t*>(rows.ids)[at];
   }
   if (id < 0 || id >= mask.num_rows) return {nullptr, 0, id == -1};
   return {mask.words + id * mask.row_stride, mask.words_per_row, false};

@@ -22,18 +22,30 @@ template <class... Args>
 
 inline std::string dtype_name(ScalarType type) {
   switch (type) {
-    case ScalarType::Byte: return "uint8";
-    case ScalarType::Char: return "int8";
-    case ScalarType::Short: return "int16";
-    case ScalarType::Int: return "int32";
-    case ScalarType::Long: return "int64";
-    case ScalarType::UInt32: return "uint32";
-    case ScalarType::Half: return "float16";
-    case ScalarType::BFloat16: return "bfloat16";
-    case ScalarType::Float: return "float32";
-    case ScalarType::Double: return "float64";
-    case ScalarType::Bool: return "bool";
-    default: return torch::headeronly::toString(type);
+    case ScalarType::Byte:
+      return "uint8";
+    case ScalarType::Char:
+      return "int8";
+    case ScalarType::Short:
+      return "int16";
+    case ScalarType::Int:
+      return "int32";
+    case ScalarType::Long:
+      return "int64";
+    case ScalarType::UInt32:
+      return "uint32";
+    case ScalarType::Half:
+      return "float16";
+    case ScalarType::BFloat16:
+      return "bfloat16";
+    case ScalarType::Float:
+      return "float32";
+    case ScalarType::Double:
+      return "float64";
+    case ScalarType::Bool:
+      return "bool";
+    default:
+      return torch::headeronly::toString(type);
   }
 }
 
@@ -58,8 +70,8 @@ inline MatrixLayout matrix_layout(const char* op, const char* name, const Tensor
   }
   const int64_t columns = tensor.size(dim - 1);
   if (columns > 1 && tensor.stride(dim - 1) != 1) {
-    refuse(op, ": the last dimension of ", name, " must be contiguous, got stride ", tensor.stride(dim - 1),
-           "; use ", name, ".contiguous()");
+    refuse(op, ": the last dimension of ", name, " must be contiguous, got stride ", tensor.stride(dim - 1), "; use ",
+           name, ".contiguous()");
   }
   return {dim == 2 ? tensor.size(0) : 1, columns, dim == 2 ? tensor.stride(0) : columns};
 }

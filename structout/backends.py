@@ -64,7 +64,7 @@ def load() -> Backends:
         if wish is not None:
             raise ImportError(f"STRUCTOUT_BACKEND={wish}, but this torch ({torch.__version__}) has no CUDA")
         return Backends(None, (f"torch {torch.__version__} has no CUDA: CPU tensors only",))
-    missing = []
+    missing: list[str] = []
     for name, register in (("cuda", _load_cuda_library), ("triton", _register_triton)):
         if wish not in (None, name):
             continue

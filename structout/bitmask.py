@@ -1,8 +1,8 @@
-"""The packed token bitmask: int32 ``[rows, ceil(vocab / 32)]``, bit ``i & 31`` of word ``i >> 5`` is 1 where token ``i``
-is allowed. The layout is xgrammar's and llguidance's; docs/mask_contract.md has every edge of it.
+"""The packed token bitmask: int32 ``[rows, ceil(vocab / 32)]``; bit ``i & 31`` of word ``i >> 5`` is 1 where token
+``i`` is allowed. The layout is xgrammar's and llguidance's; docs/mask_contract.md has every edge of it.
 
-``allocate_token_bitmask``, ``get_bitmask_shape``, ``reset_token_bitmask`` and ``bitmask_dtype`` carry xgrammar's names, so
-that an engine can take them from here instead.
+``allocate_token_bitmask``, ``get_bitmask_shape``, ``reset_token_bitmask`` and ``bitmask_dtype`` carry xgrammar's names,
+so that an engine can take them from here instead.
 """
 
 import torch
@@ -40,19 +40,20 @@ def reset_token_bitmask(bitmask: torch.Tensor) -> None:
 
 
 def pack_bitmask(allowed: torch.Tensor) -> torch.Tensor:
-    """``bool [..., vocab]`` (True = allowed) to ``int32 [..., ceil(vocab / 32)]``, on the same device. Padding bits are 0."""
+    """``bool [..., vocab]`` (True = allowed) to ``int32 [..., ceil(vocab / 32)]`` on its device; padding bits 0."""
     if allowed.dtype != torch.bool:
         raise TypeError(f"allowed must be a bool tensor, got {allowed.dtype}; compare first, e.g. scores > 0")
     vocab_size = allowed.shape[-1]
     width = bitmask_width(vocab_size)
     padded = torch.nn.functional.pad(allowed, (0, width * BITS_PER_WORD - vocab_size))
-    bits = padded.unflatten(-1, (width, BITS_PER_WORD)).to(torch.int32)
-    # Bits are disjoint, so a sum is an or; bit 31 wraps to the sign, which is what int32 words hold.
-    return (bits << torch.arange(BITS_PER_WORD, dtype=torch.int32, device=allowed.device)).sum(-1, dtype=torch.int32)
+    bits = padded.reshape(*allowed.shape[:-1], width, BITS_PER_WORD).to(torch.int32)
+    shifts = torch.arange(BITS_PER_WORD, dtype=torch.int32, device=allowed.device)
+    # Bits are disjoint, so their sum is their union; bit 31 becomes the sign, which is how int32 holds it.
+    return torch.sum(bits << shifts, -1, dtype=torch.int32)
 
 
 def unpack_bitmask(bitmask: torch.Tensor, vocab_size: int) -> torch.Tensor:
-    """``int32 [..., words]`` to ``bool [..., vocab_size]`` (True = allowed). Tokens past the last word are disallowed."""
+    """``int32 [..., words]`` to ``bool [..., vocab_size]`` (True = allowed); tokens past the last word are not."""
     if bitmask.dtype != bitmask_dtype:
         raise TypeError(f"bitmask must be int32, got {bitmask.dtype}")
     shifts = torch.arange(BITS_PER_WORD, dtype=torch.int32, device=bitmask.device)

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,9 @@ examples:
 Texts go to standard output (one JSON document a line when there are several), all else to standard error.
 Exit status: 0 every text is complete and valid; 1 one is not; 2 bad arguments or a bad constraint.
 """
+
+
+Check = Callable[[str], str | None]  # what is wrong with a text, or None
 
 
 class _UserError(Exception):
@@ -53,10 +57,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     generate.set_defaults(run=_generate)
     constraint = generate.add_argument_group("constraint (exactly one)").add_mutually_exclusive_group(required=True)
-    constraint.add_argument("--json-schema", type=Path, metavar="FILE", help="a JSON Schema file; the text is such JSON")
+    constraint.add_argument(
+        "--json-schema", type=Path, metavar="FILE", help="a JSON Schema file; the text is such JSON"
+    )
     constraint.add_argument("--regex", help="the whole text matches this regular expression")
     constraint.add_argument("--choice", action="append", metavar="TEXT", help="the text is this one; repeat for others")
-    constraint.add_argument("--grammar", type=Path, metavar="FILE", help="an EBNF grammar file whose root rule is `root`")
+    constraint.add_argument(
+        "--grammar", type=Path, metavar="FILE", help="an EBNF grammar file whose root rule is `root`"
+    )
     model = generate.add_argument_group("model")
     model.add_argument(
         "--model",
@@ -67,7 +75,9 @@ def _parser() -> argparse.ArgumentParser:
     model.add_argument("--device", default="auto", help="auto (default: cuda if there is one), cpu, cuda, cuda:1, ...")
     sampling = generate.add_argument_group("sampling")
     sampling.add_argument("--prompt", default="", metavar="TEXT", help="text to continue (default: none)")
-    sampling.add_argument("-n", type=_positive, default=1, metavar="N", help="texts to write, as one batch (default: 1)")
+    sampling.add_argument(
+        "-n", type=_positive, default=1, metavar="N", help="texts to write, as one batch (default: 1)"
+    )
     sampling.add_argument("--temperature", type=_temperature, default=1.0, metavar="T", help="0 is greedy (default: 1)")
     sampling.add_argument("--seed", type=int, help="makes the texts repeatable")
     sampling.add_argument("--max-tokens", type=_positive, default=512, metavar="N", help="per text (default: 512)")
@@ -140,13 +150,11 @@ def _generate(arguments: argparse.Namespace) -> int:
     return 0 if problems.count(None) == len(texts) else 1
 
 
-Check = Callable[[str], str | None]  # what is wrong with a text, or None
-
-
 def _constraint(arguments: argparse.Namespace) -> tuple[Any, Check]:
     from structout.errors import GrammarError
     from structout.params import StructuredOutputsParams
 
+    check: Callable[[Any], Check]
     if arguments.json_schema is not None:
         params = StructuredOutputsParams(json=_read(arguments.json_schema))
         check = _json_check
@@ -294,8 +302,13 @@ class _Screen:
         if not self.is_live:
             return
         steps = max(len(ids) for ids in token_ids)
-        progress = f"[{steps} tokens] " if len(token_ids) == 1 else f"[{steps} tokens, {num_complete} of {len(token_ids)} done] "
-        width = os.get_terminal_size(sys.stderr.fileno()).columns - len(progress) - 1
+        progress = (
+            f"[{steps} tokens] "
+            if len(token_ids) == 1
+            else f"[{steps} tokens, {num_complete} of {len(token_ids)} done] "
+        )
+        columns = shutil.get_terminal_size().columns
+        width = max(columns - len(progress) - 1, 1)
         tail = self.tokenizer.decode(token_ids[0][-width:], skip_special_tokens=True).replace("\n", " ")
         sys.stderr.write(f"\r\033[K{progress}{tail[-width:]}")
         sys.stderr.flush()

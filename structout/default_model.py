@@ -1,5 +1,5 @@
-"""The model of `structout generate` when none is named: a small Llama with random weights and a byte-level BPE tokenizer,
-made on the spot in seconds, then cached. It knows nothing; what it writes has the right form only because it is masked.
+"""The model of `structout generate` when none is named: a small Llama with random weights and a byte-level BPE
+tokenizer, made on the spot in seconds, then cached. It knows nothing: its texts have form only by the mask.
 """
 
 import itertools
@@ -22,10 +22,12 @@ HIDDEN = 64
 END = "<|end_of_text|>"
 SPECIAL_TOKENS = [END, "<|im_start|>", "<|im_end|>"]
 
-_NAMES = "Ada Alan Barbara Claude Donald Edsger Frances Grace John Katherine Ken Linus Margaret Niklaus Radia Tim".split()
+_NAMES = (
+    "Ada Alan Barbara Claude Donald Edsger Frances Grace John Katherine Ken Linus Margaret Niklaus Radia Tim".split()
+)
 _WORDS = (
     "the a of and to in is was for on with by new old open small large red green blue first last next order price city "
-    "street river garden letter coffee paper garden window train morning evening north south winter summer music book"
+    "street river garden letter coffee paper window train morning evening north south winter summer music book"
 ).split()
 _KEYS = "id name email address city country items quantity price total status created tags notes active score".split()
 

@@ -17,7 +17,7 @@ def backend() -> str | None:
 
 
 def cache_dir() -> Path:
-    """STRUCTOUT_CACHE_DIR: where the embedded default model is kept. Default: $XDG_CACHE_HOME or ~/.cache, /structout."""
+    """STRUCTOUT_CACHE_DIR: where the default model is kept. Default: structout in $XDG_CACHE_HOME or ~/.cache."""
     chosen = os.environ.get("STRUCTOUT_CACHE_DIR")
     if chosen:
         return Path(chosen)

@@ -61,8 +61,8 @@ class StructuredOutputManager:
         config: see :class:`StructuredOutputsConfig`.
 
     ``add_request``, ``status``, ``error``, ``poll_ready``, ``wait_ready`` and ``finish_request`` may be called from any
-    thread; ``grammar_bitmask`` and ``accept_tokens`` belong to the one thread that schedules. A bad constraint fails its
-    own request; no other request waits for a compilation.
+    thread; ``grammar_bitmask`` and ``accept_tokens`` belong to the one thread that schedules. A bad constraint fails
+    its own request; no other request waits for a compilation.
     """
 
     def __init__(self, tokenizer: Any, vocab_size: int, config: StructuredOutputsConfig | None = None):
@@ -190,11 +190,13 @@ class StructuredOutputManager:
         bitmask = buffer.numpy()[: len(owner)]
         bitmask[closed_rows] = 0
         for row in np.flatnonzero(~bitmask.any(axis=1)):
-            errors.setdefault(owner[row], "the grammar allows no token here: the vocabulary cannot spell what must follow")
+            errors.setdefault(
+                owner[row], "the grammar allows no token here: the vocabulary cannot spell what must follow"
+            )
         return MaskBatch(tuple(request_ids), bitmask, row_indptr, errors)
 
     def accept_tokens(self, request_id: str, token_ids: Sequence[int]) -> bool:
-        """Advance by all of ``token_ids``, or, if one is not allowed, by none and return False. True after termination."""
+        """Advance by all of ``token_ids``; if one is not allowed, by none and return False. True after termination."""
         request = self._known(request_id)
         if request.grammar is None:
             return False
@@ -268,5 +270,3 @@ class StructuredOutputManager:
             buffer = allocate_token_bitmask(max(num_rows, 2 * buffer.shape[0]), self.vocabulary.size)
         self._buffers.append(buffer)
         return buffer
-
-

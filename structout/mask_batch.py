@@ -39,7 +39,9 @@ class MaskBatch:
         counts = [1] * len(batch_request_ids) if num_logits_per_request is None else list(num_logits_per_request)
         if len(counts) != len(batch_request_ids):
             raise ValueError(f"num_logits_per_request has {len(counts)} entries for {len(batch_request_ids)} requests")
-        first_row = dict(zip(self.request_ids, zip(self.row_indptr[:-1], self.row_indptr[1:], strict=True), strict=True))
+        first_row = dict(
+            zip(self.request_ids, zip(self.row_indptr[:-1], self.row_indptr[1:], strict=True), strict=True)
+        )
         rows = np.full(sum(counts), -1, dtype=np.int32)
         at = 0
         for request_id, count in zip(batch_request_ids, counts, strict=True):

@@ -87,7 +87,9 @@ def apply_token_bitmask_inplace(
     apply_bitmask(logits[..., :vocab_size], bitmask[..., : bitmask_width(vocab_size)], rows)
 
 
-def _rows_at(indices: Sequence[int] | torch.Tensor, num_rows: int, num_masks: int, device: torch.device) -> torch.Tensor:
+def _rows_at(
+    indices: Sequence[int] | torch.Tensor, num_rows: int, num_masks: int, device: torch.device
+) -> torch.Tensor:
     """The row map in which each row of ``indices`` governs itself and the others are free."""
     if isinstance(indices, torch.Tensor):
         if indices.dim() != 1 or indices.dtype not in (torch.int32, torch.int64):
@@ -99,7 +101,9 @@ def _rows_at(indices: Sequence[int] | torch.Tensor, num_rows: int, num_masks: in
         limit = min(num_rows, num_masks)
         for index in indices:
             if not 0 <= index < limit:
-                raise IndexError(f"indices must be in [0, {limit}) for {num_rows} logits and {num_masks} mask rows, got {index}")
+                raise IndexError(
+                    f"indices must be in [0, {limit}) for {num_rows} logits and {num_masks} mask rows, got {index}"
+                )
         chosen = torch.tensor(list(indices), dtype=torch.int64, device=device)
     rows = torch.full((num_rows + 1,), -1, dtype=torch.int64, device=device)
     rows[chosen] = chosen

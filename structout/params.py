@@ -54,8 +54,14 @@ class StructuredOutputsParams:
         if self.backend not in ("auto", "xgrammar", "xgrammar:no-fallback"):
             raise GrammarError(f"backend must be auto, xgrammar or xgrammar:no-fallback, got {self.backend!r}")
         if self.whitespace_pattern is not None:
-            raise GrammarError("whitespace_pattern cannot be honoured by xgrammar; put the whitespace into a regex or grammar")
-        given = [f.name for f in fields(self)[:5] if getattr(self, f.name) not in (None, False) or self._is_false_schema(f.name)]
+            raise GrammarError(
+                "whitespace_pattern cannot be honoured by xgrammar; put the whitespace into a regex or grammar"
+            )
+        given = [
+            f.name
+            for f in fields(self)[:5]
+            if getattr(self, f.name) not in (None, False) or self._is_false_schema(f.name)
+        ]
         if len(given) != 1:
             raise GrammarError(f"exactly one constraint is needed, got {', '.join(given) or 'none'}")
         kind = StructuredOutputOptions(given[0])

@@ -67,8 +67,8 @@ STRUCTOUT_AVX2 inline void store_word(uint16_t* logits, uint32_t allowed, __m256
 
 template <class T>
 STRUCTOUT_AVX2 void mask_words_avx2(T* logits, const uint32_t* words, int64_t num_words, T neg_inf) {
-  const __m256i fill = sizeof(T) == 4 ? _mm256_set1_epi32(static_cast<int>(neg_inf))
-                                      : _mm256_set1_epi16(static_cast<short>(neg_inf));
+  const __m256i fill =
+      sizeof(T) == 4 ? _mm256_set1_epi32(static_cast<int>(neg_inf)) : _mm256_set1_epi16(static_cast<short>(neg_inf));
   for (int64_t i = 0; i < num_words; ++i, logits += kBitsPerWord) {
     if (words[i] == kAllAllowed) continue;
     if (words[i] == 0) {
@@ -102,8 +102,8 @@ STRUCTOUT_AVX512 inline void store_word(uint16_t* logits, uint32_t disallowed, _
 // Looks at 16 words at a time, and visits only those that disallow something.
 template <class T>
 STRUCTOUT_AVX512 void mask_words_avx512(T* logits, const uint32_t* words, int64_t num_words, T neg_inf) {
-  const __m512i fill = sizeof(T) == 4 ? _mm512_set1_epi32(static_cast<int>(neg_inf))
-                                      : _mm512_set1_epi16(static_cast<short>(neg_inf));
+  const __m512i fill =
+      sizeof(T) == 4 ? _mm512_set1_epi32(static_cast<int>(neg_inf)) : _mm512_set1_epi16(static_cast<short>(neg_inf));
   for (int64_t first = 0; first < num_words; first += 16) {
     const int64_t here = std::min<int64_t>(16, num_words - first);
     const __mmask16 lanes = static_cast<__mmask16>((1u << here) - 1);
@@ -127,9 +127,12 @@ template <class T>
 MaskWords<T> mask_words() {
 #if defined(__x86_64__)
   switch (capability()) {
-    case Capability::kAvx512: return mask_words_avx512<T>;
-    case Capability::kAvx2: return mask_words_avx2<T>;
-    default: break;
+    case Capability::kAvx512:
+      return mask_words_avx512<T>;
+    case Capability::kAvx2:
+      return mask_words_avx2<T>;
+    default:
+      break;
   }
 #endif
   return mask_words_default<T>;
@@ -157,13 +160,15 @@ void mask_tokens(const ApplyBitmaskParams& params, int64_t row, int64_t begin, i
 }  // namespace
 
 ApplyBitmaskTiles::ApplyBitmaskTiles(const ApplyBitmaskParams& params, int64_t num_threads) : params_(params) {
-  const int64_t row_words = words_for(params.vocab_size);
-  const int64_t share = params.num_rows * row_words / (num_threads * kTilesPerThread);
-  tile_tokens_ = std::clamp(share, kMinTileWords, kMaxTileWords) * kBitsPerWord;
+  const int64_t num_words = params.num_rows * words_for(params.vocab_size);
+  num_threads_ = std::clamp<int64_t>(num_words / kMinTileWords, 1, num_threads);
+  tile_tokens_ = std::clamp(num_words / (num_threads_ * kTilesPerThread), kMinTileWords, kMaxTileWords) * kBitsPerWord;
   tiles_per_row_ = (params.vocab_size + tile_tokens_ - 1) / tile_tokens_;
 }
 
 int64_t ApplyBitmaskTiles::size() const { return params_.num_rows * tiles_per_row_; }
+
+int64_t ApplyBitmaskTiles::num_threads() const { return num_threads_; }
 
 void ApplyBitmaskTiles::run(int64_t tile) const {
   const int64_t row = tile / tiles_per_row_;

@@ -9,11 +9,13 @@ class ApplyBitmaskTiles {
  public:
   ApplyBitmaskTiles(const ApplyBitmaskParams& params, int64_t num_threads);
   int64_t size() const;
+  int64_t num_threads() const;  // those worth waking, at most as many as were offered
   void run(int64_t tile) const;
 
  private:
   ApplyBitmaskParams params_;
-  int64_t tile_tokens_;    // a multiple of kBitsPerWord
+  int64_t num_threads_;
+  int64_t tile_tokens_;  // a multiple of kBitsPerWord
   int64_t tiles_per_row_;
 };
 

@@ -16,19 +16,19 @@ using torch::stable::Tensor;
 
 // Threads take the next tile when they are done with one: rows differ a hundredfold in cost.
 template <class Tiles>
-void run_in_parallel(const Tiles& tiles, int64_t num_threads) {
-  if (tiles.size() == 1) return tiles.run(0);
+void run_in_parallel(const Tiles& tiles) {
   std::atomic<int64_t> next{0};
-  torch::stable::parallel_for(0, num_threads, 1, [&](int64_t, int64_t) {
+  const auto take_tiles = [&](int64_t, int64_t) {
     for (int64_t tile; (tile = next.fetch_add(1, std::memory_order_relaxed)) < tiles.size();) tiles.run(tile);
-  });
+  };
+  if (tiles.num_threads() == 1) return take_tiles(0, 1);
+  torch::stable::parallel_for(0, tiles.num_threads(), 1, take_tiles);
 }
 
 void apply_bitmask(const Tensor& logits, const Tensor& bitmask, std::optional<Tensor> rows) {
   const ApplyBitmaskParams params = apply_bitmask_params(logits, bitmask, rows);
   if (params.num_rows == 0 || params.vocab_size == 0) return;
-  const int64_t num_threads = torch::stable::get_num_threads();
-  run_in_parallel(cpu::ApplyBitmaskTiles(params, num_threads), num_threads);
+  run_in_parallel(cpu::ApplyBitmaskTiles(params, torch::stable::get_num_threads()));
 }
 
 void check_apply_bitmask(const Tensor& logits, const Tensor& bitmask, std::optional<Tensor> rows) {

@@ -34,9 +34,12 @@ Capability capability() {
 
 const char* capability_name(Capability capability) {
   switch (capability) {
-    case Capability::kAvx512: return "avx512";
-    case Capability::kAvx2: return "avx2";
-    default: return "default";
+    case Capability::kAvx512:
+      return "avx512";
+    case Capability::kAvx2:
+      return "avx2";
+    default:
+      return "default";
   }
 }
 

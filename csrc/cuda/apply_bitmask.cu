@@ -4,10 +4,9 @@
 // read. Bytes moved per row: V/8 of mask and, for each disallowed token, its logit once.
 //
 // Grid: x covers a row, y strides over the rows, so no lane ever divides.
-#include "apply_bitmask.h"
-
 #include <algorithm>
 
+#include "apply_bitmask.h"
 #include "compat.h"
 
 namespace structout::cuda {
@@ -38,7 +37,7 @@ __device__ __forceinline__ uint4 load_group(const MaskRow& mask, int64_t group, 
   const int64_t first = group * kWordsPerGroup;
   uint4 words;
   if (first + kWordsPerGroup <= mask.num_words && is_16_byte_aligned(mask.words + first)) {
-    words = *reinterpret_cast<const uint4*>(mask.words + first);
+    words = __ldg(reinterpret_cast<const uint4*>(mask.words + first));
   } else {
     words = make_uint4(mask.word(first), mask.word(first + 1), mask.word(first + 2), mask.word(first + 3));
   }
@@ -58,10 +57,14 @@ __device__ __forceinline__ uint32_t word_of_tile(const uint4& mine, int index) {
   const uint32_t z = __shfl_sync(kWholeWarp, mine.z, lane);
   const uint32_t w = __shfl_sync(kWholeWarp, mine.w, lane);
   switch (index % kWordsPerGroup) {
-    case 0: return x;
-    case 1: return y;
-    case 2: return z;
-    default: return w;
+    case 0:
+      return x;
+    case 1:
+      return y;
+    case 2:
+      return z;
+    default:
+      return w;
   }
 }
 
@@ -86,7 +89,7 @@ __device__ __forceinline__ void mask_tile(T* logits, const uint4& mine, T neg_in
       const uint32_t allowed = word >> (token % kBitsPerWord) & kStoreBits;
       if (kTokensPerStore > 1 && allowed == 0) {
         const uint32_t fill = sizeof(T) == 4 ? neg_inf : neg_inf * 0x10001u;
-        *reinterpret_cast<uint4*>(logits + token) = make_uint4(fill, fill, fill, fill);
+        store_16_bytes(logits + token, make_uint4(fill, fill, fill, fill));
       } else {
 #pragma unroll
         for (int i = 0; i < kTokensPerStore; ++i) {

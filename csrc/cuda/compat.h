@@ -2,9 +2,24 @@
 #pragma once
 
 #ifdef __CUDACC__
+
 #include <cuda_runtime.h>
+
 #define STRUCTOUT_LAUNCH(kernel, grid, block, stream, ...) kernel<<<grid, block, 0, stream>>>(__VA_ARGS__)
+
+// In assembly, because the compiler folds a plain vector store into predicated scalar ones of the same value beside it.
+__device__ __forceinline__ void store_16_bytes(void* global, uint4 value) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(global)), "r"(value.x),
+               "r"(value.y), "r"(value.z), "r"(value.w)
+               : "memory");
+}
+
 #else
+
 #include "../testing/host_simt.h"
+
 #define STRUCTOUT_LAUNCH(kernel, grid, block, stream, ...) structout::simt::launch(grid, block, 0, kernel, __VA_ARGS__)
+
+inline void store_16_bytes(void* global, uint4 value) { *static_cast<uint4*>(global) = value; }
+
 #endif

@@ -69,5 +69,6 @@ class StructuredOutputBackend(ABC):
     def allocate_token_bitmask(self, max_num_seqs: int) -> torch.Tensor:
         return allocate_token_bitmask(max_num_seqs, self.vocabulary.size)
 
+    @abstractmethod
     def destroy(self) -> None:
         """Let go of what was compiled."""

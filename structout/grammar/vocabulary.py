@@ -65,7 +65,9 @@ class Vocabulary:
 def _token_decoder(tokenizer: Any) -> Any:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
-        raise ValueError(f"{type(tokenizer).__name__} is not backed by the tokenizers library; load it with use_fast=True")
+        raise ValueError(
+            f"{type(tokenizer).__name__} is not backed by the tokenizers library; load it with use_fast=True"
+        )
     spec = json.loads(backend.to_str())
     parts = {part["type"]: part for part in _parts(spec.get("decoder")) + _parts(spec.get("pre_tokenizer"))}
     if "ByteLevel" in parts:

@@ -1,7 +1,7 @@
 """Constraints compiled and followed by xgrammar (https://github.com/mlc-ai/xgrammar)."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -15,28 +15,23 @@ from structout.params import StructuredOutputOptions
 
 
 class XgrammarGrammar(StructuredOutputGrammar):
-    def __init__(self, matcher: Any, compiled: Any, stop_token_ids: list[int] | None, vocab_size: int):
+    def __init__(self, matcher: Any, compiled: Any, vocabulary: Vocabulary, stop_token_ids: Iterable[int]):
         self.matcher = matcher
         self._compiled = compiled
-        self._stop_token_ids = stop_token_ids
-        self._vocab_size = vocab_size
+        self._vocabulary = vocabulary
+        self._stop_token_ids = frozenset(stop_token_ids)
 
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
         if self.matcher.is_terminated():
             return True
-        for accepted, token in enumerate(tokens):
-            # The range is checked here because the native call keeps the low 32 bits only.
-            if not (0 <= token < self._vocab_size and self.matcher.accept_token(token)):
-                self.matcher.rollback(accepted)
-                return False
+        accepted = self._accept_prefix(tokens)
+        if accepted < len(tokens):
+            self.matcher.rollback(accepted)
+            return False
         return True
 
     def validate_tokens(self, tokens: list[int]) -> list[int]:
-        accepted = 0
-        for token in tokens:
-            if not (0 <= token < self._vocab_size and self.matcher.accept_token(token)):
-                break
-            accepted += 1
+        accepted = self._accept_prefix(tokens)
         self.matcher.rollback(accepted)
         return tokens[:accepted]
 
@@ -53,11 +48,28 @@ class XgrammarGrammar(StructuredOutputGrammar):
         self.matcher.reset()
 
     def copy(self) -> "XgrammarGrammar":
-        matcher = xgrammar.GrammarMatcher(self._compiled, override_stop_tokens=self._stop_token_ids)
-        return XgrammarGrammar(matcher, self._compiled, self._stop_token_ids, self._vocab_size)
+        return XgrammarGrammar.at_start(self._compiled, self._vocabulary, self._stop_token_ids)
 
     def fork(self) -> "XgrammarGrammar":
-        return XgrammarGrammar(self.matcher.fork(), self._compiled, self._stop_token_ids, self._vocab_size)
+        return XgrammarGrammar(self.matcher.fork(), self._compiled, self._vocabulary, self._stop_token_ids)
+
+    @classmethod
+    def at_start(cls, compiled: Any, vocabulary: Vocabulary, stop_token_ids: Iterable[int]) -> "XgrammarGrammar":
+        stops = sorted(stop_token_ids)
+        matcher = xgrammar.GrammarMatcher(compiled, override_stop_tokens=stops)
+        return cls(matcher, compiled, vocabulary, stops)
+
+    def _accept_prefix(self, tokens: list[int]) -> int:
+        for accepted, token in enumerate(tokens):
+            if not (self._may_occur(token) and self.matcher.accept_token(token)):
+                return accepted
+        return len(tokens)
+
+    def _may_occur(self, token: int) -> bool:
+        """Checked here because the native call keeps only the low 32 bits of an id, and takes a token without text for
+        no step at all."""
+        text = self._vocabulary.token_bytes
+        return token in self._stop_token_ids or (0 <= token < len(text) and text[token] != b"")
 
 
 class XgrammarBackend(StructuredOutputBackend):
@@ -70,7 +82,12 @@ class XgrammarBackend(StructuredOutputBackend):
     """
 
     def __init__(
-        self, vocabulary: Vocabulary, *, any_whitespace: bool = True, cache_bytes: int = 256 << 20, compile_threads: int = 1
+        self,
+        vocabulary: Vocabulary,
+        *,
+        any_whitespace: bool = True,
+        cache_bytes: int = 256 << 20,
+        compile_threads: int = 1,
     ):
         super().__init__(vocabulary)
         self._any_whitespace = any_whitespace
@@ -93,9 +110,8 @@ class XgrammarBackend(StructuredOutputBackend):
             compiled = self._compile(compile_with)
         except (RuntimeError, ValueError, TypeError) as error:
             raise GrammarError(f"invalid {request_type.value} constraint: {_first_line(error)}") from error
-        stops = None if stop_token_ids is None else list(stop_token_ids)
-        matcher = xgrammar.GrammarMatcher(compiled, override_stop_tokens=stops)
-        grammar = XgrammarGrammar(matcher, compiled, stops, self.vocabulary.size)
+        stops = self.vocabulary.stop_token_ids if stop_token_ids is None else stop_token_ids
+        grammar = XgrammarGrammar.at_start(compiled, self.vocabulary, stops)
         self._refuse_empty_language(grammar, request_type)
         return grammar
 

@@ -1,0 +1,52 @@
+# Each target is a step that CI runs. On a fresh machine `make demo` and `make test` need Python >= 3.10 and a C++
+# compiler; with nvcc on PATH the CUDA ops are built too.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip --disable-pip-version-check --quiet
+SOURCES := $(wildcard csrc/*.* csrc/*/*.*) setup.py pyproject.toml constraints.txt
+
+.PHONY: demo test bench gpu-check lint format clean
+
+demo: $(VENV)/demo.installed  ## structured generation end to end, on a model made on the spot
+	$(BIN)/structout generate --json-schema examples/order.schema.json --seed 7
+
+test: $(VENV)/test.installed  ## every test this machine can run; skips are counted at the end
+	PYTHONSAFEPATH=1 $(BIN)/pytest --quiet
+
+bench: $(VENV)/test.installed  ## measure beside the peers; writes bench/results and the tables made from them
+	$(BIN)/python bench/bench_apply_bitmask.py
+	$(BIN)/python bench/report.py
+
+gpu-check:  ## on a machine with a GPU, in the Python you name: build, whole suite, sanitizers, benches
+	$(PYTHON) bench/gpu_check.py
+
+lint: $(VENV)/lint.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $(shell git ls-files 'csrc/*' 'tests/*.cpp' 'tests/*.cu')
+
+format: $(VENV)/lint.installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(shell git ls-files 'csrc/*' 'tests/*.cpp' 'tests/*.cu')
+
+clean:
+	rm -rf $(VENV) build structout/*.so *.egg-info
+
+# torch comes first and the build uses it as it is: an isolated build would download another.
+$(VENV)/demo.installed: $(SOURCES)
+	@echo "installing structout and what it needs into $(VENV) ..."
+	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	$(PIP) install -c constraints.txt torch setuptools wheel ninja
+	$(PIP) install -c constraints.txt --no-build-isolation -e '.[generate]'
+	@touch $@
+
+$(VENV)/test.installed: $(VENV)/demo.installed
+	$(PIP) install -c constraints.txt --no-build-isolation -e '.[test,bench]'
+	@touch $@
+
+$(VENV)/lint.installed: $(VENV)/test.installed
+	$(PIP) install -c constraints.txt ruff mypy clang-format
+	@touch $@

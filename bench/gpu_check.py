@@ -1,0 +1,75 @@
+"""`make gpu-check`: everything that only a GPU can show, in one go of under ten minutes.
+
+Builds the ops in the Python that runs this script, runs the whole suite on CUDA and on Triton, a subset under
+compute-sanitizer, then the benches beside their peers, which write bench/results/*_cuda.json. Needs no network.
+"""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("torch", "triton", "ninja", "setuptools", "xgrammar", "transformers", "jsonschema", "pydantic", "pytest")
+SANITIZED_TESTS = "cuda and not cuda_on_cpu and (residue or row_maps or one_mask or narrower)"
+SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
+
+
+def main() -> int:
+    lacking = what_is_lacking()
+    if lacking:
+        print("make gpu-check needs:", *lacking, sep="\n  - ")
+        return 2
+    started = time.monotonic()
+    pytest = [sys.executable, "-m", "pytest", "--quiet", "-p", "no:cacheprovider"]
+    steps: list[tuple[str, list[str], dict[str, str]]] = [
+        ("build", [sys.executable, "-m", "pip", "install", "--quiet", "--no-build-isolation", "--no-deps", "-e", "."],
+         {"STRUCTOUT_BUILD_CUDA": "1"}),
+        ("doctor", [sys.executable, "-m", "structout.doctor"], {}),
+        ("suite, CUDA", [*pytest], {}),
+        ("suite of the ops, Triton", [*pytest, "tests/test_apply_bitmask.py"], {"STRUCTOUT_BACKEND": "triton"}),
+        *((f"compute-sanitizer {tool}",
+           ["compute-sanitizer", f"--tool={tool}", "--error-exitcode=9", *pytest, "tests/test_apply_bitmask.py",
+            "-k", SANITIZED_TESTS], {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"})
+          for tool in SANITIZERS),
+        ("bench apply_bitmask", [sys.executable, "bench/bench_apply_bitmask.py", "--device", "cuda"], {}),
+    ]  # fmt: skip
+    failed = [name for name, command, extra in steps if not run(name, command, extra)]
+    print(
+        f"\ngpu-check took {time.monotonic() - started:.0f} s;",
+        f"failed: {', '.join(failed)}" if failed else "all passed",
+    )
+    return 1 if failed else 0
+
+
+def what_is_lacking() -> list[str]:
+    lacking = [f"the Python package {name}" for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if importlib.util.find_spec("torch") is not None:
+        import torch
+
+        if torch.version.cuda is None:
+            lacking.append(f"a CUDA build of torch (this is {torch.__version__})")
+        elif not torch.cuda.is_available():
+            lacking.append("an NVIDIA GPU and its driver")
+    lacking += [
+        f"{tool} on PATH (CUDA toolkit)" for tool in ("nvcc", "compute-sanitizer") if shutil.which(tool) is None
+    ]
+    return lacking
+
+
+def run(name: str, command: list[str], extra: dict[str, str]) -> bool:
+    print(f"\n=== {name}: {' '.join(command)}", flush=True)
+    started = time.monotonic()
+    code = subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONSAFEPATH": "1"} | extra).returncode
+    print(
+        f"=== {name}: {'passed' if code == 0 else f'FAILED with status {code}'} in {time.monotonic() - started:.0f} s",
+        flush=True,
+    )
+    return code == 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

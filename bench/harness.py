@@ -1,0 +1,110 @@
+"""Timing that can be trusted: peers interleaved in one process, medians, the machine and versions beside the rows."""
+
+import importlib.metadata
+import json
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import torch
+
+RESULTS = Path(__file__).parent / "results"
+PACKAGES = ("torch", "triton", "xgrammar", "llguidance")
+
+
+def interleaved_medians(
+    calls: Mapping[str, Callable[[], object]], device: torch.device, *, seconds: float = 0.4, max_rounds: int = 300
+) -> dict[str, float]:
+    """Median seconds of each call. One round calls each of them once, so that a drift of the machine meets all alike.
+
+    On CUDA each call is timed by events, after a write larger than the L2 cache has pushed everything out of it.
+    """
+    timer = _time_on_cuda if device.type == "cuda" else _time_on_cpu
+    for call in calls.values():
+        call()
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    deadline = time.perf_counter() + seconds * len(calls)
+    for round_ in range(max_rounds):
+        for name, call in calls.items():
+            samples[name].append(timer(call))
+        if round_ >= 4 and time.perf_counter() > deadline:
+            break
+    return {name: statistics.median(values) for name, values in samples.items()}
+
+
+def _time_on_cpu(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+_L2_EVICTION_BYTES = 256 << 20
+
+
+def _time_on_cuda(call: Callable[[], object]) -> float:
+    torch.empty(_L2_EVICTION_BYTES, dtype=torch.int8, device="cuda").zero_()
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    call()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) / 1e3
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Where a row comes from. ``commit`` ends in "+" when tracked files differ from it."""
+    described: dict[str, Any] = {
+        "commit": _commit(),
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+        "device": _device_name(device),
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in PACKAGES},
+    }
+    if device.type == "cuda":
+        query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        described["driver"] = subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()[0]
+        described["cuda"] = torch.version.cuda
+    return described
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+    return f"{model}, {os.cpu_count()} cores, {torch.ops.structout._cpu_capability()}"
+
+
+def _commit() -> str:
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], capture_output=True, text=True, cwd=RESULTS.parent).stdout.strip()
+
+    return (git("rev-parse", "--short", "HEAD") or "unknown") + ("+" if git("status", "--porcelain", "-uno") else "")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def write_results(bench: str, device: torch.device, rows: list[dict[str, Any]]) -> Path:
+    """One file a bench and kind of device: the environment, then the rows. The history is in git."""
+    path = RESULTS / f"{bench}_{device.type}.json"
+    body = ",\n  ".join(json.dumps(row) for row in rows)
+    path.write_text(f'{{"environment": {json.dumps(environment(device))},\n "rows": [\n  {body}\n]}}\n')
+    return path
+
+
+def read_results(bench: str, device_type: str) -> dict[str, Any]:
+    results: dict[str, Any] = json.loads((RESULTS / f"{bench}_{device_type}.json").read_text())
+    return results

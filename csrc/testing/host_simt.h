@@ -1,0 +1,222 @@
+// Runs CUDA kernels on the CPU, for tests: g++ compiles the very .cu sources over this header, plain or sanitized.
+//
+// A CUDA thread is a fiber: a stack of its own, switched to in user space. The fibers of a block take turns in thread
+// order, each until it waits for others, so a run is deterministic. Blocks run one after another, each on a fresh OS
+// thread, whose thread-local storage is the block's __shared__ memory. Several OS threads may launch at the same time,
+// as the ranks of a collective do.
+//
+// What the sanitizers see:
+// - ThreadSanitizer takes every CUDA thread for a thread, and orders them by what orders memory in CUDA: neither by the
+//   turns they took, nor by which block ran first. So it reports a race even where this run's order hid it.
+//   __syncthreads and __syncwarp order; shuffles and votes do not; an atomic acquires, and also releases once its
+//   thread has called __threadfence.
+// - AddressSanitizer knows every stack, and where dynamic shared memory ends. (It warns once that it does not fully
+//   support swapcontext: it is told of every switch, so it does.)
+// - UndefinedBehaviorSanitizer knows the bounds of __shared__ arrays and the alignment of vector types.
+//
+// A thread that polls memory must call __nanosleep, which lets the others run. A block cannot wait for a later block.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <stdexcept>
+#include <thread>
+#include <type_traits>
+
+#include "host_simt_block.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __shared__ static thread_local
+
+// clang-format off
+struct alignas(8) uint2 { unsigned x, y; };
+struct alignas(16) uint4 { unsigned x, y, z, w; };
+struct alignas(16) int4 { int x, y, z, w; };
+// clang-format on
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+using cudaStream_t = void*;
+
+namespace structout::simt {
+
+inline void* dynamic_shared() { return current_block->dynamic_shared(); }
+
+inline void launch_body(dim3 grid, dim3 block, size_t dynamic_shared_bytes, Body body) {
+  const uint64_t num_blocks = uint64_t{grid.x} * grid.y * grid.z;
+  const uint64_t num_threads = uint64_t{block.x} * block.y * block.z;
+  if (num_blocks == 0 || grid.y > 65535 || grid.z > 65535 || num_threads == 0 || num_threads > kMaxBlockThreads) {
+    throw std::invalid_argument("host_simt: CUDA refuses a grid or a block of this size");
+  }
+  char finished;
+  for (uint64_t i = 0; i < num_blocks; ++i) {
+    const uint3 index = {unsigned(i % grid.x), unsigned(i / grid.x % grid.y), unsigned(i / grid.x / grid.y)};
+    std::thread os_thread([=, &finished] {
+      gridDim = grid;
+      blockDim = block;
+      blockIdx = index;
+      Block(dynamic_shared_bytes, body, &finished).run();
+    });
+    AnnotateIgnoreSyncBegin(__FILE__, __LINE__);  // this block does not happen before the next one
+    os_thread.join();
+    AnnotateIgnoreSyncEnd(__FILE__, __LINE__);
+  }
+  __tsan_acquire(&finished);
+}
+
+// kernel<<<grid, block, dynamic_shared_bytes>>>(args...) and a synchronization.
+template <class Kernel, class... Args>
+void launch(dim3 grid, dim3 block, size_t dynamic_shared_bytes, Kernel kernel, Args... args) {
+  auto thread = [&] { kernel(args...); };
+  launch_body(grid, block, dynamic_shared_bytes,
+              {[](void* run) { (*static_cast<decltype(thread)*>(run))(); }, &thread});
+}
+
+STRUCTOUT_SIMT_UNTRACED inline uint64_t wait_in(const Wait& call) {
+  current_thread->wait = call;
+  current_block->suspend();
+  return current_thread->wait.value;
+}
+
+inline uint64_t wait_in_warp(const Wait& call) {
+  if ((call.mask >> current_thread->lane() & 1u) == 0) {
+    fail("thread %u is not in the mask of its %s", current_thread->id, call.description().c_str());
+  }
+  return wait_in(call);
+}
+
+inline unsigned vote(const char* name, unsigned mask, bool predicate) {
+  return static_cast<unsigned>(wait_in_warp({name, mask, predicate}));
+}
+
+template <class To, class From>
+To bit_cast(From from) {
+  To to{};
+  std::memcpy(&to, &from, std::min(sizeof(to), sizeof(from)));
+  return to;
+}
+
+// Of the `width` lanes that a shuffle takes for a warp.
+inline int segment_begin(int width) { return static_cast<int>(current_thread->lane()) & ~(width - 1); }
+inline int segment_end(int width) { return segment_begin(width) + width; }
+
+// A lane whose source lies outside [begin, end) reads itself.
+template <class T>
+T shuffle(const char* name, unsigned mask, T value, int source, int begin, int end) {
+  static_assert(std::is_arithmetic_v<T> && sizeof(T) <= sizeof(uint64_t), "CUDA shuffles numbers of up to 8 bytes");
+  const bool is_inside = begin <= source && source < end;
+  const unsigned lane = is_inside ? static_cast<unsigned>(source) : current_thread->lane();
+  return bit_cast<T>(wait_in_warp({name, mask, bit_cast<uint64_t>(value), lane}));
+}
+
+template <class T, class Update>
+T update_atomically(T* address, Update update) {
+  static_assert(std::is_same_v<T, int> || std::is_same_v<T, unsigned> || std::is_same_v<T, unsigned long long> ||
+                    std::is_same_v<T, float>,
+                "CUDA has no such atomic");
+  T old;
+  __atomic_load(address, &old, __ATOMIC_RELAXED);
+  while (true) {
+    T desired = update(old);
+    if (current_thread->has_fenced) {
+      if (__atomic_compare_exchange(address, &old, &desired, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) return old;
+    } else {
+      if (__atomic_compare_exchange(address, &old, &desired, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) return old;
+    }
+  }
+}
+
+// What CUDA declares in the global namespace.
+namespace builtins {
+
+inline void __syncthreads() { wait_in({"__syncthreads", 0, 0, kVote, /*orders_memory=*/true}); }
+inline void __syncwarp(unsigned mask = kAllLanes) {
+  wait_in_warp({"__syncwarp", mask, 0, kVote, /*orders_memory=*/true});
+}
+
+inline unsigned __ballot_sync(unsigned mask, int predicate) { return vote("__ballot_sync", mask, predicate != 0); }
+inline int __any_sync(unsigned mask, int predicate) { return vote("__any_sync", mask, predicate != 0) != 0; }
+inline int __all_sync(unsigned mask, int predicate) { return vote("__all_sync", mask, predicate == 0) == 0; }
+
+template <class T>
+T __shfl_sync(unsigned mask, T value, int source, int width = warpSize) {
+  return shuffle("__shfl_sync", mask, value, segment_begin(width) + (source & (width - 1)), 0, warpSize);
+}
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int lanes, int width = warpSize) {
+  return shuffle("__shfl_xor_sync", mask, value, int(current_thread->lane()) ^ lanes, 0, segment_end(width));
+}
+template <class T>
+T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = warpSize) {
+  return shuffle("__shfl_up_sync", mask, value, int(current_thread->lane() - delta), segment_begin(width), warpSize);
+}
+template <class T>
+T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = warpSize) {
+  return shuffle("__shfl_down_sync", mask, value, int(current_thread->lane() + delta), 0, segment_end(width));
+}
+
+// common_type_t keeps the value from taking part in deduction: it converts to what the address points to.
+template <class T>
+T atomicAdd(T* address, std::common_type_t<T> value) {
+  return update_atomically(address, [=](T old) { return static_cast<T>(old + value); });
+}
+template <class T>
+T atomicMax(T* address, std::common_type_t<T> value) {
+  return update_atomically(address, [=](T old) { return std::max(old, value); });
+}
+template <class T>
+T atomicMin(T* address, std::common_type_t<T> value) {
+  return update_atomically(address, [=](T old) { return std::min(old, value); });
+}
+template <class T>
+T atomicOr(T* address, std::common_type_t<T> value) {
+  return update_atomically(address, [=](T old) { return old | value; });
+}
+template <class T>
+T atomicAnd(T* address, std::common_type_t<T> value) {
+  return update_atomically(address, [=](T old) { return old & value; });
+}
+template <class T>
+T atomicExch(T* address, std::common_type_t<T> value) {
+  return update_atomically(address, [=](T) { return value; });
+}
+template <class T>
+T atomicCAS(T* address, std::common_type_t<T> expected, std::common_type_t<T> value) {
+  return update_atomically(address, [=](T old) { return old == expected ? value : old; });
+}
+
+inline void __threadfence() { current_thread->has_fenced = true; }
+inline void __threadfence_system() { __threadfence(); }
+inline void __nanosleep(unsigned) {
+  current_block->suspend();
+  std::this_thread::yield();  // perhaps another rank has to act
+}
+
+template <class T>
+T __ldg(const T* address) {
+  return *address;
+}
+
+inline int __ffs(int bits) { return __builtin_ffs(bits); }
+inline int __ffsll(long long bits) { return __builtin_ffsll(bits); }
+inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
+inline int __popcll(unsigned long long bits) { return __builtin_popcountll(bits); }
+inline int __clz(int bits) { return bits == 0 ? 32 : __builtin_clz(static_cast<unsigned>(bits)); }
+inline unsigned __brev(unsigned bits) {
+  unsigned reversed = 0;
+  for (int i = 0; i < 32; ++i) reversed |= (bits >> i & 1u) << (31 - i);
+  return reversed;
+}
+
+inline unsigned __float_as_uint(float value) { return bit_cast<unsigned>(value); }
+inline int __float_as_int(float value) { return bit_cast<int>(value); }
+inline float __uint_as_float(unsigned bits) { return bit_cast<float>(bits); }
+inline float __int_as_float(int bits) { return bit_cast<float>(bits); }
+
+}  // namespace builtins
+}  // namespace structout::simt
+
+using namespace structout::simt::builtins;

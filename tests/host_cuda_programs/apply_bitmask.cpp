@@ -1,0 +1,66 @@
+// The CUDA kernel of apply_bitmask on the CPU: as a library for the Python tests, and as a program (COUNT SEED) that
+// runs random cases in buffers of exactly the right size, for sanitizers to watch.
+#include "../../csrc/cuda/apply_bitmask.cu"
+
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <vector>
+
+using namespace structout;
+
+extern "C" void apply_bitmask_on_host(const ApplyBitmaskParams* params, int num_sms) {
+  cuda::apply_bitmask(*params, num_sms, nullptr);
+}
+
+template <class T>
+bool run_random_case(std::mt19937_64& rng, T neg_inf) {
+  const auto below = [&](int64_t bound) { return static_cast<int64_t>(rng() % static_cast<uint64_t>(bound)); };
+  const int64_t num_rows = 1 + below(3), num_masks = 1 + below(3), vocab_size = 1 + below(below(4) ? 600 : 9000);
+  const int64_t words = std::max<int64_t>(0, words_for(vocab_size) + below(5) - 2);
+  const int64_t row_stride = vocab_size + (below(2) ? below(20) : 0), mask_stride = words + (below(2) ? below(5) : 0);
+  const int64_t offset = below(2) ? below(9) : 0;
+
+  std::vector<T> logits(offset + (num_rows - 1) * row_stride + vocab_size, static_cast<T>(7));
+  std::vector<uint32_t> mask((num_masks - 1) * mask_stride + words);
+  for (uint32_t& word : mask) word = below(4) == 0 ? 0 : below(3) == 0 ? ~0u : static_cast<uint32_t>(rng());
+  std::vector<int32_t> rows(num_rows);
+  for (int32_t& row : rows) row = static_cast<int32_t>(below(num_masks + 3) - 2);
+
+  ApplyBitmaskParams params{};
+  params.logits = logits.data() + offset;
+  params.num_rows = num_rows;
+  params.vocab_size = vocab_size;
+  params.row_stride = row_stride;
+  params.element_bytes = sizeof(T);
+  params.neg_inf = neg_inf;
+  params.bitmask = {mask.data(), num_masks, words, mask_stride};
+  params.rows = {rows.data(), 1, false};
+
+  std::vector<T> expected = logits;
+  for (int64_t row = 0; row < num_rows; ++row) {
+    if (rows[row] == -1) continue;
+    const bool known = rows[row] >= 0 && rows[row] < num_masks;
+    for (int64_t token = 0; token < vocab_size; ++token) {
+      const bool covered = known && token / 32 < words;
+      if (!covered || !(mask[rows[row] * mask_stride + token / 32] >> (token % 32) & 1))
+        expected[offset + row * row_stride + token] = neg_inf;
+    }
+  }
+  cuda::apply_bitmask(params, 1 + static_cast<int>(below(4)), nullptr);
+  return logits == expected;
+}
+
+int main(int argc, char** argv) {
+  const int count = argc > 1 ? std::atoi(argv[1]) : 100;
+  std::mt19937_64 rng(argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 0);
+  for (int i = 0; i < count; ++i) {
+    const bool same = rng() % 2 ? run_random_case<uint32_t>(rng, 0xff800000u) : run_random_case<uint16_t>(rng, 0xfc00);
+    if (!same) {
+      std::printf("case %d differs\n", i);
+      return 1;
+    }
+  }
+  std::printf("%d cases agree\n", count);
+  return 0;
+}

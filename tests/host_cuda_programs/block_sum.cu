@@ -1,0 +1,113 @@
+// Sums 4,096 numbers with what reductions are made of. Each -DPLANT_... plants one mistake, which the build that looks
+// for it must report.
+#include <cstdint>
+#include <cstdio>
+#include <numeric>
+#include <vector>
+
+#include "testing/host_simt.h"
+
+constexpr unsigned kThreads = 256;
+constexpr unsigned kWarps = kThreads / 32;
+constexpr unsigned kBlocks = 4;
+constexpr unsigned kPerThread = 4;
+constexpr unsigned kPerBlock = kThreads * kPerThread;
+
+struct Params {
+  const unsigned* numbers;
+  unsigned* block_sums;
+  unsigned* num_done;
+  unsigned* sum;
+  unsigned* num_odd;
+  unsigned* last_writer;
+};
+
+__device__ __forceinline__ unsigned warp_sum(unsigned value) {
+  for (int lanes = 16; lanes > 0; lanes /= 2) value += __shfl_xor_sync(~0u, value, lanes);
+  return value;
+}
+
+__global__ void __launch_bounds__(kThreads) block_sum(Params params) {
+  __shared__ unsigned warp_sums[kWarps];
+  __shared__ bool is_last;
+  unsigned* reversed = static_cast<unsigned*>(structout::simt::dynamic_shared());
+  const unsigned lane = threadIdx.x % 32;
+  const unsigned warp = threadIdx.x / 32;
+
+  const unsigned* mine = params.numbers + blockIdx.x * kPerBlock + threadIdx.x * kPerThread;
+#ifdef PLANT_MISALIGNED
+  --mine;
+#endif
+  const uint4 four = *reinterpret_cast<const uint4*>(mine);
+  const bool is_odd = ((four.x ^ four.y ^ four.z ^ four.w) & 1u) != 0;
+  const unsigned odd_lanes = __ballot_sync(~0u, is_odd);
+  if (lane == 0) atomicAdd(params.num_odd, __popc(odd_lanes));
+
+  // Through shared memory and back, so that the sum depends on both barriers.
+  unsigned at = kThreads - 1 - threadIdx.x;
+#ifdef PLANT_DYNAMIC_SHARED_OVERRUN
+  ++at;
+#endif
+  reversed[at] = four.x + four.y + four.z + four.w;
+  __syncthreads();
+  const unsigned of_warp = warp_sum(reversed[threadIdx.x]);
+#ifdef PLANT_STATIC_SHARED_OVERRUN
+  if (lane == 0) warp_sums[warp + 1] = of_warp;
+#else
+  if (lane == 0) warp_sums[warp] = of_warp;
+#endif
+#ifdef PLANT_LOCAL_OVERRUN
+  unsigned local[2] = {};
+  unsigned* volatile past_end = local + 2;
+  __syncthreads();  // other stacks are in use meanwhile
+  *past_end = 1;
+#endif
+#ifdef PLANT_DIVERGENT_BARRIER
+  if (threadIdx.x == 40) __syncwarp();
+#endif
+#ifndef PLANT_MISSING_SYNC
+  __syncthreads();
+#endif
+
+  if (threadIdx.x == 0) {
+    unsigned of_block = 0;
+    for (unsigned w = 0; w < kWarps; ++w) of_block += warp_sums[w];
+#ifdef PLANT_OUT_OF_BOUNDS
+    params.block_sums[blockIdx.x + 1] = of_block;
+#else
+    params.block_sums[blockIdx.x] = of_block;
+#endif
+#ifdef PLANT_CROSS_BLOCK_RACE
+    *params.last_writer = blockIdx.x;
+#endif
+#ifndef PLANT_MISSING_FENCE
+    __threadfence();
+#endif
+    is_last = atomicAdd(params.num_done, 1) == gridDim.x - 1;
+  }
+  __syncthreads();
+  if (is_last && threadIdx.x == 0) {
+    for (unsigned b = 0; b < gridDim.x; ++b) *params.sum += params.block_sums[b];
+  }
+}
+
+int main() {
+  std::vector<unsigned> numbers(kBlocks * kPerBlock);
+  unsigned num_odd_expected = 0;
+  for (unsigned i = 0; i < numbers.size(); ++i) numbers[i] = i * 2654435761u >> 12;
+  for (unsigned i = 0; i < numbers.size(); i += kPerThread) {
+    num_odd_expected += (numbers[i] ^ numbers[i + 1] ^ numbers[i + 2] ^ numbers[i + 3]) & 1u;
+  }
+  std::vector<unsigned> block_sums(kBlocks);
+  unsigned num_done = 0, sum = 0, num_odd = 0, last_writer = 0;
+
+  structout::simt::launch(dim3(kBlocks), dim3(kThreads), kThreads * sizeof(unsigned), block_sum,
+                          Params{numbers.data(), block_sums.data(), &num_done, &sum, &num_odd, &last_writer});
+
+  const unsigned expected = std::accumulate(numbers.begin(), numbers.end(), 0u);
+  if (sum != expected || num_odd != num_odd_expected) {
+    std::printf("sum %u, expected %u; odd %u, expected %u\n", sum, expected, num_odd, num_odd_expected);
+    return 1;
+  }
+  std::puts("ok");
+}

@@ -1,0 +1,320 @@
+"""The manager over real tokenizers and xgrammar itself."""
+
+import json
+import threading
+import time
+
+import pytest
+import tokenizers_on_the_spot
+import torch
+
+import structout
+from structout import (
+    DuplicateRequestError,
+    GrammarError,
+    GrammarStatus,
+    StructuredOutputManager,
+    StructuredOutputsConfig,
+    StructuredOutputsParams,
+    UnknownRequestError,
+)
+
+V = 512
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(params=["byte_level", "byte_fallback"])
+def tokenizer(request):
+    return getattr(tokenizers_on_the_spot, request.param)()
+
+
+@pytest.fixture
+def manager(tokenizer):
+    with StructuredOutputManager(tokenizer, V) as manager:
+        yield manager
+
+
+def add(manager, request_id, **params):
+    manager.add_request(request_id, StructuredOutputsParams(**params))
+    manager.wait_ready(request_id, timeout=30)
+
+
+def ids_of(tokenizer, text):
+    return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def allowed(manager, request_id):
+    """The ids that the request's next mask allows."""
+    batch = manager.grammar_bitmask([request_id])
+    assert not batch.errors
+    return structout.unpack_bitmask(torch.from_numpy(batch.bitmask), V)[0].nonzero().flatten().tolist()
+
+
+@pytest.mark.parametrize(
+    ("params", "text", "wrong"),
+    [
+        ({"json": PERSON}, '{"name": "Ada", "age": 36}', '{"name": 3'),
+        ({"regex": "[A-Z]{2}-[0-9]+"}, "AB-42", "ab"),
+        ({"choice": ["positive", 'neg"at\\ive']}, 'neg"at\\ive', "x"),
+        ({"grammar": 'root ::= "a" root | "b"'}, "aaab", "c"),
+        ({"json_object": True}, '{"x": [1, null]}', "5"),
+    ],
+    ids=["json", "regex", "choice", "grammar", "json_object"],
+)
+def test_each_kind_from_first_token_to_termination(manager, tokenizer, params, text, wrong):
+    add(manager, "r", **params)
+    for token in ids_of(tokenizer, text):
+        assert token in allowed(manager, "r")
+        assert manager.accept_tokens("r", [token])
+        assert not manager.is_terminated("r")
+    assert tokenizer.eos_token_id in allowed(manager, "r")
+    assert manager.accept_tokens("r", [tokenizer.eos_token_id])
+    assert manager.is_terminated("r")
+
+    add(manager, "wrong", **params)
+    assert not manager.accept_tokens("wrong", ids_of(tokenizer, wrong))
+
+
+def test_special_tokens_and_padding_are_never_allowed_inside_a_string(manager, tokenizer):
+    add(manager, "r", json=PERSON)
+    assert manager.accept_tokens("r", ids_of(tokenizer, '{"name": "A'))
+    inside = set(allowed(manager, "r"))
+    assert len(inside) > 200
+    assert not inside & set(tokenizer.all_special_ids)
+    assert max(inside) < len(tokenizer)
+    for special in tokenizer.all_special_ids:
+        assert not manager.accept_tokens("r", [special])
+
+
+def test_a_rejected_token_changes_nothing(manager, tokenizer):
+    add(manager, "r", json=PERSON)
+    before = allowed(manager, "r")
+    good = ids_of(tokenizer, '{"name"')
+    assert not manager.accept_tokens("r", [*good, good[0]])
+    for token in (-1, V, 2**32 + good[0], 2**40):
+        assert not manager.accept_tokens("r", [token])
+    assert allowed(manager, "r") == before
+    assert manager.accept_tokens("r", good)
+
+
+def test_after_termination_tokens_are_accepted_and_the_row_is_free(manager, tokenizer):
+    add(manager, "r", choice=["yes"])
+    assert manager.accept_tokens("r", [*ids_of(tokenizer, "yes"), tokenizer.eos_token_id])
+    assert manager.accept_tokens("r", [5])
+    batch = manager.grammar_bitmask(["r"])
+    assert batch.bitmask.shape == (0, V // 32)
+    assert batch.rows_for(["r"]).tolist() == [-1]
+
+
+def test_a_batch_of_structured_free_terminated_failed_and_waiting_requests(manager, tokenizer):
+    add(manager, "a", regex="a+")
+    add(manager, "b", regex="b+")
+    add(manager, "done", choice=["x"])
+    assert manager.accept_tokens("done", [*ids_of(tokenizer, "x"), tokenizer.eos_token_id])
+    manager.add_request("bad", StructuredOutputsParams(regex="("))
+    with pytest.raises(GrammarError):
+        manager.wait_ready("bad", timeout=30)
+
+    batch = manager.grammar_bitmask(["b", "free", "done", "bad", "a"])
+    assert batch.request_ids == ("b", "free", "done", "bad", "a")
+    assert batch.row_indptr.tolist() == [0, 1, 1, 1, 2, 3]
+    assert batch.rows_for(["a", "bad", "b", "done", "free"]).tolist() == [2, 1, 0, -1, -1]
+    assert set(batch.errors) == {"bad"}
+
+    logits = torch.zeros(5, V)
+    structout.apply_bitmask(logits, batch.to("cpu"), batch.rows_for(["a", "bad", "b", "done", "free"]))
+    assert [int((row == 0).sum()) > 0 for row in logits] == [True, False, True, True, True]
+    assert logits[0, ids_of(tokenizer, "a")[0]] == 0
+    assert logits[2, ids_of(tokenizer, "a")[0]] == float("-inf")
+    assert logits[3].eq(0).all()
+
+
+def test_masks_equal_the_matchers_own(manager, tokenizer):
+    """Compact rows in the asked order, through the ring of buffers, against one matcher filled alone."""
+    specs = {"a": {"regex": "[ab]{3}"}, "b": {"json": PERSON}, "c": {"choice": ["red", "green"]}}
+    for name, params in specs.items():
+        add(manager, name, **params)
+    for step in range(5):
+        order = [["a", "b", "c"], ["c", "a", "b"], ["b"], ["c", "b"], ["a", "c"]][step]
+        batch = manager.grammar_bitmask(order)
+        for row, name in enumerate(order):
+            assert batch.bitmask[row].tolist() == manager.grammar_bitmask([name]).bitmask[0].tolist()
+
+
+def test_buffers_live_until_the_ring_comes_round(tokenizer):
+    with StructuredOutputManager(tokenizer, V, StructuredOutputsConfig(num_mask_buffers=3)) as manager:
+        add(manager, "a", regex="a+")
+        add(manager, "b", regex="b+")
+        for name in "ab":
+            manager.grammar_bitmask([name])
+        first = manager.grammar_bitmask(["a"])
+        kept = first.bitmask.copy()
+        manager.grammar_bitmask(["b"])
+        manager.grammar_bitmask(["b"])
+        assert (first.bitmask == kept).all()
+        manager.grammar_bitmask(["b"])
+        assert (first.bitmask != kept).any()
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"regex": "("}, "invalid regex constraint"),
+        ({"grammar": "root ::="}, "invalid grammar constraint"),
+        ({"json": {"type": "strin"}}, "invalid json constraint"),
+        ({"json": {"$ref": "#"}}, "allows no text at all"),
+        ({"grammar": "root ::= root"}, "allows no text at all"),
+        ({}, "exactly one constraint"),
+    ],
+)
+def test_a_bad_constraint_fails_its_own_request_only(manager, params, message):
+    add(manager, "good", regex="a")
+    manager.poll_ready()
+    assert manager.add_request("bad", StructuredOutputsParams(**params)) in GrammarStatus
+    with pytest.raises(GrammarError, match=message) as caught:
+        manager.wait_ready("bad", timeout=30)
+    assert caught.value.request_id == "bad"
+    assert manager.status("bad") is GrammarStatus.FAILED
+    assert manager.error("bad") is caught.value
+    assert manager.poll_ready() == ["bad"]
+    assert not manager.accept_tokens("bad", [1])
+    assert manager.stats() == {"waiting": 0, "ready": 1, "failed": 1}
+    assert not manager.grammar_bitmask(["good"]).errors
+
+
+def test_a_pattern_bound_that_trips_the_native_cache_still_compiles(manager, tokenizer):
+    add(manager, "r", json={"type": "string", "pattern": "^[a-z]{1,129}$"})
+    assert manager.accept_tokens("r", ids_of(tokenizer, '"abc"'))
+
+
+def test_a_dead_end_at_run_time_is_reported_and_closed():
+    """A vocabulary without the letter that must follow."""
+    from tokenizers import Tokenizer, decoders, models
+    from transformers import PreTrainedTokenizerFast
+
+    tiny = Tokenizer(models.BPE({"<end>": 0, "a": 1, "b": 2}, []))
+    tiny.decoder = decoders.ByteLevel()
+    with StructuredOutputManager(PreTrainedTokenizerFast(tokenizer_object=tiny, eos_token="<end>"), 32) as manager:  # noqa: S106
+        add(manager, "r", regex="(ab|acd)")
+        add(manager, "ok", regex="a+")
+        manager.accept_tokens("r", [1])
+        add(manager, "stuck", regex="a(c)")
+        assert manager.accept_tokens("stuck", [1])
+        batch = manager.grammar_bitmask(["ok", "stuck", "r"])
+        assert set(batch.errors) == {"stuck"}
+        assert "allows no token here" in batch.errors["stuck"]
+        assert batch.bitmask[1].tolist() == [0]
+        assert batch.bitmask[0].any()
+
+
+def test_slow_compilations_block_nobody(tokenizer):
+    slow = {
+        "type": "object",
+        "properties": {f"k{i}": {"type": "string", "pattern": "^[a-z]{1,60}$"} for i in range(60)},
+    }
+    with StructuredOutputManager(tokenizer, V) as manager:
+        assert manager.add_request("slow", StructuredOutputsParams(json=slow)) is GrammarStatus.WAITING
+        started = time.perf_counter()
+        add(manager, "quick", regex="a")
+        assert manager.grammar_bitmask(["quick"]).bitmask.any()
+        assert manager.status("slow") is GrammarStatus.WAITING
+        assert time.perf_counter() - started < 2
+        with pytest.raises(TimeoutError, match=r"still compiling after 0\.01 s"):
+            manager.wait_ready("slow", timeout=0.01)
+        assert manager.grammar_bitmask(["slow"]).errors == {"slow": "scheduled before its grammar was ready"}
+        manager.finish_request("slow")
+        with pytest.raises(UnknownRequestError):
+            manager.status("slow")
+
+
+def test_request_ids_and_slots(manager):
+    add(manager, "a", regex="a")
+    add(manager, "b", regex="b")
+    assert [manager.slot("a"), manager.slot("b")] == [0, 1]
+    with pytest.raises(DuplicateRequestError, match="'a' is already") as caught:
+        manager.add_request("a", StructuredOutputsParams(regex="x"))
+    assert caught.value.request_id == "a"
+    manager.finish_request("a")
+    manager.finish_request("a")
+    with pytest.raises(UnknownRequestError, match="'a' is not with the manager"):
+        manager.accept_tokens("a", [1])
+    add(manager, "c", regex="c")
+    assert manager.slot("c") == 0
+
+
+def test_own_stop_tokens_and_replay_of_earlier_output(manager, tokenizer):
+    stop = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    text = ids_of(tokenizer, '{"name": "Ada"')
+    manager.add_request("r", StructuredOutputsParams(json=PERSON), stop_token_ids=[stop], output_token_ids=text)
+    manager.wait_ready("r", timeout=30)
+    assert manager.accept_tokens("r", ids_of(tokenizer, ', "age": 1}'))
+    assert stop in allowed(manager, "r")
+    assert not manager.accept_tokens("r", [tokenizer.eos_token_id])
+    assert manager.accept_tokens("r", [stop])
+    assert manager.is_terminated("r")
+
+    manager.add_request("bad stop", StructuredOutputsParams(regex="a"), stop_token_ids=[V])
+    with pytest.raises(GrammarError, match="stop_token_ids must be in"):
+        manager.wait_ready("bad stop", timeout=30)
+    manager.add_request("bad replay", StructuredOutputsParams(regex="a"), output_token_ids=text)
+    with pytest.raises(GrammarError, match="output_token_ids do not satisfy"):
+        manager.wait_ready("bad replay", timeout=30)
+
+
+def test_many_threads_add_and_finish_while_one_fills(manager, tokenizer):
+    problems = []
+
+    def churn(thread):
+        try:
+            for i in range(20):
+                name = f"{thread}-{i}"
+                add(manager, name, choice=[f"answer {thread} {i}"])
+                if i % 2:
+                    manager.finish_request(name)
+        except Exception as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=churn, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        ready = [f"{t}-{i}" for t in range(8) for i in range(0, 20, 2)]
+        batch = manager.grammar_bitmask(ready)
+        assert all(message == "scheduled before its grammar was ready" for message in batch.errors.values())
+    assert not problems
+    for t in range(8):
+        for i in range(0, 20, 2):
+            text = [*ids_of(tokenizer, f"answer {t} {i}"), tokenizer.eos_token_id]
+            assert manager.accept_tokens(f"{t}-{i}", text)
+            assert manager.is_terminated(f"{t}-{i}")
+
+
+def test_the_grammar_interface_of_a_request(tokenizer):
+    """validate, rollback across termination, copy, fork and reset, as engines use them without a manager."""
+    from structout.grammar.vocabulary import Vocabulary
+    from structout.grammar.xgrammar_backend import XgrammarBackend
+    from structout.params import StructuredOutputOptions
+
+    backend = XgrammarBackend(Vocabulary.from_tokenizer(tokenizer, V))
+    grammar = backend.compile_grammar(StructuredOutputOptions.JSON, json.dumps(PERSON))
+    masks = backend.allocate_token_bitmask(2)
+    text = ids_of(tokenizer, '{"name": "Ada", "age": 36}')
+    assert grammar.validate_tokens([*text[:3], -1, *text]) == text[:3]
+    assert grammar.accept_tokens("r", text[:4])
+    fork, copy = grammar.fork(), grammar.copy()
+    assert fork.accept_tokens("r", [*text[4:], tokenizer.eos_token_id])
+    assert fork.is_terminated()
+    assert not grammar.is_terminated()
+    fork.rollback(len(text) - 4 + 1)
+    fork.fill_bitmask(masks, 0)
+    grammar.fill_bitmask(masks, 1)
+    assert torch.equal(masks[0], masks[1])
+    grammar.reset()
+    backend.fill_bitmask_batch([grammar, copy], masks, [1, 0])
+    assert torch.equal(masks[0], masks[1])
+    backend.destroy()

@@ -1,0 +1,37 @@
+import pickle
+
+import numpy as np
+import pytest
+
+from structout import MaskBatch
+
+
+def batch() -> MaskBatch:
+    """a owns row 0, b none, c rows 1 and 2."""
+    return MaskBatch(
+        ("a", "b", "c"), np.arange(6, dtype=np.int32).reshape(3, 2), np.array([0, 1, 1, 3], dtype=np.int32)
+    )
+
+
+def test_rows_follow_the_worker_order():
+    rows = batch().rows_for(["c", "free", "b", "a"])
+    assert rows.tolist() == [1, -1, -1, 0]
+    assert rows.dtype.is_signed
+    assert rows.element_size() == 4
+
+
+def test_requests_may_have_several_logits_or_none():
+    assert batch().rows_for(["free", "c", "a", "b"], [3, 2, 0, 1]).tolist() == [-1, -1, -1, 1, 2, -1]
+
+
+def test_more_logits_than_masks_is_an_error():
+    with pytest.raises(ValueError, match="'a' has 2 logits rows but only 1 mask rows"):
+        batch().rows_for(["a"], [2])
+    with pytest.raises(ValueError, match="2 entries for 1 requests"):
+        batch().rows_for(["a"], [1, 1])
+
+
+def test_crosses_processes():
+    copy = pickle.loads(pickle.dumps(batch()))  # noqa: S301
+    assert copy.rows_for(["c"]).tolist() == [1]
+    assert copy.to("cpu").tolist() == [[0, 1], [2, 3], [4, 5]]

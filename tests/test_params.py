@@ -1,0 +1,69 @@
+import json
+
+import pydantic
+import pytest
+
+from structout import GrammarError, StructuredOutputOptions, StructuredOutputsParams
+
+
+class City(pydantic.BaseModel):
+    name: str
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "text"),
+    [
+        ({"json": {"type": "string"}}, "JSON", '{"type": "string"}'),
+        ({"json": ' {"type":"string"} '}, "JSON", '{"type": "string"}'),
+        ({"json": True}, "JSON", "true"),
+        ({"json": City}, "JSON", json.dumps(City.model_json_schema())),
+        ({"regex": "a+"}, "REGEX", "a+"),
+        ({"choice": ["yes", "nö"]}, "CHOICE", '["yes", "nö"]'),
+        ({"grammar": 'root ::= "a"'}, "GRAMMAR", 'root ::= "a"'),
+        ({"json_object": True}, "JSON_OBJECT", "{}"),
+    ],
+)
+def test_one_constraint_as_kind_and_text(arguments, kind, text):
+    assert StructuredOutputsParams(**arguments).constraint() == (StructuredOutputOptions[kind], text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "exactly one constraint is needed, got none"),
+        ({"regex": "a", "json": {}}, "exactly one constraint is needed, got json, regex"),
+        ({"json": False, "json_object": True}, "got json, json_object"),
+        ({"json": "{}{}"}, "is not JSON: Extra data"),
+        ({"json": "{"}, "is not JSON"),
+        ({"json": ""}, "is not JSON"),
+        ({"json": '{"minimum": NaN}'}, "NaN is not JSON"),
+        ({"json": {"minimum": float("inf")}}, "is not JSON"),
+        ({"json": {"a": {1, 2}}}, "is not JSON"),
+        ({"json": [1]}, "a JSON schema is an object or a boolean, got list"),
+        ({"json": "5"}, "got int"),
+        ({"json": int}, "pydantic model class, got the class int"),
+        ({"json": "[" * 200_000}, "nested too deeply"),
+        ({"json": {"pattern": "a\0"}}, "contains a NUL"),
+        ({"regex": "\0"}, "contains a NUL"),
+        ({"regex": "\ud800"}, "contains a lone surrogate at 0"),
+        ({"regex": b"a"}, "must be a string, got bytes"),
+        ({"grammar": ""}, "is an empty string"),
+        ({"choice": "yes"}, "choice must be a non-empty list of strings, got 'yes'"),
+        ({"choice": []}, "choice must be a non-empty list"),
+        ({"choice": ["a", ""]}, "every choice must be a non-empty string"),
+        ({"choice": ["a", 3]}, "every choice must be a non-empty string"),
+        ({"regex": "a", "whitespace_pattern": " ?"}, "whitespace_pattern cannot be honoured"),
+        (
+            {"regex": "a", "backend": "outlines"},
+            "backend must be auto, xgrammar or xgrammar:no-fallback, got 'outlines'",
+        ),
+    ],
+)
+def test_bad_constraints_are_refused_by_message(arguments, message):
+    with pytest.raises(GrammarError, match=message) as caught:
+        StructuredOutputsParams(**arguments).validate()
+    assert isinstance(caught.value, ValueError)
+
+
+def test_backend_name_leaves_options_off():
+    assert StructuredOutputsParams(regex="a", backend="xgrammar:no-fallback").backend_name == "xgrammar"
