@@ -44,10 +44,16 @@ def test_sanitizer_reports_planted_mistake(plant, sanitize, report):
     assert "in block_sum(Params)" in result.stderr or "#0 block_sum(Params)" in result.stderr
 
 
+def test_leak_is_reported():
+    result = run_program("block_sum", "address", "LEAK")
+    assert result.returncode != 0
+    assert "LeakSanitizer: detected memory leaks" in result.stderr
+
+
 def test_race_report_names_the_cuda_threads():
     result = run_program("block_sum", "thread", "CROSS_BLOCK_RACE")
-    assert "'thread (0, 0, 0) of block (0, 0, 0)'" in result.stderr
-    assert "'thread (0, 0, 0) of block (1, 0, 0)'" in result.stderr
+    assert "'thread (100, 0, 0) of block (0, 0, 0)'" in result.stderr
+    assert "'thread (100, 0, 0) of block (1, 0, 0)'" in result.stderr
 
 
 def test_shuffle_orders_no_memory():

@@ -192,6 +192,16 @@ def test_a_pattern_bound_that_trips_the_native_cache_still_compiles(manager, tok
     assert manager.accept_tokens("r", ids_of(tokenizer, '"abc"'))
 
 
+@pytest.mark.parametrize("bounds", [{"minLength": 1}, {"maxLength": 9}, {"minLength": 1, "maxLength": 9}])
+def test_no_control_character_gets_into_a_string_of_bounded_length(manager, tokenizer, bounds):
+    inner = {"type": "object", "properties": {"b": {"type": "string", **bounds}}, "required": ["b"]}
+    add(manager, "r", json={"type": "array", "items": inner})
+    assert manager.accept_tokens("r", ids_of(tokenizer, '[{"b": "x'))
+    vocabulary = manager.vocabulary.token_bytes
+    assert not any(byte < 0x20 for i in allowed(manager, "r") for byte in vocabulary[i])
+    assert manager.accept_tokens("r", ids_of(tokenizer, 'é 東"}]'))
+
+
 def test_a_dead_end_at_run_time_is_reported_and_closed():
     """A vocabulary without the letter that must follow."""
     from tokenizers import Tokenizer, decoders, models

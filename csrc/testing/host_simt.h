@@ -45,34 +45,34 @@ namespace structout::simt {
 
 inline void* dynamic_shared() { return current_block->dynamic_shared(); }
 
-inline void launch_body(dim3 grid, dim3 block, size_t dynamic_shared_bytes, Body body) {
+inline void launch_blocks(dim3 grid, dim3 block, Launch launch) {
   const uint64_t num_blocks = uint64_t{grid.x} * grid.y * grid.z;
   const uint64_t num_threads = uint64_t{block.x} * block.y * block.z;
   if (num_blocks == 0 || grid.y > 65535 || grid.z > 65535 || num_threads == 0 || num_threads > kMaxBlockThreads) {
     throw std::invalid_argument("host_simt: CUDA refuses a grid or a block of this size");
   }
-  char finished;
   for (uint64_t i = 0; i < num_blocks; ++i) {
     const uint3 index = {unsigned(i % grid.x), unsigned(i / grid.x % grid.y), unsigned(i / grid.x / grid.y)};
-    std::thread os_thread([=, &finished] {
+    std::thread os_thread([=, &launch] {
       gridDim = grid;
       blockDim = block;
       blockIdx = index;
-      Block(dynamic_shared_bytes, body, &finished).run();
+      Block(launch).run();
     });
     AnnotateIgnoreSyncBegin(__FILE__, __LINE__);  // this block does not happen before the next one
     os_thread.join();
     AnnotateIgnoreSyncEnd(__FILE__, __LINE__);
   }
-  __tsan_acquire(&finished);
+  __tsan_acquire(&launch);
+  for (void*& thread : launch.retired_tsan_threads) retire_tsan_thread(thread, nullptr);
 }
 
 // kernel<<<grid, block, dynamic_shared_bytes>>>(args...) and a synchronization.
 template <class Kernel, class... Args>
 void launch(dim3 grid, dim3 block, size_t dynamic_shared_bytes, Kernel kernel, Args... args) {
   auto thread = [&] { kernel(args...); };
-  launch_body(grid, block, dynamic_shared_bytes,
-              {[](void* run) { (*static_cast<decltype(thread)*>(run))(); }, &thread});
+  const auto run_thread = [](void* closure) { (*static_cast<decltype(thread)*>(closure))(); };
+  launch_blocks(grid, block, {dynamic_shared_bytes, run_thread, &thread});
 }
 
 STRUCTOUT_SIMT_UNTRACED inline uint64_t wait_in(const Wait& call) {

@@ -125,20 +125,27 @@ STRUCTOUT_SIMT_UNTRACED inline void switch_fiber(Fiber& from, Fiber& to, bool is
   __sanitizer_finish_switch_fiber(from.asan_fake_stack, nullptr, nullptr);
 }
 
-// What every thread runs. Not a std::function, which would add four frames to every report.
-struct Body {
-  void (*run)(void*);
+// Of a kernel. Its address is where TSan hears that a thread is done.
+struct Launch {
+  size_t dynamic_shared_bytes;
+  void (*run_thread)(void* closure);  // not a std::function, which would add four frames to every report
   void* closure;
+  // The last block's threads. TSan gives the numbers of destroyed threads to new ones, and then takes what the old ones
+  // did for the new ones' past; so they live until the next block has run, and no race with it is missed.
+  void* retired_tsan_threads[kMaxBlockThreads] = {};
 };
+
+STRUCTOUT_SIMT_UNTRACED inline void retire_tsan_thread(void*& retired, void* thread) {
+  if (retired != nullptr) __tsan_destroy_fiber(retired);
+  retired = thread;
+}
 
 class Block {
  public:
-  // `finished` is the address over which TSan hears that a thread has finished.
-  Block(size_t dynamic_shared_bytes, Body body, void* finished)
-      : body_(body), finished_(finished), threads_(size_t{blockDim.x} * blockDim.y * blockDim.z) {
+  explicit Block(Launch& launch) : launch_(launch), threads_(size_t{blockDim.x} * blockDim.y * blockDim.z) {
     current_block = this;
-    dynamic_shared_ = std::malloc(dynamic_shared_bytes);
-    std::memset(dynamic_shared_, kUnwrittenByte, dynamic_shared_bytes);
+    dynamic_shared_ = std::malloc(launch.dynamic_shared_bytes);
+    std::memset(dynamic_shared_, kUnwrittenByte, launch.dynamic_shared_bytes);
     // Mapped anew for each block, so that TSan forgets what the threads of the last block had there.
     stacks_ = static_cast<char*>(mmap(nullptr, threads_.size() * kStackBytes, PROT_READ | PROT_WRITE,
                                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
@@ -148,10 +155,10 @@ class Block {
   }
 
   ~Block() {
-    __tsan_acquire(finished_);
-    // Backwards: TSan gives the numbers of destroyed threads to new ones, oldest first, and sees no race between two
-    // threads of one number. Thread i of the next block must not get that of thread i of this one.
-    for (size_t id = threads_.size(); id-- > 0;) __tsan_destroy_fiber(threads_[id].tsan_thread);
+    __tsan_acquire(&launch_);
+    for (const Thread& thread : threads_) {
+      retire_tsan_thread(launch_.retired_tsan_threads[thread.id], thread.tsan_thread);
+    }
     munmap(stacks_, threads_.size() * kStackBytes);
     std::free(dynamic_shared_);
   }
@@ -203,8 +210,8 @@ class Block {
   STRUCTOUT_SIMT_UNTRACED static void enter_thread() {
     Block& block = *current_block;
     __sanitizer_finish_switch_fiber(nullptr, &block.scheduler_.stack, &block.scheduler_.stack_bytes);
-    block.body_.run(block.body_.closure);
-    __tsan_release(block.finished_);
+    block.launch_.run_thread(block.launch_.closure);
+    __tsan_release(&block.launch_);
     current_thread->has_exited = true;
     ++block.num_exited_;
     switch_fiber(*current_thread, block.scheduler_, /*is_last_of_from=*/true);
@@ -291,8 +298,7 @@ class Block {
     std::abort();  // unreachable: had all threads waited in __syncthreads, it would have completed
   }
 
-  Body body_;
-  void* finished_;
+  Launch& launch_;
   std::vector<Thread> threads_;
   size_t num_exited_ = 0;
   Fiber scheduler_;

@@ -1,6 +1,7 @@
 """Constraints compiled and followed by xgrammar (https://github.com/mlc-ai/xgrammar)."""
 
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -12,6 +13,9 @@ from structout.errors import GrammarError
 from structout.grammar.interface import StructuredOutputBackend, StructuredOutputGrammar
 from structout.grammar.vocabulary import Vocabulary
 from structout.params import StructuredOutputOptions
+
+# The whole rule, as xgrammar prints it, of one character of a string with a bounded length.
+_BOUNDED_STRING_CHARACTER = re.compile(r"^(\w+ ::= \(\()\[\^\\\"\\\\\\r\\n\](\)\))$", re.MULTILINE)
 
 
 class XgrammarGrammar(StructuredOutputGrammar):
@@ -105,9 +109,8 @@ class XgrammarBackend(StructuredOutputBackend):
     def compile_grammar(
         self, request_type: StructuredOutputOptions, grammar_spec: str, stop_token_ids: Sequence[int] | None = None
     ) -> XgrammarGrammar:
-        compile_with = self._compile_call(request_type, grammar_spec)
         try:
-            compiled = self._compile(compile_with)
+            compiled = self._compile(self._compile_call(request_type, grammar_spec))
         except (RuntimeError, ValueError, TypeError) as error:
             raise GrammarError(f"invalid {request_type.value} constraint: {_first_line(error)}") from error
         stops = self.vocabulary.stop_token_ids if stop_token_ids is None else stop_token_ids
@@ -127,7 +130,7 @@ class XgrammarBackend(StructuredOutputBackend):
     def _compile_call(self, request_type: StructuredOutputOptions, spec: str) -> Callable[[Any], Any]:
         match request_type:
             case StructuredOutputOptions.JSON:
-                return lambda compiler: compiler.compile_json_schema(spec, any_whitespace=self._any_whitespace)
+                return self._compile_json_call(spec)
             case StructuredOutputOptions.JSON_OBJECT:
                 return lambda compiler: compiler.compile_builtin_json_grammar()
             case StructuredOutputOptions.REGEX:
@@ -136,6 +139,14 @@ class XgrammarBackend(StructuredOutputBackend):
                 return lambda compiler: compiler.compile_grammar(_choice_grammar(json.loads(spec)))
             case StructuredOutputOptions.GRAMMAR:
                 return lambda compiler: compiler.compile_grammar(spec)
+
+    def _compile_json_call(self, schema: str) -> Callable[[Any], Any]:
+        if "Length" not in schema:
+            return lambda compiler: compiler.compile_json_schema(schema, any_whitespace=self._any_whitespace)
+        # xgrammar 0.2.8 lets raw control characters into strings with minLength or maxLength, which JSON forbids.
+        grammar = str(xgrammar.Grammar.from_json_schema(schema, any_whitespace=self._any_whitespace))
+        sound = _BOUNDED_STRING_CHARACTER.sub(r"\1[^\\0-\\x1f\\\"\\\\]\2", grammar)
+        return lambda compiler: compiler.compile_grammar(sound)
 
     def _compile(self, compile_with: Callable[[Any], Any]) -> Any:
         try:

@@ -77,15 +77,15 @@ __global__ void __launch_bounds__(kThreads) block_sum(Params params) {
 #else
     params.block_sums[blockIdx.x] = of_block;
 #endif
-#ifdef PLANT_CROSS_BLOCK_RACE
-    *params.last_writer = blockIdx.x;
-#endif
 #ifndef PLANT_MISSING_FENCE
     __threadfence();
 #endif
     is_last = atomicAdd(params.num_done, 1) == gridDim.x - 1;
   }
   __syncthreads();
+#ifdef PLANT_CROSS_BLOCK_RACE
+  if (threadIdx.x == 100) *params.last_writer = blockIdx.x;
+#endif
   if (is_last && threadIdx.x == 0) {
     for (unsigned b = 0; b < gridDim.x; ++b) *params.sum += params.block_sums[b];
   }
@@ -104,6 +104,9 @@ int main() {
   structout::simt::launch(dim3(kBlocks), dim3(kThreads), kThreads * sizeof(unsigned), block_sum,
                           Params{numbers.data(), block_sums.data(), &num_done, &sum, &num_odd, &last_writer});
 
+#ifdef PLANT_LEAK
+  for (int i = 0; i < 100; ++i) *new volatile unsigned = sum;  // the stack may still point to some of them
+#endif
   const unsigned expected = std::accumulate(numbers.begin(), numbers.end(), 0u);
   if (sum != expected || num_odd != num_odd_expected) {
     std::printf("sum %u, expected %u; odd %u, expected %u\n", sum, expected, num_odd, num_odd_expected);

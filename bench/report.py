@@ -1,0 +1,123 @@
+"""Turns committed results into the tables of README.md and docs/performance.md, and into the plots beside them.
+
+    python bench/report.py           rewrite them
+    python bench/report.py --check   fail if they differ from what the results say
+
+A table stands between `<!-- results: NAME -->` and `<!-- end -->`; nothing there is written by hand.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import harness
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "performance.md")
+PEERS = ("xgrammar", "xgrammar cuda", "llguidance", "masked_fill_")
+Row = dict[str, Any]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="tables and plots from bench/results")
+    parser.add_argument("--check", action="store_true")
+    check = parser.parse_args().check
+    stale = []
+    for document in DOCUMENTS:
+        text = document.read_text()
+        fresh = re.sub(r"(<!-- results: (\S+) -->\n).*?(<!-- end -->)", _filled, text, flags=re.DOTALL)
+        if fresh != text:
+            stale.append(document.name)
+            if not check:
+                document.write_text(fresh)
+    if not check:
+        plot_apply_bitmask("cpu")
+    print(f"{'stale' if check else 'rewritten'}: {', '.join(stale)}" if stale else "documents agree with the results")
+    return 1 if check and stale else 0
+
+
+def _filled(match: re.Match[str]) -> str:
+    return match[1] + TABLES[match[2]]() + match[3]
+
+
+def apply_bitmask_rows(device: str) -> list[Row]:
+    return [row for row in harness.read_results("apply_bitmask", device)["rows"] if "us" in row]
+
+
+def short_table() -> str:
+    rows = [r for r in apply_bitmask_rows("cpu") if r["vocab"] == 151_936 and r["batch"] in (1, 64, 512)]
+    return _table(rows) + _provenance("apply_bitmask", "cpu")
+
+
+def full_table() -> str:
+    return _table(apply_bitmask_rows("cpu")) + _provenance("apply_bitmask", "cpu")
+
+
+def _table(rows: list[Row]) -> str:
+    peers = [peer for peer in PEERS if any(peer in row["us"] for row in rows)]
+    head = ["logits", "allowed", "structout", *peers, "`fill_`"]
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    for row in rows:
+        us = row["us"]
+        cells = [
+            f"{row['dtype']} [{row['batch']}, {row['vocab']:,}]",
+            f"{row['density']:.1%}",
+            f"**{_time(us['structout'])}**",
+        ]
+        cells += [f"{_time(us[peer])} ({us[peer] / us['structout']:.1f}×)" if peer in us else "" for peer in peers]
+        lines.append(f"| {' | '.join([*cells, _time(us['fill_'])])} |")
+    return "\n".join(lines) + "\n"
+
+
+def _provenance(bench: str, device: str) -> str:
+    results = harness.read_results(bench, device)
+    where = results["environment"]
+    versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items() if version)
+    overhead = next(row["call_overhead_us"] for row in results["rows"] if "call_overhead_us" in row)
+    return (
+        f"\nMedians of interleaved runs in one process; in brackets, how many times longer than structout. One call on "
+        f"the smallest input: {overhead} µs. {where['device']}, {where['threads']} threads; {versions}; commit "
+        f"{where['commit']}, {where['date']}.\n"
+    )
+
+
+def _time(us: float) -> str:
+    return f"{us / 1000:.2f} ms" if us >= 1000 else f"{us:.1f} µs"
+
+
+def plot_apply_bitmask(device: str) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    rows = [r for r in apply_bitmask_rows(device) if r["vocab"] == 151_936 and r["dtype"] == "float32"]
+    densities = {0.001: "0.1% of tokens allowed", 0.5: "50% allowed", 0.968: "96.8% allowed (a JSON string)"}
+    series = {"structout": "C0", "xgrammar": "C1", "llguidance": "C2", "masked_fill_": "C4", "fill_": "0.6"}
+    figure, axes = pyplot.subplots(1, len(densities), figsize=(12, 3.8), sharey=True)
+    for axis, (density, title) in zip(axes, densities.items(), strict=True):
+        chosen = [row for row in rows if row["density"] == density]
+        for name, color in series.items():
+            is_floor = name == "fill_"
+            label, style = (f"{name} (memory floor)", "--") if is_floor else (name, "-")
+            batches, times = [r["batch"] for r in chosen], [r["us"][name] for r in chosen]
+            axis.plot(batches, times, style, marker="o", ms=4, color=color, label=label)
+        axis.set(xscale="log", yscale="log", title=title, xlabel="batch size")
+        axis.set_xticks([r["batch"] for r in chosen], [str(r["batch"]) for r in chosen])
+        axis.minorticks_off()
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("µs per call (lower is better)")
+    axes[0].legend(frameon=False, fontsize=9)
+    figure.suptitle("apply_bitmask on the CPU: float32 logits [batch, 151,936]")
+    figure.tight_layout()
+    figure.savefig(harness.RESULTS / f"apply_bitmask_{device}.png", dpi=130, metadata={"Software": None})
+
+
+TABLES: dict[str, Callable[[], str]] = {"apply_bitmask_cpu_short": short_table, "apply_bitmask_cpu": full_table}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
