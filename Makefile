@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/pip --disable-pip-version-check --quiet
+PIP := @$(BIN)/pip --disable-pip-version-check -qq
 SOURCES := $(wildcard csrc/*.* csrc/*/*.*) setup.py pyproject.toml constraints.txt
 
 .PHONY: demo test bench gpu-check lint format clean
@@ -37,16 +37,18 @@ clean:
 
 # torch comes first and the build uses it as it is: an isolated build would download another.
 $(VENV)/demo.installed: $(SOURCES)
-	@echo "installing structout and what it needs into $(VENV) ..."
-	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	@echo "installing structout and what it needs into $(VENV), once: a minute or two ..."
+	@test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	$(PIP) install -c constraints.txt torch setuptools wheel ninja
 	$(PIP) install -c constraints.txt --no-build-isolation -e '.[generate]'
 	@touch $@
 
 $(VENV)/test.installed: $(VENV)/demo.installed
+	@echo "installing what the tests need into $(VENV) ..."
 	$(PIP) install -c constraints.txt --no-build-isolation -e '.[test,bench]'
 	@touch $@
 
 $(VENV)/lint.installed: $(VENV)/test.installed
+	@echo "installing the linters into $(VENV) ..."
 	$(PIP) install -c constraints.txt ruff mypy clang-format
 	@touch $@

@@ -23,6 +23,12 @@ def test_right_program_passes(name, sanitize):
     assert (result.returncode, result.stdout) == (0, "ok\n"), result.stderr
 
 
+def test_threads_keep_their_asan_fake_stacks(monkeypatch):
+    monkeypatch.setitem(host_cuda.ENVIRONMENT, "ASAN_OPTIONS", "detect_stack_use_after_return=1")
+    result = run_program("builtins", "address")
+    assert (result.returncode, result.stdout) == (0, "ok\n"), result.stderr
+
+
 @pytest.mark.parametrize(
     ("plant", "sanitize", "report"),
     [
