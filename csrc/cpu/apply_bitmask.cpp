@@ -14,8 +14,8 @@
 namespace structout::cpu {
 namespace {
 
-// From 16 Ki tokens, enough to be worth a thread's attention, to whole rows, since long runs of stores are faster.
-constexpr int64_t kMinTileWords = 512;
+// From 32 Ki tokens, enough to be worth a thread's attention, to whole rows, since long runs of stores are faster.
+constexpr int64_t kMinTileWords = 1024;
 constexpr int64_t kMaxTileWords = 8192;
 constexpr int64_t kTilesPerThread = 8;
 
@@ -42,7 +42,7 @@ void mask_words_default(T* logits, const uint32_t* words, int64_t num_words, T n
 #if defined(__x86_64__)
 
 #define STRUCTOUT_AVX2 __attribute__((target("avx2")))
-#define STRUCTOUT_AVX512 __attribute__((target("avx512f,avx512bw")))
+#define STRUCTOUT_AVX512 __attribute__((target("avx512f,avx512bw,popcnt,prfchw")))
 
 STRUCTOUT_AVX2 inline void store_word(uint32_t* logits, uint32_t allowed, __m256i neg_inf) {
   const __m256i lane_bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
@@ -79,14 +79,26 @@ STRUCTOUT_AVX2 void mask_words_avx2(T* logits, const uint32_t* words, int64_t nu
   }
 }
 
+// Where a word disallows much, the words after it will, so their lines are asked for early; where it disallows little,
+// most of those lines would be fetched for nothing.
+STRUCTOUT_AVX512 inline void prefetch_ahead(const void* logits, uint32_t disallowed) {
+  constexpr int kManyTokens = 5;
+  constexpr int kBytesAhead = 1024;
+  if (__builtin_popcount(disallowed) >= kManyTokens) {
+    __builtin_prefetch(static_cast<const char*>(logits) + kBytesAhead, /*for a write*/ 1);
+  }
+}
+
 // One cache line of logits. A plain store of a whole line need not fetch it first; a masked one must.
 STRUCTOUT_AVX512 inline void store_line(uint32_t* logits, uint16_t disallowed, __m512i neg_inf) {
   if (disallowed == 0xffff) return _mm512_storeu_si512(logits, neg_inf);
+  prefetch_ahead(logits, disallowed);
   _mm512_mask_storeu_epi32(logits, disallowed, neg_inf);
 }
 
 STRUCTOUT_AVX512 inline void store_line(uint16_t* logits, uint32_t disallowed, __m512i neg_inf) {
   if (disallowed == ~0u) return _mm512_storeu_si512(logits, neg_inf);
+  prefetch_ahead(logits, disallowed);
   _mm512_mask_storeu_epi16(logits, disallowed, neg_inf);
 }
 
