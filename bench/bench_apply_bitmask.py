@@ -120,8 +120,10 @@ def main() -> None:
     for case in cases:
         row = run_case(case, device, seconds=0.02 if arguments.quick else 0.3)
         rows.append(row)
-        print(f"B={row['batch']:<4} V={row['vocab']:<7} {row['dtype']:<9} d={row['density']:<6}"
-              + "  ".join(f"{name} {us:,.1f}" for name, us in row["us"].items()), flush=True)  # fmt: skip
+        ours = row["us"]["structout"]
+        beside = "  ".join(f"{name} {us:,.1f} ({us / ours:.1f}x)" for name, us in row["us"].items() if us != ours)
+        shape = f"{row['dtype']} [{row['batch']}, {row['vocab']}]"
+        print(f"{shape:<24}{row['density']:>6.1%} allowed  structout {ours:,.1f} us  {beside}", flush=True)
     rows.append(call_overhead(device))
     print(rows[-1])
     if not arguments.quick:
