@@ -54,7 +54,7 @@ class BuildOps(BuildExtension):
             return super().build_extension(ext)
         library = self.get_ext_fullpath(ext.name)
         Path(library).parent.mkdir(parents=True, exist_ok=True)
-        command = [ext.nvcc, "-shared", "-O3", "-std=c++17", "--threads=0", "-Xcompiler=-fPIC,-fvisibility=hidden"]
+        command = [ext.nvcc, "-shared", "-O3", "-std=c++17", "-fmad=false", "--threads=0", "-Xcompiler=-fPIC,-fvisibility=hidden"]
         command += ["-cudart=static"]  # so that one build serves torch for CUDA 12 and 13
         command += [STABLE_ABI_2_10, "-DUSE_CUDA", *(f"-isystem={path}" for path in include_paths())]
         command += [*gencode_flags(ext.nvcc), *ext.cuda_sources, "-o", library]
@@ -78,7 +78,11 @@ def extensions() -> list[Extension]:
     cpu = CppExtension(
         "structout._C",
         sources("*.cpp", "cpu/*.cpp"),
-        extra_compile_args=["-O3", "-std=c++17", "-fvisibility=hidden", STABLE_ABI_2_10],
+        # Without contraction: a fused multiply-add would change the bits of a draw.
+        extra_compile_args=[
+            *("-O3", "-std=c++17", "-fvisibility=hidden", STABLE_ABI_2_10),
+            *("-ffp-contract=off", "-fno-trapping-math", "-fno-math-errno"),
+        ],
         depends=sources("*.h", "cpu/*.h"),
         py_limited_api=True,
     )

@@ -13,7 +13,18 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("torch", "triton", "ninja", "setuptools", "xgrammar", "transformers", "jsonschema", "pydantic", "pytest")
+PACKAGES = (
+    "torch",
+    "triton",
+    "ninja",
+    "setuptools",
+    "xgrammar",
+    "llguidance",
+    "transformers",
+    "jsonschema",
+    "pydantic",
+    "pytest",
+)
 SANITIZED_TESTS = "cuda and not cuda_on_cpu and (residue or row_maps or one_mask or narrower)"
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 

@@ -4,6 +4,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import random
 import statistics
 import subprocess
 import time
@@ -30,9 +31,12 @@ def interleaved_medians(
         call()
     samples: dict[str, list[float]] = {name: [] for name in calls}
     deadline = time.perf_counter() + seconds * len(calls)
+    order = list(calls)
+    shuffle = random.Random(0).shuffle
     for round_ in range(max_rounds):
-        for name, call in calls.items():
-            samples[name].append(timer(call))
+        shuffle(order)  # what runs before a call leaves the caches in its own way
+        for name in order:
+            samples[name].append(timer(calls[name]))
         if round_ >= 4 and time.perf_counter() > deadline:
             break
     return {name: statistics.median(values) for name, values in samples.items()}

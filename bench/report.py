@@ -77,7 +77,7 @@ def _table(rows: list[Row]) -> str:
 
 
 def share_of_floor(row: Row) -> float:
-    """How near the call is to moving its bytes (mask read, disallowed logits written) as fast as fill_ moves its own."""
+    """How near the call is to moving its bytes (mask read, disallowed logits written) as fast as fill_ moves its."""
     bytes_filled = row["batch"] * row["vocab"] * (4 if row["dtype"] == "float32" else 2)
     floor_us: float = row["us"]["fill_"] * row["bytes"] / bytes_filled
     return floor_us / row["us"]["structout"]

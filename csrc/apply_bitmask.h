@@ -14,7 +14,7 @@ struct ApplyBitmaskParams {
   int32_t element_bytes;  // 4 or 2
   uint32_t neg_inf;       // the bits of -inf in the logits' format
   Bitmask bitmask;
-  RowMap rows;
+  StridedIntegers rows;  // for each logits row, the mask row that governs it
 };
 
 }  // namespace structout

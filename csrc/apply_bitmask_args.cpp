@@ -1,6 +1,6 @@
 #include "apply_bitmask_args.h"
 
-#include "tensor_checks.h"
+#include "mask_args.h"
 
 namespace structout {
 namespace {
@@ -21,26 +21,28 @@ uint32_t neg_inf_bits(ScalarType type) {
   }
 }
 
-RowMap row_map(const Tensor& rows, const Tensor& logits, int64_t num_rows) {
-  const ScalarType type = rows.scalar_type();
-  if (type != ScalarType::Int && type != ScalarType::Long) {
-    refuse(kOp, ": rows must be int32 or int64, got ", dtype_name(type), "; convert with rows.int()");
+struct Bytes {
+  const char* begin;
+  int64_t size;
+};
+
+void check_disjoint(const Bytes& logits, const char* name, const Bytes& other) {
+  if (logits.begin < other.begin + other.size && other.begin < logits.begin + logits.size) {
+    refuse(kOp, ": logits is written in place, but its address range overlaps that of ", name, "; clone one of them");
   }
-  if (rows.dim() != 1 || rows.size(0) != num_rows) {
-    refuse(kOp, ": rows must have one entry per logits row, shape [", num_rows, "], got ", shape_text(rows));
-  }
-  check_same_device(kOp, "rows", rows, logits);
-  return {rows.data_ptr(), rows.stride(0), type == ScalarType::Long};
 }
 
-void check_disjoint(const ApplyBitmaskParams& params, const MatrixLayout& logits, const MatrixLayout& bitmask) {
-  const auto* logits_begin = static_cast<const char*>(params.logits);
-  const auto* mask_begin = reinterpret_cast<const char*>(params.bitmask.words);
-  const char* logits_end = logits_begin + byte_extent(logits, params.element_bytes);
-  const char* mask_end = mask_begin + byte_extent(bitmask, sizeof(uint32_t));
-  if (logits_begin < mask_end && mask_begin < logits_end) {
-    refuse(kOp, ": logits and bitmask must not share memory; clone one of them");
-  }
+void check_disjoint(const ApplyBitmaskParams& params) {
+  const auto bytes = [](const void* begin, const MatrixLayout& layout, int64_t element_bytes) {
+    return Bytes{static_cast<const char*>(begin), byte_extent(layout, element_bytes)};
+  };
+  const Bytes logits =
+      bytes(params.logits, {params.num_rows, params.vocab_size, params.row_stride}, params.element_bytes);
+  const Bitmask& mask = params.bitmask;
+  check_disjoint(logits, "bitmask", bytes(mask.words, {mask.num_rows, mask.words_per_row, mask.row_stride}, 4));
+  const StridedIntegers& rows = params.rows;
+  if (rows.values == nullptr) return;
+  check_disjoint(logits, "rows", bytes(rows.values, {params.num_rows, 1, rows.stride}, rows.is_int64 ? 8 : 4));
 }
 
 }  // namespace
@@ -55,27 +57,15 @@ ApplyBitmaskParams apply_bitmask_params(const Tensor& logits, const Tensor& bitm
     refuse(kOp, ": logits is written in place, but its rows overlap (row stride ", logits_layout.row_stride,
            ", row length ", logits_layout.num_columns, "); use logits.contiguous()");
   }
-  if (bitmask.scalar_type() != ScalarType::Int) {
-    refuse(kOp, ": bitmask must be int32, got ", dtype_name(bitmask.scalar_type()),
-           "; pack a bool mask with structout.pack_bitmask");
-  }
-  const MatrixLayout mask_layout = matrix_layout(kOp, "bitmask", bitmask);
-  check_same_device(kOp, "bitmask", bitmask, logits);
-
-  if (rows.has_value()) {
-    params.rows = row_map(*rows, logits, logits_layout.num_rows);
-  } else if (mask_layout.num_rows != logits_layout.num_rows) {
-    refuse(kOp, ": without rows, bitmask needs one row per logits row: logits has ", logits_layout.num_rows,
-           " and bitmask has ", mask_layout.num_rows, "; pass rows to map them");
-  }
+  const MaskArgs mask = mask_args(kOp, bitmask, rows, logits, logits_layout.num_rows);
 
   params.logits = logits.data_ptr();
   params.num_rows = logits_layout.num_rows;
   params.vocab_size = logits_layout.num_columns;
   params.row_stride = logits_layout.row_stride;
-  params.bitmask = {static_cast<const uint32_t*>(bitmask.data_ptr()), mask_layout.num_rows, mask_layout.num_columns,
-                    mask_layout.row_stride};
-  check_disjoint(params, logits_layout, mask_layout);
+  params.bitmask = mask.bitmask;
+  params.rows = mask.rows;
+  check_disjoint(params);
   return params;
 }
 

@@ -8,6 +8,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "strided.h"
+
 namespace structout {
 
 using torch::headeronly::ScalarType;
@@ -80,6 +82,24 @@ inline void check_same_device(const char* op, const char* name, const Tensor& te
   if (tensor.device() != logits.device()) {
     refuse(op, ": ", name, " must be on the device of logits; move it with ", name, ".to(logits.device)");
   }
+}
+
+inline void check_one_per_row(const char* op, const char* name, const Tensor& tensor, const Tensor& logits,
+                              int64_t num_rows) {
+  if (tensor.dim() != 1 || tensor.size(0) != num_rows) {
+    refuse(op, ": ", name, " must have one entry per logits row, shape [", num_rows, "], got ", shape_text(tensor));
+  }
+  check_same_device(op, name, tensor, logits);
+}
+
+inline StridedIntegers row_integers(const char* op, const char* name, const Tensor& tensor, const Tensor& logits,
+                                    int64_t num_rows) {
+  const ScalarType type = tensor.scalar_type();
+  if (type != ScalarType::Int && type != ScalarType::Long) {
+    refuse(op, ": ", name, " must be int32 or int64, got ", dtype_name(type), "; convert with ", name, ".int()");
+  }
+  check_one_per_row(op, name, tensor, logits, num_rows);
+  return {tensor.data_ptr(), tensor.stride(0), type == ScalarType::Long};
 }
 
 // Bytes from the first element of a matrix to the end of its last one.

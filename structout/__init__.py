@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from structout import backends
 from structout._version import __version__
 from structout.bitmask import (
     allocate_token_bitmask,
@@ -13,19 +14,33 @@ from structout.bitmask import (
     reset_token_bitmask,
     unpack_bitmask,
 )
-from structout.errors import DuplicateRequestError, GrammarError, StructOutError, UnknownRequestError
+from structout.config import StructuredOutputsConfig
+from structout.errors import (
+    DuplicateRequestError,
+    GrammarError,
+    GrammarTimeoutError,
+    StructOutError,
+    UnknownRequestError,
+)
 from structout.mask_batch import MaskBatch
-from structout.ops import apply_bitmask, apply_token_bitmask_inplace
 from structout.params import StructuredOutputOptions, StructuredOutputsParams
 
+if backends.load().broken is None:
+    from structout.ops import apply_bitmask, apply_token_bitmask_inplace, masked_sample, masked_sample_logprobs
+    from structout.sampler import DeviceMasks, MaskedSampler, SamplingParams
+
 if TYPE_CHECKING:
-    from structout.manager import GrammarStatus, StructuredOutputManager, StructuredOutputsConfig
+    from structout.manager import GrammarStatus, StructuredOutputManager
 
 __all__ = [
+    "DeviceMasks",
     "DuplicateRequestError",
     "GrammarError",
     "GrammarStatus",
+    "GrammarTimeoutError",
     "MaskBatch",
+    "MaskedSampler",
+    "SamplingParams",
     "StructOutError",
     "StructuredOutputManager",
     "StructuredOutputOptions",
@@ -40,18 +55,23 @@ __all__ = [
     "bitmask_width",
     "count_allowed",
     "get_bitmask_shape",
+    "masked_sample",
+    "masked_sample_logprobs",
     "pack_bitmask",
     "reset_token_bitmask",
     "unpack_bitmask",
 ]
 
-_SCHEDULER_SIDE = ("GrammarStatus", "StructuredOutputManager", "StructuredOutputsConfig")
+_SCHEDULER_SIDE = ("GrammarStatus", "StructuredOutputManager")
 
 
 def __getattr__(name: str) -> Any:
-    """Workers need no grammar engine, so the manager is imported when it is first asked for."""
+    """Workers need no grammar engine, so the manager is imported when it is first asked for. Where the ops are broken
+    the package still imports, so that the doctor can speak; asking for one of them says what is wrong."""
     if name in _SCHEDULER_SIDE:
         from structout import manager
 
         return getattr(manager, name)
+    if name in __all__:
+        backends.require()
     raise AttributeError(f"module 'structout' has no attribute {name!r}")

@@ -1,15 +1,18 @@
 """Typed, documented doors to ``torch.ops.structout.*``, and the drop-in for xgrammar's."""
 
+import operator
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import torch
 
 from structout import backends
 from structout.bitmask import BITS_PER_WORD, bitmask_width
 
-backends.load()
+backends.require()
 _apply_bitmask = torch.ops.structout.apply_bitmask.default
+_masked_sample = torch.ops.structout.masked_sample.default
+_masked_sample_logprobs = torch.ops.structout.masked_sample_logprobs.default
 
 
 def apply_bitmask(logits: torch.Tensor, bitmask: torch.Tensor, rows: torch.Tensor | None = None) -> None:
@@ -32,11 +35,14 @@ def apply_bitmask(logits: torch.Tensor, bitmask: torch.Tensor, rows: torch.Tenso
         ValueError: wrong dtype, rank, shape, stride or device; rows of logits that overlap. Nothing is written.
         RuntimeError: logits would need a gradient through this op, which has none.
 
-    ``torch.ops.structout.apply_bitmask`` is the same op without this door, for use in model code.
+    ``torch.ops.structout.apply_bitmask`` is the same op without this door, for use in model code. It is made for
+    inference: autograd neither records it nor notices that it has written.
     """
     if logits.requires_grad and torch.is_grad_enabled():
         raise RuntimeError("apply_bitmask has no gradient; call it under torch.inference_mode() or torch.no_grad()")
     _apply_bitmask(logits, bitmask, rows)
+    if logits.requires_grad and not logits.is_inference():
+        torch.autograd.graph.increment_version(logits)
 
 
 def apply_token_bitmask_inplace(
@@ -44,7 +50,8 @@ def apply_token_bitmask_inplace(
     bitmask: torch.Tensor,
     *,
     vocab_size: int | None = None,
-    indices: Sequence[int] | torch.Tensor | None = None,
+    indices: Iterable[int] | torch.Tensor | None = None,
+    backend: str = "auto",
 ) -> None:
     """xgrammar's function of this name, with its semantics: change the import, keep the call.
 
@@ -55,8 +62,9 @@ def apply_token_bitmask_inplace(
         logits: ``[N, V]`` or ``[V]``, float32, float16 or bfloat16.
         bitmask: int32 ``[R, W]`` or ``[W]``, on the device of logits.
         vocab_size: columns that the mask speaks for. Default ``min(V, 32 * W)``; warns if that is less than V.
-        indices: logits rows to mask, each by the mask row of the same number; a sequence of ints, or an int32 or int64
-            tensor (ids outside ``[0, N)`` in a tensor are ignored, in a sequence they raise). Default: all, R == N.
+        indices: logits rows to mask, each by the mask row of the same number; ints, or an int32 or int64 tensor
+            (ids outside ``[0, N)`` are ignored in a tensor, and raise otherwise). Default: all, R == N.
+        backend: accepted for xgrammar's callers. Which kernels run is decided by the device and STRUCTOUT_BACKEND.
 
     Raises:
         ValueError, IndexError: as above, or vocab_size beyond what logits or bitmask hold. Nothing is written.
@@ -88,7 +96,7 @@ def apply_token_bitmask_inplace(
 
 
 def _rows_at(
-    indices: Sequence[int] | torch.Tensor, num_rows: int, num_masks: int, device: torch.device
+    indices: Iterable[int] | torch.Tensor, num_rows: int, num_masks: int, device: torch.device
 ) -> torch.Tensor:
     """The row map in which each row of ``indices`` governs itself and the others are free."""
     if isinstance(indices, torch.Tensor):
@@ -99,12 +107,125 @@ def _rows_at(
         chosen = torch.where((chosen >= 0) & (chosen < num_rows), chosen, num_rows)
     else:
         limit = min(num_rows, num_masks)
-        for index in indices:
+        numbers = [operator.index(index) for index in indices]
+        for index in numbers:
             if not 0 <= index < limit:
                 raise IndexError(
                     f"indices must be in [0, {limit}) for {num_rows} logits and {num_masks} mask rows, got {index}"
                 )
-        chosen = torch.tensor(list(indices), dtype=torch.int64, device=device)
+        chosen = torch.tensor(numbers, dtype=torch.int64, device=device)
     rows = torch.full((num_rows + 1,), -1, dtype=torch.int64, device=device)
     rows[chosen] = chosen
     return rows[:num_rows]
+
+
+def masked_sample(
+    logits: torch.Tensor,
+    bitmask: torch.Tensor | None = None,
+    rows: torch.Tensor | None = None,
+    *,
+    temperature: torch.Tensor | float = 1.0,
+    top_k: torch.Tensor | int | None = None,
+    top_p: torch.Tensor | float | None = None,
+    min_p: torch.Tensor | float | None = None,
+    seed: torch.Tensor | int = 0,
+    position: torch.Tensor | int = 0,
+) -> torch.Tensor:
+    """Mask, temperature, min-p, top-k, top-p and the draw: one token a row, the same one on every backend.
+
+    Equivalent, up to the source of randomness, to::
+
+        apply_bitmask(scores := logits.float(), bitmask, rows)
+        scores = top_p(top_k(min_p(scores / temperature)))           # each over what the one before left
+        ids = torch.multinomial(scores.softmax(-1), 1).squeeze(-1)   # or argmax where temperature is 0
+
+    The noise is a pure function of (seed, position, token id), so neither batch, slot, sharding nor backend can change
+    a token. docs/sampling_contract.md fixes every operation.
+
+    Args:
+        logits: ``[N, V]`` or ``[V]`` (one row), float32, float16 or bfloat16, V up to 2^23. Only read; any row stride.
+        bitmask, rows: as in :func:`apply_bitmask`. Without a bitmask every row is free; rows that are -1 are free.
+        temperature: float32 ``[N]`` or a number. Exactly 0 is greedy: the largest logit, lowest id on ties.
+        top_k: int32 or int64 ``[N]`` or a number: keep everything that reaches the k-th largest logit. k <= 0: off.
+        top_p: float32 ``[N]`` or a number: keep the fewest largest logits whose mass reaches p. p >= 1: off.
+        min_p: float32 ``[N]`` or a number: keep what is at least min_p times as likely as the likeliest.
+        seed: int64 ``[N]`` or a number; any value.
+        position: int64 ``[N]`` or a number: which token of its text the row draws. Together with the seed it should not
+            repeat.
+
+    Tensors of per-row values are on the device of logits, of any stride, 0 included.
+
+    Returns:
+        int64 ``[N]``. -1 where nothing can be drawn: an empty mask, a NaN at an allowed place, a row id out of range,
+        or an invalid value in a tensor (negative, infinite or NaN temperature; negative or NaN top_p or min_p).
+
+    Raises:
+        ValueError: wrong dtype, rank, shape, stride or device, or an invalid number.
+
+    Source of the draw: Gumbel-max with Philox noise, as FlashSampling and vLLM draw; of the order of filters: vLLM.
+    """
+    parameters = _row_parameters(logits, temperature, top_k, top_p, min_p, seed, position)
+    ids: torch.Tensor = _masked_sample(logits, bitmask, rows, *parameters)
+    return ids
+
+
+def masked_sample_logprobs(
+    logits: torch.Tensor,
+    bitmask: torch.Tensor | None = None,
+    rows: torch.Tensor | None = None,
+    *,
+    temperature: torch.Tensor | float = 1.0,
+    top_k: torch.Tensor | int | None = None,
+    top_p: torch.Tensor | float | None = None,
+    min_p: torch.Tensor | float | None = None,
+    seed: torch.Tensor | int = 0,
+    position: torch.Tensor | int = 0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """:func:`masked_sample`, and the logprob of each token.
+
+    Returns:
+        ids int64 ``[N]``, and float32 ``[N]``: the token's log-probability among the allowed tokens after temperature
+        (greedy: temperature 1) and before the filters. -inf where the id is -1.
+    """
+    parameters = _row_parameters(logits, temperature, top_k, top_p, min_p, seed, position)
+    ids, logprobs = _masked_sample_logprobs(logits, bitmask, rows, *parameters)
+    return ids, logprobs
+
+
+def _row_parameters(
+    logits: torch.Tensor,
+    temperature: torch.Tensor | float,
+    top_k: torch.Tensor | int | None,
+    top_p: torch.Tensor | float | None,
+    min_p: torch.Tensor | float | None,
+    seed: torch.Tensor | int,
+    position: torch.Tensor | int,
+) -> tuple[torch.Tensor | None, ...]:
+    """Numbers become tensors that stand for all rows, with stride 0."""
+    num_rows = logits.shape[0] if logits.dim() == 2 else 1
+
+    def floats(name: str, value: torch.Tensor | float | None) -> torch.Tensor | None:
+        if value is None or isinstance(value, torch.Tensor):
+            return value
+        if not value >= 0 or (name == "temperature" and value == float("inf")):
+            raise ValueError(f"masked_sample: {name} must be a finite number of at least 0, got {value}")
+        return torch.full((1,), value, dtype=torch.float32, device=logits.device).expand(num_rows)
+
+    def integers(value: torch.Tensor | int | None) -> torch.Tensor | None:
+        if value is None or isinstance(value, torch.Tensor):
+            return value
+        return torch.full((1,), operator.index(value), dtype=torch.int64, device=logits.device).expand(num_rows)
+
+    filters = (integers(top_k), floats("top_p", top_p), floats("min_p", min_p))
+    return (floats("temperature", temperature), *filters, integers(seed), integers(position))
+
+
+@torch.library.register_fake("structout::masked_sample")
+def _(logits: torch.Tensor, *_: torch.Tensor | None) -> torch.Tensor:
+    return logits.new_empty(logits.shape[0] if logits.dim() == 2 else 1, dtype=torch.int64)
+
+
+@torch.library.register_fake("structout::masked_sample_logprobs")
+def _(logits: torch.Tensor, *_: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    num_rows = logits.shape[0] if logits.dim() == 2 else 1
+    return logits.new_empty(num_rows, dtype=torch.int64), logits.new_empty(num_rows, dtype=torch.float32)

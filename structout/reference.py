@@ -1,21 +1,145 @@
 """The meaning of every op, in plain torch: slow, readable, on any device. Tests, benches and docs answer to it."""
 
+import math
+
 import torch
 
+from structout import sampling_math
 from structout.bitmask import unpack_bitmask
 
 
 def apply_bitmask(logits: torch.Tensor, bitmask: torch.Tensor, rows: torch.Tensor | None = None) -> None:
     """``structout.apply_bitmask``: -inf, in place, wherever the row's mask does not allow."""
     logits = logits if logits.dim() == 2 else logits.unsqueeze(0)
+    logits.masked_fill_(~_allowed_tokens(logits, bitmask, rows), float("-inf"))
+
+
+def _allowed_tokens(logits: torch.Tensor, bitmask: torch.Tensor | None, rows: torch.Tensor | None) -> torch.Tensor:
+    """bool ``[N, V]``: what each row of logits ``[N, V]`` may become."""
+    if bitmask is None:
+        return torch.ones_like(logits, dtype=torch.bool)
     allowed = unpack_bitmask(bitmask if bitmask.dim() == 2 else bitmask.unsqueeze(0), logits.shape[-1])
-    if rows is not None:
-        nothing, everything = torch.zeros_like(allowed[:1]), torch.ones_like(allowed[:1])
-        if allowed.shape[0] == 0:
-            nothing = torch.zeros(1, logits.shape[-1], dtype=torch.bool, device=logits.device)
-            everything = ~nothing
-        known = (rows >= 0) & (rows < allowed.shape[0])
-        table = torch.cat([allowed, nothing, everything])
-        fallback = torch.where(rows == -1, allowed.shape[0] + 1, allowed.shape[0])
-        allowed = table[torch.where(known, rows, fallback).long()]
-    logits.masked_fill_(~allowed, float("-inf"))
+    if rows is None:
+        return allowed
+    nothing, everything = allowed.new_zeros(1, logits.shape[-1]), allowed.new_ones(1, logits.shape[-1])
+    table = torch.cat([allowed, nothing, everything])
+    num_masks = allowed.shape[0]
+    is_known = (rows >= 0) & (rows < num_masks)
+    row_of_table = torch.where(is_known, rows, torch.where(rows == -1, num_masks + 1, num_masks))
+    return table[row_of_table.long()]
+
+
+def masked_sample(
+    logits: torch.Tensor,
+    bitmask: torch.Tensor | None,
+    rows: torch.Tensor | None,
+    temperature: torch.Tensor,
+    top_k: torch.Tensor | None,
+    top_p: torch.Tensor | None,
+    min_p: torch.Tensor | None,
+    seed: torch.Tensor,
+    position: torch.Tensor,
+) -> torch.Tensor:
+    """``structout.masked_sample``: one token id a row, int64 ``[N]``, -1 where nothing can be drawn."""
+    return masked_sample_logprobs(logits, bitmask, rows, temperature, top_k, top_p, min_p, seed, position)[0]
+
+
+def masked_sample_logprobs(
+    logits: torch.Tensor,
+    bitmask: torch.Tensor | None,
+    rows: torch.Tensor | None,
+    temperature: torch.Tensor,
+    top_k: torch.Tensor | None,
+    top_p: torch.Tensor | None,
+    min_p: torch.Tensor | None,
+    seed: torch.Tensor,
+    position: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """``structout.masked_sample_logprobs``: ids int64 ``[N]`` and their logprobs float32 ``[N]``."""
+    logits = logits if logits.dim() == 2 else logits.unsqueeze(0)
+    num_rows = logits.shape[0]
+    allowed = _allowed_tokens(logits, bitmask, rows)
+
+    def per_row(parameter: torch.Tensor | None, absent: float) -> list[float]:
+        return [absent] * num_rows if parameter is None else parameter.tolist()
+
+    drawn = [
+        _sample_row(row, mask, *parameters)
+        for row, mask, *parameters in zip(
+            logits,
+            allowed,
+            per_row(temperature, 1.0),
+            per_row(top_k, 0),
+            per_row(top_p, 1.0),
+            per_row(min_p, 0.0),
+            per_row(seed, 0),
+            per_row(position, 0),
+            strict=True,
+        )
+    ]
+    ids = torch.tensor([token for token, _ in drawn], dtype=torch.int64, device=logits.device)
+    logprobs = torch.tensor([logprob for _, logprob in drawn], dtype=torch.float32, device=logits.device)
+    return ids, logprobs
+
+
+def _sample_row(
+    logits: torch.Tensor,
+    allowed: torch.Tensor,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
+    seed: int,
+    position: int,
+) -> tuple[int, float]:
+    """docs/sampling_contract.md, step by step. Float parameters hold float32 values."""
+    nothing = (-1, -math.inf)
+    if not (0 <= temperature < math.inf and top_p >= 0 and min_p >= 0):
+        return nothing
+    ids = allowed.nonzero().flatten()
+    x = logits[ids].float()
+    if x.isnan().any():
+        return nothing
+    ids, x = ids[x > -math.inf], x[x > -math.inf]
+    if len(ids) == 0:
+        return nothing
+
+    # Scale. Where the largest logit overflows, only those equal to it can be drawn.
+    is_greedy = temperature == 0
+    inverse = _float32(1.0) if is_greedy else _float32(1.0) / _float32(temperature)
+    highest = x.max()
+    if (highest * inverse).isfinite():
+        z = x * inverse
+        t = z - highest * inverse
+    else:
+        z = t = torch.where(x == highest, 0.0, -math.inf)
+    mass = sampling_math.mass(t)
+    log_total = sampling_math.log_of_mass(mass.sum())
+
+    if is_greedy:
+        chosen = int((x == highest).nonzero()[0])
+    else:
+        kept = torch.ones_like(ids, dtype=torch.bool)
+        if min_p >= sampling_math.SMALLEST_MIN_P:
+            kept &= t >= sampling_math.log(_float32(min(min_p, 1.0)))
+        if 0 < top_k < int(kept.sum()):
+            kept &= x >= x[kept].sort(descending=True).values[top_k - 1]
+        if top_p < 1:
+            kept &= x >= _top_p_threshold(x[kept], mass[kept], top_p)
+        noise = sampling_math.gumbel(sampling_math.noise_bits(seed, position, ids))
+        score = torch.where(kept, z + noise, -math.inf)
+        chosen = int((score == score.max()).nonzero()[0])
+    return int(ids[chosen]), float(t[chosen] - log_total)
+
+
+def _top_p_threshold(x: torch.Tensor, mass: torch.Tensor, top_p: float) -> torch.Tensor:
+    """The largest logit such that it and all above it have the mass that top_p asks for."""
+    total = mass.sum()
+    target = (_float32(top_p) * total.float()).to(torch.int64).clamp(min=1).minimum(total)
+    x, order = x.sort(descending=True)
+    reached = mass[order].cumsum(0) >= target
+    return x[reached][0]
+
+
+def _float32(value: float) -> torch.Tensor:
+    return torch.tensor(value, dtype=torch.float32)

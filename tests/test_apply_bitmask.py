@@ -131,6 +131,19 @@ def test_random_configurations(backend, shard, request):
         cases.check(op, case)
 
 
+def test_random_configurations_of_long_rows(backend, request):
+    """Past what one tile of the CPU kernel holds, with more rows than threads: rows are cut, and threads woken."""
+    op, device = backend
+    slow = device == "cpu" and not request.node.callspec.id.startswith("cpu")
+    rng = random.Random(11)
+    for _ in range(3 if slow else 60):
+        vocab_size = rng.choice([32_769, 70_001, 131_072, 300_007])
+        cases.check(op, cases.make_case(rng, num_rows=rng.choice([1, 3]) if slow else rng.randint(1, 20),
+                                        vocab_size=vocab_size, dtype=rng.choice(cases.DTYPES), device=device,
+                                        rows="int32", num_masks=3, row_gap=rng.choice([0, 5]),
+                                        density=rng.choice([0.0, 0.001, 0.5, 0.999])))  # fmt: skip
+
+
 @pytest.mark.parametrize("capability", ["default", "avx2"])
 def test_random_configurations_with_fewer_cpu_instructions(capability):
     script = (
@@ -214,6 +227,15 @@ def test_inference_mode_and_no_gradient():
     assert logits.isneginf().all()
 
 
+def test_autograd_notices_the_write():
+    leaf = torch.ones(1, 8, requires_grad=True)
+    saved = leaf.exp()
+    with torch.no_grad():
+        structout.apply_bitmask(saved, torch.zeros(1, 1, dtype=torch.int32))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        saved.sum().backward()
+
+
 LOGITS, MASK = torch.zeros(3, 40), torch.zeros(3, 2, dtype=torch.int32)
 REFUSED = {
     "float64 logits": ((LOGITS.double(), MASK), "logits must be float32, float16 or bfloat16, got float64; convert"),
@@ -245,7 +267,14 @@ REFUSED = {
         r"one entry per logits row, shape \[3\], got \[2\]",
     ),
     "2-D rows": ((LOGITS, MASK, torch.zeros(3, 1).int()), r"one entry per logits row, shape \[3\], got \[3, 1\]"),
-    "shared memory": ((LOGITS, LOGITS.view(torch.int32)[:, :2]), "must not share memory; clone one"),
+    "mask in the logits": (
+        (LOGITS, LOGITS.view(torch.int32)[:, :2]),
+        "address range overlaps that of bitmask; clone one",
+    ),
+    "rows in the logits": (
+        (LOGITS, MASK, LOGITS.view(torch.int32)[:, 0]),
+        "address range overlaps that of rows; clone one",
+    ),
 }
 
 

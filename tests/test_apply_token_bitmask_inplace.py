@@ -12,7 +12,7 @@ import structout
 
 
 def xgrammar_result(logits, mask, vocab_size=None, indices=None):
-    """xgrammar on the slices that its documentation of vocab_size names, with padding bits of 1."""
+    """xgrammar on the slices that its documentation of vocab_size names, padding bits 1: it is at its best so."""
     columns = logits.shape[-1] if vocab_size is None else vocab_size
     covered, words = logits[..., :columns].contiguous(), mask[..., : structout.bitmask_width(columns)].clone()
     if words.shape[-1] * 32 > columns:
@@ -49,6 +49,14 @@ def test_same_bits_as_xgrammar(how):
             structout.apply_token_bitmask_inplace(ours, mask, **arguments)
             theirs = xgrammar_result(theirs, mask, **arguments)
         cases.assert_same_bits(ours, theirs, f"{how} {arguments} V={vocab_size}")
+
+
+def test_an_iterator_is_read_once_and_fractions_are_refused():
+    logits, mask = torch.zeros(3, 40), torch.zeros(3, 2, dtype=torch.int32)
+    structout.apply_token_bitmask_inplace(logits, mask, indices=iter([0, 2]), backend="auto")
+    assert logits.isneginf().all(-1).tolist() == [True, False, True]
+    with pytest.raises(TypeError):
+        structout.apply_token_bitmask_inplace(logits, mask, indices=[0.7])
 
 
 def test_warns_when_columns_stay_open():

@@ -20,7 +20,7 @@ MAX_GRID_ROWS = 65535
 _SMS_OF_THE_INTERPRETER = 1
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows", "num_masks"])  # a new batch size must not compile a new kernel
 def apply_bitmask_kernel(
     logits,
     bitmask,
@@ -77,6 +77,8 @@ def apply_bitmask(logits: torch.Tensor, bitmask: torch.Tensor, rows: torch.Tenso
     num_rows, vocab_size = logits.shape
     if num_rows == 0 or vocab_size == 0:
         return
+    if vocab_size >= 2**31:
+        raise ValueError(f"apply_bitmask: the Triton kernel takes rows of fewer than 2^31 logits, got {vocab_size}")
     tiles = triton.cdiv(vocab_size, TILE_WORDS * 32)
     resident_rows = max(1, _num_sms(logits.device) * PROGRAMS_PER_SM // tiles)
     kernel: Any = apply_bitmask_kernel[(tiles, min(num_rows, resident_rows, MAX_GRID_ROWS))]

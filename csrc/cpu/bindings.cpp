@@ -2,37 +2,82 @@
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 
+#include <algorithm>
 #include <atomic>
+#include <functional>
 #include <string>
+#include <tuple>
 
 #include "../apply_bitmask_args.h"
+#include "../masked_sample_args.h"
 #include "apply_bitmask.h"
 #include "capability.h"
+#include "masked_sample.h"
 
 namespace structout {
 namespace {
 
+using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
-// Threads take the next tile when they are done with one: rows differ a hundredfold in cost.
-template <class Tiles>
-void run_in_parallel(const Tiles& tiles) {
+// Threads take the next task when they are done with one: tasks differ a hundredfold in cost.
+template <class Task>
+void parallel_for(int64_t count, int64_t num_threads, const Task& task) {
   std::atomic<int64_t> next{0};
-  const auto take_tiles = [&](int64_t, int64_t) {
-    for (int64_t tile; (tile = next.fetch_add(1, std::memory_order_relaxed)) < tiles.size();) tiles.run(tile);
+  const auto take_tasks = [&](int64_t, int64_t) {
+    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) task(i);
   };
-  if (tiles.num_threads() == 1) return take_tiles(0, 1);
-  torch::stable::parallel_for(0, tiles.num_threads(), 1, take_tiles);
+  if (num_threads == 1 || count == 1) return take_tasks(0, 1);
+  torch::stable::parallel_for(0, std::min(num_threads, count), 1, take_tasks);
 }
 
 void apply_bitmask(const Tensor& logits, const Tensor& bitmask, std::optional<Tensor> rows) {
   const ApplyBitmaskParams params = apply_bitmask_params(logits, bitmask, rows);
   if (params.num_rows == 0 || params.vocab_size == 0) return;
-  run_in_parallel(cpu::ApplyBitmaskTiles(params, torch::stable::get_num_threads()));
+  const cpu::ApplyBitmaskTiles tiles(params, torch::stable::get_num_threads());
+  parallel_for(tiles.size(), tiles.num_threads(), [&](int64_t tile) { tiles.run(tile); });
 }
 
 void check_apply_bitmask(const Tensor& logits, const Tensor& bitmask, std::optional<Tensor> rows) {
   apply_bitmask_params(logits, bitmask, rows);
+}
+
+void run_masked_sample(MaskedSampleParams params, const Tensor& ids, const Tensor* logprobs) {
+  params.ids = static_cast<int64_t*>(ids.data_ptr());
+  params.logprobs = logprobs == nullptr ? nullptr : static_cast<float*>(logprobs->data_ptr());
+  const int64_t num_threads = torch::stable::get_num_threads();
+  cpu::masked_sample(params, num_threads, [&](int64_t count, const std::function<void(int64_t)>& task) {
+    parallel_for(count, num_threads, task);
+  });
+}
+
+Tensor masked_sample(const Tensor& logits, std::optional<Tensor> bitmask, std::optional<Tensor> rows,
+                     const Tensor& temperature, std::optional<Tensor> top_k, std::optional<Tensor> top_p,
+                     std::optional<Tensor> min_p, const Tensor& seed, const Tensor& position) {
+  const MaskedSampleParams params =
+      masked_sample_params({logits, bitmask, rows, temperature, top_k, top_p, min_p, seed, position});
+  const Tensor ids = torch::stable::new_empty(logits, {params.num_rows}, ScalarType::Long);
+  run_masked_sample(params, ids, nullptr);
+  return ids;
+}
+
+std::tuple<Tensor, Tensor> masked_sample_logprobs(const Tensor& logits, std::optional<Tensor> bitmask,
+                                                  std::optional<Tensor> rows, const Tensor& temperature,
+                                                  std::optional<Tensor> top_k, std::optional<Tensor> top_p,
+                                                  std::optional<Tensor> min_p, const Tensor& seed,
+                                                  const Tensor& position) {
+  const MaskedSampleParams params =
+      masked_sample_params({logits, bitmask, rows, temperature, top_k, top_p, min_p, seed, position});
+  const Tensor ids = torch::stable::new_empty(logits, {params.num_rows}, ScalarType::Long);
+  const Tensor logprobs = torch::stable::new_empty(logits, {params.num_rows}, ScalarType::Float);
+  run_masked_sample(params, ids, &logprobs);
+  return {ids, logprobs};
+}
+
+void check_masked_sample(const Tensor& logits, std::optional<Tensor> bitmask, std::optional<Tensor> rows,
+                         const Tensor& temperature, std::optional<Tensor> top_k, std::optional<Tensor> top_p,
+                         std::optional<Tensor> min_p, const Tensor& seed, const Tensor& position) {
+  masked_sample_params({logits, bitmask, rows, temperature, top_k, top_p, min_p, seed, position});
 }
 
 std::string cpu_capability() { return cpu::capability_name(cpu::capability()); }
@@ -40,9 +85,14 @@ std::string cpu_capability() { return cpu::capability_name(cpu::capability()); }
 }  // namespace
 }  // namespace structout
 
-STABLE_TORCH_LIBRARY_IMPL(structout, CPU, ops) { ops.impl("apply_bitmask", TORCH_BOX(&structout::apply_bitmask)); }
+STABLE_TORCH_LIBRARY_IMPL(structout, CPU, ops) {
+  ops.impl("apply_bitmask", TORCH_BOX(&structout::apply_bitmask));
+  ops.impl("masked_sample", TORCH_BOX(&structout::masked_sample));
+  ops.impl("masked_sample_logprobs", TORCH_BOX(&structout::masked_sample_logprobs));
+}
 
 STABLE_TORCH_LIBRARY_IMPL(structout, CompositeExplicitAutograd, ops) {
   ops.impl("_check_apply_bitmask", TORCH_BOX(&structout::check_apply_bitmask));
+  ops.impl("_check_masked_sample", TORCH_BOX(&structout::check_masked_sample));
   ops.impl("_cpu_capability", TORCH_BOX(&structout::cpu_capability));
 }

@@ -1,8 +1,11 @@
 #include "capability.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <initializer_list>
+#include <stdexcept>
+#include <string>
 
 namespace structout::cpu {
 namespace {
@@ -20,9 +23,9 @@ Capability detect() {
   const char* wish = std::getenv("STRUCTOUT_CPU_CAPABILITY");
   if (wish == nullptr) return best;
   for (Capability c : {Capability::kDefault, Capability::kAvx2, Capability::kAvx512}) {
-    if (std::strcmp(wish, capability_name(c)) == 0 && c < best) return c;
+    if (std::strcmp(wish, capability_name(c)) == 0) return std::min(c, best);
   }
-  return best;
+  throw std::invalid_argument(std::string("STRUCTOUT_CPU_CAPABILITY must be default, avx2 or avx512, got ") + wish);
 }
 
 }  // namespace

@@ -1,0 +1,32 @@
+// masked_sample: the one struct that crosses from the torch bindings to the CPU and CUDA kernels.
+#pragma once
+
+#include "bitmask.h"
+
+namespace structout {
+
+enum class FloatFormat : int32_t { kFloat32, kFloat16, kBFloat16 };
+
+constexpr int64_t kMaxSampledVocab = int64_t{1} << 23;  // so that a sum of masses fits 63 bits
+
+// One token a row, by docs/sampling_contract.md. Logits are only read.
+struct MaskedSampleParams {
+  const void* logits;  // [num_rows, vocab_size], last dimension contiguous
+  int64_t num_rows;
+  int64_t vocab_size;
+  int64_t row_stride;  // in elements
+  FloatFormat format;
+  bool has_mask;  // without one, every row is free
+  Bitmask bitmask;
+  StridedIntegers rows;
+  Strided<float> temperature;
+  StridedIntegers top_k;  // absent: 0
+  Strided<float> top_p;   // absent: 1
+  Strided<float> min_p;   // absent: 0
+  Strided<int64_t> seed;
+  Strided<int64_t> position;
+  int64_t* ids;     // [num_rows], contiguous
+  float* logprobs;  // [num_rows], contiguous; null: not asked for
+};
+
+}  // namespace structout

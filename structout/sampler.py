@@ -1,0 +1,74 @@
+"""MaskedSampler: masked_sample as a module, for the place where an engine's sampler is."""
+
+from dataclasses import dataclass
+
+import torch
+
+from structout.mask_batch import MaskBatch
+from structout.ops import masked_sample, masked_sample_logprobs
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """What each row of a batch asks of its draw: numbers for all rows, or tensors ``[N]`` on the logits' device.
+
+    Dtypes and meaning as in :func:`structout.masked_sample`. ``position`` is the index of the token to draw within its
+    text; together with ``seed`` it should not repeat.
+    """
+
+    temperature: torch.Tensor | float = 1.0
+    top_k: torch.Tensor | int | None = None
+    top_p: torch.Tensor | float | None = None
+    min_p: torch.Tensor | float | None = None
+    seed: torch.Tensor | int = 0
+    position: torch.Tensor | int = 0
+
+
+@dataclass(frozen=True)
+class DeviceMasks:
+    """A MaskBatch on the worker's device, in the order of its batch: what ops take."""
+
+    bitmask: torch.Tensor  # int32 [R, ceil(V / 32)]
+    rows: torch.Tensor  # int32 [N]
+
+    @classmethod
+    def of(cls, masks: MaskBatch, request_ids: list[str], device: torch.device | str) -> "DeviceMasks":
+        return cls(masks.to(device), masks.rows_for(request_ids).to(device, non_blocking=True))
+
+
+class MaskedSampler(torch.nn.Module):
+    """Mask, temperature, filters and draw in one op; no state, no branch on the contents of the batch.
+
+    Args:
+        with_logprobs: return the logprobs of the drawn tokens too.
+    """
+
+    def __init__(self, with_logprobs: bool = False):
+        super().__init__()
+        self.with_logprobs = with_logprobs
+
+    def forward(
+        self, logits: torch.Tensor, masks: DeviceMasks | None, params: SamplingParams
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        """
+        Args:
+            logits: ``[N, V]``, as the lm_head leaves them: float32, float16 or bfloat16.
+            masks: this step's masks; None if no row is constrained.
+            params: of each row.
+
+        Returns:
+            int64 ``[N]``, and float32 ``[N]`` if ``with_logprobs``. An id of -1 says that nothing can be drawn: it must
+            not reach an embedding.
+        """
+        sample = masked_sample_logprobs if self.with_logprobs else masked_sample
+        return sample(
+            logits,
+            None if masks is None else masks.bitmask,
+            None if masks is None else masks.rows,
+            temperature=params.temperature,
+            top_k=params.top_k,
+            top_p=params.top_p,
+            min_p=params.min_p,
+            seed=params.seed,
+            position=params.position,
+        )

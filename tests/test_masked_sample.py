@@ -1,0 +1,228 @@
+"""masked_sample on the CPU (and, where there is a GPU, on CUDA), bit for bit against structout.reference."""
+
+import math
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import masked_sample_cases as cases
+import pytest
+import torch
+
+import structout
+from structout import reference
+
+HAS_GPU = torch.cuda.is_available()
+NEEDS_GPU = pytest.mark.skipif(not HAS_GPU, reason="needs a CUDA device")
+DEVICES = ["cpu", pytest.param("cuda", marks=NEEDS_GPU)]
+sample = torch.ops.structout.masked_sample.default
+sample_logprobs = torch.ops.structout.masked_sample_logprobs.default
+
+
+def case_of(logits, bitmask=None, rows=None, *, device="cpu", **parameters):
+    """One case with the same parameters for all rows."""
+    n = logits.shape[0]
+
+    def of_all(name, dtype, absent):
+        value = parameters.get(name, absent)
+        return None if value is None else torch.full((1,), value, dtype=dtype, device=device).expand(n)
+
+    return cases.Case(
+        logits.to(device),
+        None if bitmask is None else bitmask.to(device),
+        None if rows is None else rows.to(device),
+        of_all("temperature", torch.float32, 1.0),
+        of_all("top_k", torch.int32, None),
+        of_all("top_p", torch.float32, None),
+        of_all("min_p", torch.float32, None),
+        parameters.get("seed", torch.arange(n, device=device)),
+        parameters.get("position", torch.arange(n, device=device) * 7),
+    )
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("shard", range(4))
+def test_random_configurations(device, shard):
+    for case in cases.random_cases(seed=200 + shard, count=1500, device=device):
+        cases.check(sample_logprobs, case)
+        assert torch.equal(sample(*case.arguments()), sample_logprobs(*case.arguments())[0])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_random_configurations_of_long_rows(device):
+    """Blocks, lists, and rows shared between threads."""
+    for case in cases.random_cases(seed=300, count=100, device=device, max_vocab=40_000):
+        cases.check(sample_logprobs, case)
+    for case in cases.random_cases(seed=301, count=8, device=device, max_vocab=300_000, max_rows=2):
+        cases.check(sample_logprobs, case)
+
+
+@pytest.mark.parametrize("capability", ["default", "avx2"])
+def test_random_configurations_with_fewer_cpu_instructions(capability):
+    script = (
+        "import torch, structout, masked_sample_cases as cases\n"
+        "for limits in ({'count': 800}, {'count': 60, 'max_vocab': 20_000}):\n"
+        "    for case in cases.random_cases(seed=9, **limits):\n"
+        "        cases.check(torch.ops.structout.masked_sample_logprobs, case)\n"
+        "print(torch.ops.structout._cpu_capability())"
+    )
+    environment = os.environ | {"STRUCTOUT_CPU_CAPABILITY": capability, "PYTHONPATH": str(Path(__file__).parent)}
+    run = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip() == capability
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", cases.DTYPES, ids=lambda dtype: str(dtype)[6:])
+@pytest.mark.parametrize("allowed", [1, 16, 1000, 0.968, None], ids=str)
+def test_real_vocabulary_with_each_filter(device, dtype, allowed):
+    generator = torch.Generator().manual_seed(5)
+    vocab_size = 151_936
+    logits = (torch.randn(2, vocab_size, generator=generator) * 3).to(dtype)
+    bitmask = None
+    if allowed is not None:
+        share = allowed if allowed < 1 else allowed / vocab_size
+        mask = torch.rand(2, vocab_size, generator=generator) < share
+        mask[:, 77_777] = True
+        bitmask = structout.pack_bitmask(mask)
+    filters = [{}, {"top_p": 0.9}, {"top_k": 50, "top_p": 0.9}, {"min_p": 0.05}, {"top_k": 3000}, {"temperature": 0.0}]
+    for chosen in filters:
+        cases.check(sample_logprobs, case_of(logits, bitmask, device=device, **({"temperature": 0.7} | chosen)))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_rows_do_not_depend_on_their_batch(device):
+    generator = torch.Generator().manual_seed(6)
+    row = torch.randn(1, 3000, generator=generator)
+    alone = case_of(
+        row, device=device, seed=torch.tensor([11], device=device), position=torch.tensor([22], device=device)
+    )
+    alone.top_k = torch.tensor([40], device=device)
+    wanted = sample_logprobs(*alone.arguments())
+    for n in (2, 3, 64, 4096):
+        logits = torch.randn(n, 3000, generator=generator)
+        at = random.Random(n).randrange(n)
+        logits[at] = row[0]
+        case = case_of(logits, device=device)
+        case.seed = torch.arange(n, device=device).index_fill(0, torch.tensor([at], device=device), 11)
+        case.position = torch.full((n,), 5, device=device).index_fill(0, torch.tensor([at], device=device), 22)
+        case.top_k = torch.full((n,), 40, device=device)
+        ids, logprobs = sample_logprobs(*case.arguments())
+        assert ids[at] == wanted[0][0]
+        assert logprobs[at] == wanted[1][0]
+
+
+def test_denormals_count_whatever_the_caller_has_set():
+    case = case_of(torch.tensor([[1e-40, 3e-40, 2e-40]]), temperature=1e-40)
+    wanted = reference.masked_sample_logprobs(*case.arguments())
+    assert torch.set_flush_denormal(True)
+    try:
+        ids, logprobs = sample_logprobs(*case.arguments())
+    finally:
+        torch.set_flush_denormal(False)
+    assert torch.equal(ids, wanted[0])
+    assert torch.equal(logprobs, wanted[1])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_cannot_be_drawn_is_minus_one_for_its_row_alone(device):
+    nan, inf = math.nan, math.inf
+    logits = torch.tensor([[1.0, nan], [nan, 1.0], [-inf, -inf], [2.0, 1.0], [1.0, inf], [3.0, 4.0]])
+    bitmask = torch.tensor([[1], [3], [0]], dtype=torch.int32)
+    rows = torch.tensor([1, 0, 1, 2, 1, 9])
+    case = case_of(logits, bitmask, rows, device=device)
+    ids, logprobs = sample_logprobs(*case.arguments())
+    assert ids.tolist() == [-1, -1, -1, -1, 1, -1]
+    assert logprobs.tolist() == [-inf, -inf, -inf, -inf, 0.0, -inf]
+    case.rows = torch.tensor([0, -1, 0, 0, 0, 0], device=device)
+    assert sample(*case.arguments()).tolist() == [0, -1, -1, 0, 0, 0]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_opcheck(device):
+    for seed in range(12):
+        case = cases.random_case(random.Random(seed), device=device, max_vocab=100)
+        for op in (sample, sample_logprobs):
+            torch.library.opcheck(op, case.arguments())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_compiles_as_one_graph(device):
+    def step(logits, bitmask, rows, seed):
+        sampler = structout.MaskedSampler(with_logprobs=True)
+        masks = structout.DeviceMasks(bitmask, rows)
+        return sampler(logits * 2, masks, structout.SamplingParams(temperature=0.8, top_k=20, seed=seed))
+
+    compiled = torch.compile(step, fullgraph=True, dynamic=True)
+    for num_rows in (3, 5, 9):
+        logits = torch.randn(num_rows, 50, device=device)
+        bitmask = structout.pack_bitmask(torch.rand(4, 50, device=device) < 0.5)
+        inputs = (logits, bitmask, torch.arange(num_rows, device=device) % 4, torch.arange(num_rows, device=device))
+        for ours, eager in zip(compiled(*inputs), step(*inputs), strict=True):
+            assert torch.equal(ours, eager)
+
+
+def test_wrapper_takes_numbers_and_one_dimension():
+    logits = torch.randn(2000)
+    with torch.inference_mode():
+        greedy, logprob = structout.masked_sample_logprobs(logits, temperature=0)
+        assert greedy.tolist() == [int(logits.argmax())]
+        torch.testing.assert_close(logprob, logits.log_softmax(-1).max().unsqueeze(0))
+        drawn = [structout.masked_sample(logits, top_k=3, top_p=0.9, min_p=0.01, seed=1, position=i) for i in range(50)]
+    assert {int(token) for token in drawn} <= set(logits.topk(3).indices.tolist())
+    assert structout.masked_sample(torch.empty(0, 5)).shape == (0,)
+
+
+LOGITS, MASK = torch.zeros(3, 40), torch.zeros(3, 2, dtype=torch.int32)
+REFUSED = {
+    "float64 logits": ({"logits": LOGITS.double()}, "logits must be float32, float16 or bfloat16, got float64"),
+    "3-D logits": ({"logits": LOGITS[None]}, "logits must have 1 or 2 dimensions, got 3"),
+    "transposed logits": ({"logits": torch.zeros(40, 3).t()}, "last dimension of logits must be contiguous"),
+    "no columns": ({"logits": torch.zeros(3, 0)}, r"logits has rows but no columns \(shape \[3, 0\]\)"),
+    "too many columns": ({"logits": torch.zeros(2**23 + 1)}, "logits may have up to 8388608 columns, got 8388609"),
+    "bool mask": ({"bitmask": MASK.bool()}, "bitmask must be int32, got bool"),
+    "too few masks": ({"bitmask": MASK[:2]}, "without rows, bitmask needs one row per logits row"),
+    "rows without mask": ({"rows": torch.zeros(3).int()}, "but there is no bitmask; pass both or neither"),
+    "float rows": ({"bitmask": MASK, "rows": torch.zeros(3)}, "rows must be int32 or int64, got float32"),
+    "float64 temperature": ({"temperature": torch.ones(3).double()}, "temperature must be float32, got float64"),
+    "short temperature": (
+        {"temperature": torch.ones(2)},
+        r"temperature must have one entry per logits row, shape \[3\]",
+    ),
+    "float top_k": ({"top_k": torch.ones(3)}, "top_k must be int32 or int64, got float32"),
+    "integer top_p": ({"top_p": torch.ones(3).int()}, "top_p must be float32, got int32"),
+    "2-D min_p": ({"min_p": torch.ones(3, 1)}, r"min_p must have one entry per logits row, shape \[3\], got \[3, 1\]"),
+    "int32 seed": ({"seed": torch.ones(3).int()}, "seed must be int64, got int32"),
+    "float position": ({"position": torch.ones(3)}, "position must be int64, got float32"),
+    "negative temperature": ({"temperature": -1.0}, "temperature must be a finite number of at least 0, got -1.0"),
+    "infinite temperature": ({"temperature": math.inf}, "temperature must be a finite number"),
+    "NaN top_p": ({"top_p": math.nan}, "top_p must be a finite number of at least 0, got nan"),
+    "negative min_p": ({"min_p": -0.1}, "min_p must be a finite number of at least 0"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_bad_input_is_refused_by_message(name):
+    arguments, message = REFUSED[name]
+    with pytest.raises(ValueError, match=f"^masked_sample: .*{message}"):
+        structout.masked_sample(**({"logits": LOGITS} | arguments))
+
+
+@NEEDS_GPU
+def test_a_captured_graph_follows_new_masks_seeds_and_parameters():
+    case = cases.random_case(random.Random(1), device="cuda", max_vocab=20_000)
+    sample_logprobs(*case.arguments())
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        ids, logprobs = sample_logprobs(*case.arguments())
+    for step in range(200):
+        case.logits.normal_()
+        case.seed.random_()
+        case.temperature.fill_(0.5 + step / 100)
+        graph.replay()
+        wanted = reference.masked_sample_logprobs(*case.arguments())
+        assert torch.equal(ids, wanted[0])
+        assert torch.equal(logprobs, wanted[1])
