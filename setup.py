@@ -54,7 +54,8 @@ class BuildOps(BuildExtension):
             return super().build_extension(ext)
         library = self.get_ext_fullpath(ext.name)
         Path(library).parent.mkdir(parents=True, exist_ok=True)
-        command = [ext.nvcc, "-shared", "-O3", "-std=c++17", "-fmad=false", "--threads=0", "-Xcompiler=-fPIC,-fvisibility=hidden"]
+        command = [ext.nvcc, "-shared", "-O3", "-std=c++17", "-Xcompiler=-fPIC,-fvisibility=hidden", "--threads=0"]
+        command += ["-fmad=false"]  # a fused multiply-add would change the bits of a draw
         command += ["-cudart=static"]  # so that one build serves torch for CUDA 12 and 13
         command += [STABLE_ABI_2_10, "-DUSE_CUDA", *(f"-isystem={path}" for path in include_paths())]
         command += [*gencode_flags(ext.nvcc), *ext.cuda_sources, "-o", library]
@@ -89,7 +90,7 @@ def extensions() -> list[Extension]:
     nvcc = find_nvcc()
     if nvcc is None:
         return [cpu]
-    return [cpu, CudaExtension("structout._C_cuda", sources("*_args.cpp", "cuda/*.cpp", "cuda/*.cu"), nvcc)]
+    return [cpu, CudaExtension("structout._C_cuda", sources("*args.cpp", "cuda/*.cpp", "cuda/*.cu"), nvcc)]
 
 
 setup(

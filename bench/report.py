@@ -35,6 +35,7 @@ def main() -> int:
                 document.write_text(fresh)
     if not check:
         plot_apply_bitmask("cpu")
+        plot_masked_sample("cpu")
     print(f"{'stale' if check else 'rewritten'}: {', '.join(stale)}" if stale else "documents agree with the results")
     return 1 if check and stale else 0
 
@@ -76,6 +77,33 @@ def _table(rows: list[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def masked_sample_short_table() -> str:
+    rows = [r for r in _masked_sample_rows() if r["batch"] in (1, 64) and r["dtype"] == "float32"]
+    return _masked_sample_table([r for r in rows if r["filters"] in ("none", "top-k 50, top-p 0.9")])
+
+
+def masked_sample_table() -> str:
+    return _masked_sample_table(_masked_sample_rows())
+
+
+def _masked_sample_rows() -> list[Row]:
+    rows: list[Row] = harness.read_results("masked_sample", "cpu")["rows"]
+    return rows
+
+
+def _masked_sample_table(rows: list[Row]) -> str:
+    peers = ("torch", "xgrammar + torch", "transformers")
+    head = ["logits", "tokens allowed", "filters", "structout, a row", *peers]
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    for row in rows:
+        us = row["us"]
+        shape = f"{row['dtype']} [{row['batch']}, {row['vocab']:,}]"
+        cells = [shape, row["allowed"], row["filters"], f"**{_time(us['structout'] / row['batch'])}**"]
+        cells += [f"{us[peer] / us['structout']:,.0f}×" if peer in us else "" for peer in peers]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n" + _provenance("masked_sample", "cpu")
+
+
 def share_of_floor(row: Row) -> float:
     """How near the call is to moving its bytes (mask read, disallowed logits written) as fast as fill_ moves its."""
     bytes_filled = row["batch"] * row["vocab"] * (4 if row["dtype"] == "float32" else 2)
@@ -87,10 +115,11 @@ def _provenance(bench: str, device: str) -> str:
     results = harness.read_results(bench, device)
     where = results["environment"]
     versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items() if version)
-    overhead = next(row["call_overhead_us"] for row in results["rows"] if "call_overhead_us" in row)
+    overheads = [row["call_overhead_us"] for row in results["rows"] if "call_overhead_us" in row]
+    overhead = f" One call on the smallest input: {overheads[0]} µs." if overheads else ""
     return (
-        f"\nMedians of interleaved runs in one process; in brackets, how many times longer than structout. One call on "
-        f"the smallest input: {overhead} µs. {where['device']}, {where['threads']} threads; {versions}; commit "
+        f"\nMedians of interleaved runs in one process; in brackets, how many times longer than structout.{overhead} "
+        f"{where['device']}, {where['threads']} threads; {versions}; commit "
         f"{where['commit']}, {where['date']}.\n"
     )
 
@@ -127,7 +156,38 @@ def plot_apply_bitmask(device: str) -> None:
     figure.savefig(harness.RESULTS / f"apply_bitmask_{device}.png", dpi=130, metadata={"Software": None})
 
 
-TABLES: dict[str, Callable[[], str]] = {"apply_bitmask_cpu_short": short_table, "apply_bitmask_cpu": full_table}
+def plot_masked_sample(device: str) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    rows = [row for row in _masked_sample_rows() if row["dtype"] == "float32" and row["batch"] == 64]
+    panels = ("none", "top-p 0.9", "top-k 50, top-p 0.9", "min-p 0.05")
+    series = {"structout": "C0", "xgrammar + torch": "C1", "torch": "C2", "transformers": "C4"}
+    figure, axes = pyplot.subplots(1, len(panels), figsize=(13, 3.8), sharey=True)
+    for axis, filters in zip(axes, panels, strict=True):
+        chosen = [row for row in rows if row["filters"] == filters]
+        labels = [row["allowed"].replace(" (96.8%)", "") for row in chosen]
+        for name, color in series.items():
+            shown = [(i, row["us"][name] / row["batch"]) for i, row in enumerate(chosen) if name in row["us"]]
+            axis.plot([i for i, _ in shown], [us for _, us in shown], marker="o", ms=4, color=color, label=name)
+        axis.set(yscale="log", title=f"filters: {filters}", xlabel="tokens allowed")
+        axis.set_xticks(range(len(labels)), labels, fontsize=8)
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("µs a row (lower is better)")
+    figure.suptitle("masked_sample on the CPU: float32 logits [64, 151,936]")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncols=len(series), frameon=False)
+    figure.tight_layout(rect=(0, 0.07, 1, 1))
+    figure.savefig(harness.RESULTS / f"masked_sample_{device}.png", dpi=130, metadata={"Software": None})
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "apply_bitmask_cpu_short": short_table,
+    "apply_bitmask_cpu": full_table,
+    "masked_sample_cpu_short": masked_sample_short_table,
+    "masked_sample_cpu": masked_sample_table,
+}
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 // Tensors to MaskedSampleParams, refusing bad input before anything is drawn. Shared by the CPU and CUDA bindings.
 #pragma once
 
+#include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 
 #include <optional>
+#include <tuple>
 
 #include "masked_sample.h"
 
@@ -24,5 +26,27 @@ struct MaskedSampleTensors {
 
 // All but the outputs, which the caller allocates for `num_rows` rows.
 MaskedSampleParams masked_sample_params(const MaskedSampleTensors& tensors);
+
+// Allocate the outputs and run `kernel(params)`, if there is a row.
+template <class Kernel>
+torch::stable::Tensor draw_ids(const MaskedSampleTensors& tensors, const Kernel& kernel) {
+  MaskedSampleParams params = masked_sample_params(tensors);
+  auto ids = torch::stable::new_empty(tensors.logits, {params.num_rows}, torch::headeronly::ScalarType::Long);
+  params.ids = static_cast<int64_t*>(ids.data_ptr());
+  if (params.num_rows > 0) kernel(params);
+  return ids;
+}
+
+template <class Kernel>
+std::tuple<torch::stable::Tensor, torch::stable::Tensor> draw_ids_and_logprobs(const MaskedSampleTensors& tensors,
+                                                                               const Kernel& kernel) {
+  MaskedSampleParams params = masked_sample_params(tensors);
+  auto ids = torch::stable::new_empty(tensors.logits, {params.num_rows}, torch::headeronly::ScalarType::Long);
+  auto logprobs = torch::stable::new_empty(tensors.logits, {params.num_rows}, torch::headeronly::ScalarType::Float);
+  params.ids = static_cast<int64_t*>(ids.data_ptr());
+  params.logprobs = static_cast<float*>(logprobs.data_ptr());
+  if (params.num_rows > 0) kernel(params);
+  return {ids, logprobs};
+}
 
 }  // namespace structout

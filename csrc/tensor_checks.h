@@ -71,7 +71,7 @@ inline MatrixLayout matrix_layout(const char* op, const char* name, const Tensor
            "); flatten the leading dimensions");
   }
   const int64_t columns = tensor.size(dim - 1);
-  if (columns > 1 && tensor.stride(dim - 1) != 1) {
+  if (columns > 1 && (dim == 1 || tensor.size(0) > 0) && tensor.stride(dim - 1) != 1) {
     refuse(op, ": the last dimension of ", name, " must be contiguous, got stride ", tensor.stride(dim - 1), "; use ",
            name, ".contiguous()");
   }

@@ -2,7 +2,9 @@ import pickle
 
 import numpy as np
 import pytest
+import torch
 
+import structout
 from structout import MaskBatch
 
 
@@ -35,3 +37,10 @@ def test_crosses_processes():
     copy = pickle.loads(pickle.dumps(batch()))  # noqa: S301
     assert copy.rows_for(["c"]).tolist() == [1]
     assert copy.to("cpu").tolist() == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_a_batch_without_rows_is_taken_by_the_ops():
+    empty = MaskBatch(("free",), np.zeros((0, 2), dtype=np.int32), np.array([0, 0], dtype=np.int32))
+    logits = torch.zeros(1, 40)
+    structout.apply_bitmask(logits, empty.to("cpu"), empty.rows_for(["free"]))
+    assert logits.eq(0).all()

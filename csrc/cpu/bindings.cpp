@@ -17,7 +17,6 @@
 namespace structout {
 namespace {
 
-using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
 // Threads take the next task when they are done with one: tasks differ a hundredfold in cost.
@@ -42,9 +41,7 @@ void check_apply_bitmask(const Tensor& logits, const Tensor& bitmask, std::optio
   apply_bitmask_params(logits, bitmask, rows);
 }
 
-void run_masked_sample(MaskedSampleParams params, const Tensor& ids, const Tensor* logprobs) {
-  params.ids = static_cast<int64_t*>(ids.data_ptr());
-  params.logprobs = logprobs == nullptr ? nullptr : static_cast<float*>(logprobs->data_ptr());
+void run_masked_sample(const MaskedSampleParams& params) {
   const int64_t num_threads = torch::stable::get_num_threads();
   cpu::masked_sample(params, num_threads, [&](int64_t count, const std::function<void(int64_t)>& task) {
     parallel_for(count, num_threads, task);
@@ -54,11 +51,7 @@ void run_masked_sample(MaskedSampleParams params, const Tensor& ids, const Tenso
 Tensor masked_sample(const Tensor& logits, std::optional<Tensor> bitmask, std::optional<Tensor> rows,
                      const Tensor& temperature, std::optional<Tensor> top_k, std::optional<Tensor> top_p,
                      std::optional<Tensor> min_p, const Tensor& seed, const Tensor& position) {
-  const MaskedSampleParams params =
-      masked_sample_params({logits, bitmask, rows, temperature, top_k, top_p, min_p, seed, position});
-  const Tensor ids = torch::stable::new_empty(logits, {params.num_rows}, ScalarType::Long);
-  run_masked_sample(params, ids, nullptr);
-  return ids;
+  return draw_ids({logits, bitmask, rows, temperature, top_k, top_p, min_p, seed, position}, run_masked_sample);
 }
 
 std::tuple<Tensor, Tensor> masked_sample_logprobs(const Tensor& logits, std::optional<Tensor> bitmask,
@@ -66,12 +59,8 @@ std::tuple<Tensor, Tensor> masked_sample_logprobs(const Tensor& logits, std::opt
                                                   std::optional<Tensor> top_k, std::optional<Tensor> top_p,
                                                   std::optional<Tensor> min_p, const Tensor& seed,
                                                   const Tensor& position) {
-  const MaskedSampleParams params =
-      masked_sample_params({logits, bitmask, rows, temperature, top_k, top_p, min_p, seed, position});
-  const Tensor ids = torch::stable::new_empty(logits, {params.num_rows}, ScalarType::Long);
-  const Tensor logprobs = torch::stable::new_empty(logits, {params.num_rows}, ScalarType::Float);
-  run_masked_sample(params, ids, &logprobs);
-  return {ids, logprobs};
+  return draw_ids_and_logprobs({logits, bitmask, rows, temperature, top_k, top_p, min_p, seed, position},
+                               run_masked_sample);
 }
 
 void check_masked_sample(const Tensor& logits, std::optional<Tensor> bitmask, std::optional<Tensor> rows,

@@ -332,14 +332,16 @@ class RowSampler {
  private:
   // -- few tokens -----------------------------------------------------------------------------------------------------
 
+  // A list costs one Philox a token, a block one for four tokens whether they are allowed or not.
   bool allows_few() const {
-    if (mask_.is_free) return vocab_size_ <= kFewTokens;
+    if (mask_.is_free) return false;
+    const int64_t limit = std::min(kFewTokens, vocab_size_ / 8);
     int64_t allowed = 0;
     for_each_nonzero(mask_.words, num_mask_words(), [&](int64_t, uint32_t word) {
       allowed += __builtin_popcount(word);
-      return allowed <= kFewTokens;
+      return allowed <= limit;
     });
-    return allowed <= kFewTokens;
+    return allowed <= limit;
   }
 
   Drawn sample_listed(bool wants_logprob) {
@@ -353,16 +355,12 @@ class RowSampler {
       if (x > kLowest) all.push(token, x);
       highest = x > highest ? x : highest;
     };
-    if (mask_.is_free) {
-      for (int64_t token = 0; token < vocab_size_; ++token) list(token);
-    } else {
-      for_each_nonzero(mask_.words, num_mask_words(), [&](int64_t i, uint32_t word) {
-        const int64_t left_in_row = vocab_size_ - i * kBitsPerWord;
-        if (left_in_row < kBitsPerWord) word &= (1u << left_in_row) - 1;
-        for (; word != 0; word &= word - 1) list(i * kBitsPerWord + __builtin_ctz(word));
-        return true;
-      });
-    }
+    for_each_nonzero(mask_.words, num_mask_words(), [&](int64_t i, uint32_t word) {
+      const int64_t left_in_row = vocab_size_ - i * kBitsPerWord;
+      if (left_in_row < kBitsPerWord) word &= (1u << left_in_row) - 1;
+      for (; word != 0; word &= word - 1) list(i * kBitsPerWord + __builtin_ctz(word));
+      return true;
+    });
     if (has_nan || highest == kLowest) return {};
     const Scale scale(settings_.temperature, highest);
     const int64_t total = wants_logprob ? total_mass(scale, all.x.data(), all.size()) : 0;

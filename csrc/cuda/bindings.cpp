@@ -6,40 +6,87 @@
 #include <torch/csrc/stable/macros.h>
 
 #include <array>
-#include <atomic>
+#include <mutex>
+#include <tuple>
 
 #include "../apply_bitmask_args.h"
+#include "../masked_sample_args.h"
+#include "../tensor_checks.h"
 #include "apply_bitmask.h"
+#include "masked_sample.h"
 
 namespace structout {
 namespace {
 
 using torch::stable::Tensor;
 
-// Asked once per device: a property query on every call would cost more than the launch.
-int num_sms(int device) {
+using torch::stable::accelerator::DeviceGuard;
+
+cuda::DeviceFacts ask_device(int device) {
+  const auto attribute = [device](cudaDeviceAttr what) {
+    int value = 0;
+    STD_CUDA_CHECK(cudaDeviceGetAttribute(&value, what, device));
+    return value;
+  };
+  const int major = attribute(cudaDevAttrComputeCapabilityMajor), minor = attribute(cudaDevAttrComputeCapabilityMinor);
+  return {attribute(cudaDevAttrMultiProcessorCount), 10 * major + minor,
+          attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)};
+}
+
+// Asked once per device: property queries on every call would cost more than the launch.
+const cuda::DeviceFacts& device_facts(int device) {
   constexpr int kMaxDevices = 64;
-  static std::array<std::atomic<int>, kMaxDevices> known{};
-  int count = device < kMaxDevices ? known[device].load(std::memory_order_relaxed) : 0;
-  if (count == 0) {
-    STD_CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
-    if (device < kMaxDevices) known[device].store(count, std::memory_order_relaxed);
-  }
-  return count;
+  static std::array<std::once_flag, kMaxDevices> asked;
+  static std::array<cuda::DeviceFacts, kMaxDevices> facts;
+  if (device >= kMaxDevices) refuse("structout serves up to ", kMaxDevices, " CUDA devices, got cuda:", device);
+  std::call_once(asked[device], [device] { facts[device] = ask_device(device); });
+  return facts[device];
+}
+
+void* current_stream(int device) {
+  void* stream = nullptr;
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(device, &stream));
+  return stream;
 }
 
 void apply_bitmask(const Tensor& logits, const Tensor& bitmask, std::optional<Tensor> rows) {
   const ApplyBitmaskParams params = apply_bitmask_params(logits, bitmask, rows);
   if (params.num_rows == 0 || params.vocab_size == 0) return;
   const int device = logits.get_device_index();
-  const torch::stable::accelerator::DeviceGuard guard(device);
-  void* stream = nullptr;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(device, &stream));
-  cuda::apply_bitmask(params, num_sms(device), stream);
+  const DeviceGuard guard(device);
+  cuda::apply_bitmask(params, device_facts(device).num_sms, current_stream(device));
   STD_CUDA_KERNEL_LAUNCH_CHECK();
+}
+
+auto run_masked_sample_on(int device) {
+  return [device](const MaskedSampleParams& params) {
+    const DeviceGuard guard(device);
+    cuda::masked_sample(params, device_facts(device), current_stream(device));
+    STD_CUDA_KERNEL_LAUNCH_CHECK();
+  };
+}
+
+Tensor masked_sample(const Tensor& logits, std::optional<Tensor> bitmask, std::optional<Tensor> rows,
+                     const Tensor& temperature, std::optional<Tensor> top_k, std::optional<Tensor> top_p,
+                     std::optional<Tensor> min_p, const Tensor& seed, const Tensor& position) {
+  return draw_ids({logits, bitmask, rows, temperature, top_k, top_p, min_p, seed, position},
+                  run_masked_sample_on(logits.get_device_index()));
+}
+
+std::tuple<Tensor, Tensor> masked_sample_logprobs(const Tensor& logits, std::optional<Tensor> bitmask,
+                                                  std::optional<Tensor> rows, const Tensor& temperature,
+                                                  std::optional<Tensor> top_k, std::optional<Tensor> top_p,
+                                                  std::optional<Tensor> min_p, const Tensor& seed,
+                                                  const Tensor& position) {
+  return draw_ids_and_logprobs({logits, bitmask, rows, temperature, top_k, top_p, min_p, seed, position},
+                               run_masked_sample_on(logits.get_device_index()));
 }
 
 }  // namespace
 }  // namespace structout
 
-STABLE_TORCH_LIBRARY_IMPL(structout, CUDA, ops) { ops.impl("apply_bitmask", TORCH_BOX(&structout::apply_bitmask)); }
+STABLE_TORCH_LIBRARY_IMPL(structout, CUDA, ops) {
+  ops.impl("apply_bitmask", TORCH_BOX(&structout::apply_bitmask));
+  ops.impl("masked_sample", TORCH_BOX(&structout::masked_sample));
+  ops.impl("masked_sample_logprobs", TORCH_BOX(&structout::masked_sample_logprobs));
+}

@@ -1,0 +1,285 @@
+// masked_sample: one team of threads a row, one launch. The block first reads the row's mask and lists the tokens it
+// allows in shared memory; how many there are decides how the row goes on:
+//
+//   none       -1, no logit is read
+//   one        that token; its logit is read only because NaN and -inf forbid it
+//   few        up to 3,072: their logits are gathered into shared memory, where filters and draw are exact
+//   many       the row is streamed, 16 bytes a load, vectors without an allowed token passed over
+//
+// Bytes moved: V/8 of mask, and of the logits 32 bytes (a sector) for each token allowed where they are few; where they
+// are many the row once for a draw without filters, for then z + g needs no maximum, and once more for a logprob. With
+// filters: once for the maximum, then a pass for every digit of a selection until what is left can be listed, which is
+// usually after the first digit. Work: Philox for groups of four tokens whose best could still win (15 operations a
+// token), two logarithms for the few tokens whose random bits say so (see Bar), one exponential a token for top-p and
+// logprobs.
+//
+// Launch: a block of up to 512 threads a row. If that leaves multiprocessors idle, a cluster of up to 8 blocks a row
+// (from compute capability 9.0 on), which split the row if it allows many. Each block keeps its share in dynamic shared
+// memory where it fits, so that the row is read from global memory once; otherwise later passes find it in L2.
+#include <algorithm>
+
+#include "compat.h"
+#include "draw.cuh"
+#include "masked_sample.h"
+
+namespace structout::cuda {
+namespace {
+
+constexpr int kMinThreads = 64;
+constexpr int kTokensPerThread = 64;  // fewer threads where the vocabulary is small
+constexpr int kBlocksPerSm = 2;
+constexpr int kMinShareTokens = 2048;       // less is not worth another block
+constexpr int kReservedSharedBytes = 1024;  // by CUDA, of each block
+
+enum class Arm { kNone, kOne, kFew, kMany, kManySplit };
+
+#ifdef STRUCTOUT_COUNT_ARMS  // in a test's build: rows that went each way
+unsigned rows_of_arm[5];
+__device__ void count_arm(Arm arm) {
+  if (threadIdx.x == 0 && threadIdx.y == 0) atomicAdd(&rows_of_arm[static_cast<int>(arm)], 1u);
+}
+#else
+__device__ __forceinline__ void count_arm(Arm) {}
+#endif
+
+__device__ __forceinline__ void write_nothing(const MaskedSampleParams& params, int64_t row) {
+  params.ids[row] = -1;
+  if (params.logprobs != nullptr) params.logprobs[row] = -INFINITY;
+}
+
+constexpr int kWordsPerLoad = 4, kLoadsInFlight = 4;
+
+__device__ __forceinline__ uint32_t existing_bits(uint32_t word, int64_t index, int32_t vocab_size) {
+  const int64_t left = vocab_size - index * kBitsPerWord;
+  return left >= kBitsPerWord ? word : left <= 0 ? 0 : word & ((1u << left) - 1);
+}
+
+// Lists the ids of the tokens that `mask` allows, as long as there is room, and returns how many there are; stops
+// counting when there is no more room. The order of the list is left to chance, and no result depends on it.
+__device__ __forceinline__ unsigned list_allowed(TokenList& list, const MaskRow& mask, int32_t vocab_size) {
+  if (threadIdx.x == 0) list.size = 0;
+  __syncthreads();
+  const int64_t num_words = mask.num_words < words_for(vocab_size) ? mask.num_words : words_for(vocab_size);
+  const bool is_aligned = is_aligned_to_16(mask.words);
+  const int64_t words_per_round = int64_t{kWordsPerLoad} * kLoadsInFlight * blockDim.x;
+  for (int64_t round = 0; round < num_words; round += words_per_round) {
+    uint32_t words[kLoadsInFlight][kWordsPerLoad];
+    unsigned count = 0;
+#pragma unroll
+    for (int load = 0; load < kLoadsInFlight; ++load) {
+      const int64_t first = round + (int64_t{load} * blockDim.x + threadIdx.x) * kWordsPerLoad;
+      if (is_aligned && first + kWordsPerLoad <= num_words) {
+        const uint4 four = __ldg(reinterpret_cast<const uint4*>(mask.words + first));
+        words[load][0] = four.x;
+        words[load][1] = four.y;
+        words[load][2] = four.z;
+        words[load][3] = four.w;
+      } else {
+#pragma unroll
+        for (int i = 0; i < kWordsPerLoad; ++i) words[load][i] = first + i < num_words ? mask.words[first + i] : 0;
+      }
+#pragma unroll
+      for (int i = 0; i < kWordsPerLoad; ++i) {
+        words[load][i] = existing_bits(words[load][i], first + i, vocab_size);
+        count += __popc(words[load][i]);
+      }
+    }
+    unsigned up_to_mine = count;
+    for (int lanes = 1; lanes < kLanes; lanes *= 2) {
+      const unsigned below = __shfl_up_sync(kWholeWarp, up_to_mine, lanes);
+      if (lane_id() >= lanes) up_to_mine += below;
+    }
+    unsigned place = 0;
+    if (lane_id() == kLanes - 1) place = atomicAdd(&list.size, up_to_mine);
+    place = __shfl_sync(kWholeWarp, place, kLanes - 1);
+    const unsigned end_of_warp = place + __shfl_sync(kWholeWarp, up_to_mine, kLanes - 1);
+    if (end_of_warp > kMaxListed) break;
+    place += up_to_mine - count;
+#pragma unroll
+    for (int load = 0; load < kLoadsInFlight; ++load) {
+#pragma unroll
+      for (int i = 0; i < kWordsPerLoad; ++i) {
+        const int64_t index = round + (int64_t{load} * blockDim.x + threadIdx.x) * kWordsPerLoad + i;
+        for (uint32_t bits = words[load][i]; bits != 0; bits &= bits - 1) {
+          list.ids[place++] = static_cast<int32_t>(index * kBitsPerWord) + __ffs(static_cast<int>(bits)) - 1;
+        }
+      }
+    }
+  }
+  __syncthreads();
+  return list.size;
+}
+
+template <bool kHasFilters, class Team, class Source, class Reader>
+__device__ void sample_from(Team& team, Source& source, const Reader& reader, RowScratch& scratch,
+                            const MaskedSampleParams& params, int64_t row) {
+  const bool wants_mass = params.logprobs != nullptr;
+  const Drawn drawn = draw<kHasFilters>(team, source, scratch, wants_mass);
+  if (team.block_rank() != 0 || threadIdx.x != 0) return;
+  if (drawn.id < 0) return write_nothing(params, row);
+  params.ids[row] = drawn.id;
+  if (!wants_mass) return;
+  const float x = reader.logit(drawn.id) + 0.0f;  // -0 becomes 0, as the highest logit has: t = 0 there, not -0
+  params.logprobs[row] = drawn.scale.t(x) - log_of_mass(drawn.total_mass);
+}
+
+// The only token there is: t = 0, and no filter takes the largest away.
+template <class Reader>
+__device__ void take_only_token(const Reader& reader, const MaskedSampleParams& params, int64_t row, int32_t token) {
+  if (!(reader.logit(token) > -INFINITY)) return write_nothing(params, row);
+  params.ids[row] = token;
+  if (params.logprobs != nullptr) params.logprobs[row] = 0.0f - log_of_mass(mass(0.0f));
+}
+
+template <FloatFormat kFormat, bool kHasFilters, class Team>
+__device__ void sample_row(const MaskedSampleParams& params, int64_t row, Team& team, RowScratch& scratch, uint4* store,
+                           int64_t store_vectors) {
+  const bool is_first_block = team.block_rank() == 0;
+  const bool is_speaker = is_first_block && threadIdx.x == 0;
+  if (threadIdx.x == 0) scratch.row.load(params, row);
+  __syncthreads();
+  const MaskRow mask = params.has_mask ? mask_row(params.bitmask, params.rows, row) : MaskRow{nullptr, 0, true};
+  if (!scratch.row.is_valid()) {
+    if (is_speaker) write_nothing(params, row);
+    return;
+  }
+  RowReader<kFormat, Team::kLoadsInFlight> reader(params, row, mask);
+  if (!mask.is_free) {
+    // Every block of a cluster counts for itself, which is cheaper than to tell the others. Few tokens are one block's
+    // work: the others leave.
+    const unsigned count = list_allowed(scratch.list, mask, static_cast<int32_t>(params.vocab_size));
+    if (count <= kMaxListed && !is_first_block) return;
+    if (count == 0) {
+      count_arm(Arm::kNone);
+      if (is_speaker) write_nothing(params, row);
+      return;
+    }
+    if (count == 1) {
+      count_arm(Arm::kOne);
+      if (is_speaker) take_only_token(reader, params, row, scratch.list.ids[0]);
+      return;
+    }
+    if (count <= kMaxListed) {
+      count_arm(Arm::kFew);
+      BlockTeam block(scratch.team);
+      for (unsigned i = threadIdx.x; i < count; i += blockDim.x) scratch.list.x[i] = reader.logit(scratch.list.ids[i]);
+      sample_from<kHasFilters>(block, scratch.list, reader, scratch, params, row);
+      return;
+    }
+  }
+  count_arm(team.num_blocks() == 1 ? Arm::kMany : Arm::kManySplit);
+  reader.take_share(team, store, store_vectors);
+  sample_from<kHasFilters>(team, reader, reader, scratch, params, row);
+  team.sync();  // a block that leaves takes its shared memory with it
+}
+
+#ifdef __CUDACC__
+extern __shared__ uint4 dynamic_shared[];
+__device__ __forceinline__ uint4* row_store() { return dynamic_shared; }
+#else
+inline uint4* row_store() { return static_cast<uint4*>(simt::dynamic_shared()); }
+#endif
+
+template <FloatFormat kFormat, bool kHasFilters>
+__global__ void __launch_bounds__(kMaxThreads, kBlocksPerSm)
+    sample_by_blocks(MaskedSampleParams params, int64_t store_vectors) {
+  __shared__ RowScratch scratch;
+  BlockTeam team(scratch.team);
+  sample_row<kFormat, kHasFilters>(params, blockIdx.x, team, scratch, row_store(), store_vectors);
+}
+
+template <FloatFormat kFormat, bool kHasFilters>
+__global__ void __launch_bounds__(kMaxThreads, 1) sample_by_clusters(MaskedSampleParams params, int64_t store_vectors) {
+#ifdef __CUDACC__
+  __shared__ RowScratch scratch;
+  const int64_t row = blockIdx.x / static_cast<unsigned>(cluster_size());
+  uint4* const store = row_store();
+#else  // see ClusterTeam
+  __shared__ RowScratch scratches[kMaxClusterBlocks];
+  RowScratch& scratch = scratches[cluster_rank()];
+  const int64_t row = blockIdx.x;
+  uint4* const store = row_store() + cluster_rank() * store_vectors;
+#endif
+  ClusterTeam team(scratch.team, sizeof(RowScratch));
+  sample_row<kFormat, kHasFilters>(params, row, team, scratch, store, store_vectors);
+}
+
+struct Shape {
+  int blocks_per_row, threads;
+  int64_t store_vectors;  // 16 bytes each
+};
+
+Shape shape_of(const MaskedSampleParams& params, const DeviceFacts& device, bool has_filters) {
+  Shape shape{1, kMinThreads, 0};
+  while (shape.threads < kMaxThreads && params.vocab_size > int64_t{shape.threads} * kTokensPerThread) {
+    shape.threads *= 2;
+  }
+  while (device.compute_capability >= 90 && shape.blocks_per_row < kMaxClusterBlocks &&
+         params.num_rows * shape.blocks_per_row * 2 <= device.num_sms &&
+         params.vocab_size >= int64_t{2} * shape.blocks_per_row * kMinShareTokens) {
+    shape.blocks_per_row *= 2;
+  }
+  const int64_t tokens_per_vector = params.format == FloatFormat::kFloat32 ? 4 : 8;
+  const int64_t vectors = (params.vocab_size + tokens_per_vector - 1) / tokens_per_vector;
+  const int64_t share = (vectors + shape.blocks_per_row - 1) / shape.blocks_per_row;
+  const int blocks_per_sm = shape.blocks_per_row > 1 ? 1 : kBlocksPerSm;
+  const int64_t room =
+      device.max_shared_bytes_a_block / blocks_per_sm - static_cast<int64_t>(sizeof(RowScratch)) - kReservedSharedBytes;
+  const bool is_read_again = has_filters || params.logprobs != nullptr;
+  if (is_read_again && share * 16 <= room) shape.store_vectors = share;
+  return shape;
+}
+
+template <FloatFormat kFormat, bool kHasFilters>
+void launch(const MaskedSampleParams& params, const Shape& shape, void* stream) {
+  const size_t store_bytes = static_cast<size_t>(shape.store_vectors) * 16;
+  const auto kernel =
+      shape.blocks_per_row > 1 ? sample_by_clusters<kFormat, kHasFilters> : sample_by_blocks<kFormat, kHasFilters>;
+  const unsigned blocks_per_row = static_cast<unsigned>(shape.blocks_per_row);
+  const unsigned threads = static_cast<unsigned>(shape.threads), num_rows = static_cast<unsigned>(params.num_rows);
+#ifdef __CUDACC__
+  // Beyond 48 KB, static included, a kernel must say so.
+  if (store_bytes > 0) {
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(store_bytes));
+  }
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {blocks_per_row, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(num_rows * blocks_per_row);
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = store_bytes;
+  config.stream = static_cast<cudaStream_t>(stream);
+  config.attrs = &cluster;
+  config.numAttrs = blocks_per_row > 1 ? 1 : 0;
+  cudaLaunchKernelEx(&config, kernel, params, shape.store_vectors);
+#else
+  // A cluster of the harness is a block, of up to 1,024 threads.
+  const dim3 block(std::min(threads, 1024 / blocks_per_row), blocks_per_row);
+  simt::launch(dim3(num_rows), block, store_bytes * blocks_per_row, kernel, params, shape.store_vectors);
+#endif
+}
+
+template <FloatFormat kFormat>
+void launch(const MaskedSampleParams& params, const DeviceFacts& device, void* stream) {
+  const bool has_filters =
+      params.top_k.values != nullptr || params.top_p.values != nullptr || params.min_p.values != nullptr;
+  const Shape shape = shape_of(params, device, has_filters);
+  has_filters ? launch<kFormat, true>(params, shape, stream) : launch<kFormat, false>(params, shape, stream);
+}
+
+}  // namespace
+
+void masked_sample(const MaskedSampleParams& params, const DeviceFacts& device, void* stream) {
+  if (params.num_rows == 0) return;
+  switch (params.format) {
+    case FloatFormat::kFloat32:
+      return launch<FloatFormat::kFloat32>(params, device, stream);
+    case FloatFormat::kFloat16:
+      return launch<FloatFormat::kFloat16>(params, device, stream);
+    case FloatFormat::kBFloat16:
+      return launch<FloatFormat::kBFloat16>(params, device, stream);
+  }
+}
+
+}  // namespace structout::cuda

@@ -1,0 +1,180 @@
+// Reads one row of logits, the tokens that its mask allows, 16 bytes a thread at a time.
+#pragma once
+
+#include <climits>
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#include "../masked_sample.h"
+#include "../sampling_math.h"
+#include "compat.h"
+#include "row_team.cuh"
+
+namespace structout::cuda {
+
+__device__ __forceinline__ bool is_aligned_to_16(const void* pointer) {
+  return (reinterpret_cast<uintptr_t>(pointer) & 15u) == 0;
+}
+
+__device__ __forceinline__ float float_of_half(uint16_t half) {
+#ifdef __CUDACC__
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(half));
+  return value;
+#else
+  const float magnitude = float_of_bits(static_cast<uint32_t>(half & 0x7fff) << 13) * 0x1p112f;
+  const uint32_t special = (half & 0x7c00) == 0x7c00 ? 0x7f800000u : 0u;
+  return float_of_bits(bits_of_float(magnitude) | special | static_cast<uint32_t>(half & 0x8000) << 16);
+#endif
+}
+
+// 16 bytes of logits.
+template <FloatFormat kFormat>
+struct Vector {
+  static constexpr int kBytesPerToken = kFormat == FloatFormat::kFloat32 ? 4 : 2;
+  static constexpr int kTokens = 16 / kBytesPerToken;
+  using Element = std::conditional_t<kBytesPerToken == 4, uint32_t, uint16_t>;
+
+  uint32_t words[4];
+
+  __device__ static float widen(uint32_t element) {
+    if (kFormat == FloatFormat::kFloat32) return float_of_bits(element);
+    if (kFormat == FloatFormat::kBFloat16) return float_of_bits(element << 16);
+    return float_of_half(static_cast<uint16_t>(element));
+  }
+
+  __device__ float at(int i) const {
+    if (kBytesPerToken == 4) return float_of_bits(words[i]);
+    const uint32_t pair = words[i / 2];
+    return widen(i % 2 == 0 ? pair & 0xffffu : pair >> 16);
+  }
+
+  __device__ void set(int i, uint32_t element) {
+    if (kBytesPerToken == 4) {
+      words[i] = element;
+    } else {
+      words[i / 2] = i % 2 == 0 ? element : words[i / 2] | element << 16;
+    }
+  }
+};
+
+// One block's share of a row. Where there is shared memory for it, the first pass keeps what it reads there, and later
+// passes read that; each thread comes back to what it wrote itself, so no barrier is needed.
+// kInFlight: 16-byte loads that a thread waits for.
+template <FloatFormat kFormat, int kInFlight>
+class RowReader {
+ public:
+  using V = Vector<kFormat>;
+  using Element = typename V::Element;
+
+  __device__ RowReader(const MaskedSampleParams& params, int64_t row, const MaskRow& mask)
+      : logits_(static_cast<const Element*>(params.logits) + row * params.row_stride),
+        mask_words_(mask.words),
+        num_mask_words_(mask.num_words < kMaxSampledVocab ? static_cast<int32_t>(mask.num_words) : INT_MAX),
+        vocab_size_(static_cast<int32_t>(params.vocab_size)),
+        is_free_(mask.is_free),
+        is_aligned_(is_aligned_to_16(logits_)) {}
+
+  // Before any pass. `store` has room for so many vectors, perhaps none.
+  template <class Team>
+  __device__ void take_share(const Team& team, uint4* store, int64_t store_vectors) {
+    const int32_t vectors = (vocab_size_ + V::kTokens - 1) / V::kTokens;
+    const int32_t share = (vectors + team.num_blocks() - 1) / team.num_blocks();
+    begin_ = min_of(share * team.block_rank() * V::kTokens, vocab_size_);
+    end_ = min_of(begin_ + share * V::kTokens, vocab_size_);
+    store_ = store;
+    has_store_ = share <= store_vectors;
+  }
+
+  __device__ float logit(int32_t token) const { return V::widen(__ldg(logits_ + token)); }
+
+  // visit(x, first) for vectors of tokens that begin at `first`, disallowed ones as -inf; a vector with no allowed
+  // token is passed over, unread. after_some() is called now and then, equally often by all threads of the block.
+  //
+  // Not unrolled, for a visit can be hundreds of instructions long; loads go through a queue of registers instead.
+  template <class Visit, class AfterSome>
+  __device__ void for_each_vector(Visit visit, AfterSome after_some) {
+    const int32_t step = static_cast<int32_t>(blockDim.x) * V::kTokens;
+    int32_t first = begin_ + static_cast<int32_t>(threadIdx.x) * V::kTokens;
+    V queue[kInFlight];
+    uint32_t allowed[kInFlight + 1];  // known one step before the load that depends on it
+#pragma unroll
+    for (int i = 0; i <= kInFlight; ++i) allowed[i] = allowed_tokens(first + i * step);
+#pragma unroll
+    for (int i = 0; i < kInFlight; ++i) queue[i] = load(first + i * step, allowed[i]);
+    const int32_t steps = (end_ - begin_ + step - 1) / step;
+#pragma unroll 1
+    for (int32_t n = 0; n < steps; ++n, first += step) {
+      const V vector = queue[0];
+      const uint32_t bits = allowed[0];
+#pragma unroll
+      for (int i = 0; i + 1 < kInFlight; ++i) queue[i] = queue[i + 1];
+#pragma unroll
+      for (int i = 0; i < kInFlight; ++i) allowed[i] = allowed[i + 1];
+      queue[kInFlight - 1] = load(first + kInFlight * step, allowed[kInFlight - 1]);
+      allowed[kInFlight] = allowed_tokens(first + (kInFlight + 1) * step);
+      if (bits != 0) {
+        if (has_store_ && !is_stored_) {
+          store_[(first - begin_) / V::kTokens] =
+              make_uint4(vector.words[0], vector.words[1], vector.words[2], vector.words[3]);
+        }
+        float x[V::kTokens];
+#pragma unroll
+        for (int k = 0; k < V::kTokens; ++k) x[k] = bits >> k & 1u ? vector.at(k) : -INFINITY;
+        visit(x, first);
+      }
+      if (n % 4 == 0) after_some();
+    }
+    is_stored_ = has_store_;
+  }
+
+  // visit(x, token) for every allowed token, and some disallowed ones with x = -inf.
+  template <class Visit>
+  __device__ void for_each(Visit visit) {
+    for_each_vector(
+        [&](const float (&x)[V::kTokens], int32_t first) {
+#pragma unroll
+          for (int k = 0; k < V::kTokens; ++k) visit(x[k], first + k);
+        },
+        [] {});
+  }
+
+ private:
+  __device__ static int32_t min_of(int32_t a, int32_t b) { return a < b ? a : b; }
+
+  // One bit a token of the vector that begins at `first`.
+  __device__ uint32_t allowed_tokens(int32_t first) const {
+    if (first >= end_) return 0;
+    const int32_t left = vocab_size_ - first;
+    const uint32_t existing = (1u << (left < V::kTokens ? left : V::kTokens)) - 1;
+    if (is_free_) return existing;
+    const int32_t word = first / static_cast<int32_t>(kBitsPerWord);
+    if (word >= num_mask_words_) return 0;
+    return __ldg(mask_words_ + word) >> (first % static_cast<int32_t>(kBitsPerWord)) & existing;
+  }
+
+  __device__ V load(int32_t first, uint32_t allowed) const {
+    V vector{};
+    if (allowed == 0) return vector;
+    if (is_stored_ || (is_aligned_ && first + V::kTokens <= vocab_size_)) {
+      const uint4 words =
+          is_stored_ ? store_[(first - begin_) / V::kTokens] : __ldg(reinterpret_cast<const uint4*>(logits_ + first));
+      vector = {words.x, words.y, words.z, words.w};
+    } else {
+#pragma unroll
+      for (int k = 0; k < V::kTokens; ++k) vector.set(k, allowed >> k & 1u ? __ldg(logits_ + first + k) : 0);
+    }
+    return vector;
+  }
+
+  const Element* logits_;
+  const uint32_t* mask_words_;
+  int32_t num_mask_words_, vocab_size_;
+  bool is_free_, is_aligned_;
+  int32_t begin_ = 0, end_ = 0;
+  uint4* store_ = nullptr;
+  bool has_store_ = false, is_stored_ = false;
+};
+
+}  // namespace structout::cuda

@@ -1,0 +1,1 @@
+"""Adapters for engines. Nothing in structout imports them."""

@@ -1,0 +1,255 @@
+// The CUDA kernels of masked_sample on the CPU: as a library for the Python tests, and as a program (COUNT SEED) that
+// runs random cases in buffers of exactly the right size, for sanitizers to watch, beside a plain loop over a sorted
+// row. The program also checks that no token is passed over in the race that could have won, and the
+// carries of the mass histogram, which draws alone would hardly show.
+#include "../../csrc/cuda/masked_sample.cu"
+
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <vector>
+
+using namespace structout;
+
+namespace {
+
+// With 0 KB of shared memory rows are read again; with 200 KB they are kept. Long rows are split over a cluster where
+// there are clusters and enough multiprocessors.
+cuda::DeviceFacts device_with(int compute_capability, int shared_kilobytes) {
+  return {64, compute_capability, shared_kilobytes * 1024};
+}
+
+}  // namespace
+
+extern "C" void masked_sample_on_host(const MaskedSampleParams* params, int compute_capability, int shared_kilobytes) {
+  cuda::masked_sample(*params, device_with(compute_capability, shared_kilobytes), nullptr);
+}
+
+#ifdef STRUCTOUT_COUNT_ARMS
+extern "C" unsigned masked_sample_rows_of_arm(int arm) { return cuda::rows_of_arm[arm]; }
+#endif
+
+namespace {
+
+struct Token {
+  float x, t, z;
+  int64_t mass, id;
+};
+
+struct Sampled {
+  int64_t id;
+  float logprob;
+};
+
+constexpr Sampled kNothing = {-1, -INFINITY};
+
+// docs/sampling_contract.md, for one row of allowed tokens.
+Sampled sample(std::vector<Token> row, float temperature, int64_t top_k, float top_p, float min_p, int64_t seed,
+               int64_t position) {
+  if (!(temperature >= 0 && temperature < INFINITY && top_p >= 0 && min_p >= 0)) return kNothing;
+  for (const Token& token : row) {
+    if (std::isnan(token.x)) return kNothing;
+  }
+  row.erase(std::remove_if(row.begin(), row.end(), [](const Token& token) { return token.x == -INFINITY; }), row.end());
+  if (row.empty()) return kNothing;
+  std::stable_sort(row.begin(), row.end(), [](const Token& a, const Token& b) { return a.x > b.x; });
+
+  const float inverse = temperature == 0 ? 1.0f : 1.0f / temperature, highest = row[0].x;
+  int64_t total = 0;
+  for (Token& token : row) {
+    token.z = token.x * inverse;
+    token.t = token.z - highest * inverse;
+    if (!std::isfinite(highest * inverse)) token.z = token.t = token.x == highest ? 0 : -INFINITY;
+    token.mass = mass(token.t);
+    total += token.mass;
+  }
+  Token chosen = row[0];  // of ties, sorting kept the lowest id first
+  if (temperature != 0) {
+    const auto keep_down_to = [&](float x) {
+      while (row.back().x < x) row.pop_back();
+    };
+    while (min_p >= kSmallestMinP && row.back().t < log_float(std::min(min_p, 1.0f))) row.pop_back();
+    if (0 < top_k && top_k < static_cast<int64_t>(row.size())) keep_down_to(row[static_cast<size_t>(top_k) - 1].x);
+    if (top_p < 1) {
+      int64_t kept = 0, reached = 0;
+      for (const Token& token : row) kept += token.mass;
+      const auto wanted = static_cast<int64_t>(top_p * static_cast<float>(kept));
+      const int64_t target = std::min(kept, std::max<int64_t>(1, wanted));
+      size_t last = 0;
+      while ((reached += row[last].mass) < target) ++last;
+      keep_down_to(row[last].x);
+    }
+    float best = -INFINITY;
+    for (const Token& token : row) {
+      const float score = token.z + gumbel(noise_bits(seed, position, token.id));
+      if (score > best || (score == best && token.id < chosen.id)) {
+        best = score;
+        chosen = token;
+      }
+    }
+  }
+  return {chosen.id, chosen.t - log_of_mass(total)};
+}
+
+class RandomCase {
+ public:
+  explicit RandomCase(std::mt19937_64& rng) : rng_(rng) {}
+
+  template <FloatFormat kFormat>
+  bool run() {
+    using V = cuda::Vector<kFormat>;
+    const int64_t num_rows = 1 + below(2), num_masks = 1 + below(2);
+    const int64_t vocab_size = 1 + below(below(3) ? 700 : 9000);
+    const int64_t words = std::max<int64_t>(0, words_for(vocab_size) + below(5) - 2);
+    const int64_t row_stride = vocab_size + (below(2) ? below(20) : 0), mask_stride = words + (below(2) ? below(5) : 0);
+    const int64_t offset = below(2) ? below(9) : 0;
+
+    std::vector<typename V::Element> logits(offset + (num_rows - 1) * row_stride + vocab_size);
+    const uint64_t distinct = below(3) == 0 ? 12 : 1u << 16;
+    for (auto& logit : logits) logit = random_logit<kFormat>(distinct);
+    if (below(10) == 0)
+      logits[below(logits.size())] =
+          static_cast<typename V::Element>(kFormat == FloatFormat::kFloat32 ? 0x7fc00000u : 0x7fffu);
+    std::vector<uint32_t> mask((num_masks - 1) * mask_stride + words);
+    const int64_t sparsity = below(4);
+    for (uint32_t& word : mask) {
+      word = static_cast<uint32_t>(rng_());
+      if (sparsity == 0) word |= static_cast<uint32_t>(rng_()) | static_cast<uint32_t>(rng_());
+      if (sparsity == 1) word = below(vocab_size / 16 + 1) == 0 ? 1u << below(32) : 0;
+      if (sparsity == 2 && below(3)) word = 0;
+    }
+    std::vector<int32_t> rows(num_rows);
+    for (int32_t& row : rows) row = static_cast<int32_t>(below(num_masks + 3) - 2);
+    const auto one_of = [&](std::vector<float> values) { return values[below(values.size())]; };
+    const float temperature = one_of({0, 1, 0.7f, 1.3f, 1e-3f, 50, 1e-40f, -1}), top_p = one_of({1, 0.9f, 0.5f, 0, 2});
+    const float min_p = one_of({0, 0.05f, 0.5f, 3});
+    const int64_t top_k = std::vector<int64_t>{0, 1, 5, 50, 2000, int64_t{1} << 40}[below(6)];
+    const int64_t seed = static_cast<int64_t>(rng_()), position = static_cast<int64_t>(rng_());
+    std::vector<int64_t> ids(num_rows, 7);
+    std::vector<float> logprobs(num_rows, 7);
+    const bool has_filters = below(3), wants_logprobs = below(2);
+
+    MaskedSampleParams params{};
+    params.logits = logits.data() + offset;
+    params.num_rows = num_rows;
+    params.vocab_size = vocab_size;
+    params.row_stride = row_stride;
+    params.format = kFormat;
+    params.has_mask = true;
+    params.bitmask = {mask.data(), num_masks, words, mask_stride};
+    params.rows = {rows.data(), 1, false};
+    params.temperature = {&temperature, 0};
+    if (has_filters) {
+      params.top_k = {&top_k, 0, true};
+      params.top_p = {&top_p, 0};
+      params.min_p = {&min_p, 0};
+    }
+    params.seed = {&seed, 0};
+    params.position = {&position, 0};
+    params.ids = ids.data();
+    params.logprobs = wants_logprobs ? logprobs.data() : nullptr;
+    cuda::masked_sample(params, device_with(below(2) ? 80 : 90, below(2) ? 200 : 0), nullptr);
+
+    for (int64_t row = 0; row < num_rows; ++row) {
+      const bool is_known = rows[row] >= 0 && rows[row] < num_masks;
+      std::vector<Token> allowed;
+      for (int64_t token = 0; token < vocab_size; ++token) {
+        const bool is_covered = is_known && token / 32 < words;
+        if (rows[row] == -1 || (is_covered && mask[rows[row] * mask_stride + token / 32] >> (token % 32) & 1)) {
+          allowed.push_back({V::widen(logits[offset + row * row_stride + token]), 0, 0, 0, token});
+        }
+      }
+      const Sampled expected = has_filters ? sample(allowed, temperature, top_k, top_p, min_p, seed, position)
+                                           : sample(allowed, temperature, 0, 1, 0, seed, position);
+      if (ids[row] != expected.id) return false;
+      if (wants_logprobs && bits_of_float(logprobs[row]) != bits_of_float(expected.logprob)) return false;
+    }
+    return true;
+  }
+
+ private:
+  int64_t below(uint64_t bound) { return static_cast<int64_t>(rng_() % bound); }
+
+  template <FloatFormat kFormat>
+  uint32_t random_logit(uint64_t distinct) {
+    const float value = (static_cast<float>(rng_() % distinct) / static_cast<float>(distinct) - 0.5f) * 16;
+    if (kFormat == FloatFormat::kFloat32) return bits_of_float(value);
+    if (kFormat == FloatFormat::kBFloat16) return bits_of_float(value) >> 16;
+    const uint32_t bits = bits_of_float(value * 0x1p-112f);  // |value| <= 8: the exponent fits
+    return (bits >> 13 & 0x7fffu) | (bits >> 16 & 0x8000u);
+  }
+
+  std::mt19937_64& rng_;
+};
+
+struct Additions {
+  const int64_t* weights;
+  int count;
+  uint64_t* sums;  // of two bins
+};
+
+void add_weights(Additions additions) {
+  __shared__ cuda::Histogram histogram;
+  histogram.clear();
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < additions.count; i += static_cast<int>(blockDim.x)) {
+    histogram.add(i & 1, additions.weights[i]);
+  }
+  __syncthreads();
+  if (threadIdx.x < 2) additions.sums[threadIdx.x] = histogram.sum(threadIdx.x);
+}
+
+bool histogram_is_exact(std::mt19937_64& rng) {
+  std::vector<int64_t> weights(500);
+  uint64_t expected[2] = {}, sums[2] = {};
+  for (size_t i = 0; i < weights.size(); ++i) {
+    weights[i] = static_cast<int64_t>(rng() >> 23 >> rng() % 12);  // up to the mass of the largest token, and beyond
+    expected[i & 1] += static_cast<uint64_t>(weights[i]);
+  }
+  simt::launch(dim3(1), dim3(64), 0, add_weights, Additions{weights.data(), static_cast<int>(weights.size()), sums});
+  return sums[0] == expected[0] && sums[1] == expected[1];
+}
+
+// Around where the outcome is open: if the bar lets a token go, its score is below it.
+bool bar_is_safe(std::mt19937_64& rng, int count) {
+  for (int i = 0; i < count; ++i) {
+    const float magnitude = std::ldexp(1.99f, static_cast<int>(rng() % 148) - 20);
+    const float z = (static_cast<float>(rng() % 2000001) * 1e-6f - 1) * magnitude;
+    const uint32_t random = rng() % 8 ? static_cast<uint32_t>(rng()) >> rng() % 32 : ~static_cast<uint32_t>(rng() % 8);
+    const float score = z + gumbel(random);
+    cuda::Bar bar;
+    bar.raise_to(rng() % 2 ? score : std::nextafter(score, rng() % 2 ? INFINITY : -INFINITY));
+    const float reach = bar.reach(z);
+    const bool is_let_go = !cuda::Bar::is_open(reach) || !cuda::Bar::may_win(reach, random);
+    if (is_let_go && score >= bar.score()) {
+      std::printf("z %a, random %08x reaches the bar %a\n", z, random, bar.score());
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int count = argc > 1 ? std::atoi(argv[1]) : 100;
+  std::mt19937_64 rng(argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 0);
+  if (!bar_is_safe(rng, 2000 * count)) return 1;
+  if (!histogram_is_exact(rng)) {
+    std::printf("the histogram loses weight\n");
+    return 1;
+  }
+  for (int i = 0; i < count; ++i) {
+    RandomCase random_case(rng);
+    const uint64_t format = rng() % 3;
+    const bool is_same = format == 0   ? random_case.run<FloatFormat::kFloat32>()
+                         : format == 1 ? random_case.run<FloatFormat::kFloat16>()
+                                       : random_case.run<FloatFormat::kBFloat16>();
+    if (!is_same) {
+      std::printf("case %d differs\n", i);
+      return 1;
+    }
+  }
+  std::printf("%d cases agree\n", count);
+  return 0;
+}
