@@ -1,5 +1,5 @@
-# Each target is a step that CI runs. On a fresh machine `make demo` and `make test` need Python >= 3.10 and a C++
-# compiler; with nvcc on PATH the CUDA ops are built too.
+# Each target is a step that CI runs. On a fresh machine `make demo` and `make test` need Python >= 3.11 (for the versions
+# in constraints.txt; the package itself: >= 3.10) and a C++ compiler; with nvcc on PATH the CUDA ops are built too.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -38,6 +38,7 @@ clean:
 # torch comes first and the build uses it as it is: an isolated build would download another.
 $(VENV)/demo.installed: $(SOURCES)
 	@echo "installing structout and what it needs into $(VENV), once: a minute or two ..."
+	@test -d $(VENV) || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "make needs Python >= 3.11")'
 	@test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	$(PIP) install -c constraints.txt torch setuptools wheel ninja
 	$(PIP) install -c constraints.txt --no-build-isolation -e '.[generate]'

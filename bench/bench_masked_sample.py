@@ -40,7 +40,7 @@ class Problem:
     bitmask: torch.Tensor | None
     filters: dict[str, float]
 
-    def parameters(self) -> tuple[torch.Tensor | None, ...]:
+    def parameters(self) -> tuple[Any, ...]:
         n, device = self.logits.shape[0], self.logits.device
 
         def of_all(name: str, dtype: torch.dtype) -> torch.Tensor | None:

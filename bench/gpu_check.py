@@ -25,7 +25,8 @@ PACKAGES = (
     "pydantic",
     "pytest",
 )
-SANITIZED_TESTS = "cuda and not cuda_on_cpu and (residue or row_maps or one_mask or narrower)"
+OP_TESTS = ("tests/test_apply_bitmask.py", "tests/test_apply_bitmask_cuda.py", "tests/test_masked_sample.py")
+SANITIZED_TESTS = "cuda and not cuda_on_cpu and (residue or row_maps or one_mask or narrower or minus_one)"
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 
 
@@ -36,17 +37,19 @@ def main() -> int:
         return 2
     started = time.monotonic()
     pytest = [sys.executable, "-m", "pytest", "--quiet", "-p", "no:cacheprovider"]
+    in_parallel = ["-n", "8"] if importlib.util.find_spec("xdist") is not None else []
     steps: list[tuple[str, list[str], dict[str, str]]] = [
         ("build", [sys.executable, "-m", "pip", "install", "--quiet", "--no-build-isolation", "--no-deps", "-e", "."],
          {"STRUCTOUT_BUILD_CUDA": "1"}),
         ("doctor", [sys.executable, "-m", "structout.doctor"], {}),
-        ("suite, CUDA", [*pytest], {}),
-        ("suite of the ops, Triton", [*pytest, "tests/test_apply_bitmask.py"], {"STRUCTOUT_BACKEND": "triton"}),
+        ("suite, CUDA", [*pytest, *in_parallel], {}),
+        ("suite of the ops, Triton", [*pytest, *in_parallel, *OP_TESTS], {"STRUCTOUT_BACKEND": "triton"}),
         *((f"compute-sanitizer {tool}",
-           ["compute-sanitizer", f"--tool={tool}", "--error-exitcode=9", *pytest, "tests/test_apply_bitmask.py",
+           ["compute-sanitizer", f"--tool={tool}", "--error-exitcode=9", *pytest, *OP_TESTS,
             "-k", SANITIZED_TESTS], {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"})
           for tool in SANITIZERS),
-        ("bench apply_bitmask", [sys.executable, "bench/bench_apply_bitmask.py", "--device", "cuda"], {}),
+        *((f"bench {op}", [sys.executable, f"bench/bench_{op}.py", "--device", "cuda"], {})
+          for op in ("apply_bitmask", "masked_sample")),
     ]  # fmt: skip
     failed = [name for name, command, extra in steps if not run(name, command, extra)]
     print(

@@ -1,4 +1,4 @@
-"""Loads the op libraries and decides, once, which kernels serve each device. Importing this registers the ops."""
+"""Loads the op libraries, which registers the ops, and decides, once, which kernels serve each device."""
 
 import functools
 import importlib.util
@@ -11,22 +11,32 @@ import torch
 from structout import envs
 
 _HERE = Path(__file__).parent
-_REINSTALL = "reinstall with: pip install --no-build-isolation --force-reinstall --no-deps structout"
+_REINSTALL = "reinstall from structout's checkout: pip install --no-build-isolation --force-reinstall --no-deps ."
 
 
 @dataclass(frozen=True)
 class Backends:
-    """What serves the ops: ``cuda`` is "cuda", "triton" or None; ``missing`` says what is not there, and the fix."""
+    """What serves the ops.
+
+    Attributes:
+        cuda: "cuda", "triton" or None.
+        missing: what is not there and need not be, with the way to get it.
+        broken: what must be mended before any op can be used. None: all is well.
+    """
 
     cuda: str | None
     missing: tuple[str, ...]
+    broken: str | None = None
 
 
 def _load_cpu_library() -> None:
     library = _HERE / "_C.so"
     if not library.exists():
         raise ImportError(f"structout's CPU ops were not built ({library} is missing); {_REINSTALL}")
-    torch.ops.load_library(library)
+    try:
+        torch.ops.load_library(library)
+    except OSError as error:
+        raise ImportError(f"structout's CPU ops were built but do not load ({error}); {_REINSTALL}") from error
 
 
 def _load_cuda_library() -> str | None:
@@ -45,9 +55,11 @@ def _register_triton() -> str | None:
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed: pip install triton"
     from structout.triton_kernels.apply_bitmask import apply_bitmask
+    from structout.triton_kernels.masked_sample import masked_sample, masked_sample_logprobs
 
     library = torch.library.Library("structout", "IMPL")
-    library.impl("apply_bitmask", apply_bitmask, "CUDA")
+    for kernel in (apply_bitmask, masked_sample, masked_sample_logprobs):
+        library.impl(kernel.__name__, kernel, "CUDA")
     _kept_alive.append(library)
     return None
 
@@ -57,7 +69,26 @@ _kept_alive: list[torch.library.Library] = []
 
 @functools.cache
 def load() -> Backends:
-    """Idempotent. Warns when CUDA is there but no kernels for it are; raises when STRUCTOUT_BACKEND cannot be had."""
+    """Idempotent. Never raises, so that the doctor can speak; warns of what is broken, and of CUDA without kernels."""
+    try:
+        loaded = _load()
+    except (ImportError, ValueError) as error:
+        loaded = Backends(None, (), broken=str(error))
+        warnings.warn(f"structout's ops cannot be used: {error}", RuntimeWarning, stacklevel=2)
+    if loaded.broken is None and loaded.cuda is None and torch.version.cuda is not None:
+        missing = "; ".join(loaded.missing)
+        warnings.warn(f"structout has no kernels for CUDA tensors. {missing}", RuntimeWarning, stacklevel=2)
+    return loaded
+
+
+def require() -> None:
+    """Raise ``ImportError`` if the ops cannot be used."""
+    broken = load().broken
+    if broken is not None:
+        raise ImportError(broken)
+
+
+def _load() -> Backends:
     _load_cpu_library()
     wish = envs.backend()
     if torch.version.cuda is None:
@@ -74,8 +105,4 @@ def load() -> Backends:
         missing.append(problem)
     if wish is not None:
         raise ImportError(f"STRUCTOUT_BACKEND={wish} cannot be served: {missing[0]}")
-    warnings.warn("structout has no kernels for CUDA tensors. " + "; ".join(missing), RuntimeWarning, stacklevel=2)
     return Backends(None, tuple(missing))
-
-
-load()

@@ -2,12 +2,14 @@
 tokenizer, made on the spot in seconds, then cached. It knows nothing: its texts have form only by the mask.
 """
 
+import contextlib
+import fcntl
 import itertools
 import json
 import random
 import shutil
-import tempfile
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import torch
 
 from structout import envs
 
+NAME = "default-model-1"  # the number changes with the model
 SEED = 0
 TOKENIZER_VOCAB = 1000
 LM_HEAD_WIDTH = 1024  # wider than the tokenizer, as in most real models
@@ -32,33 +35,62 @@ _WORDS = (
 _KEYS = "id name email address city country items quantity price total status created tags notes active score".split()
 
 
-def load_default_model() -> tuple[Any, Any, Path]:
-    """(model, tokenizer, where they are cached), built first if need be. Weights float32, in eval mode."""
+def load_default_model(on_build: Callable[[], None] = lambda: None) -> tuple[Any, Any, Path]:
+    """(model, tokenizer, where they are cached). Weights float32, in eval mode.
+
+    Args:
+        on_build: called before the model is made, because it is not in the cache or what is there is damaged.
+
+    Raises:
+        OSError: the cache cannot be read or written.
+    """
+    directory = envs.cache_dir() / NAME
+    loaded = _load(directory)
+    if loaded is None:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with _lock(directory.parent / f"{NAME}.lock"):
+            loaded = _load(directory)  # another process may have made it while this one waited
+            if loaded is None:
+                on_build()
+                loaded = _build(directory)
+    return *loaded, directory
+
+
+def _load(directory: Path) -> tuple[Any, Any] | None:
+    """None if it is not there, or not whole."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    directory = envs.cache_dir() / "default-model-1"
     if not directory.exists():
-        _build(directory)
-    model = AutoModelForCausalLM.from_pretrained(directory).eval()
-    return model, AutoTokenizer.from_pretrained(directory), directory
-
-
-def is_cached() -> bool:
-    return (envs.cache_dir() / "default-model-1").exists()
-
-
-def _build(directory: Path) -> None:
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(dir=directory.parent))
+        return None
     try:
-        corpus = _corpus()
-        tokenizer = _train_tokenizer(corpus)
-        tokenizer.save_pretrained(scratch)
-        _random_llama(tokenizer, corpus).save_pretrained(scratch)
-        if not directory.exists():  # another process may have been faster
-            scratch.rename(directory)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        model = AutoModelForCausalLM.from_pretrained(directory, local_files_only=True).eval()
+        return model, AutoTokenizer.from_pretrained(directory, local_files_only=True)
+    except Exception:  # damaged files make transformers raise all sorts of things; what is made anew must load
+        return None
+
+
+@contextlib.contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """One process at a time. The lock of a process that was killed is open."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _build(directory: Path) -> tuple[Any, Any]:
+    """Made aside and then renamed, so that ``directory`` is never half of a model. Called by one process at a time."""
+    scratch = directory.with_name(f"{NAME}.partial")
+    shutil.rmtree(scratch, ignore_errors=True)  # of a build that was killed
+    scratch.mkdir()
+    corpus = _corpus()
+    tokenizer = _train_tokenizer(corpus)
+    model = _random_llama(tokenizer, corpus)
+    tokenizer.save_pretrained(scratch)
+    model.save_pretrained(scratch)
+    if directory.is_dir():
+        shutil.rmtree(directory)
+    scratch.rename(directory)
+    return model, tokenizer
 
 
 def _corpus() -> list[str]:
@@ -107,7 +139,6 @@ def _random_llama(tokenizer: Any, corpus: list[str]) -> Any:
     """
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    torch.manual_seed(SEED)
     config = LlamaConfig(
         vocab_size=LM_HEAD_WIDTH,
         hidden_size=HIDDEN,
@@ -118,12 +149,14 @@ def _random_llama(tokenizer: Any, corpus: list[str]) -> Any:
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
     )
-    model = LlamaForCausalLM(config).eval()
     counts = Counter(token for text in corpus for token in tokenizer(text)["input_ids"])
     frequency = torch.tensor([counts[i] + 1.0 for i in range(LM_HEAD_WIDTH)])
-    with torch.inference_mode():
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(SEED)  # the CPU's alone, and only until the fork ends
+        model = LlamaForCausalLM(config).eval()
         torch.nn.init.normal_(model.model.embed_tokens.weight)
         torch.nn.init.normal_(model.lm_head.weight, std=0.2)
+    with torch.inference_mode():
         model.model.embed_tokens.weight[:, 0] = HIDDEN**0.5
         every_token = torch.arange(LM_HEAD_WIDTH).unsqueeze(1)
         constant = model.model(every_token).last_hidden_state[..., 0].mean()

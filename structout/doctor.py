@@ -1,4 +1,4 @@
-"""`structout doctor`: versions, which kernels serve each device, and what is missing, with the fix."""
+"""`structout doctor`: versions, which kernels serve each device, and what is broken or missing, with the fix."""
 
 import importlib.metadata
 import platform
@@ -10,17 +10,37 @@ from structout import backends
 from structout._version import __version__
 
 
-def report() -> str:
-    """The whole diagnosis as text."""
+def main() -> int:
+    """Print the diagnosis. 1 if something is broken, which is more than missing."""
+    broken = _broken()
+    print(_report(broken))
+    return 1 if broken else 0
+
+
+def _report(broken: list[str]) -> str:
     loaded = backends.load()
+    cpu = "none" if loaded.broken else f"C++, {_cpu_capability()}, {torch.get_num_threads()} threads"
+    cuda = {"cuda": "CUDA C++", "triton": "Triton", None: "none"}[loaded.cuda]
     lines = [f"structout {__version__}  python {platform.python_version()}  {platform.platform()}"]
     lines += [f"  {name:<13}{_version(name)}" for name in ("torch", "triton", "xgrammar", "transformers", "jsonschema")]
-    lines += ["", "kernels", f"  {'cpu':<13}C++, {_cpu_capability()}, {torch.get_num_threads()} threads"]
-    cuda = {"cuda": "CUDA C++", "triton": "Triton", None: "none"}[loaded.cuda]
-    lines.append(f"  {'cuda':<13}{cuda}, {_devices()}")
+    lines += ["", "kernels", f"  {'cpu':<13}{cpu}", f"  {'cuda':<13}{cuda}, {_devices()}"]
     missing = [*loaded.missing, *_missing_for_generate()]
-    lines += ["", "missing", *(f"  {item}" for item in missing)] if missing else ["", "nothing is missing"]
+    for title, items in (("broken", broken), ("missing", missing)):
+        if items:
+            lines += ["", title, *(f"  {item}" for item in items)]
+    if not broken and not missing:
+        lines += ["", "nothing is missing"]
     return "\n".join(lines)
+
+
+def _broken() -> list[str]:
+    loaded = backends.load()
+    broken = [] if loaded.broken is None else [loaded.broken]
+    if loaded.broken is None and loaded.cuda is None and torch.cuda.is_available():
+        broken.append("there is a CUDA device, but no kernels for it: see what is missing")
+    if _version("xgrammar") == "not installed":
+        broken.append("the manager needs xgrammar: pip install xgrammar==0.2.8")
+    return broken
 
 
 def _version(name: str) -> str:
@@ -41,8 +61,9 @@ def _devices() -> str:
 
 def _missing_for_generate() -> list[str]:
     absent = [name for name in ("transformers", "jsonschema") if _version(name) == "not installed"]
-    return [f"structout generate needs {' and '.join(absent)}: pip install 'structout[generate]'"] if absent else []
+    needs = f"structout generate needs {' and '.join(absent)}; from structout's checkout: "
+    return [f"{needs}pip install --no-build-isolation '.[generate]'"] if absent else []
 
 
 if __name__ == "__main__":
-    sys.stdout.write(report() + "\n")
+    sys.exit(main())

@@ -13,6 +13,10 @@ class GrammarError(StructOutError, ValueError):
     """The constraint is malformed, unsupported, or allows no text at all."""
 
 
+class GrammarTimeoutError(GrammarError, TimeoutError):
+    """The constraint was not compiled in time."""
+
+
 class DuplicateRequestError(StructOutError):
     """A request of this id is already with the manager; it is untouched."""
 

@@ -9,9 +9,12 @@ from typing import Any
 
 import torch
 
+from structout.errors import GrammarTimeoutError
 from structout.manager import StructuredOutputManager
 from structout.ops import apply_bitmask
 from structout.params import StructuredOutputsParams
+
+A_MOMENT = 0.3  # seconds
 
 
 @dataclass
@@ -65,6 +68,7 @@ def generate(
     max_tokens: int = 512,
     temperature: float = 1.0,
     seed: int | None = None,
+    on_slow_compile: Callable[[], None] = lambda: None,
     on_step: Callable[[list[list[int]], int], None] = lambda token_ids, num_complete: None,
 ) -> Generation:
     """Draw ``n`` texts that satisfy ``params``, as one batch.
@@ -74,6 +78,7 @@ def generate(
         manager: one made for the model's tokenizer and lm_head width.
         prompt_ids: at least one token.
         temperature: 0 is greedy.
+        on_slow_compile: called once if the constraint takes more than a moment to compile.
         on_step: called after each step with the tokens so far and how many samples are complete.
 
     Raises:
@@ -85,6 +90,10 @@ def generate(
     for request_id in request_ids:
         manager.add_request(request_id, params)
     try:
+        try:
+            manager.wait_ready(request_ids[0], timeout=A_MOMENT)
+        except GrammarTimeoutError:
+            on_slow_compile()
         for request_id in request_ids:
             manager.wait_ready(request_id)
         return _decode(model, manager, request_ids, prompt_ids, max_tokens, _Draw(temperature, seed, device), on_step)
@@ -149,7 +158,8 @@ class _Draw:
             self.generator.manual_seed(seed)
 
     def __call__(self, logits: torch.Tensor) -> torch.Tensor:
-        if self.temperature == 0:
+        if self.temperature < torch.finfo(torch.float32).tiny:
             return logits.argmax(-1, keepdim=True)
-        probabilities = (logits.float() / self.temperature).softmax(-1)
+        below_highest = logits.float() - logits.amax(-1, keepdim=True)  # so that no temperature makes it overflow
+        probabilities = (below_highest / self.temperature).softmax(-1)
         return torch.multinomial(probabilities, 1, generator=self.generator)

@@ -5,14 +5,22 @@ import heapq
 import threading
 from collections import Counter, deque
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from structout.bitmask import allocate_token_bitmask
-from structout.errors import DuplicateRequestError, GrammarError, UnknownRequestError
+from structout.compile_pool import CompilePool
+from structout.config import StructuredOutputsConfig
+from structout.errors import (
+    DuplicateRequestError,
+    GrammarError,
+    GrammarTimeoutError,
+    StructOutError,
+    UnknownRequestError,
+)
 from structout.grammar.interface import StructuredOutputGrammar
 from structout.grammar.vocabulary import Vocabulary
 from structout.grammar.xgrammar_backend import XgrammarBackend
@@ -26,31 +34,14 @@ class GrammarStatus(enum.Enum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True)
-class StructuredOutputsConfig:
-    """
-    Attributes:
-        compile_workers: constraints compiled at the same time.
-        cache_bytes: bound on the cache of compiled grammars.
-        num_mask_buffers: calls of ``grammar_bitmask`` until a MaskBatch's memory is used again. 2 lets one step be
-            copied to the device while the next one is filled.
-        any_whitespace: whether generated JSON may have whitespace anywhere between its tokens.
-    """
-
-    compile_workers: int = 2
-    cache_bytes: int = 256 << 20
-    num_mask_buffers: int = 2
-    any_whitespace: bool = True
-
-
 @dataclass(eq=False)
 class _Request:
     request_id: str
-    slot: int
     status: GrammarStatus = GrammarStatus.WAITING
+    slot: int = -1
     grammar: StructuredOutputGrammar | None = None
     error: GrammarError | None = None
-    compilation: Future[None] | None = None
+    withdrawn: StructOutError | None = None  # what to tell those who still wait: it has left the manager
 
 
 class StructuredOutputManager:
@@ -62,7 +53,8 @@ class StructuredOutputManager:
 
     ``add_request``, ``status``, ``error``, ``poll_ready``, ``wait_ready`` and ``finish_request`` may be called from any
     thread; ``grammar_bitmask`` and ``accept_tokens`` belong to the one thread that schedules. A bad constraint fails
-    its own request; no other request waits for a compilation.
+    its own request. No step waits for a compilation, and no request waits for another's as long as fewer than
+    ``compile_workers`` slow constraints are being compiled; there is no deadline yet that would end one.
     """
 
     def __init__(self, tokenizer: Any, vocab_size: int, config: StructuredOutputsConfig | None = None):
@@ -71,10 +63,11 @@ class StructuredOutputManager:
         self._backend = XgrammarBackend(
             self.vocabulary, any_whitespace=self.config.any_whitespace, cache_bytes=self.config.cache_bytes
         )
-        self._compilers = ThreadPoolExecutor(self.config.compile_workers, thread_name_prefix="structout-compile")
+        self._compilers = CompilePool(self.config.compile_workers)
+        self._changed = threading.Condition()  # guards what follows, down to the slots
+        self._is_closed = False
         self._requests: dict[str, _Request] = {}
-        self._newly_ready: deque[str] = deque()
-        self._changed = threading.Condition()  # guards the three above and the slots
+        self._newly_ready: dict[str, None] = {}  # an ordered set of ids in _requests
         self._free_slots: list[int] = []
         self._num_slots = 0
         self._buffers = deque(allocate_token_bitmask(0, vocab_size) for _ in range(self.config.num_mask_buffers))
@@ -99,15 +92,19 @@ class StructuredOutputManager:
 
         Raises:
             DuplicateRequestError: the id is in use; that request is untouched.
+            StructOutError: the manager is closed.
         """
+        stops = None if stop_token_ids is None else list(stop_token_ids)
+        request = _Request(request_id)
+        compilation = partial(self._compile, request, params, stops, list(output_token_ids))
         with self._changed:
+            if self._is_closed:
+                raise StructOutError("the manager is closed", request_id)
             if request_id in self._requests:
                 raise DuplicateRequestError(f"request {request_id!r} is already with the manager", request_id)
-            request = _Request(request_id, self._take_slot())
+            self._compilers.submit(compilation)  # before the request is known: this may fail for want of a thread
+            request.slot = self._take_slot()
             self._requests[request_id] = request
-            request.compilation = self._compilers.submit(
-                self._compile, request, params, stop_token_ids, list(output_token_ids)
-            )
         return request.status
 
     def status(self, request_id: str) -> GrammarStatus:
@@ -121,7 +118,7 @@ class StructuredOutputManager:
     def poll_ready(self) -> list[str]:
         """The requests that became READY or FAILED since the last call, in that order. Does not wait."""
         with self._changed:
-            ready = [request_id for request_id in self._newly_ready if request_id in self._requests]
+            ready = list(self._newly_ready)
             self._newly_ready.clear()
         return ready
 
@@ -130,14 +127,20 @@ class StructuredOutputManager:
 
         Raises:
             GrammarError: its constraint failed.
-            TimeoutError: not ready after ``timeout`` seconds; it goes on compiling.
+            GrammarTimeoutError: not ready after ``timeout`` seconds; it goes on compiling.
+            UnknownRequestError: it was finished, before or meanwhile.
+            StructOutError: the manager was closed meanwhile.
         """
-        request = self._known(request_id)
         with self._changed:
-            if not self._changed.wait_for(lambda: request.status is not GrammarStatus.WAITING, timeout):
-                raise TimeoutError(f"request {request_id!r} is still compiling after {timeout} s")
-        if request.error is not None:
-            raise request.error
+            request = self._known(request_id)
+            settled = self._changed.wait_for(
+                lambda: request.withdrawn is not None or request.status is not GrammarStatus.WAITING, timeout
+            )
+            problem = request.withdrawn or request.error
+        if not settled:
+            raise GrammarTimeoutError(f"request {request_id!r} is still compiling after {timeout} s", request_id)
+        if problem is not None:
+            raise problem
 
     def is_terminated(self, request_id: str) -> bool:
         """Whether a stop token has been accepted: the text is complete."""
@@ -154,9 +157,10 @@ class StructuredOutputManager:
             request = self._requests.pop(request_id, None)
             if request is None:
                 return
+            request.withdrawn = _unknown(request_id)
+            self._newly_ready.pop(request_id, None)
             heapq.heappush(self._free_slots, request.slot)
-        if request.compilation is not None:
-            request.compilation.cancel()
+            self._changed.notify_all()
 
     # -- a decoding step ----------------------------------------------------------------------------------------------
 
@@ -196,7 +200,11 @@ class StructuredOutputManager:
         return MaskBatch(tuple(request_ids), bitmask, row_indptr, errors)
 
     def accept_tokens(self, request_id: str, token_ids: Sequence[int]) -> bool:
-        """Advance by all of ``token_ids``; if one is not allowed, by none and return False. True after termination."""
+        """Advance by all of ``token_ids``; if one is not allowed, by none and return False.
+
+        What is no token at all (-1, an id out of range, None) is not allowed, and never raises. After a stop token, in
+        the same call or an earlier one, every token is accepted and none has an effect.
+        """
         request = self._known(request_id)
         if request.grammar is None:
             return False
@@ -211,11 +219,16 @@ class StructuredOutputManager:
         return {status.value: count[status] for status in GrammarStatus}
 
     def close(self) -> None:
-        """Stop compiling and let go of everything. Compilations under way end in the background."""
-        self._compilers.shutdown(wait=False, cancel_futures=True)
+        """Let go of everything, at once: whoever waits is told, and compilations under way end in the background."""
         with self._changed:
+            self._is_closed = True
+            self._compilers.discard_waiting()
+            for request in self._requests.values():
+                request.withdrawn = StructOutError("the manager was closed", request.request_id)
             self._requests.clear()
-        self._backend.destroy()
+            self._newly_ready.clear()
+            self._changed.notify_all()
+            self._compilers.submit(self._backend.destroy)
 
     def __enter__(self) -> "StructuredOutputManager":
         return self
@@ -227,9 +240,11 @@ class StructuredOutputManager:
         self,
         request: _Request,
         params: StructuredOutputsParams,
-        stop_token_ids: Sequence[int] | None,
+        stop_token_ids: list[int] | None,
         output_token_ids: list[int],
     ) -> None:
+        if request.withdrawn is not None:
+            return
         grammar, error = None, None
         try:
             self._check_stop_tokens(stop_token_ids)
@@ -240,22 +255,28 @@ class StructuredOutputManager:
             error = problem if isinstance(problem, GrammarError) else GrammarError(f"compilation failed: {problem!r}")
             error.request_id = request.request_id
         with self._changed:
+            if request.withdrawn is not None:
+                return
             if error is None:
                 request.grammar, request.status = grammar, GrammarStatus.READY
             else:
                 request.error, request.status = error, GrammarStatus.FAILED
-            self._newly_ready.append(request.request_id)
+            self._newly_ready[request.request_id] = None
             self._changed.notify_all()
 
-    def _check_stop_tokens(self, stop_token_ids: Sequence[int] | None) -> None:
-        bad = [token for token in stop_token_ids or () if not 0 <= token < self.vocabulary.size]
+    def _check_stop_tokens(self, stop_token_ids: list[int] | None) -> None:
+        if stop_token_ids is None:
+            return
+        if not stop_token_ids:
+            raise GrammarError("stop_token_ids is empty: no text could ever end")
+        bad = [token for token in stop_token_ids if not 0 <= token < self.vocabulary.size]
         if bad:
             raise GrammarError(f"stop_token_ids must be in [0, {self.vocabulary.size}), got {bad}")
 
     def _known(self, request_id: str) -> _Request:
         request = self._requests.get(request_id)
         if request is None:
-            raise UnknownRequestError(f"request {request_id!r} is not with the manager", request_id)
+            raise _unknown(request_id)
         return request
 
     def _take_slot(self) -> int:
@@ -270,3 +291,7 @@ class StructuredOutputManager:
             buffer = allocate_token_bitmask(max(num_rows, 2 * buffer.shape[0]), self.vocabulary.size)
         self._buffers.append(buffer)
         return buffer
+
+
+def _unknown(request_id: str) -> UnknownRequestError:
+    return UnknownRequestError(f"request {request_id!r} is not with the manager", request_id)

@@ -2,10 +2,11 @@
 
 import enum
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarError
 
 
@@ -45,8 +46,12 @@ class StructuredOutputsParams:
     def backend_name(self) -> str:
         return self.backend.split(":")[0]
 
-    def validate(self) -> None:
-        """Raise ``GrammarError`` for whatever can be seen to be wrong without a tokenizer."""
+    def validate(self, config: StructuredOutputsConfig | None = None) -> None:
+        """Raise ``GrammarError`` for whatever can be seen to be wrong without a tokenizer.
+
+        Args:
+            config: the manager's. Nothing in it limits a constraint yet.
+        """
         self.constraint()
 
     def constraint(self) -> tuple[StructuredOutputOptions, str]:
@@ -65,20 +70,17 @@ class StructuredOutputsParams:
         if len(given) != 1:
             raise GrammarError(f"exactly one constraint is needed, got {', '.join(given) or 'none'}")
         kind = StructuredOutputOptions(given[0])
-        text = _TEXT_OF[kind](getattr(self, kind.value))
-        _check_characters(kind, text)
+        value, text = _READ[kind](getattr(self, kind.value))
+        _check_characters(kind, value, text)
         return kind, text
 
     def _is_false_schema(self, name: str) -> bool:
         return name == "json" and self.json is False
 
 
-def _schema_text(schema: object) -> str:
+def _read_schema(schema: object) -> tuple[object, str]:
     if isinstance(schema, type):
-        model_json_schema = getattr(schema, "model_json_schema", None)
-        if model_json_schema is None:
-            raise GrammarError(f"json must be a schema or a pydantic model class, got the class {schema.__name__}")
-        schema = model_json_schema()
+        schema = _schema_of_model(schema)
     try:
         if isinstance(schema, str):
             schema = json.loads(schema, parse_constant=_refuse_constant)
@@ -89,43 +91,72 @@ def _schema_text(schema: object) -> str:
         raise GrammarError(f"the JSON schema is not JSON: {error}") from error
     if not isinstance(schema, dict | bool):
         raise GrammarError(f"a JSON schema is an object or a boolean, got {type(schema).__name__}")
-    return text
+    for part in _parts(schema):
+        reference = part.get("$ref") if isinstance(part, dict) else None
+        if isinstance(reference, str) and reference != "#" and not reference.startswith("#/"):
+            raise GrammarError(f"a $ref must be # or start with #/ (the schema itself), got {reference!r}")
+    return schema, text
+
+
+def _schema_of_model(model: type) -> object:
+    describe = getattr(model, "model_json_schema", None)
+    if describe is None:
+        raise GrammarError(f"json must be a schema or a pydantic model class, got the class {model.__name__}")
+    try:
+        return describe()
+    except Exception as error:  # pydantic's own errors, and whatever the model's own hooks raise
+        reason = str(error).strip().split("\n")[0]
+        raise GrammarError(f"the model {model.__name__} has no JSON schema: {reason}") from error
 
 
 def _refuse_constant(name: str) -> object:
     raise ValueError(f"{name} is not JSON")
 
 
-def _plain_text(text: object) -> str:
+def _read_text(text: object) -> tuple[object, str]:
     if not isinstance(text, str):
         raise GrammarError(f"the constraint must be a string, got {type(text).__name__}")
     if not text:
         raise GrammarError("the constraint is an empty string")
-    return text
+    return text, text
 
 
-def _choice_text(choice: object) -> str:
+def _read_choice(choice: object) -> tuple[object, str]:
     if isinstance(choice, str) or not isinstance(choice, Sequence) or not choice:
         raise GrammarError(f"choice must be a non-empty list of strings, got {choice!r}")
     if not all(isinstance(option, str) and option for option in choice):
         raise GrammarError("every choice must be a non-empty string")
-    return json.dumps(list(choice), ensure_ascii=False)
+    options = list(choice)
+    return options, json.dumps(options, ensure_ascii=False)
 
 
-_TEXT_OF = {
-    StructuredOutputOptions.JSON: _schema_text,
-    StructuredOutputOptions.JSON_OBJECT: lambda _: "{}",
-    StructuredOutputOptions.REGEX: _plain_text,
-    StructuredOutputOptions.CHOICE: _choice_text,
-    StructuredOutputOptions.GRAMMAR: _plain_text,
+# From what the user gave to (the value, and its text for a compiler).
+_READ = {
+    StructuredOutputOptions.JSON: _read_schema,
+    StructuredOutputOptions.JSON_OBJECT: lambda _: (True, "{}"),
+    StructuredOutputOptions.REGEX: _read_text,
+    StructuredOutputOptions.CHOICE: _read_choice,
+    StructuredOutputOptions.GRAMMAR: _read_text,
 }
 
 
-def _check_characters(kind: StructuredOutputOptions, text: str) -> None:
+def _check_characters(kind: StructuredOutputOptions, value: object, text: str) -> None:
     """Native grammar compilers take UTF-8 C strings; NUL and lone surrogates are neither."""
-    if "\0" in text or "\\u0000" in text:
+    if any(isinstance(part, str) and "\0" in part for part in _parts(value)):
         raise GrammarError(f"the {kind.value} constraint contains a NUL character")
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise GrammarError(f"the {kind.value} constraint contains a lone surrogate at {error.start}") from error
+
+
+def _parts(value: object) -> Iterator[object]:
+    """A JSON value, and all keys and values within it."""
+    pending = [value]
+    while pending:
+        part = pending.pop()
+        yield part
+        if isinstance(part, dict):
+            pending += [*part.keys(), *part.values()]
+        elif isinstance(part, list | tuple):
+            pending += part

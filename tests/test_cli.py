@@ -4,19 +4,30 @@ import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import jsonschema
 import pytest
+import torch
 import transformers
+from tokenizers import Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
 
 import structout
+from structout import StructuredOutputManager, StructuredOutputsParams
+from structout.checks import replay_check
 from structout.cli import main
+from structout.default_model import load_default_model
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 ORDER = EXAMPLES / "order.schema.json"
+
+
+DEEP = '{"type": "object", "properties": {"a": ' * 400 + "true" + "}}" * 400
 
 
 @pytest.fixture(scope="session")
@@ -27,6 +38,15 @@ def cache(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def own_cache(cache, monkeypatch):
     monkeypatch.setenv("STRUCTOUT_CACHE_DIR", str(cache))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A copy of the default model, to be changed."""
+    model, tokenizer, _ = load_default_model()
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    return tmp_path
 
 
 def test_a_nested_json_document(capsys):
@@ -72,16 +92,11 @@ def test_a_seed_repeats_and_greedy_needs_none(capsys):
     assert run("--temperature", "0", "--seed", "5") == run("--temperature", "0", "--seed", "6")
 
 
-def test_a_model_from_a_directory(capsys, tmp_path):
-    from structout.default_model import load_default_model
-
-    model, tokenizer, _ = load_default_model()
-    model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    assert main(["generate", "--model", str(tmp_path), "--choice", "yes", "--prompt", "Ready?"]) == 0
+def test_a_model_from_a_directory(capsys, folder):
+    assert main(["generate", "--model", str(folder), "--choice", "yes", "--prompt", "Ready?"]) == 0
     screen = capsys.readouterr()
     assert screen.out == "yes\n"
-    assert f"{tmp_path} on cpu" in screen.err
+    assert f"{folder} on cpu" in screen.err
 
 
 def test_a_text_that_runs_out_of_tokens_is_said_and_fails(capsys):
@@ -107,6 +122,14 @@ def test_a_text_that_runs_out_of_tokens_is_said_and_fails(capsys):
         (None, ["--choice", ""], "every choice must be a non-empty string"),
         (None, ["--choice", "a", "--model", "no/such/model"], "cannot load the model no/such/model"),
         (None, ["--choice", "a", "--device", "abacus"], "cannot use device 'abacus'"),
+        (None, ["--choice", "a", "--device", "meta"], "cannot use device 'meta': structout's ops run on cpu and cuda"),
+        (DEEP, ["--json-schema", "FILE"], "the JSON schema is nested too deeply"),
+        (
+            '{"$ref": "https://example.invalid/x.json"}',
+            ["--json-schema", "FILE"],
+            "FILE: a $ref must be # or start with",
+        ),
+        ('{"$schema": []}', ["--json-schema", "FILE"], "jsonschema cannot check this schema"),
     ],
 )
 def test_mistakes_get_one_clear_line_and_status_2(capsys, tmp_path, monkeypatch, file_text, arguments, message):
@@ -128,8 +151,17 @@ def test_mistakes_get_one_clear_line_and_status_2(capsys, tmp_path, monkeypatch,
     [
         (["generate"], "one of the arguments --json-schema --regex --choice --grammar is required"),
         (["generate", "--regex", "a", "--choice", "a"], "not allowed with argument"),
-        (["generate", "--regex", "a", "-n", "0"], "must be at least 1, got 0"),
-        (["generate", "--regex", "a", "--temperature", "nan"], "must be 0 or more, got nan"),
+        (["generate", "--regex", "a", "-n", "0"], "-n: must be a whole number of at least 1 and below 2**63, got '0'"),
+        (["generate", "--regex", "a", "--max-tokens", "1.5"], "--max-tokens: must be a whole number of at least 1"),
+        (["generate", "--regex", "a", "--seed", "1" * 5000], "--seed: must be a whole number of at least 0"),
+        (
+            ["generate", "--regex", "a", "--seed", str(2**63)],
+            "--seed: must be a whole number of at least 0 and below 2**63",
+        ),
+        (["generate", "--regex", "a", "--temperature", "nan"], "must be a number, 0 or more, got 'nan'"),
+        (["generate", "--regex", "a", "--temperature", "warm"], "must be a number, 0 or more, got 'warm'"),
+        (["generate", "--regex", "a", "--prompt", "\udcff"], "--prompt: must be UTF-8, got '\\udcff'"),
+        (["generate", "--choice", "\udcff"], "--choice: must be UTF-8"),
         ([], "required"),
     ],
 )
@@ -140,11 +172,125 @@ def test_usage_errors(capsys, arguments, message):
     assert message in capsys.readouterr().err
 
 
+def check_that_a_line_says(capsys, arguments, message):
+    assert main(["generate", *arguments]) == 2
+    screen = capsys.readouterr()
+    assert screen.out == ""
+    assert screen.err.splitlines()[-1].startswith("structout: error: ")
+    assert message in screen.err.splitlines()[-1]
+
+
+def test_a_model_narrower_than_its_tokenizer(capsys, folder):
+    model, _, _ = load_default_model()
+    model.resize_token_embeddings(500)
+    model.save_pretrained(folder)
+    message = f"cannot use {folder}: vocab_size is 500, but the tokenizer has a token of id 999"
+    check_that_a_line_says(capsys, ["--choice", "a", "--model", str(folder)], message)
+
+
+def test_a_tokenizer_without_an_end(capsys, folder):
+    path = folder / "tokenizer_config.json"
+    config = json.loads(path.read_text())
+    del config["eos_token"]
+    path.write_text(json.dumps(config))
+    check_that_a_line_says(capsys, ["--choice", "a", "--model", str(folder)], "the tokenizer has no eos_token")
+
+
+def test_a_damaged_model(capsys, folder):
+    (folder / "model.safetensors").write_bytes(b"damaged")
+    check_that_a_line_says(capsys, ["--choice", "a", "--model", str(folder)], f"cannot load the model {folder}: ")
+
+
+def test_a_model_that_computes_nothing_but_nan(capsys, folder):
+    model, _, _ = load_default_model()
+    torch.nn.init.constant_(model.lm_head.weight, float("nan"))
+    model.save_pretrained(folder)
+    check_that_a_line_says(capsys, ["--regex", "[ab]", "--model", str(folder)], "the model failed: ")
+
+
+def test_a_dead_end(capsys, folder):
+    """The vocabulary cannot spell what must follow, which shows only on the way."""
+    tokenizer = Tokenizer(models.BPE({"<end>": 0, "a": 1}, []))
+    tokenizer.decoder = decoders.ByteLevel()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>").save_pretrained(folder)  # noqa: S106
+    check_that_a_line_says(capsys, ["--regex", "ac", "--model", str(folder)], "the grammar allows no token here")
+
+
+def test_a_cache_that_is_a_file(capsys, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("STRUCTOUT_CACHE_DIR", str(tmp_path / "file"))
+    check_that_a_line_says(capsys, ["--choice", "a"], "(STRUCTOUT_CACHE_DIR moves it): [Errno 17] File exists")
+
+
+def test_the_tiniest_temperature_is_greedy(capsys):
+    texts = []
+    for temperature in ("0", "1e-40", "1e-37"):
+        assert main(["generate", "--regex", "[a-z]{20}", "--temperature", temperature, "--seed", "1"]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] == texts[2]
+
+
+@pytest.mark.parametrize(("encoding", "status"), [("ascii", 2), ("utf-8", 0)])
+def test_characters_that_the_output_cannot_hold(encoding, status):
+    run = in_a_process("--choice", "é🦊", PYTHONIOENCODING=encoding)
+    assert run.returncode == status
+    if status == 0:
+        assert run.stdout.decode() == "é🦊\n"
+    else:
+        assert run.stdout == b""
+        last = run.stderr.decode().splitlines()[-1]
+        assert last == r"structout: error: standard output is ascii and cannot hold '\xe9': set PYTHONIOENCODING=utf-8"
+
+
+def in_a_process(*arguments, **environment):
+    command = [sys.executable, "-m", "structout.cli", "generate", *arguments]
+    return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, timeout=120)
+
+
+def test_a_single_json_document_is_shown_as_it_was_generated(capsys, tmp_path):
+    (tmp_path / "schema").write_text(r'{"enum": [{"a": [1.10, "\u00e9 \ud83e\udd8a", []]}]}')
+    assert main(["generate", "--json-schema", str(tmp_path / "schema")]) == 0
+    # 1.1 as xgrammar spells it: reading and writing the number again would change it.
+    assert capsys.readouterr().out == '{\n  "a": [\n    1.1000000000000001,\n    "é 🦊",\n    []\n  ]\n}\n'
+
+
+def test_a_grammars_texts_are_replayed():
+    params = StructuredOutputsParams(grammar='root ::= "a" root | "b" ["é🦊]')
+    _, tokenizer, _ = load_default_model()
+    with StructuredOutputManager(tokenizer, 1024) as manager:
+        check = replay_check(params, manager)
+        assert check("aab🦊") is None
+        assert check('b"') is None
+        for wrong in ("", "aab", "aab🦊a", "x", "<|end_of_text|>"):
+            assert check(wrong) == "does not match the grammar"
+        assert manager.stats() == {"waiting": 0, "ready": 0, "failed": 0}
+
+
+def test_ctrl_c_ends_a_long_compilation_and_says_what_it_waits_for():
+    script = """
+import time
+from structout.grammar.xgrammar_backend import XgrammarBackend
+from structout.cli import main
+XgrammarBackend.compile_grammar = lambda *arguments: time.sleep(60)
+raise SystemExit(main(["generate", "--choice", "a"]))
+"""
+    run = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
+    assert "compiling the constraint ...\n" in iter(run.stderr.readline, "")
+    started = time.perf_counter()
+    run.send_signal(signal.SIGINT)
+    assert run.wait(timeout=50) == 130
+    assert time.perf_counter() - started < 20  # a second, and what the interpreter itself needs on a busy machine
+    assert run.stderr.read() == ""
+    run.stderr.close()
+
+
 def test_help_shows_examples(capsys):
     with pytest.raises(SystemExit) as exit_:
         main(["generate", "--help"])
     assert exit_.value.code == 0
-    assert "structout generate --json-schema examples/order.schema.json" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "structout generate --json-schema examples/order.schema.json" in text
+    assert "Texts go to standard output once all of them are complete and checked" in text
 
 
 def test_progress_on_a_terminal_and_clean_output_in_a_pipe():

@@ -1,5 +1,6 @@
 """The documents say what is true: their tables come from committed results, their links lead somewhere."""
 
+import os
 import re
 import subprocess
 import sys
@@ -12,7 +13,9 @@ DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
 
 
 def test_tables_agree_with_the_results():
-    run = subprocess.run([sys.executable, "bench/report.py", "--check"], cwd=ROOT, capture_output=True, text=True)
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONSAFEPATH"}  # it imports a neighbour
+    command = [sys.executable, "bench/report.py", "--check"]
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
 
 

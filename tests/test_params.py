@@ -1,13 +1,18 @@
 import json
+from collections.abc import Callable
 
 import pydantic
 import pytest
 
-from structout import GrammarError, StructuredOutputOptions, StructuredOutputsParams
+from structout import GrammarError, StructuredOutputOptions, StructuredOutputsConfig, StructuredOutputsParams
 
 
 class City(pydantic.BaseModel):
     name: str
+
+
+class Indescribable(pydantic.BaseModel):
+    call: Callable[[int], int]
 
 
 @pytest.mark.parametrize(
@@ -16,9 +21,12 @@ class City(pydantic.BaseModel):
         ({"json": {"type": "string"}}, "JSON", '{"type": "string"}'),
         ({"json": ' {"type":"string"} '}, "JSON", '{"type": "string"}'),
         ({"json": True}, "JSON", "true"),
+        ({"json": {"$ref": "#/$defs/A"}}, "JSON", '{"$ref": "#/$defs/A"}'),
+        ({"json": {"const": r"\u0000"}}, "JSON", r'{"const": "\\u0000"}'),
         ({"json": City}, "JSON", json.dumps(City.model_json_schema())),
         ({"regex": "a+"}, "REGEX", "a+"),
         ({"choice": ["yes", "nö"]}, "CHOICE", '["yes", "nö"]'),
+        ({"choice": (r"\u0000",)}, "CHOICE", r'["\\u0000"]'),
         ({"grammar": 'root ::= "a"'}, "GRAMMAR", 'root ::= "a"'),
         ({"json_object": True}, "JSON_OBJECT", "{}"),
     ],
@@ -44,7 +52,12 @@ def test_one_constraint_as_kind_and_text(arguments, kind, text):
         ({"json": int}, "pydantic model class, got the class int"),
         ({"json": "[" * 200_000}, "nested too deeply"),
         ({"json": {"pattern": "a\0"}}, "contains a NUL"),
+        ({"json": {"properties": {"a": [{"b\0": 1}]}}}, "contains a NUL"),
+        ({"json": '{"const": "\\\\u0000 \\u0000"}'}, "contains a NUL"),
+        ({"choice": ["a", "b\0"]}, "contains a NUL"),
         ({"regex": "\0"}, "contains a NUL"),
+        ({"json": {"items": {"$ref": "https://example.invalid/x.json"}}}, "a .ref must be # or start with #/"),
+        ({"json": Indescribable}, "the model Indescribable has no JSON schema: "),
         ({"regex": "\ud800"}, "contains a lone surrogate at 0"),
         ({"regex": b"a"}, "must be a string, got bytes"),
         ({"grammar": ""}, "is an empty string"),
@@ -67,3 +80,26 @@ def test_bad_constraints_are_refused_by_message(arguments, message):
 
 def test_backend_name_leaves_options_off():
     assert StructuredOutputsParams(regex="a", backend="xgrammar:no-fallback").backend_name == "xgrammar"
+
+
+def test_validation_takes_the_managers_configuration():
+    StructuredOutputsParams(regex="a").validate(StructuredOutputsConfig())
+    StructuredOutputsParams(regex="a").validate(config=None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_mask_buffers": 0}, "num_mask_buffers must be an int of at least 1, got 0"),
+        ({"compile_workers": 0}, "compile_workers must be an int of at least 1, got 0"),
+        ({"compile_workers": 2.5}, "compile_workers must be an int of at least 1, got 2.5"),
+        ({"cache_bytes": -1}, "cache_bytes must be an int of at least 0, got -1"),
+    ],
+)
+def test_bad_configurations_are_refused_by_message(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        StructuredOutputsConfig(**arguments)
+
+
+def test_at_least_four_compile_at_once_by_default():
+    assert StructuredOutputsConfig().compile_workers >= 4

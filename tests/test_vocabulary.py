@@ -1,6 +1,6 @@
 import pytest
 import tokenizers_on_the_spot
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from structout.grammar.vocabulary import Vocabulary
@@ -41,3 +41,27 @@ def test_bad_tokenizers_are_refused():
         Vocabulary.from_tokenizer(PreTrainedTokenizerFast(tokenizer_object=words))
     with pytest.raises(ValueError, match="neither byte-level nor byte-fallback"):
         Vocabulary.from_tokenizer(PreTrainedTokenizerFast(tokenizer_object=words, eos_token="b"))  # noqa: S106
+
+
+def test_byte_level_tokens_outside_the_alphabet_stand_for_their_own_text():
+    """As in the tokenizers library: the fallback is for the whole token."""
+    table = {"<end>": 0, "Ġa": 1, "東": 2, "Ġ京": 3}
+    tokenizer = Tokenizer(models.BPE(table, []))
+    tokenizer.decoder = decoders.ByteLevel()
+    vocabulary = Vocabulary.from_tokenizer(PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>"))  # noqa: S106
+    assert vocabulary.token_bytes == (b"", b" a", "東".encode(), "Ġ京".encode())
+    assert [tokenizer.decode([i]) for i in (1, 2, 3)] == [vocabulary.text_of([i]) for i in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("make", [tokenizers_on_the_spot.byte_level, tokenizers_on_the_spot.byte_fallback])
+@pytest.mark.parametrize("text", ["", *TEXTS])
+def test_any_text_is_spelt_and_read_back(make, text):
+    vocabulary = Vocabulary.from_tokenizer(make())
+    assert vocabulary.text_of(vocabulary.spell(text)) == text
+
+
+def test_spelling_finds_the_one_way_or_says_that_there_is_none():
+    vocabulary = Vocabulary((b"", b"a", b"ab", b"abc", b"cd"), (0,))
+    assert vocabulary.spell("abcd") == [2, 4]
+    assert vocabulary.spell("aab") == [1, 2]
+    assert vocabulary.spell("abd") is None

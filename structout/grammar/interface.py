@@ -17,7 +17,10 @@ class StructuredOutputGrammar(ABC):
 
     @abstractmethod
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
-        """Advance by all of ``tokens``, or, if one of them is not allowed, by none and return False."""
+        """Advance by all of ``tokens``, or, if one of them is not allowed, by none and return False.
+
+        Never raises for a token. After a stop token every token is accepted, and counts for ``rollback``.
+        """
 
     @abstractmethod
     def validate_tokens(self, tokens: list[int]) -> list[int]:

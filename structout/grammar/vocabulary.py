@@ -1,7 +1,7 @@
 """From a Hugging Face tokenizer to the bytes of every token id: all that a grammar engine needs to know of it."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -23,6 +23,29 @@ class Vocabulary:
     @property
     def size(self) -> int:
         return len(self.token_bytes)
+
+    def text_of(self, token_ids: Iterable[int]) -> str:
+        """What the tokens spell, without the liberties that tokenizers' own decoders take with spaces."""
+        return b"".join(self.token_bytes[i] for i in token_ids).decode(errors="replace")
+
+    def spell(self, text: str) -> list[int] | None:
+        """Tokens that spell ``text``, the shortest ones that do. None if there are none."""
+        data = text.encode()
+        ids = {token: i for i, token in enumerate(self.token_bytes) if token}
+        longest = max(map(len, ids), default=0)
+        last_length: list[int | None] = [0]  # of a spelling of data[:end], for each end; None: it has no spelling
+        for end in range(1, len(data) + 1):
+            lengths = (n for n in range(1, min(longest, end) + 1) if last_length[end - n] is not None)
+            last_length.append(next((n for n in lengths if data[end - n : end] in ids), None))
+        spelling: list[int] = []
+        end = len(data)
+        while end:
+            length = last_length[end]
+            if length is None:
+                return None
+            spelling.append(ids[data[end - length : end]])
+            end -= length
+        return spelling[::-1]
 
     @classmethod
     def from_tokenizer(
@@ -97,8 +120,11 @@ def _byte_of_character() -> dict[str, int]:
 
 
 def _byte_level_bytes(token: str) -> bytes:
+    """A token with any character outside the table stands for its own text, as in the tokenizers library's decoder."""
     table = _byte_of_character()
-    return bytes(table[character] for character in token)
+    if all(character in table for character in token):
+        return bytes(table[character] for character in token)
+    return token.encode()
 
 
 def _byte_fallback_bytes(token: str) -> bytes:

@@ -9,6 +9,7 @@ model.generate(
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -57,7 +58,7 @@ def masked_generate(
     seeds = torch.arange(seed, seed + num_rows, device=device)
     pad = generation_config._pad_token_tensor
     unfinished = torch.ones(num_rows, dtype=torch.bool, device=device)
-    one_by_one = {}  # after the prompt, the cache holds all but the last token
+    one_by_one: dict[str, int] = {}  # after the prompt, the cache holds all but the last token
 
     while bool(unfinished.any()):
         inputs = model.prepare_inputs_for_generation(input_ids, **one_by_one, **model_kwargs)
@@ -72,7 +73,7 @@ def masked_generate(
         if masks.errors:
             raise RuntimeError(f"generation cannot go on: {dict(masks.errors)}")
         position = torch.full((1,), input_ids.shape[1], device=device).expand(num_rows)
-        step = SamplingParams(**params, seed=seeds, position=position)
+        step = replace(params, seed=seeds, position=position)
         drawn = sampler(logits, DeviceMasks.of(masks, names, device), step)
         assert isinstance(drawn, torch.Tensor)
         tokens = torch.where(unfinished, drawn, drawn if pad is None else pad)
@@ -86,12 +87,8 @@ def masked_generate(
     return input_ids
 
 
-def _sampling_params(config: Any) -> dict[str, float | int | None]:
+def _sampling_params(config: Any) -> SamplingParams:
     if not config.do_sample:
-        return {"temperature": 0.0}
-    return {
-        "temperature": 1.0 if config.temperature is None else config.temperature,
-        "top_k": config.top_k,
-        "top_p": config.top_p,
-        "min_p": config.min_p,
-    }
+        return SamplingParams(temperature=0.0)
+    temperature = 1.0 if config.temperature is None else config.temperature
+    return SamplingParams(temperature, config.top_k, config.top_p, config.min_p)

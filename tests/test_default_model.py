@@ -1,0 +1,75 @@
+"""The cache of the default model: races, damage, and what building it leaves behind."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from structout import default_model
+from structout.default_model import NAME, load_default_model
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("STRUCTOUT_CACHE_DIR", str(tmp_path))
+    return tmp_path
+
+
+def built(cache):
+    """How often a load had to build."""
+    times = []
+    model, tokenizer, directory = load_default_model(on_build=lambda: times.append(1))
+    assert directory == cache / NAME
+    assert model.get_output_embeddings().weight.shape[0] == default_model.LM_HEAD_WIDTH
+    assert tokenizer.eos_token == default_model.END
+    return len(times)
+
+
+def test_it_is_built_once_and_rebuilt_when_damaged(cache):
+    (cache / f"{NAME}.partial").mkdir()  # of a build that was killed
+    (cache / f"{NAME}.partial" / "half a file").touch()
+    assert built(cache) == 1
+    assert built(cache) == 0
+    first = {key: value.clone() for key, value in load_default_model()[0].state_dict().items()}  # not of a mapped file
+    for name in ("model.safetensors", "config.json", "tokenizer.json"):
+        (cache / NAME / name).write_text("damaged")
+        assert built(cache) == 1
+        assert built(cache) == 0
+    (cache / NAME / "model.safetensors").unlink()
+    assert built(cache) == 1
+    assert sorted(path.name for path in cache.iterdir()) == [NAME, f"{NAME}.lock"]
+    again = load_default_model()[0].state_dict()
+    assert all(torch.equal(first[key], again[key]) for key in first)
+    expected = 0o777 & ~_umask()
+    assert (cache / NAME).stat().st_mode & 0o777 == expected
+
+
+def _umask():
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def test_building_leaves_the_callers_random_numbers_alone(cache):
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    assert built(cache) == 1
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_of_several_processes_one_builds_and_all_load(cache):
+    script = "from structout.default_model import load_default_model as load; load(on_build=lambda: print('built'))"
+    runs = [subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) for _ in range(3)]
+    said = [run.communicate(timeout=300)[0] for run in runs]
+    assert [run.returncode for run in runs] == [0, 0, 0]
+    assert sorted(said) == [b"", b"", b"built\n"]
+
+
+def test_a_cache_that_cannot_be_written_says_so(cache, monkeypatch):
+    (cache / "file").touch()
+    monkeypatch.setenv("STRUCTOUT_CACHE_DIR", str(cache / "file"))
+    with pytest.raises(OSError, match="file"):
+        load_default_model()
