@@ -16,6 +16,7 @@ test: $(VENV)/test.installed  ## every test this machine can run; skips are coun
 
 bench: $(VENV)/test.installed  ## measure beside the peers; writes bench/results and the tables made from them
 	$(BIN)/python bench/bench_apply_bitmask.py
+	$(BIN)/python bench/bench_masked_sample.py
 	$(BIN)/python bench/report.py
 
 gpu-check:  ## on a machine with a GPU, in the Python you name: build, whole suite, sanitizers, benches

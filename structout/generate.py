@@ -1,18 +1,19 @@
-"""Constrained generation with a transformers model: the manager fills masks, torch.ops.structout applies them."""
+"""Constrained generation with a transformers model: the manager fills masks, masked_sample draws."""
 
+import secrets
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from structout.errors import GrammarTimeoutError
 from structout.manager import StructuredOutputManager
-from structout.ops import apply_bitmask
 from structout.params import StructuredOutputsParams
+from structout.sampler import DeviceMasks, MaskedSampler, SamplingParams
 
 A_MOMENT = 0.3  # seconds
 
@@ -96,7 +97,9 @@ def generate(
             on_slow_compile()
         for request_id in request_ids:
             manager.wait_ready(request_id)
-        return _decode(model, manager, request_ids, prompt_ids, max_tokens, _Draw(temperature, seed, device), on_step)
+        return _decode(
+            model, manager, request_ids, prompt_ids, max_tokens, _sampling(temperature, seed, n, device), on_step
+        )
     finally:
         for request_id in request_ids:
             manager.finish_request(request_id)
@@ -108,7 +111,7 @@ def _decode(
     request_ids: list[str],
     prompt_ids: list[int],
     max_tokens: int,
-    draw: "_Draw",
+    sampling: SamplingParams,
     on_step: Callable[[list[list[int]], int], None],
 ) -> Generation:
     device = model.device
@@ -118,7 +121,8 @@ def _decode(
     inputs = torch.tensor([prompt_ids] * len(request_ids), device=device)
     cache = None
     start = time.perf_counter()
-    for _ in range(max_tokens):
+    sampler = MaskedSampler()
+    for step in range(max_tokens):
         with times.measure("forward"):
             output = model(input_ids=inputs, past_key_values=cache, use_cache=True)
         cache, logits = output.past_key_values, output.logits[:, -1]
@@ -127,39 +131,28 @@ def _decode(
         if batch.errors:
             raise DeadEndError(next(iter(batch.errors.values())))
         with times.measure("mask copy"):
-            bitmask, rows = batch.to(device), batch.rows_for(request_ids).to(device)
-        with times.measure("mask apply"):
-            apply_bitmask(logits, bitmask, rows)
-        with times.measure("draw"):
-            inputs = draw(logits)
-        for i, token in enumerate(inputs.flatten().tolist()):
+            masks = DeviceMasks.of(batch, request_ids, device)
+        with times.measure("mask and draw"):
+            drawn = sampler(logits, masks, replace(sampling, position=step))
+        for i, token in enumerate(drawn.tolist()):
             if complete[i]:
                 continue
+            if token < 0:
+                raise DeadEndError("nothing can be drawn: the model gave NaN or no finite logit to any allowed token")
             if not manager.accept_tokens(request_ids[i], [token]):
                 raise AssertionError(f"the mask allowed token {token}, the grammar refused it")
             complete[i] = manager.is_terminated(request_ids[i])
             if not complete[i]:
                 token_ids[i].append(token)
+        inputs = drawn.clamp(min=0).unsqueeze(1)  # rows that are complete may draw anything, also nothing
         on_step(token_ids, sum(complete))
         if all(complete):
             break
     return Generation(token_ids, complete, times, time.perf_counter() - start)
 
 
-class _Draw:
-    """[N, V] masked logits to [N, 1] token ids."""
-
-    def __init__(self, temperature: float, seed: int | None, device: torch.device):
-        self.temperature = temperature
-        self.generator = torch.Generator(device)
-        if seed is None:
-            self.generator.seed()
-        else:
-            self.generator.manual_seed(seed)
-
-    def __call__(self, logits: torch.Tensor) -> torch.Tensor:
-        if self.temperature < torch.finfo(torch.float32).tiny:
-            return logits.argmax(-1, keepdim=True)
-        below_highest = logits.float() - logits.amax(-1, keepdim=True)  # so that no temperature makes it overflow
-        probabilities = (below_highest / self.temperature).softmax(-1)
-        return torch.multinomial(probabilities, 1, generator=self.generator)
+def _sampling(temperature: float, seed: int | None, n: int, device: torch.device) -> SamplingParams:
+    """Sample i draws with seed + i. Temperatures that float32 cannot hold are greedy."""
+    first = secrets.randbits(62) if seed is None else seed
+    seeds = torch.tensor([(first + i + 2**63) % 2**64 - 2**63 for i in range(n)], device=device)
+    return SamplingParams(temperature if temperature >= torch.finfo(torch.float32).tiny else 0.0, seed=seeds)

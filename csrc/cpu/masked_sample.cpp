@@ -206,6 +206,7 @@ class Team {
 
 namespace plain {
 #define STRUCTOUT_VECTOR_BITS 0
+#include "masked_sample_lanes.h"
 #include "masked_sample_row.h"
 #undef STRUCTOUT_VECTOR_BITS
 }  // namespace plain
@@ -215,6 +216,7 @@ namespace plain {
 #pragma GCC target("avx2,popcnt,bmi,bmi2,lzcnt")
 namespace avx2 {
 #define STRUCTOUT_VECTOR_BITS 256
+#include "masked_sample_lanes.h"
 #include "masked_sample_row.h"
 #undef STRUCTOUT_VECTOR_BITS
 }  // namespace avx2
@@ -224,6 +226,7 @@ namespace avx2 {
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,popcnt,bmi,bmi2,lzcnt,prefer-vector-width=512")
 namespace avx512 {
 #define STRUCTOUT_VECTOR_BITS 512
+#include "masked_sample_lanes.h"
 #include "masked_sample_row.h"
 #undef STRUCTOUT_VECTOR_BITS
 }  // namespace avx512
