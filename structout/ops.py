@@ -25,7 +25,7 @@ def apply_bitmask(logits: torch.Tensor, bitmask: torch.Tensor, rows: torch.Tenso
         logits.masked_fill_(~allowed, -inf)
 
     Args:
-        logits: ``[N, V]`` or ``[V]``, float32, float16 or bfloat16; any row stride and alignment. Never read.
+        logits: ``[N, V]`` or ``[V]``, float32, float16 or bfloat16; any row stride and alignment.
         bitmask: int32 ``[R, W]`` or ``[W]``, bit ``i & 31`` of word ``i >> 5`` is 1 where token ``i`` is allowed.
             Columns past the last word are disallowed; bits past the last column are ignored.
         rows: int32 or int64 ``[N]``: the mask row that governs each logits row. -1 leaves the row alone; any other id
