@@ -203,7 +203,7 @@ def test_a_model_that_computes_nothing_but_nan(capsys, folder):
     model, _, _ = load_default_model()
     torch.nn.init.constant_(model.lm_head.weight, float("nan"))
     model.save_pretrained(folder)
-    check_that_a_line_says(capsys, ["--regex", "[ab]", "--model", str(folder)], "the model failed: ")
+    check_that_a_line_says(capsys, ["--regex", "[ab]", "--model", str(folder)], "the model gave NaN")
 
 
 def test_a_dead_end(capsys, folder):
