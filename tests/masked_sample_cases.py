@@ -136,4 +136,4 @@ def _mask(
 def random_cases(seed: int, count: int, **limits: object) -> Iterator[Case]:
     rng = random.Random(seed)
     for _ in range(count):
-        yield random_case(rng, **limits)  # type: ignore[arg-type]
+        yield random_case(rng, **limits)

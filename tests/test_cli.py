@@ -210,7 +210,7 @@ def test_a_dead_end(capsys, folder):
     """The vocabulary cannot spell what must follow, which shows only on the way."""
     tokenizer = Tokenizer(models.BPE({"<end>": 0, "a": 1}, []))
     tokenizer.decoder = decoders.ByteLevel()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>").save_pretrained(folder)  # noqa: S106
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>").save_pretrained(folder)  # noqa: S106 - no password
     check_that_a_line_says(capsys, ["--regex", "ac", "--model", str(folder)], "the grammar allows no token here")
 
 

@@ -47,5 +47,5 @@ def test_the_readme_equivalence_is_the_op():
     ours = torch.randn(4, 70)
     theirs = ours.clone()
     structout.apply_bitmask(ours, bitmask, rows)
-    exec(lines, {"structout": structout, "V": 70, "bitmask": bitmask, "rows": rows, "logits": theirs})  # noqa: S102
+    exec(lines, {"structout": structout, "V": 70, "bitmask": bitmask, "rows": rows, "logits": theirs})  # noqa: S102 - our own README
     assert torch.equal(ours, theirs)

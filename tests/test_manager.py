@@ -239,7 +239,7 @@ def test_a_dead_end_at_run_time_is_reported_and_closed():
 
     tiny = Tokenizer(models.BPE({"<end>": 0, "a": 1, "b": 2}, []))
     tiny.decoder = decoders.ByteLevel()
-    with StructuredOutputManager(PreTrainedTokenizerFast(tokenizer_object=tiny, eos_token="<end>"), 32) as manager:  # noqa: S106
+    with StructuredOutputManager(PreTrainedTokenizerFast(tokenizer_object=tiny, eos_token="<end>"), 32) as manager:  # noqa: S106 - no password
         add(manager, "r", regex="(ab|acd)")
         add(manager, "ok", regex="a+")
         manager.accept_tokens("r", [1])

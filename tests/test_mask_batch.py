@@ -34,7 +34,7 @@ def test_more_logits_than_masks_is_an_error():
 
 
 def test_crosses_processes():
-    copy = pickle.loads(pickle.dumps(batch()))  # noqa: S301
+    copy = pickle.loads(pickle.dumps(batch()))  # noqa: S301 - our own bytes
     assert copy.rows_for(["c"]).tolist() == [1]
     assert copy.to("cpu").tolist() == [[0, 1], [2, 3], [4, 5]]
 

@@ -31,8 +31,6 @@ struct BFloat16 {
   uint16_t bits;
 };
 
-inline float select(bool condition, float yes, float no) { return condition ? yes : no; }
-
 inline float widen(float x) { return x; }
 inline float widen(BFloat16 x) { return float_of_bits(static_cast<uint32_t>(x.bits) << 16); }
 inline float widen(Half x) {
