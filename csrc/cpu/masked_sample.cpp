@@ -7,6 +7,7 @@
 #include <functional>
 #include <limits>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "../sampling_math.h"
@@ -96,32 +97,33 @@ RowSettings row_settings(const MaskedSampleParams& params, int64_t row) {
   return s;
 }
 
+// Some tokens of a row, ascending, with their logits. Readers may take 16 at a time: what fills up the last 16 has the
+// logit -inf.
 struct Candidates {
-  std::vector<int32_t> tokens;  // ascending
+  std::vector<int32_t> tokens;
   std::vector<float> x;
+  int64_t count = 0;
 
-  size_t size() const { return tokens.size(); }
-  void reserve(int64_t count) {
-    tokens.reserve(count);
-    x.reserve(count);
-  }
-  void clear() {
-    tokens.clear();
-    x.clear();
+  void clear(int64_t capacity) {
+    count = 0;
+    if (static_cast<int64_t>(tokens.size()) >= capacity + 16) return;
+    tokens.resize(capacity + 16);
+    x.resize(capacity + 16);
   }
   void push(int64_t token, float logit) {
-    tokens.push_back(static_cast<int32_t>(token));
-    x.push_back(logit);
+    tokens[count] = static_cast<int32_t>(token);
+    x[count++] = logit;
+  }
+  void fill_up() {
+    std::fill_n(tokens.begin() + count, 16, 0);
+    std::fill_n(x.begin() + count, 16, -std::numeric_limits<float>::infinity());
   }
   void keep(const Scale& scale, const Kept& kept) {
-    size_t end = 0;
-    for (size_t i = 0; i < size(); ++i) {
-      if (!kept.has(scale, x[i])) continue;
-      tokens[end] = tokens[i];
-      x[end++] = x[i];
+    const int64_t listed = std::exchange(count, 0);
+    for (int64_t i = 0; i < listed; ++i) {
+      if (kept.has(scale, x[i])) push(tokens[i], x[i]);
     }
-    tokens.resize(end);
-    x.resize(end);
+    fill_up();
   }
 };
 

@@ -41,19 +41,24 @@ inline Floats widen_16(const Half* x) {
 
 inline Floats larger_of(Floats a, Floats b) { return a > b ? a : b; }
 
-inline Scan scan_block(const float* x) {
-  Floats highest = load_16(x);
-  Ints is_nan = highest != highest;
-  for (int first = 16; first < kBlock; first += 16) {
+inline float largest_of(Floats lanes) {
+  float largest = lanes[0];
+  for (int i = 1; i < 16; ++i) largest = std::max(largest, static_cast<float>(lanes[i]));
+  return largest;
+}
+
+// Of a multiple of 16 logits.
+inline Scan scan_all(const float* x, int64_t count) {
+  Floats highest = Floats{} + kLowest;
+  Ints is_nan = {};
+  for (int64_t first = 0; first < count; first += 16) {
     const Floats here = load_16(x + first);
     is_nan |= here != here;
     highest = larger_of(here, highest);
   }
   Scan found;
-  for (int i = 0; i < 16; ++i) {
-    found.has_nan |= is_nan[i] != 0;
-    found.highest = std::max(found.highest, static_cast<float>(highest[i]));
-  }
+  found.highest = largest_of(highest);
+  for (int i = 0; i < 16; ++i) found.has_nan |= is_nan[i] != 0;
   return found;
 }
 
@@ -75,6 +80,13 @@ inline uint32_t noise_that_can_win(float best, float z) {
   return bound >= 4294967295.0 ? ~0u : static_cast<uint32_t>(bound);
 }
 
+// Of the first equal to `wanted`, which is there.
+inline int64_t index_of(float wanted, const float* x) {
+  int64_t first = 0;
+  while (largest_of(load_16(x + first)) < wanted) first += 16;
+  return std::find(x + first, x + first + 16, wanted) - x;
+}
+
 inline Winner challenge_alone(const Scale& scale, const RowSettings& settings, int64_t token, float x) {
   Winner winner;
   winner.challenge(scale.z(x) + gumbel(noise_bits(settings.seed, settings.position, token)), token, x);
@@ -84,22 +96,20 @@ inline Winner challenge_alone(const Scale& scale, const RowSettings& settings, i
 inline Winner draw_from(const Candidates& candidates, const Scale& scale, const Kept& kept,
                         const RowSettings& settings) {
   // Any order of visits gives the same winner. The likeliest first: it rules out most of the others.
-  const int64_t likeliest = std::find(candidates.x.begin(), candidates.x.end(), scale.highest) - candidates.x.begin();
+  const int64_t likeliest = index_of(scale.highest, candidates.x.data());
   Winner best = challenge_alone(scale, settings, candidates.tokens[likeliest], scale.highest);
-  for (size_t first = 0; first < candidates.size(); first += 16) {
-    const size_t count = std::min<size_t>(16, candidates.size() - first);
+  for (int64_t first = 0; first < candidates.count; first += 16) {
+    const int32_t* tokens = candidates.tokens.data() + first;
     const float* x = candidates.x.data() + first;
-    const float highest = *std::max_element(x, x + count);
+    const float highest = largest_of(load_16(x));
     if (!kept.has(scale, highest)) continue;
     const uint32_t bound = noise_that_can_win(best.score, scale.z(highest));
     if (bound == 0) continue;
-    int32_t tokens[16] = {};
-    std::copy_n(candidates.tokens.data() + first, count, tokens);
-    uint32_t bits[16];
+    alignas(64) uint32_t bits[16];
     noise_of_16(settings.seed, settings.position, tokens, bits);
-    for (size_t i = 0; i < count; ++i) {
-      if (bits[i] > noise_that_can_win(best.score, scale.z(x[i])) || !kept.has(scale, x[i])) continue;
-      best.challenge(scale.z(x[i]) + gumbel(bits[i]), tokens[i], x[i]);
+    for (uint32_t left = lanes_at_most(bits, bound); left != 0; left &= left - 1) {
+      const int i = __builtin_ctz(left);
+      if (kept.has(scale, x[i])) best.challenge(scale.z(x[i]) + gumbel(bits[i]), tokens[i], x[i]);
     }
   }
   return best;
@@ -119,47 +129,43 @@ class RowSampler {
 
   Drawn sample(bool wants_logprob) {
     if (!settings_.are_valid) return {};
-    return allows_few() ? sample_listed(wants_logprob) : sample_dense(wants_logprob);
+    return list_if_few() ? sample_listed(wants_logprob) : sample_dense(wants_logprob);
   }
 
  private:
   // -- few tokens -----------------------------------------------------------------------------------------------------
 
-  // A list costs one Philox a token, a block one for four tokens whether they are allowed or not.
-  bool allows_few() const {
+  // Makes the allowed tokens the candidates, if they are few: a list costs one Philox a token, a block of 64 one for
+  // four tokens whether they are allowed or not.
+  bool list_if_few() {
     if (mask_.is_free) return false;
     const int64_t limit = std::min(kFewTokens, vocab_size_ / 8);
-    int64_t allowed = 0;
-    for_each_nonzero(mask_.words, num_mask_words(), [&](int64_t, uint32_t word) {
-      allowed += __builtin_popcount(word);
-      return allowed <= limit;
+    Candidates& all = workspace_.candidates;
+    all.clear(limit + kBitsPerWord);
+    int32_t* const tokens = all.tokens.data();
+    int64_t count = 0;
+    for_each_nonzero(mask_.words, num_mask_words(), [&](int64_t i, uint32_t word) {
+      const int64_t left_in_row = vocab_size_ - i * kBitsPerWord;
+      if (left_in_row < kBitsPerWord) word &= (1u << left_in_row) - 1;
+      for (; word != 0; word &= word - 1)
+        tokens[count++] = static_cast<int32_t>(i * kBitsPerWord) + __builtin_ctz(word);
+      return count <= limit;
     });
-    return allowed <= limit;
+    if (count > limit) return false;
+    for (int64_t i = 0; i < count; ++i) all.x[i] = widen(logits_[tokens[i]]);
+    all.count = count;
+    all.fill_up();
+    return true;
   }
 
   Drawn sample_listed(bool wants_logprob) {
     Candidates& all = workspace_.candidates;
-    all.clear();
-    float highest = kLowest;
-    bool has_nan = false;
-    const auto list = [&](int64_t token) {
-      const float x = widen(logits_[token]);
-      has_nan |= x != x;
-      if (x > kLowest) all.push(token, x);
-      highest = x > highest ? x : highest;
-    };
-    for_each_nonzero(mask_.words, num_mask_words(), [&](int64_t i, uint32_t word) {
-      const int64_t left_in_row = vocab_size_ - i * kBitsPerWord;
-      if (left_in_row < kBitsPerWord) word &= (1u << left_in_row) - 1;
-      for (; word != 0; word &= word - 1) list(i * kBitsPerWord + __builtin_ctz(word));
-      return true;
-    });
+    const auto [has_nan, highest] = scan_all(all.x.data(), all.count);
     if (has_nan || highest == kLowest) return {};
     const Scale scale(settings_.temperature, highest);
-    const int64_t total = wants_logprob ? total_mass(scale, all.x.data(), all.size()) : 0;
+    const int64_t total = wants_logprob ? total_mass(scale, all.x.data(), all.count) : 0;
     if (settings_.is_greedy()) {
-      const size_t i = std::find(all.x.begin(), all.x.end(), highest) - all.x.begin();
-      return {all.tokens[i], logprob(scale, highest, total)};
+      return {all.tokens[index_of(highest, all.x.data())], logprob(scale, highest, total)};
     }
     Kept kept = settings_.kept_by_min_p();
     if (settings_.has_top_k_or_top_p()) kept = filter(all, scale, kept);
@@ -184,7 +190,7 @@ class RowSampler {
       gather(lower_bound_of_top_k(), candidates);
       kept = filter(candidates, scale, kept);
       // Noise comes four tokens at a time from a block, one at a time from a list.
-      if (static_cast<int64_t>(candidates.size()) < vocab_size_ / 4) {
+      if (candidates.count < vocab_size_ / 4) {
         const Winner winner = draw_from(candidates, scale, kept, settings_);
         return {winner.token, logprob(scale, winner.x, total)};
       }
@@ -213,7 +219,7 @@ class RowSampler {
       if (allowed == 0) continue;
       alignas(64) float x[kBlock];
       load(block, allowed, x);
-      const Scan here = scan_block(x);
+      const Scan here = scan_all(x, kBlock);
       workspace_.block_maxima[block] = here.highest;
       found += here;
     }
@@ -252,8 +258,7 @@ class RowSampler {
   }
 
   void gather(float at_least, Candidates& out) const {
-    out.clear();
-    out.reserve(at_least == kLowest ? vocab_size_ : kFewTokens);
+    out.clear(vocab_size_);
     for (int64_t block = 0; block < num_blocks_; ++block) {
       const float highest = workspace_.block_maxima[block];
       if (highest < at_least || highest == kLowest) continue;
@@ -263,6 +268,7 @@ class RowSampler {
         if (x >= at_least && x > kLowest) out.push(token, x);
       }
     }
+    out.fill_up();
   }
 
   // `best` so far: any order of visits gives the same winner, so blocks are ruled out by it.
@@ -287,24 +293,24 @@ class RowSampler {
   // Leaves in `candidates` what min_p, top_k and top_p keep of it; the threshold says the same of any token of the row.
   Kept filter(Candidates& candidates, const Scale& scale, Kept kept) {
     candidates.keep(scale, kept);
-    const int64_t count = candidates.size();
+    const int64_t count = candidates.count;
     if (0 < settings_.top_k && settings_.top_k < count) {
       std::vector<float>& x = workspace_.sorted;
-      x = candidates.x;
+      x.assign(candidates.x.begin(), candidates.x.begin() + count);
       const auto kth = x.begin() + (settings_.top_k - 1);
       std::nth_element(x.begin(), kth, x.end(), std::greater<float>());
       kept.at_least = *kth;
       candidates.keep(scale, kept);
     } else if (settings_.top_k > 0) {
-      kept.at_least = *std::min_element(candidates.x.begin(), candidates.x.end());
+      kept.at_least = *std::min_element(candidates.x.begin(), candidates.x.begin() + count);
     }
     if (settings_.top_p < 1) {
       kept.at_least = top_p_threshold(scale, kept, [&](const auto& visit) {
-        const int64_t count = candidates.size();
+        const int64_t count = candidates.count;
         for (int64_t first = 0; first < count; first += kBlock) {
           const float* x = candidates.x.data() + first;
           const int64_t here = std::min(kBlock, count - first);
-          visit(x, here, *std::max_element(x, x + here));
+          visit(x, here, scan_all(x, here + 15 & ~15).highest);
         }
       });
       candidates.keep(scale, kept);
