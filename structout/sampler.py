@@ -1,10 +1,12 @@
 """MaskedSampler: masked_sample as a module, for the place where an engine's sampler is."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from structout.mask_batch import MaskBatch
+from structout.mask_pool import MaskPool, PooledMaskBatch
 from structout.ops import masked_sample, masked_sample_logprobs
 
 
@@ -28,12 +30,32 @@ class SamplingParams:
 class DeviceMasks:
     """A MaskBatch on the worker's device, in the order of its batch: what ops take."""
 
-    bitmask: torch.Tensor  # int32 [R, ceil(V / 32)]
+    bitmask: torch.Tensor  # int32 [R, ceil(V / 32)]; a pool's has a row for each of its slots
     rows: torch.Tensor  # int32 [N]
 
     @classmethod
-    def of(cls, masks: MaskBatch, request_ids: list[str], device: torch.device | str) -> "DeviceMasks":
-        return cls(masks.to(device), masks.rows_for(request_ids).to(device, non_blocking=True))
+    def of(
+        cls,
+        masks: MaskBatch,
+        request_ids: Sequence[str],
+        device: torch.device | str,
+        num_logits_per_request: Sequence[int] | None = None,
+    ) -> "DeviceMasks":
+        rows = masks.rows_for(request_ids, num_logits_per_request)
+        return cls(masks.to(device), rows.to(device, non_blocking=True))
+
+    @classmethod
+    def of_pool(
+        cls,
+        pool: MaskPool,
+        masks: PooledMaskBatch,
+        request_ids: Sequence[str],
+        num_logits_per_request: Sequence[int] | None = None,
+    ) -> "DeviceMasks":
+        """The same masks, held by a pool: it takes those that are new; the bitmask is the pool's own."""
+        rows = masks.rows_for(request_ids, num_logits_per_request)
+        pool.update(masks)
+        return cls(pool.bitmask, rows.to(pool.bitmask.device, non_blocking=True))
 
 
 class MaskedSampler(torch.nn.Module):

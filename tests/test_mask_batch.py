@@ -1,4 +1,5 @@
 import pickle
+import random
 
 import numpy as np
 import pytest
@@ -44,3 +45,18 @@ def test_a_batch_without_rows_is_taken_by_the_ops():
     logits = torch.zeros(1, 40)
     structout.apply_bitmask(logits, empty.to("cpu"), empty.rows_for(["free"]))
     assert logits.eq(0).all()
+
+
+def test_what_a_worker_may_ask_for_at_random():
+    chance = random.Random(0)
+    for _ in range(300):
+        num_masks = {f"request {i}": chance.choice([0, 0, 1, 2, 5]) for i in range(chance.randint(0, 6))}
+        row_indptr = np.cumsum([0, *num_masks.values()], dtype=np.int32)
+        masks = MaskBatch(tuple(num_masks), np.zeros((row_indptr[-1], 1), dtype=np.int32), row_indptr)
+        worker_ids = chance.sample([*num_masks, "free", "free too"], chance.randint(0, len(num_masks) + 2))
+        num_logits = [chance.randint(0, num_masks.get(request_id) or 3) for request_id in worker_ids]
+        expected = []
+        for request_id, count in zip(worker_ids, num_logits, strict=True):
+            first = row_indptr[masks.request_ids.index(request_id)] if num_masks.get(request_id) else None
+            expected += [-1 if first is None else int(first) + j for j in range(count)]
+        assert masks.rows_for(worker_ids, num_logits).tolist() == expected
