@@ -1,0 +1,320 @@
+"""Forced tokens are those of the tokenizer itself: whatever follows, the text tokenizes to them."""
+
+import functools
+import json
+import random
+
+import pytest
+import tokenizers_on_the_spot
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from structout.grammar.canonical import CanonicalTokenizer
+from structout.grammar.vocabulary import Vocabulary
+from structout.grammar.xgrammar_backend import XgrammarBackend
+from structout.params import StructuredOutputOptions
+
+KEYS = "name orderId orderName name_of_the_person age tags city é 東京 emoji🦊 a b items x-y".split()
+WORDS = "Ada London naïve 東京 fox, engine. 🦊 A-17 a\\b".split()
+
+
+@functools.cache
+def larger_byte_level():
+    """4,000 tokens learned from JSON, so that many join punctuation, as those of real vocabularies do."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    rng = random.Random(0)
+    corpus = [json.dumps(instance(schema(rng, 3), rng), ensure_ascii=rng.random() < 0.5) for _ in range(3000)]
+    corpus += [json.dumps(json.loads(text), indent=2, ensure_ascii=False) for text in corpus]
+    corpus += [text.replace(": ", ":").replace(", ", ",") for text in corpus]
+    trainer = trainers.BpeTrainer(
+        vocab_size=4000, special_tokens=["<|end|>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+    )
+    trainer.show_progress = False
+    tokenizer.train_from_iterator(corpus, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>")  # noqa: S106 - no password
+
+
+@functools.cache
+def llama_2():
+    """As Llama 2 has it: no pre-tokenizer, and a normalizer that puts a space before every text."""
+    spec = json.loads(tokenizers_on_the_spot.byte_fallback().backend_tokenizer.to_str())
+    tokenizer = Tokenizer.from_str(json.dumps(spec))
+    tokenizer.pre_tokenizer = None
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>")  # noqa: S106 - no password
+
+
+TOKENIZERS = {
+    "byte level": tokenizers_on_the_spot.byte_level,
+    "byte fallback": tokenizers_on_the_spot.byte_fallback,
+    "larger byte level": larger_byte_level,
+    "Llama 2": llama_2,
+}
+
+
+def schema(rng, depth):
+    if depth == 0 or rng.random() < 0.3:
+        values = rng.choices([0, 12, True, None, *WORDS], k=rng.randint(1, 4))
+        kinds = [{"type": "string"}, {"type": "integer"}, {"type": "boolean"}, {"enum": values}, {"const": values[0]}]
+        return rng.choice(kinds)
+    if rng.random() < 0.25:
+        return {"type": "array", "items": schema(rng, depth - 1), "minItems": 1}
+    keys = rng.sample(KEYS, rng.randint(1, 4))
+    required = [key for key in keys if rng.random() < 0.8]
+    properties = {key: schema(rng, depth - 1) for key in keys}
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def instance(schema, rng):
+    match schema:
+        case {"enum": values}:
+            return rng.choice(values)
+        case {"const": value}:
+            return value
+        case {"type": "string"}:
+            return " ".join(rng.choices(WORDS, k=rng.randint(0, 3)))
+        case {"type": "integer"}:
+            return rng.randint(-5, 12345)
+        case {"type": "boolean"}:
+            return rng.random() < 0.5
+        case {"type": "array", "items": items}:
+            return [instance(items, rng) for _ in range(rng.randint(1, 3))]
+        case {"properties": properties, "required": required}:
+            keys = [key for key in properties if key in required or rng.random() < 0.5]
+            return {key: instance(properties[key], rng) for key in keys}
+
+
+@functools.cache
+def backend(name, any_whitespace=False, lookback=4):
+    tokenizer = TOKENIZERS[name]()
+    vocabulary = Vocabulary.from_tokenizer(tokenizer)
+    canonical = CanonicalTokenizer(tokenizer, vocabulary, lookback=lookback)
+    return XgrammarBackend(vocabulary, canonical_tokenizer=canonical, any_whitespace=any_whitespace)
+
+
+def grammar_of(name, kind, spec, **options):
+    text = spec if isinstance(spec, str) else json.dumps(spec)
+    return backend(name, **options).compile_grammar(StructuredOutputOptions(kind), text)
+
+
+def canonical_tokens(name, text):
+    return backend(name)._canonical_tokenizer.encode(text)
+
+
+def pieces(name, tokens):
+    return [backend(name).vocabulary.token_bytes[token].decode(errors="backslashreplace") for token in tokens]
+
+
+def jumps_along(grammar, tokens):
+    """Follow ``tokens``. Each jump on the way, and what the tokens are there."""
+    position, jumps = 0, []
+    while position < len(tokens):
+        forced = grammar.compute_ff_tokens()
+        jumps.append((forced, tokens[position : position + len(forced)]))
+        step = forced if forced and jumps[-1][1] == forced else [tokens[position]]
+        assert grammar.accept_tokens("", step)
+        position += len(step)
+    return [jump for jump in jumps if jump[0]]
+
+
+@pytest.mark.parametrize("any_whitespace", [False, True])
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_no_forced_token_of_random_schemas_is_another_than_the_tokenizers(name, any_whitespace):
+    rng = random.Random(f"{name} {any_whitespace}")
+    num_forced = 0
+    for _ in range(60):
+        spec = schema(rng, 3)
+        grammar = grammar_of(name, "json", spec, any_whitespace=any_whitespace)
+        text = json.dumps(
+            instance(spec, rng), ensure_ascii=False, indent=rng.choice([None, 2]) if any_whitespace else None
+        )
+        for forced, expected in jumps_along(grammar, canonical_tokens(name, text)):
+            assert pieces(name, forced) == pieces(name, expected)
+            num_forced += len(forced)
+    assert num_forced > 200
+
+
+def test_without_looking_back_most_jumps_end_in_a_token_that_no_tokenizer_would_write():
+    """What the lookback is for: this is the defect that it prevents."""
+    rng = random.Random(1)
+    num_wrong = num_jumps = 0
+    for _ in range(40):
+        spec = schema(rng, 3)
+        text = json.dumps(instance(spec, rng), ensure_ascii=False, indent=2)
+        grammar = grammar_of("larger byte level", "json", spec, any_whitespace=True, lookback=0)
+        jumps = jumps_along(grammar, canonical_tokens("larger byte level", text))
+        num_wrong += sum(forced != expected for forced, expected in jumps)
+        num_jumps += len(jumps)
+    assert num_wrong > num_jumps / 2
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@pytest.mark.parametrize(
+    ("choices", "forced"),
+    [
+        (["日", "旦"], ""),
+        (["a日b", "a旦b"], "a"),
+        (["東京 is", "東京, no"], "東京"),
+        (["🦊", "🦄"], ""),
+        (["<|im_start|>", "<|im_start|>!"], "<|im_start|>"),
+        (["<|end|>"], "<|end|>"),
+    ],
+)
+def test_jumps_end_with_whole_characters_and_hold_no_special_token(name, choices, forced):
+    grammar = grammar_of(name, "choice", choices)
+    assert grammar.find_jump_forward_string() == forced
+    tokens = grammar.compute_ff_tokens()
+    text = b"".join(backend(name).vocabulary.token_bytes[token] for token in tokens)
+    assert all(backend(name).vocabulary.token_bytes[token] for token in tokens)
+    assert forced.encode().startswith(text)
+    assert tokens == canonical_tokens(name, choices[0])[: len(tokens)]
+    assert grammar.accept_tokens("", tokens)
+    assert grammar.num_tokens == len(tokens)
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_a_jump_that_begins_inside_a_character(name):
+    vocabulary = backend(name).vocabulary
+    whole = canonical_tokens(name, "鱼!")  # spelled byte by byte: it was not in any corpus
+    assert len(whole) == 4
+    grammar = grammar_of(name, "choice", ["鱼!", "日"])
+    for done in range(1, 4):
+        assert grammar.accept_tokens("", [whole[done - 1]])
+        assert grammar.compute_ff_tokens() == whole[done:]
+
+    grammar = grammar_of(name, "choice", ["東!", "日"])
+    single = [vocabulary.token_bytes.index(bytes([byte])) for byte in "東".encode()]
+    assert grammar.accept_tokens("", single[:2])
+    assert grammar.forced_bytes() == "東".encode()[2:] + b"!"
+    assert grammar.find_jump_forward_string() == ""
+    if canonical_tokens(name, "東") == single:
+        assert grammar.compute_ff_tokens() == canonical_tokens(name, "東!")[2:]
+    else:  # the tokenizer would never have come here, and has no tokens for what follows
+        assert grammar.compute_ff_tokens() == []
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_jumps_at_the_very_start_and_the_very_end(name):
+    grammar = grammar_of(name, "regex", r"name_of_the_person: [ab]; that is all")
+    forced = grammar.compute_ff_tokens()
+    for letter in "ab":
+        assert forced == canonical_tokens(name, f"name_of_the_person: {letter}")[: len(forced)]
+    assert "".join(pieces(name, forced)).startswith("name_of_the_person")
+    text = canonical_tokens(name, "name_of_the_person: a; that is all")
+    at_a = len(canonical_tokens(name, "name_of_the_person: a"))
+    assert grammar.accept_tokens("", text[:at_a])
+    assert grammar.compute_ff_tokens() == text[at_a:]  # nothing can replace the last token of all
+    assert grammar.accept_tokens("", text[at_a:])
+    assert grammar.forced_bytes() == b""
+    assert grammar.compute_ff_tokens() == []
+    assert grammar.accept_tokens("", [backend(name).vocabulary.stop_token_ids[0]])
+    assert grammar.forced_bytes() == b""
+    assert grammar.compute_ff_tokens() == []
+
+
+def test_where_the_text_may_end_nothing_is_forced():
+    grammar = grammar_of("byte level", "regex", "ab?")
+    assert grammar.accept_tokens("", grammar.compute_ff_tokens())
+    assert grammar.num_tokens == 1
+    assert grammar.forced_bytes() == b""
+    assert grammar.compute_ff_tokens() == []
+
+
+def test_nothing_is_put_before_a_text():
+    for tokenizer, name in ((llama_2(), "Llama 2"), (tokenizers_on_the_spot.byte_fallback(), "byte fallback")):
+        assert pieces(name, canonical_tokens(name, "name")) == pieces(name, canonical_tokens(name, " name")[1:])
+        assert b"".join(backend(name).vocabulary.token_bytes[i] for i in tokenizer("x")["input_ids"]).strip() == b"x"
+    spaced = Tokenizer.from_str(tokenizers_on_the_spot.byte_level().backend_tokenizer.to_str())
+    spaced.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    assert spaced.encode("name").tokens[0].startswith("Ġ")
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=spaced, eos_token="<|end|>")  # noqa: S106 - no password
+    vocabulary = Vocabulary.from_tokenizer(wrapped)
+    assert vocabulary.text_of(CanonicalTokenizer(wrapped, vocabulary).encode("name")) == "name"
+
+
+def test_metaspace_and_templates_add_nothing_either():
+    from tokenizers import processors
+
+    tokenizer = Tokenizer.from_str(tokenizers_on_the_spot.byte_fallback().backend_tokenizer.to_str())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    tokenizer.post_processor = processors.TemplateProcessing(single="<|end|> $A", special_tokens=[("<|end|>", 1)])
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>")  # noqa: S106 - no password
+    vocabulary = Vocabulary.from_tokenizer(wrapped)
+    assert wrapped("x")["input_ids"][0] == 1
+    assert vocabulary.text_of(CanonicalTokenizer(wrapped, vocabulary).encode("x y")) == "x y"
+
+
+def test_a_tokenizer_that_changes_texts_jumps_only_where_it_does_not():
+    tokenizer = Tokenizer.from_str(tokenizers_on_the_spot.byte_level().backend_tokenizer.to_str())
+    tokenizer.normalizer = normalizers.Lowercase()
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>")  # noqa: S106 - no password
+    vocabulary = Vocabulary.from_tokenizer(wrapped)
+    canonical = CanonicalTokenizer(wrapped, vocabulary)
+    engine = XgrammarBackend(vocabulary, canonical_tokenizer=canonical)
+    assert canonical.encode("ADA") is None
+    assert engine.compile_grammar(StructuredOutputOptions.REGEX, "ADA-[0-9]").compute_ff_tokens() == []
+    assert engine.compile_grammar(StructuredOutputOptions.REGEX, "ada-[0-9]").compute_ff_tokens() != []
+
+
+def test_text_that_the_vocabulary_cannot_spell_is_not_jumped_over():
+    tokenizer = Tokenizer(models.BPE({"<end>": 0, "a": 1}, []))
+    tokenizer.decoder = decoders.ByteLevel()
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>")  # noqa: S106 - no password
+    vocabulary = Vocabulary.from_tokenizer(wrapped)
+    engine = XgrammarBackend(vocabulary, canonical_tokenizer=CanonicalTokenizer(wrapped, vocabulary))
+    grammar = engine.compile_grammar(StructuredOutputOptions.REGEX, "ac")
+    assert grammar.forced_bytes() == b"ac"
+    assert grammar.compute_ff_tokens() == []
+
+
+def test_a_stop_token_with_text_is_never_forced():
+    name = "byte level"
+    colon = canonical_tokens(name, ":")[0]
+    grammar = backend(name).compile_grammar(StructuredOutputOptions.REGEX, "a:b", [colon])
+    assert colon not in grammar.compute_ff_tokens()
+    assert grammar.accept_tokens("", grammar.compute_ff_tokens())
+
+
+def test_a_very_long_forced_text_is_jumped_over_in_parts():
+    name = "byte level"
+    text = "The quick brown fox jumps over the lazy dog; " * 100
+    grammar = grammar_of(name, "choice", [text])
+    tokens = canonical_tokens(name, text)
+    written, num_jumps = [], 0
+    while forced := grammar.compute_ff_tokens():
+        assert grammar.accept_tokens("", forced)
+        written += forced
+        num_jumps += 1
+    assert written == tokens
+    assert 3 < num_jumps < 10
+
+
+def test_what_precedes_counts_after_rollback_fork_reset_and_copy():
+    name = "larger byte level"
+    start, more = canonical_tokens(name, '{"name'), canonical_tokens(name, "e - order")
+    grammar = grammar_of(name, "regex", '\\{"nam[e]{1,2} - orderId": [0-9]')
+    for other in (grammar, grammar.copy()):
+        assert other.accept_tokens("", start)
+        fork = other.fork()
+        assert other.accept_tokens("", more)
+        after = other.compute_ff_tokens()
+        assert pieces(name, after)[0] == "Id"
+        assert fork.accept_tokens("", more)
+        assert fork.compute_ff_tokens() == after
+        other.rollback(len(more))
+        assert other.num_tokens == len(start)
+        assert other.compute_ff_tokens() == []
+        other.reset()
+        assert other.num_tokens == 0
+        assert pieces(name, other.compute_ff_tokens())[0] == '{"'
+    assert grammar.memory_bytes > 0
+
+
+def test_a_backend_without_a_tokenizer_says_so():
+    engine = XgrammarBackend(backend("byte level").vocabulary)
+    grammar = engine.compile_grammar(StructuredOutputOptions.CHOICE, '["abc"]')
+    assert grammar.find_jump_forward_string() == "abc"
+    with pytest.raises(RuntimeError, match="made with canonical_tokenizer"):
+        grammar.compute_ff_tokens()
