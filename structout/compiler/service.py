@@ -18,7 +18,7 @@ from structout.errors import GrammarError, GrammarLimitError, GrammarTimeoutErro
 
 _ABANDONED_PER_WORKER = 4  # threads past their deadline, for each worker, from which on nothing new is begun
 _NUM_TIMINGS = 1024  # compilations that the percentiles are over
-_LAST_WAIT = 1.0  # seconds that the end of the process gives to compilations under way
+_LAST_WAIT = 0.5  # seconds that the end of the process gives to compilations under way
 
 _log = logging.getLogger("structout.compiler")
 _threads: set[threading.Thread] = set()
