@@ -69,6 +69,13 @@ def _parser() -> argparse.ArgumentParser:
     sampling.add_argument("--temperature", type=_temperature, default=1.0, metavar="T", help="0 is greedy (default: 1)")
     sampling.add_argument("--seed", type=_seed, help="makes the texts repeatable")
     sampling.add_argument("--max-tokens", type=_count, default=512, metavar="N", help="per text (default: 512)")
+    sampling.add_argument(
+        "--jump-forward",
+        choices=["off", "ff_tokens", "retokenize", "draft"],
+        default="off",
+        help="go over text that the constraint forces without drawing it: append its tokens, append it and tokenize "
+        "all again, or have the model judge its tokens in one forward pass, which changes no text (default: off)",
+    )
 
     doctor = commands.add_parser("doctor", help="print versions, which kernels serve each device, and what is missing")
     doctor.set_defaults(run=_doctor)

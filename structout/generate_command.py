@@ -11,6 +11,8 @@ from structout.config import StructuredOutputsConfig
 from structout.default_model import load_default_model
 from structout.errors import GrammarError
 from structout.generate import DeadEndError, Generation, generate
+from structout.grammar.canonical import CanonicalTokenizer
+from structout.jump_forward import JumpForward
 from structout.manager import StructuredOutputManager
 from structout.params import StructuredOutputsParams
 from structout.screen import Screen, readable_json, say, summary
@@ -49,6 +51,9 @@ def _generate(arguments: argparse.Namespace) -> int:
             say(f"structout: {problem}: {text}")
     num_valid = problems.count(None)
     say(summary(result, num_valid))
+    if arguments.jump_forward != "off":
+        passes = f"{result.num_passes:,} forward passes, {result.num_passes_saved:,} saved"
+        say(f"jump-forward {arguments.jump_forward}: {result.num_tokens:,} tokens in {passes}")
     return 0 if num_valid == len(texts) else 1
 
 
@@ -60,6 +65,8 @@ def _write(
     arguments: argparse.Namespace,
 ) -> Generation:
     screen = Screen(manager.vocabulary)
+    jump_forward = JumpForward(arguments.jump_forward)
+    needs_tokenizer = jump_forward is not JumpForward.OFF
     try:
         return generate(
             model,
@@ -70,6 +77,8 @@ def _write(
             max_tokens=arguments.max_tokens,
             temperature=arguments.temperature,
             seed=arguments.seed,
+            jump_forward=jump_forward,
+            canonical_tokenizer=CanonicalTokenizer(tokenizer, manager.vocabulary) if needs_tokenizer else None,
             on_slow_compile=lambda: say("compiling the constraint ..."),
             on_step=screen.show,
         )

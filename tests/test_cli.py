@@ -90,6 +90,25 @@ def test_a_seed_repeats_and_greedy_needs_none(capsys):
     assert run("--temperature", "0", "--seed", "5") == run("--temperature", "0", "--seed", "6")
 
 
+@pytest.mark.parametrize("mode", ["ff_tokens", "retokenize", "draft"])
+def test_jump_forward_says_how_many_passes_it_saves(capsys, mode):
+    def run(mode):
+        assert main(["generate", "--json-schema", str(ORDER), "--seed", "7", "--jump-forward", mode]) == 0
+        return capsys.readouterr()
+
+    screen = run(mode)
+    jsonschema.validate(json.loads(screen.out), json.loads(ORDER.read_text()))
+    tokens, passes, saved = map(
+        int,
+        re.search(rf"\njump-forward {mode}: (\d+) tokens in (\d+) forward passes, (\d+) saved\n", screen.err).groups(),
+    )
+    assert tokens + 1 == passes + saved
+    assert saved > passes  # the schema's names are most of its tokens
+    off = run("off")
+    assert "jump-forward" not in off.err
+    assert (off.out == screen.out) == (mode == "draft")
+
+
 def test_a_model_from_a_directory(capsys, folder):
     assert main(["generate", "--model", str(folder), "--choice", "yes", "--prompt", "Ready?"]) == 0
     screen = capsys.readouterr()
@@ -158,6 +177,7 @@ def test_mistakes_get_one_clear_line_and_status_2(capsys, tmp_path, monkeypatch,
         ),
         (["generate", "--regex", "a", "--temperature", "nan"], "must be a number, 0 or more, got 'nan'"),
         (["generate", "--regex", "a", "--temperature", "warm"], "must be a number, 0 or more, got 'warm'"),
+        (["generate", "--regex", "a", "--jump-forward", "far"], "--jump-forward: invalid choice: 'far'"),
         (["generate", "--regex", "a", "--prompt", "\udcff"], "--prompt: must be UTF-8, got '\\udcff'"),
         (["generate", "--choice", "\udcff"], "--choice: must be UTF-8"),
         ([], "required"),
