@@ -3,16 +3,20 @@
 import functools
 import json
 import random
+from pathlib import Path
 
 import pytest
 import tokenizers_on_the_spot
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from structout.config import StructuredOutputsConfig
+from structout.errors import GrammarError
 from structout.grammar.canonical import CanonicalTokenizer
 from structout.grammar.vocabulary import Vocabulary
 from structout.grammar.xgrammar_backend import XgrammarBackend
-from structout.params import StructuredOutputOptions
+from structout.manager import StructuredOutputManager
+from structout.params import StructuredOutputOptions, StructuredOutputsParams
 
 KEYS = "name orderId orderName name_of_the_person age tags city é 東京 emoji🦊 a b items x-y".split()
 WORDS = "Ada London naïve 東京 fox, engine. 🦊 A-17 a\\b".split()
@@ -318,3 +322,62 @@ def test_a_backend_without_a_tokenizer_says_so():
     assert grammar.find_jump_forward_string() == "abc"
     with pytest.raises(RuntimeError, match="made with canonical_tokenizer"):
         grammar.compute_ff_tokens()
+
+
+SLOW_IN_XGRAMMAR = ('"maxLength"', '"pattern"', '"maxItems"')
+
+
+@pytest.mark.parametrize("engine", ["auto", "xgrammar:no-fallback"])
+@pytest.mark.parametrize("any_whitespace", [False, True])
+def test_no_forced_token_of_maskbench_is_another_than_the_tokenizers(request, any_whitespace, engine):
+    path = request.config.getoption("--maskbench", default=None)
+    if path is None:
+        pytest.skip("needs --maskbench PATH: schemas and instances of MaskBench, one JSON object a line")
+    tokenizer = larger_byte_level()
+    styles = [{"indent": 2}, {"separators": (",", ":")}, {}] if any_whitespace else [{}]
+    num_jumps, wrong = 0, []
+    with StructuredOutputManager(
+        tokenizer, len(tokenizer), StructuredOutputsConfig(any_whitespace=any_whitespace)
+    ) as manager:
+        for line in Path(path).read_text().splitlines():
+            if engine != "auto" and any(keyword in line for keyword in SLOW_IN_XGRAMMAR):
+                continue
+            example = json.loads(line)
+            valid = [test["data"] for test in example["tests"] if test["valid"]]
+            texts = [json.dumps(data, ensure_ascii=False, **style) for data in valid for style in styles]
+            params = StructuredOutputsParams(json=example["schema"], backend=engine)
+            for forced, expected in jumps_along_all(manager, params, texts):
+                num_jumps += 1
+                if forced != expected:
+                    wrong.append((example["name"], forced, expected))
+    assert wrong == []
+    assert num_jumps > 2000
+
+
+def jumps_along_all(manager, params, texts):
+    """The jumps along those of ``texts`` that satisfy the constraint; none where it is refused."""
+    try:
+        manager.add_request("walk", params)
+        manager.wait_ready("walk", 60)
+        for text in texts:
+            tokens = canonical_tokens("larger byte level", text)
+            if len(manager.validate_tokens("walk", tokens)) == len(tokens):
+                yield from jumps_along(Walk(manager), tokens)
+                manager.rollback("walk", len(tokens))
+    except GrammarError:
+        return
+    finally:
+        manager.finish_request("walk")
+
+
+class Walk:
+    """The manager's request, as a grammar."""
+
+    def __init__(self, manager):
+        self.manager = manager
+
+    def accept_tokens(self, request_id, tokens):
+        return self.manager.accept_tokens("walk", tokens)
+
+    def compute_ff_tokens(self):
+        return self.manager.compute_ff_tokens("walk")

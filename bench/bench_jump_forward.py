@@ -1,0 +1,178 @@
+"""compute_ff_tokens: what a forced token costs, and how many tokens are forced, beside llguidance.
+
+    python bench/bench_jump_forward.py --maskbench maskbench_sample.jsonl [--quick]
+
+Each line of the file has a "schema" and its "tests", each with "valid" and "data". All engines follow the tokenizer's
+own tokens of each valid instance that they all accept; each jump is compared with those tokens before its time counts.
+Schemas that xgrammar compiles for seconds are left out. xgrammar allows no properties that a schema does not name,
+llguidance does, and so leaves more choices. "first" is a text's first walk; in "again" the engines have seen its words.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import harness
+import llguidance.hf
+import torch
+from large_tokenizer import VOCAB_SIZE, large_tokenizer, trained_tokenizer
+from llguidance import LLMatcher
+
+from structout.errors import GrammarError
+from structout.grammar.canonical import CanonicalTokenizer
+from structout.grammar.interface import StructuredOutputBackend
+from structout.grammar.llguidance_backend import LlguidanceBackend
+from structout.grammar.vocabulary import Vocabulary
+from structout.grammar.xgrammar_backend import XgrammarBackend
+from structout.params import StructuredOutputOptions
+
+SLOW_IN_XGRAMMAR = ('"maxLength"', '"pattern"', '"maxItems"')
+WHITESPACE: dict[str, dict[str, Any]] = {"flexible": {"indent": 2}, "compact": {}}
+Start = Callable[[str], "Follower | None"]  # from a schema
+
+
+@dataclass(frozen=True)
+class Follower:
+    """One engine on its way through a text."""
+
+    compute_ff_tokens: Callable[[], list[int]]
+    accept: Callable[[int], bool]
+
+
+@dataclass
+class Measured:
+    """Of one engine.
+
+    Attributes:
+        seconds: of a forced token, one sample a jump: of texts that are new to the engine, and of others.
+        seconds_in_vain: of a call that forces nothing.
+    """
+
+    seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    seconds_in_vain: list[float] = field(default_factory=list)
+    num_forced: int = 0
+
+    def row(self, num_tokens: int) -> dict[str, Any]:
+        def median_us(samples: list[float]) -> float:
+            return round(statistics.median(samples) * 1e6, 2)
+
+        return {
+            "jumps": len(self.seconds["first"]),
+            "forced_share": round(self.num_forced / num_tokens, 4),
+            "us_per_forced_token": {when: median_us(samples) for when, samples in self.seconds.items()},
+            "us_in_vain": median_us(self.seconds_in_vain),
+        }
+
+
+def engines(tokenizer: Any, vocab_size: int, any_whitespace: bool) -> dict[str, Start]:
+    vocabulary = Vocabulary.from_tokenizer(tokenizer, vocab_size)
+    canonical = CanonicalTokenizer(tokenizer, vocabulary)
+    backends = {
+        "structout over xgrammar": XgrammarBackend(
+            vocabulary, canonical_tokenizer=canonical, any_whitespace=any_whitespace
+        ),
+        "structout over llguidance": LlguidanceBackend(
+            vocabulary, canonical_tokenizer=canonical, any_whitespace=any_whitespace
+        ),
+    }
+    starts = {name: partial(follow_structout, backend) for name, backend in backends.items()}
+    llguidance_tokenizer = llguidance.hf.from_tokenizer(tokenizer, n_vocab=vocab_size)
+    return {**starts, "llguidance": partial(follow_llguidance, llguidance_tokenizer, any_whitespace)}
+
+
+def follow_structout(backend: StructuredOutputBackend, schema: str) -> Follower | None:
+    try:
+        grammar = backend.compile_grammar(StructuredOutputOptions.JSON, schema)
+    except GrammarError:
+        return None
+    return Follower(grammar.compute_ff_tokens, lambda token: grammar.accept_tokens("", [token]))
+
+
+def follow_llguidance(tokenizer: Any, any_whitespace: bool, schema: str) -> Follower | None:
+    compact = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+    grammar = LLMatcher.grammar_from_json_schema(schema, overrides=None if any_whitespace else compact)
+    matcher = LLMatcher(tokenizer, grammar)
+    if matcher.is_error():
+        return None
+    return Follower(matcher.compute_ff_tokens, lambda token: matcher.try_consume_tokens([token]) == 1)
+
+
+def instances(path: Path, style: dict[str, Any], limit: int) -> Iterator[tuple[str, str]]:
+    """Pairs of a schema and a valid text."""
+    for line in path.read_text().splitlines()[:limit]:
+        example = json.loads(line)
+        schema = json.dumps(example["schema"])
+        if not any(keyword in schema for keyword in SLOW_IN_XGRAMMAR):
+            for test in example["tests"]:
+                if test["valid"]:
+                    yield schema, json.dumps(test["data"], ensure_ascii=False, **style)
+
+
+def walk(follower: Follower, tokens: list[int], measured: Measured | None, when: str) -> bool:
+    """Follow ``tokens`` to their end. False where the engine refuses one."""
+    free_from = 0
+    for position, token in enumerate(tokens):
+        if position >= free_from and measured is not None:
+            start = time.perf_counter()
+            forced = follower.compute_ff_tokens()
+            seconds = time.perf_counter() - start
+            free_from = position + len(forced)
+            if forced != tokens[position:free_from]:
+                raise AssertionError(f"forced {forced}, the tokenizer writes {tokens[position:free_from]}")
+            if forced:
+                measured.seconds[when].append(seconds / len(forced))
+                measured.num_forced += len(forced) if when == "first" else 0
+            elif when == "again":
+                measured.seconds_in_vain.append(seconds)
+        if not follower.accept(token):
+            return False
+    return True
+
+
+def measure(path: Path, tokenizer: Any, vocab_size: int, whitespace: str, limit: int) -> list[dict[str, Any]]:
+    starts = engines(tokenizer, vocab_size, whitespace == "flexible")
+    measured = {name: Measured() for name in starts}
+    num_instances = num_tokens = 0
+    for schema, text in instances(path, WHITESPACE[whitespace], limit):
+        tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
+        trials = [start(schema) for start in starts.values()]
+        if not all(trial is not None and walk(trial, tokens, None, "") for trial in trials):
+            continue
+        num_instances += 1
+        num_tokens += len(tokens)
+        for when in ("first", "again"):
+            for name, start in starts.items():
+                follower = start(schema)
+                if follower is None or not walk(follower, tokens, measured[name], when):
+                    raise AssertionError(f"{name} refuses what it has accepted before")
+    common = {"whitespace": whitespace, "vocabulary": tokenizer.name_or_path, "instances": num_instances}
+    return [{**common, "tokens": num_tokens, "engine": name, **m.row(num_tokens)} for name, m in measured.items()]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="compute_ff_tokens beside llguidance's")
+    parser.add_argument("--maskbench", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--quick", action="store_true", help="a small vocabulary and few schemas; writes nothing")
+    arguments = parser.parse_args()
+    tokenizer = trained_tokenizer(2000, 1_000_000) if arguments.quick else large_tokenizer()
+    vocab_size = len(tokenizer) if arguments.quick else VOCAB_SIZE
+    rows: list[dict[str, Any]] = []
+    for whitespace in WHITESPACE:
+        rows += measure(arguments.maskbench, tokenizer, vocab_size, whitespace, 30 if arguments.quick else 10**6)
+    for row in rows:
+        times = "  ".join(f"{when} {us:5.2f} us" for when, us in row["us_per_forced_token"].items())
+        share = f"{row['forced_share']:.1%} of {row['tokens']:,} tokens forced"
+        print(f"{row['whitespace']:<9}{row['engine']:<27}{share}, each: {times}, in vain {row['us_in_vain']:.2f} us")
+    if not arguments.quick:
+        print("wrote", harness.write_results("jump_forward", torch.device("cpu"), rows))
+
+
+if __name__ == "__main__":
+    main()
