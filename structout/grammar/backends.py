@@ -1,0 +1,230 @@
+"""All grammar engines behind one door: which of them compiles a constraint, and what it could not enforce."""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from structout.config import StructuredOutputsConfig
+from structout.errors import GrammarError
+from structout.grammar.canonical import CanonicalTokenizer
+from structout.grammar.fitness import Fitness, llguidance_fitness, xgrammar_fitness
+from structout.grammar.interface import StructuredOutputBackend, StructuredOutputGrammar
+from structout.grammar.llguidance_backend import LlguidanceBackend
+from structout.grammar.vocabulary import Vocabulary
+from structout.grammar.xgrammar_backend import XgrammarBackend
+from structout.params import Constraint, StructuredOutputOptions
+
+BackendFactory = Callable[[Vocabulary, StructuredOutputsConfig, "CanonicalTokenizer | None"], StructuredOutputBackend]
+
+_AUTO = "auto"
+_COMES_LATER = {"fsm": "our own engine for regular languages"}
+_XGRAMMAR_CACHE_SHARE = 8  # of the cache's bytes: the compiled grammars themselves are kept by whoever asked for them
+
+
+@dataclass(frozen=True)
+class CompiledConstraint:
+    """
+    Attributes:
+        grammar: at its start.
+        backend_name: of the backend that compiled it.
+        weakened: what the backend does not enforce of a lenient constraint, such as ``#/properties/age/not``.
+    """
+
+    grammar: StructuredOutputGrammar
+    backend_name: str
+    weakened: tuple[str, ...] = ()
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.grammar.memory_bytes
+
+
+@dataclass(frozen=True)
+class _Registered:
+    make: BackendFactory
+    fitness: Callable[[Constraint], Fitness]
+
+
+def _fitness_of_others(constraint: Constraint) -> Fitness:
+    return Fitness(weakened=() if constraint.whitespace_pattern is None else ("whitespace_pattern",))
+
+
+def register_backend(
+    name: str, make: BackendFactory, fitness: Callable[[Constraint], Fitness] = _fitness_of_others
+) -> None:
+    """Make a backend known to every :class:`BackendSet`. It serves requests that name it; ``auto`` asks it last.
+
+    Args:
+        name: what requests call it; a name that is in use is replaced.
+        make: called once in each set, with the vocabulary, the config, and what its grammars need to compute
+            fast-forward tokens.
+        fitness: what it would not enforce of a constraint. Default: whitespace_pattern alone.
+
+    Raises:
+        ValueError: the name is reserved.
+    """
+    if name == _AUTO or name in _COMES_LATER or not name.isidentifier():
+        raise ValueError(f"{name!r} cannot name a backend: it is reserved or no identifier")
+    _registered[name] = _Registered(make, fitness)
+
+
+def _make_xgrammar(
+    vocabulary: Vocabulary, config: StructuredOutputsConfig, canonical_tokenizer: CanonicalTokenizer | None
+) -> StructuredOutputBackend:
+    return XgrammarBackend(
+        vocabulary,
+        any_whitespace=config.any_whitespace,
+        cache_bytes=config.cache_bytes // _XGRAMMAR_CACHE_SHARE,
+        canonical_tokenizer=canonical_tokenizer,
+    )
+
+
+def _make_llguidance(
+    vocabulary: Vocabulary, config: StructuredOutputsConfig, canonical_tokenizer: CanonicalTokenizer | None
+) -> StructuredOutputBackend:
+    return LlguidanceBackend(vocabulary, any_whitespace=config.any_whitespace, canonical_tokenizer=canonical_tokenizer)
+
+
+_registered = {
+    "llguidance": _Registered(_make_llguidance, llguidance_fitness),
+    "xgrammar": _Registered(_make_xgrammar, xgrammar_fitness),
+}
+
+# Which of several that enforce a constraint serves it; bench/results/ready_cpu.json has the figures. JSON schemas:
+# llguidance compiles them in milliseconds, where xgrammar takes seconds for one in ten, and both fill as quickly.
+# Other constraints: xgrammar fills two to fifty times faster, unless it compiles slowly, see Fitness.is_slow.
+_FIRST = {kind: "xgrammar" for kind in StructuredOutputOptions} | {StructuredOutputOptions.JSON: "llguidance"}
+
+
+def _canonical_tokenizer(tokenizer: Any, vocabulary: Vocabulary) -> CanonicalTokenizer | None:
+    return None if tokenizer is None else CanonicalTokenizer(tokenizer, vocabulary)
+
+
+class BackendSet:
+    """The backends of one vocabulary, each made when it is first needed. Safe from any thread.
+
+    Args:
+        vocabulary: of the model.
+        config: the manager's.
+        tokenizer: the Hugging Face tokenizer of the vocabulary; without it grammars compute no fast-forward tokens.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, config: StructuredOutputsConfig, tokenizer: Any = None):
+        self._vocabulary = vocabulary
+        self._config = config
+        self._canonical_tokenizer = _Lazy(partial(_canonical_tokenizer, tokenizer, vocabulary))
+        self._backends = {name: _Lazy(partial(self._make, known)) for name, known in _registered.items()}
+
+    def prepare(self) -> None:
+        """Make all backends now: their tables of the vocabulary take up to a second each."""
+        for backend in self._backends.values():
+            backend.get()
+
+    def backend(self, name: str) -> StructuredOutputBackend:
+        """The backend of that name. Raises ``GrammarError`` if there is none."""
+        if name in _COMES_LATER:
+            raise GrammarError(f"the backend {name!r} is reserved for {_COMES_LATER[name]}, which comes later")
+        if name not in self._backends:
+            raise GrammarError(
+                f"unknown backend {name!r}: the known ones are auto, {', '.join(sorted(self._backends))}"
+            )
+        return self._backends[name].get()
+
+    def may_be_slow(self, constraint: Constraint) -> bool:
+        """Whether the backend that comes first for the constraint may compile it for seconds."""
+        candidates = self._candidates(constraint)
+        chosen = [fitness for _, fitness in candidates if fitness.enforces or constraint.lenient]
+        return bool(chosen) and chosen[0].is_slow
+
+    def compile(self, constraint: Constraint, stop_token_ids: Sequence[int] | None = None) -> CompiledConstraint:
+        """
+        Args:
+            constraint: see :class:`structout.params.Constraint`: its backend, or the first that enforces it.
+            stop_token_ids: that end the text. Default: the vocabulary's.
+
+        Raises:
+            GrammarError: malformed, impossible, or not enforced by any backend that may serve it; says by which for
+                what reason.
+        """
+        reasons = []
+        for name, fitness in self._candidates(constraint):
+            if not (fitness.enforces or (constraint.lenient and not fitness.refusal)):
+                reasons.append(f"{name} {fitness.reason}")
+                continue
+            try:
+                return self._compile_with(name, fitness, constraint, stop_token_ids)
+            except GrammarError as error:
+                reasons.append(f"{name}: {error}")
+        raise GrammarError("; ".join(reasons))
+
+    def destroy(self) -> None:
+        """Let go of what was compiled. A constraint compiled later makes its backend anew."""
+        for backend in self._backends.values():
+            made = backend.discard()
+            if made is not None:
+                made.destroy()
+
+    def _check_name(self, name: str) -> None:
+        if name in _COMES_LATER:
+            raise GrammarError(f"the backend {name!r} is reserved for {_COMES_LATER[name]}, which comes later")
+        if name not in self._backends:
+            raise GrammarError(f"unknown backend {name!r}: the known ones are {', '.join([_AUTO, *self._backends])}")
+
+    def _make(self, registered: _Registered) -> StructuredOutputBackend:
+        return registered.make(self._vocabulary, self._config, self._canonical_tokenizer.get())
+
+    def _candidates(self, constraint: Constraint) -> list[tuple[str, Fitness]]:
+        """The backends that may serve the constraint, the best first."""
+        wish = constraint.backend_name
+        if wish != _AUTO:
+            self._check_name(wish)
+        names = [*self._backends] if wish == _AUTO or constraint.allows_fallback else [wish]
+        candidates = [(name, _registered[name].fitness(constraint)) for name in names]
+
+        def rank(candidate: tuple[str, Fitness]) -> tuple[bool, int, bool, bool, bool]:
+            name, fitness = candidate
+            loss = len(fitness.weakened) if constraint.lenient else 0
+            return bool(fitness.refusal), loss, name != wish, fitness.is_slow, name != _FIRST[constraint.kind]
+
+        return sorted(candidates, key=rank)
+
+    def _compile_with(
+        self, name: str, fitness: Fitness, constraint: Constraint, stop_token_ids: Sequence[int] | None
+    ) -> CompiledConstraint:
+        backend = self.backend(name)
+        if not isinstance(backend, LlguidanceBackend):
+            grammar = backend.compile_grammar(constraint.kind, constraint.spec, stop_token_ids)
+            return CompiledConstraint(grammar, name, fitness.weakened)
+        by_llguidance = backend.compile_grammar(
+            constraint.kind,
+            constraint.spec,
+            stop_token_ids,
+            whitespace_pattern=constraint.whitespace_pattern,
+            lenient=constraint.lenient,
+        )
+        return CompiledConstraint(by_llguidance, name, fitness.weakened or by_llguidance.weakened)
+
+
+Made = TypeVar("Made")
+
+
+class _Lazy(Generic[Made]):
+    """What is made by the first who asks for it, while the others wait."""
+
+    def __init__(self, make: Callable[[], Made]):
+        self._make = make
+        self._made: Made | None = None
+        self._lock = threading.Lock()
+
+    def get(self) -> Made:
+        with self._lock:
+            if self._made is None:
+                self._made = self._make()
+            return self._made
+
+    def discard(self) -> Made | None:
+        with self._lock:
+            made, self._made = self._made, None
+            return made
