@@ -139,9 +139,9 @@ class Turns:
         free = self._config.compile_workers - self.num_running
         if free <= 0:
             return None
-        within_share = (tenant for tenant in self._queues if self._running[tenant] < self._share)
-        beyond = (tenant for tenant in self._queues if free > self._share or not self._has_company(tenant))
-        return next(within_share, None) or next(beyond, None)
+        within_share = [tenant for tenant in self._queues if self._running[tenant] < self._share]
+        beyond = [tenant for tenant in self._queues if free > self._share or not self._has_company(tenant)]
+        return next(iter(within_share + beyond), None)
 
     def _note(self, tenant: str) -> None:
         if tenant != self._last_seen[0]:
