@@ -1,0 +1,84 @@
+"""Time from a schema to the first mask, for a schema met for the first time: structout beside xgrammar and llguidance.
+
+    python bench/bench_ready.py [--maskbench maskbench_sample.jsonl] [--every N] [--quick]
+
+One mask is filled within the time, since llguidance defers work to it. Each schema is compiled by all engines in turn
+before the next one; one thread, no caches. Takes minutes, all but seconds of them xgrammar's.
+"""
+
+import argparse
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import xgrammar
+from engines_alone import Engine, Refused, engines, read_cases
+from harness import write_results
+from large_tokenizer import VOCAB_SIZE, large_tokenizer, trained_tokenizer
+
+from structout.bitmask import allocate_token_bitmask
+
+TARGET_MS = {"p50": 5, "p99": 250, "max": 1000}
+
+
+def seconds_to_ready(engine: Engine, schema: Any, bitmask: torch.Tensor) -> float | None:
+    """None for a schema that the engine refuses."""
+    start = time.perf_counter()
+    try:
+        matcher = engine.compile(schema)
+    except Refused:
+        return None
+    fill_first_mask(engine, matcher, bitmask)
+    return time.perf_counter() - start
+
+
+def fill_first_mask(engine: Engine, matcher: Any, bitmask: torch.Tensor) -> None:
+    match engine.name:
+        case "structout":
+            matcher.fill_bitmask(bitmask, 0)
+        case "xgrammar":
+            xgrammar.GrammarMatcher(matcher).fill_next_token_bitmask(bitmask, 0)
+        case "llguidance":
+            matcher.compute_bitmask()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="time to ready beside xgrammar's and llguidance's")
+    parser.add_argument("--maskbench", type=Path, metavar="FILE", help="default: the schemas of our tests")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="of the file's schemas, every N-th")
+    parser.add_argument("--quick", action="store_true", help="a small vocabulary; writes nothing")
+    arguments = parser.parse_args()
+    tokenizer = trained_tokenizer(2000, 1_000_000) if arguments.quick else large_tokenizer()
+    vocab_size = len(tokenizer) if arguments.quick else VOCAB_SIZE
+
+    cases = read_cases(arguments.maskbench)[:: arguments.every]
+    peers = engines(tokenizer, vocab_size)
+    bitmask = allocate_token_bitmask(1, vocab_size, pin_memory=False)
+    for engine in peers:
+        seconds_to_ready(engine, {"type": "integer"}, bitmask)
+    times: dict[str, list[float]] = {engine.name: [] for engine in peers}
+    for case in cases:
+        for engine in peers:
+            seconds = seconds_to_ready(engine, case["schema"], bitmask)
+            if seconds is not None:
+                times[engine.name].append(seconds * 1e3)
+
+    rows = []
+    for name, taken in times.items():
+        p50, p99 = statistics.median(taken), float(np.percentile(taken, 99))
+        slow = sum(ms > TARGET_MS["max"] for ms in taken) / len(taken)
+        row = {"engine": name, "schemas": len(taken), "p50_ms": p50, "p99_ms": p99, "max_ms": max(taken)}
+        rows.append(row | {"above_1_s": slow})
+        summary = f"p50 {p50:8.2f} ms  p99 {p99:9.2f}  max {max(taken):9.2f}  {slow:.1%} above 1 s"
+        print(f"{name:11} {len(taken):4} schemas  {summary}")
+    if not arguments.quick:
+        name = arguments.maskbench.name if arguments.maskbench else "tests/data/schemas.jsonl"
+        described = {"cases": name, "every": arguments.every, "vocabulary": tokenizer.name_or_path}
+        print(write_results("ready", torch.device("cpu"), [described | row for row in rows]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""What structout takes and refuses, schemas and instances, beside xgrammar and llguidance alone.
+
+    python bench/compare_verdicts.py [--maskbench maskbench_sample.jsonl] [--quick]
+
+Each line of the file has a "schema" and its "tests", each with "valid" and "data". Instances are written as json.dumps
+writes them and fed as the tokenizer's tokens. An invalid instance that is accepted is a broken promise; a valid one
+that is refused, or a schema, is a model kept from saying something. Takes minutes, all but seconds of them xgrammar's.
+"""
+
+import argparse
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from engines_alone import Engine, Refused, engines, read_cases
+from harness import write_results
+from large_tokenizer import VOCAB_SIZE, large_tokenizer, trained_tokenizer
+
+OUTCOMES = ("valid accepted", "valid refused", "invalid accepted", "invalid refused")
+
+
+def verdicts(engine: Engine, cases: list[dict[str, Any]], tokenizer: Any) -> dict[str, Any]:
+    count = Counter(dict.fromkeys(("schemas taken", "schemas refused", *OUTCOMES), 0))
+    for case in cases:
+        try:
+            matcher = engine.compile(case["schema"])
+        except Refused:
+            count["schemas refused"] += 1
+            continue
+        count["schemas taken"] += 1
+        for test in case["tests"]:
+            tokens = tokenizer.encode(json.dumps(test["data"], ensure_ascii=False), add_special_tokens=False)
+            verdict = "accepted" if engine.accepts(matcher, tokens) else "refused"
+            count[f"{'valid' if test['valid'] else 'invalid'} {verdict}"] += 1
+    return {"engine": engine.name, **count}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="verdicts beside xgrammar's and llguidance's")
+    parser.add_argument("--maskbench", type=Path, metavar="FILE", help="default: the schemas of our tests")
+    parser.add_argument("--quick", action="store_true", help="a small vocabulary; writes nothing")
+    arguments = parser.parse_args()
+    tokenizer = trained_tokenizer(2000, 1_000_000) if arguments.quick else large_tokenizer()
+    vocab_size = len(tokenizer) if arguments.quick else VOCAB_SIZE
+
+    cases = read_cases(arguments.maskbench)
+    rows = []
+    for engine in engines(tokenizer, vocab_size):
+        rows.append(verdicts(engine, cases, tokenizer))
+        print(rows[-1], flush=True)
+    if not arguments.quick:
+        name = arguments.maskbench.name if arguments.maskbench else "tests/data/schemas.jsonl"
+        rows = [{"cases": name, "vocabulary": tokenizer.name_or_path, **row} for row in rows]
+        print(write_results("verdicts", torch.device("cpu"), rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""structout's choice of engine beside xgrammar and llguidance as their own documentation has them used."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import xgrammar
+from llguidance import LLMatcher, LLTokenizer
+
+from structout.config import StructuredOutputsConfig
+from structout.errors import GrammarError
+from structout.grammar.backends import BackendSet
+from structout.grammar.vocabulary import Vocabulary
+from structout.params import StructuredOutputsParams
+
+OWN_SCHEMAS = Path(__file__).parent.parent / "tests" / "data" / "schemas.jsonl"
+
+
+class Refused(Exception):
+    """The engine does not take the schema."""
+
+
+class Engine(Protocol):
+    name: str
+
+    def compile(self, schema: Any) -> Any:
+        """A matcher at its start, ready to fill a mask. Raises ``Refused``."""
+
+    def accepts(self, matcher: Any, tokens: Sequence[int]) -> bool:
+        """Whether the tokens, and then a stop token, are accepted; called once for each matcher."""
+
+
+class StructoutAuto:
+    name = "structout"
+
+    def __init__(self, tokenizer: Any, vocabulary: Vocabulary):
+        self._stop = vocabulary.stop_token_ids[0]
+        self._backends = BackendSet(vocabulary, StructuredOutputsConfig(), tokenizer)
+        self._backends.prepare()
+
+    def compile(self, schema: Any) -> Any:
+        try:
+            return self._backends.compile(StructuredOutputsParams(json=schema).constraint()).grammar
+        except GrammarError as error:
+            raise Refused(str(error)) from error
+
+    def accepts(self, matcher: Any, tokens: Sequence[int]) -> bool:
+        return bool(matcher.copy().accept_tokens("", [*tokens, self._stop]))
+
+
+class XgrammarAlone:
+    """One thread, and no cache: each schema is met for the first time."""
+
+    name = "xgrammar"
+
+    def __init__(self, tokenizer: Any, vocabulary: Vocabulary):
+        self._stop = vocabulary.stop_token_ids[0]
+        self._info = xgrammar.TokenizerInfo.from_huggingface(
+            tokenizer, vocab_size=vocabulary.size, stop_token_ids=list(vocabulary.stop_token_ids)
+        )
+        self._compiler = xgrammar.GrammarCompiler(self._info, max_threads=1, cache_enabled=False)
+
+    def compile(self, schema: Any) -> Any:
+        try:
+            return self._compiler.compile_json_schema(json.dumps(schema))
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise Refused(str(error)) from error
+
+    def accepts(self, matcher: Any, tokens: Sequence[int]) -> bool:
+        state = xgrammar.GrammarMatcher(matcher)
+        return all(state.accept_token(token) for token in [*tokens, self._stop])
+
+
+class LlguidanceAlone:
+    name = "llguidance"
+
+    def __init__(self, tokenizer: Any, vocabulary: Vocabulary):
+        from llguidance.hf import from_tokenizer
+
+        self._stop = vocabulary.stop_token_ids[0]
+        self._tokenizer: LLTokenizer = from_tokenizer(tokenizer, n_vocab=vocabulary.size)
+
+    def compile(self, schema: Any) -> Any:
+        if isinstance(schema, bool):
+            schema = {} if schema else {"not": {}}
+        matcher = LLMatcher(self._tokenizer, LLMatcher.grammar_from_json_schema(schema), log_level=0)
+        if matcher.is_error():
+            raise Refused(matcher.get_error())
+        return matcher
+
+    def accepts(self, matcher: Any, tokens: Sequence[int]) -> bool:
+        return bool(matcher.deep_copy().consume_tokens([*tokens, self._stop]))
+
+
+def engines(tokenizer: Any, vocab_size: int) -> list[Engine]:
+    vocabulary = Vocabulary.from_tokenizer(tokenizer, vocab_size)
+    return [cls(tokenizer, vocabulary) for cls in (StructoutAuto, XgrammarAlone, LlguidanceAlone)]
+
+
+def read_cases(path: Path | None) -> list[dict[str, Any]]:
+    """Schemas with instances in MaskBench's format, or, without a file, those of our tests."""
+    return [json.loads(line) for line in (path or OWN_SCHEMAS).read_text().splitlines()]
