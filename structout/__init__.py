@@ -1,5 +1,6 @@
 """Structured output for LLM inference in PyTorch. Importing this registers ``torch.ops.structout.*``."""
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from structout import backends
@@ -18,11 +19,14 @@ from structout.config import StructuredOutputsConfig
 from structout.errors import (
     DuplicateRequestError,
     GrammarError,
+    GrammarLimitError,
     GrammarTimeoutError,
     StructOutError,
     UnknownRequestError,
 )
+from structout.limits import Limits
 from structout.mask_batch import MaskBatch
+from structout.mask_pool import MaskDeduplicator, MaskPool, PooledMaskBatch
 from structout.params import StructuredOutputOptions, StructuredOutputsParams
 
 if backends.load().broken is None:
@@ -30,16 +34,24 @@ if backends.load().broken is None:
     from structout.sampler import DeviceMasks, MaskedSampler, SamplingParams
 
 if TYPE_CHECKING:
-    from structout.manager import GrammarStatus, StructuredOutputManager
+    from structout.grammar.backends import register_backend
+    from structout.manager import ManagerStats, StructuredOutputManager
+    from structout.request import GrammarStatus
 
 __all__ = [
     "DeviceMasks",
     "DuplicateRequestError",
     "GrammarError",
+    "GrammarLimitError",
     "GrammarStatus",
     "GrammarTimeoutError",
+    "Limits",
+    "ManagerStats",
     "MaskBatch",
+    "MaskDeduplicator",
+    "MaskPool",
     "MaskedSampler",
+    "PooledMaskBatch",
     "SamplingParams",
     "StructOutError",
     "StructuredOutputManager",
@@ -58,20 +70,24 @@ __all__ = [
     "masked_sample",
     "masked_sample_logprobs",
     "pack_bitmask",
+    "register_backend",
     "reset_token_bitmask",
     "unpack_bitmask",
 ]
 
-_SCHEDULER_SIDE = ("GrammarStatus", "StructuredOutputManager")
+_SCHEDULER_SIDE = {
+    "GrammarStatus": "request",
+    "ManagerStats": "manager",
+    "StructuredOutputManager": "manager",
+    "register_backend": "grammar.backends",
+}
 
 
 def __getattr__(name: str) -> Any:
     """Workers need no grammar engine, so the manager is imported when it is first asked for. Where the ops are broken
     the package still imports, so that the doctor can speak; asking for one of them says what is wrong."""
     if name in _SCHEDULER_SIDE:
-        from structout import manager
-
-        return getattr(manager, name)
+        return getattr(importlib.import_module(f"structout.{_SCHEDULER_SIDE[name]}"), name)
     if name in __all__:
         backends.require()
     raise AttributeError(f"module 'structout' has no attribute {name!r}")

@@ -81,7 +81,7 @@ def _json_check(params: StructuredOutputsParams) -> Check:
         raise UserError(
             "checking JSON needs jsonschema; from structout's checkout: pip install --no-build-isolation '.[generate]'"
         ) from error
-    schema = json.loads(params.constraint()[1])
+    schema = json.loads(params.constraint().spec)
     try:
         validator = jsonschema.validators.validator_for(schema)
         validator.check_schema(schema)

@@ -13,6 +13,20 @@ class GrammarError(StructOutError, ValueError):
     """The constraint is malformed, unsupported, or allows no text at all."""
 
 
+class GrammarLimitError(GrammarError):
+    """The constraint, or the number of them that wait, is larger than the manager takes.
+
+    Attributes:
+        limit: the name of the limit, as in :class:`structout.config.Limits`.
+        got: what came.
+        max: what is taken.
+    """
+
+    def __init__(self, limit: str, got: int, max: int, request_id: str | None = None):
+        super().__init__(f"{limit} is limited to {max:,}, got {got:,}", request_id)
+        self.limit, self.got, self.max = limit, got, max
+
+
 class GrammarTimeoutError(GrammarError, TimeoutError):
     """The constraint was not compiled in time."""
 

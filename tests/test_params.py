@@ -5,6 +5,7 @@ import pydantic
 import pytest
 
 from structout import GrammarError, StructuredOutputOptions, StructuredOutputsConfig, StructuredOutputsParams
+from structout.params import Constraint
 
 
 class City(pydantic.BaseModel):
@@ -29,10 +30,12 @@ class Indescribable(pydantic.BaseModel):
         ({"choice": (r"\u0000",)}, "CHOICE", r'["\\u0000"]'),
         ({"grammar": 'root ::= "a"'}, "GRAMMAR", 'root ::= "a"'),
         ({"json_object": True}, "JSON_OBJECT", "{}"),
+        ({"structural_tag": {"type": "structural_tag"}}, "STRUCTURAL_TAG", '{"type": "structural_tag"}'),
+        ({"structural_tag": '{"type":"structural_tag"}'}, "STRUCTURAL_TAG", '{"type": "structural_tag"}'),
     ],
 )
 def test_one_constraint_as_kind_and_text(arguments, kind, text):
-    assert StructuredOutputsParams(**arguments).constraint() == (StructuredOutputOptions[kind], text)
+    assert StructuredOutputsParams(**arguments).constraint() == Constraint(StructuredOutputOptions[kind], text)
 
 
 @pytest.mark.parametrize(
@@ -65,11 +68,11 @@ def test_one_constraint_as_kind_and_text(arguments, kind, text):
         ({"choice": []}, "choice must be a non-empty list"),
         ({"choice": ["a", ""]}, "every choice must be a non-empty string"),
         ({"choice": ["a", 3]}, "every choice must be a non-empty string"),
-        ({"regex": "a", "whitespace_pattern": " ?"}, "whitespace_pattern cannot be honoured"),
-        (
-            {"regex": "a", "backend": "outlines"},
-            "backend must be auto, xgrammar or xgrammar:no-fallback, got 'outlines'",
-        ),
+        ({"regex": "a", "whitespace_pattern": " ?"}, "whitespace_pattern goes with json"),
+        ({"regex": "a", "backend": "xgrammar:fallback"}, "a name or name:no-fallback, got 'xgrammar:fallback'"),
+        ({"regex": "a", "backend": ""}, "a name or name:no-fallback, got ''"),
+        ({"structural_tag": "{"}, "is not JSON"),
+        ({"structural_tag": []}, "a structural tag is an object, got list"),
     ],
 )
 def test_bad_constraints_are_refused_by_message(arguments, message):
@@ -78,8 +81,19 @@ def test_bad_constraints_are_refused_by_message(arguments, message):
     assert isinstance(caught.value, ValueError)
 
 
-def test_backend_name_leaves_options_off():
-    assert StructuredOutputsParams(regex="a", backend="xgrammar:no-fallback").backend_name == "xgrammar"
+@pytest.mark.parametrize(
+    ("backend", "name", "allows_fallback"),
+    [("auto", "auto", True), ("xgrammar", "xgrammar", True), ("llguidance:no-fallback", "llguidance", False)],
+)
+def test_a_backend_and_whether_another_may_serve(backend, name, allows_fallback):
+    constraint = StructuredOutputsParams(regex="a", backend=backend).constraint()
+    assert (constraint.backend_name, constraint.allows_fallback) == (name, allows_fallback)
+
+
+def test_what_else_a_constraint_is_known_by():
+    params = StructuredOutputsParams(json={}, whitespace_pattern=" ?", lenient=True)
+    assert params.constraint() == Constraint(StructuredOutputOptions.JSON, "{}", "auto", " ?", True)
+    assert hash(params.constraint()) != hash(StructuredOutputsParams(json={}).constraint())
 
 
 def test_validation_takes_the_managers_configuration():
@@ -94,12 +108,9 @@ def test_validation_takes_the_managers_configuration():
         ({"compile_workers": 0}, "compile_workers must be an int of at least 1, got 0"),
         ({"compile_workers": 2.5}, "compile_workers must be an int of at least 1, got 2.5"),
         ({"cache_bytes": -1}, "cache_bytes must be an int of at least 0, got -1"),
+        ({"compile_timeout": 0}, "compile_timeout must be more than 0 seconds, got 0"),
     ],
 )
 def test_bad_configurations_are_refused_by_message(arguments, message):
     with pytest.raises(ValueError, match=message):
         StructuredOutputsConfig(**arguments)
-
-
-def test_at_least_four_compile_at_once_by_default():
-    assert StructuredOutputsConfig().compile_workers >= 4

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from structout.bitmask import allocate_token_bitmask
+from structout.bitmask import allocate_token_bitmask, bitmask_width
 from structout.grammar.vocabulary import Vocabulary
 from structout.params import StructuredOutputOptions
 
@@ -49,6 +49,159 @@ class StructuredOutputGrammar(ABC):
     @abstractmethod
     def fork(self) -> "StructuredOutputGrammar":
         """A new grammar at this position, for beams and n > 1."""
+
+    def is_unconstrained(self) -> bool:
+        """The next token may be any: its logits need no mask."""
+        return self.is_terminated()
+
+    @property
+    @abstractmethod
+    def num_tokens(self) -> int:
+        """How many tokens have been accepted since the start, those after a stop token too: what can be rolled back."""
+
+    @property
+    @abstractmethod
+    def memory_bytes(self) -> int:
+        """Of what was compiled, which all copies and forks share."""
+
+    @abstractmethod
+    def forced_bytes(self) -> bytes:
+        """The bytes with which every allowed text goes on from here; empty where there is a choice."""
+
+    def find_jump_forward_string(self) -> str:
+        """The text with which every allowed text goes on from here: whole characters only."""
+        return whole_characters(self.forced_bytes())
+
+    @abstractmethod
+    def compute_ff_tokens(self) -> list[int]:
+        """The tokens that must follow, as the tokenizer itself would write them: those of the forced text which no
+        longer token that is allowed could replace (llguidance's fast-forward tokens)."""
+
+    def fill_bitmask_drafts(self, bitmask: torch.Tensor, first_row: int, draft_tokens: Sequence[int]) -> int:
+        """Fill ``bitmask[first_row + j]`` with the mask after ``draft_tokens[:j]``, for j = 0 ... len(draft_tokens).
+
+        A draft of -1 ends the checking: later rows allow everything, as do rows after a stop token. After a draft that
+        is not allowed the last row repeats. The position stays.
+
+        Returns:
+            how many drafts are allowed in a row from the first.
+        """
+        num_accepted = 0
+        rows = bitmask[first_row : first_row + len(draft_tokens) + 1]
+        for j in range(len(rows)):
+            if self.is_terminated():
+                rows[j:] = -1
+                break
+            self.fill_bitmask(bitmask, first_row + j)
+            if j == len(draft_tokens):
+                break
+            if draft_tokens[j] == -1:
+                rows[j + 1 :] = -1
+                break
+            if not self.accept_tokens("", [draft_tokens[j]]):
+                rows[j + 1 :] = rows[j]
+                break
+            num_accepted += 1
+        self.rollback(num_accepted)
+        return num_accepted
+
+    def fill_bitmask_tree(
+        self,
+        bitmask: torch.Tensor,
+        first_row: int,
+        draft_tokens: Sequence[int],
+        next_token: Sequence[int],
+        next_sibling: Sequence[int],
+    ) -> int:
+        """Fill ``bitmask[first_row + n]`` with the mask after node n of a tree of drafts.
+
+        Node 0 is where the grammar stands; its token is not read. A node that is not allowed, and all below it, repeat
+        the row of the node above; a node of -1, and all below it or below a stop token, allow everything. The position
+        stays.
+
+        Args:
+            draft_tokens: of each node.
+            next_token: of each node the first node below it, -1 where there is none.
+            next_sibling: of each node the next one below the same node, -1 where there is none.
+
+        Returns:
+            how many nodes, without node 0, are allowed.
+
+        Raises:
+            ValueError: it is no tree.
+        """
+        rows = bitmask[first_row : first_row + len(draft_tokens)]
+        order = nodes_below(next_token, next_sibling)
+        rows[:] = 0
+        self._fill(bitmask, first_row)
+        is_allowed = [True] + [False] * (len(rows) - 1)
+        depth_of = [0] * len(rows)
+        depth = 0  # where the grammar stands
+        for node, above in order:
+            rows[node] = rows[above]
+            if not is_allowed[above]:
+                continue
+            self.rollback(depth - depth_of[above])
+            depth = depth_of[above]
+            if draft_tokens[node] == -1 or self.is_terminated():
+                rows[node] = -1
+            elif self.accept_tokens("", [draft_tokens[node]]):
+                depth += 1
+                is_allowed[node], depth_of[node] = True, depth
+                self._fill(bitmask, first_row + node)
+        self.rollback(depth)
+        return sum(is_allowed) - 1
+
+    def _fill(self, bitmask: torch.Tensor, row: int) -> None:
+        if self.is_unconstrained():
+            bitmask[row] = -1
+        else:
+            self.fill_bitmask(bitmask, row)
+
+
+def nodes_below(next_token: Sequence[int], next_sibling: Sequence[int]) -> list[tuple[int, int]]:
+    """Each node of a tree of drafts below node 0, with the node above it; those above come first.
+
+    Raises:
+        ValueError: it is no tree.
+    """
+    order: list[tuple[int, int]] = []
+    seen = {0}
+    pending = [(next_token[0], 0)]
+    while pending:
+        node, above = pending.pop()
+        if node == -1:
+            continue
+        if not 0 < node < len(next_token) or node in seen:
+            raise ValueError(f"the drafts are no tree: node {node} is out of range, or below two nodes")
+        seen.add(node)
+        order.append((node, above))
+        pending += [(next_sibling[node], above), (next_token[node], node)]
+    return order
+
+
+def check_mask_buffer(bitmask: torch.Tensor, vocab_size: int) -> None:
+    """Native fills write rows one after the other, whatever the strides of the buffer are.
+
+    Raises:
+        ValueError: not int32 ``[rows, ceil(vocab_size / 32)]``, contiguous and on the CPU.
+    """
+    width = bitmask_width(vocab_size)
+    is_right = bitmask.dtype == torch.int32 and bitmask.device.type == "cpu" and bitmask.is_contiguous()
+    if not is_right or bitmask.dim() != 2 or bitmask.shape[1] != width:
+        raise ValueError(
+            f"a mask buffer is a contiguous int32 CPU tensor of shape [rows, {width}], got {bitmask.dtype} of shape "
+            f"{list(bitmask.shape)} and strides {list(bitmask.stride())} on {bitmask.device}; "
+            "structout.allocate_token_bitmask makes one"
+        )
+
+
+def whole_characters(data: bytes) -> str:
+    """The longest prefix of ``data`` that is UTF-8 text."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        return data[: error.start].decode()
 
 
 class StructuredOutputBackend(ABC):

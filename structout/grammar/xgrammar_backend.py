@@ -1,9 +1,11 @@
 """Constraints compiled and followed by xgrammar (https://github.com/mlc-ai/xgrammar)."""
 
+import contextlib
 import json
 import operator
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from importlib.metadata import version
 from typing import Any
 
@@ -12,7 +14,14 @@ import xgrammar
 
 from structout.bitmask import allocate_token_bitmask
 from structout.errors import GrammarError
-from structout.grammar.interface import StructuredOutputBackend, StructuredOutputGrammar
+from structout.grammar.canonical import CanonicalTokenizer
+from structout.grammar.interface import (
+    StructuredOutputBackend,
+    StructuredOutputGrammar,
+    check_mask_buffer,
+    nodes_below,
+)
+from structout.grammar.tokens import token_id
 from structout.grammar.vocabulary import Vocabulary
 from structout.params import StructuredOutputOptions
 
@@ -25,11 +34,20 @@ _LOG_PREFIX = re.compile(r"^\[\d+:\d+:\d+\] \S+:\d+: ")
 
 
 class XgrammarGrammar(StructuredOutputGrammar):
-    def __init__(self, matcher: Any, compiled: Any, vocabulary: Vocabulary, stop_token_ids: Iterable[int]):
+    def __init__(
+        self,
+        matcher: Any,
+        compiled: Any,
+        vocabulary: Vocabulary,
+        stop_token_ids: Iterable[int],
+        canonical_tokenizer: CanonicalTokenizer | None = None,
+    ):
         self.matcher = matcher
         self._compiled = compiled
         self._vocabulary = vocabulary
         self._stop_token_ids = frozenset(stop_token_ids)
+        self._canonical_tokenizer = canonical_tokenizer
+        self._accepted: list[int] = []  # by the matcher
         self._num_after_stop = 0  # accepted without the matcher, which takes nothing after a stop token
 
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
@@ -47,36 +65,141 @@ class XgrammarGrammar(StructuredOutputGrammar):
     def rollback(self, num_tokens: int) -> None:
         after_stop = min(num_tokens, self._num_after_stop)
         self._num_after_stop -= after_stop
-        self.matcher.rollback(num_tokens - after_stop)
+        if num_tokens > after_stop:
+            self.matcher.rollback(num_tokens - after_stop)
+            del self._accepted[after_stop - num_tokens :]
 
     def fill_bitmask(self, bitmask: torch.Tensor, batch_index: int) -> None:
+        check_mask_buffer(bitmask, self._vocabulary.size)
         self.matcher.fill_next_token_bitmask(bitmask, batch_index)
 
+    def fill_bitmask_drafts(self, bitmask: torch.Tensor, first_row: int, draft_tokens: Sequence[int]) -> int:
+        """As the interface says, in one native call (``traverse_draft_tree``)."""
+        check_mask_buffer(bitmask, self._vocabulary.size)
+        rows = bitmask[first_row : first_row + len(draft_tokens) + 1]
+        if self.is_terminated():
+            rows[:] = -1
+            return 0
+        tokens = [token_id(token, self._vocabulary.size) for token in draft_tokens]
+        num_known = tokens.index(None) if None in tokens else len(tokens)
+        known = [token for token in tokens[:num_known] if token is not None]
+        self.matcher.traverse_draft_tree(*_chain(len(known)), torch.tensor([0, *known]), rows[: len(known) + 1])
+        words: Any = rows.numpy()
+        num_allowed = 0
+        for token in known:
+            if not words[num_allowed, token >> 5] >> (token & 31) & 1:
+                break
+            num_allowed += 1
+            if token in self._stop_token_ids:
+                words[num_allowed:] = -1
+                return num_allowed
+        if num_allowed < len(tokens):
+            words[num_allowed + 1 :] = -1 if draft_tokens[num_allowed] == -1 else words[num_allowed]
+        return num_allowed
+
+    def fill_bitmask_tree(
+        self,
+        bitmask: torch.Tensor,
+        first_row: int,
+        draft_tokens: Sequence[int],
+        next_token: Sequence[int],
+        next_sibling: Sequence[int],
+    ) -> int:
+        """As the interface says, in one native call (``traverse_draft_tree``), which fills the allowed nodes only."""
+        check_mask_buffer(bitmask, self._vocabulary.size)
+        order = nodes_below(next_token, next_sibling)
+        rows = bitmask[first_row : first_row + len(draft_tokens)]
+        rows[:] = -1 if self.is_terminated() else 0
+        if self.is_terminated():
+            return 0
+        tokens = [token_id(token, self._vocabulary.size) for token in draft_tokens]
+        known = torch.tensor([-1 if token is None else token for token in tokens])
+        self.matcher.traverse_draft_tree(torch.tensor(next_token), torch.tensor(next_sibling), known, rows)
+
+        words: Any = rows.numpy()
+        is_allowed = [True] + [False] * (len(words) - 1)
+        for node, above in order:
+            token = tokens[node]
+            if not is_allowed[above]:
+                words[node] = words[above]
+            elif draft_tokens[node] == -1 or tokens[above] in self._stop_token_ids and above:
+                words[node] = -1
+            elif token is not None and words[above, token >> 5] >> (token & 31) & 1:
+                is_allowed[node] = True
+                if token in self._stop_token_ids:
+                    words[node] = -1
+            else:
+                words[node] = words[above]
+        return sum(is_allowed) - 1
+
     def is_terminated(self) -> bool:
-        return bool(self.matcher.is_terminated())
+        return bool(self._accepted) and self._accepted[-1] in self._stop_token_ids
 
     def reset(self) -> None:
         self.matcher.reset()
+        self._accepted.clear()
         self._num_after_stop = 0
 
+    @property
+    def num_tokens(self) -> int:
+        return len(self._accepted) + self._num_after_stop
+
+    @property
+    def memory_bytes(self) -> int:
+        return int(self._compiled.memory_size_bytes)
+
+    def forced_bytes(self) -> bytes:
+        if self.is_terminated():
+            return b""
+        try:
+            text: str = self.matcher.find_jump_forward_string()
+        except UnicodeDecodeError as error:  # forced bytes that end inside a character cannot be passed as a str
+            return error.object
+        return text.encode()
+
+    def compute_ff_tokens(self) -> list[int]:
+        """As the interface says. Raises ``RuntimeError`` where the backend was made without a tokenizer."""
+        if self._canonical_tokenizer is None:
+            raise RuntimeError("compute_ff_tokens needs an XgrammarBackend that was made with canonical_tokenizer")
+        tokens = self._canonical_tokenizer.ff_tokens(self, self._accepted)
+        return tokens if self._stop_token_ids.isdisjoint(tokens) else []
+
+    def accept_bytes(self, data: bytes) -> bool:
+        """For the CanonicalTokenizer, which undoes it: tokens must not follow."""
+        return bool(self.matcher.accept_string(data))
+
+    def undo_bytes(self) -> None:
+        self.matcher.rollback(1)
+
     def copy(self) -> "XgrammarGrammar":
-        return XgrammarGrammar.at_start(self._compiled, self._vocabulary, self._stop_token_ids)
+        return XgrammarGrammar.at_start(
+            self._compiled, self._vocabulary, self._stop_token_ids, self._canonical_tokenizer
+        )
 
     def fork(self) -> "XgrammarGrammar":
-        fork = XgrammarGrammar(self.matcher.fork(), self._compiled, self._vocabulary, self._stop_token_ids)
+        fork = XgrammarGrammar(
+            self.matcher.fork(), self._compiled, self._vocabulary, self._stop_token_ids, self._canonical_tokenizer
+        )
+        fork._accepted = self._accepted.copy()
         fork._num_after_stop = self._num_after_stop
         return fork
 
     @classmethod
-    def at_start(cls, compiled: Any, vocabulary: Vocabulary, stop_token_ids: Iterable[int]) -> "XgrammarGrammar":
+    def at_start(
+        cls,
+        compiled: Any,
+        vocabulary: Vocabulary,
+        stop_token_ids: Iterable[int],
+        canonical_tokenizer: CanonicalTokenizer | None = None,
+    ) -> "XgrammarGrammar":
         stops = sorted(stop_token_ids)
         matcher = xgrammar.GrammarMatcher(compiled, override_stop_tokens=stops)
-        return cls(matcher, compiled, vocabulary, stops)
+        return cls(matcher, compiled, vocabulary, stops, canonical_tokenizer)
 
     def _accept_prefix(self, tokens: list[int]) -> int:
         """Accept up to the first token that is not allowed; how many that is."""
         for accepted, token in enumerate(tokens):
-            if self.matcher.is_terminated():
+            if self.is_terminated():
                 self._num_after_stop += len(tokens) - accepted
                 break
             if not self._accept(token):
@@ -92,13 +215,17 @@ class XgrammarGrammar(StructuredOutputGrammar):
             return False
         text = self._vocabulary.token_bytes
         may_occur = token in self._stop_token_ids or (0 <= token < len(text) and text[token] != b"")
-        return may_occur and bool(self.matcher.accept_token(token))
+        if not may_occur or not self.matcher.accept_token(token):
+            return False
+        self._accepted.append(token)
+        return True
 
 
 class XgrammarBackend(StructuredOutputBackend):
     """
     Args:
         vocabulary: of the model.
+        canonical_tokenizer: what ``compute_ff_tokens`` of the grammars needs. Default: they raise.
         any_whitespace: whether JSON may have whitespace anywhere, or is written as ``{"a": 1, "b": [2, 3]}``.
         cache_bytes: bound on xgrammar's own cache of compiled grammars.
         compile_threads: native threads of one compilation.
@@ -108,11 +235,13 @@ class XgrammarBackend(StructuredOutputBackend):
         self,
         vocabulary: Vocabulary,
         *,
+        canonical_tokenizer: CanonicalTokenizer | None = None,
         any_whitespace: bool = True,
         cache_bytes: int = 256 << 20,
         compile_threads: int = 1,
     ):
         super().__init__(vocabulary)
+        self._canonical_tokenizer = canonical_tokenizer
         self._any_whitespace = any_whitespace
         self._tokenizer_info = xgrammar.TokenizerInfo(
             list(vocabulary.token_bytes),
@@ -128,20 +257,25 @@ class XgrammarBackend(StructuredOutputBackend):
     def compile_grammar(
         self, request_type: StructuredOutputOptions, grammar_spec: str, stop_token_ids: Sequence[int] | None = None
     ) -> XgrammarGrammar:
-        stops = self.vocabulary.stop_token_ids if stop_token_ids is None else stop_token_ids
-        try:
-            compiled = self._compile(self._compile_call(request_type, grammar_spec))
-            grammar = XgrammarGrammar.at_start(compiled, self.vocabulary, stops)
-        except GrammarError:
-            raise
-        except (RuntimeError, ValueError, TypeError) as error:
-            raise GrammarError(f"invalid {request_type.value} constraint: {_reason(error)}") from error
-        self._refuse_empty_language(grammar, request_type)
-        return grammar
+        return self._at_start(request_type, self.compile_native(request_type, grammar_spec), stop_token_ids)
+
+    def compile_native(self, request_type: StructuredOutputOptions, grammar_spec: str) -> Any:
+        """xgrammar's own compiled grammar, for any stop tokens. Raises ``GrammarError``."""
+        with _refusal_as_grammar_error(request_type):
+            return self._compile(self._compile_call(request_type, grammar_spec))
+
+    def load_grammar(
+        self, request_type: StructuredOutputOptions, serialized: bytes, stop_token_ids: Sequence[int] | None = None
+    ) -> XgrammarGrammar:
+        """As ``compile_grammar``, of what ``compile_native`` made in a process of ours (see ``CompileProbe``)."""
+        with _refusal_as_grammar_error(request_type):
+            compiled = xgrammar.CompiledGrammar.deserialize_json(serialized.decode(), self._tokenizer_info)
+        return self._at_start(request_type, compiled, stop_token_ids)
 
     def fill_bitmask_batch(
         self, grammars: Sequence[StructuredOutputGrammar], bitmask: torch.Tensor, rows: Sequence[int]
     ) -> None:
+        check_mask_buffer(bitmask, self.vocabulary.size)
         matchers = [_matcher(grammar) for grammar in grammars]
         self._batch.batch_fill_next_token_bitmask(matchers, bitmask, list(rows))
 
@@ -162,6 +296,8 @@ class XgrammarBackend(StructuredOutputBackend):
                 return lambda compiler: compiler.compile_grammar(_choice_grammar(json.loads(spec)))
             case StructuredOutputOptions.GRAMMAR:
                 return lambda compiler: compiler.compile_grammar(spec)
+            case StructuredOutputOptions.STRUCTURAL_TAG:
+                return lambda compiler: compiler.compile_structural_tag(spec)
 
     def _compile_json_call(self, schema: str) -> Callable[[Any], Any]:
         if "Length" not in schema:
@@ -185,6 +321,15 @@ class XgrammarBackend(StructuredOutputBackend):
                 raise
             return compile_with(xgrammar.GrammarCompiler(self._tokenizer_info, max_threads=1, cache_enabled=False))
 
+    def _at_start(
+        self, request_type: StructuredOutputOptions, compiled: Any, stop_token_ids: Sequence[int] | None
+    ) -> XgrammarGrammar:
+        stops = self.vocabulary.stop_token_ids if stop_token_ids is None else stop_token_ids
+        with _refusal_as_grammar_error(request_type):
+            grammar = XgrammarGrammar.at_start(compiled, self.vocabulary, stops, self._canonical_tokenizer)
+        self._refuse_empty_language(grammar, request_type)
+        return grammar
+
     def _refuse_empty_language(self, grammar: XgrammarGrammar, request_type: StructuredOutputOptions) -> None:
         mask = allocate_token_bitmask(1, self.vocabulary.size, pin_memory=False)
         grammar.fill_bitmask(mask, 0)
@@ -192,10 +337,28 @@ class XgrammarBackend(StructuredOutputBackend):
             raise GrammarError(f"the {request_type.value} constraint allows no text at all")
 
 
+@contextlib.contextmanager
+def _refusal_as_grammar_error(request_type: StructuredOutputOptions) -> Iterator[None]:
+    try:
+        yield
+    except GrammarError:
+        raise
+    except (RuntimeError, ValueError, TypeError) as error:
+        if "bad_alloc" in str(error):  # C++ for want of memory, which says nothing about the constraint
+            raise MemoryError("xgrammar could not have the memory it needs") from error
+        raise GrammarError(f"invalid {request_type.value} constraint: {_reason(error)}") from error
+
+
 def _matcher(grammar: StructuredOutputGrammar) -> Any:
     if not isinstance(grammar, XgrammarGrammar):
         raise TypeError(f"expected grammars that XgrammarBackend compiled, got a {type(grammar).__name__}")
     return grammar.matcher
+
+
+@cache
+def _chain(num_drafts: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """next_token and next_sibling of a tree that is a chain."""
+    return torch.tensor([*range(1, num_drafts + 1), -1]), torch.full((num_drafts + 1,), -1)
 
 
 def _choice_grammar(choices: list[str]) -> str:

@@ -1,0 +1,110 @@
+"""Constraints that begin later: after the tokens that end a model's thinking."""
+
+from collections.abc import Sequence
+
+import torch
+
+from structout.grammar.interface import StructuredOutputGrammar
+from structout.grammar.tokens import token_id
+
+
+class GatedGrammar(StructuredOutputGrammar):
+    """A grammar behind a gate: every token is free until ``opening`` has been generated, in one piece; what follows it
+    belongs to the grammar.
+
+    Args:
+        grammar: at its start.
+        opening: token ids, at least one, such as those of ``</think>``.
+        vocab_size: token ids are below it.
+    """
+
+    def __init__(self, grammar: StructuredOutputGrammar, opening: Sequence[int], vocab_size: int):
+        self.grammar = grammar
+        self._opening = list(opening)
+        self._vocab_size = vocab_size
+        self._free_tokens: list[int] = []  # all before the gate opened, the opening itself included
+
+    @property
+    def is_open(self) -> bool:
+        return self._free_tokens[-len(self._opening) :] == self._opening
+
+    def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
+        free, constrained, _ = self._split(tokens)
+        ids = [token for token in free if token is not None]
+        if len(ids) < len(free) or not self.grammar.accept_tokens(request_id, constrained):
+            return False
+        self._free_tokens += ids
+        return True
+
+    def validate_tokens(self, tokens: list[int]) -> list[int]:
+        free, constrained, _ = self._split(tokens)
+        if None in free:
+            return tokens[: free.index(None)]
+        return tokens[: len(free)] + self.grammar.validate_tokens(constrained)
+
+    def rollback(self, num_tokens: int) -> None:
+        constrained = min(num_tokens, self.grammar.num_tokens)
+        self.grammar.rollback(constrained)
+        if num_tokens > constrained:
+            del self._free_tokens[constrained - num_tokens :]
+
+    def fill_bitmask(self, bitmask: torch.Tensor, batch_index: int) -> None:
+        if self.is_open:
+            self.grammar.fill_bitmask(bitmask, batch_index)
+        else:
+            bitmask[batch_index] = -1
+
+    def fill_bitmask_drafts(self, bitmask: torch.Tensor, first_row: int, draft_tokens: Sequence[int]) -> int:
+        free, constrained, opens = self._split(draft_tokens)
+        num_free = free.index(None) if None in free else len(free)
+        if num_free < len(free) or not opens:
+            bitmask[first_row : first_row + len(draft_tokens) + 1] = -1
+            return num_free
+        bitmask[first_row : first_row + num_free] = -1
+        return num_free + self.grammar.fill_bitmask_drafts(bitmask, first_row + num_free, constrained)
+
+    def is_terminated(self) -> bool:
+        return self.grammar.is_terminated()
+
+    def is_unconstrained(self) -> bool:
+        return not self.is_open or self.grammar.is_unconstrained()
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self._free_tokens) + self.grammar.num_tokens
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.grammar.memory_bytes
+
+    def forced_bytes(self) -> bytes:
+        return self.grammar.forced_bytes() if self.is_open else b""
+
+    def compute_ff_tokens(self) -> list[int]:
+        return self.grammar.compute_ff_tokens() if self.is_open else []
+
+    def reset(self) -> None:
+        self.grammar.reset()
+        self._free_tokens.clear()
+
+    def copy(self) -> "GatedGrammar":
+        return GatedGrammar(self.grammar.copy(), self._opening, self._vocab_size)
+
+    def fork(self) -> "GatedGrammar":
+        fork = GatedGrammar(self.grammar.fork(), self._opening, self._vocab_size)
+        fork._free_tokens = self._free_tokens.copy()
+        return fork
+
+    def _split(self, tokens: Sequence[int]) -> tuple[list[int | None], list[int], bool]:
+        """The tokens up to the one that opens the gate (None for what is no token), those after it, and whether it is
+        open then."""
+        if self.is_open:
+            return [], list(tokens), True
+        free: list[int | None] = []
+        seen: list[int | None] = list(self._free_tokens[max(0, len(self._free_tokens) - len(self._opening) + 1) :])
+        for i, token in enumerate(tokens):
+            free.append(token_id(token, self._vocab_size))
+            seen.append(free[-1])
+            if seen[-len(self._opening) :] == self._opening:
+                return free, list(tokens[i + 1 :]), True
+        return free, [], False

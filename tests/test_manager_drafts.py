@@ -1,0 +1,145 @@
+"""Drafts through the manager: which rows a request owns, bounds, trees, and what is closed when they make no sense."""
+
+import numpy as np
+import pytest
+import tokenizers_on_the_spot
+
+from structout import StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams
+
+V = 512
+TOKENIZER = tokenizers_on_the_spot.byte_level()
+STOP = TOKENIZER.eos_token_id
+FREE = np.full(V // 32, -1, dtype=np.int32)
+
+
+def ids_of(text):
+    return TOKENIZER(text, add_special_tokens=False)["input_ids"]
+
+
+A, B, C = (ids_of(letter)[0] for letter in "abc")
+
+
+@pytest.fixture(params=["xgrammar", "llguidance"])
+def manager(request):
+    with StructuredOutputManager(TOKENIZER, V) as manager:
+        for name in ("r", "other"):
+            params = StructuredOutputsParams(regex="(a|b)(a|b)c", backend=f"{request.param}:no-fallback")
+            manager.add_request(name, params)
+            manager.wait_ready(name, 30)
+        yield manager
+
+
+def rows_of(batch, request_id):
+    i = batch.request_ids.index(request_id)
+    return batch.bitmask[batch.row_indptr[i] : batch.row_indptr[i + 1]].copy()
+
+
+def masks_along(manager, tokens):
+    """The mask before each of ``tokens`` and after the last, one step at a time."""
+    masks = [rows_of(manager.grammar_bitmask(["r"]), "r")[0]]
+    for token in tokens:
+        assert manager.accept_tokens("r", [token])
+        masks.append(rows_of(manager.grammar_bitmask(["r"]), "r")[0])
+    manager.rollback("r", len(tokens))
+    return masks
+
+
+def test_requests_with_and_without_drafts_share_a_batch(manager):
+    masks = masks_along(manager, [A, B])
+    batch = manager.grammar_bitmask(["other", "r", "nobody"], {"r": [A, B], "nobody": [A]})
+    assert batch.row_indptr.tolist() == [0, 1, 4, 4]
+    assert batch.num_acceptable_drafts.tolist() == [0, 2, 0]
+    assert (rows_of(batch, "r") == masks).all()
+    assert (rows_of(batch, "other") == masks[0]).all()
+    assert batch.rows_for(["r", "nobody", "other"], [3, 2, 1]).tolist() == [1, 2, 3, -1, -1, 0]
+    assert batch.rows_for(["r"], [2]).tolist() == [1, 2]  # a worker that verified fewer drafts
+
+
+def test_drafts_end_at_a_stop_token_a_minus_one_and_what_is_not_allowed(manager):
+    masks = masks_along(manager, [A, B, C])
+    batch = manager.grammar_bitmask(["r"], {"r": [A, B, C, STOP, A]})
+    assert batch.num_acceptable_drafts.tolist() == [4]
+    assert (rows_of(batch, "r") == [*masks, FREE, FREE]).all()
+    batch = manager.grammar_bitmask(["r"], {"r": [A, -1, B]})
+    assert batch.num_acceptable_drafts.tolist() == [1]
+    assert (rows_of(batch, "r") == [*masks[:2], FREE, FREE]).all()
+    batch = manager.grammar_bitmask(["r"], {"r": [A, C, B]})
+    assert batch.num_acceptable_drafts.tolist() == [1]
+    assert (rows_of(batch, "r") == [*masks[:2], masks[1], masks[1]]).all()
+
+
+def test_a_terminated_request_with_drafts_owns_no_rows(manager):
+    assert manager.accept_tokens("r", [A, B, C, STOP])
+    batch = manager.grammar_bitmask(["r"], {"r": [A, A]})
+    assert batch.row_indptr.tolist() == [0, 0]
+    assert batch.rows_for(["r"], [3]).tolist() == [-1, -1, -1]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "free_rows", "grammar_tokens"),
+    [((0, 0), 0, [A, B]), ((1, 1), 1, [B]), ((2, 2), 2, []), ((0, 2), 2, [A, B]), ((2, 0), 2, []), ((0, 9), 3, [A, B])],
+)
+def test_bounds_say_where_the_grammar_and_the_masks_begin(manager, bounds, free_rows, grammar_tokens):
+    masks = masks_along(manager, grammar_tokens)
+    expected = [*[FREE] * (3 - len(masks)), *masks]
+    expected[:free_rows] = [FREE] * free_rows
+    batch = manager.grammar_bitmask(["r", "other"], {"r": [A, B]}, bounds={"r": bounds})
+    assert (rows_of(batch, "r") == expected).all()
+    assert (rows_of(batch, "other") == masks[0]).all()
+    assert batch.num_acceptable_drafts.tolist() == [2, 0]
+
+
+def test_bounds_without_drafts(manager):
+    masks = masks_along(manager, [])
+    assert (rows_of(manager.grammar_bitmask(["r"], bounds={"r": (0, 0)}), "r") == masks).all()
+    assert (rows_of(manager.grammar_bitmask(["r"], bounds={"r": (0, 1)}), "r") == [FREE]).all()
+
+
+def test_a_tree_of_drafts(manager):
+    """Node 0, below it a and b; below a: c, which is not allowed, and b with c and -1 below it."""
+    masks = masks_along(manager, [A, B, C])
+    tokens = [-1, A, B, C, B, C, -1]
+    next_token = [1, 3, -1, -1, 5, -1, -1]
+    next_sibling = [-1, 2, -1, 4, -1, 6, -1]
+    batch = manager.grammar_bitmask(["r"], {"r": tokens}, draft_trees={"r": (next_token, next_sibling)})
+    assert (rows_of(batch, "r") == [masks[0], masks[1], masks[1], masks[1], masks[2], masks[3], FREE]).all()
+    assert batch.num_acceptable_drafts.tolist() == [4]
+
+
+@pytest.mark.parametrize(
+    ("drafts", "bounds", "tree", "message"),
+    [
+        ([A, B], (3, 3), None, "bounds must lie in"),
+        ([A, B], (-1, 0), None, "bounds must lie in"),
+        ([A, B], None, ([1, -1, -1], [-1, -1, -1]), "a tree of 2 drafts needs as many"),
+        ([A, B], None, ([1, 0], [-1, -1]), "no tree"),
+        ([A, B], None, ([7, -1], [-1, -1]), "no tree"),
+    ],
+)
+def test_nonsense_closes_its_own_rows_only(manager, drafts, bounds, tree, message):
+    batch = manager.grammar_bitmask(
+        ["other", "r"],
+        {"r": drafts},
+        bounds={"r": bounds} if bounds else None,
+        draft_trees={"r": tree} if tree else None,
+    )
+    assert set(batch.errors) == {"r"}
+    assert message in batch.errors["r"]
+    assert not rows_of(batch, "r").any()
+    assert rows_of(batch, "other").any()
+    assert manager._requests["r"].grammar.num_tokens == 0
+
+
+def test_threads_fill_the_same_masks_as_one():
+    masks = []
+    for num_threads in (1, 3):
+        with StructuredOutputManager(TOKENIZER, V, StructuredOutputsConfig(fill_threads=num_threads)) as manager:
+            names = [f"r{i}" for i in range(40)]
+            for i, name in enumerate(names):
+                manager.add_request(name, StructuredOutputsParams(regex=f"[ab]{{{i % 5 + 1}}}x{i}"))
+                manager.wait_ready(name, 30)
+            manager._filler._row_seconds = 1.0  # as if rows took long
+            batch = manager.grammar_bitmask(names, {name: [A, B, STOP] for name in names[::3]})
+            masks.append((batch.bitmask.copy(), batch.num_acceptable_drafts.tolist()))
+    assert (masks[0][0] == masks[1][0]).all()
+    assert masks[0][1] == masks[1][1]
