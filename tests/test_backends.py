@@ -110,6 +110,39 @@ def test_what_nobody_enforces_is_an_error_that_says_why(backend_set, params, mes
 
 
 @pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#"},
+        {"type": "object", "required": ["a"], "properties": {"a": {"$ref": "#"}}},
+        {"type": "object", "required": ["a"], "additionalProperties": {"$ref": "#"}},
+        {"type": "array", "minItems": 1, "items": {"$ref": "#"}},
+        {"type": "array", "minItems": 1, "items": [{"$ref": "#"}]},
+        {"anyOf": [{"$ref": "#"}, {"type": "array", "minItems": 1, "prefixItems": [{"$ref": "#"}]}]},
+        {"allOf": [S, {"$ref": "#/$defs/a"}], "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
+        False,
+    ],
+)
+@pytest.mark.parametrize("lenient", [False, True])
+def test_what_never_ends_is_refused(backend_set, schema, lenient):
+    with pytest.raises(GrammarError, match="allows no text at all"):
+        backend_set.compile(constraint(json=schema, lenient=lenient))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"a": {"$ref": "#"}}},
+        {"type": "object", "required": ["a"], "properties": {"a": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}},
+        {"type": "array", "items": {"$ref": "#"}},
+        {"type": ["array", "null"], "minItems": 1, "items": {"$ref": "#"}},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"enum": [1]}}},
+    ],
+)
+def test_recursion_that_can_end_is_taken(backend_set, schema):
+    backend_set.compile(constraint(json=schema))
+
+
+@pytest.mark.parametrize(
     ("schema", "name", "weakened"),
     [
         (AB, "llguidance", ()),

@@ -1,5 +1,6 @@
 """All grammar engines behind one door: which of them compiles a constraint, and what it could not enforce."""
 
+import json
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from structout.errors import GrammarError
 from structout.grammar.canonical import CanonicalTokenizer
 from structout.grammar.fitness import Fitness, llguidance_fitness, xgrammar_fitness
 from structout.grammar.interface import StructuredOutputBackend, StructuredOutputGrammar
+from structout.grammar.json_schema import allows_finite_text
 from structout.grammar.llguidance_backend import LlguidanceBackend
 from structout.grammar.vocabulary import Vocabulary
 from structout.grammar.xgrammar_backend import XgrammarBackend
@@ -148,6 +150,8 @@ class BackendSet:
             GrammarError: malformed, impossible, or not enforced by any backend that may serve it; says by which for
                 what reason.
         """
+        if constraint.kind is StructuredOutputOptions.JSON and not allows_finite_text(json.loads(constraint.spec)):
+            raise GrammarError("the json constraint allows no text at all: every instance would contain another one")
         reasons = []
         for name, fitness in self._candidates(constraint):
             if not (fitness.enforces or (constraint.lenient and not fitness.refusal)):

@@ -12,8 +12,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote
 
+from structout.grammar.json_schema import Node, draft_of, escaped, subschemas
 from structout.grammar.regex_features import Feature, regex_features
 from structout.params import Constraint, StructuredOutputOptions
 
@@ -91,23 +91,6 @@ _QUOTED = re.compile(r'"(?:[^"\\\n]|\\.)*"|\[(?:[^\]\\\n]|\\.)*\]|//[^\n]*|#[^\n
 
 # -- JSON schemas -----------------------------------------------------------------------------------------------------
 
-_Node = Mapping[str, Any]
-_SCHEMA_KEYWORDS = (
-    "additionalItems",
-    "additionalProperties",
-    "contains",
-    "else",
-    "if",
-    "items",
-    "not",
-    "propertyNames",
-    "then",
-    "unevaluatedItems",
-    "unevaluatedProperties",
-)
-_SCHEMA_LIST_KEYWORDS = ("allOf", "anyOf", "items", "oneOf", "prefixItems")
-_SCHEMA_MAP_KEYWORDS = ("dependentSchemas", "patternProperties", "properties")
-
 # Keywords that neither backend enforces, and the draft that introduced them: in a schema of an earlier draft they are
 # no keywords.
 _IGNORED_SINCE = {
@@ -136,15 +119,13 @@ _BINDS_NOTHING: dict[str, tuple[Any, ...]] = {
     "dependentRequired": ({},),
     "dependentSchemas": ({},),
 }
-_DRAFT = re.compile(r"https?://json-schema\.org/draft[-/](?:0?(\d)|(20\d\d)-\d\d)/schema#?")
-_NEWEST_DRAFT = 2020
 
 
-def _weakened(schema: Any, ignores: Callable[[_Node], Iterable[str]], root: str = "#") -> tuple[str, ...]:
+def _weakened(schema: Any, ignores: Callable[[Node], Iterable[str]], root: str = "#") -> tuple[str, ...]:
     """Pointers to the keywords that a backend ignores: those that bind nothing are no loss."""
-    draft = _draft(schema)
+    draft = draft_of(schema)
     found = []
-    for pointer, node in _subschemas(schema):
+    for pointer, node in subschemas(schema):
         keywords = [*_ignored_keywords(node, _IGNORED_SINCE, draft)]
         if ignores is _llguidance_ignores:
             keywords += _ignored_keywords(node, _LLGUIDANCE_IGNORES_SINCE, draft)
@@ -152,64 +133,15 @@ def _weakened(schema: Any, ignores: Callable[[_Node], Iterable[str]], root: str 
     return tuple(dict.fromkeys(found))
 
 
-def _ignored_keywords(node: _Node, since: Mapping[str, int], draft: int) -> list[str]:
+def _ignored_keywords(node: Node, since: Mapping[str, int], draft: int) -> list[str]:
     return [key for key in node if since.get(key, draft + 1) <= draft and not _binds_nothing(key, node)]
 
 
-def _binds_nothing(keyword: str, node: _Node) -> bool:
+def _binds_nothing(keyword: str, node: Node) -> bool:
     return node[keyword] in _BINDS_NOTHING.get(keyword, ())
 
 
-def _draft(schema: Any) -> int:
-    match = _DRAFT.fullmatch(str(schema.get("$schema"))) if isinstance(schema, dict) else None
-    return int(match[1] or match[2]) if match else _NEWEST_DRAFT
-
-
-def _subschemas(schema: Any) -> Iterator[tuple[str, _Node]]:
-    """All object schemas that bear on an instance, each once, with a pointer: definitions only where referred to."""
-    pending = [("", schema)]
-    seen: dict[int, Any] = {}  # by id, which lasts as long as the value
-    while pending:
-        pointer, node = pending.pop()
-        if not isinstance(node, dict) or id(node) in seen:
-            continue
-        seen[id(node)] = node
-        yield pointer, node
-        pending += reversed([*_children(pointer, node), *_referred(schema, node)])
-
-
-def _children(pointer: str, node: _Node) -> Iterator[tuple[str, Any]]:
-    for keyword in _SCHEMA_KEYWORDS:
-        child = node.get(keyword)
-        if keyword == "propertyNames" and isinstance(child, dict):
-            child = {"type": "string"} | child  # as every name is
-        yield f"{pointer}/{keyword}", child
-    for keyword in _SCHEMA_LIST_KEYWORDS:
-        if isinstance(node.get(keyword), list):
-            yield from ((f"{pointer}/{keyword}/{i}", child) for i, child in enumerate(node[keyword]))
-    for keyword in _SCHEMA_MAP_KEYWORDS:
-        if isinstance(node.get(keyword), dict):
-            yield from ((f"{pointer}/{keyword}/{_escaped(name)}", child) for name, child in node[keyword].items())
-
-
-def _referred(schema: Any, node: _Node) -> Iterator[tuple[str, Any]]:
-    reference = node.get("$ref")
-    if isinstance(reference, str) and reference.startswith("#"):
-        target = schema
-        for part in unquote(reference[1:]).split("/")[1:]:
-            name = part.replace("~1", "/").replace("~0", "~")
-            if isinstance(target, list) and name.isdecimal() and int(name) < len(target):
-                target = target[int(name)]
-            else:
-                target = target.get(name) if isinstance(target, dict) else None
-        yield reference[1:], target
-
-
-def _escaped(name: str) -> str:
-    return name.replace("~", "~0").replace("/", "~1")
-
-
-def _counts_free_keys(node: _Node) -> bool:
+def _counts_free_keys(node: Node) -> bool:
     """minProperties counts keys that are not checked to differ."""
     least = node.get("minProperties")
     if not isinstance(least, int) or least < 2:
@@ -225,7 +157,7 @@ _LLGUIDANCE_FORMATS = frozenset("date-time time date duration email hostname ipv
 _LLGUIDANCE_MISREADS = {Feature.SET_OPERATION, Feature.POSSESSIVE}
 
 
-def _llguidance_ignores(node: _Node) -> Iterator[str]:
+def _llguidance_ignores(node: Node) -> Iterator[str]:
     yield from (key for key in _NUMBERS_AS_DOUBLES if key in node and not _is_exact_in_double(node[key]))
     if _counts_free_keys(node):
         yield "minProperties"
@@ -284,7 +216,7 @@ _LARGEST_MULTIPLE = 1_000
 _LONG_PATTERN = 64
 
 
-def _xgrammar_ignores(node: _Node) -> Iterator[str]:
+def _xgrammar_ignores(node: Node) -> Iterator[str]:
     alone = next((keyword for keyword in _XGRAMMAR_READS_ALONE if keyword in node), None)
     if alone is not None:
         yield from _ignored_beside(alone, node)
@@ -298,7 +230,7 @@ def _xgrammar_ignores(node: _Node) -> Iterator[str]:
     yield from _ignored_of_objects(node)
 
 
-def _ignored_beside(alone: str, node: _Node) -> Iterator[str]:
+def _ignored_beside(alone: str, node: Node) -> Iterator[str]:
     for keyword in (*_XGRAMMAR_READS_ALONE, *_ALL_KEYWORDS):
         if keyword in node and keyword != alone and not _says_the_same(keyword, alone, node):
             yield keyword
@@ -308,7 +240,7 @@ def _ignored_beside(alone: str, node: _Node) -> Iterator[str]:
         yield "allOf"
 
 
-def _says_the_same(keyword: str, alone: str, node: _Node) -> bool:
+def _says_the_same(keyword: str, alone: str, node: Node) -> bool:
     """A type beside values that are all of it."""
     if keyword != "type" or alone not in ("const", "enum"):
         return False
@@ -334,7 +266,7 @@ def _differ_by_type(branches: list[Any]) -> bool:
     return len(branches) == 1 or len(names) == len(branches) == len(set(names))
 
 
-def _ignored_of_numbers(node: _Node) -> Iterator[str]:
+def _ignored_of_numbers(node: Node) -> Iterator[str]:
     multiple = node.get("multipleOf")
     if multiple is None:
         return
@@ -343,7 +275,7 @@ def _ignored_of_numbers(node: _Node) -> Iterator[str]:
         yield "multipleOf"
 
 
-def _ignored_of_strings(node: _Node) -> Iterator[str]:
+def _ignored_of_strings(node: Node) -> Iterator[str]:
     if not _may_be(node, "string"):
         return
     if "format" in node and node["format"] not in _XGRAMMAR_FORMATS:
@@ -357,7 +289,7 @@ def _ignored_of_strings(node: _Node) -> Iterator[str]:
         yield "pattern"
 
 
-def _ignored_of_objects(node: _Node) -> Iterator[str]:
+def _ignored_of_objects(node: Node) -> Iterator[str]:
     if not _may_be(node, "object"):
         return
     properties = node.get("properties", {})
@@ -380,20 +312,20 @@ def _loses_json_escapes(pattern: str) -> bool:
     return is_unusual and Feature.MAY_NEED_JSON_ESCAPE in regex_features(pattern)
 
 
-def _patterns(node: _Node) -> Iterator[str]:
+def _patterns(node: Node) -> Iterator[str]:
     if isinstance(node.get("pattern"), str):
         yield node["pattern"]
     if isinstance(node.get("patternProperties"), dict):
         yield from node["patternProperties"]
 
 
-def _patterns_with(node: _Node, features: set[Feature]) -> Iterator[str]:
+def _patterns_with(node: Node, features: set[Feature]) -> Iterator[str]:
     for pattern in _patterns(node):
         if regex_features(pattern) & features:
-            yield "pattern" if node.get("pattern") == pattern else f"patternProperties/{_escaped(pattern)}"
+            yield "pattern" if node.get("pattern") == pattern else f"patternProperties/{escaped(pattern)}"
 
 
-def _may_be(node: _Node, name: str) -> bool:
+def _may_be(node: Node, name: str) -> bool:
     given = node.get("type", name)
     return name in given if isinstance(given, list) else name == given
 
@@ -417,7 +349,7 @@ def _is_slow_for_xgrammar(schema: Any) -> bool:
         or len(node.get("enum") or ()) > _MANY_ALTERNATIVES
         or len(node.get("properties") or ()) > _MANY_PROPERTIES
         or _has_large_bound(str(node.get("pattern", "")))
-        for pointer, node in _subschemas(schema)
+        for pointer, node in subschemas(schema)
     )
 
 
@@ -441,7 +373,7 @@ def _weakened_in_tag(tag: Any) -> Iterator[str]:
         yield from _weakened(schema, _xgrammar_ignores, pointer)
         # The grammar that xgrammar prints for a schema is corrected where it lets control characters into bounded
         # strings; that of a tag is not.
-        for below, node in _subschemas(schema):
+        for below, node in subschemas(schema):
             yield from (f"{pointer}{below}/{key}" for key in ("minLength", "maxLength") if key in node)
 
 
@@ -456,4 +388,4 @@ def _schemas_in_tag(tag: Any) -> Iterator[tuple[str, Any]]:
                 if key in ("json_schema", "schema"):
                     yield f"{pointer}/{key}", child
                 else:
-                    pending.append((f"{pointer}/{_escaped(key)}", child))
+                    pending.append((f"{pointer}/{escaped(key)}", child))
