@@ -326,17 +326,33 @@ def test_whitespace_pattern_is_llguidances():
     assert xgrammar_fitness(constraint).weakened == ("whitespace_pattern",)
 
 
-def test_schemas_within_structural_tags():
-    def tag(schema):
-        content = {"type": "json_schema", "json_schema": schema}
-        return Constraint(
-            Kind.STRUCTURAL_TAG,
-            json.dumps(
-                {"type": "structural_tag", "format": {"type": "tag", "begin": "<a>", "content": content, "end": "</a>"}}
-            ),
-        )
+def tag_around(content):
+    tag = {"type": "structural_tag", "format": {"type": "tag", "begin": "<a>", "content": content, "end": "</a>"}}
+    return Constraint(Kind.STRUCTURAL_TAG, json.dumps(tag))
 
-    assert xgrammar_fitness(tag(AB)).enforces
-    assert xgrammar_fitness(tag({"not": S})).weakened == ("#/format/content/json_schema/not",)
-    assert xgrammar_fitness(tag({**S, "maxLength": 3})).weakened == ("#/format/content/json_schema/maxLength",)
-    assert llguidance_fitness(tag(AB)).refusal
+
+@pytest.mark.parametrize(
+    ("schema", "weakened"),
+    [
+        (AB, ()),
+        (json.dumps(AB), ()),
+        ({"not": S}, ("#/format/content/json_schema/not",)),
+        ("no schema", ()),
+        ('{"not": {}}', ("#/format/content/json_schema/not",)),
+        ({**S, "maxLength": 3}, ("#/format/content/json_schema/maxLength",)),
+        (
+            {"properties": {"json_schema": {**S, "format": "zip"}}},
+            ("#/format/content/json_schema/properties/json_schema/format",),
+        ),
+    ],
+)
+def test_schemas_within_structural_tags(schema, weakened):
+    constraint = tag_around({"type": "json_schema", "json_schema": schema})
+    assert xgrammar_fitness(constraint).weakened == weakened
+    assert llguidance_fitness(constraint).refusal
+
+
+def test_patterns_within_structural_tags():
+    assert xgrammar_fitness(tag_around({"type": "regex", "pattern": "a+"})).enforces
+    weakened = xgrammar_fitness(tag_around({"type": "regex", "pattern": "a^b"})).weakened
+    assert weakened == ("#/format/content/pattern: anchor inside",)

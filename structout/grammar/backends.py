@@ -8,12 +8,13 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from structout.config import StructuredOutputsConfig
-from structout.errors import GrammarError
+from structout.errors import CompileCrashError, GrammarError, GrammarTimeoutError
 from structout.grammar.canonical import CanonicalTokenizer
 from structout.grammar.fitness import Fitness, llguidance_fitness, xgrammar_fitness
 from structout.grammar.interface import StructuredOutputBackend, StructuredOutputGrammar
 from structout.grammar.json_schema import allows_finite_text
 from structout.grammar.llguidance_backend import LlguidanceBackend
+from structout.grammar.probe import CompileProbe
 from structout.grammar.vocabulary import Vocabulary
 from structout.grammar.xgrammar_backend import XgrammarBackend
 from structout.params import Constraint, StructuredOutputOptions
@@ -56,7 +57,8 @@ def _fitness_of_others(constraint: Constraint) -> Fitness:
 def register_backend(
     name: str, make: BackendFactory, fitness: Callable[[Constraint], Fitness] = _fitness_of_others
 ) -> None:
-    """Make a backend known to every :class:`BackendSet`. It serves requests that name it; ``auto`` asks it last.
+    """Make a backend known to every :class:`BackendSet` that is made from now on. It serves requests that name it, and
+    what no other backend enforces.
 
     Args:
         name: what requests call it; a name that is in use is replaced.
@@ -117,7 +119,9 @@ class BackendSet:
         self._vocabulary = vocabulary
         self._config = config
         self._canonical_tokenizer = _Lazy(partial(_canonical_tokenizer, tokenizer, vocabulary))
+        self._registered = dict(_registered)
         self._backends = {name: _Lazy(partial(self._make, known)) for name, known in _registered.items()}
+        self._probe = _Lazy(partial(CompileProbe, vocabulary, num_processes=config.compile_workers))
 
     def prepare(self) -> None:
         """Make all backends now: their tables of the vocabulary take up to a second each."""
@@ -126,12 +130,7 @@ class BackendSet:
 
     def backend(self, name: str) -> StructuredOutputBackend:
         """The backend of that name. Raises ``GrammarError`` if there is none."""
-        if name in _COMES_LATER:
-            raise GrammarError(f"the backend {name!r} is reserved for {_COMES_LATER[name]}, which comes later")
-        if name not in self._backends:
-            raise GrammarError(
-                f"unknown backend {name!r}: the known ones are auto, {', '.join(sorted(self._backends))}"
-            )
+        self._check_name(name)
         return self._backends[name].get()
 
     def may_be_slow(self, constraint: Constraint) -> bool:
@@ -159,6 +158,8 @@ class BackendSet:
                 continue
             try:
                 return self._compile_with(name, fitness, constraint, stop_token_ids)
+            except (GrammarTimeoutError, CompileCrashError):  # says nothing about the constraint
+                raise
             except GrammarError as error:
                 reasons.append(f"{name}: {error}")
         raise GrammarError("; ".join(reasons))
@@ -169,6 +170,9 @@ class BackendSet:
             made = backend.discard()
             if made is not None:
                 made.destroy()
+        probe = self._probe.discard()
+        if probe is not None:
+            probe.close()
 
     def _check_name(self, name: str) -> None:
         if name in _COMES_LATER:
@@ -185,7 +189,7 @@ class BackendSet:
         if wish != _AUTO:
             self._check_name(wish)
         names = [*self._backends] if wish == _AUTO or constraint.allows_fallback else [wish]
-        candidates = [(name, _registered[name].fitness(constraint)) for name in names]
+        candidates = [(name, self._registered[name].fitness(constraint)) for name in names]
 
         def rank(candidate: tuple[str, Fitness]) -> tuple[bool, int, bool, bool, bool]:
             name, fitness = candidate
@@ -198,6 +202,8 @@ class BackendSet:
         self, name: str, fitness: Fitness, constraint: Constraint, stop_token_ids: Sequence[int] | None
     ) -> CompiledConstraint:
         backend = self.backend(name)
+        if isinstance(backend, XgrammarBackend) and fitness.is_slow and self._config.isolate_slow_compiles:
+            return CompiledConstraint(self._probe_first(backend, constraint, stop_token_ids), name, fitness.weakened)
         if not isinstance(backend, LlguidanceBackend):
             grammar = backend.compile_grammar(constraint.kind, constraint.spec, stop_token_ids)
             return CompiledConstraint(grammar, name, fitness.weakened)
@@ -209,6 +215,16 @@ class BackendSet:
             lenient=constraint.lenient,
         )
         return CompiledConstraint(by_llguidance, name, fitness.weakened or by_llguidance.weakened)
+
+    def _probe_first(
+        self, backend: XgrammarBackend, constraint: Constraint, stop_token_ids: Sequence[int] | None
+    ) -> StructuredOutputGrammar:
+        """Compiled by a process that can be killed; here, if the result is too large to be handed over."""
+        any_whitespace, timeout = self._config.any_whitespace, self._config.compile_timeout
+        compiled = self._probe.get().run(constraint.kind, constraint.spec, any_whitespace, timeout)
+        if compiled is None:
+            return backend.compile_grammar(constraint.kind, constraint.spec, stop_token_ids)
+        return backend.load_grammar(constraint.kind, compiled, stop_token_ids)
 
 
 Made = TypeVar("Made")

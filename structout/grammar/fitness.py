@@ -364,11 +364,18 @@ def _has_large_bound(pattern: str) -> bool:
 # -- regular expressions and structural tags ----------------------------------------------------------------------
 
 
+_SCHEMAS_OF_TAGS = ("json_schema", "schema")
+
+
 def _in_regex(pattern: str, features: set[Feature]) -> tuple[str, ...]:
     return tuple(sorted(feature.value for feature in regex_features(pattern) & features))
 
 
 def _weakened_in_tag(tag: Any) -> Iterator[str]:
+    for pointer, part in _parts_of_tag(tag):
+        if part.get("type") == "regex" and isinstance(part.get("pattern"), str):
+            found = _in_regex(part["pattern"], _XGRAMMAR_MISREADS)
+            yield from (f"{pointer}/pattern: {feature}" for feature in found)
     for pointer, schema in _schemas_in_tag(tag):
         yield from _weakened(schema, _xgrammar_ignores, pointer)
         # The grammar that xgrammar prints for a schema is corrected where it lets control characters into bounded
@@ -378,14 +385,26 @@ def _weakened_in_tag(tag: Any) -> Iterator[str]:
 
 
 def _schemas_in_tag(tag: Any) -> Iterator[tuple[str, Any]]:
+    for pointer, part in _parts_of_tag(tag):
+        for key in _SCHEMAS_OF_TAGS:
+            yield f"{pointer}/{key}", _parsed(part.get(key))
+
+
+def _parsed(schema: Any) -> Any:
+    """A schema that may have come as text; what is none is left to the engine's own error."""
+    try:
+        return json.loads(schema) if isinstance(schema, str) else schema
+    except (ValueError, RecursionError):
+        return None
+
+
+def _parts_of_tag(tag: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of a tag with their pointers, but for the schemas."""
     pending = [("#", tag)]
     while pending:
         pointer, part = pending.pop()
         if isinstance(part, list):
             pending += [(f"{pointer}/{i}", child) for i, child in enumerate(part)]
         elif isinstance(part, dict):
-            for key, child in part.items():
-                if key in ("json_schema", "schema"):
-                    yield f"{pointer}/{key}", child
-                else:
-                    pending.append((f"{pointer}/{escaped(key)}", child))
+            yield pointer, part
+            pending += [(f"{pointer}/{key}", child) for key, child in part.items() if key not in _SCHEMAS_OF_TAGS]
