@@ -94,7 +94,7 @@ def extensions() -> list[Extension]:
 
 
 setup(
-    packages=["structout", "structout.grammar", "structout.integrations", "structout.triton_kernels"],
+    packages=["structout", *(f"structout.{name}" for name in ("compiler", "grammar", "integrations", "triton_kernels"))],
     package_dir={"structout": "structout", "structout.triton_kernels": "triton_kernels"},
     ext_modules=extensions(),
     cmdclass={"build_ext": BuildOps.with_options(no_python_abi_suffix=True)},

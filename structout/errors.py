@@ -26,9 +26,16 @@ class GrammarLimitError(GrammarError):
         super().__init__(f"{limit} is limited to {max:,}, got {got:,}", request_id)
         self.limit, self.got, self.max = limit, got, max
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.limit, self.got, self.max, self.request_id)
+
 
 class GrammarTimeoutError(GrammarError, TimeoutError):
     """The constraint was not compiled in time."""
+
+
+class CompileCrashError(GrammarError):
+    """The compilation broke down. The constraint need not be at fault, so this is tried again and never remembered."""
 
 
 class DuplicateRequestError(StructOutError):

@@ -139,6 +139,7 @@ class StructuredOutputManager:
         Returns:
             for each constraint what is wrong with it, None if nothing.
         """
+        self._backends.prepare()
         names = []
         for i, params in enumerate(constraints):
             names.append(f"warm-up {i} of {id(constraints)}")
@@ -370,11 +371,12 @@ class StructuredOutputManager:
             return
         grammar = None
         if not isinstance(outcome, GrammarError):
-            grammar = outcome.grammar.copy()
-            if constrain_after is not None:
-                grammar = GatedGrammar(grammar, constrain_after, self.vocabulary.size)
-            if not grammar.accept_tokens(request.request_id, output_token_ids):
-                outcome = GrammarError("output_token_ids do not satisfy the constraint")
+            try:
+                grammar = self._at_start(outcome, constrain_after)
+                if not grammar.accept_tokens(request.request_id, output_token_ids):
+                    outcome = GrammarError("output_token_ids do not satisfy the constraint")
+            except Exception as problem:  # from a native library; a request must not wait for ever
+                outcome = GrammarError(f"the grammar could not be started: {problem!r}")
         with self._changed:
             if request.withdrawn is not None:
                 return
@@ -386,6 +388,10 @@ class StructuredOutputManager:
             elif grammar is not None:
                 request.weakened = outcome.weakened
                 self._make_ready(request, grammar, outcome.backend_name)
+
+    def _at_start(self, compiled: CompiledConstraint, constrain_after: Sequence[int] | None) -> StructuredOutputGrammar:
+        grammar = compiled.grammar.copy()
+        return grammar if constrain_after is None else GatedGrammar(grammar, constrain_after, self.vocabulary.size)
 
     def _make_ready(self, request: Request, grammar: StructuredOutputGrammar, backend_name: str) -> None:
         request.grammar = grammar

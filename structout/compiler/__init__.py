@@ -1,7 +1,7 @@
 """Compiles constraints in the background: each once, in fair turns, within a deadline, remembered within bounds."""
 
-from structout.compiler.outcomes import CompileCrashError, HasMemory, copy_error
+from structout.compiler.outcomes import HasMemory, copy_error
 from structout.compiler.service import CompileService, CompileStats
 from structout.compiler.turns import Ticket
 
-__all__ = ["CompileCrashError", "CompileService", "CompileStats", "HasMemory", "Ticket", "copy_error"]
+__all__ = ["CompileService", "CompileStats", "HasMemory", "Ticket", "copy_error"]

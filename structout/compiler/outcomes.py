@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from structout.config import StructuredOutputsConfig
-from structout.errors import GrammarError, GrammarTimeoutError
+from structout.errors import CompileCrashError, GrammarError, GrammarTimeoutError
 
 _FAILURES_SHARE = 16  # the part of the cache that failures may fill, so that bad constraints push out few good ones
 _ENTRY_BYTES = 512  # of a cache entry, beside what it holds: its digest and its place in two dicts
@@ -20,17 +20,10 @@ class HasMemory(Protocol):
 Compiled = TypeVar("Compiled", bound=HasMemory)
 
 
-class CompileCrashError(GrammarError):
-    """The compilation broke down. The constraint need not be at fault, so this is tried again and never remembered."""
-
-    is_client_fault = False
-
-
 def copy_error(error: GrammarError) -> GrammarError:
     """The same error for another request: its own instance, without the traceback, which would keep frames alive."""
-    new = (
-        OSError.__new__ if isinstance(error, OSError) else Exception.__new__
-    )  # and no __init__: it wants who knows what
+    # Not by way of __init__, which wants who knows what.
+    new = OSError.__new__ if isinstance(error, OSError) else Exception.__new__
     copy = new(type(error), *error.args)
     copy.args = error.args
     copy.__dict__.update(error.__dict__)
@@ -42,7 +35,7 @@ def own_copy(outcome: Any) -> Any:
 
 
 def is_crash(outcome: object) -> bool:
-    return not getattr(outcome, "is_client_fault", True)
+    return isinstance(outcome, CompileCrashError)
 
 
 class Outcomes(Generic[Compiled]):
@@ -54,9 +47,7 @@ class Outcomes(Generic[Compiled]):
         self._config = config
         self._clock = clock
         self.grammars: OrderedDict[bytes, tuple[Compiled, int]] = OrderedDict()  # and their bytes
-        self.failures: OrderedDict[bytes, tuple[GrammarError, int, float]] = (
-            OrderedDict()
-        )  # bytes, and when they expire
+        self.failures: OrderedDict[bytes, tuple[GrammarError, int, float]] = OrderedDict()  # bytes; when they expire
         self.num_bytes = 0
         self._failure_bytes = 0
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from structout.compiler.outcomes import CompileCrashError, Compiled, Outcomes, copy_error, is_crash, own_copy
+from structout.compiler.outcomes import Compiled, Outcomes, copy_error, is_crash, own_copy
 from structout.compiler.turns import Job, Ticket, Turns
 from structout.config import StructuredOutputsConfig
-from structout.errors import GrammarError, GrammarLimitError, GrammarTimeoutError, StructOutError
+from structout.errors import CompileCrashError, GrammarError, GrammarLimitError, GrammarTimeoutError, StructOutError
 
 _ABANDONED_PER_WORKER = 4  # threads past their deadline, for each worker, from which on nothing new is begun
 _NUM_TIMINGS = 1024  # compilations that the percentiles are over
@@ -62,7 +62,7 @@ class CompileService(Generic[Key, Compiled]):
     """
     Args:
         compile: from a key to what is compiled from it; called from several threads. What it raises other than
-            ``GrammarError`` is taken for an accident, as is a GrammarError whose ``is_client_fault`` is False.
+            ``GrammarError`` is taken for an accident, as is a CompileCrashError.
         config: for its workers, deadline, queue, cache and ``limits.compiled_bytes``.
         clock: seconds, monotonic.
 

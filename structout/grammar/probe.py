@@ -12,8 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from structout.compiler import CompileCrashError
-from structout.errors import GrammarError, GrammarTimeoutError, StructOutError
+from structout.errors import CompileCrashError, GrammarError, GrammarTimeoutError, StructOutError
 from structout.grammar import probe_worker
 from structout.grammar.probe_worker import HEADER, frame
 from structout.grammar.vocabulary import Vocabulary
