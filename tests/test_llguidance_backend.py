@@ -1,6 +1,7 @@
 """Both grammar engines behind one interface: what holds of one holds of the other."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -312,6 +313,25 @@ def test_drafts_are_followed_and_taken_back(backend):
     assert grammar.fill_bitmask_drafts(bitmask, 0, drafts) >= len(drafts) - 1
     assert bitmask[-2:].eq(-1).all()
     assert grammar.num_tokens == 0
+
+
+def test_copies_are_followed_by_many_threads_at_once(backend):
+    """They share what was compiled, and llguidance's lexer, which goes on growing."""
+    grammar = compile_json(backend, {"type": "array", "items": PERSON})
+    tokens = [*spell(backend, "[" + ", ".join([PERSON_TEXT] * 5) + "]"), stop(backend)]
+
+    def follow(_):
+        copy = grammar.copy()
+        masks = []
+        for token in tokens:
+            masks.append(mask_of(backend, copy))
+            copy.compute_ff_tokens()
+            assert copy.accept_tokens("r", [token])
+        return torch.stack(masks)
+
+    expected = follow(0)
+    with ThreadPoolExecutor(16) as pool:
+        assert all(torch.equal(masks, expected) for masks in pool.map(follow, range(48)))
 
 
 # -- what must follow -------------------------------------------------------------------------------------------------
