@@ -90,6 +90,7 @@ IGNORED = [
     ("llguidance", {**O, "additionalProperties": I, "minProperties": 2}, '{"b": 1, "b": 2}', "#/minProperties"),
     ("llguidance", {**S, "format": "unknown"}, '"x"', "#/format"),
     ("llguidance", {**S, "pattern": "^[a-c--b]$"}, '"a"', "#/pattern"),
+    ("llguidance", {**S, "pattern": "a\\"}, '"a"', "#/pattern"),
 ]
 
 
@@ -256,6 +257,7 @@ def test_what_takes_xgrammar_seconds(kind, spec, is_slow):
         ("xgrammar", ".", "\n"),
         ("xgrammar", r"\s", "\u00a0"),
         ("llguidance", "[a-c--b]", "a"),
+        ("llguidance", "a\\", "a"),
     ],
 )
 def test_what_an_engine_reads_its_own_way(name, pattern, text):
@@ -292,6 +294,7 @@ def test_what_is_no_regular_expression_to_xgrammar(pattern):
         (r"[^\n]", {Feature.MAY_NEED_JSON_ESCAPE}),
         (r"\\b", {Feature.NEEDS_JSON_ESCAPE, Feature.MAY_NEED_JSON_ESCAPE}),
         ("(", set()),
+        ("a\\", {Feature.INCOMPLETE_ESCAPE}),
         ("[", set()),
         (")|", set()),
     ],

@@ -453,6 +453,7 @@ def test_a_schema_of_an_unknown_draft_is_read_as_the_newest(llguidance):
     ("pattern", "members", "others"),
     [
         (" ?", ['{"a":1}', '{ "a" : 1 }'], ['{  "a":1}', '{\n"a":1}']),
+        ("[\n\t ]*", ['{"a":1}', '{\n\n\n"a":1}'], ['{\r"a":1}']),
         (r"\s{0,2}", ['{\n\n"a":1}', '{"a":1}'], ['{\n\n\n"a":1}']),
     ],
 )

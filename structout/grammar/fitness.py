@@ -154,7 +154,7 @@ def _counts_free_keys(node: Node) -> bool:
 _EXACT_IN_DOUBLE = 2**53
 _NUMBERS_AS_DOUBLES = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "const", "enum")
 _LLGUIDANCE_FORMATS = frozenset("date-time time date duration email hostname ipv4 ipv6 uuid uri".split())
-_LLGUIDANCE_MISREADS = {Feature.SET_OPERATION, Feature.POSSESSIVE}
+_LLGUIDANCE_MISREADS = {Feature.SET_OPERATION, Feature.POSSESSIVE, Feature.INCOMPLETE_ESCAPE}
 
 
 def _llguidance_ignores(node: Node) -> Iterator[str]:
@@ -191,6 +191,7 @@ _XGRAMMAR_MISREADS = {
     Feature.FLAGS,
     Feature.UNICODE_CLASS,
     Feature.UNKNOWN_ESCAPE,
+    Feature.INCOMPLETE_ESCAPE,
 }
 # Where one of these stands, xgrammar reads nothing else of the schema.
 _XGRAMMAR_READS_ALONE = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")

@@ -29,8 +29,8 @@ _DRAFTS = re.compile(
 # One spelling for each character of a string. llguidance's default also takes \u00XX in the names of additional
 # properties, so that "\u0061" passes for another property than "a".
 _JSON_ESCAPES = 'nrbtf\\"'
-_ESCAPE = re.compile(r"\\.|/", re.DOTALL)
-_JSON_WHITESPACE = {r"\s": r"[ \t\n\r]", "/": r"\/"}
+_ESCAPE = re.compile(r"\\.", re.DOTALL)
+_JSON_WHITESPACE = {r"\s": r"[ \t\n\r]"}
 _COMPACT_JSON = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 # By default a mask shows only the first of the tokens that llguidance would force, and filling it calls the tokenizer:
@@ -322,10 +322,11 @@ class LlguidanceBackend(StructuredOutputBackend):
 
     def _check_whitespace(self, pattern: str) -> None:
         """JSON has four characters of whitespace; llguidance would take any pattern."""
-        whitespace = LLMatcher(self._tokenizer, _lark_grammar(f"start: /{pattern}/"), log_level=0)
+        rule = f"/{regex_to_lark(pattern, '')}/"
+        whitespace = LLMatcher(self._tokenizer, _lark_grammar(f"start: {rule}"), log_level=0)
         if whitespace.is_error():
             raise GrammarError(f"invalid whitespace_pattern: {_reason(whitespace)}")
-        other = LLMatcher(self._tokenizer, _lark_grammar(f"start: A\nA: /{pattern}/ & ~/[ \\t\\n\\r]*/"), log_level=0)
+        other = LLMatcher(self._tokenizer, _lark_grammar(f"start: A\nA: {rule} & ~/[ \\t\\n\\r]*/"), log_level=0)
         other.compute_bitmask()
         if not other.is_error():
             raise GrammarError(f"whitespace_pattern matches more than JSON's whitespace: {pattern}")

@@ -14,6 +14,7 @@ class Feature(enum.Enum):
     SET_OPERATION = "set operation"  # && -- ~~ or [ within a class: characters, or Rust's operators
     UNICODE_CLASS = "unicode class"
     UNKNOWN_ESCAPE = "unknown escape"
+    INCOMPLETE_ESCAPE = "backslash at the end"
     ANY_CHARACTER = "dot"
     SPACE_CLASS = "space class"
     NEEDS_JSON_ESCAPE = "character that JSON escapes"  # asked for as such
@@ -67,6 +68,8 @@ def _features_of(match: re.Match[str], part: str) -> set[Feature]:
         return {Feature.POSSESSIVE} if match["suffix"] in ("+", "*") else set()
     if part == ".":
         return {Feature.ANY_CHARACTER}
+    if part == "\\":
+        return {Feature.INCOMPLETE_ESCAPE}
     return {Feature.NEEDS_JSON_ESCAPE} if part in _QUOTED_BY_JSON else set()
 
 
