@@ -15,8 +15,7 @@ test: $(VENV)/test.installed  ## every test this machine can run; skips are coun
 	PYTHONSAFEPATH=1 $(BIN)/pytest --quiet
 
 bench: $(VENV)/test.installed  ## measure beside the peers; writes bench/results and the tables made from them
-	$(BIN)/python bench/bench_apply_bitmask.py
-	$(BIN)/python bench/bench_masked_sample.py
+	for bench in bench/bench_*.py; do $(BIN)/python $$bench || exit 1; done
 	$(BIN)/python bench/report.py
 
 gpu-check:  ## on a machine with a GPU, in the Python you name: build, whole suite, sanitizers, benches

@@ -84,7 +84,7 @@ def extensions() -> list[Extension]:
             *("-O3", "-std=c++17", "-fvisibility=hidden", STABLE_ABI_2_10),
             *("-ffp-contract=off", "-fno-trapping-math", "-fno-math-errno"),
         ],
-        depends=sources("*.h", "cpu/*.h"),
+        depends=sources("*.h", "cpu/*.h", "cpu/*.inc"),
         py_limited_api=True,
     )
     nvcc = find_nvcc()
@@ -94,7 +94,10 @@ def extensions() -> list[Extension]:
 
 
 setup(
-    packages=["structout", *(f"structout.{name}" for name in ("compiler", "grammar", "integrations", "triton_kernels"))],
+    packages=[
+        "structout",
+        *("structout." + part for part in ("compiler", "grammar", "integrations", "triton_kernels")),
+    ],
     package_dir={"structout": "structout", "structout.triton_kernels": "triton_kernels"},
     ext_modules=extensions(),
     cmdclass={"build_ext": BuildOps.with_options(no_python_abi_suffix=True)},

@@ -214,7 +214,7 @@ def test_the_service_tries_once_more_when_the_process_is_killed(probe):
 
 def test_want_of_memory_is_an_accident():
     probe = CompileProbe(VOCABULARY, memory_bytes=24 << 20)
-    with pytest.raises(CompileCrashError, match=r"more memory than it may have|ended with") as caught:
+    with pytest.raises(CompileCrashError, match=r"more memory than it may have|ended with"):
         probe.run(JSON, enum_of(3000), True, LONG)
     assert not probe._workers
     probe.close()

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -37,6 +37,7 @@ _COMPACT_JSON = {"whitespace_flexible": False, "item_separator": ", ", "key_sepa
 # narrower than what is accepted, and slower.
 _NO_FORCING = '%llguidance {"no_forcing": true}\n'
 _CACHED_TEXTS = 1 << 13
+_EVERYTHING = 0xFFFFFFFF  # a word of a mask
 
 # In a Lark grammar: text in which nothing else begins (strings, regular expressions, comments), references to tokens,
 # and the attributes of a rule.
@@ -104,6 +105,32 @@ class LlguidanceGrammar(StructuredOutputGrammar):
 
     def fill_bitmask(self, bitmask: torch.Tensor, batch_index: int) -> None:
         self._backend.fill_bitmask_batch([self], bitmask, [batch_index])
+
+    def fill_bitmask_drafts(self, bitmask: torch.Tensor, first_row: int, draft_tokens: Sequence[int]) -> int:
+        """As the interface says, with one look at the buffer for all rows."""
+        last_row = first_row + len(draft_tokens)
+        buffer = self._backend.mask_buffer(bitmask, (first_row, last_row))
+        words = buffer.words
+        if self.is_terminated():
+            words[first_row : last_row + 1] = _EVERYTHING
+            return 0
+        row, row_after = first_row, first_row
+        text = self._text_prefix(list(draft_tokens))
+        for row in range(first_row, last_row + 1):
+            self._backend.fill_row(self, buffer, row)
+            row_after = row + 1
+            num_taken = row - first_row
+            if num_taken == len(text) or self.matcher.try_consume_tokens(text[num_taken : num_taken + 1]) == 0:
+                break
+        num_allowed = row - first_row
+        is_complete = self.matcher.is_accepting()
+        self.matcher.rollback(num_allowed)
+        if num_allowed == len(draft_tokens):
+            return num_allowed
+        refused = draft_tokens[num_allowed]
+        ends = self._is_stop(refused) and is_complete
+        words[row_after : last_row + 1] = _EVERYTHING if ends or refused == -1 else words[row]
+        return num_allowed + ends
 
     def is_terminated(self) -> bool:
         return self._num_stopped > 0
@@ -196,6 +223,14 @@ class LlguidanceGrammar(StructuredOutputGrammar):
         return token_id(token, self._backend.vocabulary.size) in self._stop_token_ids
 
 
+class MaskBuffer(NamedTuple):
+    """A bitmask in memory: its words, uint32 ``[rows, W]``, where they begin, and the bytes from row to row."""
+
+    words: Any
+    address: int
+    row_stride: int
+
+
 class LlguidanceBackend(StructuredOutputBackend):
     """
     Args:
@@ -257,21 +292,26 @@ class LlguidanceBackend(StructuredOutputBackend):
         self, grammars: Sequence[StructuredOutputGrammar], bitmask: torch.Tensor, rows: Sequence[int]
     ) -> None:
         """As the interface says. llguidance's own batches (LLExecutor) take a third longer on one thread."""
-        self._check_bitmask(bitmask, rows)
-        first = bitmask.data_ptr()
-        stride = bitmask.stride(0) * _BYTES_PER_WORD
-        words = bitmask.numpy().view(np.uint32)
+        buffer = self.mask_buffer(bitmask, rows)
         for grammar, row in zip(grammars, rows, strict=True):
             if not isinstance(grammar, LlguidanceGrammar):
                 raise TypeError(f"expected grammars that LlguidanceBackend compiled, got a {type(grammar).__name__}")
-            grammar.matcher.unsafe_compute_mask_ptr(first + row * stride, self._row_bytes)
-            grammar.correct_row(words[row])
+            self.fill_row(grammar, buffer, row)
 
     def destroy(self) -> None:
         """llguidance keeps nothing that no grammar holds."""
 
-    def _check_bitmask(self, bitmask: torch.Tensor, rows: Sequence[int]) -> None:
-        """The native call writes wherever it is told to."""
+    def fill_row(self, grammar: LlguidanceGrammar, buffer: "MaskBuffer", row: int) -> None:
+        grammar.matcher.unsafe_compute_mask_ptr(buffer.address + row * buffer.row_stride, self._row_bytes)
+        grammar.correct_row(buffer.words[row])
+
+    def mask_buffer(self, bitmask: torch.Tensor, rows: Sequence[int]) -> "MaskBuffer":
+        """What ``fill_row`` writes to, checked: the native call writes wherever it is told to.
+
+        Raises:
+            ValueError: not an int32 CPU buffer of the vocabulary's width with contiguous rows.
+            IndexError: one of ``rows`` is not in it.
+        """
         width = self._row_bytes // _BYTES_PER_WORD
         if bitmask.dtype != bitmask_dtype or not bitmask.is_cpu or bitmask.dim() != 2 or bitmask.shape[1] != width:
             raise ValueError(
@@ -282,6 +322,8 @@ class LlguidanceBackend(StructuredOutputBackend):
             raise ValueError(f"expected contiguous rows, got strides {bitmask.stride()}")
         if rows and not 0 <= min(rows) <= max(rows) < len(bitmask):
             raise IndexError(f"rows must be in [0, {len(bitmask)}), got {min(rows)} ... {max(rows)}")
+        words = bitmask.numpy().view(np.uint32)
+        return MaskBuffer(words, bitmask.data_ptr(), words.strides[0])
 
     def _grammar(
         self, request_type: StructuredOutputOptions, spec: str, whitespace_pattern: str | None, lenient: bool

@@ -122,7 +122,7 @@ class XgrammarGrammar(StructuredOutputGrammar):
             token = tokens[node]
             if not is_allowed[above]:
                 words[node] = words[above]
-            elif draft_tokens[node] == -1 or tokens[above] in self._stop_token_ids and above:
+            elif draft_tokens[node] == -1 or (tokens[above] in self._stop_token_ids and above):
                 words[node] = -1
             elif token is not None and words[above, token >> 5] >> (token & 31) & 1:
                 is_allowed[node] = True

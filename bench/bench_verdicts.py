@@ -1,6 +1,6 @@
 """What structout takes and refuses, schemas and instances, beside xgrammar and llguidance alone.
 
-    python bench/compare_verdicts.py [--maskbench maskbench_sample.jsonl] [--quick]
+    python bench/bench_verdicts.py [--maskbench maskbench_sample.jsonl] [--quick]
 
 Each line of the file has a "schema" and its "tests", each with "valid" and "data". Instances are written as json.dumps
 writes them and fed as the tokenizer's tokens. An invalid instance that is accepted is a broken promise; a valid one
