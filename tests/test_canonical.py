@@ -154,6 +154,21 @@ def test_without_looking_back_most_jumps_end_in_a_token_that_no_tokenizer_would_
     assert num_wrong > num_jumps / 2
 
 
+@pytest.mark.parametrize(("options", "expected"), [({}, []), ({"lookback": 1}, [1]), ({"lookback": 0}, [1, 2])])
+def test_one_token_may_take_the_place_of_several(options, expected):
+    """Forced: "ab", which is a, b. But should c follow, the tokenizer writes abc."""
+    vocab = {"<end>": 0, "a": 1, "b": 2, "c": 3, "d": 4, "bc": 5, "abc": 6, "bd": 7, "dbd": 8}
+    tokenizer = Tokenizer(models.BPE(vocab, [("b", "c"), ("a", "bc"), ("b", "d"), ("d", "bd")]))
+    tokenizer.decoder = decoders.ByteLevel()
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>")  # noqa: S106 - no password
+    vocabulary = Vocabulary.from_tokenizer(wrapped)
+    canonical = CanonicalTokenizer(wrapped, vocabulary, **options)
+    engine = XgrammarBackend(vocabulary, canonical_tokenizer=canonical)
+    assert engine.compile_grammar(StructuredOutputOptions.REGEX, "ab[cd]").compute_ff_tokens() == expected
+    refused_after_a_byte = engine.compile_grammar(StructuredOutputOptions.REGEX, "d(b|c)c")  # dbd begins like db
+    assert refused_after_a_byte.compute_ff_tokens() == [4]
+
+
 @pytest.mark.parametrize("name", TOKENIZERS)
 @pytest.mark.parametrize(
     ("choices", "forced"),
@@ -262,6 +277,16 @@ def test_a_tokenizer_that_changes_texts_jumps_only_where_it_does_not():
     assert engine.compile_grammar(StructuredOutputOptions.REGEX, "ada-[0-9]").compute_ff_tokens() != []
 
 
+def test_a_tokenizer_that_puts_special_tokens_into_texts():
+    tokenizer = Tokenizer(models.BPE({"<end>": 0, "a": 1, "b": 2, "X": 3}, []))
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.normalizer = normalizers.Replace("b", "bX")
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>", additional_special_tokens=["X"])  # noqa: S106 - no password
+    canonical = CanonicalTokenizer(wrapped, Vocabulary.from_tokenizer(wrapped))
+    assert canonical.encode("aa") == [1, 1]
+    assert canonical.encode("ab") is None
+
+
 def test_text_that_the_vocabulary_cannot_spell_is_not_jumped_over():
     tokenizer = Tokenizer(models.BPE({"<end>": 0, "a": 1}, []))
     tokenizer.decoder = decoders.ByteLevel()
@@ -307,6 +332,7 @@ def test_what_precedes_counts_after_rollback_fork_reset_and_copy():
         assert pieces(name, after)[0] == "Id"
         assert fork.accept_tokens("", more)
         assert fork.compute_ff_tokens() == after
+        assert fork.num_tokens == other.num_tokens == len(start) + len(more)
         other.rollback(len(more))
         assert other.num_tokens == len(start)
         assert other.compute_ff_tokens() == []

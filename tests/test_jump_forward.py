@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, MambaConfig, MambaForCau
 from structout.bitmask import allocate_token_bitmask
 from structout.cached_model import CachedModel
 from structout.default_model import load_default_model
-from structout.generate import generate
+from structout.generate import _Decoding, generate
 from structout.grammar.canonical import CanonicalTokenizer
 from structout.jump_forward import NO_JUMP, JumpForward, draft, ff_tokens, jump, retokenize
 from structout.manager import StructuredOutputManager
@@ -176,13 +176,14 @@ def test_what_cannot_be_retokenized_stays_as_it_is():
     assert grammar.num_tokens == 1
 
     colon = canonical_tokens(name, ":")[0]  # as a stop token it may not stand in the middle
-    grammar = backend(name).compile_grammar(StructuredOutputOptions.REGEX, "[ab]x:y", [colon])
-    start = canonical_tokens(name, "a")
+    grammar = backend(name).compile_grammar(StructuredOutputOptions.REGEX, "nam[e]{1,2}x:y", [colon])
+    start = [backend(name).vocabulary.token_bytes.index(bytes([byte])) for byte in b"namee"]
+    assert start != canonical_tokens(name, "namee")
     assert grammar.accept_tokens("", start)
     before = mask_of(grammar, name)
     assert grammar.find_jump_forward_string() == "x:y"
     assert retokenize(grammar, tokenizer_of(name), start) == NO_JUMP
-    assert (grammar.num_tokens, mask_of(grammar, name)) == (1, before)
+    assert (grammar.num_tokens, mask_of(grammar, name)) == (len(start), before)
 
 
 # -- in a model's cache ------------------------------------------------------------------------------------------------
@@ -260,7 +261,7 @@ def default_model(tmp_path_factory):
 def generation(default_model, params, mode, **options):
     model, manager, tokenizer = default_model
     return generate(
-        model, manager, params, [0], jump_forward=mode, canonical_tokenizer=tokenizer, max_tokens=300, **options
+        model, manager, params, [0], jump_forward=mode, canonical_tokenizer=tokenizer, max_tokens=150, **options
     )
 
 
@@ -277,6 +278,29 @@ def test_drafts_change_no_token(default_model, params, n, temperature):
         assert drafted.is_complete == off.is_complete
         assert off.num_passes_saved == 0
         assert drafted.num_passes_saved > 0
+
+
+@pytest.mark.parametrize("mode", JumpForward)
+def test_the_model_has_read_each_text_and_nothing_else(default_model, mode, monkeypatch):
+    """In every step, against a model that starts anew."""
+    model, _, _ = default_model
+    forward = _Decoding._forward
+    num_steps = []
+
+    def checked(decoding, live, prompt_ids):
+        logits = forward(decoding, live, prompt_ids)
+        anew = [
+            logits_of(model, [0, *sample.token_ids, *sample.drafts])[-1 - len(sample.drafts) :]
+            for sample in live.values()
+        ]
+        torch.testing.assert_close(logits, torch.cat(anew), atol=1e-4, rtol=1e-4)
+        num_steps.append(len(live))
+        return logits
+
+    monkeypatch.setattr(_Decoding, "_forward", checked)
+    for n in (1, 3):
+        generation(default_model, PARAMS["order"], mode, n=n, seed=n)
+    assert len(num_steps) > 20
 
 
 @pytest.mark.parametrize("mode", [JumpForward.FF_TOKENS, JumpForward.RETOKENIZE])
