@@ -7,7 +7,7 @@ namespace structout {
 
 enum class FloatFormat : int32_t { kFloat32, kFloat16, kBFloat16 };
 
-constexpr int64_t kMaxSampledVocab = int64_t{1} << 23;  // so that a sum of masses fits 63 bits
+constexpr int64_t kMaxSampledVocab = (int64_t{1} << 23) - 1;  // so that a sum of masses, 2^40 each, fits 63 bits
 
 // One token a row, by docs/sampling_contract.md. Logits are only read.
 struct MaskedSampleParams {

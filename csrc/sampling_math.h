@@ -107,6 +107,13 @@ STRUCTOUT_HOST_DEVICE uint32_t order_key(float x) {
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
+STRUCTOUT_HOST_DEVICE float float_of_order_key(uint32_t key) {
+  return float_of_bits(key & 0x80000000u ? key ^ 0x80000000u : ~key);
+}
+
+constexpr uint32_t kNaNKey = ~0u;                     // above the order key of +inf
+constexpr uint32_t kLowestDrawableKey = 0x00800000u;  // just above that of -inf
+
 // Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
 struct PhiloxWords {
   uint32_t w[4];

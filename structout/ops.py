@@ -143,7 +143,8 @@ def masked_sample(
     a token. docs/sampling_contract.md fixes every operation.
 
     Args:
-        logits: ``[N, V]`` or ``[V]`` (one row), float32, float16 or bfloat16, V up to 2^23. Only read; any row stride.
+        logits: ``[N, V]`` or ``[V]`` (one row), float32, float16 or bfloat16, V below 2^23. Only read; any row
+            stride.
         bitmask, rows: as in :func:`apply_bitmask`. Without a bitmask every row is free; rows that are -1 are free.
         temperature: float32 ``[N]`` or a number. Exactly 0 is greedy: the largest logit, lowest id on ties.
         top_k: int32 or int64 ``[N]`` or a number: keep everything that reaches the k-th largest logit. k <= 0: off.

@@ -1,5 +1,6 @@
 """masked_sample on the CPU (and, where there is a GPU, on CUDA), bit for bit against structout.reference."""
 
+import json
 import math
 import os
 import random
@@ -93,6 +94,14 @@ def test_real_vocabulary_with_each_filter(device, dtype, allowed):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_masses_of_the_longest_row_do_not_overflow(device):
+    """At this temperature all tokens have a mass of 2^40, or a little less."""
+    logits = torch.randn(1, 2**23 - 1, generator=torch.Generator().manual_seed(0))
+    logits[0, -1] = 9.0
+    cases.check(sample_logprobs, case_of(logits, device=device, temperature=1e30, top_p=0.5))
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_rows_do_not_depend_on_their_batch(device):
     generator = torch.Generator().manual_seed(6)
     row = torch.randn(1, 3000, generator=generator)
@@ -112,6 +121,91 @@ def test_rows_do_not_depend_on_their_batch(device):
         ids, logprobs = sample_logprobs(*case.arguments())
         assert ids[at] == wanted[0][0]
         assert logprobs[at] == wanted[1][0]
+
+
+@pytest.mark.parametrize("num_threads", [3, 7])
+def test_threads_change_nothing(num_threads):
+    """Rows that are shared, one by one and two by two, and rows that go round."""
+    generator = torch.Generator().manual_seed(8)
+    found = [
+        case_of(torch.randn(n, vocab_size, generator=generator) * 3, **({"temperature": 0.8} | filters))
+        for n in (1, 2, 3, 5)
+        for vocab_size in (5000, 150_000)
+        for filters in ({}, {"min_p": 0.01}, {"top_p": 0.9}, {"top_k": 500, "top_p": 0.9}, {"temperature": 0.0})
+    ]
+
+    def draw_all(threads):
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        try:
+            return [sample_logprobs(*case.arguments()) for case in found]
+        finally:
+            torch.set_num_threads(before)
+
+    for case, (ids, logprobs), (wanted_ids, wanted_logprobs) in zip(
+        found, draw_all(num_threads), draw_all(1), strict=True
+    ):
+        assert torch.equal(ids, wanted_ids), case.describe_row(0)
+        assert torch.equal(logprobs.view(torch.int32), wanted_logprobs.view(torch.int32)), case.describe_row(0)
+
+
+MEMORY_SCRIPT = """
+import torch, structout
+
+def resident_bytes():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+
+logits = torch.randn(1, 2**22)
+structout.masked_sample(logits)
+before = resident_bytes()
+structout.masked_sample(logits, top_k=50)
+print(resident_bytes() - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's /proc")
+def test_a_short_list_takes_little_memory():
+    """Each thread keeps its list: one for the whole vocabulary would take 8 bytes a token."""
+    run = subprocess.run([sys.executable, "-c", MEMORY_SCRIPT], capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    assert int(run.stdout) < 2**22
+
+
+def denormal_case(n, vocab_size):
+    """From bits: nothing that flushes to zero may take part. Divided by the temperature, logits reach 1/2."""
+    generator = torch.Generator().manual_seed(n)
+    signs = torch.randint(2, (n, vocab_size), generator=generator, dtype=torch.int32) << 31
+    magnitudes = torch.randint(2**22, (n, vocab_size), generator=generator, dtype=torch.int32)
+    return case_of((signs | magnitudes).view(torch.float32), temperature=2.0**-126)
+
+
+DENORMAL_SCRIPT = """
+import json, torch
+assert torch.set_flush_denormal(True)
+torch.set_num_threads(4)
+from test_masked_sample import denormal_case, sample_logprobs
+for shape in json.loads(input()):
+    ids, logprobs = sample_logprobs(*denormal_case(*shape).arguments())
+    print(json.dumps([ids.tolist(), logprobs.view(torch.int32).tolist()]))
+"""
+
+
+def test_denormals_count_on_threads_that_were_born_flushing_them():
+    """A thread starts with the settings of the one that starts it. Here rows go round, and a row is shared."""
+    shapes = [(64, 3000), (1, 150_000)]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    run = subprocess.run(
+        [sys.executable, "-c", DENORMAL_SCRIPT],
+        input=json.dumps(shapes),
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert run.returncode == 0, run.stderr
+    for shape, line in zip(shapes, run.stdout.splitlines(), strict=True):
+        ids, logprobs = reference.masked_sample_logprobs(*denormal_case(*shape).arguments())
+        assert json.loads(line) == [ids.tolist(), logprobs.view(torch.int32).tolist()], shape
 
 
 def test_denormals_count_whatever_the_caller_has_set():
@@ -181,7 +275,7 @@ REFUSED = {
     "3-D logits": ({"logits": LOGITS[None]}, "logits must have 1 or 2 dimensions, got 3"),
     "transposed logits": ({"logits": torch.zeros(40, 3).t()}, "last dimension of logits must be contiguous"),
     "no columns": ({"logits": torch.zeros(3, 0)}, r"logits has rows but no columns \(shape \[3, 0\]\)"),
-    "too many columns": ({"logits": torch.zeros(2**23 + 1)}, "logits may have up to 8388608 columns, got 8388609"),
+    "too many columns": ({"logits": torch.zeros(2**23)}, "logits may have up to 8388607 columns, got 8388608"),
     "bool mask": ({"bitmask": MASK.bool()}, "bitmask must be int32, got bool"),
     "too few masks": ({"bitmask": MASK[:2]}, "without rows, bitmask needs one row per logits row"),
     "rows without mask": ({"rows": torch.zeros(3).int()}, "but there is no bitmask; pass both or neither"),

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import host_cuda
+import masked_sample_builds as builds
 import pytest
 import torch
 from masked_sample_cases import check, random_cases
@@ -17,33 +18,6 @@ SOURCE = host_cuda.CSRC / "cuda" / "masked_sample.cu"
 ARCHITECTURES = (80, 90, 100)
 ARMS = ("none", "one", "few", "many", "many_split")
 NEEDS_NVCC = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
-
-
-class _Strided(ctypes.Structure):
-    _fields_ = [("values", ctypes.c_void_p), ("stride", ctypes.c_int64)]
-
-
-class _StridedIntegers(ctypes.Structure):
-    _fields_ = [("values", ctypes.c_void_p), ("stride", ctypes.c_int64), ("is_int64", ctypes.c_bool)]
-
-
-class _Bitmask(ctypes.Structure):
-    _fields_ = [("words", ctypes.c_void_p), ("num_rows", ctypes.c_int64), ("words_per_row", ctypes.c_int64),
-                ("row_stride", ctypes.c_int64)]  # fmt: skip
-
-
-class _Params(ctypes.Structure):
-    """MaskedSampleParams of csrc/masked_sample.h."""
-
-    _fields_ = [("logits", ctypes.c_void_p), ("num_rows", ctypes.c_int64), ("vocab_size", ctypes.c_int64),
-                ("row_stride", ctypes.c_int64), ("format", ctypes.c_int32), ("has_mask", ctypes.c_bool),
-                ("bitmask", _Bitmask), ("rows", _StridedIntegers), ("temperature", _Strided),
-                ("top_k", _StridedIntegers), ("top_p", _Strided), ("min_p", _Strided),
-                ("seed", _Strided), ("position", _Strided),
-                ("ids", ctypes.c_void_p), ("logprobs", ctypes.c_void_p)]  # fmt: skip
-
-
-_FORMATS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 
 
 @functools.cache
@@ -60,30 +34,13 @@ def _rows_of_arms() -> dict[str, int]:
     return {arm: _library().masked_sample_rows_of_arm(i) for i, arm in enumerate(ARMS)}
 
 
-def _strided(values: torch.Tensor | None) -> _Strided:
-    return _Strided(None, 0) if values is None else _Strided(values.data_ptr(), values.stride(0))
+def _on_host(*arguments, device, logprobs=True):
+    """masked_sample_logprobs by the CUDA source, compiled for the CPU."""
 
+    def kernel(params):
+        _library().masked_sample_on_host(ctypes.byref(params), *device)
 
-def _strided_integers(values: torch.Tensor | None) -> _StridedIntegers:
-    if values is None:
-        return _StridedIntegers(None, 0, False)
-    return _StridedIntegers(values.data_ptr(), values.stride(0), values.dtype == torch.int64)
-
-
-def _on_host(logits, bitmask, rows, temperature, top_k, top_p, min_p, seed, position, *, device, logprobs=True):
-    """masked_sample_logprobs by the CUDA source, compiled for the CPU. Results are poisoned first."""
-    ids = torch.full((logits.shape[0],), 77, dtype=torch.int64)
-    chosen = torch.full((logits.shape[0],), float("nan"))
-    mask = _Bitmask(None, 0, 0, 0)
-    if bitmask is not None:
-        mask = _Bitmask(bitmask.data_ptr(), *bitmask.shape, bitmask.stride(0))
-    params = _Params(
-        logits.data_ptr(), *logits.shape, logits.stride(0), _FORMATS[logits.dtype], bitmask is not None, mask,
-        _strided_integers(rows), _strided(temperature), _strided_integers(top_k), _strided(top_p), _strided(min_p),
-        _strided(seed), _strided(position), ids.data_ptr(), chosen.data_ptr() if logprobs else None,
-    )  # fmt: skip
-    _library().masked_sample_on_host(ctypes.byref(params), *device)
-    return ids, chosen
+    return builds.run(kernel, *arguments, logprobs=logprobs)
 
 
 @pytest.mark.parametrize("shared_kilobytes", [0, 200])  # rows are read again, rows are kept
@@ -101,6 +58,15 @@ def test_ids_and_logprobs_are_the_reference_s(compute_capability, max_vocab, cou
         assert untouched.isnan().all()
     went = {arm: rows - before[arm] for arm, rows in _rows_of_arms().items()}
     assert all(went[arm] >= 10 for arm in arms), went
+
+
+def test_shared_memory_is_allowed_once_and_never_by_a_launch():
+    """It holds for the process: a launch that set it would race with the launches and graphs of other threads."""
+    times = _library().masked_sample_times_shared_memory_was_allowed
+    assert times() == 12  # three formats, with and without filters, blocks and clusters
+    for case in random_cases(5, 20, max_vocab=9000):
+        check(functools.partial(_on_host, device=(90, 200)), case)
+    assert times() == 12
 
 
 @pytest.mark.parametrize(("sanitize", "count"), [(None, 1500), ("address", 250), ("thread", 60)])

@@ -142,6 +142,13 @@ def test_the_tail_hits_as_often_as_it_should():
     assert least <= hits <= most, f"{hits} hits, {expected:.1f} expected"
 
 
+@pytest.mark.parametrize(("z", "distinct"), [(1e5, 853), (1e7, 840), (1e8, 229), (2.0**29, 1), (1e9, 1)])
+def test_equal_logits_far_from_zero_are_drawn_as_the_contract_says(z, distinct):
+    setting = Setting(torch.full((1000,), z))
+    ids = setting.draw(draw, torch.arange(2000), torch.zeros(2000, dtype=torch.int64))
+    assert len(ids.unique()) == distinct
+
+
 def test_no_disallowed_token():
     """STRUCTOUT_FUZZ_DRAWS makes it longer; so does `python tests/sampling_statistics.py --draws 100000000`."""
     statistics.fuzz_disallowed(draw, FUZZ_DRAWS)

@@ -167,8 +167,8 @@ def test_the_comparison_sees_a_fault(faulty):
 
 
 def _noise_is_felt(config: Config) -> bool:
-    """The draw adds noise to z in float32. Where |z| is 10^7 and more, as at T = 1e-30, nothing is left of the noise,
-    and of equal logits the lowest id always wins."""
+    """The draw adds noise to z in float32. The larger |z|, as at T = 1e-30, the less is left of the noise: from 2^29 on
+    nothing, and then the lowest of equal logits always wins."""
     x = config.logits[0][config.allowed].float()
     highest = float(x[x.isfinite()].abs().max()) if bool(x.isfinite().any()) else 0.0
     return config.temperature == 0 or highest / config.temperature < 2.0**16

@@ -10,7 +10,7 @@ namespace structout::cpu {
 // Runs task(0) ... task(count - 1), on any threads in any order, and waits for them.
 using ParallelFor = std::function<void(int64_t count, const std::function<void(int64_t)>& task)>;
 
-// Threads share the rows; if there are fewer rows than threads, they share each row.
+// Threads take a row each; a row alone, and a few long ones without filters, are shared between them.
 void masked_sample(const MaskedSampleParams& params, int64_t num_threads, const ParallelFor& parallel_for);
 
 }  // namespace structout::cpu

@@ -22,10 +22,6 @@ constexpr int kWordsPerGroup = 4;  // what one lane loads
 constexpr int kTokensPerGroup = kWordsPerGroup * kBitsPerWord;
 constexpr int kTokensPerTile = kLanes * kTokensPerGroup;
 
-__device__ __forceinline__ bool is_16_byte_aligned(const void* pointer) {
-  return (reinterpret_cast<uintptr_t>(pointer) & 15u) == 0;
-}
-
 // Bits past the last column read as allowed, so that nothing is stored there.
 __device__ __forceinline__ uint32_t allow_past_end(uint32_t word, int64_t first_token, int64_t vocab_size) {
   const int64_t left = vocab_size - first_token;

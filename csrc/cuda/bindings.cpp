@@ -33,9 +33,10 @@ cuda::DeviceFacts ask_device(int device) {
           attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)};
 }
 
+constexpr int kMaxDevices = 64;
+
 // Asked once per device: property queries on every call would cost more than the launch.
 const cuda::DeviceFacts& device_facts(int device) {
-  constexpr int kMaxDevices = 64;
   static std::array<std::once_flag, kMaxDevices> asked;
   static std::array<cuda::DeviceFacts, kMaxDevices> facts;
   if (device >= kMaxDevices) refuse("structout serves up to ", kMaxDevices, " CUDA devices, got cuda:", device);
@@ -58,10 +59,21 @@ void apply_bitmask(const Tensor& logits, const Tensor& bitmask, std::optional<Te
   STD_CUDA_KERNEL_LAUNCH_CHECK();
 }
 
+// On the current device.
+void prepare_masked_sample_once(int device, const cuda::DeviceFacts& facts) {
+  static std::array<std::once_flag, kMaxDevices> prepared;
+  std::call_once(prepared[device], [&] {
+    cuda::prepare_masked_sample(facts);
+    STD_CUDA_CHECK(cudaGetLastError());
+  });
+}
+
 auto run_masked_sample_on(int device) {
   return [device](const MaskedSampleParams& params) {
     const DeviceGuard guard(device);
-    cuda::masked_sample(params, device_facts(device), current_stream(device));
+    const cuda::DeviceFacts& facts = device_facts(device);
+    prepare_masked_sample_once(device, facts);
+    cuda::masked_sample(params, facts, current_stream(device));
     STD_CUDA_KERNEL_LAUNCH_CHECK();
   };
 }

@@ -5,6 +5,8 @@
 
 #include <cuda_runtime.h>
 
+#include <cstdint>
+
 #define STRUCTOUT_LAUNCH(kernel, grid, block, stream, ...) kernel<<<grid, block, 0, stream>>>(__VA_ARGS__)
 
 // In assembly, because the compiler folds a plain vector store into predicated scalar ones of the same value beside it.
@@ -12,6 +14,12 @@ __device__ __forceinline__ void store_16_bytes(void* global, uint4 value) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(global)), "r"(value.x),
                "r"(value.y), "r"(value.z), "r"(value.w)
                : "memory");
+}
+
+// Static and dynamic shared memory of a kernel may exceed 48 KB only after this.
+template <class Kernel>
+void allow_dynamic_shared(Kernel* kernel, int64_t bytes) {
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
 }
 
 #else
@@ -22,4 +30,10 @@ __device__ __forceinline__ void store_16_bytes(void* global, uint4 value) {
 
 inline void store_16_bytes(void* global, uint4 value) { *static_cast<uint4*>(global) = value; }
 
+using structout::simt::allow_dynamic_shared;
+
 #endif
+
+__device__ __forceinline__ bool is_16_byte_aligned(const void* pointer) {
+  return (reinterpret_cast<uintptr_t>(pointer) & 15u) == 0;
+}

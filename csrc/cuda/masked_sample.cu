@@ -47,69 +47,6 @@ __device__ __forceinline__ void write_nothing(const MaskedSampleParams& params, 
   if (params.logprobs != nullptr) params.logprobs[row] = -INFINITY;
 }
 
-constexpr int kWordsPerLoad = 4, kLoadsInFlight = 4;
-
-__device__ __forceinline__ uint32_t existing_bits(uint32_t word, int64_t index, int32_t vocab_size) {
-  const int64_t left = vocab_size - index * kBitsPerWord;
-  return left >= kBitsPerWord ? word : left <= 0 ? 0 : word & ((1u << left) - 1);
-}
-
-// Lists the ids of the tokens that `mask` allows, as long as there is room, and returns how many there are; stops
-// counting when there is no more room. The order of the list is left to chance, and no result depends on it.
-__device__ __forceinline__ unsigned list_allowed(TokenList& list, const MaskRow& mask, int32_t vocab_size) {
-  if (threadIdx.x == 0) list.size = 0;
-  __syncthreads();
-  const int64_t num_words = mask.num_words < words_for(vocab_size) ? mask.num_words : words_for(vocab_size);
-  const bool is_aligned = is_aligned_to_16(mask.words);
-  const int64_t words_per_round = int64_t{kWordsPerLoad} * kLoadsInFlight * blockDim.x;
-  for (int64_t round = 0; round < num_words; round += words_per_round) {
-    uint32_t words[kLoadsInFlight][kWordsPerLoad];
-    unsigned count = 0;
-#pragma unroll
-    for (int load = 0; load < kLoadsInFlight; ++load) {
-      const int64_t first = round + (int64_t{load} * blockDim.x + threadIdx.x) * kWordsPerLoad;
-      if (is_aligned && first + kWordsPerLoad <= num_words) {
-        const uint4 four = __ldg(reinterpret_cast<const uint4*>(mask.words + first));
-        words[load][0] = four.x;
-        words[load][1] = four.y;
-        words[load][2] = four.z;
-        words[load][3] = four.w;
-      } else {
-#pragma unroll
-        for (int i = 0; i < kWordsPerLoad; ++i) words[load][i] = first + i < num_words ? mask.words[first + i] : 0;
-      }
-#pragma unroll
-      for (int i = 0; i < kWordsPerLoad; ++i) {
-        words[load][i] = existing_bits(words[load][i], first + i, vocab_size);
-        count += __popc(words[load][i]);
-      }
-    }
-    unsigned up_to_mine = count;
-    for (int lanes = 1; lanes < kLanes; lanes *= 2) {
-      const unsigned below = __shfl_up_sync(kWholeWarp, up_to_mine, lanes);
-      if (lane_id() >= lanes) up_to_mine += below;
-    }
-    unsigned place = 0;
-    if (lane_id() == kLanes - 1) place = atomicAdd(&list.size, up_to_mine);
-    place = __shfl_sync(kWholeWarp, place, kLanes - 1);
-    const unsigned end_of_warp = place + __shfl_sync(kWholeWarp, up_to_mine, kLanes - 1);
-    if (end_of_warp > kMaxListed) break;
-    place += up_to_mine - count;
-#pragma unroll
-    for (int load = 0; load < kLoadsInFlight; ++load) {
-#pragma unroll
-      for (int i = 0; i < kWordsPerLoad; ++i) {
-        const int64_t index = round + (int64_t{load} * blockDim.x + threadIdx.x) * kWordsPerLoad + i;
-        for (uint32_t bits = words[load][i]; bits != 0; bits &= bits - 1) {
-          list.ids[place++] = static_cast<int32_t>(index * kBitsPerWord) + __ffs(static_cast<int>(bits)) - 1;
-        }
-      }
-    }
-  }
-  __syncthreads();
-  return list.size;
-}
-
 template <bool kHasFilters, class Team, class Source, class Reader>
 __device__ void sample_from(Team& team, Source& source, const Reader& reader, RowScratch& scratch,
                             const MaskedSampleParams& params, int64_t row) {
@@ -209,6 +146,12 @@ struct Shape {
   int64_t store_vectors;  // 16 bytes each
 };
 
+// A block's part of a row must fit beside its scratch memory.
+int64_t max_store_bytes(const DeviceFacts& device, int blocks_per_sm) {
+  const int64_t taken = static_cast<int64_t>(sizeof(RowScratch)) + kReservedSharedBytes;
+  return std::max<int64_t>(0, device.max_shared_bytes_a_block / blocks_per_sm - taken);
+}
+
 Shape shape_of(const MaskedSampleParams& params, const DeviceFacts& device, bool has_filters) {
   Shape shape{1, kMinThreads, 0};
   while (shape.threads < kMaxThreads && params.vocab_size > int64_t{shape.threads} * kTokensPerThread) {
@@ -223,10 +166,8 @@ Shape shape_of(const MaskedSampleParams& params, const DeviceFacts& device, bool
   const int64_t vectors = (params.vocab_size + tokens_per_vector - 1) / tokens_per_vector;
   const int64_t share = (vectors + shape.blocks_per_row - 1) / shape.blocks_per_row;
   const int blocks_per_sm = shape.blocks_per_row > 1 ? 1 : kBlocksPerSm;
-  const int64_t room =
-      device.max_shared_bytes_a_block / blocks_per_sm - static_cast<int64_t>(sizeof(RowScratch)) - kReservedSharedBytes;
   const bool is_read_again = has_filters || params.logprobs != nullptr;
-  if (is_read_again && share * 16 <= room) shape.store_vectors = share;
+  if (is_read_again && share * 16 <= max_store_bytes(device, blocks_per_sm)) shape.store_vectors = share;
   return shape;
 }
 
@@ -238,10 +179,6 @@ void launch(const MaskedSampleParams& params, const Shape& shape, void* stream) 
   const unsigned blocks_per_row = static_cast<unsigned>(shape.blocks_per_row);
   const unsigned threads = static_cast<unsigned>(shape.threads), num_rows = static_cast<unsigned>(params.num_rows);
 #ifdef __CUDACC__
-  // Beyond 48 KB, static included, a kernel must say so.
-  if (store_bytes > 0) {
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(store_bytes));
-  }
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {blocks_per_row, 1, 1};
@@ -254,6 +191,7 @@ void launch(const MaskedSampleParams& params, const Shape& shape, void* stream) 
   config.numAttrs = blocks_per_row > 1 ? 1 : 0;
   cudaLaunchKernelEx(&config, kernel, params, shape.store_vectors);
 #else
+  simt::check_dynamic_shared(kernel, store_bytes);
   // A cluster of the harness is a block, of up to 1,024 threads.
   const dim3 block(std::min(threads, 1024 / blocks_per_row), blocks_per_row);
   simt::launch(dim3(num_rows), block, store_bytes * blocks_per_row, kernel, params, shape.store_vectors);
@@ -268,7 +206,26 @@ void launch(const MaskedSampleParams& params, const DeviceFacts& device, void* s
   has_filters ? launch<kFormat, true>(params, shape, stream) : launch<kFormat, false>(params, shape, stream);
 }
 
+template <FloatFormat kFormat, bool kHasFilters>
+void allow_store(int64_t bytes) {
+  allow_dynamic_shared(sample_by_blocks<kFormat, kHasFilters>, bytes);
+  allow_dynamic_shared(sample_by_clusters<kFormat, kHasFilters>, bytes);
+}
+
+template <FloatFormat kFormat>
+void allow_store(int64_t bytes) {
+  allow_store<kFormat, false>(bytes);
+  allow_store<kFormat, true>(bytes);
+}
+
 }  // namespace
+
+void prepare_masked_sample(const DeviceFacts& device) {
+  const int64_t bytes = max_store_bytes(device, 1);
+  allow_store<FloatFormat::kFloat32>(bytes);
+  allow_store<FloatFormat::kFloat16>(bytes);
+  allow_store<FloatFormat::kBFloat16>(bytes);
+}
 
 void masked_sample(const MaskedSampleParams& params, const DeviceFacts& device, void* stream) {
   if (params.num_rows == 0) return;

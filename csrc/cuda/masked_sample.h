@@ -12,6 +12,10 @@ struct DeviceFacts {
   int max_shared_bytes_a_block;  // cudaDevAttrMaxSharedMemoryPerBlockOptin
 };
 
+// Once for each device, which must be the current one, before its first launch. Never again: what it sets holds for the
+// whole process, where other threads may be launching, and graphs that they captured.
+void prepare_masked_sample(const DeviceFacts& device);
+
 // Asynchronous on `stream` (a cudaStream_t); the caller checks cudaGetLastError. Needs no workspace, and keeps no state
 // between launches, so a captured graph can be replayed at will.
 void masked_sample(const MaskedSampleParams& params, const DeviceFacts& device, void* stream);

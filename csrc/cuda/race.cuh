@@ -1,5 +1,5 @@
 // The draw: the token with the highest z + g(U) wins, the lowest id on ties. Most tokens are told apart from winners
-// without a logarithm, and many without a random number; no answer depends on it.
+// without a logarithm, and many without a random number (see Bar); no answer depends on it.
 #pragma once
 
 #include <cfloat>
@@ -7,50 +7,12 @@
 #include <cmath>
 #include <cstdint>
 
-#include "../sampling_math.h"
+#include "../race_bound.h"
 #include "compat.h"
+#include "row_reader.cuh"
+#include "row_state.cuh"
 
 namespace structout::cuda {
-
-__device__ __forceinline__ float float_of_order_key(uint32_t key) {
-  return float_of_bits(key & 0x80000000u ? key ^ 0x80000000u : ~key);
-}
-
-// What random bits a token of logit z needs to reach the score `bar`.
-//
-// g(U) <= -ln(u 2^-32) where u = U + 0.5, so z + g >= bar needs log2(u) <= 32 - (bar - z) log2(e). The bits of a
-// float, taken for an integer, are 2^23 (127 + e + f) for (1 + f) 2^e, and e + f <= log2((1 + f) 2^e). So with
-// reach = 159 - (bar - z) log2(e), which is between 126 and 159 where the outcome is open, U can win only if
-// bits(float(U)) <= reach 2^23. All roundings on the way, those of z + g included, are less than 2^-20 |z| + 1e-4.
-// Reaches are held in quarters, so that no finite z overflows.
-class Bar {
- public:
-  __device__ void raise_to(float score) {
-    if (score <= score_) return;
-    score_ = score;
-    offset_ = (159.0f + 1e-4f) / 4 - score * kQuarterLog2E;
-  }
-
-  __device__ float score() const { return score_; }
-
-  // NaN for z = -inf.
-  __device__ float reach(float z) const { return z * kQuarterLog2E + (fabsf(z) * 0x1p-22f + offset_); }
-
-  // If not, no random bits are enough, for the smallest u is 1/2.
-  __device__ static bool is_open(float reach) { return reach >= 125.9f / 4; }
-
-  __device__ static bool may_win(float reach, uint32_t random_bits) {
-    // Of a float in [128, 256), the 23 bits of mantissa are 2^16 (reach - 128).
-    const float in_range = 4 * fminf(fmaxf(reach, 128.0f / 4), 160.0f / 4);
-    const float highest = float_of_bits((bits_of_float(in_range) & 0x7fffffu) << 7 | 128u << 23);
-    return static_cast<float>(random_bits) <= highest;
-  }
-
- private:
-  static constexpr float kQuarterLog2E = 0x1.7154760000000p-2f;
-  float score_ = -FLT_MAX;
-  float offset_ = INFINITY;
-};
 
 // One thread's part of the draw. A token that takes no part has z = -inf (or NaN).
 class Race {
@@ -139,5 +101,50 @@ class Race {
   int64_t seed_, position_;
   bool is_greedy_;
 };
+
+__device__ __forceinline__ void begin_race(RowScratch& scratch) {
+  __syncthreads();
+  if (threadIdx.x == 0) scratch.highest_score = 0;
+  __syncthreads();
+}
+
+__device__ __forceinline__ void share_bar(Race& race, RowScratch& scratch) {
+  race.share_bar(&scratch.highest_score, max_of_warp(race.best_key()), lane_id() == 0);
+}
+
+// z_of(x): -inf for what takes no part.
+template <FloatFormat kFormat, int kInFlight, class ZOf>
+__device__ void run_race(Race& race, RowReader<kFormat, kInFlight>& reader, RowScratch& scratch, ZOf z_of) {
+  constexpr int kTokens = Vector<kFormat>::kTokens;
+  begin_race(scratch);
+  reader.for_each_vector(
+      [&](const float (&x)[kTokens], int32_t first) {
+        float z[kTokens];
+#pragma unroll
+        for (int i = 0; i < kTokens; ++i) z[i] = z_of(x[i]);
+#pragma unroll
+        for (int i = 0; i < kTokens; i += 4) race.enter_four(z + i, first + i);
+      },
+      [&] { share_bar(race, scratch); });
+}
+
+template <class ZOf>
+__device__ void run_race(Race& race, TokenList& list, RowScratch& scratch, ZOf z_of) {
+  begin_race(scratch);
+  for (unsigned first = 0; first < list.size; first += blockDim.x) {
+    const unsigned i = first + threadIdx.x;
+    if (i < list.size) race.enter(z_of(list.x[i]), list.ids[i]);
+    share_bar(race, scratch);
+  }
+}
+
+// Returns the outcome in this thread.
+template <class Source>
+__device__ uint64_t draw_kept(Source& source, RowScratch& scratch, const Kept& kept) {
+  Race race(scratch.row.seed, scratch.row.position, scratch.row.is_greedy());
+  race.expect(kept.scale.z(kept.scale.highest));
+  run_race(race, source, scratch, [&](float x) { return kept.holds(x) ? kept.scale.z(x) : -INFINITY; });
+  return race.outcome();
+}
 
 }  // namespace structout::cuda

@@ -1,7 +1,6 @@
 // Reads one row of logits, the tokens that its mask allows, 16 bytes a thread at a time.
 #pragma once
 
-#include <climits>
 #include <cmath>
 #include <cstdint>
 #include <type_traits>
@@ -12,10 +11,6 @@
 #include "row_team.cuh"
 
 namespace structout::cuda {
-
-__device__ __forceinline__ bool is_aligned_to_16(const void* pointer) {
-  return (reinterpret_cast<uintptr_t>(pointer) & 15u) == 0;
-}
 
 __device__ __forceinline__ float float_of_half(uint16_t half) {
 #ifdef __CUDACC__
@@ -71,10 +66,10 @@ class RowReader {
   __device__ RowReader(const MaskedSampleParams& params, int64_t row, const MaskRow& mask)
       : logits_(static_cast<const Element*>(params.logits) + row * params.row_stride),
         mask_words_(mask.words),
-        num_mask_words_(mask.num_words < kMaxSampledVocab ? static_cast<int32_t>(mask.num_words) : INT_MAX),
+        num_mask_words_(static_cast<int32_t>(mask.words_within(params.vocab_size))),
         vocab_size_(static_cast<int32_t>(params.vocab_size)),
         is_free_(mask.is_free),
-        is_aligned_(is_aligned_to_16(logits_)) {}
+        is_aligned_(is_16_byte_aligned(logits_)) {}
 
   // Before any pass. `store` has room for so many vectors, perhaps none.
   template <class Team>

@@ -20,6 +20,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <stdexcept>
 #include <thread>
 #include <type_traits>
@@ -65,6 +66,32 @@ inline void launch_blocks(dim3 grid, dim3 block, Launch launch) {
   }
   __tsan_acquire(&launch);
   for (void*& thread : launch.retired_tsan_threads) retire_tsan_thread(thread, nullptr);
+}
+
+// How much dynamic shared memory kernels may have: none, unless it was allowed. `count` is how often it was.
+struct DynamicSharedLimits {
+  std::map<const void*, int64_t> of_kernel;
+  int count = 0;
+};
+
+inline DynamicSharedLimits& dynamic_shared_limits() {
+  static DynamicSharedLimits limits;
+  return limits;
+}
+
+template <class Kernel>
+void allow_dynamic_shared(Kernel* kernel, int64_t bytes) {
+  dynamic_shared_limits().of_kernel[reinterpret_cast<const void*>(kernel)] = bytes;
+  ++dynamic_shared_limits().count;
+}
+
+template <class Kernel>
+void check_dynamic_shared(Kernel* kernel, size_t bytes) {
+  const auto& limits = dynamic_shared_limits().of_kernel;
+  const auto limit = limits.find(reinterpret_cast<const void*>(kernel));
+  if (bytes > 0 && (limit == limits.end() || static_cast<int64_t>(bytes) > limit->second)) {
+    throw std::invalid_argument("host_simt: CUDA refuses so much dynamic shared memory, unless allowed");
+  }
 }
 
 // kernel<<<grid, block, dynamic_shared_bytes>>>(args...) and a synchronization.

@@ -1,0 +1,95 @@
+// What is known of a row while a token of it is drawn, whatever the instructions.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "../sampling_row.h"
+
+namespace structout::cpu {
+
+constexpr float kLowest = -INFINITY;
+
+// The tokens that the filters leave: their logit reaches one threshold, their t another.
+struct Kept {
+  float at_least = kLowest;
+  float t_at_least = kLowest;
+
+  bool has(const Scale& scale, float x) const { return x >= at_least && scale.t(x) >= t_at_least; }
+};
+
+// Some tokens of a row, ascending, with their logits. Readers may take 16 at a time: what fills up the last 16 has the
+// logit -inf.
+struct Candidates {
+  std::vector<int32_t> tokens;
+  std::vector<float> x;
+  int64_t count = 0;
+
+  // Room for so many, and for what fills up the last 16.
+  void reserve(int64_t capacity) {
+    const size_t needed = static_cast<size_t>(capacity) + 16;
+    if (x.size() >= needed) return;
+    const size_t room = std::max(needed, 2 * x.size());
+    tokens.resize(room);
+    x.resize(room);
+  }
+  void push(int64_t token, float logit) {
+    tokens[count] = static_cast<int32_t>(token);
+    x[count++] = logit;
+  }
+  void fill_up() {
+    std::fill_n(tokens.begin() + count, 16, 0);
+    std::fill_n(x.begin() + count, 16, kLowest);
+  }
+  void keep(const Scale& scale, const Kept& kept) {
+    const int64_t listed = std::exchange(count, 0);
+    for (int64_t i = 0; i < listed; ++i) {
+      if (kept.has(scale, x[i])) push(tokens[i], x[i]);
+    }
+    fill_up();
+  }
+};
+
+// Of a thread, from row to row: it grows to what the largest of them needed.
+struct Workspace {
+  std::vector<float> block_maxima;
+  std::vector<float> sorted;
+  Candidates candidates;
+};
+
+struct Scan {
+  bool has_nan = false;
+  float highest = kLowest;
+
+  void operator+=(const Scan& other) {
+    has_nan |= other.has_nan;
+    highest = std::max(highest, other.highest);
+  }
+};
+
+struct Winner {
+  float score = kLowest;
+  int64_t token = -1;
+  float x = 0;
+
+  void challenge(float other_score, int64_t other_token, float other_x) {
+    if (other_score > score || (other_score == score && other_token < token))
+      *this = {other_score, other_token, other_x};
+  }
+  void operator+=(const Winner& other) {
+    if (other.token >= 0) challenge(other.score, other.token, other.x);
+  }
+};
+
+struct Drawn {
+  int64_t token = -1;
+  float logprob = kLowest;
+};
+
+inline float logprob(const Scale& scale, float x, int64_t total_mass) {
+  return total_mass == 0 ? 0.0f : scale.t(x) - log_of_mass(total_mass);
+}
+
+}  // namespace structout::cpu

@@ -1,0 +1,83 @@
+// top_k and top_p: selections over the row, until what is left fits the list, and then over the list.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "race.cuh"
+#include "select.cuh"
+
+namespace structout::cuda {
+
+enum class FilterStage { kTopK, kTopP, kDone };
+
+// Lists what one selection has left of the row, if it is few enough in every block.
+template <class Team, class Reader>
+__device__ bool list_candidates(Team& team, Reader& reader, RowScratch& scratch, const Kept& kept,
+                                uint32_t lowest_key) {
+  TokenList& list = scratch.list;
+  __syncthreads();
+  if (threadIdx.x == 0) list.size = 0;
+  __syncthreads();
+  bool is_full = false;
+  reader.for_each([&](float x, int32_t token) {
+    if (is_full || order_key(x) < lowest_key || !kept.holds(x)) return;
+    const unsigned i = atomicAdd(&list.size, 1u);
+    is_full = i >= kMaxListed;
+    if (is_full) return;
+    list.x[i] = x;
+    list.ids[i] = token;
+  });
+  return team.reduce(is_full ? 1 : 0, Max{}) == 0;
+}
+
+template <class Team, class Source>
+__device__ void select_digit(Team& team, Source& source, RowScratch& scratch, const Kept& kept, FilterStage stage,
+                             int digit) {
+  Histogram& histogram = scratch.select.histogram;
+  const auto for_each_key = [&](auto visit) {
+    source.for_each([&](float x, int32_t) {
+      if (!kept.holds(x)) return;
+      visit(order_key(x), [&](uint32_t bin) {
+        if (stage == FilterStage::kTopK) {
+          histogram.count(bin);
+        } else {
+          const int64_t weight = mass(kept.scale.t(x));
+          if (weight != 0) histogram.add(bin, weight);
+        }
+      });
+    });
+  };
+  const auto target_of = [&](uint64_t total) -> uint64_t {
+    const bool is_count = stage == FilterStage::kTopK;
+    return static_cast<uint64_t>(is_count ? scratch.row.top_k : scratch.row.top_p_target(static_cast<int64_t>(total)));
+  };
+  select_digit(team, scratch.select, digit, for_each_key, target_of);
+}
+
+// Applies the filters from a stage and a digit on, draws and returns the outcome in this thread. As soon as
+// what may be kept fits a list, goes on with that list.
+template <class Team, class Source>
+__device__ uint64_t draw_filtered(Team& team, Source& source, RowScratch& scratch, Kept kept, FilterStage stage,
+                                  int digit) {
+  const Selection& selection = scratch.select.selection;
+  for (; stage != FilterStage::kDone; digit = 0) {
+    const bool is_on = stage == FilterStage::kTopK ? scratch.row.has_top_k() : scratch.row.has_top_p();
+    while (is_on && digit < kNumDigits) {
+      select_digit(team, source, scratch, kept, stage, digit++);
+      if (selection.remaining == 0) break;
+      if constexpr (!std::is_same_v<Source, TokenList>) {
+        const uint64_t room = uint64_t{kMaxListed} * static_cast<uint64_t>(team.num_blocks());
+        const bool may_fit = stage == FilterStage::kTopP || selection.at_or_above <= room;
+        if (digit == 1 && may_fit && list_candidates(team, source, scratch, kept, selection.prefix)) {
+          return draw_filtered(team, scratch.list, scratch, kept, stage, digit);
+        }
+      }
+    }
+    if (is_on && selection.remaining != 0 && selection.prefix > kept.lowest_key) kept.lowest_key = selection.prefix;
+    stage = stage == FilterStage::kTopK ? FilterStage::kTopP : FilterStage::kDone;
+  }
+  return draw_kept(source, scratch, kept);
+}
+
+}  // namespace structout::cuda

@@ -1,0 +1,86 @@
+// A list of tokens in shared memory, for rows of which few are in play.
+#pragma once
+
+#include "../bitmask.h"
+#include "row_team.cuh"
+
+namespace structout::cuda {
+
+constexpr int kMaxListed = 3072;  // 24 KB; more tokens than that are read in place
+
+// One block's list. The thread that lists a token need not be the one that visits it.
+struct TokenList {
+  float x[kMaxListed];
+  int32_t ids[kMaxListed];
+  unsigned size;
+
+  template <class Visit>
+  __device__ void for_each(Visit visit) {
+    for (unsigned i = threadIdx.x; i < size; i += blockDim.x) visit(x[i], ids[i]);
+  }
+};
+
+constexpr int kWordsPerLoad = 4, kLoadsInFlight = 4;
+
+__device__ __forceinline__ uint32_t existing_bits(uint32_t word, int64_t index, int32_t vocab_size) {
+  const int64_t left = vocab_size - index * kBitsPerWord;
+  return left >= kBitsPerWord ? word : left <= 0 ? 0 : word & ((1u << left) - 1);
+}
+
+// Lists the ids of the tokens that `mask` allows, as long as there is room, and returns how many there are; stops
+// counting when there is no more room. The order of the list is left to chance, and no result depends on it.
+__device__ __forceinline__ unsigned list_allowed(TokenList& list, const MaskRow& mask, int32_t vocab_size) {
+  if (threadIdx.x == 0) list.size = 0;
+  __syncthreads();
+  const int64_t num_words = mask.words_within(vocab_size);
+  const bool is_aligned = is_16_byte_aligned(mask.words);
+  const int64_t words_per_round = int64_t{kWordsPerLoad} * kLoadsInFlight * blockDim.x;
+  for (int64_t round = 0; round < num_words; round += words_per_round) {
+    uint32_t words[kLoadsInFlight][kWordsPerLoad];
+    unsigned count = 0;
+#pragma unroll
+    for (int load = 0; load < kLoadsInFlight; ++load) {
+      const int64_t first = round + (int64_t{load} * blockDim.x + threadIdx.x) * kWordsPerLoad;
+      if (is_aligned && first + kWordsPerLoad <= num_words) {
+        const uint4 four = __ldg(reinterpret_cast<const uint4*>(mask.words + first));
+        words[load][0] = four.x;
+        words[load][1] = four.y;
+        words[load][2] = four.z;
+        words[load][3] = four.w;
+      } else {
+#pragma unroll
+        for (int i = 0; i < kWordsPerLoad; ++i) words[load][i] = first + i < num_words ? mask.words[first + i] : 0;
+      }
+#pragma unroll
+      for (int i = 0; i < kWordsPerLoad; ++i) {
+        words[load][i] = existing_bits(words[load][i], first + i, vocab_size);
+        count += __popc(words[load][i]);
+      }
+    }
+    unsigned up_to_mine = count;
+    for (int lanes = 1; lanes < kLanes; lanes *= 2) {
+      const unsigned below = __shfl_up_sync(kWholeWarp, up_to_mine, lanes);
+      if (lane_id() >= lanes) up_to_mine += below;
+    }
+    unsigned place = 0;
+    if (lane_id() == kLanes - 1) place = atomicAdd(&list.size, up_to_mine);
+    place = __shfl_sync(kWholeWarp, place, kLanes - 1);
+    const unsigned end_of_warp = place + __shfl_sync(kWholeWarp, up_to_mine, kLanes - 1);
+    if (end_of_warp > kMaxListed) break;
+    place += up_to_mine - count;
+#pragma unroll
+    for (int load = 0; load < kLoadsInFlight; ++load) {
+#pragma unroll
+      for (int i = 0; i < kWordsPerLoad; ++i) {
+        const int64_t index = round + (int64_t{load} * blockDim.x + threadIdx.x) * kWordsPerLoad + i;
+        for (uint32_t bits = words[load][i]; bits != 0; bits &= bits - 1) {
+          list.ids[place++] = static_cast<int32_t>(index * kBitsPerWord) + __ffs(static_cast<int>(bits)) - 1;
+        }
+      }
+    }
+  }
+  __syncthreads();
+  return list.size;
+}
+
+}  // namespace structout::cuda
