@@ -1,0 +1,144 @@
+"""One row of logits for masked_sample, a tile of tokens at a time: what it reads, lists and adds up."""
+
+import triton
+import triton.language as tl
+from structout.triton_kernels.sampling_math import mass, order_key
+
+LOWEST_DRAWABLE_KEY = tl.constexpr(0x00800000)  # order key: just above that of -inf
+
+# A row is (logits, vocab_size, listed, mask_bytes, num_mask_bytes, unmentioned), and a pass runs over one of two
+# sources, which address tokens by an index:
+#   list_size < 0    the row itself: index = token id
+#   otherwise        the list of some of its tokens, in ascending order: token id = listed[index]
+# A scale is (highest logit, inverse temperature, z of the highest).
+# What is kept is what reaches the thresholds lowest_t (of min_p) and lowest_key (of top_k and top_p).
+
+
+@triton.jit
+def size_of(row, list_size):
+    return tl.where(list_size < 0, row[1], list_size)
+
+
+@triton.jit
+def indices_of(first, TILE: tl.constexpr):
+    return first + tl.arange(0, TILE // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
+
+
+@triton.jit
+def allowed_bytes(row, list_size, first, TILE: tl.constexpr):
+    """A bit for each index, eight to an element, least significant first."""
+    _, _, _, mask_bytes, num_mask_bytes, unmentioned = row
+    byte = first // 8 + tl.arange(0, TILE // 8)
+    left = tl.minimum(tl.maximum(size_of(row, list_size) - byte * 8, 0), 8)
+    is_mentioned = byte < tl.where(list_size < 0, num_mask_bytes, 0)
+    allowed = tl.load(mask_bytes + byte, mask=is_mentioned, other=0).to(tl.int32)
+    allowed = tl.where(is_mentioned, allowed, tl.where(list_size < 0, unmentioned, 0xFF))
+    return allowed & ((1 << left) - 1)
+
+
+@triton.jit
+def bits_of(allowed, TILE: tl.constexpr):
+    return (allowed[:, None] >> tl.arange(0, 8)[None, :]) & 1
+
+
+@triton.jit
+def logits_of(row, list_size, allowed, first, TILE: tl.constexpr):
+    """float32, -inf where not allowed."""
+    logits, vocab_size, listed, _, _, _ = row
+    index = indices_of(first, TILE)
+    if list_size >= 0:
+        token = tl.load(listed + index, mask=index < list_size, other=0)
+        x = tl.load(logits + token, mask=index < list_size, other=float("-inf")).to(tl.float32)
+    else:
+        # One predicate for a byte of mask: one for each bit would make every load a scalar load.
+        predicate = (allowed != 0)[:, None] & (index < vocab_size)
+        x = tl.load(logits + index, mask=predicate, other=float("-inf")).to(tl.float32)
+    return tl.where(bits_of(allowed, TILE) != 0, x, float("-inf"))
+
+
+@triton.jit
+def z_of(scale, x):
+    """Where the highest logit overflows, only those equal to it can be drawn."""
+    highest, inverse, z_of_highest = scale
+    return tl.where(tl.abs(z_of_highest) < float("inf"), x * inverse, tl.where(x == highest, 0.0, float("-inf")))
+
+
+@triton.jit
+def t_of(scale, x):
+    highest, inverse, z_of_highest = scale
+    shifted = x * inverse - z_of_highest
+    return tl.where(tl.abs(z_of_highest) < float("inf"), shifted, tl.where(x == highest, 0.0, float("-inf")))
+
+
+@triton.jit
+def keeps(scale, x, lowest_t, lowest_key):
+    return (order_key(x) >= lowest_key) & (t_of(scale, x) >= lowest_t)
+
+
+@triton.jit
+def append(listed, size, index, is_kept, TILE: tl.constexpr):
+    """Adds what is kept to the list if all of it fits. Returns how many there are now, listed or not."""
+    is_kept = tl.reshape(is_kept, [TILE])
+    new_size = size + tl.sum(is_kept, 0)
+    if (new_size > size) & (new_size <= TILE):
+        place = size + tl.cumsum(is_kept, 0) - 1
+        tl.store(listed + place, tl.reshape(index, [TILE]), mask=is_kept != 0)
+    return new_size
+
+
+@triton.jit
+def list_allowed(row, TILE: tl.constexpr):
+    """Lists what the mask allows, reading no logit. Returns its size, or -1 if it is more than a tile."""
+    count = 0
+    first = 0
+    while (first < row[1]) & (count <= TILE):
+        allowed = allowed_bytes(row, -1, first, TILE)
+        count = append(row[2], count, indices_of(first, TILE), bits_of(allowed, TILE), TILE)
+        first += TILE
+    tl.debug_barrier()  # threads will read what others have written
+    return tl.where(count <= TILE, count, -1)
+
+
+@triton.jit
+def list_kept(row, scale, lowest_t, lowest_key, TILE: tl.constexpr):
+    """The same for what is kept of the row."""
+    count = 0
+    first = 0
+    while (first < row[1]) & (count <= TILE):
+        allowed = allowed_bytes(row, -1, first, TILE)
+        if tl.max(allowed, 0) > 0:
+            x = logits_of(row, -1, allowed, first, TILE)
+            is_kept = keeps(scale, x, lowest_t, lowest_key).to(tl.int32)
+            count = append(row[2], count, indices_of(first, TILE), is_kept, TILE)
+        first += TILE
+    tl.debug_barrier()
+    return tl.where(count <= TILE, count, -1)
+
+
+@triton.jit
+def survey(row, list_size, TILE: tl.constexpr):
+    """The highest logit of every lane, the first index that has it, and whether there is NaN."""
+    highest = tl.full([TILE // 8, 8], float("-inf"), tl.float32)
+    index_of_highest = tl.zeros([TILE // 8, 8], tl.int32)
+    nans = tl.zeros([TILE // 8, 8], tl.int32)
+    for first in range(0, size_of(row, list_size), TILE):
+        allowed = allowed_bytes(row, list_size, first, TILE)
+        if tl.max(allowed, 0) > 0:
+            x = logits_of(row, list_size, allowed, first, TILE)
+            nans |= (x != x).to(tl.int32)
+            is_higher = x > highest
+            highest = tl.where(is_higher, x, highest)
+            index_of_highest = tl.where(is_higher, indices_of(first, TILE), index_of_highest)
+    return highest, index_of_highest, tl.max(tl.max(nans, 1), 0) != 0
+
+
+@triton.jit
+def mass_of_kept(row, list_size, scale, lowest_t, lowest_key, TILE: tl.constexpr):
+    total = tl.zeros([TILE // 8], tl.int64)
+    for first in range(0, size_of(row, list_size), TILE):
+        allowed = allowed_bytes(row, list_size, first, TILE)
+        if tl.max(allowed, 0) > 0:
+            x = logits_of(row, list_size, allowed, first, TILE)
+            is_kept = keeps(scale, x, lowest_t, lowest_key)
+            total += tl.sum(tl.where(is_kept, mass(t_of(scale, x)), 0), 1)
+    return tl.sum(total, 0)
