@@ -140,7 +140,7 @@ def test_a_text_that_runs_out_of_tokens_is_said_and_fails(capsys):
         (None, ["--choice", "a", "--model", "no/such/model"], "cannot load the model no/such/model"),
         (None, ["--choice", "a", "--device", "abacus"], "cannot use device 'abacus'"),
         (None, ["--choice", "a", "--device", "meta"], "cannot use device 'meta': structout's ops run on cpu and cuda"),
-        (DEEP, ["--json-schema", "FILE"], "the JSON schema is nested too deeply"),
+        (DEEP, ["--json-schema", "FILE"], "FILE: nesting is limited to 64, got 800"),
         (
             '{"$ref": "https://example.invalid/x.json"}',
             ["--json-schema", "FILE"],
@@ -268,8 +268,7 @@ def in_a_process(*arguments, **environment):
 def test_a_single_json_document_is_shown_as_it_was_generated(capsys, tmp_path):
     (tmp_path / "schema").write_text(r'{"enum": [{"a": [1.10, "\u00e9 \ud83e\udd8a", []]}]}')
     assert main(["generate", "--json-schema", str(tmp_path / "schema")]) == 0
-    # 1.1 as xgrammar spells it: reading and writing the number again would change it.
-    assert capsys.readouterr().out == '{\n  "a": [\n    1.1000000000000001,\n    "é 🦊",\n    []\n  ]\n}\n'
+    assert capsys.readouterr().out == '{\n  "a": [\n    1.1,\n    "é 🦊",\n    []\n  ]\n}\n'
 
 
 def test_a_grammars_texts_are_replayed():
@@ -281,7 +280,8 @@ def test_a_grammars_texts_are_replayed():
         assert check('b"') is None
         for wrong in ("", "aab", "aab🦊a", "x", "<|end_of_text|>"):
             assert check(wrong) == "does not match the grammar"
-        assert manager.stats() == {"waiting": 0, "ready": 0, "failed": 0}
+        stats = manager.stats()
+        assert (stats.waiting, stats.ready, stats.failed) == (0, 0, 0)
 
 
 def test_ctrl_c_ends_a_long_compilation_and_says_what_it_waits_for():
