@@ -119,6 +119,10 @@ def _rows_at(
     return rows[:num_rows]
 
 
+_LARGEST_FLOAT32 = 3.4028234663852886e38
+_ROUNDS_TO_0 = 2.0**-150  # half of the smallest float32
+
+
 def masked_sample(
     logits: torch.Tensor,
     bitmask: torch.Tensor | None = None,
@@ -150,11 +154,12 @@ def masked_sample(
         top_k: int32 or int64 ``[N]`` or a number: keep everything that reaches the k-th largest logit. k <= 0: off.
         top_p: float32 ``[N]`` or a number: keep the fewest largest logits whose mass reaches p. p >= 1: off.
         min_p: float32 ``[N]`` or a number: keep what is at least min_p times as likely as the likeliest.
-        seed: int64 ``[N]`` or a number; any value.
+        seed: int64 ``[N]`` or a number; any value. A number may also be a uint64, with the same 64 bits.
         position: int64 ``[N]`` or a number: which token of its text the row draws. Together with the seed it should not
             repeat.
 
-    Tensors of per-row values are on the device of logits, of any stride, 0 included.
+    Tensors of per-row values are on the device of logits, of any stride, 0 included. Compiled code takes a number for a
+    constant: what changes from step to step should be a tensor there.
 
     Returns:
         int64 ``[N]``. -1 where nothing can be drawn: an empty mask, a NaN at an allowed place, a row id out of range,
@@ -187,7 +192,16 @@ def masked_sample_logprobs(
     Returns:
         ids int64 ``[N]``, and float32 ``[N]``: the token's log-probability among the allowed tokens after temperature
         (greedy: temperature 1) and before the filters. -inf where the id is -1.
+
+    Raises:
+        ValueError: as :func:`masked_sample`.
+        RuntimeError: logits would need a gradient through the logprobs, which have none.
     """
+    if logits.requires_grad and torch.is_grad_enabled():
+        raise RuntimeError(
+            "masked_sample_logprobs has no gradient; call it under torch.inference_mode() or torch.no_grad(), and for "
+            "a gradient take log_softmax of the masked logits at the ids"
+        )
     parameters = _row_parameters(logits, temperature, top_k, top_p, min_p, seed, position)
     ids, logprobs = _masked_sample_logprobs(logits, bitmask, rows, *parameters)
     return ids, logprobs
@@ -208,17 +222,34 @@ def _row_parameters(
     def floats(name: str, value: torch.Tensor | float | None) -> torch.Tensor | None:
         if value is None or isinstance(value, torch.Tensor):
             return value
-        if not value >= 0 or (name == "temperature" and value == float("inf")):
-            raise ValueError(f"masked_sample: {name} must be a finite number of at least 0, got {value}")
+        _check_float(name, value)
         return torch.full((1,), value, dtype=torch.float32, device=logits.device).expand(num_rows)
 
-    def integers(value: torch.Tensor | int | None) -> torch.Tensor | None:
+    def integers(name: str, value: torch.Tensor | int | None) -> torch.Tensor | None:
         if value is None or isinstance(value, torch.Tensor):
             return value
-        return torch.full((1,), operator.index(value), dtype=torch.int64, device=logits.device).expand(num_rows)
+        number = _as_int64(name, operator.index(value))
+        return torch.full((1,), number, dtype=torch.int64, device=logits.device).expand(num_rows)
 
-    filters = (integers(top_k), floats("top_p", top_p), floats("min_p", min_p))
-    return (floats("temperature", temperature), *filters, integers(seed), integers(position))
+    filters = (integers("top_k", top_k), floats("top_p", top_p), floats("min_p", min_p))
+    return (floats("temperature", temperature), *filters, integers("seed", seed), integers("position", position))
+
+
+def _check_float(name: str, value: float) -> None:
+    if not 0 <= value < float("inf"):
+        raise ValueError(f"masked_sample: {name} must be a finite number of at least 0, got {value}")
+    if value > _LARGEST_FLOAT32:
+        raise ValueError(f"masked_sample: {name} must fit float32, so be at most {_LARGEST_FLOAT32:.7g}, got {value}")
+    if name == "temperature" and 0 < value <= _ROUNDS_TO_0:
+        raise ValueError(f"masked_sample: temperature {value} is 0 in float32, which would be greedy; say 0, or 1e-45")
+
+
+def _as_int64(name: str, number: int) -> int:
+    """Seeds are 64 bits, and engines hold them as uint64."""
+    largest = 2**64 - 1 if name == "seed" else 2**63 - 1
+    if not -(2**63) <= number <= largest:
+        raise ValueError(f"masked_sample: {name} must be from -2^63 to {largest}, got {number}")
+    return number - 2**64 if number >= 2**63 else number
 
 
 @torch.library.register_fake("structout::masked_sample")

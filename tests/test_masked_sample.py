@@ -269,6 +269,29 @@ def test_wrapper_takes_numbers_and_one_dimension():
     assert structout.masked_sample(torch.empty(0, 5)).shape == (0,)
 
 
+def test_wrapper_takes_every_number_that_float32_and_64_bits_can_hold():
+    logits = torch.randn(1, 2000)
+    for temperature in (1e-45, 2.0**-149, 3.4028234663852886e38):
+        expected = case_of(logits, temperature=temperature)
+        assert torch.equal(structout.masked_sample(logits, temperature=temperature), sample(*expected.arguments()))
+    for as_unsigned in (2**63, 2**64 - 1, 2**63 + 12_345):
+        as_signed = as_unsigned - 2**64
+        drawn = [
+            structout.masked_sample(logits, seed=s, position=i) for s in (as_unsigned, as_signed) for i in range(20)
+        ]
+        assert drawn[:20] == drawn[20:]
+    structout.masked_sample(logits, seed=-(2**63), position=-(2**63), top_k=2**63 - 1)
+
+
+def test_a_gradient_through_logprobs_is_refused():
+    logits = torch.randn(2, 50, requires_grad=True)
+    with pytest.raises(RuntimeError, match="masked_sample_logprobs has no gradient; call it under"):
+        structout.masked_sample_logprobs(logits)
+    with torch.no_grad():
+        ids, _ = structout.masked_sample_logprobs(logits)
+    assert torch.equal(structout.masked_sample(logits), ids)
+
+
 LOGITS, MASK = torch.zeros(3, 40), torch.zeros(3, 2, dtype=torch.int32)
 REFUSED = {
     "float64 logits": ({"logits": LOGITS.double()}, "logits must be float32, float16 or bfloat16, got float64"),
@@ -294,6 +317,18 @@ REFUSED = {
     "infinite temperature": ({"temperature": math.inf}, "temperature must be a finite number"),
     "NaN top_p": ({"top_p": math.nan}, "top_p must be a finite number of at least 0, got nan"),
     "negative min_p": ({"min_p": -0.1}, "min_p must be a finite number of at least 0"),
+    "infinite min_p": ({"min_p": math.inf}, "min_p must be a finite number of at least 0, got inf"),
+    "infinite top_p": ({"top_p": math.inf}, "top_p must be a finite number of at least 0, got inf"),
+    "huge temperature": (
+        {"temperature": 1e39},
+        r"temperature must fit float32, so be at most 3.402823e\+38, got 1e\+39",
+    ),
+    "huge top_p": ({"top_p": 3.5e38}, "top_p must fit float32"),
+    "tiny temperature": ({"temperature": 7e-46}, "temperature 7e-46 is 0 in float32, which would be greedy"),
+    "seed of 65 bits": ({"seed": 2**64}, r"seed must be from -2\^63 to 18446744073709551615, got 18446744073709551616"),
+    "seed below int64": ({"seed": -(2**63) - 1}, r"seed must be from -2\^63"),
+    "huge position": ({"position": 2**63}, r"position must be from -2\^63 to 9223372036854775807"),
+    "huge top_k": ({"top_k": 2**63}, r"top_k must be from -2\^63 to 9223372036854775807"),
 }
 
 
