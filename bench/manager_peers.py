@@ -28,28 +28,40 @@ class Peer(Protocol):
 
 
 class Structout:
-    def __init__(self, manager: StructuredOutputManager, backend: str):
+    """
+    Args:
+        prefix: of request ids, so that two of these may share a manager.
+    """
+
+    def __init__(self, manager: StructuredOutputManager, backend: str, prefix: str = ""):
         self._manager = manager
         self._backend = backend
+        self._prefix = prefix
 
     def start(self, request_id: str, schema: str, token_ids: Sequence[int]) -> bool:
+        name = self._prefix + request_id
         params = StructuredOutputsParams(json=schema, backend=self._backend)
-        self._manager.add_request(request_id, params, output_token_ids=token_ids)
+        self._manager.add_request(name, params, output_token_ids=token_ids)
         try:
-            self._manager.wait_ready(request_id)
+            self._manager.wait_ready(name)
         except structout.GrammarError:
-            self._manager.finish_request(request_id)
+            self._manager.finish_request(name)
             return False
         return True
 
     def finish(self, request_id: str) -> None:
-        self._manager.finish_request(request_id)
+        self._manager.finish_request(self._prefix + request_id)
 
     def grammar_bitmask(self, request_ids: Sequence[str], drafts: Mapping[str, Sequence[int]]) -> npt.NDArray[np.int32]:
+        if self._prefix:
+            request_ids, drafts = [self._prefix + i for i in request_ids], self._named(drafts)
         return self._manager.grammar_bitmask(request_ids, drafts or None).bitmask
 
     def accept(self, token_ids: Mapping[str, Sequence[int]]) -> None:
-        self._manager.accept_batch(token_ids)
+        self._manager.accept_batch(self._named(token_ids) if self._prefix else token_ids)
+
+    def _named(self, tokens: Mapping[str, Sequence[int]]) -> dict[str, Sequence[int]]:
+        return {self._prefix + request_id: ids for request_id, ids in tokens.items()}
 
 
 class BareBackend:

@@ -115,7 +115,8 @@ class MaskFiller:
     def _next_buffer(self, num_rows: int) -> torch.Tensor:
         buffer = self._buffers.popleft()
         if buffer.shape[0] < num_rows:
-            buffer = allocate_token_bitmask(max(num_rows, 2 * buffer.shape[0]), self._vocab_size)
+            with torch.inference_mode(False):  # the threads that fill it are not in whatever mode the caller is in
+                buffer = allocate_token_bitmask(max(num_rows, 2 * buffer.shape[0]), self._vocab_size)
         self._buffers.append(buffer)
         return buffer
 

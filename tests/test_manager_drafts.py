@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tokenizers_on_the_spot
+import torch
 
 from structout import StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams
 
@@ -128,6 +129,17 @@ def test_nonsense_closes_its_own_rows_only(manager, drafts, bounds, tree, messag
     assert not rows_of(batch, "r").any()
     assert rows_of(batch, "other").any()
     assert manager._requests["r"].grammar.num_tokens == 0
+
+
+def test_threads_fill_what_a_caller_in_inference_mode_allocated():
+    with StructuredOutputManager(TOKENIZER, V, StructuredOutputsConfig(fill_threads=2)) as manager:
+        for name in "ab":
+            manager.add_request(name, StructuredOutputsParams(regex="a+"), constrain_after=[7])
+            manager.wait_ready(name, 30)
+        manager._filler._row_seconds = 1.0
+        with torch.inference_mode():
+            batch = manager.grammar_bitmask(["a", "b"], {"a": [A], "b": [A]})
+        assert not batch.errors
 
 
 def test_threads_fill_the_same_masks_as_one():
