@@ -8,7 +8,7 @@ import torch
 
 import structout
 from structout.default_model import load_default_model
-from structout.integrations.transformers import masked_generate
+from structout.integrations.transformers import _mix, masked_generate, row_seeds
 
 SCHEMA = {
     "type": "object",
@@ -27,7 +27,7 @@ def parts(tmp_path_factory):
     return model, tokenizer
 
 
-def generate(parts, request_params, **options):
+def generate(parts, request_params, prompts=None, **options):
     model, tokenizer = parts
     width = model.lm_head.weight.shape[0]
     config = structout.StructuredOutputsConfig(any_whitespace=False)
@@ -38,7 +38,8 @@ def generate(parts, request_params, **options):
             if params is not None:
                 manager.add_request(f"r{i}", params)
                 manager.wait_ready(f"r{i}", timeout=30)
-        prompt = tokenizer(["order:"] * len(request_params), return_tensors="pt")
+        prompts = prompts or ["order:"] * len(request_params)
+        prompt = tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left")
         ids = model.generate(
             **prompt, custom_generate=masked_generate, manager=manager, request_ids=request_ids, **options
         )
@@ -71,3 +72,53 @@ def test_one_request_id_a_row(parts):
     manager = structout.StructuredOutputManager(tokenizer, model.lm_head.weight.shape[0])
     with manager, pytest.raises(ValueError, match="one entry for each of 1 rows, got 2"):
         model.generate(torch.tensor([[5]]), manager=manager, **options)
+
+
+SAMPLED = {"do_sample": True, "temperature": 1.0, "top_k": 0, "max_new_tokens": 16}
+
+
+def test_a_row_alone_is_the_row_beside_a_longer_prompt(parts):
+    alone = generate(parts, [None], ["order:"], seed=3, **SAMPLED)
+    padded = generate(parts, [None, None], ["order:", "order: of a much longer prompt than that"], seed=3, **SAMPLED)
+    assert padded[0] == alone[0]
+    assert padded[1] != alone[0]
+
+
+def test_rows_share_no_noise_with_those_of_the_next_seed(parts):
+    texts = [text for seed in range(4) for text in generate(parts, [None] * 3, seed=seed, **SAMPLED)]
+    assert len(set(texts)) == 12
+    seeds = [number for seed in (-1, 0, 1, 2, 2**63, 2**64 - 2) for number in row_seeds(seed, 1000)]
+    assert len(set(seeds)) == 6000
+    assert all(-(2**63) <= number < 2**63 for number in seeds)
+    assert row_seeds(0, 8)[:3] == row_seeds(0, 3)
+    assert row_seeds(-1, 3) == row_seeds(2**64 - 1, 3)
+
+
+def test_mixing_gives_splitmix64_s_known_answers():
+    """Its first three outputs from state 0; each adds the same step to its input."""
+    answers = [_mix(i * 0x9E3779B97F4A7C15) for i in range(3)]
+    assert answers == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+
+
+def test_tokens_are_streamed(parts):
+    class Streamer:
+        def __init__(self):
+            self.tokens, self.has_ended = [], False
+
+        def put(self, tokens):
+            self.tokens += tokens.flatten().tolist()
+
+        def end(self):
+            self.has_ended = True
+
+    streamer = Streamer()
+    text = generate(parts, [None], stream_to=streamer, seed=5, **SAMPLED)[0]
+    _, tokenizer = parts
+    prompt_length = len(tokenizer("order:")["input_ids"])
+    assert tokenizer.decode(streamer.tokens[prompt_length:], skip_special_tokens=True) == text
+    assert streamer.has_ended
+
+
+def test_a_dict_is_refused(parts):
+    with pytest.raises(ValueError, match="returns token ids alone; leave out return_dict_in_generate"):
+        generate(parts, [None], return_dict_in_generate=True, max_new_tokens=2)
