@@ -4,7 +4,8 @@
 
 The peers draw from the same distribution in several steps: torch (masked_fill, filters by sorting as in vLLM's torch
 path, softmax, multinomial), the same after xgrammar's apply, and Hugging Face's logits processors. On CUDA, FlashInfer
-too, where it is installed.
+too, where it is installed. "smallest op" is torch.add of one number: what any call costs in this place, where the peers
+have just emptied the caches.
 """
 
 import argparse
@@ -164,6 +165,12 @@ def flashinfer(problem: Problem) -> Draw | None:
     return draw
 
 
+def smallest_op(device: str) -> Draw | None:
+    """None on CUDA, where events do not see what a call costs the host."""
+    one = torch.zeros(1)
+    return None if device == "cuda" else lambda: torch.add(one, 1)
+
+
 def run_case(n: int, dtype: torch.dtype, allowed: str, filters: str, device: str, seconds: float) -> dict[str, Any]:
     problem = make_problem(n, dtype, ALLOWED[allowed], FILTERS[filters], device)
     candidates = {
@@ -172,6 +179,7 @@ def run_case(n: int, dtype: torch.dtype, allowed: str, filters: str, device: str
         "xgrammar + torch": xgrammar_chain(problem),
         "transformers": hugging_face(problem),
         "xgrammar + flashinfer": flashinfer(problem),
+        "smallest op": smallest_op(device),
     }
     calls = {name: call for name, call in candidates.items() if call is not None}
     medians = harness.interleaved_medians(calls, torch.device(device), seconds=seconds)
@@ -199,7 +207,11 @@ def main() -> None:
             row = run_case(*case, device=arguments.device, seconds=0.02 if arguments.quick else 0.15)
             rows.append(row)
             mine = row["us"]["structout"]
-            beside = "  ".join(f"{name} {us:,.0f} ({us / mine:.0f}x)" for name, us in row["us"].items() if us != mine)
+            beside = "  ".join(
+                f"{name} {us:,.0f} ({us / mine:.{0 if us > mine else 1}f}x)"
+                for name, us in row["us"].items()
+                if us != mine
+            )
             shape = f"{row['dtype']} [{row['batch']}, {VOCAB}]"
             print(f"{shape:<24}{row['allowed']:<22}{row['filters']:<22}structout {mine:,.1f} us  {beside}", flush=True)
     if not arguments.quick:
