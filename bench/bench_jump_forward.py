@@ -1,6 +1,6 @@
 """compute_ff_tokens: what a forced token costs, and how many tokens are forced, beside llguidance.
 
-    python bench/bench_jump_forward.py --maskbench maskbench_sample.jsonl [--quick]
+    python bench/bench_jump_forward.py [--maskbench maskbench_sample.jsonl] [--quick]
 
 Each line of the file has a "schema" and its "tests", each with "valid" and "data". All engines follow the tokenizer's
 own tokens of each valid instance that they all accept; each jump is compared with those tokens before its time counts.
@@ -22,6 +22,7 @@ from typing import Any
 import harness
 import llguidance.hf
 import torch
+from engines_alone import read_cases
 from large_tokenizer import VOCAB_SIZE, large_tokenizer, trained_tokenizer
 from llguidance import LLMatcher
 
@@ -104,10 +105,9 @@ def follow_llguidance(tokenizer: Any, any_whitespace: bool, schema: str) -> Foll
     return Follower(matcher.compute_ff_tokens, lambda token: matcher.try_consume_tokens([token]) == 1)
 
 
-def instances(path: Path, style: dict[str, Any], limit: int) -> Iterator[tuple[str, str]]:
+def instances(path: Path | None, style: dict[str, Any], limit: int) -> Iterator[tuple[str, str]]:
     """Pairs of a schema and a valid text."""
-    for line in path.read_text().splitlines()[:limit]:
-        example = json.loads(line)
+    for example in read_cases(path)[:limit]:
         schema = json.dumps(example["schema"])
         if not any(keyword in schema for keyword in SLOW_IN_XGRAMMAR):
             for test in example["tests"]:
@@ -136,7 +136,7 @@ def walk(follower: Follower, tokens: list[int], measured: Measured | None, when:
     return True
 
 
-def measure(path: Path, tokenizer: Any, vocab_size: int, whitespace: str, limit: int) -> list[dict[str, Any]]:
+def measure(path: Path | None, tokenizer: Any, vocab_size: int, whitespace: str, limit: int) -> list[dict[str, Any]]:
     starts = engines(tokenizer, vocab_size, whitespace == "flexible")
     measured = {name: Measured() for name in starts}
     num_instances = num_tokens = 0
@@ -158,7 +158,7 @@ def measure(path: Path, tokenizer: Any, vocab_size: int, whitespace: str, limit:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="compute_ff_tokens beside llguidance's")
-    parser.add_argument("--maskbench", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--maskbench", type=Path, metavar="FILE", help="default: the schemas of our tests")
     parser.add_argument("--quick", action="store_true", help="a small vocabulary and few schemas; writes nothing")
     arguments = parser.parse_args()
     tokenizer = trained_tokenizer(2000, 1_000_000) if arguments.quick else large_tokenizer()

@@ -1,9 +1,9 @@
-"""Time from a schema to the first mask, for a schema met for the first time: structout beside xgrammar and llguidance.
+"""Time from a schema to the first mask: structout's manager, from add_request on, beside xgrammar and llguidance alone.
 
     python bench/bench_ready.py [--maskbench maskbench_sample.jsonl] [--every N] [--quick]
 
 One mask is filled within the time, since llguidance defers work to it. Each schema is compiled by all engines in turn
-before the next one; one thread, no caches. Takes minutes, all but seconds of them xgrammar's.
+before the next one; the others on one thread, without caches. Takes minutes, all but seconds of them xgrammar's.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 import xgrammar
-from engines_alone import Engine, Refused, engines, read_cases
+from engines_alone import Engine, Refused, StructoutAuto, engines, read_cases
 from harness import write_results
 from large_tokenizer import VOCAB_SIZE, large_tokenizer, trained_tokenizer
 
@@ -37,8 +37,8 @@ def seconds_to_ready(engine: Engine, schema: Any, bitmask: torch.Tensor) -> floa
 
 def fill_first_mask(engine: Engine, matcher: Any, bitmask: torch.Tensor) -> None:
     match engine.name:
-        case "structout":
-            matcher.fill_bitmask(bitmask, 0)
+        case "structout" if isinstance(engine, StructoutAuto):
+            engine.manager.grammar_bitmask([matcher])
         case "xgrammar":
             xgrammar.GrammarMatcher(matcher).fill_next_token_bitmask(bitmask, 0)
         case "llguidance":

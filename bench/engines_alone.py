@@ -8,11 +8,8 @@ from typing import Any, Protocol
 import xgrammar
 from llguidance import LLMatcher, LLTokenizer
 
-from structout.config import StructuredOutputsConfig
-from structout.errors import GrammarError
-from structout.grammar.backends import BackendSet
+from structout import GrammarError, StructuredOutputManager, StructuredOutputsParams
 from structout.grammar.vocabulary import Vocabulary
-from structout.params import StructuredOutputsParams
 
 OWN_SCHEMAS = Path(__file__).parent.parent / "tests" / "data" / "schemas.jsonl"
 
@@ -36,17 +33,28 @@ class StructoutAuto:
 
     def __init__(self, tokenizer: Any, vocabulary: Vocabulary):
         self._stop = vocabulary.stop_token_ids[0]
-        self._backends = BackendSet(vocabulary, StructuredOutputsConfig(), tokenizer)
-        self._backends.prepare()
+        self.manager = StructuredOutputManager(tokenizer, vocabulary.size)
+        self.manager.warm_up([])
+        self._num_requests = 0
 
-    def compile(self, schema: Any) -> Any:
+    def compile(self, schema: Any) -> str:
+        """The id of a request that is READY."""
+        self._num_requests += 1
+        request_id = f"schema {self._num_requests}"
+        self.manager.add_request(request_id, StructuredOutputsParams(json=schema))
         try:
-            return self._backends.compile(StructuredOutputsParams(json=schema).constraint()).grammar
+            self.manager.wait_ready(request_id)
         except GrammarError as error:
+            self.manager.finish_request(request_id)
             raise Refused(str(error)) from error
+        return request_id
 
     def accepts(self, matcher: Any, tokens: Sequence[int]) -> bool:
-        return bool(matcher.copy().accept_tokens("", [*tokens, self._stop]))
+        text = f"{matcher}, a text"
+        self.manager.fork(matcher, text)
+        is_accepted = self.manager.accept_tokens(text, [*tokens, self._stop])
+        self.manager.finish_request(text)
+        return is_accepted
 
 
 class XgrammarAlone:

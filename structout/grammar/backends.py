@@ -23,6 +23,7 @@ BackendFactory = Callable[[Vocabulary, StructuredOutputsConfig, "CanonicalTokeni
 
 _AUTO = "auto"
 _COMES_LATER = {"fsm": "our own engine for regular languages"}
+_PROCESS_START_SECONDS = 60.0
 _XGRAMMAR_CACHE_SHARE = 8  # of the cache's bytes: the compiled grammars themselves are kept by whoever asked for them
 
 
@@ -124,9 +125,12 @@ class BackendSet:
         self._probe = _Lazy(partial(CompileProbe, vocabulary, num_processes=config.compile_workers))
 
     def prepare(self) -> None:
-        """Make all backends now: their tables of the vocabulary take up to a second each."""
+        """Make all backends now: their tables of the vocabulary, and the process for slow compilations, take up to two
+        seconds each."""
         for backend in self._backends.values():
             backend.get()
+        if self._config.isolate_slow_compiles:
+            self._probe.get().start(_PROCESS_START_SECONDS)
 
     def backend(self, name: str) -> StructuredOutputBackend:
         """The backend of that name. Raises ``GrammarError`` if there is none."""

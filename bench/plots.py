@@ -1,0 +1,52 @@
+"""The plots beside the results."""
+
+import harness
+import matplotlib
+from tables import apply_bitmask_rows, masked_sample_rows
+
+matplotlib.use("Agg")
+from matplotlib import pyplot
+
+
+def plot_apply_bitmask(device: str) -> None:
+    rows = [r for r in apply_bitmask_rows(device) if r["vocab"] == 151_936 and r["dtype"] == "float32"]
+    densities = {0.001: "0.1% of tokens allowed", 0.5: "50% allowed", 0.968: "96.8% allowed (a JSON string)"}
+    series = {"structout": "C0", "xgrammar": "C1", "llguidance": "C2", "masked_fill_": "C4", "fill_": "0.6"}
+    figure, axes = pyplot.subplots(1, len(densities), figsize=(12, 3.8), sharey=True)
+    for axis, (density, title) in zip(axes, densities.items(), strict=True):
+        chosen = [row for row in rows if row["density"] == density]
+        for name, color in series.items():
+            is_floor = name == "fill_"
+            label, style = (f"{name} (memory floor)", "--") if is_floor else (name, "-")
+            batches, times = [r["batch"] for r in chosen], [r["us"][name] for r in chosen]
+            axis.plot(batches, times, style, marker="o", ms=4, color=color, label=label)
+        axis.set(xscale="log", yscale="log", title=title, xlabel="batch size")
+        axis.set_xticks([r["batch"] for r in chosen], [str(r["batch"]) for r in chosen])
+        axis.minorticks_off()
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("µs per call (lower is better)")
+    figure.suptitle("apply_bitmask on the CPU: float32 logits [batch, 151,936]")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncols=len(series), frameon=False)
+    figure.tight_layout(rect=(0, 0.07, 1, 1))
+    figure.savefig(harness.RESULTS / f"apply_bitmask_{device}.png", dpi=130, metadata={"Software": None})
+
+
+def plot_masked_sample(device: str) -> None:
+    rows = [row for row in masked_sample_rows() if row["dtype"] == "float32" and row["batch"] == 64]
+    panels = ("none", "top-p 0.9", "top-k 50, top-p 0.9", "min-p 0.05")
+    series = {"structout": "C0", "xgrammar + torch": "C1", "torch": "C2", "transformers": "C4"}
+    figure, axes = pyplot.subplots(1, len(panels), figsize=(13, 3.8), sharey=True)
+    for axis, filters in zip(axes, panels, strict=True):
+        chosen = [row for row in rows if row["filters"] == filters]
+        labels = [row["allowed"].replace(" (96.8%)", "") for row in chosen]
+        for name, color in series.items():
+            shown = [(i, row["us"][name] / row["batch"]) for i, row in enumerate(chosen) if name in row["us"]]
+            axis.plot([i for i, _ in shown], [us for _, us in shown], marker="o", ms=4, color=color, label=name)
+        axis.set(yscale="log", title=f"filters: {filters}", xlabel="tokens allowed")
+        axis.set_xticks(range(len(labels)), labels, fontsize=8)
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("µs a row (lower is better)")
+    figure.suptitle("masked_sample on the CPU: float32 logits [64, 151,936]")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncols=len(series), frameon=False)
+    figure.tight_layout(rect=(0, 0.07, 1, 1))
+    figure.savefig(harness.RESULTS / f"masked_sample_{device}.png", dpi=130, metadata={"Software": None})

@@ -1,0 +1,185 @@
+"""The tables of README.md and docs, made of committed results."""
+
+from collections.abc import Callable
+from typing import Any
+
+import harness
+
+PEERS = ("xgrammar", "xgrammar cuda", "llguidance", "masked_fill_")
+SMALLEST_OP = "smallest op"  # torch.add of one number: what a call costs at the least
+Row = dict[str, Any]
+
+
+def apply_bitmask_rows(device: str) -> list[Row]:
+    return [row for row in harness.read_results("apply_bitmask", device)["rows"] if "us" in row]
+
+
+def short_table() -> str:
+    rows = [
+        row
+        for row in apply_bitmask_rows("cpu")
+        if row["vocab"] == 151_936 and row["batch"] in (1, 64) and row["density"] in (0.001, 0.5, 0.968)
+    ]
+    return _table(rows) + _provenance("apply_bitmask", "cpu")
+
+
+def full_table() -> str:
+    return _table(apply_bitmask_rows("cpu")) + _provenance("apply_bitmask", "cpu")
+
+
+def _table(rows: list[Row]) -> str:
+    peers = [peer for peer in PEERS if any(peer in row["us"] for row in rows)]
+    head = ["logits", "allowed", "structout", *peers, "`fill_`", "of the floor"]
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    for row in rows:
+        us = row["us"]
+        cells = [
+            f"{row['dtype']} [{row['batch']}, {row['vocab']:,}]",
+            f"{row['density']:.1%}",
+            f"**{_time(us['structout'])}**",
+        ]
+        cells += [f"{_time(us[peer])} ({us[peer] / us['structout']:.1f}×)" if peer in us else "" for peer in peers]
+        lines.append(f"| {' | '.join([*cells, _time(us['fill_']), f'{share_of_floor(row):.0%}'])} |")
+    return "\n".join(lines) + "\n"
+
+
+def masked_sample_short_table() -> str:
+    rows = [r for r in masked_sample_rows() if r["batch"] in (1, 64) and r["dtype"] == "float32"]
+    return _masked_sample_table([r for r in rows if r["filters"] in ("none", "top-k 50, top-p 0.9")])
+
+
+def masked_sample_table() -> str:
+    return _masked_sample_table(masked_sample_rows())
+
+
+def masked_sample_rows() -> list[Row]:
+    rows: list[Row] = harness.read_results("masked_sample", "cpu")["rows"]
+    return rows
+
+
+def _masked_sample_table(rows: list[Row]) -> str:
+    peers = ("torch", "xgrammar + torch", "transformers")
+    floor = [SMALLEST_OP] if any(SMALLEST_OP in row["us"] for row in rows) else []
+    head = ["logits", "tokens allowed", "filters", "structout, a row", *peers, *(f"{name}, a call" for name in floor)]
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    for row in rows:
+        us = row["us"]
+        shape = f"{row['dtype']} [{row['batch']}, {row['vocab']:,}]"
+        cells = [shape, row["allowed"], row["filters"], f"**{_time(us['structout'] / row['batch'])}**"]
+        cells += [f"{us[peer] / us['structout']:,.0f}×" if peer in us else "" for peer in peers]
+        cells += [_time(us[name]) for name in floor]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n" + _provenance("masked_sample", "cpu")
+
+
+def share_of_floor(row: Row) -> float:
+    """How near the call is to moving its bytes (mask read, disallowed logits written) as fast as fill_ moves its."""
+    bytes_filled = row["batch"] * row["vocab"] * (4 if row["dtype"] == "float32" else 2)
+    floor_us: float = row["us"]["fill_"] * row["bytes"] / bytes_filled
+    return floor_us / row["us"]["structout"]
+
+
+_INTERLEAVED = "Medians of interleaved runs in one process; in brackets, how many times longer than structout."
+
+
+def _provenance(bench: str, device: str, about: str = _INTERLEAVED) -> str:
+    results = harness.read_results(bench, device)
+    where = results["environment"]
+    versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items() if version)
+    overheads = [row["call_overhead_us"] for row in results["rows"] if "call_overhead_us" in row]
+    overhead = f" One call on the smallest input: {overheads[0]} µs." if overheads else ""
+    return (
+        f"\n{about}{overhead} "
+        f"{where['device']}, {where['threads']} threads; {versions}; commit "
+        f"{where['commit']}, {where['date']}.\n"
+    )
+
+
+def _time(us: float) -> str:
+    return f"{us / 1000:.2f} ms" if us >= 1000 else f"{us:.1f} µs"
+
+
+def verdicts_table() -> str:
+    counts = ("schemas refused", "valid accepted", "valid refused", "invalid accepted", "invalid refused")
+    rows = [[row["engine"], *(str(row[count]) for count in counts)] for row in _rows("verdicts")]
+    return _markdown(["", *counts], rows) + _provenance("verdicts", "cpu", _cases("verdicts"))
+
+
+def ready_table() -> str:
+    rows = [
+        [row["engine"], *(_time(row[f"{name}_ms"] * 1e3) for name in ("p50", "p99", "max")), f"{row['above_1_s']:.1%}"]
+        for row in _rows("ready")
+    ]
+    head = ["", "p50", "p99", "longest", "above 1 s"]
+    return _markdown(head, rows) + _provenance("ready", "cpu", _cases("ready"))
+
+
+def manager_table() -> str:
+    steps = [row for row in _rows("manager") if "drafts" in row]
+    peers = ["bare fills", "structout", "structout auto", "vllm"]
+    rows = [
+        [row["call"], f"{row['drafts']}", *(_time(row["us"][peer]) if peer in row["us"] else "" for peer in peers)]
+        for row in steps
+    ]
+    about = f"{steps[0]['requests']} requests, V = {steps[0]['vocab']:,}, {steps[0]['tokenizer']}, {steps[0]['vllm']}."
+    return _markdown(["call", "drafts", *peers], rows) + _provenance("manager", "cpu", about)
+
+
+def mask_pool_table() -> str:
+    (row,) = (row for row in _rows("manager") if "bytes_sent" in row)
+    head = ["steps", "masks", "sent", "evicted", "bytes sent, of full masks", "finding the new ones, a step"]
+    num_masks = row["masks_sent"] + row["masks_reused"]
+    cells = [
+        f"{row['steps']:,}",
+        f"{num_masks:,}",
+        f"{row['masks_sent']:,}",
+        f"{row['masks_evicted']:,}",
+        f"**{row['bytes_sent'] / row['bytes_of_full_masks']:.1%}**",
+        _time(row["us"]["deduplicate"]),
+    ]
+    about = f"Up to {row['requests']} requests at a time, a pool of {row['capacity']:,} masks, {row['tokenizer']}."
+    return _markdown(head, [cells]) + _provenance("manager", "cpu", about)
+
+
+def jump_forward_table() -> str:
+    rows = [
+        [
+            row["whitespace"],
+            row["engine"],
+            f"{row['forced_share']:.1%}",
+            *(f"{row['us_per_forced_token'][when]:.1f} µs" for when in ("first", "again")),
+        ]
+        for row in _rows("jump_forward")
+    ]
+    head = ["whitespace", "", "tokens forced", "each, in a new text", "each, in a known text"]
+    first = _rows("jump_forward")[0]
+    about = f"{first['instances']} texts of {first['tokens']:,} tokens, {first['vocabulary']}."
+    return _markdown(head, rows) + _provenance("jump_forward", "cpu", about)
+
+
+def _rows(bench: str) -> list[Row]:
+    rows: list[Row] = harness.read_results(bench, "cpu")["rows"]
+    return rows
+
+
+def _cases(bench: str) -> str:
+    row = _rows(bench)[0]
+    return f"Schemas of {row['cases']}, {row['vocabulary']}."
+
+
+def _markdown(head: list[str], rows: list[list[str]]) -> str:
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(f"| {' | '.join(row)} |" for row in rows)]
+    return "\n".join(lines) + "\n"
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "apply_bitmask_cpu_short": short_table,
+    "apply_bitmask_cpu": full_table,
+    "masked_sample_cpu_short": masked_sample_short_table,
+    "masked_sample_cpu": masked_sample_table,
+    "verdicts_cpu": verdicts_table,
+    "ready_cpu": ready_table,
+    "manager_cpu": manager_table,
+    "mask_pool_cpu": mask_pool_table,
+    "jump_forward_cpu": jump_forward_table,
+}
