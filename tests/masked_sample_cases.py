@@ -1,14 +1,16 @@
 """Inputs for masked_sample, and the bitwise comparison of ids and logprobs."""
 
+import math
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 
+import numpy as np
 import torch
 from apply_bitmask_cases import DTYPES, random_words
 
 from structout import reference
-from structout.bitmask import bitmask_width
+from structout.bitmask import bitmask_width, pack_bitmask
 
 # masked_sample_logprobs, as a function of the op's own signature.
 Op = Callable[..., tuple[torch.Tensor, torch.Tensor]]
@@ -52,67 +54,107 @@ def check(op: Op, case: Case) -> None:
         raise AssertionError(f"{int(differs.sum())} rows differ: {got} != {wanted}; {case.describe_row(row)}")
 
 
-TEMPERATURES = (0.0, 1.0, 0.7, 0.7, 1.3, 1e-3, 50.0, 1e-30, 1e-40, 1e30)
-TOP_KS = (0, 0, 1, 2, 5, 50, 1000, -1, 2**31 - 1)
-TOP_PS = (1.0, 1.0, 0.9, 0.5, 0.999, 0.0, 1e-9, 2.0)
-MIN_PS = (0.0, 0.0, 0.05, 0.5, 1.0, 1e-39, 3.0)
-INVALID = {
-    "temperature": (-1.0, float("nan"), float("inf")),
-    "top_p": (-0.5, float("nan")),
-    "min_p": (-1e-9, float("nan")),
+def _beside(value: float) -> tuple[float, float, float]:
+    """A float32 and its neighbours."""
+    x = np.float32(value)
+    return float(np.nextafter(x, np.float32(-np.inf))), float(x), float(np.nextafter(x, np.float32(np.inf)))
+
+
+# What people ask for, and the edges: zeros of both signs, the smallest and the largest, where 1/T becomes subnormal or
+# infinite, and the neighbours of what a comparison is made with.
+USUAL = {
+    "temperature": (0.0, 1.0, 0.7, 0.7, 1.3, 1e-3, 50.0),
+    "top_p": (1.0, 1.0, 0.9, 0.5, 0.999),
+    "min_p": (0.0, 0.0, 0.05, 0.5),
 }
+EDGES = {
+    "temperature": (-0.0, 1e-30, 1e30, *_beside(2.0**-128), 2.0**-126, 1e-40, 1e-45, 2.0**127, 3.4028234663852886e38),
+    "top_p": (*_beside(1.0), 0.0, -0.0, 1e-45, 1e-12, 1e-9, 0.99999, 2.0, math.inf),
+    "min_p": (*_beside(2.0**-126), *_beside(1.0), -0.0, 1e-45, 1e-39, 1e-20, 1e-13, 3.0, math.inf),
+}
+INVALID = {
+    "temperature": (-1.0, -1e-45, math.nan, math.inf),
+    "top_p": (-0.5, -1e-45, math.nan),
+    "min_p": (-1e-9, math.nan),
+}
+SEEDS = (0, -1, 2**63 - 1, -(2**63))
 
 
 def random_case(rng: random.Random, device: str = "cpu", max_vocab: int = 3000, max_rows: int = 6) -> Case:
     generator = torch.Generator().manual_seed(rng.getrandbits(62))
     n = rng.choice([1, 1, 2, rng.randint(1, max_rows)])
     vocab_size = rng.choice([1, rng.randint(1, 70), rng.randint(1, max_vocab), rng.randint(1, max_vocab)])
-    dtype = rng.choice(DTYPES)
-    logits = strange_logits(rng, n, vocab_size, dtype, generator).to(device)
+    logits = strange_logits(rng, n, vocab_size, rng.choice(DTYPES), generator, device)
     bitmask, rows = _mask(rng, n, vocab_size, generator, device)
 
-    def floats(name: str, usual: tuple[float, ...]) -> torch.Tensor:
-        values = [rng.choice(INVALID[name]) if rng.random() < 0.02 else rng.choice(usual) for _ in range(n)]
-        return torch.tensor(values, dtype=torch.float32, device=device)
+    def of_rows(draw: Callable[[], float], dtype: torch.dtype) -> torch.Tensor:
+        if rng.random() < 0.2:
+            return torch.tensor([draw()], dtype=dtype, device=device).expand(n)
+        stride = rng.choice([1, 1, 2])
+        values = [value for _ in range(n) for value in [draw(), *([7] * (stride - 1))]]
+        return torch.tensor(values, dtype=dtype, device=device)[::stride]
+
+    def floats(name: str) -> torch.Tensor:
+        def draw() -> float:
+            kind = rng.choices([USUAL, EDGES, INVALID], [0.7, 0.28, 0.02])[0]
+            return rng.choice(kind[name])
+
+        return of_rows(draw, torch.float32)
 
     def maybe(tensor: torch.Tensor) -> torch.Tensor | None:
         return tensor if rng.random() < 0.6 else None
 
-    top_k = torch.tensor(
-        [rng.choice(TOP_KS) for _ in range(n)], dtype=rng.choice([torch.int32, torch.int64]), device=device
-    )
+    top_k_dtype = rng.choice([torch.int32, torch.int64])
+    blocks = (vocab_size + 63) // 64
+    usual_ks = [0, 0, 1, 2, 5, 50, 1000, -1]
+    edge_ks = [vocab_size - 1, vocab_size, vocab_size + 1, vocab_size // 2, vocab_size // 8, blocks, blocks + 1]
+    edge_ks += [2**31 - 1, -(2**31)] if top_k_dtype == torch.int32 else [2**32, 2**32 + 1, 2**63 - 1, -(2**63)]
     return Case(
         logits,
         bitmask,
         rows,
-        floats("temperature", TEMPERATURES),
-        maybe(top_k),
-        maybe(floats("top_p", TOP_PS)),
-        maybe(floats("min_p", MIN_PS)),
-        torch.tensor([rng.getrandbits(64) - 2**63 for _ in range(n)], device=device),
-        torch.tensor([rng.choice([0, 1, rng.getrandbits(40), -1, 2**62]) for _ in range(n)], device=device),
+        floats("temperature"),
+        maybe(of_rows(lambda: rng.choice(rng.choice([usual_ks, edge_ks])), top_k_dtype)),
+        maybe(floats("top_p")),
+        maybe(floats("min_p")),
+        of_rows(lambda: rng.choice([*SEEDS, *(rng.getrandbits(64) - 2**63 for _ in range(8))]), torch.int64),
+        of_rows(lambda: rng.choice([*SEEDS, 1, rng.getrandbits(40), 2**62]), torch.int64),
     )
 
 
 def strange_logits(
-    rng: random.Random, n: int, vocab_size: int, dtype: torch.dtype, generator: torch.Generator
+    rng: random.Random, n: int, vocab_size: int, dtype: torch.dtype, generator: torch.Generator, device: str
 ) -> torch.Tensor:
-    """Normal values of some scale; sometimes with ties, zeros of both signs, infinities and NaN; sometimes strided."""
-    stride = vocab_size + rng.choice([0, 0, 1, 16])
-    values = torch.randn(n, stride, generator=generator) * rng.choice([0.0, 1.0, 3.0, 8.0, 1e37])
-    if rng.random() < 0.3:
-        values = (values * 2).round() / 2
-    logits = values.to(dtype)[:, :vocab_size]
-    for value, probability in (
-        (0.0, 0.1),
-        (-0.0, 0.1),
-        (float("-inf"), 0.15),
-        (float("inf"), 0.08),
-        (float("nan"), 0.04),
-    ):
+    """Sometimes with ties, zeros of both signs, infinities and NaN. Anywhere in a buffer that is NaN around them."""
+    logits = _values(rng, n, vocab_size, generator).to(dtype)
+    for value, probability in ((0.0, 0.1), (-0.0, 0.1), (-math.inf, 0.15), (math.inf, 0.08), (math.nan, 0.04)):
         if rng.random() < probability:
             logits[torch.rand(n, vocab_size, generator=generator) < rng.choice([0.002, 0.2])] = value
-    return logits
+    before, after = rng.choice([0, 0, 1, 3]), rng.choice([0, 0, 1, 16])
+    buffer = torch.full((n, before + vocab_size + after), math.nan, dtype=dtype)
+    buffer[:, before : before + vocab_size] = logits
+    return buffer.to(device)[:, before : before + vocab_size]
+
+
+def _values(rng: random.Random, n: int, vocab_size: int, generator: torch.Generator) -> torch.Tensor:
+    """float32 ``[n, vocab_size]``."""
+    kind = rng.choices(["normal", "neighbours", "subnormal", "equal", "steep", "far"], [10, 1, 1, 1, 1, 1])[0]
+    if kind == "neighbours":
+        base = torch.tensor(rng.choice([1.0, -1.0, 100.0, 1e-3, 5e4]))
+        steps = torch.randint(-6, 7, (n, vocab_size), generator=generator, dtype=torch.int32)
+        return (base.view(torch.int32) + steps).view(torch.float32)
+    if kind == "subnormal":
+        return torch.randint(-20, 20, (n, vocab_size), generator=generator).to(torch.float32) * 2.0**-149
+    if kind == "equal":
+        return torch.full((n, vocab_size), rng.choice([0.0, -0.0, 3.4e38, -3.4e38, 1e-45, -7.25]))
+    if kind == "steep":
+        order = torch.randperm(vocab_size, generator=generator)
+        return -order.to(torch.float32).repeat(n, 1) * rng.choice([1e-4, 0.01, 0.3])
+    values = torch.randn(n, vocab_size, generator=generator)
+    if kind == "far":
+        return 1000 + values * 0.01
+    values *= rng.choice([0.0, 1.0, 3.0, 8.0, 1e37])
+    return (values * 2).round() / 2 if rng.random() < 0.3 else values
 
 
 def _mask(
@@ -123,14 +165,36 @@ def _mask(
     has_rows = rng.random() < 0.6
     num_masks = rng.randint(0, 3) if has_rows else n
     words = max(0, bitmask_width(vocab_size) + rng.choice([0, 0, 0, 2, -1]))
-    density = rng.choice([0.0005, 0.01, 0.3, 0.97])
-    bitmask = random_words(num_masks * words, density, generator).view(num_masks, words)
-    if rng.random() < 0.7:  # random_words has whole words of ones, with which no row would allow only few tokens
-        bitmask = torch.where(bitmask == -1, 0, bitmask)
+    padding = rng.choice([0, 0, 3])
+    buffer = torch.full((num_masks, words + padding), -1, dtype=torch.int32)
+    buffer[:, :words] = _mask_words(rng, num_masks, words, vocab_size, generator)
+    bitmask = buffer.to(device)[:, :words]
     if not has_rows:
-        return bitmask.to(device), None
-    ids = [rng.choice([-1, *range(num_masks), rng.choice([num_masks, -2, 2**31 - 1])]) for _ in range(n)]
-    return bitmask.to(device), torch.tensor(ids, dtype=rng.choice([torch.int32, torch.int64]), device=device)
+        return bitmask, None
+    unknown = [num_masks, -2, 2**31 - 1, -(2**31)]
+    ids = [rng.choice([-1, *range(num_masks), rng.choice(unknown)]) for _ in range(n)]
+    stride = rng.choice([1, 2])
+    spread = [value for row in ids for value in [row, *([5] * (stride - 1))]]
+    return bitmask, torch.tensor(spread, dtype=rng.choice([torch.int32, torch.int64]), device=device)[::stride]
+
+
+def _mask_words(
+    rng: random.Random, num_masks: int, words: int, vocab_size: int, generator: torch.Generator
+) -> torch.Tensor:
+    """Of some density, or so many tokens that a backend is about to go another way."""
+    if rng.random() < 0.2:
+        turning_points = [1, 2, vocab_size // 8, vocab_size // 8 + 1, 2048, 2049, 3072, 3073, 4096, 4097]
+        allowed = torch.zeros(num_masks, words * 32, dtype=torch.bool)
+        for row in allowed:
+            row[torch.randperm(words * 32, generator=generator)[: rng.choice(turning_points)]] = True
+        return pack_bitmask(allowed)
+    density = rng.choice([0.0, 0.0005, 0.01, 0.3, 0.97, 1.0])
+    bitmask = random_words(num_masks * words, density, generator).view(num_masks, words)
+    if (
+        density < 1 and rng.random() < 0.7
+    ):  # random_words has whole words of ones, with which no row would allow only few tokens
+        bitmask = torch.where(bitmask == -1, 0, bitmask)
+    return bitmask
 
 
 def random_cases(seed: int, count: int, **limits: object) -> Iterator[Case]:

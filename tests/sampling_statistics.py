@@ -21,6 +21,7 @@ from structout import pack_bitmask
 # masked_sample, as a function of the op's own signature.
 Op = Callable[..., torch.Tensor]
 BATCH = 1 << 16
+DENSE_BATCH = 1 << 13
 NUM_BLOCKS, NUM_QUANTILES = 64, 20
 SMALLEST_EXPECTED = 5.0  # below it, a count is too far from normal for a chi-square
 
@@ -161,67 +162,74 @@ def race(tail: int, gap: float) -> Setting:
     return Setting(logits)
 
 
-def draw_race_with_coarse_noise(rng: np.random.Generator, tail: int, gap: float, bits: int, draws: int) -> np.ndarray:
-    """The counts of a race whose uniform numbers have `bits` bits: below 32, the noise ends too early.
-
-    Only the best of the tail can win, so only the least of its uniform numbers is drawn, from its own distribution.
-    """
-
-    def gumbel(uniform: np.ndarray) -> np.ndarray:
-        return -np.log(-np.log1p(-(np.floor(uniform * 2.0**bits) + 0.5) * 2.0**-bits))
-
-    least_of_tail = -np.expm1(np.log1p(-rng.random(draws)) / tail)
-    tail_wins = gumbel(least_of_tail) - gap > gumbel(rng.random(draws))
-    ids = np.where(tail_wins, rng.integers(1, tail + 1, draws), 0)
-    return np.bincount(ids, minlength=tail + 1)
-
-
 # ---- the fuzz
 
 
 def fuzz_disallowed(op: Op, draws: int, seed: int = 0) -> None:
-    """Rows that allow 1 to 16 tokens, where a draw is cheap. What no mask allows is NaN, infinite or huge."""
+    """Rows that allow 1 to 16 tokens, where a draw is cheap, and now and then rows that allow nearly all of 20,000."""
     generator = torch.Generator().manual_seed(seed)
-    for start in range(0, draws, BATCH):
-        n = min(BATCH, draws - start)
-        logits, allowed, rows, parameters = _fuzz_batch(generator, n)
+    start = batch = 0
+    while start < draws:
+        is_dense = batch % 4 == 1
+        n = min(DENSE_BATCH if is_dense else BATCH, draws - start)
+        logits, allowed = (_dense_masks if is_dense else _sparse_masks)(generator)
+        rows, parameters = torch.randint(len(allowed), (n,), generator=generator), _fuzz_parameters(generator, n)
+        ids = op(logits.expand(n, -1), pack_bitmask(allowed), rows, *parameters)
         vocab_size = allowed.shape[1]
-        ids = op(logits, pack_bitmask(allowed), rows, *parameters)
         bad = (ids < 0) | (ids >= vocab_size) | ~allowed[rows, ids.clamp(0, vocab_size - 1)]
         if bad.any():
             row = int(bad.nonzero()[0])
-            about = f"row {row} of fuzz batch {start // BATCH}, seed {seed}, V={vocab_size}"
+            about = f"row {row} of fuzz batch {batch}, seed {seed}, V={vocab_size}"
             raise AssertionError(f"{int(bad.sum())} draws are disallowed, first {int(ids[row])}: {about}")
+        start += n
+        batch += 1
 
 
-def _fuzz_batch(
-    generator: torch.Generator, n: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[torch.Tensor]]:
-    """Logits, what each mask allows, the row map, and the parameters in the op's order."""
-
-    def integer(low: int, high: int) -> int:
-        return int(torch.randint(low, high, (), generator=generator))
-
-    def choose(values: list[float]) -> torch.Tensor:
-        return torch.tensor(values)[torch.randint(len(values), (n,), generator=generator)]
-
-    vocab_size, num_masks = integer(1, 4000), 128
+def _sparse_masks(generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits ``[V]`` for all rows, and what each mask allows, bool ``[M, V]``: 1 to 16 tokens."""
+    vocab_size, num_masks = _integer(generator, 1, 4000), 128
     columns = torch.randint(vocab_size, (num_masks, 16), generator=generator)
     how_many = torch.randint(1, 17, (num_masks, 1), generator=generator)
     allowed = torch.zeros(num_masks, vocab_size, dtype=torch.bool)
     allowed.scatter_(1, torch.where(torch.arange(16) < how_many, columns, columns[:, :1]), True)
+    return _fuzz_logits(generator, allowed, torch.zeros(vocab_size)), allowed
 
-    logits = torch.randn(vocab_size, generator=generator) * 4
+
+def _dense_masks(generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same for masks of 97%. Of the tokens with large logits each is a hole in half of the masks, where it would
+    win; 1% of the tokens are holes in all of them."""
+    vocab_size, num_masks = _integer(generator, 19_000, 21_000), 32
+    allowed = torch.rand(num_masks, vocab_size, generator=generator) < 0.98
+    allowed[:, torch.rand(vocab_size, generator=generator) < 0.01] = False
+    would_win = torch.rand(vocab_size, generator=generator) < 0.005
+    allowed[:, would_win] &= torch.rand(num_masks, int(would_win.sum()), generator=generator) < 0.5
+    return _fuzz_logits(generator, allowed, would_win * 30.0), allowed
+
+
+def _fuzz_logits(generator: torch.Generator, allowed: torch.Tensor, advantage: torch.Tensor) -> torch.Tensor:
+    """What no mask allows is NaN, infinite or huge."""
+    vocab_size = allowed.shape[1]
+    logits = torch.randn(vocab_size, generator=generator) * 4 + advantage
     poison = torch.tensor([float("nan"), float("inf"), 3e38])
     poison = poison[torch.randint(3, (vocab_size,), generator=generator)]
-    logits = torch.where(allowed.any(0), logits, poison)
-    dtype = (torch.float32, torch.float16, torch.bfloat16)[integer(0, 3)]
+    dtype = (torch.float32, torch.float16, torch.bfloat16)[_integer(generator, 0, 3)]
+    return torch.where(allowed.any(0), logits, poison).to(dtype)
 
-    rows = torch.randint(num_masks, (n,), generator=generator)
+
+def _fuzz_parameters(generator: torch.Generator, n: int) -> list[torch.Tensor]:
+    """In the op's order."""
+
+    def choose(values: list[float]) -> torch.Tensor:
+        return torch.tensor(values)[torch.randint(len(values), (n,), generator=generator)]
+
     seed, position = torch.randint(-(2**63), 2**63 - 1, (2, n), generator=generator)
     temperature = choose([0.0, 0.3, 1.0, 1.0, 1.7])
     top_k, top_p, min_p = choose([0, 1, 3]).long(), choose([1.0, 0.9, 0.1]), choose([0.0, 0.0, 0.2])
-    return logits.to(dtype).expand(n, -1), allowed, rows, [temperature, top_k, top_p, min_p, seed, position]
+    return [temperature, top_k, top_p, min_p, seed, position]
+
+
+def _integer(generator: torch.Generator, low: int, high: int) -> int:
+    return int(torch.randint(low, high, (), generator=generator))
 
 
 def main() -> None:

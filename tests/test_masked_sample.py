@@ -54,17 +54,20 @@ def test_random_configurations(device, shard):
 @pytest.mark.parametrize("device", DEVICES)
 def test_random_configurations_of_long_rows(device):
     """Blocks, lists, and rows shared between threads."""
-    for case in cases.random_cases(seed=300, count=100, device=device, max_vocab=40_000):
+    for case in cases.random_cases(seed=300, count=500, device=device, max_vocab=40_000):
         cases.check(sample_logprobs, case)
-    for case in cases.random_cases(seed=301, count=8, device=device, max_vocab=300_000, max_rows=2):
+    for case in cases.random_cases(seed=301, count=120, device=device, max_vocab=300_000, max_rows=3):
         cases.check(sample_logprobs, case)
 
 
 @pytest.mark.parametrize("capability", ["default", "avx2"])
 def test_random_configurations_with_fewer_cpu_instructions(capability):
+    of_this_machine = torch.ops.structout._cpu_capability()
+    if of_this_machine == "default" and capability == "avx2":
+        pytest.skip(f"needs a CPU with {capability}")
     script = (
         "import torch, structout, masked_sample_cases as cases\n"
-        "for limits in ({'count': 800}, {'count': 60, 'max_vocab': 20_000}):\n"
+        "for limits in ({'count': 800}, {'count': 100, 'max_vocab': 150_000, 'max_rows': 3}):\n"
         "    for case in cases.random_cases(seed=9, **limits):\n"
         "        cases.check(torch.ops.structout.masked_sample_logprobs, case)\n"
         "print(torch.ops.structout._cpu_capability())"

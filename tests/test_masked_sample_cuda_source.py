@@ -43,6 +43,12 @@ def _on_host(*arguments, device, logprobs=True):
     return builds.run(kernel, *arguments, logprobs=logprobs)
 
 
+@pytest.mark.parametrize("device", [(80, 0), (80, 100), (90, 0), (90, 200)])
+def test_long_rows(device):
+    for case in random_cases(sum(device), 12, max_vocab=40_000, max_rows=2):
+        check(functools.partial(_on_host, device=device), case)
+
+
 @pytest.mark.parametrize("shared_kilobytes", [0, 200])  # rows are read again, rows are kept
 @pytest.mark.parametrize(
     ("compute_capability", "max_vocab", "count", "arms"),

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import sampling_statistics as statistics
 import torch
+from masked_sample_builds import CpuKernel
 from masked_sample_cases import Case
 from sampling_statistics import Setting
 
@@ -103,16 +104,16 @@ def test_a_planted_fault_is_caught(fault, seen_by):
     assert p_values[seen_by] < SMALLEST_P_VALUE, p_values
 
 
-def test_noise_of_24_bits_is_caught():
-    probabilities = SETTINGS["race"].probabilities()
-
-    def smallest_p_value(bits: int) -> float:
-        rng = np.random.default_rng(0)
-        counts = statistics.draw_race_with_coarse_noise(rng, tail=8192, gap=19.0, bits=bits, draws=DRAWS)
-        return min(statistics.p_values(counts, probabilities).values())
-
-    assert smallest_p_value(24) < SMALLEST_P_VALUE
-    assert smallest_p_value(32) > SMALLEST_P_VALUE
+def test_noise_of_24_bits_is_caught(tmp_path):
+    """Planted in the op itself: the CPU kernel, built anew over noise that ends too early. (The reference would take
+    minutes: whatever the setting, what tells the two apart is a matter of 10^9 noise values.)"""
+    fault = "float gumbel(uint32_t bits) {", "float gumbel(uint32_t bits) {\n  bits = (bits & ~0xffu) | 0x80u;"
+    faulty = CpuKernel(tmp_path, change=("sampling_math.h", *fault))
+    setting = SETTINGS["race"]
+    counts = statistics.count_draws(faulty.ids, setting, DRAWS)
+    assert 0 < counts[1:].sum() < 10
+    p_values = statistics.p_values(counts, setting.probabilities())
+    assert min(p_values.values()) < SMALLEST_P_VALUE, p_values
 
 
 def test_the_p_values_are_uniform():
@@ -158,11 +159,24 @@ def test_the_fuzz_sees_one_disallowed_token():
     def faulty(logits: torch.Tensor, bitmask: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
         ids = draw(logits, bitmask, *others)
         unpacked = unpack_bitmask(bitmask, logits.shape[1])
-        ids[12_345] = int((~unpacked[others[0][12_345]]).nonzero()[0])
+        ids[1234] = int((~unpacked[others[0][1234]]).nonzero()[0])
         return ids
 
-    with pytest.raises(AssertionError, match="1 draws are disallowed"):
+    with pytest.raises(AssertionError, match=r"1 draws are disallowed.* fuzz batch 0"):
         statistics.fuzz_disallowed(faulty, 20_000)
+
+
+def test_the_fuzz_sees_a_hole_that_is_not_closed():
+    """Of masks that allow nearly all: one bit too many, where the logit would win."""
+
+    def faulty(logits: torch.Tensor, bitmask: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+        allowed = unpack_bitmask(bitmask, logits.shape[1])
+        if allowed.float().mean() > 0.5:
+            allowed[:, (~allowed).any(0) & (logits[0].float() > 20) & allowed.any(0)] = True
+        return draw(logits, pack_bitmask(allowed), *others)
+
+    with pytest.raises(AssertionError, match=r"draws are disallowed.* fuzz batch 1"):
+        statistics.fuzz_disallowed(faulty, 100_000)
 
 
 # ---- batch invariance
