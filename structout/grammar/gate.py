@@ -87,8 +87,8 @@ class GatedGrammar(StructuredOutputGrammar):
         self.grammar.reset()
         self._free_tokens.clear()
 
-    def copy(self) -> "GatedGrammar":
-        return GatedGrammar(self.grammar.copy(), self._opening, self._vocab_size)
+    def copy(self, stop_token_ids: Sequence[int] | None = None) -> "GatedGrammar":
+        return GatedGrammar(self.grammar.copy(stop_token_ids), self._opening, self._vocab_size)
 
     def fork(self) -> "GatedGrammar":
         fork = GatedGrammar(self.grammar.fork(), self._opening, self._vocab_size)

@@ -43,8 +43,8 @@ class StructuredOutputGrammar(ABC):
         """Back to the start."""
 
     @abstractmethod
-    def copy(self) -> "StructuredOutputGrammar":
-        """A new grammar at the start, sharing what was compiled."""
+    def copy(self, stop_token_ids: Sequence[int] | None = None) -> "StructuredOutputGrammar":
+        """A new grammar at the start, sharing what was compiled. Default: with the stop tokens of this one."""
 
     @abstractmethod
     def fork(self) -> "StructuredOutputGrammar":

@@ -164,10 +164,9 @@ class LlguidanceGrammar(StructuredOutputGrammar):
     def reset(self) -> None:
         self.rollback(self.num_tokens)
 
-    def copy(self) -> "LlguidanceGrammar":
-        return LlguidanceGrammar(
-            self._compiled.start.deep_copy(), self._compiled, self._backend, sorted(self._stop_token_ids)
-        )
+    def copy(self, stop_token_ids: Sequence[int] | None = None) -> "LlguidanceGrammar":
+        stops = sorted(self._stop_token_ids) if stop_token_ids is None else stop_token_ids
+        return LlguidanceGrammar(self._compiled.start.deep_copy(), self._compiled, self._backend, stops)
 
     def fork(self) -> "LlguidanceGrammar":
         fork = LlguidanceGrammar(self.matcher.deep_copy(), self._compiled, self._backend, sorted(self._stop_token_ids))

@@ -171,10 +171,9 @@ class XgrammarGrammar(StructuredOutputGrammar):
     def undo_bytes(self) -> None:
         self.matcher.rollback(1)
 
-    def copy(self) -> "XgrammarGrammar":
-        return XgrammarGrammar.at_start(
-            self._compiled, self._vocabulary, self._stop_token_ids, self._canonical_tokenizer
-        )
+    def copy(self, stop_token_ids: Sequence[int] | None = None) -> "XgrammarGrammar":
+        stops = self._stop_token_ids if stop_token_ids is None else stop_token_ids
+        return XgrammarGrammar.at_start(self._compiled, self._vocabulary, stops, self._canonical_tokenizer)
 
     def fork(self) -> "XgrammarGrammar":
         fork = XgrammarGrammar(
