@@ -69,7 +69,7 @@ SampleRow sample_row() {
 }
 
 // Of a shared row, only the passes over its blocks are: a list or a selection is the work of one thread. So rows are
-// shared where there is nothing else to do at the same time, or where all of the work can be.
+// shared where the others would have nothing to do, or where there is nothing to be selected and threads are many.
 bool has_shared_rows(const MaskedSampleParams& params, int64_t num_threads) {
   if (params.num_rows == 1) return true;
   const bool may_select = params.top_k.values != nullptr || params.top_p.values != nullptr;

@@ -1,4 +1,5 @@
-// csrc/cpu/masked_sample.cpp without torch, as a library that tests/masked_sample_builds.py makes. Its include path says where csrc is.
+// csrc/cpu/masked_sample.cpp without torch, as a library that tests/masked_sample_builds.py makes. Its include path
+// says where csrc is.
 #include "cpu/capability.cpp"
 #include "cpu/masked_sample.cpp"
 
