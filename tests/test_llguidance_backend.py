@@ -1,6 +1,7 @@
 """Both grammar engines behind one interface: what holds of one holds of the other."""
 
 import json
+import random
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -9,8 +10,9 @@ from tokenizers_on_the_spot import byte_fallback, byte_level
 
 from structout.bitmask import allocate_token_bitmask
 from structout.errors import GrammarError
+from structout.grammar import llguidance_backend
 from structout.grammar.canonical import CanonicalTokenizer
-from structout.grammar.llguidance_backend import LlguidanceBackend
+from structout.grammar.llguidance_backend import LlguidanceBackend, LlguidanceGrammar
 from structout.grammar.vocabulary import Vocabulary
 from structout.grammar.xgrammar_backend import XgrammarBackend
 from structout.params import StructuredOutputOptions as Kind
@@ -481,8 +483,127 @@ def test_a_matcher_that_met_a_limit_closes_its_row(llguidance):
     grammar.matcher.consume_token(stop(llguidance))  # an error that it keeps
     assert grammar.matcher.is_error()
     assert not mask_of(llguidance, grammar).any()
+    assert "stop" in grammar.error_reason or "token" in grammar.error_reason
     assert not grammar.accept_tokens("r", spell(llguidance, '"'))
+    grammar.rollback(1)
+    assert takes(llguidance, grammar, PERSON_TEXT[len('{"nam') :])
+    assert not grammar.error_reason
+
+
+MANY_STATES = "[ab]*a[ab]{20}"  # another state of the lexer for almost every token
+
+
+@pytest.fixture
+def few_states(monkeypatch):
+    monkeypatch.setattr(llguidance_backend, "_FEW_STATES", 300)
+    monkeypatch.setattr(llguidance_backend, "_MOST_STATES", 2_400)
+
+
+def random_text(llguidance, num_tokens, seed):
+    letters = spell(llguidance, "ab")
+    return random.Random(seed).choices(letters, k=num_tokens)
+
+
+@pytest.mark.usefixtures("few_states")
+def test_what_other_requests_made_the_lexer_remember_closes_no_row(llguidance):
+    first = llguidance.compile_grammar(Kind.REGEX, MANY_STATES)
+    waiting = first.copy()
+    expected = allowed(llguidance, first)
+    assert first.accept_tokens("r", random_text(llguidance, 20, seed=0))
+    forked = first.fork()
+    for seed in range(60):
+        grammar = first.copy()
+        for token in random_text(llguidance, 100, seed):
+            assert token in allowed(llguidance, grammar)
+            assert grammar.accept_tokens("r", [token])
+    assert allowed(llguidance, waiting) == expected
+    for grammar in (first, forked):
+        assert grammar.accept_tokens("r", random_text(llguidance, 100, seed=1))
+        assert takes(llguidance, grammar, "a" * 21)
+        grammar.rollback(119)
+        assert grammar.num_tokens == 1
+        assert grammar.fork().accept_tokens("r", random_text(llguidance, 100, seed=2))
+        assert not grammar.error_reason
+
+
+@pytest.mark.usefixtures("few_states")
+def test_drafts_may_find_the_lexer_full(llguidance):
+    first = llguidance.compile_grammar(Kind.REGEX, MANY_STATES)
+    bitmask = allocate_token_bitmask(201, llguidance.vocabulary.size, pin_memory=False)
+    for seed in range(20):
+        grammar = first.copy()
+        drafts = random_text(llguidance, 200, seed)
+        assert grammar.fill_bitmask_drafts(bitmask, 0, drafts) == 200
+        assert grammar.num_tokens == 0
+        assert all(int(bitmask[i, token >> 5]) >> (token & 31) & 1 for i, token in enumerate(drafts))
+
+
+def test_a_lexer_grows_where_one_step_needs_it(llguidance, monkeypatch):
+    monkeypatch.setattr(llguidance_backend, "_FEW_STATES", 2)
+    grown = llguidance.compile_grammar(Kind.CHOICE, json.dumps([f"{i:04d}" * 5 for i in range(300)]))
+    assert takes(llguidance, grown, "0123" * 5)
+    assert mask_of(llguidance, grown).any()
+    assert grown.memory_bytes > llguidance.compile_grammar(Kind.REGEX, "a").memory_bytes
+
+
+@pytest.mark.usefixtures("few_states")
+def test_what_no_lexer_has_room_for_is_said(llguidance, monkeypatch):
+    monkeypatch.setattr(llguidance_backend, "_MOST_STATES", 300)
+    expected = allowed(llguidance, llguidance.compile_grammar(Kind.REGEX, MANY_STATES))
+    grammar = llguidance.compile_grammar(Kind.REGEX, MANY_STATES)
+    assert grammar.validate_tokens(random_text(llguidance, 1_000, seed=0))
+    grammar.accept_tokens("r", random_text(llguidance, 250, seed=0))
+    while mask_of(llguidance, grammar).any():
+        grammar.accept_tokens("r", random_text(llguidance, 1, seed=grammar.num_tokens))
+    assert not mask_of(llguidance, grammar).any()
+    assert "too many states" in grammar.error_reason
+    assert not grammar.accept_tokens("r", random_text(llguidance, 1, seed=0))
+    grammar.reset()
+    assert allowed(llguidance, grammar) == expected
+    assert not grammar.error_reason
+
+
+@pytest.mark.usefixtures("few_states")
+def test_a_lexer_is_filled_by_many_threads_at_once(llguidance):
+    first = llguidance.compile_grammar(Kind.REGEX, MANY_STATES)
+
+    def follow(seed):
+        grammar = first.copy()
+        for token in random_text(llguidance, 100, seed):
+            assert mask_of(llguidance, grammar).any()
+            assert grammar.accept_tokens("r", [token])
+        return grammar.num_tokens
+
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(follow, range(40))) == {100}
+
+
+def test_drafts_are_taken_back_when_the_engine_raises(llguidance, monkeypatch):
+    grammar = compile_json(llguidance, PERSON)
+    bitmask = allocate_token_bitmask(8, llguidance.vocabulary.size, pin_memory=False)
+    fill_row = LlguidanceGrammar.fill_row
+
+    def raise_later(self, buffer, row):
+        if row == 3:
+            raise RuntimeError("of the engine")
+        fill_row(self, buffer, row)
+
+    monkeypatch.setattr(LlguidanceGrammar, "fill_row", raise_later)
+    with pytest.raises(RuntimeError, match="of the engine"):
+        grammar.fill_bitmask_drafts(bitmask, 0, spell(llguidance, '{"name"')[:7])
+    assert grammar.num_tokens == 0
+    assert takes(llguidance, grammar, PERSON_TEXT)
 
 
 def test_memory_is_estimated(backend):
     assert compile_json(backend, PERSON).memory_bytes > 1_000
+
+
+@pytest.mark.parametrize("stops", [[0], [0, 1], [1], [70, 0]])
+@pytest.mark.parametrize("text", ["", "a", "aa"])
+def test_stop_tokens_are_all_allowed_or_none(llguidance, stops, text):
+    grammars = [llguidance.compile_grammar(Kind.REGEX, "a{1,2}[a-z]?", each) for each in (None, stops)]
+    for grammar in grammars:
+        assert grammar.accept_tokens("r", spell(llguidance, text))
+    usual, own = (allowed(llguidance, grammar) for grammar in grammars)
+    assert own == usual - {stop(llguidance)} - set(stops) | (set(stops) if stop(llguidance) in usual else set())

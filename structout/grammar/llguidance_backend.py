@@ -2,14 +2,14 @@
 
 import json
 import re
+import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from llguidance import LLMatcher, LLTokenizer, regex_to_lark
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, regex_to_lark
 
 from structout.bitmask import allocate_token_bitmask, bitmask_dtype, bitmask_width
 from structout.errors import GrammarError
@@ -53,28 +53,87 @@ _MEMORY_AT_LEAST = 200_000
 _MEMORY_PER_BYTE_OF_GRAMMAR = 24
 
 
-@dataclass(frozen=True)
+# Copies of a matcher share its lexer, which never drops a state. When a mask needs one more than it may have, or too
+# much work, the lexer is spent: every mask of every copy is an error then, and every token refused, without an error.
+# By llguidance's own bound that is after 150 MB. MaskBench's schemas need at most 1,000 states, of 600 bytes or more.
+_FEW_STATES = 4_000
+_MORE_STATES = 8  # times as many, where those do not do for a single step
+_MOST_STATES = 250_000  # llguidance's default
+_MEMORY_PER_STATE = 600
+_SPENT = "lexer error"
+_TOO_MANY_STATES = "too many states"
+
+Answer = TypeVar("Answer")
+
+
 class _Compiled:
-    """What all requests of one constraint share.
+    """What all requests of one constraint share. Safe from any thread.
 
     Attributes:
-        start: never advanced, only copied; copies share its lexer.
-        memory_bytes: an estimate.
         weakened: what a lenient compilation gave up, in llguidance's words.
     """
 
-    start: Any
-    memory_bytes: int
-    weakened: tuple[str, ...]
+    def __init__(self, tokenizer: LLTokenizer, spec: str):
+        self._tokenizer = tokenizer
+        self._spec = spec
+        self._lock = threading.Lock()  # held by who renews the lexer
+        self._num_states = _FEW_STATES
+        self._generation = 0
+        self._start = self._new()  # never advanced, only copied
+        while _TOO_MANY_STATES in self._start.get_error() and self._grow():
+            self._start = self._new()
+        self.weakened = tuple(self._start.get_grammar_warnings())
+        self.error = _reason(self._start) if self._start.is_error() else ""
+
+    @property
+    def memory_bytes(self) -> int:
+        """An estimate."""
+        for_states = _MEMORY_PER_STATE * (self._num_states - _FEW_STATES)
+        return _MEMORY_AT_LEAST + _MEMORY_PER_BYTE_OF_GRAMMAR * len(self._spec) + for_states
+
+    def start(self) -> tuple[Any, int]:
+        """A matcher at the start, and which lexer it shares."""
+        with self._lock:
+            return self._start.deep_copy(), self._generation
+
+    def renew(self, generation: int, needs_more: bool) -> bool:
+        """Have ``start`` use another lexer than that one, which is spent. False: it cannot have more states."""
+        with self._lock:
+            if generation == self._generation:
+                if needs_more and not self._grow():
+                    return False
+                self._start = self._new()
+                self._generation += 1
+            return True
+
+    def _new(self) -> Any:
+        return LLMatcher(
+            self._tokenizer, self._spec, log_level=0, limits=LLParserLimits(max_lexer_states=self._num_states)
+        )
+
+    def _grow(self) -> bool:
+        grown = min(self._num_states * _MORE_STATES, _MOST_STATES)
+        has_grown, self._num_states = grown > self._num_states, grown
+        return has_grown
 
 
 class LlguidanceGrammar(StructuredOutputGrammar):
-    def __init__(self, matcher: Any, compiled: _Compiled, backend: "LlguidanceBackend", stop_token_ids: Sequence[int]):
-        self.matcher = matcher
+    """
+    Attributes:
+        error_reason: as the interface says, the limit of llguidance that the request has met, in its words.
+    """
+
+    def __init__(self, compiled: _Compiled, backend: "LlguidanceBackend", stop_token_ids: Sequence[int]):
+        self.matcher, self._generation = compiled.start()
         self._compiled = compiled
         self._backend = backend
         self._stop_token_ids = frozenset(stop_token_ids)
-        self._num_text = 0  # tokens that the matcher has taken
+        self._has_own_stops = self._stop_token_ids != backend.default_stop_token_ids
+        # Those that llguidance takes for text, and allows where they would end nothing.
+        self._has_stops_with_text = any(backend.vocabulary.token_bytes[stop] for stop in stop_token_ids)
+        self._row_bytes, self._stop_word, self._stop_bit = backend.row_bytes, backend.stop_word, backend.stop_bit
+        self._text: list[int] = []  # tokens that the matcher has taken
+        self._renewed_at = -1  # how many they were when the lexer was last renewed
         self._num_stopped = 0  # the stop token and those after it, of which the matcher hears nothing
 
     @property
@@ -100,8 +159,9 @@ class LlguidanceGrammar(StructuredOutputGrammar):
         stopped = min(num_tokens, self._num_stopped)
         self._num_stopped -= stopped
         if num_tokens > stopped:
-            self.matcher.rollback(num_tokens - stopped)
-            self._num_text -= num_tokens - stopped
+            del self._text[stopped - num_tokens :]
+            if not self.matcher.rollback(num_tokens - stopped):  # it has met a limit, which lies ahead again
+                self._start_again()
 
     def fill_bitmask(self, bitmask: torch.Tensor, batch_index: int) -> None:
         self._backend.fill_bitmask_batch([self], bitmask, [batch_index])
@@ -114,22 +174,26 @@ class LlguidanceGrammar(StructuredOutputGrammar):
         if self.is_terminated():
             words[first_row : last_row + 1] = _EVERYTHING
             return 0
-        row, row_after = first_row, first_row
+        row = first_row
         text = self._text_prefix(list(draft_tokens))
-        for row in range(first_row, last_row + 1):
-            self._backend.fill_row(self, buffer, row)
-            row_after = row + 1
-            num_taken = row - first_row
-            if num_taken == len(text) or self.matcher.try_consume_tokens(text[num_taken : num_taken + 1]) == 0:
-                break
-        num_allowed = row - first_row
-        is_complete = self.matcher.is_accepting()
-        self.matcher.rollback(num_allowed)
+        num_before = len(self._text)
+        try:
+            for row in range(first_row, last_row + 1):
+                self.fill_row(buffer, row)
+                num_allowed = row - first_row
+                if num_allowed == len(text):
+                    break
+                token = text[num_allowed]
+                if not words.item(row, token >> 5) >> (token & 31) & 1 or not self._consume([token]):
+                    break
+        finally:
+            self.rollback(len(self._text) - num_before)
         if num_allowed == len(draft_tokens):
             return num_allowed
         refused = draft_tokens[num_allowed]
-        ends = self._is_stop(refused) and is_complete
-        words[row_after : last_row + 1] = _EVERYTHING if ends or refused == -1 else words[row]
+        stop = token_id(refused, self._backend.vocabulary.size)
+        ends = stop in self._stop_token_ids and words.item(row, stop >> 5) >> (stop & 31) & 1
+        words[row + 1 : last_row + 1] = _EVERYTHING if ends or refused == -1 else words[row]
         return num_allowed + ends
 
     def is_terminated(self) -> bool:
@@ -137,15 +201,15 @@ class LlguidanceGrammar(StructuredOutputGrammar):
 
     @property
     def num_tokens(self) -> int:
-        return self._num_text + self._num_stopped
+        return len(self._text) + self._num_stopped
 
     @property
     def memory_bytes(self) -> int:
-        """An estimate from the length of the constraint: llguidance counts nothing, and goes on growing in use."""
+        """An estimate from the length of the constraint: llguidance counts nothing. Use adds up to some megabytes."""
         return self._compiled.memory_bytes
 
     def forced_bytes(self) -> bytes:
-        return b"" if self.is_terminated() else bytes(self.matcher.compute_ff_bytes())
+        return b"" if self.is_terminated() else bytes(self._ask(LLMatcher.compute_ff_bytes))
 
     def compute_ff_tokens(self) -> list[int]:
         """As the interface says. Raises ``RuntimeError`` where the backend was made without a tokenizer."""
@@ -157,7 +221,7 @@ class LlguidanceGrammar(StructuredOutputGrammar):
         text = self.find_jump_forward_string()  # without it llguidance would see nothing forced, see _NO_FORCING
         if not text or encode(text) is None:
             return []
-        tokens: list[int] = self.matcher.compute_ff_tokens()
+        tokens: list[int] = self._ask(LLMatcher.compute_ff_tokens)
         stop = next((i for i, token in enumerate(tokens) if token in self._stop_token_ids), len(tokens))
         return tokens[:stop]
 
@@ -166,32 +230,40 @@ class LlguidanceGrammar(StructuredOutputGrammar):
 
     def copy(self, stop_token_ids: Sequence[int] | None = None) -> "LlguidanceGrammar":
         stops = sorted(self._stop_token_ids) if stop_token_ids is None else stop_token_ids
-        return LlguidanceGrammar(self._compiled.start.deep_copy(), self._compiled, self._backend, stops)
+        return LlguidanceGrammar(self._compiled, self._backend, stops)
 
     def fork(self) -> "LlguidanceGrammar":
-        fork = LlguidanceGrammar(self.matcher.deep_copy(), self._compiled, self._backend, sorted(self._stop_token_ids))
-        fork._num_text, fork._num_stopped = self._num_text, self._num_stopped
+        fork = self.copy()
+        fork.matcher, fork._generation = self.matcher.deep_copy(), self._generation
+        fork._text, fork._renewed_at = self._text.copy(), self._renewed_at
+        fork._num_stopped = self._num_stopped
         return fork
 
-    def correct_row(self, row: Any) -> None:
-        """Make exact what llguidance filled.
+    def fill_row(self, buffer: "MaskBuffer", row: int) -> None:
+        """``fill_bitmask`` without its checks.
 
-        It gives a matcher that has met one of the library's limits the mask of a complete text, and knows the
-        vocabulary's stop tokens only.
-
-        Args:
-            row: uint32 ``[W]``, in place.
+        llguidance gives a matcher that has met a limit the mask of a complete text, and knows the vocabulary's stop
+        tokens only.
         """
-        if self.matcher.is_error():
-            row[:] = 0
-        elif self._stop_token_ids != self._backend.default_stop_token_ids:
-            default = self._backend.vocabulary.stop_token_ids
-            is_complete = int(row[default[0] >> 5]) >> (default[0] & 31) & 1
-            for token in default:
-                row[token >> 5] &= ~np.uint32(1 << (token & 31))
-            for token in self._stop_token_ids:
-                bit = np.uint32(1 << (token & 31))
-                row[token >> 5] = row[token >> 5] | bit if is_complete else row[token >> 5] & ~bit
+        words, address, row_stride = buffer
+        address += row * row_stride
+        self.matcher.unsafe_compute_mask_ptr(address, self._row_bytes)
+        is_complete = words.item(row, self._stop_word) & self._stop_bit
+        if is_complete and self.matcher.is_error():
+            self._ask(lambda matcher: matcher.unsafe_compute_mask_ptr(address, self._row_bytes))
+            if self.matcher.is_error():
+                words[row] = 0
+                return
+            is_complete = words.item(row, self._stop_word) & self._stop_bit
+        if self._has_own_stops and (is_complete or self._has_stops_with_text):
+            self._set_own_stops(words, row, bool(is_complete))
+
+    def _set_own_stops(self, words: Any, row: int, is_complete: bool) -> None:
+        for stops, is_allowed in ((self._backend.default_stop_token_ids, False), (self._stop_token_ids, is_complete)):
+            for stop in stops:
+                bit = 1 << (stop & 31)
+                word = words.item(row, stop >> 5)
+                words[row, stop >> 5] = word | bit if is_allowed else word & ~bit
 
     def _accept_prefix(self, tokens: list[int]) -> int:
         """Accept up to the first token that is not allowed; how many that is."""
@@ -199,12 +271,60 @@ class LlguidanceGrammar(StructuredOutputGrammar):
             self._num_stopped += len(tokens)
             return len(tokens)
         text = self._text_prefix(tokens)
-        accepted: int = self.matcher.try_consume_tokens(text) if text else 0
-        self._num_text += accepted
-        if accepted == len(text) < len(tokens) and self._is_stop(tokens[accepted]) and self.matcher.is_accepting():
+        accepted = self._consume(text)
+        if accepted == len(text) < len(tokens) and self._is_stop(tokens[accepted]) and self._is_complete():
             self._num_stopped = len(tokens) - accepted
             return len(tokens)
         return accepted
+
+    def _consume(self, text: list[int]) -> int:
+        """Have the matcher take the tokens up to the first that is not allowed; how many that is."""
+        rest = text
+        while rest:
+            accepted = self.matcher.try_consume_tokens(rest)
+            self._text += rest[:accepted]
+            rest = rest[accepted:]
+            if rest and not self._has_renewed():
+                break
+        return len(text) - len(rest)
+
+    def _is_complete(self) -> bool:
+        return self._ask(LLMatcher.is_accepting) or (self._has_renewed() and self._ask(LLMatcher.is_accepting))
+
+    def _has_renewed(self) -> bool:
+        """Whether a refusal meant only that the lexer was spent; another one is in its place. A mask shows it."""
+        generation = self._generation
+        if self.matcher.is_error():
+            return self._renew()
+        self._ask(LLMatcher.compute_bitmask)
+        return self._generation != generation
+
+    def _ask(self, question: Callable[[Any], Answer]) -> Answer:
+        """What the matcher answers, or another one in its place if its lexer is spent."""
+        answer = question(self.matcher)
+        while self.matcher.is_error() and self._renew():
+            answer = question(self.matcher)
+        return answer
+
+    def _renew(self) -> bool:
+        """Go on with another lexer, if the matcher's error is that its own is spent."""
+        self.error_reason = _reason(self.matcher)
+        if _SPENT not in self.error_reason:
+            return False
+        needs_more = self._renewed_at == len(self._text)
+        if needs_more and _TOO_MANY_STATES not in self.error_reason:
+            return False
+        if not self._compiled.renew(self._generation, needs_more):
+            return False
+        self._renewed_at = len(self._text)
+        self._start_again()
+        return True
+
+    def _start_again(self) -> None:
+        self.matcher, self._generation = self._compiled.start()
+        if self.matcher.try_consume_tokens(self._text) < len(self._text):
+            self.matcher.compute_bitmask()  # others have spent this lexer too: have the matcher know
+        self.error_reason = ""
 
     def _text_prefix(self, tokens: list[int]) -> list[int]:
         """The tokens up to the first that has no text, or ends it; an id out of range would cost the matcher its
@@ -250,7 +370,9 @@ class LlguidanceBackend(StructuredOutputBackend):
         self.default_stop_token_ids = frozenset(vocabulary.stop_token_ids)
         self._any_whitespace = any_whitespace
         self._tokenizer = LLTokenizer(_Tokenizer(vocabulary, self.encode), eos_token=list(vocabulary.stop_token_ids))
-        self._row_bytes = bitmask_width(vocabulary.size) * _BYTES_PER_WORD
+        self.row_bytes = bitmask_width(vocabulary.size) * _BYTES_PER_WORD
+        stop = vocabulary.stop_token_ids[0]  # llguidance allows all of them or none
+        self.stop_word, self.stop_bit = stop >> 5, 1 << (stop & 31)
 
     def compile_grammar(
         self,
@@ -275,15 +397,14 @@ class LlguidanceBackend(StructuredOutputBackend):
                 max_tokens, stop or temperature, which cannot be rolled back or masked.
         """
         spec = self._grammar(request_type, grammar_spec, whitespace_pattern, lenient)
-        start = LLMatcher(self._tokenizer, spec, log_level=0)
-        if start.is_error():
-            raise GrammarError(f"invalid {request_type.value} constraint: {_reason(start)}")
-        weakened = tuple(start.get_grammar_warnings())
+        compiled = _Compiled(self._tokenizer, spec)
+        if compiled.error:
+            raise GrammarError(f"invalid {request_type.value} constraint: {compiled.error}")
+        weakened = compiled.weakened
         if weakened and not lenient:
             raise GrammarError(f"llguidance would weaken this {request_type.value} constraint: {'; '.join(weakened)}")
-        memory_bytes = _MEMORY_AT_LEAST + _MEMORY_PER_BYTE_OF_GRAMMAR * len(spec)
         stops = self.vocabulary.stop_token_ids if stop_token_ids is None else stop_token_ids
-        grammar = LlguidanceGrammar(start.deep_copy(), _Compiled(start, memory_bytes, weakened), self, stops)
+        grammar = LlguidanceGrammar(compiled, self, stops)
         self._refuse_empty_language(grammar, request_type)
         return grammar
 
@@ -295,14 +416,10 @@ class LlguidanceBackend(StructuredOutputBackend):
         for grammar, row in zip(grammars, rows, strict=True):
             if not isinstance(grammar, LlguidanceGrammar):
                 raise TypeError(f"expected grammars that LlguidanceBackend compiled, got a {type(grammar).__name__}")
-            self.fill_row(grammar, buffer, row)
+            grammar.fill_row(buffer, row)
 
     def destroy(self) -> None:
         """llguidance keeps nothing that no grammar holds."""
-
-    def fill_row(self, grammar: LlguidanceGrammar, buffer: "MaskBuffer", row: int) -> None:
-        grammar.matcher.unsafe_compute_mask_ptr(buffer.address + row * buffer.row_stride, self._row_bytes)
-        grammar.correct_row(buffer.words[row])
 
     def mask_buffer(self, bitmask: torch.Tensor, rows: Sequence[int]) -> "MaskBuffer":
         """What ``fill_row`` writes to, checked: the native call writes wherever it is told to.
@@ -311,7 +428,7 @@ class LlguidanceBackend(StructuredOutputBackend):
             ValueError: not an int32 CPU buffer of the vocabulary's width with contiguous rows.
             IndexError: one of ``rows`` is not in it.
         """
-        width = self._row_bytes // _BYTES_PER_WORD
+        width = self.row_bytes // _BYTES_PER_WORD
         if bitmask.dtype != bitmask_dtype or not bitmask.is_cpu or bitmask.dim() != 2 or bitmask.shape[1] != width:
             raise ValueError(
                 f"expected a CPU bitmask {bitmask_dtype} [rows, {width}], "
@@ -376,7 +493,7 @@ class LlguidanceBackend(StructuredOutputBackend):
         mask = allocate_token_bitmask(1, self.vocabulary.size, pin_memory=False)
         grammar.fill_bitmask(mask, 0)
         if not mask.any():
-            raise GrammarError(f"the {request_type.value} constraint allows no text at all")
+            raise GrammarError(grammar.error_reason or f"the {request_type.value} constraint allows no text at all")
 
 
 class _Tokenizer:
