@@ -1,9 +1,10 @@
-"""The masks of one decoding step: which rows there are, and one native call to fill them."""
+"""The masks of one decoding step: which rows there are, and who fills them."""
 
 import time
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -18,6 +19,9 @@ from structout.request import Request
 Drafts = Mapping[str, Sequence[int]]
 Bounds = Mapping[str, tuple[int, int]]
 Trees = Mapping[str, tuple[Sequence[int], Sequence[int]]]
+
+_Problems = dict[int, str]  # rows that cannot be filled, and why
+_Task = Callable[[], _Problems]
 
 _WORTH_SHARING_SECONDS = 5e-4
 _NEW_STEP_WEIGHT = 0.2  # in the running mean of a row's seconds
@@ -60,57 +64,84 @@ class MaskFiller:
         trees: Trees | None,
     ) -> MaskBatch:
         """See ``StructuredOutputManager.grammar_bitmask``."""
+        if len(set(request_ids)) < len(request_ids):
+            twice = next(name for name in request_ids if list(request_ids).count(name) > 1)
+            raise ValueError(f"request_ids has {twice!r} more than once")
         start = time.perf_counter()
-        step = _Step(len(request_ids))
-        for request_id in request_ids:
-            request = requests.get(request_id)
-            tokens = drafts.get(request_id, ()) if drafts else ()
-            tree = trees.get(request_id) if trees else None
-            bound = bounds.get(request_id) if bounds else None
-            if request is None:
-                step.skip()
-            elif request.grammar is None:
-                why = str(request.error or "scheduled before its grammar was ready")
-                step.close(len(tokens) + (tree is None), why)
-            elif request.grammar.is_terminated():
-                step.skip()
-            elif tokens or bound:
-                step.speculate(request, tokens, bound, tree)
-            elif request.grammar.is_unconstrained():
-                step.skip()
-            else:
-                step.add(request)
-        batch = self._run(step, tuple(request_ids))
+        plan = _Plan()
+        if drafts or bounds or trees:
+            for request_id in request_ids:
+                tokens = drafts.get(request_id) if drafts else None
+                bound = bounds.get(request_id) if bounds else None
+                tree = trees.get(request_id) if trees else None
+                plan.add_with_drafts(requests.get(request_id), tokens, bound, tree)
+        else:
+            for request_id in request_ids:
+                plan.add(requests.get(request_id))
+        batch = self._run(plan, tuple(request_ids))
         self.seconds.append(time.perf_counter() - start)
         self.num_rows_filled += len(batch.bitmask)
         return batch
 
-    def _run(self, step: "_Step", request_ids: tuple[str, ...]) -> MaskBatch:
-        buffer = self._next_buffer(step.num_rows)
-        self._share(step.tasks(self._backend, buffer, self._num_tasks(step.num_rows)), step.num_rows)
-        bitmask = buffer.numpy()[: step.num_rows]
-        bitmask[list(step.closed_rows)] = 0
-        row_indptr = np.array(step.row_indptr, dtype=np.int32)
-        errors: dict[str, str] = {}
-        for row in _empty_rows(bitmask):
-            owner = request_ids[int(np.searchsorted(row_indptr, row, side="right")) - 1]
-            errors.setdefault(owner, step.closed_rows.get(row, _NO_WAY_ON))
-        return MaskBatch(request_ids, bitmask, row_indptr, errors, step.num_acceptable)
-
     def close(self) -> None:
         self._threads.shutdown(wait=False)
 
-    def _num_tasks(self, num_rows: int) -> int:
-        """Rows differ a hundredfold in cost, so there are more tasks than threads."""
-        is_short = num_rows * self._row_seconds < _WORTH_SHARING_SECONDS
-        return 1 if is_short or self._num_threads == 1 else min(num_rows, 4 * self._num_threads)
+    def _run(self, plan: "_Plan", request_ids: tuple[str, ...]) -> MaskBatch:
+        buffer = self._next_buffer(plan.num_rows)
+        closed = plan.closed | self._share(self._tasks(plan, buffer), plan.num_rows)
+        bitmask = buffer.numpy()[: plan.num_rows]
+        bitmask[list(closed)] = 0
+        row_indptr = np.array(plan.row_indptr, dtype=np.int32)
+        errors: dict[str, str] = {}
+        for row in _empty_rows(bitmask):
+            owner = int(np.searchsorted(row_indptr, row, side="right")) - 1
+            if row in closed:
+                errors[request_ids[owner]] = closed[row]
+            elif row == row_indptr[owner]:  # a dead end behind a draft is for the sampler to avoid
+                errors[request_ids[owner]] = plan.reason_of_empty_row(row)
+        num_acceptable = np.zeros(len(request_ids), dtype=np.int32)
+        for drafted in plan.drafted:
+            num_acceptable[drafted.index] = drafted.num_acceptable
+        return MaskBatch(request_ids, bitmask, row_indptr, errors, num_acceptable)
 
-    def _share(self, tasks: Sequence[Callable[[], None]], num_rows: int) -> None:
+    def _tasks(self, plan: "_Plan", bitmask: torch.Tensor) -> list[_Task]:
+        """The step in parts, in any order. Rows differ a hundredfold in cost, so there are more parts than threads."""
+        is_short = plan.num_rows * self._row_seconds < _WORTH_SHARING_SECONDS
+        num_parts = 1 if is_short or self._num_threads == 1 else 4 * self._num_threads
+        tasks: list[_Task] = []
+        for name, (grammars, rows) in plan.plain.items():
+            for part in _parts(len(rows), num_parts):
+                tasks.append(partial(self._fill_plain, name, grammars[part], rows[part], bitmask))
+        for part in _parts(len(plan.drafted), num_parts):
+            tasks.append(partial(_fill_drafted, plan.drafted[part], bitmask))
+        return tasks
+
+    def _share(self, tasks: Sequence[_Task], num_rows: int) -> _Problems:
         """The native fills let go of Python's lock, so threads do run side by side."""
         run = map if len(tasks) == 1 else self._threads.map
-        seconds = sum(run(_seconds_of, tasks))
+        problems: _Problems = {}
+        seconds = 0.0
+        for of_task, problems_of_task in run(_timed, tasks):
+            seconds += of_task
+            problems |= problems_of_task
         if num_rows:
             self._row_seconds += _NEW_STEP_WEIGHT * (seconds / num_rows - self._row_seconds)
+        return problems
+
+    def _fill_plain(
+        self, name: str, grammars: Sequence[StructuredOutputGrammar], rows: Sequence[int], bitmask: torch.Tensor
+    ) -> _Problems:
+        try:
+            self._backend(name).fill_bitmask_batch(grammars, bitmask, rows)
+            return {}
+        except Exception:  # whatever a native library throws: find the row it is about, and serve the others
+            problems: _Problems = {}
+            for grammar, row in zip(grammars, rows, strict=True):
+                try:
+                    grammar.fill_bitmask(bitmask, row)
+                except Exception as problem:
+                    problems[row] = str(problem)
+            return problems
 
     def _next_buffer(self, num_rows: int) -> torch.Tensor:
         buffer = self._buffers.popleft()
@@ -121,141 +152,142 @@ class MaskFiller:
         return buffer
 
 
+@dataclass
+class _Drafted:
+    """One request with drafts, or with bounds.
+
+    Attributes:
+        index: of the request in the step.
+        num_acceptable: how many drafts the grammar allows, once its rows are filled.
+    """
+
+    grammar: StructuredOutputGrammar
+    index: int
+    first_row: int
+    num_rows: int
+    tokens: Sequence[int]
+    bounds: tuple[int, int] | None
+    tree: tuple[Sequence[int], Sequence[int]] | None
+    num_acceptable: int = 0
+
+    def fill(self, bitmask: torch.Tensor) -> int:
+        tokens = list(self.tokens)
+        if self.tree is not None:
+            return self._fill_tree(bitmask, tokens, *self.tree)
+        if self.bounds is None:
+            return self.grammar.fill_bitmask_drafts(bitmask, self.first_row, tokens)
+        grammar_start, constraint_start = self.bounds
+        if not 0 <= grammar_start <= len(tokens) or constraint_start < 0:
+            raise ValueError(f"bounds must lie in [0, {len(tokens)}], got {self.bounds}")
+        num_allowed = self.grammar.fill_bitmask_drafts(bitmask, self.first_row + grammar_start, tokens[grammar_start:])
+        num_free = min(self.num_rows, max(grammar_start, constraint_start))
+        bitmask[self.first_row : self.first_row + num_free] = -1
+        return grammar_start + num_allowed
+
+    def _fill_tree(
+        self, bitmask: torch.Tensor, tokens: list[int], next_token: Sequence[int], next_sibling: Sequence[int]
+    ) -> int:
+        if self.bounds is not None:
+            raise ValueError("bounds go with chains of drafts, not with trees")
+        if not len(next_token) == len(next_sibling) == len(tokens):
+            raise ValueError(
+                f"a tree of {len(tokens)} drafts needs as many next_token and next_sibling, "
+                f"got {len(next_token)} and {len(next_sibling)}"
+            )
+        return self.grammar.fill_bitmask_tree(bitmask, self.first_row, tokens, next_token, next_sibling)
+
+
+@dataclass
+class _Plan:
+    """Which rows a step has, in the order of its requests.
+
+    Attributes:
+        plain: from a backend's name to grammars and the rows of their masks.
+        drafted: requests with more than one row.
+        closed: rows that allow nothing, and why.
+    """
+
+    plain: dict[str, tuple[list[StructuredOutputGrammar], list[int]]] = field(default_factory=dict)
+    drafted: list[_Drafted] = field(default_factory=list)
+    closed: _Problems = field(default_factory=dict)
+    row_indptr: list[int] = field(default_factory=lambda: [0])
+    num_rows: int = 0
+
+    def add(self, request: Request | None) -> None:
+        """A request without drafts."""
+        if request is not None:
+            grammar = request.grammar
+            if grammar is None:
+                self.closed[self.num_rows] = _why_not_ready(request)
+                self.num_rows += 1
+            elif not grammar.is_unconstrained():
+                grammars, rows = self.plain.setdefault(request.backend_name, ([], []))
+                grammars.append(grammar.ungated)
+                rows.append(self.num_rows)
+                self.num_rows += 1
+        self.row_indptr.append(self.num_rows)
+
+    def add_with_drafts(
+        self,
+        request: Request | None,
+        tokens: Sequence[int] | None,
+        bounds: tuple[int, int] | None,
+        tree: tuple[Sequence[int], Sequence[int]] | None,
+    ) -> None:
+        tokens = () if tokens is None else tokens
+        num_rows = max(1, len(tokens) if tree is not None else len(tokens) + 1)
+        grammar = None if request is None else request.grammar
+        if request is None or (len(tokens) == 0 and bounds is None):
+            self.add(request)
+        elif grammar is None:
+            self.closed |= dict.fromkeys(range(self.num_rows, self.num_rows + num_rows), _why_not_ready(request))
+            self._take(num_rows)
+        elif grammar.is_terminated():
+            self._take(0)
+        else:
+            index = len(self.row_indptr) - 1
+            tree = tree if len(tokens) else None
+            self.drafted.append(_Drafted(grammar, index, self.num_rows, num_rows, tokens, bounds, tree))
+            self._take(num_rows)
+
+    def reason_of_empty_row(self, row: int) -> str:
+        for grammars, rows in self.plain.values():
+            if row in rows:
+                return grammars[rows.index(row)].error_reason or _NO_WAY_ON
+        return _NO_WAY_ON
+
+    def _take(self, num_rows: int) -> None:
+        self.num_rows += num_rows
+        self.row_indptr.append(self.num_rows)
+
+
+def _fill_drafted(drafted: Sequence[_Drafted], bitmask: torch.Tensor) -> _Problems:
+    problems: _Problems = {}
+    for each in drafted:
+        try:
+            each.num_acceptable = each.fill(bitmask)
+        except Exception as problem:  # from native code, or from what an engine handed over
+            problems |= dict.fromkeys(range(each.first_row, each.first_row + each.num_rows), str(problem))
+    return problems
+
+
+def _why_not_ready(request: Request) -> str:
+    return str(request.error or "scheduled before its grammar was ready")
+
+
 def _empty_rows(bitmask: npt.NDArray[np.int32]) -> list[int]:
     """Rows that allow nothing. Ids are low for common tokens, so that nearly all other rows show it in a few words."""
     suspects = np.flatnonzero(bitmask[:, :_FIRST_WORDS].view(np.uint32).max(axis=1, initial=0) == 0)
     return [row for row in suspects.tolist() if not bitmask[row].any()]
 
 
-def _seconds_of(task: Callable[[], None]) -> float:
+def _timed(task: _Task) -> tuple[float, _Problems]:
     start = time.perf_counter()
-    task()
-    return time.perf_counter() - start
-
-
-class _Speculation:
-    """The rows of one request with drafts."""
-
-    def __init__(
-        self,
-        grammar: StructuredOutputGrammar,
-        index: int,
-        first_row: int,
-        tokens: Sequence[int],
-        bounds: tuple[int, int] | None,
-        tree: tuple[Sequence[int], Sequence[int]] | None,
-    ):
-        self.grammar = grammar
-        self.index = index
-        self.first_row = first_row
-        self.tokens = tokens
-        self.bounds = bounds
-        self.tree = tree
-        self.num_rows = len(tokens) + (tree is None)
-
-    def fill(self, bitmask: torch.Tensor, num_acceptable: npt.NDArray[np.int32]) -> None:
-        num_acceptable[self.index] = self._fill(bitmask)
-
-    def _fill(self, bitmask: torch.Tensor) -> int:
-        if self.tree is not None:
-            next_token, next_sibling = self.tree
-            if not len(next_token) == len(next_sibling) == len(self.tokens):
-                raise ValueError(
-                    f"a tree of {len(self.tokens)} drafts needs as many next_token and next_sibling, "
-                    f"got {len(next_token)} and {len(next_sibling)}"
-                )
-            return self.grammar.fill_bitmask_tree(bitmask, self.first_row, self.tokens, next_token, next_sibling)
-        grammar_start, constraint_start = self.bounds or (0, 0)
-        if not 0 <= grammar_start <= len(self.tokens) or constraint_start < 0:
-            raise ValueError(f"bounds must lie in [0, {len(self.tokens)}], got {self.bounds}")
-        num_allowed = self.grammar.fill_bitmask_drafts(
-            bitmask, self.first_row + grammar_start, self.tokens[grammar_start:]
-        )
-        if self.bounds is not None:
-            num_free = min(self.num_rows, max(grammar_start, constraint_start))
-            bitmask[self.first_row : self.first_row + num_free] = -1
-        return grammar_start + num_allowed
-
-
-class _Step:
-    """What one step has to fill."""
-
-    def __init__(self, num_requests: int):
-        self.plain: dict[str, tuple[list[StructuredOutputGrammar], list[int]]] = defaultdict(lambda: ([], []))
-        self.speculations: list[_Speculation] = []
-        self.closed_rows: dict[int, str] = {}  # and why
-        self.row_indptr = [0]
-        self.num_rows = 0
-        self.num_acceptable: npt.NDArray[np.int32] = np.zeros(num_requests, dtype=np.int32)
-
-    def skip(self) -> None:
-        self.row_indptr.append(self.num_rows)
-
-    def add(self, request: Request) -> None:
-        grammars, rows = self.plain[request.backend_name]
-        grammars.append(request.engine)  # type: ignore[arg-type]  # READY requests have one
-        rows.append(self.num_rows)
-        self._take_rows(1)
-
-    def close(self, num_rows: int, why: str) -> None:
-        self.closed_rows |= dict.fromkeys(range(self.num_rows, self.num_rows + num_rows), why)
-        self._take_rows(num_rows)
-
-    def tasks(
-        self, backend: Callable[[str], StructuredOutputBackend], bitmask: torch.Tensor, num_tasks: int
-    ) -> list[Callable[[], None]]:
-        """The step in about ``num_tasks`` parts, in any order."""
-        tasks: list[Callable[[], None]] = []
-        for name, (grammars, rows) in self.plain.items():
-            for part in _parts(len(rows), num_tasks):
-                tasks.append(partial(self._fill_plain, backend(name), grammars[part], rows[part], bitmask))
-        for part in _parts(len(self.speculations), num_tasks):
-            tasks.append(partial(self._fill_speculations, self.speculations[part], bitmask))
-        return tasks
-
-    def _fill_plain(
-        self,
-        backend: StructuredOutputBackend,
-        grammars: Sequence[StructuredOutputGrammar],
-        rows: Sequence[int],
-        bitmask: torch.Tensor,
-    ) -> None:
-        try:
-            backend.fill_bitmask_batch(grammars, bitmask, rows)
-        except Exception:  # whatever a native library throws: find the row it is about, and serve the others
-            for grammar, row in zip(grammars, rows, strict=True):
-                self._fill_or_close(row, 1, partial(grammar.fill_bitmask, bitmask, row))
-
-    def _fill_speculations(self, speculations: Sequence[_Speculation], bitmask: torch.Tensor) -> None:
-        for speculation in speculations:
-            fill = partial(speculation.fill, bitmask, self.num_acceptable)
-            self._fill_or_close(speculation.first_row, speculation.num_rows, fill)
-
-    def _fill_or_close(self, first_row: int, num_rows: int, fill: Callable[[], None]) -> None:
-        """Rows that cannot be filled allow nothing."""
-        try:
-            fill()
-        except Exception as problem:  # from native code, or from what an engine handed over
-            self.closed_rows |= dict.fromkeys(range(first_row, first_row + num_rows), str(problem))
-
-    def speculate(
-        self,
-        request: Request,
-        tokens: Sequence[int],
-        bounds: tuple[int, int] | None,
-        tree: tuple[Sequence[int], Sequence[int]] | None,
-    ) -> None:
-        assert request.grammar is not None
-        index = len(self.row_indptr) - 1
-        self.speculations.append(_Speculation(request.grammar, index, self.num_rows, tokens, bounds, tree))
-        self._take_rows(self.speculations[-1].num_rows)
-
-    def _take_rows(self, count: int) -> None:
-        self.num_rows += count
-        self.row_indptr.append(self.num_rows)
+    problems = task()
+    return time.perf_counter() - start, problems
 
 
 def _parts(count: int, num_parts: int) -> list[slice]:
     """``range(count)`` in up to ``num_parts`` parts of about the same length, none of them empty."""
-    size = -(-count // num_parts)
-    return [slice(begin, begin + size) for begin in range(0, count, max(1, size))]
+    size = max(1, -(-count // num_parts))
+    return [slice(begin, begin + size) for begin in range(0, count, size)]

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from structout.errors import GrammarError, GrammarLimitError
 
@@ -51,6 +52,8 @@ def check_limits(kind: str, value: object, text: str, limits: Limits) -> None:
         GrammarLimitError: naming the limit, what came and what is taken.
     """
     _check("spec_bytes", len(text.encode()), limits)
+    if kind == "regex":
+        _check("pattern_length", len(text), limits)
     if kind in ("regex", "grammar"):
         _check("nesting", _bracket_depth(text), limits)
     if kind == "regex":
@@ -72,9 +75,7 @@ def _check(limit: str, got: int, limits: Limits) -> None:
 
 def _check_schema(schema: object, limits: Limits) -> None:
     num_references = 0
-    for part in parts(schema):
-        if not isinstance(part, Mapping):
-            continue
+    for part in schemas(schema):
         num_references += "$ref" in part
         if isinstance(part.get("enum"), list):
             _check("alternatives", len(part["enum"]), limits)
@@ -103,7 +104,9 @@ def _check_pattern(pattern: str, limits: Limits) -> None:
     _check("repetition", _largest_repetition(pattern), limits)
 
 
-_REGEX_PART = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(\d+)(?:,(\d*))?\}|[()]|.", re.DOTALL)
+# An escape, a class, a bound, or a character. What is not closed runs to the end: time is linear in the text.
+_REGEX_PART = re.compile(r"\\.|\[\^?\]?[^\]\\]*(?:\\(?:.|\Z)[^\]\\]*)*(?:\]|\Z)|\{(\d+)(?:,(\d*))?\}|[()]|.", re.DOTALL)
+_MOST_DIGITS = 18  # a bound of more is beyond any limit, and Python refuses to read one of 4,300
 
 
 def _largest_repetition(pattern: str) -> int:
@@ -121,12 +124,16 @@ def _largest_repetition(pattern: str) -> int:
             last = inside
             inside = max(open_groups.pop(), last)
         elif match.group(1) is not None:
-            last *= min(max(int(bound) for bound in match.groups() if bound), 2**63)
+            last *= max(_bound(digits) for digits in match.groups() if digits)
             inside = max(inside, last)
         elif part not in "*+?":
             last = 1
         largest = max(largest, inside)
     return largest
+
+
+def _bound(digits: str) -> int:
+    return int(digits) if len(digits) <= _MOST_DIGITS else 2**63
 
 
 def _bracket_depth(text: str) -> int:
@@ -147,6 +154,26 @@ def _json_depth(value: object) -> int:
             deepest = max(deepest, depth)
             pending += [(child, depth + 1) for child in children]
     return deepest
+
+
+_MAPS_OF_SCHEMAS = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
+_DATA = {"const", "enum", "default", "examples"}
+
+
+def schemas(schema: object) -> Iterator[dict[str, Any]]:
+    """A JSON schema that is an object, and all schemas within it; not the data within it, which may look like some."""
+    pending = [schema]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, list):
+            pending += part
+        elif isinstance(part, dict):
+            yield part
+            for keyword, value in part.items():
+                if keyword in _MAPS_OF_SCHEMAS and isinstance(value, dict):
+                    pending += value.values()
+                elif keyword not in _DATA:
+                    pending.append(value)
 
 
 def parts(value: object) -> Iterator[object]:

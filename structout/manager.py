@@ -1,7 +1,10 @@
 """StructuredOutputManager: the scheduler's half of a structured request, from its constraint to its last token."""
 
 import heapq
+import os
+import queue
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,10 +29,11 @@ from structout.grammar.interface import StructuredOutputGrammar
 from structout.grammar.tokens import token_id
 from structout.grammar.vocabulary import Vocabulary
 from structout.mask_batch import MaskBatch
+from structout.mask_pool import MaskDeduplicator, MaskPoolStats
 from structout.params import Constraint, StructuredOutputsParams
 from structout.request import GrammarStatus, Request
 
-CompileKey = tuple[Constraint, tuple[int, ...] | None]  # what is compiled, and the tokens that end it
+_MOST_SLOW_TOKENS = 3
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,7 @@ class ManagerStats:
         compilation: see :class:`structout.compiler.CompileStats`.
         rows_filled: mask rows since the start.
         fill_seconds: percentiles 50 and 99 over the last 1,024 calls of ``grammar_bitmask``.
+        mask_pool: what the deduplicator sent and reused; None without one.
     """
 
     waiting: int
@@ -48,6 +53,7 @@ class ManagerStats:
     compilation: CompileStats
     rows_filled: int
     fill_seconds: tuple[float, float]
+    mask_pool: MaskPoolStats | None
 
 
 class StructuredOutputManager:
@@ -58,18 +64,25 @@ class StructuredOutputManager:
         config: see :class:`StructuredOutputsConfig`.
 
     Every method may be called from any thread; those that read or move a grammar (masks, accept, rollback and their
-    kin) wait for each other. No step waits for a compilation. A bad constraint fails its own request.
+    kin) wait for each other. No step waits for a compilation. A bad constraint fails its own request. A process that is
+    forked from the manager's must make a manager of its own.
+
+    Attributes:
+        deduplicator: for the workers' MaskPool; None unless ``mask_pool_capacity`` is set.
     """
 
     def __init__(self, tokenizer: Any, vocab_size: int, config: StructuredOutputsConfig | None = None):
         self.config = config or StructuredOutputsConfig()
         self.vocabulary = Vocabulary.from_tokenizer(tokenizer, vocab_size)
         self._backends = BackendSet(self.vocabulary, self.config, tokenizer)
-        self._compiler: CompileService[CompileKey, CompiledConstraint] = CompileService(self._compile, self.config)
+        self._compiler: CompileService[Constraint, CompiledConstraint] = CompileService(self._compile, self.config)
         self._filler = MaskFiller(
             self._backends.backend, vocab_size, self.config.num_mask_buffers, self.config.fill_threads
         )
-        self._step = threading.RLock()  # held by whoever reads or moves grammars
+        capacity = self.config.mask_pool_capacity
+        self.deduplicator = MaskDeduplicator(capacity, vocab_size) if capacity else None
+        self._process = os.getpid()
+        self._step = threading.RLock()  # held by whoever reads or moves grammars, see _grammars
         self._changed = threading.Condition()  # guards what follows; taken after _step, never before
         self._is_closed = False
         self._requests: dict[str, Request] = {}
@@ -106,25 +119,29 @@ class StructuredOutputManager:
             StructOutError: the manager is closed.
         """
         try:
-            self._check_stop_tokens(stop_token_ids)
-            self._check_opening(constrain_after)
-            key = (params.constraint(self.config), None if stop_token_ids is None else tuple(stop_token_ids))
-            known = self._compiler.get(key)
+            start = _Start(
+                list(output_token_ids),
+                self._checked_tokens("stop_token_ids", stop_token_ids),
+                self._checked_tokens("constrain_after", constrain_after),
+            )
+            constraint = params.constraint(self.config)
+            known = self._compiler.get(constraint)
         except GrammarError as problem:
-            key, known = None, problem
-        output = list(output_token_ids)
+            start, constraint, known = _Start([]), None, problem
         request = self._enter(request_id)
-        settle = partial(self._settle, request, output, constrain_after)
+        settle = partial(self._settle, request, start)
         try:
             if known is not None:
                 settle(known)
-            elif key is not None:
-                request.ticket = self._compiler.submit(key, tenant, settle)
+            elif constraint is not None:
+                request.ticket = self._compiler.submit(constraint, tenant, settle)
         except GrammarError as problem:  # too many wait already
             settle(problem)
         except BaseException:
             self.finish_request(request_id)
             raise
+        if request.withdrawn is not None and request.ticket is not None:  # finished before it had its ticket
+            request.ticket.cancel()
         return request.status
 
     def warm_up(
@@ -140,18 +157,18 @@ class StructuredOutputManager:
             for each constraint what is wrong with it, None if nothing.
         """
         self._backends.prepare()
-        names = []
-        for i, params in enumerate(constraints):
-            names.append(f"warm-up {i} of {id(constraints)}")
-            self.add_request(names[-1], params)
         problems: list[GrammarError | None] = []
-        for name in names:
-            try:
-                self.wait_ready(name, timeout)
-                problems.append(None)
-            except GrammarError as problem:
-                problems.append(problem)
-            self.finish_request(name)
+        remaining = list(constraints)
+        window = max(1, min(self.config.queue_size, self.config.tenant_queue_size) // 2)
+        while remaining:
+            outcomes = [self._compile_ahead(params) for params in remaining[:window]]
+            del remaining[:window]
+            for outcome in outcomes:
+                try:
+                    compiled = outcome.get(timeout=timeout)
+                except queue.Empty:
+                    compiled = GrammarTimeoutError(f"still compiling after {timeout} s")
+                problems.append(compiled if isinstance(compiled, GrammarError) else None)
         return problems
 
     def status(self, request_id: str) -> GrammarStatus:
@@ -199,8 +216,9 @@ class StructuredOutputManager:
 
     def is_terminated(self, request_id: str) -> bool:
         """Whether a stop token has been accepted: the text is complete."""
-        grammar = self._known(request_id).grammar
-        return grammar is not None and grammar.is_terminated()
+        with self._grammars():
+            grammar = self._known(request_id).grammar
+            return grammar is not None and grammar.is_terminated()
 
     def slot(self, request_id: str) -> int:
         """A small integer that is this request's as long as it lives, for tables on the device."""
@@ -213,7 +231,7 @@ class StructuredOutputManager:
             DuplicateRequestError: ``new_id`` is in use.
             StructOutError: ``request_id`` is not READY.
         """
-        with self._step:
+        with self._grammars():
             request = self._known(request_id)
             grammar = self._grammar(request).fork()
             fork = self._enter(new_id)
@@ -261,7 +279,7 @@ class StructuredOutputManager:
                 tree, one row a node: of each node the first node below it, and the next one beside it; -1 where there
                 is none. Node 0 is where the request stands; its token is not read.
         """
-        with self._step:
+        with self._grammars():
             return self._filler.fill(request_ids, self._requests, draft_tokens, bounds, draft_trees)
 
     def accept_tokens(self, request_id: str, token_ids: Sequence[int]) -> bool:
@@ -270,23 +288,20 @@ class StructuredOutputManager:
         What is no token at all (-1, an id out of range, None) is not allowed, and never raises. After a stop token, in
         the same call or an earlier one, every token is accepted and none has an effect.
         """
-        with self._step:
-            grammar = self._known(request_id).grammar
-            return grammar is not None and grammar.accept_tokens(request_id, list(token_ids))
+        with self._grammars():
+            return self._accept(self._known(request_id), token_ids)
 
     def accept_batch(self, token_ids: Mapping[str, Sequence[int]]) -> dict[str, bool]:
         """``accept_tokens`` for many requests; False for those that are not with the manager."""
-        with self._step:
-            accepted = {}
-            for request_id, tokens in token_ids.items():
-                request = self._requests.get(request_id)
-                grammar = None if request is None else request.grammar
-                accepted[request_id] = grammar is not None and grammar.accept_tokens(request_id, list(tokens))
-            return accepted
+        with self._grammars():
+            return {
+                request_id: request_id in self._requests and self._accept(self._requests[request_id], tokens)
+                for request_id, tokens in token_ids.items()
+            }
 
     def validate_tokens(self, request_id: str, token_ids: Sequence[int]) -> list[int]:
         """The longest prefix of ``token_ids`` that would be accepted; the request stays where it is."""
-        with self._step:
+        with self._grammars():
             return self._grammar(self._known(request_id)).validate_tokens(list(token_ids))
 
     def rollback(self, request_id: str, num_tokens: int) -> None:
@@ -295,7 +310,7 @@ class StructuredOutputManager:
         Raises:
             ValueError: ``num_tokens`` is negative or more than were accepted; nothing is taken back.
         """
-        with self._step:
+        with self._grammars():
             grammar = self._grammar(self._known(request_id))
             if not 0 <= num_tokens <= grammar.num_tokens:
                 raise ValueError(f"num_tokens must be in [0, {grammar.num_tokens}], got {num_tokens}")
@@ -305,12 +320,12 @@ class StructuredOutputManager:
 
     def find_jump_forward_string(self, request_id: str) -> str:
         """The text that must follow, whole characters only; empty where there is a choice."""
-        with self._step:
+        with self._grammars():
             return self._grammar(self._known(request_id)).find_jump_forward_string()
 
     def compute_ff_tokens(self, request_id: str) -> list[int]:
         """The tokens that must follow, as the tokenizer itself would write them."""
-        with self._step:
+        with self._grammars():
             return self._grammar(self._known(request_id)).compute_ff_tokens()
 
     # -- the manager itself -------------------------------------------------------------------------------------------
@@ -326,6 +341,7 @@ class StructuredOutputManager:
             compilation=self._compiler.stats(),
             rows_filled=self._filler.num_rows_filled,
             fill_seconds=(float(np.percentile(seconds, 50)), float(np.percentile(seconds, 99))),
+            mask_pool=self.deduplicator.stats() if self.deduplicator is not None else None,
         )
 
     def close(self) -> None:
@@ -337,9 +353,10 @@ class StructuredOutputManager:
             self._requests.clear()
             self._newly_ready.clear()
             self._changed.notify_all()
-        self._filler.close()
         self._compiler.close()
-        self._backends.destroy()
+        with self._step:  # a step that is under way ends first
+            self._filler.close()
+            self._backends.destroy()
 
     def __enter__(self) -> "StructuredOutputManager":
         return self
@@ -347,8 +364,22 @@ class StructuredOutputManager:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _compile(self, key: CompileKey) -> CompiledConstraint:
-        return self._backends.compile(*key)
+    def _compile(self, constraint: Constraint) -> CompiledConstraint:
+        return self._backends.compile(constraint)
+
+    def _compile_ahead(self, params: StructuredOutputsParams) -> "queue.SimpleQueue[CompiledConstraint | GrammarError]":
+        """Where the outcome will be."""
+        outcome: queue.SimpleQueue[CompiledConstraint | GrammarError] = queue.SimpleQueue()
+        try:
+            constraint = params.constraint(self.config)
+            known = self._compiler.get(constraint)
+            if known is None:
+                self._compiler.submit(constraint, "", outcome.put)
+        except GrammarError as problem:
+            known = problem
+        if known is not None:
+            outcome.put(known)
+        return outcome
 
     def _enter(self, request_id: str) -> Request:
         with self._changed:
@@ -359,21 +390,15 @@ class StructuredOutputManager:
             request = self._requests[request_id] = Request(request_id, self._take_slot())
         return request
 
-    def _settle(
-        self,
-        request: Request,
-        output_token_ids: list[int],
-        constrain_after: Sequence[int] | None,
-        outcome: CompiledConstraint | GrammarError,
-    ) -> None:
+    def _settle(self, request: Request, start: "_Start", outcome: CompiledConstraint | GrammarError) -> None:
         """The end of a compilation, on whatever thread it ended."""
         if request.withdrawn is not None:
             return
         grammar = None
         if not isinstance(outcome, GrammarError):
             try:
-                grammar = self._at_start(outcome, constrain_after)
-                if not grammar.accept_tokens(request.request_id, output_token_ids):
+                grammar = self._started(outcome, start)
+                if not grammar.accept_tokens(request.request_id, start.output_token_ids):
                     outcome = GrammarError("output_token_ids do not satisfy the constraint")
             except Exception as problem:  # from a native library; a request must not wait for ever
                 outcome = GrammarError(f"the grammar could not be started: {problem!r}")
@@ -381,44 +406,76 @@ class StructuredOutputManager:
             if request.withdrawn is not None:
                 return
             if isinstance(outcome, GrammarError):
-                outcome.request_id = request.request_id
-                request.error, request.status = outcome, GrammarStatus.FAILED
-                self._newly_ready[request.request_id] = None
-                self._changed.notify_all()
+                self._make_failed(request, outcome)
             elif grammar is not None:
                 request.weakened = outcome.weakened
                 self._make_ready(request, grammar, outcome.backend_name)
 
-    def _at_start(self, compiled: CompiledConstraint, constrain_after: Sequence[int] | None) -> StructuredOutputGrammar:
-        grammar = compiled.grammar.copy()
-        return grammar if constrain_after is None else GatedGrammar(grammar, constrain_after, self.vocabulary.size)
+    def _started(self, compiled: CompiledConstraint, start: "_Start") -> StructuredOutputGrammar:
+        grammar = compiled.grammar.copy(start.stop_token_ids)
+        if start.constrain_after is None:
+            return grammar
+        return GatedGrammar(grammar, start.constrain_after, self.vocabulary.size)
 
     def _make_ready(self, request: Request, grammar: StructuredOutputGrammar, backend_name: str) -> None:
-        request.grammar = grammar
-        request.engine = grammar.grammar if isinstance(grammar, GatedGrammar) else grammar
         request.backend_name = backend_name
-        request.status = GrammarStatus.READY
+        request.grammar = grammar  # from here on a step may take it
+        self._note(request, GrammarStatus.READY)
+
+    def _make_failed(self, request: Request, error: GrammarError) -> None:
+        error.request_id = request.request_id
+        request.error = error
+        request.grammar = None
+        self._note(request, GrammarStatus.FAILED)
+
+    def _note(self, request: Request, status: GrammarStatus) -> None:
+        request.status = status
         self._newly_ready[request.request_id] = None
         self._changed.notify_all()
 
-    def _check_stop_tokens(self, stop_token_ids: Sequence[int] | None) -> None:
-        if stop_token_ids is None:
-            return
-        if not stop_token_ids:
-            raise GrammarError("stop_token_ids is empty: no text could ever end")
-        self._check_tokens("stop_token_ids", stop_token_ids)
+    def _grammars(self) -> threading.RLock:
+        """The lock of whoever reads or moves grammars."""
+        if os.getpid() != self._process:  # where another thread may have held it at the fork
+            raise StructOutError("made before this process was forked. Make a manager of its own here")
+        return self._step
 
-    def _check_opening(self, constrain_after: Sequence[int] | None) -> None:
-        if constrain_after is None:
-            return
-        if not constrain_after:
-            raise GrammarError("constrain_after is empty: pass None for a request that is constrained from the start")
-        self._check_tokens("constrain_after", constrain_after)
+    def _accept(self, request: Request, tokens: Sequence[int]) -> bool:
+        grammar = request.grammar
+        if grammar is None:
+            return False
+        try:
+            listed = list(tokens)
+        except TypeError:
+            return False
+        start = time.perf_counter()
+        is_accepted = grammar.accept_tokens(request.request_id, listed)
+        if time.perf_counter() - start > self.config.slow_token_seconds * max(1, len(listed)):
+            self._note_slow_token(request)
+        else:
+            request.num_slow_tokens = 0
+        return is_accepted
 
-    def _check_tokens(self, name: str, tokens: Sequence[int]) -> None:
-        bad = [token for token in tokens if token_id(token, self.vocabulary.size) is None]
-        if bad:
-            raise GrammarError(f"{name} must be in [0, {self.vocabulary.size}), got {bad}")
+    def _note_slow_token(self, request: Request) -> None:
+        """Once may be the machine's fault."""
+        request.num_slow_tokens += 1
+        if request.num_slow_tokens < _MOST_SLOW_TOKENS:
+            return
+        seconds = self.config.slow_token_seconds
+        problem = f"a token takes more than {seconds:g} s to accept: the grammar is too ambiguous for a text so long"
+        with self._changed:
+            if request.withdrawn is None:
+                self._make_failed(request, GrammarError(problem))
+
+    def _checked_tokens(self, name: str, tokens: Sequence[int] | None) -> list[int] | None:
+        if tokens is None:
+            return None
+        known = [token_id(token, self.vocabulary.size) for token in tokens]
+        ids = [token for token in known if token is not None]
+        if not known:
+            raise GrammarError(f"{name} is empty: pass None for the default")
+        if len(ids) < len(known):
+            raise GrammarError(f"{name} must be in [0, {self.vocabulary.size}), got {list(tokens)}")
+        return ids
 
     def _known(self, request_id: str) -> Request:
         request = self._requests.get(request_id)
@@ -440,3 +497,12 @@ class StructuredOutputManager:
 
 def _unknown(request_id: str) -> UnknownRequestError:
     return UnknownRequestError(f"request {request_id!r} is not with the manager", request_id)
+
+
+@dataclass(frozen=True)
+class _Start:
+    """Where a request begins: see ``add_request``."""
+
+    output_token_ids: list[int]
+    stop_token_ids: list[int] | None = None
+    constrain_after: list[int] | None = None

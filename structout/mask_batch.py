@@ -19,7 +19,7 @@ class MaskBatch:
             nothing constrains it (it has terminated, or it never was with the manager).
         errors: for requests that cannot go on, why. Their rows allow nothing.
         num_acceptable_drafts: int32 ``[len(request_ids)]``: how many drafts of each request its grammar allows, counted
-            from the first. Empty in a step without drafts.
+            from the first.
 
     The bitmask lives in one of the manager's buffers: it is valid until the ``num_mask_buffers``-th next call.
     """

@@ -28,7 +28,14 @@ class ManagerCollector(Collector):
         yield requests
         yield GaugeMetricFamily("structout_compile_queue", "Constraints that wait to be compiled.", compilation.waiting)
         yield GaugeMetricFamily("structout_compiling", "Constraints being compiled.", compilation.compiling)
-        yield GaugeMetricFamily("structout_cache_bytes", "Compiled grammars in the cache.", compilation.cache_bytes)
+        yield GaugeMetricFamily("structout_abandoned", "Compilations past their deadline.", compilation.abandoned)
+        compile_seconds = GaugeMetricFamily("structout_compile_seconds", "Of compilations.", labels=["quantile"])
+        compile_seconds.add_metric(["0.5"], compilation.compile_seconds_p50)
+        compile_seconds.add_metric(["0.99"], compilation.compile_seconds_p99)
+        yield compile_seconds
+        yield GaugeMetricFamily("structout_cache_entries", "Compiled grammars in the cache.", compilation.cache_entries)
+        yield GaugeMetricFamily("structout_failures_kept", "Constraints known to be bad.", compilation.failures_kept)
+        yield GaugeMetricFamily("structout_cache_bytes", "Of them, keys included.", compilation.cache_bytes)
         yield CounterMetricFamily("structout_cache_hits", "Constraints found in the cache.", compilation.cache_hits)
         yield CounterMetricFamily("structout_cache_misses", "Constraints compiled.", compilation.cache_misses)
         yield CounterMetricFamily("structout_compile_timeouts", "Constraints given up.", compilation.timeouts)
@@ -37,3 +44,8 @@ class ManagerCollector(Collector):
         for quantile, seconds in zip(("0.5", "0.99"), stats.fill_seconds, strict=True):
             fill.add_metric([quantile], seconds)
         yield fill
+        if stats.mask_pool is not None:
+            masks = CounterMetricFamily("structout_masks", "Masks for the workers' pool.", labels=["kind"])
+            masks.add_metric(["sent"], stats.mask_pool.masks_sent)
+            masks.add_metric(["reused"], stats.mask_pool.masks_reused)
+            yield masks

@@ -9,7 +9,7 @@ from typing import Any
 
 from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarError
-from structout.limits import check_limits, parts
+from structout.limits import check_limits, parts, schemas
 
 _BACKEND = re.compile(r"\w[\w.-]*(:no-fallback)?")
 
@@ -125,8 +125,8 @@ def _read_schema(schema: object) -> tuple[object, str]:
         raise GrammarError(f"the JSON schema is not JSON: {error}") from error
     if not isinstance(schema, dict | bool):
         raise GrammarError(f"a JSON schema is an object or a boolean, got {type(schema).__name__}")
-    for part in parts(schema):
-        reference = part.get("$ref") if isinstance(part, dict) else None
+    for part in schemas(schema):
+        reference = part.get("$ref")
         if isinstance(reference, str) and reference != "#" and not reference.startswith("#/"):
             raise GrammarError(f"a $ref must be # or start with #/ (the schema itself), got {reference!r}")
     return schema, text

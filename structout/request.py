@@ -21,12 +21,12 @@ class Request:
     """
     Attributes:
         slot: a small integer that is this request's as long as it lives.
-        grammar: where the request stands in its constraint; set once it is READY.
-        engine: what masks are asked of: the grammar, without the gate that may be before it.
+        grammar: where the request stands in its constraint; set once all else is, when it is READY.
         backend_name: which backend compiled it.
         weakened: what of the constraint is not enforced.
         error: why it FAILED.
         withdrawn: what to tell those who still wait: it has left the manager.
+        num_slow_tokens: that it accepted last, one after the other, each of them taking too long.
         ticket: its place in the queue of compilations.
     """
 
@@ -34,9 +34,9 @@ class Request:
     slot: int
     status: GrammarStatus = GrammarStatus.WAITING
     grammar: StructuredOutputGrammar | None = None
-    engine: StructuredOutputGrammar | None = None
     backend_name: str = ""
     weakened: tuple[str, ...] = ()
     error: GrammarError | None = None
     withdrawn: StructOutError | None = None
+    num_slow_tokens: int = 0
     ticket: Any = field(default=None, repr=False)

@@ -282,7 +282,7 @@ def test_own_stop_tokens_and_replay_of_earlier_output(manager, tokenizer):
     with pytest.raises(GrammarError, match="stop_token_ids must be in"):
         manager.wait_ready("bad stop", timeout=30)
     manager.add_request("no stop", StructuredOutputsParams(regex="a"), stop_token_ids=[])
-    with pytest.raises(GrammarError, match="stop_token_ids is empty: no text could ever end"):
+    with pytest.raises(GrammarError, match="stop_token_ids is empty"):
         manager.wait_ready("no stop", timeout=30)
     manager.add_request("bad replay", StructuredOutputsParams(regex="a"), output_token_ids=text)
     with pytest.raises(GrammarError, match="output_token_ids do not satisfy"):

@@ -1,13 +1,16 @@
 """What must not take the manager down, or leak, or reach another request."""
 
 import gc
+import os
 import random
 import resource
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tokenizers_on_the_spot
 import torch
@@ -259,3 +262,224 @@ def test_backends_refuse_buffers_that_a_native_fill_would_write_wrongly(buffer):
             fill()
     if buffer.device.type == "cpu":
         assert not buffer.any()
+
+
+# -- what reads or moves a grammar, from several threads at once -------------------------------------------------------
+
+
+def test_nobody_sees_a_request_terminated_that_is_only_being_tried(manager):
+    """validate_tokens and drafts go past a stop token and back."""
+    add(manager, "r", regex="[ab]*")
+    ends = [*ids_of("ab"), STOP]
+    is_over = threading.Event()
+    seen = []
+
+    def look():
+        while not is_over.is_set():
+            if manager.is_terminated("r"):
+                seen.append("terminated")
+
+    looker = threading.Thread(target=look)
+    looker.start()
+    for _ in range(500):
+        assert manager.validate_tokens("r", ends) == ends
+        manager.grammar_bitmask(["r"], {"r": ends})
+    is_over.set()
+    looker.join()
+    assert not seen
+
+
+def test_steps_while_requests_become_ready(manager):
+    """A request is not seen half made."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        names = [f"r{i}" for i in range(300)]
+        adder = threading.Thread(
+            target=lambda: [manager.add_request(n, StructuredOutputsParams(choice=[n[:2]])) for n in names]
+        )
+        adder.start()
+        while adder.is_alive():
+            batch = manager.grammar_bitmask(names)
+            assert set(batch.errors.values()) <= {"scheduled before its grammar was ready"}
+        adder.join()
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def test_finishing_while_adding_leaves_nothing_in_the_queue(manager, monkeypatch):
+    submit = manager._compiler.submit
+
+    def finish_at_once(key, tenant, on_done):
+        ticket = submit(key, tenant, on_done)
+        manager.finish_request("r")
+        return ticket
+
+    opened = threading.Event()
+    compile_constraint = manager._backends.compile
+    monkeypatch.setattr(manager._backends, "compile", lambda c: (opened.wait(30), compile_constraint(c))[1])
+    for i in range(manager.config.compile_workers):
+        manager.add_request(f"busy {i}", StructuredOutputsParams(regex=f"b{i}"), tenant=str(i))
+    monkeypatch.setattr(manager._compiler, "submit", finish_at_once)
+    manager.add_request("r", StructuredOutputsParams(regex="never compiled"), tenant="r")
+    assert manager.stats().compilation.waiting == 0
+    opened.set()
+
+
+def test_closing_waits_for_the_step_that_fills(manager, monkeypatch):
+    add(manager, "r", regex="[ab]*")
+    filling, closed = threading.Event(), threading.Event()
+    next_buffer = manager._filler._next_buffer
+
+    def slow_buffer(num_rows):
+        filling.set()
+        assert not closed.wait(0.2)
+        return next_buffer(num_rows)
+
+    monkeypatch.setattr(manager._filler, "_next_buffer", slow_buffer)
+    monkeypatch.setattr(manager._filler, "_row_seconds", 1.0)  # so that the filler's threads are asked for
+    batches = []
+    step = threading.Thread(target=lambda: batches.append(manager.grammar_bitmask(["r"], {"r": ids_of("ab")})))
+    step.start()
+    assert filling.wait(30)
+    manager.close()
+    closed.set()
+    step.join()
+    assert batches[0].bitmask.any(axis=1).all()
+
+
+def test_a_forked_process_is_told_to_make_a_manager_of_its_own(manager):
+    add(manager, "r", regex="a")
+    child = os.fork()
+    if child == 0:
+        calls = [
+            lambda: manager.grammar_bitmask(["r"]),
+            lambda: manager.accept_tokens("r", ids_of("a")),
+            lambda: manager.is_terminated("r"),
+            lambda: manager.add_request("new", StructuredOutputsParams(regex="b")),
+        ]
+        refused = 0
+        for call in calls:
+            try:
+                call()
+            except structout.StructOutError as error:
+                refused += "forked" in str(error)
+        os._exit(refused)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
+
+
+# -- what an engine may get wrong --------------------------------------------------------------------------------------
+
+
+def test_an_id_given_twice_is_refused_before_anything_is_filled(manager):
+    add(manager, "r", regex="[ab]*")
+    drafts = {"r": ids_of("ab")}
+    for _ in range(20):
+        with pytest.raises(ValueError, match="request_ids has 'r' more than once"):
+            manager.grammar_bitmask(["r", "x", "r"], drafts)
+    assert manager.grammar_bitmask(["r"], drafts).num_acceptable_drafts.tolist() == [2]
+
+
+def test_no_request_that_is_constrained_goes_without_a_row(manager):
+    """As an empty tree, or bounds with one, might have it."""
+    add(manager, "ready", regex="a")
+    manager.add_request("failed", StructuredOutputsParams(regex="("))
+    with pytest.raises(GrammarError):
+        manager.wait_ready("failed", 30)
+    for more in ({}, {"bounds": {"ready": (0, 0), "failed": (0, 0)}}):
+        batch = manager.grammar_bitmask(
+            ["ready", "failed"], {"ready": []}, draft_trees={"ready": ([], []), "failed": ([], [])}, **more
+        )
+        assert batch.row_indptr.tolist() == [0, 1, 2]
+        assert batch.bitmask.any(axis=1).tolist() == [True, False]
+        assert set(batch.errors) == {"failed"}
+    tree = ([1, -1], [-1, -1])
+    batch = manager.grammar_bitmask(["ready"], {"ready": [0, 1]}, bounds={"ready": (1, 1)}, draft_trees={"ready": tree})
+    assert "bounds go with chains" in batch.errors["ready"]
+
+
+def test_drafts_and_tokens_of_odd_types(manager):
+    add(manager, "a", regex="[ab]*")
+    add(manager, "b", regex="[ab]*")
+    manager.add_request("failed", StructuredOutputsParams(regex="("))
+    tokens = np.array(ids_of("ab"))
+    batch = manager.grammar_bitmask(["a", "b", "failed"], {"a": tokens, "b": [None, "x"], "failed": None})
+    assert batch.num_acceptable_drafts.tolist() == [2, 0, 0]
+    assert batch.row_indptr.tolist() == [0, 3, 6, 7]
+    accepted = manager.accept_batch({"a": tokens, "b": None, "failed": 5})
+    assert accepted == {"a": True, "b": False, "failed": False}
+
+
+def test_a_dead_end_behind_a_draft_is_no_error_of_the_request():
+    """A vocabulary without c: the draft a leads nowhere, b would be fine."""
+    from tokenizers import Tokenizer, decoders, models
+    from transformers import PreTrainedTokenizerFast
+
+    tiny = Tokenizer(models.BPE({"<end>": 0, "a": 1, "b": 2}, []))
+    tiny.decoder = decoders.ByteLevel()
+    with StructuredOutputManager(PreTrainedTokenizerFast(tokenizer_object=tiny, eos_token="<end>"), 32) as manager:  # noqa: S106 - no password
+        add(manager, "r", regex="b|a(c)", backend="xgrammar:no-fallback")
+        batch = manager.grammar_bitmask(["r"], {"r": [1]})
+        assert not batch.errors
+        assert batch.bitmask.any(axis=1).tolist() == [True, False]
+        assert manager.accept_tokens("r", [1])
+        assert set(manager.grammar_bitmask(["r"]).errors) == {"r"}
+
+
+def test_bools_are_no_tokens(manager):
+    add(manager, "r", choice=[TOKENIZER.decode([1])], backend="xgrammar:no-fallback")
+    assert not manager.accept_tokens("r", [True])
+
+
+# -- what a client may send --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["[", "\\", "(", '"', "{", "[\\", "a{9999999999999999999999}", "{" + "9" * 5000 + "}"])
+@pytest.mark.parametrize("kind", ["regex", "grammar"])
+def test_no_text_holds_the_caller_up(manager, kind, text):
+    start = time.perf_counter()
+    manager.add_request("r", StructuredOutputsParams(**{kind: text * ((250 << 10) // len(text))}))
+    assert time.perf_counter() - start < 2
+    with pytest.raises(GrammarError):
+        manager.wait_ready("r", 60)
+
+
+def test_a_bound_of_thousands_of_digits_is_a_limit_not_an_accident(manager):
+    for params in ({"grammar": "root ::= a{" + "9" * 4400 + "}"}, {"json": {"pattern": "a{" + "9" * 900 + "}"}}):
+        with pytest.raises(GrammarLimitError, match="repetition"):
+            StructuredOutputsParams(**params).validate()
+
+
+def test_data_in_a_schema_is_not_read_as_keywords(manager):
+    data = {"minLength": -5, "pattern": "(" * 70, "$ref": "http://example.invalid", "enum": list(range(3))}
+    add(manager, "r", json={"const": data})
+    with pytest.raises(GrammarError, match="minLength"):
+        StructuredOutputsParams(json={"properties": {"const": {"minLength": -5}}}).validate()
+
+
+def test_a_grammar_too_ambiguous_to_follow_ends_its_own_request():
+    config = StructuredOutputsConfig(slow_token_seconds=0.004)
+    with StructuredOutputManager(TOKENIZER, V, config) as manager:
+        add(manager, "good", regex="a*")
+        add(manager, "bad", grammar='root ::= s\ns ::= s s | s s s | "a"')
+        a = ids_of("a")
+        for _ in range(400):
+            manager.accept_tokens("bad", a)
+            if manager.status("bad") is GrammarStatus.FAILED:
+                break
+        assert "too ambiguous" in str(manager.error("bad"))
+        assert set(manager.grammar_bitmask(["good", "bad"]).errors) == {"bad"}
+        assert "bad" in manager.poll_ready()
+
+
+def test_warming_up_is_not_held_to_the_queues_of_clients():
+    config = StructuredOutputsConfig(queue_size=8, tenant_queue_size=4)
+    with StructuredOutputManager(TOKENIZER, V, config) as manager:
+        many = [StructuredOutputsParams(choice=[f"answer {i}"]) for i in range(60)]
+        problems = manager.warm_up([*many, StructuredOutputsParams(regex="(")], timeout=60)
+        assert problems[:-1] == [None] * 60
+        assert isinstance(problems[-1], GrammarError)
+        assert not manager.poll_ready()
+        for i, params in enumerate(many):
+            assert manager.add_request(f"r{i}", params, stop_token_ids=[STOP, 5]) is GrammarStatus.READY
+        assert manager.stats().compilation.cache_misses == 61

@@ -45,11 +45,11 @@ class Gate:
         self.entered = threading.Semaphore(0)
         compile_constraint = manager._backends.compile
 
-        def held(constraint, stop_token_ids):
+        def held(constraint):
             if constraint.spec.startswith("slow"):
                 self.entered.release()
                 assert self.opened.wait(30)
-            return compile_constraint(constraint, stop_token_ids)
+            return compile_constraint(constraint)
 
         monkeypatch.setattr(manager._backends, "compile", held)
 

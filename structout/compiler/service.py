@@ -248,7 +248,7 @@ class CompileService(Generic[Key, Compiled]):
         with self._changed:
             known = self._outcomes.get(job.digest)
         outcome = self._try(job) if known is None else known
-        if is_crash(outcome) and not job.is_abandoned:
+        if is_crash(outcome) and not job.is_abandoned and not self._is_closed:
             _log.warning("%s; trying once more", outcome)
             outcome = self._try(job)
         return outcome

@@ -25,6 +25,10 @@ class GatedGrammar(StructuredOutputGrammar):
         self._free_tokens: list[int] = []  # all before the gate opened, the opening itself included
 
     @property
+    def ungated(self) -> StructuredOutputGrammar:
+        return self.grammar
+
+    @property
     def is_open(self) -> bool:
         return self._free_tokens[-len(self._opening) :] == self._opening
 

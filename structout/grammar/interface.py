@@ -13,7 +13,13 @@ from structout.params import StructuredOutputOptions
 
 
 class StructuredOutputGrammar(ABC):
-    """One request's position in its constraint. Never used from two threads at once."""
+    """One request's position in its constraint. Never used from two threads at once.
+
+    Attributes:
+        error_reason: why nothing is allowed any more, where the engine itself gave up.
+    """
+
+    error_reason: str = ""
 
     @abstractmethod
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
@@ -49,6 +55,11 @@ class StructuredOutputGrammar(ABC):
     @abstractmethod
     def fork(self) -> "StructuredOutputGrammar":
         """A new grammar at this position, for beams and n > 1."""
+
+    @property
+    def ungated(self) -> "StructuredOutputGrammar":
+        """What masks are asked of once the grammar constrains anything: itself, unless it waits behind a gate."""
+        return self
 
     def is_unconstrained(self) -> bool:
         """The next token may be any: its logits need no mask."""
@@ -86,24 +97,25 @@ class StructuredOutputGrammar(ABC):
         Returns:
             how many drafts are allowed in a row from the first.
         """
-        num_accepted = 0
         rows = bitmask[first_row : first_row + len(draft_tokens) + 1]
-        for j in range(len(rows)):
-            if self.is_terminated():
-                rows[j:] = -1
-                break
-            self.fill_bitmask(bitmask, first_row + j)
-            if j == len(draft_tokens):
-                break
-            if draft_tokens[j] == -1:
-                rows[j + 1 :] = -1
-                break
-            if not self.accept_tokens("", [draft_tokens[j]]):
-                rows[j + 1 :] = rows[j]
-                break
-            num_accepted += 1
-        self.rollback(num_accepted)
-        return num_accepted
+        before = self.num_tokens
+        try:
+            for j in range(len(rows)):
+                if self.is_terminated():
+                    rows[j:] = -1
+                    break
+                self.fill_bitmask(bitmask, first_row + j)
+                if j == len(draft_tokens):
+                    break
+                if draft_tokens[j] == -1:
+                    rows[j + 1 :] = -1
+                    break
+                if not self.accept_tokens("", [draft_tokens[j]]):
+                    rows[j + 1 :] = rows[j]
+                    break
+            return self.num_tokens - before
+        finally:
+            self.rollback(self.num_tokens - before)
 
     def fill_bitmask_tree(
         self,
@@ -136,20 +148,20 @@ class StructuredOutputGrammar(ABC):
         self._fill(bitmask, first_row)
         is_allowed = [True] + [False] * (len(rows) - 1)
         depth_of = [0] * len(rows)
-        depth = 0  # where the grammar stands
-        for node, above in order:
-            rows[node] = rows[above]
-            if not is_allowed[above]:
-                continue
-            self.rollback(depth - depth_of[above])
-            depth = depth_of[above]
-            if draft_tokens[node] == -1 or self.is_terminated():
-                rows[node] = -1
-            elif self.accept_tokens("", [draft_tokens[node]]):
-                depth += 1
-                is_allowed[node], depth_of[node] = True, depth
-                self._fill(bitmask, first_row + node)
-        self.rollback(depth)
+        before = self.num_tokens
+        try:
+            for node, above in order:
+                rows[node] = rows[above]
+                if not is_allowed[above]:
+                    continue
+                self.rollback(self.num_tokens - before - depth_of[above])
+                if draft_tokens[node] == -1 or self.is_terminated():
+                    rows[node] = -1
+                elif self.accept_tokens("", [draft_tokens[node]]):
+                    is_allowed[node], depth_of[node] = True, depth_of[above] + 1
+                    self._fill(bitmask, first_row + node)
+        finally:
+            self.rollback(self.num_tokens - before)
         return sum(is_allowed) - 1
 
     def _fill(self, bitmask: torch.Tensor, row: int) -> None:
