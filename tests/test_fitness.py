@@ -2,12 +2,15 @@
 ask less."""
 
 import json
+import time
 
 import pytest
 from tokenizers_on_the_spot import byte_level
 
 from structout.errors import GrammarError
-from structout.grammar.fitness import Fitness, is_gbnf, llguidance_fitness, xgrammar_fitness
+from structout.grammar.fitness import Fitness, is_gbnf
+from structout.grammar.fitness_llguidance import llguidance_fitness
+from structout.grammar.fitness_xgrammar import xgrammar_fitness
 from structout.grammar.llguidance_backend import LlguidanceBackend
 from structout.grammar.regex_features import Feature, regex_features
 from structout.grammar.vocabulary import Vocabulary
@@ -214,6 +217,38 @@ def test_keywords_count_from_the_draft_that_has_them():
     }
 
 
+DRAFT_3 = "http://json-schema.org/draft-03/schema#"
+
+
+@pytest.mark.parametrize("name", FITNESS)
+@pytest.mark.parametrize(
+    ("schema", "pointer", "text"),
+    [
+        ({**O, "disallow": "object"}, "#/disallow", "{}"),
+        ({**I, "divisibleBy": 2}, "#/divisibleBy", "5"),
+        ({**I, "extends": {"minimum": 3}}, "#/extends", "1"),
+        ({**O, "properties": {"a": {**I, "required": True}}}, "#/properties/a/required", "{}"),
+        ({**A, "items": I, "uniqueItems": True}, "#/uniqueItems", None),
+    ],
+)
+def test_what_only_draft_3_has_is_enforced_by_none(name, schema, pointer, text):
+    schema = {"$schema": DRAFT_3, **schema}
+    assert fitness_of_schema(name, schema).weakened == (pointer,)
+    assert text is None or takes(name, Kind.JSON, json.dumps(schema), text)
+    assert pointer not in fitness_of_schema(name, {**schema, "$schema": DRAFT_7}).weakened or text is None
+
+
+DRAFT_7 = "http://json-schema.org/draft-07/schema#"
+
+
+def test_prefix_items_are_none_before_2020():
+    schema = {"$schema": DRAFT_7, **A, "prefixItems": [I]}
+    assert fitness_of_schema("xgrammar", schema).weakened == ("#/prefixItems",)
+    assert not takes("xgrammar", Kind.JSON, json.dumps(schema), '["a"]')
+    assert fitness_of_schema("llguidance", schema).enforces
+    assert takes("llguidance", Kind.JSON, json.dumps(schema), '["a"]')
+
+
 def test_deep_and_cyclic_schemas_are_walked():
     deep = S
     for _ in range(5_000):
@@ -301,6 +336,35 @@ def test_what_is_no_regular_expression_to_xgrammar(pattern):
 )
 def test_features_of_a_pattern(pattern, features):
     assert regex_features(pattern) == features
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["[", '"', "\\", "(", "]", "[]", "[^", "a[", "/", "<", "{1", "\\]", "[\\]", "stop ", "x[stop", "\\u{", "a\n["],
+)
+@pytest.mark.parametrize("kind", [Kind.JSON, Kind.REGEX, Kind.CHOICE, Kind.GRAMMAR, Kind.STRUCTURAL_TAG])
+def test_time_is_linear_in_the_text(kind, part):
+    text = (part * (256 << 10))[: 256 << 10]
+    wrap = {
+        Kind.JSON: lambda: json.dumps({**S, "pattern": text}),
+        Kind.CHOICE: lambda: json.dumps([text]),
+        Kind.STRUCTURAL_TAG: lambda: json.dumps({"type": "regex", "pattern": text}),
+    }
+    spec = wrap[kind]() if kind in wrap else text
+    start = time.process_time()
+    llguidance_fitness(Constraint(kind, spec))
+    xgrammar_fitness(Constraint(kind, spec))
+    assert time.process_time() - start < 2  # of some 0.4 s; what is quadratic takes minutes
+
+
+@pytest.mark.parametrize("pattern", ["[^]a(?=x)", "[]a(?=x)", "[ab(?=x)", "[a]b[\\](?=x)"])
+def test_what_follows_a_class_without_an_end_is_seen(pattern):
+    assert Feature.LOOKAROUND in regex_features(pattern)
+
+
+def test_bounds_of_any_length():
+    assert xgrammar_fitness(Constraint(Kind.REGEX, "a{" + "9" * 5_000 + "}")).is_slow
+    assert not xgrammar_fitness(Constraint(Kind.REGEX, "a{" + "0" * 5_000 + "9}")).is_slow
 
 
 # -- other kinds ------------------------------------------------------------------------------------------------------

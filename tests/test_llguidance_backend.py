@@ -1,7 +1,9 @@
 """Both grammar engines behind one interface: what holds of one holds of the other."""
 
+import contextlib
 import json
 import random
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -134,6 +136,21 @@ def test_what_is_no_token_is_refused_and_nothing_changes(backend, token):
     assert grammar.validate_tokens([*spell(backend, '":'), token]) == spell(backend, '":')
     assert torch.equal(mask_of(backend, grammar), before)
     assert grammar.accept_tokens("r", spell(backend, '": "Ada", "age": 36}'))
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_bool_is_no_token(name):
+    grammar = BACKENDS[name](Vocabulary((b"a", b"b", b"c", b""), (3,))).compile_grammar(Kind.REGEX, "[abc]*")
+    assert not grammar.accept_tokens("r", [True])
+    assert grammar.accept_tokens("r", [1])
+
+
+def test_the_check_of_a_lark_grammar_takes_linear_time():
+    for part in ("[", '"', "/", "<", "stop", "x[stop", "stop ", "a\\"):
+        start = time.process_time()
+        with contextlib.suppress(GrammarError):
+            llguidance_backend._check_lark(part * (1 << 16))
+        assert time.process_time() - start < 1, part
 
 
 def test_special_tokens_and_holes_are_never_text(backend):
@@ -411,6 +428,7 @@ def test_malformed_and_impossible_constraints_are_errors(backend, kind, spec):
         (Kind.GRAMMAR, "start: <[5]>", "names a token"),
         (Kind.GRAMMAR, 'start: x "b"\nx[max_tokens=3]: /a+/', "max_tokens"),
         (Kind.GRAMMAR, 'start: x "b"\nx[capture, stop="b"]: /a+/', "stop"),
+        (Kind.GRAMMAR, 'start: x "b"\nx[capture,\n stop\n="b"]: /a+/', "stop of a Lark rule is not supported"),
         (Kind.GRAMMAR, 'start: %json {"x-guidance": {"lenient": true}, "not": {}}', "would weaken"),
         (Kind.STRUCTURAL_TAG, "{}", "no structural tags"),
     ],

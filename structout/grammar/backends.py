@@ -10,7 +10,9 @@ from typing import Any, Generic, TypeVar
 from structout.config import StructuredOutputsConfig
 from structout.errors import CompileCrashError, GrammarError, GrammarTimeoutError
 from structout.grammar.canonical import CanonicalTokenizer
-from structout.grammar.fitness import Fitness, llguidance_fitness, xgrammar_fitness
+from structout.grammar.fitness import Fitness
+from structout.grammar.fitness_llguidance import llguidance_fitness
+from structout.grammar.fitness_xgrammar import xgrammar_fitness
 from structout.grammar.interface import StructuredOutputBackend, StructuredOutputGrammar
 from structout.grammar.json_schema import allows_finite_text
 from structout.grammar.llguidance_backend import LlguidanceBackend

@@ -31,7 +31,7 @@ _MOST_PASSES = 64
 
 
 def draft_of(schema: Any) -> int:
-    """4, 6, 7, 2019 or 2020: what ``$schema`` says, the newest where it says something else."""
+    """3, 4, 6, 7, 2019 or 2020: what ``$schema`` says, the newest where it says something else."""
     match = _DRAFT.fullmatch(str(schema.get("$schema"))) if isinstance(schema, dict) else None
     return int(match[1] or match[2]) if match else _NEWEST_DRAFT
 

@@ -2,6 +2,8 @@
 
 import enum
 import re
+from collections.abc import Iterator
+from functools import lru_cache
 
 
 class Feature(enum.Enum):
@@ -21,17 +23,21 @@ class Feature(enum.Enum):
     MAY_NEED_JSON_ESCAPE = "class with characters that JSON escapes"
 
 
-_PART = re.compile(
-    r"""(?P<look>\(\?<?[=!])
+_PART = r"""
+        (?P<look>\(\?<?[=!])
       | (?P<named>\(\?P?<\w+>|\(\?:)
       | (?P<special>\(\?)
-      | (?P<code>\\(?:u\{[0-9a-fA-F]+\}|x\{[0-9a-fA-F]+\}|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}))
+      | (?P<code>\\(?:u\{{[0-9a-fA-F]+\}}|x\{{[0-9a-fA-F]+\}}|u[0-9a-fA-F]{{4}}|x[0-9a-fA-F]{{2}}))
       | (?P<escape>\\.)
-      | (?P<cls>\[\^?\]?(?:\\.|[^\]\\])*\])
-      | (?P<repeat>(?:[*+?]|\{\d+(?:,\d*)?\})(?P<suffix>[*+?]?))
-      | (?P<other>.)""",
-    re.VERBOSE | re.DOTALL,
+      | (?P<cls>{cls})
+      | (?P<repeat>(?:[*+?]|\{{\d+(?:,\d*)?\}})(?P<suffix>[*+?]?))
+      | (?P<other>\w+|.)"""
+_CLASS = r"\[\^?\]?[^\]\\]*(?:\\.[^\]\\]*)*\]"
+_WITH_CLASSES, _WITHOUT_CLASSES = (
+    re.compile(_PART.format(cls=cls), re.VERBOSE | re.DOTALL) for cls in (_CLASS, "(?!)")
 )
+_ESCAPE_OR_BRACKET = re.compile(r"\\.|\]", re.DOTALL)
+_CACHED_PATTERNS = 1 << 8
 _KNOWN_LETTERS = frozenset("dDwWsSnrtfv")
 _CONTROL_LETTERS = frozenset("nrtfv0")
 _SET_OPERATION = re.compile(r"&&|--|~~|\|\||\[")  # || is none of Rust's, but one that Python may come to have
@@ -39,33 +45,43 @@ _SAMPLES_OF_WHAT_JSON_ESCAPES = ('"', "\\", "\n", "\x01")
 _QUOTED_BY_JSON = frozenset('"\\') | frozenset(map(chr, range(0x20)))
 
 
-def regex_features(pattern: str) -> set[Feature]:
+@lru_cache(_CACHED_PATTERNS)
+def regex_features(pattern: str) -> frozenset[Feature]:
     """What ``pattern`` uses, whether or not it is well formed."""
     found: set[Feature] = set()
     anchors = _Anchors()
-    for match in _PART.finditer(pattern):
-        part = match.group()
-        found |= _features_of(match, part)
-        if (match["cls"] or match["escape"] or part == ".") and _matches_what_json_escapes(part):
+    for match in _parts(pattern):
+        part, kind = match.group(), match.lastgroup or ""
+        found |= _features_of(part, kind, match)
+        if (kind in ("cls", "escape") or part == ".") and _matches_what_json_escapes(part):
             found.add(Feature.MAY_NEED_JSON_ESCAPE)
-        if not anchors.take(part, match.lastgroup or ""):
+        if not anchors.take(part, kind):
             found.add(Feature.INNER_ANCHOR)
-    return found
+    return frozenset(found)
 
 
-def _features_of(match: re.Match[str], part: str) -> set[Feature]:
-    if match["look"]:
-        return {Feature.LOOKAROUND}
-    if match["special"]:
-        return {Feature.FLAGS}
-    if match["code"]:
-        return {Feature.NEEDS_JSON_ESCAPE} if _character(part) in _QUOTED_BY_JSON else set()
-    if match["escape"]:
-        return _features_of_escape(part[1])
-    if match["cls"]:
-        return _features_of_class(part)
-    if match["repeat"]:
-        return {Feature.POSSESSIVE} if match["suffix"] in ("+", "*") else set()
+def _parts(pattern: str) -> Iterator[re.Match[str]]:
+    """Behind the last bracket no class is closed: whoever tried there would read to the end for each that is open."""
+    brackets = (match for match in _ESCAPE_OR_BRACKET.finditer(pattern) if match.group() == "]")
+    last = max((bracket.end() for bracket in brackets), default=0)
+    yield from _WITH_CLASSES.finditer(pattern, 0, last)
+    yield from _WITHOUT_CLASSES.finditer(pattern, last)
+
+
+def _features_of(part: str, kind: str, found: re.Match[str]) -> set[Feature]:
+    match kind:
+        case "look":
+            return {Feature.LOOKAROUND}
+        case "special":
+            return {Feature.FLAGS}
+        case "code":
+            return {Feature.NEEDS_JSON_ESCAPE} if _character(part) in _QUOTED_BY_JSON else set()
+        case "escape":
+            return _features_of_escape(part[1])
+        case "cls":
+            return _features_of_class(part)
+        case "repeat":
+            return {Feature.POSSESSIVE} if found["suffix"] in ("+", "*") else set()
     if part == ".":
         return {Feature.ANY_CHARACTER}
     if part == "\\":
@@ -110,6 +126,7 @@ def _has_set_operation(part: str) -> bool:
     return bool(_SET_OPERATION.search(re.sub(r"\\.", "", part[1:], flags=re.DOTALL)))
 
 
+@lru_cache(_CACHED_PATTERNS)
 def _matches_what_json_escapes(part: str) -> bool:
     if _has_set_operation(part):
         return True  # Python warns that it may come to read it as an operation
@@ -125,34 +142,37 @@ def _character(code: str) -> str:
     return chr(number) if number <= 0x10FFFF else ""
 
 
+# Of a group or alternative that is open: whether it starts the text, whether it is still at its start, whether it has
+# ended in $, and whether an alternative before has.
+_STARTS, _AT_START, _ENDED, _ENDED_BEFORE = 1, 2, 4, 8
+
+
 class _Anchors:
     """Follows a pattern's groups and alternatives to tell anchors at the ends of the text from others."""
 
     def __init__(self) -> None:
-        # Of each open group: whether it starts the text, whether the branch is still at its start, whether it has
-        # ended in $, and whether one before has.
-        self._groups = [[True, True, False, False]]
+        self._groups = [_STARTS | _AT_START]
 
     def take(self, part: str, kind: str) -> bool:
         """Whether the part may stand here."""
-        group = self._groups[-1]
+        groups = self._groups
+        group = groups[-1]
+        has_ended = group & (_ENDED | _ENDED_BEFORE)
         if kind == "other" and part == "|":
-            group[1:] = [group[0], False, group[2] or group[3]]
+            groups[-1] = (_STARTS | _AT_START if group & _STARTS else 0) | (_ENDED_BEFORE if has_ended else 0)
             return True
         if kind == "other" and part == ")":
-            if len(self._groups) > 1:
-                self._groups.pop()
-                self._groups[-1][1] = False
-                self._groups[-1][2] = group[2] or group[3]
+            if len(groups) > 1:
+                groups.pop()
+                groups[-1] = groups[-1] & ~(_AT_START | _ENDED) | (_ENDED if has_ended else 0)
             return True
         if kind == "other" and part == "$":
-            group[1], group[2] = False, True
+            groups[-1] = group & ~_AT_START | _ENDED
             return True
         if kind == "other" and part == "^":
-            return group[1]
-        may_stand = not group[2]
+            return bool(group & _AT_START)
         if part.startswith("(") and kind in ("look", "named", "special", "other"):
-            self._groups.append([group[1], group[1], False, False])
+            groups.append(_STARTS | _AT_START if group & _AT_START else 0)
         else:
-            group[1] = False
-        return may_stand
+            groups[-1] = group & ~_AT_START
+        return not group & _ENDED

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
@@ -29,7 +28,7 @@ from structout.params import StructuredOutputOptions
 # should be; any class or quoted text, to find all classes. As it prints errors: the time and place in front.
 _BOUNDED_STRING_CHARACTER = re.compile(r"^(\w+ ::= \(\()\[\^\\\"\\\\\\r\\n\](\)\))$", re.MULTILINE)
 _STRING_CHARACTER = r"[^\0-\x1f\"\\]"
-_CLASS_OR_TEXT = re.compile(r'\[(?:[^\]\\]|\\.)*\]|"(?:[^"\\]|\\.)*"')
+_CLASS_OR_TEXT = re.compile(r'\[[^\]\\]*(?:\\.[^\]\\]*)*\]?|"[^"\\]*(?:\\.[^"\\]*)*"?')
 _LOG_PREFIX = re.compile(r"^\[\d+:\d+:\d+\] \S+:\d+: ")
 
 
@@ -208,15 +207,12 @@ class XgrammarGrammar(StructuredOutputGrammar):
     def _accept(self, token: int) -> bool:
         """Checked here, because the native call raises for what is no int, keeps only the low 32 bits of an id, and
         takes a token without text for no step at all."""
-        try:
-            token = operator.index(token)
-        except (TypeError, RuntimeError):  # RuntimeError: a tensor without data
+        known = token_id(token, self._vocabulary.size)
+        if known is None or not (known in self._stop_token_ids or self._vocabulary.token_bytes[known]):
             return False
-        text = self._vocabulary.token_bytes
-        may_occur = token in self._stop_token_ids or (0 <= token < len(text) and text[token] != b"")
-        if not may_occur or not self.matcher.accept_token(token):
+        if not self.matcher.accept_token(known):
             return False
-        self._accepted.append(token)
+        self._accepted.append(known)
         return True
 
 

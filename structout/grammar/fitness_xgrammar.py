@@ -1,0 +1,258 @@
+"""Which constraints xgrammar 0.2.8 enforces in full, and which it may compile for seconds."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from structout.grammar.fitness import (
+    Fitness,
+    counts_free_keys,
+    features_in,
+    is_gbnf,
+    may_be,
+    patterns_of,
+    patterns_with,
+    weakened_in_schema,
+)
+from structout.grammar.json_schema import Node, subschemas
+from structout.grammar.regex_features import Feature, regex_features
+from structout.params import Constraint, StructuredOutputOptions
+
+_FORMATS = frozenset(
+    "time duration email hostname ipv6 uuid uri uri-reference uri-template json-pointer relative-json-pointer".split()
+)
+_MISREADS = {
+    Feature.LOOKAROUND,
+    Feature.BACKREFERENCE,
+    Feature.WORD_BOUNDARY,
+    Feature.INNER_ANCHOR,
+    Feature.POSSESSIVE,
+    Feature.FLAGS,
+    Feature.UNICODE_CLASS,
+    Feature.UNKNOWN_ESCAPE,
+    Feature.INCOMPLETE_ESCAPE,
+}
+# Where one of these stands, xgrammar reads nothing else of the schema.
+_READS_ALONE = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_KEYWORDS_OF = {
+    "number": ("multipleOf", *_BOUNDS),
+    "string": ("minLength", "maxLength", "pattern", "format"),
+    "array": ("items", "prefixItems", "additionalItems", "minItems", "maxItems"),
+    "object": (
+        "properties",
+        "required",
+        "additionalProperties",
+        "patternProperties",
+        "propertyNames",
+        "minProperties",
+        "maxProperties",
+    ),
+}
+_IMPLIES_A_TYPE = ("properties", "additionalProperties", "patternProperties", "items", "prefixItems")
+_ALL_KEYWORDS = ("type", *(keyword for keywords in _KEYWORDS_OF.values() for keyword in keywords))
+_NAMES_KEYWORDS = {"type", "pattern", "enum", "const", "format"}
+_LARGEST_MULTIPLE = 1_000
+_LONG_PATTERN = 64
+_PREFIX_ITEMS_SINCE = 2020
+
+# xgrammar takes 0.3 s for 100 optional properties, 0.3 s for an enum of 1,000 strings, and 3 s for maxLength 100: times
+# grow with the squares.
+_LONG = 16
+_MANY_ALTERNATIVES = 500
+_MANY_PROPERTIES = 60
+_MANY_ITEMS = 1_000
+_DEEP = 12
+_BOUND = re.compile(r"\{(\d+)(?:,(\d*))?\}")
+
+_SCHEMAS_OF_TAGS = ("json_schema", "schema")
+
+
+def xgrammar_fitness(constraint: Constraint) -> Fitness:
+    weakened: tuple[str, ...] = ()
+    is_slow = False
+    match constraint.kind:
+        case StructuredOutputOptions.JSON:
+            schema = json.loads(constraint.spec)
+            weakened = weakened_in_schema(schema, _ignores)
+            is_slow = _is_slow(schema)
+        case StructuredOutputOptions.REGEX:
+            weakened = features_in(constraint.spec, _MISREADS | {Feature.ANY_CHARACTER, Feature.SPACE_CLASS})
+            is_slow = _has_large_bound(constraint.spec)
+        case StructuredOutputOptions.CHOICE:
+            is_slow = len(json.loads(constraint.spec)) > _MANY_ALTERNATIVES
+        case StructuredOutputOptions.GRAMMAR:
+            if not is_gbnf(constraint.spec):
+                return Fitness(refusal="takes GBNF grammars (::=), not Lark")
+            is_slow = _has_large_bound(constraint.spec)
+        case StructuredOutputOptions.STRUCTURAL_TAG:
+            tag = json.loads(constraint.spec)
+            weakened = tuple(_weakened_in_tag(tag))
+            is_slow = any(_is_slow(schema) for _, schema in _schemas_in_tag(tag))
+    if constraint.whitespace_pattern is not None:
+        weakened += ("whitespace_pattern",)
+    return Fitness(weakened=weakened, is_slow=is_slow)
+
+
+def _ignores(node: Node, draft: int) -> Iterator[str]:
+    if "prefixItems" in node and draft < _PREFIX_ITEMS_SINCE:
+        yield "prefixItems"  # which xgrammar reads, though it is no keyword
+    alone = next((keyword for keyword in _READS_ALONE if keyword in node), None)
+    if alone is not None:
+        yield from _ignored_beside(alone, node)
+        return
+    if "type" not in node:
+        implied = any(keyword in node for keyword in _IMPLIES_A_TYPE)
+        yield from (key for key in _ALL_KEYWORDS if key in node and not (implied and key in _IMPLIES_A_TYPE))
+        return
+    yield from _ignored_of_numbers(node)
+    yield from _ignored_of_strings(node)
+    yield from _ignored_of_objects(node)
+
+
+def _ignored_beside(alone: str, node: Node) -> Iterator[str]:
+    for keyword in (*_READS_ALONE, *_ALL_KEYWORDS):
+        if keyword in node and keyword != alone and not _says_the_same(keyword, alone, node):
+            yield keyword
+    if alone == "oneOf" and isinstance(node["oneOf"], list) and not _differ_by_type(node["oneOf"]):
+        yield "oneOf"
+    if alone == "allOf" and isinstance(node["allOf"], list) and len(node["allOf"]) > 1:
+        yield "allOf"
+
+
+def _says_the_same(keyword: str, alone: str, node: Node) -> bool:
+    """A type beside values that are all of it."""
+    if keyword != "type" or alone not in ("const", "enum"):
+        return False
+    values = node["enum"] if alone == "enum" else [node["const"]]
+    types = node["type"] if isinstance(node["type"], list) else [node["type"]]
+    return isinstance(values, list) and all(_type_of(value) & set(map(str, types)) for value in values)
+
+
+def _type_of(value: Any) -> set[str]:
+    if isinstance(value, bool):
+        return {"boolean"}
+    for type_, name in ((str, "string"), (dict, "object"), (list, "array")):
+        if isinstance(value, type_):
+            return {name}
+    if isinstance(value, int | float):
+        return {"number", "integer"} if value == int(value) else {"number"}
+    return {"null"}
+
+
+def _differ_by_type(branches: list[Any]) -> bool:
+    types = [branch.get("type") if isinstance(branch, dict) else None for branch in branches]
+    names = ["number" if name == "integer" else name for name in types if isinstance(name, str)]
+    return len(branches) == 1 or len(names) == len(branches) == len(set(names))
+
+
+def _ignored_of_numbers(node: Node) -> Iterator[str]:
+    multiple = node.get("multipleOf")
+    if multiple is None:
+        return
+    is_read = node["type"] == "integer" and isinstance(multiple, int) and 0 < multiple <= _LARGEST_MULTIPLE
+    if not is_read or any(bound in node for bound in _BOUNDS):
+        yield "multipleOf"
+
+
+def _ignored_of_strings(node: Node) -> Iterator[str]:
+    if not may_be(node, "string"):
+        return
+    if "format" in node and node["format"] not in _FORMATS:
+        yield "format"
+    if "format" in node and "pattern" in node:
+        yield "pattern"
+    if "format" in node or "pattern" in node:
+        yield from (key for key in ("minLength", "maxLength") if key in node)
+    yield from patterns_with(node, _MISREADS | {Feature.NEEDS_JSON_ESCAPE})
+    if any(map(_loses_json_escapes, patterns_of(node))):
+        yield "pattern"
+
+
+def _ignored_of_objects(node: Node) -> Iterator[str]:
+    if not may_be(node, "object"):
+        return
+    properties = node.get("properties", {})
+    required = node.get("required", [])
+    if isinstance(required, list) and any(name not in properties for name in required):
+        yield "required"
+    if properties and "patternProperties" in node:
+        yield "patternProperties"
+    names = node.get("propertyNames", {})
+    is_read = isinstance(names, dict) and names.keys() <= _NAMES_KEYWORDS and len(names.keys() - {"type"}) <= 1
+    if names and (properties or "patternProperties" in node or not is_read):
+        yield "propertyNames"
+    if counts_free_keys(node):
+        yield "minProperties"
+
+
+def _loses_json_escapes(pattern: str) -> bool:
+    """Beside other than ASCII, and in large automata, xgrammar's classes take raw quotes and control characters."""
+    is_unusual = not pattern.isascii() or len(pattern) > _LONG_PATTERN or _has_large_bound(pattern)
+    return is_unusual and Feature.MAY_NEED_JSON_ESCAPE in regex_features(pattern)
+
+
+def _is_slow(schema: Any) -> bool:
+    return any(
+        pointer.count("/") > _DEEP
+        or any(_is_above(node.get(key), _LONG) for key in ("minLength", "maxLength"))
+        or any(_is_above(node.get(key), _MANY_ITEMS) for key in ("minItems", "maxItems"))
+        or any(_is_above(node.get(key), 1) for key in ("minProperties", "maxProperties"))
+        or len(node.get("enum") or ()) > _MANY_ALTERNATIVES
+        or len(node.get("properties") or ()) > _MANY_PROPERTIES
+        or _has_large_bound(str(node.get("pattern", "")))
+        for pointer, node in subschemas(schema)
+    )
+
+
+def _is_above(value: Any, bound: int) -> bool:
+    return isinstance(value, int | float) and value > bound
+
+
+def _is_long(digits: str) -> bool:
+    digits = digits.lstrip("0") or "0"
+    return len(digits) > len(str(_LONG)) or int(digits) > _LONG
+
+
+def _has_large_bound(pattern: str) -> bool:
+    return any(_is_long(bound) for match in _BOUND.finditer(pattern) for bound in match.groups() if bound)
+
+
+def _weakened_in_tag(tag: Any) -> Iterator[str]:
+    for pointer, part in _parts_of_tag(tag):
+        if part.get("type") == "regex" and isinstance(part.get("pattern"), str):
+            found = features_in(part["pattern"], _MISREADS)
+            yield from (f"{pointer}/pattern: {feature}" for feature in found)
+    for pointer, schema in _schemas_in_tag(tag):
+        yield from weakened_in_schema(schema, _ignores, root=pointer)
+        # The grammar that xgrammar prints for a schema is corrected where it lets control characters into bounded
+        # strings; that of a tag is not.
+        for below, node in subschemas(schema):
+            yield from (f"{pointer}{below}/{key}" for key in ("minLength", "maxLength") if key in node)
+
+
+def _schemas_in_tag(tag: Any) -> Iterator[tuple[str, Any]]:
+    for pointer, part in _parts_of_tag(tag):
+        for key in _SCHEMAS_OF_TAGS:
+            yield f"{pointer}/{key}", _parsed(part.get(key))
+
+
+def _parsed(schema: Any) -> Any:
+    """A schema that may have come as text; what is none is left to the engine's own error."""
+    try:
+        return json.loads(schema) if isinstance(schema, str) else schema
+    except (ValueError, RecursionError):
+        return None
+
+
+def _parts_of_tag(tag: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of a tag with their pointers, but for the schemas."""
+    pending = [("#", tag)]
+    while pending:
+        pointer, part = pending.pop()
+        if isinstance(part, list):
+            pending += [(f"{pointer}/{i}", child) for i, child in enumerate(part)]
+        elif isinstance(part, dict):
+            yield pointer, part
+            pending += [(f"{pointer}/{key}", child) for key, child in part.items() if key not in _SCHEMAS_OF_TAGS]
