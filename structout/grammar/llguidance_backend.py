@@ -59,6 +59,7 @@ _FEW_STATES = 4_000
 _MORE_STATES = 8  # times as many, where those do not do for a single step
 _MOST_STATES = 250_000  # llguidance's default
 _MEMORY_PER_STATE = 600
+_ALONE = -1  # the generation of a lexer that one matcher has to itself
 _SPENT = "lexer error"
 _TOO_MANY_STATES = "too many states"
 
@@ -95,15 +96,23 @@ class _Compiled:
         with self._lock:
             return self._start.deep_copy(), self._generation
 
-    def renew(self, generation: int, needs_more: bool) -> bool:
-        """Have ``start`` use another lexer than that one, which is spent. False: it cannot have more states."""
+    def start_after(self, generation: int) -> tuple[Any, int]:
+        """As ``start``, with another lexer than that one, which is spent."""
         with self._lock:
             if generation == self._generation:
-                if needs_more and not self._grow():
-                    return False
                 self._start = self._new()
                 self._generation += 1
-            return True
+        return self.start()
+
+    def start_alone(self) -> tuple[Any, int]:
+        """A matcher at the start whose lexer nobody shares, and how many states that may have."""
+        with self._lock:
+            return self._new(), self._num_states
+
+    def grow(self, num_states: int) -> bool:
+        """Let lexers have more states than that from now on. False: they cannot."""
+        with self._lock:
+            return self._num_states > num_states or self._grow()
 
     def _new(self) -> Any:
         return LLMatcher(
@@ -133,6 +142,7 @@ class LlguidanceGrammar(StructuredOutputGrammar):
         self._row_bytes, self._stop_word, self._stop_bit = backend.row_bytes, backend.stop_word, backend.stop_bit
         self._text: list[int] = []  # tokens that the matcher has taken
         self._renewed_at = -1  # how many they were when the lexer was last renewed
+        self._num_states_alone = 0  # that a lexer of its own may have
         self._num_stopped = 0  # the stop token and those after it, of which the matcher hears nothing
 
     @property
@@ -160,7 +170,7 @@ class LlguidanceGrammar(StructuredOutputGrammar):
         if num_tokens > stopped:
             del self._text[stopped - num_tokens :]
             if not self.matcher.rollback(num_tokens - stopped):  # it has met a limit, which lies ahead again
-                self._start_again()
+                self._start_again(self._compiled.start())
 
     def fill_bitmask(self, bitmask: torch.Tensor, batch_index: int) -> None:
         self._backend.fill_bitmask_batch([self], bitmask, [batch_index])
@@ -235,6 +245,7 @@ class LlguidanceGrammar(StructuredOutputGrammar):
         fork = self.copy()
         fork.matcher, fork._generation = self.matcher.deep_copy(), self._generation
         fork._text, fork._renewed_at = self._text.copy(), self._renewed_at
+        fork._num_states_alone = self._num_states_alone
         fork._num_stopped = self._num_stopped
         return fork
 
@@ -292,11 +303,11 @@ class LlguidanceGrammar(StructuredOutputGrammar):
 
     def _has_renewed(self) -> bool:
         """Whether a refusal meant only that the lexer was spent; another one is in its place. A mask shows it."""
-        generation = self._generation
         if self.matcher.is_error():
             return self._renew()
+        refusing = self.matcher
         self._ask(LLMatcher.compute_bitmask)
-        return self._generation != generation
+        return self.matcher is not refusing
 
     def _ask(self, question: Callable[[Any], Answer]) -> Answer:
         """What the matcher answers, or another one in its place if its lexer is spent."""
@@ -310,17 +321,21 @@ class LlguidanceGrammar(StructuredOutputGrammar):
         self.error_reason = _reason(self.matcher)
         if _SPENT not in self.error_reason:
             return False
-        needs_more = self._renewed_at == len(self._text)
-        if needs_more and _TOO_MANY_STATES not in self.error_reason:
-            return False
-        if not self._compiled.renew(self._generation, needs_more):
+        if self._renewed_at != len(self._text):
+            self._start_again(self._compiled.start_after(self._generation))
+        elif self._generation != _ALONE or (
+            _TOO_MANY_STATES in self.error_reason and self._compiled.grow(self._num_states_alone)
+        ):
+            # Others may have spent that one meanwhile. A lexer of its own tells whether it is too small.
+            matcher, self._num_states_alone = self._compiled.start_alone()
+            self._start_again((matcher, _ALONE))
+        else:
             return False
         self._renewed_at = len(self._text)
-        self._start_again()
         return True
 
-    def _start_again(self) -> None:
-        self.matcher, self._generation = self._compiled.start()
+    def _start_again(self, start: tuple[Any, int]) -> None:
+        self.matcher, self._generation = start
         if self.matcher.try_consume_tokens(self._text) < len(self._text):
             self.matcher.compute_bitmask()  # others have spent this lexer too: have the matcher know
         self.error_reason = ""
