@@ -150,6 +150,12 @@ def test_recursion_that_can_end_is_taken(backend_set, schema):
         ({"type": "object", "additionalProperties": I, "minProperties": 2}, "llguidance", ("#/minProperties",)),
         ({**AB, "minProperties": 2, "additionalProperties": False}, "xgrammar", ()),
         ({"oneOf": [I, {"type": "number"}]}, "llguidance", ("oneOf",)),
+        (
+            {"properties": {"a": {"oneOf": [I, {"type": "number"}]}, "b": {"not": S}, "c": {"not": S, "if": I}}},
+            "llguidance",
+            ("#/properties/b/not", "#/properties/c/not", "#/properties/c/if", "oneOf"),
+        ),
+        ({**S, "format": "zip"}, "llguidance", ("#/format",)),
     ],
 )
 def test_lenient_takes_the_backend_that_loses_least(backend_set, schema, name, weakened):
@@ -188,11 +194,44 @@ def test_stop_tokens_of_a_request_reach_the_grammar(backend_set):
         assert compiled.grammar.is_terminated()
 
 
-def test_what_may_be_slow(backend_set):
-    assert not backend_set.may_be_slow(constraint(json={**S, "maxLength": 500}))
-    assert backend_set.may_be_slow(constraint(json={**S, "maxLength": 500}, backend="xgrammar"))
-    assert backend_set.may_be_slow(constraint(grammar='root ::= "a"{1,999}'))
-    assert not backend_set.may_be_slow(constraint(json={"not": {}}))
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"enum": 10**30}, "#/enum must be array, got number"),
+        ({"then": {"format": [[]]}}, "#/then/format must be string, got array"),
+        ({"items": None}, "#/items must be object or boolean or array, got null"),
+        ({"properties": {"a/b": {"type": 3}}}, "#/properties/a~1b/type must be string or array, got number"),
+        ({"properties": [{}]}, "#/properties must be object, got array"),
+        ({"properties": {"a": 1}}, "#/properties/a must be object or boolean, got number"),
+        ({"anyOf": {"type": "string"}}, "#/anyOf must be array, got object"),
+        ({"allOf": ["string"]}, "#/allOf/0 must be object or boolean, got string"),
+        ({"items": [1]}, "#/items/0 must be"),
+        ({"required": [["a"]]}, "#/required/0 must be string, got array"),
+        ({"minLength": True}, "#/minLength must be number, got boolean"),
+        ({"type": ["string", None]}, "#/type/1 must be string"),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"pattern": 1}}}, r"#/\$defs/a/pattern must be string, got number"),
+    ],
+)
+@pytest.mark.parametrize("lenient", [False, True])
+def test_a_keyword_of_the_wrong_type_is_an_error_that_says_where(backend_set, schema, message, lenient):
+    with pytest.raises(GrammarError, match=message):
+        backend_set.compile(constraint(json=schema, lenient=lenient))
+    tag = {**TAG, "format": {"type": "json_schema", "json_schema": schema}}
+    with pytest.raises(GrammarError, match=message.removeprefix("#")):
+        backend_set.compile(constraint(structural_tag=tag))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"const": {"enum": 3}, "default": {"type": 1}, "examples": [{"required": 1}]},
+        {"type": "object", "properties": {"enum": I, "required": S, "items": {"type": "array", "items": I}}},
+        {"$schema": "http://json-schema.org/draft-04/schema#", **I, "minimum": 1, "exclusiveMinimum": True},
+        {"x-type": 3, "title": "t", "$defs": {"unused": {"type": 3}}},
+    ],
+)
+def test_data_and_older_drafts_have_their_types(backend_set, schema):
+    backend_set.compile(constraint(json=schema))
 
 
 # -- the set itself ---------------------------------------------------------------------------------------------------
@@ -261,8 +300,16 @@ def test_prepare_and_destroy():
     assert len(made) == 1
     own.destroy()
     own.destroy()
-    assert own.compile(constraint(json=AB, backend="mine")).backend_name == "mine"
-    assert len(made) == 2
+    for ask in (
+        lambda: own.compile(constraint(json=AB, backend="mine")),
+        lambda: own.compile(constraint(json={**S, "maxLength": 99}, backend="xgrammar")),
+        lambda: own.backend("mine"),
+        lambda: own.backend("xgrammar"),
+        own.prepare,
+    ):
+        with pytest.raises(GrammarError, match="the manager is closed"):
+            ask()
+    assert len(made) == 1
 
 
 def test_each_of_many_threads_gets_its_own_language(backend_set):

@@ -11,10 +11,10 @@ from structout.config import StructuredOutputsConfig
 from structout.errors import CompileCrashError, GrammarError, GrammarTimeoutError
 from structout.grammar.canonical import CanonicalTokenizer
 from structout.grammar.fitness import Fitness
-from structout.grammar.fitness_llguidance import llguidance_fitness
-from structout.grammar.fitness_xgrammar import xgrammar_fitness
+from structout.grammar.fitness_llguidance import is_told_by, llguidance_fitness
+from structout.grammar.fitness_xgrammar import schemas_in_tag, xgrammar_fitness
 from structout.grammar.interface import StructuredOutputBackend, StructuredOutputGrammar
-from structout.grammar.json_schema import allows_finite_text
+from structout.grammar.json_schema import allows_finite_text, check_keywords
 from structout.grammar.llguidance_backend import LlguidanceBackend
 from structout.grammar.probe import CompileProbe
 from structout.grammar.vocabulary import Vocabulary
@@ -25,6 +25,7 @@ BackendFactory = Callable[[Vocabulary, StructuredOutputsConfig, "CanonicalTokeni
 
 _AUTO = "auto"
 _COMES_LATER = {"fsm": "our own engine for regular languages"}
+_CLOSED = "the manager is closed"
 _PROCESS_START_SECONDS = 60.0
 _XGRAMMAR_CACHE_SHARE = 8  # of the cache's bytes: the compiled grammars themselves are kept by whoever asked for them
 
@@ -125,6 +126,7 @@ class BackendSet:
         self._registered = dict(_registered)
         self._backends = {name: _Lazy(partial(self._make, known)) for name, known in _registered.items()}
         self._probe = _Lazy(partial(CompileProbe, vocabulary, num_processes=config.compile_workers))
+        self._is_destroyed = False
 
     def prepare(self) -> None:
         """Make all backends now: their tables of the vocabulary, and the process for slow compilations, take up to two
@@ -135,15 +137,9 @@ class BackendSet:
             self._probe.get().start(_PROCESS_START_SECONDS)
 
     def backend(self, name: str) -> StructuredOutputBackend:
-        """The backend of that name. Raises ``GrammarError`` if there is none."""
+        """The backend of that name. Raises ``GrammarError`` if there is none, or after ``destroy``."""
         self._check_name(name)
         return self._backends[name].get()
-
-    def may_be_slow(self, constraint: Constraint) -> bool:
-        """Whether the backend that comes first for the constraint may compile it for seconds."""
-        candidates = self._candidates(constraint)
-        chosen = [fitness for _, fitness in candidates if fitness.enforces or constraint.lenient]
-        return bool(chosen) and chosen[0].is_slow
 
     def compile(self, constraint: Constraint, stop_token_ids: Sequence[int] | None = None) -> CompiledConstraint:
         """
@@ -155,8 +151,9 @@ class BackendSet:
             GrammarError: malformed, impossible, or not enforced by any backend that may serve it; says by which for
                 what reason.
         """
-        if constraint.kind is StructuredOutputOptions.JSON and not allows_finite_text(json.loads(constraint.spec)):
-            raise GrammarError("the json constraint allows no text at all: every instance would contain another one")
+        if self._is_destroyed:
+            raise GrammarError(_CLOSED)
+        _check_schemas(constraint)
         reasons = []
         for name, fitness in self._candidates(constraint):
             if not (fitness.enforces or (constraint.lenient and not fitness.refusal)):
@@ -171,7 +168,8 @@ class BackendSet:
         raise GrammarError("; ".join(reasons))
 
     def destroy(self) -> None:
-        """Let go of what was compiled. A constraint compiled later makes its backend anew."""
+        """Let go of what was compiled, for good: whatever is asked for later raises ``GrammarError``."""
+        self._is_destroyed = True
         for backend in self._backends.values():
             made = backend.discard()
             if made is not None:
@@ -220,7 +218,8 @@ class BackendSet:
             whitespace_pattern=constraint.whitespace_pattern,
             lenient=constraint.lenient,
         )
-        return CompiledConstraint(by_llguidance, name, fitness.weakened or by_llguidance.weakened)
+        in_its_words = tuple(what for what in by_llguidance.weakened if not is_told_by(what, fitness.weakened))
+        return CompiledConstraint(by_llguidance, name, fitness.weakened + in_its_words)
 
     def _probe_first(
         self, backend: XgrammarBackend, constraint: Constraint, stop_token_ids: Sequence[int] | None
@@ -233,24 +232,40 @@ class BackendSet:
         return backend.load_grammar(constraint.kind, compiled, stop_token_ids)
 
 
+def _check_schemas(constraint: Constraint) -> None:
+    """Raise ``GrammarError`` for a schema that is malformed, or whose every instance would go on for ever."""
+    if constraint.kind is StructuredOutputOptions.JSON:
+        schema = json.loads(constraint.spec)
+        check_keywords(schema)
+        if not allows_finite_text(schema):
+            raise GrammarError("the json constraint allows no text at all: every instance would contain another one")
+    elif constraint.kind is StructuredOutputOptions.STRUCTURAL_TAG:
+        for pointer, schema in schemas_in_tag(json.loads(constraint.spec)):
+            check_keywords(schema, pointer)
+
+
 Made = TypeVar("Made")
 
 
 class _Lazy(Generic[Made]):
-    """What is made by the first who asks for it, while the others wait."""
+    """What is made by the first who asks for it, while the others wait, until it is discarded for good."""
 
     def __init__(self, make: Callable[[], Made]):
         self._make = make
         self._made: Made | None = None
+        self._is_discarded = False
         self._lock = threading.Lock()
 
     def get(self) -> Made:
         with self._lock:
+            if self._is_discarded:
+                raise GrammarError(_CLOSED)
             if self._made is None:
                 self._made = self._make()
             return self._made
 
     def discard(self) -> Made | None:
         with self._lock:
+            self._is_discarded = True
             made, self._made = self._made, None
             return made

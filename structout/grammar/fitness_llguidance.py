@@ -1,7 +1,8 @@
 """Which constraints llguidance 1.9.1 enforces in full."""
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from structout.grammar.fitness import (
@@ -22,6 +23,10 @@ _EXACT_IN_DOUBLE = 2**53
 _NUMBERS_AS_DOUBLES = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "const", "enum")
 _FORMATS = frozenset("date-time time date duration email hostname ipv4 ipv6 uuid uri".split())
 _MISREADS = {Feature.SET_OPERATION, Feature.POSSESSIVE, Feature.INCOMPLETE_ESCAPE}
+# As llguidance warns.
+_UNKNOWN_FORMAT = re.compile("Unknown format: ")
+_UNREAD_KEYWORDS = re.compile("Unimplemented keys: ")
+_QUOTED = re.compile('"([^"]*)"')
 
 
 def llguidance_fitness(constraint: Constraint) -> Fitness:
@@ -35,6 +40,14 @@ def llguidance_fitness(constraint: Constraint) -> Fitness:
         case StructuredOutputOptions.STRUCTURAL_TAG:
             return Fitness(refusal="has no structural tags in xgrammar's format")
     return Fitness()
+
+
+def is_told_by(warning: str, weakened: Iterable[str]) -> bool:
+    """Whether pointers say already what llguidance says in its words of a lenient compilation."""
+    told = {pointer.rpartition("/")[2] for pointer in weakened}
+    if _UNKNOWN_FORMAT.match(warning):
+        return "format" in told
+    return bool(_UNREAD_KEYWORDS.match(warning)) and told.issuperset(_QUOTED.findall(warning))
 
 
 def _ignores(node: Node, draft: int) -> Iterator[str]:

@@ -89,7 +89,7 @@ def xgrammar_fitness(constraint: Constraint) -> Fitness:
         case StructuredOutputOptions.STRUCTURAL_TAG:
             tag = json.loads(constraint.spec)
             weakened = tuple(_weakened_in_tag(tag))
-            is_slow = any(_is_slow(schema) for _, schema in _schemas_in_tag(tag))
+            is_slow = any(_is_slow(schema) for _, schema in schemas_in_tag(tag))
     if constraint.whitespace_pattern is not None:
         weakened += ("whitespace_pattern",)
     return Fitness(weakened=weakened, is_slow=is_slow)
@@ -224,7 +224,7 @@ def _weakened_in_tag(tag: Any) -> Iterator[str]:
         if part.get("type") == "regex" and isinstance(part.get("pattern"), str):
             found = features_in(part["pattern"], _MISREADS)
             yield from (f"{pointer}/pattern: {feature}" for feature in found)
-    for pointer, schema in _schemas_in_tag(tag):
+    for pointer, schema in schemas_in_tag(tag):
         yield from weakened_in_schema(schema, _ignores, root=pointer)
         # The grammar that xgrammar prints for a schema is corrected where it lets control characters into bounded
         # strings; that of a tag is not.
@@ -232,7 +232,8 @@ def _weakened_in_tag(tag: Any) -> Iterator[str]:
             yield from (f"{pointer}{below}/{key}" for key in ("minLength", "maxLength") if key in node)
 
 
-def _schemas_in_tag(tag: Any) -> Iterator[tuple[str, Any]]:
+def schemas_in_tag(tag: Any) -> Iterator[tuple[str, Any]]:
+    """The schemas of a structural tag with their pointers; None for what is none."""
     for pointer, part in _parts_of_tag(tag):
         for key in _SCHEMAS_OF_TAGS:
             yield f"{pointer}/{key}", _parsed(part.get(key))

@@ -2,8 +2,11 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from types import NoneType, UnionType
 from typing import Any
 from urllib.parse import unquote
+
+from structout.errors import GrammarError
 
 Node = Mapping[str, Any]
 
@@ -22,6 +25,32 @@ _SCHEMA_KEYWORDS = (
 )
 _SCHEMA_LIST_KEYWORDS = ("allOf", "anyOf", "items", "oneOf", "prefixItems")
 _SCHEMA_MAP_KEYWORDS = ("dependentSchemas", "patternProperties", "properties")
+
+# The types that any draft gives a keyword's value, and the parts of it.
+_SCHEMA = "object boolean"
+_TYPES_OF = (
+    dict.fromkeys(_SCHEMA_KEYWORDS, _SCHEMA)
+    | dict.fromkeys(_SCHEMA_LIST_KEYWORDS, "array")
+    | dict.fromkeys((*_SCHEMA_MAP_KEYWORDS, "$defs", "definitions", "dependencies", "dependentRequired"), "object")
+    | dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), "number")
+    | dict.fromkeys(("minContains", "maxContains", "minimum", "maximum", "multipleOf"), "number")
+    | dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), "number boolean")
+    | dict.fromkeys(("$schema", "$ref", "format", "pattern"), "string")
+    | {"enum": "array", "items": "object boolean array", "required": "array boolean", "type": "string array"}
+    | {"uniqueItems": "boolean"}
+)
+_TYPES_OF_PARTS = dict.fromkeys((*_SCHEMA_LIST_KEYWORDS, *_SCHEMA_MAP_KEYWORDS), _SCHEMA) | {
+    "required": "string",
+    "type": "string object",
+}
+_JSON_TYPES: dict[str, type | UnionType] = {
+    "boolean": bool,  # which is an int to Python
+    "number": int | float,
+    "string": str,
+    "array": list,
+    "object": dict,
+    "null": NoneType,
+}
 
 _DRAFT = re.compile(r"https?://json-schema\.org/draft[-/](?:0?(\d)|(20\d\d)-\d\d)/schema#?")
 _NEWEST_DRAFT = 2020
@@ -61,6 +90,30 @@ def _children(pointer: str, node: Node) -> Iterator[tuple[str, Any]]:
     for keyword in _SCHEMA_MAP_KEYWORDS:
         if isinstance(node.get(keyword), dict):
             yield from ((f"{pointer}/{keyword}/{escaped(name)}", child) for name, child in node[keyword].items())
+
+
+def check_keywords(schema: Any, root: str = "#") -> None:
+    """Raise ``GrammarError`` for a keyword whose value is of a type that no draft gives it: engines and the functions
+    here need not deal with it.
+
+    Args:
+        schema: as parsed.
+        root: pointer to it.
+    """
+    for pointer, node in subschemas(schema):
+        for keyword in node.keys() & _TYPES_OF.keys():
+            _check_type(node[keyword], _TYPES_OF[keyword], f"{root}{pointer}/{keyword}")
+        for keyword in node.keys() & _TYPES_OF_PARTS.keys():
+            value = node[keyword]
+            has_names = isinstance(value, dict) and keyword != "items"
+            for name, part in value.items() if has_names else enumerate(value if isinstance(value, list) else ()):
+                _check_type(part, _TYPES_OF_PARTS[keyword], f"{root}{pointer}/{keyword}/{escaped(str(name))}")
+
+
+def _check_type(value: Any, types: str, pointer: str) -> None:
+    name = next(name for name, type_ in _JSON_TYPES.items() if isinstance(value, type_))
+    if name not in types.split():
+        raise GrammarError(f"{pointer} must be {' or '.join(types.split())}, got {name}")
 
 
 def referred(schema: Any, node: Node) -> Iterator[tuple[str, Any]]:
