@@ -101,9 +101,13 @@ _registered = {
 }
 
 # Which of several that enforce a constraint serves it; bench/results/ready_cpu.json has the figures. JSON schemas:
-# llguidance compiles them in milliseconds, where xgrammar takes seconds for one in ten, and both fill as quickly.
-# Other constraints: xgrammar fills two to fifty times faster, unless it compiles slowly, see Fitness.is_slow.
-_FIRST = {kind: "xgrammar" for kind in StructuredOutputOptions} | {StructuredOutputOptions.JSON: "llguidance"}
+# llguidance compiles them in milliseconds, where xgrammar takes seconds for one in ten, and both fill as quickly. JSON
+# objects: llguidance compiles them in 3 ms instead of 28, and fills a row in 38 us instead of 26, but with UTF-8 only.
+# Other constraints: xgrammar fills two to two hundred times faster, unless it compiles slowly, see Fitness.is_slow.
+_FIRST = {kind: "xgrammar" for kind in StructuredOutputOptions} | {
+    StructuredOutputOptions.JSON: "llguidance",
+    StructuredOutputOptions.JSON_OBJECT: "llguidance",
+}
 
 
 def _canonical_tokenizer(tokenizer: Any, vocabulary: Vocabulary) -> CanonicalTokenizer | None:
