@@ -20,9 +20,12 @@ PACKAGES = (
     "setuptools",
     "xgrammar",
     "llguidance",
+    "xxhash",
     "transformers",
     "jsonschema",
     "pydantic",
+    "prometheus_client",
+    "hypothesis",
     "pytest",
 )
 OP_TESTS = ("tests/test_apply_bitmask.py", "tests/test_apply_bitmask_cuda.py", "tests/test_masked_sample.py")
