@@ -11,7 +11,6 @@ from structout.config import StructuredOutputsConfig
 from structout.default_model import load_default_model
 from structout.errors import GrammarError
 from structout.generate import DeadEndError, Generation, generate
-from structout.grammar.canonical import CanonicalTokenizer
 from structout.jump_forward import JumpForward
 from structout.manager import StructuredOutputManager
 from structout.params import StructuredOutputsParams
@@ -78,7 +77,7 @@ def _write(
             temperature=arguments.temperature,
             seed=arguments.seed,
             jump_forward=jump_forward,
-            canonical_tokenizer=CanonicalTokenizer(tokenizer, manager.vocabulary) if needs_tokenizer else None,
+            canonical_tokenizer=manager.canonical_tokenizer() if needs_tokenizer else None,
             on_slow_compile=lambda: say("compiling the constraint ..."),
             on_step=screen.show,
         )

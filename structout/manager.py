@@ -24,6 +24,7 @@ from structout.errors import (
 )
 from structout.fill import Bounds, Drafts, MaskFiller, Trees
 from structout.grammar.backends import BackendSet, CompiledConstraint
+from structout.grammar.canonical import CanonicalTokenizer
 from structout.grammar.gate import GatedGrammar
 from structout.grammar.interface import StructuredOutputGrammar
 from structout.grammar.tokens import token_id
@@ -327,6 +328,12 @@ class StructuredOutputManager:
         """The tokens that must follow, as the tokenizer itself would write them."""
         with self._grammars():
             return self._grammar(self._known(request_id)).compute_ff_tokens()
+
+    def canonical_tokenizer(self) -> CanonicalTokenizer:
+        """What ``structout.jump_forward`` takes; made when it is first asked for."""
+        tokenizer = self._backends.canonical_tokenizer()
+        assert tokenizer is not None  # the backends have the manager's tokenizer
+        return tokenizer
 
     # -- the manager itself -------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from structout.params import Constraint, StructuredOutputsParams
 from structout.params import StructuredOutputOptions as Kind
 
 VOCABULARY = Vocabulary.from_tokenizer(byte_level(), 525)
-S, I = {"type": "string"}, {"type": "integer"}  # noqa: E741
+S, I = {"type": "string"}, {"type": "integer"}  # noqa: E741 - schemas of one line each
 AB = {"type": "object", "properties": {"a": I, "b": I}}
 
 

@@ -39,7 +39,7 @@ def fitness_of_schema(name, schema):
     return FITNESS[name](Constraint(Kind.JSON, json.dumps(schema, ensure_ascii=False)))
 
 
-S, I, O, A, N = ({"type": name} for name in ("string", "integer", "object", "array", "number"))  # noqa: E741
+S, I, O, A, N = ({"type": name} for name in ("string", "integer", "object", "array", "number"))  # noqa: E741 - schemas of one line each
 AB = {**O, "properties": {"a": I, "b": I}}
 
 # A schema, an instance that violates it and that the engine takes all the same, and what fitness says is weakened.

@@ -90,7 +90,7 @@ def test_nonsense_fails_its_own_request(manager, params):
 
 
 def test_a_limit_is_checked_before_anything_is_compiled(manager, monkeypatch):
-    monkeypatch.setattr(manager, "_compile", lambda key: pytest.fail("compiled"))
+    monkeypatch.setattr(manager._backends, "compile", lambda constraint: pytest.fail("compiled"))
     config = StructuredOutputsConfig()
     manager.add_request("bad", StructuredOutputsParams(choice=["a"] * (config.limits.alternatives + 1)))
     assert manager.status("bad") is GrammarStatus.FAILED

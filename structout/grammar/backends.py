@@ -140,6 +140,10 @@ class BackendSet:
         if self._config.isolate_slow_compiles:
             self._probe.get().start(_PROCESS_START_SECONDS)
 
+    def canonical_tokenizer(self) -> CanonicalTokenizer | None:
+        """The one that all backends share; None without a tokenizer."""
+        return self._canonical_tokenizer.get()
+
     def backend(self, name: str) -> StructuredOutputBackend:
         """The backend of that name. Raises ``GrammarError`` if there is none, or after ``destroy``."""
         self._check_name(name)
@@ -189,7 +193,7 @@ class BackendSet:
             raise GrammarError(f"unknown backend {name!r}: the known ones are {', '.join([_AUTO, *self._backends])}")
 
     def _make(self, registered: _Registered) -> StructuredOutputBackend:
-        return registered.make(self._vocabulary, self._config, self._canonical_tokenizer.get())
+        return registered.make(self._vocabulary, self._config, self.canonical_tokenizer())
 
     def _candidates(self, constraint: Constraint) -> list[tuple[str, Fitness]]:
         """The backends that may serve the constraint, the best first."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from structout.bitmask import allocate_token_bitmask, bitmask_width
+from structout.errors import GrammarError
 from structout.grammar.vocabulary import Vocabulary
 from structout.params import StructuredOutputOptions
 
@@ -171,6 +172,26 @@ class StructuredOutputGrammar(ABC):
             self.fill_bitmask(bitmask, row)
 
 
+class PrefixGrammar(StructuredOutputGrammar):
+    """A grammar of an engine that takes tokens one after the other, as far as they are allowed."""
+
+    @abstractmethod
+    def _accept_prefix(self, tokens: list[int]) -> int:
+        """Accept up to the first token that is not allowed; how many that is."""
+
+    def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
+        accepted = self._accept_prefix(tokens)
+        if accepted < len(tokens):
+            self.rollback(accepted)
+            return False
+        return True
+
+    def validate_tokens(self, tokens: list[int]) -> list[int]:
+        accepted = self._accept_prefix(tokens)
+        self.rollback(accepted)
+        return tokens[:accepted]
+
+
 def nodes_below(next_token: Sequence[int], next_sibling: Sequence[int]) -> list[tuple[int, int]]:
     """Each node of a tree of drafts below node 0, with the node above it; those above come first.
 
@@ -236,6 +257,13 @@ class StructuredOutputBackend(ABC):
 
     def allocate_token_bitmask(self, max_num_seqs: int) -> torch.Tensor:
         return allocate_token_bitmask(max_num_seqs, self.vocabulary.size)
+
+    def _refuse_empty_language(self, grammar: StructuredOutputGrammar, request_type: StructuredOutputOptions) -> None:
+        """Raise ``GrammarError`` for a grammar that, at its start, allows nothing."""
+        mask = allocate_token_bitmask(1, self.vocabulary.size, pin_memory=False)
+        grammar.fill_bitmask(mask, 0)
+        if not mask.any():
+            raise GrammarError(grammar.error_reason or f"the {request_type.value} constraint allows no text at all")
 
     @abstractmethod
     def destroy(self) -> None:

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, regex_to_lark
 
-from structout.bitmask import allocate_token_bitmask, bitmask_dtype, bitmask_width
+from structout.bitmask import bitmask_dtype, bitmask_width
 from structout.errors import GrammarError
 from structout.grammar.canonical import CanonicalTokenizer
-from structout.grammar.interface import StructuredOutputBackend, StructuredOutputGrammar
+from structout.grammar.interface import PrefixGrammar, StructuredOutputBackend, StructuredOutputGrammar
 from structout.grammar.tokens import token_id
 from structout.grammar.vocabulary import Vocabulary
 from structout.params import StructuredOutputOptions
@@ -125,7 +125,7 @@ class _Compiled:
         return has_grown
 
 
-class LlguidanceGrammar(StructuredOutputGrammar):
+class LlguidanceGrammar(PrefixGrammar):
     """
     Attributes:
         error_reason: as the interface says, the limit of llguidance that the request has met, in its words.
@@ -149,18 +149,6 @@ class LlguidanceGrammar(StructuredOutputGrammar):
     def weakened(self) -> tuple[str, ...]:
         """What a lenient compilation gave up, in llguidance's words."""
         return self._compiled.weakened
-
-    def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
-        accepted = self._accept_prefix(tokens)
-        if accepted < len(tokens):
-            self.rollback(accepted)
-            return False
-        return True
-
-    def validate_tokens(self, tokens: list[int]) -> list[int]:
-        accepted = self._accept_prefix(tokens)
-        self.rollback(accepted)
-        return tokens[:accepted]
 
     def rollback(self, num_tokens: int) -> None:
         if not 0 <= num_tokens <= self.num_tokens:
@@ -276,7 +264,6 @@ class LlguidanceGrammar(StructuredOutputGrammar):
                 words[row, stop >> 5] = word | bit if is_allowed else word & ~bit
 
     def _accept_prefix(self, tokens: list[int]) -> int:
-        """Accept up to the first token that is not allowed; how many that is."""
         if self._num_stopped:
             self._num_stopped += len(tokens)
             return len(tokens)
@@ -502,12 +489,6 @@ class LlguidanceBackend(StructuredOutputBackend):
         other.compute_bitmask()
         if not other.is_error():
             raise GrammarError(f"whitespace_pattern matches more than JSON's whitespace: {pattern}")
-
-    def _refuse_empty_language(self, grammar: LlguidanceGrammar, request_type: StructuredOutputOptions) -> None:
-        mask = allocate_token_bitmask(1, self.vocabulary.size, pin_memory=False)
-        grammar.fill_bitmask(mask, 0)
-        if not mask.any():
-            raise GrammarError(grammar.error_reason or f"the {request_type.value} constraint allows no text at all")
 
 
 class _Tokenizer:

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 import xgrammar
 
-from structout.bitmask import allocate_token_bitmask
 from structout.errors import GrammarError
 from structout.grammar.canonical import CanonicalTokenizer
 from structout.grammar.interface import (
+    PrefixGrammar,
     StructuredOutputBackend,
     StructuredOutputGrammar,
     check_mask_buffer,
@@ -32,7 +32,7 @@ _CLASS_OR_TEXT = re.compile(r'\[[^\]\\]*(?:\\.[^\]\\]*)*\]?|"[^"\\]*(?:\\.[^"\\]
 _LOG_PREFIX = re.compile(r"^\[\d+:\d+:\d+\] \S+:\d+: ")
 
 
-class XgrammarGrammar(StructuredOutputGrammar):
+class XgrammarGrammar(PrefixGrammar):
     def __init__(
         self,
         matcher: Any,
@@ -48,18 +48,6 @@ class XgrammarGrammar(StructuredOutputGrammar):
         self._canonical_tokenizer = canonical_tokenizer
         self._accepted: list[int] = []  # by the matcher
         self._num_after_stop = 0  # accepted without the matcher, which takes nothing after a stop token
-
-    def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
-        accepted = self._accept_prefix(tokens)
-        if accepted < len(tokens):
-            self.rollback(accepted)
-            return False
-        return True
-
-    def validate_tokens(self, tokens: list[int]) -> list[int]:
-        accepted = self._accept_prefix(tokens)
-        self.rollback(accepted)
-        return tokens[:accepted]
 
     def rollback(self, num_tokens: int) -> None:
         after_stop = min(num_tokens, self._num_after_stop)
@@ -195,7 +183,6 @@ class XgrammarGrammar(StructuredOutputGrammar):
         return cls(matcher, compiled, vocabulary, stops, canonical_tokenizer)
 
     def _accept_prefix(self, tokens: list[int]) -> int:
-        """Accept up to the first token that is not allowed; how many that is."""
         for accepted, token in enumerate(tokens):
             if self.is_terminated():
                 self._num_after_stop += len(tokens) - accepted
@@ -324,12 +311,6 @@ class XgrammarBackend(StructuredOutputBackend):
             grammar = XgrammarGrammar.at_start(compiled, self.vocabulary, stops, self._canonical_tokenizer)
         self._refuse_empty_language(grammar, request_type)
         return grammar
-
-    def _refuse_empty_language(self, grammar: XgrammarGrammar, request_type: StructuredOutputOptions) -> None:
-        mask = allocate_token_bitmask(1, self.vocabulary.size, pin_memory=False)
-        grammar.fill_bitmask(mask, 0)
-        if not mask.any():
-            raise GrammarError(f"the {request_type.value} constraint allows no text at all")
 
 
 @contextlib.contextmanager
