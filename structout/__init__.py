@@ -17,6 +17,7 @@ from structout.bitmask import (
 )
 from structout.config import StructuredOutputsConfig
 from structout.errors import (
+    CollectiveError,
     DuplicateRequestError,
     GrammarError,
     GrammarLimitError,
@@ -25,20 +26,23 @@ from structout.errors import (
     UnknownRequestError,
 )
 from structout.limits import Limits
-from structout.mask_batch import MaskBatch
+from structout.mask_batch import MaskBatch, MaskShard
 from structout.mask_pool import MaskDeduplicator, MaskPool, PooledMaskBatch
 from structout.params import StructuredOutputOptions, StructuredOutputsParams
 
 if backends.load().broken is None:
     from structout.ops import apply_bitmask, apply_token_bitmask_inplace, masked_sample, masked_sample_logprobs
-    from structout.sampler import DeviceMasks, MaskedSampler, SamplingParams
+    from structout.sampler import DeviceMasks, MaskedSampler, SamplingParams, VocabParallelSampler
+    from structout.sharded_ops import all_gather_bitmask, sharded_masked_sample, sharded_masked_sample_logprobs
 
 if TYPE_CHECKING:
     from structout.grammar.backends import register_backend
     from structout.manager import ManagerStats, StructuredOutputManager
     from structout.request import GrammarStatus
+    from structout.sharded_manager import ShardedManager
 
 __all__ = [
+    "CollectiveError",
     "DeviceMasks",
     "DuplicateRequestError",
     "GrammarError",
@@ -50,16 +54,20 @@ __all__ = [
     "MaskBatch",
     "MaskDeduplicator",
     "MaskPool",
+    "MaskShard",
     "MaskedSampler",
     "PooledMaskBatch",
     "SamplingParams",
+    "ShardedManager",
     "StructOutError",
     "StructuredOutputManager",
     "StructuredOutputOptions",
     "StructuredOutputsConfig",
     "StructuredOutputsParams",
     "UnknownRequestError",
+    "VocabParallelSampler",
     "__version__",
+    "all_gather_bitmask",
     "allocate_token_bitmask",
     "apply_bitmask",
     "apply_token_bitmask_inplace",
@@ -72,12 +80,15 @@ __all__ = [
     "pack_bitmask",
     "register_backend",
     "reset_token_bitmask",
+    "sharded_masked_sample",
+    "sharded_masked_sample_logprobs",
     "unpack_bitmask",
 ]
 
 _SCHEDULER_SIDE = {
     "GrammarStatus": "request",
     "ManagerStats": "manager",
+    "ShardedManager": "sharded_manager",
     "StructuredOutputManager": "manager",
     "register_backend": "grammar.backends",
 }

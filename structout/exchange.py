@@ -6,8 +6,6 @@ beforehand. An exchange is always carried through as announced and only then jud
 so that all come to the same verdict and nothing is left on the wire.
 """
 
-import functools
-import hashlib
 import time
 import weakref
 from collections.abc import Mapping, Sequence
@@ -15,6 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import xxhash
@@ -23,6 +22,7 @@ from structout.errors import CollectiveError
 
 _HEADER_TAG, _PAYLOAD_TAG = 0x57_01, 0x57_02
 _REFUSED = "refused"
+EXCHANGES = (_REFUSED, "all_gather_bitmask", "sharded_masked_sample", "grammar_bitmask", "poll_ready")
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Channel:
         """Send ``payloads[r]`` to each rank r and receive theirs, in rank order; this rank's own is handed through.
 
         Args:
-            what: the name of the exchange; all ranks must be at the same one.
+            what: one of ``EXCHANGES``; all ranks must be at the same one.
             payloads: contiguous CPU tensors, of any dtype; one tensor may stand for several ranks.
             agreed: three values, by name, that must be equal on all ranks.
             facts: two that need not.
@@ -175,7 +175,7 @@ class Channel:
             others = tuple(rank for rank, value in enumerate(values) if value != values[0])
             if not others:
                 continue
-            shown = [_names.get(value, "another") if name == "exchange" else str(value) for value in values]
+            shown = [EXCHANGES[value] if name == "exchange" else str(value) for value in values]
             raise CollectiveError(
                 f"{what}: ranks disagree on the {name}: {', '.join(shown)}, by rank. All ranks must make the same "
                 "calls, in the same order, with the same rows, dtypes, masks and parameters",
@@ -235,18 +235,12 @@ def checksum(*tensors: torch.Tensor | None) -> int:
             digest.update(b"none")
             continue
         digest.update(f"{tensor.dtype}{list(tensor.shape)}".encode())
-        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        digest.update(np.ascontiguousarray(tensor.numpy()).data)
     return digest.intdigest() >> 1
 
 
-_names: dict[int, str] = {}  # of the exchanges that this process knows of
-
-
-@functools.cache
 def _kind(what: str) -> int:
-    kind = int.from_bytes(hashlib.blake2s(what.encode(), digest_size=7).digest(), "little")
-    _names[kind] = what
-    return kind
+    return EXCHANGES.index(what)
 
 
 def _timeout_of(group: dist.ProcessGroup) -> float:

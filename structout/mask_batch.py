@@ -47,6 +47,21 @@ class MaskBatch:
         return torch.from_numpy(self.bitmask).to(device, non_blocking=True)
 
 
+@dataclass(frozen=True)
+class MaskShard:
+    """A step's masks where each rank has filled some of the rows, and they have not met yet.
+
+    Attributes:
+        bitmask: int32 ``[rows_of_rank[rank], W]``, the rows of this rank, in one of its manager's buffers.
+        masks: all else of the MaskBatch of all requests, which come in the order of the ranks; its bitmask has no row.
+        rows_of_rank: how many rows each rank has.
+    """
+
+    bitmask: npt.NDArray[np.int32]
+    masks: MaskBatch
+    rows_of_rank: tuple[int, ...]
+
+
 def map_rows(
     request_ids: Sequence[str],
     row_indptr: npt.NDArray[np.int32],

@@ -1,13 +1,17 @@
 """MaskedSampler: masked_sample as a module, for the place where an engine's sampler is."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
+import torch.distributed as dist
 
-from structout.mask_batch import MaskBatch
+from structout.exchange import name_of
+from structout.mask_batch import MaskBatch, MaskShard
 from structout.mask_pool import MaskPool, PooledMaskBatch
 from structout.ops import masked_sample, masked_sample_logprobs
+from structout.sharded_ops import all_gather_bitmask, sharded_masked_sample, sharded_masked_sample_logprobs
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,25 @@ class DeviceMasks:
         pool.update(masks)
         return cls(pool.bitmask, rows.to(pool.bitmask.device, non_blocking=True))
 
+    @classmethod
+    def of_shard(
+        cls,
+        shard: MaskShard,
+        request_ids: Sequence[str],
+        device: torch.device | str,
+        num_logits_per_request: Sequence[int] | None = None,
+        group: dist.ProcessGroup | str | None = None,
+    ) -> "DeviceMasks":
+        """The masks of all ranks, of which each copies only its own rows to its device; there they are gathered."""
+        rows = shard.masks.rows_for(request_ids, num_logits_per_request)
+        most = max(shard.rows_of_rank)
+        mine = torch.from_numpy(shard.bitmask)
+        padded = torch.zeros(most, mine.shape[1], dtype=torch.int32, device=device)  # ranks may have unequally many
+        padded[: len(mine)].copy_(mine, non_blocking=True)
+        of_rank = all_gather_bitmask(padded, group).split(most) if most > 0 else []
+        bitmask = torch.cat([padded[:0], *(part[:n] for part, n in zip(of_rank, shard.rows_of_rank, strict=False))])
+        return cls(bitmask, rows.to(device, non_blocking=True))
+
 
 class MaskedSampler(torch.nn.Module):
     """Mask, temperature, filters and draw in one op; no state, no branch on the contents of the batch.
@@ -83,14 +106,43 @@ class MaskedSampler(torch.nn.Module):
             not reach an embedding.
         """
         sample = masked_sample_logprobs if self.with_logprobs else masked_sample
-        return sample(
-            logits,
-            None if masks is None else masks.bitmask,
-            None if masks is None else masks.rows,
-            temperature=params.temperature,
-            top_k=params.top_k,
-            top_p=params.top_p,
-            min_p=params.min_p,
-            seed=params.seed,
-            position=params.position,
-        )
+        return sample(logits, **_arguments(masks, params))
+
+
+class VocabParallelSampler(torch.nn.Module):
+    """:class:`MaskedSampler` for a sharded lm_head: it takes this rank's columns of the logits and gives the
+    ids that one rank with all of them would draw, bit for bit. The logits are never gathered.
+
+    Args:
+        vocab_start: the token id of this rank's first column.
+        group: the tensor-parallel ranks: a process group, its name, or None for the default group.
+        with_logprobs: return the logprobs of the drawn tokens too.
+    """
+
+    def __init__(self, vocab_start: int, group: dist.ProcessGroup | str | None = None, *, with_logprobs: bool = False):
+        super().__init__()
+        self.vocab_start = vocab_start
+        self.group_name = name_of(group)
+        self.with_logprobs = with_logprobs
+
+    def forward(
+        self, logits_shard: torch.Tensor, masks: DeviceMasks | None, params: SamplingParams
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        """
+        Args:
+            logits_shard: ``[N, width]``, as this rank's part of the lm_head leaves them.
+            masks, params: as :class:`MaskedSampler` takes them, the same on all ranks.
+
+        Returns:
+            as :class:`MaskedSampler`, the same on all ranks.
+        """
+        sample = sharded_masked_sample_logprobs if self.with_logprobs else sharded_masked_sample
+        return sample(logits_shard, vocab_start=self.vocab_start, group=self.group_name, **_arguments(masks, params))
+
+
+def _arguments(masks: DeviceMasks | None, params: SamplingParams) -> dict[str, Any]:
+    """What masked_sample takes beside the logits."""
+    arguments = {field.name: getattr(params, field.name) for field in fields(params)}
+    if masks is not None:
+        arguments |= {"bitmask": masks.bitmask, "rows": masks.rows}
+    return arguments

@@ -1,0 +1,41 @@
+"""Tensor parallelism: everything for ranks that share a model. Importing this loads no grammar engine."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+
+from structout.errors import CollectiveError
+from structout.exchange import Traffic, channel, name_of, world_size_of
+from structout.mask_batch import MaskShard
+from structout.sampler import VocabParallelSampler
+from structout.sharded_ops import all_gather_bitmask, sharded_masked_sample, sharded_masked_sample_logprobs
+from structout.sharding import shard_rows
+
+if TYPE_CHECKING:
+    from structout.sharded_manager import ShardedManager
+
+__all__ = [
+    "CollectiveError",
+    "MaskShard",
+    "ShardedManager",
+    "Traffic",
+    "VocabParallelSampler",
+    "all_gather_bitmask",
+    "shard_rows",
+    "sharded_masked_sample",
+    "sharded_masked_sample_logprobs",
+    "traffic",
+]
+
+
+def traffic(group: dist.ProcessGroup | str | None = None) -> Traffic:
+    """What this rank has sent to the others of the group, by its exchanges on the CPU so far."""
+    name = name_of(group)
+    return Traffic() if world_size_of(name) == 1 else channel(name).traffic
+
+
+def __getattr__(name: str) -> Any:
+    if name == "ShardedManager":
+        return importlib.import_module("structout.sharded_manager").ShardedManager
+    raise AttributeError(f"module 'structout.distributed' has no attribute {name!r}")

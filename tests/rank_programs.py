@@ -1,0 +1,313 @@
+"""What the ranks of tests/ranks.py run. Results are plain data; a rank that raises fails the test."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import time
+from typing import Any
+
+import masked_sample_cases
+import numpy as np
+import tokenizers_on_the_spot
+import torch
+import torch.distributed as dist
+from masked_sample_cases import Case
+
+import structout
+from structout.errors import CollectiveError
+from structout.exchange import channel
+
+# -- sampling ---------------------------------------------------------------------------------------------------------
+
+
+def default_group() -> str:
+    assert dist.group.WORLD is not None
+    return str(dist.group.WORLD.group_name)
+
+
+def cut_anywhere(rng: random.Random, vocab_size: int, world_size: int) -> list[int]:
+    """Shards of any width, 0 and 1 included."""
+    if rng.random() < 0.3:
+        width = -(-vocab_size // world_size)
+        return [min(rank * width, vocab_size) for rank in range(world_size + 1)]
+    return [0, *sorted(rng.randint(0, vocab_size) for _ in range(world_size - 1)), vocab_size]
+
+
+def shard_of(case: Case, cuts: list[int], rank: int) -> list[Any]:
+    logits, *others = case.arguments()
+    return [logits[:, cuts[rank] : cuts[rank + 1]], *others]
+
+
+def _bits(logprobs: torch.Tensor) -> torch.Tensor:
+    return (logprobs + 0.0).view(torch.int32)
+
+
+def compare_with_the_whole(rank: int, seed: int, count: int, max_vocab: int) -> list[str]:
+    """What was different on this rank. Every third case has no filters, so that the other way is taken."""
+    rng = random.Random(seed)
+    group, world_size = default_group(), dist.get_world_size()
+    different = []
+    for i in range(count):
+        case = masked_sample_cases.random_case(rng, max_vocab=max_vocab, max_rows=9)
+        if i % 3 == 0:
+            case.top_k = case.top_p = case.min_p = None
+        cuts = cut_anywhere(rng, case.logits.shape[1], world_size)
+        arguments = (*shard_of(case, cuts, rank), cuts[rank], group)
+        expected_ids, expected_logprobs = torch.ops.structout.masked_sample_logprobs(*case.arguments())
+        ids, logprobs = torch.ops.structout.sharded_masked_sample_logprobs(*arguments)
+        ids_alone = torch.ops.structout.sharded_masked_sample(*arguments)
+        is_same = torch.equal(ids, expected_ids) and torch.equal(ids_alone, expected_ids)
+        if not is_same or not torch.equal(_bits(logprobs), _bits(expected_logprobs)):
+            different.append(f"case {i}, cuts {cuts}: {ids} {logprobs} and not {expected_ids} {expected_logprobs}")
+    return different
+
+
+# -- what goes wrong --------------------------------------------------------------------------------------------------
+
+
+def _gather(num_rows: int = 3, width: int = 5) -> torch.Tensor:
+    shard = torch.full((num_rows, width), dist.get_rank(), dtype=torch.int32)
+    return torch.ops.structout.all_gather_bitmask(shard, default_group())
+
+
+def _sample(**changes: Any) -> torch.Tensor:
+    """A step that is the same on all ranks, but for what is changed on this one."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    logits = torch.randn(4, 16 * world_size, generator=torch.Generator().manual_seed(1))
+    arguments: dict[str, Any] = {"bitmask": torch.full((4, world_size), 0x0FF7_7FF0, dtype=torch.int32)}
+    arguments |= {"vocab_start": 16 * rank, "seed": 3, "position": torch.arange(4)}
+    shard = changes.pop("logits_shard", logits[:, 16 * rank : 16 * rank + 16])
+    return structout.sharded_masked_sample(shard, **(arguments | changes))
+
+
+def lose_a_rank(rank: int, victim: int, how: str, after: int) -> tuple[float, tuple[int, ...], int, str]:
+    """Of a survivor: seconds from the last success to the error, who is said to be at fault, at which step, and what a
+    further call says."""
+    for _ in range(after):
+        _gather()
+    if rank == victim:
+        _vanish(how)
+    last_success = time.monotonic()
+    try:
+        for _ in range(1000):
+            last_success = time.monotonic()
+            _gather(num_rows=20_000)
+    except CollectiveError as error:
+        seconds = time.monotonic() - last_success
+        try:
+            _sample()
+        except CollectiveError as further:
+            return seconds, error.at_fault, error.step, str(further)
+    raise AssertionError("nobody missed the rank")
+
+
+def _vanish(how: str) -> None:
+    if how == "stalled":
+        time.sleep(60)
+    if how == "killed after its header":
+        header = torch.zeros(8, dtype=torch.int64)
+        for peer in set(range(dist.get_world_size())) - {dist.get_rank()}:
+            dist.group.WORLD.send([header], peer, 0x57_01)
+        time.sleep(0.05)
+    if how == "killed during a transfer":
+        if os.fork() == 0:  # dies by another's hand, at any moment
+            time.sleep(random.random() * 0.03)
+            os.kill(os.getppid(), signal.SIGKILL)
+            os._exit(0)
+        for _ in range(1000):
+            _gather(num_rows=20_000)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def disagree(rank: int, odd_one: int, changes: dict[str, Any], operation: str) -> str:
+    """What this rank says, after which the group must still be of use."""
+    changes = changes if rank == odd_one else {}
+    try:
+        _gather(**changes) if operation == "gather" else _sample(**changes)
+    except (CollectiveError, ValueError) as error:
+        said = f"{type(error).__name__}: {error}"
+    else:
+        raise AssertionError("nobody noticed")
+    expected = [[r] * 5 for r in range(dist.get_world_size()) for _ in range(3)]
+    assert _gather().tolist() == expected
+    assert _sample().tolist() == _sample().tolist()
+    return said
+
+
+def call_different_ops(rank: int) -> str:
+    try:
+        _gather() if rank == 0 else _sample()
+    except CollectiveError as error:
+        return str(error)
+    raise AssertionError("nobody noticed")
+
+
+def start_again(rank: int, store: str) -> list[str]:
+    """A group destroyed, another made: no trace of the first."""
+    _gather()
+    first = default_group()
+    first_channel = channel(first)
+    dist.destroy_process_group()
+    said = []
+    try:
+        torch.ops.structout.all_gather_bitmask(torch.zeros(1, 1, dtype=torch.int32), first)
+    except ValueError as error:
+        said.append(str(error))
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    _gather()
+    assert channel(default_group()) is not first_channel
+    assert channel(default_group()).traffic.exchanges == 1
+    return said
+
+
+def use_two_groups(rank: int) -> list[list[int]]:
+    """Ranks 0 and 2, and all; a rank that is in a group of its own takes no part."""
+    pair = dist.new_group([0, 2])
+    alone = [dist.new_group([i]) for i in range(3)][rank]
+    shard = torch.tensor([[rank]], dtype=torch.int32)
+    gathered = [structout.all_gather_bitmask(shard), structout.all_gather_bitmask(shard, alone)]
+    if rank != 1:
+        gathered.append(structout.all_gather_bitmask(shard, pair))
+    return [tensor.flatten().tolist() for tensor in gathered]
+
+
+def gather_nothing(rank: int) -> list[list[int]]:
+    no_rows = structout.all_gather_bitmask(torch.zeros(0, 7, dtype=torch.int32))
+    ids = structout.sharded_masked_sample(torch.zeros(0, 8), vocab_start=8 * rank)
+    filtered = structout.sharded_masked_sample(torch.zeros(0, 8), vocab_start=8 * rank, top_k=3)
+    return [list(no_rows.shape), list(ids.shape), list(filtered.shape)]
+
+
+# -- the manager ------------------------------------------------------------------------------------------------------
+
+CONSTRAINTS: list[dict[str, Any]] = [
+    {"regex": "[a-c]{2,5}"},
+    {"choice": ["yes", "no", "maybe"]},
+    {"json": {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}},
+    {"regex": "[0-9]+"},
+    {"regex": "(unclosed"},  # fails
+    {"json_object": True},
+    {"grammar": 'root ::= "ab" root | "c"'},
+]
+
+
+def _manager() -> structout.StructuredOutputManager:
+    tokenizer = tokenizers_on_the_spot.byte_level()
+    return structout.StructuredOutputManager(tokenizer, vocab_size=len(tokenizer) + 3)
+
+
+def _settle(manager: structout.ShardedManager, request_ids: list[str]) -> dict[str, str]:
+    """Poll until no request waits. What all ranks know of each then."""
+    deadline = time.monotonic() + 30
+    while any(manager.status(i) is structout.GrammarStatus.WAITING for i in request_ids):
+        assert time.monotonic() < deadline
+        manager.poll_ready()
+    return {i: manager.status(i).value for i in request_ids}
+
+
+def serve_together(rank: int, num_requests: int, seed: int) -> dict[str, Any]:
+    """Steps with drafts, forks, finishes; each step's masks compared with those of a manager that has all requests."""
+    rng = random.Random(seed)  # the same on all ranks
+    sharded, whole = structout.ShardedManager(_manager()), _manager()
+    ids = [f"r{i}" for i in range(num_requests)]
+    for i, request_id in enumerate(ids):
+        params = structout.StructuredOutputsParams(**CONSTRAINTS[i % len(CONSTRAINTS)])
+        assert sharded.add_request(request_id, params) is structout.GrammarStatus.WAITING
+        whole.add_request(request_id, params)
+    statuses = _settle(sharded, ids)
+    for request_id in ids:
+        with contextlib.suppress(structout.GrammarError):
+            whole.wait_ready(request_id, 30)
+    assert statuses == {i: whole.status(i).value for i in ids}
+    num_rows = 0
+    for step in range(25):
+        drafts = {i: [rng.randrange(len(CONSTRAINTS) * 40) for _ in range(rng.randrange(3))] for i in ids if step % 2}
+        ours = sharded.grammar_bitmask([*ids, "unknown"], drafts)
+        theirs = whole.grammar_bitmask([*ids, "unknown"], drafts)
+        _assert_same_masks(ours, theirs, ids)
+        num_rows += len(ours.bitmask)
+        if step % 5 == 4:
+            shard = sharded.grammar_bitmask_shard(ids, drafts)
+            gathered = structout.DeviceMasks.of_shard(shard, ids, "cpu")
+            again = structout.DeviceMasks.of(whole.grammar_bitmask(ids, drafts), ids, "cpu")
+            for ours_row, row in zip(gathered.rows.tolist(), again.rows.tolist(), strict=True):
+                assert (ours_row < 0) == (row < 0)
+                assert row < 0 or torch.equal(gathered.bitmask[ours_row], again.bitmask[row])
+        for request_id in ids:
+            if whole.status(request_id) is not structout.GrammarStatus.READY:
+                continue
+            assert sharded.is_terminated(request_id) == whole.is_terminated(request_id)
+            row = int(theirs.rows_for([request_id])[0])
+            if row >= 0 and rng.random() < 0.8:
+                allowed = structout.unpack_bitmask(torch.from_numpy(theirs.bitmask[row]), whole.vocabulary.size)
+                token = rng.choice(allowed.flatten().nonzero().flatten().tolist())
+                sharded.accept_tokens(request_id, [token])
+                assert whole.accept_tokens(request_id, [token])
+        if step == 8:
+            sharded.fork("r0", "fork")
+            whole.fork("r0", "fork")
+            ids.append("fork")
+        if step == 12:
+            for manager in (sharded, whole):
+                manager.finish_request("r1")
+                manager.finish_request("nobody")
+            ids.remove("r1")
+            again_params = structout.StructuredOutputsParams(regex="x*")
+            sharded.add_request("r1", again_params)
+            whole.add_request("r1", again_params)
+            ids.append("r1")
+            _settle(sharded, ids)
+            whole.wait_ready("r1", 30)
+    return {"owners": [sharded.owner(i) for i in ids], "rows": num_rows, "error": str(sharded.error("r4"))}
+
+
+def _assert_same_masks(ours: structout.MaskBatch, theirs: structout.MaskBatch, ids: list[str]) -> None:
+    for request_id in ids:
+        i, j = ours.request_ids.index(request_id), theirs.request_ids.index(request_id)
+        mine = ours.bitmask[ours.row_indptr[i] : ours.row_indptr[i + 1]]
+        expected = theirs.bitmask[theirs.row_indptr[j] : theirs.row_indptr[j + 1]]
+        assert np.array_equal(mine, expected), request_id
+        assert ours.num_acceptable_drafts[i] == theirs.num_acceptable_drafts[j]
+    assert ours.errors.keys() == theirs.errors.keys()
+
+
+def serve_apart(rank: int, odd_one: int, difference: str) -> str:
+    """One rank does something that the others do not; what this rank is told at the next step."""
+    manager = structout.ShardedManager(_manager())
+    ids = ["a", "b", "c"]
+    for request_id in ids:
+        manager.add_request(request_id, structout.StructuredOutputsParams(regex="[ab]*"))
+    _settle(manager, ids)
+    masks = manager.grammar_bitmask(ids)
+    allowed = structout.unpack_bitmask(torch.from_numpy(masks.bitmask[:1]), 400).flatten().nonzero().flatten().tolist()
+    if rank == odd_one:
+        if difference == "aborts":
+            manager.finish_request("b")
+        elif difference == "draws another token":
+            manager.accept_tokens("c", [allowed[1]])
+        elif difference == "asks for others":
+            ids = ["a", "b"]
+    if difference == "draws another token" and rank != odd_one:
+        manager.accept_tokens("c", [allowed[0]])
+    try:
+        manager.grammar_bitmask(ids)
+    except CollectiveError as error:
+        return str(error)
+    raise AssertionError("nobody noticed")
+
+
+def refuse_tokens(rank: int) -> list[dict[str, str]]:
+    """A token that the grammar does not allow, seen by its owner alone, told to all."""
+    manager = structout.ShardedManager(_manager())
+    for request_id in ("a", "b"):
+        manager.add_request(request_id, structout.StructuredOutputsParams(regex="[0-9]*"))
+    _settle(manager, ["a", "b"])
+    told = [dict(manager.grammar_bitmask(["a", "b"]).errors)]
+    letter = tokenizers_on_the_spot.byte_level().encode("x")[0]
+    manager.accept_batch({"a": [letter], "b": [], "nobody": [3]})
+    masks = manager.grammar_bitmask(["a", "b"])
+    assert [bool(masks.bitmask[int(masks.rows_for([i])[0])].any()) for i in ("a", "b")] == [False, True]
+    return [*told, dict(masks.errors)]

@@ -1,0 +1,32 @@
+"""ShardedManager in real process groups: the masks of one manager with all requests, filled by many."""
+
+import pytest
+import rank_programs
+import ranks
+
+
+@pytest.mark.parametrize(("world_size", "num_requests"), [(1, 7), (2, 14), (3, 9), (4, 5), (3, 2)])
+def test_masks_are_those_of_one_manager(world_size, num_requests):
+    results = ranks.run(world_size, rank_programs.serve_together, max(5, num_requests), world_size)
+    assert all(result == results[0] for result in results)
+    owners = results[0]["owners"]
+    counts = [owners.count(rank) for rank in range(world_size)]
+    assert max(counts) - min(counts) <= 2  # evenly, but for a fork and those that finished
+    assert results[0]["rows"] > 0
+    assert "unclosed" in results[0]["error"] or "parenthes" in results[0]["error"], results[0]["error"]
+
+
+@pytest.mark.parametrize("difference", ["aborts", "draws another token", "asks for others"])
+def test_a_rank_that_goes_its_own_way_is_an_error_on_all(difference):
+    said = ranks.run(3, rank_programs.serve_apart, 1, difference)
+    for rank, text in enumerate(said):
+        assert text.startswith(f"[rank {rank}, step ")
+        assert "grammar_bitmask: ranks disagree on the" in text
+
+
+def test_tokens_that_a_grammar_refuses_are_told_to_all():
+    results = ranks.run(2, rank_programs.refuse_tokens)
+    assert results[0] == results[1]
+    assert results[0][0] == {}
+    assert list(results[0][1]) == ["a"]
+    assert "does not allow the tokens" in results[0][1]["a"]
