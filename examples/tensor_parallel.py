@@ -12,6 +12,7 @@ import sys
 
 import torch
 import torch.distributed as dist
+import transformers
 
 import structout
 from structout.cached_model import CachedModel
@@ -35,6 +36,7 @@ SCHEMA = {
 
 def main() -> None:
     torch.set_num_threads(1)
+    transformers.utils.logging.disable_progress_bar()
     dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
     if rank == 0:

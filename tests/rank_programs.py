@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import random
 import signal
@@ -17,6 +18,8 @@ import torch.distributed as dist
 from masked_sample_cases import Case
 
 import structout
+import structout.distributed
+from structout import ops
 from structout.errors import CollectiveError
 from structout.exchange import channel
 
@@ -311,3 +314,62 @@ def refuse_tokens(rank: int) -> list[dict[str, str]]:
     masks = manager.grammar_bitmask(["a", "b"])
     assert [bool(masks.bitmask[int(masks.rows_for([i])[0])].any()) for i in ("a", "b")] == [False, True]
     return [*told, dict(masks.errors)]
+
+
+# -- compiled code, bytes, modules ------------------------------------------------------------------------------------
+
+
+def draw_in_compiled_code(rank: int) -> None:
+    """The sampler, masks gathered before it, under fullgraph; and what torch asks of an op."""
+    world_size, vocab_size = dist.get_world_size(), 100
+    columns = structout.distributed.shard_rows(vocab_size, rank, world_size)
+    logits = torch.randn(6, vocab_size, generator=torch.Generator().manual_seed(0))
+    shard = logits[:, columns.start : columns.stop]
+    mine = structout.pack_bitmask(torch.rand(2, vocab_size, generator=torch.Generator().manual_seed(rank)) < 0.3)
+    for with_logprobs in (False, True):
+        for filters in ({}, {"top_k": 20, "top_p": 0.9}):
+            sampler = structout.VocabParallelSampler(columns.start, with_logprobs=with_logprobs)
+            each = torch.arange(6)
+            params = structout.SamplingParams(temperature=0.8, seed=each, position=each, **filters)
+
+            def step(shard: torch.Tensor, mine: torch.Tensor, sampler=sampler, params=params):
+                bitmask = structout.all_gather_bitmask(mine, sampler.group_name)
+                rows = torch.arange(6) % (2 * world_size)
+                return sampler(shard, structout.DeviceMasks(bitmask, rows), params)
+
+            eager = step(shard, mine)
+            compiled = torch.compile(step, fullgraph=True)(shard, mine)
+            whole = structout.MaskedSampler(with_logprobs)(
+                logits,
+                structout.DeviceMasks(structout.all_gather_bitmask(mine), torch.arange(6) % (2 * world_size)),
+                params,
+            )
+            for one, other, expected in zip(*map(_as_tuple, (eager, compiled, whole)), strict=True):
+                assert torch.equal(one, other)
+                assert torch.equal(one, expected)
+    arguments = (*ops.row_parameters(shard, 1.0, None, None, None, 0, 0), columns.start, default_group())
+    torch.library.opcheck(torch.ops.structout.all_gather_bitmask.default, (mine, default_group()))
+    torch.library.opcheck(torch.ops.structout.sharded_masked_sample.default, (shard, None, None, *arguments))
+    torch.library.opcheck(torch.ops.structout.sharded_masked_sample_logprobs.default, (shard, None, None, *arguments))
+
+
+def _as_tuple(result: Any) -> tuple[torch.Tensor, ...]:
+    return result if isinstance(result, tuple) else (result,)
+
+
+def bytes_of_a_step(rank: int, num_rows: int, vocab_size: int, num_allowed: int | None, filters: dict[str, Any]) -> int:
+    """That this rank sends to draw, beside 64 of header for each message."""
+    world_size = dist.get_world_size()
+    columns = structout.distributed.shard_rows(vocab_size, rank, world_size)
+    bitmask = None
+    if num_allowed is not None:
+        allowed = torch.zeros(num_rows, vocab_size, dtype=torch.bool)
+        allowed[:, torch.randperm(vocab_size, generator=torch.Generator().manual_seed(0))[:num_allowed]] = True
+        bitmask = structout.pack_bitmask(allowed)
+    before = dataclasses.replace(structout.distributed.traffic())
+    structout.sharded_masked_sample(
+        torch.zeros(num_rows, len(columns), dtype=torch.bfloat16), bitmask, vocab_start=columns.start, **filters
+    )
+    after = structout.distributed.traffic()
+    headers = 64 * (world_size - 1) * (after.exchanges - before.exchanges)
+    return after.bytes_sent - before.bytes_sent - headers
