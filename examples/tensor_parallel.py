@@ -99,10 +99,10 @@ def generate(
     for position in range(MAX_TOKENS):
         logits = running.forward(next_tokens)[torch.arange(NUM_REQUESTS), last]
         masks = DeviceMasks.of(manager.grammar_bitmask(ids), ids, "cpu")
-        before = traffic(sampler.group_name).bytes_sent
+        before = traffic(sampler.group_name).payload_bytes
         seeds = torch.arange(NUM_REQUESTS)
         drawn = sampler(logits, masks, SamplingParams(seed=seeds, position=position)).tolist()
-        bytes_sent.append(traffic(sampler.group_name).bytes_sent - before)
+        bytes_sent.append(traffic(sampler.group_name).payload_bytes - before)
         going_on = [i for i, request_id in enumerate(ids) if not manager.is_terminated(request_id)]
         if not going_on:
             break

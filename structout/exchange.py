@@ -1,9 +1,10 @@
 """What the ranks of a process group tell each other on the CPU: a message from each to each, checked before it is used.
 
-A message is a header of eight int64 and a payload whose size the header announces. Every rank sends to every other at
-once, point to point: no rank waits for a third, a rank that dies is known by name, and sizes need not agree
-beforehand. An exchange is always carried through as announced and only then judged, by all ranks on the same headers,
-so that all come to the same verdict and nothing is left on the wire.
+A message is a frame of fixed size, which holds a header of eight int64 and a payload if it fits; a larger payload
+follows by itself, and the header says how large it is. Every rank sends to every other at once, point to point: no rank
+waits for a third, a rank that dies is known by name, and sizes need not agree beforehand. An exchange is always carried
+through as announced and only then judged, by all ranks on the same headers, so that all come to the same verdict and
+nothing is left on the wire.
 """
 
 import time
@@ -20,7 +21,8 @@ import xxhash
 
 from structout.errors import CollectiveError
 
-_HEADER_TAG, _PAYLOAD_TAG = 0x57_01, 0x57_02
+_FRAME_TAG, _PAYLOAD_TAG = 0x57_01, 0x57_02
+_FRAME_BYTES, _HEADER_BYTES = 4096, 64  # one message instead of two for up to 336 rows of a draw without filters
 _REFUSED = "refused"
 EXCHANGES = (_REFUSED, "all_gather_bitmask", "sharded_masked_sample", "grammar_bitmask", "poll_ready")
 
@@ -39,10 +41,12 @@ class Traffic:
 
     Attributes:
         exchanges: how many.
-        bytes_sent: to all other ranks together, headers included.
+        payload_bytes: that this rank had to tell the others, all of them together.
+        bytes_sent: the same with headers, and with what fills up a frame.
     """
 
     exchanges: int = 0
+    payload_bytes: int = 0
     bytes_sent: int = 0
 
 
@@ -57,6 +61,8 @@ class Channel:
         self._step = 0
         self._timeout = _timeout_of(group)
         self._breakdown: CollectiveError | None = None
+        self._outgoing = torch.zeros(self.world_size, _FRAME_BYTES, dtype=torch.uint8)
+        self._incoming = torch.zeros(self.world_size, _FRAME_BYTES, dtype=torch.uint8)
         self._abandoned: list[object] = []  # what a transfer that never ended may still write to
 
     def exchange(
@@ -83,27 +89,19 @@ class Channel:
         """
         if self._breakdown is not None:
             raise CollectiveError(f"the group broke down before: {self._breakdown.message}", self.rank, self._step)
-        self._step += 1
-        payloads = [payload.reshape(-1).view(torch.uint8) for payload in payloads]
-        kind = _kind(what)
-        headers = [
-            torch.tensor([kind, self._step, payload.numel(), *facts, *agreed.values()], dtype=torch.int64)
-            for payload in payloads
-        ]
-        places = [None] * self.world_size if into is None else [place.view(-1).view(torch.uint8) for place in into]
-        received = self._transfer(what, headers, payloads, places)
-        said = [header.tolist() for header, _ in received]
-        self._judge(what, said, [payload for _, payload in received], tuple(agreed))
-        return [Message((header[3], header[4]), payload) for header, (_, payload) in zip(said, received, strict=True)]
+        places = [None] * self.world_size if into is None else [_bytes_of(place) for place in into]
+        header = [_kind(what), *facts, *agreed.values()]
+        received = self._transfer(what, header, [_bytes_of(payload) for payload in payloads], places)
+        self._judge(what, received, tuple(agreed))
+        return [Message((said.header[3], said.header[4]), said.payload) for said in received]
 
     def refuse(self, what: str, problem: Exception) -> None:
         """Take part in the exchange that the other ranks are in, or will be, only to tell them that it cannot be."""
         if self._breakdown is not None or self.world_size == 1:
             return
-        self._step += 1
         text = torch.frombuffer(bytearray(f"{type(problem).__name__}: {problem}".encode()), dtype=torch.uint8)
-        header = torch.tensor([_kind(_REFUSED), self._step, text.numel(), 0, 0, 0, 0, 0], dtype=torch.int64)
-        self._transfer(what, [header] * self.world_size, [text] * self.world_size, [None] * self.world_size)
+        header = [_kind(_REFUSED), 0, 0, 0, 0, 0]
+        self._transfer(what, header, [text] * self.world_size, [None] * self.world_size)
 
     def disagreement(self, what: str, problem: str) -> CollectiveError:
         """An error that all ranks find out by themselves, each from what all have said."""
@@ -112,37 +110,47 @@ class Channel:
     def _transfer(
         self,
         what: str,
-        headers: Sequence[torch.Tensor],
+        header: Sequence[int],
         payloads: Sequence[torch.Tensor],
         places: Sequence[torch.Tensor | None],
-    ) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    ) -> list["_Received"]:
+        """``header`` without the step and the size of the payload, which go second and third."""
+        self._step += 1
         others = [(self.rank + i) % self.world_size for i in range(1, self.world_size)]
-        received_headers = [torch.empty(8, dtype=torch.int64) for _ in range(self.world_size)]
-        received = [payloads[self.rank]] * self.world_size
-        received_headers[self.rank] = headers[self.rank]
-        under_way: list[object] = [headers, payloads, places, received_headers, received]
+        under_way: list[object] = [payloads, places]
         deadline = time.monotonic() + self._timeout
         peer = self.rank
         try:
-            arriving, leaving = [], []
-            for peer in others:
-                arriving.append((peer, self._group.recv([received_headers[peer]], peer, _HEADER_TAG)))
-                leaving.append((peer, self._group.send([headers[peer]], peer, _HEADER_TAG)))
-                if payloads[peer].numel() > 0:
-                    leaving.append((peer, self._group.send([payloads[peer]], peer, _PAYLOAD_TAG)))
+            arriving = [(peer, self._group.recv([self._incoming[peer]], peer, _FRAME_TAG)) for peer in others]
+            leaving = []
+            for peer in (self.rank, *others):
+                payload, frame = payloads[peer], self._outgoing[peer]
+                frame[:_HEADER_BYTES].view(torch.int64).copy_(
+                    torch.tensor([header[0], self._step, payload.numel(), *header[1:]])
+                )
+                if payload.numel() <= _FRAME_BYTES - _HEADER_BYTES:
+                    frame[_HEADER_BYTES : _HEADER_BYTES + payload.numel()].copy_(payload)
+                if peer == self.rank:
+                    continue
+                leaving.append((peer, self._group.send([frame], peer, _FRAME_TAG)))
+                if payload.numel() > _FRAME_BYTES - _HEADER_BYTES:
+                    leaving.append((peer, self._group.send([payload], peer, _PAYLOAD_TAG)))
             under_way += [arriving, leaving]
-            payloads_arriving = []
+            received = [_Received(_header_in(self._outgoing[self.rank]), payloads[self.rank])] * self.world_size
+            following = []
             for peer, work in arriving:
                 _wait(work, deadline)
-                num_bytes = int(received_headers[peer][2])
+                said = _header_in(self._incoming[peer])
                 place = places[peer]
-                if place is None or place.numel() != num_bytes:
-                    place = torch.empty(num_bytes, dtype=torch.uint8)
-                received[peer] = place
-                if num_bytes > 0:
-                    payloads_arriving.append((peer, self._group.recv([received[peer]], peer, _PAYLOAD_TAG)))
-                    under_way.append(payloads_arriving)
-            for peer, work in [*payloads_arriving, *leaving]:  # noqa: B007  (an error names it)
+                if place is None or place.numel() != said[2]:
+                    place = torch.empty(said[2], dtype=torch.uint8)
+                received[peer] = _Received(said, place)
+                if said[2] <= _FRAME_BYTES - _HEADER_BYTES:
+                    place.copy_(self._incoming[peer, _HEADER_BYTES : _HEADER_BYTES + said[2]])
+                else:
+                    following.append((peer, self._group.recv([place], peer, _PAYLOAD_TAG)))
+                    under_way.append((place, following))
+            for peer, work in [*following, *leaving]:  # noqa: B007  (an error names it)
                 _wait(work, deadline)
         except BaseException as problem:
             self._abandoned = under_way
@@ -156,22 +164,27 @@ class Channel:
             if not isinstance(problem, RuntimeError):  # such as KeyboardInterrupt
                 raise
             raise self._breakdown from problem
-        self.traffic.exchanges += 1
-        self.traffic.bytes_sent += sum(64 + payloads[peer].numel() for peer in others)
-        return list(zip(received_headers, received, strict=True))
+        self._count([payloads[peer].numel() for peer in others])
+        return received
 
-    def _judge(self, what: str, said: list[list[int]], payloads: list[torch.Tensor], names: tuple[str, ...]) -> None:
-        refusing = [rank for rank, header in enumerate(said) if header[0] == _kind(_REFUSED)]
+    def _count(self, sizes: Sequence[int]) -> None:
+        self.traffic.exchanges += 1
+        self.traffic.payload_bytes += sum(sizes)
+        following = [size for size in sizes if size > _FRAME_BYTES - _HEADER_BYTES]
+        self.traffic.bytes_sent += _FRAME_BYTES * len(sizes) + sum(following)
+
+    def _judge(self, what: str, received: Sequence["_Received"], names: tuple[str, ...]) -> None:
+        refusing = tuple(rank for rank, said in enumerate(received) if said.header[0] == _kind(_REFUSED))
         if refusing:
-            reason = bytes(payloads[refusing[0]].tolist()).decode(errors="replace")
+            reason = received[refusing[0]].payload.numpy().tobytes().decode(errors="replace")
             raise CollectiveError(
                 f"{what}: rank {refusing[0]} could not take part at step {self._step}: {reason}",
                 self.rank,
                 self._step,
-                tuple(refusing),
+                refusing,
             )
         for name, place in (("exchange", 0), ("step", 1), *((name, 5 + i) for i, name in enumerate(names))):
-            values = [header[place] for header in said]
+            values = [said.header[place] for said in received]
             others = tuple(rank for rank, value in enumerate(values) if value != values[0])
             if not others:
                 continue
@@ -183,6 +196,21 @@ class Channel:
                 self._step,
                 others,
             )
+
+
+@dataclass(frozen=True)
+class _Received:
+    header: list[int]
+    payload: torch.Tensor
+
+
+def _header_in(frame: torch.Tensor) -> list[int]:
+    header: list[int] = frame[:_HEADER_BYTES].view(torch.int64).tolist()
+    return header
+
+
+def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.view(-1).view(torch.uint8)
 
 
 _channels: "weakref.WeakKeyDictionary[dist.ProcessGroup, Channel]" = weakref.WeakKeyDictionary()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import random
 import signal
@@ -111,9 +110,10 @@ def _vanish(how: str) -> None:
     if how == "stalled":
         time.sleep(60)
     if how == "killed after its header":
-        header = torch.zeros(8, dtype=torch.int64)
+        frame = torch.zeros(4096, dtype=torch.uint8)
+        frame.view(torch.int64)[2] = 10**6  # bytes that it says will follow
         for peer in set(range(dist.get_world_size())) - {dist.get_rank()}:
-            dist.group.WORLD.send([header], peer, 0x57_01)
+            dist.group.WORLD.send([frame], peer, 0x57_01)
         time.sleep(0.05)
     if how == "killed during a transfer":
         if os.fork() == 0:  # dies by another's hand, at any moment
@@ -358,7 +358,7 @@ def _as_tuple(result: Any) -> tuple[torch.Tensor, ...]:
 
 
 def bytes_of_a_step(rank: int, num_rows: int, vocab_size: int, num_allowed: int | None, filters: dict[str, Any]) -> int:
-    """That this rank sends to draw, beside 64 of header for each message."""
+    """That this rank has to tell the others to draw, headers apart."""
     world_size = dist.get_world_size()
     columns = structout.distributed.shard_rows(vocab_size, rank, world_size)
     bitmask = None
@@ -366,10 +366,8 @@ def bytes_of_a_step(rank: int, num_rows: int, vocab_size: int, num_allowed: int 
         allowed = torch.zeros(num_rows, vocab_size, dtype=torch.bool)
         allowed[:, torch.randperm(vocab_size, generator=torch.Generator().manual_seed(0))[:num_allowed]] = True
         bitmask = structout.pack_bitmask(allowed)
-    before = dataclasses.replace(structout.distributed.traffic())
+    before = structout.distributed.traffic().payload_bytes
     structout.sharded_masked_sample(
         torch.zeros(num_rows, len(columns), dtype=torch.bfloat16), bitmask, vocab_start=columns.start, **filters
     )
-    after = structout.distributed.traffic()
-    headers = 64 * (world_size - 1) * (after.exchanges - before.exchanges)
-    return after.bytes_sent - before.bytes_sent - headers
+    return structout.distributed.traffic().payload_bytes - before

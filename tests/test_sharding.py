@@ -63,7 +63,7 @@ class TestAlone:
             assert all(map(torch.equal, drawn, expected))
             ids = structout.sharded_masked_sample(logits, bitmask, vocab_start=0, seed=3, **filters)
             assert torch.equal(ids, expected[0])
-        assert traffic() == Traffic(0, 0)
+        assert traffic() == Traffic(0, 0, 0)
 
     def test_gathered_masks_are_a_copy(self):
         shard = torch.ones(2, 3, dtype=torch.int32)
