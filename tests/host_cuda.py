@@ -85,7 +85,7 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def _digest(command: Sequence[str], sources: Sequence[Path]) -> str:
-    headers = sorted(path for path in CSRC.rglob("*") if path.suffix in (".h", ".cuh"))
+    headers = sorted(path for path in CSRC.rglob("*") if path.suffix in (".h", ".cuh", ".cu"))  # programs include .cu
     digest = hashlib.sha256("\0".join(command).encode())
     for path in [*sources, *headers]:
         digest.update(b"\0" + str(path).encode() + b"\0" + path.read_bytes())
