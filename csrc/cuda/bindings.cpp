@@ -11,9 +11,11 @@
 
 #include "../apply_bitmask_args.h"
 #include "../masked_sample_args.h"
+#include "../push_args.h"
 #include "../tensor_checks.h"
 #include "apply_bitmask.h"
 #include "masked_sample.h"
+#include "push.h"
 
 namespace structout {
 namespace {
@@ -94,6 +96,29 @@ std::tuple<Tensor, Tensor> masked_sample_logprobs(const Tensor& logits, std::opt
                                run_masked_sample_on(logits.get_device_index()));
 }
 
+void push_all_gather(const Tensor& shard, const Tensor& out, const Tensor& state, int64_t buffers, int64_t multicast,
+                     int64_t rank, int64_t world_size, int64_t gather_capacity, int64_t token, int64_t timeout_ns,
+                     int64_t fill_on_error) {
+  const PushAllGatherParams params = push_all_gather_params(
+      shard, out, state, {buffers, multicast, rank, world_size, gather_capacity, token, timeout_ns}, fill_on_error);
+  const int device = shard.get_device_index();
+  const DeviceGuard guard(device);
+  cuda::push_all_gather(params, {}, current_stream(device));
+  STD_CUDA_KERNEL_LAUNCH_CHECK();
+}
+
+void push_rows(const Tensor& logits, std::optional<Tensor> bitmask, std::optional<Tensor> rows, const Tensor& rows_out,
+               const Tensor& state, int64_t buffers, int64_t rank, int64_t world_size, int64_t gather_capacity,
+               int64_t token, int64_t timeout_ns, int64_t rows_capacity, int64_t vocab_begin, int64_t vocab_size) {
+  const PushRowsParams params = push_rows_params(logits, bitmask, rows, rows_out, state,
+                                                 {buffers, 0, rank, world_size, gather_capacity, token, timeout_ns},
+                                                 rows_capacity, vocab_begin, vocab_size);
+  const int device = logits.get_device_index();
+  const DeviceGuard guard(device);
+  cuda::push_rows(params, {}, current_stream(device));
+  STD_CUDA_KERNEL_LAUNCH_CHECK();
+}
+
 }  // namespace
 }  // namespace structout
 
@@ -101,4 +126,6 @@ STABLE_TORCH_LIBRARY_IMPL(structout, CUDA, ops) {
   ops.impl("apply_bitmask", TORCH_BOX(&structout::apply_bitmask));
   ops.impl("masked_sample", TORCH_BOX(&structout::masked_sample));
   ops.impl("masked_sample_logprobs", TORCH_BOX(&structout::masked_sample_logprobs));
+  ops.impl("_push_all_gather", TORCH_BOX(&structout::push_all_gather));
+  ops.impl("_push_rows", TORCH_BOX(&structout::push_rows));
 }

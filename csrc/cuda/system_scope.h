@@ -13,19 +13,13 @@ __device__ __forceinline__ void store_release_system(uint64_t* global, uint64_t 
 
 __device__ __forceinline__ uint64_t load_acquire_system(const uint64_t* global) {
   uint64_t value;
-  asm volatile("ld.acquire.sys.global.u64 %0, [%1];"
-               : "=l"(value)
-               : "l"(__cvta_generic_to_global(global))
-               : "memory");
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(__cvta_generic_to_global(global)) : "memory");
   return value;
 }
 
 __device__ __forceinline__ uint64_t load_relaxed(const uint64_t* global) {
   uint64_t value;
-  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];"
-               : "=l"(value)
-               : "l"(__cvta_generic_to_global(global))
-               : "memory");
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(__cvta_generic_to_global(global)) : "memory");
   return value;
 }
 
@@ -38,10 +32,10 @@ __device__ __forceinline__ int64_t clock_ns() {
 // Where no device has multicast, no one gets a multicast address.
 __device__ __forceinline__ void store_16_bytes_to_all(void* multicast, uint4 value) {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("multimem.st.relaxed.sys.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(
-                   __cvta_generic_to_global(multicast)),
-               "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w)
-               : "memory");
+  asm volatile(
+      "multimem.st.relaxed.sys.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(multicast)),
+      "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w)
+      : "memory");
 #else
   __trap();
 #endif
@@ -62,7 +56,7 @@ inline uint64_t load_acquire_system(const uint64_t* address) { return __atomic_l
 inline uint64_t load_relaxed(const uint64_t* address) { return __atomic_load_n(address, __ATOMIC_RELAXED); }
 inline int64_t clock_ns() { return structout::simt::clock_ns(); }
 inline void store_16_bytes_to_all(void* multicast, uint4 value) { structout::simt::Multicast::store(multicast, value); }
-inline void fence_multicast() { __threadfence_system(); }
+inline void fence_multicast() {}  // simt::Multicast stores to the memory's first address
 
 #endif
 

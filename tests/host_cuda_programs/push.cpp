@@ -5,9 +5,6 @@
 //   mixed EPOCHS SEED    push_all_gather and push_rows
 //   absent RANKS         the last rank never comes
 //   mismatch RANKS       the last rank takes part in something else
-#include "cuda/push_all_gather.cu"
-#include "cuda/push_rows.cu"
-
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -17,6 +14,9 @@
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "cuda/push_all_gather.cu"
+#include "cuda/push_rows.cu"
 
 using namespace structout;
 
@@ -60,8 +60,13 @@ struct World {
   }
 
   PushGroup group(int64_t rank, uint64_t token, int64_t timeout_ns) {
-    return {addresses.data(), multicast ? multicast->address() : nullptr, &states[static_cast<size_t>(rank)],
-            static_cast<int32_t>(rank), layout, token, timeout_ns};
+    return {addresses.data(),
+            multicast ? multicast->address() : nullptr,
+            &states[static_cast<size_t>(rank)],
+            static_cast<int32_t>(rank),
+            layout,
+            token,
+            timeout_ns};
   }
 
   PushLayout layout;
@@ -257,8 +262,10 @@ void run_failure(PushError error, int64_t ranks) {
     params.out = out.data();
     params.fill_on_error = kFill;
     cuda::push_all_gather(params, {4, 32}, nullptr);
-    const bool is_filled = std::all_of(out.begin(), out.end(), [](char byte) { return byte == static_cast<char>(kFill); });
-    if (is_filled == goes_well) fail(goes_well ? "a call that went well is filled" : "a call that failed is not filled");
+    const bool is_filled =
+        std::all_of(out.begin(), out.end(), [](char byte) { return byte == static_cast<char>(kFill); });
+    if (is_filled == goes_well)
+      fail(goes_well ? "a call that went well is filled" : "a call that failed is not filled");
   };
   on_all_ranks(ranks, [&](int64_t rank) {
     for (uint64_t epoch = 1; epoch <= 2; ++epoch) gather(rank, epoch, kLongTime, true);
@@ -295,7 +302,8 @@ int main(int argc, char** argv) {
     run_failure(what == "absent" ? PushError::kTimeout : PushError::kMismatch, number);
   } else {
     const uint64_t seed = std::strtoull(argv[3], nullptr, 10);
-    for (int i = 4; i < argc; ++i) run_calls(what == "mixed", std::atoll(argv[i]), number, seed + static_cast<uint64_t>(i));
+    for (int i = 4; i < argc; ++i)
+      run_calls(what == "mixed", std::atoll(argv[i]), number, seed + static_cast<uint64_t>(i));
   }
   std::puts("ok");
 }
