@@ -23,8 +23,9 @@ STABLE_TORCH_LIBRARY(structout, ops) {
       "_push_all_gather(Tensor shard, Tensor(a!) out, Tensor(b!) state, int buffers, int multicast, int rank, "
       "int world_size, int gather_capacity, int token, int timeout_ns, int fill_on_error) -> ()");
   // Logits of tokens vocab_begin and up, [N, width], to the ranks that own rows: rank r those from N * r / world_size
-  // on. They lie in its buffer from rows_offset on, each whole_vectors(vocab_size) long; disallowed ones may be
-  // anything. rows_out [rows owned] = the mask row of each for its sampler; after an error -2, which allows nothing.
+  // on. They lie in its buffer from rows_offset on, each padded to 16 bytes, until the next push op of the stream;
+  // disallowed ones may be anything. rows_out [rows owned] = the mask row of each for its sampler; after an error -2,
+  // which allows nothing.
   ops.def(
       "_push_rows(Tensor logits, Tensor? bitmask, Tensor? rows, Tensor(a!) rows_out, Tensor(b!) state, int buffers, "
       "int rank, int world_size, int gather_capacity, int token, int timeout_ns, int rows_capacity, int vocab_begin, "

@@ -91,10 +91,10 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 def _digest(command: Sequence[str], sources: Sequence[Path], csrc: Path) -> str:
     digest = hashlib.sha256("\0".join(command).encode())
-    included = [path for path in sorted(csrc.rglob("*")) if path.suffix in (".h", ".cuh", ".cu", ".inc")]
-    for path in [*sources, *included]:
-        name = path.relative_to(csrc) if path in included else path
-        digest.update(b"\0" + str(name).encode() + b"\0" + path.read_bytes())
+    included = sorted(path for path in csrc.rglob("*") if path.suffix in (".h", ".cuh", ".cu", ".inc"))
+    names = [*map(str, sources), *(str(path.relative_to(csrc)) for path in included)]
+    for name, path in zip(names, [*sources, *included], strict=True):
+        digest.update(b"\0" + name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
 
 

@@ -10,6 +10,7 @@ import random
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 os.environ["TRITON_INTERPRET"] = "1"
 
@@ -83,8 +84,7 @@ def main(world_size: int, epochs: int, seed: int, what: str | None = None) -> No
     with tempfile.TemporaryDirectory() as directory:
         _, size = torch.ops.structout._push_buffer(world_size, CAPACITY, 0)
         for rank in range(world_size):
-            with open(f"{directory}/{rank}", "wb") as file:
-                file.truncate(size)
+            Path(directory, str(rank)).write_bytes(bytes(size))
         fork = multiprocessing.get_context("fork")  # Triton is imported once
         target, how = (run, (epochs, seed)) if what is None else (run_failure, (what,))
         ranks = [fork.Process(target=target, args=(rank, world_size, *how, directory)) for rank in range(world_size)]

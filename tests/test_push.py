@@ -1,5 +1,7 @@
 """The push collectives as ops: what they refuse, and on a GPU, ranks that share it, each with a stream and a buffer."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -34,7 +36,7 @@ def gather_arguments(**changes):
         ({"timeout_ns": 0}, "timeout_ns must be at least 1, got 0"),
         ({"gather_capacity": 39}, "shard has 40 bytes and gather_capacity is 39; make the buffer larger"),
         ({"fill_on_error": 256}, "fill_on_error must be a byte, got 256"),
-        ({"out": torch.zeros(3, 2, 4, dtype=torch.int32)}, r"room for 3 shards of shape \[2, 5\], got shape \[3, 2, 4\]"),
+        ({"out": torch.zeros(3, 2, 4, dtype=torch.int32)}, r"room for 3 shards of shape \[2, 5\], got"),
         ({"out": torch.zeros(3, 2, 5)}, "out must be int32 as shard is, got float32"),
         ({"out": torch.zeros(5, 2, 3, dtype=torch.int32).mT}, "out must be contiguous; use out.contiguous()"),
         ({"shard": torch.zeros(5, 2, dtype=torch.int32).mT}, "shard must be contiguous; use shard.contiguous()"),
@@ -130,7 +132,7 @@ def all_gather(request):
 
     # Whatever is loaded or compiled at the first call is, before ranks wait for each other.
     alone = Ranks(1)
-    for size in (16, 4, 3, 1):
+    for size in (64, 16, 4, 3, 1):
         shard = torch.ones(size, dtype=torch.uint8, device="cuda")
         out = torch.zeros_like(shard)
         run(shard, out, alone.group(0, token=size))
@@ -206,7 +208,7 @@ def test_rows_go_to_their_owners_and_are_sampled_there(dtype, shard_unit):
         bitmask = torch.randint(-(2**31), 2**31, (3, structout.bitmask_width(vocab_size)), device="cuda").int()
         rows = torch.randint(-1, 4, (num_rows,), device="cuda")
         expected = structout.masked_sample(logits, bitmask, rows, seed=step)
-        shards = [logits[:, begin:end].contiguous() for begin, end in zip(edges, edges[1:], strict=False)]
+        shards = [logits[:, begin:end].contiguous() for begin, end in pairwise(edges)]
         first = [num_rows * rank // world_size for rank in range(world_size + 1)]
         rows_out = [rows.new_zeros(first[rank + 1] - first[rank]) for rank in range(world_size)]
 

@@ -14,7 +14,8 @@
 //   support swapcontext: it is told of every switch, so it does.)
 // - UndefinedBehaviorSanitizer knows the bounds of __shared__ arrays and the alignment of vector types.
 //
-// A thread that polls memory must call __nanosleep, which lets the others run. A block cannot wait for a later block.
+// Ranks have one clock, and may have a Multicast. A thread that polls memory must call __nanosleep, which lets the
+// others run. A block cannot wait for a later block.
 #pragma once
 
 #include <algorithm>
