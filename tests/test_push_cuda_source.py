@@ -24,7 +24,7 @@ def run(sanitize, *arguments, csrc=host_cuda.CSRC):
         (None, "mixed", 200, (1, 2, 3, 4, 8)),
         (None, "gather", 200, (2, 3, 8)),
         ("address", "mixed", 60, (1, 2, 3, 4, 8)),
-        ("thread", "mixed", 10, (1, 2, 3, 4)),
+        ("thread", "mixed", 10, (1, 2, 4)),
         ("thread", "mixed", 5, (8,)),
         ("thread", "gather", 10, (2, 3)),
     ],
