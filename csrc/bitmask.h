@@ -24,8 +24,9 @@ struct MaskRow {
   int64_t num_words;
   bool is_free;  // row id -1: leave the logits alone
 
-  STRUCTOUT_HOST_DEVICE int64_t words_within(int64_t vocab_size) const {
-    return num_words < words_for(vocab_size) ? num_words : words_for(vocab_size);
+  // Of those that tell of tokens below `vocab_end`.
+  STRUCTOUT_HOST_DEVICE int64_t words_within(int64_t vocab_end) const {
+    return num_words < words_for(vocab_end) ? num_words : words_for(vocab_end);
   }
   STRUCTOUT_HOST_DEVICE uint32_t word(int64_t i) const { return i < num_words ? words[i] : 0u; }
   STRUCTOUT_HOST_DEVICE uint64_t two_words(int64_t i) const { return word(i) | uint64_t{word(i + 1)} << 32; }

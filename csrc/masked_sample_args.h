@@ -27,6 +27,13 @@ struct MaskedSampleTensors {
 // All but the outputs, which the caller allocates for `num_rows` rows.
 MaskedSampleParams masked_sample_params(const MaskedSampleTensors& tensors);
 
+// The same of logits that begin with token `vocab_begin`, and which may have no columns.
+MaskedSampleParams shard_params(const MaskedSampleTensors& tensors, int64_t vocab_begin);
+
+// Of those the logits and masks alone.
+MaskedSampleParams shard_rows(const torch::stable::Tensor& logits, const std::optional<torch::stable::Tensor>& bitmask,
+                              const std::optional<torch::stable::Tensor>& rows, int64_t vocab_begin);
+
 // Allocate the outputs and run `kernel(params)`, if there is a row.
 template <class Kernel>
 torch::stable::Tensor draw_ids(const MaskedSampleTensors& tensors, const Kernel& kernel) {

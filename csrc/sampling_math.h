@@ -141,7 +141,10 @@ STRUCTOUT_HOST_DEVICE PhiloxWords noise_words(int64_t seed, int64_t position, ui
 }
 
 STRUCTOUT_HOST_DEVICE uint32_t noise_bits(int64_t seed, int64_t position, int64_t token) {
-  return noise_words(seed, position, static_cast<uint32_t>(token >> 2)).w[token & 3];
+  const PhiloxWords words = noise_words(seed, position, static_cast<uint32_t>(token >> 2));
+  // Chosen, not indexed: an index that is not a constant would send the words to a GPU's memory.
+  const uint32_t low = token & 1 ? words.w[1] : words.w[0], high = token & 1 ? words.w[3] : words.w[2];
+  return token & 2 ? high : low;
 }
 
 }  // namespace structout

@@ -1,4 +1,4 @@
-"""What the scheduler side raises. Each error says which request it belongs to, where it belongs to one."""
+"""What the scheduler side and the ranks of a group raise. Each error says which request or rank it is about."""
 
 
 class StructOutError(Exception):
@@ -44,3 +44,20 @@ class DuplicateRequestError(StructOutError):
 
 class UnknownRequestError(StructOutError):
     """No request of this id is with the manager."""
+
+
+class CollectiveError(StructOutError):
+    """The ranks of a group could not agree, or one of them is gone.
+
+    Attributes:
+        rank: the rank that raises.
+        step: how many exchanges it had begun in the group, this one included.
+        at_fault: the ranks that are gone, late, refused, or disagree with rank 0; empty where that cannot be told.
+    """
+
+    def __init__(self, message: str, rank: int, step: int, at_fault: tuple[int, ...] = ()):
+        super().__init__(f"[rank {rank}, step {step}] {message}")
+        self.message, self.rank, self.step, self.at_fault = message, rank, step, at_fault
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.message, self.rank, self.step, self.at_fault)

@@ -170,7 +170,7 @@ def masked_sample(
 
     Source of the draw: Gumbel-max with Philox noise, as FlashSampling and vLLM draw; of the order of filters: vLLM.
     """
-    parameters = _row_parameters(logits, temperature, top_k, top_p, min_p, seed, position)
+    parameters = row_parameters(logits, temperature, top_k, top_p, min_p, seed, position)
     ids: torch.Tensor = _masked_sample(logits, bitmask, rows, *parameters)
     return ids
 
@@ -202,12 +202,12 @@ def masked_sample_logprobs(
             "masked_sample_logprobs has no gradient; call it under torch.inference_mode() or torch.no_grad(), and for "
             "a gradient take log_softmax of the masked logits at the ids"
         )
-    parameters = _row_parameters(logits, temperature, top_k, top_p, min_p, seed, position)
+    parameters = row_parameters(logits, temperature, top_k, top_p, min_p, seed, position)
     ids, logprobs = _masked_sample_logprobs(logits, bitmask, rows, *parameters)
     return ids, logprobs
 
 
-def _row_parameters(
+def row_parameters(
     logits: torch.Tensor,
     temperature: torch.Tensor | float,
     top_k: torch.Tensor | int | None,
@@ -252,12 +252,17 @@ def _as_int64(name: str, number: int) -> int:
     return number - 2**64 if number >= 2**63 else number
 
 
+def empty_ids(logits: torch.Tensor) -> torch.Tensor:
+    """Of the shape that ids of these logits have."""
+    return logits.new_empty(logits.shape[0] if logits.dim() == 2 else 1, dtype=torch.int64)
+
+
 @torch.library.register_fake("structout::masked_sample")
 def _(logits: torch.Tensor, *_: torch.Tensor | None) -> torch.Tensor:
-    return logits.new_empty(logits.shape[0] if logits.dim() == 2 else 1, dtype=torch.int64)
+    return empty_ids(logits)
 
 
 @torch.library.register_fake("structout::masked_sample_logprobs")
 def _(logits: torch.Tensor, *_: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-    num_rows = logits.shape[0] if logits.dim() == 2 else 1
-    return logits.new_empty(num_rows, dtype=torch.int64), logits.new_empty(num_rows, dtype=torch.float32)
+    ids = empty_ids(logits)
+    return ids, ids.new_empty(ids.shape, dtype=torch.float32)

@@ -32,12 +32,12 @@ class Bitmask(ctypes.Structure):
 class Params(ctypes.Structure):
     """MaskedSampleParams of csrc/masked_sample.h."""
 
-    _fields_ = [("logits", ctypes.c_void_p), ("num_rows", ctypes.c_int64), ("vocab_size", ctypes.c_int64),
-                ("row_stride", ctypes.c_int64), ("format", ctypes.c_int32), ("has_mask", ctypes.c_bool),
+    _fields_ = [("logits", ctypes.c_void_p), ("num_rows", ctypes.c_int64), ("vocab_begin", ctypes.c_int64),
+                ("vocab_end", ctypes.c_int64), ("row_stride", ctypes.c_int64), ("format", ctypes.c_int32), ("has_mask", ctypes.c_bool),
                 ("bitmask", Bitmask), ("rows", StridedIntegers), ("temperature", Strided),
                 ("top_k", StridedIntegers), ("top_p", Strided), ("min_p", Strided),
                 ("seed", Strided), ("position", Strided),
-                ("ids", ctypes.c_void_p), ("logprobs", ctypes.c_void_p)]  # fmt: skip
+                ("ids", ctypes.c_void_p), ("logprobs", ctypes.c_void_p), ("outcomes", ctypes.c_void_p)]  # fmt: skip
 
 
 _FORMATS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
@@ -74,9 +74,10 @@ def run(
     if bitmask is not None:
         mask = Bitmask(bitmask.data_ptr(), *bitmask.shape, bitmask.stride(0))
     params = Params(
-        logits.data_ptr(), *logits.shape, logits.stride(0), _FORMATS[logits.dtype], bitmask is not None, mask,
+        logits.data_ptr(), logits.shape[0], 0, logits.shape[1], logits.stride(0), _FORMATS[logits.dtype], bitmask is not None, mask,
         _strided_integers(rows), _strided(temperature), _strided_integers(top_k), _strided(top_p), _strided(min_p),
         _strided(seed), _strided(position), ids.data_ptr(), chosen.data_ptr() if logprobs else None,
+        None,
     )  # fmt: skip
     kernel(params)
     return ids, chosen

@@ -2,9 +2,6 @@
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 
-#include <algorithm>
-#include <atomic>
-#include <functional>
 #include <string>
 #include <tuple>
 
@@ -14,28 +11,18 @@
 #include "apply_bitmask.h"
 #include "capability.h"
 #include "masked_sample.h"
+#include "threads.h"
 
 namespace structout {
 namespace {
 
 using torch::stable::Tensor;
 
-// Threads take the next task when they are done with one: tasks differ a hundredfold in cost.
-template <class Task>
-void parallel_for(int64_t count, int64_t num_threads, const Task& task) {
-  std::atomic<int64_t> next{0};
-  const auto take_tasks = [&](int64_t, int64_t) {
-    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) task(i);
-  };
-  if (num_threads == 1 || count == 1) return take_tasks(0, 1);
-  torch::stable::parallel_for(0, std::min(num_threads, count), 1, take_tasks);
-}
-
 void apply_bitmask(const Tensor& logits, const Tensor& bitmask, std::optional<Tensor> rows) {
   const ApplyBitmaskParams params = apply_bitmask_params(logits, bitmask, rows);
   if (params.num_rows == 0 || params.vocab_size == 0) return;
   const cpu::ApplyBitmaskTiles tiles(params, torch::stable::get_num_threads());
-  parallel_for(tiles.size(), tiles.num_threads(), [&](int64_t tile) { tiles.run(tile); });
+  cpu::parallel_for(tiles.size(), tiles.num_threads(), [&](int64_t tile) { tiles.run(tile); });
 }
 
 void check_apply_bitmask(const Tensor& logits, const Tensor& bitmask, std::optional<Tensor> rows) {
@@ -43,10 +30,7 @@ void check_apply_bitmask(const Tensor& logits, const Tensor& bitmask, std::optio
 }
 
 void run_masked_sample(const MaskedSampleParams& params) {
-  const int64_t num_threads = torch::stable::get_num_threads();
-  cpu::masked_sample(params, num_threads, [&](int64_t count, const std::function<void(int64_t)>& task) {
-    parallel_for(count, num_threads, task);
-  });
+  cpu::masked_sample(params, torch::stable::get_num_threads(), cpu::spread_over_threads);
 }
 
 Tensor masked_sample(const Tensor& logits, std::optional<Tensor> bitmask, std::optional<Tensor> rows,

@@ -52,20 +52,23 @@ namespace avx512 {
 #pragma GCC pop_options
 #endif
 
-using SampleRow = Drawn (*)(const MaskedSampleParams&, int64_t, Workspace&, const Team&);
+struct Kernels {
+  Drawn (*sample_row)(const MaskedSampleParams&, int64_t row, Workspace&, const Team&);
+  int64_t (*mass_of_row)(const MaskedSampleParams&, int64_t row, float highest, Workspace&, const Team&);
+};
 
-SampleRow sample_row() {
+Kernels kernels() {
 #if defined(__x86_64__)
   switch (capability()) {
     case Capability::kAvx512:
-      return avx512::sample_row;
+      return {avx512::sample_row, avx512::mass_of_row};
     case Capability::kAvx2:
-      return avx2::sample_row;
+      return {avx2::sample_row, avx2::mass_of_row};
     default:
       break;
   }
 #endif
-  return plain::sample_row;
+  return {plain::sample_row, plain::mass_of_row};
 }
 
 // Of a shared row, only the passes over its blocks are: a list or a selection is the work of one thread. So rows are
@@ -73,27 +76,48 @@ SampleRow sample_row() {
 bool has_shared_rows(const MaskedSampleParams& params, int64_t num_threads) {
   if (params.num_rows == 1) return true;
   const bool may_select = params.top_k.values != nullptr || params.top_p.values != nullptr;
-  return !may_select && 2 * params.num_rows <= num_threads && params.vocab_size >= kWorthSharing * kBlock;
+  return !may_select && 2 * params.num_rows <= num_threads && params.num_columns() >= kWorthSharing * kBlock;
+}
+
+// visit(row, team, workspace) for every row.
+template <class Visit>
+void for_each_row(const MaskedSampleParams& params, int64_t num_threads, const ParallelFor& parallel_for,
+                  const Visit& visit) {
+  const auto visit_row = [&](int64_t row, const Team& team) {
+    thread_local Workspace workspace;
+    const KeepDenormals keep_denormals;
+    visit(row, team, workspace);
+  };
+  if (has_shared_rows(params, num_threads)) {
+    const Team all(num_threads, parallel_for);
+    for (int64_t row = 0; row < params.num_rows; ++row) visit_row(row, all);
+  } else {
+    const Team alone(1, parallel_for);
+    parallel_for(params.num_rows, [&](int64_t row) { visit_row(row, alone); });
+  }
 }
 
 }  // namespace
 
 void masked_sample(const MaskedSampleParams& params, int64_t num_threads, const ParallelFor& parallel_for) {
-  const SampleRow sample = sample_row();
-  const auto draw_row = [&](int64_t row, const Team& team) {
-    thread_local Workspace workspace;
-    const KeepDenormals keep_denormals;
-    const Drawn drawn = sample(params, row, workspace, team);
-    params.ids[row] = drawn.token;
+  const auto sample_row = kernels().sample_row;
+  for_each_row(params, num_threads, parallel_for, [&](int64_t row, const Team& team, Workspace& workspace) {
+    const Drawn drawn = sample_row(params, row, workspace, team);
+    if (params.outcomes != nullptr) {
+      return store_outcome(params.outcomes, params.num_rows, row, drawn.outcome);
+    }
+    params.ids[row] = drawn.outcome.token;
     if (params.logprobs != nullptr) params.logprobs[row] = drawn.logprob;
-  };
-  if (has_shared_rows(params, num_threads)) {
-    const Team all(num_threads, parallel_for);
-    for (int64_t row = 0; row < params.num_rows; ++row) draw_row(row, all);
-  } else {
-    const Team alone(1, parallel_for);
-    parallel_for(params.num_rows, [&](int64_t row) { draw_row(row, alone); });
-  }
+  });
+}
+
+void shard_mass(const MaskedSampleParams& params, const float* highest, int64_t* masses, int64_t num_threads,
+                const ParallelFor& parallel_for) {
+  const auto mass_of_row = kernels().mass_of_row;
+  for_each_row(params, num_threads, parallel_for, [&](int64_t row, const Team& team, Workspace& workspace) {
+    const bool can_draw = highest[row] > kLowest;  // false for NaN
+    masses[row] = can_draw ? mass_of_row(params, row, highest[row], workspace, team) : 0;
+  });
 }
 
 }  // namespace structout::cpu

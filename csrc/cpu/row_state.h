@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "../sampling_row.h"
+#include "../outcome.h"
 
 namespace structout::cpu {
 
@@ -63,6 +63,7 @@ struct Scan {
   bool has_nan = false;
   float highest = kLowest;
 
+  bool can_draw() const { return !has_nan && highest > kLowest; }
   void operator+=(const Scan& other) {
     has_nan |= other.has_nan;
     highest = std::max(highest, other.highest);
@@ -84,8 +85,12 @@ struct Winner {
 };
 
 struct Drawn {
-  int64_t token = -1;
+  Outcome outcome;
   float logprob = kLowest;
+
+  explicit Drawn(const Scan& scanned) : outcome(Outcome::nothing(scanned.has_nan ? NAN : scanned.highest)) {}
+  Drawn(float highest, const Winner& winner, float logprob)
+      : outcome{highest, winner.score, static_cast<int32_t>(winner.token), winner.x}, logprob(logprob) {}
 };
 
 inline float logprob(const Scale& scale, float x, int64_t total_mass) {

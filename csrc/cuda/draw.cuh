@@ -10,7 +10,8 @@ namespace structout::cuda {
 
 struct Drawn {
   int32_t id;  // -1: nothing can be drawn
-  Scale scale;
+  float score;
+  Scale scale;         // of NaN, if a logit is
   int64_t total_mass;  // only where it was asked for
 };
 
@@ -39,8 +40,8 @@ __device__ Drawn draw(Team& team, Source& source, RowScratch& scratch, bool want
     outcome = draw_unfiltered(source, scratch, survey);
   }
   const uint32_t highest = static_cast<uint32_t>(team.reduce(survey.key(), Max{}));
-  const Scale scale(float_of_order_key(highest), scratch.row.inverse_temperature());
-  if (highest == kNaNKey || highest < kLowestDrawableKey) return {-1, scale, 0};
+  const Scale scale(float_of_order_key(highest), scratch.row.inverse_temperature());  // kNaNKey is that of a NaN
+  if (highest == kNaNKey || highest < kLowestDrawableKey) return {-1, -INFINITY, scale, 0};
   if (is_filtered || scale.has_overflown) {
     const Kept kept{scale, is_filtered ? scratch.row.lowest_t() : -INFINITY};
     if constexpr (kHasFilters) {
@@ -49,7 +50,7 @@ __device__ Drawn draw(Team& team, Source& source, RowScratch& scratch, bool want
       outcome = draw_kept(source, scratch, kept);
     }
   }
-  const int32_t id = Race::winner_of(team.reduce(outcome, Max{}));
+  outcome = team.reduce(outcome, Max{});
 
   int64_t total_mass = 0;
   if (wants_mass) {
@@ -58,7 +59,7 @@ __device__ Drawn draw(Team& team, Source& source, RowScratch& scratch, bool want
     });
     total_mass = static_cast<int64_t>(team.reduce(static_cast<uint64_t>(total_mass), Sum{}));
   }
-  return {id, scale, total_mass};
+  return {Race::winner_of(outcome), Race::score_of(outcome), scale, total_mass};
 }
 
 }  // namespace structout::cuda

@@ -18,6 +18,7 @@
 // memory where it fits, so that the row is read from global memory once; otherwise later passes find it in L2.
 #include <algorithm>
 
+#include "../outcome.h"
 #include "compat.h"
 #include "draw.cuh"
 #include "masked_sample.h"
@@ -42,7 +43,11 @@ __device__ void count_arm(Arm arm) {
 __device__ __forceinline__ void count_arm(Arm) {}
 #endif
 
-__device__ __forceinline__ void write_nothing(const MaskedSampleParams& params, int64_t row) {
+// `highest`: of the allowed logits, NaN where there can be no draw because of one, or of an invalid value.
+__device__ __forceinline__ void write_nothing(const MaskedSampleParams& params, int64_t row, float highest) {
+  if (params.outcomes != nullptr) {
+    return store_outcome(params.outcomes, params.num_rows, row, Outcome::nothing(highest));
+  }
   params.ids[row] = -1;
   if (params.logprobs != nullptr) params.logprobs[row] = -INFINITY;
 }
@@ -53,7 +58,12 @@ __device__ void sample_from(Team& team, Source& source, const Reader& reader, Ro
   const bool wants_mass = params.logprobs != nullptr;
   const Drawn drawn = draw<kHasFilters>(team, source, scratch, wants_mass);
   if (team.block_rank() != 0 || threadIdx.x != 0) return;
-  if (drawn.id < 0) return write_nothing(params, row);
+  if (drawn.id < 0) return write_nothing(params, row, drawn.scale.highest);
+  if (params.outcomes != nullptr) {
+    const float score = scratch.row.is_greedy() ? drawn.scale.highest : drawn.score;
+    const Outcome outcome{drawn.scale.highest, score, drawn.id, reader.logit(drawn.id)};
+    return store_outcome(params.outcomes, params.num_rows, row, outcome);
+  }
   params.ids[row] = drawn.id;
   if (!wants_mass) return;
   const float x = reader.logit(drawn.id) + 0.0f;  // -0 becomes 0, as the highest logit has: t = 0 there, not -0
@@ -62,8 +72,15 @@ __device__ void sample_from(Team& team, Source& source, const Reader& reader, Ro
 
 // The only token there is: t = 0, and no filter takes the largest away.
 template <class Reader>
-__device__ void take_only_token(const Reader& reader, const MaskedSampleParams& params, int64_t row, int32_t token) {
-  if (!(reader.logit(token) > -INFINITY)) return write_nothing(params, row);
+__device__ void take_only_token(const Reader& reader, const RowParams& values, const MaskedSampleParams& params,
+                                int64_t row, int32_t token) {
+  const float x = reader.logit(token);
+  if (!(x > -INFINITY)) return write_nothing(params, row, x);
+  if (params.outcomes != nullptr) {
+    const float z = Scale(x, values.inverse_temperature()).z(x);
+    const float score = values.is_greedy() ? x : z + gumbel(noise_bits(values.seed, values.position, token));
+    return store_outcome(params.outcomes, params.num_rows, row, {x, score, token, x});
+  }
   params.ids[row] = token;
   if (params.logprobs != nullptr) params.logprobs[row] = 0.0f - log_of_mass(mass(0.0f));
 }
@@ -77,23 +94,23 @@ __device__ void sample_row(const MaskedSampleParams& params, int64_t row, Team& 
   __syncthreads();
   const MaskRow mask = params.has_mask ? mask_row(params.bitmask, params.rows, row) : MaskRow{nullptr, 0, true};
   if (!scratch.row.is_valid()) {
-    if (is_speaker) write_nothing(params, row);
+    if (is_speaker) write_nothing(params, row, NAN);
     return;
   }
   RowReader<kFormat, Team::kLoadsInFlight> reader(params, row, mask);
   if (!mask.is_free) {
     // Every block of a cluster counts for itself, which is cheaper than to tell the others. Few tokens are one block's
     // work: the others leave.
-    const unsigned count = list_allowed(scratch.list, mask, static_cast<int32_t>(params.vocab_size));
+    const unsigned count = list_allowed(scratch.list, mask, params.vocab_begin, params.vocab_end);
     if (count <= kMaxListed && !is_first_block) return;
     if (count == 0) {
       count_arm(Arm::kNone);
-      if (is_speaker) write_nothing(params, row);
+      if (is_speaker) write_nothing(params, row, -INFINITY);
       return;
     }
     if (count == 1) {
       count_arm(Arm::kOne);
-      if (is_speaker) take_only_token(reader, params, row, scratch.list.ids[0]);
+      if (is_speaker) take_only_token(reader, scratch.row, params, row, scratch.list.ids[0]);
       return;
     }
     if (count <= kMaxListed) {
@@ -154,16 +171,17 @@ int64_t max_store_bytes(const DeviceFacts& device, int blocks_per_sm) {
 
 Shape shape_of(const MaskedSampleParams& params, const DeviceFacts& device, bool has_filters) {
   Shape shape{1, kMinThreads, 0};
-  while (shape.threads < kMaxThreads && params.vocab_size > int64_t{shape.threads} * kTokensPerThread) {
+  while (shape.threads < kMaxThreads && params.num_columns() > int64_t{shape.threads} * kTokensPerThread) {
     shape.threads *= 2;
   }
   while (device.compute_capability >= 90 && shape.blocks_per_row < kMaxClusterBlocks &&
          params.num_rows * shape.blocks_per_row * 2 <= device.num_sms &&
-         params.vocab_size >= int64_t{2} * shape.blocks_per_row * kMinShareTokens) {
+         params.num_columns() >= int64_t{2} * shape.blocks_per_row * kMinShareTokens) {
     shape.blocks_per_row *= 2;
   }
   const int64_t tokens_per_vector = params.format == FloatFormat::kFloat32 ? 4 : 8;
-  const int64_t vectors = (params.vocab_size + tokens_per_vector - 1) / tokens_per_vector;
+  const int64_t first_vector = params.vocab_begin / tokens_per_vector;
+  const int64_t vectors = (params.vocab_end + tokens_per_vector - 1) / tokens_per_vector - first_vector;
   const int64_t share = (vectors + shape.blocks_per_row - 1) / shape.blocks_per_row;
   const int blocks_per_sm = shape.blocks_per_row > 1 ? 1 : kBlocksPerSm;
   const bool is_read_again = has_filters || params.logprobs != nullptr;

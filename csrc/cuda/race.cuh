@@ -79,6 +79,9 @@ class Race {
   __device__ static int32_t winner_of(uint64_t outcome) {
     return static_cast<int32_t>(~static_cast<uint32_t>(outcome));
   }
+  __device__ static float score_of(uint64_t outcome) {
+    return float_of_order_key(static_cast<uint32_t>(outcome >> 32));
+  }
 
  private:
   // An index that is not a constant would send the array to memory.

@@ -64,20 +64,22 @@ class RowReader {
   using Element = typename V::Element;
 
   __device__ RowReader(const MaskedSampleParams& params, int64_t row, const MaskRow& mask)
-      : logits_(static_cast<const Element*>(params.logits) + row * params.row_stride),
+      : logits_(params.token_0<Element>(row)),
         mask_words_(mask.words),
-        num_mask_words_(static_cast<int32_t>(mask.words_within(params.vocab_size))),
-        vocab_size_(static_cast<int32_t>(params.vocab_size)),
+        num_mask_words_(static_cast<int32_t>(mask.words_within(params.vocab_end))),
+        vocab_begin_(static_cast<int32_t>(params.vocab_begin)),
+        vocab_end_(static_cast<int32_t>(params.vocab_end)),
         is_free_(mask.is_free),
         is_aligned_(is_16_byte_aligned(logits_)) {}
 
   // Before any pass. `store` has room for so many vectors, perhaps none.
   template <class Team>
   __device__ void take_share(const Team& team, uint4* store, int64_t store_vectors) {
-    const int32_t vectors = (vocab_size_ + V::kTokens - 1) / V::kTokens;
+    const int32_t first = vocab_begin_ / V::kTokens;
+    const int32_t vectors = (vocab_end_ + V::kTokens - 1) / V::kTokens - first;
     const int32_t share = (vectors + team.num_blocks() - 1) / team.num_blocks();
-    begin_ = min_of(share * team.block_rank() * V::kTokens, vocab_size_);
-    end_ = min_of(begin_ + share * V::kTokens, vocab_size_);
+    begin_ = min_of((first + share * team.block_rank()) * V::kTokens, vocab_end_);
+    end_ = min_of(begin_ + share * V::kTokens, vocab_end_);
     store_ = store;
     has_store_ = share <= store_vectors;
   }
@@ -141,8 +143,9 @@ class RowReader {
   // One bit a token of the vector that begins at `first`.
   __device__ uint32_t allowed_tokens(int32_t first) const {
     if (first >= end_) return 0;
-    const int32_t left = vocab_size_ - first;
-    const uint32_t existing = (1u << (left < V::kTokens ? left : V::kTokens)) - 1;
+    const int32_t left = vocab_end_ - first;
+    uint32_t existing = (1u << (left < V::kTokens ? left : V::kTokens)) - 1;
+    if (first < vocab_begin_) existing &= ~0u << (vocab_begin_ - first);
     if (is_free_) return existing;
     const int32_t word = first / static_cast<int32_t>(kBitsPerWord);
     if (word >= num_mask_words_) return 0;
@@ -152,7 +155,7 @@ class RowReader {
   __device__ V load(int32_t first, uint32_t allowed) const {
     V vector{};
     if (allowed == 0) return vector;
-    if (is_stored_ || (is_aligned_ && first + V::kTokens <= vocab_size_)) {
+    if (is_stored_ || (is_aligned_ && first >= vocab_begin_ && first + V::kTokens <= vocab_end_)) {
       const uint4 words =
           is_stored_ ? store_[(first - begin_) / V::kTokens] : __ldg(reinterpret_cast<const uint4*>(logits_ + first));
       vector = {words.x, words.y, words.z, words.w};
@@ -163,9 +166,9 @@ class RowReader {
     return vector;
   }
 
-  const Element* logits_;
+  const Element* logits_;  // of token 0
   const uint32_t* mask_words_;
-  int32_t num_mask_words_, vocab_size_;
+  int32_t num_mask_words_, vocab_begin_, vocab_end_;
   bool is_free_, is_aligned_;
   int32_t begin_ = 0, end_ = 0;
   uint4* store_ = nullptr;

@@ -22,20 +22,23 @@ struct TokenList {
 
 constexpr int kWordsPerLoad = 4, kLoadsInFlight = 4;
 
-__device__ __forceinline__ uint32_t existing_bits(uint32_t word, int64_t index, int32_t vocab_size) {
-  const int64_t left = vocab_size - index * kBitsPerWord;
+// Of word `index` of a mask, the bits of tokens in [begin, end).
+__device__ __forceinline__ uint32_t bits_within(uint32_t word, int64_t index, int64_t begin, int64_t end) {
+  const int64_t first = index * kBitsPerWord, left = end - first;
+  if (first < begin) word = begin - first < kBitsPerWord ? word & kAllAllowed << (begin - first) : 0;
   return left >= kBitsPerWord ? word : left <= 0 ? 0 : word & ((1u << left) - 1);
 }
 
-// Lists the ids of the tokens that `mask` allows, as long as there is room, and returns how many there are; stops
+// Lists the tokens in [begin, end) that `mask` allows, as long as there is room, and returns how many there are; stops
 // counting when there is no more room. The order of the list is left to chance, and no result depends on it.
-__device__ __forceinline__ unsigned list_allowed(TokenList& list, const MaskRow& mask, int32_t vocab_size) {
+__device__ __forceinline__ unsigned list_allowed(TokenList& list, const MaskRow& mask, int64_t begin, int64_t end) {
   if (threadIdx.x == 0) list.size = 0;
   __syncthreads();
-  const int64_t num_words = mask.words_within(vocab_size);
+  const int64_t num_words = mask.words_within(end);
   const bool is_aligned = is_16_byte_aligned(mask.words);
   const int64_t words_per_round = int64_t{kWordsPerLoad} * kLoadsInFlight * blockDim.x;
-  for (int64_t round = 0; round < num_words; round += words_per_round) {
+  for (int64_t round = begin / (kBitsPerWord * kWordsPerLoad) * kWordsPerLoad; round < num_words;
+       round += words_per_round) {
     uint32_t words[kLoadsInFlight][kWordsPerLoad];
     unsigned count = 0;
 #pragma unroll
@@ -53,7 +56,7 @@ __device__ __forceinline__ unsigned list_allowed(TokenList& list, const MaskRow&
       }
 #pragma unroll
       for (int i = 0; i < kWordsPerLoad; ++i) {
-        words[load][i] = existing_bits(words[load][i], first + i, vocab_size);
+        words[load][i] = bits_within(words[load][i], first + i, begin, end);
         count += __popc(words[load][i]);
       }
     }

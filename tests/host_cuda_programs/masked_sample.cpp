@@ -8,6 +8,8 @@
 #include <random>
 #include <vector>
 
+#include "../../csrc/cuda/shards.cu"
+
 using namespace structout;
 
 namespace {
@@ -24,6 +26,10 @@ cuda::DeviceFacts device_with(int compute_capability, int shared_kilobytes) {
 
 extern "C" void masked_sample_on_host(const MaskedSampleParams* params, int compute_capability, int shared_kilobytes) {
   cuda::masked_sample(*params, device_with(compute_capability, shared_kilobytes), nullptr);
+}
+
+extern "C" void shard_mass_on_host(const MaskedSampleParams* params, const float* highest, int64_t* masses) {
+  cuda::shard_mass(*params, highest, masses, nullptr);
 }
 
 extern "C" int masked_sample_times_shared_memory_was_allowed() { return simt::dynamic_shared_limits().count; }
@@ -135,7 +141,7 @@ class RandomCase {
     MaskedSampleParams params{};
     params.logits = logits.data() + offset;
     params.num_rows = num_rows;
-    params.vocab_size = vocab_size;
+    params.vocab_end = vocab_size;
     params.row_stride = row_stride;
     params.format = kFormat;
     params.has_mask = true;
@@ -167,7 +173,45 @@ class RandomCase {
       if (ids[row] != expected.id) return false;
       if (wants_logprobs && bits_of_float(logprobs[row]) != bits_of_float(expected.logprob)) return false;
     }
-    return true;
+    return has_filters || !wants_logprobs || shards_agree<kFormat>(params);
+  }
+
+  // Cuts the columns anywhere, each shard into memory of its own.
+  template <FloatFormat kFormat>
+  bool shards_agree(const MaskedSampleParams& whole) {
+    using Element = typename cuda::Vector<kFormat>::Element;
+    const int64_t num_shards = 1 + below(4), num_rows = whole.num_rows;
+    std::vector<int64_t> cuts{0, whole.vocab_end};
+    for (int64_t i = 1; i < num_shards; ++i) cuts.push_back(below(whole.vocab_end + 1));
+    std::sort(cuts.begin(), cuts.end());
+    std::vector<std::vector<Element>> logits(num_shards);
+    std::vector<MaskedSampleParams> shards(num_shards, whole);
+    std::vector<int32_t> outcomes(num_shards * kOutcomeFields * num_rows, 7), merged(kOutcomeFields * num_rows, 7);
+    for (int64_t i = 0; i < num_shards; ++i) {
+      MaskedSampleParams& shard = shards[i];
+      shard.vocab_begin = cuts[i];
+      shard.vocab_end = cuts[i + 1];
+      for (int64_t row = 0; row < num_rows; ++row) {
+        const auto* from = static_cast<const Element*>(whole.logits) + row * whole.row_stride;
+        logits[i].insert(logits[i].end(), from + shard.vocab_begin, from + shard.vocab_end);
+      }
+      shard.logits = logits[i].data();
+      shard.row_stride = shard.num_columns();
+      shard.outcomes = outcomes.data() + i * kOutcomeFields * num_rows;
+      cuda::masked_sample(shard, device_with(below(2) ? 80 : 90, below(2) ? 200 : 0), nullptr);
+    }
+    std::vector<int64_t> ids(num_rows, 7), masses(num_shards * num_rows, 7);
+    std::vector<float> logprobs(num_rows, 7);
+    cuda::merge_outcomes(
+        {outcomes.data(), num_shards, kOutcomeFields, num_rows, whole.temperature, ids.data(), merged.data()}, nullptr);
+    const auto* highest = reinterpret_cast<const float*>(merged.data());
+    for (int64_t i = 0; i < num_shards; ++i) {
+      cuda::shard_mass(shards[i], highest, masses.data() + i * num_rows, nullptr);
+    }
+    cuda::merge_masses({masses.data(), merged.data(), num_shards, num_rows, whole.temperature, logprobs.data()},
+                       nullptr);
+    return std::equal(ids.begin(), ids.end(), whole.ids) &&
+           std::equal(logprobs.begin(), logprobs.end(), whole.logprobs);
   }
 
  private:

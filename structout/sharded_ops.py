@@ -1,0 +1,128 @@
+"""Typed, documented doors to the ops of tensor parallelism, and their registration."""
+
+import torch
+import torch.distributed as dist
+
+from structout import ops, sharding
+from structout.exchange import name_of, world_size_of
+
+_library = torch.library.Library("structout", "IMPL")
+for _kernel in (
+    sharding.all_gather_bitmask,
+    sharding.sharded_masked_sample,
+    sharding.sharded_masked_sample_logprobs,
+):
+    _library.impl(_kernel.__name__, _kernel, "CPU")
+
+
+def all_gather_bitmask(shard: torch.Tensor, group: dist.ProcessGroup | str | None = None) -> torch.Tensor:
+    """Every rank's mask rows on every rank, where each has filled only its own.
+
+    Equivalent to::
+
+        gathered = [torch.empty_like(shard) for _ in range(world_size)]
+        torch.distributed.all_gather(gathered, shard, group)
+        return torch.cat(gathered)
+
+    Args:
+        shard: int32 ``[r, W]``, with the same r and W on all ranks.
+        group: the ranks: a process group, its name, or None for the default group. Without one, or with a single rank,
+            nothing is sent.
+
+    Returns:
+        int32 ``[world_size * r, W]``, in rank order; a tensor of its own.
+
+    Raises:
+        ValueError: wrong dtype or rank of the tensor, or no such group; before anything is sent.
+        CollectiveError: the ranks' shapes or steps disagree (raised on all of them), or a rank is gone or late.
+    """
+    gathered: torch.Tensor = torch.ops.structout.all_gather_bitmask(shard, name_of(group))
+    return gathered
+
+
+def sharded_masked_sample(
+    logits_shard: torch.Tensor,
+    bitmask: torch.Tensor | None = None,
+    rows: torch.Tensor | None = None,
+    *,
+    vocab_start: int,
+    group: dist.ProcessGroup | str | None = None,
+    temperature: torch.Tensor | float = 1.0,
+    top_k: torch.Tensor | int | None = None,
+    top_p: torch.Tensor | float | None = None,
+    min_p: torch.Tensor | float | None = None,
+    seed: torch.Tensor | int = 0,
+    position: torch.Tensor | int = 0,
+) -> torch.Tensor:
+    """:func:`structout.masked_sample` where each rank holds some columns of the logits: the same ids, bit for bit.
+
+    Equivalent to::
+
+        logits = torch.cat(all_gather(logits_shard), dim=1)
+        return masked_sample(logits, bitmask, rows, temperature=temperature, ...)
+
+    but what is exchanged is 12 bytes a row without filters, and with filters (an argument that is not None, whatever it
+    holds) what the masks allow of the logits, to the one rank that draws for the row.
+
+    Args:
+        logits_shard: ``[N, width]`` or ``[width]``, the columns from ``vocab_start`` on; float32, float16 or bfloat16.
+            Shards may be uneven, unaligned or empty; together they hold every column once.
+        bitmask, rows: of the whole vocabulary, as in :func:`structout.masked_sample`; the same on all ranks, as is
+            everything that follows.
+        vocab_start: the token id of the first column.
+        group: as in :func:`all_gather_bitmask`.
+        temperature, top_k, top_p, min_p, seed, position: as in :func:`structout.masked_sample`.
+
+    Returns:
+        int64 ``[N]``, the same on all ranks.
+
+    Raises:
+        ValueError: as :func:`structout.masked_sample`, on the rank where it is so; the others get a CollectiveError.
+        CollectiveError: the ranks' arguments or steps disagree (raised on all of them), or a rank is gone or late.
+
+    Source of the exchange: the max-score reduction of FlashSampling's tensor-parallel mode, extended to masks, exact
+    ties and logprobs.
+    """
+    parameters = ops.row_parameters(logits_shard, temperature, top_k, top_p, min_p, seed, position)
+    ids: torch.Tensor = torch.ops.structout.sharded_masked_sample(
+        logits_shard, bitmask, rows, *parameters, vocab_start, name_of(group)
+    )
+    return ids
+
+
+def sharded_masked_sample_logprobs(
+    logits_shard: torch.Tensor,
+    bitmask: torch.Tensor | None = None,
+    rows: torch.Tensor | None = None,
+    *,
+    vocab_start: int,
+    group: dist.ProcessGroup | str | None = None,
+    temperature: torch.Tensor | float = 1.0,
+    top_k: torch.Tensor | int | None = None,
+    top_p: torch.Tensor | float | None = None,
+    min_p: torch.Tensor | float | None = None,
+    seed: torch.Tensor | int = 0,
+    position: torch.Tensor | int = 0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """:func:`sharded_masked_sample`, and the logprobs of :func:`structout.masked_sample_logprobs`, bit for bit."""
+    parameters = ops.row_parameters(logits_shard, temperature, top_k, top_p, min_p, seed, position)
+    ids, logprobs = torch.ops.structout.sharded_masked_sample_logprobs(
+        logits_shard, bitmask, rows, *parameters, vocab_start, name_of(group)
+    )
+    return ids, logprobs
+
+
+@torch.library.register_fake("structout::all_gather_bitmask")
+def _(shard: torch.Tensor, group_name: str) -> torch.Tensor:
+    return shard.new_empty(world_size_of(group_name) * shard.shape[0], shard.shape[1])
+
+
+@torch.library.register_fake("structout::sharded_masked_sample")
+def _(logits: torch.Tensor, *_: object) -> torch.Tensor:
+    return ops.empty_ids(logits)
+
+
+@torch.library.register_fake("structout::sharded_masked_sample_logprobs")
+def _(logits: torch.Tensor, *_: object) -> tuple[torch.Tensor, torch.Tensor]:
+    ids = ops.empty_ids(logits)
+    return ids, ids.new_empty(ids.shape, dtype=torch.float32)

@@ -1,0 +1,280 @@
+"""Tensor parallelism on the CPU: masks gathered from the ranks that filled them, masked_sample on vocabulary shards.
+
+Each rank holds the columns ``vocab_start ... vocab_start + width`` of the logits. What the ranks exchange depends on
+what the host knows, never on the contents of the batch:
+
+    no filter       one exchange: of each row the highest logit, and of its drawn token the score and the id (12 bytes)
+    ... + logprobs  the token's logit too, and a second exchange for the mass of each shard (24 bytes in all)
+    filters         each rank gets, of 1/N of the rows, what the masks allow of all columns; draws; and sends ids around
+
+Every path gives the bits of masked_sample on the gathered logits (docs/tensor_parallel.md).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from structout.errors import CollectiveError
+from structout.exchange import Channel, Message, channel, checksum, world_size_of
+
+
+def shard_rows(num_rows: int, rank: int, world_size: int) -> range:
+    """The rows that ``rank`` owns of ``num_rows`` that are shared out evenly: contiguous, in rank order, perhaps none.
+
+    Raises:
+        ValueError: ``rank`` is not in ``[0, world_size)``, or ``num_rows`` is negative.
+    """
+    if not 0 <= rank < world_size or num_rows < 0:
+        raise ValueError(
+            f"shard_rows takes 0 <= rank < world_size and num_rows >= 0, got rank {rank}, world_size {world_size} and "
+            f"num_rows {num_rows}"
+        )
+    return range(num_rows * rank // world_size, num_rows * (rank + 1) // world_size)
+
+
+# -- masks ------------------------------------------------------------------------------------------------------------
+
+
+def all_gather_bitmask(shard: torch.Tensor, group_name: str) -> torch.Tensor:
+    """``torch.ops.structout.all_gather_bitmask`` for CPU tensors."""
+    _check_mask_shard(shard)
+    world_size = world_size_of(group_name)
+    if world_size == 1:
+        return shard.clone()
+    num_rows, width = shard.shape
+    gathered = shard.new_empty(world_size * num_rows, width)
+    gather_rows("all_gather_bitmask", channel(group_name), shard, gathered, [num_rows] * world_size)
+    return gathered
+
+
+def gather_rows(what: str, link: Channel, shard: torch.Tensor, gathered: torch.Tensor, counts: Sequence[int]) -> None:
+    """Fill ``gathered`` ``[sum(counts), W]`` with all ranks' rows in rank order; this rank's are ``shard``."""
+    places = gathered.split(list(counts))
+    places[link.rank].copy_(shard)
+    link.exchange(
+        what,
+        [places[link.rank]] * link.world_size,
+        agreed={"row counts": _as_number(counts), "mask width": shard.shape[1], "dtype": 0},
+        into=places,
+    )
+
+
+def _as_number(counts: Sequence[int]) -> int:
+    """The count that all ranks have, or something that tells uneven counts apart."""
+    return counts[0] if len(set(counts)) == 1 else checksum(torch.tensor(counts))
+
+
+def _check_mask_shard(shard: torch.Tensor) -> None:
+    if shard.dtype != torch.int32 or shard.dim() != 2:
+        raise ValueError(
+            f"all_gather_bitmask: shard must be int32 [rows, words], got {shard.dtype} {list(shard.shape)}"
+        )
+
+
+# -- sampling ---------------------------------------------------------------------------------------------------------
+
+_SAMPLE = "sharded_masked_sample"
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One call on one rank: the arguments of the op, its logits and mask in two dimensions."""
+
+    logits: torch.Tensor
+    bitmask: torch.Tensor | None
+    rows: torch.Tensor | None
+    temperature: torch.Tensor
+    top_k: torch.Tensor | None
+    top_p: torch.Tensor | None
+    min_p: torch.Tensor | None
+    seed: torch.Tensor
+    position: torch.Tensor
+    vocab_start: int
+
+    @classmethod
+    def of(cls, arguments: tuple[Any, ...], vocab_start: int) -> "_Step":
+        logits, bitmask, *others = arguments
+        mask = None if bitmask is None else torch.atleast_2d(bitmask)
+        return cls(*(torch.atleast_2d(logits), mask, *others, vocab_start))
+
+    @property
+    def has_filters(self) -> bool:
+        return not (self.top_k is None and self.top_p is None and self.min_p is None)
+
+    @property
+    def unfiltered(self) -> tuple[object, ...]:
+        """What _sample_shard and _shard_mass take."""
+        return (
+            *(self.logits, self.bitmask, self.rows, self.temperature, self.seed, self.position),
+            self.vocab_start,
+        )
+
+    def masks(self, owned: range) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """The bitmask and row map of some of the rows."""
+        part = slice(owned.start, owned.stop)
+        if self.rows is not None or self.bitmask is None:
+            return self.bitmask, None if self.rows is None else self.rows[part]
+        return self.bitmask[part], None
+
+    def owned(self, owned: range) -> tuple[torch.Tensor | None, ...]:
+        """What masked_sample takes beside the logits of these rows."""
+        part = slice(owned.start, owned.stop)
+        parameters = (self.temperature, self.top_k, self.top_p, self.min_p, self.seed, self.position)
+        return (*self.masks(owned), *(None if values is None else values[part] for values in parameters))
+
+    @cached_property
+    def agreed(self) -> dict[str, int]:
+        """What must be the same on all ranks: everything but the logits."""
+        replicated = (self.bitmask, self.rows, self.temperature, self.top_k, self.top_p, self.min_p)
+        return {
+            "number of rows": self.logits.shape[0],
+            "dtype of the logits": _DTYPES.index(self.logits.dtype),
+            "masks and parameters": checksum(*replicated, self.seed, self.position),
+        }
+
+    @property
+    def columns(self) -> tuple[int, int]:
+        return self.vocab_start, self.logits.shape[1]
+
+
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def sharded_masked_sample(
+    logits_shard: torch.Tensor,
+    bitmask: torch.Tensor | None,
+    rows: torch.Tensor | None,
+    temperature: torch.Tensor,
+    top_k: torch.Tensor | None,
+    top_p: torch.Tensor | None,
+    min_p: torch.Tensor | None,
+    seed: torch.Tensor,
+    position: torch.Tensor,
+    vocab_start: int,
+    group_name: str,
+) -> torch.Tensor:
+    """``torch.ops.structout.sharded_masked_sample`` for CPU tensors."""
+    arguments = (logits_shard, bitmask, rows, temperature, top_k, top_p, min_p, seed, position)
+    return _sample(arguments, vocab_start, group_name, wants_logprobs=False)[0]
+
+
+def sharded_masked_sample_logprobs(
+    logits_shard: torch.Tensor,
+    bitmask: torch.Tensor | None,
+    rows: torch.Tensor | None,
+    temperature: torch.Tensor,
+    top_k: torch.Tensor | None,
+    top_p: torch.Tensor | None,
+    min_p: torch.Tensor | None,
+    seed: torch.Tensor,
+    position: torch.Tensor,
+    vocab_start: int,
+    group_name: str,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """``torch.ops.structout.sharded_masked_sample_logprobs`` for CPU tensors."""
+    arguments = (logits_shard, bitmask, rows, temperature, top_k, top_p, min_p, seed, position)
+    ids, logprobs = _sample(arguments, vocab_start, group_name, wants_logprobs=True)
+    assert logprobs is not None
+    return ids, logprobs
+
+
+def _sample(
+    arguments: tuple[torch.Tensor | None, ...], vocab_start: int, group_name: str, wants_logprobs: bool
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    link = None if world_size_of(group_name) == 1 else channel(group_name)
+    try:
+        torch.ops.structout._check_sharded_masked_sample(*arguments, vocab_start)
+        step = _Step.of(arguments, vocab_start)
+        if link is None:
+            return _sample_alone(step, wants_logprobs)
+        return (
+            _sample_owned(link, step, wants_logprobs)
+            if step.has_filters
+            else _sample_shards(link, step, wants_logprobs)
+        )
+    except CollectiveError:
+        raise
+    except Exception as problem:
+        if link is not None:
+            link.refuse(_SAMPLE, problem)
+        raise
+
+
+def _sample_alone(step: _Step, wants_logprobs: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+    if step.vocab_start != 0:
+        raise ValueError(f"{_SAMPLE}: one rank alone must hold all columns, got vocab_start {step.vocab_start}")
+    return _draw(step.logits, *step.owned(range(step.logits.shape[0])), wants_logprobs=wants_logprobs)
+
+
+def _sample_shards(link: Channel, step: _Step, wants_logprobs: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Without filters: shards draw for themselves, and of their outcomes the best is the row's."""
+    outcomes = torch.ops.structout._sample_shard(*step.unfiltered)
+    of_all = _exchange_equal(link, step, outcomes if wants_logprobs else outcomes[:3])
+    ids, merged = torch.ops.structout._merge_outcomes(of_all, step.temperature)
+    if not wants_logprobs:
+        return ids, None
+    masses = _exchange_equal(link, step, torch.ops.structout._shard_mass(*step.unfiltered, merged))
+    return ids, torch.ops.structout._merge_masses(masses, merged, step.temperature)
+
+
+def _exchange_equal(link: Channel, step: _Step, mine: torch.Tensor) -> torch.Tensor:
+    of_all = mine.new_empty(link.world_size, *mine.shape)
+    of_all[link.rank].copy_(mine)
+    messages = link.exchange(
+        _SAMPLE, [mine] * link.world_size, agreed=step.agreed, facts=step.columns, into=of_all.unbind()
+    )
+    _vocab_size(link, messages)
+    return of_all
+
+
+def _sample_owned(link: Channel, step: _Step, wants_logprobs: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """With filters: each rank draws for the rows it owns, from what the masks allow of all shards."""
+    num_rows = step.logits.shape[0]
+    owned = [shard_rows(num_rows, rank, link.world_size) for rank in range(link.world_size)]
+    packed = [
+        torch.ops.structout._pack_allowed(step.logits[rows.start : rows.stop], *step.masks(rows), step.vocab_start)
+        for rows in owned
+    ]
+    messages = link.exchange(_SAMPLE, packed, agreed=step.agreed, facts=step.columns)
+
+    mine = owned[link.rank]
+    logits = step.logits.new_empty(len(mine), _vocab_size(link, messages))  # what masks forbid stays undefined
+    for message in messages:
+        start, width = message.facts
+        torch.ops.structout._unpack_allowed(
+            logits[:, start : start + width], message.payload.view(logits.dtype), *step.masks(mine), start
+        )
+    ids, logprobs = _draw(logits, *step.owned(mine), wants_logprobs=wants_logprobs)
+
+    answers = torch.empty(num_rows, 1 if logprobs is None else 2, dtype=torch.int32)
+    answers[mine.start : mine.stop, 0] = ids
+    if logprobs is not None:
+        answers[mine.start : mine.stop, 1] = logprobs.view(torch.int32)
+    places = [answers[rows.start : rows.stop] for rows in owned]
+    link.exchange(_SAMPLE, [places[link.rank]] * link.world_size, agreed=step.agreed, facts=step.columns, into=places)
+    return answers[:, 0].long(), None if logprobs is None else answers[:, 1].contiguous().view(torch.float32)
+
+
+def _draw(
+    logits: torch.Tensor, *arguments: torch.Tensor | None, wants_logprobs: bool
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    if wants_logprobs:
+        ids, logprobs = torch.ops.structout.masked_sample_logprobs(logits, *arguments)
+        return ids, logprobs
+    return torch.ops.structout.masked_sample(logits, *arguments), None
+
+
+def _vocab_size(link: Channel, messages: Sequence[Message]) -> int:
+    """Where the last shard ends, if together they hold every column once."""
+    end = 0
+    for start, width in sorted(message.facts for message in messages if message.facts[1] > 0):
+        if start != end:
+            shards = ", ".join(f"{first}..{first + count}" for first, count in (message.facts for message in messages))
+            raise link.disagreement(_SAMPLE, f"the shards must hold every column once, from 0 on, but hold {shards}")
+        end = start + width
+    if end == 0:
+        raise link.disagreement(_SAMPLE, "no rank holds a column; there is nothing to draw from")
+    return end
