@@ -21,7 +21,7 @@ Sanitizer = Literal["address", "thread"]
 # -ffp-contract=off: a kernel must give the bits that its reference gives, on machines with and without FMA.
 # -Wno-unused-parameter: the launch macro has no use for a stream here.
 FLAGS = (
-    *("-std=c++17", "-O1", "-g", "-ffp-contract=off", "-pthread", f"-I{CSRC}"),
+    *("-std=c++17", "-O1", "-g", "-ffp-contract=off", "-pthread"),
     *("-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", "-Wno-unused-parameter"),
 )
 SANITIZE: dict[Sanitizer | None, tuple[str, ...]] = {
@@ -45,8 +45,12 @@ def build(
     sanitize: Sanitizer | None,
     shared: bool,
     defines: Sequence[str] = (),
+    csrc: Path = CSRC,
 ) -> Path:
-    """The executable, or with `shared` the library, of `sources`; compiled only if nothing equal was built before."""
+    """The executable, or with `shared` the library, of `sources`; compiled only if nothing equal was built before.
+
+    `csrc` is where they find what they include, if not beside them: a changed copy shows what a change would do.
+    """
     command = [
         *shlex.split(os.environ.get("CXX", "g++")),
         *FLAGS,
@@ -56,7 +60,8 @@ def build(
         *("-x", "c++"),
         *map(str, sources),
     ]
-    output = BUILD / f"{name}-{_digest(command, sources)}{'.so' if shared else ''}"
+    output = BUILD / f"{name}-{_digest(command, sources, csrc)}{'.so' if shared else ''}"
+    command.append(f"-I{csrc}")
     if output.exists():
         return output
     BUILD.mkdir(parents=True, exist_ok=True)
@@ -84,11 +89,12 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=TIMEOUT_S)
 
 
-def _digest(command: Sequence[str], sources: Sequence[Path]) -> str:
-    headers = sorted(path for path in CSRC.rglob("*") if path.suffix in (".h", ".cuh"))
+def _digest(command: Sequence[str], sources: Sequence[Path], csrc: Path) -> str:
     digest = hashlib.sha256("\0".join(command).encode())
-    for path in [*sources, *headers]:
-        digest.update(b"\0" + str(path).encode() + b"\0" + path.read_bytes())
+    included = sorted(path for path in csrc.rglob("*") if path.suffix in (".h", ".cuh", ".cu", ".inc"))
+    names = [*map(str, sources), *(str(path.relative_to(csrc)) for path in included)]
+    for name, path in zip(names, [*sources, *included], strict=True):
+        digest.update(b"\0" + name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
 
 

@@ -105,6 +105,12 @@ def test_undefined_use_aborts_with_message(name, plant, message):
     assert result.stderr == f"host_simt: block (0, 0, 0): {message}\n"
 
 
+def test_a_store_past_the_end_of_a_multicast_address_aborts():
+    result = run_program("builtins", None, "NO_MULTICAST_ADDRESS")
+    assert result.returncode < 0
+    assert "is no multicast address" in result.stderr
+
+
 def test_build_failure_shows_what_the_compiler_says(tmp_path):
     source = tmp_path / "wrong.cu"
     source.write_text('#include "testing/host_simt.h"\n__global__ void kernel() { no_such_function(); }\n')

@@ -7,6 +7,7 @@
 
 #include "../apply_bitmask_args.h"
 #include "../masked_sample_args.h"
+#include "../push_args.h"
 #include "apply_bitmask.h"
 #include "capability.h"
 #include "masked_sample.h"
@@ -53,6 +54,27 @@ void check_masked_sample(const Tensor& logits, std::optional<Tensor> bitmask, st
   masked_sample_params({logits, bitmask, rows, temperature, top_k, top_p, min_p, seed, position});
 }
 
+void check_push_all_gather(const Tensor& shard, const Tensor& out, const Tensor& state, int64_t buffers,
+                           int64_t multicast, int64_t rank, int64_t world_size, int64_t gather_capacity, int64_t token,
+                           int64_t timeout_ns, int64_t fill_on_error) {
+  push_all_gather_params(shard, out, state, {buffers, multicast, rank, world_size, gather_capacity, token, timeout_ns},
+                         fill_on_error);
+}
+
+void check_push_rows(const Tensor& logits, std::optional<Tensor> bitmask, std::optional<Tensor> rows,
+                     const Tensor& rows_out, const Tensor& state, int64_t buffers, int64_t rank, int64_t world_size,
+                     int64_t gather_capacity, int64_t token, int64_t timeout_ns, int64_t rows_capacity,
+                     int64_t vocab_begin, int64_t vocab_size) {
+  push_rows_params(logits, bitmask, rows, rows_out, state,
+                   {buffers, 0, rank, world_size, gather_capacity, token, timeout_ns}, rows_capacity, vocab_begin,
+                   vocab_size);
+}
+
+std::tuple<int64_t, int64_t> push_buffer(int64_t world_size, int64_t gather_capacity, int64_t rows_capacity) {
+  const PushLayout layout = push_layout("push_buffer", world_size, gather_capacity);
+  return {layout.rows(), layout.size(rows_capacity)};
+}
+
 std::string cpu_capability() { return cpu::capability_name(cpu::capability()); }
 
 }  // namespace
@@ -67,5 +89,8 @@ STABLE_TORCH_LIBRARY_IMPL(structout, CPU, ops) {
 STABLE_TORCH_LIBRARY_IMPL(structout, CompositeExplicitAutograd, ops) {
   ops.impl("_check_apply_bitmask", TORCH_BOX(&structout::check_apply_bitmask));
   ops.impl("_check_masked_sample", TORCH_BOX(&structout::check_masked_sample));
+  ops.impl("_check_push_all_gather", TORCH_BOX(&structout::check_push_all_gather));
+  ops.impl("_check_push_rows", TORCH_BOX(&structout::check_push_rows));
+  ops.impl("_push_buffer", TORCH_BOX(&structout::push_buffer));
   ops.impl("_cpu_capability", TORCH_BOX(&structout::cpu_capability));
 }

@@ -14,16 +14,19 @@
 //   support swapcontext: it is told of every switch, so it does.)
 // - UndefinedBehaviorSanitizer knows the bounds of __shared__ arrays and the alignment of vector types.
 //
-// A thread that polls memory must call __nanosleep, which lets the others run. A block cannot wait for a later block.
+// Ranks have one clock, and may have a Multicast. A thread that polls memory must call __nanosleep, which lets the
+// others run. A block cannot wait for a later block.
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <map>
 #include <stdexcept>
 #include <thread>
 #include <type_traits>
+#include <vector>
 
 #include "host_simt_block.h"
 
@@ -101,6 +104,47 @@ void launch(dim3 grid, dim3 block, size_t dynamic_shared_bytes, Kernel kernel, A
   const auto run_thread = [](void* closure) { (*static_cast<decltype(thread)*>(closure))(); };
   launch_blocks(grid, block, {dynamic_shared_bytes, run_thread, &thread});
 }
+
+// Several buffers under one more address, as NVLink SHARP gives them: what is stored there is stored in all of them.
+class Multicast {
+ public:
+  Multicast(std::vector<char*> buffers, size_t bytes) : buffers_(std::move(buffers)), bytes_(bytes) {
+    address_ = static_cast<char*>(mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    all().push_back(this);
+  }
+  ~Multicast() {
+    all().erase(std::find(all().begin(), all().end(), this));
+    munmap(address_, bytes_);
+  }
+  Multicast(const Multicast&) = delete;
+  Multicast& operator=(const Multicast&) = delete;
+
+  char* address() const { return address_; }
+
+  static void store(void* address, const uint4& value) {
+    for (const Multicast* multicast : all()) {
+      const size_t offset = reinterpret_cast<uintptr_t>(address) - reinterpret_cast<uintptr_t>(multicast->address_);
+      if (offset >= multicast->bytes_) continue;
+      for (char* buffer : multicast->buffers_) *reinterpret_cast<uint4*>(buffer + offset) = value;
+      return;
+    }
+    fail("%p is no multicast address", address);
+  }
+
+ private:
+  // Changes only while nothing is launched.
+  static std::vector<const Multicast*>& all() {
+    static std::vector<const Multicast*> multicasts;
+    return multicasts;
+  }
+
+  std::vector<char*> buffers_;
+  char* address_;
+  size_t bytes_;
+};
+
+// The clock that all devices share.
+inline int64_t clock_ns() { return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1); }
 
 STRUCTOUT_SIMT_UNTRACED inline uint64_t wait_in(const Wait& call) {
   current_thread->wait = call;

@@ -135,6 +135,10 @@ __global__ void exchange(Rank* self, Rank* peer, unsigned number) {
   atomicAdd(&self->sum, self->inbox[threadIdx.x]);
 }
 
+__global__ void store_to_all(char* multicast) {
+  simt::Multicast::store(multicast + 16 * threadIdx.x, make_uint4(threadIdx.x, 1, 2, 3));
+}
+
 __global__ void bit_operations() {
   EXPECT_EQ(__ffs(0), 0);
   EXPECT_EQ(__ffs(0x50), 5);
@@ -228,6 +232,15 @@ int main() {
   other.join();
   EXPECT_EQ(ranks[0].sum, 3u * 64);
   EXPECT_EQ(ranks[1].sum, 5u * 64);
+
+  std::vector<uint4> buffers[2] = {std::vector<uint4>(32), std::vector<uint4>(32)};
+  const simt::Multicast multicast(
+      {reinterpret_cast<char*>(buffers[0].data()), reinterpret_cast<char*>(buffers[1].data())}, 32 * sizeof(uint4));
+  simt::launch(1, 32, 0, store_to_all, multicast.address());
+  for (const std::vector<uint4>& buffer : buffers) EXPECT_EQ(buffer[31].x * 10 + buffer[31].w, 313u);
+#ifdef PLANT_NO_MULTICAST_ADDRESS
+  simt::launch(1, 32, 0, store_to_all, multicast.address() + 16);
+#endif
 
   EXPECT_EQ(is_refused(1, dim3(1025)), true);
   EXPECT_EQ(is_refused(1, dim3(32, 0)), true);
