@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 from bench_manager import Text, comparable_texts, maskbench_texts, own_texts
 from large_tokenizer import VOCAB_SIZE, large_tokenizer, trained_tokenizer
-from torch import multiprocessing
+from torch.multiprocessing.spawn import spawn
 
 import structout
 from structout.distributed import ShardedManager, shard_rows, traffic
@@ -39,7 +39,7 @@ BYTES_RANKS, BYTES_ROWS = 8, 256
 def run_on_ranks(world_size: int, program: Callable[..., Any], *arguments: Any) -> Any:
     """What rank 0 returns."""
     with tempfile.TemporaryDirectory() as directory:
-        multiprocessing.spawn(_rank, (world_size, directory, program, arguments), world_size)
+        spawn(_rank, (world_size, directory, program, arguments), world_size)
         return torch.load(f"{directory}/result", weights_only=False)
 
 

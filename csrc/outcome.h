@@ -94,7 +94,9 @@ struct MergeMassesParams {
     int64_t total = 0;
     for (int64_t shard = 0; shard < num_shards; ++shard) total += masses[shard * num_rows + row];
     const Scale scale = scale_of(outcome.highest, temperature.at(row));
-    logprobs[row] = outcome.token < 0 ? -INFINITY : scale.t(outcome.logit) - log_of_mass(total);
+    const bool is_known = total >= 0;  // not where the masses of other ranks did not come
+    const float log_total = is_known ? log_of_mass(total) : NAN;
+    logprobs[row] = outcome.token < 0 ? -INFINITY : scale.t(outcome.logit) - log_total;
   }
 };
 

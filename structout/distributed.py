@@ -3,8 +3,10 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.distributed as dist
 
+from structout.device_link import SymmetricLink, device_link
 from structout.errors import CollectiveError
 from structout.exchange import Traffic, channel, name_of, world_size_of
 from structout.mask_batch import MaskShard
@@ -22,11 +24,25 @@ __all__ = [
     "Traffic",
     "VocabParallelSampler",
     "all_gather_bitmask",
+    "check",
     "shard_rows",
     "sharded_masked_sample",
     "sharded_masked_sample_logprobs",
     "traffic",
 ]
+
+
+def check(device: torch.device | str, group: dist.ProcessGroup | str | None = None) -> None:
+    """Raise what went wrong between the ranks' devices. It waits for the device, so call it where ids of -1 have come,
+    or now and then. On the CPU the ops raise by themselves.
+
+    Raises:
+        CollectiveError: a rank did not come in time, or came with other arguments; every later result is empty.
+    """
+    name = name_of(group)
+    link = None if world_size_of(name) == 1 else device_link(name, torch.device(device))
+    if isinstance(link, SymmetricLink):
+        link.check()
 
 
 def traffic(group: dist.ProcessGroup | str | None = None) -> Traffic:

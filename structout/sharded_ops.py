@@ -1,18 +1,55 @@
-"""Typed, documented doors to the ops of tensor parallelism, and their registration."""
+"""The ops of tensor parallelism: their registration, and typed, documented doors to them."""
+
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from structout import ops, sharding
-from structout.exchange import name_of, world_size_of
+from structout import device_sharding, ops, sharding
+from structout.device_link import device_link
+from structout.exchange import channel, name_of, world_size_of
+
+
+def _gather(shard: torch.Tensor, group_name: str) -> torch.Tensor:
+    if shard.dtype != torch.int32 or shard.dim() != 2:
+        raise ValueError(
+            f"all_gather_bitmask: shard must be int32 [rows, words], got {shard.dtype} {list(shard.shape)}"
+        )
+    if world_size_of(group_name) == 1:
+        return shard.clone()
+    if shard.device.type == "cpu":
+        return sharding.gather_masks(channel(group_name), shard)
+    return device_sharding.gather_masks(device_link(group_name, shard.device), shard)
+
+
+def _sample(
+    tensors: tuple[torch.Tensor, ...], vocab_start: int, group_name: str, wants_logprobs: bool
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """``tensors``: what masked_sample takes."""
+    device = tensors[0].device
+    if world_size_of(group_name) == 1:
+        return sharding.sample_alone(sharding.ShardStep.of(tensors, vocab_start), wants_logprobs)
+    if device.type == "cpu":
+        return sharding.sample(channel(group_name), tensors, vocab_start, wants_logprobs)
+    step = sharding.ShardStep.of(tensors, vocab_start)
+    return device_sharding.sample(device_link(group_name, device), step, wants_logprobs)
+
+
+def _draw(*arguments: Any) -> torch.Tensor:
+    *tensors, vocab_start, group_name = arguments
+    return _sample(tuple(tensors), vocab_start, group_name, wants_logprobs=False)[0]
+
+
+def _draw_with_logprobs(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+    *tensors, vocab_start, group_name = arguments
+    return _sample(tuple(tensors), vocab_start, group_name, wants_logprobs=True)
+
 
 _library = torch.library.Library("structout", "IMPL")
-for _kernel in (
-    sharding.all_gather_bitmask,
-    sharding.sharded_masked_sample,
-    sharding.sharded_masked_sample_logprobs,
-):
-    _library.impl(_kernel.__name__, _kernel, "CPU")
+for _device in ("CPU", "CUDA"):
+    _library.impl("all_gather_bitmask", _gather, _device)
+    _library.impl("sharded_masked_sample", _draw, _device)
+    _library.impl("sharded_masked_sample_logprobs", _draw_with_logprobs, _device)
 
 
 def all_gather_bitmask(shard: torch.Tensor, group: dist.ProcessGroup | str | None = None) -> torch.Tensor:

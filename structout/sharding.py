@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from structout.errors import CollectiveError
-from structout.exchange import Channel, Message, channel, checksum, world_size_of
+from structout.exchange import Channel, Message, checksum
 
 
 def shard_rows(num_rows: int, rank: int, world_size: int) -> range:
@@ -38,40 +38,19 @@ def shard_rows(num_rows: int, rank: int, world_size: int) -> range:
 # -- masks ------------------------------------------------------------------------------------------------------------
 
 
-def all_gather_bitmask(shard: torch.Tensor, group_name: str) -> torch.Tensor:
-    """``torch.ops.structout.all_gather_bitmask`` for CPU tensors."""
-    _check_mask_shard(shard)
-    world_size = world_size_of(group_name)
-    if world_size == 1:
-        return shard.clone()
+def gather_masks(link: Channel, shard: torch.Tensor) -> torch.Tensor:
+    """``[world_size * r, W]`` in rank order, of the ``[r, W]`` that every rank has."""
     num_rows, width = shard.shape
-    gathered = shard.new_empty(world_size * num_rows, width)
-    gather_rows("all_gather_bitmask", channel(group_name), shard, gathered, [num_rows] * world_size)
-    return gathered
-
-
-def gather_rows(what: str, link: Channel, shard: torch.Tensor, gathered: torch.Tensor, counts: Sequence[int]) -> None:
-    """Fill ``gathered`` ``[sum(counts), W]`` with all ranks' rows in rank order; this rank's are ``shard``."""
-    places = gathered.split(list(counts))
-    places[link.rank].copy_(shard)
+    gathered = shard.new_empty(link.world_size, num_rows, width)
+    gathered[link.rank].copy_(shard)
+    places = gathered.unbind()
     link.exchange(
-        what,
+        "all_gather_bitmask",
         [places[link.rank]] * link.world_size,
-        agreed={"row counts": _as_number(counts), "mask width": shard.shape[1], "dtype": 0},
+        agreed={"number of rows": num_rows, "mask width": width, "dtype": 0},
         into=places,
     )
-
-
-def _as_number(counts: Sequence[int]) -> int:
-    """The count that all ranks have, or something that tells uneven counts apart."""
-    return counts[0] if len(set(counts)) == 1 else checksum(torch.tensor(counts))
-
-
-def _check_mask_shard(shard: torch.Tensor) -> None:
-    if shard.dtype != torch.int32 or shard.dim() != 2:
-        raise ValueError(
-            f"all_gather_bitmask: shard must be int32 [rows, words], got {shard.dtype} {list(shard.shape)}"
-        )
+    return gathered.view(-1, width)
 
 
 # -- sampling ---------------------------------------------------------------------------------------------------------
@@ -80,7 +59,7 @@ _SAMPLE = "sharded_masked_sample"
 
 
 @dataclass(frozen=True)
-class _Step:
+class ShardStep:
     """One call on one rank: the arguments of the op, its logits and mask in two dimensions."""
 
     logits: torch.Tensor
@@ -95,7 +74,12 @@ class _Step:
     vocab_start: int
 
     @classmethod
-    def of(cls, arguments: tuple[Any, ...], vocab_start: int) -> "_Step":
+    def of(cls, arguments: tuple[Any, ...], vocab_start: int) -> "ShardStep":
+        """
+        Raises:
+            ValueError: the op cannot take them.
+        """
+        torch.ops.structout._check_sharded_masked_sample(*arguments, vocab_start)
         logits, bitmask, *others = arguments
         mask = None if bitmask is None else torch.atleast_2d(bitmask)
         return cls(*(torch.atleast_2d(logits), mask, *others, vocab_start))
@@ -119,11 +103,11 @@ class _Step:
             return self.bitmask, None if self.rows is None else self.rows[part]
         return self.bitmask[part], None
 
-    def owned(self, owned: range) -> tuple[torch.Tensor | None, ...]:
-        """What masked_sample takes beside the logits of these rows."""
+    def parameters(self, owned: range) -> tuple[torch.Tensor | None, ...]:
+        """What masked_sample takes after logits, bitmask and row map, for these rows."""
         part = slice(owned.start, owned.stop)
         parameters = (self.temperature, self.top_k, self.top_p, self.min_p, self.seed, self.position)
-        return (*self.masks(owned), *(None if values is None else values[part] for values in parameters))
+        return tuple(None if values is None else values[part] for values in parameters)
 
     @cached_property
     def agreed(self) -> dict[str, int]:
@@ -143,73 +127,29 @@ class _Step:
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def sharded_masked_sample(
-    logits_shard: torch.Tensor,
-    bitmask: torch.Tensor | None,
-    rows: torch.Tensor | None,
-    temperature: torch.Tensor,
-    top_k: torch.Tensor | None,
-    top_p: torch.Tensor | None,
-    min_p: torch.Tensor | None,
-    seed: torch.Tensor,
-    position: torch.Tensor,
-    vocab_start: int,
-    group_name: str,
-) -> torch.Tensor:
-    """``torch.ops.structout.sharded_masked_sample`` for CPU tensors."""
-    arguments = (logits_shard, bitmask, rows, temperature, top_k, top_p, min_p, seed, position)
-    return _sample(arguments, vocab_start, group_name, wants_logprobs=False)[0]
-
-
-def sharded_masked_sample_logprobs(
-    logits_shard: torch.Tensor,
-    bitmask: torch.Tensor | None,
-    rows: torch.Tensor | None,
-    temperature: torch.Tensor,
-    top_k: torch.Tensor | None,
-    top_p: torch.Tensor | None,
-    min_p: torch.Tensor | None,
-    seed: torch.Tensor,
-    position: torch.Tensor,
-    vocab_start: int,
-    group_name: str,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """``torch.ops.structout.sharded_masked_sample_logprobs`` for CPU tensors."""
-    arguments = (logits_shard, bitmask, rows, temperature, top_k, top_p, min_p, seed, position)
-    ids, logprobs = _sample(arguments, vocab_start, group_name, wants_logprobs=True)
-    assert logprobs is not None
-    return ids, logprobs
-
-
-def _sample(
-    arguments: tuple[torch.Tensor | None, ...], vocab_start: int, group_name: str, wants_logprobs: bool
+def sample(
+    link: Channel, arguments: tuple[Any, ...], vocab_start: int, wants_logprobs: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    link = None if world_size_of(group_name) == 1 else channel(group_name)
+    """Ids, and logprobs where they are wanted."""
     try:
-        torch.ops.structout._check_sharded_masked_sample(*arguments, vocab_start)
-        step = _Step.of(arguments, vocab_start)
-        if link is None:
-            return _sample_alone(step, wants_logprobs)
-        return (
-            _sample_owned(link, step, wants_logprobs)
-            if step.has_filters
-            else _sample_shards(link, step, wants_logprobs)
-        )
+        step = ShardStep.of(arguments, vocab_start)
+        path = _sample_owned if step.has_filters else _sample_shards
+        return path(link, step, wants_logprobs)
     except CollectiveError:
         raise
     except Exception as problem:
-        if link is not None:
-            link.refuse(_SAMPLE, problem)
+        link.refuse(_SAMPLE, problem)
         raise
 
 
-def _sample_alone(step: _Step, wants_logprobs: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+def sample_alone(step: ShardStep, wants_logprobs: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Where there is one rank."""
     if step.vocab_start != 0:
         raise ValueError(f"{_SAMPLE}: one rank alone must hold all columns, got vocab_start {step.vocab_start}")
-    return _draw(step.logits, *step.owned(range(step.logits.shape[0])), wants_logprobs=wants_logprobs)
+    return draw(step.logits, step.bitmask, step.rows, *step.parameters(range(len(step.logits))), wants=wants_logprobs)
 
 
-def _sample_shards(link: Channel, step: _Step, wants_logprobs: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+def _sample_shards(link: Channel, step: ShardStep, wants_logprobs: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Without filters: shards draw for themselves, and of their outcomes the best is the row's."""
     outcomes = torch.ops.structout._sample_shard(*step.unfiltered)
     of_all = _exchange_equal(link, step, outcomes if wants_logprobs else outcomes[:3])
@@ -220,7 +160,7 @@ def _sample_shards(link: Channel, step: _Step, wants_logprobs: bool) -> tuple[to
     return ids, torch.ops.structout._merge_masses(masses, merged, step.temperature)
 
 
-def _exchange_equal(link: Channel, step: _Step, mine: torch.Tensor) -> torch.Tensor:
+def _exchange_equal(link: Channel, step: ShardStep, mine: torch.Tensor) -> torch.Tensor:
     of_all = mine.new_empty(link.world_size, *mine.shape)
     of_all[link.rank].copy_(mine)
     messages = link.exchange(
@@ -230,7 +170,7 @@ def _exchange_equal(link: Channel, step: _Step, mine: torch.Tensor) -> torch.Ten
     return of_all
 
 
-def _sample_owned(link: Channel, step: _Step, wants_logprobs: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+def _sample_owned(link: Channel, step: ShardStep, wants_logprobs: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
     """With filters: each rank draws for the rows it owns, from what the masks allow of all shards."""
     num_rows = step.logits.shape[0]
     owned = [shard_rows(num_rows, rank, link.world_size) for rank in range(link.world_size)]
@@ -247,7 +187,7 @@ def _sample_owned(link: Channel, step: _Step, wants_logprobs: bool) -> tuple[tor
         torch.ops.structout._unpack_allowed(
             logits[:, start : start + width], message.payload.view(logits.dtype), *step.masks(mine), start
         )
-    ids, logprobs = _draw(logits, *step.owned(mine), wants_logprobs=wants_logprobs)
+    ids, logprobs = draw(logits, *step.masks(mine), *step.parameters(mine), wants=wants_logprobs)
 
     answers = torch.empty(num_rows, 1 if logprobs is None else 2, dtype=torch.int32)
     answers[mine.start : mine.stop, 0] = ids
@@ -258,23 +198,35 @@ def _sample_owned(link: Channel, step: _Step, wants_logprobs: bool) -> tuple[tor
     return answers[:, 0].long(), None if logprobs is None else answers[:, 1].contiguous().view(torch.float32)
 
 
-def _draw(
-    logits: torch.Tensor, *arguments: torch.Tensor | None, wants_logprobs: bool
+def draw(
+    logits: torch.Tensor, *arguments: torch.Tensor | None, wants: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    if wants_logprobs:
-        ids, logprobs = torch.ops.structout.masked_sample_logprobs(logits, *arguments)
-        return ids, logprobs
-    return torch.ops.structout.masked_sample(logits, *arguments), None
+    """masked_sample, with logprobs where they are wanted."""
+    if not wants:
+        return torch.ops.structout.masked_sample(logits, *arguments), None
+    ids, logprobs = torch.ops.structout.masked_sample_logprobs(logits, *arguments)
+    return ids, logprobs
 
 
 def _vocab_size(link: Channel, messages: Sequence[Message]) -> int:
-    """Where the last shard ends, if together they hold every column once."""
+    try:
+        return vocab_size_of([message.facts for message in messages])
+    except ValueError as problem:
+        raise link.disagreement(_SAMPLE, str(problem)) from None
+
+
+def vocab_size_of(columns: Sequence[tuple[int, int]]) -> int:
+    """Where the last shard ends, given where each begins and how many columns it has.
+
+    Raises:
+        ValueError: they do not hold every column once.
+    """
     end = 0
-    for start, width in sorted(message.facts for message in messages if message.facts[1] > 0):
+    for start, width in sorted(shard for shard in columns if shard[1] > 0):
         if start != end:
-            shards = ", ".join(f"{first}..{first + count}" for first, count in (message.facts for message in messages))
-            raise link.disagreement(_SAMPLE, f"the shards must hold every column once, from 0 on, but hold {shards}")
+            shards = ", ".join(f"{first}..{first + count}" for first, count in columns)
+            raise ValueError(f"the shards must hold every column once, from 0 on, but hold {shards}")
         end = start + width
     if end == 0:
-        raise link.disagreement(_SAMPLE, "no rank holds a column; there is nothing to draw from")
+        raise ValueError("no rank holds a column; there is nothing to draw from")
     return end

@@ -11,6 +11,7 @@ from typing import Any
 
 import masked_sample_cases
 import numpy as np
+import pytest
 import tokenizers_on_the_spot
 import torch
 import torch.distributed as dist
@@ -18,9 +19,11 @@ from masked_sample_cases import Case
 
 import structout
 import structout.distributed
-from structout import ops
+from structout import device_sharding, ops
+from structout.device_link import CollectiveLink, device_link
 from structout.errors import CollectiveError
 from structout.exchange import channel
+from structout.sharding import ShardStep
 
 # -- sampling ---------------------------------------------------------------------------------------------------------
 
@@ -371,3 +374,33 @@ def bytes_of_a_step(rank: int, num_rows: int, vocab_size: int, num_allowed: int 
         torch.zeros(num_rows, len(columns), dtype=torch.bfloat16), bitmask, vocab_start=columns.start, **filters
     )
     return structout.distributed.traffic().payload_bytes - before
+
+
+def compare_by_collectives(rank: int, seed: int, count: int) -> list[str]:
+    """What CUDA tensors take where there is no symmetric memory, with CPU tensors over gloo."""
+    rng = random.Random(seed)
+    different = []
+    for i in range(count):
+        case = masked_sample_cases.random_case(rng, max_vocab=900, max_rows=9)
+        if i % 3 == 0:
+            case.top_k = case.top_p = case.min_p = None
+        cuts = cut_anywhere(rng, case.logits.shape[1], dist.get_world_size())
+        step = ShardStep.of(tuple(shard_of(case, cuts, rank)), cuts[rank])
+        link = CollectiveLink(dist.group.WORLD)  # of its own, because a link is made for one vocabulary
+        expected_ids, expected_logprobs = torch.ops.structout.masked_sample_logprobs(*case.arguments())
+        ids, logprobs = device_sharding.sample(link, step, wants_logprobs=True)
+        ids_alone, _ = device_sharding.sample(link, step, wants_logprobs=False)
+        is_same = torch.equal(ids, expected_ids) and torch.equal(ids_alone, expected_ids)
+        if not is_same or not torch.equal(_bits(logprobs), _bits(expected_logprobs)):
+            different.append(f"case {i}, cuts {cuts}: {ids} {logprobs} and not {expected_ids} {expected_logprobs}")
+    shard = torch.full((3, 2), rank, dtype=torch.int32)
+    assert torch.equal(device_sharding.gather_masks(link, shard), structout.all_gather_bitmask(shard))
+    link = device_link(default_group(), torch.device("cpu"))
+    assert isinstance(link, CollectiveLink)
+    assert link is device_link(default_group(), torch.device("cpu"))
+    columns = [(10 * r, 10) for r in range(dist.get_world_size())]
+    assert link.columns((10 * rank, 10)) == columns
+    with pytest.raises(ValueError, match=f"has 10 columns from {10 * rank} on, got 9 from 3 on"):
+        link.columns((3, 9))
+    structout.distributed.check("cpu")
+    return different

@@ -21,6 +21,11 @@ def test_every_rank_draws_what_one_would_draw_alone(world_size):
     assert different == [[]] * world_size
 
 
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_collectives_of_a_device_give_the_same(world_size):
+    assert ranks.run(world_size, rank_programs.compare_by_collectives, world_size, 100) == [[]] * world_size
+
+
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_compiled_code_draws_the_same(world_size):
     ranks.run(world_size, rank_programs.draw_in_compiled_code)
