@@ -7,8 +7,8 @@ from structout.triton_kernels.sampling_math import mass, order_key
 LOWEST_DRAWABLE_KEY = tl.constexpr(0x00800000)  # order key: just above that of -inf
 
 # A row is (logits, vocab_begin, vocab_end, listed, mask_bytes, num_mask_bytes, unmentioned). It has the tokens from
-# vocab_begin to vocab_end; `logits` is where the logit of token 0 would be, so that token ids are indices. vocab_begin is
-# None where a row is known to begin at token 0. A pass runs over one of two sources, which address tokens by an index:
+# vocab_begin (None: from 0, which the compiler then knows) to vocab_end; `logits` and `mask_bytes` are where those of
+# token 0 are or would be. A pass runs over one of two sources, which address tokens by an index:
 #   list_size < 0    the row itself: index = token id
 #   otherwise        the list of some of its tokens, in ascending order: token id = listed[index]
 # A scale is (highest logit, inverse temperature, z of the highest).

@@ -7,6 +7,8 @@
 Each gives the bits of csrc/outcome.h and of the kernels beside it.
 """
 
+# ruff: noqa: SIM102  (an `if` on a constexpr is decided by the compiler, and must not be joined with one that is not)
+
 from typing import Any
 
 import torch
@@ -94,9 +96,9 @@ def merge_outcomes_kernel(
         of_shard, _, _, _ = load_outcome(outcomes + shard * shard_stride, num_rows, row, mask, HAS_LOGITS)
         highest = tl.where((of_shard > highest) | (of_shard != of_shard), of_shard, highest)
 
-    # A shard has scaled by its own highest logit, which matters only where that product overflows. If the row's does, so
-    # do those of the shards that hold the row's highest logit, and their scores are noise alone, as they should be. If
-    # the row's does not, a shard whose own does (towards -inf) has nothing that could win. Beside NaN, nothing may.
+    # A shard scales by its own highest logit, which matters only where that product overflows. If the row's does, so do
+    # those of the shards that hold the row's highest logit, and their scores are noise alone, as they should be. If the
+    # row's does not, a shard whose own does (towards -inf) has nothing that could win. Nothing equals a highest of NaN.
     heat = tl.load(temperature + row * temperature_stride, mask=mask, other=1)
     _, inverse, z_of_highest = scale_of(highest, heat)
     must_be_highest = tl.where(tl.abs(z_of_highest) < float("inf"), heat == 0, True)
