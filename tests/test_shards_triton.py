@@ -337,3 +337,4 @@ def test_it_compiles_to_operations_that_are_rounded_once(architecture, logits):
     shard = masked_sample_kernel(logits, has_all=False, is_shard=True)
     ptx = compile_for(architecture, shard, mass, outcomes, masses)
     assert_operations_are_rounded_once(ptx)
+    assert ptx.count("ld.global.v4.b32") >= 3  # of each pass over aligned logits: the survey, the draw and the masses

@@ -29,14 +29,13 @@ from structout.triton_kernels.sampling_row import (
 
 MERGE_ROWS = 128
 
-_MASS_STRIDES = ("rows", "temperature", "mask_row")
-_MASS_INTEGERS = ("num_masks", "words_per_mask", *(f"{name}_stride" for name in _MASS_STRIDES))
-_MERGE_INTEGERS = ("num_shards", "num_rows", "temperature_stride")
+# As masked_sample's: a new value of these must not mean a new compilation.
+_STRIDES = ("rows_stride", "temperature_stride", "mask_row_stride")
+_PLAIN_INTEGERS = ("num_masks", "words_per_mask", "num_shards", "num_rows", *_STRIDES)
+_PLAIN_POINTERS = ("bitmask", "rows", "temperature", "outcomes", "merged", "masses")
 
 
-@triton.jit(
-    do_not_specialize=_MASS_INTEGERS, do_not_specialize_on_alignment=("bitmask", "rows", "temperature", "merged")
-)
+@triton.jit(do_not_specialize=_PLAIN_INTEGERS, do_not_specialize_on_alignment=_PLAIN_POINTERS)
 def shard_mass_kernel(
     logits,
     bitmask,
@@ -75,7 +74,7 @@ def shard_mass_kernel(
     tl.store(masses + row_id, total)
 
 
-@triton.jit(do_not_specialize=_MERGE_INTEGERS)
+@triton.jit(do_not_specialize=_PLAIN_INTEGERS, do_not_specialize_on_alignment=_PLAIN_POINTERS)
 def merge_outcomes_kernel(
     outcomes,
     temperature,
@@ -119,7 +118,7 @@ def merge_outcomes_kernel(
     store_outcome(merged, num_rows, row, mask, highest, score, token, logit)
 
 
-@triton.jit(do_not_specialize=_MERGE_INTEGERS)
+@triton.jit(do_not_specialize=_PLAIN_INTEGERS, do_not_specialize_on_alignment=_PLAIN_POINTERS)
 def merge_masses_kernel(
     masses, merged, temperature, logprobs, num_shards, num_rows, temperature_stride, BLOCK: tl.constexpr
 ):
