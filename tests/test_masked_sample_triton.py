@@ -6,10 +6,6 @@ On a GPU if there is one, else under Triton's interpreter, with fewer cases.
 from __future__ import annotations
 
 import json
-import os
-import re
-import subprocess
-import sys
 from collections.abc import Callable
 
 import masked_sample_cases
@@ -22,6 +18,7 @@ from data import make_sampling_vectors as vectors
 from masked_sample_cases import Case, check
 from structout.triton_kernels import masked_sample as kernels
 from structout.triton_kernels import sampling_math as triton_math
+from triton_ptx import assert_operations_are_rounded_once, compile_for, masked_sample_kernel
 
 from structout import sampling_math
 from structout.bitmask import bitmask_width
@@ -288,28 +285,6 @@ def free_case(logits: torch.Tensor, temperature: float) -> Case:
 
 # ---- instructions
 
-COMPILE_SCRIPT = """
-import sys, triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from structout.triton_kernels.masked_sample import NUM_WARPS, TILE, masked_sample_kernel as kernel
-
-architecture, logits, has_all = int(sys.argv[1]), sys.argv[2], sys.argv[3] == "all"
-names = kernel.arg_names
-types = {"logits": logits, "temperature": "fp32", "top_p": "fp32", "min_p": "fp32", "logprobs": "fp32", "lists": "i32"}
-types |= {"bitmask": "i32", "rows": "i64", "top_k": "i32", "seed": "i64", "position": "i64", "ids": "i64"}
-flags = dict.fromkeys([name for name in names if name.startswith("HAS_")], has_all) | {"HAS_MASK": True}
-constants = flags | {"IDLE_KEY_BITS": {"fp32": 0, "fp16": 12, "bf16": 16}[logits], "TILE": TILE}
-signature = dict.fromkeys(names, "i32") | {name: "*" + type for name, type in types.items()}
-signature |= dict.fromkeys(constants, "constexpr")
-aligned = ("logits", "lists", "ids", "logprobs", "vocab_size", "logits_row_stride")
-source = ASTSource(kernel, signature, constants, {(names.index(name),): [["tt.divisibility", 16]] for name in aligned})
-options = {"num_warps": NUM_WARPS, "enable_fp_fusion": False}
-compiled = triton.compile(source, target=GPUTarget("cuda", architecture, 32), options=options)
-assert len(compiled.asm["cubin"]) > 1000
-print(compiled.asm["ptx"])
-"""
-
 
 @pytest.mark.parametrize(
     ("architecture", "logits", "flags"),
@@ -323,16 +298,6 @@ print(compiled.asm["ptx"])
     ],
 )
 def test_it_compiles_to_operations_that_are_rounded_once(architecture, logits, flags):
-    """In a process of its own: this one may have decorated the kernel for the interpreter."""
-    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    command = [sys.executable, "-c", COMPILE_SCRIPT, str(architecture), logits, flags]
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert run.returncode == 0, run.stderr
-    operations = re.findall(r"^\s*(?:@!?%p\d+\s+)?([a-z][\w.:]*)", run.stdout, re.MULTILINE)
-    inexact = [op for op in operations if re.match(r"(fma|mad)\..*f\d", op) or re.search(r"\.(ftz|approx|full)\b", op)]
-    assert not inexact
-    # Of an add, sub or mul without .rn, PTX says that it may be fused with another; those that say .rn may not be.
-    arithmetic = {op for op in operations if re.match(r"(add|sub|mul|div|sqrt|rcp)\.(\w+\.)*b?f\d+", op)}
-    assert {"add.rn.f32", "mul.rn.f32", "div.rn.f32"} <= arithmetic
-    assert all(".rn.f32" in op for op in arithmetic), arithmetic
-    assert "ld.global.v4.b32" in operations  # aligned logits are loaded 16 bytes at a time
+    ptx = compile_for(architecture, masked_sample_kernel(logits, has_all=flags == "all"))
+    assert_operations_are_rounded_once(ptx)
+    assert "ld.global.v4.b32" in ptx  # aligned logits are loaded 16 bytes at a time

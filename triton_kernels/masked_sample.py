@@ -12,6 +12,8 @@ after that runs over the list, and of the logits only those are read. Otherwise 
 Bytes moved: V/8 of mask, and either 32 bytes (a sector) for each token allowed, or the row once for each pass; the
 passes after the first find it in L2. Selections are exact: a search for the threshold's key, two bits a pass, over
 counts (top_k) or masses in fixed point (top_p).
+
+A shard of the vocabulary (sharded_masked_sample) is a row that begins at a later token; its outcome is written instead.
 """
 
 # ruff: noqa: SIM102  (an `if` on a constexpr is decided by the compiler, and must not be joined with one that is not)
@@ -21,16 +23,19 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+from structout.triton_kernels.outcome import store_outcome
 from structout.triton_kernels.race import draw
 from structout.triton_kernels.sampling_filters import bound_by_lanes, select
 from structout.triton_kernels.sampling_math import log, log_of_mass, mass, order_key
 from structout.triton_kernels.sampling_row import (
     LOWEST_DRAWABLE_KEY,
+    end_of,
     keeps,
     list_allowed,
     list_kept,
+    mask_of,
     mass_of_kept,
-    size_of,
+    scale_of,
     survey,
     t_of,
 )
@@ -64,7 +69,9 @@ def masked_sample_kernel(
     lists,
     ids,
     logprobs,
-    vocab_size,
+    outcomes,
+    vocab_begin,
+    vocab_end,
     logits_row_stride,
     num_masks,
     words_per_mask,
@@ -82,6 +89,7 @@ def masked_sample_kernel(
     HAS_TOP_P: tl.constexpr,
     HAS_MIN_P: tl.constexpr,
     HAS_LOGPROBS: tl.constexpr,
+    IS_SHARD: tl.constexpr,
     IDLE_KEY_BITS: tl.constexpr,
     TILE: tl.constexpr,
 ):
@@ -97,21 +105,14 @@ def masked_sample_kernel(
         lowest_p = tl.load(min_p + row_id * min_p_stride)
         is_valid = is_valid & (lowest_p >= 0)
 
-    # A free row has no mask and allows what it does not mention; a row of an unknown mask allows nothing.
-    mask_bytes = lists.to(tl.pointer_type(tl.int8), bitcast=True)
-    num_mask_bytes = 0
-    unmentioned = 0xFF
-    if HAS_MASK:
-        mask_id = row_id
-        if HAS_ROWS:
-            mask_id = tl.load(rows + row_id * rows_stride).to(tl.int64)
-        is_known = (mask_id >= 0) & (mask_id < num_masks)
-        words = bitmask + tl.where(is_known, mask_id, 0) * mask_row_stride
-        mask_bytes = words.to(tl.pointer_type(tl.int8), bitcast=True)
-        num_mask_bytes = tl.where(is_known, words_per_mask * 4, 0)
-        unmentioned = tl.where(mask_id == -1, 0xFF, 0)
+    mask_bytes, num_mask_bytes, unmentioned = mask_of(
+        row_id, bitmask, rows, rows_stride, num_masks, words_per_mask, mask_row_stride, HAS_MASK, HAS_ROWS
+    )
+    token_0 = logits + row_id * logits_row_stride
+    if IS_SHARD:
+        token_0 -= vocab_begin
     listed = lists + row_id * TILE
-    row = (logits + row_id * logits_row_stride, vocab_size, listed, mask_bytes, num_mask_bytes, unmentioned)
+    row = (token_0, vocab_begin if IS_SHARD else None, vocab_end, listed, mask_bytes, num_mask_bytes, unmentioned)
 
     list_size = tl.full((), 0, tl.int32)  # of an invalid row
     if is_valid:
@@ -120,14 +121,15 @@ def masked_sample_kernel(
             if unmentioned == 0:
                 list_size = list_allowed(row, TILE)
     lane_highest, lane_index, has_nan = survey(row, list_size, TILE)
-    highest = tl.max(tl.max(lane_highest, 1), 0)
+    highest = tl.where(is_valid & (has_nan == 0), tl.max(tl.max(lane_highest, 1), 0), float("nan"))
 
-    token = tl.full((), -1, tl.int64)
+    token = tl.full((), -1, tl.int32)
+    score = tl.full((), float("-inf"), tl.float32)
+    logit = tl.full((), float("-inf"), tl.float32)
     logprob = tl.full((), float("-inf"), tl.float32)
-    if (highest > float("-inf")) & (has_nan == 0):
+    if highest > float("-inf"):
         is_greedy = heat == 0
-        inverse = tl.div_rn(tl.full((), 1.0, tl.float32), tl.where(is_greedy, 1.0, heat))
-        scale = (highest, inverse, highest * inverse)
+        scale = scale_of(highest, heat)
         lowest_key = tl.full((), LOWEST_DRAWABLE_KEY, tl.uint32)
         lowest_t = tl.full((), float("-inf"), tl.float32)
         total = tl.full((), 0, tl.int64)
@@ -135,6 +137,7 @@ def masked_sample_kernel(
             total = mass_of_kept(row, list_size, scale, lowest_t, lowest_key, TILE)
         if is_greedy:
             winner = tl.min(tl.min(tl.where(lane_highest == highest, lane_index, 0x7FFFFFFF), 1), 0)
+            score = highest
         else:
             may_be_few = False
             if HAS_MIN_P:
@@ -152,7 +155,7 @@ def masked_sample_kernel(
                 if may_be_few & (list_size < 0):
                     list_size = list_kept(row, scale, lowest_t, lowest_key, TILE)
             if HAS_TOP_K:
-                if (k > 0) & (k < size_of(row, list_size)):
+                if (k > 0) & (k < end_of(row, list_size)):
                     lowest_key, list_size = select(
                         row, list_size, scale, lowest_t, lowest_key, k, False, IDLE_KEY_BITS, TILE
                     )
@@ -169,7 +172,7 @@ def masked_sample_kernel(
                     lowest_key, list_size = select(
                         row, list_size, scale, lowest_t, lowest_key, target, True, IDLE_KEY_BITS, TILE
                     )
-            winner = draw(
+            winner, score = draw(
                 row,
                 list_size,
                 scale,
@@ -181,16 +184,20 @@ def masked_sample_kernel(
             )
         if list_size >= 0:
             winner = tl.load(listed + winner)
-        token = winner.to(tl.int64)
+        token = winner
+        if HAS_LOGPROBS or IS_SHARD:
+            logit = tl.load(token_0 + winner).to(tl.float32)
         if HAS_LOGPROBS:
-            x = tl.load(row[0] + winner).to(tl.float32)
-            logprob = t_of(scale, x) - log_of_mass(total)
-    tl.store(ids + row_id, token)
+            logprob = t_of(scale, logit) - log_of_mass(total)
+    if IS_SHARD:
+        store_outcome(outcomes, tl.num_programs(0), row_id, None, highest, score, token, logit)
+    else:
+        tl.store(ids + row_id, token.to(tl.int64))
     if HAS_LOGPROBS:
         tl.store(logprobs + row_id, logprob)
 
 
-def _launch(
+def launch(
     logits: torch.Tensor,
     bitmask: torch.Tensor | None,
     rows: torch.Tensor | None,
@@ -200,24 +207,22 @@ def _launch(
     min_p: torch.Tensor | None,
     seed: torch.Tensor,
     position: torch.Tensor,
-    wants_logprobs: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of arguments that have been checked. Without wants_logprobs the second result is not written."""
-    logits = logits if logits.dim() == 2 else logits.unsqueeze(0)
-    num_rows, vocab_size = logits.shape
-    ids = torch.empty(num_rows, dtype=torch.int64, device=logits.device)
-    logprobs = torch.empty(num_rows if wants_logprobs else 0, dtype=torch.float32, device=logits.device)
+    *,
+    ids: torch.Tensor | None = None,
+    logprobs: torch.Tensor | None = None,
+    outcomes: torch.Tensor | None = None,
+    vocab_begin: int = 0,
+) -> None:
+    """Of arguments that have been checked: writes ids and perhaps logprobs, or else the outcomes of a shard, which has
+    no filters."""
+    logits, bitmask = as_matrix(logits), None if bitmask is None else as_matrix(bitmask)
+    num_rows, num_columns = logits.shape
     if num_rows == 0:
-        return ids, logprobs
-    if bitmask is not None and bitmask.dim() == 1:
-        bitmask = bitmask.unsqueeze(0)
+        return
     lists = torch.empty(num_rows, TILE, dtype=torch.int32, device=logits.device)
 
     def given(tensor: torch.Tensor | None) -> torch.Tensor:
-        return ids if tensor is None else tensor  # what is absent is not read
-
-    def stride(tensor: torch.Tensor | None) -> int:
-        return 0 if tensor is None else tensor.stride(0)
+        return lists if tensor is None else tensor  # what is absent is not touched
 
     kernel: Any = masked_sample_kernel[(num_rows,)]
     with torch.cuda.device_of(logits):
@@ -232,32 +237,42 @@ def _launch(
             seed,
             position,
             lists,
-            ids,
-            logprobs,
-            vocab_size,
+            given(ids),
+            given(logprobs),
+            given(outcomes),
+            vocab_begin,
+            vocab_begin + num_columns,
             logits.stride(0),
             0 if bitmask is None else bitmask.shape[0],
             0 if bitmask is None else bitmask.shape[1],
-            stride(bitmask),
-            stride(rows),
-            stride(temperature),
-            stride(top_k),
-            stride(top_p),
-            stride(min_p),
-            stride(seed),
-            stride(position),
+            stride_of(bitmask),
+            stride_of(rows),
+            stride_of(temperature),
+            stride_of(top_k),
+            stride_of(top_p),
+            stride_of(min_p),
+            stride_of(seed),
+            stride_of(position),
             HAS_MASK=bitmask is not None,
             HAS_ROWS=rows is not None,
             HAS_TOP_K=top_k is not None,
             HAS_TOP_P=top_p is not None,
             HAS_MIN_P=min_p is not None,
-            HAS_LOGPROBS=wants_logprobs,
+            HAS_LOGPROBS=logprobs is not None,
+            IS_SHARD=outcomes is not None,
             IDLE_KEY_BITS=IDLE_KEY_BITS[logits.dtype],
             TILE=TILE,
             num_warps=NUM_WARPS,
             enable_fp_fusion=False,
         )
-    return ids, logprobs
+
+
+def as_matrix(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor.dim() == 2 else tensor.unsqueeze(0)
+
+
+def stride_of(tensor: torch.Tensor | None) -> int:
+    return 0 if tensor is None else tensor.stride(0)
 
 
 def masked_sample(
@@ -274,7 +289,9 @@ def masked_sample(
     """``torch.ops.structout.masked_sample`` for CUDA tensors, or CPU tensors under TRITON_INTERPRET=1."""
     arguments = (logits, bitmask, rows, temperature, top_k, top_p, min_p, seed, position)
     torch.ops.structout._check_masked_sample(*arguments)
-    return _launch(*arguments, wants_logprobs=False)[0]
+    ids = _one_per_row(logits, torch.int64)
+    launch(*arguments, ids=ids)
+    return ids
 
 
 def masked_sample_logprobs(
@@ -291,4 +308,10 @@ def masked_sample_logprobs(
     """``torch.ops.structout.masked_sample_logprobs`` for the same tensors."""
     arguments = (logits, bitmask, rows, temperature, top_k, top_p, min_p, seed, position)
     torch.ops.structout._check_masked_sample(*arguments)
-    return _launch(*arguments, wants_logprobs=True)
+    ids, logprobs = _one_per_row(logits, torch.int64), _one_per_row(logits, torch.float32)
+    launch(*arguments, ids=ids, logprobs=logprobs)
+    return ids, logprobs
+
+
+def _one_per_row(logits: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(len(as_matrix(logits)), dtype=dtype, device=logits.device)

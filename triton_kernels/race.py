@@ -9,7 +9,7 @@ best is so large that this gives NaN, nothing is skipped. (csrc/race_bound.h is 
 import triton
 import triton.language as tl
 from structout.triton_kernels.sampling_math import LOG2_E, gumbel, noise_bits, noise_bits_of_groups
-from structout.triton_kernels.sampling_row import allowed_bytes, indices_of, keeps, logits_of, size_of, z_of
+from structout.triton_kernels.sampling_row import allowed_bytes, begin_of, end_of, indices_of, keeps, logits_of, z_of
 
 # The smallest random bits, 0, stand for u = 1/2 of 2^32, so log2 of u is at least -1; floats hold it with 127 added.
 NO_BITS_REACH = tl.constexpr(125.9)
@@ -37,7 +37,7 @@ def falls_short(reach, random):
 def random_bits(row, list_size, seed, position, first, TILE: tl.constexpr):
     if list_size >= 0:
         index = indices_of(first, TILE)
-        token = tl.load(row[2] + index, mask=index < list_size, other=0)
+        token = tl.load(row[3] + index, mask=index < list_size, other=0)
         bits = noise_bits(seed, position, token)
     else:
         group = first // 4 + tl.arange(0, TILE // 8)[:, None] * 2 + tl.arange(0, 2)[None, :]
@@ -47,10 +47,10 @@ def random_bits(row, list_size, seed, position, first, TILE: tl.constexpr):
 
 @triton.jit
 def draw(row, list_size, scale, lowest_t, lowest_key, seed, position, TILE: tl.constexpr):
-    """The index of the winner, the lowest on ties."""
+    """The index of the winner, the lowest on ties, and its score."""
     best = tl.full((), float("-inf"), tl.float32)
     winner = tl.full((), 0, tl.int32)
-    for first in range(0, size_of(row, list_size), TILE):
+    for first in range(begin_of(row, list_size, TILE), end_of(row, list_size), TILE):
         allowed = allowed_bytes(row, list_size, first, TILE)
         if tl.max(allowed, 0) > 0:
             x = logits_of(row, list_size, allowed, first, TILE)
@@ -67,4 +67,4 @@ def draw(row, list_size, scale, lowest_t, lowest_key, seed, position, TILE: tl.c
                         best = highest
                         index = tl.where(score == highest, indices_of(first, TILE), 0x7FFFFFFF)
                         winner = tl.min(tl.min(index, 1), 0)
-    return winner
+    return winner, best

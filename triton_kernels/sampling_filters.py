@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 from structout.triton_kernels.sampling_math import mass, order_key
-from structout.triton_kernels.sampling_row import allowed_bytes, keeps, list_kept, logits_of, size_of, t_of
+from structout.triton_kernels.sampling_row import allowed_bytes, begin_of, end_of, keeps, list_kept, logits_of, t_of
 
 
 @triton.jit
@@ -29,7 +29,7 @@ def weigh(row, list_size, scale, lowest_t, lowest_key, base, step, BY_MASS: tl.c
     mass_1 = tl.zeros([TILE // 8], tl.int64)
     mass_2 = tl.zeros([TILE // 8], tl.int64)
     mass_3 = tl.zeros([TILE // 8], tl.int64)
-    for first in range(0, size_of(row, list_size), TILE):
+    for first in range(begin_of(row, list_size, TILE), end_of(row, list_size), TILE):
         allowed = allowed_bytes(row, list_size, first, TILE)
         if tl.max(allowed, 0) > 0:
             x = logits_of(row, list_size, allowed, first, TILE)

@@ -6,8 +6,9 @@ from structout.triton_kernels.sampling_math import mass, order_key
 
 LOWEST_DRAWABLE_KEY = tl.constexpr(0x00800000)  # order key: just above that of -inf
 
-# A row is (logits, vocab_size, listed, mask_bytes, num_mask_bytes, unmentioned), and a pass runs over one of two
-# sources, which address tokens by an index:
+# A row is (logits, vocab_begin, vocab_end, listed, mask_bytes, num_mask_bytes, unmentioned). It has the tokens from
+# vocab_begin (None: from 0, which the compiler then knows) to vocab_end; `logits` and `mask_bytes` are where those of
+# token 0 are or would be. A pass runs over one of two sources, which address tokens by an index:
 #   list_size < 0    the row itself: index = token id
 #   otherwise        the list of some of its tokens, in ascending order: token id = listed[index]
 # A scale is (highest logit, inverse temperature, z of the highest).
@@ -15,8 +16,44 @@ LOWEST_DRAWABLE_KEY = tl.constexpr(0x00800000)  # order key: just above that of 
 
 
 @triton.jit
-def size_of(row, list_size):
-    return tl.where(list_size < 0, row[1], list_size)
+def mask_of(
+    row_id,
+    bitmask,
+    rows,
+    rows_stride,
+    num_masks,
+    words_per_mask,
+    mask_row_stride,
+    HAS_MASK: tl.constexpr,
+    HAS_ROWS: tl.constexpr,
+):
+    """(mask_bytes, num_mask_bytes, unmentioned) of a row."""
+    # A free row has no mask and allows what it does not mention; a row of an unknown mask allows nothing.
+    num_mask_bytes = 0
+    unmentioned = 0xFF
+    if HAS_MASK:
+        mask_id = row_id
+        if HAS_ROWS:
+            mask_id = tl.load(rows + row_id * rows_stride).to(tl.int64)
+        is_known = (mask_id >= 0) & (mask_id < num_masks)
+        bitmask += tl.where(is_known, mask_id, 0) * mask_row_stride
+        num_mask_bytes = tl.where(is_known, words_per_mask * 4, 0)
+        unmentioned = tl.where(mask_id == -1, 0xFF, 0)
+    return bitmask.to(tl.pointer_type(tl.int8), bitcast=True), num_mask_bytes, unmentioned
+
+
+@triton.jit
+def begin_of(row, list_size, TILE: tl.constexpr):
+    """Of the first tile. Tiles begin at multiples of TILE, because masks come in bytes and noise in groups of four."""
+    begin = 0
+    if row[1] is not None:
+        begin = tl.where(list_size < 0, row[1] // TILE * TILE, 0)
+    return begin
+
+
+@triton.jit
+def end_of(row, list_size):
+    return tl.where(list_size < 0, row[2], list_size)
 
 
 @triton.jit
@@ -27,13 +64,17 @@ def indices_of(first, TILE: tl.constexpr):
 @triton.jit
 def allowed_bytes(row, list_size, first, TILE: tl.constexpr):
     """A bit for each index, eight to an element, least significant first."""
-    _, _, _, mask_bytes, num_mask_bytes, unmentioned = row
+    _, vocab_begin, _, _, mask_bytes, num_mask_bytes, unmentioned = row
     byte = first // 8 + tl.arange(0, TILE // 8)
-    left = tl.minimum(tl.maximum(size_of(row, list_size) - byte * 8, 0), 8)
+    left = tl.minimum(tl.maximum(end_of(row, list_size) - byte * 8, 0), 8)
+    existing = (1 << left) - 1
+    if vocab_begin is not None:
+        begin = tl.where(list_size < 0, vocab_begin, 0)
+        existing &= 0xFF << tl.minimum(tl.maximum(begin - byte * 8, 0), 8)
     is_mentioned = byte < tl.where(list_size < 0, num_mask_bytes, 0)
     allowed = tl.load(mask_bytes + byte, mask=is_mentioned, other=0).to(tl.int32)
     allowed = tl.where(is_mentioned, allowed, tl.where(list_size < 0, unmentioned, 0xFF))
-    return allowed & ((1 << left) - 1)
+    return allowed & existing
 
 
 @triton.jit
@@ -44,16 +85,25 @@ def bits_of(allowed, TILE: tl.constexpr):
 @triton.jit
 def logits_of(row, list_size, allowed, first, TILE: tl.constexpr):
     """float32, -inf where not allowed."""
-    logits, vocab_size, listed, _, _, _ = row
+    logits, vocab_begin, vocab_end, listed, _, _, _ = row
     index = indices_of(first, TILE)
     if list_size >= 0:
         token = tl.load(listed + index, mask=index < list_size, other=0)
         x = tl.load(logits + token, mask=index < list_size, other=float("-inf")).to(tl.float32)
     else:
         # One predicate for a byte of mask: one for each bit would make every load a scalar load.
-        predicate = (allowed != 0)[:, None] & (index < vocab_size)
+        predicate = (allowed != 0)[:, None] & (index < vocab_end)
+        if vocab_begin is not None:
+            predicate &= index >= vocab_begin
         x = tl.load(logits + index, mask=predicate, other=float("-inf")).to(tl.float32)
     return tl.where(bits_of(allowed, TILE) != 0, x, float("-inf"))
+
+
+@triton.jit
+def scale_of(highest, temperature):
+    one = tl.full(highest.shape, 1.0, tl.float32)
+    inverse = tl.div_rn(one, tl.where(temperature == 0, one, temperature))
+    return highest, inverse, highest * inverse
 
 
 @triton.jit
@@ -90,10 +140,10 @@ def append(listed, size, index, is_kept, TILE: tl.constexpr):
 def list_allowed(row, TILE: tl.constexpr):
     """Lists what the mask allows, reading no logit. Returns its size, or -1 if it is more than a tile."""
     count = 0
-    first = 0
-    while (first < row[1]) & (count <= TILE):
+    first = begin_of(row, -1, TILE)
+    while (first < end_of(row, -1)) & (count <= TILE):
         allowed = allowed_bytes(row, -1, first, TILE)
-        count = append(row[2], count, indices_of(first, TILE), bits_of(allowed, TILE), TILE)
+        count = append(row[3], count, indices_of(first, TILE), bits_of(allowed, TILE), TILE)
         first += TILE
     tl.debug_barrier()  # threads will read what others have written
     return tl.where(count <= TILE, count, -1)
@@ -103,13 +153,13 @@ def list_allowed(row, TILE: tl.constexpr):
 def list_kept(row, scale, lowest_t, lowest_key, TILE: tl.constexpr):
     """The same for what is kept of the row."""
     count = 0
-    first = 0
-    while (first < row[1]) & (count <= TILE):
+    first = begin_of(row, -1, TILE)
+    while (first < end_of(row, -1)) & (count <= TILE):
         allowed = allowed_bytes(row, -1, first, TILE)
         if tl.max(allowed, 0) > 0:
             x = logits_of(row, -1, allowed, first, TILE)
             is_kept = keeps(scale, x, lowest_t, lowest_key).to(tl.int32)
-            count = append(row[2], count, indices_of(first, TILE), is_kept, TILE)
+            count = append(row[3], count, indices_of(first, TILE), is_kept, TILE)
         first += TILE
     tl.debug_barrier()
     return tl.where(count <= TILE, count, -1)
@@ -121,7 +171,7 @@ def survey(row, list_size, TILE: tl.constexpr):
     highest = tl.full([TILE // 8, 8], float("-inf"), tl.float32)
     index_of_highest = tl.zeros([TILE // 8, 8], tl.int32)
     nans = tl.zeros([TILE // 8, 8], tl.int32)
-    for first in range(0, size_of(row, list_size), TILE):
+    for first in range(begin_of(row, list_size, TILE), end_of(row, list_size), TILE):
         allowed = allowed_bytes(row, list_size, first, TILE)
         if tl.max(allowed, 0) > 0:
             x = logits_of(row, list_size, allowed, first, TILE)
@@ -135,7 +185,7 @@ def survey(row, list_size, TILE: tl.constexpr):
 @triton.jit
 def mass_of_kept(row, list_size, scale, lowest_t, lowest_key, TILE: tl.constexpr):
     total = tl.zeros([TILE // 8], tl.int64)
-    for first in range(0, size_of(row, list_size), TILE):
+    for first in range(begin_of(row, list_size, TILE), end_of(row, list_size), TILE):
         allowed = allowed_bytes(row, list_size, first, TILE)
         if tl.max(allowed, 0) > 0:
             x = logits_of(row, list_size, allowed, first, TILE)

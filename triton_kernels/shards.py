@@ -1,0 +1,256 @@
+"""What sharded_masked_sample does on one rank, in Triton: sample_shard is masked_sample's kernel, and beside it
+
+    shard_mass                      a program a row: one pass over what the mask allows of the shard, where that fits a
+                                    tile over a list of it. Bytes moved: V/8 of mask, and the logits once
+    merge_outcomes, merge_masses    a program for MERGE_ROWS rows, over 12 to 32 bytes of each shard
+
+Each gives the bits of csrc/outcome.h and of the kernels beside it.
+"""
+
+# ruff: noqa: SIM102  (an `if` on a constexpr is decided by the compiler, and must not be joined with one that is not)
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from structout.triton_kernels import masked_sample
+from structout.triton_kernels.masked_sample import NUM_WARPS, TILE, as_matrix, stride_of
+from structout.triton_kernels.outcome import NUM_FIELDS, load_outcome, store_outcome
+from structout.triton_kernels.sampling_math import log_of_mass
+from structout.triton_kernels.sampling_row import (
+    LOWEST_DRAWABLE_KEY,
+    list_allowed,
+    mask_of,
+    mass_of_kept,
+    scale_of,
+    t_of,
+)
+
+MERGE_ROWS = 128
+
+# As masked_sample's: a new value of these must not mean a new compilation.
+_STRIDES = ("rows_stride", "temperature_stride", "mask_row_stride")
+_PLAIN_INTEGERS = ("num_masks", "words_per_mask", "num_shards", "num_rows", *_STRIDES)
+_PLAIN_POINTERS = ("bitmask", "rows", "temperature", "outcomes", "merged", "masses")
+
+
+@triton.jit(do_not_specialize=_PLAIN_INTEGERS, do_not_specialize_on_alignment=_PLAIN_POINTERS)
+def shard_mass_kernel(
+    logits,
+    bitmask,
+    rows,
+    temperature,
+    merged,
+    lists,
+    masses,
+    vocab_begin,
+    vocab_end,
+    logits_row_stride,
+    num_masks,
+    words_per_mask,
+    mask_row_stride,
+    rows_stride,
+    temperature_stride,
+    HAS_MASK: tl.constexpr,
+    HAS_ROWS: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    row_id = tl.program_id(0).to(tl.int64)
+    highest = tl.load(merged + row_id).to(tl.float32, bitcast=True)
+    total = tl.full((), 0, tl.int64)
+    if highest > float("-inf"):  # so that NaN is not
+        scale = scale_of(highest, tl.load(temperature + row_id * temperature_stride))
+        mask_bytes, num_mask_bytes, unmentioned = mask_of(
+            row_id, bitmask, rows, rows_stride, num_masks, words_per_mask, mask_row_stride, HAS_MASK, HAS_ROWS
+        )
+        token_0 = logits + row_id * logits_row_stride - vocab_begin
+        row = (token_0, vocab_begin, vocab_end, lists + row_id * TILE, mask_bytes, num_mask_bytes, unmentioned)
+        list_size = tl.full((), -1, tl.int32)
+        if HAS_MASK:
+            if unmentioned == 0:
+                list_size = list_allowed(row, TILE)
+        total = mass_of_kept(row, list_size, scale, float("-inf"), LOWEST_DRAWABLE_KEY, TILE)
+    tl.store(masses + row_id, total)
+
+
+@triton.jit(do_not_specialize=_PLAIN_INTEGERS, do_not_specialize_on_alignment=_PLAIN_POINTERS)
+def merge_outcomes_kernel(
+    outcomes,
+    temperature,
+    ids,
+    merged,
+    num_shards,
+    num_rows,
+    temperature_stride,
+    HAS_LOGITS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = row < num_rows
+    shard_stride = tl.cast(num_rows, tl.int64) * (4 if HAS_LOGITS else 3)
+
+    highest = tl.full([BLOCK], float("-inf"), tl.float32)
+    for shard in range(num_shards):
+        of_shard, _, _, _ = load_outcome(outcomes + shard * shard_stride, num_rows, row, mask, HAS_LOGITS)
+        highest = tl.where((of_shard > highest) | (of_shard != of_shard), of_shard, highest)
+
+    # A shard scales by its own highest logit, which matters only where that product overflows. If the row's does, so do
+    # those of the shards that hold the row's highest logit, and their scores are noise alone, as they should be. If the
+    # row's does not, a shard whose own does (towards -inf) has nothing that could win. Nothing equals a highest of NaN.
+    heat = tl.load(temperature + row * temperature_stride, mask=mask, other=1)
+    _, inverse, z_of_highest = scale_of(highest, heat)
+    must_be_highest = tl.where(tl.abs(z_of_highest) < float("inf"), heat == 0, True)
+    score = tl.full([BLOCK], float("-inf"), tl.float32)
+    token = tl.full([BLOCK], -1, tl.int32)
+    logit = tl.full([BLOCK], float("-inf"), tl.float32)
+    for shard in range(num_shards):
+        of_shard, its_score, its_token, its_logit = load_outcome(
+            outcomes + shard * shard_stride, num_rows, row, mask, HAS_LOGITS
+        )
+        may_win = tl.where(must_be_highest, of_shard == highest, tl.abs(of_shard * inverse) < float("inf"))
+        is_better = (token < 0) | (its_score > score) | ((its_score == score) & (its_token < token))
+        wins = (its_token >= 0) & may_win & is_better
+        score = tl.where(wins, its_score, score)
+        token = tl.where(wins, its_token, token)
+        logit = tl.where(wins, its_logit, logit)
+    tl.store(ids + row, token.to(tl.int64), mask=mask)
+    store_outcome(merged, num_rows, row, mask, highest, score, token, logit)
+
+
+@triton.jit(do_not_specialize=_PLAIN_INTEGERS, do_not_specialize_on_alignment=_PLAIN_POINTERS)
+def merge_masses_kernel(
+    masses, merged, temperature, logprobs, num_shards, num_rows, temperature_stride, BLOCK: tl.constexpr
+):
+    row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = row < num_rows
+    total = tl.zeros([BLOCK], tl.int64)
+    for shard in range(num_shards):
+        total += tl.load(masses + shard * tl.cast(num_rows, tl.int64) + row, mask=mask, other=0)
+    highest, _, token, logit = load_outcome(merged, num_rows, row, mask, HAS_LOGITS=True)
+    scale = scale_of(highest, tl.load(temperature + row * temperature_stride, mask=mask, other=1))
+    logprob = t_of(scale, logit) - log_of_mass(total)
+    tl.store(logprobs + row, tl.where(token < 0, float("-inf"), logprob), mask=mask)
+
+
+def sample_shard(
+    logits_shard: torch.Tensor,
+    bitmask: torch.Tensor | None,
+    rows: torch.Tensor | None,
+    temperature: torch.Tensor,
+    seed: torch.Tensor,
+    position: torch.Tensor,
+    vocab_start: int,
+) -> torch.Tensor:
+    """``torch.ops.structout._sample_shard`` for CUDA tensors, or CPU tensors under TRITON_INTERPRET=1."""
+    arguments = (logits_shard, bitmask, rows, temperature, None, None, None, seed, position)
+    torch.ops.structout._check_sharded_masked_sample(*arguments, vocab_start)
+    num_rows = as_matrix(logits_shard).shape[0]
+    outcomes = torch.empty(NUM_FIELDS, num_rows, dtype=torch.int32, device=logits_shard.device)
+    masked_sample.launch(*arguments, outcomes=outcomes, vocab_begin=vocab_start)
+    return outcomes
+
+
+def shard_mass(
+    logits_shard: torch.Tensor,
+    bitmask: torch.Tensor | None,
+    rows: torch.Tensor | None,
+    temperature: torch.Tensor,
+    seed: torch.Tensor,
+    position: torch.Tensor,
+    vocab_start: int,
+    merged: torch.Tensor,
+) -> torch.Tensor:
+    """``torch.ops.structout._shard_mass`` for the same tensors."""
+    arguments = (logits_shard, bitmask, rows, temperature, None, None, None, seed, position)
+    torch.ops.structout._check_sharded_masked_sample(*arguments, vocab_start)
+    logits, bitmask = as_matrix(logits_shard), None if bitmask is None else as_matrix(bitmask)
+    num_rows, num_columns = logits.shape
+    _check("merged outcomes", merged, torch.int32, NUM_FIELDS, num_rows)
+    masses = torch.empty(num_rows, dtype=torch.int64, device=logits.device)
+    if num_rows == 0:
+        return masses
+    lists = torch.empty(num_rows, TILE, dtype=torch.int32, device=logits.device)
+    kernel: Any = shard_mass_kernel[(num_rows,)]
+    with torch.cuda.device_of(logits):
+        kernel(
+            logits,
+            lists if bitmask is None else bitmask,  # what is absent is not read
+            lists if rows is None else rows,
+            temperature,
+            merged.contiguous(),
+            lists,
+            masses,
+            vocab_start,
+            vocab_start + num_columns,
+            logits.stride(0),
+            0 if bitmask is None else bitmask.shape[0],
+            0 if bitmask is None else bitmask.shape[1],
+            stride_of(bitmask),
+            stride_of(rows),
+            stride_of(temperature),
+            HAS_MASK=bitmask is not None,
+            HAS_ROWS=rows is not None,
+            TILE=TILE,
+            num_warps=NUM_WARPS,
+            enable_fp_fusion=False,
+        )
+    return masses
+
+
+def merge_outcomes(outcomes: torch.Tensor, temperature: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """``torch.ops.structout._merge_outcomes`` for the same tensors."""
+    num_shards, num_fields, num_rows = outcomes.shape
+    _check("outcomes", outcomes, torch.int32, num_shards, NUM_FIELDS if num_fields != 3 else 3, num_rows)
+    _check("temperature", temperature, torch.float32, num_rows)
+    ids = torch.empty(num_rows, dtype=torch.int64, device=outcomes.device)
+    merged = torch.empty(NUM_FIELDS, num_rows, dtype=torch.int32, device=outcomes.device)
+    if num_rows == 0:
+        return ids, merged
+    kernel: Any = merge_outcomes_kernel[(triton.cdiv(num_rows, MERGE_ROWS),)]
+    with torch.cuda.device_of(outcomes):
+        kernel(
+            outcomes.contiguous(),
+            temperature,
+            ids,
+            merged,
+            num_shards,
+            num_rows,
+            temperature.stride(0),
+            HAS_LOGITS=num_fields == NUM_FIELDS,
+            BLOCK=MERGE_ROWS,
+            enable_fp_fusion=False,
+        )
+    return ids, merged
+
+
+def merge_masses(masses: torch.Tensor, merged: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
+    """``torch.ops.structout._merge_masses`` for the same tensors."""
+    num_shards, num_rows = masses.shape
+    _check("masses", masses, torch.int64, num_shards, num_rows)
+    _check("merged outcomes", merged, torch.int32, NUM_FIELDS, num_rows)
+    _check("temperature", temperature, torch.float32, num_rows)
+    logprobs = torch.empty(num_rows, dtype=torch.float32, device=masses.device)
+    if num_rows == 0:
+        return logprobs
+    kernel: Any = merge_masses_kernel[(triton.cdiv(num_rows, MERGE_ROWS),)]
+    with torch.cuda.device_of(masses):
+        kernel(
+            masses.contiguous(),
+            merged.contiguous(),
+            temperature,
+            logprobs,
+            num_shards,
+            num_rows,
+            temperature.stride(0),
+            BLOCK=MERGE_ROWS,
+            enable_fp_fusion=False,
+        )
+    return logprobs
+
+
+def _check(name: str, tensor: torch.Tensor, dtype: torch.dtype, *shape: int) -> None:
+    if tensor.dtype != dtype or tensor.shape != shape:
+        raise ValueError(
+            f"sharded_masked_sample: {name} must be {dtype} {list(shape)}, got {tensor.dtype} {list(tensor.shape)}"
+        )
