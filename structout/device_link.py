@@ -57,15 +57,24 @@ class CollectiveLink:
         """All columns, allowed or not: how many are allowed is known on the device alone."""
         num_rows = step.logits.shape[0]
         mine = shard_rows(num_rows, self.rank, self.world_size)
-        columns, ranks = self.columns(step.columns), range(self.world_size)
-        leaving = [len(shard_rows(num_rows, rank, self.world_size)) * step.logits.shape[1] for rank in ranks]
-        arriving = [len(mine) * width for _, width in columns]
-        received = step.logits.new_empty(sum(arriving))
-        dist.all_to_all_single(received, step.logits.reshape(-1), arriving, leaving, group=self._group)
-        parts = [part.view(len(mine), -1) for part in received.split(arriving) if part.numel() > 0]
-        starts = [start for start, width in columns if width > 0]
-        in_order = sorted(range(len(parts)), key=lambda i: starts[i])
-        logits = torch.cat([parts[i] for i in in_order], dim=1) if parts else received.view(0, vocab_size)
+        logits = step.logits.new_empty(len(mine), vocab_size)
+        transfers, arriving = [], []
+        for rank, (start, width) in enumerate(self.columns(step.columns)):
+            owned = shard_rows(num_rows, rank, self.world_size)
+            leaving = step.logits[owned.start : owned.stop].contiguous()
+            if rank == self.rank:
+                logits[:, start : start + width] = leaving
+                continue
+            if leaving.numel() > 0:
+                transfers.append(dist.P2POp(dist.isend, leaving, group=self._group, group_peer=rank))
+            part = step.logits.new_empty(len(mine), width)
+            if part.numel() > 0:
+                transfers.append(dist.P2POp(dist.irecv, part, group=self._group, group_peer=rank))
+                arriving.append((start, part))
+        for transfer in dist.batch_isend_irecv(transfers) if transfers else []:
+            transfer.wait()
+        for start, part in arriving:
+            logits[:, start : start + part.shape[1]] = part
         return logits, step.masks(mine)[1]
 
     def columns(self, mine: tuple[int, int]) -> list[tuple[int, int]]:
