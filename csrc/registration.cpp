@@ -59,6 +59,10 @@ STABLE_TORCH_LIBRARY(structout, ops) {
       "int vocab_size) -> ()");
   ops.def("_push_buffer(int world_size, int gather_capacity, int rows_capacity) -> (int rows_offset, int size)");
 
+  // A word in memory that processes share: int64, told and waited for.
+  ops.def("_post_word(Tensor(a!) word, int value) -> ()");
+  ops.def("_await_word(Tensor word, int value, int timeout_us) -> bool");
+
   // The refusals alone, for the backends written in Python.
   ops.def("_check_apply_bitmask(Tensor logits, Tensor bitmask, Tensor? rows=None) -> ()");
   ops.def(

@@ -44,14 +44,14 @@ class CollectiveLink:
     """By the collectives of the group. Nothing but the group's timeout tells of a rank that is gone or differs."""
 
     def __init__(self, group: dist.ProcessGroup):
-        self._group = group
+        self._group = weakref.ref(group)
         self.rank: int = group.rank()
         self.world_size: int = group.size()
         self._columns: list[tuple[int, int]] | None = None
 
     def all_gather(self, mine: torch.Tensor, facts: tuple[object, ...], fill_on_error: int) -> torch.Tensor:
         gathered = mine.new_empty(self.world_size, *mine.shape)
-        dist.all_gather(list(gathered.unbind()), mine.contiguous(), group=self._group)
+        dist.all_gather(list(gathered.unbind()), mine.contiguous(), group=_alive(self._group))
         return gathered
 
     def own_rows(self, step: ShardStep, vocab_size: int) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -67,10 +67,10 @@ class CollectiveLink:
                 logits[:, start : start + width] = leaving
                 continue
             if leaving.numel() > 0:
-                transfers.append(dist.P2POp(dist.isend, leaving, group=self._group, group_peer=rank))
+                transfers.append(dist.P2POp(dist.isend, leaving, group=_alive(self._group), group_peer=rank))
             part = step.logits.new_empty(len(mine), width)
             if part.numel() > 0:
-                transfers.append(dist.P2POp(dist.irecv, part, group=self._group, group_peer=rank))
+                transfers.append(dist.P2POp(dist.irecv, part, group=_alive(self._group), group_peer=rank))
                 arriving.append((start, part))
         for transfer in dist.batch_isend_irecv(transfers) if transfers else []:
             transfer.wait()
@@ -80,7 +80,7 @@ class CollectiveLink:
 
     def columns(self, mine: tuple[int, int]) -> list[tuple[int, int]]:
         if self._columns is None:
-            self._columns = [tuple(told) for told in _told_by_all(self._group, mine)]
+            self._columns = [tuple(told) for told in _told_by_all(_alive(self._group), mine)]
         known = self._columns[self.rank]
         if known != mine:
             raise ValueError(
@@ -98,7 +98,7 @@ class SymmetricLink:
     """
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device):
-        self._group = group
+        self._group = weakref.ref(group)
         self._device = device
         self.rank: int = group.rank()
         self.world_size: int = group.size()
@@ -177,12 +177,12 @@ class SymmetricLink:
         grown = (max(gather, _power_of_two(gather_bytes)), max(rows, _power_of_two(rows_bytes)))
         self._rows_offset, size = torch.ops.structout._push_buffer(self.world_size, *grown)
         self._buffer = symmetric_memory.empty(size, dtype=torch.uint8, device=self._device)
-        self._handle: Any = symmetric_memory.rendezvous(self._buffer, self._group)
+        self._handle: Any = symmetric_memory.rendezvous(self._buffer, _alive(self._group))
         self._buffer.zero_()
         self._state = torch.zeros(_STATE_WORDS, dtype=torch.int64, device=self._device)
         self._capacities = grown
         torch.cuda.synchronize(self._device)
-        dist.barrier(group=self._group)  # no rank pushes into a buffer that is not zero yet
+        dist.barrier(group=_alive(self._group))  # no rank pushes into a buffer that is not zero yet
 
 
 _links: "weakref.WeakKeyDictionary[dist.ProcessGroup, dict[torch.device, CollectiveLink | SymmetricLink]]"
@@ -216,6 +216,13 @@ def _all_can_push(group: dist.ProcessGroup, device: torch.device) -> bool:
         i < torch.cuda.device_count() and torch.cuda.can_device_access_peer(device, i) for i in others
     )
     return all(_told_by_all(group, reaches))
+
+
+def _alive(group: "weakref.ref[dist.ProcessGroup]") -> dist.ProcessGroup:
+    """Links must not keep their group alive; whoever calls them has it."""
+    known = group()
+    assert known is not None
+    return known
 
 
 def _told_by_all(group: dist.ProcessGroup, mine: Any) -> list[Any]:

@@ -16,6 +16,11 @@ def backend() -> str | None:
     return wish
 
 
+def shared_memory() -> bool:
+    """STRUCTOUT_SHARED_MEMORY = 0: ranks of one host exchange messages by their process group all the same."""
+    return os.environ.get("STRUCTOUT_SHARED_MEMORY", "1") != "0"
+
+
 def cache_dir() -> Path:
     """STRUCTOUT_CACHE_DIR: where the default model is kept. Default: structout in $XDG_CACHE_HOME or ~/.cache."""
     chosen = os.environ.get("STRUCTOUT_CACHE_DIR")

@@ -1,10 +1,7 @@
 """What the ranks of a process group tell each other on the CPU: a message from each to each, checked before it is used.
 
-A message is a frame of fixed size, which holds a header of eight int64 and a payload if it fits; a larger payload
-follows by itself, and the header says how large it is. Every rank sends to every other at once, point to point: no rank
-waits for a third, a rank that dies is known by name, and sizes need not agree beforehand. An exchange is always carried
-through as announced and only then judged, by all ranks on the same headers, so that all come to the same verdict and
-nothing is left on the wire.
+An exchange is always carried through as announced and only then judged, by all ranks on the same headers, so that all
+come to the same verdict and nothing is left on the wire.
 """
 
 import time
@@ -20,9 +17,8 @@ import torch.distributed as dist
 import xxhash
 
 from structout.errors import CollectiveError
+from structout.wires import Delivery, PeerLost, Wire, best_wire
 
-_FRAME_TAG, _PAYLOAD_TAG = 0x57_01, 0x57_02
-_FRAME_BYTES, _HEADER_BYTES = 4096, 64  # one message instead of two for up to 336 rows of a draw without filters
 _REFUSED = "refused"
 EXCHANGES = (_REFUSED, "all_gather_bitmask", "sharded_masked_sample", "grammar_bitmask", "poll_ready")
 
@@ -42,7 +38,7 @@ class Traffic:
     Attributes:
         exchanges: how many.
         payload_bytes: that this rank had to tell the others, all of them together.
-        bytes_sent: the same with headers, and with what fills up a frame.
+        bytes_sent: the same with headers, and with what fills up a frame of the network's.
     """
 
     exchanges: int = 0
@@ -54,16 +50,14 @@ class Channel:
     """This rank's end of a process group. Use :func:`channel`, so that there is one a group."""
 
     def __init__(self, group: dist.ProcessGroup):
-        self._group = group
+        self._group = weakref.ref(group)
         self.rank: int = group.rank()
         self.world_size: int = group.size()
         self.traffic = Traffic()
         self._step = 0
         self._timeout = _timeout_of(group)
+        self._wire: Wire | None = None
         self._breakdown: CollectiveError | None = None
-        self._outgoing = torch.zeros(self.world_size, _FRAME_BYTES, dtype=torch.uint8)
-        self._incoming = torch.zeros(self.world_size, _FRAME_BYTES, dtype=torch.uint8)
-        self._abandoned: list[object] = []  # what a transfer that never ended may still write to
 
     def exchange(
         self,
@@ -91,9 +85,9 @@ class Channel:
             raise CollectiveError(f"the group broke down before: {self._breakdown.message}", self.rank, self._step)
         places = [None] * self.world_size if into is None else [_bytes_of(place) for place in into]
         header = [_kind(what), *facts, *agreed.values()]
-        received = self._transfer(what, header, [_bytes_of(payload) for payload in payloads], places)
-        self._judge(what, received, tuple(agreed))
-        return [Message((said.header[3], said.header[4]), said.payload) for said in received]
+        delivered = self._transfer(what, header, _bytes_of_each(payloads), places)
+        self._judge(what, delivered, tuple(agreed))
+        return [Message((said.header[3], said.header[4]), said.payload) for said in delivered]
 
     def refuse(self, what: str, problem: Exception) -> None:
         """Take part in the exchange that the other ranks are in, or will be, only to tell them that it cannot be."""
@@ -102,6 +96,11 @@ class Channel:
         text = torch.frombuffer(bytearray(f"{type(problem).__name__}: {problem}".encode()), dtype=torch.uint8)
         header = [_kind(_REFUSED), 0, 0, 0, 0, 0]
         self._transfer(what, header, [text] * self.world_size, [None] * self.world_size)
+
+    def _known_group(self) -> dist.ProcessGroup:
+        group = self._group()
+        assert group is not None  # whoever calls has it
+        return group
 
     def disagreement(self, what: str, problem: str) -> CollectiveError:
         """An error that all ranks find out by themselves, each from what all have said."""
@@ -113,70 +112,37 @@ class Channel:
         header: Sequence[int],
         payloads: Sequence[torch.Tensor],
         places: Sequence[torch.Tensor | None],
-    ) -> list["_Received"]:
+    ) -> list[Delivery]:
         """``header`` without the step and the size of the payload, which go second and third."""
         self._step += 1
-        others = [(self.rank + i) % self.world_size for i in range(1, self.world_size)]
-        under_way: list[object] = [payloads, places]
         deadline = time.monotonic() + self._timeout
-        peer = self.rank
+        headers = [[header[0], self._step, payload.numel(), *header[1:]] for payload in payloads]
         try:
-            arriving = [(peer, self._group.recv([self._incoming[peer]], peer, _FRAME_TAG)) for peer in others]
-            leaving = []
-            for peer in (self.rank, *others):
-                payload, frame = payloads[peer], self._outgoing[peer]
-                frame[:_HEADER_BYTES].view(torch.int64).copy_(
-                    torch.tensor([header[0], self._step, payload.numel(), *header[1:]])
-                )
-                if payload.numel() <= _FRAME_BYTES - _HEADER_BYTES:
-                    frame[_HEADER_BYTES : _HEADER_BYTES + payload.numel()].copy_(payload)
-                if peer == self.rank:
-                    continue
-                leaving.append((peer, self._group.send([frame], peer, _FRAME_TAG)))
-                if payload.numel() > _FRAME_BYTES - _HEADER_BYTES:
-                    leaving.append((peer, self._group.send([payload], peer, _PAYLOAD_TAG)))
-            under_way += [arriving, leaving]
-            received = [_Received(_header_in(self._outgoing[self.rank]), payloads[self.rank])] * self.world_size
-            following = []
-            for peer, work in arriving:
-                _wait(work, deadline)
-                said = _header_in(self._incoming[peer])
-                place = places[peer]
-                if place is None or place.numel() != said[2]:
-                    place = torch.empty(said[2], dtype=torch.uint8)
-                received[peer] = _Received(said, place)
-                if said[2] <= _FRAME_BYTES - _HEADER_BYTES:
-                    place.copy_(self._incoming[peer, _HEADER_BYTES : _HEADER_BYTES + said[2]])
-                else:
-                    following.append((peer, self._group.recv([place], peer, _PAYLOAD_TAG)))
-                    under_way.append((place, following))
-            for peer, work in [*following, *leaving]:  # noqa: B007  (an error names it)
-                _wait(work, deadline)
-        except BaseException as problem:
-            self._abandoned = under_way
+            if self._wire is None:
+                self._wire = best_wire(self._known_group(), deadline)
+            delivered = self._wire.transfer(headers, payloads, places, deadline)
+        except PeerLost as lost:
             self._breakdown = CollectiveError(
-                f"{what}: rank {peer} is gone, or did not answer within {self._timeout:g} s ({_first_line(problem)}). "
-                "Make a new process group of the ranks that are left",
+                f"{what}: rank {lost.rank} is gone, or did not answer within {self._timeout:g} s ({lost}). Make a new "
+                "process group of the ranks that are left",
                 self.rank,
                 self._step,
-                (peer,),
+                (lost.rank,),
             )
-            if not isinstance(problem, RuntimeError):  # such as KeyboardInterrupt
-                raise
-            raise self._breakdown from problem
-        self._count([payloads[peer].numel() for peer in others])
-        return received
-
-    def _count(self, sizes: Sequence[int]) -> None:
+            raise self._breakdown from lost
+        except BaseException:  # such as KeyboardInterrupt: half of a message may be on its way
+            self._breakdown = CollectiveError(f"{what}: interrupted", self.rank, self._step)
+            raise
+        sizes = [payload.numel() for peer, payload in enumerate(payloads) if peer != self.rank]
         self.traffic.exchanges += 1
         self.traffic.payload_bytes += sum(sizes)
-        following = [size for size in sizes if size > _FRAME_BYTES - _HEADER_BYTES]
-        self.traffic.bytes_sent += _FRAME_BYTES * len(sizes) + sum(following)
+        self.traffic.bytes_sent += sum(map(self._wire.bytes_for, sizes))
+        return delivered
 
-    def _judge(self, what: str, received: Sequence["_Received"], names: tuple[str, ...]) -> None:
-        refusing = tuple(rank for rank, said in enumerate(received) if said.header[0] == _kind(_REFUSED))
+    def _judge(self, what: str, delivered: Sequence[Delivery], names: tuple[str, ...]) -> None:
+        refusing = tuple(rank for rank, said in enumerate(delivered) if said.header[0] == _kind(_REFUSED))
         if refusing:
-            reason = received[refusing[0]].payload.numpy().tobytes().decode(errors="replace")
+            reason = delivered[refusing[0]].payload.numpy().tobytes().decode(errors="replace")
             raise CollectiveError(
                 f"{what}: rank {refusing[0]} could not take part at step {self._step}: {reason}",
                 self.rank,
@@ -184,7 +150,7 @@ class Channel:
                 refusing,
             )
         for name, place in (("exchange", 0), ("step", 1), *((name, 5 + i) for i, name in enumerate(names))):
-            values = [said.header[place] for said in received]
+            values = [said.header[place] for said in delivered]
             others = tuple(rank for rank, value in enumerate(values) if value != values[0])
             if not others:
                 continue
@@ -198,19 +164,14 @@ class Channel:
             )
 
 
-@dataclass(frozen=True)
-class _Received:
-    header: list[int]
-    payload: torch.Tensor
-
-
-def _header_in(frame: torch.Tensor) -> list[int]:
-    header: list[int] = frame[:_HEADER_BYTES].view(torch.int64).tolist()
-    return header
-
-
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.view(-1).view(torch.uint8)
+
+
+def _bytes_of_each(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """One tensor for several ranks stays one."""
+    viewed = {id(tensor): _bytes_of(tensor) for tensor in tensors}
+    return [viewed[id(tensor)] for tensor in tensors]
 
 
 _channels: "weakref.WeakKeyDictionary[dist.ProcessGroup, Channel]" = weakref.WeakKeyDictionary()
@@ -281,11 +242,3 @@ def _timeout_of(group: dist.ProcessGroup) -> float:
         ) from problem
     timeout: timedelta = backend.options._timeout
     return timeout.total_seconds()
-
-
-def _wait(work: Any, deadline: float) -> None:
-    work.wait(timedelta(seconds=max(deadline - time.monotonic(), 0.001)))
-
-
-def _first_line(problem: BaseException) -> str:
-    return str(problem).partition("\n")[0].rpartition("] ")[2]
