@@ -55,6 +55,26 @@ def _rank(rank: int, world_size: int, directory: str, program: Callable[..., Any
     dist.destroy_process_group()
 
 
+def timed(call: Callable[[], Any]) -> tuple[float, Any]:
+    """The longest of the ranks' times of a collective call, and its result. Ranks begin within microseconds of each
+    other; from gloo's own barrier they would wake up one after the other."""
+    meet()
+    start = time.perf_counter()
+    result = call()
+    seconds = torch.tensor([time.perf_counter() - start])
+    dist.all_reduce(seconds, dist.ReduceOp.MAX)
+    return float(seconds), result
+
+
+@functools.cache
+def _meeting_group() -> Any:
+    return dist.new_group()
+
+
+def meet() -> None:
+    structout.all_gather_bitmask(torch.zeros(1, 1, dtype=torch.int32), _meeting_group())
+
+
 def medians_us(calls: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
     """Of collective calls, from when all ranks begin to when the last one ends."""
     shuffle = random.Random(0).shuffle  # the same on all ranks
@@ -63,13 +83,9 @@ def medians_us(calls: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str,
     for round_ in range(rounds + 1):
         shuffle(order)
         for name in order:
-            dist.barrier()
-            start = time.perf_counter()
-            calls[name]()
-            seconds = torch.tensor([time.perf_counter() - start])
-            dist.all_reduce(seconds, dist.ReduceOp.MAX)
+            seconds, _ = timed(calls[name])
             if round_ > 0:
-                samples[name].append(float(seconds))
+                samples[name].append(seconds)
     return {name: round(statistics.median(values) * 1e6, 1) for name, values in samples.items()}
 
 
@@ -161,12 +177,8 @@ def time_fills(
         for step in range(num_steps):
             masks = {}
             for name in chosen.sample(list(calls), 2):
-                dist.barrier()
-                start = time.perf_counter()
-                masks[name] = calls[name](ids)
-                seconds = torch.tensor([time.perf_counter() - start])
-                dist.all_reduce(seconds, dist.ReduceOp.MAX)
-                samples[name].append(float(seconds))
+                seconds, masks[name] = timed(functools.partial(calls[name], ids))
+                samples[name].append(seconds)
             ours, theirs = masks["structout"], masks["every rank fills all"]
             rows, expected = ours.rows_for(ids), theirs.rows_for(ids)
             if not np.array_equal(ours.bitmask[rows[rows >= 0]], theirs.bitmask[expected[expected >= 0]]):

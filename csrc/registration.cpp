@@ -33,8 +33,9 @@ STABLE_TORCH_LIBRARY(structout, ops) {
       "_shard_mass(Tensor logits_shard, Tensor? bitmask, Tensor? rows, Tensor temperature, Tensor seed, "
       "Tensor position, int vocab_start, Tensor merged) -> Tensor");
   ops.def("_merge_masses(Tensor masses, Tensor merged, Tensor temperature) -> Tensor");
-  // The allowed logits of the rows, in one line; and back, to where they were.
-  ops.def("_pack_allowed(Tensor logits_shard, Tensor? bitmask, Tensor? rows, int vocab_start) -> Tensor");
+  // The allowed logits of the rows, in one line, and how many there are; and back, to where they were.
+  ops.def(
+      "_pack_allowed(Tensor logits_shard, Tensor? bitmask, Tensor? rows, int vocab_start, Tensor(a!) packed) -> int");
   ops.def(
       "_unpack_allowed(Tensor(a!) logits_shard, Tensor packed, Tensor? bitmask, Tensor? rows, int vocab_start) -> ()");
 

@@ -25,7 +25,7 @@ EXCHANGES = (_REFUSED, "all_gather_bitmask", "sharded_masked_sample", "grammar_b
 
 @dataclass(frozen=True)
 class Message:
-    """What one rank said: the facts that are its own, and its payload, uint8."""
+    """What one rank said: the facts that are its own, and its payload, uint8, valid until the next exchange."""
 
     facts: tuple[int, int]
     payload: torch.Tensor
@@ -58,6 +58,7 @@ class Channel:
         self._timeout = _timeout_of(group)
         self._wire: Wire | None = None
         self._breakdown: CollectiveError | None = None
+        self._workspaces: dict[str, torch.Tensor] = {}
 
     def exchange(
         self,
@@ -96,6 +97,14 @@ class Channel:
         text = torch.frombuffer(bytearray(f"{type(problem).__name__}: {problem}".encode()), dtype=torch.uint8)
         header = [_kind(_REFUSED), 0, 0, 0, 0, 0]
         self._transfer(what, header, [text] * self.world_size, [None] * self.world_size)
+
+    def workspace(self, name: str, count: int, dtype: torch.dtype) -> torch.Tensor:
+        """Memory of this channel's, with whatever is in it; fresh memory would cost more than the work in it."""
+        size = count * dtype.itemsize
+        known = self._workspaces.get(name)
+        if known is None or known.numel() < size:
+            known = self._workspaces[name] = torch.empty(size, dtype=torch.uint8)
+        return known[:size].view(dtype)
 
     def _known_group(self) -> dist.ProcessGroup:
         group = self._group()

@@ -174,14 +174,19 @@ def _sample_owned(link: Channel, step: ShardStep, wants_logprobs: bool) -> tuple
     """With filters: each rank draws for the rows it owns, from what the masks allow of all shards."""
     num_rows = step.logits.shape[0]
     owned = [shard_rows(num_rows, rank, link.world_size) for rank in range(link.world_size)]
-    packed = [
-        torch.ops.structout._pack_allowed(step.logits[rows.start : rows.stop], *step.masks(rows), step.vocab_start)
-        for rows in owned
-    ]
+    packed, width = [], step.logits.shape[1]
+    room = link.workspace("packed", step.logits.numel(), step.logits.dtype)
+    for rows in owned:
+        part = room[rows.start * width : rows.stop * width]
+        count = torch.ops.structout._pack_allowed(
+            step.logits[rows.start : rows.stop], *step.masks(rows), step.vocab_start, part
+        )
+        packed.append(part[:count])
     messages = link.exchange(_SAMPLE, packed, agreed=step.agreed, facts=step.columns)
 
     mine = owned[link.rank]
-    logits = step.logits.new_empty(len(mine), _vocab_size(link, messages))  # what masks forbid stays undefined
+    vocab_size = _vocab_size(link, messages)
+    logits = link.workspace("logits", len(mine) * vocab_size, step.logits.dtype).view(len(mine), vocab_size)
     for message in messages:
         start, width = message.facts
         torch.ops.structout._unpack_allowed(

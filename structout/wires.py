@@ -50,7 +50,8 @@ class Wire(Protocol):
         deadline: float,
     ) -> list[Delivery]:
         """Send ``headers[r]`` and ``payloads[r]``, uint8, to each rank r. What each rank sent here, in rank order, in
-        ``places[r]`` if it has the right size. This rank's own is handed through.
+        ``places[r]`` if it has the right size, else in memory of the wire's that is valid until the next transfer. This
+        rank's own is handed through.
 
         Raises:
             PeerLost: not all by ``deadline`` (of ``time.monotonic``). The wire is of no more use.
@@ -73,6 +74,7 @@ class GroupWire:
         self.world_size: int = group.size()
         self._outgoing = torch.zeros(self.world_size, self.FRAME_BYTES, dtype=torch.uint8)
         self._incoming = torch.zeros(self.world_size, self.FRAME_BYTES, dtype=torch.uint8)
+        self._scratch = _Scratch(self.world_size)
         self._abandoned: list[object] = []  # what a transfer that never ended may still write to
 
     def transfer(
@@ -102,7 +104,7 @@ class GroupWire:
             for peer, work in arriving:
                 _wait(work, deadline)
                 header = self._incoming[peer, :_HEADER_BYTES].view(torch.int64).tolist()
-                place = _place(places[peer], header[SIZE])
+                place = self._scratch.place(peer, places[peer], header[SIZE])
                 delivered[peer] = Delivery(header, place)
                 if self._fits(header[SIZE]):
                     place.copy_(self._incoming[peer, _HEADER_BYTES : _HEADER_BYTES + header[SIZE]])
@@ -141,6 +143,7 @@ class SharedMemoryWire:
         self.rank = rank
         self.world_size = len(segments)
         self._segments = segments
+        self._scratch = _Scratch(self.world_size)
         self._epoch = 0
 
     def transfer(
@@ -173,7 +176,7 @@ class SharedMemoryWire:
                 half = self._segments[peer].halves[self._epoch % 2]
                 if round_ == 0:
                     spec = half.specs[self.rank].tolist()
-                    delivered[peer] = Delivery(spec[:8], _place(places[peer], spec[SIZE]))
+                    delivered[peer] = Delivery(spec[:8], self._scratch.place(peer, places[peer], spec[SIZE]))
                     pulls.append((peer, spec[8], spec[9]))
                     num_rounds = max(num_rounds, spec[10])
             for peer, offset, their_slot in pulls:
@@ -293,10 +296,18 @@ def best_wire(group: dist.ProcessGroup, deadline: float) -> Wire:
     return by_group
 
 
-def _place(place: torch.Tensor | None, size: int) -> torch.Tensor:
-    if place is not None and place.numel() == size:
-        return place
-    return torch.empty(size, dtype=torch.uint8)
+class _Scratch:
+    """Memory for payloads that have no place of their own, used again and again."""
+
+    def __init__(self, world_size: int):
+        self._of_peer = [torch.empty(0, dtype=torch.uint8)] * world_size
+
+    def place(self, peer: int, wanted: torch.Tensor | None, size: int) -> torch.Tensor:
+        if wanted is not None and wanted.numel() == size:
+            return wanted
+        if self._of_peer[peer].numel() < size:
+            self._of_peer[peer] = torch.empty(size, dtype=torch.uint8)
+        return self._of_peer[peer][:size]
 
 
 def _wait(work: Any, deadline: float) -> None:

@@ -1,11 +1,14 @@
 #include "allowed_logits.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace structout::cpu {
 namespace {
 
-// visit(first, count) for runs of allowed tokens, ascending.
+constexpr int kWorthWhole = 24;  // of the 32 tokens of a word: so many allowed, and all of them travel, as one run
+
+// visit(first, count) for runs of tokens that travel, ascending: all that are allowed, and a few others.
 template <class Visit>
 void for_each_allowed_run(const MaskedSampleParams& params, int64_t row, const Visit& visit) {
   const int64_t begin = params.vocab_begin, end = params.vocab_end;
@@ -16,11 +19,13 @@ void for_each_allowed_run(const MaskedSampleParams& params, int64_t row, const V
   }
   for (int64_t i = begin / kBitsPerWord; i < mask.words_within(end); ++i) {
     uint32_t word = mask.words[i];
+    if (word == 0) continue;
     const int64_t first = i * kBitsPerWord;
-    if (first < begin) word &= kAllAllowed << (begin - first);
-    if (end - first < kBitsPerWord) word &= (1u << (end - first)) - 1;
-    if (word == kAllAllowed) {
-      visit(first, kBitsPerWord);
+    const int64_t lowest = std::max(first, begin), past = std::min(first + kBitsPerWord, end);
+    word &= kAllAllowed << (lowest - first);
+    word &= kAllAllowed >> (first + kBitsPerWord - past);
+    if (__builtin_popcount(word) >= kWorthWhole) {
+      visit(lowest, past - lowest);
       continue;
     }
     for (; word != 0; word &= word - 1) visit(first + __builtin_ctz(word), int64_t{1});

@@ -1,5 +1,5 @@
 // The allowed logits of a shard packed one after the other, for the rank that is to draw from these rows: what a mask
-// forbids matters to nobody, so it need not travel.
+// forbids matters to nobody, so it need not travel. (Where nearly all of a mask's word is allowed, all of it does.)
 #pragma once
 
 #include <vector>

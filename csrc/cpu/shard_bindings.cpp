@@ -19,6 +19,15 @@ void run_masked_sample(const MaskedSampleParams& params) {
   cpu::masked_sample(params, torch::stable::get_num_threads(), cpu::spread_over_threads);
 }
 
+constexpr const char* kOp = "sharded_masked_sample";
+
+void check_packed(const Tensor& packed, const Tensor& logits) {
+  if (packed.dim() != 1 || !packed.is_contiguous() || packed.scalar_type() != logits.scalar_type()) {
+    refuse(kOp, ": packed logits must be contiguous ", dtype_name(logits.scalar_type()), " of one dimension, got ",
+           dtype_name(packed.scalar_type()), " ", shape_text(packed));
+  }
+}
+
 template <class Params>
 void run_rows(const Params& params) {
   for (int64_t row = 0; row < params.num_rows; ++row) params.run(row);
@@ -53,23 +62,25 @@ Tensor merge_masses(const Tensor& masses, const Tensor& merged, const Tensor& te
   return merged_logprobs(masses, merged, temperature, run_rows<MergeMassesParams>);
 }
 
-Tensor pack_allowed(const Tensor& logits, std::optional<Tensor> bitmask, std::optional<Tensor> rows,
-                    int64_t vocab_begin) {
+int64_t pack_allowed(const Tensor& logits, std::optional<Tensor> bitmask, std::optional<Tensor> rows,
+                     int64_t vocab_begin, const Tensor& packed) {
   const MaskedSampleParams params = shard_rows(logits, bitmask, rows, vocab_begin);
   const std::vector<int64_t> places = cpu::packed_places(params, cpu::spread_over_threads);
-  auto packed = torch::stable::new_empty(logits, {places.back()});
+  check_packed(packed, logits);
+  if (packed.size(0) < places.back()) {
+    refuse(kOp, ": packed must have room for ", places.back(), " logits, got ", shape_text(packed));
+  }
   if (places.back() > 0) cpu::pack_allowed(params, places, packed.data_ptr(), cpu::spread_over_threads);
-  return packed;
+  return places.back();
 }
 
 void unpack_allowed(const Tensor& logits, const Tensor& packed, std::optional<Tensor> bitmask,
                     std::optional<Tensor> rows, int64_t vocab_begin) {
   const MaskedSampleParams params = shard_rows(logits, bitmask, rows, vocab_begin);
   const std::vector<int64_t> places = cpu::packed_places(params, cpu::spread_over_threads);
-  if (packed.dim() != 1 || !packed.is_contiguous() || packed.scalar_type() != logits.scalar_type() ||
-      packed.size(0) != places.back()) {
-    refuse("sharded_masked_sample: the mask allows ", places.back(), " logits of type ",
-           dtype_name(logits.scalar_type()), " here, but ", dtype_name(packed.scalar_type()), " ", shape_text(packed),
+  check_packed(packed, logits);
+  if (packed.size(0) != places.back()) {
+    refuse(kOp, ": the mask allows ", places.back(), " logits here, but ", packed.size(0),
            " came; all ranks need the same bitmask and rows");
   }
   if (places.back() > 0) {
