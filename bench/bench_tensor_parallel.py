@@ -152,9 +152,10 @@ def time_fills(
 ) -> Row:
     """Requests at different places of their texts; each step's masks by both managers, then a token."""
     tokenizer = make_tokenizer()
+    config = structout.StructuredOutputsConfig(fill_threads=1)  # a core for each rank
     with (
-        structout.StructuredOutputManager(tokenizer, VOCAB_SIZE) as alone,
-        structout.StructuredOutputManager(tokenizer, VOCAB_SIZE) as mine,
+        structout.StructuredOutputManager(tokenizer, VOCAB_SIZE, config) as alone,
+        structout.StructuredOutputManager(tokenizer, VOCAB_SIZE, config) as mine,
     ):
         sharded = ShardedManager(mine)
         chosen = random.Random(0)

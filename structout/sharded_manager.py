@@ -1,7 +1,7 @@
 """ShardedManager: where every rank runs the scheduler, each compiles and fills the masks of its own requests only."""
 
 import json
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 import xxhash
 
+from structout.bitmask import allocate_token_bitmask
 from structout.errors import DuplicateRequestError, GrammarError, UnknownRequestError
 from structout.exchange import Channel, channel, name_of, world_size_of
 from structout.fill import Bounds, Drafts, Trees
@@ -21,6 +22,7 @@ from structout.params import StructuredOutputsParams
 from structout.request import GrammarStatus
 
 Integers = npt.NDArray[np.int32]
+_MOST_IMBALANCE = 4  # requests
 
 
 @dataclass(eq=False, slots=True)
@@ -28,6 +30,7 @@ class _SharedRequest:
     """What all ranks know of a request."""
 
     owner: int
+    constraint: int  # a hash, to tell equal ones
     status: GrammarStatus = GrammarStatus.WAITING
     error: GrammarError | None = None
     is_terminated: bool = False
@@ -36,11 +39,11 @@ class _SharedRequest:
 class ShardedManager:
     """A :class:`StructuredOutputManager` on each rank of a group, for engines that run their scheduler on every rank.
 
-    All ranks make the same calls in the same order. A request belongs to the rank that has the fewest when it is added;
-    only there is its constraint compiled, its masks filled and its tokens followed. What one rank finds out (that
-    a request is ready, has failed, has ended, refused its tokens) the others learn in the next collective call, and act
-    on it from then on, the owner included: so ranks never differ in what they do. With each such call travel its number
-    and a checksum of all calls before it; where they differ all ranks raise.
+    All ranks make the same calls in the same order. A request belongs to one rank: to one that has few, and its
+    constraint already if that can be. Only there is the constraint compiled, are masks filled and tokens followed. What
+    one rank finds out (that a request is ready, has failed, has ended, refused its tokens) the others learn in the next
+    collective call, and all act on it from then on, the owner included: so ranks never differ in what they do. With
+    each such call travel its number and a checksum of all calls before it; where they differ all ranks raise.
 
     Args:
         manager: this rank's own, with the same vocabulary and configuration on all ranks.
@@ -60,6 +63,8 @@ class ShardedManager:
         self._refused: dict[str, str] = {}  # of this rank's requests: the others are to be told
         self._calls = xxhash.xxh3_64()
         self._step = 0
+        ring = range(manager.config.num_mask_buffers)
+        self._buffers = deque(allocate_token_bitmask(0, manager.vocabulary.size) for _ in ring)
 
     # -- a request's life ---------------------------------------------------------------------------------------------
 
@@ -71,11 +76,12 @@ class ShardedManager:
         """
         if request_id in self._requests:
             raise DuplicateRequestError(f"request {request_id!r} is already with the manager", request_id)
-        self._note("add", request_id)
-        owner = self._least_busy()
+        constraint = xxhash.xxh3_64_intdigest(repr(params).encode())
+        self._note("add", request_id, str(constraint))
+        owner = self._owner_for(constraint)
         if owner == self.rank:
             self._manager.add_request(request_id, params, **options)
-        self._requests[request_id] = _SharedRequest(owner)
+        self._requests[request_id] = _SharedRequest(owner, constraint)
         return GrammarStatus.WAITING
 
     def fork(self, request_id: str, new_id: str) -> None:
@@ -86,7 +92,7 @@ class ShardedManager:
         self._note("fork", request_id, new_id)
         if request.owner == self.rank:
             self._manager.fork(request_id, new_id)
-        self._requests[new_id] = _SharedRequest(request.owner, request.status, None, request.is_terminated)
+        self._requests[new_id] = replace(request)
 
     def finish_request(self, request_id: str) -> None:
         """Forget the request, at any moment; unknown ids are fine."""
@@ -169,8 +175,7 @@ class ShardedManager:
     ) -> MaskBatch:
         """As :meth:`StructuredOutputManager.grammar_bitmask`, with the rows of all ranks, each filled by one of them.
 
-        Collective. Requests come in the order of their owners; the bitmask is this call's own. Equal rows of a rank
-        travel once.
+        Collective. Requests come in the order of their owners. Equal rows of a rank travel once.
 
         Raises:
             CollectiveError: a rank is gone or late, or the ranks have not made the same calls.
@@ -180,7 +185,15 @@ class ShardedManager:
         if self._link is None:
             return self._learn(mine)
         ids, parts = self._exchange(step, _Part.of(mine, with_rows=True))
-        bitmask = np.concatenate([part.distinct[part.index] for part in parts])
+        bitmask = self._next_buffer(sum(len(part.index) for part in parts))
+        begin = 0
+        for rank, part in enumerate(parts):
+            rows = bitmask[begin : begin + len(part.index)]
+            if rank == self.rank:
+                rows[:] = mine.bitmask
+            else:
+                np.take(part.distinct, part.index, axis=0, out=rows, mode="clip")  # which needs no buffer of its own
+            begin += len(part.index)
         return self._learn(_masks_of(ids, parts, bitmask))
 
     def grammar_bitmask_shard(
@@ -205,7 +218,7 @@ class ShardedManager:
         self, request_ids: Sequence[str], drafts: Drafts | None, bounds: Bounds | None, trees: Trees | None
     ) -> MaskBatch:
         """This rank's requests. Those whose tokens were refused get rows that allow nothing."""
-        mine = self._of_rank(request_ids, self.rank)
+        mine = [request_id for request_id in request_ids if self._rank_of(request_id) == self.rank]
         masks = self._manager.grammar_bitmask(mine, drafts, bounds=bounds, draft_trees=trees)
         refused = {request_id: self._refused[request_id] for request_id in mine if request_id in self._refused}
         for request_id in refused:
@@ -217,22 +230,24 @@ class ShardedManager:
         """All requests in rank order, and the parts of all ranks."""
         self._note("fill", repr(step))
         messages = self._tell("grammar_bitmask", part.pack())
-        ids_of_rank = [self._of_rank(step[0], rank) for rank in range(self.world_size)]
+        ids_of_rank: list[list[str]] = [[] for _ in range(self.world_size)]
+        for request_id in step[0]:
+            ids_of_rank[self._rank_of(request_id)].append(request_id)
         width = part.distinct.shape[1]
         parts = [_Part.unpack(said, len(ids), width) for said, ids in zip(messages, ids_of_rank, strict=True)]
         return [request_id for ids in ids_of_rank for request_id in ids], parts
 
     def _learn(self, masks: MaskBatch) -> MaskBatch:
         """Which texts are complete: those of requests that have no rows."""
-        for request_id, count in zip(masks.request_ids, np.diff(masks.row_indptr), strict=True):
+        for request_id, count in zip(masks.request_ids, np.diff(masks.row_indptr).tolist(), strict=True):
             if request_id in self._requests:
-                self._requests[request_id].is_terminated = bool(count == 0)
+                self._requests[request_id].is_terminated = count == 0
         return masks
 
-    def _of_rank(self, request_ids: Sequence[str], rank: int) -> list[str]:
+    def _rank_of(self, request_id: str) -> int:
         """Unknown requests, which have no rows, count as rank 0's."""
-        known = self._requests
-        return [i for i in request_ids if (known[i].owner if i in known else 0) == rank]
+        request = self._requests.get(request_id)
+        return 0 if request is None else request.owner
 
     # -- what the ranks tell each other -------------------------------------------------------------------------------
 
@@ -253,9 +268,25 @@ class ShardedManager:
         messages = self._link.exchange(what, [mine] * self.world_size, agreed=agreed)
         return [message.payload for message in messages]
 
-    def _least_busy(self) -> int:
+    def _owner_for(self, constraint: int) -> int:
+        """The rank with the fewest requests, or one that has the constraint already, if it has hardly more: what an
+        engine finds out about a grammar on the way serves all requests that have it."""
         load = Counter(request.owner for request in self._requests.values())
-        return min(range(self.world_size), key=lambda rank: (load[rank], rank))
+        known = Counter(request.owner for request in self._requests.values() if request.constraint == constraint)
+        least_busy = min(range(self.world_size), key=lambda rank: (load[rank], rank))
+        if not known:
+            return least_busy
+        at_home = min(known, key=lambda rank: (load[rank], rank))
+        return at_home if load[at_home] - load[least_busy] <= _MOST_IMBALANCE else least_busy
+
+    def _next_buffer(self, num_rows: int) -> Integers:
+        """One of a ring, as the manager's."""
+        buffer = self._buffers.popleft()
+        if buffer.shape[0] < num_rows:
+            vocab_size = self._manager.vocabulary.size
+            buffer = allocate_token_bitmask(max(num_rows, 2 * buffer.shape[0]), vocab_size)
+        self._buffers.append(buffer)
+        return buffer.numpy()[:num_rows]
 
     def _known(self, request_id: str) -> _SharedRequest:
         request = self._requests.get(request_id)
