@@ -280,6 +280,14 @@ def _assert_same_masks(ours: structout.MaskBatch, theirs: structout.MaskBatch, i
     assert ours.errors.keys() == theirs.errors.keys()
 
 
+def share_constraints(rank: int) -> list[int]:
+    """The owners of eight different constraints, then of eight equal ones."""
+    manager = structout.ShardedManager(_manager())
+    for i in range(16):
+        manager.add_request(f"r{i}", structout.StructuredOutputsParams(regex=f"x{min(i, 8)}"))
+    return [manager.owner(f"r{i}") for i in range(16)]
+
+
 def serve_apart(rank: int, odd_one: int, difference: str) -> str:
     """One rank does something that the others do not; what this rank is told at the next step."""
     manager = structout.ShardedManager(_manager())
