@@ -67,6 +67,7 @@ class GroupWire:
 
     FRAME_BYTES = 4096
     _FRAME_TAG, _PAYLOAD_TAG = 0x57_01, 0x57_02
+    _NEWS = -1  # in place of a size: the rank in the first word is lost
 
     def __init__(self, group: dist.ProcessGroup):
         self._group = weakref.proxy(group)  # a group must be free to go, whoever has a wire in it
@@ -104,6 +105,8 @@ class GroupWire:
             for peer, work in arriving:
                 _wait(work, deadline)
                 header = self._incoming[peer, :_HEADER_BYTES].view(torch.int64).tolist()
+                if header[SIZE] == self._NEWS:
+                    raise PeerLost(header[0], f"rank {peer} has lost it")
                 place = self._scratch.place(peer, places[peer], header[SIZE])
                 delivered[peer] = Delivery(header, place)
                 if self._fits(header[SIZE]):
@@ -115,10 +118,20 @@ class GroupWire:
                 _wait(work, deadline)
         except BaseException as problem:
             self._abandoned = under_way
-            if not isinstance(problem, RuntimeError):  # such as KeyboardInterrupt
-                raise
-            raise PeerLost(peer, str(problem).partition("\n")[0].rpartition("] ")[2]) from problem
+            if isinstance(problem, RuntimeError):
+                problem = PeerLost(peer, str(problem).partition("\n")[0].rpartition("] ")[2])
+            if isinstance(problem, PeerLost):
+                self._pass_on(problem)
+            raise problem from None
         return delivered
+
+    def _pass_on(self, lost: PeerLost) -> None:
+        """To those who had the message of the rank that is lost, and would wait for this rank's next one."""
+        news = torch.zeros(self.FRAME_BYTES, dtype=torch.uint8)
+        news[:_HEADER_BYTES].view(torch.int64)[[0, SIZE]] = torch.tensor([lost.rank, self._NEWS])
+        for peer in {*range(self.world_size)} - {self.rank, lost.rank}:
+            with contextlib.suppress(RuntimeError):  # whoever is lost too
+                self._abandoned.append((news, self._group.send([news], peer, self._FRAME_TAG)))
 
     def bytes_for(self, size: int) -> int:
         return self.FRAME_BYTES + (0 if self._fits(size) else size)
@@ -194,8 +207,9 @@ class SharedMemoryWire:
             patience = min(left, self._ALIVE_CHECK_US)
             if torch.ops.structout._await_word(self._segments[peer].epoch, self._epoch, patience):
                 return
-            if not self._segments[peer].has_living_owner():
-                raise PeerLost(peer, "its process has ended")
+            for other, segment in enumerate(self._segments):  # whoever waits for a dead rank keeps others waiting
+                if other != self.rank and not segment.has_living_owner():
+                    raise PeerLost(other, "its process has ended")
             if left == 0:
                 raise PeerLost(peer, "timed out waiting for it")
 

@@ -24,6 +24,7 @@ from structout.device_link import CollectiveLink, device_link
 from structout.errors import CollectiveError
 from structout.exchange import channel
 from structout.sharding import ShardStep
+from structout.wires import _Segment
 
 # -- sampling ---------------------------------------------------------------------------------------------------------
 
@@ -86,6 +87,36 @@ def _sample(**changes: Any) -> torch.Tensor:
     arguments |= {"vocab_start": 16 * rank, "seed": 3, "position": torch.arange(4)}
     shard = changes.pop("logits_shard", logits[:, 16 * rank : 16 * rank + 16])
     return structout.sharded_masked_sample(shard, **(arguments | changes))
+
+
+def carry_anything(rank: int, seed: int, count: int) -> str:
+    """Payloads of any size from each rank to each, also none, and more than shared memory holds at once."""
+    rng, link = random.Random(seed), channel(default_group())
+    ranks = range(dist.get_world_size())
+    sizes_worth_a_try = [0, 1, 7, 4031, 4032, 4033, 100_000, _Segment.CAPACITY // 2 + 5, _Segment.CAPACITY * 2 + 3]
+
+    def payload(i: int, source: int, destination: int, size: int) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(i * 64 + source * 8 + destination)
+        return torch.randint(0, 256, (size,), dtype=torch.uint8, generator=generator)
+
+    for i in range(count):
+        is_for_all = rng.random() < 0.4
+        sizes = [[rng.choice(sizes_worth_a_try[: 7 if i % 5 else 9]) for _ in ranks] for _ in ranks]
+        if is_for_all:
+            sizes = [[of_source[0] for _ in ranks] for of_source in sizes]
+        outgoing = [payload(i, rank, 0 if is_for_all else to, sizes[rank][to]) for to in ranks]
+        if is_for_all:
+            outgoing = [outgoing[0]] * len(ranks)
+        into = [torch.zeros(sizes[source][rank] + rng.choice([0, 0, 1]), dtype=torch.uint8) for source in ranks]
+        given = into if rng.random() < 0.5 else None
+        messages = link.exchange("poll_ready", outgoing, agreed={"a": i, "b": 2, "c": 3}, facts=(rank, i), into=given)
+        for source, message in enumerate(messages):
+            expected = payload(i, source, 0 if is_for_all else rank, sizes[source][rank])
+            assert message.facts == (source, i)
+            assert torch.equal(message.payload, expected)
+            if given is not None and source != rank and len(into[source]) == len(expected) > 0:
+                assert message.payload.data_ptr() == into[source].data_ptr()
+    return type(link._wire).__name__
 
 
 def lose_a_rank(rank: int, victim: int, how: str, after: int) -> tuple[float, tuple[int, ...], int, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import multiprocessing
+import os
 import tempfile
 import time
 import traceback
@@ -31,9 +32,9 @@ class Ended:
     was_killed: bool = False
 
 
-def run(world_size: int, program: Callable[..., Any], *arguments: Any, timeout: float = 30) -> list[Any]:
+def run(world_size: int, program: Callable[..., Any], *arguments: Any, **options: Any) -> list[Any]:
     """The results of program(rank, *arguments) of all ranks; the first error of one is raised."""
-    ended = run_to_the_end(world_size, program, *arguments, timeout=timeout)
+    ended = run_to_the_end(world_size, program, *arguments, **options)
     for rank, one in enumerate(ended):
         if one.error is not None:
             raise AssertionError(f"rank {rank} of {world_size} failed") from one.error
@@ -47,6 +48,7 @@ def run_to_the_end(
     *arguments: Any,
     timeout: float = 30,
     wait_for: Collection[int] | None = None,
+    shared_memory: bool = True,
 ) -> list[Ended]:
     """How each rank ended, whatever happened. `timeout` (in seconds) is the process group's; ranks that are not waited
     for are killed in the end."""
@@ -56,7 +58,7 @@ def run_to_the_end(
             mine, theirs = _context.Pipe(duplex=False)
             process = _context.Process(
                 target=_rank,
-                args=(theirs, rank, world_size, f"{directory}/store", timeout, program, arguments),
+                args=(theirs, rank, world_size, f"{directory}/store", timeout, shared_memory, program, arguments),
                 daemon=True,
             )
             process.start()
@@ -89,10 +91,12 @@ def _rank(
     world_size: int,
     store: str,
     timeout: float,
+    shared_memory: bool,
     program: Callable[..., Any],
     arguments: tuple[Any, ...],
 ) -> None:
     torch.set_num_threads(1)
+    os.environ["STRUCTOUT_SHARED_MEMORY"] = "1" if shared_memory else "0"
     dist.init_process_group(
         "gloo",
         init_method=f"file://{store}",

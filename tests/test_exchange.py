@@ -19,7 +19,7 @@ WAYS = ("killed before", "killed after its header", "killed during a transfer", 
 def test_a_lost_rank_is_an_error_on_all_others_in_time(seed):
     rng = random.Random(seed)
     world_size, how = rng.choice([2, 2, 3, 4]), rng.choices(WAYS, [4, 4, 4, 1])[0]
-    victim, after = rng.randrange(world_size), rng.randint(0, 3)
+    victim, after, shared_memory = rng.randrange(world_size), rng.randint(0, 3), rng.random() < 0.5
     ended = ranks.run_to_the_end(
         world_size,
         rank_programs.lose_a_rank,
@@ -27,6 +27,7 @@ def test_a_lost_rank_is_an_error_on_all_others_in_time(seed):
         how,
         after,
         timeout=TIMEOUT_S,
+        shared_memory=shared_memory,
         wait_for=set(range(world_size)) - {victim},
     )
     for rank, one in enumerate(ended):
@@ -41,6 +42,12 @@ def test_a_lost_rank_is_an_error_on_all_others_in_time(seed):
         assert "broke down before" in further
 
 
+@pytest.mark.parametrize(("world_size", "shared_memory"), [(2, True), (3, True), (2, False), (3, False)])
+def test_what_is_sent_is_what_arrives(world_size, shared_memory):
+    wires = ranks.run(world_size, rank_programs.carry_anything, world_size, 40, shared_memory=shared_memory)
+    assert wires == ["SharedMemoryWire" if shared_memory else "GroupWire"] * world_size
+
+
 SAMPLE_CHANGES = {
     "the number of rows": {"logits_shard": torch.zeros(5, 16), "bitmask": None, "position": 0},
     "the dtype of the logits": {"logits_shard": torch.zeros(4, 16, dtype=torch.float16)},
@@ -53,9 +60,10 @@ SAMPLE_CHANGES = {
 }
 
 
+@pytest.mark.parametrize("shared_memory", [True, False])
 @pytest.mark.parametrize("change", SAMPLE_CHANGES)
-def test_a_rank_that_differs_is_an_error_on_all(change):
-    said = ranks.run(3, rank_programs.disagree, 1, SAMPLE_CHANGES[change], "sample")
+def test_a_rank_that_differs_is_an_error_on_all(change, shared_memory):
+    said = ranks.run(3, rank_programs.disagree, 1, SAMPLE_CHANGES[change], "sample", shared_memory=shared_memory)
     for rank, text in enumerate(said):
         assert text.startswith(f"CollectiveError: [rank {rank}, step 1] sharded_masked_sample: ")
         assert "disagree on" in text or "must hold every column once" in text

@@ -21,6 +21,10 @@ def test_every_rank_draws_what_one_would_draw_alone(world_size):
     assert different == [[]] * world_size
 
 
+def test_nor_does_it_matter_how_the_ranks_are_connected():
+    assert ranks.run(3, rank_programs.compare_with_the_whole, 99, 60, 3000, shared_memory=False) == [[]] * 3
+
+
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_collectives_of_a_device_give_the_same(world_size):
     assert ranks.run(world_size, rank_programs.compare_by_collectives, world_size, 100) == [[]] * world_size
