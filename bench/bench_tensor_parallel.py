@@ -8,6 +8,7 @@ All ranks make the calls in the same random order, each call begun together; a c
 """
 
 import argparse
+import dataclasses
 import datetime
 import functools
 import random
@@ -210,9 +211,10 @@ def count_bytes(rank: int, world_size: int, num_rows: int, allowed: str, filters
         bitmask = torch.stack([structout.pack_bitmask(row).flatten() for row in rows])
     columns = shard_rows(VOCAB_SIZE, rank, world_size)
     shard = torch.zeros(num_rows, len(columns), dtype=torch.bfloat16)
-    before = traffic().bytes_sent
+    before = dataclasses.replace(traffic())
     structout.sharded_masked_sample(shard, bitmask, vocab_start=columns.start, **FILTERS[filters])
-    sent = torch.tensor([traffic().bytes_sent - before])
+    after = traffic()
+    sent = torch.tensor([after.payload_bytes - before.payload_bytes, after.bytes_sent - before.bytes_sent])
     dist.all_reduce(sent, dist.ReduceOp.MAX)
     return {
         "call": "bytes",
@@ -221,7 +223,8 @@ def count_bytes(rank: int, world_size: int, num_rows: int, allowed: str, filters
         "vocab": VOCAB_SIZE,
         "allowed": allowed,
         "filters": filters,
-        "bytes_sent": int(sent),
+        "payload_bytes": int(sent[0]),
+        "bytes_sent": int(sent[1]),
         "bytes_to_gather_logits": shard.numel() * shard.element_size() * (world_size - 1),
     }
 
@@ -232,7 +235,8 @@ def say(row: Row) -> None:
         mine = row["us"]["structout"]
         beside = "  ".join(f"{name} {us:,.0f} us ({us / mine:.2f}x)" for name, us in row["us"].items())
     else:
-        beside = f"{row['bytes_sent']:,} bytes, {row['bytes_sent'] / row['bytes_to_gather_logits']:.2%} of the logits"
+        share = row["payload_bytes"] / row["bytes_to_gather_logits"]
+        beside = f"{row['payload_bytes']:,} bytes ({row['bytes_sent']:,} with headers), {share:.3%} of the logits"
     print(f"{row['call']:<24}{' '.join(about):<52}{beside}", flush=True)
 
 

@@ -157,6 +157,52 @@ def jump_forward_table() -> str:
     return _markdown(head, rows) + _provenance("jump_forward", "cpu", about)
 
 
+def tensor_parallel_table() -> str:
+    """Sampling, a row for each batch, dtype and mask."""
+    cases = [row for row in _rows("tensor_parallel") if row["call"] == "sharded_masked_sample"]
+    rows = []
+    for row in cases:
+        ours, gathered = row["us"]["structout"], row["us"]["gather, then masked_sample"]
+        shape = f"{row['dtype']} [{row['batch']}, {row['vocab']:,}]"
+        rows.append(
+            [shape, row["allowed"], row["filters"], f"**{_time(ours)}**", _time(gathered), f"{gathered / ours:.1f}×"]
+        )
+    head = ["logits", "tokens allowed", "filters", "on shards", "gathered first", ""]
+    return _markdown(head, rows) + _provenance("tensor_parallel", "cpu", _TWO_RANKS)
+
+
+def shared_masks_table() -> str:
+    rows = []
+    for row in _rows("tensor_parallel"):
+        if row["call"] == "all_gather_bitmask":
+            what, peer = f"all_gather_bitmask, {row['rows']} rows", "gloo"
+        elif row["call"] == "grammar_bitmask":
+            what, peer = f"grammar_bitmask, {row['requests']} requests", "every rank fills all"
+        else:
+            continue
+        ours, theirs = row["us"]["structout"], row["us"][peer]
+        rows.append([what, f"**{_time(ours)}**", f"{peer}: {_time(theirs)}", f"{theirs / ours:.2f}×"])
+    head = ["call", "structout", "peer", ""]
+    return _markdown(head, rows) + _provenance("tensor_parallel", "cpu", _TWO_RANKS)
+
+
+def exchanged_bytes_table() -> str:
+    rows = []
+    cases = [row for row in _rows("tensor_parallel") if row["call"] == "bytes"]
+    for row in cases:
+        sent, gathered = row["payload_bytes"], row["bytes_to_gather_logits"]
+        share = f"1/{gathered / sent:,.0f}" if gathered > 100 * sent else f"{sent / gathered:.2%}"
+        rows.append([row["allowed"], row["filters"], f"{sent:,}", f"{gathered:,}", f"**{share}**"])
+    about = (
+        f"{cases[0]['ranks']} ranks, bfloat16 [{cases[0]['batch']}, {cases[0]['vocab']:,}], the most that a rank sends."
+    )
+    head = ["tokens allowed", "filters", "bytes sent", "to gather the logits", ""]
+    return _markdown(head, rows) + _provenance("tensor_parallel", "cpu", about)
+
+
+_TWO_RANKS = "Two ranks of one thread each, over gloo, on one host; medians of interleaved runs, of the slower rank."
+
+
 def _rows(bench: str) -> list[Row]:
     rows: list[Row] = harness.read_results(bench, "cpu")["rows"]
     return rows
@@ -182,4 +228,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "manager_cpu": manager_table,
     "mask_pool_cpu": mask_pool_table,
     "jump_forward_cpu": jump_forward_table,
+    "tensor_parallel_cpu": tensor_parallel_table,
+    "shared_masks_cpu": shared_masks_table,
+    "exchanged_bytes_cpu": exchanged_bytes_table,
 }

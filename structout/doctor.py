@@ -6,7 +6,7 @@ import sys
 
 import torch
 
-from structout import backends
+from structout import backends, envs
 from structout._version import __version__
 
 
@@ -24,6 +24,7 @@ def _report(broken: list[str]) -> str:
     lines = [f"structout {__version__}  python {platform.python_version()}  {platform.platform()}"]
     lines += [f"  {name:<13}{_version(name)}" for name in ("torch", "triton", "xgrammar", "transformers", "jsonschema")]
     lines += ["", "kernels", f"  {'cpu':<13}{cpu}", f"  {'cuda':<13}{cuda}, {_devices()}"]
+    lines += ["", "ranks that share a model", f"  {'cpu':<13}{_between_cpus()}", f"  {'cuda':<13}{_between_gpus()}"]
     missing = [*loaded.missing, *_missing_for_generate()]
     for title, items in (("broken", broken), ("missing", missing)):
         if items:
@@ -57,6 +58,19 @@ def _cpu_capability() -> str:
 def _devices() -> str:
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return ", ".join(names) if names else "no device"
+
+
+def _between_cpus() -> str:
+    by_group = "the process group's own backend"
+    return f"shared memory on one host, {by_group} between hosts" if envs.shared_memory() else by_group
+
+
+def _between_gpus() -> str:
+    count = torch.cuda.device_count()
+    if count < 2:
+        return "fewer than two devices here"
+    reachable = all(torch.cuda.can_device_access_peer(i, j) for i in range(count) for j in range(count) if i != j)
+    return "push kernels over symmetric memory" if reachable else "NCCL: devices do not reach each other's memory"
 
 
 def _missing_for_generate() -> list[str]:
