@@ -200,6 +200,49 @@ def exchanged_bytes_table() -> str:
     return _markdown(head, rows) + _provenance("tensor_parallel", "cpu", about)
 
 
+# Published, bytes a second in one direction, for a GPU: NVIDIA's data sheets of H200 and GB200 NVL72; PCIe 5.0 x16.
+_NVLINK = {"8 H200, NVLink 4": (8, 450e9), "64 of a GB200 NVL72, NVLink 5": (64, 900e9)}
+_PCIE = 64e9
+
+
+def gpu_model_table() -> str:
+    """Not measured: bytes over rates. Bytes are those of the counted table, scaled to the number of ranks."""
+    (counted,) = (r for r in _rows("tensor_parallel") if r["call"] == "bytes" and _is_unfiltered_and_free(r))
+    (fill,) = (r for r in _rows("tensor_parallel") if r["call"] == "grammar_bitmask")
+    batch, vocab = counted["batch"], counted["vocab"]
+    bytes_a_row = counted["payload_bytes"] / (counted["ranks"] - 1) / batch
+    mask_bytes = batch * 4 * ((vocab + 31) // 32)
+    rows = []
+    for name, (ranks, rate) in _NVLINK.items():
+        others = ranks - 1
+        logits = batch * vocab * 2 * others / ranks
+        to_draw = {"gathered": logits, "without filters": bytes_a_row * batch * others, "filters": logits / ranks}
+        alone = fill["us"]["every rank fills all"]
+        rows.append(
+            [
+                name,
+                *(_time_of(size / rate * 1e6) for size in to_draw.values()),
+                _time_of(mask_bytes / _PCIE * 1e6),
+                _time_of((mask_bytes / ranks / _PCIE + mask_bytes * others / ranks / rate) * 1e6),
+                _time_of(alone),
+                _time_of(alone / ranks),
+            ]
+        )
+    head = ["", "logits gathered", "draw without filters", "draw with filters", "masks, each copied", "masks, shared"]
+    about = (
+        f"A model, not a measurement: {batch} rows of {vocab:,}, bfloat16, bytes over published rates; no latencies."
+    )
+    return _markdown([*head, "every rank fills all", "fills shared"], rows) + f"\n{about}\n"
+
+
+def _is_unfiltered_and_free(row: Row) -> bool:
+    return bool(row["filters"] == "none" and row["allowed"] == "free")
+
+
+def _time_of(us: float) -> str:
+    return _time(us) if us >= 10 else f"{us:.2f} µs"
+
+
 _TWO_RANKS = "Two ranks of one thread each, over gloo, on one host; medians of interleaved runs, of the slower rank."
 
 
@@ -231,4 +274,5 @@ TABLES: dict[str, Callable[[], str]] = {
     "tensor_parallel_cpu": tensor_parallel_table,
     "shared_masks_cpu": shared_masks_table,
     "exchanged_bytes_cpu": exchanged_bytes_table,
+    "tensor_parallel_model": gpu_model_table,
 }
