@@ -5,6 +5,7 @@ of every other (torch symmetric memory), else the group's own collectives (NCCL)
 at the first call, which must therefore not be captured in a graph; later ones may be.
 """
 
+import contextlib
 import socket
 import weakref
 from typing import Any, Protocol
@@ -80,6 +81,7 @@ class CollectiveLink:
 
     def columns(self, mine: tuple[int, int]) -> list[tuple[int, int]]:
         if self._columns is None:
+            _must_not_be_captured()
             self._columns = [tuple(told) for told in _told_by_all(_alive(self._group), mine)]
         known = self._columns[self.rank]
         if known != mine:
@@ -106,6 +108,7 @@ class SymmetricLink:
         timeout: Any = group._get_backend(device).options._timeout
         self._timeout_ns = int(timeout.total_seconds() * 1e9)
         self._capacities = (0, 0)
+        self._generations: list[tuple[torch.Tensor, torch.Tensor, Any]] = []  # captured graphs may use old ones
         self._reserve(_SMALLEST_CAPACITY, 0)
 
     def all_gather(self, mine: torch.Tensor, facts: tuple[object, ...], fill_on_error: int) -> torch.Tensor:
@@ -170,19 +173,23 @@ class SymmetricLink:
         gather, rows = self._capacities
         if gather_bytes <= gather and rows_bytes <= rows:
             return
-        if torch.cuda.is_current_stream_capturing():
-            raise RuntimeError("a captured step must not be the first of its size on a group: run it once before")
+        _must_not_be_captured()
         import torch.distributed._symmetric_memory as symmetric_memory
 
+        group = _alive(self._group)
         grown = (max(gather, _power_of_two(gather_bytes)), max(rows, _power_of_two(rows_bytes)))
-        self._rows_offset, size = torch.ops.structout._push_buffer(self.world_size, *grown)
-        self._buffer = symmetric_memory.empty(size, dtype=torch.uint8, device=self._device)
-        self._handle: Any = symmetric_memory.rendezvous(self._buffer, _alive(self._group))
-        self._buffer.zero_()
-        self._state = torch.zeros(_STATE_WORDS, dtype=torch.int64, device=self._device)
-        self._capacities = grown
+        rows_offset, size = torch.ops.structout._push_buffer(self.world_size, *grown)
+        with torch.inference_mode(False):
+            buffer = symmetric_memory.empty(size, dtype=torch.uint8, device=self._device).zero_()
+            state = torch.zeros(_STATE_WORDS, dtype=torch.int64, device=self._device)
+        handle: Any = symmetric_memory.rendezvous(buffer, group)
+        if self._generations:
+            state[_ERROR:] = self._generations[-1][1][_ERROR:]  # an error is not forgotten
         torch.cuda.synchronize(self._device)
-        dist.barrier(group=_alive(self._group))  # no rank pushes into a buffer that is not zero yet
+        dist.barrier(group=group)  # no rank pushes into a buffer that is not zero yet
+        self._buffer, self._state, self._handle, self._rows_offset = buffer, state, handle, rows_offset
+        self._capacities = grown
+        self._generations.append((buffer, state, handle))
 
 
 _links: "weakref.WeakKeyDictionary[dist.ProcessGroup, dict[torch.device, CollectiveLink | SymmetricLink]]"
@@ -196,13 +203,38 @@ def device_link(group_name: str, device: torch.device) -> CollectiveLink | Symme
         ValueError: there is no such group.
         RuntimeError: the first call is being captured in a CUDA graph.
     """
-    group = resolve(group_name)
+    group, device = resolve(group_name), _with_index(device)
     links = _links.setdefault(group, {})
     if device not in links:
-        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            raise RuntimeError("a captured step must not be the first on a group: run it once before")
-        links[device] = SymmetricLink(group, device) if _all_can_push(group, device) else CollectiveLink(group)
+        _must_not_be_captured()
+        links[device] = _symmetric_link(group, device) or CollectiveLink(group)
     return links[device]
+
+
+def known_link(group_name: str, device: torch.device) -> CollectiveLink | SymmetricLink | None:
+    """The link if there is one; never collective."""
+    return _links.get(resolve(group_name), {}).get(_with_index(device))
+
+
+def _with_index(device: torch.device) -> torch.device:
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
+def _must_not_be_captured() -> None:
+    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError("a captured step must not be the first of its kind and size on a group: run it once before")
+
+
+def _symmetric_link(group: dist.ProcessGroup, device: torch.device) -> SymmetricLink | None:
+    """None where one rank cannot have it, on all ranks alike."""
+    if not _all_can_push(group, device):
+        return None
+    link = None
+    with contextlib.suppress(RuntimeError):  # a container, or a driver, may forbid what the devices could do
+        link = SymmetricLink(group, device)
+    return link if all(_told_by_all(group, link is not None)) else None
 
 
 def _all_can_push(group: dist.ProcessGroup, device: torch.device) -> bool:

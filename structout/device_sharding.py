@@ -12,7 +12,7 @@ _NO_TOKEN, _ALL_BITS = 0x00, 0xFF  # fill results after an error: masks that all
 
 
 def gather_masks(link: DeviceLink, shard: torch.Tensor) -> torch.Tensor:
-    return link.all_gather(shard, (), _NO_TOKEN).view(-1, shard.shape[1])
+    return link.all_gather(shard, (), _NO_TOKEN).flatten(0, 1)
 
 
 def sample(link: DeviceLink, step: ShardStep, wants_logprobs: bool) -> tuple[torch.Tensor, torch.Tensor | None]:

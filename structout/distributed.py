@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from structout.device_link import SymmetricLink, device_link
+from structout.device_link import SymmetricLink, known_link
 from structout.errors import CollectiveError
 from structout.exchange import Traffic, channel, name_of, world_size_of
 from structout.mask_batch import MaskShard
@@ -40,7 +40,7 @@ def check(device: torch.device | str, group: dist.ProcessGroup | str | None = No
         CollectiveError: a rank did not come in time, or came with other arguments; every later result is empty.
     """
     name = name_of(group)
-    link = None if world_size_of(name) == 1 else device_link(name, torch.device(device))
+    link = None if world_size_of(name) == 1 else known_link(name, torch.device(device))
     if isinstance(link, SymmetricLink):
         link.check()
 

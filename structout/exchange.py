@@ -4,6 +4,7 @@ An exchange is always carried through as announced and only then judged, by all 
 come to the same verdict and nothing is left on the wire.
 """
 
+import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ import torch.distributed as dist
 import xxhash
 
 from structout.errors import CollectiveError
-from structout.wires import Delivery, PeerLost, Wire, best_wire
+from structout.wires import Delivery, PeerLost, Wire, best_wire, lasting_bytes
 
 _REFUSED = "refused"
 EXCHANGES = (_REFUSED, "all_gather_bitmask", "sharded_masked_sample", "grammar_bitmask", "poll_ready")
@@ -57,6 +58,7 @@ class Channel:
         self._step = 0
         self._timeout = _timeout_of(group)
         self._wire: Wire | None = None
+        self._is_busy = threading.Lock()
         self._breakdown: CollectiveError | None = None
         self._workspaces: dict[str, torch.Tensor] = {}
 
@@ -76,7 +78,7 @@ class Channel:
             payloads: contiguous CPU tensors, of any dtype; one tensor may stand for several ranks.
             agreed: three values, by name, that must be equal on all ranks.
             facts: two that need not.
-            into: contiguous tensors for the payloads of each rank, used where the size fits.
+            into: contiguous tensors for the payloads of each rank, which must be of that size.
 
         Raises:
             CollectiveError: a rank is gone, is late, refused, or disagrees. In the first two cases the group is broken
@@ -88,6 +90,10 @@ class Channel:
         header = [_kind(what), *facts, *agreed.values()]
         delivered = self._transfer(what, header, _bytes_of_each(payloads), places)
         self._judge(what, delivered, tuple(agreed))
+        for rank, (said, place) in enumerate(zip(delivered, places, strict=True)):
+            if place is not None and said.payload.numel() != place.numel():
+                sizes = f"{said.payload.numel()} bytes and not {place.numel()}"
+                raise self.disagreement(what, f"ranks disagree on the payload: rank {rank} sent {sizes}")
         return [Message((said.header[3], said.header[4]), said.payload) for said in delivered]
 
     def refuse(self, what: str, problem: Exception) -> None:
@@ -103,7 +109,7 @@ class Channel:
         size = count * dtype.itemsize
         known = self._workspaces.get(name)
         if known is None or known.numel() < size:
-            known = self._workspaces[name] = torch.empty(size, dtype=torch.uint8)
+            known = self._workspaces[name] = lasting_bytes(size)
         return known[:size].view(dtype)
 
     def _known_group(self) -> dist.ProcessGroup:
@@ -123,12 +129,15 @@ class Channel:
         places: Sequence[torch.Tensor | None],
     ) -> list[Delivery]:
         """``header`` without the step and the size of the payload, which go second and third."""
+        if not self._is_busy.acquire(blocking=False):
+            raise RuntimeError(f"{what}: another thread is in an exchange of this group; give each its own group")
         self._step += 1
         deadline = time.monotonic() + self._timeout
         headers = [[header[0], self._step, payload.numel(), *header[1:]] for payload in payloads]
         try:
             if self._wire is None:
-                self._wire = best_wire(self._known_group(), deadline)
+                with torch.inference_mode(False):  # for calls in and out of it
+                    self._wire = best_wire(self._known_group(), deadline)
             delivered = self._wire.transfer(headers, payloads, places, deadline)
         except PeerLost as lost:
             self._breakdown = CollectiveError(
@@ -139,9 +148,11 @@ class Channel:
                 (lost.rank,),
             )
             raise self._breakdown from lost
-        except BaseException:  # such as KeyboardInterrupt: half of a message may be on its way
-            self._breakdown = CollectiveError(f"{what}: interrupted", self.rank, self._step)
+        except BaseException as problem:  # such as KeyboardInterrupt: half of a message may be on its way
+            self._breakdown = CollectiveError(f"{what}: interrupted by {problem!r}", self.rank, self._step)
             raise
+        finally:
+            self._is_busy.release()
         sizes = [payload.numel() for peer, payload in enumerate(payloads) if peer != self.rank]
         self.traffic.exchanges += 1
         self.traffic.payload_bytes += sum(sizes)

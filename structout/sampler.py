@@ -123,6 +123,8 @@ class VocabParallelSampler(torch.nn.Module):
         super().__init__()
         self.vocab_start = vocab_start
         self.group_name = name_of(group)
+        if group is None and self.group_name == "":
+            raise ValueError("there is no process group yet; make one first, or say group='' for a rank alone")
         self.with_logprobs = with_logprobs
 
     def forward(

@@ -13,7 +13,7 @@ import torch.distributed as dist
 import xxhash
 
 from structout.bitmask import allocate_token_bitmask
-from structout.errors import DuplicateRequestError, GrammarError, UnknownRequestError
+from structout.errors import DuplicateRequestError, GrammarError, StructOutError, UnknownRequestError
 from structout.exchange import Channel, channel, name_of, world_size_of
 from structout.fill import Bounds, Drafts, Trees
 from structout.manager import StructuredOutputManager
@@ -60,9 +60,13 @@ class ShardedManager:
         self.rank = 0 if self._link is None else self._link.rank
         self.world_size = 1 if self._link is None else self._link.world_size
         self._requests: dict[str, _SharedRequest] = {}
-        self._refused: dict[str, str] = {}  # of this rank's requests: the others are to be told
+        # Of this rank's requests, what the others are to be told: None for ready, or what is wrong.
+        self._settled: dict[str, str | None] = {}
+        self._refused: dict[str, str] = {}
         self._calls = xxhash.xxh3_64()
-        self._step = 0
+        vocabulary = manager.vocabulary
+        tokens = xxhash.xxh3_64_hexdigest(b"\0".join(vocabulary.token_bytes))
+        self._note("vocabulary", str(vocabulary.size), tokens)
         ring = range(manager.config.num_mask_buffers)
         self._buffers = deque(allocate_token_bitmask(0, manager.vocabulary.size) for _ in ring)
 
@@ -79,9 +83,12 @@ class ShardedManager:
         constraint = xxhash.xxh3_64_intdigest(repr(params).encode())
         self._note("add", request_id, str(constraint))
         owner = self._owner_for(constraint)
-        if owner == self.rank:
-            self._manager.add_request(request_id, params, **options)
         self._requests[request_id] = _SharedRequest(owner, constraint)
+        if owner == self.rank:
+            try:
+                self._manager.add_request(request_id, params, **options)
+            except Exception as problem:  # the others cannot know of it, so it must not be raised here alone
+                self._settled[request_id] = f"{type(problem).__name__}: {problem}"
         return GrammarStatus.WAITING
 
     def fork(self, request_id: str, new_id: str) -> None:
@@ -89,10 +96,17 @@ class ShardedManager:
         request = self._known(request_id)
         if new_id in self._requests:
             raise DuplicateRequestError(f"request {new_id!r} is already with the manager", new_id)
+        if request.status is not GrammarStatus.READY:
+            raise StructOutError(f"request {request_id!r} is {request.status.value}", request_id)
         self._note("fork", request_id, new_id)
-        if request.owner == self.rank:
-            self._manager.fork(request_id, new_id)
         self._requests[new_id] = replace(request)
+        if request.owner == self.rank:
+            try:
+                self._manager.fork(request_id, new_id)
+            except Exception as problem:
+                self._refused[new_id] = f"it could not be forked: {problem}"
+            if request_id in self._refused:
+                self._refused[new_id] = self._refused[request_id]
 
     def finish_request(self, request_id: str) -> None:
         """Forget the request, at any moment; unknown ids are fine."""
@@ -101,6 +115,7 @@ class ShardedManager:
             return
         self._note("finish", request_id)
         self._refused.pop(request_id, None)
+        self._settled.pop(request_id, None)
         if request.owner == self.rank:
             self._manager.finish_request(request_id)
 
@@ -129,17 +144,20 @@ class ShardedManager:
         """
         if not any(request.status is GrammarStatus.WAITING for request in self._requests.values()):
             return []
-        mine = []
+        self._note("poll")
         for request_id in self._manager.poll_ready():
             problem = self._manager.error(request_id)
-            mine.append([request_id, None if problem is None else str(problem)])
-        messages = self._tell("poll_ready", torch.frombuffer(bytearray(json.dumps(mine).encode()), dtype=torch.uint8))
-        settled = [entry for said in messages for entry in json.loads(said.numpy().tobytes())]
-        for request_id, problem in settled:
+            self._settled[request_id] = None if problem is None else str(problem)
+        payload = torch.frombuffer(bytearray(json.dumps(self._settled).encode()), dtype=torch.uint8)
+        told: dict[str, str | None] = {}
+        for said in self._tell("poll_ready", payload):
+            told |= json.loads(said.numpy().tobytes())
+        self._settled.clear()
+        for request_id, reason in told.items():
             request = self._known(request_id)
-            request.status = GrammarStatus.READY if problem is None else GrammarStatus.FAILED
-            request.error = None if problem is None else GrammarError(problem, request_id)
-        return [request_id for request_id, _ in settled]
+            request.status = GrammarStatus.READY if reason is None else GrammarStatus.FAILED
+            request.error = None if reason is None else GrammarError(reason, request_id)
+        return list(told)
 
     # -- a decoding step ----------------------------------------------------------------------------------------------
 
@@ -158,12 +176,15 @@ class ShardedManager:
                 self.accept_tokens(request_id, tokens)
 
     def rollback(self, request_id: str, num_tokens: int) -> None:
-        """As :meth:`StructuredOutputManager.rollback`, which raises on the owner."""
+        """As :meth:`StructuredOutputManager.rollback`; what cannot be rolled back shows as refused tokens do."""
         request = self._known(request_id)
         self._note("rollback", request_id, str(num_tokens))
-        if request.owner == self.rank:
-            self._manager.rollback(request_id, num_tokens)
         request.is_terminated = False
+        if request.owner == self.rank:
+            try:
+                self._manager.rollback(request_id, num_tokens)
+            except Exception as problem:
+                self._refused[request_id] = f"it could not be rolled back: {problem}"
 
     def grammar_bitmask(
         self,
@@ -180,11 +201,9 @@ class ShardedManager:
         Raises:
             CollectiveError: a rank is gone or late, or the ranks have not made the same calls.
         """
-        step = (request_ids, draft_tokens, bounds, draft_trees)
-        mine = self._fill(*step)
+        mine, ids, parts = self._step_of("masks", request_ids, draft_tokens, bounds, draft_trees)
         if self._link is None:
-            return self._learn(mine)
-        ids, parts = self._exchange(step, _Part.of(mine, with_rows=True))
+            return _masks_of(ids, parts, mine.bitmask)
         bitmask = self._next_buffer(sum(len(part.index) for part in parts))
         begin = 0
         for rank, part in enumerate(parts):
@@ -194,7 +213,7 @@ class ShardedManager:
             else:
                 np.take(part.distinct, part.index, axis=0, out=rows, mode="clip")  # which needs no buffer of its own
             begin += len(part.index)
-        return self._learn(_masks_of(ids, parts, bitmask))
+        return _masks_of(ids, parts, bitmask)
 
     def grammar_bitmask_shard(
         self,
@@ -206,43 +225,67 @@ class ShardedManager:
     ) -> MaskShard:
         """The same with the rows left where they are, for :meth:`DeviceMasks.of_shard` to bring together on the
         workers' devices. Collective all the same."""
-        step = (request_ids, draft_tokens, bounds, draft_trees)
-        mine = self._fill(*step)
-        if self._link is None:
-            return MaskShard(mine.bitmask, self._learn(mine), (len(mine.bitmask),))
-        ids, parts = self._exchange(step, _Part.of(mine, with_rows=False))
+        mine, ids, parts = self._step_of("shards of masks", request_ids, draft_tokens, bounds, draft_trees)
         rows_of_rank = tuple(int(part.counts.sum()) for part in parts)
-        return MaskShard(mine.bitmask, self._learn(_masks_of(ids, parts, mine.bitmask[:0])), rows_of_rank)
+        return MaskShard(mine.bitmask, _masks_of(ids, parts, mine.bitmask[:0]), rows_of_rank)
 
-    def _fill(
-        self, request_ids: Sequence[str], drafts: Drafts | None, bounds: Bounds | None, trees: Trees | None
-    ) -> MaskBatch:
-        """This rank's requests. Those whose tokens were refused get rows that allow nothing."""
-        mine = [request_id for request_id in request_ids if self._rank_of(request_id) == self.rank]
+    def _step_of(
+        self,
+        what: str,
+        request_ids: Sequence[str],
+        drafts: Drafts | None,
+        bounds: Bounds | None,
+        trees: Trees | None,
+    ) -> "tuple[MaskBatch, list[str], list[_Part]]":
+        """This rank's masks, all requests in the order of their owners, and the parts of all ranks."""
+        if len(set(request_ids)) < len(request_ids):
+            raise ValueError(f"request_ids has an id more than once: {list(request_ids)}")
+        self._note(what, *request_ids)
+        ids_of_rank: list[list[str]] = [[] for _ in range(self.world_size)]
+        for request_id in request_ids:
+            ids_of_rank[self._rank_of(request_id)].append(request_id)
+        try:
+            options: list[Mapping[str, Any] | None] = [drafts, bounds, trees]
+            for given in options:
+                for request_id, values in sorted((given or {}).items()):
+                    self._note(request_id, repr(np.asarray(values, dtype=object).tolist()))
+            masks = self._fill(ids_of_rank[self.rank], drafts, bounds, trees)
+            part = self._part_of(masks, with_rows=what == "masks")
+        except Exception as problem:
+            if self._link is not None:
+                self._link.refuse("grammar_bitmask", problem)
+            raise
+        ids = [request_id for ids in ids_of_rank for request_id in ids]
+        parts = [part]
+        if self._link is not None:
+            messages = self._tell("grammar_bitmask", part.pack())
+            width = part.distinct.shape[1]
+            parts = [_Part.unpack(said, len(ids), width) for said, ids in zip(messages, ids_of_rank, strict=True)]
+        for request_id, has_ended in zip(ids, np.concatenate([part.ended for part in parts]).tolist(), strict=True):
+            if request_id in self._requests:
+                self._requests[request_id].is_terminated = bool(has_ended)
+        return masks, ids, parts
+
+    def _fill(self, mine: list[str], drafts: Drafts | None, bounds: Bounds | None, trees: Trees | None) -> MaskBatch:
+        """This rank's requests. Those that cannot go on get rows that allow nothing."""
         masks = self._manager.grammar_bitmask(mine, drafts, bounds=bounds, draft_trees=trees)
         refused = {request_id: self._refused[request_id] for request_id in mine if request_id in self._refused}
         for request_id in refused:
             i = mine.index(request_id)
             masks.bitmask[masks.row_indptr[i] : masks.row_indptr[i + 1]] = 0
-        return replace(masks, errors={**masks.errors, **refused})
+            masks.num_acceptable_drafts[i] = 0
+        return replace(masks, errors={**refused, **masks.errors})
 
-    def _exchange(self, step: tuple[Any, ...], part: "_Part") -> tuple[list[str], list["_Part"]]:
-        """All requests in rank order, and the parts of all ranks."""
-        self._note("fill", repr(step))
-        messages = self._tell("grammar_bitmask", part.pack())
-        ids_of_rank: list[list[str]] = [[] for _ in range(self.world_size)]
-        for request_id in step[0]:
-            ids_of_rank[self._rank_of(request_id)].append(request_id)
-        width = part.distinct.shape[1]
-        parts = [_Part.unpack(said, len(ids), width) for said, ids in zip(messages, ids_of_rank, strict=True)]
-        return [request_id for ids in ids_of_rank for request_id in ids], parts
-
-    def _learn(self, masks: MaskBatch) -> MaskBatch:
-        """Which texts are complete: those of requests that have no rows."""
-        for request_id, count in zip(masks.request_ids, np.diff(masks.row_indptr).tolist(), strict=True):
-            if request_id in self._requests:
-                self._requests[request_id].is_terminated = count == 0
-        return masks
+    def _part_of(self, masks: MaskBatch, with_rows: bool) -> "_Part":
+        counts = np.diff(masks.row_indptr).astype(np.int32)
+        ended = [
+            count == 0 and request_id in self._requests and self._manager.is_terminated(request_id)
+            for request_id, count in zip(masks.request_ids, counts.tolist(), strict=True)
+        ]
+        index, distinct = _deduplicated(masks.bitmask if with_rows else masks.bitmask[:0])
+        return _Part(
+            counts, masks.num_acceptable_drafts, np.array(ended, dtype=np.int32), masks.errors, index, distinct
+        )
 
     def _rank_of(self, request_id: str) -> int:
         """Unknown requests, which have no rows, count as rank 0's."""
@@ -259,11 +302,10 @@ class ShardedManager:
         """The messages of all ranks, uint8."""
         if self._link is None:
             return [mine.view(torch.uint8)]
-        self._step += 1
         agreed = {
-            "step": self._step,
-            "calls so far (requests, tokens, finishes)": self._calls.intdigest() >> 1,
             "number of requests": len(self._requests),
+            "vocabulary size": self._manager.vocabulary.size,
+            "calls so far (requests, tokens, finishes)": self._calls.intdigest() >> 1,
         }
         messages = self._link.exchange(what, [mine] * self.world_size, agreed=agreed)
         return [message.payload for message in messages]
@@ -297,39 +339,38 @@ class ShardedManager:
 
 @dataclass(frozen=True)
 class _Part:
-    """What one rank contributes to a step: of each of its requests the number of rows and of drafts that may pass; the
-    rows, equal ones once."""
+    """What one rank contributes to a step: of each of its requests the number of rows and of drafts that may pass, and
+    whether it has ended; the rows, equal ones once."""
 
     counts: Integers
     acceptable: Integers
+    ended: Integers  # 1: the text is complete
     errors: Mapping[str, str]
     index: Integers  # [rows], into `distinct`
     distinct: Integers  # [d, W]
-
-    @classmethod
-    def of(cls, masks: MaskBatch, with_rows: bool) -> "_Part":
-        counts = np.diff(masks.row_indptr).astype(np.int32)
-        rows = masks.bitmask if with_rows else masks.bitmask[:0]
-        places: dict[bytes, int] = {}
-        index = [places.setdefault(xxhash.xxh3_128_digest(row), len(places)) for row in rows]
-        first = np.unique(np.array(index, dtype=np.int32), return_index=True)[1]
-        return cls(counts, masks.num_acceptable_drafts, masks.errors, np.array(index, dtype=np.int32), rows[first])
 
     def pack(self) -> torch.Tensor:
         errors = json.dumps(self.errors).encode()
         errors += b" " * (-len(errors) % 4)
         sizes = np.array([len(errors) // 4, len(self.index)], dtype=np.int32)
         text = np.frombuffer(errors, dtype=np.int32)
-        words = (sizes, self.counts, self.acceptable, text, self.index, self.distinct.ravel())
+        words = (sizes, self.counts, self.acceptable, self.ended, text, self.index, self.distinct.ravel())
         return torch.from_numpy(np.concatenate(words))
 
     @classmethod
     def unpack(cls, message: torch.Tensor, num_requests: int, width: int) -> "_Part":
         words = message.numpy().view(np.int32)
         (text_size, num_rows), words = words[:2], words[2:]
-        ends = np.cumsum([num_requests, num_requests, text_size, num_rows])
-        counts, acceptable, text, index, distinct = np.split(words, ends)
-        return cls(counts, acceptable, json.loads(text.tobytes()), index, distinct.reshape(-1, width))
+        ends = np.cumsum([num_requests, num_requests, num_requests, text_size, num_rows])
+        counts, acceptable, ended, text, index, distinct = np.split(words, ends)
+        return cls(counts, acceptable, ended, json.loads(text.tobytes()), index, distinct.reshape(-1, width))
+
+
+def _deduplicated(rows: Integers) -> tuple[Integers, Integers]:
+    """For each row its place among the different ones, and these."""
+    places: dict[bytes, int] = {}
+    index = np.array([places.setdefault(xxhash.xxh3_128_digest(row), len(places)) for row in rows], dtype=np.int32)
+    return index, rows[np.unique(index, return_index=True)[1]]
 
 
 def _masks_of(request_ids: Sequence[str], parts: Sequence[_Part], bitmask: Integers) -> MaskBatch:

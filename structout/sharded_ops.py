@@ -1,5 +1,7 @@
 """The ops of tensor parallelism: their registration, and typed, documented doors to them."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -10,11 +12,23 @@ from structout.device_link import device_link
 from structout.exchange import channel, name_of, world_size_of
 
 
+@contextlib.contextmanager
+def _telling_others(what: str, tensor: torch.Tensor, group_name: str) -> Iterator[None]:
+    """That this rank's arguments will not do, so that they need not wait for it."""
+    try:
+        yield
+    except Exception as problem:
+        if tensor.device.type == "cpu" and world_size_of(group_name) > 1:
+            channel(group_name).refuse(what, problem)
+        raise
+
+
 def _gather(shard: torch.Tensor, group_name: str) -> torch.Tensor:
-    if shard.dtype != torch.int32 or shard.dim() != 2:
-        raise ValueError(
-            f"all_gather_bitmask: shard must be int32 [rows, words], got {shard.dtype} {list(shard.shape)}"
-        )
+    with _telling_others("all_gather_bitmask", shard, group_name):
+        if shard.dtype != torch.int32 or shard.dim() != 2:
+            raise ValueError(
+                f"all_gather_bitmask: shard must be int32 [rows, words], got {shard.dtype} {list(shard.shape)}"
+            )
     if world_size_of(group_name) == 1:
         return shard.clone()
     if shard.device.type == "cpu":
@@ -120,9 +134,11 @@ def sharded_masked_sample(
     Source of the exchange: the max-score reduction of FlashSampling's tensor-parallel mode, extended to masks, exact
     ties and logprobs.
     """
-    parameters = ops.row_parameters(logits_shard, temperature, top_k, top_p, min_p, seed, position)
+    name = name_of(group)
+    with _telling_others("sharded_masked_sample", logits_shard, name):
+        parameters = ops.row_parameters(logits_shard, temperature, top_k, top_p, min_p, seed, position)
     ids: torch.Tensor = torch.ops.structout.sharded_masked_sample(
-        logits_shard, bitmask, rows, *parameters, vocab_start, name_of(group)
+        logits_shard, bitmask, rows, *parameters, vocab_start, name
     )
     return ids
 
@@ -142,9 +158,11 @@ def sharded_masked_sample_logprobs(
     position: torch.Tensor | int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """:func:`sharded_masked_sample`, and the logprobs of :func:`structout.masked_sample_logprobs`, bit for bit."""
-    parameters = ops.row_parameters(logits_shard, temperature, top_k, top_p, min_p, seed, position)
+    name = name_of(group)
+    with _telling_others("sharded_masked_sample", logits_shard, name):
+        parameters = ops.row_parameters(logits_shard, temperature, top_k, top_p, min_p, seed, position)
     ids, logprobs = torch.ops.structout.sharded_masked_sample_logprobs(
-        logits_shard, bitmask, rows, *parameters, vocab_start, name_of(group)
+        logits_shard, bitmask, rows, *parameters, vocab_start, name
     )
     return ids, logprobs
 

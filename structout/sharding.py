@@ -12,7 +12,6 @@ Every path gives the bits of masked_sample on the gathered logits (docs/tensor_p
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -47,10 +46,10 @@ def gather_masks(link: Channel, shard: torch.Tensor) -> torch.Tensor:
     link.exchange(
         "all_gather_bitmask",
         [places[link.rank]] * link.world_size,
-        agreed={"number of rows": num_rows, "mask width": width, "dtype": 0},
+        agreed={"number of rows": num_rows, "mask width": width, "reserved": 0},
         into=places,
     )
-    return gathered.view(-1, width)
+    return gathered.view(link.world_size * num_rows, width)
 
 
 # -- sampling ---------------------------------------------------------------------------------------------------------
@@ -109,14 +108,13 @@ class ShardStep:
         parameters = (self.temperature, self.top_k, self.top_p, self.min_p, self.seed, self.position)
         return tuple(None if values is None else values[part] for values in parameters)
 
-    @cached_property
-    def agreed(self) -> dict[str, int]:
+    def agreed(self, wants_logprobs: bool) -> dict[str, int]:
         """What must be the same on all ranks: everything but the logits."""
         replicated = (self.bitmask, self.rows, self.temperature, self.top_k, self.top_p, self.min_p)
         return {
             "number of rows": self.logits.shape[0],
             "dtype of the logits": _DTYPES.index(self.logits.dtype),
-            "masks and parameters": checksum(*replicated, self.seed, self.position),
+            "masks, parameters and logprobs": checksum(*replicated, self.seed, self.position) ^ wants_logprobs,
         }
 
     @property
@@ -152,20 +150,19 @@ def sample_alone(step: ShardStep, wants_logprobs: bool) -> tuple[torch.Tensor, t
 def _sample_shards(link: Channel, step: ShardStep, wants_logprobs: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Without filters: shards draw for themselves, and of their outcomes the best is the row's."""
     outcomes = torch.ops.structout._sample_shard(*step.unfiltered)
-    of_all = _exchange_equal(link, step, outcomes if wants_logprobs else outcomes[:3])
+    agreed = step.agreed(wants_logprobs)
+    of_all = _exchange_equal(link, step, agreed, outcomes if wants_logprobs else outcomes[:3])
     ids, merged = torch.ops.structout._merge_outcomes(of_all, step.temperature)
     if not wants_logprobs:
         return ids, None
-    masses = _exchange_equal(link, step, torch.ops.structout._shard_mass(*step.unfiltered, merged))
+    masses = _exchange_equal(link, step, agreed, torch.ops.structout._shard_mass(*step.unfiltered, merged))
     return ids, torch.ops.structout._merge_masses(masses, merged, step.temperature)
 
 
-def _exchange_equal(link: Channel, step: ShardStep, mine: torch.Tensor) -> torch.Tensor:
+def _exchange_equal(link: Channel, step: ShardStep, agreed: dict[str, int], mine: torch.Tensor) -> torch.Tensor:
     of_all = mine.new_empty(link.world_size, *mine.shape)
     of_all[link.rank].copy_(mine)
-    messages = link.exchange(
-        _SAMPLE, [mine] * link.world_size, agreed=step.agreed, facts=step.columns, into=of_all.unbind()
-    )
+    messages = link.exchange(_SAMPLE, [mine] * link.world_size, agreed=agreed, facts=step.columns, into=of_all.unbind())
     _vocab_size(link, messages)
     return of_all
 
@@ -182,7 +179,8 @@ def _sample_owned(link: Channel, step: ShardStep, wants_logprobs: bool) -> tuple
             step.logits[rows.start : rows.stop], *step.masks(rows), step.vocab_start, part
         )
         packed.append(part[:count])
-    messages = link.exchange(_SAMPLE, packed, agreed=step.agreed, facts=step.columns)
+    agreed = step.agreed(wants_logprobs)
+    messages = link.exchange(_SAMPLE, packed, agreed=agreed, facts=step.columns)
 
     mine = owned[link.rank]
     vocab_size = _vocab_size(link, messages)
@@ -199,7 +197,7 @@ def _sample_owned(link: Channel, step: ShardStep, wants_logprobs: bool) -> tuple
     if logprobs is not None:
         answers[mine.start : mine.stop, 1] = logprobs.view(torch.int32)
     places = [answers[rows.start : rows.stop] for rows in owned]
-    link.exchange(_SAMPLE, [places[link.rank]] * link.world_size, agreed=step.agreed, facts=step.columns, into=places)
+    link.exchange(_SAMPLE, [places[link.rank]] * link.world_size, agreed=agreed, facts=step.columns, into=places)
     return answers[:, 0].long(), None if logprobs is None else answers[:, 1].contiguous().view(torch.float32)
 
 

@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -73,8 +74,8 @@ class GroupWire:
         self._group = weakref.proxy(group)  # a group must be free to go, whoever has a wire in it
         self.rank: int = group.rank()
         self.world_size: int = group.size()
-        self._outgoing = torch.zeros(self.world_size, self.FRAME_BYTES, dtype=torch.uint8)
-        self._incoming = torch.zeros(self.world_size, self.FRAME_BYTES, dtype=torch.uint8)
+        self._outgoing = lasting_bytes(self.world_size * self.FRAME_BYTES).view(self.world_size, -1)
+        self._incoming = lasting_bytes(self.world_size * self.FRAME_BYTES).view(self.world_size, -1)
         self._scratch = _Scratch(self.world_size)
         self._abandoned: list[object] = []  # what a transfer that never ended may still write to
 
@@ -87,11 +88,15 @@ class GroupWire:
     ) -> list[Delivery]:
         others = [(self.rank + i) % self.world_size for i in range(1, self.world_size)]
         delivered = [Delivery(headers[self.rank], payloads[self.rank])] * self.world_size
-        under_way: list[object] = [payloads, places, delivered]
-        peer = self.rank
+        arriving: list[tuple[int, Any]] = []
+        leaving: list[tuple[int, Any]] = []
+        following: list[tuple[int, Any]] = []
+        places_of_following: list[torch.Tensor] = []
+        under_way = [payloads, places, places_of_following, arriving, leaving, following]
+        peer = others[0]
         try:
-            arriving = [(peer, self._group.recv([self._incoming[peer]], peer, self._FRAME_TAG)) for peer in others]
-            leaving = []
+            for peer in others:
+                arriving.append((peer, self._group.recv([self._incoming[peer]], peer, self._FRAME_TAG)))
             for peer in others:
                 frame, payload = self._outgoing[peer], payloads[peer]
                 frame[:_HEADER_BYTES].view(torch.int64).copy_(torch.tensor(headers[peer]))
@@ -100,8 +105,6 @@ class GroupWire:
                 leaving.append((peer, self._group.send([frame], peer, self._FRAME_TAG)))
                 if not self._fits(payload.numel()):
                     leaving.append((peer, self._group.send([payload], peer, self._PAYLOAD_TAG)))
-            under_way += [arriving, leaving]
-            following = []
             for peer, work in arriving:
                 _wait(work, deadline)
                 header = self._incoming[peer, :_HEADER_BYTES].view(torch.int64).tolist()
@@ -113,11 +116,11 @@ class GroupWire:
                     place.copy_(self._incoming[peer, _HEADER_BYTES : _HEADER_BYTES + header[SIZE]])
                 else:
                     following.append((peer, self._group.recv([place], peer, self._PAYLOAD_TAG)))
-                    under_way.append((place, following))
+                    places_of_following.append(place)
             for peer, work in [*following, *leaving]:  # noqa: B007  (an error names it)
                 _wait(work, deadline)
         except BaseException as problem:
-            self._abandoned = under_way
+            self._abandoned += under_way
             if isinstance(problem, RuntimeError):
                 problem = PeerLost(peer, str(problem).partition("\n")[0].rpartition("] ")[2])
             if isinstance(problem, PeerLost):
@@ -208,7 +211,7 @@ class SharedMemoryWire:
             if torch.ops.structout._await_word(self._segments[peer].epoch, self._epoch, patience):
                 return
             for other, segment in enumerate(self._segments):  # whoever waits for a dead rank keeps others waiting
-                if other != self.rank and not segment.has_living_owner():
+                if other != self.rank and not segment.has_living_owner() and int(segment.epoch) < self._epoch:
                     raise PeerLost(other, "its process has ended")
             if left == 0:
                 raise PeerLost(peer, "timed out waiting for it")
@@ -224,15 +227,23 @@ class _Segment:
     """A file that is only in memory, mapped: a page with the epoch and a nonce, then two halves."""
 
     CAPACITY = 8 << 20
+    _NAME = "structout"
     _PAGE = 4096
     _NONCE = 8  # its place in the first page, on a cache line of its own
 
-    def __init__(self, descriptor: int, world_size: int):
+    def __init__(self, descriptor: int, world_size: int, *, is_new: bool):
+        """
+        Raises:
+            OSError: there is no room, or it has another size.
+        """
         self._descriptor = descriptor
         specs_bytes = 8 * SharedMemoryWire.SPEC_WORDS * world_size
         half_bytes = -(-specs_bytes // self._PAGE) * self._PAGE + self.CAPACITY
         size = self._PAGE + 2 * half_bytes
-        os.posix_fallocate(descriptor, 0, size)  # now, rather than a bus error when it is written to
+        if is_new:
+            os.posix_fallocate(descriptor, 0, size)  # now, rather than a bus error when it is written to
+        elif os.fstat(descriptor).st_size != size:
+            raise OSError("not of the size that it should have")
         memory = torch.frombuffer(mmap.mmap(descriptor, size), dtype=torch.uint8)
         self.words = memory[: self._PAGE].view(torch.int64)
         self.epoch = self.words[:1]
@@ -251,9 +262,9 @@ class _Segment:
         """
         if not hasattr(os, "memfd_create"):
             raise OSError("no memfd_create")
-        descriptor = os.memfd_create("structout")
-        fcntl.flock(descriptor, fcntl.LOCK_EX)  # as long as this process lives
-        segment = cls(descriptor, world_size)
+        descriptor = os.memfd_create(cls._NAME)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # as long as this process and its forks live
+        segment = cls(descriptor, world_size, is_new=True)
         segment.words[cls._NONCE] = nonce
         return segment, f"/proc/{os.getpid()}/fd/{descriptor}"
 
@@ -261,9 +272,12 @@ class _Segment:
     def open(cls, path: str, world_size: int, nonce: int) -> "_Segment":
         """
         Raises:
-            OSError: it cannot be opened, or is another file: its owner is on another host.
+            OSError: it cannot be opened, or is another file, because its owner is on another host. That is then left
+                as it is.
         """
-        segment = cls(os.open(path, os.O_RDWR), world_size)
+        if not str(Path(path).readlink()).startswith(f"/memfd:{cls._NAME}"):
+            raise OSError(f"{path} is not what it should be")
+        segment = cls(os.open(path, os.O_RDWR), world_size, is_new=False)
         if int(segment.words[cls._NONCE]) != nonce:
             raise OSError(f"{path} is not what it should be")
         return segment
@@ -310,6 +324,12 @@ def best_wire(group: dist.ProcessGroup, deadline: float) -> Wire:
     return by_group
 
 
+def lasting_bytes(size: int) -> torch.Tensor:
+    """uint8 ``[size]``, zero, that calls in and out of inference mode may write to."""
+    with torch.inference_mode(False):
+        return torch.zeros(size, dtype=torch.uint8)
+
+
 class _Scratch:
     """Memory for payloads that have no place of their own, used again and again."""
 
@@ -320,7 +340,7 @@ class _Scratch:
         if wanted is not None and wanted.numel() == size:
             return wanted
         if self._of_peer[peer].numel() < size:
-            self._of_peer[peer] = torch.empty(size, dtype=torch.uint8)
+            self._of_peer[peer] = lasting_bytes(size)
         return self._of_peer[peer][:size]
 
 

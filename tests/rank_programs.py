@@ -83,10 +83,13 @@ def _sample(**changes: Any) -> torch.Tensor:
     """A step that is the same on all ranks, but for what is changed on this one."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     logits = torch.randn(4, 16 * world_size, generator=torch.Generator().manual_seed(1))
+    sample = structout.sharded_masked_sample
+    if changes.pop("logprobs", False):
+        sample = structout.sharded_masked_sample_logprobs
     arguments: dict[str, Any] = {"bitmask": torch.full((4, world_size), 0x0FF7_7FF0, dtype=torch.int32)}
     arguments |= {"vocab_start": 16 * rank, "seed": 3, "position": torch.arange(4)}
     shard = changes.pop("logits_shard", logits[:, 16 * rank : 16 * rank + 16])
-    return structout.sharded_masked_sample(shard, **(arguments | changes))
+    return sample(shard, **(arguments | changes))
 
 
 def carry_anything(rank: int, seed: int, count: int) -> str:
@@ -107,14 +110,14 @@ def carry_anything(rank: int, seed: int, count: int) -> str:
         outgoing = [payload(i, rank, 0 if is_for_all else to, sizes[rank][to]) for to in ranks]
         if is_for_all:
             outgoing = [outgoing[0]] * len(ranks)
-        into = [torch.zeros(sizes[source][rank] + rng.choice([0, 0, 1]), dtype=torch.uint8) for source in ranks]
+        into = [torch.zeros(sizes[source][rank], dtype=torch.uint8) for source in ranks]
         given = into if rng.random() < 0.5 else None
         messages = link.exchange("poll_ready", outgoing, agreed={"a": i, "b": 2, "c": 3}, facts=(rank, i), into=given)
         for source, message in enumerate(messages):
             expected = payload(i, source, 0 if is_for_all else rank, sizes[source][rank])
             assert message.facts == (source, i)
             assert torch.equal(message.payload, expected)
-            if given is not None and source != rank and len(into[source]) == len(expected) > 0:
+            if given is not None and source != rank and len(expected) > 0:
                 assert message.payload.data_ptr() == into[source].data_ptr()
     return type(link._wire).__name__
 
@@ -126,6 +129,8 @@ def lose_a_rank(rank: int, victim: int, how: str, after: int) -> tuple[float, tu
         _gather()
     if rank == victim:
         _vanish(how)
+    if how == "dead long before":
+        time.sleep(0.5)
     last_success = time.monotonic()
     try:
         for _ in range(1000):
@@ -143,6 +148,8 @@ def lose_a_rank(rank: int, victim: int, how: str, after: int) -> tuple[float, tu
 def _vanish(how: str) -> None:
     if how == "stalled":
         time.sleep(60)
+    if how == "dead long before":
+        os.kill(os.getpid(), signal.SIGKILL)
     if how == "killed after its header":
         frame = torch.zeros(4096, dtype=torch.uint8)
         frame.view(torch.int64)[2] = 10**6  # bytes that it says will follow
@@ -170,8 +177,25 @@ def disagree(rank: int, odd_one: int, changes: dict[str, Any], operation: str) -
         raise AssertionError("nobody noticed")
     expected = [[r] * 5 for r in range(dist.get_world_size()) for _ in range(3)]
     assert _gather().tolist() == expected
-    assert _sample().tolist() == _sample().tolist()
+    assert _sample().tolist() == _drawn_alone()
     return said
+
+
+def _drawn_alone() -> list[int]:
+    """What `_sample` draws."""
+    world_size = dist.get_world_size()
+    logits = torch.randn(4, 16 * world_size, generator=torch.Generator().manual_seed(1))
+    bitmask = torch.full((4, world_size), 0x0FF7_7FF0, dtype=torch.int32)
+    return structout.masked_sample(logits, bitmask, seed=3, position=torch.arange(4)).tolist()
+
+
+def go_in_and_out_of_inference_mode(rank: int, begins_inside: bool) -> None:
+    for i in range(4):
+        with torch.inference_mode((i % 2 == 0) == begins_inside):
+            _gather()
+            _gather(num_rows=2000)
+            assert _sample().tolist() == _drawn_alone()
+            _sample(top_k=5)
 
 
 def call_different_ops(rank: int) -> str:
@@ -309,6 +333,67 @@ def _assert_same_masks(ours: structout.MaskBatch, theirs: structout.MaskBatch, i
         assert np.array_equal(mine, expected), request_id
         assert ours.num_acceptable_drafts[i] == theirs.num_acceptable_drafts[j]
     assert ours.errors.keys() == theirs.errors.keys()
+
+
+def think_first(rank: int) -> list[bool]:
+    """Whether a text is complete: while its thinking is free, while it is constrained, and at its end."""
+    tokenizer = tokenizers_on_the_spot.byte_level()
+    manager = structout.ShardedManager(_manager())
+    (end_of_thinking,) = tokenizer.encode("<tool_call>")
+    params = structout.StructuredOutputsParams(choice=["a"])
+    manager.add_request("t", params, constrain_after=[end_of_thinking])
+    _settle(manager, ["t"])
+    seen = []
+    for token in (tokenizer.encode("z")[0], end_of_thinking, tokenizer.encode("a")[0], tokenizer.eos_token_id, None):
+        manager.grammar_bitmask(["t"])
+        seen.append(manager.is_terminated("t"))
+        if token is not None:
+            manager.accept_tokens("t", [token])
+    manager.rollback("t", 1)
+    manager.grammar_bitmask(["t"])
+    return [*seen, manager.is_terminated("t")]
+
+
+def err_on_one_rank(rank: int) -> list[str]:
+    """What only the owner can find out is told to all, and none of it breaks the group."""
+    manager = structout.ShardedManager(_manager())
+    said = []
+    manager.add_request("bad", structout.StructuredOutputsParams(regex="a"), stop_token_ids=5)
+    for request_id in ("a", "b"):
+        manager.add_request(request_id, structout.StructuredOutputsParams(regex=f"{request_id}*"))
+    said.append(_settle(manager, ["bad", "a", "b"])["bad"])
+    for call in (
+        lambda: manager.grammar_bitmask(["a", "b", "a"]),
+        lambda: manager.grammar_bitmask(["a", "b"], {"a": 5}),
+        lambda: manager.fork("bad", "c"),
+    ):
+        try:
+            call()
+        except Exception as error:
+            said.append(type(error).__name__)
+        else:
+            raise AssertionError("nobody noticed")
+    manager.rollback("a", 3)
+    letter = tokenizers_on_the_spot.byte_level().encode("x")[0]
+    manager.accept_tokens("b", [letter])
+    manager.fork("b", "forked")
+    masks = manager.grammar_bitmask(["a", "b", "forked"])
+    said += [f"{request_id}: {masks.errors[request_id]}" for request_id in sorted(masks.errors)]
+    for request_id in ("bad", "a", "b", "forked"):
+        manager.finish_request(request_id)
+    manager.add_request("a", structout.StructuredOutputsParams(regex="a*"))
+    return [*said, _settle(manager, ["a"])["a"]]
+
+
+def mix_whole_and_shard(rank: int) -> str:
+    manager = structout.ShardedManager(_manager())
+    manager.add_request("a", structout.StructuredOutputsParams(regex="a*"))
+    _settle(manager, ["a"])
+    try:
+        manager.grammar_bitmask(["a"]) if rank == 0 else manager.grammar_bitmask_shard(["a"])
+    except CollectiveError as error:
+        return str(error)
+    raise AssertionError("nobody noticed")
 
 
 def share_constraints(rank: int) -> list[int]:

@@ -10,15 +10,16 @@ import torch
 
 import structout
 from structout.errors import CollectiveError
+from structout.wires import _Segment
 
 TIMEOUT_S = 1.5
-WAYS = ("killed before", "killed after its header", "killed during a transfer", "stalled")
+WAYS = ("killed before", "killed after its header", "killed during a transfer", "dead long before", "stalled")
 
 
 @pytest.mark.parametrize("seed", range(50))
 def test_a_lost_rank_is_an_error_on_all_others_in_time(seed):
     rng = random.Random(seed)
-    world_size, how = rng.choice([2, 2, 3, 4]), rng.choices(WAYS, [4, 4, 4, 1])[0]
+    world_size, how = rng.choice([2, 2, 3, 4]), rng.choices(WAYS, [4, 4, 4, 4, 1])[0]
     victim, after, shared_memory = rng.randrange(world_size), rng.randint(0, 3), rng.random() < 0.5
     ended = ranks.run_to_the_end(
         world_size,
@@ -55,6 +56,8 @@ SAMPLE_CHANGES = {
     "the mask": {"bitmask": torch.zeros(4, 3, dtype=torch.int32)},
     "no mask": {"bitmask": None},
     "filters": {"top_k": 5},
+    "logprobs": {"logprobs": True},
+    "a number that is refused": {"temperature": -1.0},
     "columns twice": {"vocab_start": 0},
     "columns of nobody": {"logits_shard": torch.zeros(4, 15)},
 }
@@ -65,9 +68,13 @@ SAMPLE_CHANGES = {
 def test_a_rank_that_differs_is_an_error_on_all(change, shared_memory):
     said = ranks.run(3, rank_programs.disagree, 1, SAMPLE_CHANGES[change], "sample", shared_memory=shared_memory)
     for rank, text in enumerate(said):
+        if rank == 1 and "refused" in change:
+            assert text.startswith("ValueError: masked_sample: temperature must be a finite number of at least 0")
+            continue
         assert text.startswith(f"CollectiveError: [rank {rank}, step 1] sharded_masked_sample: ")
-        assert "disagree on" in text or "must hold every column once" in text
-    assert len({text.partition("] ")[2] for text in said}) == 1  # one verdict
+        assert "disagree on" in text or "must hold every column once" in text or "could not take part" in text
+    verdicts = {text.partition("] ")[2] for text in said if text.startswith("CollectiveError")}
+    assert len(verdicts) == 1
 
 
 @pytest.mark.parametrize("changes", [{"num_rows": 4}, {"width": 6}, {"num_rows": 0}])
@@ -83,6 +90,20 @@ def test_a_rank_that_refuses_its_arguments_tells_the_others_why():
     for rank in (0, 2):
         assert said[rank].startswith(f"CollectiveError: [rank {rank}, step 1] sharded_masked_sample: rank 1 could not")
         assert said[rank].endswith("sharded_masked_sample: temperature must be float32, got float64")
+
+
+@pytest.mark.parametrize("shared_memory", [True, False])
+@pytest.mark.parametrize("begins_inside", [True, False])
+def test_inference_mode_may_come_and_go(begins_inside, shared_memory):
+    ranks.run(2, rank_programs.go_in_and_out_of_inference_mode, begins_inside, shared_memory=shared_memory)
+
+
+def test_a_file_that_is_no_segment_is_left_as_it_is(tmp_path):
+    other = tmp_path / "other"
+    other.write_bytes(b"fourteen bytes")
+    with other.open("r+b") as file, pytest.raises(OSError, match="is not what it should be"):
+        _Segment.open(f"/proc/self/fd/{file.fileno()}", 2, 7)
+    assert other.read_bytes() == b"fourteen bytes"
 
 
 def test_ranks_in_different_ops_are_told():

@@ -38,3 +38,26 @@ def test_requests_of_one_constraint_stay_together_within_reason():
     assert different == (0, 1) * 4  # each to the rank with the fewest
     assert equal.count(equal[0]) >= 5
     assert abs(owners.count(0) - owners.count(1)) <= 5
+
+
+def test_thinking_is_not_the_end_of_a_text():
+    for world_size in (1, 2):
+        seen = ranks.run(world_size, rank_programs.think_first)
+        assert seen == [[False, False, False, False, True, False]] * world_size
+
+
+def test_what_goes_wrong_on_one_rank_is_told_to_all():
+    first, second = ranks.run(2, rank_programs.err_on_one_rank)
+    assert first[0] == second[0] == "failed"
+    assert first[1] == second[1] == "ValueError"
+    assert {first[2], second[2]} == {"TypeError", "CollectiveError"}
+    assert first[3] == second[3] == "StructOutError"
+    assert first[4:] == second[4:]
+    assert first[4].startswith("a: it could not be rolled back: num_tokens must be in [0, 0], got 3")
+    assert first[5].startswith("b: the grammar does not allow the tokens")
+    assert first[6].startswith("forked: the grammar does not allow the tokens")
+    assert first[7] == "ready"
+
+
+def test_whole_masks_and_shards_of_them_are_not_mixed():
+    assert all("ranks disagree on the calls so far" in text for text in ranks.run(2, rank_programs.mix_whole_and_shard))

@@ -130,6 +130,7 @@ def merge_masses_kernel(
     highest, _, token, logit = load_outcome(merged, num_rows, row, mask, HAS_LOGITS=True)
     scale = scale_of(highest, tl.load(temperature + row * temperature_stride, mask=mask, other=1))
     logprob = t_of(scale, logit) - log_of_mass(total)
+    logprob = tl.where(total < 0, float("nan"), logprob)  # the masses of other ranks did not come
     tl.store(logprobs + row, tl.where(token < 0, float("-inf"), logprob), mask=mask)
 
 
