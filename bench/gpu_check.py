@@ -28,7 +28,10 @@ PACKAGES = (
     "hypothesis",
     "pytest",
 )
-OP_TESTS = ("tests/test_apply_bitmask.py", "tests/test_apply_bitmask_cuda.py", "tests/test_masked_sample.py")
+OP_TESTS = (
+    *("tests/test_apply_bitmask.py", "tests/test_apply_bitmask_cuda.py", "tests/test_masked_sample.py"),
+    *("tests/test_push.py", "tests/test_sharding.py"),
+)
 SANITIZED_TESTS = "cuda and not cuda_on_cpu and (residue or row_maps or one_mask or narrower or minus_one)"
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 

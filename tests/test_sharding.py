@@ -1,17 +1,21 @@
 """sharded_masked_sample and all_gather_bitmask in real process groups: the bits of the whole, whatever the cut."""
 
+import random
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import rank_programs
 import ranks
 import torch
+from masked_sample_cases import random_case
 
 import structout
 from structout.distributed import Traffic, shard_rows, traffic
 
+NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 WORLD_SIZES = (1, 2, 3, 4, 8)
 
 
@@ -33,6 +37,34 @@ def test_collectives_of_a_device_give_the_same(world_size):
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_compiled_code_draws_the_same(world_size):
     ranks.run(world_size, rank_programs.draw_in_compiled_code)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_GPU)])
+def test_shards_on_one_device_merge_to_the_whole(device):
+    """What each rank computes, without ranks."""
+    ops, rng = torch.ops.structout, random.Random(7)
+    for _ in range(300 if device == "cpu" else 3000):
+        case = random_case(rng, device, max_vocab=4000, max_rows=5)
+        logits, bitmask, rows, temperature, *_, seed, position = case.arguments()
+        cuts = rank_programs.cut_anywhere(rng, logits.shape[1], rng.choice([1, 2, 3, 8]))
+        shards = [
+            (logits[:, begin:end], bitmask, rows, temperature, seed, position, begin) for begin, end in pairwise(cuts)
+        ]
+        expected = ops.masked_sample_logprobs(logits, bitmask, rows, temperature, None, None, None, seed, position)
+        outcomes = torch.stack([ops._sample_shard(*shard) for shard in shards])
+        assert torch.equal(ops._merge_outcomes(outcomes[:, :3].contiguous(), temperature)[0], expected[0])
+        ids, merged = ops._merge_outcomes(outcomes, temperature)
+        logprobs = ops._merge_masses(
+            torch.stack([ops._shard_mass(*shard, merged) for shard in shards]), merged, temperature
+        )
+        assert torch.equal(ids, expected[0])
+        assert torch.equal((logprobs + 0.0).view(torch.int32), (expected[1] + 0.0).view(torch.int32))
+
+
+def test_masses_that_did_not_come_give_no_logprob():
+    merged = torch.zeros(4, 1, dtype=torch.int32)
+    logprobs = torch.ops.structout._merge_masses(torch.tensor([[-1], [-1]]), merged, torch.ones(1))
+    assert logprobs.isnan().all()
 
 
 def test_a_draw_without_filters_sends_twelve_bytes_a_row():
