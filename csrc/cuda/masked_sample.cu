@@ -43,9 +43,16 @@ __device__ void count_arm(Arm arm) {
 __device__ __forceinline__ void count_arm(Arm) {}
 #endif
 
+// Outcomes of shards are asked for without filters only: with them that code would take a register too many.
+template <bool kHasFilters>
+__device__ __forceinline__ bool wants_outcome(const MaskedSampleParams& params) {
+  return !kHasFilters && params.outcomes != nullptr;
+}
+
 // `highest`: of the allowed logits, NaN where there can be no draw because of one, or of an invalid value.
+template <bool kHasFilters>
 __device__ __forceinline__ void write_nothing(const MaskedSampleParams& params, int64_t row, float highest) {
-  if (params.outcomes != nullptr) {
+  if (wants_outcome<kHasFilters>(params)) {
     return store_outcome(params.outcomes, params.num_rows, row, Outcome::nothing(highest));
   }
   params.ids[row] = -1;
@@ -58,8 +65,8 @@ __device__ void sample_from(Team& team, Source& source, const Reader& reader, Ro
   const bool wants_mass = params.logprobs != nullptr;
   const Drawn drawn = draw<kHasFilters>(team, source, scratch, wants_mass);
   if (team.block_rank() != 0 || threadIdx.x != 0) return;
-  if (drawn.id < 0) return write_nothing(params, row, drawn.scale.highest);
-  if (params.outcomes != nullptr) {
+  if (drawn.id < 0) return write_nothing<kHasFilters>(params, row, drawn.scale.highest);
+  if (wants_outcome<kHasFilters>(params)) {
     const float score = scratch.row.is_greedy() ? drawn.scale.highest : drawn.score;
     const Outcome outcome{drawn.scale.highest, score, drawn.id, reader.logit(drawn.id)};
     return store_outcome(params.outcomes, params.num_rows, row, outcome);
@@ -71,12 +78,12 @@ __device__ void sample_from(Team& team, Source& source, const Reader& reader, Ro
 }
 
 // The only token there is: t = 0, and no filter takes the largest away.
-template <class Reader>
+template <bool kHasFilters, class Reader>
 __device__ void take_only_token(const Reader& reader, const RowParams& values, const MaskedSampleParams& params,
                                 int64_t row, int32_t token) {
   const float x = reader.logit(token);
-  if (!(x > -INFINITY)) return write_nothing(params, row, x);
-  if (params.outcomes != nullptr) {
+  if (!(x > -INFINITY)) return write_nothing<kHasFilters>(params, row, x);
+  if (wants_outcome<kHasFilters>(params)) {
     const float z = Scale(x, values.inverse_temperature()).z(x);
     const float score = values.is_greedy() ? x : z + gumbel(noise_bits(values.seed, values.position, token));
     return store_outcome(params.outcomes, params.num_rows, row, {x, score, token, x});
@@ -94,7 +101,7 @@ __device__ void sample_row(const MaskedSampleParams& params, int64_t row, Team& 
   __syncthreads();
   const MaskRow mask = params.has_mask ? mask_row(params.bitmask, params.rows, row) : MaskRow{nullptr, 0, true};
   if (!scratch.row.is_valid()) {
-    if (is_speaker) write_nothing(params, row, NAN);
+    if (is_speaker) write_nothing<kHasFilters>(params, row, NAN);
     return;
   }
   RowReader<kFormat, Team::kLoadsInFlight> reader(params, row, mask);
@@ -105,12 +112,12 @@ __device__ void sample_row(const MaskedSampleParams& params, int64_t row, Team& 
     if (count <= kMaxListed && !is_first_block) return;
     if (count == 0) {
       count_arm(Arm::kNone);
-      if (is_speaker) write_nothing(params, row, -INFINITY);
+      if (is_speaker) write_nothing<kHasFilters>(params, row, -INFINITY);
       return;
     }
     if (count == 1) {
       count_arm(Arm::kOne);
-      if (is_speaker) take_only_token(reader, scratch.row, params, row, scratch.list.ids[0]);
+      if (is_speaker) take_only_token<kHasFilters>(reader, scratch.row, params, row, scratch.list.ids[0]);
       return;
     }
     if (count <= kMaxListed) {
