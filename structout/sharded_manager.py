@@ -23,6 +23,7 @@ from structout.request import GrammarStatus
 
 Integers = npt.NDArray[np.int32]
 _MOST_IMBALANCE = 4  # requests
+_FAILS = StructuredOutputsParams(regex="(")
 
 
 @dataclass(eq=False, slots=True)
@@ -89,6 +90,7 @@ class ShardedManager:
                 self._manager.add_request(request_id, params, **options)
             except Exception as problem:  # the others cannot know of it, so it must not be raised here alone
                 self._settled[request_id] = f"{type(problem).__name__}: {problem}"
+                self._manager.add_request(request_id, _FAILS)  # so that its rows are closed, as of any that failed
         return GrammarStatus.WAITING
 
     def fork(self, request_id: str, new_id: str) -> None:
@@ -147,7 +149,7 @@ class ShardedManager:
         self._note("poll")
         for request_id in self._manager.poll_ready():
             problem = self._manager.error(request_id)
-            self._settled[request_id] = None if problem is None else str(problem)
+            self._settled.setdefault(request_id, None if problem is None else str(problem))
         payload = torch.frombuffer(bytearray(json.dumps(self._settled).encode()), dtype=torch.uint8)
         told: dict[str, str | None] = {}
         for said in self._tell("poll_ready", payload):

@@ -362,6 +362,10 @@ def err_on_one_rank(rank: int) -> list[str]:
     for request_id in ("a", "b"):
         manager.add_request(request_id, structout.StructuredOutputsParams(regex=f"{request_id}*"))
     said.append(_settle(manager, ["bad", "a", "b"])["bad"])
+    closed = manager.grammar_bitmask(["bad"])
+    assert closed.bitmask.shape[0] == 1
+    assert not closed.bitmask.any()
+    assert "int" in str(manager.error("bad"))
     for call in (
         lambda: manager.grammar_bitmask(["a", "b", "a"]),
         lambda: manager.grammar_bitmask(["a", "b"], {"a": 5}),
