@@ -21,16 +21,6 @@ FloatFormat float_format(const char* op, ScalarType type) {
   }
 }
 
-template <class T>
-Strided<T> row_values(const char* op, const char* name, const Tensor& tensor, ScalarType type, const Tensor& logits,
-                      int64_t num_rows) {
-  if (tensor.scalar_type() != type) {
-    refuse(op, ": ", name, " must be ", dtype_name(type), ", got ", dtype_name(tensor.scalar_type()));
-  }
-  check_one_per_row(op, name, tensor, logits, num_rows);
-  return {static_cast<const T*>(tensor.data_ptr()), tensor.stride(0)};
-}
-
 // The logits and their mask.
 MaskedSampleParams rows_of(const char* op, const Tensor& logits, const std::optional<Tensor>& bitmask,
                            const std::optional<Tensor>& rows, int64_t vocab_begin) {

@@ -14,14 +14,6 @@ void check_contiguous(const char* name, const Tensor& tensor, ScalarType type, i
   }
 }
 
-Strided<float> temperatures(const Tensor& temperature, const Tensor& beside, int64_t num_rows) {
-  if (temperature.scalar_type() != ScalarType::Float) {
-    refuse(kOp, ": temperature must be float32, got ", dtype_name(temperature.scalar_type()));
-  }
-  check_one_per_row(kOp, "temperature", temperature, beside, num_rows);
-  return {static_cast<const float*>(temperature.data_ptr()), temperature.stride(0)};
-}
-
 void check_merged(const Tensor& merged, const Tensor& beside, int64_t num_rows) {
   check_contiguous("merged outcomes", merged, ScalarType::Int, 2);
   check_same_device(kOp, "merged outcomes", merged, beside);
@@ -43,7 +35,7 @@ MergeOutcomesParams merge_outcomes_params(const Tensor& outcomes, const Tensor& 
   params.num_shards = outcomes.size(0);
   params.num_fields = outcomes.size(1);
   params.num_rows = outcomes.size(2);
-  params.temperature = temperatures(temperature, outcomes, params.num_rows);
+  params.temperature = row_values<float>(kOp, "temperature", temperature, ScalarType::Float, outcomes, params.num_rows);
   return params;
 }
 
@@ -55,7 +47,7 @@ MergeMassesParams merge_masses_params(const Tensor& masses, const Tensor& merged
   check_merged(merged, masses, params.num_rows);
   params.masses = static_cast<const int64_t*>(masses.data_ptr());
   params.merged = static_cast<const int32_t*>(merged.data_ptr());
-  params.temperature = temperatures(temperature, masses, params.num_rows);
+  params.temperature = row_values<float>(kOp, "temperature", temperature, ScalarType::Float, masses, params.num_rows);
   return params;
 }
 

@@ -92,6 +92,16 @@ inline void check_one_per_row(const char* op, const char* name, const Tensor& te
   check_same_device(op, name, tensor, logits);
 }
 
+template <class T>
+Strided<T> row_values(const char* op, const char* name, const Tensor& tensor, ScalarType type, const Tensor& logits,
+                      int64_t num_rows) {
+  if (tensor.scalar_type() != type) {
+    refuse(op, ": ", name, " must be ", dtype_name(type), ", got ", dtype_name(tensor.scalar_type()));
+  }
+  check_one_per_row(op, name, tensor, logits, num_rows);
+  return {static_cast<const T*>(tensor.data_ptr()), tensor.stride(0)};
+}
+
 inline StridedIntegers row_integers(const char* op, const char* name, const Tensor& tensor, const Tensor& logits,
                                     int64_t num_rows) {
   const ScalarType type = tensor.scalar_type();

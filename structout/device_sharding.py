@@ -6,7 +6,7 @@ import torch
 
 from structout.device_link import DeviceLink
 from structout.errors import CollectiveError
-from structout.sharding import ShardStep, draw, shard_rows, vocab_size_of
+from structout.sharding import ShardStep, draw, sample_shards, shard_rows, vocab_size_of
 
 _NO_TOKEN, _ALL_BITS = 0x00, 0xFF  # fill results after an error: masks that allow nothing; ids of -1, logits of NaN
 
@@ -22,14 +22,7 @@ def sample(link: DeviceLink, step: ShardStep, wants_logprobs: bool) -> tuple[tor
         raise CollectiveError(f"sharded_masked_sample: {problem}", link.rank, 0) from None
     if step.has_filters:
         return _sample_owned(link, step, vocab_size, wants_logprobs)
-    outcomes = torch.ops.structout._sample_shard(*step.unfiltered)
-    of_all = link.all_gather(outcomes if wants_logprobs else outcomes[:3], ("outcomes", vocab_size), _ALL_BITS)
-    ids, merged = torch.ops.structout._merge_outcomes(of_all, step.temperature)
-    if not wants_logprobs:
-        return ids, None
-    mass = torch.ops.structout._shard_mass(*step.unfiltered, merged)
-    masses = link.all_gather(mass, ("masses", vocab_size), _ALL_BITS)
-    return ids, torch.ops.structout._merge_masses(masses, merged, step.temperature)
+    return sample_shards(step, wants_logprobs, lambda mine: link.all_gather(mine, ("shards", vocab_size), _ALL_BITS))
 
 
 def _sample_owned(

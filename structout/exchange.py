@@ -76,7 +76,7 @@ class Channel:
         Args:
             what: one of ``EXCHANGES``; all ranks must be at the same one.
             payloads: contiguous CPU tensors, of any dtype; one tensor may stand for several ranks.
-            agreed: three values, by name, that must be equal on all ranks.
+            agreed: up to three values, by name, that must be equal on all ranks.
             facts: two that need not.
             into: contiguous tensors for the payloads of each rank, which must be of that size.
 
@@ -87,7 +87,7 @@ class Channel:
         if self._breakdown is not None:
             raise CollectiveError(f"the group broke down before: {self._breakdown.message}", self.rank, self._step)
         places = [None] * self.world_size if into is None else [_bytes_of(place) for place in into]
-        header = [_kind(what), *facts, *agreed.values()]
+        header = [_kind(what), *facts, *agreed.values(), *[0] * (3 - len(agreed))]
         delivered = self._transfer(what, header, _bytes_of_each(payloads), places)
         self._judge(what, delivered, tuple(agreed))
         for rank, (said, place) in enumerate(zip(delivered, places, strict=True)):

@@ -10,7 +10,7 @@ what the host knows, never on the contents of the batch:
 Every path gives the bits of masked_sample on the gathered logits (docs/tensor_parallel.md).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,7 +46,7 @@ def gather_masks(link: Channel, shard: torch.Tensor) -> torch.Tensor:
     link.exchange(
         "all_gather_bitmask",
         [places[link.rank]] * link.world_size,
-        agreed={"number of rows": num_rows, "mask width": width, "reserved": 0},
+        agreed={"number of rows": num_rows, "mask width": width},
         into=places,
     )
     return gathered.view(link.world_size * num_rows, width)
@@ -148,14 +148,20 @@ def sample_alone(step: ShardStep, wants_logprobs: bool) -> tuple[torch.Tensor, t
 
 
 def _sample_shards(link: Channel, step: ShardStep, wants_logprobs: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+    agreed = step.agreed(wants_logprobs)
+    return sample_shards(step, wants_logprobs, lambda mine: _exchange_equal(link, step, agreed, mine))
+
+
+def sample_shards(
+    step: ShardStep, wants_logprobs: bool, all_gather: Callable[[torch.Tensor], torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Without filters: shards draw for themselves, and of their outcomes the best is the row's."""
     outcomes = torch.ops.structout._sample_shard(*step.unfiltered)
-    agreed = step.agreed(wants_logprobs)
-    of_all = _exchange_equal(link, step, agreed, outcomes if wants_logprobs else outcomes[:3])
+    of_all = all_gather(outcomes if wants_logprobs else outcomes[:3])
     ids, merged = torch.ops.structout._merge_outcomes(of_all, step.temperature)
     if not wants_logprobs:
         return ids, None
-    masses = _exchange_equal(link, step, agreed, torch.ops.structout._shard_mass(*step.unfiltered, merged))
+    masses = all_gather(torch.ops.structout._shard_mass(*step.unfiltered, merged))
     return ids, torch.ops.structout._merge_masses(masses, merged, step.temperature)
 
 

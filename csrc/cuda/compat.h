@@ -37,3 +37,10 @@ using structout::simt::allow_dynamic_shared;
 __device__ __forceinline__ bool is_16_byte_aligned(const void* pointer) {
   return (reinterpret_cast<uintptr_t>(pointer) & 15u) == 0;
 }
+
+namespace structout::cuda {
+
+constexpr unsigned kWholeWarp = ~0u;
+constexpr int kLanes = 32;
+
+}  // namespace structout::cuda

@@ -22,8 +22,6 @@
 
 namespace structout::cuda {
 
-constexpr unsigned kWholeWarp = ~0u;
-constexpr int kLanes = 32;
 static_assert(kMaxRanks <= kLanes);
 
 // What the threads of a block tell each other.

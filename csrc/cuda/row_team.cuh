@@ -13,8 +13,6 @@
 
 namespace structout::cuda {
 
-constexpr unsigned kWholeWarp = ~0u;
-constexpr int kLanes = 32;
 constexpr int kMaxThreads = 512;  // a block; a power of two, as is every block size here
 constexpr int kMaxWarps = kMaxThreads / kLanes;
 
