@@ -12,11 +12,9 @@
 namespace structout::cuda {
 namespace {
 
-constexpr int kLanes = 32;
 constexpr int kWarps = 2;            // small blocks spread a single row over many SMs
 constexpr int kBlocksPerSm = 24;     // 48 warps an SM: enough 512-byte mask loads in flight to cover their latency
 constexpr int kMaxGridRows = 65535;  // CUDA's limit on gridDim.y
-constexpr unsigned kWholeWarp = ~0u;
 
 constexpr int kWordsPerGroup = 4;  // what one lane loads
 constexpr int kTokensPerGroup = kWordsPerGroup * kBitsPerWord;
