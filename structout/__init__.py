@@ -3,7 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from structout import backends
+from structout import _kernels
 from structout._version import __version__
 from structout.bitmask import (
     allocate_token_bitmask,
@@ -30,7 +30,7 @@ from structout.mask_batch import MaskBatch, MaskShard
 from structout.mask_pool import MaskDeduplicator, MaskPool, PooledMaskBatch
 from structout.params import StructuredOutputOptions, StructuredOutputsParams
 
-if backends.load().broken is None:
+if _kernels.load().broken is None:
     from structout.ops import apply_bitmask, apply_token_bitmask_inplace, masked_sample, masked_sample_logprobs
     from structout.sampler import DeviceMasks, MaskedSampler, SamplingParams, VocabParallelSampler
     from structout.sharded_ops import all_gather_bitmask, sharded_masked_sample, sharded_masked_sample_logprobs
@@ -100,5 +100,5 @@ def __getattr__(name: str) -> Any:
     if name in _SCHEDULER_SIDE:
         return getattr(importlib.import_module(f"structout.{_SCHEDULER_SIDE[name]}"), name)
     if name in __all__:
-        backends.require()
+        _kernels.require()
     raise AttributeError(f"module 'structout' has no attribute {name!r}")

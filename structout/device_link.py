@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 import xxhash
 
-from structout import backends
+from structout import _kernels
 from structout.errors import CollectiveError
 from structout.exchange import resolve
 from structout.sharding import ShardStep, shard_rows
@@ -131,7 +131,7 @@ class SymmetricLink:
         return gathered
 
     def own_rows(self, step: ShardStep, vocab_size: int) -> tuple[torch.Tensor, torch.Tensor | None]:
-        if backends.load().cuda == "triton":  # which has no kernel for it
+        if _kernels.load().cuda == "triton":  # which has no kernel for it
             return self._by_collectives.own_rows(step, vocab_size)
         logits = step.logits
         num_rows, pitch = logits.shape[0], -(-vocab_size * logits.element_size() // 16) * 16

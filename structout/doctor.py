@@ -6,7 +6,8 @@ import sys
 
 import torch
 
-from structout import backends, envs
+from structout import _kernels
+from structout import envs
 from structout._version import __version__
 
 
@@ -18,7 +19,7 @@ def main() -> int:
 
 
 def _report(broken: list[str]) -> str:
-    loaded = backends.load()
+    loaded = _kernels.load()
     cpu = "none" if loaded.broken else f"C++, {_cpu_capability()}, {torch.get_num_threads()} threads"
     cuda = {"cuda": "CUDA C++", "triton": "Triton", None: "none"}[loaded.cuda]
     lines = [f"structout {__version__}  python {platform.python_version()}  {platform.platform()}"]
@@ -35,7 +36,7 @@ def _report(broken: list[str]) -> str:
 
 
 def _broken() -> list[str]:
-    loaded = backends.load()
+    loaded = _kernels.load()
     broken = [] if loaded.broken is None else [loaded.broken]
     if loaded.broken is None and loaded.cuda is None and torch.cuda.is_available():
         broken.append("there is a CUDA device, but no kernels for it: see what is missing")

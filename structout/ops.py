@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import torch
 
-from structout import backends
+from structout import _kernels
 from structout.bitmask import BITS_PER_WORD, bitmask_width
 
-backends.require()
+_kernels.require()
 _apply_bitmask = torch.ops.structout.apply_bitmask.default
 _masked_sample = torch.ops.structout.masked_sample.default
 _masked_sample_logprobs = torch.ops.structout.masked_sample_logprobs.default

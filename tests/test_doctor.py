@@ -106,14 +106,14 @@ def test_an_empty_wish_is_none():
 )
 def test_which_kernels_serve_cuda_tensors(monkeypatch, wish, problems, cuda, said):
     """Of a torch that has CUDA, with stand-ins for the two libraries."""
-    from structout import backends
+    from structout import _kernels
 
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(backends, "_load_cuda_library", lambda: problems.get("cuda"))
-    monkeypatch.setattr(backends, "_register_triton", lambda: problems.get("triton"))
-    monkeypatch.setattr(backends, "_load_cpu_library", lambda: None)
+    monkeypatch.setattr(_kernels, "_load_cuda_library", lambda: problems.get("cuda"))
+    monkeypatch.setattr(_kernels, "_register_triton", lambda: problems.get("triton"))
+    monkeypatch.setattr(_kernels, "_load_cpu_library", lambda: None)
     monkeypatch.setenv("STRUCTOUT_BACKEND", wish or "")
-    load = backends.load.__wrapped__
+    load = _kernels.load.__wrapped__
     if said is None:
         assert load().cuda == cuda
     else:

@@ -20,7 +20,7 @@ from structout.triton_kernels import masked_sample, shards
 from triton.runtime import interpreter
 from triton_ptx import Kernel, assert_operations_are_rounded_once, compile_for, masked_sample_kernel
 
-from structout import backends
+from structout import _kernels
 from structout.bitmask import bitmask_width
 
 HAS_GPU = torch.cuda.is_available()
@@ -302,8 +302,8 @@ def test_every_op_is_registered(monkeypatch):
             registered[name] = function
 
     monkeypatch.setattr(torch.library, "Library", Library)
-    monkeypatch.setattr(backends, "_kept_alive", [])
-    assert backends._register_triton() is None
+    monkeypatch.setattr(_kernels, "_kept_alive", [])
+    assert _kernels._register_triton() is None
     for name in ("sample_shard", "merge_outcomes", "shard_mass", "merge_masses"):
         assert registered[f"_{name}"] is getattr(shards, name)
         arguments = [argument.name for argument in getattr(torch.ops.structout, f"_{name}").default._schema.arguments]
