@@ -33,13 +33,13 @@ from structout.params import StructuredOutputOptions, StructuredOutputsParams
 if _kernels.load().broken is None:
     from structout.ops import apply_bitmask, apply_token_bitmask_inplace, masked_sample, masked_sample_logprobs
     from structout.sampler import DeviceMasks, MaskedSampler, SamplingParams, VocabParallelSampler
-    from structout.sharded_ops import all_gather_bitmask, sharded_masked_sample, sharded_masked_sample_logprobs
+    from structout.distributed.ops import all_gather_bitmask, sharded_masked_sample, sharded_masked_sample_logprobs
 
 if TYPE_CHECKING:
     from structout.grammar.backends import register_backend
     from structout.manager import ManagerStats, StructuredOutputManager
     from structout.request import GrammarStatus
-    from structout.sharded_manager import ShardedManager
+    from structout.distributed.manager import ShardedManager
 
 __all__ = [
     "CollectiveError",

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from structout.exchange import name_of
+from structout.distributed.cpu_communicator import name_of
 from structout.mask_batch import MaskBatch, MaskShard
 from structout.mask_pool import MaskPool, PooledMaskBatch
 from structout.ops import masked_sample, masked_sample_logprobs
-from structout.sharded_ops import all_gather_bitmask, sharded_masked_sample, sharded_masked_sample_logprobs
+from structout.distributed.ops import all_gather_bitmask, sharded_masked_sample, sharded_masked_sample_logprobs
 
 
 @dataclass(frozen=True)

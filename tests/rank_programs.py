@@ -16,12 +16,13 @@ from masked_sample_cases import Case
 
 import structout
 import structout.distributed
-from structout import device_sharding, ops
-from structout.device_link import CollectiveLink, device_link
+from structout.distributed import device_sharding
+from structout import ops
+from structout.distributed.cuda_communicator import CollectiveLink, device_link
 from structout.errors import CollectiveError
-from structout.exchange import channel
-from structout.sharding import ShardStep
-from structout.wires import _Segment
+from structout.distributed.cpu_communicator import channel
+from structout.distributed.vocab_parallel import ShardStep
+from structout.distributed.transport import _Segment
 
 # -- sampling ---------------------------------------------------------------------------------------------------------
 

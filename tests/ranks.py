@@ -19,7 +19,7 @@ import torch.distributed as dist
 # A server that has everything imported forks the ranks: a spawned one would import torch for seconds.
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
-    ["torch", "torch.distributed", "structout", "structout.sharded_ops", "rank_programs", "manager_rank_programs"]
+    ["torch", "torch.distributed", "structout", "structout.distributed.ops", "rank_programs", "manager_rank_programs"]
 )
 
 JOIN_S = 120

@@ -10,7 +10,7 @@ import torch
 
 import structout
 from structout.errors import CollectiveError
-from structout.wires import _Segment
+from structout.distributed.transport import _Segment
 
 TIMEOUT_S = 1.5
 WAYS = ("killed before", "killed after its header", "killed during a transfer", "dead long before", "stalled")

@@ -18,7 +18,7 @@ import torch.distributed as dist
 import xxhash
 
 from structout.errors import CollectiveError
-from structout.wires import Delivery, PeerLost, Wire, best_wire, lasting_bytes
+from structout.distributed.transport import Delivery, PeerLost, Wire, best_wire, lasting_bytes
 
 _REFUSED = "refused"
 EXCHANGES = (_REFUSED, "all_gather_bitmask", "sharded_masked_sample", "grammar_bitmask", "poll_ready")

@@ -14,7 +14,7 @@ import xxhash
 
 from structout.bitmask import allocate_token_bitmask
 from structout.errors import DuplicateRequestError, GrammarError, StructOutError, UnknownRequestError
-from structout.exchange import Channel, channel, name_of, world_size_of
+from structout.distributed.cpu_communicator import Channel, channel, name_of, world_size_of
 from structout.fill import Bounds, Drafts, Trees
 from structout.manager import StructuredOutputManager
 from structout.mask_batch import MaskBatch, MaskShard

@@ -7,9 +7,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from structout import device_sharding, ops, sharding
-from structout.device_link import device_link
-from structout.exchange import channel, name_of, world_size_of
+from structout.distributed import device_sharding
+from structout.distributed import vocab_parallel
+from structout import ops
+from structout.distributed.cuda_communicator import device_link
+from structout.distributed.cpu_communicator import channel, name_of, world_size_of
 
 
 @contextlib.contextmanager
@@ -32,7 +34,7 @@ def _gather(shard: torch.Tensor, group_name: str) -> torch.Tensor:
     if world_size_of(group_name) == 1:
         return shard.clone()
     if shard.device.type == "cpu":
-        return sharding.gather_masks(channel(group_name), shard)
+        return vocab_parallel.gather_masks(channel(group_name), shard)
     return device_sharding.gather_masks(device_link(group_name, shard.device), shard)
 
 
@@ -42,10 +44,10 @@ def _sample(
     """``tensors``: what masked_sample takes."""
     device = tensors[0].device
     if world_size_of(group_name) == 1:
-        return sharding.sample_alone(sharding.ShardStep.of(tensors, vocab_start), wants_logprobs)
+        return vocab_parallel.sample_alone(vocab_parallel.ShardStep.of(tensors, vocab_start), wants_logprobs)
     if device.type == "cpu":
-        return sharding.sample(channel(group_name), tensors, vocab_start, wants_logprobs)
-    step = sharding.ShardStep.of(tensors, vocab_start)
+        return vocab_parallel.sample(channel(group_name), tensors, vocab_start, wants_logprobs)
+    step = vocab_parallel.ShardStep.of(tensors, vocab_start)
     return device_sharding.sample(device_link(group_name, device), step, wants_logprobs)
 
 

@@ -16,8 +16,8 @@ import xxhash
 
 from structout import _kernels
 from structout.errors import CollectiveError
-from structout.exchange import resolve
-from structout.sharding import ShardStep, shard_rows
+from structout.distributed.cpu_communicator import resolve
+from structout.distributed.vocab_parallel import ShardStep, shard_rows
 
 _SMALLEST_CAPACITY = 1 << 20
 _STATE_WORDS, _ERROR, _PEER, _EPOCH = 6, 3, 4, 5  # PushState of csrc/push.h, in int64

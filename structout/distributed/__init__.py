@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from structout.device_link import SymmetricLink, known_link
+from structout.distributed.cuda_communicator import SymmetricLink, known_link
 from structout.errors import CollectiveError
-from structout.exchange import Traffic, channel, name_of, world_size_of
+from structout.distributed.cpu_communicator import Traffic, channel, name_of, world_size_of
 from structout.mask_batch import MaskShard
 from structout.sampler import VocabParallelSampler
-from structout.sharded_ops import all_gather_bitmask, sharded_masked_sample, sharded_masked_sample_logprobs
-from structout.sharding import shard_rows
+from structout.distributed.ops import all_gather_bitmask, sharded_masked_sample, sharded_masked_sample_logprobs
+from structout.distributed.vocab_parallel import shard_rows
 
 if TYPE_CHECKING:
-    from structout.sharded_manager import ShardedManager
+    from structout.distributed.manager import ShardedManager
 
 __all__ = [
     "CollectiveError",
@@ -53,5 +53,5 @@ def traffic(group: dist.ProcessGroup | str | None = None) -> Traffic:
 
 def __getattr__(name: str) -> Any:
     if name == "ShardedManager":
-        return importlib.import_module("structout.sharded_manager").ShardedManager
+        return importlib.import_module("structout.distributed.manager").ShardedManager
     raise AttributeError(f"module 'structout.distributed' has no attribute {name!r}")

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from structout.errors import CollectiveError
-from structout.exchange import Channel, Message, checksum
+from structout.distributed.cpu_communicator import Channel, Message, checksum
 
 
 def shard_rows(num_rows: int, rank: int, world_size: int) -> range:
