@@ -1,4 +1,4 @@
-"""Turns committed results into the tables of README.md and docs/performance.md, and into the plots beside them.
+"""FairQueue committed results into the tables of README.md and docs/performance.md, and into the plots beside them.
 
     python bench/report.py           rewrite them
     python bench/report.py --check   fail if they differ from what the results say

@@ -37,8 +37,8 @@ if _kernels.load().broken is None:
 
 if TYPE_CHECKING:
     from structout.grammar.backends import register_backend
-    from structout.manager import ManagerStats, StructuredOutputManager
-    from structout.request import GrammarStatus
+    from structout.scheduler.manager import ManagerStats, StructuredOutputManager
+    from structout.scheduler.requests import GrammarStatus
     from structout.distributed.manager import ShardedManager
 
 __all__ = [
@@ -86,10 +86,10 @@ __all__ = [
 ]
 
 _SCHEDULER_SIDE = {
-    "GrammarStatus": "request",
-    "ManagerStats": "manager",
-    "ShardedManager": "sharded_manager",
-    "StructuredOutputManager": "manager",
+    "GrammarStatus": "scheduler.requests",
+    "ManagerStats": "scheduler.manager",
+    "ShardedManager": "distributed.manager",
+    "StructuredOutputManager": "scheduler.manager",
     "register_backend": "grammar.backends",
 }
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from structout.errors import GrammarError
-from structout.manager import StructuredOutputManager
+from structout.scheduler.manager import StructuredOutputManager
 from structout.params import StructuredOutputsParams
 
 Check = Callable[[str], str | None]  # what is wrong with a text, or None

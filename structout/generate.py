@@ -15,7 +15,7 @@ from structout.cached_model import CachedModel
 from structout.errors import GrammarTimeoutError
 from structout.grammar.canonical import CanonicalTokenizer
 from structout.jump_forward import JumpForward, jump
-from structout.manager import StructuredOutputManager
+from structout.scheduler.manager import StructuredOutputManager
 from structout.params import StructuredOutputsParams
 from structout.sampler import DeviceMasks, MaskedSampler, SamplingParams
 

@@ -12,7 +12,7 @@ from structout.default_model import load_default_model
 from structout.errors import GrammarError
 from structout.generate import DeadEndError, Generation, generate
 from structout.jump_forward import JumpForward
-from structout.manager import StructuredOutputManager
+from structout.scheduler.manager import StructuredOutputManager
 from structout.params import StructuredOutputsParams
 from structout.screen import Screen, readable_json, say, summary
 

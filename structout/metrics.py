@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from structout.manager import StructuredOutputManager
+from structout.scheduler.manager import StructuredOutputManager
 
 
 class ManagerCollector(Collector):

@@ -15,7 +15,7 @@ from structout.errors import GrammarError
 from structout.grammar.canonical import CanonicalTokenizer
 from structout.grammar.vocabulary import Vocabulary
 from structout.grammar.xgrammar_backend import XgrammarBackend
-from structout.manager import StructuredOutputManager
+from structout.scheduler.manager import StructuredOutputManager
 from structout.params import StructuredOutputOptions, StructuredOutputsParams
 
 KEYS = "name orderId orderName name_of_the_person age tags city é 東京 emoji🦊 a b items x-y".split()

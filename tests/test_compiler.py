@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from structout.compiler import CompileService, copy_error
+from structout.scheduler.compile_cache import copy_error
+from structout.scheduler.compile_service import CompileService
 from structout.config import StructuredOutputsConfig
 from structout.errors import CompileCrashError, GrammarError, GrammarLimitError, GrammarTimeoutError, StructOutError
 from structout.limits import Limits
@@ -199,10 +200,10 @@ def test_cancelling_one_of_two_leaves_the_other(make, gates):
     service = make(gates)
     for key in ("compiling", "queued"):
         gone, stays = Inbox(), Inbox()
-        ticket = service.submit(key, "", gone)
+        subscription = service.submit(key, "", gone)
         service.submit(key, "", stays)
-        ticket.cancel()
-        ticket.cancel()
+        subscription.cancel()
+        subscription.cancel()
         if key == "compiling":
             compiling = gone, stays
     gates.open("compiling", "queued")
@@ -216,12 +217,12 @@ def test_what_nobody_waits_for_any_more_is_never_begun(make, gates):
     service = make(gates, queue_size=2)
     service.submit("first", "", Inbox())
     assert gates.next() == "first"
-    tickets = [service.submit("unwanted", tenant, Inbox()) for tenant in ("a", "b", "a")]
+    subscriptions = [service.submit("unwanted", tenant, Inbox()) for tenant in ("a", "b", "a")]
     service.submit("last", "b", Inbox())
-    for ticket in tickets:
+    for subscription in subscriptions:
         with pytest.raises(GrammarLimitError):
             service.submit("too many", "", Inbox())
-        ticket.cancel()
+        subscription.cancel()
     assert service.stats().waiting == 1
     gates.open("first", "last")
     assert gates.next() == "last"
@@ -234,9 +235,9 @@ def test_what_nobody_waits_for_any_more_is_never_begun(make, gates):
 def test_a_cancelled_compilation_goes_on_and_is_remembered(make, gates):
     service = make(gates)
     inbox = Inbox()
-    ticket = service.submit("a", "", inbox)
+    subscription = service.submit("a", "", inbox)
     assert gates.next() == "a"
-    ticket.cancel()
+    subscription.cancel()
     gates.open("a")
     wait_until(lambda: service.get("a") is not None)
     assert inbox.is_empty()
@@ -245,23 +246,23 @@ def test_a_cancelled_compilation_goes_on_and_is_remembered(make, gates):
 def test_cancelling_when_it_is_done_does_nothing(make):
     service = make(Compiled)
     inbox = Inbox()
-    ticket = service.submit("a", "", inbox)
+    subscription = service.submit("a", "", inbox)
     assert inbox.get().text == "a"
-    ticket.cancel()
+    subscription.cancel()
     assert inbox.is_empty()
     assert service.get("a").text == "a"
 
 
 def test_one_of_those_who_are_being_told_can_cancel_another(make, gates):
     service = make(gates)
-    tickets = []
+    subscriptions = []
     inbox, other = Inbox(), Inbox()
 
     def tell_and_cancel(outcome):
-        tickets[1].cancel()
+        subscriptions[1].cancel()
         inbox(outcome)
 
-    tickets += [service.submit("a", "", on_done) for on_done in (tell_and_cancel, other)]
+    subscriptions += [service.submit("a", "", on_done) for on_done in (tell_and_cancel, other)]
     gates.open("a")
     inbox.get()
     wait_until(lambda: service.stats().compiling == 0)
@@ -275,15 +276,15 @@ def test_a_ticket_keeps_nothing_alive(make, gates):
 
     service = make(gates)
     told, cancelled = Listener(), Listener()
-    tickets = [service.submit("told", "", told.on_done), service.submit("cancelled", "", cancelled.on_done)]
+    subscriptions = [service.submit("told", "", told.on_done), service.submit("cancelled", "", cancelled.on_done)]
     references = [weakref.ref(told), weakref.ref(cancelled)]
     del told, cancelled
-    tickets[1].cancel()
+    subscriptions[1].cancel()
     gates.open("told")
     wait_until(lambda: not service._jobs and service.stats().compiling == 0)
     gc.collect()
     assert [reference() for reference in references] == [None, None]
-    assert [ticket.job for ticket in tickets] == [None, None]
+    assert [subscription.job for subscription in subscriptions] == [None, None]
 
 
 # -- what is remembered ------------------------------------------------------------------------------------------------
@@ -447,7 +448,7 @@ def test_at_the_deadline_all_are_told_and_the_worker_is_free(make, gates, caplog
     assert 0.15 <= time.monotonic() - begun < 1.15
     assert (service.stats().abandoned, service.stats().timeouts) == (1, 1)
     assert service.get("slow") is None
-    assert [record.levelno for record in caplog.records if record.name == "structout.compiler"] == [logging.WARNING]
+    assert [record.levelno for record in caplog.records if record.name == "structout.scheduler"] == [logging.WARNING]
 
     gates.open("slow")  # late, but good
     wait_until(lambda: service.get("slow") is not None)
@@ -613,7 +614,7 @@ def test_a_job_that_two_tenants_want_has_the_turn_of_either(make, gates):
 def test_queues_are_bounded(make, gates):
     service = make(gates, queue_size=4, tenant_queue_size=3)
     service.submit("compiling", "a", Inbox())
-    tickets = [service.submit(f"a{i}", "a", Inbox()) for i in range(3)]
+    subscriptions = [service.submit(f"a{i}", "a", Inbox()) for i in range(3)]
     with pytest.raises(GrammarLimitError) as caught:
         service.submit("a3", "a", Inbox())
     assert (caught.value.limit, caught.value.got, caught.value.max) == ("tenant_queue_size", 4, 3)
@@ -624,7 +625,7 @@ def test_queues_are_bounded(make, gates):
         service.submit("c0", "c", Inbox())
     assert (caught.value.limit, caught.value.got, caught.value.max) == ("queue_size", 5, 4)
     assert service.stats().waiting == 4
-    tickets[1].cancel()
+    subscriptions[1].cancel()
     service.submit("c0", "c", Inbox())
     assert service.get("a3") is None
 
@@ -642,9 +643,9 @@ def test_each_of_64_threads_gets_its_own(make):
         for i in range(20):
             key = (thread, i) if i % 2 else (-1, i)  # every other one is everybody's
             inbox = Inbox()
-            ticket = service.submit(key, f"tenant {thread % 7}", inbox)
+            subscription = service.submit(key, f"tenant {thread % 7}", inbox)
             if i % 7 == 3:
-                ticket.cancel()
+                subscription.cancel()
                 continue
             outcome = inbox.get()
             text = str(outcome) if key[1] % 5 == 0 else outcome.text
@@ -667,7 +668,7 @@ def test_each_of_64_threads_gets_its_own(make):
 def test_closing_tells_nobody_anything_and_takes_no_more(make, gates):
     service = make(gates)
     inbox = Inbox()
-    ticket = service.submit("compiling", "", inbox)
+    subscription = service.submit("compiling", "", inbox)
     gates.next()
     service.submit("queued", "", inbox)
     begun = time.monotonic()
@@ -681,7 +682,7 @@ def test_closing_tells_nobody_anything_and_takes_no_more(make, gates):
     assert service.stats().cache_bytes == 0
     with pytest.raises(StructOutError, match="closed"):
         service.submit("late", "", inbox)
-    ticket.cancel()
+    subscription.cancel()
     service.close()
 
 
@@ -697,7 +698,7 @@ def test_closing_also_stops_the_telling_under_way(make, gates):
 
 IN_A_PROCESS = """
 import json, os, random, sys, threading, time
-from structout.compiler import CompileService
+from structout.scheduler.compile_service import CompileService
 from structout.config import StructuredOutputsConfig
 from structout.errors import CompileCrashError, GrammarTimeoutError, StructOutError
 from structout.grammar.vocabulary import Vocabulary
@@ -760,11 +761,11 @@ sys.exit(7)
 def test_a_forked_process_is_refused_at_once(seconds_to_end):
     lines, seconds, code = run_in_a_process("""
 service = CompileService(lambda key: time.sleep(10), StructuredOutputsConfig(compile_workers=1))
-ticket = service.submit("a", "", print)
+subscription = service.submit("a", "", print)
 service._changed.acquire()  # as another thread may have done at the moment of the fork
 child = os.fork()
 if child == 0:
-    for call in (lambda: service.get("a"), lambda: service.submit("b", "", print), service.stats, ticket.cancel):
+    for call in (lambda: service.get("a"), lambda: service.submit("b", "", print), service.stats, subscription.cancel):
         try:
             call()
         except StructOutError as error:

@@ -15,7 +15,7 @@ from structout.default_model import load_default_model
 from structout.generate import _Decoding, generate
 from structout.grammar.canonical import CanonicalTokenizer
 from structout.jump_forward import NO_JUMP, JumpForward, draft, ff_tokens, jump, retokenize
-from structout.manager import StructuredOutputManager
+from structout.scheduler.manager import StructuredOutputManager
 from structout.params import StructuredOutputOptions, StructuredOutputsParams
 
 ORDER = {

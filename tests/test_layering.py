@@ -73,7 +73,7 @@ def test_kernels_know_no_torch():
 
 
 def test_the_worker_side_loads_no_grammar_engine():
-    heavy = "('xgrammar', 'transformers', 'structout.manager')"
+    heavy = "('xgrammar', 'transformers', 'structout.scheduler.manager')"
     script = f"import sys, structout.distributed; print([name for name in {heavy} if name in sys.modules])"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
     assert run.stdout.strip() == "[]"

@@ -311,9 +311,9 @@ def test_finishing_while_adding_leaves_nothing_in_the_queue(manager, monkeypatch
     submit = manager._compiler.submit
 
     def finish_at_once(key, tenant, on_done):
-        ticket = submit(key, tenant, on_done)
+        subscription = submit(key, tenant, on_done)
         manager.finish_request("r")
-        return ticket
+        return subscription
 
     opened = threading.Event()
     compile_constraint = manager._backends.compile

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from structout.bitmask import allocate_token_bitmask
-from structout.compiler import CompileService
+from structout.scheduler.compile_service import CompileService
 from structout.config import StructuredOutputsConfig
 from structout.errors import CompileCrashError, GrammarError, GrammarTimeoutError, StructOutError
 from structout.grammar import probe as probe_module

@@ -15,11 +15,11 @@ import xxhash
 from structout.bitmask import allocate_token_bitmask
 from structout.errors import DuplicateRequestError, GrammarError, StructOutError, UnknownRequestError
 from structout.distributed.cpu_communicator import Channel, channel, name_of, world_size_of
-from structout.fill import Bounds, Drafts, Trees
-from structout.manager import StructuredOutputManager
+from structout.scheduler.bitmask_filler import Bounds, Drafts, Trees
+from structout.scheduler.manager import StructuredOutputManager
 from structout.mask_batch import MaskBatch, MaskShard
 from structout.params import StructuredOutputsParams
-from structout.request import GrammarStatus
+from structout.scheduler.requests import GrammarStatus
 
 Integers = npt.NDArray[np.int32]
 _MOST_IMBALANCE = 4  # requests

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from structout.manager import StructuredOutputManager
+from structout.scheduler.manager import StructuredOutputManager
 from structout.sampler import DeviceMasks, MaskedSampler, SamplingParams
 
 # What the op does itself, from the generation config.

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from structout.compiler.outcomes import Compiled, Outcomes, copy_error, is_crash, own_copy
-from structout.compiler.turns import Job, Ticket, Turns
+from structout.scheduler.compile_cache import Compiled, Outcomes, copy_error, is_crash, own_copy
+from structout.scheduler.fair_queue import Job, Subscription, FairQueue
 from structout.config import StructuredOutputsConfig
 from structout.errors import CompileCrashError, GrammarError, GrammarLimitError, GrammarTimeoutError, StructOutError
 
@@ -20,7 +20,7 @@ _ABANDONED_PER_WORKER = 4  # threads past their deadline, for each worker, from 
 _NUM_TIMINGS = 1024  # compilations that the percentiles are over
 _LAST_WAIT = 0.5  # seconds that the end of the process gives to compilations under way
 
-_log = logging.getLogger("structout.compiler")
+_log = logging.getLogger("structout.scheduler")
 _threads: set[threading.Thread] = set()
 _process_ends = threading.Event()
 
@@ -86,7 +86,7 @@ class CompileService(Generic[Key, Compiled]):
         self._changed = threading.Condition()  # guards what follows
         self._is_closed = False
         self._jobs: dict[bytes, Job] = {}  # whatever has not ended
-        self._turns = Turns(config, clock)
+        self._queue = FairQueue(config, clock)
         self._outcomes: Outcomes[Compiled] = Outcomes(config, clock)
         self._num_abandoned = 0
         self._has_monitor = False
@@ -103,13 +103,13 @@ class CompileService(Generic[Key, Compiled]):
             self._hits += known is not None
         return own_copy(known)
 
-    def submit(self, key: Key, tenant: str, on_done: Callable[[Compiled | GrammarError], None]) -> Ticket:
+    def submit(self, key: Key, tenant: str, on_done: Callable[[Compiled | GrammarError], None]) -> Subscription:
         """Compile, unless that is under way already: then share its outcome and its deadline.
 
         Args:
             key: what to compile.
             tenant: whose turn it takes.
-            on_done: called exactly once, from a thread of the service, unless the ticket is cancelled or the service
+            on_done: called exactly once, from a thread of the service, unless the subscription is cancelled or the service
                 closed before. Errors are its own copies.
 
         Raises:
@@ -126,29 +126,29 @@ class CompileService(Generic[Key, Compiled]):
             if not job.has_begun:
                 if self._is_overloaded():
                     raise self._overload()
-                self._turns.add(job, tenant)
+                self._queue.add(job, tenant)
                 self._jobs[digest] = job
             elif job.deadline is None:
                 self._set_deadline(job)
-            ticket = Ticket(job, tenant, on_done, self._cancel)
-            job.tickets[ticket] = None
+            subscription = Subscription(job, tenant, on_done, self._cancel)
+            job.subscriptions[subscription] = None
             self._misses += 1
             threadless = self._start_threads()
             if job in threadless:
-                ticket.close()
+                subscription.close()
         for other in threadless:
-            self._tell(other.take_tickets(), _no_thread())
+            self._tell(other.take_subscriptions(), _no_thread())
         if job in threadless:
             raise _no_thread()
-        return ticket
+        return subscription
 
     def stats(self) -> CompileStats:
         self._refuse_forked_process()
         with self._changed:
             seconds = sorted(self._seconds)
             return CompileStats(
-                waiting=self._turns.num_waiting,
-                compiling=self._turns.num_running,
+                waiting=self._queue.num_waiting,
+                compiling=self._queue.num_running,
                 abandoned=self._num_abandoned,
                 cache_entries=len(self._outcomes.grammars),
                 cache_bytes=self._outcomes.num_bytes,
@@ -168,10 +168,10 @@ class CompileService(Generic[Key, Compiled]):
         with self._changed:
             self._is_closed = True
             for job in self._jobs.values():
-                for ticket in job.take_tickets():
-                    ticket.close()
+                for subscription in job.take_subscriptions():
+                    subscription.close()
             self._jobs.clear()
-            self._turns.drop_waiting()
+            self._queue.drop_waiting()
             self._outcomes.clear()
             self._changed.notify_all()
 
@@ -191,18 +191,18 @@ class CompileService(Generic[Key, Compiled]):
             "nothing new is compiled until one of them ends"
         )
 
-    def _cancel(self, ticket: Ticket) -> None:
+    def _cancel(self, subscription: Subscription) -> None:
         """Takes the lock."""
         self._refuse_forked_process()
         with self._changed:
-            job = ticket.job
-            ticket.close()
-            if job is None or ticket not in job.tickets:
+            job = subscription.job
+            subscription.close()
+            if job is None or subscription not in job.subscriptions:
                 return
-            del job.tickets[ticket]
+            del job.subscriptions[subscription]
             if not job.has_begun:
-                self._turns.withdraw(job, ticket.tenant)
-                if not job.tickets:
+                self._queue.withdraw(job, subscription.tenant)
+                if not job.subscriptions:
                     del self._jobs[job.digest]
 
     def _start_threads(self) -> list[Job]:
@@ -212,7 +212,7 @@ class CompileService(Generic[Key, Compiled]):
             try:
                 threading.Thread(target=self._work, args=(job,), name="structout-compile", daemon=True).start()
             except RuntimeError:
-                self._turns.end(job)
+                self._queue.end(job)
                 del self._jobs[job.digest]
                 threadless.append(job)
         return threadless
@@ -220,7 +220,7 @@ class CompileService(Generic[Key, Compiled]):
     def _begin(self) -> Job | None:
         if self._is_closed or _process_ends.is_set():
             return None
-        job = self._turns.begin()
+        job = self._queue.begin()
         if job is not None:
             self._set_deadline(job)
         return job
@@ -283,17 +283,17 @@ class CompileService(Generic[Key, Compiled]):
                 del self._jobs[job.digest]
             self._num_abandoned -= job.is_abandoned
             self._timeouts += isinstance(outcome, GrammarTimeoutError) and not job.is_abandoned
-            tickets = job.take_tickets()
-        self._tell(tickets, outcome)
+            subscriptions = job.take_subscriptions()
+        self._tell(subscriptions, outcome)
         with self._changed:
             if not job.is_abandoned:
-                self._turns.end(job)
+                self._queue.end(job)
             return self._begin()
 
-    def _tell(self, tickets: Iterable[Ticket], outcome: Compiled | GrammarError) -> None:
-        for ticket in tickets:
+    def _tell(self, subscriptions: Iterable[Subscription], outcome: Compiled | GrammarError) -> None:
+        for subscription in subscriptions:
             with self._changed:
-                on_done = ticket.close()
+                on_done = subscription.close()
                 if on_done is None or self._is_closed:
                     continue
             try:
@@ -314,26 +314,26 @@ class CompileService(Generic[Key, Compiled]):
                     self._changed.wait(wait)
                     continue
                 failed = self._enforce_deadlines()
-            for tickets, error in failed:
-                _log.warning("%s (%d requests)", error, len(tickets))
-                self._tell(tickets, error)
+            for subscriptions, error in failed:
+                _log.warning("%s (%d requests)", error, len(subscriptions))
+                self._tell(subscriptions, error)
 
-    def _enforce_deadlines(self) -> list[tuple[list[Ticket], GrammarError]]:
+    def _enforce_deadlines(self) -> list[tuple[list[Subscription], GrammarError]]:
         """Under the lock. Returns whom to tell what."""
         now = self._clock()
-        failed: list[tuple[list[Ticket], GrammarError]] = []
+        failed: list[tuple[list[Subscription], GrammarError]] = []
         for job in self._jobs.values():
             if job.deadline is not None and job.deadline <= now:
                 self._abandon(job)
                 error = GrammarTimeoutError(
                     f"the constraint took more than {self._config.compile_timeout:g} s to compile"
                 )
-                failed.append((job.take_tickets(), error))
-        dropped = self._turns.drop_waiting() if self._is_overloaded() else []
+                failed.append((job.take_subscriptions(), error))
+        dropped = self._queue.drop_waiting() if self._is_overloaded() else []
         for job in dropped:
             del self._jobs[job.digest]
-            failed.append((job.take_tickets(), self._overload()))
-        failed += [(job.take_tickets(), _no_thread()) for job in self._start_threads()]
+            failed.append((job.take_subscriptions(), self._overload()))
+        failed += [(job.take_subscriptions(), _no_thread()) for job in self._start_threads()]
         return failed
 
     def _abandon(self, job: Job) -> None:
@@ -343,7 +343,7 @@ class CompileService(Generic[Key, Compiled]):
         if not job.is_abandoned:
             job.is_abandoned = True
             self._num_abandoned += 1
-            self._turns.end(job)
+            self._queue.end(job)
 
 
 def _digest(key: object) -> bytes:

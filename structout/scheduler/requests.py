@@ -27,7 +27,7 @@ class Request:
         error: why it FAILED.
         withdrawn: what to tell those who still wait: it has left the manager.
         num_slow_tokens: that it accepted last, one after the other, each of them taking too long.
-        ticket: its place in the queue of compilations.
+        subscription: its place in the queue of compilations.
     """
 
     request_id: str
@@ -39,4 +39,4 @@ class Request:
     error: GrammarError | None = None
     withdrawn: StructOutError | None = None
     num_slow_tokens: int = 0
-    ticket: Any = field(default=None, repr=False)
+    subscription: Any = field(default=None, repr=False)

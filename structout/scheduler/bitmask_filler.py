@@ -14,7 +14,7 @@ import torch
 from structout.bitmask import allocate_token_bitmask
 from structout.grammar.interface import StructuredOutputBackend, StructuredOutputGrammar
 from structout.mask_batch import MaskBatch
-from structout.request import Request
+from structout.scheduler.requests import Request
 
 Drafts = Mapping[str, Sequence[int]]
 Bounds = Mapping[str, tuple[int, int]]

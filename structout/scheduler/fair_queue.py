@@ -13,10 +13,10 @@ _SHARE = 4  # a quarter of the workers is what a tenant may always have
 _TENANT_MEMORY = 60.0  # seconds that a tenant which asked for something keeps a share free
 
 
-class Ticket:
+class Subscription:
     """One request's place in a compilation."""
 
-    def __init__(self, job: "Job", tenant: str, on_done: Callable[[Any], None], cancel: Callable[["Ticket"], None]):
+    def __init__(self, job: "Job", tenant: str, on_done: Callable[[Any], None], cancel: Callable[["Subscription"], None]):
         self.job: Job | None = job
         self.tenant = tenant
         self._on_done: Callable[[Any], None] | None = on_done
@@ -27,7 +27,7 @@ class Ticket:
         self._cancel(self)
 
     def close(self) -> Callable[[Any], None] | None:
-        """What was still to be called. Whoever keeps the ticket keeps nothing else alive by it."""
+        """What was still to be called. Whoever keeps the subscription keeps nothing else alive by it."""
         on_done, self._on_done, self.job = self._on_done, None, None
         return on_done
 
@@ -37,7 +37,7 @@ class Job:
     """One compilation, and those who want its outcome.
 
     Attributes:
-        tenants: how many tickets each tenant has on it.
+        tenants: how many subscriptions each tenant has on it.
         charged_to: whose turn it was begun in.
         deadline: when those who wait are told that it takes too long. None: nobody is to be told.
         is_abandoned: it overran its deadline, and its worker was given to another.
@@ -45,20 +45,20 @@ class Job:
 
     key: Any
     digest: bytes
-    tickets: dict[Ticket, None] = field(default_factory=dict)
+    subscriptions: dict[Subscription, None] = field(default_factory=dict)
     tenants: Counter[str] = field(default_factory=Counter)
     has_begun: bool = False
     charged_to: str = ""
     deadline: float | None = None
     is_abandoned: bool = False
 
-    def take_tickets(self) -> list[Ticket]:
-        tickets = list(self.tickets)
-        self.tickets.clear()
-        return tickets
+    def take_subscriptions(self) -> list[Subscription]:
+        subscriptions = list(self.subscriptions)
+        self.subscriptions.clear()
+        return subscriptions
 
 
-class Turns:
+class FairQueue:
     """Which job begins next: tenants take turns. Not safe for threads.
 
     A tenant may always have a quarter of the workers, at least one. It may have more if no tenant below that waits; but

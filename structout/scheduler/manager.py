@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from structout.compiler import CompileService, CompileStats
+from structout.scheduler.compile_service import CompileService, CompileStats
 from structout.config import StructuredOutputsConfig
 from structout.errors import (
     DuplicateRequestError,
@@ -22,7 +22,7 @@ from structout.errors import (
     StructOutError,
     UnknownRequestError,
 )
-from structout.fill import Bounds, Drafts, MaskFiller, Trees
+from structout.scheduler.bitmask_filler import Bounds, Drafts, MaskFiller, Trees
 from structout.grammar.backends import BackendSet, CompiledConstraint
 from structout.grammar.canonical import CanonicalTokenizer
 from structout.grammar.gate import GatedGrammar
@@ -32,7 +32,7 @@ from structout.grammar.vocabulary import Vocabulary
 from structout.mask_batch import MaskBatch
 from structout.mask_pool import MaskDeduplicator, MaskPoolStats
 from structout.params import Constraint, StructuredOutputsParams
-from structout.request import GrammarStatus, Request
+from structout.scheduler.requests import GrammarStatus, Request
 
 _MOST_SLOW_TOKENS = 3
 
@@ -42,7 +42,7 @@ class ManagerStats:
     """
     Attributes:
         waiting, ready, failed: requests in each state.
-        compilation: see :class:`structout.compiler.CompileStats`.
+        compilation: see :class:`structout.scheduler.compile_service.CompileStats`.
         rows_filled: mask rows since the start.
         fill_seconds: percentiles 50 and 99 over the last 1,024 calls of ``grammar_bitmask``.
         mask_pool: what the deduplicator sent and reused; None without one.
@@ -135,14 +135,14 @@ class StructuredOutputManager:
             if known is not None:
                 settle(known)
             elif constraint is not None:
-                request.ticket = self._compiler.submit(constraint, tenant, settle)
+                request.subscription = self._compiler.submit(constraint, tenant, settle)
         except GrammarError as problem:  # too many wait already
             settle(problem)
         except BaseException:
             self.finish_request(request_id)
             raise
-        if request.withdrawn is not None and request.ticket is not None:  # finished before it had its ticket
-            request.ticket.cancel()
+        if request.withdrawn is not None and request.subscription is not None:  # finished before it had its subscription
+            request.subscription.cancel()
         return request.status
 
     def warm_up(
@@ -250,8 +250,8 @@ class StructuredOutputManager:
             self._newly_ready.pop(request_id, None)
             heapq.heappush(self._free_slots, request.slot)
             self._changed.notify_all()
-        if request.ticket is not None:
-            request.ticket.cancel()
+        if request.subscription is not None:
+            request.subscription.cancel()
 
     # -- a decoding step ----------------------------------------------------------------------------------------------
 
