@@ -27,11 +27,11 @@ from large_tokenizer import VOCAB_SIZE, large_tokenizer, trained_tokenizer
 from llguidance import LLMatcher
 
 from structout.errors import GrammarError
-from structout.grammar.canonical import CanonicalTokenizer
+from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import StructuredOutputBackend
-from structout.grammar.llguidance_backend import LlguidanceBackend
+from structout.grammar.llguidance.backend import LlguidanceBackend
 from structout.grammar.vocabulary import Vocabulary
-from structout.grammar.xgrammar_backend import XgrammarBackend
+from structout.grammar.xgrammar.backend import XgrammarBackend
 from structout.params import StructuredOutputOptions
 
 SLOW_IN_XGRAMMAR = ('"maxLength"', '"pattern"', '"maxItems"')

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import structout
 from structout import StructuredOutputManager, StructuredOutputOptions, StructuredOutputsParams
 from structout.grammar.vocabulary import Vocabulary
-from structout.grammar.xgrammar_backend import XgrammarBackend
+from structout.grammar.xgrammar.backend import XgrammarBackend
 
 
 class Peer(Protocol):

@@ -36,7 +36,7 @@ if _kernels.load().broken is None:
     from structout.distributed.ops import all_gather_bitmask, sharded_masked_sample, sharded_masked_sample_logprobs
 
 if TYPE_CHECKING:
-    from structout.grammar.backends import register_backend
+    from structout.grammar.router import register_backend
     from structout.scheduler.manager import ManagerStats, StructuredOutputManager
     from structout.scheduler.requests import GrammarStatus
     from structout.distributed.manager import ShardedManager
@@ -90,7 +90,7 @@ _SCHEDULER_SIDE = {
     "ManagerStats": "scheduler.manager",
     "ShardedManager": "distributed.manager",
     "StructuredOutputManager": "scheduler.manager",
-    "register_backend": "grammar.backends",
+    "register_backend": "grammar.router",
 }
 
 

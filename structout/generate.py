@@ -13,7 +13,7 @@ import torch
 
 from structout.cached_model import CachedModel
 from structout.errors import GrammarTimeoutError
-from structout.grammar.canonical import CanonicalTokenizer
+from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.jump_forward import JumpForward, jump
 from structout.scheduler.manager import StructuredOutputManager
 from structout.params import StructuredOutputsParams

@@ -9,10 +9,10 @@ from tokenizers_on_the_spot import byte_level
 
 from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarError
-from structout.grammar import backends
-from structout.grammar.backends import BackendSet, register_backend
-from structout.grammar.fitness import Fitness
-from structout.grammar.llguidance_backend import LlguidanceBackend
+from structout.grammar import router
+from structout.grammar.router import BackendSet, register_backend
+from structout.grammar.support import Support
+from structout.grammar.llguidance.backend import LlguidanceBackend
 from structout.grammar.vocabulary import Vocabulary
 from structout.params import Constraint, StructuredOutputsParams
 from structout.params import StructuredOutputOptions as Kind
@@ -89,7 +89,7 @@ def test_json_is_utf_8(backend_set, params, before, after):
 
 
 def test_surrogates_in_free_text_are_xgrammars_known_departure(backend_set):
-    """If this fails, xgrammar has learned something, and fitness_xgrammar.py need not mention it."""
+    """If this fails, xgrammar has learned something, and xgrammar/support.py need not mention it."""
     for params, before, after in (({"regex": '"[^"]*"'}, b'"', b'"'), ({"json_object": True}, b'["', b'"]')):
         wish = constraint(**params, backend="xgrammar:no-fallback")
         assert takes_surrogates(backend_set.compile(wish), before, after)
@@ -264,7 +264,7 @@ def test_data_and_older_drafts_have_their_types(backend_set, schema):
 
 @pytest.fixture
 def registry(monkeypatch):
-    monkeypatch.setattr(backends, "_registered", dict(backends._registered))
+    monkeypatch.setattr(router, "_registered", dict(router._registered))
 
 
 def counting_factory(made, vocabulary_seen=None):
@@ -291,7 +291,7 @@ def test_a_registered_backend_serves_those_who_name_it():
 
 @pytest.mark.usefixtures("registry")
 def test_a_registered_backend_may_say_what_it_is_fit_for():
-    register_backend("mine", counting_factory([]), lambda constraint: Fitness(weakened=("everything",)))
+    register_backend("mine", counting_factory([]), lambda constraint: Support(weakened=("everything",)))
     own = BackendSet(VOCABULARY, StructuredOutputsConfig())
     assert own.compile(constraint(json=AB, backend="mine")).backend_name == "llguidance"
     with pytest.raises(GrammarError, match="mine does not enforce everything"):

@@ -12,9 +12,9 @@ from transformers import PreTrainedTokenizerFast
 
 from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarError
-from structout.grammar.canonical import CanonicalTokenizer
+from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.vocabulary import Vocabulary
-from structout.grammar.xgrammar_backend import XgrammarBackend
+from structout.grammar.xgrammar.backend import XgrammarBackend
 from structout.scheduler.manager import StructuredOutputManager
 from structout.params import StructuredOutputOptions, StructuredOutputsParams
 

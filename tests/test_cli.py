@@ -287,7 +287,7 @@ def test_a_grammars_texts_are_replayed():
 def test_ctrl_c_ends_a_long_compilation_and_says_what_it_waits_for():
     script = """
 import time
-from structout.grammar.xgrammar_backend import XgrammarBackend
+from structout.grammar.xgrammar.backend import XgrammarBackend
 from structout.cli import main
 XgrammarBackend.compile_grammar = lambda *arguments: time.sleep(60)
 raise SystemExit(main(["generate", "--choice", "a"]))

@@ -702,7 +702,7 @@ from structout.scheduler.compile_service import CompileService
 from structout.config import StructuredOutputsConfig
 from structout.errors import CompileCrashError, GrammarTimeoutError, StructOutError
 from structout.grammar.vocabulary import Vocabulary
-from structout.grammar.xgrammar_backend import XgrammarBackend
+from structout.grammar.xgrammar.backend import XgrammarBackend
 from structout.params import StructuredOutputOptions
 
 backend = XgrammarBackend(Vocabulary((*[bytes([i]) for i in range(256)], b""), (256,)))

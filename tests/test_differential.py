@@ -13,7 +13,7 @@ from tokenizers_on_the_spot import byte_level
 from structout.bitmask import allocate_token_bitmask
 from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarError
-from structout.grammar.backends import BackendSet
+from structout.grammar.router import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from structout.params import StructuredOutputsParams
 

@@ -7,11 +7,11 @@ import tokenizers_on_the_spot
 import torch
 
 from structout.bitmask import allocate_token_bitmask
-from structout.grammar.gate import GatedGrammar
+from structout.grammar.reasoning import ReasoningGrammar
 from structout.grammar.interface import StructuredOutputGrammar, nodes_below
-from structout.grammar.llguidance_backend import LlguidanceBackend
+from structout.grammar.llguidance.backend import LlguidanceBackend
 from structout.grammar.vocabulary import Vocabulary
-from structout.grammar.xgrammar_backend import XgrammarBackend
+from structout.grammar.xgrammar.backend import XgrammarBackend
 from structout.params import StructuredOutputOptions
 
 V = 512
@@ -157,7 +157,7 @@ MARK = ids_of("</think>")
 
 
 def gated(start):
-    return GatedGrammar(start.copy(), MARK, V)
+    return ReasoningGrammar(start.copy(), MARK, V)
 
 
 @pytest.mark.parametrize("num_before", range(len(MARK) + 1))

@@ -13,7 +13,7 @@ from structout.bitmask import allocate_token_bitmask
 from structout.cached_model import CachedModel
 from structout.default_model import load_default_model
 from structout.generate import _Decoding, generate
-from structout.grammar.canonical import CanonicalTokenizer
+from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.jump_forward import NO_JUMP, JumpForward, draft, ff_tokens, jump, retokenize
 from structout.scheduler.manager import StructuredOutputManager
 from structout.params import StructuredOutputOptions, StructuredOutputsParams

@@ -12,11 +12,11 @@ from tokenizers_on_the_spot import byte_fallback, byte_level
 
 from structout.bitmask import allocate_token_bitmask
 from structout.errors import GrammarError
-from structout.grammar import llguidance_backend
-from structout.grammar.canonical import CanonicalTokenizer
-from structout.grammar.llguidance_backend import LlguidanceBackend, LlguidanceGrammar
+from structout.grammar.llguidance import backend as llguidance_backend
+from structout.grammar.forced_tokens import CanonicalTokenizer
+from structout.grammar.llguidance.backend import LlguidanceBackend, LlguidanceGrammar
 from structout.grammar.vocabulary import Vocabulary
-from structout.grammar.xgrammar_backend import XgrammarBackend
+from structout.grammar.xgrammar.backend import XgrammarBackend
 from structout.params import StructuredOutputOptions as Kind
 
 VOCAB_SIZE = 525  # no multiple of 32, and more than the tokenizers have
@@ -149,7 +149,7 @@ def test_the_check_of_a_lark_grammar_takes_linear_time():
     for part in ("[", '"', "/", "<", "stop", "x[stop", "stop ", "a\\"):
         start = time.process_time()
         with contextlib.suppress(GrammarError):
-            llguidance_backend._check_lark(part * (1 << 16))
+            backend._check_lark(part * (1 << 16))
         assert time.process_time() - start < 1, part
 
 

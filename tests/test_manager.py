@@ -18,7 +18,7 @@ from structout import (
     StructuredOutputsParams,
     UnknownRequestError,
 )
-from structout.grammar import xgrammar_backend
+from structout.grammar.xgrammar import backend as xgrammar_backend
 
 V = 512
 PERSON = {
@@ -320,7 +320,7 @@ def test_many_threads_add_and_finish_while_one_fills(manager, tokenizer):
 def test_the_grammar_interface_of_a_request(tokenizer):
     """validate, rollback across termination, copy, fork and reset, as engines use them without a manager."""
     from structout.grammar.vocabulary import Vocabulary
-    from structout.grammar.xgrammar_backend import XgrammarBackend
+    from structout.grammar.xgrammar.backend import XgrammarBackend
     from structout.params import StructuredOutputOptions
 
     backend = XgrammarBackend(Vocabulary.from_tokenizer(tokenizer, V))

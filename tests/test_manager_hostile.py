@@ -25,7 +25,7 @@ from structout import (
 )
 from structout.errors import GrammarLimitError
 from structout.grammar.vocabulary import Vocabulary
-from structout.grammar.xgrammar_backend import XgrammarBackend
+from structout.grammar.xgrammar.backend import XgrammarBackend
 from structout.params import StructuredOutputOptions
 
 V = 512

@@ -58,7 +58,7 @@ class StructuredOutputGrammar(ABC):
         """A new grammar at this position, for beams and n > 1."""
 
     @property
-    def ungated(self) -> "StructuredOutputGrammar":
+    def unwrapped(self) -> "StructuredOutputGrammar":
         """What masks are asked of once the grammar constrains anything: itself, unless it waits behind a gate."""
         return self
 

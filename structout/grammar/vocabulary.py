@@ -1,6 +1,7 @@
 """From a Hugging Face tokenizer to the bytes of every token id: all that a grammar engine needs to know of it."""
 
 import json
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -83,6 +84,18 @@ class Vocabulary:
             if i not in special:
                 token_bytes[i] = added[i].content.encode() if i in added else to_bytes(token)
         return cls(tuple(token_bytes), tuple(sorted(set(stop_token_ids))))
+
+
+def token_id(token: object, vocab_size: int) -> int | None:
+    """``token`` as an int in ``[0, vocab_size)``; None if it is none: no integer, a bool, a tensor without data, out of
+    range."""
+    if token is True or token is False:
+        return None
+    try:
+        value = operator.index(token)  # type: ignore[arg-type]  # that it may be anything is the point
+    except (TypeError, RuntimeError):
+        return None
+    return value if 0 <= value < vocab_size else None
 
 
 def _token_decoder(tokenizer: Any) -> Any:

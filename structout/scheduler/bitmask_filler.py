@@ -222,7 +222,7 @@ class _Plan:
                 self.num_rows += 1
             elif not grammar.is_unconstrained():
                 grammars, rows = self.plain.setdefault(request.backend_name, ([], []))
-                grammars.append(grammar.ungated)
+                grammars.append(grammar.unwrapped)
                 rows.append(self.num_rows)
                 self.num_rows += 1
         self.row_indptr.append(self.num_rows)

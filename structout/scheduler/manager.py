@@ -23,11 +23,11 @@ from structout.errors import (
     UnknownRequestError,
 )
 from structout.scheduler.bitmask_filler import Bounds, Drafts, MaskFiller, Trees
-from structout.grammar.backends import BackendSet, CompiledConstraint
-from structout.grammar.canonical import CanonicalTokenizer
-from structout.grammar.gate import GatedGrammar
+from structout.grammar.router import BackendSet, CompiledConstraint
+from structout.grammar.forced_tokens import CanonicalTokenizer
+from structout.grammar.reasoning import ReasoningGrammar
 from structout.grammar.interface import StructuredOutputGrammar
-from structout.grammar.tokens import token_id
+from structout.grammar.vocabulary import token_id
 from structout.grammar.vocabulary import Vocabulary
 from structout.mask_batch import MaskBatch
 from structout.mask_pool import MaskDeduplicator, MaskPoolStats
@@ -422,7 +422,7 @@ class StructuredOutputManager:
         grammar = compiled.grammar.copy(start.stop_token_ids)
         if start.constrain_after is None:
             return grammar
-        return GatedGrammar(grammar, start.constrain_after, self.vocabulary.size)
+        return ReasoningGrammar(grammar, start.constrain_after, self.vocabulary.size)
 
     def _make_ready(self, request: Request, grammar: StructuredOutputGrammar, backend_name: str) -> None:
         request.backend_name = backend_name

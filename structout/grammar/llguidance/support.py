@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from structout.grammar.fitness import (
-    Fitness,
+from structout.grammar.support import (
+    Support,
     counts_free_keys,
     features_in,
     is_gbnf,
@@ -29,17 +29,17 @@ _UNREAD_KEYWORDS = re.compile("Unimplemented keys: ")
 _QUOTED = re.compile('"([^"]*)"')
 
 
-def llguidance_fitness(constraint: Constraint) -> Fitness:
+def llguidance_support(constraint: Constraint) -> Support:
     match constraint.kind:
         case StructuredOutputOptions.JSON:
-            return Fitness(weakened=weakened_in_schema(json.loads(constraint.spec), _ignores, _IGNORED_SINCE))
+            return Support(weakened=weakened_in_schema(json.loads(constraint.spec), _ignores, _IGNORED_SINCE))
         case StructuredOutputOptions.REGEX:
-            return Fitness(weakened=features_in(constraint.spec, _MISREADS))
+            return Support(weakened=features_in(constraint.spec, _MISREADS))
         case StructuredOutputOptions.GRAMMAR if is_gbnf(constraint.spec):
-            return Fitness(refusal="takes Lark grammars, not GBNF (::=)")
+            return Support(refusal="takes Lark grammars, not GBNF (::=)")
         case StructuredOutputOptions.STRUCTURAL_TAG:
-            return Fitness(refusal="has no structural tags in xgrammar's format")
-    return Fitness()
+            return Support(refusal="has no structural tags in xgrammar's format")
+    return Support()
 
 
 def is_told_by(warning: str, weakened: Iterable[str]) -> bool:

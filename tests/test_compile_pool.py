@@ -16,10 +16,10 @@ from structout.bitmask import allocate_token_bitmask
 from structout.scheduler.compile_service import CompileService
 from structout.config import StructuredOutputsConfig
 from structout.errors import CompileCrashError, GrammarError, GrammarTimeoutError, StructOutError
-from structout.grammar import probe as probe_module
-from structout.grammar.probe import CompileProbe
+from structout.grammar import compile_pool as probe_module
+from structout.grammar.compile_pool import CompileProcessPool
 from structout.grammar.vocabulary import Vocabulary
-from structout.grammar.xgrammar_backend import XgrammarBackend
+from structout.grammar.xgrammar.backend import XgrammarBackend
 from structout.params import StructuredOutputOptions
 
 STOP, OTHER_STOP = 256, 257
@@ -38,7 +38,7 @@ SLOW = enum_of(30_000)  # more than 20 s
 
 @pytest.fixture(scope="module")
 def probe():
-    probe = CompileProbe(VOCABULARY)
+    probe = CompileProcessPool(VOCABULARY)
     probe.start(LONG)
     yield probe
     probe.close()
@@ -213,7 +213,7 @@ def test_the_service_tries_once_more_when_the_process_is_killed(probe):
 
 
 def test_want_of_memory_is_an_accident():
-    probe = CompileProbe(VOCABULARY, memory_bytes=24 << 20)
+    probe = CompileProcessPool(VOCABULARY, memory_bytes=24 << 20)
     with pytest.raises(CompileCrashError, match=r"more memory than it may have|ended with"):
         probe.run(JSON, enum_of(3000), True, LONG)
     assert not probe._workers
@@ -221,7 +221,7 @@ def test_want_of_memory_is_an_accident():
 
 
 def test_closing_ends_what_runs():
-    own = CompileProbe(VOCABULARY)
+    own = CompileProcessPool(VOCABULARY)
     own.start(LONG)
     pid = pid_of(own)
     running = InTheBackground(own.run, JSON, SLOW, True, LONG)
@@ -253,12 +253,12 @@ def test_a_forked_process_is_refused_and_closes_nothing(probe, monkeypatch):
 def test_it_ends_with_its_parent_while_it_compiles():
     script = f"""
 import os, signal, threading
-import test_probe
-probe = test_probe.CompileProbe(test_probe.VOCABULARY, num_processes=2)
+import test_compile_pool
+probe = test_compile_pool.CompileProcessPool(test_compile_pool.VOCABULARY, num_processes=2)
 probe.start({LONG})
-pid = test_probe.pid_of(probe)
-threading.Thread(target=probe.run, args=(test_probe.JSON, test_probe.SLOW, True, {LONG}), daemon=True).start()
-test_probe.wait_until(lambda: test_probe.is_compiling(pid))
+pid = test_compile_pool.pid_of(probe)
+threading.Thread(target=probe.run, args=(test_compile_pool.JSON, test_compile_pool.SLOW, True, {LONG}), daemon=True).start()
+test_compile_pool.wait_until(lambda: test_compile_pool.is_compiling(pid))
 print(pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import torch
 
 from structout.grammar.interface import StructuredOutputGrammar
-from structout.grammar.tokens import token_id
+from structout.grammar.vocabulary import token_id
 
 
-class GatedGrammar(StructuredOutputGrammar):
+class ReasoningGrammar(StructuredOutputGrammar):
     """A grammar behind a gate: every token is free until ``opening`` has been generated, in one piece; what follows it
     belongs to the grammar.
 
@@ -25,7 +25,7 @@ class GatedGrammar(StructuredOutputGrammar):
         self._free_tokens: list[int] = []  # all before the gate opened, the opening itself included
 
     @property
-    def ungated(self) -> StructuredOutputGrammar:
+    def unwrapped(self) -> StructuredOutputGrammar:
         return self.grammar
 
     @property
@@ -91,11 +91,11 @@ class GatedGrammar(StructuredOutputGrammar):
         self.grammar.reset()
         self._free_tokens.clear()
 
-    def copy(self, stop_token_ids: Sequence[int] | None = None) -> "GatedGrammar":
-        return GatedGrammar(self.grammar.copy(stop_token_ids), self._opening, self._vocab_size)
+    def copy(self, stop_token_ids: Sequence[int] | None = None) -> "ReasoningGrammar":
+        return ReasoningGrammar(self.grammar.copy(stop_token_ids), self._opening, self._vocab_size)
 
-    def fork(self) -> "GatedGrammar":
-        fork = GatedGrammar(self.grammar.fork(), self._opening, self._vocab_size)
+    def fork(self) -> "ReasoningGrammar":
+        fork = ReasoningGrammar(self.grammar.fork(), self._opening, self._vocab_size)
         fork._free_tokens = self._free_tokens.copy()
         return fork
 

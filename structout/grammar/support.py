@@ -1,8 +1,8 @@
-"""What a backend makes of a constraint, and what both engines have in common: fitness_llguidance and fitness_xgrammar
+"""What a backend makes of a constraint, and what both engines have in common (llguidance/support.py and xgrammar/support.py)
 say which constraints each enforces in full, as found by experiment with llguidance 1.9.1 and xgrammar 0.2.8.
 
 What a backend refuses by itself needs no mention there, but saves a compilation. What it takes and then ignores does:
-tests/test_fitness.py holds both against instances.
+tests/grammar/test_support.py holds both against instances.
 
 Two departures are not counted, since JSON Schema leaves them open: the keys of an object may repeat, unless its
 properties are counted; and a ``format`` is enforced by its shape (February may have 29 days in any year).
@@ -18,7 +18,7 @@ from structout.grammar.regex_features import Feature, regex_features
 
 
 @dataclass(frozen=True)
-class Fitness:
+class Support:
     """How a backend serves a constraint.
 
     Attributes:

@@ -13,9 +13,9 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, regex_to_lark
 
 from structout.bitmask import bitmask_dtype, bitmask_width
 from structout.errors import GrammarError
-from structout.grammar.canonical import CanonicalTokenizer
+from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import PrefixGrammar, StructuredOutputBackend, StructuredOutputGrammar
-from structout.grammar.tokens import token_id
+from structout.grammar.vocabulary import token_id
 from structout.grammar.vocabulary import Vocabulary
 from structout.params import StructuredOutputOptions
 

@@ -1,4 +1,4 @@
-"""The process behind ``CompileProbe``: compiles constraints as XgrammarBackend does, until its input ends.
+"""The process behind ``CompileProcessPool``: compiles constraints as XgrammarBackend does, until its input ends.
 
 Both directions carry frames: a length of 8 bytes, then that many bytes. In come the settings (JSON), the length of each
 token (uint32) and the tokens' bytes; then one request (JSON) after the other. Out comes READY, and to each request one
@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from structout.errors import GrammarError
 from structout.grammar.vocabulary import Vocabulary
-from structout.grammar.xgrammar_backend import XgrammarBackend
+from structout.grammar.xgrammar.backend import XgrammarBackend
 from structout.params import StructuredOutputOptions
 
 HEADER = struct.Struct("<Q")

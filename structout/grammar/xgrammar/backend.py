@@ -12,7 +12,7 @@ import torch
 import xgrammar
 
 from structout.errors import GrammarError
-from structout.grammar.canonical import CanonicalTokenizer
+from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import (
     PrefixGrammar,
     StructuredOutputBackend,
@@ -20,7 +20,7 @@ from structout.grammar.interface import (
     check_mask_buffer,
     nodes_below,
 )
-from structout.grammar.tokens import token_id
+from structout.grammar.vocabulary import token_id
 from structout.grammar.vocabulary import Vocabulary
 from structout.params import StructuredOutputOptions
 
@@ -249,7 +249,7 @@ class XgrammarBackend(StructuredOutputBackend):
     def load_grammar(
         self, request_type: StructuredOutputOptions, serialized: bytes, stop_token_ids: Sequence[int] | None = None
     ) -> XgrammarGrammar:
-        """As ``compile_grammar``, of what ``compile_native`` made in a process of ours (see ``CompileProbe``)."""
+        """As ``compile_grammar``, of what ``compile_native`` made in a process of ours (see ``CompileProcessPool``)."""
         with _refusal_as_grammar_error(request_type):
             compiled = xgrammar.CompiledGrammar.deserialize_json(serialized.decode(), self._tokenizer_info)
         return self._at_start(request_type, compiled, stop_token_ids)

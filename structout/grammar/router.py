@@ -9,16 +9,16 @@ from typing import Any, Generic, TypeVar
 
 from structout.config import StructuredOutputsConfig
 from structout.errors import CompileCrashError, GrammarError, GrammarTimeoutError
-from structout.grammar.canonical import CanonicalTokenizer
-from structout.grammar.fitness import Fitness
-from structout.grammar.fitness_llguidance import is_told_by, llguidance_fitness
-from structout.grammar.fitness_xgrammar import schemas_in_tag, xgrammar_fitness
+from structout.grammar.forced_tokens import CanonicalTokenizer
+from structout.grammar.support import Support
+from structout.grammar.llguidance.support import is_told_by, llguidance_support
+from structout.grammar.xgrammar.support import schemas_in_tag, xgrammar_support
 from structout.grammar.interface import StructuredOutputBackend, StructuredOutputGrammar
 from structout.grammar.json_schema import allows_finite_text, check_keywords
-from structout.grammar.llguidance_backend import LlguidanceBackend
-from structout.grammar.probe import CompileProbe
+from structout.grammar.llguidance.backend import LlguidanceBackend
+from structout.grammar.compile_pool import CompileProcessPool
 from structout.grammar.vocabulary import Vocabulary
-from structout.grammar.xgrammar_backend import XgrammarBackend
+from structout.grammar.xgrammar.backend import XgrammarBackend
 from structout.params import Constraint, StructuredOutputOptions
 
 BackendFactory = Callable[[Vocabulary, StructuredOutputsConfig, "CanonicalTokenizer | None"], StructuredOutputBackend]
@@ -51,15 +51,15 @@ class CompiledConstraint:
 @dataclass(frozen=True)
 class _Registered:
     make: BackendFactory
-    fitness: Callable[[Constraint], Fitness]
+    support: Callable[[Constraint], Support]
 
 
-def _fitness_of_others(constraint: Constraint) -> Fitness:
-    return Fitness(weakened=() if constraint.whitespace_pattern is None else ("whitespace_pattern",))
+def _support_of_others(constraint: Constraint) -> Support:
+    return Support(weakened=() if constraint.whitespace_pattern is None else ("whitespace_pattern",))
 
 
 def register_backend(
-    name: str, make: BackendFactory, fitness: Callable[[Constraint], Fitness] = _fitness_of_others
+    name: str, make: BackendFactory, support: Callable[[Constraint], Support] = _support_of_others
 ) -> None:
     """Make a backend known to every :class:`BackendSet` that is made from now on. It serves requests that name it, and
     what no other backend enforces.
@@ -68,14 +68,14 @@ def register_backend(
         name: what requests call it; a name that is in use is replaced.
         make: called once in each set, with the vocabulary, the config, and what its grammars need to compute
             fast-forward tokens.
-        fitness: what it would not enforce of a constraint. Default: whitespace_pattern alone.
+        support: what it would not enforce of a constraint. Default: whitespace_pattern alone.
 
     Raises:
         ValueError: the name is reserved.
     """
     if name == _AUTO or name in _COMES_LATER or not name.isidentifier():
         raise ValueError(f"{name!r} cannot name a backend: it is reserved or no identifier")
-    _registered[name] = _Registered(make, fitness)
+    _registered[name] = _Registered(make, support)
 
 
 def _make_xgrammar(
@@ -96,14 +96,14 @@ def _make_llguidance(
 
 
 _registered = {
-    "llguidance": _Registered(_make_llguidance, llguidance_fitness),
-    "xgrammar": _Registered(_make_xgrammar, xgrammar_fitness),
+    "llguidance": _Registered(_make_llguidance, llguidance_support),
+    "xgrammar": _Registered(_make_xgrammar, xgrammar_support),
 }
 
 # Which of several that enforce a constraint serves it; bench/results/ready_cpu.json has the figures. JSON schemas:
 # llguidance compiles them in milliseconds, where xgrammar takes seconds for one in ten, and both fill as quickly. JSON
 # objects: llguidance compiles them in 3 ms instead of 28, and fills a row in 38 us instead of 26, but with UTF-8 only.
-# Other constraints: xgrammar fills two to two hundred times faster, unless it compiles slowly, see Fitness.is_slow.
+# Other constraints: xgrammar fills two to two hundred times faster, unless it compiles slowly, see Support.is_slow.
 _FIRST = {kind: "xgrammar" for kind in StructuredOutputOptions} | {
     StructuredOutputOptions.JSON: "llguidance",
     StructuredOutputOptions.JSON_OBJECT: "llguidance",
@@ -129,7 +129,7 @@ class BackendSet:
         self._canonical_tokenizer = _Lazy(partial(_canonical_tokenizer, tokenizer, vocabulary))
         self._registered = dict(_registered)
         self._backends = {name: _Lazy(partial(self._make, known)) for name, known in _registered.items()}
-        self._probe = _Lazy(partial(CompileProbe, vocabulary, num_processes=config.compile_workers))
+        self._compile_pool = _Lazy(partial(CompileProcessPool, vocabulary, num_processes=config.compile_workers))
         self._is_destroyed = False
 
     def prepare(self) -> None:
@@ -138,7 +138,7 @@ class BackendSet:
         for backend in self._backends.values():
             backend.get()
         if self._config.isolate_slow_compiles:
-            self._probe.get().start(_PROCESS_START_SECONDS)
+            self._compile_pool.get().start(_PROCESS_START_SECONDS)
 
     def canonical_tokenizer(self) -> CanonicalTokenizer | None:
         """The one that all backends share; None without a tokenizer."""
@@ -163,12 +163,12 @@ class BackendSet:
             raise GrammarError(_CLOSED)
         _check_schemas(constraint)
         reasons = []
-        for name, fitness in self._candidates(constraint):
-            if not (fitness.enforces or (constraint.lenient and not fitness.refusal)):
-                reasons.append(f"{name} {fitness.reason}")
+        for name, support in self._candidates(constraint):
+            if not (support.enforces or (constraint.lenient and not support.refusal)):
+                reasons.append(f"{name} {support.reason}")
                 continue
             try:
-                return self._compile_with(name, fitness, constraint, stop_token_ids)
+                return self._compile_with(name, support, constraint, stop_token_ids)
             except (GrammarTimeoutError, CompileCrashError):  # says nothing about the constraint
                 raise
             except GrammarError as error:
@@ -182,9 +182,9 @@ class BackendSet:
             made = backend.discard()
             if made is not None:
                 made.destroy()
-        probe = self._probe.discard()
-        if probe is not None:
-            probe.close()
+        pool = self._compile_pool.discard()
+        if pool is not None:
+            pool.close()
 
     def _check_name(self, name: str) -> None:
         if name in _COMES_LATER:
@@ -195,30 +195,30 @@ class BackendSet:
     def _make(self, registered: _Registered) -> StructuredOutputBackend:
         return registered.make(self._vocabulary, self._config, self.canonical_tokenizer())
 
-    def _candidates(self, constraint: Constraint) -> list[tuple[str, Fitness]]:
+    def _candidates(self, constraint: Constraint) -> list[tuple[str, Support]]:
         """The backends that may serve the constraint, the best first."""
         wish = constraint.backend_name
         if wish != _AUTO:
             self._check_name(wish)
         names = [*self._backends] if wish == _AUTO or constraint.allows_fallback else [wish]
-        candidates = [(name, self._registered[name].fitness(constraint)) for name in names]
+        candidates = [(name, self._registered[name].support(constraint)) for name in names]
 
-        def rank(candidate: tuple[str, Fitness]) -> tuple[bool, int, bool, bool, bool]:
-            name, fitness = candidate
-            loss = len(fitness.weakened) if constraint.lenient else 0
-            return bool(fitness.refusal), loss, name != wish, fitness.is_slow, name != _FIRST[constraint.kind]
+        def rank(candidate: tuple[str, Support]) -> tuple[bool, int, bool, bool, bool]:
+            name, support = candidate
+            loss = len(support.weakened) if constraint.lenient else 0
+            return bool(support.refusal), loss, name != wish, support.is_slow, name != _FIRST[constraint.kind]
 
         return sorted(candidates, key=rank)
 
     def _compile_with(
-        self, name: str, fitness: Fitness, constraint: Constraint, stop_token_ids: Sequence[int] | None
+        self, name: str, support: Support, constraint: Constraint, stop_token_ids: Sequence[int] | None
     ) -> CompiledConstraint:
         backend = self.backend(name)
-        if isinstance(backend, XgrammarBackend) and fitness.is_slow and self._config.isolate_slow_compiles:
-            return CompiledConstraint(self._probe_first(backend, constraint, stop_token_ids), name, fitness.weakened)
+        if isinstance(backend, XgrammarBackend) and support.is_slow and self._config.isolate_slow_compiles:
+            return CompiledConstraint(self._probe_first(backend, constraint, stop_token_ids), name, support.weakened)
         if not isinstance(backend, LlguidanceBackend):
             grammar = backend.compile_grammar(constraint.kind, constraint.spec, stop_token_ids)
-            return CompiledConstraint(grammar, name, fitness.weakened)
+            return CompiledConstraint(grammar, name, support.weakened)
         by_llguidance = backend.compile_grammar(
             constraint.kind,
             constraint.spec,
@@ -226,15 +226,15 @@ class BackendSet:
             whitespace_pattern=constraint.whitespace_pattern,
             lenient=constraint.lenient,
         )
-        in_its_words = tuple(what for what in by_llguidance.weakened if not is_told_by(what, fitness.weakened))
-        return CompiledConstraint(by_llguidance, name, fitness.weakened + in_its_words)
+        in_its_words = tuple(what for what in by_llguidance.weakened if not is_told_by(what, support.weakened))
+        return CompiledConstraint(by_llguidance, name, support.weakened + in_its_words)
 
     def _probe_first(
         self, backend: XgrammarBackend, constraint: Constraint, stop_token_ids: Sequence[int] | None
     ) -> StructuredOutputGrammar:
         """Compiled by a process that can be killed; here, if the result is too large to be handed over."""
         any_whitespace, timeout = self._config.any_whitespace, self._config.compile_timeout
-        compiled = self._probe.get().run(constraint.kind, constraint.spec, any_whitespace, timeout)
+        compiled = self._compile_pool.get().run(constraint.kind, constraint.spec, any_whitespace, timeout)
         if compiled is None:
             return backend.compile_grammar(constraint.kind, constraint.spec, stop_token_ids)
         return backend.load_grammar(constraint.kind, compiled, stop_token_ids)

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from structout.errors import CompileCrashError, GrammarError, GrammarTimeoutError, StructOutError
-from structout.grammar import probe_worker
-from structout.grammar.probe_worker import HEADER, frame
+from structout.grammar import compile_worker
+from structout.grammar.compile_worker import HEADER, frame
 from structout.grammar.vocabulary import Vocabulary
 from structout.params import StructuredOutputOptions
 
@@ -23,7 +23,7 @@ _REAPING = 0.5  # seconds to wait for a killed process; a later start reaps it o
 _LARGEST_READ = 1 << 20
 
 
-class CompileProbe:
+class CompileProcessPool:
     """
     Args:
         vocabulary: of the model.
@@ -73,13 +73,13 @@ class CompileProbe:
         with self._worker(timeout) as (worker, deadline):
             worker.send(frame(json.dumps(request).encode()), deadline)
             reply = worker.receive(deadline)
-            if reply[:1] == probe_worker.OUT_OF_MEMORY:
+            if reply[:1] == compile_worker.OUT_OF_MEMORY:
                 raise CompileCrashError("compilation failed: it needs more memory than it may have")
-            if reply[:1] == probe_worker.COMPILED:
+            if reply[:1] == compile_worker.COMPILED:
                 reply = _handed_over(worker, deadline)
-        if reply[:1] == probe_worker.REFUSED:
+        if reply[:1] == compile_worker.REFUSED:
             raise GrammarError(reply[1:].decode())
-        return reply[1:] if reply[:1] == probe_worker.SERIALIZED else None
+        return reply[1:] if reply[:1] == compile_worker.SERIALIZED else None
 
     def close(self) -> None:
         """Kill the processes. Whoever waits for one gets a CompileCrashError."""
@@ -145,7 +145,7 @@ class _Worker:
     """One process, used by one thread at a time. Waiting for it raises ``TimeoutError`` at the deadline."""
 
     def __init__(self) -> None:
-        command = [sys.executable, "-W", "ignore", "-m", probe_worker.__name__]
+        command = [sys.executable, "-W", "ignore", "-m", compile_worker.__name__]
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),  # the very modules of this process
@@ -173,7 +173,7 @@ class _Worker:
 
     def get_ready(self, opening: bytes, deadline: float) -> None:
         self.send(opening, deadline)
-        if self.receive(deadline) != probe_worker.READY:
+        if self.receive(deadline) != compile_worker.READY:
             raise CompileCrashError("compilation failed: the compile process does not answer as it should")
         self.is_ready = True
 
@@ -235,4 +235,4 @@ def _handed_over(worker: _Worker, deadline: float) -> bytes:
         return worker.receive(min(deadline, time.monotonic() + _HANDOVER))
     except (TimeoutError, CompileCrashError):
         worker.end()
-        return probe_worker.TOO_LARGE
+        return compile_worker.TOO_LARGE

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from structout.grammar.fitness import (
-    Fitness,
+from structout.grammar.support import (
+    Support,
     counts_free_keys,
     features_in,
     is_gbnf,
@@ -74,7 +74,7 @@ _BOUND = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 _SCHEMAS_OF_TAGS = ("json_schema", "schema")
 
 
-def xgrammar_fitness(constraint: Constraint) -> Fitness:
+def xgrammar_support(constraint: Constraint) -> Support:
     """Surrogates in free text are not counted, see above."""
     weakened: tuple[str, ...] = ()
     is_slow = False
@@ -90,7 +90,7 @@ def xgrammar_fitness(constraint: Constraint) -> Fitness:
             is_slow = len(json.loads(constraint.spec)) > _MANY_ALTERNATIVES
         case StructuredOutputOptions.GRAMMAR:
             if not is_gbnf(constraint.spec):
-                return Fitness(refusal="takes GBNF grammars (::=), not Lark")
+                return Support(refusal="takes GBNF grammars (::=), not Lark")
             is_slow = _has_large_bound(constraint.spec)
         case StructuredOutputOptions.STRUCTURAL_TAG:
             tag = json.loads(constraint.spec)
@@ -98,7 +98,7 @@ def xgrammar_fitness(constraint: Constraint) -> Fitness:
             is_slow = any(_is_slow(schema) for _, schema in schemas_in_tag(tag))
     if constraint.whitespace_pattern is not None:
         weakened += ("whitespace_pattern",)
-    return Fitness(weakened=weakened, is_slow=is_slow)
+    return Support(weakened=weakened, is_slow=is_slow)
 
 
 def _ignores(node: Node, draft: int) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What the engines ignore, shown on them: if one of these fails, an engine has learned something, and fitness.py may
+"""What the engines ignore, shown on them: if one of these fails, an engine has learned something, and support.py may
 ask less."""
 
 import json
@@ -8,18 +8,18 @@ import pytest
 from tokenizers_on_the_spot import byte_level
 
 from structout.errors import GrammarError
-from structout.grammar.fitness import Fitness, is_gbnf
-from structout.grammar.fitness_llguidance import llguidance_fitness
-from structout.grammar.fitness_xgrammar import xgrammar_fitness
-from structout.grammar.llguidance_backend import LlguidanceBackend
+from structout.grammar.support import Support, is_gbnf
+from structout.grammar.llguidance.support import llguidance_support
+from structout.grammar.xgrammar.support import xgrammar_support
+from structout.grammar.llguidance.backend import LlguidanceBackend
 from structout.grammar.regex_features import Feature, regex_features
 from structout.grammar.vocabulary import Vocabulary
-from structout.grammar.xgrammar_backend import XgrammarBackend
+from structout.grammar.xgrammar.backend import XgrammarBackend
 from structout.params import Constraint
 from structout.params import StructuredOutputOptions as Kind
 
 VOCABULARY = Vocabulary.from_tokenizer(byte_level(), 525)
-FITNESS = {"llguidance": llguidance_fitness, "xgrammar": xgrammar_fitness}
+SUPPORT = {"llguidance": llguidance_support, "xgrammar": xgrammar_support}
 _backends = {}
 
 
@@ -35,14 +35,14 @@ def takes(name, kind, spec, text):
     return len(grammar.validate_tokens(tokens)) == len(tokens)
 
 
-def fitness_of_schema(name, schema):
-    return FITNESS[name](Constraint(Kind.JSON, json.dumps(schema, ensure_ascii=False)))
+def schema_support(name, schema):
+    return SUPPORT[name](Constraint(Kind.JSON, json.dumps(schema, ensure_ascii=False)))
 
 
 S, I, O, A, N = ({"type": name} for name in ("string", "integer", "object", "array", "number"))  # noqa: E741 - schemas of one line each
 AB = {**O, "properties": {"a": I, "b": I}}
 
-# A schema, an instance that violates it and that the engine takes all the same, and what fitness says is weakened.
+# A schema, an instance that violates it and that the engine takes all the same, and what support says is weakened.
 IGNORED = [
     # not known at all
     ("xgrammar", {"not": S}, '"x"', "#/not"),
@@ -99,11 +99,11 @@ IGNORED = [
 
 @pytest.mark.parametrize(("name", "schema", "text", "weakened"), IGNORED)
 def test_what_an_engine_ignores_is_known(name, schema, text, weakened):
-    assert takes(name, Kind.JSON, json.dumps(schema), text), "the engine enforces this now: fitness.py may allow it"
-    fitness = fitness_of_schema(name, schema)
-    assert weakened in fitness.weakened
-    assert not fitness.enforces
-    assert weakened in fitness.reason
+    assert takes(name, Kind.JSON, json.dumps(schema), text), "the engine enforces this now: support.py may allow it"
+    support = schema_support(name, schema)
+    assert weakened in support.weakened
+    assert not support.enforces
+    assert weakened in support.reason
 
 
 # A schema that the engine enforces, with instances and with texts that are none.
@@ -136,7 +136,7 @@ ENFORCED = [
 
 @pytest.mark.parametrize(("name", "schema", "members", "others"), ENFORCED)
 def test_what_an_engine_enforces_is_let_through(name, schema, members, others):
-    assert fitness_of_schema(name, schema) == Fitness(is_slow=fitness_of_schema(name, schema).is_slow)
+    assert schema_support(name, schema) == Support(is_slow=schema_support(name, schema).is_slow)
     spec = json.dumps(schema, ensure_ascii=False)
     assert all(takes(name, Kind.JSON, spec, text) for text in members)
     assert not any(takes(name, Kind.JSON, spec, text) for text in others)
@@ -157,7 +157,7 @@ REFUSED_BY_LLGUIDANCE = [
 
 @pytest.mark.parametrize("schema", REFUSED_BY_LLGUIDANCE)
 def test_what_llguidance_refuses_is_known_without_asking(schema):
-    assert not fitness_of_schema("llguidance", schema).enforces
+    assert not schema_support("llguidance", schema).enforces
     with pytest.raises(GrammarError):
         backend("llguidance").compile_grammar(Kind.JSON, json.dumps(schema))
 
@@ -173,7 +173,7 @@ def test_what_llguidance_refuses_is_known_without_asking(schema):
     ],
 )
 def test_locations_are_json_pointers(schema, pointer):
-    assert fitness_of_schema("llguidance", schema).weakened == (pointer,)
+    assert schema_support("llguidance", schema).weakened == (pointer,)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_locations_are_json_pointers(schema, pointer):
     ],
 )
 def test_data_is_not_taken_for_keywords(schema):
-    assert fitness_of_schema("llguidance", schema).enforces
+    assert schema_support("llguidance", schema).enforces
 
 
 def test_keywords_count_from_the_draft_that_has_them():
@@ -198,7 +198,7 @@ def test_keywords_count_from_the_draft_that_has_them():
     weakened = {
         draft: {
             keyword.removeprefix("#/")
-            for keyword in fitness_of_schema("llguidance", schema | {"$schema": url}).weakened
+            for keyword in schema_support("llguidance", schema | {"$schema": url}).weakened
         }
         for draft, url in {
             4: "http://json-schema.org/draft-04/schema#",
@@ -220,7 +220,7 @@ def test_keywords_count_from_the_draft_that_has_them():
 DRAFT_3 = "http://json-schema.org/draft-03/schema#"
 
 
-@pytest.mark.parametrize("name", FITNESS)
+@pytest.mark.parametrize("name", SUPPORT)
 @pytest.mark.parametrize(
     ("schema", "pointer", "text"),
     [
@@ -233,9 +233,9 @@ DRAFT_3 = "http://json-schema.org/draft-03/schema#"
 )
 def test_what_only_draft_3_has_is_enforced_by_none(name, schema, pointer, text):
     schema = {"$schema": DRAFT_3, **schema}
-    assert fitness_of_schema(name, schema).weakened == (pointer,)
+    assert schema_support(name, schema).weakened == (pointer,)
     assert text is None or takes(name, Kind.JSON, json.dumps(schema), text)
-    assert pointer not in fitness_of_schema(name, {**schema, "$schema": DRAFT_7}).weakened or text is None
+    assert pointer not in schema_support(name, {**schema, "$schema": DRAFT_7}).weakened or text is None
 
 
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
@@ -243,9 +243,9 @@ DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 
 def test_prefix_items_are_none_before_2020():
     schema = {"$schema": DRAFT_7, **A, "prefixItems": [I]}
-    assert fitness_of_schema("xgrammar", schema).weakened == ("#/prefixItems",)
+    assert schema_support("xgrammar", schema).weakened == ("#/prefixItems",)
     assert not takes("xgrammar", Kind.JSON, json.dumps(schema), '["a"]')
-    assert fitness_of_schema("llguidance", schema).enforces
+    assert schema_support("llguidance", schema).enforces
     assert takes("llguidance", Kind.JSON, json.dumps(schema), '["a"]')
 
 
@@ -253,12 +253,12 @@ def test_deep_and_cyclic_schemas_are_walked():
     deep = S
     for _ in range(5_000):
         deep = {"items": deep}
-    assert llguidance_fitness(Constraint(Kind.JSON, '{"items":' * 900 + "true" + "}" * 900)).enforces
+    assert llguidance_support(Constraint(Kind.JSON, '{"items":' * 900 + "true" + "}" * 900)).enforces
     cyclic = {
         "$ref": "#/$defs/a",
         "$defs": {"a": {"items": {"$ref": "#/$defs/b"}}, "b": {"items": {"$ref": "#/$defs/a"}}},
     }
-    assert fitness_of_schema("llguidance", cyclic).enforces
+    assert schema_support("llguidance", cyclic).enforces
 
 
 @pytest.mark.parametrize(
@@ -276,8 +276,8 @@ def test_deep_and_cyclic_schemas_are_walked():
     ],
 )
 def test_what_takes_xgrammar_seconds(kind, spec, is_slow):
-    assert xgrammar_fitness(Constraint(kind, spec)).is_slow == is_slow
-    assert not llguidance_fitness(Constraint(kind, spec)).is_slow
+    assert xgrammar_support(Constraint(kind, spec)).is_slow == is_slow
+    assert not llguidance_support(Constraint(kind, spec)).is_slow
 
 
 # -- regular expressions ----------------------------------------------------------------------------------------------
@@ -297,7 +297,7 @@ def test_what_takes_xgrammar_seconds(kind, spec, is_slow):
 )
 def test_what_an_engine_reads_its_own_way(name, pattern, text):
     assert takes(name, Kind.REGEX, pattern, text)
-    assert not FITNESS[name](Constraint(Kind.REGEX, pattern)).enforces
+    assert not SUPPORT[name](Constraint(Kind.REGEX, pattern)).enforces
 
 
 @pytest.mark.parametrize(
@@ -305,13 +305,13 @@ def test_what_an_engine_reads_its_own_way(name, pattern, text):
 )
 def test_ordinary_patterns_are_enforced_by_both(pattern):
     constraint = Constraint(Kind.REGEX, pattern)
-    assert llguidance_fitness(constraint).enforces
-    assert xgrammar_fitness(constraint).enforces
+    assert llguidance_support(constraint).enforces
+    assert xgrammar_support(constraint).enforces
 
 
 @pytest.mark.parametrize("pattern", ["(?=a)b", "(?<!a)b", r"(a)\1", r"\bfoo\b", "(?i)a", r"\p{L}", "a++", "(?>a)"])
 def test_what_is_no_regular_expression_to_xgrammar(pattern):
-    assert not xgrammar_fitness(Constraint(Kind.REGEX, pattern)).enforces
+    assert not xgrammar_support(Constraint(Kind.REGEX, pattern)).enforces
 
 
 @pytest.mark.parametrize(
@@ -352,8 +352,8 @@ def test_time_is_linear_in_the_text(kind, part):
     }
     spec = wrap[kind]() if kind in wrap else text
     start = time.process_time()
-    llguidance_fitness(Constraint(kind, spec))
-    xgrammar_fitness(Constraint(kind, spec))
+    llguidance_support(Constraint(kind, spec))
+    xgrammar_support(Constraint(kind, spec))
     assert time.process_time() - start < 2  # of some 0.4 s; what is quadratic takes minutes
 
 
@@ -363,8 +363,8 @@ def test_what_follows_a_class_without_an_end_is_seen(pattern):
 
 
 def test_bounds_of_any_length():
-    assert xgrammar_fitness(Constraint(Kind.REGEX, "a{" + "9" * 5_000 + "}")).is_slow
-    assert not xgrammar_fitness(Constraint(Kind.REGEX, "a{" + "0" * 5_000 + "9}")).is_slow
+    assert xgrammar_support(Constraint(Kind.REGEX, "a{" + "9" * 5_000 + "}")).is_slow
+    assert not xgrammar_support(Constraint(Kind.REGEX, "a{" + "0" * 5_000 + "9}")).is_slow
 
 
 # -- other kinds ------------------------------------------------------------------------------------------------------
@@ -383,14 +383,14 @@ def test_bounds_of_any_length():
 def test_gbnf_is_told_from_lark(grammar, expected):
     assert is_gbnf(grammar) == expected
     constraint = Constraint(Kind.GRAMMAR, grammar)
-    assert xgrammar_fitness(constraint).enforces == expected
-    assert llguidance_fitness(constraint).enforces != expected
+    assert xgrammar_support(constraint).enforces == expected
+    assert llguidance_support(constraint).enforces != expected
 
 
 def test_whitespace_pattern_is_llguidances():
     constraint = Constraint(Kind.JSON, "{}", whitespace_pattern=" ?")
-    assert llguidance_fitness(constraint).enforces
-    assert xgrammar_fitness(constraint).weakened == ("whitespace_pattern",)
+    assert llguidance_support(constraint).enforces
+    assert xgrammar_support(constraint).weakened == ("whitespace_pattern",)
 
 
 def tag_around(content):
@@ -415,11 +415,11 @@ def tag_around(content):
 )
 def test_schemas_within_structural_tags(schema, weakened):
     constraint = tag_around({"type": "json_schema", "json_schema": schema})
-    assert xgrammar_fitness(constraint).weakened == weakened
-    assert llguidance_fitness(constraint).refusal
+    assert xgrammar_support(constraint).weakened == weakened
+    assert llguidance_support(constraint).refusal
 
 
 def test_patterns_within_structural_tags():
-    assert xgrammar_fitness(tag_around({"type": "regex", "pattern": "a+"})).enforces
-    weakened = xgrammar_fitness(tag_around({"type": "regex", "pattern": "a^b"})).weakened
+    assert xgrammar_support(tag_around({"type": "regex", "pattern": "a+"})).enforces
+    weakened = xgrammar_support(tag_around({"type": "regex", "pattern": "a^b"})).weakened
     assert weakened == ("#/format/content/pattern: anchor inside",)
