@@ -16,7 +16,7 @@ import transformers
 
 import structout
 from structout.cached_model import CachedModel
-from structout.default_model import load_default_model
+from structout.cli.demo_model import load_demo_model
 from structout.distributed import ShardedManager, VocabParallelSampler, shard_rows, traffic
 from structout.sampler import DeviceMasks, SamplingParams
 
@@ -40,9 +40,9 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
     if rank == 0:
-        load_default_model()  # made here, if it is not in the cache, and read by the others
+        load_demo_model()  # made here, if it is not in the cache, and read by the others
     dist.barrier()
-    model, tokenizer, _ = load_default_model()
+    model, tokenizer, _ = load_demo_model()
     width = model.lm_head.weight.shape[0]
 
     columns = shard_rows(width, rank, world_size)

@@ -22,7 +22,7 @@ def shared_memory() -> bool:
 
 
 def cache_dir() -> Path:
-    """STRUCTOUT_CACHE_DIR: where the default model is kept. Default: structout in $XDG_CACHE_HOME or ~/.cache."""
+    """STRUCTOUT_CACHE_DIR: where the demo model is kept. Default: structout in $XDG_CACHE_HOME or ~/.cache."""
     chosen = os.environ.get("STRUCTOUT_CACHE_DIR")
     if chosen:
         return Path(chosen)

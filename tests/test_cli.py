@@ -1,4 +1,4 @@
-"""`structout generate` and `structout doctor`, as a person runs them, with the real default model."""
+"""`structout generate` and `structout doctor`, as a person runs them, with the real demo model."""
 
 import json
 import os
@@ -19,9 +19,9 @@ from transformers import PreTrainedTokenizerFast
 
 import structout
 from structout import StructuredOutputManager, StructuredOutputsParams
-from structout.checks import replay_check
-from structout.cli import main
-from structout.default_model import load_default_model
+from structout.cli.validate import replay_check
+from structout.cli.main import main
+from structout.cli.demo_model import load_demo_model
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 ORDER = EXAMPLES / "order.schema.json"
@@ -42,8 +42,8 @@ def own_cache(cache, monkeypatch):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A copy of the default model, to be changed."""
-    model, tokenizer, _ = load_default_model()
+    """A copy of the demo model, to be changed."""
+    model, tokenizer, _ = load_demo_model()
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     return tmp_path
@@ -199,7 +199,7 @@ def check_that_a_line_says(capsys, arguments, message):
 
 
 def test_a_model_narrower_than_its_tokenizer(capsys, folder):
-    model, _, _ = load_default_model()
+    model, _, _ = load_demo_model()
     model.resize_token_embeddings(500)
     model.save_pretrained(folder)
     message = f"cannot use {folder}: vocab_size is 500, but the tokenizer has a token of id 999"
@@ -220,7 +220,7 @@ def test_a_damaged_model(capsys, folder):
 
 
 def test_a_model_that_computes_nothing_but_nan(capsys, folder):
-    model, _, _ = load_default_model()
+    model, _, _ = load_demo_model()
     torch.nn.init.constant_(model.lm_head.weight, float("nan"))
     model.save_pretrained(folder)
     check_that_a_line_says(capsys, ["--regex", "[ab]", "--model", str(folder)], "the model gave NaN")
@@ -261,7 +261,7 @@ def test_characters_that_the_output_cannot_hold(encoding, status):
 
 
 def in_a_process(*arguments, **environment):
-    command = [sys.executable, "-m", "structout.cli", "generate", *arguments]
+    command = [sys.executable, "-m", "structout.cli.main", "generate", *arguments]
     return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, timeout=120)
 
 
@@ -273,7 +273,7 @@ def test_a_single_json_document_is_shown_as_it_was_generated(capsys, tmp_path):
 
 def test_a_grammars_texts_are_replayed():
     params = StructuredOutputsParams(grammar='root ::= "a" root | "b" ["é🦊]')
-    _, tokenizer, _ = load_default_model()
+    _, tokenizer, _ = load_demo_model()
     with StructuredOutputManager(tokenizer, 1024) as manager:
         check = replay_check(params, manager)
         assert check("aab🦊") is None
@@ -288,7 +288,7 @@ def test_ctrl_c_ends_a_long_compilation_and_says_what_it_waits_for():
     script = """
 import time
 from structout.grammar.xgrammar.backend import XgrammarBackend
-from structout.cli import main
+from structout.cli.main import main
 XgrammarBackend.compile_grammar = lambda *arguments: time.sleep(60)
 raise SystemExit(main(["generate", "--choice", "a"]))
 """
@@ -314,7 +314,7 @@ def test_help_shows_examples(capsys):
 def test_progress_on_a_terminal_and_clean_output_in_a_pipe():
     """The process itself: standard error is a terminal, standard output a pipe."""
     controller, terminal = pty.openpty()
-    command = [sys.executable, "-m", "structout.cli", "generate", "--regex", "[a-z]{40}", "--seed", "1"]
+    command = [sys.executable, "-m", "structout.cli.main", "generate", "--regex", "[a-z]{40}", "--seed", "1"]
     run = subprocess.run(command, stdout=subprocess.PIPE, stderr=terminal, timeout=120)
     os.close(terminal)
     seen = os.read(controller, 100_000).decode()

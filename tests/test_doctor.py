@@ -37,9 +37,9 @@ def check_that_it_is_said(reason, path=None, **environment):
     broken = doctor.stdout.split("\nbroken\n")[1]
     assert reason in broken
     assert f"structout {structout.__version__}" in doctor.stdout
-    assert python("-P", "-m", "structout.cli", "doctor", path=path, **environment).stdout == doctor.stdout
+    assert python("-P", "-m", "structout.cli.main", "doctor", path=path, **environment).stdout == doctor.stdout
 
-    generate = python("-P", "-m", "structout.cli", "generate", "--choice", "a", path=path, **environment)
+    generate = python("-P", "-m", "structout.cli.main", "generate", "--choice", "a", path=path, **environment)
     assert (generate.returncode, generate.stdout) == (2, "")
     assert generate.stderr.startswith("structout: error: ")
     assert generate.stderr.count("\n") == 1

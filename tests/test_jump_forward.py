@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, MambaConfig, MambaForCau
 
 from structout.bitmask import allocate_token_bitmask
 from structout.cached_model import CachedModel
-from structout.default_model import load_default_model
+from structout.cli.demo_model import load_demo_model
 from structout.generate import _Decoding, generate
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.jump_forward import NO_JUMP, JumpForward, draft, ff_tokens, jump, retokenize
@@ -252,7 +252,7 @@ PARAMS = {
 def default_model(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STRUCTOUT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        model, tokenizer, _ = load_default_model()
+        model, tokenizer, _ = load_demo_model()
     manager = StructuredOutputManager(tokenizer, 1024)
     yield model, manager, CanonicalTokenizer(tokenizer, manager.vocabulary)
     manager.close()

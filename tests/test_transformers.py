@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import structout
-from structout.default_model import load_default_model
+from structout.cli.demo_model import load_demo_model
 from structout.integrations.transformers import _mix, masked_generate, row_seeds
 
 SCHEMA = {
@@ -22,7 +22,7 @@ SCHEMA = {
 def parts(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STRUCTOUT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        model, tokenizer, *_ = load_default_model()
+        model, tokenizer, *_ = load_demo_model()
     tokenizer.pad_token = tokenizer.eos_token
     return model, tokenizer
 

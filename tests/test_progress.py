@@ -9,7 +9,7 @@ import time
 import pytest
 
 from structout.grammar.vocabulary import Vocabulary
-from structout.screen import Screen, printable, readable_json
+from structout.cli.progress import Screen, printable, readable_json
 
 
 def random_value(rng, depth=0):

@@ -6,15 +6,15 @@ from typing import Any
 import torch
 
 from structout import envs
-from structout.checks import UserError, early_check, one_line, read_constraint, replay_check
+from structout.cli.validate import UserError, early_check, one_line, read_constraint, replay_check
 from structout.config import StructuredOutputsConfig
-from structout.default_model import load_default_model
+from structout.cli.demo_model import load_demo_model
 from structout.errors import GrammarError
 from structout.generate import DeadEndError, Generation, generate
 from structout.jump_forward import JumpForward
 from structout.scheduler.manager import StructuredOutputManager
 from structout.params import StructuredOutputsParams
-from structout.screen import Screen, readable_json, say, summary
+from structout.cli.progress import Screen, readable_json, say, summary
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -109,14 +109,14 @@ def _load_model(source: str | None, device: Any) -> tuple[Any, Any, str]:
     transformers.utils.logging.disable_progress_bar()
     try:
         if source is None:
-            model, tokenizer, _ = load_default_model(on_build=lambda: say("making the default model, once ..."))
-            return model.to(device), tokenizer, "default model (2 layers, random weights)"
+            model, tokenizer, _ = load_demo_model(on_build=lambda: say("making the demo model, once ..."))
+            return model.to(device), tokenizer, "demo model (2 layers, random weights)"
         say(f"loading {source} ...")
         tokenizer = transformers.AutoTokenizer.from_pretrained(source)
         model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype="auto")
         return model.eval().to(device), tokenizer, source
     except Exception as error:  # damaged files make it raise all sorts of things
-        where = source or f"default model in {envs.cache_dir()} (STRUCTOUT_CACHE_DIR moves it)"
+        where = source or f"demo model in {envs.cache_dir()} (STRUCTOUT_CACHE_DIR moves it)"
         raise UserError(f"cannot load the model {where}: {one_line(error)}") from error
 
 

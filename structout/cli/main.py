@@ -128,11 +128,11 @@ def _doctor(_: argparse.Namespace) -> int:
 
 def _generate(arguments: argparse.Namespace) -> int:
     try:
-        from structout import generate_command
+        from structout.cli import generate
     except ImportError as error:  # of the ops, or of the grammar engine
         print(f"structout: error: {error}", file=sys.stderr)
         return 2
-    return generate_command.run(arguments)
+    return generate.run(arguments)
 
 
 if __name__ == "__main__":

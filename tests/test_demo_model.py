@@ -1,4 +1,4 @@
-"""The cache of the default model: races, damage, and what building it leaves behind."""
+"""The cache of the demo model: races, damage, and what building it leaves behind."""
 
 import os
 import subprocess
@@ -7,8 +7,8 @@ import sys
 import pytest
 import torch
 
-from structout import default_model
-from structout.default_model import NAME, load_default_model
+from structout.cli import demo_model
+from structout.cli.demo_model import NAME, load_demo_model
 
 
 @pytest.fixture
@@ -20,10 +20,10 @@ def cache(tmp_path, monkeypatch):
 def built(cache):
     """How often a load had to build."""
     times = []
-    model, tokenizer, directory = load_default_model(on_build=lambda: times.append(1))
+    model, tokenizer, directory = load_demo_model(on_build=lambda: times.append(1))
     assert directory == cache / NAME
-    assert model.get_output_embeddings().weight.shape[0] == default_model.LM_HEAD_WIDTH
-    assert tokenizer.eos_token == default_model.END
+    assert model.get_output_embeddings().weight.shape[0] == demo_model.LM_HEAD_WIDTH
+    assert tokenizer.eos_token == demo_model.END
     return len(times)
 
 
@@ -32,7 +32,7 @@ def test_it_is_built_once_and_rebuilt_when_damaged(cache):
     (cache / f"{NAME}.partial" / "half a file").touch()
     assert built(cache) == 1
     assert built(cache) == 0
-    first = {key: value.clone() for key, value in load_default_model()[0].state_dict().items()}  # not of a mapped file
+    first = {key: value.clone() for key, value in load_demo_model()[0].state_dict().items()}  # not of a mapped file
     for name in ("model.safetensors", "config.json", "tokenizer.json"):
         (cache / NAME / name).write_text("damaged")
         assert built(cache) == 1
@@ -40,7 +40,7 @@ def test_it_is_built_once_and_rebuilt_when_damaged(cache):
     (cache / NAME / "model.safetensors").unlink()
     assert built(cache) == 1
     assert sorted(path.name for path in cache.iterdir()) == [NAME, f"{NAME}.lock"]
-    again = load_default_model()[0].state_dict()
+    again = load_demo_model()[0].state_dict()
     assert all(torch.equal(first[key], again[key]) for key in first)
     expected = 0o777 & ~_umask()
     assert (cache / NAME).stat().st_mode & 0o777 == expected
@@ -61,7 +61,7 @@ def test_building_leaves_the_callers_random_numbers_alone(cache):
 
 
 def test_of_several_processes_one_builds_and_all_load(cache):
-    script = "from structout.default_model import load_default_model as load; load(on_build=lambda: print('built'))"
+    script = "from structout.cli.demo_model import load_demo_model as load; load(on_build=lambda: print('built'))"
     runs = [subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) for _ in range(3)]
     said = [run.communicate(timeout=300)[0] for run in runs]
     assert [run.returncode for run in runs] == [0, 0, 0]
@@ -72,4 +72,4 @@ def test_a_cache_that_cannot_be_written_says_so(cache, monkeypatch):
     (cache / "file").touch()
     monkeypatch.setenv("STRUCTOUT_CACHE_DIR", str(cache / "file"))
     with pytest.raises(OSError, match="file"):
-        load_default_model()
+        load_demo_model()

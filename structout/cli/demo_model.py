@@ -17,7 +17,7 @@ import torch
 
 from structout import envs
 
-NAME = "default-model-1"  # the number changes with the model
+NAME = "demo-model-1"  # the number changes with the model
 SEED = 0
 TOKENIZER_VOCAB = 1000
 LM_HEAD_WIDTH = 1024  # wider than the tokenizer, as in most real models
@@ -35,7 +35,7 @@ _WORDS = (
 _KEYS = "id name email address city country items quantity price total status created tags notes active score".split()
 
 
-def load_default_model(on_build: Callable[[], None] = lambda: None) -> tuple[Any, Any, Path]:
+def load_demo_model(on_build: Callable[[], None] = lambda: None) -> tuple[Any, Any, Path]:
     """(model, tokenizer, where they are cached). Weights float32, in eval mode.
 
     Args:
