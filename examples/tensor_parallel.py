@@ -15,7 +15,7 @@ import torch.distributed as dist
 import transformers
 
 import structout
-from structout.cached_model import CachedModel
+from structout.integrations.transformers.kv_cache import CachedModel
 from structout.cli.demo_model import load_demo_model
 from structout.distributed import ShardedManager, VocabParallelSampler, shard_rows, traffic
 from structout.sampler import DeviceMasks, SamplingParams

@@ -93,10 +93,14 @@ _SCHEDULER_SIDE = {
     "register_backend": "grammar.router",
 }
 
+_LAZY_SUBMODULES = ("distributed", "integrations", "jump_forward", "metrics")
+
 
 def __getattr__(name: str) -> Any:
     """Workers need no grammar engine, so the manager is imported when it is first asked for. Where the ops are broken
     the package still imports, so that the doctor can speak; asking for one of them says what is wrong."""
+    if name in _LAZY_SUBMODULES:
+        return importlib.import_module(f"structout.{name}")
     if name in _SCHEDULER_SIDE:
         return getattr(importlib.import_module(f"structout.{_SCHEDULER_SIDE[name]}"), name)
     if name in __all__:

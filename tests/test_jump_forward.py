@@ -10,9 +10,9 @@ from test_canonical import TOKENIZERS, backend, canonical_tokens, grammar_of, in
 from transformers import LlamaConfig, LlamaForCausalLM, MambaConfig, MambaForCausalLM, MistralConfig, MistralForCausalLM
 
 from structout.bitmask import allocate_token_bitmask
-from structout.cached_model import CachedModel
+from structout.integrations.transformers.kv_cache import CachedModel
 from structout.cli.demo_model import load_demo_model
-from structout.generate import _Decoding, generate
+from structout.integrations.transformers.decode import _Decoding, generate
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.jump_forward import NO_JUMP, JumpForward, draft, ff_tokens, jump, retokenize
 from structout.scheduler.manager import StructuredOutputManager

@@ -8,7 +8,7 @@ import torch
 
 import structout
 from structout.cli.demo_model import load_demo_model
-from structout.integrations.transformers import _mix, masked_generate, row_seeds
+from structout.integrations.transformers.custom_generate import _mix, masked_generate, row_seeds
 
 SCHEMA = {
     "type": "object",

@@ -10,7 +10,7 @@ from structout.cli.validate import UserError, early_check, one_line, read_constr
 from structout.config import StructuredOutputsConfig
 from structout.cli.demo_model import load_demo_model
 from structout.errors import GrammarError
-from structout.generate import DeadEndError, Generation, generate
+from structout.integrations.transformers.decode import DeadEndError, Generation, generate
 from structout.jump_forward import JumpForward
 from structout.scheduler.manager import StructuredOutputManager
 from structout.params import StructuredOutputsParams

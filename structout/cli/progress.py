@@ -5,7 +5,7 @@ import shutil
 import sys
 import time
 
-from structout.generate import Generation
+from structout.integrations.transformers.decode import Generation
 from structout.grammar.vocabulary import Vocabulary
 
 _JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}:,]|[^\s\[\]{}:,"]+')

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from structout.cached_model import CachedModel
+from structout.integrations.transformers.kv_cache import CachedModel
 from structout.errors import GrammarTimeoutError
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.jump_forward import JumpForward, jump
