@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := @$(BIN)/pip --disable-pip-version-check -qq
-SOURCES := $(wildcard csrc/*.* csrc/*/*.*) setup.py pyproject.toml constraints.txt
+SOURCES := $(wildcard csrc/*.* csrc/*/*.* csrc/*/*/*.*) setup.py pyproject.toml constraints.txt
 
 .PHONY: demo test bench gpu-check lint format clean
 

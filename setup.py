@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from setuptools import Extension, setup
+from setuptools import Extension, find_packages, setup
 from torch.utils.cpp_extension import BuildExtension, CppExtension, include_paths
 
 STABLE_ABI_2_10 = "-DTORCH_TARGET_VERSION=0x020a000000000000ULL"
@@ -57,7 +57,7 @@ class BuildOps(BuildExtension):
         command = [ext.nvcc, "-shared", "-O3", "-std=c++17", "-Xcompiler=-fPIC,-fvisibility=hidden", "--threads=0"]
         command += ["-fmad=false"]  # a fused multiply-add would change the bits of a draw
         command += ["-cudart=static"]  # so that one build serves torch for CUDA 12 and 13
-        command += [STABLE_ABI_2_10, "-DUSE_CUDA", *(f"-isystem={path}" for path in include_paths())]
+        command += [STABLE_ABI_2_10, "-DUSE_CUDA", "-Icsrc", *(f"-isystem={path}" for path in include_paths())]
         command += [*gencode_flags(ext.nvcc), *ext.cuda_sources, "-o", library]
         print(" ".join(command), flush=True)
         if subprocess.run(command).returncode != 0:
@@ -78,26 +78,25 @@ class CudaExtension(Extension):
 def extensions() -> list[Extension]:
     cpu = CppExtension(
         "structout._C",
-        sources("*.cpp", "cpu/*.cpp"),
+        sources("*.cpp", "bindings/*.cpp", "bindings/cpu/*.cpp", "cpu/*.cpp"),
+        include_dirs=["csrc"],
         # Without contraction: a fused multiply-add would change the bits of a draw.
         extra_compile_args=[
             *("-O3", "-std=c++17", "-fvisibility=hidden", STABLE_ABI_2_10),
             *("-ffp-contract=off", "-fno-trapping-math", "-fno-math-errno"),
         ],
-        depends=sources("*.h", "cpu/*.h", "cpu/*.inc"),
+        depends=sources("bindings/*.h", "bindings/cpu/*.h", "common/*.h", "cpu/*.h", "cpu/*.inc"),
         py_limited_api=True,
     )
     nvcc = find_nvcc()
     if nvcc is None:
         return [cpu]
-    return [cpu, CudaExtension("structout._C_cuda", sources("*args.cpp", "cuda/*.cpp", "cuda/*.cu"), nvcc)]
+    cuda_sources = sources("bindings/*.cpp", "bindings/cuda/*.cpp", "cuda/*.cu")
+    return [cpu, CudaExtension("structout._C_cuda", cuda_sources, nvcc)]
 
 
 setup(
-    packages=[
-        "structout",
-        *("structout." + part for part in ("compiler", "grammar", "integrations", "triton_kernels")),
-    ],
+    packages=[*find_packages(include=["structout", "structout.*"]), "structout.triton_kernels"],
     package_dir={"structout": "structout", "structout.triton_kernels": "triton_kernels"},
     ext_modules=extensions(),
     cmdclass={"build_ext": BuildOps.with_options(no_python_abi_suffix=True)},

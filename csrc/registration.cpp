@@ -23,7 +23,7 @@ STABLE_TORCH_LIBRARY(structout, ops) {
       "-> (Tensor, Tensor)");
 
   // What sharded_masked_sample does on one rank. Its shard holds token ids from vocab_start on; masks begin at token 0.
-  // Outcomes are int32 [4, N] (csrc/outcome.h); of several ranks [ranks, 3 or 4, N], of which one makes the row's own.
+  // Outcomes are int32 [4, N] (csrc/common/shard_result.h); of several ranks [ranks, 3 or 4, N], of which one makes the row's own.
   ops.def(
       "_sample_shard(Tensor logits_shard, Tensor? bitmask, Tensor? rows, Tensor temperature, Tensor seed, "
       "Tensor position, int vocab_start) -> Tensor");

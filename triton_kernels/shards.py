@@ -4,7 +4,7 @@
                                     tile over a list of it. Bytes moved: V/8 of mask, and the logits once
     merge_outcomes, merge_masses    a program for MERGE_ROWS rows, over 12 to 32 bytes of each shard
 
-Each gives the bits of csrc/outcome.h and of the kernels beside it.
+Each gives the bits of csrc/common/shard_result.h and of the kernels beside it.
 """
 
 # ruff: noqa: SIM102  (an `if` on a constexpr is decided by the compiler, and must not be joined with one that is not)
@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from structout.triton_kernels import masked_sample
 from structout.triton_kernels.masked_sample import NUM_WARPS, TILE, as_matrix, stride_of
-from structout.triton_kernels.outcome import NUM_FIELDS, load_outcome, store_outcome
+from structout.triton_kernels.shard_result import NUM_FIELDS, load_outcome, store_outcome
 from structout.triton_kernels.sampling_math import log_of_mass
 from structout.triton_kernels.sampling_row import (
     LOWEST_DRAWABLE_KEY,

@@ -1,4 +1,4 @@
-#include "allowed_logits.h"
+#include "cpu/allowed_logits.h"
 
 #include <algorithm>
 #include <cstring>

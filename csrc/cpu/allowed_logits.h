@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "masked_sample.h"
+#include "cpu/masked_sample.h"
 
 namespace structout::cpu {
 

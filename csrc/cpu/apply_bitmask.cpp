@@ -1,11 +1,11 @@
 // A tile is a run of whole mask words of one row. Per word of 32 tokens: all allowed, skip; none allowed, plain
 // stores; mixed, stores under a mask. Logits are only written, so a fully masked row costs what fill_(-inf) costs
 // and a fully allowed one costs the read of its mask, 1/32 (float32) or 1/16 (16-bit) of that.
-#include "apply_bitmask.h"
+#include "cpu/apply_bitmask.h"
 
 #include <algorithm>
 
-#include "capability.h"
+#include "cpu/capability.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

@@ -1,7 +1,7 @@
 // apply_bitmask on the CPU, cut into tiles that threads may run in any order.
 #pragma once
 
-#include "../apply_bitmask.h"
+#include "common/apply_bitmask.h"
 
 namespace structout::cpu {
 

@@ -1,5 +1,5 @@
 // masked_sample with the instructions that the machine has. The algorithm is in masked_sample_row.inc.
-#include "masked_sample.h"
+#include "cpu/masked_sample.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,12 +7,12 @@
 #include <numeric>
 #include <vector>
 
-#include "../race_bound.h"
-#include "../sampling_row.h"
-#include "capability.h"
-#include "row_state.h"
-#include "team.h"
-#include "widen.h"
+#include "common/draw_bound.h"
+#include "common/sampling_row.h"
+#include "cpu/capability.h"
+#include "cpu/row_state.h"
+#include "cpu/team.h"
+#include "cpu/widen.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -25,8 +25,8 @@ namespace {
 
 namespace plain {
 #define STRUCTOUT_VECTOR_BITS 0
-#include "masked_sample_lanes.inc"
-#include "masked_sample_row.inc"
+#include "cpu/masked_sample_lanes.inc"
+#include "cpu/masked_sample_row.inc"
 #undef STRUCTOUT_VECTOR_BITS
 }  // namespace plain
 
@@ -35,8 +35,8 @@ namespace plain {
 #pragma GCC target("avx2,popcnt,bmi,bmi2")
 namespace avx2 {
 #define STRUCTOUT_VECTOR_BITS 256
-#include "masked_sample_lanes.inc"
-#include "masked_sample_row.inc"
+#include "cpu/masked_sample_lanes.inc"
+#include "cpu/masked_sample_row.inc"
 #undef STRUCTOUT_VECTOR_BITS
 }  // namespace avx2
 #pragma GCC pop_options
@@ -45,8 +45,8 @@ namespace avx2 {
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,popcnt,bmi,bmi2,prefer-vector-width=512")
 namespace avx512 {
 #define STRUCTOUT_VECTOR_BITS 512
-#include "masked_sample_lanes.inc"
-#include "masked_sample_row.inc"
+#include "cpu/masked_sample_lanes.inc"
+#include "cpu/masked_sample_row.inc"
 #undef STRUCTOUT_VECTOR_BITS
 }  // namespace avx512
 #pragma GCC pop_options

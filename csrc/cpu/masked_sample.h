@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "../masked_sample.h"
+#include "common/masked_sample.h"
 
 namespace structout::cpu {
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "../outcome.h"
+#include "common/shard_result.h"
 
 namespace structout::cpu {
 

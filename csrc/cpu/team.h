@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "keep_denormals.h"
-#include "masked_sample.h"
+#include "cpu/keep_denormals.h"
+#include "cpu/masked_sample.h"
 
 namespace structout::cpu {
 

@@ -1,7 +1,7 @@
 // Logits of 16 bits, and how they become float32: exactly.
 #pragma once
 
-#include "../sampling_math.h"
+#include "common/sampling_math.h"
 
 namespace structout::cpu {
 

@@ -6,8 +6,8 @@
 // Grid: x covers a row, y strides over the rows, so no lane ever divides.
 #include <algorithm>
 
-#include "apply_bitmask.h"
-#include "compat.h"
+#include "cuda/apply_bitmask.h"
+#include "cuda/compat.h"
 
 namespace structout::cuda {
 namespace {

@@ -1,7 +1,7 @@
 // apply_bitmask on CUDA: raw pointers in, one kernel launch out.
 #pragma once
 
-#include "../apply_bitmask.h"
+#include "common/apply_bitmask.h"
 
 namespace structout::cuda {
 

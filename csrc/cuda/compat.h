@@ -24,7 +24,7 @@ void allow_dynamic_shared(Kernel* kernel, int64_t bytes) {
 
 #else
 
-#include "../testing/host_simt.h"
+#include "testing/host_simt.h"
 
 #define STRUCTOUT_LAUNCH(kernel, grid, block, stream, ...) structout::simt::launch(grid, block, 0, kernel, __VA_ARGS__)
 

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "filters.cuh"
-#include "race.cuh"
+#include "cuda/filters.cuh"
+#include "cuda/gumbel_draw.cuh"
 
 namespace structout::cuda {
 

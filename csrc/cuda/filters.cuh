@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "race.cuh"
-#include "select.cuh"
+#include "cuda/gumbel_draw.cuh"
+#include "cuda/select.cuh"
 
 namespace structout::cuda {
 

@@ -18,10 +18,10 @@
 // memory where it fits, so that the row is read from global memory once; otherwise later passes find it in L2.
 #include <algorithm>
 
-#include "../outcome.h"
-#include "compat.h"
-#include "draw.cuh"
-#include "masked_sample.h"
+#include "common/shard_result.h"
+#include "cuda/compat.h"
+#include "cuda/draw.cuh"
+#include "cuda/masked_sample.h"
 
 namespace structout::cuda {
 namespace {

@@ -1,7 +1,7 @@
 // masked_sample on CUDA: raw pointers in, one kernel launch out.
 #pragma once
 
-#include "../masked_sample.h"
+#include "common/masked_sample.h"
 
 namespace structout::cuda {
 

@@ -17,8 +17,8 @@
 // theirs, and causality order is transitive.
 #pragma once
 
-#include "../push.h"
-#include "system_scope.h"
+#include "common/push.h"
+#include "cuda/system_scope.h"
 
 namespace structout::cuda {
 

@@ -1,7 +1,7 @@
 // The push collectives on CUDA: raw pointers in, one kernel launch out.
 #pragma once
 
-#include "../push.h"
+#include "common/push.h"
 
 namespace structout::cuda {
 

@@ -3,8 +3,8 @@
 // for each peer, or once in all by multicast.
 #include <algorithm>
 
-#include "push.cuh"
-#include "push.h"
+#include "cuda/push.cuh"
+#include "cuda/push.h"
 
 namespace structout::cuda {
 namespace {

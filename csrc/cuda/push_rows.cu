@@ -5,8 +5,8 @@
 // written again two epochs later; where this call is the next after the last push_rows, it meets the others first.
 #include <algorithm>
 
-#include "push.cuh"
-#include "push.h"
+#include "cuda/push.cuh"
+#include "cuda/push.h"
 
 namespace structout::cuda {
 namespace {

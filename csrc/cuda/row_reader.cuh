@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "../masked_sample.h"
-#include "../sampling_math.h"
-#include "compat.h"
-#include "row_team.cuh"
+#include "common/masked_sample.h"
+#include "common/sampling_math.h"
+#include "cuda/compat.h"
+#include "cuda/row_team.cuh"
 
 namespace structout::cuda {
 

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <cstdint>
 
-#include "../sampling_row.h"
-#include "select.cuh"
-#include "token_list.cuh"
+#include "common/sampling_row.h"
+#include "cuda/select.cuh"
+#include "cuda/token_list.cuh"
 
 namespace structout::cuda {
 

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "compat.h"
+#include "cuda/compat.h"
 
 #ifdef __CUDACC__
 #include <cooperative_groups.h>

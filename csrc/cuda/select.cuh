@@ -5,9 +5,9 @@
 
 #include <cstdint>
 
-#include "../sampling_math.h"
-#include "compat.h"
-#include "row_team.cuh"
+#include "common/sampling_math.h"
+#include "cuda/compat.h"
+#include "cuda/row_team.cuh"
 
 namespace structout::cuda {
 

@@ -3,9 +3,9 @@
 // logits, once.
 //
 // merge_outcomes, merge_masses: a thread a row, over 16 (8) bytes of each shard.
-#include "row_reader.cuh"
-#include "row_state.cuh"
-#include "shards.h"
+#include "cuda/row_reader.cuh"
+#include "cuda/row_state.cuh"
+#include "cuda/shards.h"
 
 namespace structout::cuda {
 namespace {

@@ -1,8 +1,8 @@
 // What sharded_masked_sample does on one rank's GPU beside masked_sample itself.
 #pragma once
 
-#include "../outcome.h"
-#include "masked_sample.h"
+#include "common/shard_result.h"
+#include "cuda/masked_sample.h"
 
 namespace structout::cuda {
 

@@ -1,7 +1,7 @@
 // Memory operations that other devices see, for nvcc and for a C++ compiler over csrc/testing/host_simt.h.
 #pragma once
 
-#include "compat.h"
+#include "cuda/compat.h"
 
 namespace structout::cuda {
 

@@ -1,8 +1,8 @@
 // A list of tokens in shared memory, for rows of which few are in play.
 #pragma once
 
-#include "../bitmask.h"
-#include "row_team.cuh"
+#include "common/bitmask.h"
+#include "cuda/row_team.cuh"
 
 namespace structout::cuda {
 

@@ -28,7 +28,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "host_simt_block.h"
+#include "testing/host_simt_block.h"
 
 #define __global__
 #define __device__

@@ -1,5 +1,5 @@
 // csrc/sampling_math.h over arrays, as a library that tests/test_sampling_math.py builds with several sets of flags.
-#include "../../csrc/sampling_math.h"
+#include "common/sampling_math.h"
 
 using namespace structout;
 

@@ -1,6 +1,6 @@
 // The CUDA kernel of apply_bitmask on the CPU: as a library for the Python tests, and as a program (COUNT SEED) that
 // runs random cases in buffers of exactly the right size, for sanitizers to watch.
-#include "../../csrc/cuda/apply_bitmask.cu"
+#include "cuda/apply_bitmask.cu"
 
 #include <cstdio>
 #include <cstdlib>

@@ -1,14 +1,14 @@
 // The CUDA kernels of masked_sample on the CPU: as a library for the Python tests, and as a program (COUNT SEED) that
 // runs random cases in buffers of exactly the right size, for sanitizers to watch, beside a plain loop over a sorted
 // row. The program also checks the carries of the mass histogram, which draws alone would hardly show.
-#include "../../csrc/cuda/masked_sample.cu"
+#include "cuda/masked_sample.cu"
 
 #include <cstdio>
 #include <cstdlib>
 #include <random>
 #include <vector>
 
-#include "../../csrc/cuda/shards.cu"
+#include "cuda/shards.cu"
 
 using namespace structout;
 

@@ -1,0 +1,112 @@
+// Torch tensors to the CPU kernels of sharded_masked_sample.
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "bindings/shard_args.h"
+#include "bindings/tensor_checks.h"
+#include "cpu/allowed_logits.h"
+#include "cpu/masked_sample.h"
+#include "bindings/cpu/threads.h"
+
+namespace structout {
+namespace {
+
+void run_masked_sample(const MaskedSampleParams& params) {
+  cpu::masked_sample(params, torch::stable::get_num_threads(), cpu::spread_over_threads);
+}
+
+constexpr const char* kOp = "sharded_masked_sample";
+
+void check_packed(const Tensor& packed, const Tensor& logits) {
+  if (packed.dim() != 1 || !packed.is_contiguous() || packed.scalar_type() != logits.scalar_type()) {
+    refuse(kOp, ": packed logits must be contiguous ", dtype_name(logits.scalar_type()), " of one dimension, got ",
+           dtype_name(packed.scalar_type()), " ", shape_text(packed));
+  }
+}
+
+template <class Params>
+void run_rows(const Params& params) {
+  for (int64_t row = 0; row < params.num_rows; ++row) params.run(row);
+}
+
+Tensor sample_shard(const Tensor& logits, std::optional<Tensor> bitmask, std::optional<Tensor> rows,
+                    const Tensor& temperature, const Tensor& seed, const Tensor& position, int64_t vocab_begin) {
+  const std::optional<Tensor> no_filter;
+  return outcomes_of_shard({logits, bitmask, rows, temperature, no_filter, no_filter, no_filter, seed, position},
+                           vocab_begin, run_masked_sample);
+}
+
+std::tuple<Tensor, Tensor> merge_outcomes(const Tensor& outcomes, const Tensor& temperature) {
+  return merged_outcomes(outcomes, temperature, run_rows<MergeOutcomesParams>);
+}
+
+Tensor shard_mass(const Tensor& logits, std::optional<Tensor> bitmask, std::optional<Tensor> rows,
+                  const Tensor& temperature, const Tensor& seed, const Tensor& position, int64_t vocab_begin,
+                  const Tensor& merged) {
+  const std::optional<Tensor> no_filter;
+  const MaskedSampleParams params =
+      shard_params({logits, bitmask, rows, temperature, no_filter, no_filter, no_filter, seed, position}, vocab_begin);
+  auto masses = torch::stable::new_empty(logits, {params.num_rows}, torch::headeronly::ScalarType::Long);
+  if (params.num_rows > 0) {
+    cpu::shard_mass(params, highest_of(merged, logits, params.num_rows), static_cast<int64_t*>(masses.data_ptr()),
+                    torch::stable::get_num_threads(), cpu::spread_over_threads);
+  }
+  return masses;
+}
+
+Tensor merge_masses(const Tensor& masses, const Tensor& merged, const Tensor& temperature) {
+  return merged_logprobs(masses, merged, temperature, run_rows<MergeMassesParams>);
+}
+
+int64_t pack_allowed(const Tensor& logits, std::optional<Tensor> bitmask, std::optional<Tensor> rows,
+                     int64_t vocab_begin, const Tensor& packed) {
+  const MaskedSampleParams params = shard_rows(logits, bitmask, rows, vocab_begin);
+  const std::vector<int64_t> places = cpu::packed_places(params, cpu::spread_over_threads);
+  check_packed(packed, logits);
+  if (packed.size(0) < places.back()) {
+    refuse(kOp, ": packed must have room for ", places.back(), " logits, got ", shape_text(packed));
+  }
+  if (places.back() > 0) cpu::pack_allowed(params, places, packed.data_ptr(), cpu::spread_over_threads);
+  return places.back();
+}
+
+void unpack_allowed(const Tensor& logits, const Tensor& packed, std::optional<Tensor> bitmask,
+                    std::optional<Tensor> rows, int64_t vocab_begin) {
+  const MaskedSampleParams params = shard_rows(logits, bitmask, rows, vocab_begin);
+  const std::vector<int64_t> places = cpu::packed_places(params, cpu::spread_over_threads);
+  check_packed(packed, logits);
+  if (packed.size(0) != places.back()) {
+    refuse(kOp, ": the mask allows ", places.back(), " logits here, but ", packed.size(0),
+           " came; all ranks need the same bitmask and rows");
+  }
+  if (places.back() > 0) {
+    cpu::unpack_allowed(params, logits.data_ptr(), places, packed.data_ptr(), cpu::spread_over_threads);
+  }
+}
+
+void check_sharded_masked_sample(const Tensor& logits, std::optional<Tensor> bitmask, std::optional<Tensor> rows,
+                                 const Tensor& temperature, std::optional<Tensor> top_k, std::optional<Tensor> top_p,
+                                 std::optional<Tensor> min_p, const Tensor& seed, const Tensor& position,
+                                 int64_t vocab_begin) {
+  shard_params({logits, bitmask, rows, temperature, top_k, top_p, min_p, seed, position}, vocab_begin);
+}
+
+}  // namespace
+}  // namespace structout
+
+STABLE_TORCH_LIBRARY_IMPL(structout, CPU, ops) {
+  ops.impl("_sample_shard", TORCH_BOX(&structout::sample_shard));
+  ops.impl("_merge_outcomes", TORCH_BOX(&structout::merge_outcomes));
+  ops.impl("_shard_mass", TORCH_BOX(&structout::shard_mass));
+  ops.impl("_merge_masses", TORCH_BOX(&structout::merge_masses));
+  ops.impl("_pack_allowed", TORCH_BOX(&structout::pack_allowed));
+  ops.impl("_unpack_allowed", TORCH_BOX(&structout::unpack_allowed));
+}
+
+STABLE_TORCH_LIBRARY_IMPL(structout, CompositeExplicitAutograd, checks) {
+  checks.impl("_check_sharded_masked_sample", TORCH_BOX(&structout::check_sharded_masked_sample));
+}

@@ -1,0 +1,66 @@
+// What the bindings need of the logits' device, asked once.
+#pragma once
+
+#include <cuda_runtime.h>
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
+#include <torch/csrc/stable/accelerator.h>
+#include <torch/csrc/stable/macros.h>
+
+#include <array>
+#include <mutex>
+
+#include "bindings/tensor_checks.h"
+#include "cuda/masked_sample.h"
+
+namespace structout {
+
+using torch::stable::accelerator::DeviceGuard;
+
+inline cuda::DeviceFacts ask_device(int device) {
+  const auto attribute = [device](cudaDeviceAttr what) {
+    int value = 0;
+    STD_CUDA_CHECK(cudaDeviceGetAttribute(&value, what, device));
+    return value;
+  };
+  const int major = attribute(cudaDevAttrComputeCapabilityMajor), minor = attribute(cudaDevAttrComputeCapabilityMinor);
+  return {attribute(cudaDevAttrMultiProcessorCount), 10 * major + minor,
+          attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)};
+}
+
+constexpr int kMaxDevices = 64;
+
+// Asked once per device: property queries on every call would cost more than the launch.
+inline const cuda::DeviceFacts& device_facts(int device) {
+  static std::array<std::once_flag, kMaxDevices> asked;
+  static std::array<cuda::DeviceFacts, kMaxDevices> facts;
+  if (device >= kMaxDevices) refuse("structout serves up to ", kMaxDevices, " CUDA devices, got cuda:", device);
+  std::call_once(asked[device], [device] { facts[device] = ask_device(device); });
+  return facts[device];
+}
+
+inline void* current_stream(int device) {
+  void* stream = nullptr;
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(device, &stream));
+  return stream;
+}
+
+// On the current device.
+inline void prepare_masked_sample_once(int device, const cuda::DeviceFacts& facts) {
+  static std::array<std::once_flag, kMaxDevices> prepared;
+  std::call_once(prepared[device], [&] {
+    cuda::prepare_masked_sample(facts);
+    STD_CUDA_CHECK(cudaGetLastError());
+  });
+}
+
+inline auto run_masked_sample_on(int device) {
+  return [device](const MaskedSampleParams& params) {
+    const DeviceGuard guard(device);
+    const cuda::DeviceFacts& facts = device_facts(device);
+    prepare_masked_sample_once(device, facts);
+    cuda::masked_sample(params, facts, current_stream(device));
+    STD_CUDA_KERNEL_LAUNCH_CHECK();
+  };
+}
+
+}  // namespace structout

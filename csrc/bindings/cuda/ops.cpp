@@ -1,0 +1,49 @@
+// Torch tensors to CUDA kernels, on the logits' device and its current stream.
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/macros.h>
+
+#include <tuple>
+
+#include "bindings/apply_bitmask_args.h"
+#include "bindings/masked_sample_args.h"
+#include "cuda/apply_bitmask.h"
+#include "bindings/cuda/device.h"
+
+namespace structout {
+namespace {
+
+using torch::stable::Tensor;
+
+void apply_bitmask(const Tensor& logits, const Tensor& bitmask, std::optional<Tensor> rows) {
+  const ApplyBitmaskParams params = apply_bitmask_params(logits, bitmask, rows);
+  if (params.num_rows == 0 || params.vocab_size == 0) return;
+  const int device = logits.get_device_index();
+  const DeviceGuard guard(device);
+  cuda::apply_bitmask(params, device_facts(device).num_sms, current_stream(device));
+  STD_CUDA_KERNEL_LAUNCH_CHECK();
+}
+
+Tensor masked_sample(const Tensor& logits, std::optional<Tensor> bitmask, std::optional<Tensor> rows,
+                     const Tensor& temperature, std::optional<Tensor> top_k, std::optional<Tensor> top_p,
+                     std::optional<Tensor> min_p, const Tensor& seed, const Tensor& position) {
+  return draw_ids({logits, bitmask, rows, temperature, top_k, top_p, min_p, seed, position},
+                  run_masked_sample_on(logits.get_device_index()));
+}
+
+std::tuple<Tensor, Tensor> masked_sample_logprobs(const Tensor& logits, std::optional<Tensor> bitmask,
+                                                  std::optional<Tensor> rows, const Tensor& temperature,
+                                                  std::optional<Tensor> top_k, std::optional<Tensor> top_p,
+                                                  std::optional<Tensor> min_p, const Tensor& seed,
+                                                  const Tensor& position) {
+  return draw_ids_and_logprobs({logits, bitmask, rows, temperature, top_k, top_p, min_p, seed, position},
+                               run_masked_sample_on(logits.get_device_index()));
+}
+
+}  // namespace
+}  // namespace structout
+
+STABLE_TORCH_LIBRARY_IMPL(structout, CUDA, ops) {
+  ops.impl("apply_bitmask", TORCH_BOX(&structout::apply_bitmask));
+  ops.impl("masked_sample", TORCH_BOX(&structout::masked_sample));
+  ops.impl("masked_sample_logprobs", TORCH_BOX(&structout::masked_sample_logprobs));
+}

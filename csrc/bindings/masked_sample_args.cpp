@@ -1,0 +1,94 @@
+#include "bindings/masked_sample_args.h"
+
+#include "bindings/mask_args.h"
+
+namespace structout {
+namespace {
+
+constexpr const char* kShardOp = "sharded_masked_sample";
+
+FloatFormat float_format(const char* op, ScalarType type) {
+  switch (type) {
+    case ScalarType::Float:
+      return FloatFormat::kFloat32;
+    case ScalarType::Half:
+      return FloatFormat::kFloat16;
+    case ScalarType::BFloat16:
+      return FloatFormat::kBFloat16;
+    default:
+      refuse(op, ": logits must be float32, float16 or bfloat16, got ", dtype_name(type),
+             "; convert with logits.float()");
+  }
+}
+
+// The logits and their mask.
+MaskedSampleParams rows_of(const char* op, const Tensor& logits, const std::optional<Tensor>& bitmask,
+                           const std::optional<Tensor>& rows, int64_t vocab_begin) {
+  MaskedSampleParams params{};
+  params.format = float_format(op, logits.scalar_type());
+  const MatrixLayout layout = matrix_layout(op, "logits", logits);
+  params.logits = logits.data_ptr();
+  params.num_rows = layout.num_rows;
+  params.vocab_begin = vocab_begin;
+  params.vocab_end = vocab_begin + layout.num_columns;
+  params.row_stride = layout.row_stride;
+
+  if (bitmask.has_value()) {
+    const MaskArgs mask = mask_args(op, *bitmask, rows, logits, layout.num_rows);
+    params.has_mask = true;
+    params.bitmask = mask.bitmask;
+    params.rows = mask.rows;
+  } else if (rows.has_value()) {
+    refuse(op,
+           ": rows says which row of bitmask governs each logits row, but there is no bitmask; pass both or neither");
+  }
+  return params;
+}
+
+// And the values of each row.
+void add_row_values(const char* op, const MaskedSampleTensors& in, MaskedSampleParams& params) {
+  const Tensor& logits = in.logits;
+  const int64_t rows = params.num_rows;
+  params.temperature = row_values<float>(op, "temperature", in.temperature, ScalarType::Float, logits, rows);
+  if (in.top_k.has_value()) params.top_k = row_integers(op, "top_k", *in.top_k, logits, rows);
+  if (in.top_p.has_value()) params.top_p = row_values<float>(op, "top_p", *in.top_p, ScalarType::Float, logits, rows);
+  if (in.min_p.has_value()) params.min_p = row_values<float>(op, "min_p", *in.min_p, ScalarType::Float, logits, rows);
+  params.seed = row_values<int64_t>(op, "seed", in.seed, ScalarType::Long, logits, rows);
+  params.position = row_values<int64_t>(op, "position", in.position, ScalarType::Long, logits, rows);
+}
+
+}  // namespace
+
+MaskedSampleParams masked_sample_params(const MaskedSampleTensors& in) {
+  constexpr const char* kOp = "masked_sample";
+  MaskedSampleParams params = rows_of(kOp, in.logits, in.bitmask, in.rows, 0);
+  if (params.num_columns() > kMaxSampledVocab) {
+    refuse(kOp, ": logits may have up to ", kMaxSampledVocab, " columns, got ", params.num_columns());
+  }
+  if (params.num_columns() == 0 && params.num_rows > 0) {
+    refuse(kOp, ": logits has rows but no columns (shape ", shape_text(in.logits), "); there is nothing to draw from");
+  }
+  add_row_values(kOp, in, params);
+  return params;
+}
+
+MaskedSampleParams shard_rows(const Tensor& logits, const std::optional<Tensor>& bitmask,
+                              const std::optional<Tensor>& rows, int64_t vocab_begin) {
+  if (vocab_begin < 0 || vocab_begin > kMaxSampledVocab) {
+    refuse(kShardOp, ": vocab_start must be in [0, ", kMaxSampledVocab, "], got ", vocab_begin);
+  }
+  const MaskedSampleParams params = rows_of(kShardOp, logits, bitmask, rows, vocab_begin);
+  if (params.vocab_end > kMaxSampledVocab) {
+    refuse(kShardOp, ": vocabularies may have up to ", kMaxSampledVocab, " tokens, got a shard that ends at ",
+           params.vocab_end);
+  }
+  return params;
+}
+
+MaskedSampleParams shard_params(const MaskedSampleTensors& in, int64_t vocab_begin) {
+  MaskedSampleParams params = shard_rows(in.logits, in.bitmask, in.rows, vocab_begin);
+  add_row_values(kShardOp, in, params);
+  return params;
+}
+
+}  // namespace structout

@@ -1,0 +1,150 @@
+// The arithmetic of masked_sample, host and device: docs/sampling_contract.md, one rounding at a time.
+//
+// Built without fused multiply-add (-ffp-contract=off, -fmad=false) and without flush-to-zero; then every backend gives
+// the bits of structout/sampling_math.py. Branch-free, so that loops over it vectorise.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "common/bitmask.h"
+
+namespace structout {
+
+constexpr float kMassScale = 0x1p40f;  // a mass of 1 is 2^40 units of a fixed-point integer
+constexpr float kSmallestMinP = 0x1p-126f;
+
+STRUCTOUT_HOST_DEVICE float float_of_bits(uint32_t bits) {
+  float value;
+  memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+STRUCTOUT_HOST_DEVICE uint32_t bits_of_float(float value) {
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+
+// y = (1 + f) * 2^n with 1 + f in [sqrt(1/2), sqrt(2)).
+struct SplitFloat {
+  float f;
+  float n;
+};
+
+STRUCTOUT_HOST_DEVICE SplitFloat split(float y) {
+  constexpr int32_t kSqrtHalfBits = 0x3f3504f3;
+  const int32_t bits = static_cast<int32_t>(bits_of_float(y));
+  const int32_t n = (bits - kSqrtHalfBits) >> 23;
+  const uint32_t mantissa = static_cast<uint32_t>(bits) - (static_cast<uint32_t>(n) << 23);
+  return {float_of_bits(mantissa) - 1.0f, static_cast<float>(n)};
+}
+
+// Cephes logf.
+STRUCTOUT_HOST_DEVICE float log_of_split(float f, float n) {
+  constexpr float kLn2High = 0.693359375f;
+  constexpr float kLn2Low = -0x1.bd01060000000p-13f;
+  float y = 0x1.2043760000000p-4f;
+  y = y * f + -0x1.d7a3700000000p-4f;
+  y = y * f + 0x1.de4a340000000p-4f;
+  y = y * f + -0x1.fcba9e0000000p-4f;
+  y = y * f + 0x1.23d37e0000000p-3f;
+  y = y * f + -0x1.555ca00000000p-3f;
+  y = y * f + 0x1.999d580000000p-3f;
+  y = y * f + -0x1.fffff80000000p-3f;
+  y = y * f + 0x1.5555540000000p-2f;
+  const float square = f * f;
+  y = y * f;
+  y = y * square;
+  y = y + n * kLn2Low;
+  y = y - square * 0.5f;
+  return (f + y) + n * kLn2High;
+}
+
+// Of positive, finite, normal y.
+STRUCTOUT_HOST_DEVICE float log_float(float y) {
+  const SplitFloat s = split(y);
+  return log_of_split(s.f, s.n);
+}
+
+// Of t <= 0; below -30 that of -30. Cephes exp2f on the fraction.
+STRUCTOUT_HOST_DEVICE float exp_float(float t) {
+  constexpr float kFloor = -30.0f;
+  constexpr float kLog2E = 0x1.7154760000000p+0f;
+  constexpr float kRoundToInteger = 12582912.0f;  // 1.5 * 2^23
+  const float a = (t < kFloor ? kFloor : t) * kLog2E;
+  const float n = (a + kRoundToInteger) - kRoundToInteger;
+  const float f = a - n;
+  float y = 0x1.41fbbc0000000p-13f;
+  y = y * f + 0x1.5f3e520000000p-10f;
+  y = y * f + 0x1.3b2d4c0000000p-7f;
+  y = y * f + 0x1.c6aee80000000p-5f;
+  y = y * f + 0x1.ebfbdc0000000p-3f;
+  y = y * f + 0x1.62e4300000000p-1f;
+  y = y * f + 0x1.0000000000000p+0f;
+  return y * float_of_bits(static_cast<uint32_t>(static_cast<int32_t>(n) + 127) << 23);
+}
+
+STRUCTOUT_HOST_DEVICE int64_t mass(float t) { return static_cast<int64_t>(exp_float(t) * kMassScale); }
+
+STRUCTOUT_HOST_DEVICE float log_of_mass(int64_t total) {
+  return log_float(static_cast<float>(total) * (1 / kMassScale));
+}
+
+// Gumbel noise of 32 random bits, right in both tails. Never increases with bits.
+STRUCTOUT_HOST_DEVICE float gumbel(uint32_t bits) {
+  const bool is_near_zero = bits < 0x40000000u;  // there 1 - v would lose v, so log1p is taken of -v itself
+  const uint32_t distance = is_near_zero ? bits : ~bits;
+  const float q = (static_cast<float>(distance) + 0.5f) * 0x1p-32f;
+  const SplitFloat s = split(q);
+  const float e = -log_of_split(is_near_zero ? -q : s.f, is_near_zero ? 0.0f : s.n);
+  return -log_float(e);
+}
+
+// Orders floats as integers, -0 and +0 alike.
+STRUCTOUT_HOST_DEVICE uint32_t order_key(float x) {
+  const uint32_t bits = bits_of_float(x + 0.0f);
+  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+STRUCTOUT_HOST_DEVICE float float_of_order_key(uint32_t key) {
+  return float_of_bits(key & 0x80000000u ? key ^ 0x80000000u : ~key);
+}
+
+constexpr uint32_t kNaNKey = ~0u;                     // above the order key of +inf
+constexpr uint32_t kLowestDrawableKey = 0x00800000u;  // just above that of -inf
+
+// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
+struct PhiloxWords {
+  uint32_t w[4];
+};
+
+STRUCTOUT_HOST_DEVICE PhiloxWords philox(uint64_t key, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3) {
+  uint32_t key_0 = static_cast<uint32_t>(key), key_1 = static_cast<uint32_t>(key >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t product_0 = static_cast<uint64_t>(0xD2511F53u) * c0;
+    const uint64_t product_1 = static_cast<uint64_t>(0xCD9E8D57u) * c2;
+    c0 = static_cast<uint32_t>(product_1 >> 32) ^ c1 ^ key_0;
+    c1 = static_cast<uint32_t>(product_1);
+    c2 = static_cast<uint32_t>(product_0 >> 32) ^ c3 ^ key_1;
+    c3 = static_cast<uint32_t>(product_0);
+    key_0 += 0x9E3779B9u;
+    key_1 += 0xBB67AE85u;
+  }
+  return {{c0, c1, c2, c3}};
+}
+
+// The noise of four tokens, 4 * group to 4 * group + 3. The last counter word is kept for streams.
+STRUCTOUT_HOST_DEVICE PhiloxWords noise_words(int64_t seed, int64_t position, uint32_t group) {
+  return philox(static_cast<uint64_t>(seed), static_cast<uint32_t>(position),
+                static_cast<uint32_t>(static_cast<uint64_t>(position) >> 32), group, 0);
+}
+
+STRUCTOUT_HOST_DEVICE uint32_t noise_bits(int64_t seed, int64_t position, int64_t token) {
+  const PhiloxWords words = noise_words(seed, position, static_cast<uint32_t>(token >> 2));
+  // Chosen, not indexed: an index that is not a constant would send the words to a GPU's memory.
+  const uint32_t low = token & 1 ? words.w[1] : words.w[0], high = token & 1 ? words.w[3] : words.w[2];
+  return token & 2 ? high : low;
+}
+
+}  // namespace structout
