@@ -13,6 +13,7 @@ from torch.utils.cpp_extension import BuildExtension, CppExtension, include_path
 
 STABLE_ABI_2_10 = "-DTORCH_TARGET_VERSION=0x020a000000000000ULL"
 CUDA_ARCHITECTURES = ("80", "90", "100")
+CSRC = str(Path("csrc").resolve())  # ninja compiles in another folder
 
 
 def sources(*patterns: str) -> list[str]:
@@ -57,7 +58,7 @@ class BuildOps(BuildExtension):
         command = [ext.nvcc, "-shared", "-O3", "-std=c++17", "-Xcompiler=-fPIC,-fvisibility=hidden", "--threads=0"]
         command += ["-fmad=false"]  # a fused multiply-add would change the bits of a draw
         command += ["-cudart=static"]  # so that one build serves torch for CUDA 12 and 13
-        command += [STABLE_ABI_2_10, "-DUSE_CUDA", "-Icsrc", *(f"-isystem={path}" for path in include_paths())]
+        command += [STABLE_ABI_2_10, "-DUSE_CUDA", f"-I{CSRC}", *(f"-isystem={path}" for path in include_paths())]
         command += [*gencode_flags(ext.nvcc), *ext.cuda_sources, "-o", library]
         print(" ".join(command), flush=True)
         if subprocess.run(command).returncode != 0:
@@ -79,7 +80,7 @@ def extensions() -> list[Extension]:
     cpu = CppExtension(
         "structout._C",
         sources("*.cpp", "bindings/*.cpp", "bindings/cpu/*.cpp", "cpu/*.cpp"),
-        include_dirs=["csrc"],
+        include_dirs=[CSRC],
         # Without contraction: a fused multiply-add would change the bits of a draw.
         extra_compile_args=[
             *("-O3", "-std=c++17", "-fvisibility=hidden", STABLE_ABI_2_10),

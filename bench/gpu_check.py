@@ -29,8 +29,8 @@ PACKAGES = (
     "pytest",
 )
 OP_TESTS = (
-    *("tests/test_apply_bitmask.py", "tests/test_apply_bitmask_cuda.py", "tests/test_masked_sample.py"),
-    *("tests/test_push.py", "tests/test_sharding.py"),
+    *("tests/ops/test_apply_bitmask.py", "tests/ops/test_apply_bitmask_cuda.py", "tests/ops/test_masked_sample.py"),
+    *("tests/distributed/test_push.py", "tests/distributed/test_sharded_masked_sample.py"),
 )
 SANITIZED_TESTS = "cuda and not cuda_on_cpu and (residue or row_maps or one_mask or narrower or minus_one)"
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")

@@ -15,9 +15,9 @@ import torch.distributed as dist
 import transformers
 
 import structout
-from structout.integrations.transformers.kv_cache import CachedModel
 from structout.cli.demo_model import load_demo_model
 from structout.distributed import ShardedManager, VocabParallelSampler, shard_rows, traffic
+from structout.integrations.transformers.kv_cache import CachedModel
 from structout.sampler import DeviceMasks, SamplingParams
 
 NUM_REQUESTS = 8

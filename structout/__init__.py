@@ -31,15 +31,21 @@ from structout.mask_pool import MaskDeduplicator, MaskPool, PooledMaskBatch
 from structout.params import StructuredOutputOptions, StructuredOutputsParams
 
 if _kernels.load().broken is None:
+    from structout.distributed import registration  # noqa: F401
     from structout.ops import apply_bitmask, apply_token_bitmask_inplace, masked_sample, masked_sample_logprobs
-    from structout.sampler import DeviceMasks, MaskedSampler, SamplingParams, VocabParallelSampler
-    from structout.distributed.ops import all_gather_bitmask, sharded_masked_sample, sharded_masked_sample_logprobs
+    from structout.sampler import DeviceMasks, MaskedSampler, SamplingParams
 
 if TYPE_CHECKING:
+    from structout.distributed import (
+        ShardedManager,
+        VocabParallelSampler,
+        all_gather_bitmask,
+        sharded_masked_sample,
+        sharded_masked_sample_logprobs,
+    )
     from structout.grammar.router import register_backend
     from structout.scheduler.manager import ManagerStats, StructuredOutputManager
     from structout.scheduler.requests import GrammarStatus
-    from structout.distributed.manager import ShardedManager
 
 __all__ = [
     "CollectiveError",
@@ -85,12 +91,16 @@ __all__ = [
     "unpack_bitmask",
 ]
 
-_SCHEDULER_SIDE = {
+_MODULE_OF = {
     "GrammarStatus": "scheduler.requests",
     "ManagerStats": "scheduler.manager",
-    "ShardedManager": "distributed.manager",
+    "ShardedManager": "distributed",
     "StructuredOutputManager": "scheduler.manager",
+    "VocabParallelSampler": "distributed",
+    "all_gather_bitmask": "distributed",
     "register_backend": "grammar.router",
+    "sharded_masked_sample": "distributed",
+    "sharded_masked_sample_logprobs": "distributed",
 }
 
 _LAZY_SUBMODULES = ("distributed", "integrations", "jump_forward", "metrics")
@@ -101,8 +111,8 @@ def __getattr__(name: str) -> Any:
     the package still imports, so that the doctor can speak; asking for one of them says what is wrong."""
     if name in _LAZY_SUBMODULES:
         return importlib.import_module(f"structout.{name}")
-    if name in _SCHEDULER_SIDE:
-        return getattr(importlib.import_module(f"structout.{_SCHEDULER_SIDE[name]}"), name)
+    if name in _MODULE_OF:
+        return getattr(importlib.import_module(f"structout.{_MODULE_OF[name]}"), name)
     if name in __all__:
         _kernels.require()
     raise AttributeError(f"module 'structout' has no attribute {name!r}")

@@ -6,8 +6,7 @@ import sys
 
 import torch
 
-from structout import _kernels
-from structout import envs
+from structout import _kernels, envs
 from structout._version import __version__
 
 

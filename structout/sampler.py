@@ -5,13 +5,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
-from structout.distributed.cpu_communicator import name_of
-from structout.mask_batch import MaskBatch, MaskShard
+from structout.mask_batch import MaskBatch
 from structout.mask_pool import MaskPool, PooledMaskBatch
 from structout.ops import masked_sample, masked_sample_logprobs
-from structout.distributed.ops import all_gather_bitmask, sharded_masked_sample, sharded_masked_sample_logprobs
 
 
 @dataclass(frozen=True)
@@ -61,25 +58,6 @@ class DeviceMasks:
         pool.update(masks)
         return cls(pool.bitmask, rows.to(pool.bitmask.device, non_blocking=True))
 
-    @classmethod
-    def of_shard(
-        cls,
-        shard: MaskShard,
-        request_ids: Sequence[str],
-        device: torch.device | str,
-        num_logits_per_request: Sequence[int] | None = None,
-        group: dist.ProcessGroup | str | None = None,
-    ) -> "DeviceMasks":
-        """The masks of all ranks, of which each copies only its own rows to its device; there they are gathered."""
-        rows = shard.masks.rows_for(request_ids, num_logits_per_request)
-        most = max(shard.rows_of_rank)
-        mine = torch.from_numpy(shard.bitmask)
-        padded = torch.zeros(most, mine.shape[1], dtype=torch.int32, device=device)  # ranks may have unequally many
-        padded[: len(mine)].copy_(mine, non_blocking=True)
-        of_rank = all_gather_bitmask(padded, group).split(most) if most > 0 else []
-        bitmask = torch.cat([padded[:0], *(part[:n] for part, n in zip(of_rank, shard.rows_of_rank, strict=False))])
-        return cls(bitmask, rows.to(device, non_blocking=True))
-
 
 class MaskedSampler(torch.nn.Module):
     """Mask, temperature, filters and draw in one op; no state, no branch on the contents of the batch.
@@ -106,44 +84,11 @@ class MaskedSampler(torch.nn.Module):
             not reach an embedding.
         """
         sample = masked_sample_logprobs if self.with_logprobs else masked_sample
-        return sample(logits, **_arguments(masks, params))
+        return sample(logits, **op_arguments(masks, params))
 
 
-class VocabParallelSampler(torch.nn.Module):
-    """:class:`MaskedSampler` for a sharded lm_head: it takes this rank's columns of the logits and gives the
-    ids that one rank with all of them would draw, bit for bit. The logits are never gathered.
-
-    Args:
-        vocab_start: the token id of this rank's first column.
-        group: the tensor-parallel ranks: a process group, its name, or None for the default group.
-        with_logprobs: return the logprobs of the drawn tokens too.
-    """
-
-    def __init__(self, vocab_start: int, group: dist.ProcessGroup | str | None = None, *, with_logprobs: bool = False):
-        super().__init__()
-        self.vocab_start = vocab_start
-        self.group_name = name_of(group)
-        if group is None and self.group_name == "":
-            raise ValueError("there is no process group yet; make one first, or say group='' for a rank alone")
-        self.with_logprobs = with_logprobs
-
-    def forward(
-        self, logits_shard: torch.Tensor, masks: DeviceMasks | None, params: SamplingParams
-    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        """
-        Args:
-            logits_shard: ``[N, width]``, as this rank's part of the lm_head leaves them.
-            masks, params: as :class:`MaskedSampler` takes them, the same on all ranks.
-
-        Returns:
-            as :class:`MaskedSampler`, the same on all ranks.
-        """
-        sample = sharded_masked_sample_logprobs if self.with_logprobs else sharded_masked_sample
-        return sample(logits_shard, vocab_start=self.vocab_start, group=self.group_name, **_arguments(masks, params))
-
-
-def _arguments(masks: DeviceMasks | None, params: SamplingParams) -> dict[str, Any]:
-    """What masked_sample takes beside the logits."""
+def op_arguments(masks: DeviceMasks | None, params: SamplingParams) -> dict[str, Any]:
+    """The keyword arguments of masked_sample."""
     arguments = {field.name: getattr(params, field.name) for field in fields(params)}
     if masks is not None:
         arguments |= {"bitmask": masks.bitmask, "rows": masks.rows}

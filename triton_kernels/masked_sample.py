@@ -23,7 +23,6 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from structout.triton_kernels.shard_result import store_outcome
 from structout.triton_kernels.gumbel_draw import draw
 from structout.triton_kernels.sampling_filters import bound_by_lanes, select
 from structout.triton_kernels.sampling_math import log, log_of_mass, mass, order_key
@@ -39,6 +38,7 @@ from structout.triton_kernels.sampling_row import (
     survey,
     t_of,
 )
+from structout.triton_kernels.shard_result import store_outcome
 
 from structout import sampling_math as table
 

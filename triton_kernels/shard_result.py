@@ -1,4 +1,5 @@
-"""What a row comes to, as it travels between ranks (csrc/common/shard_result.h): int32 [3 or 4, num_rows], each field in its bits.
+"""What a row comes to, as it travels between ranks (csrc/common/shard_result.h): int32 [3 or 4, num_rows],
+each field in its bits.
 
 highest    of the allowed logits: -inf if there is none, NaN if one is NaN or the row's values are invalid
 score      of the token drawn: its scaled logit plus noise; greedy: its logit

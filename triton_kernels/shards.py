@@ -16,7 +16,6 @@ import triton
 import triton.language as tl
 from structout.triton_kernels import masked_sample
 from structout.triton_kernels.masked_sample import NUM_WARPS, TILE, as_matrix, stride_of
-from structout.triton_kernels.shard_result import NUM_FIELDS, load_outcome, store_outcome
 from structout.triton_kernels.sampling_math import log_of_mass
 from structout.triton_kernels.sampling_row import (
     LOWEST_DRAWABLE_KEY,
@@ -26,6 +25,7 @@ from structout.triton_kernels.sampling_row import (
     scale_of,
     t_of,
 )
+from structout.triton_kernels.shard_result import NUM_FIELDS, load_outcome, store_outcome
 
 MERGE_ROWS = 128
 

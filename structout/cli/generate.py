@@ -6,15 +6,15 @@ from typing import Any
 import torch
 
 from structout import envs
+from structout.cli.demo_model import load_demo_model
+from structout.cli.progress import Screen, readable_json, say, summary
 from structout.cli.validate import UserError, early_check, one_line, read_constraint, replay_check
 from structout.config import StructuredOutputsConfig
-from structout.cli.demo_model import load_demo_model
 from structout.errors import GrammarError
 from structout.integrations.transformers.decode import DeadEndError, Generation, generate
 from structout.jump_forward import JumpForward
-from structout.scheduler.manager import StructuredOutputManager
 from structout.params import StructuredOutputsParams
-from structout.cli.progress import Screen, readable_json, say, summary
+from structout.scheduler.manager import StructuredOutputManager
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -5,8 +5,8 @@ import shutil
 import sys
 import time
 
-from structout.integrations.transformers.decode import Generation
 from structout.grammar.vocabulary import Vocabulary
+from structout.integrations.transformers.decode import Generation
 
 _JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}:,]|[^\s\[\]{}:,"]+')
 _OPENING = ("[", "{")

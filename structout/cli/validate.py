@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from structout.errors import GrammarError
-from structout.scheduler.manager import StructuredOutputManager
 from structout.params import StructuredOutputsParams
+from structout.scheduler.manager import StructuredOutputManager
 
 Check = Callable[[str], str | None]  # what is wrong with a text, or None
 

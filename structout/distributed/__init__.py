@@ -1,21 +1,22 @@
-"""Tensor parallelism: everything for ranks that share a model. Importing this loads no grammar engine."""
+"""Tensor parallelism: ranks that share a model. Importing this loads no grammar engine.
+
+Everything here is imported with its first use, so that ``import structout`` on one GPU needs neither sockets nor shared
+memory.
+"""
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-import torch
-import torch.distributed as dist
-
-from structout.distributed.cuda_communicator import SymmetricLink, known_link
+from structout.distributed import registration as registration
 from structout.errors import CollectiveError
-from structout.distributed.cpu_communicator import Traffic, channel, name_of, world_size_of
 from structout.mask_batch import MaskShard
-from structout.sampler import VocabParallelSampler
-from structout.distributed.ops import all_gather_bitmask, sharded_masked_sample, sharded_masked_sample_logprobs
-from structout.distributed.vocab_parallel import shard_rows
 
 if TYPE_CHECKING:
+    from structout.distributed.diagnostics import Traffic, check, traffic
     from structout.distributed.manager import ShardedManager
+    from structout.distributed.ops import all_gather_bitmask, sharded_masked_sample, sharded_masked_sample_logprobs
+    from structout.distributed.sampler import VocabParallelSampler, gather_device_masks
+    from structout.distributed.vocab_parallel import shard_rows
 
 __all__ = [
     "CollectiveError",
@@ -25,33 +26,28 @@ __all__ = [
     "VocabParallelSampler",
     "all_gather_bitmask",
     "check",
+    "gather_device_masks",
     "shard_rows",
     "sharded_masked_sample",
     "sharded_masked_sample_logprobs",
     "traffic",
 ]
 
-
-def check(device: torch.device | str, group: dist.ProcessGroup | str | None = None) -> None:
-    """Raise what went wrong between the ranks' devices. It waits for the device, so call it where ids of -1 have come,
-    or now and then. On the CPU the ops raise by themselves.
-
-    Raises:
-        CollectiveError: a rank did not come in time, or came with other arguments; every later result is empty.
-    """
-    name = name_of(group)
-    link = None if world_size_of(name) == 1 else known_link(name, torch.device(device))
-    if isinstance(link, SymmetricLink):
-        link.check()
-
-
-def traffic(group: dist.ProcessGroup | str | None = None) -> Traffic:
-    """What this rank has sent to the others of the group, by its exchanges on the CPU so far."""
-    name = name_of(group)
-    return Traffic() if world_size_of(name) == 1 else channel(name).traffic
+_MODULE_OF = {
+    "ShardedManager": "manager",
+    "Traffic": "diagnostics",
+    "VocabParallelSampler": "sampler",
+    "all_gather_bitmask": "ops",
+    "check": "diagnostics",
+    "gather_device_masks": "sampler",
+    "shard_rows": "vocab_parallel",
+    "sharded_masked_sample": "ops",
+    "sharded_masked_sample_logprobs": "ops",
+    "traffic": "diagnostics",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "ShardedManager":
-        return importlib.import_module("structout.distributed.manager").ShardedManager
+    if name in _MODULE_OF:
+        return getattr(importlib.import_module(f"structout.distributed.{_MODULE_OF[name]}"), name)
     raise AttributeError(f"module 'structout.distributed' has no attribute {name!r}")

@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 import xxhash
 
-from structout.errors import CollectiveError
 from structout.distributed.transport import Delivery, PeerLost, Wire, best_wire, lasting_bytes
+from structout.errors import CollectiveError
 
 _REFUSED = "refused"
 EXCHANGES = (_REFUSED, "all_gather_bitmask", "sharded_masked_sample", "grammar_bitmask", "poll_ready")

@@ -15,9 +15,9 @@ import torch.distributed as dist
 import xxhash
 
 from structout import _kernels
-from structout.errors import CollectiveError
 from structout.distributed.cpu_communicator import resolve
 from structout.distributed.vocab_parallel import ShardStep, shard_rows
+from structout.errors import CollectiveError
 
 _SMALLEST_CAPACITY = 1 << 20
 _STATE_WORDS, _ERROR, _PEER, _EPOCH = 6, 3, 4, 5  # PushState of csrc/push.h, in int64

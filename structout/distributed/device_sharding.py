@@ -5,8 +5,8 @@ the batch holds, so that a step can be captured in a graph. What they compute is
 import torch
 
 from structout.distributed.cuda_communicator import DeviceLink
-from structout.errors import CollectiveError
 from structout.distributed.vocab_parallel import ShardStep, draw, sample_shards, shard_rows, vocab_size_of
+from structout.errors import CollectiveError
 
 _NO_TOKEN, _ALL_BITS = 0x00, 0xFF  # fill results after an error: masks that allow nothing; ids of -1, logits of NaN
 

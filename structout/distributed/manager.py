@@ -13,12 +13,12 @@ import torch.distributed as dist
 import xxhash
 
 from structout.bitmask import allocate_token_bitmask
-from structout.errors import DuplicateRequestError, GrammarError, StructOutError, UnknownRequestError
 from structout.distributed.cpu_communicator import Channel, channel, name_of, world_size_of
-from structout.scheduler.bitmask_filler import Bounds, Drafts, Trees
-from structout.scheduler.manager import StructuredOutputManager
+from structout.errors import DuplicateRequestError, GrammarError, StructOutError, UnknownRequestError
 from structout.mask_batch import MaskBatch, MaskShard
 from structout.params import StructuredOutputsParams
+from structout.scheduler.bitmask_filler import Bounds, Drafts, Trees
+from structout.scheduler.manager import StructuredOutputManager
 from structout.scheduler.requests import GrammarStatus
 
 Integers = npt.NDArray[np.int32]
@@ -225,8 +225,11 @@ class ShardedManager:
         bounds: Bounds | None = None,
         draft_trees: Trees | None = None,
     ) -> MaskShard:
-        """The same with the rows left where they are, for :meth:`DeviceMasks.of_shard` to bring together on the
-        workers' devices. Collective all the same."""
+        """:meth:`grammar_bitmask` with each rank's rows left on it.
+
+        :func:`structout.distributed.gather_device_masks` brings them together on the
+        workers' devices. Collective all the same.
+        """
         mine, ids, parts = self._step_of("shards of masks", request_ids, draft_tokens, bounds, draft_trees)
         rows_of_rank = tuple(int(part.counts.sum()) for part in parts)
         return MaskShard(mine.bitmask, _masks_of(ids, parts, mine.bitmask[:0]), rows_of_rank)

@@ -1,4 +1,4 @@
-"""The ops of tensor parallelism: their registration, and typed, documented doors to them."""
+"""The collective ops: typed, documented wrappers, and what serves them on each device."""
 
 import contextlib
 from collections.abc import Iterator
@@ -7,11 +7,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from structout.distributed import device_sharding
-from structout.distributed import vocab_parallel
 from structout import ops
-from structout.distributed.cuda_communicator import device_link
+from structout.distributed import device_sharding, vocab_parallel
 from structout.distributed.cpu_communicator import channel, name_of, world_size_of
+from structout.distributed.cuda_communicator import device_link
 
 
 @contextlib.contextmanager
@@ -25,7 +24,7 @@ def _telling_others(what: str, tensor: torch.Tensor, group_name: str) -> Iterato
         raise
 
 
-def _gather(shard: torch.Tensor, group_name: str) -> torch.Tensor:
+def gather_on_device(shard: torch.Tensor, group_name: str) -> torch.Tensor:
     with _telling_others("all_gather_bitmask", shard, group_name):
         if shard.dtype != torch.int32 or shard.dim() != 2:
             raise ValueError(
@@ -38,34 +37,16 @@ def _gather(shard: torch.Tensor, group_name: str) -> torch.Tensor:
     return device_sharding.gather_masks(device_link(group_name, shard.device), shard)
 
 
-def _sample(
-    tensors: tuple[torch.Tensor, ...], vocab_start: int, group_name: str, wants_logprobs: bool
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """``tensors``: what masked_sample takes."""
+def sample_on_device(*arguments: Any, return_logprobs: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The op's implementation; ``arguments`` are those of its schema."""
+    *tensors, vocab_start, group_name = arguments
     device = tensors[0].device
     if world_size_of(group_name) == 1:
-        return vocab_parallel.sample_alone(vocab_parallel.ShardStep.of(tensors, vocab_start), wants_logprobs)
+        return vocab_parallel.sample_alone(vocab_parallel.ShardStep.of(tuple(tensors), vocab_start), return_logprobs)
     if device.type == "cpu":
-        return vocab_parallel.sample(channel(group_name), tensors, vocab_start, wants_logprobs)
-    step = vocab_parallel.ShardStep.of(tensors, vocab_start)
-    return device_sharding.sample(device_link(group_name, device), step, wants_logprobs)
-
-
-def _draw(*arguments: Any) -> torch.Tensor:
-    *tensors, vocab_start, group_name = arguments
-    return _sample(tuple(tensors), vocab_start, group_name, wants_logprobs=False)[0]
-
-
-def _draw_with_logprobs(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
-    *tensors, vocab_start, group_name = arguments
-    return _sample(tuple(tensors), vocab_start, group_name, wants_logprobs=True)
-
-
-_library = torch.library.Library("structout", "IMPL")
-for _device in ("CPU", "CUDA"):
-    _library.impl("all_gather_bitmask", _gather, _device)
-    _library.impl("sharded_masked_sample", _draw, _device)
-    _library.impl("sharded_masked_sample_logprobs", _draw_with_logprobs, _device)
+        return vocab_parallel.sample(channel(group_name), tuple(tensors), vocab_start, return_logprobs)
+    step = vocab_parallel.ShardStep.of(tuple(tensors), vocab_start)
+    return device_sharding.sample(device_link(group_name, device), step, return_logprobs)
 
 
 def all_gather_bitmask(shard: torch.Tensor, group: dist.ProcessGroup | str | None = None) -> torch.Tensor:
@@ -167,19 +148,3 @@ def sharded_masked_sample_logprobs(
         logits_shard, bitmask, rows, *parameters, vocab_start, name
     )
     return ids, logprobs
-
-
-@torch.library.register_fake("structout::all_gather_bitmask")
-def _(shard: torch.Tensor, group_name: str) -> torch.Tensor:
-    return shard.new_empty(world_size_of(group_name) * shard.shape[0], shard.shape[1])
-
-
-@torch.library.register_fake("structout::sharded_masked_sample")
-def _(logits: torch.Tensor, *_: object) -> torch.Tensor:
-    return ops.empty_ids(logits)
-
-
-@torch.library.register_fake("structout::sharded_masked_sample_logprobs")
-def _(logits: torch.Tensor, *_: object) -> tuple[torch.Tensor, torch.Tensor]:
-    ids = ops.empty_ids(logits)
-    return ids, ids.new_empty(ids.shape, dtype=torch.float32)

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from structout.errors import CollectiveError
 from structout.distributed.cpu_communicator import Channel, Message, checksum
+from structout.errors import CollectiveError
 
 
 def shard_rows(num_rows: int, rank: int, world_size: int) -> range:

@@ -9,16 +9,16 @@ from typing import Any, Generic, TypeVar
 
 from structout.config import StructuredOutputsConfig
 from structout.errors import CompileCrashError, GrammarError, GrammarTimeoutError
+from structout.grammar.compile_pool import CompileProcessPool
 from structout.grammar.forced_tokens import CanonicalTokenizer
-from structout.grammar.support import Support
-from structout.grammar.llguidance.support import is_told_by, llguidance_support
-from structout.grammar.xgrammar.support import schemas_in_tag, xgrammar_support
 from structout.grammar.interface import StructuredOutputBackend, StructuredOutputGrammar
 from structout.grammar.json_schema import allows_finite_text, check_keywords
 from structout.grammar.llguidance.backend import LlguidanceBackend
-from structout.grammar.compile_pool import CompileProcessPool
+from structout.grammar.llguidance.support import is_told_by, llguidance_support
+from structout.grammar.support import Support
 from structout.grammar.vocabulary import Vocabulary
 from structout.grammar.xgrammar.backend import XgrammarBackend
+from structout.grammar.xgrammar.support import schemas_in_tag, xgrammar_support
 from structout.params import Constraint, StructuredOutputOptions
 
 BackendFactory = Callable[[Vocabulary, StructuredOutputsConfig, "CanonicalTokenizer | None"], StructuredOutputBackend]

@@ -1,5 +1,6 @@
-"""What a backend makes of a constraint, and what both engines have in common (llguidance/support.py and xgrammar/support.py)
-say which constraints each enforces in full, as found by experiment with llguidance 1.9.1 and xgrammar 0.2.8.
+"""Which keywords of a constraint an engine enforces: what llguidance/support.py and xgrammar/support.py share.
+
+All of it was found by experiment with llguidance 1.9.1 and xgrammar 0.2.8.
 
 What a backend refuses by itself needs no mention there, but saves a compilation. What it takes and then ignores does:
 tests/grammar/test_support.py holds both against instances.

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from structout.scheduler.compile_cache import Compiled, Outcomes, copy_error, is_crash, own_copy
-from structout.scheduler.fair_queue import Job, Subscription, FairQueue
 from structout.config import StructuredOutputsConfig
 from structout.errors import CompileCrashError, GrammarError, GrammarLimitError, GrammarTimeoutError, StructOutError
+from structout.scheduler.compile_cache import Compiled, Outcomes, copy_error, is_crash, own_copy
+from structout.scheduler.fair_queue import FairQueue, Job, Subscription
 
 _ABANDONED_PER_WORKER = 4  # threads past their deadline, for each worker, from which on nothing new is begun
 _NUM_TIMINGS = 1024  # compilations that the percentiles are over
@@ -109,7 +109,7 @@ class CompileService(Generic[Key, Compiled]):
         Args:
             key: what to compile.
             tenant: whose turn it takes.
-            on_done: called exactly once, from a thread of the service, unless the subscription is cancelled or the service
+            on_done: called exactly once, from a thread of the service, unless this is cancelled or the service
                 closed before. Errors are its own copies.
 
         Raises:

@@ -16,7 +16,9 @@ _TENANT_MEMORY = 60.0  # seconds that a tenant which asked for something keeps a
 class Subscription:
     """One request's place in a compilation."""
 
-    def __init__(self, job: "Job", tenant: str, on_done: Callable[[Any], None], cancel: Callable[["Subscription"], None]):
+    def __init__(
+        self, job: "Job", tenant: str, on_done: Callable[[Any], None], cancel: Callable[["Subscription"], None]
+    ):
         self.job: Job | None = job
         self.tenant = tenant
         self._on_done: Callable[[Any], None] | None = on_done

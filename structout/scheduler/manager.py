@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from structout.scheduler.compile_service import CompileService, CompileStats
 from structout.config import StructuredOutputsConfig
 from structout.errors import (
     DuplicateRequestError,
@@ -22,16 +21,16 @@ from structout.errors import (
     StructOutError,
     UnknownRequestError,
 )
-from structout.scheduler.bitmask_filler import Bounds, Drafts, MaskFiller, Trees
-from structout.grammar.router import BackendSet, CompiledConstraint
 from structout.grammar.forced_tokens import CanonicalTokenizer
-from structout.grammar.reasoning import ReasoningGrammar
 from structout.grammar.interface import StructuredOutputGrammar
-from structout.grammar.vocabulary import token_id
-from structout.grammar.vocabulary import Vocabulary
+from structout.grammar.reasoning import ReasoningGrammar
+from structout.grammar.router import BackendSet, CompiledConstraint
+from structout.grammar.vocabulary import Vocabulary, token_id
 from structout.mask_batch import MaskBatch
 from structout.mask_pool import MaskDeduplicator, MaskPoolStats
 from structout.params import Constraint, StructuredOutputsParams
+from structout.scheduler.bitmask_filler import Bounds, Drafts, MaskFiller, Trees
+from structout.scheduler.compile_service import CompileService, CompileStats
 from structout.scheduler.requests import GrammarStatus, Request
 
 _MOST_SLOW_TOKENS = 3
@@ -141,7 +140,9 @@ class StructuredOutputManager:
         except BaseException:
             self.finish_request(request_id)
             raise
-        if request.withdrawn is not None and request.subscription is not None:  # finished before it had its subscription
+        if (
+            request.withdrawn is not None and request.subscription is not None
+        ):  # finished before it had its subscription
             request.subscription.cancel()
         return request.status
 

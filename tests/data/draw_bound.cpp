@@ -1,4 +1,4 @@
-// csrc/draw_bound.h as a property: a token that it passes over has a score below the bar. Arguments: COUNT.
+// csrc/common/draw_bound.h as a property: a token that it passes over has a score below the bar. Arguments: COUNT.
 #include "common/draw_bound.h"
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-// csrc/cpu/masked_sample.cpp without torch, as a library that tests/masked_sample_builds.py makes. Its include path
+// csrc/cpu/masked_sample.cpp without torch, as a library that tests/support/masked_sample_builds.py makes. Its include path
 // says where csrc is.
 #include "cpu/capability.cpp"
 #include "cpu/masked_sample.cpp"

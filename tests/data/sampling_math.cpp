@@ -1,4 +1,4 @@
-// csrc/sampling_math.h over arrays, as a library that tests/test_sampling_math.py builds with several sets of flags.
+// csrc/common/sampling_math.h over arrays, as a library that tests/ops/test_sampling_math.py builds with several sets of flags.
 #include "common/sampling_math.h"
 
 using namespace structout;

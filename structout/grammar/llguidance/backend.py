@@ -15,8 +15,7 @@ from structout.bitmask import bitmask_dtype, bitmask_width
 from structout.errors import GrammarError
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import PrefixGrammar, StructuredOutputBackend, StructuredOutputGrammar
-from structout.grammar.vocabulary import token_id
-from structout.grammar.vocabulary import Vocabulary
+from structout.grammar.vocabulary import Vocabulary, token_id
 from structout.params import StructuredOutputOptions
 
 _BYTES_PER_WORD = 4

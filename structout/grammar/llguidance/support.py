@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from structout.grammar.json_schema import Node
+from structout.grammar.regex_features import Feature
 from structout.grammar.support import (
     Support,
     counts_free_keys,
@@ -14,8 +16,6 @@ from structout.grammar.support import (
     patterns_with,
     weakened_in_schema,
 )
-from structout.grammar.json_schema import Node
-from structout.grammar.regex_features import Feature
 from structout.params import Constraint, StructuredOutputOptions
 
 _IGNORED_SINCE = {"propertyNames": 6, "unevaluatedItems": 2019, "unevaluatedProperties": 2019}

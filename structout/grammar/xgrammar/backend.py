@@ -20,8 +20,7 @@ from structout.grammar.interface import (
     check_mask_buffer,
     nodes_below,
 )
-from structout.grammar.vocabulary import token_id
-from structout.grammar.vocabulary import Vocabulary
+from structout.grammar.vocabulary import Vocabulary, token_id
 from structout.params import StructuredOutputOptions
 
 # As xgrammar prints grammars: the whole rule of one character of a string with a bounded length, and the class that it

@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from structout.grammar.json_schema import Node, subschemas
+from structout.grammar.regex_features import Feature, regex_features
 from structout.grammar.support import (
     Support,
     counts_free_keys,
@@ -20,8 +22,6 @@ from structout.grammar.support import (
     patterns_with,
     weakened_in_schema,
 )
-from structout.grammar.json_schema import Node, subschemas
-from structout.grammar.regex_features import Feature, regex_features
 from structout.params import Constraint, StructuredOutputOptions
 
 _FORMATS = frozenset(

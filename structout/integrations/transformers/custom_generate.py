@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from structout.scheduler.manager import StructuredOutputManager
 from structout.sampler import DeviceMasks, MaskedSampler, SamplingParams
+from structout.scheduler.manager import StructuredOutputManager
 
 # What the op does itself, from the generation config.
 _DONE_BY_THE_OP = ("TemperatureLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper", "MinPLogitsWarper")

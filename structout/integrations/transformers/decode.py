@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from structout.integrations.transformers.kv_cache import CachedModel
 from structout.errors import GrammarTimeoutError
 from structout.grammar.forced_tokens import CanonicalTokenizer
+from structout.integrations.transformers.kv_cache import CachedModel
 from structout.jump_forward import JumpForward, jump
-from structout.scheduler.manager import StructuredOutputManager
 from structout.params import StructuredOutputsParams
 from structout.sampler import DeviceMasks, MaskedSampler, SamplingParams
+from structout.scheduler.manager import StructuredOutputManager
 
 A_MOMENT = 0.3  # seconds
 

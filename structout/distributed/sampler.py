@@ -1,0 +1,74 @@
+"""VocabParallelSampler: MaskedSampler where each rank holds some columns of the logits."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+
+from structout.distributed.cpu_communicator import name_of
+from structout.distributed.ops import all_gather_bitmask, sharded_masked_sample, sharded_masked_sample_logprobs
+from structout.mask_batch import MaskShard
+from structout.sampler import DeviceMasks, SamplingParams, op_arguments
+
+
+def gather_device_masks(
+    shard: MaskShard,
+    request_ids: Sequence[str],
+    device: torch.device | str,
+    num_logits_per_request: Sequence[int] | None = None,
+    group: dist.ProcessGroup | str | None = None,
+) -> DeviceMasks:
+    """Bring the masks of all ranks together on each rank's device.
+
+    Each rank copies only the rows that it filled to its device, and all-gathers the others there.
+
+    Args:
+        shard: from :meth:`ShardedManager.grammar_bitmask_shard`.
+        request_ids: the requests of the worker's batch, in its order.
+        device: the logits' device.
+        num_logits_per_request: logits rows of each request. Default: one each.
+        group: as in :func:`all_gather_bitmask`.
+    """
+    row_map = shard.masks.rows_for(request_ids, num_logits_per_request)
+    max_rows = max(shard.rows_of_rank)
+    local_rows = torch.from_numpy(shard.bitmask)
+    padded = torch.zeros(
+        max_rows, local_rows.shape[1], dtype=torch.int32, device=device
+    )  # all-gather needs equal sizes
+    padded[: len(local_rows)].copy_(local_rows, non_blocking=True)
+    gathered = all_gather_bitmask(padded, group).split(max_rows) if max_rows > 0 else []
+    bitmask = torch.cat([padded[:0], *(part[:n] for part, n in zip(gathered, shard.rows_of_rank, strict=False))])
+    return DeviceMasks(bitmask, row_map.to(device, non_blocking=True))
+
+
+class VocabParallelSampler(torch.nn.Module):
+    """:class:`MaskedSampler` for a sharded lm_head: it takes this rank's columns of the logits and gives the
+    ids that one rank with all of them would draw, bit for bit. The logits are never gathered.
+
+    Args:
+        vocab_start: the token id of this rank's first column.
+        group: the tensor-parallel ranks: a process group, its name, or None for the default group.
+        with_logprobs: return the logprobs of the drawn tokens too.
+    """
+
+    def __init__(self, vocab_start: int, group: dist.ProcessGroup | str | None = None, *, with_logprobs: bool = False):
+        super().__init__()
+        self.vocab_start = vocab_start
+        self.group_name = name_of(group)
+        if group is None and self.group_name == "":
+            raise ValueError("there is no process group yet; make one first, or say group='' for a rank alone")
+        self.with_logprobs = with_logprobs
+
+    def forward(
+        self, logits_shard: torch.Tensor, masks: DeviceMasks | None, params: SamplingParams
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        """
+        Args:
+            logits_shard: ``[N, width]``, as this rank's part of the lm_head leaves them.
+            masks, params: as :class:`MaskedSampler` takes them, the same on all ranks.
+
+        Returns:
+            as :class:`MaskedSampler`, the same on all ranks.
+        """
+        sample = sharded_masked_sample_logprobs if self.with_logprobs else sharded_masked_sample
+        return sample(logits_shard, vocab_start=self.vocab_start, group=self.group_name, **op_arguments(masks, params))

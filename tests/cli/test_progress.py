@@ -1,0 +1,60 @@
+"""What is shown: JSON made readable without a change to it, and nothing that a terminal would obey."""
+
+import io
+import json
+import random
+import sys
+import time
+
+import pytest
+
+from structout.cli.progress import Screen, printable, readable_json
+from structout.grammar.vocabulary import Vocabulary
+
+
+def random_value(rng, depth=0):
+    leaves = [1, -2.5, True, None, "", 'q"\\', "a, [b]: {}", "é🦊"]
+    match rng.randint(0, 3 if depth < 4 else 1):
+        case 2:
+            return [random_value(rng, depth + 1) for _ in range(rng.randint(0, 3))]
+        case 3:
+            return {rng.choice(leaves[4:]): random_value(rng, depth + 1) for _ in range(rng.randint(0, 3))}
+    return rng.choice(leaves)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_the_layout_is_that_of_json_dumps(seed):
+    value = random_value(random.Random(seed))
+    laid_out = json.dumps(value, indent=2, ensure_ascii=False)
+    for separators in ((",", ":"), (", ", ": "), (" ,\n", " :\t")):
+        assert readable_json(json.dumps(value, ensure_ascii=False, separators=separators)) == laid_out
+
+
+@pytest.mark.parametrize("text", ["1e999", "1.10", r'"\ud800"', "-0", "12345678901234567890123", r'"\u00e9"'])
+def test_numbers_and_strings_stay_as_they_were_written(text):
+    assert readable_json(text) == text
+    assert readable_json(f"[{text}]") == f"[\n  {text}\n]"
+
+
+def test_nothing_reaches_the_terminal_that_it_would_obey():
+    assert printable("a\x1b[2Jb\r\nc\x07\u009b é東") == "a [2Jb  c   é東"
+
+
+def test_the_screen_is_drawn_at_most_twenty_times_a_second(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    now = 100.0
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    screen = Screen(Vocabulary((b"", b"\x1b[2J", b"a"), (0,)))
+    for step in range(1, 101):
+        screen.show([[1] + [2] * step], 0)
+        now += 0.01
+    drawn = terminal.getvalue().split("\r\x1b[K")[1:]
+    assert drawn[0] == "[2 tokens]  [2Ja"
+    assert 15 <= len(drawn) <= 21
+    screen.clear()
+    assert terminal.getvalue().endswith("\r\x1b[K")

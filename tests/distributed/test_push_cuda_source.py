@@ -1,0 +1,143 @@
+"""csrc/cuda/push_*.cu without a GPU: ranks as threads of the CPU, under sanitizers, and mistakes that must be found."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import host_cuda
+import pytest
+from locations import HOST_CUDA_PROGRAMS
+
+PROGRAM = HOST_CUDA_PROGRAMS / "push.cpp"
+ARCHITECTURES = (80, 90, 100)
+NEEDS_NVCC = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+
+
+def run(sanitize, *arguments, csrc=host_cuda.CSRC):
+    executable = host_cuda.build("push", [PROGRAM], sanitize=sanitize, shared=False, csrc=csrc)
+    return host_cuda.run(executable, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("sanitize", "what", "epochs", "ranks"),
+    [
+        (None, "mixed", 200, (1, 2, 3, 4, 8)),
+        (None, "gather", 200, (2, 3, 8)),
+        ("address", "mixed", 60, (1, 2, 3, 4, 8)),
+        ("thread", "mixed", 10, (1, 2, 4)),
+        ("thread", "mixed", 5, (8,)),
+        ("thread", "gather", 10, (2, 3)),
+    ],
+)
+def test_every_rank_gets_what_the_others_pushed(sanitize, what, epochs, ranks):
+    result = run(sanitize, what, epochs, 1, *ranks)
+    assert (result.returncode, result.stdout) == (0, "ok\n"), result.stderr
+
+
+@pytest.mark.parametrize("sanitize", [None, "address", "thread"])
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("failure", ["absent", "mismatch"])
+def test_a_failure_ends_in_a_status_and_fills_the_output(failure, ranks, sanitize):
+    result = run(sanitize, failure, ranks)
+    assert (result.returncode, result.stdout) == (0, "ok\n"), result.stderr
+
+
+MISTAKES = {
+    "a signal that does not release": (
+        "cuda/push.cuh",
+        "store_release_system(&signal->epoch, epoch_)",
+        "__atomic_store_n(&signal->epoch, epoch_, __ATOMIC_RELAXED)",
+    ),
+    "a wait that does not acquire": (
+        "cuda/push.cuh",
+        "load_acquire_system(&signal->epoch) != epoch_",
+        "load_relaxed(&signal->epoch) != epoch_",
+    ),
+    "no barrier before the signals": (
+        "cuda/push.cuh",
+        "meet() {\n    __syncthreads();",
+        "meet() {",
+    ),
+    "no barrier after the waits": (
+        "cuda/push.cuh",
+        "    __syncthreads();\n    return scratch_.have_all_come;",
+        "    return scratch_.have_all_come;",
+    ),
+    "no wait": (
+        "cuda/push.cuh",
+        "has_come = wait_for(peer(distance));",
+        "",
+    ),
+    "the end of the call is not ordered among blocks": (
+        "cuda/push.cuh",
+        "      __threadfence();\n      scratch_.is_last_block =",
+        "      scratch_.is_last_block =",
+    ),
+    "one half for gathered bytes": (
+        "push.h",
+        "return signal(0, 2 * world_size, 0) + (half * world_size + source)",
+        "return signal(0, 2 * world_size, 0) + (0 * half * world_size + source)",
+    ),
+    "rows are pushed over rows that may still be read": (
+        "cuda/push_rows.cu",
+        "must_meet_first = call.follows_push_rows();",
+        "must_meet_first = false;",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_found(mistake, tmp_path):
+    file, right, wrong = MISTAKES[mistake]
+    csrc = tmp_path / "csrc"
+    shutil.copytree(host_cuda.CSRC, csrc)
+    source = (csrc / file).read_text()
+    assert source.count(right) == 1
+    (csrc / file).write_text(source.replace(right, wrong))
+    result = run("thread", "mixed", 30, 3, 3, csrc=csrc)
+    assert result.returncode != 0
+    is_found_by_its_result = mistake == "no wait" and "has other bytes" in result.stdout
+    assert is_found_by_its_result or "ThreadSanitizer: data race" in result.stderr
+
+
+@pytest.fixture(scope="module")
+def gpu_code(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """How nvcc's machine code for every architecture uses the machine, and its PTX for one."""
+    output = tmp_path_factory.mktemp("gpu")
+    targets = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in ARCHITECTURES]
+    targets += ["-gencode=arch=compute_90,code=compute_90"]
+    answers = []
+    for name in ("push_all_gather", "push_rows"):
+        fatbin = output / f"{name}.fatbin"
+        source = host_cuda.CSRC / "cuda" / f"{name}.cu"
+        command = ["nvcc", "-fatbin", "-O3", "-std=c++17", "--threads=0", *targets, str(source), "-o", str(fatbin)]
+        result = subprocess.run(command, capture_output=True, text=True)
+        assert (result.returncode, result.stderr) == (0, "")
+        answers.append(_cuobjdump("--dump-resource-usage", fatbin) + _cuobjdump("--dump-ptx", fatbin))
+    return answers
+
+
+def _cuobjdump(option: str, path: Path) -> str:
+    import triton
+
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    return subprocess.run([tool, option, path], capture_output=True, text=True, check=True).stdout
+
+
+@NEEDS_NVCC
+def test_machine_code_spills_nothing(gpu_code):
+    stacks = [re.findall(r"Function (\S*push_\S*):\s+REG:\d+ STACK:(\d+)", code) for code in gpu_code]
+    assert [len(of_file) for of_file in stacks] == [len(ARCHITECTURES), 2 * len(ARCHITECTURES)]
+    assert {stack for of_file in stacks for _, stack in of_file} == {"0"}
+
+
+@NEEDS_NVCC
+def test_signals_are_of_system_scope_and_data_moves_16_bytes_at_a_time(gpu_code):
+    for code in gpu_code:
+        assert "st.release.sys.global.u64" in code
+        assert "ld.acquire.sys.global.u64" in code
+        assert "st.global.v4.b32" in code
+    assert "multimem.st.relaxed.sys.global.v4.f32" in gpu_code[0]
+    # What peers write while the kernel runs is not for the read-only cache; buffer addresses are.
+    assert not re.search(r"ld\.global\.nc\S*\.(v4|u8|u32|b32)", gpu_code[0])

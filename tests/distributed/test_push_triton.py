@@ -1,0 +1,67 @@
+"""push_all_gather in Triton without a GPU: ranks as processes under the interpreter, and what it compiles to."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from locations import SUPPORT
+
+RANKS = SUPPORT / "push_ranks.py"
+
+
+def run_ranks(*arguments):
+    command = [sys.executable, str(RANKS), *map(str, arguments)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize(("world_size", "epochs"), [(1, 5), (2, 30), (3, 20)])
+def test_every_rank_gets_what_the_others_pushed(world_size, epochs):
+    run_ranks(world_size, epochs, 1)
+
+
+@pytest.mark.parametrize("failure", ["absent", "mismatch"])
+def test_a_failure_ends_in_a_status_and_fills_the_output(failure):
+    run_ranks(3, 0, 0, failure)
+
+
+COMPILE = """
+import json, triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from structout.triton_kernels.push import LANES, NUM_WARPS, TILE, push_all_gather_kernel as kernel
+
+def ptx(architecture, element, constant_size={}):
+    constants = {"ELEMENT": element, "LANES": LANES, "TILE": TILE, "HAS_CLOCK": True, **constant_size}
+    types = {"shard_bytes": "*u8", "out_bytes": "*u8", "state": "*i64", "rank": "i32", "world_size": "i32"}
+    types |= {"fill_on_error": "i32"} | dict.fromkeys(constants, "constexpr")
+    signature = {name: types.get(name, "i64") for name in kernel.arg_names}
+    aligned = {"shard_bytes", "out_bytes", "size"} - constants.keys()
+    attributes = {(kernel.arg_names.index(name),): [["tt.divisibility", 16]] for name in aligned}
+    source = ASTSource(kernel, signature, constants, attributes)
+    compiled = triton.compile(source, target=GPUTarget("cuda", architecture, 32), options={"num_warps": NUM_WARPS})
+    assert len(compiled.asm["cubin"]) > 1000
+    return compiled.asm["ptx"]
+
+words = [ptx(architecture, tl.int32) for architecture in (80, 90, 100)]
+print(json.dumps([words, [ptx(90, tl.int8), ptx(90, tl.int8, {"size": 1})]]))
+"""
+
+
+def test_it_compiles_to_signals_of_system_scope_and_16_bytes_at_a_time():
+    """In a process of its own: this one may have decorated the kernel for the interpreter."""
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    run = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    of_words, of_bytes = json.loads(run.stdout)
+    for ptx in [*of_words, *of_bytes]:
+        assert re.search(r"atom\.global\.(sys\.release|release\.sys)\.exch\.b64", ptx)
+        assert re.search(r"atom\.global\.(sys\.acquire|acquire\.sys)\.add\.u64", ptx)
+        assert "ld.global.nc" not in ptx
+    for ptx in of_words:
+        assert ptx.count("st.global.v4.b32") == 4  # to peers, to out twice, and where a failure fills it
+        assert ptx.count("ld.global.v4.b32") == 3

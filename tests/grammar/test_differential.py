@@ -1,0 +1,157 @@
+"""Token by token: what an engine is told to accept is what the schema says, and what masks allow is what is accepted.
+
+The schemas of tests/data always run; ``--maskbench PATH`` adds those of a file in MaskBench's format, one a line.
+"""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from locations import DATA
+from tokenizers_on_the_spot import byte_level
+
+from structout.bitmask import allocate_token_bitmask
+from structout.config import StructuredOutputsConfig
+from structout.errors import GrammarError
+from structout.grammar.router import BackendSet
+from structout.grammar.vocabulary import Vocabulary
+from structout.params import StructuredOutputsParams
+
+OWN = [json.loads(line) for line in (DATA / "schemas.jsonl").read_text().splitlines()]
+VOCABULARY = Vocabulary.from_tokenizer(byte_level(), 525)
+STOP = VOCABULARY.stop_token_ids[0]
+# What xgrammar does not write though the schema allows it: properties that no keyword names, text around what a pattern
+# matches, and whitespace within values of an enum.
+TOO_STRICT_FOR_XGRAMMAR = {"open object", "pattern properties", "pattern anywhere", "enum of all types"}
+
+
+@pytest.fixture(scope="module")
+def backend_set():
+    return BackendSet(VOCABULARY, StructuredOutputsConfig(), byte_level())
+
+
+@pytest.fixture(scope="module")
+def maskbench(request):
+    path = request.config.getoption("--maskbench")
+    if path is None:
+        pytest.skip("no --maskbench PATH: MaskBench's schemas were not tried")
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def compile_or_none(backend_set, schema, backend):
+    try:
+        return backend_set.compile(StructuredOutputsParams(json=schema, backend=backend).constraint())
+    except GrammarError:
+        return None
+
+
+def tokens_of(value):
+    return [*VOCABULARY.spell(json.dumps(value, ensure_ascii=False)), STOP]
+
+
+def accepted_prefix(grammar, tokens):
+    """How many tokens are accepted one by one; the grammar is where it was afterwards."""
+    accepted = 0
+    for token in tokens:
+        if not grammar.accept_tokens("r", [token]):
+            break
+        accepted += 1
+    grammar.rollback(accepted)
+    return accepted
+
+
+def allowed(grammar):
+    bitmask = allocate_token_bitmask(1, VOCABULARY.size, pin_memory=False)
+    grammar.fill_bitmask(bitmask, 0)
+    words = bitmask[0].tolist()
+    return {i for i in range(VOCABULARY.size) if words[i >> 5] >> (i & 31) & 1}
+
+
+def check_masks(grammar, tokens, draw):
+    """Masks agree with what is accepted, at each token of an instance, and again after rollback in another order."""
+    masks = []
+    for token in tokens:
+        mask = allowed(grammar)
+        others = draw.sample(range(VOCABULARY.size), 40)
+        for other in {*others, *draw.sample(sorted(mask), min(8, len(mask)))}:
+            assert (other in mask) == bool(grammar.validate_tokens([other]))
+        masks.append(mask)
+        assert token in mask
+        assert grammar.accept_tokens("r", [token])
+    positions = list(range(len(tokens)))
+    draw.shuffle(positions)
+    for position in positions[:5]:
+        grammar.rollback(len(tokens) - position)
+        assert allowed(grammar) == masks[position]
+        assert grammar.accept_tokens("r", tokens[position:])
+    grammar.reset()
+
+
+@pytest.mark.parametrize("backend", ["auto", "xgrammar:no-fallback", "llguidance:no-fallback"])
+@pytest.mark.parametrize("case", OWN, ids=lambda case: case["name"])
+def test_own_schemas(backend_set, case, backend):
+    compiled = compile_or_none(backend_set, case["schema"], backend)
+    if compiled is None:
+        return
+    assert compiled.weakened == ()
+    draw = random.Random(case["name"])
+    for test in case["tests"]:
+        tokens = tokens_of(test["data"])
+        is_accepted = accepted_prefix(compiled.grammar, tokens) == len(tokens)
+        if not test["valid"]:
+            assert not is_accepted, test["data"]
+        elif compiled.backend_name == "llguidance" or case["name"] not in TOO_STRICT_FOR_XGRAMMAR:
+            assert is_accepted, test["data"]
+        if is_accepted:
+            check_masks(compiled.grammar, tokens[:80], draw)
+
+
+def test_auto_refuses_only_what_nobody_enforces(backend_set):
+    refused = {case["name"] for case in OWN if compile_or_none(backend_set, case["schema"], "auto") is None}
+    assert refused == {case["name"] for case in OWN if case["name"].startswith("nobody enforces")}
+
+
+@pytest.mark.parametrize(
+    ("backend", "least_taken"), [("auto", 0.94), ("xgrammar:no-fallback", 0.4), ("llguidance:no-fallback", 0.94)]
+)
+def test_maskbench_verdicts(backend_set, maskbench, backend, least_taken):
+    """Of the schemas that are taken, no invalid instance is accepted, and, but by xgrammar, no valid one refused."""
+    wrong, num_taken = [], 0
+    for case in maskbench:
+        compiled = compile_or_none(backend_set, case["schema"], backend)
+        if compiled is None:
+            continue
+        num_taken += 1
+        for test in case["tests"]:
+            tokens = tokens_of(test["data"])
+            is_accepted = accepted_prefix(compiled.grammar, tokens) == len(tokens)
+            if is_accepted != test["valid"] and (is_accepted or compiled.backend_name != "xgrammar"):
+                wrong.append((case["name"], compiled.backend_name, test))
+    assert wrong == []
+    assert num_taken >= least_taken * len(maskbench)
+
+
+def test_maskbench_masks(backend_set, maskbench):
+    draw = random.Random(0)
+    for case in maskbench[::7]:
+        compiled = compile_or_none(backend_set, case["schema"], "auto")
+        valid = [test["data"] for test in case["tests"] if test["valid"]]
+        if compiled is not None and valid:
+            check_masks(compiled.grammar, tokens_of(valid[0])[:200], draw)
+
+
+def test_maskbench_forced_tokens_are_canonical(backend_set, maskbench):
+    """Following the tokenizer's own tokens of an instance, whatever is forced is what comes next."""
+    tokenizer = byte_level()
+    for case in maskbench[::5]:
+        compiled = compile_or_none(backend_set, case["schema"], "auto")
+        for test in case["tests"]:
+            if compiled is None or not test["valid"]:
+                continue
+            tokens = tokenizer.encode(json.dumps(test["data"], ensure_ascii=False), add_special_tokens=False)[:150]
+            for position, token in enumerate(tokens):
+                forced = compiled.grammar.compute_ff_tokens()
+                assert forced[: len(tokens) - position] == tokens[position : position + len(forced)], case["name"]
+                assert compiled.grammar.accept_tokens("r", [token])
+            compiled.grammar.reset()

@@ -1,0 +1,222 @@
+"""Speculative decoding: masks of chains and trees of drafts, against forks that walk there one token at a time."""
+
+import random
+
+import pytest
+import tokenizers_on_the_spot
+import torch
+
+from structout.bitmask import allocate_token_bitmask
+from structout.grammar.interface import StructuredOutputGrammar, nodes_below
+from structout.grammar.llguidance.backend import LlguidanceBackend
+from structout.grammar.reasoning import ReasoningGrammar
+from structout.grammar.vocabulary import Vocabulary
+from structout.grammar.xgrammar.backend import XgrammarBackend
+from structout.params import StructuredOutputOptions
+
+V = 512
+TOKENIZER = tokenizers_on_the_spot.byte_level()
+STOP = TOKENIZER.eos_token_id
+REGEX = '\\{"a":(true|false|[0-9]{1,3})\\}'
+
+
+@pytest.fixture(scope="module", params=[XgrammarBackend, LlguidanceBackend])
+def start(request):
+    backend = request.param(Vocabulary.from_tokenizer(TOKENIZER, V))
+    return backend.compile_grammar(StructuredOutputOptions.REGEX, REGEX)
+
+
+def ids_of(text):
+    return TOKENIZER(text, add_special_tokens=False)["input_ids"]
+
+
+def mask_of(grammar):
+    mask = allocate_token_bitmask(1, V)
+    if grammar.is_unconstrained():
+        return mask.fill_(-1)[0]
+    grammar.fill_bitmask(mask, 0)
+    return mask[0]
+
+
+FREE = torch.full((V // 32,), -1, dtype=torch.int32)
+
+
+def walk(grammar, drafts):
+    """What the rows should be: (rows, how many drafts are allowed)."""
+    here, rows, num_allowed = grammar.fork(), [], 0
+    for j, token in enumerate([*drafts, None]):
+        if here.is_terminated():
+            rows += [FREE] * (len(drafts) + 1 - j)
+            break
+        rows.append(mask_of(here))
+        if token == -1:
+            rows += [FREE] * (len(drafts) - j)
+            break
+        if token is not None and not here.accept_tokens("", [token]):
+            rows += [rows[-1]] * (len(drafts) - j)
+            break
+        num_allowed += token is not None
+    return torch.stack(rows), num_allowed
+
+
+def some_drafts(rng, grammar):
+    """Drafts that go on from where the grammar is, with a wrong turn here and there."""
+    here, drafts = grammar.fork(), []
+    for _ in range(rng.randrange(7)):
+        token = rng.choice([-1, V, -7, rng.randrange(V), STOP]) if rng.random() < 0.15 else a_way_on(rng, here)
+        drafts.append(token)
+        here.accept_tokens("", [token])
+    return drafts
+
+
+def a_way_on(rng, grammar):
+    mask = mask_of(grammar)
+    ways = [i for i in range(V) if mask[i >> 5] >> (i & 31) & 1]
+    return rng.choice(ways)
+
+
+def somewhere(rng, grammar):
+    here = grammar.copy()
+    for token in rng.choice([[], ids_of("{"), ids_of('{"a":'), ids_of('{"a":12'), [*ids_of('{"a":true}'), STOP]]):
+        assert here.accept_tokens("", [token])
+    return here
+
+
+@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("plain", [False, True], ids=["native", "plain"])
+def test_a_chain_has_the_masks_of_walking_there(start, seed, plain):
+    rng = random.Random(seed)
+    here = somewhere(rng, start)
+    drafts = some_drafts(rng, here)
+    before = here.num_tokens
+    bitmask = torch.full((len(drafts) + 3, allocate_token_bitmask(1, V).shape[1]), 77, dtype=torch.int32)
+    fill = StructuredOutputGrammar.fill_bitmask_drafts if plain else type(here).fill_bitmask_drafts
+    num_allowed = fill(here, bitmask, 1, drafts)
+    rows, expected = walk(here, drafts)
+    assert num_allowed == expected
+    assert torch.equal(bitmask[1:-1], rows)
+    assert (bitmask[[0, -1]] == 77).all()
+    assert here.num_tokens == before
+
+
+def random_tree(rng, grammar, num_nodes):
+    """Node 0 and nodes hung below random ones: tokens, next_token, next_sibling."""
+    here = {0: grammar.fork()}
+    tokens, next_token, next_sibling = [0], [-1], [-1]
+    for node in range(1, num_nodes):
+        above = rng.choice(list(here))
+        wrong = rng.random() < 0.2 or here[above].is_terminated()
+        tokens.append(rng.choice([-1, V, STOP, rng.randrange(V)]) if wrong else a_way_on(rng, here[above]))
+        next_token.append(-1)
+        next_sibling.append(next_token[above])
+        next_token[above] = node
+        here[node] = here[above].fork()
+        here[node].accept_tokens("", [tokens[node]])
+    return tokens, next_token, next_sibling
+
+
+@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("plain", [False, True], ids=["native", "plain"])
+def test_each_node_of_a_tree_has_the_mask_of_the_chain_to_it(start, seed, plain):
+    rng = random.Random(1000 + seed)
+    here = somewhere(rng, start)
+    tokens, next_token, next_sibling = random_tree(rng, here, rng.randrange(1, 12))
+    before = here.num_tokens
+    bitmask = torch.full((len(tokens), allocate_token_bitmask(1, V).shape[1]), 77, dtype=torch.int32)
+    fill = StructuredOutputGrammar.fill_bitmask_tree if plain else type(here).fill_bitmask_tree
+    num_allowed = fill(here, bitmask, 0, tokens, next_token, next_sibling)
+    above = {node: parent for node, parent in nodes_below(next_token, next_sibling)}
+    allowed = 0
+    for node in range(len(tokens)):
+        chain, at = [], node
+        while at:
+            chain.insert(0, tokens[at])
+            at = above[at]
+        rows, accepted = walk(here, chain)
+        assert torch.equal(bitmask[node], rows[-1]), (node, chain)
+        allowed += node > 0 and accepted == len(chain)
+    assert num_allowed == allowed
+    assert here.num_tokens == before
+
+
+@pytest.mark.parametrize(
+    ("next_token", "next_sibling"),
+    [([1, 0], [-1, -1]), ([1, 1], [-1, -1]), ([2, -1], [-1, -1]), ([1, -1], [-1, 1]), ([-2, -1], [-1, -1])],
+    ids=["cycle", "own child", "out of range", "own sibling", "negative"],
+)
+def test_what_is_no_tree_is_refused(start, next_token, next_sibling):
+    here = start.copy()
+    with pytest.raises(ValueError, match="no tree"):
+        here.fill_bitmask_tree(allocate_token_bitmask(2, V), 0, [0, 1], next_token, next_sibling)
+    assert here.num_tokens == 0
+
+
+# -- the end of thinking ----------------------------------------------------------------------------------------------
+
+MARK = ids_of("</think>")
+
+
+def gated(start):
+    return ReasoningGrammar(start.copy(), MARK, V)
+
+
+@pytest.mark.parametrize("num_before", range(len(MARK) + 1))
+@pytest.mark.parametrize("num_after", range(4))
+def test_the_mark_may_end_inside_a_draft(start, num_before, num_after):
+    grammar = gated(start)
+    assert grammar.accept_tokens("", [*ids_of("so {"), *MARK[:num_before]])
+    drafts = [*MARK[num_before:], *ids_of('{"a":1}')[:num_after]]
+    bitmask = allocate_token_bitmask(len(drafts) + 1, V)
+    assert grammar.fill_bitmask_drafts(bitmask, 0, drafts) == len(drafts)
+    num_free = len(MARK) - num_before
+    assert (bitmask[:num_free] == -1).all()
+    rows, _ = walk(start, drafts[num_free:])
+    assert torch.equal(bitmask[num_free:], rows)
+
+
+def test_tokens_are_free_until_the_mark_and_constrained_after_it(start):
+    grammar = gated(start)
+    text = [*ids_of('hm {"a":"x"} '), MARK[0], *MARK]  # a false start of the mark
+    assert grammar.accept_tokens("", text[:3])
+    assert grammar.is_unconstrained()
+    assert not grammar.is_terminated()
+    assert grammar.accept_tokens("", [*text[3:], *ids_of("{")])
+    assert not grammar.is_unconstrained()
+    assert not grammar.accept_tokens("", ids_of("{"))
+    assert grammar.accept_tokens("", [*ids_of('"a":7}'), STOP])
+    assert grammar.is_terminated()
+
+
+def test_a_chunk_across_the_mark_is_accepted_whole_or_not_at_all(start):
+    grammar = gated(start)
+    assert not grammar.accept_tokens("", [*MARK, *ids_of("wrong")])
+    assert grammar.num_tokens == 0
+    assert not grammar.is_open
+    assert grammar.validate_tokens([*MARK, *ids_of("{"), *ids_of("wrong")]) == [*MARK, *ids_of("{")]
+    for bad in (-1, V, None, 2**40):
+        assert not grammar.accept_tokens("", [5, bad])
+        assert grammar.validate_tokens([5, bad]) == [5]
+
+
+@pytest.mark.parametrize("num_tokens", range(12))
+def test_rollback_across_the_mark_is_never_having_gone_there(start, num_tokens):
+    text = [*ids_of("so "), *MARK, *ids_of('{"a":true}'), STOP][-12:]
+    text = [*MARK, *text[len(MARK) :]] if text[: len(MARK)] == MARK else text
+    grammar, replayed = gated(start), gated(start)
+    assert grammar.accept_tokens("", text)
+    grammar.rollback(num_tokens)
+    assert replayed.accept_tokens("", text[: len(text) - num_tokens])
+    assert grammar.num_tokens == replayed.num_tokens
+    assert grammar.is_open == replayed.is_open
+    assert torch.equal(mask_of(grammar), mask_of(replayed))
+    assert grammar.accept_tokens("", text[len(text) - num_tokens :])
+
+
+def test_a_fork_goes_its_own_way(start):
+    grammar = gated(start)
+    assert grammar.accept_tokens("", [1, 2, *MARK[:1]])
+    fork = grammar.fork()
+    assert grammar.accept_tokens("", MARK[1:])
+    assert grammar.is_open
+    assert not fork.is_open
+    assert fork.num_tokens == 2 + 1

@@ -1,0 +1,298 @@
+"""apply_bitmask on every backend, bit for bit against structout.reference."""
+
+import random
+import subprocess
+import sys
+
+import apply_bitmask_backends
+import apply_bitmask_cases as cases
+import host_cuda
+import pytest
+import torch
+from locations import HOST_CUDA_PROGRAMS, importing
+
+import structout
+from structout.bitmask import bitmask_width, pack_bitmask
+
+HAS_GPU = torch.cuda.is_available()
+NEEDS_GPU = pytest.mark.skipif(not HAS_GPU, reason="needs a CUDA device")
+BACKENDS = [
+    pytest.param(("cpu", "cpu"), id="cpu"),
+    pytest.param(("cuda_on_cpu", "cpu"), id="cuda_on_cpu"),
+    pytest.param(("triton", "cuda" if HAS_GPU else "cpu"), id="triton"),
+    pytest.param(("cuda", "cuda"), id="cuda", marks=NEEDS_GPU),
+]
+by_dtype = pytest.mark.parametrize("dtype", cases.DTYPES, ids=lambda dtype: str(dtype)[6:])
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> tuple[cases.Op, str]:
+    name, device = request.param
+    get = apply_bitmask_backends.on_cpu if device == "cpu" else apply_bitmask_backends.on_gpu
+    return get(name), device
+
+
+def test_reference_means_what_the_contract_says():
+    """The oracle itself, against a loop over bits."""
+    for case in cases.random_cases(seed=1, count=300, max_vocab=90):
+        expected = case.logits.clone()
+        for i in range(expected.shape[0]):
+            row = i if case.rows is None else int(case.rows[i])
+            for token in range(expected.shape[1]):
+                known = 0 <= row < case.bitmask.shape[0] and token // 32 < case.bitmask.shape[1]
+                allowed = row == -1 or (known and int(case.bitmask[row, token // 32]) >> (token % 32) & 1)
+                if not allowed:
+                    expected[i, token] = float("-inf")
+        structout.reference.apply_bitmask(case.logits, case.bitmask, case.rows)
+        cases.assert_same_bits(case.logits.contiguous(), expected, str(case))
+
+
+@by_dtype
+def test_every_residue_of_the_vocabulary(backend, dtype):
+    op, device = backend
+    rng = random.Random(2)
+    for vocab_size in [*range(1, 34), *range(128, 161), 4095, 4096, 4097]:
+        for gap, offset in [(0, 0), (3, 1)]:
+            cases.check(op, cases.make_case(rng, num_rows=2, vocab_size=vocab_size, dtype=dtype, device=device,
+                                            row_gap=gap, offset=offset))  # fmt: skip
+
+
+@by_dtype
+@pytest.mark.parametrize("density", [0.0, 0.001, 0.5, 0.999, 1.0])
+def test_real_vocabulary_widths(backend, dtype, density):
+    op, device = backend
+    rng = random.Random(3)
+    cases.check(op, cases.make_case(rng, num_rows=3, vocab_size=50_257, dtype=dtype, device=device, density=density,
+                                    num_masks=2, rows="int32"))  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", ["int32", "int64", "int32s", "int64s"])
+def test_row_maps(backend, rows):
+    """-1, duplicates, ids out of range, more logits rows than masks and the other way round."""
+    op, device = backend
+    rng = random.Random(4)
+    for num_rows, num_masks in [(9, 3), (3, 9), (4, 0), (1, 1)]:
+        cases.check(op, cases.make_case(rng, num_rows=num_rows, vocab_size=200, dtype=torch.float32, device=device,
+                                        num_masks=num_masks, rows=rows))  # fmt: skip
+
+
+@pytest.mark.parametrize("extra_words", [-3, -1, 1, 5])
+def test_masks_narrower_and_wider_than_the_logits(backend, extra_words):
+    op, device = backend
+    rng = random.Random(5)
+    for vocab_size in (100, 128, 300):
+        cases.check(op, cases.make_case(rng, num_rows=2, vocab_size=vocab_size, dtype=torch.float32, device=device,
+                                        mask_words=bitmask_width(vocab_size) + extra_words))  # fmt: skip
+
+
+def test_one_mask_for_all_rows_by_stride_zero(backend):
+    op, device = backend
+    case = cases.make_case(
+        random.Random(6), num_rows=4, vocab_size=77, dtype=torch.bfloat16, device=device, num_masks=1
+    )
+    case.bitmask = case.bitmask.expand(4, -1)
+    cases.check(op, case)
+
+
+def test_one_dimension_counts_as_one_row(backend):
+    op, device = backend
+    for mask_dim in (1, 2):
+        case = cases.make_case(random.Random(7), num_rows=1, vocab_size=70, dtype=torch.float32, device=device)
+        expected = case.expected_buffer()
+        op(case.logits[0], case.bitmask[0] if mask_dim == 1 else case.bitmask, None)
+        cases.assert_same_bits(case.buffer, expected)
+
+
+@pytest.mark.parametrize(("num_rows", "vocab_size"), [(0, 40), (2, 0), (0, 0)])
+def test_nothing_to_do(backend, num_rows, vocab_size):
+    op, device = backend
+    cases.check(op, cases.make_case(random.Random(8), num_rows=num_rows, vocab_size=vocab_size, dtype=torch.float32,
+                                    device=device))  # fmt: skip
+
+
+@by_dtype
+def test_rows_more_than_2_to_the_31_elements_apart(backend, dtype):
+    op, device = backend
+    case = cases.far_apart_rows(dtype, device)
+    expected = case.logits.clone()
+    structout.reference.apply_bitmask(expected, case.bitmask)
+    op(case.logits, case.bitmask, None)
+    cases.assert_same_bits(case.logits.contiguous(), expected)
+
+
+@pytest.mark.parametrize("shard", range(4))
+def test_random_configurations(backend, shard, request):
+    """100,000 of the CPU op; fewer where a case is slow."""
+    op, device = backend
+    name = "gpu" if device == "cuda" else request.node.callspec.id.split("-")[0]
+    count = {"cpu": 25_000, "cuda_on_cpu": 2_000, "triton": 150, "gpu": 5_000}[name]
+    for case in cases.random_cases(seed=100 + shard, count=count, device=device):
+        cases.check(op, case)
+
+
+def test_random_configurations_of_long_rows(backend, request):
+    """Past what one tile of the CPU kernel holds, with more rows than threads: rows are cut, and threads woken."""
+    op, device = backend
+    slow = device == "cpu" and not request.node.callspec.id.startswith("cpu")
+    rng = random.Random(11)
+    for _ in range(3 if slow else 60):
+        vocab_size = rng.choice([32_769, 70_001, 131_072, 300_007])
+        cases.check(op, cases.make_case(rng, num_rows=rng.choice([1, 3]) if slow else rng.randint(1, 20),
+                                        vocab_size=vocab_size, dtype=rng.choice(cases.DTYPES), device=device,
+                                        rows="int32", num_masks=3, row_gap=rng.choice([0, 5]),
+                                        density=rng.choice([0.0, 0.001, 0.5, 0.999])))  # fmt: skip
+
+
+@pytest.mark.parametrize("capability", ["default", "avx2"])
+def test_random_configurations_with_fewer_cpu_instructions(capability):
+    script = (
+        "import torch, structout, apply_bitmask_cases as cases\n"
+        "for case in cases.random_cases(seed=7, count=5000):\n"
+        "    cases.check(torch.ops.structout.apply_bitmask, case)\n"
+        "print(torch.ops.structout._cpu_capability())"
+    )
+    environment = importing(__file__) | {"STRUCTOUT_CPU_CAPABILITY": capability}
+    run = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip() == capability
+
+
+@pytest.mark.parametrize(("sanitizer", "count"), [("address", 3000), ("thread", 500)])
+def test_cuda_source_under_sanitizers(sanitizer, count):
+    program = HOST_CUDA_PROGRAMS / "apply_bitmask.cpp"
+    executable = host_cuda.build("apply_bitmask", [program], sanitize=sanitizer, shared=False)
+    run = host_cuda.run(executable, str(count), "1")
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert f"{count} cases agree" in run.stdout
+
+
+def sample_inputs(device: str) -> list[tuple[torch.Tensor, ...]]:
+    rng = random.Random(9)
+    made = [
+        cases.make_case(rng, num_rows=n, vocab_size=v, dtype=dtype, device=device, num_masks=r, rows=rows, offset=o)
+        for dtype in cases.DTYPES
+        for n, v, r, rows, o in [
+            (2, 40, 2, None, 0),
+            (3, 33, 2, "int32", 1),
+            (1, 64, 1, "int64", 0),
+            (0, 8, 0, None, 0),
+        ]
+    ]
+    return [(c.logits, c.bitmask) if c.rows is None else (c.logits, c.bitmask, c.rows) for c in made]
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_GPU)])
+def test_opcheck(device):
+    for inputs in sample_inputs(device):
+        torch.library.opcheck(torch.ops.structout.apply_bitmask.default, inputs)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_GPU)])
+def test_compiles_as_one_graph_for_any_batch(device):
+    def step(logits, bitmask, rows):
+        scaled = logits * 2
+        torch.ops.structout.apply_bitmask(scaled, bitmask, rows)
+        return scaled.argmax(-1)
+
+    graphs = []
+
+    def count_graphs(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    counted = torch.compile(step, fullgraph=True, dynamic=True, backend=count_graphs)
+    compiled = torch.compile(step, fullgraph=True, dynamic=True)
+    for num_rows in (3, 5, 6, 9):  # none equals another dimension, which would add a guard
+        logits = torch.randn(num_rows, 50, device=device)
+        bitmask = pack_bitmask(torch.rand(4, 50, device=device) < 0.3)
+        rows = torch.arange(num_rows, device=device) % 4
+        assert torch.equal(compiled(logits, bitmask, rows), step(logits, bitmask, rows))
+        counted(logits, bitmask, rows)
+    assert len(graphs) == 1
+
+
+def test_inference_mode_and_no_gradient():
+    bitmask = torch.zeros(1, 1, dtype=torch.int32)
+    with torch.inference_mode():
+        logits = torch.ones(1, 8)
+        structout.apply_bitmask(logits, bitmask)
+        assert logits.isneginf().all()
+    logits = torch.ones(1, 8, requires_grad=True)
+    with pytest.raises(RuntimeError, match=r"no gradient; call it under torch\.inference_mode"):
+        structout.apply_bitmask(logits, bitmask)
+    with torch.no_grad():
+        structout.apply_bitmask(logits, bitmask)
+    assert logits.isneginf().all()
+
+
+def test_autograd_notices_the_write():
+    leaf = torch.ones(1, 8, requires_grad=True)
+    saved = leaf.exp()
+    with torch.no_grad():
+        structout.apply_bitmask(saved, torch.zeros(1, 1, dtype=torch.int32))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        saved.sum().backward()
+
+
+LOGITS, MASK = torch.zeros(3, 40), torch.zeros(3, 2, dtype=torch.int32)
+REFUSED = {
+    "float64 logits": ((LOGITS.double(), MASK), "logits must be float32, float16 or bfloat16, got float64; convert"),
+    "integer logits": ((LOGITS.int(), MASK), "logits must be float32, float16 or bfloat16, got int32"),
+    "complex logits": ((LOGITS.to(torch.complex64), MASK), "logits must be float32, float16 or bfloat16"),
+    "0-D logits": ((LOGITS[0, 0], MASK), r"logits must have 1 or 2 dimensions, got 0 \(shape \[\]\)"),
+    "3-D logits": ((LOGITS[None], MASK), r"logits must have 1 or 2 dimensions, got 3 \(shape \[1, 3, 40\]\); flatten"),
+    "transposed logits": ((torch.zeros(40, 3).t(), MASK), "last dimension of logits must be contiguous, got stride 3"),
+    "expanded logits": (
+        (LOGITS[:1].expand(3, -1), MASK),
+        r"rows overlap \(row stride 0, row length 40\); use logits.con",
+    ),
+    "overlapping logits": ((torch.zeros(90).as_strided((3, 40), (20, 1)), MASK), r"rows overlap \(row stride 20"),
+    "int64 mask": (
+        (LOGITS, MASK.long()),
+        "bitmask must be int32, got int64; pack a bool mask with structout.pack_bitmask",
+    ),
+    "bool mask": ((LOGITS, MASK.bool()), "bitmask must be int32, got bool"),
+    "uint32 mask": ((LOGITS, MASK.view(torch.uint32)), "bitmask must be int32, got uint32"),
+    "3-D mask": ((LOGITS, MASK[None]), "bitmask must have 1 or 2 dimensions, got 3"),
+    "transposed mask": ((LOGITS, torch.zeros(2, 3, dtype=torch.int32).t()), "last dimension of bitmask must be contig"),
+    "too few masks": (
+        (LOGITS, MASK[:2]),
+        "without rows, bitmask needs one row per logits row: logits has 3 and bitmask",
+    ),
+    "float rows": ((LOGITS, MASK, torch.zeros(3)), "rows must be int32 or int64, got float32; convert with rows.int()"),
+    "rows of another length": (
+        (LOGITS, MASK, torch.zeros(2).int()),
+        r"one entry per logits row, shape \[3\], got \[2\]",
+    ),
+    "2-D rows": ((LOGITS, MASK, torch.zeros(3, 1).int()), r"one entry per logits row, shape \[3\], got \[3, 1\]"),
+    "mask in the logits": (
+        (LOGITS, LOGITS.view(torch.int32)[:, :2]),
+        "address range overlaps that of bitmask; clone one",
+    ),
+    "rows in the logits": (
+        (LOGITS, MASK, LOGITS.view(torch.int32)[:, 0]),
+        "address range overlaps that of rows; clone one",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("backend_name", ["cpu", "triton", "wrapper"])
+def test_bad_input_is_refused_and_nothing_written(backend_name, name):
+    op = structout.apply_bitmask if backend_name == "wrapper" else apply_bitmask_backends.on_cpu(backend_name)
+    inputs, message = REFUSED[name]
+    before = inputs[0].clone()
+    with pytest.raises(ValueError, match=f"^apply_bitmask: .*{message}"):
+        op(*inputs)
+    assert torch.equal(inputs[0], before)
+
+
+@NEEDS_GPU
+@pytest.mark.parametrize("backend_name", ["cuda", "triton"])
+def test_tensors_on_two_devices_are_refused(backend_name):
+    op = apply_bitmask_backends.on_gpu(backend_name)
+    with pytest.raises(ValueError, match=r"bitmask must be on the device of logits; move it with bitmask.to"):
+        op(LOGITS.cuda(), MASK)
+    with pytest.raises(ValueError, match=r"rows must be on the device of logits"):
+        op(LOGITS.cuda(), MASK.cuda(), torch.zeros(3).int())

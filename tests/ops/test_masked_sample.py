@@ -1,0 +1,360 @@
+"""masked_sample on the CPU (and, where there is a GPU, on CUDA), bit for bit against structout.reference."""
+
+import json
+import math
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import masked_sample_cases as cases
+import pytest
+import torch
+from locations import importing
+
+import structout
+from structout import reference
+
+HAS_GPU = torch.cuda.is_available()
+NEEDS_GPU = pytest.mark.skipif(not HAS_GPU, reason="needs a CUDA device")
+DEVICES = ["cpu", pytest.param("cuda", marks=NEEDS_GPU)]
+sample = torch.ops.structout.masked_sample.default
+sample_logprobs = torch.ops.structout.masked_sample_logprobs.default
+
+
+def case_of(logits, bitmask=None, rows=None, *, device="cpu", **parameters):
+    """One case with the same parameters for all rows."""
+    n = logits.shape[0]
+
+    def of_all(name, dtype, absent):
+        value = parameters.get(name, absent)
+        return None if value is None else torch.full((1,), value, dtype=dtype, device=device).expand(n)
+
+    return cases.Case(
+        logits.to(device),
+        None if bitmask is None else bitmask.to(device),
+        None if rows is None else rows.to(device),
+        of_all("temperature", torch.float32, 1.0),
+        of_all("top_k", torch.int32, None),
+        of_all("top_p", torch.float32, None),
+        of_all("min_p", torch.float32, None),
+        parameters.get("seed", torch.arange(n, device=device)),
+        parameters.get("position", torch.arange(n, device=device) * 7),
+    )
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("shard", range(4))
+def test_random_configurations(device, shard):
+    for case in cases.random_cases(seed=200 + shard, count=1500, device=device):
+        cases.check(sample_logprobs, case)
+        assert torch.equal(sample(*case.arguments()), sample_logprobs(*case.arguments())[0])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_random_configurations_of_long_rows(device):
+    """Blocks, lists, and rows shared between threads."""
+    for case in cases.random_cases(seed=300, count=500, device=device, max_vocab=40_000):
+        cases.check(sample_logprobs, case)
+    for case in cases.random_cases(seed=301, count=120, device=device, max_vocab=300_000, max_rows=3):
+        cases.check(sample_logprobs, case)
+
+
+@pytest.mark.parametrize("capability", ["default", "avx2"])
+def test_random_configurations_with_fewer_cpu_instructions(capability):
+    of_this_machine = torch.ops.structout._cpu_capability()
+    if of_this_machine == "default" and capability == "avx2":
+        pytest.skip(f"needs a CPU with {capability}")
+    script = (
+        "import torch, structout, masked_sample_cases as cases\n"
+        "for limits in ({'count': 800}, {'count': 100, 'max_vocab': 150_000, 'max_rows': 3}):\n"
+        "    for case in cases.random_cases(seed=9, **limits):\n"
+        "        cases.check(torch.ops.structout.masked_sample_logprobs, case)\n"
+        "print(torch.ops.structout._cpu_capability())"
+    )
+    environment = importing(__file__) | {"STRUCTOUT_CPU_CAPABILITY": capability}
+    run = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip() == capability
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", cases.DTYPES, ids=lambda dtype: str(dtype)[6:])
+@pytest.mark.parametrize("allowed", [1, 16, 1000, 0.968, None], ids=str)
+def test_real_vocabulary_with_each_filter(device, dtype, allowed):
+    generator = torch.Generator().manual_seed(5)
+    vocab_size = 151_936
+    logits = (torch.randn(2, vocab_size, generator=generator) * 3).to(dtype)
+    bitmask = None
+    if allowed is not None:
+        share = allowed if allowed < 1 else allowed / vocab_size
+        mask = torch.rand(2, vocab_size, generator=generator) < share
+        mask[:, 77_777] = True
+        bitmask = structout.pack_bitmask(mask)
+    filters = [{}, {"top_p": 0.9}, {"top_k": 50, "top_p": 0.9}, {"min_p": 0.05}, {"top_k": 3000}, {"temperature": 0.0}]
+    for chosen in filters:
+        cases.check(sample_logprobs, case_of(logits, bitmask, device=device, **({"temperature": 0.7} | chosen)))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_masses_of_the_longest_row_do_not_overflow(device):
+    """At this temperature all tokens have a mass of 2^40, or a little less."""
+    logits = torch.randn(1, 2**23 - 1, generator=torch.Generator().manual_seed(0))
+    logits[0, -1] = 9.0
+    cases.check(sample_logprobs, case_of(logits, device=device, temperature=1e30, top_p=0.5))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_rows_do_not_depend_on_their_batch(device):
+    generator = torch.Generator().manual_seed(6)
+    row = torch.randn(1, 3000, generator=generator)
+    alone = case_of(
+        row, device=device, seed=torch.tensor([11], device=device), position=torch.tensor([22], device=device)
+    )
+    alone.top_k = torch.tensor([40], device=device)
+    wanted = sample_logprobs(*alone.arguments())
+    for n in (2, 3, 64, 4096):
+        logits = torch.randn(n, 3000, generator=generator)
+        at = random.Random(n).randrange(n)
+        logits[at] = row[0]
+        case = case_of(logits, device=device)
+        case.seed = torch.arange(n, device=device).index_fill(0, torch.tensor([at], device=device), 11)
+        case.position = torch.full((n,), 5, device=device).index_fill(0, torch.tensor([at], device=device), 22)
+        case.top_k = torch.full((n,), 40, device=device)
+        ids, logprobs = sample_logprobs(*case.arguments())
+        assert ids[at] == wanted[0][0]
+        assert logprobs[at] == wanted[1][0]
+
+
+@pytest.mark.parametrize("num_threads", [3, 7])
+def test_threads_change_nothing(num_threads):
+    """Rows that are shared, one by one and two by two, and rows that go round."""
+    generator = torch.Generator().manual_seed(8)
+    found = [
+        case_of(torch.randn(n, vocab_size, generator=generator) * 3, **({"temperature": 0.8} | filters))
+        for n in (1, 2, 3, 5)
+        for vocab_size in (5000, 150_000)
+        for filters in ({}, {"min_p": 0.01}, {"top_p": 0.9}, {"top_k": 500, "top_p": 0.9}, {"temperature": 0.0})
+    ]
+
+    def draw_all(threads):
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        try:
+            return [sample_logprobs(*case.arguments()) for case in found]
+        finally:
+            torch.set_num_threads(before)
+
+    for case, (ids, logprobs), (wanted_ids, wanted_logprobs) in zip(
+        found, draw_all(num_threads), draw_all(1), strict=True
+    ):
+        assert torch.equal(ids, wanted_ids), case.describe_row(0)
+        assert torch.equal(logprobs.view(torch.int32), wanted_logprobs.view(torch.int32)), case.describe_row(0)
+
+
+MEMORY_SCRIPT = """
+import torch, structout
+
+def resident_bytes():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+
+logits = torch.randn(1, 2**22)
+structout.masked_sample(logits)
+before = resident_bytes()
+structout.masked_sample(logits, top_k=50)
+print(resident_bytes() - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's /proc")
+def test_a_short_list_takes_little_memory():
+    """Each thread keeps its list: one for the whole vocabulary would take 8 bytes a token."""
+    run = subprocess.run([sys.executable, "-c", MEMORY_SCRIPT], capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    assert int(run.stdout) < 2**22
+
+
+def denormal_case(n, vocab_size):
+    """From bits: nothing that flushes to zero may take part. Divided by the temperature, logits reach 1/2."""
+    generator = torch.Generator().manual_seed(n)
+    signs = torch.randint(2, (n, vocab_size), generator=generator, dtype=torch.int32) << 31
+    magnitudes = torch.randint(2**22, (n, vocab_size), generator=generator, dtype=torch.int32)
+    return case_of((signs | magnitudes).view(torch.float32), temperature=2.0**-126)
+
+
+DENORMAL_SCRIPT = """
+import json, torch
+assert torch.set_flush_denormal(True)
+torch.set_num_threads(4)
+from test_masked_sample import denormal_case, sample_logprobs
+for shape in json.loads(input()):
+    ids, logprobs = sample_logprobs(*denormal_case(*shape).arguments())
+    print(json.dumps([ids.tolist(), logprobs.view(torch.int32).tolist()]))
+"""
+
+
+def test_denormals_count_on_threads_that_were_born_flushing_them():
+    """A thread starts with the settings of the one that starts it. Here rows go round, and a row is shared."""
+    shapes = [(64, 3000), (1, 150_000)]
+    environment = importing(__file__)
+    run = subprocess.run(
+        [sys.executable, "-c", DENORMAL_SCRIPT],
+        input=json.dumps(shapes),
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert run.returncode == 0, run.stderr
+    for shape, line in zip(shapes, run.stdout.splitlines(), strict=True):
+        ids, logprobs = reference.masked_sample_logprobs(*denormal_case(*shape).arguments())
+        assert json.loads(line) == [ids.tolist(), logprobs.view(torch.int32).tolist()], shape
+
+
+def test_denormals_count_whatever_the_caller_has_set():
+    case = case_of(torch.tensor([[1e-40, 3e-40, 2e-40]]), temperature=1e-40)
+    wanted = reference.masked_sample_logprobs(*case.arguments())
+    assert torch.set_flush_denormal(True)
+    try:
+        ids, logprobs = sample_logprobs(*case.arguments())
+    finally:
+        torch.set_flush_denormal(False)
+    assert torch.equal(ids, wanted[0])
+    assert torch.equal(logprobs, wanted[1])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_cannot_be_drawn_is_minus_one_for_its_row_alone(device):
+    nan, inf = math.nan, math.inf
+    logits = torch.tensor([[1.0, nan], [nan, 1.0], [-inf, -inf], [2.0, 1.0], [1.0, inf], [3.0, 4.0]])
+    bitmask = torch.tensor([[1], [3], [0]], dtype=torch.int32)
+    rows = torch.tensor([1, 0, 1, 2, 1, 9])
+    case = case_of(logits, bitmask, rows, device=device)
+    ids, logprobs = sample_logprobs(*case.arguments())
+    assert ids.tolist() == [-1, -1, -1, -1, 1, -1]
+    assert logprobs.tolist() == [-inf, -inf, -inf, -inf, 0.0, -inf]
+    case.rows = torch.tensor([0, -1, 0, 0, 0, 0], device=device)
+    assert sample(*case.arguments()).tolist() == [0, -1, -1, 0, 0, 0]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_opcheck(device):
+    for seed in range(12):
+        case = cases.random_case(random.Random(seed), device=device, max_vocab=100)
+        for op in (sample, sample_logprobs):
+            torch.library.opcheck(op, case.arguments())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_compiles_as_one_graph(device):
+    def step(logits, bitmask, rows, seed):
+        sampler = structout.MaskedSampler(with_logprobs=True)
+        masks = structout.DeviceMasks(bitmask, rows)
+        return sampler(logits * 2, masks, structout.SamplingParams(temperature=0.8, top_k=20, seed=seed))
+
+    compiled = torch.compile(step, fullgraph=True, dynamic=True)
+    for num_rows in (3, 5, 9):
+        logits = torch.randn(num_rows, 50, device=device)
+        bitmask = structout.pack_bitmask(torch.rand(4, 50, device=device) < 0.5)
+        inputs = (logits, bitmask, torch.arange(num_rows, device=device) % 4, torch.arange(num_rows, device=device))
+        for ours, eager in zip(compiled(*inputs), step(*inputs), strict=True):
+            assert torch.equal(ours, eager)
+
+
+def test_wrapper_takes_numbers_and_one_dimension():
+    logits = torch.randn(2000)
+    with torch.inference_mode():
+        greedy, logprob = structout.masked_sample_logprobs(logits, temperature=0)
+        assert greedy.tolist() == [int(logits.argmax())]
+        torch.testing.assert_close(logprob, logits.log_softmax(-1).max().unsqueeze(0))
+        drawn = [structout.masked_sample(logits, top_k=3, top_p=0.9, min_p=0.01, seed=1, position=i) for i in range(50)]
+    assert {int(token) for token in drawn} <= set(logits.topk(3).indices.tolist())
+    assert structout.masked_sample(torch.empty(0, 5)).shape == (0,)
+
+
+def test_wrapper_takes_every_number_that_float32_and_64_bits_can_hold():
+    logits = torch.randn(1, 2000)
+    for temperature in (1e-45, 2.0**-149, 3.4028234663852886e38):
+        expected = case_of(logits, temperature=temperature)
+        assert torch.equal(structout.masked_sample(logits, temperature=temperature), sample(*expected.arguments()))
+    for as_unsigned in (2**63, 2**64 - 1, 2**63 + 12_345):
+        as_signed = as_unsigned - 2**64
+        drawn = [
+            structout.masked_sample(logits, seed=s, position=i) for s in (as_unsigned, as_signed) for i in range(20)
+        ]
+        assert drawn[:20] == drawn[20:]
+    structout.masked_sample(logits, seed=-(2**63), position=-(2**63), top_k=2**63 - 1)
+
+
+def test_a_gradient_through_logprobs_is_refused():
+    logits = torch.randn(2, 50, requires_grad=True)
+    with pytest.raises(RuntimeError, match="masked_sample_logprobs has no gradient; call it under"):
+        structout.masked_sample_logprobs(logits)
+    with torch.no_grad():
+        ids, _ = structout.masked_sample_logprobs(logits)
+    assert torch.equal(structout.masked_sample(logits), ids)
+
+
+LOGITS, MASK = torch.zeros(3, 40), torch.zeros(3, 2, dtype=torch.int32)
+REFUSED = {
+    "float64 logits": ({"logits": LOGITS.double()}, "logits must be float32, float16 or bfloat16, got float64"),
+    "3-D logits": ({"logits": LOGITS[None]}, "logits must have 1 or 2 dimensions, got 3"),
+    "transposed logits": ({"logits": torch.zeros(40, 3).t()}, "last dimension of logits must be contiguous"),
+    "no columns": ({"logits": torch.zeros(3, 0)}, r"logits has rows but no columns \(shape \[3, 0\]\)"),
+    "too many columns": ({"logits": torch.zeros(2**23)}, "logits may have up to 8388607 columns, got 8388608"),
+    "bool mask": ({"bitmask": MASK.bool()}, "bitmask must be int32, got bool"),
+    "too few masks": ({"bitmask": MASK[:2]}, "without rows, bitmask needs one row per logits row"),
+    "rows without mask": ({"rows": torch.zeros(3).int()}, "but there is no bitmask; pass both or neither"),
+    "float rows": ({"bitmask": MASK, "rows": torch.zeros(3)}, "rows must be int32 or int64, got float32"),
+    "float64 temperature": ({"temperature": torch.ones(3).double()}, "temperature must be float32, got float64"),
+    "short temperature": (
+        {"temperature": torch.ones(2)},
+        r"temperature must have one entry per logits row, shape \[3\]",
+    ),
+    "float top_k": ({"top_k": torch.ones(3)}, "top_k must be int32 or int64, got float32"),
+    "integer top_p": ({"top_p": torch.ones(3).int()}, "top_p must be float32, got int32"),
+    "2-D min_p": ({"min_p": torch.ones(3, 1)}, r"min_p must have one entry per logits row, shape \[3\], got \[3, 1\]"),
+    "int32 seed": ({"seed": torch.ones(3).int()}, "seed must be int64, got int32"),
+    "float position": ({"position": torch.ones(3)}, "position must be int64, got float32"),
+    "negative temperature": ({"temperature": -1.0}, "temperature must be a finite number of at least 0, got -1.0"),
+    "infinite temperature": ({"temperature": math.inf}, "temperature must be a finite number"),
+    "NaN top_p": ({"top_p": math.nan}, "top_p must be a finite number of at least 0, got nan"),
+    "negative min_p": ({"min_p": -0.1}, "min_p must be a finite number of at least 0"),
+    "infinite min_p": ({"min_p": math.inf}, "min_p must be a finite number of at least 0, got inf"),
+    "infinite top_p": ({"top_p": math.inf}, "top_p must be a finite number of at least 0, got inf"),
+    "huge temperature": (
+        {"temperature": 1e39},
+        r"temperature must fit float32, so be at most 3.402823e\+38, got 1e\+39",
+    ),
+    "huge top_p": ({"top_p": 3.5e38}, "top_p must fit float32"),
+    "tiny temperature": ({"temperature": 7e-46}, "temperature 7e-46 is 0 in float32, which would be greedy"),
+    "seed of 65 bits": ({"seed": 2**64}, r"seed must be from -2\^63 to 18446744073709551615, got 18446744073709551616"),
+    "seed below int64": ({"seed": -(2**63) - 1}, r"seed must be from -2\^63"),
+    "huge position": ({"position": 2**63}, r"position must be from -2\^63 to 9223372036854775807"),
+    "huge top_k": ({"top_k": 2**63}, r"top_k must be from -2\^63 to 9223372036854775807"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_bad_input_is_refused_by_message(name):
+    arguments, message = REFUSED[name]
+    with pytest.raises(ValueError, match=f"^masked_sample: .*{message}"):
+        structout.masked_sample(**({"logits": LOGITS} | arguments))
+
+
+@NEEDS_GPU
+def test_a_captured_graph_follows_new_masks_seeds_and_parameters():
+    case = cases.random_case(random.Random(1), device="cuda", max_vocab=20_000)
+    sample_logprobs(*case.arguments())
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        ids, logprobs = sample_logprobs(*case.arguments())
+    for step in range(200):
+        case.logits.normal_()
+        case.seed.random_()
+        case.temperature.fill_(0.5 + step / 100)
+        graph.replay()
+        wanted = reference.masked_sample_logprobs(*case.arguments())
+        assert torch.equal(ids, wanted[0])
+        assert torch.equal(logprobs, wanted[1])

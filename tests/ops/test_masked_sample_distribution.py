@@ -1,0 +1,231 @@
+"""What masked_sample draws, in the long run: its distribution, its tail, and never a disallowed token.
+
+Nothing here is left to luck: seeds and positions are fixed, so a test that passes once passes always.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import random
+
+import numpy as np
+import pytest
+import sampling_statistics as statistics
+import torch
+from masked_sample_builds import CpuKernel
+from masked_sample_cases import Case
+from sampling_statistics import Setting
+
+import structout  # noqa: F401 (registers the ops)
+from structout import pack_bitmask, unpack_bitmask
+
+DRAWS = 1_000_000
+SMALLEST_P_VALUE = 2.5e-7
+FUZZ_DRAWS = int(os.environ.get("STRUCTOUT_FUZZ_DRAWS", "2000000"))
+
+
+def draw(*arguments: torch.Tensor | None) -> torch.Tensor:
+    return torch.ops.structout.masked_sample(*arguments)
+
+
+def _normal(vocab_size: int, scale: float, seed: int) -> torch.Tensor:
+    return torch.randn(vocab_size, generator=torch.Generator().manual_seed(seed)) * scale
+
+
+def _mask(vocab_size: int, density: float, seed: int) -> torch.Tensor:
+    return torch.rand(vocab_size, generator=torch.Generator().manual_seed(seed)) < density
+
+
+# Sizes on both sides of 4,096 allowed tokens, where the CPU op goes from a list of candidates to the whole row.
+SETTINGS = {
+    "two tokens": Setting(torch.tensor([0.3, -0.4])),
+    "three of sixteen": Setting(_normal(16, 2, 0), allowed=torch.arange(16) % 6 == 1),
+    "all equal": Setting(torch.zeros(1000)),
+    "normal": Setting(_normal(256, 1, 1)),
+    "wide": Setting(_normal(1500, 3, 2)),
+    "long": Setting(_normal(6007, 2, 2)),
+    "cold": Setting(_normal(1023, 0.2, 3), temperature=0.05),
+    "hot": Setting(_normal(500, 8, 4), temperature=50.0),
+    "half allowed": Setting(_normal(2001, 2, 5), allowed=_mask(2001, 0.5, 6), temperature=0.7),
+    "few of many": Setting(_normal(32_000, 2, 7), allowed=_mask(32_000, 0.004, 8), temperature=1.3),
+    "bfloat16": Setting(_normal(1000, 2, 9).bfloat16()),
+    "float16 ties, top_k": Setting((_normal(2000, 2, 10) * 2).round().half() / 2, top_k=40),
+    "top_p": Setting(_normal(900, 2, 11), top_p=0.9),
+    "long, top_p": Setting(_normal(4300, 2, 11), top_p=0.8),
+    "long, min_p": Setting(_normal(4300, 2, 12), min_p=0.05, temperature=1.2),
+    "mask, min_p, top_k, top_p": Setting(_normal(5000, 2, 13), _mask(5000, 0.9, 14), 0.9, 300, 0.8, 0.003),
+    # Where the noise has 24 bits, the tail wins 3 times in place of 46.
+    "race": statistics.race(tail=8192, gap=19.0),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_distribution(name):
+    setting = SETTINGS[name]
+    counts = statistics.count_draws(draw, setting, DRAWS)
+    assert counts.sum() == DRAWS
+    p_values = statistics.p_values(counts, setting.probabilities())
+    assert min(p_values.values()) > SMALLEST_P_VALUE, p_values
+
+
+def _with_logits(setting: Setting, change: torch.Tensor) -> Setting:
+    return dataclasses.replace(setting, logits=setting.logits + change)
+
+
+def _too_hot(setting: Setting) -> Setting:
+    return dataclasses.replace(setting, temperature=setting.temperature * 1.03)
+
+
+def _every_32nd_too_rare(setting: Setting) -> Setting:
+    is_faulty = torch.arange(len(setting.logits)) % 32 == 5
+    return _with_logits(setting, is_faulty * math.log(0.9))
+
+
+def _upper_half_too_likely(setting: Setting) -> Setting:
+    is_faulty = torch.arange(len(setting.logits)) >= len(setting.logits) // 2
+    return _with_logits(setting, is_faulty * math.log(1.03))
+
+
+@pytest.mark.parametrize(
+    ("fault", "seen_by"),
+    [
+        (_too_hot, "probability quantile"),
+        (_every_32nd_too_rare, "id mod 32"),
+        (_upper_half_too_likely, "id block"),
+    ],
+)
+def test_a_planted_fault_is_caught(fault, seen_by):
+    """By the test as it is, and by the grouping that is there for it."""
+    setting = SETTINGS["normal"]
+    counts = statistics.count_draws(draw, fault(setting), DRAWS)
+    p_values = statistics.p_values(counts, setting.probabilities())
+    assert p_values[seen_by] < SMALLEST_P_VALUE, p_values
+
+
+def test_noise_of_24_bits_is_caught(tmp_path):
+    """Planted in the op itself: the CPU kernel, built anew over noise that ends too early. (The reference would take
+    minutes: whatever the setting, what tells the two apart is a matter of 10^9 noise values.)"""
+    fault = "float gumbel(uint32_t bits) {", "float gumbel(uint32_t bits) {\n  bits = (bits & ~0xffu) | 0x80u;"
+    faulty = CpuKernel(tmp_path, change=("sampling_math.h", *fault))
+    setting = SETTINGS["race"]
+    counts = statistics.count_draws(faulty.ids, setting, DRAWS)
+    assert 0 < counts[1:].sum() < 10
+    p_values = statistics.p_values(counts, setting.probabilities())
+    assert min(p_values.values()) < SMALLEST_P_VALUE, p_values
+
+
+def test_the_p_values_are_uniform():
+    """Of draws by NumPy from the distribution itself: otherwise the limit would mean something else."""
+    rng = np.random.default_rng(0)
+    for name in ("normal", "wide", "race", "top_p"):
+        probabilities = SETTINGS[name].probabilities()
+        samples = [statistics.p_values(rng.multinomial(DRAWS, probabilities), probabilities) for _ in range(200)]
+        for grouping in samples[0]:
+            mean = np.mean([sample[grouping] for sample in samples])
+            assert abs(mean - 0.5) < 5 * math.sqrt(1 / 12 / 200), (name, grouping)
+
+
+def test_chi_square_survival_has_the_values_of_tables():
+    for statistic, degrees_of_freedom, p_value in ((3.841, 1, 0.05), (18.307, 10, 0.05), (149.449, 100, 0.001)):
+        assert statistics.chi_square_survival(statistic, degrees_of_freedom) == pytest.approx(p_value, rel=1e-3)
+
+
+def test_the_tail_hits_as_often_as_it_should():
+    """A race of 262,144 tokens that are each e^-20 as likely as the winner: out of reach for noise of 24 bits."""
+    setting = statistics.race(tail=262_144, gap=20.0)
+    draws = 60_000
+    hits = draws - int(statistics.count_draws(draw, setting, draws)[0])
+    expected = draws * float(setting.probabilities()[1:].sum())
+    least, most = statistics.poisson_interval(expected, significance=1e-6)
+    assert least > 5, "too few draws to tell"
+    assert least <= hits <= most, f"{hits} hits, {expected:.1f} expected"
+
+
+@pytest.mark.parametrize(("z", "distinct"), [(1e5, 853), (1e7, 840), (1e8, 229), (2.0**29, 1), (1e9, 1)])
+def test_equal_logits_far_from_zero_are_drawn_as_the_contract_says(z, distinct):
+    setting = Setting(torch.full((1000,), z))
+    ids = setting.draw(draw, torch.arange(2000), torch.zeros(2000, dtype=torch.int64))
+    assert len(ids.unique()) == distinct
+
+
+def test_no_disallowed_token():
+    """STRUCTOUT_FUZZ_DRAWS makes it longer; so does `python tests/support/sampling_statistics.py --draws 100000000`."""
+    statistics.fuzz_disallowed(draw, FUZZ_DRAWS)
+
+
+def test_the_fuzz_sees_one_disallowed_token():
+    def faulty(logits: torch.Tensor, bitmask: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+        ids = draw(logits, bitmask, *others)
+        unpacked = unpack_bitmask(bitmask, logits.shape[1])
+        ids[1234] = int((~unpacked[others[0][1234]]).nonzero()[0])
+        return ids
+
+    with pytest.raises(AssertionError, match=r"1 draws are disallowed.* fuzz batch 0"):
+        statistics.fuzz_disallowed(faulty, 20_000)
+
+
+def test_the_fuzz_sees_a_hole_that_is_not_closed():
+    """Of masks that allow nearly all: one bit too many, where the logit would win."""
+
+    def faulty(logits: torch.Tensor, bitmask: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+        allowed = unpack_bitmask(bitmask, logits.shape[1])
+        if allowed.float().mean() > 0.5:
+            allowed[:, (~allowed).any(0) & (logits[0].float() > 20) & allowed.any(0)] = True
+        return draw(logits, pack_bitmask(allowed), *others)
+
+    with pytest.raises(AssertionError, match=r"draws are disallowed.* fuzz batch 1"):
+        statistics.fuzz_disallowed(faulty, 100_000)
+
+
+# ---- batch invariance
+
+
+def _rows_of_many_kinds(vocab_size: int, dtype: torch.dtype, count: int) -> Case:
+    """Greedy, seeded, filtered, free, closed and invalid rows, each with a mask of its own."""
+    rng = random.Random(vocab_size)
+    generator = torch.Generator().manual_seed(vocab_size)
+
+    def floats(values: list[float]) -> torch.Tensor:
+        return torch.tensor([rng.choice(values) for _ in range(count)])
+
+    densities = torch.tensor([rng.choice([0.0, 0.001, 0.01, 0.5, 0.97]) for _ in range(count)]).unsqueeze(1)
+    return Case(
+        (torch.randn(count, vocab_size, generator=generator) * 3).to(dtype),
+        pack_bitmask(torch.rand(count, vocab_size, generator=generator) < densities),
+        torch.tensor([rng.choice([i, i, i, -1]) for i in range(count)]),
+        floats([0.0, 0.5, 1.0, 1.0, 2.0, float("nan")]),
+        torch.tensor([rng.choice([0, 0, 1, 20]) for _ in range(count)]),
+        floats([1.0, 1.0, 0.9, 0.3]),
+        floats([0.0, 0.0, 0.1]),
+        torch.tensor([rng.getrandbits(63) for _ in range(count)]),
+        torch.tensor([rng.getrandbits(20) for _ in range(count)]),
+    )
+
+
+def _select(case: Case, index: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    """The batch of these rows; the bitmask stays whole, the row map leads to it."""
+    return tuple(a if a is case.bitmask else a[index] for a in case.arguments())
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "dtype", "batches"),
+    [
+        (700, torch.float32, (2, 3, 7, 64, 1000, 4096)),
+        (5000, torch.bfloat16, (2, 5, 33, 512, 4096)),
+        (151_936, torch.float16, (2, 3, 16, 64)),  # long enough that a row alone is split over threads
+    ],
+)
+def test_a_row_alone_is_the_row_in_any_batch(vocab_size, dtype, batches):
+    case = _rows_of_many_kinds(vocab_size, dtype, count=24)
+    op = torch.ops.structout.masked_sample_logprobs
+    alone = [op(*_select(case, torch.tensor([row]))) for row in range(24)]
+    ids = torch.cat([ids for ids, _ in alone])
+    logprob_bits = torch.cat([logprobs for _, logprobs in alone]).view(torch.int32)
+    assert len(ids.unique()) > 8
+    for size in batches:
+        index = torch.randint(24, (size,), generator=torch.Generator().manual_seed(size))
+        batch_ids, batch_logprobs = op(*_select(case, index))
+        assert torch.equal(batch_ids, ids[index]), size
+        assert torch.equal(batch_logprobs.view(torch.int32), logprob_bits[index]), size

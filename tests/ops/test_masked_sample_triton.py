@@ -1,0 +1,303 @@
+"""masked_sample in Triton: the bits of its arithmetic, the tokens and logprobs, and the instructions it compiles to.
+
+On a GPU if there is one, else under Triton's interpreter, with fewer cases.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import make_sampling_vectors as vectors
+import masked_sample_cases
+import pytest
+import torch
+import triton
+import triton.language as tl
+from apply_bitmask_cases import DTYPES, random_words
+from masked_sample_cases import Case, check
+from structout.triton_kernels import masked_sample as kernels
+from structout.triton_kernels import sampling_math as triton_math
+from triton_ptx import assert_operations_are_rounded_once, compile_for, masked_sample_kernel
+
+from structout import sampling_math
+from structout.bitmask import bitmask_width
+
+HAS_GPU = torch.cuda.is_available()
+DEVICE = "cuda" if HAS_GPU else "cpu"
+COMMITTED = json.loads(vectors.VECTORS.read_text())
+
+
+# ---- the bits of the arithmetic
+
+MATH_BLOCK = 1024 if HAS_GPU else 1 << 16
+
+
+@triton.jit
+def math_kernel(inputs, results, count, FUNCTION: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(inputs + i, mask=i < count)
+    if FUNCTION == "gumbel":
+        result = triton_math.gumbel(value.to(tl.uint32))
+    elif FUNCTION == "mass":
+        result = triton_math.mass(value)
+    elif FUNCTION == "log":
+        result = triton_math.log(value)
+    elif FUNCTION == "log_of_mass":
+        result = triton_math.log_of_mass(value)
+    else:
+        result = triton_math.order_key(value).to(tl.int64)
+    tl.store(results + i, result, mask=i < count)
+
+
+@triton.jit
+def noise_kernel(ids, results, seed, position, count, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    token = tl.load(ids + i, mask=i < count, other=0).to(tl.int32)
+    bits = triton_math.noise_bits(tl.load(seed), tl.load(position), token)
+    tl.store(results + i, bits.to(tl.int64), mask=i < count)
+
+
+@triton.jit
+def noise_of_groups_kernel(results, seed, position, first_group, ROWS: tl.constexpr, GROUPS: tl.constexpr):
+    group = tl.arange(0, ROWS)[:, None] * GROUPS + tl.arange(0, GROUPS)[None, :]
+    bits = triton_math.noise_bits_of_groups(tl.load(seed), tl.load(position), first_group + group)
+    i = tl.arange(0, ROWS)[:, None] * (4 * GROUPS) + tl.arange(0, 4 * GROUPS)[None, :]
+    tl.store(results + i, bits.to(tl.int64))
+
+
+@triton.jit
+def philox_kernel(key, counter, results, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    c0, c1, c2, c3 = triton_math.philox(
+        tl.load(key),
+        tl.load(counter + i).to(tl.uint32),
+        tl.load(counter + BLOCK + i).to(tl.uint32),
+        tl.load(counter + 2 * BLOCK + i).to(tl.uint32),
+        tl.load(counter + 3 * BLOCK + i).to(tl.uint32),
+    )
+    tl.store(results + i, c0.to(tl.int64))
+    tl.store(results + BLOCK + i, c1.to(tl.int64))
+    tl.store(results + 2 * BLOCK + i, c2.to(tl.int64))
+    tl.store(results + 3 * BLOCK + i, c3.to(tl.int64))
+
+
+def of_triton(function: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A function of triton_kernels/sampling_math.py, over CPU tensors as structout.sampling_math has them."""
+
+    def compute(values: torch.Tensor) -> torch.Tensor:
+        values = values.contiguous().to(DEVICE)
+        dtype = torch.int64 if function in ("mass", "order_key") else torch.float32
+        results = torch.empty(values.shape, dtype=dtype, device=DEVICE)
+        grid = (triton.cdiv(len(values), MATH_BLOCK),)
+        math_kernel[grid](values, results, len(values), function, MATH_BLOCK, enable_fp_fusion=False)
+        return results.cpu()
+
+    return compute
+
+
+@pytest.mark.parametrize("function", list(vectors.INPUTS))
+def test_checksum_of_millions_of_results(function):
+    inputs = vectors.INPUTS[function]()
+    assert vectors.checksum(of_triton(function), inputs) == COMMITTED["checksums"][function]
+
+
+def test_gumbel_at_its_edges():
+    bits = torch.tensor([0, 1, 2**30 - 1, 2**30, 2**30 + 1, 2**31 - 1, 2**31, 2**32 - 2, 2**32 - 1])
+    assert_same_bits(of_triton("gumbel")(bits), sampling_math.gumbel(bits))
+
+
+def test_mass_at_its_edges():
+    t = torch.tensor([0.0, -0.0, -1e-45, -1e-38, -27.72, -27.73, -29.999998, -30.0, -30.000002, -1e30, -torch.inf])
+    assert torch.equal(of_triton("mass")(t), sampling_math.mass(t))
+
+
+def test_listed_logarithms_of_masses():
+    totals = torch.tensor([vector["total"] for vector in COMMITTED["log_of_mass"]])
+    assert vectors.float_bits(of_triton("log_of_mass")(totals)) == [v["log"] for v in COMMITTED["log_of_mass"]]
+
+
+def test_order_keys_order_as_floats_do():
+    values = torch.cat([vectors.floats_of_bits(torch.arange(0, 2**32, 20011)), torch.tensor([0.0, -0.0])])
+    values = values[~values.isnan()].sort().values
+    keys = of_triton("order_key")(values)
+    assert len(keys) > 200_000
+    assert torch.equal(keys[1:] > keys[:-1], values[1:] > values[:-1])
+    assert torch.equal(keys[1:] == keys[:-1], values[1:] == values[:-1])
+    below_drawable, lowest_drawable = of_triton("order_key")(
+        torch.tensor([-torch.inf, -3.4028234663852886e38])
+    ).tolist()
+    assert below_drawable < kernels.LOWEST_DRAWABLE_KEY.value <= lowest_drawable
+
+
+def test_noise_of_any_tokens_and_of_whole_groups():
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(2):
+        seed, position = torch.randint(-(2**63), 2**63 - 1, (2,), generator=generator)
+        ids = torch.randint(2**23, (100_000,), generator=generator)
+        results = torch.empty_like(ids, device=DEVICE)
+        grid = (triton.cdiv(len(ids), MATH_BLOCK),)
+        place = seed.to(DEVICE), position.to(DEVICE)
+        noise_kernel[grid](ids.to(DEVICE), results, *place, len(ids), MATH_BLOCK)
+        assert torch.equal(results.cpu(), sampling_math.noise_bits(int(seed), int(position), ids))
+
+        results = torch.empty(256 * 8, dtype=torch.int64, device=DEVICE)
+        noise_of_groups_kernel[(1,)](results, *place, 1000, 256, 2)
+        assert torch.equal(results.cpu(), sampling_math.noise_bits(int(seed), int(position), 4000 + torch.arange(2048)))
+
+
+def test_philox_of_random_keys_and_counters():
+    generator = torch.Generator().manual_seed(1)
+    size = 1 << 14
+    for _ in range(4):
+        key = torch.randint(-(2**63), 2**63 - 1, (1,), generator=generator)
+        counter = torch.randint(2**32, (4, size), generator=generator)
+        counter[:, :2] = torch.tensor([0, 2**32 - 1])
+        results = torch.empty_like(counter, device=DEVICE)
+        philox_kernel[(1,)](key.to(DEVICE), counter.to(DEVICE), results, size)
+        assert torch.equal(results.cpu(), torch.stack(sampling_math.philox(int(key), tuple(counter))))
+
+
+def assert_same_bits(got: torch.Tensor, expected: torch.Tensor) -> None:
+    assert vectors.float_bits(got) == vectors.float_bits(expected)
+
+
+# ---- tokens and logprobs
+
+
+@pytest.fixture(params=[None, 256], ids=["", "small_tile"])
+def tile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small tile takes rows of the tests' sizes through what else only long rows meet."""
+    if request.param is not None:
+        monkeypatch.setattr(kernels, "TILE", request.param)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of infinities, under the interpreter
+@pytest.mark.usefixtures("tile")
+class TestDraws:
+    @pytest.mark.parametrize("seed", range(10))
+    def test_random_cases(self, seed):
+        count = 200 if HAS_GPU else 8
+        for case in masked_sample_cases.random_cases(seed, count, device=DEVICE, max_vocab=3000 if HAS_GPU else 900):
+            check(kernels.masked_sample_logprobs, case)
+
+    @pytest.mark.parametrize("vocab_size", [1, 31, 32, 33, 5000])
+    def test_vocabulary_sizes(self, vocab_size):
+        check(kernels.masked_sample_logprobs, plain_case(2, vocab_size))
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_rows_that_are_not_aligned(self, dtype):
+        case = plain_case(3, 700, dtype=dtype)
+        buffer = torch.full((4, 1001), torch.nan, dtype=dtype, device=DEVICE)
+        case.logits = buffer[:3, 5:705].copy_(case.logits)
+        check(kernels.masked_sample_logprobs, case)
+
+    def test_parameters_of_any_stride(self):
+        case = plain_case(4, 600)
+        for name in ("temperature", "top_k", "top_p", "min_p", "seed", "position"):
+            setattr(case, name, getattr(case, name)[1].expand(4))
+        case.bitmask = case.bitmask[:2].repeat(1, 2)[:, : case.bitmask.shape[1]]
+        case.rows = torch.tensor([0, 9, -1, 9, 1, 9, 7, 9], device=DEVICE)[::2]
+        check(kernels.masked_sample_logprobs, case)
+
+    def test_top_k_above_a_tile_and_ties(self):
+        case = plain_case(2, 1500, density=1.0)
+        case.logits = (case.logits * 4).round() / 4
+        case.top_k = torch.tensor([300, 1200], device=DEVICE)
+        check(kernels.masked_sample_logprobs, case)
+
+    def test_scores_whose_bounds_overflow(self):
+        """z is finite, z log2(e) is not: no token may be skipped for that."""
+        logits = torch.linspace(2.3e38, 3.4e38, 2000, device=DEVICE).repeat(2, 1)
+        logits[1] = logits[1, 1000]
+        check(kernels.masked_sample_logprobs, free_case(logits, 1.0))
+
+    def test_large_logits_at_a_low_temperature(self):
+        """Scores so far from zero that the noise is rounded to few bits, and ties are many."""
+        logits = 1000 + torch.randn(2, 1500, generator=torch.Generator().manual_seed(0)).to(DEVICE) * 1e-3
+        check(kernels.masked_sample_logprobs, free_case(logits, 1e-2))
+        check(kernels.masked_sample_logprobs, free_case(logits * 1e6, 3.0))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_long_row(dtype):
+    case = plain_case(1, 40_000, density=0.9, dtype=dtype)
+    if dtype == torch.float32:
+        case.bitmask = case.top_k = None
+    else:
+        case.top_k = torch.tensor([3000], device=DEVICE)
+    check(kernels.masked_sample_logprobs, case)
+
+
+def test_no_rows_and_one_dimension():
+    empty = plain_case(0, 5)
+    ids, logprobs = kernels.masked_sample_logprobs(*empty.arguments())
+    assert (ids.shape, ids.dtype, logprobs.shape, logprobs.dtype) == ((0,), torch.int64, (0,), torch.float32)
+    assert kernels.masked_sample(*empty.arguments()).shape == (0,)
+    case = plain_case(1, 100)
+    case.logits, case.bitmask = case.logits[0], case.bitmask[0]
+    check(kernels.masked_sample_logprobs, case)
+
+
+def test_ids_do_not_depend_on_wanting_logprobs():
+    case = plain_case(4, 500)
+    ids, _ = kernels.masked_sample_logprobs(*case.arguments())
+    assert torch.equal(kernels.masked_sample(*case.arguments()), ids)
+
+
+def test_wrong_arguments_are_refused():
+    case = plain_case(2, 100)
+    case.seed = case.seed.to(torch.int32)
+    with pytest.raises(ValueError, match="seed must be int64, got int32"):
+        kernels.masked_sample(*case.arguments())
+
+
+def test_the_launch_forbids_fusion(monkeypatch):
+    options: dict[str, object] = {}
+
+    class Recorder:
+        def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+            return lambda *arguments, **keywords: options.update(keywords)
+
+    monkeypatch.setattr(kernels, "masked_sample_kernel", Recorder())
+    kernels.masked_sample(*plain_case(1, 10).arguments())
+    assert options["enable_fp_fusion"] is False
+
+
+def plain_case(n: int, vocab_size: int, density: float = 0.4, dtype: torch.dtype = torch.float32) -> Case:
+    """All parameters, none of them at an edge."""
+    generator = torch.Generator().manual_seed(n * 1000 + vocab_size)
+    words = bitmask_width(vocab_size)
+    logits = torch.randn(n, vocab_size, generator=generator) * 4
+    bitmask = random_words(n * words, density, generator).view(n, words)
+    row = torch.arange(n)
+    parameters = (0.5 + 0.3 * row, 20 + 30 * row, 0.95 - 0.1 * row, 0.01 * row, 77 * row - 5, 3 + row)
+    parameters = tuple(p.to(torch.float32 if p.is_floating_point() else torch.int64).to(DEVICE) for p in parameters)
+    return Case(logits.to(dtype).to(DEVICE), bitmask.to(DEVICE), None, *parameters)
+
+
+def free_case(logits: torch.Tensor, temperature: float) -> Case:
+    n = len(logits)
+    seeds = torch.arange(n, device=DEVICE)
+    return Case(logits, None, None, torch.full((n,), temperature, device=DEVICE), None, None, None, seeds, seeds)
+
+
+# ---- instructions
+
+
+@pytest.mark.parametrize(
+    ("architecture", "logits", "flags"),
+    [
+        (80, "fp32", "all"),
+        (90, "bf16", "all"),
+        (100, "fp16", "all"),
+        (80, "bf16", "no"),
+        (90, "fp32", "no"),
+        (100, "bf16", "no"),
+    ],
+)
+def test_it_compiles_to_operations_that_are_rounded_once(architecture, logits, flags):
+    ptx = compile_for(architecture, masked_sample_kernel(logits, has_all=flags == "all"))
+    assert_operations_are_rounded_once(ptx)
+    assert "ld.global.v4.b32" in ptx  # aligned logits are loaded 16 bytes at a time

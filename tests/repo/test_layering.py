@@ -1,0 +1,100 @@
+"""The one direction of dependency of docs/architecture.md, held by reading the imports and includes."""
+
+import ast
+import graphlib
+import re
+import subprocess
+import sys
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+from locations import ROOT
+
+# Each module of structout, and the rooms and modules that it may import.
+MAY_IMPORT = {
+    module: set(imports.split())
+    for module, imports in re.findall(
+        r"^([\w.]+) +<-(.*)$", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE
+    )
+}
+# Rooms whose inside is open to the rest of structout; everything else is imported module by module.
+ROOMS = ("triton_kernels",)
+
+
+def modules() -> dict[str, Path]:
+    """The modules of structout as architecture.md calls them: "ops", "grammar.router"."""
+    package = ROOT / "structout"
+    found = {".".join(path.relative_to(package).with_suffix("").parts): path for path in package.rglob("*.py")}
+    found |= {f"triton_kernels.{path.stem}": path for path in (ROOT / "triton_kernels").glob("*.py")}
+    return {name.removesuffix(".__init__"): path for name, path in found.items() if name != "__init__"}
+
+
+def imports_of(source: str, known: Collection[str]) -> set[str]:
+    """The modules of structout that a source imports, by the names in ``known``."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: imports are absolute here"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        inside = [name.removeprefix("structout.") for name in names if name.split(".")[0] == "structout"]
+        found |= {next((name for name in (n, n.rpartition(".")[0]) if name in known), n) for n in inside}
+    return found
+
+
+def is_allowed(module: str, imported: str) -> bool:
+    room = imported.split(".")[0]
+    return bool({imported, room if room in ROOMS else imported} & MAY_IMPORT[module])
+
+
+@pytest.mark.parametrize(("module", "path"), modules().items(), ids=modules())
+def test_imports_point_downwards(module, path):
+    layer = module.split(".")[0] if module.split(".")[0] in ROOMS else module
+    assert layer in MAY_IMPORT, f"{module} has no place in the layering: give it one in docs/architecture.md"
+    imported = imports_of(path.read_text(), modules())
+    assert [name for name in sorted(imported) if not is_allowed(layer, name)] == []
+
+
+def test_layering_table_names_only_modules_that_exist():
+    names = set(MAY_IMPORT).union(*MAY_IMPORT.values())
+    assert names - set(modules()) - set(ROOMS) == set()
+
+
+def test_layering_table_has_no_cycle():
+    graphlib.TopologicalSorter({name: below - {name} for name, below in MAY_IMPORT.items()}).prepare()
+
+
+def test_imports_of_names_modules_and_not_their_members():
+    source = (
+        "import torch, structout.ops\nfrom structout import params, Name\nfrom structout.grammar.vocabulary import x"
+    )
+    assert imports_of(source, modules()) == {"ops", "params", "Name", "grammar.vocabulary"}
+    assert imports_of("import structout", modules()) == {"structout"}
+    with pytest.raises(AssertionError, match="imports are absolute here"):
+        imports_of("from . import ops", modules())
+
+
+@pytest.mark.parametrize("folder", ["common", "cpu", "cuda", "testing"])
+def test_kernels_include_no_torch_header(folder):
+    sources = list((ROOT / "csrc" / folder).iterdir())
+    assert len(sources) >= 2
+    for path in sources:
+        assert not re.search(r"#include\s*[<\"](torch|ATen|c10|bindings)/", path.read_text()), path
+
+
+def test_the_worker_side_loads_no_grammar_engine():
+    heavy = "('xgrammar', 'transformers', 'structout.scheduler.manager')"
+    script = f"import sys, structout.distributed; print([name for name in {heavy} if name in sys.modules])"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
+    assert run.stdout.strip() == "[]"
+
+
+def test_one_gpu_loads_no_sockets_and_no_shared_memory():
+    """``import structout`` registers the collective ops, but loads what serves them with their first call."""
+    script = "import sys, structout; print([n for n in sys.modules if n.startswith('structout.distributed.')])"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
+    assert run.stdout.strip() == "['structout.distributed.registration']"

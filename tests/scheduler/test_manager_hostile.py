@@ -1,0 +1,487 @@
+"""What must not take the manager down, or leak, or reach another request."""
+
+import gc
+import os
+import random
+import resource
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tokenizers_on_the_spot
+import torch
+from locations import importing
+
+import structout
+from structout import (
+    GrammarError,
+    GrammarStatus,
+    StructuredOutputManager,
+    StructuredOutputsConfig,
+    StructuredOutputsParams,
+)
+from structout.errors import GrammarLimitError
+from structout.grammar.vocabulary import Vocabulary
+from structout.grammar.xgrammar.backend import XgrammarBackend
+from structout.params import StructuredOutputOptions
+
+V = 512
+TOKENIZER = tokenizers_on_the_spot.byte_level()
+STOP = TOKENIZER.eos_token_id
+
+
+@pytest.fixture
+def manager():
+    with StructuredOutputManager(TOKENIZER, V) as manager:
+        yield manager
+
+
+def add(manager, request_id, **params):
+    manager.add_request(request_id, StructuredOutputsParams(**params))
+    manager.wait_ready(request_id, timeout=60)
+
+
+def ids_of(text):
+    return TOKENIZER(text, add_special_tokens=False)["input_ids"]
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"json": "{"},
+        {"json": "{}{}"},
+        {"json": "[]"},
+        {"json": "null"},
+        {"json": b"{}"},
+        {"json": {"const": "\ud800"}},
+        {"json": {"const": "\0"}},
+        {"json": {"pattern": "a\0"}},
+        {"json": object},
+        {"json": {"a": object()}},
+        {"regex": "\0"},
+        {"regex": 5},
+        {"regex": ""},
+        {"choice": "yes"},
+        {"choice": []},
+        {"choice": [1]},
+        {"grammar": "root ::= ("},
+        {"grammar": None},
+        {"structural_tag": "[]"},
+        {"structural_tag": {"type": "no such thing"}},
+        {"json": {}, "regex": "a"},
+        {"regex": "a", "backend": "no such backend"},
+        {"regex": "a", "backend": 5},
+        {"regex": "a", "whitespace_pattern": " "},
+    ],
+    ids=str,
+)
+def test_nonsense_fails_its_own_request(manager, params):
+    add(manager, "good", regex="a")
+    manager.add_request("bad", StructuredOutputsParams(**params))
+    with pytest.raises(GrammarError) as caught:
+        manager.wait_ready("bad", timeout=60)
+    assert caught.value.request_id == "bad"
+    batch = manager.grammar_bitmask(["good", "bad"])
+    assert set(batch.errors) == {"bad"}
+    assert batch.bitmask.any(axis=1).tolist() == [True, False]
+
+
+def test_a_limit_is_checked_before_anything_is_compiled(manager, monkeypatch):
+    monkeypatch.setattr(manager._backends, "compile", lambda constraint: pytest.fail("compiled"))
+    config = StructuredOutputsConfig()
+    manager.add_request("bad", StructuredOutputsParams(choice=["a"] * (config.limits.alternatives + 1)))
+    assert manager.status("bad") is GrammarStatus.FAILED
+    problem = manager.error("bad")
+    assert isinstance(problem, GrammarLimitError)
+    assert (problem.limit, problem.got, problem.max, problem.request_id) == ("alternatives", 5001, 5000, "bad")
+
+
+def test_a_real_compilation_that_overruns_its_deadline_makes_room():
+    """xgrammar takes many seconds for this one; the next request of the only worker must not."""
+    config = StructuredOutputsConfig(compile_workers=1, compile_timeout=0.7)
+    slow = {"type": "object", "properties": {f"k{i}": {"type": "integer"} for i in range(900)}}
+    with StructuredOutputManager(TOKENIZER, V, config) as manager:
+        manager.add_request("slow", StructuredOutputsParams(json=slow, backend="xgrammar:no-fallback"))
+        manager.add_request("next", StructuredOutputsParams(regex="a"))
+        manager.wait_ready("next", timeout=30)
+        with pytest.raises(structout.GrammarTimeoutError):
+            manager.wait_ready("slow", timeout=30)
+        assert manager.status("slow") is GrammarStatus.FAILED
+
+
+def test_a_row_that_cannot_be_filled_is_closed_and_the_other_511_are_right(manager, monkeypatch):
+    names = [f"r{i}" for i in range(512)]
+    for i, name in enumerate(names):
+        add(manager, name, choice=[f"answer {i % 7}"], backend="xgrammar:no-fallback")
+        assert manager.accept_tokens(name, ids_of("answer "))
+    expected = manager.grammar_bitmask(names).bitmask.copy()
+    broken = manager._requests["r300"].grammar
+    assert broken.matcher.accept_token(ids_of("6")[0])
+    assert broken.matcher.accept_token(STOP)
+    monkeypatch.setattr(broken, "is_terminated", lambda: False)
+    batch = manager.grammar_bitmask(names)
+    assert set(batch.errors) == {"r300"}
+    assert not batch.bitmask[300].any()
+    batch.bitmask[300] = expected[300]
+    assert (batch.bitmask == expected).all()
+
+
+def test_one_request_from_many_threads_never_comes_apart(manager):
+    """Two threads in one native matcher would be a crash."""
+    add(manager, "r", regex="[ab]*")
+    a, b = ids_of("a"), ids_of("b")
+    expected = manager.grammar_bitmask(["r"]).bitmask.copy()
+    problems = []
+
+    def hammer(seed):
+        rng = random.Random(seed)
+        try:
+            for _ in range(300):
+                what = rng.randrange(4)
+                if what == 0:
+                    assert manager.accept_tokens("r", a)
+                elif what == 1:
+                    assert manager.accept_batch({"r": b})["r"]
+                elif what == 2:
+                    assert (manager.grammar_bitmask(["r"], {"r": [*a, *b]}).num_acceptable_drafts == [2]).all()
+                else:
+                    assert manager.validate_tokens("r", [*a, *b]) == [*a, *b]
+        except BaseException as problem:
+            problems.append(problem)
+
+    threads = [threading.Thread(target=hammer, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not problems
+    manager.rollback("r", manager._requests["r"].grammar.num_tokens)
+    assert (manager.grammar_bitmask(["r"]).bitmask == expected).all()
+
+
+@pytest.mark.parametrize("backend", ["xgrammar", "llguidance"])
+def test_64_threads_with_a_schema_each_get_their_own_language(backend):
+    def schema(i):
+        return {
+            "type": "object",
+            "properties": {f"key{i}": {"const": f"value {i}"}},
+            "required": [f"key{i}"],
+            "additionalProperties": False,
+        }
+
+    config = StructuredOutputsConfig(any_whitespace=False, tenant_queue_size=512)
+    with StructuredOutputManager(TOKENIZER, V, config) as manager:
+        barrier, problems = threading.Barrier(64), []
+
+        def one(i):
+            try:
+                barrier.wait(60)
+                add(manager, f"r{i}", json=schema(i), backend=f"{backend}:no-fallback")
+            except BaseException as problem:
+                problems.append(problem)
+
+        threads = [threading.Thread(target=one, args=(i,)) for i in range(64)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not problems
+        for i in range(64):
+            of_another = ids_of(f'{{"key{(i + 1) % 64}": "value')
+            assert manager.validate_tokens(f"r{i}", of_another) != of_another
+            assert manager.accept_tokens(f"r{i}", [*ids_of(f'{{"key{i}": "value {i}"}}'), STOP])
+            assert manager.is_terminated(f"r{i}")
+
+
+def resident_bytes():
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def test_ten_thousand_live_requests_and_a_hundred_thousand_through():
+    """In a process of its own, so that its memory is its own."""
+    script = "import test_manager_hostile as t; t.many_requests()"
+    run = subprocess.run(
+        [sys.executable, "-c", script], env=importing(__file__), capture_output=True, text=True, timeout=300
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def many_requests():
+    params = [StructuredOutputsParams(choice=[f"answer {i}", "none"]) for i in range(50)]
+    with StructuredOutputManager(TOKENIZER, V) as manager:
+        assert manager.warm_up(params) == [None] * len(params)
+        before = resident_bytes()
+        for i in range(10_000):
+            assert manager.add_request(f"live {i}", params[i % 50]) is GrammarStatus.READY
+            assert manager.accept_tokens(f"live {i}", ids_of("answer"))
+        assert len(manager.poll_ready()) == 10_000
+        per_request = (resident_bytes() - before) / 10_000
+        assert per_request < 16 << 10, f"{per_request:,.0f} bytes a request"
+        assert manager.grammar_bitmask([f"live {i}" for i in range(10_000)]).bitmask.any(axis=1).all()
+
+        before = resident_bytes()
+        for i in range(100_000):
+            manager.add_request(f"through {i}", params[i % 50])
+            manager.finish_request(f"through {i}")
+        grown = resident_bytes() - before
+        assert grown < 8 << 20, f"{grown:,} bytes more after 100,000 requests"
+        assert manager.stats().ready == 10_000
+        assert not manager.poll_ready()
+        assert manager.slot("live 9999") == 9_999
+
+
+@pytest.mark.parametrize(
+    "buffer",
+    [
+        torch.zeros(2, 16),
+        torch.zeros(2, 16, dtype=torch.int64),
+        torch.zeros(2, 15, dtype=torch.int32),
+        torch.zeros(2, 17, dtype=torch.int32),
+        torch.zeros(16, dtype=torch.int32),
+        torch.zeros(2, 32, dtype=torch.int32)[:, :16],
+        torch.zeros(16, 2, dtype=torch.int32).T,
+        torch.zeros(1, 16, dtype=torch.int32).expand(2, 16),
+        torch.zeros(2, 16, dtype=torch.int32, device="meta"),
+    ],
+    ids=["float32", "int64", "narrow", "wide", "1-D", "row stride", "transposed", "expanded", "meta"],
+)
+def test_backends_refuse_buffers_that_a_native_fill_would_write_wrongly(buffer):
+    backend = XgrammarBackend(Vocabulary.from_tokenizer(TOKENIZER, V))
+    grammar = backend.compile_grammar(StructuredOutputOptions.REGEX, "a")
+    fills = [
+        lambda: grammar.fill_bitmask(buffer, 0),
+        lambda: backend.fill_bitmask_batch([grammar], buffer, [1]),
+        lambda: grammar.fill_bitmask_drafts(buffer, 0, [5]),
+        lambda: grammar.fill_bitmask_tree(buffer, 0, [0, 5], [1, -1], [-1, -1]),
+    ]
+    for fill in fills:
+        with pytest.raises(ValueError, match="a mask buffer is a contiguous int32 CPU tensor"):
+            fill()
+    if buffer.device.type == "cpu":
+        assert not buffer.any()
+
+
+# -- what reads or moves a grammar, from several threads at once -------------------------------------------------------
+
+
+def test_nobody_sees_a_request_terminated_that_is_only_being_tried(manager):
+    """validate_tokens and drafts go past a stop token and back."""
+    add(manager, "r", regex="[ab]*")
+    ends = [*ids_of("ab"), STOP]
+    is_over = threading.Event()
+    seen = []
+
+    def look():
+        while not is_over.is_set():
+            if manager.is_terminated("r"):
+                seen.append("terminated")
+
+    looker = threading.Thread(target=look)
+    looker.start()
+    for _ in range(500):
+        assert manager.validate_tokens("r", ends) == ends
+        manager.grammar_bitmask(["r"], {"r": ends})
+    is_over.set()
+    looker.join()
+    assert not seen
+
+
+def test_steps_while_requests_become_ready(manager):
+    """A request is not seen half made."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        names = [f"r{i}" for i in range(300)]
+        adder = threading.Thread(
+            target=lambda: [manager.add_request(n, StructuredOutputsParams(choice=[n[:2]])) for n in names]
+        )
+        adder.start()
+        while adder.is_alive():
+            batch = manager.grammar_bitmask(names)
+            assert set(batch.errors.values()) <= {"scheduled before its grammar was ready"}
+        adder.join()
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def test_finishing_while_adding_leaves_nothing_in_the_queue(manager, monkeypatch):
+    submit = manager._compiler.submit
+
+    def finish_at_once(key, tenant, on_done):
+        subscription = submit(key, tenant, on_done)
+        manager.finish_request("r")
+        return subscription
+
+    opened = threading.Event()
+    compile_constraint = manager._backends.compile
+    monkeypatch.setattr(manager._backends, "compile", lambda c: (opened.wait(30), compile_constraint(c))[1])
+    for i in range(manager.config.compile_workers):
+        manager.add_request(f"busy {i}", StructuredOutputsParams(regex=f"b{i}"), tenant=str(i))
+    monkeypatch.setattr(manager._compiler, "submit", finish_at_once)
+    manager.add_request("r", StructuredOutputsParams(regex="never compiled"), tenant="r")
+    assert manager.stats().compilation.waiting == 0
+    opened.set()
+
+
+def test_closing_waits_for_the_step_that_fills(manager, monkeypatch):
+    add(manager, "r", regex="[ab]*")
+    filling, closed = threading.Event(), threading.Event()
+    next_buffer = manager._filler._next_buffer
+
+    def slow_buffer(num_rows):
+        filling.set()
+        assert not closed.wait(0.2)
+        return next_buffer(num_rows)
+
+    monkeypatch.setattr(manager._filler, "_next_buffer", slow_buffer)
+    monkeypatch.setattr(manager._filler, "_row_seconds", 1.0)  # so that the filler's threads are asked for
+    batches = []
+    step = threading.Thread(target=lambda: batches.append(manager.grammar_bitmask(["r"], {"r": ids_of("ab")})))
+    step.start()
+    assert filling.wait(30)
+    manager.close()
+    closed.set()
+    step.join()
+    assert batches[0].bitmask.any(axis=1).all()
+
+
+def test_a_forked_process_is_told_to_make_a_manager_of_its_own(manager):
+    add(manager, "r", regex="a")
+    child = os.fork()
+    if child == 0:
+        calls = [
+            lambda: manager.grammar_bitmask(["r"]),
+            lambda: manager.accept_tokens("r", ids_of("a")),
+            lambda: manager.is_terminated("r"),
+            lambda: manager.add_request("new", StructuredOutputsParams(regex="b")),
+        ]
+        refused = 0
+        for call in calls:
+            try:
+                call()
+            except structout.StructOutError as error:
+                refused += "forked" in str(error)
+        os._exit(refused)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
+
+
+# -- what an engine may get wrong --------------------------------------------------------------------------------------
+
+
+def test_an_id_given_twice_is_refused_before_anything_is_filled(manager):
+    add(manager, "r", regex="[ab]*")
+    drafts = {"r": ids_of("ab")}
+    for _ in range(20):
+        with pytest.raises(ValueError, match="request_ids has 'r' more than once"):
+            manager.grammar_bitmask(["r", "x", "r"], drafts)
+    assert manager.grammar_bitmask(["r"], drafts).num_acceptable_drafts.tolist() == [2]
+
+
+def test_no_request_that_is_constrained_goes_without_a_row(manager):
+    """As an empty tree, or bounds with one, might have it."""
+    add(manager, "ready", regex="a")
+    manager.add_request("failed", StructuredOutputsParams(regex="("))
+    with pytest.raises(GrammarError):
+        manager.wait_ready("failed", 30)
+    for more in ({}, {"bounds": {"ready": (0, 0), "failed": (0, 0)}}):
+        batch = manager.grammar_bitmask(
+            ["ready", "failed"], {"ready": []}, draft_trees={"ready": ([], []), "failed": ([], [])}, **more
+        )
+        assert batch.row_indptr.tolist() == [0, 1, 2]
+        assert batch.bitmask.any(axis=1).tolist() == [True, False]
+        assert set(batch.errors) == {"failed"}
+    tree = ([1, -1], [-1, -1])
+    batch = manager.grammar_bitmask(["ready"], {"ready": [0, 1]}, bounds={"ready": (1, 1)}, draft_trees={"ready": tree})
+    assert "bounds go with chains" in batch.errors["ready"]
+
+
+def test_drafts_and_tokens_of_odd_types(manager):
+    add(manager, "a", regex="[ab]*")
+    add(manager, "b", regex="[ab]*")
+    manager.add_request("failed", StructuredOutputsParams(regex="("))
+    tokens = np.array(ids_of("ab"))
+    batch = manager.grammar_bitmask(["a", "b", "failed"], {"a": tokens, "b": [None, "x"], "failed": None})
+    assert batch.num_acceptable_drafts.tolist() == [2, 0, 0]
+    assert batch.row_indptr.tolist() == [0, 3, 6, 7]
+    accepted = manager.accept_batch({"a": tokens, "b": None, "failed": 5})
+    assert accepted == {"a": True, "b": False, "failed": False}
+
+
+def test_a_dead_end_behind_a_draft_is_no_error_of_the_request():
+    """A vocabulary without c: the draft a leads nowhere, b would be fine."""
+    from tokenizers import Tokenizer, decoders, models
+    from transformers import PreTrainedTokenizerFast
+
+    tiny = Tokenizer(models.BPE({"<end>": 0, "a": 1, "b": 2}, []))
+    tiny.decoder = decoders.ByteLevel()
+    with StructuredOutputManager(PreTrainedTokenizerFast(tokenizer_object=tiny, eos_token="<end>"), 32) as manager:  # noqa: S106 - no password
+        add(manager, "r", regex="b|a(c)", backend="xgrammar:no-fallback")
+        batch = manager.grammar_bitmask(["r"], {"r": [1]})
+        assert not batch.errors
+        assert batch.bitmask.any(axis=1).tolist() == [True, False]
+        assert manager.accept_tokens("r", [1])
+        assert set(manager.grammar_bitmask(["r"]).errors) == {"r"}
+
+
+def test_bools_are_no_tokens(manager):
+    add(manager, "r", choice=[TOKENIZER.decode([1])], backend="xgrammar:no-fallback")
+    assert not manager.accept_tokens("r", [True])
+
+
+# -- what a client may send --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["[", "\\", "(", '"', "{", "[\\", "a{9999999999999999999999}", "{" + "9" * 5000 + "}"])
+@pytest.mark.parametrize("kind", ["regex", "grammar"])
+def test_no_text_holds_the_caller_up(manager, kind, text):
+    start = time.perf_counter()
+    manager.add_request("r", StructuredOutputsParams(**{kind: text * ((250 << 10) // len(text))}))
+    assert time.perf_counter() - start < 2
+    with pytest.raises(GrammarError):
+        manager.wait_ready("r", 60)
+
+
+def test_a_bound_of_thousands_of_digits_is_a_limit_not_an_accident(manager):
+    for params in ({"grammar": "root ::= a{" + "9" * 4400 + "}"}, {"json": {"pattern": "a{" + "9" * 900 + "}"}}):
+        with pytest.raises(GrammarLimitError, match="repetition"):
+            StructuredOutputsParams(**params).validate()
+
+
+def test_data_in_a_schema_is_not_read_as_keywords(manager):
+    data = {"minLength": -5, "pattern": "(" * 70, "$ref": "http://example.invalid", "enum": list(range(3))}
+    add(manager, "r", json={"const": data})
+    with pytest.raises(GrammarError, match="minLength"):
+        StructuredOutputsParams(json={"properties": {"const": {"minLength": -5}}}).validate()
+
+
+def test_a_grammar_too_ambiguous_to_follow_ends_its_own_request():
+    config = StructuredOutputsConfig(slow_token_seconds=0.004)
+    with StructuredOutputManager(TOKENIZER, V, config) as manager:
+        add(manager, "good", regex="a*")
+        add(manager, "bad", grammar='root ::= s\ns ::= s s | s s s | "a"')
+        a = ids_of("a")
+        for _ in range(400):
+            manager.accept_tokens("bad", a)
+            if manager.status("bad") is GrammarStatus.FAILED:
+                break
+        assert "too ambiguous" in str(manager.error("bad"))
+        assert set(manager.grammar_bitmask(["good", "bad"]).errors) == {"bad"}
+        assert "bad" in manager.poll_ready()
+
+
+def test_warming_up_is_not_held_to_the_queues_of_clients():
+    config = StructuredOutputsConfig(queue_size=8, tenant_queue_size=4)
+    with StructuredOutputManager(TOKENIZER, V, config) as manager:
+        many = [StructuredOutputsParams(choice=[f"answer {i}"]) for i in range(60)]
+        problems = manager.warm_up([*many, StructuredOutputsParams(regex="(")], timeout=60)
+        assert problems[:-1] == [None] * 60
+        assert isinstance(problems[-1], GrammarError)
+        assert not manager.poll_ready()
+        for i, params in enumerate(many):
+            assert manager.add_request(f"r{i}", params, stop_token_ids=[STOP, 5]) is GrammarStatus.READY
+        assert manager.stats().compilation.cache_misses == 61

@@ -1,0 +1,72 @@
+"""apply_bitmask by every backend that this machine can run, as functions of the op's own signature."""
+
+import ctypes
+import functools
+
+import host_cuda
+import torch
+from apply_bitmask_cases import Op
+from locations import HOST_CUDA_PROGRAMS
+
+_PROGRAM = HOST_CUDA_PROGRAMS / "apply_bitmask.cpp"
+
+
+def on_cpu(name: str) -> Op:
+    """ "cpu", "triton" (under the interpreter) or "cuda_on_cpu" (the .cu file on CPU threads), for CPU tensors."""
+    if name == "cpu":
+        return torch.ops.structout.apply_bitmask.default
+    if name == "triton":
+        return _triton()
+    return _cuda_on_cpu
+
+
+def on_gpu(name: str) -> Op:
+    """ "cuda" or "triton", for CUDA tensors."""
+    return torch.ops.structout.apply_bitmask.default if name == "cuda" else _triton()
+
+
+def _triton() -> Op:
+    from structout.triton_kernels.apply_bitmask import apply_bitmask
+
+    return apply_bitmask
+
+
+class _Bitmask(ctypes.Structure):
+    _fields_ = [("words", ctypes.c_void_p), ("num_rows", ctypes.c_int64), ("words_per_row", ctypes.c_int64),
+                ("row_stride", ctypes.c_int64)]  # fmt: skip
+
+
+class _RowMap(ctypes.Structure):
+    _fields_ = [("ids", ctypes.c_void_p), ("stride", ctypes.c_int64), ("is_int64", ctypes.c_bool)]
+
+
+class _Params(ctypes.Structure):
+    """ApplyBitmaskParams of csrc/common/apply_bitmask.h."""
+
+    _fields_ = [("logits", ctypes.c_void_p), ("num_rows", ctypes.c_int64), ("vocab_size", ctypes.c_int64),
+                ("row_stride", ctypes.c_int64), ("element_bytes", ctypes.c_int32), ("neg_inf", ctypes.c_uint32),
+                ("bitmask", _Bitmask), ("rows", _RowMap)]  # fmt: skip
+
+
+_NEG_INF = {torch.float32: 0xFF800000, torch.float16: 0xFC00, torch.bfloat16: 0xFF80}
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    return ctypes.CDLL(str(host_cuda.build("apply_bitmask", [_PROGRAM], sanitize=None, shared=True)))
+
+
+def _cuda_on_cpu(logits: torch.Tensor, bitmask: torch.Tensor, rows: torch.Tensor | None = None) -> None:
+    torch.ops.structout._check_apply_bitmask(logits, bitmask, rows)
+    logits = logits if logits.dim() == 2 else logits.unsqueeze(0)
+    bitmask = bitmask if bitmask.dim() == 2 else bitmask.unsqueeze(0)
+    if logits.numel() == 0:
+        return
+    row_map = _RowMap(None, 0, False)
+    if rows is not None:
+        row_map = _RowMap(rows.data_ptr(), rows.stride(0), rows.dtype == torch.int64)
+    params = _Params(
+        logits.data_ptr(), *logits.shape, logits.stride(0), logits.element_size(), _NEG_INF[logits.dtype],
+        _Bitmask(bitmask.data_ptr(), *bitmask.shape, bitmask.stride(0)), row_map,
+    )  # fmt: skip
+    _library().apply_bitmask_on_host(ctypes.byref(params), 2)

@@ -1,0 +1,14 @@
+"""Where things lie in the repository, for tests in any room."""
+
+import os
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SUPPORT = ROOT / "tests" / "support"
+DATA = ROOT / "tests" / "data"
+HOST_CUDA_PROGRAMS = ROOT / "tests" / "host_cuda_programs"
+
+
+def importing(test_file: str) -> dict[str, str]:
+    """The environment of a process that imports a test module and the modules of tests/support."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(test_file).parent), str(SUPPORT)])}

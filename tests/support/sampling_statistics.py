@@ -1,0 +1,246 @@
+"""Whether many draws follow their distribution, and a fuzz for disallowed tokens.
+
+    python tests/support/sampling_statistics.py --draws 100000000
+
+runs the fuzz at the length of a release; the test suite runs a shorter one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import masked_sample_oracle as oracle
+import numpy as np
+import torch
+
+from structout import pack_bitmask
+
+# masked_sample, as a function of the op's own signature.
+Op = Callable[..., torch.Tensor]
+BATCH = 1 << 16
+DENSE_BATCH = 1 << 13
+NUM_BLOCKS, NUM_QUANTILES = 64, 20
+SMALLEST_EXPECTED = 5.0  # below it, a count is too far from normal for a chi-square
+
+
+@dataclass
+class Setting:
+    """One row of logits and its parameters. Draws of it differ in seed and position only."""
+
+    logits: torch.Tensor  # [V]
+    allowed: torch.Tensor | None = None  # bool [V]
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+
+    def probabilities(self) -> np.ndarray:
+        """Float64 [V], of the float32 values that the op is given."""
+        x = self.logits.float().numpy()
+        row = oracle.sample_row(
+            x,
+            np.ones(len(x), dtype=bool) if self.allowed is None else self.allowed.numpy(),
+            float(np.float32(self.temperature)),
+            self.top_k or 0,
+            1.0 if self.top_p is None else float(np.float32(self.top_p)),
+            0.0 if self.min_p is None else float(np.float32(self.min_p)),
+        )
+        assert row is not None
+        # Tokens this rare are not seen in any number of draws, so it does not matter whether a filter keeps them.
+        assert not (row.ambiguous & (row.logprobs > -23)).any(), "choose parameters that float32 cannot blur"
+        return row.probabilities()
+
+    def draw(self, op: Op, seed: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        n = len(seed)
+
+        def every_row(value: float | None, dtype: torch.dtype = torch.float32) -> torch.Tensor | None:
+            return None if value is None else torch.tensor([value], dtype=dtype).expand(n)
+
+        return op(
+            self.logits.expand(n, -1),
+            None if self.allowed is None else pack_bitmask(self.allowed.unsqueeze(0)),
+            None if self.allowed is None else every_row(0, torch.int64),
+            every_row(self.temperature),
+            every_row(self.top_k, torch.int64),
+            every_row(self.top_p),
+            every_row(self.min_p),
+            seed,
+            position,
+        )
+
+
+def count_draws(op: Op, setting: Setting, draws: int) -> np.ndarray:
+    """int64 [V]. Seeds and positions are small and consecutive, as engines choose them: the hardest input for noise."""
+    counts = np.zeros(setting.logits.shape[0], dtype=np.int64)
+    for i in torch.arange(draws).split(BATCH):
+        ids = setting.draw(op, i // 1000, i % 1000)
+        assert bool((ids >= 0).all())
+        counts += np.bincount(ids.numpy(), minlength=len(counts))
+    return counts
+
+
+# ---- the test
+
+
+def p_values(counts: np.ndarray, probabilities: np.ndarray) -> dict[str, float]:
+    """Of each grouping, how likely counts at least this far from expected are. 0 if an impossible token came up."""
+    if counts[probabilities == 0].any():
+        return {"impossible token": 0.0}
+    expected = probabilities * counts.sum()
+    return {
+        name: chi_square_p_value(np.bincount(group, counts), np.bincount(group, expected))
+        for name, group in groupings(probabilities).items()
+    }
+
+
+def groupings(probabilities: np.ndarray) -> dict[str, np.ndarray]:
+    """The group of each token, int [V]. Tokens see local faults; the others add up small ones that have a pattern: in
+    the lanes of a vector or a warp, along the row, and with the size of a logit."""
+    ids = np.arange(len(probabilities))
+    by_size = np.argsort(-probabilities, kind="stable")
+    quantile = np.empty_like(ids)
+    middle = np.cumsum(probabilities[by_size]) - probabilities[by_size] / 2
+    quantile[by_size] = np.minimum(NUM_QUANTILES * middle, NUM_QUANTILES - 1)
+    return {
+        "token": ids,
+        "id mod 32": ids % 32,
+        "id block": ids * NUM_BLOCKS // len(ids),
+        "probability quantile": quantile,
+    }
+
+
+def chi_square_p_value(observed: np.ndarray, expected: np.ndarray) -> float:
+    observed, expected = _pool_small(observed, expected)
+    if len(expected) < 2:
+        return 1.0
+    statistic = float(((observed - expected) ** 2 / expected).sum())
+    return chi_square_survival(statistic, len(expected) - 1)
+
+
+def chi_square_survival(statistic: float, degrees_of_freedom: int) -> float:
+    return float(torch.special.gammaincc(_float64(degrees_of_freedom / 2), _float64(statistic / 2)))
+
+
+def _pool_small(observed: np.ndarray, expected: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Groups too small for the test become one, with the smallest of the others if they are too small together."""
+    order = np.argsort(expected)
+    observed, expected = observed[order], expected[order]
+    pooled = int((expected < SMALLEST_EXPECTED).sum())
+    if pooled and expected[:pooled].sum() < SMALLEST_EXPECTED:
+        pooled += 1
+    if pooled == 0:
+        return observed, expected
+    return np.r_[observed[:pooled].sum(), observed[pooled:]], np.r_[expected[:pooled].sum(), expected[pooled:]]
+
+
+def poisson_interval(mean: float, significance: float) -> tuple[int, int]:
+    """The counts from least to most such that fewer, and more, each have a probability below significance / 2."""
+    counts = torch.arange(int(mean + 12 * mean**0.5 + 40), dtype=torch.float64)
+    at_most = torch.special.gammaincc(counts + 1, _float64(mean))
+    plausible = (at_most > significance / 2) & (1 - at_most + _poisson(counts, mean) > significance / 2)
+    return int(plausible.nonzero()[0]), int(plausible.nonzero()[-1])
+
+
+def _poisson(counts: torch.Tensor, mean: float) -> torch.Tensor:
+    return torch.exp(counts * _float64(mean).log() - mean - torch.lgamma(counts + 1))
+
+
+def _float64(value: float) -> torch.Tensor:
+    return torch.tensor(value, dtype=torch.float64)
+
+
+# ---- a race between one likely token and many that are not
+
+
+def race(tail: int, gap: float) -> Setting:
+    """Token 0, and `tail` tokens whose logits are lower by `gap`."""
+    logits = torch.full((tail + 1,), -gap)
+    logits[0] = 0.0
+    return Setting(logits)
+
+
+# ---- the fuzz
+
+
+def fuzz_disallowed(op: Op, draws: int, seed: int = 0) -> None:
+    """Rows that allow 1 to 16 tokens, where a draw is cheap, and now and then rows that allow nearly all of 20,000."""
+    generator = torch.Generator().manual_seed(seed)
+    start = batch = 0
+    while start < draws:
+        is_dense = batch % 4 == 1
+        n = min(DENSE_BATCH if is_dense else BATCH, draws - start)
+        logits, allowed = (_dense_masks if is_dense else _sparse_masks)(generator)
+        rows, parameters = torch.randint(len(allowed), (n,), generator=generator), _fuzz_parameters(generator, n)
+        ids = op(logits.expand(n, -1), pack_bitmask(allowed), rows, *parameters)
+        vocab_size = allowed.shape[1]
+        bad = (ids < 0) | (ids >= vocab_size) | ~allowed[rows, ids.clamp(0, vocab_size - 1)]
+        if bad.any():
+            row = int(bad.nonzero()[0])
+            about = f"row {row} of fuzz batch {batch}, seed {seed}, V={vocab_size}"
+            raise AssertionError(f"{int(bad.sum())} draws are disallowed, first {int(ids[row])}: {about}")
+        start += n
+        batch += 1
+
+
+def _sparse_masks(generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits ``[V]`` for all rows, and what each mask allows, bool ``[M, V]``: 1 to 16 tokens."""
+    vocab_size, num_masks = _integer(generator, 1, 4000), 128
+    columns = torch.randint(vocab_size, (num_masks, 16), generator=generator)
+    how_many = torch.randint(1, 17, (num_masks, 1), generator=generator)
+    allowed = torch.zeros(num_masks, vocab_size, dtype=torch.bool)
+    allowed.scatter_(1, torch.where(torch.arange(16) < how_many, columns, columns[:, :1]), True)
+    return _fuzz_logits(generator, allowed, torch.zeros(vocab_size)), allowed
+
+
+def _dense_masks(generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same for masks of 97%. Of the tokens with large logits each is a hole in half of the masks, where it would
+    win; 1% of the tokens are holes in all of them."""
+    vocab_size, num_masks = _integer(generator, 19_000, 21_000), 32
+    allowed = torch.rand(num_masks, vocab_size, generator=generator) < 0.98
+    allowed[:, torch.rand(vocab_size, generator=generator) < 0.01] = False
+    would_win = torch.rand(vocab_size, generator=generator) < 0.005
+    allowed[:, would_win] &= torch.rand(num_masks, int(would_win.sum()), generator=generator) < 0.5
+    return _fuzz_logits(generator, allowed, would_win * 30.0), allowed
+
+
+def _fuzz_logits(generator: torch.Generator, allowed: torch.Tensor, advantage: torch.Tensor) -> torch.Tensor:
+    """What no mask allows is NaN, infinite or huge."""
+    vocab_size = allowed.shape[1]
+    logits = torch.randn(vocab_size, generator=generator) * 4 + advantage
+    poison = torch.tensor([float("nan"), float("inf"), 3e38])
+    poison = poison[torch.randint(3, (vocab_size,), generator=generator)]
+    dtype = (torch.float32, torch.float16, torch.bfloat16)[_integer(generator, 0, 3)]
+    return torch.where(allowed.any(0), logits, poison).to(dtype)
+
+
+def _fuzz_parameters(generator: torch.Generator, n: int) -> list[torch.Tensor]:
+    """In the op's order."""
+
+    def choose(values: list[float]) -> torch.Tensor:
+        return torch.tensor(values)[torch.randint(len(values), (n,), generator=generator)]
+
+    seed, position = torch.randint(-(2**63), 2**63 - 1, (2, n), generator=generator)
+    temperature = choose([0.0, 0.3, 1.0, 1.0, 1.7])
+    top_k, top_p, min_p = choose([0, 1, 3]).long(), choose([1.0, 0.9, 0.1]), choose([0.0, 0.0, 0.2])
+    return [temperature, top_k, top_p, min_p, seed, position]
+
+
+def _integer(generator: torch.Generator, low: int, high: int) -> int:
+    return int(torch.randint(low, high, (), generator=generator))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="masked_sample never returns a disallowed token")
+    parser.add_argument("--draws", type=int, default=10**8)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    start = time.perf_counter()
+    fuzz_disallowed(torch.ops.structout.masked_sample, options.draws, options.seed)
+    print(f"no disallowed token in {options.draws:,} draws, {time.perf_counter() - start:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
