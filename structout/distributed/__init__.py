@@ -12,7 +12,8 @@ from structout.errors import CollectiveError
 from structout.mask_batch import MaskShard
 
 if TYPE_CHECKING:
-    from structout.distributed.diagnostics import Traffic, check, traffic
+    from structout.distributed.cpu_communicator import Traffic
+    from structout.distributed.diagnostics import check, traffic
     from structout.distributed.manager import ShardedManager
     from structout.distributed.ops import all_gather_bitmask, sharded_masked_sample, sharded_masked_sample_logprobs
     from structout.distributed.sampler import VocabParallelSampler, gather_device_masks
@@ -35,7 +36,7 @@ __all__ = [
 
 _MODULE_OF = {
     "ShardedManager": "manager",
-    "Traffic": "diagnostics",
+    "Traffic": "cpu_communicator",
     "VocabParallelSampler": "sampler",
     "all_gather_bitmask": "ops",
     "check": "diagnostics",
