@@ -110,7 +110,7 @@ def time_sampling(
     shard = logits[:, columns.start : columns.stop].contiguous()
     each = torch.arange(batch)
     options: dict[str, Any] = {"temperature": 0.7, "seed": each, "position": each, **FILTERS[filters]}
-    sharded = functools.partial(structout.sharded_masked_sample, shard, bitmask, vocab_start=columns.start, **options)
+    sharded = functools.partial(structout.sharded_masked_sample, shard, bitmask, vocab_begin=columns.start, **options)
 
     def gathered() -> torch.Tensor:
         return structout.masked_sample(gather_logits(shard), bitmask, **options)
@@ -212,7 +212,7 @@ def count_bytes(rank: int, world_size: int, num_rows: int, allowed: str, filters
     columns = shard_rows(VOCAB_SIZE, rank, world_size)
     shard = torch.zeros(num_rows, len(columns), dtype=torch.bfloat16)
     before = dataclasses.replace(traffic())
-    structout.sharded_masked_sample(shard, bitmask, vocab_start=columns.start, **FILTERS[filters])
+    structout.sharded_masked_sample(shard, bitmask, vocab_begin=columns.start, **FILTERS[filters])
     after = traffic()
     sent = torch.tensor([after.payload_bytes - before.payload_bytes, after.bytes_sent - before.bytes_sent])
     dist.all_reduce(sent, dist.ReduceOp.MAX)

@@ -16,28 +16,28 @@ STABLE_TORCH_LIBRARY(structout, ops) {
   ops.def("all_gather_bitmask(Tensor shard, str group_name) -> Tensor");
   ops.def(
       "sharded_masked_sample(Tensor logits_shard, Tensor? bitmask, Tensor? rows, Tensor temperature, Tensor? top_k, "
-      "Tensor? top_p, Tensor? min_p, Tensor seed, Tensor position, int vocab_start, str group_name) -> Tensor");
+      "Tensor? top_p, Tensor? min_p, Tensor seed, Tensor position, int vocab_begin, str group_name) -> Tensor");
   ops.def(
       "sharded_masked_sample_logprobs(Tensor logits_shard, Tensor? bitmask, Tensor? rows, Tensor temperature, "
-      "Tensor? top_k, Tensor? top_p, Tensor? min_p, Tensor seed, Tensor position, int vocab_start, str group_name) "
+      "Tensor? top_k, Tensor? top_p, Tensor? min_p, Tensor seed, Tensor position, int vocab_begin, str group_name) "
       "-> (Tensor, Tensor)");
 
-  // What sharded_masked_sample does on one rank. Its shard holds token ids from vocab_start on; masks begin at token 0.
+  // What sharded_masked_sample does on one rank. Its shard holds token ids from vocab_begin on; masks begin at token 0.
   // Outcomes are int32 [4, N] (csrc/common/shard_result.h); of several ranks [ranks, 3 or 4, N], of which one makes the row's own.
   ops.def(
       "_sample_shard(Tensor logits_shard, Tensor? bitmask, Tensor? rows, Tensor temperature, Tensor seed, "
-      "Tensor position, int vocab_start) -> Tensor");
+      "Tensor position, int vocab_begin) -> Tensor");
   ops.def("_merge_outcomes(Tensor outcomes, Tensor temperature) -> (Tensor ids, Tensor merged)");
   // int64 [N]: the mass of the shard's allowed tokens, and from those of all ranks, [ranks, N], the logprobs.
   ops.def(
       "_shard_mass(Tensor logits_shard, Tensor? bitmask, Tensor? rows, Tensor temperature, Tensor seed, "
-      "Tensor position, int vocab_start, Tensor merged) -> Tensor");
+      "Tensor position, int vocab_begin, Tensor merged) -> Tensor");
   ops.def("_merge_masses(Tensor masses, Tensor merged, Tensor temperature) -> Tensor");
   // The allowed logits of the rows, in one line, and how many there are; and back, to where they were.
   ops.def(
-      "_pack_allowed(Tensor logits_shard, Tensor? bitmask, Tensor? rows, int vocab_start, Tensor(a!) packed) -> int");
+      "_pack_allowed(Tensor logits_shard, Tensor? bitmask, Tensor? rows, int vocab_begin, Tensor(a!) packed) -> int");
   ops.def(
-      "_unpack_allowed(Tensor(a!) logits_shard, Tensor packed, Tensor? bitmask, Tensor? rows, int vocab_start) -> ()");
+      "_unpack_allowed(Tensor(a!) logits_shard, Tensor packed, Tensor? bitmask, Tensor? rows, int vocab_begin) -> ()");
 
   // The push collectives: docs in csrc/push.h. `buffers` and `multicast` are the addresses that torch's symmetric
   // memory calls buffer_ptrs_dev and multicast_ptr (0: none); `state` is int64 [6], of this rank alone. Buffers and
@@ -71,7 +71,7 @@ STABLE_TORCH_LIBRARY(structout, ops) {
       "Tensor? top_p, Tensor? min_p, Tensor seed, Tensor position) -> ()");
   ops.def(
       "_check_sharded_masked_sample(Tensor logits_shard, Tensor? bitmask, Tensor? rows, Tensor temperature, "
-      "Tensor? top_k, Tensor? top_p, Tensor? min_p, Tensor seed, Tensor position, int vocab_start) -> ()");
+      "Tensor? top_k, Tensor? top_p, Tensor? min_p, Tensor seed, Tensor position, int vocab_begin) -> ()");
   ops.def(
       "_check_push_all_gather(Tensor shard, Tensor out, Tensor state, int buffers, int multicast, int rank, "
       "int world_size, int gather_capacity, int token, int timeout_ns, int fill_on_error) -> ()");

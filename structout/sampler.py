@@ -63,12 +63,12 @@ class MaskedSampler(torch.nn.Module):
     """Mask, temperature, filters and draw in one op; no state, no branch on the contents of the batch.
 
     Args:
-        with_logprobs: return the logprobs of the drawn tokens too.
+        return_logprobs: return the logprobs of the drawn tokens too.
     """
 
-    def __init__(self, with_logprobs: bool = False):
+    def __init__(self, return_logprobs: bool = False):
         super().__init__()
-        self.with_logprobs = with_logprobs
+        self.return_logprobs = return_logprobs
 
     def forward(
         self, logits: torch.Tensor, masks: DeviceMasks | None, params: SamplingParams
@@ -80,10 +80,10 @@ class MaskedSampler(torch.nn.Module):
             params: of each row.
 
         Returns:
-            int64 ``[N]``, and float32 ``[N]`` if ``with_logprobs``. An id of -1 says that nothing can be drawn: it must
-            not reach an embedding.
+            int64 ``[N]``, and float32 ``[N]`` if ``return_logprobs``. An id of -1
+            means that nothing can be drawn: it must not reach an embedding.
         """
-        sample = masked_sample_logprobs if self.with_logprobs else masked_sample
+        sample = masked_sample_logprobs if self.return_logprobs else masked_sample
         return sample(logits, **op_arguments(masks, params))
 
 

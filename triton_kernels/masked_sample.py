@@ -88,7 +88,7 @@ def masked_sample_kernel(
     HAS_TOP_K: tl.constexpr,
     HAS_TOP_P: tl.constexpr,
     HAS_MIN_P: tl.constexpr,
-    HAS_LOGPROBS: tl.constexpr,
+    RETURN_LOGPROBS: tl.constexpr,
     IS_SHARD: tl.constexpr,
     IDLE_KEY_BITS: tl.constexpr,
     TILE: tl.constexpr,
@@ -133,7 +133,7 @@ def masked_sample_kernel(
         lowest_key = tl.full((), LOWEST_DRAWABLE_KEY, tl.uint32)
         lowest_t = tl.full((), float("-inf"), tl.float32)
         total = tl.full((), 0, tl.int64)
-        if HAS_LOGPROBS:
+        if RETURN_LOGPROBS:
             total = mass_of_kept(row, list_size, scale, lowest_t, lowest_key, TILE)
         if is_greedy:
             winner = tl.min(tl.min(tl.where(lane_highest == highest, lane_index, 0x7FFFFFFF), 1), 0)
@@ -185,15 +185,15 @@ def masked_sample_kernel(
         if list_size >= 0:
             winner = tl.load(listed + winner)
         token = winner
-        if HAS_LOGPROBS or IS_SHARD:
+        if RETURN_LOGPROBS or IS_SHARD:
             logit = tl.load(token_0 + winner).to(tl.float32)
-        if HAS_LOGPROBS:
+        if RETURN_LOGPROBS:
             logprob = t_of(scale, logit) - log_of_mass(total)
     if IS_SHARD:
         store_outcome(outcomes, tl.num_programs(0), row_id, None, highest, score, token, logit)
     else:
         tl.store(ids + row_id, token.to(tl.int64))
-    if HAS_LOGPROBS:
+    if RETURN_LOGPROBS:
         tl.store(logprobs + row_id, logprob)
 
 
@@ -258,7 +258,7 @@ def launch(
             HAS_TOP_K=top_k is not None,
             HAS_TOP_P=top_p is not None,
             HAS_MIN_P=min_p is not None,
-            HAS_LOGPROBS=logprobs is not None,
+            RETURN_LOGPROBS=logprobs is not None,
             IS_SHARD=outcomes is not None,
             IDLE_KEY_BITS=IDLE_KEY_BITS[logits.dtype],
             TILE=TILE,

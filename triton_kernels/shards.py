@@ -141,14 +141,14 @@ def sample_shard(
     temperature: torch.Tensor,
     seed: torch.Tensor,
     position: torch.Tensor,
-    vocab_start: int,
+    vocab_begin: int,
 ) -> torch.Tensor:
     """``torch.ops.structout._sample_shard`` for CUDA tensors, or CPU tensors under TRITON_INTERPRET=1."""
     arguments = (logits_shard, bitmask, rows, temperature, None, None, None, seed, position)
-    torch.ops.structout._check_sharded_masked_sample(*arguments, vocab_start)
+    torch.ops.structout._check_sharded_masked_sample(*arguments, vocab_begin)
     num_rows = as_matrix(logits_shard).shape[0]
     outcomes = torch.empty(NUM_FIELDS, num_rows, dtype=torch.int32, device=logits_shard.device)
-    masked_sample.launch(*arguments, outcomes=outcomes, vocab_begin=vocab_start)
+    masked_sample.launch(*arguments, outcomes=outcomes, vocab_begin=vocab_begin)
     return outcomes
 
 
@@ -159,12 +159,12 @@ def shard_mass(
     temperature: torch.Tensor,
     seed: torch.Tensor,
     position: torch.Tensor,
-    vocab_start: int,
+    vocab_begin: int,
     merged: torch.Tensor,
 ) -> torch.Tensor:
     """``torch.ops.structout._shard_mass`` for the same tensors."""
     arguments = (logits_shard, bitmask, rows, temperature, None, None, None, seed, position)
-    torch.ops.structout._check_sharded_masked_sample(*arguments, vocab_start)
+    torch.ops.structout._check_sharded_masked_sample(*arguments, vocab_begin)
     logits, bitmask = as_matrix(logits_shard), None if bitmask is None else as_matrix(bitmask)
     num_rows, num_columns = logits.shape
     _check("merged outcomes", merged, torch.int32, NUM_FIELDS, num_rows)
@@ -182,8 +182,8 @@ def shard_mass(
             merged.contiguous(),
             lists,
             masses,
-            vocab_start,
-            vocab_start + num_columns,
+            vocab_begin,
+            vocab_begin + num_columns,
             logits.stride(0),
             0 if bitmask is None else bitmask.shape[0],
             0 if bitmask is None else bitmask.shape[1],

@@ -75,7 +75,7 @@ MaskedSampleParams masked_sample_params(const MaskedSampleTensors& in) {
 MaskedSampleParams shard_rows(const Tensor& logits, const std::optional<Tensor>& bitmask,
                               const std::optional<Tensor>& rows, int64_t vocab_begin) {
   if (vocab_begin < 0 || vocab_begin > kMaxSampledVocab) {
-    refuse(kShardOp, ": vocab_start must be in [0, ", kMaxSampledVocab, "], got ", vocab_begin);
+    refuse(kShardOp, ": vocab_begin must be in [0, ", kMaxSampledVocab, "], got ", vocab_begin);
   }
   const MaskedSampleParams params = rows_of(kShardOp, logits, bitmask, rows, vocab_begin);
   if (params.vocab_end > kMaxSampledVocab) {

@@ -30,7 +30,7 @@ __device__ uint64_t draw_unfiltered(Source& source, RowScratch& scratch, Survey&
 
 // The same to all threads of the team.
 template <bool kHasFilters, class Team, class Source>
-__device__ Drawn draw(Team& team, Source& source, RowScratch& scratch, bool wants_mass) {
+__device__ Drawn draw(Team& team, Source& source, RowScratch& scratch, bool return_logprobs) {
   const bool is_filtered = kHasFilters && scratch.row.has_filters();
   Survey survey;
   uint64_t outcome = 0;
@@ -53,7 +53,7 @@ __device__ Drawn draw(Team& team, Source& source, RowScratch& scratch, bool want
   outcome = team.reduce(outcome, Max{});
 
   int64_t total_mass = 0;
-  if (wants_mass) {
+  if (return_logprobs) {
     source.for_each([&](float x, int32_t) {
       if (x > -INFINITY) total_mass += mass(scale.t(x));
     });

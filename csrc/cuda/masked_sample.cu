@@ -62,8 +62,8 @@ __device__ __forceinline__ void write_nothing(const MaskedSampleParams& params, 
 template <bool kHasFilters, class Team, class Source, class Reader>
 __device__ void sample_from(Team& team, Source& source, const Reader& reader, RowScratch& scratch,
                             const MaskedSampleParams& params, int64_t row) {
-  const bool wants_mass = params.logprobs != nullptr;
-  const Drawn drawn = draw<kHasFilters>(team, source, scratch, wants_mass);
+  const bool return_logprobs = params.logprobs != nullptr;
+  const Drawn drawn = draw<kHasFilters>(team, source, scratch, return_logprobs);
   if (team.block_rank() != 0 || threadIdx.x != 0) return;
   if (drawn.id < 0) return write_nothing<kHasFilters>(params, row, drawn.scale.highest);
   if (wants_outcome<kHasFilters>(params)) {
@@ -72,7 +72,7 @@ __device__ void sample_from(Team& team, Source& source, const Reader& reader, Ro
     return store_outcome(params.outcomes, params.num_rows, row, outcome);
   }
   params.ids[row] = drawn.id;
-  if (!wants_mass) return;
+  if (!return_logprobs) return;
   const float x = reader.logit(drawn.id) + 0.0f;  // -0 becomes 0, as the highest logit has: t = 0 there, not -0
   params.logprobs[row] = drawn.scale.t(x) - log_of_mass(drawn.total_mass);
 }

@@ -151,7 +151,7 @@ class SymmetricLink:
             _token("own_rows", logits.dtype, num_rows, vocab_size),
             self._timeout_ns,
             self._capacities[1],
-            step.vocab_start,
+            step.vocab_begin,
             vocab_size,
         )
         rows = self._buffer[self._rows_offset :].view(logits.dtype)[: len(mine) * pitch // logits.element_size()]

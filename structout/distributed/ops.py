@@ -39,13 +39,13 @@ def gather_on_device(shard: torch.Tensor, group_name: str) -> torch.Tensor:
 
 def sample_on_device(*arguments: Any, return_logprobs: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The op's implementation; ``arguments`` are those of its schema."""
-    *tensors, vocab_start, group_name = arguments
+    *tensors, vocab_begin, group_name = arguments
     device = tensors[0].device
     if world_size_of(group_name) == 1:
-        return vocab_parallel.sample_alone(vocab_parallel.ShardStep.of(tuple(tensors), vocab_start), return_logprobs)
+        return vocab_parallel.sample_alone(vocab_parallel.ShardStep.of(tuple(tensors), vocab_begin), return_logprobs)
     if device.type == "cpu":
-        return vocab_parallel.sample(channel(group_name), tuple(tensors), vocab_start, return_logprobs)
-    step = vocab_parallel.ShardStep.of(tuple(tensors), vocab_start)
+        return vocab_parallel.sample(channel(group_name), tuple(tensors), vocab_begin, return_logprobs)
+    step = vocab_parallel.ShardStep.of(tuple(tensors), vocab_begin)
     return device_sharding.sample(device_link(group_name, device), step, return_logprobs)
 
 
@@ -79,7 +79,7 @@ def sharded_masked_sample(
     bitmask: torch.Tensor | None = None,
     rows: torch.Tensor | None = None,
     *,
-    vocab_start: int,
+    vocab_begin: int,
     group: dist.ProcessGroup | str | None = None,
     temperature: torch.Tensor | float = 1.0,
     top_k: torch.Tensor | int | None = None,
@@ -99,11 +99,11 @@ def sharded_masked_sample(
     holds) what the masks allow of the logits, to the one rank that draws for the row.
 
     Args:
-        logits_shard: ``[N, width]`` or ``[width]``, the columns from ``vocab_start`` on; float32, float16 or bfloat16.
+        logits_shard: ``[N, width]`` or ``[width]``, the columns from ``vocab_begin`` on; float32, float16 or bfloat16.
             Shards may be uneven, unaligned or empty; together they hold every column once.
         bitmask, rows: of the whole vocabulary, as in :func:`structout.masked_sample`; the same on all ranks, as is
             everything that follows.
-        vocab_start: the token id of the first column.
+        vocab_begin: the token id of the first column.
         group: as in :func:`all_gather_bitmask`.
         temperature, top_k, top_p, min_p, seed, position: as in :func:`structout.masked_sample`.
 
@@ -121,7 +121,7 @@ def sharded_masked_sample(
     with _telling_others("sharded_masked_sample", logits_shard, name):
         parameters = ops.row_parameters(logits_shard, temperature, top_k, top_p, min_p, seed, position)
     ids: torch.Tensor = torch.ops.structout.sharded_masked_sample(
-        logits_shard, bitmask, rows, *parameters, vocab_start, name
+        logits_shard, bitmask, rows, *parameters, vocab_begin, name
     )
     return ids
 
@@ -131,7 +131,7 @@ def sharded_masked_sample_logprobs(
     bitmask: torch.Tensor | None = None,
     rows: torch.Tensor | None = None,
     *,
-    vocab_start: int,
+    vocab_begin: int,
     group: dist.ProcessGroup | str | None = None,
     temperature: torch.Tensor | float = 1.0,
     top_k: torch.Tensor | int | None = None,
@@ -145,6 +145,6 @@ def sharded_masked_sample_logprobs(
     with _telling_others("sharded_masked_sample", logits_shard, name):
         parameters = ops.row_parameters(logits_shard, temperature, top_k, top_p, min_p, seed, position)
     ids, logprobs = torch.ops.structout.sharded_masked_sample_logprobs(
-        logits_shard, bitmask, rows, *parameters, vocab_start, name
+        logits_shard, bitmask, rows, *parameters, vocab_begin, name
     )
     return ids, logprobs

@@ -46,18 +46,20 @@ class VocabParallelSampler(torch.nn.Module):
     ids that one rank with all of them would draw, bit for bit. The logits are never gathered.
 
     Args:
-        vocab_start: the token id of this rank's first column.
+        vocab_begin: the token id of this rank's first column.
         group: the tensor-parallel ranks: a process group, its name, or None for the default group.
-        with_logprobs: return the logprobs of the drawn tokens too.
+        return_logprobs: return the logprobs of the drawn tokens too.
     """
 
-    def __init__(self, vocab_start: int, group: dist.ProcessGroup | str | None = None, *, with_logprobs: bool = False):
+    def __init__(
+        self, vocab_begin: int, group: dist.ProcessGroup | str | None = None, *, return_logprobs: bool = False
+    ):
         super().__init__()
-        self.vocab_start = vocab_start
+        self.vocab_begin = vocab_begin
         self.group_name = name_of(group)
         if group is None and self.group_name == "":
             raise ValueError("there is no process group yet; make one first, or say group='' for a rank alone")
-        self.with_logprobs = with_logprobs
+        self.return_logprobs = return_logprobs
 
     def forward(
         self, logits_shard: torch.Tensor, masks: DeviceMasks | None, params: SamplingParams
@@ -70,5 +72,5 @@ class VocabParallelSampler(torch.nn.Module):
         Returns:
             as :class:`MaskedSampler`, the same on all ranks.
         """
-        sample = sharded_masked_sample_logprobs if self.with_logprobs else sharded_masked_sample
-        return sample(logits_shard, vocab_start=self.vocab_start, group=self.group_name, **op_arguments(masks, params))
+        sample = sharded_masked_sample_logprobs if self.return_logprobs else sharded_masked_sample
+        return sample(logits_shard, vocab_begin=self.vocab_begin, group=self.group_name, **op_arguments(masks, params))

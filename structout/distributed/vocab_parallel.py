@@ -1,6 +1,6 @@
 """Tensor parallelism on the CPU: masks gathered from the ranks that filled them, masked_sample on vocabulary shards.
 
-Each rank holds the columns ``vocab_start ... vocab_start + width`` of the logits. What the ranks exchange depends on
+Each rank holds the columns ``vocab_begin ... vocab_begin + width`` of the logits. What the ranks exchange depends on
 what the host knows, never on the contents of the batch:
 
     no filter       one exchange: of each row the highest logit, and of its drawn token the score and the id (12 bytes)
@@ -70,18 +70,18 @@ class ShardStep:
     min_p: torch.Tensor | None
     seed: torch.Tensor
     position: torch.Tensor
-    vocab_start: int
+    vocab_begin: int
 
     @classmethod
-    def of(cls, arguments: tuple[Any, ...], vocab_start: int) -> "ShardStep":
+    def of(cls, arguments: tuple[Any, ...], vocab_begin: int) -> "ShardStep":
         """
         Raises:
             ValueError: the op cannot take them.
         """
-        torch.ops.structout._check_sharded_masked_sample(*arguments, vocab_start)
+        torch.ops.structout._check_sharded_masked_sample(*arguments, vocab_begin)
         logits, bitmask, *others = arguments
         mask = None if bitmask is None else torch.atleast_2d(bitmask)
-        return cls(*(torch.atleast_2d(logits), mask, *others, vocab_start))
+        return cls(*(torch.atleast_2d(logits), mask, *others, vocab_begin))
 
     @property
     def has_filters(self) -> bool:
@@ -92,7 +92,7 @@ class ShardStep:
         """What _sample_shard and _shard_mass take."""
         return (
             *(self.logits, self.bitmask, self.rows, self.temperature, self.seed, self.position),
-            self.vocab_start,
+            self.vocab_begin,
         )
 
     def masks(self, owned: range) -> tuple[torch.Tensor | None, torch.Tensor | None]:
@@ -108,31 +108,31 @@ class ShardStep:
         parameters = (self.temperature, self.top_k, self.top_p, self.min_p, self.seed, self.position)
         return tuple(None if values is None else values[part] for values in parameters)
 
-    def agreed(self, wants_logprobs: bool) -> dict[str, int]:
+    def agreed(self, return_logprobs: bool) -> dict[str, int]:
         """What must be the same on all ranks: everything but the logits."""
         replicated = (self.bitmask, self.rows, self.temperature, self.top_k, self.top_p, self.min_p)
         return {
             "number of rows": self.logits.shape[0],
             "dtype of the logits": _DTYPES.index(self.logits.dtype),
-            "masks, parameters and logprobs": checksum(*replicated, self.seed, self.position) ^ wants_logprobs,
+            "masks, parameters and logprobs": checksum(*replicated, self.seed, self.position) ^ return_logprobs,
         }
 
     @property
     def columns(self) -> tuple[int, int]:
-        return self.vocab_start, self.logits.shape[1]
+        return self.vocab_begin, self.logits.shape[1]
 
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def sample(
-    link: Channel, arguments: tuple[Any, ...], vocab_start: int, wants_logprobs: bool
+    link: Channel, arguments: tuple[Any, ...], vocab_begin: int, return_logprobs: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Ids, and logprobs where they are wanted."""
     try:
-        step = ShardStep.of(arguments, vocab_start)
+        step = ShardStep.of(arguments, vocab_begin)
         path = _sample_owned if step.has_filters else _sample_shards
-        return path(link, step, wants_logprobs)
+        return path(link, step, return_logprobs)
     except CollectiveError:
         raise
     except Exception as problem:
@@ -140,26 +140,28 @@ def sample(
         raise
 
 
-def sample_alone(step: ShardStep, wants_logprobs: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+def sample_alone(step: ShardStep, return_logprobs: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Where there is one rank."""
-    if step.vocab_start != 0:
-        raise ValueError(f"{_SAMPLE}: one rank alone must hold all columns, got vocab_start {step.vocab_start}")
-    return draw(step.logits, step.bitmask, step.rows, *step.parameters(range(len(step.logits))), wants=wants_logprobs)
+    if step.vocab_begin != 0:
+        raise ValueError(f"{_SAMPLE}: one rank alone must hold all columns, got vocab_begin {step.vocab_begin}")
+    return draw(
+        step.logits, step.bitmask, step.rows, *step.parameters(range(len(step.logits))), return_logprobs=return_logprobs
+    )
 
 
-def _sample_shards(link: Channel, step: ShardStep, wants_logprobs: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
-    agreed = step.agreed(wants_logprobs)
-    return sample_shards(step, wants_logprobs, lambda mine: _exchange_equal(link, step, agreed, mine))
+def _sample_shards(link: Channel, step: ShardStep, return_logprobs: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+    agreed = step.agreed(return_logprobs)
+    return sample_shards(step, return_logprobs, lambda mine: _exchange_equal(link, step, agreed, mine))
 
 
 def sample_shards(
-    step: ShardStep, wants_logprobs: bool, all_gather: Callable[[torch.Tensor], torch.Tensor]
+    step: ShardStep, return_logprobs: bool, all_gather: Callable[[torch.Tensor], torch.Tensor]
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Without filters: shards draw for themselves, and of their outcomes the best is the row's."""
     outcomes = torch.ops.structout._sample_shard(*step.unfiltered)
-    of_all = all_gather(outcomes if wants_logprobs else outcomes[:3])
+    of_all = all_gather(outcomes if return_logprobs else outcomes[:3])
     ids, merged = torch.ops.structout._merge_outcomes(of_all, step.temperature)
-    if not wants_logprobs:
+    if not return_logprobs:
         return ids, None
     masses = all_gather(torch.ops.structout._shard_mass(*step.unfiltered, merged))
     return ids, torch.ops.structout._merge_masses(masses, merged, step.temperature)
@@ -173,7 +175,7 @@ def _exchange_equal(link: Channel, step: ShardStep, agreed: dict[str, int], mine
     return of_all
 
 
-def _sample_owned(link: Channel, step: ShardStep, wants_logprobs: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+def _sample_owned(link: Channel, step: ShardStep, return_logprobs: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
     """With filters: each rank draws for the rows it owns, from what the masks allow of all shards."""
     num_rows = step.logits.shape[0]
     owned = [shard_rows(num_rows, rank, link.world_size) for rank in range(link.world_size)]
@@ -182,10 +184,10 @@ def _sample_owned(link: Channel, step: ShardStep, wants_logprobs: bool) -> tuple
     for rows in owned:
         part = room[rows.start * width : rows.stop * width]
         count = torch.ops.structout._pack_allowed(
-            step.logits[rows.start : rows.stop], *step.masks(rows), step.vocab_start, part
+            step.logits[rows.start : rows.stop], *step.masks(rows), step.vocab_begin, part
         )
         packed.append(part[:count])
-    agreed = step.agreed(wants_logprobs)
+    agreed = step.agreed(return_logprobs)
     messages = link.exchange(_SAMPLE, packed, agreed=agreed, facts=step.columns)
 
     mine = owned[link.rank]
@@ -196,7 +198,7 @@ def _sample_owned(link: Channel, step: ShardStep, wants_logprobs: bool) -> tuple
         torch.ops.structout._unpack_allowed(
             logits[:, start : start + width], message.payload.view(logits.dtype), *step.masks(mine), start
         )
-    ids, logprobs = draw(logits, *step.masks(mine), *step.parameters(mine), wants=wants_logprobs)
+    ids, logprobs = draw(logits, *step.masks(mine), *step.parameters(mine), return_logprobs=return_logprobs)
 
     answers = torch.empty(num_rows, 1 if logprobs is None else 2, dtype=torch.int32)
     answers[mine.start : mine.stop, 0] = ids
@@ -208,10 +210,10 @@ def _sample_owned(link: Channel, step: ShardStep, wants_logprobs: bool) -> tuple
 
 
 def draw(
-    logits: torch.Tensor, *arguments: torch.Tensor | None, wants: bool
+    logits: torch.Tensor, *arguments: torch.Tensor | None, return_logprobs: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """masked_sample, with logprobs where they are wanted."""
-    if not wants:
+    if not return_logprobs:
         return torch.ops.structout.masked_sample(logits, *arguments), None
     ids, logprobs = torch.ops.structout.masked_sample_logprobs(logits, *arguments)
     return ids, logprobs

@@ -58,7 +58,7 @@ SAMPLE_CHANGES = {
     "filters": {"top_k": 5},
     "logprobs": {"logprobs": True},
     "a number that is refused": {"temperature": -1.0},
-    "columns twice": {"vocab_start": 0},
+    "columns twice": {"vocab_begin": 0},
     "columns of nobody": {"logits_shard": torch.zeros(4, 15)},
 }
 

@@ -100,9 +100,9 @@ class TestAlone:
         bitmask = structout.pack_bitmask(torch.rand(5, 70) < 0.5)
         for filters in ({}, {"top_k": 3}):
             expected = structout.masked_sample_logprobs(logits, bitmask, seed=3, **filters)
-            drawn = structout.sharded_masked_sample_logprobs(logits, bitmask, vocab_start=0, seed=3, **filters)
+            drawn = structout.sharded_masked_sample_logprobs(logits, bitmask, vocab_begin=0, seed=3, **filters)
             assert all(map(torch.equal, drawn, expected))
-            ids = structout.sharded_masked_sample(logits, bitmask, vocab_start=0, seed=3, **filters)
+            ids = structout.sharded_masked_sample(logits, bitmask, vocab_begin=0, seed=3, **filters)
             assert torch.equal(ids, expected[0])
         assert traffic() == Traffic(0, 0, 0)
 
@@ -114,17 +114,17 @@ class TestAlone:
 
     def test_one_row_may_come_without_its_dimension(self):
         logits, mask = torch.randn(40), torch.full((2,), -1, dtype=torch.int32)
-        assert structout.sharded_masked_sample(logits, mask, vocab_start=0).shape == (1,)
+        assert structout.sharded_masked_sample(logits, mask, vocab_begin=0).shape == (1,)
 
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            ({"vocab_start": 3}, "one rank alone must hold all columns, got vocab_start 3"),
-            ({"vocab_start": -1}, r"vocab_start must be in \[0, 8388607\], got -1"),
-            ({"vocab_start": 2**23 - 8}, "up to 8388607 tokens, got a shard that ends at 8388640"),
-            ({"vocab_start": 0, "temperature": torch.ones(5).double()}, "temperature must be float32, got float64"),
-            ({"vocab_start": 0, "top_k": torch.ones(5)}, "top_k must be int32 or int64, got float32"),
-            ({"vocab_start": 0, "rows": torch.zeros(5).int()}, "there is no bitmask"),
+            ({"vocab_begin": 3}, "one rank alone must hold all columns, got vocab_begin 3"),
+            ({"vocab_begin": -1}, r"vocab_begin must be in \[0, 8388607\], got -1"),
+            ({"vocab_begin": 2**23 - 8}, "up to 8388607 tokens, got a shard that ends at 8388640"),
+            ({"vocab_begin": 0, "temperature": torch.ones(5).double()}, "temperature must be float32, got float64"),
+            ({"vocab_begin": 0, "top_k": torch.ones(5)}, "top_k must be int32 or int64, got float32"),
+            ({"vocab_begin": 0, "rows": torch.zeros(5).int()}, "there is no bitmask"),
         ],
     )
     def test_refusals(self, arguments, message):

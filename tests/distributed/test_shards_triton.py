@@ -232,7 +232,7 @@ def test_merges_of_many_rows():
 def test_wrong_arguments_are_refused():
     case = plain_case(2, 100)
     rank = of_shard(case, 0, 100)
-    with pytest.raises(ValueError, match="vocab_start must be in"):
+    with pytest.raises(ValueError, match="vocab_begin must be in"):
         shards.sample_shard(*rank[:-1], -1)
     with pytest.raises(ValueError, match=r"merged outcomes must be torch.int32 \[4, 2\], got torch.int32 \[4, 3\]"):
         shards.shard_mass(*rank, torch.zeros(4, 3, dtype=torch.int32, device=DEVICE))

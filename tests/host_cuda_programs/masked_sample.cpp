@@ -136,7 +136,7 @@ class RandomCase {
     const int64_t seed = static_cast<int64_t>(rng_()), position = static_cast<int64_t>(rng_());
     std::vector<int64_t> ids(num_rows, 7);
     std::vector<float> logprobs(num_rows, 7);
-    const bool has_filters = below(3), wants_logprobs = below(2);
+    const bool has_filters = below(3), return_logprobs = below(2);
 
     MaskedSampleParams params{};
     params.logits = logits.data() + offset;
@@ -156,7 +156,7 @@ class RandomCase {
     params.seed = {&seed, 0};
     params.position = {&position, 0};
     params.ids = ids.data();
-    params.logprobs = wants_logprobs ? logprobs.data() : nullptr;
+    params.logprobs = return_logprobs ? logprobs.data() : nullptr;
     cuda::masked_sample(params, device_with(below(2) ? 80 : 90, below(2) ? 200 : 0), nullptr);
 
     for (int64_t row = 0; row < num_rows; ++row) {
@@ -171,9 +171,9 @@ class RandomCase {
       const Sampled expected = has_filters ? sample(allowed, temperature, top_k, top_p, min_p, seed, position)
                                            : sample(allowed, temperature, 0, 1, 0, seed, position);
       if (ids[row] != expected.id) return false;
-      if (wants_logprobs && bits_of_float(logprobs[row]) != bits_of_float(expected.logprob)) return false;
+      if (return_logprobs && bits_of_float(logprobs[row]) != bits_of_float(expected.logprob)) return false;
     }
-    return has_filters || !wants_logprobs || shards_agree<kFormat>(params);
+    return has_filters || !return_logprobs || shards_agree<kFormat>(params);
   }
 
   // Cuts the columns anywhere, each shard into memory of its own.

@@ -248,7 +248,7 @@ def test_opcheck(device):
 @pytest.mark.parametrize("device", DEVICES)
 def test_compiles_as_one_graph(device):
     def step(logits, bitmask, rows, seed):
-        sampler = structout.MaskedSampler(with_logprobs=True)
+        sampler = structout.MaskedSampler(return_logprobs=True)
         masks = structout.DeviceMasks(bitmask, rows)
         return sampler(logits * 2, masks, structout.SamplingParams(temperature=0.8, top_k=20, seed=seed))
 

@@ -69,7 +69,7 @@ def check_against_whole_masks(
     deduplicator: MaskDeduplicator, device: str, seed: int, num_steps: int = 60, in_flight: int = 4
 ) -> None:
     """Up to ``in_flight`` steps wait between the scheduler and the worker, some of them pickled."""
-    pool, sampler = MaskPool(CAPACITY, VOCAB, device), MaskedSampler(with_logprobs=True)
+    pool, sampler = MaskPool(CAPACITY, VOCAB, device), MaskedSampler(return_logprobs=True)
     chance = random.Random(seed)
     waiting: deque[tuple[PooledMaskBatch, Step, list[torch.Tensor]]] = deque()
 

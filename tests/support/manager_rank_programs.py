@@ -1,4 +1,4 @@
-"""What the ranks of tests/support/ranks.py run of ShardedManager. Results are plain data; a rank that raises fails the test."""
+"""Programs of ShardedManager for the ranks of ranks.py. Results are plain data; a rank that raises fails the test."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def _sample(**changes: Any) -> torch.Tensor:
     if changes.pop("logprobs", False):
         sample = structout.sharded_masked_sample_logprobs
     arguments: dict[str, Any] = {"bitmask": torch.full((4, world_size), 0x0FF7_7FF0, dtype=torch.int32)}
-    arguments |= {"vocab_start": 16 * rank, "seed": 3, "position": torch.arange(4)}
+    arguments |= {"vocab_begin": 16 * rank, "seed": 3, "position": torch.arange(4)}
     shard = changes.pop("logits_shard", logits[:, 16 * rank : 16 * rank + 16])
     return sample(shard, **(arguments | changes))
 
@@ -235,8 +235,8 @@ def use_two_groups(rank: int) -> list[list[int]]:
 
 def gather_nothing(rank: int) -> list[list[int]]:
     no_rows = structout.all_gather_bitmask(torch.zeros(0, 7, dtype=torch.int32))
-    ids = structout.sharded_masked_sample(torch.zeros(0, 8), vocab_start=8 * rank)
-    filtered = structout.sharded_masked_sample(torch.zeros(0, 8), vocab_start=8 * rank, top_k=3)
+    ids = structout.sharded_masked_sample(torch.zeros(0, 8), vocab_begin=8 * rank)
+    filtered = structout.sharded_masked_sample(torch.zeros(0, 8), vocab_begin=8 * rank, top_k=3)
     return [list(no_rows.shape), list(ids.shape), list(filtered.shape)]
 
 
@@ -250,9 +250,9 @@ def draw_in_compiled_code(rank: int) -> None:
     logits = torch.randn(6, vocab_size, generator=torch.Generator().manual_seed(0))
     shard = logits[:, columns.start : columns.stop]
     mine = structout.pack_bitmask(torch.rand(2, vocab_size, generator=torch.Generator().manual_seed(rank)) < 0.3)
-    for with_logprobs in (False, True):
+    for return_logprobs in (False, True):
         for filters in ({}, {"top_k": 20, "top_p": 0.9}):
-            sampler = structout.VocabParallelSampler(columns.start, with_logprobs=with_logprobs)
+            sampler = structout.VocabParallelSampler(columns.start, return_logprobs=return_logprobs)
             each = torch.arange(6)
             params = structout.SamplingParams(temperature=0.8, seed=each, position=each, **filters)
 
@@ -263,7 +263,7 @@ def draw_in_compiled_code(rank: int) -> None:
 
             eager = step(shard, mine)
             compiled = torch.compile(step, fullgraph=True)(shard, mine)
-            whole = structout.MaskedSampler(with_logprobs)(
+            whole = structout.MaskedSampler(return_logprobs)(
                 logits,
                 structout.DeviceMasks(structout.all_gather_bitmask(mine), torch.arange(6) % (2 * world_size)),
                 params,
@@ -292,7 +292,7 @@ def bytes_of_a_step(rank: int, num_rows: int, vocab_size: int, num_allowed: int 
         bitmask = structout.pack_bitmask(allowed)
     before = structout.distributed.traffic().payload_bytes
     structout.sharded_masked_sample(
-        torch.zeros(num_rows, len(columns), dtype=torch.bfloat16), bitmask, vocab_start=columns.start, **filters
+        torch.zeros(num_rows, len(columns), dtype=torch.bfloat16), bitmask, vocab_begin=columns.start, **filters
     )
     return structout.distributed.traffic().payload_bytes - before
 
@@ -309,8 +309,8 @@ def compare_by_collectives(rank: int, seed: int, count: int) -> list[str]:
         step = ShardStep.of(tuple(shard_of(case, cuts, rank)), cuts[rank])
         link = CollectiveLink(dist.group.WORLD)  # of its own, because a link is made for one vocabulary
         expected_ids, expected_logprobs = torch.ops.structout.masked_sample_logprobs(*case.arguments())
-        ids, logprobs = device_sharding.sample(link, step, wants_logprobs=True)
-        ids_alone, _ = device_sharding.sample(link, step, wants_logprobs=False)
+        ids, logprobs = device_sharding.sample(link, step, return_logprobs=True)
+        ids_alone, _ = device_sharding.sample(link, step, return_logprobs=False)
         is_same = torch.equal(ids, expected_ids) and torch.equal(ids_alone, expected_ids)
         if not is_same or not torch.equal(_bits(logprobs), _bits(expected_logprobs)):
             different.append(f"case {i}, cuts {cuts}: {ids} {logprobs} and not {expected_ids} {expected_logprobs}")
