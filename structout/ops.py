@@ -78,7 +78,7 @@ def apply_token_bitmask_inplace(
         vocab_size = min(columns, covered)
         if covered < columns:
             warnings.warn(
-                f"the bitmask covers {covered} tokens and logits has {columns}: logits[..., {covered}:] stay unmasked; "
+                f"the bitmask covers {covered} tokens and logits has {columns}: logits[..., {covered}:] are left unmasked; "
                 "allocate the bitmask for the whole vocabulary, or pass vocab_size",
                 stacklevel=2,
             )

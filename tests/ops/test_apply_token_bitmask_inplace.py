@@ -59,8 +59,9 @@ def test_an_iterator_is_read_once_and_fractions_are_refused():
         structout.apply_token_bitmask_inplace(logits, mask, indices=[0.7])
 
 
-def test_warns_when_columns_stay_open():
-    with pytest.warns(UserWarning, match=r"covers 32 tokens and logits has 40: logits\[..., 32:\] stay unmasked"):
+def test_warns_in_xgrammars_words_when_columns_are_left_unmasked():
+    """xgrammar's own test of the function looks for "left unmasked"."""
+    with pytest.warns(UserWarning, match=r"covers 32 tokens and logits has 40: logits\[..., 32:\] are left unmasked"):
         structout.apply_token_bitmask_inplace(torch.zeros(1, 40), torch.zeros(1, 1, dtype=torch.int32))
 
 
