@@ -79,7 +79,8 @@ def apply_token_bitmask_inplace(
         if covered < columns:
             warnings.warn(
                 f"the bitmask covers {covered} tokens and logits has {columns}: "
-                f"logits[..., {covered}:] are left unmasked; allocate the bitmask for the whole vocabulary, or pass vocab_size",
+                f"logits[..., {covered}:] are left unmasked; "
+                "allocate the bitmask for the whole vocabulary, or pass vocab_size",
                 stacklevel=2,
             )
     elif not 0 <= vocab_size <= min(columns, covered):
