@@ -8,7 +8,7 @@ order of the steps. Several steps may be under way between the two.
 import secrets
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -16,41 +16,35 @@ import torch
 from xxhash import xxh3_128_digest
 
 from structout.bitmask import bitmask_dtype, bitmask_width
-from structout.mask_batch import MaskBatch, map_rows
+from structout.mask_batch import MaskBatch, MaskRows
 
 _SLOT_BYTES = 4
 
 
-@dataclass(frozen=True)
-class PooledMaskBatch:
-    """A MaskBatch whose masks are named by their slots in a pool. It crosses processes as numpy, and owns its memory.
+@dataclass(frozen=True, kw_only=True)
+class PooledMaskBatch(MaskRows):
+    """A MaskBatch that names masks by their slots in a pool, and brings only new masks.
+
+    It crosses processes as numpy and owns its memory.
 
     Attributes:
-        request_ids: the requests that were asked for.
-        new_masks: int32 ``[M, ceil(V / 32)]``: masks that the pool has not got.
-        new_slots: int32 ``[M]``: where it is to put them.
+        new_masks: int32 ``[M, ceil(V / 32)]``: the masks that the pool does not hold.
+        new_slots: int32 ``[M]``: the slot for each new mask.
         row_slots: int32 ``[R]``: the slot of each row's mask.
-        row_indptr: int32 ``[len(request_ids) + 1]``: request i owns rows ``row_indptr[i] ... row_indptr[i + 1]``.
-        sequence: how many batches came before this one since the start or the last reset.
-        errors: as in MaskBatch.
-        num_acceptable_drafts: as in MaskBatch.
+        sequence: the number of batches since the start or the last reset.
     """
 
-    request_ids: tuple[str, ...]
     new_masks: npt.NDArray[np.int32]
     new_slots: npt.NDArray[np.int32]
     row_slots: npt.NDArray[np.int32]
-    row_indptr: npt.NDArray[np.int32]
     sequence: int
-    errors: Mapping[str, str] = field(default_factory=dict)
-    num_acceptable_drafts: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
 
     def rows_for(
         self, batch_request_ids: Sequence[str], num_logits_per_request: Sequence[int] | None = None
     ) -> torch.Tensor:
-        """As MaskBatch.rows_for, with rows of the pool: int32 ``[N]``, -1 for requests without masks."""
-        rows = map_rows(self.request_ids, self.row_indptr, batch_request_ids, num_logits_per_request)
-        return torch.from_numpy(np.append(self.row_slots, np.int32(-1))[rows])  # row -1 is the one at the end
+        """:meth:`MaskBatch.rows_for` with the rows of the pool's bitmask."""
+        rows = self._map_rows(batch_request_ids, num_logits_per_request)
+        return torch.from_numpy(np.append(self.row_slots, np.int32(-1))[rows])  # row -1 reads the appended -1
 
 
 @dataclass(frozen=True)
@@ -113,14 +107,14 @@ class MaskDeduplicator:
         missing = self._touch(first_row)
         new_slots = [self._place(mask_hash) for mask_hash in missing]
         pooled = PooledMaskBatch(
-            masks.request_ids,
-            masks.bitmask[[first_row[mask_hash] for mask_hash in missing]],
-            np.array(new_slots, dtype=np.int32),
-            np.array([self._slot_of[mask_hash] for mask_hash in hashes], dtype=np.int32),
-            masks.row_indptr.copy(),
-            self._sequence,
-            masks.errors,
-            masks.num_acceptable_drafts.copy(),
+            request_ids=masks.request_ids,
+            row_indptr=masks.row_indptr.copy(),
+            errors=masks.errors,
+            num_acceptable_drafts=masks.num_acceptable_drafts.copy(),
+            new_masks=masks.bitmask[[first_row[mask_hash] for mask_hash in missing]],
+            new_slots=np.array(new_slots, dtype=np.int32),
+            row_slots=np.array([self._slot_of[mask_hash] for mask_hash in hashes], dtype=np.int32),
+            sequence=self._sequence,
         )
         self._sequence += 1
         self._num_sent += len(missing)

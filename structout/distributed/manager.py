@@ -1,7 +1,7 @@
 """ShardedManager: where every rank runs the scheduler, each compiles and fills the masks of its own requests only."""
 
 import json
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,10 +12,10 @@ import torch
 import torch.distributed as dist
 import xxhash
 
-from structout.bitmask import allocate_token_bitmask
 from structout.distributed.cpu_communicator import Channel, channel, name_of, world_size_of
 from structout.errors import DuplicateRequestError, GrammarError, StructOutError, UnknownRequestError
 from structout.mask_batch import MaskBatch, MaskShard
+from structout.mask_buffers import BufferRing
 from structout.params import StructuredOutputsParams
 from structout.scheduler.bitmask_filler import Bounds, Drafts, Trees
 from structout.scheduler.manager import StructuredOutputManager
@@ -68,8 +68,7 @@ class ShardedManager:
         vocabulary = manager.vocabulary
         tokens = xxhash.xxh3_64_hexdigest(b"\0".join(vocabulary.token_bytes))
         self._note("vocabulary", str(vocabulary.size), tokens)
-        ring = range(manager.config.num_mask_buffers)
-        self._buffers = deque(allocate_token_bitmask(0, manager.vocabulary.size) for _ in ring)
+        self._buffers = BufferRing(manager.config.num_mask_buffers, manager.vocabulary.size)
 
     # -- a request's life ---------------------------------------------------------------------------------------------
 
@@ -205,8 +204,8 @@ class ShardedManager:
         """
         mine, ids, parts = self._step_of("masks", request_ids, draft_tokens, bounds, draft_trees)
         if self._link is None:
-            return _masks_of(ids, parts, mine.bitmask)
-        bitmask = self._next_buffer(sum(len(part.index) for part in parts))
+            return MaskBatch(bitmask=mine.bitmask, **_rows_of(ids, parts))
+        bitmask = self._buffers.next_rows(sum(len(part.index) for part in parts)).numpy()
         begin = 0
         for rank, part in enumerate(parts):
             rows = bitmask[begin : begin + len(part.index)]
@@ -215,7 +214,7 @@ class ShardedManager:
             else:
                 np.take(part.distinct, part.index, axis=0, out=rows, mode="clip")  # which needs no buffer of its own
             begin += len(part.index)
-        return _masks_of(ids, parts, bitmask)
+        return MaskBatch(bitmask=bitmask, **_rows_of(ids, parts))
 
     def grammar_bitmask_shard(
         self,
@@ -232,7 +231,7 @@ class ShardedManager:
         """
         mine, ids, parts = self._step_of("shards of masks", request_ids, draft_tokens, bounds, draft_trees)
         rows_of_rank = tuple(int(part.counts.sum()) for part in parts)
-        return MaskShard(mine.bitmask, _masks_of(ids, parts, mine.bitmask[:0]), rows_of_rank)
+        return MaskShard(bitmask=mine.bitmask, rows_of_rank=rows_of_rank, **_rows_of(ids, parts))
 
     def _step_of(
         self,
@@ -326,15 +325,6 @@ class ShardedManager:
         at_home = min(known, key=lambda rank: (load[rank], rank))
         return at_home if load[at_home] - load[least_busy] <= _MOST_IMBALANCE else least_busy
 
-    def _next_buffer(self, num_rows: int) -> Integers:
-        """One of a ring, as the manager's."""
-        buffer = self._buffers.popleft()
-        if buffer.shape[0] < num_rows:
-            vocab_size = self._manager.vocabulary.size
-            buffer = allocate_token_bitmask(max(num_rows, 2 * buffer.shape[0]), vocab_size)
-        self._buffers.append(buffer)
-        return buffer.numpy()[:num_rows]
-
     def _known(self, request_id: str) -> _SharedRequest:
         request = self._requests.get(request_id)
         if request is None:
@@ -378,8 +368,14 @@ def _deduplicated(rows: Integers) -> tuple[Integers, Integers]:
     return index, rows[np.unique(index, return_index=True)[1]]
 
 
-def _masks_of(request_ids: Sequence[str], parts: Sequence[_Part], bitmask: Integers) -> MaskBatch:
+def _rows_of(request_ids: Sequence[str], parts: Sequence[_Part]) -> dict[str, Any]:
+    """The fields of ``MaskRows`` for all ranks' requests."""
     row_indptr = np.concatenate([[0], *(part.counts for part in parts)]).cumsum().astype(np.int32)
     errors = {request_id: text for part in parts for request_id, text in part.errors.items()}
     acceptable = np.concatenate([part.acceptable for part in parts])
-    return MaskBatch(tuple(request_ids), bitmask, row_indptr, errors, acceptable)
+    return {
+        "request_ids": tuple(request_ids),
+        "row_indptr": row_indptr,
+        "errors": errors,
+        "num_acceptable_drafts": acceptable,
+    }

@@ -29,7 +29,7 @@ def gather_device_masks(
         num_logits_per_request: logits rows of each request. Default: one each.
         group: as in :func:`all_gather_bitmask`.
     """
-    row_map = shard.masks.rows_for(request_ids, num_logits_per_request)
+    row_map = shard.rows_for(request_ids, num_logits_per_request)
     max_rows = max(shard.rows_of_rank)
     local_rows = torch.from_numpy(shard.bitmask)
     padded = torch.zeros(

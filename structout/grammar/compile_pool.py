@@ -12,11 +12,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from structout.errors import CompileCrashError, GrammarError, GrammarTimeoutError, StructOutError
+from structout.errors import CompileCrashError, GrammarError, GrammarTimeoutError
 from structout.grammar import compile_worker
 from structout.grammar.compile_worker import HEADER, frame
 from structout.grammar.vocabulary import Vocabulary
 from structout.params import StructuredOutputOptions
+from structout.process_guard import ForkGuard
 
 _HANDOVER = 1.0  # seconds that serializing may take; a few grammars take minutes and gigabytes
 _REAPING = 0.5  # seconds to wait for a killed process; a later start reaps it otherwise
@@ -39,7 +40,7 @@ class CompileProcessPool:
         settings = {"stop_token_ids": vocabulary.stop_token_ids, "memory_bytes": memory_bytes}
         parts = (json.dumps(settings).encode(), lengths, b"".join(vocabulary.token_bytes))
         self._opening = b"".join(map(frame, parts))
-        self._parent = os.getpid()
+        self._fork_guard = ForkGuard("CompileProcessPool")
         self._free = threading.BoundedSemaphore(num_processes)
         self._lock = threading.Lock()  # guards what follows
         self._idle: list[_Worker] = []
@@ -83,7 +84,7 @@ class CompileProcessPool:
 
     def close(self) -> None:
         """Kill the processes. Whoever waits for one gets a CompileCrashError."""
-        if os.getpid() != self._parent:
+        if self._fork_guard.is_forked():
             return
         with self._lock:
             self._is_closed = True
@@ -96,8 +97,7 @@ class CompileProcessPool:
     @contextmanager
     def _worker(self, timeout: float) -> Iterator[tuple["_Worker", float]]:
         """A process that is ready, and the deadline. If what is done with it raises, it is killed."""
-        if os.getpid() != self._parent:
-            raise StructOutError("made before this process was forked, whose compile processes are not its own")
+        self._fork_guard.check()
         deadline = time.monotonic() + timeout
         if not self._free.acquire(timeout=max(0.0, timeout)):
             raise GrammarTimeoutError(f"no compile process was free for {timeout:g} s")

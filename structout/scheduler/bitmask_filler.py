@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from structout.bitmask import allocate_token_bitmask
 from structout.grammar.interface import StructuredOutputBackend, StructuredOutputGrammar
 from structout.mask_batch import MaskBatch
+from structout.mask_buffers import BufferRing
 from structout.scheduler.requests import Request
 
 Drafts = Mapping[str, Sequence[int]]
@@ -47,11 +47,10 @@ class MaskFiller:
         num_threads: int,
     ):
         self._backend = backend
-        self._vocab_size = vocab_size
         self._num_threads = num_threads
         self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="structout-fill")
         self._row_seconds = 0.0  # what a row took of one thread, in the last steps
-        self._buffers = deque(allocate_token_bitmask(0, vocab_size) for _ in range(num_buffers))
+        self._buffers = BufferRing(num_buffers, vocab_size)
         self.seconds: deque[float] = deque(maxlen=1024)  # that the last steps took
         self.num_rows_filled = 0
 
@@ -87,9 +86,9 @@ class MaskFiller:
         self._threads.shutdown(wait=False)
 
     def _run(self, plan: "_Plan", request_ids: tuple[str, ...]) -> MaskBatch:
-        buffer = self._next_buffer(plan.num_rows)
+        buffer = self._buffers.next_rows(plan.num_rows)
         closed = plan.closed | self._share(self._tasks(plan, buffer), plan.num_rows)
-        bitmask = buffer.numpy()[: plan.num_rows]
+        bitmask = buffer.numpy()
         bitmask[list(closed)] = 0
         row_indptr = np.array(plan.row_indptr, dtype=np.int32)
         errors: dict[str, str] = {}
@@ -102,7 +101,13 @@ class MaskFiller:
         num_acceptable = np.zeros(len(request_ids), dtype=np.int32)
         for drafted in plan.drafted:
             num_acceptable[drafted.index] = drafted.num_acceptable
-        return MaskBatch(request_ids, bitmask, row_indptr, errors, num_acceptable)
+        return MaskBatch(
+            request_ids=request_ids,
+            row_indptr=row_indptr,
+            errors=errors,
+            num_acceptable_drafts=num_acceptable,
+            bitmask=bitmask,
+        )
 
     def _tasks(self, plan: "_Plan", bitmask: torch.Tensor) -> list[_Task]:
         """The step in parts, in any order. Rows differ a hundredfold in cost, so there are more parts than threads."""
@@ -142,14 +147,6 @@ class MaskFiller:
                 except Exception as problem:
                     problems[row] = str(problem)
             return problems
-
-    def _next_buffer(self, num_rows: int) -> torch.Tensor:
-        buffer = self._buffers.popleft()
-        if buffer.shape[0] < num_rows:
-            with torch.inference_mode(False):  # the threads that fill it are not in whatever mode the caller is in
-                buffer = allocate_token_bitmask(max(num_rows, 2 * buffer.shape[0]), self._vocab_size)
-        self._buffers.append(buffer)
-        return buffer
 
 
 @dataclass

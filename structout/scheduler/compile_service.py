@@ -3,7 +3,6 @@
 import atexit
 import hashlib
 import logging
-import os
 import threading
 import time
 from collections import deque
@@ -13,6 +12,7 @@ from typing import Generic, TypeVar
 
 from structout.config import StructuredOutputsConfig
 from structout.errors import CompileCrashError, GrammarError, GrammarLimitError, GrammarTimeoutError, StructOutError
+from structout.process_guard import ForkGuard
 from structout.scheduler.compile_cache import Compiled, Outcomes, copy_error, is_crash, own_copy
 from structout.scheduler.fair_queue import FairQueue, Job, Subscription
 
@@ -82,7 +82,7 @@ class CompileService(Generic[Key, Compiled]):
         self._compile = compile
         self._config = config
         self._clock = clock
-        self._process = os.getpid()
+        self._fork_guard = ForkGuard("CompileService")
         self._changed = threading.Condition()  # guards what follows
         self._is_closed = False
         self._jobs: dict[bytes, Job] = {}  # whatever has not ended
@@ -96,7 +96,7 @@ class CompileService(Generic[Key, Compiled]):
 
     def get(self, key: Key) -> Compiled | GrammarError | None:
         """The outcome if it is known, without waiting. An error is the caller's own copy."""
-        self._refuse_forked_process()
+        self._fork_guard.check()
         digest = _digest(key)
         with self._changed:
             known = self._outcomes.get(digest)
@@ -117,7 +117,7 @@ class CompileService(Generic[Key, Compiled]):
             GrammarError: too many compilations go on past their deadlines, or the process can have no more threads.
             StructOutError: the service is closed, or belongs to the process that this one was forked from.
         """
-        self._refuse_forked_process()
+        self._fork_guard.check()
         digest = _digest(key)
         with self._changed:
             if self._is_closed:
@@ -143,7 +143,7 @@ class CompileService(Generic[Key, Compiled]):
         return subscription
 
     def stats(self) -> CompileStats:
-        self._refuse_forked_process()
+        self._fork_guard.check()
         with self._changed:
             seconds = sorted(self._seconds)
             return CompileStats(
@@ -163,7 +163,7 @@ class CompileService(Generic[Key, Compiled]):
 
     def close(self) -> None:
         """At once: nobody is told anything any more, and compilations under way end in the background."""
-        if os.getpid() != self._process:
+        if self._fork_guard.is_forked():
             return
         with self._changed:
             self._is_closed = True
@@ -177,11 +177,6 @@ class CompileService(Generic[Key, Compiled]):
 
     # -- private, under the lock unless it says otherwise -------------------------------------------------------------
 
-    def _refuse_forked_process(self) -> None:
-        """Before the lock is touched, which another thread may have held at the fork."""
-        if os.getpid() != self._process:
-            raise StructOutError("made before this process was forked: its threads stayed behind. Make a new one here")
-
     def _is_overloaded(self) -> bool:
         return self._num_abandoned >= _ABANDONED_PER_WORKER * self._config.compile_workers
 
@@ -193,7 +188,7 @@ class CompileService(Generic[Key, Compiled]):
 
     def _cancel(self, subscription: Subscription) -> None:
         """Takes the lock."""
-        self._refuse_forked_process()
+        self._fork_guard.check()
         with self._changed:
             job = subscription.job
             subscription.close()

@@ -1,7 +1,6 @@
 """StructuredOutputManager: the scheduler's half of a structured request, from its constraint to its last token."""
 
 import heapq
-import os
 import queue
 import threading
 import time
@@ -29,6 +28,7 @@ from structout.grammar.vocabulary import Vocabulary, token_id
 from structout.mask_batch import MaskBatch
 from structout.mask_pool import MaskDeduplicator, MaskPoolStats
 from structout.params import Constraint, StructuredOutputsParams
+from structout.process_guard import ForkGuard
 from structout.scheduler.bitmask_filler import Bounds, Drafts, MaskFiller, Trees
 from structout.scheduler.compile_service import CompileService, CompileStats
 from structout.scheduler.requests import GrammarStatus, Request
@@ -81,7 +81,7 @@ class StructuredOutputManager:
         )
         capacity = self.config.mask_pool_capacity
         self.deduplicator = MaskDeduplicator(capacity, vocab_size) if capacity else None
-        self._process = os.getpid()
+        self._fork_guard = ForkGuard("StructuredOutputManager")
         self._step = threading.RLock()  # held by whoever reads or moves grammars, see _grammars
         self._changed = threading.Condition()  # guards what follows; taken after _step, never before
         self._is_closed = False
@@ -443,8 +443,7 @@ class StructuredOutputManager:
 
     def _grammars(self) -> threading.RLock:
         """The lock of whoever reads or moves grammars."""
-        if os.getpid() != self._process:  # where another thread may have held it at the fork
-            raise StructOutError("made before this process was forked. Make a manager of its own here")
+        self._fork_guard.check()
         return self._step
 
     def _accept(self, request: Request, tokens: Sequence[int]) -> bool:

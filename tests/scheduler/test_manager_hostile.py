@@ -27,6 +27,7 @@ from structout import (
 from structout.errors import GrammarLimitError
 from structout.grammar.vocabulary import Vocabulary
 from structout.grammar.xgrammar.backend import XgrammarBackend
+from structout.mask_buffers import BufferRing
 from structout.params import StructuredOutputOptions
 
 V = 512
@@ -331,14 +332,14 @@ def test_finishing_while_adding_leaves_nothing_in_the_queue(manager, monkeypatch
 def test_closing_waits_for_the_step_that_fills(manager, monkeypatch):
     add(manager, "r", regex="[ab]*")
     filling, closed = threading.Event(), threading.Event()
-    next_buffer = manager._filler._next_buffer
+    next_rows = BufferRing.next_rows
 
-    def slow_buffer(num_rows):
+    def slow_buffer(ring, num_rows):
         filling.set()
         assert not closed.wait(0.2)
-        return next_buffer(num_rows)
+        return next_rows(ring, num_rows)
 
-    monkeypatch.setattr(manager._filler, "_next_buffer", slow_buffer)
+    monkeypatch.setattr(BufferRing, "next_rows", slow_buffer)
     monkeypatch.setattr(manager._filler, "_row_seconds", 1.0)  # so that the filler's threads are asked for
     batches = []
     step = threading.Thread(target=lambda: batches.append(manager.grammar_bitmask(["r"], {"r": ids_of("ab")})))

@@ -12,7 +12,9 @@ from structout import MaskBatch
 def batch() -> MaskBatch:
     """a owns row 0, b none, c rows 1 and 2."""
     return MaskBatch(
-        ("a", "b", "c"), np.arange(6, dtype=np.int32).reshape(3, 2), np.array([0, 1, 1, 3], dtype=np.int32)
+        request_ids=("a", "b", "c"),
+        row_indptr=np.array([0, 1, 1, 3], dtype=np.int32),
+        bitmask=np.arange(6, dtype=np.int32).reshape(3, 2),
     )
 
 
@@ -30,7 +32,7 @@ def test_requests_may_have_several_logits_or_none():
 def test_more_logits_than_masks_is_an_error():
     with pytest.raises(ValueError, match="'a' has 2 logits rows but only 1 mask rows"):
         batch().rows_for(["a"], [2])
-    with pytest.raises(ValueError, match="2 entries for 1 requests"):
+    with pytest.raises(ValueError, match="one entry for each of the 1 requests, got 2"):
         batch().rows_for(["a"], [1, 1])
 
 
@@ -41,7 +43,9 @@ def test_crosses_processes():
 
 
 def test_a_batch_without_rows_is_taken_by_the_ops():
-    empty = MaskBatch(("free",), np.zeros((0, 2), dtype=np.int32), np.array([0, 0], dtype=np.int32))
+    empty = MaskBatch(
+        request_ids=("free",), row_indptr=np.zeros(2, dtype=np.int32), bitmask=np.zeros((0, 2), dtype=np.int32)
+    )
     logits = torch.zeros(1, 40)
     structout.apply_bitmask(logits, empty.to("cpu"), empty.rows_for(["free"]))
     assert logits.eq(0).all()
@@ -52,7 +56,9 @@ def test_what_a_worker_may_ask_for_at_random():
     for _ in range(300):
         num_masks = {f"request {i}": chance.choice([0, 0, 1, 2, 5]) for i in range(chance.randint(0, 6))}
         row_indptr = np.cumsum([0, *num_masks.values()], dtype=np.int32)
-        masks = MaskBatch(tuple(num_masks), np.zeros((row_indptr[-1], 1), dtype=np.int32), row_indptr)
+        masks = MaskBatch(
+            request_ids=tuple(num_masks), row_indptr=row_indptr, bitmask=np.zeros((row_indptr[-1], 1), dtype=np.int32)
+        )
         worker_ids = chance.sample([*num_masks, "free", "free too"], chance.randint(0, len(num_masks) + 2))
         num_logits = [chance.randint(0, num_masks.get(request_id) or 3) for request_id in worker_ids]
         expected = []

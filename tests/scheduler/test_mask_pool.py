@@ -35,7 +35,11 @@ class Step:
 def masks_of(*rows: int) -> MaskBatch:
     """A request for each of ``rows``, under a mask that says which it is."""
     bitmask = np.repeat(np.array(rows, dtype=np.int32)[:, None], WIDTH, axis=1)
-    return MaskBatch(tuple("abcdefghijkl"[: len(rows)]), bitmask, np.arange(len(rows) + 1, dtype=np.int32))
+    return MaskBatch(
+        request_ids=tuple("abcdefghijkl"[: len(rows)]),
+        row_indptr=np.arange(len(rows) + 1, dtype=np.int32),
+        bitmask=bitmask,
+    )
 
 
 def random_steps(seed: int, num_steps: int) -> Iterator[Step]:
@@ -59,9 +63,14 @@ def random_steps(seed: int, num_steps: int) -> Iterator[Step]:
         worker_ids = chance.sample([*ids, "free", "free too"], 8)
         most = dict(zip(ids, num_masks, strict=True))
         num_logits = [chance.randint(0, int(most.get(request_id) or 2)) for request_id in worker_ids]
-        yield Step(
-            MaskBatch(tuple(ids), bitmask, row_indptr, errors, num_masks.astype(np.int32)), worker_ids, num_logits
+        masks = MaskBatch(
+            request_ids=tuple(ids),
+            row_indptr=row_indptr,
+            errors=errors,
+            num_acceptable_drafts=num_masks.astype(np.int32),
+            bitmask=bitmask,
         )
+        yield Step(masks, worker_ids, num_logits)
         buffer[:] = 0x5A5A5A5A
 
 
