@@ -23,7 +23,6 @@ from structout.scheduler.requests import GrammarStatus
 
 Integers = npt.NDArray[np.int32]
 _MOST_IMBALANCE = 4  # requests
-_FAILS = StructuredOutputsParams(regex="(")
 
 
 @dataclass(eq=False, slots=True)
@@ -88,8 +87,8 @@ class ShardedManager:
             try:
                 self._manager.add_request(request_id, params, **options)
             except Exception as problem:  # the others cannot know of it, so it must not be raised here alone
-                self._settled[request_id] = f"{type(problem).__name__}: {problem}"
-                self._manager.add_request(request_id, _FAILS)  # so that its rows are closed, as of any that failed
+                error = GrammarError(f"{type(problem).__name__}: {problem}")
+                self._manager.add_failed_request(request_id, error)
         return GrammarStatus.WAITING
 
     def fork(self, request_id: str, new_id: str) -> None:

@@ -14,7 +14,7 @@ import torch
 from structout.grammar.interface import StructuredOutputBackend, StructuredOutputGrammar
 from structout.mask_batch import MaskBatch
 from structout.mask_buffers import BufferRing
-from structout.scheduler.requests import Request
+from structout.scheduler.requests import Request, RequestTable
 
 Drafts = Mapping[str, Sequence[int]]
 Bounds = Mapping[str, tuple[int, int]]
@@ -57,7 +57,7 @@ class MaskFiller:
     def fill(
         self,
         request_ids: Sequence[str],
-        requests: Mapping[str, Request],
+        requests: RequestTable,
         drafts: Drafts | None,
         bounds: Bounds | None,
         trees: Trees | None,

@@ -1,10 +1,8 @@
-"""StructuredOutputManager: the scheduler's half of a structured request, from its constraint to its last token."""
+"""StructuredOutputManager: the scheduler's side of structured output requests."""
 
-import heapq
 import queue
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,13 +11,7 @@ from typing import Any
 import numpy as np
 
 from structout.config import StructuredOutputsConfig
-from structout.errors import (
-    DuplicateRequestError,
-    GrammarError,
-    GrammarTimeoutError,
-    StructOutError,
-    UnknownRequestError,
-)
+from structout.errors import GrammarError, GrammarTimeoutError, StructOutError
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import StructuredOutputGrammar
 from structout.grammar.reasoning import ReasoningGrammar
@@ -30,21 +22,24 @@ from structout.mask_pool import MaskDeduplicator, MaskPoolStats
 from structout.params import Constraint, StructuredOutputsParams
 from structout.process_guard import ForkGuard
 from structout.scheduler.bitmask_filler import Bounds, Drafts, MaskFiller, Trees
+from structout.scheduler.compile_cache import copy_error
 from structout.scheduler.compile_service import CompileService, CompileStats
-from structout.scheduler.requests import GrammarStatus, Request
+from structout.scheduler.requests import GrammarStatus, Request, RequestTable
 
-_MOST_SLOW_TOKENS = 3
+_MAX_SLOW_TOKENS = 3
 
 
 @dataclass(frozen=True)
 class ManagerStats:
-    """
+    """A manager's counters at one moment.
+
     Attributes:
-        waiting, ready, failed: requests in each state.
+        waiting, ready, failed: how many requests are in each state.
         compilation: see :class:`structout.scheduler.compile_service.CompileStats`.
-        rows_filled: mask rows since the start.
-        fill_seconds: percentiles 50 and 99 over the last 1,024 calls of ``grammar_bitmask``.
-        mask_pool: what the deduplicator sent and reused; None without one.
+        rows_filled: how many mask rows have been filled since the start.
+        fill_seconds: percentiles 50 and 99 over the last 1,024 calls of
+            ``grammar_bitmask``.
+        mask_pool: the deduplicator's counters; None without a mask pool.
     """
 
     waiting: int
@@ -57,18 +52,20 @@ class ManagerStats:
 
 
 class StructuredOutputManager:
-    """
+    """Compiles constraints, tracks each request's grammar, and fills the token masks.
+
+    Every method may be called from any thread. Methods that read or advance grammars
+    run one at a time. No step waits for a compilation, and a bad constraint fails only
+    its own request. After a fork the child process must create its own manager.
+
     Args:
         tokenizer: a Hugging Face tokenizer.
-        vocab_size: the width of the model's lm_head, padding included.
+        vocab_size: V, the width of the model's lm_head, padding included.
         config: see :class:`StructuredOutputsConfig`.
 
-    Every method may be called from any thread; those that read or move a grammar (masks, accept, rollback and their
-    kin) wait for each other. No step waits for a compilation. A bad constraint fails its own request. A process that is
-    forked from the manager's must make a manager of its own.
-
     Attributes:
-        deduplicator: for the workers' MaskPool; None unless ``mask_pool_capacity`` is set.
+        deduplicator: the scheduler's side of the workers' MaskPool; None unless
+            ``config.mask_pool_capacity`` is set.
     """
 
     def __init__(self, tokenizer: Any, vocab_size: int, config: StructuredOutputsConfig | None = None):
@@ -82,15 +79,11 @@ class StructuredOutputManager:
         capacity = self.config.mask_pool_capacity
         self.deduplicator = MaskDeduplicator(capacity, vocab_size) if capacity else None
         self._fork_guard = ForkGuard("StructuredOutputManager")
-        self._step = threading.RLock()  # held by whoever reads or moves grammars, see _grammars
-        self._changed = threading.Condition()  # guards what follows; taken after _step, never before
-        self._is_closed = False
-        self._requests: dict[str, Request] = {}
-        self._newly_ready: dict[str, None] = {}  # an ordered set of ids in _requests
-        self._free_slots: list[int] = []
-        self._num_slots = 0
+        # Held while grammars are read or advanced; taken before the table's own lock, never after.
+        self._grammar_lock = threading.RLock()
+        self._requests = RequestTable()
 
-    # -- a request's life ---------------------------------------------------------------------------------------------
+    # -- the life of a request ----------------------------------------------------------------------------------------
 
     def add_request(
         self,
@@ -102,17 +95,23 @@ class StructuredOutputManager:
         constrain_after: Sequence[int] | None = None,
         tenant: str = "",
     ) -> GrammarStatus:
-        """Start compiling, and return at once: READY where the constraint is known already, else WAITING. A malformed
-        constraint makes the request FAILED, it does not raise.
+        """Start compiling the request's constraint, and return without waiting.
 
         Args:
-            request_id: unique among the requests that are with the manager.
+            request_id: unique among the manager's requests.
             params: the constraint.
-            stop_token_ids: tokens that end this request's text. Default: the tokenizer's.
-            output_token_ids: tokens generated before (a preempted request): the grammar starts after them.
-            constrain_after: tokens that end the model's thinking, such as those of ``</think>``: the constraint holds
-                from the token after them on, and everything before is free.
-            tenant: whose request it is. Tenants take turns in compiling.
+            stop_token_ids: the tokens that end this request's text. Default: the
+                tokenizer's.
+            output_token_ids: tokens generated earlier, for a preempted request. The
+                grammar starts after them.
+            constrain_after: the tokens that end the model's reasoning, such as those of
+                ``</think>``. The constraint applies to the text after them; everything
+                before is free.
+            tenant: the name of the request's owner. Tenants take turns to compile.
+
+        Returns:
+            READY if the constraint was compiled before, FAILED if it is known to be
+            bad, else WAITING. A bad constraint never raises.
 
         Raises:
             DuplicateRequestError: the id is in use; that request is untouched.
@@ -121,137 +120,141 @@ class StructuredOutputManager:
         try:
             start = _Start(
                 list(output_token_ids),
-                self._checked_tokens("stop_token_ids", stop_token_ids),
-                self._checked_tokens("constrain_after", constrain_after),
+                self._check_tokens("stop_token_ids", stop_token_ids),
+                self._check_tokens("constrain_after", constrain_after),
             )
             constraint = params.constraint(self.config)
-            known = self._compiler.get(constraint)
-        except GrammarError as problem:
-            start, constraint, known = _Start([]), None, problem
-        request = self._enter(request_id)
-        settle = partial(self._settle, request, start)
+            known_result = self._compiler.get(constraint)
+        except GrammarError as error:
+            start, constraint, known_result = _Start([]), None, error
+        request = self._requests.add(request_id)
+        on_done = partial(self._start_request, request, start)
         try:
-            if known is not None:
-                settle(known)
+            if known_result is not None:
+                on_done(known_result)
             elif constraint is not None:
-                request.subscription = self._compiler.submit(constraint, tenant, settle)
-        except GrammarError as problem:  # too many wait already
-            settle(problem)
+                request.subscription = self._compiler.submit(constraint, tenant, on_done)
+        except GrammarError as error:  # the compile queue is full
+            on_done(error)
         except BaseException:
             self.finish_request(request_id)
             raise
-        if (
-            request.withdrawn is not None and request.subscription is not None
-        ):  # finished before it had its subscription
+        # Another thread may have finished the request before it had its subscription.
+        if request.removal_error is not None and request.subscription is not None:
             request.subscription.cancel()
         return request.status
+
+    def add_failed_request(self, request_id: str, error: GrammarError) -> None:
+        """Add a request that has FAILED elsewhere, for example in a frontend process.
+
+        Like every failed request it is reported by :meth:`poll_ready`, its mask rows
+        allow nothing, and ``MaskBatch.errors`` has its message.
+
+        Args:
+            request_id: unique among the manager's requests.
+            error: why it failed. The request keeps a copy with its own id.
+
+        Raises:
+            DuplicateRequestError: the id is in use; that request is untouched.
+            StructOutError: the manager is closed.
+        """
+        self._requests.set_failed(self._requests.add(request_id), copy_error(error))
 
     def warm_up(
         self, constraints: Iterable[StructuredOutputsParams], timeout: float | None = None
     ) -> list[GrammarError | None]:
-        """Compile what is known to come before it comes, while a server starts. Waits for all of it.
+        """Compile constraints ahead of their requests, while a server starts.
+
+        Blocks until all of them are compiled.
 
         Args:
-            constraints: what later requests will ask for.
-            timeout: in seconds, for each of them.
+            constraints: the constraints that later requests will use.
+            timeout: seconds to wait for each constraint. Default: no limit.
 
         Returns:
-            for each constraint what is wrong with it, None if nothing.
+            an error for each constraint, None where it compiled.
         """
         self._backends.prepare()
-        problems: list[GrammarError | None] = []
+        errors: list[GrammarError | None] = []
         remaining = list(constraints)
+        # Stay well below the queue limits, which are meant for clients.
         window = max(1, min(self.config.queue_size, self.config.tenant_queue_size) // 2)
         while remaining:
-            outcomes = [self._compile_ahead(params) for params in remaining[:window]]
+            results = [self._compile_ahead(params) for params in remaining[:window]]
             del remaining[:window]
-            for outcome in outcomes:
+            for result_queue in results:
                 try:
-                    compiled = outcome.get(timeout=timeout)
+                    result = result_queue.get(timeout=timeout)
                 except queue.Empty:
-                    compiled = GrammarTimeoutError(f"still compiling after {timeout} s")
-                problems.append(compiled if isinstance(compiled, GrammarError) else None)
-        return problems
+                    result = GrammarTimeoutError(f"still compiling after {timeout} s")
+                errors.append(result if isinstance(result, GrammarError) else None)
+        return errors
 
     def status(self, request_id: str) -> GrammarStatus:
         """WAITING, READY or FAILED. Never raises for a failed compilation."""
-        return self._known(request_id).status
+        return self._requests[request_id].status
 
     def error(self, request_id: str) -> GrammarError | None:
-        """Why the request FAILED."""
-        return self._known(request_id).error
+        """Why the request FAILED; None unless it did."""
+        return self._requests[request_id].error
 
     def weakened(self, request_id: str) -> tuple[str, ...]:
-        """What of the constraint is not enforced: empty unless its ``lenient`` is set."""
-        return self._known(request_id).weakened
+        """The parts of the constraint that are not enforced. Empty unless the
+        constraint is ``lenient``."""
+        return self._requests[request_id].weakened
 
     def backend_name(self, request_id: str) -> str:
-        """Which backend serves the request; empty until it is READY."""
-        return self._known(request_id).backend_name
+        """The name of the backend that serves the request; empty until it is READY."""
+        return self._requests[request_id].backend_name
 
     def poll_ready(self) -> list[str]:
-        """The requests that became READY or FAILED since the last call, in that order. Does not wait."""
-        with self._changed:
-            ready = list(self._newly_ready)
-            self._newly_ready.clear()
-        return ready
+        """The requests that became READY or FAILED since the last call, in that order.
+        Never blocks."""
+        return self._requests.pop_newly_settled()
 
     def wait_ready(self, request_id: str, timeout: float | None = None) -> None:
         """Block until the request is READY.
 
+        Args:
+            request_id: a request of this manager.
+            timeout: seconds to wait. Default: no limit.
+
         Raises:
             GrammarError: its constraint failed.
-            GrammarTimeoutError: not ready after ``timeout`` seconds; it goes on compiling.
-            UnknownRequestError: it was finished, before or meanwhile.
-            StructOutError: the manager was closed meanwhile.
+            GrammarTimeoutError: it is not ready after ``timeout`` seconds; its
+                compilation continues.
+            UnknownRequestError: it was finished, before this call or during it.
+            StructOutError: the manager was closed during this call.
         """
-        with self._changed:
-            request = self._known(request_id)
-            settled = self._changed.wait_for(
-                lambda: request.withdrawn is not None or request.status is not GrammarStatus.WAITING, timeout
-            )
-            problem = request.withdrawn or request.error
-        if not settled:
-            raise GrammarTimeoutError(f"request {request_id!r} is still compiling after {timeout} s", request_id)
-        if problem is not None:
-            raise problem
+        self._requests.wait_ready(request_id, timeout)
 
     def is_terminated(self, request_id: str) -> bool:
-        """Whether a stop token has been accepted: the text is complete."""
-        with self._grammars():
-            grammar = self._known(request_id).grammar
+        """Whether the text is complete: a stop token has been accepted."""
+        with self._lock_grammars():
+            grammar = self._requests[request_id].grammar
             return grammar is not None and grammar.is_terminated()
 
     def slot(self, request_id: str) -> int:
-        """A small integer that is this request's as long as it lives, for tables on the device."""
-        return self._known(request_id).slot
+        """The request's slot: a small integer, unique among live requests, for tables on
+        the device."""
+        return self._requests[request_id].slot
 
     def fork(self, request_id: str, new_id: str) -> None:
-        """A new request where ``request_id`` stands, for beams and n > 1.
+        """Add a request at the position of ``request_id``, for beams and n > 1.
 
         Raises:
             DuplicateRequestError: ``new_id`` is in use.
             StructOutError: ``request_id`` is not READY.
         """
-        with self._grammars():
-            request = self._known(request_id)
-            grammar = self._grammar(request).fork()
-            fork = self._enter(new_id)
-            fork.weakened = request.weakened
-            with self._changed:
-                self._make_ready(fork, grammar, request.backend_name)
+        with self._lock_grammars():
+            request = self._requests[request_id]
+            grammar = _grammar_of(request).fork()
+            self._requests.set_ready(self._requests.add(new_id), grammar, request.backend_name, request.weakened)
 
     def finish_request(self, request_id: str) -> None:
-        """Forget the request, at any moment, also while it compiles. Unknown ids are fine."""
-        with self._changed:
-            request = self._requests.pop(request_id, None)
-            if request is None:
-                return
-            request.withdrawn = _unknown(request_id)
-            self._newly_ready.pop(request_id, None)
-            heapq.heappush(self._free_slots, request.slot)
-            self._changed.notify_all()
-        if request.subscription is not None:
+        """Forget the request, in any state, also while it compiles. Ignores unknown ids."""
+        request = self._requests.remove(request_id)
+        if request is not None and request.subscription is not None:
             request.subscription.cancel()
 
     # -- a decoding step ----------------------------------------------------------------------------------------------
@@ -264,83 +267,103 @@ class StructuredOutputManager:
         bounds: Bounds | None = None,
         draft_trees: Trees | None = None,
     ) -> MaskBatch:
-        """The masks of the next token for the structured requests among ``request_ids``.
+        """Fill the next token's masks for the structured requests among ``request_ids``.
 
-        A request with k drafts has 1 + k rows: row j is the mask after j drafts. A draft of -1 ends the checking: later
-        rows allow everything, as do those after a stop token. After a draft that is not allowed the last row repeats.
+        A request with k drafts has 1 + k rows: row j is the mask after j drafts. A draft
+        of -1 ends the checking: later rows allow everything, as do rows after a stop
+        token. After a draft that is not allowed, the last row repeats.
 
-        Terminated and unknown requests get no row, so that their logits stay free. A request that is not READY, or that
-        has reached a dead end, gets rows that allow nothing and an entry in ``errors``; the others are unaffected.
+        Terminated and unknown requests get no row, so their logits stay free. A request
+        that is not READY, or has reached a dead end, gets rows that allow nothing and an
+        entry in ``errors``. The other requests are unaffected.
 
         Args:
-            draft_tokens: from request id to its drafts.
-            bounds: from request id to ``(grammar_start, constraint_start)``: the drafts from ``grammar_start`` on feed
-                the grammar, the rows from ``constraint_start`` on are masked. For engines that watch for the end of
-                thinking themselves; ``add_request(constrain_after=...)`` does it for them. Default: (0, 0).
-            draft_trees: from request id to ``(next_token, next_sibling)`` of its drafts, which then are the nodes of a
-                tree, one row a node: of each node the first node below it, and the next one beside it; -1 where there
-                is none. Node 0 is where the request stands; its token is not read.
+            request_ids: the requests of the step, without duplicates.
+            draft_tokens: the drafts of each request, by request id.
+            bounds: ``(grammar_start, constraint_start)`` by request id. Drafts from
+                ``grammar_start`` on advance the grammar; rows from ``constraint_start``
+                on are masked. For engines that detect the end of reasoning themselves;
+                ``add_request(constrain_after=...)`` detects it for them. Default: (0, 0).
+            draft_trees: ``(next_token, next_sibling)`` by request id. The request's
+                drafts are then the nodes of a tree, with one row per node:
+                ``next_token`` is each node's first child and ``next_sibling`` its next
+                sibling, -1 for none. Node 0 is the request's position; its token is
+                not read.
+
+        Returns:
+            the masks, in a buffer that is reused by the ``num_mask_buffers``-th next
+            call.
+
+        Raises:
+            ValueError: a request id occurs twice.
         """
-        with self._grammars():
+        with self._lock_grammars():
             return self._filler.fill(request_ids, self._requests, draft_tokens, bounds, draft_trees)
 
     def accept_tokens(self, request_id: str, token_ids: Sequence[int]) -> bool:
-        """Advance by all of ``token_ids``; if one is not allowed, by none and return False.
+        """Advance by all of ``token_ids``, or by none if one of them is not allowed.
 
-        What is no token at all (-1, an id out of range, None) is not allowed, and never raises. After a stop token, in
-        the same call or an earlier one, every token is accepted and none has an effect.
+        Values that are no token (-1, an id out of range, None) are not allowed, and
+        never raise. After a stop token, in this call or an earlier one, every token is
+        accepted without effect.
+
+        Returns:
+            whether all tokens were accepted.
         """
-        with self._grammars():
-            return self._accept(self._known(request_id), token_ids)
+        with self._lock_grammars():
+            return self._accept(self._requests[request_id], token_ids)
 
     def accept_batch(self, token_ids: Mapping[str, Sequence[int]]) -> dict[str, bool]:
-        """``accept_tokens`` for many requests; False for those that are not with the manager."""
-        with self._grammars():
+        """``accept_tokens`` for many requests. The result is False for unknown ids."""
+        with self._lock_grammars():
             return {
-                request_id: request_id in self._requests and self._accept(self._requests[request_id], tokens)
+                request_id: (request := self._requests.get(request_id)) is not None and self._accept(request, tokens)
                 for request_id, tokens in token_ids.items()
             }
 
     def validate_tokens(self, request_id: str, token_ids: Sequence[int]) -> list[int]:
-        """The longest prefix of ``token_ids`` that would be accepted; the request stays where it is."""
-        with self._grammars():
-            return self._grammar(self._known(request_id)).validate_tokens(list(token_ids))
+        """The longest prefix of ``token_ids`` that the grammar allows. The request does
+        not advance."""
+        with self._lock_grammars():
+            return _grammar_of(self._requests[request_id]).validate_tokens(list(token_ids))
 
     def rollback(self, request_id: str, num_tokens: int) -> None:
-        """Take back the last ``num_tokens`` accepted tokens, also across termination and the end of thinking.
+        """Undo the last ``num_tokens`` accepted tokens, also across a stop token and the
+        end of reasoning.
 
         Raises:
-            ValueError: ``num_tokens`` is negative or more than were accepted; nothing is taken back.
+            ValueError: ``num_tokens`` is negative, or more than were accepted. Nothing
+                is undone.
         """
-        with self._grammars():
-            grammar = self._grammar(self._known(request_id))
+        with self._lock_grammars():
+            grammar = _grammar_of(self._requests[request_id])
             if not 0 <= num_tokens <= grammar.num_tokens:
                 raise ValueError(f"num_tokens must be in [0, {grammar.num_tokens}], got {num_tokens}")
             grammar.rollback(num_tokens)
 
-    # -- jump-forward -------------------------------------------------------------------------------------------------
+    # -- jump-forward decoding ----------------------------------------------------------------------------------------
 
     def find_jump_forward_string(self, request_id: str) -> str:
-        """The text that must follow, whole characters only; empty where there is a choice."""
-        with self._grammars():
-            return self._grammar(self._known(request_id)).find_jump_forward_string()
+        """The text that must follow, in whole characters; empty if there is a choice."""
+        with self._lock_grammars():
+            return _grammar_of(self._requests[request_id]).find_jump_forward_string()
 
     def compute_ff_tokens(self, request_id: str) -> list[int]:
-        """The tokens that must follow, as the tokenizer itself would write them."""
-        with self._grammars():
-            return self._grammar(self._known(request_id)).compute_ff_tokens()
+        """The tokens that must follow, split as the tokenizer splits the text."""
+        with self._lock_grammars():
+            return _grammar_of(self._requests[request_id]).compute_ff_tokens()
 
     def canonical_tokenizer(self) -> CanonicalTokenizer:
-        """What ``structout.jump_forward`` takes; made when it is first asked for."""
+        """The tokenizer that ``structout.jump_forward`` needs, made at the first call."""
         tokenizer = self._backends.canonical_tokenizer()
-        assert tokenizer is not None  # the backends have the manager's tokenizer
+        assert tokenizer is not None  # the backends were given the manager's tokenizer
         return tokenizer
 
     # -- the manager itself -------------------------------------------------------------------------------------------
 
     def stats(self) -> ManagerStats:
-        with self._changed:
-            count = Counter(request.status for request in self._requests.values())
+        """The counters of requests, compilations and masks."""
+        count = self._requests.count_statuses()
         seconds = list(self._filler.seconds) or [0.0]
         return ManagerStats(
             waiting=count[GrammarStatus.WAITING],
@@ -353,16 +376,14 @@ class StructuredOutputManager:
         )
 
     def close(self) -> None:
-        """Let go of everything, at once: whoever waits is told, and compilations under way end in the background."""
-        with self._changed:
-            self._is_closed = True
-            for request in self._requests.values():
-                request.withdrawn = StructOutError("the manager was closed", request.request_id)
-            self._requests.clear()
-            self._newly_ready.clear()
-            self._changed.notify_all()
+        """Forget all requests and release all grammars, after the step in progress.
+
+        Threads in ``wait_ready`` raise ``StructOutError``. Compilations in progress end
+        in the background.
+        """
+        self._requests.close()
         self._compiler.close()
-        with self._step:  # a step that is under way ends first
+        with self._grammar_lock:
             self._filler.close()
             self._backends.destroy()
 
@@ -372,144 +393,103 @@ class StructuredOutputManager:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    # -- private ------------------------------------------------------------------------------------------------------
+
     def _compile(self, constraint: Constraint) -> CompiledConstraint:
         return self._backends.compile(constraint)
 
     def _compile_ahead(self, params: StructuredOutputsParams) -> "queue.SimpleQueue[CompiledConstraint | GrammarError]":
-        """Where the outcome will be."""
-        outcome: queue.SimpleQueue[CompiledConstraint | GrammarError] = queue.SimpleQueue()
+        """A queue that will receive the result."""
+        result_queue: queue.SimpleQueue[CompiledConstraint | GrammarError] = queue.SimpleQueue()
         try:
             constraint = params.constraint(self.config)
-            known = self._compiler.get(constraint)
-            if known is None:
-                self._compiler.submit(constraint, "", outcome.put)
-        except GrammarError as problem:
-            known = problem
-        if known is not None:
-            outcome.put(known)
-        return outcome
+            known_result = self._compiler.get(constraint)
+            if known_result is None:
+                self._compiler.submit(constraint, "", result_queue.put)
+        except GrammarError as error:
+            known_result = error
+        if known_result is not None:
+            result_queue.put(known_result)
+        return result_queue
 
-    def _enter(self, request_id: str) -> Request:
-        with self._changed:
-            if self._is_closed:
-                raise StructOutError("the manager is closed", request_id)
-            if request_id in self._requests:
-                raise DuplicateRequestError(f"request {request_id!r} is already with the manager", request_id)
-            request = self._requests[request_id] = Request(request_id, self._take_slot())
-        return request
-
-    def _settle(self, request: Request, start: "_Start", outcome: CompiledConstraint | GrammarError) -> None:
-        """The end of a compilation, on whatever thread it ended."""
-        if request.withdrawn is not None:
+    def _start_request(self, request: Request, start: "_Start", result: CompiledConstraint | GrammarError) -> None:
+        """Make the request READY or FAILED. Runs on the thread that compiled."""
+        if request.removal_error is not None:
             return
-        grammar = None
-        if not isinstance(outcome, GrammarError):
-            try:
-                grammar = self._started(outcome, start)
-                if not grammar.accept_tokens(request.request_id, start.output_token_ids):
-                    outcome = GrammarError("output_token_ids do not satisfy the constraint")
-            except Exception as problem:  # from a native library; a request must not wait for ever
-                outcome = GrammarError(f"the grammar could not be started: {problem!r}")
-        with self._changed:
-            if request.withdrawn is not None:
-                return
-            if isinstance(outcome, GrammarError):
-                self._make_failed(request, outcome)
-            elif grammar is not None:
-                request.weakened = outcome.weakened
-                self._make_ready(request, grammar, outcome.backend_name)
+        if isinstance(result, GrammarError):
+            self._requests.set_failed(request, result)
+            return
+        try:
+            grammar = self._start_grammar(result, start)
+            is_replayed = grammar.accept_tokens(request.request_id, start.output_token_ids)
+        except Exception as error:  # whatever a native library raises: the request must not wait forever
+            self._requests.set_failed(request, GrammarError(f"the grammar could not be started: {error!r}"))
+            return
+        if is_replayed:
+            self._requests.set_ready(request, grammar, result.backend_name, result.weakened)
+        else:
+            self._requests.set_failed(request, GrammarError("output_token_ids do not satisfy the constraint"))
 
-    def _started(self, compiled: CompiledConstraint, start: "_Start") -> StructuredOutputGrammar:
+    def _start_grammar(self, compiled: CompiledConstraint, start: "_Start") -> StructuredOutputGrammar:
         grammar = compiled.grammar.copy(start.stop_token_ids)
         if start.constrain_after is None:
             return grammar
         return ReasoningGrammar(grammar, start.constrain_after, self.vocabulary.size)
 
-    def _make_ready(self, request: Request, grammar: StructuredOutputGrammar, backend_name: str) -> None:
-        request.backend_name = backend_name
-        request.grammar = grammar  # from here on a step may take it
-        self._note(request, GrammarStatus.READY)
-
-    def _make_failed(self, request: Request, error: GrammarError) -> None:
-        error.request_id = request.request_id
-        request.error = error
-        request.grammar = None
-        self._note(request, GrammarStatus.FAILED)
-
-    def _note(self, request: Request, status: GrammarStatus) -> None:
-        request.status = status
-        self._newly_ready[request.request_id] = None
-        self._changed.notify_all()
-
-    def _grammars(self) -> threading.RLock:
-        """The lock of whoever reads or moves grammars."""
+    def _lock_grammars(self) -> threading.RLock:
         self._fork_guard.check()
-        return self._step
+        return self._grammar_lock
 
-    def _accept(self, request: Request, tokens: Sequence[int]) -> bool:
+    def _accept(self, request: Request, token_ids: Sequence[int]) -> bool:
         grammar = request.grammar
         if grammar is None:
             return False
         try:
-            listed = list(tokens)
+            tokens = list(token_ids)
         except TypeError:
             return False
         start = time.perf_counter()
-        is_accepted = grammar.accept_tokens(request.request_id, listed)
-        if time.perf_counter() - start > self.config.slow_token_seconds * max(1, len(listed)):
-            self._note_slow_token(request)
+        is_accepted = grammar.accept_tokens(request.request_id, tokens)
+        if time.perf_counter() - start > self.config.slow_token_seconds * max(1, len(tokens)):
+            self._count_slow_token(request)
         else:
             request.num_slow_tokens = 0
         return is_accepted
 
-    def _note_slow_token(self, request: Request) -> None:
-        """Once may be the machine's fault."""
+    def _count_slow_token(self, request: Request) -> None:
+        """Fail the request after several slow tokens in a row; a busy machine may cause one."""
         request.num_slow_tokens += 1
-        if request.num_slow_tokens < _MOST_SLOW_TOKENS:
-            return
-        seconds = self.config.slow_token_seconds
-        problem = f"a token takes more than {seconds:g} s to accept: the grammar is too ambiguous for a text so long"
-        with self._changed:
-            if request.withdrawn is None:
-                self._make_failed(request, GrammarError(problem))
+        if request.num_slow_tokens >= _MAX_SLOW_TOKENS:
+            message = (
+                f"each of the last tokens took more than {self.config.slow_token_seconds:g} s to accept: "
+                "the grammar is too ambiguous for a text of this length"
+            )
+            self._requests.set_failed(request, GrammarError(message))
 
-    def _checked_tokens(self, name: str, tokens: Sequence[int] | None) -> list[int] | None:
+    def _check_tokens(self, name: str, tokens: Sequence[int] | None) -> list[int] | None:
         if tokens is None:
             return None
-        known = [token_id(token, self.vocabulary.size) for token in tokens]
-        ids = [token for token in known if token is not None]
-        if not known:
+        checked = [token_id(token, self.vocabulary.size) for token in tokens]
+        ids = [token for token in checked if token is not None]
+        if not checked:
             raise GrammarError(f"{name} is empty: pass None for the default")
-        if len(ids) < len(known):
+        if len(ids) < len(checked):
             raise GrammarError(f"{name} must be in [0, {self.vocabulary.size}), got {list(tokens)}")
         return ids
-
-    def _known(self, request_id: str) -> Request:
-        request = self._requests.get(request_id)
-        if request is None:
-            raise _unknown(request_id)
-        return request
-
-    def _grammar(self, request: Request) -> StructuredOutputGrammar:
-        if request.grammar is None:
-            raise StructOutError(f"request {request.request_id!r} is {request.status.value}", request.request_id)
-        return request.grammar
-
-    def _take_slot(self) -> int:
-        if self._free_slots:
-            return heapq.heappop(self._free_slots)
-        self._num_slots += 1
-        return self._num_slots - 1
-
-
-def _unknown(request_id: str) -> UnknownRequestError:
-    return UnknownRequestError(f"request {request_id!r} is not with the manager", request_id)
 
 
 @dataclass(frozen=True)
 class _Start:
-    """Where a request begins: see ``add_request``."""
+    """How a request's grammar starts; see ``add_request``."""
 
     output_token_ids: list[int]
     stop_token_ids: list[int] | None = None
     constrain_after: list[int] | None = None
+
+
+def _grammar_of(request: Request) -> StructuredOutputGrammar:
+    if request.grammar is None:
+        raise StructOutError(
+            f"request {request.request_id!r} has no grammar: it is {request.status.value}", request.request_id
+        )
+    return request.grammar

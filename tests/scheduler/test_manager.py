@@ -12,6 +12,7 @@ import structout
 from structout import (
     DuplicateRequestError,
     GrammarError,
+    GrammarLimitError,
     GrammarStatus,
     StructuredOutputManager,
     StructuredOutputsConfig,
@@ -36,13 +37,14 @@ def tokenizer(request):
 
 @pytest.fixture
 def manager(tokenizer):
-    with StructuredOutputManager(tokenizer, V) as manager:
+    config = StructuredOutputsConfig(compile_timeout=60)  # for a busy machine
+    with StructuredOutputManager(tokenizer, V, config) as manager:
         yield manager
 
 
 def add(manager, request_id, **params):
     manager.add_request(request_id, StructuredOutputsParams(**params))
-    manager.wait_ready(request_id, timeout=30)
+    manager.wait_ready(request_id, timeout=60)
 
 
 def ids_of(tokenizer, text):
@@ -198,6 +200,37 @@ def test_a_bad_constraint_fails_its_own_request_only(manager, params, message):
     stats = manager.stats()
     assert (stats.waiting, stats.ready, stats.failed) == (0, 1, 1)
     assert not manager.grammar_bitmask(["good"]).errors
+
+
+def test_add_failed_request_closes_its_rows_and_reports_the_error(manager):
+    add(manager, "good", regex="a")
+    manager.poll_ready()
+    error = GrammarLimitError("schema_bytes", 7, 5)
+    for request_id in ("bad", "also bad"):
+        manager.add_failed_request(request_id, error)
+        assert manager.status(request_id) is GrammarStatus.FAILED
+        with pytest.raises(GrammarLimitError, match="schema_bytes is limited to 5, got 7") as caught:
+            manager.wait_ready(request_id, timeout=30)
+        assert caught.value.request_id == request_id
+    assert error.request_id is None
+    assert manager.error("bad").request_id == "bad"
+    assert manager.poll_ready() == ["bad", "also bad"]
+    assert (manager.stats().ready, manager.stats().failed) == (1, 2)
+    assert manager.stats().compilation.cache_misses == 1  # only the good request was compiled
+    assert [manager.slot(name) for name in ("good", "bad", "also bad")] == [0, 1, 2]
+    assert not manager.accept_tokens("bad", [1])
+
+    batch = manager.grammar_bitmask(["bad", "good"], {"bad": [1, 2]})
+    assert batch.errors == {"bad": str(error)}
+    assert batch.row_indptr.tolist() == [0, 3, 4]
+    assert batch.bitmask.any(axis=1).tolist() == [False, False, False, True]
+
+    with pytest.raises(DuplicateRequestError, match="'good' is already with the manager"):
+        manager.add_failed_request("good", error)
+    assert manager.status("good") is GrammarStatus.READY
+    manager.finish_request("bad")
+    with pytest.raises(UnknownRequestError):
+        manager.status("bad")
 
 
 def test_a_pattern_bound_that_trips_the_native_cache_still_compiles(manager, tokenizer):

@@ -165,11 +165,11 @@ def test_an_old_compilation_says_nothing_about_the_new_request_of_its_id(manager
     assert manager.poll_ready() == ["a"]
 
 
-def test_reports_of_finished_requests_do_not_pile_up(manager):
+def test_poll_ready_after_finish_request_omits_the_request(manager):
     for _ in range(5):
         add(manager, "r", regex="a")
         manager.finish_request("r")
-    assert not manager._newly_ready
+    assert manager.poll_ready() == []
 
 
 def test_a_call_that_fails_leaves_no_request_behind(manager, monkeypatch):

@@ -135,7 +135,8 @@ def err_on_one_rank(rank: int) -> list[str]:
     closed = manager.grammar_bitmask(["bad"])
     assert closed.bitmask.shape[0] == 1
     assert not closed.bitmask.any()
-    assert "int" in str(manager.error("bad"))
+    assert "TypeError: 'int' object is not iterable" in str(manager.error("bad"))
+    assert "TypeError: 'int' object is not iterable" in closed.errors["bad"]
     for call in (
         lambda: manager.grammar_bitmask(["a", "b", "a"]),
         lambda: manager.grammar_bitmask(["a", "b"], {"a": 5}),
