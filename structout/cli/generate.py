@@ -11,7 +11,8 @@ from structout.cli.progress import Screen, readable_json, say, summary
 from structout.cli.validate import UserError, early_check, one_line, read_constraint, replay_check
 from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarError
-from structout.integrations.transformers.decode import DeadEndError, Generation, generate
+from structout.integrations.transformers.constrained_sampler import DeadEndError
+from structout.integrations.transformers.decode import Generation, generate
 from structout.jump_forward import JumpForward
 from structout.params import StructuredOutputsParams
 from structout.scheduler.manager import StructuredOutputManager

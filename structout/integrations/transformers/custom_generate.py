@@ -1,24 +1,48 @@
-"""structout under transformers' own `generate`: the manager fills masks, masked_sample draws.
+"""Constrained decoding inside transformers' own ``generate``.
 
 model.generate(
     **inputs,
     custom_generate=structout.integrations.transformers.masked_generate,
-    manager=manager, request_ids=["a", None], seed=7,          # row 0 is constrained, row 1 free
+    manager=manager, request_ids=["a", None], seed=7,  # row 0 is constrained, row 1 free
     do_sample=True, temperature=0.7, top_p=0.9, max_new_tokens=200,
 )
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
 
-from structout.sampler import DeviceMasks, MaskedSampler, SamplingParams
+from structout.integrations.transformers.constrained_sampler import ConstrainedSampler, Row, row_seeds
+from structout.sampler import SamplingParams
 from structout.scheduler.manager import StructuredOutputManager
 
-# What the op does itself, from the generation config.
-_DONE_BY_THE_OP = ("TemperatureLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper", "MinPLogitsWarper")
+# The warpers that masked_sample replaces, and the parameter that each of them holds.
+_REPLACED_WARPERS = {
+    "TemperatureLogitsWarper": "temperature",
+    "TopKLogitsWarper": "top_k",
+    "TopPLogitsWarper": "top_p",
+    "MinPLogitsWarper": "min_p",
+}
+# The options with which transformers leaves greedy search and sampling.
+_MODE_OPTIONS = (
+    "num_beams",
+    "num_beam_groups",
+    "constraints",
+    "force_words_ids",
+    "penalty_alpha",
+    "dola_layers",
+    "prompt_lookup_num_tokens",
+    "assistant_early_exit",
+    "use_mtp",
+)
+_OUTPUT_OPTIONS = (
+    "return_dict_in_generate",
+    "output_scores",
+    "output_logits",
+    "output_attentions",
+    "output_hidden_states",
+)
 
 
 @torch.inference_mode()
@@ -34,101 +58,128 @@ def masked_generate(
     stream_to: Any = None,
     **model_kwargs: Any,
 ) -> torch.Tensor:
-    """A decoding loop for ``generate(custom_generate=...)``.
+    """Decode as ``generate(custom_generate=masked_generate)``, under a manager's masks.
+
+    ``do_sample``, ``temperature``, ``top_k``, ``top_p`` and ``min_p`` mean what they
+    mean to transformers, and other logits processors run before the mask. A constrained
+    row ends with the stop token of its request, a free row as transformers ends it.
+
+    Transformers passes neither ``streamer`` nor ``assistant_model`` on to custom loops:
+    use ``stream_to`` for the first; the second has no effect.
 
     Args:
-        manager: holds the requests, READY; made for this tokenizer and lm_head.
-        request_ids: for each row its request, or None for a free row.
-        seed: any integer of 64 bits. Each row draws with a seed of its own, made of this one and the row's number:
-            neither the rows of a call share their noise, nor those of calls with neighbouring seeds.
-        stream_to: one of transformers' streamers, or None. (Transformers does not hand its own ``streamer`` argument to
-            custom loops: given there, it would see the prompt and nothing else.)
-
-    ``do_sample``, ``temperature``, ``top_k``, ``top_p`` and ``min_p`` come from the generation config; other logits
-    processors run first. A token's position is its index in its own text, without the padding to the left of it: a row
-    draws the same alone as beside a longer prompt.
+        manager: made for this tokenizer and lm_head. Waits for requests that are still
+            being compiled.
+        request_ids: for each row its request, or None for a free row. With
+            ``num_return_sequences=k`` every prompt has k consecutive rows.
+        seed: any integer of 64 bits. Each row draws with a seed of its own, derived
+            from this one and the index of the row.
+        stream_to: one of transformers' streamers, or None.
 
     Returns:
-        int64 ``[N, prompt + generated]``; rows that end early are padded with the pad token.
+        int64 ``[N, prompt + generated]``. Rows that end early are padded.
 
     Raises:
-        ValueError: not one request id a row; ``return_dict_in_generate``.
-        RuntimeError: a grammar has no way on, or nothing can be drawn from a row.
+        ValueError: ``request_ids`` does not fit the batch, a request has been completed
+            before, or an option is not supported (beam search, assisted generation,
+            outputs other than token ids). Nothing has been drawn then.
+        UnknownRequestError: a request is not with the manager, or was finished.
+        GrammarError: the constraint of a request is bad.
+        DeadEndError: a grammar has no way on, or nothing can be drawn from a row.
     """
-    device, num_rows = input_ids.device, input_ids.shape[0]
-    if len(request_ids) != num_rows:
-        raise ValueError(f"request_ids needs one entry for each of {num_rows} rows, got {len(request_ids)}")
-    if generation_config.return_dict_in_generate:
-        raise ValueError("masked_generate returns token ids alone; leave out return_dict_in_generate")
-    names = [request_id if request_id is not None else f"free row {i}" for i, request_id in enumerate(request_ids)]
-    processors = [p for p in logits_processor if type(p).__name__ not in _DONE_BY_THE_OP]
-    sampler, params = MaskedSampler(), _sampling_params(generation_config)
-    seeds = torch.tensor(row_seeds(seed, num_rows), device=device)
-    position = _prompt_lengths(input_ids, model_kwargs)
+    num_rows = len(input_ids)
+    _check_options(generation_config)
+    _check_requests(manager, request_ids, num_rows)
+    params, processors = _split_processors(logits_processor, generation_config.do_sample)
+    sampler = ConstrainedSampler(manager, params)
+    seeds = row_seeds(seed, num_rows)
+    positions = _prompt_lengths(model, input_ids, model_kwargs)
+    is_finished = [False] * num_rows
     pad = generation_config._pad_token_tensor
-    unfinished = torch.ones(num_rows, dtype=torch.bool, device=device)
-    one_by_one: dict[str, int] = {}  # after the prompt, the cache holds all but the last token
+    padding = manager.vocabulary.stop_token_ids[0] if pad is None else int(pad)
     if stream_to is not None:
         stream_to.put(input_ids.cpu())
 
-    while bool(unfinished.any()):
-        inputs = model.prepare_inputs_for_generation(input_ids, **one_by_one, **model_kwargs)
-        outputs = model(**inputs, return_dict=True)
-        model_kwargs = model._update_model_kwargs_for_generation(outputs, model_kwargs)
-        one_by_one = {"next_sequence_length": 1} if model_kwargs.get("use_cache") else {}
-        logits = outputs.logits[:, -1]
+    outputs = model._prefill(input_ids, generation_config, model_kwargs)
+    while True:
+        model_kwargs = model._update_model_kwargs_for_generation(
+            outputs, model_kwargs, is_encoder_decoder=model.config.is_encoder_decoder
+        )
+        logits = outputs.logits[:, -1].to(input_ids.device)
         for processor in processors:
             logits = processor(input_ids, logits)
 
-        masks = manager.grammar_bitmask([name for name in names if name in request_ids])
-        if masks.errors:
-            raise RuntimeError(f"generation cannot go on: {dict(masks.errors)}")
-        step = replace(params, seed=seeds, position=position)
-        drawn = sampler(logits, DeviceMasks.of(masks, names, device), step)
-        assert isinstance(drawn, torch.Tensor)
-        tokens = torch.where(unfinished, drawn, drawn if pad is None else pad)
-        for name, token, is_open in zip(names, tokens.tolist(), unfinished.tolist(), strict=True):
-            if is_open and token < 0:
-                raise RuntimeError(f"{name}: nothing can be drawn from its logits (NaN?)")
-            if is_open and name in request_ids:
-                manager.accept_tokens(name, [token])
-        input_ids = torch.cat([input_ids, tokens.unsqueeze(1)], dim=1)
-        position = position + 1
+        live = [Row(i, request_ids[i], seeds[i], positions[i]) for i in range(num_rows) if not is_finished[i]]
+        drawn = sampler.draw(logits[[row.index for row in live]], live)
+        tokens = [padding] * num_rows
+        for row, (token,) in zip(live, drawn, strict=True):
+            is_finished[row.index] = sampler.accept(row, token)
+            tokens[row.index] = token
+        positions = [position + 1 for position in positions]
+
+        new_ids = torch.tensor(tokens, device=input_ids.device)
+        input_ids = torch.cat([input_ids, new_ids.unsqueeze(1)], dim=1)
         if stream_to is not None:
-            stream_to.put(tokens.cpu())
-        unfinished &= ~stopping_criteria(input_ids, None)
+            stream_to.put(new_ids.cpu())
+        is_stopped = stopping_criteria(input_ids, None).tolist()
+        is_finished = [ended or stopped for ended, stopped in zip(is_finished, is_stopped, strict=True)]
+        if all(is_finished):
+            break
+        next_length = 1 if model_kwargs.get("use_cache") else None  # the cache holds all but the last token
+        inputs = model.prepare_inputs_for_generation(input_ids, next_sequence_length=next_length, **model_kwargs)
+        outputs = model(**inputs, return_dict=True)
     if stream_to is not None:
         stream_to.end()
     return input_ids
 
 
-def row_seeds(seed: int, num_rows: int) -> list[int]:
-    """Row i's is mix(mix(seed) + i), as int64."""
-    seeds = [_mix(_mix(seed) + row) for row in range(num_rows)]
-    return [number - 2**64 if number >= 2**63 else number for number in seeds]
+def _check_options(config: Any) -> None:
+    """Refuse what this loop would otherwise ignore."""
+    mode = config.get_generation_mode().value
+    if mode not in ("greedy_search", "sample"):
+        options = {name: getattr(config, name, None) for name in _MODE_OPTIONS}
+        given = ", ".join(f"{name}={value}" for name, value in options.items() if value not in (None, False, 1))
+        raise ValueError(
+            f"masked_generate supports greedy search and sampling, got {mode.replace('_', ' ')}: leave out {given}"
+        )
+    outputs = [name for name in _OUTPUT_OPTIONS if getattr(config, name, None)]
+    if outputs:
+        raise ValueError(f"masked_generate returns token ids alone: leave out {', '.join(outputs)}")
 
 
-def _mix(number: int) -> int:
-    """SplitMix64: a permutation of 64 bits that leaves no pattern of its input.
-
-    Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
-    """
-    number = (number + 0x9E3779B97F4A7C15) % 2**64
-    number = (number ^ number >> 30) * 0xBF58476D1CE4E5B9 % 2**64
-    number = (number ^ number >> 27) * 0x94D049BB133111EB % 2**64
-    return number ^ number >> 31
-
-
-def _prompt_lengths(input_ids: torch.Tensor, model_kwargs: dict[str, Any]) -> torch.Tensor:
-    """int64 ``[N]``, without padding."""
-    mask = model_kwargs.get("attention_mask")
-    if mask is None:
-        return torch.full((input_ids.shape[0],), input_ids.shape[1], device=input_ids.device)
-    return mask.to(torch.int64).sum(-1)
+def _check_requests(manager: StructuredOutputManager, request_ids: Sequence[str | None], num_rows: int) -> None:
+    """Wait for the requests. Raise for those that would leave their row free."""
+    if len(request_ids) != num_rows:
+        raise ValueError(f"request_ids needs one entry for each of {num_rows} rows, got {len(request_ids)}")
+    constrained = [request_id for request_id in request_ids if request_id is not None]
+    for request_id in constrained:
+        if constrained.count(request_id) > 1:
+            raise ValueError(f"request {request_id!r} is given for more than one row: add a request for each")
+        manager.wait_ready(request_id)
+        if manager.is_terminated(request_id):
+            raise ValueError(
+                f"request {request_id!r} is complete already: its row would be unconstrained. "
+                "Call finish_request, then add_request for each new text"
+            )
 
 
-def _sampling_params(config: Any) -> SamplingParams:
-    if not config.do_sample:
-        return SamplingParams(temperature=0.0)
-    temperature = 1.0 if config.temperature is None else config.temperature
-    return SamplingParams(temperature, config.top_k, config.top_p, config.min_p)
+def _split_processors(logits_processor: Any, do_sample: bool) -> tuple[SamplingParams, list[Any]]:
+    """The parameters of the warpers that masked_sample replaces, and all other processors."""
+    values: dict[str, Any] = {} if do_sample else {"temperature": 0.0}
+    others = []
+    for processor in logits_processor:
+        name = _REPLACED_WARPERS.get(type(processor).__name__)
+        if name is None:
+            others.append(processor)
+        elif do_sample:
+            values[name] = getattr(processor, name)
+    return SamplingParams(**values), others
+
+
+def _prompt_lengths(model: Any, input_ids: torch.Tensor, model_kwargs: dict[str, Any]) -> list[int]:
+    """The number of prompt tokens of each row, without padding."""
+    mask = model_kwargs.get("decoder_attention_mask" if model.config.is_encoder_decoder else "attention_mask")
+    if mask is not None:
+        return mask.to(torch.int64).sum(-1).tolist()
+    embeddings = None if model.config.is_encoder_decoder else model_kwargs.get("inputs_embeds")
+    return [input_ids.shape[1] if embeddings is None else embeddings.shape[1]] * len(input_ids)

@@ -1,0 +1,140 @@
+"""The step that both decoding loops share: fill masks, draw tokens, advance grammars."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import cast
+
+import torch
+
+from structout.sampler import DeviceMasks, MaskedSampler, SamplingParams
+from structout.scheduler.manager import StructuredOutputManager
+
+
+@dataclass(frozen=True)
+class Row:
+    """The state of one text of a batch before a draw.
+
+    Attributes:
+        index: its place in the batch, for error messages.
+        request_id: the manager's request that constrains it, None if it is free.
+        seed: int64. Rows of one batch have different seeds, see :func:`row_seeds`.
+        position: the index of the next token in this text. The prompt counts, padding
+            does not, so that a row draws the same tokens in any batch.
+        drafts: tokens that are verified in this step.
+    """
+
+    index: int
+    request_id: str | None
+    seed: int
+    position: int
+    drafts: Sequence[int] = ()
+
+
+class DeadEndError(RuntimeError):
+    """No token can be drawn for a row.
+
+    Attributes:
+        reason: the cause alone. The message also names the row.
+    """
+
+    def __init__(self, row: Row, reason: str):
+        request = "no constraint" if row.request_id is None else f"request {row.request_id!r}"
+        super().__init__(f"row {row.index} ({request}): {reason}")
+        self.reason = reason
+
+
+class ConstrainedSampler:
+    """Draws tokens under the masks of a manager's requests.
+
+    Args:
+        manager: its requests are READY.
+        params: temperature and filters of all rows. Seeds and positions come with each
+            draw.
+        measure: ``measure(stage)`` is a context around each stage of a draw.
+    """
+
+    def __init__(
+        self,
+        manager: StructuredOutputManager,
+        params: SamplingParams,
+        measure: Callable[[str], AbstractContextManager[None]] = lambda stage: nullcontext(),
+    ):
+        self._manager = manager
+        self._params = params
+        self._measure = measure
+        self._sample = MaskedSampler()
+
+    def draw(self, logits: torch.Tensor, rows: Sequence[Row]) -> list[list[int]]:
+        """Draw the next token of each row, and the token after each of its drafts.
+
+        Args:
+            logits: ``[T, V]``. Each row of the batch owns ``1 + len(drafts)`` of them,
+                in order.
+
+        Returns:
+            for each row ``1 + len(drafts)`` token ids. -1 means that nothing can be
+            drawn.
+
+        Raises:
+            DeadEndError: a grammar allows no token.
+        """
+        counts = [1 + len(row.drafts) for row in rows]
+        constrained = {row.request_id: row for row in rows if row.request_id is not None}
+        with self._measure("mask fill"):
+            drafts = {request_id: row.drafts for request_id, row in constrained.items() if row.drafts}
+            masks = self._manager.grammar_bitmask(list(constrained), drafts)
+        for request_id, reason in masks.errors.items():
+            raise DeadEndError(constrained[request_id], reason)
+        with self._measure("mask copy"):
+            # An id without a mask, None among them, leaves its row free.
+            request_ids = cast("list[str]", [row.request_id for row in rows])
+            device_masks = DeviceMasks.of(masks, request_ids, logits.device, counts)
+        draws = [(row.seed, row.position + i) for row, count in zip(rows, counts, strict=True) for i in range(count)]
+        seed, position = torch.tensor(draws, device=logits.device).unbind(1)
+        with self._measure("mask and draw"):
+            drawn = self._sample(logits, device_masks, replace(self._params, seed=seed, position=position))
+            assert isinstance(drawn, torch.Tensor)
+        token_ids = iter(drawn.tolist())
+        return [[next(token_ids) for _ in range(count)] for count in counts]
+
+    def accept(self, row: Row, token: int) -> bool:
+        """Advance the row's grammar by a drawn token.
+
+        Returns:
+            whether the text is now complete. False for a free row.
+
+        Raises:
+            DeadEndError: ``token`` is -1.
+        """
+        if token < 0:
+            raise DeadEndError(row, "nothing can be drawn: the model gave NaN or no finite logit to any allowed token")
+        if row.request_id is None:
+            return False
+        if not self._manager.accept_tokens(row.request_id, [token]):
+            raise AssertionError(f"the mask allowed token {token}, the grammar refused it")
+        return self._manager.is_terminated(row.request_id)
+
+
+def row_seeds(seed: int, num_rows: int) -> list[int]:
+    """Return one int64 seed per row: ``mix(mix(seed) + i)`` for row i.
+
+    Neither the rows of one batch nor those of neighbouring seeds share their noise.
+
+    Args:
+        seed: any integer. Its last 64 bits count.
+    """
+    seeds = [_mix(_mix(seed) + row) for row in range(num_rows)]
+    return [number - 2**64 if number >= 2**63 else number for number in seeds]
+
+
+def _mix(number: int) -> int:
+    """Permute 64-bit integers so that no pattern of the input is left (SplitMix64).
+
+    Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
+    OOPSLA 2014.
+    """
+    number = (number + 0x9E3779B97F4A7C15) % 2**64
+    number = (number ^ number >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    number = (number ^ number >> 27) * 0x94D049BB133111EB % 2**64
+    return number ^ number >> 31
