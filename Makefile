@@ -6,13 +6,19 @@ BIN := $(VENV)/bin
 PIP := @$(BIN)/pip --disable-pip-version-check -qq
 SOURCES := $(wildcard csrc/*.* csrc/*/*.* csrc/*/*/*.*) setup.py pyproject.toml constraints.txt
 
-.PHONY: demo test bench gpu-check lint format clean
+.PHONY: demo test test-all bench gpu-check lint format clean
 
 demo: $(VENV)/demo.installed  ## structured generation end to end, on a model made on the spot
 	$(BIN)/structout generate --json-schema examples/order.schema.json --seed 7
 
+# One worker per core. A worker that runs out of tests takes over some of another's.
+PYTEST = PYTHONSAFEPATH=1 $(BIN)/pytest --quiet --numprocesses auto --maxprocesses 8 --dist worksteal
+
 test: $(VENV)/test.installed  ## every test this machine can run; skips are counted at the end
-	PYTHONSAFEPATH=1 $(BIN)/pytest --quiet
+	$(PYTEST)
+
+test-all: $(VENV)/test.installed  ## the same tests, with random tests at their full length
+	$(PYTEST) --long
 
 bench: $(VENV)/test.installed  ## measure beside the peers; writes bench/results and the tables made from them
 	for bench in bench/bench_*.py; do $(BIN)/python $$bench || exit 1; done

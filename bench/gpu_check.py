@@ -32,7 +32,7 @@ OP_TESTS = (
     *("tests/ops/test_apply_bitmask.py", "tests/ops/test_apply_bitmask_cuda.py", "tests/ops/test_masked_sample.py"),
     *("tests/distributed/test_push.py", "tests/distributed/test_sharded_masked_sample.py"),
 )
-SANITIZED_TESTS = "cuda and not cuda_on_cpu and (residue or row_maps or one_mask or narrower or minus_one)"
+SANITIZED_TESTS = "cuda and not cuda_on_cpu and (residue or row_map or expanded_mask or narrower or minus_one)"
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 
 
@@ -49,8 +49,8 @@ def main() -> int:
         ("build", [sys.executable, "-m", "pip", "install", "--quiet", "--no-build-isolation", "--no-deps", "-e", "."],
          {"STRUCTOUT_BUILD_CUDA": "1"}),
         ("doctor", [sys.executable, "-m", "structout.doctor"], {}),
-        ("suite, CUDA", [*pytest, *in_parallel], {}),
-        ("suite of the ops, Triton", [*pytest, *in_parallel, *OP_TESTS], {"STRUCTOUT_BACKEND": "triton"}),
+        ("suite, CUDA", [*pytest, *in_parallel, "--long"], {}),
+        ("suite of the ops, Triton", [*pytest, *in_parallel, "--long", *OP_TESTS], {"STRUCTOUT_BACKEND": "triton"}),
         *((f"compute-sanitizer {tool}",
            ["compute-sanitizer", f"--tool={tool}", "--error-exitcode=9", *pytest, *OP_TESTS,
             "-k", SANITIZED_TESTS], {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"})

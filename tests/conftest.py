@@ -1,7 +1,11 @@
-"""Without a GPU, Triton kernels run under Triton's interpreter. Every skip is counted and said at the end."""
+"""Options, fixtures and the summary of every test run.
+
+Without a GPU, Triton kernels run under Triton's interpreter.
+"""
 
 import os
 from collections import Counter
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -9,9 +13,39 @@ import torch
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is decorated, so before any test imports one
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # The workers share the cores: threads in each of them would only compete.
+    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="run the random tests at their full length")
     parser.addoption("--maskbench", metavar="PATH", help="schemas with instances, one JSON object a line")
+
+
+@pytest.fixture(scope="session")
+def num_cases(pytestconfig: pytest.Config) -> Callable[..., int]:
+    """A function that gives the length of a random test.
+
+    ``num_cases(100, long=2000)`` is 2000 under ``--long`` and 100 otherwise. The short run
+    is the beginning of the long one.
+    """
+    is_long = pytestconfig.getoption("--long")
+
+    def choose(default: int, *, long: int) -> int:
+        return long if is_long else default
+
+    return choose
+
+
+@pytest.fixture
+def four_threads() -> Iterator[None]:
+    """Four CPU threads for torch and the CPU ops, for tests of work that is shared."""
+    previous = torch.get_num_threads()
+    torch.set_num_threads(4)
+    yield
+    torch.set_num_threads(previous)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

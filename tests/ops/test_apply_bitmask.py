@@ -1,4 +1,4 @@
-"""apply_bitmask on every backend, bit for bit against structout.reference."""
+"""apply_bitmask on every backend equals structout.reference bit for bit."""
 
 import random
 import subprocess
@@ -27,20 +27,19 @@ by_dtype = pytest.mark.parametrize("dtype", cases.DTYPES, ids=lambda dtype: str(
 
 @pytest.fixture(params=BACKENDS)
 def backend(request: pytest.FixtureRequest) -> tuple[cases.Op, str]:
+    """An op and the device of its tensors."""
     name, device = request.param
-    get = apply_bitmask_backends.on_cpu if device == "cpu" else apply_bitmask_backends.on_gpu
-    return get(name), device
+    return apply_bitmask_backends.get(name), device
 
 
-def test_reference_means_what_the_contract_says():
-    """The oracle itself, against a loop over bits."""
+def test_reference_matches_loop_over_bits():
     for case in cases.random_cases(seed=1, count=300, max_vocab=90):
         expected = case.logits.clone()
         for i in range(expected.shape[0]):
             row = i if case.rows is None else int(case.rows[i])
             for token in range(expected.shape[1]):
-                known = 0 <= row < case.bitmask.shape[0] and token // 32 < case.bitmask.shape[1]
-                allowed = row == -1 or (known and int(case.bitmask[row, token // 32]) >> (token % 32) & 1)
+                is_in_mask = 0 <= row < case.bitmask.shape[0] and token // 32 < case.bitmask.shape[1]
+                allowed = row == -1 or (is_in_mask and int(case.bitmask[row, token // 32]) >> (token % 32) & 1)
                 if not allowed:
                     expected[i, token] = float("-inf")
         structout.reference.apply_bitmask(case.logits, case.bitmask, case.rows)
@@ -48,7 +47,7 @@ def test_reference_means_what_the_contract_says():
 
 
 @by_dtype
-def test_every_residue_of_the_vocabulary(backend, dtype):
+def test_apply_bitmask_with_every_vocabulary_residue_matches_reference(backend, dtype):
     op, device = backend
     rng = random.Random(2)
     for vocab_size in [*range(1, 34), *range(128, 161), 4095, 4096, 4097]:
@@ -59,7 +58,7 @@ def test_every_residue_of_the_vocabulary(backend, dtype):
 
 @by_dtype
 @pytest.mark.parametrize("density", [0.0, 0.001, 0.5, 0.999, 1.0])
-def test_real_vocabulary_widths(backend, dtype, density):
+def test_apply_bitmask_at_real_vocabulary_size_matches_reference(backend, dtype, density):
     op, device = backend
     rng = random.Random(3)
     cases.check(op, cases.make_case(rng, num_rows=3, vocab_size=50_257, dtype=dtype, device=device, density=density,
@@ -67,8 +66,8 @@ def test_real_vocabulary_widths(backend, dtype, density):
 
 
 @pytest.mark.parametrize("rows", ["int32", "int64", "int32s", "int64s"])
-def test_row_maps(backend, rows):
-    """-1, duplicates, ids out of range, more logits rows than masks and the other way round."""
+def test_apply_bitmask_with_row_map_matches_reference(backend, rows):
+    """Ids are -1, repeated or out of range; there are fewer masks than rows, or more."""
     op, device = backend
     rng = random.Random(4)
     for num_rows, num_masks in [(9, 3), (3, 9), (4, 0), (1, 1)]:
@@ -77,7 +76,7 @@ def test_row_maps(backend, rows):
 
 
 @pytest.mark.parametrize("extra_words", [-3, -1, 1, 5])
-def test_masks_narrower_and_wider_than_the_logits(backend, extra_words):
+def test_apply_bitmask_with_narrower_or_wider_mask_matches_reference(backend, extra_words):
     op, device = backend
     rng = random.Random(5)
     for vocab_size in (100, 128, 300):
@@ -85,7 +84,7 @@ def test_masks_narrower_and_wider_than_the_logits(backend, extra_words):
                                         mask_words=bitmask_width(vocab_size) + extra_words))  # fmt: skip
 
 
-def test_one_mask_for_all_rows_by_stride_zero(backend):
+def test_apply_bitmask_with_expanded_mask_matches_reference(backend):
     op, device = backend
     case = cases.make_case(
         random.Random(6), num_rows=4, vocab_size=77, dtype=torch.bfloat16, device=device, num_masks=1
@@ -94,7 +93,7 @@ def test_one_mask_for_all_rows_by_stride_zero(backend):
     cases.check(op, case)
 
 
-def test_one_dimension_counts_as_one_row(backend):
+def test_apply_bitmask_with_1d_logits_treats_them_as_one_row(backend):
     op, device = backend
     for mask_dim in (1, 2):
         case = cases.make_case(random.Random(7), num_rows=1, vocab_size=70, dtype=torch.float32, device=device)
@@ -104,14 +103,14 @@ def test_one_dimension_counts_as_one_row(backend):
 
 
 @pytest.mark.parametrize(("num_rows", "vocab_size"), [(0, 40), (2, 0), (0, 0)])
-def test_nothing_to_do(backend, num_rows, vocab_size):
+def test_apply_bitmask_with_empty_logits_writes_nothing(backend, num_rows, vocab_size):
     op, device = backend
     cases.check(op, cases.make_case(random.Random(8), num_rows=num_rows, vocab_size=vocab_size, dtype=torch.float32,
                                     device=device))  # fmt: skip
 
 
 @by_dtype
-def test_rows_more_than_2_to_the_31_elements_apart(backend, dtype):
+def test_apply_bitmask_with_rows_2_to_the_31_elements_apart_matches_reference(backend, dtype):
     op, device = backend
     case = cases.far_apart_rows(dtype, device)
     expected = case.logits.clone()
@@ -120,34 +119,39 @@ def test_rows_more_than_2_to_the_31_elements_apart(backend, dtype):
     cases.assert_same_bits(case.logits.contiguous(), expected)
 
 
-@pytest.mark.parametrize("shard", range(4))
-def test_random_configurations(backend, shard, request):
-    """100,000 of the CPU op; fewer where a case is slow."""
+def test_apply_bitmask_on_random_cases_matches_reference(backend, request, num_cases):
     op, device = backend
-    name = "gpu" if device == "cuda" else request.node.callspec.id.split("-")[0]
-    count = {"cpu": 25_000, "cuda_on_cpu": 2_000, "triton": 150, "gpu": 5_000}[name]
-    for case in cases.random_cases(seed=100 + shard, count=count, device=device):
-        cases.check(op, case)
+    name = "gpu" if device == "cuda" else request.node.callspec.id
+    count = {
+        "cpu": num_cases(2_500, long=25_000),
+        "cuda_on_cpu": num_cases(500, long=2_000),
+        "triton": num_cases(40, long=150),
+        "gpu": 5_000,
+    }[name]
+    for seed in range(100, 104):
+        for case in cases.random_cases(seed, count, device=device):
+            cases.check(op, case)
 
 
-def test_random_configurations_of_long_rows(backend, request):
-    """Past what one tile of the CPU kernel holds, with more rows than threads: rows are cut, and threads woken."""
+@pytest.mark.usefixtures("four_threads")
+def test_apply_bitmask_on_random_long_rows_matches_reference(backend, request):
+    """Rows longer than a tile of the CPU kernel, and more rows than threads."""
     op, device = backend
-    slow = device == "cpu" and not request.node.callspec.id.startswith("cpu")
+    is_slow = device == "cpu" and request.node.callspec.id != "cpu"
     rng = random.Random(11)
-    for _ in range(3 if slow else 60):
+    for _ in range(3 if is_slow else 60):
         vocab_size = rng.choice([32_769, 70_001, 131_072, 300_007])
-        cases.check(op, cases.make_case(rng, num_rows=rng.choice([1, 3]) if slow else rng.randint(1, 20),
+        cases.check(op, cases.make_case(rng, num_rows=rng.choice([1, 3]) if is_slow else rng.randint(1, 20),
                                         vocab_size=vocab_size, dtype=rng.choice(cases.DTYPES), device=device,
                                         rows="int32", num_masks=3, row_gap=rng.choice([0, 5]),
                                         density=rng.choice([0.0, 0.001, 0.5, 0.999])))  # fmt: skip
 
 
 @pytest.mark.parametrize("capability", ["default", "avx2"])
-def test_random_configurations_with_fewer_cpu_instructions(capability):
+def test_apply_bitmask_with_fewer_cpu_instructions_matches_reference(capability, num_cases):
     script = (
         "import torch, structout, apply_bitmask_cases as cases\n"
-        "for case in cases.random_cases(seed=7, count=5000):\n"
+        f"for case in cases.random_cases(seed=7, count={num_cases(1000, long=5000)}):\n"
         "    cases.check(torch.ops.structout.apply_bitmask, case)\n"
         "print(torch.ops.structout._cpu_capability())"
     )
@@ -157,8 +161,9 @@ def test_random_configurations_with_fewer_cpu_instructions(capability):
     assert run.stdout.strip() == capability
 
 
-@pytest.mark.parametrize(("sanitizer", "count"), [("address", 3000), ("thread", 500)])
-def test_cuda_source_under_sanitizers(sanitizer, count):
+@pytest.mark.parametrize("sanitizer", ["address", "thread"])
+def test_apply_bitmask_cuda_source_under_sanitizer_matches_reference(sanitizer, num_cases):
+    count = {"address": num_cases(1000, long=3000), "thread": num_cases(200, long=500)}[sanitizer]
     program = HOST_CUDA_PROGRAMS / "apply_bitmask.cpp"
     executable = host_cuda.build("apply_bitmask", [program], sanitize=sanitizer, shared=False)
     run = host_cuda.run(executable, str(count), "1")
@@ -166,9 +171,9 @@ def test_cuda_source_under_sanitizers(sanitizer, count):
     assert f"{count} cases agree" in run.stdout
 
 
-def sample_inputs(device: str) -> list[tuple[torch.Tensor, ...]]:
+def opcheck_inputs(device: str) -> list[tuple[torch.Tensor, ...]]:
     rng = random.Random(9)
-    made = [
+    generated = [
         cases.make_case(rng, num_rows=n, vocab_size=v, dtype=dtype, device=device, num_masks=r, rows=rows, offset=o)
         for dtype in cases.DTYPES
         for n, v, r, rows, o in [
@@ -178,17 +183,17 @@ def sample_inputs(device: str) -> list[tuple[torch.Tensor, ...]]:
             (0, 8, 0, None, 0),
         ]
     ]
-    return [(c.logits, c.bitmask) if c.rows is None else (c.logits, c.bitmask, c.rows) for c in made]
+    return [(c.logits, c.bitmask) if c.rows is None else (c.logits, c.bitmask, c.rows) for c in generated]
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_GPU)])
-def test_opcheck(device):
-    for inputs in sample_inputs(device):
+def test_apply_bitmask_passes_opcheck(device):
+    for inputs in opcheck_inputs(device):
         torch.library.opcheck(torch.ops.structout.apply_bitmask.default, inputs)
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_GPU)])
-def test_compiles_as_one_graph_for_any_batch(device):
+def test_apply_bitmask_compiles_to_one_graph_for_any_batch_size(device):
     def step(logits, bitmask, rows):
         scaled = logits * 2
         torch.ops.structout.apply_bitmask(scaled, bitmask, rows)
@@ -203,7 +208,7 @@ def test_compiles_as_one_graph_for_any_batch(device):
     torch._dynamo.reset()
     counted = torch.compile(step, fullgraph=True, dynamic=True, backend=count_graphs)
     compiled = torch.compile(step, fullgraph=True, dynamic=True)
-    for num_rows in (3, 5, 6, 9):  # none equals another dimension, which would add a guard
+    for num_rows in (3, 5, 6, 9):  # a size equal to another dimension would add a guard
         logits = torch.randn(num_rows, 50, device=device)
         bitmask = pack_bitmask(torch.rand(4, 50, device=device) < 0.3)
         rows = torch.arange(num_rows, device=device) % 4
@@ -212,7 +217,7 @@ def test_compiles_as_one_graph_for_any_batch(device):
     assert len(graphs) == 1
 
 
-def test_inference_mode_and_no_gradient():
+def test_apply_bitmask_on_logits_that_require_grad_raises_outside_no_grad():
     bitmask = torch.zeros(1, 1, dtype=torch.int32)
     with torch.inference_mode():
         logits = torch.ones(1, 8)
@@ -226,7 +231,7 @@ def test_inference_mode_and_no_gradient():
     assert logits.isneginf().all()
 
 
-def test_autograd_notices_the_write():
+def test_backward_raises_after_apply_bitmask_wrote_a_saved_tensor():
     leaf = torch.ones(1, 8, requires_grad=True)
     saved = leaf.exp()
     with torch.no_grad():
@@ -236,7 +241,7 @@ def test_autograd_notices_the_write():
 
 
 LOGITS, MASK = torch.zeros(3, 40), torch.zeros(3, 2, dtype=torch.int32)
-REFUSED = {
+INVALID_INPUTS = {
     "float64 logits": ((LOGITS.double(), MASK), "logits must be float32, float16 or bfloat16, got float64; convert"),
     "integer logits": ((LOGITS.int(), MASK), "logits must be float32, float16 or bfloat16, got int32"),
     "complex logits": ((LOGITS.to(torch.complex64), MASK), "logits must be float32, float16 or bfloat16"),
@@ -277,11 +282,11 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", INVALID_INPUTS)
 @pytest.mark.parametrize("backend_name", ["cpu", "triton", "wrapper"])
-def test_bad_input_is_refused_and_nothing_written(backend_name, name):
-    op = structout.apply_bitmask if backend_name == "wrapper" else apply_bitmask_backends.on_cpu(backend_name)
-    inputs, message = REFUSED[name]
+def test_apply_bitmask_with_invalid_input_raises_and_writes_nothing(backend_name, name):
+    op = structout.apply_bitmask if backend_name == "wrapper" else apply_bitmask_backends.get(backend_name)
+    inputs, message = INVALID_INPUTS[name]
     before = inputs[0].clone()
     with pytest.raises(ValueError, match=f"^apply_bitmask: .*{message}"):
         op(*inputs)
@@ -290,8 +295,8 @@ def test_bad_input_is_refused_and_nothing_written(backend_name, name):
 
 @NEEDS_GPU
 @pytest.mark.parametrize("backend_name", ["cuda", "triton"])
-def test_tensors_on_two_devices_are_refused(backend_name):
-    op = apply_bitmask_backends.on_gpu(backend_name)
+def test_apply_bitmask_with_tensors_on_two_devices_raises(backend_name):
+    op = apply_bitmask_backends.get(backend_name)
     with pytest.raises(ValueError, match=r"bitmask must be on the device of logits; move it with bitmask.to"):
         op(LOGITS.cuda(), MASK)
     with pytest.raises(ValueError, match=r"rows must be on the device of logits"):

@@ -1,4 +1,4 @@
-"""What only a CUDA device can show of apply_bitmask: streams, graphs, no synchronisation."""
+"""apply_bitmask on a CUDA device: streams, graphs, no synchronization, no allocation."""
 
 import random
 
@@ -14,15 +14,15 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 
 @pytest.fixture(params=["cuda", "triton"])
 def op(request):
-    return apply_bitmask_backends.on_gpu(request.param)
+    return apply_bitmask_backends.get(request.param)
 
 
-def test_a_captured_graph_follows_new_masks_and_rows(op):
+def test_apply_bitmask_in_captured_graph_reads_new_masks_and_rows(op):
     rng = random.Random(0)
     case = cases.make_case(
         rng, num_rows=4, vocab_size=5000, dtype=torch.bfloat16, device="cuda", num_masks=3, rows="int32"
     )
-    op(case.logits, case.bitmask, case.rows)  # Triton compiles at the first call
+    op(case.logits, case.bitmask, case.rows)  # Triton compiles in the first call
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -36,13 +36,13 @@ def test_a_captured_graph_follows_new_masks_and_rows(op):
         cases.assert_same_bits(case.buffer, expected, str(case))
 
 
-def test_runs_on_the_current_stream(op):
+def test_apply_bitmask_runs_on_current_stream(op):
     case = cases.make_case(random.Random(1), num_rows=2, vocab_size=100_000, dtype=torch.float32, device="cuda")
     expected = case.expected_buffer()
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        torch.cuda._sleep(50_000_000)  # were the op on another stream, it would be done before this
+        torch.cuda._sleep(50_000_000)  # an op on another stream would finish before this
         kept = case.logits.clone()
         op(case.logits, case.bitmask, case.rows)
         untouched_while_waiting = kept.clone()
@@ -51,7 +51,7 @@ def test_runs_on_the_current_stream(op):
     assert not torch.equal(untouched_while_waiting.isneginf(), case.logits.isneginf())
 
 
-def test_never_waits_for_the_device(op):
+def test_apply_bitmask_never_synchronizes(op):
     case = cases.make_case(
         random.Random(2), num_rows=3, vocab_size=1000, dtype=torch.float16, device="cuda", rows="int64"
     )
@@ -64,7 +64,7 @@ def test_never_waits_for_the_device(op):
         torch.cuda.set_sync_debug_mode("default")
 
 
-def test_allocates_nothing(op):
+def test_apply_bitmask_allocates_nothing(op):
     case = cases.make_case(random.Random(3), num_rows=3, vocab_size=1000, dtype=torch.float16, device="cuda")
     op(case.logits, case.bitmask, case.rows)
     before = torch.cuda.memory_stats()["allocation.all.allocated"]

@@ -1,4 +1,4 @@
-"""The drop-in, against xgrammar's own function."""
+"""apply_token_bitmask_inplace, the drop-in for xgrammar's function, compared with it."""
 
 import random
 import warnings
@@ -12,7 +12,10 @@ import structout
 
 
 def xgrammar_result(logits, mask, vocab_size=None, indices=None):
-    """xgrammar on the slices that its documentation of vocab_size names, padding bits 1: it is at its best so."""
+    """Apply xgrammar's function to the slices that its documentation of vocab_size names.
+
+    Padding bits are set to 1 first.
+    """
     columns = logits.shape[-1] if vocab_size is None else vocab_size
     covered, words = logits[..., :columns].contiguous(), mask[..., : structout.bitmask_width(columns)].clone()
     if words.shape[-1] * 32 > columns:
@@ -24,7 +27,7 @@ def xgrammar_result(logits, mask, vocab_size=None, indices=None):
 @pytest.mark.parametrize(
     "how", ["1-D", "2-D", "vocab_size", "list", "tensor", "int32 tensor", "empty list", "wide", "narrow"]
 )
-def test_same_bits_as_xgrammar(how):
+def test_drop_in_on_random_cases_matches_xgrammar(how):
     rng = random.Random(how)
     for _ in range(100):
         vocab_size, n = rng.randint(1, 200), rng.randint(1, 6)
@@ -51,7 +54,7 @@ def test_same_bits_as_xgrammar(how):
         cases.assert_same_bits(ours, theirs, f"{how} {arguments} V={vocab_size}")
 
 
-def test_an_iterator_is_read_once_and_fractions_are_refused():
+def test_drop_in_reads_an_iterator_once_and_rejects_fractions():
     logits, mask = torch.zeros(3, 40), torch.zeros(3, 2, dtype=torch.int32)
     structout.apply_token_bitmask_inplace(logits, mask, indices=iter([0, 2]), backend="auto")
     assert logits.isneginf().all(-1).tolist() == [True, False, True]
@@ -65,14 +68,14 @@ def test_warns_in_xgrammars_words_when_columns_are_left_unmasked():
         structout.apply_token_bitmask_inplace(torch.zeros(1, 40), torch.zeros(1, 1, dtype=torch.int32))
 
 
-def test_logits_and_mask_may_differ_in_rows_under_indices():
+def test_drop_in_with_indices_accepts_more_mask_rows_than_logits_rows():
     logits, mask = torch.zeros(2, 40), torch.zeros(5, 2, dtype=torch.int32)
     structout.apply_token_bitmask_inplace(logits, mask, indices=[1])
     assert logits[0].eq(0).all()
     assert logits[1].isneginf().all()
 
 
-def test_ids_out_of_range_in_a_tensor_are_ignored():
+def test_drop_in_ignores_out_of_range_ids_in_a_tensor():
     logits, mask = torch.zeros(2, 40), torch.zeros(2, 2, dtype=torch.int32)
     structout.apply_token_bitmask_inplace(logits, mask, indices=torch.tensor([-1, 2, 2**40, 0]))
     assert logits[0].isneginf().all()
@@ -93,7 +96,7 @@ def test_ids_out_of_range_in_a_tensor_are_ignored():
         ({"vocab_size": -1}, ValueError, "got -1"),
     ],
 )
-def test_bad_arguments_are_refused_and_nothing_written(arguments, error, message):
+def test_drop_in_with_invalid_arguments_raises_and_writes_nothing(arguments, error, message):
     logits = torch.zeros(2, 40)
     with pytest.raises(error, match=message):
         structout.apply_token_bitmask_inplace(logits, torch.zeros(2, 2, dtype=torch.int32), **arguments)

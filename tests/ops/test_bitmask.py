@@ -1,3 +1,5 @@
+"""Packing, unpacking and counting bitmasks."""
+
 import pytest
 import torch
 import xgrammar
@@ -6,7 +8,7 @@ import structout
 
 
 @pytest.mark.parametrize("vocab_size", [1, 31, 32, 33, 64, 100, 50257])
-def test_pack_and_unpack_are_inverse(vocab_size):
+def test_unpack_bitmask_inverts_pack_bitmask(vocab_size):
     allowed = torch.rand(3, vocab_size) < 0.5
     bitmask = structout.pack_bitmask(allowed)
     assert bitmask.dtype == torch.int32
@@ -15,19 +17,19 @@ def test_pack_and_unpack_are_inverse(vocab_size):
     assert torch.equal(structout.count_allowed(bitmask, vocab_size), allowed.sum(-1))
 
 
-def test_bits_are_where_the_contract_puts_them():
+def test_pack_bitmask_stores_least_significant_bit_first():
     allowed = torch.zeros(70, dtype=torch.bool)
     allowed[[0, 31, 33, 69]] = True
     assert structout.pack_bitmask(allowed).tolist() == [1 - 2**31, 2, 1 << 5]
 
 
-def test_unpack_disallows_what_the_mask_does_not_mention_and_count_ignores_padding():
+def test_tokens_past_the_mask_are_disallowed_and_padding_bits_not_counted():
     full = torch.full((1, 2), -1, dtype=torch.int32)
     assert structout.unpack_bitmask(full, 70)[0].tolist() == [True] * 64 + [False] * 6
     assert structout.count_allowed(full, 40).tolist() == [40]
 
 
-def test_allocate_and_reset():
+def test_allocated_and_reset_bitmasks_allow_every_token():
     bitmask = structout.allocate_token_bitmask(2, 33)
     assert bitmask.tolist() == [[-1, -1], [-1, -1]]
     assert bitmask.is_pinned() == torch.cuda.is_available()
@@ -36,7 +38,7 @@ def test_allocate_and_reset():
     assert bitmask.tolist() == [[-1, -1], [-1, -1]]
 
 
-def test_wrong_types_are_refused():
+def test_bitmask_functions_with_wrong_dtypes_raise():
     with pytest.raises(TypeError, match=r"allowed must be a bool tensor, got torch\.float32"):
         structout.pack_bitmask(torch.zeros(3))
     with pytest.raises(TypeError, match=r"bitmask must be int32, got torch\.int64"):

@@ -1,4 +1,4 @@
-"""masked_sample on the CPU (and, where there is a GPU, on CUDA), bit for bit against structout.reference."""
+"""masked_sample on CPU, and on CUDA with a GPU, equals structout.reference bit for bit."""
 
 import json
 import math
@@ -23,51 +23,53 @@ sample_logprobs = torch.ops.structout.masked_sample_logprobs.default
 
 
 def case_of(logits, bitmask=None, rows=None, *, device="cpu", **parameters):
-    """One case with the same parameters for all rows."""
+    """Return a case with the same parameters for all rows."""
     n = logits.shape[0]
 
-    def of_all(name, dtype, absent):
-        value = parameters.get(name, absent)
+    def expanded(name, dtype, default):
+        value = parameters.get(name, default)
         return None if value is None else torch.full((1,), value, dtype=dtype, device=device).expand(n)
 
     return cases.Case(
         logits.to(device),
         None if bitmask is None else bitmask.to(device),
         None if rows is None else rows.to(device),
-        of_all("temperature", torch.float32, 1.0),
-        of_all("top_k", torch.int32, None),
-        of_all("top_p", torch.float32, None),
-        of_all("min_p", torch.float32, None),
+        expanded("temperature", torch.float32, 1.0),
+        expanded("top_k", torch.int32, None),
+        expanded("top_p", torch.float32, None),
+        expanded("min_p", torch.float32, None),
         parameters.get("seed", torch.arange(n, device=device)),
         parameters.get("position", torch.arange(n, device=device) * 7),
     )
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("shard", range(4))
-def test_random_configurations(device, shard):
-    for case in cases.random_cases(seed=200 + shard, count=1500, device=device):
-        cases.check(sample_logprobs, case)
-        assert torch.equal(sample(*case.arguments()), sample_logprobs(*case.arguments())[0])
+def test_masked_sample_on_random_cases_matches_reference(device, num_cases):
+    for seed in range(200, 204):
+        for case in cases.random_cases(seed, num_cases(300, long=1500), device=device):
+            cases.check(sample_logprobs, case)
+            assert torch.equal(sample(*case.arguments()), sample_logprobs(*case.arguments())[0]), case.origin
 
 
+@pytest.mark.usefixtures("four_threads")
 @pytest.mark.parametrize("device", DEVICES)
-def test_random_configurations_of_long_rows(device):
-    """Blocks, lists, and rows shared between threads."""
-    for case in cases.random_cases(seed=300, count=500, device=device, max_vocab=40_000):
+def test_masked_sample_on_random_long_rows_matches_reference(device, num_cases):
+    """Rows of many blocks, candidate lists, and rows shared between threads."""
+    for case in cases.random_cases(300, num_cases(100, long=500), device=device, max_vocab=40_000):
         cases.check(sample_logprobs, case)
-    for case in cases.random_cases(seed=301, count=120, device=device, max_vocab=300_000, max_rows=3):
+    for case in cases.random_cases(301, num_cases(30, long=120), device=device, max_vocab=300_000, max_rows=3):
         cases.check(sample_logprobs, case)
 
 
 @pytest.mark.parametrize("capability", ["default", "avx2"])
-def test_random_configurations_with_fewer_cpu_instructions(capability):
-    of_this_machine = torch.ops.structout._cpu_capability()
-    if of_this_machine == "default" and capability == "avx2":
+def test_masked_sample_with_fewer_cpu_instructions_matches_reference(capability, num_cases):
+    if torch.ops.structout._cpu_capability() == "default" and capability == "avx2":
         pytest.skip(f"needs a CPU with {capability}")
     script = (
         "import torch, structout, masked_sample_cases as cases\n"
-        "for limits in ({'count': 800}, {'count': 100, 'max_vocab': 150_000, 'max_rows': 3}):\n"
+        f"small = {{'count': {num_cases(200, long=800)}}}\n"
+        f"large = {{'count': {num_cases(25, long=100)}, 'max_vocab': 150_000, 'max_rows': 3}}\n"
+        "for limits in (small, large):\n"
         "    for case in cases.random_cases(seed=9, **limits):\n"
         "        cases.check(torch.ops.structout.masked_sample_logprobs, case)\n"
         "print(torch.ops.structout._cpu_capability())"
@@ -81,7 +83,7 @@ def test_random_configurations_with_fewer_cpu_instructions(capability):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", cases.DTYPES, ids=lambda dtype: str(dtype)[6:])
 @pytest.mark.parametrize("allowed", [1, 16, 1000, 0.968, None], ids=str)
-def test_real_vocabulary_with_each_filter(device, dtype, allowed):
+def test_masked_sample_at_real_vocabulary_size_with_each_filter_matches_reference(device, dtype, allowed):
     generator = torch.Generator().manual_seed(5)
     vocab_size = 151_936
     logits = (torch.randn(2, vocab_size, generator=generator) * 3).to(dtype)
@@ -97,22 +99,22 @@ def test_real_vocabulary_with_each_filter(device, dtype, allowed):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_masses_of_the_longest_row_do_not_overflow(device):
-    """At this temperature all tokens have a mass of 2^40, or a little less."""
+def test_masked_sample_on_longest_row_does_not_overflow_masses(device):
+    """At this temperature every token has a mass of nearly 2^40."""
     logits = torch.randn(1, 2**23 - 1, generator=torch.Generator().manual_seed(0))
     logits[0, -1] = 9.0
     cases.check(sample_logprobs, case_of(logits, device=device, temperature=1e30, top_p=0.5))
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_rows_do_not_depend_on_their_batch(device):
+def test_masked_sample_of_a_row_does_not_depend_on_its_batch(device):
     generator = torch.Generator().manual_seed(6)
     row = torch.randn(1, 3000, generator=generator)
     alone = case_of(
         row, device=device, seed=torch.tensor([11], device=device), position=torch.tensor([22], device=device)
     )
     alone.top_k = torch.tensor([40], device=device)
-    wanted = sample_logprobs(*alone.arguments())
+    expected = sample_logprobs(*alone.arguments())
     for n in (2, 3, 64, 4096):
         logits = torch.randn(n, 3000, generator=generator)
         at = random.Random(n).randrange(n)
@@ -122,15 +124,15 @@ def test_rows_do_not_depend_on_their_batch(device):
         case.position = torch.full((n,), 5, device=device).index_fill(0, torch.tensor([at], device=device), 22)
         case.top_k = torch.full((n,), 40, device=device)
         ids, logprobs = sample_logprobs(*case.arguments())
-        assert ids[at] == wanted[0][0]
-        assert logprobs[at] == wanted[1][0]
+        assert ids[at] == expected[0][0], n
+        assert logprobs[at] == expected[1][0], n
 
 
 @pytest.mark.parametrize("num_threads", [3, 7])
-def test_threads_change_nothing(num_threads):
-    """Rows that are shared, one by one and two by two, and rows that go round."""
+def test_masked_sample_result_does_not_depend_on_num_threads(num_threads):
+    """Rows shared by all threads, by pairs of threads, and rows dealt to threads."""
     generator = torch.Generator().manual_seed(8)
-    found = [
+    inputs = [
         case_of(torch.randn(n, vocab_size, generator=generator) * 3, **({"temperature": 0.8} | filters))
         for n in (1, 2, 3, 5)
         for vocab_size in (5000, 150_000)
@@ -141,15 +143,15 @@ def test_threads_change_nothing(num_threads):
         before = torch.get_num_threads()
         torch.set_num_threads(threads)
         try:
-            return [sample_logprobs(*case.arguments()) for case in found]
+            return [sample_logprobs(*case.arguments()) for case in inputs]
         finally:
             torch.set_num_threads(before)
 
-    for case, (ids, logprobs), (wanted_ids, wanted_logprobs) in zip(
-        found, draw_all(num_threads), draw_all(1), strict=True
+    for case, (ids, logprobs), (expected_ids, expected_logprobs) in zip(
+        inputs, draw_all(num_threads), draw_all(1), strict=True
     ):
-        assert torch.equal(ids, wanted_ids), case.describe_row(0)
-        assert torch.equal(logprobs.view(torch.int32), wanted_logprobs.view(torch.int32)), case.describe_row(0)
+        assert torch.equal(ids, expected_ids), case.describe_row(0)
+        assert torch.equal(logprobs.view(torch.int32), expected_logprobs.view(torch.int32)), case.describe_row(0)
 
 
 MEMORY_SCRIPT = """
@@ -167,15 +169,18 @@ print(resident_bytes() - before)
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's /proc")
-def test_a_short_list_takes_little_memory():
-    """Each thread keeps its list: one for the whole vocabulary would take 8 bytes a token."""
+def test_masked_sample_with_small_top_k_takes_little_memory():
+    """Each thread keeps its candidate list: one for the whole vocabulary takes 8 bytes a token."""
     run = subprocess.run([sys.executable, "-c", MEMORY_SCRIPT], capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stderr
     assert int(run.stdout) < 2**22
 
 
 def denormal_case(n, vocab_size):
-    """From bits: nothing that flushes to zero may take part. Divided by the temperature, logits reach 1/2."""
+    """Return subnormal logits, made from bits because arithmetic may flush them to zero.
+
+    Divided by the temperature they reach 1/2.
+    """
     generator = torch.Generator().manual_seed(n)
     signs = torch.randint(2, (n, vocab_size), generator=generator, dtype=torch.int32) << 31
     magnitudes = torch.randint(2**22, (n, vocab_size), generator=generator, dtype=torch.int32)
@@ -193,8 +198,8 @@ for shape in json.loads(input()):
 """
 
 
-def test_denormals_count_on_threads_that_were_born_flushing_them():
-    """A thread starts with the settings of the one that starts it. Here rows go round, and a row is shared."""
+def test_masked_sample_on_threads_that_flush_denormals_keeps_them():
+    """A thread inherits this setting. In one shape rows are dealt out, in the other a row is shared."""
     shapes = [(64, 3000), (1, 150_000)]
     environment = importing(__file__)
     run = subprocess.run(
@@ -211,20 +216,20 @@ def test_denormals_count_on_threads_that_were_born_flushing_them():
         assert json.loads(line) == [ids.tolist(), logprobs.view(torch.int32).tolist()], shape
 
 
-def test_denormals_count_whatever_the_caller_has_set():
+def test_masked_sample_when_caller_flushes_denormals_keeps_them():
     case = case_of(torch.tensor([[1e-40, 3e-40, 2e-40]]), temperature=1e-40)
-    wanted = reference.masked_sample_logprobs(*case.arguments())
+    expected = reference.masked_sample_logprobs(*case.arguments())
     assert torch.set_flush_denormal(True)
     try:
         ids, logprobs = sample_logprobs(*case.arguments())
     finally:
         torch.set_flush_denormal(False)
-    assert torch.equal(ids, wanted[0])
-    assert torch.equal(logprobs, wanted[1])
+    assert torch.equal(ids, expected[0])
+    assert torch.equal(logprobs, expected[1])
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_what_cannot_be_drawn_is_minus_one_for_its_row_alone(device):
+def test_masked_sample_of_an_undrawable_row_is_minus_one_for_that_row_alone(device):
     nan, inf = math.nan, math.inf
     logits = torch.tensor([[1.0, nan], [nan, 1.0], [-inf, -inf], [2.0, 1.0], [1.0, inf], [3.0, 4.0]])
     bitmask = torch.tensor([[1], [3], [0]], dtype=torch.int32)
@@ -238,7 +243,7 @@ def test_what_cannot_be_drawn_is_minus_one_for_its_row_alone(device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_opcheck(device):
+def test_masked_sample_passes_opcheck(device):
     for seed in range(12):
         case = cases.random_case(random.Random(seed), device=device, max_vocab=100)
         for op in (sample, sample_logprobs):
@@ -246,7 +251,7 @@ def test_opcheck(device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_compiles_as_one_graph(device):
+def test_masked_sampler_compiles_to_one_graph(device):
     def step(logits, bitmask, rows, seed):
         sampler = structout.MaskedSampler(return_logprobs=True)
         masks = structout.DeviceMasks(bitmask, rows)
@@ -261,7 +266,7 @@ def test_compiles_as_one_graph(device):
             assert torch.equal(ours, eager)
 
 
-def test_wrapper_takes_numbers_and_one_dimension():
+def test_masked_sample_wrapper_accepts_scalars_and_1d_logits():
     logits = torch.randn(2000)
     with torch.inference_mode():
         greedy, logprob = structout.masked_sample_logprobs(logits, temperature=0)
@@ -272,7 +277,7 @@ def test_wrapper_takes_numbers_and_one_dimension():
     assert structout.masked_sample(torch.empty(0, 5)).shape == (0,)
 
 
-def test_wrapper_takes_every_number_that_float32_and_64_bits_can_hold():
+def test_masked_sample_wrapper_accepts_every_float32_and_64_bit_scalar():
     logits = torch.randn(1, 2000)
     for temperature in (1e-45, 2.0**-149, 3.4028234663852886e38):
         expected = case_of(logits, temperature=temperature)
@@ -286,7 +291,7 @@ def test_wrapper_takes_every_number_that_float32_and_64_bits_can_hold():
     structout.masked_sample(logits, seed=-(2**63), position=-(2**63), top_k=2**63 - 1)
 
 
-def test_a_gradient_through_logprobs_is_refused():
+def test_masked_sample_logprobs_on_logits_that_require_grad_raises():
     logits = torch.randn(2, 50, requires_grad=True)
     with pytest.raises(RuntimeError, match="masked_sample_logprobs has no gradient; call it under"):
         structout.masked_sample_logprobs(logits)
@@ -296,7 +301,7 @@ def test_a_gradient_through_logprobs_is_refused():
 
 
 LOGITS, MASK = torch.zeros(3, 40), torch.zeros(3, 2, dtype=torch.int32)
-REFUSED = {
+INVALID_INPUTS = {
     "float64 logits": ({"logits": LOGITS.double()}, "logits must be float32, float16 or bfloat16, got float64"),
     "3-D logits": ({"logits": LOGITS[None]}, "logits must have 1 or 2 dimensions, got 3"),
     "transposed logits": ({"logits": torch.zeros(40, 3).t()}, "last dimension of logits must be contiguous"),
@@ -335,15 +340,15 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_bad_input_is_refused_by_message(name):
-    arguments, message = REFUSED[name]
+@pytest.mark.parametrize("name", INVALID_INPUTS)
+def test_masked_sample_with_invalid_input_raises(name):
+    arguments, message = INVALID_INPUTS[name]
     with pytest.raises(ValueError, match=f"^masked_sample: .*{message}"):
         structout.masked_sample(**({"logits": LOGITS} | arguments))
 
 
 @NEEDS_GPU
-def test_a_captured_graph_follows_new_masks_seeds_and_parameters():
+def test_masked_sample_in_captured_graph_reads_new_logits_seeds_and_temperatures():
     case = cases.random_case(random.Random(1), device="cuda", max_vocab=20_000)
     sample_logprobs(*case.arguments())
     torch.cuda.synchronize()
@@ -355,6 +360,6 @@ def test_a_captured_graph_follows_new_masks_seeds_and_parameters():
         case.seed.random_()
         case.temperature.fill_(0.5 + step / 100)
         graph.replay()
-        wanted = reference.masked_sample_logprobs(*case.arguments())
-        assert torch.equal(ids, wanted[0])
-        assert torch.equal(logprobs, wanted[1])
+        expected = reference.masked_sample_logprobs(*case.arguments())
+        assert torch.equal(ids, expected[0]), step
+        assert torch.equal(logprobs, expected[1]), step

@@ -1,4 +1,4 @@
-"""csrc/cuda/masked_sample.cu without a GPU: its results on CPU threads, and the instructions that nvcc makes of it."""
+"""csrc/cuda/masked_sample.cu without a GPU: its results on CPU threads, and its machine code."""
 
 import ctypes
 import functools
@@ -7,8 +7,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import builds
 import host_cuda
-import masked_sample_builds as builds
+import masked_sample_builds
 import pytest
 import torch
 from locations import HOST_CUDA_PROGRAMS
@@ -17,58 +18,58 @@ from masked_sample_cases import check, random_cases
 PROGRAM = HOST_CUDA_PROGRAMS / "masked_sample.cpp"
 SOURCE = host_cuda.CSRC / "cuda" / "masked_sample.cu"
 ARCHITECTURES = (80, 90, 100)
-ARMS = ("none", "one", "few", "many", "many_split")
+PATHS = ("none", "one", "few", "many", "many_split")
 NEEDS_NVCC = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 
 
 @functools.cache
 def _library() -> ctypes.CDLL:
     path = host_cuda.build(
-        "masked_sample_library", [PROGRAM], sanitize=None, shared=True, defines=["STRUCTOUT_COUNT_ARMS"]
+        "masked_sample_library", [PROGRAM], sanitize=None, shared=True, defines=["STRUCTOUT_COUNT_PATHS"]
     )
     library = ctypes.CDLL(str(path))
     library.masked_sample_rows_of_arm.restype = ctypes.c_uint
     return library
 
 
-def _rows_of_arms() -> dict[str, int]:
-    return {arm: _library().masked_sample_rows_of_arm(i) for i, arm in enumerate(ARMS)}
+def _rows_per_path() -> dict[str, int]:
+    return {path: _library().masked_sample_rows_of_arm(i) for i, path in enumerate(PATHS)}
 
 
 def _on_host(*arguments, device, logprobs=True):
-    """masked_sample_logprobs by the CUDA source, compiled for the CPU."""
+    """Compute masked_sample_logprobs with the CUDA source compiled for the CPU."""
 
     def kernel(params):
         _library().masked_sample_on_host(ctypes.byref(params), *device)
 
-    return builds.run(kernel, *arguments, logprobs=logprobs)
+    return masked_sample_builds.run(kernel, *arguments, logprobs=logprobs)
 
 
 @pytest.mark.parametrize("device", [(80, 0), (80, 100), (90, 0), (90, 200)])
-def test_long_rows(device):
-    for case in random_cases(sum(device), 12, max_vocab=40_000, max_rows=2):
+def test_cuda_source_on_random_long_rows_matches_reference(device, num_cases):
+    for case in random_cases(sum(device), num_cases(6, long=12), max_vocab=40_000, max_rows=2):
         check(functools.partial(_on_host, device=device), case)
 
 
 @pytest.mark.parametrize("shared_kilobytes", [0, 200])  # rows are read again, rows are kept
 @pytest.mark.parametrize(
-    ("compute_capability", "max_vocab", "count", "arms"),
+    ("compute_capability", "max_vocab", "count", "paths"),
     [(80, 3000, 200, {"none", "one", "few"}), (80, 9000, 100, {"few", "many"}), (90, 9000, 150, {"few", "many_split"})],
 )
-def test_ids_and_logprobs_are_the_reference_s(compute_capability, max_vocab, count, arms, shared_kilobytes):
-    before = _rows_of_arms()
+def test_cuda_source_on_random_cases_matches_reference(compute_capability, max_vocab, count, paths, shared_kilobytes):
+    before = _rows_per_path()
     op = functools.partial(_on_host, device=(compute_capability, shared_kilobytes))
     for case in random_cases(compute_capability + shared_kilobytes, count, max_vocab=max_vocab):
         check(op, case)
         ids, untouched = op(*case.arguments(), logprobs=False)
         assert torch.equal(ids, op(*case.arguments())[0])
         assert untouched.isnan().all()
-    went = {arm: rows - before[arm] for arm, rows in _rows_of_arms().items()}
-    assert all(went[arm] >= 10 for arm in arms), went
+    num_rows = {path: rows - before[path] for path, rows in _rows_per_path().items()}
+    assert all(num_rows[path] >= 10 for path in paths), num_rows
 
 
-def test_shared_memory_is_allowed_once_and_never_by_a_launch():
-    """It holds for the process: a launch that set it would race with the launches and graphs of other threads."""
+def test_cuda_source_sets_shared_memory_limit_once_and_never_in_a_launch():
+    """The limit holds for the process: a launch that set it would race with other threads."""
     times = _library().masked_sample_times_shared_memory_was_allowed
     assert times() == 12  # three formats, with and without filters, blocks and clusters
     for case in random_cases(5, 20, max_vocab=9000):
@@ -76,23 +77,25 @@ def test_shared_memory_is_allowed_once_and_never_by_a_launch():
     assert times() == 12
 
 
-@pytest.mark.parametrize(("sanitize", "count"), [(None, 1500), ("address", 250), ("thread", 60)])
-def test_random_cases_under_sanitizers(sanitize, count):
+@pytest.mark.parametrize("sanitize", [None, "address", "thread"])
+def test_cuda_source_under_sanitizer_matches_reference(sanitize, num_cases):
+    count = {
+        None: num_cases(300, long=1500),
+        "address": num_cases(80, long=250),
+        "thread": num_cases(20, long=60),
+    }[sanitize]
     executable = host_cuda.build("masked_sample", [PROGRAM], sanitize=sanitize, shared=False)
     result = host_cuda.run(executable, count, 1)
     assert (result.returncode, result.stdout) == (0, f"{count} cases agree\n"), result.stderr
 
 
 @pytest.fixture(scope="module")
-def gpu_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def gpu_code() -> Path:
     """Machine code for every architecture, and PTX for one."""
-    output = tmp_path_factory.mktemp("gpu") / "masked_sample.fatbin"
     targets = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in ARCHITECTURES]
     command = ["nvcc", "-fatbin", "-O3", "-std=c++17", "-fmad=false", "--threads=0", *targets]
-    command += ["-gencode=arch=compute_90,code=compute_90", str(SOURCE), "-o", str(output)]
-    result = subprocess.run(command, capture_output=True, text=True)
-    assert (result.returncode, result.stderr) == (0, "")
-    return output
+    command += ["-gencode=arch=compute_90,code=compute_90"]
+    return builds.compiled("masked_sample", command, [SOURCE], suffix=".fatbin", allow_messages=False)
 
 
 def _cuobjdump(option: str, path: Path) -> str:
@@ -103,7 +106,7 @@ def _cuobjdump(option: str, path: Path) -> str:
 
 
 @NEEDS_NVCC
-def test_machine_code_spills_nothing(gpu_code):
+def test_cuda_machine_code_spills_no_registers(gpu_code):
     usage = _cuobjdump("--dump-resource-usage", gpu_code)
     for architecture in ARCHITECTURES:
         assert f"arch = sm_{architecture}" in usage
@@ -113,8 +116,8 @@ def test_machine_code_spills_nothing(gpu_code):
 
 
 @NEEDS_NVCC
-def test_float_arithmetic_is_rounded_one_operation_at_a_time(gpu_code):
-    """In PTX, not machine code: there a correct division is made of fused operations."""
+def test_cuda_machine_code_rounds_every_float_operation(gpu_code):
+    """Reads PTX: in machine code a correctly rounded division consists of fused operations."""
     ptx = _cuobjdump("--dump-ptx", gpu_code)
     instructions = set(re.findall(r"^\s*(?:@!?%\w+\s+)?([a-z][\w.:]*)[\s;]", ptx, re.MULTILINE))
     assert {"mul.rn.f32", "add.rn.f32", "rcp.rn.f32"} <= instructions

@@ -1,15 +1,15 @@
-"""What masked_sample draws, in the long run: its distribution, its tail, and never a disallowed token.
+"""Statistics of many draws of masked_sample: distribution, tail, and no disallowed token.
 
-Nothing here is left to luck: seeds and positions are fixed, so a test that passes once passes always.
+Seeds and positions are fixed, so a test that passes once always passes.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-import os
 import random
 
+import builds
 import numpy as np
 import pytest
 import sampling_statistics as statistics
@@ -23,7 +23,6 @@ from structout import pack_bitmask, unpack_bitmask
 
 DRAWS = 1_000_000
 SMALLEST_P_VALUE = 2.5e-7
-FUZZ_DRAWS = int(os.environ.get("STRUCTOUT_FUZZ_DRAWS", "2000000"))
 
 
 def draw(*arguments: torch.Tensor | None) -> torch.Tensor:
@@ -38,7 +37,8 @@ def _mask(vocab_size: int, density: float, seed: int) -> torch.Tensor:
     return torch.rand(vocab_size, generator=torch.Generator().manual_seed(seed)) < density
 
 
-# Sizes on both sides of 4,096 allowed tokens, where the CPU op goes from a list of candidates to the whole row.
+# Sizes on both sides of 4,096 allowed tokens, where the CPU op goes from a candidate list to the
+# whole row.
 SETTINGS = {
     "two tokens": Setting(torch.tensor([0.3, -0.4])),
     "three of sixteen": Setting(_normal(16, 2, 0), allowed=torch.arange(16) % 6 == 1),
@@ -56,13 +56,13 @@ SETTINGS = {
     "long, top_p": Setting(_normal(4300, 2, 11), top_p=0.8),
     "long, min_p": Setting(_normal(4300, 2, 12), min_p=0.05, temperature=1.2),
     "mask, min_p, top_k, top_p": Setting(_normal(5000, 2, 13), _mask(5000, 0.9, 14), 0.9, 300, 0.8, 0.003),
-    # Where the noise has 24 bits, the tail wins 3 times in place of 46.
+    # With noise of 24 bits the tail wins 3 times instead of 46.
     "race": statistics.race(tail=8192, gap=19.0),
 }
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_distribution(name):
+def test_masked_sample_draws_follow_their_distribution(name):
     setting = SETTINGS[name]
     counts = statistics.count_draws(draw, setting, DRAWS)
     assert counts.sum() == DRAWS
@@ -96,19 +96,21 @@ def _upper_half_too_likely(setting: Setting) -> Setting:
         (_upper_half_too_likely, "id block"),
     ],
 )
-def test_a_planted_fault_is_caught(fault, seen_by):
-    """By the test as it is, and by the grouping that is there for it."""
+def test_chi_square_of_faulty_distribution_is_rejected(fault, seen_by):
+    """The grouping that looks for this kind of fault finds it."""
     setting = SETTINGS["normal"]
     counts = statistics.count_draws(draw, fault(setting), DRAWS)
     p_values = statistics.p_values(counts, setting.probabilities())
     assert p_values[seen_by] < SMALLEST_P_VALUE, p_values
 
 
-def test_noise_of_24_bits_is_caught(tmp_path):
-    """Planted in the op itself: the CPU kernel, built anew over noise that ends too early. (The reference would take
-    minutes: whatever the setting, what tells the two apart is a matter of 10^9 noise values.)"""
+def test_chi_square_of_24_bit_noise_is_rejected(tmp_path):
+    """The CPU kernel is built with shorter noise.
+
+    The reference would take minutes: only some 10^9 noise values tell the two apart.
+    """
     fault = "float gumbel(uint32_t bits) {", "float gumbel(uint32_t bits) {\n  bits = (bits & ~0xffu) | 0x80u;"
-    faulty = CpuKernel(tmp_path, change=("sampling_math.h", *fault))
+    faulty = CpuKernel(builds.changed_csrc(tmp_path, "common/sampling_math.h", *fault))
     setting = SETTINGS["race"]
     counts = statistics.count_draws(faulty.ids, setting, DRAWS)
     assert 0 < counts[1:].sum() < 10
@@ -116,8 +118,8 @@ def test_noise_of_24_bits_is_caught(tmp_path):
     assert min(p_values.values()) < SMALLEST_P_VALUE, p_values
 
 
-def test_the_p_values_are_uniform():
-    """Of draws by NumPy from the distribution itself: otherwise the limit would mean something else."""
+def test_p_values_of_true_samples_are_uniform():
+    """NumPy draws from the distribution itself; otherwise the limit would mean something else."""
     rng = np.random.default_rng(0)
     for name in ("normal", "wide", "race", "top_p"):
         probabilities = SETTINGS[name].probabilities()
@@ -127,35 +129,35 @@ def test_the_p_values_are_uniform():
             assert abs(mean - 0.5) < 5 * math.sqrt(1 / 12 / 200), (name, grouping)
 
 
-def test_chi_square_survival_has_the_values_of_tables():
+def test_chi_square_survival_matches_published_tables():
     for statistic, degrees_of_freedom, p_value in ((3.841, 1, 0.05), (18.307, 10, 0.05), (149.449, 100, 0.001)):
         assert statistics.chi_square_survival(statistic, degrees_of_freedom) == pytest.approx(p_value, rel=1e-3)
 
 
-def test_the_tail_hits_as_often_as_it_should():
-    """A race of 262,144 tokens that are each e^-20 as likely as the winner: out of reach for noise of 24 bits."""
+def test_masked_sample_tail_wins_as_often_as_expected():
+    """262,144 tokens, each e^-20 as likely as token 0: noise of 24 bits never draws one of them."""
     setting = statistics.race(tail=262_144, gap=20.0)
     draws = 60_000
     hits = draws - int(statistics.count_draws(draw, setting, draws)[0])
     expected = draws * float(setting.probabilities()[1:].sum())
     least, most = statistics.poisson_interval(expected, significance=1e-6)
-    assert least > 5, "too few draws to tell"
+    assert least > 5, "too few draws for a test"
     assert least <= hits <= most, f"{hits} hits, {expected:.1f} expected"
 
 
 @pytest.mark.parametrize(("z", "distinct"), [(1e5, 853), (1e7, 840), (1e8, 229), (2.0**29, 1), (1e9, 1)])
-def test_equal_logits_far_from_zero_are_drawn_as_the_contract_says(z, distinct):
+def test_masked_sample_of_equal_logits_far_from_zero_loses_noise_as_specified(z, distinct):
     setting = Setting(torch.full((1000,), z))
     ids = setting.draw(draw, torch.arange(2000), torch.zeros(2000, dtype=torch.int64))
     assert len(ids.unique()) == distinct
 
 
-def test_no_disallowed_token():
-    """STRUCTOUT_FUZZ_DRAWS makes it longer; so does `python tests/support/sampling_statistics.py --draws 100000000`."""
-    statistics.fuzz_disallowed(draw, FUZZ_DRAWS)
+def test_masked_sample_never_draws_a_disallowed_token(num_cases):
+    """For a release, `python tests/support/sampling_statistics.py` draws 10^8 tokens."""
+    statistics.fuzz_disallowed(draw, num_cases(400_000, long=2_000_000))
 
 
-def test_the_fuzz_sees_one_disallowed_token():
+def test_fuzz_with_one_disallowed_token_fails():
     def faulty(logits: torch.Tensor, bitmask: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
         ids = draw(logits, bitmask, *others)
         unpacked = unpack_bitmask(bitmask, logits.shape[1])
@@ -166,8 +168,8 @@ def test_the_fuzz_sees_one_disallowed_token():
         statistics.fuzz_disallowed(faulty, 20_000)
 
 
-def test_the_fuzz_sees_a_hole_that_is_not_closed():
-    """Of masks that allow nearly all: one bit too many, where the logit would win."""
+def test_fuzz_with_one_bit_too_many_in_a_dense_mask_fails():
+    """The extra token has the highest logit."""
 
     def faulty(logits: torch.Tensor, bitmask: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
         allowed = unpack_bitmask(bitmask, logits.shape[1])
@@ -183,7 +185,7 @@ def test_the_fuzz_sees_a_hole_that_is_not_closed():
 
 
 def _rows_of_many_kinds(vocab_size: int, dtype: torch.dtype, count: int) -> Case:
-    """Greedy, seeded, filtered, free, closed and invalid rows, each with a mask of its own."""
+    """Return greedy, seeded, filtered, free, closed and invalid rows, each with its own mask."""
     rng = random.Random(vocab_size)
     generator = torch.Generator().manual_seed(vocab_size)
 
@@ -205,7 +207,7 @@ def _rows_of_many_kinds(vocab_size: int, dtype: torch.dtype, count: int) -> Case
 
 
 def _select(case: Case, index: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    """The batch of these rows; the bitmask stays whole, the row map leads to it."""
+    """Return the arguments for a batch of these rows, with the whole bitmask and a row map into it."""
     return tuple(a if a is case.bitmask else a[index] for a in case.arguments())
 
 
@@ -217,7 +219,7 @@ def _select(case: Case, index: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (151_936, torch.float16, (2, 3, 16, 64)),  # long enough that a row alone is split over threads
     ],
 )
-def test_a_row_alone_is_the_row_in_any_batch(vocab_size, dtype, batches):
+def test_masked_sample_of_a_row_alone_equals_the_row_in_any_batch(vocab_size, dtype, batches):
     case = _rows_of_many_kinds(vocab_size, dtype, count=24)
     op = torch.ops.structout.masked_sample_logprobs
     alone = [op(*_select(case, torch.tensor([row]))) for row in range(24)]

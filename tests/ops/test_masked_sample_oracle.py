@@ -1,9 +1,10 @@
-"""masked_sample against masked_sample_oracle.py: what is kept, what is drawn, and the logprobs.
+"""masked_sample compared with masked_sample_oracle.py: kept tokens, drawn tokens, logprobs.
 
-What a filter keeps is not an output of the op. Filters keep all logits above a line, so the kept set is known from its
-lowest member: the reference is asked for that one, with noise that prefers low logits so strongly that it always wins.
-The op has no such handle; of it, many draws are taken: none may lie outside of the oracle's set, and every member of it
-that is likely to come up must. (That the op draws the reference's tokens, bit for bit, is test_masked_sample.py.)
+The op does not return the set of tokens that its filters keep. Filters keep all logits above a
+threshold, so the lowest kept logit determines the set: the reference draws it when the noise is
+replaced by values that strongly prefer low logits. The op's noise cannot be replaced. From it many
+tokens are drawn: none may lie outside the oracle's set, and every likely member must come up.
+test_masked_sample.py tests that op and reference draw the same tokens.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class Config:
-    """One row and its parameters, which hold float32 values."""
+    """One row and its parameters, rounded to float32."""
 
     def __init__(self, rng: random.Random, max_vocab: int = 500):
         generator = torch.Generator().manual_seed(rng.getrandbits(62))
@@ -76,9 +77,9 @@ def _float32(value: float) -> float:
 
 
 def kept_by_reference(config: Config) -> np.ndarray | None:
-    """bool [V]; None where the reference draws nothing."""
+    """Return the tokens that the reference keeps, bool ``[V]``; None if it draws nothing."""
     x = config.logits[0].float()
-    # Steps of 1e35 between different logits: more than any z that is finite here, and their sum stays finite.
+    # Steps of 1e35 exceed every finite z of these cases, and their sum stays finite.
     rank_from_top = torch.unique(-x.nan_to_num(posinf=1e38, neginf=-1e38), return_inverse=True)[1]
     prefers_low = rank_from_top.to(torch.float32) * 1e35
     with (
@@ -92,33 +93,33 @@ def kept_by_reference(config: Config) -> np.ndarray | None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_reference_keeps_what_the_oracle_keeps(seed):
+def test_reference_keeps_the_tokens_that_the_oracle_keeps(seed, num_cases):
     rng = random.Random(seed)
     tokens = ambiguous = 0
-    for _ in range(2000):
+    for _ in range(num_cases(500, long=2000)):
         config = Config(rng)
         expected, kept = config.expected(), kept_by_reference(config)
         if expected is None:
             assert kept is None, config
             continue
         assert kept is not None, config
-        if config.temperature == 0:  # greedy rows ask the noise for nothing, and draw the first of the largest
+        if config.temperature == 0:  # greedy rows use no noise and draw the first of the largest
             kept = kept & (np.cumsum(kept) == 1)
         differs = (kept != expected.kept) & ~expected.ambiguous
         assert not differs.any(), f"{config}: columns {np.flatnonzero(differs)[:8]}"
         tokens += int(config.allowed.sum())
-        ambiguous += int((expected.ambiguous & ~_is_hopeless(expected)).sum())
-    # Otherwise the tolerance would hide what this looks for.
+        ambiguous += int((expected.ambiguous & ~_has_no_mass(expected)).sum())
+    # A larger share would hide faults in the tolerance.
     assert ambiguous < 0.01 * tokens
 
 
-def _is_hopeless(expected: oracle.Row) -> np.ndarray:
-    """Of no mass in fixed point: where p is 1 but for a rounding, thousands of these are ambiguous together."""
+def _has_no_mass(expected: oracle.Row) -> np.ndarray:
+    """Tokens without mass in fixed point: for p just below 1, thousands of them are ambiguous."""
     return expected.logprobs < expected.logprobs.max() - 27
 
 
-def test_the_oracle_is_the_definition():
-    """By hand: probabilities 0.5, 0.25, 0.125, 0.125 and a disallowed one."""
+def test_oracle_on_a_small_row_matches_values_computed_by_hand():
+    """Probabilities 0.5, 0.25, 0.125, 0.125 and one disallowed token."""
     logits, allowed = np.log([0.5, 0.25, 0.125, 9.0, 0.125]), np.array([True, True, True, False, True])
 
     def kept(**filters: float) -> list[int]:
@@ -136,7 +137,7 @@ def test_the_oracle_is_the_definition():
     assert kept(min_p=0.26) == [0, 1]
     assert kept(min_p=0.24) == [0, 1, 2, 4]
     assert kept(min_p=7.0) == [0]
-    assert kept(top_k=2, top_p=0.6) == [0]  # of 0.75, the first has two thirds
+    assert kept(top_k=2, top_p=0.6) == [0]  # the first token has 2/3 of the 0.75 left
     assert kept(min_p=0.3, top_p=0.7) == [0, 1]
     np.testing.assert_allclose(
         oracle.sample_row(logits, allowed, 1.0, top_k=2).probabilities(), [2 / 3, 1 / 3, 0, 0, 0], rtol=1e-12
@@ -147,9 +148,9 @@ def test_the_oracle_is_the_definition():
 
 
 @pytest.mark.parametrize("faulty", ["top_p 1% low", "min_p 10% high", "top_k one more"])
-def test_the_comparison_sees_a_fault(faulty):
+def test_comparison_with_oracle_of_a_faulty_filter_fails(faulty):
     rng = random.Random(99)
-    seen = 0
+    num_detected = 0
     for _ in range(2000):
         config = Config(rng)
         expected = config.expected()
@@ -162,13 +163,15 @@ def test_the_comparison_sees_a_fault(faulty):
         elif config.top_k > 0:
             config.top_k += 1
         kept = kept_by_reference(config)
-        seen += bool(((kept != expected.kept) & ~expected.ambiguous).any())
-    assert seen >= 10
+        num_detected += bool(((kept != expected.kept) & ~expected.ambiguous).any())
+    assert num_detected >= 10
 
 
 def _noise_is_felt(config: Config) -> bool:
-    """The draw adds noise to z in float32. The larger |z|, as at T = 1e-30, the less is left of the noise: from 2^29 on
-    nothing, and then the lowest of equal logits always wins."""
+    """Whether |z| is small enough for the noise to survive float32 addition.
+
+    From 2^29 on nothing of the noise is left, and the lowest of equal logits always wins.
+    """
     x = config.logits[0][config.allowed].float()
     highest = float(x[x.isfinite()].abs().max()) if bool(x.isfinite().any()) else 0.0
     return config.temperature == 0 or highest / config.temperature < 2.0**16
@@ -181,11 +184,12 @@ def _op(*arguments: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize(
     ("op", "configs", "draws"),
     [
-        pytest.param(reference.masked_sample_logprobs, 40, 200, id="reference"),
-        pytest.param(_op, 300, 20_000, id="op"),
+        pytest.param(reference.masked_sample_logprobs, (40, 40), 200, id="reference"),
+        pytest.param(_op, (100, 300), 20_000, id="op"),
     ],
 )
-def test_draws_lie_in_the_kept_set_and_fill_it(op, configs, draws):
+def test_draws_lie_in_the_kept_set_and_fill_it(op, configs, draws, num_cases):
+    configs = num_cases(configs[0], long=configs[1])
     rng = random.Random(1000)
     seeds = torch.arange(draws) * 0x9E3779B97F4A7
     filled = 0
@@ -201,7 +205,7 @@ def test_draws_lie_in_the_kept_set_and_fill_it(op, configs, draws):
         drawn = np.bincount(ids, minlength=len(expected.kept))
         outside = (drawn > 0) & ~expected.kept & ~expected.ambiguous
         assert not outside.any(), f"{config}: columns {np.flatnonzero(outside)[:8]}"
-        # A count that is expected to be 64 is 0 once in 10^27. Ambiguous tokens may take their own share from others.
+        # A count with an expectation of 64 is 0 once in 10^27. Ambiguous tokens may take mass from others.
         likely = (expected.probabilities() * draws >= 64) & ~expected.ambiguous & _noise_is_felt(config)
         assert (drawn[likely] > 0).all(), f"{config}: columns {np.flatnonzero(likely & (drawn == 0))[:8]}"
         filled += int(likely.sum())

@@ -1,6 +1,6 @@
-"""masked_sample in Triton: the bits of its arithmetic, the tokens and logprobs, and the instructions it compiles to.
+"""masked_sample in Triton: bits of its arithmetic, tokens and logprobs, compiled instructions.
 
-On a GPU if there is one, else under Triton's interpreter, with fewer cases.
+Runs on a GPU if there is one, else under Triton's interpreter with fewer cases.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def noise_kernel(ids, results, seed, position, count, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def noise_of_groups_kernel(results, seed, position, first_group, ROWS: tl.constexpr, GROUPS: tl.constexpr):
+def group_noise_kernel(results, seed, position, first_group, ROWS: tl.constexpr, GROUPS: tl.constexpr):
     group = tl.arange(0, ROWS)[:, None] * GROUPS + tl.arange(0, GROUPS)[None, :]
     bits = triton_math.noise_bits_of_groups(tl.load(seed), tl.load(position), first_group + group)
     i = tl.arange(0, ROWS)[:, None] * (4 * GROUPS) + tl.arange(0, 4 * GROUPS)[None, :]
@@ -82,8 +82,8 @@ def philox_kernel(key, counter, results, BLOCK: tl.constexpr):
     tl.store(results + 3 * BLOCK + i, c3.to(tl.int64))
 
 
-def of_triton(function: str) -> Callable[[torch.Tensor], torch.Tensor]:
-    """A function of triton_kernels/sampling_math.py, over CPU tensors as structout.sampling_math has them."""
+def triton_function(function: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return a function of triton_kernels/sampling_math.py that takes and returns CPU tensors."""
 
     def compute(values: torch.Tensor) -> torch.Tensor:
         values = values.contiguous().to(DEVICE)
@@ -97,40 +97,40 @@ def of_triton(function: str) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 @pytest.mark.parametrize("function", list(vectors.INPUTS))
-def test_checksum_of_millions_of_results(function):
+def test_triton_math_on_millions_of_inputs_matches_checksum(function):
     inputs = vectors.INPUTS[function]()
-    assert vectors.checksum(of_triton(function), inputs) == COMMITTED["checksums"][function]
+    assert vectors.checksum(triton_function(function), inputs) == COMMITTED["checksums"][function]
 
 
-def test_gumbel_at_its_edges():
+def test_triton_gumbel_at_edges_matches_reference():
     bits = torch.tensor([0, 1, 2**30 - 1, 2**30, 2**30 + 1, 2**31 - 1, 2**31, 2**32 - 2, 2**32 - 1])
-    assert_same_bits(of_triton("gumbel")(bits), sampling_math.gumbel(bits))
+    assert_same_bits(triton_function("gumbel")(bits), sampling_math.gumbel(bits))
 
 
-def test_mass_at_its_edges():
+def test_triton_mass_at_edges_matches_reference():
     t = torch.tensor([0.0, -0.0, -1e-45, -1e-38, -27.72, -27.73, -29.999998, -30.0, -30.000002, -1e30, -torch.inf])
-    assert torch.equal(of_triton("mass")(t), sampling_math.mass(t))
+    assert torch.equal(triton_function("mass")(t), sampling_math.mass(t))
 
 
-def test_listed_logarithms_of_masses():
+def test_triton_log_of_mass_matches_listed_vectors():
     totals = torch.tensor([vector["total"] for vector in COMMITTED["log_of_mass"]])
-    assert vectors.float_bits(of_triton("log_of_mass")(totals)) == [v["log"] for v in COMMITTED["log_of_mass"]]
+    assert vectors.float_bits(triton_function("log_of_mass")(totals)) == [v["log"] for v in COMMITTED["log_of_mass"]]
 
 
-def test_order_keys_order_as_floats_do():
+def test_triton_order_keys_sort_like_floats():
     values = torch.cat([vectors.floats_of_bits(torch.arange(0, 2**32, 20011)), torch.tensor([0.0, -0.0])])
     values = values[~values.isnan()].sort().values
-    keys = of_triton("order_key")(values)
+    keys = triton_function("order_key")(values)
     assert len(keys) > 200_000
     assert torch.equal(keys[1:] > keys[:-1], values[1:] > values[:-1])
     assert torch.equal(keys[1:] == keys[:-1], values[1:] == values[:-1])
-    below_drawable, lowest_drawable = of_triton("order_key")(
+    below_drawable, lowest_drawable = triton_function("order_key")(
         torch.tensor([-torch.inf, -3.4028234663852886e38])
     ).tolist()
     assert below_drawable < kernels.LOWEST_DRAWABLE_KEY.value <= lowest_drawable
 
 
-def test_noise_of_any_tokens_and_of_whole_groups():
+def test_triton_noise_of_tokens_and_groups_matches_reference():
     generator = torch.Generator().manual_seed(0)
     for _ in range(2):
         seed, position = torch.randint(-(2**63), 2**63 - 1, (2,), generator=generator)
@@ -142,11 +142,11 @@ def test_noise_of_any_tokens_and_of_whole_groups():
         assert torch.equal(results.cpu(), sampling_math.noise_bits(int(seed), int(position), ids))
 
         results = torch.empty(256 * 8, dtype=torch.int64, device=DEVICE)
-        noise_of_groups_kernel[(1,)](results, *place, 1000, 256, 2)
+        group_noise_kernel[(1,)](results, *place, 1000, 256, 2)
         assert torch.equal(results.cpu(), sampling_math.noise_bits(int(seed), int(position), 4000 + torch.arange(2048)))
 
 
-def test_philox_of_random_keys_and_counters():
+def test_triton_philox_on_random_inputs_matches_reference():
     generator = torch.Generator().manual_seed(1)
     size = 1 << 14
     for _ in range(4):
@@ -167,32 +167,32 @@ def assert_same_bits(got: torch.Tensor, expected: torch.Tensor) -> None:
 
 @pytest.fixture(params=[None, 256], ids=["", "small_tile"])
 def tile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small tile takes rows of the tests' sizes through what else only long rows meet."""
+    """A small tile sends short rows through the code for long rows."""
     if request.param is not None:
         monkeypatch.setattr(kernels, "TILE", request.param)
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of infinities, under the interpreter
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's NumPy warns of infinities
 @pytest.mark.usefixtures("tile")
 class TestDraws:
-    @pytest.mark.parametrize("seed", range(10))
-    def test_random_cases(self, seed):
-        count = 200 if HAS_GPU else 8
-        for case in masked_sample_cases.random_cases(seed, count, device=DEVICE, max_vocab=3000 if HAS_GPU else 900):
-            check(kernels.masked_sample_logprobs, case)
+    def test_triton_on_random_cases_matches_reference(self, num_cases):
+        count, max_vocab = (200, 3000) if HAS_GPU else (num_cases(3, long=8), 900)
+        for seed in range(10):
+            for case in masked_sample_cases.random_cases(seed, count, device=DEVICE, max_vocab=max_vocab):
+                check(kernels.masked_sample_logprobs, case)
 
     @pytest.mark.parametrize("vocab_size", [1, 31, 32, 33, 5000])
-    def test_vocabulary_sizes(self, vocab_size):
+    def test_triton_with_edge_vocabulary_sizes_matches_reference(self, vocab_size):
         check(kernels.masked_sample_logprobs, plain_case(2, vocab_size))
 
     @pytest.mark.parametrize("dtype", DTYPES)
-    def test_rows_that_are_not_aligned(self, dtype):
+    def test_triton_with_unaligned_rows_matches_reference(self, dtype):
         case = plain_case(3, 700, dtype=dtype)
         buffer = torch.full((4, 1001), torch.nan, dtype=dtype, device=DEVICE)
         case.logits = buffer[:3, 5:705].copy_(case.logits)
         check(kernels.masked_sample_logprobs, case)
 
-    def test_parameters_of_any_stride(self):
+    def test_triton_with_strided_parameters_matches_reference(self):
         case = plain_case(4, 600)
         for name in ("temperature", "top_k", "top_p", "min_p", "seed", "position"):
             setattr(case, name, getattr(case, name)[1].expand(4))
@@ -200,20 +200,20 @@ class TestDraws:
         case.rows = torch.tensor([0, 9, -1, 9, 1, 9, 7, 9], device=DEVICE)[::2]
         check(kernels.masked_sample_logprobs, case)
 
-    def test_top_k_above_a_tile_and_ties(self):
+    def test_triton_with_top_k_above_tile_and_ties_matches_reference(self):
         case = plain_case(2, 1500, density=1.0)
         case.logits = (case.logits * 4).round() / 4
         case.top_k = torch.tensor([300, 1200], device=DEVICE)
         check(kernels.masked_sample_logprobs, case)
 
-    def test_scores_whose_bounds_overflow(self):
-        """z is finite, z log2(e) is not: no token may be skipped for that."""
+    def test_triton_with_overflowing_draw_bound_matches_reference(self):
+        """z is finite and z log2(e) is not: no token may be skipped because of that."""
         logits = torch.linspace(2.3e38, 3.4e38, 2000, device=DEVICE).repeat(2, 1)
         logits[1] = logits[1, 1000]
         check(kernels.masked_sample_logprobs, free_case(logits, 1.0))
 
-    def test_large_logits_at_a_low_temperature(self):
-        """Scores so far from zero that the noise is rounded to few bits, and ties are many."""
+    def test_triton_with_large_logits_at_low_temperature_matches_reference(self):
+        """Scores are so far from zero that the noise keeps few bits and ties are common."""
         logits = 1000 + torch.randn(2, 1500, generator=torch.Generator().manual_seed(0)).to(DEVICE) * 1e-3
         check(kernels.masked_sample_logprobs, free_case(logits, 1e-2))
         check(kernels.masked_sample_logprobs, free_case(logits * 1e6, 3.0))
@@ -221,7 +221,7 @@ class TestDraws:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_long_row(dtype):
+def test_triton_on_long_row_matches_reference(dtype):
     case = plain_case(1, 40_000, density=0.9, dtype=dtype)
     if dtype == torch.float32:
         case.bitmask = case.top_k = None
@@ -230,7 +230,7 @@ def test_a_long_row(dtype):
     check(kernels.masked_sample_logprobs, case)
 
 
-def test_no_rows_and_one_dimension():
+def test_triton_with_no_rows_or_1d_logits_returns_matching_shapes():
     empty = plain_case(0, 5)
     ids, logprobs = kernels.masked_sample_logprobs(*empty.arguments())
     assert (ids.shape, ids.dtype, logprobs.shape, logprobs.dtype) == ((0,), torch.int64, (0,), torch.float32)
@@ -240,20 +240,20 @@ def test_no_rows_and_one_dimension():
     check(kernels.masked_sample_logprobs, case)
 
 
-def test_ids_do_not_depend_on_wanting_logprobs():
+def test_triton_ids_with_and_without_logprobs_are_equal():
     case = plain_case(4, 500)
     ids, _ = kernels.masked_sample_logprobs(*case.arguments())
     assert torch.equal(kernels.masked_sample(*case.arguments()), ids)
 
 
-def test_wrong_arguments_are_refused():
+def test_triton_with_wrong_dtype_raises():
     case = plain_case(2, 100)
     case.seed = case.seed.to(torch.int32)
     with pytest.raises(ValueError, match="seed must be int64, got int32"):
         kernels.masked_sample(*case.arguments())
 
 
-def test_the_launch_forbids_fusion(monkeypatch):
+def test_triton_launch_disables_fp_fusion(monkeypatch):
     options: dict[str, object] = {}
 
     class Recorder:
@@ -266,7 +266,7 @@ def test_the_launch_forbids_fusion(monkeypatch):
 
 
 def plain_case(n: int, vocab_size: int, density: float = 0.4, dtype: torch.dtype = torch.float32) -> Case:
-    """All parameters, none of them at an edge."""
+    """Return a case with every parameter, none of them at an edge."""
     generator = torch.Generator().manual_seed(n * 1000 + vocab_size)
     words = bitmask_width(vocab_size)
     logits = torch.randn(n, vocab_size, generator=generator) * 4
@@ -297,7 +297,7 @@ def free_case(logits: torch.Tensor, temperature: float) -> Case:
         (100, "bf16", "no"),
     ],
 )
-def test_it_compiles_to_operations_that_are_rounded_once(architecture, logits, flags):
+def test_triton_kernel_compiles_to_operations_that_round_once(architecture, logits, flags):
     ptx = compile_for(architecture, masked_sample_kernel(logits, has_all=flags == "all"))
     assert_operations_are_rounded_once(ptx)
     assert "ld.global.v4.b32" in ptx  # aligned logits are loaded 16 bytes at a time

@@ -7,26 +7,24 @@ the values themselves are compared, the listed vectors one by one and more than 
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import math
-import os
 import platform
 import re
-import shlex
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
+import builds
 import make_sampling_vectors as vectors
 import numpy as np
 import pytest
 import torch
-from locations import ROOT
+from locations import DATA
 
 from structout import sampling_math
 
-HEADER = ROOT / "csrc" / "sampling_math.h"
-LIBRARY_SOURCE = ROOT / "tests" / "data" / "sampling_math.cpp"
+HEADER = builds.CSRC / "common" / "sampling_math.h"
+LIBRARY_SOURCE = DATA / "sampling_math.cpp"
 COMMITTED = json.loads(vectors.VECTORS.read_text())
 
 # With these a compiler may fuse a multiply and an add, unless told not to. Other machines fuse without being asked.
@@ -103,27 +101,15 @@ def _count(values: torch.Tensor) -> ctypes.c_int64:
     return ctypes.c_int64(values.numel())
 
 
-@pytest.fixture(scope="module")
-def build_cpp(tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, ...]], CppMath]:
-    directory = tmp_path_factory.mktemp("sampling_math")
-    built: dict[tuple[str, ...], CppMath] = {}
-
-    def build(flags: tuple[str, ...]) -> CppMath:
-        if flags not in built:
-            output = directory / f"{len(built)}.so"
-            compiler = shlex.split(os.environ.get("CXX", "g++"))
-            command = [*compiler, "-std=c++17", *flags, "-shared", "-fPIC", str(LIBRARY_SOURCE), "-o", str(output)]
-            result = subprocess.run(command, capture_output=True, text=True)
-            assert result.returncode == 0, f"{shlex.join(command)} failed:\n{result.stderr}"
-            built[flags] = CppMath(output)
-        return built[flags]
-
-    return build
+@functools.cache
+def build_cpp(*flags: str) -> CppMath:
+    command = [*builds.cxx(), "-std=c++17", *flags, "-shared", "-fPIC"]
+    return CppMath(builds.compiled("sampling_math", command, [LIBRARY_SOURCE], suffix=".so"))
 
 
 @pytest.fixture
-def cpp(build_cpp: Callable[[tuple[str, ...]], CppMath]) -> CppMath:
-    return build_cpp(("-O3", "-ffp-contract=off"))
+def cpp() -> CppMath:
+    return build_cpp("-O3", "-ffp-contract=off")
 
 
 @pytest.fixture(params=["torch", "cpp"])
@@ -177,15 +163,15 @@ def test_checksum_of_torch(many):
 
 
 @pytest.mark.parametrize("flags", EXACT_BUILDS)
-def test_checksum_of_cpp(many, build_cpp, flags):
+def test_checksum_of_cpp(many, flags):
     name, inputs = many
-    assert vectors.checksum(getattr(build_cpp(flags), name), inputs) == COMMITTED["checksums"][name]
+    assert vectors.checksum(getattr(build_cpp(*flags), name), inputs) == COMMITTED["checksums"][name]
 
 
 @NEEDS_FMA
-def test_checksum_sees_a_fused_multiply_add(many, build_cpp):
+def test_checksum_sees_a_fused_multiply_add(many):
     name, inputs = many
-    fused = build_cpp(("-O2", "-ffp-contract=fast", *X86_WITH_FMA))
+    fused = build_cpp("-O2", "-ffp-contract=fast", *X86_WITH_FMA)
     assert vectors.checksum(getattr(fused, name), inputs) != COMMITTED["checksums"][name]
 
 

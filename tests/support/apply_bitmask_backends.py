@@ -1,4 +1,4 @@
-"""apply_bitmask by every backend that this machine can run, as functions of the op's own signature."""
+"""apply_bitmask on each backend, as functions with the op's own signature."""
 
 import ctypes
 import functools
@@ -11,24 +11,20 @@ from locations import HOST_CUDA_PROGRAMS
 _PROGRAM = HOST_CUDA_PROGRAMS / "apply_bitmask.cpp"
 
 
-def on_cpu(name: str) -> Op:
-    """ "cpu", "triton" (under the interpreter) or "cuda_on_cpu" (the .cu file on CPU threads), for CPU tensors."""
-    if name == "cpu":
+def get(name: str) -> Op:
+    """Return the op of a backend.
+
+    Args:
+        name: "cpu", "cuda", "triton" (interpreted without a GPU) or "cuda_on_cpu" (the
+            .cu file on CPU threads, for CPU tensors).
+    """
+    if name in ("cpu", "cuda"):
         return torch.ops.structout.apply_bitmask.default
     if name == "triton":
-        return _triton()
+        from structout.triton_kernels.apply_bitmask import apply_bitmask
+
+        return apply_bitmask
     return _cuda_on_cpu
-
-
-def on_gpu(name: str) -> Op:
-    """ "cuda" or "triton", for CUDA tensors."""
-    return torch.ops.structout.apply_bitmask.default if name == "cuda" else _triton()
-
-
-def _triton() -> Op:
-    from structout.triton_kernels.apply_bitmask import apply_bitmask
-
-    return apply_bitmask
 
 
 class _Bitmask(ctypes.Structure):

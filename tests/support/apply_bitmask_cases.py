@@ -1,8 +1,8 @@
-"""Inputs for apply_bitmask, and the bitwise comparison of what comes out."""
+"""Inputs for apply_bitmask, and a bitwise comparison of its results."""
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -15,12 +15,17 @@ Op = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], None]
 
 @dataclass
 class Case:
-    """Logits as a view into a wider buffer, so that a store outside of the view is seen."""
+    """The arguments of one call.
+
+    ``logits`` is a view into the wider ``buffer``, so that stores outside the view are
+    seen. ``origin`` says how to make the case again, for failure messages.
+    """
 
     buffer: torch.Tensor
     logits: torch.Tensor
     bitmask: torch.Tensor
     rows: torch.Tensor | None
+    origin: str = ""
 
     def expected_buffer(self) -> torch.Tensor:
         buffer = self.buffer.clone()
@@ -31,26 +36,30 @@ class Case:
     def __str__(self) -> str:
         rows = "None" if self.rows is None else f"{self.rows.dtype} {self.rows.tolist()[:8]}"
         return (
-            f"logits {self.logits.dtype} {list(self.logits.shape)} stride {self.logits.stride()} "
+            f"{self.origin} logits {self.logits.dtype} {list(self.logits.shape)} stride {self.logits.stride()} "
             f"offset {self.logits.storage_offset()}, "
             f"bitmask {list(self.bitmask.shape)} stride {self.bitmask.stride()}, rows {rows}"
-        )
+        ).strip()
 
 
 def check(op: Op, case: Case) -> None:
+    """Assert that ``op`` writes the bits that the reference writes, and nothing else."""
     expected = case.expected_buffer()
     op(case.logits, case.bitmask, case.rows)
     assert_same_bits(case.buffer, expected, str(case))
 
 
-def assert_same_bits(got: torch.Tensor, expected: torch.Tensor, about: str = "") -> None:
-    """NaN payloads and the sign of zero count. Names the first element that differs."""
+def assert_same_bits(got: torch.Tensor, expected: torch.Tensor, description: str = "") -> None:
+    """Compare bits, so that NaN payloads and the sign of zero count.
+
+    The message names the first element that differs.
+    """
     as_int = torch.int32 if got.element_size() == 4 else torch.int16
     differs = got.view(as_int) != expected.view(as_int)
     if differs.any():
         at = tuple(differs.nonzero()[0].tolist())
         raise AssertionError(
-            f"{int(differs.sum())} elements differ, first at {at}: {got[at]} != {expected[at]}; {about}"
+            f"{int(differs.sum())} elements differ, first at {at}: {got[at]} != {expected[at]}; {description}"
         )
 
 
@@ -69,7 +78,14 @@ def make_case(
     rows: str | None = None,
     density: float = 0.5,
 ) -> Case:
-    """One case. ``rows``: None, "int32", "int64", or either with a trailing "s" for a strided tensor."""
+    """Make one case.
+
+    Args:
+        rows: None, "int32" or "int64", or either with a trailing "s" for a strided
+            tensor.
+        density: The share of tokens that a mask allows, apart from the words that
+            ``random_words`` fills or clears.
+    """
     generator = torch.Generator().manual_seed(rng.getrandbits(62))
     num_masks = num_rows if num_masks is None else num_masks
     mask_words = bitmask_width(vocab_size) if mask_words is None else mask_words
@@ -80,23 +96,24 @@ def make_case(
     logits = buffer.as_strided((num_rows, vocab_size), (stride, 1), offset)
 
     words = random_words(num_masks * (mask_words + mask_gap), density, generator)
-    bitmask = words.view(num_masks, mask_words + mask_gap)[:, :mask_words].to(device)
-    if mask_gap:  # .to() may have made it dense
-        bitmask = words.to(device).view(num_masks, mask_words + mask_gap)[:, :mask_words]
+    bitmask = words.to(device).view(num_masks, mask_words + mask_gap)[:, :mask_words]
     return Case(buffer, logits, bitmask, _row_map(rng, rows, num_rows, num_masks, device))
 
 
 def random_logits(length: int, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
-    """Normal values with NaN, infinities and zeros of both signs strewn in: none of them may be touched or matter."""
+    """Return normal values with NaN, infinities and zeros of both signs among them.
+
+    The op must neither change these nor depend on them.
+    """
     values = torch.randn(length, generator=generator).to(dtype)
-    odd = torch.tensor([float("nan"), float("inf"), float("-inf"), 0.0, -0.0], dtype=dtype)
+    special = torch.tensor([float("nan"), float("inf"), float("-inf"), 0.0, -0.0], dtype=dtype)
     at = torch.randint(0, max(length, 1), (length // 10,), generator=generator)
-    values[at] = odd[torch.randint(0, 5, (length // 10,), generator=generator)]
+    values[at] = special[torch.randint(0, 5, (length // 10,), generator=generator)]
     return values
 
 
 def random_words(count: int, density: float, generator: torch.Generator) -> torch.Tensor:
-    """Words of random bits, with words of all zeros and all ones between them."""
+    """Return mask words of random bits, with words of all zeros and all ones among them."""
     bits = torch.rand(count, 32, generator=generator) < density
     words = (bits.long() << torch.arange(32)).sum(-1)
     kind = torch.randint(0, 4, (count,), generator=generator)
@@ -109,8 +126,8 @@ def _row_map(rng: random.Random, kind: str | None, num_rows: int, num_masks: int
         return None
     dtype = torch.int64 if kind.startswith("int64") else torch.int32
     out_of_range = [num_masks, num_masks + 7, -2, torch.iinfo(dtype).max, torch.iinfo(dtype).min]
-    known = list(range(num_masks)) * 3
-    ids = [rng.choice([*known, -1, -1, rng.choice(out_of_range)]) for _ in range(num_rows)]
+    valid = list(range(num_masks)) * 3
+    ids = [rng.choice([*valid, -1, -1, rng.choice(out_of_range)]) for _ in range(num_rows)]
     rows = torch.tensor(ids, dtype=dtype, device=device)
     return rows.repeat_interleave(3)[::3] if kind.endswith("s") else rows
 
@@ -138,12 +155,15 @@ def random_case(rng: random.Random, device: str = "cpu", max_vocab: int = 700) -
 
 def random_cases(seed: int, count: int, device: str = "cpu", max_vocab: int = 700) -> Iterator[Case]:
     rng = random.Random(seed)
-    for _ in range(count):
-        yield random_case(rng, device, max_vocab)
+    for i in range(count):
+        yield replace(random_case(rng, device, max_vocab), origin=f"random case {i} of seed {seed}:")
 
 
 def far_apart_rows(dtype: torch.dtype, device: str = "cpu") -> Case:
-    """Two rows more than 2^31 elements apart. On the CPU only the touched pages of the buffer become real memory."""
+    """Return two rows that lie more than 2^31 elements apart.
+
+    On the CPU only the pages that are touched become real memory.
+    """
     generator = torch.Generator().manual_seed(0)
     vocab_size, stride = 4100, 2**31 + 64
     buffer = torch.empty(stride + vocab_size, dtype=dtype, device=device)

@@ -1,4 +1,4 @@
-"""Where things lie in the repository, for tests in any room."""
+"""Paths in the repository."""
 
 import os
 from pathlib import Path
@@ -10,5 +10,5 @@ HOST_CUDA_PROGRAMS = ROOT / "tests" / "host_cuda_programs"
 
 
 def importing(test_file: str) -> dict[str, str]:
-    """The environment of a process that imports a test module and the modules of tests/support."""
+    """Return the environment for a process that imports a test module and tests/support."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(test_file).parent), str(SUPPORT)])}

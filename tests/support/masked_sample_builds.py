@@ -1,19 +1,16 @@
-"""The C++ of masked_sample without torch: MaskedSampleParams for ctypes, and the CPU kernel as a library of its own."""
+"""The C++ of masked_sample without torch: MaskedSampleParams for ctypes, and the CPU kernel as a library."""
 
 from __future__ import annotations
 
 import ctypes
-import os
-import shlex
-import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import builds
 import torch
-from locations import ROOT
+from locations import DATA
 
-CPU_SOURCE = ROOT / "tests" / "data" / "masked_sample_cpu.cpp"
+CPU_SOURCE = DATA / "masked_sample_cpu.cpp"
 
 
 class Strided(ctypes.Structure):
@@ -67,7 +64,7 @@ def run(
     *,
     logprobs: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """masked_sample_logprobs by a kernel. Results are poisoned first."""
+    """Compute masked_sample_logprobs with a kernel. Results are poisoned first."""
     ids = torch.full((logits.shape[0],), 77, dtype=torch.int64)
     chosen = torch.full((logits.shape[0],), float("nan"))
     mask = Bitmask(None, 0, 0, 0)
@@ -85,26 +82,16 @@ def run(
 
 
 class CpuKernel:
-    """csrc/cpu/masked_sample.cpp, in which the text of a header may be replaced: (header, old, new)."""
+    """csrc/cpu/masked_sample.cpp as a library, built from ``csrc`` or a changed copy of it."""
 
-    def __init__(self, directory: Path, change: tuple[str, str, str] | None = None):
-        sources = ROOT / "csrc"
-        if change is not None:
-            sources = directory / "csrc"
-            shutil.copytree(ROOT / "csrc", sources)
-            header, old, new = change
-            assert old in (sources / header).read_text()
-            (sources / header).write_text((sources / header).read_text().replace(old, new))
-        compiler = shlex.split(os.environ.get("CXX", "g++"))
+    def __init__(self, csrc: Path = builds.CSRC):
         flags = ["-std=c++17", "-O2", "-ffp-contract=off", "-fno-trapping-math", "-fno-math-errno", "-shared", "-fPIC"]
-        command = [*compiler, *flags, f"-I{sources}", str(CPU_SOURCE), "-o", str(directory / "masked_sample_cpu.so")]
-        result = subprocess.run(command, capture_output=True, text=True)
-        assert result.returncode == 0, result.stderr
-        self._run = ctypes.CDLL(command[-1]).masked_sample_on_cpu
+        library = builds.compiled("masked_sample_cpu", [*builds.cxx(), *flags], [CPU_SOURCE], suffix=".so", csrc=csrc)
+        self._run = ctypes.CDLL(str(library)).masked_sample_on_cpu
         self._run.restype = ctypes.c_int64
 
     def logprobs(self, *arguments: torch.Tensor | None, num_threads: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
-        """masked_sample_logprobs, as if with that many threads."""
+        """Call masked_sample_logprobs as if with ``num_threads`` threads."""
 
         def kernel(params: Params) -> None:
             self.first_tasks = self._run(ctypes.byref(params), ctypes.c_int64(num_threads))
@@ -115,4 +102,4 @@ class CpuKernel:
         return self.logprobs(*arguments)[0]
 
     first_tasks: int
-    """Of the latest call: how many tasks the work was first cut into; 0 if it was not."""
+    """The number of tasks that the latest call was first cut into; 0 if it was not cut."""

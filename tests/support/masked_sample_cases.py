@@ -1,9 +1,9 @@
-"""Inputs for masked_sample, and the bitwise comparison of ids and logprobs."""
+"""Inputs for masked_sample, and a bitwise comparison of ids and logprobs."""
 
 import math
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
@@ -18,7 +18,10 @@ Op = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
 @dataclass
 class Case:
-    """The op's arguments, in its order."""
+    """The arguments of one call, in the op's order.
+
+    ``origin`` says how to make the case again, for failure messages.
+    """
 
     logits: torch.Tensor
     bitmask: torch.Tensor | None
@@ -29,19 +32,20 @@ class Case:
     min_p: torch.Tensor | None
     seed: torch.Tensor
     position: torch.Tensor
+    origin: str = ""
 
     def arguments(self) -> tuple[torch.Tensor | None, ...]:
-        return tuple(getattr(self, field.name) for field in fields(self))
+        return tuple(getattr(self, field.name) for field in fields(self)[:-1])
 
     def describe_row(self, row: int) -> str:
-        values = {f.name: getattr(self, f.name) for f in fields(self)[2:] if getattr(self, f.name) is not None}
+        values = {f.name: getattr(self, f.name) for f in fields(self)[2:-1] if getattr(self, f.name) is not None}
         described = ", ".join(f"{name}={value[row].item()!r}" for name, value in values.items())
         mask = "no mask" if self.bitmask is None else f"mask {list(self.bitmask.shape)}"
-        return f"row {row}: logits {self.logits.dtype} {list(self.logits.shape)}, {mask}, {described}"
+        return f"{self.origin} row {row}: logits {self.logits.dtype} {list(self.logits.shape)}, {mask}, {described}"
 
 
 def check(op: Op, case: Case) -> None:
-    """Ids and logprobs equal the reference's, to the bit."""
+    """Assert that ids and logprobs have the bits of the reference's."""
     ids, logprobs = op(*case.arguments())
     expected_ids, expected_logprobs = reference.masked_sample_logprobs(*case.arguments())
     assert ids.dtype == torch.int64
@@ -55,13 +59,13 @@ def check(op: Op, case: Case) -> None:
 
 
 def _beside(value: float) -> tuple[float, float, float]:
-    """A float32 and its neighbours."""
+    """Return the float32 neighbours of a value, and the value between them."""
     x = np.float32(value)
     return float(np.nextafter(x, np.float32(-np.inf))), float(x), float(np.nextafter(x, np.float32(np.inf)))
 
 
-# What people ask for, and the edges: zeros of both signs, the smallest and the largest, where 1/T becomes subnormal or
-# infinite, and the neighbours of what a comparison is made with.
+# Common values, then edges: zeros of both signs, the smallest and largest values, where 1/T
+# becomes subnormal or infinite, and the neighbours of each threshold.
 USUAL = {
     "temperature": (0.0, 1.0, 0.7, 0.7, 1.3, 1e-3, 50.0),
     "top_p": (1.0, 1.0, 0.9, 0.5, 0.999),
@@ -87,7 +91,7 @@ def random_case(rng: random.Random, device: str = "cpu", max_vocab: int = 3000, 
     logits = strange_logits(rng, n, vocab_size, rng.choice(DTYPES), generator, device)
     bitmask, rows = _mask(rng, n, vocab_size, generator, device)
 
-    def of_rows(draw: Callable[[], float], dtype: torch.dtype) -> torch.Tensor:
+    def row_values(draw: Callable[[], float], dtype: torch.dtype) -> torch.Tensor:
         if rng.random() < 0.2:
             return torch.tensor([draw()], dtype=dtype, device=device).expand(n)
         stride = rng.choice([1, 1, 2])
@@ -99,7 +103,7 @@ def random_case(rng: random.Random, device: str = "cpu", max_vocab: int = 3000, 
             kind = rng.choices([USUAL, EDGES, INVALID], [0.7, 0.28, 0.02])[0]
             return rng.choice(kind[name])
 
-        return of_rows(draw, torch.float32)
+        return row_values(draw, torch.float32)
 
     def maybe(tensor: torch.Tensor) -> torch.Tensor | None:
         return tensor if rng.random() < 0.6 else None
@@ -114,18 +118,21 @@ def random_case(rng: random.Random, device: str = "cpu", max_vocab: int = 3000, 
         bitmask,
         rows,
         floats("temperature"),
-        maybe(of_rows(lambda: rng.choice(rng.choice([usual_ks, edge_ks])), top_k_dtype)),
+        maybe(row_values(lambda: rng.choice(rng.choice([usual_ks, edge_ks])), top_k_dtype)),
         maybe(floats("top_p")),
         maybe(floats("min_p")),
-        of_rows(lambda: rng.choice([*SEEDS, *(rng.getrandbits(64) - 2**63 for _ in range(8))]), torch.int64),
-        of_rows(lambda: rng.choice([*SEEDS, 1, rng.getrandbits(40), 2**62]), torch.int64),
+        row_values(lambda: rng.choice([*SEEDS, *(rng.getrandbits(64) - 2**63 for _ in range(8))]), torch.int64),
+        row_values(lambda: rng.choice([*SEEDS, 1, rng.getrandbits(40), 2**62]), torch.int64),
     )
 
 
 def strange_logits(
     rng: random.Random, n: int, vocab_size: int, dtype: torch.dtype, generator: torch.Generator, device: str
 ) -> torch.Tensor:
-    """Sometimes with ties, zeros of both signs, infinities and NaN. Anywhere in a buffer that is NaN around them."""
+    """Return logits, sometimes with ties, zeros of both signs, infinities and NaN.
+
+    They lie at any offset in a buffer that is NaN around them.
+    """
     logits = _values(rng, n, vocab_size, generator).to(dtype)
     for value, probability in ((0.0, 0.1), (-0.0, 0.1), (-math.inf, 0.15), (math.inf, 0.08), (math.nan, 0.04)):
         if rng.random() < probability:
@@ -137,7 +144,7 @@ def strange_logits(
 
 
 def _values(rng: random.Random, n: int, vocab_size: int, generator: torch.Generator) -> torch.Tensor:
-    """float32 ``[n, vocab_size]``."""
+    """Return logits, float32 ``[n, vocab_size]``."""
     kind = rng.choices(["normal", "neighbours", "subnormal", "equal", "steep", "far"], [10, 1, 1, 1, 1, 1])[0]
     if kind == "neighbours":
         base = torch.tensor(rng.choice([1.0, -1.0, 100.0, 1e-3, 5e4]))
@@ -181,7 +188,7 @@ def _mask(
 def _mask_words(
     rng: random.Random, num_masks: int, words: int, vocab_size: int, generator: torch.Generator
 ) -> torch.Tensor:
-    """Of some density, or so many tokens that a backend is about to go another way."""
+    """Return mask words with a random density, or near a count at which a backend changes its path."""
     if rng.random() < 0.2:
         turning_points = [1, 2, vocab_size // 8, vocab_size // 8 + 1, 2048, 2049, 3072, 3073, 4096, 4097]
         allowed = torch.zeros(num_masks, words * 32, dtype=torch.bool)
@@ -190,14 +197,12 @@ def _mask_words(
         return pack_bitmask(allowed)
     density = rng.choice([0.0, 0.0005, 0.01, 0.3, 0.97, 1.0])
     bitmask = random_words(num_masks * words, density, generator).view(num_masks, words)
-    if (
-        density < 1 and rng.random() < 0.7
-    ):  # random_words has whole words of ones, with which no row would allow only few tokens
-        bitmask = torch.where(bitmask == -1, 0, bitmask)
+    if density < 1 and rng.random() < 0.7:
+        bitmask = torch.where(bitmask == -1, 0, bitmask)  # whole words of ones would leave no sparse row
     return bitmask
 
 
 def random_cases(seed: int, count: int, **limits: object) -> Iterator[Case]:
     rng = random.Random(seed)
-    for _ in range(count):
-        yield random_case(rng, **limits)
+    for i in range(count):
+        yield replace(random_case(rng, **limits), origin=f"random case {i} of seed {seed}:")

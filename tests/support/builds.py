@@ -1,0 +1,82 @@
+"""Compiles C++ and CUDA sources into build/tests, once for each content of their inputs."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from locations import ROOT
+
+CSRC = ROOT / "csrc"
+BUILD = ROOT / "build" / "tests"
+
+
+def cxx() -> list[str]:
+    """Return the command of the C++ compiler."""
+    return shlex.split(os.environ.get("CXX", "g++"))
+
+
+def compiled(
+    name: str,
+    command: Sequence[str],
+    sources: Sequence[Path],
+    *,
+    suffix: str = "",
+    csrc: Path = CSRC,
+    allow_messages: bool = True,
+) -> Path:
+    """Return the output of a compiler, and run it only if its inputs are new.
+
+    Processes that need the same output wait for one of them to build it.
+
+    Args:
+        name: The beginning of the output's file name.
+        command: The compiler with its options, without sources and output.
+        sources: The files to compile.
+        suffix: The end of the output's file name.
+        csrc: The directory that ``#include`` is relative to.
+        allow_messages: Whether the compiler may print something.
+
+    Raises:
+        RuntimeError: If the compiler fails, with what it printed.
+    """
+    output = BUILD / f"{name}-{_digest([*command, str(allow_messages)], sources, csrc)}{suffix}"
+    BUILD.mkdir(parents=True, exist_ok=True)
+    with output.with_name(f"{output.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if output.exists():
+            return output
+        unfinished = output.with_name(f"{output.name}.unfinished")
+        full_command = [*command, f"-I{csrc}", *map(str, sources), "-o", str(unfinished)]
+        result = subprocess.run(full_command, capture_output=True, text=True)
+        messages = result.stdout + result.stderr
+        if result.returncode != 0 or (messages and not allow_messages):
+            raise RuntimeError(f"{shlex.join(full_command)} failed:\n{messages}")
+        unfinished.replace(output)
+    return output
+
+
+def changed_csrc(directory: Path, file: str, old: str, new: str) -> Path:
+    """Copy csrc into ``directory`` and replace ``old``, which occurs once, in one file."""
+    csrc = directory / "csrc"
+    shutil.copytree(CSRC, csrc)
+    text = (csrc / file).read_text()
+    assert text.count(old) == 1, f"{file} must have one {old!r}, got {text.count(old)}"
+    (csrc / file).write_text(text.replace(old, new))
+    return csrc
+
+
+def _digest(command: Sequence[str], sources: Sequence[Path], csrc: Path) -> str:
+    digest = hashlib.sha256("\0".join(command).encode())
+    suffixes = (".h", ".cuh", ".cu", ".inc", ".cpp")
+    included = sorted(path for path in csrc.rglob("*") if path.suffix in suffixes)
+    names = [*(path.name for path in sources), *(str(path.relative_to(csrc)) for path in included)]
+    for name, path in zip(names, [*sources, *included], strict=True):
+        digest.update(b"\0" + name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
