@@ -25,7 +25,7 @@ NEEDS_NVCC = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc
 @functools.cache
 def _library() -> ctypes.CDLL:
     path = host_cuda.build(
-        "masked_sample_library", [PROGRAM], sanitize=None, shared=True, defines=["STRUCTOUT_COUNT_PATHS"]
+        "masked_sample_library", [PROGRAM], sanitize=None, shared=True, defines=["STRUCTOUT_COUNT_ARMS"]
     )
     library = ctypes.CDLL(str(path))
     library.masked_sample_rows_of_arm.restype = ctypes.c_uint
