@@ -28,7 +28,7 @@ from large_tokenizer import VOCAB_SIZE, large_tokenizer, trained_tokenizer
 from torch.multiprocessing.spawn import spawn
 
 import structout
-from structout.distributed import ShardedManager, shard_rows, traffic
+from structout.distributed import ShardedManager, owned_rows, traffic
 
 Row = dict[str, Any]
 BATCHES = (1, 16, 64, 256)
@@ -106,7 +106,7 @@ def time_sampling(
     share = ALLOWED[allowed]
     if share is not None:
         bitmask = structout.pack_bitmask(torch.rand(batch, VOCAB_SIZE, generator=generator) < share / VOCAB_SIZE)
-    columns = shard_rows(VOCAB_SIZE, rank, world_size)
+    columns = owned_rows(VOCAB_SIZE, rank, world_size)
     shard = logits[:, columns.start : columns.stop].contiguous()
     each = torch.arange(batch)
     options: dict[str, Any] = {"temperature": 0.7, "seed": each, "position": each, **FILTERS[filters]}
@@ -209,7 +209,7 @@ def count_bytes(rank: int, world_size: int, num_rows: int, allowed: str, filters
     if share is not None:
         rows = [torch.rand(VOCAB_SIZE, generator=generator) < share / VOCAB_SIZE for _ in range(num_rows)]
         bitmask = torch.stack([structout.pack_bitmask(row).flatten() for row in rows])
-    columns = shard_rows(VOCAB_SIZE, rank, world_size)
+    columns = owned_rows(VOCAB_SIZE, rank, world_size)
     shard = torch.zeros(num_rows, len(columns), dtype=torch.bfloat16)
     before = dataclasses.replace(traffic())
     structout.sharded_masked_sample(shard, bitmask, vocab_begin=columns.start, **FILTERS[filters])

@@ -16,7 +16,7 @@ import transformers
 
 import structout
 from structout.cli.demo_model import load_demo_model
-from structout.distributed import ShardedManager, VocabParallelSampler, shard_rows, traffic
+from structout.distributed import ShardedManager, VocabParallelSampler, owned_rows, traffic
 from structout.integrations.transformers.kv_cache import CachedModel
 from structout.sampler import DeviceMasks, SamplingParams
 
@@ -45,8 +45,8 @@ def main() -> None:
     model, tokenizer, _ = load_demo_model()
     width = model.lm_head.weight.shape[0]
 
-    columns = shard_rows(width, rank, world_size)
-    parts = [columns_of(model.lm_head, shard_rows(width, r, world_size)) for r in range(world_size)]
+    columns = owned_rows(width, rank, world_size)
+    parts = [columns_of(model.lm_head, owned_rows(width, r, world_size)) for r in range(world_size)]
     model.lm_head = parts[rank]
     manager = ShardedManager(structout.StructuredOutputManager(tokenizer, vocab_size=width))
     texts, exchanged = generate(model, tokenizer, manager, VocabParallelSampler(columns.start))

@@ -1,7 +1,7 @@
-"""Tensor parallelism: ranks that share a model. Importing this loads no grammar engine.
+"""Tensor parallelism: ops, sampler and manager for ranks that share a model. No grammar engine is loaded here.
 
-Everything here is imported with its first use, so that ``import structout`` on one GPU needs neither sockets nor shared
-memory.
+Each name is imported at its first use, so that ``import structout`` on one GPU loads
+neither sockets nor shared memory.
 """
 
 import importlib
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from structout.distributed.manager import ShardedManager
     from structout.distributed.ops import all_gather_bitmask, sharded_masked_sample, sharded_masked_sample_logprobs
     from structout.distributed.sampler import VocabParallelSampler, gather_device_masks
-    from structout.distributed.vocab_parallel import shard_rows
+    from structout.distributed.vocab_shard import owned_rows
 
 __all__ = [
     "CollectiveError",
@@ -28,7 +28,7 @@ __all__ = [
     "all_gather_bitmask",
     "check",
     "gather_device_masks",
-    "shard_rows",
+    "owned_rows",
     "sharded_masked_sample",
     "sharded_masked_sample_logprobs",
     "traffic",
@@ -41,7 +41,7 @@ _MODULE_OF = {
     "all_gather_bitmask": "ops",
     "check": "diagnostics",
     "gather_device_masks": "sampler",
-    "shard_rows": "vocab_parallel",
+    "owned_rows": "vocab_shard",
     "sharded_masked_sample": "ops",
     "sharded_masked_sample_logprobs": "ops",
     "traffic": "diagnostics",

@@ -1,28 +1,34 @@
-"""What went wrong between ranks, and what they have sent."""
+"""Errors of CUDA exchanges, and how much a rank has sent."""
 
 import torch
 import torch.distributed as dist
 
-from structout.distributed.cpu_communicator import Traffic, channel, name_of, world_size_of
-from structout.distributed.cuda_communicator import SymmetricLink, known_link
+from structout.distributed.cpu_communicator import Traffic, cpu_communicator
+from structout.distributed.cuda_communicator import SymmetricMemoryCommunicator, existing_cuda_communicator
+from structout.distributed.process_groups import group_name_of, world_size_of
 
 
 def check(device: torch.device | str, group: dist.ProcessGroup | str | None = None) -> None:
-    """Raise what went wrong between the ranks' devices.
+    """Raise the error of an earlier exchange among the ranks' GPUs, if there was one.
 
-    This waits for the device: call it where ids of -1 have come, or now and then. On
-    the CPU the ops raise by themselves.
+    This waits for the device. Call it after ids of -1, or now and then. Ops on CPU tensors
+    raise by themselves.
+
+    Args:
+        device: this rank's device.
+        group: as in :func:`structout.distributed.all_gather_bitmask`.
 
     Raises:
-        CollectiveError: a rank did not come in time, or came with other arguments; every later result is empty.
+        CollectiveError: a rank did not arrive in time, or made a call with other arguments.
+            Every later result of the group is empty.
     """
-    name = name_of(group)
-    link = None if world_size_of(name) == 1 else known_link(name, torch.device(device))
-    if isinstance(link, SymmetricLink):
-        link.check()
+    name = group_name_of(group)
+    communicator = None if world_size_of(name) == 1 else existing_cuda_communicator(name, torch.device(device))
+    if isinstance(communicator, SymmetricMemoryCommunicator):
+        communicator.check()
 
 
 def traffic(group: dist.ProcessGroup | str | None = None) -> Traffic:
-    """What this rank has sent to the others of the group, by its exchanges on the CPU so far."""
-    name = name_of(group)
-    return Traffic() if world_size_of(name) == 1 else channel(name).traffic
+    """Return what this rank has sent to the others of the group so far, in exchanges on the CPU."""
+    name = group_name_of(group)
+    return Traffic() if world_size_of(name) == 1 else cpu_communicator(name).traffic

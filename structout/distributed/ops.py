@@ -1,4 +1,4 @@
-"""The collective ops: typed, documented wrappers, and what serves them on each device."""
+"""Python wrappers of the collective ops, and the implementations that the ops dispatch to."""
 
 import contextlib
 from collections.abc import Iterator
@@ -8,24 +8,27 @@ import torch
 import torch.distributed as dist
 
 from structout import ops
-from structout.distributed import device_sharding, vocab_parallel
-from structout.distributed.cpu_communicator import channel, name_of, world_size_of
-from structout.distributed.cuda_communicator import device_link
+from structout.distributed import vocab_parallel
+from structout.distributed.cpu_communicator import cpu_communicator
+from structout.distributed.cuda_communicator import cuda_communicator
+from structout.distributed.process_groups import group_name_of, world_size_of
+from structout.distributed.vocab_shard import VocabShard
 
 
 @contextlib.contextmanager
-def _telling_others(what: str, tensor: torch.Tensor, group_name: str) -> Iterator[None]:
-    """That this rank's arguments will not do, so that they need not wait for it."""
+def _report_failure_to_peers(operation: str, tensor: torch.Tensor, group_name: str) -> Iterator[None]:
+    """Make the other ranks' call fail too if this rank's arguments are invalid, so that they need not wait for it."""
     try:
         yield
-    except Exception as problem:
+    except Exception as error:
         if tensor.device.type == "cpu" and world_size_of(group_name) > 1:
-            channel(group_name).refuse(what, problem)
+            cpu_communicator(group_name).report_failure(operation, error)
         raise
 
 
-def gather_on_device(shard: torch.Tensor, group_name: str) -> torch.Tensor:
-    with _telling_others("all_gather_bitmask", shard, group_name):
+def all_gather_bitmask_impl(shard: torch.Tensor, group_name: str) -> torch.Tensor:
+    """Implement ``torch.ops.structout.all_gather_bitmask``."""
+    with _report_failure_to_peers("all_gather_bitmask", shard, group_name):
         if shard.dtype != torch.int32 or shard.dim() != 2:
             raise ValueError(
                 f"all_gather_bitmask: shard must be int32 [rows, words], got {shard.dtype} {list(shard.shape)}"
@@ -33,24 +36,25 @@ def gather_on_device(shard: torch.Tensor, group_name: str) -> torch.Tensor:
     if world_size_of(group_name) == 1:
         return shard.clone()
     if shard.device.type == "cpu":
-        return vocab_parallel.gather_masks(channel(group_name), shard)
-    return device_sharding.gather_masks(device_link(group_name, shard.device), shard)
+        return vocab_parallel.all_gather_bitmask_cpu(cpu_communicator(group_name), shard)
+    return vocab_parallel.all_gather_bitmask_cuda(cuda_communicator(group_name, shard.device), shard)
 
 
-def sample_on_device(*arguments: Any, return_logprobs: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The op's implementation; ``arguments`` are those of its schema."""
+def sharded_masked_sample_impl(*arguments: Any, return_logprobs: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Implement ``torch.ops.structout.sharded_masked_sample``; ``arguments`` are those of its schema."""
     *tensors, vocab_begin, group_name = arguments
     device = tensors[0].device
     if world_size_of(group_name) == 1:
-        return vocab_parallel.sample_alone(vocab_parallel.ShardStep.of(tuple(tensors), vocab_begin), return_logprobs)
+        shard = VocabShard.from_op_arguments(tuple(tensors), vocab_begin)
+        return vocab_parallel.sample_single_rank(shard, return_logprobs)
     if device.type == "cpu":
-        return vocab_parallel.sample(channel(group_name), tuple(tensors), vocab_begin, return_logprobs)
-    step = vocab_parallel.ShardStep.of(tuple(tensors), vocab_begin)
-    return device_sharding.sample(device_link(group_name, device), step, return_logprobs)
+        return vocab_parallel.sample_cpu(cpu_communicator(group_name), tuple(tensors), vocab_begin, return_logprobs)
+    shard = VocabShard.from_op_arguments(tuple(tensors), vocab_begin)
+    return vocab_parallel.sample_cuda(cuda_communicator(group_name, device), shard, return_logprobs)
 
 
 def all_gather_bitmask(shard: torch.Tensor, group: dist.ProcessGroup | str | None = None) -> torch.Tensor:
-    """Every rank's mask rows on every rank, where each has filled only its own.
+    """Gather the mask rows that each rank has filled on every rank.
 
     Equivalent to::
 
@@ -60,17 +64,19 @@ def all_gather_bitmask(shard: torch.Tensor, group: dist.ProcessGroup | str | Non
 
     Args:
         shard: int32 ``[r, W]``, with the same r and W on all ranks.
-        group: the ranks: a process group, its name, or None for the default group. Without one, or with a single rank,
-            nothing is sent.
+        group: a process group, its name, or None for the default group. Without a group, or
+            with a single rank, nothing is sent.
 
     Returns:
-        int32 ``[world_size * r, W]``, in rank order; a tensor of its own.
+        int32 ``[world_size * r, W]``, in rank order; never a view of ``shard``.
 
     Raises:
-        ValueError: wrong dtype or rank of the tensor, or no such group; before anything is sent.
-        CollectiveError: the ranks' shapes or steps disagree (raised on all of them), or a rank is gone or late.
+        ValueError: ``shard`` has another dtype or number of dimensions, or there is no such
+            group. Raised before any mask is sent.
+        CollectiveError: the ranks' shapes or calls differ (raised on all of them), or a rank
+            has died or is late.
     """
-    gathered: torch.Tensor = torch.ops.structout.all_gather_bitmask(shard, name_of(group))
+    gathered: torch.Tensor = torch.ops.structout.all_gather_bitmask(shard, group_name_of(group))
     return gathered
 
 
@@ -88,21 +94,23 @@ def sharded_masked_sample(
     seed: torch.Tensor | int = 0,
     position: torch.Tensor | int = 0,
 ) -> torch.Tensor:
-    """:func:`structout.masked_sample` where each rank holds some columns of the logits: the same ids, bit for bit.
+    """Sample as :func:`structout.masked_sample` does where each rank holds some columns of the logits.
 
-    Equivalent to::
+    The ids are the same, bit for bit. Equivalent to::
 
         logits = torch.cat(all_gather(logits_shard), dim=1)
         return masked_sample(logits, bitmask, rows, temperature=temperature, ...)
 
-    but what is exchanged is 12 bytes a row without filters, and with filters (an argument that is not None, whatever it
-    holds) what the masks allow of the logits, to the one rank that draws for the row.
+    but without filters ranks exchange only 12 bytes a row. With filters (an argument that is
+    not None, whatever its values) each row's allowed logits go to one owner rank, which
+    samples it.
 
     Args:
-        logits_shard: ``[N, width]`` or ``[width]``, the columns from ``vocab_begin`` on; float32, float16 or bfloat16.
-            Shards may be uneven, unaligned or empty; together they hold every column once.
-        bitmask, rows: of the whole vocabulary, as in :func:`structout.masked_sample`; the same on all ranks, as is
-            everything that follows.
+        logits_shard: ``[N, width]`` or ``[width]``: columns ``vocab_begin ... vocab_begin +
+            width``; float32, float16 or bfloat16. Shards may be uneven, unaligned or empty;
+            together they hold every column once.
+        bitmask, rows: masks of the whole vocabulary, as in :func:`structout.masked_sample`.
+            These and all following arguments but ``vocab_begin`` are the same on all ranks.
         vocab_begin: the token id of the first column.
         group: as in :func:`all_gather_bitmask`.
         temperature, top_k, top_p, min_p, seed, position: as in :func:`structout.masked_sample`.
@@ -111,14 +119,16 @@ def sharded_masked_sample(
         int64 ``[N]``, the same on all ranks.
 
     Raises:
-        ValueError: as :func:`structout.masked_sample`, on the rank where it is so; the others get a CollectiveError.
-        CollectiveError: the ranks' arguments or steps disagree (raised on all of them), or a rank is gone or late.
+        ValueError: as :func:`structout.masked_sample`, on the rank with the invalid argument;
+            the others raise a CollectiveError.
+        CollectiveError: the ranks' arguments or calls differ (raised on all of them), or a
+            rank has died or is late.
 
-    Source of the exchange: the max-score reduction of FlashSampling's tensor-parallel mode, extended to masks, exact
-    ties and logprobs.
+    Source of the exchange: the max-score reduction of FlashSampling's tensor-parallel mode,
+    extended to masks, exact ties and logprobs.
     """
-    name = name_of(group)
-    with _telling_others("sharded_masked_sample", logits_shard, name):
+    name = group_name_of(group)
+    with _report_failure_to_peers("sharded_masked_sample", logits_shard, name):
         parameters = ops.row_parameters(logits_shard, temperature, top_k, top_p, min_p, seed, position)
     ids: torch.Tensor = torch.ops.structout.sharded_masked_sample(
         logits_shard, bitmask, rows, *parameters, vocab_begin, name
@@ -140,9 +150,14 @@ def sharded_masked_sample_logprobs(
     seed: torch.Tensor | int = 0,
     position: torch.Tensor | int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """:func:`sharded_masked_sample`, and the logprobs of :func:`structout.masked_sample_logprobs`, bit for bit."""
-    name = name_of(group)
-    with _telling_others("sharded_masked_sample", logits_shard, name):
+    """Sample as :func:`sharded_masked_sample` does, and return logprobs too.
+
+    Returns:
+        ids int64 ``[N]`` and logprobs float32 ``[N]``, those of
+        :func:`structout.masked_sample_logprobs` bit for bit.
+    """
+    name = group_name_of(group)
+    with _report_failure_to_peers("sharded_masked_sample", logits_shard, name):
         parameters = ops.row_parameters(logits_shard, temperature, top_k, top_p, min_p, seed, position)
     ids, logprobs = torch.ops.structout.sharded_masked_sample_logprobs(
         logits_shard, bitmask, rows, *parameters, vocab_begin, name

@@ -1,6 +1,7 @@
-"""Registers the collective ops. Their implementations, and with them sockets and shared memory, load on the first call.
+"""Register the collective ops. Their implementations, sockets and shared memory load at the first call.
 
-The ops are defined in Python over a process group, because libtorch's stable ABI cannot reach one.
+The ops are implemented in Python, because libtorch's stable ABI cannot reach a process
+group.
 """
 
 from typing import Any
@@ -15,19 +16,19 @@ _library = torch.library.Library("structout", "IMPL")
 def _all_gather_bitmask(shard: torch.Tensor, group_name: str) -> torch.Tensor:
     from structout.distributed import ops
 
-    return ops.gather_on_device(shard, group_name)
+    return ops.all_gather_bitmask_impl(shard, group_name)
 
 
 def _sharded_masked_sample(*arguments: Any) -> torch.Tensor:
     from structout.distributed import ops
 
-    return ops.sample_on_device(*arguments, return_logprobs=False)[0]
+    return ops.sharded_masked_sample_impl(*arguments, return_logprobs=False)[0]
 
 
 def _sharded_masked_sample_logprobs(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
     from structout.distributed import ops
 
-    return ops.sample_on_device(*arguments, return_logprobs=True)
+    return ops.sharded_masked_sample_impl(*arguments, return_logprobs=True)
 
 
 for _device in ("CPU", "CUDA"):
@@ -38,7 +39,7 @@ for _device in ("CPU", "CUDA"):
 
 @torch.library.register_fake("structout::all_gather_bitmask")
 def _(shard: torch.Tensor, group_name: str) -> torch.Tensor:
-    from structout.distributed.cpu_communicator import world_size_of
+    from structout.distributed.process_groups import world_size_of
 
     return shard.new_empty(world_size_of(group_name) * shard.shape[0], shard.shape[1])
 

@@ -1,12 +1,12 @@
-"""VocabParallelSampler: MaskedSampler where each rank holds some columns of the logits."""
+"""VocabParallelSampler: MaskedSampler for a vocabulary that is divided among ranks."""
 
 from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
 
-from structout.distributed.cpu_communicator import name_of
 from structout.distributed.ops import all_gather_bitmask, sharded_masked_sample, sharded_masked_sample_logprobs
+from structout.distributed.process_groups import group_name_of
 from structout.mask_batch import MaskShard
 from structout.sampler import DeviceMasks, SamplingParams, op_arguments
 
@@ -18,9 +18,9 @@ def gather_device_masks(
     num_logits_per_request: Sequence[int] | None = None,
     group: dist.ProcessGroup | str | None = None,
 ) -> DeviceMasks:
-    """Bring the masks of all ranks together on each rank's device.
+    """Gather the masks of all ranks on each rank's device.
 
-    Each rank copies only the rows that it filled to its device, and all-gathers the others there.
+    Each rank copies only the rows that it filled to its device. The devices exchange the rest.
 
     Args:
         shard: from :meth:`ShardedManager.grammar_bitmask_shard`.
@@ -32,22 +32,25 @@ def gather_device_masks(
     row_map = shard.rows_for(request_ids, num_logits_per_request)
     max_rows = max(shard.rows_of_rank)
     local_rows = torch.from_numpy(shard.bitmask)
-    padded = torch.zeros(
-        max_rows, local_rows.shape[1], dtype=torch.int32, device=device
-    )  # all-gather needs equal sizes
-    padded[: len(local_rows)].copy_(local_rows, non_blocking=True)
-    gathered = all_gather_bitmask(padded, group).split(max_rows) if max_rows > 0 else []
-    bitmask = torch.cat([padded[:0], *(part[:n] for part, n in zip(gathered, shard.rows_of_rank, strict=False))])
+    # Padded, because an all-gather needs equal sizes.
+    local_masks = torch.zeros(max_rows, local_rows.shape[1], dtype=torch.int32, device=device)
+    local_masks[: len(local_rows)].copy_(local_rows, non_blocking=True)
+    all_masks = all_gather_bitmask(local_masks, group).split(max_rows) if max_rows > 0 else []
+    masks_of_ranks = [masks[:num_rows] for masks, num_rows in zip(all_masks, shard.rows_of_rank, strict=False)]
+    bitmask = torch.cat([local_masks[:0], *masks_of_ranks])
     return DeviceMasks(bitmask, row_map.to(device, non_blocking=True))
 
 
 class VocabParallelSampler(torch.nn.Module):
-    """:class:`MaskedSampler` for a sharded lm_head: it takes this rank's columns of the logits and gives the
-    ids that one rank with all of them would draw, bit for bit. The logits are never gathered.
+    """:class:`MaskedSampler` for a sharded lm_head.
+
+    It takes this rank's columns of the logits and returns the ids that a single rank with
+    all columns would draw, bit for bit. The logits are never gathered.
 
     Args:
         vocab_begin: the token id of this rank's first column.
-        group: the tensor-parallel ranks: a process group, its name, or None for the default group.
+        group: the tensor-parallel ranks: a process group, its name, or None for the default
+            group. ``""`` is a single rank without a group.
         return_logprobs: return the logprobs of the drawn tokens too.
     """
 
@@ -56,21 +59,25 @@ class VocabParallelSampler(torch.nn.Module):
     ):
         super().__init__()
         self.vocab_begin = vocab_begin
-        self.group_name = name_of(group)
+        self.group_name = group_name_of(group)
         if group is None and self.group_name == "":
-            raise ValueError("there is no process group yet; make one first, or say group='' for a rank alone")
+            raise ValueError(
+                "there is no default process group; call torch.distributed.init_process_group first, or pass "
+                "group='' for a single rank"
+            )
         self.return_logprobs = return_logprobs
 
     def forward(
         self, logits_shard: torch.Tensor, masks: DeviceMasks | None, params: SamplingParams
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        """
+        """Sample one token a row.
+
         Args:
-            logits_shard: ``[N, width]``, as this rank's part of the lm_head leaves them.
-            masks, params: as :class:`MaskedSampler` takes them, the same on all ranks.
+            logits_shard: ``[N, width]``, the output of this rank's part of the lm_head.
+            masks, params: as in :class:`MaskedSampler`; the same on all ranks.
 
         Returns:
-            as :class:`MaskedSampler`, the same on all ranks.
+            As :class:`MaskedSampler`; the same on all ranks.
         """
         sample = sharded_masked_sample_logprobs if self.return_logprobs else sharded_masked_sample
         return sample(logits_shard, vocab_begin=self.vocab_begin, group=self.group_name, **op_arguments(masks, params))

@@ -1,243 +1,217 @@
-"""Tensor parallelism on the CPU: masks gathered from the ranks that filled them, masked_sample on vocabulary shards.
+"""all_gather_bitmask and sharded_masked_sample among several ranks.
 
-Each rank holds the columns ``vocab_begin ... vocab_begin + width`` of the logits. What the ranks exchange depends on
-what the host knows, never on the contents of the batch:
+Each rank holds columns ``vocab_begin ... vocab_begin + width`` of the logits. What ranks
+exchange depends only on what the host knows, never on values in the batch, so a step on
+CUDA tensors can be captured in a graph:
 
-    no filter       one exchange: of each row the highest logit, and of its drawn token the score and the id (12 bytes)
-    ... + logprobs  the token's logit too, and a second exchange for the mass of each shard (24 bytes in all)
-    filters         each rank gets, of 1/N of the rows, what the masks allow of all columns; draws; and sends ids around
+    no filters      each row's highest logit, and the score and id of its drawn token (12 bytes)
+    ... + logprobs  also the drawn token's logit, and then the mass of each shard (24 bytes in all)
+    filters         each rank gets the allowed logits of 1/world_size of the rows, draws for these rows, and
+                    sends their ids to all
 
 Every path gives the bits of masked_sample on the gathered logits (docs/tensor_parallel.md).
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from structout.distributed.cpu_communicator import Channel, Message, checksum
+from structout.distributed.cpu_communicator import CpuCommunicator, Message
+from structout.distributed.cuda_communicator import CudaCommunicator
+from structout.distributed.vocab_shard import VocabShard, owned_rows, vocab_size_from
 from structout.errors import CollectiveError
 
-
-def shard_rows(num_rows: int, rank: int, world_size: int) -> range:
-    """The rows that ``rank`` owns of ``num_rows`` that are shared out evenly: contiguous, in rank order, perhaps none.
-
-    Raises:
-        ValueError: ``rank`` is not in ``[0, world_size)``, or ``num_rows`` is negative.
-    """
-    if not 0 <= rank < world_size or num_rows < 0:
-        raise ValueError(
-            f"shard_rows takes 0 <= rank < world_size and num_rows >= 0, got rank {rank}, world_size {world_size} and "
-            f"num_rows {num_rows}"
-        )
-    return range(num_rows * rank // world_size, num_rows * (rank + 1) // world_size)
-
-
-# -- masks ------------------------------------------------------------------------------------------------------------
-
-
-def gather_masks(link: Channel, shard: torch.Tensor) -> torch.Tensor:
-    """``[world_size * r, W]`` in rank order, of the ``[r, W]`` that every rank has."""
-    num_rows, width = shard.shape
-    gathered = shard.new_empty(link.world_size, num_rows, width)
-    gathered[link.rank].copy_(shard)
-    places = gathered.unbind()
-    link.exchange(
-        "all_gather_bitmask",
-        [places[link.rank]] * link.world_size,
-        agreed={"number of rows": num_rows, "mask width": width},
-        into=places,
-    )
-    return gathered.view(link.world_size * num_rows, width)
-
-
-# -- sampling ---------------------------------------------------------------------------------------------------------
-
 _SAMPLE = "sharded_masked_sample"
+_LOGITS_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+# Bytes that fill a result after an error: masks that allow nothing; ids of -1 and logits of NaN.
+_FILL_MASKS, _FILL_RESULTS = 0x00, 0xFF
+
+SampleResult = tuple[torch.Tensor, torch.Tensor | None]  # ids, logprobs
 
 
-@dataclass(frozen=True)
-class ShardStep:
-    """One call on one rank: the arguments of the op, its logits and mask in two dimensions."""
+def all_gather_bitmask_cpu(communicator: CpuCommunicator, local_masks: torch.Tensor) -> torch.Tensor:
+    """Return ``[world_size * r, W]`` in rank order from the ``[r, W]`` of every rank."""
+    num_rows, width = local_masks.shape
+    gathered = local_masks.new_empty(communicator.world_size, num_rows, width)
+    gathered[communicator.rank].copy_(local_masks)
+    masks_of_ranks = gathered.unbind()
+    communicator.exchange(
+        "all_gather_bitmask",
+        [masks_of_ranks[communicator.rank]] * communicator.world_size,
+        expected_equal={"number of rows": num_rows, "mask width": width},
+        recv_buffers=masks_of_ranks,
+    )
+    return gathered.view(communicator.world_size * num_rows, width)
 
-    logits: torch.Tensor
-    bitmask: torch.Tensor | None
-    rows: torch.Tensor | None
-    temperature: torch.Tensor
-    top_k: torch.Tensor | None
-    top_p: torch.Tensor | None
-    min_p: torch.Tensor | None
-    seed: torch.Tensor
-    position: torch.Tensor
-    vocab_begin: int
 
-    @classmethod
-    def of(cls, arguments: tuple[Any, ...], vocab_begin: int) -> "ShardStep":
-        """
-        Raises:
-            ValueError: the op cannot take them.
-        """
-        torch.ops.structout._check_sharded_masked_sample(*arguments, vocab_begin)
-        logits, bitmask, *others = arguments
-        mask = None if bitmask is None else torch.atleast_2d(bitmask)
-        return cls(*(torch.atleast_2d(logits), mask, *others, vocab_begin))
+def all_gather_bitmask_cuda(communicator: CudaCommunicator, local_masks: torch.Tensor) -> torch.Tensor:
+    """:func:`all_gather_bitmask_cpu` for CUDA tensors."""
+    return communicator.all_gather(local_masks, (), _FILL_MASKS).flatten(0, 1)
 
-    @property
-    def has_filters(self) -> bool:
-        return not (self.top_k is None and self.top_p is None and self.min_p is None)
 
-    @property
-    def unfiltered(self) -> tuple[object, ...]:
-        """What _sample_shard and _shard_mass take."""
-        return (
-            *(self.logits, self.bitmask, self.rows, self.temperature, self.seed, self.position),
-            self.vocab_begin,
+def sample_single_rank(shard: VocabShard, return_logprobs: bool) -> SampleResult:
+    """Sample where one rank holds the whole vocabulary."""
+    if shard.vocab_begin != 0:
+        raise ValueError(
+            f"{_SAMPLE}: a single rank must hold all columns, so vocab_begin must be 0, got {shard.vocab_begin}"
         )
-
-    def masks(self, owned: range) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """The bitmask and row map of some of the rows."""
-        part = slice(owned.start, owned.stop)
-        if self.rows is not None or self.bitmask is None:
-            return self.bitmask, None if self.rows is None else self.rows[part]
-        return self.bitmask[part], None
-
-    def parameters(self, owned: range) -> tuple[torch.Tensor | None, ...]:
-        """What masked_sample takes after logits, bitmask and row map, for these rows."""
-        part = slice(owned.start, owned.stop)
-        parameters = (self.temperature, self.top_k, self.top_p, self.min_p, self.seed, self.position)
-        return tuple(None if values is None else values[part] for values in parameters)
-
-    def agreed(self, return_logprobs: bool) -> dict[str, int]:
-        """What must be the same on all ranks: everything but the logits."""
-        replicated = (self.bitmask, self.rows, self.temperature, self.top_k, self.top_p, self.min_p)
-        return {
-            "number of rows": self.logits.shape[0],
-            "dtype of the logits": _DTYPES.index(self.logits.dtype),
-            "masks, parameters and logprobs": checksum(*replicated, self.seed, self.position) ^ return_logprobs,
-        }
-
-    @property
-    def columns(self) -> tuple[int, int]:
-        return self.vocab_begin, self.logits.shape[1]
+    parameters = shard.row_parameters(range(len(shard.logits)))
+    return _masked_sample(shard.logits, shard.bitmask, shard.rows, *parameters, return_logprobs=return_logprobs)
 
 
-_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-
-
-def sample(
-    link: Channel, arguments: tuple[Any, ...], vocab_begin: int, return_logprobs: bool
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Ids, and logprobs where they are wanted."""
+def sample_cpu(
+    communicator: CpuCommunicator, tensors: tuple[Any, ...], vocab_begin: int, return_logprobs: bool
+) -> SampleResult:
+    """Sample CPU tensors, the op's arguments. If it fails on this rank, the others fail too."""
     try:
-        step = ShardStep.of(arguments, vocab_begin)
-        path = _sample_owned if step.has_filters else _sample_shards
-        return path(link, step, return_logprobs)
+        shard = VocabShard.from_op_arguments(tensors, vocab_begin)
+        expected_equal = _expected_equal(shard, return_logprobs)
+        if shard.has_filters:
+            return _sample_owned_rows_cpu(communicator, shard, expected_equal, return_logprobs)
+        return _sample_by_shard(
+            shard, return_logprobs, lambda local: _all_gather_cpu(communicator, shard, expected_equal, local)
+        )
     except CollectiveError:
         raise
-    except Exception as problem:
-        link.refuse(_SAMPLE, problem)
+    except Exception as error:
+        communicator.report_failure(_SAMPLE, error)
         raise
 
 
-def sample_alone(step: ShardStep, return_logprobs: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Where there is one rank."""
-    if step.vocab_begin != 0:
-        raise ValueError(f"{_SAMPLE}: one rank alone must hold all columns, got vocab_begin {step.vocab_begin}")
-    return draw(
-        step.logits, step.bitmask, step.rows, *step.parameters(range(len(step.logits))), return_logprobs=return_logprobs
+def sample_cuda(communicator: CudaCommunicator, shard: VocabShard, return_logprobs: bool) -> SampleResult:
+    """Sample CUDA tensors by a fixed sequence of kernels and exchanges."""
+    try:
+        vocab_size = vocab_size_from(communicator.all_columns(shard.columns))
+    except ValueError as error:
+        raise CollectiveError(f"{_SAMPLE}: {error}", communicator.rank, 0) from None
+    if shard.has_filters:
+        return _sample_owned_rows_cuda(communicator, shard, vocab_size, return_logprobs)
+    return _sample_by_shard(
+        shard, return_logprobs, lambda local: communicator.all_gather(local, ("shards", vocab_size), _FILL_RESULTS)
     )
 
 
-def _sample_shards(link: Channel, step: ShardStep, return_logprobs: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
-    agreed = step.agreed(return_logprobs)
-    return sample_shards(step, return_logprobs, lambda mine: _exchange_equal(link, step, agreed, mine))
-
-
-def sample_shards(
-    step: ShardStep, return_logprobs: bool, all_gather: Callable[[torch.Tensor], torch.Tensor]
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Without filters: shards draw for themselves, and of their outcomes the best is the row's."""
-    outcomes = torch.ops.structout._sample_shard(*step.unfiltered)
-    of_all = all_gather(outcomes if return_logprobs else outcomes[:3])
-    ids, merged = torch.ops.structout._merge_outcomes(of_all, step.temperature)
+def _sample_by_shard(
+    shard: VocabShard, return_logprobs: bool, all_gather: Callable[[torch.Tensor], torch.Tensor]
+) -> SampleResult:
+    """Without filters: every rank draws among its columns, and each row takes the best of these draws."""
+    local_results = torch.ops.structout._sample_shard(*shard.unfiltered_arguments)
+    all_results = all_gather(local_results if return_logprobs else local_results[:3])
+    ids, merged = torch.ops.structout._merge_outcomes(all_results, shard.temperature)
     if not return_logprobs:
         return ids, None
-    masses = all_gather(torch.ops.structout._shard_mass(*step.unfiltered, merged))
-    return ids, torch.ops.structout._merge_masses(masses, merged, step.temperature)
+    all_masses = all_gather(torch.ops.structout._shard_mass(*shard.unfiltered_arguments, merged))
+    return ids, torch.ops.structout._merge_masses(all_masses, merged, shard.temperature)
 
 
-def _exchange_equal(link: Channel, step: ShardStep, agreed: dict[str, int], mine: torch.Tensor) -> torch.Tensor:
-    of_all = mine.new_empty(link.world_size, *mine.shape)
-    of_all[link.rank].copy_(mine)
-    messages = link.exchange(_SAMPLE, [mine] * link.world_size, agreed=agreed, facts=step.columns, into=of_all.unbind())
-    _vocab_size(link, messages)
-    return of_all
-
-
-def _sample_owned(link: Channel, step: ShardStep, return_logprobs: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """With filters: each rank draws for the rows it owns, from what the masks allow of all shards."""
-    num_rows = step.logits.shape[0]
-    owned = [shard_rows(num_rows, rank, link.world_size) for rank in range(link.world_size)]
-    packed, width = [], step.logits.shape[1]
-    room = link.workspace("packed", step.logits.numel(), step.logits.dtype)
-    for rows in owned:
-        part = room[rows.start * width : rows.stop * width]
+def _sample_owned_rows_cpu(
+    communicator: CpuCommunicator, shard: VocabShard, expected_equal: dict[str, int], return_logprobs: bool
+) -> SampleResult:
+    """With filters: every rank draws for the rows it owns, from the allowed logits of all shards."""
+    num_rows, width = shard.logits.shape
+    rows_of_ranks = [owned_rows(num_rows, rank, communicator.world_size) for rank in range(communicator.world_size)]
+    packed = []
+    memory = communicator.workspace("packed", shard.logits.numel(), shard.logits.dtype)
+    for rows in rows_of_ranks:
+        part = memory[rows.start * width : rows.stop * width]
         count = torch.ops.structout._pack_allowed(
-            step.logits[rows.start : rows.stop], *step.masks(rows), step.vocab_begin, part
+            shard.logits[rows.start : rows.stop], *shard.masks(rows), shard.vocab_begin, part
         )
         packed.append(part[:count])
-    agreed = step.agreed(return_logprobs)
-    messages = link.exchange(_SAMPLE, packed, agreed=agreed, facts=step.columns)
+    messages = communicator.exchange(_SAMPLE, packed, expected_equal=expected_equal, header_fields=shard.columns)
 
-    mine = owned[link.rank]
-    vocab_size = _vocab_size(link, messages)
-    logits = link.workspace("logits", len(mine) * vocab_size, step.logits.dtype).view(len(mine), vocab_size)
+    local_rows = rows_of_ranks[communicator.rank]
+    vocab_size = _agreed_vocab_size(communicator, messages)
+    logits = communicator.workspace("logits", len(local_rows) * vocab_size, shard.logits.dtype)
+    logits = logits.view(len(local_rows), vocab_size)
     for message in messages:
-        start, width = message.facts
+        begin, width = message.header_fields
         torch.ops.structout._unpack_allowed(
-            logits[:, start : start + width], message.payload.view(logits.dtype), *step.masks(mine), start
+            logits[:, begin : begin + width], message.payload.view(logits.dtype), *shard.masks(local_rows), begin
         )
-    ids, logprobs = draw(logits, *step.masks(mine), *step.parameters(mine), return_logprobs=return_logprobs)
+    ids, logprobs = _masked_sample(
+        logits, *shard.masks(local_rows), *shard.row_parameters(local_rows), return_logprobs=return_logprobs
+    )
 
-    answers = torch.empty(num_rows, 1 if logprobs is None else 2, dtype=torch.int32)
-    answers[mine.start : mine.stop, 0] = ids
+    results = torch.empty(num_rows, 1 if logprobs is None else 2, dtype=torch.int32)
+    results[local_rows.start : local_rows.stop, 0] = ids
     if logprobs is not None:
-        answers[mine.start : mine.stop, 1] = logprobs.view(torch.int32)
-    places = [answers[rows.start : rows.stop] for rows in owned]
-    link.exchange(_SAMPLE, [places[link.rank]] * link.world_size, agreed=agreed, facts=step.columns, into=places)
-    return answers[:, 0].long(), None if logprobs is None else answers[:, 1].contiguous().view(torch.float32)
+        results[local_rows.start : local_rows.stop, 1] = logprobs.view(torch.int32)
+    results_of_ranks = [results[rows.start : rows.stop] for rows in rows_of_ranks]
+    communicator.exchange(
+        _SAMPLE,
+        [results_of_ranks[communicator.rank]] * communicator.world_size,
+        expected_equal=expected_equal,
+        header_fields=shard.columns,
+        recv_buffers=results_of_ranks,
+    )
+    return results[:, 0].long(), None if logprobs is None else results[:, 1].contiguous().view(torch.float32)
 
 
-def draw(
-    logits: torch.Tensor, *arguments: torch.Tensor | None, return_logprobs: bool
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """masked_sample, with logprobs where they are wanted."""
+def _sample_owned_rows_cuda(
+    communicator: CudaCommunicator, shard: VocabShard, vocab_size: int, return_logprobs: bool
+) -> SampleResult:
+    """:func:`_sample_owned_rows_cpu` for CUDA tensors."""
+    num_rows = shard.logits.shape[0]
+    rows_of_ranks = [owned_rows(num_rows, rank, communicator.world_size) for rank in range(communicator.world_size)]
+    local_rows = rows_of_ranks[communicator.rank]
+    logits, row_map = communicator.gather_owned_rows(shard, vocab_size)
+    bitmask = shard.masks(local_rows)[0] if row_map is None or shard.bitmask is None else shard.bitmask
+    if bitmask is None and row_map is not None:
+        # A bitmask without rows, so that the row map's -2 (a failed exchange) disallows everything.
+        bitmask = torch.zeros(0, 1, dtype=torch.int32, device=logits.device)
+    ids, logprobs = _masked_sample(
+        logits, bitmask, row_map, *shard.row_parameters(local_rows), return_logprobs=return_logprobs
+    )
+    max_rows = -(-num_rows // communicator.world_size)
+    local_results = torch.full((max_rows, 2), -1, dtype=torch.int32, device=logits.device)
+    if logprobs is not None:
+        local_results[: len(local_rows), 1] = logprobs.view(torch.int32)
+    local_results[: len(local_rows), 0] = ids
+    all_results = communicator.all_gather(local_results, ("answers", vocab_size), _FILL_RESULTS)
+    results = torch.cat([all_results[rank, : len(rows)] for rank, rows in enumerate(rows_of_ranks)])
+    return results[:, 0].long(), results[:, 1].contiguous().view(torch.float32) if return_logprobs else None
+
+
+def _all_gather_cpu(
+    communicator: CpuCommunicator, shard: VocabShard, expected_equal: dict[str, int], local: torch.Tensor
+) -> torch.Tensor:
+    """Return ``[world_size, *local.shape]``."""
+    gathered = local.new_empty(communicator.world_size, *local.shape)
+    gathered[communicator.rank].copy_(local)
+    messages = communicator.exchange(
+        _SAMPLE,
+        [local] * communicator.world_size,
+        expected_equal=expected_equal,
+        header_fields=shard.columns,
+        recv_buffers=gathered.unbind(),
+    )
+    _agreed_vocab_size(communicator, messages)
+    return gathered
+
+
+def _expected_equal(shard: VocabShard, return_logprobs: bool) -> dict[str, int]:
+    """Return, by name, what must be equal on all ranks: everything but the logits."""
+    from structout.distributed.checksum import checksum_tensors  # needs xxhash, CUDA tensors do not
+
+    replicated = (shard.bitmask, shard.rows, shard.temperature, shard.top_k, shard.top_p, shard.min_p)
+    return {
+        "number of rows": shard.logits.shape[0],
+        "dtype of the logits": _LOGITS_DTYPES.index(shard.logits.dtype),
+        "masks, parameters and logprobs": checksum_tensors(*replicated, shard.seed, shard.position) ^ return_logprobs,
+    }
+
+
+def _agreed_vocab_size(communicator: CpuCommunicator, messages: Sequence[Message]) -> int:
+    try:
+        return vocab_size_from([message.header_fields for message in messages])
+    except ValueError as error:
+        raise communicator.disagreement_error(_SAMPLE, str(error)) from None
+
+
+def _masked_sample(logits: torch.Tensor, *arguments: torch.Tensor | None, return_logprobs: bool) -> SampleResult:
     if not return_logprobs:
         return torch.ops.structout.masked_sample(logits, *arguments), None
     ids, logprobs = torch.ops.structout.masked_sample_logprobs(logits, *arguments)
     return ids, logprobs
-
-
-def _vocab_size(link: Channel, messages: Sequence[Message]) -> int:
-    try:
-        return vocab_size_of([message.facts for message in messages])
-    except ValueError as problem:
-        raise link.disagreement(_SAMPLE, str(problem)) from None
-
-
-def vocab_size_of(columns: Sequence[tuple[int, int]]) -> int:
-    """Where the last shard ends, given where each begins and how many columns it has.
-
-    Raises:
-        ValueError: they do not hold every column once.
-    """
-    end = 0
-    for start, width in sorted(shard for shard in columns if shard[1] > 0):
-        if start != end:
-            shards = ", ".join(f"{first}..{first + count}" for first, count in columns)
-            raise ValueError(f"the shards must hold every column once, from 0 on, but hold {shards}")
-        end = start + width
-    if end == 0:
-        raise ValueError("no rank holds a column; there is nothing to draw from")
-    return end

@@ -1,10 +1,11 @@
-"""What the ranks of tests/support/ranks.py run. Results are plain data; a rank that raises fails the test."""
+"""Programs for the ranks of tests/support/ranks.py. Results are plain data; a rank that raises fails the test."""
 
 from __future__ import annotations
 
 import os
 import random
 import signal
+import threading
 import time
 from typing import Any
 
@@ -17,11 +18,11 @@ from masked_sample_cases import Case
 import structout
 import structout.distributed
 from structout import ops
-from structout.distributed import device_sharding
-from structout.distributed.cpu_communicator import channel
-from structout.distributed.cuda_communicator import CollectiveLink, device_link
-from structout.distributed.transport import _Segment
-from structout.distributed.vocab_parallel import ShardStep
+from structout.distributed import vocab_parallel
+from structout.distributed.cpu_communicator import cpu_communicator
+from structout.distributed.cuda_communicator import CollectiveCommunicator, cuda_communicator
+from structout.distributed.shared_memory import SharedMemorySegment
+from structout.distributed.vocab_shard import VocabShard
 from structout.errors import CollectiveError
 
 # -- sampling ---------------------------------------------------------------------------------------------------------
@@ -32,15 +33,15 @@ def default_group() -> str:
     return str(dist.group.WORLD.group_name)
 
 
-def cut_anywhere(rng: random.Random, vocab_size: int, world_size: int) -> list[int]:
-    """Shards of any width, 0 and 1 included."""
+def random_cuts(rng: random.Random, vocab_size: int, world_size: int) -> list[int]:
+    """Return where shards begin and end; widths are often uneven, 0 and 1 included."""
     if rng.random() < 0.3:
         width = -(-vocab_size // world_size)
         return [min(rank * width, vocab_size) for rank in range(world_size + 1)]
     return [0, *sorted(rng.randint(0, vocab_size) for _ in range(world_size - 1)), vocab_size]
 
 
-def shard_of(case: Case, cuts: list[int], rank: int) -> list[Any]:
+def shard_arguments(case: Case, cuts: list[int], rank: int) -> list[Any]:
     logits, *others = case.arguments()
     return [logits[:, cuts[rank] : cuts[rank + 1]], *others]
 
@@ -49,27 +50,33 @@ def _bits(logprobs: torch.Tensor) -> torch.Tensor:
     return (logprobs + 0.0).view(torch.int32)
 
 
-def compare_with_the_whole(rank: int, seed: int, count: int, max_vocab: int) -> list[str]:
-    """What was different on this rank. Every third case has no filters, so that the other way is taken."""
+def compare_with_whole_vocabulary(rank: int, seed: int, count: int, max_vocab: int) -> list[str]:
+    """Return the differences seen by this rank. Every third case has no filters, which takes the other path."""
     rng = random.Random(seed)
     group, world_size = default_group(), dist.get_world_size()
-    different = []
+    differences = []
     for i in range(count):
         case = masked_sample_cases.random_case(rng, max_vocab=max_vocab, max_rows=9)
         if i % 3 == 0:
             case.top_k = case.top_p = case.min_p = None
-        cuts = cut_anywhere(rng, case.logits.shape[1], world_size)
-        arguments = (*shard_of(case, cuts, rank), cuts[rank], group)
-        expected_ids, expected_logprobs = torch.ops.structout.masked_sample_logprobs(*case.arguments())
+        cuts = random_cuts(rng, case.logits.shape[1], world_size)
+        arguments = (*shard_arguments(case, cuts, rank), cuts[rank], group)
         ids, logprobs = torch.ops.structout.sharded_masked_sample_logprobs(*arguments)
-        ids_alone = torch.ops.structout.sharded_masked_sample(*arguments)
-        is_same = torch.equal(ids, expected_ids) and torch.equal(ids_alone, expected_ids)
-        if not is_same or not torch.equal(_bits(logprobs), _bits(expected_logprobs)):
-            different.append(f"case {i}, cuts {cuts}: {ids} {logprobs} and not {expected_ids} {expected_logprobs}")
-    return different
+        ids_only = torch.ops.structout.sharded_masked_sample(*arguments)
+        differences += _difference(case, f"case {i}, cuts {cuts}", ids, ids_only, logprobs)
+    return differences
 
 
-# -- what goes wrong --------------------------------------------------------------------------------------------------
+def _difference(case: Case, about: str, ids: torch.Tensor, ids_only: torch.Tensor, logprobs: torch.Tensor) -> list[str]:
+    """Compare with masked_sample_logprobs on the whole vocabulary, bit for bit."""
+    expected_ids, expected_logprobs = torch.ops.structout.masked_sample_logprobs(*case.arguments())
+    is_same = torch.equal(ids, expected_ids) and torch.equal(ids_only, expected_ids)
+    if is_same and torch.equal(_bits(logprobs), _bits(expected_logprobs)):
+        return []
+    return [f"{about}: got {ids} {logprobs}, expected {expected_ids} {expected_logprobs}"]
+
+
+# -- faults ------------------------------------------------------------------------------------------------------------
 
 
 def _gather(num_rows: int = 3, width: int = 5) -> torch.Tensor:
@@ -78,7 +85,7 @@ def _gather(num_rows: int = 3, width: int = 5) -> torch.Tensor:
 
 
 def _sample(**changes: Any) -> torch.Tensor:
-    """A step that is the same on all ranks, but for what is changed on this one."""
+    """Sample with the same arguments on all ranks, except for the changes."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     logits = torch.randn(4, 16 * world_size, generator=torch.Generator().manual_seed(1))
     sample = structout.sharded_masked_sample
@@ -90,72 +97,103 @@ def _sample(**changes: Any) -> torch.Tensor:
     return sample(shard, **(arguments | changes))
 
 
-def carry_anything(rank: int, seed: int, count: int) -> str:
-    """Payloads of any size from each rank to each, also none, and more than shared memory holds at once."""
-    rng, link = random.Random(seed), channel(default_group())
+def exchange_random_payloads(rank: int, seed: int, count: int) -> str:
+    """Exchange payloads of many sizes, empty and larger than shared memory included. Return the transport's name."""
+    rng, communicator = random.Random(seed), cpu_communicator(default_group())
     ranks = range(dist.get_world_size())
-    sizes_worth_a_try = [0, 1, 7, 4031, 4032, 4033, 100_000, _Segment.CAPACITY // 2 + 5, _Segment.CAPACITY * 2 + 3]
+    capacity = SharedMemorySegment.CAPACITY
+    candidate_sizes = [0, 1, 7, 4031, 4032, 4033, 100_000, capacity // 2 + 5, capacity * 2 + 3]
 
     def payload(i: int, source: int, destination: int, size: int) -> torch.Tensor:
         generator = torch.Generator().manual_seed(i * 64 + source * 8 + destination)
         return torch.randint(0, 256, (size,), dtype=torch.uint8, generator=generator)
 
     for i in range(count):
-        is_for_all = rng.random() < 0.4
-        sizes = [[rng.choice(sizes_worth_a_try[: 7 if i % 5 else 9]) for _ in ranks] for _ in ranks]
-        if is_for_all:
-            sizes = [[of_source[0] for _ in ranks] for of_source in sizes]
-        outgoing = [payload(i, rank, 0 if is_for_all else to, sizes[rank][to]) for to in ranks]
-        if is_for_all:
+        is_broadcast = rng.random() < 0.4
+        sizes = [[rng.choice(candidate_sizes[: 7 if i % 5 else 9]) for _ in ranks] for _ in ranks]
+        if is_broadcast:
+            sizes = [[source_sizes[0] for _ in ranks] for source_sizes in sizes]
+        outgoing = [payload(i, rank, 0 if is_broadcast else to, sizes[rank][to]) for to in ranks]
+        if is_broadcast:
             outgoing = [outgoing[0]] * len(ranks)
-        into = [torch.zeros(sizes[source][rank], dtype=torch.uint8) for source in ranks]
-        given = into if rng.random() < 0.5 else None
-        messages = link.exchange("poll_ready", outgoing, agreed={"a": i, "b": 2, "c": 3}, facts=(rank, i), into=given)
+        buffers = [torch.zeros(sizes[source][rank], dtype=torch.uint8) for source in ranks]
+        recv_buffers = buffers if rng.random() < 0.5 else None
+        messages = communicator.exchange(
+            "poll_ready",
+            outgoing,
+            expected_equal={"a": i, "b": 2, "c": 3},
+            header_fields=(rank, i),
+            recv_buffers=recv_buffers,
+        )
         for source, message in enumerate(messages):
-            expected = payload(i, source, 0 if is_for_all else rank, sizes[source][rank])
-            assert message.facts == (source, i)
+            expected = payload(i, source, 0 if is_broadcast else rank, sizes[source][rank])
+            assert message.header_fields == (source, i)
             assert torch.equal(message.payload, expected)
-            if given is not None and source != rank and len(expected) > 0:
-                assert message.payload.data_ptr() == into[source].data_ptr()
-    return type(link._wire).__name__
+            if recv_buffers is not None and source != rank and len(expected) > 0:
+                assert message.payload.data_ptr() == buffers[source].data_ptr()
+    return type(communicator.transport).__name__
 
 
-def lose_a_rank(rank: int, victim: int, how: str, after: int) -> tuple[float, tuple[int, ...], int, str]:
-    """Of a survivor: seconds from the last success to the error, who is said to be at fault, at which step, and what a
-    further call says."""
-    for _ in range(after):
+class ActiveClock(threading.Thread):
+    """Counts the seconds in which this process could run, so that a busy machine does not lengthen them."""
+
+    PERIOD_S = 0.01
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self._num_ticks = 0
+
+    def run(self) -> None:
+        while True:
+            time.sleep(self.PERIOD_S)
+            self._num_ticks += 1
+
+    def seconds(self) -> float:
+        return self._num_ticks * self.PERIOD_S
+
+
+def lose_a_rank(rank: int, victim: int, fault: str, num_successes: int) -> tuple[float, tuple[int, ...], int, str]:
+    """Return what a survivor sees.
+
+    Returns:
+        Seconds from the last success to the error, the ranks that the error names, the step
+        that it names, and the message of the next call's error.
+    """
+    clock = ActiveClock()
+    clock.start()
+    for _ in range(num_successes):
         _gather()
     if rank == victim:
-        _vanish(how)
-    if how == "dead long before":
+        _fail(fault)
+    if fault == "dead long before":
         time.sleep(0.5)
-    last_success = time.monotonic()
+    last_success = clock.seconds()
     try:
         for _ in range(1000):
-            last_success = time.monotonic()
+            last_success = clock.seconds()
             _gather(num_rows=20_000)
     except CollectiveError as error:
-        seconds = time.monotonic() - last_success
+        seconds = clock.seconds() - last_success
         try:
             _sample()
-        except CollectiveError as further:
-            return seconds, error.at_fault, error.step, str(further)
-    raise AssertionError("nobody missed the rank")
+        except CollectiveError as next_error:
+            return seconds, error.at_fault, error.step, str(next_error)
+    raise AssertionError("no error was raised for the lost rank")
 
 
-def _vanish(how: str) -> None:
-    if how == "stalled":
+def _fail(fault: str) -> None:
+    if fault == "stalled":
         time.sleep(60)
-    if how == "dead long before":
+    if fault == "dead long before":
         os.kill(os.getpid(), signal.SIGKILL)
-    if how == "killed after its header":
+    if fault == "killed after its header":
         frame = torch.zeros(4096, dtype=torch.uint8)
-        frame.view(torch.int64)[2] = 10**6  # bytes that it says will follow
+        frame.view(torch.int64)[2] = 10**6  # the announced payload bytes, which never follow
         for peer in set(range(dist.get_world_size())) - {dist.get_rank()}:
             dist.group.WORLD.send([frame], peer, 0x57_01)
         time.sleep(0.05)
-    if how == "killed during a transfer":
-        if os.fork() == 0:  # dies by another's hand, at any moment
+    if fault == "killed during a transfer":
+        if os.fork() == 0:  # the child kills its parent at a random moment
             time.sleep(random.random() * 0.03)
             os.kill(os.getppid(), signal.SIGKILL)
             os._exit(0)
@@ -164,35 +202,35 @@ def _vanish(how: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def disagree(rank: int, odd_one: int, changes: dict[str, Any], operation: str) -> str:
-    """What this rank says, after which the group must still be of use."""
-    changes = changes if rank == odd_one else {}
+def disagree(rank: int, odd_rank: int, changes: dict[str, Any], operation: str) -> str:
+    """Return this rank's error, after which the group must still work."""
+    changes = changes if rank == odd_rank else {}
     try:
         _gather(**changes) if operation == "gather" else _sample(**changes)
     except (CollectiveError, ValueError) as error:
-        said = f"{type(error).__name__}: {error}"
+        message = f"{type(error).__name__}: {error}"
     else:
-        raise AssertionError("nobody noticed")
+        raise AssertionError("no error was raised for the difference")
     expected = [[r] * 5 for r in range(dist.get_world_size()) for _ in range(3)]
     assert _gather().tolist() == expected
-    assert _sample().tolist() == _drawn_alone()
-    return said
+    assert _sample().tolist() == _expected_sample()
+    return message
 
 
-def _drawn_alone() -> list[int]:
-    """What `_sample` draws."""
+def _expected_sample() -> list[int]:
+    """Return what `_sample` draws, from the whole vocabulary."""
     world_size = dist.get_world_size()
     logits = torch.randn(4, 16 * world_size, generator=torch.Generator().manual_seed(1))
     bitmask = torch.full((4, world_size), 0x0FF7_7FF0, dtype=torch.int32)
     return structout.masked_sample(logits, bitmask, seed=3, position=torch.arange(4)).tolist()
 
 
-def go_in_and_out_of_inference_mode(rank: int, begins_inside: bool) -> None:
+def alternate_inference_mode(rank: int, begins_inside: bool) -> None:
     for i in range(4):
         with torch.inference_mode((i % 2 == 0) == begins_inside):
             _gather()
             _gather(num_rows=2000)
-            assert _sample().tolist() == _drawn_alone()
+            assert _sample().tolist() == _expected_sample()
             _sample(top_k=5)
 
 
@@ -201,78 +239,79 @@ def call_different_ops(rank: int) -> str:
         _gather() if rank == 0 else _sample()
     except CollectiveError as error:
         return str(error)
-    raise AssertionError("nobody noticed")
+    raise AssertionError("no error was raised for the difference")
 
 
-def start_again(rank: int, store: str) -> list[str]:
-    """A group destroyed, another made: no trace of the first."""
+def recreate_default_group(rank: int, store: str) -> list[str]:
+    """Destroy the default group and make another, which must know nothing of the first."""
     _gather()
-    first = default_group()
-    first_channel = channel(first)
+    first_group = default_group()
+    first_communicator = cpu_communicator(first_group)
     dist.destroy_process_group()
-    said = []
+    messages = []
     try:
-        torch.ops.structout.all_gather_bitmask(torch.zeros(1, 1, dtype=torch.int32), first)
+        torch.ops.structout.all_gather_bitmask(torch.zeros(1, 1, dtype=torch.int32), first_group)
     except ValueError as error:
-        said.append(str(error))
+        messages.append(str(error))
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     _gather()
-    assert channel(default_group()) is not first_channel
-    assert channel(default_group()).traffic.exchanges == 1
-    return said
+    assert cpu_communicator(default_group()) is not first_communicator
+    assert cpu_communicator(default_group()).traffic.num_exchanges == 1
+    return messages
 
 
-def use_two_groups(rank: int) -> list[list[int]]:
-    """Ranks 0 and 2, and all; a rank that is in a group of its own takes no part."""
+def use_overlapping_groups(rank: int) -> list[list[int]]:
+    """Gather in the group of all ranks, in one of this rank alone, and in one of ranks 0 and 2."""
     pair = dist.new_group([0, 2])
-    alone = [dist.new_group([i]) for i in range(3)][rank]
+    single = [dist.new_group([i]) for i in range(3)][rank]
     shard = torch.tensor([[rank]], dtype=torch.int32)
-    gathered = [structout.all_gather_bitmask(shard), structout.all_gather_bitmask(shard, alone)]
+    gathered = [structout.all_gather_bitmask(shard), structout.all_gather_bitmask(shard, single)]
     if rank != 1:
         gathered.append(structout.all_gather_bitmask(shard, pair))
     return [tensor.flatten().tolist() for tensor in gathered]
 
 
-def gather_nothing(rank: int) -> list[list[int]]:
+def call_with_no_rows(rank: int) -> list[list[int]]:
+    """Return the shapes of the results of gathering and drawing zero rows."""
     no_rows = structout.all_gather_bitmask(torch.zeros(0, 7, dtype=torch.int32))
     ids = structout.sharded_masked_sample(torch.zeros(0, 8), vocab_begin=8 * rank)
     filtered = structout.sharded_masked_sample(torch.zeros(0, 8), vocab_begin=8 * rank, top_k=3)
     return [list(no_rows.shape), list(ids.shape), list(filtered.shape)]
 
 
-# -- compiled code, bytes, modules ------------------------------------------------------------------------------------
+# -- compiled code, traffic, collectives -------------------------------------------------------------------------------
 
 
-def draw_in_compiled_code(rank: int) -> None:
-    """The sampler, masks gathered before it, under fullgraph; and what torch asks of an op."""
+def sample_in_compiled_code(rank: int) -> None:
+    """Gather masks and sample under fullgraph; run torch's opcheck on the collective ops."""
     world_size, vocab_size = dist.get_world_size(), 100
-    columns = structout.distributed.shard_rows(vocab_size, rank, world_size)
+    columns = structout.distributed.owned_rows(vocab_size, rank, world_size)
     logits = torch.randn(6, vocab_size, generator=torch.Generator().manual_seed(0))
     shard = logits[:, columns.start : columns.stop]
-    mine = structout.pack_bitmask(torch.rand(2, vocab_size, generator=torch.Generator().manual_seed(rank)) < 0.3)
+    local_masks = structout.pack_bitmask(torch.rand(2, vocab_size, generator=torch.Generator().manual_seed(rank)) < 0.3)
     for return_logprobs in (False, True):
         for filters in ({}, {"top_k": 20, "top_p": 0.9}):
             sampler = structout.VocabParallelSampler(columns.start, return_logprobs=return_logprobs)
-            each = torch.arange(6)
-            params = structout.SamplingParams(temperature=0.8, seed=each, position=each, **filters)
+            row_numbers = torch.arange(6)
+            params = structout.SamplingParams(temperature=0.8, seed=row_numbers, position=row_numbers, **filters)
 
-            def step(shard: torch.Tensor, mine: torch.Tensor, sampler=sampler, params=params):
-                bitmask = structout.all_gather_bitmask(mine, sampler.group_name)
+            def step(shard: torch.Tensor, local_masks: torch.Tensor, sampler=sampler, params=params):
+                bitmask = structout.all_gather_bitmask(local_masks, sampler.group_name)
                 rows = torch.arange(6) % (2 * world_size)
                 return sampler(shard, structout.DeviceMasks(bitmask, rows), params)
 
-            eager = step(shard, mine)
-            compiled = torch.compile(step, fullgraph=True)(shard, mine)
+            eager = step(shard, local_masks)
+            compiled = torch.compile(step, fullgraph=True)(shard, local_masks)
             whole = structout.MaskedSampler(return_logprobs)(
                 logits,
-                structout.DeviceMasks(structout.all_gather_bitmask(mine), torch.arange(6) % (2 * world_size)),
+                structout.DeviceMasks(structout.all_gather_bitmask(local_masks), torch.arange(6) % (2 * world_size)),
                 params,
             )
-            for one, other, expected in zip(*map(_as_tuple, (eager, compiled, whole)), strict=True):
-                assert torch.equal(one, other)
-                assert torch.equal(one, expected)
+            for eager_part, compiled_part, expected in zip(*map(_as_tuple, (eager, compiled, whole)), strict=True):
+                assert torch.equal(eager_part, compiled_part)
+                assert torch.equal(eager_part, expected)
     arguments = (*ops.row_parameters(shard, 1.0, None, None, None, 0, 0), columns.start, default_group())
-    torch.library.opcheck(torch.ops.structout.all_gather_bitmask.default, (mine, default_group()))
+    torch.library.opcheck(torch.ops.structout.all_gather_bitmask.default, (local_masks, default_group()))
     torch.library.opcheck(torch.ops.structout.sharded_masked_sample.default, (shard, None, None, *arguments))
     torch.library.opcheck(torch.ops.structout.sharded_masked_sample_logprobs.default, (shard, None, None, *arguments))
 
@@ -281,10 +320,12 @@ def _as_tuple(result: Any) -> tuple[torch.Tensor, ...]:
     return result if isinstance(result, tuple) else (result,)
 
 
-def bytes_of_a_step(rank: int, num_rows: int, vocab_size: int, num_allowed: int | None, filters: dict[str, Any]) -> int:
-    """That this rank has to tell the others to draw, headers apart."""
+def payload_bytes_of_step(
+    rank: int, num_rows: int, vocab_size: int, num_allowed: int | None, filters: dict[str, Any]
+) -> int:
+    """Return the payload bytes that this rank sends to draw once."""
     world_size = dist.get_world_size()
-    columns = structout.distributed.shard_rows(vocab_size, rank, world_size)
+    columns = structout.distributed.owned_rows(vocab_size, rank, world_size)
     bitmask = None
     if num_allowed is not None:
         allowed = torch.zeros(num_rows, vocab_size, dtype=torch.bool)
@@ -297,31 +338,29 @@ def bytes_of_a_step(rank: int, num_rows: int, vocab_size: int, num_allowed: int 
     return structout.distributed.traffic().payload_bytes - before
 
 
-def compare_by_collectives(rank: int, seed: int, count: int) -> list[str]:
-    """What CUDA tensors take where there is no symmetric memory, with CPU tensors over gloo."""
+def compare_collectives(rank: int, seed: int, count: int) -> list[str]:
+    """Run what CUDA tensors use without symmetric memory, with CPU tensors over gloo. Return the differences."""
     rng = random.Random(seed)
-    different = []
+    differences = []
     for i in range(count):
         case = masked_sample_cases.random_case(rng, max_vocab=900, max_rows=9)
         if i % 3 == 0:
             case.top_k = case.top_p = case.min_p = None
-        cuts = cut_anywhere(rng, case.logits.shape[1], dist.get_world_size())
-        step = ShardStep.of(tuple(shard_of(case, cuts, rank)), cuts[rank])
-        link = CollectiveLink(dist.group.WORLD)  # of its own, because a link is made for one vocabulary
-        expected_ids, expected_logprobs = torch.ops.structout.masked_sample_logprobs(*case.arguments())
-        ids, logprobs = device_sharding.sample(link, step, return_logprobs=True)
-        ids_alone, _ = device_sharding.sample(link, step, return_logprobs=False)
-        is_same = torch.equal(ids, expected_ids) and torch.equal(ids_alone, expected_ids)
-        if not is_same or not torch.equal(_bits(logprobs), _bits(expected_logprobs)):
-            different.append(f"case {i}, cuts {cuts}: {ids} {logprobs} and not {expected_ids} {expected_logprobs}")
-    shard = torch.full((3, 2), rank, dtype=torch.int32)
-    assert torch.equal(device_sharding.gather_masks(link, shard), structout.all_gather_bitmask(shard))
-    link = device_link(default_group(), torch.device("cpu"))
-    assert isinstance(link, CollectiveLink)
-    assert link is device_link(default_group(), torch.device("cpu"))
-    columns = [(10 * r, 10) for r in range(dist.get_world_size())]
-    assert link.columns((10 * rank, 10)) == columns
+        cuts = random_cuts(rng, case.logits.shape[1], dist.get_world_size())
+        shard = VocabShard.from_op_arguments(tuple(shard_arguments(case, cuts, rank)), cuts[rank])
+        communicator = CollectiveCommunicator(dist.group.WORLD)  # a new one, because each serves one vocabulary
+        ids, logprobs = vocab_parallel.sample_cuda(communicator, shard, return_logprobs=True)
+        ids_only, _ = vocab_parallel.sample_cuda(communicator, shard, return_logprobs=False)
+        differences += _difference(case, f"case {i}, cuts {cuts}", ids, ids_only, logprobs)
+    masks = torch.full((3, 2), rank, dtype=torch.int32)
+    gathered = vocab_parallel.all_gather_bitmask_cuda(communicator, masks)
+    assert torch.equal(gathered, structout.all_gather_bitmask(masks))
+    communicator = cuda_communicator(default_group(), torch.device("cpu"))
+    assert isinstance(communicator, CollectiveCommunicator)
+    assert communicator is cuda_communicator(default_group(), torch.device("cpu"))
+    expected_columns = [(10 * r, 10) for r in range(dist.get_world_size())]
+    assert communicator.all_columns((10 * rank, 10)) == expected_columns
     with pytest.raises(ValueError, match=f"has 10 columns from {10 * rank} on, got 9 from 3 on"):
-        link.columns((3, 9))
+        communicator.all_columns((3, 9))
     structout.distributed.check("cpu")
-    return different
+    return differences

@@ -1,4 +1,4 @@
-"""Processes that form a gloo group and each run a function, for tests of what needs several ranks."""
+"""Run a function on every rank of a gloo process group, each rank a process."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-# A server that has everything imported forks the ranks: a spawned one would import torch for seconds.
+# The fork server has everything imported; a spawned process would import torch for seconds.
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
     ["torch", "torch.distributed", "structout", "structout.distributed.ops", "rank_programs", "manager_rank_programs"]
 )
 
-JOIN_S = 120
+JOIN_TIMEOUT_S = 120
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How a rank ended: with a result or an error, or killed."""
+class Outcome:
+    """How a rank ended: with a result, with an error, or killed."""
 
     result: Any = None
     error: BaseException | None = None
@@ -35,60 +35,65 @@ class Ended:
 
 
 def run(world_size: int, program: Callable[..., Any], *arguments: Any, **options: Any) -> list[Any]:
-    """The results of program(rank, *arguments) of all ranks; the first error of one is raised."""
-    ended = run_to_the_end(world_size, program, *arguments, **options)
-    for rank, one in enumerate(ended):
-        if one.error is not None:
-            raise AssertionError(f"rank {rank} of {world_size} failed") from one.error
-        assert not one.was_killed, f"rank {rank} of {world_size} died"
-    return [one.result for one in ended]
+    """Return the results of program(rank, *arguments) in rank order, or raise the first rank's error."""
+    outcomes = collect_outcomes(world_size, program, *arguments, **options)
+    for rank, outcome in enumerate(outcomes):
+        if outcome.error is not None:
+            raise AssertionError(f"rank {rank} of {world_size} failed") from outcome.error
+        assert not outcome.was_killed, f"rank {rank} of {world_size} died"
+    return [outcome.result for outcome in outcomes]
 
 
-def run_to_the_end(
+def collect_outcomes(
     world_size: int,
     program: Callable[..., Any],
     *arguments: Any,
     timeout: float = 30,
     wait_for: Collection[int] | None = None,
     shared_memory: bool = True,
-) -> list[Ended]:
-    """How each rank ended, whatever happened. `timeout` (in seconds) is the process group's; ranks that are not waited
-    for are killed in the end."""
+) -> list[Outcome]:
+    """Return how each rank ended.
+
+    Args:
+        timeout: of the process group, in seconds.
+        wait_for: the ranks to wait for (default: all). Others are killed in the end.
+        shared_memory: whether ranks may exchange messages through shared memory.
+    """
     with tempfile.TemporaryDirectory() as directory:
         started = []
         for rank in range(world_size):
-            mine, theirs = _context.Pipe(duplex=False)
+            receiver, sender = _context.Pipe(duplex=False)
             process = _context.Process(
-                target=_rank,
-                args=(theirs, rank, world_size, f"{directory}/store", timeout, shared_memory, program, arguments),
+                target=_run_rank,
+                args=(sender, rank, world_size, f"{directory}/store", timeout, shared_memory, program, arguments),
                 daemon=True,
             )
             process.start()
-            theirs.close()
-            started.append((process, mine))
-        deadline = time.monotonic() + JOIN_S
+            sender.close()
+            started.append((process, receiver))
+        deadline = time.monotonic() + JOIN_TIMEOUT_S
         awaited = range(world_size) if wait_for is None else wait_for
-        ended = [
-            _end_of(connection, deadline) if rank in awaited else Ended(was_killed=True)
-            for rank, (_, connection) in enumerate(started)
+        outcomes = [
+            _receive_outcome(receiver, deadline) if rank in awaited else Outcome(was_killed=True)
+            for rank, (_, receiver) in enumerate(started)
         ]
         for process, _ in started:
             process.kill()
             process.join()
-        return ended
+        return outcomes
 
 
-def _end_of(connection: Connection, deadline: float) -> Ended:
-    if not connection.poll(max(0.1, deadline - time.monotonic())):
-        return Ended(error=TimeoutError(f"no end within {JOIN_S} s"))
+def _receive_outcome(receiver: Connection, deadline: float) -> Outcome:
+    if not receiver.poll(max(0.1, deadline - time.monotonic())):
+        return Outcome(error=TimeoutError(f"the rank has not ended within {JOIN_TIMEOUT_S} s"))
     try:
-        return connection.recv()
+        return receiver.recv()
     except EOFError:
-        return Ended(was_killed=True)
+        return Outcome(was_killed=True)
 
 
-def _rank(
-    connection: Connection,
+def _run_rank(
+    sender: Connection,
     rank: int,
     world_size: int,
     store: str,
@@ -107,11 +112,11 @@ def _rank(
         timeout=datetime.timedelta(seconds=timeout),
     )
     try:
-        connection.send(Ended(program(rank, *arguments)))
+        sender.send(Outcome(program(rank, *arguments)))
     except BaseException as error:
         error.add_note(traceback.format_exc())
-        connection.send(Ended(error=error))
-    connection.close()
-    # Until all are done and this is killed: a rank that left early would be missed, and a group with a dead rank in it
-    # cannot be taken down in order.
-    time.sleep(JOIN_S)
+        sender.send(Outcome(error=error))
+    sender.close()
+    # Wait to be killed. A rank that left early would count as lost, and a group with a dead
+    # rank cannot be destroyed in order.
+    time.sleep(JOIN_TIMEOUT_S)
