@@ -109,6 +109,6 @@ def write_results(bench: str, device: torch.device, rows: list[dict[str, Any]]) 
     return path
 
 
-def read_results(bench: str, device_type: str) -> dict[str, Any]:
-    results: dict[str, Any] = json.loads((RESULTS / f"{bench}_{device_type}.json").read_text())
+def read_results(bench: str, device_type: str, folder: Path = RESULTS) -> dict[str, Any]:
+    results: dict[str, Any] = json.loads((folder / f"{bench}_{device_type}.json").read_text())
     return results

@@ -1,26 +1,38 @@
-"""FairQueue committed results into the tables of README.md and docs/performance.md, and into the plots beside them.
+"""Write the committed results into the tables of README.md and docs/performance.md, and into the plots.
 
-    python bench/report.py           rewrite them
-    python bench/report.py --check   fail if they differ from what the results say
+    python bench/report.py           rewrite the tables and plots
+    python bench/report.py --check   fail if the documents differ from the results
 
-A table stands between `<!-- results: NAME -->` and `<!-- end -->`; nothing there is written by hand.
+A table stands between ``<!-- results: NAME -->`` and ``<!-- end -->``. Nothing in between
+is written by hand. Results of a working tree with uncommitted changes (their commit ends
+in "+") are refused: nobody could measure them again.
 """
 
 import argparse
 import re
 import sys
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
+import harness
 from tables import TABLES
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "performance.md")
 
+# Results measured before uncommitted changes were refused. Measure them again on a clean
+# tree, then delete their names; no name may be added.
+TO_BE_MEASURED_AGAIN = frozenset({"jump_forward", "manager", "masked_sample", "tensor_parallel", "verdicts"})
+
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="tables and plots from bench/results")
-    parser.add_argument("--check", action="store_true")
+    parser = argparse.ArgumentParser(description="write tables and plots from bench/results")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if a document is out of date")
     check = parser.parse_args().check
+    problems = uncommitted_results(harness.RESULTS.glob("*.json"), TO_BE_MEASURED_AGAIN)
+    if problems:
+        print(*problems, sep="\n")
+        return 1
     stale = []
     for document in DOCUMENTS:
         text = document.read_text()
@@ -30,12 +42,31 @@ def main() -> int:
             if not check:
                 document.write_text(fresh)
     if not check:
-        from plots import plot_apply_bitmask, plot_masked_sample  # matplotlib is not there where tests run
+        from plots import plot_apply_bitmask, plot_masked_sample  # matplotlib is not installed where tests run
 
         plot_apply_bitmask("cpu")
         plot_masked_sample("cpu")
     print(f"{'stale' if check else 'rewritten'}: {', '.join(stale)}" if stale else "documents agree with the results")
     return 1 if check and stale else 0
+
+
+def uncommitted_results(paths: Iterable[Path], exempt: Collection[str] = ()) -> list[str]:
+    """Describe each results file that was measured on a tree with uncommitted changes.
+
+    Args:
+        paths: results files, named ``BENCH_DEVICE.json``.
+        exempt: names of benches whose files are still accepted.
+    """
+    problems = []
+    for path in sorted(paths):
+        bench, device = path.stem.rsplit("_", 1)
+        commit = harness.read_results(bench, device, path.parent)["environment"]["commit"]
+        if commit.endswith("+") and bench not in exempt:
+            problems.append(
+                f"{path.name}: measured on commit {commit[:-1]} with uncommitted changes: "
+                f"commit them, then run bench/bench_{bench}.py again"
+            )
+    return problems
 
 
 def _filled(match: re.Match[str]) -> str:

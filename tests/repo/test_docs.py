@@ -1,40 +1,271 @@
-"""The documents say what is true: their tables come from committed results, their links lead somewhere."""
+"""README.md and docs/ hold what they promise: code runs, links resolve, tables agree with results.
 
+Every ``python`` block runs. Each document gets a fresh interpreter, each block a fresh
+namespace. A comment before a block names what a reader has by then:
+
+    <!-- setup: logits -->       run SETUPS["logits"] first
+    <!-- continues -->           run in the namespace of the block before
+
+Every line of a ``sh`` block runs too, except those in RUN_ELSEWHERE.
+"""
+
+import json
 import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from locations import ROOT
 
-DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+from structout import GrammarError, GrammarTimeoutError, StructuredOutputManager, StructuredOutputsParams
+from structout.cli.demo_model import load_demo_model
+
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+NAMES = [str(path.relative_to(ROOT)) for path in DOCUMENTS]
+
+# What a reader of a fragment has already. Models and tokenizers are tiny, the calls are real.
+SETUPS = {
+    "logits": """
+import torch, structout
+V = 70
+logits = torch.randn(4, V)
+rows = torch.tensor([2, -1, 0, 0])
+bitmask = structout.pack_bitmask(torch.rand(4, V) < 0.5)
+""",
+    "sampling": """
+import torch, structout
+V, temperature = 70, 0.7
+logits = torch.randn(4, V)
+rows = torch.tensor([2, -1, 0, 0])
+bitmask = structout.pack_bitmask(torch.rand(3, V) < 0.5)
+def min_p_filter(scores): return scores
+top_k_filter = top_p_filter = min_p_filter
+""",
+    "model": """
+import torch, structout
+from structout.cli.demo_model import load_demo_model
+model, tokenizer, _ = load_demo_model()
+""",
+    "engine": """
+import torch, structout
+from structout.cli.demo_model import load_demo_model
+_, tokenizer, _ = load_demo_model()
+V = 1024
+schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "additionalProperties": False}
+def forward(*_): return torch.randn(2, V)
+""",
+    "manager": """
+from structout.cli.demo_model import load_demo_model
+_, tokenizer, _ = load_demo_model()
+vocab_size, eos, schema = 1024, tokenizer.eos_token_id, {"type": "array", "items": {"type": "boolean"}}
+""",
+    "pool": """
+import structout
+from structout import DeviceMasks, MaskPool
+from structout.cli.demo_model import load_demo_model
+_, tokenizer, _ = load_demo_model()
+vocab_size, capacity, device = 1024, 64, "cpu"
+config = structout.StructuredOutputsConfig(mask_pool_capacity=capacity)
+manager = structout.StructuredOutputManager(tokenizer, vocab_size, config)
+manager.add_request("a", structout.StructuredOutputsParams(json_object=True))
+manager.wait_ready("a")
+request_ids, batch_request_ids = ["a"], ["free", "a"]
+""",
+    "loops": """
+import torch
+N, V, R, W, inf = 3, 70, 2, 3, float("inf")
+logits = torch.zeros(N, V)
+bitmask = torch.randint(-(2**31), 2**31 - 1, (R, W), dtype=torch.int32)
+rows = torch.tensor([1, -1, 7])
+""",
+    "shards": """
+import tempfile, torch, structout
+import torch.distributed as dist
+dist.init_process_group("gloo", f"file://{tempfile.mkdtemp()}/store", rank=0, world_size=1)
+group, vocab_begin, hidden, masks = dist.group.WORLD, 0, torch.randn(4, 8), None
+local_lm_head = torch.nn.Linear(8, 70)
+params = structout.SamplingParams(temperature=0.7, seed=torch.arange(4))
+""",
+}
+
+RUN_BLOCKS = """
+import json, linecache, sys
+for name, setup, source in json.load(sys.stdin):
+    if setup is not None:
+        namespace = {"__name__": "__main__"}
+        exec(compile(setup, f"set-up of {name}", "exec"), namespace)
+    linecache.cache[name] = len(source), None, source.splitlines(True), name  # so that tracebacks show the line
+    exec(compile(source, name, "exec"), namespace)
+    print("ran", name, file=sys.stderr)
+"""
+
+# Lines of `sh` blocks that are not run here: they install, take minutes or need a GPU. For
+# each the file that runs it, or the command that it starts, and the text that shows it there.
+RUN_ELSEWHERE = {
+    "make demo": (".ci/run", "make demo"),
+    "make test": (".ci/run", "make test"),
+    "make lint": (".ci/run", "make lint"),
+    "make bench": ("Makefile", "bench:"),
+    "make docs": ("Makefile", "docs:"),
+    "make gpu-check PYTHON=python3": ("bench/gpu_check.py", "make gpu-check"),
+    "pip install 'torch>=2.10' 'setuptools>=77' ninja": ("Makefile", "install -c constraints.txt torch setuptools"),
+    "pip install --no-build-isolation '.[generate]'": ("Makefile", "--no-build-isolation -e '.[generate]'"),
+    "torchrun --nproc-per-node 2 examples/tensor_parallel.py": (
+        "tests/distributed/test_sharded_masked_sample.py",
+        "tensor_parallel.py",
+    ),
+}
+
+
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory):
+    """That of a reader's shell in the checkout, with the demo model cached for all documents."""
+    kept = {key: value for key, value in os.environ.items() if key not in ("PYTHONSAFEPATH", "TRITON_INTERPRET")}
+    folder = tmp_path_factory.mktemp("shell")
+    command = folder / "structout"  # this checkout's, whatever is installed
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m structout "$@"\n')
+    command.chmod(0o755)
+    return kept | {"PATH": f"{folder}{os.pathsep}{kept['PATH']}", "STRUCTOUT_CACHE_DIR": str(folder / "cache")}
+
+
+def blocks_of(document: Path, language: str) -> list[tuple[int, str, str]]:
+    """The line, the comment before and the source of each code block of a language."""
+    pattern = rf"(?:<!-- ([^\n]*) -->\n)?^```{language}\n(.*?)^```"
+    text = document.read_text()
+    found = re.finditer(pattern, text, re.MULTILINE | re.DOTALL)
+    return [(text.count("\n", 0, match.start(2)) + 1, match[1] or "", match[2]) for match in found]
+
+
+def python_programs(document: Path) -> list[tuple[str, str | None, str]]:
+    """Name, set-up (None: continues the block before) and source of each Python block."""
+    programs = []
+    for line, comment, source in blocks_of(document, "python"):
+        setup = None if comment == "continues" else SETUPS[comment.removeprefix("setup: ")] if comment else ""
+        programs.append((f"{document.name}:{line}", setup, source))
+    return programs
+
+
+@pytest.mark.parametrize("document", [d for d in DOCUMENTS if blocks_of(d, "python")], ids=lambda path: path.name)
+def test_python_blocks_run_in_a_fresh_interpreter(document, environment):
+    programs = python_programs(document)
+    command = [sys.executable, "-W", "error::DeprecationWarning:__main__", "-c", RUN_BLOCKS]
+    run = subprocess.run(
+        command, input=json.dumps(programs), cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert run.returncode == 0, f"{run.stdout}{run.stderr}"
+    assert run.stderr.count("ran ") == len(programs)
+
+
+@pytest.mark.parametrize("document", [d for d in DOCUMENTS if blocks_of(d, "sh")], ids=lambda path: path.name)
+def test_shell_lines_run_here_or_in_a_named_place(document, environment):
+    for _, _, source in blocks_of(document, "sh"):
+        for line in source.splitlines():
+            command = re.sub(r"\s+# .*", "", line).strip()
+            if not command or command.startswith("#"):
+                continue
+            if command in RUN_ELSEWHERE:
+                place, text = RUN_ELSEWHERE[command]
+                assert text in (ROOT / place).read_text(), f"{place} no longer runs {command!r}"
+                continue
+            shell = ["bash", "-c", command]
+            run = subprocess.run(shell, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+            assert run.returncode == 0, f"{command}\n{run.stdout}{run.stderr}"
+
+
+def test_every_code_block_names_its_language():
+    known = {"python", "sh", "text", "cpp", "json", "ebnf"}
+    for document in DOCUMENTS:
+        opening = re.findall(r"^ *```(.*)\n", document.read_text(), re.MULTILINE)[::2]
+        assert set(opening) <= known, document
+
+
+def headings_of(document: Path) -> set[str]:
+    """Anchors that GitHub makes of the headings."""
+    titles = re.findall(r"^#+ +(.*)", document.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=NAMES)
+def test_links_and_anchors_resolve(document):
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", document.read_text()):
+        linked = document.parent / target if target else document
+        assert linked.exists(), target
+        assert not anchor or anchor in headings_of(linked), f"{target}#{anchor}"
+
+
+def test_paths_named_in_code_spans_exist():
+    """Documents outlive moves only if the files that they name are looked for."""
+    tops = "structout|csrc|tests|bench|docs|examples|triton_kernels"
+    for document in DOCUMENTS:
+        for path in re.findall(rf"`((?:{tops})/[\w/.]+?)`", document.read_text()):
+            assert "OP" in path or (ROOT / path).exists(), f"{document.name} names {path}"
+
+
+def keyword_rows() -> list[tuple[str, dict[str, bool]]]:
+    """The schemas of json_schema.md's table, and which engine enforces each of them."""
+    text = (ROOT / "docs" / "json_schema.md").read_text()
+    rows = re.findall(r"^\| .*? \| `(.*)` \| (yes|no) \| (yes|no) \|$", text, re.MULTILINE)
+    return [(schema, {"llguidance": first == "yes", "xgrammar": second == "yes"}) for schema, first, second in rows]
+
+
+def test_json_schema_table_says_which_engine_enforces_what():
+    rows = keyword_rows()
+    assert len(rows) > 30
+    _, tokenizer, _ = load_demo_model()
+    with StructuredOutputManager(tokenizer, vocab_size=1024) as manager:
+        for schema, enforced in rows:
+            for engine, expected in enforced.items():
+                manager.add_request("a", StructuredOutputsParams(json=schema, backend=f"{engine}:no-fallback"))
+                try:
+                    manager.wait_ready("a")
+                    got = True
+                except GrammarTimeoutError:
+                    raise
+                except GrammarError:
+                    got = False
+                manager.finish_request("a")
+                assert got == expected, f"{engine}: {schema}"
+
+
+def run_report(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONSAFEPATH"}  # it imports a neighbour
+    command = [sys.executable, "bench/report.py", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
 def test_tables_agree_with_the_results():
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONSAFEPATH"}  # it imports a neighbour
-    command = [sys.executable, "bench/report.py", "--check"]
-    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    run = run_report("--check")
     assert run.returncode == 0, run.stdout + run.stderr
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_links_lead_somewhere(document):
-    for target in re.findall(r"\]\((?!http)([^)#]+)", document.read_text()):
-        assert (document.parent / target).exists(), target
+REFUSAL_PROGRAM = """
+import json, pathlib, sys
+sys.path.insert(0, "bench")
+import report
+folder = pathlib.Path(sys.argv[1])
+for bench, commit in (("clean", "abc1234"), ("dirty", "abc1234+"), ("exempt", "abc1234+")):
+    (folder / f"{bench}_cpu.json").write_text(json.dumps({"environment": {"commit": commit}, "rows": []}))
+print(json.dumps(report.uncommitted_results(folder.glob("*.json"), {"exempt"})))
+committed = report.uncommitted_results(report.harness.RESULTS.glob("*.json"))
+print(json.dumps([sorted(report.TO_BE_MEASURED_AGAIN), [line.split("_cpu.json")[0] for line in committed]]))
+"""
 
 
-def test_the_layout_in_the_readme_is_the_layout():
-    readme = (ROOT / "README.md").read_text()
-    layout = readme[readme.index("## Layout") :].split("```")[1]
-    for name in re.findall(r"^ *([\w/]+(?:\.py|/)(?: [\w/]+(?:\.py|/))*)", layout, re.MULTILINE):
-        for part in name.split():
-            places = [ROOT / part, ROOT / "structout" / part, ROOT / "csrc" / part, ROOT / "tests" / part]
-            assert any(place.exists() for place in places), part
+def test_report_refuses_results_of_a_tree_with_uncommitted_changes(tmp_path):
+    command = [sys.executable, "-c", REFUSAL_PROGRAM, str(tmp_path)]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    problems, (exempt, uncommitted) = map(json.loads, run.stdout.splitlines())
+    assert problems == [
+        "dirty_cpu.json: measured on commit abc1234 with uncommitted changes: "
+        "commit them, then run bench/bench_dirty.py again"
+    ]
+    assert exempt == uncommitted, "delete from TO_BE_MEASURED_AGAIN what has been measured again; add nothing"
 
 
-def test_the_readme_equivalence_is_the_op():
-    """The lines of PyTorch in the README, run beside the op."""
+def test_readme_equivalence_is_the_op():
+    """The lines of PyTorch in README.md, run beside the op."""
     import torch
 
     import structout
@@ -48,3 +279,18 @@ def test_the_readme_equivalence_is_the_op():
     structout.apply_bitmask(ours, bitmask, rows)
     exec(lines, {"structout": structout, "V": 70, "bitmask": bitmask, "rows": rows, "logits": theirs})  # noqa: S102 - our own README
     assert torch.equal(ours, theirs)
+
+
+def test_readme_fits_into_three_minutes():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 200
+
+
+def test_sampling_contract_states_the_margins_of_the_sources():
+    contract = " ".join((ROOT / "docs" / "sampling_contract.md").read_text().split())
+    assert "2⁻²⁰·|z| + 10⁻⁴ in C++ and CUDA, 2⁻²⁰·|z| + 10⁻³ in Triton" in contract
+    bound = (ROOT / "csrc" / "common" / "draw_bound.h").read_text()
+    assert "(159.0f + 1e-4f) / 4" in bound
+    assert "fabsf(z) * 0x1p-22f" in bound  # in quarters
+    draw = (ROOT / "triton_kernels" / "gumbel_draw.py").read_text()
+    assert "ALL_BITS_REACH = tl.constexpr(159.001)" in draw
+    assert "tl.abs(z) * 2.0**-20" in draw
