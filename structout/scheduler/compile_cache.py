@@ -1,15 +1,15 @@
-"""What became of constraints: compiled, bad, or an accident; the first two are remembered within bounds."""
+"""CompileCache: compiled grammars and known failures, within the configured bounds."""
 
 import sys
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from structout.config import StructuredOutputsConfig
 from structout.errors import CompileCrashError, GrammarError, GrammarTimeoutError
 
-_FAILURES_SHARE = 16  # the part of the cache that failures may fill, so that bad constraints push out few good ones
-_ENTRY_BYTES = 512  # of a cache entry, beside what it holds: its digest and its place in two dicts
+_FAILURES_FRACTION = 16  # failures may use 1/16 of the cache, so that bad constraints evict few good ones
+_ENTRY_BYTES = 512  # the overhead of a cache entry: its digest and its places in dicts
 
 
 class HasMemory(Protocol):
@@ -21,8 +21,9 @@ Compiled = TypeVar("Compiled", bound=HasMemory)
 
 
 def copy_error(error: GrammarError) -> GrammarError:
-    """The same error for another request: its own instance, without the traceback, which would keep frames alive."""
-    # Not by way of __init__, which wants who knows what.
+    """Copy an error for another request, without the traceback, which would keep frames
+    alive."""
+    # Error classes differ in their __init__, so the copy goes around it.
     new = OSError.__new__ if isinstance(error, OSError) else Exception.__new__
     copy = new(type(error), *error.args)
     copy.args = error.args
@@ -30,78 +31,105 @@ def copy_error(error: GrammarError) -> GrammarError:
     return copy
 
 
-def own_copy(outcome: Any) -> Any:
-    return copy_error(outcome) if isinstance(outcome, GrammarError) else outcome
+def copy_if_error(result: Any) -> Any:
+    return copy_error(result) if isinstance(result, GrammarError) else result
 
 
-def is_crash(outcome: object) -> bool:
-    return isinstance(outcome, CompileCrashError)
+def is_crash(result: object) -> bool:
+    return isinstance(result, CompileCrashError)
 
 
-class Outcomes(Generic[Compiled]):
-    """What became of keys, by their digests: compiled grammars, the least recently used one leaving first, and failures
-    for a time. Not safe for threads.
+class _CachedFailure(NamedTuple):
+    error: GrammarError
+    num_bytes: int
+    expires_at: float
+
+
+class CompileCache(Generic[Compiled]):
+    """The results of compilations, by the digest of their key. Not thread-safe.
+
+    Grammars leave in least-recently-used order. Failures leave after
+    ``config.failure_ttl`` seconds, or when newer ones need their space. Timeouts and
+    crashes are never cached, because they say nothing about the constraint.
+
+    Args:
+        config: its ``cache_bytes``, ``failures_kept`` and ``failure_ttl``.
+        clock: seconds, monotonic.
     """
 
     def __init__(self, config: StructuredOutputsConfig, clock: Callable[[], float]):
         self._config = config
         self._clock = clock
-        self.grammars: OrderedDict[bytes, tuple[Compiled, int]] = OrderedDict()  # and their bytes
-        self.failures: OrderedDict[bytes, tuple[GrammarError, int, float]] = OrderedDict()  # bytes; when they expire
-        self.num_bytes = 0
+        self._grammars: OrderedDict[bytes, tuple[Compiled, int]] = OrderedDict()  # with their bytes
+        self._failures: OrderedDict[bytes, _CachedFailure] = OrderedDict()
+        self._num_bytes = 0
         self._failure_bytes = 0
 
-    def get(self, digest: bytes) -> Compiled | GrammarError | None:
-        if digest in self.grammars:
-            self.grammars.move_to_end(digest)
-            return self.grammars[digest][0]
-        self._forget_expired_failures()
-        return self.failures[digest][0] if digest in self.failures else None
+    @property
+    def num_grammars(self) -> int:
+        return len(self._grammars)
 
-    def keep(self, digest: bytes, outcome: Compiled | GrammarError) -> None:
-        """Unless it says nothing about the key, is known, or is too large."""
-        if digest in self.grammars or digest in self.failures:
+    @property
+    def num_failures(self) -> int:
+        return len(self._failures)
+
+    @property
+    def num_bytes(self) -> int:
+        """The memory of all entries, their overhead included."""
+        return self._num_bytes
+
+    def get(self, digest: bytes) -> Compiled | GrammarError | None:
+        """The cached result, which becomes the most recently used one."""
+        if digest in self._grammars:
+            self._grammars.move_to_end(digest)
+            return self._grammars[digest][0]
+        self._evict_expired_failures()
+        return self._failures[digest].error if digest in self._failures else None
+
+    def put(self, digest: bytes, result: Compiled | GrammarError) -> None:
+        """Cache the result, unless it is known, too large, a timeout or a crash."""
+        if digest in self._grammars or digest in self._failures:
             return
-        if not isinstance(outcome, GrammarError):
-            self._keep_grammar(digest, outcome)
-        elif not is_crash(outcome) and not isinstance(outcome, GrammarTimeoutError):
-            self._keep_failure(digest, outcome)
+        if not isinstance(result, GrammarError):
+            self._put_grammar(digest, result)
+        elif not is_crash(result) and not isinstance(result, GrammarTimeoutError):
+            self._put_failure(digest, result)
 
     def clear(self) -> None:
-        self.grammars.clear()
-        self.failures.clear()
-        self.num_bytes = self._failure_bytes = 0
+        self._grammars.clear()
+        self._failures.clear()
+        self._num_bytes = self._failure_bytes = 0
 
-    def _keep_grammar(self, digest: bytes, grammar: Compiled) -> None:
-        size = grammar.memory_bytes + _ENTRY_BYTES
-        if size <= self._config.cache_bytes - self._failure_bytes:
-            self.grammars[digest] = (grammar, size)
-            self.num_bytes += size
-            self._forget_grammars()
+    def _put_grammar(self, digest: bytes, grammar: Compiled) -> None:
+        num_bytes = grammar.memory_bytes + _ENTRY_BYTES
+        if num_bytes <= self._config.cache_bytes - self._failure_bytes:
+            self._grammars[digest] = (grammar, num_bytes)
+            self._num_bytes += num_bytes
+            self._evict_grammars()
 
-    def _keep_failure(self, digest: bytes, error: GrammarError) -> None:
-        size = sys.getsizeof(str(error)) + _ENTRY_BYTES
-        most = self._config.cache_bytes // _FAILURES_SHARE
-        if size > most or not self._config.failures_kept:
+    def _put_failure(self, digest: bytes, error: GrammarError) -> None:
+        num_bytes = sys.getsizeof(str(error)) + _ENTRY_BYTES
+        max_bytes = self._config.cache_bytes // _FAILURES_FRACTION
+        if num_bytes > max_bytes or not self._config.failures_kept:
             return
-        self._forget_expired_failures()
-        while len(self.failures) >= self._config.failures_kept or self._failure_bytes + size > most:
-            self._forget_oldest_failure()
-        self.failures[digest] = (error, size, self._clock() + self._config.failure_ttl)
-        self._failure_bytes += size
-        self.num_bytes += size
-        self._forget_grammars()
+        self._evict_expired_failures()
+        while len(self._failures) >= self._config.failures_kept or self._failure_bytes + num_bytes > max_bytes:
+            self._evict_oldest_failure()
+        self._failures[digest] = _CachedFailure(error, num_bytes, self._clock() + self._config.failure_ttl)
+        self._failure_bytes += num_bytes
+        self._num_bytes += num_bytes
+        self._evict_grammars()
 
-    def _forget_grammars(self) -> None:
-        while self.num_bytes > self._config.cache_bytes:
-            _, (_, size) = self.grammars.popitem(last=False)
-            self.num_bytes -= size
+    def _evict_grammars(self) -> None:
+        while self._num_bytes > self._config.cache_bytes:
+            _, (_, num_bytes) = self._grammars.popitem(last=False)
+            self._num_bytes -= num_bytes
 
-    def _forget_expired_failures(self) -> None:
-        while self.failures and next(iter(self.failures.values()))[2] <= self._clock():
-            self._forget_oldest_failure()
+    def _evict_expired_failures(self) -> None:
+        while self._failures and next(iter(self._failures.values())).expires_at <= self._clock():
+            self._evict_oldest_failure()
 
-    def _forget_oldest_failure(self) -> None:
-        _, (_, size, _) = self.failures.popitem(last=False)
-        self._failure_bytes -= size
-        self.num_bytes -= size
+    def _evict_oldest_failure(self) -> None:
+        _, failure = self._failures.popitem(last=False)
+        self._failure_bytes -= failure.num_bytes
+        self._num_bytes -= failure.num_bytes

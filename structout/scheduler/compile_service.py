@@ -1,4 +1,4 @@
-"""The service: threads, deadlines, and who is told what."""
+"""CompileService: compiles constraints on background threads, with deadlines."""
 
 import atexit
 import hashlib
@@ -13,40 +13,43 @@ from typing import Generic, TypeVar
 from structout.config import StructuredOutputsConfig
 from structout.errors import CompileCrashError, GrammarError, GrammarLimitError, GrammarTimeoutError, StructOutError
 from structout.process_guard import ForkGuard
-from structout.scheduler.compile_cache import Compiled, Outcomes, copy_error, is_crash, own_copy
+from structout.scheduler.compile_cache import CompileCache, Compiled, copy_error, copy_if_error, is_crash
 from structout.scheduler.fair_queue import FairQueue, Job, Subscription
 
-_ABANDONED_PER_WORKER = 4  # threads past their deadline, for each worker, from which on nothing new is begun
-_NUM_TIMINGS = 1024  # compilations that the percentiles are over
-_LAST_WAIT = 0.5  # seconds that the end of the process gives to compilations under way
+_MAX_OVERDUE_PER_WORKER = 4  # with this many overdue threads per worker, nothing new is started
+_NUM_TIMINGS = 1024  # how many compilations the percentiles cover
+_EXIT_WAIT_SECONDS = 0.5  # how long the process waits for compilations when it exits
 
 _log = logging.getLogger("structout.scheduler")
 _threads: set[threading.Thread] = set()
-_process_ends = threading.Event()
+_is_process_exiting = threading.Event()
 
 Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
 class CompileStats:
-    """
+    """A compile service's counters at one moment.
+
     Attributes:
-        waiting: constraints that no worker has begun.
+        waiting: constraints that no worker has started.
         compiling: constraints that hold a worker.
-        abandoned: threads that go on past their deadline, because nothing can stop them. They hold no worker.
-        cache_entries: compiled grammars that are kept.
-        cache_bytes: of those and of the failures kept, keys included.
-        cache_hits: constraints whose outcome was known.
+        overdue: compilations that have missed their deadline and still run, because
+            nothing can stop them. They hold no worker.
+        cache_entries: compiled grammars in the cache.
+        cache_bytes: the memory of all cache entries, failures and overhead included.
+        cache_hits: constraints whose result was cached.
         cache_misses: constraints that were submitted.
-        failures_kept: constraints remembered to be bad.
-        timeouts: compilations that overran their deadline.
-        compile_seconds_p50, compile_seconds_p99: over the last 1,024 compilations that ended, late ones too.
-        compile_seconds_max: over all.
+        failures_kept: failures in the cache.
+        timeouts: compilations that missed their deadline.
+        compile_seconds_p50, compile_seconds_p99: percentiles over the last 1,024
+            compilations, overdue ones included.
+        compile_seconds_max: the longest compilation.
     """
 
     waiting: int
     compiling: int
-    abandoned: int
+    overdue: int
     cache_entries: int
     cache_bytes: int
     cache_hits: int
@@ -59,17 +62,21 @@ class CompileStats:
 
 
 class CompileService(Generic[Key, Compiled]):
-    """
+    """Compiles each key once, for all who submit it.
+
+    Threads are daemons and live only while there is work. A native compilation cannot
+    be interrupted, and the interpreter would join any other thread before it exits,
+    ``ThreadPoolExecutor``'s included.
+
     Args:
-        compile: from a key to what is compiled from it; called from several threads. What it raises other than
-            ``GrammarError`` is taken for an accident, as is a CompileCrashError.
-        config: for its workers, deadline, queue, cache and ``limits.compiled_bytes``.
+        compile: compiles a key; called from several threads. A ``CompileCrashError``,
+            or any exception other than ``GrammarError``, counts as a crash: it is
+            retried once and never cached.
+        config: its workers, deadline, queue, cache and ``limits.compiled_bytes``.
         clock: seconds, monotonic.
 
-    Keys are told apart by their ``repr``: frozen dataclasses, tuples, text and numbers will do.
-
-    The threads are daemons that live only while there is work: a native compilation cannot be interrupted, and the
-    interpreter would join any other thread (``ThreadPoolExecutor``'s too) before it exits.
+    Keys are equal if their ``repr`` is, as for frozen dataclasses, tuples, strings and
+    numbers.
     """
 
     def __init__(
@@ -82,40 +89,44 @@ class CompileService(Generic[Key, Compiled]):
         self._compile = compile
         self._config = config
         self._clock = clock
-        self._fork_guard = ForkGuard("CompileService")
-        self._changed = threading.Condition()  # guards what follows
+        self._fork_guard = ForkGuard("CompileService")  # checked before the lock is taken
+        self._changed = threading.Condition()  # guards the fields below
         self._is_closed = False
-        self._jobs: dict[bytes, Job] = {}  # whatever has not ended
+        self._jobs: dict[bytes, Job] = {}  # waiting, running and overdue ones, by digest
         self._queue = FairQueue(config, clock)
-        self._outcomes: Outcomes[Compiled] = Outcomes(config, clock)
-        self._num_abandoned = 0
-        self._has_monitor = False
-        self._hits = self._misses = self._timeouts = 0
+        self._cache: CompileCache[Compiled] = CompileCache(config, clock)
+        self._num_overdue = 0
+        self._is_monitored = False
+        self._num_hits = self._num_misses = self._num_timeouts = 0
         self._seconds: deque[float] = deque(maxlen=_NUM_TIMINGS)
-        self._longest = 0.0
+        self._max_seconds = 0.0
 
     def get(self, key: Key) -> Compiled | GrammarError | None:
-        """The outcome if it is known, without waiting. An error is the caller's own copy."""
+        """The cached result, None if there is none. Never waits for a compilation. An
+        error is the caller's own copy."""
         self._fork_guard.check()
         digest = _digest(key)
         with self._changed:
-            known = self._outcomes.get(digest)
-            self._hits += known is not None
-        return own_copy(known)
+            result = self._cache.get(digest)
+            self._num_hits += result is not None
+        return copy_if_error(result)
 
     def submit(self, key: Key, tenant: str, on_done: Callable[[Compiled | GrammarError], None]) -> Subscription:
-        """Compile, unless that is under way already: then share its outcome and its deadline.
+        """Compile the key, or join the compilation of an equal key and its deadline.
 
         Args:
             key: what to compile.
-            tenant: whose turn it takes.
-            on_done: called exactly once, from a thread of the service, unless this is cancelled or the service
-                closed before. Errors are its own copies.
+            tenant: the tenant whose turn to use.
+            on_done: called exactly once with the result, from a thread of the service,
+                unless the subscription is cancelled or the service closed before. An
+                error is the subscription's own copy.
 
         Raises:
-            GrammarLimitError: too many wait (``queue_size``, ``tenant_queue_size``).
-            GrammarError: too many compilations go on past their deadlines, or the process can have no more threads.
-            StructOutError: the service is closed, or belongs to the process that this one was forked from.
+            GrammarLimitError: too many constraints wait (``queue_size``,
+                ``tenant_queue_size``).
+            GrammarError: too many compilations are overdue, or the process cannot start
+                another thread.
+            StructOutError: the service is closed, or this process was forked.
         """
         self._fork_guard.check()
         digest = _digest(key)
@@ -123,23 +134,23 @@ class CompileService(Generic[Key, Compiled]):
             if self._is_closed:
                 raise StructOutError("the compile service is closed")
             job = self._jobs.get(digest) or Job(key, digest)
-            if not job.has_begun:
+            if not job.has_started:
                 if self._is_overloaded():
-                    raise self._overload()
+                    raise self._overload_error()
                 self._queue.add(job, tenant)
                 self._jobs[digest] = job
             elif job.deadline is None:
                 self._set_deadline(job)
             subscription = Subscription(job, tenant, on_done, self._cancel)
             job.subscriptions[subscription] = None
-            self._misses += 1
-            threadless = self._start_threads()
-            if job in threadless:
-                subscription.close()
-        for other in threadless:
-            self._tell(other.take_subscriptions(), _no_thread())
-        if job in threadless:
-            raise _no_thread()
+            self._num_misses += 1
+            dropped = self._start_threads()
+            if job in dropped:
+                subscription.take_callback()
+        for dropped_job in dropped:
+            self._notify(dropped_job.pop_subscriptions(), _no_thread_error())
+        if job in dropped:
+            raise _no_thread_error()
         return subscription
 
     def stats(self) -> CompileStats:
@@ -149,204 +160,208 @@ class CompileService(Generic[Key, Compiled]):
             return CompileStats(
                 waiting=self._queue.num_waiting,
                 compiling=self._queue.num_running,
-                abandoned=self._num_abandoned,
-                cache_entries=len(self._outcomes.grammars),
-                cache_bytes=self._outcomes.num_bytes,
-                cache_hits=self._hits,
-                cache_misses=self._misses,
-                failures_kept=len(self._outcomes.failures),
-                timeouts=self._timeouts,
+                overdue=self._num_overdue,
+                cache_entries=self._cache.num_grammars,
+                cache_bytes=self._cache.num_bytes,
+                cache_hits=self._num_hits,
+                cache_misses=self._num_misses,
+                failures_kept=self._cache.num_failures,
+                timeouts=self._num_timeouts,
                 compile_seconds_p50=_percentile(seconds, 50),
                 compile_seconds_p99=_percentile(seconds, 99),
-                compile_seconds_max=self._longest,
+                compile_seconds_max=self._max_seconds,
             )
 
     def close(self) -> None:
-        """At once: nobody is told anything any more, and compilations under way end in the background."""
+        """Stop at once: no callback is called any more, and compilations in progress end
+        in the background."""
         if self._fork_guard.is_forked():
             return
         with self._changed:
             self._is_closed = True
             for job in self._jobs.values():
-                for subscription in job.take_subscriptions():
-                    subscription.close()
+                for subscription in job.pop_subscriptions():
+                    subscription.take_callback()
             self._jobs.clear()
-            self._queue.drop_waiting()
-            self._outcomes.clear()
+            self._queue.clear()
+            self._cache.clear()
             self._changed.notify_all()
 
-    # -- private, under the lock unless it says otherwise -------------------------------------------------------------
-
-    def _is_overloaded(self) -> bool:
-        return self._num_abandoned >= _ABANDONED_PER_WORKER * self._config.compile_workers
-
-    def _overload(self) -> GrammarError:
-        return GrammarError(
-            f"{self._num_abandoned} compilations go on past their deadline of {self._config.compile_timeout:g} s: "
-            "nothing new is compiled until one of them ends"
-        )
+    # -- under the lock, except _cancel -------------------------------------------------------------------------------
 
     def _cancel(self, subscription: Subscription) -> None:
-        """Takes the lock."""
         self._fork_guard.check()
         with self._changed:
             job = subscription.job
-            subscription.close()
+            subscription.take_callback()
             if job is None or subscription not in job.subscriptions:
                 return
             del job.subscriptions[subscription]
-            if not job.has_begun:
-                self._queue.withdraw(job, subscription.tenant)
+            if not job.has_started:
+                self._queue.remove(job, subscription.tenant)
                 if not job.subscriptions:
                     del self._jobs[job.digest]
 
+    def _is_overloaded(self) -> bool:
+        return self._num_overdue >= _MAX_OVERDUE_PER_WORKER * self._config.compile_workers
+
+    def _overload_error(self) -> GrammarError:
+        return GrammarError(
+            f"{self._num_overdue} compilations still run past their deadline of {self._config.compile_timeout:g} s; "
+            "nothing new is compiled until one of them ends"
+        )
+
     def _start_threads(self) -> list[Job]:
-        """One for each job whose turn it is. Those that could have none are dropped, and returned."""
-        threadless = []
-        while (job := self._begin()) is not None:
+        """Start a thread for each job that may start. Returns the jobs that were dropped,
+        because the process could not start another thread."""
+        dropped = []
+        while (job := self._start_next_job()) is not None:
             try:
                 threading.Thread(target=self._work, args=(job,), name="structout-compile", daemon=True).start()
             except RuntimeError:
-                self._queue.end(job)
+                self._queue.finish(job)
                 del self._jobs[job.digest]
-                threadless.append(job)
-        return threadless
+                dropped.append(job)
+        return dropped
 
-    def _begin(self) -> Job | None:
-        if self._is_closed or _process_ends.is_set():
+    def _start_next_job(self) -> Job | None:
+        if self._is_closed or _is_process_exiting.is_set():
             return None
-        job = self._queue.begin()
+        job = self._queue.start_next()
         if job is not None:
             self._set_deadline(job)
         return job
 
     def _set_deadline(self, job: Job) -> None:
         job.deadline = self._clock() + self._config.compile_timeout
-        if not self._has_monitor:
-            self._has_monitor = True
+        if not self._is_monitored:
+            self._is_monitored = True
             try:
-                threading.Thread(target=self._watch, name="structout-deadlines", daemon=True).start()
+                threading.Thread(target=self._monitor_deadlines, name="structout-deadlines", daemon=True).start()
             except RuntimeError as error:
-                self._has_monitor = False
-                _log.warning("deadlines are not watched for now: %s", error)
-
-    # -- on the service's threads; these take the lock ----------------------------------------------------------------
-
-    def _work(self, first: Job) -> None:
-        _threads.add(threading.current_thread())
-        job: Job | None = first
-        while job is not None:
-            job = self._conclude(job, self._outcome(job))
-        _threads.discard(threading.current_thread())
-
-    def _outcome(self, job: Job) -> Compiled | GrammarError:
-        with self._changed:
-            known = self._outcomes.get(job.digest)
-        outcome = self._try(job) if known is None else known
-        if is_crash(outcome) and not job.is_abandoned and not self._is_closed:
-            _log.warning("%s; trying once more", outcome)
-            outcome = self._try(job)
-        return outcome
-
-    def _try(self, job: Job) -> Compiled | GrammarError:
-        begun = self._clock()
-        try:
-            compiled = self._compile(job.key)
-            most = self._config.limits.compiled_bytes
-            if compiled.memory_bytes > most:
-                return GrammarLimitError("compiled_bytes", compiled.memory_bytes, most)
-            return compiled
-        except GrammarError as error:
-            return copy_error(error)
-        except BaseException as error:  # whatever it is, those who wait must hear of it
-            _log.warning("a compilation raised what it should not", exc_info=True)
-            return CompileCrashError(f"compilation failed: {error!r}")
-        finally:
-            self._note_seconds(self._clock() - begun)
-
-    def _note_seconds(self, seconds: float) -> None:
-        with self._changed:
-            self._seconds.append(seconds)
-            self._longest = max(self._longest, seconds)
-
-    def _conclude(self, job: Job, outcome: Compiled | GrammarError) -> Job | None:
-        """Tell those who wait; returns what the thread does next. The worker is held until they know."""
-        with self._changed:
-            if not self._is_closed:
-                self._outcomes.keep(job.digest, outcome)
-            if self._jobs.get(job.digest) is job:
-                del self._jobs[job.digest]
-            self._num_abandoned -= job.is_abandoned
-            self._timeouts += isinstance(outcome, GrammarTimeoutError) and not job.is_abandoned
-            subscriptions = job.take_subscriptions()
-        self._tell(subscriptions, outcome)
-        with self._changed:
-            if not job.is_abandoned:
-                self._queue.end(job)
-            return self._begin()
-
-    def _tell(self, subscriptions: Iterable[Subscription], outcome: Compiled | GrammarError) -> None:
-        for subscription in subscriptions:
-            with self._changed:
-                on_done = subscription.close()
-                if on_done is None or self._is_closed:
-                    continue
-            try:
-                on_done(own_copy(outcome))
-            except Exception:
-                _log.exception("on_done of a compilation raised")
-
-    def _watch(self) -> None:
-        """Ends when there is no deadline left."""
-        while True:
-            with self._changed:
-                deadlines = [job.deadline for job in self._jobs.values() if job.deadline is not None]
-                if not deadlines:
-                    self._has_monitor = False
-                    return
-                wait = min(deadlines) - self._clock()
-                if wait > 0:
-                    self._changed.wait(wait)
-                    continue
-                failed = self._enforce_deadlines()
-            for subscriptions, error in failed:
-                _log.warning("%s (%d requests)", error, len(subscriptions))
-                self._tell(subscriptions, error)
+                self._is_monitored = False
+                _log.warning("compile deadlines are not enforced for now: %s", error)
 
     def _enforce_deadlines(self) -> list[tuple[list[Subscription], GrammarError]]:
-        """Under the lock. Returns whom to tell what."""
+        """Returns the subscriptions that failed, and with what error."""
         now = self._clock()
         failed: list[tuple[list[Subscription], GrammarError]] = []
         for job in self._jobs.values():
             if job.deadline is not None and job.deadline <= now:
-                self._abandon(job)
+                self._mark_overdue(job)
                 error = GrammarTimeoutError(
                     f"the constraint took more than {self._config.compile_timeout:g} s to compile"
                 )
-                failed.append((job.take_subscriptions(), error))
-        dropped = self._queue.drop_waiting() if self._is_overloaded() else []
-        for job in dropped:
-            del self._jobs[job.digest]
-            failed.append((job.take_subscriptions(), self._overload()))
-        failed += [(job.take_subscriptions(), _no_thread()) for job in self._start_threads()]
+                failed.append((job.pop_subscriptions(), error))
+        if self._is_overloaded():
+            for job in self._queue.clear():
+                del self._jobs[job.digest]
+                failed.append((job.pop_subscriptions(), self._overload_error()))
+        failed += [(job.pop_subscriptions(), _no_thread_error()) for job in self._start_threads()]
         return failed
 
-    def _abandon(self, job: Job) -> None:
-        """Under the lock."""
+    def _mark_overdue(self, job: Job) -> None:
         job.deadline = None
-        self._timeouts += 1
-        if not job.is_abandoned:
-            job.is_abandoned = True
-            self._num_abandoned += 1
-            self._queue.end(job)
+        self._num_timeouts += 1
+        if not job.is_overdue:
+            job.is_overdue = True
+            self._num_overdue += 1
+            self._queue.finish(job)
+
+    # -- on the service's threads, without the lock -------------------------------------------------------------------
+
+    def _work(self, first_job: Job) -> None:
+        _threads.add(threading.current_thread())
+        job: Job | None = first_job
+        while job is not None:
+            job = self._complete(job, self._compile_job(job))
+        _threads.discard(threading.current_thread())
+
+    def _compile_job(self, job: Job) -> Compiled | GrammarError:
+        with self._changed:
+            cached = self._cache.get(job.digest)
+        result = self._try_compile(job) if cached is None else cached
+        if is_crash(result) and not job.is_overdue and not self._is_closed:
+            _log.warning("%s; trying once more", result)
+            result = self._try_compile(job)
+        return result
+
+    def _try_compile(self, job: Job) -> Compiled | GrammarError:
+        start = self._clock()
+        try:
+            compiled = self._compile(job.key)
+            max_bytes = self._config.limits.compiled_bytes
+            if compiled.memory_bytes > max_bytes:
+                return GrammarLimitError("compiled_bytes", compiled.memory_bytes, max_bytes)
+            return compiled
+        except GrammarError as error:
+            return copy_error(error)
+        except BaseException as error:  # whatever it is, the subscriptions need a result
+            _log.warning("a compilation crashed", exc_info=True)
+            return CompileCrashError(f"compilation failed: {error!r}")
+        finally:
+            self._record_seconds(self._clock() - start)
+
+    def _record_seconds(self, seconds: float) -> None:
+        with self._changed:
+            self._seconds.append(seconds)
+            self._max_seconds = max(self._max_seconds, seconds)
+
+    def _complete(self, job: Job, result: Compiled | GrammarError) -> Job | None:
+        """Cache the result, notify the subscriptions, and then free the worker.
+
+        Returns:
+            the thread's next job.
+        """
+        with self._changed:
+            if not self._is_closed:
+                self._cache.put(job.digest, result)
+            if self._jobs.get(job.digest) is job:
+                del self._jobs[job.digest]
+            self._num_overdue -= job.is_overdue
+            self._num_timeouts += isinstance(result, GrammarTimeoutError) and not job.is_overdue
+            subscriptions = job.pop_subscriptions()
+        self._notify(subscriptions, result)
+        with self._changed:
+            if not job.is_overdue:
+                self._queue.finish(job)
+            return self._start_next_job()
+
+    def _notify(self, subscriptions: Iterable[Subscription], result: Compiled | GrammarError) -> None:
+        for subscription in subscriptions:
+            with self._changed:
+                on_done = subscription.take_callback()
+                if on_done is None or self._is_closed:
+                    continue
+            try:
+                on_done(copy_if_error(result))
+            except Exception:
+                _log.exception("the on_done callback of a compilation raised")
+
+    def _monitor_deadlines(self) -> None:
+        """Run until no job has a deadline."""
+        while True:
+            with self._changed:
+                deadlines = [job.deadline for job in self._jobs.values() if job.deadline is not None]
+                if not deadlines:
+                    self._is_monitored = False
+                    return
+                seconds_left = min(deadlines) - self._clock()
+                if seconds_left > 0:
+                    self._changed.wait(seconds_left)
+                    continue
+                failed = self._enforce_deadlines()
+            for subscriptions, error in failed:
+                _log.warning("%s (%d requests)", error, len(subscriptions))
+                self._notify(subscriptions, error)
 
 
 def _digest(key: object) -> bytes:
     return hashlib.sha256(repr(key).encode()).digest()
 
 
-def _no_thread() -> GrammarError:
-    return CompileCrashError("compilation failed: the process can have no more threads")
+def _no_thread_error() -> GrammarError:
+    return CompileCrashError("compilation failed: the process cannot start another thread")
 
 
 def _percentile(ordered: list[float], percent: int) -> float:
@@ -354,10 +369,13 @@ def _percentile(ordered: list[float], percent: int) -> float:
 
 
 @atexit.register
-def _let_short_ones_end() -> None:
-    """Before 3.14, Python ends a daemon thread that comes back from native code while the interpreter goes down, and
-    C++ answers that with an abort. Few compilations take longer than this wait, and fewer end just after it."""
-    _process_ends.set()
-    deadline = time.monotonic() + _LAST_WAIT
+def _wait_for_compilations_at_exit() -> None:
+    """Wait shortly for compilations in progress.
+
+    Before Python 3.14 the interpreter ends a daemon thread that returns from native code
+    during shutdown, and C++ answers with an abort. Few compilations outlast this wait.
+    """
+    _is_process_exiting.set()
+    deadline = time.monotonic() + _EXIT_WAIT_SECONDS
     for thread in list(_threads):
         thread.join(max(0.0, deadline - time.monotonic()))

@@ -1,4 +1,4 @@
-"""Whose constraint is compiled next."""
+"""FairQueue: decides which constraint is compiled next."""
 
 import math
 from collections import Counter, OrderedDict
@@ -9,12 +9,17 @@ from typing import Any
 from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarLimitError
 
-_SHARE = 4  # a quarter of the workers is what a tenant may always have
-_TENANT_MEMORY = 60.0  # seconds that a tenant which asked for something keeps a share free
+_WORKERS_PER_SHARE = 4  # a tenant's share is a quarter of the workers
+_RECENT_SECONDS = 60.0  # a tenant seen within this time keeps a share free
 
 
 class Subscription:
-    """One request's place in a compilation."""
+    """One request's interest in a compilation.
+
+    Attributes:
+        job: the compilation; None once the subscription is over.
+        tenant: the owner of the request.
+    """
 
     def __init__(
         self, job: "Job", tenant: str, on_done: Callable[[Any], None], cancel: Callable[["Subscription"], None]
@@ -25,58 +30,72 @@ class Subscription:
         self._cancel = cancel
 
     def cancel(self) -> None:
-        """From now on ``on_done`` is not called, unless it already was or is running. Idempotent."""
+        """Stop ``on_done`` from being called, unless it was called already or is running.
+        Idempotent."""
         self._cancel(self)
 
-    def close(self) -> Callable[[Any], None] | None:
-        """What was still to be called. Whoever keeps the subscription keeps nothing else alive by it."""
+    def take_callback(self) -> Callable[[Any], None] | None:
+        """End the subscription and return its ``on_done``, None the second time.
+
+        Afterwards the subscription keeps neither the callback nor the job alive.
+        """
         on_done, self._on_done, self.job = self._on_done, None, None
         return on_done
 
 
 @dataclass(eq=False)
 class Job:
-    """One compilation, and those who want its outcome.
+    """One compilation and its subscriptions.
 
     Attributes:
-        tenants: how many subscriptions each tenant has on it.
-        charged_to: whose turn it was begun in.
-        deadline: when those who wait are told that it takes too long. None: nobody is to be told.
-        is_abandoned: it overran its deadline, and its worker was given to another.
+        key: what to compile.
+        digest: the digest of the key.
+        subscriptions: an ordered set.
+        num_subscriptions: how many subscriptions each tenant has while the job waits.
+        has_started: whether a worker has taken the job.
+        charged_tenant: the tenant whose share the running job counts for.
+        deadline: when its subscriptions fail with a timeout. None: not started, or they
+            have failed already and nobody has subscribed since.
+        is_overdue: it has missed a deadline, and no longer holds a worker.
     """
 
     key: Any
     digest: bytes
     subscriptions: dict[Subscription, None] = field(default_factory=dict)
-    tenants: Counter[str] = field(default_factory=Counter)
-    has_begun: bool = False
-    charged_to: str = ""
+    num_subscriptions: Counter[str] = field(default_factory=Counter)
+    has_started: bool = False
+    charged_tenant: str = ""
     deadline: float | None = None
-    is_abandoned: bool = False
+    is_overdue: bool = False
 
-    def take_subscriptions(self) -> list[Subscription]:
+    def pop_subscriptions(self) -> list[Subscription]:
         subscriptions = list(self.subscriptions)
         self.subscriptions.clear()
         return subscriptions
 
 
 class FairQueue:
-    """Which job begins next: tenants take turns. Not safe for threads.
+    """The waiting jobs, from which tenants take turns. Not thread-safe.
 
-    A tenant may always have a quarter of the workers, at least one. It may have more if no tenant below that waits; but
-    while another tenant was seen in the last minute, a quarter stays free, so that one who floods the queue with
-    constraints that take long is not felt by the others.
+    A tenant's share is a quarter of the workers, but at least one. A tenant may exceed
+    its share if no tenant below its share waits. While another tenant was seen in the
+    last minute, one share stays free for it, so that a flood of slow constraints from
+    one tenant does not delay the others.
+
+    Args:
+        config: its ``compile_workers``, ``queue_size`` and ``tenant_queue_size``.
+        clock: seconds, monotonic.
     """
 
     def __init__(self, config: StructuredOutputsConfig, clock: Callable[[], float]):
         self._config = config
         self._clock = clock
-        self._share = max(1, config.compile_workers // _SHARE)
-        self._queues: OrderedDict[str, dict[Job, None]] = OrderedDict()  # of tenants who wait, the next one first
+        self._share = max(1, config.compile_workers // _WORKERS_PER_SHARE)
+        self._queues: OrderedDict[str, dict[Job, None]] = OrderedDict()  # of waiting tenants, the next one first
         self._waiting: dict[Job, None] = {}
-        self._running: Counter[str] = Counter()
-        self._last_seen = ("", -math.inf)  # a tenant, and when
-        self._seen_before = ("", -math.inf)  # the same of the last other tenant
+        self._num_running: Counter[str] = Counter()  # by tenant
+        self._last_seen = ("", -math.inf)  # a tenant and the time
+        self._last_other_seen = ("", -math.inf)  # the last tenant other than that one
 
     @property
     def num_waiting(self) -> int:
@@ -84,11 +103,15 @@ class FairQueue:
 
     @property
     def num_running(self) -> int:
-        return self._running.total()
+        return self._num_running.total()
 
     def add(self, job: Job, tenant: str) -> None:
-        """Queue the job, or let one that is queued have this tenant's turn too. Raises ``GrammarLimitError``."""
-        self._note(tenant)
+        """Queue the job for the tenant; other tenants may have queued it already.
+
+        Raises:
+            GrammarLimitError: the queue is full, for this tenant or for all.
+        """
+        self._record_tenant(tenant)
         queue = self._queues.get(tenant, {})
         if job not in queue:
             if job not in self._waiting:
@@ -96,66 +119,74 @@ class FairQueue:
             _check_size("tenant_queue_size", len(queue) + 1, self._config.tenant_queue_size)
             self._queues.setdefault(tenant, {})[job] = None
             self._waiting[job] = None
-        job.tenants[tenant] += 1
+        job.num_subscriptions[tenant] += 1
 
-    def withdraw(self, job: Job, tenant: str) -> None:
-        """One of those who wait for a queued job does no more."""
-        job.tenants[tenant] -= 1
-        if not job.tenants[tenant]:
-            self._leave(job, tenant)
-        if not job.tenants:
+    def remove(self, job: Job, tenant: str) -> None:
+        """Remove one of the tenant's subscriptions to a waiting job, and with the last
+        one the job."""
+        job.num_subscriptions[tenant] -= 1
+        if not job.num_subscriptions[tenant]:
+            self._dequeue(job, tenant)
+        if not job.num_subscriptions:
             del self._waiting[job]
 
-    def begin(self) -> Job | None:
-        """The next job, which holds a worker until its ``end``. None: no job, or no worker for it."""
+    def start_next(self) -> Job | None:
+        """Start the next job, which holds a worker until :meth:`finish`.
+
+        Returns:
+            None if no job waits, or no worker is free for it.
+        """
         tenant = self._next_tenant()
         if tenant is None:
             return None
         self._queues.move_to_end(tenant)
         job = next(iter(self._queues[tenant]))
-        for each in list(job.tenants):
-            self._leave(job, each)
+        for job_tenant in list(job.num_subscriptions):
+            self._dequeue(job, job_tenant)
         del self._waiting[job]
-        self._running[tenant] += 1
-        job.charged_to, job.has_begun = tenant, True
+        self._num_running[tenant] += 1
+        job.charged_tenant, job.has_started = tenant, True
         return job
 
-    def end(self, job: Job) -> None:
-        self._running[job.charged_to] -= 1
-        if not self._running[job.charged_to]:
-            del self._running[job.charged_to]
+    def finish(self, job: Job) -> None:
+        """Free the job's worker."""
+        self._num_running[job.charged_tenant] -= 1
+        if not self._num_running[job.charged_tenant]:
+            del self._num_running[job.charged_tenant]
 
-    def drop_waiting(self) -> list[Job]:
-        dropped = list(self._waiting)
+    def clear(self) -> list[Job]:
+        """Remove and return all waiting jobs."""
+        jobs = list(self._waiting)
         self._waiting.clear()
         self._queues.clear()
-        return dropped
+        return jobs
 
-    def _leave(self, job: Job, tenant: str) -> None:
-        del job.tenants[tenant]
+    def _dequeue(self, job: Job, tenant: str) -> None:
+        del job.num_subscriptions[tenant]
         del self._queues[tenant][job]
         if not self._queues[tenant]:
             del self._queues[tenant]
 
     def _next_tenant(self) -> str | None:
-        free = self._config.compile_workers - self.num_running
-        if free <= 0:
+        num_free = self._config.compile_workers - self.num_running
+        if num_free <= 0:
             return None
-        within_share = [tenant for tenant in self._queues if self._running[tenant] < self._share]
-        beyond = [tenant for tenant in self._queues if free > self._share or not self._has_company(tenant)]
-        return next(iter(within_share + beyond), None)
+        below_share = [tenant for tenant in self._queues if self._num_running[tenant] < self._share]
+        allowed_more = [
+            tenant for tenant in self._queues if num_free > self._share or not self._was_other_seen_recently(tenant)
+        ]
+        return next(iter(below_share + allowed_more), None)
 
-    def _note(self, tenant: str) -> None:
+    def _record_tenant(self, tenant: str) -> None:
         if tenant != self._last_seen[0]:
-            self._seen_before = self._last_seen
+            self._last_other_seen = self._last_seen
         self._last_seen = (tenant, self._clock())
 
-    def _has_company(self, tenant: str) -> bool:
-        """Whether another tenant was seen lately."""
-        _, when = self._seen_before if tenant == self._last_seen[0] else self._last_seen
-        return self._clock() - when < _TENANT_MEMORY
+    def _was_other_seen_recently(self, tenant: str) -> bool:
+        _, seen_at = self._last_other_seen if tenant == self._last_seen[0] else self._last_seen
+        return self._clock() - seen_at < _RECENT_SECONDS
 
 
-def _check_size(limit: str, got: int, most: int) -> None:
-    if got > most:
-        raise GrammarLimitError(limit, got, most)
+def _check_size(limit: str, size: int, max_size: int) -> None:
+    if size > max_size:
+        raise GrammarLimitError(limit, size, max_size)

@@ -181,7 +181,7 @@ def test_a_call_that_fails_leaves_no_request_behind(manager, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", no_thread)
-        with pytest.raises(structout.GrammarError, match="no more threads"):
+        with pytest.raises(structout.GrammarError, match="the process cannot start another thread"):
             add(manager, "r", regex="a")
     manager.finish_request("r")
     add(manager, "r", regex="b")
