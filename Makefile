@@ -3,10 +3,13 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := @$(BIN)/pip --disable-pip-version-check -qq
+PIP = $(BIN)/python -m pip --disable-pip-version-check -qq
 SOURCES := $(wildcard csrc/*.* csrc/*/*.* csrc/*/*/*.*) setup.py pyproject.toml constraints.txt
 
-.PHONY: demo test test-all bench gpu-check lint format clean
+.PHONY: help demo test test-all bench gpu-check lint format clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/demo.installed  ## structured generation end to end, on a model made on the spot
 	$(BIN)/structout generate --json-schema examples/order.schema.json --seed 7
@@ -27,35 +30,44 @@ bench: $(VENV)/test.installed  ## measure beside the peers; writes bench/results
 gpu-check:  ## on a machine with a GPU, in the Python you name: build, whole suite, sanitizers, benches
 	$(PYTHON) bench/gpu_check.py
 
-lint: $(VENV)/lint.installed
+lint: $(VENV)/lint.installed  ## formatters in check mode, linters and type checks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run --Werror $(shell git ls-files 'csrc/*' 'tests/*.cpp' 'tests/*.cu')
 
-format: $(VENV)/lint.installed
+format: $(VENV)/lint.installed  ## format Python, C++ and CUDA sources
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(shell git ls-files 'csrc/*' 'tests/*.cpp' 'tests/*.cu')
 
-clean:
-	rm -rf $(VENV) build structout/*.so *.egg-info
+clean:  ## remove the environments and everything that was built
+	rm -rf $(VENV) .venv-torch build tests/build structout/*.so *.egg-info
 
 # torch comes first and the build uses it as it is: an isolated build would download another.
-$(VENV)/demo.installed: $(SOURCES)
-	@echo "installing structout and what it needs into $(VENV), once: a minute or two ..."
+$(VENV)/tools.installed: constraints.txt pyproject.toml
 	@test -d $(VENV) || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "make needs Python >= 3.11")'
 	@test -d $(VENV) || $(PYTHON) -m venv $(VENV)
-	$(PIP) install -c constraints.txt torch setuptools wheel ninja
-	$(PIP) install -c constraints.txt --no-build-isolation -e '.[generate]'
+	@echo "installing torch and the build tools into $(VENV), once ..."
+	@$(PIP) install -c constraints.txt pip torch setuptools ninja
 	@touch $@
 
+# Without a GPU the demo needs no CUDA ops; with one it needs them for this GPU only.
+GPU_ARCHS = $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | sort -u | xargs)
+$(VENV)/demo.installed: $(VENV)/tools.installed $(SOURCES)
+	@echo "building structout and installing it into $(VENV): about a minute ..."
+	@$(if $(GPU_ARCHS),STRUCTOUT_CUDA_ARCHS="$(GPU_ARCHS)",STRUCTOUT_BUILD_CUDA=0) $(PIP) install -c constraints.txt --no-build-isolation -e '.[generate]'
+	@touch $@
+
+# The tests read the code of every architecture. What the demo has compiled for the CPU is not compiled again.
 $(VENV)/test.installed: $(VENV)/demo.installed
 	@echo "installing what the tests need into $(VENV) ..."
-	$(PIP) install -c constraints.txt --no-build-isolation -e '.[test,bench]'
+	@$(PIP) install -c constraints.txt --group test --group bench
+	@echo "building the CUDA ops for every architecture, if nvcc is here: minutes ..."
+	@$(PIP) install --no-build-isolation --no-deps -e .
 	@touch $@
 
-$(VENV)/lint.installed: $(VENV)/test.installed
+$(VENV)/lint.installed: $(VENV)/tools.installed
 	@echo "installing the linters into $(VENV) ..."
-	$(PIP) install -c constraints.txt ruff mypy clang-format
+	@$(PIP) install -c constraints.txt --group lint
 	@touch $@

@@ -1,39 +1,43 @@
 """Structured output for LLM inference in PyTorch. Importing this registers ``torch.ops.structout.*``."""
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
-from structout import _kernels
 from structout._version import __version__
-from structout.bitmask import (
-    allocate_token_bitmask,
-    bitmask_dtype,
-    bitmask_width,
-    count_allowed,
-    get_bitmask_shape,
-    pack_bitmask,
-    reset_token_bitmask,
-    unpack_bitmask,
-)
-from structout.config import StructuredOutputsConfig
-from structout.errors import (
-    CollectiveError,
-    DuplicateRequestError,
-    GrammarError,
-    GrammarLimitError,
-    GrammarTimeoutError,
-    StructOutError,
-    UnknownRequestError,
-)
-from structout.limits import Limits
-from structout.mask_batch import MaskBatch, MaskShard
-from structout.mask_pool import MaskDeduplicator, MaskPool, PooledMaskBatch
-from structout.params import StructuredOutputOptions, StructuredOutputsParams
 
-if _kernels.load().broken is None:
-    from structout.distributed import registration  # noqa: F401
-    from structout.ops import apply_bitmask, apply_token_bitmask_inplace, masked_sample, masked_sample_logprobs
-    from structout.sampler import DeviceMasks, MaskedSampler, SamplingParams
+# Without torch the package can be imported all the same, so that the doctor can name the cause.
+if importlib.util.find_spec("torch") is not None:
+    from structout import _kernels
+    from structout.bitmask import (
+        allocate_token_bitmask,
+        bitmask_dtype,
+        bitmask_width,
+        count_allowed,
+        get_bitmask_shape,
+        pack_bitmask,
+        reset_token_bitmask,
+        unpack_bitmask,
+    )
+    from structout.config import StructuredOutputsConfig
+    from structout.errors import (
+        CollectiveError,
+        DuplicateRequestError,
+        GrammarError,
+        GrammarLimitError,
+        GrammarTimeoutError,
+        StructOutError,
+        UnknownRequestError,
+    )
+    from structout.limits import Limits
+    from structout.mask_batch import MaskBatch, MaskShard
+    from structout.mask_pool import MaskDeduplicator, MaskPool, PooledMaskBatch
+    from structout.params import StructuredOutputOptions, StructuredOutputsParams
+
+    if _kernels.load().broken is None:
+        from structout.distributed import registration  # noqa: F401
+        from structout.ops import apply_bitmask, apply_token_bitmask_inplace, masked_sample, masked_sample_logprobs
+        from structout.sampler import DeviceMasks, MaskedSampler, SamplingParams
 
 if TYPE_CHECKING:
     from structout.distributed import (
@@ -107,8 +111,14 @@ _LAZY_SUBMODULES = ("distributed", "integrations", "jump_forward", "metrics")
 
 
 def __getattr__(name: str) -> Any:
-    """Workers need no grammar engine, so the manager is imported when it is first asked for. Where the ops are broken
-    the package still imports, so that the doctor can speak; asking for one of them says what is wrong."""
+    """Import a name when it is first used.
+
+    Workers need no grammar engine, so the manager is not imported with the package. Where
+    the ops are broken the package can be imported, so that the doctor can name the cause;
+    the names that need the ops raise ImportError.
+    """
+    if name in (*_LAZY_SUBMODULES, *__all__) and importlib.util.find_spec("torch") is None:
+        raise ImportError(f"structout.{name} needs torch, which is not installed: pip install 'torch>=2.10'")
     if name in _LAZY_SUBMODULES:
         return importlib.import_module(f"structout.{name}")
     if name in _MODULE_OF:

@@ -1,4 +1,7 @@
-"""Loads the op libraries, which registers the ops, and decides, once, which kernels serve each device."""
+"""Loads the op libraries, which registers the ops, and chooses the kernels for each device.
+
+The choice is made once, when structout is imported.
+"""
 
 import functools
 import importlib.util
@@ -10,50 +13,74 @@ import torch
 
 from structout import envs
 
-_HERE = Path(__file__).parent
+_PACKAGE = Path(__file__).parent
 _REINSTALL = "reinstall from structout's checkout: pip install --no-build-isolation --force-reinstall --no-deps ."
 
 
 @dataclass(frozen=True)
 class Backends:
-    """What serves the ops.
+    """The kernels that serve the ops.
 
     Attributes:
-        cuda: "cuda", "triton" or None.
-        missing: what is not there and need not be, with the way to get it.
-        broken: what must be mended before any op can be used. None: all is well.
+        cuda: the kernels for CUDA tensors: "cuda", "triton" or None.
+        missing: optional parts that are absent, each with the way to get it.
+        broken: why no op can be used and how to repair it, or None.
+        unused: why the CUDA library was built but is not used, or None.
     """
 
     cuda: str | None
     missing: tuple[str, ...]
     broken: str | None = None
+    unused: str | None = None
+
+
+class _NotBuiltError(Exception):
+    """A library that an installation need not have is absent."""
+
+
+class _LoadError(Exception):
+    """A library or its kernels are there but cannot be used."""
 
 
 def _load_cpu_library() -> None:
-    library = _HERE / "_C.so"
+    library = _PACKAGE / "_C.so"
     if not library.exists():
         raise ImportError(f"structout's CPU ops were not built ({library} is missing); {_REINSTALL}")
     try:
         torch.ops.load_library(library)
     except OSError as error:
-        raise ImportError(f"structout's CPU ops were built but do not load ({error}); {_REINSTALL}") from error
+        raise ImportError(f"structout's CPU ops were built but do not load ({_cause(error)}); {_REINSTALL}") from error
 
 
-def _load_cuda_library() -> str | None:
-    """None on success, else what is wrong and how to mend it."""
-    library = _HERE / "_C_cuda.so"
+def _load_cuda_library() -> None:
+    library = _PACKAGE / "_C_cuda.so"
     if not library.exists():
-        return f"the CUDA ops were not built: install the CUDA toolkit (nvcc), then {_REINSTALL}"
+        raise _NotBuiltError(f"the CUDA ops were not built: install the CUDA toolkit (nvcc), then {_REINSTALL}")
     try:
         torch.ops.load_library(library)
     except OSError as error:
-        return f"the CUDA ops were built but do not load ({error}); {_REINSTALL}"
-    return None
+        # A library that does not load is of another version of structout, or of a torch
+        # that lacks a symbol. The loader's message names the symbol.
+        raise _LoadError(
+            f"the CUDA ops were built but do not load in torch {torch.__version__}: {_cause(error)}"
+        ) from error
+    if not has_cuda_kernels():
+        raise _LoadError(f"{library} was loaded but registers no kernels: it was built without csrc/cuda; {_REINSTALL}")
 
 
-def _register_triton() -> str | None:
+def _cause(error: OSError) -> BaseException:
+    """The loader's own error: torch raises one that names the file only."""
+    return error.__cause__ or error
+
+
+def has_cuda_kernels() -> bool:
+    """Whether kernels for CUDA tensors are registered with torch."""
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key("structout::apply_bitmask", "CUDA"))
+
+
+def _register_triton() -> None:
     if importlib.util.find_spec("triton") is None:
-        return "Triton is not installed: pip install triton"
+        raise _NotBuiltError("Triton is not installed: pip install triton")
     from structout.triton_kernels.apply_bitmask import apply_bitmask
     from structout.triton_kernels.masked_sample import masked_sample, masked_sample_logprobs
     from structout.triton_kernels.push import push_all_gather
@@ -64,16 +91,21 @@ def _register_triton() -> str | None:
         library.impl(kernel.__name__, kernel, "CUDA")
     for kernel in (sample_shard, merge_outcomes, shard_mass, merge_masses, push_all_gather):
         library.impl(f"_{kernel.__name__}", kernel, "CUDA")
-    _kept_alive.append(library)
-    return None
+    _registered_libraries.append(library)
 
 
-_kept_alive: list[torch.library.Library] = []
+# A Library removes its kernels when it is collected.
+_registered_libraries: list[torch.library.Library] = []
 
 
 @functools.cache
 def load() -> Backends:
-    """Idempotent. Never raises, so that the doctor can speak; warns of what is broken, and of CUDA without kernels."""
+    """Load the libraries on the first call, and return which kernels serve the ops.
+
+    It does not raise, so that the doctor can report what is broken. It warns if the ops are
+    broken, if torch has CUDA but the ops have no kernels for it, and if a built CUDA
+    library is not used.
+    """
     try:
         loaded = _load()
     except (ImportError, ValueError) as error:
@@ -82,6 +114,8 @@ def load() -> Backends:
     if loaded.broken is None and loaded.cuda is None and torch.version.cuda is not None:
         missing = "; ".join(loaded.missing)
         warnings.warn(f"structout has no kernels for CUDA tensors. {missing}", RuntimeWarning, stacklevel=2)
+    elif loaded.unused is not None:
+        warnings.warn(f"structout uses its Triton kernels: {loaded.unused}", RuntimeWarning, stacklevel=2)
     return loaded
 
 
@@ -94,19 +128,26 @@ def require() -> None:
 
 def _load() -> Backends:
     _load_cpu_library()
-    wish = envs.backend()
+    requested = envs.backend()
+    envs.cpu_capability()  # the CPU ops raise for an unknown value only when the first one is called
     if torch.version.cuda is None:
-        if wish is not None:
-            raise ImportError(f"STRUCTOUT_BACKEND={wish}, but this torch ({torch.__version__}) has no CUDA")
+        if requested is not None:
+            raise ImportError(f"STRUCTOUT_BACKEND={requested}, but this torch ({torch.__version__}) has no CUDA")
         return Backends(None, (f"torch {torch.__version__} has no CUDA: CPU tensors only",))
     missing: list[str] = []
+    unused: str | None = None
     for name, register in (("cuda", _load_cuda_library), ("triton", _register_triton)):
-        if wish not in (None, name):
+        if requested not in (None, name):
             continue
-        problem = register()
-        if problem is None:
-            return Backends(name, tuple(missing))
-        missing.append(problem)
-    if wish is not None:
-        raise ImportError(f"STRUCTOUT_BACKEND={wish} cannot be served: {missing[0]}")
+        try:
+            register()
+        except _NotBuiltError as error:
+            missing.append(str(error))
+        except _LoadError as error:
+            missing.append(str(error))
+            unused = str(error)
+        else:
+            return Backends(name, tuple(missing), unused=unused)
+    if requested is not None:
+        raise ImportError(f"STRUCTOUT_BACKEND={requested} cannot be used: {missing[0]}")
     return Backends(None, tuple(missing))

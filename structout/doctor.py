@@ -1,47 +1,65 @@
-"""`structout doctor`: versions, which kernels serve each device, and what is broken or missing, with the fix."""
+"""`structout doctor`: prints versions, the kernels for each device, and what is broken or missing with its remedy."""
 
 import importlib.metadata
+import importlib.util
 import platform
 import sys
 
-import torch
-
-from structout import _kernels, envs
+from structout import envs
 from structout._version import __version__
+
+_PACKAGES = ("torch", "numpy", "triton", "xgrammar", "llguidance", "transformers", "jsonschema")
+_EXTRAS = {
+    "StructuredOutputManager": ("manager", ("xgrammar", "llguidance", "xxhash")),
+    "structout generate": ("generate", ("transformers", "jsonschema")),
+}
 
 
 def main() -> int:
-    """Print the diagnosis. 1 if something is broken, which is more than missing."""
-    broken = _broken()
-    print(_report(broken))
-    return 1 if broken else 0
-
-
-def _report(broken: list[str]) -> str:
-    loaded = _kernels.load()
-    cpu = "none" if loaded.broken else f"C++, {_cpu_capability()}, {torch.get_num_threads()} threads"
-    cuda = {"cuda": "CUDA C++", "triton": "Triton", None: "none"}[loaded.cuda]
+    """Print the diagnosis. Returns 1 if something is broken, and 0 if optional parts are missing or nothing is."""
+    if importlib.util.find_spec("torch") is None:
+        report, broken = [], ["torch is not installed: pip install 'torch>=2.10'"]
+        missing = []
+    else:
+        report, broken, missing = _examine_kernels()
+    missing += _missing_extras()
     lines = [f"structout {__version__}  python {platform.python_version()}  {platform.platform()}"]
-    lines += [f"  {name:<13}{_version(name)}" for name in ("torch", "triton", "xgrammar", "transformers", "jsonschema")]
-    lines += ["", "kernels", f"  {'cpu':<13}{cpu}", f"  {'cuda':<13}{cuda}, {_devices()}"]
-    lines += ["", "ranks that share a model", f"  {'cpu':<13}{_between_cpus()}", f"  {'cuda':<13}{_between_gpus()}"]
-    missing = [*loaded.missing, *_missing_for_generate()]
+    lines += [f"  {name:<13}{_version(name)}" for name in _PACKAGES]
+    lines += report
     for title, items in (("broken", broken), ("missing", missing)):
         if items:
             lines += ["", title, *(f"  {item}" for item in items)]
     if not broken and not missing:
         lines += ["", "nothing is missing"]
-    return "\n".join(lines)
+    print("\n".join(lines))
+    return 1 if broken else 0
 
 
-def _broken() -> list[str]:
+def _examine_kernels() -> tuple[list[str], list[str], list[str]]:
+    """Returns the report on kernels and ranks, what is broken, and what is missing."""
+    import torch
+
+    from structout import _kernels
+
     loaded = _kernels.load()
     broken = [] if loaded.broken is None else [loaded.broken]
     if loaded.broken is None and loaded.cuda is None and torch.cuda.is_available():
         broken.append("there is a CUDA device, but no kernels for it: see what is missing")
-    if _version("xgrammar") == "not installed":
-        broken.append("the manager needs xgrammar: pip install xgrammar==0.2.8")
-    return broken
+    if loaded.unused is not None:
+        broken.append(loaded.unused)
+    try:
+        between_cpus = _between_cpus()
+    except ValueError as error:
+        between_cpus = "none"
+        broken.append(str(error))
+    capability = "none" if loaded.broken else str(torch.ops.structout._cpu_capability())
+    cpu = "none" if loaded.broken else f"C++, {capability}, {torch.get_num_threads()} threads"
+    cuda = {"cuda": "CUDA C++", "triton": "Triton", None: "none"}[loaded.cuda]
+    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    report = ["", "kernels", f"  {'cpu':<13}{cpu}", f"  {'cuda':<13}{cuda}, {', '.join(names) or 'no device'}"]
+    report += ["", "ranks that share a model", f"  {'cpu':<13}{between_cpus}", f"  {'cuda':<13}{_between_gpus()}"]
+    missing = [problem for problem in loaded.missing if problem != loaded.unused]
+    return report, broken, missing
 
 
 def _version(name: str) -> str:
@@ -51,21 +69,14 @@ def _version(name: str) -> str:
         return "not installed"
 
 
-def _cpu_capability() -> str:
-    return str(torch.ops.structout._cpu_capability())
-
-
-def _devices() -> str:
-    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return ", ".join(names) if names else "no device"
-
-
 def _between_cpus() -> str:
-    by_group = "the process group's own backend"
-    return f"shared memory on one host, {by_group} between hosts" if envs.shared_memory() else by_group
+    fallback = "the process group's own backend"
+    return f"shared memory on one host, {fallback} between hosts" if envs.shared_memory() else fallback
 
 
 def _between_gpus() -> str:
+    import torch
+
     count = torch.cuda.device_count()
     if count < 2:
         return "fewer than two devices here"
@@ -73,10 +84,13 @@ def _between_gpus() -> str:
     return "push kernels over symmetric memory" if reachable else "NCCL: devices do not reach each other's memory"
 
 
-def _missing_for_generate() -> list[str]:
-    absent = [name for name in ("transformers", "jsonschema") if _version(name) == "not installed"]
-    needs = f"structout generate needs {' and '.join(absent)}; from structout's checkout: "
-    return [f"{needs}pip install --no-build-isolation '.[generate]'"] if absent else []
+def _missing_extras() -> list[str]:
+    problems = []
+    for feature, (extra, packages) in _EXTRAS.items():
+        absent = [name for name in packages if _version(name) == "not installed"]
+        if absent:
+            problems.append(f"{feature} needs {', '.join(absent)}: pip install 'structout[{extra}]'")
+    return problems
 
 
 if __name__ == "__main__":

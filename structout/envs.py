@@ -1,29 +1,48 @@
-"""Every environment variable that structout reads at run time. (STRUCTOUT_BUILD_CUDA is read by setup.py, and
-STRUCTOUT_CPU_CAPABILITY = default | avx2 | avx512 by the CPU kernels, to lower their choice of instructions.)
+"""The environment variables that structout reads at run time.
+
+setup.py documents the variables that the build reads.
 """
 
 import os
 from pathlib import Path
 
-_BACKENDS = ("cuda", "triton")
-
 
 def backend() -> str | None:
-    """STRUCTOUT_BACKEND = cuda | triton: which kernels serve CUDA tensors. Default: cuda where it was built."""
-    wish = os.environ.get("STRUCTOUT_BACKEND") or None
-    if wish is not None and wish not in _BACKENDS:
-        raise ValueError(f"STRUCTOUT_BACKEND must be one of {', '.join(_BACKENDS)}, got {wish!r}")
-    return wish
+    """STRUCTOUT_BACKEND = cuda | triton: the kernels for CUDA tensors. Default: cuda if it was built."""
+    return _choice("STRUCTOUT_BACKEND", ("cuda", "triton"))
+
+
+def cpu_capability() -> str | None:
+    """STRUCTOUT_CPU_CAPABILITY = default | avx2 | avx512: an upper limit for the CPU kernels' instructions.
+
+    The CPU kernels read the variable themselves, when the first op is called.
+    """
+    return _choice("STRUCTOUT_CPU_CAPABILITY", ("default", "avx2", "avx512"))
 
 
 def shared_memory() -> bool:
-    """STRUCTOUT_SHARED_MEMORY = 0: ranks of one host exchange messages by their process group all the same."""
-    return os.environ.get("STRUCTOUT_SHARED_MEMORY", "1") != "0"
+    """STRUCTOUT_SHARED_MEMORY = 0 | 1: whether ranks on one host exchange messages in shared memory. Default: 1.
+
+    With 0 they exchange them through their process group, as ranks on different hosts do.
+    """
+    return _choice("STRUCTOUT_SHARED_MEMORY", ("0", "1")) != "0"
 
 
 def cache_dir() -> Path:
     """STRUCTOUT_CACHE_DIR: where the demo model is kept. Default: structout in $XDG_CACHE_HOME or ~/.cache."""
-    chosen = os.environ.get("STRUCTOUT_CACHE_DIR")
-    if chosen:
-        return Path(chosen)
+    requested = os.environ.get("STRUCTOUT_CACHE_DIR")
+    if requested:
+        return Path(requested)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "structout"
+
+
+def _choice(name: str, choices: tuple[str, ...]) -> str | None:
+    """The value of a variable, or None if it is unset or empty.
+
+    Raises:
+        ValueError: the value is not one of ``choices``.
+    """
+    value = os.environ.get(name) or None
+    if value is not None and value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+    return value

@@ -1,4 +1,4 @@
-"""What can be wrong with an installation, and what `structout doctor`, the import and the command then say."""
+"""What `structout doctor`, the import and the command report about an installation with a fault."""
 
 import os
 import shutil
@@ -10,40 +10,42 @@ import pytest
 import torch
 
 import structout
+from structout import _kernels, envs
 
 PACKAGE = Path(structout.__file__).parent
 NO_CUDA = pytest.mark.skipif(torch.version.cuda is not None, reason="needs a torch without CUDA")
-REINSTALL = "from structout's checkout: pip install --no-build-isolation --force-reinstall --no-deps ."
+REINSTALL = "reinstall from structout's checkout: pip install --no-build-isolation --force-reinstall --no-deps ."
+VARIABLES = ("STRUCTOUT_BACKEND", "STRUCTOUT_CPU_CAPABILITY", "STRUCTOUT_SHARED_MEMORY")
 
 
-def python(*arguments, path=None, **environment):
-    kept = {key: value for key, value in os.environ.items() if key not in ("STRUCTOUT_BACKEND", "PYTHONPATH")}
-    kept |= environment if path is None else {**environment, "PYTHONPATH": str(path)}
+def run_python(*arguments, path=None, **variables):
+    environment = {key: value for key, value in os.environ.items() if key not in (*VARIABLES, "PYTHONPATH")}
+    environment |= variables if path is None else {**variables, "PYTHONPATH": str(path)}
     command = [sys.executable, "-W", "ignore:structout's ops:RuntimeWarning", *arguments]
-    return subprocess.run(command, env=kept, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
 
 
 @pytest.fixture
-def copy(tmp_path):
+def package_copy(tmp_path):
     """A folder with a copy of the package, without its libraries."""
     shutil.copytree(PACKAGE, tmp_path / "structout", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     return tmp_path
 
 
-def check_that_it_is_said(reason, path=None, **environment):
-    """By the doctor, by the command, and by the import, which works."""
-    doctor = python("-P", "-m", "structout.doctor", path=path, **environment)
+def assert_every_entrance_reports(cause, path=None, **variables):
+    """The doctor, the command and the import name the cause; the import succeeds."""
+    doctor = run_python("-P", "-m", "structout.doctor", path=path, **variables)
     assert (doctor.returncode, doctor.stderr) == (1, "")
     broken = doctor.stdout.split("\nbroken\n")[1]
-    assert reason in broken
+    assert cause in broken
     assert f"structout {structout.__version__}" in doctor.stdout
-    assert python("-P", "-m", "structout.cli.main", "doctor", path=path, **environment).stdout == doctor.stdout
+    assert run_python("-P", "-m", "structout.cli.main", "doctor", path=path, **variables).stdout == doctor.stdout
 
-    generate = python("-P", "-m", "structout.cli.main", "generate", "--choice", "a", path=path, **environment)
+    generate = run_python("-P", "-m", "structout.cli.main", "generate", "--choice", "a", path=path, **variables)
     assert (generate.returncode, generate.stdout) == (2, "")
-    assert generate.stderr.startswith("structout: error: ")
-    assert generate.stderr.count("\n") == 1
-    assert reason in generate.stderr
+    assert generate.stderr.splitlines()[-1].startswith("structout: error: ")
+    assert "Traceback" not in generate.stderr
+    assert cause in generate.stderr
 
     script = """
 import warnings
@@ -58,39 +60,128 @@ for ask in (lambda: structout.apply_bitmask, lambda: __import__("structout.ops")
     except ImportError as error:
         print(error)
 """
-    said = python("-P", "-c", script, path=path, **environment).stdout.splitlines()
-    assert len(said) == 3
-    assert said[0].startswith("structout's ops cannot be used: ")
-    assert all(reason in line for line in said)
+    messages = run_python("-P", "-c", script, path=path, **variables).stdout.splitlines()
+    assert len(messages) == 3
+    assert messages[0].startswith("structout's ops cannot be used: ")
+    assert all(cause in message for message in messages)
 
 
-def test_a_missing_library(copy):
-    check_that_it_is_said(f"_C.so is missing); re{REINSTALL.replace('from', 'install from', 1)}", path=copy)
+def test_doctor_with_a_missing_library_advises_a_reinstall(package_copy):
+    assert_every_entrance_reports(f"_C.so is missing); {REINSTALL}", path=package_copy)
 
 
-def test_a_broken_library(copy):
-    (copy / "structout" / "_C.so").write_bytes(b"not a library")
-    check_that_it_is_said("structout's CPU ops were built but do not load (", path=copy)
-
-
-def test_an_unknown_backend():
-    check_that_it_is_said("STRUCTOUT_BACKEND must be one of cuda, triton, got 'foo'", STRUCTOUT_BACKEND="foo")
-
-
-@NO_CUDA
-@pytest.mark.parametrize("wish", ["cuda", "triton"])
-def test_a_backend_for_cuda_where_torch_has_none(wish):
-    check_that_it_is_said(
-        f"STRUCTOUT_BACKEND={wish}, but this torch ({torch.__version__}) has no", STRUCTOUT_BACKEND=wish
+def test_doctor_with_a_file_that_is_no_library_gives_the_loaders_error(package_copy):
+    library = package_copy / "structout" / "_C.so"
+    library.write_bytes(b"not a library")
+    assert_every_entrance_reports(
+        f"structout's CPU ops were built but do not load ({library}: file too short)", path=package_copy
     )
 
 
-def test_an_empty_wish_is_none():
-    assert python("-m", "structout.doctor", STRUCTOUT_BACKEND="").returncode == 0
+@pytest.mark.parametrize(
+    ("variable", "value", "choices"),
+    [("STRUCTOUT_BACKEND", "foo", "cuda, triton"), ("STRUCTOUT_CPU_CAPABILITY", "avx1024", "default, avx2, avx512")],
+)
+def test_doctor_with_an_unknown_value_of_a_variable_lists_the_choices(variable, value, choices):
+    assert_every_entrance_reports(f"{variable} must be one of {choices}, got {value!r}", **{variable: value})
+
+
+def test_doctor_with_an_unknown_value_of_shared_memory_lists_the_choices():
+    doctor = run_python("-m", "structout.doctor", STRUCTOUT_SHARED_MEMORY="maybe")
+    assert (doctor.returncode, doctor.stderr) == (1, "")
+    assert "STRUCTOUT_SHARED_MEMORY must be one of 0, 1, got 'maybe'" in doctor.stdout.split("\nbroken\n")[1]
+
+
+@pytest.mark.parametrize(("value", "expected"), [("0", False), ("1", True), ("", True), (None, True)])
+def test_shared_memory_variable_is_0_or_1(monkeypatch, value, expected):
+    monkeypatch.delenv("STRUCTOUT_SHARED_MEMORY", raising=False)
+    if value is not None:
+        monkeypatch.setenv("STRUCTOUT_SHARED_MEMORY", value)
+    assert envs.shared_memory() is expected
+
+
+@pytest.mark.parametrize("value", ["maybe", "true", "2", "00"])
+def test_shared_memory_variable_with_another_value_raises(monkeypatch, value):
+    monkeypatch.setenv("STRUCTOUT_SHARED_MEMORY", value)
+    with pytest.raises(ValueError, match=f"STRUCTOUT_SHARED_MEMORY must be one of 0, 1, got '{value}'"):
+        envs.shared_memory()
+
+
+@NO_CUDA
+@pytest.mark.parametrize("requested", ["cuda", "triton"])
+def test_doctor_with_a_cuda_backend_and_a_cpu_torch_names_torch(requested):
+    assert_every_entrance_reports(
+        f"STRUCTOUT_BACKEND={requested}, but this torch ({torch.__version__}) has no", STRUCTOUT_BACKEND=requested
+    )
+
+
+def test_doctor_with_empty_variables_treats_them_as_unset():
+    assert run_python("-m", "structout.doctor", STRUCTOUT_BACKEND="", STRUCTOUT_SHARED_MEMORY="").returncode == 0
+
+
+def test_doctor_lists_the_version_of_every_package():
+    lines = run_python("-m", "structout.doctor").stdout.splitlines()
+    listed = [line.split()[0] for line in lines[1 : lines.index("")]]
+    assert listed == ["torch", "numpy", "triton", "xgrammar", "llguidance", "transformers", "jsonschema"]
+
+
+def run_without(packages, script):
+    hidden = f"import sys; sys.modules.update(dict.fromkeys({packages!r}))\n"
+    return run_python("-P", "-c", hidden + script)
+
+
+def test_doctor_without_torch_says_how_to_install_it():
+    run = run_without(["torch"], "from structout.cli.main import main; sys.exit(main(['doctor']))")
+    assert (run.returncode, run.stderr) == (1, "")
+    assert run.stdout.split("\nbroken\n")[1].splitlines()[0] == "  torch is not installed: pip install 'torch>=2.10'"
+
+
+def test_names_of_the_package_without_torch_raise_import_error():
+    run = run_without(["torch"], "import structout; print(structout.__version__); structout.MaskBatch")
+    assert run.stdout == f"{structout.__version__}\n"
+    assert run.stderr.splitlines()[-1] == (
+        "ImportError: structout.MaskBatch needs torch, which is not installed: pip install 'torch>=2.10'"
+    )
+
+
+WORKER = """
+import torch, structout
+logits = torch.zeros(1, 40)
+structout.apply_bitmask(logits, structout.pack_bitmask(torch.arange(40)[None] == 3))
+sampler = structout.MaskedSampler, structout.MaskPool(4, 40, "cpu"), structout.MaskBatch, structout.SamplingParams
+assert torch.ops.structout.masked_sample(logits, None, None, torch.zeros(1), None, None, None,
+                                         torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)) == 3
+structout.StructuredOutputsParams(regex="a").validate()
+for name in sys.argv[1:]:
+    try:
+        getattr(structout, name)
+    except ImportError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize("engine", ["xgrammar", "llguidance"])
+def test_manager_without_an_engine_raises_import_error_and_the_ops_work(engine):
+    names = ("StructuredOutputManager", "ShardedManager", "ManagerStats", "register_backend")
+    run = run_without([engine], f"sys.argv[1:] = {names!r}\n{WORKER}")
+    assert (run.returncode, run.stderr) == (0, "")
+    message = f"structout's manager needs {engine}, which is not installed: pip install 'structout[manager]'"
+    assert run.stdout.splitlines() == [message] * len(names)
+
+
+def test_mask_deduplicator_without_xxhash_raises_import_error_and_the_ops_work():
+    run = run_without(["xxhash"], f"sys.argv[1:] = []\n{WORKER}\nstructout.MaskDeduplicator(4, 40)")
+    assert run.stderr.splitlines()[-1] == (
+        "ImportError: MaskDeduplicator needs xxhash, which is not installed: pip install 'structout[manager]'"
+    )
+
+
+def raise_not_built(cause):
+    raise _kernels._NotBuiltError(cause)
 
 
 @pytest.mark.parametrize(
-    ("wish", "problems", "cuda", "said"),
+    ("requested", "problems", "cuda", "warning"),
     [
         (None, {}, "cuda", None),
         (None, {"cuda": "no library"}, "triton", None),
@@ -101,21 +192,86 @@ def test_an_empty_wish_is_none():
             "no kernels for CUDA tensors. no library; no triton",
         ),
         ("triton", {"cuda": "no library"}, "triton", None),
-        ("cuda", {"cuda": "no library"}, None, "STRUCTOUT_BACKEND=cuda cannot be served: no library"),
+        ("cuda", {"cuda": "no library"}, None, "STRUCTOUT_BACKEND=cuda cannot be used: no library"),
     ],
 )
-def test_which_kernels_serve_cuda_tensors(monkeypatch, wish, problems, cuda, said):
-    """Of a torch that has CUDA, with stand-ins for the two libraries."""
-    from structout import _kernels
+def test_load_with_a_cuda_torch_chooses_the_kernels(monkeypatch, requested, problems, cuda, warning):
+    """Stand-ins take the place of the two libraries."""
+
+    def stand_in(name):
+        return lambda: raise_not_built(problems[name]) if name in problems else None
 
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(_kernels, "_load_cuda_library", lambda: problems.get("cuda"))
-    monkeypatch.setattr(_kernels, "_register_triton", lambda: problems.get("triton"))
+    monkeypatch.setattr(_kernels, "_load_cuda_library", stand_in("cuda"))
+    monkeypatch.setattr(_kernels, "_register_triton", stand_in("triton"))
     monkeypatch.setattr(_kernels, "_load_cpu_library", lambda: None)
-    monkeypatch.setenv("STRUCTOUT_BACKEND", wish or "")
+    monkeypatch.setenv("STRUCTOUT_BACKEND", requested or "")
     load = _kernels.load.__wrapped__
-    if said is None:
+    if warning is None:
         assert load().cuda == cuda
+        assert load().unused is None
     else:
-        with pytest.warns(RuntimeWarning, match=said):
+        with pytest.warns(RuntimeWarning, match=warning):
             assert load().cuda is None
+
+
+@pytest.fixture
+def built_cuda_library(tmp_path, monkeypatch):
+    """A CUDA torch, and a path at which the CUDA library is expected."""
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(_kernels, "_PACKAGE", tmp_path)
+    monkeypatch.setattr(_kernels, "_register_triton", lambda: None)
+    monkeypatch.setattr(_kernels, "_load_cpu_library", lambda: None)
+    monkeypatch.delenv("STRUCTOUT_BACKEND", raising=False)
+    library = tmp_path / "_C_cuda.so"
+    library.write_bytes(b"not a library")
+    return library
+
+
+def test_load_with_a_cuda_library_that_does_not_load_warns_with_the_loaders_error(built_cuda_library):
+    cause = (
+        f"the CUDA ops were built but do not load in torch {torch.__version__}: {built_cuda_library}: file too short"
+    )
+    with pytest.warns(RuntimeWarning) as warnings:
+        loaded = _kernels.load.__wrapped__()
+    assert [str(warning.message) for warning in warnings] == [f"structout uses its Triton kernels: {cause}"]
+    assert (loaded.cuda, loaded.unused) == ("triton", cause)
+    assert "reinstall" not in cause
+
+
+def test_load_with_a_cuda_library_without_kernels_warns(built_cuda_library, monkeypatch):
+    monkeypatch.setattr(torch.ops, "load_library", lambda path: None)
+    monkeypatch.setattr(_kernels, "has_cuda_kernels", lambda: False)
+    with pytest.warns(RuntimeWarning, match="_C_cuda.so was loaded but registers no kernels"):
+        assert _kernels.load.__wrapped__().cuda == "triton"
+
+
+def test_doctor_with_a_cuda_library_that_does_not_load_reports_it_as_broken(built_cuda_library, monkeypatch, capsys):
+    from structout import doctor
+
+    with pytest.warns(RuntimeWarning):
+        loaded = _kernels.load.__wrapped__()
+    monkeypatch.setattr(_kernels, "load", lambda: loaded)
+    assert doctor.main() == 1
+    report, broken = capsys.readouterr().out.split("\nbroken\n")
+    assert broken.splitlines()[0].endswith("_C_cuda.so: file too short")
+    assert "Triton, " in report
+
+
+def test_load_without_a_cuda_library_uses_triton_without_a_warning(built_cuda_library, recwarn):
+    built_cuda_library.unlink()
+    assert _kernels.load.__wrapped__().cuda == "triton"
+    assert not recwarn.list
+
+
+def test_has_cuda_kernels_tells_whether_kernels_are_registered():
+    script = """
+import structout, torch
+from structout import _kernels
+print(_kernels.has_cuda_kernels())
+library = torch.library.Library("structout", "IMPL")
+library.impl("apply_bitmask", lambda *arguments: None, "CUDA")
+print(_kernels.has_cuda_kernels())
+"""
+    expected = ["True" if torch.version.cuda else "False", "True"]
+    assert run_python("-P", "-c", script).stdout.split() == expected

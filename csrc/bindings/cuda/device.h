@@ -40,7 +40,7 @@ inline const cuda::DeviceFacts& device_facts(int device) {
 
 inline void* current_stream(int device) {
   void* stream = nullptr;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(device, &stream));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(device, &stream));
   return stream;
 }
 
