@@ -9,6 +9,7 @@ from structout import envs
 from structout._version import __version__
 
 _PACKAGES = ("torch", "numpy", "triton", "xgrammar", "llguidance", "transformers", "jsonschema")
+_NO_TORCH: tuple[list[str], list[str], list[str]] = ([], ["torch is not installed: pip install 'torch>=2.10'"], [])
 _EXTRAS = {
     "StructuredOutputManager": ("manager", ("xgrammar", "llguidance", "xxhash")),
     "structout generate": ("generate", ("transformers", "jsonschema")),
@@ -18,11 +19,10 @@ _EXTRAS = {
 def main() -> int:
     """Print the diagnosis. Returns 1 if something is broken, and 0 if optional parts are missing or nothing is."""
     if importlib.util.find_spec("torch") is None:
-        report, broken = [], ["torch is not installed: pip install 'torch>=2.10'"]
-        missing = []
+        report, broken, missing = _NO_TORCH
     else:
         report, broken, missing = _examine_kernels()
-    missing += _missing_extras()
+    missing = [*missing, *_missing_extras()]
     lines = [f"structout {__version__}  python {platform.python_version()}  {platform.platform()}"]
     lines += [f"  {name:<13}{_version(name)}" for name in _PACKAGES]
     lines += report
