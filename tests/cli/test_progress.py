@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+from seeds import for_each_seed
 
 from structout.cli.progress import Screen, printable, readable_json
 from structout.grammar.vocabulary import Vocabulary
@@ -22,7 +23,7 @@ def random_value(rng, depth=0):
     return rng.choice(leaves)
 
 
-@pytest.mark.parametrize("seed", range(100))
+@for_each_seed(100)
 def test_the_layout_is_that_of_json_dumps(seed):
     value = random_value(random.Random(seed))
     laid_out = json.dumps(value, indent=2, ensure_ascii=False)

@@ -9,6 +9,7 @@ import pytest
 import rank_programs
 import ranks
 import torch
+from seeds import for_each_seed
 
 import structout
 from structout.distributed.shared_memory import SharedMemorySegment
@@ -18,7 +19,7 @@ TIMEOUT_S = 1.5
 FAULTS = ("killed before", "killed after its header", "killed during a transfer", "dead long before", "stalled")
 
 
-@pytest.mark.parametrize("seed", range(50))
+@for_each_seed(20, long=50)
 def test_exchange_with_lost_rank_raises_on_all_survivors_in_time(seed):
     rng = random.Random(seed)
     world_size, fault = rng.choice([2, 2, 3, 4]), rng.choices(FAULTS, [4, 4, 4, 4, 1])[0]

@@ -16,6 +16,7 @@ import pytest
 import torch
 from apply_bitmask_cases import DTYPES, random_words
 from masked_sample_cases import Case, random_case
+from seeds import for_each_seed
 from structout.triton_kernels import masked_sample, shards
 from triton.runtime import interpreter
 from triton_ptx import Kernel, assert_operations_are_rounded_once, compile_for, masked_sample_kernel
@@ -132,7 +133,7 @@ def case_of(logits: list[list[float]], temperature: list[float]) -> Case:
 
 
 @pytest.mark.usefixtures("tile")
-@pytest.mark.parametrize("seed", range(6))
+@for_each_seed(3, long=6)
 def test_random_cases(seed):
     rng = random.Random(seed)
     for _ in range(100 if HAS_GPU else 4):

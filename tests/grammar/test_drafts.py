@@ -5,6 +5,7 @@ import random
 import pytest
 import tokenizers_on_the_spot
 import torch
+from seeds import for_each_seed
 
 from structout.bitmask import allocate_token_bitmask
 from structout.grammar.interface import StructuredOutputGrammar, nodes_below
@@ -82,8 +83,8 @@ def somewhere(rng, grammar):
     return here
 
 
-@pytest.mark.parametrize("seed", range(60))
 @pytest.mark.parametrize("plain", [False, True], ids=["native", "plain"])
+@for_each_seed(20, long=60)
 def test_a_chain_has_the_masks_of_walking_there(start, seed, plain):
     rng = random.Random(seed)
     here = somewhere(rng, start)
@@ -115,8 +116,8 @@ def random_tree(rng, grammar, num_nodes):
     return tokens, next_token, next_sibling
 
 
-@pytest.mark.parametrize("seed", range(60))
 @pytest.mark.parametrize("plain", [False, True], ids=["native", "plain"])
+@for_each_seed(20, long=60)
 def test_each_node_of_a_tree_has_the_mask_of_the_chain_to_it(start, seed, plain):
     rng = random.Random(1000 + seed)
     here = somewhere(rng, start)

@@ -16,6 +16,7 @@ import masked_sample_oracle as oracle
 import numpy as np
 import pytest
 import torch
+from seeds import for_each_seed
 
 from structout import pack_bitmask, reference, sampling_math
 
@@ -92,7 +93,7 @@ def kept_by_reference(config: Config) -> np.ndarray | None:
     return (config.allowed & (x >= x[lowest])).numpy()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@for_each_seed(6)
 def test_reference_keeps_the_tokens_that_the_oracle_keeps(seed, num_cases):
     rng = random.Random(seed)
     tokens = ambiguous = 0

@@ -1,4 +1,4 @@
-"""The one direction of dependency of docs/architecture.md, held by reading the imports and includes."""
+"""Imports and includes follow the table of layers in docs/architecture.md."""
 
 import ast
 import graphlib
@@ -18,12 +18,12 @@ MAY_IMPORT = {
         r"^([\w.]+) +<-(.*)$", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE
     )
 }
-# Rooms whose inside is open to the rest of structout; everything else is imported module by module.
+# Packages that other modules may import any module of.
 ROOMS = ("triton_kernels",)
 
 
 def modules() -> dict[str, Path]:
-    """The modules of structout as architecture.md calls them: "ops", "grammar.router"."""
+    """Return the path of each module by its name in architecture.md, such as "grammar.router"."""
     package = ROOT / "structout"
     found = {".".join(path.relative_to(package).with_suffix("").parts): path for path in package.rglob("*.py")}
     found |= {f"triton_kernels.{path.stem}": path for path in (ROOT / "triton_kernels").glob("*.py")}
@@ -31,7 +31,7 @@ def modules() -> dict[str, Path]:
 
 
 def imports_of(source: str, known: Collection[str]) -> set[str]:
-    """The modules of structout that a source imports, by the names in ``known``."""
+    """Return the modules of structout that a source imports, by their names in ``known``."""
     found = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom):
@@ -51,12 +51,13 @@ def is_allowed(module: str, imported: str) -> bool:
     return bool({imported, room if room in ROOMS else imported} & MAY_IMPORT[module])
 
 
-@pytest.mark.parametrize(("module", "path"), modules().items(), ids=modules())
-def test_imports_point_downwards(module, path):
-    layer = module.split(".")[0] if module.split(".")[0] in ROOMS else module
-    assert layer in MAY_IMPORT, f"{module} has no place in the layering: give it one in docs/architecture.md"
-    imported = imports_of(path.read_text(), modules())
-    assert [name for name in sorted(imported) if not is_allowed(layer, name)] == []
+def test_modules_import_only_modules_below_them():
+    known = modules()
+    for module, path in known.items():
+        layer = module.split(".")[0] if module.split(".")[0] in ROOMS else module
+        assert layer in MAY_IMPORT, f"{module} is not in the table of docs/architecture.md: add it"
+        imported = imports_of(path.read_text(), known)
+        assert [name for name in sorted(imported) if not is_allowed(layer, name)] == [], module
 
 
 def test_layering_table_names_only_modules_that_exist():
@@ -68,7 +69,7 @@ def test_layering_table_has_no_cycle():
     graphlib.TopologicalSorter({name: below - {name} for name, below in MAY_IMPORT.items()}).prepare()
 
 
-def test_imports_of_names_modules_and_not_their_members():
+def test_imports_of_returns_modules_and_not_their_members():
     source = (
         "import torch, structout.ops\nfrom structout import params, Name\nfrom structout.grammar.vocabulary import x"
     )
@@ -86,15 +87,15 @@ def test_kernels_include_no_torch_header(folder):
         assert not re.search(r"#include\s*[<\"](torch|ATen|c10|bindings)/", path.read_text()), path
 
 
-def test_the_worker_side_loads_no_grammar_engine():
+def test_import_of_worker_side_loads_no_grammar_engine():
     heavy = "('xgrammar', 'transformers', 'structout.scheduler.manager')"
     script = f"import sys, structout.distributed; print([name for name in {heavy} if name in sys.modules])"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
     assert run.stdout.strip() == "[]"
 
 
-def test_one_gpu_loads_no_sockets_and_no_shared_memory():
-    """``import structout`` registers the collective ops, but loads what serves them with their first call."""
+def test_import_of_structout_loads_no_communicators():
+    """``import structout`` registers the collective ops; their first call loads the rest."""
     script = "import sys, structout; print([n for n in sys.modules if n.startswith('structout.distributed.')])"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
     assert run.stdout.strip() == "['structout.distributed.registration']"

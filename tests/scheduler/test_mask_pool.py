@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
+from seeds import for_each_seed
 
 import structout
 from structout import DeviceMasks, MaskBatch, MaskedSampler, SamplingParams
@@ -107,7 +108,7 @@ def check_against_whole_masks(
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("seed", range(4))
+@for_each_seed(4)
 def test_draws_as_with_whole_masks(device, seed):
     deduplicator = MaskDeduplicator(CAPACITY, VOCAB)
     check_against_whole_masks(deduplicator, device, seed)
