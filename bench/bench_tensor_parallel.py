@@ -1,10 +1,13 @@
-"""Tensor parallelism on the CPU, two ranks over gloo: sampling on shards beside gathering the logits first, masks
-gathered beside gloo's own all-gather, and a manager that shares its fills beside one that does not. And the bytes that
-eight ranks send. Every result is checked before it is timed.
+"""Time tensor parallelism on the CPU with two ranks over gloo, and count the bytes that eight ranks send.
+
+Compares sampling on shards with gathering the logits first, gathering masks with gloo's
+all-gather, and a manager that divides the requests among ranks with one that does not.
+Every result is checked before it is timed.
 
     python bench/bench_tensor_parallel.py [--maskbench maskbench_sample.jsonl] [--quick]
 
-All ranks make the calls in the same random order, each call begun together; a call has ended when it has on all ranks.
+All ranks make the calls in the same random order and begin each call together. A call ends
+when it has ended on all ranks.
 """
 
 import argparse
@@ -38,7 +41,7 @@ BYTES_RANKS, BYTES_ROWS = 8, 256
 
 
 def run_on_ranks(world_size: int, program: Callable[..., Any], *arguments: Any) -> Any:
-    """What rank 0 returns."""
+    """Return the result of rank 0."""
     with tempfile.TemporaryDirectory() as directory:
         spawn(_rank, (world_size, directory, program, arguments), world_size)
         return torch.load(f"{directory}/result", weights_only=False)
@@ -57,9 +60,8 @@ def _rank(rank: int, world_size: int, directory: str, program: Callable[..., Any
 
 
 def timed(call: Callable[[], Any]) -> tuple[float, Any]:
-    """The longest of the ranks' times of a collective call, and its result. Ranks begin within microseconds of each
-    other; from gloo's own barrier they would wake up one after the other."""
-    meet()
+    """Return the longest of the ranks' times of a collective call in seconds, and its result."""
+    barrier()
     start = time.perf_counter()
     result = call()
     seconds = torch.tensor([time.perf_counter() - start])
@@ -68,16 +70,17 @@ def timed(call: Callable[[], Any]) -> tuple[float, Any]:
 
 
 @functools.cache
-def _meeting_group() -> Any:
+def _barrier_group() -> Any:
     return dist.new_group()
 
 
-def meet() -> None:
-    structout.all_gather_bitmask(torch.zeros(1, 1, dtype=torch.int32), _meeting_group())
+def barrier() -> None:
+    """Let ranks continue within microseconds of each other; gloo's barrier wakes them one after the other."""
+    structout.all_gather_bitmask(torch.zeros(1, 1, dtype=torch.int32), _barrier_group())
 
 
 def medians_us(calls: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Of collective calls, from when all ranks begin to when the last one ends."""
+    """Return median times of collective calls, from when all ranks begin to when the last one ends."""
     shuffle = random.Random(0).shuffle  # the same on all ranks
     samples: dict[str, list[float]] = {name: [] for name in calls}
     order = list(calls)
@@ -91,7 +94,7 @@ def medians_us(calls: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str,
 
 
 def gather_logits(shard: torch.Tensor) -> torch.Tensor:
-    """What engines do: every rank gets [ranks, N, width] and copies it to [N, V]."""
+    """Gather as engines do: every rank receives [ranks, N, width] and copies it to [N, V]."""
     parts = shard.new_empty(dist.get_world_size() * shard.shape[0], shard.shape[1])
     dist.all_gather_into_tensor(parts, shard)
     return parts.view(-1, *shard.shape).movedim(0, 1).reshape(shard.shape[0], -1)
@@ -108,8 +111,8 @@ def time_sampling(
         bitmask = structout.pack_bitmask(torch.rand(batch, VOCAB_SIZE, generator=generator) < share / VOCAB_SIZE)
     columns = owned_rows(VOCAB_SIZE, rank, world_size)
     shard = logits[:, columns.start : columns.stop].contiguous()
-    each = torch.arange(batch)
-    options: dict[str, Any] = {"temperature": 0.7, "seed": each, "position": each, **FILTERS[filters]}
+    row_numbers = torch.arange(batch)
+    options: dict[str, Any] = {"temperature": 0.7, "seed": row_numbers, "position": row_numbers, **FILTERS[filters]}
     sharded = functools.partial(structout.sharded_masked_sample, shard, bitmask, vocab_begin=columns.start, **options)
 
     def gathered() -> torch.Tensor:
@@ -119,7 +122,7 @@ def time_sampling(
         torch.equal(sharded(), gathered())
         and torch.equal(gathered(), structout.masked_sample(logits, bitmask, **options))
     ):
-        raise AssertionError("the shards differ from the whole: nothing is timed on a wrong result")
+        raise AssertionError("sampling on shards differs from masked_sample; nothing is timed")
     us = medians_us({"structout": sharded, "gather, then masked_sample": gathered}, rounds)
     return {
         "call": "sharded_masked_sample",
@@ -134,7 +137,7 @@ def time_sampling(
 
 
 def time_masks(rank: int, world_size: int, num_rows: int, rounds: int) -> Row:
-    """`num_rows` in all, of which each rank has an equal share."""
+    """Gather `num_rows` rows, an equal number from each rank."""
     shard = torch.full((num_rows // world_size, structout.bitmask_width(VOCAB_SIZE)), rank, dtype=torch.int32)
 
     def gloo() -> torch.Tensor:
@@ -143,7 +146,7 @@ def time_masks(rank: int, world_size: int, num_rows: int, rounds: int) -> Row:
         return gathered
 
     if not torch.equal(structout.all_gather_bitmask(shard), gloo()):
-        raise AssertionError("other masks than gloo's: nothing is timed on a wrong result")
+        raise AssertionError("all_gather_bitmask differs from gloo; nothing is timed")
     us = medians_us({"structout": lambda: structout.all_gather_bitmask(shard), "gloo": gloo}, rounds)
     return {"call": "all_gather_bitmask", "ranks": world_size, "rows": num_rows, "vocab": VOCAB_SIZE, "us": us}
 
@@ -151,43 +154,45 @@ def time_masks(rank: int, world_size: int, num_rows: int, rounds: int) -> Row:
 def time_fills(
     rank: int, world_size: int, texts: list[Text], make_tokenizer: Callable[[], Any], num_requests: int, num_steps: int
 ) -> Row:
-    """Requests at different places of their texts; each step's masks by both managers, then a token."""
+    """Fill each step's masks by both managers for requests at random positions of their texts, then accept a token."""
     tokenizer = make_tokenizer()
     config = structout.StructuredOutputsConfig(fill_threads=1)  # a core for each rank
     with (
-        structout.StructuredOutputManager(tokenizer, VOCAB_SIZE, config) as alone,
-        structout.StructuredOutputManager(tokenizer, VOCAB_SIZE, config) as mine,
+        structout.StructuredOutputManager(tokenizer, VOCAB_SIZE, config) as single,
+        structout.StructuredOutputManager(tokenizer, VOCAB_SIZE, config) as local,
     ):
-        sharded = ShardedManager(mine)
-        chosen = random.Random(0)
-        places: dict[str, tuple[Text, int]] = {}
+        sharded = ShardedManager(local)
+        rng = random.Random(0)
+        positions: dict[str, tuple[Text, int]] = {}
         for i in range(num_requests):
             text = texts[i % len(texts)]
-            begin = chosen.randrange(max(1, len(text.token_ids) - num_steps))
+            begin = rng.randrange(max(1, len(text.token_ids) - num_steps))
             request_id, params = f"request-{i}", structout.StructuredOutputsParams(json=text.schema)
-            for manager in (alone, sharded):
+            for manager in (single, sharded):
                 manager.add_request(request_id, params, output_token_ids=text.token_ids[:begin])
-            places[request_id] = (text, begin)
-        ids = list(places)
+            positions[request_id] = (text, begin)
+        ids = list(positions)
         waiting = set(ids)
         while waiting:
             waiting -= set(sharded.poll_ready())
         for request_id in ids:
-            alone.wait_ready(request_id)
+            single.wait_ready(request_id)
         samples: dict[str, list[float]] = {"structout": [], "every rank fills all": []}
-        calls = {"structout": sharded.grammar_bitmask, "every rank fills all": alone.grammar_bitmask}
+        calls = {"structout": sharded.grammar_bitmask, "every rank fills all": single.grammar_bitmask}
         for step in range(num_steps):
             masks = {}
-            for name in chosen.sample(list(calls), 2):
+            for name in rng.sample(list(calls), 2):
                 seconds, masks[name] = timed(functools.partial(calls[name], ids))
                 samples[name].append(seconds)
-            ours, theirs = masks["structout"], masks["every rank fills all"]
-            rows, expected = ours.rows_for(ids), theirs.rows_for(ids)
-            if not np.array_equal(ours.bitmask[rows[rows >= 0]], theirs.bitmask[expected[expected >= 0]]):
-                raise AssertionError("other masks than one manager's: nothing is timed on a wrong result")
-            for request_id, (text, begin) in places.items():
+            masks_by_row = []
+            for batch in masks.values():
+                rows = batch.rows_for(ids)
+                masks_by_row.append(batch.bitmask[rows[rows >= 0]])
+            if not np.array_equal(*masks_by_row):
+                raise AssertionError("the sharded manager's masks differ from one manager's; nothing is timed")
+            for request_id, (text, begin) in positions.items():
                 tokens = text.token_ids[begin + step : begin + step + 1]
-                alone.accept_tokens(request_id, tokens)
+                single.accept_tokens(request_id, tokens)
                 sharded.accept_tokens(request_id, tokens)
     us = {name: round(statistics.median(seconds) * 1e6, 1) for name, seconds in samples.items()}
     return {
@@ -202,7 +207,7 @@ def time_fills(
 
 
 def count_bytes(rank: int, world_size: int, num_rows: int, allowed: str, filters: str) -> Row:
-    """What a rank sends in one step, counted by the channel itself, and what gathering bfloat16 logits would send."""
+    """Count the bytes that a rank sends in one step, and compute what gathering bfloat16 logits would send."""
     generator = torch.Generator().manual_seed(0)
     share = ALLOWED[allowed]
     bitmask = None
@@ -229,15 +234,15 @@ def count_bytes(rank: int, world_size: int, num_rows: int, allowed: str, filters
     }
 
 
-def say(row: Row) -> None:
-    about = [str(row[key]) for key in ("dtype", "batch", "rows", "requests", "allowed", "filters") if key in row]
+def print_row(row: Row) -> None:
+    labels = [str(row[key]) for key in ("dtype", "batch", "rows", "requests", "allowed", "filters") if key in row]
     if "us" in row:
-        mine = row["us"]["structout"]
-        beside = "  ".join(f"{name} {us:,.0f} us ({us / mine:.2f}x)" for name, us in row["us"].items())
+        structout_us = row["us"]["structout"]
+        result = "  ".join(f"{name} {us:,.0f} us ({us / structout_us:.2f}x)" for name, us in row["us"].items())
     else:
         share = row["payload_bytes"] / row["bytes_to_gather_logits"]
-        beside = f"{row['payload_bytes']:,} bytes ({row['bytes_sent']:,} with headers), {share:.3%} of the logits"
-    print(f"{row['call']:<24}{' '.join(about):<52}{beside}", flush=True)
+        result = f"{row['payload_bytes']:,} bytes ({row['bytes_sent']:,} with headers), {share:.3%} of the logits"
+    print(f"{row['call']:<24}{' '.join(labels):<52}{result}", flush=True)
 
 
 def main() -> None:
@@ -247,25 +252,27 @@ def main() -> None:
     arguments = parser.parse_args()
     rows: list[Row] = []
 
-    def take(world_size: int, program: Callable[..., Row], *values: Any) -> None:
+    def measure(world_size: int, program: Callable[..., Row], *values: Any) -> None:
         rows.append(run_on_ranks(world_size, program, *values))
-        say(rows[-1])
+        print_row(rows[-1])
 
     make_tokenizer = functools.partial(trained_tokenizer, 2_000, 1_000_000) if arguments.quick else large_tokenizer
     tokenizer = make_tokenizer()
     sample = maskbench_texts(arguments.maskbench, tokenizer) if arguments.maskbench else own_texts(tokenizer)
     texts = comparable_texts(sample, tokenizer, VOCAB_SIZE, most=8 if arguments.quick else 64)
-    take(2, time_fills, texts, make_tokenizer, *((8, 3) if arguments.quick else (256, 60)))
+    measure(2, time_fills, texts, make_tokenizer, *((8, 3) if arguments.quick else (256, 60)))
     for num_rows in (4,) if arguments.quick else (2, 64, 256):
-        take(2, time_masks, num_rows, 5 if arguments.quick else 60)
+        measure(2, time_masks, num_rows, 5 if arguments.quick else 60)
     for batch in (2,) if arguments.quick else BATCHES:
         for dtype in (torch.bfloat16,) if arguments.quick else (torch.float32, torch.bfloat16):
             for allowed in ALLOWED:
                 for filters in FILTERS:
-                    take(2, time_sampling, batch, dtype, allowed, filters, 3 if arguments.quick or batch > 64 else 30)
+                    measure(
+                        2, time_sampling, batch, dtype, allowed, filters, 3 if arguments.quick or batch > 64 else 30
+                    )
     for allowed in () if arguments.quick else ALLOWED:
         for filters in FILTERS:
-            take(BYTES_RANKS, count_bytes, BYTES_ROWS, allowed, filters)
+            measure(BYTES_RANKS, count_bytes, BYTES_ROWS, allowed, filters)
     if not arguments.quick:
         print("wrote", harness.write_results("tensor_parallel", torch.device("cpu"), rows))
 

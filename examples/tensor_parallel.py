@@ -1,10 +1,10 @@
-"""Structured generation over a vocabulary that is split among ranks. On any machine with two cores:
+"""Structured generation with a vocabulary that is divided among ranks. Runs on any machine with two cores:
 
     torchrun --nproc-per-node 2 examples/tensor_parallel.py
 
-Every rank holds some rows of the lm_head, computes its columns of the logits, and never sees the others. Each request's
-masks are filled by one rank. Every rank draws the same tokens: those that one process with the whole model draws, which
-rank 0 checks in the end.
+Every rank holds some rows of the lm_head and computes only its columns of the logits. One
+rank fills each request's masks. All ranks draw the same tokens. In the end rank 0 checks
+that one process with the whole model draws them too.
 """
 
 import json
@@ -40,95 +40,96 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
     if rank == 0:
-        load_demo_model()  # made here, if it is not in the cache, and read by the others
+        load_demo_model()  # creates it in the cache, where the others find it
     dist.barrier()
     model, tokenizer, _ = load_demo_model()
     width = model.lm_head.weight.shape[0]
 
     columns = owned_rows(width, rank, world_size)
-    parts = [columns_of(model.lm_head, owned_rows(width, r, world_size)) for r in range(world_size)]
-    model.lm_head = parts[rank]
+    heads = [shard_lm_head(model.lm_head, owned_rows(width, r, world_size)) for r in range(world_size)]
+    model.lm_head = heads[rank]
     manager = ShardedManager(structout.StructuredOutputManager(tokenizer, vocab_size=width))
-    texts, exchanged = generate(model, tokenizer, manager, VocabParallelSampler(columns.start))
+    token_ids, bytes_sent = generate(model, tokenizer, manager, VocabParallelSampler(columns.start))
 
     if rank == 0:
-        model.lm_head = InParts(parts)
-        alone = ShardedManager(structout.StructuredOutputManager(tokenizer, vocab_size=width), group="")
-        expected, _ = generate(model, tokenizer, alone, VocabParallelSampler(0, group=""))
-        report(texts, expected, tokenizer, exchanged, width, world_size)
+        model.lm_head = ConcatenatedHead(heads)
+        single = ShardedManager(structout.StructuredOutputManager(tokenizer, vocab_size=width), group="")
+        expected, _ = generate(model, tokenizer, single, VocabParallelSampler(0, group=""))
+        report(token_ids, expected, tokenizer, bytes_sent, width, world_size)
     dist.barrier()
     dist.destroy_process_group()
-    if rank == 0 and texts != expected:
+    if rank == 0 and token_ids != expected:
         sys.exit("the tokens differ from those of one process")
 
 
-def columns_of(lm_head: torch.nn.Linear, columns: range) -> torch.nn.Linear:
-    """What a tensor-parallel rank holds of an lm_head."""
-    part = torch.nn.Linear(lm_head.in_features, len(columns), bias=False)
-    part.weight = torch.nn.Parameter(lm_head.weight[columns.start : columns.stop].detach().clone())
-    return part
+def shard_lm_head(lm_head: torch.nn.Linear, columns: range) -> torch.nn.Linear:
+    """Return the part of an lm_head that computes some columns of the logits."""
+    shard = torch.nn.Linear(lm_head.in_features, len(columns), bias=False)
+    shard.weight = torch.nn.Parameter(lm_head.weight[columns.start : columns.stop].detach().clone())
+    return shard
 
 
-class InParts(torch.nn.Module):
-    """The whole lm_head, by the same products: one over all columns might round differently."""
+class ConcatenatedHead(torch.nn.Module):
+    """The whole lm_head, computed shard by shard: one product over all columns might round differently."""
 
-    def __init__(self, parts: list[torch.nn.Linear]):
+    def __init__(self, heads: list[torch.nn.Linear]):
         super().__init__()
-        self.parts = torch.nn.ModuleList(parts)
+        self.heads = torch.nn.ModuleList(heads)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        return torch.cat([part(hidden) for part in self.parts], dim=-1)
+        return torch.cat([head(hidden) for head in self.heads], dim=-1)
 
 
 def generate(
     model: torch.nn.Module, tokenizer: object, manager: ShardedManager, sampler: VocabParallelSampler
 ) -> tuple[list[list[int]], list[int]]:
-    """The tokens of each request, and the bytes that this rank sent in each step for the draw alone."""
+    """Return the tokens of each request, and the bytes that this rank sent in each step to sample."""
     ids = [f"order-{i}" for i in range(NUM_REQUESTS)]
     for request_id in ids:
         manager.add_request(request_id, structout.StructuredOutputsParams(json=SCHEMA))
     waiting = set(ids)
-    while waiting:  # a real engine would go on with other requests
+    while waiting:  # an engine would run other requests meanwhile
         waiting -= set(manager.poll_ready())
 
     running = CachedModel(model, NUM_REQUESTS)
-    texts: list[list[int]] = [[] for _ in ids]
+    token_ids: list[list[int]] = [[] for _ in ids]
     next_tokens = [tokenizer.encode(f"order {i}: ") for i in range(NUM_REQUESTS)]
     last = torch.tensor([len(tokens) - 1 for tokens in next_tokens])
     bytes_sent = []
     for position in range(MAX_TOKENS):
         logits = running.forward(next_tokens)[torch.arange(NUM_REQUESTS), last]
         masks = DeviceMasks.of(manager.grammar_bitmask(ids), ids, "cpu")
-        before = traffic(sampler.group_name).payload_bytes
+        bytes_before = traffic(sampler.group_name).payload_bytes
         seeds = torch.arange(NUM_REQUESTS)
         drawn = sampler(logits, masks, SamplingParams(seed=seeds, position=position)).tolist()
-        bytes_sent.append(traffic(sampler.group_name).payload_bytes - before)
-        going_on = [i for i, request_id in enumerate(ids) if not manager.is_terminated(request_id)]
-        if not going_on:
+        bytes_sent.append(traffic(sampler.group_name).payload_bytes - bytes_before)
+        unfinished = [i for i, request_id in enumerate(ids) if not manager.is_terminated(request_id)]
+        if not unfinished:
             break
-        for i in going_on:
-            texts[i].append(drawn[i])
+        for i in unfinished:
+            token_ids[i].append(drawn[i])
             manager.accept_tokens(ids[i], [drawn[i]])
-        next_tokens = [[drawn[i]] if i in going_on else [0] for i in range(NUM_REQUESTS)]
+        next_tokens = [[drawn[i]] if i in unfinished else [0] for i in range(NUM_REQUESTS)]
         last = torch.zeros(NUM_REQUESTS, dtype=torch.long)
-    return texts, bytes_sent
+    return token_ids, bytes_sent
 
 
 def report(
-    texts: list[list[int]],
+    token_ids: list[list[int]],
     expected: list[list[int]],
     tokenizer: object,
-    exchanged: list[int],
+    bytes_sent: list[int],
     width: int,
     world_size: int,
 ) -> None:
-    for i, tokens in enumerate(texts):
+    for i, tokens in enumerate(token_ids):
         print(f"order-{i}  {json.dumps(json.loads(tokenizer.decode(tokens, skip_special_tokens=True)))}")
-    gathered = NUM_REQUESTS * width * 4 * (world_size - 1) // world_size
-    each_step = max(exchanged)
-    print(f"\n{world_size} ranks, {len(exchanged)} steps of {NUM_REQUESTS} requests, {width} columns of float32 logits")
-    print(f"sent by a rank in a step, to draw:  {each_step:,} bytes; to gather the logits: {gathered:,} bytes")
-    print(f"tokens of one process alone:        {'the same' if texts == expected else 'DIFFERENT'}")
+    logits_bytes = NUM_REQUESTS * width * 4 * (world_size - 1) // world_size
+    print(
+        f"\n{world_size} ranks, {len(bytes_sent)} steps of {NUM_REQUESTS} requests, {width} columns of float32 logits"
+    )
+    print(f"sent per rank and step to sample:   {max(bytes_sent):,} bytes; gathering logits: {logits_bytes:,} bytes")
+    print(f"tokens of one process alone:        {'the same' if token_ids == expected else 'DIFFERENT'}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The push collectives as ops: what they refuse, and on a GPU, ranks that share it, each with a stream and a buffer."""
+"""The push ops: argument checks, and on a GPU, ranks that share it, each with its own stream and buffer."""
 
 from itertools import pairwise
 
@@ -43,13 +43,16 @@ def gather_arguments(**changes):
         ({"out": torch.zeros(3, 2, 5, dtype=torch.int32, device="meta")}, "out must be on the device of shard"),
     ],
 )  # fmt: skip
-def test_push_all_gather_refuses(changes, message):
+def test_push_all_gather_with_invalid_argument_raises(changes, message):
     with pytest.raises(ValueError, match=f"push_all_gather: .*{message}"):
         torch.ops.structout._check_push_all_gather(**gather_arguments(**changes))
 
 
-def test_push_all_gather_takes_what_it_may():
+def test_push_all_gather_with_valid_arguments_passes_the_check():
     torch.ops.structout._check_push_all_gather(**gather_arguments())
+
+
+def test_push_all_gather_with_overlapping_tensors_raises():
     out = torch.zeros(30, dtype=torch.int32)
     with pytest.raises(ValueError, match="its address range overlaps that of shard; clone one of them"):
         torch.ops.structout._check_push_all_gather(**gather_arguments(shard=out[10:20], out=out))
@@ -79,23 +82,23 @@ def rows_arguments(**changes):
         ({"rows_out": torch.zeros(1).int()}, r"rows_out must be int64"),
     ],
 )
-def test_push_rows_refuses(changes, message):
+def test_push_rows_with_invalid_argument_raises(changes, message):
     with pytest.raises(ValueError, match=f"push_rows: .*{message}"):
         torch.ops.structout._check_push_rows(**rows_arguments(**changes))
 
 
-def test_push_rows_takes_what_it_may():
+def test_push_rows_with_valid_arguments_passes_the_check():
     torch.ops.structout._check_push_rows(**rows_arguments())
     torch.ops.structout._check_push_rows(**rows_arguments(bitmask=None, rows=None))
 
 
-def test_the_buffer_holds_signals_two_halves_and_rows():
+def test_push_buffer_has_room_for_signals_two_halves_and_rows():
     signals = 2 * 3 * 32 * 16
     assert torch.ops.structout._push_buffer(3, 100, 50) == (signals + 2 * 3 * 112, signals + 2 * 3 * 112 + 64)
 
 
 class Ranks:
-    """Of one device: their kernels wait for each other, so all are launched before anything else is asked of it."""
+    """Ranks on one device. Their kernels wait for each other, so all are launched before any other use of it."""
 
     def __init__(self, world_size: int):
         self.rows_offset, size = torch.ops.structout._push_buffer(world_size, GATHER_CAPACITY, ROWS_CAPACITY)
@@ -130,19 +133,19 @@ def all_gather(request):
     def run(shard, out, group):
         op(shard=shard, out=out, multicast=0, fill_on_error=FILL, **group)
 
-    # Whatever is loaded or compiled at the first call is, before ranks wait for each other.
-    alone = Ranks(1)
+    # Load and compile everything before ranks wait for each other.
+    single = Ranks(1)
     for size in (64, 16, 4, 3, 1):
         shard = torch.ones(size, dtype=torch.uint8, device="cuda")
         out = torch.zeros_like(shard)
-        run(shard, out, alone.group(0, token=size))
+        run(shard, out, single.group(0, token=size))
         assert torch.equal(out, shard)
     return run
 
 
 @NEEDS_GPU
 @pytest.mark.parametrize("world_size", [1, 2, 4, 8])
-def test_ranks_on_one_gpu_gather_bytes_of_all_sizes(all_gather, world_size):
+def test_push_all_gather_of_many_sizes_gathers_every_byte(all_gather, world_size):
     ranks, sizes = Ranks(world_size), (0, 1, 16, 37, 1000, 4096, 123_456, GATHER_CAPACITY, 20)
     for epoch in range(60):
         size = sizes[epoch % len(sizes)]
@@ -156,7 +159,7 @@ def test_ranks_on_one_gpu_gather_bytes_of_all_sizes(all_gather, world_size):
 
 
 @NEEDS_GPU
-def test_a_captured_graph_can_be_replayed(all_gather):
+def test_push_all_gather_captured_in_a_graph_can_be_replayed(all_gather):
     ranks = Ranks(2)
     shards = [torch.zeros(5000, dtype=torch.int64, device="cuda") for _ in range(2)]
     outs = [torch.zeros(2, 5000, dtype=torch.int64, device="cuda") for _ in range(2)]
@@ -164,7 +167,7 @@ def test_a_captured_graph_can_be_replayed(all_gather):
     for rank, graph in enumerate(graphs):
         with torch.cuda.graph(graph, stream=ranks.streams[rank]):
             all_gather(shards[rank], outs[rank], ranks.group(rank, token=1))
-    for step in range(101):  # halves alternate, whatever was captured
+    for step in range(101):  # the halves alternate at every replay
         for rank, shard in enumerate(shards):
             shard.fill_(10 * step + rank)
         ranks.launch(lambda rank: graphs[rank].replay())
@@ -173,7 +176,7 @@ def test_a_captured_graph_can_be_replayed(all_gather):
 
 
 @NEEDS_GPU
-def test_a_rank_that_does_not_come_is_named(all_gather):
+def test_push_all_gather_with_absent_rank_fills_output_and_names_the_rank(all_gather):
     ranks = Ranks(3)
     shard = torch.ones(10_000, dtype=torch.int64, device="cuda")
     outs = [torch.zeros(3, 10_000, dtype=torch.int64, device="cuda") for _ in range(3)]
@@ -185,7 +188,7 @@ def test_a_rank_that_does_not_come_is_named(all_gather):
 
 
 @NEEDS_GPU
-def test_ranks_that_are_elsewhere_are_named(all_gather):
+def test_push_all_gather_with_different_tokens_fills_output_and_names_the_peer(all_gather):
     ranks = Ranks(2)
     shard = torch.ones(10, dtype=torch.int64, device="cuda")
     outs = [torch.zeros(2, 10, dtype=torch.int64, device="cuda") for _ in range(2)]
@@ -198,7 +201,7 @@ def test_ranks_that_are_elsewhere_are_named(all_gather):
 @NEEDS_GPU
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shard_unit", [1, 64])
-def test_rows_go_to_their_owners_and_are_sampled_there(dtype, shard_unit):
+def test_push_rows_gathers_owned_rows_that_sample_as_the_whole(dtype, shard_unit):
     world_size, vocab_size, num_rows = 4, 5003, 10
     ranks = Ranks(world_size)
     edges = [vocab_size * rank // world_size // shard_unit * shard_unit for rank in range(world_size)] + [vocab_size]
@@ -209,8 +212,8 @@ def test_rows_go_to_their_owners_and_are_sampled_there(dtype, shard_unit):
         rows = torch.randint(-1, 4, (num_rows,), device="cuda")
         expected = structout.masked_sample(logits, bitmask, rows, seed=step)
         shards = [logits[:, begin:end].contiguous() for begin, end in pairwise(edges)]
-        first = [num_rows * rank // world_size for rank in range(world_size + 1)]
-        rows_out = [rows.new_zeros(first[rank + 1] - first[rank]) for rank in range(world_size)]
+        first_rows = [num_rows * rank // world_size for rank in range(world_size + 1)]
+        rows_out = [rows.new_zeros(first_rows[rank + 1] - first_rows[rank]) for rank in range(world_size)]
 
         def push(rank, step=step, shards=shards, bitmask=bitmask, rows=rows, rows_out=rows_out):
             torch.ops.structout._push_rows(
@@ -219,9 +222,10 @@ def test_rows_go_to_their_owners_and_are_sampled_there(dtype, shard_unit):
             )  # fmt: skip
 
         ranks.launch(push)
-        pitch = -(-vocab_size * dtype.itemsize // 16) * 16 // dtype.itemsize
+        row_stride = -(-vocab_size * dtype.itemsize // 16) * 16 // dtype.itemsize
         for rank, buffer in enumerate(ranks.buffers):
-            owned = rows_out[rank].numel()
-            mine = buffer[ranks.rows_offset :].view(dtype)[: owned * pitch].view(owned, pitch)[:, :vocab_size]
-            ids = structout.masked_sample(mine, bitmask, rows_out[rank], seed=step)
-            assert torch.equal(ids, expected[first[rank] : first[rank + 1]])
+            num_owned = rows_out[rank].numel()
+            gathered = buffer[ranks.rows_offset :].view(dtype)[: num_owned * row_stride]
+            gathered = gathered.view(num_owned, row_stride)[:, :vocab_size]
+            ids = structout.masked_sample(gathered, bitmask, rows_out[rank], seed=step)
+            assert torch.equal(ids, expected[first_rows[rank] : first_rows[rank + 1]])

@@ -1,4 +1,4 @@
-"""csrc/cuda/push_*.cu without a GPU: ranks as threads of the CPU, under sanitizers, and mistakes that must be found."""
+"""csrc/cuda/push_*.cu without a GPU: ranks as CPU threads under sanitizers, which must find planted mistakes."""
 
 import re
 import shutil
@@ -30,7 +30,7 @@ def run(sanitize, *arguments, csrc=host_cuda.CSRC):
         ("thread", "gather", 10, (2, 3)),
     ],
 )
-def test_every_rank_gets_what_the_others_pushed(sanitize, what, epochs, ranks):
+def test_push_kernels_deliver_every_rank_its_peers_bytes(sanitize, what, epochs, ranks):
     result = run(sanitize, what, epochs, 1, *ranks)
     assert (result.returncode, result.stdout) == (0, "ok\n"), result.stderr
 
@@ -38,7 +38,7 @@ def test_every_rank_gets_what_the_others_pushed(sanitize, what, epochs, ranks):
 @pytest.mark.parametrize("sanitize", [None, "address", "thread"])
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("failure", ["absent", "mismatch"])
-def test_a_failure_ends_in_a_status_and_fills_the_output(failure, ranks, sanitize):
+def test_push_kernels_after_a_failure_set_the_state_and_fill_the_output(failure, ranks, sanitize):
     result = run(sanitize, failure, ranks)
     assert (result.returncode, result.stdout) == (0, "ok\n"), result.stderr
 
@@ -88,7 +88,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_found(mistake, tmp_path):
+def test_push_kernels_with_a_planted_mistake_fail(mistake, tmp_path):
     file, right, wrong = MISTAKES[mistake]
     csrc = tmp_path / "csrc"
     shutil.copytree(host_cuda.CSRC, csrc)
@@ -97,25 +97,25 @@ def test_a_mistake_is_found(mistake, tmp_path):
     (csrc / file).write_text(source.replace(right, wrong))
     result = run("thread", "mixed", 30, 3, 3, csrc=csrc)
     assert result.returncode != 0
-    is_found_by_its_result = mistake == "no wait" and "has other bytes" in result.stdout
-    assert is_found_by_its_result or "ThreadSanitizer: data race" in result.stderr
+    is_found_by_result = mistake == "no wait" and "has other bytes" in result.stdout
+    assert is_found_by_result or "ThreadSanitizer: data race" in result.stderr
 
 
 @pytest.fixture(scope="module")
 def gpu_code(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """How nvcc's machine code for every architecture uses the machine, and its PTX for one."""
+    """Return the resource usage of each file's machine code for every architecture, and its PTX for one."""
     output = tmp_path_factory.mktemp("gpu")
     targets = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in ARCHITECTURES]
     targets += ["-gencode=arch=compute_90,code=compute_90"]
-    answers = []
+    reports = []
     for name in ("push_all_gather", "push_rows"):
         fatbin = output / f"{name}.fatbin"
         source = host_cuda.CSRC / "cuda" / f"{name}.cu"
         command = ["nvcc", "-fatbin", "-O3", "-std=c++17", "--threads=0", *targets, str(source), "-o", str(fatbin)]
         result = subprocess.run(command, capture_output=True, text=True)
         assert (result.returncode, result.stderr) == (0, "")
-        answers.append(_cuobjdump("--dump-resource-usage", fatbin) + _cuobjdump("--dump-ptx", fatbin))
-    return answers
+        reports.append(_cuobjdump("--dump-resource-usage", fatbin) + _cuobjdump("--dump-ptx", fatbin))
+    return reports
 
 
 def _cuobjdump(option: str, path: Path) -> str:
@@ -126,18 +126,18 @@ def _cuobjdump(option: str, path: Path) -> str:
 
 
 @NEEDS_NVCC
-def test_machine_code_spills_nothing(gpu_code):
+def test_push_machine_code_uses_no_stack(gpu_code):
     stacks = [re.findall(r"Function (\S*push_\S*):\s+REG:\d+ STACK:(\d+)", code) for code in gpu_code]
-    assert [len(of_file) for of_file in stacks] == [len(ARCHITECTURES), 2 * len(ARCHITECTURES)]
-    assert {stack for of_file in stacks for _, stack in of_file} == {"0"}
+    assert [len(file_stacks) for file_stacks in stacks] == [len(ARCHITECTURES), 2 * len(ARCHITECTURES)]
+    assert {stack for file_stacks in stacks for _, stack in file_stacks} == {"0"}
 
 
 @NEEDS_NVCC
-def test_signals_are_of_system_scope_and_data_moves_16_bytes_at_a_time(gpu_code):
+def test_push_ptx_signals_at_system_scope_and_moves_16_bytes_at_a_time(gpu_code):
     for code in gpu_code:
         assert "st.release.sys.global.u64" in code
         assert "ld.acquire.sys.global.u64" in code
         assert "st.global.v4.b32" in code
     assert "multimem.st.relaxed.sys.global.v4.f32" in gpu_code[0]
-    # What peers write while the kernel runs is not for the read-only cache; buffer addresses are.
+    # Peers write data while the kernel runs, so it must not pass through the read-only cache; addresses may.
     assert not re.search(r"ld\.global\.nc\S*\.(v4|u8|u32|b32)", gpu_code[0])

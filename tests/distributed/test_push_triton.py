@@ -1,4 +1,4 @@
-"""push_all_gather in Triton without a GPU: ranks as processes under the interpreter, and what it compiles to."""
+"""push_all_gather in Triton without a GPU: ranks as processes under the interpreter, and the compiled PTX."""
 
 import json
 import os
@@ -19,12 +19,12 @@ def run_ranks(*arguments):
 
 
 @pytest.mark.parametrize(("world_size", "epochs"), [(1, 5), (2, 30), (3, 20)])
-def test_every_rank_gets_what_the_others_pushed(world_size, epochs):
+def test_push_all_gather_delivers_every_rank_its_peers_bytes(world_size, epochs):
     run_ranks(world_size, epochs, 1)
 
 
 @pytest.mark.parametrize("failure", ["absent", "mismatch"])
-def test_a_failure_ends_in_a_status_and_fills_the_output(failure):
+def test_push_all_gather_after_a_failure_sets_the_state_and_fills_the_output(failure):
     run_ranks(3, 0, 0, failure)
 
 
@@ -52,16 +52,16 @@ print(json.dumps([words, [ptx(90, tl.int8), ptx(90, tl.int8, {"size": 1})]]))
 """
 
 
-def test_it_compiles_to_signals_of_system_scope_and_16_bytes_at_a_time():
-    """In a process of its own: this one may have decorated the kernel for the interpreter."""
+def test_push_all_gather_ptx_signals_at_system_scope_and_moves_16_bytes_at_a_time():
+    """Compiles in a new process, because this one may have decorated the kernel for the interpreter."""
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     run = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stderr
-    of_words, of_bytes = json.loads(run.stdout)
-    for ptx in [*of_words, *of_bytes]:
+    words_ptx, bytes_ptx = json.loads(run.stdout)
+    for ptx in [*words_ptx, *bytes_ptx]:
         assert re.search(r"atom\.global\.(sys\.release|release\.sys)\.exch\.b64", ptx)
         assert re.search(r"atom\.global\.(sys\.acquire|acquire\.sys)\.add\.u64", ptx)
         assert "ld.global.nc" not in ptx
-    for ptx in of_words:
-        assert ptx.count("st.global.v4.b32") == 4  # to peers, to out twice, and where a failure fills it
+    for ptx in words_ptx:
+        assert ptx.count("st.global.v4.b32") == 4  # to peers, twice to out, and to fill out after a failure
         assert ptx.count("ld.global.v4.b32") == 3

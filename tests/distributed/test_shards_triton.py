@@ -1,7 +1,6 @@
-"""What sharded_masked_sample does on one rank, in Triton: of every shard the bits of the CPU ops, and of all shards
-together those of masked_sample_logprobs on whole rows.
+"""The Triton ops of sharded_masked_sample equal the CPU ops on each shard, and masked_sample_logprobs when merged.
 
-On a GPU if there is one, else under Triton's interpreter, with fewer cases.
+Runs on a GPU if there is one, else under Triton's interpreter with fewer cases.
 """
 
 from __future__ import annotations
@@ -26,36 +25,36 @@ from structout.bitmask import bitmask_width
 
 HAS_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if HAS_GPU else "cpu"
-CPU_OPS = torch.ops.structout  # of CPU tensors
-TOKEN = 2  # the one field of an outcome that is no float
+CPU_OPS = torch.ops.structout  # called with CPU tensors
+TOKEN = 2  # the only field of a shard result that is not a float
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of infinities, under the interpreter
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy warns of infinities under the interpreter
 
 
 @pytest.fixture(params=[None, 256], ids=["", "small_tile"])
 def tile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small tile takes shards of the tests' sizes through what else only long ones meet."""
+    """A small tile makes the tests' shards take the paths of long ones."""
     if request.param is not None:
         monkeypatch.setattr(masked_sample, "TILE", request.param)
         monkeypatch.setattr(shards, "TILE", request.param)
 
 
-# ---- shards and their rows
+# ---- whole shards
 
 
 def check(case: Case, cuts: Sequence[int]) -> None:
-    """``case`` has no filters. Shards lie between neighbouring cuts, which ascend."""
+    """Check a case without filters, divided at ascending ``cuts``."""
     about = f"cuts {cuts}; " + "; ".join(case.describe_row(row) for row in range(len(case.logits)))
-    ranks = [of_shard(case, begin, end) for begin, end in itertools.pairwise(cuts)]
-    outcomes = torch.stack([shards.sample_shard(*rank) for rank in ranks])
-    for rank, outcome in zip(ranks, outcomes, strict=True):
-        assert_same(outcome, CPU_OPS._sample_shard(*on_cpu(*rank)), f"shard from {rank[-1]}, {about}")
+    shard_args = [shard_arguments(case, begin, end) for begin, end in itertools.pairwise(cuts)]
+    shard_results = torch.stack([shards.sample_shard(*arguments) for arguments in shard_args])
+    for arguments, shard_result in zip(shard_args, shard_results, strict=True):
+        assert_same(shard_result, CPU_OPS._sample_shard(*on_cpu(*arguments)), f"shard from {arguments[-1]}, {about}")
 
-    ids, merged = check_merge(outcomes, case.temperature)
-    assert_same(check_merge(outcomes[:, :3].contiguous(), case.temperature)[0], ids, about)
-    masses = torch.stack([shards.shard_mass(*rank, merged) for rank in ranks])
-    for rank, mass in zip(ranks, masses, strict=True):
-        assert_same(mass, CPU_OPS._shard_mass(*on_cpu(*rank, merged)), f"shard from {rank[-1]}, {about}")
+    ids, merged = check_merge(shard_results, case.temperature)
+    assert_same(check_merge(shard_results[:, :3].contiguous(), case.temperature)[0], ids, about)
+    masses = torch.stack([shards.shard_mass(*arguments, merged) for arguments in shard_args])
+    for arguments, mass in zip(shard_args, masses, strict=True):
+        assert_same(mass, CPU_OPS._shard_mass(*on_cpu(*arguments, merged)), f"shard from {arguments[-1]}, {about}")
     logprobs = check_merge_of_masses(masses, merged, case.temperature)
 
     expected_ids, expected_logprobs = CPU_OPS.masked_sample_logprobs(*on_cpu(*case.arguments()))
@@ -63,9 +62,9 @@ def check(case: Case, cuts: Sequence[int]) -> None:
     assert_same(logprobs, expected_logprobs, about)
 
 
-def check_merge(outcomes: torch.Tensor, temperature: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    ids, merged = shards.merge_outcomes(outcomes, temperature)
-    expected_ids, expected_merged = CPU_OPS._merge_outcomes(*on_cpu(outcomes, temperature))
+def check_merge(shard_results: torch.Tensor, temperature: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    ids, merged = shards.merge_outcomes(shard_results, temperature)
+    expected_ids, expected_merged = CPU_OPS._merge_outcomes(*on_cpu(shard_results, temperature))
     assert_same(ids, expected_ids)
     assert_same(merged, expected_merged)
     return ids, merged
@@ -77,7 +76,7 @@ def check_merge_of_masses(masses: torch.Tensor, merged: torch.Tensor, temperatur
     return logprobs
 
 
-def of_shard(case: Case, begin: int, end: int) -> tuple[object, ...]:
+def shard_arguments(case: Case, begin: int, end: int) -> tuple[object, ...]:
     columns = case.logits[:, begin:end]
     return columns, case.bitmask, case.rows, case.temperature, case.seed, case.position, begin
 
@@ -87,12 +86,13 @@ def on_cpu(*arguments: object) -> list[object]:
 
 
 def assert_same(got: torch.Tensor, expected: torch.Tensor, about: str = "") -> None:
-    """Bit for bit; all NaN of outcomes are alike."""
+    """Compare bit for bit, except that all NaN of shard results are equal."""
     assert (got.dtype, got.shape) == (expected.dtype, expected.shape), about
     differs = _comparable(got) != _comparable(expected)
     if differs.any():
         at = tuple(differs.nonzero()[0].tolist())
-        raise AssertionError(f"{int(differs.sum())} differ, first at {at}: {got[at]} != {expected[at]}; {about}")
+        count = int(differs.sum())
+        raise AssertionError(f"{count} differ, first at {at}: got {got[at]}, expected {expected[at]}; {about}")
 
 
 def _comparable(tensor: torch.Tensor) -> torch.Tensor:
@@ -108,33 +108,33 @@ def _comparable(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def random_cuts(rng: random.Random, vocab_size: int) -> list[int]:
-    """Often uneven, with shards of no and of one token among them."""
+    """Return ascending cuts; shards are often uneven, some empty or of one token."""
     inner = [rng.randint(0, vocab_size) for _ in range(rng.choice([0, 1, 1, 2, 3]))]
-    beside = [rng.choice([cut, min(cut + 1, vocab_size)]) for cut in inner if rng.random() < 0.3]
-    return sorted([0, *inner, *beside, vocab_size])
+    neighbors = [rng.choice([cut, min(cut + 1, vocab_size)]) for cut in inner if rng.random() < 0.3]
+    return sorted([0, *inner, *neighbors, vocab_size])
 
 
 def plain_case(n: int, vocab_size: int, density: float = 0.4, dtype: torch.dtype = torch.float32) -> Case:
-    """The first row greedy, the others not."""
+    """Return a case whose first row is greedy and whose others are not."""
     generator = torch.Generator().manual_seed(n * 1000 + vocab_size)
     words = bitmask_width(vocab_size)
     logits = torch.randn(n, vocab_size, generator=generator) * 4
     bitmask = random_words(n * words, density, generator).view(n, words)
     row = torch.arange(n)
-    values = [value.to(DEVICE) for value in (0.7 * row, 77 * row - 5, 3 + row)]
-    return Case(logits.to(dtype).to(DEVICE), bitmask.to(DEVICE), None, values[0], None, None, None, *values[1:])
+    temperature, seed, position = (values.to(DEVICE) for values in (0.7 * row, 77 * row - 5, 3 + row))
+    return Case(logits.to(dtype).to(DEVICE), bitmask.to(DEVICE), None, temperature, None, None, None, seed, position)
 
 
 def case_of(logits: list[list[float]], temperature: list[float]) -> Case:
-    """Free rows."""
+    """Return a case without masks."""
     seeds = torch.arange(len(logits), device=DEVICE)
-    heats = torch.tensor(temperature, device=DEVICE)
-    return Case(torch.tensor(logits, device=DEVICE), None, None, heats, None, None, None, seeds, seeds)
+    temperatures = torch.tensor(temperature, device=DEVICE)
+    return Case(torch.tensor(logits, device=DEVICE), None, None, temperatures, None, None, None, seeds, seeds)
 
 
 @pytest.mark.usefixtures("tile")
 @for_each_seed(3, long=6)
-def test_random_cases(seed):
+def test_random_cases_equal_cpu_ops(seed):
     rng = random.Random(seed)
     for _ in range(100 if HAS_GPU else 4):
         case = random_case(rng, device=DEVICE, max_vocab=3000 if HAS_GPU else 700, max_rows=4)
@@ -143,28 +143,29 @@ def test_random_cases(seed):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_shards_smaller_than_a_byte_of_mask(dtype):
+def test_shards_narrower_than_a_mask_byte_equal_cpu_ops(dtype):
     check(plain_case(2, 75, density=0.7, dtype=dtype), [0, 0, 1, 3, 8, 31, 33, 64, 75])
 
 
 @pytest.mark.usefixtures("tile")
-def test_more_allowed_than_a_list_holds():
+def test_more_allowed_tokens_than_the_list_holds_equal_cpu_ops():
     case = plain_case(2, 2700, density=1.0)
     case.bitmask.fill_(-1)
     check(case, [0, 333, 2700])
 
 
-def test_ties_go_to_the_lowest_id():
+def test_merge_with_ties_takes_the_lowest_id():
     case = case_of([[0.5] * 40, [0.5] * 40, [-0.0] * 20 + [0.0] * 20, [1e37] * 40], [0.0, 1e-9, 0.0, 1e-30])
     check(case, [0, 13, 26, 40])
     ids, _ = shards.merge_outcomes(
-        torch.stack([shards.sample_shard(*of_shard(case, begin, begin + 20)) for begin in (20, 0)]), case.temperature
+        torch.stack([shards.sample_shard(*shard_arguments(case, begin, begin + 20)) for begin in (20, 0)]),
+        case.temperature,
     )
     assert ids[:3].tolist() == [0, 0, 0]
 
 
-def test_shards_that_overflow_and_rows_that_do_not():
-    """A shard scales by its own highest logit, which may lie beyond the floats where that of the row does not."""
+def test_shards_that_overflow_where_their_row_does_not_equal_cpu_ops():
+    """A shard scales its own highest logit, which may overflow where the row's highest does not."""
     inf = torch.inf
     falling, rising = [-1e37, -2e37, -1.0, -0.9], [1e37, 2e37, 3e37, 3e37]
     infinite, negative = [inf, 1.0, inf, 2.0], [-1e37, -2e37, -3e37, -1e37]
@@ -172,38 +173,38 @@ def test_shards_that_overflow_and_rows_that_do_not():
     check(case_of(rows, [1e-2, 0.0, 1e-30, 1.0, 1.0, 0.0, 1e-30, 1e-45]), [0, 2, 4])
 
 
-def test_one_shard_may_forbid_the_row():
+def test_one_shard_with_nan_or_nothing_drawable_equals_cpu_ops():
     rows = [[1.0, torch.nan, 2.0, 3.0], [-torch.inf] * 4, [1.0, 2.0, 3.0, 4.0], [1.0, 2.0, -torch.inf, -torch.inf]]
     check(case_of(rows * 2, [1.0, 0.0, -1.0, torch.nan, 0.0, 1.0, torch.inf, 1.0]), [0, 2, 4])
 
 
-def test_tokens_of_the_largest_vocabulary():
+def test_shard_at_the_end_of_the_largest_vocabulary_equals_cpu_ops():
     end = 2**23 - 1
     case = plain_case(2, 701, density=0.9)
     case.bitmask = random_words(2 * 2**18, 0.9, torch.Generator().manual_seed(0)).view(2, 2**18).to(DEVICE)
-    rank = (*of_shard(case, 0, 701)[:-1], end - 701)
-    outcomes = shards.sample_shard(*rank)
-    assert_same(outcomes, CPU_OPS._sample_shard(*on_cpu(*rank)))
-    assert outcomes[TOKEN].min() >= end - 701
-    assert_same(shards.shard_mass(*rank, outcomes), CPU_OPS._shard_mass(*on_cpu(*rank, outcomes)))
+    arguments = (*shard_arguments(case, 0, 701)[:-1], end - 701)
+    shard_results = shards.sample_shard(*arguments)
+    assert_same(shard_results, CPU_OPS._sample_shard(*on_cpu(*arguments)))
+    assert shard_results[TOKEN].min() >= end - 701
+    assert_same(shards.shard_mass(*arguments, shard_results), CPU_OPS._shard_mass(*on_cpu(*arguments, shard_results)))
 
 
-def test_no_rows_and_one_dimension():
+def test_no_rows_and_one_dimensional_logits_equal_cpu_ops():
     empty = plain_case(0, 5)
     check(empty, [0, 2, 5])
     case = plain_case(1, 100)
     case.temperature = case.temperature + 1
-    line = (case.logits[0, 40:], case.bitmask[0], None, case.temperature, case.seed, case.position, 40)
-    outcomes = shards.sample_shard(*line)
-    assert_same(outcomes, shards.sample_shard(*of_shard(case, 40, 100)))
-    assert_same(shards.shard_mass(*line, outcomes), CPU_OPS._shard_mass(*on_cpu(*line, outcomes)))
+    arguments = (case.logits[0, 40:], case.bitmask[0], None, case.temperature, case.seed, case.position, 40)
+    shard_results = shards.sample_shard(*arguments)
+    assert_same(shard_results, shards.sample_shard(*shard_arguments(case, 40, 100)))
+    assert_same(shards.shard_mass(*arguments, shard_results), CPU_OPS._shard_mass(*on_cpu(*arguments, shard_results)))
 
 
 # ---- merges
 
 
-def test_merges_of_many_rows():
-    """More than a program takes; few different values, so that ties and overflow are common."""
+def test_merges_of_many_rows_equal_cpu_ops():
+    """There are more rows than one program takes, and few distinct values, so that ties and overflow are common."""
     num_rows, num_shards = 2 * shards.MERGE_ROWS + 7, 5
     generator = torch.Generator().manual_seed(0)
 
@@ -213,41 +214,41 @@ def test_merges_of_many_rows():
     logits = pick([0.0, 1.0, 1.0, -2e37, 3e38, torch.inf], 2, num_shards, num_rows)
     scores = pick([0.0, 1.5, 1.5, 2.5, -torch.inf], num_shards, num_rows)
     tokens = torch.rand(num_shards, num_rows, generator=generator).argsort(0).to(torch.int32)
-    outcomes = torch.stack(
+    shard_results = torch.stack(
         [logits.amax(0).view(torch.int32), scores.view(torch.int32), tokens, logits[0].view(torch.int32)], 1
     )
     minus_infinity = torch.tensor(-torch.inf).view(torch.int32).item()
     nothing = torch.tensor([minus_infinity, minus_infinity, -1, minus_infinity], dtype=torch.int32)
     is_nothing = torch.rand(num_shards, 1, num_rows, generator=generator) < 0.3
-    outcomes = torch.where(is_nothing, nothing[:, None], outcomes)
-    outcomes[0, 0, ::11] = 0x7FC00000
+    shard_results = torch.where(is_nothing, nothing[:, None], shard_results)
+    shard_results[0, 0, ::11] = 0x7FC00000
     temperature = pick([0.0, 1.0, 1e-30, 1e-45], 2 * num_rows).to(DEVICE)[::2]
 
     for count in (num_shards, 1):
-        _, merged = check_merge(outcomes[:count].to(DEVICE), temperature)
+        _, merged = check_merge(shard_results[:count].to(DEVICE), temperature)
         masses = torch.randint(1, 2**55, (count, num_rows), generator=generator).to(DEVICE)
         check_merge_of_masses(masses, merged, temperature)
-    check_merge(outcomes.to(DEVICE), temperature[:1].expand(num_rows))
+    check_merge(shard_results.to(DEVICE), temperature[:1].expand(num_rows))
 
 
-def test_wrong_arguments_are_refused():
+def test_invalid_arguments_raise():
     case = plain_case(2, 100)
-    rank = of_shard(case, 0, 100)
+    arguments = shard_arguments(case, 0, 100)
     with pytest.raises(ValueError, match="vocab_begin must be in"):
-        shards.sample_shard(*rank[:-1], -1)
+        shards.sample_shard(*arguments[:-1], -1)
     with pytest.raises(ValueError, match=r"merged outcomes must be torch.int32 \[4, 2\], got torch.int32 \[4, 3\]"):
-        shards.shard_mass(*rank, torch.zeros(4, 3, dtype=torch.int32, device=DEVICE))
+        shards.shard_mass(*arguments, torch.zeros(4, 3, dtype=torch.int32, device=DEVICE))
     with pytest.raises(ValueError, match=r"temperature must be torch.float32 \[5\], got torch.float32 \[2\]"):
         shards.merge_outcomes(torch.zeros(1, 4, 5, dtype=torch.int32, device=DEVICE), case.temperature)
 
 
-# ---- what is read, launched and compiled
+# ---- reads, launches, registration and PTX
 
 
-@pytest.mark.skipif(HAS_GPU, reason="the reads of a kernel can be listed under Triton's interpreter alone")
+@pytest.mark.skipif(HAS_GPU, reason="only Triton's interpreter can list the reads of a kernel")
 @pytest.mark.parametrize(("begin", "end"), [(0, 150), (77, 78), (333, 700), (64, 64), (690, 1000)])
-def test_nothing_beside_the_shard_is_read(begin, end, monkeypatch):
-    """Logits lie between those of other shards, masks between words of other batches; here some are too short."""
+def test_kernels_read_only_the_shard_and_its_masks(begin, end, monkeypatch):
+    """Logits lie between other shards' columns, masks between other words; some masks are too short."""
     case = plain_case(3, 1000, density=0.9)
     case.rows = torch.tensor([1, -1, 7])
     words = torch.full((5, 40), -1, dtype=torch.int32)
@@ -260,20 +261,20 @@ def test_nothing_beside_the_shard_is_read(begin, end, monkeypatch):
         return load(self, ptrs, mask, *others)
 
     monkeypatch.setattr(interpreter.InterpreterBuilder, "create_masked_load", recorded_load)
-    rank = of_shard(case, begin, end)
-    shards.shard_mass(*rank, shards.sample_shard(*rank))
+    arguments = shard_arguments(case, begin, end)
+    shards.shard_mass(*arguments, shards.sample_shard(*arguments))
     at = np.unique(np.concatenate([np.ravel(addresses) for addresses in reads]).astype(np.int64))
-    for view, storage in ((rank[0], case.logits), (case.bitmask, words)):
+    for view, storage in ((arguments[0], case.logits), (case.bitmask, words)):
         rows = [range(row.data_ptr(), row.data_ptr() + row.nbytes) for row in view]
         inside = at[(at >= storage.data_ptr()) & (at < storage.data_ptr() + storage.nbytes)]
         assert all(any(address in row for row in rows) for address in inside)
     assert len(at) > 0
 
 
-def test_the_launches_forbid_fusion(monkeypatch):
+def test_launches_disable_fp_fusion(monkeypatch):
     case = plain_case(2, 10)
-    rank = of_shard(case, 0, 10)
-    outcomes = shards.sample_shard(*rank)
+    arguments = shard_arguments(case, 0, 10)
+    shard_results = shards.sample_shard(*arguments)
     launched: dict[str, object] = {}
 
     def recorder(name: str) -> object:
@@ -286,14 +287,14 @@ def test_the_launches_forbid_fusion(monkeypatch):
     names = {name: module for module in (masked_sample, shards) for name in vars(module) if name.endswith("_kernel")}
     for name, module in names.items():
         monkeypatch.setattr(module, name, recorder(name))
-    shards.sample_shard(*rank)
-    shards.merge_outcomes(outcomes[None], case.temperature)
-    shards.merge_masses(shards.shard_mass(*rank, outcomes)[None], outcomes, case.temperature)
+    shards.sample_shard(*arguments)
+    shards.merge_outcomes(shard_results[None], case.temperature)
+    shards.merge_masses(shards.shard_mass(*arguments, shard_results)[None], shard_results, case.temperature)
     assert len(names) == 4
     assert launched == dict.fromkeys(names, False)
 
 
-def test_every_op_is_registered(monkeypatch):
+def test_every_shard_op_is_registered_with_its_schema(monkeypatch):
     registered: dict[str, object] = {}
 
     class Library:
@@ -312,7 +313,7 @@ def test_every_op_is_registered(monkeypatch):
 
 
 @pytest.mark.parametrize(("architecture", "logits"), [(80, "fp32"), (90, "bf16"), (100, "fp16")])
-def test_it_compiles_to_operations_that_are_rounded_once(architecture, logits):
+def test_ptx_rounds_every_operation_once(architecture, logits):
     mass = Kernel(
         "shards",
         "shard_mass_kernel",
@@ -323,7 +324,7 @@ def test_it_compiles_to_operations_that_are_rounded_once(architecture, logits):
         ("logits", "lists", "vocab_begin", "vocab_end", "logits_row_stride"),
         shards.NUM_WARPS,
     )
-    outcomes = Kernel(
+    shard_results = Kernel(
         "shards",
         "merge_outcomes_kernel",
         {"outcomes": "i32", "temperature": "fp32", "ids": "i64", "merged": "i32"},
@@ -336,6 +337,6 @@ def test_it_compiles_to_operations_that_are_rounded_once(architecture, logits):
         {"BLOCK": shards.MERGE_ROWS},
     )
     shard = masked_sample_kernel(logits, has_all=False, is_shard=True)
-    ptx = compile_for(architecture, shard, mass, outcomes, masses)
+    ptx = compile_for(architecture, shard, mass, shard_results, masses)
     assert_operations_are_rounded_once(ptx)
-    assert ptx.count("ld.global.v4.b32") >= 3  # of each pass over aligned logits: the survey, the draw and the masses
+    assert ptx.count("ld.global.v4.b32") >= 3  # one for each pass over aligned logits: survey, draw and masses

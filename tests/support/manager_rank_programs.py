@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tokenizers_on_the_spot
 import torch
+from ranks import JOIN_TIMEOUT_S
 
 import structout
 from structout.errors import CollectiveError
@@ -32,7 +33,7 @@ def _manager() -> structout.StructuredOutputManager:
 
 def _poll_until_settled(manager: structout.ShardedManager, request_ids: list[str]) -> dict[str, str]:
     """Poll until no request is WAITING. Return the status of each."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + JOIN_TIMEOUT_S
     while any(manager.status(i) is structout.GrammarStatus.WAITING for i in request_ids):
         assert time.monotonic() < deadline
         manager.poll_ready()
@@ -51,7 +52,7 @@ def compare_with_one_manager(rank: int, num_requests: int, seed: int) -> dict[st
     statuses = _poll_until_settled(sharded, ids)
     for request_id in ids:
         with contextlib.suppress(structout.GrammarError):
-            single.wait_ready(request_id, 30)
+            single.wait_ready(request_id, JOIN_TIMEOUT_S)
     assert statuses == {i: single.status(i).value for i in ids}
     num_rows = 0
     for step in range(25):
@@ -93,7 +94,7 @@ def compare_with_one_manager(rank: int, num_requests: int, seed: int) -> dict[st
             single.add_request("r1", new_params)
             ids.append("r1")
             _poll_until_settled(sharded, ids)
-            single.wait_ready("r1", 30)
+            single.wait_ready("r1", JOIN_TIMEOUT_S)
     return {"owners": [sharded.owner(i) for i in ids], "rows": num_rows, "error": str(sharded.error("r4"))}
 
 
