@@ -1,4 +1,4 @@
-// Every op of torch.ops.structout: the schemas in one place. Loading this library is what registers them.
+// The schemas of all ops of torch.ops.structout. Loading this library registers them.
 #include <torch/csrc/stable/library.h>
 
 STABLE_TORCH_LIBRARY(structout, ops) {
@@ -11,8 +11,9 @@ STABLE_TORCH_LIBRARY(structout, ops) {
       "masked_sample_logprobs(Tensor logits, Tensor? bitmask, Tensor? rows, Tensor temperature, Tensor? top_k, "
       "Tensor? top_p, Tensor? min_p, Tensor seed, Tensor position) -> (Tensor, Tensor)");
 
-  // Of a process group, by its name; "" is a rank alone. They are written in Python, over the group
-  // (structout/sharding.py).
+  // Ops over a process group, which is named; "" stands for a single rank. They are implemented
+  // in Python (structout/distributed/registration.py), because the stable ABI cannot reach a
+  // process group.
   ops.def("all_gather_bitmask(Tensor shard, str group_name) -> Tensor");
   ops.def(
       "sharded_masked_sample(Tensor logits_shard, Tensor? bitmask, Tensor? rows, Tensor temperature, Tensor? top_k, "
@@ -22,49 +23,55 @@ STABLE_TORCH_LIBRARY(structout, ops) {
       "Tensor? top_k, Tensor? top_p, Tensor? min_p, Tensor seed, Tensor position, int vocab_begin, str group_name) "
       "-> (Tensor, Tensor)");
 
-  // What sharded_masked_sample does on one rank. Its shard holds token ids from vocab_begin on; masks begin at token 0.
-  // Outcomes are int32 [4, N] (csrc/common/shard_result.h); of several ranks [ranks, 3 or 4, N], of which one makes the row's own.
+  // The parts of sharded_masked_sample that run on one rank. The shard's first column is token
+  // vocab_begin; masks begin at token 0. A rank's shard result is int32 [4, N]
+  // (common/shard_result.h). Those of all ranks, [ranks, 3 or 4, N], are merged into `merged`
+  // [4, N].
   ops.def(
       "_sample_shard(Tensor logits_shard, Tensor? bitmask, Tensor? rows, Tensor temperature, Tensor seed, "
       "Tensor position, int vocab_begin) -> Tensor");
-  ops.def("_merge_outcomes(Tensor outcomes, Tensor temperature) -> (Tensor ids, Tensor merged)");
-  // int64 [N]: the mass of the shard's allowed tokens, and from those of all ranks, [ranks, N], the logprobs.
+  ops.def("_merge_shard_results(Tensor shard_results, Tensor temperature) -> (Tensor ids, Tensor merged)");
+  // The mass of the shard's allowed tokens, int64 [N]. The masses of all ranks, [ranks, N], give
+  // the logprobs.
   ops.def(
       "_shard_mass(Tensor logits_shard, Tensor? bitmask, Tensor? rows, Tensor temperature, Tensor seed, "
       "Tensor position, int vocab_begin, Tensor merged) -> Tensor");
   ops.def("_merge_masses(Tensor masses, Tensor merged, Tensor temperature) -> Tensor");
-  // The allowed logits of the rows, in one line, and how many there are; and back, to where they were.
+  // Packs the allowed logits of all rows into `packed` and returns how many there are;
+  // _unpack_allowed puts them back in their places.
   ops.def(
       "_pack_allowed(Tensor logits_shard, Tensor? bitmask, Tensor? rows, int vocab_begin, Tensor(a!) packed) -> int");
   ops.def(
       "_unpack_allowed(Tensor(a!) logits_shard, Tensor packed, Tensor? bitmask, Tensor? rows, int vocab_begin) -> ()");
 
-  // The push collectives: docs in csrc/push.h. `buffers` and `multicast` are the addresses that torch's symmetric
-  // memory calls buffer_ptrs_dev and multicast_ptr (0: none); `state` is int64 [6], of this rank alone. Buffers and
-  // states are all zero before any rank's first call, and all ranks make the same calls in the same order, each on one
-  // stream. `token` is equal on all ranks whose calls belong together. A rank that does not come within timeout_ns, or
-  // comes with another token, ends this call and all later ones: nothing hangs, and state says {.., error (1: timeout,
-  // 2: mismatch), peer, epoch} in its last three entries.
+  // The push collectives (common/push.h). `buffers` and `multicast` are the addresses that
+  // torch's symmetric memory calls buffer_ptrs_dev and multicast_ptr (0: none). `state` is
+  // int64 [6] and private to the rank. Buffers and states must be all zero before any rank's
+  // first call. All ranks must make the same calls in the same order, each rank on one stream.
+  // `token` must be equal on all ranks that make the same call. If a rank does not arrive within
+  // timeout_ns, or arrives with another token, this call and all later ones end without hanging,
+  // and the last three entries of state are error (1: timeout, 2: mismatch), peer and epoch.
   //
-  // out, of world_size shards = the shards of all ranks; after an error each byte is fill_on_error.
+  // out = the shards of all ranks in rank order; after an error every byte is fill_on_error.
   ops.def(
       "_push_all_gather(Tensor shard, Tensor(a!) out, Tensor(b!) state, int buffers, int multicast, int rank, "
       "int world_size, int gather_capacity, int token, int timeout_ns, int fill_on_error) -> ()");
-  // Logits of tokens vocab_begin and up, [N, width], to the ranks that own rows: rank r those from N * r / world_size
-  // on. They lie in its buffer from rows_offset on, each padded to 16 bytes, until the next push op of the stream;
-  // disallowed ones may be anything. rows_out [rows owned] = the mask row of each for its sampler; after an error -2,
-  // which allows nothing.
+  // Sends logits [N, width], whose first column is token vocab_begin, to the ranks that own the
+  // rows: rank r owns rows from N * r / world_size on. A row lies in its owner's buffer from
+  // rows_offset on, padded to 16 bytes, until the next push op of the stream. Elements of
+  // disallowed tokens are undefined. rows_out [rows owned] = the mask row of each owned row;
+  // after an error -2, which allows nothing.
   ops.def(
       "_push_rows(Tensor logits, Tensor? bitmask, Tensor? rows, Tensor(a!) rows_out, Tensor(b!) state, int buffers, "
       "int rank, int world_size, int gather_capacity, int token, int timeout_ns, int rows_capacity, int vocab_begin, "
       "int vocab_size) -> ()");
   ops.def("_push_buffer(int world_size, int gather_capacity, int rows_capacity) -> (int rows_offset, int size)");
 
-  // A word in memory that processes share: int64, told and waited for.
+  // Signals between processes, through one int64 in shared memory.
   ops.def("_post_word(Tensor(a!) word, int value) -> ()");
   ops.def("_await_word(Tensor word, int value, int timeout_us) -> bool");
 
-  // The refusals alone, for the backends written in Python.
+  // The argument checks alone, for the backends written in Python.
   ops.def("_check_apply_bitmask(Tensor logits, Tensor bitmask, Tensor? rows=None) -> ()");
   ops.def(
       "_check_masked_sample(Tensor logits, Tensor? bitmask, Tensor? rows, Tensor temperature, Tensor? top_k, "
@@ -80,6 +87,6 @@ STABLE_TORCH_LIBRARY(structout, ops) {
       "int rank, int world_size, int gather_capacity, int token, int timeout_ns, int rows_capacity, int vocab_begin, "
       "int vocab_size) -> ()");
 
-  // The vector instructions that the CPU kernels use.
+  // The vector instructions that the CPU kernels use: "default", "avx2" or "avx512".
   ops.def("_cpu_capability() -> str");
 }

@@ -84,12 +84,12 @@ def _register_triton() -> None:
     from structout.triton_kernels.apply_bitmask import apply_bitmask
     from structout.triton_kernels.masked_sample import masked_sample, masked_sample_logprobs
     from structout.triton_kernels.push import push_all_gather
-    from structout.triton_kernels.shards import merge_masses, merge_outcomes, sample_shard, shard_mass
+    from structout.triton_kernels.shards import merge_masses, merge_shard_results, sample_shard, shard_mass
 
     library = torch.library.Library("structout", "IMPL")
     for kernel in (apply_bitmask, masked_sample, masked_sample_logprobs):
         library.impl(kernel.__name__, kernel, "CUDA")
-    for kernel in (sample_shard, merge_outcomes, shard_mass, merge_masses, push_all_gather):
+    for kernel in (sample_shard, merge_shard_results, shard_mass, merge_masses, push_all_gather):
         library.impl(f"_{kernel.__name__}", kernel, "CUDA")
     _registered_libraries.append(library)
 

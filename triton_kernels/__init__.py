@@ -1,1 +1,1 @@
-"""Triton kernels, one stem per op. Installed as ``structout.triton_kernels``, never at top level."""
+"""The Triton kernels, one module per op. Installed as ``structout.triton_kernels``."""

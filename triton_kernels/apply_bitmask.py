@@ -1,10 +1,12 @@
-"""apply_bitmask in Triton: the contract, and the shape of work, of csrc/cuda/apply_bitmask.cu.
+"""apply_bitmask in Triton. It divides the work as csrc/cuda/apply_bitmask.cu does.
 
-logits[n, v] = -inf  where  bit v of bitmask[rows[n]] is 0
+    logits[n, v] = -inf where bit v of bitmask[rows[n]] is 0
 
-One program owns TILE_WORDS mask words of a row and strides over the rows. Logits are never read. A tile that allows
-everything costs its mask alone (V/8 bytes a row), one that allows nothing is stored whole and vectorised, a mixed one
-under a predicate per token.
+Bytes moved per row: V/8 of mask, and the logit of each disallowed token once. Logits
+are never read. A tile that allows every token costs its mask alone. A tile that allows
+none is filled by vector stores, a mixed one by stores with a predicate per token.
+
+Launch: one program per TILE_WORDS mask words of a row; programs stride over the rows.
 """
 
 import functools
@@ -17,7 +19,7 @@ import triton.language as tl
 TILE_WORDS = 64  # 2,048 tokens
 PROGRAMS_PER_SM = 16
 MAX_GRID_ROWS = 65535
-_SMS_OF_THE_INTERPRETER = 1
+_INTERPRETER_SMS = 1
 
 
 @triton.jit(do_not_specialize=["num_rows", "num_masks"])  # a new batch size must not compile a new kernel
@@ -47,10 +49,11 @@ def apply_bitmask_kernel(
         if HAS_ROWS:
             row_id = tl.load(rows + row_id * rows_stride).to(tl.int64)
         if row_id != -1:
-            known = (row_id >= 0) & (row_id < num_masks)
-            words_here = tl.where(known, words_per_mask, 0)  # an unknown row reads nothing and allows nothing
-            at = bitmask + tl.where(known, row_id, 0) * mask_row_stride + word
-            allowed = tl.load(at, mask=word < words_here, other=0) | past_end
+            # A row id out of range allows nothing and reads nothing.
+            is_known = (row_id >= 0) & (row_id < num_masks)
+            num_words = tl.where(is_known, words_per_mask, 0)
+            at = bitmask + tl.where(is_known, row_id, 0) * mask_row_stride + word
+            allowed = tl.load(at, mask=word < num_words, other=0) | past_end
             out = logits + tl.cast(row, tl.int64) * logits_row_stride + token
             neg_inf = tl.full([TILE_WORDS, 32], float("-inf"), logits.dtype.element_ty)
             if tl.max(tl.where(allowed == 0, 0, 1), 0) == 0:
@@ -62,7 +65,7 @@ def apply_bitmask_kernel(
 @functools.lru_cache
 def _num_sms(device: torch.device) -> int:
     if device.type != "cuda":
-        return _SMS_OF_THE_INTERPRETER
+        return _INTERPRETER_SMS
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
@@ -71,14 +74,17 @@ def _as_matrix(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def apply_bitmask(logits: torch.Tensor, bitmask: torch.Tensor, rows: torch.Tensor | None = None) -> None:
-    """``torch.ops.structout.apply_bitmask`` for CUDA tensors, or CPU tensors under TRITON_INTERPRET=1."""
+    """``torch.ops.structout.apply_bitmask`` in Triton (on the CPU with TRITON_INTERPRET=1)."""
     torch.ops.structout._check_apply_bitmask(logits, bitmask, rows)
     logits, bitmask = _as_matrix(logits), _as_matrix(bitmask)
     num_rows, vocab_size = logits.shape
     if num_rows == 0 or vocab_size == 0:
         return
     if vocab_size >= 2**31:
-        raise ValueError(f"apply_bitmask: the Triton kernel takes rows of fewer than 2^31 logits, got {vocab_size}")
+        raise ValueError(
+            f"apply_bitmask: the Triton kernel needs fewer than 2^31 columns, got {vocab_size}; "
+            "set STRUCTOUT_BACKEND=cuda"
+        )
     tiles = triton.cdiv(vocab_size, TILE_WORDS * 32)
     resident_rows = max(1, _num_sms(logits.device) * PROGRAMS_PER_SM // tiles)
     kernel: Any = apply_bitmask_kernel[(tiles, min(num_rows, resident_rows, MAX_GRID_ROWS))]

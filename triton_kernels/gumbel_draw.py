@@ -1,9 +1,17 @@
-"""The draw of masked_sample: the highest z + gumbel of what is kept, without a logarithm for tokens that cannot win.
+"""Gumbel-max sampling: draws the kept token with the highest score z + gumbel(bits).
 
-Which these are changes no answer. As g <= -ln(u / 2^32) for u = bits + 1/2, a token can reach the best score so far
-only if log2(u) <= 32 - (best - z) log2(e); and the bits of a float, taken for an integer, are at most
-2^23 (127 + log2) of it. All roundings, those of z + g included, are less than 2^-20 |z| + 1e-3 of that. Where z or the
-best is so large that this gives NaN, nothing is skipped. (csrc/draw_bound.h is the same rule.)
+Tokens that cannot win are ruled out without a logarithm. That only saves work: the
+token drawn is the same without it. csrc/common/draw_bound.h has the same rule.
+
+The noise is bounded by g <= -ln(u / 2^32) with u = bits + 1/2. So a token can reach the
+best score so far only if
+
+    log2(u) <= 32 - (best - z) log2(e).
+
+The bits of a float, read as an integer, are at most 2^23 (127 + log2) of it. All
+rounding errors, that of z + g included, stay below 2^-20 |z| + 1e-3, and the limit has
+that margin. If z or the best score is so large that the limit is NaN, no token is ruled
+out.
 """
 
 import triton
@@ -11,30 +19,34 @@ import triton.language as tl
 from structout.triton_kernels.sampling_math import LOG2_E, gumbel, noise_bits, noise_bits_of_groups
 from structout.triton_kernels.sampling_row import allowed_bytes, begin_of, end_of, indices_of, keeps, logits_of, z_of
 
-# The smallest random bits, 0, stand for u = 1/2 of 2^32, so log2 of u is at least -1; floats hold it with 127 added.
-NO_BITS_REACH = tl.constexpr(125.9)
-ALL_BITS_REACH = tl.constexpr(159.001)
+# The log limit below which no random bits let a token win: the smallest u is 1/2, so
+# 127 + log2(u) is at least 126.
+MIN_LOG_LIMIT = tl.constexpr(125.9)
+# The log limit of a token whose z equals the best score: all random bits let it win.
+LOG_LIMIT_AT_BEST = tl.constexpr(159.001)
 
 
 @triton.jit
-def reach_of(z, best):
-    """log2 of the random bits, with 127 added, that a token of logit z may have and still score `best`."""
-    return z * LOG2_E + (tl.abs(z) * 2.0**-20 + (ALL_BITS_REACH - best * LOG2_E))
+def log_limit_of(z, best):
+    """The highest 127 + log2(u) with which a token of scaled logit z can reach `best`."""
+    return z * LOG2_E + (tl.abs(z) * 2.0**-20 + (LOG_LIMIT_AT_BEST - best * LOG2_E))
 
 
 @triton.jit
-def is_out_of_reach(reach):
-    """Whatever the random bits."""
-    return reach < NO_BITS_REACH
+def loses_with_any_bits(log_limit):
+    """Whether the token loses whatever its random bits are."""
+    return log_limit < MIN_LOG_LIMIT
 
 
 @triton.jit
-def falls_short(reach, random):
-    return random.to(tl.float32).to(tl.int32, bitcast=True).to(tl.float32) * 2.0**-23 > reach
+def loses_with(log_limit, random):
+    """Whether the token loses with these random bits."""
+    return random.to(tl.float32).to(tl.int32, bitcast=True).to(tl.float32) * 2.0**-23 > log_limit
 
 
 @triton.jit
 def random_bits(row, list_size, seed, position, first, TILE: tl.constexpr):
+    """The random bits of a tile of tokens."""
     if list_size >= 0:
         index = indices_of(first, TILE)
         token = tl.load(row[3] + index, mask=index < list_size, other=0)
@@ -47,7 +59,7 @@ def random_bits(row, list_size, seed, position, first, TILE: tl.constexpr):
 
 @triton.jit
 def draw(row, list_size, scale, lowest_t, lowest_key, seed, position, TILE: tl.constexpr):
-    """The index of the winner, the lowest on ties, and its score."""
+    """The winner's index, the lowest on ties, and its score."""
     best = tl.full((), float("-inf"), tl.float32)
     winner = tl.full((), 0, tl.int32)
     for first in range(begin_of(row, list_size, TILE), end_of(row, list_size), TILE):
@@ -55,13 +67,13 @@ def draw(row, list_size, scale, lowest_t, lowest_key, seed, position, TILE: tl.c
         if tl.max(allowed, 0) > 0:
             x = logits_of(row, list_size, allowed, first, TILE)
             z = z_of(scale, x)
-            reach = reach_of(z, best)
-            is_open = tl.where(is_out_of_reach(reach), 0, keeps(scale, x, lowest_t, lowest_key).to(tl.int32))
-            if tl.max(tl.max(is_open, 1), 0) > 0:
+            log_limit = log_limit_of(z, best)
+            needs_bits = tl.where(loses_with_any_bits(log_limit), 0, keeps(scale, x, lowest_t, lowest_key).to(tl.int32))
+            if tl.max(tl.max(needs_bits, 1), 0) > 0:
                 random = random_bits(row, list_size, seed, position, first, TILE)
-                may_win = tl.where(falls_short(reach, random), 0, is_open)
-                if tl.max(tl.max(may_win, 1), 0) > 0:
-                    score = tl.where(may_win != 0, z + gumbel(random), float("-inf"))
+                can_win = tl.where(loses_with(log_limit, random), 0, needs_bits)
+                if tl.max(tl.max(can_win, 1), 0) > 0:
+                    score = tl.where(can_win != 0, z + gumbel(random), float("-inf"))
                     highest = tl.max(tl.max(score, 1), 0)
                     if highest > best:
                         best = highest

@@ -1,19 +1,25 @@
-"""masked_sample in Triton: the contract of docs/sampling_contract.md, in one launch of one program a row.
+"""masked_sample in Triton: docs/sampling_contract.md, in one launch.
 
-A program holds TILE tokens at a time. It first lists the tokens that the mask allows; if they fit a tile, everything
-after that runs over the list, and of the logits only those are read. Otherwise the row is streamed:
+A program reads TILE tokens at a time. It first lists the tokens that the mask allows.
+If they fit in one tile, everything else runs over the list, and only the listed logits
+are read. Otherwise the row is streamed, in up to three steps:
 
     survey     the highest logit, NaN, and the highest logit of every lane
-    filters    min_p is a threshold on t, and the lanes give lower bounds for top_k (the k-th highest of them) and
-               top_p. Usually what passes these fits the list, and the selections run there; else over the row, until
-               what is left fits.
-    draw       Philox and two logarithms, for tiles in which some token could still win
+    filters    min_p is a threshold on t. The lanes' highest logits give lower bounds
+               for the thresholds of top_k and top_p. The tokens that pass these bounds
+               usually fit in the list, and the selections run over it. Otherwise they
+               run over the row until what is left fits.
+    draw       Philox and two logarithms, for tiles in which a token could still win
 
-Bytes moved: V/8 of mask, and either 32 bytes (a sector) for each token allowed, or the row once for each pass; the
-passes after the first find it in L2. Selections are exact: a search for the threshold's key, two bits a pass, over
-counts (top_k) or masses in fixed point (top_p).
+Bytes moved: V/8 of mask, and either 32 bytes (a sector) per allowed token or the row
+once per pass; passes after the first find it in L2. Selections are exact: they search
+the key of the threshold, two bits per pass, over counts (top_k) or fixed-point masses
+(top_p).
 
-A shard of the vocabulary (sharded_masked_sample) is a row that begins at a later token; its outcome is written instead.
+A shard of the vocabulary (sharded_masked_sample) is a row that begins at a later token.
+Its shard result is written instead of the id.
+
+Launch: one program of 8 warps per row.
 """
 
 # ruff: noqa: SIM102  (an `if` on a constexpr is decided by the compiler, and must not be joined with one that is not)
@@ -38,21 +44,23 @@ from structout.triton_kernels.sampling_row import (
     survey,
     t_of,
 )
-from structout.triton_kernels.shard_result import store_outcome
+from structout.triton_kernels.shard_result import store_shard_result
 
 from structout import sampling_math as table
 
 TILE = 2048
 NUM_WARPS = 8
 SMALLEST_MIN_P = tl.constexpr(table.SMALLEST_MIN_P)
-# Low bits of an order key that widening to float32 leaves all alike (even, because a pass finds two).
+# The low bits of an order key that are constant after widening to float32. Rounded down
+# to an even number, because a pass finds two bits.
 IDLE_KEY_BITS = {torch.float32: 0, torch.float16: 12, torch.bfloat16: 16}
 
-# A new value of these must not mean a new compilation, in the middle of serving: batches come in all sizes, and scalars
-# come expanded with stride 0. Only how logits lie decides anything, which is whether they load 16 bytes at a time.
+# A new value of these arguments must not compile a new kernel while serving: batches
+# have all sizes, and scalars are expanded with stride 0. Only the alignment of the
+# logits matters, because it decides whether they are loaded 16 bytes at a time.
 _STRIDES = ("rows", "temperature", "top_k", "top_p", "min_p", "seed", "position", "mask_row")
 _PLAIN_INTEGERS = ("num_masks", "words_per_mask", *(f"{name}_stride" for name in _STRIDES))
-_PLAIN_POINTERS = ("bitmask", "rows", "temperature", "top_k", "top_p", "min_p", "seed", "position")
+_PLAIN_POINTERS = ("bitmask", "rows", "temperatures", "top_k", "top_p", "min_p", "seed", "position")
 
 
 @triton.jit(do_not_specialize=_PLAIN_INTEGERS, do_not_specialize_on_alignment=_PLAIN_POINTERS)
@@ -60,7 +68,7 @@ def masked_sample_kernel(
     logits,
     bitmask,
     rows,
-    temperature,
+    temperatures,
     top_k,
     top_p,
     min_p,
@@ -69,7 +77,7 @@ def masked_sample_kernel(
     lists,
     ids,
     logprobs,
-    outcomes,
+    shard_results,
     vocab_begin,
     vocab_end,
     logits_row_stride,
@@ -94,8 +102,8 @@ def masked_sample_kernel(
     TILE: tl.constexpr,
 ):
     row_id = tl.program_id(0).to(tl.int64)
-    heat = tl.load(temperature + row_id * temperature_stride)
-    is_valid = (heat >= 0) & (heat < float("inf"))  # so that NaN is not
+    temperature = tl.load(temperatures + row_id * temperature_stride)
+    is_valid = (temperature >= 0) & (temperature < float("inf"))  # false for NaN
     p = tl.full((), 1.0, tl.float32)
     if HAS_TOP_P:
         p = tl.load(top_p + row_id * top_p_stride)
@@ -114,7 +122,7 @@ def masked_sample_kernel(
     listed = lists + row_id * TILE
     row = (token_0, vocab_begin if IS_SHARD else None, vocab_end, listed, mask_bytes, num_mask_bytes, unmentioned)
 
-    list_size = tl.full((), 0, tl.int32)  # of an invalid row
+    list_size = tl.full((), 0, tl.int32)  # an invalid row is an empty list
     if is_valid:
         list_size = tl.full((), -1, tl.int32)
         if HAS_MASK:
@@ -128,8 +136,8 @@ def masked_sample_kernel(
     logit = tl.full((), float("-inf"), tl.float32)
     logprob = tl.full((), float("-inf"), tl.float32)
     if highest > float("-inf"):
-        is_greedy = heat == 0
-        scale = scale_of(highest, heat)
+        is_greedy = temperature == 0
+        scale = scale_of(highest, temperature)
         lowest_key = tl.full((), LOWEST_DRAWABLE_KEY, tl.uint32)
         lowest_t = tl.full((), float("-inf"), tl.float32)
         total = tl.full((), 0, tl.int64)
@@ -139,20 +147,20 @@ def masked_sample_kernel(
             winner = tl.min(tl.min(tl.where(lane_highest == highest, lane_index, 0x7FFFFFFF), 1), 0)
             score = highest
         else:
-            may_be_few = False
+            may_fit_list = False
             if HAS_MIN_P:
                 if lowest_p >= SMALLEST_MIN_P:
                     lowest_t = log(tl.minimum(lowest_p, 1.0))
-                    may_be_few = True
+                    may_fit_list = True
             if HAS_TOP_K:
                 k = tl.load(top_k + row_id * top_k_stride).to(tl.int64)
                 if (k > 0) & (k <= TILE):
                     one = tl.full([TILE // 8, 8], 1, tl.int32)
                     bound = bound_by_lanes(order_key(lane_highest), one, k, IDLE_KEY_BITS)
                     lowest_key = tl.maximum(lowest_key, bound)
-                    may_be_few = True
+                    may_fit_list = True
             if HAS_MIN_P or HAS_TOP_K:
-                if may_be_few & (list_size < 0):
+                if may_fit_list & (list_size < 0):
                     list_size = list_kept(row, scale, lowest_t, lowest_key, TILE)
             if HAS_TOP_K:
                 if (k > 0) & (k < end_of(row, list_size)):
@@ -190,7 +198,7 @@ def masked_sample_kernel(
         if RETURN_LOGPROBS:
             logprob = t_of(scale, logit) - log_of_mass(total)
     if IS_SHARD:
-        store_outcome(outcomes, tl.num_programs(0), row_id, None, highest, score, token, logit)
+        store_shard_result(shard_results, tl.num_programs(0), row_id, None, highest, score, token, logit)
     else:
         tl.store(ids + row_id, token.to(tl.int64))
     if RETURN_LOGPROBS:
@@ -210,36 +218,36 @@ def launch(
     *,
     ids: torch.Tensor | None = None,
     logprobs: torch.Tensor | None = None,
-    outcomes: torch.Tensor | None = None,
+    shard_results: torch.Tensor | None = None,
     vocab_begin: int = 0,
 ) -> None:
-    """Of arguments that have been checked: writes ids and perhaps logprobs, or else the outcomes of a shard, which has
-    no filters."""
+    """Launch the kernel on checked arguments. It writes ``ids`` and, if given,
+    ``logprobs``; or ``shard_results``, for a shard without filters."""
     logits, bitmask = as_matrix(logits), None if bitmask is None else as_matrix(bitmask)
     num_rows, num_columns = logits.shape
     if num_rows == 0:
         return
     lists = torch.empty(num_rows, TILE, dtype=torch.int32, device=logits.device)
 
-    def given(tensor: torch.Tensor | None) -> torch.Tensor:
-        return lists if tensor is None else tensor  # what is absent is not touched
+    def or_placeholder(tensor: torch.Tensor | None) -> torch.Tensor:
+        return lists if tensor is None else tensor  # a placeholder: the kernel does not read it
 
     kernel: Any = masked_sample_kernel[(num_rows,)]
     with torch.cuda.device_of(logits):
         kernel(
             logits,
-            given(bitmask),
-            given(rows),
+            or_placeholder(bitmask),
+            or_placeholder(rows),
             temperature,
-            given(top_k),
-            given(top_p),
-            given(min_p),
+            or_placeholder(top_k),
+            or_placeholder(top_p),
+            or_placeholder(min_p),
             seed,
             position,
             lists,
-            given(ids),
-            given(logprobs),
-            given(outcomes),
+            or_placeholder(ids),
+            or_placeholder(logprobs),
+            or_placeholder(shard_results),
             vocab_begin,
             vocab_begin + num_columns,
             logits.stride(0),
@@ -259,7 +267,7 @@ def launch(
             HAS_TOP_P=top_p is not None,
             HAS_MIN_P=min_p is not None,
             RETURN_LOGPROBS=logprobs is not None,
-            IS_SHARD=outcomes is not None,
+            IS_SHARD=shard_results is not None,
             IDLE_KEY_BITS=IDLE_KEY_BITS[logits.dtype],
             TILE=TILE,
             num_warps=NUM_WARPS,
@@ -286,7 +294,7 @@ def masked_sample(
     seed: torch.Tensor,
     position: torch.Tensor,
 ) -> torch.Tensor:
-    """``torch.ops.structout.masked_sample`` for CUDA tensors, or CPU tensors under TRITON_INTERPRET=1."""
+    """``torch.ops.structout.masked_sample`` in Triton (on the CPU with TRITON_INTERPRET=1)."""
     arguments = (logits, bitmask, rows, temperature, top_k, top_p, min_p, seed, position)
     torch.ops.structout._check_masked_sample(*arguments)
     ids = _one_per_row(logits, torch.int64)
@@ -305,7 +313,7 @@ def masked_sample_logprobs(
     seed: torch.Tensor,
     position: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``torch.ops.structout.masked_sample_logprobs`` for the same tensors."""
+    """``torch.ops.structout.masked_sample_logprobs`` in Triton."""
     arguments = (logits, bitmask, rows, temperature, top_k, top_p, min_p, seed, position)
     torch.ops.structout._check_masked_sample(*arguments)
     ids, logprobs = _one_per_row(logits, torch.int64), _one_per_row(logits, torch.float32)

@@ -1,10 +1,14 @@
-"""push_all_gather in Triton: the protocol, and the layout of memory, of csrc/cuda/push.cuh and csrc/push.h.
+"""push_all_gather in Triton, with the protocol of csrc/cuda/push.cuh and the memory
+layout of csrc/common/push.h.
 
-out = the shards of all ranks, in their order
+    out = the shards of all ranks, in rank order
 
-A program owns a chunk of the shard: it pushes the chunk into the peers' buffers, signals them, waits for the same
-program of every peer, and copies their chunks from its own buffer. Bytes that leave a device: the shard once for each
-peer; Triton knows no multicast.
+A program owns a chunk of the shard. It pushes the chunk into the peers' buffers,
+signals them, waits for the same program of every peer, and copies their chunks from its
+own buffer. Bytes that leave a device: the shard once per peer, because Triton has no
+multicast.
+
+Launch: up to 32 programs of 8 warps, 2 vectors of 16 bytes per thread.
 """
 
 from typing import Any
@@ -15,16 +19,16 @@ import triton.language as tl
 from triton.language.extra import cuda as tl_cuda
 
 NUM_WARPS = 8
-LANES = 32 * NUM_WARPS  # one element a thread, so that no atomic is repeated
+LANES = 32 * NUM_WARPS  # one element per thread, so that no atomic is repeated
 TILE = 4 * LANES
 MAX_PROGRAMS = 32
-SIGNAL_BYTES = tl.constexpr(2 * MAX_PROGRAMS * 16)  # of one rank: even and odd epochs
+SIGNAL_BYTES = tl.constexpr(2 * MAX_PROGRAMS * 16)  # per rank, for even and odd epochs
 VECTORS_PER_PROGRAM = 2 * LANES
 _IS_INTERPRETED = triton.knobs.runtime.interpret
 
 TIMEOUT = tl.constexpr(1)
 MISMATCH = tl.constexpr(2)
-# Of the state, in int64.
+# Offsets in the state, in int64.
 ROWS_EPOCH = tl.constexpr(1)
 DONE = tl.constexpr(2)
 ERROR = tl.constexpr(3)
@@ -32,21 +36,21 @@ ERROR = tl.constexpr(3)
 
 @triton.jit
 def _gathered(epoch, source, world_size, gather_capacity):
-    """Where in a buffer the shard of `source` lies."""
+    """The offset in a buffer of the shard that rank `source` pushes."""
     slot_bytes = (gather_capacity + 15) // 16 * 16
     return SIGNAL_BYTES * world_size + (epoch % 2 * world_size + source) * slot_bytes
 
 
 @triton.jit
 def _signals(buffer, epoch, source, world_size):
-    """The token that this program of `source` leaves in a buffer; the epoch is the next word."""
+    """The address of the signal from this program of rank `source`: token, then epoch."""
     at = ((epoch % 2 * world_size + source) * (SIGNAL_BYTES // 32) + tl.program_id(0)) * 16
     return (buffer + at).to(tl.pointer_type(tl.int64))
 
 
 @triton.jit
 def _copy(source, size, to, begin, end, TILE: tl.constexpr):
-    """Elements [begin, end), of which `source` has the first `size`."""
+    """Copy elements [begin, end). Elements from `size` on are 0."""
     for at in range(begin, end, TILE):
         i = at + tl.arange(0, TILE)
         tl.store(to + i, tl.load(source + i, mask=i < size, other=0), mask=i < end)
@@ -54,21 +58,24 @@ def _copy(source, size, to, begin, end, TILE: tl.constexpr):
 
 @triton.jit
 def _now(polls, HAS_CLOCK: tl.constexpr):
-    """In nanoseconds. Under the interpreter, which has no clock, a poll takes a microsecond."""
+    """The time in nanoseconds. In the interpreter a poll counts as 1 us."""
     if HAS_CLOCK:
         return tl_cuda.globaltimer()
     return polls * 1000
 
 
 @triton.jit
-def _of_one_thread(number, LANES: tl.constexpr):
-    """What one thread has seen, for all of them: threads that disagree would part at a barrier. Not negative."""
-    return tl.max(tl.where(tl.arange(0, LANES) == 0, number, 0), 0)
+def _from_first_thread(value, LANES: tl.constexpr):
+    """One thread's value, given to all threads. `value` must not be negative.
+
+    Threads that saw different values would diverge at a barrier.
+    """
+    return tl.max(tl.where(tl.arange(0, LANES) == 0, value, 0), 0)
 
 
 @triton.jit
 def _error(state, LANES: tl.constexpr):
-    return _of_one_thread(tl.load(state + ERROR, volatile=True), LANES)
+    return _from_first_thread(tl.load(state + ERROR, volatile=True), LANES)
 
 
 @triton.jit
@@ -80,9 +87,11 @@ def _fail(state, error, peer, epoch):
 
 @triton.jit
 def _meet(state, buffers, rank, world_size, epoch, token, timeout_ns, LANES: tl.constexpr, HAS_CLOCK: tl.constexpr):
-    """Tell all peers that this program has pushed, and wait until theirs have. 0: one of them did not.
+    """Signal all peers that this program has pushed, and wait for their signals.
 
-    Release and acquire are by one thread for each peer; the barriers are between the others' accesses and theirs.
+    Returns false if a peer did not arrive in time or made another call. One thread per
+    peer releases and acquires; the barriers order the other threads' accesses before
+    and after.
     """
     lane = tl.arange(0, LANES)
     is_peer = lane < world_size - 1
@@ -94,7 +103,7 @@ def _meet(state, buffers, rank, world_size, epoch, token, timeout_ns, LANES: tl.
     tl.atomic_xchg(at_peers + 1, epoch, mask=is_peer, sem="release", scope="sys")
 
     polls = tl.full((), 0, tl.int64)
-    began = _now(polls, HAS_CLOCK)
+    begin = _now(polls, HAS_CLOCK)
     first_missing = tl.full((), 0, tl.int32)
     is_waiting = True
     while is_waiting:
@@ -103,22 +112,23 @@ def _meet(state, buffers, rank, world_size, epoch, token, timeout_ns, LANES: tl.
         polls += 1
         is_waiting = first_missing < LANES
         if is_waiting:
-            if _of_one_thread(_now(polls, HAS_CLOCK) - began, LANES) > timeout_ns:
+            if _from_first_thread(_now(polls, HAS_CLOCK) - begin, LANES) > timeout_ns:
                 _fail(state, TIMEOUT, (rank + 1 + first_missing) % world_size, epoch)
             is_waiting = _error(state, LANES) == 0
     tl.debug_barrier()
 
-    all_have_come = first_missing == LANES
-    if all_have_come:
+    all_have_arrived = first_missing == LANES
+    if all_have_arrived:
         tokens = tl.load(from_peers, mask=is_peer, other=0)
-        first_other = tl.min(tl.where(is_peer & (tokens != token), lane, LANES), 0)
-        if first_other < LANES:
-            _fail(state, MISMATCH, (rank + 1 + first_other) % world_size, epoch)
-            all_have_come = False
-    return all_have_come
+        first_mismatch = tl.min(tl.where(is_peer & (tokens != token), lane, LANES), 0)
+        if first_mismatch < LANES:
+            _fail(state, MISMATCH, (rank + 1 + first_mismatch) % world_size, epoch)
+            all_have_arrived = False
+    return all_have_arrived
 
 
-# A new value of these must not mean a new compilation. The size may: it decides whether 16 bytes are loaded at a time.
+# A new value of these arguments must not compile a new kernel. The size may, because it
+# decides whether 16 bytes are loaded at a time.
 _PLAIN = ("buffers", "rank", "world_size", "gather_capacity", "token", "timeout_ns", "fill_on_error")
 
 
@@ -165,7 +175,8 @@ def push_all_gather_kernel(
                 pushed = tl.multiple_of(slot_of_source.to(tl.pointer_type(ELEMENT)), 16)
                 _copy(pushed, size, out + source * size, begin, last, TILE)
 
-    # The program that ends last sees all that the others did, and nobody reads the state after it.
+    # The program that ends last sees everything that the others wrote, and no program
+    # reads the state after it.
     tl.debug_barrier()
     if tl.atomic_add(state + DONE, 1, sem="acq_rel", scope="gpu") == tl.num_programs(0) - 1:
         tl.store(state + DONE, 0)
@@ -189,7 +200,7 @@ def push_all_gather(
     timeout_ns: int,
     fill_on_error: int,
 ) -> None:
-    """``torch.ops.structout._push_all_gather`` for CUDA tensors, or CPU tensors under TRITON_INTERPRET=1."""
+    """``torch.ops.structout._push_all_gather`` in Triton (on the CPU with TRITON_INTERPRET=1)."""
     torch.ops.structout._check_push_all_gather(
         shard, out, state, buffers, multicast, rank, world_size, gather_capacity, token, timeout_ns, fill_on_error
     )

@@ -1,4 +1,4 @@
-"""top_k and top_p of masked_sample: an exact search for the key of the lowest logit to keep, two bits a pass."""
+"""top_k and top_p: an exact search for the lowest key to keep, two bits per pass."""
 
 import triton
 import triton.language as tl
@@ -8,9 +8,10 @@ from structout.triton_kernels.sampling_row import allowed_bytes, begin_of, end_o
 
 @triton.jit
 def bound_by_lanes(key, weight, target, IDLE_KEY_BITS: tl.constexpr):
-    """The highest key such that the lanes from it up weigh the target, bit by bit; 0 if all of them do not.
+    """The highest key such that the lanes at or above it have the target weight, or 0.
 
-    What a selection looks for cannot be lower, for the row has all that the lanes have and more.
+    It is found bit by bit. It is a lower bound on the row's threshold, because the row
+    has all the tokens of the lanes and more.
     """
     threshold = tl.full((), 0, tl.uint32)
     for i in range(0, 32 - IDLE_KEY_BITS):
@@ -22,7 +23,7 @@ def bound_by_lanes(key, weight, target, IDLE_KEY_BITS: tl.constexpr):
 
 @triton.jit
 def weigh(row, list_size, scale, lowest_t, lowest_key, base, step, BY_MASS: tl.constexpr, TILE: tl.constexpr):
-    """Of what is kept and reaches base + 1, 2, 3 steps: how many there are, and their weight."""
+    """The number and weight of the kept tokens at or above base + 1, 2, 3 steps."""
     count_1 = tl.zeros([TILE // 8], tl.int32)
     count_2 = tl.zeros([TILE // 8], tl.int32)
     count_3 = tl.zeros([TILE // 8], tl.int32)
@@ -33,7 +34,7 @@ def weigh(row, list_size, scale, lowest_t, lowest_key, base, step, BY_MASS: tl.c
         allowed = allowed_bytes(row, list_size, first, TILE)
         if tl.max(allowed, 0) > 0:
             x = logits_of(row, list_size, allowed, first, TILE)
-            key = tl.where(keeps(scale, x, lowest_t, lowest_key), order_key(x), 0)  # 0 reaches nothing
+            key = tl.where(keeps(scale, x, lowest_t, lowest_key), order_key(x), 0)  # 0: below all
             reaches_1 = key >= base + step
             reaches_2 = key >= base + step * 2
             reaches_3 = key >= base + step * 3
@@ -64,20 +65,21 @@ def select(
     IDLE_KEY_BITS: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """The lowest key to keep, so that it and what lies above weigh the target, with the least of such sets.
+    """The highest key such that the kept tokens at or above it have the target weight.
 
-    Two bits of the key a pass, from the top. What may be kept is listed as soon as it fits: also returns the size of
-    that list.
+    Finds two bits of the key per pass, from the top. Lists the tokens that may be kept
+    as soon as they fit, and also returns the size of that list.
     """
     highest_key = order_key(scale[0])
     shift = 30
     while (shift > IDLE_KEY_BITS) & ((highest_key ^ lowest_key) >> shift == 0):
         shift -= 2
-    base = (highest_key >> shift >> 2) << shift << 2  # what all keys that are kept begin with
-    count = tl.full((), 0x7FFFFFFF, tl.int32)  # how many reach base: not known yet
-    count_above = tl.full((), 0, tl.int32)  # how many reach a key already found to be too high
-    # One token between the two must be the threshold. So is any base that just `target` tokens reach, but not one that
-    # just the target mass reaches: below the threshold there may be tokens without mass.
+    base = (highest_key >> shift >> 2) << shift << 2  # the prefix that all kept keys share
+    count = tl.full((), 0x7FFFFFFF, tl.int32)  # tokens at or above base: not known yet
+    count_above = tl.full((), 0, tl.int32)  # tokens at or above a key that is too high
+    # If one token is left between the two, it is the threshold. If exactly `target`
+    # tokens are at or above base, the set is final. That does not hold for masses,
+    # because tokens below the threshold may have mass 0.
     while (shift >= IDLE_KEY_BITS) & (count - count_above > 1):
         step = tl.full((), 1, tl.uint32) << shift
         n_1, n_2, n_3, w_1, w_2, w_3 = weigh(row, list_size, scale, lowest_t, lowest_key, base, step, BY_MASS, TILE)

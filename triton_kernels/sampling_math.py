@@ -1,7 +1,8 @@
-"""The arithmetic of masked_sample in Triton: docs/sampling_contract.md, with the table of structout/sampling_math.py.
+"""The arithmetic of masked_sample in Triton. Constants are structout.sampling_math's.
 
-Launch what uses it with enable_fp_fusion=False: then every operation below is rounded on its own, and gives the bits of
-the reference. Triton's own exp, log and `/` are approximations, so none of them appears.
+docs/sampling_contract.md fixes every rounding. Launch kernels that use this module with
+enable_fp_fusion=False: then every operation is rounded on its own and gives the bits of
+the reference. Triton's exp, log and `/` are approximations, so they are not used.
 """
 
 import triton
@@ -22,7 +23,7 @@ UNIFORM_UNIT = tl.constexpr(2.0**-32)
 
 @triton.jit
 def _split(y):
-    """y = (1 + f) * 2^n with 1 + f in [sqrt(1/2), sqrt(2)): (f, n), both float32."""
+    """(f, n), both float32, with y = (1 + f) * 2^n and 1 + f in [sqrt(1/2), sqrt(2))."""
     bits = y.to(tl.int32, bitcast=True)
     n = (bits - SQRT_HALF_BITS) >> 23
     return (bits - (n << 23)).to(tl.float32, bitcast=True) - 1.0, n.to(tl.float32)
@@ -48,14 +49,17 @@ def _log_of_split(f, n):
 
 @triton.jit
 def log(y):
-    """Of positive, finite, normal float32 (Cephes logf)."""
+    """log(y) for positive, finite, normal float32 y, by the polynomial of Cephes' logf."""
     f, n = _split(y)
     return _log_of_split(f, n)
 
 
 @triton.jit
 def exp(t):
-    """Of float32 t <= 0; below -30 that of -30 (Cephes exp2f on the fraction)."""
+    """exp(t) for float32 t <= 0. Below -30 it is exp(-30).
+
+    The fraction uses the polynomial of Cephes' exp2f.
+    """
     a = tl.where(t < EXP_FLOOR, EXP_FLOOR, t) * LOG2_E
     n = (a + ROUND_TO_INTEGER) - ROUND_TO_INTEGER
     f = a - n
@@ -70,7 +74,7 @@ def exp(t):
 
 @triton.jit
 def mass(t):
-    """The weight of a token as a 40-bit fixed-point integer, int64; 0 for t = -inf."""
+    """A token's weight exp(t) in 40-bit fixed point, int64; 0 for t = -inf."""
     return (exp(t) * MASS_SCALE).to(tl.int64)
 
 
@@ -81,8 +85,11 @@ def log_of_mass(total):
 
 @triton.jit
 def gumbel(bits):
-    """Gumbel noise of uint32 random bits, right in both tails. Never increases with bits."""
-    is_near_zero = bits < 0x40000000  # there 1 - v would lose v, so log1p is taken of -v itself
+    """Gumbel noise -ln(-ln(v)) from uint32 random bits, accurate in both tails.
+
+    It never increases with the bits.
+    """
+    is_near_zero = bits < 0x40000000  # 1 - v would lose digits of v there: use log1p(-v)
     distance = tl.where(is_near_zero, bits, bits ^ tl.full((), 0xFFFFFFFF, tl.uint32))
     q = (distance.to(tl.float32) + 0.5) * UNIFORM_UNIT
     f, n = _split(q)
@@ -94,14 +101,14 @@ def gumbel(bits):
 
 @triton.jit
 def order_key(x):
-    """uint32 that orders as the float does, -0 and +0 alike."""
+    """A uint32 that orders as the float does. -0 and +0 have the same key."""
     bits = (x + 0.0).to(tl.int32, bitcast=True)
     return (bits ^ ((bits >> 31) | -0x80000000)).to(tl.uint32, bitcast=True)
 
 
 @triton.jit
 def philox(key, c0, c1, c2, c3):
-    """Philox4x32-10 of an int64 key; counter words are uint32 tensors of one shape."""
+    """Philox4x32-10 with an int64 key. Counter words are uint32 tensors of one shape."""
     key_0 = (key & 0xFFFFFFFF).to(tl.uint32)
     key_1 = ((key >> 32) & 0xFFFFFFFF).to(tl.uint32)
     multiplier_0 = tl.full(c0.shape, 0xD2511F53, tl.uint32)
@@ -122,7 +129,10 @@ def philox(key, c0, c1, c2, c3):
 
 @triton.jit
 def noise_words(seed, position, group):
-    """The random bits of tokens 4 * group to 4 * group + 3. The last counter word is kept for streams."""
+    """The random bits of tokens 4 * group to 4 * group + 3.
+
+    The last counter word is reserved for independent streams.
+    """
     group = group.to(tl.uint32)
     low = tl.full(group.shape, 0, tl.uint32) + (position & 0xFFFFFFFF).to(tl.uint32)
     high = tl.full(group.shape, 0, tl.uint32) + ((position >> 32) & 0xFFFFFFFF).to(tl.uint32)
@@ -131,7 +141,7 @@ def noise_words(seed, position, group):
 
 @triton.jit
 def noise_bits(seed, position, token):
-    """The random bits of any tokens, one Philox each."""
+    """The random bits of any tokens, by one Philox call each."""
     w0, w1, w2, w3 = noise_words(seed, position, token >> 2)
     is_odd = (token & 1) != 0
     return tl.where((token & 2) != 0, tl.where(is_odd, w3, w2), tl.where(is_odd, w1, w0))
@@ -139,7 +149,7 @@ def noise_bits(seed, position, token):
 
 @triton.jit
 def noise_bits_of_groups(seed, position, group):
-    """The random bits of whole groups [M, G], in the order of their tokens [M, 4 * G]: one Philox for four."""
+    """The random bits [M, 4 * G] of token groups [M, G], by one Philox call each."""
     w0, w1, w2, w3 = noise_words(seed, position, group)
     words = tl.join(tl.join(w0, w2), tl.join(w1, w3))  # [M, G, 2, 2]
     return tl.reshape(words, [group.shape[0], group.shape[1] * 4])

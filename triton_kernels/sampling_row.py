@@ -1,18 +1,20 @@
-"""One row of logits for masked_sample, a tile of tokens at a time: what it reads, lists and adds up."""
+"""Reads, lists and sums one row of logits, a tile of tokens at a time."""
 
 import triton
 import triton.language as tl
 from structout.triton_kernels.sampling_math import mass, order_key
 
-LOWEST_DRAWABLE_KEY = tl.constexpr(0x00800000)  # order key: just above that of -inf
+LOWEST_DRAWABLE_KEY = tl.constexpr(0x00800000)  # just above the order key of -inf
 
-# A row is (logits, vocab_begin, vocab_end, listed, mask_bytes, num_mask_bytes, unmentioned). It has the tokens from
-# vocab_begin (None: from 0, which the compiler then knows) to vocab_end; `logits` and `mask_bytes` are where those of
-# token 0 are or would be. A pass runs over one of two sources, which address tokens by an index:
+# A row is (logits, vocab_begin, vocab_end, listed, mask_bytes, num_mask_bytes,
+# unmentioned). It has the tokens from vocab_begin to vocab_end. vocab_begin None means
+# 0, known at compile time. `logits` and `mask_bytes` point to where token 0 is or would
+# be. `unmentioned` is the mask byte of tokens past the mask's end. A pass runs over one
+# of two sources:
 #   list_size < 0    the row itself: index = token id
-#   otherwise        the list of some of its tokens, in ascending order: token id = listed[index]
-# A scale is (highest logit, inverse temperature, z of the highest).
-# What is kept is what reaches the thresholds lowest_t (of min_p) and lowest_key (of top_k and top_p).
+#   otherwise        a list of some of its tokens, ascending: token id = listed[index]
+# A scale is (highest logit, inverse temperature, z of the highest logit). Kept tokens
+# reach the thresholds lowest_t (from min_p) and lowest_key (from top_k, top_p).
 
 
 @triton.jit
@@ -27,8 +29,10 @@ def mask_of(
     HAS_MASK: tl.constexpr,
     HAS_ROWS: tl.constexpr,
 ):
-    """(mask_bytes, num_mask_bytes, unmentioned) of a row."""
-    # A free row has no mask and allows what it does not mention; a row of an unknown mask allows nothing.
+    """(mask_bytes, num_mask_bytes, unmentioned) of a row.
+
+    A free row allows every token. A row id out of range allows none.
+    """
     num_mask_bytes = 0
     unmentioned = 0xFF
     if HAS_MASK:
@@ -44,7 +48,11 @@ def mask_of(
 
 @triton.jit
 def begin_of(row, list_size, TILE: tl.constexpr):
-    """Of the first tile. Tiles begin at multiples of TILE, because masks come in bytes and noise in groups of four."""
+    """The first index of the first tile.
+
+    It is a multiple of TILE, because masks are read in bytes and random bits in groups
+    of four.
+    """
     begin = 0
     if row[1] is not None:
         begin = tl.where(list_size < 0, row[1] // TILE * TILE, 0)
@@ -63,7 +71,7 @@ def indices_of(first, TILE: tl.constexpr):
 
 @triton.jit
 def allowed_bytes(row, list_size, first, TILE: tl.constexpr):
-    """A bit for each index, eight to an element, least significant first."""
+    """One bit per index of the tile, eight to an element, least significant first."""
     _, vocab_begin, _, _, mask_bytes, num_mask_bytes, unmentioned = row
     byte = first // 8 + tl.arange(0, TILE // 8)
     left = tl.minimum(tl.maximum(end_of(row, list_size) - byte * 8, 0), 8)
@@ -84,14 +92,14 @@ def bits_of(allowed, TILE: tl.constexpr):
 
 @triton.jit
 def logits_of(row, list_size, allowed, first, TILE: tl.constexpr):
-    """float32, -inf where not allowed."""
+    """The logits of a tile as float32, -inf where not allowed."""
     logits, vocab_begin, vocab_end, listed, _, _, _ = row
     index = indices_of(first, TILE)
     if list_size >= 0:
         token = tl.load(listed + index, mask=index < list_size, other=0)
         x = tl.load(logits + token, mask=index < list_size, other=float("-inf")).to(tl.float32)
     else:
-        # One predicate for a byte of mask: one for each bit would make every load a scalar load.
+        # One predicate per mask byte: a predicate per bit would make every load scalar.
         predicate = (allowed != 0)[:, None] & (index < vocab_end)
         if vocab_begin is not None:
             predicate &= index >= vocab_begin
@@ -108,13 +116,14 @@ def scale_of(highest, temperature):
 
 @triton.jit
 def z_of(scale, x):
-    """Where the highest logit overflows, only those equal to it can be drawn."""
+    """x / temperature. If the highest overflows: 0 for the highest logit, else -inf."""
     highest, inverse, z_of_highest = scale
     return tl.where(tl.abs(z_of_highest) < float("inf"), x * inverse, tl.where(x == highest, 0.0, float("-inf")))
 
 
 @triton.jit
 def t_of(scale, x):
+    """t = z - max(z), with the same rule."""
     highest, inverse, z_of_highest = scale
     shifted = x * inverse - z_of_highest
     return tl.where(tl.abs(z_of_highest) < float("inf"), shifted, tl.where(x == highest, 0.0, float("-inf")))
@@ -127,7 +136,7 @@ def keeps(scale, x, lowest_t, lowest_key):
 
 @triton.jit
 def append(listed, size, index, is_kept, TILE: tl.constexpr):
-    """Adds what is kept to the list if all of it fits. Returns how many there are now, listed or not."""
+    """Append the kept indices if all of them fit. Returns the new count, listed or not."""
     is_kept = tl.reshape(is_kept, [TILE])
     new_size = size + tl.sum(is_kept, 0)
     if (new_size > size) & (new_size <= TILE):
@@ -138,20 +147,20 @@ def append(listed, size, index, is_kept, TILE: tl.constexpr):
 
 @triton.jit
 def list_allowed(row, TILE: tl.constexpr):
-    """Lists what the mask allows, reading no logit. Returns its size, or -1 if it is more than a tile."""
+    """List the allowed tokens. Returns their number, or -1 if more than a tile."""
     count = 0
     first = begin_of(row, -1, TILE)
     while (first < end_of(row, -1)) & (count <= TILE):
         allowed = allowed_bytes(row, -1, first, TILE)
         count = append(row[3], count, indices_of(first, TILE), bits_of(allowed, TILE), TILE)
         first += TILE
-    tl.debug_barrier()  # threads will read what others have written
+    tl.debug_barrier()  # threads read what other threads have listed
     return tl.where(count <= TILE, count, -1)
 
 
 @triton.jit
 def list_kept(row, scale, lowest_t, lowest_key, TILE: tl.constexpr):
-    """The same for what is kept of the row."""
+    """The same for the kept tokens of the row."""
     count = 0
     first = begin_of(row, -1, TILE)
     while (first < end_of(row, -1)) & (count <= TILE):
@@ -167,7 +176,7 @@ def list_kept(row, scale, lowest_t, lowest_key, TILE: tl.constexpr):
 
 @triton.jit
 def survey(row, list_size, TILE: tl.constexpr):
-    """The highest logit of every lane, the first index that has it, and whether there is NaN."""
+    """Each lane's highest logit and the first index of it; whether any logit is NaN."""
     highest = tl.full([TILE // 8, 8], float("-inf"), tl.float32)
     index_of_highest = tl.zeros([TILE // 8, 8], tl.int32)
     nans = tl.zeros([TILE // 8, 8], tl.int32)
@@ -184,6 +193,7 @@ def survey(row, list_size, TILE: tl.constexpr):
 
 @triton.jit
 def mass_of_kept(row, list_size, scale, lowest_t, lowest_key, TILE: tl.constexpr):
+    """The total mass of the kept tokens."""
     total = tl.zeros([TILE // 8], tl.int64)
     for first in range(begin_of(row, list_size, TILE), end_of(row, list_size), TILE):
         allowed = allowed_bytes(row, list_size, first, TILE)

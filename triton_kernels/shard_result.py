@@ -1,10 +1,13 @@
-"""What a row comes to, as it travels between ranks (csrc/common/shard_result.h): int32 [3 or 4, num_rows],
-each field in its bits.
+"""Loads and stores shard results: what one shard of the vocabulary draws for a row.
 
-highest    of the allowed logits: -inf if there is none, NaN if one is NaN or the row's values are invalid
+Ranks exchange them as int32 [3 or 4, num_rows], each field by its bits
+(csrc/common/shard_result.h):
+
+highest    highest allowed logit: -inf if there is none, NaN if one is NaN or a
+           parameter is invalid
 score      of the token drawn: its scaled logit plus noise; greedy: its logit
 token      -1: nothing can be drawn, and score and logit are -inf
-logit      of the token drawn; only logprobs need it
+logit      of the token drawn; needed for logprobs only
 """
 
 import triton
@@ -14,10 +17,10 @@ NUM_FIELDS = 4
 
 
 @triton.jit
-def store_outcome(outcomes, num_rows, row, mask, highest, score, token, logit):
-    """Of the rows in `mask`, None: of all."""
+def store_shard_result(shard_results, num_rows, row, mask, highest, score, token, logit):
+    """Store the results of the rows in ``mask``; None: of all rows."""
     stride = tl.cast(num_rows, tl.int64)
-    at = outcomes + row
+    at = shard_results + row
     tl.store(at, _bits_of(highest), mask=mask)
     tl.store(at + stride, _bits_of(score), mask=mask)
     tl.store(at + stride * 2, token, mask=mask)
@@ -30,10 +33,10 @@ def _bits_of(x):
 
 
 @triton.jit
-def load_outcome(outcomes, num_rows, row, mask, HAS_LOGITS: tl.constexpr):
-    """(highest, score, token, logit), without logits 0 for them."""
+def load_shard_result(shard_results, num_rows, row, mask, HAS_LOGITS: tl.constexpr):
+    """(highest, score, token, logit). Logits are 0 if they were not sent."""
     stride = tl.cast(num_rows, tl.int64)
-    at = outcomes + row
+    at = shard_results + row
     highest = tl.load(at, mask=mask, other=0).to(tl.float32, bitcast=True)
     score = tl.load(at + stride, mask=mask, other=0).to(tl.float32, bitcast=True)
     token = tl.load(at + stride * 2, mask=mask, other=0)

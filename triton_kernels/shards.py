@@ -1,10 +1,15 @@
-"""What sharded_masked_sample does on one rank, in Triton: sample_shard is masked_sample's kernel, and beside it
+"""The parts of sharded_masked_sample that run on one rank, in Triton.
 
-    shard_mass                      a program a row: one pass over what the mask allows of the shard, where that fits a
-                                    tile over a list of it. Bytes moved: V/8 of mask, and the logits once
-    merge_outcomes, merge_masses    a program for MERGE_ROWS rows, over 12 to 32 bytes of each shard
+sample_shard: masked_sample's kernel, on a shard.
 
-Each gives the bits of csrc/common/shard_result.h and of the kernels beside it.
+shard_mass: the sum of mass(t) over the allowed tokens of a shard. One program per row
+makes one pass over the row, or over a list of its allowed tokens if they fit in a tile.
+Bytes moved: V/8 of mask, and the logits once.
+
+merge_shard_results, merge_masses: one program per MERGE_ROWS rows, over 12 to 32 bytes
+of each shard.
+
+All give the bits of csrc/common/shard_result.h and of the C++ and CUDA kernels.
 """
 
 # ruff: noqa: SIM102  (an `if` on a constexpr is decided by the compiler, and must not be joined with one that is not)
@@ -25,14 +30,14 @@ from structout.triton_kernels.sampling_row import (
     scale_of,
     t_of,
 )
-from structout.triton_kernels.shard_result import NUM_FIELDS, load_outcome, store_outcome
+from structout.triton_kernels.shard_result import NUM_FIELDS, load_shard_result, store_shard_result
 
 MERGE_ROWS = 128
 
-# As masked_sample's: a new value of these must not mean a new compilation.
+# A new value of these arguments must not compile a new kernel, as in masked_sample.
 _STRIDES = ("rows_stride", "temperature_stride", "mask_row_stride")
 _PLAIN_INTEGERS = ("num_masks", "words_per_mask", "num_shards", "num_rows", *_STRIDES)
-_PLAIN_POINTERS = ("bitmask", "rows", "temperature", "outcomes", "merged", "masses")
+_PLAIN_POINTERS = ("bitmask", "rows", "temperatures", "shard_results", "merged", "masses")
 
 
 @triton.jit(do_not_specialize=_PLAIN_INTEGERS, do_not_specialize_on_alignment=_PLAIN_POINTERS)
@@ -40,7 +45,7 @@ def shard_mass_kernel(
     logits,
     bitmask,
     rows,
-    temperature,
+    temperatures,
     merged,
     lists,
     masses,
@@ -59,8 +64,8 @@ def shard_mass_kernel(
     row_id = tl.program_id(0).to(tl.int64)
     highest = tl.load(merged + row_id).to(tl.float32, bitcast=True)
     total = tl.full((), 0, tl.int64)
-    if highest > float("-inf"):  # so that NaN is not
-        scale = scale_of(highest, tl.load(temperature + row_id * temperature_stride))
+    if highest > float("-inf"):  # false for NaN
+        scale = scale_of(highest, tl.load(temperatures + row_id * temperature_stride))
         mask_bytes, num_mask_bytes, unmentioned = mask_of(
             row_id, bitmask, rows, rows_stride, num_masks, words_per_mask, mask_row_stride, HAS_MASK, HAS_ROWS
         )
@@ -75,9 +80,9 @@ def shard_mass_kernel(
 
 
 @triton.jit(do_not_specialize=_PLAIN_INTEGERS, do_not_specialize_on_alignment=_PLAIN_POINTERS)
-def merge_outcomes_kernel(
-    outcomes,
-    temperature,
+def merge_shard_results_kernel(
+    shard_results,
+    temperatures,
     ids,
     merged,
     num_shards,
@@ -92,45 +97,52 @@ def merge_outcomes_kernel(
 
     highest = tl.full([BLOCK], float("-inf"), tl.float32)
     for shard in range(num_shards):
-        of_shard, _, _, _ = load_outcome(outcomes + shard * shard_stride, num_rows, row, mask, HAS_LOGITS)
-        highest = tl.where((of_shard > highest) | (of_shard != of_shard), of_shard, highest)
+        shard_highest, _, _, _ = load_shard_result(
+            shard_results + shard * shard_stride, num_rows, row, mask, HAS_LOGITS
+        )
+        is_higher = (shard_highest > highest) | (shard_highest != shard_highest)  # NaN wins
+        highest = tl.where(is_higher, shard_highest, highest)
 
-    # A shard scales by its own highest logit, which matters only where that product overflows. If the row's does, so do
-    # those of the shards that hold the row's highest logit, and their scores are noise alone, as they should be. If the
-    # row's does not, a shard whose own does (towards -inf) has nothing that could win. Nothing equals a highest of NaN.
-    heat = tl.load(temperature + row * temperature_stride, mask=mask, other=1)
-    _, inverse, z_of_highest = scale_of(highest, heat)
-    must_be_highest = tl.where(tl.abs(z_of_highest) < float("inf"), heat == 0, True)
+    # Each shard scales by its own highest logit. That matters only where the scaled
+    # logit overflows:
+    # - If the row's highest overflows, so does that of every shard that holds it. Their
+    #   scores are noise alone, as the contract asks; other shards cannot win.
+    # - If the row's highest does not overflow, a shard whose own does (towards -inf)
+    #   has nothing that could win.
+    # A row whose highest is NaN draws nothing, because no shard's highest equals NaN.
+    temperature = tl.load(temperatures + row * temperature_stride, mask=mask, other=1)
+    _, inverse, z_of_highest = scale_of(highest, temperature)
+    must_be_highest = tl.where(tl.abs(z_of_highest) < float("inf"), temperature == 0, True)
     score = tl.full([BLOCK], float("-inf"), tl.float32)
     token = tl.full([BLOCK], -1, tl.int32)
     logit = tl.full([BLOCK], float("-inf"), tl.float32)
     for shard in range(num_shards):
-        of_shard, its_score, its_token, its_logit = load_outcome(
-            outcomes + shard * shard_stride, num_rows, row, mask, HAS_LOGITS
+        shard_highest, shard_score, shard_token, shard_logit = load_shard_result(
+            shard_results + shard * shard_stride, num_rows, row, mask, HAS_LOGITS
         )
-        may_win = tl.where(must_be_highest, of_shard == highest, tl.abs(of_shard * inverse) < float("inf"))
-        is_better = (token < 0) | (its_score > score) | ((its_score == score) & (its_token < token))
-        wins = (its_token >= 0) & may_win & is_better
-        score = tl.where(wins, its_score, score)
-        token = tl.where(wins, its_token, token)
-        logit = tl.where(wins, its_logit, logit)
+        can_win = tl.where(must_be_highest, shard_highest == highest, tl.abs(shard_highest * inverse) < float("inf"))
+        is_better = (token < 0) | (shard_score > score) | ((shard_score == score) & (shard_token < token))
+        wins = (shard_token >= 0) & can_win & is_better
+        score = tl.where(wins, shard_score, score)
+        token = tl.where(wins, shard_token, token)
+        logit = tl.where(wins, shard_logit, logit)
     tl.store(ids + row, token.to(tl.int64), mask=mask)
-    store_outcome(merged, num_rows, row, mask, highest, score, token, logit)
+    store_shard_result(merged, num_rows, row, mask, highest, score, token, logit)
 
 
 @triton.jit(do_not_specialize=_PLAIN_INTEGERS, do_not_specialize_on_alignment=_PLAIN_POINTERS)
 def merge_masses_kernel(
-    masses, merged, temperature, logprobs, num_shards, num_rows, temperature_stride, BLOCK: tl.constexpr
+    masses, merged, temperatures, logprobs, num_shards, num_rows, temperature_stride, BLOCK: tl.constexpr
 ):
     row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = row < num_rows
     total = tl.zeros([BLOCK], tl.int64)
     for shard in range(num_shards):
         total += tl.load(masses + shard * tl.cast(num_rows, tl.int64) + row, mask=mask, other=0)
-    highest, _, token, logit = load_outcome(merged, num_rows, row, mask, HAS_LOGITS=True)
-    scale = scale_of(highest, tl.load(temperature + row * temperature_stride, mask=mask, other=1))
+    highest, _, token, logit = load_shard_result(merged, num_rows, row, mask, HAS_LOGITS=True)
+    scale = scale_of(highest, tl.load(temperatures + row * temperature_stride, mask=mask, other=1))
     logprob = t_of(scale, logit) - log_of_mass(total)
-    logprob = tl.where(total < 0, float("nan"), logprob)  # the masses of other ranks did not come
+    logprob = tl.where(total < 0, float("nan"), logprob)  # a gather that failed fills the masses with -1
     tl.store(logprobs + row, tl.where(token < 0, float("-inf"), logprob), mask=mask)
 
 
@@ -143,13 +155,13 @@ def sample_shard(
     position: torch.Tensor,
     vocab_begin: int,
 ) -> torch.Tensor:
-    """``torch.ops.structout._sample_shard`` for CUDA tensors, or CPU tensors under TRITON_INTERPRET=1."""
+    """``torch.ops.structout._sample_shard`` in Triton (on the CPU with TRITON_INTERPRET=1)."""
     arguments = (logits_shard, bitmask, rows, temperature, None, None, None, seed, position)
     torch.ops.structout._check_sharded_masked_sample(*arguments, vocab_begin)
     num_rows = as_matrix(logits_shard).shape[0]
-    outcomes = torch.empty(NUM_FIELDS, num_rows, dtype=torch.int32, device=logits_shard.device)
-    masked_sample.launch(*arguments, outcomes=outcomes, vocab_begin=vocab_begin)
-    return outcomes
+    shard_results = torch.empty(NUM_FIELDS, num_rows, dtype=torch.int32, device=logits_shard.device)
+    masked_sample.launch(*arguments, shard_results=shard_results, vocab_begin=vocab_begin)
+    return shard_results
 
 
 def shard_mass(
@@ -162,12 +174,12 @@ def shard_mass(
     vocab_begin: int,
     merged: torch.Tensor,
 ) -> torch.Tensor:
-    """``torch.ops.structout._shard_mass`` for the same tensors."""
+    """``torch.ops.structout._shard_mass`` in Triton."""
     arguments = (logits_shard, bitmask, rows, temperature, None, None, None, seed, position)
     torch.ops.structout._check_sharded_masked_sample(*arguments, vocab_begin)
     logits, bitmask = as_matrix(logits_shard), None if bitmask is None else as_matrix(bitmask)
     num_rows, num_columns = logits.shape
-    _check("merged outcomes", merged, torch.int32, NUM_FIELDS, num_rows)
+    _check("merged", merged, torch.int32, NUM_FIELDS, num_rows)
     masses = torch.empty(num_rows, dtype=torch.int64, device=logits.device)
     if num_rows == 0:
         return masses
@@ -176,7 +188,7 @@ def shard_mass(
     with torch.cuda.device_of(logits):
         kernel(
             logits,
-            lists if bitmask is None else bitmask,  # what is absent is not read
+            lists if bitmask is None else bitmask,  # a placeholder: the kernel does not read it
             lists if rows is None else rows,
             temperature,
             merged.contiguous(),
@@ -199,19 +211,19 @@ def shard_mass(
     return masses
 
 
-def merge_outcomes(outcomes: torch.Tensor, temperature: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """``torch.ops.structout._merge_outcomes`` for the same tensors."""
-    num_shards, num_fields, num_rows = outcomes.shape
-    _check("outcomes", outcomes, torch.int32, num_shards, NUM_FIELDS if num_fields != 3 else 3, num_rows)
+def merge_shard_results(shard_results: torch.Tensor, temperature: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """``torch.ops.structout._merge_shard_results`` in Triton."""
+    num_shards, num_fields, num_rows = shard_results.shape
+    _check("shard_results", shard_results, torch.int32, num_shards, NUM_FIELDS if num_fields != 3 else 3, num_rows)
     _check("temperature", temperature, torch.float32, num_rows)
-    ids = torch.empty(num_rows, dtype=torch.int64, device=outcomes.device)
-    merged = torch.empty(NUM_FIELDS, num_rows, dtype=torch.int32, device=outcomes.device)
+    ids = torch.empty(num_rows, dtype=torch.int64, device=shard_results.device)
+    merged = torch.empty(NUM_FIELDS, num_rows, dtype=torch.int32, device=shard_results.device)
     if num_rows == 0:
         return ids, merged
-    kernel: Any = merge_outcomes_kernel[(triton.cdiv(num_rows, MERGE_ROWS),)]
-    with torch.cuda.device_of(outcomes):
+    kernel: Any = merge_shard_results_kernel[(triton.cdiv(num_rows, MERGE_ROWS),)]
+    with torch.cuda.device_of(shard_results):
         kernel(
-            outcomes.contiguous(),
+            shard_results.contiguous(),
             temperature,
             ids,
             merged,
@@ -226,10 +238,10 @@ def merge_outcomes(outcomes: torch.Tensor, temperature: torch.Tensor) -> tuple[t
 
 
 def merge_masses(masses: torch.Tensor, merged: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
-    """``torch.ops.structout._merge_masses`` for the same tensors."""
+    """``torch.ops.structout._merge_masses`` in Triton."""
     num_shards, num_rows = masses.shape
     _check("masses", masses, torch.int64, num_shards, num_rows)
-    _check("merged outcomes", merged, torch.int32, NUM_FIELDS, num_rows)
+    _check("merged", merged, torch.int32, NUM_FIELDS, num_rows)
     _check("temperature", temperature, torch.float32, num_rows)
     logprobs = torch.empty(num_rows, dtype=torch.float32, device=masses.device)
     if num_rows == 0:

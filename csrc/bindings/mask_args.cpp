@@ -16,8 +16,8 @@ MaskArgs mask_args(const char* op, const Tensor& bitmask, const std::optional<Te
   if (rows.has_value()) {
     args.rows = row_integers(op, "rows", *rows, logits, num_rows);
   } else if (layout.num_rows != num_rows) {
-    refuse(op, ": without rows, bitmask needs one row per logits row: logits has ", num_rows, " and bitmask has ",
-           layout.num_rows, "; pass rows to map them");
+    refuse(op, ": without rows, bitmask must have one row per logits row, ", num_rows, ", got ", layout.num_rows,
+           "; pass rows to map logits rows to bitmask rows");
   }
   return args;
 }

@@ -1,10 +1,10 @@
-// The arguments that ops with a mask share.
+// Checks and converts the arguments `bitmask` and `rows`, which several ops share.
 #pragma once
 
 #include <optional>
 
-#include "common/bitmask.h"
 #include "bindings/tensor_checks.h"
+#include "common/bitmask.h"
 
 namespace structout {
 
@@ -13,7 +13,7 @@ struct MaskArgs {
   StridedIntegers rows;
 };
 
-// Refuses a mask or row map that does not fit `num_rows` rows of logits.
+// Refuses a mask or a row map that does not fit `num_rows` rows of logits.
 MaskArgs mask_args(const char* op, const Tensor& bitmask, const std::optional<Tensor>& rows, const Tensor& logits,
                    int64_t num_rows);
 

@@ -21,9 +21,8 @@ FloatFormat float_format(const char* op, ScalarType type) {
   }
 }
 
-// The logits and their mask.
-MaskedSampleParams rows_of(const char* op, const Tensor& logits, const std::optional<Tensor>& bitmask,
-                           const std::optional<Tensor>& rows, int64_t vocab_begin) {
+MaskedSampleParams logits_params(const char* op, const Tensor& logits, const std::optional<Tensor>& bitmask,
+                                 const std::optional<Tensor>& rows, int64_t vocab_begin) {
   MaskedSampleParams params{};
   params.format = float_format(op, logits.scalar_type());
   const MatrixLayout layout = matrix_layout(op, "logits", logits);
@@ -39,13 +38,11 @@ MaskedSampleParams rows_of(const char* op, const Tensor& logits, const std::opti
     params.bitmask = mask.bitmask;
     params.rows = mask.rows;
   } else if (rows.has_value()) {
-    refuse(op,
-           ": rows says which row of bitmask governs each logits row, but there is no bitmask; pass both or neither");
+    refuse(op, ": rows maps logits rows to bitmask rows, but there is no bitmask; pass both or neither");
   }
   return params;
 }
 
-// And the values of each row.
 void add_row_values(const char* op, const MaskedSampleTensors& in, MaskedSampleParams& params) {
   const Tensor& logits = in.logits;
   const int64_t rows = params.num_rows;
@@ -61,32 +58,32 @@ void add_row_values(const char* op, const MaskedSampleTensors& in, MaskedSampleP
 
 MaskedSampleParams masked_sample_params(const MaskedSampleTensors& in) {
   constexpr const char* kOp = "masked_sample";
-  MaskedSampleParams params = rows_of(kOp, in.logits, in.bitmask, in.rows, 0);
+  MaskedSampleParams params = logits_params(kOp, in.logits, in.bitmask, in.rows, 0);
   if (params.num_columns() > kMaxSampledVocab) {
-    refuse(kOp, ": logits may have up to ", kMaxSampledVocab, " columns, got ", params.num_columns());
+    refuse(kOp, ": logits must have at most ", kMaxSampledVocab, " columns, got ", params.num_columns());
   }
   if (params.num_columns() == 0 && params.num_rows > 0) {
-    refuse(kOp, ": logits has rows but no columns (shape ", shape_text(in.logits), "); there is nothing to draw from");
+    refuse(kOp, ": logits must have at least one column, got shape ", shape_text(in.logits));
   }
   add_row_values(kOp, in, params);
   return params;
 }
 
-MaskedSampleParams shard_rows(const Tensor& logits, const std::optional<Tensor>& bitmask,
-                              const std::optional<Tensor>& rows, int64_t vocab_begin) {
+MaskedSampleParams shard_logits_params(const Tensor& logits, const std::optional<Tensor>& bitmask,
+                                       const std::optional<Tensor>& rows, int64_t vocab_begin) {
   if (vocab_begin < 0 || vocab_begin > kMaxSampledVocab) {
     refuse(kShardOp, ": vocab_begin must be in [0, ", kMaxSampledVocab, "], got ", vocab_begin);
   }
-  const MaskedSampleParams params = rows_of(kShardOp, logits, bitmask, rows, vocab_begin);
+  const MaskedSampleParams params = logits_params(kShardOp, logits, bitmask, rows, vocab_begin);
   if (params.vocab_end > kMaxSampledVocab) {
-    refuse(kShardOp, ": vocabularies may have up to ", kMaxSampledVocab, " tokens, got a shard that ends at ",
+    refuse(kShardOp, ": the vocabulary must have at most ", kMaxSampledVocab, " tokens, got a shard that ends at ",
            params.vocab_end);
   }
   return params;
 }
 
 MaskedSampleParams shard_params(const MaskedSampleTensors& in, int64_t vocab_begin) {
-  MaskedSampleParams params = shard_rows(in.logits, in.bitmask, in.rows, vocab_begin);
+  MaskedSampleParams params = shard_logits_params(in.logits, in.bitmask, in.rows, vocab_begin);
   add_row_values(kShardOp, in, params);
   return params;
 }

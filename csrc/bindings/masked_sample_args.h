@@ -1,4 +1,5 @@
-// Tensors to MaskedSampleParams, refusing bad input before anything is drawn. Shared by the CPU and CUDA bindings.
+// Converts tensors to MaskedSampleParams and refuses bad input before anything is drawn. Shared
+// by the CPU and CUDA bindings.
 #pragma once
 
 #include <torch/csrc/stable/ops.h>
@@ -24,17 +25,18 @@ struct MaskedSampleTensors {
   const torch::stable::Tensor& position;
 };
 
-// All but the outputs, which the caller allocates for `num_rows` rows.
+// Everything but the outputs, which the caller allocates for `num_rows` rows.
 MaskedSampleParams masked_sample_params(const MaskedSampleTensors& tensors);
 
-// The same of logits that begin with token `vocab_begin`, and which may have no columns.
+// The same for a shard whose first column is token `vocab_begin`. It may have no columns.
 MaskedSampleParams shard_params(const MaskedSampleTensors& tensors, int64_t vocab_begin);
 
-// Of those the logits and masks alone.
-MaskedSampleParams shard_rows(const torch::stable::Tensor& logits, const std::optional<torch::stable::Tensor>& bitmask,
-                              const std::optional<torch::stable::Tensor>& rows, int64_t vocab_begin);
+// The same for the logits and the mask alone, without the per-row parameters.
+MaskedSampleParams shard_logits_params(const torch::stable::Tensor& logits,
+                                       const std::optional<torch::stable::Tensor>& bitmask,
+                                       const std::optional<torch::stable::Tensor>& rows, int64_t vocab_begin);
 
-// Allocate the outputs and run `kernel(params)`, if there is a row.
+// Allocates the outputs and runs `kernel(params)` if there is a row.
 template <class Kernel>
 torch::stable::Tensor draw_ids(const MaskedSampleTensors& tensors, const Kernel& kernel) {
   MaskedSampleParams params = masked_sample_params(tensors);

@@ -14,16 +14,8 @@ void check_contiguous(const char* op, const char* name, const Tensor& tensor) {
   if (!tensor.is_contiguous()) refuse(op, ": ", name, " must be contiguous; use ", name, ".contiguous()");
 }
 
-void check_device(const char* op, const char* name, const Tensor& tensor, const char* leader_name,
-                  const Tensor& leader) {
-  if (tensor.device() != leader.device()) {
-    refuse(op, ": ", name, " must be on the device of ", leader_name, "; move it with ", name, ".to(", leader_name,
-           ".device)");
-  }
-}
-
-void check_at_least(const char* op, const char* name, int64_t number, int64_t least) {
-  if (number < least) refuse(op, ": ", name, " must be at least ", least, ", got ", number);
+void check_at_least(const char* op, const char* name, int64_t value, int64_t minimum) {
+  if (value < minimum) refuse(op, ": ", name, " must be at least ", minimum, ", got ", value);
 }
 
 constexpr int64_t kStateWords = sizeof(PushState) / sizeof(int64_t);
@@ -40,7 +32,9 @@ PushGroup push_group(const char* op, const Tensor& state, const PushGroupNumbers
     refuse(op, ": rank must be in [0, ", numbers.world_size, "), got ", numbers.rank);
   }
   if (numbers.buffers == 0) {
-    refuse(op, ": buffers must be the address of the ranks' buffer addresses in device memory, got 0");
+    refuse(op,
+           ": buffers must be the address of the ranks' buffer addresses in device memory, got 0; pass "
+           "buffer_ptrs_dev of the symmetric memory handle");
   }
   check_at_least(op, "timeout_ns", numbers.timeout_ns, 1);
   group.buffers = reinterpret_cast<const uint64_t*>(numbers.buffers);
@@ -68,11 +62,11 @@ PushAllGatherParams push_all_gather_params(const Tensor& shard, const Tensor& ou
   params.group = push_group(kAllGather, state, numbers);
   check_contiguous(kAllGather, "shard", shard);
   check_contiguous(kAllGather, "out", out);
-  check_device(kAllGather, "out", out, "shard", shard);
-  check_device(kAllGather, "state", state, "shard", shard);
+  check_same_device(kAllGather, "out", out, shard, "shard");
+  check_same_device(kAllGather, "state", state, shard, "shard");
   if (out.scalar_type() != shard.scalar_type()) {
-    refuse(kAllGather, ": out must be ", dtype_name(shard.scalar_type()), " as shard is, got ",
-           dtype_name(out.scalar_type()));
+    refuse(kAllGather, ": out must have the dtype of shard, ", dtype_name(shard.scalar_type()), ", got ",
+           dtype_name(out.scalar_type()), "; create it with shard.new_empty");
   }
   if (out.numel() != numbers.world_size * shard.numel()) {
     refuse(kAllGather, ": out must have room for ", numbers.world_size, " shards of shape ", shape_text(shard),
@@ -82,14 +76,14 @@ PushAllGatherParams push_all_gather_params(const Tensor& shard, const Tensor& ou
   params.bytes = bytes_of(shard);
   params.out = static_cast<char*>(out.data_ptr());
   if (params.bytes > numbers.gather_capacity) {
-    refuse(kAllGather, ": shard has ", params.bytes, " bytes and gather_capacity is ", numbers.gather_capacity,
-           "; make the buffer larger");
+    refuse(kAllGather, ": gather_capacity must be at least the ", params.bytes, " bytes of shard, got ",
+           numbers.gather_capacity, "; allocate a larger buffer");
   }
   if (params.shard < params.out + bytes_of(out) && params.out < params.shard + params.bytes) {
     refuse(kAllGather, ": out is written, but its address range overlaps that of shard; clone one of them");
   }
   if (fill_on_error < 0 || fill_on_error > 255) {
-    refuse(kAllGather, ": fill_on_error must be a byte, got ", fill_on_error);
+    refuse(kAllGather, ": fill_on_error must be a byte, in [0, 255], got ", fill_on_error);
   }
   params.fill_on_error = static_cast<uint32_t>(fill_on_error);
   return params;
@@ -110,8 +104,8 @@ PushRowsParams push_rows_params(const Tensor& logits, const std::optional<Tensor
   const MatrixLayout layout = matrix_layout(kRows, "logits", logits);
   check_at_least(kRows, "vocab_begin", vocab_begin, 0);
   if (vocab_begin + layout.num_columns > vocab_size) {
-    refuse(kRows, ": logits has ", layout.num_columns, " columns from token ", vocab_begin,
-           " on, which vocab_size must cover, got ", vocab_size);
+    refuse(kRows, ": vocab_size must be at least ", vocab_begin + layout.num_columns, ", because logits has ",
+           layout.num_columns, " columns from token ", vocab_begin, " on, got ", vocab_size);
   }
   params.logits = static_cast<const char*>(logits.data_ptr());
   params.num_rows = layout.num_rows;
@@ -121,11 +115,11 @@ PushRowsParams push_rows_params(const Tensor& logits, const std::optional<Tensor
   params.vocab_size = vocab_size;
   params.element_bytes = static_cast<int32_t>(logits.element_size());
 
-  const int64_t most_rows = (layout.num_rows + numbers.world_size - 1) / numbers.world_size;
-  const int64_t bytes = most_rows * whole_vectors(vocab_size * params.element_bytes);
+  const int64_t max_rows = (layout.num_rows + numbers.world_size - 1) / numbers.world_size;
+  const int64_t bytes = max_rows * whole_vectors(vocab_size * params.element_bytes);
   if (bytes > rows_capacity) {
-    refuse(kRows, ": a rank's rows have up to ", bytes, " bytes and rows_capacity is ", rows_capacity,
-           "; make the buffer larger");
+    refuse(kRows, ": rows_capacity must be at least ", bytes, ", the bytes of the rows that a rank may own, got ",
+           rows_capacity, "; allocate a larger buffer");
   }
   if (bitmask.has_value()) {
     const MaskArgs mask = mask_args(kRows, *bitmask, rows, logits, layout.num_rows);
@@ -133,8 +127,7 @@ PushRowsParams push_rows_params(const Tensor& logits, const std::optional<Tensor
     params.bitmask = mask.bitmask;
     params.rows = mask.rows;
   } else if (rows.has_value()) {
-    refuse(kRows,
-           ": rows says which row of bitmask governs each logits row, but there is no bitmask; pass both or neither");
+    refuse(kRows, ": rows maps logits rows to bitmask rows, but there is no bitmask; pass both or neither");
   }
 
   const int64_t owned = first_row_of(numbers.rank + 1, numbers.world_size, layout.num_rows) -

@@ -1,4 +1,5 @@
-// Tensors to PushAllGatherParams and PushRowsParams, refusing bad input before anything is pushed.
+// Converts tensors to PushAllGatherParams and PushRowsParams and refuses bad input before
+// anything is pushed.
 #pragma once
 
 #include <torch/csrc/stable/tensor.h>
@@ -9,7 +10,8 @@
 
 namespace structout {
 
-// The numbers of a push op, in the schema's order. Addresses are of device memory; 0: null.
+// The integer arguments of a push op, in the schema's order. Addresses are device addresses;
+// 0: null.
 struct PushGroupNumbers {
   int64_t buffers, multicast, rank, world_size, gather_capacity, token, timeout_ns;
 };
@@ -24,7 +26,7 @@ PushRowsParams push_rows_params(const torch::stable::Tensor& logits,
                                 const torch::stable::Tensor& state, const PushGroupNumbers& group,
                                 int64_t rows_capacity, int64_t vocab_begin, int64_t vocab_size);
 
-// Refuses what has no layout.
+// Refuses a world size or a capacity that the layout does not support.
 PushLayout push_layout(const char* op, int64_t world_size, int64_t gather_capacity);
 
 }  // namespace structout

@@ -1,4 +1,5 @@
-// Tensors of the ops that work on shards of a vocabulary. Shared by the CPU and CUDA bindings.
+// Converts the tensors of the ops that work on vocabulary shards. Shared by the CPU and CUDA
+// bindings.
 #pragma once
 
 #include <torch/csrc/stable/ops.h>
@@ -10,32 +11,33 @@
 
 namespace structout {
 
-// int32 [kOutcomeFields, num_rows]
+// Allocates and returns the shard result, int32 [kShardResultFields, num_rows].
 template <class Kernel>
-torch::stable::Tensor outcomes_of_shard(const MaskedSampleTensors& tensors, int64_t vocab_begin, const Kernel& kernel) {
+torch::stable::Tensor draw_shard_result(const MaskedSampleTensors& tensors, int64_t vocab_begin, const Kernel& kernel) {
   MaskedSampleParams params = shard_params(tensors, vocab_begin);
-  auto outcomes =
-      torch::stable::new_empty(tensors.logits, {kOutcomeFields, params.num_rows}, torch::headeronly::ScalarType::Int);
-  params.outcomes = static_cast<int32_t*>(outcomes.data_ptr());
+  auto shard_results = torch::stable::new_empty(tensors.logits, {kShardResultFields, params.num_rows},
+                                                torch::headeronly::ScalarType::Int);
+  params.shard_results = static_cast<int32_t*>(shard_results.data_ptr());
   if (params.num_rows > 0) kernel(params);
-  return outcomes;
+  return shard_results;
 }
 
-MergeOutcomesParams merge_outcomes_params(const torch::stable::Tensor& outcomes,
-                                          const torch::stable::Tensor& temperature);
+MergeShardResultsParams merge_shard_results_params(const torch::stable::Tensor& shard_results,
+                                                   const torch::stable::Tensor& temperature);
 MergeMassesParams merge_masses_params(const torch::stable::Tensor& masses, const torch::stable::Tensor& merged,
                                       const torch::stable::Tensor& temperature);
 
-// The first row of merged outcomes, for `num_rows` rows of logits.
-const float* highest_of(const torch::stable::Tensor& merged, const torch::stable::Tensor& logits, int64_t num_rows);
+// The row of `merged` that holds each row's highest logit. Refuses a `merged` that does not fit
+// `num_rows` rows of logits.
+const float* highest_logits(const torch::stable::Tensor& merged, const torch::stable::Tensor& logits, int64_t num_rows);
 
 template <class Kernel>
-std::tuple<torch::stable::Tensor, torch::stable::Tensor> merged_outcomes(const torch::stable::Tensor& outcomes,
-                                                                         const torch::stable::Tensor& temperature,
-                                                                         const Kernel& kernel) {
-  MergeOutcomesParams params = merge_outcomes_params(outcomes, temperature);
-  auto ids = torch::stable::new_empty(outcomes, {params.num_rows}, torch::headeronly::ScalarType::Long);
-  auto merged = torch::stable::new_empty(outcomes, {kOutcomeFields, params.num_rows});
+std::tuple<torch::stable::Tensor, torch::stable::Tensor> merge_results(const torch::stable::Tensor& shard_results,
+                                                                       const torch::stable::Tensor& temperature,
+                                                                       const Kernel& kernel) {
+  MergeShardResultsParams params = merge_shard_results_params(shard_results, temperature);
+  auto ids = torch::stable::new_empty(shard_results, {params.num_rows}, torch::headeronly::ScalarType::Long);
+  auto merged = torch::stable::new_empty(shard_results, {kShardResultFields, params.num_rows});
   params.ids = static_cast<int64_t*>(ids.data_ptr());
   params.merged = static_cast<int32_t*>(merged.data_ptr());
   if (params.num_rows > 0) kernel(params);
@@ -43,8 +45,8 @@ std::tuple<torch::stable::Tensor, torch::stable::Tensor> merged_outcomes(const t
 }
 
 template <class Kernel>
-torch::stable::Tensor merged_logprobs(const torch::stable::Tensor& masses, const torch::stable::Tensor& merged,
-                                      const torch::stable::Tensor& temperature, const Kernel& kernel) {
+torch::stable::Tensor merge_logprobs(const torch::stable::Tensor& masses, const torch::stable::Tensor& merged,
+                                     const torch::stable::Tensor& temperature, const Kernel& kernel) {
   MergeMassesParams params = merge_masses_params(masses, merged, temperature);
   auto logprobs = torch::stable::new_empty(masses, {params.num_rows}, torch::headeronly::ScalarType::Float);
   params.logprobs = static_cast<float*>(logprobs.data_ptr());

@@ -1,4 +1,5 @@
-// What every op asks of its tensors, in torch's stable ABI. Messages say what was expected, what came, and the fix.
+// Argument checks that all ops share, in torch's stable ABI. Messages say what was expected,
+// what was passed and how to fix it.
 #pragma once
 
 #include <torch/csrc/stable/tensor.h>
@@ -51,13 +52,21 @@ inline std::string dtype_name(ScalarType type) {
   }
 }
 
+inline std::string device_name(const torch::stable::Device& device) {
+  using torch::headeronly::DeviceType;
+  if (device.type() == DeviceType::CPU) return "cpu";
+  if (device.type() == DeviceType::Meta) return "meta";
+  if (device.type() == DeviceType::CUDA) return "cuda:" + std::to_string(device.index());
+  return "device type " + std::to_string(static_cast<int>(device.type()));
+}
+
 inline std::string shape_text(const Tensor& tensor) {
   std::string text = "[";
   for (int64_t i = 0; i < tensor.dim(); ++i) text += (i ? ", " : "") + std::to_string(tensor.size(i));
   return text + "]";
 }
 
-// [columns] counts as one row of [1, columns].
+// The layout of a matrix. A tensor [columns] counts as [1, columns].
 struct MatrixLayout {
   int64_t num_rows;
   int64_t num_columns;
@@ -78,16 +87,19 @@ inline MatrixLayout matrix_layout(const char* op, const char* name, const Tensor
   return {dim == 2 ? tensor.size(0) : 1, columns, dim == 2 ? tensor.stride(0) : columns};
 }
 
-inline void check_same_device(const char* op, const char* name, const Tensor& tensor, const Tensor& logits) {
-  if (tensor.device() != logits.device()) {
-    refuse(op, ": ", name, " must be on the device of logits; move it with ", name, ".to(logits.device)");
+inline void check_same_device(const char* op, const char* name, const Tensor& tensor, const Tensor& leader,
+                              const char* leader_name = "logits") {
+  if (tensor.device() != leader.device()) {
+    refuse(op, ": ", name, " must be on the device of ", leader_name, " (", device_name(leader.device()), "), got ",
+           device_name(tensor.device()), "; move it with ", name, ".to(", leader_name, ".device)");
   }
 }
 
 inline void check_one_per_row(const char* op, const char* name, const Tensor& tensor, const Tensor& logits,
                               int64_t num_rows) {
   if (tensor.dim() != 1 || tensor.size(0) != num_rows) {
-    refuse(op, ": ", name, " must have one entry per logits row, shape [", num_rows, "], got ", shape_text(tensor));
+    refuse(op, ": ", name, " must have one entry per logits row, shape [", num_rows, "], got ", shape_text(tensor),
+           "; expand one value with .expand(", num_rows, ")");
   }
   check_same_device(op, name, tensor, logits);
 }
@@ -96,7 +108,8 @@ template <class T>
 Strided<T> row_values(const char* op, const char* name, const Tensor& tensor, ScalarType type, const Tensor& logits,
                       int64_t num_rows) {
   if (tensor.scalar_type() != type) {
-    refuse(op, ": ", name, " must be ", dtype_name(type), ", got ", dtype_name(tensor.scalar_type()));
+    refuse(op, ": ", name, " must be ", dtype_name(type), ", got ", dtype_name(tensor.scalar_type()), "; convert with ",
+           name, ".to(torch.", dtype_name(type), ")");
   }
   check_one_per_row(op, name, tensor, logits, num_rows);
   return {static_cast<const T*>(tensor.data_ptr()), tensor.stride(0)};
@@ -112,7 +125,7 @@ inline StridedIntegers row_integers(const char* op, const char* name, const Tens
   return {tensor.data_ptr(), tensor.stride(0), type == ScalarType::Long};
 }
 
-// Bytes from the first element of a matrix to the end of its last one.
+// The number of bytes from the start of a matrix's first element to the end of its last.
 inline int64_t byte_extent(const MatrixLayout& layout, int64_t element_bytes) {
   if (layout.num_rows == 0 || layout.num_columns == 0) return 0;
   return ((layout.num_rows - 1) * layout.row_stride + layout.num_columns) * element_bytes;

@@ -1,11 +1,12 @@
-// apply_bitmask: the one struct that crosses from the torch bindings to the CPU and CUDA kernels.
+// apply_bitmask: the one struct that crosses from the torch bindings to the CPU and CUDA
+// kernels.
 #pragma once
 
 #include "common/bitmask.h"
 
 namespace structout {
 
-// Writes -inf to every logit that its row's mask disallows. Logits are written, never read.
+// Writes -inf to every logit that its row's mask disallows. Never reads the logits.
 struct ApplyBitmaskParams {
   void* logits;  // [num_rows, vocab_size], last dimension contiguous
   int64_t num_rows;

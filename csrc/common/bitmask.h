@@ -1,4 +1,4 @@
-// The packed token bitmask (docs/mask_contract.md) as kernels see it: host and device, no torch.
+// The packed token bitmask (docs/mask_contract.md) as kernels read it. Host and device.
 #pragma once
 
 #include "common/strided.h"
@@ -18,13 +18,14 @@ struct Bitmask {
   int64_t row_stride;
 };
 
-// One mask row. Words past the end read as 0: what the mask does not mention is disallowed.
+// One mask row. Words past the end read as 0, because tokens that the mask does not cover
+// are disallowed.
 struct MaskRow {
   const uint32_t* words;
   int64_t num_words;
   bool is_free;  // row id -1: leave the logits alone
 
-  // Of those that tell of tokens below `vocab_end`.
+  // The number of words that hold bits of tokens below `vocab_end`.
   STRUCTOUT_HOST_DEVICE int64_t words_within(int64_t vocab_end) const {
     return num_words < words_for(vocab_end) ? num_words : words_for(vocab_end);
   }
@@ -32,8 +33,8 @@ struct MaskRow {
   STRUCTOUT_HOST_DEVICE uint64_t two_words(int64_t i) const { return word(i) | uint64_t{word(i + 1)} << 32; }
 };
 
-// `rows` absent: row i is governed by mask row i. Fails closed: an id outside [-1, num_rows) gives an empty row, which
-// allows nothing and reads nothing.
+// The mask row that governs a row of logits: rows[i], or i if `rows` is absent. A row id
+// outside [-1, num_rows) gives an empty mask, which allows nothing and is never read.
 STRUCTOUT_HOST_DEVICE MaskRow mask_row(const Bitmask& mask, const StridedIntegers& rows, int64_t logits_row) {
   const int64_t id = rows.values == nullptr ? logits_row : rows.at(logits_row);
   if (id < 0 || id >= mask.num_rows) return {nullptr, 0, id == -1};

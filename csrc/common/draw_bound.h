@@ -1,5 +1,6 @@
-// Which tokens need no logarithm, because they cannot win the draw: host and device, and the same rule in Triton
-// (triton_kernels/race.py). No answer depends on it.
+// Rules out tokens that cannot win a Gumbel-max draw, without computing their noise. For
+// host and device; triton_kernels/gumbel_draw.py has the same rule. It only saves work:
+// the token drawn is the same without it.
 #pragma once
 
 #include <cfloat>
@@ -9,17 +10,28 @@
 
 namespace structout {
 
-// What random bits a token of logit z needs to reach the score `bar`.
+// An upper bound on a token's perturbed logit z + g(U), compared with a score that the
+// winner is known to reach.
 //
-// g(U) <= -ln(u 2^-32) where u = U + 0.5, so z + g >= bar needs log2(u) <= 32 - (bar - z) log2(e). The bits of a
-// float, taken for an integer, are 2^23 (127 + e + f) for (1 + f) 2^e, and e + f <= log2((1 + f) 2^e). So with
-// reach = 159 - (bar - z) log2(e), which is between 126 and 159 where the outcome is open, U can win only if
-// bits(float(U)) <= reach 2^23. All roundings on the way, those of z + g included, are less than 2^-20 |z| + 1e-4.
-// Reaches are held in quarters, so that no finite z overflows.
-class Bar {
+// The noise is bounded by g(U) <= -ln(u 2^-32) with u = U + 0.5. So z + g >= score needs
+//
+//   log2(u) <= 32 - (score - z) log2(e).
+//
+// For a float (1 + f) 2^e, the bits read as an integer are 2^23 (127 + e + f), and
+// e + f <= log2((1 + f) 2^e). So with
+//
+//   log_limit = 159 - (score - z) log2(e)
+//
+// a token can win only if the bits of float(U) are at most 2^23 log_limit. Random bits
+// decide where log_limit is between 126 (none are small enough) and 159 (all are).
+//
+// All rounding errors on the way, that of z + g included, stay below 2^-20 |z| + 1e-4,
+// and log_limit has that margin. It is stored divided by 4, so that it does not overflow
+// for any finite z.
+class DrawBound {
  public:
-  Bar() = default;
-  STRUCTOUT_HOST_DEVICE explicit Bar(float score) { raise_to(score); }
+  DrawBound() = default;
+  STRUCTOUT_HOST_DEVICE explicit DrawBound(float score) { raise_to(score); }
 
   STRUCTOUT_HOST_DEVICE void raise_to(float score) {
     if (score <= score_) return;
@@ -29,27 +41,27 @@ class Bar {
 
   STRUCTOUT_HOST_DEVICE float score() const { return score_; }
 
-  // NaN for z = -inf.
-  STRUCTOUT_HOST_DEVICE float reach(float z) const { return z * kQuarterLog2E + (fabsf(z) * 0x1p-22f + offset_); }
+  // A quarter of log_limit for a token of scaled logit z. NaN for z = -inf.
+  STRUCTOUT_HOST_DEVICE float log_limit(float z) const { return z * kQuarterLog2E + (fabsf(z) * 0x1p-22f + offset_); }
 
-  // If not, no random bits are enough, for the smallest u is 1/2.
-  STRUCTOUT_HOST_DEVICE static bool is_open(float reach) { return reach >= 125.9f / 4; }
+  // Whether any random bits let the token win. The smallest u is 1/2.
+  STRUCTOUT_HOST_DEVICE static bool can_win(float log_limit) { return log_limit >= 125.9f / 4; }
 
-  // Where it is open.
-  STRUCTOUT_HOST_DEVICE static bool may_win(float reach, uint32_t random_bits) {
-    return static_cast<float>(random_bits) <= most_bits(reach);
+  // Whether these random bits let it win. Needs can_win(log_limit).
+  STRUCTOUT_HOST_DEVICE static bool can_win(float log_limit, uint32_t random_bits) {
+    return static_cast<float>(random_bits) <= max_bits(log_limit);
   }
 
-  // The same as an integer, to compare many random bits with: those above it cannot win.
-  STRUCTOUT_HOST_DEVICE static uint32_t most_whole_bits(float reach) {
-    const float most = most_bits(reach);
-    return most < 0x1p32f ? static_cast<uint32_t>(most) : ~0u;
+  // The same limit as an integer, for comparisons with many random bits at once.
+  STRUCTOUT_HOST_DEVICE static uint32_t max_winning_bits(float log_limit) {
+    const float limit = max_bits(log_limit);
+    return limit < 0x1p32f ? static_cast<uint32_t>(limit) : ~0u;
   }
 
  private:
-  STRUCTOUT_HOST_DEVICE static float most_bits(float reach) {
-    // Of a float in [128, 256), the 23 bits of mantissa are 2^16 (reach - 128).
-    const float in_range = 4 * fminf(fmaxf(reach, 128.0f / 4), 160.0f / 4);
+  STRUCTOUT_HOST_DEVICE static float max_bits(float log_limit) {
+    // The 23 mantissa bits of a float in [128, 256) are 2^16 (float - 128).
+    const float in_range = 4 * fminf(fmaxf(log_limit, 128.0f / 4), 160.0f / 4);
     return float_of_bits((bits_of_float(in_range) & 0x7fffffu) << 7 | 128u << 23);
   }
 

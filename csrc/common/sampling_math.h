@@ -1,7 +1,9 @@
-// The arithmetic of masked_sample, host and device: docs/sampling_contract.md, one rounding at a time.
+// The arithmetic of masked_sample, for host and device. docs/sampling_contract.md fixes every
+// rounding.
 //
-// Built without fused multiply-add (-ffp-contract=off, -fmad=false) and without flush-to-zero; then every backend gives
-// the bits of structout/sampling_math.py. Branch-free, so that loops over it vectorise.
+// Compile without fused multiply-add (-ffp-contract=off, -fmad=false) and without
+// flush-to-zero: then every backend gives the bits of structout/sampling_math.py. The
+// functions have no branches, so loops over them vectorise.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +42,7 @@ STRUCTOUT_HOST_DEVICE SplitFloat split(float y) {
   return {float_of_bits(mantissa) - 1.0f, static_cast<float>(n)};
 }
 
-// Cephes logf.
+// log((1 + f) 2^n), by the polynomial of Cephes' logf.
 STRUCTOUT_HOST_DEVICE float log_of_split(float f, float n) {
   constexpr float kLn2High = 0.693359375f;
   constexpr float kLn2Low = -0x1.bd01060000000p-13f;
@@ -61,13 +63,14 @@ STRUCTOUT_HOST_DEVICE float log_of_split(float f, float n) {
   return (f + y) + n * kLn2High;
 }
 
-// Of positive, finite, normal y.
+// log(y) for positive, finite, normal y.
 STRUCTOUT_HOST_DEVICE float log_float(float y) {
   const SplitFloat s = split(y);
   return log_of_split(s.f, s.n);
 }
 
-// Of t <= 0; below -30 that of -30. Cephes exp2f on the fraction.
+// exp(t) for t <= 0. Below -30 it is exp(-30). The fraction uses the polynomial of Cephes'
+// exp2f.
 STRUCTOUT_HOST_DEVICE float exp_float(float t) {
   constexpr float kFloor = -30.0f;
   constexpr float kLog2E = 0x1.7154760000000p+0f;
@@ -85,15 +88,17 @@ STRUCTOUT_HOST_DEVICE float exp_float(float t) {
   return y * float_of_bits(static_cast<uint32_t>(static_cast<int32_t>(n) + 127) << 23);
 }
 
+// A token's weight exp(t) in fixed point.
 STRUCTOUT_HOST_DEVICE int64_t mass(float t) { return static_cast<int64_t>(exp_float(t) * kMassScale); }
 
 STRUCTOUT_HOST_DEVICE float log_of_mass(int64_t total) {
   return log_float(static_cast<float>(total) * (1 / kMassScale));
 }
 
-// Gumbel noise of 32 random bits, right in both tails. Never increases with bits.
+// Gumbel noise -ln(-ln(v)) from 32 random bits, accurate in both tails. It never increases
+// with the bits.
 STRUCTOUT_HOST_DEVICE float gumbel(uint32_t bits) {
-  const bool is_near_zero = bits < 0x40000000u;  // there 1 - v would lose v, so log1p is taken of -v itself
+  const bool is_near_zero = bits < 0x40000000u;  // 1 - v would lose digits of v there: use log1p(-v)
   const uint32_t distance = is_near_zero ? bits : ~bits;
   const float q = (static_cast<float>(distance) + 0.5f) * 0x1p-32f;
   const SplitFloat s = split(q);
@@ -101,7 +106,7 @@ STRUCTOUT_HOST_DEVICE float gumbel(uint32_t bits) {
   return -log_float(e);
 }
 
-// Orders floats as integers, -0 and +0 alike.
+// An integer that orders as the float does. -0 and +0 have the same key.
 STRUCTOUT_HOST_DEVICE uint32_t order_key(float x) {
   const uint32_t bits = bits_of_float(x + 0.0f);
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
@@ -134,7 +139,8 @@ STRUCTOUT_HOST_DEVICE PhiloxWords philox(uint64_t key, uint32_t c0, uint32_t c1,
   return {{c0, c1, c2, c3}};
 }
 
-// The noise of four tokens, 4 * group to 4 * group + 3. The last counter word is kept for streams.
+// The random bits of tokens 4 * group to 4 * group + 3. The last counter word is reserved
+// for independent streams.
 STRUCTOUT_HOST_DEVICE PhiloxWords noise_words(int64_t seed, int64_t position, uint32_t group) {
   return philox(static_cast<uint64_t>(seed), static_cast<uint32_t>(position),
                 static_cast<uint32_t>(static_cast<uint64_t>(position) >> 32), group, 0);
@@ -142,7 +148,7 @@ STRUCTOUT_HOST_DEVICE PhiloxWords noise_words(int64_t seed, int64_t position, ui
 
 STRUCTOUT_HOST_DEVICE uint32_t noise_bits(int64_t seed, int64_t position, int64_t token) {
   const PhiloxWords words = noise_words(seed, position, static_cast<uint32_t>(token >> 2));
-  // Chosen, not indexed: an index that is not a constant would send the words to a GPU's memory.
+  // Selected, not indexed: a GPU keeps an array in local memory if its index is not constant.
   const uint32_t low = token & 1 ? words.w[1] : words.w[0], high = token & 1 ? words.w[3] : words.w[2];
   return token & 2 ? high : low;
 }

@@ -1,4 +1,4 @@
-// What all tokens of a row share: its parameters, and the scale of its logits. Host and device.
+// The sampling parameters of a row and the scale of its logits. Host and device.
 #pragma once
 
 #include <cfloat>
@@ -9,7 +9,7 @@
 
 namespace structout {
 
-// Without a constructor, so that it can lie in a GPU's shared memory.
+// Has no constructor, because a GPU's shared memory allows none.
 struct RowParams {
   float temperature, top_p, min_p;
   int64_t top_k, seed, position;
@@ -23,7 +23,7 @@ struct RowParams {
     position = params.position.at(row);
   }
 
-  // False for NaN.
+  // NaN parameters are invalid too.
   STRUCTOUT_HOST_DEVICE bool is_valid() const {
     return temperature >= 0 && temperature <= FLT_MAX && top_p >= 0 && min_p >= 0;
   }
@@ -34,17 +34,18 @@ struct RowParams {
   STRUCTOUT_HOST_DEVICE bool has_filters() const { return !is_greedy() && (has_min_p() || has_top_k() || has_top_p()); }
   STRUCTOUT_HOST_DEVICE float inverse_temperature() const { return is_greedy() ? 1.0f : 1.0f / temperature; }
 
-  // min_p keeps what reaches this t.
+  // The lowest t that min_p keeps.
   STRUCTOUT_HOST_DEVICE float lowest_t() const { return has_min_p() ? log_float(min_p < 1 ? min_p : 1.0f) : -INFINITY; }
 
-  // The mass that top_p asks for, of all that the other filters left.
+  // The mass that top_p has to reach, where `total` is what the other filters left.
   STRUCTOUT_HOST_DEVICE int64_t top_p_target(int64_t total) const {
     const auto target = static_cast<int64_t>(top_p * static_cast<float>(total));
     return target < 1 ? 1 : target > total ? total : target;
   }
 };
 
-// Logits over temperature. Where the largest overflows, only those equal to it can be drawn.
+// Divides logits by the temperature: z = x / temperature, t = z - max(z). Where the highest z
+// overflows, only logits equal to the highest can be drawn.
 struct Scale {
   float inverse, highest, z_of_highest;
   bool has_overflown;

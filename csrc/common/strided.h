@@ -1,4 +1,4 @@
-// One value a row, as torch passes them: any stride, 0 included, so that a scalar can stand for all rows.
+// Per-row arguments with any stride, 0 included: a scalar expanded to all rows.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 #ifdef __CUDACC__
 #define STRUCTOUT_HOST_DEVICE __host__ __device__ __forceinline__
 #else
-#define STRUCTOUT_HOST_DEVICE inline __attribute__((always_inline))  // into code for newer instructions too
+#define STRUCTOUT_HOST_DEVICE inline __attribute__((always_inline))  // also into functions compiled for AVX
 #endif
 
 namespace structout {
@@ -20,7 +20,7 @@ struct Strided {
   STRUCTOUT_HOST_DEVICE T at(int64_t i, T if_absent) const { return values == nullptr ? if_absent : at(i); }
 };
 
-// int32 or int64.
+// The same for integers that are int32 or int64.
 struct StridedIntegers {
   const void* values;  // null: the argument is absent
   int64_t stride;

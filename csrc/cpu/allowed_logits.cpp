@@ -6,9 +6,12 @@
 namespace structout::cpu {
 namespace {
 
-constexpr int kWorthWhole = 24;  // of the 32 tokens of a word: so many allowed, and all of them travel, as one run
+// A mask word that allows at least this many of its 32 tokens is sent whole, as one
+// run.
+constexpr int kMinAllowedForWholeWord = 24;
 
-// visit(first, count) for runs of tokens that travel, ascending: all that are allowed, and a few others.
+// Calls visit(first, count) for the runs of tokens to send, in ascending order: all
+// allowed tokens and a few others.
 template <class Visit>
 void for_each_allowed_run(const MaskedSampleParams& params, int64_t row, const Visit& visit) {
   const int64_t begin = params.vocab_begin, end = params.vocab_end;
@@ -24,7 +27,7 @@ void for_each_allowed_run(const MaskedSampleParams& params, int64_t row, const V
     const int64_t lowest = std::max(first, begin), past = std::min(first + kBitsPerWord, end);
     word &= kAllAllowed << (lowest - first);
     word &= kAllAllowed >> (first + kBitsPerWord - past);
-    if (__builtin_popcount(word) >= kWorthWhole) {
+    if (__builtin_popcount(word) >= kMinAllowedForWholeWord) {
       visit(lowest, past - lowest);
       continue;
     }
@@ -32,15 +35,15 @@ void for_each_allowed_run(const MaskedSampleParams& params, int64_t row, const V
   }
 }
 
-// move(logits, packed, count) for every run.
+// Calls move(logits, packed, count) for every run.
 template <class Logits, class Packed, class Move>
-void move_rows(const MaskedSampleParams& params, Logits* logits, const std::vector<int64_t>& places, Packed* packed,
+void move_rows(const MaskedSampleParams& params, Logits* logits, const std::vector<int64_t>& offsets, Packed* packed,
                const ParallelFor& parallel_for, const Move& move) {
   parallel_for(params.num_rows, [&](int64_t row) {
-    Logits* const of_row = logits + row * params.row_stride;
-    Packed* next = packed + places[row];
+    Logits* const row_logits = logits + row * params.row_stride;
+    Packed* next = packed + offsets[row];
     for_each_allowed_run(params, row, [&](int64_t first, int64_t count) {
-      move(of_row + (first - params.vocab_begin), next, count);
+      move(row_logits + (first - params.vocab_begin), next, count);
       next += count;
     });
   });
@@ -48,7 +51,7 @@ void move_rows(const MaskedSampleParams& params, Logits* logits, const std::vect
 
 template <class Element>
 void copy(const Element* from, Element* to, int64_t count) {
-  if (count == 1) {
+  if (count == 1) {  // most runs: a store is cheaper than a call of memcpy
     *to = *from;
   } else {
     memcpy(to, from, static_cast<size_t>(count) * sizeof(Element));
@@ -56,40 +59,40 @@ void copy(const Element* from, Element* to, int64_t count) {
 }
 
 template <class Element>
-void pack(const MaskedSampleParams& params, const std::vector<int64_t>& places, void* packed,
+void pack(const MaskedSampleParams& params, const std::vector<int64_t>& offsets, void* packed,
           const ParallelFor& parallel_for) {
-  move_rows(params, static_cast<const Element*>(params.logits), places, static_cast<Element*>(packed), parallel_for,
+  move_rows(params, static_cast<const Element*>(params.logits), offsets, static_cast<Element*>(packed), parallel_for,
             [](const Element* logits, Element* to, int64_t count) { copy(logits, to, count); });
 }
 
 template <class Element>
-void unpack(const MaskedSampleParams& params, void* logits, const std::vector<int64_t>& places, const void* packed,
+void unpack(const MaskedSampleParams& params, void* logits, const std::vector<int64_t>& offsets, const void* packed,
             const ParallelFor& parallel_for) {
-  move_rows(params, static_cast<Element*>(logits), places, static_cast<const Element*>(packed), parallel_for,
+  move_rows(params, static_cast<Element*>(logits), offsets, static_cast<const Element*>(packed), parallel_for,
             [](Element* to, const Element* from, int64_t count) { copy(from, to, count); });
 }
 
 }  // namespace
 
-std::vector<int64_t> packed_places(const MaskedSampleParams& params, const ParallelFor& parallel_for) {
-  std::vector<int64_t> places(static_cast<size_t>(params.num_rows) + 1, 0);
+std::vector<int64_t> packed_offsets(const MaskedSampleParams& params, const ParallelFor& parallel_for) {
+  std::vector<int64_t> offsets(static_cast<size_t>(params.num_rows) + 1, 0);
   parallel_for(params.num_rows, [&](int64_t row) {
-    for_each_allowed_run(params, row, [&](int64_t, int64_t count) { places[row + 1] += count; });
+    for_each_allowed_run(params, row, [&](int64_t, int64_t count) { offsets[row + 1] += count; });
   });
-  for (int64_t row = 0; row < params.num_rows; ++row) places[row + 1] += places[row];
-  return places;
+  for (int64_t row = 0; row < params.num_rows; ++row) offsets[row + 1] += offsets[row];
+  return offsets;
 }
 
-void pack_allowed(const MaskedSampleParams& params, const std::vector<int64_t>& places, void* packed,
+void pack_allowed(const MaskedSampleParams& params, const std::vector<int64_t>& offsets, void* packed,
                   const ParallelFor& parallel_for) {
-  params.format == FloatFormat::kFloat32 ? pack<uint32_t>(params, places, packed, parallel_for)
-                                         : pack<uint16_t>(params, places, packed, parallel_for);
+  params.format == FloatFormat::kFloat32 ? pack<uint32_t>(params, offsets, packed, parallel_for)
+                                         : pack<uint16_t>(params, offsets, packed, parallel_for);
 }
 
-void unpack_allowed(const MaskedSampleParams& params, void* logits, const std::vector<int64_t>& places,
+void unpack_allowed(const MaskedSampleParams& params, void* logits, const std::vector<int64_t>& offsets,
                     const void* packed, const ParallelFor& parallel_for) {
-  params.format == FloatFormat::kFloat32 ? unpack<uint32_t>(params, logits, places, packed, parallel_for)
-                                         : unpack<uint16_t>(params, logits, places, packed, parallel_for);
+  params.format == FloatFormat::kFloat32 ? unpack<uint32_t>(params, logits, offsets, packed, parallel_for)
+                                         : unpack<uint16_t>(params, logits, offsets, packed, parallel_for);
 }
 
 }  // namespace structout::cpu

@@ -1,5 +1,6 @@
-// The allowed logits of a shard packed one after the other, for the rank that is to draw from these rows: what a mask
-// forbids matters to nobody, so it need not travel. (Where nearly all of a mask's word is allowed, all of it does.)
+// Packs the allowed logits of a shard, to send them to the rank that draws these rows.
+// Disallowed logits never affect a draw, so they need not be sent. (Where a mask word
+// allows nearly all of its 32 tokens, all 32 are.)
 #pragma once
 
 #include <vector>
@@ -8,14 +9,16 @@
 
 namespace structout::cpu {
 
-// Where each row begins in the packed logits, and where the last one ends: [num_rows + 1], in elements.
-std::vector<int64_t> packed_places(const MaskedSampleParams& params, const ParallelFor& parallel_for);
+// The offset of each row in the packed logits, and their total size: [num_rows + 1], in
+// elements.
+std::vector<int64_t> packed_offsets(const MaskedSampleParams& params, const ParallelFor& parallel_for);
 
-void pack_allowed(const MaskedSampleParams& params, const std::vector<int64_t>& places, void* packed,
+void pack_allowed(const MaskedSampleParams& params, const std::vector<int64_t>& offsets, void* packed,
                   const ParallelFor& parallel_for);
 
-// The other way round, into `logits`, which lie as params.logits do. What is not allowed is left as it is.
-void unpack_allowed(const MaskedSampleParams& params, void* logits, const std::vector<int64_t>& places,
+// Unpacks into `logits`, which have the layout of params.logits. Elements that were not
+// sent keep their value.
+void unpack_allowed(const MaskedSampleParams& params, void* logits, const std::vector<int64_t>& offsets,
                     const void* packed, const ParallelFor& parallel_for);
 
 }  // namespace structout::cpu

@@ -1,6 +1,10 @@
-// A tile is a run of whole mask words of one row. Per word of 32 tokens: all allowed, skip; none allowed, plain
-// stores; mixed, stores under a mask. Logits are only written, so a fully masked row costs what fill_(-inf) costs
-// and a fully allowed one costs the read of its mask, 1/32 (float32) or 1/16 (16-bit) of that.
+// logits[n, v] = -inf where bit v of bitmask[rows[n]] is 0.
+//
+// A tile is a run of whole mask words of one row. Each word of 32 tokens is skipped if
+// it allows all of them, filled by plain stores if it allows none, and otherwise
+// written by masked stores. Logits are only written: a fully masked row costs what
+// fill_(-inf) costs, and a fully allowed one costs the read of its mask, 1/32 (float32)
+// or 1/16 (16-bit) of that.
 #include "cpu/apply_bitmask.h"
 
 #include <algorithm>
@@ -14,7 +18,8 @@
 namespace structout::cpu {
 namespace {
 
-// From 32 Ki tokens, enough to be worth a thread's attention, to whole rows, since long runs of stores are faster.
+// From 32 Ki tokens, the least that is worth waking a thread, to 256 Ki: longer runs of
+// stores are faster.
 constexpr int64_t kMinTileWords = 1024;
 constexpr int64_t kMaxTileWords = 8192;
 constexpr int64_t kTilesPerThread = 8;
@@ -53,7 +58,8 @@ STRUCTOUT_AVX2 inline void store_word(uint32_t* logits, uint32_t allowed, __m256
   }
 }
 
-// AVX2 cannot store 16-bit lanes under a mask, so allowed logits of a mixed word are written back as they were read.
+// AVX2 has no masked store of 16-bit lanes, so the allowed logits of a mixed word are
+// read and written back.
 STRUCTOUT_AVX2 inline void store_word(uint16_t* logits, uint32_t allowed, __m256i neg_inf) {
   const __m256i lane_bit = _mm256_setr_epi16(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384,
                                              static_cast<short>(0x8000));
@@ -79,8 +85,8 @@ STRUCTOUT_AVX2 void mask_words_avx2(T* logits, const uint32_t* words, int64_t nu
   }
 }
 
-// Where a word disallows much, the words after it will, so their lines are asked for early; where it disallows little,
-// most of those lines would be fetched for nothing.
+// If a word disallows many tokens, so do the words after it, and their cache lines are
+// prefetched. If it disallows few, most of those lines would be fetched in vain.
 STRUCTOUT_AVX512 inline void prefetch_ahead(const void* logits, uint32_t disallowed) {
   constexpr int kManyTokens = 5;
   constexpr int kBytesAhead = 1024;
@@ -89,7 +95,8 @@ STRUCTOUT_AVX512 inline void prefetch_ahead(const void* logits, uint32_t disallo
   }
 }
 
-// One cache line of logits. A plain store of a whole line need not fetch it first; a masked one must.
+// Stores one cache line. A plain store of a whole line need not fetch it first; a
+// masked store must.
 STRUCTOUT_AVX512 inline void store_line(uint32_t* logits, uint16_t disallowed, __m512i neg_inf) {
   if (disallowed == 0xffff) return _mm512_storeu_si512(logits, neg_inf);
   prefetch_ahead(logits, disallowed);
@@ -111,7 +118,7 @@ STRUCTOUT_AVX512 inline void store_word(uint16_t* logits, uint32_t disallowed, _
   store_line(logits, disallowed, neg_inf);
 }
 
-// Looks at 16 words at a time, and visits only those that disallow something.
+// Tests 16 words at a time and visits only those that disallow something.
 template <class T>
 STRUCTOUT_AVX512 void mask_words_avx512(T* logits, const uint32_t* words, int64_t num_words, T neg_inf) {
   const __m512i fill =

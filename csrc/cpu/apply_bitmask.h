@@ -1,4 +1,4 @@
-// apply_bitmask on the CPU, cut into tiles that threads may run in any order.
+// apply_bitmask on the CPU, split into tiles that threads may run in any order.
 #pragma once
 
 #include "common/apply_bitmask.h"
@@ -9,7 +9,7 @@ class ApplyBitmaskTiles {
  public:
   ApplyBitmaskTiles(const ApplyBitmaskParams& params, int64_t num_threads);
   int64_t size() const;
-  int64_t num_threads() const;  // those worth waking, at most as many as were offered
+  int64_t num_threads() const;  // how many are worth waking, up to the constructor's num_threads
   void run(int64_t tile) const;
 
  private:

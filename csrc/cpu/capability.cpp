@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <initializer_list>
 #include <stdexcept>
 #include <string>
@@ -10,9 +9,9 @@
 namespace structout::cpu {
 namespace {
 
-// Every set of instructions that a file of this folder is compiled with must be asked for here; but for prfchw, a hint
-// that all processors of x86-64 take.
-Capability best_of_this_machine() {
+// Must check every instruction set that a file of this folder is compiled for. The
+// exception is prfchw, a hint that every x86-64 processor accepts.
+Capability best_supported() {
 #if defined(__x86_64__)
   const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("popcnt") &&
                         __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
@@ -23,20 +22,22 @@ Capability best_of_this_machine() {
   return Capability::kDefault;
 }
 
-Capability detect() {
-  const Capability best = best_of_this_machine();
-  const char* wish = std::getenv("STRUCTOUT_CPU_CAPABILITY");
-  if (wish == nullptr) return best;
-  for (Capability c : {Capability::kDefault, Capability::kAvx2, Capability::kAvx512}) {
-    if (std::strcmp(wish, capability_name(c)) == 0) return std::min(c, best);
+Capability choose() {
+  const Capability best = best_supported();
+  const char* variable = std::getenv("STRUCTOUT_CPU_CAPABILITY");
+  const std::string requested = variable == nullptr ? "" : variable;
+  if (requested.empty()) return best;
+  for (Capability known : {Capability::kDefault, Capability::kAvx2, Capability::kAvx512}) {
+    if (requested == capability_name(known)) return std::min(known, best);
   }
-  throw std::invalid_argument(std::string("STRUCTOUT_CPU_CAPABILITY must be default, avx2 or avx512, got ") + wish);
+  throw std::invalid_argument("STRUCTOUT_CPU_CAPABILITY must be default, avx2 or avx512, got '" + requested +
+                              "'; unset it to use the best that this machine has");
 }
 
 }  // namespace
 
 Capability capability() {
-  static const Capability chosen = detect();
+  static const Capability chosen = choose();
   return chosen;
 }
 

@@ -1,4 +1,5 @@
-// masked_sample with the instructions that the machine has. The algorithm is in masked_sample_row.inc.
+// masked_sample, compiled once per instruction set and dispatched at run time. The
+// algorithm is in masked_sample_row.inc.
 #include "cpu/masked_sample.h"
 
 #include <algorithm>
@@ -21,7 +22,7 @@
 namespace structout::cpu {
 namespace {
 
-// -- one namespace for each set of instructions -----------------------------------------------------------------------
+// -- one namespace per instruction set -------------------------------------------------
 
 namespace plain {
 #define STRUCTOUT_VECTOR_BITS 0
@@ -71,15 +72,16 @@ Kernels kernels() {
   return {plain::sample_row, plain::mass_of_row};
 }
 
-// Of a shared row, only the passes over its blocks are: a list or a selection is the work of one thread. So rows are
-// shared where the others would have nothing to do, or where there is nothing to be selected and threads are many.
-bool has_shared_rows(const MaskedSampleParams& params, int64_t num_threads) {
+// Threads can share only the passes over a row's blocks. Lists and selections run on
+// one thread. So rows are split if the other threads would idle, or if nothing has to
+// be selected and there are at least two threads per long row.
+bool splits_rows(const MaskedSampleParams& params, int64_t num_threads) {
   if (params.num_rows == 1) return true;
   const bool may_select = params.top_k.values != nullptr || params.top_p.values != nullptr;
-  return !may_select && 2 * params.num_rows <= num_threads && params.num_columns() >= kWorthSharing * kBlock;
+  return !may_select && 2 * params.num_rows <= num_threads && params.num_columns() >= kMinSharedBlocks * kBlock;
 }
 
-// visit(row, team, workspace) for every row.
+// Calls visit(row, team, workspace) for every row.
 template <class Visit>
 void for_each_row(const MaskedSampleParams& params, int64_t num_threads, const ParallelFor& parallel_for,
                   const Visit& visit) {
@@ -88,7 +90,7 @@ void for_each_row(const MaskedSampleParams& params, int64_t num_threads, const P
     const KeepDenormals keep_denormals;
     visit(row, team, workspace);
   };
-  if (has_shared_rows(params, num_threads)) {
+  if (splits_rows(params, num_threads)) {
     const Team all(num_threads, parallel_for);
     for (int64_t row = 0; row < params.num_rows; ++row) visit_row(row, all);
   } else {
@@ -103,10 +105,10 @@ void masked_sample(const MaskedSampleParams& params, int64_t num_threads, const 
   const auto sample_row = kernels().sample_row;
   for_each_row(params, num_threads, parallel_for, [&](int64_t row, const Team& team, Workspace& workspace) {
     const Drawn drawn = sample_row(params, row, workspace, team);
-    if (params.outcomes != nullptr) {
-      return store_outcome(params.outcomes, params.num_rows, row, drawn.outcome);
+    if (params.shard_results != nullptr) {
+      return store_shard_result(params.shard_results, params.num_rows, row, drawn.result);
     }
-    params.ids[row] = drawn.outcome.token;
+    params.ids[row] = drawn.result.token;
     if (params.logprobs != nullptr) params.logprobs[row] = drawn.logprob;
   });
 }

@@ -1,4 +1,5 @@
-// What is known of a row while a token of it is drawn, whatever the instructions.
+// The state of a row while it is sampled, shared by the kernels of all instruction
+// sets.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +13,7 @@ namespace structout::cpu {
 
 constexpr float kLowest = -INFINITY;
 
-// The tokens that the filters leave: their logit reaches one threshold, their t another.
+// What the filters keep: tokens whose logit and whose t reach these thresholds.
 struct Kept {
   float at_least = kLowest;
   float t_at_least = kLowest;
@@ -20,14 +21,14 @@ struct Kept {
   bool has(const Scale& scale, float x) const { return x >= at_least && scale.t(x) >= t_at_least; }
 };
 
-// Some tokens of a row, ascending, with their logits. Readers may take 16 at a time: what fills up the last 16 has the
-// logit -inf.
+// Some tokens of a row, in ascending order, with their logits. Padded with logits of
+// -inf, so that readers may take 16 at a time.
 struct Candidates {
   std::vector<int32_t> tokens;
   std::vector<float> x;
   int64_t count = 0;
 
-  // Room for so many, and for what fills up the last 16.
+  // Makes room for `capacity` tokens and the padding.
   void reserve(int64_t capacity) {
     const size_t needed = static_cast<size_t>(capacity) + 16;
     if (x.size() >= needed) return;
@@ -39,20 +40,21 @@ struct Candidates {
     tokens[count] = static_cast<int32_t>(token);
     x[count++] = logit;
   }
-  void fill_up() {
+  void pad() {
     std::fill_n(tokens.begin() + count, 16, 0);
     std::fill_n(x.begin() + count, 16, kLowest);
   }
   void keep(const Scale& scale, const Kept& kept) {
-    const int64_t listed = std::exchange(count, 0);
-    for (int64_t i = 0; i < listed; ++i) {
+    const int64_t old_count = std::exchange(count, 0);
+    for (int64_t i = 0; i < old_count; ++i) {
       if (kept.has(scale, x[i])) push(tokens[i], x[i]);
     }
-    fill_up();
+    pad();
   }
 };
 
-// Of a thread, from row to row: it grows to what the largest of them needed.
+// A thread's buffers. They are reused from row to row and grow to what the largest row
+// needs.
 struct Workspace {
   std::vector<float> block_maxima;
   std::vector<float> sorted;
@@ -85,12 +87,12 @@ struct Winner {
 };
 
 struct Drawn {
-  Outcome outcome;
+  ShardResult result;
   float logprob = kLowest;
 
-  explicit Drawn(const Scan& scanned) : outcome(Outcome::nothing(scanned.has_nan ? NAN : scanned.highest)) {}
+  explicit Drawn(const Scan& scanned) : result(ShardResult::nothing(scanned.has_nan ? NAN : scanned.highest)) {}
   Drawn(float highest, const Winner& winner, float logprob)
-      : outcome{highest, winner.score, static_cast<int32_t>(winner.token), winner.x}, logprob(logprob) {}
+      : result{highest, winner.score, static_cast<int32_t>(winner.token), winner.x}, logprob(logprob) {}
 };
 
 inline float logprob(const Scale& scale, float x, int64_t total_mass) {

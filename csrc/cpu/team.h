@@ -1,4 +1,5 @@
-// The threads that share a row: one, unless rows are too few to go round.
+// The threads that sample one row together. There is more than one if there are fewer
+// rows than threads.
 #pragma once
 
 #include <vector>
@@ -8,17 +9,17 @@
 
 namespace structout::cpu {
 
-constexpr int64_t kBlock = 64;           // tokens that are looked at, or passed over, together
-constexpr int64_t kWorthSharing = 1024;  // blocks of a row, below which one thread is faster than two
+constexpr int64_t kBlock = 64;              // tokens that are read or skipped together
+constexpr int64_t kMinSharedBlocks = 1024;  // a row of fewer blocks is faster on one thread than on two
 
 class Team {
  public:
   Team(int64_t size, const ParallelFor& parallel_for) : size_(size), parallel_for_(parallel_for) {}
 
-  // Adds up part(begin, end) over blocks [0, count).
+  // The sum of part(begin, end) over blocks [0, count), split among the threads.
   template <class Result, class Part>
   Result reduce(int64_t count, const Part& part) const {
-    if (size_ == 1 || count < kWorthSharing) return part(0, count);
+    if (size_ == 1 || count < kMinSharedBlocks) return part(0, count);
     std::vector<Result> results(size_);
     parallel_for_(size_, [&](int64_t i) {
       const KeepDenormals keep_denormals;

@@ -1,4 +1,4 @@
-// Logits of 16 bits, and how they become float32: exactly.
+// Exact conversion of 16-bit logits to float32.
 #pragma once
 
 #include "common/sampling_math.h"

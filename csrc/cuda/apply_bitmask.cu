@@ -1,9 +1,15 @@
-// One warp owns a tile of 4,096 tokens of one row: 32 lanes x 16 bytes of mask, loaded coalesced. Groups of 128 tokens
-// (one lane's load) that are fully allowed are skipped for the whole warp by a ballot; for the others the warp shares
-// the words by shuffles and stores -inf, 16 bytes a lane where all of those tokens are disallowed. Logits are never
-// read. Bytes moved per row: V/8 of mask and, for each disallowed token, its logit once.
+// logits[n, v] = -inf where bit v of bitmask[rows[n]] is 0.
 //
-// Grid: x covers a row, y strides over the rows, so no lane ever divides.
+// One warp owns a tile of 4,096 tokens of one row: 32 lanes x 16 bytes of mask, loaded
+// coalesced. A ballot skips groups of 128 tokens (one lane's load) that are fully allowed. For
+// the other groups the warp exchanges the mask words by shuffles and stores -inf: 16 bytes per
+// lane where all of those tokens are disallowed, otherwise one element at a time.
+//
+// Bytes moved per row: V/8 of mask, and the logit of each disallowed token once. Logits are
+// never read.
+//
+// Launch: blocks of 2 warps. grid.x covers a row and grid.y strides over the rows, so no thread
+// needs a division.
 #include <algorithm>
 
 #include "cuda/apply_bitmask.h"
@@ -43,13 +49,13 @@ __device__ __forceinline__ uint4 load_group(const MaskRow& mask, int64_t group, 
   return words;
 }
 
-// Word `index` of the warp's 128. Every lane must call it; lanes may ask for different words.
-__device__ __forceinline__ uint32_t word_of_tile(const uint4& mine, int index) {
+// Word `index` of the tile's 128. Every lane must call this; lanes may ask for different words.
+__device__ __forceinline__ uint32_t word_of_tile(const uint4& lane_words, int index) {
   const int lane = index / kWordsPerGroup;
-  const uint32_t x = __shfl_sync(kWholeWarp, mine.x, lane);
-  const uint32_t y = __shfl_sync(kWholeWarp, mine.y, lane);
-  const uint32_t z = __shfl_sync(kWholeWarp, mine.z, lane);
-  const uint32_t w = __shfl_sync(kWholeWarp, mine.w, lane);
+  const uint32_t x = __shfl_sync(kWholeWarp, lane_words.x, lane);
+  const uint32_t y = __shfl_sync(kWholeWarp, lane_words.y, lane);
+  const uint32_t z = __shfl_sync(kWholeWarp, lane_words.z, lane);
+  const uint32_t w = __shfl_sync(kWholeWarp, lane_words.w, lane);
   switch (index % kWordsPerGroup) {
     case 0:
       return x;
@@ -62,16 +68,17 @@ __device__ __forceinline__ uint32_t word_of_tile(const uint4& mine, int index) {
   }
 }
 
-// kTokensPerStore tokens a lane: 16 bytes' worth, or 1 where the row is not aligned for that.
+// Each lane stores kTokensPerStore tokens at a time: 16 bytes, or one token if the row is not
+// aligned to 16 bytes.
 template <class T, int kTokensPerStore>
-__device__ __forceinline__ void mask_tile(T* logits, const uint4& mine, T neg_inf, int lane) {
+__device__ __forceinline__ void mask_tile(T* logits, const uint4& lane_words, T neg_inf, int lane) {
   constexpr int kTokensPerStep = kLanes * kTokensPerStore;
   constexpr int kGroupsPerStep = kTokensPerStep > kTokensPerGroup ? kTokensPerStep / kTokensPerGroup : 1;
   constexpr int kStepsPerVisit = kTokensPerStep < kTokensPerGroup ? kTokensPerGroup / kTokensPerStep : 1;
   constexpr uint32_t kVisitGroups = (1u << kGroupsPerStep) - 1;
   constexpr uint32_t kStoreBits = (1u << kTokensPerStore) - 1;
 
-  const bool has_disallowed = (mine.x & mine.y & mine.z & mine.w) != kAllAllowed;
+  const bool has_disallowed = (lane_words.x & lane_words.y & lane_words.z & lane_words.w) != kAllAllowed;
   uint32_t groups = __ballot_sync(kWholeWarp, has_disallowed);
   while (groups != 0) {
     const int group = (__ffs(static_cast<int>(groups)) - 1) & ~(kGroupsPerStep - 1);
@@ -79,7 +86,7 @@ __device__ __forceinline__ void mask_tile(T* logits, const uint4& mine, T neg_in
 #pragma unroll
     for (int step = 0; step < kStepsPerVisit; ++step) {
       const int token = group * kTokensPerGroup + step * kTokensPerStep + lane * kTokensPerStore;
-      const uint32_t word = word_of_tile(mine, token / kBitsPerWord);
+      const uint32_t word = word_of_tile(lane_words, token / kBitsPerWord);
       const uint32_t allowed = word >> (token % kBitsPerWord) & kStoreBits;
       if (kTokensPerStore > 1 && allowed == 0) {
         const uint32_t fill = sizeof(T) == 4 ? neg_inf : neg_inf * 0x10001u;
@@ -105,12 +112,12 @@ __global__ void __launch_bounds__(kWarps* kLanes, kBlocksPerSm) apply_bitmask_ke
   for (int64_t row = blockIdx.y; row < params.num_rows; row += gridDim.y) {
     const MaskRow mask = mask_row(params.bitmask, params.rows, row);
     if (mask.is_free) continue;
-    const uint4 mine = load_group(mask, tile * kLanes + lane, params.vocab_size);
+    const uint4 lane_words = load_group(mask, tile * kLanes + lane, params.vocab_size);
     T* logits = static_cast<T*>(params.logits) + row * params.row_stride + first_token;
     if (is_16_byte_aligned(logits)) {
-      mask_tile<T, 16 / sizeof(T)>(logits, mine, neg_inf, lane);
+      mask_tile<T, 16 / sizeof(T)>(logits, lane_words, neg_inf, lane);
     } else {
-      mask_tile<T, 1>(logits, mine, neg_inf, lane);
+      mask_tile<T, 1>(logits, lane_words, neg_inf, lane);
     }
   }
 }

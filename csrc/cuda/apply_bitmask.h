@@ -1,11 +1,12 @@
-// apply_bitmask on CUDA: raw pointers in, one kernel launch out.
+// apply_bitmask on CUDA: one kernel launch on raw pointers.
 #pragma once
 
 #include "common/apply_bitmask.h"
 
 namespace structout::cuda {
 
-// Asynchronous on `stream` (a cudaStream_t); the caller checks cudaGetLastError. `num_sms` only sizes the grid.
+// Launches asynchronously on `stream` (a cudaStream_t). The caller checks cudaGetLastError.
+// `num_sms` only sizes the grid.
 void apply_bitmask(const ApplyBitmaskParams& params, int num_sms, void* stream);
 
 }  // namespace structout::cuda

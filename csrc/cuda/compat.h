@@ -1,4 +1,5 @@
-// Lets one kernel source be compiled by nvcc, and by a C++ compiler over csrc/testing/host_simt.h.
+// What kernel sources need to compile both with nvcc and, over testing/host_simt.h, with a C++
+// compiler.
 #pragma once
 
 #ifdef __CUDACC__
@@ -9,14 +10,15 @@
 
 #define STRUCTOUT_LAUNCH(kernel, grid, block, stream, ...) kernel<<<grid, block, 0, stream>>>(__VA_ARGS__)
 
-// In assembly, because the compiler folds a plain vector store into predicated scalar ones of the same value beside it.
+// Assembly, because the compiler would merge a plain vector store with the predicated scalar
+// stores of the same value beside it.
 __device__ __forceinline__ void store_16_bytes(void* global, uint4 value) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(global)), "r"(value.x),
                "r"(value.y), "r"(value.z), "r"(value.w)
                : "memory");
 }
 
-// Static and dynamic shared memory of a kernel may exceed 48 KB only after this.
+// A kernel's static and dynamic shared memory may exceed 48 KB only after this call.
 template <class Kernel>
 void allow_dynamic_shared(Kernel* kernel, int64_t bytes) {
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));

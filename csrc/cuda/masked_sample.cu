@@ -1,21 +1,25 @@
-// masked_sample: one team of threads a row, one launch. The block first reads the row's mask and lists the tokens it
-// allows in shared memory; how many there are decides how the row goes on:
+// masked_sample: docs/sampling_contract.md in one launch, one team of threads per row. The team
+// first reads the row's mask and lists the allowed tokens in shared memory. Their number selects
+// the path of the row:
 //
-//   none       -1, no logit is read
-//   one        that token; its logit is read only because NaN and -inf forbid it
-//   few        up to 3,072: their logits are gathered into shared memory, where filters and draw are exact
-//   many       the row is streamed, 16 bytes a load, vectors without an allowed token passed over
+//   none    id -1; no logit is read
+//   one     that token; its logit is read only to refuse NaN and -inf
+//   few     up to 3,072: their logits are gathered into shared memory, where the row is sampled
+//   many    the row is streamed, 16 bytes per load; vectors without an allowed token are skipped
 //
-// Bytes moved: V/8 of mask, and of the logits 32 bytes (a sector) for each token allowed where they are few; where they
-// are many the row once for a draw without filters, for then z + g needs no maximum, and once more for a logprob. With
-// filters: once for the maximum, then a pass for every digit of a selection until what is left can be listed, which is
-// usually after the first digit. Work: Philox for groups of four tokens whose best could still win (15 operations a
-// token), two logarithms for the few tokens whose random bits say so (see Bar), one exponential a token for top-p and
-// logprobs.
+// Bytes moved: V/8 of mask. Few tokens: 32 bytes (a sector) of logits per allowed token. Many
+// tokens: the row once for a draw without filters, because z + g needs no maximum, and once more
+// for a logprob. With filters: the row once for the maximum, then once per digit of a selection
+// until what is left fits in a list, which is usually after the first digit.
 //
-// Launch: a block of up to 512 threads a row. If that leaves multiprocessors idle, a cluster of up to 8 blocks a row
-// (from compute capability 9.0 on), which split the row if it allows many. Each block keeps its share in dynamic shared
-// memory where it fits, so that the row is read from global memory once; otherwise later passes find it in L2.
+// Work: Philox for groups of four tokens of which one could still win (15 operations per
+// token), two logarithms for the few tokens whose random bits could win (see DrawBound), one
+// exponential per token for top-p and logprobs.
+//
+// Launch: a block of up to 512 threads per row. If that leaves multiprocessors idle, a cluster
+// of up to 8 blocks per row (compute capability 9.0 and later), which share the row if it allows
+// many tokens. Each block keeps its share of the row in dynamic shared memory if it fits, so that
+// global memory is read once. Otherwise later passes find the row in L2.
 #include <algorithm>
 
 #include "common/shard_result.h"
@@ -29,31 +33,33 @@ namespace {
 constexpr int kMinThreads = 64;
 constexpr int kTokensPerThread = 64;  // fewer threads where the vocabulary is small
 constexpr int kBlocksPerSm = 2;
-constexpr int kMinShareTokens = 2048;       // less is not worth another block
-constexpr int kReservedSharedBytes = 1024;  // by CUDA, of each block
+constexpr int kMinShareTokens = 2048;       // a smaller share is not worth another block
+constexpr int kReservedSharedBytes = 1024;  // CUDA reserves this much in each block
 
-enum class Arm { kNone, kOne, kFew, kMany, kManySplit };
+enum class Path { kNone, kOne, kFew, kMany, kManySplit };
 
-#ifdef STRUCTOUT_COUNT_ARMS  // in a test's build: rows that went each way
-unsigned rows_of_arm[5];
-__device__ void count_arm(Arm arm) {
-  if (threadIdx.x == 0 && threadIdx.y == 0) atomicAdd(&rows_of_arm[static_cast<int>(arm)], 1u);
+#ifdef STRUCTOUT_COUNT_PATHS  // defined by tests, to check that every path is covered
+unsigned rows_of_path[5];
+__device__ void count_path(Path path) {
+  if (threadIdx.x == 0 && threadIdx.y == 0) atomicAdd(&rows_of_path[static_cast<int>(path)], 1u);
 }
 #else
-__device__ __forceinline__ void count_arm(Arm) {}
+__device__ __forceinline__ void count_path(Path) {}
 #endif
 
-// Outcomes of shards are asked for without filters only: with them that code would take a register too many.
+// Shard results are written without filters only. With filters this code would cost one register
+// too many.
 template <bool kHasFilters>
-__device__ __forceinline__ bool wants_outcome(const MaskedSampleParams& params) {
-  return !kHasFilters && params.outcomes != nullptr;
+__device__ __forceinline__ bool writes_shard_result(const MaskedSampleParams& params) {
+  return !kHasFilters && params.shard_results != nullptr;
 }
 
-// `highest`: of the allowed logits, NaN where there can be no draw because of one, or of an invalid value.
+// Writes the result of a row from which nothing can be drawn. `highest` is the highest allowed
+// logit, or NaN if a logit is NaN or a parameter is invalid.
 template <bool kHasFilters>
 __device__ __forceinline__ void write_nothing(const MaskedSampleParams& params, int64_t row, float highest) {
-  if (wants_outcome<kHasFilters>(params)) {
-    return store_outcome(params.outcomes, params.num_rows, row, Outcome::nothing(highest));
+  if (writes_shard_result<kHasFilters>(params)) {
+    return store_shard_result(params.shard_results, params.num_rows, row, ShardResult::nothing(highest));
   }
   params.ids[row] = -1;
   if (params.logprobs != nullptr) params.logprobs[row] = -INFINITY;
@@ -66,27 +72,28 @@ __device__ void sample_from(Team& team, Source& source, const Reader& reader, Ro
   const Drawn drawn = draw<kHasFilters>(team, source, scratch, return_logprobs);
   if (team.block_rank() != 0 || threadIdx.x != 0) return;
   if (drawn.id < 0) return write_nothing<kHasFilters>(params, row, drawn.scale.highest);
-  if (wants_outcome<kHasFilters>(params)) {
+  if (writes_shard_result<kHasFilters>(params)) {
     const float score = scratch.row.is_greedy() ? drawn.scale.highest : drawn.score;
-    const Outcome outcome{drawn.scale.highest, score, drawn.id, reader.logit(drawn.id)};
-    return store_outcome(params.outcomes, params.num_rows, row, outcome);
+    const ShardResult result{drawn.scale.highest, score, drawn.id, reader.logit(drawn.id)};
+    return store_shard_result(params.shard_results, params.num_rows, row, result);
   }
   params.ids[row] = drawn.id;
   if (!return_logprobs) return;
-  const float x = reader.logit(drawn.id) + 0.0f;  // -0 becomes 0, as the highest logit has: t = 0 there, not -0
+  // + 0: -0 becomes 0. The highest logit is stored as 0 too, so that t is 0 there, not -0.
+  const float x = reader.logit(drawn.id) + 0.0f;
   params.logprobs[row] = drawn.scale.t(x) - log_of_mass(drawn.total_mass);
 }
 
-// The only token there is: t = 0, and no filter takes the largest away.
+// The row's only allowed token has t = 0, and no filter removes the likeliest token.
 template <bool kHasFilters, class Reader>
-__device__ void take_only_token(const Reader& reader, const RowParams& values, const MaskedSampleParams& params,
-                                int64_t row, int32_t token) {
+__device__ void sample_only_token(const Reader& reader, const RowParams& values, const MaskedSampleParams& params,
+                                  int64_t row, int32_t token) {
   const float x = reader.logit(token);
   if (!(x > -INFINITY)) return write_nothing<kHasFilters>(params, row, x);
-  if (wants_outcome<kHasFilters>(params)) {
+  if (writes_shard_result<kHasFilters>(params)) {
     const float z = Scale(x, values.inverse_temperature()).z(x);
     const float score = values.is_greedy() ? x : z + gumbel(noise_bits(values.seed, values.position, token));
-    return store_outcome(params.outcomes, params.num_rows, row, {x, score, token, x});
+    return store_shard_result(params.shard_results, params.num_rows, row, {x, score, token, x});
   }
   params.ids[row] = token;
   if (params.logprobs != nullptr) params.logprobs[row] = 0.0f - log_of_mass(mass(0.0f));
@@ -96,42 +103,42 @@ template <FloatFormat kFormat, bool kHasFilters, class Team>
 __device__ void sample_row(const MaskedSampleParams& params, int64_t row, Team& team, RowScratch& scratch, uint4* store,
                            int64_t store_vectors) {
   const bool is_first_block = team.block_rank() == 0;
-  const bool is_speaker = is_first_block && threadIdx.x == 0;
+  const bool is_writer = is_first_block && threadIdx.x == 0;
   if (threadIdx.x == 0) scratch.row.load(params, row);
   __syncthreads();
   const MaskRow mask = params.has_mask ? mask_row(params.bitmask, params.rows, row) : MaskRow{nullptr, 0, true};
   if (!scratch.row.is_valid()) {
-    if (is_speaker) write_nothing<kHasFilters>(params, row, NAN);
+    if (is_writer) write_nothing<kHasFilters>(params, row, NAN);
     return;
   }
   RowReader<kFormat, Team::kLoadsInFlight> reader(params, row, mask);
   if (!mask.is_free) {
-    // Every block of a cluster counts for itself, which is cheaper than to tell the others. Few tokens are one block's
-    // work: the others leave.
+    // Every block of a cluster counts the tokens itself, which is cheaper than exchanging the
+    // count. One block samples few tokens; the others return.
     const unsigned count = list_allowed(scratch.list, mask, params.vocab_begin, params.vocab_end);
     if (count <= kMaxListed && !is_first_block) return;
     if (count == 0) {
-      count_arm(Arm::kNone);
-      if (is_speaker) write_nothing<kHasFilters>(params, row, -INFINITY);
+      count_path(Path::kNone);
+      if (is_writer) write_nothing<kHasFilters>(params, row, -INFINITY);
       return;
     }
     if (count == 1) {
-      count_arm(Arm::kOne);
-      if (is_speaker) take_only_token<kHasFilters>(reader, scratch.row, params, row, scratch.list.ids[0]);
+      count_path(Path::kOne);
+      if (is_writer) sample_only_token<kHasFilters>(reader, scratch.row, params, row, scratch.list.ids[0]);
       return;
     }
     if (count <= kMaxListed) {
-      count_arm(Arm::kFew);
+      count_path(Path::kFew);
       BlockTeam block(scratch.team);
       for (unsigned i = threadIdx.x; i < count; i += blockDim.x) scratch.list.x[i] = reader.logit(scratch.list.ids[i]);
       sample_from<kHasFilters>(block, scratch.list, reader, scratch, params, row);
       return;
     }
   }
-  count_arm(team.num_blocks() == 1 ? Arm::kMany : Arm::kManySplit);
+  count_path(team.num_blocks() == 1 ? Path::kMany : Path::kManySplit);
   reader.take_share(team, store, store_vectors);
   sample_from<kHasFilters>(team, reader, reader, scratch, params, row);
-  team.sync();  // a block that leaves takes its shared memory with it
+  team.sync();  // the shared memory of a block that has returned must not be read
 }
 
 #ifdef __CUDACC__
@@ -155,7 +162,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) sample_by_clusters(MaskedSampl
   __shared__ RowScratch scratch;
   const int64_t row = blockIdx.x / static_cast<unsigned>(cluster_size());
   uint4* const store = row_store();
-#else  // see ClusterTeam
+#else  // the harness runs a cluster as one block, see row_team.cuh
   __shared__ RowScratch scratches[kMaxClusterBlocks];
   RowScratch& scratch = scratches[cluster_rank()];
   const int64_t row = blockIdx.x;
@@ -170,7 +177,7 @@ struct Shape {
   int64_t store_vectors;  // 16 bytes each
 };
 
-// A block's part of a row must fit beside its scratch memory.
+// The bytes of dynamic shared memory that a block has beside its scratch memory.
 int64_t max_store_bytes(const DeviceFacts& device, int blocks_per_sm) {
   const int64_t taken = static_cast<int64_t>(sizeof(RowScratch)) + kReservedSharedBytes;
   return std::max<int64_t>(0, device.max_shared_bytes_a_block / blocks_per_sm - taken);
@@ -217,7 +224,7 @@ void launch(const MaskedSampleParams& params, const Shape& shape, void* stream) 
   cudaLaunchKernelEx(&config, kernel, params, shape.store_vectors);
 #else
   simt::check_dynamic_shared(kernel, store_bytes);
-  // A cluster of the harness is a block, of up to 1,024 threads.
+  // The harness runs a cluster as one block of up to 1,024 threads.
   const dim3 block(std::min(threads, 1024 / blocks_per_row), blocks_per_row);
   simt::launch(dim3(num_rows), block, store_bytes * blocks_per_row, kernel, params, shape.store_vectors);
 #endif

@@ -1,23 +1,24 @@
-// masked_sample on CUDA: raw pointers in, one kernel launch out.
+// masked_sample on CUDA: one kernel launch on raw pointers.
 #pragma once
 
 #include "common/masked_sample.h"
 
 namespace structout::cuda {
 
-// They decide how fast a call is, never what it returns.
+// Properties of the device. They affect the speed of a call, never its result.
 struct DeviceFacts {
   int num_sms;
   int compute_capability;        // 90 for 9.0
   int max_shared_bytes_a_block;  // cudaDevAttrMaxSharedMemoryPerBlockOptin
 };
 
-// Once for each device, which must be the current one, before its first launch. Never again: what it sets holds for the
-// whole process, where other threads may be launching, and graphs that they captured.
+// Call this once per device, with the device current, before its first launch. Do not call it
+// again: it sets function attributes for the whole process, where other threads may be launching
+// kernels or replaying graphs.
 void prepare_masked_sample(const DeviceFacts& device);
 
-// Asynchronous on `stream` (a cudaStream_t); the caller checks cudaGetLastError. Needs no workspace, and keeps no state
-// between launches, so a captured graph can be replayed at will.
+// Launches asynchronously on `stream` (a cudaStream_t). The caller checks cudaGetLastError. It
+// needs no workspace and keeps no state between launches, so a captured graph can be replayed.
 void masked_sample(const MaskedSampleParams& params, const DeviceFacts& device, void* stream);
 
 }  // namespace structout::cuda

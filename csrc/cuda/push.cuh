@@ -1,20 +1,25 @@
-// The protocol of the push collectives: how the ranks meet, and when memory may be written again.
+// The protocol of the push collectives: how the ranks synchronize, and when memory may be
+// written again.
 //
-// Calls are counted, on the device, so that a captured graph can be replayed: the call's number is its epoch. In an
-// epoch every block of a rank pushes its share into the peers' buffers, signals, and waits for the same block of every
-// peer. Nobody asks whether the peer is ready, because of this:
+// Calls are counted on the device, so that a captured graph can be replayed. A call's number is
+// its epoch. In an epoch every block of a rank pushes its share into the peers' buffers, signals
+// the same block of every peer, and waits for the signals of these blocks. A rank does not ask
+// whether its peers are ready. It need not, because of this rule:
 //
-//   What is written to a buffer in epoch e, and read on the owner's stream before its epoch e + 1, may be written again
-//   in epoch e + 2 and later, by anyone.
+//   What is written to a buffer in epoch e, and read on the owner's stream before its epoch
+//   e + 1, may be overwritten by any rank in epoch e + 2 and later.
 //
-// For a rank begins epoch e + 2 after its epoch e + 1 has ended, for which at least one block has acquired a signal
-// that the owner released in its epoch e + 1; and what came before that on the owner's stream came before that signal.
-// So two halves, taken in turn, suffice for data and for signals. All ranks number calls alike, whatever their sizes
-// and numbers of blocks; and a signal waits in its half with the epoch's number, however far (one epoch) its sender is
-// ahead.
+// Proof: a rank begins epoch e + 2 after its epoch e + 1 has ended. In that epoch one of its
+// blocks has acquired a signal that the owner released in the owner's epoch e + 1. Everything
+// earlier on the owner's stream, the reads included, happened before that signal.
 //
-// Release and acquire are by one thread each, for the whole block: __syncthreads is between the others' accesses and
-// theirs, and causality order is transitive.
+// So two halves that take turns suffice for data and for signals. All ranks number their calls
+// alike, whatever the sizes and numbers of blocks. A sender can be one epoch ahead at most, and
+// its signal then waits in the other half, marked with its epoch.
+//
+// One thread releases and one acquires for the whole block. This is enough because a
+// __syncthreads lies between their accesses and those of the other threads, and causality order
+// is transitive.
 #pragma once
 
 #include "common/push.h"
@@ -24,13 +29,13 @@ namespace structout::cuda {
 
 static_assert(kMaxRanks <= kLanes);
 
-// What the threads of a block tell each other.
+// Shared memory of a block.
 struct PushScratch {
   uint64_t epoch, rows_epoch;
-  bool has_failed, have_all_come, is_last_block;
+  bool has_failed, have_all_arrived, is_last_block;
 };
 
-// One call, as a block sees it. All threads of the block call its functions together.
+// One call, as seen by a block. All threads of the block must call its functions together.
 class PushCall {
  public:
   __device__ PushCall(const PushGroup& group, PushScratch& scratch) : group_(group), scratch_(scratch) {
@@ -43,35 +48,37 @@ class PushCall {
     epoch_ = scratch.epoch + 1;
   }
 
-  __device__ bool has_failed() const { return scratch_.has_failed; }  // earlier
+  __device__ bool has_failed() const { return scratch_.has_failed; }  // in this call or an earlier one
   __device__ uint64_t epoch() const { return epoch_; }
   __device__ bool follows_push_rows() const { return scratch_.rows_epoch + 1 == epoch_; }
   __device__ void begin_next_epoch() { ++epoch_; }
 
   __device__ char* buffer_of(int64_t rank) const { return reinterpret_cast<char*>(__ldg(group_.buffers + rank)); }
 
-  // The rank that comes `distance` after this one: ranks that begin at 1 and go on do not all push to the same one.
+  // The rank `distance` after this one. Ranks loop over distances, so that they do not all push
+  // to the same peer at once.
   __device__ int64_t peer(int64_t distance) const { return (group_.rank + distance) % group_.layout.world_size; }
 
-  // Tells all peers that this block has pushed, and waits until theirs have. False: one of them did not, or pushed
-  // something else.
+  // Signals all peers that this block has pushed, and waits for their signals. Returns false if
+  // a peer did not arrive in time or made another call.
   __device__ bool meet() {
     __syncthreads();
     if (threadIdx.x < kLanes) {
       const int64_t distance = threadIdx.x + 1;
-      bool has_come = true;
+      bool has_arrived = true;
       if (distance < group_.layout.world_size) {
         signal(peer(distance));
-        has_come = wait_for(peer(distance));
+        has_arrived = wait_for(peer(distance));
       }
-      const bool have_all_come = __all_sync(kWholeWarp, has_come) != 0;
-      if (threadIdx.x == 0) scratch_.have_all_come = have_all_come;
+      const bool have_all_arrived = __all_sync(kWholeWarp, has_arrived) != 0;
+      if (threadIdx.x == 0) scratch_.have_all_arrived = have_all_arrived;
     }
     __syncthreads();
-    return scratch_.have_all_come;
+    return scratch_.have_all_arrived;
   }
 
-  // True in the block that ends last. It sees all that the others did, and nobody reads the state after it.
+  // Returns true in the block that ends last. It sees everything that the other blocks wrote,
+  // and no block reads the state after it.
   __device__ bool end() {
     __syncthreads();
     if (threadIdx.x == 0) {
@@ -109,7 +116,7 @@ class PushCall {
     const PushSignal* signal = signal_at(group_.rank, peer);
     const int64_t begin = clock_ns();
     while (load_acquire_system(&signal->epoch) != epoch_) {
-      if (load_relaxed(&group_.state->error) != 0) return false;  // of another block
+      if (load_relaxed(&group_.state->error) != 0) return false;  // another block failed
       if (clock_ns() - begin > group_.timeout_ns) return fail(PushError::kTimeout, peer);
       __nanosleep(20);
     }

@@ -1,6 +1,11 @@
-// Every block owns a chunk of the shard: it pushes the chunk into the peers' buffers, 16 bytes a store, meets the same
-// block of every peer, and copies their chunks from its own buffer to `out`. Bytes that leave a device: the shard once
-// for each peer, or once in all by multicast.
+// push_all_gather: out = the shards of all ranks, in rank order.
+//
+// Every block owns a chunk of the shard. It pushes the chunk into the peers' buffers, 16 bytes
+// per store, waits for the same block of every peer, and copies their chunks from its own buffer
+// to `out`. Bytes that leave a device: the shard once per peer, or only once with multicast.
+//
+// Launch: up to 32 blocks of up to 512 threads, 2 vectors of 16 bytes per thread before another
+// block is added.
 #include <algorithm>
 
 #include "cuda/push.cuh"
@@ -9,13 +14,13 @@
 namespace structout::cuda {
 namespace {
 
-constexpr int64_t kVectorsPerThread = 2;  // before another block pays
+constexpr int64_t kVectorsPerThread = 2;  // fewer are not worth another block
 
 __device__ __forceinline__ bool is_4_byte_aligned(const void* pointer) {
   return (reinterpret_cast<uintptr_t>(pointer) & 3u) == 0;
 }
 
-// The first `count` of 16 bytes, at any address; the others as 0.
+// Loads up to 16 bytes from any address. Bytes from `count` on are 0.
 __device__ __forceinline__ uint4 load_bytes(const char* from, int64_t count) {
   if (count >= kVectorBytes && is_16_byte_aligned(from)) return *reinterpret_cast<const uint4*>(from);
   const bool is_aligned = is_4_byte_aligned(from);
@@ -54,7 +59,7 @@ __device__ __forceinline__ void store_bytes(char* to, const uint4& value, int64_
   }
 }
 
-// The bytes of this block, and of each of its threads a vector at a time.
+// Calls visit(offset) for each vector of this block's chunk.
 template <class Visit>
 __device__ __forceinline__ void for_each_vector(int64_t bytes, Visit visit) {
   const int64_t vectors = vectors_for(bytes);
@@ -105,13 +110,13 @@ __global__ void __launch_bounds__(kMaxPushThreads) push_all_gather_kernel(PushAl
 
 }  // namespace
 
-void push_all_gather(const PushAllGatherParams& params, const PushGrid& most, void* stream) {
+void push_all_gather(const PushAllGatherParams& params, const PushGrid& max_grid, void* stream) {
   const int64_t vectors = std::max<int64_t>(1, vectors_for(params.bytes));
-  const int64_t a_block = most.threads * kVectorsPerThread;
-  const int64_t blocks = std::min(most.blocks, (vectors + a_block - 1) / a_block);
+  const int64_t block_vectors = max_grid.threads * kVectorsPerThread;
+  const int64_t blocks = std::min(max_grid.blocks, (vectors + block_vectors - 1) / block_vectors);
   const int64_t warps = ((vectors + blocks - 1) / blocks + kLanes - 1) / kLanes;
   const dim3 grid(static_cast<unsigned>(blocks));
-  const dim3 block(static_cast<unsigned>(std::min(most.threads, warps * kLanes)));
+  const dim3 block(static_cast<unsigned>(std::min(max_grid.threads, warps * kLanes)));
   STRUCTOUT_LAUNCH(push_all_gather_kernel, grid, block, static_cast<cudaStream_t>(stream), params);
 }
 

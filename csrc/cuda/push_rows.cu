@@ -1,8 +1,14 @@
-// A warp takes a tile of a row, of 128 vectors of 16 bytes as they lie in the owner's buffer, loads those that hold an
-// allowed token and stores them there. Bytes that leave a device: 16 for each such vector of another's rows.
+// push_rows: sends the allowed logits of every row to the rank that owns the row.
 //
-// There is one place for rows, not two in turn, so that a captured graph finds its rows where they were. It may be
-// written again two epochs later; where this call is the next after the last push_rows, it meets the others first.
+// A warp takes a tile of 128 vectors of a row, each 16 bytes as they lie in the owner's buffer.
+// It loads the vectors that hold an allowed token and stores them there. Bytes that leave a
+// device: 16 for each such vector of another rank's rows.
+//
+// The buffer has one area for rows, not two that take turns, so that a captured graph finds its
+// rows at the same address. An area may be overwritten two epochs later. So a push_rows that
+// directly follows another one first waits for all ranks, which takes one more epoch.
+//
+// Launch: up to 32 blocks of up to 16 warps, one tile per warp at a time.
 #include <algorithm>
 
 #include "cuda/push.cuh"
@@ -14,7 +20,8 @@ namespace {
 constexpr int kVectorsPerLane = 4;  // loads in flight
 constexpr int64_t kVectorsPerTile = kLanes * kVectorsPerLane;
 
-// Where this rank's part of a row lies in the row: vectors that it shares with a neighbour are not whole.
+// The position of this rank's part within a row. Its first and last vector may be shared with
+// the neighbouring ranks.
 template <class T>
 struct Part {
   static constexpr int64_t kTokens = kVectorBytes / sizeof(T);
@@ -27,7 +34,7 @@ struct Part {
   __device__ int64_t first_vector() const { return begin / kTokens; }
   __device__ int64_t num_vectors() const { return end > begin ? (end - 1) / kTokens - first_vector() + 1 : 0; }
 
-  // One bit for each token of a vector.
+  // One bit for each token of a vector that belongs to this rank.
   __device__ uint32_t tokens_of(int64_t vector) const {
     constexpr uint32_t kAll = (1u << kTokens) - 1;
     const int64_t first = vector * kTokens;
@@ -73,7 +80,7 @@ __device__ __forceinline__ void store_tokens(T* to, const uint4& value, uint32_t
   }
 }
 
-// `row` of this rank's logits into `to`, the owner's row.
+// Copies one tile of `row` of this rank's logits into `to`, the owner's row.
 template <class T>
 __device__ __forceinline__ void push_tile(const PushRowsParams& params, const Part<T>& part, int64_t row, int64_t tile,
                                           T* to) {
@@ -84,8 +91,8 @@ __device__ __forceinline__ void push_tile(const PushRowsParams& params, const Pa
 #pragma unroll
   for (int i = 0; i < kVectorsPerLane; ++i) {
     const int64_t vector = first + i * kLanes;
-    const uint32_t mine = part.tokens_of(vector);
-    tokens[i] = mine != 0 && (allowed_tokens<T>(mask, vector) & mine) != 0 ? mine : 0;
+    const uint32_t own_tokens = part.tokens_of(vector);
+    tokens[i] = own_tokens != 0 && (allowed_tokens<T>(mask, vector) & own_tokens) != 0 ? own_tokens : 0;
   }
   uint4 values[kVectorsPerLane];
 #pragma unroll
@@ -121,13 +128,13 @@ __device__ __forceinline__ void push(const PushRowsParams& params, const PushCal
   }
 }
 
-__device__ __forceinline__ void name_masks(const PushRowsParams& params, bool has_failed) {
+__device__ __forceinline__ void write_rows_out(const PushRowsParams& params, bool has_failed) {
   const PushGroup& group = params.group;
   const int64_t begin = first_row_of(group.rank, group.layout.world_size, params.num_rows);
   const int64_t end = first_row_of(group.rank + 1, group.layout.world_size, params.num_rows);
   for (int64_t row = begin + threadIdx.x; row < end; row += blockDim.x) {
-    const int64_t governing = !params.has_mask ? -1 : params.rows.values == nullptr ? row : params.rows.at(row);
-    params.rows_out[row - begin] = has_failed ? kNoRow : governing;
+    const int64_t governing_row = !params.has_mask ? -1 : params.rows.values == nullptr ? row : params.rows.at(row);
+    params.rows_out[row - begin] = has_failed ? kNoRow : governing_row;
   }
 }
 
@@ -143,18 +150,18 @@ __global__ void __launch_bounds__(kMaxPushThreads) push_rows_kernel(PushRowsPara
   }
   if (call.end()) {
     if (threadIdx.x == 0) params.group.state->rows_epoch = call.epoch();
-    name_masks(params, call.has_failed());
+    write_rows_out(params, call.has_failed());
   }
 }
 
 }  // namespace
 
-void push_rows(const PushRowsParams& params, const PushGrid& most, void* stream) {
-  // By what is equal on all ranks: shards need not be.
+void push_rows(const PushRowsParams& params, const PushGrid& max_grid, void* stream) {
+  // All ranks need the same grid, so it must not depend on the size of this rank's shard.
   const int64_t vectors_of_row = vectors_for(params.vocab_size * params.element_bytes) / params.group.layout.world_size;
   const int64_t tiles = params.num_rows * (vectors_of_row / kVectorsPerTile + 1);
-  const int64_t warps_of_block = std::max<int64_t>(1, std::min(most.threads / kLanes, tiles));
-  const int64_t blocks = std::max<int64_t>(1, std::min(most.blocks, tiles / warps_of_block));
+  const int64_t warps_of_block = std::max<int64_t>(1, std::min(max_grid.threads / kLanes, tiles));
+  const int64_t blocks = std::max<int64_t>(1, std::min(max_grid.blocks, tiles / warps_of_block));
   const dim3 grid(static_cast<unsigned>(blocks));
   const dim3 block(static_cast<unsigned>(warps_of_block * kLanes));
   const auto kernel = params.element_bytes == 4 ? push_rows_kernel<uint32_t> : push_rows_kernel<uint16_t>;

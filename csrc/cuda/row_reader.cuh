@@ -1,4 +1,4 @@
-// Reads one row of logits, the tokens that its mask allows, 16 bytes a thread at a time.
+// Reads the allowed logits of one row, 16 bytes per thread at a time.
 #pragma once
 
 #include <cmath>
@@ -54,9 +54,9 @@ struct Vector {
   }
 };
 
-// One block's share of a row. Where there is shared memory for it, the first pass keeps what it reads there, and later
-// passes read that; each thread comes back to what it wrote itself, so no barrier is needed.
-// kInFlight: 16-byte loads that a thread waits for.
+// Reads one block's share of a row. If the share fits in shared memory, the first pass stores
+// it there and later passes read the copy. Each thread reads only what it stored itself, so no
+// barrier is needed. kInFlight: the number of 16-byte loads that a thread has in flight.
 template <FloatFormat kFormat, int kInFlight>
 class RowReader {
  public:
@@ -72,7 +72,7 @@ class RowReader {
         is_free_(mask.is_free),
         is_aligned_(is_16_byte_aligned(logits_)) {}
 
-  // Before any pass. `store` has room for so many vectors, perhaps none.
+  // Call this before the first pass. `store` has room for `store_vectors` vectors, perhaps 0.
   template <class Team>
   __device__ void take_share(const Team& team, uint4* store, int64_t store_vectors) {
     const int32_t first = vocab_begin_ / V::kTokens;
@@ -86,16 +86,18 @@ class RowReader {
 
   __device__ float logit(int32_t token) const { return V::widen(__ldg(logits_ + token)); }
 
-  // visit(x, first) for vectors of tokens that begin at `first`, disallowed ones as -inf; a vector with no allowed
-  // token is passed over, unread. after_some() is called now and then, equally often by all threads of the block.
+  // Calls visit(x, first) for each vector of tokens, with -inf for disallowed tokens. Vectors
+  // without an allowed token are skipped and not loaded. Also calls after_some() every few
+  // vectors, equally often in all threads of the block.
   //
-  // Not unrolled, for a visit can be hundreds of instructions long; loads go through a queue of registers instead.
+  // The loop is not unrolled, because a visit can be hundreds of instructions long. A queue of
+  // registers keeps the loads in flight instead.
   template <class Visit, class AfterSome>
   __device__ void for_each_vector(Visit visit, AfterSome after_some) {
     const int32_t step = static_cast<int32_t>(blockDim.x) * V::kTokens;
     int32_t first = begin_ + static_cast<int32_t>(threadIdx.x) * V::kTokens;
     V queue[kInFlight];
-    uint32_t allowed[kInFlight + 1];  // known one step before the load that depends on it
+    uint32_t allowed[kInFlight + 1];  // loaded one step before the load that depends on it
 #pragma unroll
     for (int i = 0; i <= kInFlight; ++i) allowed[i] = allowed_tokens(first + i * step);
 #pragma unroll
@@ -126,7 +128,7 @@ class RowReader {
     is_stored_ = has_store_;
   }
 
-  // visit(x, token) for every allowed token, and some disallowed ones with x = -inf.
+  // Calls visit(x, token) for every allowed token, and for some disallowed ones with x = -inf.
   template <class Visit>
   __device__ void for_each(Visit visit) {
     for_each_vector(
@@ -140,7 +142,7 @@ class RowReader {
  private:
   __device__ static int32_t min_of(int32_t a, int32_t b) { return a < b ? a : b; }
 
-  // One bit a token of the vector that begins at `first`.
+  // One bit for each token of the vector that begins at `first`.
   __device__ uint32_t allowed_tokens(int32_t first) const {
     if (first >= end_) return 0;
     const int32_t left = vocab_end_ - first;
@@ -166,7 +168,7 @@ class RowReader {
     return vector;
   }
 
-  const Element* logits_;  // of token 0
+  const Element* logits_;  // where token 0 is or would be
   const uint32_t* mask_words_;
   int32_t num_mask_words_, vocab_begin_, vocab_end_;
   bool is_free_, is_aligned_;

@@ -1,6 +1,6 @@
-// The threads that sample one row together: a block, or a thread block cluster that shares a long row out to its
-// blocks. Algorithms are written once, over a team; each block of it keeps its part of the work in its own shared
-// memory.
+// A team: the threads that sample one row together. It is a block, or a thread block cluster
+// whose blocks share a long row. Algorithms are written once, over a team. Each block keeps its
+// part of the data in its own shared memory.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,13 @@
 
 namespace structout::cuda {
 
-constexpr int kMaxThreads = 512;  // a block; a power of two, as is every block size here
+constexpr int kMaxThreads = 512;  // per block; all block sizes are powers of two
 constexpr int kMaxWarps = kMaxThreads / kLanes;
 
-// What a block of a team shares with the others.
+// A block's shared memory for reductions. The other blocks of a cluster read it.
 struct TeamScratch {
-  uint64_t of_warp[kMaxWarps];
-  uint64_t of_block[2];  // reductions take turns: while one is still being read, the next is written
+  uint64_t warp_values[kMaxWarps];
+  uint64_t block_values[2];  // two that take turns: one may still be read while the next is written
 };
 
 __device__ __forceinline__ int lane_id() { return static_cast<int>(threadIdx.x) % kLanes; }
@@ -52,7 +52,7 @@ struct Sum {
 class BlockTeam {
  public:
   static constexpr int kMaxBlocks = 1;
-  static constexpr int kLoadsInFlight = 2;  // of 16 bytes, a thread: 32 KB in all where two blocks share an SM
+  static constexpr int kLoadsInFlight = 2;  // of 16 bytes per thread: 32 KB per SM with two blocks
 
   __device__ explicit BlockTeam(TeamScratch& scratch) : scratch_(scratch) {}
 
@@ -60,13 +60,13 @@ class BlockTeam {
   __device__ int num_blocks() const { return 1; }
   __device__ void sync() const { __syncthreads(); }
 
-  // Where block `rank` of the team has its own `local`.
+  // The address of block `rank`'s counterpart of `local`.
   template <class T>
-  __device__ T* of_block(T* local, int) const {
+  __device__ T* in_block(T* local, int) const {
     return local;
   }
 
-  // Of all threads' values, to all threads.
+  // Combines the values of all threads. Every thread gets the result.
   template <class Combine>
   __device__ uint64_t reduce(uint64_t value, Combine combine) {
     return reduce_block(value, combine);
@@ -76,12 +76,12 @@ class BlockTeam {
   template <class Combine>
   __device__ uint64_t reduce_block(uint64_t value, Combine combine) {
     for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) value = combine(value, shuffle_xor(value, lanes));
-    __syncthreads();  // the last reduction has been read
-    if (lane_id() == 0) scratch_.of_warp[warp_id()] = value;
+    __syncthreads();  // every thread has read the previous result
+    if (lane_id() == 0) scratch_.warp_values[warp_id()] = value;
     __syncthreads();
-    value = scratch_.of_warp[0];
+    value = scratch_.warp_values[0];
     for (int warp = 1; warp < static_cast<int>(blockDim.x) / kLanes; ++warp) {
-      value = combine(value, scratch_.of_warp[warp]);
+      value = combine(value, scratch_.warp_values[warp]);
     }
     return value;
   }
@@ -89,11 +89,12 @@ class BlockTeam {
   TeamScratch& scratch_;
 };
 
-constexpr int kMaxClusterBlocks = 8;  // what every GPU with clusters can run
+constexpr int kMaxClusterBlocks = 8;  // every GPU with clusters supports this size
 
-// What a cluster is made of. The harness has none: there a cluster is one block of two dimensions, y the rank of the
-// block in it, with an array of what each block shares. Its __syncthreads is the cluster's, so what it cannot see is a
-// cluster.sync() that is missing.
+// Cluster primitives. The test harness (testing/host_simt.h) has no clusters. It runs a cluster
+// as one block of two dimensions: y is the rank of the block, and each rank has its own entry of
+// an array of scratch memories. There __syncthreads synchronizes the whole cluster, so the
+// harness cannot detect a missing cluster.sync().
 #if !defined(__CUDACC__)
 
 inline int cluster_rank() { return static_cast<int>(threadIdx.y); }
@@ -121,9 +122,10 @@ __device__ __forceinline__ void sync_cluster() {}
 class ClusterTeam : public BlockTeam {
  public:
   static constexpr int kMaxBlocks = kMaxClusterBlocks;
-  static constexpr int kLoadsInFlight = 4;  // clusters run where there are fewer blocks than SMs
+  static constexpr int kLoadsInFlight = 4;  // clusters are used when there are fewer blocks than SMs
 
-  // Blocks' scratch memories lie `scratch_stride` bytes apart; on a GPU each is at the same address of its own block.
+  // In the harness the blocks' scratch memories lie `scratch_stride` bytes apart. On a GPU each
+  // block has its own shared memory, and scratch has the same address in all of them.
   __device__ ClusterTeam(TeamScratch& scratch, size_t scratch_stride)
       : BlockTeam(scratch), scratch_stride_(scratch_stride) {}
 
@@ -132,7 +134,7 @@ class ClusterTeam : public BlockTeam {
   __device__ void sync() const { sync_cluster(); }
 
   template <class T>
-  __device__ T* of_block(T* local, int rank) const {
+  __device__ T* in_block(T* local, int rank) const {
 #if !defined(__CUDACC__)
     const int64_t blocks_away = rank - cluster_rank();
     return reinterpret_cast<T*>(reinterpret_cast<char*>(local) + blocks_away * static_cast<int64_t>(scratch_stride_));
@@ -146,12 +148,12 @@ class ClusterTeam : public BlockTeam {
   template <class Combine>
   __device__ uint64_t reduce(uint64_t value, Combine combine) {
     value = reduce_block(value, combine);
-    uint64_t* turn = &scratch_.of_block[turn_];
+    uint64_t* block_value = &scratch_.block_values[turn_];
     turn_ ^= 1;
-    if (threadIdx.x == 0) *turn = value;
+    if (threadIdx.x == 0) *block_value = value;
     sync();
-    value = *of_block(turn, 0);
-    for (int rank = 1; rank < num_blocks(); ++rank) value = combine(value, *of_block(turn, rank));
+    value = *in_block(block_value, 0);
+    for (int rank = 1; rank < num_blocks(); ++rank) value = combine(value, *in_block(block_value, rank));
     return value;
   }
 

@@ -1,6 +1,7 @@
-// Exact selection without a sort: a radix search, three digits of an order key from the top, for the largest key such
-// that what lies at or above it weighs enough. Tokens weigh 1 for top-k, and their mass for top-p; either way the sums
-// are of integers, so neither the order of the atomics nor the number of blocks can change them.
+// Exact selection without a sort: a radix search over the three digits of an order key, from the
+// top, for the largest key such that the tokens at or above it have the target weight. A token's
+// weight is 1 for top-k and its mass for top-p. Both are integers, so neither the order of the
+// atomics nor the number of blocks can change a sum.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,8 @@ namespace structout::cuda {
 constexpr int kNumDigits = 3;  // 11, 11 and 10 bits
 constexpr int kBins = 1 << 11;
 
-// 64-bit sums of two 32-bit words each, because hardware has no 64-bit atomic addition in shared memory.
+// 64-bit sums as two 32-bit words each, because the hardware has no 64-bit atomic addition in
+// shared memory.
 struct Histogram {
   unsigned low[kBins], high[kBins];
 
@@ -35,34 +37,35 @@ struct Histogram {
   }
 };
 
-// Where a selection stands.
+// The state of a selection between two digits.
 struct Selection {
-  uint32_t known_bits;   // of the threshold's key: a mask ...
-  uint32_t prefix;       // ... and their values; so also the lowest key that the threshold may still have
-  uint64_t remaining;    // weight to be found among the keys with that prefix; 0: there is less than asked for
+  uint32_t known_bits;   // a mask of the bits of the threshold's key that are known
+  uint32_t prefix;       // their values, which is also the lowest key that the threshold may have
+  uint64_t remaining;    // target weight within the prefix; 0: the total is less than the target
   uint64_t at_or_above;  // weight of all keys that are not below `prefix`, after the first digit
 };
 
 struct SelectScratch {
   Histogram histogram;
-  uint64_t of_warp[kMaxWarps];
-  Selection selection;  // in shared memory, because registers are short in the passes over a row
+  uint64_t warp_sums[kMaxWarps];
+  Selection selection;  // in shared memory, because the passes over a row need the registers
 };
 
-// The sum over the threads up to this one.
-__device__ __forceinline__ uint64_t sum_up_to_thread(uint64_t value, uint64_t* of_warp) {
+// The inclusive prefix sum over the threads of the block.
+__device__ __forceinline__ uint64_t inclusive_sum(uint64_t value, uint64_t* warp_sums) {
   for (int lanes = 1; lanes < kLanes; lanes *= 2) {
     const uint64_t below = __shfl_up_sync(kWholeWarp, static_cast<unsigned long long>(value), lanes);
     if (lane_id() >= lanes) value += below;
   }
-  if (lane_id() == kLanes - 1) of_warp[warp_id()] = value;
+  if (lane_id() == kLanes - 1) warp_sums[warp_id()] = value;
   __syncthreads();
-  for (int warp = 0; warp < warp_id(); ++warp) value += of_warp[warp];
+  for (int warp = 0; warp < warp_id(); ++warp) value += warp_sums[warp];
   return value;
 }
 
-// One digit, of 3. for_each_key(visit) calls visit(key, add) for what takes part; there add(bin) adds its weight to a
-// bin of the histogram. At the first digit, target_of(total weight) says what is looked for.
+// Selects one of the three digits. for_each_key(visit) must call visit(key, add) for every token
+// that takes part, where add(bin) adds the token's weight to a bin of the histogram. At the first
+// digit, target_of(total weight) returns the target weight.
 template <class Team, class ForEachKey, class TargetOf>
 __device__ void select_digit(Team& team, SelectScratch& scratch, int digit, ForEachKey for_each_key,
                              TargetOf target_of) {
@@ -79,31 +82,32 @@ __device__ void select_digit(Team& team, SelectScratch& scratch, int digit, ForE
   });
   team.sync();
 
-  // Threads take bins from the top, each as many; the one in whose bins the target falls tells the others.
-  const auto sum_of_team = [&](uint32_t bin) {
+  // Each thread takes the same number of bins, from the top. The thread whose bins contain the
+  // target writes the selection for the others.
+  const auto team_sum = [&](uint32_t bin) {
     uint64_t sum = 0;
-#pragma unroll  // so that reads from other blocks overlap
+#pragma unroll  // overlaps the reads from other blocks
     for (int rank = 0; rank < Team::kMaxBlocks; ++rank) {
-      if (rank < team.num_blocks()) sum += team.of_block(&histogram, rank)->sum(bin);
+      if (rank < team.num_blocks()) sum += team.in_block(&histogram, rank)->sum(bin);
     }
     return sum;
   };
   const uint32_t bins_per_thread = kBins / blockDim.x;
   const uint32_t top_bin = kBins - 1 - threadIdx.x * bins_per_thread;
-  uint64_t mine = 0;
-  for (uint32_t i = 0; i < bins_per_thread; ++i) mine += sum_of_team(top_bin - i);
-  const uint64_t up_to_mine = sum_up_to_thread(mine, scratch.of_warp);
+  uint64_t thread_sum = 0;
+  for (uint32_t i = 0; i < bins_per_thread; ++i) thread_sum += team_sum(top_bin - i);
+  const uint64_t sum_to_thread = inclusive_sum(thread_sum, scratch.warp_sums);
   if (digit == 0 && threadIdx.x == blockDim.x - 1) {
-    const uint64_t target = target_of(up_to_mine);
-    scratch.selection.remaining = target <= up_to_mine ? target : 0;
+    const uint64_t target = target_of(sum_to_thread);
+    scratch.selection.remaining = target <= sum_to_thread ? target : 0;
   }
   __syncthreads();
   const uint64_t remaining = scratch.selection.remaining;
   __syncthreads();
-  if (up_to_mine - mine < remaining && remaining <= up_to_mine) {
-    uint64_t above = up_to_mine - mine, in_bin = 0;
+  if (sum_to_thread - thread_sum < remaining && remaining <= sum_to_thread) {
+    uint64_t above = sum_to_thread - thread_sum, in_bin = 0;
     uint32_t bin = top_bin;
-    while (above + (in_bin = sum_of_team(bin)) < remaining) {
+    while (above + (in_bin = team_sum(bin)) < remaining) {
       above += in_bin;
       --bin;
     }

@@ -1,8 +1,10 @@
-// shard_mass: a block a row, which lists the tokens that the mask allows and reads the logits of those alone; where
-// they are many it streams the row, 16 bytes a load. Bytes moved: V/8 of mask and what masked_sample reads of the
-// logits, once.
+// The parts of sharded_masked_sample beside the draw.
 //
-// merge_outcomes, merge_masses: a thread a row, over 16 (8) bytes of each shard.
+// shard_mass: the sum of mass(t) over the allowed tokens of a shard. One block per row lists the
+// allowed tokens and reads their logits alone; if they are many it streams the row, 16 bytes per
+// load. Bytes moved: V/8 of mask, and the logits that masked_sample reads, once.
+//
+// merge_shard_results, merge_masses: one thread per row, over 16 (8) bytes of each shard.
 #include "cuda/row_reader.cuh"
 #include "cuda/row_state.cuh"
 #include "cuda/shards.h"
@@ -23,7 +25,7 @@ __global__ void __launch_bounds__(kMassThreads)
     shard_mass_kernel(MaskedSampleParams params, const float* highest, int64_t* masses) {
   __shared__ MassScratch scratch;
   const int64_t row = blockIdx.x;
-  if (!(highest[row] > -INFINITY)) {  // also where it is NaN
+  if (!(highest[row] > -INFINITY)) {  // true for NaN
     if (threadIdx.x == 0) masses[row] = 0;
     return;
   }
@@ -84,7 +86,7 @@ void shard_mass(const MaskedSampleParams& params, const float* highest, int64_t*
   }
 }
 
-void merge_outcomes(const MergeOutcomesParams& params, void* stream) {
+void merge_shard_results(const MergeShardResultsParams& params, void* stream) {
   if (params.num_rows > 0) launch_rows(params, stream);
 }
 

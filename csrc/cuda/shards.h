@@ -1,4 +1,4 @@
-// What sharded_masked_sample does on one rank's GPU beside masked_sample itself.
+// The parts of sharded_masked_sample that run on one rank's GPU beside masked_sample itself.
 #pragma once
 
 #include "common/shard_result.h"
@@ -6,10 +6,11 @@
 
 namespace structout::cuda {
 
-// Of each row, the mass that the allowed tokens of this shard have, where highest[row] is the highest logit of all.
+// masses[row] = the mass of this shard's allowed tokens, where highest[row] is the highest
+// allowed logit of the whole row.
 void shard_mass(const MaskedSampleParams& params, const float* highest, int64_t* masses, void* stream);
 
-void merge_outcomes(const MergeOutcomesParams& params, void* stream);
+void merge_shard_results(const MergeShardResultsParams& params, void* stream);
 
 void merge_masses(const MergeMassesParams& params, void* stream);
 

@@ -1,4 +1,5 @@
-// Memory operations that other devices see, for nvcc and for a C++ compiler over csrc/testing/host_simt.h.
+// Memory operations that other devices can observe, for nvcc and, over testing/host_simt.h, for
+// a C++ compiler.
 #pragma once
 
 #include "cuda/compat.h"
@@ -29,7 +30,7 @@ __device__ __forceinline__ int64_t clock_ns() {
   return now;
 }
 
-// Where no device has multicast, no one gets a multicast address.
+// Never called below compute capability 9.0: there is no multicast address there.
 __device__ __forceinline__ void store_16_bytes_to_all(void* multicast, uint4 value) {
 #if __CUDA_ARCH__ >= 900
   asm volatile(
@@ -41,7 +42,8 @@ __device__ __forceinline__ void store_16_bytes_to_all(void* multicast, uint4 val
 #endif
 }
 
-// Orders stores to a multicast address, which is a second address of the memory, before loads from the first.
+// Orders stores to a multicast address before loads from the buffer's own address: they are two
+// addresses of the same memory.
 __device__ __forceinline__ void fence_multicast() {
   asm volatile("fence.proxy.alias;" ::: "memory");
   __threadfence_system();
@@ -56,7 +58,7 @@ inline uint64_t load_acquire_system(const uint64_t* address) { return __atomic_l
 inline uint64_t load_relaxed(const uint64_t* address) { return __atomic_load_n(address, __ATOMIC_RELAXED); }
 inline int64_t clock_ns() { return structout::simt::clock_ns(); }
 inline void store_16_bytes_to_all(void* multicast, uint4 value) { structout::simt::Multicast::store(multicast, value); }
-inline void fence_multicast() {}  // simt::Multicast stores to the memory's first address
+inline void fence_multicast() {}  // simt::Multicast stores to the buffers' own addresses
 
 #endif
 

@@ -1,4 +1,4 @@
-// A list of tokens in shared memory, for rows of which few are in play.
+// A list of tokens in shared memory, for rows that allow few tokens.
 #pragma once
 
 #include "common/bitmask.h"
@@ -6,7 +6,7 @@
 
 namespace structout::cuda {
 
-constexpr int kMaxListed = 3072;  // 24 KB; more tokens than that are read in place
+constexpr int kMaxListed = 3072;  // 24 KB; rows that allow more tokens are read in place
 
 // One block's list. The thread that lists a token need not be the one that visits it.
 struct TokenList {
@@ -22,15 +22,16 @@ struct TokenList {
 
 constexpr int kWordsPerLoad = 4, kLoadsInFlight = 4;
 
-// Of word `index` of a mask, the bits of tokens in [begin, end).
+// `word`, word `index` of a mask, without the bits of tokens outside [begin, end).
 __device__ __forceinline__ uint32_t bits_within(uint32_t word, int64_t index, int64_t begin, int64_t end) {
   const int64_t first = index * kBitsPerWord, left = end - first;
   if (first < begin) word = begin - first < kBitsPerWord ? word & kAllAllowed << (begin - first) : 0;
   return left >= kBitsPerWord ? word : left <= 0 ? 0 : word & ((1u << left) - 1);
 }
 
-// Lists the tokens in [begin, end) that `mask` allows, as long as there is room, and returns how many there are; stops
-// counting when there is no more room. The order of the list is left to chance, and no result depends on it.
+// Lists the tokens in [begin, end) that `mask` allows, and returns their number. If they do not
+// fit in the list, it stops there and returns a number above kMaxListed. The order of the list
+// is not deterministic, and no result depends on it.
 __device__ __forceinline__ unsigned list_allowed(TokenList& list, const MaskRow& mask, int64_t begin, int64_t end) {
   if (threadIdx.x == 0) list.size = 0;
   __syncthreads();
@@ -60,17 +61,17 @@ __device__ __forceinline__ unsigned list_allowed(TokenList& list, const MaskRow&
         count += __popc(words[load][i]);
       }
     }
-    unsigned up_to_mine = count;
+    unsigned inclusive_count = count;
     for (int lanes = 1; lanes < kLanes; lanes *= 2) {
-      const unsigned below = __shfl_up_sync(kWholeWarp, up_to_mine, lanes);
-      if (lane_id() >= lanes) up_to_mine += below;
+      const unsigned below = __shfl_up_sync(kWholeWarp, inclusive_count, lanes);
+      if (lane_id() >= lanes) inclusive_count += below;
     }
     unsigned place = 0;
-    if (lane_id() == kLanes - 1) place = atomicAdd(&list.size, up_to_mine);
+    if (lane_id() == kLanes - 1) place = atomicAdd(&list.size, inclusive_count);
     place = __shfl_sync(kWholeWarp, place, kLanes - 1);
-    const unsigned end_of_warp = place + __shfl_sync(kWholeWarp, up_to_mine, kLanes - 1);
+    const unsigned end_of_warp = place + __shfl_sync(kWholeWarp, inclusive_count, kLanes - 1);
     if (end_of_warp > kMaxListed) break;
-    place += up_to_mine - count;
+    place += inclusive_count - count;
 #pragma unroll
     for (int load = 0; load < kLoadsInFlight; ++load) {
 #pragma unroll

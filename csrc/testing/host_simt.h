@@ -1,21 +1,27 @@
-// Runs CUDA kernels on the CPU, for tests: g++ compiles the very .cu sources over this header, plain or sanitized.
+// Runs CUDA kernels on the CPU, for tests: g++ compiles the unchanged .cu sources over
+// this header, with or without sanitizers.
 //
-// A CUDA thread is a fiber: a stack of its own, switched to in user space. The fibers of a block take turns in thread
-// order, each until it waits for others, so a run is deterministic. Blocks run one after another, each on a fresh OS
-// thread, whose thread-local storage is the block's __shared__ memory. Several OS threads may launch at the same time,
-// as the ranks of a collective do.
+// A CUDA thread is a fiber, which has its own stack and is switched in user space. The
+// fibers of a block take turns in thread order, each until it waits for others, so a
+// run is deterministic. Blocks run one after another, each on a new OS thread, whose
+// thread-local storage serves as the block's __shared__ memory. Several OS threads may
+// launch kernels at the same time, as the ranks of a collective do.
 //
 // What the sanitizers see:
-// - ThreadSanitizer takes every CUDA thread for a thread, and orders them by what orders memory in CUDA: neither by the
-//   turns they took, nor by which block ran first. So it reports a race even where this run's order hid it.
-//   __syncthreads and __syncwarp order; shuffles and votes do not; an atomic acquires, and also releases once its
-//   thread has called __threadfence.
-// - AddressSanitizer knows every stack, and where dynamic shared memory ends. (It warns once that it does not fully
-//   support swapcontext: it is told of every switch, so it does.)
-// - UndefinedBehaviorSanitizer knows the bounds of __shared__ arrays and the alignment of vector types.
+// - ThreadSanitizer treats every CUDA thread as a thread. Only what orders memory in
+//   CUDA orders their accesses, not the turns of this run nor the order of its blocks.
+//   So it reports a data race even where the run's order hid it. __syncthreads and
+//   __syncwarp order memory; shuffles and votes do not; an atomic acquires, and
+//   releases too once its thread has called __threadfence.
+// - AddressSanitizer knows every stack and the end of dynamic shared memory. (It warns
+//   once that it does not fully support swapcontext. The harness announces every switch
+//   to it, so the warning does not apply.)
+// - UndefinedBehaviorSanitizer knows the bounds of __shared__ arrays and the alignment
+//   of vector types.
 //
-// Ranks have one clock, and may have a Multicast. A thread that polls memory must call __nanosleep, which lets the
-// others run. A block cannot wait for a later block.
+// All ranks share one clock and may share a Multicast. A thread that polls memory must
+// call __nanosleep, which lets the other threads run. A block cannot wait for a later
+// block.
 #pragma once
 
 #include <algorithm>
@@ -63,7 +69,7 @@ inline void launch_blocks(dim3 grid, dim3 block, Launch launch) {
       blockIdx = index;
       Block(launch).run();
     });
-    AnnotateIgnoreSyncBegin(__FILE__, __LINE__);  // this block does not happen before the next one
+    AnnotateIgnoreSyncBegin(__FILE__, __LINE__);  // joining must not order this block before the next
     os_thread.join();
     AnnotateIgnoreSyncEnd(__FILE__, __LINE__);
   }
@@ -71,7 +77,8 @@ inline void launch_blocks(dim3 grid, dim3 block, Launch launch) {
   for (void*& thread : launch.retired_tsan_threads) retire_tsan_thread(thread, nullptr);
 }
 
-// How much dynamic shared memory kernels may have: none, unless it was allowed. `count` is how often it was.
+// The dynamic shared memory that each kernel may use: none until it is allowed. `count`
+// is the number of calls that allowed some.
 struct DynamicSharedLimits {
   std::map<const void*, int64_t> of_kernel;
   int count = 0;
@@ -105,7 +112,8 @@ void launch(dim3 grid, dim3 block, size_t dynamic_shared_bytes, Kernel kernel, A
   launch_blocks(grid, block, {dynamic_shared_bytes, run_thread, &thread});
 }
 
-// Several buffers under one more address, as NVLink SHARP gives them: what is stored there is stored in all of them.
+// A second address for several buffers, as NVLink SHARP provides it: a store to it goes
+// to all of them.
 class Multicast {
  public:
   Multicast(std::vector<char*> buffers, size_t bytes) : buffers_(std::move(buffers)), bytes_(bytes) {
@@ -132,7 +140,7 @@ class Multicast {
   }
 
  private:
-  // Changes only while nothing is launched.
+  // Must not change while a kernel runs.
   static std::vector<const Multicast*>& all() {
     static std::vector<const Multicast*> multicasts;
     return multicasts;
@@ -170,11 +178,12 @@ To bit_cast(From from) {
   return to;
 }
 
-// Of the `width` lanes that a shuffle takes for a warp.
+// The segment of `width` lanes that contains the current lane, within which a shuffle
+// works.
 inline int segment_begin(int width) { return static_cast<int>(current_thread->lane()) & ~(width - 1); }
 inline int segment_end(int width) { return segment_begin(width) + width; }
 
-// A lane whose source lies outside [begin, end) reads itself.
+// A lane whose source lies outside [begin, end) reads its own value.
 template <class T>
 T shuffle(const char* name, unsigned mask, T value, int source, int begin, int end) {
   static_assert(std::is_arithmetic_v<T> && sizeof(T) <= sizeof(uint64_t), "CUDA shuffles numbers of up to 8 bytes");
@@ -200,7 +209,7 @@ T update_atomically(T* address, Update update) {
   }
 }
 
-// What CUDA declares in the global namespace.
+// The built-ins that CUDA declares in the global namespace.
 namespace builtins {
 
 inline void __syncthreads() { wait_in({"__syncthreads", 0, 0, kVote, /*orders_memory=*/true}); }
@@ -229,7 +238,8 @@ T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = warpSize)
   return shuffle("__shfl_down_sync", mask, value, int(current_thread->lane() + delta), 0, segment_end(width));
 }
 
-// common_type_t keeps the value from taking part in deduction: it converts to what the address points to.
+// common_type_t keeps the value out of deduction, so that it converts to the address's
+// type.
 template <class T>
 T atomicAdd(T* address, std::common_type_t<T> value) {
   return update_atomically(address, [=](T old) { return static_cast<T>(old + value); });
@@ -263,7 +273,7 @@ inline void __threadfence() { current_thread->has_fenced = true; }
 inline void __threadfence_system() { __threadfence(); }
 inline void __nanosleep(unsigned) {
   current_block->suspend();
-  std::this_thread::yield();  // perhaps another rank has to act
+  std::this_thread::yield();  // another rank may have to run first
 }
 
 template <class T>

@@ -1,5 +1,6 @@
-// One CUDA block, on the calling OS thread: the fibers that are its threads, and the scheduler that gives them turns
-// and completes what they wait in. host_simt.h tells the whole.
+// One CUDA block, on the calling OS thread: the fibers that are its threads, and the
+// scheduler that gives them turns and completes the calls in which they wait. See
+// host_simt.h.
 #pragma once
 
 #include <sys/mman.h>
@@ -37,7 +38,8 @@ constexpr int warpSize = 32;
 
 namespace structout::simt {
 
-// For what runs on a CUDA thread's behalf: the harness's own accesses must not look like races between CUDA threads.
+// For harness code that runs on behalf of CUDA threads: its own accesses must not be
+// reported as data races between them.
 #define STRUCTOUT_SIMT_UNTRACED __attribute__((no_sanitize("address", "thread")))
 
 #ifndef __SANITIZE_ADDRESS__
@@ -58,9 +60,9 @@ inline void AnnotateIgnoreSyncEnd(const char*, int) {}
 #endif
 
 constexpr unsigned kAllLanes = ~0u;
-constexpr unsigned kVote = warpSize;  // a Wait's source that is no lane: the set of lanes that gave something but 0
+constexpr unsigned kVote = warpSize;  // as Wait::source: the mask of lanes whose value is not 0
 constexpr size_t kMaxBlockThreads = 1024;
-constexpr size_t kStackBytes = 256 * 1024;  // sanitized frames are large, and TSan reports on the stack of the racer
+constexpr size_t kStackBytes = 256 * 1024;  // sanitized frames are large, and TSan reports from this stack
 constexpr int kUnwrittenByte = 0xCB;
 
 [[noreturn]] __attribute__((format(printf, 1, 2))) inline void fail(const char* format, ...) {
@@ -72,12 +74,12 @@ constexpr int kUnwrittenByte = 0xCB;
   std::abort();
 }
 
-// The call in which a CUDA thread waits for others.
+// A call in which a CUDA thread waits for others.
 struct Wait {
   const char* name = nullptr;  // null: the thread does not wait
-  unsigned mask = 0;           // the lanes of its warp that must come; 0: the whole block
-  uint64_t value = 0;          // what this lane gives, and in the end what it gets
-  unsigned source = kVote;     // whose value it gets
+  unsigned mask = 0;           // the lanes of its warp that must arrive; 0: the whole block
+  uint64_t value = 0;          // this lane's argument, and later its result
+  unsigned source = kVote;     // the lane whose value is the result
   bool orders_memory = false;
 
   bool is_same_call(const Wait& other) const {
@@ -99,7 +101,7 @@ struct Fiber {
 };
 
 struct Thread : Fiber {
-  unsigned id;  // within the block, as warps count
+  unsigned id;  // linear index within the block
   uint3 index;
   Wait wait;
   bool has_exited = false;
@@ -125,13 +127,15 @@ STRUCTOUT_SIMT_UNTRACED inline void switch_fiber(Fiber& from, Fiber& to, bool is
   __sanitizer_finish_switch_fiber(from.asan_fake_stack, nullptr, nullptr);
 }
 
-// Of a kernel. Its address is where TSan hears that a thread is done.
+// A kernel launch. TSan synchronizes on its address when threads end.
 struct Launch {
   size_t dynamic_shared_bytes;
   void (*run_thread)(void* closure);  // not a std::function, which would add four frames to every report
   void* closure;
-  // The last block's threads. TSan gives the numbers of destroyed threads to new ones, and then takes what the old ones
-  // did for the new ones' past; so they live until the next block has run, and no race with it is missed.
+  // The previous block's threads. TSan reuses the ids of destroyed threads, and then
+  // treats the old thread's accesses as the new thread's own past. So they are
+  // destroyed only after the next block has run, and no data race between the two
+  // blocks is missed.
   void* retired_tsan_threads[kMaxBlockThreads] = {};
 };
 
@@ -146,7 +150,8 @@ class Block {
     current_block = this;
     dynamic_shared_ = std::malloc(launch.dynamic_shared_bytes);
     std::memset(dynamic_shared_, kUnwrittenByte, launch.dynamic_shared_bytes);
-    // Mapped anew for each block, so that TSan forgets what the threads of the last block had there.
+    // Mapped anew for each block, so that TSan forgets the accesses of the previous
+    // block's threads.
     stacks_ = static_cast<char*>(mmap(nullptr, threads_.size() * kStackBytes, PROT_READ | PROT_WRITE,
                                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
     if (stacks_ == MAP_FAILED) fail("cannot map the stacks of %zu threads", threads_.size());
@@ -183,7 +188,7 @@ class Block {
     }
   }
 
-  // Lets the others run; returns when it is the current thread's turn again.
+  // Lets the other threads run. Returns when it is the current thread's turn again.
   STRUCTOUT_SIMT_UNTRACED void suspend() { switch_fiber(*current_thread, scheduler_); }
 
  private:
@@ -198,7 +203,7 @@ class Block {
     thread.registers.uc_stack.ss_sp = stacks_ + id * kStackBytes;
     thread.registers.uc_stack.ss_size = kStackBytes;
     makecontext(&thread.registers, enter_thread, 0);
-    thread.registers.uc_stack = {};  // read only by ASan, which would forget the stack's frames at every switch
+    thread.registers.uc_stack = {};  // only ASan reads it, and would forget the stack's frames at every switch
 
     char name[64];
     std::snprintf(name, sizeof(name), "thread (%u, %u, %u) of block (%u, %u, %u)", thread.index.x, thread.index.y,
@@ -234,7 +239,7 @@ class Block {
 
   static bool waits_for_warp(const Thread& thread) { return thread.wait.name != nullptr && thread.wait.mask != 0; }
 
-  // Exited lanes are awaited no more.
+  // The live lanes that must arrive. Exited lanes are not waited for.
   Group find_awaited(const Thread& thread) {
     const size_t warp = thread.id - thread.lane();
     return find_live(warp, warp + warpSize, thread.wait.mask);
@@ -248,10 +253,11 @@ class Block {
     exchange_values(group);
   }
 
-  // Tells TSan that what any of them has done happened before what any of them will do.
+  // Orders, for TSan, everything that any of these threads did before all that they
+  // will do.
   STRUCTOUT_SIMT_UNTRACED void order_memory(const Group& group) {
-    // Every group that met at this address before had the same first thread, so it tells nothing that this thread has
-    // not heard already.
+    // All groups that used this address before had the same first thread, so this adds
+    // no order beyond what that thread has already seen.
     void* meeting_point = group.threads[0];
     for (size_t i = 0; i < group.size; ++i) {
       __tsan_switch_to_fiber(group.threads[i]->tsan_thread, __tsan_switch_to_fiber_no_sync);

@@ -98,7 +98,7 @@ def _sample_by_shard(
     """Without filters: every rank draws among its columns, and each row takes the best of these draws."""
     local_results = torch.ops.structout._sample_shard(*shard.unfiltered_arguments)
     all_results = all_gather(local_results if return_logprobs else local_results[:3])
-    ids, merged = torch.ops.structout._merge_outcomes(all_results, shard.temperature)
+    ids, merged = torch.ops.structout._merge_shard_results(all_results, shard.temperature)
     if not return_logprobs:
         return ids, None
     all_masses = all_gather(torch.ops.structout._shard_mass(*shard.unfiltered_arguments, merged))

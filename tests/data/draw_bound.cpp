@@ -1,4 +1,5 @@
-// csrc/common/draw_bound.h as a property: a token that it passes over has a score below the bar. Arguments: COUNT.
+// Tests common/draw_bound.h on random tokens: a token that the bound rules out must
+// have a score below it. Arguments: COUNT.
 #include "common/draw_bound.h"
 
 #include <cstdio>
@@ -13,17 +14,20 @@ int main(int, char** arguments) {
   for (long i = 0; i < count; ++i) {
     const float magnitude = std::ldexp(1.99f, static_cast<int>(rng() % 148) - 20);
     const float z = (static_cast<float>(rng() % 2000001) * 1e-6f - 1) * magnitude;
-    // Few bits, which are much noise; the most; and both sides of powers of two, where the rule is tight.
+    // Small bits, which give high noise; the largest bits; and both sides of powers of
+    // two, where the bound is tight.
     uint32_t bits = static_cast<uint32_t>(rng()) >> rng() % 32;
     if (rng() % 8 == 0) bits = ~static_cast<uint32_t>(rng() % 8);
     if (rng() % 4 == 0) bits = (1u << rng() % 32) + static_cast<uint32_t>(rng() % 5) - 2;
     const float score = z + gumbel(bits);
-    const Bar bar(rng() % 2 ? score : std::nextafter(score, rng() % 2 ? INFINITY : -INFINITY));
-    if (score < bar.score()) continue;
-    const float reach = bar.reach(z);
-    if (Bar::is_open(reach) && Bar::may_win(reach, bits) && bits <= Bar::most_whole_bits(reach)) continue;
-    std::printf("z %a, random bits %08x: passed over, but its score %a reaches the bar %a\n", z, bits, score,
-                bar.score());
+    const DrawBound bound(rng() % 2 ? score : std::nextafter(score, rng() % 2 ? INFINITY : -INFINITY));
+    if (score < bound.score()) continue;
+    const float log_limit = bound.log_limit(z);
+    if (DrawBound::can_win(log_limit) && DrawBound::can_win(log_limit, bits) &&
+        bits <= DrawBound::max_winning_bits(log_limit))
+      continue;
+    std::printf("z %a, random bits %08x: passed over, but its score %a reaches the bound %a\n", z, bits, score,
+                bound.score());
     return 1;
   }
   std::puts("ok");

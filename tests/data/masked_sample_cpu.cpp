@@ -1,12 +1,14 @@
-// csrc/cpu/masked_sample.cpp without torch, as a library that tests/support/masked_sample_builds.py makes. Its include path
-// says where csrc is.
+// cpu/masked_sample.cpp without torch, as a library.
+// tests/support/masked_sample_builds.py builds it and sets the include path to csrc, or
+// to a changed copy of it.
 #include "cpu/capability.cpp"
 #include "cpu/masked_sample.cpp"
 
 using namespace structout;
 
-// Pretends to have `num_threads`: what they would do at the same time is done one by one, the last first. Returns how
-// many tasks there were when work was first given out; 0 if it never was.
+// Samples as if with `num_threads` threads, but runs the tasks one after another, the
+// last first. Returns the number of tasks of the first parallel loop; 0 if there was
+// none.
 extern "C" int64_t masked_sample_on_cpu(const MaskedSampleParams* params, int64_t num_threads) {
   int64_t first_count = 0;
   cpu::masked_sample(*params, num_threads, [&](int64_t count, const std::function<void(int64_t)>& task) {

@@ -1,4 +1,5 @@
-// csrc/common/sampling_math.h over arrays, as a library that tests/ops/test_sampling_math.py builds with several sets of flags.
+// common/sampling_math.h over arrays, as a library. tests/ops/test_sampling_math.py
+// builds it with several sets of compiler flags.
 #include "common/sampling_math.h"
 
 using namespace structout;
@@ -30,7 +31,7 @@ void philox_of(uint64_t key, const uint32_t* counter, uint32_t* result) {
   for (int i = 0; i < 4; ++i) result[i] = words.w[i];
 }
 
-// The number of pairs of neighbours in [first, last) whose noise increases: there may be none.
+// The number of bits in [first, last) whose successor has more noise. Must be 0.
 int64_t count_increases_of_gumbel(uint32_t first, uint32_t last) {
   int64_t increases = 0;
   for (uint32_t bits = first; bits < last; ++bits) increases += gumbel(bits + 1) > gumbel(bits);

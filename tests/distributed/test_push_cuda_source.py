@@ -61,12 +61,12 @@ MISTAKES = {
     ),
     "no barrier after the waits": (
         "cuda/push.cuh",
-        "    __syncthreads();\n    return scratch_.have_all_come;",
-        "    return scratch_.have_all_come;",
+        "    __syncthreads();\n    return scratch_.have_all_arrived;",
+        "    return scratch_.have_all_arrived;",
     ),
     "no wait": (
         "cuda/push.cuh",
-        "has_come = wait_for(peer(distance));",
+        "has_arrived = wait_for(peer(distance));",
         "",
     ),
     "the end of the call is not ordered among blocks": (
@@ -75,7 +75,7 @@ MISTAKES = {
         "      scratch_.is_last_block =",
     ),
     "one half for gathered bytes": (
-        "push.h",
+        "common/push.h",
         "return signal(0, 2 * world_size, 0) + (half * world_size + source)",
         "return signal(0, 2 * world_size, 0) + (0 * half * world_size + source)",
     ),

@@ -52,9 +52,9 @@ def test_merged_shard_results_on_one_device_equal_masked_sample(device):
             (logits[:, begin:end], bitmask, rows, temperature, seed, position, begin) for begin, end in pairwise(cuts)
         ]
         expected = ops.masked_sample_logprobs(logits, bitmask, rows, temperature, None, None, None, seed, position)
-        outcomes = torch.stack([ops._sample_shard(*shard) for shard in shards])
-        assert torch.equal(ops._merge_outcomes(outcomes[:, :3].contiguous(), temperature)[0], expected[0])
-        ids, merged = ops._merge_outcomes(outcomes, temperature)
+        shard_results = torch.stack([ops._sample_shard(*shard) for shard in shards])
+        assert torch.equal(ops._merge_shard_results(shard_results[:, :3].contiguous(), temperature)[0], expected[0])
+        ids, merged = ops._merge_shard_results(shard_results, temperature)
         logprobs = ops._merge_masses(
             torch.stack([ops._shard_mass(*shard, merged) for shard in shards]), merged, temperature
         )
@@ -122,7 +122,7 @@ class TestSingleRank:
         [
             ({"vocab_begin": 3}, "a single rank must hold all columns, so vocab_begin must be 0, got 3"),
             ({"vocab_begin": -1}, r"vocab_begin must be in \[0, 8388607\], got -1"),
-            ({"vocab_begin": 2**23 - 8}, "up to 8388607 tokens, got a shard that ends at 8388640"),
+            ({"vocab_begin": 2**23 - 8}, "at most 8388607 tokens, got a shard that ends at 8388640"),
             ({"vocab_begin": 0, "temperature": torch.ones(5).double()}, "temperature must be float32, got float64"),
             ({"vocab_begin": 0, "top_k": torch.ones(5)}, "top_k must be int32 or int64, got float32"),
             ({"vocab_begin": 0, "rows": torch.zeros(5).int()}, "there is no bitmask"),

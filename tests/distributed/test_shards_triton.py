@@ -63,8 +63,8 @@ def check(case: Case, cuts: Sequence[int]) -> None:
 
 
 def check_merge(shard_results: torch.Tensor, temperature: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    ids, merged = shards.merge_outcomes(shard_results, temperature)
-    expected_ids, expected_merged = CPU_OPS._merge_outcomes(*on_cpu(shard_results, temperature))
+    ids, merged = shards.merge_shard_results(shard_results, temperature)
+    expected_ids, expected_merged = CPU_OPS._merge_shard_results(*on_cpu(shard_results, temperature))
     assert_same(ids, expected_ids)
     assert_same(merged, expected_merged)
     return ids, merged
@@ -157,7 +157,7 @@ def test_more_allowed_tokens_than_the_list_holds_equal_cpu_ops():
 def test_merge_with_ties_takes_the_lowest_id():
     case = case_of([[0.5] * 40, [0.5] * 40, [-0.0] * 20 + [0.0] * 20, [1e37] * 40], [0.0, 1e-9, 0.0, 1e-30])
     check(case, [0, 13, 26, 40])
-    ids, _ = shards.merge_outcomes(
+    ids, _ = shards.merge_shard_results(
         torch.stack([shards.sample_shard(*shard_arguments(case, begin, begin + 20)) for begin in (20, 0)]),
         case.temperature,
     )
@@ -236,10 +236,10 @@ def test_invalid_arguments_raise():
     arguments = shard_arguments(case, 0, 100)
     with pytest.raises(ValueError, match="vocab_begin must be in"):
         shards.sample_shard(*arguments[:-1], -1)
-    with pytest.raises(ValueError, match=r"merged outcomes must be torch.int32 \[4, 2\], got torch.int32 \[4, 3\]"):
+    with pytest.raises(ValueError, match=r"merged must be torch.int32 \[4, 2\], got torch.int32 \[4, 3\]"):
         shards.shard_mass(*arguments, torch.zeros(4, 3, dtype=torch.int32, device=DEVICE))
     with pytest.raises(ValueError, match=r"temperature must be torch.float32 \[5\], got torch.float32 \[2\]"):
-        shards.merge_outcomes(torch.zeros(1, 4, 5, dtype=torch.int32, device=DEVICE), case.temperature)
+        shards.merge_shard_results(torch.zeros(1, 4, 5, dtype=torch.int32, device=DEVICE), case.temperature)
 
 
 # ---- reads, launches, registration and PTX
@@ -288,7 +288,7 @@ def test_launches_disable_fp_fusion(monkeypatch):
     for name, module in names.items():
         monkeypatch.setattr(module, name, recorder(name))
     shards.sample_shard(*arguments)
-    shards.merge_outcomes(shard_results[None], case.temperature)
+    shards.merge_shard_results(shard_results[None], case.temperature)
     shards.merge_masses(shards.shard_mass(*arguments, shard_results)[None], shard_results, case.temperature)
     assert len(names) == 4
     assert launched == dict.fromkeys(names, False)
@@ -306,7 +306,7 @@ def test_every_shard_op_is_registered_with_its_schema(monkeypatch):
     monkeypatch.setattr(torch.library, "Library", Library)
     monkeypatch.setattr(_kernels, "_kept_alive", [])
     assert _kernels._register_triton() is None
-    for name in ("sample_shard", "merge_outcomes", "shard_mass", "merge_masses"):
+    for name in ("sample_shard", "merge_shard_results", "shard_mass", "merge_masses"):
         assert registered[f"_{name}"] is getattr(shards, name)
         arguments = [argument.name for argument in getattr(torch.ops.structout, f"_{name}").default._schema.arguments]
         assert list(inspect.signature(getattr(shards, name)).parameters) == arguments
@@ -317,7 +317,7 @@ def test_ptx_rounds_every_operation_once(architecture, logits):
     mass = Kernel(
         "shards",
         "shard_mass_kernel",
-        {"logits": logits, "temperature": "fp32"}
+        {"logits": logits, "temperatures": "fp32"}
         | dict.fromkeys(("bitmask", "rows", "merged", "lists"), "i32")
         | {"masses": "i64"},
         {"HAS_MASK": True, "HAS_ROWS": True, "TILE": shards.TILE},
@@ -326,14 +326,14 @@ def test_ptx_rounds_every_operation_once(architecture, logits):
     )
     shard_results = Kernel(
         "shards",
-        "merge_outcomes_kernel",
-        {"outcomes": "i32", "temperature": "fp32", "ids": "i64", "merged": "i32"},
+        "merge_shard_results_kernel",
+        {"shard_results": "i32", "temperatures": "fp32", "ids": "i64", "merged": "i32"},
         {"HAS_LOGITS": True, "BLOCK": shards.MERGE_ROWS},
     )
     masses = Kernel(
         "shards",
         "merge_masses_kernel",
-        {"masses": "i64", "merged": "i32", "temperature": "fp32", "logprobs": "fp32"},
+        {"masses": "i64", "merged": "i32", "temperatures": "fp32", "logprobs": "fp32"},
         {"BLOCK": shards.MERGE_ROWS},
     )
     shard = masked_sample_kernel(logits, has_all=False, is_shard=True)

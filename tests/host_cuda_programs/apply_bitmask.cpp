@@ -1,5 +1,6 @@
-// The CUDA kernel of apply_bitmask on the CPU: as a library for the Python tests, and as a program (COUNT SEED) that
-// runs random cases in buffers of exactly the right size, for sanitizers to watch.
+// The CUDA kernel of apply_bitmask on the CPU: a library for the Python tests, and a
+// program (COUNT SEED) that runs random cases under sanitizers, in buffers of exactly
+// the right size.
 #include "cuda/apply_bitmask.cu"
 
 #include <cstdio>

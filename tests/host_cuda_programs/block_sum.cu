@@ -1,5 +1,5 @@
-// Sums 4,096 numbers with what reductions are made of. Each -DPLANT_... plants one mistake, which the build that looks
-// for it must report.
+// Sums 4,096 numbers with shuffles, barriers, fences and atomics. Each -DPLANT_...
+// plants one mistake, which the matching sanitizer build must report.
 #include <cstdint>
 #include <cstdio>
 #include <numeric>
@@ -34,11 +34,11 @@ __global__ void __launch_bounds__(kThreads) block_sum(Params params) {
   const unsigned lane = threadIdx.x % 32;
   const unsigned warp = threadIdx.x / 32;
 
-  const unsigned* mine = params.numbers + blockIdx.x * kPerBlock + threadIdx.x * kPerThread;
+  const unsigned* thread_numbers = params.numbers + blockIdx.x * kPerBlock + threadIdx.x * kPerThread;
 #ifdef PLANT_MISALIGNED
-  --mine;
+  --thread_numbers;
 #endif
-  const uint4 four = *reinterpret_cast<const uint4*>(mine);
+  const uint4 four = *reinterpret_cast<const uint4*>(thread_numbers);
   const bool is_odd = ((four.x ^ four.y ^ four.z ^ four.w) & 1u) != 0;
   const unsigned odd_lanes = __ballot_sync(~0u, is_odd);
   if (lane == 0) atomicAdd(params.num_odd, __popc(odd_lanes));

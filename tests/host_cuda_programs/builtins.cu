@@ -1,5 +1,5 @@
-// Compares every built-in of the harness with what CUDA documents for it. Each -DPLANT_... adds what CUDA leaves
-// undefined, which must end the run with a message.
+// Compares every built-in of the harness with CUDA's documentation. Each -DPLANT_...
+// adds undefined behaviour, which must end the run with a message.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -28,7 +28,8 @@ __global__ void shuffles_read_the_documented_lane() {
   EXPECT_EQ(__shfl_sync(~0u, lane, lane + 3), (lane + 3) % 32);
   EXPECT_EQ(__shfl_sync(~0u, lane, 9, 8), lane / 8 * 8 + 1);
   EXPECT_EQ(__shfl_xor_sync(~0u, lane, 16), lane ^ 16);
-  EXPECT_EQ(__shfl_xor_sync(~0u, lane, 8, 8), lane & 8 ? lane ^ 8 : lane);  // earlier segments can be read, later not
+  // A lane can read an earlier segment, but not a later one.
+  EXPECT_EQ(__shfl_xor_sync(~0u, lane, 8, 8), lane & 8 ? lane ^ 8 : lane);
   EXPECT_EQ(__shfl_up_sync(~0u, lane, 1), lane == 0 ? 0 : lane - 1);
   EXPECT_EQ(__shfl_up_sync(~0u, lane, 3, 8), lane % 8 < 3 ? lane : lane - 3);
   EXPECT_EQ(__shfl_down_sync(~0u, lane, 1), lane == 31 ? 31 : lane + 1);
@@ -47,7 +48,7 @@ __global__ void votes_count_live_lanes_of_the_mask() {
   EXPECT_EQ(__any_sync(~0u, false), 0);
   EXPECT_EQ(__all_sync(~0u, lane < 32), 1);
   EXPECT_EQ(__all_sync(~0u, lane < 31), 0);
-  // Disjoint masks meet apart, and may be in different calls.
+  // Lanes of disjoint masks synchronize separately and may make different calls.
   if (lane < 16) {
     EXPECT_EQ(__ballot_sync(0x0000ffffu, true), 0xffffu);
     EXPECT_EQ(__shfl_xor_sync(0x0000ffffu, lane, 1), lane ^ 1);
@@ -68,7 +69,7 @@ __global__ void exited_threads_are_not_awaited(unsigned* num_passed) {
   atomicAdd(num_passed, of_block);
 }
 
-// 40 threads: the second warp is not full.
+// 40 threads, so the second warp is not full.
 __global__ void shapes(unsigned* visits) {
   EXPECT_EQ(gridDim.x * 100 + gridDim.y * 10 + gridDim.z, 234u);
   EXPECT_EQ(blockDim.x * 100 + blockDim.y * 10 + blockDim.z, 542u);
@@ -88,7 +89,7 @@ __global__ void dynamic_shared_memory_starts_unwritten(unsigned* sum) {
 }
 
 struct Cells {
-  int least, most, signed_sum;
+  int lowest, highest, signed_sum;
   unsigned bits_set, bits_left, last;
   unsigned long long wide_sum, claimed_by;
   float float_sum;
@@ -96,8 +97,8 @@ struct Cells {
 
 __global__ void update(Cells* cells) {
   const int i = threadIdx.x;
-  atomicMin(&cells->least, 3 - i);
-  atomicMax(&cells->most, i - 3);
+  atomicMin(&cells->lowest, 3 - i);
+  atomicMax(&cells->highest, i - 3);
   atomicAdd(&cells->signed_sum, -1);
   atomicAdd(&cells->wide_sum, 1ull << 33);
   atomicAdd(&cells->float_sum, 0.5f);
@@ -107,7 +108,7 @@ __global__ void update(Cells* cells) {
   EXPECT_EQ(atomicCAS(&cells->claimed_by, 0, 100 + i), i == 0 ? 0u : 100u);
 }
 
-// The last thread goes first: all others poll until it has passed the turn on.
+// Threads take turns, the last thread first. The others poll until it is their turn.
 __global__ void take_turns(unsigned* turn, unsigned* num_turns) {
   while (atomicAdd(turn, 0) != blockDim.x - 1 - threadIdx.x) __nanosleep(100);
   ++*num_turns;
@@ -121,7 +122,8 @@ struct Rank {
   unsigned sum = 0;
 };
 
-// Fills the peer's inbox, raises its flag, waits for its own flag and reads its own inbox.
+// Fills the peer's inbox, raises its flag, waits for its own flag and reads its own
+// inbox.
 __global__ void exchange(Rank* self, Rank* peer, unsigned number) {
   peer->inbox[threadIdx.x] = number;
   __syncthreads();
@@ -212,8 +214,8 @@ int main() {
 
   Cells cells = {0, 0, 0, 0, ~0u, 0, 0, 0, 0};
   simt::launch(1, 64, 0, update, &cells);
-  EXPECT_EQ(cells.least, -60);
-  EXPECT_EQ(cells.most, 60);
+  EXPECT_EQ(cells.lowest, -60);
+  EXPECT_EQ(cells.highest, 60);
   EXPECT_EQ(cells.signed_sum, -64);
   EXPECT_EQ(cells.wide_sum, 64ull << 33);
   EXPECT_EQ(cells.float_sum, 32.0f);

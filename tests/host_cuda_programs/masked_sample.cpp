@@ -1,6 +1,7 @@
-// The CUDA kernels of masked_sample on the CPU: as a library for the Python tests, and as a program (COUNT SEED) that
-// runs random cases in buffers of exactly the right size, for sanitizers to watch, beside a plain loop over a sorted
-// row. The program also checks the carries of the mass histogram, which draws alone would hardly show.
+// The CUDA kernels of masked_sample on the CPU: a library for the Python tests, and a
+// program (COUNT SEED) that runs random cases under sanitizers, in buffers of exactly
+// the right size, and compares them with a plain loop over a sorted row. The program
+// also checks the carries of the mass histogram, which draws alone would hardly show.
 #include "cuda/masked_sample.cu"
 
 #include <cstdio>
@@ -14,8 +15,9 @@ using namespace structout;
 
 namespace {
 
-// With 0 KB of shared memory rows are read again; with 200 KB they are kept. Long rows are split over a cluster where
-// there are clusters and enough multiprocessors.
+// With 0 KB of shared memory later passes read a row from global memory again; with 200
+// KB they read the copy. Long rows are split over a cluster if the device has clusters
+// and idle multiprocessors.
 cuda::DeviceFacts device_with(int compute_capability, int shared_kilobytes) {
   return {64, compute_capability, shared_kilobytes * 1024};
 }
@@ -34,8 +36,8 @@ extern "C" void shard_mass_on_host(const MaskedSampleParams* params, const float
 
 extern "C" int masked_sample_times_shared_memory_was_allowed() { return simt::dynamic_shared_limits().count; }
 
-#ifdef STRUCTOUT_COUNT_ARMS
-extern "C" unsigned masked_sample_rows_of_arm(int arm) { return cuda::rows_of_arm[arm]; }
+#ifdef STRUCTOUT_COUNT_PATHS
+extern "C" unsigned masked_sample_rows_of_path(int path) { return cuda::rows_of_path[path]; }
 #endif
 
 namespace {
@@ -52,7 +54,7 @@ struct Sampled {
 
 constexpr Sampled kNothing = {-1, -INFINITY};
 
-// docs/sampling_contract.md, for one row of allowed tokens.
+// Samples one row of allowed tokens as docs/sampling_contract.md says.
 Sampled sample(std::vector<Token> row, float temperature, int64_t top_k, float top_p, float min_p, int64_t seed,
                int64_t position) {
   if (!(temperature >= 0 && temperature < INFINITY && top_p >= 0 && min_p >= 0)) return kNothing;
@@ -72,7 +74,7 @@ Sampled sample(std::vector<Token> row, float temperature, int64_t top_k, float t
     token.mass = mass(token.t);
     total += token.mass;
   }
-  Token chosen = row[0];  // of ties, sorting kept the lowest id first
+  Token chosen = row[0];  // the lowest id of ties, because the sort is stable
   if (temperature != 0) {
     const auto keep_down_to = [&](float x) {
       while (row.back().x < x) row.pop_back();
@@ -176,7 +178,7 @@ class RandomCase {
     return has_filters || !return_logprobs || shards_agree<kFormat>(params);
   }
 
-  // Cuts the columns anywhere, each shard into memory of its own.
+  // Splits the columns at random places and copies each shard into its own memory.
   template <FloatFormat kFormat>
   bool shards_agree(const MaskedSampleParams& whole) {
     using Element = typename cuda::Vector<kFormat>::Element;
@@ -186,7 +188,8 @@ class RandomCase {
     std::sort(cuts.begin(), cuts.end());
     std::vector<std::vector<Element>> logits(num_shards);
     std::vector<MaskedSampleParams> shards(num_shards, whole);
-    std::vector<int32_t> outcomes(num_shards * kOutcomeFields * num_rows, 7), merged(kOutcomeFields * num_rows, 7);
+    std::vector<int32_t> shard_results(num_shards * kShardResultFields * num_rows, 7),
+        merged(kShardResultFields * num_rows, 7);
     for (int64_t i = 0; i < num_shards; ++i) {
       MaskedSampleParams& shard = shards[i];
       shard.vocab_begin = cuts[i];
@@ -197,13 +200,14 @@ class RandomCase {
       }
       shard.logits = logits[i].data();
       shard.row_stride = shard.num_columns();
-      shard.outcomes = outcomes.data() + i * kOutcomeFields * num_rows;
+      shard.shard_results = shard_results.data() + i * kShardResultFields * num_rows;
       cuda::masked_sample(shard, device_with(below(2) ? 80 : 90, below(2) ? 200 : 0), nullptr);
     }
     std::vector<int64_t> ids(num_rows, 7), masses(num_shards * num_rows, 7);
     std::vector<float> logprobs(num_rows, 7);
-    cuda::merge_outcomes(
-        {outcomes.data(), num_shards, kOutcomeFields, num_rows, whole.temperature, ids.data(), merged.data()}, nullptr);
+    cuda::merge_shard_results(
+        {shard_results.data(), num_shards, kShardResultFields, num_rows, whole.temperature, ids.data(), merged.data()},
+        nullptr);
     const auto* highest = reinterpret_cast<const float*>(merged.data());
     for (int64_t i = 0; i < num_shards; ++i) {
       cuda::shard_mass(shards[i], highest, masses.data() + i * num_rows, nullptr);
@@ -232,7 +236,7 @@ class RandomCase {
 struct Additions {
   const int64_t* weights;
   int count;
-  uint64_t* sums;  // of two bins
+  uint64_t* sums;  // [2], one per bin
 };
 
 void add_weights(Additions additions) {
@@ -250,7 +254,7 @@ bool histogram_is_exact(std::mt19937_64& rng) {
   std::vector<int64_t> weights(500);
   uint64_t expected[2] = {}, sums[2] = {};
   for (size_t i = 0; i < weights.size(); ++i) {
-    weights[i] = static_cast<int64_t>(rng() >> 23 >> rng() % 12);  // up to the mass of the largest token, and beyond
+    weights[i] = static_cast<int64_t>(rng() >> 23 >> rng() % 12);  // up to 2^41; a mass is at most 2^40
     expected[i & 1] += static_cast<uint64_t>(weights[i]);
   }
   simt::launch(dim3(1), dim3(64), 0, add_weights, Additions{weights.data(), static_cast<int>(weights.size()), sums});

@@ -1,10 +1,10 @@
-// The push collectives on the CPU: every rank is an OS thread with a buffer and a state of its own, which issues the
-// same calls as the others and is late at random.
+// The push collectives on the CPU. Every rank is an OS thread with its own buffer and
+// state. All ranks make the same calls, with random delays.
 //
-//   gather EPOCHS SEED   push_all_gather
-//   mixed EPOCHS SEED    push_all_gather and push_rows
-//   absent RANKS         the last rank never comes
-//   mismatch RANKS       the last rank takes part in something else
+//   gather EPOCHS SEED RANKS...   push_all_gather
+//   mixed EPOCHS SEED RANKS...    push_all_gather and push_rows
+//   absent RANKS                  the last rank never arrives
+//   mismatch RANKS                the last rank makes another call
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -36,7 +36,8 @@ constexpr int kFill = 0xA5;
   std::_Exit(1);
 }
 
-// Of exactly the right size, for AddressSanitizer to watch; aligned for vectors, as malloc gives it.
+// Memory of exactly the right size, so that AddressSanitizer sees any overrun. malloc
+// aligns it to 16 bytes.
 struct Buffer {
   explicit Buffer(int64_t size) : memory(static_cast<char*>(std::calloc(1, static_cast<size_t>(size)))) {}
   ~Buffer() { std::free(memory); }
@@ -82,12 +83,12 @@ void on_all_ranks(int64_t ranks, const std::function<void(int64_t)>& run) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// What a rank knows of a call without asking: all of it follows from the seed.
+// The parameters of a call. They follow from the seed, so all ranks agree on them.
 struct Call {
   uint64_t seed;
-  cuda::PushGrid most;
+  cuda::PushGrid max_grid;
 
-  Call(uint64_t seed, Rng& rng) : seed(seed), most{1 + below(rng, 6), 32 * (1 + below(rng, 2))} {}
+  Call(uint64_t seed, Rng& rng) : seed(seed), max_grid{1 + below(rng, 6), 32 * (1 + below(rng, 2))} {}
 };
 
 Bytes random_bytes(uint64_t seed, int64_t count) {
@@ -106,15 +107,15 @@ void all_gather(World& world, const Call& call, int64_t rank, int64_t capacity) 
   const int64_t ranks = world.layout.world_size, shard_at = aligned(below(own, 64)), out_at = aligned(below(own, 64));
 
   Buffer shard(shard_at + bytes + 1), out(out_at + ranks * bytes + 1);
-  const Bytes mine = random_bytes(call.seed + static_cast<uint64_t>(rank), bytes);
-  std::copy(mine.begin(), mine.end(), shard.memory + shard_at);
+  const Bytes shard_bytes = random_bytes(call.seed + static_cast<uint64_t>(rank), bytes);
+  std::copy(shard_bytes.begin(), shard_bytes.end(), shard.memory + shard_at);
 
   PushAllGatherParams params{};
   params.group = world.group(rank, call.seed, kLongTime);
   params.shard = shard.memory + shard_at;
   params.bytes = bytes;
   params.out = out.memory + out_at;
-  cuda::push_all_gather(params, call.most, nullptr);
+  cuda::push_all_gather(params, call.max_grid, nullptr);
 
   for (int64_t source = 0; source < ranks; ++source) {
     const Bytes expected = random_bytes(call.seed + static_cast<uint64_t>(source), bytes);
@@ -131,7 +132,7 @@ T logit(uint64_t seed, int64_t row, int64_t token) {
 
 struct Rows {
   int64_t num_rows, vocab_size;
-  std::vector<int64_t> shard_begin;  // of each rank, and the end
+  std::vector<int64_t> shard_begin;  // per rank, then the vocabulary's size
   bool has_mask, has_row_map;
   int64_t num_masks, mask_words;
   std::vector<uint32_t> mask;
@@ -201,7 +202,7 @@ void exchange_rows(World& world, const Call& call, int64_t rank, int64_t capacit
   params.bitmask = {rows.mask.data(), rows.num_masks, rows.mask_words, rows.mask_words};
   if (rows.has_row_map) params.rows = {rows.map.data(), 1, true};
   params.rows_out = rows_out.data();
-  cuda::push_rows(params, call.most, nullptr);
+  cuda::push_rows(params, call.max_grid, nullptr);
 
   const char* buffer = world.buffers[static_cast<size_t>(rank)]->memory + world.layout.rows();
   for (int64_t row = first; row < end; ++row) {
@@ -237,7 +238,8 @@ void run_calls(bool has_rows, int64_t ranks, int64_t epochs, uint64_t seed) {
     }
   });
   for (const PushState& state : world.states) {
-    if (state.error != 0 || state.blocks_done != 0) fail("a state is not what it should be after calls that went well");
+    if (state.error != 0 || state.blocks_done != 0)
+      fail("a state has an error or unfinished blocks after calls that succeeded");
     if (state.epoch < static_cast<uint64_t>(epochs)) fail("an epoch was not counted");
   }
 }
@@ -248,11 +250,12 @@ void expect_error(const PushState& state, PushError error, int64_t peer, uint64_
   if (state.error_epoch != epoch) fail("epoch is " + std::to_string(state.error_epoch));
 }
 
-// Two calls that go well, then one that does not, then one more of each kind, which must end at once.
+// Makes two calls that succeed, one that fails, and one more of each kind, which must
+// end at once.
 void run_failure(PushError error, int64_t ranks) {
   constexpr int64_t kBytes = 1000, kRows = 5, kVocab = 100;
   World world(ranks, kBytes, 4096, false);
-  const auto gather = [&](int64_t rank, uint64_t token, int64_t timeout_ns, bool goes_well) {
+  const auto gather = [&](int64_t rank, uint64_t token, int64_t timeout_ns, bool succeeds) {
     const Bytes shard = random_bytes(static_cast<uint64_t>(rank), kBytes);
     Bytes out(static_cast<size_t>(ranks * kBytes), 1);
     PushAllGatherParams params{};
@@ -264,8 +267,8 @@ void run_failure(PushError error, int64_t ranks) {
     cuda::push_all_gather(params, {4, 32}, nullptr);
     const bool is_filled =
         std::all_of(out.begin(), out.end(), [](char byte) { return byte == static_cast<char>(kFill); });
-    if (is_filled == goes_well)
-      fail(goes_well ? "a call that went well is filled" : "a call that failed is not filled");
+    if (is_filled == succeeds)
+      fail(succeeds ? "out is filled after a call that succeeded" : "out is not filled after a call that failed");
   };
   on_all_ranks(ranks, [&](int64_t rank) {
     for (uint64_t epoch = 1; epoch <= 2; ++epoch) gather(rank, epoch, kLongTime, true);

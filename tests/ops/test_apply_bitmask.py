@@ -263,7 +263,7 @@ INVALID_INPUTS = {
     "transposed mask": ((LOGITS, torch.zeros(2, 3, dtype=torch.int32).t()), "last dimension of bitmask must be contig"),
     "too few masks": (
         (LOGITS, MASK[:2]),
-        "without rows, bitmask needs one row per logits row: logits has 3 and bitmask",
+        "without rows, bitmask must have one row per logits row, 3, got 2",
     ),
     "float rows": ((LOGITS, MASK, torch.zeros(3)), "rows must be int32 or int64, got float32; convert with rows.int()"),
     "rows of another length": (
@@ -297,7 +297,7 @@ def test_apply_bitmask_with_invalid_input_raises_and_writes_nothing(backend_name
 @pytest.mark.parametrize("backend_name", ["cuda", "triton"])
 def test_apply_bitmask_with_tensors_on_two_devices_raises(backend_name):
     op = apply_bitmask_backends.get(backend_name)
-    with pytest.raises(ValueError, match=r"bitmask must be on the device of logits; move it with bitmask.to"):
+    with pytest.raises(ValueError, match=r"bitmask must be on the device of logits \(cuda:0\), got cpu; move it"):
         op(LOGITS.cuda(), MASK)
     with pytest.raises(ValueError, match=r"rows must be on the device of logits"):
         op(LOGITS.cuda(), MASK.cuda(), torch.zeros(3).int())

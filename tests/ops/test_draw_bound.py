@@ -43,7 +43,7 @@ def test_cpp_draw_bound_skips_no_winner(num_cases):
         pytest.param("125.9f", "126.1f", id="too little noise"),
         pytest.param("125.9f", "133.0f", id="noise up to 18"),
         pytest.param("160.0f / 4", "158.9f / 4", id="highest bits cut off"),
-        pytest.param("static_cast<uint32_t>(most)", "static_cast<uint32_t>(most) - 1", id="one bit less"),
+        pytest.param("static_cast<uint32_t>(limit)", "static_cast<uint32_t>(limit) - 1", id="one bit less"),
     ],
 )
 def test_cpp_draw_bound_made_too_tight_skips_a_winner(tmp_path, right, wrong):
@@ -59,9 +59,9 @@ BLOCK = 1024 if HAS_GPU else 1 << 18
 @triton.jit
 def skip_kernel(z, bits, best, skipped, count, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    reach = gumbel_draw.reach_of(tl.load(z + i, mask=i < count), tl.load(best + i, mask=i < count))
+    log_limit = gumbel_draw.log_limit_of(tl.load(z + i, mask=i < count), tl.load(best + i, mask=i < count))
     random = tl.load(bits + i, mask=i < count).to(tl.uint32)
-    is_skipped = gumbel_draw.is_out_of_reach(reach) | gumbel_draw.falls_short(reach, random)
+    is_skipped = gumbel_draw.loses_with_any_bits(log_limit) | gumbel_draw.loses_with(log_limit, random)
     tl.store(skipped + i, is_skipped.to(tl.int8), mask=i < count)
 
 
@@ -94,7 +94,7 @@ def test_triton_draw_bound_skips_no_winner(num_cases):
 
 @pytest.mark.skipif(HAS_GPU, reason="a GPU kernel is compiled once, with its first constants")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize(("constant", "wrong"), [("ALL_BITS_REACH", 158.999), ("NO_BITS_REACH", 126.1)])
+@pytest.mark.parametrize(("constant", "wrong"), [("LOG_LIMIT_AT_BEST", 158.999), ("MIN_LOG_LIMIT", 126.1)])
 def test_triton_draw_bound_with_wrong_constant_skips_a_winner(monkeypatch, constant, wrong):
     monkeypatch.setattr(gumbel_draw, constant, tl.constexpr(wrong))
     assert count_winners_that_triton_skips(1_000_000) > 0
@@ -104,8 +104,8 @@ def test_triton_draw_bound_with_wrong_constant_skips_a_winner(monkeypatch, const
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_triton_draw_bound_without_allowance_for_z_skips_a_winner(monkeypatch):
     @triton.jit
-    def reach_of(z, best):
-        return z * gumbel_draw.LOG2_E + (gumbel_draw.ALL_BITS_REACH - best * gumbel_draw.LOG2_E)
+    def log_limit_of(z, best):
+        return z * gumbel_draw.LOG2_E + (gumbel_draw.LOG_LIMIT_AT_BEST - best * gumbel_draw.LOG2_E)
 
-    monkeypatch.setattr(gumbel_draw, "reach_of", reach_of)
+    monkeypatch.setattr(gumbel_draw, "log_limit_of", log_limit_of)
     assert count_winners_that_triton_skips(1_000_000) > 0

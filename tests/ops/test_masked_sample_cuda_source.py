@@ -25,15 +25,15 @@ NEEDS_NVCC = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc
 @functools.cache
 def _library() -> ctypes.CDLL:
     path = host_cuda.build(
-        "masked_sample_library", [PROGRAM], sanitize=None, shared=True, defines=["STRUCTOUT_COUNT_ARMS"]
+        "masked_sample_library", [PROGRAM], sanitize=None, shared=True, defines=["STRUCTOUT_COUNT_PATHS"]
     )
     library = ctypes.CDLL(str(path))
-    library.masked_sample_rows_of_arm.restype = ctypes.c_uint
+    library.masked_sample_rows_of_path.restype = ctypes.c_uint
     return library
 
 
 def _rows_per_path() -> dict[str, int]:
-    return {path: _library().masked_sample_rows_of_arm(i) for i, path in enumerate(PATHS)}
+    return {path: _library().masked_sample_rows_of_path(i) for i, path in enumerate(PATHS)}
 
 
 def _on_host(*arguments, device, logprobs=True):

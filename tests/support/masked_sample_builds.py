@@ -34,7 +34,8 @@ class Params(ctypes.Structure):
                 ("has_mask", ctypes.c_bool), ("bitmask", Bitmask), ("rows", StridedIntegers), ("temperature", Strided),
                 ("top_k", StridedIntegers), ("top_p", Strided), ("min_p", Strided),
                 ("seed", Strided), ("position", Strided),
-                ("ids", ctypes.c_void_p), ("logprobs", ctypes.c_void_p), ("outcomes", ctypes.c_void_p)]  # fmt: skip
+                ("ids", ctypes.c_void_p), ("logprobs", ctypes.c_void_p),
+                ("shard_results", ctypes.c_void_p)]  # fmt: skip
 
 
 _FORMATS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}

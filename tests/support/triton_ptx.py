@@ -94,8 +94,8 @@ def masked_sample_kernel(logits: str, *, has_all: bool, is_shard: bool = False) 
     constants = {name: has_all for name in parameters if name.startswith("HAS_")} | {"HAS_MASK": True}
     constants |= {"IS_SHARD": is_shard, "TILE": masked_sample.TILE}
     constants |= {"IDLE_KEY_BITS": {"fp32": 0, "fp16": 12, "bf16": 16}[logits]}
-    pointers = {"logits": logits, "temperature": "fp32", "top_p": "fp32", "min_p": "fp32", "logprobs": "fp32"}
+    pointers = {"logits": logits, "temperatures": "fp32", "top_p": "fp32", "min_p": "fp32", "logprobs": "fp32"}
     pointers |= {"bitmask": "i32", "rows": "i64", "top_k": "i32", "seed": "i64", "position": "i64", "ids": "i64"}
-    pointers |= {"lists": "i32", "outcomes": "i32"}
-    aligned = ("logits", "lists", "ids", "logprobs", "outcomes", "vocab_begin", "vocab_end", "logits_row_stride")
+    pointers |= {"lists": "i32", "shard_results": "i32"}
+    aligned = ("logits", "lists", "ids", "logprobs", "shard_results", "vocab_begin", "vocab_end", "logits_row_stride")
     return Kernel("masked_sample", "masked_sample_kernel", pointers, constants, aligned, masked_sample.NUM_WARPS)

@@ -1,4 +1,4 @@
-// Torch tensors to CPU kernels, spread over torch's own threads.
+// Calls the CPU kernels on torch tensors, on torch's own threads.
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 
@@ -6,12 +6,12 @@
 #include <tuple>
 
 #include "bindings/apply_bitmask_args.h"
+#include "bindings/cpu/threads.h"
 #include "bindings/masked_sample_args.h"
 #include "bindings/push_args.h"
 #include "cpu/apply_bitmask.h"
 #include "cpu/capability.h"
 #include "cpu/masked_sample.h"
-#include "bindings/cpu/threads.h"
 
 namespace structout {
 namespace {

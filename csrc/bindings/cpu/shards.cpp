@@ -1,4 +1,4 @@
-// Torch tensors to the CPU kernels of sharded_masked_sample.
+// Calls the CPU kernels of sharded_masked_sample on torch tensors.
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 
@@ -6,11 +6,11 @@
 #include <tuple>
 #include <vector>
 
+#include "bindings/cpu/threads.h"
 #include "bindings/shard_args.h"
 #include "bindings/tensor_checks.h"
 #include "cpu/allowed_logits.h"
 #include "cpu/masked_sample.h"
-#include "bindings/cpu/threads.h"
 
 namespace structout {
 namespace {
@@ -23,7 +23,7 @@ constexpr const char* kOp = "sharded_masked_sample";
 
 void check_packed(const Tensor& packed, const Tensor& logits) {
   if (packed.dim() != 1 || !packed.is_contiguous() || packed.scalar_type() != logits.scalar_type()) {
-    refuse(kOp, ": packed logits must be contiguous ", dtype_name(logits.scalar_type()), " of one dimension, got ",
+    refuse(kOp, ": packed must be contiguous ", dtype_name(logits.scalar_type()), " of one dimension, got ",
            dtype_name(packed.scalar_type()), " ", shape_text(packed));
   }
 }
@@ -36,12 +36,12 @@ void run_rows(const Params& params) {
 Tensor sample_shard(const Tensor& logits, std::optional<Tensor> bitmask, std::optional<Tensor> rows,
                     const Tensor& temperature, const Tensor& seed, const Tensor& position, int64_t vocab_begin) {
   const std::optional<Tensor> no_filter;
-  return outcomes_of_shard({logits, bitmask, rows, temperature, no_filter, no_filter, no_filter, seed, position},
+  return draw_shard_result({logits, bitmask, rows, temperature, no_filter, no_filter, no_filter, seed, position},
                            vocab_begin, run_masked_sample);
 }
 
-std::tuple<Tensor, Tensor> merge_outcomes(const Tensor& outcomes, const Tensor& temperature) {
-  return merged_outcomes(outcomes, temperature, run_rows<MergeOutcomesParams>);
+std::tuple<Tensor, Tensor> merge_shard_results(const Tensor& shard_results, const Tensor& temperature) {
+  return merge_results(shard_results, temperature, run_rows<MergeShardResultsParams>);
 }
 
 Tensor shard_mass(const Tensor& logits, std::optional<Tensor> bitmask, std::optional<Tensor> rows,
@@ -52,39 +52,39 @@ Tensor shard_mass(const Tensor& logits, std::optional<Tensor> bitmask, std::opti
       shard_params({logits, bitmask, rows, temperature, no_filter, no_filter, no_filter, seed, position}, vocab_begin);
   auto masses = torch::stable::new_empty(logits, {params.num_rows}, torch::headeronly::ScalarType::Long);
   if (params.num_rows > 0) {
-    cpu::shard_mass(params, highest_of(merged, logits, params.num_rows), static_cast<int64_t*>(masses.data_ptr()),
+    cpu::shard_mass(params, highest_logits(merged, logits, params.num_rows), static_cast<int64_t*>(masses.data_ptr()),
                     torch::stable::get_num_threads(), cpu::spread_over_threads);
   }
   return masses;
 }
 
 Tensor merge_masses(const Tensor& masses, const Tensor& merged, const Tensor& temperature) {
-  return merged_logprobs(masses, merged, temperature, run_rows<MergeMassesParams>);
+  return merge_logprobs(masses, merged, temperature, run_rows<MergeMassesParams>);
 }
 
 int64_t pack_allowed(const Tensor& logits, std::optional<Tensor> bitmask, std::optional<Tensor> rows,
                      int64_t vocab_begin, const Tensor& packed) {
-  const MaskedSampleParams params = shard_rows(logits, bitmask, rows, vocab_begin);
-  const std::vector<int64_t> places = cpu::packed_places(params, cpu::spread_over_threads);
+  const MaskedSampleParams params = shard_logits_params(logits, bitmask, rows, vocab_begin);
+  const std::vector<int64_t> offsets = cpu::packed_offsets(params, cpu::spread_over_threads);
   check_packed(packed, logits);
-  if (packed.size(0) < places.back()) {
-    refuse(kOp, ": packed must have room for ", places.back(), " logits, got ", shape_text(packed));
+  if (packed.size(0) < offsets.back()) {
+    refuse(kOp, ": packed must have room for ", offsets.back(), " logits, got shape ", shape_text(packed));
   }
-  if (places.back() > 0) cpu::pack_allowed(params, places, packed.data_ptr(), cpu::spread_over_threads);
-  return places.back();
+  if (offsets.back() > 0) cpu::pack_allowed(params, offsets, packed.data_ptr(), cpu::spread_over_threads);
+  return offsets.back();
 }
 
 void unpack_allowed(const Tensor& logits, const Tensor& packed, std::optional<Tensor> bitmask,
                     std::optional<Tensor> rows, int64_t vocab_begin) {
-  const MaskedSampleParams params = shard_rows(logits, bitmask, rows, vocab_begin);
-  const std::vector<int64_t> places = cpu::packed_places(params, cpu::spread_over_threads);
+  const MaskedSampleParams params = shard_logits_params(logits, bitmask, rows, vocab_begin);
+  const std::vector<int64_t> offsets = cpu::packed_offsets(params, cpu::spread_over_threads);
   check_packed(packed, logits);
-  if (packed.size(0) != places.back()) {
-    refuse(kOp, ": the mask allows ", places.back(), " logits here, but ", packed.size(0),
-           " came; all ranks need the same bitmask and rows");
+  if (packed.size(0) != offsets.back()) {
+    refuse(kOp, ": packed must have the ", offsets.back(), " logits that the mask selects, got ", packed.size(0),
+           "; pass the same bitmask and rows on all ranks");
   }
-  if (places.back() > 0) {
-    cpu::unpack_allowed(params, logits.data_ptr(), places, packed.data_ptr(), cpu::spread_over_threads);
+  if (offsets.back() > 0) {
+    cpu::unpack_allowed(params, logits.data_ptr(), offsets, packed.data_ptr(), cpu::spread_over_threads);
   }
 }
 
@@ -100,7 +100,7 @@ void check_sharded_masked_sample(const Tensor& logits, std::optional<Tensor> bit
 
 STABLE_TORCH_LIBRARY_IMPL(structout, CPU, ops) {
   ops.impl("_sample_shard", TORCH_BOX(&structout::sample_shard));
-  ops.impl("_merge_outcomes", TORCH_BOX(&structout::merge_outcomes));
+  ops.impl("_merge_shard_results", TORCH_BOX(&structout::merge_shard_results));
   ops.impl("_shard_mass", TORCH_BOX(&structout::shard_mass));
   ops.impl("_merge_masses", TORCH_BOX(&structout::merge_masses));
   ops.impl("_pack_allowed", TORCH_BOX(&structout::pack_allowed));

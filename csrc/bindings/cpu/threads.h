@@ -1,4 +1,4 @@
-// Work spread over torch's own threads.
+// Parallel loops on torch's own threads.
 #pragma once
 
 #include <torch/csrc/stable/ops.h>
@@ -10,7 +10,8 @@
 
 namespace structout::cpu {
 
-// Threads take the next task when they are done with one: tasks differ a hundredfold in cost.
+// Each thread takes the next task when it has finished one, because the cost of tasks differs a
+// hundredfold.
 template <class Task>
 void parallel_for(int64_t count, int64_t num_threads, const Task& task) {
   std::atomic<int64_t> next{0};

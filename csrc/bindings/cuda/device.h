@@ -1,4 +1,4 @@
-// What the bindings need of the logits' device, asked once.
+// What the CUDA bindings need to know about a device.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -16,7 +16,7 @@ namespace structout {
 
 using torch::stable::accelerator::DeviceGuard;
 
-inline cuda::DeviceFacts ask_device(int device) {
+inline cuda::DeviceFacts query_device(int device) {
   const auto attribute = [device](cudaDeviceAttr what) {
     int value = 0;
     STD_CUDA_CHECK(cudaDeviceGetAttribute(&value, what, device));
@@ -29,12 +29,12 @@ inline cuda::DeviceFacts ask_device(int device) {
 
 constexpr int kMaxDevices = 64;
 
-// Asked once per device: property queries on every call would cost more than the launch.
+// Queried once per device: queries on every call would cost more than the launch.
 inline const cuda::DeviceFacts& device_facts(int device) {
-  static std::array<std::once_flag, kMaxDevices> asked;
+  static std::array<std::once_flag, kMaxDevices> queried;
   static std::array<cuda::DeviceFacts, kMaxDevices> facts;
-  if (device >= kMaxDevices) refuse("structout serves up to ", kMaxDevices, " CUDA devices, got cuda:", device);
-  std::call_once(asked[device], [device] { facts[device] = ask_device(device); });
+  if (device >= kMaxDevices) refuse("structout supports CUDA devices 0 to ", kMaxDevices - 1, ", got cuda:", device);
+  std::call_once(queried[device], [device] { facts[device] = query_device(device); });
   return facts[device];
 }
 
@@ -44,7 +44,7 @@ inline void* current_stream(int device) {
   return stream;
 }
 
-// On the current device.
+// `device` must be the current one.
 inline void prepare_masked_sample_once(int device, const cuda::DeviceFacts& facts) {
   static std::array<std::once_flag, kMaxDevices> prepared;
   std::call_once(prepared[device], [&] {

@@ -1,13 +1,13 @@
-// Torch tensors to CUDA kernels, on the logits' device and its current stream.
+// Calls the CUDA kernels on torch tensors, on the logits' device and its current stream.
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/macros.h>
 
 #include <tuple>
 
 #include "bindings/apply_bitmask_args.h"
+#include "bindings/cuda/device.h"
 #include "bindings/masked_sample_args.h"
 #include "cuda/apply_bitmask.h"
-#include "bindings/cuda/device.h"
 
 namespace structout {
 namespace {

@@ -1,10 +1,11 @@
-// Torch tensors to the push collectives, on the tensors' device and its current stream.
+// Calls the push collectives on torch tensors, on the tensors' device and its current stream.
+#include "cuda/push.h"
+
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/macros.h>
 
-#include "bindings/push_args.h"
 #include "bindings/cuda/device.h"
-#include "cuda/push.h"
+#include "bindings/push_args.h"
 
 namespace structout {
 namespace {
