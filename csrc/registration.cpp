@@ -11,9 +11,9 @@ STABLE_TORCH_LIBRARY(structout, ops) {
       "masked_sample_logprobs(Tensor logits, Tensor? bitmask, Tensor? rows, Tensor temperature, Tensor? top_k, "
       "Tensor? top_p, Tensor? min_p, Tensor seed, Tensor position) -> (Tensor, Tensor)");
 
-  // Ops over a process group, which is named; "" stands for a single rank. They are implemented
-  // in Python (structout/distributed/registration.py), because the stable ABI cannot reach a
-  // process group.
+  // Ops over a process group, which is named; "" stands for a single rank. They are
+  // implemented in Python (structout/distributed/registration.py), because the stable
+  // ABI cannot reach a process group.
   ops.def("all_gather_bitmask(Tensor shard, str group_name) -> Tensor");
   ops.def(
       "sharded_masked_sample(Tensor logits_shard, Tensor? bitmask, Tensor? rows, Tensor temperature, Tensor? top_k, "
@@ -23,16 +23,16 @@ STABLE_TORCH_LIBRARY(structout, ops) {
       "Tensor? top_k, Tensor? top_p, Tensor? min_p, Tensor seed, Tensor position, int vocab_begin, str group_name) "
       "-> (Tensor, Tensor)");
 
-  // The parts of sharded_masked_sample that run on one rank. The shard's first column is token
-  // vocab_begin; masks begin at token 0. A rank's shard result is int32 [4, N]
-  // (common/shard_result.h). Those of all ranks, [ranks, 3 or 4, N], are merged into `merged`
-  // [4, N].
+  // The parts of sharded_masked_sample that run on one rank. The shard's first column
+  // is token vocab_begin; masks begin at token 0. A rank's shard result is int32 [4, N]
+  // (common/shard_result.h). Those of all ranks, [ranks, 3 or 4, N], are merged into
+  // `merged` [4, N].
   ops.def(
       "_sample_shard(Tensor logits_shard, Tensor? bitmask, Tensor? rows, Tensor temperature, Tensor seed, "
       "Tensor position, int vocab_begin) -> Tensor");
   ops.def("_merge_shard_results(Tensor shard_results, Tensor temperature) -> (Tensor ids, Tensor merged)");
-  // The mass of the shard's allowed tokens, int64 [N]. The masses of all ranks, [ranks, N], give
-  // the logprobs.
+  // The mass of the shard's allowed tokens, int64 [N]. The masses of all ranks, [ranks,
+  // N], give the logprobs.
   ops.def(
       "_shard_mass(Tensor logits_shard, Tensor? bitmask, Tensor? rows, Tensor temperature, Tensor seed, "
       "Tensor position, int vocab_begin, Tensor merged) -> Tensor");
@@ -44,23 +44,25 @@ STABLE_TORCH_LIBRARY(structout, ops) {
   ops.def(
       "_unpack_allowed(Tensor(a!) logits_shard, Tensor packed, Tensor? bitmask, Tensor? rows, int vocab_begin) -> ()");
 
-  // The push collectives (common/push.h). `buffers` and `multicast` are the addresses that
-  // torch's symmetric memory calls buffer_ptrs_dev and multicast_ptr (0: none). `state` is
-  // int64 [6] and private to the rank. Buffers and states must be all zero before any rank's
-  // first call. All ranks must make the same calls in the same order, each rank on one stream.
-  // `token` must be equal on all ranks that make the same call. If a rank does not arrive within
-  // timeout_ns, or arrives with another token, this call and all later ones end without hanging,
-  // and the last three entries of state are error (1: timeout, 2: mismatch), peer and epoch.
+  // The push collectives (common/push.h). `buffers` and `multicast` are the addresses
+  // that torch's symmetric memory calls buffer_ptrs_dev and multicast_ptr (0: none).
+  // `state` is int64 [6] and private to the rank. Buffers and states must be all zero
+  // before any rank's first call. All ranks must make the same calls in the same order,
+  // each rank on one stream. `token` must be equal on all ranks that make the same
+  // call. If a rank does not arrive within timeout_ns, or arrives with another token,
+  // this call and all later ones end without hanging, and the last three entries of
+  // state are error (1: timeout, 2: mismatch), peer and epoch.
   //
-  // out = the shards of all ranks in rank order; after an error every byte is fill_on_error.
+  // out = the shards of all ranks in rank order; after an error every byte is
+  // fill_on_error.
   ops.def(
       "_push_all_gather(Tensor shard, Tensor(a!) out, Tensor(b!) state, int buffers, int multicast, int rank, "
       "int world_size, int gather_capacity, int token, int timeout_ns, int fill_on_error) -> ()");
-  // Sends logits [N, width], whose first column is token vocab_begin, to the ranks that own the
-  // rows: rank r owns rows from N * r / world_size on. A row lies in its owner's buffer from
-  // rows_offset on, padded to 16 bytes, until the next push op of the stream. Elements of
-  // disallowed tokens are undefined. rows_out [rows owned] = the mask row of each owned row;
-  // after an error -2, which allows nothing.
+  // Sends logits [N, width], whose first column is token vocab_begin, to the ranks that
+  // own the rows: rank r owns rows from N * r / world_size on. A row lies in its
+  // owner's buffer from rows_offset on, padded to 16 bytes, until the next push op of
+  // the stream. Elements of disallowed tokens are undefined. rows_out [rows owned] =
+  // the mask row of each owned row; after an error -2, which allows nothing.
   ops.def(
       "_push_rows(Tensor logits, Tensor? bitmask, Tensor? rows, Tensor(a!) rows_out, Tensor(b!) state, int buffers, "
       "int rank, int world_size, int gather_capacity, int token, int timeout_ns, int rows_capacity, int vocab_begin, "

@@ -74,7 +74,9 @@ def _as_matrix(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def apply_bitmask(logits: torch.Tensor, bitmask: torch.Tensor, rows: torch.Tensor | None = None) -> None:
-    """``torch.ops.structout.apply_bitmask`` in Triton (on the CPU with TRITON_INTERPRET=1)."""
+    """``torch.ops.structout.apply_bitmask`` in Triton (on the CPU with
+    TRITON_INTERPRET=1).
+    """
     torch.ops.structout._check_apply_bitmask(logits, bitmask, rows)
     logits, bitmask = _as_matrix(logits), _as_matrix(bitmask)
     num_rows, vocab_size = logits.shape

@@ -294,7 +294,9 @@ def masked_sample(
     seed: torch.Tensor,
     position: torch.Tensor,
 ) -> torch.Tensor:
-    """``torch.ops.structout.masked_sample`` in Triton (on the CPU with TRITON_INTERPRET=1)."""
+    """``torch.ops.structout.masked_sample`` in Triton (on the CPU with
+    TRITON_INTERPRET=1).
+    """
     arguments = (logits, bitmask, rows, temperature, top_k, top_p, min_p, seed, position)
     torch.ops.structout._check_masked_sample(*arguments)
     ids = _one_per_row(logits, torch.int64)

@@ -200,7 +200,9 @@ def push_all_gather(
     timeout_ns: int,
     fill_on_error: int,
 ) -> None:
-    """``torch.ops.structout._push_all_gather`` in Triton (on the CPU with TRITON_INTERPRET=1)."""
+    """``torch.ops.structout._push_all_gather`` in Triton (on the CPU with
+    TRITON_INTERPRET=1).
+    """
     torch.ops.structout._check_push_all_gather(
         shard, out, state, buffers, multicast, rank, world_size, gather_capacity, token, timeout_ns, fill_on_error
     )

@@ -155,7 +155,9 @@ def sample_shard(
     position: torch.Tensor,
     vocab_begin: int,
 ) -> torch.Tensor:
-    """``torch.ops.structout._sample_shard`` in Triton (on the CPU with TRITON_INTERPRET=1)."""
+    """``torch.ops.structout._sample_shard`` in Triton (on the CPU with
+    TRITON_INTERPRET=1).
+    """
     arguments = (logits_shard, bitmask, rows, temperature, None, None, None, seed, position)
     torch.ops.structout._check_sharded_masked_sample(*arguments, vocab_begin)
     num_rows = as_matrix(logits_shard).shape[0]

@@ -1,5 +1,5 @@
-// Converts tensors to ApplyBitmaskParams and refuses bad input before anything is written.
-// Shared by the CPU and CUDA bindings.
+// Converts tensors to ApplyBitmaskParams and refuses bad input before anything is
+// written. Shared by the CPU and CUDA bindings.
 #pragma once
 
 #include <torch/csrc/stable/tensor.h>

@@ -1,5 +1,5 @@
-// Converts tensors to MaskedSampleParams and refuses bad input before anything is drawn. Shared
-// by the CPU and CUDA bindings.
+// Converts tensors to MaskedSampleParams and refuses bad input before anything is
+// drawn. Shared by the CPU and CUDA bindings.
 #pragma once
 
 #include <torch/csrc/stable/ops.h>
@@ -28,7 +28,8 @@ struct MaskedSampleTensors {
 // Everything but the outputs, which the caller allocates for `num_rows` rows.
 MaskedSampleParams masked_sample_params(const MaskedSampleTensors& tensors);
 
-// The same for a shard whose first column is token `vocab_begin`. It may have no columns.
+// The same for a shard whose first column is token `vocab_begin`. It may have no
+// columns.
 MaskedSampleParams shard_params(const MaskedSampleTensors& tensors, int64_t vocab_begin);
 
 // The same for the logits and the mask alone, without the per-row parameters.

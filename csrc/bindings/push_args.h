@@ -1,5 +1,5 @@
-// Converts tensors to PushAllGatherParams and PushRowsParams and refuses bad input before
-// anything is pushed.
+// Converts tensors to PushAllGatherParams and PushRowsParams and refuses bad input
+// before anything is pushed.
 #pragma once
 
 #include <torch/csrc/stable/tensor.h>
@@ -10,8 +10,8 @@
 
 namespace structout {
 
-// The integer arguments of a push op, in the schema's order. Addresses are device addresses;
-// 0: null.
+// The integer arguments of a push op, in the schema's order. Addresses are device
+// addresses; 0: null.
 struct PushGroupNumbers {
   int64_t buffers, multicast, rank, world_size, gather_capacity, token, timeout_ns;
 };

@@ -1,5 +1,5 @@
-// Converts the tensors of the ops that work on vocabulary shards. Shared by the CPU and CUDA
-// bindings.
+// Converts the tensors of the ops that work on vocabulary shards. Shared by the CPU and
+// CUDA bindings.
 #pragma once
 
 #include <torch/csrc/stable/ops.h>
@@ -27,8 +27,8 @@ MergeShardResultsParams merge_shard_results_params(const torch::stable::Tensor& 
 MergeMassesParams merge_masses_params(const torch::stable::Tensor& masses, const torch::stable::Tensor& merged,
                                       const torch::stable::Tensor& temperature);
 
-// The row of `merged` that holds each row's highest logit. Refuses a `merged` that does not fit
-// `num_rows` rows of logits.
+// The row of `merged` that holds each row's highest logit. Refuses a `merged` that does
+// not fit `num_rows` rows of logits.
 const float* highest_logits(const torch::stable::Tensor& merged, const torch::stable::Tensor& logits, int64_t num_rows);
 
 template <class Kernel>

@@ -1,5 +1,5 @@
-// Argument checks that all ops share, in torch's stable ABI. Messages say what was expected,
-// what was passed and how to fix it.
+// Argument checks that all ops share, in torch's stable ABI. Messages say what was
+// expected, what was passed and how to fix it.
 #pragma once
 
 #include <torch/csrc/stable/tensor.h>
@@ -125,7 +125,8 @@ inline StridedIntegers row_integers(const char* op, const char* name, const Tens
   return {tensor.data_ptr(), tensor.stride(0), type == ScalarType::Long};
 }
 
-// The number of bytes from the start of a matrix's first element to the end of its last.
+// The number of bytes from the start of a matrix's first element to the end of its
+// last.
 inline int64_t byte_extent(const MatrixLayout& layout, int64_t element_bytes) {
   if (layout.num_rows == 0 || layout.num_columns == 0) return 0;
   return ((layout.num_rows - 1) * layout.row_stride + layout.num_columns) * element_bytes;

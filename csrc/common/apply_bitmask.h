@@ -1,5 +1,5 @@
-// apply_bitmask: the one struct that crosses from the torch bindings to the CPU and CUDA
-// kernels.
+// apply_bitmask: the one struct that crosses from the torch bindings to the CPU and
+// CUDA kernels.
 #pragma once
 
 #include "common/bitmask.h"

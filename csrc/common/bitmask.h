@@ -18,8 +18,8 @@ struct Bitmask {
   int64_t row_stride;
 };
 
-// One mask row. Words past the end read as 0, because tokens that the mask does not cover
-// are disallowed.
+// One mask row. Words past the end read as 0, because tokens that the mask does not
+// cover are disallowed.
 struct MaskRow {
   const uint32_t* words;
   int64_t num_words;
@@ -33,8 +33,9 @@ struct MaskRow {
   STRUCTOUT_HOST_DEVICE uint64_t two_words(int64_t i) const { return word(i) | uint64_t{word(i + 1)} << 32; }
 };
 
-// The mask row that governs a row of logits: rows[i], or i if `rows` is absent. A row id
-// outside [-1, num_rows) gives an empty mask, which allows nothing and is never read.
+// The mask row that governs a row of logits: rows[i], or i if `rows` is absent. A row
+// id outside [-1, num_rows) gives an empty mask, which allows nothing and is never
+// read.
 STRUCTOUT_HOST_DEVICE MaskRow mask_row(const Bitmask& mask, const StridedIntegers& rows, int64_t logits_row) {
   const int64_t id = rows.values == nullptr ? logits_row : rows.at(logits_row);
   if (id < 0 || id >= mask.num_rows) return {nullptr, 0, id == -1};

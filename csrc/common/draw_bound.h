@@ -1,6 +1,6 @@
-// Rules out tokens that cannot win a Gumbel-max draw, without computing their noise. For
-// host and device; triton_kernels/gumbel_draw.py has the same rule. It only saves work:
-// the token drawn is the same without it.
+// Rules out tokens that cannot win a Gumbel-max draw, without computing their noise.
+// For host and device; triton_kernels/gumbel_draw.py has the same rule. It only saves
+// work: the token drawn is the same without it.
 #pragma once
 
 #include <cfloat>
@@ -13,7 +13,8 @@ namespace structout {
 // An upper bound on a token's perturbed logit z + g(U), compared with a score that the
 // winner is known to reach.
 //
-// The noise is bounded by g(U) <= -ln(u 2^-32) with u = U + 0.5. So z + g >= score needs
+// The noise is bounded by g(U) <= -ln(u 2^-32) with u = U + 0.5. So z + g >= score
+// needs
 //
 //   log2(u) <= 32 - (score - z) log2(e).
 //
@@ -26,8 +27,8 @@ namespace structout {
 // decide where log_limit is between 126 (none are small enough) and 159 (all are).
 //
 // All rounding errors on the way, that of z + g included, stay below 2^-20 |z| + 1e-4,
-// and log_limit has that margin. It is stored divided by 4, so that it does not overflow
-// for any finite z.
+// and log_limit has that margin. It is stored divided by 4, so that it does not
+// overflow for any finite z.
 class DrawBound {
  public:
   DrawBound() = default;

@@ -1,5 +1,5 @@
-// masked_sample: the one struct that crosses from the torch bindings to the CPU and CUDA
-// kernels.
+// masked_sample: the one struct that crosses from the torch bindings to the CPU and
+// CUDA kernels.
 #pragma once
 
 #include "common/bitmask.h"
@@ -11,8 +11,8 @@ enum class FloatFormat : int32_t { kFloat32, kFloat16, kBFloat16 };
 // A mass is at most 2^40, so the sum over this many tokens fits in 63 bits.
 constexpr int64_t kMaxSampledVocab = (int64_t{1} << 23) - 1;
 
-// Draws one token per row as docs/sampling_contract.md says. For a shard of the vocabulary
-// it writes the shard's result instead. Logits are only read.
+// Draws one token per row as docs/sampling_contract.md says. For a shard of the
+// vocabulary it writes the shard's result instead. Logits are only read.
 struct MaskedSampleParams {
   const void* logits;  // [num_rows, vocab_end - vocab_begin], last dimension contiguous
   int64_t num_rows;

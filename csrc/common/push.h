@@ -1,5 +1,5 @@
-// The push collectives of tensor parallelism: the structs that cross from the torch bindings
-// to the CUDA kernels, and the layout of the memory that the ranks share.
+// The push collectives of tensor parallelism: the structs that cross from the torch
+// bindings to the CUDA kernels, and the layout of the memory that the ranks share.
 #pragma once
 
 #include "common/bitmask.h"
@@ -13,8 +13,8 @@ constexpr int64_t kVectorBytes = 16;
 STRUCTOUT_HOST_DEVICE int64_t vectors_for(int64_t bytes) { return (bytes + kVectorBytes - 1) / kVectorBytes; }
 STRUCTOUT_HOST_DEVICE int64_t whole_vectors(int64_t bytes) { return vectors_for(bytes) * kVectorBytes; }
 
-// A block's message to a peer: its data of this epoch has arrived. The token identifies the
-// call that the sender made.
+// A block's message to a peer: its data of this epoch has arrived. The token identifies
+// the call that the sender made.
 struct alignas(16) PushSignal {
   uint64_t token;
   uint64_t epoch;
@@ -22,7 +22,8 @@ struct alignas(16) PushSignal {
 
 enum class PushError : int64_t { kNone, kTimeout, kMismatch };
 
-// A rank's private state, in ordinary memory of its device. All zero before the first call.
+// A rank's private state, in ordinary memory of its device. All zero before the first
+// call.
 struct PushState {
   uint64_t epoch;       // of the latest call
   uint64_t rows_epoch;  // of the latest push_rows
@@ -32,8 +33,8 @@ struct PushState {
   uint64_t error_epoch;
 };
 
-// The layout of the symmetric buffer. Every rank has one, all zero before any rank's first
-// call:
+// The layout of the symmetric buffer. Every rank has one, all zero before any rank's
+// first call:
 //
 //   PushSignal [2][world_size][kMaxPushBlocks]   from each block of each rank
 //   bytes      [2][world_size][gather_capacity]  data of push_all_gather
@@ -66,7 +67,8 @@ struct PushGroup {
   int64_t timeout_ns;
 };
 
-// out = the shards of all ranks in rank order, or fill_on_error in every byte after an error.
+// out = the shards of all ranks in rank order, or fill_on_error in every byte after an
+// error.
 struct PushAllGatherParams {
   PushGroup group;
   const char* shard;  // [bytes]
@@ -86,11 +88,11 @@ STRUCTOUT_HOST_DEVICE int64_t owner_of(int64_t row, int64_t world_size, int64_t 
 constexpr int64_t kNoRow = -2;  // a row id that no bitmask has: it allows nothing
 
 // Sends every allowed logit of every row to the buffer of the row's owner. A row takes
-// whole_vectors(vocab_size * element_bytes) bytes there. Elements of disallowed logits are
-// undefined.
+// whole_vectors(vocab_size * element_bytes) bytes there. Elements of disallowed logits
+// are undefined.
 //
-// rows_out: for each owned row, the mask row that governs it. After an error it is kNoRow, so
-// that a sampler called with rows_out draws nothing.
+// rows_out: for each owned row, the mask row that governs it. After an error it is
+// kNoRow, so that a sampler called with rows_out draws nothing.
 struct PushRowsParams {
   PushGroup group;
   const char* logits;  // [num_rows, width]: tokens vocab_begin to vocab_begin + width

@@ -1,5 +1,5 @@
-// The arithmetic of masked_sample, for host and device. docs/sampling_contract.md fixes every
-// rounding.
+// The arithmetic of masked_sample, for host and device. docs/sampling_contract.md fixes
+// every rounding.
 //
 // Compile without fused multiply-add (-ffp-contract=off, -fmad=false) and without
 // flush-to-zero: then every backend gives the bits of structout/sampling_math.py. The
@@ -69,8 +69,8 @@ STRUCTOUT_HOST_DEVICE float log_float(float y) {
   return log_of_split(s.f, s.n);
 }
 
-// exp(t) for t <= 0. Below -30 it is exp(-30). The fraction uses the polynomial of Cephes'
-// exp2f.
+// exp(t) for t <= 0. Below -30 it is exp(-30). The fraction uses the polynomial of
+// Cephes' exp2f.
 STRUCTOUT_HOST_DEVICE float exp_float(float t) {
   constexpr float kFloor = -30.0f;
   constexpr float kLog2E = 0x1.7154760000000p+0f;
@@ -95,8 +95,8 @@ STRUCTOUT_HOST_DEVICE float log_of_mass(int64_t total) {
   return log_float(static_cast<float>(total) * (1 / kMassScale));
 }
 
-// Gumbel noise -ln(-ln(v)) from 32 random bits, accurate in both tails. It never increases
-// with the bits.
+// Gumbel noise -ln(-ln(v)) from 32 random bits, accurate in both tails. It never
+// increases with the bits.
 STRUCTOUT_HOST_DEVICE float gumbel(uint32_t bits) {
   const bool is_near_zero = bits < 0x40000000u;  // 1 - v would lose digits of v there: use log1p(-v)
   const uint32_t distance = is_near_zero ? bits : ~bits;
@@ -119,7 +119,8 @@ STRUCTOUT_HOST_DEVICE float float_of_order_key(uint32_t key) {
 constexpr uint32_t kNaNKey = ~0u;                     // above the order key of +inf
 constexpr uint32_t kLowestDrawableKey = 0x00800000u;  // just above that of -inf
 
-// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
+// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC
+// 2011).
 struct PhiloxWords {
   uint32_t w[4];
 };
@@ -139,8 +140,8 @@ STRUCTOUT_HOST_DEVICE PhiloxWords philox(uint64_t key, uint32_t c0, uint32_t c1,
   return {{c0, c1, c2, c3}};
 }
 
-// The random bits of tokens 4 * group to 4 * group + 3. The last counter word is reserved
-// for independent streams.
+// The random bits of tokens 4 * group to 4 * group + 3. The last counter word is
+// reserved for independent streams.
 STRUCTOUT_HOST_DEVICE PhiloxWords noise_words(int64_t seed, int64_t position, uint32_t group) {
   return philox(static_cast<uint64_t>(seed), static_cast<uint32_t>(position),
                 static_cast<uint32_t>(static_cast<uint64_t>(position) >> 32), group, 0);
@@ -148,7 +149,8 @@ STRUCTOUT_HOST_DEVICE PhiloxWords noise_words(int64_t seed, int64_t position, ui
 
 STRUCTOUT_HOST_DEVICE uint32_t noise_bits(int64_t seed, int64_t position, int64_t token) {
   const PhiloxWords words = noise_words(seed, position, static_cast<uint32_t>(token >> 2));
-  // Selected, not indexed: a GPU keeps an array in local memory if its index is not constant.
+  // Selected, not indexed: a GPU keeps an array in local memory if its index is not
+  // constant.
   const uint32_t low = token & 1 ? words.w[1] : words.w[0], high = token & 1 ? words.w[3] : words.w[2];
   return token & 2 ? high : low;
 }

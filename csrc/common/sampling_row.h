@@ -44,8 +44,8 @@ struct RowParams {
   }
 };
 
-// Divides logits by the temperature: z = x / temperature, t = z - max(z). Where the highest z
-// overflows, only logits equal to the highest can be drawn.
+// Divides logits by the temperature: z = x / temperature, t = z - max(z). Where the
+// highest z overflows, only logits equal to the highest can be drawn.
 struct Scale {
   float inverse, highest, z_of_highest;
   bool has_overflown;

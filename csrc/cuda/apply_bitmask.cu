@@ -1,15 +1,16 @@
 // logits[n, v] = -inf where bit v of bitmask[rows[n]] is 0.
 //
 // One warp owns a tile of 4,096 tokens of one row: 32 lanes x 16 bytes of mask, loaded
-// coalesced. A ballot skips groups of 128 tokens (one lane's load) that are fully allowed. For
-// the other groups the warp exchanges the mask words by shuffles and stores -inf: 16 bytes per
-// lane where all of those tokens are disallowed, otherwise one element at a time.
+// coalesced. A ballot skips groups of 128 tokens (one lane's load) that are fully
+// allowed. For the other groups the warp exchanges the mask words by shuffles and
+// stores -inf: 16 bytes per lane where all of those tokens are disallowed, otherwise
+// one element at a time.
 //
-// Bytes moved per row: V/8 of mask, and the logit of each disallowed token once. Logits are
-// never read.
+// Bytes moved per row: V/8 of mask, and the logit of each disallowed token once. Logits
+// are never read.
 //
-// Launch: blocks of 2 warps. grid.x covers a row and grid.y strides over the rows, so no thread
-// needs a division.
+// Launch: blocks of 2 warps. grid.x covers a row and grid.y strides over the rows, so
+// no thread needs a division.
 #include <algorithm>
 
 #include "cuda/apply_bitmask.h"
@@ -49,7 +50,8 @@ __device__ __forceinline__ uint4 load_group(const MaskRow& mask, int64_t group, 
   return words;
 }
 
-// Word `index` of the tile's 128. Every lane must call this; lanes may ask for different words.
+// Word `index` of the tile's 128. Every lane must call this; lanes may ask for
+// different words.
 __device__ __forceinline__ uint32_t word_of_tile(const uint4& lane_words, int index) {
   const int lane = index / kWordsPerGroup;
   const uint32_t x = __shfl_sync(kWholeWarp, lane_words.x, lane);
@@ -68,8 +70,8 @@ __device__ __forceinline__ uint32_t word_of_tile(const uint4& lane_words, int in
   }
 }
 
-// Each lane stores kTokensPerStore tokens at a time: 16 bytes, or one token if the row is not
-// aligned to 16 bytes.
+// Each lane stores kTokensPerStore tokens at a time: 16 bytes, or one token if the row
+// is not aligned to 16 bytes.
 template <class T, int kTokensPerStore>
 __device__ __forceinline__ void mask_tile(T* logits, const uint4& lane_words, T neg_inf, int lane) {
   constexpr int kTokensPerStep = kLanes * kTokensPerStore;

@@ -5,8 +5,8 @@
 
 namespace structout::cuda {
 
-// Launches asynchronously on `stream` (a cudaStream_t). The caller checks cudaGetLastError.
-// `num_sms` only sizes the grid.
+// Launches asynchronously on `stream` (a cudaStream_t). The caller checks
+// cudaGetLastError. `num_sms` only sizes the grid.
 void apply_bitmask(const ApplyBitmaskParams& params, int num_sms, void* stream);
 
 }  // namespace structout::cuda

@@ -1,5 +1,5 @@
-// What kernel sources need to compile both with nvcc and, over testing/host_simt.h, with a C++
-// compiler.
+// What kernel sources need to compile both with nvcc and, over testing/host_simt.h,
+// with a C++ compiler.
 #pragma once
 
 #ifdef __CUDACC__
@@ -10,8 +10,8 @@
 
 #define STRUCTOUT_LAUNCH(kernel, grid, block, stream, ...) kernel<<<grid, block, 0, stream>>>(__VA_ARGS__)
 
-// Assembly, because the compiler would merge a plain vector store with the predicated scalar
-// stores of the same value beside it.
+// Assembly, because the compiler would merge a plain vector store with the predicated
+// scalar stores of the same value beside it.
 __device__ __forceinline__ void store_16_bytes(void* global, uint4 value) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(global)), "r"(value.x),
                "r"(value.y), "r"(value.z), "r"(value.w)

@@ -1,4 +1,5 @@
-// Samples one row from any source of logits: a RowReader, or a TokenList in shared memory.
+// Samples one row from any source of logits: a RowReader, or a TokenList in shared
+// memory.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +16,9 @@ struct Drawn {
   int64_t total_mass;  // 0 unless logprobs are returned
 };
 
-// Draws without filters. z + g does not depend on the highest logit, so one pass finds both
-// the highest logit and the winner. Returns this thread's packed best, which is valid unless
-// the scale of the row turns out to overflow.
+// Draws without filters. z + g does not depend on the highest logit, so one pass finds
+// both the highest logit and the winner. Returns this thread's packed best, which is
+// valid unless the scale of the row turns out to overflow.
 template <class Source>
 __device__ uint64_t draw_unfiltered(Source& source, RowScratch& scratch, Survey& survey) {
   const float inverse = scratch.row.inverse_temperature();

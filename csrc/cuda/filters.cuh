@@ -1,5 +1,5 @@
-// The filters top_k and top_p. Each is a radix selection over the row. As soon as what is left
-// fits in a list, the selection goes on over the list.
+// The filters top_k and top_p. Each is a radix selection over the row. As soon as what
+// is left fits in a list, the selection goes on over the list.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ namespace structout::cuda {
 
 enum class FilterStage { kTopK, kTopP, kDone };
 
-// Lists the kept tokens with keys of at least `lowest_key`. Returns false if they do not fit in
-// every block's list.
+// Lists the kept tokens with keys of at least `lowest_key`. Returns false if they do
+// not fit in every block's list.
 template <class Team, class Reader>
 __device__ bool list_candidates(Team& team, Reader& reader, RowScratch& scratch, const Kept& kept,
                                 uint32_t lowest_key) {
@@ -57,8 +57,9 @@ __device__ void select_digit(Team& team, Source& source, RowScratch& scratch, co
   select_digit(team, scratch.select, digit, for_each_key, target_of);
 }
 
-// Applies the filters, starting at the given stage and digit, and draws. Returns this thread's
-// packed best. Continues over a list as soon as the tokens that may be kept fit in one.
+// Applies the filters, starting at the given stage and digit, and draws. Returns this
+// thread's packed best. Continues over a list as soon as the tokens that may be kept
+// fit in one.
 template <class Team, class Source>
 __device__ uint64_t draw_filtered(Team& team, Source& source, RowScratch& scratch, Kept kept, FilterStage stage,
                                   int digit) {

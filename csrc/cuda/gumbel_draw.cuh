@@ -1,6 +1,6 @@
-// Gumbel-max sampling: the token with the highest score z + g(U) is drawn, the lowest id on
-// ties. Most tokens are ruled out without a logarithm, and many without random bits (see
-// DrawBound). That only saves work: the token drawn is the same without it.
+// Gumbel-max sampling: the token with the highest score z + g(U) is drawn, the lowest
+// id on ties. Most tokens are ruled out without a logarithm, and many without random
+// bits (see DrawBound). That only saves work: the token drawn is the same without it.
 #pragma once
 
 #include <cfloat>
@@ -21,12 +21,12 @@ class GumbelDraw {
   __device__ GumbelDraw(int64_t seed, int64_t position, bool is_greedy)
       : seed_(seed), position_(position), is_greedy_(is_greedy) {}
 
-  // Announces that a token of scaled logit z will be added. The winner's score is at least z
-  // plus the smallest noise, -3.13.
+  // Announces that a token of scaled logit z will be added. The winner's score is at
+  // least z plus the smallest noise, -3.13.
   __device__ void announce(float z) { bound_.raise_to(z - 3.2f); }
 
-  // Adds tokens `first` to `first` + 3, where `first` is a multiple of 4: they share a Philox
-  // call.
+  // Adds tokens `first` to `first` + 3, where `first` is a multiple of 4: they share a
+  // Philox call.
   __device__ void add_four(const float* z, int32_t first) {
     if (is_greedy_) {
       for (int i = 0; i < 4; ++i) update_best(z[i], first + i);
@@ -64,8 +64,8 @@ class GumbelDraw {
     if (DrawBound::can_win(log_limit, bits)) update_best(z + gumbel(bits), token);
   }
 
-  // Raises this thread's bound to the best score of the block so far. `block_best_key` is
-  // shared and starts as 0. Every thread of the warp must call this.
+  // Raises this thread's bound to the best score of the block so far. `block_best_key`
+  // is shared and starts as 0. Every thread of the warp must call this.
   __device__ void share_best_score(unsigned* block_best_key, uint32_t warp_best_key, bool is_first_lane) {
     uint32_t key = warp_best_key;
     if (is_first_lane) {
@@ -77,14 +77,15 @@ class GumbelDraw {
 
   __device__ uint32_t best_key() const { return order_key(best_); }
 
-  // This thread's best score and token in one integer. The largest of all threads is the
-  // winner, because a lower id makes a larger integer.
+  // This thread's best score and token in one integer. The largest of all threads is
+  // the winner, because a lower id makes a larger integer.
   __device__ uint64_t packed_best() const { return uint64_t{order_key(best_)} << 32 | ~static_cast<uint32_t>(id_); }
   __device__ static int32_t token_of(uint64_t packed) { return static_cast<int32_t>(~static_cast<uint32_t>(packed)); }
   __device__ static float score_of(uint64_t packed) { return float_of_order_key(static_cast<uint32_t>(packed >> 32)); }
 
  private:
-  // four[i] without an index that is not constant, which would send the array to local memory.
+  // four[i] without an index that is not constant, which would send the array to local
+  // memory.
   template <class T>
   __device__ static T select(const T* four, int i) {
     const T low = i & 1 ? four[1] : four[0], high = i & 1 ? four[3] : four[2];

@@ -1,25 +1,27 @@
-// masked_sample: docs/sampling_contract.md in one launch, one team of threads per row. The team
-// first reads the row's mask and lists the allowed tokens in shared memory. Their number selects
-// the path of the row:
+// masked_sample: docs/sampling_contract.md in one launch, one team of threads per row.
+// The team first reads the row's mask and lists the allowed tokens in shared memory.
+// Their number selects the path of the row:
 //
 //   none    id -1; no logit is read
 //   one     that token; its logit is read only to refuse NaN and -inf
 //   few     up to 3,072: their logits are gathered into shared memory, where the row is sampled
 //   many    the row is streamed, 16 bytes per load; vectors without an allowed token are skipped
 //
-// Bytes moved: V/8 of mask. Few tokens: 32 bytes (a sector) of logits per allowed token. Many
-// tokens: the row once for a draw without filters, because z + g needs no maximum, and once more
-// for a logprob. With filters: the row once for the maximum, then once per digit of a selection
-// until what is left fits in a list, which is usually after the first digit.
+// Bytes moved: V/8 of mask. Few tokens: 32 bytes (a sector) of logits per allowed
+// token. Many tokens: the row once for a draw without filters, because z + g needs no
+// maximum, and once more for a logprob. With filters: the row once for the maximum,
+// then once per digit of a selection until what is left fits in a list, which is
+// usually after the first digit.
 //
-// Work: Philox for groups of four tokens of which one could still win (15 operations per
-// token), two logarithms for the few tokens whose random bits could win (see DrawBound), one
-// exponential per token for top-p and logprobs.
+// Work: Philox for groups of four tokens of which one could still win (15 operations
+// per token), two logarithms for the few tokens whose random bits could win (see
+// DrawBound), one exponential per token for top-p and logprobs.
 //
-// Launch: a block of up to 512 threads per row. If that leaves multiprocessors idle, a cluster
-// of up to 8 blocks per row (compute capability 9.0 and later), which share the row if it allows
-// many tokens. Each block keeps its share of the row in dynamic shared memory if it fits, so that
-// global memory is read once. Otherwise later passes find the row in L2.
+// Launch: a block of up to 512 threads per row. If that leaves multiprocessors idle, a
+// cluster of up to 8 blocks per row (compute capability 9.0 and later), which share the
+// row if it allows many tokens. Each block keeps its share of the row in dynamic shared
+// memory if it fits, so that global memory is read once. Otherwise later passes find
+// the row in L2.
 #include <algorithm>
 
 #include "common/shard_result.h"
@@ -47,15 +49,15 @@ __device__ void count_path(Path path) {
 __device__ __forceinline__ void count_path(Path) {}
 #endif
 
-// Shard results are written without filters only. With filters this code would cost one register
-// too many.
+// Shard results are written without filters only. With filters this code would cost one
+// register too many.
 template <bool kHasFilters>
 __device__ __forceinline__ bool writes_shard_result(const MaskedSampleParams& params) {
   return !kHasFilters && params.shard_results != nullptr;
 }
 
-// Writes the result of a row from which nothing can be drawn. `highest` is the highest allowed
-// logit, or NaN if a logit is NaN or a parameter is invalid.
+// Writes the result of a row from which nothing can be drawn. `highest` is the highest
+// allowed logit, or NaN if a logit is NaN or a parameter is invalid.
 template <bool kHasFilters>
 __device__ __forceinline__ void write_nothing(const MaskedSampleParams& params, int64_t row, float highest) {
   if (writes_shard_result<kHasFilters>(params)) {
@@ -79,7 +81,8 @@ __device__ void sample_from(Team& team, Source& source, const Reader& reader, Ro
   }
   params.ids[row] = drawn.id;
   if (!return_logprobs) return;
-  // + 0: -0 becomes 0. The highest logit is stored as 0 too, so that t is 0 there, not -0.
+  // + 0: -0 becomes 0. The highest logit is stored as 0 too, so that t is 0 there, not
+  // -0.
   const float x = reader.logit(drawn.id) + 0.0f;
   params.logprobs[row] = drawn.scale.t(x) - log_of_mass(drawn.total_mass);
 }
@@ -113,8 +116,8 @@ __device__ void sample_row(const MaskedSampleParams& params, int64_t row, Team& 
   }
   RowReader<kFormat, Team::kLoadsInFlight> reader(params, row, mask);
   if (!mask.is_free) {
-    // Every block of a cluster counts the tokens itself, which is cheaper than exchanging the
-    // count. One block samples few tokens; the others return.
+    // Every block of a cluster counts the tokens itself, which is cheaper than
+    // exchanging the count. One block samples few tokens; the others return.
     const unsigned count = list_allowed(scratch.list, mask, params.vocab_begin, params.vocab_end);
     if (count <= kMaxListed && !is_first_block) return;
     if (count == 0) {

@@ -12,13 +12,14 @@ struct DeviceFacts {
   int max_shared_bytes_a_block;  // cudaDevAttrMaxSharedMemoryPerBlockOptin
 };
 
-// Call this once per device, with the device current, before its first launch. Do not call it
-// again: it sets function attributes for the whole process, where other threads may be launching
-// kernels or replaying graphs.
+// Call this once per device, with the device current, before its first launch. Do not
+// call it again: it sets function attributes for the whole process, where other threads
+// may be launching kernels or replaying graphs.
 void prepare_masked_sample(const DeviceFacts& device);
 
-// Launches asynchronously on `stream` (a cudaStream_t). The caller checks cudaGetLastError. It
-// needs no workspace and keeps no state between launches, so a captured graph can be replayed.
+// Launches asynchronously on `stream` (a cudaStream_t). The caller checks
+// cudaGetLastError. It needs no workspace and keeps no state between launches, so a
+// captured graph can be replayed.
 void masked_sample(const MaskedSampleParams& params, const DeviceFacts& device, void* stream);
 
 }  // namespace structout::cuda

@@ -1,25 +1,28 @@
-// The protocol of the push collectives: how the ranks synchronize, and when memory may be
-// written again.
+// The protocol of the push collectives: how the ranks synchronize, and when memory may
+// be written again.
 //
-// Calls are counted on the device, so that a captured graph can be replayed. A call's number is
-// its epoch. In an epoch every block of a rank pushes its share into the peers' buffers, signals
-// the same block of every peer, and waits for the signals of these blocks. A rank does not ask
-// whether its peers are ready. It need not, because of this rule:
+// Calls are counted on the device, so that a captured graph can be replayed. A call's
+// number is its epoch. In an epoch every block of a rank pushes its share into the
+// peers' buffers, signals the same block of every peer, and waits for the signals of
+// these blocks. A rank does not ask whether its peers are ready. It need not, because
+// of this rule:
 //
 //   What is written to a buffer in epoch e, and read on the owner's stream before its epoch
 //   e + 1, may be overwritten by any rank in epoch e + 2 and later.
 //
-// Proof: a rank begins epoch e + 2 after its epoch e + 1 has ended. In that epoch one of its
-// blocks has acquired a signal that the owner released in the owner's epoch e + 1. Everything
-// earlier on the owner's stream, the reads included, happened before that signal.
+// Proof: a rank begins epoch e + 2 after its epoch e + 1 has ended. In that epoch one
+// of its blocks has acquired a signal that the owner released in the owner's epoch e +
+// 1. Everything earlier on the owner's stream, the reads included, happened before that
+// signal.
 //
-// So two halves that take turns suffice for data and for signals. All ranks number their calls
-// alike, whatever the sizes and numbers of blocks. A sender can be one epoch ahead at most, and
-// its signal then waits in the other half, marked with its epoch.
+// So two halves that take turns suffice for data and for signals. All ranks number
+// their calls alike, whatever the sizes and numbers of blocks. A sender can be one
+// epoch ahead at most, and its signal then waits in the other half, marked with its
+// epoch.
 //
 // One thread releases and one acquires for the whole block. This is enough because a
-// __syncthreads lies between their accesses and those of the other threads, and causality order
-// is transitive.
+// __syncthreads lies between their accesses and those of the other threads, and
+// causality order is transitive.
 #pragma once
 
 #include "common/push.h"
@@ -35,7 +38,8 @@ struct PushScratch {
   bool has_failed, have_all_arrived, is_last_block;
 };
 
-// One call, as seen by a block. All threads of the block must call its functions together.
+// One call, as seen by a block. All threads of the block must call its functions
+// together.
 class PushCall {
  public:
   __device__ PushCall(const PushGroup& group, PushScratch& scratch) : group_(group), scratch_(scratch) {
@@ -55,12 +59,12 @@ class PushCall {
 
   __device__ char* buffer_of(int64_t rank) const { return reinterpret_cast<char*>(__ldg(group_.buffers + rank)); }
 
-  // The rank `distance` after this one. Ranks loop over distances, so that they do not all push
-  // to the same peer at once.
+  // The rank `distance` after this one. Ranks loop over distances, so that they do not
+  // all push to the same peer at once.
   __device__ int64_t peer(int64_t distance) const { return (group_.rank + distance) % group_.layout.world_size; }
 
-  // Signals all peers that this block has pushed, and waits for their signals. Returns false if
-  // a peer did not arrive in time or made another call.
+  // Signals all peers that this block has pushed, and waits for their signals. Returns
+  // false if a peer did not arrive in time or made another call.
   __device__ bool meet() {
     __syncthreads();
     if (threadIdx.x < kLanes) {
@@ -77,8 +81,8 @@ class PushCall {
     return scratch_.have_all_arrived;
   }
 
-  // Returns true in the block that ends last. It sees everything that the other blocks wrote,
-  // and no block reads the state after it.
+  // Returns true in the block that ends last. It sees everything that the other blocks
+  // wrote, and no block reads the state after it.
   __device__ bool end() {
     __syncthreads();
     if (threadIdx.x == 0) {

@@ -13,9 +13,9 @@ struct PushGrid {
   int64_t threads = kMaxPushThreads;  // a multiple of 32
 };
 
-// Launch asynchronously on `stream` (a cudaStream_t). The caller checks cudaGetLastError. All
-// ranks of a group must make the same calls in the same order, and a rank's calls must run one
-// after another, as on one stream.
+// Launch asynchronously on `stream` (a cudaStream_t). The caller checks
+// cudaGetLastError. All ranks of a group must make the same calls in the same order,
+// and a rank's calls must run one after another, as on one stream.
 void push_all_gather(const PushAllGatherParams& params, const PushGrid& max_grid, void* stream);
 void push_rows(const PushRowsParams& params, const PushGrid& max_grid, void* stream);
 

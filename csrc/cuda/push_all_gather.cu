@@ -1,11 +1,12 @@
 // push_all_gather: out = the shards of all ranks, in rank order.
 //
-// Every block owns a chunk of the shard. It pushes the chunk into the peers' buffers, 16 bytes
-// per store, waits for the same block of every peer, and copies their chunks from its own buffer
-// to `out`. Bytes that leave a device: the shard once per peer, or only once with multicast.
+// Every block owns a chunk of the shard. It pushes the chunk into the peers' buffers,
+// 16 bytes per store, waits for the same block of every peer, and copies their chunks
+// from its own buffer to `out`. Bytes that leave a device: the shard once per peer, or
+// only once with multicast.
 //
-// Launch: up to 32 blocks of up to 512 threads, 2 vectors of 16 bytes per thread before another
-// block is added.
+// Launch: up to 32 blocks of up to 512 threads, 2 vectors of 16 bytes per thread before
+// another block is added.
 #include <algorithm>
 
 #include "cuda/push.cuh"

@@ -1,12 +1,13 @@
 // push_rows: sends the allowed logits of every row to the rank that owns the row.
 //
-// A warp takes a tile of 128 vectors of a row, each 16 bytes as they lie in the owner's buffer.
-// It loads the vectors that hold an allowed token and stores them there. Bytes that leave a
-// device: 16 for each such vector of another rank's rows.
+// A warp takes a tile of 128 vectors of a row, each 16 bytes as they lie in the owner's
+// buffer. It loads the vectors that hold an allowed token and stores them there. Bytes
+// that leave a device: 16 for each such vector of another rank's rows.
 //
-// The buffer has one area for rows, not two that take turns, so that a captured graph finds its
-// rows at the same address. An area may be overwritten two epochs later. So a push_rows that
-// directly follows another one first waits for all ranks, which takes one more epoch.
+// The buffer has one area for rows, not two that take turns, so that a captured graph
+// finds its rows at the same address. An area may be overwritten two epochs later. So a
+// push_rows that directly follows another one first waits for all ranks, which takes
+// one more epoch.
 //
 // Launch: up to 32 blocks of up to 16 warps, one tile per warp at a time.
 #include <algorithm>
@@ -20,8 +21,8 @@ namespace {
 constexpr int kVectorsPerLane = 4;  // loads in flight
 constexpr int64_t kVectorsPerTile = kLanes * kVectorsPerLane;
 
-// The position of this rank's part within a row. Its first and last vector may be shared with
-// the neighbouring ranks.
+// The position of this rank's part within a row. Its first and last vector may be
+// shared with the neighbouring ranks.
 template <class T>
 struct Part {
   static constexpr int64_t kTokens = kVectorBytes / sizeof(T);
@@ -157,7 +158,8 @@ __global__ void __launch_bounds__(kMaxPushThreads) push_rows_kernel(PushRowsPara
 }  // namespace
 
 void push_rows(const PushRowsParams& params, const PushGrid& max_grid, void* stream) {
-  // All ranks need the same grid, so it must not depend on the size of this rank's shard.
+  // All ranks need the same grid, so it must not depend on the size of this rank's
+  // shard.
   const int64_t vectors_of_row = vectors_for(params.vocab_size * params.element_bytes) / params.group.layout.world_size;
   const int64_t tiles = params.num_rows * (vectors_of_row / kVectorsPerTile + 1);
   const int64_t warps_of_block = std::max<int64_t>(1, std::min(max_grid.threads / kLanes, tiles));

@@ -54,9 +54,10 @@ struct Vector {
   }
 };
 
-// Reads one block's share of a row. If the share fits in shared memory, the first pass stores
-// it there and later passes read the copy. Each thread reads only what it stored itself, so no
-// barrier is needed. kInFlight: the number of 16-byte loads that a thread has in flight.
+// Reads one block's share of a row. If the share fits in shared memory, the first pass
+// stores it there and later passes read the copy. Each thread reads only what it stored
+// itself, so no barrier is needed. kInFlight: the number of 16-byte loads that a thread
+// has in flight.
 template <FloatFormat kFormat, int kInFlight>
 class RowReader {
  public:
@@ -72,7 +73,8 @@ class RowReader {
         is_free_(mask.is_free),
         is_aligned_(is_16_byte_aligned(logits_)) {}
 
-  // Call this before the first pass. `store` has room for `store_vectors` vectors, perhaps 0.
+  // Call this before the first pass. `store` has room for `store_vectors` vectors,
+  // perhaps 0.
   template <class Team>
   __device__ void take_share(const Team& team, uint4* store, int64_t store_vectors) {
     const int32_t first = vocab_begin_ / V::kTokens;
@@ -86,12 +88,12 @@ class RowReader {
 
   __device__ float logit(int32_t token) const { return V::widen(__ldg(logits_ + token)); }
 
-  // Calls visit(x, first) for each vector of tokens, with -inf for disallowed tokens. Vectors
-  // without an allowed token are skipped and not loaded. Also calls after_some() every few
-  // vectors, equally often in all threads of the block.
+  // Calls visit(x, first) for each vector of tokens, with -inf for disallowed tokens.
+  // Vectors without an allowed token are skipped and not loaded. Also calls
+  // after_some() every few vectors, equally often in all threads of the block.
   //
-  // The loop is not unrolled, because a visit can be hundreds of instructions long. A queue of
-  // registers keeps the loads in flight instead.
+  // The loop is not unrolled, because a visit can be hundreds of instructions long. A
+  // queue of registers keeps the loads in flight instead.
   template <class Visit, class AfterSome>
   __device__ void for_each_vector(Visit visit, AfterSome after_some) {
     const int32_t step = static_cast<int32_t>(blockDim.x) * V::kTokens;
@@ -128,7 +130,8 @@ class RowReader {
     is_stored_ = has_store_;
   }
 
-  // Calls visit(x, token) for every allowed token, and for some disallowed ones with x = -inf.
+  // Calls visit(x, token) for every allowed token, and for some disallowed ones with x
+  // = -inf.
   template <class Visit>
   __device__ void for_each(Visit visit) {
     for_each_vector(

@@ -1,6 +1,6 @@
-// A team: the threads that sample one row together. It is a block, or a thread block cluster
-// whose blocks share a long row. Algorithms are written once, over a team. Each block keeps its
-// part of the data in its own shared memory.
+// A team: the threads that sample one row together. It is a block, or a thread block
+// cluster whose blocks share a long row. Algorithms are written once, over a team. Each
+// block keeps its part of the data in its own shared memory.
 #pragma once
 
 #include <cstdint>
@@ -91,10 +91,10 @@ class BlockTeam {
 
 constexpr int kMaxClusterBlocks = 8;  // every GPU with clusters supports this size
 
-// Cluster primitives. The test harness (testing/host_simt.h) has no clusters. It runs a cluster
-// as one block of two dimensions: y is the rank of the block, and each rank has its own entry of
-// an array of scratch memories. There __syncthreads synchronizes the whole cluster, so the
-// harness cannot detect a missing cluster.sync().
+// Cluster primitives. The test harness (testing/host_simt.h) has no clusters. It runs a
+// cluster as one block of two dimensions: y is the rank of the block, and each rank has
+// its own entry of an array of scratch memories. There __syncthreads synchronizes the
+// whole cluster, so the harness cannot detect a missing cluster.sync().
 #if !defined(__CUDACC__)
 
 inline int cluster_rank() { return static_cast<int>(threadIdx.y); }
@@ -124,8 +124,9 @@ class ClusterTeam : public BlockTeam {
   static constexpr int kMaxBlocks = kMaxClusterBlocks;
   static constexpr int kLoadsInFlight = 4;  // clusters are used when there are fewer blocks than SMs
 
-  // In the harness the blocks' scratch memories lie `scratch_stride` bytes apart. On a GPU each
-  // block has its own shared memory, and scratch has the same address in all of them.
+  // In the harness the blocks' scratch memories lie `scratch_stride` bytes apart. On a
+  // GPU each block has its own shared memory, and scratch has the same address in all
+  // of them.
   __device__ ClusterTeam(TeamScratch& scratch, size_t scratch_stride)
       : BlockTeam(scratch), scratch_stride_(scratch_stride) {}
 

@@ -1,7 +1,7 @@
-// Exact selection without a sort: a radix search over the three digits of an order key, from the
-// top, for the largest key such that the tokens at or above it have the target weight. A token's
-// weight is 1 for top-k and its mass for top-p. Both are integers, so neither the order of the
-// atomics nor the number of blocks can change a sum.
+// Exact selection without a sort: a radix search over the three digits of an order key,
+// from the top, for the largest key such that the tokens at or above it have the target
+// weight. A token's weight is 1 for top-k and its mass for top-p. Both are integers, so
+// neither the order of the atomics nor the number of blocks can change a sum.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ namespace structout::cuda {
 constexpr int kNumDigits = 3;  // 11, 11 and 10 bits
 constexpr int kBins = 1 << 11;
 
-// 64-bit sums as two 32-bit words each, because the hardware has no 64-bit atomic addition in
-// shared memory.
+// 64-bit sums as two 32-bit words each, because the hardware has no 64-bit atomic
+// addition in shared memory.
 struct Histogram {
   unsigned low[kBins], high[kBins];
 
@@ -63,9 +63,9 @@ __device__ __forceinline__ uint64_t inclusive_sum(uint64_t value, uint64_t* warp
   return value;
 }
 
-// Selects one of the three digits. for_each_key(visit) must call visit(key, add) for every token
-// that takes part, where add(bin) adds the token's weight to a bin of the histogram. At the first
-// digit, target_of(total weight) returns the target weight.
+// Selects one of the three digits. for_each_key(visit) must call visit(key, add) for
+// every token that takes part, where add(bin) adds the token's weight to a bin of the
+// histogram. At the first digit, target_of(total weight) returns the target weight.
 template <class Team, class ForEachKey, class TargetOf>
 __device__ void select_digit(Team& team, SelectScratch& scratch, int digit, ForEachKey for_each_key,
                              TargetOf target_of) {
@@ -82,8 +82,8 @@ __device__ void select_digit(Team& team, SelectScratch& scratch, int digit, ForE
   });
   team.sync();
 
-  // Each thread takes the same number of bins, from the top. The thread whose bins contain the
-  // target writes the selection for the others.
+  // Each thread takes the same number of bins, from the top. The thread whose bins
+  // contain the target writes the selection for the others.
   const auto team_sum = [&](uint32_t bin) {
     uint64_t sum = 0;
 #pragma unroll  // overlaps the reads from other blocks

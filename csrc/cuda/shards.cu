@@ -1,10 +1,12 @@
 // The parts of sharded_masked_sample beside the draw.
 //
-// shard_mass: the sum of mass(t) over the allowed tokens of a shard. One block per row lists the
-// allowed tokens and reads their logits alone; if they are many it streams the row, 16 bytes per
-// load. Bytes moved: V/8 of mask, and the logits that masked_sample reads, once.
+// shard_mass: the sum of mass(t) over the allowed tokens of a shard. One block per row
+// lists the allowed tokens and reads their logits alone; if they are many it streams
+// the row, 16 bytes per load. Bytes moved: V/8 of mask, and the logits that
+// masked_sample reads, once.
 //
-// merge_shard_results, merge_masses: one thread per row, over 16 (8) bytes of each shard.
+// merge_shard_results, merge_masses: one thread per row, over 16 (8) bytes of each
+// shard.
 #include "cuda/row_reader.cuh"
 #include "cuda/row_state.cuh"
 #include "cuda/shards.h"

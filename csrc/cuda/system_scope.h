@@ -1,5 +1,5 @@
-// Memory operations that other devices can observe, for nvcc and, over testing/host_simt.h, for
-// a C++ compiler.
+// Memory operations that other devices can observe, for nvcc and, over
+// testing/host_simt.h, for a C++ compiler.
 #pragma once
 
 #include "cuda/compat.h"
@@ -42,8 +42,8 @@ __device__ __forceinline__ void store_16_bytes_to_all(void* multicast, uint4 val
 #endif
 }
 
-// Orders stores to a multicast address before loads from the buffer's own address: they are two
-// addresses of the same memory.
+// Orders stores to a multicast address before loads from the buffer's own address: they
+// are two addresses of the same memory.
 __device__ __forceinline__ void fence_multicast() {
   asm volatile("fence.proxy.alias;" ::: "memory");
   __threadfence_system();

@@ -29,9 +29,9 @@ __device__ __forceinline__ uint32_t bits_within(uint32_t word, int64_t index, in
   return left >= kBitsPerWord ? word : left <= 0 ? 0 : word & ((1u << left) - 1);
 }
 
-// Lists the tokens in [begin, end) that `mask` allows, and returns their number. If they do not
-// fit in the list, it stops there and returns a number above kMaxListed. The order of the list
-// is not deterministic, and no result depends on it.
+// Lists the tokens in [begin, end) that `mask` allows, and returns their number. If
+// they do not fit in the list, it stops there and returns a number above kMaxListed.
+// The order of the list is not deterministic, and no result depends on it.
 __device__ __forceinline__ unsigned list_allowed(TokenList& list, const MaskRow& mask, int64_t begin, int64_t end) {
   if (threadIdx.x == 0) list.size = 0;
   __syncthreads();

@@ -1,5 +1,5 @@
-// Signals between processes, through a word in shared memory. A reader that has waited for a
-// value sees everything that was written before the value was posted.
+// Signals between processes, through a word in shared memory. A reader that has waited
+// for a value sees everything that was written before the value was posted.
 #include <sched.h>
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
@@ -25,8 +25,8 @@ std::atomic<int64_t>& atomic_word(const Tensor& word) {
 
 void post_word(const Tensor& word, int64_t value) { atomic_word(word).store(value, std::memory_order_release); }
 
-// Returns false if the word was still less than `value` after timeout_us. Posts usually come
-// within microseconds, so the thread yields at first and sleeps only later.
+// Returns false if the word was still less than `value` after timeout_us. Posts usually
+// come within microseconds, so the thread yields at first and sleeps only later.
 bool await_word(const Tensor& word, int64_t value, int64_t timeout_us) {
   constexpr auto kYieldTime = std::chrono::milliseconds(2);
   constexpr auto kSleepTime = std::chrono::microseconds(50);

@@ -10,8 +10,8 @@
 
 namespace structout::cpu {
 
-// Each thread takes the next task when it has finished one, because the cost of tasks differs a
-// hundredfold.
+// Each thread takes the next task when it has finished one, because the cost of tasks
+// differs a hundredfold.
 template <class Task>
 void parallel_for(int64_t count, int64_t num_threads, const Task& task) {
   std::atomic<int64_t> next{0};

@@ -1,4 +1,5 @@
-// Calls the CUDA kernels on torch tensors, on the logits' device and its current stream.
+// Calls the CUDA kernels on torch tensors, on the logits' device and its current
+// stream.
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/macros.h>
 

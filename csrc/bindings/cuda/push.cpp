@@ -1,4 +1,5 @@
-// Calls the push collectives on torch tensors, on the tensors' device and its current stream.
+// Calls the push collectives on torch tensors, on the tensors' device and its current
+// stream.
 #include "cuda/push.h"
 
 #include <torch/csrc/stable/library.h>

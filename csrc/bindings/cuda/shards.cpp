@@ -1,5 +1,5 @@
-// Calls the CUDA kernels of sharded_masked_sample on torch tensors, on the logits' device and
-// its current stream.
+// Calls the CUDA kernels of sharded_masked_sample on torch tensors, on the logits'
+// device and its current stream.
 #include "cuda/shards.h"
 
 #include <torch/csrc/stable/library.h>
