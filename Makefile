@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check -qq
 SOURCES := $(wildcard csrc/*.* csrc/*/*.* csrc/*/*/*.*) setup.py pyproject.toml constraints.txt
 
-.PHONY: help demo test test-all bench gpu-check lint format clean
+.PHONY: help demo test test-all bench gpu-check docs lint format clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ format: $(VENV)/lint.installed  ## format Python, C++ and CUDA sources
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(shell git ls-files 'csrc/*' 'tests/*.cpp' 'tests/*.cu')
 
+docs: $(VENV)/docs.installed  ## these pages and an API reference, in build/site; warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 clean:  ## remove the environments and everything that was built
 	rm -rf $(VENV) .venv-torch build tests/build structout/*.so *.egg-info
 
@@ -70,4 +73,12 @@ $(VENV)/test.installed: $(VENV)/demo.installed
 $(VENV)/lint.installed: $(VENV)/tools.installed
 	@echo "installing the linters into $(VENV) ..."
 	@$(PIP) install -c constraints.txt --group lint
+	@touch $@
+
+# mkdocs reads docstrings from the sources, so torch is not needed.
+$(VENV)/docs.installed: pyproject.toml constraints.txt
+	@echo "installing mkdocs into $(VENV) ..."
+	@test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	@$(PIP) install -c constraints.txt pip
+	@$(PIP) install -c constraints.txt --group docs
 	@touch $@

@@ -150,7 +150,8 @@ def masked_sample(
     Args:
         logits: ``[N, V]`` or ``[V]`` (one row), float32, float16 or bfloat16, V below 2^23. Only read; any row
             stride.
-        bitmask, rows: as in :func:`apply_bitmask`. Without a bitmask every row is free; rows that are -1 are free.
+        bitmask: as in :func:`apply_bitmask`. ``None``: every row is free.
+        rows: as in :func:`apply_bitmask`; rows that are -1 are free.
         temperature: float32 ``[N]`` or a number. Exactly 0 is greedy: the largest logit, lowest id on ties.
         top_k: int32 or int64 ``[N]`` or a number: keep everything that reaches the k-th largest logit. k <= 0: off.
         top_p: float32 ``[N]`` or a number: keep the fewest largest logits whose mass reaches p. p >= 1: off.

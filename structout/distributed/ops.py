@@ -109,11 +109,17 @@ def sharded_masked_sample(
         logits_shard: ``[N, width]`` or ``[width]``: columns ``vocab_begin ... vocab_begin +
             width``; float32, float16 or bfloat16. Shards may be uneven, unaligned or empty;
             together they hold every column once.
-        bitmask, rows: masks of the whole vocabulary, as in :func:`structout.masked_sample`.
-            These and all following arguments but ``vocab_begin`` are the same on all ranks.
+        bitmask: masks of the whole vocabulary, as in :func:`structout.masked_sample`. This
+            and all following arguments but ``vocab_begin`` are the same on all ranks.
+        rows: as in :func:`structout.masked_sample`.
         vocab_begin: the token id of the first column.
         group: as in :func:`all_gather_bitmask`.
-        temperature, top_k, top_p, min_p, seed, position: as in :func:`structout.masked_sample`.
+        temperature: as in :func:`structout.masked_sample`.
+        top_k: as in :func:`structout.masked_sample`.
+        top_p: as in :func:`structout.masked_sample`.
+        min_p: as in :func:`structout.masked_sample`.
+        seed: as in :func:`structout.masked_sample`.
+        position: as in :func:`structout.masked_sample`.
 
     Returns:
         int64 ``[N]``, the same on all ranks.

@@ -74,7 +74,8 @@ class VocabParallelSampler(torch.nn.Module):
 
         Args:
             logits_shard: ``[N, width]``, the output of this rank's part of the lm_head.
-            masks, params: as in :class:`MaskedSampler`; the same on all ranks.
+            masks: as in :class:`MaskedSampler`; the same on all ranks.
+            params: as in :class:`MaskedSampler`; the same on all ranks.
 
         Returns:
             As :class:`MaskedSampler`; the same on all ranks.

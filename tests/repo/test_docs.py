@@ -9,9 +9,12 @@ namespace. A comment before a block names what a reader has by then:
 Every line of a ``sh`` block runs too, except those in RUN_ELSEWHERE.
 """
 
+import inspect
 import json
 import os
+import pydoc
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +22,7 @@ from pathlib import Path
 import pytest
 from locations import ROOT
 
+import structout
 from structout import GrammarError, GrammarTimeoutError, StructuredOutputManager, StructuredOutputsParams
 from structout.cli.demo_model import load_demo_model
 
@@ -131,7 +135,7 @@ def environment(tmp_path_factory):
 
 
 def blocks_of(document: Path, language: str) -> list[tuple[int, str, str]]:
-    """The line, the comment before and the source of each code block of a language."""
+    """Find the line, the comment before and the source of each code block of a language."""
     pattern = rf"(?:<!-- ([^\n]*) -->\n)?^```{language}\n(.*?)^```"
     text = document.read_text()
     found = re.finditer(pattern, text, re.MULTILINE | re.DOTALL)
@@ -189,18 +193,55 @@ def headings_of(document: Path) -> set[str]:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=NAMES)
 def test_links_and_anchors_resolve(document):
-    for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", document.read_text()):
+    prose = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", prose):
         linked = document.parent / target if target else document
         assert linked.exists(), target
         assert not anchor or anchor in headings_of(linked), f"{target}#{anchor}"
 
 
 def test_paths_named_in_code_spans_exist():
-    """Documents outlive moves only if the files that they name are looked for."""
+    """Files that contributors would add are named after OP, or after the op of the example."""
     tops = "structout|csrc|tests|bench|docs|examples|triton_kernels"
     for document in DOCUMENTS:
         for path in re.findall(rf"`((?:{tops})/[\w/.]+?)`", document.read_text()):
-            assert "OP" in path or (ROOT / path).exists(), f"{document.name} names {path}"
+            assert "OP" in path or "scale_logits" in path or (ROOT / path).exists(), f"{document.name} names {path}"
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_kernels_of_the_example_op_compile(tmp_path):
+    """The parts of docs/adding_an_op.md that know no torch; those that do take a minute to compile."""
+    page = (ROOT / "docs" / "adding_an_op.md").read_text()
+    for path, source in re.findall(r"<!-- file: ((?:common|cpu)/\S+) -->\n```cpp\n(.*?)```", page, re.DOTALL):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(source)
+    command = ["g++", "-std=c++17", "-Wall", "-Werror", "-fsyntax-only", f"-I{tmp_path}", f"-I{ROOT / 'csrc'}"]
+    run = subprocess.run([*command, tmp_path / "cpu" / "scale_logits.cpp"], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+
+
+def reference_entries() -> list[str]:
+    """The objects and modules that docs/api/ includes."""
+    pages = sorted((ROOT / "docs" / "api").glob("*.md"))
+    return [name for page in pages for name in re.findall(r"^::: ([\w.]+)$", page.read_text(), re.MULTILINE)]
+
+
+def test_api_reference_has_every_public_name():
+    entries = [pydoc.locate(name) for name in reference_entries()]
+    assert None not in entries, reference_entries()[entries.index(None)]
+    modules = {entry.__name__ for entry in entries if inspect.ismodule(entry)}
+    for package in (structout, structout.distributed, structout.integrations.transformers):
+        for name in package.__all__:
+            value = getattr(package, name)
+            defined_in = "structout.bitmask" if name == "bitmask_dtype" else getattr(value, "__module__", "")
+            is_listed = any(value is entry for entry in entries) or defined_in in modules
+            assert is_listed or name == "__version__", f"{package.__name__}.{name} is not in docs/api/"
+
+
+def test_every_page_is_in_the_navigation():
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    for page in (ROOT / "docs").rglob("*.md"):
+        assert re.search(rf"- {page.relative_to(ROOT / 'docs')}$", navigation, re.MULTILINE), page
 
 
 def keyword_rows() -> list[tuple[str, dict[str, bool]]]:
@@ -267,8 +308,6 @@ def test_report_refuses_results_of_a_tree_with_uncommitted_changes(tmp_path):
 def test_readme_equivalence_is_the_op():
     """The lines of PyTorch in README.md, run beside the op."""
     import torch
-
-    import structout
 
     readme = (ROOT / "README.md").read_text()
     lines = readme[readme.index("Equivalent to:") :].split("```python\n")[1].split("```")[0]

@@ -1,0 +1,39 @@
+"""mkdocs: README.md, CONTRIBUTING.md, CHANGELOG.md and plots become pages beside those of docs/."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File
+
+ROOT = Path(__file__).parent.parent
+PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the pages and plots that lie outside of docs/."""
+    for source, page in PAGES.items():
+        files.append(File.generated(config, page, content=_with_site_links((ROOT / source).read_text())))
+    for plot in sorted((ROOT / "bench" / "results").glob("*.png")):
+        files.append(File.generated(config, f"plots/{plot.name}", content=plot.read_bytes()))
+    files.remove(files.get_file_from_path("hooks.py"))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Point links of the repository at the pages of the site."""
+    return _with_site_links(markdown)
+
+
+def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
+    """Show reStructuredText of docstrings, such as :func:`name` and ``::``, as plain code."""
+    return re.sub(
+        r":(?:attr|class|func|meth|mod):<code>~?(.*?)</code>", r"<code>\1</code>", html.replace("::</p>", ":</p>")
+    )
+
+
+def _with_site_links(markdown: str) -> str:
+    markdown = re.sub(r"\]\((?:\.\./)?bench/results/", "](plots/", markdown)
+    for source, page in PAGES.items():
+        markdown = re.sub(rf"\]\((?:\.\./)?{source}", f"]({page}", markdown)
+    return markdown.replace("](docs/", "](")
