@@ -224,6 +224,7 @@ def extensions() -> list[Extension]:
 
 setup(
     packages=[*find_packages(include=["structout", "structout.*"]), "structout.triton_kernels"],
+    py_modules=["structout_cli"],
     package_dir={"structout": "structout", "structout.triton_kernels": "triton_kernels"},
     ext_modules=extensions(),
     cmdclass={"build_ext": BuildOps.with_options(no_python_abi_suffix=True), "bdist_wheel": PlatformWheel},

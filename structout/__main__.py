@@ -1,7 +1,7 @@
-"""``python -m structout`` is the ``structout`` command."""
+"""Runs the ``structout`` command as ``python -m structout``."""
 
 import sys
 
-from structout.cli.main import main
+from structout_cli import main
 
 sys.exit(main())

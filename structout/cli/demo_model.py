@@ -1,5 +1,7 @@
-"""The model of `structout generate` when none is named: a small Llama with random weights and a byte-level BPE
-tokenizer, made on the spot in seconds, then cached. It knows nothing: its texts have form only by the mask.
+"""The demo model: the default model of ``structout generate``.
+
+It is a small Llama with random weights and a byte-level BPE tokenizer, built in seconds and
+then cached. It has learned nothing: its texts have a valid form only because of the masks.
 """
 
 import contextlib
@@ -36,10 +38,14 @@ _KEYS = "id name email address city country items quantity price total status cr
 
 
 def load_demo_model(on_build: Callable[[], None] = lambda: None) -> tuple[Any, Any, Path]:
-    """(model, tokenizer, where they are cached). Weights float32, in eval mode.
+    """Load the demo model from its cache. Build it first if it is missing or damaged.
 
     Args:
-        on_build: called before the model is made, because it is not in the cache or what is there is damaged.
+        on_build: called before the model is built.
+
+    Returns:
+        the model (float32, in eval mode), its tokenizer, and the directory that holds
+        them.
 
     Raises:
         OSError: the cache cannot be read or written.
@@ -49,7 +55,7 @@ def load_demo_model(on_build: Callable[[], None] = lambda: None) -> tuple[Any, A
     if loaded is None:
         directory.parent.mkdir(parents=True, exist_ok=True)
         with _lock(directory.parent / f"{NAME}.lock"):
-            loaded = _load(directory)  # another process may have made it while this one waited
+            loaded = _load(directory)  # another process may have built it in the meantime
             if loaded is None:
                 on_build()
                 loaded = _build(directory)
@@ -57,7 +63,7 @@ def load_demo_model(on_build: Callable[[], None] = lambda: None) -> tuple[Any, A
 
 
 def _load(directory: Path) -> tuple[Any, Any] | None:
-    """None if it is not there, or not whole."""
+    """The model and its tokenizer, None if they are missing or damaged."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     if not directory.exists():
@@ -65,22 +71,25 @@ def _load(directory: Path) -> tuple[Any, Any] | None:
     try:
         model = AutoModelForCausalLM.from_pretrained(directory, local_files_only=True).eval()
         return model, AutoTokenizer.from_pretrained(directory, local_files_only=True)
-    except Exception:  # damaged files make transformers raise all sorts of things; what is made anew must load
+    except Exception:  # transformers raises many types of errors for damaged files
         return None
 
 
 @contextlib.contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """One process at a time. The lock of a process that was killed is open."""
+    """Hold a lock between processes. The system releases it when its process ends, even if killed."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def _build(directory: Path) -> tuple[Any, Any]:
-    """Made aside and then renamed, so that ``directory`` is never half of a model. Called by one process at a time."""
+    """Build in a temporary directory and rename it, so that ``directory`` is always complete.
+
+    The caller holds the lock.
+    """
     scratch = directory.with_name(f"{NAME}.partial")
-    shutil.rmtree(scratch, ignore_errors=True)  # of a build that was killed
+    shutil.rmtree(scratch, ignore_errors=True)  # left by a build that was killed
     scratch.mkdir()
     corpus = _corpus()
     tokenizer = _train_tokenizer(corpus)
@@ -94,7 +103,7 @@ def _build(directory: Path) -> tuple[Any, Any]:
 
 
 def _corpus() -> list[str]:
-    """JSON documents and sentences from a few words: enough to give the tokenizer common merges and frequencies."""
+    """JSON documents and sentences, from which the tokenizer learns merges and token frequencies."""
     rng = random.Random(SEED)  # noqa: S311 - text, not secrets
 
     def sentence() -> str:
@@ -132,10 +141,12 @@ def _train_tokenizer(corpus: list[str]) -> Any:
 
 
 def _random_llama(tokenizer: Any, corpus: list[str]) -> Any:
-    """Random weights, tilted towards how often each token occurs in the corpus.
+    """Random weights that prefer tokens by their frequency in the corpus.
 
-    Without the tilt, a free string would end once in a thousand tokens and no demo would. Dimension 0 of the residual
-    stream is made constant, so that its column of the lm_head adds one fixed number to each token's logit.
+    Without this preference a free string would go on for a thousand tokens, because no
+    token, its closing quote included, would be likelier than another. Dimension 0 of the
+    residual stream is made constant, so that its column of the lm_head adds a fixed bias
+    to the logit of each token.
     """
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -152,7 +163,7 @@ def _random_llama(tokenizer: Any, corpus: list[str]) -> Any:
     counts = Counter(token for text in corpus for token in tokenizer(text)["input_ids"])
     frequency = torch.tensor([counts[i] + 1.0 for i in range(LM_HEAD_WIDTH)])
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(SEED)  # the CPU's alone, and only until the fork ends
+        torch.default_generator.manual_seed(SEED)  # of the CPU only; fork_rng restores it
         model = LlamaForCausalLM(config).eval()
         torch.nn.init.normal_(model.model.embed_tokens.weight)
         torch.nn.init.normal_(model.lm_head.weight, std=0.2)

@@ -1,24 +1,28 @@
-"""`structout generate`, from its arguments to its exit status: one boundary for the errors of each stage."""
+"""``structout generate``: from its arguments to its exit status."""
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from structout import envs
 from structout.cli.demo_model import load_demo_model
-from structout.cli.progress import Screen, readable_json, say, summary
-from structout.cli.validate import UserError, early_check, one_line, read_constraint, replay_check
+from structout.cli.progress import LiveLine, indent_json, say, summary
+from structout.cli.validate import UserError, first_line, independent_check, read_constraint, replay_check
 from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarError
 from structout.integrations.transformers.constrained_sampler import DeadEndError
-from structout.integrations.transformers.decode import Generation, generate
+from structout.integrations.transformers.decode import Generation, generate, max_positions
 from structout.jump_forward import JumpForward
 from structout.params import StructuredOutputsParams
 from structout.scheduler.manager import StructuredOutputManager
 
+_DEFAULT_MAX_TOKENS = 512
+
 
 def run(arguments: argparse.Namespace) -> int:
+    """Run the command. Return its exit status."""
     try:
         return _generate(arguments)
     except UserError as error:
@@ -28,25 +32,30 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _generate(arguments: argparse.Namespace) -> int:
     params = read_constraint(arguments)
-    early = early_check(params)  # before the model is loaded, which may take long
+    check = independent_check(params)  # before the model, which may take long to load
     model, tokenizer, name = _load_model(arguments.model, _device(arguments.device))
     say(f"{name} on {model.device}")
+    prompt_ids = tokenizer(arguments.prompt)["input_ids"] or [_start_token(tokenizer)]
+    max_tokens = _max_tokens(arguments.max_tokens, len(prompt_ids), max_positions(model))
     try:
         width = model.get_output_embeddings().weight.shape[0]
         manager = StructuredOutputManager(tokenizer, width, StructuredOutputsConfig(any_whitespace=False))
     except ValueError as error:
         raise UserError(f"cannot use {name}: {error}") from error
     with manager:
-        check = early or replay_check(params, manager)
-        result = _write(model, tokenizer, manager, params, arguments)
+        check = check or replay_check(params, manager)
+        result = _decode(model, manager, params, prompt_ids, max_tokens, arguments)
         texts = [manager.vocabulary.text_of(ids) for ids in result.token_ids]
+        incomplete = _incomplete(max_tokens, len(prompt_ids), max_positions(model))
         problems = [
-            check(text) if complete else f"not complete after {arguments.max_tokens} tokens; raise --max-tokens"
-            for text, complete in zip(texts, result.is_complete, strict=True)
+            check(text) if complete else incomplete for text, complete in zip(texts, result.is_complete, strict=True)
         ]
+    if result.weakened:
+        say(f"not enforced: {', '.join(result.weakened)}")
+    is_indented = params.json is not None and len(texts) == 1 and not arguments.compact
     for text, problem in zip(texts, problems, strict=True):
         if problem is None:
-            _print(text, is_single_json=params.json is not None and arguments.n == 1)
+            _print(indent_json(text) if is_indented else text)
         else:
             say(f"structout: {problem}: {text}")
     num_valid = problems.count(None)
@@ -57,51 +66,77 @@ def _generate(arguments: argparse.Namespace) -> int:
     return 0 if num_valid == len(texts) else 1
 
 
-def _write(
+def _decode(
     model: Any,
-    tokenizer: Any,
     manager: StructuredOutputManager,
     params: StructuredOutputsParams,
+    prompt_ids: list[int],
+    max_tokens: int,
     arguments: argparse.Namespace,
 ) -> Generation:
-    screen = Screen(manager.vocabulary)
+    line = LiveLine(manager.vocabulary)
     jump_forward = JumpForward(arguments.jump_forward)
-    needs_tokenizer = jump_forward is not JumpForward.OFF
     try:
         return generate(
             model,
             manager,
             params,
-            tokenizer(arguments.prompt)["input_ids"] or [_start_token(tokenizer)],
+            prompt_ids,
             n=arguments.n,
-            max_tokens=arguments.max_tokens,
+            max_tokens=max_tokens,
             temperature=arguments.temperature,
             seed=arguments.seed,
             jump_forward=jump_forward,
-            canonical_tokenizer=manager.canonical_tokenizer() if needs_tokenizer else None,
+            canonical_tokenizer=None if jump_forward is JumpForward.OFF else manager.canonical_tokenizer(),
             on_slow_compile=lambda: say("compiling the constraint ..."),
-            on_step=screen.show,
+            on_step=line.show,
         )
-    except (GrammarError, DeadEndError) as error:
-        raise UserError(str(error)) from error
-    except (RuntimeError, ValueError, IndexError) as error:  # of the model: out of memory, NaN, a prompt out of range
-        raise UserError(f"the model failed: {one_line(error)}") from error
+    except GrammarError as error:
+        raise UserError(str(error).replace("lenient=True", "--lenient")) from error
+    except DeadEndError as error:
+        raise UserError(error.reason) from error
+    except (RuntimeError, ValueError, IndexError) as error:  # out of memory, a model that jump-forward cannot serve
+        raise UserError(f"the model failed: {first_line(error)}") from error
     finally:
-        screen.clear()
+        line.clear()
 
 
-def _device(wish: str) -> torch.device:
+def _max_tokens(requested: int | None, num_prompt_tokens: int, limit: int | None) -> int:
+    """The limit on each text that the model's positions allow."""
+    if limit is None:
+        return requested or _DEFAULT_MAX_TOKENS
+    available = limit - num_prompt_tokens
+    if available < 1:
+        raise UserError(f"the prompt has {num_prompt_tokens:,} tokens, but the model has {limit:,} positions")
+    if requested is not None and requested > available:
+        raise UserError(
+            f"the model has {limit:,} positions and the prompt takes {num_prompt_tokens:,} of them: "
+            f"lower --max-tokens from {requested} to at most {available}"
+        )
+    return requested or min(_DEFAULT_MAX_TOKENS, available)
+
+
+def _incomplete(max_tokens: int, num_prompt_tokens: int, limit: int | None) -> str:
+    """What is wrong with a text that ran out of tokens."""
+    if limit == num_prompt_tokens + max_tokens:
+        return f"not complete after {max_tokens:,} tokens, when the model's {limit:,} positions were used up"
+    return f"not complete after {max_tokens:,} tokens; raise --max-tokens"
+
+
+def _device(requested: str) -> torch.device:
     try:
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu") if wish == "auto" else torch.device(wish)
+        name = requested if requested != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+        device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise UserError(f"cannot use device {wish!r}: {one_line(error)}") from error
+        raise UserError(f"cannot use device {requested!r}: {first_line(error)}") from error
     if device.type not in ("cpu", "cuda"):
-        raise UserError(f"cannot use device {wish!r}: structout's ops run on cpu and cuda")
+        raise UserError(f"cannot use device {requested!r}: structout's ops run on cpu and cuda")
     return device
 
 
-def _load_model(source: str | None, device: Any) -> tuple[Any, Any, str]:
+def _load_model(source: str | None, device: torch.device) -> tuple[Any, Any, str]:
+    """The model, its tokenizer, and its name for messages."""
     try:
         import transformers
     except ImportError as error:
@@ -110,15 +145,27 @@ def _load_model(source: str | None, device: Any) -> tuple[Any, Any, str]:
     transformers.utils.logging.disable_progress_bar()
     try:
         if source is None:
-            model, tokenizer, _ = load_demo_model(on_build=lambda: say("making the demo model, once ..."))
-            return model.to(device), tokenizer, "demo model (2 layers, random weights)"
+            model, tokenizer, _ = load_demo_model(on_build=lambda: say("building the demo model, once ..."))
+            return model.to(device), tokenizer, "demo model (random weights: valid form, no meaning)"
         say(f"loading {source} ...")
         tokenizer = transformers.AutoTokenizer.from_pretrained(source)
         model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype="auto")
         return model.eval().to(device), tokenizer, source
-    except Exception as error:  # damaged files make it raise all sorts of things
-        where = source or f"demo model in {envs.cache_dir()} (STRUCTOUT_CACHE_DIR moves it)"
-        raise UserError(f"cannot load the model {where}: {one_line(error)}") from error
+    except Exception as error:  # transformers raises many types of errors for damaged files
+        raise UserError(_load_failure(source, error)) from error
+
+
+def _load_failure(source: str | None, error: Exception) -> str:
+    reason = first_line(error)
+    if source is None:
+        return f"cannot load the demo model from {envs.cache_dir()} (STRUCTOUT_CACHE_DIR moves it): {reason}"
+    if Path(source).is_file():
+        reason = "it is a file; give the directory that holds config.json"
+    elif Path(source).is_dir() and not (Path(source) / "config.json").exists():
+        reason = "the directory has no config.json"
+    elif not Path(source).exists() and isinstance(error, OSError):
+        reason = f"it is no directory, and it cannot be loaded from the Hugging Face Hub: {reason}"
+    return f"cannot load the model {source}: {reason}"
 
 
 def _start_token(tokenizer: Any) -> int:
@@ -128,11 +175,11 @@ def _start_token(tokenizer: Any) -> int:
     return int(start)
 
 
-def _print(text: str, is_single_json: bool) -> None:
+def _print(text: str) -> None:
     try:
-        print(readable_json(text) if is_single_json else text)
+        print(text)
     except UnicodeEncodeError as error:
         character = error.object[error.start]
         raise UserError(
-            f"standard output is {error.encoding} and cannot hold {character!r}: set PYTHONIOENCODING=utf-8"
+            f"standard output is {error.encoding} and cannot represent {character!r}: set PYTHONIOENCODING=utf-8"
         ) from error

@@ -1,4 +1,4 @@
-"""What `structout generate` shows: progress on a terminal, JSON made readable, a summary."""
+"""The output of ``structout generate``: a live line on a terminal, indented JSON, a summary."""
 
 import re
 import shutil
@@ -11,15 +11,19 @@ from structout.integrations.transformers.decode import Generation
 _JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}:,]|[^\s\[\]{}:,"]+')
 _OPENING = ("[", "{")
 _CLOSING = ("]", "}")
-_SECONDS_BETWEEN_REDRAWS = 0.05
+_REDRAW_SECONDS = 0.05
 
 
 def say(text: str) -> None:
+    """Print a line to standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
-def readable_json(text: str) -> str:
-    """One value a line. Only whitespace between tokens changes: numbers and strings stay as they were written."""
+def indent_json(text: str) -> str:
+    """Lay JSON out with one value per line.
+
+    Only whitespace between tokens changes: numbers and strings stay as they are.
+    """
     parts: list[str] = []
     depth = 0
     last = ""
@@ -35,25 +39,33 @@ def readable_json(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Without what would move a terminal's cursor or change its colours."""
+    """Replace characters that would move a terminal's cursor or change its colors."""
     return "".join(character if character.isprintable() else " " for character in text)
 
 
 def summary(result: Generation, num_valid: int) -> str:
-    stages = result.times.stages
-    per_step = ", ".join(f"{stage} {_duration(result.times.median(stage))}" for stage in stages)
-    return (
-        f"{num_valid} of {len(result.token_ids)} valid · {result.num_tokens} tokens in {result.seconds:.2f} s "
-        f"({result.num_tokens / result.seconds:,.0f} tokens/s)\nmedian step: {per_step}"
-    )
+    """Say how many texts are valid and how long they took."""
+    num_texts = len(result.token_ids)
+    texts = "text" if num_texts == 1 else "texts"
+    lines = [
+        f"{num_valid} of {num_texts} {texts} valid · {result.num_tokens:,} tokens in {result.seconds:.2f} s "
+        f"({result.num_tokens / result.seconds:,.0f} tokens/s)"
+    ]
+    stages = [f"{stage} {_duration(result.times.median(stage))}" for stage in result.times.stages]
+    if stages:
+        lines.append(f"median step: {', '.join(stages)}")
+    return "\n".join(lines)
 
 
 def _duration(seconds: float) -> str:
     return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.0f} µs"
 
 
-class Screen:
-    """On a terminal, shows a single text as it grows, or how far several are. Erased when done."""
+class LiveLine:
+    """A line on the terminal with the text so far, or with the progress of several texts.
+
+    Where standard error is no terminal, nothing is drawn.
+    """
 
     def __init__(self, vocabulary: Vocabulary):
         self.vocabulary = vocabulary
@@ -61,15 +73,16 @@ class Screen:
         self.drawn_at = 0.0
 
     def show(self, token_ids: list[list[int]], num_complete: int) -> None:
+        """Redraw the line, at most twenty times a second."""
         now = time.perf_counter()
-        if not self.is_live or now - self.drawn_at < _SECONDS_BETWEEN_REDRAWS:
+        if not self.is_live or now - self.drawn_at < _REDRAW_SECONDS:
             return
         self.drawn_at = now
-        steps = max(len(ids) for ids in token_ids)
+        num_tokens = max(len(ids) for ids in token_ids)
         progress = (
-            f"[{steps} tokens] "
+            f"[{num_tokens} tokens] "
             if len(token_ids) == 1
-            else f"[{steps} tokens, {num_complete} of {len(token_ids)} done] "
+            else f"[{num_tokens} tokens, {num_complete} of {len(token_ids)} done] "
         )
         width = max(shutil.get_terminal_size().columns - len(progress) - 1, 1)
         tail = printable(self.vocabulary.text_of(token_ids[0][-width:]))
@@ -77,6 +90,7 @@ class Screen:
         sys.stderr.flush()
 
     def clear(self) -> None:
+        """Erase the line."""
         if self.is_live:
             sys.stderr.write("\r\033[K")
             sys.stderr.flush()

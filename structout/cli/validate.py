@@ -1,8 +1,9 @@
-"""What the command line asks for as a constraint, and how a finished text is judged without the mask that made it."""
+"""Reads a constraint from the command line, and checks finished texts independently of its masks."""
 
 import argparse
 import json
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,33 +11,52 @@ from structout.errors import GrammarError
 from structout.params import StructuredOutputsParams
 from structout.scheduler.manager import StructuredOutputManager
 
-Check = Callable[[str], str | None]  # what is wrong with a text, or None
+Check = Callable[[str], str | None]  # returns what is wrong with a text, or None
 
 
 class UserError(Exception):
-    """Something the person at the keyboard can mend: one line, exit status 2."""
+    """A mistake that the user can correct: one line on standard error, exit status 2."""
 
 
-def one_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or the name of its type if there is none."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def read_constraint(arguments: argparse.Namespace) -> StructuredOutputsParams:
+    """The constraint of the arguments.
+
+    Raises:
+        UserError: it cannot be read, or is refused without looking at a tokenizer.
+    """
+    name, json_schema, grammar, structural_tag = "constraint", None, None, None
+    if arguments.json_schema is not None:
+        name, json_schema = _read_source("--json-schema", arguments.json_schema)
+    if arguments.grammar is not None:
+        name, grammar = _read_source("--grammar", arguments.grammar)
+    if arguments.structural_tag is not None:
+        name, structural_tag = _read_source("--structural-tag", arguments.structural_tag)
     params = StructuredOutputsParams(
-        json=None if arguments.json_schema is None else _read(arguments.json_schema),
+        json=json_schema,
         regex=arguments.regex,
         choice=arguments.choice,
-        grammar=None if arguments.grammar is None else _read(arguments.grammar),
+        grammar=grammar,
+        structural_tag=structural_tag,
+        lenient=arguments.lenient,
     )
     try:
         params.validate()
     except GrammarError as error:
-        raise UserError(f"{arguments.json_schema or arguments.grammar or 'constraint'}: {error}") from error
+        raise UserError(f"{name}: {error}") from error
     return params
 
 
-def early_check(params: StructuredOutputsParams) -> Check | None:
-    """The check for every kind that has a judge of its own, which may refuse the constraint; None for grammars."""
+def independent_check(params: StructuredOutputsParams) -> Check | None:
+    """A check that uses no grammar engine, or None where only an engine can tell.
+
+    Raises:
+        UserError: the constraint is refused by what would check it.
+    """
     if params.json is not None:
         return _json_check(params)
     if params.regex is not None:
@@ -48,12 +68,12 @@ def early_check(params: StructuredOutputsParams) -> Check | None:
 
 
 def replay_check(params: StructuredOutputsParams, manager: StructuredOutputManager) -> Check:
-    """A text is spelt anew, with the shortest tokens, and must be a whole text for a fresh copy of the grammar."""
+    """A check that spells a text with other tokens, and has a new copy of the grammar accept them."""
 
     def check(text: str) -> str | None:
         tokens = manager.vocabulary.spell(text)
         if tokens is None:
-            return "cannot be spelt with the model's tokens"
+            return "cannot be spelled with the model's tokens"
         replayed = [*tokens, manager.vocabulary.stop_token_ids[0]]
         try:
             manager.add_request("replay", params, output_token_ids=replayed)
@@ -67,11 +87,19 @@ def replay_check(params: StructuredOutputsParams, manager: StructuredOutputManag
     return check
 
 
-def _read(path: Path) -> str:
+def _read_source(option: str, source: str) -> tuple[str, str]:
+    """The name of a source for error messages, and its text."""
+    is_json = option != "--grammar"
+    if is_json and (source.lstrip().startswith("{") or source in ("true", "false")):
+        return option, source
     try:
-        return path.read_text(encoding="utf-8")
+        if source == "-":
+            return "standard input", sys.stdin.buffer.read().decode()
+        return source, Path(source).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+        name = "standard input" if source == "-" else source
+        hint = " (JSON on the command line starts with {)" if is_json and not Path(source).suffix else ""
+        raise UserError(f"cannot read {name}: {getattr(error, 'strerror', None) or error}{hint}") from error
 
 
 def _json_check(params: StructuredOutputsParams) -> Check:
@@ -90,15 +118,15 @@ def _json_check(params: StructuredOutputsParams) -> Check:
     except RecursionError as error:
         raise UserError("the JSON schema is nested too deeply for jsonschema to check it") from error
     except Exception as error:
-        raise UserError(f"jsonschema cannot check this schema: {one_line(error)}") from error
+        raise UserError(f"jsonschema cannot check this schema: {first_line(error)}") from error
 
     def check(text: str) -> str | None:
         try:
             error = jsonschema.exceptions.best_match(validator(schema).iter_errors(json.loads(text)))
         except json.JSONDecodeError as problem:
-            return f"not JSON ({problem})"
-        except Exception as problem:  # what a schema's patterns, references and numbers can make it raise
-            raise UserError(f"jsonschema cannot check a text against this schema: {one_line(problem)}") from problem
+            return f"is not JSON ({problem})"
+        except Exception as problem:  # a schema's patterns, references and numbers can make it raise anything
+            raise UserError(f"jsonschema cannot check a text against this schema: {first_line(problem)}") from problem
         return None if error is None else f"does not satisfy the schema ({error.message} at {error.json_path})"
 
     return check
@@ -108,5 +136,5 @@ def _regex_check(regex: str) -> Check:
     try:
         pattern = re.compile(regex)
     except (re.error, OverflowError, RecursionError) as error:
-        raise UserError(f"not a regular expression: {one_line(error)}") from error
+        raise UserError(f"not a regular expression: {first_line(error)}") from error
     return lambda text: None if pattern.fullmatch(text) else "does not match the regular expression"

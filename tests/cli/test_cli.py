@@ -1,5 +1,6 @@
-"""`structout generate` and `structout doctor`, as a person runs them, with the real demo model."""
+"""The ``structout`` command from its arguments to its output, with the real demo model."""
 
+import io
 import json
 import os
 import pty
@@ -16,19 +17,27 @@ import torch
 import transformers
 from locations import ROOT
 from tokenizers import Tokenizer, decoders, models
-from transformers import PreTrainedTokenizerFast
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 import structout
 from structout import StructuredOutputManager, StructuredOutputsParams
 from structout.cli.demo_model import load_demo_model
-from structout.cli.main import main
 from structout.cli.validate import replay_check
+from structout_cli import main
 
 EXAMPLES = ROOT / "examples"
 ORDER = EXAMPLES / "order.schema.json"
-
-
 DEEP = '{"type": "object", "properties": {"a": ' * 400 + "true" + "}}" * 400
+
+
+TAG = json.dumps(
+    {
+        "type": "structural_tag",
+        "format": {"type": "tag", "begin": "<a>", "content": {"type": "regex", "pattern": "[0-9]{3}"}, "end": "</a>"},
+    }
+)
+NOT_3 = '{"type": "object", "properties": {"a": {"type": "integer", "not": {"const": 3}, "minimum": 0, "maximum": 9}}, '
+NOT_3 += '"required": ["a"], "additionalProperties": false}'
 
 
 @pytest.fixture(scope="session")
@@ -42,7 +51,7 @@ def own_cache(cache, monkeypatch):
 
 
 @pytest.fixture
-def folder(tmp_path):
+def model_dir(tmp_path):
     """A copy of the demo model, to be changed."""
     model, tokenizer, _ = load_demo_model()
     model.save_pretrained(tmp_path)
@@ -50,15 +59,15 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_a_nested_json_document(capsys):
+def test_generate_with_json_schema_prints_a_valid_document(capsys):
     assert main(["generate", "--json-schema", str(ORDER), "--seed", "7"]) == 0
-    screen = capsys.readouterr()
-    jsonschema.validate(json.loads(screen.out), json.loads(ORDER.read_text()))
-    assert "1 of 1 valid" in screen.err
-    assert re.search(r"\d tokens/s\)\nmedian step: forward .*, mask fill .*, mask copy .*, mask and draw ", screen.err)
+    output = capsys.readouterr()
+    jsonschema.validate(json.loads(output.out), json.loads(ORDER.read_text()))
+    assert "1 of 1 text valid" in output.err
+    assert re.search(r"\d tokens/s\)\nmedian step: forward .*, mask fill .*, mask copy .*, mask and draw ", output.err)
 
 
-def test_many_seeds_are_all_valid(capsys):
+def test_generate_with_64_samples_prints_valid_and_different_lines(capsys):
     assert main(["generate", "--json-schema", str(ORDER), "--seed", "1", "-n", "64"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 64
@@ -73,16 +82,17 @@ def test_many_seeds_are_all_valid(capsys):
         (["--regex", "[A-Z]{3}-[0-9]{4}"], r"[A-Z]{3}-[0-9]{4}"),
         (["--choice", "positive", "--choice", "negative"], "positive|negative"),
         (["--grammar", str(EXAMPLES / "sql.ebnf")], r"SELECT .+ FROM [a-z_]+( WHERE .+)?;"),
+        (["--structural-tag", TAG], r"<a>[0-9]{3}</a>"),
     ],
 )
-def test_other_constraints_several_at_once(capsys, arguments, pattern):
+def test_generate_with_other_constraints_prints_one_text_per_line(capsys, arguments, pattern):
     assert main(["generate", *arguments, "-n", "4", "--seed", "3"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 4
     assert all(re.fullmatch(pattern, line) for line in lines)
 
 
-def test_a_seed_repeats_and_greedy_needs_none(capsys):
+def test_generate_repeats_with_the_same_seed_or_greedily(capsys):
     def run(*extra):
         assert main(["generate", "--regex", "[a-z ]{20,30}", *extra]) == 0
         return capsys.readouterr().out
@@ -92,37 +102,37 @@ def test_a_seed_repeats_and_greedy_needs_none(capsys):
 
 
 @pytest.mark.parametrize("mode", ["ff_tokens", "retokenize", "draft"])
-def test_jump_forward_says_how_many_passes_it_saves(capsys, mode):
+def test_generate_with_jump_forward_prints_the_number_of_saved_passes(capsys, mode):
     def run(mode):
         assert main(["generate", "--json-schema", str(ORDER), "--seed", "7", "--jump-forward", mode]) == 0
         return capsys.readouterr()
 
-    screen = run(mode)
-    jsonschema.validate(json.loads(screen.out), json.loads(ORDER.read_text()))
+    output = run(mode)
+    jsonschema.validate(json.loads(output.out), json.loads(ORDER.read_text()))
     tokens, passes, saved = map(
         int,
-        re.search(rf"\njump-forward {mode}: (\d+) tokens in (\d+) forward passes, (\d+) saved\n", screen.err).groups(),
+        re.search(rf"\njump-forward {mode}: (\d+) tokens in (\d+) forward passes, (\d+) saved\n", output.err).groups(),
     )
     assert tokens + 1 == passes + saved
     assert saved > passes  # the schema's names are most of its tokens
     off = run("off")
     assert "jump-forward" not in off.err
-    assert (off.out == screen.out) == (mode == "draft")
+    assert (off.out == output.out) == (mode == "draft")
 
 
-def test_a_model_from_a_directory(capsys, folder):
-    assert main(["generate", "--model", str(folder), "--choice", "yes", "--prompt", "Ready?"]) == 0
-    screen = capsys.readouterr()
-    assert screen.out == "yes\n"
-    assert f"{folder} on cpu" in screen.err
+def test_generate_with_a_model_directory_uses_that_model(capsys, model_dir):
+    assert main(["generate", "--model", str(model_dir), "--choice", "yes", "--prompt", "Ready?"]) == 0
+    output = capsys.readouterr()
+    assert output.out == "yes\n"
+    assert f"{model_dir} on cpu" in output.err
 
 
-def test_a_text_that_runs_out_of_tokens_is_said_and_fails(capsys):
+def test_generate_with_too_few_tokens_reports_the_text_and_returns_1(capsys):
     assert main(["generate", "--regex", "[a-z]{50}", "--max-tokens", "3", "--seed", "0"]) == 1
-    screen = capsys.readouterr()
-    assert screen.out == ""
-    assert "structout: not complete after 3 tokens; raise --max-tokens: " in screen.err
-    assert "0 of 1 valid" in screen.err
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "structout: not complete after 3 tokens; raise --max-tokens: " in output.err
+    assert "0 of 1 text valid" in output.err
 
 
 @pytest.mark.parametrize(
@@ -138,7 +148,22 @@ def test_a_text_that_runs_out_of_tokens_is_said_and_fails(capsys):
         (None, ["--regex", "("], "not a regular expression: missing )"),
         (None, ["--regex", "(?=a)b"], "invalid regex constraint"),
         (None, ["--choice", ""], "every choice must be a non-empty string"),
-        (None, ["--choice", "a", "--model", "no/such/model"], "cannot load the model no/such/model"),
+        (
+            None,
+            ["--choice", "a", "--model", "such/model"],
+            "cannot load the model such/model: it is no directory, and it cannot be loaded from the Hugging Face Hub: ",
+        ),
+        (None, ["--choice", "a", "--model", "."], "cannot load the model .: the directory has no config.json"),
+        ("", ["--choice", "a", "--model", "FILE"], "it is a file; give the directory that holds config.json"),
+        (None, ["--json-schema", "order"], "cannot read order: No such file or directory (JSON on the command line"),
+        (None, ["--json-schema", "{"], "--json-schema: the JSON schema is not JSON: Expecting property name"),
+        (None, ["--structural-tag", "{"], "--structural-tag: the structural tag is not JSON: Expecting property"),
+        (None, ["--choice", "a", "--max-tokens", "4096"], "lower --max-tokens from 4096 to at most 4095"),
+        (
+            None,
+            ["--choice", "a", "--prompt", "order " * 5000],
+            "the prompt has 5,002 tokens, but the model has 4,096 positions",
+        ),
         (None, ["--choice", "a", "--device", "abacus"], "cannot use device 'abacus'"),
         (None, ["--choice", "a", "--device", "meta"], "cannot use device 'meta': structout's ops run on cpu and cuda"),
         (DEEP, ["--json-schema", "FILE"], "FILE: nesting is limited to 64, got 800"),
@@ -150,98 +175,104 @@ def test_a_text_that_runs_out_of_tokens_is_said_and_fails(capsys):
         ('{"$schema": []}', ["--json-schema", "FILE"], "jsonschema cannot check this schema"),
     ],
 )
-def test_mistakes_get_one_clear_line_and_status_2(capsys, tmp_path, monkeypatch, file_text, arguments, message):
+def test_generate_with_a_mistake_prints_one_line_and_returns_2(
+    capsys, tmp_path, monkeypatch, file_text, arguments, message
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     if file_text is not None:
         Path("FILE").write_text(file_text)
     assert main(["generate", *arguments]) == 2
-    screen = capsys.readouterr()
-    assert screen.out == ""
-    errors = [line for line in screen.err.splitlines() if line.startswith("structout: error: ")]
+    output = capsys.readouterr()
+    assert output.out == ""
+    errors = [line for line in output.err.splitlines() if line.startswith("structout: error: ")]
     assert len(errors) == 1
-    assert screen.err.splitlines()[-1] == errors[0]
+    assert output.err.splitlines()[-1] == errors[0]
     assert message in errors[0]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["generate"], "one of the arguments --json-schema --regex --choice --grammar is required"),
+        (["generate"], "one of the arguments --json-schema --regex --choice --grammar --structural-tag is required"),
         (["generate", "--regex", "a", "--choice", "a"], "not allowed with argument"),
-        (["generate", "--regex", "a", "-n", "0"], "-n: must be a whole number of at least 1 and below 2**63, got '0'"),
-        (["generate", "--regex", "a", "--max-tokens", "1.5"], "--max-tokens: must be a whole number of at least 1"),
-        (["generate", "--regex", "a", "--seed", "1" * 5000], "--seed: must be a whole number of at least 0"),
+        (["generate", "--regex", "a", "-n", "0"], "-n: must be an integer from 1 to 2**63 - 1, got '0'"),
+        (["generate", "--regex", "a", "--max-tokens", "1.5"], "--max-tokens: must be an integer from 1 to"),
+        (["generate", "--regex", "a", "--seed", "1" * 5000], "--seed: must be an integer from 0 to"),
         (
             ["generate", "--regex", "a", "--seed", str(2**63)],
-            "--seed: must be a whole number of at least 0 and below 2**63",
+            "--seed: must be an integer from 0 to 2**63 - 1",
         ),
-        (["generate", "--regex", "a", "--temperature", "nan"], "must be a number, 0 or more, got 'nan'"),
-        (["generate", "--regex", "a", "--temperature", "warm"], "must be a number, 0 or more, got 'warm'"),
+        (["generate", "--regex", "a", "--temperature", "nan"], "must be a number of at least 0, got 'nan'"),
+        (["generate", "--regex", "a", "--temperature", "warm"], "must be a number of at least 0, got 'warm'"),
         (["generate", "--regex", "a", "--jump-forward", "far"], "--jump-forward: invalid choice: 'far'"),
         (["generate", "--regex", "a", "--prompt", "\udcff"], "--prompt: must be UTF-8, got '\\udcff'"),
         (["generate", "--choice", "\udcff"], "--choice: must be UTF-8"),
         ([], "required"),
     ],
 )
-def test_usage_errors(capsys, arguments, message):
+def test_main_with_wrong_arguments_exits_with_2(capsys, arguments, message):
     with pytest.raises(SystemExit) as exit_:
         main(arguments)
     assert exit_.value.code == 2
     assert message in capsys.readouterr().err
 
 
-def check_that_a_line_says(capsys, arguments, message):
+def check_last_line(capsys, arguments, message):
     assert main(["generate", *arguments]) == 2
-    screen = capsys.readouterr()
-    assert screen.out == ""
-    assert screen.err.splitlines()[-1].startswith("structout: error: ")
-    assert message in screen.err.splitlines()[-1]
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.splitlines()[-1].startswith("structout: error: ")
+    assert message in output.err.splitlines()[-1]
 
 
-def test_a_model_narrower_than_its_tokenizer(capsys, folder):
+def test_generate_with_a_model_narrower_than_its_tokenizer_names_both(capsys, model_dir):
     model, _, _ = load_demo_model()
     model.resize_token_embeddings(500)
-    model.save_pretrained(folder)
-    message = f"cannot use {folder}: vocab_size is 500, but the tokenizer has a token of id 999"
-    check_that_a_line_says(capsys, ["--choice", "a", "--model", str(folder)], message)
+    model.save_pretrained(model_dir)
+    message = f"cannot use {model_dir}: vocab_size is 500, but the tokenizer has a token of id 999"
+    check_last_line(capsys, ["--choice", "a", "--model", str(model_dir)], message)
 
 
-def test_a_tokenizer_without_an_end(capsys, folder):
-    path = folder / "tokenizer_config.json"
+def test_generate_with_a_tokenizer_without_eos_token_names_the_cause(capsys, model_dir):
+    path = model_dir / "tokenizer_config.json"
     config = json.loads(path.read_text())
     del config["eos_token"]
     path.write_text(json.dumps(config))
-    check_that_a_line_says(capsys, ["--choice", "a", "--model", str(folder)], "the tokenizer has no eos_token")
+    check_last_line(capsys, ["--choice", "a", "--model", str(model_dir)], "the tokenizer has no eos_token")
 
 
-def test_a_damaged_model(capsys, folder):
-    (folder / "model.safetensors").write_bytes(b"damaged")
-    check_that_a_line_says(capsys, ["--choice", "a", "--model", str(folder)], f"cannot load the model {folder}: ")
+def test_generate_with_a_damaged_model_names_it(capsys, model_dir):
+    (model_dir / "model.safetensors").write_bytes(b"damaged")
+    check_last_line(capsys, ["--choice", "a", "--model", str(model_dir)], f"cannot load the model {model_dir}: ")
 
 
-def test_a_model_that_computes_nothing_but_nan(capsys, folder):
+def test_generate_with_nan_logits_names_the_cause(capsys, model_dir):
     model, _, _ = load_demo_model()
     torch.nn.init.constant_(model.lm_head.weight, float("nan"))
-    model.save_pretrained(folder)
-    check_that_a_line_says(capsys, ["--regex", "[ab]", "--model", str(folder)], "the model gave NaN")
+    model.save_pretrained(model_dir)
+    check_last_line(
+        capsys,
+        ["--regex", "[ab]", "--model", str(model_dir)],
+        "structout: error: nothing can be drawn: the model gave NaN",
+    )
 
 
-def test_a_dead_end(capsys, folder):
-    """The vocabulary cannot spell what must follow, which shows only on the way."""
+def test_generate_with_a_dead_end_names_the_cause(capsys, model_dir):
+    """The vocabulary cannot spell what has to follow, which shows only after the first token."""
     tokenizer = Tokenizer(models.BPE({"<end>": 0, "a": 1}, []))
     tokenizer.decoder = decoders.ByteLevel()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>").save_pretrained(folder)  # noqa: S106 - no password
-    check_that_a_line_says(capsys, ["--regex", "ac", "--model", str(folder)], "the grammar allows no token here")
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>").save_pretrained(model_dir)  # noqa: S106 - no password
+    check_last_line(capsys, ["--regex", "ac", "--model", str(model_dir)], "the grammar allows no token here")
 
 
-def test_a_cache_that_is_a_file(capsys, tmp_path, monkeypatch):
+def test_generate_with_a_file_as_cache_directory_names_the_variable(capsys, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("STRUCTOUT_CACHE_DIR", str(tmp_path / "file"))
-    check_that_a_line_says(capsys, ["--choice", "a"], "(STRUCTOUT_CACHE_DIR moves it): [Errno 17] File exists")
+    check_last_line(capsys, ["--choice", "a"], "(STRUCTOUT_CACHE_DIR moves it): [Errno 17] File exists")
 
 
-def test_the_tiniest_temperature_is_greedy(capsys):
+def test_generate_with_a_temperature_below_float32_is_greedy(capsys):
     texts = []
     for temperature in ("0", "1e-40", "1e-37"):
         assert main(["generate", "--regex", "[a-z]{20}", "--temperature", temperature, "--seed", "1"]) == 0
@@ -250,29 +281,106 @@ def test_the_tiniest_temperature_is_greedy(capsys):
 
 
 @pytest.mark.parametrize(("encoding", "status"), [("ascii", 2), ("utf-8", 0)])
-def test_characters_that_the_output_cannot_hold(encoding, status):
-    run = in_a_process("--choice", "é🦊", PYTHONIOENCODING=encoding)
+def test_generate_with_characters_outside_the_output_encoding_fails(encoding, status):
+    run = run_generate("--choice", "é🦊", PYTHONIOENCODING=encoding)
     assert run.returncode == status
     if status == 0:
         assert run.stdout.decode() == "é🦊\n"
     else:
         assert run.stdout == b""
         last = run.stderr.decode().splitlines()[-1]
-        assert last == r"structout: error: standard output is ascii and cannot hold '\xe9': set PYTHONIOENCODING=utf-8"
+        assert (
+            last
+            == r"structout: error: standard output is ascii and cannot represent '\xe9': set PYTHONIOENCODING=utf-8"
+        )
 
 
-def in_a_process(*arguments, **environment):
-    command = [sys.executable, "-m", "structout.cli.main", "generate", *arguments]
+def run_generate(*arguments, **environment):
+    command = [sys.executable, "-m", "structout", "generate", *arguments]
     return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, timeout=120)
 
 
-def test_a_single_json_document_is_shown_as_it_was_generated(capsys, tmp_path):
-    (tmp_path / "schema").write_text(r'{"enum": [{"a": [1.10, "\u00e9 \ud83e\udd8a", []]}]}')
-    assert main(["generate", "--json-schema", str(tmp_path / "schema")]) == 0
-    assert capsys.readouterr().out == '{\n  "a": [\n    1.1,\n    "é 🦊",\n    []\n  ]\n}\n'
+CONSTANT = r'{"enum": [{"a": [1.10, "\u00e9 \ud83e\udd8a", []]}]}'
+INDENTED = '{\n  "a": [\n    1.1,\n    "é 🦊",\n    []\n  ]\n}\n'
 
 
-def test_a_grammars_texts_are_replayed():
+def test_generate_with_one_json_text_indents_it(capsys):
+    assert main(["generate", "--json-schema", CONSTANT]) == 0
+    assert capsys.readouterr().out == INDENTED
+
+
+@pytest.mark.parametrize("extra", [["--compact"], ["-n", "2"], ["-n", "2", "--compact"]])
+def test_generate_with_compact_or_several_texts_prints_one_line_per_text(capsys, extra):
+    assert main(["generate", "--json-schema", CONSTANT, *extra]) == 0
+    assert capsys.readouterr().out == '{"a": [1.1, "é 🦊", []]}\n' * (2 if "-n" in extra else 1)
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "expected"),
+    [
+        ("--json-schema", CONSTANT, INDENTED),
+        ("--grammar", 'root ::= "é" | "🦊" "é"', None),
+        ("--grammar", 'start: "é" | "🦊" "é"', None),
+        ("--structural-tag", TAG, None),
+    ],
+)
+def test_generate_with_a_dash_reads_the_constraint_from_standard_input(capsys, monkeypatch, option, text, expected):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode()), encoding="ascii"))
+    assert main(["generate", option, "-"]) == 0
+    out = capsys.readouterr().out
+    assert out == expected if expected else re.fullmatch("é\n|🦊é\n|<a>[0-9]{3}</a>\n", out)
+
+
+def test_generate_with_a_bad_constraint_on_standard_input_names_it(capsys, monkeypatch):
+    for data, message in ((b"\xff", "cannot read standard input: "), (b"[]", "standard input: a JSON schema is ")):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+        check_last_line(capsys, ["--json-schema", "-"], message)
+
+
+def test_generate_with_a_boolean_schema(capsys):
+    check_last_line(capsys, ["--json-schema", "false"], "allows no")
+
+
+def test_generate_with_an_unenforced_keyword_needs_lenient(capsys):
+    check_last_line(capsys, ["--json-schema", NOT_3], "does not enforce #/properties/a/not")
+    assert main(["generate", "--json-schema", NOT_3, "--lenient", "--compact", "--seed", "1"]) == 0
+    output = capsys.readouterr()
+    assert re.fullmatch(r'\{"a": [0-9]\}\n', output.out)
+    assert "\nnot enforced: #/properties/a/not\n" in output.err
+
+
+def test_generate_with_lenient_still_rejects_a_text_that_breaks_the_schema(capsys):
+    schema = '{"type": "boolean", "not": {"type": "boolean"}}'
+    assert main(["generate", "--json-schema", schema, "--lenient"]) == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert re.search(r"\nstructout: does not satisfy the schema \(.* at \$\): (true|false)\n", output.err)
+
+
+@pytest.fixture
+def gpt2_dir(model_dir):
+    """A model with 25 learned positions: one more raises IndexError."""
+    config = GPT2Config(vocab_size=1024, n_positions=25, n_embd=16, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
+    GPT2LMHeadModel(config).save_pretrained(model_dir)
+    return model_dir
+
+
+@pytest.mark.parametrize("mode", ["off", "draft"])
+def test_generate_up_to_the_last_position_of_the_model(capsys, gpt2_dir, mode):
+    arguments = ["--model", str(gpt2_dir), "--prompt", "order", "--seed", "1", "-n", "3", "--jump-forward", mode]
+    schema = '{"enum": [{"status": "created", "total": 10}, {"status": "paid", "total": 10}, 7]}'
+    assert main(["generate", *arguments, "--json-schema", schema]) == 0
+    assert capsys.readouterr().out.count("\n") == 3
+    assert main(["generate", *arguments, "--regex", "abc[a-z]{60}"]) == 1
+    assert "tokens, when the model's 25 positions were used up: abc" in capsys.readouterr().err
+
+
+def test_generate_past_the_positions_of_the_model_names_the_limit(capsys, gpt2_dir):
+    message = "the model has 25 positions and the prompt takes 1 of them: lower --max-tokens from 25 to at most 24"
+    check_last_line(capsys, ["--model", str(gpt2_dir), "--choice", "a", "--max-tokens", "25"], message)
+
+
+def test_replay_check_accepts_exactly_the_texts_of_the_grammar():
     params = StructuredOutputsParams(grammar='root ::= "a" root | "b" ["é🦊]')
     _, tokenizer, _ = load_demo_model()
     with StructuredOutputManager(tokenizer, 1024) as manager:
@@ -285,11 +393,11 @@ def test_a_grammars_texts_are_replayed():
         assert (stats.waiting, stats.ready, stats.failed) == (0, 0, 0)
 
 
-def test_ctrl_c_ends_a_long_compilation_and_says_what_it_waits_for():
+def test_generate_with_a_long_compilation_says_so_and_ends_with_ctrl_c():
     script = """
 import time
 from structout.grammar.xgrammar.backend import XgrammarBackend
-from structout.cli.main import main
+from structout_cli import main
 XgrammarBackend.compile_grammar = lambda *arguments: time.sleep(60)
 raise SystemExit(main(["generate", "--choice", "a"]))
 """
@@ -303,29 +411,65 @@ raise SystemExit(main(["generate", "--choice", "a"]))
     run.stderr.close()
 
 
-def test_help_shows_examples(capsys):
+def test_generate_help_shows_examples_and_both_grammar_formats(capsys):
     with pytest.raises(SystemExit) as exit_:
         main(["generate", "--help"])
     assert exit_.value.code == 0
     text = capsys.readouterr().out
     assert "structout generate --json-schema examples/order.schema.json" in text
-    assert "Texts go to standard output once all of them are complete and checked" in text
+    assert "Standard output receives the texts, after all of them are complete and checked" in text
+    assert "EBNF with the root rule `root`, or Lark with the start rule `start`" in " ".join(text.split())
 
 
-def test_progress_on_a_terminal_and_clean_output_in_a_pipe():
-    """The process itself: standard error is a terminal, standard output a pipe."""
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["generate", "--help"], ["doctor", "--help"], ["generate"], []]
+)
+def test_main_answers_help_version_and_usage_errors_without_importing_torch(arguments):
+    script = f"""
+import sys
+from structout_cli import main
+try:
+    main({arguments})
+except SystemExit:
+    print(*(name for name in ("torch", "numpy", "structout") if name in sys.modules), file=sys.stderr)
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
+    assert run.stderr.splitlines()[-1:] == [""] or run.stderr == "\n"
+    if "--version" in arguments:
+        assert run.stdout == f"structout {structout.__version__}\n"
+
+
+def test_console_script_starts_in_the_module_without_imports():
+    assert '\nstructout = "structout_cli:main"\n' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_python_m_structout_is_the_command():
+    run = subprocess.run([sys.executable, "-m", "structout", "--version"], capture_output=True, timeout=120)
+    assert run.stdout.decode() == f"structout {structout.__version__}\n"
+
+
+def test_generate_shows_progress_on_a_terminal_and_only_texts_in_a_pipe():
+    """Standard error is a terminal, standard output is a pipe."""
     controller, terminal = pty.openpty()
-    command = [sys.executable, "-m", "structout.cli.main", "generate", "--regex", "[a-z]{40}", "--seed", "1"]
+    command = [sys.executable, "-m", "structout", "generate", "--regex", "[a-z]{40}", "--seed", "1"]
     run = subprocess.run(command, stdout=subprocess.PIPE, stderr=terminal, timeout=120)
     os.close(terminal)
     seen = os.read(controller, 100_000).decode()
     os.close(controller)
     assert run.returncode == 0
     assert re.fullmatch(rb"[a-z]{40}\n", run.stdout)
+    assert seen.startswith("loading torch and transformers ...")
     assert re.search(r"\r\x1b\[K\[\d+ tokens\] [a-z]+", seen)
 
 
-def test_doctor_says_what_serves_what(capsys):
+def test_generate_without_a_terminal_shows_no_progress():
+    run = run_generate("--choice", "a")
+    assert run.stdout == b"a\n"
+    assert b"loading torch" not in run.stderr
+    assert b"\x1b" not in run.stderr
+
+
+def test_doctor_prints_versions_and_kernels(capsys):
     assert main(["doctor"]) == 0
     report = capsys.readouterr().out
     assert f"structout {structout.__version__}" in report

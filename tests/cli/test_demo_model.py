@@ -1,4 +1,4 @@
-"""The cache of the demo model: races, damage, and what building it leaves behind."""
+"""The cache of the demo model: concurrent builds, damage, side effects of a build."""
 
 import os
 import subprocess
@@ -17,28 +17,30 @@ def cache(tmp_path, monkeypatch):
     return tmp_path
 
 
-def built(cache):
-    """How often a load had to build."""
-    times = []
-    model, tokenizer, directory = load_demo_model(on_build=lambda: times.append(1))
+def num_builds(cache):
+    """Load the model. Return how many builds that took."""
+    builds = []
+    model, tokenizer, directory = load_demo_model(on_build=lambda: builds.append(1))
     assert directory == cache / NAME
     assert model.get_output_embeddings().weight.shape[0] == demo_model.LM_HEAD_WIDTH
     assert tokenizer.eos_token == demo_model.END
-    return len(times)
+    return len(builds)
 
 
-def test_it_is_built_once_and_rebuilt_when_damaged(cache):
-    (cache / f"{NAME}.partial").mkdir()  # of a build that was killed
+def test_load_demo_model_builds_once_and_again_when_damaged(cache):
+    (cache / f"{NAME}.partial").mkdir()  # left by a build that was killed
     (cache / f"{NAME}.partial" / "half a file").touch()
-    assert built(cache) == 1
-    assert built(cache) == 0
-    first = {key: value.clone() for key, value in load_demo_model()[0].state_dict().items()}  # not of a mapped file
+    assert num_builds(cache) == 1
+    assert num_builds(cache) == 0
+    first = {
+        key: value.clone() for key, value in load_demo_model()[0].state_dict().items()
+    }  # the files are memory-mapped
     for name in ("model.safetensors", "config.json", "tokenizer.json"):
         (cache / NAME / name).write_text("damaged")
-        assert built(cache) == 1
-        assert built(cache) == 0
+        assert num_builds(cache) == 1
+        assert num_builds(cache) == 0
     (cache / NAME / "model.safetensors").unlink()
-    assert built(cache) == 1
+    assert num_builds(cache) == 1
     assert sorted(path.name for path in cache.iterdir()) == [NAME, f"{NAME}.lock"]
     again = load_demo_model()[0].state_dict()
     assert all(torch.equal(first[key], again[key]) for key in first)
@@ -52,23 +54,23 @@ def _umask():
     return mask
 
 
-def test_building_leaves_the_callers_random_numbers_alone(cache):
+def test_load_demo_model_keeps_the_random_state_of_the_caller(cache):
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    assert built(cache) == 1
+    assert num_builds(cache) == 1
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_of_several_processes_one_builds_and_all_load(cache):
+def test_load_demo_model_in_three_processes_builds_once(cache):
     script = "from structout.cli.demo_model import load_demo_model as load; load(on_build=lambda: print('built'))"
     runs = [subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) for _ in range(3)]
-    said = [run.communicate(timeout=300)[0] for run in runs]
+    outputs = [run.communicate(timeout=300)[0] for run in runs]
     assert [run.returncode for run in runs] == [0, 0, 0]
-    assert sorted(said) == [b"", b"", b"built\n"]
+    assert sorted(outputs) == [b"", b"", b"built\n"]
 
 
-def test_a_cache_that_cannot_be_written_says_so(cache, monkeypatch):
+def test_load_demo_model_with_an_unwritable_cache_names_it(cache, monkeypatch):
     (cache / "file").touch()
     monkeypatch.setenv("STRUCTOUT_CACHE_DIR", str(cache / "file"))
     with pytest.raises(OSError, match="file"):

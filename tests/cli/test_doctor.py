@@ -39,9 +39,9 @@ def assert_every_entrance_reports(cause, path=None, **variables):
     broken = doctor.stdout.split("\nbroken\n")[1]
     assert cause in broken
     assert f"structout {structout.__version__}" in doctor.stdout
-    assert run_python("-P", "-m", "structout.cli.main", "doctor", path=path, **variables).stdout == doctor.stdout
+    assert run_python("-P", "-m", "structout", "doctor", path=path, **variables).stdout == doctor.stdout
 
-    generate = run_python("-P", "-m", "structout.cli.main", "generate", "--choice", "a", path=path, **variables)
+    generate = run_python("-P", "-m", "structout", "generate", "--choice", "a", path=path, **variables)
     assert (generate.returncode, generate.stdout) == (2, "")
     assert generate.stderr.splitlines()[-1].startswith("structout: error: ")
     assert "Traceback" not in generate.stderr
@@ -131,7 +131,7 @@ def run_without(packages, script):
 
 
 def test_doctor_without_torch_says_how_to_install_it():
-    run = run_without(["torch"], "from structout.cli.main import main; sys.exit(main(['doctor']))")
+    run = run_without(["torch"], "from structout_cli import main; sys.exit(main(['doctor']))")
     assert (run.returncode, run.stderr) == (1, "")
     assert run.stdout.split("\nbroken\n")[1].splitlines()[0] == "  torch is not installed: pip install 'torch>=2.10'"
 

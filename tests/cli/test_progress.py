@@ -1,4 +1,4 @@
-"""What is shown: JSON made readable without a change to it, and nothing that a terminal would obey."""
+"""Indented JSON, text without control characters, and the live line."""
 
 import io
 import json
@@ -9,7 +9,7 @@ import time
 import pytest
 from seeds import for_each_seed
 
-from structout.cli.progress import Screen, printable, readable_json
+from structout.cli.progress import LiveLine, indent_json, printable
 from structout.grammar.vocabulary import Vocabulary
 
 
@@ -24,24 +24,24 @@ def random_value(rng, depth=0):
 
 
 @for_each_seed(100)
-def test_the_layout_is_that_of_json_dumps(seed):
+def test_indent_json_lays_out_as_json_dumps(seed):
     value = random_value(random.Random(seed))
-    laid_out = json.dumps(value, indent=2, ensure_ascii=False)
+    expected = json.dumps(value, indent=2, ensure_ascii=False)
     for separators in ((",", ":"), (", ", ": "), (" ,\n", " :\t")):
-        assert readable_json(json.dumps(value, ensure_ascii=False, separators=separators)) == laid_out
+        assert indent_json(json.dumps(value, ensure_ascii=False, separators=separators)) == expected
 
 
 @pytest.mark.parametrize("text", ["1e999", "1.10", r'"\ud800"', "-0", "12345678901234567890123", r'"\u00e9"'])
-def test_numbers_and_strings_stay_as_they_were_written(text):
-    assert readable_json(text) == text
-    assert readable_json(f"[{text}]") == f"[\n  {text}\n]"
+def test_indent_json_keeps_numbers_and_strings_unchanged(text):
+    assert indent_json(text) == text
+    assert indent_json(f"[{text}]") == f"[\n  {text}\n]"
 
 
-def test_nothing_reaches_the_terminal_that_it_would_obey():
+def test_printable_replaces_control_characters():
     assert printable("a\x1b[2Jb\r\nc\x07\u009b é東") == "a [2Jb  c   é東"
 
 
-def test_the_screen_is_drawn_at_most_twenty_times_a_second(monkeypatch):
+def test_live_line_redraws_at_most_twenty_times_a_second(monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):
             return True
@@ -50,12 +50,12 @@ def test_the_screen_is_drawn_at_most_twenty_times_a_second(monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setattr(time, "perf_counter", lambda: now)
-    screen = Screen(Vocabulary((b"", b"\x1b[2J", b"a"), (0,)))
+    line = LiveLine(Vocabulary((b"", b"\x1b[2J", b"a"), (0,)))
     for step in range(1, 101):
-        screen.show([[1] + [2] * step], 0)
+        line.show([[1] + [2] * step], 0)
         now += 0.01
     drawn = terminal.getvalue().split("\r\x1b[K")[1:]
     assert drawn[0] == "[2 tokens]  [2Ja"
     assert 15 <= len(drawn) <= 21
-    screen.clear()
+    line.clear()
     assert terminal.getvalue().endswith("\r\x1b[K")

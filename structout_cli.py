@@ -1,0 +1,188 @@
+"""The ``structout`` command: its arguments, and nothing that is slow to import.
+
+This module lies outside the package because ``import structout`` imports torch and
+registers the ops, which takes seconds. ``--help``, ``--version`` and wrong arguments
+are answered without it.
+"""
+
+import argparse
+import importlib.util
+import os
+import runpy
+import sys
+from pathlib import Path
+
+_GENERATE_EXAMPLES = """\
+examples:
+  structout generate --json-schema examples/order.schema.json --seed 7
+  structout generate --json-schema '{"enum": ["red", 3, null]}' --compact
+  structout generate --regex '[A-Z]{3}-[0-9]{4}' -n 5
+  structout generate --choice positive --choice negative --prompt 'I loved it.' --temperature 0
+  structout generate --grammar examples/sql.ebnf --model ./my-model --device cuda
+
+Standard output receives the texts, after all of them are complete and checked: one per line if there are several.
+Standard error receives everything else. If it is a terminal, it shows the text as it grows.
+
+exit status:
+  0  every text is complete and valid
+  1  a text is incomplete or invalid
+  2  wrong arguments, a bad constraint or an unusable model
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = _parser().parse_args(argv)
+    try:
+        return int(arguments.run(arguments))
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="structout", description="Structured output for LLM inference in PyTorch.")
+    parser.add_argument("--version", action="version", version=f"structout {_version()}")
+    commands = parser.add_subparsers(required=True, metavar="{generate,doctor}")
+
+    generate = commands.add_parser(
+        "generate",
+        help="write text that satisfies a constraint",
+        description="Write text that satisfies a constraint, with any transformers causal language model.",
+        epilog=_GENERATE_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    generate.set_defaults(run=_generate)
+    constraint = generate.add_argument_group("constraint (exactly one)").add_mutually_exclusive_group(required=True)
+    constraint.add_argument(
+        "--json-schema",
+        type=_text,
+        metavar="SOURCE",
+        help="the text is JSON that satisfies this JSON Schema. SOURCE is a file, - for standard input, or the JSON "
+        "itself: true, false, or an object that starts with {",
+    )
+    constraint.add_argument("--regex", type=_text, help="the whole text matches this regular expression")
+    constraint.add_argument(
+        "--choice", type=_text, action="append", metavar="TEXT", help="the text is TEXT; repeat for alternatives"
+    )
+    constraint.add_argument(
+        "--grammar",
+        type=_text,
+        metavar="SOURCE",
+        help="the text matches this grammar: EBNF with the root rule `root`, or Lark with the start rule `start`. "
+        "SOURCE is a file, or - for standard input",
+    )
+    constraint.add_argument(
+        "--structural-tag",
+        type=_text,
+        metavar="SOURCE",
+        help="free text with constrained parts, in xgrammar's structural tag format. SOURCE as for --json-schema",
+    )
+    generate.add_argument(
+        "--lenient",
+        action="store_true",
+        help="accept a constraint that no grammar engine enforces in full, and print what is not enforced; texts are "
+        "still checked against all of it",
+    )
+    generate.add_argument("--compact", action="store_true", help="print a single JSON text on one line")
+    model = generate.add_argument_group("model")
+    model.add_argument(
+        "--model",
+        metavar="DIR_OR_HUB_ID",
+        help="a transformers model. Default: the demo model, a tiny Llama with random weights that is built in seconds "
+        "and cached; its texts have a valid form and no meaning",
+    )
+    model.add_argument(
+        "--device", default="auto", help="auto (default: cuda if it is available), cpu, cuda, cuda:1, ..."
+    )
+    sampling = generate.add_argument_group("sampling")
+    sampling.add_argument("--prompt", type=_text, default="", metavar="TEXT", help="text to continue (default: none)")
+    sampling.add_argument(
+        "-n", type=_count, default=1, metavar="N", help="number of texts, written as one batch (default: 1)"
+    )
+    sampling.add_argument("--temperature", type=_temperature, default=1.0, metavar="T", help="0 is greedy (default: 1)")
+    sampling.add_argument("--seed", type=_seed, help="makes the texts repeatable")
+    sampling.add_argument(
+        "--max-tokens",
+        type=_count,
+        metavar="N",
+        help="limit on each text (default: 512, or fewer where the model has no more positions)",
+    )
+    sampling.add_argument(
+        "--jump-forward",
+        choices=["off", "ff_tokens", "retokenize", "draft"],
+        default="off",
+        help="how text without a choice is handled. off (default): drawn like other text; ff_tokens: its tokens are "
+        "appended; retokenize: it is appended and the whole text is tokenized again; draft: the model verifies its "
+        "tokens in one forward pass, which changes no text",
+    )
+
+    doctor = commands.add_parser("doctor", help="print versions, the kernels for each device, and what is missing")
+    doctor.set_defaults(run=_doctor)
+    return parser
+
+
+def _version() -> str:
+    """``structout.__version__``, without importing the package."""
+    package = importlib.util.find_spec("structout")
+    assert package is not None
+    assert package.origin is not None
+    return str(runpy.run_path(str(Path(package.origin).with_name("_version.py")))["__version__"])
+
+
+def _count(text: str) -> int:
+    return _integer(text, minimum=1)
+
+
+def _seed(text: str) -> int:
+    return _integer(text, minimum=0)
+
+
+def _integer(text: str, minimum: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
+    if not minimum <= value < 2**63:
+        raise argparse.ArgumentTypeError(f"must be an integer from {minimum} to 2**63 - 1, got {text[:80]!r}")
+    return value
+
+
+def _temperature(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a number of at least 0, got {text[:80]!r}")
+    return value
+
+
+def _text(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise argparse.ArgumentTypeError(f"must be UTF-8, got {text[:80]!r}") from error
+    return text
+
+
+def _doctor(_: argparse.Namespace) -> int:
+    from structout import doctor
+
+    return doctor.main()
+
+
+def _generate(arguments: argparse.Namespace) -> int:
+    if sys.stderr.isatty():
+        print("loading torch and transformers ...", file=sys.stderr, flush=True)
+    try:
+        from structout.cli import generate
+    except ImportError as error:  # the ops or a grammar engine cannot be loaded
+        print(f"structout: error: {error}", file=sys.stderr)
+        return 2
+    return generate.run(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
