@@ -11,8 +11,7 @@ try:
     import xxhash
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        "ranks that exchange CPU tensors compare checksums made by xxhash, which is not installed; "
-        "pip install 'structout[manager]'"
+        "ranks compare checksums made by xxhash, which is not installed: pip install 'structout[manager]'"
     ) from error
 
 

@@ -121,8 +121,9 @@ class ShardedManager:
         if request.owner == self.rank:
             try:
                 self._manager.fork(request_id, new_id)
-            except Exception as error:
-                self._request_errors[new_id] = f"the request could not be forked: {error}"
+            except Exception as error:  # as in add_request
+                failure = GrammarError(f"the request could not be forked: {error}")
+                self._manager.add_failed_request(new_id, failure)
             if request_id in self._request_errors:
                 self._request_errors[new_id] = self._request_errors[request_id]
 

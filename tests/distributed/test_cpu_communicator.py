@@ -3,6 +3,7 @@
 import copy
 import random
 import runpy
+import subprocess
 import sys
 
 import pytest
@@ -147,6 +148,12 @@ def test_collective_error_survives_pickling():
 def test_checksum_without_xxhash_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "xxhash", None)
     with pytest.raises(
-        ModuleNotFoundError, match=r"xxhash, which is not installed; pip install 'structout\[manager\]'"
+        ModuleNotFoundError, match=r"xxhash, which is not installed: pip install 'structout\[manager\]'"
     ):
         runpy.run_module("structout.distributed.checksum")
+
+
+def test_vocab_parallel_sampler_imports_without_xxhash():
+    """Workers install neither the manager's dependencies nor, for CUDA tensors, need a checksum."""
+    script = "import sys; sys.modules['xxhash'] = None; from structout import VocabParallelSampler, all_gather_bitmask"
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=600)

@@ -63,3 +63,10 @@ def test_errors_on_one_rank_are_reported_on_all():
 def test_grammar_bitmask_and_grammar_bitmask_shard_in_one_step_raise():
     messages = ranks.run(2, manager_rank_programs.call_grammar_bitmask_on_one_rank_only)
     assert all("ranks disagree on the calls so far" in text for text in messages)
+
+
+def test_fork_that_fails_on_its_owner_allows_no_token_on_any_rank():
+    results = ranks.run(2, manager_rank_programs.fork_with_failing_owner)
+    assert results[0] == results[1]
+    assert results[0]["allows"] == [True, False]
+    assert results[0]["errors"] == {"forked": "the request could not be forked: out of memory"}

@@ -163,6 +163,23 @@ def fail_on_owner(rank: int) -> list[str]:
     return [*messages, _poll_until_settled(manager, ["a"])["a"]]
 
 
+def fork_with_failing_owner(rank: int) -> dict[str, Any]:
+    """Let the owner's fork fail. Return the masks' errors, and whether each request may take a token."""
+
+    def failing_fork(request_id: str, new_id: str) -> None:
+        raise RuntimeError("out of memory")
+
+    local = _manager()
+    local.fork = failing_fork
+    manager = structout.ShardedManager(local)
+    manager.add_request("a", structout.StructuredOutputsParams(regex="a*"))
+    _poll_until_settled(manager, ["a"])
+    manager.fork("a", "forked")
+    masks = manager.grammar_bitmask(["a", "forked"])
+    rows = masks.rows_for(["a", "forked"]).tolist()
+    return {"errors": dict(masks.errors), "allows": [row < 0 or bool(masks.bitmask[row].any()) for row in rows]}
+
+
 def call_grammar_bitmask_on_one_rank_only(rank: int) -> str:
     """Rank 0 asks for whole masks, the others for shards. Return this rank's error."""
     manager = structout.ShardedManager(_manager())
