@@ -1,5 +1,6 @@
-"""Typed, documented doors to ``torch.ops.structout.*``, and the drop-in for xgrammar's."""
+"""Python wrappers of ``torch.ops.structout.*``, and a drop-in for xgrammar's mask op."""
 
+import numbers
 import operator
 import warnings
 from collections.abc import Iterable
@@ -16,27 +17,38 @@ _masked_sample_logprobs = torch.ops.structout.masked_sample_logprobs.default
 
 
 def apply_bitmask(logits: torch.Tensor, bitmask: torch.Tensor, rows: torch.Tensor | None = None) -> None:
-    """Set every logit that its row's mask disallows to -inf, in place.
+    """Set the logits of disallowed tokens to -inf, in place.
+
+    ``apply_bitmask(logits [N, V], bitmask [R, ceil(V / 32)], rows [N] | None) -> None``
 
     Equivalent to::
 
-        allowed = unpack_bitmask(bitmask, logits.shape[-1])          # bool [R, V]
-        allowed = allowed if rows is None else allowed[rows]         # and rows == -1 allow everything
-        logits.masked_fill_(~allowed, -inf)
+        allowed = unpack_bitmask(bitmask, logits.shape[-1])   # bool [R, V]
+        if rows is not None:
+            allowed = allowed[rows]                           # [N, V]; all True where rows == -1
+        logits.masked_fill_(~allowed, float("-inf"))
 
     Args:
-        logits: ``[N, V]`` or ``[V]``, float32, float16 or bfloat16; any row stride and alignment.
-        bitmask: int32 ``[R, W]`` or ``[W]``, bit ``i & 31`` of word ``i >> 5`` is 1 where token ``i`` is allowed.
-            Columns past the last word are disallowed; bits past the last column are ignored.
-        rows: int32 or int64 ``[N]``: the mask row that governs each logits row. -1 leaves the row alone; any other id
-            outside ``[0, R)`` disallows the whole row. ``None``: row i governs row i, and R must equal N.
+        logits: ``[N, V]`` or ``[V]`` (one row), float32, float16 or bfloat16. Any row
+            stride and alignment.
+        bitmask: int32 ``[R, W]`` or ``[W]`` on the device of logits. Token ``i`` is
+            allowed where bit ``i & 31`` of word ``i >> 5`` is 1. Columns of logits past
+            the last word are disallowed; bits past the last column are ignored.
+        rows: int32 or int64 ``[N]`` on the device of logits, the bitmask row that
+            governs each logits row. -1 leaves a logits row unchanged. Any other id
+            outside ``[0, R)`` disallows the whole row. Default: bitmask row i governs
+            logits row i, and R must equal N.
 
     Raises:
-        ValueError: wrong dtype, rank, shape, stride or device; rows of logits that overlap. Nothing is written.
-        RuntimeError: logits would need a gradient through this op, which has none.
+        ValueError: a dtype, rank, shape, stride or device is wrong, or rows of logits
+            overlap in memory. Nothing is written.
+        RuntimeError: logits require a gradient, which this op does not have.
 
-    ``torch.ops.structout.apply_bitmask`` is the same op without this door, for use in model code. It is made for
-    inference: autograd neither records it nor notices that it has written.
+    ``torch.ops.structout.apply_bitmask`` is the same op for use in model code. It does
+    not check for gradients: autograd neither records it nor notices its writes.
+
+    Source: the layout of the bitmask is xgrammar's and llguidance's. docs/mask_contract.md
+    defines every edge case.
     """
     if logits.requires_grad and torch.is_grad_enabled():
         raise RuntimeError("apply_bitmask has no gradient; call it under torch.inference_mode() or torch.no_grad()")
@@ -53,21 +65,34 @@ def apply_token_bitmask_inplace(
     indices: Iterable[int] | torch.Tensor | None = None,
     backend: str = "auto",
 ) -> None:
-    """xgrammar's function of this name, with its semantics: change the import, keep the call.
+    """Apply a bitmask in place, with the semantics of xgrammar's function of this name.
 
-    Unlike :func:`apply_bitmask`, columns at or past ``vocab_size`` are left untouched, and ``indices`` selects both the
-    logits row and the mask row.
+    ``apply_token_bitmask_inplace(logits [N, V], bitmask [R, W], *, vocab_size, indices) -> None``
+
+    To use it in place of xgrammar's, change the import and keep the call. Unlike
+    :func:`apply_bitmask` it leaves columns from ``vocab_size`` on unchanged, and
+    ``indices`` selects both the logits rows and the bitmask rows.
+
+    Equivalent to::
+
+        allowed = unpack_bitmask(bitmask, vocab_size)         # bool [R, vocab_size]
+        for i in range(N) if indices is None else indices:
+            logits[i, :vocab_size].masked_fill_(~allowed[i], float("-inf"))
 
     Args:
         logits: ``[N, V]`` or ``[V]``, float32, float16 or bfloat16.
         bitmask: int32 ``[R, W]`` or ``[W]``, on the device of logits.
-        vocab_size: columns that the mask speaks for. Default ``min(V, 32 * W)``; warns if that is less than V.
-        indices: logits rows to mask, each by the mask row of the same number; ints, or an int32 or int64 tensor
-            (ids outside ``[0, N)`` are ignored in a tensor, and raise otherwise). Default: all, R == N.
-        backend: accepted for xgrammar's callers. Which kernels run is decided by the device and STRUCTOUT_BACKEND.
+        vocab_size: how many columns to mask. Default: ``min(V, 32 * W)``, with a
+            warning if that is less than V.
+        indices: the rows to mask: ints, or a 1-D int32 or int64 tensor. In a tensor, ids
+            outside ``[0, N)`` are ignored. Default: all rows, and R must equal N.
+        backend: ignored. The device and ``STRUCTOUT_BACKEND`` choose the kernels.
 
     Raises:
-        ValueError, IndexError: as above, or vocab_size beyond what logits or bitmask hold. Nothing is written.
+        ValueError: as :func:`apply_bitmask`, or ``vocab_size`` exceeds the columns of
+            logits or the bits of bitmask. Nothing is written.
+        IndexError: an int in ``indices`` is out of range. Nothing is written.
+        RuntimeError: logits require a gradient.
 
     Source: xgrammar 0.2.8, ``xgrammar.apply_token_bitmask_inplace``.
     """
@@ -99,12 +124,12 @@ def apply_token_bitmask_inplace(
 def _rows_at(
     indices: Iterable[int] | torch.Tensor, num_rows: int, num_masks: int, device: torch.device
 ) -> torch.Tensor:
-    """The row map in which each row of ``indices`` governs itself and the others are free."""
+    """The row map in which each row of ``indices`` governs itself, and others are free."""
     if isinstance(indices, torch.Tensor):
         if indices.dim() != 1 or indices.dtype not in (torch.int32, torch.int64):
             raise ValueError(f"indices must be a 1-D int32 or int64 tensor, got {indices.dtype} {list(indices.shape)}")
         chosen = indices.to(device=device, dtype=torch.int64)
-        # One spare entry takes the ids that are out of range, so that the device never sees a bad index.
+        # Ids out of range go to a spare entry, so that the device never sees a bad index.
         chosen = torch.where((chosen >= 0) & (chosen < num_rows), chosen, num_rows)
     else:
         limit = min(num_rows, num_masks)
@@ -121,7 +146,7 @@ def _rows_at(
 
 
 _LARGEST_FLOAT32 = 3.4028234663852886e38
-_ROUNDS_TO_0 = 2.0**-150  # half of the smallest float32
+_ROUNDS_TO_ZERO = 2.0**-150  # half of the smallest positive float32
 
 
 def masked_sample(
@@ -136,41 +161,57 @@ def masked_sample(
     seed: torch.Tensor | int = 0,
     position: torch.Tensor | int = 0,
 ) -> torch.Tensor:
-    """Mask, temperature, min-p, top-k, top-p and the draw: one token a row, the same one on every backend.
+    """Draw one token from each row: mask, temperature, min-p, top-k, top-p and sampling.
 
-    Equivalent, up to the source of randomness, to::
+    ``masked_sample(logits [N, V], bitmask [R, ceil(V / 32)] | None, rows [N] | None, *,
+    temperature [N], top_k [N], top_p [N], min_p [N], seed [N], position [N]) -> ids [N]``
 
-        apply_bitmask(scores := logits.float(), bitmask, rows)
-        scores = top_p(top_k(min_p(scores / temperature)))           # each over what the one before left
-        ids = torch.multinomial(scores.softmax(-1), 1).squeeze(-1)   # or argmax where temperature is 0
+    Equivalent, except for the source of randomness, to::
 
-    The noise is a pure function of (seed, position, token id), so neither batch, slot, sharding nor backend can change
-    a token. docs/sampling_contract.md fixes every operation.
+        scores = logits.float()
+        apply_bitmask(scores, bitmask, rows)
+        scores = scores / temperature
+        scores = keep_top_p(keep_top_k(keep_min_p(scores)))   # each sets the rest to -inf
+        ids = torch.multinomial(scores.softmax(-1), 1).squeeze(-1)   # temperature 0: argmax
+
+    Every backend returns the same ids. The noise depends on seed, position and token id
+    alone, so a token does not depend on the batch, the row, the sharding or the device.
+    docs/sampling_contract.md defines every operation.
 
     Args:
-        logits: ``[N, V]`` or ``[V]`` (one row), float32, float16 or bfloat16, V below 2^23. Only read; any row
-            stride.
-        bitmask: as in :func:`apply_bitmask`. ``None``: every row is free.
-        rows: as in :func:`apply_bitmask`; rows that are -1 are free.
-        temperature: float32 ``[N]`` or a number. Exactly 0 is greedy: the largest logit, lowest id on ties.
-        top_k: int32 or int64 ``[N]`` or a number: keep everything that reaches the k-th largest logit. k <= 0: off.
-        top_p: float32 ``[N]`` or a number: keep the fewest largest logits whose mass reaches p. p >= 1: off.
-        min_p: float32 ``[N]`` or a number: keep what is at least min_p times as likely as the likeliest.
-        seed: int64 ``[N]`` or a number; any value. A number may also be a uint64, with the same 64 bits.
-        position: int64 ``[N]`` or a number: which token of its text the row draws. Together with the seed it should not
-            repeat.
+        logits: ``[N, V]`` or ``[V]`` (one row), float32, float16 or bfloat16, V below
+            2^23. Any row stride. Only read.
+        bitmask: as in :func:`apply_bitmask`. None: every token is allowed.
+        rows: as in :func:`apply_bitmask`. In rows that are -1 every token is allowed.
+        temperature: float32 ``[N]`` or a number. 0 is greedy: the largest logit, the
+            lowest id on ties.
+        top_k: int32 or int64 ``[N]`` or an int. Keep logits that reach the k-th largest.
+            k <= 0 turns it off.
+        top_p: float32 ``[N]`` or a number. Keep the smallest set of largest logits whose
+            probability reaches p. p >= 1 turns it off.
+        min_p: float32 ``[N]`` or a number. Keep tokens that are at least ``min_p`` times
+            as likely as the likeliest. 0 turns it off.
+        seed: int64 ``[N]`` or an int. A uint64 int counts as the int64 with its bits.
+        position: int64 ``[N]`` or an int, the index of the token in its text. Do not
+            repeat a (seed, position) pair.
 
-    Tensors of per-row values are on the device of logits, of any stride, 0 included. Compiled code takes a number for a
-    constant: what changes from step to step should be a tensor there.
+    Tensors of parameters are on the device of logits, with any stride, 0 included.
+    Under ``torch.compile`` a number is a constant; pass a tensor for what changes from
+    step to step.
 
     Returns:
-        int64 ``[N]``. -1 where nothing can be drawn: an empty mask, a NaN at an allowed place, a row id out of range,
-        or an invalid value in a tensor (negative, infinite or NaN temperature; negative or NaN top_p or min_p).
+        int64 ``[N]``. The id is -1 where no token can be drawn: nothing is allowed, an
+        allowed logit is NaN, the row id is out of range, or a parameter tensor has an
+        invalid value (negative, infinite or NaN temperature; negative or NaN top_p or
+        min_p).
 
     Raises:
-        ValueError: wrong dtype, rank, shape, stride or device, or an invalid number.
+        ValueError: a dtype, rank, shape, stride or device is wrong, or a number is out
+            of range.
+        TypeError: a parameter is neither a tensor nor a number.
 
-    Source of the draw: Gumbel-max with Philox noise, as FlashSampling and vLLM draw; of the order of filters: vLLM.
+    Source: the draw is Gumbel-max with Philox noise, as in FlashSampling and vLLM. The
+    order of the filters is vLLM's.
     """
     parameters = row_parameters(logits, temperature, top_k, top_p, min_p, seed, position)
     ids: torch.Tensor = _masked_sample(logits, bitmask, rows, *parameters)
@@ -189,15 +230,27 @@ def masked_sample_logprobs(
     seed: torch.Tensor | int = 0,
     position: torch.Tensor | int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """:func:`masked_sample`, and the logprob of each token.
+    """Draw one token from each row as :func:`masked_sample` does, with its logprob.
+
+    ``masked_sample_logprobs(the same arguments) -> (ids [N], logprobs [N])``
+
+    Equivalent to::
+
+        ids = masked_sample(logits, bitmask, rows, ...)
+        scores = logits.float() / temperature                 # temperature 0: logits.float()
+        apply_bitmask(scores, bitmask, rows)
+        logprobs = scores.log_softmax(-1).gather(-1, ids[:, None]).squeeze(-1)
+
+    The arguments are those of :func:`masked_sample`.
 
     Returns:
-        ids int64 ``[N]``, and float32 ``[N]``: the token's log-probability among the allowed tokens after temperature
-        (greedy: temperature 1) and before the filters. -inf where the id is -1.
+        ids int64 ``[N]`` and logprobs float32 ``[N]``. A logprob is taken among the
+        allowed tokens, after temperature and before the filters. It is -inf where the id
+        is -1.
 
     Raises:
-        ValueError: as :func:`masked_sample`.
-        RuntimeError: logits would need a gradient through the logprobs, which have none.
+        ValueError, TypeError: as :func:`masked_sample`.
+        RuntimeError: logits require a gradient, which the logprobs do not have.
     """
     if logits.requires_grad and torch.is_grad_enabled():
         raise RuntimeError(
@@ -218,44 +271,66 @@ def row_parameters(
     seed: torch.Tensor | int,
     position: torch.Tensor | int,
 ) -> tuple[torch.Tensor | None, ...]:
-    """Numbers become tensors that stand for all rows, with stride 0."""
+    """The per-row parameters of the op: numbers become tensors ``[N]`` of stride 0.
+
+    Raises:
+        ValueError: a number is out of range.
+        TypeError: a parameter is neither a tensor nor a number.
+    """
     num_rows = logits.shape[0] if logits.dim() == 2 else 1
 
-    def floats(name: str, value: torch.Tensor | float | None) -> torch.Tensor | None:
-        if value is None or isinstance(value, torch.Tensor):
+    def floats(name: str, value: torch.Tensor | float) -> torch.Tensor:
+        if isinstance(value, torch.Tensor):
             return value
         _check_float(name, value)
         return torch.full((1,), value, dtype=torch.float32, device=logits.device).expand(num_rows)
 
-    def integers(name: str, value: torch.Tensor | int | None) -> torch.Tensor | None:
-        if value is None or isinstance(value, torch.Tensor):
+    def integers(name: str, value: torch.Tensor | int) -> torch.Tensor:
+        if isinstance(value, torch.Tensor):
             return value
-        number = _as_int64(name, operator.index(value))
-        return torch.full((1,), number, dtype=torch.int64, device=logits.device).expand(num_rows)
+        return torch.full((1,), _as_int64(name, value), dtype=torch.int64, device=logits.device).expand(num_rows)
 
-    filters = (integers("top_k", top_k), floats("top_p", top_p), floats("min_p", min_p))
-    return (floats("temperature", temperature), *filters, integers("seed", seed), integers("position", position))
+    return (
+        floats("temperature", temperature),
+        None if top_k is None else integers("top_k", top_k),
+        None if top_p is None else floats("top_p", top_p),
+        None if min_p is None else floats("min_p", min_p),
+        integers("seed", seed),
+        integers("position", position),
+    )
 
 
 def _check_float(name: str, value: float) -> None:
+    if not isinstance(value, (float, int, numbers.Real)):
+        raise TypeError(
+            f"masked_sample: {name} must be a number or a float32 tensor with one value per row, "
+            f"got {type(value).__name__}"
+        )
     if not 0 <= value < float("inf"):
         raise ValueError(f"masked_sample: {name} must be a finite number of at least 0, got {value}")
     if value > _LARGEST_FLOAT32:
-        raise ValueError(f"masked_sample: {name} must fit float32, so be at most {_LARGEST_FLOAT32:.7g}, got {value}")
-    if name == "temperature" and 0 < value <= _ROUNDS_TO_0:
-        raise ValueError(f"masked_sample: temperature {value} is 0 in float32, which would be greedy; say 0, or 1e-45")
+        raise ValueError(f"masked_sample: {name} must fit float32: at most {_LARGEST_FLOAT32:.7g}, got {value}")
+    if name == "temperature" and 0 < value <= _ROUNDS_TO_ZERO:
+        raise ValueError(
+            f"masked_sample: temperature {value} rounds to 0 in float32, which is greedy; pass 0, or at least 1e-45"
+        )
 
 
-def _as_int64(name: str, number: int) -> int:
-    """Seeds are 64 bits, and engines hold them as uint64."""
-    largest = 2**64 - 1 if name == "seed" else 2**63 - 1
+def _as_int64(name: str, value: int) -> int:
+    if not isinstance(value, (int, numbers.Integral)) and not hasattr(value, "__index__"):
+        raise TypeError(
+            f"masked_sample: {name} must be an int or an int64 tensor with one value per row, "
+            f"got {type(value).__name__}"
+        )
+    number = operator.index(value)
+    largest = 2**64 - 1 if name == "seed" else 2**63 - 1  # engines hold 64-bit seeds as uint64
     if not -(2**63) <= number <= largest:
         raise ValueError(f"masked_sample: {name} must be from -2^63 to {largest}, got {number}")
     return number - 2**64 if number >= 2**63 else number
 
 
 def empty_ids(logits: torch.Tensor) -> torch.Tensor:
-    """Of the shape that ids of these logits have."""
+    """An uninitialized int64 ``[N]`` tensor for the ids of these logits."""
     return logits.new_empty(logits.shape[0] if logits.dim() == 2 else 1, dtype=torch.int64)
 
 

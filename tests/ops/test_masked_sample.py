@@ -329,10 +329,10 @@ INVALID_INPUTS = {
     "infinite top_p": ({"top_p": math.inf}, "top_p must be a finite number of at least 0, got inf"),
     "huge temperature": (
         {"temperature": 1e39},
-        r"temperature must fit float32, so be at most 3.402823e\+38, got 1e\+39",
+        r"temperature must fit float32: at most 3.402823e\+38, got 1e\+39",
     ),
     "huge top_p": ({"top_p": 3.5e38}, "top_p must fit float32"),
-    "tiny temperature": ({"temperature": 7e-46}, "temperature 7e-46 is 0 in float32, which would be greedy"),
+    "tiny temperature": ({"temperature": 7e-46}, "temperature 7e-46 rounds to 0 in float32, which is greedy"),
     "seed of 65 bits": ({"seed": 2**64}, r"seed must be from -2\^63 to 18446744073709551615, got 18446744073709551616"),
     "seed below int64": ({"seed": -(2**63) - 1}, r"seed must be from -2\^63"),
     "huge position": ({"position": 2**63}, r"position must be from -2\^63 to 9223372036854775807"),
@@ -345,6 +345,25 @@ def test_masked_sample_with_invalid_input_raises(name):
     arguments, message = INVALID_INPUTS[name]
     with pytest.raises(ValueError, match=f"^masked_sample: .*{message}"):
         structout.masked_sample(**({"logits": LOGITS} | arguments))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("temperature", None, "a number or a float32 tensor with one value per row, got NoneType"),
+        ("temperature", "0.5", "a number or a float32 tensor with one value per row, got str"),
+        ("top_p", [0.5], "a number or a float32 tensor with one value per row, got list"),
+        ("min_p", 1j, "a number or a float32 tensor with one value per row, got complex"),
+        ("top_k", 2.0, "an int or an int64 tensor with one value per row, got float"),
+        ("seed", None, "an int or an int64 tensor with one value per row, got NoneType"),
+        ("seed", 1.5, "an int or an int64 tensor with one value per row, got float"),
+        ("position", "3", "an int or an int64 tensor with one value per row, got str"),
+    ],
+)
+def test_masked_sample_with_parameter_of_wrong_type_raises(name, value, expected):
+    for op in (structout.masked_sample, structout.masked_sample_logprobs):
+        with pytest.raises(TypeError, match=f"^masked_sample: {name} must be {expected}$"):
+            op(LOGITS, **{name: value})
 
 
 @NEEDS_GPU
