@@ -1,8 +1,10 @@
-"""The packed token bitmask: int32 ``[rows, ceil(vocab / 32)]``; bit ``i & 31`` of word ``i >> 5`` is 1 where token
-``i`` is allowed. The layout is xgrammar's and llguidance's; docs/mask_contract.md has every edge of it.
+"""The packed token bitmask, int32 ``[rows, ceil(V / 32)]``.
 
-``allocate_token_bitmask``, ``get_bitmask_shape``, ``reset_token_bitmask`` and ``bitmask_dtype`` carry xgrammar's names,
-so that an engine can take them from here instead.
+Bit ``i & 31`` of word ``i >> 5`` is 1 where token ``i`` is allowed. The layout is
+xgrammar's and llguidance's; docs/mask_contract.md defines every edge case.
+
+``allocate_token_bitmask``, ``get_bitmask_shape``, ``reset_token_bitmask`` and
+``bitmask_dtype`` have xgrammar's names, so that an engine can import them from here.
 """
 
 import torch
@@ -12,21 +14,25 @@ bitmask_dtype = torch.int32
 
 
 def bitmask_width(vocab_size: int) -> int:
-    """Words in one mask row: ``ceil(vocab_size / 32)``."""
+    """The number of words in a mask row: ``ceil(vocab_size / 32)``."""
     if vocab_size < 0:
         raise ValueError(f"vocab_size must not be negative, got {vocab_size}")
     return -(-vocab_size // BITS_PER_WORD)
 
 
 def get_bitmask_shape(batch_size: int, vocab_size: int) -> tuple[int, int]:
-    """``(batch_size, ceil(vocab_size / 32))``."""
+    """The shape of a batch's bitmask: ``(batch_size, ceil(vocab_size / 32))``."""
     return (batch_size, bitmask_width(vocab_size))
 
 
 def allocate_token_bitmask(batch_size: int, vocab_size: int, *, pin_memory: bool | None = None) -> torch.Tensor:
-    """A CPU bitmask ``int32 [batch_size, ceil(vocab_size / 32)]`` that allows everything.
+    """A CPU bitmask, int32 ``[batch_size, ceil(vocab_size / 32)]``, that allows all tokens.
 
-    ``pin_memory=None`` pins it where a CUDA device is present, so that its copy to the device can be asynchronous.
+    Args:
+        batch_size: the number of rows.
+        vocab_size: the number of tokens.
+        pin_memory: whether to pin it, so that its copy to a device can be asynchronous.
+            Default: where a CUDA device is available.
     """
     if pin_memory is None:
         pin_memory = torch.cuda.is_available()
@@ -35,12 +41,19 @@ def allocate_token_bitmask(batch_size: int, vocab_size: int, *, pin_memory: bool
 
 
 def reset_token_bitmask(bitmask: torch.Tensor) -> None:
-    """Allow everything again, in place."""
+    """Allow all tokens, in place."""
     bitmask.fill_(-1)
 
 
 def pack_bitmask(allowed: torch.Tensor) -> torch.Tensor:
-    """``bool [..., vocab]`` (True = allowed) to ``int32 [..., ceil(vocab / 32)]`` on its device; padding bits 0."""
+    """Pack a bool tensor ``[..., V]`` (True: allowed) into a bitmask.
+
+    Returns:
+        int32 ``[..., ceil(V / 32)]`` on the same device, with padding bits 0.
+
+    Raises:
+        TypeError: ``allowed`` is not bool.
+    """
     if allowed.dtype != torch.bool:
         raise TypeError(f"allowed must be a bool tensor, got {allowed.dtype}; compare first, e.g. scores > 0")
     vocab_size = allowed.shape[-1]
@@ -48,19 +61,31 @@ def pack_bitmask(allowed: torch.Tensor) -> torch.Tensor:
     padded = torch.nn.functional.pad(allowed, (0, width * BITS_PER_WORD - vocab_size))
     bits = padded.reshape(*allowed.shape[:-1], width, BITS_PER_WORD).to(torch.int32)
     shifts = torch.arange(BITS_PER_WORD, dtype=torch.int32, device=allowed.device)
-    # Bits are disjoint, so their sum is their union; bit 31 becomes the sign, which is how int32 holds it.
+    # The bits are disjoint, so their sum is their union. Bit 31 becomes the sign of the int32.
     return torch.sum(bits << shifts, -1, dtype=torch.int32)
 
 
 def unpack_bitmask(bitmask: torch.Tensor, vocab_size: int) -> torch.Tensor:
-    """``int32 [..., words]`` to ``bool [..., vocab_size]`` (True = allowed); tokens past the last word are not."""
+    """Unpack a bitmask, int32 ``[..., W]``, into a bool tensor.
+
+    Returns:
+        bool ``[..., vocab_size]`` (True: allowed) on the same device. Tokens past the
+        last word are not allowed.
+
+    Raises:
+        TypeError: ``bitmask`` is not int32.
+    """
     if bitmask.dtype != bitmask_dtype:
-        raise TypeError(f"bitmask must be int32, got {bitmask.dtype}")
+        raise TypeError(f"bitmask must be int32, got {bitmask.dtype}; pack_bitmask makes one from bools")
     shifts = torch.arange(BITS_PER_WORD, dtype=torch.int32, device=bitmask.device)
     bits = ((bitmask.unsqueeze(-1) >> shifts) & 1).flatten(-2).bool()[..., :vocab_size]
     return torch.nn.functional.pad(bits, (0, vocab_size - bits.shape[-1]))
 
 
 def count_allowed(bitmask: torch.Tensor, vocab_size: int) -> torch.Tensor:
-    """How many tokens each row allows: ``int32 [..., words]`` to ``int64 [...]``. Padding bits do not count."""
+    """The number of allowed tokens in each row of a bitmask, int32 ``[..., W]``.
+
+    Returns:
+        int64 ``[...]``. Padding bits do not count.
+    """
     return unpack_bitmask(bitmask, vocab_size).sum(-1)

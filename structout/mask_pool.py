@@ -1,8 +1,8 @@
-"""Masks by their content: 85 to 91 in 100 masks of real schemas have been seen before, so a decoding step sends the
-numbers of masks that the device holds, and only the masks that it does not.
+"""Mask deduplication: a step sends only the masks that the device does not hold yet.
 
-The scheduler's MaskDeduplicator alone decides which mask lies where; the worker's MaskPool does as it is told, in the
-order of the steps. Several steps may be under way between the two.
+85 to 91 of 100 masks of real schemas repeat an earlier one. The scheduler's
+MaskDeduplicator decides which mask is in which slot, and the worker's MaskPool follows,
+step by step. Several steps may be in flight between the two.
 """
 
 import secrets
@@ -49,14 +49,15 @@ class PooledMaskBatch(MaskRows):
 
 @dataclass(frozen=True)
 class MaskPoolStats:
-    """What a deduplicator has done since it was made.
+    """A deduplicator's counters since it was made.
 
     Attributes:
         masks_sent: rows whose mask was sent.
-        masks_reused: rows whose mask the pool held, or an earlier row of the same step had brought.
-        bytes_sent: of masks sent and their slots.
-        bytes_reused: of masks that did not have to be sent.
-        masks_evicted: how many gave up their slot to another.
+        masks_reused: rows whose mask was in the pool already, or in an earlier row of the
+            same step.
+        bytes_sent: the bytes of the masks sent and of their slots.
+        bytes_reused: the bytes of the masks reused.
+        masks_evicted: masks whose slot was given to another mask.
     """
 
     masks_sent: int = 0
@@ -67,16 +68,18 @@ class MaskPoolStats:
 
 
 class MaskDeduplicator:
-    """The scheduler's account of what every worker's MaskPool holds. One thread uses it, the one that schedules.
+    """The scheduler's record of what every worker's MaskPool holds. Not thread-safe.
 
     Args:
-        capacity: masks in a pool, at least as many as one step may have different rows. Each takes ``V / 8`` bytes of
-            every device. The mask that was used the longest ago makes room, never one of the same step.
-        vocab_size: V, as of the masks.
+        capacity: the number of masks in a pool, at least the number of different masks
+            in one step. Each takes ``V / 8`` bytes on every device. The least recently
+            used mask is evicted first, and never one of the same step.
+        vocab_size: V, the number of tokens that a mask covers.
 
-    Masks count as equal if their 128-bit hashes are. Among a billion different masks the chance that any two are taken
-    for one is 1 in 10^21, less than that of memory that fails. Nobody can aim for it either: a mask's bits follow from
-    a grammar and the vocabulary, and the seed of the hash is random and never leaves the process.
+    Masks are equal if their 128-bit hashes are. For a billion different masks the
+    probability of any collision is 10^-21, less than that of a memory error. Clients
+    cannot construct a collision: the hash has a random seed that never leaves the
+    process.
     """
 
     def __init__(self, capacity: int, vocab_size: int):
@@ -84,15 +87,22 @@ class MaskDeduplicator:
         self.capacity = capacity
         self._width = bitmask_width(vocab_size)
         self._hash = partial(_import_xxh3(), seed=secrets.randbits(64))
-        self._slot_of: OrderedDict[bytes, int] = OrderedDict()  # by hash; the mask that was used last is last
+        self._slot_of: OrderedDict[bytes, int] = OrderedDict()  # by hash, the most recently used mask last
         self._sequence = 0
         self._num_sent = self._num_reused = self._num_evicted = 0
 
     def deduplicate(self, masks: MaskBatch) -> PooledMaskBatch:
-        """What to send to the workers in place of ``masks``, whose memory is free again afterwards.
+        """Replace masks that the pools hold by their slots.
+
+        Args:
+            masks: a step's masks. Their buffer may be reused when this returns.
+
+        Returns:
+            the batch to send to every worker.
 
         Raises:
-            ValueError: the masks are of another width, or more of them differ than the pool can hold. Nothing changes.
+            ValueError: the masks have another width, or more of them differ than fit the
+                pool. Nothing changes.
         """
         _check_masks(masks.bitmask, self._width)
         hashes = [self._hash(row) for row in np.ascontiguousarray(masks.bitmask)]
@@ -122,7 +132,8 @@ class MaskDeduplicator:
         return pooled
 
     def reset(self) -> None:
-        """Forget what the pools hold, as when a worker has started anew: the next step sends every mask."""
+        """Forget what the pools hold, after a worker has restarted. The next step sends all
+        its masks."""
         self._slot_of.clear()
         self._sequence = 0
 
@@ -137,7 +148,11 @@ class MaskDeduplicator:
         )
 
     def _touch(self, mask_hashes: Mapping[bytes, int]) -> list[bytes]:
-        """Count the masks as used now, so that none of them makes room for another; those the pool has not got."""
+        """Mark the masks as most recently used, so that this step evicts none of them.
+
+        Returns:
+            the hashes of masks that the pool does not hold.
+        """
         missing = []
         for mask_hash in mask_hashes:
             if mask_hash in self._slot_of:
@@ -159,13 +174,14 @@ class MaskPool:
     """A worker's masks, on its device.
 
     Args:
-        capacity: as of the scheduler's MaskDeduplicator.
-        vocab_size: V, as of the masks.
-        device: of the logits.
+        capacity: the capacity of the scheduler's MaskDeduplicator.
+        vocab_size: V, the number of tokens that a mask covers.
+        device: the device of the logits.
 
     Attributes:
-        bitmask: int32 ``[capacity, ceil(V / 32)]``, for the ops together with ``PooledMaskBatch.rows_for``. It stays
-            where it is, so that a CUDA graph may hold it.
+        bitmask: int32 ``[capacity, ceil(V / 32)]``. Use it in the ops with the rows of
+            ``PooledMaskBatch.rows_for``. Its address never changes, so a CUDA graph may
+            capture it.
     """
 
     def __init__(self, capacity: int, vocab_size: int, device: torch.device | str):
@@ -174,23 +190,25 @@ class MaskPool:
         self._next_sequence = 0
 
     def update(self, masks: PooledMaskBatch) -> None:
-        """Take the new masks of a step, once for each step, in the order of the steps. What uses the step's rows is
-        to follow on the same stream, before the next update. Nothing waits for the copy.
+        """Copy a step's new masks into their slots, asynchronously.
+
+        Call it once per step, in the order of the steps. Use the step's rows on the same
+        stream, before the next update.
 
         Raises:
-            ValueError: a step is missing (nothing tells what the pool holds then), or the masks do not fit the pool.
-                Nothing changes.
+            ValueError: a step is missing, so the contents of the pool are unknown, or the
+                masks do not fit the pool. Nothing changes.
         """
         if masks.sequence not in (0, self._next_sequence):
             raise ValueError(
                 f"expected masks of step {self._next_sequence} since the last reset, got those of step "
-                f"{masks.sequence}; after a worker has started anew, call reset() on the scheduler's MaskDeduplicator"
+                f"{masks.sequence}; after a worker restarts, call reset() on the scheduler's MaskDeduplicator"
             )
         capacity, width = self.bitmask.shape
         _check_masks(masks.new_masks, width)
         if len(masks.new_slots) and not 0 <= masks.new_slots.min() <= masks.new_slots.max() < capacity:
             raise ValueError(
-                f"the pool has a capacity of {capacity}, but a mask is for slot {masks.new_slots.max()}; "
+                f"expected mask slots in [0, {capacity}), the capacity of this pool, got {masks.new_slots.max()}; "
                 "give the MaskDeduplicator the same capacity"
             )
         if len(masks.new_slots):
@@ -199,7 +217,8 @@ class MaskPool:
 
     def _write(self, new_masks: npt.NDArray[np.int32], new_slots: npt.NDArray[np.int32]) -> None:
         num_masks, width = new_masks.shape
-        # The slots are the last column, so that one copy takes both. torch keeps pinned memory until its copy is done.
+        # The slots are the last column, so that one copy is enough. torch keeps the pinned
+        # memory until the copy is done.
         shape = (num_masks, width + 1)
         staged = torch.empty(shape, dtype=bitmask_dtype, pin_memory=self.bitmask.is_cuda)
         staged.numpy()[:, :width] = new_masks
@@ -217,12 +236,13 @@ def _check_masks(bitmask: npt.NDArray[np.int32], width: int) -> None:
     if bitmask.dtype != np.int32 or bitmask.ndim != 2 or bitmask.shape[1] != width:
         raise ValueError(
             f"expected masks int32 [rows, {width}], got {bitmask.dtype} {list(bitmask.shape)}; "
-            "give all sides the same vocab_size"
+            "use the same vocab_size for the manager, the MaskDeduplicator and the MaskPool"
         )
 
 
 def _import_xxh3() -> Callable[..., bytes]:
-    """The hash of masks, which only schedulers need. hashlib's fastest takes 20 times as long."""
+    """Import the hash of masks, which only schedulers need. hashlib's fastest hash takes 20
+    times as long."""
     try:
         from xxhash import xxh3_128_digest
     except ModuleNotFoundError as error:

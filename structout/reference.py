@@ -1,4 +1,7 @@
-"""The meaning of every op, in plain torch: slow, readable, on any device. Tests, benches and docs answer to it."""
+"""The reference of every op in plain torch: slow, readable, and on any device.
+
+Tests and benchmarks compare every backend with it.
+"""
 
 import math
 
@@ -9,24 +12,24 @@ from structout.bitmask import unpack_bitmask
 
 
 def apply_bitmask(logits: torch.Tensor, bitmask: torch.Tensor, rows: torch.Tensor | None = None) -> None:
-    """``structout.apply_bitmask``: -inf, in place, wherever the row's mask does not allow."""
+    """The reference of :func:`structout.apply_bitmask`."""
     logits = logits if logits.dim() == 2 else logits.unsqueeze(0)
     logits.masked_fill_(~_allowed_tokens(logits, bitmask, rows), float("-inf"))
 
 
 def _allowed_tokens(logits: torch.Tensor, bitmask: torch.Tensor | None, rows: torch.Tensor | None) -> torch.Tensor:
-    """bool ``[N, V]``: what each row of logits ``[N, V]`` may become."""
+    """The allowed tokens of each row of logits ``[N, V]``, bool ``[N, V]``."""
     if bitmask is None:
         return torch.ones_like(logits, dtype=torch.bool)
     allowed = unpack_bitmask(bitmask if bitmask.dim() == 2 else bitmask.unsqueeze(0), logits.shape[-1])
     if rows is None:
         return allowed
-    nothing, everything = allowed.new_zeros(1, logits.shape[-1]), allowed.new_ones(1, logits.shape[-1])
-    table = torch.cat([allowed, nothing, everything])
+    no_tokens, all_tokens = allowed.new_zeros(1, logits.shape[-1]), allowed.new_ones(1, logits.shape[-1])
+    table = torch.cat([allowed, no_tokens, all_tokens])
     num_masks = allowed.shape[0]
-    is_known = (rows >= 0) & (rows < num_masks)
-    row_of_table = torch.where(is_known, rows, torch.where(rows == -1, num_masks + 1, num_masks))
-    return table[row_of_table.long()]
+    is_in_range = (rows >= 0) & (rows < num_masks)
+    table_rows = torch.where(is_in_range, rows, torch.where(rows == -1, num_masks + 1, num_masks))
+    return table[table_rows.long()]
 
 
 def masked_sample(
@@ -40,7 +43,7 @@ def masked_sample(
     seed: torch.Tensor,
     position: torch.Tensor,
 ) -> torch.Tensor:
-    """``structout.masked_sample``: one token id a row, int64 ``[N]``, -1 where nothing can be drawn."""
+    """The reference of :func:`structout.masked_sample`: ids int64 ``[N]``."""
     return masked_sample_logprobs(logits, bitmask, rows, temperature, top_k, top_p, min_p, seed, position)[0]
 
 
@@ -55,15 +58,16 @@ def masked_sample_logprobs(
     seed: torch.Tensor,
     position: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``structout.masked_sample_logprobs``: ids int64 ``[N]`` and their logprobs float32 ``[N]``."""
+    """The reference of :func:`structout.masked_sample_logprobs`: ids int64 ``[N]`` and
+    logprobs float32 ``[N]``."""
     logits = logits if logits.dim() == 2 else logits.unsqueeze(0)
     num_rows = logits.shape[0]
     allowed = _allowed_tokens(logits, bitmask, rows)
 
-    def per_row(parameter: torch.Tensor | None, absent: float) -> list[float]:
-        return [absent] * num_rows if parameter is None else parameter.tolist()
+    def per_row(parameter: torch.Tensor | None, default: float) -> list[float]:
+        return [default] * num_rows if parameter is None else parameter.tolist()
 
-    drawn = [
+    draws = [
         _sample_row(row, mask, *parameters)
         for row, mask, *parameters in zip(
             logits,
@@ -77,8 +81,8 @@ def masked_sample_logprobs(
             strict=True,
         )
     ]
-    ids = torch.tensor([token for token, _ in drawn], dtype=torch.int64, device=logits.device)
-    logprobs = torch.tensor([logprob for _, logprob in drawn], dtype=torch.float32, device=logits.device)
+    ids = torch.tensor([token for token, _ in draws], dtype=torch.int64, device=logits.device)
+    logprobs = torch.tensor([logprob for _, logprob in draws], dtype=torch.float32, device=logits.device)
     return ids, logprobs
 
 
@@ -92,19 +96,29 @@ def _sample_row(
     seed: int,
     position: int,
 ) -> tuple[int, float]:
-    """docs/sampling_contract.md, step by step. Float parameters hold float32 values."""
-    nothing = (-1, -math.inf)
+    """Sample one row as docs/sampling_contract.md says, step by step.
+
+    Args:
+        logits: ``[V]``.
+        allowed: bool ``[V]``.
+        temperature, top_p, min_p: float32 values.
+        top_k, seed, position: int64 values.
+
+    Returns:
+        the token id and its logprob.
+    """
+    no_token = (-1, -math.inf)
     if not (0 <= temperature < math.inf and top_p >= 0 and min_p >= 0):
-        return nothing
+        return no_token
     ids = allowed.nonzero().flatten()
     x = logits[ids].float()
     if x.isnan().any():
-        return nothing
+        return no_token
     ids, x = ids[x > -math.inf], x[x > -math.inf]
     if len(ids) == 0:
-        return nothing
+        return no_token
 
-    # Scale. Where the largest logit overflows, only those equal to it can be drawn.
+    # Scale. If the largest scaled logit overflows, only logits equal to it can be drawn.
     is_greedy = temperature == 0
     inverse = _float32(1.0) if is_greedy else _float32(1.0) / _float32(temperature)
     highest = x.max()
@@ -133,7 +147,7 @@ def _sample_row(
 
 
 def _top_p_threshold(x: torch.Tensor, mass: torch.Tensor, top_p: float) -> torch.Tensor:
-    """The largest logit such that it and all above it have the mass that top_p asks for."""
+    """The largest logit that, with all larger ones, has the mass ``top_p`` requires."""
     total = mass.sum()
     target = (_float32(top_p) * total.float()).to(torch.int64).clamp(min=1).minimum(total)
     x, order = x.sort(descending=True)

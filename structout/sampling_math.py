@@ -1,7 +1,8 @@
-"""The arithmetic of masked_sample in plain torch: docs/sampling_contract.md, one rounding at a time.
+"""The arithmetic of ``masked_sample`` in plain torch, as docs/sampling_contract.md defines it.
 
-Every float operation below is a torch op of its own, so it is rounded to float32 on its own: nothing can be fused. The
-constants are the one table that csrc/sampling_math.h and triton_kernels/sampling_math.py are held to by the tests.
+Every float operation is a separate torch op, so each result is rounded to float32 and
+nothing is fused. Tests compare the constants with those in csrc/common/sampling_math.h
+and triton_kernels/sampling_math.py.
 """
 
 import torch
@@ -39,7 +40,7 @@ EXP2_COEFFICIENTS = tuple(
         ),
     )
 )
-ROUND_TO_INTEGER = 12582912.0  # 1.5 * 2^23: adding and subtracting it rounds to the nearest integer
+ROUND_TO_INTEGER = 12582912.0  # 1.5 * 2^23: adding and subtracting it rounds to an integer
 EXP_FLOOR = -30.0
 SQRT_HALF_BITS = 0x3F3504F3
 MASS_SCALE = 2.0**40  # a mass of 1 is 2^40 units of a fixed-point integer
@@ -51,13 +52,19 @@ _PHILOX_KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 
 
 def log(y: torch.Tensor) -> torch.Tensor:
-    """LOG of positive, finite, normal float32 (Cephes logf)."""
+    """The natural logarithm of positive, finite, normal float32.
+
+    Source: Cephes ``logf``.
+    """
     mantissa, exponent = _split(y)
     return _log_of_split(mantissa, exponent)
 
 
 def exp(t: torch.Tensor) -> torch.Tensor:
-    """EXP of float32 t <= 0; below -30 it is EXP(-30) (Cephes exp2f on the fraction)."""
+    """The exponential of float32 ``t <= 0``; values below -30 count as -30.
+
+    Source: Cephes ``exp2f`` for the fraction.
+    """
     a = t.clamp(min=EXP_FLOOR) * LOG2_E
     n = (a + ROUND_TO_INTEGER) - ROUND_TO_INTEGER
     f = a - n
@@ -68,20 +75,23 @@ def exp(t: torch.Tensor) -> torch.Tensor:
 
 
 def mass(t: torch.Tensor) -> torch.Tensor:
-    """The weight of a token as a 40-bit fixed-point integer, int64: sums of these have no order."""
+    """The unnormalized probability of a token, int64 with 40 fractional bits.
+
+    Sums of integers do not depend on their order.
+    """
     return (exp(t) * MASS_SCALE).to(torch.int64)
 
 
 def log_of_mass(total: torch.Tensor) -> torch.Tensor:
-    """LOG of a sum of masses, float32."""
+    """The natural logarithm of a sum of masses, float32."""
     return log(total.to(torch.float32) * (1 / MASS_SCALE))
 
 
 def noise_bits(seed: int, position: int, token_ids: torch.Tensor) -> torch.Tensor:
-    """The 32 random bits of each token, int64: a pure function of (seed, position, token id).
+    """The 32 random bits of each token, int64, a function of seed, position and id alone.
 
-    Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): key = seed, counter =
-    (position low, position high, id >> 2, 0), word id & 3.
+    They are word ``id & 3`` of Philox4x32-10 with key ``seed`` and counter ``(position
+    low, position high, id >> 2, 0)``.
     """
     zero = torch.zeros_like(token_ids)
     counter = (zero + (position & _LOW_32), zero + (position >> 32 & _LOW_32), token_ids >> 2, zero)
@@ -90,7 +100,17 @@ def noise_bits(seed: int, position: int, token_ids: torch.Tensor) -> torch.Tenso
 
 
 def philox(key: int, counter: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """Philox4x32-10. Words are int64 tensors in [0, 2^32)."""
+    """The counter-based generator Philox4x32-10.
+
+    Args:
+        key: 64 bits.
+        counter: four words, int64 tensors in ``[0, 2^32)``.
+
+    Returns:
+        four random words, int64 in ``[0, 2^32)``.
+
+    Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+    """
     key_0, key_1 = key & _LOW_32, key >> 32 & _LOW_32
     c0, c1, c2, c3 = counter
     for _ in range(10):
@@ -102,8 +122,11 @@ def philox(key: int, counter: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, .
 
 
 def gumbel(bits: torch.Tensor) -> torch.Tensor:
-    """Gumbel noise g = -LOG(-log1p(-v)), v = (bits + 0.5) / 2^32, right in both tails. Never increases with bits."""
-    is_near_zero = bits < 2**30  # there 1 - v would lose v, so log1p is taken of -v itself
+    """Gumbel noise ``-log(-log1p(-v))`` with ``v = (bits + 0.5) / 2^32``, float32.
+
+    It is accurate in both tails and never increases with ``bits``.
+    """
+    is_near_zero = bits < 2**30  # v is too small to compute 1 - v, so log1p takes -v itself
     distance = torch.where(is_near_zero, bits, _LOW_32 - bits)
     q = (distance.to(torch.float32) + 0.5) * 2.0**-32
     mantissa, exponent = _split(q)
@@ -113,13 +136,14 @@ def gumbel(bits: torch.Tensor) -> torch.Tensor:
 
 
 def _split(y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """y = (1 + f) * 2^n with 1 + f in [sqrt(1/2), sqrt(2)): (f, n), both float32."""
+    """Split ``y = (1 + f) * 2^n`` with 1 + f in [sqrt(1/2), sqrt(2)): float32 f and n."""
     bits = y.contiguous().view(torch.int32)
     n = (bits - SQRT_HALF_BITS) >> 23
     return _float_of_bits(bits - (n << 23)) - 1.0, n.to(torch.float32)
 
 
 def _log_of_split(f: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+    """The natural logarithm of ``(1 + f) * 2^n``."""
     y = torch.full_like(f, LOG_COEFFICIENTS[0])
     for coefficient in LOG_COEFFICIENTS[1:]:
         y = y * f + coefficient
@@ -136,7 +160,7 @@ def _float_of_bits(bits: torch.Tensor) -> torch.Tensor:
 
 
 def _multiply(multiplier: int, word: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """High and low 32 bits of a 64-bit product, without leaving int64's range."""
+    """The high and low 32 bits of a 64-bit product, computed within int64's range."""
     low_half, high_half = word & 0xFFFF, word >> 16
     middle = multiplier * high_half + ((multiplier * low_half) >> 16)
     low = ((middle << 16) & _LOW_32) | ((multiplier * low_half) & 0xFFFF)

@@ -1,4 +1,4 @@
-"""The masks of one decoding step: which rows there are, and who fills them."""
+"""MaskFiller: plans and fills the mask rows of a decoding step."""
 
 import time
 from collections import deque
@@ -20,23 +20,28 @@ Drafts = Mapping[str, Sequence[int]]
 Bounds = Mapping[str, tuple[int, int]]
 Trees = Mapping[str, tuple[Sequence[int], Sequence[int]]]
 
-_Problems = dict[int, str]  # rows that cannot be filled, and why
-_Task = Callable[[], _Problems]
+_RowErrors = dict[int, str]  # the rows that cannot be filled, and why
+_Task = Callable[[], _RowErrors]
 
-_WORTH_SHARING_SECONDS = 5e-4
-_NEW_STEP_WEIGHT = 0.2  # in the running mean of a row's seconds
-_FIRST_WORDS = 64
-_NO_WAY_ON = "the grammar allows no token here: the vocabulary cannot spell what must follow"
+MIN_SHARED_SECONDS = 5e-4  # shorter steps are filled by one thread
+_NEW_STEP_WEIGHT = 0.2  # of a step in the running mean of the seconds per row
+_NUM_SCANNED_WORDS = 64
+_DEAD_END = "the grammar allows no token here: the vocabulary cannot spell what must follow"
 
 
 class MaskFiller:
-    """Fills a ring of buffers, each used again after ``num_buffers`` steps.
+    """Fills the masks of decoding steps, in a ring of buffers.
 
     Args:
-        backend: from a backend's name to the backend.
-        vocab_size: of the model, in tokens.
-        num_buffers: of the ring.
-        num_threads: that share a step which would take one of them more than half a millisecond.
+        backend: returns the backend of a name.
+        vocab_size: V, the number of tokens that a mask covers.
+        num_buffers: the number of buffers in the ring.
+        num_threads: how many threads share a step that would take one thread longer than
+            ``MIN_SHARED_SECONDS``.
+
+    Attributes:
+        seconds: the durations of the last 1,024 steps.
+        num_rows_filled: the number of rows filled since the start.
     """
 
     def __init__(
@@ -49,9 +54,9 @@ class MaskFiller:
         self._backend = backend
         self._num_threads = num_threads
         self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="structout-fill")
-        self._row_seconds = 0.0  # what a row took of one thread, in the last steps
+        self._row_seconds = 0.0  # a running mean of one thread's seconds per row
         self._buffers = BufferRing(num_buffers, vocab_size)
-        self.seconds: deque[float] = deque(maxlen=1024)  # that the last steps took
+        self.seconds: deque[float] = deque(maxlen=1024)
         self.num_rows_filled = 0
 
     def fill(
@@ -62,10 +67,10 @@ class MaskFiller:
         bounds: Bounds | None,
         trees: Trees | None,
     ) -> MaskBatch:
-        """See ``StructuredOutputManager.grammar_bitmask``."""
+        """Fill the masks of one step; see ``StructuredOutputManager.grammar_bitmask``."""
         if len(set(request_ids)) < len(request_ids):
-            twice = next(name for name in request_ids if list(request_ids).count(name) > 1)
-            raise ValueError(f"request_ids has {twice!r} more than once")
+            repeated = next(name for name in request_ids if list(request_ids).count(name) > 1)
+            raise ValueError(f"request_ids must be unique, got {repeated!r} more than once")
         start = time.perf_counter()
         plan = _Plan()
         if drafts or bounds or trees:
@@ -87,17 +92,17 @@ class MaskFiller:
 
     def _run(self, plan: "_Plan", request_ids: tuple[str, ...]) -> MaskBatch:
         buffer = self._buffers.next_rows(plan.num_rows)
-        closed = plan.closed | self._share(self._tasks(plan, buffer), plan.num_rows)
+        row_errors = plan.row_errors | self._run_tasks(self._tasks(plan, buffer), plan.num_rows)
         bitmask = buffer.numpy()
-        bitmask[list(closed)] = 0
+        bitmask[list(row_errors)] = 0
         row_indptr = np.array(plan.row_indptr, dtype=np.int32)
         errors: dict[str, str] = {}
         for row in _empty_rows(bitmask):
-            owner = int(np.searchsorted(row_indptr, row, side="right")) - 1
-            if row in closed:
-                errors[request_ids[owner]] = closed[row]
-            elif row == row_indptr[owner]:  # a dead end behind a draft is for the sampler to avoid
-                errors[request_ids[owner]] = plan.reason_of_empty_row(row)
+            index = int(np.searchsorted(row_indptr, row, side="right")) - 1
+            if row in row_errors:
+                errors[request_ids[index]] = row_errors[row]
+            elif row == row_indptr[index]:  # after a draft a dead end only means that the draft is bad
+                errors[request_ids[index]] = plan.empty_row_error(row)
         num_acceptable = np.zeros(len(request_ids), dtype=np.int32)
         for drafted in plan.drafted:
             num_acceptable[drafted.index] = drafted.num_acceptable
@@ -110,8 +115,9 @@ class MaskFiller:
         )
 
     def _tasks(self, plan: "_Plan", bitmask: torch.Tensor) -> list[_Task]:
-        """The step in parts, in any order. Rows differ a hundredfold in cost, so there are more parts than threads."""
-        is_short = plan.num_rows * self._row_seconds < _WORTH_SHARING_SECONDS
+        """Split the step into independent tasks. Rows differ a hundredfold in cost, so there
+        are more tasks than threads."""
+        is_short = plan.num_rows * self._row_seconds < MIN_SHARED_SECONDS
         num_parts = 1 if is_short or self._num_threads == 1 else 4 * self._num_threads
         tasks: list[_Task] = []
         for name, (grammars, rows) in plan.plain.items():
@@ -121,41 +127,47 @@ class MaskFiller:
             tasks.append(partial(_fill_drafted, plan.drafted[part], bitmask))
         return tasks
 
-    def _share(self, tasks: Sequence[_Task], num_rows: int) -> _Problems:
-        """The native fills let go of Python's lock, so threads do run side by side."""
+    def _run_tasks(self, tasks: Sequence[_Task], num_rows: int) -> _RowErrors:
+        """Run the tasks, on several threads if there are several: native fills release the
+        GIL."""
         run = map if len(tasks) == 1 else self._threads.map
-        problems: _Problems = {}
+        row_errors: _RowErrors = {}
         seconds = 0.0
-        for of_task, problems_of_task in run(_timed, tasks):
-            seconds += of_task
-            problems |= problems_of_task
+        for task_seconds, task_errors in run(_timed, tasks):
+            seconds += task_seconds
+            row_errors |= task_errors
         if num_rows:
             self._row_seconds += _NEW_STEP_WEIGHT * (seconds / num_rows - self._row_seconds)
-        return problems
+        return row_errors
 
     def _fill_plain(
         self, name: str, grammars: Sequence[StructuredOutputGrammar], rows: Sequence[int], bitmask: torch.Tensor
-    ) -> _Problems:
+    ) -> _RowErrors:
         try:
             self._backend(name).fill_bitmask_batch(grammars, bitmask, rows)
             return {}
-        except Exception:  # whatever a native library throws: find the row it is about, and serve the others
-            problems: _Problems = {}
+        except Exception:  # from a native library: fill row by row, to find the bad ones
+            row_errors: _RowErrors = {}
             for grammar, row in zip(grammars, rows, strict=True):
                 try:
                     grammar.fill_bitmask(bitmask, row)
-                except Exception as problem:
-                    problems[row] = str(problem)
-            return problems
+                except Exception as error:
+                    row_errors[row] = str(error)
+            return row_errors
 
 
 @dataclass
 class _Drafted:
-    """One request with drafts, or with bounds.
+    """A request with drafts or bounds.
 
     Attributes:
-        index: of the request in the step.
-        num_acceptable: how many drafts the grammar allows, once its rows are filled.
+        grammar: the request's grammar.
+        index: the request's index in the step.
+        first_row, num_rows: its rows.
+        tokens: its drafts.
+        bounds, tree: see ``StructuredOutputManager.grammar_bitmask``.
+        num_acceptable: how many leading drafts the grammar allows, once the rows are
+            filled.
     """
 
     grammar: StructuredOutputGrammar
@@ -168,6 +180,7 @@ class _Drafted:
     num_acceptable: int = 0
 
     def fill(self, bitmask: torch.Tensor) -> int:
+        """Fill the request's rows, and return ``num_acceptable``."""
         tokens = list(self.tokens)
         if self.tree is not None:
             return self._fill_tree(bitmask, tokens, *self.tree)
@@ -185,10 +198,10 @@ class _Drafted:
         self, bitmask: torch.Tensor, tokens: list[int], next_token: Sequence[int], next_sibling: Sequence[int]
     ) -> int:
         if self.bounds is not None:
-            raise ValueError("bounds go with chains of drafts, not with trees")
+            raise ValueError("bounds apply to chains of drafts, got a tree; pass bounds or draft_trees, not both")
         if not len(next_token) == len(next_sibling) == len(tokens):
             raise ValueError(
-                f"a tree of {len(tokens)} drafts needs as many next_token and next_sibling, "
+                f"a tree of {len(tokens)} drafts needs {len(tokens)} entries in next_token and in next_sibling, "
                 f"got {len(next_token)} and {len(next_sibling)}"
             )
         return self.grammar.fill_bitmask_tree(bitmask, self.first_row, tokens, next_token, next_sibling)
@@ -196,26 +209,28 @@ class _Drafted:
 
 @dataclass
 class _Plan:
-    """Which rows a step has, in the order of its requests.
+    """The rows of a step, in the order of its requests.
 
     Attributes:
-        plain: from a backend's name to grammars and the rows of their masks.
-        drafted: requests with more than one row.
-        closed: rows that allow nothing, and why.
+        plain: by backend name, the grammars without drafts and their rows.
+        drafted: the requests with drafts or bounds.
+        row_errors: the rows of requests that are not ready, and why.
+        row_indptr: see :class:`structout.mask_batch.MaskRows`.
+        num_rows: the number of rows so far.
     """
 
     plain: dict[str, tuple[list[StructuredOutputGrammar], list[int]]] = field(default_factory=dict)
     drafted: list[_Drafted] = field(default_factory=list)
-    closed: _Problems = field(default_factory=dict)
+    row_errors: _RowErrors = field(default_factory=dict)
     row_indptr: list[int] = field(default_factory=lambda: [0])
     num_rows: int = 0
 
     def add(self, request: Request | None) -> None:
-        """A request without drafts."""
+        """Add a request without drafts; None if the manager does not know it."""
         if request is not None:
             grammar = request.grammar
             if grammar is None:
-                self.closed[self.num_rows] = _why_not_ready(request)
+                self.row_errors[self.num_rows] = _not_ready_error(request)
                 self.num_rows += 1
             elif not grammar.is_unconstrained():
                 grammars, rows = self.plain.setdefault(request.backend_name, ([], []))
@@ -231,60 +246,65 @@ class _Plan:
         bounds: tuple[int, int] | None,
         tree: tuple[Sequence[int], Sequence[int]] | None,
     ) -> None:
+        """Add a request that may have drafts or bounds."""
         tokens = () if tokens is None else tokens
         num_rows = max(1, len(tokens) if tree is not None else len(tokens) + 1)
         grammar = None if request is None else request.grammar
         if request is None or (len(tokens) == 0 and bounds is None):
             self.add(request)
         elif grammar is None:
-            self.closed |= dict.fromkeys(range(self.num_rows, self.num_rows + num_rows), _why_not_ready(request))
-            self._take(num_rows)
+            rows = range(self.num_rows, self.num_rows + num_rows)
+            self.row_errors |= dict.fromkeys(rows, _not_ready_error(request))
+            self._append_rows(num_rows)
         elif grammar.is_terminated():
-            self._take(0)
+            self._append_rows(0)
         else:
             index = len(self.row_indptr) - 1
             tree = tree if len(tokens) else None
             self.drafted.append(_Drafted(grammar, index, self.num_rows, num_rows, tokens, bounds, tree))
-            self._take(num_rows)
+            self._append_rows(num_rows)
 
-    def reason_of_empty_row(self, row: int) -> str:
+    def empty_row_error(self, row: int) -> str:
+        """Why the grammar of a filled row allows nothing."""
         for grammars, rows in self.plain.values():
             if row in rows:
-                return grammars[rows.index(row)].error_reason or _NO_WAY_ON
-        return _NO_WAY_ON
+                return grammars[rows.index(row)].error_reason or _DEAD_END
+        return _DEAD_END
 
-    def _take(self, num_rows: int) -> None:
+    def _append_rows(self, num_rows: int) -> None:
         self.num_rows += num_rows
         self.row_indptr.append(self.num_rows)
 
 
-def _fill_drafted(drafted: Sequence[_Drafted], bitmask: torch.Tensor) -> _Problems:
-    problems: _Problems = {}
-    for each in drafted:
+def _fill_drafted(drafted: Sequence[_Drafted], bitmask: torch.Tensor) -> _RowErrors:
+    row_errors: _RowErrors = {}
+    for request in drafted:
         try:
-            each.num_acceptable = each.fill(bitmask)
-        except Exception as problem:  # from native code, or from what an engine handed over
-            problems |= dict.fromkeys(range(each.first_row, each.first_row + each.num_rows), str(problem))
-    return problems
+            request.num_acceptable = request.fill(bitmask)
+        except Exception as error:  # from native code, or about malformed drafts
+            rows = range(request.first_row, request.first_row + request.num_rows)
+            row_errors |= dict.fromkeys(rows, str(error))
+    return row_errors
 
 
-def _why_not_ready(request: Request) -> str:
+def _not_ready_error(request: Request) -> str:
     return str(request.error or "scheduled before its grammar was ready")
 
 
 def _empty_rows(bitmask: npt.NDArray[np.int32]) -> list[int]:
-    """Rows that allow nothing. Ids are low for common tokens, so that nearly all other rows show it in a few words."""
-    suspects = np.flatnonzero(bitmask[:, :_FIRST_WORDS].view(np.uint32).max(axis=1, initial=0) == 0)
-    return [row for row in suspects.tolist() if not bitmask[row].any()]
+    """The rows that allow nothing. Common tokens have low ids, so the first words rule out
+    nearly all other rows."""
+    candidates = np.flatnonzero(bitmask[:, :_NUM_SCANNED_WORDS].view(np.uint32).max(axis=1, initial=0) == 0)
+    return [row for row in candidates.tolist() if not bitmask[row].any()]
 
 
-def _timed(task: _Task) -> tuple[float, _Problems]:
+def _timed(task: _Task) -> tuple[float, _RowErrors]:
     start = time.perf_counter()
-    problems = task()
-    return time.perf_counter() - start, problems
+    row_errors = task()
+    return time.perf_counter() - start, row_errors
 
 
 def _parts(count: int, num_parts: int) -> list[slice]:
-    """``range(count)`` in up to ``num_parts`` parts of about the same length, none of them empty."""
+    """Split ``range(count)`` into at most ``num_parts`` non-empty parts of similar length."""
     size = max(1, -(-count // num_parts))
     return [slice(begin, begin + size) for begin in range(0, count, size)]

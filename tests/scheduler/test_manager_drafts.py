@@ -1,4 +1,4 @@
-"""Drafts through the manager: which rows a request owns, bounds, trees, and what is closed when they make no sense."""
+"""Drafts, bounds and draft trees in ``grammar_bitmask``: rows, masks and errors."""
 
 import numpy as np
 import pytest
@@ -6,6 +6,7 @@ import tokenizers_on_the_spot
 import torch
 
 from structout import StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams
+from structout.scheduler import bitmask_filler
 
 V = 512
 TOKENIZER = tokenizers_on_the_spot.byte_level()
@@ -45,7 +46,7 @@ def masks_along(manager, tokens):
     return masks
 
 
-def test_requests_with_and_without_drafts_share_a_batch(manager):
+def test_grammar_bitmask_with_and_without_drafts_gives_the_masks_along_the_drafts(manager):
     masks = masks_along(manager, [A, B])
     batch = manager.grammar_bitmask(["other", "r", "nobody"], {"r": [A, B], "nobody": [A]})
     assert batch.row_indptr.tolist() == [0, 1, 4, 4]
@@ -56,7 +57,7 @@ def test_requests_with_and_without_drafts_share_a_batch(manager):
     assert batch.rows_for(["r"], [2]).tolist() == [1, 2]  # a worker that verified fewer drafts
 
 
-def test_drafts_end_at_a_stop_token_a_minus_one_and_what_is_not_allowed(manager):
+def test_drafts_after_stop_token_or_minus_one_are_free_and_after_bad_draft_repeat(manager):
     masks = masks_along(manager, [A, B, C])
     batch = manager.grammar_bitmask(["r"], {"r": [A, B, C, STOP, A]})
     assert batch.num_acceptable_drafts.tolist() == [4]
@@ -69,7 +70,7 @@ def test_drafts_end_at_a_stop_token_a_minus_one_and_what_is_not_allowed(manager)
     assert (rows_of(batch, "r") == [*masks[:2], masks[1], masks[1]]).all()
 
 
-def test_a_terminated_request_with_drafts_owns_no_rows(manager):
+def test_drafts_of_terminated_request_own_no_rows(manager):
     assert manager.accept_tokens("r", [A, B, C, STOP])
     batch = manager.grammar_bitmask(["r"], {"r": [A, A]})
     assert batch.row_indptr.tolist() == [0, 0]
@@ -80,7 +81,7 @@ def test_a_terminated_request_with_drafts_owns_no_rows(manager):
     ("bounds", "free_rows", "grammar_tokens"),
     [((0, 0), 0, [A, B]), ((1, 1), 1, [B]), ((2, 2), 2, []), ((0, 2), 2, [A, B]), ((2, 0), 2, []), ((0, 9), 3, [A, B])],
 )
-def test_bounds_say_where_the_grammar_and_the_masks_begin(manager, bounds, free_rows, grammar_tokens):
+def test_bounds_set_where_the_grammar_and_the_masks_start(manager, bounds, free_rows, grammar_tokens):
     masks = masks_along(manager, grammar_tokens)
     expected = [*[FREE] * (3 - len(masks)), *masks]
     expected[:free_rows] = [FREE] * free_rows
@@ -90,13 +91,13 @@ def test_bounds_say_where_the_grammar_and_the_masks_begin(manager, bounds, free_
     assert batch.num_acceptable_drafts.tolist() == [2, 0]
 
 
-def test_bounds_without_drafts(manager):
+def test_bounds_without_drafts_mask_the_only_row_or_free_it(manager):
     masks = masks_along(manager, [])
     assert (rows_of(manager.grammar_bitmask(["r"], bounds={"r": (0, 0)}), "r") == masks).all()
     assert (rows_of(manager.grammar_bitmask(["r"], bounds={"r": (0, 1)}), "r") == [FREE]).all()
 
 
-def test_a_tree_of_drafts(manager):
+def test_draft_tree_gives_each_node_the_mask_of_its_path(manager):
     """Node 0, below it a and b; below a: c, which is not allowed, and b with c and -1 below it."""
     masks = masks_along(manager, [A, B, C])
     tokens = [-1, A, B, C, B, C, -1]
@@ -112,12 +113,17 @@ def test_a_tree_of_drafts(manager):
     [
         ([A, B], (3, 3), None, "bounds must lie in"),
         ([A, B], (-1, 0), None, "bounds must lie in"),
-        ([A, B], None, ([1, -1, -1], [-1, -1, -1]), "a tree of 2 drafts needs as many"),
+        (
+            [A, B],
+            None,
+            ([1, -1, -1], [-1, -1, -1]),
+            "a tree of 2 drafts needs 2 entries in next_token and in next_sibling, got 3 and 3",
+        ),
         ([A, B], None, ([1, 0], [-1, -1]), "no tree"),
         ([A, B], None, ([7, -1], [-1, -1]), "no tree"),
     ],
 )
-def test_nonsense_closes_its_own_rows_only(manager, drafts, bounds, tree, message):
+def test_invalid_drafts_close_only_their_requests_rows(manager, drafts, bounds, tree, message):
     batch = manager.grammar_bitmask(
         ["other", "r"],
         {"r": drafts},
@@ -128,21 +134,23 @@ def test_nonsense_closes_its_own_rows_only(manager, drafts, bounds, tree, messag
     assert message in batch.errors["r"]
     assert not rows_of(batch, "r").any()
     assert rows_of(batch, "other").any()
-    assert manager._requests["r"].grammar.num_tokens == 0
+    with pytest.raises(ValueError, match=r"num_tokens must be in \[0, 0\], got 1"):  # the grammar has not advanced
+        manager.rollback("r", 1)
 
 
-def test_threads_fill_what_a_caller_in_inference_mode_allocated():
+def test_grammar_bitmask_in_inference_mode_is_filled_by_threads(monkeypatch):
+    monkeypatch.setattr(bitmask_filler, "MIN_SHARED_SECONDS", 0)
     with StructuredOutputManager(TOKENIZER, V, StructuredOutputsConfig(fill_threads=2)) as manager:
         for name in "ab":
             manager.add_request(name, StructuredOutputsParams(regex="a+"), constrain_after=[7])
             manager.wait_ready(name, 30)
-        manager._filler._row_seconds = 1.0
         with torch.inference_mode():
             batch = manager.grammar_bitmask(["a", "b"], {"a": [A], "b": [A]})
         assert not batch.errors
 
 
-def test_threads_fill_the_same_masks_as_one():
+def test_grammar_bitmask_with_three_threads_equals_one_thread(monkeypatch):
+    monkeypatch.setattr(bitmask_filler, "MIN_SHARED_SECONDS", 0)
     masks = []
     for num_threads in (1, 3):
         with StructuredOutputManager(TOKENIZER, V, StructuredOutputsConfig(fill_threads=num_threads)) as manager:
@@ -150,7 +158,6 @@ def test_threads_fill_the_same_masks_as_one():
             for i, name in enumerate(names):
                 manager.add_request(name, StructuredOutputsParams(regex=f"[ab]{{{i % 5 + 1}}}x{i}"))
                 manager.wait_ready(name, 30)
-            manager._filler._row_seconds = 1.0  # as if rows took long
             batch = manager.grammar_bitmask(names, {name: [A, B, STOP] for name in names[::3]})
             masks.append((batch.bitmask.copy(), batch.num_acceptable_drafts.tolist()))
     assert (masks[0][0] == masks[1][0]).all()

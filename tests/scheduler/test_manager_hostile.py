@@ -1,4 +1,4 @@
-"""What must not take the manager down, or leak, or reach another request."""
+"""The manager under bad constraints, many threads, many requests and misuse."""
 
 import gc
 import os
@@ -25,10 +25,13 @@ from structout import (
     StructuredOutputsParams,
 )
 from structout.errors import GrammarLimitError
+from structout.grammar.router import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from structout.grammar.xgrammar.backend import XgrammarBackend
 from structout.mask_buffers import BufferRing
 from structout.params import StructuredOutputOptions
+from structout.scheduler import bitmask_filler
+from structout.scheduler.compile_service import CompileService
 
 V = 512
 TOKENIZER = tokenizers_on_the_spot.byte_level()
@@ -37,7 +40,8 @@ STOP = TOKENIZER.eos_token_id
 
 @pytest.fixture
 def manager():
-    with StructuredOutputManager(TOKENIZER, V) as manager:
+    config = StructuredOutputsConfig(compile_timeout=60)  # for a busy machine
+    with StructuredOutputManager(TOKENIZER, V, config) as manager:
         yield manager
 
 
@@ -80,7 +84,7 @@ def ids_of(text):
     ],
     ids=str,
 )
-def test_nonsense_fails_its_own_request(manager, params):
+def test_invalid_constraint_fails_only_its_own_request(manager, params):
     add(manager, "good", regex="a")
     manager.add_request("bad", StructuredOutputsParams(**params))
     with pytest.raises(GrammarError) as caught:
@@ -91,21 +95,25 @@ def test_nonsense_fails_its_own_request(manager, params):
     assert batch.bitmask.any(axis=1).tolist() == [True, False]
 
 
-def test_a_limit_is_checked_before_anything_is_compiled(manager, monkeypatch):
-    monkeypatch.setattr(manager._backends, "compile", lambda constraint: pytest.fail("compiled"))
-    config = StructuredOutputsConfig()
-    manager.add_request("bad", StructuredOutputsParams(choice=["a"] * (config.limits.alternatives + 1)))
+def test_constraint_above_a_limit_fails_without_compiling(manager, monkeypatch):
+    compiled = []
+    monkeypatch.setattr(BackendSet, "compile", lambda backends, constraint: compiled.append(constraint))
+    num_alternatives = manager.config.limits.alternatives + 1
+    manager.add_request("bad", StructuredOutputsParams(choice=["a"] * num_alternatives))
     assert manager.status("bad") is GrammarStatus.FAILED
-    problem = manager.error("bad")
-    assert isinstance(problem, GrammarLimitError)
-    assert (problem.limit, problem.got, problem.max, problem.request_id) == ("alternatives", 5001, 5000, "bad")
+    error = manager.error("bad")
+    assert isinstance(error, GrammarLimitError)
+    assert (error.limit, error.got, error.max, error.request_id) == ("alternatives", 5001, 5000, "bad")
+    assert not compiled
 
 
-def test_a_real_compilation_that_overruns_its_deadline_makes_room():
-    """xgrammar takes many seconds for this one; the next request of the only worker must not."""
-    config = StructuredOutputsConfig(compile_workers=1, compile_timeout=0.7)
+def test_native_compilation_past_its_deadline_frees_the_worker():
+    """xgrammar takes many seconds for this schema. The only worker must be free for the next
+    request meanwhile."""
+    config = StructuredOutputsConfig(compile_workers=1, compile_timeout=2.0)
     slow = {"type": "object", "properties": {f"k{i}": {"type": "integer"} for i in range(900)}}
     with StructuredOutputManager(TOKENIZER, V, config) as manager:
+        manager.warm_up([])  # starting the backends must not count for the deadline
         manager.add_request("slow", StructuredOutputsParams(json=slow, backend="xgrammar:no-fallback"))
         manager.add_request("next", StructuredOutputsParams(regex="a"))
         manager.wait_ready("next", timeout=30)
@@ -114,7 +122,7 @@ def test_a_real_compilation_that_overruns_its_deadline_makes_room():
         assert manager.status("slow") is GrammarStatus.FAILED
 
 
-def test_a_row_that_cannot_be_filled_is_closed_and_the_other_511_are_right(manager, monkeypatch):
+def test_row_that_cannot_be_filled_is_closed_and_511_others_are_right(manager, monkeypatch):
     names = [f"r{i}" for i in range(512)]
     for i, name in enumerate(names):
         add(manager, name, choice=[f"answer {i % 7}"], backend="xgrammar:no-fallback")
@@ -131,41 +139,48 @@ def test_a_row_that_cannot_be_filled_is_closed_and_the_other_511_are_right(manag
     assert (batch.bitmask == expected).all()
 
 
-def test_one_request_from_many_threads_never_comes_apart(manager):
-    """Two threads in one native matcher would be a crash."""
+def test_one_request_used_from_eight_threads_stays_consistent(manager):
+    """Two threads in one native matcher would crash."""
     add(manager, "r", regex="[ab]*")
     a, b = ids_of("a"), ids_of("b")
     expected = manager.grammar_bitmask(["r"]).bitmask.copy()
-    problems = []
+    errors = []
+    num_accepted = []  # by each thread
 
-    def hammer(seed):
+    def use(seed):
         rng = random.Random(seed)
+        num_tokens = 0
         try:
             for _ in range(300):
-                what = rng.randrange(4)
-                if what == 0:
+                choice = rng.randrange(4)
+                if choice == 0:
                     assert manager.accept_tokens("r", a)
-                elif what == 1:
+                    num_tokens += len(a)
+                elif choice == 1:
                     assert manager.accept_batch({"r": b})["r"]
-                elif what == 2:
+                    num_tokens += len(b)
+                elif choice == 2:
                     assert (manager.grammar_bitmask(["r"], {"r": [*a, *b]}).num_acceptable_drafts == [2]).all()
                 else:
                     assert manager.validate_tokens("r", [*a, *b]) == [*a, *b]
-        except BaseException as problem:
-            problems.append(problem)
+            num_accepted.append(num_tokens)
+        except BaseException as error:
+            errors.append(error)
 
-    threads = [threading.Thread(target=hammer, args=(seed,)) for seed in range(8)]
+    threads = [threading.Thread(target=use, args=(seed,)) for seed in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert not problems
-    manager.rollback("r", manager._requests["r"].grammar.num_tokens)
+    assert not errors
+    with pytest.raises(ValueError, match=rf"num_tokens must be in \[0, {sum(num_accepted)}\], got"):
+        manager.rollback("r", sum(num_accepted) + 1)
+    manager.rollback("r", sum(num_accepted))
     assert (manager.grammar_bitmask(["r"]).bitmask == expected).all()
 
 
 @pytest.mark.parametrize("backend", ["xgrammar", "llguidance"])
-def test_64_threads_with_a_schema_each_get_their_own_language(backend):
+def test_64_threads_with_different_schemas_get_their_own_grammars(backend):
     def schema(i):
         return {
             "type": "object",
@@ -174,26 +189,26 @@ def test_64_threads_with_a_schema_each_get_their_own_language(backend):
             "additionalProperties": False,
         }
 
-    config = StructuredOutputsConfig(any_whitespace=False, tenant_queue_size=512)
+    config = StructuredOutputsConfig(any_whitespace=False, tenant_queue_size=512, compile_timeout=60)
     with StructuredOutputManager(TOKENIZER, V, config) as manager:
-        barrier, problems = threading.Barrier(64), []
+        barrier, errors = threading.Barrier(64), []
 
-        def one(i):
+        def add_one(i):
             try:
                 barrier.wait(60)
                 add(manager, f"r{i}", json=schema(i), backend=f"{backend}:no-fallback")
-            except BaseException as problem:
-                problems.append(problem)
+            except BaseException as error:
+                errors.append(error)
 
-        threads = [threading.Thread(target=one, args=(i,)) for i in range(64)]
+        threads = [threading.Thread(target=add_one, args=(i,)) for i in range(64)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert not problems
+        assert not errors
         for i in range(64):
-            of_another = ids_of(f'{{"key{(i + 1) % 64}": "value')
-            assert manager.validate_tokens(f"r{i}", of_another) != of_another
+            other_text = ids_of(f'{{"key{(i + 1) % 64}": "value')
+            assert manager.validate_tokens(f"r{i}", other_text) != other_text
             assert manager.accept_tokens(f"r{i}", [*ids_of(f'{{"key{i}": "value {i}"}}'), STOP])
             assert manager.is_terminated(f"r{i}")
 
@@ -203,8 +218,8 @@ def resident_bytes():
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-def test_ten_thousand_live_requests_and_a_hundred_thousand_through():
-    """In a process of its own, so that its memory is its own."""
+def test_memory_with_ten_thousand_live_and_a_hundred_thousand_finished_requests_is_bounded():
+    """Runs in a process of its own, which measures its memory."""
     script = "import test_manager_hostile as t; t.many_requests()"
     run = subprocess.run(
         [sys.executable, "-c", script], env=importing(__file__), capture_output=True, text=True, timeout=300
@@ -251,7 +266,7 @@ def many_requests():
     ],
     ids=["float32", "int64", "narrow", "wide", "1-D", "row stride", "transposed", "expanded", "meta"],
 )
-def test_backends_refuse_buffers_that_a_native_fill_would_write_wrongly(buffer):
+def test_fill_with_unsuitable_buffer_raises_and_writes_nothing(buffer):
     backend = XgrammarBackend(Vocabulary.from_tokenizer(TOKENIZER, V))
     grammar = backend.compile_grammar(StructuredOutputOptions.REGEX, "a")
     fills = [
@@ -267,33 +282,32 @@ def test_backends_refuse_buffers_that_a_native_fill_would_write_wrongly(buffer):
         assert not buffer.any()
 
 
-# -- what reads or moves a grammar, from several threads at once -------------------------------------------------------
+# -- grammars read and advanced by several threads ---------------------------------------------------------------------
 
 
-def test_nobody_sees_a_request_terminated_that_is_only_being_tried(manager):
-    """validate_tokens and drafts go past a stop token and back."""
+def test_is_terminated_during_validate_tokens_and_drafts_stays_false(manager):
+    """validate_tokens and drafts advance past a stop token and roll back."""
     add(manager, "r", regex="[ab]*")
-    ends = [*ids_of("ab"), STOP]
+    complete_text = [*ids_of("ab"), STOP]
     is_over = threading.Event()
-    seen = []
+    num_terminated = []
 
-    def look():
+    def watch():
         while not is_over.is_set():
             if manager.is_terminated("r"):
-                seen.append("terminated")
+                num_terminated.append(1)
 
-    looker = threading.Thread(target=look)
-    looker.start()
+    watcher = threading.Thread(target=watch)
+    watcher.start()
     for _ in range(500):
-        assert manager.validate_tokens("r", ends) == ends
-        manager.grammar_bitmask(["r"], {"r": ends})
+        assert manager.validate_tokens("r", complete_text) == complete_text
+        manager.grammar_bitmask(["r"], {"r": complete_text})
     is_over.set()
-    looker.join()
-    assert not seen
+    watcher.join()
+    assert not num_terminated
 
 
-def test_steps_while_requests_become_ready(manager):
-    """A request is not seen half made."""
+def test_grammar_bitmask_while_requests_become_ready_sees_none_half_made(manager):
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -310,48 +324,53 @@ def test_steps_while_requests_become_ready(manager):
         sys.setswitchinterval(interval)
 
 
-def test_finishing_while_adding_leaves_nothing_in_the_queue(manager, monkeypatch):
-    submit = manager._compiler.submit
+def test_finish_request_during_add_request_leaves_nothing_in_the_queue(manager, monkeypatch):
+    submit = CompileService.submit
 
-    def finish_at_once(key, tenant, on_done):
-        subscription = submit(key, tenant, on_done)
+    def submit_and_finish(service, key, tenant, on_done):
+        subscription = submit(service, key, tenant, on_done)
         manager.finish_request("r")
         return subscription
 
     opened = threading.Event()
-    compile_constraint = manager._backends.compile
-    monkeypatch.setattr(manager._backends, "compile", lambda c: (opened.wait(30), compile_constraint(c))[1])
+    compile_constraint = BackendSet.compile
+
+    def blocked_compile(backends, constraint):
+        assert opened.wait(60)
+        return compile_constraint(backends, constraint)
+
+    monkeypatch.setattr(BackendSet, "compile", blocked_compile)
     for i in range(manager.config.compile_workers):
         manager.add_request(f"busy {i}", StructuredOutputsParams(regex=f"b{i}"), tenant=str(i))
-    monkeypatch.setattr(manager._compiler, "submit", finish_at_once)
+    monkeypatch.setattr(CompileService, "submit", submit_and_finish)
     manager.add_request("r", StructuredOutputsParams(regex="never compiled"), tenant="r")
     assert manager.stats().compilation.waiting == 0
     opened.set()
 
 
-def test_closing_waits_for_the_step_that_fills(manager, monkeypatch):
+def test_close_waits_for_the_step_in_progress(manager, monkeypatch):
     add(manager, "r", regex="[ab]*")
-    filling, closed = threading.Event(), threading.Event()
+    is_filling, is_closed = threading.Event(), threading.Event()
     next_rows = BufferRing.next_rows
 
     def slow_buffer(ring, num_rows):
-        filling.set()
-        assert not closed.wait(0.2)
+        is_filling.set()
+        assert not is_closed.wait(0.2)
         return next_rows(ring, num_rows)
 
     monkeypatch.setattr(BufferRing, "next_rows", slow_buffer)
-    monkeypatch.setattr(manager._filler, "_row_seconds", 1.0)  # so that the filler's threads are asked for
+    monkeypatch.setattr(bitmask_filler, "MIN_SHARED_SECONDS", 0)  # so that the filler's threads are used
     batches = []
     step = threading.Thread(target=lambda: batches.append(manager.grammar_bitmask(["r"], {"r": ids_of("ab")})))
     step.start()
-    assert filling.wait(30)
+    assert is_filling.wait(60)
     manager.close()
-    closed.set()
+    is_closed.set()
     step.join()
     assert batches[0].bitmask.any(axis=1).all()
 
 
-def test_a_forked_process_is_told_to_make_a_manager_of_its_own(manager):
+def test_forked_process_is_told_to_create_its_own_manager(manager):
     add(manager, "r", regex="a")
     child = os.fork()
     if child == 0:
@@ -371,20 +390,19 @@ def test_a_forked_process_is_told_to_make_a_manager_of_its_own(manager):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
 
 
-# -- what an engine may get wrong --------------------------------------------------------------------------------------
+# -- misuse by an engine -----------------------------------------------------------------------------------------------
 
 
-def test_an_id_given_twice_is_refused_before_anything_is_filled(manager):
+def test_grammar_bitmask_with_repeated_id_raises_before_filling(manager):
     add(manager, "r", regex="[ab]*")
     drafts = {"r": ids_of("ab")}
     for _ in range(20):
-        with pytest.raises(ValueError, match="request_ids has 'r' more than once"):
+        with pytest.raises(ValueError, match="request_ids must be unique, got 'r' more than once"):
             manager.grammar_bitmask(["r", "x", "r"], drafts)
     assert manager.grammar_bitmask(["r"], drafts).num_acceptable_drafts.tolist() == [2]
 
 
-def test_no_request_that_is_constrained_goes_without_a_row(manager):
-    """As an empty tree, or bounds with one, might have it."""
+def test_empty_draft_tree_still_gives_each_constrained_request_a_row(manager):
     add(manager, "ready", regex="a")
     manager.add_request("failed", StructuredOutputsParams(regex="("))
     with pytest.raises(GrammarError):
@@ -398,10 +416,10 @@ def test_no_request_that_is_constrained_goes_without_a_row(manager):
         assert set(batch.errors) == {"failed"}
     tree = ([1, -1], [-1, -1])
     batch = manager.grammar_bitmask(["ready"], {"ready": [0, 1]}, bounds={"ready": (1, 1)}, draft_trees={"ready": tree})
-    assert "bounds go with chains" in batch.errors["ready"]
+    assert "bounds apply to chains of drafts, got a tree" in batch.errors["ready"]
 
 
-def test_drafts_and_tokens_of_odd_types(manager):
+def test_drafts_and_tokens_of_unusual_types_are_read_or_rejected(manager):
     add(manager, "a", regex="[ab]*")
     add(manager, "b", regex="[ab]*")
     manager.add_request("failed", StructuredOutputsParams(regex="("))
@@ -413,8 +431,8 @@ def test_drafts_and_tokens_of_odd_types(manager):
     assert accepted == {"a": True, "b": False, "failed": False}
 
 
-def test_a_dead_end_behind_a_draft_is_no_error_of_the_request():
-    """A vocabulary without c: the draft a leads nowhere, b would be fine."""
+def test_dead_end_after_a_draft_is_not_an_error_of_the_request():
+    """The vocabulary has no c: after the draft a nothing is allowed, but b is."""
     from tokenizers import Tokenizer, decoders, models
     from transformers import PreTrainedTokenizerFast
 
@@ -429,38 +447,38 @@ def test_a_dead_end_behind_a_draft_is_no_error_of_the_request():
         assert set(manager.grammar_bitmask(["r"]).errors) == {"r"}
 
 
-def test_bools_are_no_tokens(manager):
+def test_accept_tokens_with_a_bool_is_rejected(manager):
     add(manager, "r", choice=[TOKENIZER.decode([1])], backend="xgrammar:no-fallback")
     assert not manager.accept_tokens("r", [True])
 
 
-# -- what a client may send --------------------------------------------------------------------------------------------
+# -- constraints of clients --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("text", ["[", "\\", "(", '"', "{", "[\\", "a{9999999999999999999999}", "{" + "9" * 5000 + "}"])
 @pytest.mark.parametrize("kind", ["regex", "grammar"])
-def test_no_text_holds_the_caller_up(manager, kind, text):
-    start = time.perf_counter()
+def test_add_request_with_pathological_text_returns_quickly(manager, kind, text):
+    start = time.thread_time()
     manager.add_request("r", StructuredOutputsParams(**{kind: text * ((250 << 10) // len(text))}))
-    assert time.perf_counter() - start < 2
+    assert time.thread_time() - start < 2
     with pytest.raises(GrammarError):
         manager.wait_ready("r", 60)
 
 
-def test_a_bound_of_thousands_of_digits_is_a_limit_not_an_accident(manager):
+def test_repetition_of_thousands_of_digits_is_a_limit_error(manager):
     for params in ({"grammar": "root ::= a{" + "9" * 4400 + "}"}, {"json": {"pattern": "a{" + "9" * 900 + "}"}}):
         with pytest.raises(GrammarLimitError, match="repetition"):
             StructuredOutputsParams(**params).validate()
 
 
-def test_data_in_a_schema_is_not_read_as_keywords(manager):
+def test_schema_data_under_const_is_not_read_as_keywords(manager):
     data = {"minLength": -5, "pattern": "(" * 70, "$ref": "http://example.invalid", "enum": list(range(3))}
     add(manager, "r", json={"const": data})
     with pytest.raises(GrammarError, match="minLength"):
         StructuredOutputsParams(json={"properties": {"const": {"minLength": -5}}}).validate()
 
 
-def test_a_grammar_too_ambiguous_to_follow_ends_its_own_request():
+def test_ambiguous_grammar_with_slow_tokens_fails_only_its_own_request():
     config = StructuredOutputsConfig(slow_token_seconds=0.004)
     with StructuredOutputManager(TOKENIZER, V, config) as manager:
         add(manager, "good", regex="a*")
@@ -475,13 +493,13 @@ def test_a_grammar_too_ambiguous_to_follow_ends_its_own_request():
         assert "bad" in manager.poll_ready()
 
 
-def test_warming_up_is_not_held_to_the_queues_of_clients():
+def test_warm_up_with_more_constraints_than_the_queue_compiles_all():
     config = StructuredOutputsConfig(queue_size=8, tenant_queue_size=4)
     with StructuredOutputManager(TOKENIZER, V, config) as manager:
         many = [StructuredOutputsParams(choice=[f"answer {i}"]) for i in range(60)]
-        problems = manager.warm_up([*many, StructuredOutputsParams(regex="(")], timeout=60)
-        assert problems[:-1] == [None] * 60
-        assert isinstance(problems[-1], GrammarError)
+        errors = manager.warm_up([*many, StructuredOutputsParams(regex="(")], timeout=60)
+        assert errors[:-1] == [None] * 60
+        assert isinstance(errors[-1], GrammarError)
         assert not manager.poll_ready()
         for i, params in enumerate(many):
             assert manager.add_request(f"r{i}", params, stop_token_ids=[STOP, 5]) is GrammarStatus.READY

@@ -200,9 +200,13 @@ def test_steps_out_of_order_are_refused():
 
 def test_sides_that_disagree_are_refused():
     pool = MaskPool(2, VOCAB, "cpu")
-    with pytest.raises(ValueError, match="the pool has a capacity of 2, but a mask is for slot 2"):
+    with pytest.raises(
+        ValueError, match=r"expected mask slots in \[0, 2\), the capacity of this pool, got 2; give the"
+    ):
         pool.update(MaskDeduplicator(3, VOCAB).deduplicate(masks_of(1, 2, 3)))
-    with pytest.raises(ValueError, match=r"expected masks int32 \[rows, 4\], got int32 \[1, 3\]; .*same vocab_size"):
+    with pytest.raises(
+        ValueError, match=r"expected masks int32 \[rows, 4\], got int32 \[1, 3\]; use the same vocab_size"
+    ):
         MaskDeduplicator(3, 128).deduplicate(masks_of(1))
     with pytest.raises(ValueError, match=r"expected masks int32 \[rows, 4\]"):
         MaskPool(2, 128, "cpu").update(MaskDeduplicator(3, VOCAB).deduplicate(masks_of(1)))
