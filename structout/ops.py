@@ -249,7 +249,8 @@ def masked_sample_logprobs(
         is -1.
 
     Raises:
-        ValueError, TypeError: as :func:`masked_sample`.
+        ValueError: as :func:`masked_sample`.
+        TypeError: as :func:`masked_sample`.
         RuntimeError: logits require a gradient, which the logprobs do not have.
     """
     if logits.requires_grad and torch.is_grad_enabled():

@@ -101,8 +101,12 @@ def _sample_row(
     Args:
         logits: ``[V]``.
         allowed: bool ``[V]``.
-        temperature, top_p, min_p: float32 values.
-        top_k, seed, position: int64 values.
+        temperature: a float32 value.
+        top_k: an int64 value.
+        top_p: a float32 value.
+        min_p: a float32 value.
+        seed: an int64 value.
+        position: an int64 value.
 
     Returns:
         the token id and its logprob.

@@ -163,9 +163,11 @@ class _Drafted:
     Attributes:
         grammar: the request's grammar.
         index: the request's index in the step.
-        first_row, num_rows: its rows.
+        first_row: the first of its rows.
+        num_rows: the number of its rows.
         tokens: its drafts.
-        bounds, tree: see ``StructuredOutputManager.grammar_bitmask``.
+        bounds: see ``StructuredOutputManager.grammar_bitmask``.
+        tree: the same.
         num_acceptable: how many leading drafts the grammar allows, once the rows are
             filled.
     """

@@ -42,8 +42,9 @@ class CompileStats:
         cache_misses: constraints that were submitted.
         failures_kept: failures in the cache.
         timeouts: compilations that missed their deadline.
-        compile_seconds_p50, compile_seconds_p99: percentiles over the last 1,024
-            compilations, overdue ones included.
+        compile_seconds_p50: the median of the last 1,024 compilations, overdue ones
+            included.
+        compile_seconds_p99: the 99th percentile of the same.
         compile_seconds_max: the longest compilation.
     """
 

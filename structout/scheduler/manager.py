@@ -34,7 +34,9 @@ class ManagerStats:
     """A manager's counters at one moment.
 
     Attributes:
-        waiting, ready, failed: how many requests are in each state.
+        waiting: how many requests are WAITING.
+        ready: how many requests are READY.
+        failed: how many requests have FAILED.
         compilation: see :class:`structout.scheduler.compile_service.CompileStats`.
         rows_filled: how many mask rows have been filled since the start.
         fill_seconds: percentiles 50 and 99 over the last 1,024 calls of
