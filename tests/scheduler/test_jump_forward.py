@@ -7,7 +7,16 @@ import random
 import pytest
 import torch
 from canonical_cases import TOKENIZERS, backend, canonical_tokens, grammar_of, instance, schema
-from transformers import LlamaConfig, LlamaForCausalLM, MambaConfig, MambaForCausalLM, MistralConfig, MistralForCausalLM
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+)
 
 from structout.bitmask import allocate_token_bitmask
 from structout.cli.demo_model import load_demo_model
@@ -208,7 +217,7 @@ def logits_of(model, text):
 
 @pytest.mark.parametrize("window", [None, 64])
 @pytest.mark.parametrize("num_texts", [1, 3])
-def test_a_cache_with_gaps_gives_the_logits_of_a_fresh_start(num_texts, window):
+def test_cached_model_with_gaps_gives_the_logits_of_a_fresh_start(num_texts, window):
     rng = random.Random(num_texts)
     model = small_model(window)
     cached = CachedModel(model, num_texts)
@@ -228,7 +237,7 @@ def test_a_cache_with_gaps_gives_the_logits_of_a_fresh_start(num_texts, window):
     assert cached.num_passes == 20
 
 
-def test_what_all_texts_have_lost_leaves_the_cache():
+def test_cached_model_crops_columns_that_all_texts_have_forgotten():
     cached = CachedModel(small_model(), 2)
     cached.forward([[1, 2, 3, 4], [5, 6, 7, 8]])
     cached.forget(0, 2)
@@ -237,6 +246,18 @@ def test_what_all_texts_have_lost_leaves_the_cache():
     assert cached._cache.get_seq_length() == 3
     cached.forget(1, 0)
     assert cached._cache.get_seq_length() == 3
+
+
+def test_cached_model_beside_a_longer_text_stays_within_the_learned_positions():
+    """A gap at the position after the last one would raise IndexError."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = GPT2LMHeadModel(GPT2Config(vocab_size=50, n_positions=6, n_embd=16, n_layer=1, n_head=2)).eval()
+    cached = CachedModel(model, 2)
+    cached.forward([[1, 2, 3, 4, 5], [1]])
+    logits = cached.forward([[6], [2, 3, 4]])
+    torch.testing.assert_close(logits[0, :1], logits_of(model, [1, 2, 3, 4, 5, 6])[-1:], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(logits[1], logits_of(model, [1, 2, 3, 4])[1:], atol=1e-5, rtol=1e-4)
 
 
 # -- in generation -----------------------------------------------------------------------------------------------------
@@ -249,7 +270,7 @@ PARAMS = {
 
 
 @pytest.fixture(scope="module")
-def default_model(tmp_path_factory):
+def demo(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STRUCTOUT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         model, tokenizer, _ = load_demo_model()
@@ -258,8 +279,8 @@ def default_model(tmp_path_factory):
     manager.close()
 
 
-def generation(default_model, params, mode, **options):
-    model, manager, tokenizer = default_model
+def generation(demo, params, mode, **options):
+    model, manager, tokenizer = demo
     return generate(
         model, manager, params, [0], jump_forward=mode, canonical_tokenizer=tokenizer, max_tokens=150, **options
     )
@@ -268,10 +289,10 @@ def generation(default_model, params, mode, **options):
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("n", [1, 4])
 @pytest.mark.parametrize("params", PARAMS.values(), ids=PARAMS)
-def test_drafts_change_no_token(default_model, params, n, temperature):
+def test_generate_with_drafts_draws_the_tokens_of_generate_without(demo, params, n, temperature):
     for seed in range(3):
         off, drafted = (
-            generation(default_model, params, mode, n=n, seed=seed, temperature=temperature)
+            generation(demo, params, mode, n=n, seed=seed, temperature=temperature)
             for mode in (JumpForward.OFF, JumpForward.DRAFT)
         )
         assert drafted.token_ids == off.token_ids
@@ -281,34 +302,34 @@ def test_drafts_change_no_token(default_model, params, n, temperature):
 
 
 @pytest.mark.parametrize("mode", JumpForward)
-def test_the_model_has_read_each_text_and_nothing_else(default_model, mode, monkeypatch):
-    """In every step, against a model that starts anew."""
-    model, _, _ = default_model
+def test_generate_feeds_the_model_each_text_and_nothing_else(demo, mode, monkeypatch):
+    """In every step the logits are those of a model that starts anew."""
+    model, _, _ = demo
     forward = _Decoding._forward
     num_steps = []
 
     def checked(decoding, live, prompt_ids):
         logits = forward(decoding, live, prompt_ids)
-        anew = [
+        expected = [
             logits_of(model, [0, *sample.token_ids, *sample.drafts])[-1 - len(sample.drafts) :]
             for sample in live.values()
         ]
-        torch.testing.assert_close(logits, torch.cat(anew), atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(logits, torch.cat(expected), atol=1e-4, rtol=1e-4)
         num_steps.append(len(live))
         return logits
 
     monkeypatch.setattr(_Decoding, "_forward", checked)
     for n in (1, 3):
-        generation(default_model, PARAMS["order"], mode, n=n, seed=n)
+        generation(demo, PARAMS["order"], mode, n=n, seed=n)
     assert len(num_steps) > 20
 
 
 @pytest.mark.parametrize("mode", [JumpForward.FF_TOKENS, JumpForward.RETOKENIZE])
 @pytest.mark.parametrize("params", PARAMS.values(), ids=PARAMS)
-def test_the_other_modes_write_valid_texts_in_fewer_passes(default_model, params, mode):
-    _, manager, _ = default_model
+def test_generate_with_forced_tokens_writes_valid_texts_in_fewer_passes(demo, params, mode):
+    _, manager, _ = demo
     for n in (1, 4):
-        result = generation(default_model, params, mode, n=n, seed=1)
+        result = generation(demo, params, mode, n=n, seed=1)
         assert result.num_passes_saved > 0
         for tokens, complete in zip(result.token_ids, result.is_complete, strict=True):
             if complete:
@@ -320,8 +341,8 @@ def test_the_other_modes_write_valid_texts_in_fewer_passes(default_model, params
 
 
 @pytest.mark.parametrize("mode", JumpForward)
-def test_the_limit_on_tokens_holds_within_a_jump(default_model, mode):
-    model, manager, tokenizer = default_model
+def test_generate_stops_at_max_tokens_within_a_jump(demo, mode):
+    model, manager, tokenizer = demo
     for max_tokens in (1, 3, 5, 9):
         result = generate(
             model,
@@ -337,8 +358,8 @@ def test_the_limit_on_tokens_holds_within_a_jump(default_model, mode):
         assert result.is_complete == [False]
 
 
-def test_what_jump_forward_needs(default_model):
-    model, manager, tokenizer = default_model
+def test_generate_with_jump_forward_needs_a_tokenizer_and_a_cache_that_can_forget(demo):
+    model, manager, tokenizer = demo
     with pytest.raises(ValueError, match="jump_forward=draft needs a canonical_tokenizer"):
         generate(model, manager, PARAMS["regex"], [0], jump_forward=JumpForward.DRAFT)
     mamba = MambaForCausalLM(MambaConfig(hidden_size=8, num_hidden_layers=1, vocab_size=1024))
@@ -346,3 +367,11 @@ def test_what_jump_forward_needs(default_model):
         generate(
             mamba, manager, PARAMS["regex"], [0], jump_forward=JumpForward.FF_TOKENS, canonical_tokenizer=tokenizer
         )
+
+
+def test_generate_past_the_positions_of_the_model_raises(demo):
+    model, manager, _ = demo
+    message = "a prompt of 2 tokens and max_tokens=4,095 need 4,097 positions, but the model has 4,096"
+    with pytest.raises(ValueError, match=message):
+        generate(model, manager, PARAMS["regex"], [0, 1], max_tokens=4095)
+    assert manager.stats().ready == 0
