@@ -1,4 +1,4 @@
-"""The tables of README.md and docs, made of committed results."""
+"""Builds the tables of README.md and docs/ from committed results."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import harness
 
 PEERS = ("xgrammar", "xgrammar cuda", "llguidance", "masked_fill_")
-SMALLEST_OP = "smallest op"  # torch.add of one number: what a call costs at the least
+SMALLEST_OP = "smallest op"  # torch.add of one number: the least that a call costs
 Row = dict[str, Any]
 
 
@@ -29,7 +29,7 @@ def short_table() -> str:
             f"{row['batch']} × {row['vocab']:,}",
             f"{row['density']:.1%}",
             *_microseconds(row["us"], names),
-            f"{share_of_floor(row):.0%}",
+            f"{fill_bandwidth_fraction(row):.0%}",
         ]
         for row in rows
     ]
@@ -49,7 +49,7 @@ def full_table() -> str:
 
 def _table(rows: list[Row]) -> str:
     peers = [peer for peer in PEERS if any(peer in row["us"] for row in rows)]
-    head = ["logits", "allowed", "structout", *peers, "`fill_`", "of the floor"]
+    head = ["logits", "allowed", "structout", *peers, "`fill_`", "% of `fill_` bandwidth"]
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for row in rows:
         us = row["us"]
@@ -59,7 +59,7 @@ def _table(rows: list[Row]) -> str:
             f"**{_time(us['structout'])}**",
         ]
         cells += [f"{_time(us[peer])} ({us[peer] / us['structout']:.1f}×)" if peer in us else "" for peer in peers]
-        lines.append(f"| {' | '.join([*cells, _time(us['fill_']), f'{share_of_floor(row):.0%}'])} |")
+        lines.append(f"| {' | '.join([*cells, _time(us['fill_']), f'{fill_bandwidth_fraction(row):.0%}'])} |")
     return "\n".join(lines) + "\n"
 
 
@@ -108,7 +108,14 @@ def masked_sample_rows() -> list[Row]:
 def _masked_sample_table(rows: list[Row]) -> str:
     peers = ("torch", "xgrammar + torch", "transformers")
     floor = [SMALLEST_OP] if any(SMALLEST_OP in row["us"] for row in rows) else []
-    head = ["logits", "tokens allowed", "filters", "structout, a row", *peers, *(f"{name}, a call" for name in floor)]
+    head = [
+        "logits",
+        "tokens allowed",
+        "filters",
+        "structout, per row",
+        *peers,
+        *(f"{name}, per call" for name in floor),
+    ]
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for row in rows:
         us = row["us"]
@@ -120,14 +127,14 @@ def _masked_sample_table(rows: list[Row]) -> str:
     return "\n".join(lines) + "\n" + _provenance("masked_sample", "cpu")
 
 
-def share_of_floor(row: Row) -> float:
-    """How near the call is to moving its bytes (mask read, disallowed logits written) as fast as fill_ moves its."""
+def fill_bandwidth_fraction(row: Row) -> float:
+    """Achieved bandwidth (mask read, disallowed logits written) as a fraction of ``fill_``'s."""
     bytes_filled = row["batch"] * row["vocab"] * (4 if row["dtype"] == "float32" else 2)
-    floor_us: float = row["us"]["fill_"] * row["bytes"] / bytes_filled
-    return floor_us / row["us"]["structout"]
+    us_at_fill_bandwidth: float = row["us"]["fill_"] * row["bytes"] / bytes_filled
+    return us_at_fill_bandwidth / row["us"]["structout"]
 
 
-_INTERLEAVED = "Medians of interleaved runs in one process; in brackets, how many times longer than structout."
+_INTERLEAVED = "Medians of interleaved runs in one process; ×: how many times the time of structout."
 
 
 def _provenance(bench: str, device: str, about: str = _INTERLEAVED) -> str:
@@ -175,7 +182,7 @@ def manager_table() -> str:
 
 def mask_pool_table() -> str:
     (row,) = (row for row in _rows("manager") if "bytes_sent" in row)
-    head = ["steps", "masks", "sent", "evicted", "bytes sent, of full masks", "finding the new ones, a step"]
+    head = ["steps", "masks", "sent", "evicted", "bytes sent, % of full masks", "time to deduplicate, per step"]
     num_masks = row["masks_sent"] + row["masks_reused"]
     cells = [
         f"{row['steps']:,}",
@@ -199,14 +206,14 @@ def jump_forward_table() -> str:
         ]
         for row in _rows("jump_forward")
     ]
-    head = ["whitespace", "", "tokens forced", "each, in a new text", "each, in a known text"]
+    head = ["whitespace", "", "tokens forced", "per token, first pass", "per token, second pass"]
     first = _rows("jump_forward")[0]
     about = f"{first['instances']} texts of {first['tokens']:,} tokens, {first['vocabulary']}."
     return _markdown(head, rows) + _provenance("jump_forward", "cpu", about)
 
 
 def tensor_parallel_table() -> str:
-    """Sampling, a row for each batch, dtype and mask."""
+    """One row per batch size, dtype and mask."""
     cases = [row for row in _rows("tensor_parallel") if row["call"] == "sharded_masked_sample"]
     rows = []
     for row in cases:
@@ -242,19 +249,22 @@ def exchanged_bytes_table() -> str:
         share = f"1/{gathered / sent:,.0f}" if gathered > 100 * sent else f"{sent / gathered:.2%}"
         rows.append([row["allowed"], row["filters"], f"{sent:,}", f"{gathered:,}", f"**{share}**"])
     about = (
-        f"{cases[0]['ranks']} ranks, bfloat16 [{cases[0]['batch']}, {cases[0]['vocab']:,}], the most that a rank sends."
+        f"{cases[0]['ranks']} ranks, bfloat16 [{cases[0]['batch']}, {cases[0]['vocab']:,}], the rank that sends most."
     )
     head = ["tokens allowed", "filters", "bytes sent", "to gather the logits", ""]
     return _markdown(head, rows) + _provenance("tensor_parallel", "cpu", about)
 
 
-# Published, bytes a second in one direction, for a GPU: NVIDIA's data sheets of H200 and GB200 NVL72; PCIe 5.0 x16.
+# Published bytes per second of one GPU in one direction, from NVIDIA's data sheets of H200
+# and GB200 NVL72; PCIe 5.0 x16.
 _NVLINK = {"8 H200, NVLink 4": (8, 450e9), "64 of a GB200 NVL72, NVLink 5": (64, 900e9)}
 _PCIE = 64e9
 
 
 def gpu_model_table() -> str:
-    """Not measured: bytes over rates. Bytes are those of the counted table, scaled to the number of ranks."""
+    """Not measured: bytes divided by rates. The bytes are those of the counted table, scaled to
+    the number of ranks.
+    """
     (counted,) = (r for r in _rows("tensor_parallel") if r["call"] == "bytes" and _is_unfiltered_and_free(r))
     (fill,) = (r for r in _rows("tensor_parallel") if r["call"] == "grammar_bitmask")
     batch, vocab = counted["batch"], counted["vocab"]
@@ -269,11 +279,11 @@ def gpu_model_table() -> str:
         rows.append(
             [
                 name,
-                *(_time_of(size / rate * 1e6) for size in to_draw.values()),
-                _time_of(mask_bytes / _PCIE * 1e6),
-                _time_of((mask_bytes / ranks / _PCIE + mask_bytes * others / ranks / rate) * 1e6),
-                _time_of(alone),
-                _time_of(alone / ranks),
+                *(_precise_time(size / rate * 1e6) for size in to_draw.values()),
+                _precise_time(mask_bytes / _PCIE * 1e6),
+                _precise_time((mask_bytes / ranks / _PCIE + mask_bytes * others / ranks / rate) * 1e6),
+                _precise_time(alone),
+                _precise_time(alone / ranks),
             ]
         )
     head = ["", "logits gathered", "draw without filters", "draw with filters", "masks, each copied", "masks, shared"]
@@ -287,11 +297,11 @@ def _is_unfiltered_and_free(row: Row) -> bool:
     return bool(row["filters"] == "none" and row["allowed"] == "free")
 
 
-def _time_of(us: float) -> str:
+def _precise_time(us: float) -> str:
     return _time(us) if us >= 10 else f"{us:.2f} µs"
 
 
-_TWO_RANKS = "Two ranks of one thread each, over gloo, on one host; medians of interleaved runs, of the slower rank."
+_TWO_RANKS = "Two ranks with one thread each, over gloo, on one host; medians of interleaved runs, of the slower rank."
 
 
 def _rows(bench: str) -> list[Row]:
