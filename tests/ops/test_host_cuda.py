@@ -1,4 +1,4 @@
-"""The harness under the CUDA kernel tests: right programs run, and each planted mistake is reported."""
+"""The harness that runs CUDA kernels on the CPU: it runs correct programs and reports planted mistakes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def run_program(name, sanitize, *plants):
 
 @pytest.mark.parametrize("sanitize", [None, "address", "thread"])
 @pytest.mark.parametrize("name", ["block_sum", "builtins"])
-def test_right_program_passes(name, sanitize):
+def test_host_cuda_runs_correct_program(name, sanitize):
     result = run_program(name, sanitize)
     assert (result.returncode, result.stdout) == (0, "ok\n"), result.stderr
 
 
-def test_threads_keep_their_asan_fake_stacks(monkeypatch):
+def test_host_cuda_threads_keep_their_asan_fake_stacks(monkeypatch):
     monkeypatch.setitem(host_cuda.ENVIRONMENT, "ASAN_OPTIONS", "detect_stack_use_after_return=1")
     result = run_program("builtins", "address")
     assert (result.returncode, result.stdout) == (0, "ok\n"), result.stderr
@@ -39,27 +39,27 @@ def test_threads_keep_their_asan_fake_stacks(monkeypatch):
         ("MISALIGNED", "address", "which requires 16 byte alignment"),
     ],
 )
-def test_sanitizer_reports_planted_mistake(plant, sanitize, report):
+def test_host_cuda_with_planted_mistake_gets_sanitizer_report(plant, sanitize, report):
     result = run_program("block_sum", sanitize, plant)
     assert result.returncode != 0
     assert report in result.stderr
-    # The report blames the planted line, not the harness.
+    # The report names the planted line, not the harness.
     assert "in block_sum(Params)" in result.stderr or "#0 block_sum(Params)" in result.stderr
 
 
-def test_leak_is_reported():
+def test_host_cuda_with_leak_gets_sanitizer_report():
     result = run_program("block_sum", "address", "LEAK")
     assert result.returncode != 0
     assert "LeakSanitizer: detected memory leaks" in result.stderr
 
 
-def test_race_report_names_the_cuda_threads():
+def test_host_cuda_race_report_names_the_cuda_threads():
     result = run_program("block_sum", "thread", "CROSS_BLOCK_RACE")
     assert "'thread (100, 0, 0) of block (0, 0, 0)'" in result.stderr
     assert "'thread (100, 0, 0) of block (1, 0, 0)'" in result.stderr
 
 
-def test_shuffle_orders_no_memory():
+def test_host_cuda_shuffle_does_not_order_memory():
     result = run_program("builtins", "thread", "SHUFFLE_FOR_A_BARRIER")
     assert "ThreadSanitizer: data race" in result.stderr
     assert "#0 undefined()" in result.stderr
@@ -96,26 +96,26 @@ def test_shuffle_orders_no_memory():
         ("builtins", "LANE_OUTSIDE_ITS_MASK", "thread 31 is not in the mask of its __ballot_sync(0x7fffffff)"),
     ],
 )
-def test_undefined_use_aborts_with_message(name, plant, message):
+def test_host_cuda_with_undefined_use_aborts_with_message(name, plant, message):
     result = run_program(name, None, plant)
     assert result.returncode < 0
     assert result.stderr == f"host_simt: block (0, 0, 0): {message}\n"
 
 
-def test_a_store_past_the_end_of_a_multicast_address_aborts():
+def test_host_cuda_store_past_multicast_address_aborts():
     result = run_program("builtins", None, "NO_MULTICAST_ADDRESS")
     assert result.returncode < 0
     assert "is no multicast address" in result.stderr
 
 
-def test_build_failure_shows_what_the_compiler_says(tmp_path):
+def test_host_cuda_build_failure_shows_compiler_output(tmp_path):
     source = tmp_path / "wrong.cu"
     source.write_text('#include "testing/host_simt.h"\n__global__ void kernel() { no_such_function(); }\n')
     with pytest.raises(RuntimeError, match="no_such_function"):
         host_cuda.build("wrong", [source], sanitize=None, shared=True)
 
 
-def test_missing_sanitizer_runtime_is_explained(tmp_path, monkeypatch):
+def test_host_cuda_build_without_sanitizer_runtime_names_the_package(tmp_path, monkeypatch):
     compiler = tmp_path / "g++"
     compiler.write_text("#!/bin/sh\necho '/usr/bin/ld: cannot find libtsan_preinit.o: No such file' >&2\nexit 1\n")
     compiler.chmod(0o755)
@@ -124,7 +124,7 @@ def test_missing_sanitizer_runtime_is_explained(tmp_path, monkeypatch):
         host_cuda.build("builtins", [PROGRAMS / "builtins.cu"], sanitize="thread", shared=False)
 
 
-def test_build_is_reused_until_an_input_changes(tmp_path):
+def test_host_cuda_build_is_reused_until_an_input_changes(tmp_path):
     source = tmp_path / "answer.cu"
 
     def build(answer, *defines):

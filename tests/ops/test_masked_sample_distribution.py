@@ -57,7 +57,7 @@ SETTINGS = {
     "long, min_p": Setting(_normal(4300, 2, 12), min_p=0.05, temperature=1.2),
     "mask, min_p, top_k, top_p": Setting(_normal(5000, 2, 13), _mask(5000, 0.9, 14), 0.9, 300, 0.8, 0.003),
     # With noise of 24 bits the tail wins 3 times instead of 46.
-    "race": statistics.race(tail=8192, gap=19.0),
+    "long tail": statistics.long_tail(tail=8192, gap=19.0),
 }
 
 
@@ -111,7 +111,7 @@ def test_chi_square_of_24_bit_noise_is_rejected(tmp_path):
     """
     fault = "float gumbel(uint32_t bits) {", "float gumbel(uint32_t bits) {\n  bits = (bits & ~0xffu) | 0x80u;"
     faulty = CpuKernel(builds.changed_csrc(tmp_path, "common/sampling_math.h", *fault))
-    setting = SETTINGS["race"]
+    setting = SETTINGS["long tail"]
     counts = statistics.count_draws(faulty.ids, setting, DRAWS)
     assert 0 < counts[1:].sum() < 10
     p_values = statistics.p_values(counts, setting.probabilities())
@@ -121,7 +121,7 @@ def test_chi_square_of_24_bit_noise_is_rejected(tmp_path):
 def test_p_values_of_true_samples_are_uniform():
     """NumPy draws from the distribution itself; otherwise the limit would mean something else."""
     rng = np.random.default_rng(0)
-    for name in ("normal", "wide", "race", "top_p"):
+    for name in ("normal", "wide", "long tail", "top_p"):
         probabilities = SETTINGS[name].probabilities()
         samples = [statistics.p_values(rng.multinomial(DRAWS, probabilities), probabilities) for _ in range(200)]
         for grouping in samples[0]:
@@ -136,7 +136,7 @@ def test_chi_square_survival_matches_published_tables():
 
 def test_masked_sample_tail_wins_as_often_as_expected():
     """262,144 tokens, each e^-20 as likely as token 0: noise of 24 bits never draws one of them."""
-    setting = statistics.race(tail=262_144, gap=20.0)
+    setting = statistics.long_tail(tail=262_144, gap=20.0)
     draws = 60_000
     hits = draws - int(statistics.count_draws(draw, setting, draws)[0])
     expected = draws * float(setting.probabilities()[1:].sum())

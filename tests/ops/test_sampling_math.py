@@ -1,7 +1,8 @@
-"""The arithmetic of masked_sample: torch and C++ give the same bits, and those bits are right.
+"""The arithmetic of masked_sample: torch and C++ give the same bits, and the bits are accurate.
 
-Equal tokens would prove little: with a fused multiply-add 0.2% of the noise values change, and one row in 700 or so. So
-the values themselves are compared, the listed vectors one by one and more than 10^7 others by checksum.
+Comparing tokens would prove little: a fused multiply-add changes 0.2% of the noise values and
+about one row in 700. So the values are compared: listed vectors one by one, and more than 10^7
+others by checksum.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ HEADER = builds.CSRC / "common" / "sampling_math.h"
 LIBRARY_SOURCE = DATA / "sampling_math.cpp"
 COMMITTED = json.loads(vectors.VECTORS.read_text())
 
-# With these a compiler may fuse a multiply and an add, unless told not to. Other machines fuse without being asked.
+# With these flags a compiler may fuse a multiply and an add. Other machines need no flag for it.
 X86_WITH_FMA = ("-mavx2", "-mfma") if platform.machine() in ("x86_64", "AMD64") else ()
 CPU_HAS_FMA = platform.machine() in ("aarch64", "arm64") or torch.backends.cpu.get_cpu_capability() != "DEFAULT"
 NEEDS_FMA = pytest.mark.skipif(not CPU_HAS_FMA, reason="needs a CPU with fused multiply-add")
@@ -37,7 +38,7 @@ EXACT_BUILDS = [
     pytest.param(("-O3", "-ffp-contract=off", "-fno-trapping-math", "-fno-math-errno"), id="O3-baseline"),
 ]
 
-# philox4x32 10 of Random123's kat_vectors: counter, key, result.
+# philox4x32-10 from Random123's kat_vectors: counter, key, result.
 PHILOX_KNOWN_ANSWERS = """
 00000000 00000000 00000000 00000000 00000000 00000000   6627e8d5 e169c58d bc57ac4c 9b00dbd8
 ffffffff ffffffff ffffffff ffffffff ffffffff ffffffff   408f276d 41c83b0e a20bc7c6 6d5451fd
@@ -46,7 +47,7 @@ ffffffff ffffffff ffffffff ffffffff ffffffff ffffffff   408f276d 41c83b0e a20bc7
 
 
 class CppMath:
-    """csrc/common/sampling_math.h over tensors, with the names and dtypes of structout.sampling_math."""
+    """csrc/common/sampling_math.h on tensors, with the names and dtypes of structout.sampling_math."""
 
     def __init__(self, library: Path):
         self._library = ctypes.CDLL(str(library))
@@ -89,7 +90,7 @@ class CppMath:
 
 
 def _as_words(bits: torch.Tensor) -> torch.Tensor:
-    """int64 in [0, 2^32) to the same 32 bits."""
+    """Convert int64 values in [0, 2^32) to int32 with the same bits."""
     return torch.where(bits < 2**31, bits, bits - 2**32).to(torch.int32)
 
 
@@ -114,20 +115,20 @@ def cpp() -> CppMath:
 
 @pytest.fixture(params=["torch", "cpp"])
 def math_of(request: pytest.FixtureRequest, cpp: CppMath):
-    """structout.sampling_math, or the header under the same names."""
+    """structout.sampling_math, or the header with the same names."""
     return sampling_math if request.param == "torch" else cpp
 
 
 # ---- bits
 
 
-def test_the_committed_vectors_are_what_the_script_writes():
-    """The checksums are as committed here, and tested below."""
+def test_committed_vectors_equal_the_output_of_the_script():
+    """Takes the committed checksums, which other tests check."""
     written = vectors.as_text(vectors.listed_vectors(), COMMITTED["checksums"])
     assert written == vectors.VECTORS.read_text()
 
 
-def test_listed_noise(math_of):
+def test_noise_and_gumbel_match_listed_vectors(math_of):
     for vector in COMMITTED["noise"]:
         bits = math_of.noise_bits(vector["seed"], vector["position"], torch.tensor([vector["id"]]))
         assert vectors.hex32(int(bits)) == vector["bits"], vector
@@ -138,7 +139,7 @@ def test_listed_noise(math_of):
     ("function", "argument", "result"),
     [("gumbel", "bits", "g"), ("mass", "t", "mass"), ("log", "y", "log"), ("log_of_mass", "total", "log")],
 )
-def test_listed_values(math_of, function, argument, result):
+def test_functions_match_listed_vectors(math_of, function, argument, result):
     listed = COMMITTED[function]
     inputs = [int(v[argument], 16) if isinstance(v[argument], str) else v[argument] for v in listed]
     inputs = vectors.floats_of_bits(inputs) if function in ("mass", "log") else torch.tensor(inputs)
@@ -152,31 +153,31 @@ def many(request: pytest.FixtureRequest) -> tuple[str, torch.Tensor]:
     return request.param, vectors.INPUTS[request.param]()
 
 
-def test_there_are_enough_inputs():
+def test_checksums_cover_at_least_ten_million_inputs():
     assert COMMITTED["checksums"]["gumbel"]["inputs"] >= 10**7
     assert COMMITTED["checksums"]["mass"]["inputs"] >= 10**7
 
 
-def test_checksum_of_torch(many):
+def test_torch_functions_match_checksum(many):
     name, inputs = many
     assert vectors.checksum(getattr(sampling_math, name), inputs) == COMMITTED["checksums"][name]
 
 
 @pytest.mark.parametrize("flags", EXACT_BUILDS)
-def test_checksum_of_cpp(many, flags):
+def test_cpp_functions_match_checksum(many, flags):
     name, inputs = many
     assert vectors.checksum(getattr(build_cpp(*flags), name), inputs) == COMMITTED["checksums"][name]
 
 
 @NEEDS_FMA
-def test_checksum_sees_a_fused_multiply_add(many):
+def test_cpp_functions_with_fused_multiply_add_differ_from_checksum(many):
     name, inputs = many
     fused = build_cpp("-O2", "-ffp-contract=fast", *X86_WITH_FMA)
     assert vectors.checksum(getattr(fused, name), inputs) != COMMITTED["checksums"][name]
 
 
-def test_noise_of_random_places(cpp):
-    """The words, where the checksums above take words as inputs."""
+def test_cpp_noise_bits_on_random_inputs_match_torch(cpp):
+    """The checksums take noise bits as inputs, so they do not cover this."""
     generator = torch.Generator().manual_seed(0)
     for _ in range(50):
         seed, position = torch.randint(-(2**63), 2**63 - 1, (2,), generator=generator).tolist()
@@ -185,7 +186,7 @@ def test_noise_of_random_places(cpp):
 
 
 @pytest.mark.parametrize("line", PHILOX_KNOWN_ANSWERS.strip().splitlines(), ids=["zeros", "ones", "pi"])
-def test_philox_gives_the_known_answers(cpp, line):
+def test_philox_matches_known_answers(cpp, line):
     c0, c1, c2, c3, key_low, key_high, *expected = (int(word, 16) for word in line.split())
     key = key_low | key_high << 32
     assert cpp.philox(key, (c0, c1, c2, c3)) == expected
@@ -193,18 +194,18 @@ def test_philox_gives_the_known_answers(cpp, line):
     assert [int(word) for word in words] == expected
 
 
-def test_noise_is_philox_of_seed_position_and_id():
-    """How the counter is laid out: contract, not detail, because saved seeds must keep their meaning."""
+def test_noise_bits_are_philox_of_seed_position_and_token_id():
+    """The layout of the counter is part of the contract: saved seeds must keep their meaning."""
     seed, position, token = 0x0123456789ABCDEF, 0x1122334455667788, 151_935
     counter = tuple(torch.tensor([word]) for word in (0x55667788, 0x11223344, token >> 2, 0))
     expected = sampling_math.philox(seed, counter)[token & 3]
     assert torch.equal(sampling_math.noise_bits(seed, position, torch.tensor([token])), expected)
 
 
-# ---- one table of constants
+# ---- constants
 
 
-def test_the_header_has_the_constants_of_the_table():
+def test_header_constants_equal_python_constants():
     log, exp = _numbers_in("log_of_split"), _numbers_in("exp_float")
     m = sampling_math
     assert log == [m.LN2_HIGH, m.LN2_LOW, *m.LOG_COEFFICIENTS, 0.5]
@@ -215,15 +216,15 @@ def test_the_header_has_the_constants_of_the_table():
     assert int(re.search(r"kSqrtHalfBits = (\S+);", header).group(1), 16) == m.SQRT_HALF_BITS
 
 
-def test_constants_are_float32():
-    """A constant that is not would be rounded by C++ and not by Python."""
+def test_constants_are_float32_values():
+    """C++ would round any other constant and Python would not."""
     m = sampling_math
     for value in (m.LN2_HIGH, m.LN2_LOW, m.LOG2_E, *m.LOG_COEFFICIENTS, *m.EXP2_COEFFICIENTS):
         assert float(np.float32(value)) == value
 
 
 def _numbers_in(function: str) -> list[float]:
-    """The float literals of a function of the header, in order."""
+    """Return the float literals of a function in the header, in order."""
     body = re.search(rf"float {function}\(.*?\n}}", HEADER.read_text(), re.DOTALL).group(0)
     code = re.sub(r"//.*", "", body)
     return [_literal(text) for text in re.findall(r"-?(?:0x[\d.a-f]+p[+-]?\d+|\d+\.\d+)f", code)]
@@ -234,10 +235,10 @@ def _literal(text: str) -> float:
     return float.fromhex(text) if "0x" in text else float(text)
 
 
-# ---- the bits are right
+# ---- accuracy
 
 
-def test_noise_is_close_to_the_exact_gumbel():
+def test_gumbel_is_close_to_float64():
     largest_error = 0.0
     for bits, g in vectors.results_in_chunks(sampling_math.gumbel, vectors.gumbel_inputs()):
         largest_error = max(largest_error, float(np.abs(g.double().numpy() - exact_gumbel(bits.numpy())).max()))
@@ -245,25 +246,25 @@ def test_noise_is_close_to_the_exact_gumbel():
 
 
 def exact_gumbel(bits: np.ndarray) -> np.ndarray:
-    """Float64, from whichever end the distance is exact."""
+    """Compute the noise in float64, from the end of the range where the distance is exact."""
     from_zero, from_one = (bits + 0.5) * 2.0**-32, (2**32 - bits - 0.5) * 2.0**-32
     return -np.log(np.where(bits < 2**31, -np.log1p(-from_zero), -np.log(from_one)))
 
 
-def test_noise_spans_its_range(math_of):
+def test_gumbel_spans_its_range(math_of):
     ends = math_of.gumbel(torch.tensor([0, 2**32 - 1])).tolist()
     assert ends == pytest.approx([22.8738575, -3.12999463], abs=1e-8, rel=1e-7)
 
 
-def test_noise_never_increases_with_its_bits(cpp):
-    """Skipping logarithms needs it: a larger word can never win over a smaller one."""
+def test_gumbel_never_increases_with_random_bits(cpp):
+    """The draw skips logarithms because larger random bits never give a higher score."""
     bits = vectors.gumbel_inputs().sort().values
     g = cpp.gumbel(bits)
     assert bool((g[1:] <= g[:-1]).all())
 
 
-def test_noise_never_increases_from_one_word_to_the_next(cpp):
-    """Without gaps where the formula, the exponent of its argument, or that of its result changes."""
+def test_gumbel_never_increases_between_adjacent_words_near_step_changes(cpp):
+    """Checks every word where the formula or an exponent changes."""
     step_changes = [0, 2**30, 2**32 - 1, int(2**32 * (1 - math.sqrt(0.5))), int(2**32 * (1 - math.exp(-1)))]
     step_changes += [int(2**32 * (1 - math.exp(-(2.0**k) * math.sqrt(0.5)))) for k in range(-20, 4)]
     for centre in step_changes:
@@ -271,15 +272,15 @@ def test_noise_never_increases_from_one_word_to_the_next(cpp):
         assert cpp.count_increases_of_gumbel(first, last) == 0, centre
 
 
-def test_exp_is_close():
-    """Of t * log2(e), the product and the constant are rounded: errors in the exponent that grow with |t|."""
+def test_exp_is_close_to_float64():
+    """Rounding t * log2(e) and its constant gives the exponent an error that grows with |t|."""
     for t, y in vectors.results_in_chunks(sampling_math.exp, vectors.mass_inputs()):
         exponent = np.maximum(t.double().numpy(), sampling_math.EXP_FLOOR)
         error = np.abs(y.double().numpy() / np.exp(exponent) - 1)
         assert bool((error <= 1.5e-7 + 7.4e-8 * np.abs(exponent)).all())
 
 
-def test_mass_is_exp_in_fixed_point():
+def test_mass_equals_exp_in_fixed_point():
     t = vectors.mass_inputs()[:: 2**5]
     mass = sampling_math.mass(t)
     assert bool((mass == (sampling_math.exp(t).double() * 2.0**40).floor().long()).all())
@@ -288,13 +289,13 @@ def test_mass_is_exp_in_fixed_point():
 
 
 def test_mass_never_decreases_with_t(cpp):
-    """Filters threshold logits where they mean masses: both must have one order."""
+    """Filters compare logits in place of masses, so both must have the same order."""
     t = vectors.mass_inputs().sort().values
     mass = cpp.mass(t)
     assert bool((mass[1:] >= mass[:-1]).all())
 
 
-def test_log_is_close():
+def test_log_is_close_to_float64():
     worst = 0.0
     for y, result in vectors.results_in_chunks(sampling_math.log, vectors.log_inputs()):
         exact = np.log(y.double().numpy())
@@ -303,8 +304,8 @@ def test_log_is_close():
     assert worst < 1e-7
 
 
-def test_log_is_close_relative_to_itself_around_one():
-    """Where the logarithm is small, so that the noise of the largest logarithms keeps its digits."""
+def test_log_near_one_has_small_relative_error():
+    """A small logarithm becomes the argument of the next one, so its digits count."""
     y = 1 + torch.arange(-(2**20), 2**20).to(torch.float32) * 2.0**-24
     y = y[y != 1]
     exact = np.log(y.double().numpy())

@@ -1,14 +1,16 @@
-"""What masked_sample may draw, and how likely: float64 NumPy, by sorting, from the definition in the sampling contract.
+"""The tokens that masked_sample may draw and their probabilities, by sorting float64 in NumPy.
 
-It shares no code with the implementations. They compute in float32 and in fixed point, so they need not keep exactly
-the tokens that float64 keeps. Which disagreements are right is decided here, two-sided and token by token:
+Written from the sampling contract; it shares no code with the implementations. They compute in
+float32 and fixed point, so they need not keep exactly the tokens that float64 keeps. This module
+decides for each token which disagreements are correct:
 
-- `top_k`, ties, and which logit is the largest are comparisons of logits, which are exact: they must agree always.
-- `min_p` and `top_p` compare a computed quantity with a threshold. A token whose float64 quantity is further from the
-  threshold than the error that the contract's arithmetic may have (`_error_of_t` and what is derived from it) must
-  agree; one that is nearer is `ambiguous` and may go either way. On which side a rounding falls is never asked.
-- What `top_p` takes a share of is what `min_p` left. Tokens that were ambiguous there widen the tolerance here by their
-  mass, because either total is right.
+- ``top_k``, ties and the largest logit compare logits, which is exact: they must always agree.
+- ``min_p`` and ``top_p`` compare a computed quantity with a threshold. If a token's float64 quantity
+  is further from the threshold than the largest error of the contract's arithmetic (``_error_of_t``
+  and the errors derived from it), both must agree. Otherwise the token is ``ambiguous``: it may be
+  kept or not.
+- ``top_p`` takes its share of the tokens that ``min_p`` left. Tokens that were ambiguous there widen
+  the tolerance by their mass, because both totals are correct.
 """
 
 from __future__ import annotations
@@ -18,22 +20,29 @@ from dataclasses import dataclass
 import numpy as np
 
 ULP = 2.0**-24  # the relative error of one float32 rounding
-EXP_ERROR = 2e-7  # of the contract's EXP, relative, beside what grows with |t|
+EXP_ERROR = 2e-7  # relative error of the contract's EXP, apart from the part that grows with |t|
 MASS_UNIT = 2.0**-40  # masses are truncated to it, relative to the largest
-SMALLEST_MIN_P = 2.0**-126  # a token this unlikely is out of reach of the noise: below it, min_p keeps all
+SMALLEST_MIN_P = 2.0**-126  # noise cannot make such a token win: below this, min_p keeps all
 
 
 @dataclass
 class Row:
-    """Of every column: what filters keep, whether they may go either way, and the logprob over the allowed set."""
+    """The result for one row, with one entry per token.
 
-    kept: np.ndarray  # bool
-    ambiguous: np.ndarray  # bool
-    logprobs: np.ndarray  # float64, -inf where not allowed
-    logprob_errors: np.ndarray  # float64: how far a correct float32 result may be off
+    Attributes:
+        kept: Whether the filters keep the token, bool.
+        ambiguous: Whether a correct result may also decide otherwise, bool.
+        logprobs: Log-probability over the allowed set, float64; -inf if not allowed.
+        logprob_errors: The largest error of a correct float32 result, float64.
+    """
+
+    kept: np.ndarray
+    ambiguous: np.ndarray
+    logprobs: np.ndarray
+    logprob_errors: np.ndarray
 
     def probabilities(self) -> np.ndarray:
-        """Of being drawn: the softmax over what is kept."""
+        """Return the probability of each token: the softmax over the kept tokens."""
         weights = np.where(self.kept, np.exp(self.logprobs - self.logprobs[self.kept].max()), 0.0)
         return weights / weights.sum()
 
@@ -46,7 +55,7 @@ def sample_row(
     top_p: float = 1.0,
     min_p: float = 0.0,
 ) -> Row | None:
-    """None where nothing can be drawn."""
+    """Return the result for one row, or None if no token can be drawn."""
     if not (0 <= temperature < np.inf) or not top_p >= 0 or not min_p >= 0:
         return None
     x = logits.astype(np.float64)
@@ -57,7 +66,7 @@ def sample_row(
         return None
 
     highest = x[allowed].max()
-    if highest == np.inf:  # only the infinite ones can be drawn, each as likely
+    if highest == np.inf:  # only the infinite logits can be drawn, uniformly
         allowed, highest = allowed & (x == np.inf), 0.0
         x = np.where(allowed, 0.0, -np.inf)
     is_greedy = temperature == 0
@@ -66,7 +75,7 @@ def sample_row(
     mass = np.exp(t)
     error_of_t = _error_of_t(z, t)
     logprobs = t - np.log(mass.sum())
-    # LOG of the total: the errors of its masses, of its conversion and of LOG; then the last subtraction.
+    # LOG of the total has the errors of its masses, of its conversion and of LOG; then comes a subtraction.
     error_of_total = (mass * _relative_error_of_mass(error_of_t, t)).sum() / mass.sum() + len(x) * MASS_UNIT
     logprob_errors = np.where(allowed, error_of_t + error_of_total + 4 * ULP * (1 + np.abs(logprobs)), 0.0)
 
@@ -83,7 +92,11 @@ def sample_row(
 
 
 def _error_of_t(z: np.ndarray, t: np.ndarray) -> np.ndarray:
-    """1/T and the products z and z_max are rounded, then their difference. The error of 1/T is common to both."""
+    """Bound the error of t.
+
+    1/T, the products z and z_max, and their difference are rounded. z and z_max share the error
+    of 1/T.
+    """
     with np.errstate(invalid="ignore"):  # -inf is exact
         error = ULP * (np.abs(z) + np.abs(z.max()) + 2 * np.abs(t))
     return np.where(np.isfinite(z), 1.01 * error + 2.0**-148, 0.0)
@@ -95,7 +108,7 @@ def _relative_error_of_mass(error_of_t: np.ndarray, t: np.ndarray) -> np.ndarray
 
 
 def _min_p(t: np.ndarray, error_of_t: np.ndarray, min_p: float, allowed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """p_i >= min_p * p_max, as t_i >= log(min_p)."""
+    """Keep p_i >= min_p * p_max, as t_i >= log(min_p)."""
     if min_p < SMALLEST_MIN_P:
         return allowed.copy(), np.zeros_like(allowed)
     threshold = np.log(min(min_p, 1.0))
@@ -105,8 +118,10 @@ def _min_p(t: np.ndarray, error_of_t: np.ndarray, min_p: float, allowed: np.ndar
 
 
 def _top_k(x: np.ndarray, top_k: int, allowed: np.ndarray) -> np.ndarray:
-    """Everything that is not below the k-th largest. It does not matter whether min_p came before: both keep what is
-    above a line."""
+    """Keep every logit that is at least the k-th largest.
+
+    min_p and top_k both keep the logits above a threshold, so their order does not matter.
+    """
     if not 0 < top_k < allowed.sum():
         return allowed
     return allowed & (x >= np.sort(x[allowed])[-top_k])
@@ -115,7 +130,7 @@ def _top_k(x: np.ndarray, top_k: int, allowed: np.ndarray) -> np.ndarray:
 def _top_p(
     x: np.ndarray, mass: np.ndarray, relative_error: np.ndarray, top_p: float, kept: np.ndarray, ambiguous: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A group of ties is kept if what lies above it has not reached the share. The largest is kept always."""
+    """Keep a group of ties if the mass above it is below the share. The largest is always kept."""
     candidates = np.flatnonzero(kept | ambiguous)
     order = candidates[np.argsort(-x[candidates], kind="stable")]
     sorted_x = x[order]
@@ -126,13 +141,13 @@ def _top_p(
     above = np.r_[0.0, np.cumsum(sure_mass)][first_of_group]
     total = sure_mass.sum()
     target = top_p * total
-    # Of `above` and of `target`, either of which may be off by all of it.
+    # Both `above` and `target` may have the whole error.
     error = 2 * ((mass[order] * relative_error[order]).sum() + len(x) * MASS_UNIT + 2 * ULP * total)
     error += mass[order][ambiguous[order]].sum()
 
     is_largest = first_of_group == 0
     reaches = is_largest | (above < target)
-    # p = 0 asks for no mass at all: then there is nothing to be near to.
+    # p = 0 asks for no mass, so no sum is near the target.
     is_near = ~is_largest & (np.abs(above - target) <= error) & (top_p > 0)
     kept_now, ambiguous_now = np.zeros_like(kept), np.zeros_like(kept)
     kept_now[order] = reaches & kept[order]

@@ -1,8 +1,8 @@
-"""Whether many draws follow their distribution, and a fuzz for disallowed tokens.
+"""Chi-square tests of many draws, and a fuzz test for disallowed tokens.
 
     python tests/support/sampling_statistics.py --draws 100000000
 
-runs the fuzz at the length of a release; the test suite runs a shorter one.
+runs the fuzz test as long as for a release; the test suite runs a shorter one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SMALLEST_EXPECTED = 5.0  # below it, a count is too far from normal for a chi-sq
 
 @dataclass
 class Setting:
-    """One row of logits and its parameters. Draws of it differ in seed and position only."""
+    """One row of logits and its parameters. Its draws differ only in seed and position."""
 
     logits: torch.Tensor  # [V]
     allowed: torch.Tensor | None = None  # bool [V]
@@ -38,7 +38,7 @@ class Setting:
     min_p: float | None = None
 
     def probabilities(self) -> np.ndarray:
-        """Float64 [V], of the float32 values that the op is given."""
+        """Return each token's probability, float64 ``[V]``, for the float32 values that the op gets."""
         x = self.logits.float().numpy()
         row = oracle.sample_row(
             x,
@@ -49,7 +49,7 @@ class Setting:
             0.0 if self.min_p is None else float(np.float32(self.min_p)),
         )
         assert row is not None
-        # Tokens this rare are not seen in any number of draws, so it does not matter whether a filter keeps them.
+        # Tokens this rare are never drawn, so it does not matter whether a filter keeps them.
         assert not (row.ambiguous & (row.logprobs > -23)).any(), "choose parameters that float32 cannot blur"
         return row.probabilities()
 
@@ -73,7 +73,10 @@ class Setting:
 
 
 def count_draws(op: Op, setting: Setting, draws: int) -> np.ndarray:
-    """int64 [V]. Seeds and positions are small and consecutive, as engines choose them: the hardest input for noise."""
+    """Return how often each token is drawn, int64 ``[V]``.
+
+    Seeds and positions are small and consecutive, as in engines: the hardest inputs for noise.
+    """
     counts = np.zeros(setting.logits.shape[0], dtype=np.int64)
     for i in torch.arange(draws).split(BATCH):
         ids = setting.draw(op, i // 1000, i % 1000)
@@ -86,7 +89,7 @@ def count_draws(op: Op, setting: Setting, draws: int) -> np.ndarray:
 
 
 def p_values(counts: np.ndarray, probabilities: np.ndarray) -> dict[str, float]:
-    """Of each grouping, how likely counts at least this far from expected are. 0 if an impossible token came up."""
+    """Return the p-value of each grouping; 0 if an impossible token was drawn."""
     if counts[probabilities == 0].any():
         return {"impossible token": 0.0}
     expected = probabilities * counts.sum()
@@ -97,8 +100,11 @@ def p_values(counts: np.ndarray, probabilities: np.ndarray) -> dict[str, float]:
 
 
 def groupings(probabilities: np.ndarray) -> dict[str, np.ndarray]:
-    """The group of each token, int [V]. Tokens see local faults; the others add up small ones that have a pattern: in
-    the lanes of a vector or a warp, along the row, and with the size of a logit."""
+    """Return the group of each token, int ``[V]``, for several groupings.
+
+    Single tokens show local faults. The other groupings add up small faults that have a pattern:
+    in the lanes of a vector or a warp, along the row, or with the size of a logit.
+    """
     ids = np.arange(len(probabilities))
     by_size = np.argsort(-probabilities, kind="stable")
     quantile = np.empty_like(ids)
@@ -125,7 +131,10 @@ def chi_square_survival(statistic: float, degrees_of_freedom: int) -> float:
 
 
 def _pool_small(observed: np.ndarray, expected: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Groups too small for the test become one, with the smallest of the others if they are too small together."""
+    """Merge the groups that are too small for the test.
+
+    If they are too small together, the smallest other group joins them.
+    """
     order = np.argsort(expected)
     observed, expected = observed[order], expected[order]
     pooled = int((expected < SMALLEST_EXPECTED).sum())
@@ -137,7 +146,10 @@ def _pool_small(observed: np.ndarray, expected: np.ndarray) -> tuple[np.ndarray,
 
 
 def poisson_interval(mean: float, significance: float) -> tuple[int, int]:
-    """The counts from least to most such that fewer, and more, each have a probability below significance / 2."""
+    """Return the lowest and highest plausible counts.
+
+    Lower and higher counts each have a probability below ``significance / 2``.
+    """
     counts = torch.arange(int(mean + 12 * mean**0.5 + 40), dtype=torch.float64)
     at_most = torch.special.gammaincc(counts + 1, _float64(mean))
     plausible = (at_most > significance / 2) & (1 - at_most + _poisson(counts, mean) > significance / 2)
@@ -152,11 +164,11 @@ def _float64(value: float) -> torch.Tensor:
     return torch.tensor(value, dtype=torch.float64)
 
 
-# ---- a race between one likely token and many that are not
+# ---- one likely token and many unlikely ones
 
 
-def race(tail: int, gap: float) -> Setting:
-    """Token 0, and `tail` tokens whose logits are lower by `gap`."""
+def long_tail(tail: int, gap: float) -> Setting:
+    """Return token 0 and ``tail`` tokens whose logits are lower by ``gap``."""
     logits = torch.full((tail + 1,), -gap)
     logits[0] = 0.0
     return Setting(logits)
@@ -166,7 +178,11 @@ def race(tail: int, gap: float) -> Setting:
 
 
 def fuzz_disallowed(op: Op, draws: int, seed: int = 0) -> None:
-    """Rows that allow 1 to 16 tokens, where a draw is cheap, and now and then rows that allow nearly all of 20,000."""
+    """Assert that no draw of many is disallowed.
+
+    Most batches allow 1 to 16 tokens a row, where a draw is cheap; every fourth allows nearly
+    all of 20,000.
+    """
     generator = torch.Generator().manual_seed(seed)
     start = batch = 0
     while start < draws:
@@ -179,25 +195,30 @@ def fuzz_disallowed(op: Op, draws: int, seed: int = 0) -> None:
         bad = (ids < 0) | (ids >= vocab_size) | ~allowed[rows, ids.clamp(0, vocab_size - 1)]
         if bad.any():
             row = int(bad.nonzero()[0])
-            about = f"row {row} of fuzz batch {batch}, seed {seed}, V={vocab_size}"
-            raise AssertionError(f"{int(bad.sum())} draws are disallowed, first {int(ids[row])}: {about}")
+            raise AssertionError(
+                f"{int(bad.sum())} draws are disallowed, first {int(ids[row])}: "
+                f"row {row} of fuzz batch {batch}, seed {seed}, V={vocab_size}"
+            )
         start += n
         batch += 1
 
 
 def _sparse_masks(generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits ``[V]`` for all rows, and what each mask allows, bool ``[M, V]``: 1 to 16 tokens."""
+    """Return logits ``[V]`` for all rows, and masks of 1 to 16 tokens, bool ``[M, V]``."""
     vocab_size, num_masks = _integer(generator, 1, 4000), 128
     columns = torch.randint(vocab_size, (num_masks, 16), generator=generator)
-    how_many = torch.randint(1, 17, (num_masks, 1), generator=generator)
+    num_allowed = torch.randint(1, 17, (num_masks, 1), generator=generator)
     allowed = torch.zeros(num_masks, vocab_size, dtype=torch.bool)
-    allowed.scatter_(1, torch.where(torch.arange(16) < how_many, columns, columns[:, :1]), True)
+    allowed.scatter_(1, torch.where(torch.arange(16) < num_allowed, columns, columns[:, :1]), True)
     return _fuzz_logits(generator, allowed, torch.zeros(vocab_size)), allowed
 
 
 def _dense_masks(generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same for masks of 97%. Of the tokens with large logits each is a hole in half of the masks, where it would
-    win; 1% of the tokens are holes in all of them."""
+    """Return logits ``[V]``, and masks that allow 97%, bool ``[M, V]``.
+
+    Half of the masks disallow each token with a large logit, which would win. All masks
+    disallow 1% of the tokens.
+    """
     vocab_size, num_masks = _integer(generator, 19_000, 21_000), 32
     allowed = torch.rand(num_masks, vocab_size, generator=generator) < 0.98
     allowed[:, torch.rand(vocab_size, generator=generator) < 0.01] = False
@@ -207,7 +228,7 @@ def _dense_masks(generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor
 
 
 def _fuzz_logits(generator: torch.Generator, allowed: torch.Tensor, advantage: torch.Tensor) -> torch.Tensor:
-    """What no mask allows is NaN, infinite or huge."""
+    """Return logits that are NaN, infinite or huge where no mask allows the token."""
     vocab_size = allowed.shape[1]
     logits = torch.randn(vocab_size, generator=generator) * 4 + advantage
     poison = torch.tensor([float("nan"), float("inf"), 3e38])
@@ -217,7 +238,7 @@ def _fuzz_logits(generator: torch.Generator, allowed: torch.Tensor, advantage: t
 
 
 def _fuzz_parameters(generator: torch.Generator, n: int) -> list[torch.Tensor]:
-    """In the op's order."""
+    """Return the per-row parameters in the op's order."""
 
     def choose(values: list[float]) -> torch.Tensor:
         return torch.tensor(values)[torch.randint(len(values), (n,), generator=generator)]
