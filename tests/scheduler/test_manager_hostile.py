@@ -82,7 +82,7 @@ def ids_of(text):
         {"regex": "a", "backend": 5},
         {"regex": "a", "whitespace_pattern": " "},
     ],
-    ids=str,
+    ids=lambda params: str(params).split(" at 0x")[0],  # the same in every process
 )
 def test_invalid_constraint_fails_only_its_own_request(manager, params):
     add(manager, "good", regex="a")
