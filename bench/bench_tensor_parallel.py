@@ -1,4 +1,4 @@
-"""Time tensor parallelism on the CPU with two ranks over gloo, and count the bytes that eight ranks send.
+"""Time tensor parallelism on two CPU ranks over gloo; count the bytes of eight ranks.
 
 Compares sampling on shards with gathering the logits first, gathering masks with gloo's
 all-gather, and a manager that divides the requests among ranks with one that does not.
@@ -6,8 +6,8 @@ Every result is checked before it is timed.
 
     python bench/bench_tensor_parallel.py [--maskbench maskbench_sample.jsonl] [--quick]
 
-All ranks make the calls in the same random order and begin each call together. A call ends
-when it has ended on all ranks.
+All ranks make the calls in the same random order and begin each call together. A call
+ends when it has ended on all ranks.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def _rank(rank: int, world_size: int, directory: str, program: Callable[..., Any
 
 
 def timed(call: Callable[[], Any]) -> tuple[float, Any]:
-    """Return the longest of the ranks' times of a collective call in seconds, and its result."""
+    """Return the slowest rank's seconds for a collective call, and its result."""
     barrier()
     start = time.perf_counter()
     result = call()
@@ -75,12 +75,14 @@ def _barrier_group() -> Any:
 
 
 def barrier() -> None:
-    """Let ranks continue within microseconds of each other; gloo's barrier wakes them one after the other."""
+    """Let ranks continue within microseconds of each other; gloo's barrier wakes them
+    one after the other.
+    """
     structout.all_gather_bitmask(torch.zeros(1, 1, dtype=torch.int32), _barrier_group())
 
 
 def medians_us(calls: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Return median times of collective calls, from when all ranks begin to when the last one ends."""
+    """Return median times of collective calls, each until the last rank has ended."""
     shuffle = random.Random(0).shuffle  # the same on all ranks
     samples: dict[str, list[float]] = {name: [] for name in calls}
     order = list(calls)
@@ -94,7 +96,7 @@ def medians_us(calls: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str,
 
 
 def gather_logits(shard: torch.Tensor) -> torch.Tensor:
-    """Gather as engines do: every rank receives [ranks, N, width] and copies it to [N, V]."""
+    """Gather as engines do: receive [ranks, N, width], then copy it to [N, V]."""
     parts = shard.new_empty(dist.get_world_size() * shard.shape[0], shard.shape[1])
     dist.all_gather_into_tensor(parts, shard)
     return parts.view(-1, *shard.shape).movedim(0, 1).reshape(shard.shape[0], -1)
@@ -154,7 +156,7 @@ def time_masks(rank: int, world_size: int, num_rows: int, rounds: int) -> Row:
 def time_fills(
     rank: int, world_size: int, texts: list[Text], make_tokenizer: Callable[[], Any], num_requests: int, num_steps: int
 ) -> Row:
-    """Fill each step's masks by both managers for requests at random positions of their texts, then accept a token."""
+    """Time both managers' fills for requests at random positions of their texts."""
     tokenizer = make_tokenizer()
     config = structout.StructuredOutputsConfig(fill_threads=1)  # a core for each rank
     with (
@@ -207,7 +209,7 @@ def time_fills(
 
 
 def count_bytes(rank: int, world_size: int, num_rows: int, allowed: str, filters: str) -> Row:
-    """Count the bytes that a rank sends in one step, and compute what gathering bfloat16 logits would send."""
+    """Count the bytes that a rank sends in one step, and for gathering bfloat16 logits."""
     generator = torch.Generator().manual_seed(0)
     share = ALLOWED[allowed]
     bitmask = None

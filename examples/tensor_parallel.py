@@ -1,10 +1,12 @@
-"""Structured generation with a vocabulary that is divided among ranks. Runs on any machine with two cores:
+"""Structured generation with a vocabulary that is divided among ranks.
+
+Runs on any machine with two cores:
 
     torchrun --nproc-per-node 2 examples/tensor_parallel.py
 
-Every rank holds some rows of the lm_head and computes only its columns of the logits. One
-rank fills each request's masks. All ranks draw the same tokens. In the end rank 0 checks
-that one process with the whole model draws them too.
+Every rank holds some rows of the lm_head and computes only its columns of the logits.
+One rank fills each request's masks. All ranks draw the same tokens. In the end rank 0
+checks that one process with the whole model draws them too.
 """
 
 import json
@@ -70,7 +72,7 @@ def shard_lm_head(lm_head: torch.nn.Linear, columns: range) -> torch.nn.Linear:
 
 
 class ConcatenatedHead(torch.nn.Module):
-    """The whole lm_head, computed shard by shard: one product over all columns might round differently."""
+    """The whole lm_head, computed shard by shard so that it rounds as the shards do."""
 
     def __init__(self, heads: list[torch.nn.Linear]):
         super().__init__()
@@ -83,7 +85,7 @@ class ConcatenatedHead(torch.nn.Module):
 def generate(
     model: torch.nn.Module, tokenizer: object, manager: ShardedManager, sampler: VocabParallelSampler
 ) -> tuple[list[list[int]], list[int]]:
-    """Return the tokens of each request, and the bytes that this rank sent in each step to sample."""
+    """Return each request's tokens, and the bytes this rank sent per step to sample."""
     ids = [f"order-{i}" for i in range(NUM_REQUESTS)]
     for request_id in ids:
         manager.add_request(request_id, structout.StructuredOutputsParams(json=SCHEMA))

@@ -1,7 +1,7 @@
-"""Tensor parallelism: ops, sampler and manager for ranks that share a model. No grammar engine is loaded here.
+"""Tensor parallelism: ops, sampler and manager for ranks that share a model.
 
-Each name is imported at its first use, so that ``import structout`` on one GPU loads
-neither sockets nor shared memory.
+Each name is imported at its first use. So ``import structout`` on one GPU loads neither
+sockets nor shared memory, and workers load no grammar engine.
 """
 
 import importlib

@@ -1,6 +1,7 @@
 """Checksums by which ranks notice that their arguments or calls differ.
 
-hashlib's digests take 20 to 50 times as long as xxhash's for the masks of a large batch.
+hashlib's digests take 20 to 50 times as long as xxhash's for the masks of a large
+batch.
 """
 
 import numpy as np
@@ -48,5 +49,5 @@ class CallChecksum:
 
 
 def row_digest(row: npt.NDArray[np.int32]) -> bytes:
-    """Return 128 bits by which equal mask rows are recognized without comparing them."""
+    """Return 128 bits that are equal for equal mask rows, and differ otherwise."""
     return xxhash.xxh3_128_digest(row.data)

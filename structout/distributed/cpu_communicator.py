@@ -1,7 +1,8 @@
 """CpuCommunicator exchanges messages on the CPU among the ranks of a process group.
 
-Every exchange is completed as its headers announce, and only then checked. All ranks check
-the same headers, so all reach the same result, and no message is left undelivered.
+Every exchange is completed as its headers announce, and only then checked. All ranks
+check the same headers, so all reach the same result, and no message is left
+undelivered.
 """
 
 import threading
@@ -58,7 +59,7 @@ class Traffic:
 
 
 class CpuCommunicator:
-    """This rank's end of a process group. :func:`cpu_communicator` returns the only one of a group."""
+    """This rank's end of a process group, made by :func:`cpu_communicator`."""
 
     def __init__(self, group: dist.ProcessGroup):
         self._group = weakref.ref(group)
@@ -81,24 +82,27 @@ class CpuCommunicator:
         header_fields: tuple[int, int] = (0, 0),
         recv_buffers: Sequence[torch.Tensor] | None = None,
     ) -> list[Message]:
-        """Send ``payloads[r]`` to each rank r and receive theirs. This rank's own is returned as it was given.
+        """Send ``payloads[r]`` to each rank r and receive theirs.
+
+        This rank's own is returned as it was given.
 
         Args:
             operation: one of ``OPERATIONS``; the same on all ranks.
-            payloads: one contiguous CPU tensor of any dtype for each rank; one tensor may
-                serve several ranks.
-            expected_equal: up to three values, by name, that must be equal on all ranks.
+            payloads: one contiguous CPU tensor of any dtype for each rank; one tensor
+                may serve several ranks.
+            expected_equal: up to three values, by name, that must be equal on all
+                ranks.
             header_fields: two values that may differ.
-            recv_buffers: contiguous tensors for the payloads of each rank, which must have
-                that size.
+            recv_buffers: contiguous tensors for the payloads of each rank, which must
+                have that size.
 
         Returns:
             The messages in rank order.
 
         Raises:
-            CollectiveError: a rank has died, is late, reported a failure, or disagrees. In
-                the first two cases the group is broken, and further calls raise at once. In
-                the others all ranks raise, and the group can still be used.
+            CollectiveError: a rank has died, is late, reported a failure, or disagrees.
+                In the first two cases the group is broken, and further calls raise at
+                once. In the others all ranks raise, and the group can still be used.
         """
         if self._fatal_error is not None:
             raise CollectiveError(f"the group broke down earlier: {self._fatal_error.message}", self.rank, self._step)
@@ -118,7 +122,7 @@ class CpuCommunicator:
         return [Message((message.header[3], message.header[4]), message.payload) for message in received]
 
     def report_failure(self, operation: str, error: Exception) -> None:
-        """Take part in the exchange that the other ranks are in, or will be in, to make it fail there too."""
+        """Take part in the other ranks' current or next exchange, to make it fail."""
         if self._fatal_error is not None or self.world_size == 1:
             return
         text = torch.frombuffer(bytearray(f"{type(error).__name__}: {error}".encode()), dtype=torch.uint8)
@@ -137,7 +141,7 @@ class CpuCommunicator:
         return memory[:size].view(dtype)
 
     def disagreement_error(self, operation: str, problem: str) -> CollectiveError:
-        """Return an error that every rank raises by itself, after looking at the messages of all."""
+        """Return an error that every rank raises, having received the same messages."""
         return CollectiveError(f"{operation}: {problem}", self.rank, self._step)
 
     def _transfer(
@@ -147,7 +151,7 @@ class CpuCommunicator:
         payloads: Sequence[torch.Tensor],
         recv_buffers: Sequence[torch.Tensor | None],
     ) -> list[ReceivedMessage]:
-        """Exchange messages. ``header`` lacks its second and third word, the step and the payload size."""
+        """Exchange messages. ``header`` lacks the step and the payload size."""
         if not self._exchange_lock.acquire(blocking=False):
             raise RuntimeError(
                 f"{operation}: another thread is exchanging messages in this process group; use one group per thread"
@@ -213,7 +217,7 @@ _communicators: "weakref.WeakKeyDictionary[dist.ProcessGroup, CpuCommunicator]" 
 
 
 def cpu_communicator(group_name: str) -> CpuCommunicator:
-    """Return the communicator of the process group whose ``group.group_name`` is ``group_name``.
+    """Return the communicator of the process group with that ``group.group_name``.
 
     Raises:
         ValueError: there is no such group, or it has no backend for CPU tensors.
@@ -230,7 +234,7 @@ def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _all_as_bytes(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """View each tensor as bytes; one that serves several ranks stays one, as transports expect."""
+    """View tensors as bytes. Equal entries stay equal, as transports expect."""
     views = {id(tensor): _as_bytes(tensor) for tensor in tensors}
     return [views[id(tensor)] for tensor in tensors]
 

@@ -1,9 +1,9 @@
 """CudaCommunicator exchanges tensors among the GPUs of a process group.
 
 There are two implementations: push kernels, where every rank can write to every other's
-memory (torch symmetric memory), else the group's own collectives (NCCL). All ranks choose
-the same one, and allocate its memory, at the first call. That call cannot be captured in a
-CUDA graph; later ones can.
+memory (torch symmetric memory), else the group's own collectives (NCCL). All ranks
+choose the same one, and allocate its memory, at the first call. That call cannot be
+captured in a CUDA graph; later ones can.
 """
 
 import contextlib
@@ -42,9 +42,11 @@ class CudaCommunicator(Protocol):
         """
 
     def gather_owned_rows(self, shard: VocabShard, vocab_size: int) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return all allowed logits of the n rows that this rank owns, ``[n, vocab_size]``, and their row map ``[n]``.
+        """Return the logits of the n rows that this rank owns, and their row map.
 
-        Disallowed logits may hold anything.
+        Returns:
+            ``[n, vocab_size]`` logits, of which disallowed ones may be anything; and a
+            row map ``[n]``, or None.
         """
 
     def all_columns(self, local_columns: tuple[int, int]) -> list[tuple[int, int]]:
@@ -56,7 +58,10 @@ class CudaCommunicator(Protocol):
 
 
 class CollectiveCommunicator:
-    """Uses the group's collectives. A rank that is lost or differs is noticed only by the group's timeout."""
+    """Uses the group's collectives.
+
+    A rank that is lost or differs is noticed only by the group's timeout.
+    """
 
     def __init__(self, group: dist.ProcessGroup):
         self._group = weakref.ref(group)
@@ -70,7 +75,7 @@ class CollectiveCommunicator:
         return gathered
 
     def gather_owned_rows(self, shard: VocabShard, vocab_size: int) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Gather all logits, disallowed ones too: only the device knows how many are allowed."""
+        """Gather all logits: only the device knows how many are allowed."""
         num_rows = shard.logits.shape[0]
         local_rows = owned_rows(num_rows, self.rank, self.world_size)
         logits = shard.logits.new_empty(len(local_rows), vocab_size)
@@ -108,10 +113,11 @@ class CollectiveCommunicator:
 
 
 class SymmetricMemoryCommunicator:
-    """Uses push kernels (csrc/cuda/push.cuh), which need no handshake, so that a captured graph can be replayed.
+    """Uses push kernels (csrc/cuda/push.cuh), which captured graphs can replay.
 
-    After an error on the device (a rank is late, or made a call with other arguments) every
-    result is empty: masks that allow nothing, ids of -1. :meth:`check` raises the error.
+    After an error on the device (a rank is late, or made a call with other arguments)
+    every result is empty: masks that allow nothing, ids of -1. :meth:`check` raises the
+    error.
     """
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device):
@@ -185,7 +191,10 @@ class SymmetricMemoryCommunicator:
             raise CollectiveError(problem, self.rank, step, (peer,))
 
     def _reserve(self, gather_bytes: int, rows_bytes: int) -> None:
-        """Make every rank's buffer large enough. Collective where it grows: all ranks ask for the same sizes."""
+        """Make every rank's buffer large enough.
+
+        Collective where it grows: all ranks ask for the same sizes.
+        """
         if gather_bytes <= self._gather_capacity and rows_bytes <= self._rows_capacity:
             return
         _check_not_capturing()
@@ -214,7 +223,9 @@ _communicators = weakref.WeakKeyDictionary()
 
 
 def cuda_communicator(group_name: str, device: torch.device) -> _AnyCommunicator:
-    """Return the communicator of a process group for tensors on ``device``. The first call is collective.
+    """Return the communicator of a process group for tensors on ``device``.
+
+    The first call is collective.
 
     Raises:
         ValueError: there is no such group.
@@ -229,7 +240,10 @@ def cuda_communicator(group_name: str, device: torch.device) -> _AnyCommunicator
 
 
 def existing_cuda_communicator(group_name: str, device: torch.device) -> _AnyCommunicator | None:
-    """Return the communicator if :func:`cuda_communicator` has made it. Never collective."""
+    """Return the communicator if :func:`cuda_communicator` has made it.
+
+    Never collective.
+    """
     return _communicators.get(resolve_group(group_name), {}).get(_with_index(device))
 
 
@@ -260,7 +274,7 @@ def _symmetric_memory_communicator(
 
 
 def _all_ranks_have_peer_access(group: dist.ProcessGroup, device: torch.device) -> bool:
-    """Return whether all ranks are on one host and their devices reach each other's memory; equal on all ranks."""
+    """Return whether all devices reach each other's memory; equal on all ranks."""
     if device.type != "cuda":
         return False
     places = _all_gather_object(group, (socket.gethostname(), device.index))

@@ -1,4 +1,4 @@
-"""ShardedManager: the requests' constraints divided among ranks that all run the scheduler."""
+"""ShardedManager divides requests among ranks that all run the scheduler."""
 
 import json
 from collections import Counter
@@ -45,25 +45,27 @@ class _SharedRequest:
 
 
 class ShardedManager:
-    """A :class:`StructuredOutputManager` on each rank of a group, for engines that run their scheduler on every rank.
+    """Divides requests among ranks, for engines that run their scheduler on every rank.
 
-    All ranks make the same calls in the same order. Each request has one owner, a rank with
-    few requests, and if possible one that has the same constraint already. Only the owner
-    compiles the constraint, fills masks and follows the tokens. The other ranks learn in the
-    next collective call whether a request is ready, has failed, is complete, or was given
-    tokens that its grammar refuses. All ranks, the owner included, act on it only from then
-    on, so that they never differ.
+    Each rank has a :class:`StructuredOutputManager`. All ranks make the same calls in
+    the same order. Each request has one owner, a rank with few requests, and if
+    possible one that has the same constraint already. Only the owner compiles the
+    constraint, fills masks and follows the tokens. The other ranks learn in the next
+    collective call whether a request is ready, has failed, is complete, or was given
+    tokens that its grammar refuses. All ranks, the owner included, act on it only from
+    then on, so that they never differ.
 
-    Each collective call carries its number and a checksum of all calls before it. All ranks
-    raise if these differ.
+    Each collective call carries its number and a checksum of all calls before it. All
+    ranks raise if these differ.
 
     Args:
-        manager: this rank's own, with the same vocabulary and configuration on all ranks.
-        group: a process group with a CPU backend, its name, or None for the default group.
-            Without a group, or with a single rank, nothing is sent.
+        manager: this rank's own, with the same vocabulary and configuration on all
+            ranks.
+        group: a process group with a CPU backend, its name, or None for the default
+            group. Without a group, or with a single rank, nothing is sent.
 
-    Source: the entry-rank proposals for SGLang (issue 13809), in which every rank compiles
-    and fills everything.
+    Source: the entry-rank proposals for SGLang (issue 13809), in which every rank
+    compiles and fills everything.
     """
 
     def __init__(self, manager: StructuredOutputManager, group: dist.ProcessGroup | str | None = None):
@@ -73,7 +75,8 @@ class ShardedManager:
         self.rank = 0 if self._communicator is None else self._communicator.rank
         self.world_size = 1 if self._communicator is None else self._communicator.world_size
         self._requests: dict[str, _SharedRequest] = {}
-        # For requests of this rank that are READY (None) or FAILED (a reason), and not yet known to the others.
+        # For requests of this rank that are READY (None) or FAILED (a reason), and not
+        # yet known to the others.
         self._unreported: dict[str, str | None] = {}
         # For requests of this rank that cannot continue: why.
         self._request_errors: dict[str, str] = {}
@@ -108,7 +111,10 @@ class ShardedManager:
         return GrammarStatus.WAITING
 
     def fork(self, request_id: str, new_id: str) -> None:
-        """Fork a request as :meth:`StructuredOutputManager.fork` does. The new one has the same owner."""
+        """Fork a request as :meth:`StructuredOutputManager.fork` does.
+
+        The new one has the same owner.
+        """
         request = self._get_request(request_id)
         if new_id in self._requests:
             raise DuplicateRequestError(f"request {new_id!r} is already with the manager", new_id)
@@ -139,11 +145,11 @@ class ShardedManager:
             self._manager.finish_request(request_id)
 
     def owner(self, request_id: str) -> int:
-        """Return the rank that compiles the request's constraint and fills its masks."""
+        """Return the rank that compiles the constraint and fills the masks."""
         return self._get_request(request_id).owner
 
     def status(self, request_id: str) -> GrammarStatus:
-        """Return the status that all ranks know, that of the last :meth:`poll_ready`."""
+        """Return the status as of the last :meth:`poll_ready`, equal on all ranks."""
         return self._get_request(request_id).status
 
     def error(self, request_id: str) -> GrammarError | None:
@@ -155,13 +161,14 @@ class ShardedManager:
         return self._get_request(request_id).is_terminated
 
     def poll_ready(self) -> list[str]:
-        """Return the requests that became READY or FAILED since the last call, the same on all ranks.
+        """Return the requests that became READY or FAILED since the last call.
 
-        Their statuses change on all ranks at once. Collective; nothing is sent if no request
-        is WAITING.
+        The result is equal on all ranks, and statuses change there only now.
+        Collective; nothing is sent if no request is WAITING.
 
         Raises:
-            CollectiveError: a rank has died or is late, or the ranks have made different calls.
+            CollectiveError: a rank has died or is late, or the ranks have made
+                different calls.
         """
         if not any(request.status is GrammarStatus.WAITING for request in self._requests.values()):
             return []
@@ -185,7 +192,8 @@ class ShardedManager:
     def accept_tokens(self, request_id: str, token_ids: Sequence[int]) -> None:
         """Advance by tokens that all ranks have drawn. Not collective.
 
-        If the grammar refuses them, the ``errors`` of the next masks say so on all ranks.
+        If the grammar refuses them, the ``errors`` of the next masks say so on all
+        ranks.
         """
         request = self._get_request(request_id)
         self._calls.add("accept", request_id, *map(str, token_ids))
@@ -199,7 +207,10 @@ class ShardedManager:
                 self.accept_tokens(request_id, tokens)
 
     def rollback(self, request_id: str, num_tokens: int) -> None:
-        """Roll back as :meth:`StructuredOutputManager.rollback` does. Failures are reported as refused tokens are."""
+        """Roll back as :meth:`StructuredOutputManager.rollback` does.
+
+        Failures are reported as refused tokens are.
+        """
         request = self._get_request(request_id)
         self._calls.add("rollback", request_id, str(num_tokens))
         request.is_terminated = False
@@ -217,12 +228,14 @@ class ShardedManager:
         bounds: Bounds | None = None,
         draft_trees: Trees | None = None,
     ) -> MaskBatch:
-        """Return the masks of :meth:`StructuredOutputManager.grammar_bitmask`, each row filled by one rank.
+        """Return the masks of all requests, each filled by its owner.
 
-        Requests come in the order of their owners. Collective; each rank sends equal rows once.
+        Requests come in the order of their owners. Collective; each rank sends equal
+        rows once.
 
         Raises:
-            CollectiveError: a rank has died or is late, or the ranks have made different calls.
+            CollectiveError: a rank has died or is late, or the ranks have made
+                different calls.
         """
         local_masks, all_ids, messages = self._run_step("masks", request_ids, draft_tokens, bounds, draft_trees)
         if self._communicator is None:
@@ -247,7 +260,7 @@ class ShardedManager:
         bounds: Bounds | None = None,
         draft_trees: Trees | None = None,
     ) -> MaskShard:
-        """Fill masks as :meth:`grammar_bitmask` does, but leave each rank's rows on that rank.
+        """Fill masks as :meth:`grammar_bitmask`, but leave each rank's rows there.
 
         :func:`structout.distributed.gather_device_masks` gathers them on the workers'
         devices. Collective too.
@@ -270,8 +283,8 @@ class ShardedManager:
         """Fill this rank's masks and exchange messages.
 
         Returns:
-            This rank's masks, all requests in the order of their owners, and the messages of
-            all ranks.
+            This rank's masks, all requests in the order of their owners, and the
+            messages of all ranks.
         """
         if len(set(request_ids)) < len(request_ids):
             raise ValueError(f"request_ids must not repeat an id, got {list(request_ids)}")
@@ -308,7 +321,10 @@ class ShardedManager:
     def _fill(
         self, local_ids: list[str], drafts: Drafts | None, bounds: Bounds | None, trees: Trees | None
     ) -> MaskBatch:
-        """Fill the masks of this rank's requests. Rows of those that cannot continue allow nothing."""
+        """Fill the masks of this rank's requests.
+
+        Rows of those that cannot continue allow nothing.
+        """
         masks = self._manager.grammar_bitmask(local_ids, drafts, bounds=bounds, draft_trees=trees)
         errors = {
             request_id: self._request_errors[request_id]
@@ -357,9 +373,11 @@ class ShardedManager:
         return [message.payload for message in messages]
 
     def _choose_owner(self, constraint_hash: int) -> int:
-        """Choose a rank that has the constraint and at most ``_MAX_IMBALANCE`` extra requests, else the least busy.
+        """Choose a rank that has the constraint already, else the least busy rank.
 
-        What an engine learns about a grammar while it runs serves all requests of that grammar.
+        A rank with over ``_MAX_IMBALANCE`` requests more than the least busy is not
+        chosen. What an engine learns about a grammar while it runs serves all requests
+        of that grammar.
         """
         load = Counter(request.owner for request in self._requests.values())
         owners_of_equal = {

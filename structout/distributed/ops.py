@@ -1,4 +1,4 @@
-"""Python wrappers of the collective ops, and the implementations that the ops dispatch to."""
+"""Wrappers and implementations of the collective ops."""
 
 import contextlib
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from structout.distributed.vocab_shard import VocabShard
 
 @contextlib.contextmanager
 def _report_failure_to_peers(operation: str, tensor: torch.Tensor, group_name: str) -> Iterator[None]:
-    """Make the other ranks' call fail too if this rank's arguments are invalid, so that they need not wait for it."""
+    """Make the other ranks' call fail too if this rank's arguments are invalid."""
     try:
         yield
     except Exception as error:
@@ -41,7 +41,7 @@ def all_gather_bitmask_impl(shard: torch.Tensor, group_name: str) -> torch.Tenso
 
 
 def sharded_masked_sample_impl(*arguments: Any, return_logprobs: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Implement ``torch.ops.structout.sharded_masked_sample``; ``arguments`` are those of its schema."""
+    """Implement ``torch.ops.structout.sharded_masked_sample``, with its arguments."""
     *tensors, vocab_begin, group_name = arguments
     device = tensors[0].device
     if world_size_of(group_name) == 1:
@@ -64,17 +64,17 @@ def all_gather_bitmask(shard: torch.Tensor, group: dist.ProcessGroup | str | Non
 
     Args:
         shard: int32 ``[r, W]``, with the same r and W on all ranks.
-        group: a process group, its name, or None for the default group. Without a group, or
-            with a single rank, nothing is sent.
+        group: a process group, its name, or None for the default group. Without a
+            group, or with a single rank, nothing is sent.
 
     Returns:
         int32 ``[world_size * r, W]``, in rank order; never a view of ``shard``.
 
     Raises:
-        ValueError: ``shard`` has another dtype or number of dimensions, or there is no such
-            group. Raised before any mask is sent.
-        CollectiveError: the ranks' shapes or calls differ (raised on all of them), or a rank
-            has died or is late.
+        ValueError: ``shard`` has another dtype or number of dimensions, or there is no
+            such group. Raised before any mask is sent.
+        CollectiveError: the ranks' shapes or calls differ (raised on all of them), or a
+            rank has died or is late.
     """
     gathered: torch.Tensor = torch.ops.structout.all_gather_bitmask(shard, group_name_of(group))
     return gathered
@@ -94,23 +94,24 @@ def sharded_masked_sample(
     seed: torch.Tensor | int = 0,
     position: torch.Tensor | int = 0,
 ) -> torch.Tensor:
-    """Sample as :func:`structout.masked_sample` does where each rank holds some columns of the logits.
+    """Sample where each rank holds some columns of the logits.
 
-    The ids are the same, bit for bit. Equivalent to::
+    The ids are those of :func:`structout.masked_sample`, bit for bit. Equivalent to::
 
         logits = torch.cat(all_gather(logits_shard), dim=1)
         return masked_sample(logits, bitmask, rows, temperature=temperature, ...)
 
-    but without filters ranks exchange only 12 bytes a row. With filters (an argument that is
-    not None, whatever its values) each row's allowed logits go to one owner rank, which
-    samples it.
+    but without filters ranks exchange only 12 bytes a row. With filters (an argument
+    that is not None, whatever its values) each row's allowed logits go to one owner
+    rank, which samples it.
 
     Args:
-        logits_shard: ``[N, width]`` or ``[width]``: columns ``vocab_begin ... vocab_begin +
-            width``; float32, float16 or bfloat16. Shards may be uneven, unaligned or empty;
-            together they hold every column once.
-        bitmask: masks of the whole vocabulary, as in :func:`structout.masked_sample`. This
-            and all following arguments but ``vocab_begin`` are the same on all ranks.
+        logits_shard: ``[N, width]`` or ``[width]``: columns ``vocab_begin ...
+            vocab_begin + width``; float32, float16 or bfloat16. Shards may be uneven,
+            unaligned or empty; together they hold every column once.
+        bitmask: masks of the whole vocabulary, as in :func:`structout.masked_sample`.
+            This and all following arguments but ``vocab_begin`` are the same on all
+            ranks.
         rows: as in :func:`structout.masked_sample`.
         vocab_begin: the token id of the first column.
         group: as in :func:`all_gather_bitmask`.
@@ -125,13 +126,13 @@ def sharded_masked_sample(
         int64 ``[N]``, the same on all ranks.
 
     Raises:
-        ValueError: as :func:`structout.masked_sample`, on the rank with the invalid argument;
-            the others raise a CollectiveError.
-        CollectiveError: the ranks' arguments or calls differ (raised on all of them), or a
-            rank has died or is late.
+        ValueError: as :func:`structout.masked_sample`, on the rank with the invalid
+            argument; the others raise a CollectiveError.
+        CollectiveError: the ranks' arguments or calls differ (raised on all of them),
+            or a rank has died or is late.
 
-    Source of the exchange: the max-score reduction of FlashSampling's tensor-parallel mode,
-    extended to masks, exact ties and logprobs.
+    Source of the exchange: the max-score reduction of FlashSampling's tensor-parallel
+    mode, extended to masks, exact ties and logprobs.
     """
     name = group_name_of(group)
     with _report_failure_to_peers("sharded_masked_sample", logits_shard, name):

@@ -19,7 +19,7 @@ def resolve_group(group_name: str) -> dist.ProcessGroup:
 
 
 def group_name_of(group: dist.ProcessGroup | str | None) -> str:
-    """Return the name of a group, which may be given by name; None is the default group.
+    """Return the name of a group (given as is, by name, or None for the default group).
 
     ``""`` is the name of a rank without a group: None where torch.distributed is not
     initialized.

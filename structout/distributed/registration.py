@@ -1,4 +1,6 @@
-"""Register the collective ops. Their implementations, sockets and shared memory load at the first call.
+"""Register the collective ops.
+
+Their implementations, sockets and shared memory load at the first call.
 
 The ops are implemented in Python, because libtorch's stable ABI cannot reach a process
 group.

@@ -20,7 +20,8 @@ def gather_device_masks(
 ) -> DeviceMasks:
     """Gather the masks of all ranks on each rank's device.
 
-    Each rank copies only the rows that it filled to its device. The devices exchange the rest.
+    Each rank copies only the rows that it filled to its device. The devices exchange
+    the rest.
 
     Args:
         shard: from :meth:`ShardedManager.grammar_bitmask_shard`.
@@ -44,13 +45,13 @@ def gather_device_masks(
 class VocabParallelSampler(torch.nn.Module):
     """:class:`MaskedSampler` for a sharded lm_head.
 
-    It takes this rank's columns of the logits and returns the ids that a single rank with
-    all columns would draw, bit for bit. The logits are never gathered.
+    It takes this rank's columns of the logits and returns the ids that a single rank
+    with all columns would draw, bit for bit. The logits are never gathered.
 
     Args:
         vocab_begin: the token id of this rank's first column.
-        group: the tensor-parallel ranks: a process group, its name, or None for the default
-            group. ``""`` is a single rank without a group.
+        group: the tensor-parallel ranks: a process group, its name, or None for the
+            default group. ``""`` is a single rank without a group.
         return_logprobs: return the logprobs of the drawn tokens too.
     """
 

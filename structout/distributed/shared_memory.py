@@ -1,4 +1,4 @@
-"""A segment of memory that the ranks of one host share, and that vanishes with its owner."""
+"""Memory segments that the ranks of one host share."""
 
 import fcntl
 import mmap
@@ -23,7 +23,7 @@ class SegmentHalf:
 
 
 class SharedMemorySegment:
-    """A mapped anonymous file: a page with the owner's epoch and a nonce, then two halves.
+    """A mapped anonymous file: the owner's epoch, a nonce, and two halves.
 
     The owner holds a lock on the file for as long as its process lives, so that other
     ranks notice its death.
@@ -38,7 +38,8 @@ class SharedMemorySegment:
     def __init__(self, descriptor: int, world_size: int, *, is_new: bool):
         """
         Raises:
-            OSError: a new segment does not fit in memory, or an existing one has another size.
+            OSError: a new segment does not fit in memory, or an existing one has
+                another size.
         """
         self._descriptor = descriptor
         specs_bytes = 8 * self.SPEC_WORDS * world_size
@@ -59,7 +60,9 @@ class SharedMemorySegment:
 
     @classmethod
     def create(cls, world_size: int, nonce: int) -> "tuple[SharedMemorySegment, str]":
-        """Create a segment. Other processes of this host find it at the returned path while it lives.
+        """Create a segment.
+
+        Other processes of this host find it at the returned path while it lives.
 
         Raises:
             OSError: this system has no anonymous files, or not enough memory.
@@ -77,8 +80,8 @@ class SharedMemorySegment:
         """Open the segment of another process.
 
         Raises:
-            OSError: the path cannot be opened, or names another file, because the segment
-                is on another host. That file is not changed.
+            OSError: the path cannot be opened, or names another file, because the
+                segment is on another host. That file is not changed.
         """
         not_a_segment = OSError(f"{path} is not the shared-memory segment of another rank")
         if not str(Path(path).readlink()).startswith(f"/memfd:{cls._NAME}"):
@@ -89,7 +92,10 @@ class SharedMemorySegment:
         return segment
 
     def is_owner_alive(self) -> bool:
-        """Return whether the owner still holds its lock. Only for segments of other processes."""
+        """Return whether the owner still holds its lock.
+
+        Only for segments of other processes.
+        """
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -1,4 +1,4 @@
-"""StepMessage: the masks that one rank contributes to a decoding step, as it sends them to the others."""
+"""StepMessage: what a rank sends to the others in a decoding step."""
 
 import json
 from collections.abc import Mapping
@@ -22,7 +22,8 @@ class StepMessage:
         num_acceptable_drafts: int32 ``[requests]``, as in :class:`structout.MaskBatch`.
         terminated: int32 ``[requests]``: 1 where the text is complete.
         errors: as in :class:`structout.MaskBatch`.
-        row_index: int32 ``[rows]``: the row of ``distinct_rows`` that each mask row equals.
+        row_index: int32 ``[rows]``: the row of ``distinct_rows`` that each mask row
+            equals.
         distinct_rows: int32 ``[distinct rows, W]``.
     """
 
@@ -51,7 +52,7 @@ class StepMessage:
 
     @classmethod
     def unpack(cls, payload: torch.Tensor, num_requests: int, width: int) -> "StepMessage":
-        """Read a packed message of a rank with ``num_requests`` requests and masks of ``width`` words."""
+        """Read a message of ``num_requests`` requests with masks of ``width`` words."""
         words = payload.numpy().view(np.int32)
         (errors_words, num_rows), words = words[:2], words[2:]
         ends = np.cumsum([num_requests, num_requests, num_requests, errors_words, num_rows])

@@ -2,8 +2,8 @@
 
 A message is a header of eight int64, whose third is the payload size in bytes, and the
 payload. A transport delivers each message whole or raises PeerLostError. It does not
-interpret them. There are two: the process group's own backend, and shared memory for the
-ranks of one host.
+interpret them. There are two: the process group's own backend, and shared memory for
+the ranks of one host.
 """
 
 import contextlib
@@ -50,22 +50,22 @@ class Transport(Protocol):
         recv_buffers: Sequence[torch.Tensor | None],
         deadline: float,
     ) -> list[ReceivedMessage]:
-        """Send ``headers[r]`` and ``payloads[r]`` to each rank r and receive a message from each.
+        """Send ``headers[r]`` and ``payloads[r]`` to each rank r, and receive theirs.
 
         Args:
             headers: one for each rank.
             payloads: one for each rank, uint8; one tensor may serve several ranks.
             recv_buffers: where to write the payload of each rank, uint8. A payload of
-                another size than its buffer goes to the transport's own memory, which is
-                valid until the next transfer.
+                another size than its buffer goes to the transport's own memory, which
+                is valid until the next transfer.
             deadline: in terms of ``time.monotonic``.
 
         Returns:
             The messages in rank order. This rank's own is returned as it was given.
 
         Raises:
-            PeerLostError: not every message arrived by the deadline. The transport cannot
-                be used again.
+            PeerLostError: not every message arrived by the deadline. The transport
+                cannot be used again.
         """
 
     def num_bytes_sent(self, payload_bytes: int) -> int:
@@ -76,8 +76,8 @@ class ProcessGroupTransport:
     """Sends messages point to point by the backend of a process group.
 
     Every rank sends to every other at once, so that no rank waits for a third. A small
-    payload travels in one frame with its header, because on a busy host each message may
-    have to wait for a thread.
+    payload travels in one frame with its header, because on a busy host each message
+    may have to wait for a thread.
     """
 
     FRAME_BYTES = 4096
@@ -147,7 +147,7 @@ class ProcessGroupTransport:
         return self.FRAME_BYTES + (0 if self._fits_in_frame(payload_bytes) else payload_bytes)
 
     def _notify_peers(self, error: PeerLostError) -> None:
-        """Tell ranks that did hear from the lost one, and would wait for this rank's next message."""
+        """Tell the other ranks, which may have heard from the lost one."""
         notice = torch.zeros(self.FRAME_BYTES, dtype=torch.uint8)
         notice[:_HEADER_BYTES].view(torch.int64)[[0, PAYLOAD_SIZE]] = torch.tensor([error.rank, self._PEER_LOST_NOTICE])
         for peer in {*range(self.world_size)} - {self.rank, error.rank}:
@@ -162,10 +162,10 @@ class SharedMemoryTransport:
     """Each rank writes to a segment of its own, from which the others read.
 
     Rounds are counted in epochs, which use the two halves of a segment in turn (as in
-    csrc/cuda/push.cuh). No rank asks whether the others are ready: a rank that has seen all
-    others reach epoch e knows that they have finished e - 1 and read everything written in
-    it. So in e + 1 it may overwrite the half of e - 1. A payload larger than its part of a
-    half takes several epochs.
+    csrc/cuda/push.cuh). No rank asks whether the others are ready: a rank that has seen
+    all others reach epoch e knows that they have finished e - 1 and read everything
+    written in it. So in e + 1 it may overwrite the half of e - 1. A payload larger than
+    its part of a half takes several epochs.
     """
 
     _LIVENESS_CHECK_US = 100_000
@@ -240,7 +240,9 @@ class SharedMemoryTransport:
 
 
 def choose_transport(group: dist.ProcessGroup, deadline: float) -> Transport:
-    """Choose shared memory where all ranks can map each other's segments, else the group's backend. Collective.
+    """Choose shared memory where all ranks can map it, else the group's backend.
+
+    Collective.
 
     Raises:
         PeerLostError: a rank has died or did not answer in time.
@@ -276,13 +278,13 @@ def choose_transport(group: dist.ProcessGroup, deadline: float) -> Transport:
 
 
 def allocate_buffer(size: int) -> torch.Tensor:
-    """Allocate zeroed uint8 ``[size]`` that may be written to in and out of inference mode."""
+    """Allocate zeroed uint8 ``[size]`` for use in and out of inference mode."""
     with torch.inference_mode(False):
         return torch.zeros(size, dtype=torch.uint8)
 
 
 class _RecvBuffers:
-    """A reused buffer for each peer, for payloads that the caller gave no buffer of the right size."""
+    """Reused buffers, for payloads that the caller gave no buffer of the right size."""
 
     def __init__(self, world_size: int):
         self._buffers = [torch.empty(0, dtype=torch.uint8)] * world_size

@@ -1,15 +1,15 @@
 """all_gather_bitmask and sharded_masked_sample among several ranks.
 
-Each rank holds columns ``vocab_begin ... vocab_begin + width`` of the logits. What ranks
-exchange depends only on what the host knows, never on values in the batch, so a step on
-CUDA tensors can be captured in a graph:
+Each rank holds columns ``vocab_begin ... vocab_begin + width`` of the logits. What
+ranks exchange depends only on what the host knows, never on values in the batch, so a
+step on CUDA tensors can be captured in a graph:
 
-    no filters      each row's highest logit, and the score and id of its drawn token (12 bytes)
-    ... + logprobs  also the drawn token's logit, and then the mass of each shard (24 bytes in all)
-    filters         each rank gets the allowed logits of 1/world_size of the rows, draws for these rows, and
-                    sends their ids to all
+    no filters    each row's highest logit, and its drawn token's score and id: 12 bytes
+    + logprobs    also the drawn token's logit, then the shard's mass: 24 bytes in all
+    with filters  each row's allowed logits to its owner rank, then the drawn ids to all
 
-Every path gives the bits of masked_sample on the gathered logits (docs/tensor_parallel.md).
+Every path gives the bits of masked_sample on the gathered logits
+(docs/tensor_parallel.md).
 """
 
 from collections.abc import Callable, Sequence
@@ -24,14 +24,15 @@ from structout.errors import CollectiveError
 
 _SAMPLE = "sharded_masked_sample"
 _LOGITS_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-# Bytes that fill a result after an error: masks that allow nothing; ids of -1 and logits of NaN.
+# Bytes that fill a result after an error: masks that allow nothing; ids of -1 and
+# logits of NaN.
 _FILL_MASKS, _FILL_RESULTS = 0x00, 0xFF
 
 SampleResult = tuple[torch.Tensor, torch.Tensor | None]  # ids, logprobs
 
 
 def all_gather_bitmask_cpu(communicator: CpuCommunicator, local_masks: torch.Tensor) -> torch.Tensor:
-    """Return ``[world_size * r, W]`` in rank order from the ``[r, W]`` of every rank."""
+    """Gather ``[r, W]`` of every rank to ``[world_size * r, W]`` in rank order."""
     num_rows, width = local_masks.shape
     gathered = local_masks.new_empty(communicator.world_size, num_rows, width)
     gathered[communicator.rank].copy_(local_masks)
@@ -63,7 +64,10 @@ def sample_single_rank(shard: VocabShard, return_logprobs: bool) -> SampleResult
 def sample_cpu(
     communicator: CpuCommunicator, tensors: tuple[Any, ...], vocab_begin: int, return_logprobs: bool
 ) -> SampleResult:
-    """Sample CPU tensors, the op's arguments. If it fails on this rank, the others fail too."""
+    """Sample CPU tensors, the op's arguments.
+
+    If it fails on this rank, the others fail too.
+    """
     try:
         shard = VocabShard.from_op_arguments(tensors, vocab_begin)
         expected_equal = _expected_equal(shard, return_logprobs)
@@ -95,7 +99,7 @@ def sample_cuda(communicator: CudaCommunicator, shard: VocabShard, return_logpro
 def _sample_by_shard(
     shard: VocabShard, return_logprobs: bool, all_gather: Callable[[torch.Tensor], torch.Tensor]
 ) -> SampleResult:
-    """Without filters: every rank draws among its columns, and each row takes the best of these draws."""
+    """Draw on every rank among its columns, and take the best draw of each row."""
     local_results = torch.ops.structout._sample_shard(*shard.unfiltered_arguments)
     all_results = all_gather(local_results if return_logprobs else local_results[:3])
     ids, merged = torch.ops.structout._merge_shard_results(all_results, shard.temperature)
@@ -108,7 +112,7 @@ def _sample_by_shard(
 def _sample_owned_rows_cpu(
     communicator: CpuCommunicator, shard: VocabShard, expected_equal: dict[str, int], return_logprobs: bool
 ) -> SampleResult:
-    """With filters: every rank draws for the rows it owns, from the allowed logits of all shards."""
+    """Draw for the rows that this rank owns, from the allowed logits of all shards."""
     num_rows, width = shard.logits.shape
     rows_of_ranks = [owned_rows(num_rows, rank, communicator.world_size) for rank in range(communicator.world_size)]
     packed = []
@@ -159,7 +163,8 @@ def _sample_owned_rows_cuda(
     logits, row_map = communicator.gather_owned_rows(shard, vocab_size)
     bitmask = shard.masks(local_rows)[0] if row_map is None or shard.bitmask is None else shard.bitmask
     if bitmask is None and row_map is not None:
-        # A bitmask without rows, so that the row map's -2 (a failed exchange) disallows everything.
+        # A bitmask without rows, so that the row map's -2 (a failed exchange) disallows
+        # everything.
         bitmask = torch.zeros(0, 1, dtype=torch.int32, device=logits.device)
     ids, logprobs = _masked_sample(
         logits, bitmask, row_map, *shard.row_parameters(local_rows), return_logprobs=return_logprobs

@@ -8,7 +8,7 @@ import torch
 
 
 def owned_rows(num_rows: int, rank: int, world_size: int) -> range:
-    """Return the rows that ``rank`` owns when ``num_rows`` are divided evenly among the ranks.
+    """Return the rows that ``rank`` owns when all ranks share ``num_rows`` evenly.
 
     Ranges are contiguous and in rank order; some are empty if there are fewer rows than
     ranks. The same formula divides vocabulary columns.
@@ -83,7 +83,7 @@ class VocabShard:
         return self.bitmask[part], None
 
     def row_parameters(self, rows: range) -> tuple[torch.Tensor | None, ...]:
-        """Return the arguments of ``masked_sample`` after the row map, for some of the rows."""
+        """Return ``masked_sample``'s arguments after the row map, for some rows."""
         part = slice(rows.start, rows.stop)
         parameters = (self.temperature, self.top_k, self.top_p, self.min_p, self.seed, self.position)
         return tuple(None if values is None else values[part] for values in parameters)

@@ -1,4 +1,4 @@
-"""Faults among ranks: each is an error on every surviving rank, in time, and never a wrong result."""
+"""Faults among ranks raise on every surviving rank, in time."""
 
 import copy
 import random
@@ -154,6 +154,6 @@ def test_checksum_without_xxhash_says_how_to_install_it(monkeypatch):
 
 
 def test_vocab_parallel_sampler_imports_without_xxhash():
-    """Workers install neither the manager's dependencies nor, for CUDA tensors, need a checksum."""
+    """Workers with CUDA tensors need no checksum, so they need not install it."""
     script = "import sys; sys.modules['xxhash'] = None; from structout import VocabParallelSampler, all_gather_bitmask"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=600)

@@ -1,4 +1,4 @@
-"""ShardedManager in real process groups: the same masks as from one manager with all requests."""
+"""ShardedManager in real process groups gives the masks of one manager."""
 
 import manager_rank_programs
 import pytest

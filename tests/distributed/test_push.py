@@ -1,4 +1,4 @@
-"""The push ops: argument checks, and on a GPU, ranks that share it, each with its own stream and buffer."""
+"""The push ops: argument checks, and on a GPU, ranks that share one device."""
 
 from itertools import pairwise
 
@@ -98,7 +98,10 @@ def test_push_buffer_has_room_for_signals_two_halves_and_rows():
 
 
 class Ranks:
-    """Ranks on one device. Their kernels wait for each other, so all are launched before any other use of it."""
+    """Ranks on one device.
+
+    Their kernels wait for each other, so all are launched before any other use of it.
+    """
 
     def __init__(self, world_size: int):
         self.rows_offset, size = torch.ops.structout._push_buffer(world_size, GATHER_CAPACITY, ROWS_CAPACITY)

@@ -1,4 +1,4 @@
-"""csrc/cuda/push_*.cu without a GPU: ranks as CPU threads under sanitizers, which must find planted mistakes."""
+"""csrc/cuda/push_*.cu without a GPU: ranks as CPU threads, under sanitizers."""
 
 import re
 import shutil
@@ -103,7 +103,7 @@ def test_push_kernels_with_a_planted_mistake_fail(mistake, tmp_path):
 
 @pytest.fixture(scope="module")
 def gpu_code(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Return the resource usage of each file's machine code for every architecture, and its PTX for one."""
+    """Return each file's resource usage on every architecture, and its PTX for one."""
     output = tmp_path_factory.mktemp("gpu")
     targets = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in ARCHITECTURES]
     targets += ["-gencode=arch=compute_90,code=compute_90"]
@@ -139,5 +139,6 @@ def test_push_ptx_signals_at_system_scope_and_moves_16_bytes_at_a_time(gpu_code)
         assert "ld.acquire.sys.global.u64" in code
         assert "st.global.v4.b32" in code
     assert "multimem.st.relaxed.sys.global.v4.f32" in gpu_code[0]
-    # Peers write data while the kernel runs, so it must not pass through the read-only cache; addresses may.
+    # Peers write data while the kernel runs, so it must not pass through the read-only
+    # cache; addresses may.
     assert not re.search(r"ld\.global\.nc\S*\.(v4|u8|u32|b32)", gpu_code[0])

@@ -1,4 +1,4 @@
-"""push_all_gather in Triton without a GPU: ranks as processes under the interpreter, and the compiled PTX."""
+"""push_all_gather in Triton without a GPU: interpreted in processes, and compiled."""
 
 import json
 import os
@@ -53,7 +53,7 @@ print(json.dumps([words, [ptx(90, tl.int8), ptx(90, tl.int8, {"size": 1})]]))
 
 
 def test_push_all_gather_ptx_signals_at_system_scope_and_moves_16_bytes_at_a_time():
-    """Compiles in a new process, because this one may have decorated the kernel for the interpreter."""
+    """Compiles in a new process, because here the kernel may be an interpreted one."""
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     run = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stderr

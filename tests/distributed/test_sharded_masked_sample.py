@@ -1,4 +1,4 @@
-"""sharded_masked_sample and all_gather_bitmask in real process groups equal the unsharded ops, bit for bit."""
+"""The collective ops in real process groups equal the unsharded ops, bit for bit."""
 
 import random
 import subprocess

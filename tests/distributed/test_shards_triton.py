@@ -1,4 +1,4 @@
-"""The Triton ops of sharded_masked_sample equal the CPU ops on each shard, and masked_sample_logprobs when merged.
+"""The Triton ops of sharded_masked_sample equal the CPU ops, bit for bit.
 
 Runs on a GPU if there is one, else under Triton's interpreter with fewer cases.
 """
@@ -165,7 +165,7 @@ def test_merge_with_ties_takes_the_lowest_id():
 
 
 def test_shards_that_overflow_where_their_row_does_not_equal_cpu_ops():
-    """A shard scales its own highest logit, which may overflow where the row's highest does not."""
+    """A shard's scaled highest logit may overflow where the row's does not."""
     inf = torch.inf
     falling, rising = [-1e37, -2e37, -1.0, -0.9], [1e37, 2e37, 3e37, 3e37]
     infinite, negative = [inf, 1.0, inf, 2.0], [-1e37, -2e37, -3e37, -1e37]
@@ -204,7 +204,7 @@ def test_no_rows_and_one_dimensional_logits_equal_cpu_ops():
 
 
 def test_merges_of_many_rows_equal_cpu_ops():
-    """There are more rows than one program takes, and few distinct values, so that ties and overflow are common."""
+    """More rows than one program takes; few values, so that ties are common."""
     num_rows, num_shards = 2 * shards.MERGE_ROWS + 7, 5
     generator = torch.Generator().manual_seed(0)
 
@@ -248,7 +248,9 @@ def test_invalid_arguments_raise():
 @pytest.mark.skipif(HAS_GPU, reason="only Triton's interpreter can list the reads of a kernel")
 @pytest.mark.parametrize(("begin", "end"), [(0, 150), (77, 78), (333, 700), (64, 64), (690, 1000)])
 def test_kernels_read_only_the_shard_and_its_masks(begin, end, monkeypatch):
-    """Logits lie between other shards' columns, masks between other words; some masks are too short."""
+    """Logits lie between other shards' columns, masks between other words; some masks
+    are too short.
+    """
     case = plain_case(3, 1000, density=0.9)
     case.rows = torch.tensor([1, -1, 7])
     words = torch.full((5, 40), -1, dtype=torch.int32)

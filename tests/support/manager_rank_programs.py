@@ -1,4 +1,7 @@
-"""ShardedManager programs for the ranks of ranks.py. Results are plain data; a rank that raises fails the test."""
+"""ShardedManager programs for the ranks of ranks.py.
+
+Results are plain data; a rank that raises fails the test.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ def _poll_until_settled(manager: structout.ShardedManager, request_ids: list[str
 
 
 def compare_with_one_manager(rank: int, num_requests: int, seed: int) -> dict[str, Any]:
-    """Run steps with drafts, forks and finishes; compare their masks with those of a manager that has all requests."""
+    """Run steps with drafts, forks and finishes; compare masks with one manager's."""
     rng = random.Random(seed)  # the same on all ranks
     sharded, single = structout.ShardedManager(_manager()), _manager()
     ids = [f"r{i}" for i in range(num_requests)]
@@ -109,7 +112,7 @@ def _assert_same_masks(got: structout.MaskBatch, expected: structout.MaskBatch, 
 
 
 def report_termination_with_thinking(rank: int) -> list[bool]:
-    """Return is_terminated while thinking is free, while the text is constrained, at its end, and after a rollback."""
+    """Return is_terminated during and after thinking, at the end, after a rollback."""
     tokenizer = tokenizers_on_the_spot.byte_level()
     manager = structout.ShardedManager(_manager())
     (end_of_thinking,) = tokenizer.encode("<tool_call>")
@@ -128,7 +131,10 @@ def report_termination_with_thinking(rank: int) -> list[bool]:
 
 
 def fail_on_owner(rank: int) -> list[str]:
-    """Cause errors that only the owner notices. Return what this rank learns of each; the group must still work."""
+    """Cause errors that only the owner notices.
+
+    Return what this rank learns of each; the group must still work.
+    """
     manager = structout.ShardedManager(_manager())
     messages = []
     manager.add_request("bad", structout.StructuredOutputsParams(regex="a"), stop_token_ids=5)
@@ -164,7 +170,10 @@ def fail_on_owner(rank: int) -> list[str]:
 
 
 def fork_with_failing_owner(rank: int) -> dict[str, Any]:
-    """Let the owner's fork fail. Return the masks' errors, and whether each request may take a token."""
+    """Let the owner's fork fail.
+
+    Return the masks' errors, and whether each request may take a token.
+    """
 
     def failing_fork(request_id: str, new_id: str) -> None:
         raise RuntimeError("out of memory")
@@ -193,7 +202,7 @@ def call_grammar_bitmask_on_one_rank_only(rank: int) -> str:
 
 
 def share_constraints(rank: int) -> list[int]:
-    """Return the owners of eight requests with different constraints, then of eight with equal ones."""
+    """Return the owners of eight different constraints, then of eight equal ones."""
     manager = structout.ShardedManager(_manager())
     for i in range(16):
         manager.add_request(f"r{i}", structout.StructuredOutputsParams(regex=f"x{min(i, 8)}"))
@@ -201,7 +210,10 @@ def share_constraints(rank: int) -> list[int]:
 
 
 def diverge(rank: int, odd_rank: int, difference: str) -> str:
-    """One rank makes a call that the others do not. Return this rank's error at the next step."""
+    """One rank makes a call that the others do not.
+
+    Return this rank's error at the next step.
+    """
     manager = structout.ShardedManager(_manager())
     ids = ["a", "b", "c"]
     for request_id in ids:
@@ -226,7 +238,7 @@ def diverge(rank: int, odd_rank: int, difference: str) -> str:
 
 
 def accept_illegal_token(rank: int) -> list[dict[str, str]]:
-    """Return the masks' errors before and after an illegal token, which only the owner checks."""
+    """Return the masks' errors before and after a token that the grammar refuses."""
     manager = structout.ShardedManager(_manager())
     for request_id in ("a", "b"):
         manager.add_request(request_id, structout.StructuredOutputsParams(regex="[0-9]*"))

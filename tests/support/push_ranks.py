@@ -1,4 +1,4 @@
-"""Run push_all_gather in Triton's interpreter: each rank is a process with its own mapping of shared memory.
+"""Run push_all_gather in Triton's interpreter, each rank a process.
 
 Usage: python push_ranks.py RANKS EPOCHS SEED [absent | mismatch]
 """

@@ -1,4 +1,7 @@
-"""Programs for the ranks of tests/support/ranks.py. Results are plain data; a rank that raises fails the test."""
+"""Programs for the ranks of tests/support/ranks.py.
+
+Results are plain data; a rank that raises fails the test.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,10 @@ def _bits(logprobs: torch.Tensor) -> torch.Tensor:
 
 
 def compare_with_whole_vocabulary(rank: int, seed: int, count: int, max_vocab: int) -> list[str]:
-    """Return the differences seen by this rank. Every third case has no filters, which takes the other path."""
+    """Return the differences seen by this rank.
+
+    Every third case has no filters, which takes the other path.
+    """
     rng = random.Random(seed)
     group, world_size = default_group(), dist.get_world_size()
     differences = []
@@ -98,7 +104,10 @@ def _sample(**changes: Any) -> torch.Tensor:
 
 
 def exchange_random_payloads(rank: int, seed: int, count: int) -> str:
-    """Exchange payloads of many sizes, empty and larger than shared memory included. Return the transport's name."""
+    """Exchange payloads of many sizes, empty and larger than shared memory included.
+
+    Return the transport's name.
+    """
     rng, communicator = random.Random(seed), cpu_communicator(default_group())
     ranks = range(dist.get_world_size())
     capacity = SharedMemorySegment.CAPACITY
@@ -135,7 +144,7 @@ def exchange_random_payloads(rank: int, seed: int, count: int) -> str:
 
 
 class ActiveClock(threading.Thread):
-    """Counts the seconds in which this process could run, so that a busy machine does not lengthen them."""
+    """Counts only seconds in which this process could run, even on a busy machine."""
 
     PERIOD_S = 0.01
 
@@ -156,8 +165,8 @@ def lose_a_rank(rank: int, victim: int, fault: str, num_successes: int) -> tuple
     """Return what a survivor sees.
 
     Returns:
-        Seconds from the last success to the error, the ranks that the error names, the step
-        that it names, and the message of the next call's error.
+        Seconds from the last success to the error, the ranks that the error names, the
+        step that it names, and the message of the next call's error.
     """
     clock = ActiveClock()
     clock.start()
@@ -243,7 +252,7 @@ def call_different_ops(rank: int) -> str:
 
 
 def recreate_default_group(rank: int, store: str) -> list[str]:
-    """Destroy the default group and make another, which must know nothing of the first."""
+    """Destroy the default group and make another, which must start afresh."""
     _gather()
     first_group = default_group()
     first_communicator = cpu_communicator(first_group)
@@ -261,7 +270,7 @@ def recreate_default_group(rank: int, store: str) -> list[str]:
 
 
 def use_overlapping_groups(rank: int) -> list[list[int]]:
-    """Gather in the group of all ranks, in one of this rank alone, and in one of ranks 0 and 2."""
+    """Gather among all ranks, on this rank alone, and among ranks 0 and 2."""
     pair = dist.new_group([0, 2])
     single = [dist.new_group([i]) for i in range(3)][rank]
     shard = torch.tensor([[rank]], dtype=torch.int32)
@@ -283,7 +292,7 @@ def call_with_no_rows(rank: int) -> list[list[int]]:
 
 
 def sample_in_compiled_code(rank: int) -> None:
-    """Gather masks and sample under fullgraph; run torch's opcheck on the collective ops."""
+    """Gather masks and sample under fullgraph; run opcheck on the collective ops."""
     world_size, vocab_size = dist.get_world_size(), 100
     columns = structout.distributed.owned_rows(vocab_size, rank, world_size)
     logits = torch.randn(6, vocab_size, generator=torch.Generator().manual_seed(0))
@@ -339,7 +348,10 @@ def payload_bytes_of_step(
 
 
 def compare_collectives(rank: int, seed: int, count: int) -> list[str]:
-    """Run what CUDA tensors use without symmetric memory, with CPU tensors over gloo. Return the differences."""
+    """Run what CUDA tensors use without symmetric memory, with CPU tensors over gloo.
+
+    Return the differences.
+    """
     rng = random.Random(seed)
     differences = []
     for i in range(count):

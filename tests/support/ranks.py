@@ -16,7 +16,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-# The fork server has everything imported; a spawned process would import torch for seconds.
+# The fork server has everything imported; a spawned process would import torch for
+# seconds.
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
     ["torch", "torch.distributed", "structout", "structout.distributed.ops", "rank_programs", "manager_rank_programs"]
@@ -35,7 +36,7 @@ class Outcome:
 
 
 def run(world_size: int, program: Callable[..., Any], *arguments: Any, **options: Any) -> list[Any]:
-    """Return the results of program(rank, *arguments) in rank order, or raise the first rank's error."""
+    """Return program(rank, *arguments) of each rank, or raise the first error."""
     outcomes = collect_outcomes(world_size, program, *arguments, **options)
     for rank, outcome in enumerate(outcomes):
         if outcome.error is not None:
@@ -117,6 +118,6 @@ def _run_rank(
         error.add_note(traceback.format_exc())
         sender.send(Outcome(error=error))
     sender.close()
-    # Wait to be killed. A rank that left early would count as lost, and a group with a dead
-    # rank cannot be destroyed in order.
+    # Wait to be killed. A rank that left early would count as lost, and a group with a
+    # dead rank cannot be destroyed in order.
     time.sleep(JOIN_TIMEOUT_S)
