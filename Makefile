@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check -qq
 SOURCES := $(wildcard csrc/*.* csrc/*/*.* csrc/*/*/*.*) setup.py pyproject.toml constraints.txt
 
-.PHONY: help demo test test-all bench gpu-check docs lint format clean
+.PHONY: help demo test test-all test-torch bench gpu-check docs lint format clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,6 +22,9 @@ test: $(VENV)/test.installed  ## every test this machine can run; skips are coun
 
 test-all: $(VENV)/test.installed  ## the same tests, with random tests at their full length
 	$(PYTEST) --long
+
+test-torch:  ## one wheel in the oldest and the newest CUDA build of torch; needs nvcc and 16 GB, but no GPU
+	$(PYTHON) tests/check_torch_versions.py
 
 bench: $(VENV)/test.installed  ## measure beside the peers; writes bench/results and the tables made from them
 	for bench in bench/bench_*.py; do $(BIN)/python $$bench || exit 1; done

@@ -24,13 +24,13 @@ from setuptools import Extension, find_packages, setup
 
 # Nothing below this point works with older versions, so they are checked before torch is
 # imported and before setup() reads pyproject.toml.
-BUILD_REQUIREMENTS = {"torch": (2, 10), "setuptools": (77, 0), "ninja": (1, 0)}
+BUILD_REQUIREMENTS = {"torch": (2, 10), "setuptools": (77,), "ninja": (1,)}
 
 
 def check_build_requirements() -> None:
     problems = []
     for name, minimum in BUILD_REQUIREMENTS.items():
-        needed = f"{name}>={minimum[0]}.{minimum[1]}"
+        needed = f"{name}>={'.'.join(map(str, minimum))}"
         try:
             installed = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""What can be known of the GPU code without a GPU: that it compiles, and into which instructions."""
+"""The compiled GPU code, read without a GPU: architectures, spills and instructions."""
 
 import re
 import shutil
@@ -17,7 +17,7 @@ NEEDS_NVCC = pytest.mark.skipif(shutil.which("nvcc") is None and not CUDA_LIBRAR
 
 
 def cuobjdump(*arguments: str) -> str:
-    """NVIDIA's disassembler, which Triton brings along."""
+    """Runs NVIDIA's disassembler, which comes with Triton."""
     import triton
 
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
@@ -25,7 +25,17 @@ def cuobjdump(*arguments: str) -> str:
 
 
 @NEEDS_NVCC
-def test_the_cuda_library_has_code_for_every_architecture_and_spills_nothing():
+def test_cuda_library_names_torchs_libraries_as_needed_and_has_no_search_path():
+    """torch does not make its symbols global, so the loader has to find them by these names."""
+    dynamic = subprocess.run(["readelf", "-d", CUDA_LIBRARY], capture_output=True, text=True, check=True).stdout
+    needed = re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic)
+    assert {"libtorch_cpu.so", "libtorch_cuda.so"} <= set(needed)
+    assert not any(name.startswith("libcudart") for name in needed)
+    assert "PATH)" not in dynamic
+
+
+@NEEDS_NVCC
+def test_cuda_library_has_code_for_every_architecture_and_spills_nothing():
     usage = cuobjdump("--dump-resource-usage")
     for architecture in ARCHITECTURES:
         assert f"arch = sm_{architecture}" in usage
@@ -36,14 +46,14 @@ def test_the_cuda_library_has_code_for_every_architecture_and_spills_nothing():
 
 
 @NEEDS_NVCC
-def test_apply_bitmask_moves_16_bytes_at_a_time_and_never_reads_logits():
+def test_apply_bitmask_in_cuda_moves_16_bytes_at_a_time_and_never_reads_logits():
     sections = cuobjdump("-sass", "-arch", "sm_90").split("Function : ")[1:]
     kernels = [section for section in sections if "apply_bitmask_kernel" in section.splitlines()[0]]
     assert len(kernels) == 2
     for sass in kernels:
         assert "LDG.E.128" in sass
         assert "STG.E.128" in sass
-        # 16-byte loads are of the mask, and there is one; 16-bit loads could only be of logits.
+        # The only 16-byte load reads the mask. A 16-bit load could only read logits.
         assert sass.count("LDG.E.128") == 1
         assert not re.search(r"LDG?\.E\.U16", sass)
 
@@ -60,5 +70,5 @@ def test_the_triton_kernel_compiles_and_stores_vectors(architecture, logits, row
     )
     ptx = compile_for(architecture, kernel)
     assert "st.global.v4.b32" in ptx
-    # Mask words and row ids are loaded one by one; a vector or 16-bit load could only be of logits.
+    # Mask words and row ids are loaded one by one. A vector or 16-bit load could only read logits.
     assert not re.search(r"ld\.global\S*\.(v[248]|b16)", ptx)

@@ -1,0 +1,31 @@
+"""Hosted CI and pre-commit run what the Makefile runs."""
+
+import re
+
+import yaml
+from locations import ROOT
+
+
+def documented_targets() -> set[str]:
+    """The targets that `make help` lists."""
+    return set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def test_every_phony_target_is_listed_by_make_help():
+    (phony,) = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert set(phony.split()) == documented_targets()
+
+
+def test_hosted_ci_runs_targets_of_the_makefile_only():
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+    commands = [step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
+    assert {"make lint", "make demo", "make test", "make test-all"} <= set(commands)
+    assert {command.removeprefix("make ") for command in commands} <= documented_targets()
+
+
+def test_pre_commit_runs_the_linters_of_make_lint():
+    lint = (ROOT / "Makefile").read_text().partition("\nlint:")[2].partition("\n\n")[0]
+    linters = set(re.findall(r"\$\(BIN\)/(\S+)", lint))
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
+    entries = [hook["entry"] for repository in config["repos"] for hook in repository["hooks"]]
+    assert {entry.split()[0].removeprefix(".venv/bin/") for entry in entries} == linters
