@@ -209,7 +209,7 @@ def time_fills(
 
 
 def count_bytes(rank: int, world_size: int, num_rows: int, allowed: str, filters: str) -> Row:
-    """Count the bytes that a rank sends in one step, and for gathering bfloat16 logits."""
+    """Count the bytes a rank sends in one step, and to gather bfloat16 logits."""
     generator = torch.Generator().manual_seed(0)
     share = ALLOWED[allowed]
     bitmask = None

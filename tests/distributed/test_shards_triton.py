@@ -306,7 +306,6 @@ def test_every_shard_op_is_registered_with_its_schema(monkeypatch):
             registered[name] = function
 
     monkeypatch.setattr(torch.library, "Library", Library)
-    monkeypatch.setattr(_kernels, "_kept_alive", [])
     assert _kernels._register_triton() is None
     for name in ("sample_shard", "merge_shard_results", "shard_mass", "merge_masses"):
         assert registered[f"_{name}"] is getattr(shards, name)
