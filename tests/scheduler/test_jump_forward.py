@@ -1,4 +1,4 @@
-"""Three ways over forced text: what becomes of the tokens, of the grammar, and of the model's cache."""
+"""Jump-forward decoding: its effect on tokens, on the grammar and on the model's cache."""
 
 import functools
 import json
@@ -67,7 +67,7 @@ def mask_of(grammar, name):
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_ff_tokens_are_appended_and_the_grammar_follows(name):
+def test_ff_tokens_appends_forced_tokens_and_advances_the_grammar(name):
     grammar = grammar_of(name, "json", ORDER)
     step = ff_tokens(grammar, tokenizer_of(name))
     assert step.num_dropped == 0
@@ -81,7 +81,7 @@ def test_ff_tokens_are_appended_and_the_grammar_follows(name):
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_drafts_leave_the_grammar_where_it_is(name):
+def test_draft_leaves_the_grammars_position(name):
     grammar = grammar_of(name, "json", ORDER)
     before = mask_of(grammar, name)
     offer = draft(grammar, tokenizer_of(name))
@@ -91,7 +91,7 @@ def test_drafts_leave_the_grammar_where_it_is(name):
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_retokenizing_changes_tokens_that_no_longer_are_the_tokenizers(name):
+def test_retokenize_replaces_tokens_that_are_no_longer_canonical(name):
     """The example of SGLang's post: a text that ended in a quote goes on with a token that begins with the quote."""
     grammar = grammar_of(name, "regex", '\\{"name": "[a-z]{1,3}", "age": [0-9]')
     single = [backend(name).vocabulary.token_bytes.index(bytes([byte])) for byte in b'{"name": "fox"']
@@ -109,7 +109,7 @@ def test_retokenizing_changes_tokens_that_no_longer_are_the_tokenizers(name):
 
 @pytest.mark.parametrize("mode", JumpForward)
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_texts_are_whole_and_valid_and_rollback_undoes_a_jump(name, mode):
+def test_random_texts_with_jumps_and_rollbacks_are_complete_and_valid(name, mode):
     rng = random.Random(f"{name} {mode}")
     for _ in range(12):
         spec = schema(rng, 3)
@@ -158,7 +158,7 @@ def next_token(name, tokens, done, text):
 
 @pytest.mark.parametrize("mode", [JumpForward.FF_TOKENS, JumpForward.RETOKENIZE, JumpForward.DRAFT])
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_a_text_without_any_choice_is_one_jump(name, mode):
+def test_text_without_a_choice_is_one_jump(name, mode):
     grammar = grammar_of(name, "choice", ["naïve 東京 🦊"])
     step = jump(mode, grammar, tokenizer_of(name), [])
     assert list(step.token_ids) == canonical_tokens(name, "naïve 東京 🦊")
@@ -171,12 +171,12 @@ def test_a_text_without_any_choice_is_one_jump(name, mode):
     assert jump(mode, grammar, tokenizer_of(name), [*step.token_ids, stop]) == NO_JUMP
 
 
-def test_off_is_off():
+def test_jump_in_mode_off_does_nothing():
     grammar = grammar_of("byte level", "choice", ["abc"])
     assert jump(JumpForward.OFF, grammar, tokenizer_of("byte level"), []) == NO_JUMP
 
 
-def test_what_cannot_be_retokenized_stays_as_it_is():
+def test_retokenize_of_unsuitable_text_changes_nothing():
     name = "byte level"
     grammar = grammar_of(name, "choice", ["鱼!", "日"])
     half = canonical_tokens(name, "鱼")[:1]

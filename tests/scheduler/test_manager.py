@@ -1,4 +1,4 @@
-"""The manager over real tokenizers and xgrammar itself."""
+"""StructuredOutputManager with real tokenizers and grammar engines."""
 
 import json
 import re
@@ -71,7 +71,7 @@ def allowed(manager, request_id):
     ],
     ids=["json", "regex", "choice", "choice-astral", "choice-escapes", "grammar", "json_object"],
 )
-def test_each_kind_from_first_token_to_termination(manager, tokenizer, params, text, wrong):
+def test_each_kind_of_constraint_from_first_token_to_termination(manager, tokenizer, params, text, wrong):
     add(manager, "r", **params)
     for token in ids_of(tokenizer, text):
         assert token in allowed(manager, "r")
@@ -85,7 +85,7 @@ def test_each_kind_from_first_token_to_termination(manager, tokenizer, params, t
     assert not manager.accept_tokens("wrong", ids_of(tokenizer, wrong))
 
 
-def test_special_tokens_and_padding_are_never_allowed_inside_a_string(manager, tokenizer):
+def test_mask_inside_a_string_excludes_special_tokens_and_padding(manager, tokenizer):
     add(manager, "r", json=PERSON)
     assert manager.accept_tokens("r", ids_of(tokenizer, '{"name": "A'))
     inside = set(allowed(manager, "r"))
@@ -96,7 +96,7 @@ def test_special_tokens_and_padding_are_never_allowed_inside_a_string(manager, t
         assert not manager.accept_tokens("r", [special])
 
 
-def test_a_rejected_token_changes_nothing(manager, tokenizer):
+def test_accept_tokens_with_rejected_token_changes_nothing(manager, tokenizer):
     add(manager, "r", json=PERSON)
     before = allowed(manager, "r")
     good = ids_of(tokenizer, '{"name"')
@@ -109,13 +109,13 @@ def test_a_rejected_token_changes_nothing(manager, tokenizer):
     assert manager.accept_tokens("r", torch.tensor(good))
 
 
-def test_tokens_after_the_stop_token_of_a_chunk_are_accepted_without_effect(manager, tokenizer):
+def test_accept_tokens_after_stop_token_in_the_same_call_has_no_effect(manager, tokenizer):
     add(manager, "r", choice=["yes"])
     assert manager.accept_tokens("r", [*ids_of(tokenizer, "yes"), tokenizer.eos_token_id, 5, -1, None])
     assert manager.is_terminated("r")
 
 
-def test_after_termination_tokens_are_accepted_and_the_row_is_free(manager, tokenizer):
+def test_terminated_request_accepts_tokens_and_owns_no_row(manager, tokenizer):
     add(manager, "r", choice=["yes"])
     assert manager.accept_tokens("r", [*ids_of(tokenizer, "yes"), tokenizer.eos_token_id])
     assert manager.accept_tokens("r", [5])
@@ -124,7 +124,7 @@ def test_after_termination_tokens_are_accepted_and_the_row_is_free(manager, toke
     assert batch.rows_for(["r"]).tolist() == [-1]
 
 
-def test_a_batch_of_structured_free_terminated_failed_and_waiting_requests(manager, tokenizer):
+def test_grammar_bitmask_with_structured_free_terminated_and_failed_requests(manager, tokenizer):
     add(manager, "a", regex="a+")
     add(manager, "b", regex="b+")
     add(manager, "done", choice=["x"])
@@ -147,8 +147,8 @@ def test_a_batch_of_structured_free_terminated_failed_and_waiting_requests(manag
     assert logits[3].eq(0).all()
 
 
-def test_masks_equal_the_matchers_own(manager, tokenizer):
-    """Compact rows in the asked order, through the ring of buffers, against one matcher filled alone."""
+def test_grammar_bitmask_in_any_order_equals_each_requests_own_mask(manager, tokenizer):
+    """Rows are compact and in the given order, in every buffer of the ring."""
     specs = {"a": {"regex": "[ab]{3}"}, "b": {"json": PERSON}, "c": {"choice": ["red", "green"]}}
     for name, params in specs.items():
         add(manager, name, **params)
@@ -159,7 +159,7 @@ def test_masks_equal_the_matchers_own(manager, tokenizer):
             assert batch.bitmask[row].tolist() == manager.grammar_bitmask([name]).bitmask[0].tolist()
 
 
-def test_buffers_live_until_the_ring_comes_round(tokenizer):
+def test_mask_buffer_stays_valid_until_it_is_reused(tokenizer):
     with StructuredOutputManager(tokenizer, V, StructuredOutputsConfig(num_mask_buffers=3)) as manager:
         add(manager, "a", regex="a+")
         add(manager, "b", regex="b+")
@@ -185,7 +185,7 @@ def test_buffers_live_until_the_ring_comes_round(tokenizer):
         ({}, "exactly one constraint"),
     ],
 )
-def test_a_bad_constraint_fails_its_own_request_only(manager, params, message):
+def test_bad_constraint_fails_only_its_own_request(manager, params, message):
     add(manager, "good", regex="a")
     manager.poll_ready()
     assert manager.add_request("bad", StructuredOutputsParams(**params)) in GrammarStatus
@@ -233,7 +233,7 @@ def test_add_failed_request_closes_its_rows_and_reports_the_error(manager):
         manager.status("bad")
 
 
-def test_a_pattern_bound_that_trips_the_native_cache_still_compiles(manager, tokenizer):
+def test_pattern_bound_that_breaks_the_native_cache_still_compiles(manager, tokenizer):
     add(manager, "r", json={"type": "string", "pattern": "^[a-z]{1,129}$"}, backend="xgrammar:no-fallback")
     assert manager.accept_tokens("r", ids_of(tokenizer, '"abc"'))
 
@@ -249,7 +249,7 @@ def test_no_control_character_gets_into_a_string_of_bounded_length(manager, toke
 
 
 @pytest.mark.parametrize("text", ['{"a": 1, "b": [true, {}]}', "[]", "[1, 2]"])
-def test_a_json_object_without_free_whitespace(tokenizer, text):
+def test_json_object_without_any_whitespace_rejects_extra_spaces(tokenizer, text):
     with StructuredOutputManager(tokenizer, V, StructuredOutputsConfig(any_whitespace=False)) as manager:
         add(manager, "r", json_object=True)
         assert manager.accept_tokens("r", [*ids_of(tokenizer, text), tokenizer.eos_token_id])
@@ -257,16 +257,16 @@ def test_a_json_object_without_free_whitespace(tokenizer, text):
         assert not manager.accept_tokens("other", ids_of(tokenizer, text[0] + " "))
 
 
-def test_a_grammar_that_would_still_let_control_characters_in_is_refused(manager, monkeypatch):
-    """As it would be if xgrammar came to print bounded strings in another way."""
+def test_grammar_that_still_allows_control_characters_is_refused(manager, monkeypatch):
+    """As it would be if xgrammar printed bounded strings in another way."""
     monkeypatch.setattr(xgrammar_backend, "_BOUNDED_STRING_CHARACTER", re.compile("printed in another way"))
     with pytest.raises(GrammarError, match="would let control characters into this schema's strings by "):
         add(manager, "bounded", json={"type": "string", "maxLength": 3}, backend="xgrammar:no-fallback")
     add(manager, "not bounded", json={"const": "minLength [^a]"}, backend="xgrammar:no-fallback")
 
 
-def test_a_dead_end_at_run_time_is_reported_and_closed():
-    """A vocabulary without the letter that must follow."""
+def test_dead_end_closes_its_row_and_reports_an_error():
+    """The vocabulary does not have the letter that must follow."""
     from tokenizers import Tokenizer, decoders, models
     from transformers import PreTrainedTokenizerFast
 
@@ -285,7 +285,7 @@ def test_a_dead_end_at_run_time_is_reported_and_closed():
         assert batch.bitmask[0].any()
 
 
-def test_request_ids_and_slots(manager):
+def test_request_ids_are_unique_and_slots_are_reused(manager):
     add(manager, "a", regex="a")
     add(manager, "b", regex="b")
     assert [manager.slot("a"), manager.slot("b")] == [0, 1]
@@ -300,7 +300,7 @@ def test_request_ids_and_slots(manager):
     assert manager.slot("c") == 0
 
 
-def test_own_stop_tokens_and_replay_of_earlier_output(manager, tokenizer):
+def test_add_request_with_stop_tokens_and_replayed_output(manager, tokenizer):
     stop = tokenizer.convert_tokens_to_ids("<|im_end|>")
     text = ids_of(tokenizer, '{"name": "Ada"')
     manager.add_request("r", StructuredOutputsParams(json=PERSON), stop_token_ids=[stop], output_token_ids=text)
@@ -322,10 +322,10 @@ def test_own_stop_tokens_and_replay_of_earlier_output(manager, tokenizer):
         manager.wait_ready("bad replay", timeout=30)
 
 
-def test_many_threads_add_and_finish_while_one_fills(manager, tokenizer):
-    problems = []
+def test_grammar_bitmask_while_eight_threads_add_and_finish(manager, tokenizer):
+    errors = []
 
-    def churn(thread):
+    def add_and_finish(thread):
         try:
             for i in range(20):
                 name = f"{thread}-{i}"
@@ -333,16 +333,16 @@ def test_many_threads_add_and_finish_while_one_fills(manager, tokenizer):
                 if i % 2:
                     manager.finish_request(name)
         except Exception as error:
-            problems.append(error)
+            errors.append(error)
 
-    threads = [threading.Thread(target=churn, args=(i,)) for i in range(8)]
+    threads = [threading.Thread(target=add_and_finish, args=(i,)) for i in range(8)]
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
         ready = [f"{t}-{i}" for t in range(8) for i in range(0, 20, 2)]
         batch = manager.grammar_bitmask(ready)
         assert all(message == "scheduled before its grammar was ready" for message in batch.errors.values())
-    assert not problems
+    assert not errors
     for t in range(8):
         for i in range(0, 20, 2):
             text = [*ids_of(tokenizer, f"answer {t} {i}"), tokenizer.eos_token_id]
@@ -350,8 +350,8 @@ def test_many_threads_add_and_finish_while_one_fills(manager, tokenizer):
             assert manager.is_terminated(f"{t}-{i}")
 
 
-def test_the_grammar_interface_of_a_request(tokenizer):
-    """validate, rollback across termination, copy, fork and reset, as engines use them without a manager."""
+def test_grammar_interface_without_a_manager(tokenizer):
+    """validate_tokens, rollback across termination, copy, fork and reset."""
     from structout.grammar.vocabulary import Vocabulary
     from structout.grammar.xgrammar.backend import XgrammarBackend
     from structout.params import StructuredOutputOptions

@@ -1,6 +1,7 @@
-"""The manager beside the grammar engines used directly: the same verdicts and masks, bit for bit, in whatever batches.
+"""The manager compared with grammar engines used directly: equal masks and verdicts.
 
-The schemas of tests/data always run; ``--maskbench PATH`` adds those of a file in MaskBench's format, one a line.
+The schemas of tests/data always run. ``--maskbench PATH`` adds those of a file in
+MaskBench's format, one per line.
 """
 
 import json
@@ -26,37 +27,37 @@ LIVE = 24  # requests at a time
 
 
 class Follower:
-    """One text, told to the manager and, token by token, to a grammar of its own."""
+    """A text that is fed to the manager and, token by token, to a grammar of its own."""
 
-    def __init__(self, name, direct, tokens):
-        self.name, self.direct, self.tokens = name, direct, tokens
-        self.num_taken = 0
+    def __init__(self, name, grammar, tokens):
+        self.name, self.grammar, self.tokens = name, grammar, tokens
+        self.num_accepted = 0
 
     @property
     def is_done(self):
-        return self.direct.is_terminated() or self.num_taken == len(self.tokens)
+        return self.grammar.is_terminated() or self.num_accepted == len(self.tokens)
 
     def mask(self):
         mask = allocate_token_bitmask(1, V)
-        self.direct.fill_bitmask(mask, 0)
+        self.grammar.fill_bitmask(mask, 0)
         return mask[0].numpy()
 
     def advance(self, manager, rng):
-        """One token more, or some taken back and told again; whether the text goes on."""
-        back = rng.randrange(min(self.num_taken, 8) + 1) if rng.random() < 0.1 else 0
-        self.direct.rollback(back)
-        manager.rollback(self.name, back)
-        self.num_taken -= back
-        token = self.tokens[self.num_taken]
-        verdict = self.direct.accept_tokens(self.name, [token])
-        assert manager.accept_batch({self.name: [token]}) == {self.name: verdict}
-        assert manager.is_terminated(self.name) is self.direct.is_terminated()
-        self.num_taken += verdict
-        return verdict and not self.is_done
+        """Roll back some tokens or none, then feed one. Returns whether the text goes on."""
+        num_rolled_back = rng.randrange(min(self.num_accepted, 8) + 1) if rng.random() < 0.1 else 0
+        self.grammar.rollback(num_rolled_back)
+        manager.rollback(self.name, num_rolled_back)
+        self.num_accepted -= num_rolled_back
+        token = self.tokens[self.num_accepted]
+        is_accepted = self.grammar.accept_tokens(self.name, [token])
+        assert manager.accept_batch({self.name: [token]}) == {self.name: is_accepted}
+        assert manager.is_terminated(self.name) is self.grammar.is_terminated()
+        self.num_accepted += is_accepted
+        return is_accepted and not self.is_done
 
 
 def follow_all(cases, backend):
-    """Texts of all cases, ``LIVE`` of them at a time, in a new order each step."""
+    """Follow the texts of all cases, ``LIVE`` at a time, in a new order at each step."""
     rng = random.Random(0)
     config = StructuredOutputsConfig(compile_workers=2, fill_threads=2, tenant_queue_size=512)
     engines = BackendSet(VOCABULARY, config)
@@ -72,7 +73,7 @@ def follow_all(cases, backend):
                 params = StructuredOutputsParams(json=schema, backend=backend)
                 manager.add_request(name, params)
                 try:
-                    direct = engines.compile(params.constraint(config)).grammar.copy()
+                    grammar = engines.compile(params.constraint(config)).grammar.copy()
                 except GrammarError:
                     with pytest.raises(GrammarError):
                         manager.wait_ready(name, timeout=60)
@@ -81,7 +82,7 @@ def follow_all(cases, backend):
                     continue
                 manager.wait_ready(name, timeout=60)
                 tokens = [*VOCABULARY.spell(json.dumps(data, ensure_ascii=False)), STOP]
-                followers[name] = Follower(name, direct, tokens)
+                followers[name] = Follower(name, grammar, tokens)
             names = list(followers)
             rng.shuffle(names)
             batch = manager.grammar_bitmask(names)
@@ -97,13 +98,13 @@ def follow_all(cases, backend):
 
 
 @pytest.mark.parametrize("backend", ["auto", "xgrammar:no-fallback", "llguidance:no-fallback"])
-def test_own_schemas(backend):
+def test_masks_and_verdicts_equal_the_engines_over_own_schemas(backend):
     num_masks, num_refused = follow_all(OWN, backend)
     assert num_masks > 1_000
     assert num_refused < 200
 
 
-def test_maskbench(request):
+def test_masks_and_verdicts_equal_the_engines_over_maskbench(request):
     path = request.config.getoption("--maskbench")
     if path is None:
         pytest.skip("no --maskbench PATH: MaskBench's schemas were not tried")
@@ -112,8 +113,8 @@ def test_maskbench(request):
     assert num_refused < 100
 
 
-def test_xgrammars_own_matcher_says_the_same():
-    """The engine without anything of ours around it, on a schema that needs no correction."""
+def test_masks_equal_xgrammars_own_matcher():
+    """xgrammar without structout, on a schema that needs no correction."""
     schema = {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "integer"}}}, "required": ["a"]}
     info = xgrammar.TokenizerInfo(
         list(VOCABULARY.token_bytes), xgrammar.VocabType.RAW, vocab_size=V, stop_token_ids=[STOP]

@@ -1,4 +1,4 @@
-"""The manager against a model in a few lines of Python: Hypothesis chooses what happens next."""
+"""The manager compared with a simple model, under sequences of calls that Hypothesis chooses."""
 
 import copy
 from dataclasses import dataclass, field
@@ -28,14 +28,15 @@ MARK = TOKENIZER("</think>", add_special_tokens=False)["input_ids"]
 
 @dataclass
 class Text:
-    """One request as the model knows it."""
+    """The model of one request."""
 
     choices: tuple[str, ...]
     mark: list[int]
     tokens: list[int] = field(default_factory=list)
 
     def num_free(self) -> int:
-        """Tokens up to the end of the mark; all of them if it has not come."""
+        """How many tokens precede the constraint: those up to the end of the mark, or more
+        than all if it has not come."""
         if not self.mark:
             return 0
         for end in range(len(self.mark), len(self.tokens) + 1):
@@ -44,12 +45,14 @@ class Text:
         return len(self.tokens) + 1
 
     def allowed(self, vocabulary) -> set[int] | None:
-        """The next tokens; None: any."""
+        """The tokens allowed next; None: all."""
         constrained = self.tokens[self.num_free() :]
         if self.num_free() > len(self.tokens) or STOP in constrained:
             return None
-        said = b"".join(vocabulary.token_bytes[token] for token in constrained)
-        rests = [choice.encode()[len(said) :] for choice in self.choices if choice.encode().startswith(said)]
+        text_so_far = b"".join(vocabulary.token_bytes[token] for token in constrained)
+        rests = [
+            choice.encode()[len(text_so_far) :] for choice in self.choices if choice.encode().startswith(text_so_far)
+        ]
         allowed = {
             token
             for token, text in enumerate(vocabulary.token_bytes)
@@ -70,7 +73,7 @@ class Text:
 
 
 names = st.integers(0, 7).map(str)
-# What comes is mostly what a model could have written: an allowed token, chosen by this number.
+# Mostly numbers that choose an allowed token, as a model would; see ``tokens_for``.
 steps = st.lists(st.one_of(st.integers(0, 10_000), st.sampled_from([-1, -2, -3, -4])), max_size=6)
 
 
@@ -85,12 +88,13 @@ class ManagerMachine(RuleBasedStateMachine):
             self.manager.close()
 
     def tokens_for(self, text: Text, numbers: list[int]) -> list[int]:
-        """-1: no token; -2: a stop token; -3: out of range; -4: some token; else an allowed one where there is one."""
+        """Turn numbers into tokens: -1 is no token, -2 the stop token, -3 out of range, -4
+        some token, and any other number chooses an allowed token."""
         text, tokens = copy.deepcopy(text), []
         for number in numbers:
             allowed = text.allowed(self.manager.vocabulary)
-            ways = sorted(range(V) if allowed is None else allowed)
-            tokens.append({-1: -1, -2: STOP, -3: V, -4: 77}.get(number, ways[number % len(ways)]))
+            choices = sorted(range(V) if allowed is None else allowed)
+            tokens.append({-1: -1, -2: STOP, -3: V, -4: 77}.get(number, choices[number % len(choices)]))
             text.accept(tokens[-1], self.manager.vocabulary)
         return tokens
 
@@ -176,7 +180,7 @@ class ManagerMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), order=st.permutations([*map(str, range(8)), "nobody"]), numbers=steps)
     def step(self, data, order, numbers):
-        """One decoding step, with drafts for one of the requests; every row against the model."""
+        """Compare every row of a decoding step with the model. One request has drafts."""
         drafts = {}
         if self.texts and numbers:
             name = data.draw(st.sampled_from(sorted(self.texts)))

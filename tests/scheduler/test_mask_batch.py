@@ -18,31 +18,31 @@ def batch() -> MaskBatch:
     )
 
 
-def test_rows_follow_the_worker_order():
+def test_rows_for_follows_the_workers_order():
     rows = batch().rows_for(["c", "free", "b", "a"])
     assert rows.tolist() == [1, -1, -1, 0]
     assert rows.dtype.is_signed
     assert rows.element_size() == 4
 
 
-def test_requests_may_have_several_logits_or_none():
+def test_rows_for_with_several_logits_or_none_per_request():
     assert batch().rows_for(["free", "c", "a", "b"], [3, 2, 0, 1]).tolist() == [-1, -1, -1, 1, 2, -1]
 
 
-def test_more_logits_than_masks_is_an_error():
+def test_rows_for_with_more_logits_than_masks_raises():
     with pytest.raises(ValueError, match="'a' has 2 logits rows but only 1 mask rows"):
         batch().rows_for(["a"], [2])
     with pytest.raises(ValueError, match="one entry for each of the 1 requests, got 2"):
         batch().rows_for(["a"], [1, 1])
 
 
-def test_crosses_processes():
+def test_pickled_batch_keeps_its_masks_and_rows():
     copy = pickle.loads(pickle.dumps(batch()))  # noqa: S301 - our own bytes
     assert copy.rows_for(["c"]).tolist() == [1]
     assert copy.to("cpu").tolist() == [[0, 1], [2, 3], [4, 5]]
 
 
-def test_a_batch_without_rows_is_taken_by_the_ops():
+def test_batch_without_rows_leaves_logits_unchanged():
     empty = MaskBatch(
         request_ids=("free",), row_indptr=np.zeros(2, dtype=np.int32), bitmask=np.zeros((0, 2), dtype=np.int32)
     )
@@ -51,7 +51,7 @@ def test_a_batch_without_rows_is_taken_by_the_ops():
     assert logits.eq(0).all()
 
 
-def test_what_a_worker_may_ask_for_at_random():
+def test_rows_for_random_batches_equals_a_loop():
     chance = random.Random(0)
     for _ in range(300):
         num_masks = {f"request {i}": chance.choice([0, 0, 1, 2, 5]) for i in range(chance.randint(0, 6))}

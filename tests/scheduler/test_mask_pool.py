@@ -1,4 +1,4 @@
-"""Masks through a pool: the same draws as with masks sent whole, whatever repeats, makes room or is under way."""
+"""MaskDeduplicator and MaskPool: the draws are those of masks that are sent whole."""
 
 import pickle
 import random
@@ -109,7 +109,7 @@ def check_against_whole_masks(
 
 @pytest.mark.parametrize("device", DEVICES)
 @for_each_seed(4)
-def test_draws_as_with_whole_masks(device, seed):
+def test_pooled_masks_give_the_draws_of_whole_masks(device, seed):
     deduplicator = MaskDeduplicator(CAPACITY, VOCAB)
     check_against_whole_masks(deduplicator, device, seed)
     stats = deduplicator.stats()
@@ -137,12 +137,12 @@ class MixesUpRows(MaskDeduplicator):
 
 
 @pytest.mark.parametrize("wrong", [EvictsTheLatest, ForgetsToTouch, MixesUpRows])
-def test_the_comparison_can_fail(wrong):
+def test_comparison_with_faulty_deduplicator_fails(wrong):
     with pytest.raises((AssertionError, KeyError)):
         check_against_whole_masks(wrong(CAPACITY, VOCAB), "cpu", seed=0)
 
 
-def test_what_is_sent_and_what_makes_room():
+def test_deduplicate_sends_new_masks_and_evicts_the_least_recently_used():
     deduplicator = MaskDeduplicator(2, VOCAB)
     sent = []
     for rows in [(1, 2), (1, 1), (3,), (1, 3), (2,), (2, 3)]:
@@ -155,7 +155,7 @@ def test_what_is_sent_and_what_makes_room():
     )
 
 
-def test_a_step_with_more_masks_than_the_pool_changes_nothing():
+def test_deduplicate_with_more_masks_than_capacity_changes_nothing():
     deduplicator, pool = MaskDeduplicator(2, VOCAB), MaskPool(2, VOCAB, "cpu")
     pool.update(deduplicator.deduplicate(masks_of(1, 2)))
     before = deduplicator.stats()
@@ -168,7 +168,7 @@ def test_a_step_with_more_masks_than_the_pool_changes_nothing():
     assert pool.bitmask[pooled.rows_for(["a", "b", "c"])][:, 0].tolist() == [2, 1, 2]
 
 
-def test_a_worker_that_starts_anew():
+def test_reset_after_worker_restart_sends_all_masks():
     deduplicator, pool = MaskDeduplicator(4, VOCAB), MaskPool(4, VOCAB, "cpu")
     pool.update(deduplicator.deduplicate(masks_of(1, 2)))
     under_way = deduplicator.deduplicate(masks_of(2, 3))
@@ -184,7 +184,7 @@ def test_a_worker_that_starts_anew():
         assert each.bitmask[pooled.rows_for(["a", "b"])][:, 0].tolist() == [3, 2]
 
 
-def test_steps_out_of_order_are_refused():
+def test_update_out_of_order_raises():
     deduplicator, pool = MaskDeduplicator(4, VOCAB), MaskPool(4, VOCAB, "cpu")
     steps = [deduplicator.deduplicate(masks_of(i)) for i in range(3)]
     pool.update(steps[0])
@@ -198,7 +198,7 @@ def test_steps_out_of_order_are_refused():
     assert pool.bitmask[:, 0].tolist() == [0, 1, 2, 0]
 
 
-def test_sides_that_disagree_are_refused():
+def test_pool_and_deduplicator_of_different_sizes_raise():
     pool = MaskPool(2, VOCAB, "cpu")
     with pytest.raises(
         ValueError, match=r"expected mask slots in \[0, 2\), the capacity of this pool, got 2; give the"
@@ -216,7 +216,7 @@ def test_sides_that_disagree_are_refused():
             make()
 
 
-def test_steps_without_masks():
+def test_step_without_masks_leaves_logits_unchanged():
     deduplicator, pool = MaskDeduplicator(2, VOCAB), MaskPool(2, VOCAB, "cpu")
     pooled = deduplicator.deduplicate(masks_of())
     pool.update(pooled)
@@ -227,7 +227,7 @@ def test_steps_without_masks():
     assert deduplicator.stats() == MaskPoolStats()
 
 
-def test_the_rest_of_the_batch_comes_along():
+def test_deduplicate_keeps_ids_errors_and_draft_counts():
     masks = replace(masks_of(1, 2), errors={"b": "why"}, num_acceptable_drafts=np.array([0, 3], dtype=np.int32))
     pooled = MaskDeduplicator(2, VOCAB).deduplicate(masks)
     assert (pooled.request_ids, pooled.errors) == (("a", "b"), {"b": "why"})
@@ -236,7 +236,7 @@ def test_the_rest_of_the_batch_comes_along():
         pooled.rows_for(["a"], [2])
 
 
-def test_the_bitmask_stays_where_it_is():
+def test_update_keeps_the_address_of_the_bitmask():
     deduplicator, pool = MaskDeduplicator(2, VOCAB), MaskPool(2, VOCAB, "cpu")
     address = pool.bitmask.data_ptr()
     for i in range(4):
@@ -244,7 +244,7 @@ def test_the_bitmask_stays_where_it_is():
     assert pool.bitmask.data_ptr() == address
 
 
-def test_views_of_wider_masks_are_taken():
+def test_deduplicate_accepts_views_of_wider_masks():
     wide = np.arange(40, dtype=np.int32).reshape(4, 10)
     view = replace(masks_of(1, 2, 3, 4), bitmask=wide[:, 2 : 2 + WIDTH])
     pooled = MaskDeduplicator(4, VOCAB).deduplicate(view)
