@@ -1,4 +1,4 @@
-"""What an engine decides once, for all requests."""
+"""Settings of a manager, shared by all its requests."""
 
 import os
 from dataclasses import dataclass, field
@@ -12,25 +12,37 @@ def _half_the_processors() -> int:
 
 @dataclass(frozen=True)
 class StructuredOutputsConfig:
-    """
+    """Settings of a :class:`structout.StructuredOutputManager`.
+
     Attributes:
-        limits: of a single constraint.
-        compile_workers: constraints compiled at the same time.
-        compile_timeout: seconds until a constraint that is still being compiled fails.
-        queue_size: constraints that may wait to be compiled; one more is refused.
-        tenant_queue_size: the same of one tenant.
-        cache_bytes: bound on compiled grammars that are kept, their keys included.
-        failures_kept: constraints that were found to be bad, remembered so that they fail at once.
-        failure_ttl: seconds that a failure is remembered.
-        slow_token_seconds: three tokens in a row that take longer to accept fail their request: its grammar is so
-            ambiguous that it would hold up all others.
-        isolate_slow_compiles: whether a constraint that may compile for long is first compiled by a process of its own,
-            which can be killed at the deadline; a thread could not.
-        fill_threads: threads that share the masks of a large step.
-        num_mask_buffers: calls of ``grammar_bitmask`` until a MaskBatch's memory is used again. 2 lets one step be
-            copied to the device while the next one is filled.
-        any_whitespace: whether generated JSON may have whitespace anywhere between its tokens.
-        mask_pool_capacity: masks that the workers' MaskPool holds; the manager then has the ``deduplicator`` for it.
+        limits: largest size of a single constraint.
+        compile_workers: number of constraints compiled at the same time.
+        compile_timeout: seconds after which a constraint that still compiles fails.
+        queue_size: number of constraints that may wait to be compiled. One more is
+            refused.
+        tenant_queue_size: the same limit for each tenant.
+        cache_bytes: memory for compiled grammars that are kept, keys included.
+        failures_kept: number of invalid constraints that are remembered, so that they
+            fail at once.
+        failure_ttl: seconds for which a failure is remembered.
+        slow_token_seconds: a request fails after three tokens in a row that take longer
+            than this to accept. Its grammar is so ambiguous that it would delay all
+            other requests.
+        isolate_slow_compiles: whether a constraint that may take long to compile is
+            compiled in a separate process, which can be killed at the deadline. A
+            thread cannot be killed.
+        fill_threads: number of threads that share the masks of a large step.
+        num_mask_buffers: number of ``grammar_bitmask`` calls after which the memory of
+            a MaskBatch is used again. With 2, one step can be copied to the device
+            while the next one is filled.
+        any_whitespace: whether generated JSON may contain whitespace between any two
+            tokens. If False, it is written as ``{"a": 1, "b": [2, 3]}``.
+        max_whitespace: the largest number of whitespace characters in a row outside
+            strings, where ``any_whitespace`` allows whitespace. None means unbounded:
+            then a small model may write spaces until it runs out of tokens. Does not
+            apply to structural tags and to requests with a whitespace_pattern.
+        mask_pool_capacity: number of masks in the workers' MaskPool. With 0 there is
+            no pool and the manager has no ``deduplicator``.
     """
 
     limits: Limits = field(default_factory=Limits)
@@ -46,10 +58,11 @@ class StructuredOutputsConfig:
     fill_threads: int = field(default_factory=lambda: min(8, os.cpu_count() or 1))
     num_mask_buffers: int = 2
     any_whitespace: bool = True
+    max_whitespace: int | None = 2
     mask_pool_capacity: int = 0
 
     def __post_init__(self) -> None:
-        at_least = {
+        minimums = {
             "compile_workers": 1,
             "queue_size": 1,
             "tenant_queue_size": 1,
@@ -59,10 +72,16 @@ class StructuredOutputsConfig:
             "num_mask_buffers": 1,
             "mask_pool_capacity": 0,
         }
-        for name, least in at_least.items():
+        for name, minimum in minimums.items():
             value = getattr(self, name)
-            if not isinstance(value, int) or value < least:
-                raise ValueError(f"{name} must be an int of at least {least}, got {value!r}")
+            if not isinstance(value, int) or value < minimum:
+                raise ValueError(f"{name} must be an int of at least {minimum}, got {value!r}")
         for name in ("compile_timeout", "failure_ttl", "slow_token_seconds"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be more than 0 seconds, got {getattr(self, name)!r}")
+        spaces = self.max_whitespace
+        if spaces is not None and (isinstance(spaces, bool) or not isinstance(spaces, int) or spaces < 1):
+            raise ValueError(
+                f"max_whitespace must be an int of at least 1 or None, got {spaces!r}; "
+                "any_whitespace=False fixes the whitespace"
+            )

@@ -1,8 +1,12 @@
-"""What the scheduler side and the ranks of a group raise. Each error says which request or rank it is about."""
+"""Errors of the scheduler side and of the ranks of a group. Each names its request or rank."""
 
 
 class StructOutError(Exception):
-    """Base of all manager errors. ``request_id`` is None where no single request is at fault."""
+    """Base class of all errors of the manager.
+
+    Attributes:
+        request_id: the request that failed, or None if no single request is at fault.
+    """
 
     def __init__(self, message: str, request_id: str | None = None):
         super().__init__(message)
@@ -14,12 +18,12 @@ class GrammarError(StructOutError, ValueError):
 
 
 class GrammarLimitError(GrammarError):
-    """The constraint, or the number of them that wait, is larger than the manager takes.
+    """The constraint is too large, or too many constraints are waiting.
 
     Attributes:
         limit: the name of the limit, as in :class:`structout.config.Limits`.
-        got: what came.
-        max: what is taken.
+        got: the size that was found.
+        max: the largest size that is allowed.
     """
 
     def __init__(self, limit: str, got: int, max: int, request_id: str | None = None):
@@ -31,28 +35,33 @@ class GrammarLimitError(GrammarError):
 
 
 class GrammarTimeoutError(GrammarError, TimeoutError):
-    """The constraint was not compiled in time."""
+    """The constraint did not compile before its deadline."""
 
 
 class CompileCrashError(GrammarError):
-    """The compilation broke down. The constraint need not be at fault, so this is tried again and never remembered."""
+    """The compilation crashed.
+
+    The constraint need not be the cause, so the compilation is repeated and the failure
+    is never remembered.
+    """
 
 
 class DuplicateRequestError(StructOutError):
-    """A request of this id is already with the manager; it is untouched."""
+    """The manager already has a request of this id. That request is unchanged."""
 
 
 class UnknownRequestError(StructOutError):
-    """No request of this id is with the manager."""
+    """The manager has no request of this id."""
 
 
 class CollectiveError(StructOutError):
-    """The ranks of a group could not agree, or one of them is gone.
+    """The ranks of a group disagree, or one of them is gone.
 
     Attributes:
-        rank: the rank that raises.
-        step: how many exchanges it had begun in the group, this one included.
-        at_fault: the ranks that are gone, late, refused, or disagree with rank 0; empty where that cannot be told.
+        rank: the rank that raises the error.
+        step: number of exchanges that it had started in the group, this one included.
+        at_fault: the ranks that are gone, late, refused, or disagree with rank 0. Empty
+            if that is unknown.
     """
 
     def __init__(self, message: str, rank: int, step: int, at_fault: tuple[int, ...] = ()):

@@ -1,28 +1,34 @@
-"""How large a constraint may be. Checked before any native code sees it, without recursion."""
+"""Limits on the size of a constraint.
+
+They are checked before native code sees the constraint, without recursion.
+"""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from structout.errors import GrammarError, GrammarLimitError
+from structout.json_schema import depth, schemas
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The defaults admit more than 99.9% of the 9,556 schemas of JSONSchemaBench, each.
+    """Largest sizes that a constraint may have.
+
+    Each default admits more than 99.9% of the 9,556 schemas of JSONSchemaBench.
 
     Attributes:
-        spec_bytes: of the constraint as UTF-8 text.
-        nesting: of JSON objects and arrays, of brackets in a regex or grammar.
-        alternatives: of one enum or choice.
-        pattern_length: of one regular expression, in characters.
-        repetition: the largest bound of a repetition in a pattern, and the product of nested ones.
-        length_bound: of minLength, maxItems and their kin.
-        properties: of one object schema.
-        branches: of one anyOf, oneOf or allOf.
-        references: ``$ref`` in one schema.
-        compiled_bytes: of a compiled grammar.
+        spec_bytes: length of the constraint as UTF-8 text.
+        nesting: depth of JSON objects and arrays, or of brackets in a regex or grammar.
+        alternatives: number of values in one enum or choice.
+        pattern_length: characters of one regular expression.
+        repetition: largest bound of a repetition in a pattern. Bounds of nested
+            repetitions are multiplied.
+        length_bound: largest value of minLength, maxItems and similar keywords.
+        properties: number of properties of one object schema.
+        branches: number of schemas in one anyOf, oneOf or allOf.
+        references: number of ``$ref`` in one schema.
+        compiled_bytes: memory of one compiled grammar.
     """
 
     spec_bytes: int = 256 << 10
@@ -42,14 +48,17 @@ _BRANCHES = ("anyOf", "oneOf", "allOf")
 
 
 def check_limits(kind: str, value: object, text: str, limits: Limits) -> None:
-    """
+    """Check a constraint against all limits that apply to its kind.
+
     Args:
-        kind: of the constraint, as the values of StructuredOutputOptions.
+        kind: a value of StructuredOutputOptions, such as "json".
         value: the constraint as Python values.
         text: the constraint as text.
+        limits: what to check against.
 
     Raises:
-        GrammarLimitError: naming the limit, what came and what is taken.
+        GrammarLimitError: naming the limit, the size and the largest size allowed.
+        GrammarError: a bound of the schema is negative.
     """
     _check("spec_bytes", len(text.encode()), limits)
     if kind == "regex":
@@ -63,14 +72,14 @@ def check_limits(kind: str, value: object, text: str, limits: Limits) -> None:
     elif kind == "choice" and isinstance(value, Sequence):
         _check("alternatives", len(value), limits)
     else:
-        _check("nesting", _json_depth(value), limits)
+        _check("nesting", depth(value), limits)
         _check_schema(value, limits)
 
 
 def _check(limit: str, got: int, limits: Limits) -> None:
-    most = getattr(limits, limit)
-    if got > most:
-        raise GrammarLimitError(limit, got, most)
+    largest = getattr(limits, limit)
+    if got > largest:
+        raise GrammarLimitError(limit, got, largest)
 
 
 def _check_schema(schema: object, limits: Limits) -> None:
@@ -104,25 +113,26 @@ def _check_pattern(pattern: str, limits: Limits) -> None:
     _check("repetition", _largest_repetition(pattern), limits)
 
 
-# An escape, a class, a bound, or a character. What is not closed runs to the end: time is linear in the text.
+# An escape, a class, a bound, or a character. An unclosed class runs to the end of the
+# text, so that the time stays linear.
 _REGEX_PART = re.compile(r"\\.|\[\^?\]?[^\]\\]*(?:\\(?:.|\Z)[^\]\\]*)*(?:\]|\Z)|\{(\d+)(?:,(\d*))?\}|[()]|.", re.DOTALL)
-_MOST_DIGITS = 18  # a bound of more is beyond any limit, and Python refuses to read one of 4,300
+_MAX_DIGITS = 18  # a longer bound exceeds any limit; int() refuses more than 4,300 digits
 
 
 def _largest_repetition(pattern: str) -> int:
-    """The largest product of bounds of repetitions inside each other: ((a{10}){20})* has 200."""
+    """The largest product of the bounds of nested repetitions: 200 for ``((a{10}){20})*``."""
     largest = 1
-    open_groups: list[int] = []  # for each open parenthesis, the largest product inside
-    inside = 1  # the largest product within the group that is open
-    last = 1  # of the item just read, which a bound would multiply
+    outer_products: list[int] = []  # for each open group, the largest product before it
+    inside = 1  # the largest product in the innermost open group
+    last = 1  # the product of the item just read, which a following bound multiplies
     for match in _REGEX_PART.finditer(pattern):
         part = match.group()
         if part == "(":
-            open_groups.append(inside)
+            outer_products.append(inside)
             inside = last = 1
-        elif part == ")" and open_groups:
+        elif part == ")" and outer_products:
             last = inside
-            inside = max(open_groups.pop(), last)
+            inside = max(outer_products.pop(), last)
         elif match.group(1) is not None:
             last *= max(_bound(digits) for digits in match.groups() if digits)
             inside = max(inside, last)
@@ -133,56 +143,12 @@ def _largest_repetition(pattern: str) -> int:
 
 
 def _bound(digits: str) -> int:
-    return int(digits) if len(digits) <= _MOST_DIGITS else 2**63
+    return int(digits) if len(digits) <= _MAX_DIGITS else 2**63
 
 
 def _bracket_depth(text: str) -> int:
-    depth = deepest = 0
+    num_open = deepest = 0
     for match in _REGEX_PART.finditer(text):
-        depth = max(0, depth + {"(": 1, ")": -1}.get(match.group(), 0))
-        deepest = max(deepest, depth)
+        num_open = max(0, num_open + {"(": 1, ")": -1}.get(match.group(), 0))
+        deepest = max(deepest, num_open)
     return deepest
-
-
-def _json_depth(value: object) -> int:
-    deepest = 0
-    pending = [(value, 1)]
-    while pending:
-        part, depth = pending.pop()
-        children = part.values() if isinstance(part, dict) else part if isinstance(part, list) else None
-        if children is not None:
-            deepest = max(deepest, depth)
-            pending += [(child, depth + 1) for child in children]
-    return deepest
-
-
-_MAPS_OF_SCHEMAS = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
-_DATA = {"const", "enum", "default", "examples"}
-
-
-def schemas(schema: object) -> Iterator[dict[str, Any]]:
-    """A JSON schema that is an object, and all schemas within it; not the data within it, which may look like some."""
-    pending = [schema]
-    while pending:
-        part = pending.pop()
-        if isinstance(part, list):
-            pending += part
-        elif isinstance(part, dict):
-            yield part
-            for keyword, value in part.items():
-                if keyword in _MAPS_OF_SCHEMAS and isinstance(value, dict):
-                    pending += value.values()
-                elif keyword not in _DATA:
-                    pending.append(value)
-
-
-def parts(value: object) -> Iterator[object]:
-    """A JSON value, and all keys and values within it."""
-    pending = [value]
-    while pending:
-        part = pending.pop()
-        yield part
-        if isinstance(part, dict):
-            pending += [*part.keys(), *part.values()]
-        elif isinstance(part, list | tuple):
-            pending += part

@@ -1,21 +1,25 @@
-"""What a request asks for: one constraint, checked without a tokenizer, so that a frontend process can do it."""
+"""The constraint of one request.
+
+It is checked without a tokenizer, so that a frontend process can do it.
+"""
 
 import enum
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarError
-from structout.limits import check_limits, parts, schemas
+from structout.json_schema import parts, schemas
+from structout.limits import check_limits
 
 _BACKEND = re.compile(r"\w[\w.-]*(:no-fallback)?")
 
 
 class StructuredOutputOptions(enum.Enum):
-    """The kinds of constraint, by vLLM's names."""
+    """The kinds of constraint, with vLLM's names."""
 
     JSON = "json"
     JSON_OBJECT = "json_object"
@@ -25,16 +29,26 @@ class StructuredOutputOptions(enum.Enum):
     STRUCTURAL_TAG = "structural_tag"
 
 
+_KINDS_OF_JSON = (
+    StructuredOutputOptions.JSON,
+    StructuredOutputOptions.CHOICE,
+    StructuredOutputOptions.STRUCTURAL_TAG,
+)
+
+
 @dataclass(frozen=True)
 class Constraint:
-    """One constraint as backends compile it and caches key on it.
+    """One constraint as backends compile it. Caches use it as a key.
 
     Attributes:
         kind: what ``spec`` is.
-        spec: JSON text for json, choice and structural_tag, else what the user gave.
-        backend: "auto" or a backend's name, with ":no-fallback" where no other may serve.
-        whitespace_pattern: the regex of whitespace between JSON tokens. None: as the manager's config says.
-        lenient: whether a backend may weaken what it cannot enforce.
+        spec: JSON text for json, choice and structural_tag, else the user's own text.
+        backend: "auto" or the name of a backend. ``name:no-fallback`` allows no other.
+        whitespace_pattern: regular expression of the whitespace between two JSON
+            tokens. None leaves it to the manager's config.
+        lenient: whether a backend may ignore what it cannot enforce.
+        value: ``spec`` parsed, for the kinds whose spec is JSON. Not part of the key.
+            By default it is parsed from ``spec``.
     """
 
     kind: StructuredOutputOptions
@@ -42,6 +56,11 @@ class Constraint:
     backend: str = "auto"
     whitespace_pattern: str | None = None
     lenient: bool = False
+    value: Any = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.value is None and self.kind in _KINDS_OF_JSON:
+            object.__setattr__(self, "value", json.loads(self.spec))
 
     @property
     def backend_name(self) -> str:
@@ -54,21 +73,27 @@ class Constraint:
 
 @dataclass(frozen=True)
 class StructuredOutputsParams:
-    """Exactly one of the first six is set.
+    """The constraint of one request, and how it is compiled.
+
+    Exactly one of the first six arguments must be given.
 
     Args:
-        json: a JSON Schema as a dict, a bool, JSON text, or a pydantic model class.
-        regex: the whole output matches this regular expression.
-        choice: the output is one of these strings.
-        grammar: an EBNF grammar whose root rule is ``root`` (GBNF), or a Lark grammar whose start rule is ``start``.
+        json: a JSON Schema as a dict, a bool, JSON text, or a Pydantic model class.
+        regex: a regular expression that the whole output matches.
+        choice: a list of strings, one of which is the output.
+        grammar: an EBNF grammar whose root rule is ``root`` (GBNF), or a Lark grammar
+            whose start rule is ``start``.
         json_object: any JSON object or array.
-        structural_tag: tags that start constrained stretches of free text, as a dict or JSON text in xgrammar's
-            format.
-        whitespace_pattern: for json: a regular expression of the whitespace that may stand between two JSON tokens.
-        backend: "auto", "xgrammar", "llguidance" or a registered one. A name is a wish: what that backend cannot
-            enforce goes to one that can. ``name:no-fallback`` refuses it instead.
-        lenient: accept a constraint that no backend enforces in full, as far as one can;
-            ``StructuredOutputManager.weakened`` then says what was given up. By default such a constraint is refused.
+        structural_tag: tags that start constrained stretches of otherwise free text,
+            as a dict or JSON text in xgrammar's format.
+        whitespace_pattern: regular expression of the whitespace allowed between two
+            JSON tokens. Applies to json only.
+        backend: "auto", "xgrammar", "llguidance" or a registered backend. A name is a
+            preference: another backend serves what the named one cannot enforce.
+            ``name:no-fallback`` disables that.
+        lenient: accept a constraint that no backend enforces in full, and enforce as
+            much of it as one backend can. ``StructuredOutputManager.weakened`` lists
+            what is not enforced. By default such a constraint is refused.
     """
 
     json: dict[str, Any] | bool | str | type | None = None
@@ -82,31 +107,31 @@ class StructuredOutputsParams:
     lenient: bool = False
 
     def validate(self, config: StructuredOutputsConfig | None = None) -> None:
-        """Raise ``GrammarError`` for whatever can be seen to be wrong without a tokenizer.
+        """Check everything that can be checked without a tokenizer.
 
         Args:
-            config: the manager's, for its limits.
+            config: the manager's config, for its limits. Default: the default config.
+
+        Raises:
+            GrammarError: the constraint is malformed or too large.
         """
         self.constraint(config)
 
     def constraint(self, config: StructuredOutputsConfig | None = None) -> Constraint:
-        """The one constraint, checked against the limits of ``config``. Raises ``GrammarError``."""
+        """Check the params as ``validate`` does, and return the one constraint they hold."""
         if not isinstance(self.backend, str) or not _BACKEND.fullmatch(self.backend):
             raise GrammarError(f"backend must be a name or name:no-fallback, got {self.backend!r}")
-        given = [
-            f.name
-            for f in fields(self)[:6]
-            if getattr(self, f.name) not in (None, False) or self._is_false_schema(f.name)
-        ]
+        names = [field.name for field in fields(self)[:6]]
+        given = [name for name in names if getattr(self, name) not in (None, False) or self._is_false_schema(name)]
         if len(given) != 1:
-            raise GrammarError(f"exactly one constraint is needed, got {', '.join(given) or 'none'}")
+            raise GrammarError(f"expected exactly one constraint, got {', '.join(given) or 'none'}")
         kind = StructuredOutputOptions(given[0])
         if self.whitespace_pattern is not None and kind is not StructuredOutputOptions.JSON:
-            raise GrammarError(f"whitespace_pattern goes with json; in a {kind.value} constraint the text says it all")
-        value, text = _READ[kind](getattr(self, kind.value))
+            raise GrammarError(f"whitespace_pattern applies to json only, got a {kind.value} constraint")
+        value, text = _READERS[kind](getattr(self, kind.value))
         _check_characters(kind, value, text)
         check_limits(kind.value, value, text, (config or StructuredOutputsConfig()).limits)
-        return Constraint(kind, text, self.backend, self.whitespace_pattern, self.lenient)
+        return Constraint(kind, text, self.backend, self.whitespace_pattern, self.lenient, value)
 
     def _is_false_schema(self, name: str) -> bool:
         return name == "json" and self.json is False
@@ -115,32 +140,41 @@ class StructuredOutputsParams:
 def _read_schema(schema: object) -> tuple[object, str]:
     if isinstance(schema, type):
         schema = _schema_of_model(schema)
-    try:
-        if isinstance(schema, str):
-            schema = json.loads(schema, parse_constant=_refuse_constant)
-        text = json.dumps(schema, ensure_ascii=False, allow_nan=False)
-    except RecursionError:
-        raise GrammarError("the JSON schema is nested too deeply") from None
-    except (TypeError, ValueError) as error:
-        raise GrammarError(f"the JSON schema is not JSON: {error}") from error
-    if not isinstance(schema, dict | bool):
-        raise GrammarError(f"a JSON schema is an object or a boolean, got {type(schema).__name__}")
-    for part in schemas(schema):
+    value, text = _read_json("JSON schema", schema)
+    if not isinstance(value, dict | bool):
+        raise GrammarError(f"a JSON schema must be an object or a boolean, got {type(value).__name__}")
+    for part in schemas(value):
         reference = part.get("$ref")
         if isinstance(reference, str) and reference != "#" and not reference.startswith("#/"):
-            raise GrammarError(f"a $ref must be # or start with #/ (the schema itself), got {reference!r}")
-    return schema, text
+            raise GrammarError(
+                f"a $ref must be # or start with #/, got {reference!r}: copy the schema it names into $defs"
+            )
+    return value, text
 
 
 def _schema_of_model(model: type) -> object:
     describe = getattr(model, "model_json_schema", None)
     if describe is None:
-        raise GrammarError(f"json must be a schema or a pydantic model class, got the class {model.__name__}")
+        raise GrammarError(f"json must be a schema or a Pydantic model class, got the class {model.__name__}")
     try:
         return describe()
-    except Exception as error:  # pydantic's own errors, and whatever the model's own hooks raise
+    except Exception as error:  # Pydantic's errors, and whatever hooks of the model raise
         reason = str(error).strip().split("\n")[0]
         raise GrammarError(f"the model {model.__name__} has no JSON schema: {reason}") from error
+
+
+def _read_json(name: str, given: object) -> tuple[object, str]:
+    """Parse JSON text, or copy a JSON value, so that later changes to the user's own value have no effect."""
+    try:
+        if isinstance(given, str):
+            value = json.loads(given, parse_constant=_refuse_constant)
+            return value, json.dumps(value, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(given, ensure_ascii=False, allow_nan=False)
+        return json.loads(text), text
+    except RecursionError:
+        raise GrammarError(f"the {name} is nested too deeply") from None
+    except (TypeError, ValueError) as error:
+        raise GrammarError(f"the {name} is not JSON: {error}") from error
 
 
 def _refuse_constant(name: str) -> object:
@@ -165,20 +199,14 @@ def _read_choice(choice: object) -> tuple[object, str]:
 
 
 def _read_structural_tag(tag: object) -> tuple[object, str]:
-    try:
-        value = json.loads(tag, parse_constant=_refuse_constant) if isinstance(tag, str) else tag
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    except RecursionError:
-        raise GrammarError("the structural tag is nested too deeply") from None
-    except (TypeError, ValueError) as error:
-        raise GrammarError(f"the structural tag is not JSON: {error}") from error
+    value, text = _read_json("structural tag", tag)
     if not isinstance(value, dict):
-        raise GrammarError(f"a structural tag is an object, got {type(value).__name__}")
+        raise GrammarError(f"a structural tag must be an object, got {type(value).__name__}")
     return value, text
 
 
-# From what the user gave to (the value, and its text for a compiler).
-_READ = {
+# Each returns the constraint as a Python value, and its text for a compiler.
+_READERS = {
     StructuredOutputOptions.JSON: _read_schema,
     StructuredOutputOptions.JSON_OBJECT: lambda _: (True, "{}"),
     StructuredOutputOptions.REGEX: _read_text,
@@ -189,7 +217,7 @@ _READ = {
 
 
 def _check_characters(kind: StructuredOutputOptions, value: object, text: str) -> None:
-    """Native grammar compilers take UTF-8 C strings; NUL and lone surrogates are neither."""
+    """Refuse NUL and lone surrogates, which do not fit into the UTF-8 C strings that native compilers take."""
     if any(isinstance(part, str) and "\0" in part for part in parts(value)):
         raise GrammarError(f"the {kind.value} constraint contains a NUL character")
     try:

@@ -1,4 +1,4 @@
-"""Compilation in processes that can be killed, for constraints that may take long."""
+"""Compilation in separate processes, for constraints that may take long."""
 
 import array
 import json
@@ -11,33 +11,53 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
 
+from structout.config import StructuredOutputsConfig
 from structout.errors import CompileCrashError, GrammarError, GrammarTimeoutError
 from structout.grammar import compile_worker
 from structout.grammar.compile_worker import HEADER, frame
 from structout.grammar.vocabulary import Vocabulary
-from structout.params import StructuredOutputOptions
+from structout.params import Constraint
 from structout.process_guard import ForkGuard
 
-_HANDOVER = 1.0  # seconds that serializing may take; a few grammars take minutes and gigabytes
-_REAPING = 0.5  # seconds to wait for a killed process; a later start reaps it otherwise
-_LARGEST_READ = 1 << 20
+_MAX_SERIALIZING = 1.0  # seconds; a few grammars take minutes and gigabytes
+_REAPING = 0.5  # seconds to wait for a killed process; otherwise a later start reaps it
+_MAX_READ = 1 << 20  # bytes
+_CACHE_BYTES = 128 << 20  # the same constraint is seldom compiled twice here
 
 
 class CompileProcessPool:
-    """
+    """Processes that compile constraints for one backend.
+
+    Unlike a thread, a process that compiles for too long or takes too much memory can be
+    killed. ``run`` may be called from any thread.
+
     Args:
-        vocabulary: of the model.
-        num_processes: how many at most. Each is started when it is first needed, and then used again.
-        memory_bytes: that a process may have beyond what it has when it is ready.
-
-    ``run`` may be called from any thread. Unlike a thread, a process that compiles for too long, or takes too much
-    memory, can be stopped; and what it makes of a constraint can be used, or made again in the knowledge that it ends.
+        vocabulary: the token ids of the model.
+        config: the config of the manager.
+        factory: the backend's factory, as "module:name" (see ``register_backend``).
+        num_processes: the largest number of processes. Each is started when it is first
+            needed, and then reused.
+        memory_bytes: memory that a process may use beyond what it has when it is ready.
     """
 
-    def __init__(self, vocabulary: Vocabulary, *, num_processes: int = 1, memory_bytes: int = 4 << 30):
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        config: StructuredOutputsConfig,
+        factory: str,
+        *,
+        num_processes: int = 1,
+        memory_bytes: int = 4 << 30,
+    ):
         lengths = array.array("I", map(len, vocabulary.token_bytes)).tobytes()
-        settings = {"stop_token_ids": vocabulary.stop_token_ids, "memory_bytes": memory_bytes}
+        settings = {
+            "factory": factory,
+            "config": asdict(replace(config, cache_bytes=min(config.cache_bytes, _CACHE_BYTES))),
+            "stop_token_ids": vocabulary.stop_token_ids,
+            "memory_bytes": memory_bytes,
+        }
         parts = (json.dumps(settings).encode(), lengths, b"".join(vocabulary.token_bytes))
         self._opening = b"".join(map(frame, parts))
         self._fork_guard = ForkGuard("CompileProcessPool")
@@ -48,42 +68,47 @@ class CompileProcessPool:
         self._is_closed = False
 
     def start(self, timeout: float) -> None:
-        """Have a process ready, so that the first ``run`` does not wait for its start. Raises as ``run`` does."""
+        """Start a process, so that the first ``run`` need not wait for it. Raises as ``run`` does."""
         with self._worker(timeout):
             pass
 
-    def run(self, kind: StructuredOutputOptions, spec: str, any_whitespace: bool, timeout: float) -> bytes | None:
-        """Compile as ``XgrammarBackend.compile_native`` does.
+    def run(self, constraint: Constraint, timeout: float) -> bytes | None:
+        """Compile a constraint.
 
         Args:
-            kind: what ``spec`` is.
-            spec: see :class:`structout.params.Constraint`.
-            any_whitespace: as XgrammarBackend's.
-            timeout: seconds for all of it, the start of a process included.
+            constraint: what to compile.
+            timeout: seconds for everything, including the start of a process.
 
         Returns:
-            what ``XgrammarBackend.load_grammar`` takes, at most 16 MiB. None: it compiles, but into more than that.
+            What ``load_grammar`` of the backend takes, at most 16 MiB. None if the
+            constraint compiles, but into more than that.
 
         Raises:
             GrammarTimeoutError: the process was killed, or none was free.
-            CompileCrashError: the process ended, for want of memory or otherwise; or the probe is closed.
-            GrammarError: the constraint is bad.
-            StructOutError: this process was forked from the probe's.
+            CompileCrashError: the process ended, for lack of memory or otherwise; or
+                the pool is closed.
+            GrammarError: the constraint is malformed or unsupported.
+            StructOutError: this process was forked from the one that made the pool.
         """
-        request = {"kind": kind.value, "spec": spec, "any_whitespace": any_whitespace}
+        request = {
+            "kind": constraint.kind.value,
+            "spec": constraint.spec,
+            "whitespace_pattern": constraint.whitespace_pattern,
+            "lenient": constraint.lenient,
+        }
         with self._worker(timeout) as (worker, deadline):
             worker.send(frame(json.dumps(request).encode()), deadline)
             reply = worker.receive(deadline)
             if reply[:1] == compile_worker.OUT_OF_MEMORY:
-                raise CompileCrashError("compilation failed: it needs more memory than it may have")
+                raise CompileCrashError("compilation failed: it needs more memory than its process may use")
             if reply[:1] == compile_worker.COMPILED:
-                reply = _handed_over(worker, deadline)
+                reply = _serialized_reply(worker, deadline)
         if reply[:1] == compile_worker.REFUSED:
             raise GrammarError(reply[1:].decode())
         return reply[1:] if reply[:1] == compile_worker.SERIALIZED else None
 
     def close(self) -> None:
-        """Kill the processes. Whoever waits for one gets a CompileCrashError."""
+        """Kill the processes. Calls of ``run`` that wait for one raise CompileCrashError."""
         if self._fork_guard.is_forked():
             return
         with self._lock:
@@ -96,7 +121,7 @@ class CompileProcessPool:
 
     @contextmanager
     def _worker(self, timeout: float) -> Iterator[tuple["_Worker", float]]:
-        """A process that is ready, and the deadline. If what is done with it raises, it is killed."""
+        """Yield a process that is ready, and the deadline. If the body raises, the process is killed."""
         self._fork_guard.check()
         deadline = time.monotonic() + timeout
         if not self._free.acquire(timeout=max(0.0, timeout)):
@@ -148,7 +173,7 @@ class _Worker:
         command = [sys.executable, "-W", "ignore", "-m", compile_worker.__name__]
         environment = {
             **os.environ,
-            "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),  # the very modules of this process
+            "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),  # the same modules as in this process
             "PYTHONSAFEPATH": "1",
             "CUDA_VISIBLE_DEVICES": "",
             "OMP_NUM_THREADS": "1",
@@ -174,7 +199,7 @@ class _Worker:
     def get_ready(self, opening: bytes, deadline: float) -> None:
         self.send(opening, deadline)
         if self.receive(deadline) != compile_worker.READY:
-            raise CompileCrashError("compilation failed: the compile process does not answer as it should")
+            raise CompileCrashError("compilation failed: the compile process did not become ready")
         self.is_ready = True
 
     def send(self, data: bytes, deadline: float) -> None:
@@ -191,11 +216,11 @@ class _Worker:
         return self._read(size, deadline)
 
     def kill(self) -> None:
-        """Whoever waits for the process gets a CompileCrashError."""
+        """Kill the process. A thread that waits for it gets a CompileCrashError."""
         self._process.kill()
 
     def end(self) -> None:
-        """Kill it and let go of everything. Only where no thread uses it."""
+        """Kill the process and close its pipes. No thread may be using it."""
         if self._has_ended:
             return
         self._has_ended = True
@@ -209,7 +234,7 @@ class _Worker:
         data = bytearray()
         while len(data) < size:
             _wait(self._output.fileno(), select.POLLIN, deadline)
-            part = os.read(self._output.fileno(), min(size - len(data), _LARGEST_READ))
+            part = os.read(self._output.fileno(), min(size - len(data), _MAX_READ))
             if not part:
                 raise self._death()
             data += part
@@ -229,10 +254,10 @@ def _wait(file: int, event: int, deadline: float) -> None:
         raise TimeoutError
 
 
-def _handed_over(worker: _Worker, deadline: float) -> bytes:
-    """The second reply. It is done without where it does not come: the constraint is known to compile."""
+def _serialized_reply(worker: _Worker, deadline: float) -> bytes:
+    """The second reply. If it does not come in time, the process is killed: the constraint is known to compile."""
     try:
-        return worker.receive(min(deadline, time.monotonic() + _HANDOVER))
+        return worker.receive(min(deadline, time.monotonic() + _MAX_SERIALIZING))
     except (TimeoutError, CompileCrashError):
         worker.end()
         return compile_worker.TOO_LARGE

@@ -1,37 +1,41 @@
-"""The process behind ``CompileProcessPool``: compiles constraints as XgrammarBackend does, until its input ends.
+"""The process of a ``CompileProcessPool``. It compiles constraints until its input ends.
 
-Both directions carry frames: a length of 8 bytes, then that many bytes. In come the settings (JSON), the length of each
-token (uint32) and the tokens' bytes; then one request (JSON) after the other. Out comes READY, and to each request one
-of the other replies, COMPILED followed by a second one. The first byte of a reply says which it is.
+Both directions carry frames: a length of 8 bytes, then that many bytes. The input is the
+settings (JSON), the length of each token (uint32) and the bytes of the tokens, followed
+by one request (JSON) after the other. The output is READY, and one of the other replies
+for each request. COMPILED is followed by a second reply. The first byte of a reply says
+which one it is.
 """
 
 import array
 import contextlib
+import importlib
 import json
 import os
 import queue
 import resource
 import struct
 import threading
+from functools import reduce
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarError
+from structout.grammar.interface import StructuredOutputBackend
 from structout.grammar.vocabulary import Vocabulary
-from structout.grammar.xgrammar.backend import XgrammarBackend
-from structout.params import StructuredOutputOptions
+from structout.limits import Limits
+from structout.params import Constraint, StructuredOutputOptions
 
 HEADER = struct.Struct("<Q")
 READY = b"+"
-REFUSED = b"!"  # and why
-COMPILED = b"c"  # and is now being serialized
-SERIALIZED = b"="  # and the compiled grammar
-TOO_LARGE = b">"  # to hand over
+REFUSED = b"!"  # followed by the reason
+COMPILED = b"c"  # serializing has begun
+SERIALIZED = b"="  # followed by the compiled grammar
+TOO_LARGE = b">"  # to be serialized
 OUT_OF_MEMORY = b"m"  # the process ends
 
-MAX_SERIALIZED = 16 << 20  # bytes; above, the parent compiles faster than it reads
-_MAX_COMPILED = 4 << 20  # bytes in memory that are worth a try: as text they were seen to be 1 to 14 times as many
-_CACHE_BYTES = 16 << 20  # xgrammar's cache: what is asked here is seldom asked twice
+MAX_SERIALIZED = 16 << 20  # bytes; compiling again is faster than reading more
 
 
 def frame(data: bytes) -> bytes:
@@ -40,40 +44,55 @@ def frame(data: bytes) -> bytes:
 
 def main() -> None:
     replies = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever prints must not speak for us
+    os.dup2(2, 1)  # prints must not end up among the replies
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_read_requests, args=(requests,), daemon=True).start()
     settings = json.loads(requests.get())
     vocabulary = _read_vocabulary(settings["stop_token_ids"], requests.get(), requests.get())
     _limit_memory(settings["memory_bytes"])
-    compilers = {
-        any_whitespace: XgrammarBackend(vocabulary, any_whitespace=any_whitespace, cache_bytes=_CACHE_BYTES)
-        for any_whitespace in (False, True)
-    }
+    backend = _make_backend(settings["factory"], vocabulary, settings["config"])
     _reply(replies, READY)
     while True:
         request = json.loads(requests.get())
         try:
-            _serve(request, compilers[request["any_whitespace"]], replies)
+            _serve(request, backend, replies)
         except MemoryError:
             _reply(replies, OUT_OF_MEMORY)
             os._exit(1)
 
 
-def _serve(request: dict[str, Any], backend: XgrammarBackend, replies: BinaryIO) -> None:
+def load_factory(name: str) -> Any:
+    """The object that "module:qualified.name" refers to. Raises ImportError or AttributeError if there is none."""
+    module, _, qualified_name = name.partition(":")
+    return reduce(getattr, qualified_name.split("."), importlib.import_module(module))
+
+
+def _make_backend(factory: str, vocabulary: Vocabulary, config: dict[str, Any]) -> StructuredOutputBackend:
+    limits = Limits(**config.pop("limits"))
+    backend: StructuredOutputBackend = load_factory(factory)(
+        vocabulary, StructuredOutputsConfig(limits=limits, **config), None
+    )
+    return backend
+
+
+def _serve(request: dict[str, Any], backend: StructuredOutputBackend, replies: BinaryIO) -> None:
+    constraint = Constraint(
+        StructuredOutputOptions(request["kind"]),
+        request["spec"],
+        whitespace_pattern=request["whitespace_pattern"],
+        lenient=request["lenient"],
+    )
     try:
-        compiled = backend.compile_native(StructuredOutputOptions(request["kind"]), request["spec"])
+        native = backend.compile_native(constraint)
     except GrammarError as error:
         _reply(replies, REFUSED, str(error).encode())
         return
-    serialized = b""
-    if compiled.memory_size_bytes <= _MAX_COMPILED:
-        _reply(replies, COMPILED)
-        serialized = compiled.serialize_json().encode()
-    if 0 < len(serialized) <= MAX_SERIALIZED:
-        _reply(replies, SERIALIZED, serialized)
-    else:
+    _reply(replies, COMPILED)
+    serialized = backend.serialize(native, MAX_SERIALIZED)
+    if serialized is None:
         _reply(replies, TOO_LARGE)
+    else:
+        _reply(replies, SERIALIZED, serialized)
 
 
 def _reply(replies: BinaryIO, code: bytes, data: bytes = b"") -> None:
@@ -82,7 +101,7 @@ def _reply(replies: BinaryIO, code: bytes, data: bytes = b"") -> None:
 
 
 def _read_requests(requests: queue.SimpleQueue[bytes]) -> None:
-    """On a thread of its own, so that the process ends with its parent in the middle of a compilation."""
+    """Runs on its own thread, so that the process ends with its parent even while it compiles."""
     with os.fdopen(0, "rb") as source:
         while header := source.read(HEADER.size):
             requests.put(source.read(*HEADER.unpack(header)))
@@ -99,7 +118,7 @@ def _read_vocabulary(stop_token_ids: list[int], lengths: bytes, text: bytes) -> 
 
 
 def _limit_memory(memory_bytes: int) -> None:
-    """Allow that much beyond what the process has already, and be the first to go where the machine has none left."""
+    """Limit further memory, and be the first process to be killed when the machine runs out of it."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + memory_bytes
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

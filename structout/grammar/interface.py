@@ -1,105 +1,124 @@
-"""What a grammar engine implements to serve the manager: vLLM's two abstract classes, by name and signature
-(vllm/v1/structured_output/backend_types.py), plus what a scheduler of ours needs.
+"""The interface between the manager and a grammar engine.
+
+It has vLLM's two abstract classes, with the same names and signatures
+(vllm/v1/structured_output/backend_types.py), and the further methods that the manager
+needs.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from structout.bitmask import allocate_token_bitmask, bitmask_width
 from structout.errors import GrammarError
 from structout.grammar.vocabulary import Vocabulary
-from structout.params import StructuredOutputOptions
+from structout.params import Constraint, StructuredOutputOptions
 
 
 class StructuredOutputGrammar(ABC):
-    """One request's position in its constraint. Never used from two threads at once.
+    """The position of one request in its constraint. Not safe to use from two threads at once.
 
     Attributes:
-        error_reason: why nothing is allowed any more, where the engine itself gave up.
+        error_reason: why no token is allowed any more, if the engine itself gave up.
     """
 
     error_reason: str = ""
 
     @abstractmethod
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
-        """Advance by all of ``tokens``, or, if one of them is not allowed, by none and return False.
+        """Advance by all of ``tokens``. If one of them is not allowed, advance by none and return False.
 
-        Never raises for a token. After a stop token every token is accepted, and counts for ``rollback``.
+        Never raises for a token. After a stop token every token is accepted, and counts
+        for ``rollback``.
         """
 
     @abstractmethod
     def validate_tokens(self, tokens: list[int]) -> list[int]:
-        """The longest allowed prefix of ``tokens``; the position stays."""
+        """Return the longest allowed prefix of ``tokens``. The position does not change."""
 
     @abstractmethod
     def rollback(self, num_tokens: int) -> None:
-        """Take back the last ``num_tokens`` accepted tokens, also across termination."""
+        """Undo the last ``num_tokens`` accepted tokens, also after termination."""
 
     @abstractmethod
     def fill_bitmask(self, bitmask: torch.Tensor, batch_index: int) -> None:
-        """Write the next token's mask to ``bitmask[batch_index]`` (int32 CPU, contiguous, vocabulary-wide)."""
+        """Write the mask of the next token to ``bitmask[batch_index]``.
+
+        Args:
+            bitmask: int32 ``[rows, ceil(vocab_size / 32)]``, contiguous, on the CPU.
+            batch_index: the row to write.
+        """
 
     @abstractmethod
     def is_terminated(self) -> bool:
-        """A stop token has been accepted: no mask follows."""
+        """Whether a stop token was accepted. No mask follows."""
 
     @abstractmethod
     def reset(self) -> None:
-        """Back to the start."""
+        """Go back to the start."""
 
     @abstractmethod
     def copy(self, stop_token_ids: Sequence[int] | None = None) -> "StructuredOutputGrammar":
-        """A new grammar at the start, sharing what was compiled. Default: with the stop tokens of this one."""
+        """Return a new grammar at the start, which shares what was compiled.
+
+        Args:
+            stop_token_ids: tokens that end the text. Default: those of this grammar.
+        """
 
     @abstractmethod
     def fork(self) -> "StructuredOutputGrammar":
-        """A new grammar at this position, for beams and n > 1."""
+        """Return a new grammar at this position, for beams and n > 1."""
 
     @property
     def unwrapped(self) -> "StructuredOutputGrammar":
-        """What masks are asked of once the grammar constrains anything: itself, unless it waits behind a gate."""
+        """The engine's own grammar: self, unless this grammar wraps another one."""
         return self
 
     def is_unconstrained(self) -> bool:
-        """The next token may be any: its logits need no mask."""
+        """Whether any token may come next, so that its logits need no mask."""
         return self.is_terminated()
 
     @property
     @abstractmethod
     def num_tokens(self) -> int:
-        """How many tokens have been accepted since the start, those after a stop token too: what can be rolled back."""
+        """Number of tokens accepted since the start, including those after a stop token. All can be rolled back."""
 
     @property
     @abstractmethod
     def memory_bytes(self) -> int:
-        """Of what was compiled, which all copies and forks share."""
+        """Memory of what was compiled, which all copies and forks share."""
 
     @abstractmethod
     def forced_bytes(self) -> bytes:
-        """The bytes with which every allowed text goes on from here; empty where there is a choice."""
+        """The bytes with which every allowed continuation starts. Empty if there is a choice."""
 
     def find_jump_forward_string(self) -> str:
-        """The text with which every allowed text goes on from here: whole characters only."""
+        """The text with which every allowed continuation starts, without an incomplete last character."""
         return whole_characters(self.forced_bytes())
 
     @abstractmethod
     def compute_ff_tokens(self) -> list[int]:
-        """The tokens that must follow, as the tokenizer itself would write them: those of the forced text which no
-        longer token that is allowed could replace (llguidance's fast-forward tokens)."""
+        """Return the tokens that must follow, as the tokenizer itself would write them.
+
+        These are the tokens of the forced text that no longer allowed token could
+        replace (llguidance's fast-forward tokens).
+        """
 
     def fill_bitmask_drafts(self, bitmask: torch.Tensor, first_row: int, draft_tokens: Sequence[int]) -> int:
         """Fill ``bitmask[first_row + j]`` with the mask after ``draft_tokens[:j]``, for j = 0 ... len(draft_tokens).
 
-        A draft of -1 ends the checking: later rows allow everything, as do rows after a stop token. After a draft that
-        is not allowed the last row repeats. The position stays.
+        A draft of -1 ends the checking: later rows allow everything. So do rows after a
+        stop token. After a draft that is not allowed, the last row is repeated. The
+        position does not change.
 
         Returns:
-            how many drafts are allowed in a row from the first.
+            Number of drafts before the first one that is not allowed.
         """
         rows = bitmask[first_row : first_row + len(draft_tokens) + 1]
-        before = self.num_tokens
+        num_before = self.num_tokens
         try:
             for j in range(len(rows)):
                 if self.is_terminated():
@@ -114,9 +133,9 @@ class StructuredOutputGrammar(ABC):
                 if not self.accept_tokens("", [draft_tokens[j]]):
                     rows[j + 1 :] = rows[j]
                     break
-            return self.num_tokens - before
+            return self.num_tokens - num_before
         finally:
-            self.rollback(self.num_tokens - before)
+            self.rollback(self.num_tokens - num_before)
 
     def fill_bitmask_tree(
         self,
@@ -128,41 +147,44 @@ class StructuredOutputGrammar(ABC):
     ) -> int:
         """Fill ``bitmask[first_row + n]`` with the mask after node n of a tree of drafts.
 
-        Node 0 is where the grammar stands; its token is not read. A node that is not allowed, and all below it, repeat
-        the row of the node above; a node of -1, and all below it or below a stop token, allow everything. The position
-        stays.
+        Node 0 is the current position, and its token is not read. A node that is not
+        allowed, and all nodes below it, repeat the row of its parent. A node of -1, all
+        nodes below it and all nodes below a stop token allow everything. The position
+        does not change.
 
         Args:
-            draft_tokens: of each node.
-            next_token: of each node the first node below it, -1 where there is none.
-            next_sibling: of each node the next one below the same node, -1 where there is none.
+            bitmask: as in ``fill_bitmask``.
+            first_row: the row of node 0.
+            draft_tokens: the token of each node.
+            next_token: the first child of each node, or -1.
+            next_sibling: the next node with the same parent, or -1.
 
         Returns:
-            how many nodes, without node 0, are allowed.
+            Number of allowed nodes, without node 0.
 
         Raises:
-            ValueError: it is no tree.
+            ValueError: the nodes do not form a tree.
         """
         rows = bitmask[first_row : first_row + len(draft_tokens)]
         order = nodes_below(next_token, next_sibling)
         rows[:] = 0
         self._fill(bitmask, first_row)
         is_allowed = [True] + [False] * (len(rows) - 1)
-        depth_of = [0] * len(rows)
-        before = self.num_tokens
+        depths = [0] * len(rows)
+        num_before = self.num_tokens
         try:
-            for node, above in order:
-                rows[node] = rows[above]
-                if not is_allowed[above]:
+            for node, parent in order:
+                rows[node] = rows[parent]
+                if not is_allowed[parent]:
                     continue
-                self.rollback(self.num_tokens - before - depth_of[above])
+                self.rollback(self.num_tokens - num_before - depths[parent])
                 if draft_tokens[node] == -1 or self.is_terminated():
                     rows[node] = -1
                 elif self.accept_tokens("", [draft_tokens[node]]):
-                    is_allowed[node], depth_of[node] = True, depth_of[above] + 1
+                    is_allowed[node], depths[node] = True, depths[parent] + 1
                     self._fill(bitmask, first_row + node)
         finally:
-            self.rollback(self.num_tokens - before)
+            self.rollback(self.num_tokens - num_before)
         return sum(is_allowed) - 1
 
     def _fill(self, bitmask: torch.Tensor, row: int) -> None:
@@ -173,11 +195,11 @@ class StructuredOutputGrammar(ABC):
 
 
 class PrefixGrammar(StructuredOutputGrammar):
-    """A grammar of an engine that takes tokens one after the other, as far as they are allowed."""
+    """A grammar whose engine accepts tokens one by one, up to the first that is not allowed."""
 
     @abstractmethod
     def _accept_prefix(self, tokens: list[int]) -> int:
-        """Accept up to the first token that is not allowed; how many that is."""
+        """Accept the tokens before the first that is not allowed, and return their number."""
 
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
         accepted = self._accept_prefix(tokens)
@@ -193,39 +215,41 @@ class PrefixGrammar(StructuredOutputGrammar):
 
 
 def nodes_below(next_token: Sequence[int], next_sibling: Sequence[int]) -> list[tuple[int, int]]:
-    """Each node of a tree of drafts below node 0, with the node above it; those above come first.
+    """List the nodes of a tree of drafts below node 0, each with its parent. Parents come first.
 
     Raises:
-        ValueError: it is no tree.
+        ValueError: the nodes do not form a tree.
     """
     order: list[tuple[int, int]] = []
     seen = {0}
     pending = [(next_token[0], 0)]
     while pending:
-        node, above = pending.pop()
+        node, parent = pending.pop()
         if node == -1:
             continue
         if not 0 < node < len(next_token) or node in seen:
-            raise ValueError(f"the drafts are no tree: node {node} is out of range, or below two nodes")
+            raise ValueError(f"the drafts must form a tree, got node {node}, which is out of range or has two parents")
         seen.add(node)
-        order.append((node, above))
-        pending += [(next_sibling[node], above), (next_token[node], node)]
+        order.append((node, parent))
+        pending += [(next_sibling[node], parent), (next_token[node], node)]
     return order
 
 
 def check_mask_buffer(bitmask: torch.Tensor, vocab_size: int) -> None:
-    """Native fills write rows one after the other, whatever the strides of the buffer are.
+    """Check that ``bitmask`` is int32 ``[rows, ceil(vocab_size / 32)]``, contiguous and on the CPU.
+
+    Native fills ignore the strides of the buffer.
 
     Raises:
-        ValueError: not int32 ``[rows, ceil(vocab_size / 32)]``, contiguous and on the CPU.
+        ValueError: it is not.
     """
     width = bitmask_width(vocab_size)
     is_right = bitmask.dtype == torch.int32 and bitmask.device.type == "cpu" and bitmask.is_contiguous()
     if not is_right or bitmask.dim() != 2 or bitmask.shape[1] != width:
         raise ValueError(
-            f"a mask buffer is a contiguous int32 CPU tensor of shape [rows, {width}], got {bitmask.dtype} of shape "
-            f"{list(bitmask.shape)} and strides {list(bitmask.stride())} on {bitmask.device}; "
-            "structout.allocate_token_bitmask makes one"
+            f"a mask buffer must be a contiguous int32 CPU tensor of shape [rows, {width}], got {bitmask.dtype} "
+            f"of shape {list(bitmask.shape)} and strides {list(bitmask.stride())} on {bitmask.device}; "
+            "allocate one with structout.allocate_token_bitmask"
         )
 
 
@@ -237,8 +261,43 @@ def whole_characters(data: bytes) -> str:
         return data[: error.start].decode()
 
 
+@dataclass(frozen=True)
+class CompiledConstraint:
+    """A constraint that a backend compiled.
+
+    Attributes:
+        grammar: the grammar at its start.
+        backend_name: the backend that compiled it.
+        weakened: parts of a lenient constraint that the backend does not enforce, such
+            as ``#/properties/age/not``.
+        annotations: parts of the constraint that constrain nothing by definition: each
+            ``format`` that JSON Schema does not define, such as
+            ``#/properties/file/format``.
+    """
+
+    grammar: StructuredOutputGrammar
+    backend_name: str = ""
+    weakened: tuple[str, ...] = ()
+    annotations: tuple[str, ...] = ()
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.grammar.memory_bytes
+
+
 class StructuredOutputBackend(ABC):
-    """Compiles constraints for one vocabulary. ``compile_grammar`` may be called from several threads."""
+    """Compiles constraints for one vocabulary. The methods that compile may be called from several threads.
+
+    Args:
+        vocabulary: the token ids of the model.
+
+    Attributes:
+        can_isolate: whether ``compile_native``, ``serialize`` and ``load_grammar`` are
+            implemented, so that slow constraints can be compiled in another process.
+            The factory given to ``register_backend`` must then be importable by name.
+    """
+
+    can_isolate: bool = False
 
     def __init__(self, vocabulary: Vocabulary):
         self.vocabulary = vocabulary
@@ -247,19 +306,56 @@ class StructuredOutputBackend(ABC):
     def compile_grammar(
         self, request_type: StructuredOutputOptions, grammar_spec: str, stop_token_ids: Sequence[int] | None = None
     ) -> StructuredOutputGrammar:
-        """Raises ``GrammarError`` for a constraint that is malformed, unsupported or allows nothing."""
+        """Compile a constraint without further options, as vLLM does.
+
+        Args:
+            request_type: the kind of constraint.
+            grammar_spec: see :class:`structout.params.Constraint`.
+            stop_token_ids: tokens that end the text. Default: those of the vocabulary.
+
+        Raises:
+            GrammarError: the constraint is malformed, unsupported or allows no text.
+        """
+
+    def compile(self, constraint: Constraint, stop_token_ids: Sequence[int] | None = None) -> CompiledConstraint:
+        """Compile a constraint with all its options (``whitespace_pattern``, ``lenient``).
+
+        The default calls ``compile_grammar``, which has no place for the options.
+
+        Args:
+            constraint: what to compile.
+            stop_token_ids: tokens that end the text. Default: those of the vocabulary.
+
+        Raises:
+            GrammarError: as ``compile_grammar``.
+        """
+        return CompiledConstraint(self.compile_grammar(constraint.kind, constraint.spec, stop_token_ids))
+
+    def compile_native(self, constraint: Constraint) -> Any:
+        """Compile into the engine's own object, for any stop tokens. Runs in a separate process."""
+        raise NotImplementedError(f"{type(self).__name__} cannot compile in another process")
+
+    def serialize(self, native: Any, max_bytes: int) -> bytes | None:
+        """Turn the result of ``compile_native`` into bytes. None if that takes more than ``max_bytes`` or too long."""
+        raise NotImplementedError(f"{type(self).__name__} cannot compile in another process")
+
+    def load_grammar(
+        self, constraint: Constraint, serialized: bytes, stop_token_ids: Sequence[int] | None = None
+    ) -> CompiledConstraint:
+        """Do what ``compile`` does, from the bytes that ``serialize`` returned in another process."""
+        raise NotImplementedError(f"{type(self).__name__} cannot compile in another process")
 
     @abstractmethod
     def fill_bitmask_batch(
         self, grammars: Sequence[StructuredOutputGrammar], bitmask: torch.Tensor, rows: Sequence[int]
     ) -> None:
-        """Fill ``bitmask[rows[i]]`` from ``grammars[i]``; other rows stay as they are."""
+        """Fill ``bitmask[rows[i]]`` from ``grammars[i]``. Other rows do not change."""
 
     def allocate_token_bitmask(self, max_num_seqs: int) -> torch.Tensor:
         return allocate_token_bitmask(max_num_seqs, self.vocabulary.size)
 
     def _refuse_empty_language(self, grammar: StructuredOutputGrammar, request_type: StructuredOutputOptions) -> None:
-        """Raise ``GrammarError`` for a grammar that, at its start, allows nothing."""
+        """Raise ``GrammarError`` for a grammar that allows nothing at its start."""
         mask = allocate_token_bitmask(1, self.vocabulary.size, pin_memory=False)
         grammar.fill_bitmask(mask, 0)
         if not mask.any():
@@ -267,4 +363,4 @@ class StructuredOutputBackend(ABC):
 
     @abstractmethod
     def destroy(self) -> None:
-        """Let go of what was compiled."""
+        """Release what was compiled."""

@@ -1,4 +1,4 @@
-"""Constraints that begin later: after the tokens that end a model's thinking."""
+"""Constraints that start after the tokens that end a model's reasoning."""
 
 from collections.abc import Sequence
 
@@ -9,20 +9,20 @@ from structout.grammar.vocabulary import token_id
 
 
 class ReasoningGrammar(StructuredOutputGrammar):
-    """A grammar behind a gate: every token is free until ``opening`` has been generated, in one piece; what follows it
-    belongs to the grammar.
+    """A grammar that applies after certain tokens. Before them, every token is allowed.
 
     Args:
-        grammar: at its start.
-        opening: token ids, at least one, such as those of ``</think>``.
-        vocab_size: token ids are below it.
+        grammar: the grammar at its start.
+        end_of_reasoning: token ids, at least one, such as those of ``</think>``. The
+            grammar applies to the tokens after the first uninterrupted occurrence.
+        vocab_size: number of token ids.
     """
 
-    def __init__(self, grammar: StructuredOutputGrammar, opening: Sequence[int], vocab_size: int):
+    def __init__(self, grammar: StructuredOutputGrammar, end_of_reasoning: Sequence[int], vocab_size: int):
         self.grammar = grammar
-        self._opening = list(opening)
+        self._end_of_reasoning = list(end_of_reasoning)
         self._vocab_size = vocab_size
-        self._free_tokens: list[int] = []  # all before the gate opened, the opening itself included
+        self._free_tokens: list[int] = []  # up to the end of the reasoning, which is included
 
     @property
     def unwrapped(self) -> StructuredOutputGrammar:
@@ -30,7 +30,8 @@ class ReasoningGrammar(StructuredOutputGrammar):
 
     @property
     def is_open(self) -> bool:
-        return self._free_tokens[-len(self._opening) :] == self._opening
+        """Whether the grammar applies to the next token."""
+        return self._free_tokens[-len(self._end_of_reasoning) :] == self._end_of_reasoning
 
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
         free, constrained, _ = self._split(tokens)
@@ -92,23 +93,28 @@ class ReasoningGrammar(StructuredOutputGrammar):
         self._free_tokens.clear()
 
     def copy(self, stop_token_ids: Sequence[int] | None = None) -> "ReasoningGrammar":
-        return ReasoningGrammar(self.grammar.copy(stop_token_ids), self._opening, self._vocab_size)
+        return ReasoningGrammar(self.grammar.copy(stop_token_ids), self._end_of_reasoning, self._vocab_size)
 
     def fork(self) -> "ReasoningGrammar":
-        fork = ReasoningGrammar(self.grammar.fork(), self._opening, self._vocab_size)
+        fork = ReasoningGrammar(self.grammar.fork(), self._end_of_reasoning, self._vocab_size)
         fork._free_tokens = self._free_tokens.copy()
         return fork
 
     def _split(self, tokens: Sequence[int]) -> tuple[list[int | None], list[int], bool]:
-        """The tokens up to the one that opens the gate (None for what is no token), those after it, and whether it is
-        open then."""
+        """Split tokens at the end of the reasoning.
+
+        Returns:
+            The tokens up to there (None for an invalid id), the tokens after it, and
+            whether the grammar applies after all of them.
+        """
         if self.is_open:
             return [], list(tokens), True
         free: list[int | None] = []
-        seen: list[int | None] = list(self._free_tokens[max(0, len(self._free_tokens) - len(self._opening) + 1) :])
+        num_before = max(0, len(self._free_tokens) - len(self._end_of_reasoning) + 1)
+        seen: list[int | None] = [*self._free_tokens[num_before:]]
         for i, token in enumerate(tokens):
             free.append(token_id(token, self._vocab_size))
             seen.append(free[-1])
-            if seen[-len(self._opening) :] == self._opening:
+            if seen[-len(self._end_of_reasoning) :] == self._end_of_reasoning:
                 return free, list(tokens[i + 1 :]), True
         return free, [], False

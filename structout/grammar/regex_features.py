@@ -1,4 +1,4 @@
-"""What a regular expression uses that engines are known to drop, to refuse or to read in different ways."""
+"""Features of regular expressions that engines drop, refuse or read in different ways."""
 
 import enum
 import re
@@ -10,16 +10,17 @@ class Feature(enum.Enum):
     LOOKAROUND = "lookaround"
     BACKREFERENCE = "backreference"
     WORD_BOUNDARY = "word boundary"
-    INNER_ANCHOR = "anchor inside"  # one that is not at an end of the text, so that nothing matches
+    INNER_ANCHOR = "anchor inside"  # not at an end of the text, so that nothing matches
     POSSESSIVE = "possessive repetition"
     FLAGS = "inline flags or another special group"
-    SET_OPERATION = "set operation"  # && -- ~~ or [ within a class: characters, or Rust's operators
+    SET_OPERATION = "set operation"  # && -- ~~ or [ in a class: operators in Rust, else characters
     UNICODE_CLASS = "unicode class"
     UNKNOWN_ESCAPE = "unknown escape"
     INCOMPLETE_ESCAPE = "backslash at the end"
     ANY_CHARACTER = "dot"
     SPACE_CLASS = "space class"
-    NEEDS_JSON_ESCAPE = "character that JSON escapes"  # asked for as such
+    NEGATED_CLASS_BEYOND_ASCII = "negated class with characters other than ASCII"
+    NEEDS_JSON_ESCAPE = "character that JSON escapes"  # written as such
     MAY_NEED_JSON_ESCAPE = "class with characters that JSON escapes"
 
 
@@ -40,20 +41,22 @@ _ESCAPE_OR_BRACKET = re.compile(r"\\.|\]", re.DOTALL)
 _CACHED_PATTERNS = 1 << 8
 _KNOWN_LETTERS = frozenset("dDwWsSnrtfv")
 _CONTROL_LETTERS = frozenset("nrtfv0")
-_SET_OPERATION = re.compile(r"&&|--|~~|\|\||\[")  # || is none of Rust's, but one that Python may come to have
-_SAMPLES_OF_WHAT_JSON_ESCAPES = ('"', "\\", "\n", "\x01")
-_QUOTED_BY_JSON = frozenset('"\\') | frozenset(map(chr, range(0x20)))
+_SET_OPERATION = re.compile(r"&&|--|~~|\|\||\[")  # || is not an operator in Rust, but reserved in Python
+_CODE = re.compile(r"\\(?:u\{[0-9a-fA-F]+\}|x\{[0-9a-fA-F]+\}|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2})")
+_NEGATED_SHORTHAND = re.compile(r"\\[DWSpP]")
+_SAMPLES_THAT_JSON_ESCAPES = ('"', "\\", "\n", "\x01")
+_ESCAPED_BY_JSON = frozenset('"\\') | frozenset(map(chr, range(0x20)))
 
 
 @lru_cache(_CACHED_PATTERNS)
 def regex_features(pattern: str) -> frozenset[Feature]:
-    """What ``pattern`` uses, whether or not it is well formed."""
+    """The features that ``pattern`` uses, whether or not it is well formed."""
     found: set[Feature] = set()
     anchors = _Anchors()
     for match in _parts(pattern):
         part, kind = match.group(), match.lastgroup or ""
         found |= _features_of(part, kind, match)
-        if (kind in ("cls", "escape") or part == ".") and _matches_what_json_escapes(part):
+        if (kind in ("cls", "escape") or part == ".") and _matches_escaped_characters(part):
             found.add(Feature.MAY_NEED_JSON_ESCAPE)
         if not anchors.take(part, kind):
             found.add(Feature.INNER_ANCHOR)
@@ -61,7 +64,11 @@ def regex_features(pattern: str) -> frozenset[Feature]:
 
 
 def _parts(pattern: str) -> Iterator[re.Match[str]]:
-    """Behind the last bracket no class is closed: whoever tried there would read to the end for each that is open."""
+    """Split a pattern into its parts.
+
+    No class can end after the last closing bracket. Searching for one there would read
+    to the end of the text for each opening bracket.
+    """
     brackets = (match for match in _ESCAPE_OR_BRACKET.finditer(pattern) if match.group() == "]")
     last = max((bracket.end() for bracket in brackets), default=0)
     yield from _WITH_CLASSES.finditer(pattern, 0, last)
@@ -75,7 +82,7 @@ def _features_of(part: str, kind: str, found: re.Match[str]) -> set[Feature]:
         case "special":
             return {Feature.FLAGS}
         case "code":
-            return {Feature.NEEDS_JSON_ESCAPE} if _character(part) in _QUOTED_BY_JSON else set()
+            return {Feature.NEEDS_JSON_ESCAPE} if _character(part) in _ESCAPED_BY_JSON else set()
         case "escape":
             return _features_of_escape(part[1])
         case "cls":
@@ -86,7 +93,7 @@ def _features_of(part: str, kind: str, found: re.Match[str]) -> set[Feature]:
         return {Feature.ANY_CHARACTER}
     if part == "\\":
         return {Feature.INCOMPLETE_ESCAPE}
-    return {Feature.NEEDS_JSON_ESCAPE} if part in _QUOTED_BY_JSON else set()
+    return {Feature.NEEDS_JSON_ESCAPE} if part in _ESCAPED_BY_JSON else set()
 
 
 def _features_of_escape(letter: str) -> set[Feature]:
@@ -114,6 +121,8 @@ def _features_of_class(part: str) -> set[Feature]:
         found.add(Feature.UNICODE_CLASS)
     if re.search(r"\\[sS]", part):
         found.add(Feature.SPACE_CLASS)
+    if part.startswith("[^") and _goes_beyond_ascii(part):
+        found.add(Feature.NEGATED_CLASS_BEYOND_ASCII)
     escapes = re.findall(r"\\(.)", part, re.DOTALL)
     if any(letter.isalnum() and letter not in _KNOWN_LETTERS | {"b", "x", "u", "p", "P"} for letter in escapes):
         found.add(Feature.UNKNOWN_ESCAPE)
@@ -122,19 +131,27 @@ def _features_of_class(part: str) -> set[Feature]:
     return found
 
 
+def _goes_beyond_ascii(part: str) -> bool:
+    """Whether a class names a character above U+007F, or a shorthand that contains some."""
+    codes = (match[0] for match in _CODE.finditer(part))
+    return (
+        not part.isascii() or bool(_NEGATED_SHORTHAND.search(part)) or any(_character(code) > "\x7f" for code in codes)
+    )
+
+
 def _has_set_operation(part: str) -> bool:
     return bool(_SET_OPERATION.search(re.sub(r"\\.", "", part[1:], flags=re.DOTALL)))
 
 
 @lru_cache(_CACHED_PATTERNS)
-def _matches_what_json_escapes(part: str) -> bool:
+def _matches_escaped_characters(part: str) -> bool:
     if _has_set_operation(part):
-        return True  # Python warns that it may come to read it as an operation
+        return True  # Python warns that a later version may read it as an operation
     try:
         expression = re.compile(part, re.DOTALL)
     except re.error:
         return True
-    return any(map(expression.fullmatch, _SAMPLES_OF_WHAT_JSON_ESCAPES))
+    return any(map(expression.fullmatch, _SAMPLES_THAT_JSON_ESCAPES))
 
 
 def _character(code: str) -> str:
@@ -142,19 +159,19 @@ def _character(code: str) -> str:
     return chr(number) if number <= 0x10FFFF else ""
 
 
-# Of a group or alternative that is open: whether it starts the text, whether it is still at its start, whether it has
-# ended in $, and whether an alternative before has.
+# Flags of an open group or alternative: it starts the text; it is still at its start;
+# it has ended in $; an alternative before it has ended in $.
 _STARTS, _AT_START, _ENDED, _ENDED_BEFORE = 1, 2, 4, 8
 
 
 class _Anchors:
-    """Follows a pattern's groups and alternatives to tell anchors at the ends of the text from others."""
+    """Tells anchors at an end of the text from others, by following groups and alternatives."""
 
     def __init__(self) -> None:
         self._groups = [_STARTS | _AT_START]
 
     def take(self, part: str, kind: str) -> bool:
-        """Whether the part may stand here."""
+        """Advance by one part. Return whether it may stand here."""
         groups = self._groups
         group = groups[-1]
         has_ended = group & (_ENDED | _ENDED_BEFORE)

@@ -1,51 +1,33 @@
-"""All grammar engines behind one door: which of them compiles a constraint, and what it could not enforce."""
+"""Chooses the backend that compiles a constraint, and records what it does not enforce."""
 
-import json
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 from structout.config import StructuredOutputsConfig
 from structout.errors import CompileCrashError, GrammarError, GrammarTimeoutError
 from structout.grammar.compile_pool import CompileProcessPool
+from structout.grammar.compile_worker import load_factory
 from structout.grammar.forced_tokens import CanonicalTokenizer
-from structout.grammar.interface import StructuredOutputBackend, StructuredOutputGrammar
-from structout.grammar.json_schema import allows_finite_text, check_keywords
+from structout.grammar.interface import CompiledConstraint, StructuredOutputBackend
 from structout.grammar.llguidance.backend import LlguidanceBackend
-from structout.grammar.llguidance.support import is_told_by, llguidance_support
+from structout.grammar.llguidance.support import llguidance_support
 from structout.grammar.support import Support
 from structout.grammar.vocabulary import Vocabulary
 from structout.grammar.xgrammar.backend import XgrammarBackend
 from structout.grammar.xgrammar.support import schemas_in_tag, xgrammar_support
+from structout.json_schema import check_finite_text, check_keywords, unknown_formats
 from structout.params import Constraint, StructuredOutputOptions
 
 BackendFactory = Callable[[Vocabulary, StructuredOutputsConfig, "CanonicalTokenizer | None"], StructuredOutputBackend]
 
 _AUTO = "auto"
-_COMES_LATER = {"fsm": "our own engine for regular languages"}
+_RESERVED = {"fsm": "structout's own engine for regular languages"}
 _CLOSED = "the manager is closed"
 _PROCESS_START_SECONDS = 60.0
-_XGRAMMAR_CACHE_SHARE = 8  # of the cache's bytes: the compiled grammars themselves are kept by whoever asked for them
-
-
-@dataclass(frozen=True)
-class CompiledConstraint:
-    """
-    Attributes:
-        grammar: at its start.
-        backend_name: of the backend that compiled it.
-        weakened: what the backend does not enforce of a lenient constraint, such as ``#/properties/age/not``.
-    """
-
-    grammar: StructuredOutputGrammar
-    backend_name: str
-    weakened: tuple[str, ...] = ()
-
-    @property
-    def memory_bytes(self) -> int:
-        return self.grammar.memory_bytes
 
 
 @dataclass(frozen=True)
@@ -53,61 +35,64 @@ class _Registered:
     make: BackendFactory
     support: Callable[[Constraint], Support]
 
+    @property
+    def importable_name(self) -> str | None:
+        """The name of ``make`` for another process, or None if it cannot be imported."""
+        owner = getattr(self.make, "__self__", self.make)  # the class of a class method
+        name = f"{getattr(owner, '__module__', '')}:{getattr(owner, '__qualname__', '')}"
+        if owner is not self.make:
+            name += f".{getattr(self.make, '__name__', '')}"
+        with suppress(ImportError, AttributeError, ValueError):
+            if not name.startswith("__main__:") and load_factory(name) == self.make:
+                return name
+        return None
 
-def _support_of_others(constraint: Constraint) -> Support:
+
+def _default_support(constraint: Constraint) -> Support:
     return Support(weakened=() if constraint.whitespace_pattern is None else ("whitespace_pattern",))
 
 
 def register_backend(
-    name: str, make: BackendFactory, support: Callable[[Constraint], Support] = _support_of_others
+    name: str, make: BackendFactory, support: Callable[[Constraint], Support] = _default_support
 ) -> None:
-    """Make a backend known to every :class:`BackendSet` that is made from now on. It serves requests that name it, and
-    what no other backend enforces.
+    """Register a grammar engine under a name.
+
+    Managers made from now on offer it to requests that name it, and to constraints that
+    no other backend enforces.
 
     Args:
-        name: what requests call it; a name that is in use is replaced.
-        make: called once in each set, with the vocabulary, the config, and what its grammars need to compute
-            fast-forward tokens.
-        support: what it would not enforce of a constraint. Default: whitespace_pattern alone.
+        name: what requests call it. Replaces a backend of the same name.
+        make: called once in each manager, with the vocabulary, the config, and what the
+            grammars need to compute fast-forward tokens (None without a tokenizer).
+        support: returns what the backend would not enforce of a constraint. By default
+            whitespace_pattern only.
 
     Raises:
-        ValueError: the name is reserved.
+        ValueError: the name is reserved or not an identifier.
     """
-    if name == _AUTO or name in _COMES_LATER or not name.isidentifier():
-        raise ValueError(f"{name!r} cannot name a backend: it is reserved or no identifier")
+    if name == _AUTO or name in _RESERVED or not name.isidentifier():
+        raise ValueError(f"a backend needs a name that is an identifier and not reserved, got {name!r}")
     _registered[name] = _Registered(make, support)
 
 
-def _make_xgrammar(
-    vocabulary: Vocabulary, config: StructuredOutputsConfig, canonical_tokenizer: CanonicalTokenizer | None
-) -> StructuredOutputBackend:
-    return XgrammarBackend(
-        vocabulary,
-        any_whitespace=config.any_whitespace,
-        cache_bytes=config.cache_bytes // _XGRAMMAR_CACHE_SHARE,
-        canonical_tokenizer=canonical_tokenizer,
-    )
-
-
-def _make_llguidance(
-    vocabulary: Vocabulary, config: StructuredOutputsConfig, canonical_tokenizer: CanonicalTokenizer | None
-) -> StructuredOutputBackend:
-    return LlguidanceBackend(vocabulary, any_whitespace=config.any_whitespace, canonical_tokenizer=canonical_tokenizer)
-
-
 _registered = {
-    "llguidance": _Registered(_make_llguidance, llguidance_support),
-    "xgrammar": _Registered(_make_xgrammar, xgrammar_support),
+    "llguidance": _Registered(LlguidanceBackend.from_config, llguidance_support),
+    "xgrammar": _Registered(XgrammarBackend.from_config, xgrammar_support),
 }
 
-# Which of several that enforce a constraint serves it; bench/results/ready_cpu.json has the figures. JSON schemas:
-# llguidance compiles them in milliseconds, where xgrammar takes seconds for one in ten, and both fill as quickly. JSON
-# objects: llguidance compiles them in 3 ms instead of 28, and fills a row in 38 us instead of 26, but with UTF-8 only.
-# Other constraints: xgrammar fills two to two hundred times faster, unless it compiles slowly, see Support.is_slow.
-_FIRST = {kind: "xgrammar" for kind in StructuredOutputOptions} | {
+# The backend that serves a constraint which several enforce. The figures are in
+# bench/results/ready_cpu.json. JSON schemas: llguidance compiles them in milliseconds,
+# where xgrammar takes seconds for one in ten, and both fill as quickly. JSON objects:
+# llguidance compiles them in 3 ms instead of 28, and fills a row in 38 us instead of 26,
+# but allows UTF-8 only. Other constraints: xgrammar fills 2 to 200 times faster, unless
+# it compiles slowly (Support.is_slow).
+_PREFERRED = {kind: "xgrammar" for kind in StructuredOutputOptions} | {
     StructuredOutputOptions.JSON: "llguidance",
     StructuredOutputOptions.JSON_OBJECT: "llguidance",
 }
+
+# How a request can avoid keywords that no engine enforces, where there is a usual way.
+_ALTERNATIVES = {"uniqueItems": "use a list instead of a set"}
 
 
 def _canonical_tokenizer(tokenizer: Any, vocabulary: Vocabulary) -> CanonicalTokenizer | None:
@@ -115,12 +100,13 @@ def _canonical_tokenizer(tokenizer: Any, vocabulary: Vocabulary) -> CanonicalTok
 
 
 class BackendSet:
-    """The backends of one vocabulary, each made when it is first needed. Safe from any thread.
+    """The backends of one vocabulary, each made when it is first needed. Safe to use from any thread.
 
     Args:
-        vocabulary: of the model.
-        config: the manager's.
-        tokenizer: the Hugging Face tokenizer of the vocabulary; without it grammars compute no fast-forward tokens.
+        vocabulary: the token ids of the model.
+        config: the config of the manager.
+        tokenizer: the Hugging Face tokenizer of the vocabulary. Without it, grammars
+            compute no fast-forward tokens.
     """
 
     def __init__(self, vocabulary: Vocabulary, config: StructuredOutputsConfig, tokenizer: Any = None):
@@ -129,19 +115,21 @@ class BackendSet:
         self._canonical_tokenizer = _Lazy(partial(_canonical_tokenizer, tokenizer, vocabulary))
         self._registered = dict(_registered)
         self._backends = {name: _Lazy(partial(self._make, known)) for name, known in _registered.items()}
-        self._compile_pool = _Lazy(partial(CompileProcessPool, vocabulary, num_processes=config.compile_workers))
+        self._compile_pools = {
+            name: _Lazy(partial(self._make_pool, known.importable_name))
+            for name, known in _registered.items()
+            if known.importable_name is not None
+        }
         self._is_destroyed = False
 
     def prepare(self) -> None:
-        """Make all backends now: their tables of the vocabulary, and the process for slow compilations, take up to two
-        seconds each."""
-        for backend in self._backends.values():
-            backend.get()
-        if self._config.isolate_slow_compiles:
-            self._compile_pool.get().start(_PROCESS_START_SECONDS)
+        """Make all backends now, and start the processes for slow compilations. Each takes up to two seconds."""
+        for name, backend in self._backends.items():
+            if self._is_isolated(name, backend.get()):
+                self._compile_pools[name].get().start(_PROCESS_START_SECONDS)
 
     def canonical_tokenizer(self) -> CanonicalTokenizer | None:
-        """The one that all backends share; None without a tokenizer."""
+        """The tokenizer that all backends share, or None."""
         return self._canonical_tokenizer.get()
 
     def backend(self, name: str) -> StructuredOutputBackend:
@@ -150,113 +138,121 @@ class BackendSet:
         return self._backends[name].get()
 
     def compile(self, constraint: Constraint, stop_token_ids: Sequence[int] | None = None) -> CompiledConstraint:
-        """
+        """Compile a constraint with the backend it names, or with the best one that enforces it.
+
         Args:
-            constraint: see :class:`structout.params.Constraint`: its backend, or the first that enforces it.
-            stop_token_ids: that end the text. Default: the vocabulary's.
+            constraint: see :class:`structout.params.Constraint`.
+            stop_token_ids: tokens that end the text. Default: those of the vocabulary.
 
         Raises:
-            GrammarError: malformed, impossible, or not enforced by any backend that may serve it; says by which for
-                what reason.
+            GrammarError: the constraint is malformed or impossible, or no backend that
+                may serve it enforces it. The message has the reason of each backend.
         """
         if self._is_destroyed:
             raise GrammarError(_CLOSED)
-        _check_schemas(constraint)
+        annotations = tuple(_check_schemas(constraint))
         reasons = []
+        ignored: set[str] = set()
         for name, support in self._candidates(constraint):
             if not (support.enforces or (constraint.lenient and not support.refusal)):
                 reasons.append(f"{name} {support.reason}")
+                ignored.update(() if support.refusal else support.weakened)
                 continue
             try:
-                return self._compile_with(name, support, constraint, stop_token_ids)
+                compiled = self._compile_with(name, support, constraint, stop_token_ids)
             except (GrammarTimeoutError, CompileCrashError):  # says nothing about the constraint
                 raise
             except GrammarError as error:
                 reasons.append(f"{name}: {error}")
-        raise GrammarError("; ".join(reasons))
+            else:
+                weakened = support.weakened + compiled.weakened
+                return replace(compiled, backend_name=name, weakened=weakened, annotations=annotations)
+        raise GrammarError("; ".join([*reasons, *_advice(constraint.kind, ignored)]))
 
     def destroy(self) -> None:
-        """Let go of what was compiled, for good: whatever is asked for later raises ``GrammarError``."""
+        """Release everything that was compiled. Every later call raises ``GrammarError``."""
         self._is_destroyed = True
-        for backend in self._backends.values():
-            made = backend.discard()
-            if made is not None:
-                made.destroy()
-        pool = self._compile_pool.discard()
-        if pool is not None:
-            pool.close()
+        for lazy_backend in self._backends.values():
+            backend = lazy_backend.discard()
+            if backend is not None:
+                backend.destroy()
+        for lazy_pool in self._compile_pools.values():
+            pool = lazy_pool.discard()
+            if pool is not None:
+                pool.close()
 
     def _check_name(self, name: str) -> None:
-        if name in _COMES_LATER:
-            raise GrammarError(f"the backend {name!r} is reserved for {_COMES_LATER[name]}, which comes later")
+        if name in _RESERVED:
+            raise GrammarError(f"the backend {name!r} is reserved for {_RESERVED[name]}, which is not available yet")
         if name not in self._backends:
             raise GrammarError(f"unknown backend {name!r}: the known ones are {', '.join([_AUTO, *self._backends])}")
 
     def _make(self, registered: _Registered) -> StructuredOutputBackend:
         return registered.make(self._vocabulary, self._config, self.canonical_tokenizer())
 
+    def _make_pool(self, factory: str) -> CompileProcessPool:
+        return CompileProcessPool(self._vocabulary, self._config, factory, num_processes=self._config.compile_workers)
+
     def _candidates(self, constraint: Constraint) -> list[tuple[str, Support]]:
         """The backends that may serve the constraint, the best first."""
-        wish = constraint.backend_name
-        if wish != _AUTO:
-            self._check_name(wish)
-        names = [*self._backends] if wish == _AUTO or constraint.allows_fallback else [wish]
+        requested = constraint.backend_name
+        if requested != _AUTO:
+            self._check_name(requested)
+        names = [*self._backends] if requested == _AUTO or constraint.allows_fallback else [requested]
         candidates = [(name, self._registered[name].support(constraint)) for name in names]
 
         def rank(candidate: tuple[str, Support]) -> tuple[bool, int, bool, bool, bool]:
             name, support = candidate
-            loss = len(support.weakened) if constraint.lenient else 0
-            return bool(support.refusal), loss, name != wish, support.is_slow, name != _FIRST[constraint.kind]
+            num_weakened = len(support.weakened) if constraint.lenient else 0
+            is_preferred = name == _PREFERRED[constraint.kind]
+            return bool(support.refusal), num_weakened, name != requested, support.is_slow, not is_preferred
 
         return sorted(candidates, key=rank)
+
+    def _is_isolated(self, name: str, backend: StructuredOutputBackend) -> bool:
+        """Whether slow constraints of the backend are compiled in another process."""
+        return self._config.isolate_slow_compiles and backend.can_isolate and name in self._compile_pools
 
     def _compile_with(
         self, name: str, support: Support, constraint: Constraint, stop_token_ids: Sequence[int] | None
     ) -> CompiledConstraint:
         backend = self.backend(name)
-        if isinstance(backend, XgrammarBackend) and support.is_slow and self._config.isolate_slow_compiles:
-            return CompiledConstraint(self._probe_first(backend, constraint, stop_token_ids), name, support.weakened)
-        if not isinstance(backend, LlguidanceBackend):
-            grammar = backend.compile_grammar(constraint.kind, constraint.spec, stop_token_ids)
-            return CompiledConstraint(grammar, name, support.weakened)
-        by_llguidance = backend.compile_grammar(
-            constraint.kind,
-            constraint.spec,
-            stop_token_ids,
-            whitespace_pattern=constraint.whitespace_pattern,
-            lenient=constraint.lenient,
-        )
-        in_its_words = tuple(what for what in by_llguidance.weakened if not is_told_by(what, support.weakened))
-        return CompiledConstraint(by_llguidance, name, support.weakened + in_its_words)
-
-    def _probe_first(
-        self, backend: XgrammarBackend, constraint: Constraint, stop_token_ids: Sequence[int] | None
-    ) -> StructuredOutputGrammar:
-        """Compiled by a process that can be killed; here, if the result is too large to be handed over."""
-        any_whitespace, timeout = self._config.any_whitespace, self._config.compile_timeout
-        compiled = self._compile_pool.get().run(constraint.kind, constraint.spec, any_whitespace, timeout)
-        if compiled is None:
-            return backend.compile_grammar(constraint.kind, constraint.spec, stop_token_ids)
-        return backend.load_grammar(constraint.kind, compiled, stop_token_ids)
+        if support.is_slow and self._is_isolated(name, backend):
+            serialized = self._compile_pools[name].get().run(constraint, self._config.compile_timeout)
+            if serialized is not None:
+                return backend.load_grammar(constraint, serialized, stop_token_ids)
+        return backend.compile(constraint, stop_token_ids)
 
 
-def _check_schemas(constraint: Constraint) -> None:
-    """Raise ``GrammarError`` for a schema that is malformed, or whose every instance would go on for ever."""
+def _check_schemas(constraint: Constraint) -> Iterator[str]:
+    """Check the schemas of a constraint, and yield JSON pointers to those of their keywords that are annotations.
+
+    Raises:
+        GrammarError: a schema is malformed, or no finite text satisfies it.
+    """
     if constraint.kind is StructuredOutputOptions.JSON:
-        schema = json.loads(constraint.spec)
-        check_keywords(schema)
-        if not allows_finite_text(schema):
-            raise GrammarError("the json constraint allows no text at all: every instance would contain another one")
+        check_keywords(constraint.value)
+        check_finite_text(constraint.value)
+        yield from unknown_formats(constraint.value)
     elif constraint.kind is StructuredOutputOptions.STRUCTURAL_TAG:
-        for pointer, schema in schemas_in_tag(json.loads(constraint.spec)):
+        for pointer, schema in schemas_in_tag(constraint.value):
             check_keywords(schema, pointer)
+            yield from unknown_formats(schema, pointer)
+
+
+def _advice(kind: StructuredOutputOptions, ignored: set[str]) -> Iterator[str]:
+    """How a constraint can be changed that is refused because backends ignore the parts at these JSON pointers."""
+    if ignored and kind in (StructuredOutputOptions.JSON, StructuredOutputOptions.STRUCTURAL_TAG):
+        keywords = {pointer.rpartition("/")[2] for pointer in ignored}
+        alternatives = [_ALTERNATIVES[keyword] for keyword in sorted(keywords & _ALTERNATIVES.keys())]
+        yield " or ".join([*alternatives, "pass lenient=True to accept the constraint without what is not enforced"])
 
 
 Made = TypeVar("Made")
 
 
 class _Lazy(Generic[Made]):
-    """What is made by the first who asks for it, while the others wait, until it is discarded for good."""
+    """A value made by the first thread that needs it, while others wait. It can be discarded for good."""
 
     def __init__(self, make: Callable[[], Made]):
         self._make = make

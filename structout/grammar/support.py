@@ -1,12 +1,14 @@
-"""Which keywords of a constraint an engine enforces: what llguidance/support.py and xgrammar/support.py share.
+"""Which keywords of a constraint an engine enforces: what both support tables share.
 
-All of it was found by experiment with llguidance 1.9.1 and xgrammar 0.2.8.
+All of it was found by experiment with the versions of ``engine_versions``.
 
-What a backend refuses by itself needs no mention there, but saves a compilation. What it takes and then ignores does:
-tests/grammar/test_support.py holds both against instances.
+What a backend refuses by itself needs no entry in a table, though an entry saves a
+compilation. What it accepts and then ignores does: tests/grammar/test_support.py checks
+the tables against instances.
 
-Two departures are not counted, since JSON Schema leaves them open: the keys of an object may repeat, unless its
-properties are counted; and a ``format`` is enforced by its shape (February may have 29 days in any year).
+Two deviations are not counted, since JSON Schema leaves them open: the keys of an object
+may repeat, unless its properties are counted; and a ``format`` is enforced by its shape
+(February may have 29 days in any year).
 """
 
 import re
@@ -14,18 +16,18 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from structout.grammar.json_schema import Node, draft_of, escaped, subschemas
 from structout.grammar.regex_features import Feature, regex_features
+from structout.json_schema import Node, draft_of, escaped, subschemas
 
 
 @dataclass(frozen=True)
 class Support:
-    """How a backend serves a constraint.
+    """How a backend would serve a constraint.
 
     Attributes:
-        refusal: why it cannot at all; empty where it can.
-        weakened: what it would not enforce, such as ``#/properties/age/not``.
-        is_slow: it may compile for seconds.
+        refusal: why it cannot serve it at all. Empty if it can.
+        weakened: parts that it would not enforce, such as ``#/properties/age/not``.
+        is_slow: whether it may compile for seconds.
     """
 
     refusal: str = ""
@@ -38,21 +40,22 @@ class Support:
 
     @property
     def reason(self) -> str:
-        """What keeps the backend from enforcing the constraint."""
+        """Why the backend does not enforce the constraint in full."""
         return self.refusal or f"does not enforce {', '.join(self.weakened)}"
 
 
 def is_gbnf(grammar: str) -> bool:
-    """Whether a grammar is written with ``::=``, which Lark knows nowhere outside of text."""
+    """Whether a grammar uses ``::=``, which Lark has only inside strings."""
     return "::=" in _TEXT.sub("", grammar)
 
 
-# Strings, classes and comments. What is not closed goes on to the end of its line, so that nothing is read twice.
+# Strings, classes and comments. Unclosed ones end at the end of their line, so that the
+# time stays linear.
 _TEXT = re.compile(r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"?|\[[^\]\\\n]*(?:\\.[^\]\\\n]*)*\]?|//[^\n]*|#[^\n]*')
 
 
-# Keywords that neither backend enforces, and the draft that introduced them: in a schema of an earlier draft they are
-# no keywords.
+# Keywords that neither engine enforces, and the draft that introduced them. In a schema
+# of an earlier draft they are not keywords.
 _IGNORED_SINCE = {
     "not": 4,
     "uniqueItems": 3,
@@ -68,8 +71,8 @@ _IGNORED_SINCE = {
 }
 _DRAFT_3 = 3
 _ONLY_IN_DRAFT_3 = ("disallow", "divisibleBy", "extends")
-# Values of these keywords that every instance satisfies.
-_BINDS_NOTHING: dict[str, tuple[Any, ...]] = {
+# Values of keywords that every instance satisfies.
+_TRIVIAL_VALUES: dict[str, tuple[Any, ...]] = {
     "not": (False,),
     "uniqueItems": (False,),
     "propertyNames": (True, {}),
@@ -83,48 +86,53 @@ _BINDS_NOTHING: dict[str, tuple[Any, ...]] = {
 
 def weakened_in_schema(
     schema: Any,
-    ignores: Callable[[Node, int], Iterable[str]],
+    ignored_keywords: Callable[[Node, int], Iterable[str]],
     ignored_since: dict[str, int] | None = None,
     root: str = "#",
 ) -> tuple[str, ...]:
-    """Pointers to the keywords that a backend ignores: those that bind nothing are no loss.
+    """Return JSON pointers to the keywords that a backend ignores.
+
+    Keywords that every instance satisfies are left out.
 
     Args:
-        schema: as parsed.
-        ignores: the keywords of a node, in a draft, that the backend alone ignores for what they say.
-        ignored_since: those that it alone never reads, with the draft that introduced them.
-        root: pointer to the schema.
+        schema: the parsed schema.
+        ignored_keywords: called with a node and the draft. Returns the keywords of the
+            node that only this backend ignores, because of their values.
+        ignored_since: keywords that only this backend never reads, with the draft that
+            introduced them.
+        root: JSON pointer to the schema.
     """
     draft = draft_of(schema)
     since = _IGNORED_SINCE | (ignored_since or {})
     found = []
     for pointer, node in subschemas(schema):
-        keywords = [key for key in node if since.get(key, draft + 1) <= draft and not _binds_nothing(key, node)]
+        keywords = [key for key in node if since.get(key, draft + 1) <= draft and not _is_trivial(key, node)]
         if draft <= _DRAFT_3:
             keywords += _ignored_in_draft_3(node)
-        found += [f"{root}{pointer}/{keyword}" for keyword in [*keywords, *ignores(node, draft)]]
+        found += [f"{root}{pointer}/{keyword}" for keyword in [*keywords, *ignored_keywords(node, draft)]]
     return tuple(dict.fromkeys(found))
 
 
-def _binds_nothing(keyword: str, node: Node) -> bool:
-    return node[keyword] in _BINDS_NOTHING.get(keyword, ())
+def _is_trivial(keyword: str, node: Node) -> bool:
+    return node[keyword] in _TRIVIAL_VALUES.get(keyword, ())
 
 
 def _ignored_in_draft_3(node: Node) -> Iterator[str]:
     yield from (key for key in _ONLY_IN_DRAFT_3 if key in node)
-    if node.get("required") is True:  # of a property, where it is said today of the object
+    if node.get("required") is True:  # in a property; later drafts list names in the object
         yield "required"
 
 
-def counts_free_keys(node: Node) -> bool:
-    """minProperties counts keys that are not checked to differ."""
-    least = node.get("minProperties")
-    if not isinstance(least, int) or least < 2:
+def counts_unchecked_keys(node: Node) -> bool:
+    """Whether minProperties counts keys that the engines do not check for repetition."""
+    minimum = node.get("minProperties")
+    if not isinstance(minimum, int) or minimum < 2:
         return False
     return "patternProperties" in node or "propertyNames" in node or node.get("additionalProperties", True) is not False
 
 
 def patterns_of(node: Node) -> Iterator[str]:
+    """Yield the regular expressions of a node."""
     if isinstance(node.get("pattern"), str):
         yield node["pattern"]
     if isinstance(node.get("patternProperties"), dict):
@@ -132,15 +140,18 @@ def patterns_of(node: Node) -> Iterator[str]:
 
 
 def patterns_with(node: Node, features: set[Feature]) -> Iterator[str]:
+    """Yield the places, from the node, of regular expressions that use one of ``features``."""
     for pattern in patterns_of(node):
         if regex_features(pattern) & features:
             yield "pattern" if node.get("pattern") == pattern else f"patternProperties/{escaped(pattern)}"
 
 
 def may_be(node: Node, name: str) -> bool:
+    """Whether the ``type`` of a node allows the JSON type ``name``."""
     given = node.get("type", name)
     return name in given if isinstance(given, list) else name == given
 
 
 def features_in(pattern: str, features: set[Feature]) -> tuple[str, ...]:
+    """The names of those of ``features`` that a regular expression uses."""
     return tuple(sorted(feature.value for feature in regex_features(pattern) & features))

@@ -1,7 +1,8 @@
-"""From a Hugging Face tokenizer to the bytes of every token id: all that a grammar engine needs to know of it."""
+"""The bytes of every token id of a tokenizer, which is all that a grammar engine needs of it."""
 
 import json
 import operator
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -13,8 +14,9 @@ class Vocabulary:
     """The token ids of a model.
 
     Attributes:
-        token_bytes: one entry per id up to the width of the model's lm_head. Empty for special tokens, padding ids and
-            holes: no text, hence never allowed inside constrained text, whatever their printed form looks like.
+        token_bytes: one entry per id, up to the width of the model's lm_head. Empty for
+            special tokens, padding ids and unused ids. These are never allowed inside
+            constrained text, whatever their printed form looks like.
         stop_token_ids: the ids that end a text.
     """
 
@@ -26,15 +28,15 @@ class Vocabulary:
         return len(self.token_bytes)
 
     def text_of(self, token_ids: Iterable[int]) -> str:
-        """What the tokens spell, without the liberties that tokenizers' own decoders take with spaces."""
+        """The text of the tokens. Unlike a tokenizer's decoder, it changes no spaces."""
         return b"".join(self.token_bytes[i] for i in token_ids).decode(errors="replace")
 
     def spell(self, text: str) -> list[int] | None:
-        """Tokens that spell ``text``, the shortest ones that do. None if there are none."""
+        """The shortest tokens that spell ``text``, or None if no tokens do."""
         data = text.encode()
         ids = {token: i for i, token in enumerate(self.token_bytes) if token}
         longest = max(map(len, ids), default=0)
-        last_length: list[int | None] = [0]  # of a spelling of data[:end], for each end; None: it has no spelling
+        last_length: list[int | None] = [0]  # length of the last token of data[:end]; None if nothing spells it
         for end in range(1, len(data) + 1):
             lengths = (n for n in range(1, min(longest, end) + 1) if last_length[end - n] is not None)
             last_length.append(next((n for n in lengths if data[end - n : end] in ids), None))
@@ -52,17 +54,27 @@ class Vocabulary:
     def from_tokenizer(
         cls, tokenizer: Any, vocab_size: int | None = None, stop_token_ids: Sequence[int] | None = None
     ) -> "Vocabulary":
-        """
+        """Read the vocabulary of a Hugging Face tokenizer.
+
         Args:
-            tokenizer: a Hugging Face tokenizer that stores tokens byte-level (GPT-2 style) or with byte fallback
-                (SentencePiece style).
-            vocab_size: the width of the model's lm_head, padding included. Default: the highest id + 1.
-            stop_token_ids: default: the tokenizer's eos_token_id.
+            tokenizer: a tokenizer that stores tokens byte-level (GPT-2 style) or with
+                byte fallback (SentencePiece style).
+            vocab_size: the width of the model's lm_head, padding included. Default: the
+                highest id + 1.
+            stop_token_ids: tokens that end a text. Default: the tokenizer's
+                eos_token_id.
 
         Raises:
-            ValueError: vocab_size too small for the tokenizer, stop ids missing or out of range, or a tokenizer whose
-                token bytes cannot be told.
+            TypeError: not a tokenizer, but its name, for example.
+            ValueError: vocab_size is too small for the tokenizer, stop ids are missing
+                or out of range, or the bytes of the tokens cannot be determined.
         """
+        if isinstance(tokenizer, str | os.PathLike) or not hasattr(tokenizer, "get_vocab"):
+            given = f"the {type(tokenizer).__name__} {tokenizer!r}" if isinstance(tokenizer, str) else repr(tokenizer)
+            raise TypeError(
+                f"expected a Hugging Face tokenizer, got {given}; "
+                "load one with transformers.AutoTokenizer.from_pretrained"
+            )
         ids = tokenizer.get_vocab()
         highest = max(ids.values())
         size = highest + 1 if vocab_size is None else vocab_size
@@ -71,7 +83,7 @@ class Vocabulary:
         if stop_token_ids is None:
             stop_token_ids = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
         if not stop_token_ids:
-            raise ValueError("the tokenizer has no eos_token: pass stop_token_ids, or no text could ever end")
+            raise ValueError("the tokenizer has no eos_token, so that no text could end: pass stop_token_ids")
         bad = [stop for stop in stop_token_ids if not 0 <= stop < size]
         if bad:
             raise ValueError(f"stop_token_ids must be in [0, {size}), got {bad}")
@@ -87,12 +99,14 @@ class Vocabulary:
 
 
 def token_id(token: object, vocab_size: int) -> int | None:
-    """``token`` as an int in ``[0, vocab_size)``; None if it is none: no integer, a bool, a tensor without data, out of
-    range."""
+    """``token`` as an int in ``[0, vocab_size)``.
+
+    None if it is out of range, a bool, a tensor without data or not an integer.
+    """
     if token is True or token is False:
         return None
     try:
-        value = operator.index(token)  # type: ignore[arg-type]  # that it may be anything is the point
+        value = operator.index(token)  # type: ignore[arg-type]  # it may be anything
     except (TypeError, RuntimeError):
         return None
     return value if 0 <= value < vocab_size else None
@@ -111,7 +125,7 @@ def _token_decoder(tokenizer: Any) -> Any:
     if spec["model"].get("byte_fallback") or "Metaspace" in parts:
         return _byte_fallback_bytes
     raise ValueError(
-        f"cannot tell the bytes of this tokenizer's tokens: its decoder is {sorted(parts) or 'absent'}, "
+        f"cannot determine the bytes of this tokenizer's tokens: its decoder is {sorted(parts) or 'absent'}, "
         "neither byte-level nor byte-fallback"
     )
 
@@ -133,7 +147,11 @@ def _byte_of_character() -> dict[str, int]:
 
 
 def _byte_level_bytes(token: str) -> bytes:
-    """A token with any character outside the table stands for its own text, as in the tokenizers library's decoder."""
+    """The bytes of a byte-level token.
+
+    A token with a character outside the table stands for its own text, as in the
+    tokenizers library.
+    """
     table = _byte_of_character()
     if all(character in table for character in token):
         return bytes(table[character] for character in token)

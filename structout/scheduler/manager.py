@@ -13,9 +13,9 @@ import numpy as np
 from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarError, GrammarTimeoutError, StructOutError
 from structout.grammar.forced_tokens import CanonicalTokenizer
-from structout.grammar.interface import StructuredOutputGrammar
+from structout.grammar.interface import CompiledConstraint, StructuredOutputGrammar
 from structout.grammar.reasoning import ReasoningGrammar
-from structout.grammar.router import BackendSet, CompiledConstraint
+from structout.grammar.router import BackendSet
 from structout.grammar.vocabulary import Vocabulary, token_id
 from structout.mask_batch import MaskBatch
 from structout.mask_pool import MaskDeduplicator, MaskPoolStats
@@ -205,6 +205,10 @@ class StructuredOutputManager:
         constraint is ``lenient``."""
         return self._requests[request_id].weakened
 
+    def annotations(self, request_id: str) -> tuple[str, ...]:
+        """JSON pointers to each ``format`` that JSON Schema does not define. It constrains nothing."""
+        return self._requests[request_id].annotations
+
     def backend_name(self, request_id: str) -> str:
         """The name of the backend that serves the request; empty until it is READY."""
         return self._requests[request_id].backend_name
@@ -251,7 +255,9 @@ class StructuredOutputManager:
         with self._lock_grammars():
             request = self._requests[request_id]
             grammar = _grammar_of(request).fork()
-            self._requests.set_ready(self._requests.add(new_id), grammar, request.backend_name, request.weakened)
+            self._requests.set_ready(
+                self._requests.add(new_id), grammar, request.backend_name, request.weakened, request.annotations
+            )
 
     def finish_request(self, request_id: str) -> None:
         """Forget the request, in any state, also while it compiles. Ignores unknown ids."""
@@ -428,7 +434,7 @@ class StructuredOutputManager:
             self._requests.set_failed(request, GrammarError(f"the grammar could not be started: {error!r}"))
             return
         if is_replayed:
-            self._requests.set_ready(request, grammar, result.backend_name, result.weakened)
+            self._requests.set_ready(request, grammar, result.backend_name, result.weakened, result.annotations)
         else:
             self._requests.set_failed(request, GrammarError("output_token_ids do not satisfy the constraint"))
 

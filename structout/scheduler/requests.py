@@ -39,6 +39,7 @@ class Request:
             after all other fields, because a step may read it at once.
         backend_name: the backend that compiled the constraint.
         weakened: the parts of the constraint that are not enforced.
+        annotations: the parts of the constraint that constrain nothing by definition.
         error: why the request FAILED.
         removal_error: what its waiters raise once it has left the table.
         num_slow_tokens: how many of the last accepted tokens, without a break, each
@@ -52,6 +53,7 @@ class Request:
     grammar: StructuredOutputGrammar | None = None
     backend_name: str = ""
     weakened: tuple[str, ...] = ()
+    annotations: tuple[str, ...] = ()
     error: GrammarError | None = None
     removal_error: StructOutError | None = None
     num_slow_tokens: int = 0
@@ -102,14 +104,19 @@ class RequestTable:
         return request
 
     def set_ready(
-        self, request: Request, grammar: StructuredOutputGrammar, backend_name: str, weakened: tuple[str, ...]
+        self,
+        request: Request,
+        grammar: StructuredOutputGrammar,
+        backend_name: str,
+        weakened: tuple[str, ...],
+        annotations: tuple[str, ...],
     ) -> None:
         """Make the request READY, unless it has been removed."""
         with self._changed:
             if request.removal_error is not None:
                 return
             request.backend_name = backend_name
-            request.weakened = weakened
+            request.weakened, request.annotations = weakened, annotations
             request.grammar = grammar
             self._settle(request, GrammarStatus.READY)
 

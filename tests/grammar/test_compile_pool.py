@@ -1,4 +1,4 @@
-"""Compilation in a process of its own: the same grammars, and whatever becomes of the process, an answer in time."""
+"""Compilation in a separate process: same grammars, and an answer in time whatever happens to the process."""
 
 import json
 import os
@@ -16,17 +16,30 @@ from locations import importing
 from structout.bitmask import allocate_token_bitmask
 from structout.config import StructuredOutputsConfig
 from structout.errors import CompileCrashError, GrammarError, GrammarTimeoutError, StructOutError
-from structout.grammar import compile_pool as probe_module
+from structout.grammar import compile_pool
 from structout.grammar.compile_pool import CompileProcessPool
 from structout.grammar.vocabulary import Vocabulary
 from structout.grammar.xgrammar.backend import XgrammarBackend
-from structout.params import StructuredOutputOptions
+from structout.params import Constraint, StructuredOutputOptions
 from structout.scheduler.compile_service import CompileService
 
 STOP, OTHER_STOP = 256, 257
 VOCABULARY = Vocabulary((*(bytes([i]) for i in range(256)), b"", b"", b"true", b'": '), (STOP,))
-LONG = 60  # seconds, for what must come
-JSON, REGEX = StructuredOutputOptions.JSON, StructuredOutputOptions.REGEX
+LONG = 60  # seconds, for what must happen
+FACTORY = "structout.grammar.xgrammar.backend:XgrammarBackend.from_config"
+CONFIGS = {spaced: StructuredOutputsConfig(any_whitespace=spaced) for spaced in (False, True)}
+
+
+def make_pool(*, any_whitespace=True, **options):
+    return CompileProcessPool(VOCABULARY, CONFIGS[any_whitespace], FACTORY, **options)
+
+
+def json_of(spec):
+    return Constraint(StructuredOutputOptions.JSON, spec)
+
+
+def regex(pattern):
+    return Constraint(StructuredOutputOptions.REGEX, pattern)
 
 
 def enum_of(num_words):
@@ -34,24 +47,31 @@ def enum_of(num_words):
     return json.dumps({"enum": words})
 
 
-SLOW = enum_of(30_000)  # more than 20 s
+SLOW = json_of(enum_of(30_000))  # more than 20 s
 
 
 @pytest.fixture(scope="module")
-def probe():
-    probe = CompileProcessPool(VOCABULARY)
-    probe.start(LONG)
-    yield probe
-    probe.close()
+def pool():
+    pool = make_pool()
+    pool.start(LONG)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture(scope="module")
+def compact_pool():
+    pool = make_pool(any_whitespace=False)
+    yield pool
+    pool.close()
 
 
 @pytest.fixture(scope="module")
 def backends():
-    return {spaced: XgrammarBackend(VOCABULARY, any_whitespace=spaced) for spaced in (False, True)}
+    return {spaced: XgrammarBackend.from_config(VOCABULARY, config, None) for spaced, config in CONFIGS.items()}
 
 
-def pid_of(probe):
-    (worker,) = probe._workers
+def pid_of(pool):
+    (worker,) = pool._workers
     return worker._process.pid
 
 
@@ -70,7 +90,7 @@ def wait_until(condition):
 
 
 def is_compiling(pid):
-    """By its processor time, which a process that waits for a request uses none of."""
+    """Whether the process uses processor time. One that waits for a request does not."""
     before = ticks_of(pid)
     time.sleep(0.1)
     return ticks_of(pid) - before > 3
@@ -80,7 +100,7 @@ def ticks_of(pid):
     return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11])
 
 
-class InTheBackground:
+class BackgroundCall:
     def __init__(self, call, *arguments):
         self._arguments = call, *arguments
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -99,7 +119,7 @@ class InTheBackground:
 
 
 def masks_along(grammar, text):
-    """The masks before each byte, and of the end."""
+    """The masks before each byte and at the end."""
     masks = allocate_token_bitmask(len(text) + 1, VOCABULARY.size, pin_memory=False)
     for row, byte in enumerate(text):
         grammar.fill_bitmask(masks, row)
@@ -119,89 +139,91 @@ def masks_along(grammar, text):
         ("grammar", 'root ::= "a" root | "b"', "aab"),
     ],
 )
-def test_its_grammars_are_those_of_the_backend(probe, backends, kind, spec, text, any_whitespace):
-    kind = StructuredOutputOptions(kind)
-    serialized = probe.run(kind, spec, any_whitespace, LONG)
-    loaded = backends[any_whitespace].load_grammar(kind, serialized)
-    compiled = backends[any_whitespace].compile_grammar(kind, spec)
+def test_run_returns_the_same_grammar_as_the_backend(pool, compact_pool, backends, kind, spec, text, any_whitespace):
+    constraint = Constraint(StructuredOutputOptions(kind), spec)
+    serialized = (pool if any_whitespace else compact_pool).run(constraint, LONG)
+    loaded = backends[any_whitespace].load_grammar(constraint, serialized).grammar
+    compiled = backends[any_whitespace].compile_grammar(constraint.kind, spec)
     assert masks_along(loaded, text.encode()) == masks_along(compiled, text.encode())
 
 
-def test_stop_tokens_are_chosen_when_it_is_loaded(probe, backends):
-    grammar = backends[True].load_grammar(REGEX, probe.run(REGEX, "a", True, LONG), [OTHER_STOP])
+def test_load_grammar_with_other_stop_tokens_uses_them(pool, backends):
+    grammar = backends[True].load_grammar(regex("a"), pool.run(regex("a"), LONG), [OTHER_STOP]).grammar
     assert not grammar.accept_tokens("", [97, STOP])
     assert grammar.accept_tokens("", [97, OTHER_STOP])
 
 
 @pytest.mark.parametrize(
-    ("kind", "spec"), [(JSON, '{"type": "strin"}'), (REGEX, "("), (StructuredOutputOptions.GRAMMAR, "root ::= x")]
+    "constraint",
+    [json_of('{"type": "strin"}'), regex("("), Constraint(StructuredOutputOptions.GRAMMAR, "root ::= x")],
+    ids=lambda constraint: constraint.kind.value,
 )
-def test_bad_constraints_are_refused_in_the_same_words(probe, backends, kind, spec):
-    pid = pid_of(probe)
+def test_run_with_a_bad_constraint_raises_the_same_error_as_the_backend(pool, backends, constraint):
+    pid = pid_of(pool)
     with pytest.raises(GrammarError) as expected:
-        backends[True].compile_native(kind, spec)
+        backends[True].compile_native(constraint)
     with pytest.raises(GrammarError) as caught:
-        probe.run(kind, spec, True, LONG)
+        pool.run(constraint, LONG)
     assert str(caught.value) == str(expected.value)
     assert type(caught.value) is GrammarError
-    assert pid_of(probe) == pid
+    assert pid_of(pool) == pid
 
 
-def test_what_is_too_large_to_hand_over_is_left_to_the_caller(probe, monkeypatch):
-    pid = pid_of(probe)
-    assert probe.run(JSON, enum_of(2000), True, LONG) is None
-    assert pid_of(probe) == pid
-    monkeypatch.setattr(probe_module, "_HANDOVER", 0.0)  # as if it took too long
-    assert probe.run(REGEX, "[a-z]+", True, LONG) is None
+def test_run_with_a_too_large_result_returns_none(pool, monkeypatch):
+    pid = pid_of(pool)
+    assert pool.run(json_of(enum_of(2000)), LONG) is None
+    assert pid_of(pool) == pid
+    monkeypatch.setattr(compile_pool, "_MAX_SERIALIZING", 0.0)  # as if it took too long
+    assert pool.run(regex("[a-z]+"), LONG) is None
     assert not is_running(pid)
 
 
-def test_at_the_deadline_the_process_is_killed_and_the_next_one_serves(probe):
-    probe.start(LONG)
-    pid = pid_of(probe)
+def test_run_past_the_deadline_kills_the_process_and_the_next_one_serves(pool):
+    pool.start(LONG)
+    pid = pid_of(pool)
     begun = time.monotonic()
     with pytest.raises(GrammarTimeoutError, match=r"the constraint took more than 0\.5 s to compile"):
-        probe.run(JSON, SLOW, True, 0.5)
+        pool.run(SLOW, 0.5)
     assert 0.5 <= time.monotonic() - begun < 1.5
     assert not is_running(pid)
-    assert probe.run(REGEX, "a", True, LONG) is not None
-    assert pid_of(probe) != pid
+    assert pool.run(regex("a"), LONG) is not None
+    assert pid_of(pool) != pid
 
 
-def test_a_process_that_reads_nothing_is_killed_too(probe):
-    probe.start(LONG)
-    pid = pid_of(probe)
+def test_run_with_a_process_that_reads_nothing_kills_it(pool):
+    pool.start(LONG)
+    pid = pid_of(pool)
     os.kill(pid, signal.SIGSTOP)
     with pytest.raises(GrammarTimeoutError):
-        probe.run(REGEX, "a" * 300_000, True, 0.2)
+        pool.run(regex("a" * 300_000), 0.2)
     assert not is_running(pid)
 
 
-def test_killed_while_it_compiles_and_while_it_is_idle(probe):
-    probe.start(LONG)
-    pid = pid_of(probe)
-    running = InTheBackground(probe.run, JSON, SLOW, True, LONG)
+def test_run_after_the_process_was_killed_raises_or_starts_another(pool):
+    pool.start(LONG)
+    pid = pid_of(pool)
+    running = BackgroundCall(pool.run, SLOW, LONG)
     wait_until(lambda: is_compiling(pid))
     os.kill(pid, signal.SIGKILL)
     error = running.outcome()
     assert isinstance(error, CompileCrashError)
     assert str(error) == "compilation failed: the compile process ended with -9"
 
-    probe.start(LONG)
-    pid = pid_of(probe)
+    pool.start(LONG)
+    pid = pid_of(pool)
     os.kill(pid, signal.SIGKILL)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    assert probe.run(REGEX, "a", True, LONG) is not None
+    assert pool.run(regex("a"), LONG) is not None
 
 
-def test_the_service_tries_once_more_when_the_process_is_killed(probe):
+def test_compile_service_with_a_killed_process_tries_once_more(pool):
     class Compiled:
         def __init__(self, spec):
-            self.memory_bytes = len(probe.run(REGEX, spec, True, LONG))
+            self.memory_bytes = len(pool.run(regex(spec), LONG))
 
-    probe.start(LONG)
-    pid = pid_of(probe)
-    os.kill(pid, signal.SIGSTOP)  # so that it is in the middle, however quick it is
+    pool.start(LONG)
+    pid = pid_of(pool)
+    os.kill(pid, signal.SIGSTOP)  # so that it cannot finish before it is killed
     service = CompileService(Compiled, StructuredOutputsConfig(compile_workers=1, compile_timeout=LONG))
     outcomes, is_done = [], threading.Event()
     service.submit("[a-z]+", "", lambda outcome: (outcomes.append(outcome), is_done.set()))
@@ -210,56 +232,56 @@ def test_the_service_tries_once_more_when_the_process_is_killed(probe):
     assert is_done.wait(LONG)
     service.close()
     assert outcomes[0].memory_bytes > 100
-    assert pid_of(probe) != pid
+    assert pid_of(pool) != pid
 
 
-def test_want_of_memory_is_an_accident():
-    probe = CompileProcessPool(VOCABULARY, memory_bytes=24 << 20)
-    with pytest.raises(CompileCrashError, match=r"more memory than it may have|ended with"):
-        probe.run(JSON, enum_of(3000), True, LONG)
-    assert not probe._workers
-    probe.close()
+def test_run_with_too_little_memory_raises_compile_crash_error():
+    pool = make_pool(memory_bytes=24 << 20)
+    with pytest.raises(CompileCrashError, match=r"more memory than its process may use|ended with"):
+        pool.run(json_of(enum_of(3000)), LONG)
+    assert not pool._workers
+    pool.close()
 
 
-def test_closing_ends_what_runs():
-    own = CompileProcessPool(VOCABULARY)
+def test_close_ends_running_compilations():
+    own = make_pool()
     own.start(LONG)
     pid = pid_of(own)
-    running = InTheBackground(own.run, JSON, SLOW, True, LONG)
+    running = BackgroundCall(own.run, SLOW, LONG)
     wait_until(lambda: is_compiling(pid))
     with pytest.raises(GrammarTimeoutError, match=r"no compile process was free for 0\.1 s"):
-        own.run(REGEX, "a", True, 0.1)
+        own.run(regex("a"), 0.1)
     begun = time.monotonic()
     own.close()
     assert isinstance(running.outcome(), CompileCrashError)
     assert time.monotonic() - begun < 1
     assert not is_running(pid)
     with pytest.raises(CompileCrashError, match="closed"):
-        own.run(REGEX, "a", True, LONG)
+        own.run(regex("a"), LONG)
     own.close()
 
 
-def test_a_forked_process_is_refused_and_closes_nothing(probe, monkeypatch):
-    probe.start(LONG)
-    pid = pid_of(probe)
+def test_pool_in_a_forked_process_refuses_and_closes_nothing(pool, monkeypatch):
+    pool.start(LONG)
+    pid = pid_of(pool)
     with monkeypatch.context() as patch:
         patch.setattr(os, "getpid", lambda: -1)
         with pytest.raises(StructOutError, match="forked"):
-            probe.run(REGEX, "a", True, LONG)
-        probe.close()
-    assert pid_of(probe) == pid
-    assert probe.run(REGEX, "a", True, LONG) is not None
+            pool.run(regex("a"), LONG)
+        pool.close()
+    assert pid_of(pool) == pid
+    assert pool.run(regex("a"), LONG) is not None
 
 
-def test_it_ends_with_its_parent_while_it_compiles():
+def test_process_ends_with_its_parent_while_it_compiles():
     script = f"""
 import os, signal, threading
 import test_compile_pool
-probe = test_compile_pool.CompileProcessPool(test_compile_pool.VOCABULARY, num_processes=2)
-probe.start({LONG})
-pid = test_compile_pool.pid_of(probe)
-slow = (test_compile_pool.JSON, test_compile_pool.SLOW, True, {LONG})
-threading.Thread(target=probe.run, args=slow, daemon=True).start()
+pool = test_compile_pool.make_pool(num_processes=2)
+pool.start({LONG})
+pid = test_compile_pool.pid_of(pool)
+slow = (test_compile_pool.SLOW, {LONG})
+threading.Thread(target=pool.run, args=slow, daemon=True).start()
 test_compile_pool.wait_until(lambda: test_compile_pool.is_compiling(pid))
 print(pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)

@@ -1,8 +1,9 @@
-"""Both grammar engines behind one interface: what holds of one holds of the other."""
+"""Both backends through the one interface, and what only llguidance does."""
 
 import contextlib
 import json
 import random
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,11 +13,16 @@ from tokenizers_on_the_spot import byte_fallback, byte_level
 
 from structout.bitmask import allocate_token_bitmask
 from structout.errors import GrammarError
+from structout.grammar.engine_versions import LLGUIDANCE_WHITESPACE_PATTERN, is_at_least
 from structout.grammar.forced_tokens import CanonicalTokenizer
-from structout.grammar.llguidance import backend as llguidance_backend
-from structout.grammar.llguidance.backend import LlguidanceBackend, LlguidanceGrammar
+from structout.grammar.llguidance import matcher as llguidance_matcher
+from structout.grammar.llguidance.backend import LlguidanceBackend
+from structout.grammar.llguidance.matcher import LlguidanceGrammar
+from structout.grammar.llguidance.spec import check_lark, pattern_of_other_texts
+from structout.grammar.llguidance.support import llguidance_support
 from structout.grammar.vocabulary import Vocabulary
 from structout.grammar.xgrammar.backend import XgrammarBackend
+from structout.params import Constraint
 from structout.params import StructuredOutputOptions as Kind
 
 VOCAB_SIZE = 525  # no multiple of 32, and more than the tokenizers have
@@ -60,7 +66,7 @@ def stop(backend):
 
 
 def compile_json(backend, schema, **options):
-    return backend.compile_grammar(Kind.JSON, json.dumps(schema, ensure_ascii=False), **options)
+    return backend.compile(Constraint(Kind.JSON, json.dumps(schema, ensure_ascii=False), **options)).grammar
 
 
 def mask_of(backend, grammar):
@@ -75,12 +81,12 @@ def allowed(backend, grammar):
 
 
 def takes(backend, grammar, text):
-    """Whether the text, and then a stop token, is accepted; the grammar stays."""
+    """Whether the text and then a stop token would be accepted."""
     tokens = [*spell(backend, text), stop(backend)]
     return len(grammar.validate_tokens(tokens)) == len(tokens)
 
 
-# -- the language -----------------------------------------------------------------------------------------------------
+# -- languages -----------------------------------------------------------------------------------------------------
 
 LANGUAGES = [
     (Kind.JSON, json.dumps(PERSON), [PERSON_TEXT], ['{"name": "Ada"}', '{"age": 1, "name": "Ada"}', "[]", ""]),
@@ -94,7 +100,7 @@ LANGUAGES = [
 
 
 @pytest.mark.parametrize(("kind", "spec", "members", "others"), LANGUAGES)
-def test_accepts_the_language_and_nothing_else(backend, kind, spec, members, others):
+def test_grammar_accepts_exactly_its_language(backend, kind, spec, members, others):
     grammar = backend.compile_grammar(kind, spec)
     for text in members:
         assert takes(backend, grammar, text), text
@@ -102,7 +108,7 @@ def test_accepts_the_language_and_nothing_else(backend, kind, spec, members, oth
         assert not takes(backend, grammar, text), text
 
 
-def test_grammars_in_the_language_of_each_backend():
+def test_compile_grammar_takes_gbnf_in_xgrammar_and_lark_in_llguidance():
     texts = ("1+2", "10", "1+2+3")
     gbnf = make("xgrammar").compile_grammar(Kind.GRAMMAR, 'root ::= n ("+" n)*\nn ::= [0-9]+')
     lark = make("llguidance").compile_grammar(Kind.GRAMMAR, 'start: N ("+" N)*\nN: /[0-9]+/')
@@ -113,7 +119,7 @@ def test_grammars_in_the_language_of_each_backend():
 
 @pytest.mark.parametrize("text", ['{"a": 1, "b": [2, 3], "c": {}, "d": []}', '{"a": {"b": "x"}}'])
 @pytest.mark.parametrize("name", BACKENDS)
-def test_fixed_whitespace_is_that_of_json_dumps(name, text):
+def test_grammar_without_any_whitespace_writes_json_as_json_dumps(name, text):
     backend = make(name, any_whitespace=False)
     for grammar in (backend.compile_grammar(Kind.JSON_OBJECT, "{}"), compile_json(backend, {"type": "object"})):
         assert takes(backend, grammar, text)
@@ -121,13 +127,13 @@ def test_fixed_whitespace_is_that_of_json_dumps(name, text):
         assert not takes(backend, grammar, text.replace("{", "{ "))
 
 
-# -- tokens that are none ---------------------------------------------------------------------------------------------
+# -- invalid tokens ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "token", [-1, VOCAB_SIZE, 2**31, 2**32, 2**40, None, 1.0, "a", torch.tensor([1, 2]), torch.empty(1, device="meta")]
 )
-def test_what_is_no_token_is_refused_and_nothing_changes(backend, token):
+def test_accept_tokens_with_an_invalid_id_refuses_and_changes_nothing(backend, token):
     grammar = compile_json(backend, PERSON)
     grammar.accept_tokens("r", spell(backend, '{"name'))
     before = mask_of(backend, grammar)
@@ -139,21 +145,21 @@ def test_what_is_no_token_is_refused_and_nothing_changes(backend, token):
 
 
 @pytest.mark.parametrize("name", BACKENDS)
-def test_a_bool_is_no_token(name):
+def test_accept_tokens_with_a_bool_refuses(name):
     grammar = BACKENDS[name](Vocabulary((b"a", b"b", b"c", b""), (3,))).compile_grammar(Kind.REGEX, "[abc]*")
     assert not grammar.accept_tokens("r", [True])
     assert grammar.accept_tokens("r", [1])
 
 
-def test_the_check_of_a_lark_grammar_takes_linear_time():
+def test_check_lark_takes_linear_time():
     for part in ("[", '"', "/", "<", "stop", "x[stop", "stop ", "a\\"):
         start = time.process_time()
         with contextlib.suppress(GrammarError):
-            backend._check_lark(part * (1 << 16))
+            check_lark(part * (1 << 16))
         assert time.process_time() - start < 1, part
 
 
-def test_special_tokens_and_holes_are_never_text(backend):
+def test_mask_never_allows_tokens_without_bytes(backend):
     grammar = compile_json(backend, {"type": "string"})
     grammar.accept_tokens("r", spell(backend, '"a'))
     empty = {i for i, token in enumerate(backend.vocabulary.token_bytes) if not token}
@@ -162,7 +168,7 @@ def test_special_tokens_and_holes_are_never_text(backend):
     assert grammar.accept_tokens("r", spell(backend, '"'))
 
 
-def test_a_refused_token_changes_nothing(backend):
+def test_accept_tokens_after_a_refusal_is_unchanged(backend):
     grammar = compile_json(backend, PERSON)
     before = mask_of(backend, grammar)
     for _ in range(3):
@@ -178,7 +184,7 @@ def test_a_refused_token_changes_nothing(backend):
 
 @pytest.mark.parametrize("tokenizer", [byte_level, byte_fallback])
 @pytest.mark.parametrize("name", BACKENDS)
-def test_the_mask_is_what_would_be_accepted(name, tokenizer):
+def test_mask_equals_the_set_of_accepted_tokens(name, tokenizer):
     backend = make(name, tokenizer())
     grammar = compile_json(backend, PERSON)
     for token in [*spell(backend, PERSON_TEXT), stop(backend)]:
@@ -188,14 +194,14 @@ def test_the_mask_is_what_would_be_accepted(name, tokenizer):
     assert grammar.is_terminated()
 
 
-def test_a_complete_value_allows_stop_tokens_only(backend):
+def test_mask_of_a_complete_value_allows_stop_tokens_only(backend):
     grammar = compile_json(backend, PERSON)
     grammar.accept_tokens("r", spell(backend, PERSON_TEXT))
     assert not grammar.is_terminated()
     assert allowed(backend, grammar) == set(backend.vocabulary.stop_token_ids)
 
 
-def test_stop_tokens_of_a_request(backend):
+def test_compile_grammar_with_stop_tokens_uses_them(backend):
     letter = spell(backend, "a")[0]  # has text, and ends it nevertheless
     hole = next(i for i, token in enumerate(backend.vocabulary.token_bytes) if not token and i != stop(backend))
     grammar = backend.compile_grammar(Kind.REGEX, "[ab]{2,3}", [letter, hole])
@@ -211,7 +217,7 @@ def test_stop_tokens_of_a_request(backend):
     assert grammar.copy().validate_tokens([*spell(backend, "bb"), letter]) == [*spell(backend, "bb"), letter]
 
 
-def test_a_batch_fills_its_rows_and_no_other(backend):
+def test_fill_bitmask_batch_fills_its_rows_and_no_other(backend):
     first, second = compile_json(backend, PERSON), compile_json(backend, {"type": "integer"})
     second.accept_tokens("r", spell(backend, "12"))
     bitmask = allocate_token_bitmask(4, backend.vocabulary.size, pin_memory=False).fill_(5)
@@ -221,7 +227,7 @@ def test_a_batch_fills_its_rows_and_no_other(backend):
     assert bitmask[[0, 2]].eq(5).all()
 
 
-def test_grammars_of_another_backend_are_refused(llguidance):
+def test_fill_bitmask_batch_with_another_backends_grammar_raises(llguidance):
     bitmask = allocate_token_bitmask(1, VOCAB_SIZE, pin_memory=False)
     with pytest.raises(TypeError, match="XgrammarGrammar"):
         llguidance.fill_bitmask_batch([compile_json(make("xgrammar"), PERSON)], bitmask, [0])
@@ -237,19 +243,19 @@ def test_grammars_of_another_backend_are_refused(llguidance):
         (torch.zeros(2, 17, dtype=torch.int32, device="meta"), "on meta"),
     ],
 )
-def test_memory_that_is_no_bitmask_is_not_written_to(llguidance, bitmask, message):
+def test_fill_bitmask_with_a_wrong_buffer_raises(llguidance, bitmask, message):
     with pytest.raises(ValueError, match=message):
         compile_json(llguidance, PERSON).fill_bitmask(bitmask, 0)
 
 
 @pytest.mark.parametrize("row", [-1, 2])
-def test_rows_out_of_range_are_not_written_to(llguidance, row):
+def test_fill_bitmask_with_a_row_out_of_range_raises(llguidance, row):
     bitmask = allocate_token_bitmask(2, VOCAB_SIZE, pin_memory=False)
     with pytest.raises(IndexError, match=r"\[0, 2\)"):
         compile_json(llguidance, PERSON).fill_bitmask(bitmask, row)
 
 
-def test_a_row_stride_is_honoured(llguidance):
+def test_fill_bitmask_with_a_row_stride_fills_one_row(llguidance):
     wide = torch.full((3, 40), 7, dtype=torch.int32)
     grammar = compile_json(llguidance, PERSON)
     grammar.fill_bitmask(wide[:, 10:27], 1)
@@ -259,10 +265,10 @@ def test_a_row_stride_is_honoured(llguidance):
     assert wide[:, 27:].eq(7).all()
 
 
-# -- after the end, and back --------------------------------------------------------------------------------------
+# -- termination and rollback --------------------------------------------------------------------------------------
 
 
-def test_after_a_stop_token_everything_is_accepted_without_effect(backend):
+def test_accept_tokens_after_a_stop_token_accepts_everything(backend):
     grammar = compile_json(backend, PERSON)
     text = spell(backend, PERSON_TEXT)
     assert grammar.accept_tokens("r", [*text, stop(backend), 5, -1])
@@ -279,7 +285,7 @@ def test_after_a_stop_token_everything_is_accepted_without_effect(backend):
     assert grammar.accept_tokens("r", [stop(backend)])
 
 
-def test_rollback_and_replay_equal_never_having_gone_there(backend):
+def test_rollback_restores_masks_at_every_position(backend):
     grammar = compile_json(backend, PERSON)
     tokens = [*spell(backend, PERSON_TEXT), stop(backend), 3, 3]
     masks = []
@@ -297,17 +303,17 @@ def test_rollback_and_replay_equal_never_having_gone_there(backend):
 
 
 @pytest.mark.parametrize("num_tokens", [-1, 3])
-def test_rollback_beyond_the_start_is_an_error_and_nothing_changes(llguidance, num_tokens):
+def test_rollback_beyond_the_start_raises_and_changes_nothing(llguidance, num_tokens):
     grammar = compile_json(llguidance, PERSON)
     grammar.accept_tokens("r", spell(llguidance, '{"')[:2])
-    with pytest.raises(ValueError, match="cannot take back"):
+    with pytest.raises(ValueError, match="cannot roll back"):
         grammar.rollback(num_tokens)
     assert grammar.num_tokens <= 2
     grammar.reset()
     assert takes(llguidance, grammar, PERSON_TEXT)
 
 
-def test_reset_copy_and_fork(backend):
+def test_reset_copy_and_fork_are_independent(backend):
     grammar = compile_json(backend, PERSON)
     start = mask_of(backend, grammar)
     grammar.accept_tokens("r", spell(backend, '{"name": "A'))
@@ -325,7 +331,7 @@ def test_reset_copy_and_fork(backend):
     assert torch.equal(mask_of(backend, fork), start)
 
 
-def test_drafts_are_followed_and_taken_back(backend):
+def test_fill_bitmask_drafts_does_not_move_the_grammar(backend):
     grammar = compile_json(backend, PERSON)
     drafts = [*spell(backend, PERSON_TEXT), stop(backend), 7]
     bitmask = allocate_token_bitmask(len(drafts) + 1, backend.vocabulary.size, pin_memory=False)
@@ -334,8 +340,8 @@ def test_drafts_are_followed_and_taken_back(backend):
     assert grammar.num_tokens == 0
 
 
-def test_copies_are_followed_by_many_threads_at_once(backend):
-    """They share what was compiled, and llguidance's lexer, which goes on growing."""
+def test_copies_in_many_threads_give_the_same_masks(backend):
+    """They share what was compiled, including llguidance's lexer, which keeps growing."""
     grammar = compile_json(backend, {"type": "array", "items": PERSON})
     tokens = [*spell(backend, "[" + ", ".join([PERSON_TEXT] * 5) + "]"), stop(backend)]
 
@@ -353,11 +359,11 @@ def test_copies_are_followed_by_many_threads_at_once(backend):
         assert all(torch.equal(masks, expected) for masks in pool.map(follow, range(48)))
 
 
-# -- what must follow -------------------------------------------------------------------------------------------------
+# -- forced text -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", BACKENDS)
-def test_forced_text_and_its_tokens(name):
+def test_compute_ff_tokens_returns_canonical_tokens_of_the_forced_text(name):
     backend = make(name, any_whitespace=False)
     grammar = compile_json(backend, PERSON)
     assert grammar.find_jump_forward_string() == '{"name": "'
@@ -372,7 +378,7 @@ def test_forced_text_and_its_tokens(name):
     assert grammar.accept_tokens("r", tokens)
 
 
-def test_a_choice_forces_nothing(backend):
+def test_forced_bytes_where_there_is_a_choice_is_empty(backend):
     grammar = backend.compile_grammar(Kind.CHOICE, '["ab", "cd"]')
     assert grammar.forced_bytes() == b""
     assert grammar.compute_ff_tokens() == []
@@ -380,14 +386,14 @@ def test_a_choice_forces_nothing(backend):
     assert grammar.forced_bytes() == b"b"
 
 
-def test_forced_special_text_is_spelled_not_recognized(llguidance):
+def test_compute_ff_tokens_of_special_text_spells_it(llguidance):
     grammar = llguidance.compile_grammar(Kind.CHOICE, '["<|im_end|><|im_end|>"]')
     tokens = grammar.compute_ff_tokens()
     assert all(llguidance.vocabulary.token_bytes[token] for token in tokens)
     assert grammar.accept_tokens("r", tokens)
 
 
-def test_without_a_tokenizer_there_are_no_tokens_to_force():
+def test_compute_ff_tokens_without_a_tokenizer_raises():
     backend = LlguidanceBackend(Vocabulary.from_tokenizer(byte_level(), VOCAB_SIZE))
     grammar = backend.compile_grammar(Kind.CHOICE, '["abc"]')
     assert grammar.forced_bytes() == b"abc"
@@ -395,7 +401,7 @@ def test_without_a_tokenizer_there_are_no_tokens_to_force():
         grammar.compute_ff_tokens()
 
 
-# -- what is refused --------------------------------------------------------------------------------------------------
+# -- refusals --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -412,7 +418,7 @@ def test_without_a_tokenizer_there_are_no_tokens_to_force():
         (Kind.GRAMMAR, "neither of the two"),
     ],
 )
-def test_malformed_and_impossible_constraints_are_errors(backend, kind, spec):
+def test_compile_grammar_with_a_malformed_or_impossible_constraint_raises(backend, kind, spec):
     with pytest.raises(GrammarError):
         backend.compile_grammar(kind, spec)
 
@@ -421,29 +427,33 @@ def test_malformed_and_impossible_constraints_are_errors(backend, kind, spec):
     ("kind", "spec", "message"),
     [
         (Kind.JSON, '{"not": {"type": "string"}}', "Unimplemented keys"),
-        (Kind.JSON, '{"type": "string", "format": "zip"}', "Unknown format: zip"),
-        (Kind.REGEX, "(?=a)ab", "regex parse error"),
+        (Kind.JSON, '{"type": "string", "format": "iri"}', "Unknown format: iri"),
+        (
+            Kind.REGEX,
+            "(?=a)ab",
+            "regex parse error: look-around, including look-ahead and look-behind, is not supported",
+        ),
         (Kind.GRAMMAR, "start: start", "allows no text at all|NoExtension"),
-        (Kind.GRAMMAR, 'start: "a" <|im_start|>', "names a token"),
-        (Kind.GRAMMAR, "start: <[5]>", "names a token"),
+        (Kind.GRAMMAR, 'start: "a" <|im_start|>', "reference to the token"),
+        (Kind.GRAMMAR, "start: <[5]>", "reference to the token"),
         (Kind.GRAMMAR, 'start: x "b"\nx[max_tokens=3]: /a+/', "max_tokens"),
         (Kind.GRAMMAR, 'start: x "b"\nx[capture, stop="b"]: /a+/', "stop"),
         (Kind.GRAMMAR, 'start: x "b"\nx[capture,\n stop\n="b"]: /a+/', "stop of a Lark rule is not supported"),
-        (Kind.GRAMMAR, 'start: %json {"x-guidance": {"lenient": true}, "not": {}}', "would weaken"),
+        (Kind.GRAMMAR, 'start: %json {"x-guidance": {"lenient": true}, "not": {}}', "does not enforce all"),
         (Kind.STRUCTURAL_TAG, "{}", "no structural tags"),
     ],
 )
-def test_llguidance_says_what_it_does_not_do(llguidance, kind, spec, message):
+def test_llguidance_with_an_unsupported_constraint_raises_with_the_cause(llguidance, kind, spec, message):
     with pytest.raises(GrammarError, match=message):
         llguidance.compile_grammar(kind, spec)
 
 
 @pytest.mark.parametrize("text", ['start: "<a>" // <[5]>', 'start: "a" "x[stop]" /<b>/', 'start: "\\"<a>"'])
-def test_what_only_looks_like_a_token_is_text(llguidance, text):
+def test_check_lark_does_not_read_text_as_tokens(llguidance, text):
     llguidance.compile_grammar(Kind.GRAMMAR, text)
 
 
-def test_lenient_says_what_it_gave_up(llguidance):
+def test_compile_with_lenient_lists_what_is_not_enforced(llguidance):
     schema = {"type": "integer", "not": {"const": 3}}
     grammar = compile_json(llguidance, schema, lenient=True)
     assert grammar.weakened == ('Unimplemented keys: ["not"]',)
@@ -451,12 +461,12 @@ def test_lenient_says_what_it_gave_up(llguidance):
     assert compile_json(llguidance, PERSON, lenient=True).weakened == ()
 
 
-def test_options_in_a_schema_do_not_count(llguidance):
+def test_compile_ignores_llguidance_options_in_a_schema(llguidance):
     with pytest.raises(GrammarError, match="Unimplemented keys"):
         compile_json(llguidance, {"not": {}, "x-guidance": {"lenient": True}})
 
 
-def test_an_escaped_name_is_no_way_around_a_property(llguidance):
+def test_escaped_property_name_does_not_bypass_its_schema(llguidance):
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": {"type": "string"}}
     grammar = compile_json(llguidance, schema)
     assert takes(llguidance, grammar, '{"a": 1, "b": "x"}')
@@ -464,7 +474,15 @@ def test_an_escaped_name_is_no_way_around_a_property(llguidance):
     assert not takes(llguidance, grammar, '{"a": 1, "\\u0061": "x"}')
 
 
-def test_a_schema_of_an_unknown_draft_is_read_as_the_newest(llguidance):
+@pytest.mark.parametrize("texts", [["a"], ["a", "abc"], ["", "é\n", "é"], ["]^-[&~\\", "]", "x" * 100], ["a.c", "a"]])
+def test_pattern_of_other_texts_matches_all_but_these_texts(texts):
+    pattern = re.compile(pattern_of_other_texts(texts))
+    near = {text[:end] + more for text in texts for end in range(len(text) + 1) for more in ("", "a", "]", "é", "\n")}
+    for text in {*near, *texts, "", "b", "東"}:
+        assert bool(pattern.fullmatch(text)) == (text not in texts), text
+
+
+def test_compile_with_an_unknown_draft_reads_the_newest(llguidance):
     grammar = compile_json(llguidance, {"$schema": "https://example.com/mine", "const": 1})
     assert takes(llguidance, grammar, "1")
 
@@ -477,25 +495,29 @@ def test_a_schema_of_an_unknown_draft_is_read_as_the_newest(llguidance):
         (r"\s{0,2}", ['{\n\n"a":1}', '{"a":1}'], ['{\n\n\n"a":1}']),
     ],
 )
-def test_whitespace_pattern(llguidance, pattern, members, others):
+def test_whitespace_pattern_bounds_whitespace_or_is_weakened(llguidance, pattern, members, others):
     grammar = compile_json(llguidance, {"type": "object"}, whitespace_pattern=pattern)
     assert all(takes(llguidance, grammar, text) for text in members)
-    assert not any(takes(llguidance, grammar, text) for text in others)
+    if is_at_least("llguidance", LLGUIDANCE_WHITESPACE_PATTERN):
+        assert not any(takes(llguidance, grammar, text) for text in others)
+    else:
+        support = llguidance_support(Constraint(Kind.JSON, "{}", whitespace_pattern=pattern))
+        assert support.weakened == ("whitespace_pattern",)
 
 
 @pytest.mark.parametrize("pattern", ["x", "[ x]*", "(", "\u00a0", "."])
-def test_a_whitespace_pattern_is_of_jsons_whitespace(llguidance, pattern):
+def test_whitespace_pattern_with_other_characters_raises(llguidance, pattern):
     with pytest.raises(GrammarError, match="whitespace_pattern"):
         compile_json(llguidance, {"type": "object"}, whitespace_pattern=pattern)
 
 
-def test_whitespace_pattern_goes_with_json(llguidance):
-    with pytest.raises(GrammarError, match="goes with json"):
-        llguidance.compile_grammar(Kind.REGEX, "a", whitespace_pattern=" ")
+def test_whitespace_pattern_with_a_regex_raises(llguidance):
+    with pytest.raises(GrammarError, match="applies to json only"):
+        llguidance.compile(Constraint(Kind.REGEX, "a", whitespace_pattern=" "))
 
 
-def test_a_matcher_that_met_a_limit_closes_its_row(llguidance):
-    """llguidance gives it the mask of a complete text, and the model would stop halfway."""
+def test_mask_of_a_matcher_in_error_allows_nothing(llguidance):
+    """llguidance gives it the mask of a complete text, so that the model would stop too early."""
     grammar = compile_json(llguidance, PERSON)
     grammar.accept_tokens("r", spell(llguidance, '{"name'))
     grammar.matcher.consume_token(stop(llguidance))  # an error that it keeps
@@ -513,8 +535,8 @@ MANY_STATES = "[ab]*a[ab]{20}"  # another state of the lexer for almost every to
 
 @pytest.fixture
 def few_states(monkeypatch):
-    monkeypatch.setattr(llguidance_backend, "_FEW_STATES", 300)
-    monkeypatch.setattr(llguidance_backend, "_MOST_STATES", 2_400)
+    monkeypatch.setattr(llguidance_matcher, "_MIN_STATES", 300)
+    monkeypatch.setattr(llguidance_matcher, "_MAX_STATES", 2_400)
 
 
 def random_text(llguidance, num_tokens, seed):
@@ -523,7 +545,7 @@ def random_text(llguidance, num_tokens, seed):
 
 
 @pytest.mark.usefixtures("few_states")
-def test_what_other_requests_made_the_lexer_remember_closes_no_row(llguidance):
+def test_mask_after_others_exhausted_the_lexer_is_unchanged(llguidance):
     first = llguidance.compile_grammar(Kind.REGEX, MANY_STATES)
     waiting = first.copy()
     expected = allowed(llguidance, first)
@@ -545,7 +567,7 @@ def test_what_other_requests_made_the_lexer_remember_closes_no_row(llguidance):
 
 
 @pytest.mark.usefixtures("few_states")
-def test_drafts_may_find_the_lexer_full(llguidance):
+def test_fill_bitmask_drafts_with_an_exhausted_lexer_replaces_it(llguidance):
     first = llguidance.compile_grammar(Kind.REGEX, MANY_STATES)
     bitmask = allocate_token_bitmask(201, llguidance.vocabulary.size, pin_memory=False)
     for seed in range(20):
@@ -556,8 +578,8 @@ def test_drafts_may_find_the_lexer_full(llguidance):
         assert all(int(bitmask[i, token >> 5]) >> (token & 31) & 1 for i, token in enumerate(drafts))
 
 
-def test_a_lexer_grows_where_one_step_needs_it(llguidance, monkeypatch):
-    monkeypatch.setattr(llguidance_backend, "_FEW_STATES", 2)
+def test_lexer_grows_if_one_step_needs_more_states(llguidance, monkeypatch):
+    monkeypatch.setattr(llguidance_matcher, "_MIN_STATES", 2)
     grown = llguidance.compile_grammar(Kind.CHOICE, json.dumps([f"{i:04d}" * 5 for i in range(300)]))
     assert takes(llguidance, grown, "0123" * 5)
     assert mask_of(llguidance, grown).any()
@@ -565,8 +587,8 @@ def test_a_lexer_grows_where_one_step_needs_it(llguidance, monkeypatch):
 
 
 @pytest.mark.usefixtures("few_states")
-def test_what_no_lexer_has_room_for_is_said(llguidance, monkeypatch):
-    monkeypatch.setattr(llguidance_backend, "_MOST_STATES", 300)
+def test_mask_beyond_the_largest_lexer_is_empty_with_a_reason(llguidance, monkeypatch):
+    monkeypatch.setattr(llguidance_matcher, "_MAX_STATES", 300)
     expected = allowed(llguidance, llguidance.compile_grammar(Kind.REGEX, MANY_STATES))
     grammar = llguidance.compile_grammar(Kind.REGEX, MANY_STATES)
     assert grammar.validate_tokens(random_text(llguidance, 1_000, seed=0))
@@ -582,7 +604,7 @@ def test_what_no_lexer_has_room_for_is_said(llguidance, monkeypatch):
 
 
 @pytest.mark.usefixtures("few_states")
-def test_a_lexer_is_filled_by_many_threads_at_once(llguidance):
+def test_exhausted_lexer_in_many_threads_is_replaced(llguidance):
     first = llguidance.compile_grammar(Kind.REGEX, MANY_STATES)
 
     def follow(seed):
@@ -596,7 +618,7 @@ def test_a_lexer_is_filled_by_many_threads_at_once(llguidance):
         assert set(pool.map(follow, range(40))) == {100}
 
 
-def test_drafts_are_taken_back_when_the_engine_raises(llguidance, monkeypatch):
+def test_fill_bitmask_drafts_when_the_engine_raises_rolls_back(llguidance, monkeypatch):
     grammar = compile_json(llguidance, PERSON)
     bitmask = allocate_token_bitmask(8, llguidance.vocabulary.size, pin_memory=False)
     fill_row = LlguidanceGrammar.fill_row
@@ -613,13 +635,13 @@ def test_drafts_are_taken_back_when_the_engine_raises(llguidance, monkeypatch):
     assert takes(llguidance, grammar, PERSON_TEXT)
 
 
-def test_memory_is_estimated(backend):
+def test_memory_bytes_is_estimated(backend):
     assert compile_json(backend, PERSON).memory_bytes > 1_000
 
 
 @pytest.mark.parametrize("stops", [[0], [0, 1], [1], [70, 0]])
 @pytest.mark.parametrize("text", ["", "a", "aa"])
-def test_stop_tokens_are_all_allowed_or_none(llguidance, stops, text):
+def test_mask_allows_all_stop_tokens_or_none(llguidance, stops, text):
     grammars = [llguidance.compile_grammar(Kind.REGEX, "a{1,2}[a-z]?", each) for each in (None, stops)]
     for grammar in grammars:
         assert grammar.accept_tokens("r", spell(llguidance, text))

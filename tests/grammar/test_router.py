@@ -1,15 +1,20 @@
-"""Which backend serves a constraint, and what is said of it."""
+"""Which backend serves a constraint, and what is reported about it."""
 
 import json
+import os
+import pathlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import pydantic
 import pytest
+from options_backend import OptionsBackend, slow_support
 from tokenizers_on_the_spot import byte_level
 
 from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarError
 from structout.grammar import router
+from structout.grammar.engine_versions import LLGUIDANCE_WHITESPACE_PATTERN, is_at_least
 from structout.grammar.llguidance.backend import LlguidanceBackend
 from structout.grammar.router import BackendSet, register_backend
 from structout.grammar.support import Support
@@ -24,7 +29,7 @@ AB = {"type": "object", "properties": {"a": I, "b": I}}
 
 @pytest.fixture(scope="module")
 def backend_set():
-    return BackendSet(VOCABULARY, StructuredOutputsConfig(), byte_level())
+    return BackendSet(VOCABULARY, StructuredOutputsConfig(compile_timeout=60), byte_level())
 
 
 def constraint(**params):
@@ -63,7 +68,7 @@ TAG = {
         ({"structural_tag": TAG}, "xgrammar", '<a>{"a": 1}</a>'),
     ],
 )
-def test_auto_takes_the_fittest(backend_set, params, name, member):
+def test_compile_with_auto_chooses_the_best_backend(backend_set, params, name, member):
     compiled = backend_set.compile(constraint(**params))
     assert compiled.backend_name == name
     assert compiled.weakened == ()
@@ -84,25 +89,25 @@ def takes_surrogates(compiled, before, after):
         ({"json": {**AB, "additionalProperties": S}}, b'{"c": "', b'"}'),
     ],
 )
-def test_json_is_utf_8(backend_set, params, before, after):
+def test_compile_json_with_auto_allows_utf_8_only(backend_set, params, before, after):
     assert not takes_surrogates(backend_set.compile(constraint(**params)), before, after)
 
 
-def test_surrogates_in_free_text_are_xgrammars_known_departure(backend_set):
-    """If this fails, xgrammar has learned something, and xgrammar/support.py need not mention it."""
+def test_xgrammar_allows_surrogates_in_free_text(backend_set):
+    """If this fails, xgrammar has changed, and xgrammar/support.py need not mention it."""
     for params, before, after in (({"regex": '"[^"]*"'}, b'"', b'"'), ({"json_object": True}, b'["', b'"]')):
-        wish = constraint(**params, backend="xgrammar:no-fallback")
-        assert takes_surrogates(backend_set.compile(wish), before, after)
+        by_xgrammar = constraint(**params, backend="xgrammar:no-fallback")
+        assert takes_surrogates(backend_set.compile(by_xgrammar), before, after)
 
 
 @pytest.mark.parametrize("name", ["llguidance", "xgrammar"])
 @pytest.mark.parametrize("suffix", ["", ":no-fallback"])
-def test_a_name_is_honoured_where_it_can_be(backend_set, name, suffix):
+def test_compile_with_a_name_uses_that_backend(backend_set, name, suffix):
     for params in ({"json": AB}, {"json_object": True}, {"regex": "a+"}, {"choice": ["a", "b"]}):
         assert backend_set.compile(constraint(**params, backend=name + suffix)).backend_name == name
 
 
-def test_a_name_is_a_wish(backend_set):
+def test_compile_with_a_name_that_cannot_enforce_falls_back(backend_set):
     bounded = {"const": 2**53 + 1}
     assert backend_set.compile(constraint(json=bounded, backend="llguidance")).backend_name == "xgrammar"
     assert backend_set.compile(constraint(json={"minimum": 3}, backend="xgrammar")).backend_name == "llguidance"
@@ -117,7 +122,10 @@ def test_a_name_is_a_wish(backend_set):
         ({"grammar": 'start: "a"', "backend": "xgrammar:no-fallback"}, "xgrammar takes GBNF grammars"),
         ({"grammar": 'root ::= "a"', "backend": "llguidance:no-fallback"}, "llguidance takes Lark grammars"),
         ({"json": AB, "whitespace_pattern": " ", "backend": "xgrammar:no-fallback"}, "whitespace_pattern"),
-        ({"json": {**AB, "not": {"required": ["a"]}}}, "llguidance does not enforce #/not; xgrammar does not .* #/not"),
+        (
+            {"json": {**AB, "not": {"required": ["a"]}}},
+            "llguidance does not enforce #/not; xgrammar does not .* #/not.*; pass lenient=True to accept",
+        ),
         ({"json": {"oneOf": [I, {"type": "number"}]}}, "llguidance: .*oneOf.*; xgrammar does not enforce #/oneOf"),
         ({"json": {"type": "foo"}}, "Invalid type: foo"),
         ({"regex": "("}, "invalid regex constraint"),
@@ -125,11 +133,11 @@ def test_a_name_is_a_wish(backend_set):
             {"json": AB, "backend": "outlines"},
             "unknown backend 'outlines': the known ones are auto, llguidance, xgrammar",
         ),
-        ({"regex": "a", "backend": "fsm"}, "'fsm' is reserved .* comes later"),
-        ({"regex": "a", "backend": "fsm:no-fallback"}, "comes later"),
+        ({"regex": "a", "backend": "fsm"}, "'fsm' is reserved .* not available yet"),
+        ({"regex": "a", "backend": "fsm:no-fallback"}, "not available yet"),
     ],
 )
-def test_what_nobody_enforces_is_an_error_that_says_why(backend_set, params, message):
+def test_compile_without_an_enforcing_backend_raises_with_reasons(backend_set, params, message):
     with pytest.raises(GrammarError, match=message):
         backend_set.compile(constraint(**params))
 
@@ -145,10 +153,11 @@ def test_what_nobody_enforces_is_an_error_that_says_why(backend_set, params, mes
         {"anyOf": [{"$ref": "#"}, {"type": "array", "minItems": 1, "prefixItems": [{"$ref": "#"}]}]},
         {"allOf": [S, {"$ref": "#/$defs/a"}], "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
         False,
+        {"type": "object", "required": ["a"], "properties": {"a": False}},
     ],
 )
 @pytest.mark.parametrize("lenient", [False, True])
-def test_what_never_ends_is_refused(backend_set, schema, lenient):
+def test_compile_of_a_schema_without_finite_instances_raises(backend_set, schema, lenient):
     with pytest.raises(GrammarError, match="allows no text at all"):
         backend_set.compile(constraint(json=schema, lenient=lenient))
 
@@ -163,7 +172,7 @@ def test_what_never_ends_is_refused(backend_set, schema, lenient):
         {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"enum": [1]}}},
     ],
 )
-def test_recursion_that_can_end_is_taken(backend_set, schema):
+def test_compile_of_recursion_that_can_end_succeeds(backend_set, schema):
     backend_set.compile(constraint(json=schema))
 
 
@@ -180,31 +189,99 @@ def test_recursion_that_can_end_is_taken(backend_set, schema):
             "llguidance",
             ("#/properties/b/not", "#/properties/c/not", "#/properties/c/if", "oneOf"),
         ),
-        ({**S, "format": "zip"}, "llguidance", ("#/format",)),
+        ({**S, "format": "iri"}, "llguidance", ("#/format",)),
     ],
 )
-def test_lenient_takes_the_backend_that_loses_least(backend_set, schema, name, weakened):
+def test_compile_with_lenient_chooses_the_backend_that_enforces_most(backend_set, schema, name, weakened):
     compiled = backend_set.compile(constraint(json=schema, lenient=True))
     assert compiled.backend_name == name
     assert len(compiled.weakened) == len(weakened)
     assert all(expected in got for expected, got in zip(weakened, compiled.weakened, strict=True))
 
 
-def test_lenient_does_not_excuse_what_is_malformed(backend_set):
+def test_compile_with_lenient_still_refuses_malformed_constraints(backend_set):
     for params in ({"json": {"type": "foo"}}, {"regex": "("}, {"json": False}):
         with pytest.raises(GrammarError):
             backend_set.compile(constraint(**params, lenient=True))
 
 
-def test_whitespace_pattern_is_honoured(backend_set):
+@pytest.mark.skipif(not is_at_least("llguidance", LLGUIDANCE_WHITESPACE_PATTERN), reason="needs llguidance >= 1.9.1")
+def test_compile_with_a_whitespace_pattern_bounds_whitespace(backend_set):
     compiled = backend_set.compile(constraint(json=AB, whitespace_pattern=" ?", backend="xgrammar"))
     assert compiled.backend_name == "llguidance"
     assert takes(compiled, '{"a": 1}')
     assert not takes(compiled, '{"a":  1}')
 
 
+@pytest.mark.parametrize(
+    ("schema", "cause"),
+    [
+        (False, "the schema is false"),
+        ({"type": "object", "required": ["a"], "properties": {"a": False}}, "#/properties/a is false"),
+        (
+            {
+                "properties": {"x": {"type": "array", "minItems": 1, "items": False}},
+                "required": ["x"],
+                "type": "object",
+            },
+            "#/properties/x/items is false",
+        ),
+        ({"allOf": [S, False]}, "#/allOf/1 is false"),
+        ({"$ref": "#"}, "every instance would have to contain another instance"),
+    ],
+)
+def test_compile_of_an_impossible_schema_raises_with_the_cause(backend_set, schema, cause):
+    with pytest.raises(GrammarError, match=f"allows no text at all: .*{cause}"):
+        backend_set.compile(constraint(json=schema))
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"regex": "(?=a)b"}, "xgrammar does not enforce lookaround; llguidance: .*look-around, .* is not supported$"),
+        (
+            {"json": {"type": "array", "items": S, "uniqueItems": True}},
+            "#/uniqueItems; use a list instead of a set or pass lenient=True",
+        ),
+        ({"json": {"const": 2**53 + 1}, "backend": "llguidance:no-fallback"}, "#/const; pass lenient=True"),
+    ],
+)
+def test_compile_with_a_refused_constraint_names_the_cause_and_the_way_out(backend_set, params, message):
+    with pytest.raises(GrammarError, match=message):
+        backend_set.compile(constraint(**params))
+
+
+def test_compile_with_a_malformed_constraint_does_not_advise_lenient(backend_set):
+    with pytest.raises(GrammarError, match="invalid regex") as caught:
+        backend_set.compile(constraint(regex="("))
+    assert "lenient" not in str(caught.value)
+
+
+class Upload(pydantic.BaseModel):
+    path: pathlib.Path
+    password: pydantic.SecretStr
+    data: bytes
+    network: pydantic.IPvAnyNetwork
+
+
+@pytest.mark.parametrize("backend", ["auto", "llguidance:no-fallback", "xgrammar"])
+def test_compile_with_unknown_formats_reports_annotations(backend_set, backend):
+    compiled = backend_set.compile(constraint(json=Upload, backend=backend))
+    assert compiled.weakened == ()
+    assert compiled.annotations == tuple(
+        f"#/properties/{name}/format" for name in ("path", "password", "data", "network")
+    )
+    assert takes(compiled, '{"path": "x", "password": "y", "data": "z", "network": "n"}')
+    assert backend_set.compile(constraint(json={**S, "format": "date"})).annotations == ()
+    tag = {**TAG, "format": {"type": "json_schema", "json_schema": {**S, "format": "path", "pattern": "^ab$"}}}
+    compiled = backend_set.compile(constraint(structural_tag=tag))
+    assert compiled.annotations == ("#/format/json_schema/format",)
+    assert takes(compiled, '"ab"')
+    assert not takes(compiled, '"b"')
+
+
 @pytest.mark.parametrize("name", ["llguidance", "xgrammar"])
-def test_fixed_whitespace_reaches_each_backend(name):
+def test_compile_without_any_whitespace_reaches_each_backend(name):
     compact = BackendSet(VOCABULARY, StructuredOutputsConfig(any_whitespace=False))
     for params in ({"json": AB}, {"json_object": True}):
         compiled = compact.compile(constraint(**params, backend=name + ":no-fallback"))
@@ -212,7 +289,7 @@ def test_fixed_whitespace_reaches_each_backend(name):
         assert not takes(compiled, '{"a":1,"b":2}')
 
 
-def test_stop_tokens_of_a_request_reach_the_grammar(backend_set):
+def test_compile_with_stop_tokens_uses_them(backend_set):
     for name in ("llguidance", "xgrammar"):
         compiled = backend_set.compile(constraint(choice=["ab"], backend=name), [7])
         assert compiled.grammar.accept_tokens("r", [*VOCABULARY.spell("ab"), 7])
@@ -238,7 +315,7 @@ def test_stop_tokens_of_a_request_reach_the_grammar(backend_set):
     ],
 )
 @pytest.mark.parametrize("lenient", [False, True])
-def test_a_keyword_of_the_wrong_type_is_an_error_that_says_where(backend_set, schema, message, lenient):
+def test_compile_with_a_keyword_of_the_wrong_type_raises_with_its_pointer(backend_set, schema, message, lenient):
     with pytest.raises(GrammarError, match=message):
         backend_set.compile(constraint(json=schema, lenient=lenient))
     tag = {**TAG, "format": {"type": "json_schema", "json_schema": schema}}
@@ -255,7 +332,7 @@ def test_a_keyword_of_the_wrong_type_is_an_error_that_says_where(backend_set, sc
         {"x-type": 3, "title": "t", "$defs": {"unused": {"type": 3}}},
     ],
 )
-def test_data_and_older_drafts_have_their_types(backend_set, schema):
+def test_compile_of_data_and_older_drafts_succeeds(backend_set, schema):
     backend_set.compile(constraint(json=schema))
 
 
@@ -276,49 +353,72 @@ def counting_factory(made, vocabulary_seen=None):
 
 
 @pytest.mark.usefixtures("registry")
-def test_a_registered_backend_serves_those_who_name_it():
+def test_registered_backend_serves_requests_that_name_it():
     made = []
-    register_backend("mine", counting_factory(made))
+    register_backend("other", counting_factory(made))
     own = BackendSet(VOCABULARY, StructuredOutputsConfig())
     assert own.compile(constraint(json=AB)).backend_name == "llguidance"
     assert not made
-    assert own.compile(constraint(json=AB, backend="mine")).backend_name == "mine"
-    assert own.compile(constraint(json=AB, backend="mine:no-fallback")).backend_name == "mine"
+    assert own.compile(constraint(json=AB, backend="other")).backend_name == "other"
+    assert own.compile(constraint(json=AB, backend="other:no-fallback")).backend_name == "other"
     assert len(made) == 1
-    with pytest.raises(GrammarError, match="mine does not enforce whitespace_pattern"):
-        own.compile(constraint(json=AB, whitespace_pattern=" ", backend="mine:no-fallback"))
+    with pytest.raises(GrammarError, match="other does not enforce whitespace_pattern"):
+        own.compile(constraint(json=AB, whitespace_pattern=" ", backend="other:no-fallback"))
 
 
 @pytest.mark.usefixtures("registry")
-def test_a_registered_backend_may_say_what_it_is_fit_for():
-    register_backend("mine", counting_factory([]), lambda constraint: Support(weakened=("everything",)))
+def test_registered_backend_with_support_is_chosen_by_it():
+    register_backend("other", counting_factory([]), lambda constraint: Support(weakened=("everything",)))
     own = BackendSet(VOCABULARY, StructuredOutputsConfig())
-    assert own.compile(constraint(json=AB, backend="mine")).backend_name == "llguidance"
-    with pytest.raises(GrammarError, match="mine does not enforce everything"):
-        own.compile(constraint(json=AB, backend="mine:no-fallback"))
+    assert own.compile(constraint(json=AB, backend="other")).backend_name == "llguidance"
+    with pytest.raises(GrammarError, match="other does not enforce everything"):
+        own.compile(constraint(json=AB, backend="other:no-fallback"))
+
+
+@pytest.mark.usefixtures("registry")
+def test_registered_backend_gets_options_and_process_isolation():
+    register_backend("other", OptionsBackend.from_config, slow_support)
+    own = BackendSet(VOCABULARY, StructuredOutputsConfig(compile_workers=1, compile_timeout=60))
+    params = {"json": S, "whitespace_pattern": " ?", "lenient": True, "backend": "other"}
+    compiled = own.compile(constraint(**params))
+    own.destroy()
+    assert compiled.backend_name == "other"
+    *options, process = compiled.weakened
+    assert options == ['{"type": "string"}', " ?", "True"]
+    assert int(process) != os.getpid()
+
+
+@pytest.mark.usefixtures("registry")
+def test_registered_backend_without_an_importable_factory_compiles_in_this_process():
+    def make(vocabulary, config, canonical_tokenizer):
+        return OptionsBackend(vocabulary)
+
+    register_backend("other", make, slow_support)
+    own = BackendSet(VOCABULARY, StructuredOutputsConfig())
+    assert takes(own.compile(constraint(json=S, backend="other")), '"a"')
 
 
 @pytest.mark.parametrize("name", ["auto", "fsm", "", "a b", "x:no-fallback"])
-def test_reserved_and_unusable_names(name):
-    with pytest.raises(ValueError, match="cannot name a backend"):
+def test_register_backend_with_a_bad_name_raises(name):
+    with pytest.raises(ValueError, match="a backend needs a name"):
         register_backend(name, counting_factory([]))
 
 
 @pytest.mark.usefixtures("registry")
-def test_a_backend_is_made_once_however_many_ask():
+def test_backend_is_made_once_by_many_threads():
     made = []
-    register_backend("mine", counting_factory(made))
+    register_backend("other", counting_factory(made))
     own = BackendSet(VOCABULARY, StructuredOutputsConfig())
     with ThreadPoolExecutor(16) as pool:
-        results = list(pool.map(lambda _: own.compile(constraint(json=AB, backend="mine")), range(64)))
+        results = list(pool.map(lambda _: own.compile(constraint(json=AB, backend="other")), range(64)))
     assert len(made) == 1
-    assert {compiled.backend_name for compiled in results} == {"mine"}
+    assert {compiled.backend_name for compiled in results} == {"other"}
 
 
 @pytest.mark.usefixtures("registry")
-def test_prepare_and_destroy():
+def test_prepare_makes_backends_and_destroy_closes_them():
     made = []
-    register_backend("mine", counting_factory(made))
+    register_backend("other", counting_factory(made))
     own = BackendSet(VOCABULARY, StructuredOutputsConfig())
     own.prepare()
     own.prepare()
@@ -326,9 +426,9 @@ def test_prepare_and_destroy():
     own.destroy()
     own.destroy()
     for ask in (
-        lambda: own.compile(constraint(json=AB, backend="mine")),
+        lambda: own.compile(constraint(json=AB, backend="other")),
         lambda: own.compile(constraint(json={**S, "maxLength": 99}, backend="xgrammar")),
-        lambda: own.backend("mine"),
+        lambda: own.backend("other"),
         lambda: own.backend("xgrammar"),
         own.prepare,
     ):
@@ -337,18 +437,17 @@ def test_prepare_and_destroy():
     assert len(made) == 1
 
 
-def test_each_of_many_threads_gets_its_own_language(backend_set):
+def test_compile_in_many_threads_returns_each_its_own_grammar(backend_set):
     def compile_and_check(i):
-        wish = ("auto", "llguidance", "xgrammar")[i % 3]
-        compiled = backend_set.compile(constraint(json={"enum": [f"text {i}", i]}, backend=wish))
+        backend = ("auto", "llguidance", "xgrammar")[i % 3]
+        compiled = backend_set.compile(constraint(json={"enum": [f"text {i}", i]}, backend=backend))
         return takes(compiled, f'"text {i}"') and takes(compiled, str(i)) and not takes(compiled, f'"text {i + 1}"')
 
     with ThreadPoolExecutor(16) as pool:
         assert all(pool.map(compile_and_check, range(96)))
 
 
-def test_constraints_are_compiled_from_their_text():
-    """As caches hand them over, without the params they came from."""
+def test_compile_of_a_constraint_without_a_value_parses_its_text():
     own = BackendSet(VOCABULARY, StructuredOutputsConfig())
     compiled = own.compile(Constraint(Kind.JSON, json.dumps(AB)))
     assert takes(compiled, '{"a": 1}')

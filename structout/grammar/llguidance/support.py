@@ -1,21 +1,26 @@
-"""Which constraints llguidance 1.9.1 enforces in full."""
+"""Which constraints llguidance enforces in full."""
 
-import json
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from structout.grammar.json_schema import Node
+from structout.grammar.engine_versions import (
+    LLGUIDANCE_ESCAPES_IN_NAMES,
+    LLGUIDANCE_WHITESPACE_PATTERN,
+    is_at_least,
+)
+from structout.grammar.llguidance.spec import admits_escaped_names
 from structout.grammar.regex_features import Feature
 from structout.grammar.support import (
     Support,
-    counts_free_keys,
+    counts_unchecked_keys,
     features_in,
     is_gbnf,
     may_be,
     patterns_with,
     weakened_in_schema,
 )
+from structout.json_schema import Node, standard_format
 from structout.params import Constraint, StructuredOutputOptions
 
 _IGNORED_SINCE = {"propertyNames": 6, "unevaluatedItems": 2019, "unevaluatedProperties": 2019}
@@ -23,16 +28,22 @@ _EXACT_IN_DOUBLE = 2**53
 _NUMBERS_AS_DOUBLES = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "const", "enum")
 _FORMATS = frozenset("date-time time date duration email hostname ipv4 ipv6 uuid uri".split())
 _MISREADS = {Feature.SET_OPERATION, Feature.POSSESSIVE, Feature.INCOMPLETE_ESCAPE}
-# As llguidance warns.
+# llguidance's warnings.
 _UNKNOWN_FORMAT = re.compile("Unknown format: ")
 _UNREAD_KEYWORDS = re.compile("Unimplemented keys: ")
 _QUOTED = re.compile('"([^"]*)"')
 
 
 def llguidance_support(constraint: Constraint) -> Support:
+    """How llguidance would serve the constraint."""
     match constraint.kind:
         case StructuredOutputOptions.JSON:
-            return Support(weakened=weakened_in_schema(json.loads(constraint.spec), _ignores, _IGNORED_SINCE))
+            weakened = weakened_in_schema(constraint.value, _ignored_keywords, _IGNORED_SINCE)
+            if constraint.whitespace_pattern is not None and not is_at_least(
+                "llguidance", LLGUIDANCE_WHITESPACE_PATTERN
+            ):
+                weakened += ("whitespace_pattern",)
+            return Support(weakened=weakened)
         case StructuredOutputOptions.REGEX:
             return Support(weakened=features_in(constraint.spec, _MISREADS))
         case StructuredOutputOptions.GRAMMAR if is_gbnf(constraint.spec):
@@ -42,20 +53,22 @@ def llguidance_support(constraint: Constraint) -> Support:
     return Support()
 
 
-def is_told_by(warning: str, weakened: Iterable[str]) -> bool:
-    """Whether pointers say already what llguidance says in its words of a lenient compilation."""
-    told = {pointer.rpartition("/")[2] for pointer in weakened}
+def is_described_by(warning: str, weakened: Iterable[str]) -> bool:
+    """Whether JSON pointers already describe what a warning of llguidance's lenient compilation says."""
+    keywords = {pointer.rpartition("/")[2] for pointer in weakened}
     if _UNKNOWN_FORMAT.match(warning):
-        return "format" in told
-    return bool(_UNREAD_KEYWORDS.match(warning)) and told.issuperset(_QUOTED.findall(warning))
+        return "format" in keywords
+    return bool(_UNREAD_KEYWORDS.match(warning)) and keywords.issuperset(_QUOTED.findall(warning))
 
 
-def _ignores(node: Node, draft: int) -> Iterator[str]:
+def _ignored_keywords(node: Node, draft: int) -> Iterator[str]:
     yield from (key for key in _NUMBERS_AS_DOUBLES if key in node and not _is_exact_in_double(node[key]))
-    if counts_free_keys(node):
+    if counts_unchecked_keys(node):
         yield "minProperties"
-    if "format" in node and may_be(node, "string") and node["format"] not in _FORMATS:
+    if may_be(node, "string") and standard_format(node) not in (None, *_FORMATS):
         yield "format"
+    if not is_at_least("llguidance", LLGUIDANCE_ESCAPES_IN_NAMES) and admits_escaped_names(node):
+        yield from (keyword for keyword in ("properties", "patternProperties") if node.get(keyword))
     yield from patterns_with(node, _MISREADS)
 
 

@@ -1,4 +1,4 @@
-"""Constraints compiled and followed by xgrammar (https://github.com/mlc-ai/xgrammar)."""
+"""Compiles constraints with xgrammar (https://github.com/mlc-ai/xgrammar), and tracks requests in them."""
 
 import contextlib
 import json
@@ -8,12 +8,16 @@ from functools import cache
 from importlib.metadata import version
 from typing import Any
 
+import numpy as np
 import torch
 import xgrammar
 
+from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarError
+from structout.grammar.engine_versions import warn_if_unmeasured
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import (
+    CompiledConstraint,
     PrefixGrammar,
     StructuredOutputBackend,
     StructuredOutputGrammar,
@@ -21,17 +25,24 @@ from structout.grammar.interface import (
     nodes_below,
 )
 from structout.grammar.vocabulary import Vocabulary, token_id
-from structout.params import StructuredOutputOptions
+from structout.grammar.xgrammar.support import tag_without_unknown_formats
+from structout.json_schema import without_unknown_formats
+from structout.params import Constraint, StructuredOutputOptions
 
-# As xgrammar prints grammars: the whole rule of one character of a string with a bounded length, and the class that it
-# should be; any class or quoted text, to find all classes. As it prints errors: the time and place in front.
+# In the grammars that xgrammar prints: the rule for one character of a string of bounded
+# length, and the class that it should have; any class or quoted text, to find all
+# classes. In its errors: the time and place in front of the message.
 _BOUNDED_STRING_CHARACTER = re.compile(r"^(\w+ ::= \(\()\[\^\\\"\\\\\\r\\n\](\)\))$", re.MULTILINE)
 _STRING_CHARACTER = r"[^\0-\x1f\"\\]"
 _CLASS_OR_TEXT = re.compile(r'\[[^\]\\]*(?:\\.[^\]\\]*)*\]?|"[^"\\]*(?:\\.[^"\\]*)*"?')
+_CACHE_SHARE = 8  # xgrammar may cache one part in so many of the config's cache_bytes
+_SERIALIZED_GROWTH = 4  # as text, grammars were seen to take 1 to 14 times their memory
 _LOG_PREFIX = re.compile(r"^\[\d+:\d+:\d+\] \S+:\d+: ")
 
 
 class XgrammarGrammar(PrefixGrammar):
+    """The position of one request in a constraint that xgrammar compiled."""
+
     def __init__(
         self,
         matcher: Any,
@@ -44,9 +55,10 @@ class XgrammarGrammar(PrefixGrammar):
         self._compiled = compiled
         self._vocabulary = vocabulary
         self._stop_token_ids = frozenset(stop_token_ids)
+        self._stops_with_text = [stop for stop in self._stop_token_ids if vocabulary.token_bytes[stop]]
         self._canonical_tokenizer = canonical_tokenizer
-        self._accepted: list[int] = []  # by the matcher
-        self._num_after_stop = 0  # accepted without the matcher, which takes nothing after a stop token
+        self._accepted: list[int] = []  # tokens that the matcher has accepted
+        self._num_after_stop = 0  # tokens after a stop token, which the matcher never sees
 
     def rollback(self, num_tokens: int) -> None:
         after_stop = min(num_tokens, self._num_after_stop)
@@ -58,9 +70,23 @@ class XgrammarGrammar(PrefixGrammar):
     def fill_bitmask(self, bitmask: torch.Tensor, batch_index: int) -> None:
         check_mask_buffer(bitmask, self._vocabulary.size)
         self.matcher.fill_next_token_bitmask(bitmask, batch_index)
+        self.correct_stop_tokens(bitmask, batch_index)
+
+    def correct_stop_tokens(self, bitmask: torch.Tensor, row: int) -> None:
+        """Disallow stop tokens with text in a mask row, where the text cannot end.
+
+        xgrammar 0.2.7 allows them there as text, but does not accept them.
+        """
+        if not self._stops_with_text or self.matcher.is_completed():
+            return
+        words: Any = bitmask[row].numpy().view(np.uint32)
+        for stop in self._stops_with_text:
+            words[stop >> 5] = words.item(stop >> 5) & ~(1 << (stop & 31)) & 0xFFFFFFFF
 
     def fill_bitmask_drafts(self, bitmask: torch.Tensor, first_row: int, draft_tokens: Sequence[int]) -> int:
-        """As the interface says, in one native call (``traverse_draft_tree``)."""
+        """Fill rows as the interface specifies, in one native call (``traverse_draft_tree``)."""
+        if self._stops_with_text:
+            return super().fill_bitmask_drafts(bitmask, first_row, draft_tokens)
         check_mask_buffer(bitmask, self._vocabulary.size)
         rows = bitmask[first_row : first_row + len(draft_tokens) + 1]
         if self.is_terminated():
@@ -91,7 +117,12 @@ class XgrammarGrammar(PrefixGrammar):
         next_token: Sequence[int],
         next_sibling: Sequence[int],
     ) -> int:
-        """As the interface says, in one native call (``traverse_draft_tree``), which fills the allowed nodes only."""
+        """Fill rows as the interface specifies, in one native call (``traverse_draft_tree``).
+
+        That call fills the rows of the allowed nodes only.
+        """
+        if self._stops_with_text:
+            return super().fill_bitmask_tree(bitmask, first_row, draft_tokens, next_token, next_sibling)
         check_mask_buffer(bitmask, self._vocabulary.size)
         order = nodes_below(next_token, next_sibling)
         rows = bitmask[first_row : first_row + len(draft_tokens)]
@@ -104,18 +135,18 @@ class XgrammarGrammar(PrefixGrammar):
 
         words: Any = rows.numpy()
         is_allowed = [True] + [False] * (len(words) - 1)
-        for node, above in order:
+        for node, parent in order:
             token = tokens[node]
-            if not is_allowed[above]:
-                words[node] = words[above]
-            elif draft_tokens[node] == -1 or (tokens[above] in self._stop_token_ids and above):
+            if not is_allowed[parent]:
+                words[node] = words[parent]
+            elif draft_tokens[node] == -1 or (tokens[parent] in self._stop_token_ids and parent):
                 words[node] = -1
-            elif token is not None and words[above, token >> 5] >> (token & 31) & 1:
+            elif token is not None and words[parent, token >> 5] >> (token & 31) & 1:
                 is_allowed[node] = True
                 if token in self._stop_token_ids:
                     words[node] = -1
             else:
-                words[node] = words[above]
+                words[node] = words[parent]
         return sum(is_allowed) - 1
 
     def is_terminated(self) -> bool:
@@ -139,19 +170,23 @@ class XgrammarGrammar(PrefixGrammar):
             return b""
         try:
             text: str = self.matcher.find_jump_forward_string()
-        except UnicodeDecodeError as error:  # forced bytes that end inside a character cannot be passed as a str
+        except UnicodeDecodeError as error:  # the forced bytes end inside a character
             return error.object
         return text.encode()
 
     def compute_ff_tokens(self) -> list[int]:
-        """As the interface says. Raises ``RuntimeError`` where the backend was made without a tokenizer."""
+        """Return forced tokens as the interface specifies.
+
+        Raises:
+            RuntimeError: the backend has no tokenizer.
+        """
         if self._canonical_tokenizer is None:
-            raise RuntimeError("compute_ff_tokens needs an XgrammarBackend that was made with canonical_tokenizer")
+            raise RuntimeError("compute_ff_tokens needs the tokenizer: pass canonical_tokenizer to XgrammarBackend")
         tokens = self._canonical_tokenizer.ff_tokens(self, self._accepted)
         return tokens if self._stop_token_ids.isdisjoint(tokens) else []
 
     def accept_bytes(self, data: bytes) -> bool:
-        """For the CanonicalTokenizer, which undoes it: tokens must not follow."""
+        """Advance by bytes, for the CanonicalTokenizer. Must be undone before the next token."""
         return bool(self.matcher.accept_string(data))
 
     def undo_bytes(self) -> None:
@@ -191,8 +226,11 @@ class XgrammarGrammar(PrefixGrammar):
         return len(tokens)
 
     def _accept(self, token: int) -> bool:
-        """Checked here, because the native call raises for what is no int, keeps only the low 32 bits of an id, and
-        takes a token without text for no step at all."""
+        """Advance by one token.
+
+        The native call raises for anything but an int, keeps only the low 32 bits of an
+        id, and accepts a token without text without a step. Hence the checks.
+        """
         known = token_id(token, self._vocabulary.size)
         if known is None or not (known in self._stop_token_ids or self._vocabulary.token_bytes[known]):
             return False
@@ -203,14 +241,19 @@ class XgrammarGrammar(PrefixGrammar):
 
 
 class XgrammarBackend(StructuredOutputBackend):
-    """
+    """Compiles constraints for one vocabulary with xgrammar.
+
     Args:
-        vocabulary: of the model.
-        canonical_tokenizer: what ``compute_ff_tokens`` of the grammars needs. Default: they raise.
-        any_whitespace: whether JSON may have whitespace anywhere, or is written as ``{"a": 1, "b": [2, 3]}``.
-        cache_bytes: bound on xgrammar's own cache of compiled grammars.
+        vocabulary: the token ids of the model.
+        canonical_tokenizer: needed for ``compute_ff_tokens`` of the grammars. By
+            default that method raises.
+        any_whitespace: as in :class:`structout.StructuredOutputsConfig`.
+        max_whitespace: as in :class:`structout.StructuredOutputsConfig`.
+        cache_bytes: size limit of xgrammar's own cache of compiled grammars.
         compile_threads: native threads of one compilation.
     """
+
+    can_isolate = True
 
     def __init__(
         self,
@@ -218,12 +261,15 @@ class XgrammarBackend(StructuredOutputBackend):
         *,
         canonical_tokenizer: CanonicalTokenizer | None = None,
         any_whitespace: bool = True,
+        max_whitespace: int | None = None,
         cache_bytes: int = 256 << 20,
         compile_threads: int = 1,
     ):
         super().__init__(vocabulary)
+        warn_if_unmeasured("xgrammar")
         self._canonical_tokenizer = canonical_tokenizer
         self._any_whitespace = any_whitespace
+        self._max_whitespace = max_whitespace
         self._tokenizer_info = xgrammar.TokenizerInfo(
             list(vocabulary.token_bytes),
             xgrammar.VocabType.RAW,
@@ -235,61 +281,91 @@ class XgrammarBackend(StructuredOutputBackend):
         )
         self._batch = xgrammar.BatchGrammarMatcher(max_threads=1)
 
+    @classmethod
+    def from_config(
+        cls, vocabulary: Vocabulary, config: StructuredOutputsConfig, canonical_tokenizer: CanonicalTokenizer | None
+    ) -> "XgrammarBackend":
+        return cls(
+            vocabulary,
+            any_whitespace=config.any_whitespace,
+            max_whitespace=config.max_whitespace,
+            cache_bytes=config.cache_bytes // _CACHE_SHARE,
+            canonical_tokenizer=canonical_tokenizer,
+        )
+
     def compile_grammar(
         self, request_type: StructuredOutputOptions, grammar_spec: str, stop_token_ids: Sequence[int] | None = None
     ) -> XgrammarGrammar:
-        return self._at_start(request_type, self.compile_native(request_type, grammar_spec), stop_token_ids)
+        constraint = Constraint(request_type, grammar_spec)
+        return self._at_start(request_type, self.compile_native(constraint), stop_token_ids)
 
-    def compile_native(self, request_type: StructuredOutputOptions, grammar_spec: str) -> Any:
-        """xgrammar's own compiled grammar, for any stop tokens. Raises ``GrammarError``."""
-        with _refusal_as_grammar_error(request_type):
-            return self._compile(self._compile_call(request_type, grammar_spec))
+    def compile_native(self, constraint: Constraint) -> Any:
+        """Compile into xgrammar's own compiled grammar, for any stop tokens. Raises ``GrammarError``."""
+        with _refusal_as_grammar_error(constraint.kind):
+            return self._compile(self._compile_call(constraint))
+
+    def serialize(self, native: Any, max_bytes: int) -> bytes | None:
+        if native.memory_size_bytes > max_bytes // _SERIALIZED_GROWTH:
+            return None
+        serialized: bytes = native.serialize_json().encode()
+        return serialized if len(serialized) <= max_bytes else None
 
     def load_grammar(
-        self, request_type: StructuredOutputOptions, serialized: bytes, stop_token_ids: Sequence[int] | None = None
-    ) -> XgrammarGrammar:
-        """As ``compile_grammar``, of what ``compile_native`` made in a process of ours (see ``CompileProcessPool``)."""
-        with _refusal_as_grammar_error(request_type):
+        self, constraint: Constraint, serialized: bytes, stop_token_ids: Sequence[int] | None = None
+    ) -> CompiledConstraint:
+        with _refusal_as_grammar_error(constraint.kind):
             compiled = xgrammar.CompiledGrammar.deserialize_json(serialized.decode(), self._tokenizer_info)
-        return self._at_start(request_type, compiled, stop_token_ids)
+        return CompiledConstraint(self._at_start(constraint.kind, compiled, stop_token_ids))
 
     def fill_bitmask_batch(
         self, grammars: Sequence[StructuredOutputGrammar], bitmask: torch.Tensor, rows: Sequence[int]
     ) -> None:
         check_mask_buffer(bitmask, self.vocabulary.size)
-        matchers = [_matcher(grammar) for grammar in grammars]
-        self._batch.batch_fill_next_token_bitmask(matchers, bitmask, list(rows))
+        own_grammars = [_own_grammar(grammar) for grammar in grammars]
+        self._batch.batch_fill_next_token_bitmask([grammar.matcher for grammar in own_grammars], bitmask, list(rows))
+        for grammar, row in zip(own_grammars, rows, strict=True):
+            grammar.correct_stop_tokens(bitmask, row)
 
     def destroy(self) -> None:
         self._compiler.clear_cache()
 
-    def _compile_call(self, request_type: StructuredOutputOptions, spec: str) -> Callable[[Any], Any]:
-        match request_type:
+    def _compile_call(self, constraint: Constraint) -> Callable[[Any], Any]:
+        spec = constraint.spec
+        match constraint.kind:
             case StructuredOutputOptions.JSON:
-                return self._compile_json_call(spec)
+                schema = without_unknown_formats(constraint.value)
+                return self._compile_json_call(
+                    spec if schema is constraint.value else json.dumps(schema, ensure_ascii=False)
+                )
             case StructuredOutputOptions.JSON_OBJECT:
-                if self._any_whitespace:
+                if self._any_whitespace and self._max_whitespace is None:
                     return lambda compiler: compiler.compile_builtin_json_grammar()
                 return self._compile_json_call('{"type": ["object", "array"]}')
             case StructuredOutputOptions.REGEX:
                 return lambda compiler: compiler.compile_regex(spec)
             case StructuredOutputOptions.CHOICE:
-                return lambda compiler: compiler.compile_grammar(_choice_grammar(json.loads(spec)))
+                return lambda compiler: compiler.compile_grammar(_choice_grammar(constraint.value))
             case StructuredOutputOptions.GRAMMAR:
                 return lambda compiler: compiler.compile_grammar(spec)
             case StructuredOutputOptions.STRUCTURAL_TAG:
-                return lambda compiler: compiler.compile_structural_tag(spec)
+                tag = json.dumps(tag_without_unknown_formats(constraint.value), ensure_ascii=False)
+                return lambda compiler: compiler.compile_structural_tag(tag)
 
     def _compile_json_call(self, schema: str) -> Callable[[Any], Any]:
+        whitespace = {
+            "any_whitespace": self._any_whitespace,
+            "max_whitespace_cnt": self._max_whitespace if self._any_whitespace else None,
+        }
         if "Length" not in schema:
-            return lambda compiler: compiler.compile_json_schema(schema, any_whitespace=self._any_whitespace)
-        # xgrammar 0.2.8 lets raw control characters into strings with minLength or maxLength, which JSON forbids.
-        grammar = str(xgrammar.Grammar.from_json_schema(schema, any_whitespace=self._any_whitespace))
+            return lambda compiler: compiler.compile_json_schema(schema, **whitespace)
+        # xgrammar allows raw control characters, which JSON forbids, in strings with
+        # minLength or maxLength.
+        grammar = str(xgrammar.Grammar.from_json_schema(schema, **whitespace))
         sound = _BOUNDED_STRING_CHARACTER.sub(lambda rule: rule[1] + _STRING_CHARACTER + rule[2], grammar)
         for part in _CLASS_OR_TEXT.findall(sound):
             if part.startswith("[^") and not part.startswith(r"[^\0-\x1f"):
                 raise GrammarError(
-                    f"xgrammar {version('xgrammar')} would let control characters into this schema's strings by {part}"
+                    f"xgrammar {version('xgrammar')} would allow control characters in this schema's strings by {part}"
                 )
         return lambda compiler: compiler.compile_grammar(sound)
 
@@ -297,7 +373,8 @@ class XgrammarBackend(StructuredOutputBackend):
         try:
             return compile_with(self._compiler)
         except RuntimeError as error:
-            # xgrammar 0.2.8's cache trips over some sound grammars (a bound above 128 in a pattern, for one).
+            # xgrammar's cache fails for some sound grammars, such as a pattern with a bound
+            # above 128.
             if "Check failed" not in str(error):
                 raise
             return compile_with(xgrammar.GrammarCompiler(self._tokenizer_info, max_threads=1, cache_enabled=False))
@@ -319,25 +396,25 @@ def _refusal_as_grammar_error(request_type: StructuredOutputOptions) -> Iterator
     except GrammarError:
         raise
     except (RuntimeError, ValueError, TypeError) as error:
-        if "bad_alloc" in str(error):  # C++ for want of memory, which says nothing about the constraint
-            raise MemoryError("xgrammar could not have the memory it needs") from error
+        if "bad_alloc" in str(error):  # out of memory, which says nothing about the constraint
+            raise MemoryError("xgrammar could not allocate the memory it needs") from error
         raise GrammarError(f"invalid {request_type.value} constraint: {_reason(error)}") from error
 
 
-def _matcher(grammar: StructuredOutputGrammar) -> Any:
+def _own_grammar(grammar: StructuredOutputGrammar) -> XgrammarGrammar:
     if not isinstance(grammar, XgrammarGrammar):
         raise TypeError(f"expected grammars that XgrammarBackend compiled, got a {type(grammar).__name__}")
-    return grammar.matcher
+    return grammar
 
 
 @cache
 def _chain(num_drafts: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """next_token and next_sibling of a tree that is a chain."""
+    """``next_token`` and ``next_sibling`` of a tree that is a chain."""
     return torch.tensor([*range(1, num_drafts + 1), -1]), torch.full((num_drafts + 1,), -1)
 
 
 def _choice_grammar(choices: list[str]) -> str:
-    """JSON's escapes are EBNF's, except for surrogate pairs: hence characters as they are."""
+    """A choice in GBNF. It has JSON's escapes except for surrogate pairs, so other characters are not escaped."""
     return "root ::= " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
 
 

@@ -1,20 +1,22 @@
-"""Which constraints xgrammar 0.2.8 enforces in full, and which it may compile for seconds.
+"""Which constraints xgrammar enforces in full, and which it may compile for seconds.
 
-One departure is known and not counted: where text is free, in JSON strings and in classes such as ``[^"]``, its masks
-allow the bytes ED A0 80 to ED BF BF, surrogates in what would be UTF-8, which no tokenizer writes for text. llguidance
-refuses them, but takes up to 750 us for the mask of such a class, where xgrammar takes 4 us.
+One known deviation is not counted: where text is free, in JSON strings and in classes
+such as ``[^"]``, xgrammar's masks allow the bytes ED A0 80 to ED BF BF. They are
+surrogates, which no tokenizer writes for text. llguidance refuses them, but takes up to
+750 us for the mask of such a class, where xgrammar takes 4 us.
 """
 
+import copy
 import json
 import re
 from collections.abc import Iterator
 from typing import Any
 
-from structout.grammar.json_schema import Node, subschemas
+from structout.grammar.engine_versions import XGRAMMAR_NEGATED_CLASSES, is_at_least
 from structout.grammar.regex_features import Feature, regex_features
 from structout.grammar.support import (
     Support,
-    counts_free_keys,
+    counts_unchecked_keys,
     features_in,
     is_gbnf,
     may_be,
@@ -22,6 +24,7 @@ from structout.grammar.support import (
     patterns_with,
     weakened_in_schema,
 )
+from structout.json_schema import Node, standard_format, subschemas, unknown_formats, without_unknown_formats
 from structout.params import Constraint, StructuredOutputOptions
 
 _FORMATS = frozenset(
@@ -38,7 +41,7 @@ _MISREADS = {
     Feature.UNKNOWN_ESCAPE,
     Feature.INCOMPLETE_ESCAPE,
 }
-# Where one of these stands, xgrammar reads nothing else of the schema.
+# Beside one of these, xgrammar reads nothing else of the schema.
 _READS_ALONE = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _KEYWORDS_OF = {
@@ -62,8 +65,8 @@ _LARGEST_MULTIPLE = 1_000
 _LONG_PATTERN = 64
 _PREFIX_ITEMS_SINCE = 2020
 
-# xgrammar takes 0.3 s for 100 optional properties, 0.3 s for an enum of 1,000 strings, and 3 s for maxLength 100: times
-# grow with the squares.
+# xgrammar takes 0.3 s for 100 optional properties, 0.3 s for an enum of 1,000 strings,
+# and 3 s for maxLength 100. The times grow quadratically.
 _LONG = 16
 _MANY_ALTERNATIVES = 500
 _MANY_PROPERTIES = 60
@@ -75,25 +78,24 @@ _SCHEMAS_OF_TAGS = ("json_schema", "schema")
 
 
 def xgrammar_support(constraint: Constraint) -> Support:
-    """Surrogates in free text are not counted, see above."""
+    """How xgrammar would serve the constraint."""
     weakened: tuple[str, ...] = ()
     is_slow = False
     match constraint.kind:
         case StructuredOutputOptions.JSON:
-            schema = json.loads(constraint.spec)
-            weakened = weakened_in_schema(schema, _ignores)
-            is_slow = _is_slow(schema)
+            weakened = weakened_in_schema(constraint.value, _ignored_keywords)
+            is_slow = _is_slow(constraint.value)
         case StructuredOutputOptions.REGEX:
-            weakened = features_in(constraint.spec, _MISREADS | {Feature.ANY_CHARACTER, Feature.SPACE_CLASS})
+            weakened = features_in(constraint.spec, _misread_features() | {Feature.ANY_CHARACTER, Feature.SPACE_CLASS})
             is_slow = _has_large_bound(constraint.spec)
         case StructuredOutputOptions.CHOICE:
-            is_slow = len(json.loads(constraint.spec)) > _MANY_ALTERNATIVES
+            is_slow = len(constraint.value) > _MANY_ALTERNATIVES
         case StructuredOutputOptions.GRAMMAR:
             if not is_gbnf(constraint.spec):
                 return Support(refusal="takes GBNF grammars (::=), not Lark")
             is_slow = _has_large_bound(constraint.spec)
         case StructuredOutputOptions.STRUCTURAL_TAG:
-            tag = json.loads(constraint.spec)
+            tag = constraint.value
             weakened = tuple(_weakened_in_tag(tag))
             is_slow = any(_is_slow(schema) for _, schema in schemas_in_tag(tag))
     if constraint.whitespace_pattern is not None:
@@ -101,7 +103,13 @@ def xgrammar_support(constraint: Constraint) -> Support:
     return Support(weakened=weakened, is_slow=is_slow)
 
 
-def _ignores(node: Node, draft: int) -> Iterator[str]:
+def _misread_features() -> set[Feature]:
+    if is_at_least("xgrammar", XGRAMMAR_NEGATED_CLASSES):
+        return _MISREADS
+    return _MISREADS | {Feature.NEGATED_CLASS_BEYOND_ASCII}
+
+
+def _ignored_keywords(node: Node, draft: int) -> Iterator[str]:
     if "prefixItems" in node and draft < _PREFIX_ITEMS_SINCE:
         yield "prefixItems"  # which xgrammar reads, though it is no keyword
     alone = next((keyword for keyword in _READS_ALONE if keyword in node), None)
@@ -112,14 +120,14 @@ def _ignores(node: Node, draft: int) -> Iterator[str]:
         implied = any(keyword in node for keyword in _IMPLIES_A_TYPE)
         yield from (key for key in _ALL_KEYWORDS if key in node and not (implied and key in _IMPLIES_A_TYPE))
         return
-    yield from _ignored_of_numbers(node)
-    yield from _ignored_of_strings(node)
-    yield from _ignored_of_objects(node)
+    yield from _ignored_in_numbers(node)
+    yield from _ignored_in_strings(node)
+    yield from _ignored_in_objects(node)
 
 
 def _ignored_beside(alone: str, node: Node) -> Iterator[str]:
     for keyword in (*_READS_ALONE, *_ALL_KEYWORDS):
-        if keyword in node and keyword != alone and not _says_the_same(keyword, alone, node):
+        if keyword in node and keyword != alone and not _repeats_the_type(keyword, alone, node):
             yield keyword
     if alone == "oneOf" and isinstance(node["oneOf"], list) and not _differ_by_type(node["oneOf"]):
         yield "oneOf"
@@ -127,8 +135,8 @@ def _ignored_beside(alone: str, node: Node) -> Iterator[str]:
         yield "allOf"
 
 
-def _says_the_same(keyword: str, alone: str, node: Node) -> bool:
-    """A type beside values that are all of it."""
+def _repeats_the_type(keyword: str, alone: str, node: Node) -> bool:
+    """Whether ``keyword`` is a type beside values that all have it."""
     if keyword != "type" or alone not in ("const", "enum"):
         return False
     values = node["enum"] if alone == "enum" else [node["const"]]
@@ -153,7 +161,7 @@ def _differ_by_type(branches: list[Any]) -> bool:
     return len(branches) == 1 or len(names) == len(branches) == len(set(names))
 
 
-def _ignored_of_numbers(node: Node) -> Iterator[str]:
+def _ignored_in_numbers(node: Node) -> Iterator[str]:
     multiple = node.get("multipleOf")
     if multiple is None:
         return
@@ -162,21 +170,22 @@ def _ignored_of_numbers(node: Node) -> Iterator[str]:
         yield "multipleOf"
 
 
-def _ignored_of_strings(node: Node) -> Iterator[str]:
+def _ignored_in_strings(node: Node) -> Iterator[str]:
     if not may_be(node, "string"):
         return
-    if "format" in node and node["format"] not in _FORMATS:
+    name = standard_format(node)
+    if name is not None and name not in _FORMATS:
         yield "format"
-    if "format" in node and "pattern" in node:
+    if name is not None and "pattern" in node:
         yield "pattern"
-    if "format" in node or "pattern" in node:
+    if name is not None or "pattern" in node:
         yield from (key for key in ("minLength", "maxLength") if key in node)
-    yield from patterns_with(node, _MISREADS | {Feature.NEEDS_JSON_ESCAPE})
+    yield from patterns_with(node, _misread_features() | {Feature.NEEDS_JSON_ESCAPE})
     if any(map(_loses_json_escapes, patterns_of(node))):
         yield "pattern"
 
 
-def _ignored_of_objects(node: Node) -> Iterator[str]:
+def _ignored_in_objects(node: Node) -> Iterator[str]:
     if not may_be(node, "object"):
         return
     properties = node.get("properties", {})
@@ -189,12 +198,15 @@ def _ignored_of_objects(node: Node) -> Iterator[str]:
     is_read = isinstance(names, dict) and names.keys() <= _NAMES_KEYWORDS and len(names.keys() - {"type"}) <= 1
     if names and (properties or "patternProperties" in node or not is_read):
         yield "propertyNames"
-    if counts_free_keys(node):
+    if counts_unchecked_keys(node):
         yield "minProperties"
 
 
 def _loses_json_escapes(pattern: str) -> bool:
-    """Beside other than ASCII, and in large automata, xgrammar's classes take raw quotes and control characters."""
+    """Whether a class of the pattern would take raw quotes and control characters.
+
+    xgrammar's classes do beside characters other than ASCII, and in large automata.
+    """
     is_unusual = not pattern.isascii() or len(pattern) > _LONG_PATTERN or _has_large_bound(pattern)
     return is_unusual and Feature.MAY_NEED_JSON_ESCAPE in regex_features(pattern)
 
@@ -228,25 +240,37 @@ def _has_large_bound(pattern: str) -> bool:
 def _weakened_in_tag(tag: Any) -> Iterator[str]:
     for pointer, part in _parts_of_tag(tag):
         if part.get("type") == "regex" and isinstance(part.get("pattern"), str):
-            found = features_in(part["pattern"], _MISREADS)
+            found = features_in(part["pattern"], _misread_features())
             yield from (f"{pointer}/pattern: {feature}" for feature in found)
     for pointer, schema in schemas_in_tag(tag):
-        yield from weakened_in_schema(schema, _ignores, root=pointer)
-        # The grammar that xgrammar prints for a schema is corrected where it lets control characters into bounded
-        # strings; that of a tag is not.
+        yield from weakened_in_schema(schema, _ignored_keywords, root=pointer)
+        # xgrammar allows control characters in bounded strings. The backend corrects
+        # that in the grammar of a schema, but not in the grammar of a tag.
         for below, node in subschemas(schema):
             yield from (f"{pointer}{below}/{key}" for key in ("minLength", "maxLength") if key in node)
 
 
 def schemas_in_tag(tag: Any) -> Iterator[tuple[str, Any]]:
-    """The schemas of a structural tag with their pointers; None for what is none."""
+    """Yield the schemas of a structural tag with their JSON pointers. None stands for what is not a schema."""
     for pointer, part in _parts_of_tag(tag):
         for key in _SCHEMAS_OF_TAGS:
             yield f"{pointer}/{key}", _parsed(part.get(key))
 
 
+def tag_without_unknown_formats(tag: Any) -> Any:
+    """A structural tag whose schemas have no ``format`` that JSON Schema does not define. A copy if there are any."""
+    if not any(True for _, schema in schemas_in_tag(tag) for _ in unknown_formats(schema)):
+        return tag
+    changed = copy.deepcopy(tag)
+    for _, part in _parts_of_tag(changed):
+        for key in part.keys() & set(_SCHEMAS_OF_TAGS):
+            schema = _parsed(part[key])
+            part[key] = part[key] if schema is None else without_unknown_formats(schema)
+    return changed
+
+
 def _parsed(schema: Any) -> Any:
-    """A schema that may have come as text; what is none is left to the engine's own error."""
+    """A schema that may be given as text. If it does not parse, the engine will say so."""
     try:
         return json.loads(schema) if isinstance(schema, str) else schema
     except (ValueError, RecursionError):
@@ -254,7 +278,7 @@ def _parsed(schema: Any) -> Any:
 
 
 def _parts_of_tag(tag: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a tag with their pointers, but for the schemas."""
+    """Yield the objects of a structural tag with their JSON pointers, without its schemas."""
     pending = [("#", tag)]
     while pending:
         pointer, part = pending.pop()

@@ -1,0 +1,193 @@
+"""Constraints in llguidance's own format: Lark grammars and JSON schemas with options."""
+
+import copy
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from llguidance import regex_to_lark
+
+from structout.errors import GrammarError
+from structout.grammar.engine_versions import (
+    LLGUIDANCE_ESCAPES_IN_NAMES,
+    LLGUIDANCE_WHITESPACE_PATTERN,
+    is_at_least,
+)
+from structout.json_schema import schemas, without_unknown_formats
+from structout.params import Constraint, StructuredOutputOptions
+
+# The drafts that llguidance checks schemas against. It fails for any other $schema.
+_DRAFTS = re.compile(
+    r"http://json-schema\.org/draft-0[467]/schema#?|https://json-schema\.org/draft/(2019-09|2020-12)/schema#?"
+)
+
+# One spelling for each character of a string. llguidance's default also takes \u00XX in
+# the names of additional properties, so that "\u0061" passes for another property than
+# "a".
+_JSON_ESCAPES = 'nrbtf\\"'
+_ESCAPE = re.compile(r"\\.", re.DOTALL)
+_JSON_WHITESPACE = r"[ \t\n\r]"
+_COMPACT_JSON = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+_ANY_JSON = {"type": ["object", "array"]}
+
+# Without this, a mask shows only the first of the tokens that llguidance would force,
+# which is narrower than what it accepts. Filling it also calls the tokenizer.
+_NO_FORCING = '%llguidance {"no_forcing": true}\n'
+
+# Parts of a Lark grammar: text in which nothing else begins (strings, regular
+# expressions, comments), references to tokens, and attributes of rules. Unclosed text
+# ends at the end of its line, so that the time stays linear.
+_LARK_PART = re.compile(
+    r"""(?P<text>"[^"\\\n]*(?:\\.[^"\\\n]*)*"?|//[^\n]*|/[^/\\\n]*(?:\\.[^/\\\n]*)*/?|\#[^\n]*)"""
+    r"""|(?P<token><[^<>\s]+>)|\b(?P<attribute>max_tokens|stop|temperature)\s*="""
+)
+
+
+def llguidance_spec(constraint: Constraint, *, any_whitespace: bool, max_whitespace: int | None) -> str:
+    """Return the constraint in llguidance's format.
+
+    Args:
+        constraint: what to express.
+        any_whitespace: as in :class:`structout.StructuredOutputsConfig`.
+        max_whitespace: as in :class:`structout.StructuredOutputsConfig`.
+
+    Raises:
+        GrammarError: llguidance cannot express it, or it refers to tokens.
+    """
+    kind, spec = constraint.kind, constraint.spec
+    if constraint.whitespace_pattern is not None and kind is not StructuredOutputOptions.JSON:
+        raise GrammarError(f"whitespace_pattern applies to json only, got a {kind.value} constraint")
+    options = _whitespace_options(constraint.whitespace_pattern, any_whitespace, max_whitespace)
+    match kind:
+        case StructuredOutputOptions.JSON:
+            return _json_spec(constraint.value, options | {"lenient": constraint.lenient})
+        case StructuredOutputOptions.JSON_OBJECT:
+            return _json_spec(_ANY_JSON, options)
+        case StructuredOutputOptions.REGEX:
+            return lark_spec(f"start: /{regex_to_lark(spec, 'dws')}/")
+        case StructuredOutputOptions.CHOICE:
+            choices = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in constraint.value)
+            return lark_spec(f"start: CHOICE\nCHOICE: {choices}")
+        case StructuredOutputOptions.GRAMMAR:
+            check_lark(spec)
+            return lark_spec(spec)
+        case StructuredOutputOptions.STRUCTURAL_TAG:
+            raise GrammarError("llguidance has no structural tags in xgrammar's format")
+
+
+def lark_spec(text: str) -> str:
+    """A Lark grammar in llguidance's format."""
+    return json.dumps({"grammars": [{"lark_grammar": _NO_FORCING + text}]}, ensure_ascii=False)
+
+
+def json_whitespace_pattern(pattern: str) -> str:
+    r"""A whitespace pattern of the user, with ``\s`` read as JSON's four whitespace characters."""
+    return _ESCAPE.sub(lambda escape: _JSON_WHITESPACE if escape[0] == r"\s" else escape[0], pattern)
+
+
+def check_lark(text: str) -> None:
+    """Raise ``GrammarError`` for a Lark grammar that uses tokens, or limits that masks cannot express."""
+    for part in _LARK_PART.finditer(text):
+        if part["token"]:
+            raise GrammarError(f"a grammar may constrain text only, got a reference to the token {part['token']}")
+        if part["attribute"]:
+            raise GrammarError(f"{part['attribute']} of a Lark rule is not supported: it cannot be rolled back")
+
+
+def _whitespace_options(pattern: str | None, any_whitespace: bool, max_whitespace: int | None) -> dict[str, Any]:
+    if pattern is not None:
+        return {"whitespace_pattern": json_whitespace_pattern(pattern)}
+    if not any_whitespace:
+        return _COMPACT_JSON
+    if max_whitespace is None:
+        return {}
+    bounded = f"{_JSON_WHITESPACE}{{0,{max_whitespace}}}"
+    if is_at_least("llguidance", LLGUIDANCE_WHITESPACE_PATTERN):
+        return {"whitespace_pattern": bounded}
+    # Older versions match the pattern again and again. Whitespace beside a comma or a
+    # colon can still be bounded; there is none beside brackets then.
+    return {
+        "whitespace_flexible": False,
+        "item_separator": f"{bounded},{bounded}",
+        "key_separator": f"{bounded}:{bounded}",
+    }
+
+
+def _json_spec(schema: Any, options: dict[str, Any]) -> str:
+    if schema is False:
+        raise GrammarError("the json constraint allows no text at all: the schema is false")
+    schema = {} if schema is True else without_unknown_formats(schema)
+    if not is_at_least("llguidance", LLGUIDANCE_ESCAPES_IN_NAMES):
+        schema = _with_names_of_other_properties(schema)
+    # llguidance takes options in the schema under x-guidance. Those of the schema's
+    # author do not count.
+    known = {key: value for key, value in schema.items() if not _is_unknown_draft(key, value)}
+    known["x-guidance"] = options | {"json_allowed_escapes": _JSON_ESCAPES}
+    named = {"name": "json", "json_schema": known}
+    return json.dumps({"grammars": [{"lark_grammar": _NO_FORCING + "start: @json"}, named]}, ensure_ascii=False)
+
+
+def _is_unknown_draft(key: str, value: object) -> bool:
+    return key == "$schema" and not (isinstance(value, str) and _DRAFTS.fullmatch(value))
+
+
+# -- for versions that take escapes in the names of additional properties ---------
+
+_MAX_REWRITTEN_PROPERTIES = 256  # more take seconds to compile
+_MAX_REWRITTEN_NAME = 100  # characters; llguidance refuses patterns nested 250 deep
+
+
+def admits_escaped_names(node: Any) -> bool:
+    """Whether an escaped name gets around the properties of a schema, in versions before LLGUIDANCE_ESCAPES_IN_NAMES.
+
+    It does where additional properties are allowed, unless the names of all other
+    properties can be written as one pattern: patterns match names without escapes.
+    """
+    if node.get("additionalProperties", True) is False:
+        return False
+    properties = node.get("properties", {})
+    is_too_large = len(properties) > _MAX_REWRITTEN_PROPERTIES or any(len(n) > _MAX_REWRITTEN_NAME for n in properties)
+    return bool(node.get("patternProperties")) or is_too_large
+
+
+def _with_names_of_other_properties(schema: Any) -> Any:
+    """``schema`` with ``additionalProperties`` written as a pattern of all names except those of the properties."""
+    changed = copy.deepcopy(schema)
+    for node in schemas(changed):
+        properties = node.get("properties")
+        is_open = node.get("additionalProperties", True) is not False
+        if isinstance(properties, dict) and properties and is_open and not admits_escaped_names(node):
+            others = node.get("additionalProperties", True)
+            node["patternProperties"] = {f"^{pattern_of_other_texts(list(properties))}$": others}
+            node["additionalProperties"] = False
+    return changed
+
+
+def pattern_of_other_texts(texts: Sequence[str]) -> str:
+    """A regular expression, without lookaround, of every text that is not one of ``texts``."""
+    trie: dict[str, Any] = {}
+    for text in texts:
+        node = trie
+        for character in text:
+            node = node.setdefault(character, {})
+        node[""] = {}  # a text ends here
+
+    # Children are written before their parents, without recursion: names may be long.
+    written: dict[int, str] = {}
+    pending = [(trie, False)]
+    while pending:
+        node, is_expanded = pending.pop()
+        children = [character for character in node if character]
+        if not is_expanded:
+            pending += [(node, True), *((node[character], False) for character in children)]
+            continue
+        other = f"[^{''.join(map(_escaped_in_class, children))}]" if children else r"[\s\S]"
+        branches = [rf"{other}[\s\S]*"]
+        branches += [re.escape(character) + written[id(node[character])] for character in children]
+        written[id(node)] = f"(?:{'|'.join(branches)})" + ("" if "" in node else "?")
+    return written[id(trie)]
+
+
+def _escaped_in_class(character: str) -> str:
+    return f"\\{character}" if character in r"\]^-[&~" else character

@@ -1,0 +1,329 @@
+"""Every walk over a JSON schema.
+
+Schemas may be deep and may refer to themselves, so nothing here recurses.
+"""
+
+import copy
+import re
+from collections.abc import Callable, Iterator, Mapping
+from types import NoneType, UnionType
+from typing import Any
+from urllib.parse import unquote
+
+from structout.errors import GrammarError
+
+Node = Mapping[str, Any]
+
+_SCHEMA_KEYWORDS = (
+    "additionalItems",
+    "additionalProperties",
+    "contains",
+    "else",
+    "if",
+    "items",
+    "not",
+    "propertyNames",
+    "then",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+)
+_SCHEMA_LIST_KEYWORDS = ("allOf", "anyOf", "items", "oneOf", "prefixItems")
+_SCHEMA_MAP_KEYWORDS = ("dependentSchemas", "patternProperties", "properties")
+_MAPS_OF_SCHEMAS = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
+_DATA = {"const", "enum", "default", "examples"}
+
+# The JSON types that some draft gives the value of a keyword, and the elements of
+# that value.
+_SCHEMA = "object boolean"
+_TYPES_OF = (
+    dict.fromkeys(_SCHEMA_KEYWORDS, _SCHEMA)
+    | dict.fromkeys(_SCHEMA_LIST_KEYWORDS, "array")
+    | dict.fromkeys((*_SCHEMA_MAP_KEYWORDS, "$defs", "definitions", "dependencies", "dependentRequired"), "object")
+    | dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), "number")
+    | dict.fromkeys(("minContains", "maxContains", "minimum", "maximum", "multipleOf"), "number")
+    | dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), "number boolean")
+    | dict.fromkeys(("$schema", "$ref", "format", "pattern"), "string")
+    | {"enum": "array", "items": "object boolean array", "required": "array boolean", "type": "string array"}
+    | {"uniqueItems": "boolean"}
+)
+_TYPES_OF_ELEMENTS = dict.fromkeys((*_SCHEMA_LIST_KEYWORDS, *_SCHEMA_MAP_KEYWORDS), _SCHEMA) | {
+    "required": "string",
+    "type": "string object",
+}
+_JSON_TYPES: dict[str, type | UnionType] = {
+    "boolean": bool,  # before number: bool is a subclass of int
+    "number": int | float,
+    "string": str,
+    "array": list,
+    "object": dict,
+    "null": NoneType,
+}
+
+_DRAFT = re.compile(r"https?://json-schema\.org/draft[-/](?:0?(\d)|(20\d\d)-\d\d)/schema#?")
+_NEWEST_DRAFT = 2020
+
+# The formats that a draft from 4 on defines. Any other value of `format` is an
+# annotation: a validator that does not know it ignores it.
+_STANDARD_FORMATS = frozenset(
+    "date-time time date duration email idn-email hostname idn-hostname ipv4 ipv6 uri uri-reference iri iri-reference "
+    "uuid uri-template json-pointer relative-json-pointer regex".split()
+)
+
+# How often allows_finite_text goes over a schema before it gives up and says yes.
+# Each pass resolves at least one more step of a cycle.
+_MAX_PASSES = 64
+
+
+def draft_of(schema: Any) -> int:
+    """The draft that ``$schema`` names (3, 4, 6, 7, 2019 or 2020), or the newest if it names none of these."""
+    match = _DRAFT.fullmatch(str(schema.get("$schema"))) if isinstance(schema, dict) else None
+    return int(match[1] or match[2]) if match else _NEWEST_DRAFT
+
+
+# -- all schemas of a document ----------------------------------------------------
+
+
+def schemas(schema: Any) -> Iterator[dict[str, Any]]:
+    """Yield ``schema``, if it is an object, and every schema written inside it.
+
+    Data that may look like a schema (const, enum, default, examples) is left out.
+    """
+    pending = [schema]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, list):
+            pending += part
+        elif isinstance(part, dict):
+            yield part
+            for keyword, value in part.items():
+                if keyword in _MAPS_OF_SCHEMAS and isinstance(value, dict):
+                    pending += value.values()
+                elif keyword not in _DATA:
+                    pending.append(value)
+
+
+def parts(value: object) -> Iterator[object]:
+    """Yield a JSON value, and all keys and values inside it."""
+    pending = [value]
+    while pending:
+        part = pending.pop()
+        yield part
+        if isinstance(part, dict):
+            pending += [*part.keys(), *part.values()]
+        elif isinstance(part, list | tuple):
+            pending += part
+
+
+def depth(value: object) -> int:
+    """How many objects and arrays are nested in a JSON value, the outermost included."""
+    deepest = 0
+    pending = [(value, 1)]
+    while pending:
+        part, level = pending.pop()
+        children = part.values() if isinstance(part, dict) else part if isinstance(part, list) else None
+        if children is not None:
+            deepest = max(deepest, level)
+            pending += [(child, level + 1) for child in children]
+    return deepest
+
+
+# -- the schemas that apply to an instance ----------------------------------------
+
+
+def subschemas(schema: Any) -> Iterator[tuple[str, Node]]:
+    """Yield all object schemas that apply to a part of an instance, each once, with its JSON pointer.
+
+    Definitions count only where something refers to them.
+    """
+    pending = [("", schema)]
+    seen: dict[int, Any] = {}  # keeps the values alive, so that no id is used twice
+    while pending:
+        pointer, node = pending.pop()
+        if not isinstance(node, dict) or id(node) in seen:
+            continue
+        seen[id(node)] = node
+        yield pointer, node
+        pending += reversed([*_children(pointer, node), *referred(schema, node)])
+
+
+def _children(pointer: str, node: Node) -> Iterator[tuple[str, Any]]:
+    for keyword in _SCHEMA_KEYWORDS:
+        child = node.get(keyword)
+        if keyword == "propertyNames" and isinstance(child, dict):
+            child = {"type": "string"} | child  # every name is a string
+        yield f"{pointer}/{keyword}", child
+    for keyword in _SCHEMA_LIST_KEYWORDS:
+        if isinstance(node.get(keyword), list):
+            yield from ((f"{pointer}/{keyword}/{i}", child) for i, child in enumerate(node[keyword]))
+    for keyword in _SCHEMA_MAP_KEYWORDS:
+        if isinstance(node.get(keyword), dict):
+            yield from ((f"{pointer}/{keyword}/{escaped(name)}", child) for name, child in node[keyword].items())
+
+
+def referred(schema: Any, node: Node) -> Iterator[tuple[str, Any]]:
+    """Yield the target of the node's ``$ref`` with its pointer. The target is None if there is nothing there."""
+    reference = node.get("$ref")
+    if isinstance(reference, str) and reference.startswith("#"):
+        target = schema
+        for part in unquote(reference[1:]).split("/")[1:]:
+            name = part.replace("~1", "/").replace("~0", "~")
+            if isinstance(target, list) and name.isdecimal() and int(name) < len(target):
+                target = target[int(name)]
+            else:
+                target = target.get(name) if isinstance(target, dict) else None
+        yield reference[1:], target
+
+
+def escaped(name: str) -> str:
+    """``name`` as one part of a JSON pointer."""
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+# -- checks -------------------------------------------------------------------------
+
+
+def check_keywords(schema: Any, root: str = "#") -> None:
+    """Check that the value of every keyword has a type that some draft gives it.
+
+    After this check, engines and the functions of this module need not expect
+    anything else.
+
+    Args:
+        schema: the parsed schema.
+        root: JSON pointer to it, for the message.
+
+    Raises:
+        GrammarError: naming the first keyword whose value has another type.
+    """
+    for pointer, node in subschemas(schema):
+        for keyword in node.keys() & _TYPES_OF.keys():
+            _check_type(node[keyword], _TYPES_OF[keyword], f"{root}{pointer}/{keyword}")
+        for keyword in node.keys() & _TYPES_OF_ELEMENTS.keys():
+            value = node[keyword]
+            has_names = isinstance(value, dict) and keyword != "items"
+            for name, part in value.items() if has_names else enumerate(value if isinstance(value, list) else ()):
+                _check_type(part, _TYPES_OF_ELEMENTS[keyword], f"{root}{pointer}/{keyword}/{escaped(str(name))}")
+
+
+def _check_type(value: Any, types: str, pointer: str) -> None:
+    name = next(name for name, type_ in _JSON_TYPES.items() if isinstance(value, type_))
+    if name not in types.split():
+        raise GrammarError(f"{pointer} must be {' or '.join(types.split())}, got {name}")
+
+
+def check_finite_text(schema: Any) -> None:
+    """Check that some instance of ``schema`` is finite and does not need what a schema of ``false`` forbids.
+
+    Raises:
+        GrammarError: saying which of the two it is.
+    """
+    if _allows_finite_text(schema, allows_false=False):
+        return
+    forbidden = [pointer for pointer, value in _required_values(schema) if value is False]
+    if schema is False:
+        raise GrammarError("the json constraint allows no text at all: the schema is false")
+    if forbidden and _allows_finite_text(schema, allows_false=True):
+        raise GrammarError(
+            f"the json constraint allows no text at all: {', '.join(forbidden)} is false, which no value satisfies"
+        )
+    raise GrammarError(
+        "the json constraint allows no text at all: every instance would have to contain another instance"
+    )
+
+
+def _allows_finite_text(schema: Any, *, allows_false: bool) -> bool:
+    nodes = [node for _, node in subschemas(schema)]
+    finite: set[int] = set()  # ids of the nodes that are known to have a finite instance
+
+    def is_finite(value: Any) -> bool:
+        return id(value) in finite if isinstance(value, dict) else allows_false or value is not False
+
+    for _ in range(_MAX_PASSES):
+        num_known = len(finite)
+        for node in reversed(nodes):  # the targets of references come later in the list
+            if id(node) not in finite and _is_finite(schema, node, is_finite):
+                finite.add(id(node))
+        if is_finite(schema):
+            return True
+        if len(finite) == num_known:
+            return False
+    return True
+
+
+def _is_finite(schema: Any, node: Node, is_finite: Callable[[Any], bool]) -> bool:
+    needed = [target for _, target in referred(schema, node)]
+    if isinstance(node.get("allOf"), list):
+        needed += node["allOf"]
+    if not all(map(is_finite, needed)):
+        return False
+    for keyword in ("anyOf", "oneOf"):
+        if isinstance(node.get(keyword), list) and not any(map(is_finite, node[keyword])):
+            return False
+    types = node.get("type")
+    if types is None or "const" in node or "enum" in node:
+        return True
+    names = types if isinstance(types, list) else [types]
+    return any(all(is_finite(value) for _, value in _contents(name, node)) for name in names)
+
+
+def _required_values(schema: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the schemas that must hold for a part of some instance, each with its JSON pointer."""
+    for pointer, node in subschemas(schema):
+        yield from ((f"#{target_pointer}", target) for target_pointer, target in referred(schema, node))
+        for keyword in ("allOf", "anyOf", "oneOf"):
+            if isinstance(node.get(keyword), list):
+                yield from ((f"#{pointer}/{keyword}/{i}", child) for i, child in enumerate(node[keyword]))
+        for type_name in ("object", "array"):
+            yield from ((f"#{pointer}/{below}", value) for below, value in _contents(type_name, node))
+
+
+def _contents(type_name: object, node: Node) -> Iterator[tuple[str, Any]]:
+    """Yield the schemas of what every object or array of ``node`` contains, each with its pointer from there."""
+    if type_name == "object" and isinstance(node.get("required"), list):
+        properties = node.get("properties")
+        others = True if "patternProperties" in node else node.get("additionalProperties", True)
+        for name in node["required"]:
+            if isinstance(properties, dict) and name in properties:
+                yield f"properties/{escaped(name)}", properties[name]
+            else:
+                yield "additionalProperties", others
+    elif type_name == "array" and isinstance(node.get("minItems"), int):
+        items = node.get("items", True)
+        first_keyword = "items" if isinstance(items, list) else "prefixItems"
+        first = node.get(first_keyword, [])
+        others_keyword = "additionalItems" if isinstance(items, list) else "items"
+        if isinstance(first, list):
+            yield from ((f"{first_keyword}/{i}", value) for i, value in enumerate(first[: node["minItems"]]))
+            if node["minItems"] > len(first):
+                yield others_keyword, node.get(others_keyword, True)
+
+
+# -- formats ------------------------------------------------------------------------
+
+
+def standard_format(node: Node) -> str | None:
+    """The node's ``format`` if a draft defines it. Any other value constrains nothing."""
+    name = node.get("format")
+    return name if isinstance(name, str) and name in _STANDARD_FORMATS else None
+
+
+def unknown_formats(schema: Any, root: str = "#") -> Iterator[str]:
+    """Yield JSON pointers to the ``format`` keywords whose value no draft defines."""
+    for pointer, node in subschemas(schema):
+        if "format" in node and standard_format(node) is None:
+            yield f"{root}{pointer}/format"
+
+
+def without_unknown_formats(schema: Any) -> Any:
+    """``schema`` without the ``format`` keywords whose value no draft defines. A copy if there are any."""
+    if not any(_has_unknown_format(node) for node in schemas(schema)):
+        return schema
+    changed = copy.deepcopy(schema)
+    for node in schemas(changed):
+        if _has_unknown_format(node):
+            del node["format"]
+    return changed
+
+
+def _has_unknown_format(node: Node) -> bool:
+    return isinstance(node.get("format"), str) and standard_format(node) is None
