@@ -1,4 +1,4 @@
-"""Limits of a constraint: at the limit it passes, one above it is refused by name, before any native code."""
+"""Limits of a constraint: one at the limit passes, one above it is refused by name."""
 
 import pytest
 
@@ -51,7 +51,7 @@ def object_of(count):
         ("length_bound", {"json": {"maxLength": 2**31 - 1}}, {"json": {"items": {"maxItems": 2**31}}}, 2**31),
     ],
 )  # fmt: skip
-def test_at_the_limit_and_above_it(limit, fits, too_large, got):
+def test_validate_at_the_limit_passes_and_above_it_raises(limit, fits, too_large, got):
     StructuredOutputsParams(**fits).validate(SMALL)
     with pytest.raises(GrammarLimitError) as refusal:
         StructuredOutputsParams(**too_large).validate(SMALL)
@@ -62,22 +62,22 @@ def test_at_the_limit_and_above_it(limit, fits, too_large, got):
 
 
 @pytest.mark.parametrize("bound", [10**30, 1e300])
-def test_bounds_beyond_any_integer_are_refused_not_wrapped(bound):
+def test_validate_with_huge_bounds_raises(bound):
     for params in ({"json": {"maxLength": bound}}, {"regex": f"a{{{int(bound)}}}"}):
         with pytest.raises(GrammarLimitError):
             StructuredOutputsParams(**params).validate()
 
 
-def test_a_negative_bound_is_no_limit_but_an_error():
+def test_validate_with_a_negative_bound_raises():
     with pytest.raises(GrammarError, match="maxLength must not be negative"):
         StructuredOutputsParams(json={"maxLength": -1}).validate()
 
 
-def test_a_bool_is_no_bound():
+def test_validate_does_not_read_a_bool_as_a_bound():
     StructuredOutputsParams(json={"properties": {"maxLength": True}}).validate()
 
 
-def test_a_hundred_thousand_brackets_are_counted_without_recursion():
+def test_validate_with_deep_nesting_raises_without_recursion():
     for params in ({"regex": "(" * 500}, {"json": "[" * 100_000 + "]" * 100_000}):
         with pytest.raises(GrammarError):
             StructuredOutputsParams(**params).validate()

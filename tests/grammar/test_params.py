@@ -34,15 +34,15 @@ class Indescribable(pydantic.BaseModel):
         ({"structural_tag": '{"type":"structural_tag"}'}, "STRUCTURAL_TAG", '{"type": "structural_tag"}'),
     ],
 )
-def test_one_constraint_as_kind_and_text(arguments, kind, text):
+def test_constraint_has_kind_and_text(arguments, kind, text):
     assert StructuredOutputsParams(**arguments).constraint() == Constraint(StructuredOutputOptions[kind], text)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "exactly one constraint is needed, got none"),
-        ({"regex": "a", "json": {}}, "exactly one constraint is needed, got json, regex"),
+        ({}, "expected exactly one constraint, got none"),
+        ({"regex": "a", "json": {}}, "expected exactly one constraint, got json, regex"),
         ({"json": False, "json_object": True}, "got json, json_object"),
         ({"json": "{}{}"}, "is not JSON: Extra data"),
         ({"json": "{"}, "is not JSON"),
@@ -50,9 +50,9 @@ def test_one_constraint_as_kind_and_text(arguments, kind, text):
         ({"json": '{"minimum": NaN}'}, "NaN is not JSON"),
         ({"json": {"minimum": float("inf")}}, "is not JSON"),
         ({"json": {"a": {1, 2}}}, "is not JSON"),
-        ({"json": [1]}, "a JSON schema is an object or a boolean, got list"),
+        ({"json": [1]}, "a JSON schema must be an object or a boolean, got list"),
         ({"json": "5"}, "got int"),
-        ({"json": int}, "pydantic model class, got the class int"),
+        ({"json": int}, "Pydantic model class, got the class int"),
         ({"json": "[" * 200_000}, "nested too deeply"),
         ({"json": {"pattern": "a\0"}}, "contains a NUL"),
         ({"json": {"properties": {"a": [{"b\0": 1}]}}}, "contains a NUL"),
@@ -68,14 +68,14 @@ def test_one_constraint_as_kind_and_text(arguments, kind, text):
         ({"choice": []}, "choice must be a non-empty list"),
         ({"choice": ["a", ""]}, "every choice must be a non-empty string"),
         ({"choice": ["a", 3]}, "every choice must be a non-empty string"),
-        ({"regex": "a", "whitespace_pattern": " ?"}, "whitespace_pattern goes with json"),
+        ({"regex": "a", "whitespace_pattern": " ?"}, "whitespace_pattern applies to json only, got a regex constraint"),
         ({"regex": "a", "backend": "xgrammar:fallback"}, "a name or name:no-fallback, got 'xgrammar:fallback'"),
         ({"regex": "a", "backend": ""}, "a name or name:no-fallback, got ''"),
         ({"structural_tag": "{"}, "is not JSON"),
-        ({"structural_tag": []}, "a structural tag is an object, got list"),
+        ({"structural_tag": []}, "a structural tag must be an object, got list"),
     ],
 )
-def test_bad_constraints_are_refused_by_message(arguments, message):
+def test_validate_with_a_bad_constraint_raises_by_message(arguments, message):
     with pytest.raises(GrammarError, match=message) as caught:
         StructuredOutputsParams(**arguments).validate()
     assert isinstance(caught.value, ValueError)
@@ -85,18 +85,29 @@ def test_bad_constraints_are_refused_by_message(arguments, message):
     ("backend", "name", "allows_fallback"),
     [("auto", "auto", True), ("xgrammar", "xgrammar", True), ("llguidance:no-fallback", "llguidance", False)],
 )
-def test_a_backend_and_whether_another_may_serve(backend, name, allows_fallback):
+def test_constraint_splits_backend_and_fallback(backend, name, allows_fallback):
     constraint = StructuredOutputsParams(regex="a", backend=backend).constraint()
     assert (constraint.backend_name, constraint.allows_fallback) == (name, allows_fallback)
 
 
-def test_what_else_a_constraint_is_known_by():
+def test_constraint_differs_by_whitespace_pattern_and_lenient():
     params = StructuredOutputsParams(json={}, whitespace_pattern=" ?", lenient=True)
     assert params.constraint() == Constraint(StructuredOutputOptions.JSON, "{}", "auto", " ?", True)
     assert hash(params.constraint()) != hash(StructuredOutputsParams(json={}).constraint())
 
 
-def test_validation_takes_the_managers_configuration():
+def test_constraint_value_is_parsed_and_not_part_of_the_key():
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    constraint = StructuredOutputsParams(json=schema).constraint()
+    assert constraint.value == schema
+    assert constraint == Constraint(constraint.kind, constraint.spec)
+    assert repr(constraint) == repr(Constraint(constraint.kind, constraint.spec))
+    assert Constraint(constraint.kind, constraint.spec).value == schema
+    schema["properties"]["a"]["type"] = "string"  # the caller's own schema
+    assert constraint.value == json.loads(constraint.spec)
+
+
+def test_validate_takes_a_config():
     StructuredOutputsParams(regex="a").validate(StructuredOutputsConfig())
     StructuredOutputsParams(regex="a").validate(config=None)
 
@@ -111,6 +122,6 @@ def test_validation_takes_the_managers_configuration():
         ({"compile_timeout": 0}, "compile_timeout must be more than 0 seconds, got 0"),
     ],
 )
-def test_bad_configurations_are_refused_by_message(arguments, message):
+def test_config_with_a_bad_value_raises_by_message(arguments, message):
     with pytest.raises(ValueError, match=message):
         StructuredOutputsConfig(**arguments)

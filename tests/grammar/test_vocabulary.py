@@ -1,8 +1,11 @@
+import pathlib
+
 import pytest
 import tokenizers_on_the_spot
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from structout import StructuredOutputManager
 from structout.grammar.vocabulary import Vocabulary
 
 TEXTS = ["Ada, 36!", '{"café": [1, 2.5, null]}', "naïve 東京 🦊\n\ttab", " leading and  double"]
@@ -10,7 +13,7 @@ TEXTS = ["Ada, 36!", '{"café": [1, 2.5, null]}', "naïve 東京 🦊\n\ttab", "
 
 @pytest.mark.parametrize("make", [tokenizers_on_the_spot.byte_level, tokenizers_on_the_spot.byte_fallback])
 @pytest.mark.parametrize("text", TEXTS)
-def test_token_bytes_spell_the_text(make, text):
+def test_token_bytes_spell_the_text_of_tokens(make, text):
     tokenizer = make()
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -18,7 +21,7 @@ def test_token_bytes_spell_the_text(make, text):
 
 
 @pytest.mark.parametrize("make", [tokenizers_on_the_spot.byte_level, tokenizers_on_the_spot.byte_fallback])
-def test_special_tokens_and_padding_have_no_bytes(make):
+def test_from_tokenizer_gives_special_tokens_and_padding_no_bytes(make):
     tokenizer = make()
     vocabulary = Vocabulary.from_tokenizer(tokenizer, vocab_size=512)
     assert vocabulary.size == 512
@@ -29,7 +32,15 @@ def test_special_tokens_and_padding_have_no_bytes(make):
     assert vocabulary.stop_token_ids == (tokenizer.eos_token_id,)
 
 
-def test_bad_tokenizers_are_refused():
+@pytest.mark.parametrize("tokenizer", ["gpt2", pathlib.Path("gpt2"), None])
+def test_from_tokenizer_with_a_name_raises(tokenizer):
+    with pytest.raises(TypeError, match=r"expected a Hugging Face tokenizer, got .*load one with .*from_pretrained"):
+        Vocabulary.from_tokenizer(tokenizer)
+    with pytest.raises(TypeError, match="expected a Hugging Face tokenizer"):
+        StructuredOutputManager(tokenizer, vocab_size=512)
+
+
+def test_from_tokenizer_with_a_bad_tokenizer_raises():
     tokenizer = tokenizers_on_the_spot.byte_level()
     with pytest.raises(ValueError, match="vocab_size is 100, but the tokenizer has a token of id"):
         Vocabulary.from_tokenizer(tokenizer, vocab_size=100)
@@ -43,8 +54,8 @@ def test_bad_tokenizers_are_refused():
         Vocabulary.from_tokenizer(PreTrainedTokenizerFast(tokenizer_object=words, eos_token="b"))  # noqa: S106
 
 
-def test_byte_level_tokens_outside_the_alphabet_stand_for_their_own_text():
-    """As in the tokenizers library: the fallback is for the whole token."""
+def test_from_tokenizer_reads_byte_level_tokens_outside_the_alphabet_as_text():
+    """As in the tokenizers library, the fallback applies to the whole token."""
     table = {"<end>": 0, "Ġa": 1, "東": 2, "Ġ京": 3}
     tokenizer = Tokenizer(models.BPE(table, []))
     tokenizer.decoder = decoders.ByteLevel()
@@ -55,12 +66,12 @@ def test_byte_level_tokens_outside_the_alphabet_stand_for_their_own_text():
 
 @pytest.mark.parametrize("make", [tokenizers_on_the_spot.byte_level, tokenizers_on_the_spot.byte_fallback])
 @pytest.mark.parametrize("text", ["", *TEXTS])
-def test_any_text_is_spelt_and_read_back(make, text):
+def test_spell_and_text_of_are_inverse(make, text):
     vocabulary = Vocabulary.from_tokenizer(make())
     assert vocabulary.text_of(vocabulary.spell(text)) == text
 
 
-def test_spelling_finds_the_one_way_or_says_that_there_is_none():
+def test_spell_finds_the_only_spelling_or_none():
     vocabulary = Vocabulary((b"", b"a", b"ab", b"abc", b"cd"), (0,))
     assert vocabulary.spell("abcd") == [2, 4]
     assert vocabulary.spell("aab") == [1, 2]

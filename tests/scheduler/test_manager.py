@@ -260,7 +260,7 @@ def test_json_object_without_any_whitespace_rejects_extra_spaces(tokenizer, text
 def test_grammar_that_still_allows_control_characters_is_refused(manager, monkeypatch):
     """As it would be if xgrammar printed bounded strings in another way."""
     monkeypatch.setattr(xgrammar_backend, "_BOUNDED_STRING_CHARACTER", re.compile("printed in another way"))
-    with pytest.raises(GrammarError, match="would let control characters into this schema's strings by "):
+    with pytest.raises(GrammarError, match="would allow control characters in this schema's strings by "):
         add(manager, "bounded", json={"type": "string", "maxLength": 3}, backend="xgrammar:no-fallback")
     add(manager, "not bounded", json={"const": "minLength [^a]"}, backend="xgrammar:no-fallback")
 
