@@ -1,4 +1,4 @@
-"""Speculative decoding: masks of chains and trees of drafts, against forks that walk there one token at a time."""
+"""Masks of chains and trees of drafts, against forks that accept the drafts one by one."""
 
 import random
 
@@ -42,8 +42,8 @@ def mask_of(grammar):
 FREE = torch.full((V // 32,), -1, dtype=torch.int32)
 
 
-def walk(grammar, drafts):
-    """What the rows should be: (rows, how many drafts are allowed)."""
+def expected_rows(grammar, drafts):
+    """The mask rows of a chain of drafts, and the number of drafts that are allowed."""
     here, rows, num_allowed = grammar.fork(), [], 0
     for j, token in enumerate([*drafts, None]):
         if here.is_terminated():
@@ -60,23 +60,23 @@ def walk(grammar, drafts):
     return torch.stack(rows), num_allowed
 
 
-def some_drafts(rng, grammar):
-    """Drafts that go on from where the grammar is, with a wrong turn here and there."""
+def random_drafts(rng, grammar):
+    """Drafts that mostly continue from the position of the grammar."""
     here, drafts = grammar.fork(), []
     for _ in range(rng.randrange(7)):
-        token = rng.choice([-1, V, -7, rng.randrange(V), STOP]) if rng.random() < 0.15 else a_way_on(rng, here)
+        token = rng.choice([-1, V, -7, rng.randrange(V), STOP]) if rng.random() < 0.15 else allowed_token(rng, here)
         drafts.append(token)
         here.accept_tokens("", [token])
     return drafts
 
 
-def a_way_on(rng, grammar):
+def allowed_token(rng, grammar):
     mask = mask_of(grammar)
-    ways = [i for i in range(V) if mask[i >> 5] >> (i & 31) & 1]
-    return rng.choice(ways)
+    tokens = [i for i in range(V) if mask[i >> 5] >> (i & 31) & 1]
+    return rng.choice(tokens)
 
 
-def somewhere(rng, grammar):
+def at_some_position(rng, grammar):
     here = grammar.copy()
     for token in rng.choice([[], ids_of("{"), ids_of('{"a":'), ids_of('{"a":12'), [*ids_of('{"a":true}'), STOP]]):
         assert here.accept_tokens("", [token])
@@ -87,13 +87,13 @@ def somewhere(rng, grammar):
 @for_each_seed(20, long=60)
 def test_a_chain_has_the_masks_of_walking_there(start, seed, plain):
     rng = random.Random(seed)
-    here = somewhere(rng, start)
-    drafts = some_drafts(rng, here)
+    here = at_some_position(rng, start)
+    drafts = random_drafts(rng, here)
     before = here.num_tokens
     bitmask = torch.full((len(drafts) + 3, allocate_token_bitmask(1, V).shape[1]), 77, dtype=torch.int32)
     fill = StructuredOutputGrammar.fill_bitmask_drafts if plain else type(here).fill_bitmask_drafts
     num_allowed = fill(here, bitmask, 1, drafts)
-    rows, expected = walk(here, drafts)
+    rows, expected = expected_rows(here, drafts)
     assert num_allowed == expected
     assert torch.equal(bitmask[1:-1], rows)
     assert (bitmask[[0, -1]] == 77).all()
@@ -101,13 +101,13 @@ def test_a_chain_has_the_masks_of_walking_there(start, seed, plain):
 
 
 def random_tree(rng, grammar, num_nodes):
-    """Node 0 and nodes hung below random ones: tokens, next_token, next_sibling."""
+    """Tokens, next_token and next_sibling of a tree whose nodes have random parents."""
     here = {0: grammar.fork()}
     tokens, next_token, next_sibling = [0], [-1], [-1]
     for node in range(1, num_nodes):
         above = rng.choice(list(here))
         wrong = rng.random() < 0.2 or here[above].is_terminated()
-        tokens.append(rng.choice([-1, V, STOP, rng.randrange(V)]) if wrong else a_way_on(rng, here[above]))
+        tokens.append(rng.choice([-1, V, STOP, rng.randrange(V)]) if wrong else allowed_token(rng, here[above]))
         next_token.append(-1)
         next_sibling.append(next_token[above])
         next_token[above] = node
@@ -120,7 +120,7 @@ def random_tree(rng, grammar, num_nodes):
 @for_each_seed(20, long=60)
 def test_each_node_of_a_tree_has_the_mask_of_the_chain_to_it(start, seed, plain):
     rng = random.Random(1000 + seed)
-    here = somewhere(rng, start)
+    here = at_some_position(rng, start)
     tokens, next_token, next_sibling = random_tree(rng, here, rng.randrange(1, 12))
     before = here.num_tokens
     bitmask = torch.full((len(tokens), allocate_token_bitmask(1, V).shape[1]), 77, dtype=torch.int32)
@@ -133,7 +133,7 @@ def test_each_node_of_a_tree_has_the_mask_of_the_chain_to_it(start, seed, plain)
         while at:
             chain.insert(0, tokens[at])
             at = above[at]
-        rows, accepted = walk(here, chain)
+        rows, accepted = expected_rows(here, chain)
         assert torch.equal(bitmask[node], rows[-1]), (node, chain)
         allowed += node > 0 and accepted == len(chain)
     assert num_allowed == allowed
@@ -147,7 +147,7 @@ def test_each_node_of_a_tree_has_the_mask_of_the_chain_to_it(start, seed, plain)
 )
 def test_what_is_no_tree_is_refused(start, next_token, next_sibling):
     here = start.copy()
-    with pytest.raises(ValueError, match="no tree"):
+    with pytest.raises(ValueError, match="must form a tree"):
         here.fill_bitmask_tree(allocate_token_bitmask(2, V), 0, [0, 1], next_token, next_sibling)
     assert here.num_tokens == 0
 
@@ -171,7 +171,7 @@ def test_the_mark_may_end_inside_a_draft(start, num_before, num_after):
     assert grammar.fill_bitmask_drafts(bitmask, 0, drafts) == len(drafts)
     num_free = len(MARK) - num_before
     assert (bitmask[:num_free] == -1).all()
-    rows, _ = walk(start, drafts[num_free:])
+    rows, _ = expected_rows(start, drafts[num_free:])
     assert torch.equal(bitmask[num_free:], rows)
 
 

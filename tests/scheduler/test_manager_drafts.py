@@ -119,8 +119,8 @@ def test_draft_tree_gives_each_node_the_mask_of_its_path(manager):
             ([1, -1, -1], [-1, -1, -1]),
             "a tree of 2 drafts needs 2 entries in next_token and in next_sibling, got 3 and 3",
         ),
-        ([A, B], None, ([1, 0], [-1, -1]), "no tree"),
-        ([A, B], None, ([7, -1], [-1, -1]), "no tree"),
+        ([A, B], None, ([1, 0], [-1, -1]), "must form a tree"),
+        ([A, B], None, ([7, -1], [-1, -1]), "must form a tree"),
     ],
 )
 def test_invalid_drafts_close_only_their_requests_rows(manager, drafts, bounds, tree, message):

@@ -276,7 +276,7 @@ def test_fill_with_unsuitable_buffer_raises_and_writes_nothing(buffer):
         lambda: grammar.fill_bitmask_tree(buffer, 0, [0, 5], [1, -1], [-1, -1]),
     ]
     for fill in fills:
-        with pytest.raises(ValueError, match="a mask buffer is a contiguous int32 CPU tensor"):
+        with pytest.raises(ValueError, match="a mask buffer must be a contiguous int32 CPU tensor"):
             fill()
     if buffer.device.type == "cpu":
         assert not buffer.any()
