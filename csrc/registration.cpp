@@ -31,8 +31,8 @@ STABLE_TORCH_LIBRARY(structout, ops) {
       "_sample_shard(Tensor logits_shard, Tensor? bitmask, Tensor? rows, Tensor temperature, Tensor seed, "
       "Tensor position, int vocab_begin) -> Tensor");
   ops.def("_merge_shard_results(Tensor shard_results, Tensor temperature) -> (Tensor ids, Tensor merged)");
-  // The mass of the shard's allowed tokens, int64 [N]. The masses of all ranks, [ranks,
-  // N], give the logprobs.
+  // The mass of the shard's allowed tokens, int64 [N]. Those of all ranks, [ranks, N],
+  // give the logprobs.
   ops.def(
       "_shard_mass(Tensor logits_shard, Tensor? bitmask, Tensor? rows, Tensor temperature, Tensor seed, "
       "Tensor position, int vocab_begin, Tensor merged) -> Tensor");

@@ -119,8 +119,7 @@ STRUCTOUT_HOST_DEVICE float float_of_order_key(uint32_t key) {
 constexpr uint32_t kNaNKey = ~0u;                     // above the order key of +inf
 constexpr uint32_t kLowestDrawableKey = 0x00800000u;  // just above that of -inf
 
-// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC
-// 2011).
+// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011).
 struct PhiloxWords {
   uint32_t w[4];
 };

@@ -4,8 +4,8 @@
 //
 //   none    id -1; no logit is read
 //   one     that token; its logit is read only to refuse NaN and -inf
-//   few     up to 3,072: their logits are gathered into shared memory, where the row is sampled
-//   many    the row is streamed, 16 bytes per load; vectors without an allowed token are skipped
+//   few     up to 3,072: their logits are gathered into shared memory and sampled there
+//   many    the row is streamed, 16 bytes per load, without vectors that allow no token
 //
 // Bytes moved: V/8 of mask. Few tokens: 32 bytes (a sector) of logits per allowed
 // token. Many tokens: the row once for a draw without filters, because z + g needs no
@@ -81,8 +81,7 @@ __device__ void sample_from(Team& team, Source& source, const Reader& reader, Ro
   }
   params.ids[row] = drawn.id;
   if (!return_logprobs) return;
-  // + 0: -0 becomes 0. The highest logit is stored as 0 too, so that t is 0 there, not
-  // -0.
+  // + 0: -0 becomes 0, as it does in the highest logit. So t is 0 there, not -0.
   const float x = reader.logit(drawn.id) + 0.0f;
   params.logprobs[row] = drawn.scale.t(x) - log_of_mass(drawn.total_mass);
 }

@@ -7,12 +7,12 @@
 // these blocks. A rank does not ask whether its peers are ready. It need not, because
 // of this rule:
 //
-//   What is written to a buffer in epoch e, and read on the owner's stream before its epoch
-//   e + 1, may be overwritten by any rank in epoch e + 2 and later.
+//   What is written to a buffer in epoch e, and read on the owner's stream before its
+//   epoch e + 1, may be overwritten by any rank in epoch e + 2 and later.
 //
 // Proof: a rank begins epoch e + 2 after its epoch e + 1 has ended. In that epoch one
-// of its blocks has acquired a signal that the owner released in the owner's epoch e +
-// 1. Everything earlier on the owner's stream, the reads included, happened before that
+// of its blocks has acquired a signal that the owner released in its own epoch e + 1.
+// Everything earlier on the owner's stream, the reads included, happened before that
 // signal.
 //
 // So two halves that take turns suffice for data and for signals. All ranks number

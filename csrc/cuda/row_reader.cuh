@@ -73,8 +73,7 @@ class RowReader {
         is_free_(mask.is_free),
         is_aligned_(is_16_byte_aligned(logits_)) {}
 
-  // Call this before the first pass. `store` has room for `store_vectors` vectors,
-  // perhaps 0.
+  // Call this before the first pass. `store` has room for `store_vectors` vectors.
   template <class Team>
   __device__ void take_share(const Team& team, uint4* store, int64_t store_vectors) {
     const int32_t first = vocab_begin_ / V::kTokens;
