@@ -25,7 +25,7 @@ def test_triton_kernels_is_importable_as_a_part_of_structout_only(tmp_path):
 def wheel(tmp_path_factory) -> set[str]:
     """The files of a wheel built without nvcc, from a tree in which a library of an earlier build lies about."""
     tree, target = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("wheel")
-    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+    for name in ("setup.py", "pyproject.toml", "structout_cli.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tree)
     for name in ("csrc", "structout", "triton_kernels"):
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
@@ -41,7 +41,7 @@ def wheel(tmp_path_factory) -> set[str]:
 def test_a_wheel_without_cuda_is_whole(wheel):
     modules = {f"structout/{path.relative_to(ROOT / 'structout')}" for path in (ROOT / "structout").rglob("*.py")}
     kernels = {f"structout/triton_kernels/{path.name}" for path in (ROOT / "triton_kernels").glob("*.py")}
-    assert modules | kernels | {"structout/_C.so", "structout/py.typed"} <= wheel
+    assert modules | kernels | {"structout/_C.so", "structout/py.typed", "structout_cli.py"} <= wheel
     assert "structout/_C_cuda.so" not in wheel
     assert not any(name.startswith("triton_kernels/") for name in wheel)
 
