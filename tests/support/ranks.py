@@ -49,7 +49,7 @@ def collect_outcomes(
     world_size: int,
     program: Callable[..., Any],
     *arguments: Any,
-    timeout: float = 300,
+    timeout: float = 120,
     wait_for: Collection[int] | None = None,
     shared_memory: bool = True,
 ) -> list[Outcome]:
