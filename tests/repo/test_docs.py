@@ -114,7 +114,7 @@ RUN_ELSEWHERE = {
     "make bench": ("Makefile", "bench:"),
     "make docs": ("Makefile", "docs:"),
     "make gpu-check PYTHON=python3": ("bench/gpu_check.py", "make gpu-check"),
-    "pip install 'torch>=2.10' 'setuptools>=77' ninja": ("Makefile", "install -c constraints.txt pip torch setuptools ninja"),
+    "pip install 'torch>=2.10' 'setuptools>=77' ninja": ("Makefile", "pip torch setuptools ninja"),
     "pip install --no-build-isolation '.[generate]'": ("Makefile", "--no-build-isolation -e '.[generate]'"),
     "torchrun --nproc-per-node 2 examples/tensor_parallel.py": (
         "tests/distributed/test_sharded_masked_sample.py",
