@@ -67,7 +67,7 @@ class MaskFiller:
         bounds: Bounds | None,
         trees: Trees | None,
     ) -> MaskBatch:
-        """Fill the masks of one step; see ``StructuredOutputManager.grammar_bitmask``."""
+        """Fill one step's masks; see ``StructuredOutputManager.grammar_bitmask``."""
         if len(set(request_ids)) < len(request_ids):
             repeated = next(name for name in request_ids if list(request_ids).count(name) > 1)
             raise ValueError(f"request_ids must be unique, got {repeated!r} more than once")
@@ -115,8 +115,8 @@ class MaskFiller:
         )
 
     def _tasks(self, plan: "_Plan", bitmask: torch.Tensor) -> list[_Task]:
-        """Split the step into independent tasks. Rows differ a hundredfold in cost, so there
-        are more tasks than threads."""
+        """Split the step into independent tasks. Rows differ a hundredfold in cost, so
+        there are more tasks than threads."""
         is_short = plan.num_rows * self._row_seconds < MIN_SHARED_SECONDS
         num_parts = 1 if is_short or self._num_threads == 1 else 4 * self._num_threads
         tasks: list[_Task] = []
@@ -128,8 +128,8 @@ class MaskFiller:
         return tasks
 
     def _run_tasks(self, tasks: Sequence[_Task], num_rows: int) -> _RowErrors:
-        """Run the tasks, on several threads if there are several: native fills release the
-        GIL."""
+        """Run the tasks, on several threads if there are several: native fills release
+        the GIL."""
         run = map if len(tasks) == 1 else self._threads.map
         row_errors: _RowErrors = {}
         seconds = 0.0
@@ -294,8 +294,8 @@ def _not_ready_error(request: Request) -> str:
 
 
 def _empty_rows(bitmask: npt.NDArray[np.int32]) -> list[int]:
-    """The rows that allow nothing. Common tokens have low ids, so the first words rule out
-    nearly all other rows."""
+    """The rows that allow nothing. Common tokens have low ids, so the first words rule
+    out nearly all other rows."""
     candidates = np.flatnonzero(bitmask[:, :_NUM_SCANNED_WORDS].view(np.uint32).max(axis=1, initial=0) == 0)
     return [row for row in candidates.tolist() if not bitmask[row].any()]
 
@@ -307,6 +307,6 @@ def _timed(task: _Task) -> tuple[float, _RowErrors]:
 
 
 def _parts(count: int, num_parts: int) -> list[slice]:
-    """Split ``range(count)`` into at most ``num_parts`` non-empty parts of similar length."""
+    """Split ``range(count)`` into at most ``num_parts`` non-empty, similar parts."""
     size = max(1, -(-count // num_parts))
     return [slice(begin, begin + size) for begin in range(0, count, size)]

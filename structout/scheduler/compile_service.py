@@ -174,8 +174,8 @@ class CompileService(Generic[Key, Compiled]):
             )
 
     def close(self) -> None:
-        """Stop at once: no callback is called any more, and compilations in progress end
-        in the background."""
+        """Stop at once: no callback is called any more, and compilations in progress
+        end in the background."""
         if self._fork_guard.is_forked():
             return
         with self._changed:
@@ -213,8 +213,8 @@ class CompileService(Generic[Key, Compiled]):
         )
 
     def _start_threads(self) -> list[Job]:
-        """Start a thread for each job that may start. Returns the jobs that were dropped,
-        because the process could not start another thread."""
+        """Start a thread for each job that may start. Returns the jobs that were
+        dropped, because the process could not start another thread."""
         dropped = []
         while (job := self._start_next_job()) is not None:
             try:
@@ -373,8 +373,8 @@ def _percentile(ordered: list[float], percent: int) -> float:
 def _wait_for_compilations_at_exit() -> None:
     """Wait shortly for compilations in progress.
 
-    Before Python 3.14 the interpreter ends a daemon thread that returns from native code
-    during shutdown, and C++ answers with an abort. Few compilations outlast this wait.
+    Before Python 3.14 the interpreter ends a daemon thread that returns from native
+    code during shutdown, and C++ answers with an abort. Few compilations outlast this wait.
     """
     _is_process_exiting.set()
     deadline = time.monotonic() + _EXIT_WAIT_SECONDS

@@ -239,7 +239,7 @@ def test_pattern_bound_that_breaks_the_native_cache_still_compiles(manager, toke
 
 
 @pytest.mark.parametrize("bounds", [{"minLength": 1}, {"maxLength": 9}, {"minLength": 1, "maxLength": 9}])
-def test_no_control_character_gets_into_a_string_of_bounded_length(manager, tokenizer, bounds):
+def test_mask_inside_a_bounded_string_excludes_control_characters(manager, tokenizer, bounds):
     inner = {"type": "object", "properties": {"b": {"type": "string", **bounds}}, "required": ["b"]}
     add(manager, "r", json={"type": "array", "items": inner})
     assert manager.accept_tokens("r", ids_of(tokenizer, '[{"b": "x'))
