@@ -52,6 +52,8 @@ def _generate(arguments: argparse.Namespace) -> int:
         ]
     if result.weakened:
         say(f"not enforced: {', '.join(result.weakened)}")
+    if result.annotations:
+        say(f"annotations, which constrain nothing: {', '.join(result.annotations)}")
     is_indented = params.json is not None and len(texts) == 1 and not arguments.compact
     for text, problem in zip(texts, problems, strict=True):
         if problem is None:

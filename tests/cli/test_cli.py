@@ -342,11 +342,19 @@ def test_generate_with_a_boolean_schema(capsys):
 
 
 def test_generate_with_an_unenforced_keyword_needs_lenient(capsys):
-    check_last_line(capsys, ["--json-schema", NOT_3], "does not enforce #/properties/a/not")
+    check_last_line(capsys, ["--json-schema", NOT_3], "pass --lenient to accept the constraint")
     assert main(["generate", "--json-schema", NOT_3, "--lenient", "--compact", "--seed", "1"]) == 0
     output = capsys.readouterr()
     assert re.fullmatch(r'\{"a": [0-9]\}\n', output.out)
     assert "\nnot enforced: #/properties/a/not\n" in output.err
+
+
+def test_generate_with_an_unknown_format_names_it_as_an_annotation(capsys):
+    schema = '{"enum": ["a"], "type": "string", "format": "path"}'
+    assert main(["generate", "--json-schema", schema]) == 0
+    output = capsys.readouterr()
+    assert output.out == '"a"\n'
+    assert "\nannotations, which constrain nothing: #/format\n" in output.err
 
 
 def test_generate_with_lenient_still_rejects_a_text_that_breaks_the_schema(capsys):

@@ -57,6 +57,8 @@ class Generation:
             out of tokens.
         weakened: parts of the constraint that are not enforced, see
             ``StructuredOutputManager.weakened``.
+        annotations: parts of the constraint that constrain nothing by definition, see
+            ``StructuredOutputManager.annotations``.
         num_passes: forward passes of the model.
         times: of each decoding step.
         seconds: of all steps, compilation excluded.
@@ -65,6 +67,7 @@ class Generation:
     token_ids: list[list[int]]
     is_complete: list[bool]
     weakened: tuple[str, ...]
+    annotations: tuple[str, ...]
     num_passes: int
     times: StepTimes
     seconds: float
@@ -256,6 +259,7 @@ class _Decoding:
         temperature = temperature if temperature >= torch.finfo(torch.float32).tiny else 0.0
         self._sampler = ConstrainedSampler(manager, SamplingParams(temperature), self._times.measure)
         self._weakened = manager.weakened(samples[0].request_id)
+        self._annotations = manager.annotations(samples[0].request_id)
 
     def run(self, prompt_ids: list[int], on_step: Callable[[list[list[int]], int], None]) -> Generation:
         start = time.perf_counter()
@@ -268,6 +272,7 @@ class _Decoding:
             token_ids=[sample.token_ids for sample in self._samples],
             is_complete=[sample.is_complete for sample in self._samples],
             weakened=self._weakened,
+            annotations=self._annotations,
             num_passes=self._model.num_passes,
             times=self._times,
             seconds=time.perf_counter() - start,
