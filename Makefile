@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check -qq
 SOURCES := $(wildcard csrc/*.* csrc/*/*.* csrc/*/*/*.*) setup.py pyproject.toml constraints.txt
 
-.PHONY: help demo test test-all test-torch bench gpu-check docs lint format clean
+.PHONY: help demo test test-all test-engines test-torch bench gpu-check docs lint format clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,6 +22,9 @@ test: $(VENV)/test.installed  ## every test this machine can run; skips are coun
 
 test-all: $(VENV)/test.installed  ## the same tests, with random tests at their full length
 	$(PYTEST) --long
+
+test-engines: $(VENV)/test.installed  ## the grammar tests on the oldest and the newest supported grammar engines
+	$(BIN)/python tests/check_engine_versions.py
 
 test-torch:  ## one wheel in the oldest and the newest CUDA build of torch; needs nvcc and 16 GB, but no GPU
 	$(PYTHON) tests/check_torch_versions.py

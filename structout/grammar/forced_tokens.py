@@ -1,8 +1,9 @@
-"""Forced text in the tokens that the model would write itself.
+"""Forced text as the tokens that the model would write itself.
 
-Where a grammar forces text, tokens that end just where the forced text ends are often not those of the tokenizer: a
-forced ``"`` may be the first half of ``":``. Models rarely saw such halves, and go on badly after them. So the last
-tokens are given up where a longer one could take their place: "healing" as in llguidance's fast-forward tokens
+Where a grammar forces text, tokens that end where the forced text ends are often not
+those of the tokenizer: a forced ``"`` may be the first half of ``":``. Models rarely saw
+such halves and continue badly after them. So the last tokens are dropped if a longer
+token could replace them: "healing", as in llguidance's fast-forward tokens
 (https://github.com/guidance-ai/llguidance/blob/main/docs/fast_forward.md).
 """
 
@@ -22,19 +23,19 @@ _CACHED_SUFFIXES = 1 << 16
 
 
 class ByteMatcher(Protocol):
-    """What a grammar has to offer to have its forced text tokenized."""
+    """What a grammar must provide to have its forced text tokenized."""
 
     def forced_bytes(self) -> bytes: ...
 
     def accept_bytes(self, data: bytes) -> bool:
-        """Advance by ``data`` as one step, or by none and return False."""
+        """Advance by ``data`` as one step. If it is not allowed, do nothing and return False."""
 
     def undo_bytes(self) -> None:
-        """Take back the last step."""
+        """Undo the last step."""
 
 
 class _Branch(NamedTuple):
-    """Tokens ``_sorted[first:end]`` that all go on with the same byte."""
+    """Tokens ``_sorted[first:end]``, which all continue with the same byte."""
 
     byte: bytes
     first: int
@@ -42,11 +43,11 @@ class _Branch(NamedTuple):
 
 
 class _Extensions(NamedTuple):
-    """Tokens that could take the place of the last forced ones.
+    """Tokens that could replace the last forced ones.
 
     Attributes:
-        num_kept: forced tokens before the place.
-        length: bytes of such a token that are forced; it goes on after them.
+        num_kept: number of forced tokens before the replaced ones.
+        length: number of bytes of such a token that are forced. It continues after them.
     """
 
     num_kept: int
@@ -55,22 +56,22 @@ class _Extensions(NamedTuple):
 
 
 class _ForcedText(NamedTuple):
-    """What can be said of a forced text without the grammar."""
+    """What is known about a forced text without the grammar."""
 
     data: bytes
     token_ids: tuple[int, ...]
-    extensions: tuple[_Extensions, ...]  # those that take the place of most tokens first
+    extensions: tuple[_Extensions, ...]  # those that replace most tokens first
 
 
 class CanonicalTokenizer:
-    """
+    """Tokenizes forced text canonically. Threads may share it.
+
     Args:
         tokenizer: the Hugging Face tokenizer that ``vocabulary`` was made from.
-        vocabulary: of the model.
-        lookback: how many of the last forced tokens a longer one may take the place of. Two suffice on MaskBench with
-            the vocabularies of Llama 3 and Qwen; 0 gives up nothing.
-
-    Never changed after it is made, but for its caches; may be shared by threads.
+        vocabulary: the token ids of the model.
+        lookback: number of the last forced tokens that a longer token may replace. Two
+            suffice on MaskBench with the vocabularies of Llama 3 and Qwen. With 0, no
+            token is dropped.
     """
 
     def __init__(self, tokenizer: Any, vocabulary: Vocabulary, *, lookback: int = 4):
@@ -83,7 +84,9 @@ class CanonicalTokenizer:
         self._longer_tokens = lru_cache(_CACHED_SUFFIXES)(self._find_longer_tokens)
 
     def encode(self, text: str) -> list[int] | None:
-        """The tokens of text that continues other text: nothing is put in front, special tokens are not recognized.
+        """Tokenize text that continues other text.
+
+        Nothing is added in front, and special tokens are not recognized.
 
         None if they spell something else, as those of tokenizers that normalize do.
         """
@@ -92,12 +95,12 @@ class CanonicalTokenizer:
         return token_ids if b"".join(pieces) == text.encode() and all(pieces) else None
 
     def ff_tokens(self, matcher: ByteMatcher, recent_tokens: Sequence[int]) -> list[int]:
-        """The tokens that must follow: of the forced text, those that no longer allowed token could replace.
+        """Return the tokens of the forced text that no longer allowed token could replace.
 
         Args:
-            matcher: left as it was.
-            recent_tokens: what precedes the forced text, as far back as the caller likes; all have text. The last one
-                decides, and those before it only where it begins inside a character.
+            matcher: the grammar, which is not changed.
+            recent_tokens: tokens with text before the forced text, any number of them.
+                Only the last one counts, unless it begins inside a character.
         """
         forced = matcher.forced_bytes()
         if not forced:
@@ -111,7 +114,7 @@ class CanonicalTokenizer:
             matcher.undo_bytes()
 
     def _context(self, recent_tokens: Sequence[int]) -> tuple[int, ...]:
-        """The last token, or the last few, so that they begin with a whole character."""
+        """The shortest end of ``recent_tokens`` that begins with a whole character."""
         for count in range(1, min(_LONGEST_CHARACTER, len(recent_tokens)) + 1):
             text = self.vocabulary.token_bytes[recent_tokens[-count]]
             if not 0x80 <= text[0] < 0xC0:
@@ -125,8 +128,10 @@ class CanonicalTokenizer:
         return _ForcedText(data, tuple(token_ids), tuple(self._find_extensions(data, lengths)))
 
     def _encode_after(self, context: tuple[int, ...], forced: bytes) -> list[int]:
-        """The whole characters of ``forced``, tokenized together with what is before them where that changes nothing
-        before them."""
+        """Tokenize the whole characters of ``forced``.
+
+        The context is included if that does not change the tokens of the context.
+        """
         before = b"".join(self.vocabulary.token_bytes[token] for token in context)
         together = self.encode(whole_characters(before + forced))
         if together is not None and tuple(together[: len(context)]) == context:
@@ -145,7 +150,7 @@ class CanonicalTokenizer:
             num_kept += 1
 
     def _find_longer_tokens(self, prefix: bytes) -> tuple[_Branch, ...]:
-        """The tokens that begin with ``prefix`` and go on."""
+        """The tokens that begin with ``prefix`` and are longer."""
         branches = []
         first = bisect_right(self._sorted, prefix)
         while first < len(self._sorted) and self._sorted[first].startswith(prefix):
@@ -156,12 +161,12 @@ class CanonicalTokenizer:
         return tuple(branches)
 
     def _end_of_prefix(self, prefix: bytes, first: int, end: int) -> int:
-        """The end of those tokens among ``_sorted[first:end]`` that begin with ``prefix``, which come first there."""
+        """The end of the tokens in ``_sorted[first:end]`` that begin with ``prefix``. They come first there."""
         after = prefix.rstrip(b"\xff")
         return bisect_left(self._sorted, after[:-1] + bytes([after[-1] + 1]), first, end) if after else end
 
     def _num_certain(self, text: _ForcedText, matcher: ByteMatcher) -> int:
-        """How many tokens stay, for a matcher that has taken ``text.data``."""
+        """The number of tokens that no other can replace, for a matcher that has accepted ``text.data``."""
         seen: dict[bytes, bool] = {}
 
         def accepts(data: bytes) -> bool:
@@ -180,8 +185,10 @@ class CanonicalTokenizer:
         return len(text.token_ids)
 
     def _one_is_accepted(self, first: int, end: int, num_forced: int, accepts: Callable[[bytes], bool]) -> bool:
-        """Whether the grammar allows one of ``_sorted[first:end]``, of which it has taken ``num_forced`` bytes, and
-        would take one more."""
+        """Whether the grammar allows one of ``_sorted[first:end]``.
+
+        It has accepted ``num_forced`` bytes of them, and would accept one more.
+        """
         while first < end:
             token = self._sorted[first]
             for length in range(num_forced + 2, len(token) + 1):
@@ -194,7 +201,7 @@ class CanonicalTokenizer:
 
 
 def _encoder_inside_a_text(tokenizer: Any) -> Any:
-    """A copy of the tokenizer that treats a text's start like any other place in it, the same way every time."""
+    """A deterministic copy of the tokenizer that treats the start of a text like any other position."""
     from tokenizers import Tokenizer
 
     spec = json.loads(tokenizer.backend_tokenizer.to_str())
@@ -209,7 +216,7 @@ def _encoder_inside_a_text(tokenizer: Any) -> Any:
 
 
 def _without_prefix_space(component: dict[str, Any] | None) -> dict[str, Any] | None:
-    """A normalizer or pre-tokenizer without the space that it, or a member of it, puts before a text."""
+    """A normalizer or pre-tokenizer that adds no space before a text."""
     if component is None or component["type"] == "Prepend":
         return None
     changed = dict(component)
