@@ -15,7 +15,7 @@ from tokenizers_on_the_spot import byte_level
 from structout.bitmask import allocate_token_bitmask
 from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarError
-from structout.grammar.engine_versions import is_at_least
+from structout.grammar.engine_versions import LLGUIDANCE_ESCAPES_IN_NAMES, is_at_least
 from structout.grammar.router import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from structout.params import StructuredOutputsParams
@@ -40,7 +40,7 @@ def is_too_strict(backend_name, case_name):
 
 @pytest.fixture(scope="module")
 def backend_set():
-    return BackendSet(VOCABULARY, StructuredOutputsConfig(), byte_level())
+    return BackendSet(VOCABULARY, StructuredOutputsConfig(compile_timeout=60), byte_level())
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,10 @@ def test_grammar_accepts_the_valid_instances_of_own_schemas(backend_set, case, b
 
 def test_compile_with_auto_refuses_only_what_no_engine_enforces(backend_set):
     refused = {case["name"] for case in OWN if compile_or_none(backend_set, case["schema"], "auto") is None}
-    assert refused == {case["name"] for case in OWN if case["name"].startswith("nobody enforces")}
+    expected = {case["name"] for case in OWN if case["name"].startswith("nobody enforces")}
+    if not is_at_least("llguidance", LLGUIDANCE_ESCAPES_IN_NAMES):
+        expected.add("all of")  # the names of other properties cannot be written as disjoint patterns
+    assert refused == expected
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,7 @@ def test_support_of_a_schema_that_llguidance_refuses_is_weakened(schema):
         ({"items": [I, {"not": {}}]}, "#/items/1/not"),
         ({"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"not": {}}, S]}}}, "#/$defs/a/anyOf/0/not"),
         ({"properties": {"x": {"$ref": "#"}}, "not": {}}, "#/not"),
-        ({"patternProperties": {"^[a&&b]/": I}}, "#/patternProperties/^[a&&b]~1"),
+        ({"patternProperties": {"^[a&&b]/": I}, "additionalProperties": False}, "#/patternProperties/^[a&&b]~1"),
     ],
 )
 def test_weakened_parts_are_json_pointers(schema, pointer):
