@@ -46,7 +46,7 @@ def jumps_along(grammar, tokens):
 
 @pytest.mark.parametrize("any_whitespace", [False, True])
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_no_forced_token_of_random_schemas_is_another_than_the_tokenizers(name, any_whitespace):
+def test_ff_tokens_of_random_schemas_are_canonical(name, any_whitespace):
     rng = random.Random(f"{name} {any_whitespace}")
     num_forced = 0
     for _ in range(60):
@@ -61,7 +61,7 @@ def test_no_forced_token_of_random_schemas_is_another_than_the_tokenizers(name, 
     assert num_forced > 200
 
 
-def test_without_looking_back_most_jumps_end_in_a_token_that_no_tokenizer_would_write():
+def test_ff_tokens_without_lookback_are_mostly_not_canonical():
     """What the lookback is for: this is the defect that it prevents."""
     rng = random.Random(1)
     num_wrong = num_jumps = 0
@@ -76,7 +76,7 @@ def test_without_looking_back_most_jumps_end_in_a_token_that_no_tokenizer_would_
 
 
 @pytest.mark.parametrize(("options", "expected"), [({}, []), ({"lookback": 1}, [1]), ({"lookback": 0}, [1, 2])])
-def test_one_token_may_take_the_place_of_several(options, expected):
+def test_ff_tokens_drop_tokens_that_one_longer_token_could_replace(options, expected):
     """Forced: "ab", which is a, b. But should c follow, the tokenizer writes abc."""
     vocab = {"<end>": 0, "a": 1, "b": 2, "c": 3, "d": 4, "bc": 5, "abc": 6, "bd": 7, "dbd": 8}
     tokenizer = Tokenizer(models.BPE(vocab, [("b", "c"), ("a", "bc"), ("b", "d"), ("d", "bd")]))
@@ -102,7 +102,7 @@ def test_one_token_may_take_the_place_of_several(options, expected):
         (["<|end|>"], "<|end|>"),
     ],
 )
-def test_jumps_end_with_whole_characters_and_hold_no_special_token(name, choices, forced):
+def test_ff_tokens_end_with_whole_characters_and_have_no_special_token(name, choices, forced):
     grammar = grammar_of(name, "choice", choices)
     assert grammar.find_jump_forward_string() == forced
     tokens = grammar.compute_ff_tokens()
@@ -115,7 +115,7 @@ def test_jumps_end_with_whole_characters_and_hold_no_special_token(name, choices
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_a_jump_that_begins_inside_a_character(name):
+def test_ff_tokens_that_begin_inside_a_character(name):
     vocabulary = backend(name).vocabulary
     whole = canonical_tokens(name, "鱼!")  # spelled byte by byte: it was not in any corpus
     assert len(whole) == 4
@@ -136,7 +136,7 @@ def test_a_jump_that_begins_inside_a_character(name):
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_jumps_at_the_very_start_and_the_very_end(name):
+def test_ff_tokens_at_the_start_and_the_end_of_the_text(name):
     grammar = grammar_of(name, "regex", r"name_of_the_person: [ab]; that is all")
     forced = grammar.compute_ff_tokens()
     for letter in "ab":
@@ -154,7 +154,7 @@ def test_jumps_at_the_very_start_and_the_very_end(name):
     assert grammar.compute_ff_tokens() == []
 
 
-def test_where_the_text_may_end_nothing_is_forced():
+def test_ff_tokens_where_the_text_may_end_are_empty():
     grammar = grammar_of("byte level", "regex", "ab?")
     assert grammar.accept_tokens("", grammar.compute_ff_tokens())
     assert grammar.num_tokens == 1
@@ -162,7 +162,7 @@ def test_where_the_text_may_end_nothing_is_forced():
     assert grammar.compute_ff_tokens() == []
 
 
-def test_nothing_is_put_before_a_text():
+def test_encode_adds_nothing_before_a_text():
     for tokenizer, name in ((llama_2(), "Llama 2"), (tokenizers_on_the_spot.byte_fallback(), "byte fallback")):
         assert pieces(name, canonical_tokens(name, "name")) == pieces(name, canonical_tokens(name, " name")[1:])
         assert b"".join(backend(name).vocabulary.token_bytes[i] for i in tokenizer("x")["input_ids"]).strip() == b"x"
@@ -174,7 +174,7 @@ def test_nothing_is_put_before_a_text():
     assert vocabulary.text_of(CanonicalTokenizer(wrapped, vocabulary).encode("name")) == "name"
 
 
-def test_metaspace_and_templates_add_nothing_either():
+def test_encode_with_metaspace_and_templates_adds_nothing():
     from tokenizers import processors
 
     tokenizer = Tokenizer.from_str(tokenizers_on_the_spot.byte_fallback().backend_tokenizer.to_str())
@@ -186,7 +186,7 @@ def test_metaspace_and_templates_add_nothing_either():
     assert vocabulary.text_of(CanonicalTokenizer(wrapped, vocabulary).encode("x y")) == "x y"
 
 
-def test_a_tokenizer_that_changes_texts_jumps_only_where_it_does_not():
+def test_ff_tokens_of_a_normalizing_tokenizer_are_empty_where_it_changes_text():
     tokenizer = Tokenizer.from_str(tokenizers_on_the_spot.byte_level().backend_tokenizer.to_str())
     tokenizer.normalizer = normalizers.Lowercase()
     wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>")  # noqa: S106 - no password
@@ -198,7 +198,7 @@ def test_a_tokenizer_that_changes_texts_jumps_only_where_it_does_not():
     assert engine.compile_grammar(StructuredOutputOptions.REGEX, "ada-[0-9]").compute_ff_tokens() != []
 
 
-def test_a_tokenizer_that_puts_special_tokens_into_texts():
+def test_ff_tokens_of_a_tokenizer_that_adds_special_tokens():
     tokenizer = Tokenizer(models.BPE({"<end>": 0, "a": 1, "b": 2, "X": 3}, []))
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.normalizer = normalizers.Replace("b", "bX")
@@ -208,7 +208,7 @@ def test_a_tokenizer_that_puts_special_tokens_into_texts():
     assert canonical.encode("ab") is None
 
 
-def test_text_that_the_vocabulary_cannot_spell_is_not_jumped_over():
+def test_ff_tokens_of_text_that_no_tokens_spell_are_empty():
     tokenizer = Tokenizer(models.BPE({"<end>": 0, "a": 1}, []))
     tokenizer.decoder = decoders.ByteLevel()
     wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>")  # noqa: S106 - no password
@@ -219,7 +219,7 @@ def test_text_that_the_vocabulary_cannot_spell_is_not_jumped_over():
     assert grammar.compute_ff_tokens() == []
 
 
-def test_a_stop_token_with_text_is_never_forced():
+def test_ff_tokens_never_include_a_stop_token_with_text():
     name = "byte level"
     colon = canonical_tokens(name, ":")[0]
     grammar = backend(name).compile_grammar(StructuredOutputOptions.REGEX, "a:b", [colon])
@@ -227,7 +227,7 @@ def test_a_stop_token_with_text_is_never_forced():
     assert grammar.accept_tokens("", grammar.compute_ff_tokens())
 
 
-def test_a_very_long_forced_text_is_jumped_over_in_parts():
+def test_ff_tokens_of_a_very_long_text_come_in_parts():
     name = "byte level"
     text = "The quick brown fox jumps over the lazy dog; " * 100
     grammar = grammar_of(name, "choice", [text])
@@ -241,7 +241,7 @@ def test_a_very_long_forced_text_is_jumped_over_in_parts():
     assert 3 < num_jumps < 10
 
 
-def test_what_precedes_counts_after_rollback_fork_reset_and_copy():
+def test_ff_tokens_after_rollback_fork_reset_and_copy_use_the_context():
     name = "larger byte level"
     start, more = canonical_tokens(name, '{"name'), canonical_tokens(name, "e - order")
     grammar = grammar_of(name, "regex", '\\{"nam[e]{1,2} - orderId": [0-9]')
@@ -263,11 +263,11 @@ def test_what_precedes_counts_after_rollback_fork_reset_and_copy():
     assert grammar.memory_bytes > 0
 
 
-def test_a_backend_without_a_tokenizer_says_so():
+def test_compute_ff_tokens_without_a_tokenizer_raises():
     engine = XgrammarBackend(backend("byte level").vocabulary)
     grammar = engine.compile_grammar(StructuredOutputOptions.CHOICE, '["abc"]')
     assert grammar.find_jump_forward_string() == "abc"
-    with pytest.raises(RuntimeError, match="made with canonical_tokenizer"):
+    with pytest.raises(RuntimeError, match="pass canonical_tokenizer to XgrammarBackend"):
         grammar.compute_ff_tokens()
 
 
@@ -276,7 +276,7 @@ SLOW_IN_XGRAMMAR = ('"maxLength"', '"pattern"', '"maxItems"')
 
 @pytest.mark.parametrize("engine", ["auto", "xgrammar:no-fallback"])
 @pytest.mark.parametrize("any_whitespace", [False, True])
-def test_no_forced_token_of_maskbench_is_another_than_the_tokenizers(request, any_whitespace, engine):
+def test_ff_tokens_of_maskbench_are_canonical(request, any_whitespace, engine):
     path = request.config.getoption("--maskbench", default=None)
     if path is None:
         pytest.skip("needs --maskbench PATH: schemas and instances of MaskBench, one JSON object a line")
