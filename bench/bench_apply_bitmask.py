@@ -1,9 +1,10 @@
-"""apply_bitmask beside xgrammar, llguidance and torch. Every result is checked before it is timed.
+"""Measures apply_bitmask beside xgrammar, llguidance and torch. Checks each result before timing it.
 
     python bench/bench_apply_bitmask.py [--device cpu|cuda] [--quick]
 
-Masks of density d allow each token with probability d, as xgrammar's published benchmark has them. 0.968 is what a JSON
-string body allows of a real vocabulary, 0.001 what most other JSON states do.
+Masks of density d allow each token with probability d, as in xgrammar's published
+benchmark. Inside a JSON string 0.968 of a real vocabulary is allowed, in most other states
+of JSON 0.001.
 """
 
 import argparse
@@ -28,7 +29,7 @@ Case = tuple[int, int, torch.dtype, float]
 
 
 def peers(logits: torch.Tensor, bitmask: torch.Tensor) -> dict[str, Callable[[], object]]:
-    """All write -inf in place over the same rows: calls of one can follow calls of another."""
+    """Return the calls to compare. All write -inf to the same places, so they may run in any order."""
     import llguidance.torch
 
     disallowed = ~structout.unpack_bitmask(bitmask, logits.shape[-1])
@@ -71,12 +72,12 @@ def run_case(case: Case, device: torch.device, seconds: float) -> dict[str, Any]
         except Exception as error:
             if name.startswith("structout"):
                 raise
-            print(f"  {name} left out: {type(error).__name__}: {str(error).splitlines()[0][:100]}")
+            print(f"  {name} is left out: {type(error).__name__}: {str(error).splitlines()[0][:100]}")
             continue
         if not torch.equal(logits, expected):
             raise AssertionError(f"{name} is wrong on {case}: nothing is timed on a wrong result")
         usable[name] = call
-    usable["fill_"] = lambda: logits.fill_(float("-inf"))  # the memory floor: every byte written once
+    usable["fill_"] = lambda: logits.fill_(float("-inf"))  # the memory bandwidth: every byte written once
     medians = harness.interleaved_medians(usable, device, seconds=seconds)
     disallowed = int((~structout.unpack_bitmask(bitmask, vocab_size)).sum())
     return {
@@ -90,7 +91,7 @@ def run_case(case: Case, device: torch.device, seconds: float) -> dict[str, Any]
 
 
 def call_overhead(device: torch.device) -> dict[str, Any]:
-    """One call of the op from Python on the smallest input, in a loop."""
+    """Time one call of the op from Python, on the smallest input."""
     logits, bitmask = torch.zeros(1, 32, device=device), torch.zeros(1, 1, dtype=torch.int32, device=device)
     op, loops = torch.ops.structout.apply_bitmask, 2000
 

@@ -1,11 +1,13 @@
-"""compute_ff_tokens: what a forced token costs, and how many tokens are forced, beside llguidance.
+"""Measures compute_ff_tokens beside llguidance: the share of forced tokens, and the time for each.
 
     python bench/bench_jump_forward.py [--maskbench maskbench_sample.jsonl] [--quick]
 
-Each line of the file has a "schema" and its "tests", each with "valid" and "data". All engines follow the tokenizer's
-own tokens of each valid instance that they all accept; each jump is compared with those tokens before its time counts.
-Schemas that xgrammar compiles for seconds are left out. xgrammar allows no properties that a schema does not name,
-llguidance does, and so leaves more choices. "first" is a text's first walk; in "again" the engines have seen its words.
+Each line of the file has a "schema" and its "tests", each with "valid" and "data". All engines
+follow the tokenizer's own tokens of each valid instance that they all accept. Each jump is
+compared with those tokens before its time counts. Schemas that xgrammar compiles for seconds
+are left out. xgrammar allows no properties that a schema does not name; llguidance does, and
+so leaves more choices. "first" is the first pass over a text; in "again" the engines have
+seen its words.
 """
 
 import argparse
@@ -41,7 +43,7 @@ Start = Callable[[str], "Follower | None"]  # from a schema
 
 @dataclass(frozen=True)
 class Follower:
-    """One engine on its way through a text."""
+    """One engine at its position in a text."""
 
     compute_ff_tokens: Callable[[], list[int]]
     accept: Callable[[int], bool]
@@ -49,11 +51,11 @@ class Follower:
 
 @dataclass
 class Measured:
-    """Of one engine.
+    """Measurements of one engine.
 
     Attributes:
-        seconds: of a forced token, one sample a jump: of texts that are new to the engine, and of others.
-        seconds_in_vain: of a call that forces nothing.
+        seconds: time per forced token, one sample per jump, for "first" and "again".
+        seconds_in_vain: time of calls that force nothing.
     """
 
     seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -106,7 +108,7 @@ def follow_llguidance(tokenizer: Any, any_whitespace: bool, schema: str) -> Foll
 
 
 def instances(path: Path | None, style: dict[str, Any], limit: int) -> Iterator[tuple[str, str]]:
-    """Pairs of a schema and a valid text."""
+    """Yield pairs of a schema and a valid text."""
     for example in read_cases(path)[:limit]:
         schema = json.dumps(example["schema"])
         if not any(keyword in schema for keyword in SLOW_IN_XGRAMMAR):
@@ -116,7 +118,7 @@ def instances(path: Path | None, style: dict[str, Any], limit: int) -> Iterator[
 
 
 def walk(follower: Follower, tokens: list[int], measured: Measured | None, when: str) -> bool:
-    """Follow ``tokens`` to their end. False where the engine refuses one."""
+    """Follow ``tokens`` to their end. Returns False if the engine refuses one."""
     free_from = 0
     for position, token in enumerate(tokens):
         if position >= free_from and measured is not None:

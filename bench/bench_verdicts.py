@@ -1,10 +1,11 @@
-"""What structout takes and refuses, schemas and instances, beside xgrammar and llguidance alone.
+"""Counts the schemas and instances that structout, xgrammar and llguidance accept or refuse.
 
     python bench/bench_verdicts.py [--maskbench maskbench_sample.jsonl] [--quick]
 
-Each line of the file has a "schema" and its "tests", each with "valid" and "data". Instances are written as json.dumps
-writes them and fed as the tokenizer's tokens. An invalid instance that is accepted is a broken promise; a valid one
-that is refused, or a schema, is a model kept from saying something. Takes minutes, all but seconds of them xgrammar's.
+Each line of the file has a "schema" and its "tests", each with "valid" and "data". Instances
+are serialized by json.dumps and fed as the tokenizer's tokens. An accepted invalid instance
+breaks the guarantee; a refused schema or valid instance restricts the model needlessly.
+Takes minutes, most of them in xgrammar.
 """
 
 import argparse
@@ -38,7 +39,7 @@ def verdicts(engine: Engine, cases: list[dict[str, Any]], tokenizer: Any) -> dic
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="verdicts beside xgrammar's and llguidance's")
+    parser = argparse.ArgumentParser(description="count accepted and refused schemas and instances")
     parser.add_argument("--maskbench", type=Path, metavar="FILE", help="default: the schemas of our tests")
     parser.add_argument("--quick", action="store_true", help="a small vocabulary; writes nothing")
     arguments = parser.parse_args()

@@ -1,4 +1,4 @@
-"""structout's choice of engine beside xgrammar and llguidance as their own documentation has them used."""
+"""structout, xgrammar and llguidance behind one interface; the latter two as their documentation uses them."""
 
 import json
 from collections.abc import Sequence
@@ -15,17 +15,17 @@ OWN_SCHEMAS = Path(__file__).parent.parent / "tests" / "data" / "schemas.jsonl"
 
 
 class Refused(Exception):
-    """The engine does not take the schema."""
+    """The engine refuses the schema."""
 
 
 class Engine(Protocol):
     name: str
 
     def compile(self, schema: Any) -> Any:
-        """A matcher at its start, ready to fill a mask. Raises ``Refused``."""
+        """Return a matcher at its start, ready to fill a mask. Raises ``Refused``."""
 
     def accepts(self, matcher: Any, tokens: Sequence[int]) -> bool:
-        """Whether the tokens, and then a stop token, are accepted; called once for each matcher."""
+        """Return whether the tokens and then a stop token are accepted. Called once per matcher."""
 
 
 class StructoutAuto:
@@ -38,7 +38,7 @@ class StructoutAuto:
         self._num_requests = 0
 
     def compile(self, schema: Any) -> str:
-        """The id of a request that is READY."""
+        """Return the id of a READY request."""
         self._num_requests += 1
         request_id = f"schema {self._num_requests}"
         self.manager.add_request(request_id, StructuredOutputsParams(json=schema))
@@ -58,7 +58,7 @@ class StructoutAuto:
 
 
 class XgrammarAlone:
-    """One thread, and no cache: each schema is met for the first time."""
+    """xgrammar on one thread and without a cache, because each schema is new."""
 
     name = "xgrammar"
 
@@ -107,5 +107,5 @@ def engines(tokenizer: Any, vocab_size: int) -> list[Engine]:
 
 
 def read_cases(path: Path | None) -> list[dict[str, Any]]:
-    """Schemas with instances in MaskBench's format, or, without a file, those of our tests."""
+    """Read schemas with instances in MaskBench's format. Without a file, those of the tests."""
     return [json.loads(line) for line in (path or OWN_SCHEMAS).read_text().splitlines()]

@@ -1,7 +1,8 @@
-"""`make gpu-check`: everything that only a GPU can show, in one go of under ten minutes.
+"""`make gpu-check`: all checks that need a GPU, in less than ten minutes.
 
-Builds the ops in the Python that runs this script, runs the whole suite on CUDA and on Triton, a subset under
-compute-sanitizer, then the benches beside their peers, which write bench/results/*_cuda.json. Needs no network.
+Builds the ops in the environment of the Python that runs this script, runs the whole suite
+on CUDA and the tests of the ops on Triton, a subset under compute-sanitizer, and then the
+benches, which write bench/results/*_cuda.json. Needs no network.
 """
 
 import importlib.util
@@ -37,9 +38,9 @@ SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 
 
 def main() -> int:
-    lacking = what_is_lacking()
-    if lacking:
-        print("make gpu-check needs:", *lacking, sep="\n  - ")
+    missing = missing_requirements()
+    if missing:
+        print("make gpu-check needs:", *missing, sep="\n  - ")
         return 2
     started = time.monotonic()
     # -P: the folder triton_kernels must not be importable as a top-level package.
@@ -66,19 +67,19 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def what_is_lacking() -> list[str]:
-    lacking = [f"the Python package {name}" for name in PACKAGES if importlib.util.find_spec(name) is None]
+def missing_requirements() -> list[str]:
+    missing = [f"the Python package {name}" for name in PACKAGES if importlib.util.find_spec(name) is None]
     if importlib.util.find_spec("torch") is not None:
         import torch
 
         if torch.version.cuda is None:
-            lacking.append(f"a CUDA build of torch (this is {torch.__version__})")
+            missing.append(f"a CUDA build of torch (this is {torch.__version__})")
         elif not torch.cuda.is_available():
-            lacking.append("an NVIDIA GPU and its driver")
-    lacking += [
+            missing.append("an NVIDIA GPU and its driver")
+    missing += [
         f"{tool} on PATH (CUDA toolkit)" for tool in ("nvcc", "compute-sanitizer") if shutil.which(tool) is None
     ]
-    return lacking
+    return missing
 
 
 def run(name: str, command: list[str], extra: dict[str, str]) -> bool:

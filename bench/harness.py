@@ -1,4 +1,4 @@
-"""Timing that can be trusted: peers interleaved in one process, medians, the machine and versions beside the rows."""
+"""Times calls and stores results: interleaved peers, medians, and a description of the machine."""
 
 import importlib.metadata
 import json
@@ -22,9 +22,12 @@ PACKAGES = ("torch", "triton", "xgrammar", "llguidance")
 def interleaved_medians(
     calls: Mapping[str, Callable[[], object]], device: torch.device, *, seconds: float = 0.4, max_rounds: int = 300
 ) -> dict[str, float]:
-    """Median seconds of each call. One round calls each of them once, so that a drift of the machine meets all alike.
+    """Return the median seconds of each call.
 
-    On CUDA each call is timed by events, after a write larger than the L2 cache has pushed everything out of it.
+    One round makes each call once, so that a drift of the machine affects all of them.
+
+    On CUDA each call is timed by events, after a write that is larger than the L2 cache
+    has evicted everything from it.
     """
     timer = _time_on_cuda if device.type == "cuda" else _time_on_cpu
     for call in calls.values():
@@ -34,7 +37,7 @@ def interleaved_medians(
     order = list(calls)
     shuffle = random.Random(0).shuffle
     for round_ in range(max_rounds):
-        shuffle(order)  # what runs before a call leaves the caches in its own way
+        shuffle(order)  # a call's predecessor determines what is in the caches
         for name in order:
             samples[name].append(timer(calls[name]))
         if round_ >= 4 and time.perf_counter() > deadline:
@@ -62,7 +65,7 @@ def _time_on_cuda(call: Callable[[], object]) -> float:
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """Where a row comes from. ``commit`` ends in "+" when tracked files differ from it."""
+    """Describe the commit, machine and versions. ``commit`` ends in "+" if tracked files differ from it."""
     described: dict[str, Any] = {
         "commit": _commit(),
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
@@ -102,7 +105,7 @@ def _version(name: str) -> str | None:
 
 
 def write_results(bench: str, device: torch.device, rows: list[dict[str, Any]]) -> Path:
-    """One file a bench and kind of device: the environment, then the rows. The history is in git."""
+    """Write the environment and the rows to one file per bench and kind of device."""
     path = RESULTS / f"{bench}_{device.type}.json"
     body = ",\n  ".join(json.dumps(row) for row in rows)
     path.write_text(f'{{"environment": {json.dumps(environment(device))},\n "rows": [\n  {body}\n]}}\n')
@@ -110,5 +113,6 @@ def write_results(bench: str, device: torch.device, rows: list[dict[str, Any]]) 
 
 
 def read_results(bench: str, device_type: str, folder: Path = RESULTS) -> dict[str, Any]:
+    """Return ``{"environment": ..., "rows": [...]}``."""
     results: dict[str, Any] = json.loads((folder / f"{bench}_{device_type}.json").read_text())
     return results

@@ -1,9 +1,10 @@
-"""A tokenizer of the size that models have, without a download while a bench runs.
+"""A tokenizer with a vocabulary of realistic size, without a download while a bench runs.
 
     pip install --no-deps dashscope
 
-brings Qwen's vocabulary (``dashscope/resources/qwen.tiktoken``, 151,643 tokens of bytes). Without it a byte-level BPE
-is trained on the Python sources of this machine: as wide, but its vocabulary is that of programs.
+installs Qwen's vocabulary (``dashscope/resources/qwen.tiktoken``, 151,643 tokens). Without
+it a byte-level BPE of the same size is trained on the Python sources of this machine; its
+vocabulary is that of programs.
 """
 
 import base64
@@ -31,7 +32,7 @@ _TRAINING_CHARACTERS = 40_000_000
 
 @functools.cache
 def large_tokenizer() -> Any:
-    """A fast Hugging Face tokenizer for ``VOCAB_SIZE`` logits; its ``name_or_path`` says which of the two it is."""
+    """Return a fast Hugging Face tokenizer for ``VOCAB_SIZE`` logits. ``name_or_path`` names its vocabulary."""
     vocabulary = _qwen_vocabulary()
     if vocabulary is None:
         print("dashscope is not installed: training a vocabulary on Python sources, some ten seconds", flush=True)
@@ -40,7 +41,7 @@ def large_tokenizer() -> Any:
 
 
 def trained_tokenizer(num_tokens: int, num_characters: int = _TRAINING_CHARACTERS) -> Any:
-    """A byte-level BPE of ``num_tokens`` and the special tokens, learned from Python sources on this machine."""
+    """Train a byte-level BPE of ``num_tokens`` and the special tokens on Python sources of this machine."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = _words()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -68,8 +69,11 @@ def _qwen_vocabulary() -> Path | None:
 
 
 def _byte_pair_encoding(path: Path) -> models.BPE:
-    """tiktoken stores tokens by rank, and implies the merges: each token is made of the two that its bytes come to when
-    only tokens of a lower rank may be merged."""
+    """Derive the merges from a tiktoken file, which stores tokens by rank.
+
+    Each token merges the two that its bytes reduce to if only tokens of a lower rank may be
+    merged.
+    """
     ranks = {base64.b64decode(token): int(rank) for token, rank in map(str.split, path.read_text().splitlines())}
     printable = bytes_to_unicode()
     spelling = {token: "".join(printable[byte] for byte in token) for token in ranks}

@@ -1,4 +1,4 @@
-"""What bench_manager.py times, beside vLLM: the manager, and its backend's bare fills."""
+"""The calls that bench_manager.py times beside vLLM: the manager, and a backend without a manager."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -13,10 +13,10 @@ from structout.grammar.xgrammar.backend import XgrammarBackend
 
 
 class Peer(Protocol):
-    """What is timed."""
+    """The calls that are timed."""
 
     def start(self, request_id: str, schema: str, token_ids: Sequence[int]) -> bool:
-        """Add a request that has generated ``token_ids``; False if it cannot be served."""
+        """Add a request that has generated ``token_ids``. Returns False if it cannot be served."""
 
     def finish(self, request_id: str) -> None: ...
 
@@ -30,7 +30,7 @@ class Peer(Protocol):
 class Structout:
     """
     Args:
-        prefix: of request ids, so that two of these may share a manager.
+        prefix: a prefix of request ids, so that two instances may share a manager.
     """
 
     def __init__(self, manager: StructuredOutputManager, backend: str, prefix: str = ""):
@@ -65,7 +65,7 @@ class Structout:
 
 
 class BareBackend:
-    """The backend's fills and nothing around them."""
+    """The fills of the xgrammar backend, without a manager."""
 
     def __init__(self, vocabulary: Vocabulary, max_rows: int):
         self._backend = XgrammarBackend(vocabulary)

@@ -1,4 +1,4 @@
-"""The plots beside the results."""
+"""Draws the plots in bench/results."""
 
 import harness
 import matplotlib
@@ -16,8 +16,8 @@ def plot_apply_bitmask(device: str) -> None:
     for axis, (density, title) in zip(axes, densities.items(), strict=True):
         chosen = [row for row in rows if row["density"] == density]
         for name, color in series.items():
-            is_floor = name == "fill_"
-            label, style = (f"{name} (memory floor)", "--") if is_floor else (name, "-")
+            is_bandwidth = name == "fill_"
+            label, style = (f"{name} (memory bandwidth)", "--") if is_bandwidth else (name, "-")
             batches, times = [r["batch"] for r in chosen], [r["us"][name] for r in chosen]
             axis.plot(batches, times, style, marker="o", ms=4, color=color, label=label)
         axis.set(xscale="log", yscale="log", title=title, xlabel="batch size")
@@ -45,7 +45,7 @@ def plot_masked_sample(device: str) -> None:
         axis.set(yscale="log", title=f"filters: {filters}", xlabel="tokens allowed")
         axis.set_xticks(range(len(labels)), labels, fontsize=8)
         axis.grid(alpha=0.3)
-    axes[0].set_ylabel("µs a row (lower is better)")
+    axes[0].set_ylabel("µs per row (lower is better)")
     figure.suptitle("masked_sample on the CPU: float32 logits [64, 151,936]")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncols=len(series), frameon=False)
     figure.tight_layout(rect=(0, 0.07, 1, 1))

