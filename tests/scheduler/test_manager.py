@@ -384,3 +384,13 @@ def test_grammar_interface_without_a_manager(tokenizer):
     backend.fill_bitmask_batch([grammar, copy], masks, [1, 0])
     assert torch.equal(masks[0], masks[1])
     backend.destroy()
+
+
+def test_annotations_of_unknown_formats_are_reported_and_forked(manager):
+    schema = {"type": "object", "properties": {"file": {"type": "string", "format": "path"}}}
+    manager.add_request("annotated", StructuredOutputsParams(json=schema))
+    manager.wait_ready("annotated", 60)
+    manager.fork("annotated", "forked")
+    for request_id in ("annotated", "forked"):
+        assert manager.annotations(request_id) == ("#/properties/file/format",)
+        assert manager.weakened(request_id) == ()
