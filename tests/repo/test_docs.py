@@ -112,7 +112,7 @@ RUN_ELSEWHERE = {
     "make test": (".ci/run", "make test"),
     "make lint": (".ci/run", "make lint"),
     "make bench": ("Makefile", "bench:"),
-    "make docs": ("Makefile", "docs:"),
+    "make docs": (".ci/run", "make docs"),
     "make gpu-check PYTHON=python3": ("bench/gpu_check.py", "make gpu-check"),
     "pip install 'torch>=2.10' 'setuptools>=77' ninja": ("Makefile", "pip torch setuptools ninja"),
     "pip install --no-build-isolation '.[generate]'": ("Makefile", "--no-build-isolation -e '.[generate]'"),
