@@ -6,9 +6,9 @@ GPU. Environment variables:
 * ``STRUCTOUT_BUILD_CUDA``: ``auto`` (default: if nvcc is found), ``1`` (fail without
   nvcc) or ``0`` (never).
 * ``STRUCTOUT_CUDA_ARCHS``: compute capabilities to compile for, such as ``"90"`` or
-  ``"8.0 9.0"``. Default: ``TORCH_CUDA_ARCH_LIST``, or else 80, 90 and 100 as far as nvcc
-  knows them. The newest one is also kept as PTX, which later GPUs compile when they load
-  it.
+  ``"8.0 9.0"``. Default: ``TORCH_CUDA_ARCH_LIST``, or else 80, 90 and 100 as far as
+  nvcc knows them. The newest one is also kept as PTX, which later GPUs compile when
+  they load it.
 """
 
 import importlib.metadata
@@ -22,8 +22,8 @@ from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
 
-# Nothing below this point works with older versions, so they are checked before torch is
-# imported and before setup() reads pyproject.toml.
+# Nothing below this point works with older versions, so they are checked before torch
+# is imported and before setup() reads pyproject.toml.
 BUILD_REQUIREMENTS = {"torch": (2, 10), "setuptools": (77,), "ninja": (1,)}
 
 
@@ -55,7 +55,8 @@ DEFAULT_CUDA_ARCHS = ("80", "90", "100")
 TORCH_LIBRARIES = ("libtorch_cpu.so", "libtorch_cuda.so")
 CSRC = Path("csrc").resolve()  # ninja compiles in another folder
 
-# torch looks for ninja on PATH, where an environment that is not activated does not have it.
+# torch looks for ninja on PATH, where an environment that is not activated does not
+# have it.
 os.environ["PATH"] = f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ.get('PATH', '')}"
 
 
@@ -111,7 +112,8 @@ def gencode_flags(architectures: list[str]) -> list[str]:
 
 
 class CudaExtension(Extension):
-    """A library that nvcc compiles. setuptools and torch refuse .cu files here, so ``sources`` stays empty."""
+    """A library that nvcc compiles. setuptools and torch refuse .cu files here, so
+    ``sources`` stays empty."""
 
     def __init__(self, name: str, cuda_sources: list[str], nvcc: str):
         super().__init__(name, sources=[], py_limited_api=True)
@@ -127,7 +129,8 @@ class BuildOps(BuildExtension):
     """
 
     def run(self) -> None:
-        # An editable install uses a temporary folder, where every install compiles everything.
+        # An editable install uses a temporary folder, where every install compiles
+        # everything.
         if self.editable_mode:
             self.build_temp = str(Path("build", "editable"))
         super().run()
@@ -150,11 +153,13 @@ class BuildOps(BuildExtension):
 
 
 def link_stubs(folder: Path) -> Path:
-    """Makes empty libraries with the names of torch's libraries, and returns their folder.
+    """Makes empty libraries with the names of torch's libraries, and returns their
+    folder.
 
     The CUDA library has to name torch's libraries as needed: torch does not make its
-    symbols global. A CPU build of torch has no libtorch_cuda.so to link against. The names
-    are enough, because the loader finds the libraries of these names that torch has loaded.
+    symbols global. A CPU build of torch has no libtorch_cuda.so to link against. The
+    names are enough, because the loader finds the libraries of these names that torch
+    has loaded.
     """
     folder.mkdir(exist_ok=True)
     compiler = os.environ.get("CC", "cc").split()
@@ -165,7 +170,8 @@ def link_stubs(folder: Path) -> Path:
 
 
 def ninja_rules(ext: CudaExtension, library: Path, stubs: Path) -> str:
-    """Rules that run one nvcc process for each source file, and only for files that have changed."""
+    """Rules that run one nvcc process for each source file, and only for files that
+    have changed."""
 
     def escape(path: object) -> str:
         return re.sub(r"([$: ])", r"$\1", str(path))
@@ -192,7 +198,8 @@ def ninja_rules(ext: CudaExtension, library: Path, stubs: Path) -> str:
 
 
 class PlatformWheel(bdist_wheel):
-    """The libraries contain no Python code: one wheel serves every Python, but one platform only."""
+    """The libraries contain no Python code: one wheel serves every Python, but one
+    platform only."""
 
     def get_tag(self) -> tuple[str, str, str]:
         return ("py3", "none", super().get_tag()[2])

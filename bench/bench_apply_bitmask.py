@@ -1,10 +1,11 @@
-"""Measures apply_bitmask beside xgrammar, llguidance and torch. Checks each result before timing it.
+"""Measures apply_bitmask beside xgrammar, llguidance and torch. Checks each result
+before timing it.
 
     python bench/bench_apply_bitmask.py [--device cpu|cuda] [--quick]
 
 Masks of density d allow each token with probability d, as in xgrammar's published
-benchmark. Inside a JSON string 0.968 of a real vocabulary is allowed, in most other states
-of JSON 0.001.
+benchmark. Inside a JSON string 0.968 of a real vocabulary is allowed, in most other
+states of JSON 0.001.
 """
 
 import argparse
@@ -29,7 +30,8 @@ Case = tuple[int, int, torch.dtype, float]
 
 
 def peers(logits: torch.Tensor, bitmask: torch.Tensor) -> dict[str, Callable[[], object]]:
-    """Return the calls to compare. All write -inf to the same places, so they may run in any order."""
+    """Return the calls to compare. All write -inf to the same places, so they may run
+    in any order."""
     import llguidance.torch
 
     disallowed = ~structout.unpack_bitmask(bitmask, logits.shape[-1])

@@ -1,13 +1,14 @@
-"""Measures compute_ff_tokens beside llguidance: the share of forced tokens, and the time for each.
+"""Measures compute_ff_tokens beside llguidance: the share of forced tokens, and the
+time for each.
 
     python bench/bench_jump_forward.py [--maskbench maskbench_sample.jsonl] [--quick]
 
-Each line of the file has a "schema" and its "tests", each with "valid" and "data". All engines
-follow the tokenizer's own tokens of each valid instance that they all accept. Each jump is
-compared with those tokens before its time counts. Schemas that xgrammar compiles for seconds
-are left out. xgrammar allows no properties that a schema does not name; llguidance does, and
-so leaves more choices. "first" is the first pass over a text; in "again" the engines have
-seen its words.
+Each line of the file has a "schema" and its "tests", each with "valid" and "data". All
+engines follow the tokenizer's own tokens of each valid instance that they all accept.
+Each jump is compared with those tokens before its time counts. Schemas that xgrammar
+compiles for seconds are left out. xgrammar allows no properties that a schema does not
+name; llguidance does, and so leaves more choices. "first" is the first pass over a
+text; in "again" the engines have seen its words.
 """
 
 import argparse

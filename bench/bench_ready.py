@@ -1,10 +1,12 @@
-"""Measures the time from a schema to its first mask, beside xgrammar and llguidance alone.
+"""Measures the time from a schema to its first mask, beside xgrammar and llguidance
+alone.
 
-    python bench/bench_ready.py [--maskbench maskbench_sample.jsonl] [--every N] [--quick]
+    python bench/bench_ready.py [--maskbench maskbench_sample.jsonl] [--every N]
+    [--quick]
 
-structout's time starts at add_request. It includes one mask, because llguidance defers work
-until then. All engines compile a schema before the next one follows; xgrammar and llguidance
-run on one thread, without caches. Takes minutes, most of them in xgrammar.
+structout's time starts at add_request. It includes one mask, because llguidance defers
+work until then. All engines compile a schema before the next one follows; xgrammar and
+llguidance run on one thread, without caches. Takes minutes, most of them in xgrammar.
 """
 
 import argparse

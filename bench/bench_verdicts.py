@@ -1,11 +1,12 @@
-"""Counts the schemas and instances that structout, xgrammar and llguidance accept or refuse.
+"""Counts the schemas and instances that structout, xgrammar and llguidance accept or
+refuse.
 
     python bench/bench_verdicts.py [--maskbench maskbench_sample.jsonl] [--quick]
 
-Each line of the file has a "schema" and its "tests", each with "valid" and "data". Instances
-are serialized by json.dumps and fed as the tokenizer's tokens. An accepted invalid instance
-breaks the guarantee; a refused schema or valid instance restricts the model needlessly.
-Takes minutes, most of them in xgrammar.
+Each line of the file has a "schema" and its "tests", each with "valid" and "data".
+Instances are serialized by json.dumps and fed as the tokenizer's tokens. An accepted
+invalid instance breaks the guarantee; a refused schema or valid instance restricts the
+model needlessly. Takes minutes, most of them in xgrammar.
 """
 
 import argparse

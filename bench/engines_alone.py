@@ -1,4 +1,5 @@
-"""structout, xgrammar and llguidance behind one interface; the latter two as their documentation uses them."""
+"""structout, xgrammar and llguidance behind one interface; the latter two as their
+documentation uses them."""
 
 import json
 from collections.abc import Sequence
@@ -25,7 +26,8 @@ class Engine(Protocol):
         """Return a matcher at its start, ready to fill a mask. Raises ``Refused``."""
 
     def accepts(self, matcher: Any, tokens: Sequence[int]) -> bool:
-        """Return whether the tokens and then a stop token are accepted. Called once per matcher."""
+        """Return whether the tokens and then a stop token are accepted. Called once per
+        matcher."""
 
 
 class StructoutAuto:
@@ -107,5 +109,6 @@ def engines(tokenizer: Any, vocab_size: int) -> list[Engine]:
 
 
 def read_cases(path: Path | None) -> list[dict[str, Any]]:
-    """Read schemas with instances in MaskBench's format. Without a file, those of the tests."""
+    """Read schemas with instances in MaskBench's format. Without a file, those of the
+    tests."""
     return [json.loads(line) for line in (path or OWN_SCHEMAS).read_text().splitlines()]

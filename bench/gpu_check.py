@@ -1,8 +1,8 @@
 """`make gpu-check`: all checks that need a GPU, in less than ten minutes.
 
-Builds the ops in the environment of the Python that runs this script, runs the whole suite
-on CUDA and the tests of the ops on Triton, a subset under compute-sanitizer, and then the
-benches, which write bench/results/*_cuda.json. Needs no network.
+Builds the ops in the environment of the Python that runs this script, runs the whole
+suite on CUDA and the tests of the ops on Triton, a subset under compute-sanitizer, and
+then the benches, which write bench/results/*_cuda.json. Needs no network.
 """
 
 import importlib.util

@@ -1,4 +1,5 @@
-"""Times calls and stores results: interleaved peers, medians, and a description of the machine."""
+"""Times calls and stores results: interleaved peers, medians, and a description of the
+machine."""
 
 import importlib.metadata
 import json
@@ -65,7 +66,10 @@ def _time_on_cuda(call: Callable[[], object]) -> float:
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """Describe the commit, machine and versions. ``commit`` ends in "+" if tracked files differ from it."""
+    """Describe the commit, the machine and the versions.
+
+    ``commit`` ends in "+" if tracked files differ from it.
+    """
     described: dict[str, Any] = {
         "commit": _commit(),
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),

@@ -1,10 +1,11 @@
-"""A tokenizer with a vocabulary of realistic size, without a download while a bench runs.
+"""A tokenizer with a vocabulary of realistic size, without a download while a bench
+runs.
 
     pip install --no-deps dashscope
 
-installs Qwen's vocabulary (``dashscope/resources/qwen.tiktoken``, 151,643 tokens). Without
-it a byte-level BPE of the same size is trained on the Python sources of this machine; its
-vocabulary is that of programs.
+installs Qwen's vocabulary (``dashscope/resources/qwen.tiktoken``, 151,643 tokens).
+Without it a byte-level BPE of the same size is trained on the Python sources of this
+machine; its vocabulary is that of programs.
 """
 
 import base64
@@ -32,7 +33,8 @@ _TRAINING_CHARACTERS = 40_000_000
 
 @functools.cache
 def large_tokenizer() -> Any:
-    """Return a fast Hugging Face tokenizer for ``VOCAB_SIZE`` logits. ``name_or_path`` names its vocabulary."""
+    """Return a fast Hugging Face tokenizer for ``VOCAB_SIZE`` logits. ``name_or_path``
+    names its vocabulary."""
     vocabulary = _qwen_vocabulary()
     if vocabulary is None:
         print("dashscope is not installed: training a vocabulary on Python sources, some ten seconds", flush=True)
@@ -41,7 +43,8 @@ def large_tokenizer() -> Any:
 
 
 def trained_tokenizer(num_tokens: int, num_characters: int = _TRAINING_CHARACTERS) -> Any:
-    """Train a byte-level BPE of ``num_tokens`` and the special tokens on Python sources of this machine."""
+    """Train a byte-level BPE of ``num_tokens`` and the special tokens on Python sources
+    of this machine."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = _words()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -71,8 +74,8 @@ def _qwen_vocabulary() -> Path | None:
 def _byte_pair_encoding(path: Path) -> models.BPE:
     """Derive the merges from a tiktoken file, which stores tokens by rank.
 
-    Each token merges the two that its bytes reduce to if only tokens of a lower rank may be
-    merged.
+    Each token merges the two that its bytes reduce to if only tokens of a lower rank
+    may be merged.
     """
     ranks = {base64.b64decode(token): int(rank) for token, rank in map(str.split, path.read_text().splitlines())}
     printable = bytes_to_unicode()

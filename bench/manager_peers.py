@@ -1,4 +1,5 @@
-"""The calls that bench_manager.py times beside vLLM: the manager, and a backend without a manager."""
+"""The calls that bench_manager.py times beside vLLM: the manager, and a backend without
+a manager."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -16,7 +17,8 @@ class Peer(Protocol):
     """The calls that are timed."""
 
     def start(self, request_id: str, schema: str, token_ids: Sequence[int]) -> bool:
-        """Add a request that has generated ``token_ids``. Returns False if it cannot be served."""
+        """Add a request that has generated ``token_ids``. Returns False if it cannot be
+        served."""
 
     def finish(self, request_id: str) -> None: ...
 

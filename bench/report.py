@@ -1,11 +1,12 @@
-"""Write the committed results into the tables of README.md and docs/performance.md, and into the plots.
+"""Write the committed results into the tables of README.md and docs/performance.md, and
+into the plots.
 
     python bench/report.py           rewrite the tables and plots
     python bench/report.py --check   fail if the documents differ from the results
 
-A table stands between ``<!-- results: NAME -->`` and ``<!-- end -->``. Nothing in between
-is written by hand. Results of a working tree with uncommitted changes (their commit ends
-in "+") are refused: nobody could measure them again.
+A table stands between ``<!-- results: NAME -->`` and ``<!-- end -->``. Nothing in
+between is written by hand. Results of a working tree with uncommitted changes (their
+commit ends in "+") are refused: nobody could measure them again.
 """
 
 import argparse
@@ -20,8 +21,8 @@ from tables import TABLES
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "performance.md")
 
-# Results measured before uncommitted changes were refused. Measure them again on a clean
-# tree, then delete their names; no name may be added.
+# Results measured before uncommitted changes were refused. Measure them again on a
+# clean tree, then delete their names; no name may be added.
 TO_BE_MEASURED_AGAIN = frozenset({"jump_forward", "manager", "masked_sample", "tensor_parallel", "verdicts"})
 
 

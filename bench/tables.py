@@ -128,7 +128,8 @@ def _masked_sample_table(rows: list[Row]) -> str:
 
 
 def fill_bandwidth_fraction(row: Row) -> float:
-    """Achieved bandwidth (mask read, disallowed logits written) as a fraction of ``fill_``'s."""
+    """Achieved bandwidth (mask read, disallowed logits written) as a fraction of
+    ``fill_``'s."""
     bytes_filled = row["batch"] * row["vocab"] * (4 if row["dtype"] == "float32" else 2)
     us_at_fill_bandwidth: float = row["us"]["fill_"] * row["bytes"] / bytes_filled
     return us_at_fill_bandwidth / row["us"]["structout"]
@@ -255,15 +256,15 @@ def exchanged_bytes_table() -> str:
     return _markdown(head, rows) + _provenance("tensor_parallel", "cpu", about)
 
 
-# Published bytes per second of one GPU in one direction, from NVIDIA's data sheets of H200
-# and GB200 NVL72; PCIe 5.0 x16.
+# Published bytes per second of one GPU in one direction, from NVIDIA's data sheets of
+# H200 and GB200 NVL72; PCIe 5.0 x16.
 _NVLINK = {"8 H200, NVLink 4": (8, 450e9), "64 of a GB200 NVL72, NVLink 5": (64, 900e9)}
 _PCIE = 64e9
 
 
 def gpu_model_table() -> str:
-    """Not measured: bytes divided by rates. The bytes are those of the counted table, scaled to
-    the number of ranks.
+    """Not measured: bytes divided by rates. The bytes are those of the counted table,
+    scaled to the number of ranks.
     """
     (counted,) = (r for r in _rows("tensor_parallel") if r["call"] == "bytes" and _is_unfiltered_and_free(r))
     (fill,) = (r for r in _rows("tensor_parallel") if r["call"] == "grammar_bitmask")

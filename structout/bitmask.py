@@ -26,7 +26,8 @@ def get_bitmask_shape(batch_size: int, vocab_size: int) -> tuple[int, int]:
 
 
 def allocate_token_bitmask(batch_size: int, vocab_size: int, *, pin_memory: bool | None = None) -> torch.Tensor:
-    """A CPU bitmask, int32 ``[batch_size, ceil(vocab_size / 32)]``, that allows all tokens.
+    """A CPU bitmask, int32 ``[batch_size, ceil(vocab_size / 32)]``, that allows all
+    tokens.
 
     Args:
         batch_size: the number of rows.
@@ -61,7 +62,8 @@ def pack_bitmask(allowed: torch.Tensor) -> torch.Tensor:
     padded = torch.nn.functional.pad(allowed, (0, width * BITS_PER_WORD - vocab_size))
     bits = padded.reshape(*allowed.shape[:-1], width, BITS_PER_WORD).to(torch.int32)
     shifts = torch.arange(BITS_PER_WORD, dtype=torch.int32, device=allowed.device)
-    # The bits are disjoint, so their sum is their union. Bit 31 becomes the sign of the int32.
+    # The bits are disjoint, so their sum is their union. Bit 31 becomes the sign of the
+    # int32.
     return torch.sum(bits << shifts, -1, dtype=torch.int32)
 
 

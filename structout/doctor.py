@@ -1,4 +1,5 @@
-"""`structout doctor`: prints versions, the kernels for each device, and what is broken or missing with its remedy."""
+"""`structout doctor`: prints versions, the kernels for each device, and what is broken
+or missing with its remedy."""
 
 import importlib.metadata
 import importlib.util
@@ -17,7 +18,8 @@ _EXTRAS = {
 
 
 def main() -> int:
-    """Print the diagnosis. Returns 1 if something is broken, and 0 if optional parts are missing or nothing is."""
+    """Print the diagnosis. Returns 1 if something is broken, and 0 if optional parts
+    are missing or nothing is."""
     if importlib.util.find_spec("torch") is None:
         report, broken, missing = _NO_TORCH
     else:

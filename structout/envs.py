@@ -8,12 +8,14 @@ from pathlib import Path
 
 
 def backend() -> str | None:
-    """STRUCTOUT_BACKEND = cuda | triton: the kernels for CUDA tensors. Default: cuda if it was built."""
+    """STRUCTOUT_BACKEND = cuda | triton: the kernels for CUDA tensors. Default: cuda if
+    it was built."""
     return _choice("STRUCTOUT_BACKEND", ("cuda", "triton"))
 
 
 def cpu_capability() -> str | None:
-    """STRUCTOUT_CPU_CAPABILITY = default | avx2 | avx512: an upper limit for the CPU kernels' instructions.
+    """STRUCTOUT_CPU_CAPABILITY = default | avx2 | avx512: an upper limit for the CPU
+    kernels' instructions.
 
     The CPU kernels read the variable themselves, when the first op is called.
     """
@@ -21,15 +23,18 @@ def cpu_capability() -> str | None:
 
 
 def shared_memory() -> bool:
-    """STRUCTOUT_SHARED_MEMORY = 0 | 1: whether ranks on one host exchange messages in shared memory. Default: 1.
+    """STRUCTOUT_SHARED_MEMORY = 0 | 1: whether ranks on one host exchange messages in
+    shared memory. Default: 1.
 
-    With 0 they exchange them through their process group, as ranks on different hosts do.
+    With 0 they exchange them through their process group, as ranks on different hosts
+    do.
     """
     return _choice("STRUCTOUT_SHARED_MEMORY", ("0", "1")) != "0"
 
 
 def cache_dir() -> Path:
-    """STRUCTOUT_CACHE_DIR: where the demo model is kept. Default: structout in $XDG_CACHE_HOME or ~/.cache."""
+    """STRUCTOUT_CACHE_DIR: where the demo model is kept. Default: structout in
+    $XDG_CACHE_HOME or ~/.cache."""
     requested = os.environ.get("STRUCTOUT_CACHE_DIR")
     if requested:
         return Path(requested)

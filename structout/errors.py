@@ -1,4 +1,5 @@
-"""Errors of the scheduler side and of the ranks of a group. Each names its request or rank."""
+"""Errors of the scheduler side and of the ranks of a group. Each names its request or
+rank."""
 
 
 class StructOutError(Exception):

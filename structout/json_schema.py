@@ -75,7 +75,8 @@ _MAX_PASSES = 64
 
 
 def draft_of(schema: Any) -> int:
-    """The draft that ``$schema`` names (3, 4, 6, 7, 2019 or 2020), or the newest if it names none of these."""
+    """The draft that ``$schema`` names (3, 4, 6, 7, 2019 or 2020), or the newest if it
+    names none of these."""
     match = _DRAFT.fullmatch(str(schema.get("$schema"))) if isinstance(schema, dict) else None
     return int(match[1] or match[2]) if match else _NEWEST_DRAFT
 
@@ -115,7 +116,8 @@ def parts(value: object) -> Iterator[object]:
 
 
 def depth(value: object) -> int:
-    """How many objects and arrays are nested in a JSON value, the outermost included."""
+    """How many objects and arrays are nested in a JSON value, the outermost
+    included."""
     deepest = 0
     pending = [(value, 1)]
     while pending:
@@ -131,7 +133,8 @@ def depth(value: object) -> int:
 
 
 def subschemas(schema: Any) -> Iterator[tuple[str, Node]]:
-    """Yield all object schemas that apply to a part of an instance, each once, with its JSON pointer.
+    """Yield all object schemas that apply to a part of an instance, each once, with its
+    JSON pointer.
 
     Definitions count only where something refers to them.
     """
@@ -161,7 +164,8 @@ def _children(pointer: str, node: Node) -> Iterator[tuple[str, Any]]:
 
 
 def referred(schema: Any, node: Node) -> Iterator[tuple[str, Any]]:
-    """Yield the target of the node's ``$ref`` with its pointer. The target is None if there is nothing there."""
+    """Yield the target of the node's ``$ref`` with its pointer. The target is None if
+    there is nothing there."""
     reference = node.get("$ref")
     if isinstance(reference, str) and reference.startswith("#"):
         target = schema
@@ -212,7 +216,8 @@ def _check_type(value: Any, types: str, pointer: str) -> None:
 
 
 def check_finite_text(schema: Any) -> None:
-    """Check that some instance of ``schema`` is finite and does not need what a schema of ``false`` forbids.
+    """Check that some instance of ``schema`` is finite and does not need what a schema
+    of ``false`` forbids.
 
     Raises:
         GrammarError: saying which of the two it is.
@@ -267,7 +272,8 @@ def _is_finite(schema: Any, node: Node, is_finite: Callable[[Any], bool]) -> boo
 
 
 def _required_values(schema: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the schemas that must hold for a part of some instance, each with its JSON pointer."""
+    """Yield the schemas that must hold for a part of some instance, each with its JSON
+    pointer."""
     for pointer, node in subschemas(schema):
         yield from ((f"#{target_pointer}", target) for target_pointer, target in referred(schema, node))
         for keyword in ("allOf", "anyOf", "oneOf"):
@@ -278,7 +284,8 @@ def _required_values(schema: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _contents(type_name: object, node: Node) -> Iterator[tuple[str, Any]]:
-    """Yield the schemas of what every object or array of ``node`` contains, each with its pointer from there."""
+    """Yield the schemas of what every object or array of ``node`` contains, each with
+    its pointer from there."""
     if type_name == "object" and isinstance(node.get("required"), list):
         properties = node.get("properties")
         others = True if "patternProperties" in node else node.get("additionalProperties", True)
@@ -302,7 +309,8 @@ def _contents(type_name: object, node: Node) -> Iterator[tuple[str, Any]]:
 
 
 def standard_format(node: Node) -> str | None:
-    """The node's ``format`` if a draft defines it. Any other value constrains nothing."""
+    """The node's ``format`` if a draft defines it. Any other value constrains
+    nothing."""
     name = node.get("format")
     return name if isinstance(name, str) and name in _STANDARD_FORMATS else None
 
@@ -315,7 +323,8 @@ def unknown_formats(schema: Any, root: str = "#") -> Iterator[str]:
 
 
 def without_unknown_formats(schema: Any) -> Any:
-    """``schema`` without the ``format`` keywords whose value no draft defines. A copy if there are any."""
+    """``schema`` without the ``format`` keywords whose value no draft defines. A copy
+    if there are any."""
     if not any(_has_unknown_format(node) for node in schemas(schema)):
         return schema
     changed = copy.deepcopy(schema)

@@ -94,8 +94,8 @@ def ff_tokens(position: Position, tokenizer: CanonicalTokenizer) -> Jump:
 def draft(position: Position, tokenizer: CanonicalTokenizer) -> Jump:
     """Offer the forced tokens as drafts.
 
-    Verify them like any other drafts, because the model may split their text differently.
-    The generated text does not change.
+    Verify them like any other drafts, because the model may split their text
+    differently. The generated text does not change.
     """
     token_ids = position.compute_ff_tokens()
     return Jump(0, tuple(token_ids), tokenizer.vocabulary.text_of(token_ids)) if token_ids else NO_JUMP
@@ -104,9 +104,9 @@ def draft(position: Position, tokenizer: CanonicalTokenizer) -> Jump:
 def retokenize(position: Position, tokenizer: CanonicalTokenizer, token_ids: Sequence[int]) -> Jump:
     """Append the forced text, and tokenize the whole text again.
 
-    Tokens before the forced text may change, and the next jump may change the last tokens
-    again. There is no jump if the text so far ends inside a character, has no canonical
-    tokens, or the grammar refuses the new tokens.
+    Tokens before the forced text may change, and the next jump may change the last
+    tokens again. There is no jump if the text so far ends inside a character, has no
+    canonical tokens, or the grammar refuses the new tokens.
     """
     forced = position.find_jump_forward_string()
     if not forced:

@@ -120,7 +120,8 @@ _MAX_DIGITS = 18  # a longer bound exceeds any limit; int() refuses more than 4,
 
 
 def _largest_repetition(pattern: str) -> int:
-    """The largest product of the bounds of nested repetitions: 200 for ``((a{10}){20})*``."""
+    """The largest product of the bounds of nested repetitions: 200 for
+    ``((a{10}){20})*``."""
     largest = 1
     outer_products: list[int] = []  # for each open group, the largest product before it
     inside = 1  # the largest product in the innermost open group

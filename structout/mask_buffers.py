@@ -26,7 +26,8 @@ class BufferRing:
         """The next buffer's first rows, int32 ``[num_rows, ceil(V / 32)]``, pinned
         where CUDA is available. They hold an earlier step's masks, if any."""
         buffer = self._buffers.popleft()
-        # Other threads fill the buffer, and they do not share the caller's inference mode.
+        # Other threads fill the buffer, and they do not share the caller's inference
+        # mode.
         with torch.inference_mode(False):
             if buffer.shape[0] < num_rows:
                 buffer = allocate_token_bitmask(max(num_rows, 2 * buffer.shape[0]), self._vocab_size)

@@ -53,8 +53,8 @@ class MaskPoolStats:
 
     Attributes:
         masks_sent: rows whose mask was sent.
-        masks_reused: rows whose mask was in the pool already, or in an earlier row of the
-            same step.
+        masks_reused: rows whose mask was in the pool already, or in an earlier row of
+            the same step.
         bytes_sent: the bytes of the masks sent and of their slots.
         bytes_reused: the bytes of the masks reused.
         masks_evicted: masks whose slot was given to another mask.
@@ -101,8 +101,8 @@ class MaskDeduplicator:
             the batch to send to every worker.
 
         Raises:
-            ValueError: the masks have another width, or more of them differ than fit the
-                pool. Nothing changes.
+            ValueError: the masks have another width, or more of them differ than fit
+                the pool. Nothing changes.
         """
         _check_masks(masks.bitmask, self._width)
         hashes = [self._hash(row) for row in np.ascontiguousarray(masks.bitmask)]
@@ -132,8 +132,8 @@ class MaskDeduplicator:
         return pooled
 
     def reset(self) -> None:
-        """Forget what the pools hold, after a worker has restarted. The next step sends all
-        its masks."""
+        """Forget what the pools hold, after a worker has restarted. The next step sends
+        all its masks."""
         self._slot_of.clear()
         self._sequence = 0
 
@@ -192,12 +192,12 @@ class MaskPool:
     def update(self, masks: PooledMaskBatch) -> None:
         """Copy a step's new masks into their slots, asynchronously.
 
-        Call it once per step, in the order of the steps. Use the step's rows on the same
-        stream, before the next update.
+        Call it once per step, in the order of the steps. Use the step's rows on the
+        same stream, before the next update.
 
         Raises:
-            ValueError: a step is missing, so the contents of the pool are unknown, or the
-                masks do not fit the pool. Nothing changes.
+            ValueError: a step is missing, so the contents of the pool are unknown, or
+                the masks do not fit the pool. Nothing changes.
         """
         if masks.sequence not in (0, self._next_sequence):
             raise ValueError(
@@ -217,8 +217,8 @@ class MaskPool:
 
     def _write(self, new_masks: npt.NDArray[np.int32], new_slots: npt.NDArray[np.int32]) -> None:
         num_masks, width = new_masks.shape
-        # The slots are the last column, so that one copy is enough. torch keeps the pinned
-        # memory until the copy is done.
+        # The slots are the last column, so that one copy is enough. torch keeps the
+        # pinned memory until the copy is done.
         shape = (num_masks, width + 1)
         staged = torch.empty(shape, dtype=bitmask_dtype, pin_memory=self.bitmask.is_cuda)
         staged.numpy()[:, :width] = new_masks
@@ -241,8 +241,8 @@ def _check_masks(bitmask: npt.NDArray[np.int32], width: int) -> None:
 
 
 def _import_xxh3() -> Callable[..., bytes]:
-    """Import the hash of masks, which only schedulers need. hashlib's fastest hash takes 20
-    times as long."""
+    """Import the hash of masks, which only schedulers need. hashlib's fastest hash
+    takes 20 times as long."""
     try:
         from xxhash import xxh3_128_digest
     except ModuleNotFoundError as error:

@@ -1,4 +1,5 @@
-"""Python wrappers of ``torch.ops.structout.*``, and a drop-in for xgrammar's mask op."""
+"""Python wrappers of ``torch.ops.structout.*``, and a drop-in for xgrammar's mask
+op."""
 
 import numbers
 import operator
@@ -25,7 +26,7 @@ def apply_bitmask(logits: torch.Tensor, bitmask: torch.Tensor, rows: torch.Tenso
 
         allowed = unpack_bitmask(bitmask, logits.shape[-1])   # bool [R, V]
         if rows is not None:
-            allowed = allowed[rows]                           # [N, V]; all True where rows == -1
+            allowed = allowed[rows]                  # [N, V]; all True where rows == -1
         logits.masked_fill_(~allowed, float("-inf"))
 
     Args:
@@ -47,8 +48,8 @@ def apply_bitmask(logits: torch.Tensor, bitmask: torch.Tensor, rows: torch.Tenso
     ``torch.ops.structout.apply_bitmask`` is the same op for use in model code. It does
     not check for gradients: autograd neither records it nor notices its writes.
 
-    Source: the layout of the bitmask is xgrammar's and llguidance's. docs/mask_contract.md
-    defines every edge case.
+    Source: the layout of the bitmask is xgrammar's and llguidance's.
+    docs/mask_contract.md defines every edge case.
     """
     if logits.requires_grad and torch.is_grad_enabled():
         raise RuntimeError("apply_bitmask has no gradient; call it under torch.inference_mode() or torch.no_grad()")
@@ -67,7 +68,8 @@ def apply_token_bitmask_inplace(
 ) -> None:
     """Apply a bitmask in place, with the semantics of xgrammar's function of this name.
 
-    ``apply_token_bitmask_inplace(logits [N, V], bitmask [R, W], *, vocab_size, indices) -> None``
+    ``apply_token_bitmask_inplace(logits [N, V], bitmask [R, W], *, vocab_size,
+    indices) -> None``
 
     To use it in place of xgrammar's, change the import and keep the call. Unlike
     :func:`apply_bitmask` it leaves columns from ``vocab_size`` on unchanged, and
@@ -84,8 +86,8 @@ def apply_token_bitmask_inplace(
         bitmask: int32 ``[R, W]`` or ``[W]``, on the device of logits.
         vocab_size: how many columns to mask. Default: ``min(V, 32 * W)``, with a
             warning if that is less than V.
-        indices: the rows to mask: ints, or a 1-D int32 or int64 tensor. In a tensor, ids
-            outside ``[0, N)`` are ignored. Default: all rows, and R must equal N.
+        indices: the rows to mask: ints, or a 1-D int32 or int64 tensor. In a tensor,
+            ids outside ``[0, N)`` are ignored. Default: all rows, and R must equal N.
         backend: ignored. The device and ``STRUCTOUT_BACKEND`` choose the kernels.
 
     Raises:
@@ -124,12 +126,14 @@ def apply_token_bitmask_inplace(
 def _rows_at(
     indices: Iterable[int] | torch.Tensor, num_rows: int, num_masks: int, device: torch.device
 ) -> torch.Tensor:
-    """The row map in which each row of ``indices`` governs itself, and others are free."""
+    """The row map in which each row of ``indices`` governs itself, and others are
+    free."""
     if isinstance(indices, torch.Tensor):
         if indices.dim() != 1 or indices.dtype not in (torch.int32, torch.int64):
             raise ValueError(f"indices must be a 1-D int32 or int64 tensor, got {indices.dtype} {list(indices.shape)}")
         chosen = indices.to(device=device, dtype=torch.int64)
-        # Ids out of range go to a spare entry, so that the device never sees a bad index.
+        # Ids out of range go to a spare entry, so that the device never sees a bad
+        # index.
         chosen = torch.where((chosen >= 0) & (chosen < num_rows), chosen, num_rows)
     else:
         limit = min(num_rows, num_masks)
@@ -161,18 +165,20 @@ def masked_sample(
     seed: torch.Tensor | int = 0,
     position: torch.Tensor | int = 0,
 ) -> torch.Tensor:
-    """Draw one token from each row: mask, temperature, min-p, top-k, top-p and sampling.
+    """Draw one token from each row: mask, temperature, min-p, top-k, top-p and
+    sampling.
 
     ``masked_sample(logits [N, V], bitmask [R, ceil(V / 32)] | None, rows [N] | None, *,
-    temperature [N], top_k [N], top_p [N], min_p [N], seed [N], position [N]) -> ids [N]``
+    temperature [N], top_k [N], top_p [N], min_p [N], seed [N], position [N]) ->
+    ids [N]``
 
     Equivalent, except for the source of randomness, to::
 
         scores = logits.float()
         apply_bitmask(scores, bitmask, rows)
         scores = scores / temperature
-        scores = keep_top_p(keep_top_k(keep_min_p(scores)))   # each sets the rest to -inf
-        ids = torch.multinomial(scores.softmax(-1), 1).squeeze(-1)   # temperature 0: argmax
+        scores = keep_top_p(keep_top_k(keep_min_p(scores)))  # the rest becomes -inf
+        ids = torch.multinomial(scores.softmax(-1), 1).squeeze(-1)  # or the argmax
 
     Every backend returns the same ids. The noise depends on seed, position and token id
     alone, so a token does not depend on the batch, the row, the sharding or the device.
@@ -185,12 +191,12 @@ def masked_sample(
         rows: as in :func:`apply_bitmask`. In rows that are -1 every token is allowed.
         temperature: float32 ``[N]`` or a number. 0 is greedy: the largest logit, the
             lowest id on ties.
-        top_k: int32 or int64 ``[N]`` or an int. Keep logits that reach the k-th largest.
-            k <= 0 turns it off.
-        top_p: float32 ``[N]`` or a number. Keep the smallest set of largest logits whose
-            probability reaches p. p >= 1 turns it off.
-        min_p: float32 ``[N]`` or a number. Keep tokens that are at least ``min_p`` times
-            as likely as the likeliest. 0 turns it off.
+        top_k: int32 or int64 ``[N]`` or an int. Keep logits that reach the k-th
+            largest. k <= 0 turns it off.
+        top_p: float32 ``[N]`` or a number. Keep the smallest set of largest logits
+            whose probability reaches p. p >= 1 turns it off.
+        min_p: float32 ``[N]`` or a number. Keep tokens that are at least ``min_p``
+            times as likely as the likeliest. 0 turns it off.
         seed: int64 ``[N]`` or an int. A uint64 int counts as the int64 with its bits.
         position: int64 ``[N]`` or an int, the index of the token in its text. Do not
             repeat a (seed, position) pair.
@@ -237,7 +243,7 @@ def masked_sample_logprobs(
     Equivalent to::
 
         ids = masked_sample(logits, bitmask, rows, ...)
-        scores = logits.float() / temperature                 # temperature 0: logits.float()
+        scores = logits.float() / temperature            # temperature 0: logits.float()
         apply_bitmask(scores, bitmask, rows)
         logprobs = scores.log_softmax(-1).gather(-1, ids[:, None]).squeeze(-1)
 
@@ -245,8 +251,8 @@ def masked_sample_logprobs(
 
     Returns:
         ids int64 ``[N]`` and logprobs float32 ``[N]``. A logprob is taken among the
-        allowed tokens, after temperature and before the filters. It is -inf where the id
-        is -1.
+        allowed tokens, after temperature and before the filters. It is -inf where the
+        id is -1.
 
     Raises:
         ValueError: as :func:`masked_sample`.

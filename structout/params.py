@@ -118,7 +118,8 @@ class StructuredOutputsParams:
         self.constraint(config)
 
     def constraint(self, config: StructuredOutputsConfig | None = None) -> Constraint:
-        """Check the params as ``validate`` does, and return the one constraint they hold."""
+        """Check the params as ``validate`` does, and return the one constraint they
+        hold."""
         if not isinstance(self.backend, str) or not _BACKEND.fullmatch(self.backend):
             raise GrammarError(f"backend must be a name or name:no-fallback, got {self.backend!r}")
         names = [field.name for field in fields(self)[:6]]
@@ -164,7 +165,8 @@ def _schema_of_model(model: type) -> object:
 
 
 def _read_json(name: str, given: object) -> tuple[object, str]:
-    """Parse JSON text, or copy a JSON value, so that later changes to the user's own value have no effect."""
+    """Parse JSON text, or copy a JSON value, so that later changes to the user's own
+    value have no effect."""
     try:
         if isinstance(given, str):
             value = json.loads(given, parse_constant=_refuse_constant)
@@ -217,7 +219,8 @@ _READERS = {
 
 
 def _check_characters(kind: StructuredOutputOptions, value: object, text: str) -> None:
-    """Refuse NUL and lone surrogates, which do not fit into the UTF-8 C strings that native compilers take."""
+    """Refuse NUL and lone surrogates, which do not fit into the UTF-8 C strings that
+    native compilers take."""
     if any(isinstance(part, str) and "\0" in part for part in parts(value)):
         raise GrammarError(f"the {kind.value} constraint contains a NUL character")
     try:

@@ -122,7 +122,8 @@ def _sample_row(
     if len(ids) == 0:
         return no_token
 
-    # Scale. If the largest scaled logit overflows, only logits equal to it can be drawn.
+    # Scale. If the largest scaled logit overflows, only logits equal to it can be
+    # drawn.
     is_greedy = temperature == 0
     inverse = _float32(1.0) if is_greedy else _float32(1.0) / _float32(temperature)
     highest = x.max()

@@ -92,8 +92,8 @@ class DeviceMasks:
 class MaskedSampler(torch.nn.Module):
     """Masks, filters and samples in one op.
 
-    It has no state, and no branch depends on the contents of the batch, so it compiles to
-    one graph and can be captured in a CUDA graph.
+    It has no state, and no branch depends on the contents of the batch, so it compiles
+    to one graph and can be captured in a CUDA graph.
 
     Args:
         return_logprobs: whether to return the logprobs of the drawn tokens too.

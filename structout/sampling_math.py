@@ -1,4 +1,5 @@
-"""The arithmetic of ``masked_sample`` in plain torch, as docs/sampling_contract.md defines it.
+"""The arithmetic of ``masked_sample`` in plain torch, as docs/sampling_contract.md
+defines it.
 
 Every float operation is a separate torch op, so each result is rounded to float32 and
 nothing is fused. Tests compare the constants with those in csrc/common/sampling_math.h
@@ -88,7 +89,8 @@ def log_of_mass(total: torch.Tensor) -> torch.Tensor:
 
 
 def noise_bits(seed: int, position: int, token_ids: torch.Tensor) -> torch.Tensor:
-    """The 32 random bits of each token, int64, a function of seed, position and id alone.
+    """The 32 random bits of each token, int64, a function of seed, position and id
+    alone.
 
     They are word ``id & 3`` of Philox4x32-10 with key ``seed`` and counter ``(position
     low, position high, id >> 2, 0)``.
@@ -136,7 +138,8 @@ def gumbel(bits: torch.Tensor) -> torch.Tensor:
 
 
 def _split(y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Split ``y = (1 + f) * 2^n`` with 1 + f in [sqrt(1/2), sqrt(2)): float32 f and n."""
+    """Split ``y = (1 + f) * 2^n`` with 1 + f in [sqrt(1/2), sqrt(2)): float32 f and
+    n."""
     bits = y.contiguous().view(torch.int32)
     n = (bits - SQRT_HALF_BITS) >> 23
     return _float_of_bits(bits - (n << 23)) - 1.0, n.to(torch.float32)

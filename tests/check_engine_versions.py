@@ -22,7 +22,7 @@ TESTS = ("llguidance_backend", "support", "engine_versions", "whitespace", "diff
 
 
 def supported_ranges() -> dict[str, str]:
-    """The version ranges of the engines in pyproject.toml: {"xgrammar": ">=0.2.7,<0.3"}."""
+    """The engines' version ranges in pyproject.toml: {"xgrammar": ">=0.2.7,<0.3"}."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     requirements = [*project["dependencies"], *project["optional-dependencies"].get("manager", [])]
     return {
@@ -34,7 +34,8 @@ def supported_ranges() -> dict[str, str]:
 
 
 def check(name: str, requirements: list[str]) -> None:
-    """Install the requirements and run the tests on them. Raises CalledProcessError if one fails."""
+    """Install the requirements and run the tests on them. Raises CalledProcessError if
+    one fails."""
     folder = FOLDER / name
     shutil.rmtree(folder, ignore_errors=True)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-qq", "install", "--no-deps"]

@@ -1,9 +1,9 @@
 """`make test-torch`: one wheel in the oldest and in the newest CUDA build of torch.
 
-No GPU is needed: CUDA builds of torch install and import without one. In each version both
-op libraries load, the CPU tests of the ops pass, and every Triton kernel compiles for
-sm_80, sm_90 and sm_100 with the triton that torch brings. Triton's interpreter is not used:
-triton 3.6's needs numpy < 2.4 and has no bfloat16.
+No GPU is needed: CUDA builds of torch install and import without one. In each version
+both op libraries load, the CPU tests of the ops pass, and every Triton kernel compiles
+for sm_80, sm_90 and sm_100 with the triton that torch brings. Triton's interpreter is
+not used: triton 3.6's needs numpy < 2.4 and has no bfloat16.
 
 The environments take 16 GB in .venv-torch and are kept. Needs nvcc and a package index.
 """

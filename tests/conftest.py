@@ -13,8 +13,9 @@ import torch
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is decorated, so before any test imports one
 
-# On a busy machine OpenMP's threads spin while they wait for one another: the reference took
-# twenty times the CPU time with two threads. Tests of shared work ask for `four_threads`.
+# On a busy machine OpenMP's threads spin while they wait for one another: the reference
+# took twenty times the CPU time with two threads. Tests of shared work ask for
+# `four_threads`.
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
 
@@ -28,8 +29,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def num_cases(pytestconfig: pytest.Config) -> Callable[..., int]:
     """A function that gives the length of a random test.
 
-    ``num_cases(100, long=2000)`` is 2000 under ``--long`` and 100 otherwise. The short run
-    is the beginning of the long one.
+    ``num_cases(100, long=2000)`` is 2000 under ``--long`` and 100 otherwise. The short
+    run is the beginning of the long one.
     """
     is_long = pytestconfig.getoption("--long")
 

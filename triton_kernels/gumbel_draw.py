@@ -28,7 +28,8 @@ LOG_LIMIT_AT_BEST = tl.constexpr(159.001)
 
 @triton.jit
 def log_limit_of(z, best):
-    """The highest 127 + log2(u) with which a token of scaled logit z can reach `best`."""
+    """The highest 127 + log2(u) with which a token of scaled logit z can reach
+    `best`."""
     return z * LOG2_E + (tl.abs(z) * 2.0**-20 + (LOG_LIMIT_AT_BEST - best * LOG2_E))
 
 

@@ -43,7 +43,8 @@ def _gathered(epoch, source, world_size, gather_capacity):
 
 @triton.jit
 def _signals(buffer, epoch, source, world_size):
-    """The address of the signal from this program of rank `source`: token, then epoch."""
+    """The address of the signal from this program of rank `source`: token, then
+    epoch."""
     at = ((epoch % 2 * world_size + source) * (SIGNAL_BYTES // 32) + tl.program_id(0)) * 16
     return (buffer + at).to(tl.pointer_type(tl.int64))
 

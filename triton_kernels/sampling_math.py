@@ -23,7 +23,8 @@ UNIFORM_UNIT = tl.constexpr(2.0**-32)
 
 @triton.jit
 def _split(y):
-    """(f, n), both float32, with y = (1 + f) * 2^n and 1 + f in [sqrt(1/2), sqrt(2))."""
+    """(f, n), both float32, with y = (1 + f) * 2^n and 1 + f in [sqrt(1/2),
+    sqrt(2))."""
     bits = y.to(tl.int32, bitcast=True)
     n = (bits - SQRT_HALF_BITS) >> 23
     return (bits - (n << 23)).to(tl.float32, bitcast=True) - 1.0, n.to(tl.float32)
@@ -49,7 +50,8 @@ def _log_of_split(f, n):
 
 @triton.jit
 def log(y):
-    """log(y) for positive, finite, normal float32 y, by the polynomial of Cephes' logf."""
+    """log(y) for positive, finite, normal float32 y, by the polynomial of Cephes'
+    logf."""
     f, n = _split(y)
     return _log_of_split(f, n)
 
@@ -108,7 +110,8 @@ def order_key(x):
 
 @triton.jit
 def philox(key, c0, c1, c2, c3):
-    """Philox4x32-10 with an int64 key. Counter words are uint32 tensors of one shape."""
+    """Philox4x32-10 with an int64 key. Counter words are uint32 tensors of one
+    shape."""
     key_0 = (key & 0xFFFFFFFF).to(tl.uint32)
     key_1 = ((key >> 32) & 0xFFFFFFFF).to(tl.uint32)
     multiplier_0 = tl.full(c0.shape, 0xD2511F53, tl.uint32)

@@ -136,7 +136,8 @@ def keeps(scale, x, lowest_t, lowest_key):
 
 @triton.jit
 def append(listed, size, index, is_kept, TILE: tl.constexpr):
-    """Append the kept indices if all of them fit. Returns the new count, listed or not."""
+    """Append the kept indices if all of them fit. Returns the new count, listed or
+    not."""
     is_kept = tl.reshape(is_kept, [TILE])
     new_size = size + tl.sum(is_kept, 0)
     if (new_size > size) & (new_size <= TILE):

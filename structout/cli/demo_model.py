@@ -1,7 +1,8 @@
 """The demo model: the default model of ``structout generate``.
 
-It is a small Llama with random weights and a byte-level BPE tokenizer, built in seconds and
-then cached. It has learned nothing: its texts have a valid form only because of the masks.
+It is a small Llama with random weights and a byte-level BPE tokenizer, built in seconds
+and then cached. It has learned nothing: its texts have a valid form only because of the
+masks.
 """
 
 import contextlib
@@ -77,14 +78,16 @@ def _load(directory: Path) -> tuple[Any, Any] | None:
 
 @contextlib.contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Hold a lock between processes. The system releases it when its process ends, even if killed."""
+    """Hold a lock between processes. The system releases it when its process ends, even
+    if killed."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def _build(directory: Path) -> tuple[Any, Any]:
-    """Build in a temporary directory and rename it, so that ``directory`` is always complete.
+    """Build in a temporary directory and rename it, so that ``directory`` is always
+    complete.
 
     The caller holds the lock.
     """
@@ -103,7 +106,8 @@ def _build(directory: Path) -> tuple[Any, Any]:
 
 
 def _corpus() -> list[str]:
-    """JSON documents and sentences, from which the tokenizer learns merges and token frequencies."""
+    """JSON documents and sentences, from which the tokenizer learns merges and token
+    frequencies."""
     rng = random.Random(SEED)  # noqa: S311 - text, not secrets
 
     def sentence() -> str:
@@ -144,9 +148,9 @@ def _random_llama(tokenizer: Any, corpus: list[str]) -> Any:
     """Random weights that prefer tokens by their frequency in the corpus.
 
     Without this preference a free string would go on for a thousand tokens, because no
-    token, its closing quote included, would be likelier than another. Dimension 0 of the
-    residual stream is made constant, so that its column of the lm_head adds a fixed bias
-    to the logit of each token.
+    token, its closing quote included, would be likelier than another. Dimension 0 of
+    the residual stream is made constant, so that its column of the lm_head adds a fixed
+    bias to the logit of each token.
     """
     from transformers import LlamaConfig, LlamaForCausalLM
 

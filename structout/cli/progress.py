@@ -1,4 +1,5 @@
-"""The output of ``structout generate``: a live line on a terminal, indented JSON, a summary."""
+"""The output of ``structout generate``: a live line on a terminal, indented JSON, a
+summary."""
 
 import re
 import shutil
@@ -62,7 +63,8 @@ def _duration(seconds: float) -> str:
 
 
 class LiveLine:
-    """A line on the terminal with the text so far, or with the progress of several texts.
+    """A line on the terminal with the text so far, or with the progress of several
+    texts.
 
     Where standard error is no terminal, nothing is drawn.
     """

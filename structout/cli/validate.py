@@ -1,4 +1,5 @@
-"""Reads a constraint from the command line, and checks finished texts independently of its masks."""
+"""Reads a constraint from the command line, and checks finished texts independently of
+its masks."""
 
 import argparse
 import json
@@ -15,11 +16,13 @@ Check = Callable[[str], str | None]  # returns what is wrong with a text, or Non
 
 
 class UserError(Exception):
-    """A mistake that the user can correct: one line on standard error, exit status 2."""
+    """A mistake that the user can correct: one line on standard error, exit status
+    2."""
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or the name of its type if there is none."""
+    """The first line of an error's message, or the name of its type if there is
+    none."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
@@ -68,7 +71,8 @@ def independent_check(params: StructuredOutputsParams) -> Check | None:
 
 
 def replay_check(params: StructuredOutputsParams, manager: StructuredOutputManager) -> Check:
-    """A check that spells a text with other tokens, and has a new copy of the grammar accept them."""
+    """A check that spells a text with other tokens, and has a new copy of the grammar
+    accept them."""
 
     def check(text: str) -> str | None:
         tokens = manager.vocabulary.spell(text)

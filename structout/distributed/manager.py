@@ -86,7 +86,7 @@ class ShardedManager:
         self._calls.add("vocabulary", str(vocabulary.size), f"{token_hash:016x}")
         self._buffers = BufferRing(manager.config.num_mask_buffers, manager.vocabulary.size)
 
-    # -- requests -----------------------------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------
 
     def add_request(self, request_id: str, params: StructuredOutputsParams, **options: Any) -> GrammarStatus:
         """Add a request as :meth:`StructuredOutputManager.add_request` does.
@@ -187,7 +187,7 @@ class ShardedManager:
             request.error = None if reason is None else GrammarError(reason, request_id)
         return list(reasons)
 
-    # -- a decoding step ----------------------------------------------------------------------------------------------
+    # -- a decoding step ---------------------------------------------------------------
 
     def accept_tokens(self, request_id: str, token_ids: Sequence[int]) -> None:
         """Advance by tokens that all ranks have drawn. Not collective.
@@ -358,7 +358,7 @@ class ShardedManager:
         request = self._requests.get(request_id)
         return 0 if request is None else request.owner
 
-    # -- helpers ------------------------------------------------------------------------------------------------------
+    # -- helpers -----------------------------------------------------------------------
 
     def _all_gather(self, operation: str, payload: torch.Tensor) -> list[torch.Tensor]:
         """Return the payloads of all ranks as uint8."""

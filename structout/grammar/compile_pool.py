@@ -30,8 +30,8 @@ _CACHE_BYTES = 128 << 20  # the same constraint is seldom compiled twice here
 class CompileProcessPool:
     """Processes that compile constraints for one backend.
 
-    Unlike a thread, a process that compiles for too long or takes too much memory can be
-    killed. ``run`` may be called from any thread.
+    Unlike a thread, a process that compiles for too long or takes too much memory can
+    be killed. ``run`` may be called from any thread.
 
     Args:
         vocabulary: the token ids of the model.
@@ -68,7 +68,8 @@ class CompileProcessPool:
         self._is_closed = False
 
     def start(self, timeout: float) -> None:
-        """Start a process, so that the first ``run`` need not wait for it. Raises as ``run`` does."""
+        """Start a process, so that the first ``run`` need not wait for it. Raises as
+        ``run`` does."""
         with self._worker(timeout):
             pass
 
@@ -108,7 +109,8 @@ class CompileProcessPool:
         return reply[1:] if reply[:1] == compile_worker.SERIALIZED else None
 
     def close(self) -> None:
-        """Kill the processes. Calls of ``run`` that wait for one raise CompileCrashError."""
+        """Kill the processes. Calls of ``run`` that wait for one raise
+        CompileCrashError."""
         if self._fork_guard.is_forked():
             return
         with self._lock:
@@ -121,7 +123,8 @@ class CompileProcessPool:
 
     @contextmanager
     def _worker(self, timeout: float) -> Iterator[tuple["_Worker", float]]:
-        """Yield a process that is ready, and the deadline. If the body raises, the process is killed."""
+        """Yield a process that is ready, and the deadline. If the body raises, the
+        process is killed."""
         self._fork_guard.check()
         deadline = time.monotonic() + timeout
         if not self._free.acquire(timeout=max(0.0, timeout)):
@@ -167,7 +170,8 @@ class CompileProcessPool:
 
 
 class _Worker:
-    """One process, used by one thread at a time. Waiting for it raises ``TimeoutError`` at the deadline."""
+    """One process, used by one thread at a time. Waiting for it raises ``TimeoutError``
+    at the deadline."""
 
     def __init__(self) -> None:
         command = [sys.executable, "-W", "ignore", "-m", compile_worker.__name__]
@@ -255,7 +259,8 @@ def _wait(file: int, event: int, deadline: float) -> None:
 
 
 def _serialized_reply(worker: _Worker, deadline: float) -> bytes:
-    """The second reply. If it does not come in time, the process is killed: the constraint is known to compile."""
+    """The second reply. If it does not come in time, the process is killed: the
+    constraint is known to compile."""
     try:
         return worker.receive(min(deadline, time.monotonic() + _MAX_SERIALIZING))
     except (TimeoutError, CompileCrashError):

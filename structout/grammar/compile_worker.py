@@ -1,10 +1,11 @@
-"""The process of a ``CompileProcessPool``. It compiles constraints until its input ends.
+"""The process of a ``CompileProcessPool``. It compiles constraints until its input
+ends.
 
-Both directions carry frames: a length of 8 bytes, then that many bytes. The input is the
-settings (JSON), the length of each token (uint32) and the bytes of the tokens, followed
-by one request (JSON) after the other. The output is READY, and one of the other replies
-for each request. COMPILED is followed by a second reply. The first byte of a reply says
-which one it is.
+Both directions carry frames: a length of 8 bytes, then that many bytes. The input is
+the settings (JSON), the length of each token (uint32) and the bytes of the tokens,
+followed by one request (JSON) after the other. The output is READY, and one of the
+other replies for each request. COMPILED is followed by a second reply. The first byte
+of a reply says which one it is.
 """
 
 import array
@@ -62,7 +63,11 @@ def main() -> None:
 
 
 def load_factory(name: str) -> Any:
-    """The object that "module:qualified.name" refers to. Raises ImportError or AttributeError if there is none."""
+    """Return the object that "module:qualified.name" refers to.
+
+    Raises:
+        ImportError, AttributeError: there is none.
+    """
     module, _, qualified_name = name.partition(":")
     return reduce(getattr, qualified_name.split("."), importlib.import_module(module))
 
@@ -101,7 +106,8 @@ def _reply(replies: BinaryIO, code: bytes, data: bytes = b"") -> None:
 
 
 def _read_requests(requests: queue.SimpleQueue[bytes]) -> None:
-    """Runs on its own thread, so that the process ends with its parent even while it compiles."""
+    """Runs on its own thread, so that the process ends with its parent even while it
+    compiles."""
     with os.fdopen(0, "rb") as source:
         while header := source.read(HEADER.size):
             requests.put(source.read(*HEADER.unpack(header)))
@@ -118,7 +124,8 @@ def _read_vocabulary(stop_token_ids: list[int], lengths: bytes, text: bytes) -> 
 
 
 def _limit_memory(memory_bytes: int) -> None:
-    """Limit further memory, and be the first process to be killed when the machine runs out of it."""
+    """Limit further memory, and be the first process to be killed when the machine runs
+    out of it."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + memory_bytes
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

@@ -30,7 +30,8 @@ def is_at_least(engine: str, measured: str) -> bool:
 
 @cache
 def warn_if_unmeasured(engine: str) -> None:
-    """Warn, once per process, if the installed version of ``engine`` was never measured."""
+    """Warn, once per process, if the installed version of ``engine`` was never
+    measured."""
     installed = _installed_version(engine)
     if installed not in MEASURED_VERSIONS[engine]:
         warnings.warn(

@@ -1,9 +1,9 @@
 """Forced text as the tokens that the model would write itself.
 
 Where a grammar forces text, tokens that end where the forced text ends are often not
-those of the tokenizer: a forced ``"`` may be the first half of ``":``. Models rarely saw
-such halves and continue badly after them. So the last tokens are dropped if a longer
-token could replace them: "healing", as in llguidance's fast-forward tokens
+those of the tokenizer: a forced ``"`` may be the first half of ``":``. Models rarely
+saw such halves and continue badly after them. So the last tokens are dropped if a
+longer token could replace them: "healing", as in llguidance's fast-forward tokens
 (https://github.com/guidance-ai/llguidance/blob/main/docs/fast_forward.md).
 """
 
@@ -28,7 +28,8 @@ class ByteMatcher(Protocol):
     def forced_bytes(self) -> bytes: ...
 
     def accept_bytes(self, data: bytes) -> bool:
-        """Advance by ``data`` as one step. If it is not allowed, do nothing and return False."""
+        """Advance by ``data`` as one step. If it is not allowed, do nothing and return
+        False."""
 
     def undo_bytes(self) -> None:
         """Undo the last step."""
@@ -47,7 +48,8 @@ class _Extensions(NamedTuple):
 
     Attributes:
         num_kept: number of forced tokens before the replaced ones.
-        length: number of bytes of such a token that are forced. It continues after them.
+        length: number of bytes of such a token that are forced. It continues after
+            them.
     """
 
     num_kept: int
@@ -95,7 +97,8 @@ class CanonicalTokenizer:
         return token_ids if b"".join(pieces) == text.encode() and all(pieces) else None
 
     def ff_tokens(self, matcher: ByteMatcher, recent_tokens: Sequence[int]) -> list[int]:
-        """Return the tokens of the forced text that no longer allowed token could replace.
+        """Return the tokens of the forced text that no longer allowed token could
+        replace.
 
         Args:
             matcher: the grammar, which is not changed.
@@ -161,12 +164,14 @@ class CanonicalTokenizer:
         return tuple(branches)
 
     def _end_of_prefix(self, prefix: bytes, first: int, end: int) -> int:
-        """The end of the tokens in ``_sorted[first:end]`` that begin with ``prefix``. They come first there."""
+        """The end of the tokens in ``_sorted[first:end]`` that begin with ``prefix``.
+        They come first there."""
         after = prefix.rstrip(b"\xff")
         return bisect_left(self._sorted, after[:-1] + bytes([after[-1] + 1]), first, end) if after else end
 
     def _num_certain(self, text: _ForcedText, matcher: ByteMatcher) -> int:
-        """The number of tokens that no other can replace, for a matcher that has accepted ``text.data``."""
+        """The number of tokens that no other can replace, for a matcher that has
+        accepted ``text.data``."""
         seen: dict[bytes, bool] = {}
 
         def accepts(data: bytes) -> bool:
@@ -201,7 +206,8 @@ class CanonicalTokenizer:
 
 
 def _encoder_inside_a_text(tokenizer: Any) -> Any:
-    """A deterministic copy of the tokenizer that treats the start of a text like any other position."""
+    """A deterministic copy of the tokenizer that treats the start of a text like any
+    other position."""
     from tokenizers import Tokenizer
 
     spec = json.loads(tokenizer.backend_tokenizer.to_str())

@@ -19,7 +19,8 @@ from structout.params import Constraint, StructuredOutputOptions
 
 
 class StructuredOutputGrammar(ABC):
-    """The position of one request in its constraint. Not safe to use from two threads at once.
+    """The position of one request in its constraint. Not safe to use from two threads
+    at once.
 
     Attributes:
         error_reason: why no token is allowed any more, if the engine itself gave up.
@@ -29,7 +30,8 @@ class StructuredOutputGrammar(ABC):
 
     @abstractmethod
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
-        """Advance by all of ``tokens``. If one of them is not allowed, advance by none and return False.
+        """Advance by all of ``tokens``. If one of them is not allowed, advance by none
+        and return False.
 
         Never raises for a token. After a stop token every token is accepted, and counts
         for ``rollback``.
@@ -37,7 +39,8 @@ class StructuredOutputGrammar(ABC):
 
     @abstractmethod
     def validate_tokens(self, tokens: list[int]) -> list[int]:
-        """Return the longest allowed prefix of ``tokens``. The position does not change."""
+        """Return the longest allowed prefix of ``tokens``. The position does not
+        change."""
 
     @abstractmethod
     def rollback(self, num_tokens: int) -> None:
@@ -84,7 +87,8 @@ class StructuredOutputGrammar(ABC):
     @property
     @abstractmethod
     def num_tokens(self) -> int:
-        """Number of tokens accepted since the start, including those after a stop token. All can be rolled back."""
+        """Number of tokens accepted since the start, including those after a stop
+        token. All can be rolled back."""
 
     @property
     @abstractmethod
@@ -93,10 +97,12 @@ class StructuredOutputGrammar(ABC):
 
     @abstractmethod
     def forced_bytes(self) -> bytes:
-        """The bytes with which every allowed continuation starts. Empty if there is a choice."""
+        """The bytes with which every allowed continuation starts. Empty if there is a
+        choice."""
 
     def find_jump_forward_string(self) -> str:
-        """The text with which every allowed continuation starts, without an incomplete last character."""
+        """The text with which every allowed continuation starts, without an incomplete
+        last character."""
         return whole_characters(self.forced_bytes())
 
     @abstractmethod
@@ -108,7 +114,8 @@ class StructuredOutputGrammar(ABC):
         """
 
     def fill_bitmask_drafts(self, bitmask: torch.Tensor, first_row: int, draft_tokens: Sequence[int]) -> int:
-        """Fill ``bitmask[first_row + j]`` with the mask after ``draft_tokens[:j]``, for j = 0 ... len(draft_tokens).
+        """Fill ``bitmask[first_row + j]`` with the mask after ``draft_tokens[:j]``, for
+        j = 0 ... len(draft_tokens).
 
         A draft of -1 ends the checking: later rows allow everything. So do rows after a
         stop token. After a draft that is not allowed, the last row is repeated. The
@@ -145,7 +152,8 @@ class StructuredOutputGrammar(ABC):
         next_token: Sequence[int],
         next_sibling: Sequence[int],
     ) -> int:
-        """Fill ``bitmask[first_row + n]`` with the mask after node n of a tree of drafts.
+        """Fill ``bitmask[first_row + n]`` with the mask after node n of a tree of
+        drafts.
 
         Node 0 is the current position, and its token is not read. A node that is not
         allowed, and all nodes below it, repeat the row of its parent. A node of -1, all
@@ -195,11 +203,13 @@ class StructuredOutputGrammar(ABC):
 
 
 class PrefixGrammar(StructuredOutputGrammar):
-    """A grammar whose engine accepts tokens one by one, up to the first that is not allowed."""
+    """A grammar whose engine accepts tokens one by one, up to the first that is not
+    allowed."""
 
     @abstractmethod
     def _accept_prefix(self, tokens: list[int]) -> int:
-        """Accept the tokens before the first that is not allowed, and return their number."""
+        """Accept the tokens before the first that is not allowed, and return their
+        number."""
 
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
         accepted = self._accept_prefix(tokens)
@@ -215,7 +225,8 @@ class PrefixGrammar(StructuredOutputGrammar):
 
 
 def nodes_below(next_token: Sequence[int], next_sibling: Sequence[int]) -> list[tuple[int, int]]:
-    """List the nodes of a tree of drafts below node 0, each with its parent. Parents come first.
+    """List the nodes of a tree of drafts below node 0, each with its parent. Parents
+    come first.
 
     Raises:
         ValueError: the nodes do not form a tree.
@@ -236,7 +247,8 @@ def nodes_below(next_token: Sequence[int], next_sibling: Sequence[int]) -> list[
 
 
 def check_mask_buffer(bitmask: torch.Tensor, vocab_size: int) -> None:
-    """Check that ``bitmask`` is int32 ``[rows, ceil(vocab_size / 32)]``, contiguous and on the CPU.
+    """Check that ``bitmask`` is int32 ``[rows, ceil(vocab_size / 32)]``, contiguous and
+    on the CPU.
 
     Native fills ignore the strides of the buffer.
 
@@ -286,7 +298,8 @@ class CompiledConstraint:
 
 
 class StructuredOutputBackend(ABC):
-    """Compiles constraints for one vocabulary. The methods that compile may be called from several threads.
+    """Compiles constraints for one vocabulary. The methods that compile may be called
+    from several threads.
 
     Args:
         vocabulary: the token ids of the model.
@@ -318,7 +331,8 @@ class StructuredOutputBackend(ABC):
         """
 
     def compile(self, constraint: Constraint, stop_token_ids: Sequence[int] | None = None) -> CompiledConstraint:
-        """Compile a constraint with all its options (``whitespace_pattern``, ``lenient``).
+        """Compile a constraint with all its options (``whitespace_pattern``,
+        ``lenient``).
 
         The default calls ``compile_grammar``, which has no place for the options.
 
@@ -332,17 +346,20 @@ class StructuredOutputBackend(ABC):
         return CompiledConstraint(self.compile_grammar(constraint.kind, constraint.spec, stop_token_ids))
 
     def compile_native(self, constraint: Constraint) -> Any:
-        """Compile into the engine's own object, for any stop tokens. Runs in a separate process."""
+        """Compile into the engine's own object, for any stop tokens. Runs in a separate
+        process."""
         raise NotImplementedError(f"{type(self).__name__} cannot compile in another process")
 
     def serialize(self, native: Any, max_bytes: int) -> bytes | None:
-        """Turn the result of ``compile_native`` into bytes. None if that takes more than ``max_bytes`` or too long."""
+        """Turn the result of ``compile_native`` into bytes. None if that takes more
+        than ``max_bytes`` or too long."""
         raise NotImplementedError(f"{type(self).__name__} cannot compile in another process")
 
     def load_grammar(
         self, constraint: Constraint, serialized: bytes, stop_token_ids: Sequence[int] | None = None
     ) -> CompiledConstraint:
-        """Do what ``compile`` does, from the bytes that ``serialize`` returned in another process."""
+        """Do what ``compile`` does, from the bytes that ``serialize`` returned in
+        another process."""
         raise NotImplementedError(f"{type(self).__name__} cannot compile in another process")
 
     @abstractmethod

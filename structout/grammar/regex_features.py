@@ -1,4 +1,5 @@
-"""Features of regular expressions that engines drop, refuse or read in different ways."""
+"""Features of regular expressions that engines drop, refuse or read in different
+ways."""
 
 import enum
 import re
@@ -132,7 +133,8 @@ def _features_of_class(part: str) -> set[Feature]:
 
 
 def _goes_beyond_ascii(part: str) -> bool:
-    """Whether a class names a character above U+007F, or a shorthand that contains some."""
+    """Whether a class names a character above U+007F, or a shorthand that contains
+    some."""
     codes = (match[0] for match in _CODE.finditer(part))
     return (
         not part.isascii() or bool(_NEGATED_SHORTHAND.search(part)) or any(_character(code) > "\x7f" for code in codes)
@@ -165,7 +167,8 @@ _STARTS, _AT_START, _ENDED, _ENDED_BEFORE = 1, 2, 4, 8
 
 
 class _Anchors:
-    """Tells anchors at an end of the text from others, by following groups and alternatives."""
+    """Tells anchors at an end of the text from others, by following groups and
+    alternatives."""
 
     def __init__(self) -> None:
         self._groups = [_STARTS | _AT_START]

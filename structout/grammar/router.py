@@ -1,4 +1,5 @@
-"""Chooses the backend that compiles a constraint, and records what it does not enforce."""
+"""Chooses the backend that compiles a constraint, and records what it does not
+enforce."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -37,7 +38,8 @@ class _Registered:
 
     @property
     def importable_name(self) -> str | None:
-        """The name of ``make`` for another process, or None if it cannot be imported."""
+        """The name of ``make`` for another process, or None if it cannot be
+        imported."""
         owner = getattr(self.make, "__self__", self.make)  # the class of a class method
         name = f"{getattr(owner, '__module__', '')}:{getattr(owner, '__qualname__', '')}"
         if owner is not self.make:
@@ -83,9 +85,9 @@ _registered = {
 # The backend that serves a constraint which several enforce. The figures are in
 # bench/results/ready_cpu.json. JSON schemas: llguidance compiles them in milliseconds,
 # where xgrammar takes seconds for one in ten, and both fill as quickly. JSON objects:
-# llguidance compiles them in 3 ms instead of 28, and fills a row in 38 us instead of 26,
-# but allows UTF-8 only. Other constraints: xgrammar fills 2 to 200 times faster, unless
-# it compiles slowly (Support.is_slow).
+# llguidance compiles them in 3 ms instead of 28, and fills a row in 38 us instead of
+# 26, but allows UTF-8 only. Other constraints: xgrammar fills 2 to 200 times faster,
+# unless it compiles slowly (Support.is_slow).
 _PREFERRED = {kind: "xgrammar" for kind in StructuredOutputOptions} | {
     StructuredOutputOptions.JSON: "llguidance",
     StructuredOutputOptions.JSON_OBJECT: "llguidance",
@@ -100,7 +102,8 @@ def _canonical_tokenizer(tokenizer: Any, vocabulary: Vocabulary) -> CanonicalTok
 
 
 class BackendSet:
-    """The backends of one vocabulary, each made when it is first needed. Safe to use from any thread.
+    """The backends of one vocabulary, each made when it is first needed. Safe to use
+    from any thread.
 
     Args:
         vocabulary: the token ids of the model.
@@ -123,7 +126,8 @@ class BackendSet:
         self._is_destroyed = False
 
     def prepare(self) -> None:
-        """Make all backends now, and start the processes for slow compilations. Each takes up to two seconds."""
+        """Make all backends now, and start the processes for slow compilations. Each
+        takes up to two seconds."""
         for name, backend in self._backends.items():
             if self._is_isolated(name, backend.get()):
                 self._compile_pools[name].get().start(_PROCESS_START_SECONDS)
@@ -133,12 +137,14 @@ class BackendSet:
         return self._canonical_tokenizer.get()
 
     def backend(self, name: str) -> StructuredOutputBackend:
-        """The backend of that name. Raises ``GrammarError`` if there is none, or after ``destroy``."""
+        """The backend of that name. Raises ``GrammarError`` if there is none, or after
+        ``destroy``."""
         self._check_name(name)
         return self._backends[name].get()
 
     def compile(self, constraint: Constraint, stop_token_ids: Sequence[int] | None = None) -> CompiledConstraint:
-        """Compile a constraint with the backend it names, or with the best one that enforces it.
+        """Compile a constraint with the backend it names, or with the best one that
+        enforces it.
 
         Args:
             constraint: see :class:`structout.params.Constraint`.
@@ -170,7 +176,8 @@ class BackendSet:
         raise GrammarError("; ".join([*reasons, *_advice(constraint.kind, ignored)]))
 
     def destroy(self) -> None:
-        """Release everything that was compiled. Every later call raises ``GrammarError``."""
+        """Release everything that was compiled. Every later call raises
+        ``GrammarError``."""
         self._is_destroyed = True
         for lazy_backend in self._backends.values():
             backend = lazy_backend.discard()
@@ -225,7 +232,8 @@ class BackendSet:
 
 
 def _check_schemas(constraint: Constraint) -> Iterator[str]:
-    """Check the schemas of a constraint, and yield JSON pointers to those of their keywords that are annotations.
+    """Check the schemas of a constraint, and yield JSON pointers to those of their
+    keywords that are annotations.
 
     Raises:
         GrammarError: a schema is malformed, or no finite text satisfies it.
@@ -241,7 +249,8 @@ def _check_schemas(constraint: Constraint) -> Iterator[str]:
 
 
 def _advice(kind: StructuredOutputOptions, ignored: set[str]) -> Iterator[str]:
-    """How a constraint can be changed that is refused because backends ignore the parts at these JSON pointers."""
+    """How a constraint can be changed that is refused because backends ignore the parts
+    at these JSON pointers."""
     if ignored and kind in (StructuredOutputOptions.JSON, StructuredOutputOptions.STRUCTURAL_TAG):
         keywords = {pointer.rpartition("/")[2] for pointer in ignored}
         alternatives = [_ALTERNATIVES[keyword] for keyword in sorted(keywords & _ALTERNATIVES.keys())]
@@ -252,7 +261,8 @@ Made = TypeVar("Made")
 
 
 class _Lazy(Generic[Made]):
-    """A value made by the first thread that needs it, while others wait. It can be discarded for good."""
+    """A value made by the first thread that needs it, while others wait. It can be
+    discarded for good."""
 
     def __init__(self, make: Callable[[], Made]):
         self._make = make

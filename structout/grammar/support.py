@@ -6,9 +6,9 @@ What a backend refuses by itself needs no entry in a table, though an entry save
 compilation. What it accepts and then ignores does: tests/grammar/test_support.py checks
 the tables against instances.
 
-Two deviations are not counted, since JSON Schema leaves them open: the keys of an object
-may repeat, unless its properties are counted; and a ``format`` is enforced by its shape
-(February may have 29 days in any year).
+Two deviations are not counted, since JSON Schema leaves them open: the keys of an
+object may repeat, unless its properties are counted; and a ``format`` is enforced by
+its shape (February may have 29 days in any year).
 """
 
 import re
@@ -124,7 +124,8 @@ def _ignored_in_draft_3(node: Node) -> Iterator[str]:
 
 
 def counts_unchecked_keys(node: Node) -> bool:
-    """Whether minProperties counts keys that the engines do not check for repetition."""
+    """Whether minProperties counts keys that the engines do not check for
+    repetition."""
     minimum = node.get("minProperties")
     if not isinstance(minimum, int) or minimum < 2:
         return False
@@ -140,7 +141,8 @@ def patterns_of(node: Node) -> Iterator[str]:
 
 
 def patterns_with(node: Node, features: set[Feature]) -> Iterator[str]:
-    """Yield the places, from the node, of regular expressions that use one of ``features``."""
+    """Yield the places, from the node, of regular expressions that use one of
+    ``features``."""
     for pattern in patterns_of(node):
         if regex_features(pattern) & features:
             yield "pattern" if node.get("pattern") == pattern else f"patternProperties/{escaped(pattern)}"

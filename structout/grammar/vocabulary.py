@@ -1,4 +1,5 @@
-"""The bytes of every token id of a tokenizer, which is all that a grammar engine needs of it."""
+"""The bytes of every token id of a tokenizer, which is all that a grammar engine needs
+of it."""
 
 import json
 import operator
@@ -28,7 +29,8 @@ class Vocabulary:
         return len(self.token_bytes)
 
     def text_of(self, token_ids: Iterable[int]) -> str:
-        """The text of the tokens. Unlike a tokenizer's decoder, it changes no spaces."""
+        """The text of the tokens. Unlike a tokenizer's decoder, it changes no
+        spaces."""
         return b"".join(self.token_bytes[i] for i in token_ids).decode(errors="replace")
 
     def spell(self, text: str) -> list[int] | None:
@@ -140,7 +142,8 @@ def _parts(component: dict[str, Any] | None) -> list[dict[str, Any]]:
 
 @cache
 def _byte_of_character() -> dict[str, int]:
-    """GPT-2's printable stand-ins: printable Latin-1 bytes stand for themselves, the rest for U+0100 and up."""
+    """GPT-2's printable stand-ins: printable Latin-1 bytes stand for themselves, the
+    rest for U+0100 and up."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}

@@ -36,8 +36,8 @@ class MaskFiller:
         backend: returns the backend of a name.
         vocab_size: V, the number of tokens that a mask covers.
         num_buffers: the number of buffers in the ring.
-        num_threads: how many threads share a step that would take one thread longer than
-            ``MIN_SHARED_SECONDS``.
+        num_threads: how many threads share a step that would take one thread longer
+            than ``MIN_SHARED_SECONDS``.
 
     Attributes:
         seconds: the durations of the last 1,024 steps.

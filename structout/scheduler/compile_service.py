@@ -188,7 +188,7 @@ class CompileService(Generic[Key, Compiled]):
             self._cache.clear()
             self._changed.notify_all()
 
-    # -- under the lock, except _cancel -------------------------------------------------------------------------------
+    # -- under the lock, except _cancel ------------------------------------------------
 
     def _cancel(self, subscription: Subscription) -> None:
         self._fork_guard.check()
@@ -269,7 +269,7 @@ class CompileService(Generic[Key, Compiled]):
             self._num_overdue += 1
             self._queue.finish(job)
 
-    # -- on the service's threads, without the lock -------------------------------------------------------------------
+    # -- on the service's threads, without the lock ------------------------------------
 
     def _work(self, first_job: Job) -> None:
         _threads.add(threading.current_thread())
@@ -374,7 +374,8 @@ def _wait_for_compilations_at_exit() -> None:
     """Wait shortly for compilations in progress.
 
     Before Python 3.14 the interpreter ends a daemon thread that returns from native
-    code during shutdown, and C++ answers with an abort. Few compilations outlast this wait.
+    code during shutdown, and C++ answers with an abort. Few compilations outlast this
+    wait.
     """
     _is_process_exiting.set()
     deadline = time.monotonic() + _EXIT_WAIT_SECONDS

@@ -30,8 +30,8 @@ class Subscription:
         self._cancel = cancel
 
     def cancel(self) -> None:
-        """Stop ``on_done`` from being called, unless it was called already or is running.
-        Idempotent."""
+        """Stop ``on_done`` from being called, unless it was called already or is
+        running. Idempotent."""
         self._cancel(self)
 
     def take_callback(self) -> Callable[[Any], None] | None:

@@ -81,11 +81,12 @@ class StructuredOutputManager:
         capacity = self.config.mask_pool_capacity
         self.deduplicator = MaskDeduplicator(capacity, vocab_size) if capacity else None
         self._fork_guard = ForkGuard("StructuredOutputManager")
-        # Held while grammars are read or advanced; taken before the table's own lock, never after.
+        # Held while grammars are read or advanced; taken before the table's own lock,
+        # never after.
         self._grammar_lock = threading.RLock()
         self._requests = RequestTable()
 
-    # -- the life of a request ----------------------------------------------------------------------------------------
+    # -- the life of a request ---------------------------------------------------------
 
     def add_request(
         self,
@@ -206,7 +207,8 @@ class StructuredOutputManager:
         return self._requests[request_id].weakened
 
     def annotations(self, request_id: str) -> tuple[str, ...]:
-        """JSON pointers to each ``format`` that JSON Schema does not define. It constrains nothing."""
+        """JSON pointers to each ``format`` that JSON Schema does not define. It
+        constrains nothing."""
         return self._requests[request_id].annotations
 
     def backend_name(self, request_id: str) -> str:
@@ -241,8 +243,8 @@ class StructuredOutputManager:
             return grammar is not None and grammar.is_terminated()
 
     def slot(self, request_id: str) -> int:
-        """The request's slot: a small integer, unique among live requests, for tables on
-        the device."""
+        """The request's slot: a small integer, unique among live requests, for tables
+        on the device."""
         return self._requests[request_id].slot
 
     def fork(self, request_id: str, new_id: str) -> None:
@@ -260,12 +262,13 @@ class StructuredOutputManager:
             )
 
     def finish_request(self, request_id: str) -> None:
-        """Forget the request, in any state, also while it compiles. Ignores unknown ids."""
+        """Forget the request, in any state, also while it compiles. Ignores unknown
+        ids."""
         request = self._requests.remove(request_id)
         if request is not None and request.subscription is not None:
             request.subscription.cancel()
 
-    # -- a decoding step ----------------------------------------------------------------------------------------------
+    # -- a decoding step ---------------------------------------------------------------
 
     def grammar_bitmask(
         self,
@@ -275,15 +278,16 @@ class StructuredOutputManager:
         bounds: Bounds | None = None,
         draft_trees: Trees | None = None,
     ) -> MaskBatch:
-        """Fill the next token's masks for the structured requests among ``request_ids``.
+        """Fill the next token's masks for the structured requests among
+        ``request_ids``.
 
-        A request with k drafts has 1 + k rows: row j is the mask after j drafts. A draft
-        of -1 ends the checking: later rows allow everything, as do rows after a stop
-        token. After a draft that is not allowed, the last row repeats.
+        A request with k drafts has 1 + k rows: row j is the mask after j drafts. A
+        draft of -1 ends the checking: later rows allow everything, as do rows after a
+        stop token. After a draft that is not allowed, the last row repeats.
 
         Terminated and unknown requests get no row, so their logits stay free. A request
-        that is not READY, or has reached a dead end, gets rows that allow nothing and an
-        entry in ``errors``. The other requests are unaffected.
+        that is not READY, or has reached a dead end, gets rows that allow nothing and
+        an entry in ``errors``. The other requests are unaffected.
 
         Args:
             request_ids: the requests of the step, without duplicates.
@@ -291,7 +295,8 @@ class StructuredOutputManager:
             bounds: ``(grammar_start, constraint_start)`` by request id. Drafts from
                 ``grammar_start`` on advance the grammar; rows from ``constraint_start``
                 on are masked. For engines that detect the end of reasoning themselves;
-                ``add_request(constrain_after=...)`` detects it for them. Default: (0, 0).
+                ``add_request(constrain_after=...)`` detects it for them. Default: (0,
+                0).
             draft_trees: ``(next_token, next_sibling)`` by request id. The request's
                 drafts are then the nodes of a tree, with one row per node:
                 ``next_token`` is each node's first child and ``next_sibling`` its next
@@ -336,8 +341,8 @@ class StructuredOutputManager:
             return _grammar_of(self._requests[request_id]).validate_tokens(list(token_ids))
 
     def rollback(self, request_id: str, num_tokens: int) -> None:
-        """Undo the last ``num_tokens`` accepted tokens, also across a stop token and the
-        end of reasoning.
+        """Undo the last ``num_tokens`` accepted tokens, also across a stop token and
+        the end of reasoning.
 
         Raises:
             ValueError: ``num_tokens`` is negative, or more than were accepted. Nothing
@@ -349,10 +354,11 @@ class StructuredOutputManager:
                 raise ValueError(f"num_tokens must be in [0, {grammar.num_tokens}], got {num_tokens}")
             grammar.rollback(num_tokens)
 
-    # -- jump-forward decoding ----------------------------------------------------------------------------------------
+    # -- jump-forward decoding ---------------------------------------------------------
 
     def find_jump_forward_string(self, request_id: str) -> str:
-        """The text that must follow, in whole characters; empty if there is a choice."""
+        """The text that must follow, in whole characters; empty if there is a
+        choice."""
         with self._lock_grammars():
             return _grammar_of(self._requests[request_id]).find_jump_forward_string()
 
@@ -362,12 +368,13 @@ class StructuredOutputManager:
             return _grammar_of(self._requests[request_id]).compute_ff_tokens()
 
     def canonical_tokenizer(self) -> CanonicalTokenizer:
-        """The tokenizer that ``structout.jump_forward`` needs, made at the first call."""
+        """The tokenizer that ``structout.jump_forward`` needs, made at the first
+        call."""
         tokenizer = self._backends.canonical_tokenizer()
         assert tokenizer is not None  # the backends were given the manager's tokenizer
         return tokenizer
 
-    # -- the manager itself -------------------------------------------------------------------------------------------
+    # -- the manager itself ------------------------------------------------------------
 
     def stats(self) -> ManagerStats:
         """The counters of requests, compilations and masks."""
@@ -401,7 +408,7 @@ class StructuredOutputManager:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -- private ------------------------------------------------------------------------------------------------------
+    # -- private -----------------------------------------------------------------------
 
     def _compile(self, constraint: Constraint) -> CompiledConstraint:
         return self._backends.compile(constraint)
@@ -465,7 +472,8 @@ class StructuredOutputManager:
         return is_accepted
 
     def _count_slow_token(self, request: Request) -> None:
-        """Fail the request after several slow tokens in a row; a busy machine may cause one."""
+        """Fail the request after several slow tokens in a row; a busy machine may cause
+        one."""
         request.num_slow_tokens += 1
         if request.num_slow_tokens >= _MAX_SLOW_TOKENS:
             message = (

@@ -131,7 +131,8 @@ class RequestTable:
             self._settle(request, GrammarStatus.FAILED)
 
     def wait_ready(self, request_id: str, timeout: float | None) -> None:
-        """Block until the request is READY; see ``StructuredOutputManager.wait_ready``."""
+        """Block until the request is READY; see
+        ``StructuredOutputManager.wait_ready``."""
         with self._changed:
             request = self[request_id]
             is_over = self._changed.wait_for(

@@ -1,4 +1,5 @@
-"""The ``structout`` command from its arguments to its output, with the real demo model."""
+"""The ``structout`` command from its arguments to its output, with the real demo
+model."""
 
 import io
 import json
@@ -259,7 +260,8 @@ def test_generate_with_nan_logits_names_the_cause(capsys, model_dir):
 
 
 def test_generate_with_a_dead_end_names_the_cause(capsys, model_dir):
-    """The vocabulary cannot spell what has to follow, which shows only after the first token."""
+    """The vocabulary cannot spell what has to follow, which shows only after the first
+    token."""
     tokenizer = Tokenizer(models.BPE({"<end>": 0, "a": 1}, []))
     tokenizer.decoder = decoders.ByteLevel()
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>").save_pretrained(model_dir)  # noqa: S106 - no password

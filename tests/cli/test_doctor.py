@@ -1,4 +1,5 @@
-"""What `structout doctor`, the import and the command report about an installation with a fault."""
+"""What `structout doctor`, the import and the command report about an installation with
+a fault."""
 
 import os
 import shutil

@@ -1,4 +1,5 @@
-"""Compilation in a separate process: same grammars, and an answer in time whatever happens to the process."""
+"""Compilation in a separate process: same grammars, and an answer in time whatever
+happens to the process."""
 
 import json
 import os
@@ -90,7 +91,8 @@ def wait_until(condition):
 
 
 def is_compiling(pid):
-    """Whether the process uses processor time. One that waits for a request does not."""
+    """Whether the process uses processor time. One that waits for a request does
+    not."""
     before = ticks_of(pid)
     time.sleep(0.1)
     return ticks_of(pid) - before > 3

@@ -1,4 +1,5 @@
-"""Instances token by token: engines accept what the schema allows, and masks allow what engines accept.
+"""Instances token by token: engines accept what the schema allows, and masks allow what
+engines accept.
 
 The schemas of tests/data always run. ``--maskbench PATH`` adds those of a file in
 MaskBench's format, one per line.
@@ -63,7 +64,8 @@ def tokens_of(value):
 
 
 def accepted_prefix(grammar, tokens):
-    """How many tokens are accepted one by one. The grammar is rolled back afterwards."""
+    """How many tokens are accepted one by one. The grammar is rolled back
+    afterwards."""
     accepted = 0
     for token in tokens:
         if not grammar.accept_tokens("r", [token]):
@@ -81,7 +83,8 @@ def allowed(grammar):
 
 
 def check_masks(grammar, tokens, draw):
-    """Check masks against accepted tokens along an instance, and again after rollbacks in random order."""
+    """Check masks against accepted tokens along an instance, and again after rollbacks
+    in random order."""
     masks = []
     for token in tokens:
         mask = allowed(grammar)
@@ -131,7 +134,8 @@ def test_compile_with_auto_refuses_only_what_no_engine_enforces(backend_set):
     ("backend", "min_compiled"), [("auto", 0.94), ("xgrammar:no-fallback", 0.4), ("llguidance:no-fallback", 0.94)]
 )
 def test_maskbench_verdicts(backend_set, maskbench, backend, min_compiled):
-    """No compiled schema accepts an invalid instance; only xgrammar refuses valid ones."""
+    """No compiled schema accepts an invalid instance; only xgrammar refuses valid
+    ones."""
     wrong, num_compiled = [], 0
     for case in maskbench:
         compiled = compile_or_none(backend_set, case["schema"], backend)
@@ -157,7 +161,8 @@ def test_maskbench_masks(backend_set, maskbench):
 
 
 def test_maskbench_forced_tokens_are_canonical(backend_set, maskbench):
-    """Along the tokenizer's own tokens of an instance, the forced tokens are the next ones."""
+    """Along the tokenizer's own tokens of an instance, the forced tokens are the next
+    ones."""
     tokenizer = byte_level()
     for case in maskbench[::5]:
         compiled = compile_or_none(backend_set, case["schema"], "auto")

@@ -1,4 +1,5 @@
-"""Masks of chains and trees of drafts, against forks that accept the drafts one by one."""
+"""Masks of chains and trees of drafts, against forks that accept the drafts one by
+one."""
 
 import random
 
@@ -152,7 +153,7 @@ def test_what_is_no_tree_is_refused(start, next_token, next_sibling):
     assert here.num_tokens == 0
 
 
-# -- the end of thinking ----------------------------------------------------------------------------------------------
+# -- the end of thinking ---------------------------------------------------------------
 
 MARK = ids_of("</think>")
 

@@ -1,4 +1,5 @@
-"""Forced tokens are those of the tokenizer itself: whatever follows, the text tokenizes to them."""
+"""Forced tokens are those of the tokenizer itself: whatever follows, the text tokenizes
+to them."""
 
 import json
 import random
@@ -302,7 +303,8 @@ def test_ff_tokens_of_maskbench_are_canonical(request, any_whitespace, engine):
 
 
 def jumps_along_all(manager, params, texts):
-    """The jumps along those of ``texts`` that satisfy the constraint; none where it is refused."""
+    """The jumps along those of ``texts`` that satisfy the constraint; none where it is
+    refused."""
     try:
         manager.add_request("walk", params)
         manager.wait_ready("walk", 60)

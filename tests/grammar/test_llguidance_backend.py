@@ -87,7 +87,7 @@ def takes(backend, grammar, text):
     return len(grammar.validate_tokens(tokens)) == len(tokens)
 
 
-# -- languages -----------------------------------------------------------------------------------------------------
+# -- languages -------------------------------------------------------------------------
 
 LANGUAGES = [
     (Kind.JSON, json.dumps(PERSON), [PERSON_TEXT], ['{"name": "Ada"}', '{"age": 1, "name": "Ada"}', "[]", ""]),
@@ -128,7 +128,7 @@ def test_grammar_without_any_whitespace_writes_json_as_json_dumps(name, text):
         assert not takes(backend, grammar, text.replace("{", "{ "))
 
 
-# -- invalid tokens ---------------------------------------------------------------------------------------------
+# -- invalid tokens --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_accept_tokens_after_a_refusal_is_unchanged(backend):
     assert takes(backend, grammar, PERSON_TEXT)
 
 
-# -- masks ------------------------------------------------------------------------------------------------------------
+# -- masks -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("tokenizer", [byte_level, byte_fallback])
@@ -266,7 +266,7 @@ def test_fill_bitmask_with_a_row_stride_fills_one_row(llguidance):
     assert wide[:, 27:].eq(7).all()
 
 
-# -- termination and rollback --------------------------------------------------------------------------------------
+# -- termination and rollback ----------------------------------------------------------
 
 
 def test_accept_tokens_after_a_stop_token_accepts_everything(backend):
@@ -342,7 +342,8 @@ def test_fill_bitmask_drafts_does_not_move_the_grammar(backend):
 
 
 def test_copies_in_many_threads_give_the_same_masks(backend):
-    """They share what was compiled, including llguidance's lexer, which keeps growing."""
+    """They share what was compiled, including llguidance's lexer, which keeps
+    growing."""
     grammar = compile_json(backend, {"type": "array", "items": PERSON})
     tokens = [*spell(backend, "[" + ", ".join([PERSON_TEXT] * 5) + "]"), stop(backend)]
 
@@ -360,7 +361,7 @@ def test_copies_in_many_threads_give_the_same_masks(backend):
         assert all(torch.equal(masks, expected) for masks in pool.map(follow, range(48)))
 
 
-# -- forced text -------------------------------------------------------------------------------------------------
+# -- forced text -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", BACKENDS)
@@ -402,7 +403,7 @@ def test_compute_ff_tokens_without_a_tokenizer_raises():
         grammar.compute_ff_tokens()
 
 
-# -- refusals --------------------------------------------------------------------------------------------------
+# -- refusals --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -522,7 +523,8 @@ def test_whitespace_pattern_with_a_regex_raises(llguidance):
 
 
 def test_mask_of_a_matcher_in_error_allows_nothing(llguidance):
-    """llguidance gives it the mask of a complete text, so that the model would stop too early."""
+    """llguidance gives it the mask of a complete text, so that the model would stop too
+    early."""
     grammar = compile_json(llguidance, PERSON)
     grammar.accept_tokens("r", spell(llguidance, '{"name'))
     grammar.matcher.consume_token(stop(llguidance))  # an error that it keeps

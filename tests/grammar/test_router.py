@@ -94,7 +94,8 @@ def test_compile_json_with_auto_allows_utf_8_only(backend_set, params, before, a
 
 
 def test_xgrammar_allows_surrogates_in_free_text(backend_set):
-    """If this fails, xgrammar has changed, and xgrammar/support.py need not mention it."""
+    """If this fails, xgrammar has changed, and xgrammar/support.py need not mention
+    it."""
     for params, before, after in (({"regex": '"[^"]*"'}, b'"', b'"'), ({"json_object": True}, b'["', b'"]')):
         by_xgrammar = constraint(**params, backend="xgrammar:no-fallback")
         assert takes_surrogates(backend_set.compile(by_xgrammar), before, after)
@@ -336,7 +337,7 @@ def test_compile_of_data_and_older_drafts_succeeds(backend_set, schema):
     backend_set.compile(constraint(json=schema))
 
 
-# -- the set itself ---------------------------------------------------------------------------------------------------
+# -- the set itself --------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -288,7 +288,7 @@ def test_support_of_slow_constraints_is_slow_for_xgrammar_only(kind, spec, is_sl
     assert not llguidance_support(Constraint(kind, spec)).is_slow
 
 
-# -- regular expressions ----------------------------------------------------------------------------------------------
+# -- regular expressions ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -413,7 +413,7 @@ def test_support_of_bounds_with_many_digits():
     assert not xgrammar_support(Constraint(Kind.REGEX, "a{" + "0" * 5_000 + "9}")).is_slow
 
 
-# -- other kinds ------------------------------------------------------------------------------------------------------
+# -- other kinds -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

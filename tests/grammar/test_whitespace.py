@@ -51,7 +51,8 @@ def longest_run_outside_strings(text):
 
 
 def sample_uniformly(grammar, draw, num_tokens):
-    """The text of tokens drawn uniformly from the allowed ones, which prefers no way out of a loop."""
+    """The text of tokens drawn uniformly from the allowed ones, which prefers no way
+    out of a loop."""
     bitmask = allocate_token_bitmask(1, VOCABULARY.size, pin_memory=False)
     tokens = []
     while len(tokens) < num_tokens:

@@ -110,11 +110,12 @@ def test_masked_generate_and_decode_generate_draw_the_same_tokens(parts, manager
     assert texts == [tokenizer.decode(ids) for ids in expected.token_ids]
 
 
-# -- what is refused before a token is drawn ---------------------------------------------------------------------------
+# -- what is refused before a token is drawn -------------------------------------------
 
 
 def check_refusal(parts, manager, request_ids, error, message, **options):
-    """The call raises before the first token is streamed, and the manager draws no mask."""
+    """The call raises before the first token is streamed, and the manager draws no
+    mask."""
     model, _ = parts
     streamer = Streamer()
     prompt = torch.tensor([[5]] * len(request_ids)) if "input_ids" not in options else options.pop("input_ids")
@@ -190,7 +191,7 @@ def test_masked_generate_refuses_options_it_would_ignore(parts, manager, options
     check_refusal(parts, manager, ["a"] + [None] * (num_beams - 1), ValueError, message, input_ids=prompt, **options)
 
 
-# -- transformers' contract of a custom loop ---------------------------------------------------------------------------
+# -- transformers' contract of a custom loop -------------------------------------------
 
 
 def test_masked_generate_with_several_sequences_per_prompt(parts, manager):
@@ -286,7 +287,7 @@ def test_masked_generate_with_nan_logits_names_the_row(parts, request_params, ro
         generate(parts, request_params, logits_processor=[lambda ids, logits: logits * float("nan")], max_new_tokens=2)
 
 
-# -- seeds -------------------------------------------------------------------------------------------------------------
+# -- seeds -----------------------------------------------------------------------------
 
 
 def test_row_seeds_of_neighbouring_seeds_share_no_noise(parts):
@@ -300,6 +301,7 @@ def test_row_seeds_of_neighbouring_seeds_share_no_noise(parts):
 
 
 def test_mix_gives_the_known_answers_of_splitmix64():
-    """The first three outputs from state 0. The generator adds a constant to its state in each step."""
+    """The first three outputs from state 0. The generator adds a constant to its state
+    in each step."""
     answers = [_mix(i * 0x9E3779B97F4A7C15) for i in range(3)]
     assert answers == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]

@@ -67,7 +67,8 @@ def test_apply_bitmask_at_real_vocabulary_size_matches_reference(backend, dtype,
 
 @pytest.mark.parametrize("rows", ["int32", "int64", "int32s", "int64s"])
 def test_apply_bitmask_with_row_map_matches_reference(backend, rows):
-    """Ids are -1, repeated or out of range; there are fewer masks than rows, or more."""
+    """Ids are -1, repeated or out of range; there are fewer masks than rows, or
+    more."""
     op, device = backend
     rng = random.Random(4)
     for num_rows, num_masks in [(9, 3), (3, 9), (4, 0), (1, 1)]:

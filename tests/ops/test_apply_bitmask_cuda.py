@@ -1,4 +1,5 @@
-"""apply_bitmask on a CUDA device: streams, graphs, no synchronization, no allocation."""
+"""apply_bitmask on a CUDA device: streams, graphs, no synchronization, no
+allocation."""
 
 import random
 

@@ -1,4 +1,5 @@
-"""apply_token_bitmask_inplace, the drop-in for xgrammar's function, compared with it."""
+"""apply_token_bitmask_inplace, the drop-in for xgrammar's function, compared with
+it."""
 
 import random
 import warnings
@@ -12,7 +13,8 @@ import structout
 
 
 def xgrammar_result(logits, mask, vocab_size=None, indices=None):
-    """Apply xgrammar's function to the slices that its documentation of vocab_size names.
+    """Apply xgrammar's function to the slices that its documentation of vocab_size
+    names.
 
     Padding bits are set to 1 first.
     """

@@ -1,4 +1,5 @@
-"""The harness that runs CUDA kernels on the CPU: it runs correct programs and reports planted mistakes."""
+"""The harness that runs CUDA kernels on the CPU: it runs correct programs and reports
+planted mistakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""masked_sample on CPU, and on CUDA with a GPU, equals structout.reference bit for bit."""
+"""masked_sample on CPU, and on CUDA with a GPU, equals structout.reference bit for
+bit."""
 
 import json
 import math
@@ -170,14 +171,16 @@ print(resident_bytes() - before)
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's /proc")
 def test_masked_sample_with_small_top_k_takes_little_memory():
-    """Each thread keeps its candidate list: one for the whole vocabulary takes 8 bytes a token."""
+    """Each thread keeps its candidate list: one for the whole vocabulary takes 8 bytes
+    a token."""
     run = subprocess.run([sys.executable, "-c", MEMORY_SCRIPT], capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stderr
     assert int(run.stdout) < 2**22
 
 
 def denormal_case(n, vocab_size):
-    """Return subnormal logits, made from bits because arithmetic may flush them to zero.
+    """Return subnormal logits, made from bits because arithmetic may flush them to
+    zero.
 
     Divided by the temperature they reach 1/2.
     """
@@ -199,7 +202,8 @@ for shape in json.loads(input()):
 
 
 def test_masked_sample_on_threads_that_flush_denormals_keeps_them():
-    """A thread inherits this setting. In one shape rows are dealt out, in the other a row is shared."""
+    """A thread inherits this setting. In one shape rows are dealt out, in the other a
+    row is shared."""
     shapes = [(64, 3000), (1, 150_000)]
     environment = importing(__file__)
     run = subprocess.run(

@@ -1,4 +1,5 @@
-"""csrc/cpu/masked_sample.cpp as a library: results and division of work for any number of threads."""
+"""csrc/cpu/masked_sample.cpp as a library: results and division of work for any number
+of threads."""
 
 from __future__ import annotations
 

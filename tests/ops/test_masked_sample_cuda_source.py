@@ -1,4 +1,5 @@
-"""csrc/cuda/masked_sample.cu without a GPU: its results on CPU threads, and its machine code."""
+"""csrc/cuda/masked_sample.cu without a GPU: its results on CPU threads, and its machine
+code."""
 
 import ctypes
 import functools
@@ -69,7 +70,8 @@ def test_cuda_source_on_random_cases_matches_reference(compute_capability, max_v
 
 
 def test_cuda_source_sets_shared_memory_limit_once_and_never_in_a_launch():
-    """The limit holds for the process: a launch that set it would race with other threads."""
+    """The limit holds for the process: a launch that set it would race with other
+    threads."""
     times = _library().masked_sample_times_shared_memory_was_allowed
     assert times() == 12  # three formats, with and without filters, blocks and clusters
     for case in random_cases(5, 20, max_vocab=9000):
@@ -117,7 +119,8 @@ def test_cuda_machine_code_spills_no_registers(gpu_code):
 
 @NEEDS_NVCC
 def test_cuda_machine_code_rounds_every_float_operation(gpu_code):
-    """Reads PTX: in machine code a correctly rounded division consists of fused operations."""
+    """Reads PTX: in machine code a correctly rounded division consists of fused
+    operations."""
     ptx = _cuobjdump("--dump-ptx", gpu_code)
     instructions = set(re.findall(r"^\s*(?:@!?%\w+\s+)?([a-z][\w.:]*)[\s;]", ptx, re.MULTILINE))
     assert {"mul.rn.f32", "add.rn.f32", "rcp.rn.f32"} <= instructions

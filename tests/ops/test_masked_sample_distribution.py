@@ -1,4 +1,5 @@
-"""Statistics of many draws of masked_sample: distribution, tail, and no disallowed token.
+"""Statistics of many draws of masked_sample: distribution, tail, and no disallowed
+token.
 
 Seeds and positions are fixed, so a test that passes once always passes.
 """
@@ -37,8 +38,8 @@ def _mask(vocab_size: int, density: float, seed: int) -> torch.Tensor:
     return torch.rand(vocab_size, generator=torch.Generator().manual_seed(seed)) < density
 
 
-# Sizes on both sides of 4,096 allowed tokens, where the CPU op goes from a candidate list to the
-# whole row.
+# Sizes on both sides of 4,096 allowed tokens, where the CPU op goes from a candidate
+# list to the whole row.
 SETTINGS = {
     "two tokens": Setting(torch.tensor([0.3, -0.4])),
     "three of sixteen": Setting(_normal(16, 2, 0), allowed=torch.arange(16) % 6 == 1),
@@ -119,7 +120,8 @@ def test_chi_square_of_24_bit_noise_is_rejected(tmp_path):
 
 
 def test_p_values_of_true_samples_are_uniform():
-    """NumPy draws from the distribution itself; otherwise the limit would mean something else."""
+    """NumPy draws from the distribution itself; otherwise the limit would mean
+    something else."""
     rng = np.random.default_rng(0)
     for name in ("normal", "wide", "long tail", "top_p"):
         probabilities = SETTINGS[name].probabilities()
@@ -135,7 +137,8 @@ def test_chi_square_survival_matches_published_tables():
 
 
 def test_masked_sample_tail_wins_as_often_as_expected():
-    """262,144 tokens, each e^-20 as likely as token 0: noise of 24 bits never draws one of them."""
+    """262,144 tokens, each e^-20 as likely as token 0: noise of 24 bits never draws one
+    of them."""
     setting = statistics.long_tail(tail=262_144, gap=20.0)
     draws = 60_000
     hits = draws - int(statistics.count_draws(draw, setting, draws)[0])
@@ -153,7 +156,8 @@ def test_masked_sample_of_equal_logits_far_from_zero_loses_noise_as_specified(z,
 
 
 def test_masked_sample_never_draws_a_disallowed_token(num_cases):
-    """For a release, `python tests/support/sampling_statistics.py` draws 10^8 tokens."""
+    """For a release, `python tests/support/sampling_statistics.py` draws 10^8
+    tokens."""
     statistics.fuzz_disallowed(draw, num_cases(400_000, long=2_000_000))
 
 
@@ -185,7 +189,8 @@ def test_fuzz_with_one_bit_too_many_in_a_dense_mask_fails():
 
 
 def _rows_of_many_kinds(vocab_size: int, dtype: torch.dtype, count: int) -> Case:
-    """Return greedy, seeded, filtered, free, closed and invalid rows, each with its own mask."""
+    """Return greedy, seeded, filtered, free, closed and invalid rows, each with its own
+    mask."""
     rng = random.Random(vocab_size)
     generator = torch.Generator().manual_seed(vocab_size)
 
@@ -207,7 +212,8 @@ def _rows_of_many_kinds(vocab_size: int, dtype: torch.dtype, count: int) -> Case
 
 
 def _select(case: Case, index: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    """Return the arguments for a batch of these rows, with the whole bitmask and a row map into it."""
+    """Return the arguments for a batch of these rows, with the whole bitmask and a row
+    map into it."""
     return tuple(a if a is case.bitmask else a[index] for a in case.arguments())
 
 

@@ -1,10 +1,12 @@
-"""masked_sample compared with masked_sample_oracle.py: kept tokens, drawn tokens, logprobs.
+"""masked_sample compared with masked_sample_oracle.py: kept tokens, drawn tokens,
+logprobs.
 
-The op does not return the set of tokens that its filters keep. Filters keep all logits above a
-threshold, so the lowest kept logit determines the set: the reference draws it when the noise is
-replaced by values that strongly prefer low logits. The op's noise cannot be replaced. From it many
-tokens are drawn: none may lie outside the oracle's set, and every likely member must come up.
-test_masked_sample.py tests that op and reference draw the same tokens.
+The op does not return the set of tokens that its filters keep. Filters keep all logits
+above a threshold, so the lowest kept logit determines the set: the reference draws it
+when the noise is replaced by values that strongly prefer low logits. The op's noise
+cannot be replaced. From it many tokens are drawn: none may lie outside the oracle's
+set, and every likely member must come up. test_masked_sample.py tests that op and
+reference draw the same tokens.
 """
 
 from __future__ import annotations
@@ -78,7 +80,8 @@ def _float32(value: float) -> float:
 
 
 def kept_by_reference(config: Config) -> np.ndarray | None:
-    """Return the tokens that the reference keeps, bool ``[V]``; None if it draws nothing."""
+    """Return the tokens that the reference keeps, bool ``[V]``; None if it draws
+    nothing."""
     x = config.logits[0].float()
     # Steps of 1e35 exceed every finite z of these cases, and their sum stays finite.
     rank_from_top = torch.unique(-x.nan_to_num(posinf=1e38, neginf=-1e38), return_inverse=True)[1]
@@ -115,7 +118,8 @@ def test_reference_keeps_the_tokens_that_the_oracle_keeps(seed, num_cases):
 
 
 def _has_no_mass(expected: oracle.Row) -> np.ndarray:
-    """Tokens without mass in fixed point: for p just below 1, thousands of them are ambiguous."""
+    """Tokens without mass in fixed point: for p just below 1, thousands of them are
+    ambiguous."""
     return expected.logprobs < expected.logprobs.max() - 27
 
 
@@ -171,7 +175,8 @@ def test_comparison_with_oracle_of_a_faulty_filter_fails(faulty):
 def _noise_is_felt(config: Config) -> bool:
     """Whether |z| is small enough for the noise to survive float32 addition.
 
-    From 2^29 on nothing of the noise is left, and the lowest of equal logits always wins.
+    From 2^29 on nothing of the noise is left, and the lowest of equal logits always
+    wins.
     """
     x = config.logits[0][config.allowed].float()
     highest = float(x[x.isfinite()].abs().max()) if bool(x.isfinite().any()) else 0.0
@@ -206,7 +211,8 @@ def test_draws_lie_in_the_kept_set_and_fill_it(op, configs, draws, num_cases):
         drawn = np.bincount(ids, minlength=len(expected.kept))
         outside = (drawn > 0) & ~expected.kept & ~expected.ambiguous
         assert not outside.any(), f"{config}: columns {np.flatnonzero(outside)[:8]}"
-        # A count with an expectation of 64 is 0 once in 10^27. Ambiguous tokens may take mass from others.
+        # A count with an expectation of 64 is 0 once in 10^27. Ambiguous tokens may
+        # take mass from others.
         likely = (expected.probabilities() * draws >= 64) & ~expected.ambiguous & _noise_is_felt(config)
         assert (drawn[likely] > 0).all(), f"{config}: columns {np.flatnonzero(likely & (drawn == 0))[:8]}"
         filled += int(likely.sum())

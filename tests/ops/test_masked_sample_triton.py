@@ -1,4 +1,5 @@
-"""masked_sample in Triton: bits of its arithmetic, tokens and logprobs, compiled instructions.
+"""masked_sample in Triton: bits of its arithmetic, tokens and logprobs, compiled
+instructions.
 
 Runs on a GPU if there is one, else under Triton's interpreter with fewer cases.
 """
@@ -83,7 +84,8 @@ def philox_kernel(key, counter, results, BLOCK: tl.constexpr):
 
 
 def triton_function(function: str) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return a function of triton_kernels/sampling_math.py that takes and returns CPU tensors."""
+    """Return a function of triton_kernels/sampling_math.py that takes and returns CPU
+    tensors."""
 
     def compute(values: torch.Tensor) -> torch.Tensor:
         values = values.contiguous().to(DEVICE)
@@ -213,7 +215,8 @@ class TestDraws:
         check(kernels.masked_sample_logprobs, free_case(logits, 1.0))
 
     def test_triton_with_large_logits_at_low_temperature_matches_reference(self):
-        """Scores are so far from zero that the noise keeps few bits and ties are common."""
+        """Scores are so far from zero that the noise keeps few bits and ties are
+        common."""
         logits = 1000 + torch.randn(2, 1500, generator=torch.Generator().manual_seed(0)).to(DEVICE) * 1e-3
         check(kernels.masked_sample_logprobs, free_case(logits, 1e-2))
         check(kernels.masked_sample_logprobs, free_case(logits * 1e6, 3.0))

@@ -1,8 +1,9 @@
-"""The arithmetic of masked_sample: torch and C++ give the same bits, and the bits are accurate.
+"""The arithmetic of masked_sample: torch and C++ give the same bits, and the bits are
+accurate.
 
-Comparing tokens would prove little: a fused multiply-add changes 0.2% of the noise values and
-about one row in 700. So the values are compared: listed vectors one by one, and more than 10^7
-others by checksum.
+Comparing tokens would prove little: a fused multiply-add changes 0.2% of the noise
+values and about one row in 700. So the values are compared: listed vectors one by one,
+and more than 10^7 others by checksum.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ HEADER = builds.CSRC / "common" / "sampling_math.h"
 LIBRARY_SOURCE = DATA / "sampling_math.cpp"
 COMMITTED = json.loads(vectors.VECTORS.read_text())
 
-# With these flags a compiler may fuse a multiply and an add. Other machines need no flag for it.
+# With these flags a compiler may fuse a multiply and an add. Other machines need no
+# flag for it.
 X86_WITH_FMA = ("-mavx2", "-mfma") if platform.machine() in ("x86_64", "AMD64") else ()
 CPU_HAS_FMA = platform.machine() in ("aarch64", "arm64") or torch.backends.cpu.get_cpu_capability() != "DEFAULT"
 NEEDS_FMA = pytest.mark.skipif(not CPU_HAS_FMA, reason="needs a CPU with fused multiply-add")
@@ -47,7 +49,8 @@ ffffffff ffffffff ffffffff ffffffff ffffffff ffffffff   408f276d 41c83b0e a20bc7
 
 
 class CppMath:
-    """csrc/common/sampling_math.h on tensors, with the names and dtypes of structout.sampling_math."""
+    """csrc/common/sampling_math.h on tensors, with the names and dtypes of
+    structout.sampling_math."""
 
     def __init__(self, library: Path):
         self._library = ctypes.CDLL(str(library))
@@ -195,7 +198,8 @@ def test_philox_matches_known_answers(cpp, line):
 
 
 def test_noise_bits_are_philox_of_seed_position_and_token_id():
-    """The layout of the counter is part of the contract: saved seeds must keep their meaning."""
+    """The layout of the counter is part of the contract: saved seeds must keep their
+    meaning."""
     seed, position, token = 0x0123456789ABCDEF, 0x1122334455667788, 151_935
     counter = tuple(torch.tensor([word]) for word in (0x55667788, 0x11223344, token >> 2, 0))
     expected = sampling_math.philox(seed, counter)[token & 3]
@@ -246,7 +250,8 @@ def test_gumbel_is_close_to_float64():
 
 
 def exact_gumbel(bits: np.ndarray) -> np.ndarray:
-    """Compute the noise in float64, from the end of the range where the distance is exact."""
+    """Compute the noise in float64, from the end of the range where the distance is
+    exact."""
     from_zero, from_one = (bits + 0.5) * 2.0**-32, (2**32 - bits - 0.5) * 2.0**-32
     return -np.log(np.where(bits < 2**31, -np.log1p(-from_zero), -np.log(from_one)))
 
@@ -257,7 +262,8 @@ def test_gumbel_spans_its_range(math_of):
 
 
 def test_gumbel_never_increases_with_random_bits(cpp):
-    """The draw skips logarithms because larger random bits never give a higher score."""
+    """The draw skips logarithms because larger random bits never give a higher
+    score."""
     bits = vectors.gumbel_inputs().sort().values
     g = cpp.gumbel(bits)
     assert bool((g[1:] <= g[:-1]).all())
@@ -273,7 +279,8 @@ def test_gumbel_never_increases_between_adjacent_words_near_step_changes(cpp):
 
 
 def test_exp_is_close_to_float64():
-    """Rounding t * log2(e) and its constant gives the exponent an error that grows with |t|."""
+    """Rounding t * log2(e) and its constant gives the exponent an error that grows with
+    |t|."""
     for t, y in vectors.results_in_chunks(sampling_math.exp, vectors.mass_inputs()):
         exponent = np.maximum(t.double().numpy(), sampling_math.EXP_FLOOR)
         error = np.abs(y.double().numpy() / np.exp(exponent) - 1)

@@ -1,4 +1,5 @@
-"""README.md and docs/ hold what they promise: code runs, links resolve, tables agree with results.
+"""README.md and docs/ hold what they promise: code runs, links resolve, tables agree
+with results.
 
 Every ``python`` block runs. Each document gets a fresh interpreter, each block a fresh
 namespace. A comment before a block names what a reader has by then:
@@ -29,7 +30,8 @@ from structout.cli.demo_model import load_demo_model
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 NAMES = [str(path.relative_to(ROOT)) for path in DOCUMENTS]
 
-# What a reader of a fragment has already. Models and tokenizers are tiny, the calls are real.
+# What a reader of a fragment has already. Models and tokenizers are tiny, the calls are
+# real.
 SETUPS = {
     "logits": """
 import torch, structout
@@ -105,8 +107,9 @@ for name, setup, source in json.load(sys.stdin):
     print("ran", name, file=sys.stderr)
 """
 
-# Lines of `sh` blocks that are not run here: they install, take minutes or need a GPU. For
-# each the file that runs it, or the command that it starts, and the text that shows it there.
+# Lines of `sh` blocks that are not run here: they install, take minutes or need a GPU.
+# For each the file that runs it, or the command that it starts, and the text that shows
+# it there.
 RUN_ELSEWHERE = {
     "make demo": (".ci/run", "make demo"),
     "make test": (".ci/run", "make test"),
@@ -125,7 +128,8 @@ RUN_ELSEWHERE = {
 
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory):
-    """That of a reader's shell in the checkout, with the demo model cached for all documents."""
+    """That of a reader's shell in the checkout, with the demo model cached for all
+    documents."""
     kept = {key: value for key, value in os.environ.items() if key not in ("PYTHONSAFEPATH", "TRITON_INTERPRET")}
     folder = tmp_path_factory.mktemp("shell")
     command = folder / "structout"  # this checkout's, whatever is installed
@@ -135,7 +139,8 @@ def environment(tmp_path_factory):
 
 
 def blocks_of(document: Path, language: str) -> list[tuple[int, str, str]]:
-    """Find the line, the comment before and the source of each code block of a language."""
+    """Find the line, the comment before and the source of each code block of a
+    language."""
     pattern = rf"(?:<!-- ([^\n]*) -->\n)?^```{language}\n(.*?)^```"
     text = document.read_text()
     found = re.finditer(pattern, text, re.MULTILINE | re.DOTALL)
@@ -143,7 +148,8 @@ def blocks_of(document: Path, language: str) -> list[tuple[int, str, str]]:
 
 
 def python_programs(document: Path) -> list[tuple[str, str | None, str]]:
-    """Name, set-up (None: continues the block before) and source of each Python block."""
+    """Name, set-up (None: continues the block before) and source of each Python
+    block."""
     programs = []
     for line, comment, source in blocks_of(document, "python"):
         setup = None if comment == "continues" else SETUPS[comment.removeprefix("setup: ")] if comment else ""
@@ -201,7 +207,8 @@ def test_links_and_anchors_resolve(document):
 
 
 def test_paths_named_in_code_spans_exist():
-    """Files that contributors would add are named after OP, or after the op of the example."""
+    """Files that contributors would add are named after OP, or after the op of the
+    example."""
     tops = "structout|csrc|tests|bench|docs|examples|triton_kernels"
     for document in DOCUMENTS:
         for path in re.findall(rf"`((?:{tops})/[\w/.]+?)`", document.read_text()):
@@ -210,7 +217,8 @@ def test_paths_named_in_code_spans_exist():
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 def test_kernels_of_the_example_op_compile(tmp_path):
-    """The parts of docs/adding_an_op.md that know no torch; those that do take a minute to compile."""
+    """The parts of docs/adding_an_op.md that know no torch; those that do take a minute
+    to compile."""
     page = (ROOT / "docs" / "adding_an_op.md").read_text()
     for path, source in re.findall(r"<!-- file: ((?:common|cpu)/\S+) -->\n```cpp\n(.*?)```", page, re.DOTALL):
         (tmp_path / path).parent.mkdir(exist_ok=True)

@@ -26,7 +26,8 @@ def cuobjdump(*arguments: str) -> str:
 
 @NEEDS_NVCC
 def test_cuda_library_names_torchs_libraries_as_needed_and_has_no_search_path():
-    """torch does not make its symbols global, so the loader has to find them by these names."""
+    """torch does not make its symbols global, so the loader has to find them by these
+    names."""
     dynamic = subprocess.run(["readelf", "-d", CUDA_LIBRARY], capture_output=True, text=True, check=True).stdout
     needed = re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic)
     assert {"libtorch_cpu.so", "libtorch_cuda.so"} <= set(needed)
@@ -70,5 +71,6 @@ def test_the_triton_kernel_compiles_and_stores_vectors(architecture, logits, row
     )
     ptx = compile_for(architecture, kernel)
     assert "st.global.v4.b32" in ptx
-    # Mask words and row ids are loaded one by one. A vector or 16-bit load could only read logits.
+    # Mask words and row ids are loaded one by one. A vector or 16-bit load could only
+    # read logits.
     assert not re.search(r"ld\.global\S*\.(v[248]|b16)", ptx)

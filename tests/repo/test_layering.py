@@ -23,7 +23,7 @@ ROOMS = ("triton_kernels",)
 
 
 def modules() -> dict[str, Path]:
-    """Return the path of each module by its name in architecture.md, such as "grammar.router"."""
+    """Map module names as in architecture.md ("grammar.router") to paths."""
     package = ROOT / "structout"
     found = {".".join(path.relative_to(package).with_suffix("").parts): path for path in package.rglob("*.py")}
     found |= {f"triton_kernels.{path.stem}": path for path in (ROOT / "triton_kernels").glob("*.py")}
@@ -31,7 +31,8 @@ def modules() -> dict[str, Path]:
 
 
 def imports_of(source: str, known: Collection[str]) -> set[str]:
-    """Return the modules of structout that a source imports, by their names in ``known``."""
+    """Return the modules of structout that a source imports, by their names in
+    ``known``."""
     found = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom):
@@ -95,7 +96,8 @@ def test_import_of_worker_side_loads_no_grammar_engine():
 
 
 def test_import_of_structout_loads_no_communicators():
-    """``import structout`` registers the collective ops; their first call loads the rest."""
+    """``import structout`` registers the collective ops; their first call loads the
+    rest."""
     script = "import sys, structout; print([n for n in sys.modules if n.startswith('structout.distributed.')])"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
     assert run.stdout.strip() == "['structout.distributed.registration']"

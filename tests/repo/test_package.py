@@ -1,4 +1,5 @@
-"""The sdist and the wheel: what they contain, where they install, and what the build says when it cannot go on."""
+"""The sdist and the wheel: what they contain, where they install, and what the build
+says when it cannot go on."""
 
 import email
 import email.message
@@ -38,7 +39,8 @@ def run(*command, cwd, **variables):
 
 
 def test_triton_kernels_is_importable_as_a_part_of_structout_only(tmp_path):
-    """A top-level package of that name belongs to another project, and engines import it."""
+    """A top-level package of that name belongs to another project, and engines import
+    it."""
     script = (
         "import importlib.util as u, structout; "
         "print(u.find_spec('triton_kernels'), u.find_spec('structout.triton_kernels') is not None)"
@@ -221,7 +223,8 @@ def test_setup_with_an_impossible_request_for_cuda_says_why(requested, path, mes
 
 @pytest.fixture
 def stand_in_for_nvcc(tmp_path):
-    """The variables of an environment whose nvcc knows four architectures and compiles nothing."""
+    """The variables of an environment whose nvcc knows four architectures and compiles
+    nothing."""
     nvcc = tmp_path / "bin" / "nvcc"
     nvcc.parent.mkdir()
     nvcc.write_text("#!/bin/sh\nprintf 'compute_%s\\n' 75 80 90 100\n")

@@ -1,4 +1,5 @@
-"""CompileService: sharing, cancelling, caching, crashes, deadlines, turns of tenants, closing."""
+"""CompileService: sharing, cancelling, caching, crashes, deadlines, turns of tenants,
+closing."""
 
 import gc
 import logging
@@ -134,7 +135,8 @@ def is_idle(service):
 
 
 def wait_until_freed(references):
-    """Wait until nothing keeps the referents alive. Threads may hold them a little longer."""
+    """Wait until nothing keeps the referents alive. Threads may hold them a little
+    longer."""
 
     def are_freed():
         gc.collect()
@@ -143,7 +145,7 @@ def wait_until_freed(references):
     wait_until(are_freed)
 
 
-# -- one key, several subscriptions ------------------------------------------------------------------------------------
+# -- one key, several subscriptions ----------------------------------------------------
 
 
 def test_get_after_compilation_returns_the_same_result(make):
@@ -222,7 +224,7 @@ def test_on_done_that_raises_leaves_other_subscriptions_unaffected(make, gates, 
     assert "on_done callback of a compilation raised" in caplog.text
 
 
-# -- cancelling --------------------------------------------------------------------------------------------------------
+# -- cancelling ------------------------------------------------------------------------
 
 
 def test_cancel_of_one_subscription_leaves_the_other(make, gates):
@@ -318,7 +320,7 @@ def test_finished_subscription_keeps_nothing_alive(make, gates):
     assert [subscription.job for subscription in subscriptions] == [None, None]
 
 
-# -- the cache ---------------------------------------------------------------------------------------------------------
+# -- the cache -------------------------------------------------------------------------
 
 
 def test_cache_bytes_over_ten_thousand_keys_stay_within_the_bound(make):
@@ -412,7 +414,7 @@ def test_grammar_above_compiled_bytes_fails_with_a_limit_error(make):
     assert service.stats().failures_kept == 1
 
 
-# -- crashes -----------------------------------------------------------------------------------------------------------
+# -- crashes ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("crash", [MemoryError("no memory"), RuntimeError("?"), SystemExit(3), CompileCrashError("?")])
@@ -461,7 +463,7 @@ def test_submit_without_a_thread_raises_and_leaves_no_job(make, monkeypatch):
     assert inbox.is_empty()
 
 
-# -- deadlines ---------------------------------------------------------------------------------------------------------
+# -- deadlines -------------------------------------------------------------------------
 
 
 def test_deadline_fails_all_subscriptions_and_frees_the_worker(make, gates, caplog):
@@ -552,7 +554,7 @@ def test_threads_end_when_there_is_no_work(make):
     wait_until(lambda: not [t for t in threading.enumerate() if t.name.startswith("structout-")])
 
 
-# -- turns -------------------------------------------------------------------------------------------------------------
+# -- turns -----------------------------------------------------------------------------
 
 
 def test_compilations_run_on_all_workers_and_no_more(make):
@@ -704,7 +706,7 @@ def test_submit_from_64_threads_gives_each_its_own_result(make):
     assert service.stats().cache_bytes <= 50_000
 
 
-# -- closing -----------------------------------------------------------------------------------------------------------
+# -- closing ---------------------------------------------------------------------------
 
 
 def test_close_calls_no_callback_and_refuses_new_keys(make, gates):
@@ -765,8 +767,8 @@ def compile_with(service, spec):
 
 
 def run_in_a_process(script):
-    """Run the script in a process of its own. Returns its lines, its exit code, and the CPU
-    seconds that it used in all."""
+    """Run the script in a process of its own. Returns its lines, its exit code, and the
+    CPU seconds that it used in all."""
     with subprocess.Popen([sys.executable, "-c", PREAMBLE + script], stdout=subprocess.PIPE, text=True) as process:
         lines = [line.strip() for line in process.stdout]
         _, status, usage = os.wait4(process.pid, 0)

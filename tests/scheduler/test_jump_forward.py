@@ -1,4 +1,5 @@
-"""Jump-forward decoding: its effect on tokens, on the grammar and on the model's cache."""
+"""Jump-forward decoding: its effect on tokens, on the grammar and on the model's
+cache."""
 
 import functools
 import json
@@ -63,7 +64,7 @@ def mask_of(grammar, name):
     return bitmask.tolist()
 
 
-# -- over a grammar ----------------------------------------------------------------------------------------------------
+# -- over a grammar --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
@@ -92,7 +93,8 @@ def test_draft_leaves_the_grammars_position(name):
 
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_retokenize_replaces_tokens_that_are_no_longer_canonical(name):
-    """The example of SGLang's post: a text that ended in a quote goes on with a token that begins with the quote."""
+    """The example of SGLang's post: a text that ended in a quote goes on with a token
+    that begins with the quote."""
     grammar = grammar_of(name, "regex", '\\{"name": "[a-z]{1,3}", "age": [0-9]')
     single = [backend(name).vocabulary.token_bytes.index(bytes([byte])) for byte in b'{"name": "fox"']
     assert grammar.accept_tokens("", single)
@@ -125,7 +127,8 @@ def test_random_texts_with_jumps_and_rollbacks_are_complete_and_valid(name, mode
 
 
 def write(grammar, name, mode, text, rng):
-    """Write ``text`` with jumps. Now and then the last tokens are taken back and written again."""
+    """Write ``text`` with jumps. Now and then the last tokens are taken back and
+    written again."""
     tokenizer, tokens = tokenizer_of(name), []
     for _ in range(1000):
         if tokens and rng.random() < 0.1:
@@ -147,7 +150,8 @@ def write(grammar, name, mode, text, rng):
 
 
 def next_token(name, tokens, done, text):
-    """The tokenizer's next one; after a jump that cut across its tokens, any that fits."""
+    """The tokenizer's next one; after a jump that cut across its tokens, any that
+    fits."""
     whole = canonical_tokens(name, text)
     if whole[: len(tokens)] == tokens:
         return whole[len(tokens)]
@@ -195,7 +199,7 @@ def test_retokenize_of_unsuitable_text_changes_nothing():
     assert (grammar.num_tokens, mask_of(grammar, name)) == (len(start), before)
 
 
-# -- in a model's cache ------------------------------------------------------------------------------------------------
+# -- in a model's cache ----------------------------------------------------------------
 
 SHAPE = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_hidden_layers": 2, "vocab_size": 50}
 
@@ -260,7 +264,7 @@ def test_cached_model_beside_a_longer_text_stays_within_the_learned_positions():
     torch.testing.assert_close(logits[1], logits_of(model, [1, 2, 3, 4])[1:], atol=1e-5, rtol=1e-4)
 
 
-# -- in generation -----------------------------------------------------------------------------------------------------
+# -- in generation ---------------------------------------------------------------------
 
 PARAMS = {
     "order": StructuredOutputsParams(json=ORDER),

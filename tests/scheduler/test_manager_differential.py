@@ -27,7 +27,8 @@ LIVE = 24  # requests at a time
 
 
 class Follower:
-    """A text that is fed to the manager and, token by token, to a grammar of its own."""
+    """A text that is fed to the manager and, token by token, to a grammar of its
+    own."""
 
     def __init__(self, name, grammar, tokens):
         self.name, self.grammar, self.tokens = name, grammar, tokens
@@ -43,7 +44,8 @@ class Follower:
         return mask[0].numpy()
 
     def advance(self, manager, rng):
-        """Roll back some tokens or none, then feed one. Returns whether the text goes on."""
+        """Roll back some tokens or none, then feed one. Returns whether the text goes
+        on."""
         num_rolled_back = rng.randrange(min(self.num_accepted, 8) + 1) if rng.random() < 0.1 else 0
         self.grammar.rollback(num_rolled_back)
         manager.rollback(self.name, num_rolled_back)
@@ -57,7 +59,8 @@ class Follower:
 
 
 def follow_all(cases, backend):
-    """Follow the texts of all cases, ``LIVE`` at a time, in a new order at each step."""
+    """Follow the texts of all cases, ``LIVE`` at a time, in a new order at each
+    step."""
     rng = random.Random(0)
     config = StructuredOutputsConfig(compile_workers=2, fill_threads=2, tenant_queue_size=512)
     engines = BackendSet(VOCABULARY, config)

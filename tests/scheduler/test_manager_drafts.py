@@ -98,7 +98,8 @@ def test_bounds_without_drafts_mask_the_only_row_or_free_it(manager):
 
 
 def test_draft_tree_gives_each_node_the_mask_of_its_path(manager):
-    """Node 0, below it a and b; below a: c, which is not allowed, and b with c and -1 below it."""
+    """Node 0, below it a and b; below a: c, which is not allowed, and b with c and -1
+    below it."""
     masks = masks_along(manager, [A, B, C])
     tokens = [-1, A, B, C, B, C, -1]
     next_token = [1, 3, -1, -1, 5, -1, -1]

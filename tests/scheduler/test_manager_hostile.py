@@ -108,8 +108,8 @@ def test_constraint_above_a_limit_fails_without_compiling(manager, monkeypatch):
 
 
 def test_native_compilation_past_its_deadline_frees_the_worker():
-    """xgrammar takes many seconds for this schema. The only worker must be free for the next
-    request meanwhile."""
+    """xgrammar takes many seconds for this schema. The only worker must be free for the
+    next request meanwhile."""
     config = StructuredOutputsConfig(compile_workers=1, compile_timeout=2.0)
     slow = {"type": "object", "properties": {f"k{i}": {"type": "integer"} for i in range(900)}}
     with StructuredOutputManager(TOKENIZER, V, config) as manager:
@@ -282,7 +282,7 @@ def test_fill_with_unsuitable_buffer_raises_and_writes_nothing(buffer):
         assert not buffer.any()
 
 
-# -- grammars read and advanced by several threads ---------------------------------------------------------------------
+# -- grammars read and advanced by several threads -------------------------------------
 
 
 def test_is_terminated_during_validate_tokens_and_drafts_stays_false(manager):
@@ -390,7 +390,7 @@ def test_forked_process_is_told_to_create_its_own_manager(manager):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
 
 
-# -- misuse by an engine -----------------------------------------------------------------------------------------------
+# -- misuse by an engine ---------------------------------------------------------------
 
 
 def test_grammar_bitmask_with_repeated_id_raises_before_filling(manager):
@@ -452,7 +452,7 @@ def test_accept_tokens_with_a_bool_is_rejected(manager):
     assert not manager.accept_tokens("r", [True])
 
 
-# -- constraints of clients --------------------------------------------------------------------------------------------
+# -- constraints of clients ------------------------------------------------------------
 
 
 @pytest.mark.parametrize("text", ["[", "\\", "(", '"', "{", "[\\", "a{9999999999999999999999}", "{" + "9" * 5000 + "}"])

@@ -1,4 +1,5 @@
-"""The manager compared with a simple model, under sequences of calls that Hypothesis chooses."""
+"""The manager compared with a simple model, under sequences of calls that Hypothesis
+chooses."""
 
 import copy
 from dataclasses import dataclass, field
@@ -35,8 +36,8 @@ class Text:
     tokens: list[int] = field(default_factory=list)
 
     def num_free(self) -> int:
-        """How many tokens precede the constraint: those up to the end of the mark, or more
-        than all if it has not come."""
+        """How many tokens precede the constraint: those up to the end of the mark, or
+        more than all if it has not come."""
         if not self.mark:
             return 0
         for end in range(len(self.mark), len(self.tokens) + 1):
@@ -88,8 +89,8 @@ class ManagerMachine(RuleBasedStateMachine):
             self.manager.close()
 
     def tokens_for(self, text: Text, numbers: list[int]) -> list[int]:
-        """Turn numbers into tokens: -1 is no token, -2 the stop token, -3 out of range, -4
-        some token, and any other number chooses an allowed token."""
+        """Turn numbers into tokens: -1 is no token, -2 the stop token, -3 out of range,
+        -4 some token, and any other number chooses an allowed token."""
         text, tokens = copy.deepcopy(text), []
         for number in numbers:
             allowed = text.allowed(self.manager.vocabulary)
@@ -180,7 +181,8 @@ class ManagerMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), order=st.permutations([*map(str, range(8)), "nobody"]), numbers=steps)
     def step(self, data, order, numbers):
-        """Compare every row of a decoding step with the model. One request has drafts."""
+        """Compare every row of a decoding step with the model. One request has
+        drafts."""
         drafts = {}
         if self.texts and numbers:
             name = data.draw(st.sampled_from(sorted(self.texts)))

@@ -38,7 +38,7 @@ def add(manager, request_id, **params):
 
 
 class Gate:
-    """Blocks every compilation of a regex that starts with "slow" until it is opened."""
+    """Blocks compilations of regexes that start with "slow" until it is opened."""
 
     def __init__(self, monkeypatch):
         self.opened = threading.Event()
@@ -67,7 +67,8 @@ def add_slow(manager, gate, request_id):
 
 
 def run_in_background(call, *arguments):
-    """Run the call in a thread. Returns a queue that receives its exception, or None."""
+    """Run the call in a thread. Returns a queue that receives its exception, or
+    None."""
     raised = queue.Queue()
 
     def run():
@@ -98,8 +99,8 @@ def test_slow_compilations_delay_no_other_request_while_a_worker_is_free(manager
 
 
 def test_grammar_bitmask_runs_while_xgrammar_compiles():
-    """A native compilation of seconds releases the GIL: it is still running after 50 steps,
-    and ``close`` does not wait for it."""
+    """A native compilation of seconds releases the GIL: it is still running after 50
+    steps, and ``close`` does not wait for it."""
     slow = {"type": "object", "properties": {f"k{i}": {"type": "string", "minLength": 1} for i in range(900)}}
     config = StructuredOutputsConfig(isolate_slow_compiles=False, compile_timeout=60)
     with StructuredOutputManager(tokenizers_on_the_spot.byte_level(), V, config) as manager:

@@ -44,9 +44,10 @@ def masks_of(*rows: int) -> MaskBatch:
 
 
 def random_steps(seed: int, num_steps: int) -> Iterator[Step]:
-    """Masks from a library of three pools' size, favourites among them. Up to CAPACITY rows a step: of requests with
-    drafts, with errors, or that have terminated. The worker has them in its own order, beside free requests. All steps
-    share one buffer, which is overwritten as soon as the next step is asked for."""
+    """Masks from a library of three pools' size, favourites among them. Up to CAPACITY
+    rows a step: of requests with drafts, with errors, or that have terminated. The
+    worker has them in its own order, beside free requests. All steps share one buffer,
+    which is overwritten as soon as the next step is asked for."""
     numbers, chance = np.random.default_rng(seed), random.Random(seed)
     library = numbers.integers(-(2**31), 2**31, (3 * CAPACITY, WIDTH), dtype=np.int32)
     buffer = np.empty((CAPACITY, WIDTH), dtype=np.int32)
@@ -78,7 +79,8 @@ def random_steps(seed: int, num_steps: int) -> Iterator[Step]:
 def check_against_whole_masks(
     deduplicator: MaskDeduplicator, device: str, seed: int, num_steps: int = 60, in_flight: int = 4
 ) -> None:
-    """Up to ``in_flight`` steps wait between the scheduler and the worker, some of them pickled."""
+    """Up to ``in_flight`` steps wait between the scheduler and the worker, some of them
+    pickled."""
     pool, sampler = MaskPool(CAPACITY, VOCAB, device), MaskedSampler(return_logprobs=True)
     chance = random.Random(seed)
     waiting: deque[tuple[PooledMaskBatch, Step, list[torch.Tensor]]] = deque()

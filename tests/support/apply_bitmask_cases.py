@@ -43,7 +43,8 @@ class Case:
 
 
 def check(op: Op, case: Case) -> None:
-    """Assert that ``op`` writes the bits that the reference writes, and nothing else."""
+    """Assert that ``op`` writes the bits that the reference writes, and nothing
+    else."""
     expected = case.expected_buffer()
     op(case.logits, case.bitmask, case.rows)
     assert_same_bits(case.buffer, expected, str(case))
@@ -113,7 +114,8 @@ def random_logits(length: int, dtype: torch.dtype, generator: torch.Generator) -
 
 
 def random_words(count: int, density: float, generator: torch.Generator) -> torch.Tensor:
-    """Return mask words of random bits, with words of all zeros and all ones among them."""
+    """Return mask words of random bits, with words of all zeros and all ones among
+    them."""
     bits = torch.rand(count, 32, generator=generator) < density
     words = (bits.long() << torch.arange(32)).sum(-1)
     kind = torch.randint(0, 4, (count,), generator=generator)

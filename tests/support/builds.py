@@ -1,4 +1,5 @@
-"""Compiles C++ and CUDA sources into build/tests, once for each content of their inputs."""
+"""Compiles C++ and CUDA sources into build/tests, once for each content of their
+inputs."""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ def compiled(
 
 
 def changed_csrc(directory: Path, file: str, old: str, new: str) -> Path:
-    """Copy csrc into ``directory`` and replace ``old``, which occurs once, in one file."""
+    """Copy csrc into ``directory`` and replace ``old``, which occurs once, in one
+    file."""
     csrc = directory / "csrc"
     shutil.copytree(CSRC, csrc)
     text = (csrc / file).read_text()

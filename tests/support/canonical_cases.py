@@ -1,4 +1,5 @@
-"""Tokenizers made on the spot, and random schemas with instances, for tests of forced text."""
+"""Tokenizers made on the spot, and random schemas with instances, for tests of forced
+text."""
 
 import functools
 import json
@@ -19,7 +20,8 @@ WORDS = "Ada London naïve 東京 fox, engine. 🦊 A-17 a\\b".split()
 
 @functools.cache
 def larger_byte_level():
-    """4,000 tokens learned from JSON, so that many join punctuation, as those of real vocabularies do."""
+    """4,000 tokens learned from JSON, so that many join punctuation, as those of real
+    vocabularies do."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -37,7 +39,8 @@ def larger_byte_level():
 
 @functools.cache
 def llama_2():
-    """As Llama 2 has it: no pre-tokenizer, and a normalizer that puts a space before every text."""
+    """As Llama 2 has it: no pre-tokenizer, and a normalizer that puts a space before
+    every text."""
     spec = json.loads(tokenizers_on_the_spot.byte_fallback().backend_tokenizer.to_str())
     tokenizer = Tokenizer.from_str(json.dumps(spec))
     tokenizer.pre_tokenizer = None

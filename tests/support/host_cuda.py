@@ -28,8 +28,8 @@ SANITIZE: dict[Sanitizer | None, tuple[str, ...]] = {
     "address": ("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
     "thread": ("-fsanitize=thread",),
 }
-# detect_stack_use_after_return: newer compilers turn it on, and then a block takes eight
-# times as long.
+# detect_stack_use_after_return: newer compilers turn it on, and then a block takes
+# eight times as long.
 ENVIRONMENT = {
     "ASAN_OPTIONS": "abort_on_error=1:detect_leaks=1:detect_stack_use_after_return=0",
     "UBSAN_OPTIONS": "print_stacktrace=1",
@@ -50,11 +50,12 @@ def build(
     """Compile ``sources`` into an executable, or a library if ``shared``.
 
     Args:
-        csrc: The directory that ``#include`` is relative to: a changed copy shows what a
-            change would do.
+        csrc: The directory that ``#include`` is relative to: a changed copy shows what
+            a change would do.
 
     Raises:
-        RuntimeError: If the compiler fails. The message names a missing sanitizer runtime.
+        RuntimeError: If the compiler fails. The message names a missing sanitizer
+            runtime.
     """
     command = [
         *builds.cxx(),
@@ -76,11 +77,13 @@ def build(
 
 
 def run(executable: Path, *args: object) -> subprocess.CompletedProcess[str]:
-    """Run a program. A sanitizer ends it at the first report, which is in ``stderr``."""
+    """Run a program. A sanitizer ends it at the first report, which is in
+    ``stderr``."""
     command = [str(executable), *map(str, args)]
     result = _run(command)
     if "ThreadSanitizer: unexpected memory mapping" in result.stderr:
-        # GCC before 14 has no room for the 32 random bits that some kernels give to addresses.
+        # GCC before 14 has no room for the 32 random bits that some kernels give to
+        # addresses.
         result = _run(["setarch", "--addr-no-randomize", *command])
     return result
 

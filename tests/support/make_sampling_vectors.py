@@ -1,10 +1,11 @@
-"""Writes sampling_math_vectors.json: results of structout/sampling_math.py that every backend must match.
+"""Writes sampling_math_vectors.json: results of structout/sampling_math.py that every
+backend must match.
 
     python tests/support/make_sampling_vectors.py
 
-Floats are written as bits, so that a difference in the last bit shows. The checksums are SHA-256 of
-little-endian results on more inputs than can be listed; ``gumbel_inputs`` and the functions after it
-make those inputs.
+Floats are written as bits, so that a difference in the last bit shows. The checksums
+are SHA-256 of little-endian results on more inputs than can be listed;
+``gumbel_inputs`` and the functions after it make those inputs.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ SQRT_HALF_BITS = sampling_math.SQRT_HALF_BITS
 
 
 def noise_vectors() -> list[dict[str, object]]:
-    """Cover every word of a Philox block, both halves of seed and position, and the largest vocabulary."""
+    """Cover every word of a Philox block, both halves of seed and position, and the
+    largest vocabulary."""
     places = [(0, 0), (0, 1), (1, 0), (7, 3), (-1, -1), (2**32, 0), (0, 2**32), (2**32 - 1, 2**31), (123456789, 4242)]
     places += [(INT64_MIN, INT64_MAX), (INT64_MAX, INT64_MIN), (0x0123456789ABCDEF, 0x0FEDCBA987654321)]
     ids = torch.tensor([0, 1, 2, 3, 4, 5, 31, 32, 1000, 128255, 151935, 2**23 - 1])
@@ -60,7 +62,8 @@ def log_vectors() -> list[dict[str, object]]:
 
 
 def log_of_mass_vectors() -> list[dict[str, object]]:
-    """Cover totals around those that float32 holds exactly, where the conversion rounds to even."""
+    """Cover totals around those that float32 holds exactly, where the conversion rounds
+    to even."""
     totals = {1, 2**40, 2**63 - 1, 2**62} | {2**k + d for k in (24, 25, 40, 48, 62) for d in (-1, 1, 2, 3)}
     totals |= {2**40 + 2**16, 2**40 + 2**16 + 1, 2**40 + 3 * 2**16, 3 * 2**39 + 12345}
     total = torch.tensor(sorted(totals))
@@ -69,13 +72,15 @@ def log_of_mass_vectors() -> list[dict[str, object]]:
 
 
 def gumbel_edges(reach: int) -> set[int]:
-    """Return words around both ends, the change of formula at 2^30, and powers of two from either end."""
+    """Return words around both ends, the change of formula at 2^30, and powers of two
+    from either end."""
     centres = {0, 2**32 - 1, *(2**k for k in range(32)), *(2**32 - 2**k for k in range(32))}
     return {centre + d for centre in centres for d in range(-reach, reach + 1) if 0 <= centre + d < 2**32}
 
 
 def mass_edges() -> set[int]:
-    """Return bits of t: both zeros, subnormals, both sides of the clamp and of the last mass, plain values."""
+    """Return bits of t: both zeros, subnormals, both sides of the clamp and of the last
+    mass, plain values."""
     values = [-(2.0**k) for k in range(-26, 5)] + [-k / 8 for k in range(0, 249, 4)] + [-0.1, -1 / 3, -7.77, -25.3]
     values += [-1e-3, -1e-6, -1e-10, -1e-38]
     exact = float_bits(torch.tensor([*values, 0.0, -27.5, -27.725887, -27.8, -30.0, -31.0, -1e9, float("-inf")]))
@@ -84,7 +89,8 @@ def mass_edges() -> set[int]:
 
 
 def log_edges() -> set[int]:
-    """Return bits of y: powers of two and changes of the split's exponent, with their neighbours."""
+    """Return bits of y: powers of two and changes of the split's exponent, with their
+    neighbours."""
     powers = [(exponent << 23) + d for exponent in range(1, 255, 6) for d in (-1, 0, 1)]
     splits = [(exponent << 23) + (SQRT_HALF_BITS & 0x7FFFFF) + d for exponent in range(0, 255, 6) for d in (-1, 0, 1)]
     plain = [int(bits, 16) for bits in float_bits(torch.tensor([1.0, 0.05, 0.1, 0.5, 0.9, 0.999, 2.0, 10.0, 151936.0]))]
@@ -96,14 +102,16 @@ def log_edges() -> set[int]:
 
 
 def gumbel_inputs() -> torch.Tensor:
-    """Return int64 inputs: evenly spaced in [0, 2^32), and every word near the edges."""
+    """Return int64 inputs: evenly spaced in [0, 2^32), and every word near the
+    edges."""
     comb = torch.arange(0, 2**32, 431)
     edges = torch.tensor(sorted(gumbel_edges(reach=2000)))
     return torch.cat([comb, edges])
 
 
 def mass_inputs() -> torch.Tensor:
-    """Return float32 inputs: evenly spaced values and evenly spaced bit patterns in [-31, 0]."""
+    """Return float32 inputs: evenly spaced values and evenly spaced bit patterns in
+    [-31, 0]."""
     grid = -torch.arange(31 * 2**18 + 1).to(torch.float32) * 2.0**-18
     comb = floats_of_bits(torch.arange(0x80000000, 0xC1F80000, 401))
     return torch.cat([grid, comb, floats_of_bits(sorted(mass_edges()))])

@@ -1,4 +1,4 @@
-"""The C++ of masked_sample without torch: MaskedSampleParams for ctypes, and the CPU kernel as a library."""
+"""The C++ of masked_sample without torch: its params for ctypes, its CPU kernel."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def run(
 
 
 class CpuKernel:
-    """csrc/cpu/masked_sample.cpp as a library, built from ``csrc`` or a changed copy of it."""
+    """csrc/cpu/masked_sample.cpp as a library, from ``csrc`` or a changed copy."""
 
     def __init__(self, csrc: Path = builds.CSRC):
         flags = ["-std=c++17", "-O2", "-ffp-contract=off", "-fno-trapping-math", "-fno-math-errno", "-shared", "-fPIC"]
@@ -103,4 +103,4 @@ class CpuKernel:
         return self.logprobs(*arguments)[0]
 
     first_tasks: int
-    """The number of tasks that the latest call was first cut into; 0 if it was not cut."""
+    """How many tasks the latest call was first cut into; 0 if it was not cut."""

@@ -64,8 +64,8 @@ def _beside(value: float) -> tuple[float, float, float]:
     return float(np.nextafter(x, np.float32(-np.inf))), float(x), float(np.nextafter(x, np.float32(np.inf)))
 
 
-# Common values, then edges: zeros of both signs, the smallest and largest values, where 1/T
-# becomes subnormal or infinite, and the neighbours of each threshold.
+# Common values, then edges: zeros of both signs, the smallest and largest values, where
+# 1/T becomes subnormal or infinite, and the neighbours of each threshold.
 USUAL = {
     "temperature": (0.0, 1.0, 0.7, 0.7, 1.3, 1e-3, 50.0),
     "top_p": (1.0, 1.0, 0.9, 0.5, 0.999),
@@ -188,7 +188,8 @@ def _mask(
 def _mask_words(
     rng: random.Random, num_masks: int, words: int, vocab_size: int, generator: torch.Generator
 ) -> torch.Tensor:
-    """Return mask words with a random density, or near a count at which a backend changes its path."""
+    """Return mask words with a random density, or near a count at which a backend
+    changes its path."""
     if rng.random() < 0.2:
         turning_points = [1, 2, vocab_size // 8, vocab_size // 8 + 1, 2048, 2049, 3072, 3073, 4096, 4097]
         allowed = torch.zeros(num_masks, words * 32, dtype=torch.bool)

@@ -1,16 +1,17 @@
-"""The tokens that masked_sample may draw and their probabilities, by sorting float64 in NumPy.
+"""The tokens that masked_sample may draw, with probabilities, by float64 in NumPy.
 
-Written from the sampling contract; it shares no code with the implementations. They compute in
-float32 and fixed point, so they need not keep exactly the tokens that float64 keeps. This module
-decides for each token which disagreements are correct:
+Written from the sampling contract; it shares no code with the implementations. They
+compute in float32 and fixed point, so they need not keep exactly the tokens that
+float64 keeps. This module decides for each token which disagreements are correct:
 
-- ``top_k``, ties and the largest logit compare logits, which is exact: they must always agree.
-- ``min_p`` and ``top_p`` compare a computed quantity with a threshold. If a token's float64 quantity
-  is further from the threshold than the largest error of the contract's arithmetic (``_error_of_t``
-  and the errors derived from it), both must agree. Otherwise the token is ``ambiguous``: it may be
-  kept or not.
-- ``top_p`` takes its share of the tokens that ``min_p`` left. Tokens that were ambiguous there widen
-  the tolerance by their mass, because both totals are correct.
+- ``top_k``, ties and the largest logit compare logits, which is exact: they must
+  always agree.
+- ``min_p`` and ``top_p`` compare a computed quantity with a threshold. If a token's
+  float64 quantity is further from the threshold than the largest error of the
+  contract's arithmetic (``_error_of_t`` and the errors derived from it), both must
+  agree. Otherwise the token is ``ambiguous``: it may be kept or not.
+- ``top_p`` takes its share of the tokens that ``min_p`` left. Tokens that were
+  ambiguous there widen the tolerance by their mass, because both totals are correct.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ def sample_row(
     mass = np.exp(t)
     error_of_t = _error_of_t(z, t)
     logprobs = t - np.log(mass.sum())
-    # LOG of the total has the errors of its masses, of its conversion and of LOG; then comes a subtraction.
+    # LOG of the total has the errors of its masses, of its conversion and of LOG; then
+    # comes a subtraction.
     error_of_total = (mass * _relative_error_of_mass(error_of_t, t)).sum() / mass.sum() + len(x) * MASS_UNIT
     logprob_errors = np.where(allowed, error_of_t + error_of_total + 4 * ULP * (1 + np.abs(logprobs)), 0.0)
 
@@ -94,8 +96,8 @@ def sample_row(
 def _error_of_t(z: np.ndarray, t: np.ndarray) -> np.ndarray:
     """Bound the error of t.
 
-    1/T, the products z and z_max, and their difference are rounded. z and z_max share the error
-    of 1/T.
+    1/T, the products z and z_max, and their difference are rounded. z and z_max share
+    the error of 1/T.
     """
     with np.errstate(invalid="ignore"):  # -inf is exact
         error = ULP * (np.abs(z) + np.abs(z.max()) + 2 * np.abs(t))
@@ -120,7 +122,8 @@ def _min_p(t: np.ndarray, error_of_t: np.ndarray, min_p: float, allowed: np.ndar
 def _top_k(x: np.ndarray, top_k: int, allowed: np.ndarray) -> np.ndarray:
     """Keep every logit that is at least the k-th largest.
 
-    min_p and top_k both keep the logits above a threshold, so their order does not matter.
+    min_p and top_k both keep the logits above a threshold, so their order does not
+    matter.
     """
     if not 0 < top_k < allowed.sum():
         return allowed
@@ -130,7 +133,8 @@ def _top_k(x: np.ndarray, top_k: int, allowed: np.ndarray) -> np.ndarray:
 def _top_p(
     x: np.ndarray, mass: np.ndarray, relative_error: np.ndarray, top_p: float, kept: np.ndarray, ambiguous: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Keep a group of ties if the mass above it is below the share. The largest is always kept."""
+    """Keep a group of ties if the mass above it is below the share. The largest is
+    always kept."""
     candidates = np.flatnonzero(kept | ambiguous)
     order = candidates[np.argsort(-x[candidates], kind="stable")]
     sorted_x = x[order]

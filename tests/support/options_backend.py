@@ -1,4 +1,5 @@
-"""A backend that reports the options it was given, and the process in which it compiled.
+"""A backend that reports the options it was given, and the process in which it
+compiled.
 
 It is in a module of its own, so that a compile process can import it.
 """

@@ -28,7 +28,7 @@ from structout.distributed.shared_memory import SharedMemorySegment
 from structout.distributed.vocab_shard import VocabShard
 from structout.errors import CollectiveError
 
-# -- sampling ---------------------------------------------------------------------------------------------------------
+# -- sampling --------------------------------------------------------------------------
 
 
 def default_group() -> str:
@@ -82,7 +82,7 @@ def _difference(case: Case, about: str, ids: torch.Tensor, ids_only: torch.Tenso
     return [f"{about}: got {ids} {logprobs}, expected {expected_ids} {expected_logprobs}"]
 
 
-# -- faults ------------------------------------------------------------------------------------------------------------
+# -- faults ----------------------------------------------------------------------------
 
 
 def _gather(num_rows: int = 3, width: int = 5) -> torch.Tensor:
@@ -288,7 +288,7 @@ def call_with_no_rows(rank: int) -> list[list[int]]:
     return [list(no_rows.shape), list(ids.shape), list(filtered.shape)]
 
 
-# -- compiled code, traffic, collectives -------------------------------------------------------------------------------
+# -- compiled code, traffic, collectives -----------------------------------------------
 
 
 def sample_in_compiled_code(rank: int) -> None:

@@ -28,7 +28,8 @@ SMALLEST_EXPECTED = 5.0  # below it, a count is too far from normal for a chi-sq
 
 @dataclass
 class Setting:
-    """One row of logits and its parameters. Its draws differ only in seed and position."""
+    """One row of logits and its parameters. Its draws differ only in seed and
+    position."""
 
     logits: torch.Tensor  # [V]
     allowed: torch.Tensor | None = None  # bool [V]
@@ -38,7 +39,8 @@ class Setting:
     min_p: float | None = None
 
     def probabilities(self) -> np.ndarray:
-        """Return each token's probability, float64 ``[V]``, for the float32 values that the op gets."""
+        """Return each token's probability, float64 ``[V]``, for the float32 values that
+        the op gets."""
         x = self.logits.float().numpy()
         row = oracle.sample_row(
             x,
@@ -49,7 +51,8 @@ class Setting:
             0.0 if self.min_p is None else float(np.float32(self.min_p)),
         )
         assert row is not None
-        # Tokens this rare are never drawn, so it does not matter whether a filter keeps them.
+        # Tokens this rare are never drawn, so it does not matter whether a filter keeps
+        # them.
         assert not (row.ambiguous & (row.logprobs > -23)).any(), "choose parameters that float32 cannot blur"
         return row.probabilities()
 
@@ -75,7 +78,8 @@ class Setting:
 def count_draws(op: Op, setting: Setting, draws: int) -> np.ndarray:
     """Return how often each token is drawn, int64 ``[V]``.
 
-    Seeds and positions are small and consecutive, as in engines: the hardest inputs for noise.
+    Seeds and positions are small and consecutive, as in engines: the hardest inputs for
+    noise.
     """
     counts = np.zeros(setting.logits.shape[0], dtype=np.int64)
     for i in torch.arange(draws).split(BATCH):
@@ -102,8 +106,9 @@ def p_values(counts: np.ndarray, probabilities: np.ndarray) -> dict[str, float]:
 def groupings(probabilities: np.ndarray) -> dict[str, np.ndarray]:
     """Return the group of each token, int ``[V]``, for several groupings.
 
-    Single tokens show local faults. The other groupings add up small faults that have a pattern:
-    in the lanes of a vector or a warp, along the row, or with the size of a logit.
+    Single tokens show local faults. The other groupings add up small faults that have a
+    pattern: in the lanes of a vector or a warp, along the row, or with the size of a
+    logit.
     """
     ids = np.arange(len(probabilities))
     by_size = np.argsort(-probabilities, kind="stable")
@@ -180,8 +185,8 @@ def long_tail(tail: int, gap: float) -> Setting:
 def fuzz_disallowed(op: Op, draws: int, seed: int = 0) -> None:
     """Assert that no draw of many is disallowed.
 
-    Most batches allow 1 to 16 tokens a row, where a draw is cheap; every fourth allows nearly
-    all of 20,000.
+    Most batches allow 1 to 16 tokens a row, where a draw is cheap; every fourth allows
+    nearly all of 20,000.
     """
     generator = torch.Generator().manual_seed(seed)
     start = batch = 0
@@ -204,7 +209,8 @@ def fuzz_disallowed(op: Op, draws: int, seed: int = 0) -> None:
 
 
 def _sparse_masks(generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return logits ``[V]`` for all rows, and masks of 1 to 16 tokens, bool ``[M, V]``."""
+    """Return logits ``[V]`` for all rows, and masks of 1 to 16 tokens, bool ``[M,
+    V]``."""
     vocab_size, num_masks = _integer(generator, 1, 4000), 128
     columns = torch.randint(vocab_size, (num_masks, 16), generator=generator)
     num_allowed = torch.randint(1, 17, (num_masks, 1), generator=generator)

@@ -1,4 +1,5 @@
-"""Real tokenizers, trained in a second: byte-level (GPT-2, Llama 3, Qwen) and byte-fallback (Llama 2, Gemma)."""
+"""Real tokenizers, trained in a second: byte-level (GPT-2, Llama 3, Qwen) and
+byte-fallback (Llama 2, Gemma)."""
 
 import functools
 import json

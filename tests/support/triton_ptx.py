@@ -1,4 +1,5 @@
-"""Compiles Triton kernels for GPUs that need not be there, and checks rounding in their PTX."""
+"""Compiles Triton kernels for GPUs that need not be there, and checks rounding in their
+PTX."""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ def compile_for(architecture: int, *kernels: Kernel) -> str:
 
 @functools.cache
 def _compiler() -> subprocess.Popen[str]:
-    """Start a process that compiles: this one may have decorated the kernels for the interpreter."""
+    """Start a process that compiles: this one may have decorated the kernels for the
+    interpreter."""
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     command = [sys.executable, "-c", _SCRIPT]
     process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -78,7 +80,8 @@ def assert_operations_are_rounded_once(ptx: str) -> None:
     operations = re.findall(r"^\s*(?:@!?%p\d+\s+)?([a-z][\w.:]*)", ptx, re.MULTILINE)
     inexact = [op for op in operations if re.match(r"(fma|mad)\..*f\d", op) or re.search(r"\.(ftz|approx|full)\b", op)]
     assert not inexact
-    # PTX allows an add, sub or mul without .rn to be fused with another; with .rn it does not.
+    # PTX allows an add, sub or mul without .rn to be fused with another; with .rn it
+    # does not.
     arithmetic = {op for op in operations if re.match(r"(add|sub|mul|div|sqrt|rcp)\.(\w+\.)*b?f\d+", op)}
     assert {"add.rn.f32", "mul.rn.f32", "div.rn.f32"} <= arithmetic
     assert all(".rn.f32" in op for op in arithmetic), arithmetic

@@ -114,7 +114,8 @@ class LlguidanceBackend(StructuredOutputBackend):
         """Check the memory that ``fill_row`` writes to. The native call checks nothing.
 
         Raises:
-            ValueError: not an int32 CPU buffer of the vocabulary's width with contiguous rows.
+            ValueError: not an int32 CPU buffer of the vocabulary's width with
+                contiguous rows.
             IndexError: one of ``rows`` is not in it.
         """
         width = self.row_bytes // _BYTES_PER_WORD
@@ -148,7 +149,8 @@ class LlguidanceBackend(StructuredOutputBackend):
         return grammar
 
     def _check_whitespace(self, pattern: str) -> None:
-        """Check that ``pattern`` matches JSON's four whitespace characters only. llguidance takes any pattern."""
+        """Check that ``pattern`` matches JSON's four whitespace characters only.
+        llguidance takes any pattern."""
         rule = f"/{regex_to_lark(pattern, '')}/"
         whitespace = LLMatcher(self._tokenizer, lark_spec(f"start: {rule}"), log_level=0)
         if whitespace.is_error():
@@ -162,7 +164,8 @@ class LlguidanceBackend(StructuredOutputBackend):
 
 
 class _Tokenizer:
-    """The interface that LLTokenizer expects of a tokenizer. Tokens without bytes are never allowed."""
+    """The interface that LLTokenizer expects of a tokenizer. Tokens without bytes are
+    never allowed."""
 
     is_tokenizer_wrapper = True
     bos_token_id = None

@@ -18,10 +18,10 @@ _MEMORY_AT_LEAST = 200_000
 _MEMORY_PER_BYTE_OF_GRAMMAR = 24
 
 # Copies of a matcher share its lexer, which never drops a state. Once a mask needs more
-# states than the lexer may have, or too much work, the lexer is exhausted: every mask of
-# every copy is an error then, and every token is refused without an error. llguidance's
-# own limit allows 150 MB. MaskBench's schemas need at most 1,000 states of 600 bytes or
-# more.
+# states than the lexer may have, or too much work, the lexer is exhausted: every mask
+# of every copy is an error then, and every token is refused without an error.
+# llguidance's own limit allows 150 MB. MaskBench's schemas need at most 1,000 states of
+# 600 bytes or more.
 _MIN_STATES = 4_000
 _STATE_GROWTH = 8  # factor, if a single step needs more states
 _MAX_STATES = 250_000  # llguidance's default
@@ -64,7 +64,8 @@ class CompiledSpec:
         return _MEMORY_AT_LEAST + _MEMORY_PER_BYTE_OF_GRAMMAR * len(self._spec) + for_states
 
     def start(self) -> tuple[Any, int]:
-        """Return a matcher at the start, and the generation of the lexer that it shares."""
+        """Return a matcher at the start, and the generation of the lexer that it
+        shares."""
         with self._lock:
             return self._start.deep_copy(), self._generation
 
@@ -77,12 +78,14 @@ class CompiledSpec:
         return self.start()
 
     def start_private(self) -> tuple[Any, int]:
-        """Return a matcher at the start with a lexer of its own, and how many states that lexer may have."""
+        """Return a matcher at the start with a lexer of its own, and how many states
+        that lexer may have."""
         with self._lock:
             return self._new(), self._num_states
 
     def grow(self, num_states: int) -> bool:
-        """Allow new lexers more than ``num_states`` states. Return False at the maximum."""
+        """Allow new lexers more than ``num_states`` states. Return False at the
+        maximum."""
         with self._lock:
             return self._num_states > num_states or self._grow()
 
@@ -178,7 +181,8 @@ class LlguidanceGrammar(PrefixGrammar):
         self._backend.fill_bitmask_batch([self], bitmask, [batch_index])
 
     def fill_bitmask_drafts(self, bitmask: torch.Tensor, first_row: int, draft_tokens: Sequence[int]) -> int:
-        """Fill rows as the interface specifies. The buffer is checked once for all rows."""
+        """Fill rows as the interface specifies. The buffer is checked once for all
+        rows."""
         last_row = first_row + len(draft_tokens)
         buffer = self._backend.mask_buffer(bitmask, (first_row, last_row))
         words = buffer.words
@@ -216,7 +220,8 @@ class LlguidanceGrammar(PrefixGrammar):
 
     @property
     def memory_bytes(self) -> int:
-        """Estimated from the length of the constraint. Use adds up to a few megabytes."""
+        """Estimated from the length of the constraint. Use adds up to a few
+        megabytes."""
         return self._compiled.memory_bytes
 
     def forced_bytes(self) -> bytes:
@@ -256,8 +261,8 @@ class LlguidanceGrammar(PrefixGrammar):
     def fill_row(self, buffer: MaskBuffer, row: int) -> None:
         """Do what ``fill_bitmask`` does, without its checks.
 
-        llguidance gives a matcher that has exceeded a limit the mask of a complete text,
-        and knows the vocabulary's stop tokens only. Both are corrected here.
+        llguidance gives a matcher that has exceeded a limit the mask of a complete
+        text, and knows the vocabulary's stop tokens only. Both are corrected here.
         """
         words, address, row_stride = buffer
         address += row * row_stride
@@ -291,7 +296,8 @@ class LlguidanceGrammar(PrefixGrammar):
         return accepted
 
     def _consume(self, text: list[int]) -> int:
-        """Advance the matcher to the first token that is not allowed, and return the number of tokens accepted."""
+        """Advance the matcher to the first token that is not allowed, and return the
+        number of tokens accepted."""
         rest = text
         while rest:
             accepted = self.matcher.try_consume_tokens(rest)
@@ -305,7 +311,8 @@ class LlguidanceGrammar(PrefixGrammar):
         return self._ask(LLMatcher.is_accepting) or (self._has_replaced_lexer() and self._ask(LLMatcher.is_accepting))
 
     def _has_replaced_lexer(self) -> bool:
-        """Whether a token was refused only because the lexer was exhausted, which a mask shows. It is replaced then."""
+        """Whether a token was refused only because the lexer was exhausted, which a
+        mask shows. It is replaced then."""
         if self.matcher.is_error():
             return self._replace_lexer()
         matcher_before = self.matcher
@@ -313,14 +320,16 @@ class LlguidanceGrammar(PrefixGrammar):
         return self.matcher is not matcher_before
 
     def _ask(self, method: Callable[[Any], Answer]) -> Answer:
-        """Call a method of the matcher. If its lexer is exhausted, replace the matcher and call again."""
+        """Call a method of the matcher. If its lexer is exhausted, replace the matcher
+        and call again."""
         answer = method(self.matcher)
         while self.matcher.is_error() and self._replace_lexer():
             answer = method(self.matcher)
         return answer
 
     def _replace_lexer(self) -> bool:
-        """Continue with another lexer, if the error of the matcher is that its lexer is exhausted."""
+        """Continue with another lexer, if the error of the matcher is that its lexer is
+        exhausted."""
         self.error_reason = error_of(self.matcher)
         if _EXHAUSTED not in self.error_reason:
             return False
@@ -329,8 +338,8 @@ class LlguidanceGrammar(PrefixGrammar):
         elif self._generation != _PRIVATE or (
             _TOO_MANY_STATES in self.error_reason and self._compiled.grow(self._num_private_states)
         ):
-            # Other requests may have exhausted that one meanwhile. A private lexer shows
-            # whether its size is too small.
+            # Other requests may have exhausted that one meanwhile. A private lexer
+            # shows whether its size is too small.
             matcher, self._num_private_states = self._compiled.start_private()
             self._restart((matcher, _PRIVATE))
         else:

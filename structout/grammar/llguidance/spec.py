@@ -1,4 +1,5 @@
-"""Constraints in llguidance's own format: Lark grammars and JSON schemas with options."""
+"""Constraints in llguidance's own format: Lark grammars and JSON schemas with
+options."""
 
 import copy
 import json
@@ -82,12 +83,14 @@ def lark_spec(text: str) -> str:
 
 
 def json_whitespace_pattern(pattern: str) -> str:
-    r"""A whitespace pattern of the user, with ``\s`` read as JSON's four whitespace characters."""
+    r"""A whitespace pattern of the user, with ``\s`` read as JSON's four whitespace
+    characters."""
     return _ESCAPE.sub(lambda escape: _JSON_WHITESPACE if escape[0] == r"\s" else escape[0], pattern)
 
 
 def check_lark(text: str) -> None:
-    """Raise ``GrammarError`` for a Lark grammar that uses tokens, or limits that masks cannot express."""
+    """Raise ``GrammarError`` for a Lark grammar that uses tokens, or limits that masks
+    cannot express."""
     for part in _LARK_PART.finditer(text):
         if part["token"]:
             raise GrammarError(f"a grammar may constrain text only, got a reference to the token {part['token']}")
@@ -139,7 +142,8 @@ _MAX_REWRITTEN_NAME = 100  # characters; llguidance refuses patterns nested 250 
 
 
 def admits_escaped_names(node: Any) -> bool:
-    """Whether an escaped name gets around the properties of a schema, in versions before LLGUIDANCE_ESCAPES_IN_NAMES.
+    """Whether an escaped name gets around the properties of a schema, in versions
+    before LLGUIDANCE_ESCAPES_IN_NAMES.
 
     It does where additional properties are allowed, unless the names of all other
     properties can be written as one pattern: patterns match names without escapes.
@@ -152,7 +156,8 @@ def admits_escaped_names(node: Any) -> bool:
 
 
 def _with_names_of_other_properties(schema: Any) -> Any:
-    """``schema`` with ``additionalProperties`` written as a pattern of all names except those of the properties."""
+    """``schema`` with ``additionalProperties`` written as a pattern of all names except
+    those of the properties."""
     changed = copy.deepcopy(schema)
     for node in schemas(changed):
         properties = node.get("properties")
@@ -165,7 +170,8 @@ def _with_names_of_other_properties(schema: Any) -> Any:
 
 
 def pattern_of_other_texts(texts: Sequence[str]) -> str:
-    """A regular expression, without lookaround, of every text that is not one of ``texts``."""
+    """A regular expression, without lookaround, of every text that is not one of
+    ``texts``."""
     trie: dict[str, Any] = {}
     for text in texts:
         node = trie

@@ -54,7 +54,8 @@ def llguidance_support(constraint: Constraint) -> Support:
 
 
 def is_described_by(warning: str, weakened: Iterable[str]) -> bool:
-    """Whether JSON pointers already describe what a warning of llguidance's lenient compilation says."""
+    """Whether JSON pointers already describe what a warning of llguidance's lenient
+    compilation says."""
     keywords = {pointer.rpartition("/")[2] for pointer in weakened}
     if _UNKNOWN_FORMAT.match(warning):
         return "format" in keywords

@@ -1,4 +1,5 @@
-"""Compiles constraints with xgrammar (https://github.com/mlc-ai/xgrammar), and tracks requests in them."""
+"""Compiles constraints with xgrammar (https://github.com/mlc-ai/xgrammar), and tracks
+requests in them."""
 
 import contextlib
 import json
@@ -29,9 +30,9 @@ from structout.grammar.xgrammar.support import tag_without_unknown_formats
 from structout.json_schema import without_unknown_formats
 from structout.params import Constraint, StructuredOutputOptions
 
-# In the grammars that xgrammar prints: the rule for one character of a string of bounded
-# length, and the class that it should have; any class or quoted text, to find all
-# classes. In its errors: the time and place in front of the message.
+# In the grammars that xgrammar prints: the rule for one character of a string of
+# bounded length, and the class that it should have; any class or quoted text, to find
+# all classes. In its errors: the time and place in front of the message.
 _BOUNDED_STRING_CHARACTER = re.compile(r"^(\w+ ::= \(\()\[\^\\\"\\\\\\r\\n\](\)\))$", re.MULTILINE)
 _STRING_CHARACTER = r"[^\0-\x1f\"\\]"
 _CLASS_OR_TEXT = re.compile(r'\[[^\]\\]*(?:\\.[^\]\\]*)*\]?|"[^"\\]*(?:\\.[^"\\]*)*"?')
@@ -84,7 +85,8 @@ class XgrammarGrammar(PrefixGrammar):
             words[stop >> 5] = words.item(stop >> 5) & ~(1 << (stop & 31)) & 0xFFFFFFFF
 
     def fill_bitmask_drafts(self, bitmask: torch.Tensor, first_row: int, draft_tokens: Sequence[int]) -> int:
-        """Fill rows as the interface specifies, in one native call (``traverse_draft_tree``)."""
+        """Fill rows as the interface specifies, in one native call
+        (``traverse_draft_tree``)."""
         if self._stops_with_text:
             return super().fill_bitmask_drafts(bitmask, first_row, draft_tokens)
         check_mask_buffer(bitmask, self._vocabulary.size)
@@ -117,7 +119,8 @@ class XgrammarGrammar(PrefixGrammar):
         next_token: Sequence[int],
         next_sibling: Sequence[int],
     ) -> int:
-        """Fill rows as the interface specifies, in one native call (``traverse_draft_tree``).
+        """Fill rows as the interface specifies, in one native call
+        (``traverse_draft_tree``).
 
         That call fills the rows of the allowed nodes only.
         """
@@ -186,7 +189,8 @@ class XgrammarGrammar(PrefixGrammar):
         return tokens if self._stop_token_ids.isdisjoint(tokens) else []
 
     def accept_bytes(self, data: bytes) -> bool:
-        """Advance by bytes, for the CanonicalTokenizer. Must be undone before the next token."""
+        """Advance by bytes, for the CanonicalTokenizer. Must be undone before the next
+        token."""
         return bool(self.matcher.accept_string(data))
 
     def undo_bytes(self) -> None:
@@ -300,7 +304,8 @@ class XgrammarBackend(StructuredOutputBackend):
         return self._at_start(request_type, self.compile_native(constraint), stop_token_ids)
 
     def compile_native(self, constraint: Constraint) -> Any:
-        """Compile into xgrammar's own compiled grammar, for any stop tokens. Raises ``GrammarError``."""
+        """Compile into xgrammar's own compiled grammar, for any stop tokens. Raises
+        ``GrammarError``."""
         with _refusal_as_grammar_error(constraint.kind):
             return self._compile(self._compile_call(constraint))
 
@@ -373,8 +378,8 @@ class XgrammarBackend(StructuredOutputBackend):
         try:
             return compile_with(self._compiler)
         except RuntimeError as error:
-            # xgrammar's cache fails for some sound grammars, such as a pattern with a bound
-            # above 128.
+            # xgrammar's cache fails for some sound grammars, such as a pattern with a
+            # bound above 128.
             if "Check failed" not in str(error):
                 raise
             return compile_with(xgrammar.GrammarCompiler(self._tokenizer_info, max_threads=1, cache_enabled=False))
@@ -414,7 +419,8 @@ def _chain(num_drafts: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _choice_grammar(choices: list[str]) -> str:
-    """A choice in GBNF. It has JSON's escapes except for surrogate pairs, so other characters are not escaped."""
+    """A choice in GBNF. It has JSON's escapes except for surrogate pairs, so other
+    characters are not escaped."""
     return "root ::= " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
 
 

@@ -251,14 +251,16 @@ def _weakened_in_tag(tag: Any) -> Iterator[str]:
 
 
 def schemas_in_tag(tag: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the schemas of a structural tag with their JSON pointers. None stands for what is not a schema."""
+    """Yield the schemas of a structural tag with their JSON pointers. None stands for
+    what is not a schema."""
     for pointer, part in _parts_of_tag(tag):
         for key in _SCHEMAS_OF_TAGS:
             yield f"{pointer}/{key}", _parsed(part.get(key))
 
 
 def tag_without_unknown_formats(tag: Any) -> Any:
-    """A structural tag whose schemas have no ``format`` that JSON Schema does not define. A copy if there are any."""
+    """A structural tag whose schemas have no ``format`` that JSON Schema does not
+    define. A copy if there are any."""
     if not any(True for _, schema in schemas_in_tag(tag) for _ in unknown_formats(schema)):
         return tag
     changed = copy.deepcopy(tag)
@@ -270,7 +272,8 @@ def tag_without_unknown_formats(tag: Any) -> Any:
 
 
 def _parsed(schema: Any) -> Any:
-    """A schema that may be given as text. If it does not parse, the engine will say so."""
+    """A schema that may be given as text. If it does not parse, the engine will say
+    so."""
     try:
         return json.loads(schema) if isinstance(schema, str) else schema
     except (ValueError, RecursionError):
@@ -278,7 +281,8 @@ def _parsed(schema: Any) -> Any:
 
 
 def _parts_of_tag(tag: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the objects of a structural tag with their JSON pointers, without its schemas."""
+    """Yield the objects of a structural tag with their JSON pointers, without its
+    schemas."""
     pending = [("#", tag)]
     while pending:
         pointer, part = pending.pop()

@@ -1,4 +1,5 @@
-"""The step that both decoding loops share: fill masks, draw tokens, advance grammars."""
+"""The step that both decoding loops share: fill masks, draw tokens, advance
+grammars."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext

@@ -3,7 +3,7 @@
 model.generate(
     **inputs,
     custom_generate=structout.integrations.transformers.masked_generate,
-    manager=manager, request_ids=["a", None], seed=7,  # row 0 is constrained, row 1 free
+    manager=manager, request_ids=["a", None], seed=7,  # row 1 is free
     do_sample=True, temperature=0.7, top_p=0.9, max_new_tokens=200,
 )
 """
@@ -164,7 +164,8 @@ def _check_requests(manager: StructuredOutputManager, request_ids: Sequence[str 
 
 
 def _split_processors(logits_processor: Any, do_sample: bool) -> tuple[SamplingParams, list[Any]]:
-    """The parameters of the warpers that masked_sample replaces, and all other processors."""
+    """The parameters of the warpers that masked_sample replaces, and all other
+    processors."""
     values: dict[str, Any] = {} if do_sample else {"temperature": 0.0}
     others = []
     for processor in logits_processor:

@@ -147,7 +147,8 @@ def generate(
 
 
 def max_positions(model: Any) -> int | None:
-    """The number of positions of a transformers model, None if its config has no limit."""
+    """The number of positions of a transformers model, None if its config has no
+    limit."""
     return getattr(model.config.get_text_config(), "max_position_embeddings", None)
 
 
@@ -291,7 +292,8 @@ class _Decoding:
             self._model.forget(i, sample.append(tokens, self._sampler.accept))
 
     def _forward(self, live: dict[int, _Sample], prompt_ids: list[int]) -> torch.Tensor:
-        """Return the logits after each live sample and after each of its drafts: ``[T, V]``."""
+        """Return the logits after each live sample and after each of its drafts: ``[T,
+        V]``."""
         inputs = {i: [*prompt_ids, *sample.unread] for i, sample in live.items()}
         filler = [0] if all(len(tokens) == 1 for tokens in inputs.values()) else []
         with self._times.measure("forward"):

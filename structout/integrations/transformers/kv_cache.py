@@ -1,4 +1,5 @@
-"""A transformers model whose KV cache serves texts that grow and shrink independently."""
+"""A transformers model whose KV cache serves texts that grow and shrink
+independently."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -62,7 +63,8 @@ class CachedModel:
         self._is_token[text, columns[len(columns) - count :]] = False
         width = int(self._is_token.any(0).nonzero().max()) + 1
         surplus = self._is_token.shape[1] - width
-        # A sliding window has dropped what came before it, so its cache cannot be cropped.
+        # A sliding window has dropped what came before it, so its cache cannot be
+        # cropped.
         if surplus > 0 and not any(self._cache.is_sliding):
             self._cache.crop(-surplus)
             self._is_token = self._is_token[:, :width]
