@@ -86,7 +86,7 @@ def at_some_position(rng, grammar):
 
 @pytest.mark.parametrize("plain", [False, True], ids=["native", "plain"])
 @for_each_seed(20, long=60)
-def test_a_chain_has_the_masks_of_walking_there(start, seed, plain):
+def test_draft_chain_has_the_masks_of_accepting_its_tokens(start, seed, plain):
     rng = random.Random(seed)
     here = at_some_position(rng, start)
     drafts = random_drafts(rng, here)
@@ -119,7 +119,7 @@ def random_tree(rng, grammar, num_nodes):
 
 @pytest.mark.parametrize("plain", [False, True], ids=["native", "plain"])
 @for_each_seed(20, long=60)
-def test_each_node_of_a_tree_has_the_mask_of_the_chain_to_it(start, seed, plain):
+def test_draft_tree_node_has_the_mask_of_the_chain_to_it(start, seed, plain):
     rng = random.Random(1000 + seed)
     here = at_some_position(rng, start)
     tokens, next_token, next_sibling = random_tree(rng, here, rng.randrange(1, 12))
@@ -146,7 +146,7 @@ def test_each_node_of_a_tree_has_the_mask_of_the_chain_to_it(start, seed, plain)
     [([1, 0], [-1, -1]), ([1, 1], [-1, -1]), ([2, -1], [-1, -1]), ([1, -1], [-1, 1]), ([-2, -1], [-1, -1])],
     ids=["cycle", "own child", "out of range", "own sibling", "negative"],
 )
-def test_what_is_no_tree_is_refused(start, next_token, next_sibling):
+def test_draft_tree_with_cycle_or_bad_index_is_refused(start, next_token, next_sibling):
     here = start.copy()
     with pytest.raises(ValueError, match="must form a tree"):
         here.fill_bitmask_tree(allocate_token_bitmask(2, V), 0, [0, 1], next_token, next_sibling)
@@ -164,7 +164,7 @@ def gated(start):
 
 @pytest.mark.parametrize("num_before", range(len(MARK) + 1))
 @pytest.mark.parametrize("num_after", range(4))
-def test_the_mark_may_end_inside_a_draft(start, num_before, num_after):
+def test_reasoning_end_inside_a_draft_constrains_the_tokens_after_it(start, num_before, num_after):
     grammar = gated(start)
     assert grammar.accept_tokens("", [*ids_of("so {"), *MARK[:num_before]])
     drafts = [*MARK[num_before:], *ids_of('{"a":1}')[:num_after]]
@@ -176,7 +176,7 @@ def test_the_mark_may_end_inside_a_draft(start, num_before, num_after):
     assert torch.equal(bitmask[num_free:], rows)
 
 
-def test_tokens_are_free_until_the_mark_and_constrained_after_it(start):
+def test_reasoning_grammar_before_the_mark_is_free_and_after_it_constrained(start):
     grammar = gated(start)
     text = [*ids_of('hm {"a":"x"} '), MARK[0], *MARK]  # a false start of the mark
     assert grammar.accept_tokens("", text[:3])
@@ -189,7 +189,7 @@ def test_tokens_are_free_until_the_mark_and_constrained_after_it(start):
     assert grammar.is_terminated()
 
 
-def test_a_chunk_across_the_mark_is_accepted_whole_or_not_at_all(start):
+def test_reasoning_grammar_accepts_a_chunk_across_the_mark_whole_or_not_at_all(start):
     grammar = gated(start)
     assert not grammar.accept_tokens("", [*MARK, *ids_of("wrong")])
     assert grammar.num_tokens == 0
@@ -201,7 +201,7 @@ def test_a_chunk_across_the_mark_is_accepted_whole_or_not_at_all(start):
 
 
 @pytest.mark.parametrize("num_tokens", range(12))
-def test_rollback_across_the_mark_is_never_having_gone_there(start, num_tokens):
+def test_rollback_across_the_mark_equals_a_fresh_replay(start, num_tokens):
     text = [*ids_of("so "), *MARK, *ids_of('{"a":true}'), STOP][-12:]
     text = [*MARK, *text[len(MARK) :]] if text[: len(MARK)] == MARK else text
     grammar, replayed = gated(start), gated(start)
@@ -214,7 +214,7 @@ def test_rollback_across_the_mark_is_never_having_gone_there(start, num_tokens):
     assert grammar.accept_tokens("", text[len(text) - num_tokens :])
 
 
-def test_a_fork_goes_its_own_way(start):
+def test_fork_of_reasoning_grammar_advances_independently(start):
     grammar = gated(start)
     assert grammar.accept_tokens("", [1, 2, *MARK[:1]])
     fork = grammar.fork()
