@@ -334,7 +334,7 @@ def test_generate_with_a_dash_reads_the_constraint_from_standard_input(capsys, m
 
 
 def test_generate_with_a_bad_constraint_on_standard_input_names_it(capsys, monkeypatch):
-    for data, message in ((b"\xff", "cannot read standard input: "), (b"[]", "standard input: a JSON schema is ")):
+    for data, message in ((b"\xff", "cannot read standard input: "), (b"[]", "standard input: a JSON schema must be ")):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
         check_last_line(capsys, ["--json-schema", "-"], message)
 

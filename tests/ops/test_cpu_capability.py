@@ -5,22 +5,29 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
-import structout  # noqa: F401  (registers the ops)
-
-SCRIPT = """
-import torch
-
 import structout
 
+SCRIPT = """
+import sys
+
+import torch
+
+# The library alone: importing structout would refuse the value before a kernel sees it.
+torch.ops.load_library(sys.argv[1])
+ops = torch.ops.structout
 logits = torch.zeros(2, 64)
+numbers = torch.zeros(2, dtype=torch.int64)
 calls = {
-    "_cpu_capability": lambda: torch.ops.structout._cpu_capability(),
-    "apply_bitmask": lambda: structout.apply_bitmask(logits, torch.zeros(2, 2, dtype=torch.int32)),
-    "masked_sample": lambda: structout.masked_sample(logits),
+    "_cpu_capability": lambda: ops._cpu_capability(),
+    "apply_bitmask": lambda: ops.apply_bitmask(logits, torch.zeros(2, 2, dtype=torch.int32)),
+    "masked_sample": lambda: ops.masked_sample(
+        logits, None, None, torch.ones(2), None, None, None, numbers, numbers
+    ),
 }
 for name, call in calls.items():
     try:
@@ -33,7 +40,8 @@ print("logits written:", bool((logits != 0).any()))
 
 def run_with_capability(value: str) -> list[str]:
     environment = os.environ | {"STRUCTOUT_CPU_CAPABILITY": value}
-    run = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, timeout=120)
+    command = [sys.executable, "-c", SCRIPT, str(Path(structout.__file__).with_name("_C.so"))]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr
     return run.stdout.splitlines()
 
