@@ -111,7 +111,8 @@ def gpu_code(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     for name in ("push_all_gather", "push_rows"):
         fatbin = output / f"{name}.fatbin"
         source = host_cuda.CSRC / "cuda" / f"{name}.cu"
-        command = ["nvcc", "-fatbin", "-O3", "-std=c++17", "--threads=0", *targets, str(source), "-o", str(fatbin)]
+        options = ["-fatbin", "-O3", "-std=c++17", "--threads=0", f"-I{host_cuda.CSRC}", *targets]
+        command = ["nvcc", *options, str(source), "-o", str(fatbin)]
         result = subprocess.run(command, capture_output=True, text=True)
         assert (result.returncode, result.stderr) == (0, "")
         reports.append(_cuobjdump("--dump-resource-usage", fatbin) + _cuobjdump("--dump-ptx", fatbin))
