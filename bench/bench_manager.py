@@ -18,7 +18,7 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,8 @@ from structout.grammar.vocabulary import Vocabulary
 from structout.mask_pool import MaskDeduplicator, MaskPool
 
 AUTO = "structout auto"  # with the engine that it chooses; "structout" uses xgrammar, as vLLM does
+# The peers bound no whitespace, and masks are compared.
+CONFIG = StructuredOutputsConfig(max_whitespace=None)
 POOL_CAPACITY = 2048  # masks: 39 MB of device memory
 OWN_TEXTS: list[tuple[dict[str, Any], Any]] = [
     (
@@ -157,8 +159,8 @@ def time_steps(
 ) -> list[dict[str, Any]]:
     """Return one row for each call that a step consists of."""
     with (
-        StructuredOutputManager(tokenizer, vocab_size) as manager,
-        StructuredOutputManager(tokenizer, vocab_size) as choosing,
+        StructuredOutputManager(tokenizer, vocab_size, CONFIG) as manager,
+        StructuredOutputManager(tokenizer, vocab_size, CONFIG) as choosing,
     ):
         peers: dict[str, Peer] = {
             "structout": Structout(manager, "xgrammar:no-fallback"),
@@ -267,7 +269,7 @@ def comparable_texts(texts: Iterable[Text], tokenizer: Any, vocab_size: int, mos
     so masks differ.
     """
     chosen: list[Text] = []
-    with StructuredOutputManager(tokenizer, vocab_size, StructuredOutputsConfig(compile_timeout=1.0)) as manager:
+    with StructuredOutputManager(tokenizer, vocab_size, replace(CONFIG, compile_timeout=1.0)) as manager:
         by_xgrammar = Structout(manager, "xgrammar:no-fallback")
         by_auto = Structout(manager, "auto", prefix="auto ")
         for text in texts:
