@@ -128,8 +128,7 @@ RUN_ELSEWHERE = {
 
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory):
-    """That of a reader's shell in the checkout, with the demo model cached for all
-    documents."""
+    """The variables of a reader's shell. All documents share a cached demo model."""
     kept = {key: value for key, value in os.environ.items() if key not in ("PYTHONSAFEPATH", "TRITON_INTERPRET")}
     folder = tmp_path_factory.mktemp("shell")
     command = folder / "structout"  # this checkout's, whatever is installed
