@@ -73,8 +73,9 @@ def check(name: str, wheel: Path) -> None:
     # -P: neither the checkout's structout nor its triton_kernels may be imported.
     run(str(python(name)), "-P", "-W", "error::RuntimeWarning", "-c", PROBE)
     pytest = (str(python(name)), "-P", "-m", "pytest", "--quiet", "-p", "no:cacheprovider")
-    run(*pytest, *CPU_TESTS, "-k", "not triton and not cuda")
-    run(*pytest, *TRITON_TESTS, "-k", "compiles")
+    # PYTHONSAFEPATH: the same for the processes that tests start.
+    run(*pytest, *CPU_TESTS, "-k", "not triton and not cuda", PYTHONSAFEPATH="1")
+    run(*pytest, *TRITON_TESTS, "-k", "compiles", PYTHONSAFEPATH="1")
 
 
 def python(name: str) -> Path:
