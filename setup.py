@@ -44,7 +44,7 @@ def check_build_requirements() -> None:
         raise SystemExit(f"structout cannot be built: {causes}. First run: pip install {packages}")
 
 
-check_build_requirements()
+check_build_requirements()  # before the imports below, which fail without a reason
 
 from setuptools.command.bdist_wheel import bdist_wheel  # noqa: E402
 from torch.utils.cpp_extension import BuildExtension, CppExtension, include_paths  # noqa: E402

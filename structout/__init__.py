@@ -37,7 +37,7 @@ if importlib.util.find_spec("torch") is not None:
     from structout.params import StructuredOutputOptions, StructuredOutputsParams
 
     if _kernels.load().broken is None:
-        from structout.distributed import registration  # noqa: F401
+        from structout.distributed import registration  # noqa: F401 - registers the collective ops
         from structout.ops import apply_bitmask, apply_token_bitmask_inplace, masked_sample, masked_sample_logprobs
         from structout.sampler import DeviceMasks, MaskedSampler, SamplingParams
 

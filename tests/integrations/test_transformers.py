@@ -80,7 +80,7 @@ def test_import_structout_reaches_the_integration_by_attribute():
 
 def test_integrations_without_such_an_adapter_raise_attribute_error():
     with pytest.raises(AttributeError, match=r"module 'structout\.integrations' has no attribute 'absent'"):
-        structout.integrations.absent  # noqa: B018
+        structout.integrations.absent  # noqa: B018 - the access itself raises
 
 
 def test_masked_generate_with_constrained_and_free_rows(parts):
