@@ -8,46 +8,61 @@ benchmark. Inside a JSON string 0.968 of a real vocabulary is allowed, in most o
 states of JSON 0.001.
 """
 
-import argparse
+import importlib
 import itertools
-import time
 from collections.abc import Callable
 from typing import Any
 
 import harness
 import torch
-import xgrammar
 
 import structout
 from structout import reference
 from structout.bitmask import bitmask_width
 
-BATCHES = (1, 8, 64, 256, 512)
+BATCHES = {"cpu": (1, 8, 64, 256, 512), "cuda": (1, 8, 64, 256, 512, 4096)}
+SECONDS = {"cpu": 0.3, "cuda": 0.03}  # for each call and state of the caches
 VOCABS = (128_256, 151_936)
 DENSITIES = (0.0, 0.001, 0.5, 0.968, 0.999)
 DTYPES = (torch.float32, torch.bfloat16)
 Case = tuple[int, int, torch.dtype, float]
 
 
-def peers(logits: torch.Tensor, bitmask: torch.Tensor) -> dict[str, Callable[[], object]]:
-    """Return the calls to compare. All write -inf to the same places, so they may run
-    in any order."""
-    import llguidance.torch
+Call = Callable[[], object]
 
-    disallowed = ~structout.unpack_bitmask(bitmask, logits.shape[-1])
-    calls: dict[str, Callable[[], object]] = {
-        "structout": lambda: torch.ops.structout.apply_bitmask(logits, bitmask),
-        "llguidance": lambda: llguidance.torch.apply_token_bitmask_inplace(logits, bitmask),
-        "masked_fill_": lambda: logits.masked_fill_(disallowed, float("-inf")),
+
+def peers(logits: torch.Tensor, bitmask: torch.Tensor) -> dict[str, Callable[[], Call]]:
+    """Return makers of the calls to compare. All calls write -inf to the same places,
+    so they may run in any order."""
+
+    def ours() -> Call:
+        return lambda: torch.ops.structout.apply_bitmask(logits, bitmask)
+
+    def in_place(module: str, **options: str) -> Call:
+        function = importlib.import_module(module).apply_token_bitmask_inplace
+        return lambda: function(logits, bitmask, **options)
+
+    def masked_fill() -> Call:
+        disallowed = ~structout.unpack_bitmask(bitmask, logits.shape[-1])
+        return lambda: logits.masked_fill_(disallowed, float("-inf"))
+
+    makers: dict[str, Callable[[], Call]] = {
+        "structout": ours,
+        "llguidance": lambda: in_place("llguidance.torch"),
+        "masked_fill_": masked_fill,
     }
     if logits.device.type == "cpu":
-        return calls | {"xgrammar": lambda: xgrammar.apply_token_bitmask_inplace(logits, bitmask)}
-    from structout.triton_kernels.apply_bitmask import apply_bitmask as structout_triton
+        return makers | {"xgrammar": lambda: in_place("xgrammar")}
 
-    return calls | {
-        "structout triton": lambda: structout_triton(logits, bitmask),
-        "xgrammar": lambda: xgrammar.apply_token_bitmask_inplace(logits, bitmask, backend="triton"),
-        "xgrammar cuda": lambda: xgrammar.apply_token_bitmask_inplace(logits, bitmask, backend="cuda"),
+    def ours_in_triton() -> Call:
+        from structout.triton_kernels.apply_bitmask import apply_bitmask
+
+        return lambda: apply_bitmask(logits, bitmask)
+
+    return makers | {
+        "structout triton": ours_in_triton,
+        "xgrammar": lambda: in_place("xgrammar", backend="triton"),
+        "xgrammar cuda": lambda: in_place("xgrammar", backend="cuda"),
     }
 
 
@@ -65,22 +80,23 @@ def run_case(case: Case, device: torch.device, seconds: float) -> dict[str, Any]
     expected = original.clone()
     reference.apply_bitmask(expected, bitmask)
     logits = original.clone()
-    calls = peers(logits, bitmask)
-    usable = {}
-    for name, call in calls.items():
+    calls: dict[str, Call] = {}
+    missing: dict[str, str] = {}
+    for name, make in peers(logits, bitmask).items():
         logits.copy_(original)
         try:
+            call = make()
             call()
         except Exception as error:
             if name.startswith("structout"):
                 raise
-            print(f"  {name} is left out: {type(error).__name__}: {str(error).splitlines()[0][:100]}")
+            missing[name] = harness.short_reason(error)
             continue
         if not torch.equal(logits, expected):
             raise AssertionError(f"{name} is wrong on {case}: nothing is timed on a wrong result")
-        usable[name] = call
-    usable["fill_"] = lambda: logits.fill_(float("-inf"))  # the memory bandwidth: every byte written once
-    medians = harness.interleaved_medians(usable, device, seconds=seconds)
+        calls[name] = call
+    calls |= bandwidths(logits, original)
+    times = harness.time_calls(calls, device, read_inputs=lambda: read(logits, bitmask), seconds=seconds)
     disallowed = int((~structout.unpack_bitmask(bitmask, vocab_size)).sum())
     return {
         "batch": num_rows,
@@ -88,49 +104,54 @@ def run_case(case: Case, device: torch.device, seconds: float) -> dict[str, Any]
         "dtype": str(dtype)[6:],
         "density": density,
         "bytes": disallowed * logits.element_size() + 4 * num_rows * bitmask_width(vocab_size),
-        "us": {name: round(median * 1e6, 2) for name, median in medians.items()},
+        **times,
+        "missing": missing,
     }
 
 
-def call_overhead(device: torch.device) -> dict[str, Any]:
+def bandwidths(logits: torch.Tensor, source: torch.Tensor) -> dict[str, Call]:
+    """Return calls that only move bytes: all logits written; on CUDA also read and
+    written, and read."""
+    calls: dict[str, Call] = {"fill_": lambda: logits.fill_(float("-inf"))}
+    if logits.device.type == "cuda":
+        calls |= {"copy_": lambda: logits.copy_(source), "read": lambda: read(logits)}
+    return calls
+
+
+def read(*tensors: torch.Tensor) -> None:
+    for tensor in tensors:
+        tensor.view(torch.int32 if tensor.element_size() == 4 else torch.int16).amax()
+
+
+def host_time(device: torch.device) -> dict[str, Any]:
     """Time one call of the op from Python, on the smallest input."""
     logits, bitmask = torch.zeros(1, 32, device=device), torch.zeros(1, 1, dtype=torch.int32, device=device)
-    op, loops = torch.ops.structout.apply_bitmask, 2000
-
-    def loop() -> None:
-        for _ in range(loops):
-            op(logits, bitmask)
-
-    samples = []
-    for _ in range(15):
-        start = time.perf_counter()
-        loop()
-        samples.append((time.perf_counter() - start) / loops)
-    return {"call_overhead_us": round(sorted(samples)[len(samples) // 2] * 1e6, 2)}
+    op = torch.ops.structout.apply_bitmask
+    return {"call_overhead_us": harness.host_microseconds(lambda: op(logits, bitmask))}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="apply_bitmask beside its peers")
+    parser = harness.argument_parser("apply_bitmask beside its peers", quick="a few small cases")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--quick", action="store_true", help="a few small cases; writes nothing")
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
 
-    cases: list[Case] = list(itertools.product(BATCHES, VOCABS, DTYPES, DENSITIES))
+    cases: list[Case] = list(itertools.product(BATCHES[device.type], VOCABS, DTYPES, DENSITIES))
     if arguments.quick:
         cases = list(itertools.product((1, 4), (4096,), DTYPES, (0.001, 0.999)))
-    rows: list[dict[str, Any]] = []
+    results = harness.ResultsFile("apply_bitmask", device, arguments)
     for case in cases:
-        row = run_case(case, device, seconds=0.02 if arguments.quick else 0.3)
-        rows.append(row)
+        row = run_case(case, device, seconds=0.02 if arguments.quick else SECONDS[device.type])
+        results.add(row)
         ours = row["us"]["structout"]
         beside = "  ".join(f"{name} {us:,.1f} ({us / ours:.1f}x)" for name, us in row["us"].items() if us != ours)
+        missing = "".join(f"  NOT MEASURED: {name} ({why})" for name, why in row["missing"].items())
         shape = f"{row['dtype']} [{row['batch']}, {row['vocab']}]"
-        print(f"{shape:<24}{row['density']:>6.1%} allowed  structout {ours:,.1f} us  {beside}", flush=True)
-    rows.append(call_overhead(device))
-    print(rows[-1])
-    if not arguments.quick:
-        print("wrote", harness.write_results("apply_bitmask", device, rows))
+        print(f"{shape:<24}{row['density']:>6.1%} allowed  structout {ours:,.1f} us  {beside}{missing}", flush=True)
+    overhead = host_time(device)
+    results.add(overhead)
+    print(overhead)
+    results.close()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ name; llguidance does, and so leaves more choices. "first" is the first pass ove
 text; in "again" the engines have seen its words.
 """
 
-import argparse
 import json
 import statistics
 import time
@@ -160,21 +159,23 @@ def measure(path: Path | None, tokenizer: Any, vocab_size: int, whitespace: str,
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="compute_ff_tokens beside llguidance's")
+    parser = harness.argument_parser(
+        "compute_ff_tokens beside llguidance's", quick="a small vocabulary and few schemas"
+    )
     parser.add_argument("--maskbench", type=Path, metavar="FILE", help="default: the schemas of our tests")
-    parser.add_argument("--quick", action="store_true", help="a small vocabulary and few schemas; writes nothing")
     arguments = parser.parse_args()
     tokenizer = trained_tokenizer(2000, 1_000_000) if arguments.quick else large_tokenizer()
     vocab_size = len(tokenizer) if arguments.quick else VOCAB_SIZE
+    results = harness.ResultsFile("jump_forward", torch.device("cpu"), arguments)
     rows: list[dict[str, Any]] = []
     for whitespace in WHITESPACE:
         rows += measure(arguments.maskbench, tokenizer, vocab_size, whitespace, 30 if arguments.quick else 10**6)
     for row in rows:
+        results.add(row)
         times = "  ".join(f"{when} {us:5.2f} us" for when, us in row["us_per_forced_token"].items())
         share = f"{row['forced_share']:.1%} of {row['tokens']:,} tokens forced"
         print(f"{row['whitespace']:<9}{row['engine']:<27}{share}, each: {times}, in vain {row['us_in_vain']:.2f} us")
-    if not arguments.quick:
-        print("wrote", harness.write_results("jump_forward", torch.device("cpu"), rows))
+    results.close()
 
 
 if __name__ == "__main__":

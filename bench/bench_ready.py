@@ -9,17 +9,16 @@ work until then. All engines compile a schema before the next one follows; xgram
 llguidance run on one thread, without caches. Takes minutes, most of them in xgrammar.
 """
 
-import argparse
 import statistics
 import time
 from pathlib import Path
 from typing import Any
 
+import harness
 import numpy as np
 import torch
 import xgrammar
 from engines_alone import Engine, Refused, StructoutAuto, engines, read_cases
-from harness import write_results
 from large_tokenizer import VOCAB_SIZE, large_tokenizer, trained_tokenizer
 
 from structout.bitmask import allocate_token_bitmask
@@ -49,10 +48,9 @@ def fill_first_mask(engine: Engine, matcher: Any, bitmask: torch.Tensor) -> None
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="time to ready beside xgrammar's and llguidance's")
+    parser = harness.argument_parser("time to ready beside xgrammar's and llguidance's", quick="a small vocabulary")
     parser.add_argument("--maskbench", type=Path, metavar="FILE", help="default: the schemas of our tests")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="take every N-th schema of the file")
-    parser.add_argument("--quick", action="store_true", help="a small vocabulary; writes nothing")
     arguments = parser.parse_args()
     tokenizer = trained_tokenizer(2000, 1_000_000) if arguments.quick else large_tokenizer()
     vocab_size = len(tokenizer) if arguments.quick else VOCAB_SIZE
@@ -69,18 +67,17 @@ def main() -> None:
             if seconds is not None:
                 times[engine.name].append(seconds * 1e3)
 
-    rows = []
+    cases_name = arguments.maskbench.name if arguments.maskbench else "tests/data/schemas.jsonl"
+    described = {"cases": cases_name, "every": arguments.every, "vocabulary": tokenizer.name_or_path}
+    results = harness.ResultsFile("ready", torch.device("cpu"), arguments)
     for name, taken in times.items():
         p50, p99 = statistics.median(taken), float(np.percentile(taken, 99))
         slow = sum(ms > TARGET_MS["max"] for ms in taken) / len(taken)
         row = {"engine": name, "schemas": len(taken), "p50_ms": p50, "p99_ms": p99, "max_ms": max(taken)}
-        rows.append(row | {"above_1_s": slow})
+        results.add(described | row | {"above_1_s": slow})
         summary = f"p50 {p50:8.2f} ms  p99 {p99:9.2f}  max {max(taken):9.2f}  {slow:.1%} above 1 s"
         print(f"{name:11} {len(taken):4} schemas  {summary}")
-    if not arguments.quick:
-        name = arguments.maskbench.name if arguments.maskbench else "tests/data/schemas.jsonl"
-        described = {"cases": name, "every": arguments.every, "vocabulary": tokenizer.name_or_path}
-        print(write_results("ready", torch.device("cpu"), [described | row for row in rows]))
+    results.close()
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ All ranks make the calls in the same random order and begin each call together. 
 ends when it has ended on all ranks.
 """
 
-import argparse
 import dataclasses
 import datetime
 import functools
@@ -248,15 +247,15 @@ def print_row(row: Row) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="tensor parallelism over gloo")
+    parser = harness.argument_parser("tensor parallelism over gloo", quick="a few small cases")
     parser.add_argument("--maskbench", type=Path, help="schemas with instances, one a line")
-    parser.add_argument("--quick", action="store_true", help="a few small cases; writes nothing")
     arguments = parser.parse_args()
-    rows: list[Row] = []
+    results = harness.ResultsFile("tensor_parallel", torch.device("cpu"), arguments)
 
     def measure(world_size: int, program: Callable[..., Row], *values: Any) -> None:
-        rows.append(run_on_ranks(world_size, program, *values))
-        print_row(rows[-1])
+        row = run_on_ranks(world_size, program, *values)
+        results.add(row)
+        print_row(row)
 
     make_tokenizer = functools.partial(trained_tokenizer, 2_000, 1_000_000) if arguments.quick else large_tokenizer
     tokenizer = make_tokenizer()
@@ -275,8 +274,7 @@ def main() -> None:
     for allowed in () if arguments.quick else ALLOWED:
         for filters in FILTERS:
             measure(BYTES_RANKS, count_bytes, BYTES_ROWS, allowed, filters)
-    if not arguments.quick:
-        print("wrote", harness.write_results("tensor_parallel", torch.device("cpu"), rows))
+    results.close()
 
 
 if __name__ == "__main__":

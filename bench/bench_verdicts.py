@@ -9,15 +9,14 @@ invalid instance breaks the guarantee; a refused schema or valid instance restri
 model needlessly. Takes minutes, most of them in xgrammar.
 """
 
-import argparse
 import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import harness
 import torch
 from engines_alone import Engine, Refused, engines, read_cases
-from harness import write_results
 from large_tokenizer import VOCAB_SIZE, large_tokenizer, trained_tokenizer
 
 OUTCOMES = ("valid accepted", "valid refused", "invalid accepted", "invalid refused")
@@ -40,22 +39,20 @@ def verdicts(engine: Engine, cases: list[dict[str, Any]], tokenizer: Any) -> dic
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="count accepted and refused schemas and instances")
+    parser = harness.argument_parser("count accepted and refused schemas and instances", quick="a small vocabulary")
     parser.add_argument("--maskbench", type=Path, metavar="FILE", help="default: the schemas of our tests")
-    parser.add_argument("--quick", action="store_true", help="a small vocabulary; writes nothing")
     arguments = parser.parse_args()
     tokenizer = trained_tokenizer(2000, 1_000_000) if arguments.quick else large_tokenizer()
     vocab_size = len(tokenizer) if arguments.quick else VOCAB_SIZE
 
     cases = read_cases(arguments.maskbench)
-    rows = []
+    cases_name = arguments.maskbench.name if arguments.maskbench else "tests/data/schemas.jsonl"
+    results = harness.ResultsFile("verdicts", torch.device("cpu"), arguments)
     for engine in engines(tokenizer, vocab_size):
-        rows.append(verdicts(engine, cases, tokenizer))
-        print(rows[-1], flush=True)
-    if not arguments.quick:
-        name = arguments.maskbench.name if arguments.maskbench else "tests/data/schemas.jsonl"
-        rows = [{"cases": name, "vocabulary": tokenizer.name_or_path, **row} for row in rows]
-        print(write_results("verdicts", torch.device("cpu"), rows))
+        row = {"cases": cases_name, "vocabulary": tokenizer.name_or_path, **verdicts(engine, cases, tokenizer)}
+        results.add(row)
+        print(row, flush=True)
+    results.close()
 
 
 if __name__ == "__main__":

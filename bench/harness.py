@@ -1,11 +1,13 @@
 """Times calls and stores results: interleaved peers, medians, and a description of the
 machine."""
 
+import argparse
 import importlib.metadata
 import json
 import os
 import platform
 import random
+import shutil
 import statistics
 import subprocess
 import time
@@ -17,46 +19,99 @@ from typing import Any
 import torch
 
 RESULTS = Path(__file__).parent / "results"
-PACKAGES = ("torch", "triton", "xgrammar", "llguidance")
+PACKAGES = ("torch", "triton", "xgrammar", "llguidance", "flashinfer-python")
 
 
-def interleaved_medians(
-    calls: Mapping[str, Callable[[], object]], device: torch.device, *, seconds: float = 0.4, max_rounds: int = 300
-) -> dict[str, float]:
-    """Return the median seconds of each call.
+def short_reason(error: BaseException) -> str:
+    """Return one line that says why a peer cannot be measured."""
+    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')[:100]}"
+
+
+def time_calls(
+    calls: Mapping[str, Callable[[], object]],
+    device: torch.device,
+    *,
+    read_inputs: Callable[[], object],
+    seconds: float,
+    max_rounds: int = 300,
+) -> dict[str, dict[str, float]]:
+    """Return the median microseconds of each call, for each state of the caches.
 
     One round makes each call once, so that a drift of the machine affects all of them.
 
-    On CUDA each call is timed by events, after a write that is larger than the L2 cache
-    has evicted everything from it.
+    On the CPU the only key is "us": a call's predecessor, which is chosen at random,
+    determines what is in the caches. On CUDA, GPU time by events:
+
+    * "us": everything has been evicted from the L2 cache by a larger write.
+    * "us_inputs_cached": then ``read_inputs`` was called. The difference to "us" is
+      what fetching the inputs costs, the difference to "us_repeated" what fetching
+      instructions costs.
+    * "us_repeated": the same call came just before.
+
+    Args:
+        read_inputs: Reads the calls' inputs on the device and nothing else.
+        seconds: How long to measure each call in each state.
     """
-    timer = _time_on_cuda if device.type == "cuda" else _time_on_cpu
+    states = _CUDA_STATES if device.type == "cuda" else {"us": _time_on_cpu}
     for call in calls.values():
         call()
-    samples: dict[str, list[float]] = {name: [] for name in calls}
-    deadline = time.perf_counter() + seconds * len(calls)
-    order = list(calls)
+    samples: dict[tuple[str, str], list[float]] = {(state, name): [] for state in states for name in calls}
+    deadline = time.perf_counter() + seconds * len(samples)
+    order = list(samples)
     shuffle = random.Random(0).shuffle
     for round_ in range(max_rounds):
-        shuffle(order)  # a call's predecessor determines what is in the caches
-        for name in order:
-            samples[name].append(timer(calls[name]))
+        shuffle(order)
+        for state, name in order:
+            samples[state, name].append(states[state](calls[name], read_inputs))
         if round_ >= 4 and time.perf_counter() > deadline:
             break
-    return {name: statistics.median(values) for name, values in samples.items()}
+    return {
+        state: {name: round(statistics.median(samples[state, name]) * 1e6, 2) for name in calls} for state in states
+    }
 
 
-def _time_on_cpu(call: Callable[[], object]) -> float:
+_Timer = Callable[[Callable[[], object], Callable[[], object]], float]
+
+
+def _time_on_cpu(call: Callable[[], object], read_inputs: Callable[[], object]) -> float:
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
 
 
 _L2_EVICTION_BYTES = 256 << 20
+_HEAD_START_CYCLES = 400_000  # about 0.2 ms, in which Python enqueues the call: its launches are not waited for
 
 
-def _time_on_cuda(call: Callable[[], object]) -> float:
+def _time_evicted(call: Callable[[], object], read_inputs: Callable[[], object]) -> float:
+    _evict()
+    return _time_enqueued(call)
+
+
+def _time_with_inputs_cached(call: Callable[[], object], read_inputs: Callable[[], object]) -> float:
+    _evict()
+    read_inputs()
+    return _time_enqueued(call)
+
+
+def _time_repeated(call: Callable[[], object], read_inputs: Callable[[], object]) -> float:
+    call()
+    return _time_enqueued(call)
+
+
+_CUDA_STATES: dict[str, _Timer] = {
+    "us": _time_evicted,
+    "us_inputs_cached": _time_with_inputs_cached,
+    "us_repeated": _time_repeated,
+}
+
+
+def _evict() -> None:
     torch.empty(_L2_EVICTION_BYTES, dtype=torch.int8, device="cuda").zero_()
+
+
+def _time_enqueued(call: Callable[[], object]) -> float:
+    torch.cuda._sleep(_HEAD_START_CYCLES)
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     start.record()
     call()
@@ -65,10 +120,25 @@ def _time_on_cuda(call: Callable[[], object]) -> float:
     return float(start.elapsed_time(end)) / 1e3
 
 
+def host_microseconds(call: Callable[[], object]) -> float:
+    """Return the median time that a call takes its caller, without waiting for a
+    device."""
+    samples, loops = [], 200  # a CUDA stream takes about a thousand calls before its caller has to wait
+    for _ in range(100):
+        start = time.perf_counter()
+        for _ in range(loops):
+            call()
+        samples.append((time.perf_counter() - start) / loops)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+    return round(statistics.median(samples) * 1e6, 2)
+
+
 def environment(device: torch.device) -> dict[str, Any]:
     """Describe the commit, the machine and the versions.
 
-    ``commit`` ends in "+" if tracked files differ from it.
+    ``commit`` ends in "+" if tracked files differ from it. A machine without git is
+    told the commit by the variable STRUCTOUT_COMMIT.
     """
     described: dict[str, Any] = {
         "commit": _commit(),
@@ -95,10 +165,15 @@ def _device_name(device: torch.device) -> str:
 
 
 def _commit() -> str:
+    if commit := os.environ.get("STRUCTOUT_COMMIT"):
+        return commit
+
     def git(*arguments: str) -> str:
         return subprocess.run(["git", *arguments], capture_output=True, text=True, cwd=RESULTS.parent).stdout.strip()
 
-    return (git("rev-parse", "--short", "HEAD") or "unknown") + ("+" if git("status", "--porcelain", "-uno") else "")
+    if shutil.which("git") is None or not (commit := git("rev-parse", "--short", "HEAD")):
+        return "unknown+"
+    return commit + ("+" if git("status", "--porcelain", "-uno") else "")
 
 
 def _version(name: str) -> str | None:
@@ -108,12 +183,38 @@ def _version(name: str) -> str | None:
         return None
 
 
-def write_results(bench: str, device: torch.device, rows: list[dict[str, Any]]) -> Path:
-    """Write the environment and the rows to one file per bench and kind of device."""
-    path = RESULTS / f"{bench}_{device.type}.json"
-    body = ",\n  ".join(json.dumps(row) for row in rows)
-    path.write_text(f'{{"environment": {json.dumps(environment(device))},\n "rows": [\n  {body}\n]}}\n')
-    return path
+def argument_parser(description: str, *, quick: str) -> argparse.ArgumentParser:
+    """Return a parser of the options that all benches have.
+
+    Args:
+        quick: What ``--quick`` measures.
+    """
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--quick", action="store_true", help=f"{quick}; writes nothing")
+    parser.add_argument("--results", type=Path, default=RESULTS, metavar="FOLDER", help="default: bench/results")
+    return parser
+
+
+class ResultsFile:
+    """The environment and rows of one bench on one kind of device.
+
+    It is complete after every row: a bench that is stopped keeps what it has measured.
+    """
+
+    def __init__(self, bench: str, device: torch.device, arguments: argparse.Namespace):
+        self._path = None if arguments.quick else arguments.results / f"{bench}_{device.type}.json"
+        self._environment = environment(device)  # now, because the file may be tracked by git
+        self._rows: list[dict[str, Any]] = []
+
+    def add(self, row: dict[str, Any]) -> None:
+        self._rows.append(row)
+        if self._path is None:
+            return
+        body = ",\n  ".join(json.dumps(row) for row in self._rows)
+        self._path.write_text(f'{{"environment": {json.dumps(self._environment)},\n "rows": [\n  {body}\n]}}\n')
+
+    def close(self) -> None:
+        print("--quick: no results were written" if self._path is None else f"wrote {self._path}")
 
 
 def read_results(bench: str, device_type: str, folder: Path = RESULTS) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def plot_apply_bitmask(device: str) -> None:
 
 
 def plot_masked_sample(device: str) -> None:
-    rows = [row for row in masked_sample_rows() if row["dtype"] == "float32" and row["batch"] == 64]
+    rows = [row for row in masked_sample_rows(device) if row["dtype"] == "float32" and row["batch"] == 64]
     panels = ("none", "top-p 0.9", "top-k 50, top-p 0.9", "min-p 0.05")
     series = {"structout": "C0", "xgrammar + torch": "C1", "torch": "C2", "transformers": "C4"}
     figure, axes = pyplot.subplots(1, len(panels), figsize=(13, 3.8), sharey=True)

@@ -1,6 +1,7 @@
 """Builds the tables of README.md and docs/ from committed results."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import harness
@@ -43,13 +44,14 @@ def short_table() -> str:
     return _markdown(head, cells) + _provenance("apply_bitmask", "cpu", about)
 
 
-def full_table() -> str:
-    return _table(apply_bitmask_rows("cpu")) + _provenance("apply_bitmask", "cpu")
+def full_table(device: str) -> str:
+    return _table(apply_bitmask_rows(device)) + _provenance("apply_bitmask", device)
 
 
 def _table(rows: list[Row]) -> str:
     peers = [peer for peer in PEERS if any(peer in row["us"] for row in rows)]
-    head = ["logits", "allowed", "structout", *peers, "`fill_`", "% of `fill_` bandwidth"]
+    floors = [call for call in ("fill_", "copy_", "read") if call in rows[0]["us"]]
+    head = ["logits", "allowed", "structout", *peers, *(f"`{call}`" for call in floors), "% of `fill_` bandwidth"]
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for row in rows:
         us = row["us"]
@@ -59,7 +61,8 @@ def _table(rows: list[Row]) -> str:
             f"**{_time(us['structout'])}**",
         ]
         cells += [f"{_time(us[peer])} ({us[peer] / us['structout']:.1f}×)" if peer in us else "" for peer in peers]
-        lines.append(f"| {' | '.join([*cells, _time(us['fill_']), f'{fill_bandwidth_fraction(row):.0%}'])} |")
+        cells += [*(_time(us[call]) for call in floors), f"{fill_bandwidth_fraction(row):.0%}"]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -68,7 +71,7 @@ def masked_sample_short_table() -> str:
     filters = ("none", "top-k 50, top-p 0.9")
     rows = [
         row
-        for row in masked_sample_rows()
+        for row in masked_sample_rows("cpu")
         if (row["batch"], row["dtype"]) == (64, "float32")
         and row["allowed"] in ("1,000", "JSON string (96.8%)", "free")
         and row["filters"] in filters
@@ -96,18 +99,17 @@ def _microseconds(us: dict[str, float], names: tuple[str, ...]) -> list[str]:
     return [f"**{cells[0]}**", *cells[1:]]
 
 
-def masked_sample_table() -> str:
-    return _masked_sample_table(masked_sample_rows())
+def masked_sample_rows(device: str) -> list[Row]:
+    return [row for row in harness.read_results("masked_sample", device)["rows"] if "us" in row]
 
 
-def masked_sample_rows() -> list[Row]:
-    rows: list[Row] = harness.read_results("masked_sample", "cpu")["rows"]
-    return rows
-
-
-def _masked_sample_table(rows: list[Row]) -> str:
-    peers = ("torch", "xgrammar + torch", "transformers")
-    floor = [SMALLEST_OP] if any(SMALLEST_OP in row["us"] for row in rows) else []
+def masked_sample_table(device: str) -> str:
+    rows = masked_sample_rows(device)
+    measured = {name for row in rows for name in row["us"]}
+    peers = [
+        name for name in ("torch", "xgrammar + torch", "transformers", "xgrammar + flashinfer") if name in measured
+    ]
+    floor = [name for name in (SMALLEST_OP, "read") if name in measured]
     head = [
         "logits",
         "tokens allowed",
@@ -124,7 +126,7 @@ def _masked_sample_table(rows: list[Row]) -> str:
         cells += [f"{us[peer] / us['structout']:,.0f}×" if peer in us else "" for peer in peers]
         cells += [_time(us[name]) for name in floor]
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n" + _provenance("masked_sample", "cpu")
+    return "\n".join(lines) + "\n" + _provenance("masked_sample", device)
 
 
 def fill_bandwidth_fraction(row: Row) -> float:
@@ -144,8 +146,10 @@ def _provenance(bench: str, device: str, about: str = _INTERLEAVED) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items() if version)
     overheads = [row["call_overhead_us"] for row in results["rows"] if "call_overhead_us" in row]
     overhead = f" A call on the smallest input takes {overheads[0]} µs." if overheads else ""
+    missing = {name: why for row in results["rows"] for name, why in row.get("missing", {}).items()}
+    not_measured = "".join(f" Not measured: {name} ({why})." for name, why in missing.items())
     return (
-        f"\n{about}{overhead} "
+        f"\n{about}{overhead}{not_measured} "
         f"{where['device']}, {where['threads']} threads; {versions}; commit "
         f"{where['commit']}, {where['date']}.\n"
     )
@@ -322,9 +326,11 @@ def _markdown(head: list[str], rows: list[list[str]]) -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "apply_bitmask_cpu_short": short_table,
-    "apply_bitmask_cpu": full_table,
+    "apply_bitmask_cpu": partial(full_table, "cpu"),
+    "apply_bitmask_cuda": partial(full_table, "cuda"),
     "masked_sample_cpu_short": masked_sample_short_table,
-    "masked_sample_cpu": masked_sample_table,
+    "masked_sample_cpu": partial(masked_sample_table, "cpu"),
+    "masked_sample_cuda": partial(masked_sample_table, "cuda"),
     "verdicts_cpu": verdicts_table,
     "ready_cpu": ready_table,
     "manager_cpu": manager_table,

@@ -91,4 +91,8 @@ STABLE_TORCH_LIBRARY(structout, ops) {
 
   // The vector instructions that the CPU kernels use: "default", "avx2" or "avx512".
   ops.def("_cpu_capability() -> str");
+  // What decides the shape of a launch on a CUDA device (cuda/masked_sample.h).
+  ops.def(
+      "_cuda_device_facts(int device) -> (int num_sms, int compute_capability, int shared_bytes, int clusters_of_2, "
+      "int clusters_of_4, int clusters_of_8)");
 }

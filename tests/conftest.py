@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-if not torch.cuda.is_available():
+HAS_GPU = torch.cuda.is_available()
+if not HAS_GPU:
     os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is decorated, so before any test imports one
 
 # On a busy machine OpenMP's threads spin while they wait for one another: the reference
@@ -23,6 +24,17 @@ os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run the random tests at their full length")
     parser.addoption("--maskbench", metavar="PATH", help="schemas with instances, one JSON object a line")
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HAS_GPU and item.get_closest_marker("triton"):
+            item.add_marker("gpu")
+        if not HAS_GPU and item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+        if HAS_GPU and item.get_closest_marker("interpreter"):
+            item.add_marker(pytest.mark.skip(reason="needs Triton's interpreter, which runs where there is no GPU"))
 
 
 @pytest.fixture(scope="session")

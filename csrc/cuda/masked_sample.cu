@@ -19,7 +19,8 @@
 //
 // Launch: a block of up to 512 threads per row. If that leaves multiprocessors idle, a
 // cluster of up to 8 blocks per row (compute capability 9.0 and later), which share the
-// row if it allows many tokens. Each block keeps its share of the row in dynamic shared
+// row if it allows many tokens; as many as keep all clusters running at a time. Each
+// block keeps its share of the row in dynamic shared
 // memory if it fits, so that global memory is read once. Otherwise later passes find
 // the row in L2.
 #include <algorithm>
@@ -190,10 +191,10 @@ Shape shape_of(const MaskedSampleParams& params, const DeviceFacts& device, bool
   while (shape.threads < kMaxThreads && params.num_columns() > int64_t{shape.threads} * kTokensPerThread) {
     shape.threads *= 2;
   }
-  while (device.compute_capability >= 90 && shape.blocks_per_row < kMaxClusterBlocks &&
-         params.num_rows * shape.blocks_per_row * 2 <= device.num_sms &&
-         params.num_columns() >= int64_t{2} * shape.blocks_per_row * kMinShareTokens) {
-    shape.blocks_per_row *= 2;
+  for (const int max_clusters : device.max_clusters) {
+    const int blocks_per_row = shape.blocks_per_row * 2;
+    if (params.num_rows > max_clusters || params.num_columns() < int64_t{blocks_per_row} * kMinShareTokens) break;
+    shape.blocks_per_row = blocks_per_row;
   }
   const int64_t tokens_per_vector = params.format == FloatFormat::kFloat32 ? 4 : 8;
   const int64_t first_vector = params.vocab_begin / tokens_per_vector;
@@ -205,6 +206,25 @@ Shape shape_of(const MaskedSampleParams& params, const DeviceFacts& device, bool
   return shape;
 }
 
+#ifdef __CUDACC__
+struct LaunchConfig : cudaLaunchConfig_t {
+  LaunchConfig(unsigned num_rows, unsigned blocks_per_row, unsigned threads, size_t store_bytes)
+      : cudaLaunchConfig_t{} {
+    cluster_.id = cudaLaunchAttributeClusterDimension;
+    cluster_.val.clusterDim = {blocks_per_row, 1, 1};
+    gridDim = dim3(num_rows * blocks_per_row);
+    blockDim = dim3(threads);
+    dynamicSmemBytes = store_bytes;
+    attrs = &cluster_;
+    numAttrs = blocks_per_row > 1 ? 1 : 0;
+  }
+  LaunchConfig(const LaunchConfig&) = delete;  // attrs points into this object
+
+ private:
+  cudaLaunchAttribute cluster_{};
+};
+#endif
+
 template <FloatFormat kFormat, bool kHasFilters>
 void launch(const MaskedSampleParams& params, const Shape& shape, void* stream) {
   const size_t store_bytes = static_cast<size_t>(shape.store_vectors) * 16;
@@ -213,16 +233,8 @@ void launch(const MaskedSampleParams& params, const Shape& shape, void* stream) 
   const unsigned blocks_per_row = static_cast<unsigned>(shape.blocks_per_row);
   const unsigned threads = static_cast<unsigned>(shape.threads), num_rows = static_cast<unsigned>(params.num_rows);
 #ifdef __CUDACC__
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {blocks_per_row, 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(num_rows * blocks_per_row);
-  config.blockDim = dim3(threads);
-  config.dynamicSmemBytes = store_bytes;
+  LaunchConfig config(num_rows, blocks_per_row, threads, store_bytes);
   config.stream = static_cast<cudaStream_t>(stream);
-  config.attrs = &cluster;
-  config.numAttrs = blocks_per_row > 1 ? 1 : 0;
   cudaLaunchKernelEx(&config, kernel, params, shape.store_vectors);
 #else
   simt::check_dynamic_shared(kernel, store_bytes);
@@ -252,13 +264,30 @@ void allow_store(int64_t bytes) {
   allow_store<kFormat, true>(bytes);
 }
 
+// How many clusters of `num_blocks` blocks run at a time if each block takes a
+// multiprocessor's shared memory. It is the same for every kernel.
+int max_active_clusters([[maybe_unused]] const DeviceFacts& device, [[maybe_unused]] int num_blocks) {
+#ifdef __CUDACC__
+  const LaunchConfig config(1, static_cast<unsigned>(num_blocks), kMaxThreads,
+                            static_cast<size_t>(max_store_bytes(device, 1)));
+  int count = 0;
+  cudaOccupancyMaxActiveClusters(&count, sample_by_clusters<FloatFormat::kFloat32, true>, &config);
+  return count;
+#else
+  return device.num_sms / num_blocks;
+#endif
+}
+
 }  // namespace
 
-void prepare_masked_sample(const DeviceFacts& device) {
+void prepare_masked_sample(DeviceFacts& device) {
   const int64_t bytes = max_store_bytes(device, 1);
   allow_store<FloatFormat::kFloat32>(bytes);
   allow_store<FloatFormat::kFloat16>(bytes);
   allow_store<FloatFormat::kBFloat16>(bytes);
+  if (device.compute_capability < 90) return;
+  int num_blocks = 1;
+  for (int& max_clusters : device.max_clusters) max_clusters = max_active_clusters(device, num_blocks *= 2);
 }
 
 void masked_sample(const MaskedSampleParams& params, const DeviceFacts& device, void* stream) {

@@ -204,10 +204,10 @@ class SymmetricMemoryCommunicator:
         gather_capacity = max(self._gather_capacity, _round_up_to_power_of_two(gather_bytes))
         rows_capacity = max(self._rows_capacity, _round_up_to_power_of_two(rows_bytes))
         rows_offset, size = torch.ops.structout._push_buffer(self.world_size, gather_capacity, rows_capacity)
-        with torch.inference_mode(False):
-            buffer = symmetric_memory.empty(size, dtype=torch.uint8, device=self._device).zero_()
-            state = torch.zeros(_STATE_WORDS, dtype=torch.int64, device=self._device)
+        buffer, state = self._allocate(size)
         handle: Any = symmetric_memory.rendezvous(buffer, group)
+        if handle.offset != 0:  # the ranks' addresses and the multicast address are those of offset 0
+            raise RuntimeError(f"symmetric memory begins at offset {handle.offset} of its allocation, expected 0")
         if self._allocations:
             state[_ERROR_WORD:] = self._allocations[-1][1][_ERROR_WORD:]  # keep an earlier error
         torch.cuda.synchronize(self._device)
@@ -215,6 +215,27 @@ class SymmetricMemoryCommunicator:
         self._buffer, self._state, self._handle, self._rows_offset = buffer, state, handle, rows_offset
         self._gather_capacity, self._rows_capacity = gather_capacity, rows_capacity
         self._allocations.append((buffer, state, handle))
+
+    def _allocate(self, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return a zeroed buffer of symmetric memory and a zeroed state.
+
+        Collective. It raises on all ranks if one of them has no memory, which would
+        leave the others waiting for it in the rendezvous.
+        """
+        import torch.distributed._symmetric_memory as symmetric_memory
+
+        memory, failure = None, None
+        try:
+            with torch.inference_mode(False):
+                buffer = symmetric_memory.empty(size, dtype=torch.uint8, device=self._device).zero_()
+                memory = buffer, torch.zeros(_STATE_WORDS, dtype=torch.int64, device=self._device)
+        except RuntimeError as error:
+            failure = error
+        has_memory = _all_gather_object(_live_group(self._group), memory is not None)
+        if memory is None or not all(has_memory):
+            ranks = [rank for rank, has in enumerate(has_memory) if not has]
+            raise RuntimeError(f"ranks {ranks} could not allocate {size} bytes of symmetric memory") from failure
+        return memory
 
 
 _AnyCommunicator = CollectiveCommunicator | SymmetricMemoryCommunicator

@@ -1,6 +1,7 @@
 """The ``structout`` command from its arguments to its output, with the real demo
 model."""
 
+import functools
 import io
 import json
 import os
@@ -412,7 +413,9 @@ from structout_cli import main
 XgrammarBackend.compile_grammar = lambda *arguments: time.sleep(60)
 raise SystemExit(main(["generate", "--choice", "a"]))
 """
-    run = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
+    # If a shell has started pytest in the background, its children ignore SIGINT.
+    heed = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    run = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True, preexec_fn=heed)
     assert "compiling the constraint ...\n" in iter(run.stderr.readline, "")
     started = time.perf_counter()
     run.send_signal(signal.SIGINT)

@@ -7,8 +7,6 @@ import torch
 
 import structout
 
-NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-
 GATHER_CAPACITY, ROWS_CAPACITY = 1 << 20, 1 << 22
 FILL = 0xFF
 SECOND = 10**9
@@ -126,7 +124,7 @@ class Ranks:
         torch.cuda.synchronize()
 
 
-@pytest.fixture(params=["cuda", "triton"])
+@pytest.fixture(params=["cuda", pytest.param("triton", marks=pytest.mark.triton)])
 def all_gather(request):
     if request.param == "cuda":
         op = torch.ops.structout._push_all_gather.default
@@ -146,7 +144,7 @@ def all_gather(request):
     return run
 
 
-@NEEDS_GPU
+@pytest.mark.gpu
 @pytest.mark.parametrize("world_size", [1, 2, 4, 8])
 def test_push_all_gather_of_many_sizes_gathers_every_byte(all_gather, world_size):
     ranks, sizes = Ranks(world_size), (0, 1, 16, 37, 1000, 4096, 123_456, GATHER_CAPACITY, 20)
@@ -161,7 +159,7 @@ def test_push_all_gather_of_many_sizes_gathers_every_byte(all_gather, world_size
     assert all(state.tolist() == [60, 0, 0, 0, 0, 0] for state in ranks.states)
 
 
-@NEEDS_GPU
+@pytest.mark.gpu
 def test_push_all_gather_captured_in_a_graph_can_be_replayed(all_gather):
     ranks = Ranks(2)
     shards = [torch.zeros(5000, dtype=torch.int64, device="cuda") for _ in range(2)]
@@ -178,7 +176,7 @@ def test_push_all_gather_captured_in_a_graph_can_be_replayed(all_gather):
             assert torch.equal(out, torch.stack(shards))
 
 
-@NEEDS_GPU
+@pytest.mark.gpu
 def test_push_all_gather_with_absent_rank_fills_output_and_names_the_rank(all_gather):
     ranks = Ranks(3)
     shard = torch.ones(10_000, dtype=torch.int64, device="cuda")
@@ -190,7 +188,7 @@ def test_push_all_gather_with_absent_rank_fills_output_and_names_the_rank(all_ga
         assert ranks.states[rank].tolist()[3:] == [1, 2, 1]
 
 
-@NEEDS_GPU
+@pytest.mark.gpu
 def test_push_all_gather_with_different_tokens_fills_output_and_names_the_peer(all_gather):
     ranks = Ranks(2)
     shard = torch.ones(10, dtype=torch.int64, device="cuda")
@@ -201,7 +199,7 @@ def test_push_all_gather_with_different_tokens_fills_output_and_names_the_peer(a
         assert ranks.states[rank].tolist()[3:] == [2, 1 - rank, 1]
 
 
-@NEEDS_GPU
+@pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shard_unit", [1, 64])
 def test_push_rows_gathers_owned_rows_that_sample_as_the_whole(dtype, shard_unit):

@@ -18,11 +18,13 @@ def run_ranks(*arguments):
     assert run.returncode == 0, run.stderr
 
 
+@pytest.mark.interpreter
 @pytest.mark.parametrize(("world_size", "epochs"), [(1, 5), (2, 30), (3, 20)])
 def test_push_all_gather_delivers_every_rank_its_peers_bytes(world_size, epochs):
     run_ranks(world_size, epochs, 1)
 
 
+@pytest.mark.interpreter
 @pytest.mark.parametrize("failure", ["absent", "mismatch"])
 def test_push_all_gather_after_a_failure_sets_the_state_and_fills_the_output(failure):
     run_ranks(3, 0, 0, failure)

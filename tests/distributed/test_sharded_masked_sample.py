@@ -9,13 +9,13 @@ import pytest
 import rank_programs
 import ranks
 import torch
+from devices import DEVICES
 from locations import ROOT
 from masked_sample_cases import random_case
 
 import structout
 from structout.distributed import Traffic, owned_rows, traffic
 
-NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 WORLD_SIZES = (1, 2, 3, 4, 8)
 
 
@@ -40,7 +40,7 @@ def test_vocab_parallel_sampler_compiled_equals_eager_and_masked_sampler(world_s
     ranks.run(world_size, rank_programs.sample_in_compiled_code)
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_GPU)])
+@pytest.mark.parametrize("device", DEVICES)
 def test_merged_shard_results_on_one_device_equal_masked_sample(device):
     """Runs the ops of every rank in one process."""
     ops, rng = torch.ops.structout, random.Random(7)

@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 import torch
 from apply_bitmask_cases import DTYPES, random_words
-from masked_sample_cases import Case, random_case
+from devices import HAS_GPU
+from devices import TRITON_DEVICE as DEVICE
+from masked_sample_cases import TRITON_FORMS, Case, random_case
 from seeds import for_each_seed
 from structout.triton_kernels import masked_sample, shards
 from triton.runtime import interpreter
@@ -23,12 +25,13 @@ from triton_ptx import Kernel, assert_operations_are_rounded_once, compile_for, 
 from structout import _kernels
 from structout.bitmask import bitmask_width
 
-HAS_GPU = torch.cuda.is_available()
-DEVICE = "cuda" if HAS_GPU else "cpu"
 CPU_OPS = torch.ops.structout  # called with CPU tensors
 TOKEN = 2  # the only field of a shard result that is not a float
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy warns of infinities under the interpreter
+pytestmark = [
+    pytest.mark.triton,
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # NumPy warns of infinities under the interpreter
+]
 
 
 @pytest.fixture(params=[None, 256], ids=["", "small_tile"])
@@ -136,8 +139,10 @@ def case_of(logits: list[list[float]], temperature: list[float]) -> Case:
 @for_each_seed(3, long=6)
 def test_random_cases_equal_cpu_ops(seed):
     rng = random.Random(seed)
-    for _ in range(100 if HAS_GPU else 4):
-        case = random_case(rng, device=DEVICE, max_vocab=3000 if HAS_GPU else 700, max_rows=4)
+    # On a GPU a kernel is compiled for each form and each alignment of a cut.
+    count, max_vocab, forms = (30, 3000, TRITON_FORMS[:3]) if HAS_GPU else (4, 700, ())
+    for _ in range(count):
+        case = random_case(rng, DEVICE, max_vocab, max_rows=4, forms=forms)
         case.top_k = case.top_p = case.min_p = None
         check(case, random_cuts(rng, case.logits.shape[1]))
 
@@ -245,7 +250,7 @@ def test_invalid_arguments_raise():
 # ---- reads, launches, registration and PTX
 
 
-@pytest.mark.skipif(HAS_GPU, reason="only Triton's interpreter can list the reads of a kernel")
+@pytest.mark.interpreter  # which can list the reads of a kernel
 @pytest.mark.parametrize(("begin", "end"), [(0, 150), (77, 78), (333, 700), (64, 64), (690, 1000)])
 def test_kernels_read_only_the_shard_and_its_masks(begin, end, monkeypatch):
     """Logits lie between other shards' columns, masks between other words; some masks

@@ -19,10 +19,15 @@ namespace {
 // KB they read the copy. Long rows are split over a cluster if the device has clusters
 // and idle multiprocessors.
 cuda::DeviceFacts device_with(int compute_capability, int shared_kilobytes) {
-  return {64, compute_capability, shared_kilobytes * 1024};
+  if (compute_capability < 90) return {64, compute_capability, shared_kilobytes * 1024};
+  return {64, compute_capability, shared_kilobytes * 1024, {32, 16, 8}};
 }
 
-[[maybe_unused]] const bool is_prepared = (cuda::prepare_masked_sample(device_with(90, 200)), true);
+[[maybe_unused]] const bool is_prepared = [] {
+  cuda::DeviceFacts device = device_with(90, 200);
+  cuda::prepare_masked_sample(device);
+  return true;
+}();
 
 }  // namespace
 

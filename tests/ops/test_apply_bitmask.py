@@ -9,18 +9,17 @@ import apply_bitmask_cases as cases
 import host_cuda
 import pytest
 import torch
+from devices import DEVICES, TRITON_DEVICE
 from locations import HOST_CUDA_PROGRAMS, importing
 
 import structout
 from structout.bitmask import bitmask_width, pack_bitmask
 
-HAS_GPU = torch.cuda.is_available()
-NEEDS_GPU = pytest.mark.skipif(not HAS_GPU, reason="needs a CUDA device")
 BACKENDS = [
     pytest.param(("cpu", "cpu"), id="cpu"),
     pytest.param(("cuda_on_cpu", "cpu"), id="cuda_on_cpu"),
-    pytest.param(("triton", "cuda" if HAS_GPU else "cpu"), id="triton"),
-    pytest.param(("cuda", "cuda"), id="cuda", marks=NEEDS_GPU),
+    pytest.param(("triton", TRITON_DEVICE), id="triton", marks=pytest.mark.triton),
+    pytest.param(("cuda", "cuda"), id="cuda", marks=pytest.mark.gpu),
 ]
 by_dtype = pytest.mark.parametrize("dtype", cases.DTYPES, ids=lambda dtype: str(dtype)[6:])
 
@@ -187,13 +186,13 @@ def opcheck_inputs(device: str) -> list[tuple[torch.Tensor, ...]]:
     return [(c.logits, c.bitmask) if c.rows is None else (c.logits, c.bitmask, c.rows) for c in generated]
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_GPU)])
+@pytest.mark.parametrize("device", DEVICES)
 def test_apply_bitmask_passes_opcheck(device):
     for inputs in opcheck_inputs(device):
         torch.library.opcheck(torch.ops.structout.apply_bitmask.default, inputs)
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_GPU)])
+@pytest.mark.parametrize("device", DEVICES)
 def test_apply_bitmask_compiles_to_one_graph_for_any_batch_size(device):
     def step(logits, bitmask, rows):
         scaled = logits * 2
@@ -294,8 +293,8 @@ def test_apply_bitmask_with_invalid_input_raises_and_writes_nothing(backend_name
     assert torch.equal(inputs[0], before)
 
 
-@NEEDS_GPU
-@pytest.mark.parametrize("backend_name", ["cuda", "triton"])
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend_name", ["cuda", pytest.param("triton", marks=pytest.mark.triton)])
 def test_apply_bitmask_with_tensors_on_two_devices_raises(backend_name):
     op = apply_bitmask_backends.get(backend_name)
     with pytest.raises(ValueError, match=r"bitmask must be on the device of logits \(cuda:0\), got cpu; move it"):

@@ -10,10 +10,10 @@ import torch
 
 import structout
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+pytestmark = pytest.mark.gpu
 
 
-@pytest.fixture(params=["cuda", "triton"])
+@pytest.fixture(params=["cuda", pytest.param("triton", marks=pytest.mark.triton)])
 def op(request):
     return apply_bitmask_backends.get(request.param)
 

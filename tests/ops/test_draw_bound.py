@@ -13,14 +13,14 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from devices import HAS_GPU
+from devices import TRITON_DEVICE as DEVICE
 from locations import DATA
 from structout.triton_kernels import gumbel_draw
 
 from structout import sampling_math
 
 PROGRAM = DATA / "draw_bound.cpp"
-HAS_GPU = torch.cuda.is_available()
-DEVICE = "cuda" if HAS_GPU else "cpu"
 
 
 def check_cpp_bound(num_tokens: int, csrc: Path = builds.CSRC) -> str:
@@ -87,12 +87,13 @@ def count_winners_that_triton_skips(count: int) -> int:
     return int((skipped.cpu().bool() & (score >= best)).sum())
 
 
+@pytest.mark.triton
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's NumPy warns of overflow
 def test_triton_draw_bound_skips_no_winner(num_cases):
     assert count_winners_that_triton_skips(num_cases(2_000_000, long=8_000_000)) == 0
 
 
-@pytest.mark.skipif(HAS_GPU, reason="a GPU kernel is compiled once, with its first constants")
+@pytest.mark.interpreter  # a GPU kernel is compiled once, with its first constants
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(("constant", "wrong"), [("LOG_LIMIT_AT_BEST", 158.999), ("MIN_LOG_LIMIT", 126.1)])
 def test_triton_draw_bound_with_wrong_constant_skips_a_winner(monkeypatch, constant, wrong):
@@ -100,7 +101,7 @@ def test_triton_draw_bound_with_wrong_constant_skips_a_winner(monkeypatch, const
     assert count_winners_that_triton_skips(1_000_000) > 0
 
 
-@pytest.mark.skipif(HAS_GPU, reason="a GPU kernel is compiled once, with its first constants")
+@pytest.mark.interpreter  # a GPU kernel is compiled once, with its first constants
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_triton_draw_bound_without_allowance_for_z_skips_a_winner(monkeypatch):
     @triton.jit

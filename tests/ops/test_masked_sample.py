@@ -11,14 +11,13 @@ from pathlib import Path
 import masked_sample_cases as cases
 import pytest
 import torch
+from devices import DEVICES
 from locations import importing
 
 import structout
 from structout import reference
+from structout.bitmask import bitmask_width
 
-HAS_GPU = torch.cuda.is_available()
-NEEDS_GPU = pytest.mark.skipif(not HAS_GPU, reason="needs a CUDA device")
-DEVICES = ["cpu", pytest.param("cuda", marks=NEEDS_GPU)]
 sample = torch.ops.structout.masked_sample.default
 sample_logprobs = torch.ops.structout.masked_sample_logprobs.default
 
@@ -47,7 +46,7 @@ def case_of(logits, bitmask=None, rows=None, *, device="cpu", **parameters):
 @pytest.mark.parametrize("device", DEVICES)
 def test_masked_sample_on_random_cases_matches_reference(device, num_cases):
     for seed in range(200, 204):
-        for case in cases.random_cases(seed, num_cases(300, long=1500), device=device):
+        for case in cases.random_cases(seed, num_cases(300, long=5000 if device == "cuda" else 1500), device=device):
             cases.check(sample_logprobs, case)
             assert torch.equal(sample(*case.arguments()), sample_logprobs(*case.arguments())[0]), case.origin
 
@@ -370,19 +369,63 @@ def test_masked_sample_with_parameter_of_wrong_type_raises(name, value, expected
             op(LOGITS, **{name: value})
 
 
-@NEEDS_GPU
-def test_masked_sample_in_captured_graph_reads_new_logits_seeds_and_temperatures():
-    case = cases.random_case(random.Random(1), device="cuda", max_vocab=20_000)
+@pytest.mark.gpu
+def test_masked_sample_in_captured_graph_reads_everything_anew():
+    """Masks, rows and parameters change between replays, and each decides some ids."""
+    num_rows, num_masks, vocab_size = 6, 3, 20_000
+    case = case_of(
+        torch.randn(num_rows, vocab_size),
+        torch.zeros(num_masks, bitmask_width(vocab_size), dtype=torch.int32),
+        torch.zeros(num_rows, dtype=torch.int64),
+        device="cuda",
+        **{name: 0 for name in ("temperature", "top_k", "top_p", "min_p")},
+    )
+    for name in ("temperature", "top_k", "top_p", "min_p"):
+        setattr(case, name, getattr(case, name).contiguous())
     sample_logprobs(*case.arguments())
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         ids, logprobs = sample_logprobs(*case.arguments())
-    for step in range(200):
-        case.logits.normal_()
-        case.seed.random_()
-        case.temperature.fill_(0.5 + step / 100)
+    generator = torch.Generator("cuda").manual_seed(0)
+    drawn = []
+    for step in range(1000):
+        case.logits.normal_(generator=generator)
+        allowed = torch.rand(num_masks, vocab_size, generator=generator, device="cuda") < (0.0002, 0.01, 0.9)[step % 3]
+        case.bitmask.copy_(structout.pack_bitmask(allowed))
+        case.rows.random_(-1, num_masks, generator=generator)
+        case.seed.random_(generator=generator)
+        case.position.fill_(step)
+        case.temperature.uniform_(0.1, 1.5, generator=generator)
+        case.top_k.random_(0, 100, generator=generator)
+        case.top_p.uniform_(0.5, 1.0, generator=generator)
+        case.min_p.uniform_(0.0, 0.1, generator=generator)
         graph.replay()
         expected = reference.masked_sample_logprobs(*case.arguments())
         assert torch.equal(ids, expected[0]), step
         assert torch.equal(logprobs, expected[1]), step
+        drawn.append(ids[case.rows >= 0])
+    assert len(torch.cat(drawn).unique()) > 500
+
+
+# compute-sanitizer runs these: every path of the kernels, in few launches.
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", cases.DTYPES, ids=lambda dtype: str(dtype)[6:])
+@pytest.mark.parametrize("num_rows", [1, 40, 300])
+def test_masked_sample_on_every_path_matches_reference(num_rows, dtype):
+    """One row takes a cluster, whose blocks share memory; 300 rows take a block each.
+
+    Masks allow none, one, few and most of the tokens.
+    """
+    vocab_size = 40_000
+    generator = torch.Generator("cuda").manual_seed(num_rows)
+    logits = (torch.randn(num_rows, vocab_size, generator=generator, device="cuda") * 3).to(dtype)
+    shares = torch.tensor([0.0, 1 / vocab_size, 0.01, 0.9], device="cuda")
+    allowed = torch.rand(4, vocab_size, generator=generator, device="cuda") < shares[:, None]
+    allowed[1:, 7] = True
+    bitmask = structout.pack_bitmask(allowed)
+    for first in (-1, 3, 2, 1, 0):  # the mask of the first row, which is the only one in a batch of one
+        rows = (torch.arange(num_rows, device="cuda") + first + 1) % 5 - 1
+        for filters in ({}, {"top_k": 50}, {"top_p": 0.9}, {"min_p": 0.05}, {"top_k": 3500, "top_p": 0.95}):
+            case = case_of(logits, bitmask, rows, device="cuda", **({"temperature": 0.7} | filters))
+            cases.check(sample_logprobs, case)

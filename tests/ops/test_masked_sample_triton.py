@@ -16,7 +16,9 @@ import torch
 import triton
 import triton.language as tl
 from apply_bitmask_cases import DTYPES, random_words
-from masked_sample_cases import Case, check
+from devices import HAS_GPU
+from devices import TRITON_DEVICE as DEVICE
+from masked_sample_cases import TRITON_FORMS, Case, check
 from structout.triton_kernels import masked_sample as kernels
 from structout.triton_kernels import sampling_math as triton_math
 from triton_ptx import assert_operations_are_rounded_once, compile_for, masked_sample_kernel
@@ -24,9 +26,8 @@ from triton_ptx import assert_operations_are_rounded_once, compile_for, masked_s
 from structout import sampling_math
 from structout.bitmask import bitmask_width
 
-HAS_GPU = torch.cuda.is_available()
-DEVICE = "cuda" if HAS_GPU else "cpu"
 COMMITTED = json.loads(vectors.VECTORS.read_text())
+pytestmark = pytest.mark.triton
 
 
 # ---- the bits of the arithmetic
@@ -178,9 +179,11 @@ def tile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.usefixtures("tile")
 class TestDraws:
     def test_triton_on_random_cases_matches_reference(self, num_cases):
-        count, max_vocab = (200, 3000) if HAS_GPU else (num_cases(3, long=8), 900)
+        count, limits = num_cases(3, long=8), {"max_vocab": 900}
+        if HAS_GPU:
+            count, limits = num_cases(200, long=2000), {"max_vocab": 3000, "forms": TRITON_FORMS}
         for seed in range(10):
-            for case in masked_sample_cases.random_cases(seed, count, device=DEVICE, max_vocab=max_vocab):
+            for case in masked_sample_cases.random_cases(seed, count, device=DEVICE, **limits):
                 check(kernels.masked_sample_logprobs, case)
 
     @pytest.mark.parametrize("vocab_size", [1, 31, 32, 33, 5000])

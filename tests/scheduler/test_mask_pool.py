@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
+from devices import DEVICES
 from seeds import for_each_seed
 
 import structout
@@ -20,8 +21,6 @@ VOCAB = 70
 WIDTH = bitmask_width(VOCAB)
 MASK_BYTES = 4 * WIDTH
 CAPACITY = 9
-NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-DEVICES = ["cpu", pytest.param("cuda", marks=NEEDS_CUDA)]
 
 
 @dataclass

@@ -1,15 +1,16 @@
 """Inputs for masked_sample, and a bitwise comparison of ids and logprobs."""
 
+import itertools
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
 from apply_bitmask_cases import DTYPES, random_words
 
-from structout import reference
+from structout import _kernels, reference
 from structout.bitmask import bitmask_width, pack_bitmask
 
 # masked_sample_logprobs, as a function of the op's own signature.
@@ -84,12 +85,74 @@ INVALID = {
 SEEDS = (0, -1, 2**63 - 1, -(2**63))
 
 
-def random_case(rng: random.Random, device: str = "cpu", max_vocab: int = 3000, max_rows: int = 6) -> Case:
+@dataclass(frozen=True)
+class Form:
+    """What Triton compiles a kernel for: dtypes, absent arguments and alignment.
+
+    A dtype of None: the argument is absent.
+    """
+
+    logits: torch.dtype
+    has_mask: bool
+    rows: torch.dtype | None
+    top_k: torch.dtype | None
+    has_top_p: bool
+    has_min_p: bool
+    vocab_multiple: int  # 16: rows of a whole number of 16-byte vectors; 1: any width
+    gaps: tuple[int, int]  # elements before and after each row of logits
+
+
+def random_form(rng: random.Random) -> Form:
+    has_mask = rng.random() < 0.8
+    return Form(
+        rng.choice(DTYPES),
+        has_mask,
+        rows=rng.choice([torch.int32, torch.int64]) if has_mask and rng.random() < 0.6 else None,
+        top_k=rng.choice([torch.int32, torch.int64]) if rng.random() < 0.6 else None,
+        has_top_p=rng.random() < 0.6,
+        has_min_p=rng.random() < 0.6,
+        vocab_multiple=1,
+        gaps=(rng.choice([0, 0, 1, 3]), rng.choice([0, 0, 1, 16])),
+    )
+
+
+def _triton_forms() -> tuple[Form, ...]:
+    """Each dtype with each number of optional arguments, aligned and not."""
+    i32, i64 = torch.int32, torch.int64
+    arguments = (
+        (True, i32, i64, True, True),
+        (True, i64, None, False, False),
+        (True, None, i32, True, False),
+        (False, None, None, False, True),
+    )
+    layouts = itertools.cycle([(16, (16, 0)), (2, (0, 1))])
+    return tuple(Form(dtype, *chosen, *next(layouts)) for chosen in arguments for dtype in DTYPES)
+
+
+TRITON_FORMS = _triton_forms()
+
+
+def random_case(
+    rng: random.Random,
+    device: str = "cpu",
+    max_vocab: int = 3000,
+    max_rows: int = 6,
+    forms: Sequence[Form] | None = None,
+) -> Case:
+    """Return a case of one of ``forms``.
+
+    Without ``forms`` it has any form; or one of TRITON_FORMS where Triton serves the
+    ops on a GPU, because compiling a kernel takes seconds there.
+    """
+    if forms is None and device == "cuda" and _kernels.load().cuda == "triton":
+        forms = TRITON_FORMS
+    form = rng.choice(forms) if forms else random_form(rng)
     generator = torch.Generator().manual_seed(rng.getrandbits(62))
     n = rng.choice([1, 1, 2, rng.randint(1, max_rows)])
     vocab_size = rng.choice([1, rng.randint(1, 70), rng.randint(1, max_vocab), rng.randint(1, max_vocab)])
-    logits = strange_logits(rng, n, vocab_size, rng.choice(DTYPES), generator, device)
-    bitmask, rows = _mask(rng, n, vocab_size, generator, device)
+    vocab_size += -vocab_size % form.vocab_multiple
+    logits = strange_logits(rng, n, vocab_size, form.logits, form.gaps, generator, device)
+    bitmask, rows = _mask(rng, n, vocab_size, form.rows, generator, device) if form.has_mask else (None, None)
 
     def row_values(draw: Callable[[], float], dtype: torch.dtype) -> torch.Tensor:
         if rng.random() < 0.2:
@@ -105,39 +168,41 @@ def random_case(rng: random.Random, device: str = "cpu", max_vocab: int = 3000, 
 
         return row_values(draw, torch.float32)
 
-    def maybe(tensor: torch.Tensor) -> torch.Tensor | None:
-        return tensor if rng.random() < 0.6 else None
-
-    top_k_dtype = rng.choice([torch.int32, torch.int64])
     blocks = (vocab_size + 63) // 64
     usual_ks = [0, 0, 1, 2, 5, 50, 1000, -1]
     edge_ks = [vocab_size - 1, vocab_size, vocab_size + 1, vocab_size // 2, vocab_size // 8, blocks, blocks + 1]
-    edge_ks += [2**31 - 1, -(2**31)] if top_k_dtype == torch.int32 else [2**32, 2**32 + 1, 2**63 - 1, -(2**63)]
+    edge_ks += [2**31 - 1, -(2**31)] if form.top_k == torch.int32 else [2**32, 2**32 + 1, 2**63 - 1, -(2**63)]
     return Case(
         logits,
         bitmask,
         rows,
         floats("temperature"),
-        maybe(row_values(lambda: rng.choice(rng.choice([usual_ks, edge_ks])), top_k_dtype)),
-        maybe(floats("top_p")),
-        maybe(floats("min_p")),
+        row_values(lambda: rng.choice(rng.choice([usual_ks, edge_ks])), form.top_k) if form.top_k else None,
+        floats("top_p") if form.has_top_p else None,
+        floats("min_p") if form.has_min_p else None,
         row_values(lambda: rng.choice([*SEEDS, *(rng.getrandbits(64) - 2**63 for _ in range(8))]), torch.int64),
         row_values(lambda: rng.choice([*SEEDS, 1, rng.getrandbits(40), 2**62]), torch.int64),
     )
 
 
 def strange_logits(
-    rng: random.Random, n: int, vocab_size: int, dtype: torch.dtype, generator: torch.Generator, device: str
+    rng: random.Random,
+    n: int,
+    vocab_size: int,
+    dtype: torch.dtype,
+    gaps: tuple[int, int],
+    generator: torch.Generator,
+    device: str,
 ) -> torch.Tensor:
     """Return logits, sometimes with ties, zeros of both signs, infinities and NaN.
 
-    They lie at any offset in a buffer that is NaN around them.
+    They lie in a buffer that is NaN in the gaps before and after each row.
     """
     logits = _values(rng, n, vocab_size, generator).to(dtype)
     for value, probability in ((0.0, 0.1), (-0.0, 0.1), (-math.inf, 0.15), (math.inf, 0.08), (math.nan, 0.04)):
         if rng.random() < probability:
             logits[torch.rand(n, vocab_size, generator=generator) < rng.choice([0.002, 0.2])] = value
-    before, after = rng.choice([0, 0, 1, 3]), rng.choice([0, 0, 1, 16])
+    before, after = gaps
     buffer = torch.full((n, before + vocab_size + after), math.nan, dtype=dtype)
     buffer[:, before : before + vocab_size] = logits
     return buffer.to(device)[:, before : before + vocab_size]
@@ -165,24 +230,26 @@ def _values(rng: random.Random, n: int, vocab_size: int, generator: torch.Genera
 
 
 def _mask(
-    rng: random.Random, n: int, vocab_size: int, generator: torch.Generator, device: str
-) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    if rng.random() < 0.2:
-        return None, None
-    has_rows = rng.random() < 0.6
-    num_masks = rng.randint(0, 3) if has_rows else n
+    rng: random.Random,
+    n: int,
+    vocab_size: int,
+    rows_dtype: torch.dtype | None,
+    generator: torch.Generator,
+    device: str,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    num_masks = n if rows_dtype is None else rng.randint(0, 3)
     words = max(0, bitmask_width(vocab_size) + rng.choice([0, 0, 0, 2, -1]))
     padding = rng.choice([0, 0, 3])
     buffer = torch.full((num_masks, words + padding), -1, dtype=torch.int32)
     buffer[:, :words] = _mask_words(rng, num_masks, words, vocab_size, generator)
     bitmask = buffer.to(device)[:, :words]
-    if not has_rows:
+    if rows_dtype is None:
         return bitmask, None
     unknown = [num_masks, -2, 2**31 - 1, -(2**31)]
     ids = [rng.choice([-1, *range(num_masks), rng.choice(unknown)]) for _ in range(n)]
     stride = rng.choice([1, 2])
     spread = [value for row in ids for value in [row, *([5] * (stride - 1))]]
-    return bitmask, torch.tensor(spread, dtype=rng.choice([torch.int32, torch.int64]), device=device)[::stride]
+    return bitmask, torch.tensor(spread, dtype=rows_dtype, device=device)[::stride]
 
 
 def _mask_words(

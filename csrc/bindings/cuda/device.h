@@ -44,21 +44,23 @@ inline void* current_stream(int device) {
   return stream;
 }
 
-// `device` must be the current one.
-inline void prepare_masked_sample_once(int device, const cuda::DeviceFacts& facts) {
+// Prepares masked_sample once per device. `device` must be the current one.
+inline const cuda::DeviceFacts& device_prepared_for_masked_sample(int device) {
   static std::array<std::once_flag, kMaxDevices> prepared;
+  static std::array<cuda::DeviceFacts, kMaxDevices> facts;
+  const cuda::DeviceFacts& queried = device_facts(device);
   std::call_once(prepared[device], [&] {
-    cuda::prepare_masked_sample(facts);
+    facts[device] = queried;
+    cuda::prepare_masked_sample(facts[device]);
     STD_CUDA_CHECK(cudaGetLastError());
   });
+  return facts[device];
 }
 
 inline auto run_masked_sample_on(int device) {
   return [device](const MaskedSampleParams& params) {
     const DeviceGuard guard(device);
-    const cuda::DeviceFacts& facts = device_facts(device);
-    prepare_masked_sample_once(device, facts);
-    cuda::masked_sample(params, facts, current_stream(device));
+    cuda::masked_sample(params, device_prepared_for_masked_sample(device), current_stream(device));
     STD_CUDA_KERNEL_LAUNCH_CHECK();
   };
 }

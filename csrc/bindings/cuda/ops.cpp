@@ -40,6 +40,15 @@ std::tuple<Tensor, Tensor> masked_sample_logprobs(const Tensor& logits, std::opt
                                run_masked_sample_on(logits.get_device_index()));
 }
 
+std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t> cuda_device_facts(int64_t index) {
+  const int device = static_cast<int>(index);
+  const DeviceGuard guard(device);
+  const cuda::DeviceFacts& facts = device_prepared_for_masked_sample(device);
+  const int* clusters = facts.max_clusters;
+  return {facts.num_sms, facts.compute_capability, facts.max_shared_bytes_a_block, clusters[0], clusters[1],
+          clusters[2]};
+}
+
 }  // namespace
 }  // namespace structout
 
@@ -47,4 +56,8 @@ STABLE_TORCH_LIBRARY_IMPL(structout, CUDA, ops) {
   ops.impl("apply_bitmask", TORCH_BOX(&structout::apply_bitmask));
   ops.impl("masked_sample", TORCH_BOX(&structout::masked_sample));
   ops.impl("masked_sample_logprobs", TORCH_BOX(&structout::masked_sample_logprobs));
+}
+
+STABLE_TORCH_LIBRARY_IMPL(structout, CompositeExplicitAutograd, facts) {
+  facts.impl("_cuda_device_facts", TORCH_BOX(&structout::cuda_device_facts));
 }

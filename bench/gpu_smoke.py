@@ -1,0 +1,84 @@
+"""Calls every op once on the GPU, on one backend, and compares it with the reference.
+
+    python bench/gpu_smoke.py cuda|triton
+
+The first step of `make gpu-check` that runs a kernel: it names the op that fails.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+
+os.environ["STRUCTOUT_BACKEND"] = sys.argv[1]  # read when structout is imported
+
+import torch
+
+import structout
+from structout import _kernels, reference
+
+VOCAB, ROWS = 151_936, 4
+OPS = torch.ops.structout
+Result = torch.Tensor | tuple[torch.Tensor, ...]
+
+
+def main() -> int:
+    loaded = _kernels.load()
+    print(loaded)
+    if loaded.cuda != sys.argv[1]:
+        return 1
+    generator = torch.Generator("cuda").manual_seed(0)
+    logits = torch.randn(ROWS, VOCAB, generator=generator, device="cuda") * 3
+    shares = torch.tensor([0.9, 0.001, 0.5], device="cuda")
+    bitmask = structout.pack_bitmask(torch.rand(3, VOCAB, generator=generator, device="cuda") < shares[:, None])
+    rows = torch.tensor([0, 1, -1, 2], device="cuda")
+    seeds = torch.arange(ROWS, device="cuda")
+    temperature = torch.tensor([0.7, 1.0, 0.0, 1.3], device="cuda")
+    top_k = torch.full((ROWS,), 50, device="cuda")
+    top_p = torch.full((ROWS,), 0.9, device="cuda")
+    plain = (logits, bitmask, rows, temperature, None, None, None, seeds, seeds)
+    filtered = (logits, bitmask, rows, temperature, top_k, top_p, None, seeds, seeds)
+
+    def masked(apply: Callable[..., None]) -> torch.Tensor:
+        copy = logits.clone()
+        apply(copy, bitmask, rows)
+        return copy
+
+    def by_shards() -> tuple[torch.Tensor, torch.Tensor]:
+        cuts = [(0, 70_000), (70_000, VOCAB)]
+        shards = [(logits[:, a:b], bitmask, rows, temperature, seeds, seeds, a) for a, b in cuts]
+        results = torch.stack([OPS._sample_shard(*shard) for shard in shards])
+        ids, merged = OPS._merge_shard_results(results, temperature)
+        masses = torch.stack([OPS._shard_mass(*shard, merged) for shard in shards])
+        return ids, OPS._merge_masses(masses, merged, temperature)
+
+    expected = reference.masked_sample_logprobs(*plain)
+    checks: dict[str, tuple[Callable[[], Result], Result]] = {
+        "apply_bitmask": (lambda: masked(OPS.apply_bitmask), masked(reference.apply_bitmask)),
+        "masked_sample": (lambda: OPS.masked_sample(*plain), expected[0]),
+        "masked_sample_logprobs": (lambda: OPS.masked_sample_logprobs(*plain), expected),
+        "masked_sample with filters": (lambda: OPS.masked_sample(*filtered), reference.masked_sample(*filtered)),
+        "shards, merged": (by_shards, expected),
+        "all_gather_bitmask of one rank": (lambda: OPS.all_gather_bitmask(bitmask, ""), bitmask),
+    }
+    failed = 0
+    for name, (call, wanted) in checks.items():
+        started = time.perf_counter()
+        try:
+            got = call()
+            torch.cuda.synchronize()
+            is_right = all(map(torch.equal, _tensors(got), _tensors(wanted)))
+            outcome = "right" if is_right else f"WRONG: {got} instead of {wanted}"
+        except Exception as error:
+            is_right, outcome = False, f"{type(error).__name__}: {error}"
+        failed += not is_right
+        print(f"{name:<32}{time.perf_counter() - started:6.2f} s  {outcome}", flush=True)
+    return 1 if failed else 0
+
+
+def _tensors(result: Result) -> tuple[torch.Tensor, ...]:
+    return result if isinstance(result, tuple) else (result,)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

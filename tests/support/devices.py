@@ -1,0 +1,8 @@
+"""The devices that tests run on."""
+
+import pytest
+import torch
+
+HAS_GPU = torch.cuda.is_available()
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+TRITON_DEVICE = "cuda" if HAS_GPU else "cpu"  # the CPU: under Triton's interpreter
