@@ -42,7 +42,7 @@ def apply_bitmask(logits: torch.Tensor, bitmask: torch.Tensor, rows: torch.Tenso
 
     Raises:
         ValueError: a dtype, rank, shape, stride or device is wrong, or rows of logits
-            overlap in memory. Nothing is written.
+            overlap in memory. Nothing is written. In torch 2.15 it is a RuntimeError.
         RuntimeError: logits require a gradient, which this op does not have.
 
     ``torch.ops.structout.apply_bitmask`` is the same op for use in model code. It does
@@ -212,8 +212,8 @@ def masked_sample(
         min_p).
 
     Raises:
-        ValueError: a dtype, rank, shape, stride or device is wrong, or a number is out
-            of range.
+        ValueError: a number is out of range; or a dtype, rank, shape, stride or device
+            is wrong, which in torch 2.15 is a RuntimeError.
         TypeError: a parameter is neither a tensor nor a number.
 
     Source: the draw is Gumbel-max with Philox noise, as in FlashSampling and vLLM. The

@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from refusals import REFUSED
 
 import structout
 
@@ -42,7 +43,7 @@ def gather_arguments(**changes):
     ],
 )  # fmt: skip
 def test_push_all_gather_with_invalid_argument_raises(changes, message):
-    with pytest.raises(ValueError, match=f"push_all_gather: .*{message}"):
+    with pytest.raises(REFUSED, match=f"push_all_gather: .*{message}"):
         torch.ops.structout._check_push_all_gather(**gather_arguments(**changes))
 
 
@@ -52,7 +53,7 @@ def test_push_all_gather_with_valid_arguments_passes_the_check():
 
 def test_push_all_gather_with_overlapping_tensors_raises():
     out = torch.zeros(30, dtype=torch.int32)
-    with pytest.raises(ValueError, match="its address range overlaps that of shard; clone one of them"):
+    with pytest.raises(REFUSED, match="its address range overlaps that of shard; clone one of them"):
         torch.ops.structout._check_push_all_gather(**gather_arguments(shard=out[10:20], out=out))
 
 
@@ -81,7 +82,7 @@ def rows_arguments(**changes):
     ],
 )
 def test_push_rows_with_invalid_argument_raises(changes, message):
-    with pytest.raises(ValueError, match=f"push_rows: .*{message}"):
+    with pytest.raises(REFUSED, match=f"push_rows: .*{message}"):
         torch.ops.structout._check_push_rows(**rows_arguments(**changes))
 
 

@@ -12,6 +12,7 @@ import torch
 from devices import DEVICES
 from locations import ROOT
 from masked_sample_cases import random_case
+from refusals import REFUSED
 
 import structout
 from structout.distributed import Traffic, owned_rows, traffic
@@ -129,7 +130,7 @@ class TestSingleRank:
         ],
     )
     def test_sharded_masked_sample_with_invalid_arguments_raises(self, arguments, message):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(REFUSED, match=message):
             structout.sharded_masked_sample(torch.randn(5, 40), **arguments)
 
     def test_all_gather_bitmask_with_wrong_dtype_raises(self):

@@ -17,6 +17,7 @@ from apply_bitmask_cases import DTYPES, random_words
 from devices import HAS_GPU
 from devices import TRITON_DEVICE as DEVICE
 from masked_sample_cases import TRITON_FORMS, Case, random_case
+from refusals import REFUSED
 from seeds import for_each_seed
 from structout.triton_kernels import masked_sample, shards
 from triton.runtime import interpreter
@@ -239,7 +240,7 @@ def test_merges_of_many_rows_equal_cpu_ops():
 def test_invalid_arguments_raise():
     case = plain_case(2, 100)
     arguments = shard_arguments(case, 0, 100)
-    with pytest.raises(ValueError, match="vocab_begin must be in"):
+    with pytest.raises(REFUSED, match="vocab_begin must be in"):
         shards.sample_shard(*arguments[:-1], -1)
     with pytest.raises(ValueError, match=r"merged must be torch.int32 \[4, 2\], got torch.int32 \[4, 3\]"):
         shards.shard_mass(*arguments, torch.zeros(4, 3, dtype=torch.int32, device=DEVICE))

@@ -11,6 +11,7 @@ import pytest
 import torch
 from devices import DEVICES, TRITON_DEVICE
 from locations import HOST_CUDA_PROGRAMS, importing
+from refusals import REFUSED
 
 import structout
 from structout.bitmask import bitmask_width, pack_bitmask
@@ -288,7 +289,7 @@ def test_apply_bitmask_with_invalid_input_raises_and_writes_nothing(backend_name
     op = structout.apply_bitmask if backend_name == "wrapper" else apply_bitmask_backends.get(backend_name)
     inputs, message = INVALID_INPUTS[name]
     before = inputs[0].clone()
-    with pytest.raises(ValueError, match=f"^apply_bitmask: .*{message}"):
+    with pytest.raises(REFUSED, match=f"^apply_bitmask: .*{message}"):
         op(*inputs)
     assert torch.equal(inputs[0], before)
 
@@ -297,7 +298,7 @@ def test_apply_bitmask_with_invalid_input_raises_and_writes_nothing(backend_name
 @pytest.mark.parametrize("backend_name", ["cuda", pytest.param("triton", marks=pytest.mark.triton)])
 def test_apply_bitmask_with_tensors_on_two_devices_raises(backend_name):
     op = apply_bitmask_backends.get(backend_name)
-    with pytest.raises(ValueError, match=r"bitmask must be on the device of logits \(cuda:0\), got cpu; move it"):
+    with pytest.raises(REFUSED, match=r"bitmask must be on the device of logits \(cuda:0\), got cpu; move it"):
         op(LOGITS.cuda(), MASK)
-    with pytest.raises(ValueError, match=r"rows must be on the device of logits"):
+    with pytest.raises(REFUSED, match=r"rows must be on the device of logits"):
         op(LOGITS.cuda(), MASK.cuda(), torch.zeros(3).int())

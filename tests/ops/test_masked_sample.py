@@ -13,6 +13,7 @@ import pytest
 import torch
 from devices import DEVICES
 from locations import importing
+from refusals import REFUSED
 
 import structout
 from structout import reference
@@ -346,7 +347,7 @@ INVALID_INPUTS = {
 @pytest.mark.parametrize("name", INVALID_INPUTS)
 def test_masked_sample_with_invalid_input_raises(name):
     arguments, message = INVALID_INPUTS[name]
-    with pytest.raises(ValueError, match=f"^masked_sample: .*{message}"):
+    with pytest.raises(REFUSED, match=f"^masked_sample: .*{message}"):
         structout.masked_sample(**({"logits": LOGITS} | arguments))
 
 

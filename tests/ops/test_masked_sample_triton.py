@@ -19,6 +19,7 @@ from apply_bitmask_cases import DTYPES, random_words
 from devices import HAS_GPU
 from devices import TRITON_DEVICE as DEVICE
 from masked_sample_cases import TRITON_FORMS, Case, check
+from refusals import REFUSED
 from structout.triton_kernels import masked_sample as kernels
 from structout.triton_kernels import sampling_math as triton_math
 from triton_ptx import assert_operations_are_rounded_once, compile_for, masked_sample_kernel
@@ -255,7 +256,7 @@ def test_triton_ids_with_and_without_logprobs_are_equal():
 def test_triton_with_wrong_dtype_raises():
     case = plain_case(2, 100)
     case.seed = case.seed.to(torch.int32)
-    with pytest.raises(ValueError, match="seed must be int64, got int32"):
+    with pytest.raises(REFUSED, match="seed must be int64, got int32"):
         kernels.masked_sample(*case.arguments())
 
 
