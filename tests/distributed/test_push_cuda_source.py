@@ -2,16 +2,13 @@
 
 import re
 import shutil
-import subprocess
-from pathlib import Path
 
 import host_cuda
 import pytest
+from gpu_code import ARCHITECTURES, NEEDS_NVCC, ptx_of_source, stack_bytes
 from locations import HOST_CUDA_PROGRAMS
 
 PROGRAM = HOST_CUDA_PROGRAMS / "push.cpp"
-ARCHITECTURES = (80, 90, 100)
-NEEDS_NVCC = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 
 
 def run(sanitize, *arguments, csrc=host_cuda.CSRC):
@@ -101,45 +98,20 @@ def test_push_kernels_with_a_planted_mistake_fail(mistake, tmp_path):
     assert is_found_by_result or "ThreadSanitizer: data race" in result.stderr
 
 
-@pytest.fixture(scope="module")
-def gpu_code(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Return each file's resource usage on every architecture, and its PTX for one."""
-    output = tmp_path_factory.mktemp("gpu")
-    targets = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in ARCHITECTURES]
-    targets += ["-gencode=arch=compute_90,code=compute_90"]
-    reports = []
-    for name in ("push_all_gather", "push_rows"):
-        fatbin = output / f"{name}.fatbin"
-        source = host_cuda.CSRC / "cuda" / f"{name}.cu"
-        options = ["-fatbin", "-O3", "-std=c++17", "--threads=0", f"-I{host_cuda.CSRC}", *targets]
-        command = ["nvcc", *options, str(source), "-o", str(fatbin)]
-        result = subprocess.run(command, capture_output=True, text=True)
-        assert (result.returncode, result.stderr) == (0, "")
-        reports.append(_cuobjdump("--dump-resource-usage", fatbin) + _cuobjdump("--dump-ptx", fatbin))
-    return reports
-
-
-def _cuobjdump(option: str, path: Path) -> str:
-    import triton
-
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    return subprocess.run([tool, option, path], capture_output=True, text=True, check=True).stdout
+@NEEDS_NVCC
+def test_push_machine_code_uses_no_stack():
+    assert stack_bytes("push_all_gather_kernel") == [0] * len(ARCHITECTURES)
+    assert stack_bytes("push_rows_kernel") == [0] * 2 * len(ARCHITECTURES)
 
 
 @NEEDS_NVCC
-def test_push_machine_code_uses_no_stack(gpu_code):
-    stacks = [re.findall(r"Function (\S*push_\S*):\s+REG:\d+ STACK:(\d+)", code) for code in gpu_code]
-    assert [len(file_stacks) for file_stacks in stacks] == [len(ARCHITECTURES), 2 * len(ARCHITECTURES)]
-    assert {stack for file_stacks in stacks for _, stack in file_stacks} == {"0"}
-
-
-@NEEDS_NVCC
-def test_push_ptx_signals_at_system_scope_and_moves_16_bytes_at_a_time(gpu_code):
-    for code in gpu_code:
-        assert "st.release.sys.global.u64" in code
-        assert "ld.acquire.sys.global.u64" in code
-        assert "st.global.v4.b32" in code
-    assert "multimem.st.relaxed.sys.global.v4.f32" in gpu_code[0]
+def test_push_ptx_signals_at_system_scope_and_moves_16_bytes_at_a_time():
+    push_all_gather, push_rows = ptx_of_source("push_all_gather_kernel"), ptx_of_source("push_rows_kernel")
+    for ptx in (push_all_gather, push_rows):
+        assert "st.release.sys.global.u64" in ptx
+        assert "ld.acquire.sys.global.u64" in ptx
+        assert "st.global.v4.b32" in ptx
+    assert "multimem.st.relaxed.sys.global.v4.f32" in push_all_gather
     # Peers write data while the kernel runs, so it must not pass through the read-only
     # cache; addresses may.
-    assert not re.search(r"ld\.global\.nc\S*\.(v4|u8|u32|b32)", gpu_code[0])
+    assert not re.search(r"ld\.global\.nc\S*\.(v4|u8|u32|b32)", push_all_gather)

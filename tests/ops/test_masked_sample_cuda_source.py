@@ -4,23 +4,17 @@ code."""
 import ctypes
 import functools
 import re
-import shutil
-import subprocess
-from pathlib import Path
 
-import builds
 import host_cuda
 import masked_sample_builds
 import pytest
 import torch
+from gpu_code import ARCHITECTURES, NEEDS_NVCC, ptx_of_source, stack_bytes
 from locations import HOST_CUDA_PROGRAMS
 from masked_sample_cases import check, random_cases
 
 PROGRAM = HOST_CUDA_PROGRAMS / "masked_sample.cpp"
-SOURCE = host_cuda.CSRC / "cuda" / "masked_sample.cu"
-ARCHITECTURES = (80, 90, 100)
 PATHS = ("none", "one", "few", "many", "many_split")
-NEEDS_NVCC = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 
 
 @functools.cache
@@ -91,37 +85,18 @@ def test_cuda_source_under_sanitizer_matches_reference(sanitize, num_cases):
     assert (result.returncode, result.stdout) == (0, f"{count} cases agree\n"), result.stderr
 
 
-@pytest.fixture(scope="module")
-def gpu_code() -> Path:
-    """Machine code for every architecture, and PTX for one."""
-    targets = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in ARCHITECTURES]
-    command = ["nvcc", "-fatbin", "-O3", "-std=c++17", "-fmad=false", "--threads=0", *targets]
-    command += ["-gencode=arch=compute_90,code=compute_90"]
-    return builds.compiled("masked_sample", command, [SOURCE], suffix=".fatbin", allow_messages=False)
-
-
-def _cuobjdump(option: str, path: Path) -> str:
-    import triton
-
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    return subprocess.run([tool, option, path], capture_output=True, text=True, check=True).stdout
-
-
 @NEEDS_NVCC
-def test_cuda_machine_code_spills_no_registers(gpu_code):
-    usage = _cuobjdump("--dump-resource-usage", gpu_code)
-    for architecture in ARCHITECTURES:
-        assert f"arch = sm_{architecture}" in usage
-    stacks = re.findall(r"Function (\S*sample_by_\S*):\s+REG:\d+ STACK:(\d+)", usage)
+def test_cuda_machine_code_spills_no_registers():
+    stacks = stack_bytes("sample_by_")
     assert len(stacks) == len(ARCHITECTURES) * 12  # three formats, with and without filters, blocks and clusters
-    assert {stack for _, stack in stacks} == {"0"}
+    assert set(stacks) == {0}
 
 
 @NEEDS_NVCC
-def test_cuda_machine_code_rounds_every_float_operation(gpu_code):
+def test_cuda_machine_code_rounds_every_float_operation():
     """Reads PTX: in machine code a correctly rounded division consists of fused
     operations."""
-    ptx = _cuobjdump("--dump-ptx", gpu_code)
+    ptx = ptx_of_source("sample_by_")
     instructions = set(re.findall(r"^\s*(?:@!?%\w+\s+)?([a-z][\w.:]*)[\s;]", ptx, re.MULTILINE))
     assert {"mul.rn.f32", "add.rn.f32", "rcp.rn.f32"} <= instructions
     assert instructions & {"ld.global.nc.v4.u32", "ld.global.nc.v4.b32"}

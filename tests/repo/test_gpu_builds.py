@@ -3,25 +3,12 @@
 import re
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
+from gpu_code import ARCHITECTURES, CUDA_LIBRARY, NEEDS_NVCC, cuobjdump, function_names
+from locations import ROOT
 from structout.triton_kernels.apply_bitmask import TILE_WORDS
 from triton_ptx import Kernel, compile_for
-
-import structout
-
-ARCHITECTURES = (80, 90, 100)
-CUDA_LIBRARY = Path(structout.__file__).parent / "_C_cuda.so"
-NEEDS_NVCC = pytest.mark.skipif(shutil.which("nvcc") is None and not CUDA_LIBRARY.exists(), reason="needs nvcc")
-
-
-def cuobjdump(*arguments: str) -> str:
-    """Runs NVIDIA's disassembler, which comes with Triton."""
-    import triton
-
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    return subprocess.run([tool, *arguments, CUDA_LIBRARY], capture_output=True, text=True, check=True).stdout
 
 
 @NEEDS_NVCC
@@ -48,15 +35,25 @@ def test_cuda_library_has_code_for_every_architecture_and_spills_nothing():
 
 @NEEDS_NVCC
 def test_apply_bitmask_in_cuda_moves_16_bytes_at_a_time_and_never_reads_logits():
-    sections = cuobjdump("-sass", "-arch", "sm_90").split("Function : ")[1:]
-    kernels = [section for section in sections if "apply_bitmask_kernel" in section.splitlines()[0]]
-    assert len(kernels) == 2
+    names = {name for name in function_names() if "apply_bitmask_kernel" in name}
+    kernels = cuobjdump("-sass", "-arch", "sm_90", "-fun", ",".join(names)).split("Function : ")[1:]
+    assert len(kernels) == len(names) == 2
     for sass in kernels:
         assert "LDG.E.128" in sass
         assert "STG.E.128" in sass
         # The only 16-byte load reads the mask. A 16-bit load could only read logits.
         assert sass.count("LDG.E.128") == 1
         assert not re.search(r"LDG?\.E\.U16", sass)
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+@pytest.mark.parametrize("source", ["masked_sample", "push_all_gather", "push_rows"])
+def test_nvcc_accepts_the_kernels_without_a_message(source, tmp_path):
+    """Without optimizations (-G), which would take a minute for each architecture."""
+    command = ["nvcc", "-ptx", "-G", "-arch=sm_90", "-std=c++17", f"-I{ROOT / 'csrc'}"]
+    command += [str(ROOT / "csrc" / "cuda" / f"{source}.cu"), "-o", str(tmp_path / "kernels.ptx")]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert (result.returncode, result.stdout + result.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
