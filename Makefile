@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check -qq
 SOURCES := $(wildcard csrc/*.* csrc/*/*.* csrc/*/*/*.*) setup.py pyproject.toml constraints.txt
 
-.PHONY: help demo test test-all test-engines test-torch bench gpu-check docs lint format clean
+.PHONY: help demo test test-all test-engines test-headers test-torch bench gpu-check docs lint format clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ test-all: $(VENV)/test.installed  ## the same tests, with random tests at their 
 test-engines: $(VENV)/test.installed  ## the grammar tests on the oldest and the newest supported grammar engines
 	$(BIN)/python tests/check_engine_versions.py
 
+test-headers: $(VENV)/tools.installed  ## the bindings against the headers of the oldest and the newest torch
+	$(BIN)/python tests/check_torch_headers.py
+
 test-torch:  ## one wheel in the oldest and the newest CUDA build of torch; needs nvcc and 16 GB, but no GPU
 	$(PYTHON) tests/check_torch_versions.py
 
@@ -33,7 +36,7 @@ bench: $(VENV)/test.installed  ## measure beside the peers; writes bench/results
 	for bench in bench/bench_*.py; do $(BIN)/python $$bench || exit 1; done
 	$(BIN)/python bench/report.py
 
-gpu-check:  ## on a machine with a GPU, in the Python you name: build, whole suite, sanitizers, benches
+gpu-check:  ## on a machine with a GPU, in the Python you name: build, benches, tests, sanitizers
 	$(PYTHON) bench/gpu_check.py
 
 lint: $(VENV)/lint.installed  ## formatters in check mode, linters and type checks

@@ -8,13 +8,12 @@ benchmark. Inside a JSON string 0.968 of a real vocabulary is allowed, in most o
 states of JSON 0.001.
 """
 
-import importlib
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import harness
 import torch
+from harness import Call
 
 import structout
 from structout import reference
@@ -28,42 +27,56 @@ DTYPES = (torch.float32, torch.bfloat16)
 Case = tuple[int, int, torch.dtype, float]
 
 
-Call = Callable[[], object]
+def ours(logits: torch.Tensor, bitmask: torch.Tensor) -> Call:
+    return lambda: torch.ops.structout.apply_bitmask(logits, bitmask)
 
 
-def peers(logits: torch.Tensor, bitmask: torch.Tensor) -> dict[str, Callable[[], Call]]:
-    """Return makers of the calls to compare. All calls write -inf to the same places,
-    so they may run in any order."""
+def ours_in_triton(logits: torch.Tensor, bitmask: torch.Tensor) -> Call | None:
+    if not logits.is_cuda:
+        return None
+    from structout.triton_kernels.apply_bitmask import apply_bitmask
 
-    def ours() -> Call:
-        return lambda: torch.ops.structout.apply_bitmask(logits, bitmask)
+    return lambda: apply_bitmask(logits, bitmask)
 
-    def in_place(module: str, **options: str) -> Call:
-        function = importlib.import_module(module).apply_token_bitmask_inplace
-        return lambda: function(logits, bitmask, **options)
 
-    def masked_fill() -> Call:
-        disallowed = ~structout.unpack_bitmask(bitmask, logits.shape[-1])
-        return lambda: logits.masked_fill_(disallowed, float("-inf"))
+def xgrammar(logits: torch.Tensor, bitmask: torch.Tensor) -> Call:
+    """On CUDA its Triton kernel."""
+    from xgrammar import apply_token_bitmask_inplace
 
-    makers: dict[str, Callable[[], Call]] = {
+    backend = "triton" if logits.is_cuda else "auto"
+    return lambda: apply_token_bitmask_inplace(logits, bitmask, backend=backend)
+
+
+def xgrammar_cuda(logits: torch.Tensor, bitmask: torch.Tensor) -> Call | None:
+    if not logits.is_cuda:
+        return None
+    from xgrammar import apply_token_bitmask_inplace
+
+    return lambda: apply_token_bitmask_inplace(logits, bitmask, backend="cuda")
+
+
+def llguidance(logits: torch.Tensor, bitmask: torch.Tensor) -> Call:
+    from llguidance.torch import apply_token_bitmask_inplace
+
+    return lambda: apply_token_bitmask_inplace(logits, bitmask)
+
+
+def masked_fill(logits: torch.Tensor, bitmask: torch.Tensor) -> Call:
+    disallowed = ~structout.unpack_bitmask(bitmask, logits.shape[-1])
+    return lambda: logits.masked_fill_(disallowed, float("-inf"))
+
+
+# All write -inf to the same places, so they may run in any order.
+PEERS = harness.Peers(
+    {
         "structout": ours,
-        "llguidance": lambda: in_place("llguidance.torch"),
+        "llguidance": llguidance,
         "masked_fill_": masked_fill,
-    }
-    if logits.device.type == "cpu":
-        return makers | {"xgrammar": lambda: in_place("xgrammar")}
-
-    def ours_in_triton() -> Call:
-        from structout.triton_kernels.apply_bitmask import apply_bitmask
-
-        return lambda: apply_bitmask(logits, bitmask)
-
-    return makers | {
+        "xgrammar": xgrammar,
         "structout triton": ours_in_triton,
-        "xgrammar": lambda: in_place("xgrammar", backend="triton"),
-        "xgrammar cuda": lambda: in_place("xgrammar", backend="cuda"),
+        "xgrammar cuda": xgrammar_cuda,
     }
+)
 
 
 def random_mask(num_rows: int, vocab_size: int, density: float, device: torch.device) -> torch.Tensor:
@@ -81,20 +94,11 @@ def run_case(case: Case, device: torch.device, seconds: float) -> dict[str, Any]
     reference.apply_bitmask(expected, bitmask)
     logits = original.clone()
     calls: dict[str, Call] = {}
-    missing: dict[str, str] = {}
-    for name, make in peers(logits, bitmask).items():
-        logits.copy_(original)
-        try:
-            call = make()
-            call()
-        except Exception as error:
-            if name.startswith("structout"):
-                raise
-            missing[name] = harness.short_reason(error)
-            continue
+    for name, call in PEERS.calls(logits, bitmask):
         if not torch.equal(logits, expected):
             raise AssertionError(f"{name} is wrong on {case}: nothing is timed on a wrong result")
         calls[name] = call
+        logits.copy_(original)
     calls |= bandwidths(logits, original)
     times = harness.time_calls(calls, device, read_inputs=lambda: read(logits, bitmask), seconds=seconds)
     disallowed = int((~structout.unpack_bitmask(bitmask, vocab_size)).sum())
@@ -105,7 +109,7 @@ def run_case(case: Case, device: torch.device, seconds: float) -> dict[str, Any]
         "density": density,
         "bytes": disallowed * logits.element_size() + 4 * num_rows * bitmask_width(vocab_size),
         **times,
-        "missing": missing,
+        "missing": dict(PEERS.missing),
     }
 
 

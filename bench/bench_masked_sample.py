@@ -188,29 +188,22 @@ def read_logits(problem: Problem) -> Draw | None:
     return bits.amax if problem.logits.is_cuda else None
 
 
-CANDIDATES: dict[str, Callable[[Problem], Draw | None]] = {
-    "structout": ours,
-    "torch": torch_chain,
-    "xgrammar + torch": xgrammar_chain,
-    "transformers": hugging_face,
-    "xgrammar + flashinfer": flashinfer,
-    "smallest op": smallest_op,
-    "read": read_logits,
-}
+PEERS = harness.Peers(
+    {
+        "structout": ours,
+        "torch": torch_chain,
+        "xgrammar + torch": xgrammar_chain,
+        "transformers": hugging_face,
+        "xgrammar + flashinfer": flashinfer,
+        "smallest op": smallest_op,
+        "read": read_logits,
+    }
+)
 
 
 def run_case(n: int, dtype: torch.dtype, allowed: str, filters: str, device: str, seconds: float) -> dict[str, Any]:
     problem = make_problem(n, dtype, ALLOWED[allowed], FILTERS[filters], device)
-    calls: dict[str, Draw] = {}
-    missing: dict[str, str] = {}
-    for name, make in CANDIDATES.items():
-        try:
-            call = make(problem)
-        except ImportError as error:
-            missing[name] = harness.short_reason(error)
-            continue
-        if call is not None:
-            calls[name] = call
+    calls = dict(PEERS.calls(problem))
 
     def read_inputs() -> None:
         problem.logits.view(torch.int16).amax()
@@ -225,7 +218,7 @@ def run_case(n: int, dtype: torch.dtype, allowed: str, filters: str, device: str
         "allowed": allowed,
         "filters": filters,
         **times,
-        "missing": missing,
+        "missing": dict(PEERS.missing),
     }
 
 

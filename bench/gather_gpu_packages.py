@@ -23,9 +23,11 @@ PINNED = (
     *("setuptools", "xgrammar", "apache-tvm-ffi", "llguidance", "xxhash"),
     *("jsonschema", "jsonschema-specifications", "referencing", "rpds-py", "attrs"),
     *("pydantic", "pydantic_core", "annotated-types", "typing-inspection", "typing_extensions"),
-    *("pytest", "pytest-xdist", "execnet", "hypothesis", "sortedcontainers", "PyYAML"),
+    *("pytest", "pytest-xdist", "execnet", "iniconfig", "pluggy", "packaging", "Pygments"),
+    *("hypothesis", "sortedcontainers", "PyYAML", "prometheus_client"),
 )
 FLASHINFER = "flashinfer-python==0.7.2.post1"
+CURAND = "nvidia-curand==10.4.0.35"  # whose headers the sampler includes; that of CUDA 13.0
 # These packages' __init__ import everything; the sampler needs none of it.
 EMPTIED = {"flashinfer", "flashinfer.jit", "flashinfer.trace", "flashinfer.trace.templates"}
 SAMPLER_SOURCES = ("sampling.cu", "renorm.cu", "flashinfer_sampling_binding.cu")
@@ -39,10 +41,11 @@ def main() -> int:
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir()
     download([pinned(name) for name in PINNED], FOLDER, python)
-    with tempfile.TemporaryDirectory() as folder:
-        download([FLASHINFER], Path(folder), python)
-        (wheel,) = Path(folder).glob("*.whl")
-        cut_to_the_sampler(wheel, FOLDER / wheel.name)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        download([FLASHINFER, CURAND], folder, python)
+        (wheel,), (curand,) = folder.glob("flashinfer*.whl"), folder.glob("nvidia_curand*.whl")
+        cut_to_the_sampler(wheel, curand, FOLDER / wheel.name)
     sizes = {path.name: path.stat().st_size for path in sorted(FOLDER.iterdir())}
     for name, size in sizes.items():
         print(f"{size / 2**20:6.1f} MiB  {name}")
@@ -66,10 +69,14 @@ def download(requirements: list[str], folder: Path, python: str) -> None:
     subprocess.run([*command, *requirements], check=True)
 
 
-def cut_to_the_sampler(wheel: Path, cut: Path) -> None:
+def cut_to_the_sampler(wheel: Path, curand: Path, cut: Path) -> None:
     """Write a wheel with the modules that flashinfer.sampling imports, and the sources
     and headers that it compiles."""
-    with zipfile.ZipFile(wheel) as whole, zipfile.ZipFile(cut, "w", zipfile.ZIP_DEFLATED) as kept:
+    with (
+        zipfile.ZipFile(wheel) as whole,
+        zipfile.ZipFile(curand) as with_headers,
+        zipfile.ZipFile(cut, "w", zipfile.ZIP_DEFLATED) as kept,
+    ):
         names = set(whole.namelist())
         (record,) = [name for name in names if name.endswith(".dist-info/RECORD")]
         metadata = {str(PurePosixPath(record).with_name(name)) for name in ("METADATA", "WHEEL")}
@@ -77,6 +84,9 @@ def cut_to_the_sampler(wheel: Path, cut: Path) -> None:
         contents = {name: whole.read(name) for name in chosen}
         for module, name in _imported_modules(whole, names, "flashinfer.sampling"):
             contents[name] = b"" if module in EMPTIED else whole.read(name)
+        for name in with_headers.namelist():
+            if name.endswith(".h"):
+                contents[f"flashinfer/data/include/{PurePosixPath(name).name}"] = with_headers.read(name)
         contents[record] = "".join(f"{name},,\n" for name in [*contents, record]).encode()
         for name, content in sorted(contents.items()):
             kept.writestr(name, content)

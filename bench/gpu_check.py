@@ -56,9 +56,10 @@ def steps(out: Path) -> list[Step]:
     cuda = {"STRUCTOUT_BACKEND": "cuda", "CUDA_DEVICE_MAX_CONNECTIONS": "32"}
     triton = cuda | {"STRUCTOUT_BACKEND": "triton"}
     pip = (sys.executable, "-m", "pip", "install", "-q", "--no-build-isolation", "--no-deps", "--no-index")
+    doctor = (sys.executable, "-P", "-m", "structout", "doctor")
     build = {"STRUCTOUT_BUILD_CUDA": "1", "STRUCTOUT_CUDA_ARCHS": compute_capabilities()}
     return [
-        Step("build", 300, ((*pip, "-e", "."), (sys.executable, "-P", "-m", "structout", "doctor")), build),
+        Step("build", 420, ((*pip, "-e", "."), doctor, script("gpu_peers.py")), build),
         Step("smoke", 180, (script("gpu_smoke.py", "cuda"), script("gpu_smoke.py", "triton"))),
         Step("occupancy", 60, (script("gpu_occupancy.py", "--out", str(out)),), cuda),
         Step("bench-apply", 480, (script("bench_apply_bitmask.py", "--results", str(out)),), cuda),
@@ -91,8 +92,9 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", metavar="STEP", help="run these steps; default: all, in their order")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "gpu-check", metavar="FOLDER")
     arguments = parser.parse_args()
-    environment = install_carried_packages()
-    missing = missing_requirements()
+    missing = missing_from_machine()
+    environment = {} if missing else install_carried_packages()
+    missing += [f"the Python package {name}" for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         print("make gpu-check needs:", *missing, sep="\n  - ")
         return 2
@@ -158,8 +160,8 @@ def install_carried_packages() -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(filter(None, [str(INSTALLED), os.environ.get("PYTHONPATH")]))}
 
 
-def missing_requirements() -> list[str]:
-    missing = [f"the Python package {name}" for name in NEEDED if importlib.util.find_spec(name) is None]
+def missing_from_machine() -> list[str]:
+    missing = []
     if importlib.util.find_spec("torch") is not None:
         import torch
 

@@ -11,15 +11,47 @@ import shutil
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import torch
 
+Call = Callable[[], object]
+
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("torch", "triton", "xgrammar", "llguidance", "flashinfer-python")
+
+
+class Peers:
+    """What a bench compares. A peer that fails is left out from then on, with the
+    reason; structout's own calls may not fail.
+
+    Args:
+        makers: By name, a function that makes the call to time from the arguments of
+            :meth:`calls`; or returns None if the peer does not offer this.
+    """
+
+    def __init__(self, makers: Mapping[str, Callable[..., Call | None]]):
+        self._makers = dict(makers)
+        self.missing: dict[str, str] = {}
+
+    def calls(self, *arguments: Any) -> Iterator[tuple[str, Call]]:
+        """Make the calls and make each of them once."""
+        for name, make in list(self._makers.items()):
+            try:
+                call = make(*arguments)
+                if call is not None:
+                    call()
+            except Exception as error:
+                if name.startswith("structout"):
+                    raise
+                self.missing[name] = short_reason(error)
+                del self._makers[name]
+                continue
+            if call is not None:
+                yield name, call
 
 
 def short_reason(error: BaseException) -> str:
@@ -28,10 +60,10 @@ def short_reason(error: BaseException) -> str:
 
 
 def time_calls(
-    calls: Mapping[str, Callable[[], object]],
+    calls: Mapping[str, Call],
     device: torch.device,
     *,
-    read_inputs: Callable[[], object],
+    read_inputs: Call,
     seconds: float,
     max_rounds: int = 300,
 ) -> dict[str, dict[str, float]]:
@@ -70,10 +102,10 @@ def time_calls(
     }
 
 
-_Timer = Callable[[Callable[[], object], Callable[[], object]], float]
+_Timer = Callable[[Call, Call], float]
 
 
-def _time_on_cpu(call: Callable[[], object], read_inputs: Callable[[], object]) -> float:
+def _time_on_cpu(call: Call, read_inputs: Call) -> float:
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
@@ -83,18 +115,18 @@ _L2_EVICTION_BYTES = 256 << 20
 _HEAD_START_CYCLES = 400_000  # about 0.2 ms, in which Python enqueues the call: its launches are not waited for
 
 
-def _time_evicted(call: Callable[[], object], read_inputs: Callable[[], object]) -> float:
+def _time_evicted(call: Call, read_inputs: Call) -> float:
     _evict()
     return _time_enqueued(call)
 
 
-def _time_with_inputs_cached(call: Callable[[], object], read_inputs: Callable[[], object]) -> float:
+def _time_with_inputs_cached(call: Call, read_inputs: Call) -> float:
     _evict()
     read_inputs()
     return _time_enqueued(call)
 
 
-def _time_repeated(call: Callable[[], object], read_inputs: Callable[[], object]) -> float:
+def _time_repeated(call: Call, read_inputs: Call) -> float:
     call()
     return _time_enqueued(call)
 
@@ -110,7 +142,7 @@ def _evict() -> None:
     torch.empty(_L2_EVICTION_BYTES, dtype=torch.int8, device="cuda").zero_()
 
 
-def _time_enqueued(call: Callable[[], object]) -> float:
+def _time_enqueued(call: Call) -> float:
     torch.cuda._sleep(_HEAD_START_CYCLES)
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     start.record()
@@ -120,7 +152,7 @@ def _time_enqueued(call: Callable[[], object]) -> float:
     return float(start.elapsed_time(end)) / 1e3
 
 
-def host_microseconds(call: Callable[[], object]) -> float:
+def host_microseconds(call: Call) -> float:
     """Return the median time that a call takes its caller, without waiting for a
     device."""
     samples, loops = [], 200  # a CUDA stream takes about a thousand calls before its caller has to wait
