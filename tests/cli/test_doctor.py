@@ -3,10 +3,9 @@ a fault."""
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
+import fresh_process
 import pytest
 import torch
 
@@ -22,8 +21,7 @@ VARIABLES = ("STRUCTOUT_BACKEND", "STRUCTOUT_CPU_CAPABILITY", "STRUCTOUT_SHARED_
 def run_python(*arguments, path=None, **variables):
     environment = {key: value for key, value in os.environ.items() if key not in (*VARIABLES, "PYTHONPATH")}
     environment |= variables if path is None else {**variables, "PYTHONPATH": str(path)}
-    command = [sys.executable, "-W", "ignore:structout's ops:RuntimeWarning", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    return fresh_process.run("-W", "ignore:structout's ops:RuntimeWarning", *arguments, env=environment)
 
 
 @pytest.fixture

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
+import fresh_process
 import pytest
 import torch
 
@@ -40,8 +39,8 @@ print("logits written:", bool((logits != 0).any()))
 
 def run_with_capability(value: str) -> list[str]:
     environment = os.environ | {"STRUCTOUT_CPU_CAPABILITY": value}
-    command = [sys.executable, "-c", SCRIPT, str(Path(structout.__file__).with_name("_C.so"))]
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    library = str(Path(structout.__file__).with_name("_C.so"))
+    run = fresh_process.run("-c", SCRIPT, library, env=environment)
     assert run.returncode == 0, run.stderr
     return run.stdout.splitlines()
 

@@ -15,11 +15,13 @@ import json
 import os
 import pydoc
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import fresh_process
 import pytest
 from locations import ROOT
 
@@ -159,10 +161,8 @@ def python_programs(document: Path) -> list[tuple[str, str | None, str]]:
 @pytest.mark.parametrize("document", [d for d in DOCUMENTS if blocks_of(d, "python")], ids=lambda path: path.name)
 def test_python_blocks_run_in_a_fresh_interpreter(document, environment):
     programs = python_programs(document)
-    command = [sys.executable, "-W", "error::DeprecationWarning:__main__", "-c", RUN_BLOCKS]
-    run = subprocess.run(
-        command, input=json.dumps(programs), cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
-    )
+    arguments = ("-W", "error::DeprecationWarning:__main__", "-c", RUN_BLOCKS)
+    run = fresh_process.run(*arguments, input=json.dumps(programs), cwd=ROOT, env=environment)
     assert run.returncode == 0, f"{run.stdout}{run.stderr}"
     assert run.stderr.count("ran ") == len(programs)
 
@@ -178,8 +178,11 @@ def test_shell_lines_run_here_or_in_a_named_place(document, environment):
                 place, text = RUN_ELSEWHERE[command]
                 assert text in (ROOT / place).read_text(), f"{place} no longer runs {command!r}"
                 continue
-            shell = ["bash", "-c", command]
-            run = subprocess.run(shell, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+            if command.startswith("structout ") and not re.search(r"[|<>;&$*]", command):
+                run = fresh_process.run("-m", *shlex.split(command), cwd=ROOT, env=environment)
+            else:
+                shell = ["bash", "-c", command]
+                run = subprocess.run(shell, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
             assert run.returncode == 0, f"{command}\n{run.stdout}{run.stderr}"
 
 

@@ -1,0 +1,136 @@
+"""Fresh Python processes that have torch and transformers imported already.
+
+Importing them takes seconds. One server in each process of pytest imports them once and
+forks for every program. structout itself is imported by the program.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import functools
+import json
+import os
+import re
+import runpy
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+import types
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+PRELOADED = "torch", "torch.distributed", "transformers.models.auto.modeling_auto", "transformers.generation.utils"
+
+
+def run(
+    *arguments: str, env: dict[str, str], cwd: str | Path = ".", input: str = "", timeout: int = 300
+) -> subprocess.CompletedProcess[str]:
+    """Run what ``python *arguments`` would, as subprocess.run does.
+
+    Args:
+        arguments: -P and -W options, then -c or -m with what belongs to it, or a file.
+        timeout: In seconds; a process that exceeds it is killed.
+    """
+    server = _server()
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "stdin").write_text(input, "utf-8")
+        request = {"arguments": arguments, "env": env, "cwd": str(Path(cwd).resolve()), "folder": folder}
+        server.stdin.write(json.dumps(request | {"timeout": timeout}) + "\n")
+        server.stdin.flush()
+        status = int(server.stdout.readline())
+        stdout, stderr = (Path(folder, name).read_text("utf-8") for name in ("stdout", "stderr"))
+    return subprocess.CompletedProcess(["python", *arguments], status, stdout, stderr)
+
+
+@functools.cache
+def _server() -> subprocess.Popen[str]:
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    command = [sys.executable, "-P", __file__]
+    server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    atexit.register(server.communicate)  # closes its input, which ends it
+    return server
+
+
+def _serve() -> dict[str, object] | None:
+    """Fork for each request.
+
+    Return the request in the new process, and None after the last request.
+    """
+    while line := sys.stdin.readline():
+        pid = os.fork()
+        if pid == 0:
+            return json.loads(line)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+    return None
+
+
+def _become(arguments: list[str], env: dict[str, str], cwd: str, folder: str, timeout: int) -> None:
+    """Run the program in this process."""
+    signal.alarm(timeout)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        os.dup2(os.open(f"{folder}/{name}", os.O_RDWR | os.O_CREAT), number)
+    encoding, _, errors = env.get("PYTHONIOENCODING", "utf-8").partition(":")
+    sys.stdout.reconfigure(encoding=encoding, errors=errors or "strict")
+    sys.stderr.reconfigure(encoding=encoding)
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    is_safe_path = "PYTHONSAFEPATH" in env
+    while arguments[0] in ("-P", "-W"):
+        if arguments.pop(0) == "-P":
+            is_safe_path = True
+        else:
+            _filter_warnings(arguments.pop(0))
+    sys.path[:0] = [*([] if is_safe_path else [cwd]), *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
+    sys.argv[:] = arguments
+    match arguments:
+        case "-m", module, *_:
+            del sys.argv[1]
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        case "-c", program, *_:
+            del sys.argv[1]
+            sys.modules["__main__"] = main = types.ModuleType("__main__")
+            exec(compile(program, "<string>", "exec", dont_inherit=True), vars(main))  # noqa: S102 - a test's program
+        case file, *_:
+            runpy.run_path(file, run_name="__main__")
+
+
+def _status_of(program: Callable[[], None]) -> int:
+    try:
+        program()
+    except SystemExit as exit_:
+        if isinstance(exit_.code, str):
+            print(exit_.code, file=sys.stderr)
+        return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def _end(status: int) -> None:
+    """End this process without the second that it takes to free what the server has
+    imported."""
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _filter_warnings(option: str) -> None:
+    """Do what -W does."""
+    action, message, category, module = [*option.split(":"), "", "", ""][:4]
+    module_pattern = re.escape(module) + r"\Z" if module else ""
+    warnings.filterwarnings(action, re.escape(message), getattr(builtins, category or "Warning"), module_pattern)
+
+
+if __name__ == "__main__":
+    for name in PRELOADED:
+        __import__(name)
+    request = _serve()
+    if request is not None:
+        _end(_status_of(functools.partial(_become, **request)))
