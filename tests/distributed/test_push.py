@@ -178,6 +178,38 @@ def test_push_all_gather_captured_in_a_graph_can_be_replayed(all_gather):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("num_bytes", [64 * 12, 64 * 19_000])  # of 64 rows: draws of a shard, masks
+def test_push_all_gather_latency_is_recorded(all_gather, record_property, num_bytes):
+    """Two ranks on one device, a hundred exchanges in one graph; JUnit has the time of
+    one."""
+    ranks, num_exchanges = Ranks(2), 100
+    size = min(num_bytes, GATHER_CAPACITY)
+    shards = [torch.full((size,), rank + 1, dtype=torch.uint8, device="cuda") for rank in range(2)]
+    outs = [torch.zeros(2, size, dtype=torch.uint8, device="cuda") for _ in range(2)]
+    graphs = [torch.cuda.CUDAGraph() for _ in range(2)]
+    for rank, graph in enumerate(graphs):
+        with torch.cuda.graph(graph, stream=ranks.streams[rank]):
+            for _ in range(num_exchanges):
+                all_gather(shards[rank], outs[rank], ranks.group(rank, token=1))
+    times = []
+    for _ in range(20):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        with torch.cuda.stream(ranks.streams[0]):
+            start.record()
+        for rank in range(2):
+            with torch.cuda.stream(ranks.streams[rank]):
+                graphs[rank].replay()
+        with torch.cuda.stream(ranks.streams[0]):
+            end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end) * 1e3 / num_exchanges)
+    record_property("microseconds_per_exchange", sorted(times)[len(times) // 2])
+    record_property("bytes_per_rank", size)
+    for out in outs:
+        assert torch.equal(out, torch.stack(shards))
+
+
+@pytest.mark.gpu
 def test_push_all_gather_with_absent_rank_fills_output_and_names_the_rank(all_gather):
     ranks = Ranks(3)
     shard = torch.ones(10_000, dtype=torch.int64, device="cuda")

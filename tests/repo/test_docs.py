@@ -119,6 +119,9 @@ RUN_ELSEWHERE = {
     "make bench": ("Makefile", "bench:"),
     "make docs": (".ci/run", "make docs"),
     "make gpu-check PYTHON=python3": ("bench/gpu_check.py", "make gpu-check"),
+    "python bench/gpu_check.py --only build smoke bench-apply": ("Makefile", "bench/gpu_check.py"),
+    "python bench/gather_gpu_packages.py --python 3.12": ("bench/gpu_check.py", "bench/gather_gpu_packages.py"),
+    "STRUCTOUT_COMMIT=$(git rev-parse --short HEAD) make gpu-check": ("bench/harness.py", "STRUCTOUT_COMMIT"),
     "pip install 'torch>=2.10' 'setuptools>=77' ninja": ("Makefile", "pip torch setuptools ninja"),
     "pip install --no-build-isolation '.[generate]'": ("Makefile", "--no-build-isolation -e '.[generate]'"),
     "torchrun --nproc-per-node 2 examples/tensor_parallel.py": (
