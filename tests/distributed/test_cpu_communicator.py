@@ -20,6 +20,28 @@ TIMEOUT_S = 1.5
 FAULTS = ("killed before", "killed after its header", "killed during a transfer", "dead long before", "stalled")
 
 
+def check_survivor(outcome: ranks.Outcome, victim: int, fault: str, num_successes: int) -> None:
+    assert outcome.error is None, outcome.error
+    assert not outcome.was_killed, f"a survivor went down with rank {victim}, which was {fault}"
+    seconds, at_fault, step, next_message = outcome.result
+    assert seconds < TIMEOUT_S + 1
+    assert at_fault == (victim,)
+    assert step > num_successes
+    assert "broke down earlier" in next_message
+
+
+def test_rank_that_was_told_of_a_lost_rank_names_it_and_not_the_one_that_told():
+    """Rank 2 completes its part towards rank 0 only. So rank 0 goes on to the next
+    exchange, to which rank 1, which has noticed the loss, does not come.
+    """
+    fault, survivors = "killed after telling rank 0", (0, 1)
+    outcomes = ranks.collect_outcomes(
+        3, rank_programs.lose_a_rank, 2, fault, 1, timeout=TIMEOUT_S, shared_memory=False, wait_for=survivors
+    )
+    for rank in survivors:
+        check_survivor(outcomes[rank], 2, fault, 1)
+
+
 @for_each_seed(20, long=50)
 def test_exchange_with_lost_rank_raises_on_all_survivors_in_time(seed):
     rng = random.Random(seed)
@@ -38,13 +60,7 @@ def test_exchange_with_lost_rank_raises_on_all_survivors_in_time(seed):
     for rank, outcome in enumerate(outcomes):
         if rank == victim:
             continue
-        assert outcome.error is None, outcome.error
-        assert not outcome.was_killed, f"rank {rank} went down with rank {victim}, which was {fault}"
-        seconds, at_fault, step, next_message = outcome.result
-        assert seconds < TIMEOUT_S + 1
-        assert at_fault == (victim,)
-        assert step > num_successes
-        assert "broke down earlier" in next_message
+        check_survivor(outcome, victim, fault, num_successes)
 
 
 @pytest.mark.parametrize(("world_size", "shared_memory"), [(2, True), (3, True), (2, False), (3, False)])
@@ -160,3 +176,9 @@ def test_vocab_parallel_sampler_imports_without_xxhash():
     """Workers with CUDA tensors need no checksum, so they need not install it."""
     script = "import sys; sys.modules['xxhash'] = None; from structout import VocabParallelSampler, all_gather_bitmask"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=600)
+
+
+def test_rank_without_symmetric_memory_fails_on_every_rank_before_the_rendezvous():
+    messages = ranks.run(3, rank_programs.allocate_on_all_but_rank_1)
+    assert len(set(messages)) == 1
+    assert messages[0].startswith("ranks [1] could not allocate ")

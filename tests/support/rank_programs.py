@@ -23,7 +23,11 @@ import structout.distributed
 from structout import ops
 from structout.distributed import vocab_parallel
 from structout.distributed.cpu_communicator import cpu_communicator
-from structout.distributed.cuda_communicator import CollectiveCommunicator, cuda_communicator
+from structout.distributed.cuda_communicator import (
+    CollectiveCommunicator,
+    SymmetricMemoryCommunicator,
+    cuda_communicator,
+)
 from structout.distributed.shared_memory import SharedMemorySegment
 from structout.distributed.vocab_shard import VocabShard
 from structout.errors import CollectiveError
@@ -177,10 +181,12 @@ def lose_a_rank(rank: int, victim: int, fault: str, num_successes: int) -> tuple
     if fault == "dead long before":
         time.sleep(0.5)
     last_success = clock.seconds()
+    # A large payload is a message of its own, for which a rank has to wait.
+    num_rows = 3 if fault == "killed after telling rank 0" else 20_000
     try:
         for _ in range(1000):
             last_success = clock.seconds()
-            _gather(num_rows=20_000)
+            _gather(num_rows)
     except CollectiveError as error:
         seconds = clock.seconds() - last_success
         try:
@@ -201,6 +207,17 @@ def _fail(fault: str) -> None:
         for peer in set(range(dist.get_world_size())) - {dist.get_rank()}:
             dist.group.WORLD.send([frame], peer, 0x57_01)
         time.sleep(0.05)
+    if fault == "killed after telling rank 0":
+        send = dist.ProcessGroup.send
+
+        def send_to_rank_0_only(group: dist.ProcessGroup, tensors: list[torch.Tensor], peer: int, tag: int) -> object:
+            if peer != 0:
+                time.sleep(0.05)
+                os.kill(os.getpid(), signal.SIGKILL)
+            return send(group, tensors, peer, tag)
+
+        dist.ProcessGroup.send = send_to_rank_0_only
+        _gather()
     if fault == "killed during a transfer":
         if os.fork() == 0:  # the child kills its parent at a random moment
             time.sleep(random.random() * 0.03)
@@ -376,3 +393,18 @@ def compare_collectives(rank: int, seed: int, count: int) -> list[str]:
         communicator.all_columns((3, 9))
     structout.distributed.check("cpu")
     return differences
+
+
+def allocate_on_all_but_rank_1(rank: int) -> str:
+    """Return why a communicator over symmetric memory could not be made."""
+    import torch.distributed._symmetric_memory as symmetric_memory
+
+    def empty(size: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        if rank == 1:
+            raise torch.OutOfMemoryError("no room")
+        return torch.empty(size, dtype=dtype, device=device)
+
+    symmetric_memory.empty = empty
+    with pytest.raises(RuntimeError, match="could not allocate") as raised:
+        SymmetricMemoryCommunicator(dist.group.WORLD, torch.device("cpu"))
+    return str(raised.value)

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 # The fork server has everything imported; a spawned process would import torch for
 # seconds.
@@ -110,8 +111,10 @@ def _run_rank(
         init_method=f"file://{store}",
         rank=rank,
         world_size=world_size,
-        timeout=datetime.timedelta(seconds=timeout),
+        timeout=datetime.timedelta(seconds=JOIN_TIMEOUT_S),
     )
+    dist.barrier()  # a timeout of the test must not end the start of a rank
+    distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=timeout))
     try:
         sender.send(Outcome(program(rank, *arguments)))
     except BaseException as error:
