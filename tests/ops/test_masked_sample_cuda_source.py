@@ -42,7 +42,7 @@ def _on_host(*arguments, device, logprobs=True):
 
 @pytest.mark.parametrize("device", [(80, 0), (80, 100), (90, 0), (90, 200)])
 def test_cuda_source_on_random_long_rows_matches_reference(device, num_cases):
-    for case in random_cases(sum(device), num_cases(6, long=12), max_vocab=40_000, max_rows=2):
+    for case in random_cases(sum(device), num_cases(3, long=12), max_vocab=40_000, max_rows=2):
         check(functools.partial(_on_host, device=device), case)
 
 
@@ -51,8 +51,11 @@ def test_cuda_source_on_random_long_rows_matches_reference(device, num_cases):
     ("compute_capability", "max_vocab", "count", "paths"),
     [(80, 3000, 200, {"none", "one", "few"}), (80, 9000, 100, {"few", "many"}), (90, 9000, 150, {"few", "many_split"})],
 )
-def test_cuda_source_on_random_cases_matches_reference(compute_capability, max_vocab, count, paths, shared_kilobytes):
+def test_cuda_source_on_random_cases_matches_reference(
+    compute_capability, max_vocab, count, paths, shared_kilobytes, num_cases
+):
     before = _rows_per_path()
+    count = num_cases(count // 2, long=count)
     op = functools.partial(_on_host, device=(compute_capability, shared_kilobytes))
     for case in random_cases(compute_capability + shared_kilobytes, count, max_vocab=max_vocab):
         check(op, case)
@@ -60,7 +63,7 @@ def test_cuda_source_on_random_cases_matches_reference(compute_capability, max_v
         assert torch.equal(ids, op(*case.arguments())[0])
         assert untouched.isnan().all()
     num_rows = {path: rows - before[path] for path, rows in _rows_per_path().items()}
-    assert all(num_rows[path] >= 10 for path in paths), num_rows
+    assert all(num_rows[path] >= 5 for path in paths), num_rows
 
 
 def test_cuda_source_sets_shared_memory_limit_once_and_never_in_a_launch():
@@ -76,9 +79,9 @@ def test_cuda_source_sets_shared_memory_limit_once_and_never_in_a_launch():
 @pytest.mark.parametrize("sanitize", [None, "address", "thread"])
 def test_cuda_source_under_sanitizer_matches_reference(sanitize, num_cases):
     count = {
-        None: num_cases(300, long=1500),
+        None: num_cases(200, long=1500),
         "address": num_cases(80, long=250),
-        "thread": num_cases(20, long=60),
+        "thread": num_cases(8, long=60),
     }[sanitize]
     executable = host_cuda.build("masked_sample", [PROGRAM], sanitize=sanitize, shared=False)
     result = host_cuda.run(executable, count, 1)

@@ -100,7 +100,7 @@ def kept_by_reference(config: Config) -> np.ndarray | None:
 def test_reference_keeps_the_tokens_that_the_oracle_keeps(seed, num_cases):
     rng = random.Random(seed)
     tokens = ambiguous = 0
-    for _ in range(num_cases(500, long=2000)):
+    for _ in range(num_cases(150, long=2000)):
         config = Config(rng)
         expected, kept = config.expected(), kept_by_reference(config)
         if expected is None:
@@ -153,10 +153,11 @@ def test_oracle_on_a_small_row_matches_values_computed_by_hand():
 
 
 @pytest.mark.parametrize("faulty", ["top_p 1% low", "min_p 10% high", "top_k one more"])
-def test_comparison_with_oracle_of_a_faulty_filter_fails(faulty):
+def test_comparison_with_oracle_of_a_faulty_filter_fails(faulty, num_cases):
+    """As many cases as the comparison has without a fault."""
     rng = random.Random(99)
     num_detected = 0
-    for _ in range(2000):
+    for _ in range(num_cases(900, long=2000)):
         config = Config(rng)
         expected = config.expected()
         if expected is None or config.temperature == 0:
@@ -169,7 +170,7 @@ def test_comparison_with_oracle_of_a_faulty_filter_fails(faulty):
             config.top_k += 1
         kept = kept_by_reference(config)
         num_detected += bool(((kept != expected.kept) & ~expected.ambiguous).any())
-    assert num_detected >= 10
+    assert num_detected >= 5
 
 
 def _noise_is_felt(config: Config) -> bool:
@@ -190,8 +191,8 @@ def _op(*arguments: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize(
     ("op", "configs", "draws"),
     [
-        pytest.param(reference.masked_sample_logprobs, (40, 40), 200, id="reference"),
-        pytest.param(_op, (100, 300), 20_000, id="op"),
+        pytest.param(reference.masked_sample_logprobs, (15, 40), 200, id="reference"),
+        pytest.param(_op, (50, 300), 20_000, id="op"),
     ],
 )
 def test_draws_lie_in_the_kept_set_and_fill_it(op, configs, draws, num_cases):

@@ -75,7 +75,7 @@ def _become(arguments: list[str], env: dict[str, str], cwd: str, folder: str, ti
         os.dup2(os.open(f"{folder}/{name}", os.O_RDWR | os.O_CREAT), number)
     encoding, _, errors = env.get("PYTHONIOENCODING", "utf-8").partition(":")
     sys.stdout.reconfigure(encoding=encoding, errors=errors or "strict")
-    sys.stderr.reconfigure(encoding=encoding)
+    sys.stderr.reconfigure(encoding=encoding, errors="backslashreplace")
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
