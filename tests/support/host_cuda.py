@@ -20,12 +20,13 @@ Sanitizer = Literal["address", "thread"]
 # -ffp-contract=off: a kernel must give the bits of its reference, with and without FMA.
 # -Wno-unused-parameter: the launch macro has no use for a stream here.
 FLAGS = (
-    *("-std=c++17", "-O1", "-g", "-ffp-contract=off", "-pthread"),
+    *("-std=c++17", "-O1", "-g1", "-ffp-contract=off", "-pthread"),
     *("-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", "-Wno-unused-parameter"),
 )
 SANITIZE: dict[Sanitizer | None, tuple[str, ...]] = {
     None: (),
-    "address": ("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
+    # -O0: these programs run for a second, and compile for half a minute with -O1.
+    "address": ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
     "thread": ("-fsanitize=thread",),
 }
 # detect_stack_use_after_return: newer compilers turn it on, and then a block takes
