@@ -69,11 +69,22 @@ def test_gpu_check_on_a_machine_without_a_gpu_says_what_it_needs():
     assert "CUDA" in run.stdout
 
 
-def test_tests_marked_gpu_are_found_and_are_skipped_here():
-    """`-m gpu` has to find the tests of CUDA kernels, those in Triton among them."""
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "gpu", "tests/ops", "tests/distributed"]
-    collected = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
+def collected_tests(*options):
+    command = [sys.executable, "-P", "-m", "pytest", "--collect-only", "-q", *options, "tests/ops", "tests/distributed"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
+
+
+def test_marker_gpu_selects_the_tests_of_cuda_and_triton_kernels():
+    collected = collected_tests("-m", "gpu")
     assert "test_masked_sample_on_every_path_matches_reference[300-bfloat16]" in collected
     assert "test_masked_sample_on_random_cases_matches_reference[cuda]" in collected
     assert "test_masked_sample_on_random_cases_matches_reference[cpu]" not in collected
     assert "test_push_all_gather_of_many_sizes_gathers_every_byte[triton-1]" in collected
+
+
+def test_sanitized_tests_are_those_of_cuda_kernels(gpu_check):
+    collected = collected_tests("-m", "gpu and not triton", "-k", gpu_check.SANITIZED_TESTS)
+    assert "test_masked_sample_on_every_path_matches_reference[1-float32]" in collected
+    assert "test_apply_bitmask_with_row_map_matches_reference[cuda-int32]" in collected
+    assert "triton" not in collected
+    assert "on_cpu" not in collected
