@@ -124,9 +124,9 @@ def test_apply_bitmask_on_random_cases_matches_reference(backend, request, num_c
     op, device = backend
     name = "gpu" if device == "cuda" else request.node.callspec.id
     count = {
-        "cpu": num_cases(2_500, long=25_000),
-        "cuda_on_cpu": num_cases(500, long=2_000),
-        "triton": num_cases(40, long=150),
+        "cpu": num_cases(1_000, long=25_000),
+        "cuda_on_cpu": num_cases(200, long=2_000),
+        "triton": num_cases(20, long=150),
         "gpu": 5_000,
     }[name]
     for seed in range(100, 104):
@@ -164,7 +164,7 @@ def test_apply_bitmask_with_fewer_cpu_instructions_matches_reference(capability,
 
 @pytest.mark.parametrize("sanitizer", ["address", "thread"])
 def test_apply_bitmask_cuda_source_under_sanitizer_matches_reference(sanitizer, num_cases):
-    count = {"address": num_cases(1000, long=3000), "thread": num_cases(200, long=500)}[sanitizer]
+    count = {"address": num_cases(400, long=3000), "thread": num_cases(40, long=500)}[sanitizer]
     program = HOST_CUDA_PROGRAMS / "apply_bitmask.cpp"
     executable = host_cuda.build("apply_bitmask", [program], sanitize=sanitizer, shared=False)
     run = host_cuda.run(executable, str(count), "1")

@@ -3,6 +3,7 @@ says when it cannot go on."""
 
 import email
 import email.message
+import fcntl
 import os
 import re
 import shutil
@@ -74,13 +75,25 @@ def sdist(source_tree, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(sdist, tmp_path_factory) -> Path:
-    """A wheel that is built from the sdist, without nvcc."""
-    folder = tmp_path_factory.mktemp("wheel")
+    """A wheel that is built from the sdist, without nvcc.
+
+    The processes of pytest-xdist, whose temporary folders have one parent, share it.
+    """
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "shared_wheel"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not list(folder.glob("*.whl")):
+            build_wheel(sdist, folder)
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+def build_wheel(sdist: Path, folder: Path) -> None:
     options = ("-qq", "--no-build-isolation", "--no-deps", "--no-index", "--wheel-dir", str(folder))
     result = run(sys.executable, "-m", "pip", "wheel", *options, str(sdist), cwd=folder, STRUCTOUT_BUILD_CUDA="0")
     assert result.returncode == 0, result.stderr
-    (path,) = folder.glob("*.whl")
-    return path
 
 
 def test_sdist_contains_every_source_file(sdist, source_tree):
@@ -132,10 +145,18 @@ def test_wheel_metadata_is_complete(wheel):
     assert sorted(of_manager) == ["llguidance<2,>=1.7.6", "xgrammar<0.3,>=0.2.7", "xxhash"]
 
 
-@pytest.fixture
-def clean_environment(tmp_path):
+@pytest.fixture(scope="module")
+def new_environment(tmp_path_factory):
     """A virtual environment that has nothing but what Python's venv puts into it."""
-    venv.create(tmp_path / "env", with_pip=True)
+    folder = tmp_path_factory.mktemp("new") / "env"
+    venv.create(folder, with_pip=True)
+    return folder
+
+
+@pytest.fixture
+def clean_environment(new_environment, tmp_path):
+    """A copy of the new environment, which takes less time than installing pip."""
+    shutil.copytree(new_environment, tmp_path / "env", symlinks=True)
     return tmp_path / "env"
 
 
