@@ -178,6 +178,7 @@ def ninja_rules(ext: CudaExtension, library: Path, stubs: Path) -> str:
 
     flags = ["-O3", "-std=c++17", "-Xcompiler=-fPIC,-fvisibility=hidden,-g0", STABLE_ABI_2_10, "-DUSE_CUDA"]
     flags += ["-fmad=false"]  # a fused multiply-add would change the bits of a draw
+    flags += ["--threads=0"]  # compile for several architectures at a time, as many as there are cores
     flags += [f"-I{CSRC}", *(f"-isystem={path}" for path in include_paths()), *gencode_flags(ext.architectures)]
     # --no-as-needed: the linker drops libraries that define no symbol. As arguments of
     # -Xlinker the stubs stay behind this option; nvcc moves other arguments.

@@ -12,7 +12,7 @@ commit ends in "+") are refused: nobody could measure them again.
 import argparse
 import re
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import harness
@@ -21,16 +21,12 @@ from tables import TABLES
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "performance.md")
 
-# Results measured before uncommitted changes were refused. Measure them again on a
-# clean tree, then delete their names; no name may be added.
-TO_BE_MEASURED_AGAIN = frozenset({"jump_forward", "manager", "masked_sample", "tensor_parallel", "verdicts"})
-
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="write tables and plots from bench/results")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a document is out of date")
     check = parser.parse_args().check
-    problems = uncommitted_results(harness.RESULTS.glob("*.json"), TO_BE_MEASURED_AGAIN)
+    problems = uncommitted_results(harness.RESULTS.glob("*.json"))
     if problems:
         print(*problems, sep="\n")
         return 1
@@ -51,18 +47,17 @@ def main() -> int:
     return 1 if check and stale else 0
 
 
-def uncommitted_results(paths: Iterable[Path], exempt: Collection[str] = ()) -> list[str]:
+def uncommitted_results(paths: Iterable[Path]) -> list[str]:
     """Describe each results file that was measured on a tree with uncommitted changes.
 
     Args:
         paths: results files, named ``BENCH_DEVICE.json``.
-        exempt: names of benches whose files are still accepted.
     """
     problems = []
     for path in sorted(paths):
         bench, device = path.stem.rsplit("_", 1)
         commit = harness.read_results(bench, device, path.parent)["environment"]["commit"]
-        if commit.endswith("+") and bench not in exempt:
+        if commit.endswith("+"):
             problems.append(
                 f"{path.name}: measured on commit {commit[:-1]} with uncommitted changes: "
                 f"commit them, then run bench/bench_{bench}.py again"

@@ -1,5 +1,5 @@
-// Compares every built-in of the harness with CUDA's documentation. Each -DPLANT_...
-// adds undefined behaviour, which must end the run with a message.
+// Compares every built-in of the harness with CUDA's documentation. The argument adds
+// undefined behaviour, which must end the run with a message.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "plants.h"
 #include "testing/host_simt.h"
 
 namespace simt = structout::simt;
@@ -158,31 +159,20 @@ __global__ void bit_operations() {
 }
 
 __global__ void undefined() {
-#ifdef PLANT_SHUFFLE_FROM_EXITED_LANE
-  if (threadIdx.x == 5) return;
-  __shfl_sync(~0u, 1, 5);
-#endif
-#ifdef PLANT_SHUFFLE_FROM_OUTSIDE_MASK
-  if (threadIdx.x < 4) __shfl_sync(0xfu, 1, 4);
-#endif
-#ifdef PLANT_LANE_OUTSIDE_ITS_MASK
-  __ballot_sync(0x7fffffffu, 1);
-#endif
-#ifdef PLANT_DIFFERENT_CALLS
-  if (threadIdx.x < 16)
-    __any_sync(~0u, 1);
-  else
-    __all_sync(~0u, 1);
-#endif
-#ifdef PLANT_SHUFFLE_FOR_A_BARRIER
-  __shared__ unsigned of_lanes[32];
-  of_lanes[threadIdx.x] = threadIdx.x;
-  const unsigned lane = __shfl_xor_sync(~0u, threadIdx.x, 1);
-  EXPECT_EQ(of_lanes[lane], lane);
-#endif
-#ifdef PLANT_DIFFERENT_MASKS
-  __syncwarp(threadIdx.x < 16 ? 0x1ffffu : ~0u);
-#endif
+  if (plants("SHUFFLE_FROM_EXITED_LANE")) {
+    if (threadIdx.x == 5) return;
+    __shfl_sync(~0u, 1, 5);
+  }
+  if (plants("SHUFFLE_FROM_OUTSIDE_MASK") && threadIdx.x < 4) __shfl_sync(0xfu, 1, 4);
+  if (plants("LANE_OUTSIDE_ITS_MASK")) __ballot_sync(0x7fffffffu, 1);
+  if (plants("DIFFERENT_CALLS")) threadIdx.x < 16 ? __any_sync(~0u, 1) : __all_sync(~0u, 1);
+  if (plants("SHUFFLE_FOR_A_BARRIER")) {
+    __shared__ unsigned of_lanes[32];
+    of_lanes[threadIdx.x] = threadIdx.x;
+    const unsigned lane = __shfl_xor_sync(~0u, threadIdx.x, 1);
+    EXPECT_EQ(of_lanes[lane], lane);
+  }
+  if (plants("DIFFERENT_MASKS")) __syncwarp(threadIdx.x < 16 ? 0x1ffffu : ~0u);
 }
 
 bool is_refused(dim3 grid, dim3 block) {
@@ -194,7 +184,8 @@ bool is_refused(dim3 grid, dim3 block) {
   return false;
 }
 
-int main() {
+int main(int argc, char** argv) {
+  if (argc > 1) planted = argv[1];
   simt::launch(1, 32, 0, undefined);
   simt::launch(1, 32, 0, shuffles_read_the_documented_lane);
   simt::launch(1, 32, 0, votes_count_live_lanes_of_the_mask);
@@ -240,9 +231,7 @@ int main() {
       {reinterpret_cast<char*>(buffers[0].data()), reinterpret_cast<char*>(buffers[1].data())}, 32 * sizeof(uint4));
   simt::launch(1, 32, 0, store_to_all, multicast.address());
   for (const std::vector<uint4>& buffer : buffers) EXPECT_EQ(buffer[31].x * 10 + buffer[31].w, 313u);
-#ifdef PLANT_NO_MULTICAST_ADDRESS
-  simt::launch(1, 32, 0, store_to_all, multicast.address() + 16);
-#endif
+  if (plants("NO_MULTICAST_ADDRESS")) simt::launch(1, 32, 0, store_to_all, multicast.address() + 16);
 
   EXPECT_EQ(is_refused(1, dim3(1025)), true);
   EXPECT_EQ(is_refused(1, dim3(32, 0)), true);

@@ -8,10 +8,9 @@ import pytest
 from locations import HOST_CUDA_PROGRAMS as PROGRAMS
 
 
-def run_program(name, sanitize, *plants):
-    defines = [f"PLANT_{plant}" for plant in plants]
-    executable = host_cuda.build(name, [PROGRAMS / f"{name}.cu"], sanitize=sanitize, shared=False, defines=defines)
-    return host_cuda.run(executable)
+def run_program(name, sanitize, *plant):
+    executable = host_cuda.build(name, [PROGRAMS / f"{name}.cu"], sanitize=sanitize, shared=False)
+    return host_cuda.run(executable, *plant)
 
 
 @pytest.mark.parametrize("sanitize", [None, "address", "thread"])

@@ -78,7 +78,7 @@ def _digest(command: Sequence[str], sources: Sequence[Path], csrc: Path) -> str:
     digest = hashlib.sha256("\0".join(command).encode())
     suffixes = (".h", ".cuh", ".cu", ".inc", ".cpp")
     included = sorted(path for path in csrc.rglob("*") if path.suffix in suffixes)
-    names = [*(path.name for path in sources), *(str(path.relative_to(csrc)) for path in included)]
-    for name, path in zip(names, [*sources, *included], strict=True):
-        digest.update(b"\0" + name.encode() + b"\0" + path.read_bytes())
+    included += sorted({header for source in sources for header in source.parent.glob("*.h")})
+    for path in (*sources, *included):
+        digest.update(b"\0" + path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
