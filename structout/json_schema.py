@@ -322,17 +322,35 @@ def unknown_formats(schema: Any, root: str = "#") -> Iterator[str]:
             yield f"{root}{pointer}/format"
 
 
-def without_unknown_formats(schema: Any) -> Any:
-    """``schema`` without the ``format`` keywords whose value no draft defines. A copy
-    if there are any."""
-    if not any(_has_unknown_format(node) for node in schemas(schema)):
+# -- keywords that constrain nothing ------------------------------------------------
+
+# Values of keywords that every instance satisfies.
+_NO_OPS: dict[str, tuple[Any, ...]] = {
+    "not": (False,),
+    "uniqueItems": (False,),
+    "propertyNames": (True, {}),
+    "unevaluatedItems": (True, {}),
+    "unevaluatedProperties": (True, {}),
+    "dependencies": ({},),
+    "dependentRequired": ({},),
+    "dependentSchemas": ({},),
+}
+
+
+def is_no_op(keyword: str, node: Node) -> bool:
+    """Whether every instance satisfies a keyword of ``node``, because of its value."""
+    if keyword == "format":
+        return isinstance(node[keyword], str) and standard_format(node) is None
+    return node[keyword] in _NO_OPS.get(keyword, ())
+
+
+def without_no_ops(schema: Any) -> Any:
+    """``schema`` without keywords that constrain nothing: engines refuse some of them,
+    or read the rest of the schema in another way. A copy if there are any."""
+    if not any(is_no_op(keyword, node) for node in schemas(schema) for keyword in node):
         return schema
     changed = copy.deepcopy(schema)
     for node in schemas(changed):
-        if _has_unknown_format(node):
-            del node["format"]
+        for keyword in [keyword for keyword in node if is_no_op(keyword, node)]:
+            del node[keyword]
     return changed
-
-
-def _has_unknown_format(node: Node) -> bool:
-    return isinstance(node.get("format"), str) and standard_format(node) is None

@@ -18,6 +18,8 @@ class Feature(enum.Enum):
     UNICODE_CLASS = "unicode class"
     UNKNOWN_ESCAPE = "unknown escape"
     INCOMPLETE_ESCAPE = "backslash at the end"
+    HEX_BEFORE_HEX_DIGIT = "\\xHH before a hexadecimal digit"  # which some read as one number
+    NESTED_REPETITION = "unbounded repetition inside another"  # takes some engines ever longer
     ANY_CHARACTER = "dot"
     SPACE_CLASS = "space class"
     NEGATED_CLASS_BEYOND_ASCII = "negated class with characters other than ASCII"
@@ -40,6 +42,7 @@ _WITH_CLASSES, _WITHOUT_CLASSES = (
 )
 _ESCAPE_OR_BRACKET = re.compile(r"\\.|\]", re.DOTALL)
 _CACHED_PATTERNS = 1 << 8
+_HEX_BEFORE_HEX_DIGIT = re.compile(r"\\x[0-9a-fA-F]{2}(?=[0-9a-fA-F])")
 _KNOWN_LETTERS = frozenset("dDwWsSnrtfv")
 _CONTROL_LETTERS = frozenset("nrtfv0")
 _SET_OPERATION = re.compile(r"&&|--|~~|\|\||\[")  # || is not an operator in Rust, but reserved in Python
@@ -53,7 +56,9 @@ _ESCAPED_BY_JSON = frozenset('"\\') | frozenset(map(chr, range(0x20)))
 def regex_features(pattern: str) -> frozenset[Feature]:
     """The features that ``pattern`` uses, whether or not it is well formed."""
     found: set[Feature] = set()
-    anchors = _Anchors()
+    anchors, repetitions = _Anchors(), _Repetitions()
+    if _HEX_BEFORE_HEX_DIGIT.search(pattern.replace("\\\\", "")):
+        found.add(Feature.HEX_BEFORE_HEX_DIGIT)
     for match in _parts(pattern):
         part, kind = match.group(), match.lastgroup or ""
         found |= _features_of(part, kind, match)
@@ -61,6 +66,8 @@ def regex_features(pattern: str) -> frozenset[Feature]:
             found.add(Feature.MAY_NEED_JSON_ESCAPE)
         if not anchors.take(part, kind):
             found.add(Feature.INNER_ANCHOR)
+        if repetitions.take(part, kind):
+            found.add(Feature.NESTED_REPETITION)
     return frozenset(found)
 
 
@@ -127,7 +134,8 @@ def _features_of_class(part: str) -> set[Feature]:
     escapes = re.findall(r"\\(.)", part, re.DOTALL)
     if any(letter.isalnum() and letter not in _KNOWN_LETTERS | {"b", "x", "u", "p", "P"} for letter in escapes):
         found.add(Feature.UNKNOWN_ESCAPE)
-    if not part.startswith("[^") and any(letter in _CONTROL_LETTERS | {"b"} for letter in escapes):
+    is_named = '"' in part or any(letter in _CONTROL_LETTERS | {"b", "\\"} for letter in escapes)
+    if is_named and not part.startswith("[^"):
         found.add(Feature.NEEDS_JSON_ESCAPE)
     return found
 
@@ -159,6 +167,27 @@ def _matches_escaped_characters(part: str) -> bool:
 def _character(code: str) -> str:
     number = int(code[2:].strip("{}"), 16)
     return chr(number) if number <= 0x10FFFF else ""
+
+
+class _Repetitions:
+    """Finds unbounded repetitions of groups that contain one."""
+
+    def __init__(self) -> None:
+        self._contain_one = [False]  # of the open groups
+        self._has_closed_one = False  # the group that the last part closed
+
+    def take(self, part: str, kind: str) -> bool:
+        """Advance by one part. Return whether it is such a repetition."""
+        closed, self._has_closed_one = self._has_closed_one, False
+        if part.startswith("(") and kind in ("look", "named", "special", "other"):
+            self._contain_one.append(False)
+        elif part == ")" and kind == "other" and len(self._contain_one) > 1:
+            self._has_closed_one = self._contain_one.pop()
+            self._contain_one[-1] |= self._has_closed_one
+        elif kind == "repeat" and (part[0] in "*+" or part.rstrip("+*?").endswith(",}")):
+            self._contain_one[-1] = True
+            return closed
+        return False
 
 
 # Flags of an open group or alternative: it starts the text; it is still at its start;

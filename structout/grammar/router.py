@@ -207,6 +207,9 @@ class BackendSet:
             self._check_name(requested)
         names = [*self._backends] if requested == _AUTO or constraint.allows_fallback else [requested]
         candidates = [(name, self._registered[name].support(constraint)) for name in names]
+        candidates = [
+            (name, support if name == requested else support.if_chosen_automatically()) for name, support in candidates
+        ]
 
         def rank(candidate: tuple[str, Support]) -> tuple[bool, int, bool, bool, bool]:
             name, support = candidate

@@ -13,11 +13,11 @@ its shape (February may have 29 days in any year).
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from structout.grammar.regex_features import Feature, regex_features
-from structout.json_schema import Node, draft_of, escaped, subschemas
+from structout.json_schema import Node, draft_of, escaped, is_no_op, subschemas
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,19 @@ class Support:
     Attributes:
         refusal: why it cannot serve it at all. Empty if it can.
         weakened: parts that it would not enforce, such as ``#/properties/age/not``.
+        unproved: parts that no comparison with other implementations has covered. Only
+            a request that names the backend gets them from it.
         is_slow: whether it may compile for seconds.
     """
 
     refusal: str = ""
     weakened: tuple[str, ...] = ()
+    unproved: tuple[str, ...] = ()
     is_slow: bool = False
+
+    def if_chosen_automatically(self) -> "Support":
+        """Count what is not proved as not enforced."""
+        return replace(self, weakened=tuple(dict.fromkeys(self.weakened + self.unproved)))
 
     @property
     def enforces(self) -> bool:
@@ -71,17 +78,6 @@ _IGNORED_SINCE = {
 }
 _DRAFT_3 = 3
 _ONLY_IN_DRAFT_3 = ("disallow", "divisibleBy", "extends")
-# Values of keywords that every instance satisfies.
-_TRIVIAL_VALUES: dict[str, tuple[Any, ...]] = {
-    "not": (False,),
-    "uniqueItems": (False,),
-    "propertyNames": (True, {}),
-    "unevaluatedItems": (True, {}),
-    "unevaluatedProperties": (True, {}),
-    "dependencies": ({},),
-    "dependentRequired": ({},),
-    "dependentSchemas": ({},),
-}
 
 
 def weakened_in_schema(
@@ -106,15 +102,11 @@ def weakened_in_schema(
     since = _IGNORED_SINCE | (ignored_since or {})
     found = []
     for pointer, node in subschemas(schema):
-        keywords = [key for key in node if since.get(key, draft + 1) <= draft and not _is_trivial(key, node)]
+        keywords = [key for key in node if since.get(key, draft + 1) <= draft and not is_no_op(key, node)]
         if draft <= _DRAFT_3:
             keywords += _ignored_in_draft_3(node)
         found += [f"{root}{pointer}/{keyword}" for keyword in [*keywords, *ignored_keywords(node, draft)]]
     return tuple(dict.fromkeys(found))
-
-
-def _is_trivial(keyword: str, node: Node) -> bool:
-    return node[keyword] in _TRIVIAL_VALUES.get(keyword, ())
 
 
 def _ignored_in_draft_3(node: Node) -> Iterator[str]:
@@ -146,6 +138,18 @@ def patterns_with(node: Node, features: set[Feature]) -> Iterator[str]:
     for pattern in patterns_of(node):
         if regex_features(pattern) & features:
             yield "pattern" if node.get("pattern") == pattern else f"patternProperties/{escaped(pattern)}"
+
+
+def largest_integer(value: Any) -> int:
+    """The largest magnitude of an integer in a JSON value, or 0."""
+    largest, pending = 0, [value]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, list | dict):
+            pending += part.values() if isinstance(part, dict) else part
+        elif isinstance(part, int):
+            largest = max(largest, abs(part))
+    return largest
 
 
 def may_be(node: Node, name: str) -> bool:

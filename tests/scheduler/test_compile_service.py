@@ -633,7 +633,7 @@ def test_flood_of_one_tenant_never_delays_another(make, gates):
     assert gates.next_started() == "b seen"
     for i in range(1000):
         service.submit(f"a{i}", "a", Inbox())
-    assert [gates.next_started() for _ in range(3)] == ["a0", "a1", "a2"]
+    assert {gates.next_started() for _ in range(3)} == {"a0", "a1", "a2"}  # by three threads, in any order
     for i in range(15):
         inbox = Inbox()
         service.submit(f"b{i}", "b", inbox)

@@ -15,7 +15,7 @@ from structout.grammar.engine_versions import (
     LLGUIDANCE_WHITESPACE_PATTERN,
     is_at_least,
 )
-from structout.json_schema import schemas, without_unknown_formats
+from structout.json_schema import schemas, without_no_ops
 from structout.params import Constraint, StructuredOutputOptions
 
 # The drafts that llguidance checks schemas against. It fails for any other $schema.
@@ -120,7 +120,7 @@ def _whitespace_options(pattern: str | None, any_whitespace: bool, max_whitespac
 def _json_spec(schema: Any, options: dict[str, Any]) -> str:
     if schema is False:
         raise GrammarError("the json constraint allows no text at all: the schema is false")
-    schema = {} if schema is True else without_unknown_formats(schema)
+    schema = {} if schema is True else without_no_ops(schema)
     if not is_at_least("llguidance", LLGUIDANCE_ESCAPES_IN_NAMES):
         schema = _with_names_of_other_properties(schema)
     # llguidance takes options in the schema under x-guidance. Those of the schema's

@@ -16,6 +16,7 @@ from structout.grammar.support import (
     counts_unchecked_keys,
     features_in,
     is_gbnf,
+    largest_integer,
     may_be,
     patterns_with,
     weakened_in_schema,
@@ -63,7 +64,8 @@ def is_described_by(warning: str, weakened: Iterable[str]) -> bool:
 
 
 def _ignored_keywords(node: Node, draft: int) -> Iterator[str]:
-    yield from (key for key in _NUMBERS_AS_DOUBLES if key in node and not _is_exact_in_double(node[key]))
+    yield from (key for key in _NUMBERS_AS_DOUBLES if key in node and largest_integer(node[key]) > _EXACT_IN_DOUBLE)
+    yield from _misread_bounds(node)
     if counts_unchecked_keys(node):
         yield "minProperties"
     if may_be(node, "string") and standard_format(node) not in (None, *_FORMATS):
@@ -73,12 +75,16 @@ def _ignored_keywords(node: Node, draft: int) -> Iterator[str]:
     yield from patterns_with(node, _MISREADS)
 
 
-def _is_exact_in_double(value: Any) -> bool:
-    pending = [value]
-    while pending:
-        part = pending.pop()
-        if isinstance(part, list | dict):
-            pending += part.values() if isinstance(part, dict) else part
-        elif isinstance(part, int) and abs(part) > _EXACT_IN_DOUBLE:
-            return False
-    return True
+def _misread_bounds(node: Node) -> Iterator[str]:
+    """An exclusive bound that is an integer is lost if the other one is less than 1
+    away."""
+    if not may_be(node, "number"):
+        return
+    lower = [node[key] for key in ("minimum", "exclusiveMinimum") if _is_number(node.get(key))]
+    upper = [node[key] for key in ("maximum", "exclusiveMaximum") if _is_number(node.get(key))]
+    if lower and upper and min(upper) - max(lower) < 1:
+        yield from (key for key in ("exclusiveMinimum", "exclusiveMaximum") if _is_number(node.get(key)))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

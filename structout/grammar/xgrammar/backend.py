@@ -26,8 +26,8 @@ from structout.grammar.interface import (
     nodes_below,
 )
 from structout.grammar.vocabulary import Vocabulary, token_id
-from structout.grammar.xgrammar.support import tag_without_unknown_formats
-from structout.json_schema import without_unknown_formats
+from structout.grammar.xgrammar.support import tag_without_no_ops
+from structout.json_schema import without_no_ops
 from structout.params import Constraint, StructuredOutputOptions
 
 # In the grammars that xgrammar prints: the rule for one character of a string of
@@ -338,7 +338,7 @@ class XgrammarBackend(StructuredOutputBackend):
         spec = constraint.spec
         match constraint.kind:
             case StructuredOutputOptions.JSON:
-                schema = without_unknown_formats(constraint.value)
+                schema = without_no_ops(constraint.value)
                 return self._compile_json_call(
                     spec if schema is constraint.value else json.dumps(schema, ensure_ascii=False)
                 )
@@ -353,7 +353,7 @@ class XgrammarBackend(StructuredOutputBackend):
             case StructuredOutputOptions.GRAMMAR:
                 return lambda compiler: compiler.compile_grammar(spec)
             case StructuredOutputOptions.STRUCTURAL_TAG:
-                tag = json.dumps(tag_without_unknown_formats(constraint.value), ensure_ascii=False)
+                tag = json.dumps(tag_without_no_ops(constraint.value), ensure_ascii=False)
                 return lambda compiler: compiler.compile_structural_tag(tag)
 
     def _compile_json_call(self, schema: str) -> Callable[[Any], Any]:

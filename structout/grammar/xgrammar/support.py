@@ -19,12 +19,13 @@ from structout.grammar.support import (
     counts_unchecked_keys,
     features_in,
     is_gbnf,
+    largest_integer,
     may_be,
     patterns_of,
     patterns_with,
     weakened_in_schema,
 )
-from structout.json_schema import Node, standard_format, subschemas, unknown_formats, without_unknown_formats
+from structout.json_schema import Node, is_no_op, standard_format, subschemas, without_no_ops
 from structout.params import Constraint, StructuredOutputOptions
 
 _FORMATS = frozenset(
@@ -40,6 +41,8 @@ _MISREADS = {
     Feature.UNICODE_CLASS,
     Feature.UNKNOWN_ESCAPE,
     Feature.INCOMPLETE_ESCAPE,
+    Feature.HEX_BEFORE_HEX_DIGIT,
+    Feature.NESTED_REPETITION,
 }
 # Beside one of these, xgrammar reads nothing else of the schema.
 _READS_ALONE = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")
@@ -60,8 +63,10 @@ _KEYWORDS_OF = {
 }
 _IMPLIES_A_TYPE = ("properties", "additionalProperties", "patternProperties", "items", "prefixItems")
 _ALL_KEYWORDS = ("type", *(keyword for keywords in _KEYWORDS_OF.values() for keyword in keywords))
+_UNEVALUATED = ("unevaluatedProperties", "unevaluatedItems")
 _NAMES_KEYWORDS = {"type", "pattern", "enum", "const", "format"}
 _LARGEST_MULTIPLE = 1_000
+_LARGEST_INTEGER = 2**63 - 1
 _LONG_PATTERN = 64
 _PREFIX_ITEMS_SINCE = 2020
 
@@ -80,10 +85,12 @@ _SCHEMAS_OF_TAGS = ("json_schema", "schema")
 def xgrammar_support(constraint: Constraint) -> Support:
     """How xgrammar would serve the constraint."""
     weakened: tuple[str, ...] = ()
+    unproved: tuple[str, ...] = ()
     is_slow = False
     match constraint.kind:
         case StructuredOutputOptions.JSON:
             weakened = weakened_in_schema(constraint.value, _ignored_keywords)
+            unproved = tuple(_unproved(constraint.value))
             is_slow = _is_slow(constraint.value)
         case StructuredOutputOptions.REGEX:
             weakened = features_in(constraint.spec, _misread_features() | {Feature.ANY_CHARACTER, Feature.SPACE_CLASS})
@@ -100,7 +107,7 @@ def xgrammar_support(constraint: Constraint) -> Support:
             is_slow = any(_is_slow(schema) for _, schema in schemas_in_tag(tag))
     if constraint.whitespace_pattern is not None:
         weakened += ("whitespace_pattern",)
-    return Support(weakened=weakened, is_slow=is_slow)
+    return Support(weakened=weakened, unproved=unproved, is_slow=is_slow)
 
 
 def _misread_features() -> set[Feature]:
@@ -126,9 +133,11 @@ def _ignored_keywords(node: Node, draft: int) -> Iterator[str]:
 
 
 def _ignored_beside(alone: str, node: Node) -> Iterator[str]:
-    for keyword in (*_READS_ALONE, *_ALL_KEYWORDS):
+    for keyword in (*_READS_ALONE, *_ALL_KEYWORDS, *_UNEVALUATED):
         if keyword in node and keyword != alone and not _repeats_the_type(keyword, alone, node):
             yield keyword
+    if alone in ("const", "enum") and largest_integer(node[alone]) > _LARGEST_INTEGER:
+        yield alone
     if alone == "oneOf" and isinstance(node["oneOf"], list) and not _differ_by_type(node["oneOf"]):
         yield "oneOf"
     if alone == "allOf" and isinstance(node["allOf"], list) and len(node["allOf"]) > 1:
@@ -192,14 +201,68 @@ def _ignored_in_objects(node: Node) -> Iterator[str]:
     required = node.get("required", [])
     if isinstance(required, list) and any(name not in properties for name in required):
         yield "required"
-    if properties and "patternProperties" in node:
+    if "patternProperties" in node:  # read as alternatives, where all that match must hold
         yield "patternProperties"
+    if node.get("additionalProperties", True) is not False and not all(map(_is_plain, properties)):
+        yield "properties"
     names = node.get("propertyNames", {})
     is_read = isinstance(names, dict) and names.keys() <= _NAMES_KEYWORDS and len(names.keys() - {"type"}) <= 1
-    if names and (properties or "patternProperties" in node or not is_read):
+    is_closed = node.get("additionalProperties", True) is False
+    if names and (properties or is_closed or "patternProperties" in node or not is_read):
         yield "propertyNames"
     if counts_unchecked_keys(node):
         yield "minProperties"
+
+
+# What comparisons with jsonschema and llguidance have covered: closed objects, arrays
+# and scalars without further conditions.
+_ANNOTATIONS = frozenset(
+    "$schema $id id $defs definitions $comment title description default examples deprecated readOnly writeOnly".split()
+)
+_DESCRIBES = ("type", "enum", "const", "anyOf", "$ref")
+_PLAIN_TEXT = re.compile(r"[ !#-\[\]-~]*")  # printable ASCII that JSON does not escape
+
+
+def _unproved(schema: Any) -> Iterator[str]:
+    if not isinstance(schema, dict):
+        yield "#"
+    schemas_of_names = set()
+    for pointer, node in subschemas(schema):
+        if pointer in schemas_of_names:
+            continue
+        if node.get("type") == "object" and node.keys() - _ANNOTATIONS == {"type", "propertyNames"}:
+            schemas_of_names.add(f"{pointer}/propertyNames")
+            continue
+        if not any(keyword in node for keyword in _DESCRIBES):
+            yield f"#{pointer}"
+        if (node.get("type") == "object" or "properties" in node) and node.get("additionalProperties") is not False:
+            yield f"#{pointer}/additionalProperties"
+        for keyword, value in node.items():
+            if keyword not in _ANNOTATIONS and not is_no_op(keyword, node) and not _is_proved(keyword, value):
+                yield f"#{pointer}/{keyword}"
+
+
+def _is_proved(keyword: str, value: Any) -> bool:
+    match keyword:
+        case "type":
+            return isinstance(value, str)
+        case "const":
+            return _is_plain(value)
+        case "enum":
+            return isinstance(value, list) and all(map(_is_plain, value))
+        case "properties":
+            return all(_is_plain(name) and isinstance(node, dict) for name, node in value.items())
+        case "items":
+            return isinstance(value, dict)
+        case "additionalProperties":
+            return value is False
+    return keyword in ("required", "anyOf", "$ref", "minProperties", "maxProperties", "format")
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, str):
+        return _PLAIN_TEXT.fullmatch(value) is not None
+    return value is None or (isinstance(value, int) and abs(value) <= _LARGEST_INTEGER)
 
 
 def _loses_json_escapes(pattern: str) -> bool:
@@ -258,16 +321,13 @@ def schemas_in_tag(tag: Any) -> Iterator[tuple[str, Any]]:
             yield f"{pointer}/{key}", _parsed(part.get(key))
 
 
-def tag_without_unknown_formats(tag: Any) -> Any:
-    """A structural tag whose schemas have no ``format`` that JSON Schema does not
-    define. A copy if there are any."""
-    if not any(True for _, schema in schemas_in_tag(tag) for _ in unknown_formats(schema)):
-        return tag
+def tag_without_no_ops(tag: Any) -> Any:
+    """A structural tag whose schemas have no keywords that constrain nothing."""
     changed = copy.deepcopy(tag)
     for _, part in _parts_of_tag(changed):
         for key in part.keys() & set(_SCHEMAS_OF_TAGS):
             schema = _parsed(part[key])
-            part[key] = part[key] if schema is None else without_unknown_formats(schema)
+            part[key] = part[key] if schema is None else without_no_ops(schema)
     return changed
 
 

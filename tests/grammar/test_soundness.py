@@ -1,0 +1,125 @@
+"""Constraints that engines were found to get wrong: `auto` refuses them or serves them
+right.
+
+Each was a false accept, a false reject or a stall of some engine that `auto` chose.
+"""
+
+import json
+import time
+
+import pytest
+from tokenizers_on_the_spot import byte_level
+
+from structout.bitmask import allocate_token_bitmask
+from structout.config import StructuredOutputsConfig
+from structout.errors import GrammarError
+from structout.grammar.router import BackendSet
+from structout.grammar.vocabulary import Vocabulary
+from structout.params import Constraint
+from structout.params import StructuredOutputOptions as Kind
+
+VOCABULARY = Vocabulary.from_tokenizer(byte_level(), 525)
+
+
+@pytest.fixture(scope="module")
+def backends():
+    made = BackendSet(VOCABULARY, StructuredOutputsConfig())
+    yield made
+    made.destroy()
+
+
+def accepts(compiled, text: str) -> bool:
+    tokens = [*VOCABULARY.spell(text), VOCABULARY.stop_token_ids[0]]
+    return len(compiled.grammar.validate_tokens(tokens)) == len(tokens)
+
+
+def compile_or_none(backends, kind, value):
+    spec = value if kind is Kind.REGEX else json.dumps(value, ensure_ascii=False)
+    try:
+        return backends.compile(Constraint(kind, spec))
+    except GrammarError:
+        return None
+
+
+OBJECT = {"type": "object"}
+FALSE_ACCEPTS = [
+    ({**OBJECT, "patternProperties": {"^[a-z]+$": {"type": "string"}, "^abc$": {"type": "integer"}}}, '{"abc": 1}'),
+    ({"patternProperties": {"f.*": True, "b.*": False}}, '{"bar": 2}'),
+    ({**OBJECT, "patternProperties": {"^(?!x-)": {"type": "integer"}}}, '{"a": "b"}'),
+    ({**OBJECT, "patternProperties": {"^$": {"type": "integer"}}}, '{"": "b"}'),
+    ({**OBJECT, "patternProperties": {"^🐲*$": {"type": "integer"}}}, '{"🐲": "b"}'),
+    (
+        {"anyOf": [{"properties": {"a": {"type": "integer"}}, "required": ["a"]}], "unevaluatedProperties": False},
+        '{"a": 1, "b": 2}',
+    ),
+    ({**OBJECT, "propertyNames": {"enum": ["a", "b"]}, "additionalProperties": False}, '{"a": 1}'),
+    ({"const": 12345678901234567890}, "1.2345678901234567e+19"),
+    ({**OBJECT, "properties": {"é": {"type": "integer"}}}, '{"é": "x"}'),
+    ({**OBJECT, "properties": {'"': {"type": "integer"}}}, '{"\\"": "x"}'),
+    ({**OBJECT, "properties": {"\n": {"type": "integer"}}}, '{"\\n": "x"}'),
+    ({"type": "string", "pattern": '["]'}, '"""'),
+    ({"type": "string", "pattern": '^["]$'}, '"""'),
+    ({"type": "number", "exclusiveMinimum": 0, "maximum": 0.1}, "0"),
+    ({"type": "number", "minimum": 0.5, "exclusiveMaximum": 1}, "1"),
+]
+
+
+@pytest.mark.parametrize(("schema", "text"), FALSE_ACCEPTS)
+def test_schema_that_an_engine_misread_accepts_no_invalid_text(backends, schema, text):
+    compiled = compile_or_none(backends, Kind.JSON, schema)
+    assert compiled is None or not accepts(compiled, text)
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({"const": "a", "uniqueItems": False}, '"a"'),
+        ({**OBJECT, "properties": {"a": {"type": "integer"}}, "unevaluatedProperties": True}, '{"b": 1}'),
+        ({**OBJECT, "properties": {"a": {"type": "integer"}}, "uniqueItems": False}, '{"b": 1}'),
+        ({"type": "number", "exclusiveMinimum": 0, "maximum": 5}, "0.5"),
+    ],
+)
+def test_schema_with_a_keyword_that_changes_nothing_accepts_what_it_allows(backends, schema, text):
+    compiled = compile_or_none(backends, Kind.JSON, schema)
+    assert compiled is not None
+    assert accepts(compiled, text)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "member", "other"),
+    [(r"\x41b", "Ab", "ы"), (r"[\x41b]", "b", "ы"), (r"a\x41\x42", "aAB", "a\u041b")],
+)
+def test_regex_with_a_hexadecimal_escape_reads_two_digits(backends, pattern, member, other):
+    compiled = compile_or_none(backends, Kind.REGEX, pattern)
+    assert accepts(compiled, member)
+    assert not accepts(compiled, other)
+
+
+NESTED = ["([a-z]+ ?)*!", "([^,]*,?)*z", "(a|b*)*c", "(x+x+)+y", "(?:a{2,})*b", "((a)*b?)*c"]
+
+
+@pytest.mark.parametrize("pattern", NESTED)
+def test_regex_with_nested_repetition_is_filled_in_the_same_time_at_every_length(backends, pattern):
+    """Automata that follow every way to read the text took 200 ms after 220 tokens, or
+    gave up."""
+    compiled = compile_or_none(backends, Kind.REGEX, pattern)
+    mask = allocate_token_bitmask(1, VOCABULARY.size, pin_memory=False)
+    letter = next(letter for letter in "xa" if accepts_first(compiled, letter))
+    started = time.thread_time()
+    for _ in range(300):
+        assert compiled.grammar.accept_tokens("", VOCABULARY.spell(letter))
+        compiled.grammar.fill_bitmask(mask, 0)
+    assert time.thread_time() - started < 1.5
+
+
+def accepts_first(compiled, letter: str) -> bool:
+    return compiled.grammar.validate_tokens(VOCABULARY.spell(letter)) != []
+
+
+def test_backend_that_is_named_serves_what_is_not_proved(backends):
+    """`auto` gives only plain schemas to xgrammar; a request that names it gets
+    more."""
+    schema = json.dumps({"type": "string", "pattern": "^a+$"})
+    assert backends.compile(Constraint(Kind.JSON, schema)).backend_name == "llguidance"
+    named = Constraint(Kind.JSON, schema, backend="xgrammar:no-fallback")
+    assert backends.compile(named).backend_name == "xgrammar"
