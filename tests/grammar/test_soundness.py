@@ -5,6 +5,7 @@ Each was a false accept, a false reject or a stall of some engine that `auto` ch
 """
 
 import json
+import re
 import time
 
 import pytest
@@ -83,6 +84,29 @@ def test_schema_with_a_keyword_that_changes_nothing_accepts_what_it_allows(backe
     compiled = compile_or_none(backends, Kind.JSON, schema)
     assert compiled is not None
     assert accepts(compiled, text)
+
+
+@pytest.mark.parametrize(
+    ("schema", "character"),
+    [
+        ({"const": ["\u0001"]}, "U+0001"),
+        ({"type": "array", "items": {"const": "\u007f"}, "minItems": 1}, "U+007F"),
+        ({"enum": [{"k": "\u001b"}]}, "U+001B"),
+        ({"enum": [{"\u001b": 1}]}, "U+001B"),
+    ],
+)
+def test_constant_that_cannot_be_written_is_refused(backends, schema, character):
+    """Such requests became READY, and later allowed nothing but whitespace."""
+    for lenient in (False, True):
+        with pytest.raises(GrammarError, match=f"llguidance cannot write the character {re.escape(character)} of #"):
+            backends.compile(
+                Constraint(Kind.JSON, json.dumps(schema), lenient=lenient, backend="llguidance:no-fallback")
+            )
+
+
+def test_constant_of_characters_with_short_escapes_is_written(backends):
+    compiled = compile_or_none(backends, Kind.JSON, {"const": 'a\n\r\b\t\f"\\\u0080'})
+    assert accepts(compiled, '"a\\n\\r\\b\\t\\f\\"\\\\\u0080"')
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from structout.grammar.support import (
     patterns_with,
     weakened_in_schema,
 )
-from structout.json_schema import Node, standard_format
+from structout.json_schema import Node, standard_format, subschemas
 from structout.params import Constraint, StructuredOutputOptions
 
 _IGNORED_SINCE = {"propertyNames": 6, "unevaluatedItems": 2019, "unevaluatedProperties": 2019}
@@ -29,6 +29,7 @@ _EXACT_IN_DOUBLE = 2**53
 _NUMBERS_AS_DOUBLES = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "const", "enum")
 _FORMATS = frozenset("date-time time date duration email hostname ipv4 ipv6 uuid uri".split())
 _MISREADS = {Feature.SET_OPERATION, Feature.POSSESSIVE, Feature.INCOMPLETE_ESCAPE}
+_ESCAPED_BY_NUMBER = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
 # llguidance's warnings.
 _UNKNOWN_FORMAT = re.compile("Unknown format: ")
 _UNREAD_KEYWORDS = re.compile("Unimplemented keys: ")
@@ -39,6 +40,9 @@ def llguidance_support(constraint: Constraint) -> Support:
     """How llguidance would serve the constraint."""
     match constraint.kind:
         case StructuredOutputOptions.JSON:
+            refusal = next(_unspellable(constraint.value), "")
+            if refusal:
+                return Support(refusal=refusal)
             weakened = weakened_in_schema(constraint.value, _ignored_keywords, _IGNORED_SINCE)
             if constraint.whitespace_pattern is not None and not is_at_least(
                 "llguidance", LLGUIDANCE_WHITESPACE_PATTERN
@@ -84,6 +88,23 @@ def _misread_bounds(node: Node) -> Iterator[str]:
     upper = [node[key] for key in ("maximum", "exclusiveMaximum") if _is_number(node.get(key))]
     if lower and upper and min(upper) - max(lower) < 1:
         yield from (key for key in ("exclusiveMinimum", "exclusiveMaximum") if _is_number(node.get(key)))
+
+
+def _unspellable(schema: Any) -> Iterator[str]:
+    """Describe the characters of constants that llguidance cannot write.
+
+    It writes no escapes with digits here (spec._JSON_ESCAPES), and JSON allows these
+    characters in no other way. Masks would allow only whitespace, for ever.
+    """
+    for pointer, node in subschemas(schema):
+        for keyword in ("const", "enum"):
+            pending = [node.get(keyword)]
+            while pending:
+                part = pending.pop()
+                if isinstance(part, list | dict):
+                    pending += [*part, *part.values()] if isinstance(part, dict) else part
+                elif isinstance(part, str) and (found := _ESCAPED_BY_NUMBER.search(part)):
+                    yield f"cannot write the character U+{ord(found[0]):04X} of #{pointer}/{keyword}"
 
 
 def _is_number(value: Any) -> bool:
