@@ -25,9 +25,10 @@ class StructuredOutputsConfig:
         failures_kept: number of invalid constraints that are remembered, so that they
             fail at once.
         failure_ttl: seconds for which a failure is remembered.
-        slow_token_seconds: a request fails after three tokens in a row that take longer
-            than this to accept. Its grammar is so ambiguous that it would delay all
-            other requests.
+        slow_token_seconds: a request fails after three tokens in a row that each take
+            longer than this to accept, or three masks to fill. Its grammar is so
+            ambiguous that it would delay all other requests. CPU seconds of one thread:
+            a busy machine fails nobody.
         isolate_slow_compiles: whether a constraint that may take long to compile is
             compiled in a separate process, which can be killed at the deadline. A
             thread cannot be killed.

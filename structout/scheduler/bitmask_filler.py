@@ -38,8 +38,12 @@ class MaskFiller:
         num_buffers: the number of buffers in the ring.
         num_threads: how many threads share a step that would take one thread longer
             than ``MIN_SHARED_SECONDS``.
+        slow_seconds: once the masks of several requests together take a thread longer,
+            each request is filled and timed alone, until no mask takes that long.
 
     Attributes:
+        seconds_alone: by request id, the CPU seconds per mask of those requests that
+            the last step filled alone. A busy machine makes none of them longer.
         seconds: the durations of the last 1,024 steps.
         num_rows_filled: the number of rows filled since the start.
     """
@@ -50,12 +54,17 @@ class MaskFiller:
         vocab_size: int,
         num_buffers: int,
         num_threads: int,
+        slow_seconds: float = float("inf"),
     ):
         self._backend = backend
         self._num_threads = num_threads
         self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="structout-fill")
         self._row_seconds = 0.0  # a running mean of one thread's seconds per row
         self._buffers = BufferRing(num_buffers, vocab_size)
+        self._slow_seconds = slow_seconds
+        self._fills_alone = False
+        self._row_cpu_seconds: dict[int, float] = {}  # of the rows that this step has filled alone
+        self.seconds_alone: dict[str, float] = {}
         self.seconds: deque[float] = deque(maxlen=1024)
         self.num_rows_filled = 0
 
@@ -92,10 +101,18 @@ class MaskFiller:
 
     def _run(self, plan: "_Plan", request_ids: tuple[str, ...]) -> MaskBatch:
         buffer = self._buffers.next_rows(plan.num_rows)
+        self._row_cpu_seconds = {}
+        filled_alone = self._fills_alone
         row_errors = plan.row_errors | self._run_tasks(self._tasks(plan, buffer), plan.num_rows)
         bitmask = buffer.numpy()
         bitmask[list(row_errors)] = 0
         row_indptr = np.array(plan.row_indptr, dtype=np.int32)
+        self.seconds_alone = {
+            request_ids[int(np.searchsorted(row_indptr, row, side="right")) - 1]: seconds
+            for row, seconds in self._row_cpu_seconds.items()
+        }
+        if filled_alone and max(self.seconds_alone.values(), default=0.0) <= self._slow_seconds:
+            self._fills_alone = False
         errors: dict[str, str] = {}
         for row in _empty_rows(bitmask):
             index = int(np.searchsorted(row_indptr, row, side="right")) - 1
@@ -124,7 +141,7 @@ class MaskFiller:
             for part in _parts(len(rows), num_parts):
                 tasks.append(partial(self._fill_plain, name, grammars[part], rows[part], bitmask))
         for part in _parts(len(plan.drafted), num_parts):
-            tasks.append(partial(_fill_drafted, plan.drafted[part], bitmask))
+            tasks.append(partial(self._fill_drafted, plan.drafted[part], bitmask))
         return tasks
 
     def _run_tasks(self, tasks: Sequence[_Task], num_rows: int) -> _RowErrors:
@@ -143,17 +160,41 @@ class MaskFiller:
     def _fill_plain(
         self, name: str, grammars: Sequence[StructuredOutputGrammar], rows: Sequence[int], bitmask: torch.Tensor
     ) -> _RowErrors:
+        if self._fills_alone:
+            return self._fill_rows_alone(grammars, rows, bitmask)
+        started = time.thread_time()
         try:
             self._backend(name).fill_bitmask_batch(grammars, bitmask, rows)
-            return {}
         except Exception:  # from a native library: fill row by row, to find the bad ones
-            row_errors: _RowErrors = {}
-            for grammar, row in zip(grammars, rows, strict=True):
-                try:
-                    grammar.fill_bitmask(bitmask, row)
-                except Exception as error:
-                    row_errors[row] = str(error)
-            return row_errors
+            return self._fill_rows_alone(grammars, rows, bitmask)
+        if time.thread_time() - started > self._slow_seconds:
+            self._fills_alone = True  # from the next step on
+        return {}
+
+    def _fill_rows_alone(
+        self, grammars: Sequence[StructuredOutputGrammar], rows: Sequence[int], bitmask: torch.Tensor
+    ) -> _RowErrors:
+        row_errors: _RowErrors = {}
+        for grammar, row in zip(grammars, rows, strict=True):
+            started = time.thread_time()
+            try:
+                grammar.fill_bitmask(bitmask, row)
+            except Exception as error:
+                row_errors[row] = str(error)
+            self._row_cpu_seconds[row] = time.thread_time() - started
+        return row_errors
+
+    def _fill_drafted(self, drafted: "Sequence[_Drafted]", bitmask: torch.Tensor) -> _RowErrors:
+        row_errors: _RowErrors = {}
+        for request in drafted:
+            started = time.thread_time()
+            try:
+                request.num_acceptable = request.fill(bitmask)
+            except Exception as error:  # from native code, or about malformed drafts
+                rows = range(request.first_row, request.first_row + request.num_rows)
+                row_errors |= dict.fromkeys(rows, str(error))
+            self._row_cpu_seconds[request.first_row] = (time.thread_time() - started) / request.num_rows
+        return row_errors
 
 
 @dataclass
@@ -276,17 +317,6 @@ class _Plan:
     def _append_rows(self, num_rows: int) -> None:
         self.num_rows += num_rows
         self.row_indptr.append(self.num_rows)
-
-
-def _fill_drafted(drafted: Sequence[_Drafted], bitmask: torch.Tensor) -> _RowErrors:
-    row_errors: _RowErrors = {}
-    for request in drafted:
-        try:
-            request.num_acceptable = request.fill(bitmask)
-        except Exception as error:  # from native code, or about malformed drafts
-            rows = range(request.first_row, request.first_row + request.num_rows)
-            row_errors |= dict.fromkeys(rows, str(error))
-    return row_errors
 
 
 def _not_ready_error(request: Request) -> str:

@@ -76,7 +76,11 @@ class StructuredOutputManager:
         self._backends = BackendSet(self.vocabulary, self.config, tokenizer)
         self._compiler: CompileService[Constraint, CompiledConstraint] = CompileService(self._compile, self.config)
         self._filler = MaskFiller(
-            self._backends.backend, vocab_size, self.config.num_mask_buffers, self.config.fill_threads
+            self._backends.backend,
+            vocab_size,
+            self.config.num_mask_buffers,
+            self.config.fill_threads,
+            self.config.slow_token_seconds,
         )
         capacity = self.config.mask_pool_capacity
         self.deduplicator = MaskDeduplicator(capacity, vocab_size) if capacity else None
@@ -311,7 +315,9 @@ class StructuredOutputManager:
             ValueError: a request id occurs twice.
         """
         with self._lock_grammars():
-            return self._filler.fill(request_ids, self._requests, draft_tokens, bounds, draft_trees)
+            batch = self._filler.fill(request_ids, self._requests, draft_tokens, bounds, draft_trees)
+            self._check_mask_times(self._filler.seconds_alone)
+            return batch
 
     def accept_tokens(self, request_id: str, token_ids: Sequence[int]) -> bool:
         """Advance by all of ``token_ids``, or by none if one of them is not allowed.
@@ -463,21 +469,26 @@ class StructuredOutputManager:
             tokens = list(token_ids)
         except TypeError:
             return False
-        start = time.perf_counter()
+        start = time.thread_time()  # of the CPU: a busy machine makes no token slow
         is_accepted = grammar.accept_tokens(request.request_id, tokens)
-        if time.perf_counter() - start > self.config.slow_token_seconds * max(1, len(tokens)):
-            self._count_slow_token(request)
-        else:
-            request.num_slow_tokens = 0
+        is_slow = time.thread_time() - start > self.config.slow_token_seconds * max(1, len(tokens))
+        request.num_slow_tokens = request.num_slow_tokens + 1 if is_slow else 0
+        self._fail_if_slow(request, request.num_slow_tokens, "tokens", "to accept")
         return is_accepted
 
-    def _count_slow_token(self, request: Request) -> None:
-        """Fail the request after several slow tokens in a row; a busy machine may cause
-        one."""
-        request.num_slow_tokens += 1
-        if request.num_slow_tokens >= _MAX_SLOW_TOKENS:
+    def _check_mask_times(self, seconds: Mapping[str, float]) -> None:
+        for request_id, mask_seconds in seconds.items():
+            request = self._requests.get(request_id)
+            if request is not None:
+                is_slow = mask_seconds > self.config.slow_token_seconds
+                request.num_slow_masks = request.num_slow_masks + 1 if is_slow else 0
+                self._fail_if_slow(request, request.num_slow_masks, "masks", "to fill")
+
+    def _fail_if_slow(self, request: Request, num_slow: int, what: str, purpose: str) -> None:
+        """Fail the request after several slow tokens or masks in a row."""
+        if num_slow >= _MAX_SLOW_TOKENS and request.error is None:
             message = (
-                f"each of the last tokens took more than {self.config.slow_token_seconds:g} s to accept: "
+                f"each of the last {what} took more than {self.config.slow_token_seconds:g} s {purpose}: "
                 "the grammar is too ambiguous for a text of this length"
             )
             self._requests.set_failed(request, GrammarError(message))

@@ -44,6 +44,7 @@ class Request:
         removal_error: what its waiters raise once it has left the table.
         num_slow_tokens: how many of the last accepted tokens, without a break, each
             took too long.
+        num_slow_masks: the same for masks.
         subscription: the request's place in the compile queue.
     """
 
@@ -57,6 +58,7 @@ class Request:
     error: GrammarError | None = None
     removal_error: StructOutError | None = None
     num_slow_tokens: int = 0
+    num_slow_masks: int = 0
     subscription: Any = field(default=None, repr=False)
 
 

@@ -493,6 +493,25 @@ def test_ambiguous_grammar_with_slow_tokens_fails_only_its_own_request():
         assert "bad" in manager.poll_ready()
 
 
+@pytest.mark.parametrize("with_drafts", [False, True])
+def test_grammar_with_slow_masks_fails_only_its_own_request(with_drafts):
+    """xgrammar follows every way to read the text, and the ways grow with its
+    length."""
+    config = StructuredOutputsConfig(slow_token_seconds=0.004)
+    with StructuredOutputManager(TOKENIZER, V, config) as manager:
+        for i in range(8):
+            add(manager, f"good {i}", json=True)
+        add(manager, "bad", grammar='root ::= item* "!"\nitem ::= [a-z]+ " "?')
+        a = ids_of("a")
+        names = [*(f"good {i}" for i in range(8)), "bad"]
+        while manager.status("bad") is GrammarStatus.READY:
+            manager.grammar_bitmask(names, {"bad": a} if with_drafts else None)
+            manager.accept_tokens("bad", a)
+        assert "each of the last masks took more than 0.004 s to fill" in str(manager.error("bad"))
+        assert set(manager.grammar_bitmask(names).errors) == {"bad"}
+        assert all(manager.status(name) is GrammarStatus.READY for name in names[:-1])
+
+
 def test_warm_up_with_more_constraints_than_the_queue_compiles_all():
     config = StructuredOutputsConfig(queue_size=8, tenant_queue_size=4)
     with StructuredOutputManager(TOKENIZER, V, config) as manager:
