@@ -20,7 +20,7 @@ PYTEST = PYTHONSAFEPATH=1 $(BIN)/pytest --quiet --numprocesses auto --maxprocess
 test: $(VENV)/test.installed  ## every test this machine can run; skips are counted at the end
 	$(PYTEST)
 
-test-all: $(VENV)/test.installed  ## the same tests, with random tests at their full length
+test-all: $(VENV)/test.installed  ## the same at the full length of random tests, and whether they find planted faults
 	$(PYTEST) --long
 
 test-engines: $(VENV)/test.installed  ## the grammar tests on the oldest and the newest supported grammar engines

@@ -84,6 +84,7 @@ MISTAKES = {
 }  # fmt: skip
 
 
+@pytest.mark.planted
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_push_kernels_with_a_planted_mistake_fail(mistake, tmp_path):
     file, right, wrong = MISTAKES[mistake]

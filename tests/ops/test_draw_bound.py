@@ -34,6 +34,7 @@ def test_cpp_draw_bound_skips_no_winner(num_cases):
     assert check_cpp_bound(num_cases(5_000_000, long=20_000_000)) == "ok\n"
 
 
+@pytest.mark.planted
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
@@ -93,6 +94,7 @@ def test_triton_draw_bound_skips_no_winner(num_cases):
     assert count_winners_that_triton_skips(num_cases(2_000_000, long=8_000_000)) == 0
 
 
+@pytest.mark.planted
 @pytest.mark.interpreter  # a GPU kernel is compiled once, with its first constants
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(("constant", "wrong"), [("LOG_LIMIT_AT_BEST", 158.999), ("MIN_LOG_LIMIT", 126.1)])
@@ -101,6 +103,7 @@ def test_triton_draw_bound_with_wrong_constant_skips_a_winner(monkeypatch, const
     assert count_winners_that_triton_skips(1_000_000) > 0
 
 
+@pytest.mark.planted
 @pytest.mark.interpreter  # a GPU kernel is compiled once, with its first constants
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_triton_draw_bound_without_allowance_for_z_skips_a_winner(monkeypatch):

@@ -95,6 +95,7 @@ def _upper_half_too_likely(setting: Setting, times: float) -> Setting:
     return _with_logits(setting, is_faulty * times * math.log(1.03))
 
 
+@pytest.mark.planted
 @pytest.mark.parametrize(
     ("fault", "seen_by"),
     [
@@ -115,6 +116,7 @@ def test_chi_square_of_faulty_distribution_is_rejected(fault, seen_by, draws):
     assert p_values[seen_by] < SMALLEST_P_VALUE, p_values
 
 
+@pytest.mark.planted
 def test_chi_square_of_24_bit_noise_is_rejected(tmp_path, num_cases):
     """The CPU kernel is built with shorter noise.
 

@@ -152,6 +152,7 @@ def test_oracle_on_a_small_row_matches_values_computed_by_hand():
     )
 
 
+@pytest.mark.planted
 @pytest.mark.parametrize("faulty", ["top_p 1% low", "min_p 10% high", "top_k one more"])
 def test_comparison_with_oracle_of_a_faulty_filter_fails(faulty, num_cases):
     """As many cases as the comparison has without a fault."""
