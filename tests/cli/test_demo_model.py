@@ -62,12 +62,12 @@ def test_load_demo_model_keeps_the_random_state_of_the_caller(cache):
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_load_demo_model_in_three_processes_builds_once(cache):
+def test_load_demo_model_in_two_processes_builds_once(cache):
     script = "from structout.cli.demo_model import load_demo_model as load; load(on_build=lambda: print('built'))"
-    runs = [subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) for _ in range(3)]
+    runs = [subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) for _ in range(2)]
     outputs = [run.communicate(timeout=300)[0] for run in runs]
-    assert [run.returncode for run in runs] == [0, 0, 0]
-    assert sorted(outputs) == [b"", b"", b"built\n"]
+    assert [run.returncode for run in runs] == [0, 0]
+    assert sorted(outputs) == [b"", b"built\n"]
 
 
 def test_load_demo_model_with_an_unwritable_cache_names_it(cache, monkeypatch):

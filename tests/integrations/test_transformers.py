@@ -1,9 +1,9 @@
 """masked_generate under transformers' own generate, with a real model and tokenizer."""
 
 import json
-import subprocess
-import sys
+import os
 
+import fresh_process
 import jsonschema
 import pytest
 import torch
@@ -74,8 +74,8 @@ class Streamer:
 
 def test_import_structout_reaches_the_integration_by_attribute():
     script = "import structout; print(structout.integrations.transformers.masked_generate.__name__)"
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
-    assert run.stdout == "masked_generate\n"
+    run = fresh_process.run("-c", script, env=dict(os.environ))
+    assert (run.returncode, run.stdout) == (0, "masked_generate\n"), run.stderr
 
 
 def test_integrations_without_such_an_adapter_raise_attribute_error():

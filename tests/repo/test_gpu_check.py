@@ -2,9 +2,11 @@
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 
+import fresh_process
 import pytest
 from locations import ROOT
 
@@ -70,8 +72,8 @@ def test_gpu_check_on_a_machine_without_a_gpu_says_what_it_needs():
 
 
 def collected_tests(*options):
-    command = [sys.executable, "-P", "-m", "pytest", "--collect-only", "-q", *options, "tests/ops", "tests/distributed"]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
+    command = ("-P", "-m", "pytest", "--collect-only", "-q", *options, "tests/ops", "tests/distributed")
+    return fresh_process.run(*command, cwd=ROOT, env=dict(os.environ)).stdout
 
 
 def test_marker_gpu_selects_the_tests_of_cuda_and_triton_kernels():
