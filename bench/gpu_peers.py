@@ -29,7 +29,7 @@ def llguidance() -> None:
 
 
 def transformers() -> None:
-    import transformers.generation.logits_process  # noqa: F401
+    import transformers.generation.logits_process  # noqa: F401  (whether it can be imported)
 
 
 def flashinfer() -> None:
