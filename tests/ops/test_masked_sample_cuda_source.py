@@ -51,11 +51,8 @@ def test_cuda_source_on_random_long_rows_matches_reference(device, num_cases):
     ("compute_capability", "max_vocab", "count", "paths"),
     [(80, 3000, 200, {"none", "one", "few"}), (80, 9000, 100, {"few", "many"}), (90, 9000, 150, {"few", "many_split"})],
 )
-def test_cuda_source_on_random_cases_matches_reference(
-    compute_capability, max_vocab, count, paths, shared_kilobytes, num_cases
-):
+def test_cuda_source_on_random_cases_matches_reference(compute_capability, max_vocab, count, paths, shared_kilobytes):
     before = _rows_per_path()
-    count = num_cases(count // 2, long=count)
     op = functools.partial(_on_host, device=(compute_capability, shared_kilobytes))
     for case in random_cases(compute_capability + shared_kilobytes, count, max_vocab=max_vocab):
         check(op, case)
@@ -63,7 +60,7 @@ def test_cuda_source_on_random_cases_matches_reference(
         assert torch.equal(ids, op(*case.arguments())[0])
         assert untouched.isnan().all()
     num_rows = {path: rows - before[path] for path, rows in _rows_per_path().items()}
-    assert all(num_rows[path] >= num_cases(5, long=10) for path in paths), num_rows
+    assert all(num_rows[path] >= 10 for path in paths), num_rows
 
 
 def test_cuda_source_sets_shared_memory_limit_once_and_never_in_a_launch():

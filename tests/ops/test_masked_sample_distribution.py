@@ -81,18 +81,18 @@ def _with_logits(setting: Setting, change: torch.Tensor) -> Setting:
     return dataclasses.replace(setting, logits=setting.logits + change)
 
 
-def _too_hot(setting: Setting, times: float) -> Setting:
-    return dataclasses.replace(setting, temperature=setting.temperature * 1.03**times)
+def _too_hot(setting: Setting) -> Setting:
+    return dataclasses.replace(setting, temperature=setting.temperature * 1.03)
 
 
-def _every_32nd_too_rare(setting: Setting, times: float) -> Setting:
+def _every_32nd_too_rare(setting: Setting) -> Setting:
     is_faulty = torch.arange(len(setting.logits)) % 32 == 5
-    return _with_logits(setting, is_faulty * times * math.log(0.9))
+    return _with_logits(setting, is_faulty * math.log(0.9))
 
 
-def _upper_half_too_likely(setting: Setting, times: float) -> Setting:
+def _upper_half_too_likely(setting: Setting) -> Setting:
     is_faulty = torch.arange(len(setting.logits)) >= len(setting.logits) // 2
-    return _with_logits(setting, is_faulty * times * math.log(1.03))
+    return _with_logits(setting, is_faulty * math.log(1.03))
 
 
 @pytest.mark.planted
@@ -104,20 +104,16 @@ def _upper_half_too_likely(setting: Setting, times: float) -> Setting:
         (_upper_half_too_likely, "id block"),
     ],
 )
-def test_chi_square_of_faulty_distribution_is_rejected(fault, seen_by, draws):
-    """The grouping that looks for this kind of fault finds it.
-
-    10^6 draws show a temperature or a half of the row that is 3% off, and lanes that
-    are 10% off; fewer draws show faults that are larger by the root of their ratio.
-    """
+def test_chi_square_of_faulty_distribution_is_rejected(fault, seen_by):
+    """The grouping that looks for this kind of fault finds it."""
     setting = SETTINGS["normal"]
-    counts = statistics.count_draws(draw, fault(setting, math.sqrt(DRAWS / draws)), draws)
+    counts = statistics.count_draws(draw, fault(setting), DRAWS)
     p_values = statistics.p_values(counts, setting.probabilities())
     assert p_values[seen_by] < SMALLEST_P_VALUE, p_values
 
 
 @pytest.mark.planted
-def test_chi_square_of_24_bit_noise_is_rejected(tmp_path, num_cases):
+def test_chi_square_of_24_bit_noise_is_rejected(tmp_path):
     """The CPU kernel is built with shorter noise.
 
     The reference would take minutes: only some 10^9 noise values tell the two apart.
@@ -125,7 +121,7 @@ def test_chi_square_of_24_bit_noise_is_rejected(tmp_path, num_cases):
     fault = "float gumbel(uint32_t bits) {", "float gumbel(uint32_t bits) {\n  bits = (bits & ~0xffu) | 0x80u;"
     faulty = CpuKernel(builds.changed_csrc(tmp_path, "common/sampling_math.h", *fault))
     setting = SETTINGS["long tail"]
-    counts = statistics.count_draws(faulty.ids, setting, num_cases(700_000, long=DRAWS))
+    counts = statistics.count_draws(faulty.ids, setting, DRAWS)
     assert 0 < counts[1:].sum() < 10
     p_values = statistics.p_values(counts, setting.probabilities())
     assert min(p_values.values()) < SMALLEST_P_VALUE, p_values
@@ -148,15 +144,15 @@ def test_chi_square_survival_matches_published_tables():
         assert statistics.chi_square_survival(statistic, degrees_of_freedom) == pytest.approx(p_value, rel=1e-3)
 
 
-def test_masked_sample_tail_wins_as_often_as_expected(num_cases):
+def test_masked_sample_tail_wins_as_often_as_expected():
     """262,144 tokens, each e^-20 as likely as token 0: noise of 24 bits never draws one
     of them."""
     setting = statistics.long_tail(tail=262_144, gap=20.0)
-    draws = num_cases(30_000, long=60_000)
+    draws = 60_000
     hits = draws - int(statistics.count_draws(draw, setting, draws)[0])
     expected = draws * float(setting.probabilities()[1:].sum())
     least, most = statistics.poisson_interval(expected, significance=1e-6)
-    assert least > num_cases(0, long=5), "too few draws for a test"
+    assert least > 5, "too few draws for a test"
     assert least <= hits <= most, f"{hits} hits, {expected:.1f} expected"
 
 

@@ -154,11 +154,10 @@ def test_oracle_on_a_small_row_matches_values_computed_by_hand():
 
 @pytest.mark.planted
 @pytest.mark.parametrize("faulty", ["top_p 1% low", "min_p 10% high", "top_k one more"])
-def test_comparison_with_oracle_of_a_faulty_filter_fails(faulty, num_cases):
-    """As many cases as the comparison has without a fault."""
+def test_comparison_with_oracle_of_a_faulty_filter_fails(faulty):
     rng = random.Random(99)
     num_detected = 0
-    for _ in range(num_cases(900, long=2000)):
+    for _ in range(2000):
         config = Config(rng)
         expected = config.expected()
         if expected is None or config.temperature == 0:
@@ -171,7 +170,7 @@ def test_comparison_with_oracle_of_a_faulty_filter_fails(faulty, num_cases):
             config.top_k += 1
         kept = kept_by_reference(config)
         num_detected += bool(((kept != expected.kept) & ~expected.ambiguous).any())
-    assert num_detected >= num_cases(5, long=10)
+    assert num_detected >= 10
 
 
 def _noise_is_felt(config: Config) -> bool:
