@@ -32,7 +32,8 @@ class StructuredOutputsConfig:
         isolate_slow_compiles: whether a constraint that may take long to compile is
             compiled in a separate process, which can be killed at the deadline. A
             thread cannot be killed.
-        fill_threads: number of threads that share the masks of a large step.
+        fill_threads: number of native threads of each engine that share the masks of a
+            large step.
         num_mask_buffers: number of ``grammar_bitmask`` calls after which the memory of
             a MaskBatch is used again. With 2, one step can be copied to the device
             while the next one is filled.

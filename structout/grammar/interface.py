@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from structout.bitmask import allocate_token_bitmask, bitmask_width
@@ -273,6 +275,50 @@ def whole_characters(data: bytes) -> str:
         return data[: error.start].decode()
 
 
+@dataclass
+class _DraftChain:
+    """A grammar on its way along its drafts.
+
+    Attributes:
+        grammar: advanced by the drafts so far.
+        row: the next row to fill.
+        draft_tokens: the drafts that are left.
+        num_allowed: how many drafts the grammar has accepted.
+    """
+
+    grammar: StructuredOutputGrammar
+    row: int
+    draft_tokens: list[int]
+    num_allowed: int = 0
+
+    def ends_in(self, rows: npt.NDArray[np.int32]) -> bool:
+        """Whether the text is complete. All rows that are left are free then."""
+        is_terminated = self.grammar.is_terminated()
+        if is_terminated:
+            rows[self.row : self.row + len(self.draft_tokens) + 1] = -1
+        return is_terminated
+
+    def advance(self, rows: npt.NDArray[np.int32]) -> bool:
+        """Accept the next draft, once the row is filled.
+
+        Returns:
+            whether there is another row to fill. If not, all rows have their masks.
+        """
+        if not self.draft_tokens:
+            return False
+        left = rows[self.row + 1 : self.row + 1 + len(self.draft_tokens)]
+        token = self.draft_tokens.pop(0)
+        if token == -1:
+            left[:] = -1
+            return False
+        if not self.grammar.accept_tokens("", [token]):
+            left[:] = rows[self.row]
+            return False
+        self.num_allowed += 1
+        self.row += 1
+        return not self.ends_in(rows)
+
+
 @dataclass(frozen=True)
 class CompiledConstraint:
     """A constraint that a backend compiled.
@@ -366,7 +412,48 @@ class StructuredOutputBackend(ABC):
     def fill_bitmask_batch(
         self, grammars: Sequence[StructuredOutputGrammar], bitmask: torch.Tensor, rows: Sequence[int]
     ) -> None:
-        """Fill ``bitmask[rows[i]]`` from ``grammars[i]``. Other rows do not change."""
+        """Fill ``bitmask[rows[i]]`` from ``grammars[i]``. Other rows do not change.
+
+        Should release Python's global lock at most once: getting it back may take
+        milliseconds while other threads run Python code.
+        """
+
+    def fill_bitmask_drafts_batch(
+        self,
+        grammars: Sequence[StructuredOutputGrammar],
+        bitmask: torch.Tensor,
+        first_rows: Sequence[int],
+        draft_tokens: Sequence[Sequence[int]],
+    ) -> list[int]:
+        """Do what ``StructuredOutputGrammar.fill_bitmask_drafts`` does for each
+        grammar.
+
+        The default fills row j of all grammars in one call of ``fill_bitmask_batch``.
+
+        Args:
+            grammars: different grammars that this backend compiled.
+            bitmask: as in ``fill_bitmask``.
+            first_rows: the first row of each grammar.
+            draft_tokens: the drafts of each grammar.
+
+        Returns:
+            for each grammar, the number of drafts before the first one that is not
+            allowed.
+        """
+        chains = [
+            _DraftChain(grammar, row, list(tokens))
+            for grammar, row, tokens in zip(grammars, first_rows, draft_tokens, strict=True)
+        ]
+        rows = bitmask.numpy()
+        going = [chain for chain in chains if not chain.ends_in(rows)]
+        try:
+            while going:
+                self.fill_bitmask_batch([chain.grammar for chain in going], bitmask, [chain.row for chain in going])
+                going = [chain for chain in going if chain.advance(rows)]
+        finally:
+            for chain in chains:
+                chain.grammar.rollback(chain.num_allowed)
+        return [chain.num_allowed for chain in chains]
 
     def allocate_token_bitmask(self, max_num_seqs: int) -> torch.Tensor:
         return allocate_token_bitmask(max_num_seqs, self.vocabulary.size)

@@ -3,9 +3,8 @@
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -21,11 +20,9 @@ Bounds = Mapping[str, tuple[int, int]]
 Trees = Mapping[str, tuple[Sequence[int], Sequence[int]]]
 
 _RowErrors = dict[int, str]  # the rows that cannot be filled, and why
-_Task = Callable[[], _RowErrors]
 
-MIN_SHARED_SECONDS = 5e-4  # shorter steps are filled by one thread
-_NEW_STEP_WEIGHT = 0.2  # of a step in the running mean of the seconds per row
 _NUM_SCANNED_WORDS = 64
+_STEPS_BETWEEN_CHECKS = 16
 _DEAD_END = "the grammar allows no token here: the vocabulary cannot spell what must follow"
 
 
@@ -36,10 +33,9 @@ class MaskFiller:
         backend: returns the backend of a name.
         vocab_size: V, the number of tokens that a mask covers.
         num_buffers: the number of buffers in the ring.
-        num_threads: how many threads share a step that would take one thread longer
-            than ``MIN_SHARED_SECONDS``.
-        slow_seconds: once the masks of several requests together take a thread longer,
-            each request is filled and timed alone, until no mask takes that long.
+        slow_seconds: once a step takes longer, the next one fills each request alone,
+            until no mask takes that long. A busy machine makes steps longer too, so
+            there are ``_STEPS_BETWEEN_CHECKS`` steps between two such checks.
 
     Attributes:
         seconds_alone: by request id, the CPU seconds per mask of those requests that
@@ -53,16 +49,13 @@ class MaskFiller:
         backend: Callable[[str], StructuredOutputBackend],
         vocab_size: int,
         num_buffers: int,
-        num_threads: int,
         slow_seconds: float = float("inf"),
     ):
         self._backend = backend
-        self._num_threads = num_threads
-        self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="structout-fill")
-        self._row_seconds = 0.0  # a running mean of one thread's seconds per row
         self._buffers = BufferRing(num_buffers, vocab_size)
         self._slow_seconds = slow_seconds
         self._fills_alone = False
+        self._steps_until_check = 0
         self._row_cpu_seconds: dict[int, float] = {}  # of the rows that this step has filled alone
         self.seconds_alone: dict[str, float] = {}
         self.seconds: deque[float] = deque(maxlen=1024)
@@ -96,23 +89,17 @@ class MaskFiller:
         self.num_rows_filled += len(batch.bitmask)
         return batch
 
-    def close(self) -> None:
-        self._threads.shutdown(wait=False)
-
     def _run(self, plan: "_Plan", request_ids: tuple[str, ...]) -> MaskBatch:
         buffer = self._buffers.next_rows(plan.num_rows)
-        self._row_cpu_seconds = {}
-        filled_alone = self._fills_alone
-        row_errors = plan.row_errors | self._run_tasks(self._tasks(plan, buffer), plan.num_rows)
+        row_errors = plan.row_errors | self._fill_rows(plan, buffer)
         bitmask = buffer.numpy()
-        bitmask[list(row_errors)] = 0
+        if row_errors:
+            bitmask[list(row_errors)] = 0
         row_indptr = np.array(plan.row_indptr, dtype=np.int32)
         self.seconds_alone = {
             request_ids[int(np.searchsorted(row_indptr, row, side="right")) - 1]: seconds
             for row, seconds in self._row_cpu_seconds.items()
         }
-        if filled_alone and max(self.seconds_alone.values(), default=0.0) <= self._slow_seconds:
-            self._fills_alone = False
         errors: dict[str, str] = {}
         for row in _empty_rows(bitmask):
             index = int(np.searchsorted(row_indptr, row, side="right")) - 1
@@ -131,49 +118,36 @@ class MaskFiller:
             bitmask=bitmask,
         )
 
-    def _tasks(self, plan: "_Plan", bitmask: torch.Tensor) -> list[_Task]:
-        """Split the step into independent tasks. Rows differ a hundredfold in cost, so
-        there are more tasks than threads."""
-        is_short = plan.num_rows * self._row_seconds < MIN_SHARED_SECONDS
-        num_parts = 1 if is_short or self._num_threads == 1 else 4 * self._num_threads
-        tasks: list[_Task] = []
-        for name, (grammars, rows) in plan.plain.items():
-            for part in _parts(len(rows), num_parts):
-                tasks.append(partial(self._fill_plain, name, grammars[part], rows[part], bitmask))
-        for part in _parts(len(plan.drafted), num_parts):
-            tasks.append(partial(self._fill_drafted, plan.drafted[part], bitmask))
-        return tasks
-
-    def _run_tasks(self, tasks: Sequence[_Task], num_rows: int) -> _RowErrors:
-        """Run the tasks, on several threads if there are several: native fills release
-        the GIL."""
-        run = map if len(tasks) == 1 else self._threads.map
+    def _fill_rows(self, plan: "_Plan", bitmask: torch.Tensor) -> _RowErrors:
         row_errors: _RowErrors = {}
-        seconds = 0.0
-        for task_seconds, task_errors in run(_timed, tasks):
-            seconds += task_seconds
-            row_errors |= task_errors
-        if num_rows:
-            self._row_seconds += _NEW_STEP_WEIGHT * (seconds / num_rows - self._row_seconds)
+        self._row_cpu_seconds = {}
+        started = time.perf_counter()
+        for name, (grammars, rows) in plan.plain.items():
+            row_errors |= self._fill_plain(name, grammars, rows, bitmask)
+        for name, drafted in plan.drafted_by_backend().items():
+            row_errors |= self._fill_drafted(name, drafted, bitmask)
+        self._choose_next_way(time.perf_counter() - started)
         return row_errors
+
+    def _choose_next_way(self, step_seconds: float) -> None:
+        """Decide whether the next step fills each request alone."""
+        if self._fills_alone:
+            self._fills_alone = max(self._row_cpu_seconds.values(), default=0.0) > self._slow_seconds
+            self._steps_until_check = _STEPS_BETWEEN_CHECKS
+        elif self._steps_until_check > 0:
+            self._steps_until_check -= 1
+        else:
+            self._fills_alone = step_seconds > self._slow_seconds
 
     def _fill_plain(
         self, name: str, grammars: Sequence[StructuredOutputGrammar], rows: Sequence[int], bitmask: torch.Tensor
     ) -> _RowErrors:
-        if self._fills_alone:
-            return self._fill_rows_alone(grammars, rows, bitmask)
-        started = time.thread_time()
-        try:
-            self._backend(name).fill_bitmask_batch(grammars, bitmask, rows)
-        except Exception:  # from a native library: fill row by row, to find the bad ones
-            return self._fill_rows_alone(grammars, rows, bitmask)
-        if time.thread_time() - started > self._slow_seconds:
-            self._fills_alone = True  # from the next step on
-        return {}
-
-    def _fill_rows_alone(
-        self, grammars: Sequence[StructuredOutputGrammar], rows: Sequence[int], bitmask: torch.Tensor
-    ) -> _RowErrors:
+        if not self._fills_alone:
+            # After an error of a native library each row is filled alone, to find the
+            # bad ones.
+            with suppress(Exception):
+                self._backend(name).fill_bitmask_batch(grammars, bitmask, rows)
+                return {}
         row_errors: _RowErrors = {}
         for grammar, row in zip(grammars, rows, strict=True):
             started = time.thread_time()
@@ -184,12 +158,24 @@ class MaskFiller:
             self._row_cpu_seconds[row] = time.thread_time() - started
         return row_errors
 
-    def _fill_drafted(self, drafted: "Sequence[_Drafted]", bitmask: torch.Tensor) -> _RowErrors:
+    def _fill_drafted(self, name: str, drafted: "Sequence[_Drafted]", bitmask: torch.Tensor) -> _RowErrors:
+        chains = [] if self._fills_alone else [request for request in drafted if request.is_chain]
+        alone = drafted
+        with suppress(Exception):  # as in _fill_plain
+            nums_allowed = self._backend(name).fill_bitmask_drafts_batch(
+                [request.grammar.unwrapped for request in chains],
+                bitmask,
+                [request.first_row + request.grammar_start for request in chains],
+                [request.tokens[request.grammar_start :] for request in chains],
+            )
+            for request, num_allowed in zip(chains, nums_allowed, strict=True):
+                request.finish_chain(bitmask, num_allowed)
+            alone = drafted if self._fills_alone else [request for request in drafted if not request.is_chain]
         row_errors: _RowErrors = {}
-        for request in drafted:
+        for request in alone:
             started = time.thread_time()
             try:
-                request.num_acceptable = request.fill(bitmask)
+                request.fill(bitmask)
             except Exception as error:  # from native code, or about malformed drafts
                 rows = range(request.first_row, request.first_row + request.num_rows)
                 row_errors |= dict.fromkeys(rows, str(error))
@@ -197,12 +183,13 @@ class MaskFiller:
         return row_errors
 
 
-@dataclass
+@dataclass(eq=False)
 class _Drafted:
     """A request with drafts or bounds.
 
     Attributes:
         grammar: the request's grammar.
+        backend_name: the backend that compiled it.
         index: the request's index in the step.
         first_row: the first of its rows.
         num_rows: the number of its rows.
@@ -214,6 +201,7 @@ class _Drafted:
     """
 
     grammar: StructuredOutputGrammar
+    backend_name: str
     index: int
     first_row: int
     num_rows: int
@@ -222,20 +210,40 @@ class _Drafted:
     tree: tuple[Sequence[int], Sequence[int]] | None
     num_acceptable: int = 0
 
-    def fill(self, bitmask: torch.Tensor) -> int:
-        """Fill the request's rows, and return ``num_acceptable``."""
+    @property
+    def grammar_start(self) -> int:
+        """The index of the first draft that feeds the grammar."""
+        return 0 if self.bounds is None else self.bounds[0]
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether the backend can fill the rows together with those of others."""
+        return self.tree is None and self._has_valid_bounds() and not self.grammar.is_unconstrained()
+
+    def fill(self, bitmask: torch.Tensor) -> None:
+        """Fill the request's rows.
+
+        Raises:
+            ValueError: the bounds or the tree are malformed.
+        """
         tokens = list(self.tokens)
         if self.tree is not None:
-            return self._fill_tree(bitmask, tokens, *self.tree)
-        if self.bounds is None:
-            return self.grammar.fill_bitmask_drafts(bitmask, self.first_row, tokens)
-        grammar_start, constraint_start = self.bounds
-        if not 0 <= grammar_start <= len(tokens) or constraint_start < 0:
+            self.num_acceptable = self._fill_tree(bitmask, tokens, *self.tree)
+            return
+        if not self._has_valid_bounds():
             raise ValueError(f"bounds must lie in [0, {len(tokens)}], got {self.bounds}")
-        num_allowed = self.grammar.fill_bitmask_drafts(bitmask, self.first_row + grammar_start, tokens[grammar_start:])
-        num_free = min(self.num_rows, max(grammar_start, constraint_start))
-        bitmask[self.first_row : self.first_row + num_free] = -1
-        return grammar_start + num_allowed
+        start = self.grammar_start
+        self.finish_chain(bitmask, self.grammar.fill_bitmask_drafts(bitmask, self.first_row + start, tokens[start:]))
+
+    def finish_chain(self, bitmask: torch.Tensor, num_allowed: int) -> None:
+        """Free the rows before the bounds, once the others are filled."""
+        self.num_acceptable = self.grammar_start + num_allowed
+        if self.bounds is not None:
+            num_free = min(self.num_rows, max(self.bounds))
+            bitmask[self.first_row : self.first_row + num_free] = -1
+
+    def _has_valid_bounds(self) -> bool:
+        return self.bounds is None or (0 <= self.bounds[0] <= len(self.tokens) and self.bounds[1] >= 0)
 
     def _fill_tree(
         self, bitmask: torch.Tensor, tokens: list[int], next_token: Sequence[int], next_sibling: Sequence[int]
@@ -304,8 +312,15 @@ class _Plan:
         else:
             index = len(self.row_indptr) - 1
             tree = tree if len(tokens) else None
-            self.drafted.append(_Drafted(grammar, index, self.num_rows, num_rows, tokens, bounds, tree))
+            drafted = _Drafted(grammar, request.backend_name, index, self.num_rows, num_rows, tokens, bounds, tree)
+            self.drafted.append(drafted)
             self._append_rows(num_rows)
+
+    def drafted_by_backend(self) -> dict[str, list[_Drafted]]:
+        by_backend: dict[str, list[_Drafted]] = {}
+        for request in self.drafted:
+            by_backend.setdefault(request.backend_name, []).append(request)
+        return by_backend
 
     def empty_row_error(self, row: int) -> str:
         """Why the grammar of a filled row allows nothing."""
@@ -328,15 +343,3 @@ def _empty_rows(bitmask: npt.NDArray[np.int32]) -> list[int]:
     out nearly all other rows."""
     candidates = np.flatnonzero(bitmask[:, :_NUM_SCANNED_WORDS].view(np.uint32).max(axis=1, initial=0) == 0)
     return [row for row in candidates.tolist() if not bitmask[row].any()]
-
-
-def _timed(task: _Task) -> tuple[float, _RowErrors]:
-    start = time.perf_counter()
-    row_errors = task()
-    return time.perf_counter() - start, row_errors
-
-
-def _parts(count: int, num_parts: int) -> list[slice]:
-    """Split ``range(count)`` into at most ``num_parts`` non-empty, similar parts."""
-    size = max(1, -(-count // num_parts))
-    return [slice(begin, begin + size) for begin in range(0, count, size)]

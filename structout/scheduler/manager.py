@@ -79,7 +79,6 @@ class StructuredOutputManager:
             self._backends.backend,
             vocab_size,
             self.config.num_mask_buffers,
-            self.config.fill_threads,
             self.config.slow_token_seconds,
         )
         capacity = self.config.mask_pool_capacity
@@ -405,7 +404,6 @@ class StructuredOutputManager:
         self._requests.close()
         self._compiler.close()
         with self._grammar_lock:
-            self._filler.close()
             self._backends.destroy()
 
     def __enter__(self) -> "StructuredOutputManager":

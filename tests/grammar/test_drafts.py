@@ -10,6 +10,7 @@ from seeds import for_each_seed
 
 from structout.bitmask import allocate_token_bitmask
 from structout.grammar.interface import StructuredOutputGrammar, nodes_below
+from structout.grammar.llguidance import backend as llguidance_backend
 from structout.grammar.llguidance.backend import LlguidanceBackend
 from structout.grammar.reasoning import ReasoningGrammar
 from structout.grammar.vocabulary import Vocabulary
@@ -23,8 +24,12 @@ REGEX = '\\{"a":(true|false|[0-9]{1,3})\\}'
 
 
 @pytest.fixture(scope="module", params=[XgrammarBackend, LlguidanceBackend])
-def start(request):
-    backend = request.param(Vocabulary.from_tokenizer(TOKENIZER, V))
+def backend(request):
+    return request.param(Vocabulary.from_tokenizer(TOKENIZER, V))
+
+
+@pytest.fixture(scope="module")
+def start(backend):
     return backend.compile_grammar(StructuredOutputOptions.REGEX, REGEX)
 
 
@@ -99,6 +104,24 @@ def test_draft_chain_has_the_masks_of_accepting_its_tokens(start, seed, plain):
     assert torch.equal(bitmask[1:-1], rows)
     assert (bitmask[[0, -1]] == 77).all()
     assert here.num_tokens == before
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["one by one", "in one native call"])
+@for_each_seed(10, long=60)
+def test_draft_chains_of_a_batch_have_the_masks_of_each_alone(backend, start, seed, together, monkeypatch):
+    monkeypatch.setattr(llguidance_backend, "_NUM_BATCHED_ROWS", 1 if together else 10_000)
+    rng = random.Random(seed)
+    grammars = [at_some_position(rng, start) for _ in range(6)]
+    drafts = [random_drafts(rng, grammar) for grammar in grammars]
+    before = [grammar.num_tokens for grammar in grammars]
+    first_rows = [1 + i + sum(map(len, drafts[:i])) for i in range(len(drafts))]
+    bitmask = torch.full((2 + len(drafts) + sum(map(len, drafts)), V // 32), 77, dtype=torch.int32)
+    expected = [expected_rows(grammar, tokens) for grammar, tokens in zip(grammars, drafts, strict=True)]
+    allowed = backend.fill_bitmask_drafts_batch(grammars, bitmask, first_rows, drafts)
+    assert allowed == [num_allowed for _, num_allowed in expected]
+    assert torch.equal(bitmask[1:-1], torch.cat([rows for rows, _ in expected]))
+    assert (bitmask[[0, -1]] == 77).all()
+    assert [grammar.num_tokens for grammar in grammars] == before
 
 
 def random_tree(rng, grammar, num_nodes):

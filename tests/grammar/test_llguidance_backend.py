@@ -585,6 +585,21 @@ def test_fill_bitmask_drafts_with_an_exhausted_lexer_replaces_it(llguidance):
         assert all(int(bitmask[i, token >> 5]) >> (token & 31) & 1 for i, token in enumerate(drafts))
 
 
+@pytest.mark.usefixtures("few_states")
+def test_fill_bitmask_drafts_batch_with_an_exhausted_lexer_replaces_it(llguidance):
+    first = llguidance.compile_grammar(Kind.REGEX, MANY_STATES)
+    bitmask = allocate_token_bitmask(10 * 51, llguidance.vocabulary.size, pin_memory=False)
+    for seed in range(0, 80, 10):
+        grammars = [first.copy() for _ in range(10)]
+        drafts = [random_text(llguidance, 50, seed + i) for i in range(10)]
+        counts = llguidance.fill_bitmask_drafts_batch(grammars, bitmask, range(0, 510, 51), drafts)
+        assert counts == [50] * 10
+        for i, tokens in enumerate(drafts):
+            rows = bitmask[51 * i : 51 * (i + 1)]
+            assert all(int(rows[j, token >> 5]) >> (token & 31) & 1 for j, token in enumerate(tokens))
+            assert grammars[i].num_tokens == 0
+
+
 def test_lexer_grows_if_one_step_needs_more_states(llguidance, monkeypatch):
     monkeypatch.setattr(llguidance_matcher, "_MIN_STATES", 2)
     grown = llguidance.compile_grammar(Kind.CHOICE, json.dumps([f"{i:04d}" * 5 for i in range(300)]))

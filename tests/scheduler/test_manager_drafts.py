@@ -6,7 +6,8 @@ import tokenizers_on_the_spot
 import torch
 
 from structout import StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams
-from structout.scheduler import bitmask_filler
+from structout.grammar.llguidance import backend as llguidance_backend
+from structout.grammar.xgrammar import backend as xgrammar_backend
 
 V = 512
 TOKENIZER = tokenizers_on_the_spot.byte_level()
@@ -139,25 +140,28 @@ def test_invalid_drafts_close_only_their_requests_rows(manager, drafts, bounds, 
         manager.rollback("r", 1)
 
 
-def test_grammar_bitmask_in_inference_mode_is_filled_by_threads(monkeypatch):
-    monkeypatch.setattr(bitmask_filler, "MIN_SHARED_SECONDS", 0)
+def test_grammar_bitmask_in_inference_mode_fills_free_and_constrained_rows():
     with StructuredOutputManager(TOKENIZER, V, StructuredOutputsConfig(fill_threads=2)) as manager:
         for name in "ab":
             manager.add_request(name, StructuredOutputsParams(regex="a+"), constrain_after=[7])
             manager.wait_ready(name, 30)
         with torch.inference_mode():
-            batch = manager.grammar_bitmask(["a", "b"], {"a": [A], "b": [A]})
+            batch = manager.grammar_bitmask(["a", "b"], {"a": [A], "b": [7, A]})
         assert not batch.errors
+        assert batch.num_acceptable_drafts.tolist() == [1, 2]
 
 
-def test_grammar_bitmask_with_three_threads_equals_one_thread(monkeypatch):
-    monkeypatch.setattr(bitmask_filler, "MIN_SHARED_SECONDS", 0)
+@pytest.mark.parametrize("backend", ["xgrammar", "llguidance"])
+def test_grammar_bitmask_with_three_threads_equals_one_thread(monkeypatch, backend):
+    monkeypatch.setattr(llguidance_backend, "_NUM_BATCHED_ROWS", 1)
+    monkeypatch.setattr(xgrammar_backend, "_MIN_SHARED_SECONDS", 0)
     masks = []
     for num_threads in (1, 3):
         with StructuredOutputManager(TOKENIZER, V, StructuredOutputsConfig(fill_threads=num_threads)) as manager:
             names = [f"r{i}" for i in range(40)]
             for i, name in enumerate(names):
-                manager.add_request(name, StructuredOutputsParams(regex=f"[ab]{{{i % 5 + 1}}}x{i}"))
+                regex = f"[ab]{{{i % 5 + 1}}}x{i}"
+                manager.add_request(name, StructuredOutputsParams(regex=regex, backend=f"{backend}:no-fallback"))
                 manager.wait_ready(name, 30)
             batch = manager.grammar_bitmask(names, {name: [A, B, STOP] for name in names[::3]})
             masks.append((batch.bitmask.copy(), batch.num_acceptable_drafts.tolist()))

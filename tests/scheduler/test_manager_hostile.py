@@ -30,7 +30,6 @@ from structout.grammar.vocabulary import Vocabulary
 from structout.grammar.xgrammar.backend import XgrammarBackend
 from structout.mask_buffers import BufferRing
 from structout.params import StructuredOutputOptions
-from structout.scheduler import bitmask_filler
 from structout.scheduler.compile_service import CompileService
 
 V = 512
@@ -359,7 +358,6 @@ def test_close_waits_for_the_step_in_progress(manager, monkeypatch):
         return next_rows(ring, num_rows)
 
     monkeypatch.setattr(BufferRing, "next_rows", slow_buffer)
-    monkeypatch.setattr(bitmask_filler, "MIN_SHARED_SECONDS", 0)  # so that the filler's threads are used
     batches = []
     step = threading.Thread(target=lambda: batches.append(manager.grammar_bitmask(["r"], {"r": ids_of("ab")})))
     step.start()

@@ -11,6 +11,7 @@ from structout.grammar.interface import PrefixGrammar, StructuredOutputGrammar
 from structout.grammar.vocabulary import Vocabulary, token_id
 
 _EVERYTHING = 0xFFFFFFFF  # a word of a mask
+NOT_WRITTEN = 0x5A5A5A5A  # in the first word of a row, until the engine has filled it
 
 # llguidance reports no sizes. These are from a linear fit to the growth of the process
 # for 150 schemas of MaskBench, each compiled and followed along its instances.
@@ -136,7 +137,13 @@ class GrammarBackend(Protocol):
         self, grammars: Sequence[StructuredOutputGrammar], bitmask: torch.Tensor, rows: Sequence[int]
     ) -> None: ...
 
-    def mask_buffer(self, bitmask: torch.Tensor, rows: Sequence[int]) -> MaskBuffer: ...
+    def fill_bitmask_drafts_batch(
+        self,
+        grammars: Sequence[StructuredOutputGrammar],
+        bitmask: torch.Tensor,
+        first_rows: Sequence[int],
+        draft_tokens: Sequence[Sequence[int]],
+    ) -> list[int]: ...
 
 
 class LlguidanceGrammar(PrefixGrammar):
@@ -181,35 +188,64 @@ class LlguidanceGrammar(PrefixGrammar):
         self._backend.fill_bitmask_batch([self], bitmask, [batch_index])
 
     def fill_bitmask_drafts(self, bitmask: torch.Tensor, first_row: int, draft_tokens: Sequence[int]) -> int:
-        """Fill rows as the interface specifies. The buffer is checked once for all
-        rows."""
-        last_row = first_row + len(draft_tokens)
-        buffer = self._backend.mask_buffer(bitmask, (first_row, last_row))
-        words = buffer.words
+        """Fill rows as the interface specifies, in one native call."""
+        return self._backend.fill_bitmask_drafts_batch([self], bitmask, [first_row], [draft_tokens])[0]
+
+    def draft_text(self, draft_tokens: Sequence[int]) -> list[int]:
+        """The drafts that the engine can check: those before the first that has no text
+        or ends the text."""
+        return [] if self.is_terminated() else self._text_prefix(list(draft_tokens))
+
+    def finish_drafts(
+        self, buffer: MaskBuffer, first_row: int, draft_tokens: Sequence[int], text: Sequence[int]
+    ) -> int:
+        """Complete the rows of drafts after the engine has filled those of ``text``, as
+        far as it allows them.
+
+        Returns:
+            what ``fill_bitmask_drafts`` returns.
+        """
+        words, last_row = buffer.words, first_row + len(draft_tokens)
         if self.is_terminated():
             words[first_row : last_row + 1] = _EVERYTHING
             return 0
-        row = first_row
-        text = self._text_prefix(list(draft_tokens))
-        num_before = len(self._text)
-        try:
-            for row in range(first_row, last_row + 1):
-                self.fill_row(buffer, row)
-                num_allowed = row - first_row
-                if num_allowed == len(text):
-                    break
-                token = text[num_allowed]
-                if not words.item(row, token >> 5) >> (token & 31) & 1 or not self._consume([token]):
-                    break
-        finally:
-            self.rollback(len(self._text) - num_before)
-        if num_allowed == len(draft_tokens):
+        num_allowed = self._count_filled(words, first_row, text)
+        if num_allowed is None:
+            num_allowed = self._fill_one_by_one(buffer, first_row, text)
+        row = first_row + num_allowed
+        if row == last_row:
             return num_allowed
         refused = draft_tokens[num_allowed]
         stop = token_id(refused, self._backend.vocabulary.size)
         ends = stop in self._stop_token_ids and words.item(row, stop >> 5) >> (stop & 31) & 1
         words[row + 1 : last_row + 1] = _EVERYTHING if ends or refused == -1 else words[row]
         return num_allowed + ends
+
+    def _count_filled(self, words: Any, first_row: int, text: Sequence[int]) -> int | None:
+        """The number of leading drafts that the filled rows allow. None if the engine
+        has met a limit on its way."""
+        if self.matcher.is_error():
+            return None
+        for row, token in enumerate([*text, None], first_row):
+            if words.item(row, 0) == NOT_WRITTEN:
+                return None
+            self._correct_stops(words, row)
+            if token is None or not words.item(row, token >> 5) >> (token & 31) & 1:
+                break
+        return row - first_row
+
+    def _fill_one_by_one(self, buffer: MaskBuffer, first_row: int, text: Sequence[int]) -> int:
+        num_before = len(self._text)
+        try:
+            for row, token in enumerate([*text, None], first_row):
+                self.fill_row(buffer, row)
+                if token is None or not buffer.words.item(row, token >> 5) >> (token & 31) & 1:
+                    break
+                if not self._consume([token]):
+                    break
+        finally:
+            self.rollback(len(self._text) - num_before)
+        return row - first_row
 
     def is_terminated(self) -> bool:
         return self._num_stopped > 0
@@ -259,23 +295,30 @@ class LlguidanceGrammar(PrefixGrammar):
         return fork
 
     def fill_row(self, buffer: MaskBuffer, row: int) -> None:
-        """Do what ``fill_bitmask`` does, without its checks.
+        """Do what ``fill_bitmask`` does, without its checks."""
+        self.matcher.unsafe_compute_mask_ptr(buffer.address + row * buffer.row_stride, self._row_bytes)
+        self.correct_row(buffer, row)
+
+    def correct_row(self, buffer: MaskBuffer, row: int) -> None:
+        """Correct a row that the engine has filled.
 
         llguidance gives a matcher that has exceeded a limit the mask of a complete
-        text, and knows the vocabulary's stop tokens only. Both are corrected here.
+        text, and knows the vocabulary's stop tokens only.
         """
         words, address, row_stride = buffer
         address += row * row_stride
-        self.matcher.unsafe_compute_mask_ptr(address, self._row_bytes)
-        is_complete = words.item(row, self._stop_word) & self._stop_bit
-        if is_complete and self.matcher.is_error():
+        if words.item(row, self._stop_word) & self._stop_bit and self.matcher.is_error():
             self._ask(lambda matcher: matcher.unsafe_compute_mask_ptr(address, self._row_bytes))
             if self.matcher.is_error():
                 words[row] = 0
                 return
+        self._correct_stops(words, row)
+
+    def _correct_stops(self, words: Any, row: int) -> None:
+        if self._has_own_stops:
             is_complete = words.item(row, self._stop_word) & self._stop_bit
-        if self._has_own_stops and (is_complete or self._has_stops_with_text):
-            self._set_own_stops(words, row, bool(is_complete))
+            if is_complete or self._has_stops_with_text:
+                self._set_own_stops(words, row, bool(is_complete))
 
     def _set_own_stops(self, words: Any, row: int, is_complete: bool) -> None:
         for stops, is_allowed in ((self._backend.default_stop_token_ids, False), (self._stop_token_ids, is_complete)):

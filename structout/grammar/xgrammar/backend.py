@@ -4,8 +4,8 @@ requests in them."""
 import contextlib
 import json
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
 from importlib.metadata import version
 from typing import Any
 
@@ -26,6 +26,7 @@ from structout.grammar.interface import (
     nodes_below,
 )
 from structout.grammar.vocabulary import Vocabulary, token_id
+from structout.grammar.xgrammar import native
 from structout.grammar.xgrammar.support import tag_without_no_ops
 from structout.json_schema import without_no_ops
 from structout.params import Constraint, StructuredOutputOptions
@@ -38,6 +39,8 @@ _STRING_CHARACTER = r"[^\0-\x1f\"\\]"
 _CLASS_OR_TEXT = re.compile(r'\[[^\]\\]*(?:\\.[^\]\\]*)*\]?|"[^"\\]*(?:\\.[^"\\]*)*"?')
 _CACHE_SHARE = 8  # xgrammar may cache one part in so many of the config's cache_bytes
 _SERIALIZED_GROWTH = 4  # as text, grammars were seen to take 1 to 14 times their memory
+_NUM_SAMPLED = 8  # rows of a batch whose time decides whether threads share the others
+_MIN_SHARED_SECONDS = 1e-3  # what is shorter is done without giving Python's global lock away
 _LOG_PREFIX = re.compile(r"^\[\d+:\d+:\d+\] \S+:\d+: ")
 
 
@@ -53,6 +56,7 @@ class XgrammarGrammar(PrefixGrammar):
         canonical_tokenizer: CanonicalTokenizer | None = None,
     ):
         self.matcher = matcher
+        self._handle = matcher._handle  # what native calls take
         self._compiled = compiled
         self._vocabulary = vocabulary
         self._stop_token_ids = frozenset(stop_token_ids)
@@ -65,7 +69,7 @@ class XgrammarGrammar(PrefixGrammar):
         after_stop = min(num_tokens, self._num_after_stop)
         self._num_after_stop -= after_stop
         if num_tokens > after_stop:
-            self.matcher.rollback(num_tokens - after_stop)
+            native.rollback(self._handle, num_tokens - after_stop)
             del self._accepted[after_stop - num_tokens :]
 
     def fill_bitmask(self, bitmask: torch.Tensor, batch_index: int) -> None:
@@ -78,38 +82,11 @@ class XgrammarGrammar(PrefixGrammar):
 
         xgrammar 0.2.7 allows them there as text, but does not accept them.
         """
-        if not self._stops_with_text or self.matcher.is_completed():
+        if not self._stops_with_text or native.is_completed(self._handle):
             return
         words: Any = bitmask[row].numpy().view(np.uint32)
         for stop in self._stops_with_text:
             words[stop >> 5] = words.item(stop >> 5) & ~(1 << (stop & 31)) & 0xFFFFFFFF
-
-    def fill_bitmask_drafts(self, bitmask: torch.Tensor, first_row: int, draft_tokens: Sequence[int]) -> int:
-        """Fill rows as the interface specifies, in one native call
-        (``traverse_draft_tree``)."""
-        if self._stops_with_text:
-            return super().fill_bitmask_drafts(bitmask, first_row, draft_tokens)
-        check_mask_buffer(bitmask, self._vocabulary.size)
-        rows = bitmask[first_row : first_row + len(draft_tokens) + 1]
-        if self.is_terminated():
-            rows[:] = -1
-            return 0
-        tokens = [token_id(token, self._vocabulary.size) for token in draft_tokens]
-        num_known = tokens.index(None) if None in tokens else len(tokens)
-        known = [token for token in tokens[:num_known] if token is not None]
-        self.matcher.traverse_draft_tree(*_chain(len(known)), torch.tensor([0, *known]), rows[: len(known) + 1])
-        words: Any = rows.numpy()
-        num_allowed = 0
-        for token in known:
-            if not words[num_allowed, token >> 5] >> (token & 31) & 1:
-                break
-            num_allowed += 1
-            if token in self._stop_token_ids:
-                words[num_allowed:] = -1
-                return num_allowed
-        if num_allowed < len(tokens):
-            words[num_allowed + 1 :] = -1 if draft_tokens[num_allowed] == -1 else words[num_allowed]
-        return num_allowed
 
     def fill_bitmask_tree(
         self,
@@ -191,10 +168,10 @@ class XgrammarGrammar(PrefixGrammar):
     def accept_bytes(self, data: bytes) -> bool:
         """Advance by bytes, for the CanonicalTokenizer. Must be undone before the next
         token."""
-        return bool(self.matcher.accept_string(data))
+        return bool(native.accept_string(self._handle, data, False))
 
     def undo_bytes(self) -> None:
-        self.matcher.rollback(1)
+        native.rollback(self._handle, 1)
 
     def copy(self, stop_token_ids: Sequence[int] | None = None) -> "XgrammarGrammar":
         stops = self._stop_token_ids if stop_token_ids is None else stop_token_ids
@@ -238,7 +215,7 @@ class XgrammarGrammar(PrefixGrammar):
         known = token_id(token, self._vocabulary.size)
         if known is None or not (known in self._stop_token_ids or self._vocabulary.token_bytes[known]):
             return False
-        if not self.matcher.accept_token(known):
+        if not native.accept_token(self._handle, known, False):
             return False
         self._accepted.append(known)
         return True
@@ -255,6 +232,7 @@ class XgrammarBackend(StructuredOutputBackend):
         max_whitespace: as in :class:`structout.StructuredOutputsConfig`.
         cache_bytes: size limit of xgrammar's own cache of compiled grammars.
         compile_threads: native threads of one compilation.
+        fill_threads: native threads that share the rows of a batch.
     """
 
     can_isolate = True
@@ -268,6 +246,7 @@ class XgrammarBackend(StructuredOutputBackend):
         max_whitespace: int | None = None,
         cache_bytes: int = 256 << 20,
         compile_threads: int = 1,
+        fill_threads: int = 1,
     ):
         super().__init__(vocabulary)
         warn_if_unmeasured("xgrammar")
@@ -283,7 +262,8 @@ class XgrammarBackend(StructuredOutputBackend):
         self._compiler = xgrammar.GrammarCompiler(
             self._tokenizer_info, max_threads=compile_threads, cache_limit_bytes=cache_bytes
         )
-        self._batch = xgrammar.BatchGrammarMatcher(max_threads=1)
+        self._batch = xgrammar.BatchGrammarMatcher(max_threads=fill_threads)
+        self._serial_batch = xgrammar.BatchGrammarMatcher(max_threads=1)
 
     @classmethod
     def from_config(
@@ -294,6 +274,7 @@ class XgrammarBackend(StructuredOutputBackend):
             any_whitespace=config.any_whitespace,
             max_whitespace=config.max_whitespace,
             cache_bytes=config.cache_bytes // _CACHE_SHARE,
+            fill_threads=config.fill_threads,
             canonical_tokenizer=canonical_tokenizer,
         )
 
@@ -325,11 +306,29 @@ class XgrammarBackend(StructuredOutputBackend):
     def fill_bitmask_batch(
         self, grammars: Sequence[StructuredOutputGrammar], bitmask: torch.Tensor, rows: Sequence[int]
     ) -> None:
+        """Fill rows as the interface specifies.
+
+        A short batch keeps Python's global lock. Others release it once, and
+        ``fill_threads`` native threads share them.
+        """
         check_mask_buffer(bitmask, self.vocabulary.size)
         own_grammars = [_own_grammar(grammar) for grammar in grammars]
-        self._batch.batch_fill_next_token_bitmask([grammar.matcher for grammar in own_grammars], bitmask, list(rows))
+        matchers, rows = [grammar.matcher for grammar in own_grammars], list(rows)
+        started = time.thread_time()
+        self._fill_keeping_lock(matchers[:_NUM_SAMPLED], bitmask, rows[:_NUM_SAMPLED])
+        row_seconds = (time.thread_time() - started) / _NUM_SAMPLED
+        others, other_rows = matchers[_NUM_SAMPLED:], rows[_NUM_SAMPLED:]
+        if row_seconds * len(others) < _MIN_SHARED_SECONDS:
+            self._fill_keeping_lock(others, bitmask, other_rows)
+        else:
+            self._batch.batch_fill_next_token_bitmask(others, bitmask, other_rows)
         for grammar, row in zip(own_grammars, rows, strict=True):
             grammar.correct_stop_tokens(bitmask, row)
+
+    def _fill_keeping_lock(self, matchers: list[Any], bitmask: torch.Tensor, rows: list[int]) -> None:
+        if matchers:
+            handles = [matcher._handle for matcher in matchers]
+            native.fill_batch(self._serial_batch._handle, handles, bitmask, rows, False)
 
     def destroy(self) -> None:
         self._compiler.clear_cache()
@@ -410,12 +409,6 @@ def _own_grammar(grammar: StructuredOutputGrammar) -> XgrammarGrammar:
     if not isinstance(grammar, XgrammarGrammar):
         raise TypeError(f"expected grammars that XgrammarBackend compiled, got a {type(grammar).__name__}")
     return grammar
-
-
-@cache
-def _chain(num_drafts: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """``next_token`` and ``next_sibling`` of a tree that is a chain."""
-    return torch.tensor([*range(1, num_drafts + 1), -1]), torch.full((num_drafts + 1,), -1)
 
 
 def _choice_grammar(choices: list[str]) -> str:

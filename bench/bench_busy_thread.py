@@ -1,0 +1,164 @@
+"""Measures the manager's decoding step while another thread of the process runs Python
+code, as an engine's own loop or server may.
+
+    python bench/bench_busy_thread.py [--before CHECKOUT] [--quick]
+
+Each round is a process of its own. With --before, rounds of that checkout alternate
+with those of this one.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import harness
+import torch
+from bench_manager import Text, own_texts
+from large_tokenizer import VOCAB_SIZE, large_tokenizer, trained_tokenizer
+
+from structout import StructuredOutputManager, StructuredOutputsParams
+
+Samples = dict[tuple[str, int, bool], list[float]]  # seconds by engine, drafts, and whether a thread is busy
+ENGINES = ("xgrammar", "llguidance")
+NUM_REQUESTS = 64
+ROOT = Path(__file__).parents[1]
+
+
+class Loop:
+    """Decoding steps of requests that replay texts. A request at the end of its text is
+    replaced, which is not timed."""
+
+    def __init__(self, manager: StructuredOutputManager, engine: str, texts: list[Text], num_drafts: int):
+        self._manager = manager
+        self._backend = f"{engine}:no-fallback"
+        self._num_drafts = num_drafts
+        self._texts = itertools.cycle(text for text in texts if len(text.token_ids) > num_drafts + 1)
+        chance = random.Random(0)
+        self._running = {f"{engine} {num_drafts} {i}": self._start(chance.random()) for i in range(NUM_REQUESTS)}
+        for request_id, (text, position) in self._running.items():
+            self._add(request_id, text, position)
+
+    def step(self) -> float:
+        """Return the seconds of one step."""
+        ahead = {name: text.token_ids[at : at + 1 + self._num_drafts] for name, (text, at) in self._running.items()}
+        drafts = {name: tokens[:-1] for name, tokens in ahead.items()} if self._num_drafts else None
+        start = time.perf_counter()
+        self._manager.grammar_bitmask(list(ahead), drafts)
+        accepted = self._manager.accept_batch(ahead)
+        seconds = time.perf_counter() - start
+        if not all(accepted.values()):
+            raise AssertionError("a token of a valid text was refused: nothing is timed on a wrong result")
+        for name, (text, at) in self._running.items():
+            at += 1 + self._num_drafts
+            if len(text.token_ids) - at <= self._num_drafts:
+                self._manager.finish_request(name)
+                text, at = self._start(0)
+                self._add(name, text, at)
+            self._running[name] = text, at
+        return seconds
+
+    def close(self) -> None:
+        for name in self._running:
+            self._manager.finish_request(name)
+
+    def _start(self, share: float) -> tuple[Text, int]:
+        text = next(self._texts)
+        return text, int(share * (len(text.token_ids) - self._num_drafts - 1))
+
+    def _add(self, name: str, text: Text, position: int) -> None:
+        params = StructuredOutputsParams(json=text.schema, backend=self._backend)
+        self._manager.add_request(name, params, output_token_ids=text.token_ids[:position])
+        self._manager.wait_ready(name)
+
+
+def measure(is_quick: bool) -> Samples:
+    """Time steps of each engine, alone and beside a busy thread, in this process."""
+    tokenizer = trained_tokenizer(2_000, 1_000_000) if is_quick else large_tokenizer()
+    vocab_size = 2_304 if is_quick else VOCAB_SIZE
+    num_steps = 3 if is_quick else 60
+    samples: Samples = {}
+    with StructuredOutputManager(tokenizer, vocab_size) as manager:
+        texts = own_texts(tokenizer)
+        for engine, num_drafts in itertools.product(ENGINES, (0, 3)):
+            loop = Loop(manager, engine, texts, num_drafts)
+            for _ in range(len(texts) * 10):
+                loop.step()
+            samples[engine, num_drafts, False] = [loop.step() for _ in range(num_steps)]
+            with BusyThread():
+                samples[engine, num_drafts, True] = [loop.step() for _ in range(num_steps)]
+            loop.close()
+    return samples
+
+
+class BusyThread:
+    """A thread that runs Python code without a pause, as long as the context is
+    open."""
+
+    def __enter__(self) -> None:
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped = True
+        self._thread.join()
+
+    def _run(self) -> None:
+        count = 0
+        while not self._stopped:
+            count += 1
+
+
+def measure_in_process(checkout: Path, is_quick: bool) -> Samples:
+    """Return what :func:`measure` measures of the package in ``checkout``."""
+    command = [sys.executable, __file__, "--measure", *(["--quick"] if is_quick else [])]
+    environment = os.environ | {"PYTHONPATH": str(checkout)}
+    run = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if run.returncode:
+        raise RuntimeError(run.stderr)
+    return {tuple(key): seconds for key, seconds in json.loads(run.stdout.splitlines()[-1])}
+
+
+def commit_of(checkout: Path) -> str:
+    command = ["git", "-C", str(checkout), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def main() -> None:
+    parser = harness.argument_parser("decoding steps beside a busy Python thread", quick="few steps, one round")
+    parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="a checkout of an earlier commit, with its ops")
+    parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.measure:
+        print(json.dumps([[key, seconds] for key, seconds in measure(arguments.quick).items()]))
+        return
+    checkouts = {"structout": ROOT} | ({"before": arguments.before} if arguments.before else {})
+    samples: dict[tuple[str, int, bool], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for _ in range(1 if arguments.quick else 5):
+        for name, checkout in checkouts.items():
+            for key, seconds in measure_in_process(checkout, arguments.quick).items():
+                samples[key][name] += seconds
+    results = harness.ResultsFile("busy_thread", torch.device("cpu"), arguments)
+    before = {"before": commit_of(arguments.before)} if arguments.before else {}
+    for (engine, num_drafts, is_busy), by_name in samples.items():
+        row: dict[str, Any] = {"engine": engine, "requests": NUM_REQUESTS, "drafts": num_drafts, "busy": is_busy}
+        row |= before | {"steps": len(by_name["structout"])}
+        for statistic, of in (("us", statistics.median), ("us_mean", statistics.mean)):
+            row[statistic] = {name: round(of(seconds) * 1e6, 1) for name, seconds in by_name.items()}
+        results.add(row)
+        print(row)
+    results.close()
+
+
+if __name__ == "__main__":
+    main()
