@@ -1,6 +1,10 @@
 """Errors of the scheduler side and of the ranks of a group. Each names its request or
 rank."""
 
+import enum
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 
 class StructOutError(Exception):
     """Base class of all errors of the manager.
@@ -14,8 +18,105 @@ class StructOutError(Exception):
         self.request_id = request_id
 
 
+class GrammarErrorKind(enum.Enum):
+    """Why a request failed.
+
+    Attributes:
+        MALFORMED: the constraint is not well-formed, such as a regular expression with
+            an unclosed bracket or a schema with an unknown type.
+        UNSUPPORTED: the constraint is well-formed, but no engine that may serve it
+            enforces all of it.
+        IMPOSSIBLE: the constraint allows no text at all.
+        LIMIT: the constraint exceeds a limit of the configuration, such as a size of
+            ``Limits`` or ``slow_token_seconds``.
+        TIMEOUT: the constraint did not compile before its deadline.
+        CRASH: the compilation crashed or ran out of memory.
+        OVERLOADED: too many constraints wait, or too many compilations are overdue.
+        CLOSED: the manager is closed.
+        REPLAY: ``output_token_ids`` do not satisfy the constraint.
+    """
+
+    MALFORMED = "malformed"
+    UNSUPPORTED = "unsupported"
+    IMPOSSIBLE = "impossible"
+    LIMIT = "limit"
+    TIMEOUT = "timeout"
+    CRASH = "crash"
+    OVERLOADED = "overloaded"
+    CLOSED = "closed"
+    REPLAY = "replay"
+
+    @property
+    def client_fault(self) -> bool:
+        """Whether the request is at fault, rather than the state of the server."""
+        return self in _CLIENT_FAULTS
+
+
+_CLIENT_FAULTS = frozenset(
+    {
+        GrammarErrorKind.MALFORMED,
+        GrammarErrorKind.UNSUPPORTED,
+        GrammarErrorKind.IMPOSSIBLE,
+        GrammarErrorKind.LIMIT,
+    }
+)
+
+
 class GrammarError(StructOutError, ValueError):
-    """The constraint is malformed, unsupported, or allows no text at all."""
+    """The constraint of a request is refused, or could not be compiled.
+
+    The message is one sentence that a client may be shown.
+
+    Attributes:
+        kind: why, as one of a few values.
+        pointer: JSON pointer to the part of the constraint that is refused, such as
+            ``#/properties/age/not``. None if no single part is.
+        keyword: the JSON Schema keyword at fault, such as ``not``. None if there is
+            none.
+    """
+
+    default_kind: ClassVar[GrammarErrorKind] = GrammarErrorKind.MALFORMED
+
+    def __init__(
+        self,
+        message: str,
+        request_id: str | None = None,
+        *,
+        kind: GrammarErrorKind | None = None,
+        pointer: str | None = None,
+        keyword: str | None = None,
+    ):
+        super().__init__(message, request_id)
+        self.kind = kind or self.default_kind
+        self.pointer = pointer
+        self.keyword = keyword
+
+    @property
+    def client_fault(self) -> bool:
+        """Whether the request is at fault (HTTP 400), rather than the state of the
+        server (HTTP 503): timeouts, crashes, full queues, a closed manager."""
+        return self.kind.client_fault
+
+    def as_dict(self) -> dict[str, Any]:
+        """The error as a JSON object, for another process or the body of a response."""
+        return {
+            "message": str(self),
+            "kind": self.kind.value,
+            "pointer": self.pointer,
+            "keyword": self.keyword,
+            "client_fault": self.client_fault,
+        }
+
+    @staticmethod
+    def from_dict(described: Mapping[str, Any], request_id: str | None = None) -> "GrammarError":
+        """The error that ``as_dict`` described."""
+        return GrammarError(
+            described["message"],
+            request_id,
+            kind=GrammarErrorKind(described["kind"]),
+            pointer=described["pointer"],
+            keyword=described["keyword"],
+        )
 
 
 class GrammarLimitError(GrammarError):
@@ -27,16 +128,32 @@ class GrammarLimitError(GrammarError):
         max: the largest size that is allowed.
     """
 
-    def __init__(self, limit: str, got: int, max: int, request_id: str | None = None):
-        super().__init__(f"{limit} is limited to {max:,}, got {got:,}", request_id)
+    default_kind = GrammarErrorKind.LIMIT
+
+    def __init__(
+        self,
+        limit: str,
+        got: int,
+        max: int,
+        request_id: str | None = None,
+        *,
+        kind: GrammarErrorKind | None = None,
+        pointer: str | None = None,
+        keyword: str | None = None,
+    ):
+        place = "" if pointer is None else f"{pointer}: "
+        message = f"{place}{limit} is limited to {max:,}, got {got:,}"
+        super().__init__(message, request_id, kind=kind, pointer=pointer, keyword=keyword)
         self.limit, self.got, self.max = limit, got, max
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.limit, self.got, self.max, self.request_id)
+        return type(self), (self.limit, self.got, self.max), self.__dict__
 
 
 class GrammarTimeoutError(GrammarError, TimeoutError):
     """The constraint did not compile before its deadline."""
+
+    default_kind = GrammarErrorKind.TIMEOUT
 
 
 class CompileCrashError(GrammarError):
@@ -45,6 +162,8 @@ class CompileCrashError(GrammarError):
     The constraint need not be the cause, so the compilation is repeated and the failure
     is never remembered.
     """
+
+    default_kind = GrammarErrorKind.CRASH
 
 
 class DuplicateRequestError(StructOutError):

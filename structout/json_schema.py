@@ -5,7 +5,7 @@ Schemas may be deep and may refer to themselves, so nothing here recurses.
 
 import copy
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Any
 from urllib.parse import unquote
@@ -13,6 +13,7 @@ from urllib.parse import unquote
 from structout.errors import GrammarError
 
 Node = Mapping[str, Any]
+Nodes = Sequence[tuple[str, Node]]  # what subschemas yields
 
 _SCHEMA_KEYWORDS = (
     "additionalItems",
@@ -61,6 +62,25 @@ _JSON_TYPES: dict[str, type | UnionType] = {
 
 _DRAFT = re.compile(r"https?://json-schema\.org/draft[-/](?:0?(\d)|(20\d\d)-\d\d)/schema#?")
 _NEWEST_DRAFT = 2020
+
+# The draft that introduced a keyword, for those that came after draft 4.
+DRAFT_OF_KEYWORD = {
+    "const": 6,
+    "contains": 6,
+    "propertyNames": 6,
+    "if": 7,
+    "then": 7,
+    "else": 7,
+    "$recursiveRef": 2019,
+    "dependentRequired": 2019,
+    "dependentSchemas": 2019,
+    "maxContains": 2019,
+    "minContains": 2019,
+    "unevaluatedItems": 2019,
+    "unevaluatedProperties": 2019,
+    "$dynamicRef": 2020,
+    "prefixItems": 2020,
+}
 
 # The formats that a draft from 4 on defines. Any other value of `format` is an
 # annotation: a validator that does not know it ignores it.
@@ -186,20 +206,20 @@ def escaped(name: str) -> str:
 # -- checks -------------------------------------------------------------------------
 
 
-def check_keywords(schema: Any, root: str = "#") -> None:
+def check_keywords(nodes: Nodes, root: str = "#") -> None:
     """Check that the value of every keyword has a type that some draft gives it.
 
     After this check, engines and the functions of this module need not expect
     anything else.
 
     Args:
-        schema: the parsed schema.
-        root: JSON pointer to it, for the message.
+        nodes: the object schemas of a parsed schema.
+        root: JSON pointer to that schema, for the message.
 
     Raises:
         GrammarError: naming the first keyword whose value has another type.
     """
-    for pointer, node in subschemas(schema):
+    for pointer, node in nodes:
         for keyword in node.keys() & _TYPES_OF.keys():
             _check_type(node[keyword], _TYPES_OF[keyword], f"{root}{pointer}/{keyword}")
         for keyword in node.keys() & _TYPES_OF_ELEMENTS.keys():
@@ -215,19 +235,19 @@ def _check_type(value: Any, types: str, pointer: str) -> None:
         raise GrammarError(f"{pointer} must be {' or '.join(types.split())}, got {name}")
 
 
-def check_finite_text(schema: Any) -> None:
+def check_finite_text(schema: Any, nodes: Nodes) -> None:
     """Check that some instance of ``schema`` is finite and does not need what a schema
     of ``false`` forbids.
 
     Raises:
         GrammarError: saying which of the two it is.
     """
-    if _allows_finite_text(schema, allows_false=False):
+    if _allows_finite_text(schema, nodes, allows_false=False):
         return
-    forbidden = [pointer for pointer, value in _required_values(schema) if value is False]
+    forbidden = [pointer for pointer, value in _required_values(schema, nodes) if value is False]
     if schema is False:
         raise GrammarError("the json constraint allows no text at all: the schema is false")
-    if forbidden and _allows_finite_text(schema, allows_false=True):
+    if forbidden and _allows_finite_text(schema, nodes, allows_false=True):
         raise GrammarError(
             f"the json constraint allows no text at all: {', '.join(forbidden)} is false, which no value satisfies"
         )
@@ -236,8 +256,7 @@ def check_finite_text(schema: Any) -> None:
     )
 
 
-def _allows_finite_text(schema: Any, *, allows_false: bool) -> bool:
-    nodes = [node for _, node in subschemas(schema)]
+def _allows_finite_text(schema: Any, nodes: Nodes, *, allows_false: bool) -> bool:
     finite: set[int] = set()  # ids of the nodes that are known to have a finite instance
 
     def is_finite(value: Any) -> bool:
@@ -245,7 +264,7 @@ def _allows_finite_text(schema: Any, *, allows_false: bool) -> bool:
 
     for _ in range(_MAX_PASSES):
         num_known = len(finite)
-        for node in reversed(nodes):  # the targets of references come later in the list
+        for _, node in reversed(nodes):  # the targets of references come later in the list
             if id(node) not in finite and _is_finite(schema, node, is_finite):
                 finite.add(id(node))
         if is_finite(schema):
@@ -271,10 +290,10 @@ def _is_finite(schema: Any, node: Node, is_finite: Callable[[Any], bool]) -> boo
     return any(all(is_finite(value) for _, value in _contents(name, node)) for name in names)
 
 
-def _required_values(schema: Any) -> Iterator[tuple[str, Any]]:
+def _required_values(schema: Any, nodes: Nodes) -> Iterator[tuple[str, Any]]:
     """Yield the schemas that must hold for a part of some instance, each with its JSON
     pointer."""
-    for pointer, node in subschemas(schema):
+    for pointer, node in nodes:
         yield from ((f"#{target_pointer}", target) for target_pointer, target in referred(schema, node))
         for keyword in ("allOf", "anyOf", "oneOf"):
             if isinstance(node.get(keyword), list):
@@ -315,9 +334,9 @@ def standard_format(node: Node) -> str | None:
     return name if isinstance(name, str) and name in _STANDARD_FORMATS else None
 
 
-def unknown_formats(schema: Any, root: str = "#") -> Iterator[str]:
+def unknown_formats(nodes: Nodes, root: str = "#") -> Iterator[str]:
     """Yield JSON pointers to the ``format`` keywords whose value no draft defines."""
-    for pointer, node in subschemas(schema):
+    for pointer, node in nodes:
         if "format" in node and standard_format(node) is None:
             yield f"{root}{pointer}/format"
 
@@ -344,13 +363,21 @@ def is_no_op(keyword: str, node: Node) -> bool:
     return node[keyword] in _NO_OPS.get(keyword, ())
 
 
-def without_no_ops(schema: Any) -> Any:
-    """``schema`` without keywords that constrain nothing: engines refuse some of them,
-    or read the rest of the schema in another way. A copy if there are any."""
-    if not any(is_no_op(keyword, node) for node in schemas(schema) for keyword in node):
+def without_no_ops(schema: Any, formats: Container[str]) -> Any:
+    """``schema`` without keywords that constrain nothing, and without ``format`` unless
+    its value is one of ``formats``.
+
+    Engines refuse some of them, or read the rest of the schema in another way. A copy
+    if there are any.
+    """
+
+    def is_dropped(keyword: str, node: Node) -> bool:
+        return is_no_op(keyword, node) or (keyword == "format" and node[keyword] not in formats)
+
+    if not any(is_dropped(keyword, node) for node in schemas(schema) for keyword in node):
         return schema
     changed = copy.deepcopy(schema)
     for node in schemas(changed):
-        for keyword in [keyword for keyword in node if is_no_op(keyword, node)]:
+        for keyword in [keyword for keyword in node if is_dropped(keyword, node)]:
             del node[keyword]
     return changed

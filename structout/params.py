@@ -7,12 +7,13 @@ import enum
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any
 
 from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarError
-from structout.json_schema import parts, schemas
+from structout.json_schema import Nodes, parts, schemas, subschemas
 from structout.limits import check_limits
 
 _BACKEND = re.compile(r"\w[\w.-]*(:no-fallback)?")
@@ -61,6 +62,17 @@ class Constraint:
     def __post_init__(self) -> None:
         if self.value is None and self.kind in _KINDS_OF_JSON:
             object.__setattr__(self, "value", json.loads(self.spec))
+
+    @cached_property
+    def nodes(self) -> Nodes:
+        """What ``structout.json_schema.subschemas`` yields for ``value``."""
+        return list(subschemas(self.value))
+
+    def rewritten(self, schema: Any, nodes: Nodes) -> "Constraint":
+        """The constraint with another schema, and what its nodes are called."""
+        rewritten = replace(self, spec=json.dumps(schema, ensure_ascii=False), value=schema)
+        rewritten.__dict__["nodes"] = nodes
+        return rewritten
 
     @property
     def backend_name(self) -> str:

@@ -328,9 +328,9 @@ class CompiledConstraint:
         backend_name: the backend that compiled it.
         weakened: parts of a lenient constraint that the backend does not enforce, such
             as ``#/properties/age/not``.
-        annotations: parts of the constraint that constrain nothing by definition: each
-            ``format`` that JSON Schema does not define, such as
-            ``#/properties/file/format``.
+        annotations: parts of the constraint that constrain nothing, as JSON Schema
+            allows: each ``format`` that it does not define, or that no backend which
+            can serve the constraint enforces, such as ``#/properties/file/format``.
     """
 
     grammar: StructuredOutputGrammar

@@ -14,13 +14,14 @@ from structout.grammar.compile_pool import CompileProcessPool
 from structout.grammar.compile_worker import load_factory
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import CompiledConstraint, StructuredOutputBackend
+from structout.grammar.json_schema_rewrites import rewrite
 from structout.grammar.llguidance.backend import LlguidanceBackend
 from structout.grammar.llguidance.support import llguidance_support
 from structout.grammar.support import Support
 from structout.grammar.vocabulary import Vocabulary
 from structout.grammar.xgrammar.backend import XgrammarBackend
 from structout.grammar.xgrammar.support import schemas_in_tag, xgrammar_support
-from structout.json_schema import check_finite_text, check_keywords, unknown_formats
+from structout.json_schema import check_finite_text, check_keywords, subschemas, unknown_formats
 from structout.params import Constraint, StructuredOutputOptions
 
 BackendFactory = Callable[[Vocabulary, StructuredOutputsConfig, "CanonicalTokenizer | None"], StructuredOutputBackend]
@@ -157,6 +158,10 @@ class BackendSet:
         if self._is_destroyed:
             raise GrammarError(_CLOSED)
         annotations = tuple(_check_schemas(constraint))
+        if constraint.kind is StructuredOutputOptions.JSON:
+            rewritten = rewrite(constraint.value, constraint.nodes)
+            if rewritten.schema is not constraint.value:
+                constraint = constraint.rewritten(rewritten.schema, rewritten.nodes)
         reasons = []
         ignored: set[str] = set()
         for name, support in self._candidates(constraint):
@@ -172,7 +177,9 @@ class BackendSet:
                 reasons.append(f"{name}: {error}")
             else:
                 weakened = support.weakened + compiled.weakened
-                return replace(compiled, backend_name=name, weakened=weakened, annotations=annotations)
+                return replace(
+                    compiled, backend_name=name, weakened=weakened, annotations=annotations + support.formats
+                )
         raise GrammarError("; ".join([*reasons, *_advice(constraint.kind, ignored)]))
 
     def destroy(self) -> None:
@@ -211,11 +218,19 @@ class BackendSet:
             (name, support if name == requested else support.if_chosen_automatically()) for name, support in candidates
         ]
 
-        def rank(candidate: tuple[str, Support]) -> tuple[bool, int, bool, bool, bool]:
+        def rank(candidate: tuple[str, Support]) -> tuple[bool, int, int, bool, bool, bool]:
             name, support = candidate
-            num_weakened = len(support.weakened) if constraint.lenient else 0
+            num_weakened = len(support.weakened) if constraint.lenient else bool(support.weakened)
             is_preferred = name == _PREFERRED[constraint.kind]
-            return bool(support.refusal), num_weakened, name != requested, support.is_slow, not is_preferred
+            num_formats = len(support.formats)
+            return (
+                bool(support.refusal),
+                num_weakened,
+                num_formats,
+                name != requested,
+                support.is_slow,
+                not is_preferred,
+            )
 
         return sorted(candidates, key=rank)
 
@@ -242,13 +257,14 @@ def _check_schemas(constraint: Constraint) -> Iterator[str]:
         GrammarError: a schema is malformed, or no finite text satisfies it.
     """
     if constraint.kind is StructuredOutputOptions.JSON:
-        check_keywords(constraint.value)
-        check_finite_text(constraint.value)
-        yield from unknown_formats(constraint.value)
+        check_keywords(constraint.nodes)
+        check_finite_text(constraint.value, constraint.nodes)
+        yield from unknown_formats(constraint.nodes)
     elif constraint.kind is StructuredOutputOptions.STRUCTURAL_TAG:
         for pointer, schema in schemas_in_tag(constraint.value):
-            check_keywords(schema, pointer)
-            yield from unknown_formats(schema, pointer)
+            nodes = list(subschemas(schema))
+            check_keywords(nodes, pointer)
+            yield from unknown_formats(nodes, pointer)
 
 
 def _advice(kind: StructuredOutputOptions, ignored: set[str]) -> Iterator[str]:

@@ -12,12 +12,12 @@ its shape (February may have 29 days in any year).
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from structout.grammar.regex_features import Feature, regex_features
-from structout.json_schema import Node, draft_of, escaped, is_no_op, subschemas
+from structout.json_schema import Node, Nodes, escaped, is_no_op, standard_format
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,8 @@ class Support:
     Attributes:
         refusal: why it cannot serve it at all. Empty if it can.
         weakened: parts that it would not enforce, such as ``#/properties/age/not``.
+        formats: each ``format`` that it would take as an annotation, such as
+            ``#/properties/age/format``.
         unproved: parts that no comparison with other implementations has covered. Only
             a request that names the backend gets them from it.
         is_slow: whether it may compile for seconds.
@@ -34,6 +36,7 @@ class Support:
 
     refusal: str = ""
     weakened: tuple[str, ...] = ()
+    formats: tuple[str, ...] = ()
     unproved: tuple[str, ...] = ()
     is_slow: bool = False
 
@@ -81,7 +84,8 @@ _ONLY_IN_DRAFT_3 = ("disallow", "divisibleBy", "extends")
 
 
 def weakened_in_schema(
-    schema: Any,
+    nodes: Nodes,
+    draft: int,
     ignored_keywords: Callable[[Node, int], Iterable[str]],
     ignored_since: dict[str, int] | None = None,
     root: str = "#",
@@ -91,22 +95,32 @@ def weakened_in_schema(
     Keywords that every instance satisfies are left out.
 
     Args:
-        schema: the parsed schema.
+        nodes: the object schemas of a parsed schema.
+        draft: the draft of that schema.
         ignored_keywords: called with a node and the draft. Returns the keywords of the
             node that only this backend ignores, because of their values.
         ignored_since: keywords that only this backend never reads, with the draft that
             introduced them.
         root: JSON pointer to the schema.
     """
-    draft = draft_of(schema)
     since = _IGNORED_SINCE | (ignored_since or {})
     found = []
-    for pointer, node in subschemas(schema):
+    for pointer, node in nodes:
         keywords = [key for key in node if since.get(key, draft + 1) <= draft and not is_no_op(key, node)]
         if draft <= _DRAFT_3:
             keywords += _ignored_in_draft_3(node)
         found += [f"{root}{pointer}/{keyword}" for keyword in [*keywords, *ignored_keywords(node, draft)]]
     return tuple(dict.fromkeys(found))
+
+
+def formats_beyond(nodes: Nodes, enforced: Container[str], root: str = "#") -> tuple[str, ...]:
+    """Return JSON pointers to each standard ``format`` that is not one of
+    ``enforced``."""
+    return tuple(
+        f"{root}{pointer}/format"
+        for pointer, node in nodes
+        if "format" in node and standard_format(node) and node["format"] not in enforced and may_be(node, "string")
+    )
 
 
 def _ignored_in_draft_3(node: Node) -> Iterator[str]:

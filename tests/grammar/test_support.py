@@ -84,9 +84,6 @@ IGNORED = [
     ("xgrammar", {**I, "multipleOf": 2, "minimum": 4}, "5", "#/multipleOf"),
     ("xgrammar", {**I, "multipleOf": 1_000_003}, "98", "#/multipleOf"),
     ("xgrammar", {**O, "additionalProperties": I, "minProperties": 2}, '{"b": 1, "b": 2}', "#/minProperties"),
-    ("xgrammar", {**S, "format": "ipv4"}, '"01.2.3.4"', "#/format"),
-    ("xgrammar", {**S, "format": "date"}, '"2023-02-30"', "#/format"),
-    ("xgrammar", {**S, "format": "regex"}, '"("', "#/format"),
     ("xgrammar", {**S, "pattern": "a^b"}, '"ab"', "#/pattern"),
     ("xgrammar", {**S, "pattern": "^a$b"}, '"ab"', "#/pattern"),
     ("xgrammar", {**S, "pattern": "^(?!a)a$"}, '"a"', "#/pattern"),
@@ -160,7 +157,6 @@ REFUSED_BY_LLGUIDANCE = [
     {**AB, "dependentRequired": {"a": ["b"]}},
     {**AB, "dependencies": {"a": ["b"]}},
     {**AB, "unevaluatedProperties": False},
-    {**S, "format": "iri"},
 ]
 
 
@@ -334,6 +330,25 @@ def test_llguidance_support_of_open_objects_that_cannot_be_rewritten(schema):
     assert schema_support("llguidance", {**schema, "additionalProperties": False}).enforces
 
 
+@pytest.mark.parametrize(
+    ("name", "format_name", "text"),
+    [("xgrammar", "ipv4", "01.2.3.4"), ("xgrammar", "date", "2023-02-30"), ("llguidance", "json-pointer", "a")]
+    + [(name, format_name, "(") for name in SUPPORT for format_name in ("regex", "iri")],
+)
+def test_support_of_a_format_that_the_engine_does_not_enforce_names_it(name, format_name, text):
+    schema = {"properties": {"a": {**S, "format": format_name}, "b": {**I, "format": format_name}}}
+    support = schema_support(name, schema)
+    assert support.formats == ("#/properties/a/format",)
+    assert takes(name, Kind.JSON, json.dumps({**S, "format": format_name}), json.dumps(text))
+
+
+def test_support_of_formats_in_structural_tags_names_those_that_are_not_enforced():
+    schema = {"properties": {"json_schema": {**S, "format": "iri"}, "a": {**S, "format": "uuid"}}}
+    support = xgrammar_support(tag_around({"type": "json_schema", "json_schema": schema}))
+    assert support.formats == ("#/format/content/json_schema/properties/json_schema/format",)
+    assert support.enforces
+
+
 def test_support_of_unknown_formats_is_full():
     for schema in ({**S, "format": "zip"}, {**S, "format": "password", "pattern": "^a$", "maxLength": 3}):
         assert schema_support("llguidance", schema).enforces
@@ -453,10 +468,6 @@ def tag_around(content):
         ("no schema", ()),
         ('{"not": {}}', ("#/format/content/json_schema/not",)),
         ({**S, "maxLength": 3}, ("#/format/content/json_schema/maxLength",)),
-        (
-            {"properties": {"json_schema": {**S, "format": "iri"}}},
-            ("#/format/content/json_schema/properties/json_schema/format",),
-        ),
     ],
 )
 def test_support_of_schemas_in_structural_tags(schema, weakened):

@@ -16,7 +16,7 @@ from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import CompiledConstraint, StructuredOutputBackend, StructuredOutputGrammar
 from structout.grammar.llguidance.matcher import NOT_WRITTEN, CompiledSpec, LlguidanceGrammar, MaskBuffer, error_of
 from structout.grammar.llguidance.spec import json_whitespace_pattern, lark_spec, llguidance_spec
-from structout.grammar.llguidance.support import is_described_by, llguidance_support
+from structout.grammar.llguidance.support import llguidance_support, places_of_warnings
 from structout.grammar.vocabulary import Vocabulary
 from structout.params import Constraint, StructuredOutputOptions
 
@@ -101,7 +101,8 @@ class LlguidanceBackend(StructuredOutputBackend):
         weakened: tuple[str, ...] = ()
         if grammar.weakened:
             known = llguidance_support(constraint).weakened
-            weakened = tuple(warning for warning in grammar.weakened if not is_described_by(warning, known))
+            places = dict.fromkeys(places_of_warnings(grammar.weakened, constraint.nodes))
+            weakened = tuple(place for place in places if place not in known)
         return CompiledConstraint(grammar, weakened=weakened)
 
     def fill_bitmask_batch(

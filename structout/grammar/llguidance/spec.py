@@ -4,7 +4,6 @@ options."""
 import copy
 import json
 import re
-from collections.abc import Sequence
 from typing import Any
 
 from llguidance import regex_to_lark
@@ -15,6 +14,7 @@ from structout.grammar.engine_versions import (
     LLGUIDANCE_WHITESPACE_PATTERN,
     is_at_least,
 )
+from structout.grammar.text_patterns import pattern_of_other_texts
 from structout.json_schema import schemas, without_no_ops
 from structout.params import Constraint, StructuredOutputOptions
 
@@ -22,6 +22,9 @@ from structout.params import Constraint, StructuredOutputOptions
 _DRAFTS = re.compile(
     r"http://json-schema\.org/draft-0[467]/schema#?|https://json-schema\.org/draft/(2019-09|2020-12)/schema#?"
 )
+
+# The values of `format` that it enforces.
+FORMATS = frozenset("date-time time date duration email hostname ipv4 ipv6 uuid uri".split())
 
 # One spelling for each character of a string. llguidance's default also takes \u00XX in
 # the names of additional properties, so that "\u0061" passes for another property than
@@ -120,7 +123,7 @@ def _whitespace_options(pattern: str | None, any_whitespace: bool, max_whitespac
 def _json_spec(schema: Any, options: dict[str, Any]) -> str:
     if schema is False:
         raise GrammarError("the json constraint allows no text at all: the schema is false")
-    schema = {} if schema is True else without_no_ops(schema)
+    schema = {} if schema is True else without_no_ops(schema, FORMATS)
     if not is_at_least("llguidance", LLGUIDANCE_ESCAPES_IN_NAMES):
         schema = _with_names_of_other_properties(schema)
     # llguidance takes options in the schema under x-guidance. Those of the schema's
@@ -167,33 +170,3 @@ def _with_names_of_other_properties(schema: Any) -> Any:
             node["patternProperties"] = {f"^{pattern_of_other_texts(list(properties))}$": others}
             node["additionalProperties"] = False
     return changed
-
-
-def pattern_of_other_texts(texts: Sequence[str]) -> str:
-    """A regular expression, without lookaround, of every text that is not one of
-    ``texts``."""
-    trie: dict[str, Any] = {}
-    for text in texts:
-        node = trie
-        for character in text:
-            node = node.setdefault(character, {})
-        node[""] = {}  # a text ends here
-
-    # Children are written before their parents, without recursion: names may be long.
-    written: dict[int, str] = {}
-    pending = [(trie, False)]
-    while pending:
-        node, is_expanded = pending.pop()
-        children = [character for character in node if character]
-        if not is_expanded:
-            pending += [(node, True), *((node[character], False) for character in children)]
-            continue
-        other = f"[^{''.join(map(_escaped_in_class, children))}]" if children else r"[\s\S]"
-        branches = [rf"{other}[\s\S]*"]
-        branches += [re.escape(character) + written[id(node[character])] for character in children]
-        written[id(node)] = f"(?:{'|'.join(branches)})" + ("" if "" in node else "?")
-    return written[id(trie)]
-
-
-def _escaped_in_class(character: str) -> str:
-    return f"\\{character}" if character in r"\]^-[&~" else character

@@ -9,30 +9,29 @@ from structout.grammar.engine_versions import (
     LLGUIDANCE_WHITESPACE_PATTERN,
     is_at_least,
 )
-from structout.grammar.llguidance.spec import admits_escaped_names
+from structout.grammar.llguidance.spec import FORMATS, admits_escaped_names
 from structout.grammar.regex_features import Feature
 from structout.grammar.support import (
     Support,
     counts_unchecked_keys,
     features_in,
+    formats_beyond,
     is_gbnf,
     largest_integer,
     may_be,
     patterns_with,
     weakened_in_schema,
 )
-from structout.json_schema import Node, standard_format, subschemas
+from structout.json_schema import Node, Nodes, draft_of
 from structout.params import Constraint, StructuredOutputOptions
 
 _IGNORED_SINCE = {"propertyNames": 6, "unevaluatedItems": 2019, "unevaluatedProperties": 2019}
 _EXACT_IN_DOUBLE = 2**53
 _NUMBERS_AS_DOUBLES = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "const", "enum")
-_FORMATS = frozenset("date-time time date duration email hostname ipv4 ipv6 uuid uri".split())
 _MISREADS = {Feature.SET_OPERATION, Feature.POSSESSIVE, Feature.INCOMPLETE_ESCAPE}
 _ESCAPED_BY_NUMBER = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
-# llguidance's warnings.
-_UNKNOWN_FORMAT = re.compile("Unknown format: ")
 _UNREAD_KEYWORDS = re.compile("Unimplemented keys: ")
+_READ_WITH_IF = {"then", "else"}
 _QUOTED = re.compile('"([^"]*)"')
 
 
@@ -40,15 +39,16 @@ def llguidance_support(constraint: Constraint) -> Support:
     """How llguidance would serve the constraint."""
     match constraint.kind:
         case StructuredOutputOptions.JSON:
-            refusal = next(_unspellable(constraint.value), "")
+            nodes = constraint.nodes
+            refusal = next(_unspellable(nodes), "")
             if refusal:
                 return Support(refusal=refusal)
-            weakened = weakened_in_schema(constraint.value, _ignored_keywords, _IGNORED_SINCE)
+            weakened = weakened_in_schema(nodes, draft_of(constraint.value), _ignored_keywords, _IGNORED_SINCE)
             if constraint.whitespace_pattern is not None and not is_at_least(
                 "llguidance", LLGUIDANCE_WHITESPACE_PATTERN
             ):
                 weakened += ("whitespace_pattern",)
-            return Support(weakened=weakened)
+            return Support(weakened=weakened, formats=formats_beyond(nodes, FORMATS))
         case StructuredOutputOptions.REGEX:
             return Support(weakened=features_in(constraint.spec, _MISREADS))
         case StructuredOutputOptions.GRAMMAR if is_gbnf(constraint.spec):
@@ -58,13 +58,17 @@ def llguidance_support(constraint: Constraint) -> Support:
     return Support()
 
 
-def is_described_by(warning: str, weakened: Iterable[str]) -> bool:
-    """Whether JSON pointers already describe what a warning of llguidance's lenient
-    compilation says."""
-    keywords = {pointer.rpartition("/")[2] for pointer in weakened}
-    if _UNKNOWN_FORMAT.match(warning):
-        return "format" in keywords
-    return bool(_UNREAD_KEYWORDS.match(warning)) and keywords.issuperset(_QUOTED.findall(warning))
+def places_of_warnings(warnings: Iterable[str], nodes: Nodes) -> Iterator[str]:
+    """Yield JSON pointers to the keywords that warnings of llguidance's lenient
+    compilation name. A warning that names none stands for itself."""
+    for warning in warnings:
+        keywords = {"oneOf"} if warning.startswith("oneOf ") else set()
+        if _UNREAD_KEYWORDS.match(warning):
+            keywords = set(_QUOTED.findall(warning)) - _READ_WITH_IF
+        elif not keywords:
+            yield warning
+        for pointer, node in nodes:
+            yield from (f"#{pointer}/{keyword}" for keyword in node if keyword in keywords)
 
 
 def _ignored_keywords(node: Node, draft: int) -> Iterator[str]:
@@ -72,8 +76,6 @@ def _ignored_keywords(node: Node, draft: int) -> Iterator[str]:
     yield from _misread_bounds(node)
     if counts_unchecked_keys(node):
         yield "minProperties"
-    if may_be(node, "string") and standard_format(node) not in (None, *_FORMATS):
-        yield "format"
     if not is_at_least("llguidance", LLGUIDANCE_ESCAPES_IN_NAMES) and admits_escaped_names(node):
         yield from (keyword for keyword in ("properties", "patternProperties") if node.get(keyword))
     yield from patterns_with(node, _MISREADS)
@@ -90,13 +92,13 @@ def _misread_bounds(node: Node) -> Iterator[str]:
         yield from (key for key in ("exclusiveMinimum", "exclusiveMaximum") if _is_number(node.get(key)))
 
 
-def _unspellable(schema: Any) -> Iterator[str]:
+def _unspellable(nodes: Nodes) -> Iterator[str]:
     """Describe the characters of constants that llguidance cannot write.
 
     It writes no escapes with digits here (spec._JSON_ESCAPES), and JSON allows these
     characters in no other way. Masks would allow only whitespace, for ever.
     """
-    for pointer, node in subschemas(schema):
+    for pointer, node in nodes:
         for keyword in ("const", "enum"):
             pending = [node.get(keyword)]
             while pending:

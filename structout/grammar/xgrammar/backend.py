@@ -27,7 +27,7 @@ from structout.grammar.interface import (
 )
 from structout.grammar.vocabulary import Vocabulary, token_id
 from structout.grammar.xgrammar import native
-from structout.grammar.xgrammar.support import tag_without_no_ops
+from structout.grammar.xgrammar.support import FORMATS, tag_without_no_ops
 from structout.json_schema import without_no_ops
 from structout.params import Constraint, StructuredOutputOptions
 
@@ -337,7 +337,7 @@ class XgrammarBackend(StructuredOutputBackend):
         spec = constraint.spec
         match constraint.kind:
             case StructuredOutputOptions.JSON:
-                schema = without_no_ops(constraint.value)
+                schema = without_no_ops(constraint.value, FORMATS)
                 return self._compile_json_call(
                     spec if schema is constraint.value else json.dumps(schema, ensure_ascii=False)
                 )

@@ -9,7 +9,7 @@ surrogates, which no tokenizer writes for text. llguidance refuses them, but tak
 import copy
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from structout.grammar.engine_versions import XGRAMMAR_NEGATED_CLASSES, is_at_least
@@ -18,6 +18,7 @@ from structout.grammar.support import (
     Support,
     counts_unchecked_keys,
     features_in,
+    formats_beyond,
     is_gbnf,
     largest_integer,
     may_be,
@@ -25,10 +26,10 @@ from structout.grammar.support import (
     patterns_with,
     weakened_in_schema,
 )
-from structout.json_schema import Node, is_no_op, standard_format, subschemas, without_no_ops
+from structout.json_schema import Node, Nodes, draft_of, is_no_op, subschemas, without_no_ops
 from structout.params import Constraint, StructuredOutputOptions
 
-_FORMATS = frozenset(
+FORMATS = frozenset(  # the values of `format` that it enforces
     "time duration email hostname ipv6 uuid uri uri-reference uri-template json-pointer relative-json-pointer".split()
 )
 _MISREADS = {
@@ -85,13 +86,16 @@ _SCHEMAS_OF_TAGS = ("json_schema", "schema")
 def xgrammar_support(constraint: Constraint) -> Support:
     """How xgrammar would serve the constraint."""
     weakened: tuple[str, ...] = ()
+    formats: tuple[str, ...] = ()
     unproved: tuple[str, ...] = ()
     is_slow = False
     match constraint.kind:
         case StructuredOutputOptions.JSON:
-            weakened = weakened_in_schema(constraint.value, _ignored_keywords)
-            unproved = tuple(_unproved(constraint.value))
-            is_slow = _is_slow(constraint.value)
+            nodes = constraint.nodes
+            weakened = weakened_in_schema(nodes, draft_of(constraint.value), _ignored_keywords)
+            formats = formats_beyond(nodes, FORMATS)
+            unproved = tuple(_unproved(constraint.value, nodes))
+            is_slow = _is_slow(nodes)
         case StructuredOutputOptions.REGEX:
             weakened = features_in(constraint.spec, _misread_features() | {Feature.ANY_CHARACTER, Feature.SPACE_CLASS})
             is_slow = _has_large_bound(constraint.spec)
@@ -103,11 +107,13 @@ def xgrammar_support(constraint: Constraint) -> Support:
             is_slow = _has_large_bound(constraint.spec)
         case StructuredOutputOptions.STRUCTURAL_TAG:
             tag = constraint.value
-            weakened = tuple(_weakened_in_tag(tag))
-            is_slow = any(_is_slow(schema) for _, schema in schemas_in_tag(tag))
+            schemas = [(pointer, schema, list(subschemas(schema))) for pointer, schema in schemas_in_tag(tag)]
+            weakened = tuple(_weakened_in_tag(tag, schemas))
+            formats = tuple(place for pointer, _, nodes in schemas for place in formats_beyond(nodes, FORMATS, pointer))
+            is_slow = any(_is_slow(nodes) for _, _, nodes in schemas)
     if constraint.whitespace_pattern is not None:
         weakened += ("whitespace_pattern",)
-    return Support(weakened=weakened, unproved=unproved, is_slow=is_slow)
+    return Support(weakened=weakened, formats=formats, unproved=unproved, is_slow=is_slow)
 
 
 def _misread_features() -> set[Feature]:
@@ -182,12 +188,10 @@ def _ignored_in_numbers(node: Node) -> Iterator[str]:
 def _ignored_in_strings(node: Node) -> Iterator[str]:
     if not may_be(node, "string"):
         return
-    name = standard_format(node)
-    if name is not None and name not in _FORMATS:
-        yield "format"
-    if name is not None and "pattern" in node:
+    has_format = node.get("format") in FORMATS
+    if has_format and "pattern" in node:
         yield "pattern"
-    if name is not None or "pattern" in node:
+    if has_format or "pattern" in node:
         yield from (key for key in ("minLength", "maxLength") if key in node)
     yield from patterns_with(node, _misread_features() | {Feature.NEEDS_JSON_ESCAPE})
     if any(map(_loses_json_escapes, patterns_of(node))):
@@ -223,11 +227,11 @@ _DESCRIBES = ("type", "enum", "const", "anyOf", "$ref")
 _PLAIN_TEXT = re.compile(r"[ !#-\[\]-~]*")  # printable ASCII that JSON does not escape
 
 
-def _unproved(schema: Any) -> Iterator[str]:
+def _unproved(schema: Any, nodes: Nodes) -> Iterator[str]:
     if not isinstance(schema, dict):
         yield "#"
     schemas_of_names = set()
-    for pointer, node in subschemas(schema):
+    for pointer, node in nodes:
         if pointer in schemas_of_names:
             continue
         if node.get("type") == "object" and node.keys() - _ANNOTATIONS == {"type", "propertyNames"}:
@@ -274,7 +278,7 @@ def _loses_json_escapes(pattern: str) -> bool:
     return is_unusual and Feature.MAY_NEED_JSON_ESCAPE in regex_features(pattern)
 
 
-def _is_slow(schema: Any) -> bool:
+def _is_slow(nodes: Nodes) -> bool:
     return any(
         pointer.count("/") > _DEEP
         or any(_is_above(node.get(key), _LONG) for key in ("minLength", "maxLength"))
@@ -283,7 +287,7 @@ def _is_slow(schema: Any) -> bool:
         or len(node.get("enum") or ()) > _MANY_ALTERNATIVES
         or len(node.get("properties") or ()) > _MANY_PROPERTIES
         or _has_large_bound(str(node.get("pattern", "")))
-        for pointer, node in subschemas(schema)
+        for pointer, node in nodes
     )
 
 
@@ -300,16 +304,16 @@ def _has_large_bound(pattern: str) -> bool:
     return any(_is_long(bound) for match in _BOUND.finditer(pattern) for bound in match.groups() if bound)
 
 
-def _weakened_in_tag(tag: Any) -> Iterator[str]:
+def _weakened_in_tag(tag: Any, schemas: Sequence[tuple[str, Any, Nodes]]) -> Iterator[str]:
     for pointer, part in _parts_of_tag(tag):
         if part.get("type") == "regex" and isinstance(part.get("pattern"), str):
             found = features_in(part["pattern"], _misread_features())
             yield from (f"{pointer}/pattern: {feature}" for feature in found)
-    for pointer, schema in schemas_in_tag(tag):
-        yield from weakened_in_schema(schema, _ignored_keywords, root=pointer)
+    for pointer, schema, nodes in schemas:
+        yield from weakened_in_schema(nodes, draft_of(schema), _ignored_keywords, root=pointer)
         # xgrammar allows control characters in bounded strings. The backend corrects
         # that in the grammar of a schema, but not in the grammar of a tag.
-        for below, node in subschemas(schema):
+        for below, node in nodes:
             yield from (f"{pointer}{below}/{key}" for key in ("minLength", "maxLength") if key in node)
 
 
@@ -322,12 +326,13 @@ def schemas_in_tag(tag: Any) -> Iterator[tuple[str, Any]]:
 
 
 def tag_without_no_ops(tag: Any) -> Any:
-    """A structural tag whose schemas have no keywords that constrain nothing."""
+    """A structural tag whose schemas have no keywords that constrain nothing, and no
+    ``format`` that xgrammar does not enforce."""
     changed = copy.deepcopy(tag)
     for _, part in _parts_of_tag(changed):
         for key in part.keys() & set(_SCHEMAS_OF_TAGS):
             schema = _parsed(part[key])
-            part[key] = part[key] if schema is None else without_no_ops(schema)
+            part[key] = part[key] if schema is None else without_no_ops(schema, FORMATS)
     return changed
 
 
