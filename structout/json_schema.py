@@ -123,6 +123,19 @@ def schemas(schema: Any) -> Iterator[dict[str, Any]]:
                     pending.append(value)
 
 
+def patterns_at(node: Node) -> Iterator[tuple[str, str]]:
+    """Yield the regular expressions of a node, each with where it stands there."""
+    if isinstance(node.get("pattern"), str):
+        yield "pattern", node["pattern"]
+    if isinstance(node.get("patternProperties"), dict):
+        yield from ((f"patternProperties/{escaped(text)}", text) for text in node["patternProperties"])
+
+
+def patterns_of(node: Node) -> Iterator[str]:
+    """Yield the regular expressions of a node."""
+    yield from (pattern for _, pattern in patterns_at(node))
+
+
 def parts(value: object) -> Iterator[object]:
     """Yield a JSON value, and all keys and values inside it."""
     pending = [value]

@@ -18,7 +18,17 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "build" / "engines"
 ENGINES = ("llguidance", "xgrammar")
 # The tests that ask the engines themselves.
-TESTS = ("llguidance_backend", "support", "engine_versions", "whitespace", "differential", "router", "drafts")
+TESTS = (
+    "llguidance_backend",
+    "support",
+    "engine_versions",
+    "whitespace",
+    "differential",
+    "router",
+    "drafts",
+    "soundness",
+    "fuzzed",
+)
 
 
 def supported_ranges() -> dict[str, str]:

@@ -18,11 +18,13 @@ class Feature(enum.Enum):
     UNICODE_CLASS = "unicode class"
     UNKNOWN_ESCAPE = "unknown escape"
     INCOMPLETE_ESCAPE = "backslash at the end"
-    HEX_BEFORE_HEX_DIGIT = "\\xHH before a hexadecimal digit"  # which some read as one number
+    HEX_BEFORE_HEX_DIGIT = "\\xHH or \\uHHHH before a hexadecimal digit"  # which some read as one number
     NESTED_REPETITION = "unbounded repetition inside another"  # takes some engines ever longer
     ANY_CHARACTER = "dot"
     SPACE_CLASS = "space class"
     NEGATED_CLASS_BEYOND_ASCII = "negated class with characters other than ASCII"
+    CARET_FIRST_IN_CLASS = "class that begins with an escaped caret"  # which some read as a negation
+    MIXED_CLASS = "class of a short name and characters other than ASCII or escaped by number"
     NEEDS_JSON_ESCAPE = "character that JSON escapes"  # written as such
     MAY_NEED_JSON_ESCAPE = "class with characters that JSON escapes"
 
@@ -42,11 +44,12 @@ _WITH_CLASSES, _WITHOUT_CLASSES = (
 )
 _ESCAPE_OR_BRACKET = re.compile(r"\\.|\]", re.DOTALL)
 _CACHED_PATTERNS = 1 << 8
-_HEX_BEFORE_HEX_DIGIT = re.compile(r"\\x[0-9a-fA-F]{2}(?=[0-9a-fA-F])")
+_HEX_BEFORE_HEX_DIGIT = re.compile(r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4})(?=[0-9a-fA-F])")
 _KNOWN_LETTERS = frozenset("dDwWsSnrtfv")
 _CONTROL_LETTERS = frozenset("nrtfv0")
 _SET_OPERATION = re.compile(r"&&|--|~~|\|\||\[")  # || is not an operator in Rust, but reserved in Python
 _CODE = re.compile(r"\\(?:u\{[0-9a-fA-F]+\}|x\{[0-9a-fA-F]+\}|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2})")
+_SHORT_NAME = re.compile(r"\\[dDsSwW]")
 _NEGATED_SHORTHAND = re.compile(r"\\[DWSpP]")
 _SAMPLES_THAT_JSON_ESCAPES = ('"', "\\", "\n", "\x01")
 _ESCAPED_BY_JSON = frozenset('"\\') | frozenset(map(chr, range(0x20)))
@@ -59,7 +62,7 @@ def regex_features(pattern: str) -> frozenset[Feature]:
     anchors, repetitions = _Anchors(), _Repetitions()
     if _HEX_BEFORE_HEX_DIGIT.search(pattern.replace("\\\\", "")):
         found.add(Feature.HEX_BEFORE_HEX_DIGIT)
-    for match in _parts(pattern):
+    for match in regex_parts(pattern):
         part, kind = match.group(), match.lastgroup or ""
         found |= _features_of(part, kind, match)
         if (kind in ("cls", "escape") or part == ".") and _matches_escaped_characters(part):
@@ -71,8 +74,9 @@ def regex_features(pattern: str) -> frozenset[Feature]:
     return frozenset(found)
 
 
-def _parts(pattern: str) -> Iterator[re.Match[str]]:
-    """Split a pattern into its parts.
+def regex_parts(pattern: str) -> Iterator[re.Match[str]]:
+    """Split a pattern into its parts. ``lastgroup`` names the kind of each: "cls" for
+    classes, "escape" for a backslash and a letter.
 
     No class can end after the last closing bracket. Searching for one there would read
     to the end of the text for each opening bracket.
@@ -129,6 +133,10 @@ def _features_of_class(part: str) -> set[Feature]:
         found.add(Feature.UNICODE_CLASS)
     if re.search(r"\\[sS]", part):
         found.add(Feature.SPACE_CLASS)
+    if part.startswith("[\\^"):
+        found.add(Feature.CARET_FIRST_IN_CLASS)
+    if _SHORT_NAME.search(part) and (not part.isascii() or _CODE.search(part)):
+        found.add(Feature.MIXED_CLASS)
     if part.startswith("[^") and _goes_beyond_ascii(part):
         found.add(Feature.NEGATED_CLASS_BEYOND_ASCII)
     escapes = re.findall(r"\\(.)", part, re.DOTALL)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from structout.grammar.regex_features import Feature, regex_features
-from structout.json_schema import Node, Nodes, escaped, is_no_op, standard_format
+from structout.json_schema import Node, Nodes, is_no_op, patterns_at, standard_format
 
 
 @dataclass(frozen=True)
@@ -138,20 +138,10 @@ def counts_unchecked_keys(node: Node) -> bool:
     return "patternProperties" in node or "propertyNames" in node or node.get("additionalProperties", True) is not False
 
 
-def patterns_of(node: Node) -> Iterator[str]:
-    """Yield the regular expressions of a node."""
-    if isinstance(node.get("pattern"), str):
-        yield node["pattern"]
-    if isinstance(node.get("patternProperties"), dict):
-        yield from node["patternProperties"]
-
-
 def patterns_with(node: Node, features: set[Feature]) -> Iterator[str]:
     """Yield the places, from the node, of regular expressions that use one of
     ``features``."""
-    for pattern in patterns_of(node):
-        if regex_features(pattern) & features:
-            yield "pattern" if node.get("pattern") == pattern else f"patternProperties/{escaped(pattern)}"
+    yield from (place for place, pattern in patterns_at(node) if regex_features(pattern) & features)
 
 
 def largest_integer(value: Any) -> int:

@@ -93,10 +93,16 @@ def test_schema_with_a_keyword_that_changes_nothing_accepts_what_it_allows(backe
         ({"type": "array", "items": {"const": "\u007f"}, "minItems": 1}, "U+007F"),
         ({"enum": [{"k": "\u001b"}]}, "U+001B"),
         ({"enum": [{"\u001b": 1}]}, "U+001B"),
+        ({"type": "string", "pattern": r"^a\vb$"}, "U+000B"),
+        ({"type": "string", "pattern": r"x\x1f"}, "U+001F"),
+        ({"type": "string", "pattern": "a[\u007f]$"}, "U+007F"),
+        ({"type": "string", "pattern": r"a[^\x08-\r\x20-\x7e\x80-\u{10ffff}]$"}, "U+0000"),
+        ({"type": "object", "patternProperties": {"^\x01": {"type": "integer"}}}, "U+0001"),
     ],
 )
-def test_constant_that_cannot_be_written_is_refused(backends, schema, character):
-    """Such requests became READY, and later allowed nothing but whitespace."""
+def test_character_that_cannot_be_written_is_refused(backends, schema, character):
+    """Such requests became READY. Later they allowed nothing but whitespace, or a text
+    without the character."""
     for lenient in (False, True):
         with pytest.raises(GrammarError, match=f"llguidance cannot write the character {re.escape(character)} of #"):
             backends.compile(
@@ -111,12 +117,62 @@ def test_constant_of_characters_with_short_escapes_is_written(backends):
 
 @pytest.mark.parametrize(
     ("pattern", "member", "other"),
-    [(r"\x41b", "Ab", "ы"), (r"[\x41b]", "b", "ы"), (r"a\x41\x42", "aAB", "a\u041b")],
+    [(r"\x41b", "Ab", "ы"), (r"\u0041b", "Ab", "ы"), (r"[\x41b]", "b", "ы"), (r"a\x41\x42", "aAB", "a\u041b")],
 )
 def test_regex_with_a_hexadecimal_escape_reads_two_digits(backends, pattern, member, other):
     compiled = compile_or_none(backends, Kind.REGEX, pattern)
     assert accepts(compiled, member)
     assert not accepts(compiled, other)
+
+
+# Short names of classes, and the dot: characters that ECMA-262 puts into them, and that
+# it does not.
+CLASSES = [
+    (r"\s", "\t\n\v\f\r \xa0\u1680\u2003\u2028\u2029\u202f\u205f\u3000\ufeff", "a\x1c\x85\u180e\u200b"),
+    (r"\S", "a0\x1c\x85\u180e\u200b東🦊", " \n\xa0\u2003\u2029\ufeff"),
+    (r"\d", "09", "a\u0663"),
+    (r"\D", "a\u0663東", "0"),
+    (r"\w", "aZ0_", "-éſ\u212a"),
+    (r"\W", "-éſ東", "a_"),
+    (".", "a \t\x85\x1c\u2027東🦊", "\n\r\u2028\u2029"),
+    (r"[\s\d]", "0\ufeff", "a"),
+    (r"[^\s\d]", "a", "0\ufeff"),
+    (r"[\S]", "a", "\ufeff"),
+    (r"[\w-.]", "a-.", "/\u0060"),
+    (r"[.]", ".", "a"),
+    (r"[\^\w]", "^a", "-|"),
+    (r"[\u0001-\u007fa]", "b", "\u0080\u0663"),
+    (r"[\u00a0-\u00e9\d]", "0é\xa0", "-\u0663"),
+    (r"[^\u0001-\u001fa-c]", "xA", "a\u0001"),
+    (r"[\xa0-\xe9\w]", "a0é", "-\u0663"),
+    (r"\.", ".", "a"),
+    (r"\u0041", "A", "u"),
+]
+
+
+@pytest.mark.parametrize(("pattern", "members", "others"), CLASSES)
+def test_classes_of_regular_expressions_are_those_of_ecma_262(backends, pattern, members, others):
+    regex = compile_or_none(backends, Kind.REGEX, pattern)
+    string = compile_or_none(backends, Kind.JSON, {"type": "string", "pattern": f"^{pattern}$"})
+    name = {"type": "object", "patternProperties": {f"^{pattern}$": True}, "additionalProperties": False}
+    names = compile_or_none(backends, Kind.JSON, name)
+    for character in members + others:
+        is_member = character in members
+        quoted = json.dumps(character, ensure_ascii=False)
+        assert accepts(regex, character) == is_member, character
+        if character not in "\v\x1c\x01\x0b":  # JSON has no short escape for them
+            assert accepts(string, quoted) == is_member, character
+            assert accepts(names, f"{{{quoted}: 1}}") == is_member, character
+
+
+def test_regex_with_inline_flags_keeps_its_dots(backends):
+    assert accepts(compile_or_none(backends, Kind.REGEX, "(?s)a.b"), "a\nb")
+
+
+def test_patterns_that_become_the_same_are_refused(backends):
+    """Of two properties with the same name, an engine reads one."""
+    names = {r"^\d$": {"type": "integer"}, r"^[\u0030-\u0039]$": {"type": "string"}}
+    assert compile_or_none(backends, Kind.JSON, {"type": "object", "patternProperties": names}) is None
 
 
 NESTED = ["([a-z]+ ?)*!", "([^,]*,?)*z", "(a|b*)*c", "(x+x+)+y", "(?:a{2,})*b", "((a)*b?)*c"]

@@ -9,13 +9,14 @@ from typing import Any
 from llguidance import regex_to_lark
 
 from structout.errors import GrammarError
+from structout.grammar.ecma_regex import with_explicit_classes
 from structout.grammar.engine_versions import (
     LLGUIDANCE_ESCAPES_IN_NAMES,
     LLGUIDANCE_WHITESPACE_PATTERN,
     is_at_least,
 )
 from structout.grammar.text_patterns import pattern_of_other_texts
-from structout.json_schema import schemas, without_no_ops
+from structout.json_schema import patterns_of, schemas, without_no_ops
 from structout.params import Constraint, StructuredOutputOptions
 
 # The drafts that llguidance checks schemas against. It fails for any other $schema.
@@ -69,7 +70,7 @@ def llguidance_spec(constraint: Constraint, *, any_whitespace: bool, max_whitesp
         case StructuredOutputOptions.JSON_OBJECT:
             return _json_spec(_ANY_JSON, options)
         case StructuredOutputOptions.REGEX:
-            return lark_spec(f"start: /{regex_to_lark(spec, 'dws')}/")
+            return lark_spec(f"start: /{regex_to_lark(with_explicit_classes(spec), '')}/")
         case StructuredOutputOptions.CHOICE:
             choices = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in constraint.value)
             return lark_spec(f"start: CHOICE\nCHOICE: {choices}")
@@ -123,7 +124,7 @@ def _whitespace_options(pattern: str | None, any_whitespace: bool, max_whitespac
 def _json_spec(schema: Any, options: dict[str, Any]) -> str:
     if schema is False:
         raise GrammarError("the json constraint allows no text at all: the schema is false")
-    schema = {} if schema is True else without_no_ops(schema, FORMATS)
+    schema = {} if schema is True else _with_explicit_patterns(without_no_ops(schema, FORMATS))
     if not is_at_least("llguidance", LLGUIDANCE_ESCAPES_IN_NAMES):
         schema = _with_names_of_other_properties(schema)
     # llguidance takes options in the schema under x-guidance. Those of the schema's
@@ -132,6 +133,23 @@ def _json_spec(schema: Any, options: dict[str, Any]) -> str:
     known["x-guidance"] = options | {"json_allowed_escapes": _JSON_ESCAPES}
     named = {"name": "json", "json_schema": known}
     return json.dumps({"grammars": [{"lark_grammar": _NO_FORCING + "start: @json"}, named]}, ensure_ascii=False)
+
+
+def _with_explicit_patterns(schema: Any) -> Any:
+    """``schema`` with its regular expressions as ECMA-262 reads them. A copy if any
+    changes."""
+    if all(with_explicit_classes(pattern) == pattern for node in schemas(schema) for pattern in patterns_of(node)):
+        return schema
+    changed = copy.deepcopy(schema)
+    for node in schemas(changed):
+        if isinstance(node.get("pattern"), str):
+            node["pattern"] = with_explicit_classes(node["pattern"])
+        if isinstance(node.get("patternProperties"), dict):
+            children = {with_explicit_classes(text): child for text, child in node["patternProperties"].items()}
+            if len(children) < len(node["patternProperties"]):
+                raise GrammarError("llguidance takes no patternProperties that match the same names")
+            node["patternProperties"] = children
+    return changed
 
 
 def _is_unknown_draft(key: str, value: object) -> bool:

@@ -10,7 +10,8 @@ from structout.grammar.engine_versions import (
     is_at_least,
 )
 from structout.grammar.llguidance.spec import FORMATS, admits_escaped_names
-from structout.grammar.regex_features import Feature
+from structout.grammar.regex_classes import ranges_of
+from structout.grammar.regex_features import Feature, regex_parts
 from structout.grammar.support import (
     Support,
     counts_unchecked_keys,
@@ -22,7 +23,7 @@ from structout.grammar.support import (
     patterns_with,
     weakened_in_schema,
 )
-from structout.json_schema import Node, Nodes, draft_of
+from structout.json_schema import Node, Nodes, draft_of, patterns_at
 from structout.params import Constraint, StructuredOutputOptions
 
 _IGNORED_SINCE = {"propertyNames": 6, "unevaluatedItems": 2019, "unevaluatedProperties": 2019}
@@ -30,6 +31,7 @@ _EXACT_IN_DOUBLE = 2**53
 _NUMBERS_AS_DOUBLES = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "const", "enum")
 _MISREADS = {Feature.SET_OPERATION, Feature.POSSESSIVE, Feature.INCOMPLETE_ESCAPE}
 _ESCAPED_BY_NUMBER = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
+_MOST_ESCAPED_IN_A_ROW = 0x1F - 0x0E + 1
 _UNREAD_KEYWORDS = re.compile("Unimplemented keys: ")
 _READ_WITH_IF = {"then", "else"}
 _QUOTED = re.compile('"([^"]*)"')
@@ -93,10 +95,11 @@ def _misread_bounds(node: Node) -> Iterator[str]:
 
 
 def _unspellable(nodes: Nodes) -> Iterator[str]:
-    """Describe the characters of constants that llguidance cannot write.
+    """Describe the characters of constants and patterns that llguidance cannot write.
 
-    It writes no escapes with digits here (spec._JSON_ESCAPES), and JSON allows these
-    characters in no other way. Masks would allow only whitespace, for ever.
+    It writes no escapes with digits here (spec._JSON_ESCAPES), and knows no other way
+    to write these characters. It leaves them out of a pattern; after a constant with
+    one, masks would allow only whitespace, for ever.
     """
     for pointer, node in nodes:
         for keyword in ("const", "enum"):
@@ -107,6 +110,25 @@ def _unspellable(nodes: Nodes) -> Iterator[str]:
                     pending += [*part, *part.values()] if isinstance(part, dict) else part
                 elif isinstance(part, str) and (found := _ESCAPED_BY_NUMBER.search(part)):
                     yield f"cannot write the character U+{ord(found[0]):04X} of #{pointer}/{keyword}"
+        for keyword, pattern in patterns_at(node):
+            yield from (
+                f"cannot write the character U+{code:04X} of #{pointer}/{keyword}"
+                for code in _escaped_by_number(pattern)
+            )
+
+
+def _escaped_by_number(pattern: str) -> Iterator[int]:
+    """The characters that a pattern asks for and llguidance cannot write. Other
+    characters of the same class may stand in for one."""
+    if pattern.isprintable() and "\\" not in pattern:
+        return
+    for match in regex_parts(pattern):
+        if match.lastgroup in ("code", "escape", "cls") or len(match.group()) == 1:
+            ranges = ranges_of(match.group())
+            if all(last - first < _MOST_ESCAPED_IN_A_ROW for first, last in ranges):
+                codes = [code for first, last in ranges for code in range(first, last + 1)]
+                if codes and all(_ESCAPED_BY_NUMBER.match(chr(code)) for code in codes):
+                    yield codes[0]
 
 
 def _is_number(value: Any) -> bool:

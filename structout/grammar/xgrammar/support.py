@@ -22,11 +22,10 @@ from structout.grammar.support import (
     is_gbnf,
     largest_integer,
     may_be,
-    patterns_of,
     patterns_with,
     weakened_in_schema,
 )
-from structout.json_schema import Node, Nodes, draft_of, is_no_op, subschemas, without_no_ops
+from structout.json_schema import Node, Nodes, draft_of, is_no_op, patterns_of, subschemas, without_no_ops
 from structout.params import Constraint, StructuredOutputOptions
 
 FORMATS = frozenset(  # the values of `format` that it enforces
@@ -44,6 +43,8 @@ _MISREADS = {
     Feature.INCOMPLETE_ESCAPE,
     Feature.HEX_BEFORE_HEX_DIGIT,
     Feature.NESTED_REPETITION,
+    Feature.CARET_FIRST_IN_CLASS,
+    Feature.MIXED_CLASS,
 }
 # Beside one of these, xgrammar reads nothing else of the schema.
 _READS_ALONE = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")

@@ -1,0 +1,87 @@
+"""What is accepted is valid: random schemas and regular expressions, and texts drawn
+from masks.
+
+``--long`` runs 200,000 pairs of a schema and a text.
+"""
+
+import random
+import re
+
+import pytest
+from random_patterns import anchored, mutated, random_pattern
+from soundness import Findings, check_regexes, check_schemas, check_walks
+from tokenizers_on_the_spot import byte_level
+
+from structout.config import StructuredOutputsConfig
+from structout.grammar import router
+from structout.grammar.router import BackendSet
+from structout.grammar.support import Support
+from structout.grammar.vocabulary import Vocabulary
+
+VOCABULARY = Vocabulary.from_tokenizer(byte_level(), 525)
+
+
+@pytest.fixture(scope="module")
+def backends():
+    made = BackendSet(VOCABULARY, StructuredOutputsConfig())
+    yield made
+    made.destroy()
+
+
+def over_seeds(check, backends, backend, num_seeds, **sizes):
+    found = Findings()
+    for seed in range(num_seeds):
+        found.add(check(backends, VOCABULARY, backend, seed, **sizes))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("backend", "num_seeds", "long", "min_pairs"),
+    [("auto", 2, 210, 600), ("llguidance:no-fallback", 1, 30, 600), ("xgrammar:no-fallback", 1, 60, 350)],
+)
+def test_text_that_is_accepted_is_an_instance_of_the_schema(backends, num_cases, backend, num_seeds, long, min_pairs):
+    num_seeds = num_cases(num_seeds, long=long)
+    found = over_seeds(check_schemas, backends, backend, num_seeds, num_schemas=60, num_texts=20)
+    assert found.wrong == []
+    counts = found.counts
+    assert counts["valid accepted"] + counts["valid refused"] + counts["invalid refused"] >= min_pairs * num_seeds
+    assert counts["invalid refused"] >= 0.3 * min_pairs * num_seeds
+    assert counts["valid accepted"] >= 0.3 * min_pairs * num_seeds
+
+
+@pytest.mark.parametrize("backend", ["auto", "xgrammar:no-fallback"])
+def test_regex_accepts_what_matches_and_nothing_else(backends, num_cases, backend):
+    num_seeds = num_cases(1, long=20)
+    found = over_seeds(check_regexes, backends, backend, num_seeds, num_regexes=60, num_texts=15)
+    assert found.wrong == []
+    assert found.counts["valid accepted"] >= 100 * num_seeds
+    assert found.counts["invalid refused"] >= 100 * num_seeds
+
+
+def test_text_drawn_from_the_masks_is_an_instance_and_ends(backends, num_cases):
+    num_seeds = num_cases(1, long=10)
+    found = over_seeds(check_walks, backends, "auto", num_seeds, num_schemas=40, num_texts=3)
+    assert found.wrong == []
+    assert found.counts.total() - found.counts["schemas"] - found.counts["schemas served"] >= 40 * num_seeds
+
+
+def test_judge_of_patterns_agrees_with_python(num_cases):
+    """Texts are short, because ``re`` may backtrack for ever."""
+    draw = random.Random(0)
+    for _ in range(num_cases(200, long=3000)):
+        pattern = anchored(random_pattern(draw, depth=2), draw.random() < 0.3, draw.random() < 0.3)
+        for text in (pattern.sample(draw), mutated(pattern.sample(draw), draw)):
+            if len(text) < 15:
+                assert pattern.matches(text) == bool(re.fullmatch(pattern.python, text)), (pattern.text, text)
+                assert pattern.is_found_in(text) == bool(re.search(pattern.python, text)), (pattern.text, text)
+
+
+@pytest.mark.planted
+@pytest.mark.parametrize("backend", ["llguidance", "xgrammar"])
+def test_without_its_support_table_an_engine_accepts_what_is_invalid(monkeypatch, backend):
+    known = router._registered[backend]
+    monkeypatch.setitem(router._registered, backend, router._Registered(known.make, lambda _: Support()))
+    unchecked = BackendSet(VOCABULARY, StructuredOutputsConfig())
+    found = over_seeds(check_schemas, unchecked, f"{backend}:no-fallback", 20, num_schemas=60, num_texts=20)
+    unchecked.destroy()
+    assert found.wrong

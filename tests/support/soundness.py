@@ -1,0 +1,154 @@
+"""Whether what a manager accepts is valid, over random constraints. Each function
+returns counts and what is wrong."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+
+from mask_walks import STYLES, MaskWalker
+from random_patterns import anchored, mutated, random_pattern
+from random_schemas import RandomSchema
+
+from structout.errors import GrammarError
+from structout.grammar.interface import StructuredOutputGrammar
+from structout.grammar.router import BackendSet
+from structout.grammar.vocabulary import Vocabulary
+from structout.params import StructuredOutputsParams
+
+
+@dataclass
+class Findings:
+    """What a run has found.
+
+    Attributes:
+        counts: numbers of schemas and texts.
+        wrong: what broke a promise, with the seed.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+
+    def add(self, other: Findings) -> None:
+        self.counts += other.counts
+        self.wrong += other.wrong
+
+
+class Speller:
+    """Turns texts into tokens of random lengths."""
+
+    def __init__(self, vocabulary: Vocabulary):
+        self._ids = {token: i for i, token in enumerate(vocabulary.token_bytes) if token}
+        self._longest = max(map(len, self._ids))
+
+    def tokens(self, text: str, rng: random.Random) -> list[int]:
+        data = text.encode(errors="surrogatepass")
+        tokens, at = [], 0
+        while at < len(data):
+            longest = self._longest if rng.random() < 0.5 else 1
+            length = next(n for n in range(longest, 0, -1) if data[at : at + n] in self._ids)
+            tokens.append(self._ids[data[at : at + length]])
+            at += length
+        return tokens
+
+
+def compile_or_none(backends: BackendSet, params: StructuredOutputsParams) -> StructuredOutputGrammar | None:
+    try:
+        compiled = backends.compile(params.constraint())
+    except GrammarError:
+        return None
+    assert compiled.weakened == ()
+    return compiled.grammar
+
+
+def check_schemas(
+    backends: BackendSet, vocabulary: Vocabulary, backend: str, seed: int, num_schemas: int, num_texts: int
+) -> Findings:
+    """Judge texts that are instances of random schemas or nearly so."""
+    rng = random.Random(f"{backend} {seed}")
+    speller, stop = Speller(vocabulary), vocabulary.stop_token_ids[0]
+    found = Findings()
+    for _ in range(num_schemas):
+        drawn = RandomSchema(rng)
+        grammar = compile_or_none(backends, StructuredOutputsParams(json=drawn.text, backend=backend))
+        found.counts["schemas"] += 1
+        if grammar is None:
+            continue
+        found.counts["schemas served"] += 1
+        for text in drawn.texts(num_texts):
+            tokens = [*speller.tokens(text, rng), stop]
+            is_accepted = len(grammar.validate_tokens(tokens)) == len(tokens)
+            is_valid = drawn.is_valid(text)
+            if is_valid is None:
+                continue
+            found.counts[_verdict(is_valid, is_accepted)] += 1
+            if is_accepted and not is_valid:
+                found.wrong.append(f"{backend}, seed {seed}: {drawn.text} accepts {text}")
+    return found
+
+
+def check_walks(
+    backends: BackendSet, vocabulary: Vocabulary, backend: str, seed: int, num_schemas: int, num_texts: int
+) -> Findings:
+    """Judge texts that are drawn from the masks of random schemas. Each must end."""
+    rng = random.Random(f"walks {backend} {seed}")
+    walker = MaskWalker(vocabulary)
+    found = Findings()
+    for _ in range(num_schemas):
+        drawn = RandomSchema(rng)
+        grammar = compile_or_none(backends, StructuredOutputsParams(json=drawn.text, backend=backend))
+        found.counts["schemas"] += 1
+        if grammar is None:
+            continue
+        found.counts["schemas served"] += 1
+        for _ in range(num_texts):
+            style = rng.choice(STYLES)
+            data = walker.draw(grammar, style, rng, rng.choice([0, 3, 10, 40]), drawn.hints())
+            found.counts[f"texts, {style}"] += 1
+            if data is None:
+                found.wrong.append(f"{backend}, seed {seed}: {drawn.text} does not end")
+            elif drawn.is_valid(data.decode(errors="replace")) is False or not _is_utf_8(data):
+                found.wrong.append(f"{backend}, seed {seed}: {drawn.text} allows {data!r}")
+    return found
+
+
+def check_regexes(
+    backends: BackendSet, vocabulary: Vocabulary, backend: str, seed: int, num_regexes: int, num_texts: int
+) -> Findings:
+    """Compare what random regular expressions accept with a judge, in both
+    directions."""
+    rng = random.Random(f"regexes {backend} {seed}")
+    speller, stop = Speller(vocabulary), vocabulary.stop_token_ids[0]
+    found = Findings()
+    for _ in range(num_regexes):
+        pattern = anchored(random_pattern(rng), rng.random() < 0.3, rng.random() < 0.3)
+        found.counts["regexes"] += 1
+        grammar = compile_or_none(backends, StructuredOutputsParams(regex=pattern.text, backend=backend))
+        if grammar is None:
+            continue
+        found.counts["regexes served"] += 1
+        for _ in range(num_texts):
+            text = pattern.sample(rng)
+            for _ in range(rng.choice([0, 1, 1, 2])):
+                text = mutated(text, rng)
+            tokens = [*speller.tokens(text, rng), stop]
+            is_accepted = len(grammar.validate_tokens(tokens)) == len(tokens)
+            is_valid = pattern.matches(text)
+            found.counts[_verdict(is_valid, is_accepted)] += 1
+            if is_accepted != is_valid:
+                verdict = "accepts" if is_accepted else "refuses"
+                found.wrong.append(f"{backend}, seed {seed}: {pattern.text!r} {verdict} {text!r}")
+    return found
+
+
+def _verdict(is_valid: bool, is_accepted: bool) -> str:
+    return f"{'valid' if is_valid else 'invalid'} {'accepted' if is_accepted else 'refused'}"
+
+
+def _is_utf_8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
