@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import multiprocessing
 import os
 import tempfile
@@ -10,19 +11,20 @@ import time
 import traceback
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
+from locations import SUPPORT
 from torch.distributed import distributed_c10d
 
 # The fork server has everything imported; a spawned process would import torch for
 # seconds.
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(
-    ["torch", "torch.distributed", "structout", "structout.distributed.ops", "rank_programs", "manager_rank_programs"]
-)
+_context.set_forkserver_preload(["rank_programs", "manager_rank_programs", "structout.distributed.ops"])
 
 JOIN_TIMEOUT_S = 600  # only ends ranks that hang: a busy machine must not fail a test
 
@@ -61,6 +63,7 @@ def collect_outcomes(
         wait_for: the ranks to wait for (default: all). Others are killed in the end.
         shared_memory: whether ranks may exchange messages through shared memory.
     """
+    _start_fork_server()
     with tempfile.TemporaryDirectory() as directory:
         started = []
         for rank in range(world_size):
@@ -83,6 +86,18 @@ def collect_outcomes(
             process.kill()
             process.join()
         return outcomes
+
+
+@functools.cache
+def _start_fork_server() -> None:
+    """Start the server with the modules of tests/support on its path.
+
+    It passes over modules that it cannot import, and Python 3.11's ignores the
+    ``sys.path`` of this process.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(SUPPORT))
+        forkserver.ensure_running()
 
 
 def _receive_outcome(receiver: Connection, deadline: float) -> Outcome:
