@@ -37,9 +37,9 @@ def test_sample_cuda_by_collectives_equals_masked_sample(world_size):
     assert ranks.run(world_size, rank_programs.compare_collectives, world_size, 100) == [[]] * world_size
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
-def test_vocab_parallel_sampler_compiled_equals_eager_and_masked_sampler(world_size):
-    ranks.run(world_size, rank_programs.sample_in_compiled_code)
+@pytest.mark.parametrize(("world_size", "backend"), [(1, "aot_eager"), (2, "inductor")])
+def test_vocab_parallel_sampler_compiled_equals_eager_and_masked_sampler(world_size, backend):
+    ranks.run(world_size, rank_programs.sample_in_compiled_code, backend)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -308,7 +308,7 @@ def call_with_no_rows(rank: int) -> list[list[int]]:
 # -- compiled code, traffic, collectives -----------------------------------------------
 
 
-def sample_in_compiled_code(rank: int) -> None:
+def sample_in_compiled_code(rank: int, backend: str) -> None:
     """Gather masks and sample under fullgraph; run opcheck on the collective ops."""
     world_size, vocab_size = dist.get_world_size(), 100
     columns = structout.distributed.owned_rows(vocab_size, rank, world_size)
@@ -327,7 +327,7 @@ def sample_in_compiled_code(rank: int) -> None:
                 return sampler(shard, structout.DeviceMasks(bitmask, rows), params)
 
             eager = step(shard, local_masks)
-            compiled = torch.compile(step, fullgraph=True)(shard, local_masks)
+            compiled = torch.compile(step, fullgraph=True, backend=backend)(shard, local_masks)
             whole = structout.MaskedSampler(return_logprobs)(
                 logits,
                 structout.DeviceMasks(structout.all_gather_bitmask(local_masks), torch.arange(6) % (2 * world_size)),
