@@ -459,8 +459,8 @@ def test_console_script_starts_in_the_module_without_imports():
 
 
 def test_python_m_structout_is_the_command():
-    run = subprocess.run([sys.executable, "-m", "structout", "--version"], capture_output=True, timeout=120)
-    assert run.stdout.decode() == f"structout {structout.__version__}\n"
+    run = fresh_process.run("-m", "structout", "--version", env=dict(os.environ))
+    assert run.stdout == f"structout {structout.__version__}\n"
 
 
 def test_generate_shows_progress_on_a_terminal_and_only_texts_in_a_pipe():

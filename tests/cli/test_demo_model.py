@@ -1,9 +1,8 @@
 """The cache of the demo model: concurrent builds, damage, side effects of a build."""
 
 import os
-import subprocess
-import sys
 
+import fresh_process
 import pytest
 import torch
 
@@ -64,10 +63,9 @@ def test_load_demo_model_keeps_the_random_state_of_the_caller(cache):
 
 def test_load_demo_model_in_two_processes_builds_once(cache):
     script = "from structout.cli.demo_model import load_demo_model as load; load(on_build=lambda: print('built'))"
-    runs = [subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) for _ in range(2)]
-    outputs = [run.communicate(timeout=300)[0] for run in runs]
-    assert [run.returncode for run in runs] == [0, 0]
-    assert sorted(outputs) == [b"", b"built\n"]
+    runs = fresh_process.run_at_once(("-c", script), ("-c", script), env=dict(os.environ))
+    assert [run.returncode for run in runs] == [0, 0], [run.stderr for run in runs]
+    assert sorted(run.stdout for run in runs) == ["", "built\n"]
 
 
 def test_load_demo_model_with_an_unwritable_cache_names_it(cache, monkeypatch):

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 
+import fresh_process
 import pytest
 from locations import SUPPORT
 
@@ -13,8 +14,7 @@ RANKS = SUPPORT / "push_ranks.py"
 
 
 def run_ranks(*arguments):
-    command = [sys.executable, str(RANKS), *map(str, arguments)]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    run = fresh_process.run(str(RANKS), *map(str, arguments), env=dict(os.environ))
     assert run.returncode == 0, run.stderr
 
 

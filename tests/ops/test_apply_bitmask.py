@@ -1,11 +1,10 @@
 """apply_bitmask on every backend equals structout.reference bit for bit."""
 
 import random
-import subprocess
-import sys
 
 import apply_bitmask_backends
 import apply_bitmask_cases as cases
+import fresh_process
 import host_cuda
 import pytest
 import torch
@@ -164,7 +163,7 @@ def test_apply_bitmask_with_fewer_cpu_instructions_matches_reference(capability,
         "print(torch.ops.structout._cpu_capability())"
     )
     environment = importing(__file__) | {"STRUCTOUT_CPU_CAPABILITY": capability}
-    run = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=1800)
+    run = fresh_process.run("-c", script, env=environment, timeout=1800)
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip() == capability
 

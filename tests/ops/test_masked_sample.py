@@ -3,11 +3,11 @@ bit."""
 
 import json
 import math
+import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
+import fresh_process
 import masked_sample_cases as cases
 import pytest
 import torch
@@ -76,7 +76,7 @@ def test_masked_sample_with_fewer_cpu_instructions_matches_reference(capability,
         "print(torch.ops.structout._cpu_capability())"
     )
     environment = importing(__file__) | {"STRUCTOUT_CPU_CAPABILITY": capability}
-    run = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=1800)
+    run = fresh_process.run("-c", script, env=environment, timeout=1800)
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip() == capability
 
@@ -173,7 +173,7 @@ print(resident_bytes() - before)
 def test_masked_sample_with_small_top_k_takes_little_memory():
     """Each thread keeps its candidate list: one for the whole vocabulary takes 8 bytes
     a token."""
-    run = subprocess.run([sys.executable, "-c", MEMORY_SCRIPT], capture_output=True, text=True, timeout=1800)
+    run = fresh_process.run("-c", MEMORY_SCRIPT, env=dict(os.environ), timeout=1800)
     assert run.returncode == 0, run.stderr
     assert int(run.stdout) < 2**22
 
@@ -205,15 +205,7 @@ def test_masked_sample_on_threads_that_flush_denormals_keeps_them():
     """A thread inherits this setting. In one shape rows are dealt out, in the other a
     row is shared."""
     shapes = [(64, 3000), (1, 150_000)]
-    environment = importing(__file__)
-    run = subprocess.run(
-        [sys.executable, "-c", DENORMAL_SCRIPT],
-        input=json.dumps(shapes),
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=1800,
-    )
+    run = fresh_process.run("-c", DENORMAL_SCRIPT, input=json.dumps(shapes), env=importing(__file__), timeout=1800)
     assert run.returncode == 0, run.stderr
     for shape, line in zip(shapes, run.stdout.splitlines(), strict=True):
         ids, logprobs = reference.masked_sample_logprobs(*denormal_case(*shape).arguments())

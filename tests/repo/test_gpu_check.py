@@ -65,15 +65,15 @@ def test_every_cuda_step_forbids_triton_and_every_step_has_less_than_ten_minutes
 
 
 def test_gpu_check_on_a_machine_without_a_gpu_says_what_it_needs():
-    run = subprocess.run([sys.executable, "bench/gpu_check.py"], cwd=ROOT, capture_output=True, text=True)
+    run = fresh_process.run("bench/gpu_check.py", cwd=ROOT, env=dict(os.environ))
     assert run.returncode == 2
     assert "make gpu-check needs:\n" in run.stdout
     assert "CUDA" in run.stdout
 
 
 def collected_tests(*options):
-    command = ("-P", "-m", "pytest", "--collect-only", "-q", *options, "tests/ops", "tests/distributed")
-    return fresh_process.run(*command, cwd=ROOT, env=dict(os.environ)).stdout
+    command = ("-P", "-m", "pytest", "--collect-only", "-q", "--assert=plain", *options)
+    return fresh_process.run(*command, "tests/ops", "tests/distributed", cwd=ROOT, env=dict(os.environ)).stdout
 
 
 def test_marker_gpu_selects_the_tests_of_cuda_and_triton_kernels():

@@ -2,12 +2,14 @@
 
 import ast
 import graphlib
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Collection
 from pathlib import Path
 
+import fresh_process
 import pytest
 from locations import ROOT
 
@@ -99,5 +101,5 @@ def test_import_of_structout_loads_no_communicators():
     """``import structout`` registers the collective ops; their first call loads the
     rest."""
     script = "import sys, structout; print([n for n in sys.modules if n.startswith('structout.distributed.')])"
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
-    assert run.stdout.strip() == "['structout.distributed.registration']"
+    run = fresh_process.run("-c", script, env=dict(os.environ))
+    assert run.stdout.strip() == "['structout.distributed.registration']", run.stderr

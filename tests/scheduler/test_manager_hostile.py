@@ -4,12 +4,12 @@ import gc
 import os
 import random
 import resource
-import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 
+import fresh_process
 import numpy as np
 import pytest
 import tokenizers_on_the_spot
@@ -220,9 +220,7 @@ def resident_bytes():
 def test_memory_with_ten_thousand_live_and_many_more_finished_requests_is_bounded(num_cases):
     """Runs in a process of its own, which measures its memory."""
     script = f"import test_manager_hostile as t; t.many_requests({num_cases(30_000, long=100_000)})"
-    run = subprocess.run(
-        [sys.executable, "-c", script], env=importing(__file__), capture_output=True, text=True, timeout=300
-    )
+    run = fresh_process.run("-c", script, env=importing(__file__))
     assert run.returncode == 0, run.stdout + run.stderr
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import contextlib
 import functools
 import json
 import os
@@ -20,7 +21,7 @@ import tempfile
 import traceback
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 PRELOADED = "torch", "torch.distributed", "transformers.models.auto.modeling_auto", "transformers.generation.utils"
@@ -35,15 +36,32 @@ def run(
         arguments: -P and -W options, then -c or -m with what belongs to it, or a file.
         timeout: In seconds; a process that exceeds it is killed.
     """
+    return run_at_once(arguments, env=env, cwd=cwd, input=input, timeout=timeout)[0]
+
+
+def run_at_once(
+    *programs: Sequence[str], env: dict[str, str], cwd: str | Path = ".", input: str = "", timeout: int = 300
+) -> list[subprocess.CompletedProcess[str]]:
+    """Run several programs at the same time. Each is the ``arguments`` of `run`."""
     server = _server()
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "stdin").write_text(input, "utf-8")
-        request = {"arguments": arguments, "env": env, "cwd": str(Path(cwd).resolve()), "folder": folder}
-        server.stdin.write(json.dumps(request | {"timeout": timeout}) + "\n")
+    with contextlib.ExitStack() as folders:
+        requests = []
+        for arguments in programs:
+            folder = folders.enter_context(tempfile.TemporaryDirectory())
+            Path(folder, "stdin").write_text(input, "utf-8")
+            requests.append({"arguments": arguments, "env": env, "cwd": str(Path(cwd).resolve()), "folder": folder})
+            requests[-1]["timeout"] = timeout
+        server.stdin.write(json.dumps(requests) + "\n")
         server.stdin.flush()
-        status = int(server.stdout.readline())
-        stdout, stderr = (Path(folder, name).read_text("utf-8") for name in ("stdout", "stderr"))
-    return subprocess.CompletedProcess(["python", *arguments], status, stdout, stderr)
+        statuses = json.loads(server.stdout.readline())
+        return [
+            subprocess.CompletedProcess(
+                ["python", *request["arguments"]],
+                status,
+                *(Path(request["folder"], name).read_text("utf-8") for name in ("stdout", "stderr")),
+            )
+            for request, status in zip(requests, statuses, strict=True)
+        ]
 
 
 @functools.cache
@@ -56,15 +74,17 @@ def _server() -> subprocess.Popen[str]:
 
 
 def _serve() -> dict[str, object] | None:
-    """Fork for each request.
+    """Fork for each request. A line has the requests that run at the same time.
 
     Return the request in the new process, and None after the last request.
     """
     while line := sys.stdin.readline():
-        pid = os.fork()
-        if pid == 0:
-            return json.loads(line)
-        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+        pids = []
+        for request in json.loads(line):
+            pids.append(os.fork())
+            if pids[-1] == 0:
+                return request
+        print([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids], flush=True)
     return None
 
 

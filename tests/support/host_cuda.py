@@ -27,7 +27,7 @@ SANITIZE: dict[Sanitizer | None, tuple[str, ...]] = {
     None: (),
     # -O0: these programs run for a second, and compile for half a minute with -O1.
     "address": ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
-    "thread": ("-fsanitize=thread",),
+    "thread": ("-O0", "-fsanitize=thread"),
 }
 # detect_stack_use_after_return: newer compilers turn it on, and then a block takes
 # eight times as long.
