@@ -46,6 +46,7 @@ EXP_FLOOR = -30.0
 SQRT_HALF_BITS = 0x3F3504F3
 MASS_SCALE = 2.0**40  # a mass of 1 is 2^40 units of a fixed-point integer
 SMALLEST_MIN_P = 2.0**-126
+FINE_COUNTER_BIT = 1 << 31
 
 _LOW_32 = 0xFFFFFFFF
 _PHILOX_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -92,13 +93,18 @@ def noise_bits(seed: int, position: int, token_ids: torch.Tensor) -> torch.Tenso
     """The 32 random bits of each token, int64, a function of seed, position and id
     alone.
 
-    They are word ``id & 3`` of Philox4x32-10 with key ``seed`` and counter ``(position
-    low, position high, id >> 2, 0)``.
+    The high 16 are half ``id & 1`` of word ``id >> 1 & 3`` of Philox4x32-10 with key
+    ``seed`` and counter ``(position low, position high, id >> 3, 0)``. The low 16 are
+    the same half with the highest bit of the third counter word set.
     """
     zero = torch.zeros_like(token_ids)
-    counter = (zero + (position & _LOW_32), zero + (position >> 32 & _LOW_32), token_ids >> 2, zero)
-    words = torch.stack(philox(seed, counter), -1)
-    return words.gather(-1, (token_ids & 3).unsqueeze(-1)).squeeze(-1)
+    halves = []
+    for group in (token_ids >> 3, token_ids >> 3 | FINE_COUNTER_BIT):
+        counter = (zero + (position & _LOW_32), zero + (position >> 32 & _LOW_32), group, zero)
+        words = torch.stack(philox(seed, counter), -1)
+        word = words.gather(-1, (token_ids >> 1 & 3).unsqueeze(-1)).squeeze(-1)
+        halves.append(word >> 16 * (token_ids & 1) & 0xFFFF)
+    return halves[0] << 16 | halves[1]
 
 
 def philox(key: int, counter: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:

@@ -10,13 +10,20 @@ best score so far only if
 
 The bits of a float, read as an integer, are at most 2^23 (127 + log2) of it. All
 rounding errors, that of z + g included, stay below 2^-20 |z| + 1e-3, and the limit has
-that margin. If z or the best score is so large that the limit is NaN, no token is ruled
-out.
+that margin. The 16 coarse bits alone rule out nearly every token. If z or the best
+score is so large that the limit is NaN, no token is ruled out.
 """
 
 import triton
 import triton.language as tl
-from structout.triton_kernels.sampling_math import LOG2_E, gumbel, noise_bits, noise_bits_of_groups
+from structout.triton_kernels.sampling_math import (
+    LOG2_E,
+    coarse_noise,
+    coarse_noise_of_groups,
+    fine_noise,
+    fine_noise_of_groups,
+    gumbel,
+)
 from structout.triton_kernels.sampling_row import allowed_bytes, begin_of, end_of, indices_of, keeps, logits_of, z_of
 
 # The log limit below which no random bits let a token win: the smallest u is 1/2, so
@@ -41,20 +48,20 @@ def loses_with_any_bits(log_limit):
 
 @triton.jit
 def loses_with(log_limit, random):
-    """Whether the token loses with these random bits."""
+    """Whether the token loses with these random bits, and so with any larger ones."""
     return random.to(tl.float32).to(tl.int32, bitcast=True).to(tl.float32) * 2.0**-23 > log_limit
 
 
 @triton.jit
-def random_bits(row, list_size, seed, position, first, TILE: tl.constexpr):
-    """The random bits of a tile of tokens."""
+def tile_noise(row, list_size, seed, position, first, FINE: tl.constexpr, TILE: tl.constexpr):
+    """The coarse or the fine random bits of a tile of tokens."""
     if list_size >= 0:
         index = indices_of(first, TILE)
         token = tl.load(row[3] + index, mask=index < list_size, other=0)
-        bits = noise_bits(seed, position, token)
+        bits = fine_noise(seed, position, token) if FINE else coarse_noise(seed, position, token)
     else:
-        group = first // 4 + tl.arange(0, TILE // 8)[:, None] * 2 + tl.arange(0, 2)[None, :]
-        bits = noise_bits_of_groups(seed, position, group)
+        group = first // 8 + tl.arange(0, TILE // 8)
+        bits = fine_noise_of_groups(seed, position, group) if FINE else coarse_noise_of_groups(seed, position, group)
     return bits
 
 
@@ -71,9 +78,10 @@ def draw(row, list_size, scale, lowest_t, lowest_key, seed, position, TILE: tl.c
             log_limit = log_limit_of(z, best)
             needs_bits = tl.where(loses_with_any_bits(log_limit), 0, keeps(scale, x, lowest_t, lowest_key).to(tl.int32))
             if tl.max(tl.max(needs_bits, 1), 0) > 0:
-                random = random_bits(row, list_size, seed, position, first, TILE)
-                can_win = tl.where(loses_with(log_limit, random), 0, needs_bits)
+                smallest_bits = tile_noise(row, list_size, seed, position, first, False, TILE) << 16
+                can_win = tl.where(loses_with(log_limit, smallest_bits), 0, needs_bits)
                 if tl.max(tl.max(can_win, 1), 0) > 0:
+                    random = smallest_bits | tile_noise(row, list_size, seed, position, first, True, TILE)
                     score = tl.where(can_win != 0, z + gumbel(random), float("-inf"))
                     highest = tl.max(tl.max(score, 1), 0)
                     if highest > best:

@@ -18,6 +18,7 @@ EXP_FLOOR = tl.constexpr(table.EXP_FLOOR)
 SQRT_HALF_BITS = tl.constexpr(table.SQRT_HALF_BITS)
 MASS_SCALE = tl.constexpr(table.MASS_SCALE)
 MASS_UNIT = tl.constexpr(1 / table.MASS_SCALE)
+FINE_COUNTER_BIT = tl.constexpr(table.FINE_COUNTER_BIT - 2**32)  # as int32
 UNIFORM_UNIT = tl.constexpr(2.0**-32)
 
 
@@ -131,8 +132,8 @@ def philox(key, c0, c1, c2, c3):
 
 
 @triton.jit
-def noise_words(seed, position, group):
-    """The random bits of tokens 4 * group to 4 * group + 3.
+def _noise_words(seed, position, group):
+    """The 16-bit noise of tokens 8 * group to 8 * group + 7, two of them in each word.
 
     The last counter word is reserved for independent streams.
     """
@@ -143,16 +144,42 @@ def noise_words(seed, position, group):
 
 
 @triton.jit
-def noise_bits(seed, position, token):
-    """The random bits of any tokens, by one Philox call each."""
-    w0, w1, w2, w3 = noise_words(seed, position, token >> 2)
-    is_odd = (token & 1) != 0
-    return tl.where((token & 2) != 0, tl.where(is_odd, w3, w2), tl.where(is_odd, w1, w0))
+def _halves_of_tokens(seed, position, token, COUNTER_BIT: tl.constexpr):
+    w0, w1, w2, w3 = _noise_words(seed, position, (token >> 3) | COUNTER_BIT)
+    low_word = tl.where((token & 2) != 0, w1, w0)
+    high_word = tl.where((token & 2) != 0, w3, w2)
+    word = tl.where((token & 4) != 0, high_word, low_word)
+    return tl.where((token & 1) != 0, word >> 16, word & 0xFFFF)
 
 
 @triton.jit
-def noise_bits_of_groups(seed, position, group):
-    """The random bits [M, 4 * G] of token groups [M, G], by one Philox call each."""
-    w0, w1, w2, w3 = noise_words(seed, position, group)
-    words = tl.join(tl.join(w0, w2), tl.join(w1, w3))  # [M, G, 2, 2]
-    return tl.reshape(words, [group.shape[0], group.shape[1] * 4])
+def _halves_of_groups(seed, position, group, COUNTER_BIT: tl.constexpr):
+    w0, w1, w2, w3 = _noise_words(seed, position, group | COUNTER_BIT)
+    words = tl.join(tl.join(w0, w2), tl.join(w1, w3))  # [M, 2, 2]
+    return tl.reshape(tl.join(words & 0xFFFF, words >> 16), [group.shape[0], 8])
+
+
+@triton.jit
+def coarse_noise(seed, position, token):
+    """The high 16 random bits of any tokens, by one Philox call each."""
+    return _halves_of_tokens(seed, position, token, 0)
+
+
+@triton.jit
+def fine_noise(seed, position, token):
+    """The low 16 random bits of any tokens, by one Philox call each."""
+    return _halves_of_tokens(seed, position, token, FINE_COUNTER_BIT)
+
+
+@triton.jit
+def coarse_noise_of_groups(seed, position, group):
+    """The high 16 random bits [M, 8] of M groups of 8 tokens, by one Philox call
+    each."""
+    return _halves_of_groups(seed, position, group, 0)
+
+
+@triton.jit
+def fine_noise_of_groups(seed, position, group):
+    """The low 16 random bits [M, 8] of M groups of 8 tokens, by one Philox call
+    each."""
+    return _halves_of_groups(seed, position, group, FINE_COUNTER_BIT)

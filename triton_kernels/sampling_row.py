@@ -51,7 +51,7 @@ def begin_of(row, list_size, TILE: tl.constexpr):
     """The first index of the first tile.
 
     It is a multiple of TILE, because masks are read in bytes and random bits in groups
-    of four.
+    of eight.
     """
     begin = 0
     if row[1] is not None:

@@ -24,7 +24,8 @@ namespace structout {
 //   log_limit = 159 - (score - z) log2(e)
 //
 // a token can win only if the bits of float(U) are at most 2^23 log_limit. Random bits
-// decide where log_limit is between 126 (none are small enough) and 159 (all are).
+// decide where log_limit is between 126 (none are small enough) and 159 (all are). The
+// high 16 bits of U suffice to rule a token out.
 //
 // All rounding errors on the way, that of z + g included, stay below 2^-20 |z| + 1e-4,
 // and log_limit has that margin. It is stored divided by 4, so that it does not
@@ -48,24 +49,20 @@ class DrawBound {
   // Whether any random bits let the token win. The smallest u is 1/2.
   STRUCTOUT_HOST_DEVICE static bool can_win(float log_limit) { return log_limit >= 125.9f / 4; }
 
-  // Whether these random bits let it win. Needs can_win(log_limit).
-  STRUCTOUT_HOST_DEVICE static bool can_win(float log_limit, uint32_t random_bits) {
-    return static_cast<float>(random_bits) <= max_bits(log_limit);
-  }
-
-  // The same limit as an integer, for comparisons with many random bits at once.
+  // The largest random bits that let it win. Needs can_win(log_limit).
   STRUCTOUT_HOST_DEVICE static uint32_t max_winning_bits(float log_limit) {
-    const float limit = max_bits(log_limit);
+    // The 23 mantissa bits of a float in [128, 256) are 2^16 (float - 128).
+    const float in_range = 4 * fminf(fmaxf(log_limit, 128.0f / 4), 160.0f / 4);
+    const float limit = float_of_bits((bits_of_float(in_range) & 0x7fffffu) << 7 | 128u << 23);
     return limit < 0x1p32f ? static_cast<uint32_t>(limit) : ~0u;
   }
 
- private:
-  STRUCTOUT_HOST_DEVICE static float max_bits(float log_limit) {
-    // The 23 mantissa bits of a float in [128, 256) are 2^16 (float - 128).
-    const float in_range = 4 * fminf(fmaxf(log_limit, 128.0f / 4), 160.0f / 4);
-    return float_of_bits((bits_of_float(in_range) & 0x7fffffu) << 7 | 128u << 23);
+  // The same for the high 16 of its random bits.
+  STRUCTOUT_HOST_DEVICE static uint32_t max_winning_coarse_bits(float log_limit) {
+    return max_winning_bits(log_limit) >> 16;
   }
 
+ private:
   static constexpr float kQuarterLog2E = 0x1.7154760000000p-2f;
   float score_ = -FLT_MAX;
   float offset_ = INFINITY;

@@ -139,19 +139,36 @@ STRUCTOUT_HOST_DEVICE PhiloxWords philox(uint64_t key, uint32_t c0, uint32_t c1,
   return {{c0, c1, c2, c3}};
 }
 
-// The random bits of tokens 4 * group to 4 * group + 3. The last counter word is
-// reserved for independent streams.
+// A token's 32 random bits come from two Philox calls. The high 16 are its coarse bits.
+// They rule out nearly every token, so one call serves 8 tokens. The low 16 are its fine
+// bits, which only candidates need.
+constexpr int kTokensPerPhilox = 8;
+constexpr uint32_t kFineCounterBit = 0x80000000u;
+
+// The 16-bit noise of tokens 8 * group to 8 * group + 7: token i has half i & 1 of word
+// i >> 1. The last counter word is reserved for independent streams.
 STRUCTOUT_HOST_DEVICE PhiloxWords noise_words(int64_t seed, int64_t position, uint32_t group) {
   return philox(static_cast<uint64_t>(seed), static_cast<uint32_t>(position),
                 static_cast<uint32_t>(static_cast<uint64_t>(position) >> 32), group, 0);
 }
 
-STRUCTOUT_HOST_DEVICE uint32_t noise_bits(int64_t seed, int64_t position, int64_t token) {
-  const PhiloxWords words = noise_words(seed, position, static_cast<uint32_t>(token >> 2));
-  // Selected, not indexed: a GPU keeps an array in local memory if its index is not
-  // constant.
-  const uint32_t low = token & 1 ? words.w[1] : words.w[0], high = token & 1 ? words.w[3] : words.w[2];
-  return token & 2 ? high : low;
+// The half of `words` that belongs to a token. Words are selected, not indexed: a GPU
+// keeps an array in local memory if its index is not constant.
+STRUCTOUT_HOST_DEVICE uint32_t half_of(const PhiloxWords& words, uint32_t token) {
+  const uint32_t low = token & 2 ? words.w[1] : words.w[0], high = token & 2 ? words.w[3] : words.w[2];
+  return (token & 4 ? high : low) >> (token & 1) * 16 & 0xffffu;
+}
+
+STRUCTOUT_HOST_DEVICE uint32_t coarse_noise(int64_t seed, int64_t position, uint32_t token) {
+  return half_of(noise_words(seed, position, token / kTokensPerPhilox), token);
+}
+
+STRUCTOUT_HOST_DEVICE uint32_t fine_noise(int64_t seed, int64_t position, uint32_t token) {
+  return half_of(noise_words(seed, position, token / kTokensPerPhilox | kFineCounterBit), token);
+}
+
+STRUCTOUT_HOST_DEVICE uint32_t noise_bits(int64_t seed, int64_t position, uint32_t token) {
+  return coarse_noise(seed, position, token) << 16 | fine_noise(seed, position, token);
 }
 
 }  // namespace structout

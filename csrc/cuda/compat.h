@@ -18,6 +18,9 @@ __device__ __forceinline__ void store_16_bytes(void* global, uint4 value) {
                : "memory");
 }
 
+// The smaller low half of two words, and the smaller high half.
+__device__ __forceinline__ uint32_t min_of_halves(uint32_t a, uint32_t b) { return __vminu2(a, b); }
+
 // A kernel's static and dynamic shared memory may exceed 48 KB only after this call.
 template <class Kernel>
 void allow_dynamic_shared(Kernel* kernel, int64_t bytes) {
@@ -31,6 +34,11 @@ void allow_dynamic_shared(Kernel* kernel, int64_t bytes) {
 #define STRUCTOUT_LAUNCH(kernel, grid, block, stream, ...) structout::simt::launch(grid, block, 0, kernel, __VA_ARGS__)
 
 inline void store_16_bytes(void* global, uint4 value) { *static_cast<uint4*>(global) = value; }
+
+inline uint32_t min_of_halves(uint32_t a, uint32_t b) {
+  const uint32_t low_a = a & 0xffffu, low_b = b & 0xffffu, high_a = a >> 16, high_b = b >> 16;
+  return (high_a < high_b ? high_a : high_b) << 16 | (low_a < low_b ? low_a : low_b);
+}
 
 using structout::simt::allow_dynamic_shared;
 

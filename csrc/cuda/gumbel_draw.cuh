@@ -25,43 +25,35 @@ class GumbelDraw {
   // least z plus the smallest noise, -3.13.
   __device__ void announce(float z) { bound_.raise_to(z - 3.2f); }
 
-  // Adds tokens `first` to `first` + 3, where `first` is a multiple of 4: they share a
-  // Philox call.
-  __device__ void add_four(const float* z, int32_t first) {
+  // Adds the tokens from `first` on: 4 or 8, and `first` is a multiple of their number,
+  // so they share a Philox call. The likeliest of them with the smallest of their coarse
+  // bits stands for all; only if it could win is each looked at.
+  template <int kTokens>
+  __device__ void add_vector(const float (&z)[kTokens], int32_t first) {
     if (is_greedy_) {
-      for (int i = 0; i < 4; ++i) update_best(z[i], first + i);
+      for (int i = 0; i < kTokens; ++i) update_best(z[i], first + i);
       return;
     }
-    float log_limit[4];
-    bool needs_bits = false;
+    float highest = z[0];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      log_limit[i] = bound_.log_limit(z[i]);
-      needs_bits |= DrawBound::can_win(log_limit[i]);
-    }
-    if (!needs_bits) return;
-    const PhiloxWords random = noise_words(seed_, position_, static_cast<uint32_t>(first) >> 2);
-    uint32_t candidates = 0;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const bool can_win = DrawBound::can_win(log_limit[i]) && DrawBound::can_win(log_limit[i], random.w[i]);
-      candidates |= static_cast<uint32_t>(can_win) << i;
-    }
-    // A loop, because candidates are rare and four copies of this code would not pay.
-    while (candidates != 0) {
-      const int i = __ffs(static_cast<int>(candidates)) - 1;
-      candidates &= candidates - 1;
-      update_best(select(z, i) + gumbel(select(random.w, i)), first + i);
+    for (int i = 1; i < kTokens; ++i) highest = fmaxf(highest, z[i]);
+    const float log_limit = bound_.log_limit(highest);
+    if (!DrawBound::can_win(log_limit)) return;
+    const PhiloxWords noise = noise_words(seed_, position_, static_cast<uint32_t>(first) / kTokensPerPhilox);
+    const uint32_t max_coarse = DrawBound::max_winning_coarse_bits(log_limit);
+    if (smallest_half<kTokens>(noise, first) > max_coarse) return;
+    // A loop, because this is rare and copies of the code would not pay.
+#pragma unroll 1
+    for (int i = 0; i < kTokens; ++i) {
+      const uint32_t coarse = half_of(noise, static_cast<uint32_t>(first + i));
+      if (coarse <= max_coarse) add_candidate(select(z, i), coarse, first + i);
     }
   }
 
   __device__ void add(float z, int32_t token) {
     if (is_greedy_) return update_best(z, token);
-    const float log_limit = bound_.log_limit(z);
-    if (!DrawBound::can_win(log_limit)) return;
-    const PhiloxWords random = noise_words(seed_, position_, static_cast<uint32_t>(token) >> 2);
-    const uint32_t bits = select(random.w, token & 3);
-    if (DrawBound::can_win(log_limit, bits)) update_best(z + gumbel(bits), token);
+    if (!DrawBound::can_win(bound_.log_limit(z))) return;
+    add_candidate(z, coarse_noise(seed_, position_, static_cast<uint32_t>(token)), token);
   }
 
   // Raises this thread's bound to the best score of the block so far. `block_best_key`
@@ -84,12 +76,33 @@ class GumbelDraw {
   __device__ static float score_of(uint64_t packed) { return float_of_order_key(static_cast<uint32_t>(packed >> 32)); }
 
  private:
-  // four[i] without an index that is not constant, which would send the array to local
+  // z[i] without an index that is not constant, which would send the array to local
   // memory.
-  template <class T>
-  __device__ static T select(const T* four, int i) {
-    const T low = i & 1 ? four[1] : four[0], high = i & 1 ? four[3] : four[2];
-    return i & 2 ? high : low;
+  template <int kTokens>
+  __device__ static float select(const float (&z)[kTokens], int i) {
+    float chosen = z[0];
+#pragma unroll
+    for (int k = 1; k < kTokens; ++k) chosen = i == k ? z[k] : chosen;
+    return chosen;
+  }
+
+  // The smallest coarse bits of the tokens from `first` on.
+  template <int kTokens>
+  __device__ static uint32_t smallest_half(const PhiloxWords& noise, int32_t first) {
+    uint32_t halves;
+    if constexpr (kTokens == kTokensPerPhilox) {
+      halves = min_of_halves(min_of_halves(noise.w[0], noise.w[1]), min_of_halves(noise.w[2], noise.w[3]));
+    } else {
+      halves = first & 4 ? min_of_halves(noise.w[2], noise.w[3]) : min_of_halves(noise.w[0], noise.w[1]);
+    }
+    const uint32_t low = halves & 0xffffu, high = halves >> 16;
+    return low < high ? low : high;
+  }
+
+  __device__ void add_candidate(float z, uint32_t coarse, int32_t token) {
+    const float log_limit = bound_.log_limit(z);
+    if (!DrawBound::can_win(log_limit) || coarse > DrawBound::max_winning_coarse_bits(log_limit)) return;
+    update_best(z + gumbel(coarse << 16 | fine_noise(seed_, position_, static_cast<uint32_t>(token))), token);
   }
 
   __device__ void update_best(float score, int32_t token) {
@@ -126,8 +139,7 @@ __device__ void add_all(GumbelDraw& gumbel_draw, RowReader<kFormat, kInFlight>& 
         float z[kTokens];
 #pragma unroll
         for (int i = 0; i < kTokens; ++i) z[i] = z_of(x[i]);
-#pragma unroll
-        for (int i = 0; i < kTokens; i += 4) gumbel_draw.add_four(z + i, first + i);
+        gumbel_draw.add_vector(z, first);
       },
       [&] { share_best_score(gumbel_draw, scratch); });
 }

@@ -13,8 +13,8 @@
 // then once per digit of a selection until what is left fits in a list, which is
 // usually after the first digit.
 //
-// Work: Philox for groups of four tokens of which one could still win (15 operations
-// per token), two logarithms for the few tokens whose random bits could win (see
+// Work: Philox for vectors of up to eight tokens of which one could still win, a second
+// Philox call and two logarithms for the few tokens whose coarse bits could win (see
 // DrawBound), one exponential per token for top-p and logprobs.
 //
 // Launch: a block of up to 512 threads per row. If that leaves multiprocessors idle, a
@@ -95,7 +95,8 @@ __device__ void sample_only_token(const Reader& reader, const RowParams& values,
   if (!(x > -INFINITY)) return write_nothing<kHasFilters>(params, row, x);
   if (writes_shard_result<kHasFilters>(params)) {
     const float z = Scale(x, values.inverse_temperature()).z(x);
-    const float score = values.is_greedy() ? x : z + gumbel(noise_bits(values.seed, values.position, token));
+    const float score =
+        values.is_greedy() ? x : z + gumbel(noise_bits(values.seed, values.position, static_cast<uint32_t>(token)));
     return store_shard_result(params.shard_results, params.num_rows, row, {x, score, token, x});
   }
   params.ids[row] = token;

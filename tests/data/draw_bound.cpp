@@ -23,8 +23,8 @@ int main(int, char** arguments) {
     const DrawBound bound(rng() % 2 ? score : std::nextafter(score, rng() % 2 ? INFINITY : -INFINITY));
     if (score < bound.score()) continue;
     const float log_limit = bound.log_limit(z);
-    if (DrawBound::can_win(log_limit) && DrawBound::can_win(log_limit, bits) &&
-        bits <= DrawBound::max_winning_bits(log_limit))
+    if (DrawBound::can_win(log_limit) && bits <= DrawBound::max_winning_bits(log_limit) &&
+        bits >> 16 <= DrawBound::max_winning_coarse_bits(log_limit))
       continue;
     std::printf("z %a, random bits %08x: passed over, but its score %a reaches the bound %a\n", z, bits, score,
                 bound.score());

@@ -23,7 +23,9 @@ void log_of_mass_of(const int64_t* total, float* result, int64_t count) {
 }
 
 void noise_bits_of(int64_t seed, int64_t position, const int64_t* tokens, uint32_t* result, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) result[i] = noise_bits(seed, position, tokens[i]);
+  for (int64_t i = 0; i < count; ++i) {
+    result[i] = noise_bits(seed, position, static_cast<uint32_t>(tokens[i]));
+  }
 }
 
 void philox_of(uint64_t key, const uint32_t* counter, uint32_t* result) {

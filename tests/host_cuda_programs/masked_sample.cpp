@@ -97,7 +97,7 @@ Sampled sample(std::vector<Token> row, float temperature, int64_t top_k, float t
     }
     float best = -INFINITY;
     for (const Token& token : row) {
-      const float score = token.z + gumbel(noise_bits(seed, position, token.id));
+      const float score = token.z + gumbel(noise_bits(seed, position, static_cast<uint32_t>(token.id)));
       if (score > best || (score == best && token.id < chosen.id)) {
         best = score;
         chosen = token;

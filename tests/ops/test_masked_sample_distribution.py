@@ -156,7 +156,7 @@ def test_masked_sample_tail_wins_as_often_as_expected():
     assert least <= hits <= most, f"{hits} hits, {expected:.1f} expected"
 
 
-@pytest.mark.parametrize(("z", "distinct"), [(1e5, 853), (1e7, 840), (1e8, 229), (2.0**29, 1), (1e9, 1)])
+@pytest.mark.parametrize(("z", "distinct"), [(1e5, 858), (1e7, 847), (1e8, 232), (2.0**29, 1), (1e9, 1)])
 def test_masked_sample_of_equal_logits_far_from_zero_loses_noise_as_specified(z, distinct):
     setting = Setting(torch.full((1000,), z))
     ids = setting.draw(draw, torch.arange(2000), torch.zeros(2000, dtype=torch.int64))

@@ -57,16 +57,19 @@ def math_kernel(inputs, results, count, FUNCTION: tl.constexpr, BLOCK: tl.conste
 def noise_kernel(ids, results, seed, position, count, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     token = tl.load(ids + i, mask=i < count, other=0).to(tl.int32)
-    bits = triton_math.noise_bits(tl.load(seed), tl.load(position), token)
-    tl.store(results + i, bits.to(tl.int64), mask=i < count)
+    seed, position = tl.load(seed), tl.load(position)
+    coarse, fine = triton_math.coarse_noise(seed, position, token), triton_math.fine_noise(seed, position, token)
+    tl.store(results + i, (coarse << 16 | fine).to(tl.int64), mask=i < count)
 
 
 @triton.jit
-def group_noise_kernel(results, seed, position, first_group, ROWS: tl.constexpr, GROUPS: tl.constexpr):
-    group = tl.arange(0, ROWS)[:, None] * GROUPS + tl.arange(0, GROUPS)[None, :]
-    bits = triton_math.noise_bits_of_groups(tl.load(seed), tl.load(position), first_group + group)
-    i = tl.arange(0, ROWS)[:, None] * (4 * GROUPS) + tl.arange(0, 4 * GROUPS)[None, :]
-    tl.store(results + i, bits.to(tl.int64))
+def group_noise_kernel(results, seed, position, first_group, GROUPS: tl.constexpr):
+    group = first_group + tl.arange(0, GROUPS)
+    seed, position = tl.load(seed), tl.load(position)
+    coarse = triton_math.coarse_noise_of_groups(seed, position, group)
+    fine = triton_math.fine_noise_of_groups(seed, position, group)
+    i = tl.arange(0, GROUPS)[:, None] * 8 + tl.arange(0, 8)[None, :]
+    tl.store(results + i, (coarse << 16 | fine).to(tl.int64))
 
 
 @triton.jit
@@ -146,8 +149,8 @@ def test_triton_noise_of_tokens_and_groups_matches_reference():
         assert torch.equal(results.cpu(), sampling_math.noise_bits(int(seed), int(position), ids))
 
         results = torch.empty(256 * 8, dtype=torch.int64, device=DEVICE)
-        group_noise_kernel[(1,)](results, *place, 1000, 256, 2)
-        assert torch.equal(results.cpu(), sampling_math.noise_bits(int(seed), int(position), 4000 + torch.arange(2048)))
+        group_noise_kernel[(1,)](results, *place, 1000, 256)
+        assert torch.equal(results.cpu(), sampling_math.noise_bits(int(seed), int(position), 8000 + torch.arange(2048)))
 
 
 def test_triton_philox_on_random_inputs_matches_reference():

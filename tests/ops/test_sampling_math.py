@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 import torch
 from locations import DATA
+from sampling_statistics import chi_square_survival
 
 from structout import sampling_math
 
@@ -200,10 +201,61 @@ def test_philox_matches_known_answers(cpp, line):
 def test_noise_bits_are_philox_of_seed_position_and_token_id():
     """The layout of the counter is part of the contract: saved seeds must keep their
     meaning."""
-    seed, position, token = 0x0123456789ABCDEF, 0x1122334455667788, 151_935
-    counter = tuple(torch.tensor([word]) for word in (0x55667788, 0x11223344, token >> 2, 0))
-    expected = sampling_math.philox(seed, counter)[token & 3]
-    assert torch.equal(sampling_math.noise_bits(seed, position, torch.tensor([token])), expected)
+    seed, position = 0x0123456789ABCDEF, 0x1122334455667788
+
+    def half(token: int, counter_bit: int) -> torch.Tensor:
+        counter = tuple(torch.tensor([word]) for word in (0x55667788, 0x11223344, token >> 3 | counter_bit, 0))
+        return sampling_math.philox(seed, counter)[token >> 1 & 3] >> 16 * (token & 1) & 0xFFFF
+
+    for token in range(151_928, 151_936):
+        expected = half(token, 0) << 16 | half(token, 1 << 31)
+        assert torch.equal(sampling_math.noise_bits(seed, position, torch.tensor([token])), expected)
+
+
+def _smallest_p_value_of_pairs(a: torch.Tensor, b: torch.Tensor) -> float:
+    """The smallest chi-square p-value, over each pair of 4-bit digits of a and b, for
+    the hypothesis that the two digits are uniform and independent."""
+    p_values = []
+    for shift_a in range(0, 32, 4):
+        for shift_b in range(0, 32, 4):
+            cells = (a >> shift_a & 15) << 4 | b >> shift_b & 15
+            counts = torch.bincount(cells, minlength=256).double()
+            expected = len(a) / 256
+            p_values.append(chi_square_survival(float(((counts - expected) ** 2 / expected).sum()), 255))
+    return min(p_values)
+
+
+# Offsets of seed, position and token id between the two values of a pair.
+NEIGHBOURS = [(0, 0, 1), (0, 0, 2), (0, 0, 7), (0, 0, 8), (0, 1, 0), (1, 0, 0), (1, -1, 0), (0, 1, -8), (2**32, 0, 0)]
+
+
+@pytest.mark.parametrize("offset", NEIGHBOURS, ids=str)
+def test_noise_bits_of_neighbours_are_independent(offset):
+    """The ids begin at every token of a Philox call, so pairs lie within one and
+    across two."""
+    ids = torch.arange(8, 151_936)
+    pairs = []
+    for seed, position in [(7, 11), (-3, 2**31 - 1), (2**62, 5)]:
+        a = sampling_math.noise_bits(seed, position, ids)
+        b = sampling_math.noise_bits(seed + offset[0], position + offset[1], ids + offset[2])
+        pairs.append(torch.stack([a, b]))
+    a, b = torch.cat(pairs, 1)
+    assert _smallest_p_value_of_pairs(a, b) > 1e-7
+
+
+def test_coarse_and_fine_bits_of_a_token_are_independent():
+    bits = sampling_math.noise_bits(1, 2, torch.arange(400_000))
+    counts = torch.bincount((bits >> 28) << 4 | bits >> 12 & 15, minlength=256).double()
+    expected = len(bits) / 256
+    assert chi_square_survival(float(((counts - expected) ** 2 / expected).sum()), 255) > 1e-7
+
+
+def test_chi_square_of_pairs_finds_shared_bits():
+    ids = torch.arange(8, 151_936)
+    bits = sampling_math.noise_bits(7, 11, ids)
+    shared = bits.clone()
+    shared[::4] = sampling_math.noise_bits(7, 11, ids + 1)[::4]
+    assert _smallest_p_value_of_pairs(shared, sampling_math.noise_bits(7, 11, ids + 1)) < 1e-7
 
 
 # ---- constants
