@@ -97,6 +97,19 @@ class GrammarError(StructOutError, ValueError):
         server (HTTP 503): timeouts, crashes, full queues, a closed manager."""
         return self.kind.client_fault
 
+    def at(self, pointer: str, keyword: str) -> "GrammarError":
+        """This error with its place in the constraint, which the message then names."""
+        self.pointer, self.keyword = pointer, keyword
+        self.args = (f"{pointer}: {self}",)
+        return self
+
+    def copy(self) -> "GrammarError":
+        """A copy without the traceback, which would keep frames alive."""
+        return _restored(type(self), self.args, self.__dict__)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _restored, (type(self), self.args, self.__dict__)
+
     def as_dict(self) -> dict[str, Any]:
         """The error as a JSON object, for another process or the body of a response."""
         return {
@@ -119,6 +132,15 @@ class GrammarError(StructOutError, ValueError):
         )
 
 
+def _restored(cls: type[GrammarError], args: tuple[Any, ...], attributes: dict[str, Any]) -> GrammarError:
+    # Classes differ in their __init__, so this goes around it.
+    new = OSError.__new__ if issubclass(cls, OSError) else Exception.__new__
+    error = new(cls, *args)
+    error.args = args
+    error.__dict__.update(attributes)
+    return error
+
+
 class GrammarLimitError(GrammarError):
     """The constraint is too large, or too many constraints are waiting.
 
@@ -138,16 +160,9 @@ class GrammarLimitError(GrammarError):
         request_id: str | None = None,
         *,
         kind: GrammarErrorKind | None = None,
-        pointer: str | None = None,
-        keyword: str | None = None,
     ):
-        place = "" if pointer is None else f"{pointer}: "
-        message = f"{place}{limit} is limited to {max:,}, got {got:,}"
-        super().__init__(message, request_id, kind=kind, pointer=pointer, keyword=keyword)
+        super().__init__(f"{limit} is limited to {max:,}, got {got:,}", request_id, kind=kind)
         self.limit, self.got, self.max = limit, got, max
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.limit, self.got, self.max), self.__dict__
 
 
 class GrammarTimeoutError(GrammarError, TimeoutError):

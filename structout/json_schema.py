@@ -10,7 +10,7 @@ from types import NoneType, UnionType
 from typing import Any
 from urllib.parse import unquote
 
-from structout.errors import GrammarError
+from structout.errors import GrammarError, GrammarErrorKind
 
 Node = Mapping[str, Any]
 Nodes = Sequence[tuple[str, Node]]  # what subschemas yields
@@ -51,6 +51,7 @@ _TYPES_OF_ELEMENTS = dict.fromkeys((*_SCHEMA_LIST_KEYWORDS, *_SCHEMA_MAP_KEYWORD
     "required": "string",
     "type": "string object",
 }
+_KEYWORDS = frozenset(_TYPES_OF) | {"const", "contains", "$dynamicRef", "$recursiveRef"}
 _JSON_TYPES: dict[str, type | UnionType] = {
     "boolean": bool,  # before number: bool is a subclass of int
     "number": int | float,
@@ -136,6 +137,20 @@ def patterns_of(node: Node) -> Iterator[str]:
     yield from (pattern for _, pattern in patterns_at(node))
 
 
+def pointer_to(document: object, part: object) -> str:
+    """JSON pointer to a part of a JSON value, told by its identity."""
+    pending = [("#", document)]
+    while pending:
+        pointer, found = pending.pop()
+        if found is part:
+            return pointer
+        if isinstance(found, dict):
+            pending += [(f"{pointer}/{escaped(name)}", child) for name, child in found.items()]
+        elif isinstance(found, list):
+            pending += [(f"{pointer}/{i}", child) for i, child in enumerate(found)]
+    raise ValueError("the value has no such part")
+
+
 def parts(value: object) -> Iterator[object]:
     """Yield a JSON value, and all keys and values inside it."""
     pending = [value]
@@ -216,6 +231,13 @@ def escaped(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
 
 
+def keyword_at(pointer: str) -> str | None:
+    """The keyword that a JSON pointer names, or the one whose patterns or names it
+    points to."""
+    parts_ = pointer.split("/")[1:]
+    return next((part for part in reversed(parts_[-2:]) if part in _KEYWORDS), None)
+
+
 # -- checks -------------------------------------------------------------------------
 
 
@@ -234,18 +256,20 @@ def check_keywords(nodes: Nodes, root: str = "#") -> None:
     """
     for pointer, node in nodes:
         for keyword in node.keys() & _TYPES_OF.keys():
-            _check_type(node[keyword], _TYPES_OF[keyword], f"{root}{pointer}/{keyword}")
+            _check_type(node[keyword], _TYPES_OF[keyword], f"{root}{pointer}/{keyword}", keyword)
         for keyword in node.keys() & _TYPES_OF_ELEMENTS.keys():
             value = node[keyword]
             has_names = isinstance(value, dict) and keyword != "items"
             for name, part in value.items() if has_names else enumerate(value if isinstance(value, list) else ()):
-                _check_type(part, _TYPES_OF_ELEMENTS[keyword], f"{root}{pointer}/{keyword}/{escaped(str(name))}")
+                place = f"{root}{pointer}/{keyword}/{escaped(str(name))}"
+                _check_type(part, _TYPES_OF_ELEMENTS[keyword], place, keyword)
 
 
-def _check_type(value: Any, types: str, pointer: str) -> None:
+def _check_type(value: Any, types: str, pointer: str, keyword: str) -> None:
     name = next(name for name, type_ in _JSON_TYPES.items() if isinstance(value, type_))
     if name not in types.split():
-        raise GrammarError(f"{pointer} must be {' or '.join(types.split())}, got {name}")
+        message = f"{pointer} must be {' or '.join(types.split())}, got {name}"
+        raise GrammarError(message, pointer=pointer, keyword=keyword)
 
 
 def check_finite_text(schema: Any, nodes: Nodes) -> None:
@@ -258,15 +282,16 @@ def check_finite_text(schema: Any, nodes: Nodes) -> None:
     if _allows_finite_text(schema, nodes, allows_false=False):
         return
     forbidden = [pointer for pointer, value in _required_values(schema, nodes) if value is False]
+    pointer = None
     if schema is False:
-        raise GrammarError("the json constraint allows no text at all: the schema is false")
-    if forbidden and _allows_finite_text(schema, nodes, allows_false=True):
-        raise GrammarError(
-            f"the json constraint allows no text at all: {', '.join(forbidden)} is false, which no value satisfies"
-        )
-    raise GrammarError(
-        "the json constraint allows no text at all: every instance would have to contain another instance"
-    )
+        pointer, cause = "#", "the schema is false"
+    elif forbidden and _allows_finite_text(schema, nodes, allows_false=True):
+        pointer, cause = forbidden[0], f"{', '.join(forbidden)} is false, which no value satisfies"
+    else:
+        cause = "every instance would have to contain another instance"
+    message = f"the json constraint allows no text at all: {cause}"
+    keyword = None if pointer is None else keyword_at(pointer)
+    raise GrammarError(message, kind=GrammarErrorKind.IMPOSSIBLE, pointer=pointer, keyword=keyword)
 
 
 def _allows_finite_text(schema: Any, nodes: Nodes, *, allows_false: bool) -> bool:

@@ -4,11 +4,12 @@ They are checked before native code sees the constraint, without recursion.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from structout.errors import GrammarError, GrammarLimitError
-from structout.json_schema import depth, schemas
+from structout.json_schema import depth, pointer_to, schemas
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,6 @@ class Limits:
     branches: int = 256
     references: int = 2_048
     compiled_bytes: int = 128 << 20
-
-
-_LENGTH_BOUNDS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
-_BRANCHES = ("anyOf", "oneOf", "allOf")
 
 
 def check_limits(kind: str, value: object, text: str, limits: Limits) -> None:
@@ -86,25 +83,30 @@ def _check_schema(schema: object, limits: Limits) -> None:
     num_references = 0
     for part in schemas(schema):
         num_references += "$ref" in part
-        if isinstance(part.get("enum"), list):
-            _check("alternatives", len(part["enum"]), limits)
-        if isinstance(part.get("properties"), Mapping):
-            _check("properties", len(part["properties"]), limits)
-        for keyword in _BRANCHES:
-            if isinstance(part.get(keyword), list):
-                _check("branches", len(part[keyword]), limits)
-        for keyword in _LENGTH_BOUNDS:
-            bound = part.get(keyword)
-            if isinstance(bound, int | float) and not isinstance(bound, bool):
-                if bound < 0:
-                    raise GrammarError(f"{keyword} must not be negative, got {bound}")
-                _check("length_bound", int(min(bound, 2**63)), limits)
-        if isinstance(part.get("pattern"), str):
-            _check_pattern(part["pattern"], limits)
-        if isinstance(part.get("patternProperties"), Mapping):
-            for pattern in part["patternProperties"]:
-                _check_pattern(pattern, limits)
+        for keyword in part.keys() & _CHECKS.keys():
+            try:
+                _CHECKS[keyword](part[keyword], limits)
+            except GrammarError as error:
+                pointer = f"{pointer_to(schema, part)}/{keyword}"
+                raise error.at(pointer, keyword) from None
     _check("references", num_references, limits)
+
+
+def _check_size_of(limit: str, type_: type[list[Any]] | type[dict[str, Any]]) -> Callable[[Any, Limits], None]:
+    return lambda value, limits: _check(limit, len(value), limits) if isinstance(value, type_) else None
+
+
+def _check_length_bound(bound: Any, limits: Limits) -> None:
+    if isinstance(bound, int | float) and not isinstance(bound, bool):
+        if bound < 0:
+            raise GrammarError(f"must not be negative, got {bound}")
+        _check("length_bound", int(min(bound, 2**63)), limits)
+
+
+def _check_patterns(patterns: Any, limits: Limits) -> None:
+    """Check the pattern of a string, or the patterns of property names."""
+    for pattern in [patterns] if isinstance(patterns, str) else patterns if isinstance(patterns, dict) else ():
+        _check_pattern(pattern, limits)
 
 
 def _check_pattern(pattern: str, limits: Limits) -> None:
@@ -141,6 +143,17 @@ def _largest_repetition(pattern: str) -> int:
             last = 1
         largest = max(largest, inside)
     return largest
+
+
+_CHECKS: dict[str, Callable[[Any, Limits], None]] = {
+    "enum": _check_size_of("alternatives", list),
+    "properties": _check_size_of("properties", dict),
+    **dict.fromkeys(("anyOf", "oneOf", "allOf"), _check_size_of("branches", list)),
+    **dict.fromkeys(
+        ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), _check_length_bound
+    ),
+    **dict.fromkeys(("pattern", "patternProperties"), _check_patterns),
+}
 
 
 def _bound(digits: str) -> int:

@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import Any
 
 from structout.config import StructuredOutputsConfig
-from structout.errors import GrammarError
-from structout.json_schema import Nodes, parts, schemas, subschemas
+from structout.errors import GrammarError, GrammarErrorKind
+from structout.json_schema import Nodes, parts, pointer_to, schemas, subschemas
 from structout.limits import check_limits
 
 _BACKEND = re.compile(r"\w[\w.-]*(:no-fallback)?")
@@ -159,8 +159,12 @@ def _read_schema(schema: object) -> tuple[object, str]:
     for part in schemas(value):
         reference = part.get("$ref")
         if isinstance(reference, str) and reference != "#" and not reference.startswith("#/"):
+            pointer = pointer_to(value, part)
             raise GrammarError(
-                f"a $ref must be # or start with #/, got {reference!r}: copy the schema it names into $defs"
+                f"{pointer}: a $ref must be # or start with #/, got {reference!r}: copy the schema it names into $defs",
+                kind=GrammarErrorKind.UNSUPPORTED,
+                pointer=f"{pointer}/$ref",
+                keyword="$ref",
             )
     return value, text
 

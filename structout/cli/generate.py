@@ -94,7 +94,8 @@ def _decode(
             on_step=line.show,
         )
     except GrammarError as error:
-        raise UserError(str(error).replace("lenient=True", "--lenient")) from error
+        message = str(error).replace("lenient=True", "--lenient")
+        raise UserError(f"constraint refused ({error.kind.value}): {message}") from error
     except DeadEndError as error:
         raise UserError(error.reason) from error
     except (RuntimeError, ValueError, IndexError) as error:  # out of memory, a model that jump-forward cannot serve

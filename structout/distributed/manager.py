@@ -14,7 +14,7 @@ from structout.distributed.checksum import CallChecksum, checksum_bytes
 from structout.distributed.cpu_communicator import CpuCommunicator, cpu_communicator
 from structout.distributed.process_groups import group_name_of, world_size_of
 from structout.distributed.step_message import StepMessage, deduplicate_rows
-from structout.errors import DuplicateRequestError, GrammarError, StructOutError, UnknownRequestError
+from structout.errors import CompileCrashError, DuplicateRequestError, GrammarError, StructOutError, UnknownRequestError
 from structout.mask_batch import MaskBatch, MaskShard
 from structout.mask_buffers import BufferRing
 from structout.params import StructuredOutputsParams
@@ -77,7 +77,7 @@ class ShardedManager:
         self._requests: dict[str, _SharedRequest] = {}
         # For requests of this rank that are READY (None) or FAILED (a reason), and not
         # yet known to the others.
-        self._unreported: dict[str, str | None] = {}
+        self._unreported: dict[str, dict[str, Any] | None] = {}
         # For requests of this rank that cannot continue: why.
         self._request_errors: dict[str, str] = {}
         self._calls = CallChecksum()
@@ -107,7 +107,8 @@ class ShardedManager:
             try:
                 self._manager.add_request(request_id, params, **options)
             except Exception as error:  # only this rank knows of it, so it is reported rather than raised
-                self._manager.add_failed_request(request_id, GrammarError(f"{type(error).__name__}: {error}"))
+                failure = CompileCrashError(f"{type(error).__name__}: {error}")
+                self._manager.add_failed_request(request_id, failure)
         return GrammarStatus.WAITING
 
     def fork(self, request_id: str, new_id: str) -> None:
@@ -128,7 +129,7 @@ class ShardedManager:
             try:
                 self._manager.fork(request_id, new_id)
             except Exception as error:  # as in add_request
-                failure = GrammarError(f"the request could not be forked: {error}")
+                failure = CompileCrashError(f"the request could not be forked: {error}")
                 self._manager.add_failed_request(new_id, failure)
             if request_id in self._request_errors:
                 self._request_errors[new_id] = self._request_errors[request_id]
@@ -175,17 +176,17 @@ class ShardedManager:
         self._calls.add("poll")
         for request_id in self._manager.poll_ready():
             error = self._manager.error(request_id)
-            self._unreported.setdefault(request_id, None if error is None else str(error))
+            self._unreported.setdefault(request_id, None if error is None else error.as_dict())
         payload = torch.frombuffer(bytearray(json.dumps(self._unreported).encode()), dtype=torch.uint8)
-        reasons: dict[str, str | None] = {}
+        errors: dict[str, dict[str, Any] | None] = {}
         for received in self._all_gather("poll_ready", payload):
-            reasons |= json.loads(received.numpy().tobytes())
+            errors |= json.loads(received.numpy().tobytes())
         self._unreported.clear()
-        for request_id, reason in reasons.items():
+        for request_id, described in errors.items():
             request = self._get_request(request_id)
-            request.status = GrammarStatus.READY if reason is None else GrammarStatus.FAILED
-            request.error = None if reason is None else GrammarError(reason, request_id)
-        return list(reasons)
+            request.status = GrammarStatus.READY if described is None else GrammarStatus.FAILED
+            request.error = None if described is None else GrammarError.from_dict(described, request_id)
+        return list(errors)
 
     # -- a decoding step ---------------------------------------------------------------
 

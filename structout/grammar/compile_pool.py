@@ -105,7 +105,7 @@ class CompileProcessPool:
             if reply[:1] == compile_worker.COMPILED:
                 reply = _serialized_reply(worker, deadline)
         if reply[:1] == compile_worker.REFUSED:
-            raise GrammarError(reply[1:].decode())
+            raise GrammarError.from_dict(json.loads(reply[1:]))
         return reply[1:] if reply[:1] == compile_worker.SERIALIZED else None
 
     def close(self) -> None:

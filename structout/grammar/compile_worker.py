@@ -30,7 +30,7 @@ from structout.params import Constraint, StructuredOutputOptions
 
 HEADER = struct.Struct("<Q")
 READY = b"+"
-REFUSED = b"!"  # followed by the reason
+REFUSED = b"!"  # followed by GrammarError.as_dict
 COMPILED = b"c"  # serializing has begun
 SERIALIZED = b"="  # followed by the compiled grammar
 TOO_LARGE = b">"  # to be serialized
@@ -90,7 +90,7 @@ def _serve(request: dict[str, Any], backend: StructuredOutputBackend, replies: B
     try:
         native = backend.compile_native(constraint)
     except GrammarError as error:
-        _reply(replies, REFUSED, str(error).encode())
+        _reply(replies, REFUSED, json.dumps(error.as_dict()).encode())
         return
     _reply(replies, COMPILED)
     serialized = backend.serialize(native, MAX_SERIALIZED)

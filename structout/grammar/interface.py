@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from structout.bitmask import allocate_token_bitmask, bitmask_width
-from structout.errors import GrammarError
+from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.vocabulary import Vocabulary
 from structout.params import Constraint, StructuredOutputOptions
 
@@ -463,7 +463,10 @@ class StructuredOutputBackend(ABC):
         mask = allocate_token_bitmask(1, self.vocabulary.size, pin_memory=False)
         grammar.fill_bitmask(mask, 0)
         if not mask.any():
-            raise GrammarError(grammar.error_reason or f"the {request_type.value} constraint allows no text at all")
+            if grammar.error_reason:
+                raise GrammarError(grammar.error_reason, kind=GrammarErrorKind.LIMIT)
+            message = f"the {request_type.value} constraint allows no text at all"
+            raise GrammarError(message, kind=GrammarErrorKind.IMPOSSIBLE)
 
     @abstractmethod
     def destroy(self) -> None:

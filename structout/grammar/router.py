@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from structout.config import StructuredOutputsConfig
-from structout.errors import CompileCrashError, GrammarError, GrammarTimeoutError
+from structout.errors import CompileCrashError, GrammarError, GrammarErrorKind, GrammarTimeoutError
 from structout.grammar.compile_pool import CompileProcessPool
 from structout.grammar.compile_worker import load_factory
 from structout.grammar.forced_tokens import CanonicalTokenizer
@@ -21,14 +21,13 @@ from structout.grammar.support import Support
 from structout.grammar.vocabulary import Vocabulary
 from structout.grammar.xgrammar.backend import XgrammarBackend
 from structout.grammar.xgrammar.support import schemas_in_tag, xgrammar_support
-from structout.json_schema import check_finite_text, check_keywords, subschemas, unknown_formats
+from structout.json_schema import check_finite_text, check_keywords, keyword_at, subschemas, unknown_formats
 from structout.params import Constraint, StructuredOutputOptions
 
 BackendFactory = Callable[[Vocabulary, StructuredOutputsConfig, "CanonicalTokenizer | None"], StructuredOutputBackend]
 
 _AUTO = "auto"
 _RESERVED = {"fsm": "structout's own engine for regular languages"}
-_CLOSED = "the manager is closed"
 _PROCESS_START_SECONDS = 60.0
 
 
@@ -94,6 +93,14 @@ _PREFERRED = {kind: "xgrammar" for kind in StructuredOutputOptions} | {
     StructuredOutputOptions.JSON_OBJECT: "llguidance",
 }
 
+# Of several engines' refusals, the one of the first of these kinds is reported.
+_TELLING = (
+    GrammarErrorKind.MALFORMED,
+    GrammarErrorKind.IMPOSSIBLE,
+    GrammarErrorKind.LIMIT,
+    GrammarErrorKind.UNSUPPORTED,
+)
+
 # How a request can avoid keywords that no engine enforces, where there is a usual way.
 _ALTERNATIVES = {"uniqueItems": "use a list instead of a set"}
 
@@ -153,34 +160,32 @@ class BackendSet:
 
         Raises:
             GrammarError: the constraint is malformed or impossible, or no backend that
-                may serve it enforces it. The message has the reason of each backend.
+                may serve it enforces it.
         """
         if self._is_destroyed:
-            raise GrammarError(_CLOSED)
+            raise _closed()
         annotations = tuple(_check_schemas(constraint))
         if constraint.kind is StructuredOutputOptions.JSON:
             rewritten = rewrite(constraint.value, constraint.nodes)
             if rewritten.schema is not constraint.value:
                 constraint = constraint.rewritten(rewritten.schema, rewritten.nodes)
-        reasons = []
-        ignored: set[str] = set()
+        refusals: dict[str, GrammarError] = {}
         for name, support in self._candidates(constraint):
             if not (support.enforces or (constraint.lenient and not support.refusal)):
-                reasons.append(f"{name} {support.reason}")
-                ignored.update(() if support.refusal else support.weakened)
+                refusals[name] = _unsupported(name, support, constraint)
                 continue
             try:
                 compiled = self._compile_with(name, support, constraint, stop_token_ids)
             except (GrammarTimeoutError, CompileCrashError):  # says nothing about the constraint
                 raise
             except GrammarError as error:
-                reasons.append(f"{name}: {error}")
+                refusals[name] = error
             else:
                 weakened = support.weakened + compiled.weakened
                 return replace(
                     compiled, backend_name=name, weakened=weakened, annotations=annotations + support.formats
                 )
-        raise GrammarError("; ".join([*reasons, *_advice(constraint.kind, ignored)]))
+        raise min(refusals.items(), key=lambda refusal: _reserve(constraint.kind, *refusal))[1]
 
     def destroy(self) -> None:
         """Release everything that was compiled. Every later call raises
@@ -267,13 +272,33 @@ def _check_schemas(constraint: Constraint) -> Iterator[str]:
             yield from unknown_formats(nodes, pointer)
 
 
-def _advice(kind: StructuredOutputOptions, ignored: set[str]) -> Iterator[str]:
-    """How a constraint can be changed that is refused because backends ignore the parts
-    at these JSON pointers."""
-    if ignored and kind in (StructuredOutputOptions.JSON, StructuredOutputOptions.STRUCTURAL_TAG):
-        keywords = {pointer.rpartition("/")[2] for pointer in ignored}
+def _unsupported(name: str, support: Support, constraint: Constraint) -> GrammarError:
+    """The error for a constraint that a backend does not serve because of its table."""
+    is_alone = constraint.backend_name != _AUTO and not constraint.allows_fallback
+    message = f"{name} {support.reason}" if support.refusal or is_alone else f"not supported: {support.places}"
+    pointer = support.pointer
+    keyword = None if pointer is None else keyword_at(pointer)
+    message = "; ".join([message, *_advice(constraint.kind, support)])
+    return GrammarError(message, kind=GrammarErrorKind.UNSUPPORTED, pointer=pointer, keyword=keyword)
+
+
+def _reserve(kind: StructuredOutputOptions, name: str, error: GrammarError) -> tuple[int, bool, bool]:
+    """Smallest for the refusal that tells most about a constraint."""
+    has_place = error.pointer is not None
+    telling = _TELLING.index(error.kind) if error.kind in _TELLING else len(_TELLING)
+    return telling, not has_place, has_place and name != _PREFERRED[kind]
+
+
+def _advice(kind: StructuredOutputOptions, support: Support) -> Iterator[str]:
+    """How to change a constraint that is refused because of what a backend ignores."""
+    if not support.refusal and kind in (StructuredOutputOptions.JSON, StructuredOutputOptions.STRUCTURAL_TAG):
+        keywords = {keyword_at(pointer) or "" for pointer in support.weakened}
         alternatives = [_ALTERNATIVES[keyword] for keyword in sorted(keywords & _ALTERNATIVES.keys())]
         yield " or ".join([*alternatives, "pass lenient=True to accept the constraint without what is not enforced"])
+
+
+def _closed() -> GrammarError:
+    return GrammarError("the manager is closed", kind=GrammarErrorKind.CLOSED)
 
 
 Made = TypeVar("Made")
@@ -292,7 +317,7 @@ class _Lazy(Generic[Made]):
     def get(self) -> Made:
         with self._lock:
             if self._is_discarded:
-                raise GrammarError(_CLOSED)
+                raise _closed()
             if self._made is None:
                 self._made = self._make()
             return self._made

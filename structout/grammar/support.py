@@ -51,7 +51,24 @@ class Support:
     @property
     def reason(self) -> str:
         """Why the backend does not enforce the constraint in full."""
-        return self.refusal or f"does not enforce {', '.join(self.weakened)}"
+        return self.refusal or f"does not enforce {self.places}"
+
+    @property
+    def places(self) -> str:
+        """The parts that are not enforced, for a message."""
+        num_more = len(self.weakened) - _MAX_SHOWN
+        shown = ", ".join(self.weakened[:_MAX_SHOWN])
+        return f"{shown} and {num_more} more" if num_more > 0 else shown
+
+    @property
+    def pointer(self) -> str | None:
+        """JSON pointer to the first part of a schema that is at fault, or None."""
+        found = _POINTER.search(self.refusal or self.weakened[0]) if not self.enforces else None
+        return None if found is None else found[0]
+
+
+_MAX_SHOWN = 8
+_POINTER = re.compile(r"#(?:/[^:]*)?(?=$|: )")
 
 
 def is_gbnf(grammar: str) -> bool:

@@ -21,14 +21,8 @@ Compiled = TypeVar("Compiled", bound=HasMemory)
 
 
 def copy_error(error: GrammarError) -> GrammarError:
-    """Copy an error for another request, without the traceback, which would keep frames
-    alive."""
-    # Error classes differ in their __init__, so the copy goes around it.
-    new = OSError.__new__ if isinstance(error, OSError) else Exception.__new__
-    copy = new(type(error), *error.args)
-    copy.args = error.args
-    copy.__dict__.update(error.__dict__)
-    return copy
+    """Copy an error for another request."""
+    return error.copy()
 
 
 def copy_if_error(result: Any) -> Any:

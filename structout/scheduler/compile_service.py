@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from structout.config import StructuredOutputsConfig
-from structout.errors import CompileCrashError, GrammarError, GrammarLimitError, GrammarTimeoutError, StructOutError
+from structout.errors import (
+    CompileCrashError,
+    GrammarError,
+    GrammarErrorKind,
+    GrammarLimitError,
+    GrammarTimeoutError,
+    StructOutError,
+)
 from structout.process_guard import ForkGuard
 from structout.scheduler.compile_cache import CompileCache, Compiled, copy_error, copy_if_error, is_crash
 from structout.scheduler.fair_queue import FairQueue, Job, Subscription
@@ -209,7 +216,8 @@ class CompileService(Generic[Key, Compiled]):
     def _overload_error(self) -> GrammarError:
         return GrammarError(
             f"{self._num_overdue} compilations still run past their deadline of {self._config.compile_timeout:g} s; "
-            "nothing new is compiled until one of them ends"
+            "nothing new is compiled until one of them ends",
+            kind=GrammarErrorKind.OVERLOADED,
         )
 
     def _start_threads(self) -> list[Job]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from structout.config import StructuredOutputsConfig
-from structout.errors import GrammarLimitError
+from structout.errors import GrammarErrorKind, GrammarLimitError
 
 _WORKERS_PER_SHARE = 4  # a tenant's share is a quarter of the workers
 _RECENT_SECONDS = 60.0  # a tenant seen within this time keeps a share free
@@ -189,4 +189,4 @@ class FairQueue:
 
 def _check_size(limit: str, size: int, max_size: int) -> None:
     if size > max_size:
-        raise GrammarLimitError(limit, size, max_size)
+        raise GrammarLimitError(limit, size, max_size, kind=GrammarErrorKind.OVERLOADED)

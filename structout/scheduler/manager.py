@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from structout.config import StructuredOutputsConfig
-from structout.errors import GrammarError, GrammarTimeoutError, StructOutError
+from structout.errors import CompileCrashError, GrammarError, GrammarErrorKind, GrammarTimeoutError, StructOutError
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import CompiledConstraint, StructuredOutputGrammar
 from structout.grammar.reasoning import ReasoningGrammar
@@ -442,12 +442,13 @@ class StructuredOutputManager:
             grammar = self._start_grammar(result, start)
             is_replayed = grammar.accept_tokens(request.request_id, start.output_token_ids)
         except Exception as error:  # whatever a native library raises: the request must not wait forever
-            self._requests.set_failed(request, GrammarError(f"the grammar could not be started: {error!r}"))
+            self._requests.set_failed(request, CompileCrashError(f"the grammar could not be started: {error!r}"))
             return
         if is_replayed:
             self._requests.set_ready(request, grammar, result.backend_name, result.weakened, result.annotations)
         else:
-            self._requests.set_failed(request, GrammarError("output_token_ids do not satisfy the constraint"))
+            message = "output_token_ids do not satisfy the constraint"
+            self._requests.set_failed(request, GrammarError(message, kind=GrammarErrorKind.REPLAY))
 
     def _start_grammar(self, compiled: CompiledConstraint, start: "_Start") -> StructuredOutputGrammar:
         grammar = compiled.grammar.copy(start.stop_token_ids)
@@ -489,7 +490,7 @@ class StructuredOutputManager:
                 f"each of the last {what} took more than {self.config.slow_token_seconds:g} s {purpose}: "
                 "the grammar is too ambiguous for a text of this length"
             )
-            self._requests.set_failed(request, GrammarError(message))
+            self._requests.set_failed(request, GrammarError(message, kind=GrammarErrorKind.LIMIT))
 
     def _check_tokens(self, name: str, tokens: Sequence[int] | None) -> list[int] | None:
         if tokens is None:

@@ -69,7 +69,7 @@ def test_validate_with_huge_bounds_raises(bound):
 
 
 def test_validate_with_a_negative_bound_raises():
-    with pytest.raises(GrammarError, match="maxLength must not be negative"):
+    with pytest.raises(GrammarError, match="#/maxLength: must not be negative"):
         StructuredOutputsParams(json={"maxLength": -1}).validate()
 
 

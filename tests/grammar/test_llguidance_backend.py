@@ -433,13 +433,8 @@ def test_compile_grammar_with_a_malformed_or_impossible_constraint_raises(backen
 @pytest.mark.parametrize(
     ("kind", "spec", "message"),
     [
-        (Kind.JSON, '{"not": {"type": "string"}}', "Unimplemented keys"),
-        (Kind.JSON, '{"type": "string", "format": "iri"}', "Unknown format: iri"),
-        (
-            Kind.REGEX,
-            "(?=a)ab",
-            "regex parse error: look-around, including look-ahead and look-behind, is not supported",
-        ),
+        (Kind.JSON, '{"not": {"type": "string"}}', 'keywords that are not supported: "not"'),
+        (Kind.REGEX, "(?=a)ab", "may not use lookaround"),
         (Kind.GRAMMAR, "start: start", "allows no text at all|NoExtension"),
         (Kind.GRAMMAR, 'start: "a" <|im_start|>', "reference to the token"),
         (Kind.GRAMMAR, "start: <[5]>", "reference to the token"),
@@ -469,7 +464,7 @@ def test_compile_with_lenient_lists_what_is_not_enforced(llguidance):
 
 
 def test_compile_ignores_llguidance_options_in_a_schema(llguidance):
-    with pytest.raises(GrammarError, match="Unimplemented keys"):
+    with pytest.raises(GrammarError, match="not supported"):
         compile_json(llguidance, {"not": {}, "x-guidance": {"lenient": True}})
 
 

@@ -126,11 +126,11 @@ def test_compile_with_a_name_that_cannot_enforce_falls_back(backend_set):
         ({"json": AB, "whitespace_pattern": " ", "backend": "xgrammar:no-fallback"}, "whitespace_pattern"),
         (
             {"json": {**AB, "not": {"patternProperties": {"a": I}}}},
-            "llguidance does not enforce #/not; xgrammar does not .* #/not.*; pass lenient=True to accept",
+            "^not supported: #/not; pass lenient=True to accept",
         ),
-        ({"json": {"oneOf": [I, {"type": "number"}]}}, "llguidance: .*oneOf.*; xgrammar does not enforce #/oneOf"),
-        ({"json": {"type": "foo"}}, "Invalid type: foo"),
-        ({"regex": "("}, "invalid regex constraint"),
+        ({"json": {"oneOf": [I, {"type": "number"}]}}, "^#/oneOf: oneOf is not supported where"),
+        ({"json": {"type": "foo"}}, "^#/type: there is no type foo"),
+        ({"regex": "("}, "a regular expression does not parse"),
         (
             {"json": AB, "backend": "outlines"},
             "unknown backend 'outlines': the known ones are auto, llguidance, xgrammar",
@@ -238,7 +238,7 @@ def test_compile_of_an_impossible_schema_raises_with_the_cause(backend_set, sche
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"regex": "(?=a)b"}, "llguidance: .*look-around, .* is not supported; xgrammar does not enforce lookaround$"),
+        ({"regex": "(?=a)b"}, "^a regular expression may not use lookaround$"),
         (
             {"json": {"type": "array", "items": S, "uniqueItems": True}},
             "#/uniqueItems; use a list instead of a set or pass lenient=True",
@@ -252,7 +252,7 @@ def test_compile_with_a_refused_constraint_names_the_cause_and_the_way_out(backe
 
 
 def test_compile_with_a_malformed_constraint_does_not_advise_lenient(backend_set):
-    with pytest.raises(GrammarError, match="invalid regex") as caught:
+    with pytest.raises(GrammarError, match="does not parse") as caught:
         backend_set.compile(constraint(regex="("))
     assert "lenient" not in str(caught.value)
 

@@ -10,18 +10,22 @@ from llguidance import LLExecutor, LLMatcher, LLTokenizer, regex_to_lark
 
 from structout.bitmask import bitmask_dtype, bitmask_width
 from structout.config import StructuredOutputsConfig
-from structout.errors import GrammarError
+from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.engine_versions import warn_if_unmeasured
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import CompiledConstraint, StructuredOutputBackend, StructuredOutputGrammar
 from structout.grammar.llguidance.matcher import NOT_WRITTEN, CompiledSpec, LlguidanceGrammar, MaskBuffer, error_of
+from structout.grammar.llguidance.refusals import explain_refusal
 from structout.grammar.llguidance.spec import json_whitespace_pattern, lark_spec, llguidance_spec
 from structout.grammar.llguidance.support import llguidance_support, places_of_warnings
+from structout.grammar.refusals import locate
 from structout.grammar.vocabulary import Vocabulary
+from structout.json_schema import Node
 from structout.params import Constraint, StructuredOutputOptions
 
 _BYTES_PER_WORD = 4
 _CACHED_TEXTS = 1 << 13
+_READ_AT_THE_ROOT = ("$schema", "$defs", "definitions")
 # From this many rows on, a batch is one native call. While another thread runs Python
 # code, that call costs a switch interval (5 ms) to get the global lock back. Calls of
 # some 10 us mostly end before the other thread has taken the lock: 3 of 100 lose it.
@@ -185,21 +189,33 @@ class LlguidanceBackend(StructuredOutputBackend):
         return executor
 
     def _compile(self, constraint: Constraint, stop_token_ids: Sequence[int] | None) -> LlguidanceGrammar:
-        kind = constraint.kind.value
         spec = llguidance_spec(constraint, any_whitespace=self._any_whitespace, max_whitespace=self._max_whitespace)
         if constraint.whitespace_pattern is not None:
             self._check_whitespace(json_whitespace_pattern(constraint.whitespace_pattern))
         compiled = CompiledSpec(self._tokenizer, spec)
         if compiled.error:
-            raise GrammarError(f"invalid {kind} constraint: {compiled.error}")
+            raise self._refusal(constraint, compiled.error)
         if compiled.warnings and not constraint.lenient:
-            raise GrammarError(
-                f"llguidance does not enforce all of this {kind} constraint: {'; '.join(compiled.warnings)}"
-            )
+            message = f"llguidance does not enforce all of this {constraint.kind.value} constraint"
+            raise GrammarError(message, kind=GrammarErrorKind.UNSUPPORTED)
         stops = self.vocabulary.stop_token_ids if stop_token_ids is None else stop_token_ids
         grammar = LlguidanceGrammar(compiled, self, stops)
         self._refuse_empty_language(grammar, constraint.kind)
         return grammar
+
+    def _refusal(self, constraint: Constraint, message: str) -> GrammarError:
+        refusal = explain_refusal(message, constraint.kind)
+        if constraint.kind is not StructuredOutputOptions.JSON or refusal.kind is GrammarErrorKind.LIMIT:
+            return refusal.as_error()
+        shared = {key: constraint.value[key] for key in _READ_AT_THE_ROOT if key in constraint.value}
+
+        def is_refused_alone(node: Node) -> bool:
+            spec = llguidance_spec(
+                constraint.rewritten({**shared, **node}, ()), any_whitespace=True, max_whitespace=None
+            )
+            return CompiledSpec(self._tokenizer, spec).error == message
+
+        return refusal.as_error(*locate(refusal, constraint.nodes, is_refused_alone))
 
     def _check_whitespace(self, pattern: str) -> None:
         """Check that ``pattern`` matches JSON's four whitespace characters only.
@@ -207,7 +223,8 @@ class LlguidanceBackend(StructuredOutputBackend):
         rule = f"/{regex_to_lark(pattern, '')}/"
         whitespace = LLMatcher(self._tokenizer, lark_spec(f"start: {rule}"), log_level=0)
         if whitespace.is_error():
-            raise GrammarError(f"invalid whitespace_pattern: {error_of(whitespace)}")
+            refusal = explain_refusal(error_of(whitespace), StructuredOutputOptions.REGEX)
+            raise GrammarError(f"whitespace_pattern: {refusal.sentence}", kind=refusal.kind)
         other = LLMatcher(self._tokenizer, lark_spec(f"start: A\nA: {rule} & ~/[ \\t\\n\\r]*/"), log_level=0)
         other.compute_bitmask()
         if not other.is_error():

@@ -30,6 +30,7 @@ _MEMORY_PER_STATE = 600
 _PRIVATE = -1  # the generation of a lexer that one matcher does not share
 _EXHAUSTED = "lexer error"
 _TOO_MANY_STATES = "too many states"
+_NOTHING_ALLOWED = "NoExtensionBias"  # no token is allowed
 
 Answer = TypeVar("Answer")
 
@@ -373,13 +374,14 @@ class LlguidanceGrammar(PrefixGrammar):
     def _replace_lexer(self) -> bool:
         """Continue with another lexer, if the error of the matcher is that its lexer is
         exhausted."""
-        self.error_reason = error_of(self.matcher)
-        if _EXHAUSTED not in self.error_reason:
+        message = error_of(self.matcher)
+        self.error_reason = "" if _NOTHING_ALLOWED in message else f"the constraint takes too much work: {message}"
+        if _EXHAUSTED not in message:
             return False
         if self._replaced_at != len(self._text):
             self._restart(self._compiled.start_after(self._generation))
         elif self._generation != _PRIVATE or (
-            _TOO_MANY_STATES in self.error_reason and self._compiled.grow(self._num_private_states)
+            _TOO_MANY_STATES in message and self._compiled.grow(self._num_private_states)
         ):
             # Other requests may have exhausted that one meanwhile. A private lexer
             # shows whether its size is too small.

@@ -8,7 +8,7 @@ from typing import Any
 
 from llguidance import regex_to_lark
 
-from structout.errors import GrammarError
+from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.ecma_regex import with_explicit_classes
 from structout.grammar.engine_versions import (
     LLGUIDANCE_ESCAPES_IN_NAMES,
@@ -78,7 +78,9 @@ def llguidance_spec(constraint: Constraint, *, any_whitespace: bool, max_whitesp
             check_lark(spec)
             return lark_spec(spec)
         case StructuredOutputOptions.STRUCTURAL_TAG:
-            raise GrammarError("llguidance has no structural tags in xgrammar's format")
+            raise GrammarError(
+                "llguidance has no structural tags in xgrammar's format", kind=GrammarErrorKind.UNSUPPORTED
+            )
 
 
 def lark_spec(text: str) -> str:
@@ -97,9 +99,11 @@ def check_lark(text: str) -> None:
     cannot express."""
     for part in _LARK_PART.finditer(text):
         if part["token"]:
-            raise GrammarError(f"a grammar may constrain text only, got a reference to the token {part['token']}")
+            message = f"a grammar may constrain text only, got a reference to the token {part['token']}"
+            raise GrammarError(message, kind=GrammarErrorKind.UNSUPPORTED)
         if part["attribute"]:
-            raise GrammarError(f"{part['attribute']} of a Lark rule is not supported: it cannot be rolled back")
+            message = f"{part['attribute']} of a Lark rule is not supported: it cannot be rolled back"
+            raise GrammarError(message, kind=GrammarErrorKind.UNSUPPORTED)
 
 
 def _whitespace_options(pattern: str | None, any_whitespace: bool, max_whitespace: int | None) -> dict[str, Any]:
@@ -123,7 +127,8 @@ def _whitespace_options(pattern: str | None, any_whitespace: bool, max_whitespac
 
 def _json_spec(schema: Any, options: dict[str, Any]) -> str:
     if schema is False:
-        raise GrammarError("the json constraint allows no text at all: the schema is false")
+        message = "the json constraint allows no text at all: the schema is false"
+        raise GrammarError(message, kind=GrammarErrorKind.IMPOSSIBLE, pointer="#")
     schema = {} if schema is True else _with_explicit_patterns(without_no_ops(schema, FORMATS))
     if not is_at_least("llguidance", LLGUIDANCE_ESCAPES_IN_NAMES):
         schema = _with_names_of_other_properties(schema)

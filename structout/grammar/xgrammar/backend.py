@@ -14,7 +14,7 @@ import torch
 import xgrammar
 
 from structout.config import StructuredOutputsConfig
-from structout.errors import GrammarError
+from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.engine_versions import warn_if_unmeasured
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import (
@@ -27,6 +27,7 @@ from structout.grammar.interface import (
 )
 from structout.grammar.vocabulary import Vocabulary, token_id
 from structout.grammar.xgrammar import native
+from structout.grammar.xgrammar.refusals import explain_refusal
 from structout.grammar.xgrammar.support import FORMATS, tag_without_no_ops
 from structout.json_schema import without_no_ops
 from structout.params import Constraint, StructuredOutputOptions
@@ -369,7 +370,8 @@ class XgrammarBackend(StructuredOutputBackend):
         for part in _CLASS_OR_TEXT.findall(sound):
             if part.startswith("[^") and not part.startswith(r"[^\0-\x1f"):
                 raise GrammarError(
-                    f"xgrammar {version('xgrammar')} would allow control characters in this schema's strings by {part}"
+                    f"xgrammar {version('xgrammar')} would allow control characters in this schema's strings by {part}",
+                    kind=GrammarErrorKind.UNSUPPORTED,
                 )
         return lambda compiler: compiler.compile_grammar(sound)
 
@@ -402,7 +404,7 @@ def _refusal_as_grammar_error(request_type: StructuredOutputOptions) -> Iterator
     except (RuntimeError, ValueError, TypeError) as error:
         if "bad_alloc" in str(error):  # out of memory, which says nothing about the constraint
             raise MemoryError("xgrammar could not allocate the memory it needs") from error
-        raise GrammarError(f"invalid {request_type.value} constraint: {_reason(error)}") from error
+        raise explain_refusal(_reason(error), request_type).as_error() from error
 
 
 def _own_grammar(grammar: StructuredOutputGrammar) -> XgrammarGrammar:
