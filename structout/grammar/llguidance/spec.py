@@ -152,7 +152,8 @@ def _with_explicit_patterns(schema: Any) -> Any:
         if isinstance(node.get("patternProperties"), dict):
             children = {with_explicit_classes(text): child for text, child in node["patternProperties"].items()}
             if len(children) < len(node["patternProperties"]):
-                raise GrammarError("llguidance takes no patternProperties that match the same names")
+                message = "llguidance takes no patternProperties that match the same names"
+                raise GrammarError(message, kind=GrammarErrorKind.UNSUPPORTED)
             node["patternProperties"] = children
     return changed
 
