@@ -17,34 +17,21 @@ from typing import Any
 import harness
 import numpy as np
 import torch
-import xgrammar
-from engines_alone import Engine, Refused, StructoutAuto, engines, read_cases
+from engines_alone import Engine, Refused, engines, read_cases
 from large_tokenizer import VOCAB_SIZE, large_tokenizer, trained_tokenizer
-
-from structout.bitmask import allocate_token_bitmask
 
 TARGET_MS = {"p50": 5, "p99": 250, "max": 1000}
 
 
-def seconds_to_ready(engine: Engine, schema: Any, bitmask: torch.Tensor) -> float | None:
+def seconds_to_ready(engine: Engine, schema: Any) -> float | None:
     """Return None if the engine refuses the schema."""
     start = time.perf_counter()
     try:
         matcher = engine.compile(schema)
     except Refused:
         return None
-    fill_first_mask(engine, matcher, bitmask)
+    engine.fill_first_mask(matcher)
     return time.perf_counter() - start
-
-
-def fill_first_mask(engine: Engine, matcher: Any, bitmask: torch.Tensor) -> None:
-    match engine.name:
-        case "structout" if isinstance(engine, StructoutAuto):
-            engine.manager.grammar_bitmask([matcher])
-        case "xgrammar":
-            xgrammar.GrammarMatcher(matcher).fill_next_token_bitmask(bitmask, 0)
-        case "llguidance":
-            matcher.compute_bitmask()
 
 
 def main() -> None:
@@ -57,13 +44,12 @@ def main() -> None:
 
     cases = read_cases(arguments.maskbench)[:: arguments.every]
     peers = engines(tokenizer, vocab_size)
-    bitmask = allocate_token_bitmask(1, vocab_size, pin_memory=False)
     for engine in peers:
-        seconds_to_ready(engine, {"type": "integer"}, bitmask)
+        seconds_to_ready(engine, {"type": "integer"})
     times: dict[str, list[float]] = {engine.name: [] for engine in peers}
     for case in cases:
         for engine in peers:
-            seconds = seconds_to_ready(engine, case["schema"], bitmask)
+            seconds = seconds_to_ready(engine, case["schema"])
             if seconds is not None:
                 times[engine.name].append(seconds * 1e3)
 

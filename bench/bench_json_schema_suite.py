@@ -1,0 +1,85 @@
+"""Counts the tests of the official JSON Schema test suite that structout, xgrammar and
+llguidance get wrong, in drafts 7 and 2020-12.
+
+    python bench/bench_json_schema_suite.py [FOLDER] [--optional] [--quick]
+
+FOLDER is a checkout of https://github.com/json-schema-org/JSON-Schema-Test-Suite.
+Without it nothing is measured. Instances are serialized by json.dumps. Exits with
+status 1 if structout accepts an invalid instance.
+"""
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import harness
+import torch
+from engines_alone import Engine, Refused, engines
+from large_tokenizer import trained_tokenizer
+
+DRAFTS = {
+    "draft7": "http://json-schema.org/draft-07/schema#",
+    "draft2020-12": "https://json-schema.org/draft/2020-12/schema",
+}
+
+
+def judge(engine: Engine, files: list[Path], draft: str, tokenizer: Any) -> dict[str, Any]:
+    """Count schemas and instances. ``refused_by`` counts refused schemas by reason,
+    ``valid_refused_by`` valid instances by the keyword that their file is named
+    after."""
+    count = Counter(dict.fromkeys(("schemas served", "schemas refused", "invalid accepted", "valid refused"), 0))
+    reasons: Counter[str] = Counter()
+    keywords: Counter[str] = Counter()
+    wrong = []
+    for file in files:
+        for case in json.loads(file.read_text()):
+            schema = case["schema"]
+            schema = {"$schema": DRAFTS[draft]} | schema if isinstance(schema, dict) else schema
+            try:
+                matcher = engine.compile(schema)
+            except Refused as refused:
+                count["schemas refused"] += 1
+                reasons[refused.reason] += 1
+                continue
+            count["schemas served"] += 1
+            for test in case["tests"]:
+                text = json.dumps(test["data"], ensure_ascii=False)
+                is_accepted = engine.accepts(matcher, tokenizer.encode(text, add_special_tokens=False))
+                count[f"{'valid' if test['valid'] else 'invalid'} {'accepted' if is_accepted else 'refused'}"] += 1
+                if is_accepted and not test["valid"]:
+                    wrong.append(f"{file.stem}: {case['description']}: {json.dumps(schema)} accepts {text}")
+                elif test["valid"] and not is_accepted:
+                    keywords[file.stem] += 1
+            engine.finish(matcher)
+    if engine.name == "structout":
+        print(*wrong, sep="\n")
+    return {**count, "refused_by": dict(reasons.most_common()), "valid_refused_by": dict(keywords.most_common())}
+
+
+def main() -> int:
+    parser = harness.argument_parser("count wrong verdicts on the official test suite", quick="structout alone")
+    parser.add_argument("suite", type=Path, nargs="?", metavar="FOLDER", help="a checkout of JSON-Schema-Test-Suite")
+    parser.add_argument("--optional", action="store_true", help="the optional tests instead, formats left out")
+    arguments = parser.parse_args()
+    if arguments.suite is None:
+        print("no checkout of JSON-Schema-Test-Suite was given: nothing was measured")
+        return 0
+    tokenizer = trained_tokenizer(2000, 1_000_000)
+    results = harness.ResultsFile("json_schema_suite", torch.device("cpu"), arguments)
+    num_wrong = 0
+    for engine in engines(tokenizer, len(tokenizer))[: 1 if arguments.quick else None]:
+        for draft in DRAFTS:
+            folder = arguments.suite / "tests" / draft
+            files = sorted((folder / "optional" if arguments.optional else folder).glob("*.json"))
+            row = {"engine": engine.name, "draft": draft, **judge(engine, files, draft, tokenizer)}
+            num_wrong += row["invalid accepted"] if engine.name == "structout" else 0
+            results.add(row)
+            print(row, flush=True)
+    results.close()
+    return 1 if num_wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
