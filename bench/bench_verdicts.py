@@ -8,7 +8,8 @@ PATH is a file of schemas with their "tests", one a line, or MaskBench's folder 
 Instances are serialized by json.dumps and fed as the tokenizer's tokens. An accepted
 invalid instance breaks the guarantee; a refused schema or valid instance restricts the
 model needlessly. A valid instance that is accepted once its keys stand in the order of
-the schema is counted apart: models that are masked write them in that order.
+the schema is counted apart: models that are masked write them in that order. So is an
+accepted instance that violates nothing but a format.
 
 The time to ready is CPU time, to the first mask. Takes minutes, most of them in
 xgrammar.
@@ -21,12 +22,16 @@ from pathlib import Path
 from typing import Any
 
 import harness
+import jsonschema
 import numpy as np
 import torch
 from engines_alone import Engine, Refused, engines, read_cases
 from large_tokenizer import VOCAB_SIZE, large_tokenizer, trained_tokenizer
 
-OUTCOMES = ("valid accepted", "valid refused", "valid refused, order", "invalid accepted", "invalid refused")
+OUTCOMES = (
+    *("valid accepted", "valid refused", "valid refused, order"),
+    *("invalid accepted", "invalid accepted, format", "invalid refused"),
+)
 
 
 def verdicts(engine: Engine, cases: list[dict[str, Any]], tokenizer: Any) -> dict[str, Any]:
@@ -51,6 +56,8 @@ def verdicts(engine: Engine, cases: list[dict[str, Any]], tokenizer: Any) -> dic
                 engine, matcher, ordered(test["data"], case["schema"]), tokenizer
             ):
                 verdict += ", order"
+            if verdict == "invalid accepted" and is_valid_without_formats(test["data"], case["schema"]):
+                verdict += ", format"
             count[verdict] += 1
         engine.finish(matcher)
     p50, p99 = np.percentile(ready_ms, (50, 99)).tolist()
@@ -60,6 +67,12 @@ def verdicts(engine: Engine, cases: list[dict[str, Any]], tokenizer: Any) -> dic
 def accepts(engine: Engine, matcher: Any, instance: Any, tokenizer: Any) -> bool:
     tokens = tokenizer.encode(json.dumps(instance, ensure_ascii=False), add_special_tokens=False)
     return engine.accepts(matcher, tokens)
+
+
+def is_valid_without_formats(instance: Any, schema: Any) -> bool:
+    """Whether an instance violates nothing but a ``format``, which may be an
+    annotation."""
+    return bool(jsonschema.validators.validator_for(schema)(schema).is_valid(instance))
 
 
 def ordered(instance: Any, schema: Any) -> Any:

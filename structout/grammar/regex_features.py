@@ -24,6 +24,7 @@ class Feature(enum.Enum):
     SPACE_CLASS = "space class"
     NEGATED_CLASS_BEYOND_ASCII = "negated class with characters other than ASCII"
     CARET_FIRST_IN_CLASS = "class that begins with an escaped caret"  # which some read as a negation
+    BRACKET_FIRST_IN_CLASS = "class that begins with a closing bracket"  # which ends an empty class in ECMA-262
     MIXED_CLASS = "class of a short name and characters other than ASCII or escaped by number"
     NEEDS_JSON_ESCAPE = "character that JSON escapes"  # written as such
     MAY_NEED_JSON_ESCAPE = "class with characters that JSON escapes"
@@ -133,6 +134,8 @@ def _features_of_class(part: str) -> set[Feature]:
         found.add(Feature.UNICODE_CLASS)
     if re.search(r"\\[sS]", part):
         found.add(Feature.SPACE_CLASS)
+    if part.startswith(("[]", "[^]")):
+        found.add(Feature.BRACKET_FIRST_IN_CLASS)
     if part.startswith("[\\^"):
         found.add(Feature.CARET_FIRST_IN_CLASS)
     if _SHORT_NAME.search(part) and (not part.isascii() or _CODE.search(part)):

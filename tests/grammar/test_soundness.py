@@ -165,6 +165,14 @@ def test_classes_of_regular_expressions_are_those_of_ecma_262(backends, pattern,
             assert accepts(names, f"{{{quoted}: 1}}") == is_member, character
 
 
+@pytest.mark.parametrize("pattern", ["[]a]", "[^]a]"])
+def test_class_that_ends_at_once_is_refused(backends, pattern):
+    """In ECMA-262 the first bracket ends the class, in other languages it is a
+    member."""
+    assert compile_or_none(backends, Kind.REGEX, pattern) is None
+    assert compile_or_none(backends, Kind.JSON, {"type": "string", "pattern": pattern}) is None
+
+
 def test_regex_with_inline_flags_keeps_its_dots(backends):
     assert accepts(compile_or_none(backends, Kind.REGEX, "(?s)a.b"), "a\nb")
 

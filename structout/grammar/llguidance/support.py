@@ -29,7 +29,7 @@ from structout.params import Constraint, StructuredOutputOptions
 _IGNORED_SINCE = {"propertyNames": 6, "unevaluatedItems": 2019, "unevaluatedProperties": 2019}
 _EXACT_IN_DOUBLE = 2**53
 _NUMBERS_AS_DOUBLES = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "const", "enum")
-_MISREADS = {Feature.SET_OPERATION, Feature.POSSESSIVE, Feature.INCOMPLETE_ESCAPE}
+_MISREADS = {Feature.SET_OPERATION, Feature.POSSESSIVE, Feature.INCOMPLETE_ESCAPE, Feature.BRACKET_FIRST_IN_CLASS}
 _ESCAPED_BY_NUMBER = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
 _MOST_ESCAPED_IN_A_ROW = 0x1F - 0x0E + 1
 _UNREAD_KEYWORDS = re.compile("Unimplemented keys: ")

@@ -43,6 +43,7 @@ _MISREADS = {
     Feature.INCOMPLETE_ESCAPE,
     Feature.HEX_BEFORE_HEX_DIGIT,
     Feature.NESTED_REPETITION,
+    Feature.BRACKET_FIRST_IN_CLASS,
     Feature.CARET_FIRST_IN_CLASS,
     Feature.MIXED_CLASS,
 }
