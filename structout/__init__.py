@@ -29,6 +29,7 @@ if importlib.util.find_spec("torch") is not None:
         GrammarErrorKind,
         GrammarLimitError,
         GrammarTimeoutError,
+        StaleMasksError,
         StructOutError,
         UnknownRequestError,
     )
@@ -51,8 +52,9 @@ if TYPE_CHECKING:
         sharded_masked_sample_logprobs,
     )
     from structout.grammar.router import register_backend
-    from structout.scheduler.manager import ManagerStats, StructuredOutputManager
+    from structout.scheduler.manager import StructuredOutputManager
     from structout.scheduler.requests import GrammarStatus
+    from structout.scheduler.stats import ManagerStats
 
 __all__ = [
     "CollectiveError",
@@ -73,6 +75,7 @@ __all__ = [
     "PooledMaskBatch",
     "SamplingParams",
     "ShardedManager",
+    "StaleMasksError",
     "StructOutError",
     "StructuredOutputManager",
     "StructuredOutputOptions",
@@ -101,7 +104,7 @@ __all__ = [
 
 _MODULE_OF = {
     "GrammarStatus": "scheduler.requests",
-    "ManagerStats": "scheduler.manager",
+    "ManagerStats": "scheduler.stats",
     "ShardedManager": "distributed",
     "StructuredOutputManager": "scheduler.manager",
     "VocabParallelSampler": "distributed",

@@ -189,6 +189,10 @@ class UnknownRequestError(StructOutError):
     """The manager has no request of this id."""
 
 
+class StaleMasksError(StructOutError):
+    """The masks' buffer has been filled by a later step."""
+
+
 class CollectiveError(StructOutError):
     """The ranks of a group disagree, or one of them is gone.
 

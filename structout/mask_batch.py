@@ -1,11 +1,17 @@
 """MaskBatch: the message from the scheduler to the workers, one per decoding step."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
+
+from structout.errors import StaleMasksError
+from structout.mask_buffers import Lease
+
+Rows = TypeVar("Rows", bound="MaskRows")
 
 
 def _no_draft_counts() -> npt.NDArray[np.int32]:
@@ -32,8 +38,31 @@ class MaskRows:
     errors: Mapping[str, str] = field(default_factory=dict)
     num_acceptable_drafts: npt.NDArray[np.int32] = field(default_factory=_no_draft_counts)
 
+    def renamed(self: Rows, request_ids: Sequence[str]) -> Rows:
+        """The same rows under other request ids, for an engine whose own ids differ
+        from the manager's.
+
+        Args:
+            request_ids: the new id of each request, in the order of ``request_ids``.
+
+        Raises:
+            ValueError: there is not one new id for each request, or two are equal.
+        """
+        names = dict(zip(self.request_ids, request_ids, strict=False))
+        if len(request_ids) != len(self.request_ids) or len(set(request_ids)) < len(request_ids):
+            raise ValueError(
+                f"request_ids needs a different id for each of the {len(self.request_ids)} requests, "
+                f"got {list(request_ids)}"
+            )
+        errors = {names[request_id]: reason for request_id, reason in self.errors.items()}
+        return replace(self, request_ids=tuple(request_ids), errors=errors)
+
     def rows_for(
-        self, batch_request_ids: Sequence[str], num_logits_per_request: Sequence[int] | None = None
+        self,
+        batch_request_ids: Sequence[str],
+        num_logits_per_request: Sequence[int] | None = None,
+        *,
+        expected_rows: int | None = None,
     ) -> torch.Tensor:
         """The row map of a worker's batch, in the worker's order.
 
@@ -41,19 +70,25 @@ class MaskRows:
             batch_request_ids: the requests whose logits are in the batch, in order.
             num_logits_per_request: how many logits rows each of them has. Default: one
                 each. N is their sum.
+            expected_rows: the number of logits rows that the worker has. Default: not
+                checked.
 
         Returns:
             int32 ``[N]``: the mask row that governs each logits row, -1 for requests
             without mask rows. A request's first logits row takes its first mask row.
 
         Raises:
-            ValueError: ``num_logits_per_request`` has the wrong length, or a request
-                has more logits rows than mask rows.
+            ValueError: ``num_logits_per_request`` has the wrong length, a request has
+                more logits rows than mask rows, or N is not ``expected_rows``.
+            StaleMasksError: the masks' buffer has been filled again.
         """
-        return torch.from_numpy(self._map_rows(batch_request_ids, num_logits_per_request))
+        return torch.from_numpy(self._map_rows(batch_request_ids, num_logits_per_request, expected_rows))
 
     def _map_rows(
-        self, batch_request_ids: Sequence[str], num_logits_per_request: Sequence[int] | None
+        self,
+        batch_request_ids: Sequence[str],
+        num_logits_per_request: Sequence[int] | None,
+        expected_rows: int | None = None,
     ) -> npt.NDArray[np.int32]:
         num_requests = len(batch_request_ids)
         counts = np.ones(num_requests, dtype=np.intp)
@@ -75,33 +110,106 @@ class MaskRows:
                 f"request {batch_request_ids[i]!r} has {counts[i]} logits rows but only {num_masks[i]} mask rows; "
                 "pass its drafts to grammar_bitmask too"
             )
+        if expected_rows is not None and counts.sum() != expected_rows:
+            raise ValueError(
+                f"the {num_requests} requests have {counts.sum()} logits rows, expected {expected_rows}; pass "
+                "num_logits_per_request in the order of the batch"
+            )
         first_logits_row = np.cumsum(counts) - counts
         rows = np.arange(counts.sum()) + np.repeat(first_mask_row - first_logits_row, counts)
         rows[np.repeat(num_masks == 0, counts)] = -1
         return rows.astype(np.int32)
 
 
+class _LeasedBitmask:
+    """An attribute that can be read as long as no later step uses its buffer."""
+
+    def __get__(self, masks: "_LeasedRows | None", owner: type) -> npt.NDArray[np.int32]:
+        if masks is None:
+            raise AttributeError("bitmask")  # dataclasses: it has no default
+        if masks.lease is not None and masks.lease.is_over:
+            raise StaleMasksError(
+                "the buffer of these masks has been filled by a later step: use them before the num_mask_buffers-th "
+                "next call of grammar_bitmask, copy the bitmask, or raise num_mask_buffers"
+            )
+        bitmask: npt.NDArray[np.int32] = vars(masks)["bitmask"]
+        return bitmask
+
+    def __set__(self, masks: "_LeasedRows", bitmask: npt.NDArray[np.int32]) -> None:
+        vars(masks)["bitmask"] = bitmask
+
+
 @dataclass(frozen=True, kw_only=True)
-class MaskBatch(MaskRows):
+class _LeasedRows(MaskRows):
+    """Masks in a buffer that a later step will use.
+
+    A pickled copy has its own memory and never expires.
+    """
+
+    bitmask: _LeasedBitmask = _LeasedBitmask()
+    lease: Lease | None = field(default=None, repr=False, compare=False)
+
+    def _map_rows(
+        self,
+        batch_request_ids: Sequence[str],
+        num_logits_per_request: Sequence[int] | None,
+        expected_rows: int | None = None,
+    ) -> npt.NDArray[np.int32]:
+        _ = self.bitmask  # raises if it has expired
+        return super()._map_rows(batch_request_ids, num_logits_per_request, expected_rows)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"bitmask": self.bitmask, "lease": None}
+
+    def __copy__(self: Rows) -> Rows:
+        return replace(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskBatch(_LeasedRows):
     """The masks of one step.
 
     It crosses processes as numpy, because pickling tensors is 10 to 1,000 times slower.
     The bitmask lives in one of the manager's buffers: it stays valid until the
-    ``num_mask_buffers``-th next call of ``grammar_bitmask``.
+    ``num_mask_buffers``-th next call of ``grammar_bitmask``. From then on every use
+    raises :class:`structout.errors.StaleMasksError`. A pickled copy stays valid.
 
     Attributes:
         bitmask: int32 ``[R, ceil(V / 32)]``, one row for each constrained position.
+        lease: of the buffer; None if the memory is the batch's own.
     """
-
-    bitmask: npt.NDArray[np.int32]
 
     def to(self, device: torch.device | str) -> torch.Tensor:
         """Copy the bitmask to ``device``, asynchronously where the buffer is pinned."""
         return torch.from_numpy(self.bitmask).to(device, non_blocking=True)
 
+    def dense(
+        self, batch_request_ids: Sequence[str], num_logits_per_request: Sequence[int] | None = None
+    ) -> npt.NDArray[np.int32]:
+        """A mask for each logits row of a worker's batch, for engines that take no row
+        map.
+
+        Args:
+            batch_request_ids: as in ``rows_for``.
+            num_logits_per_request: as in ``rows_for``.
+
+        Returns:
+            int32 ``[N, ceil(V / 32)]``, of its own memory. Rows of requests without
+            mask rows allow everything.
+
+        Raises:
+            ValueError: as ``rows_for``.
+            StaleMasksError: as ``rows_for``.
+        """
+        rows = self._map_rows(batch_request_ids, num_logits_per_request)
+        masks = np.full((len(rows), self.bitmask.shape[1]), -1, dtype=np.int32)
+        is_constrained = rows >= 0
+        masks[is_constrained] = self.bitmask[rows[is_constrained]]
+        return masks
+
 
 @dataclass(frozen=True, kw_only=True)
-class MaskShard(MaskRows):
+class MaskShard(_LeasedRows):
     """One rank's part of a step's masks: the rows that this rank filled.
 
     ``request_ids``, ``row_indptr``, ``errors`` and ``num_acceptable_drafts`` cover the
@@ -111,7 +219,7 @@ class MaskShard(MaskRows):
         bitmask: int32 ``[rows_of_rank[rank], ceil(V / 32)]``, in one of the manager's
             buffers.
         rows_of_rank: how many rows each rank has filled.
+        lease: of the buffer; None if the memory is the shard's own.
     """
 
-    bitmask: npt.NDArray[np.int32]
     rows_of_rank: tuple[int, ...]

@@ -40,10 +40,14 @@ class PooledMaskBatch(MaskRows):
     sequence: int
 
     def rows_for(
-        self, batch_request_ids: Sequence[str], num_logits_per_request: Sequence[int] | None = None
+        self,
+        batch_request_ids: Sequence[str],
+        num_logits_per_request: Sequence[int] | None = None,
+        *,
+        expected_rows: int | None = None,
     ) -> torch.Tensor:
         """:meth:`MaskBatch.rows_for` with the rows of the pool's bitmask."""
-        rows = self._map_rows(batch_request_ids, num_logits_per_request)
+        rows = self._map_rows(batch_request_ids, num_logits_per_request, expected_rows)
         return torch.from_numpy(np.append(self.row_slots, np.int32(-1))[rows])  # row -1 reads the appended -1
 
 

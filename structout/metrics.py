@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from structout.scheduler.manager import ManagerStats, StructuredOutputManager
+from structout.scheduler.manager import StructuredOutputManager
+from structout.scheduler.stats import ManagerStats
 
 
 class ManagerCollector(Collector):

@@ -20,7 +20,7 @@ from structout.mask_buffers import BufferRing
 from structout.params import StructuredOutputsParams
 from structout.scheduler.bitmask_filler import Bounds, Drafts, Trees
 from structout.scheduler.manager import StructuredOutputManager
-from structout.scheduler.requests import GrammarStatus
+from structout.scheduler.requests import GrammarStatus, check_known
 
 _MAX_IMBALANCE = 4  # requests
 
@@ -89,14 +89,18 @@ class ShardedManager:
     # -- requests ----------------------------------------------------------------------
 
     def add_request(self, request_id: str, params: StructuredOutputsParams, **options: Any) -> GrammarStatus:
-        """Add a request as :meth:`StructuredOutputManager.add_request` does.
+        """Add a request as :meth:`StructuredOutputManager.add_request` does, without
+        ``on_settled``, which only the owner could call.
 
         Returns:
             WAITING; :meth:`poll_ready` reports what becomes of it.
 
         Raises:
             DuplicateRequestError: the id is in use.
+            TypeError: ``on_settled`` is given.
         """
+        if "on_settled" in options:
+            raise TypeError("ShardedManager takes no on_settled: only the owner could call it; use poll_changed")
         if request_id in self._requests:
             raise DuplicateRequestError(f"request {request_id!r} is already with the manager", request_id)
         constraint_hash = checksum_bytes(repr(params).encode())
@@ -154,8 +158,14 @@ class ShardedManager:
         return self._get_request(request_id).status
 
     def error(self, request_id: str) -> GrammarError | None:
-        """Return why the request FAILED."""
-        return self._get_request(request_id).error
+        """Return why the request FAILED, as a new object in each call."""
+        error = self._get_request(request_id).error
+        return None if error is None else error.copy()
+
+    @property
+    def num_requests(self) -> int:
+        """Number of requests, of all owners."""
+        return len(self._requests)
 
     def is_terminated(self, request_id: str) -> bool:
         """Return whether the last :meth:`grammar_bitmask` found the text complete."""
@@ -171,6 +181,11 @@ class ShardedManager:
             CollectiveError: a rank has died or is late, or the ranks have made
                 different calls.
         """
+        return [request_id for request_id, _ in self.poll_changed()]
+
+    def poll_changed(self) -> list[tuple[str, GrammarStatus]]:
+        """Return what :meth:`poll_ready` returns, each request with its status.
+        Collective too."""
         if not any(request.status is GrammarStatus.WAITING for request in self._requests.values()):
             return []
         self._calls.add("poll")
@@ -186,7 +201,7 @@ class ShardedManager:
             request = self._get_request(request_id)
             request.status = GrammarStatus.READY if described is None else GrammarStatus.FAILED
             request.error = None if described is None else GrammarError.from_dict(described, request_id)
-        return list(errors)
+        return [(request_id, self._requests[request_id].status) for request_id in errors]
 
     # -- a decoding step ---------------------------------------------------------------
 
@@ -228,19 +243,22 @@ class ShardedManager:
         *,
         bounds: Bounds | None = None,
         draft_trees: Trees | None = None,
+        strict: bool = True,
     ) -> MaskBatch:
         """Return the masks of all requests, each filled by its owner.
 
         Requests come in the order of their owners. Collective; each rank sends equal
-        rows once.
+        rows once. The arguments are those of
+        :meth:`StructuredOutputManager.grammar_bitmask`.
 
         Raises:
+            UnknownRequestError: an id is unknown; all ranks raise, and nothing is sent.
             CollectiveError: a rank has died or is late, or the ranks have made
                 different calls.
         """
-        local_masks, all_ids, messages = self._run_step("masks", request_ids, draft_tokens, bounds, draft_trees)
+        local_masks, all_ids, messages = self._run_step("masks", request_ids, draft_tokens, bounds, draft_trees, strict)
         if self._communicator is None:
-            return MaskBatch(bitmask=local_masks.bitmask, **_merge_mask_rows(all_ids, messages))
+            return replace(local_masks, **_merge_mask_rows(all_ids, messages))
         bitmask = self._buffers.next_rows(sum(len(message.row_index) for message in messages)).numpy()
         begin = 0
         for rank, message in enumerate(messages):
@@ -251,7 +269,7 @@ class ShardedManager:
                 # mode="clip" writes to `rows` directly; the default allocates a copy.
                 np.take(message.distinct_rows, message.row_index, axis=0, out=rows, mode="clip")
             begin += len(message.row_index)
-        return MaskBatch(bitmask=bitmask, **_merge_mask_rows(all_ids, messages))
+        return MaskBatch(bitmask=bitmask, lease=self._buffers.lease, **_merge_mask_rows(all_ids, messages))
 
     def grammar_bitmask_shard(
         self,
@@ -260,6 +278,7 @@ class ShardedManager:
         *,
         bounds: Bounds | None = None,
         draft_trees: Trees | None = None,
+        strict: bool = True,
     ) -> MaskShard:
         """Fill masks as :meth:`grammar_bitmask`, but leave each rank's rows there.
 
@@ -267,11 +286,15 @@ class ShardedManager:
         devices. Collective too.
         """
         local_masks, all_ids, messages = self._run_step(
-            "shards of masks", request_ids, draft_tokens, bounds, draft_trees
+            "shards of masks", request_ids, draft_tokens, bounds, draft_trees, strict
         )
         rows_of_rank = tuple(int(message.row_counts.sum()) for message in messages)
-        mask_rows = _merge_mask_rows(all_ids, messages)
-        return MaskShard(bitmask=local_masks.bitmask, rows_of_rank=rows_of_rank, **mask_rows)
+        return MaskShard(
+            bitmask=local_masks.bitmask,
+            lease=local_masks.lease,
+            rows_of_rank=rows_of_rank,
+            **_merge_mask_rows(all_ids, messages),
+        )
 
     def _run_step(
         self,
@@ -280,6 +303,7 @@ class ShardedManager:
         drafts: Drafts | None,
         bounds: Bounds | None,
         trees: Trees | None,
+        strict: bool,
     ) -> tuple[MaskBatch, list[str], list[StepMessage]]:
         """Fill this rank's masks and exchange messages.
 
@@ -289,6 +313,8 @@ class ShardedManager:
         """
         if len(set(request_ids)) < len(request_ids):
             raise ValueError(f"request_ids must not repeat an id, got {list(request_ids)}")
+        if strict:
+            check_known(request_ids, self._requests)
         self._calls.add(call, *request_ids)
         ids_of_ranks: list[list[str]] = [[] for _ in range(self.world_size)]
         for request_id in request_ids:
@@ -326,7 +352,7 @@ class ShardedManager:
 
         Rows of those that cannot continue allow nothing.
         """
-        masks = self._manager.grammar_bitmask(local_ids, drafts, bounds=bounds, draft_trees=trees)
+        masks = self._manager.grammar_bitmask(local_ids, drafts, bounds=bounds, draft_trees=trees, strict=False)
         errors = {
             request_id: self._request_errors[request_id]
             for request_id in local_ids

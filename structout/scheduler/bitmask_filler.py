@@ -2,8 +2,8 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,7 +13,7 @@ import torch
 from structout.grammar.interface import StructuredOutputBackend, StructuredOutputGrammar
 from structout.mask_batch import MaskBatch
 from structout.mask_buffers import BufferRing
-from structout.scheduler.requests import Request, RequestTable
+from structout.scheduler.requests import Request, RequestTable, check_known
 
 Drafts = Mapping[str, Sequence[int]]
 Bounds = Mapping[str, tuple[int, int]]
@@ -24,6 +24,19 @@ _RowErrors = dict[int, str]  # the rows that cannot be filled, and why
 _NUM_SCANNED_WORDS = 64
 _STEPS_BETWEEN_CHECKS = 16
 _DEAD_END = "the grammar allows no token here: the vocabulary cannot spell what must follow"
+
+
+@dataclass(frozen=True)
+class BackendFills:
+    """What the fills of one backend have taken.
+
+    Attributes:
+        rows: how many rows it has filled.
+        seconds: how long that took, by the clock.
+    """
+
+    rows: int = 0
+    seconds: float = 0.0
 
 
 class MaskFiller:
@@ -41,6 +54,7 @@ class MaskFiller:
         seconds_alone: by request id, the CPU seconds per mask of those requests that
             the last step filled alone. A busy machine makes none of them longer.
         seconds: the durations of the last 1,024 steps.
+        fills: by backend name, what its fills have taken since the start.
         num_rows_filled: the number of rows filled since the start.
     """
 
@@ -59,6 +73,7 @@ class MaskFiller:
         self._row_cpu_seconds: dict[int, float] = {}  # of the rows that this step has filled alone
         self.seconds_alone: dict[str, float] = {}
         self.seconds: deque[float] = deque(maxlen=1024)
+        self.fills: dict[str, BackendFills] = {}
         self.num_rows_filled = 0
 
     def fill(
@@ -68,11 +83,14 @@ class MaskFiller:
         drafts: Drafts | None,
         bounds: Bounds | None,
         trees: Trees | None,
+        strict: bool = True,
     ) -> MaskBatch:
         """Fill one step's masks; see ``StructuredOutputManager.grammar_bitmask``."""
         if len(set(request_ids)) < len(request_ids):
             repeated = next(name for name in request_ids if list(request_ids).count(name) > 1)
             raise ValueError(f"request_ids must be unique, got {repeated!r} more than once")
+        if strict:
+            check_known(request_ids, requests)
         start = time.perf_counter()
         plan = _Plan()
         if drafts or bounds or trees:
@@ -116,6 +134,7 @@ class MaskFiller:
             errors=errors,
             num_acceptable_drafts=num_acceptable,
             bitmask=bitmask,
+            lease=self._buffers.lease,
         )
 
     def _fill_rows(self, plan: "_Plan", bitmask: torch.Tensor) -> _RowErrors:
@@ -123,11 +142,21 @@ class MaskFiller:
         self._row_cpu_seconds = {}
         started = time.perf_counter()
         for name, (grammars, rows) in plan.plain.items():
-            row_errors |= self._fill_plain(name, grammars, rows, bitmask)
+            with self._timed(name, len(rows)):
+                row_errors |= self._fill_plain(name, grammars, rows, bitmask)
         for name, drafted in plan.drafted_by_backend().items():
-            row_errors |= self._fill_drafted(name, drafted, bitmask)
+            with self._timed(name, sum(request.num_rows for request in drafted)):
+                row_errors |= self._fill_drafted(name, drafted, bitmask)
         self._choose_next_way(time.perf_counter() - started)
         return row_errors
+
+    @contextmanager
+    def _timed(self, backend_name: str, num_rows: int) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        before = self.fills.get(backend_name, BackendFills())
+        seconds = time.perf_counter() - started
+        self.fills[backend_name] = BackendFills(before.rows + num_rows, before.seconds + seconds)
 
     def _choose_next_way(self, step_seconds: float) -> None:
         """Decide whether the next step fills each request alone."""
@@ -213,7 +242,7 @@ class _Drafted:
     @property
     def grammar_start(self) -> int:
         """The index of the first draft that feeds the grammar."""
-        return 0 if self.bounds is None else self.bounds[0]
+        return 0 if self.bounds is None else min(self.bounds[0], len(self.tokens))
 
     @property
     def is_chain(self) -> bool:
@@ -231,7 +260,7 @@ class _Drafted:
             self.num_acceptable = self._fill_tree(bitmask, tokens, *self.tree)
             return
         if not self._has_valid_bounds():
-            raise ValueError(f"bounds must lie in [0, {len(tokens)}], got {self.bounds}")
+            raise ValueError(f"bounds must not be negative, got {self.bounds}")
         start = self.grammar_start
         self.finish_chain(bitmask, self.grammar.fill_bitmask_drafts(bitmask, self.first_row + start, tokens[start:]))
 
@@ -243,7 +272,7 @@ class _Drafted:
             bitmask[self.first_row : self.first_row + num_free] = -1
 
     def _has_valid_bounds(self) -> bool:
-        return self.bounds is None or (0 <= self.bounds[0] <= len(self.tokens) and self.bounds[1] >= 0)
+        return self.bounds is None or min(self.bounds) >= 0
 
     def _fill_tree(
         self, bitmask: torch.Tensor, tokens: list[int], next_token: Sequence[int], next_sibling: Sequence[int]

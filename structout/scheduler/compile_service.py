@@ -22,6 +22,7 @@ from structout.errors import (
 from structout.process_guard import ForkGuard
 from structout.scheduler.compile_cache import CompileCache, Compiled, copy_error, copy_if_error, is_crash
 from structout.scheduler.fair_queue import FairQueue, Job, Subscription
+from structout.scheduler.owned_condition import OwnedCondition
 
 _MAX_OVERDUE_PER_WORKER = 4  # with this many overdue threads per worker, nothing new is started
 _NUM_TIMINGS = 1024  # how many compilations the percentiles cover
@@ -98,7 +99,7 @@ class CompileService(Generic[Key, Compiled]):
         self._config = config
         self._clock = clock
         self._fork_guard = ForkGuard("CompileService")  # checked before the lock is taken
-        self._changed = threading.Condition()  # guards the fields below
+        self.changed = OwnedCondition()  # guards the fields below
         self._is_closed = False
         self._jobs: dict[bytes, Job] = {}  # waiting, running and overdue ones, by digest
         self._queue = FairQueue(config, clock)
@@ -114,7 +115,7 @@ class CompileService(Generic[Key, Compiled]):
         error is the caller's own copy."""
         self._fork_guard.check()
         digest = _digest(key)
-        with self._changed:
+        with self.changed:
             result = self._cache.get(digest)
             self._num_hits += result is not None
         return copy_if_error(result)
@@ -138,7 +139,7 @@ class CompileService(Generic[Key, Compiled]):
         """
         self._fork_guard.check()
         digest = _digest(key)
-        with self._changed:
+        with self.changed:
             if self._is_closed:
                 raise StructOutError("the compile service is closed")
             job = self._jobs.get(digest) or Job(key, digest)
@@ -163,7 +164,7 @@ class CompileService(Generic[Key, Compiled]):
 
     def stats(self) -> CompileStats:
         self._fork_guard.check()
-        with self._changed:
+        with self.changed:
             seconds = sorted(self._seconds)
             return CompileStats(
                 waiting=self._queue.num_waiting,
@@ -185,7 +186,7 @@ class CompileService(Generic[Key, Compiled]):
         end in the background."""
         if self._fork_guard.is_forked():
             return
-        with self._changed:
+        with self.changed:
             self._is_closed = True
             for job in self._jobs.values():
                 for subscription in job.pop_subscriptions():
@@ -193,13 +194,13 @@ class CompileService(Generic[Key, Compiled]):
             self._jobs.clear()
             self._queue.clear()
             self._cache.clear()
-            self._changed.notify_all()
+            self.changed.notify_all()
 
     # -- under the lock, except _cancel ------------------------------------------------
 
     def _cancel(self, subscription: Subscription) -> None:
         self._fork_guard.check()
-        with self._changed:
+        with self.changed:
             job = subscription.job
             subscription.take_callback()
             if job is None or subscription not in job.subscriptions:
@@ -287,7 +288,7 @@ class CompileService(Generic[Key, Compiled]):
         _threads.discard(threading.current_thread())
 
     def _compile_job(self, job: Job) -> Compiled | GrammarError:
-        with self._changed:
+        with self.changed:
             cached = self._cache.get(job.digest)
         result = self._try_compile(job) if cached is None else cached
         if is_crash(result) and not job.is_overdue and not self._is_closed:
@@ -312,7 +313,7 @@ class CompileService(Generic[Key, Compiled]):
             self._record_seconds(self._clock() - start)
 
     def _record_seconds(self, seconds: float) -> None:
-        with self._changed:
+        with self.changed:
             self._seconds.append(seconds)
             self._max_seconds = max(self._max_seconds, seconds)
 
@@ -322,7 +323,7 @@ class CompileService(Generic[Key, Compiled]):
         Returns:
             the thread's next job.
         """
-        with self._changed:
+        with self.changed:
             if not self._is_closed:
                 self._cache.put(job.digest, result)
             if self._jobs.get(job.digest) is job:
@@ -331,14 +332,14 @@ class CompileService(Generic[Key, Compiled]):
             self._num_timeouts += isinstance(result, GrammarTimeoutError) and not job.is_overdue
             subscriptions = job.pop_subscriptions()
         self._notify(subscriptions, result)
-        with self._changed:
+        with self.changed:
             if not job.is_overdue:
                 self._queue.finish(job)
             return self._start_next_job()
 
     def _notify(self, subscriptions: Iterable[Subscription], result: Compiled | GrammarError) -> None:
         for subscription in subscriptions:
-            with self._changed:
+            with self.changed:
                 on_done = subscription.take_callback()
                 if on_done is None or self._is_closed:
                     continue
@@ -350,14 +351,14 @@ class CompileService(Generic[Key, Compiled]):
     def _monitor_deadlines(self) -> None:
         """Run until no job has a deadline."""
         while True:
-            with self._changed:
+            with self.changed:
                 deadlines = [job.deadline for job in self._jobs.values() if job.deadline is not None]
                 if not deadlines:
                     self._is_monitored = False
                     return
                 seconds_left = min(deadlines) - self._clock()
                 if seconds_left > 0:
-                    self._changed.wait(seconds_left)
+                    self.changed.wait(seconds_left)
                     continue
                 failed = self._enforce_deadlines()
             for subscriptions, error in failed:

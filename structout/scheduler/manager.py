@@ -1,56 +1,35 @@
 """StructuredOutputManager: the scheduler's side of structured output requests."""
 
-import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from structout.config import StructuredOutputsConfig
-from structout.errors import CompileCrashError, GrammarError, GrammarErrorKind, GrammarTimeoutError, StructOutError
+from structout.errors import GrammarError, StructOutError
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import CompiledConstraint, StructuredOutputGrammar
-from structout.grammar.reasoning import ReasoningGrammar
 from structout.grammar.router import BackendSet
-from structout.grammar.vocabulary import Vocabulary, token_id
+from structout.grammar.vocabulary import Vocabulary
 from structout.mask_batch import MaskBatch
-from structout.mask_pool import MaskDeduplicator, MaskPoolStats
+from structout.mask_pool import MaskDeduplicator
 from structout.params import Constraint, StructuredOutputsParams
 from structout.process_guard import ForkGuard
 from structout.scheduler.bitmask_filler import Bounds, Drafts, MaskFiller, Trees
-from structout.scheduler.compile_cache import copy_error
-from structout.scheduler.compile_service import CompileService, CompileStats
+from structout.scheduler.compile_service import CompileService
+from structout.scheduler.refusals import Refusal, explain_refusal
+from structout.scheduler.request_start import OnSettled, RequestStart
 from structout.scheduler.requests import GrammarStatus, Request, RequestTable
+from structout.scheduler.slow_requests import SlowRequests
+from structout.scheduler.stats import ManagerStats
+from structout.scheduler.warm_up import compile_ahead
 
-_MAX_SLOW_TOKENS = 3
-
-
-@dataclass(frozen=True)
-class ManagerStats:
-    """A manager's counters at one moment.
-
-    Attributes:
-        waiting: how many requests are WAITING.
-        ready: how many requests are READY.
-        failed: how many requests have FAILED.
-        compilation: see :class:`structout.scheduler.compile_service.CompileStats`.
-        rows_filled: how many mask rows have been filled since the start.
-        fill_seconds: percentiles 50 and 99 over the last 1,024 calls of
-            ``grammar_bitmask``.
-        mask_pool: the deduplicator's counters; None without a mask pool.
-    """
-
-    waiting: int
-    ready: int
-    failed: int
-    compilation: CompileStats
-    rows_filled: int
-    fill_seconds: tuple[float, float]
-    mask_pool: MaskPoolStats | None
+_NUM_SLOWEST = 5
 
 
 class StructuredOutputManager:
@@ -88,6 +67,8 @@ class StructuredOutputManager:
         # never after.
         self._grammar_lock = threading.RLock()
         self._requests = RequestTable()
+        self._slow_requests = SlowRequests(self._requests, self.config.slow_token_seconds)
+        self._finished_late: deque[str] = deque()  # see finish_request
 
     # -- the life of a request ---------------------------------------------------------
 
@@ -100,6 +81,7 @@ class StructuredOutputManager:
         output_token_ids: Sequence[int] = (),
         constrain_after: Sequence[int] | None = None,
         tenant: str = "",
+        on_settled: OnSettled | None = None,
     ) -> GrammarStatus:
         """Start compiling the request's constraint, and return without waiting.
 
@@ -114,6 +96,10 @@ class StructuredOutputManager:
                 ``</think>``. The constraint applies to the text after them; everything
                 before is free.
             tenant: the name of the request's owner. Tenants take turns to compile.
+            on_settled: called once with the request's id and status when it has become
+                READY or FAILED: from the thread that compiled, or from this one before
+                the method returns. Not called for a request that is finished before.
+                It should be quick; what it raises is logged.
 
         Returns:
             READY if the constraint was compiled before, FAILED if it is known to be
@@ -123,16 +109,13 @@ class StructuredOutputManager:
             DuplicateRequestError: the id is in use; that request is untouched.
             StructOutError: the manager is closed.
         """
+        self._finish_late()
         try:
-            start = _Start(
-                list(output_token_ids),
-                self._check_tokens("stop_token_ids", stop_token_ids),
-                self._check_tokens("constrain_after", constrain_after),
-            )
+            start = RequestStart.checked(self.vocabulary, output_token_ids, stop_token_ids, constrain_after, on_settled)
             constraint = params.constraint(self.config)
             known_result = self._compiler.get(constraint)
         except GrammarError as error:
-            start, constraint, known_result = _Start([]), None, error
+            start, constraint, known_result = RequestStart(on_settled=on_settled), None, error
         request = self._requests.add(request_id)
         on_done = partial(self._start_request, request, start)
         try:
@@ -164,7 +147,8 @@ class StructuredOutputManager:
             DuplicateRequestError: the id is in use; that request is untouched.
             StructOutError: the manager is closed.
         """
-        self._requests.set_failed(self._requests.add(request_id), copy_error(error))
+        self._finish_late()
+        self._requests.set_failed(self._requests.add(request_id), error.copy())
 
     def warm_up(
         self, constraints: Iterable[StructuredOutputsParams], timeout: float | None = None
@@ -181,28 +165,17 @@ class StructuredOutputManager:
             an error for each constraint, None where it compiled.
         """
         self._backends.prepare()
-        errors: list[GrammarError | None] = []
-        remaining = list(constraints)
-        # Stay well below the queue limits, which are meant for clients.
-        window = max(1, min(self.config.queue_size, self.config.tenant_queue_size) // 2)
-        while remaining:
-            results = [self._compile_ahead(params) for params in remaining[:window]]
-            del remaining[:window]
-            for result_queue in results:
-                try:
-                    result = result_queue.get(timeout=timeout)
-                except queue.Empty:
-                    result = GrammarTimeoutError(f"still compiling after {timeout} s")
-                errors.append(result if isinstance(result, GrammarError) else None)
-        return errors
+        return compile_ahead(self._compiler, constraints, self.config, timeout)
 
     def status(self, request_id: str) -> GrammarStatus:
         """WAITING, READY or FAILED. Never raises for a failed compilation."""
         return self._requests[request_id].status
 
     def error(self, request_id: str) -> GrammarError | None:
-        """Why the request FAILED; None unless it did."""
-        return self._requests[request_id].error
+        """Why the request FAILED; None unless it did. Each call returns another
+        object, so that raising it keeps nothing of the request alive."""
+        error = self._requests[request_id].error
+        return None if error is None else error.copy()
 
     def weakened(self, request_id: str) -> tuple[str, ...]:
         """The parts of the constraint that are not enforced. Empty unless the
@@ -220,8 +193,18 @@ class StructuredOutputManager:
 
     def poll_ready(self) -> list[str]:
         """The requests that became READY or FAILED since the last call, in that order.
-        Never blocks."""
-        return self._requests.pop_newly_settled()
+        Never blocks.
+
+        A request may be listed twice: READY, and FAILED later, if its tokens or masks
+        turn out too slow. :meth:`poll_changed` tells which.
+        """
+        return [request_id for request_id, _ in self.poll_changed()]
+
+    def poll_changed(self) -> list[tuple[str, GrammarStatus]]:
+        """The requests whose status has changed since the last call of this method or
+        of :meth:`poll_ready`, each once, with its present status. Never blocks."""
+        self._finish_late()
+        return self._requests.pop_changes()
 
     def wait_ready(self, request_id: str, timeout: float | None = None) -> None:
         """Block until the request is READY.
@@ -237,7 +220,28 @@ class StructuredOutputManager:
             UnknownRequestError: it was finished, before this call or during it.
             StructOutError: the manager was closed during this call.
         """
-        self._requests.wait_ready(request_id, timeout)
+        error = self._requests.wait_settled(request_id, timeout).error
+        if error is not None:
+            raise error.copy()
+
+    def wait_all(
+        self, request_ids: Iterable[str] | None = None, timeout: float | None = None
+    ) -> dict[str, GrammarStatus]:
+        """Block until none of the requests is WAITING.
+
+        Args:
+            request_ids: requests of this manager. Default: all that it has now.
+            timeout: seconds to wait for all of them together. Default: no limit.
+
+        Returns:
+            the status of each request. A failed one does not raise.
+
+        Raises:
+            GrammarTimeoutError: one is still WAITING after ``timeout`` seconds.
+            UnknownRequestError: one was finished, before this call or during it.
+            StructOutError: the manager was closed during this call.
+        """
+        return self._requests.wait_all_settled(request_ids, timeout)
 
     def is_terminated(self, request_id: str) -> bool:
         """Whether the text is complete: a stop token has been accepted."""
@@ -266,10 +270,33 @@ class StructuredOutputManager:
 
     def finish_request(self, request_id: str) -> None:
         """Forget the request, in any state, also while it compiles. Ignores unknown
-        ids."""
+        ids.
+
+        A finalizer (``__del__``, ``weakref.finalize``) may call it. If it interrupts a
+        thread inside of the manager, the request is forgotten a little later: by the
+        next call that adds requests, polls, fills masks or counts requests.
+        """
+        if self._requests.changed.is_held() or self._compiler.changed.is_held():
+            self._finished_late.append(request_id)
+            return
         request = self._requests.remove(request_id)
         if request is not None and request.subscription is not None:
             request.subscription.cancel()
+
+    @property
+    def num_requests(self) -> int:
+        """How many requests the manager has."""
+        self._finish_late()
+        return len(self._requests)
+
+    def num_tokens(self, request_id: str) -> int:
+        """How many tokens the request has accepted and :meth:`rollback` can undo.
+
+        Raises:
+            StructOutError: the request is not READY.
+        """
+        with self._lock_grammars():
+            return _grammar_of(self._requests[request_id]).num_tokens
 
     # -- a decoding step ---------------------------------------------------------------
 
@@ -280,6 +307,7 @@ class StructuredOutputManager:
         *,
         bounds: Bounds | None = None,
         draft_trees: Trees | None = None,
+        strict: bool = True,
     ) -> MaskBatch:
         """Fill the next token's masks for the structured requests among
         ``request_ids``.
@@ -288,23 +316,27 @@ class StructuredOutputManager:
         draft of -1 ends the checking: later rows allow everything, as do rows after a
         stop token. After a draft that is not allowed, the last row repeats.
 
-        Terminated and unknown requests get no row, so their logits stay free. A request
-        that is not READY, or has reached a dead end, gets rows that allow nothing and
-        an entry in ``errors``. The other requests are unaffected.
+        Terminated requests get no row, so their logits stay free. A request that is not
+        READY, or has reached a dead end, gets rows that allow nothing and an entry in
+        ``errors``. The other requests are unaffected.
 
         Args:
             request_ids: the requests of the step, without duplicates.
             draft_tokens: the drafts of each request, by request id.
             bounds: ``(grammar_start, constraint_start)`` by request id. Drafts from
                 ``grammar_start`` on advance the grammar; rows from ``constraint_start``
-                on are masked. For engines that detect the end of reasoning themselves;
-                ``add_request(constrain_after=...)`` detects it for them. Default: (0,
-                0).
+                on are masked; rows before ``grammar_start`` are free. Values above the
+                number of drafts count as past the last row. For engines that detect the
+                end of reasoning themselves; ``add_request(constrain_after=...)``
+                detects it for them. Default: (0, 0).
             draft_trees: ``(next_token, next_sibling)`` by request id. The request's
                 drafts are then the nodes of a tree, with one row per node:
                 ``next_token`` is each node's first child and ``next_sibling`` its next
                 sibling, -1 for none. Node 0 is the request's position; its token is
                 not read.
+            strict: whether an id that the manager does not know is an error. With
+                False, its rows are free: for engines that pass the ids of all requests,
+                or finish requests from other threads during a step.
 
         Returns:
             the masks, in a buffer that is reused by the ``num_mask_buffers``-th next
@@ -312,10 +344,12 @@ class StructuredOutputManager:
 
         Raises:
             ValueError: a request id occurs twice.
+            UnknownRequestError: the manager does not know one of the ids.
         """
+        self._finish_late()
         with self._lock_grammars():
-            batch = self._filler.fill(request_ids, self._requests, draft_tokens, bounds, draft_trees)
-            self._check_mask_times(self._filler.seconds_alone)
+            batch = self._filler.fill(request_ids, self._requests, draft_tokens, bounds, draft_trees, strict)
+            self._slow_requests.note_masks(self._filler.seconds_alone)
             return batch
 
     def accept_tokens(self, request_id: str, token_ids: Sequence[int]) -> bool:
@@ -338,6 +372,24 @@ class StructuredOutputManager:
                 request_id: (request := self._requests.get(request_id)) is not None and self._accept(request, tokens)
                 for request_id, tokens in token_ids.items()
             }
+
+    def explain_refusal(self, request_id: str, token_ids: Sequence[int]) -> Refusal | None:
+        """Find the first of ``token_ids`` that the request does not allow, and what it
+        allows instead. The request does not advance.
+
+        Args:
+            request_id: a request of this manager, at the position at which
+                :meth:`accept_tokens` has refused the tokens.
+            token_ids: the tokens.
+
+        Returns:
+            None if all tokens are allowed.
+
+        Raises:
+            StructOutError: the request is not READY.
+        """
+        with self._lock_grammars():
+            return explain_refusal(_grammar_of(self._requests[request_id]), self.vocabulary, token_ids)
 
     def validate_tokens(self, request_id: str, token_ids: Sequence[int]) -> list[int]:
         """The longest prefix of ``token_ids`` that the grammar allows. The request does
@@ -382,7 +434,9 @@ class StructuredOutputManager:
     # -- the manager itself ------------------------------------------------------------
 
     def stats(self) -> ManagerStats:
-        """The counters of requests, compilations and masks."""
+        """The counters of requests, compilations and masks, and the slowest
+        requests."""
+        self._finish_late()
         count = self._requests.count_statuses()
         seconds = list(self._filler.seconds) or [0.0]
         return ManagerStats(
@@ -393,6 +447,8 @@ class StructuredOutputManager:
             rows_filled=self._filler.num_rows_filled,
             fill_seconds=(float(np.percentile(seconds, 50)), float(np.percentile(seconds, 99))),
             mask_pool=self.deduplicator.stats() if self.deduplicator is not None else None,
+            backends=dict(self._filler.fills),
+            slowest=self._slow_requests.slowest(_NUM_SLOWEST),
         )
 
     def close(self) -> None:
@@ -417,44 +473,26 @@ class StructuredOutputManager:
     def _compile(self, constraint: Constraint) -> CompiledConstraint:
         return self._backends.compile(constraint)
 
-    def _compile_ahead(self, params: StructuredOutputsParams) -> "queue.SimpleQueue[CompiledConstraint | GrammarError]":
-        """A queue that will receive the result."""
-        result_queue: queue.SimpleQueue[CompiledConstraint | GrammarError] = queue.SimpleQueue()
-        try:
-            constraint = params.constraint(self.config)
-            known_result = self._compiler.get(constraint)
-            if known_result is None:
-                self._compiler.submit(constraint, "", result_queue.put)
-        except GrammarError as error:
-            known_result = error
-        if known_result is not None:
-            result_queue.put(known_result)
-        return result_queue
-
-    def _start_request(self, request: Request, start: "_Start", result: CompiledConstraint | GrammarError) -> None:
+    def _start_request(self, request: Request, start: RequestStart, result: CompiledConstraint | GrammarError) -> None:
         """Make the request READY or FAILED. Runs on the thread that compiled."""
         if request.removal_error is not None:
             return
-        if isinstance(result, GrammarError):
-            self._requests.set_failed(request, result)
-            return
-        try:
-            grammar = self._start_grammar(result, start)
-            is_replayed = grammar.accept_tokens(request.request_id, start.output_token_ids)
-        except Exception as error:  # whatever a native library raises: the request must not wait forever
-            self._requests.set_failed(request, CompileCrashError(f"the grammar could not be started: {error!r}"))
-            return
-        if is_replayed:
-            self._requests.set_ready(request, grammar, result.backend_name, result.weakened, result.annotations)
+        grammar = result if isinstance(result, GrammarError) else start.grammar(result)
+        if isinstance(grammar, GrammarError):
+            is_settled = self._requests.set_failed(request, grammar)
         else:
-            message = "output_token_ids do not satisfy the constraint"
-            self._requests.set_failed(request, GrammarError(message, kind=GrammarErrorKind.REPLAY))
+            assert isinstance(result, CompiledConstraint)
+            is_settled = self._requests.set_ready(
+                request, grammar, result.backend_name, result.weakened, result.annotations
+            )
+        if is_settled:
+            start.tell(request.request_id, request.status)
 
-    def _start_grammar(self, compiled: CompiledConstraint, start: "_Start") -> StructuredOutputGrammar:
-        grammar = compiled.grammar.copy(start.stop_token_ids)
-        if start.constrain_after is None:
-            return grammar
-        return ReasoningGrammar(grammar, start.constrain_after, self.vocabulary.size)
+    def _finish_late(self) -> None:
+        """Finish the requests that finalizers could not finish at once."""
+        with suppress(IndexError):  # another thread may take the last one
+            while self._finished_late:
+                self.finish_request(self._finished_late.popleft())
 
     def _lock_grammars(self) -> threading.RLock:
         self._fork_guard.check()
@@ -468,49 +506,10 @@ class StructuredOutputManager:
             tokens = list(token_ids)
         except TypeError:
             return False
-        start = time.thread_time()  # of the CPU: a busy machine makes no token slow
+        start = time.thread_time()
         is_accepted = grammar.accept_tokens(request.request_id, tokens)
-        is_slow = time.thread_time() - start > self.config.slow_token_seconds * max(1, len(tokens))
-        request.num_slow_tokens = request.num_slow_tokens + 1 if is_slow else 0
-        self._fail_if_slow(request, request.num_slow_tokens, "tokens", "to accept")
+        self._slow_requests.note_tokens(request, time.thread_time() - start, len(tokens))
         return is_accepted
-
-    def _check_mask_times(self, seconds: Mapping[str, float]) -> None:
-        for request_id, mask_seconds in seconds.items():
-            request = self._requests.get(request_id)
-            if request is not None:
-                is_slow = mask_seconds > self.config.slow_token_seconds
-                request.num_slow_masks = request.num_slow_masks + 1 if is_slow else 0
-                self._fail_if_slow(request, request.num_slow_masks, "masks", "to fill")
-
-    def _fail_if_slow(self, request: Request, num_slow: int, what: str, purpose: str) -> None:
-        """Fail the request after several slow tokens or masks in a row."""
-        if num_slow >= _MAX_SLOW_TOKENS and request.error is None:
-            message = (
-                f"each of the last {what} took more than {self.config.slow_token_seconds:g} s {purpose}: "
-                "the grammar is too ambiguous for a text of this length"
-            )
-            self._requests.set_failed(request, GrammarError(message, kind=GrammarErrorKind.LIMIT))
-
-    def _check_tokens(self, name: str, tokens: Sequence[int] | None) -> list[int] | None:
-        if tokens is None:
-            return None
-        checked = [token_id(token, self.vocabulary.size) for token in tokens]
-        ids = [token for token in checked if token is not None]
-        if not checked:
-            raise GrammarError(f"{name} is empty: pass None for the default")
-        if len(ids) < len(checked):
-            raise GrammarError(f"{name} must be in [0, {self.vocabulary.size}), got {list(tokens)}")
-        return ids
-
-
-@dataclass(frozen=True)
-class _Start:
-    """How a request's grammar starts; see ``add_request``."""
-
-    output_token_ids: list[int]
-    stop_token_ids: list[int] | None = None
-    constrain_after: list[int] | None = None
 
 
 def _grammar_of(request: Request) -> StructuredOutputGrammar:

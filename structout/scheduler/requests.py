@@ -2,8 +2,9 @@
 
 import enum
 import heapq
-import threading
+import time
 from collections import Counter
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,7 @@ from structout.errors import (
     UnknownRequestError,
 )
 from structout.grammar.interface import StructuredOutputGrammar
+from structout.scheduler.owned_condition import OwnedCondition
 
 
 class GrammarStatus(enum.Enum):
@@ -25,6 +27,19 @@ class GrammarStatus(enum.Enum):
     FAILED = "failed"
 
     UNREADY = "waiting"  # the name in vLLM's RFC
+
+
+@dataclass(slots=True)
+class CpuTime:
+    """The CPU time of a request's tokens or masks.
+
+    Attributes:
+        slowest: seconds of the slowest one.
+        num_slow: how many of the last ones, without a break, each took too long.
+    """
+
+    slowest: float = 0.0
+    num_slow: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -42,9 +57,8 @@ class Request:
         annotations: the parts of the constraint that constrain nothing by definition.
         error: why the request FAILED.
         removal_error: what its waiters raise once it has left the table.
-        num_slow_tokens: how many of the last accepted tokens, without a break, each
-            took too long.
-        num_slow_masks: the same for masks.
+        tokens: the CPU time that its tokens take to accept.
+        masks: the CPU time that its masks take to fill, where it is known.
         subscription: the request's place in the compile queue.
     """
 
@@ -57,8 +71,8 @@ class Request:
     annotations: tuple[str, ...] = ()
     error: GrammarError | None = None
     removal_error: StructOutError | None = None
-    num_slow_tokens: int = 0
-    num_slow_masks: int = 0
+    tokens: CpuTime = field(default_factory=CpuTime)
+    masks: CpuTime = field(default_factory=CpuTime)
     subscription: Any = field(default=None, repr=False)
 
 
@@ -70,15 +84,18 @@ class RequestTable:
     """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()  # guards the fields below
+        self.changed = OwnedCondition()  # guards the fields below
         self._requests: dict[str, Request] = {}
         self._newly_settled: dict[str, None] = {}  # an ordered set of ids in _requests
         self._free_slots: list[int] = []  # a heap
         self._num_slots = 0
         self._is_closed = False
 
-    def __contains__(self, request_id: str) -> bool:
+    def __contains__(self, request_id: object) -> bool:
         return request_id in self._requests
+
+    def __len__(self) -> int:
+        return len(self._requests)
 
     def __getitem__(self, request_id: str) -> Request:
         """Raises ``UnknownRequestError``."""
@@ -97,7 +114,7 @@ class RequestTable:
             DuplicateRequestError: the id is in use.
             StructOutError: the manager is closed.
         """
-        with self._changed:
+        with self.changed:
             if self._is_closed:
                 raise StructOutError("the manager is closed", request_id)
             if request_id in self._requests:
@@ -112,76 +129,100 @@ class RequestTable:
         backend_name: str,
         weakened: tuple[str, ...],
         annotations: tuple[str, ...],
-    ) -> None:
-        """Make the request READY, unless it has been removed."""
-        with self._changed:
+    ) -> bool:
+        """Make the request READY. Return False if it has been removed."""
+        with self.changed:
             if request.removal_error is not None:
-                return
+                return False
             request.backend_name = backend_name
             request.weakened, request.annotations = weakened, annotations
             request.grammar = grammar
             self._settle(request, GrammarStatus.READY)
+        return True
 
-    def set_failed(self, request: Request, error: GrammarError) -> None:
-        """Make the request FAILED, unless it has been removed."""
-        with self._changed:
+    def set_failed(self, request: Request, error: GrammarError) -> bool:
+        """Make the request FAILED. Return False if it has been removed."""
+        with self.changed:
             if request.removal_error is not None:
-                return
+                return False
             error.request_id = request.request_id
             request.error = error
             request.grammar = None
             self._settle(request, GrammarStatus.FAILED)
+        return True
 
-    def wait_ready(self, request_id: str, timeout: float | None) -> None:
-        """Block until the request is READY; see
-        ``StructuredOutputManager.wait_ready``."""
-        with self._changed:
+    def wait_settled(self, request_id: str, timeout: float | None) -> Request:
+        """Block until the request is READY or FAILED.
+
+        Raises:
+            GrammarTimeoutError: it is still WAITING after ``timeout`` seconds.
+            UnknownRequestError: it was removed, before this call or during it.
+            StructOutError: the manager was closed during this call.
+        """
+        with self.changed:
             request = self[request_id]
-            is_over = self._changed.wait_for(
+            is_over = self.changed.wait_for(
                 lambda: request.removal_error is not None or request.status is not GrammarStatus.WAITING, timeout
             )
-            error = request.removal_error or request.error
         if not is_over:
             raise GrammarTimeoutError(f"request {request_id!r} is still compiling after {timeout} s", request_id)
-        if error is not None:
-            raise error
+        if request.removal_error is not None:
+            raise type(request.removal_error)(str(request.removal_error), request_id)
+        return request
 
-    def pop_newly_settled(self) -> list[str]:
-        """The ids that became READY or FAILED since the last call, in that order."""
-        with self._changed:
-            request_ids = list(self._newly_settled)
+    def wait_all_settled(self, request_ids: Iterable[str] | None, timeout: float | None) -> dict[str, GrammarStatus]:
+        """Block until none of the requests is WAITING; see
+        ``StructuredOutputManager.wait_all``."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        names = list(self._requests) if request_ids is None else list(request_ids)
+        statuses = {}
+        for name in names:
+            seconds_left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            statuses[name] = self.wait_settled(name, seconds_left).status
+        return statuses
+
+    def pop_changes(self) -> list[tuple[str, GrammarStatus]]:
+        """The requests whose status has changed since the last call, in that order."""
+        with self.changed:
+            changes = [(request_id, self._requests[request_id].status) for request_id in self._newly_settled]
             self._newly_settled.clear()
-        return request_ids
+        return changes
+
+    def snapshot(self) -> list[Request]:
+        """All requests, in the order in which they were added."""
+        with self.changed:
+            return list(self._requests.values())
 
     def count_statuses(self) -> Counter[GrammarStatus]:
-        with self._changed:
+        with self.changed:
             return Counter(request.status for request in self._requests.values())
 
     def remove(self, request_id: str) -> Request | None:
         """Remove the request, free its slot and wake its waiters. None: unknown id."""
-        with self._changed:
+        with self.changed:
             request = self._requests.pop(request_id, None)
             if request is not None:
                 request.removal_error = _unknown(request_id)
                 self._newly_settled.pop(request_id, None)
                 heapq.heappush(self._free_slots, request.slot)
-                self._changed.notify_all()
+                self.changed.notify_all()
         return request
 
     def close(self) -> None:
         """Remove all requests, wake their waiters, and accept no more."""
-        with self._changed:
+        with self.changed:
             self._is_closed = True
             for request in self._requests.values():
                 request.removal_error = StructOutError("the manager was closed", request.request_id)
             self._requests.clear()
             self._newly_settled.clear()
-            self._changed.notify_all()
+            self.changed.notify_all()
 
     def _settle(self, request: Request, status: GrammarStatus) -> None:
         request.status = status
+        self._newly_settled.pop(request.request_id, None)  # it moves to the end
         self._newly_settled[request.request_id] = None
-        self._changed.notify_all()
+        self.changed.notify_all()
 
     def _take_slot(self) -> int:
         if self._free_slots:
@@ -192,3 +233,14 @@ class RequestTable:
 
 def _unknown(request_id: str) -> UnknownRequestError:
     return UnknownRequestError(f"request {request_id!r} is not with the manager", request_id)
+
+
+def check_known(request_ids: Iterable[str], known: Container[str]) -> None:
+    """Raise ``UnknownRequestError`` if one of the ids is not known."""
+    unknown = [request_id for request_id in request_ids if request_id not in known]
+    if unknown:
+        raise UnknownRequestError(
+            f"requests {unknown} are not with the manager, so nothing would constrain them; "
+            "strict=False leaves their rows free",
+            unknown[0],
+        )

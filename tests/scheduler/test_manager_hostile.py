@@ -314,7 +314,7 @@ def test_grammar_bitmask_while_requests_become_ready_sees_none_half_made(manager
         )
         adder.start()
         while adder.is_alive():
-            batch = manager.grammar_bitmask(names)
+            batch = manager.grammar_bitmask(names, strict=False)
             assert set(batch.errors.values()) <= {"scheduled before its grammar was ready"}
         adder.join()
     finally:

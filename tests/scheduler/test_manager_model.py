@@ -187,7 +187,9 @@ class ManagerMachine(RuleBasedStateMachine):
         if self.texts and numbers:
             name = data.draw(st.sampled_from(sorted(self.texts)))
             drafts[name] = self.tokens_for(self.texts[name], numbers)
-        batch = self.manager.grammar_bitmask(order, drafts)
+        with pytest.raises(UnknownRequestError, match="nobody"):
+            self.manager.grammar_bitmask(order, drafts)
+        batch = self.manager.grammar_bitmask(order, drafts, strict=False)
         assert batch.request_ids == tuple(order)
         assert not batch.errors
         for i, name in enumerate(order):

@@ -1,5 +1,6 @@
 import pickle
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -34,6 +35,33 @@ def test_rows_for_with_more_logits_than_masks_raises():
         batch().rows_for(["a"], [2])
     with pytest.raises(ValueError, match="one entry for each of the 1 requests, got 2"):
         batch().rows_for(["a"], [1, 1])
+
+
+def test_rows_for_with_another_number_of_rows_than_expected_raises():
+    assert batch().rows_for(["c", "a"], [2, 1], expected_rows=3).tolist() == [1, 2, 0]
+    with pytest.raises(ValueError, match="the 2 requests have 2 logits rows, expected 3; pass num_logits_per_request"):
+        batch().rows_for(["c", "a"], expected_rows=3)
+
+
+def test_renamed_batch_has_the_rows_and_errors_of_the_old_ids():
+    masks = replace(batch(), errors={"c": "a dead end"})
+    renamed = masks.renamed(["x", "a", "y"])
+    assert renamed.rows_for(["a", "y", "x"]).tolist() == [-1, 1, 0]
+    assert renamed.errors == {"y": "a dead end"}
+    for names in (["x", "y"], ["x", "x", "y"], ["a", "b", "c", "d"]):
+        with pytest.raises(ValueError, match="a different id for each of the 3 requests"):
+            masks.renamed(names)
+
+
+def test_dense_masks_follow_the_workers_batch_and_free_rows_allow_everything():
+    masks = batch()
+    dense = masks.dense(["c", "free", "b", "a"], [2, 1, 2, 1])
+    assert dense.tolist() == [[2, 3], [4, 5], [-1, -1], [-1, -1], [-1, -1], [0, 1]]
+    assert dense.dtype == np.int32
+    assert not np.shares_memory(dense, masks.bitmask)
+    assert masks.dense([]).shape == (0, 2)
+    empty = MaskBatch(request_ids=(), row_indptr=np.zeros(1, dtype=np.int32), bitmask=np.zeros((0, 2), dtype=np.int32))
+    assert empty.dense(["free"]).tolist() == [[-1, -1]]
 
 
 def test_pickled_batch_keeps_its_masks_and_rows():

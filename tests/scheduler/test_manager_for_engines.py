@@ -1,0 +1,331 @@
+"""What engines ask of the manager beside a step: notices, explanations, errors and
+clean-up."""
+
+import gc
+import threading
+import time
+import weakref
+
+import pytest
+import tokenizers_on_the_spot
+
+from structout import (
+    GrammarError,
+    GrammarStatus,
+    GrammarTimeoutError,
+    StructOutError,
+    StructuredOutputManager,
+    StructuredOutputsConfig,
+    StructuredOutputsParams,
+    UnknownRequestError,
+)
+from structout.grammar.router import BackendSet
+from structout.scheduler.requests import RequestTable
+
+V = 512
+TOKENIZER = tokenizers_on_the_spot.byte_level()
+STOP = TOKENIZER.eos_token_id
+READY, FAILED, WAITING = GrammarStatus.READY, GrammarStatus.FAILED, GrammarStatus.WAITING
+
+
+@pytest.fixture
+def manager():
+    with StructuredOutputManager(TOKENIZER, V, StructuredOutputsConfig(compile_timeout=60)) as manager:
+        yield manager
+
+
+def add(manager, request_id, **params):
+    manager.add_request(request_id, StructuredOutputsParams(**params))
+    manager.wait_ready(request_id, timeout=60)
+
+
+def ids_of(text):
+    return TOKENIZER(text, add_special_tokens=False)["input_ids"]
+
+
+@pytest.fixture
+def gate(monkeypatch):
+    """An event for which every compilation waits."""
+    opened = threading.Event()
+    compile_constraint = BackendSet.compile
+
+    def blocked_compile(backends, constraint):
+        assert opened.wait(60)
+        return compile_constraint(backends, constraint)
+
+    monkeypatch.setattr(BackendSet, "compile", blocked_compile)
+    yield opened
+    opened.set()
+
+
+# -- unknown requests ------------------------------------------------------------------
+
+
+def test_grammar_bitmask_with_an_unknown_id_raises_before_it_fills(manager):
+    add(manager, "r", regex="a")
+    before = manager.stats().rows_filled
+    with pytest.raises(UnknownRequestError, match=r"requests \['R', 'x'\] are not with the manager") as caught:
+        manager.grammar_bitmask(["r", "R", "x"])
+    assert caught.value.request_id == "R"
+    assert manager.stats().rows_filled == before
+    assert manager.grammar_bitmask(["r", "R"], strict=False).row_indptr.tolist() == [0, 1, 1]
+    manager.finish_request("r")
+    with pytest.raises(UnknownRequestError, match="'r'"):
+        manager.grammar_bitmask(["r"])
+
+
+# -- refusals --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["xgrammar", "llguidance"])
+def test_explain_refusal_names_the_token_and_what_would_be_allowed(manager, backend):
+    add(manager, "r", choice=["ab", "ac"], backend=f"{backend}:no-fallback")
+    a, b, c, x = (ids_of(letter)[0] for letter in "abcx")
+    refusal = manager.explain_refusal("r", [a, x, b])
+    assert (refusal.index, refusal.token, refusal.text) == (1, x, "x")
+    assert refusal.num_allowed == 2
+    assert {(sample.token_id, sample.text) for sample in refusal.samples} == {(b, "b"), (c, "c")}
+    assert str(refusal) == f"token {x} ('x') at index 1 is not allowed; 2 tokens are allowed: 'b', 'c'"
+    assert manager.explain_refusal("r", [a, b, STOP]) is None
+    assert manager.num_tokens("r") == 0
+    assert manager.accept_tokens("r", [a, c])
+    assert [sample.token_id for sample in manager.explain_refusal("r", [x]).samples] == [STOP]
+    assert manager.num_tokens("r") == 2
+
+
+@pytest.mark.parametrize("bad", [-1, V, None, "a", 2**40])
+def test_explain_refusal_of_what_is_no_token(manager, bad):
+    add(manager, "r", regex="[a-z]*")
+    refusal = manager.explain_refusal("r", [bad])
+    assert (refusal.index, refusal.token, refusal.text) == (0, bad, "")
+    assert refusal.num_allowed > len(refusal.samples) == 8
+    assert str(refusal).endswith(", ...")
+
+
+def test_explain_refusal_during_reasoning_and_without_a_grammar(manager, gate):
+    manager.add_request("waiting", StructuredOutputsParams(regex="a"))
+    with pytest.raises(StructOutError, match="has no grammar: it is waiting"):
+        manager.explain_refusal("waiting", [1])
+    with pytest.raises(StructOutError, match="has no grammar: it is waiting"):
+        manager.num_tokens("waiting")
+    gate.set()
+    manager.wait_ready("waiting", 60)
+    manager.add_request("thinking", StructuredOutputsParams(regex="a"), constrain_after=[7])
+    assert manager.explain_refusal("thinking", [3, V]).num_allowed == V
+    with pytest.raises(UnknownRequestError):
+        manager.explain_refusal("nobody", [1])
+
+
+# -- changes of status -----------------------------------------------------------------
+
+
+def test_poll_changed_gives_each_change_once_with_its_status(manager):
+    add(manager, "good", regex="a")
+    manager.add_request("bad", StructuredOutputsParams(regex="("))
+    assert manager.wait_all(timeout=60) == {"good": READY, "bad": FAILED}
+    assert manager.poll_changed() == [("good", READY), ("bad", FAILED)]
+    assert manager.poll_changed() == manager.poll_ready() == []
+
+
+def test_request_that_fails_later_is_reported_again():
+    with StructuredOutputManager(TOKENIZER, V, StructuredOutputsConfig(slow_token_seconds=1e-9)) as manager:
+        for name in ("first", "second"):
+            add(manager, name, regex="a*")
+        assert manager.poll_changed() == [("first", READY), ("second", READY)]
+        while manager.status("first") is READY:
+            manager.accept_tokens("first", ids_of("a"))
+        assert manager.poll_changed() == [("first", FAILED)]
+        add(manager, "third", regex="a*")
+        while manager.status("second") is READY:
+            manager.accept_tokens("second", ids_of("a"))
+        assert manager.poll_ready() == ["third", "second"]
+
+
+def test_wait_all_has_one_timeout_for_all_and_names_who_is_late(manager, gate):
+    for i in range(5):
+        manager.add_request(f"r{i}", StructuredOutputsParams(regex=f"a{i}"))
+    start = time.monotonic()
+    with pytest.raises(GrammarTimeoutError, match="'r1' is still compiling"):
+        manager.wait_all(["r1", "r2", "r3"], timeout=0.3)
+    assert time.monotonic() - start >= 0.3
+    gate.set()
+    assert manager.wait_all(["r3", "r1"], timeout=60) == {"r3": READY, "r1": READY}
+    assert set(manager.wait_all().values()) == {READY}
+    assert manager.wait_all([]) == {}
+    with pytest.raises(UnknownRequestError):
+        manager.wait_all(["r1", "nobody"])
+
+
+def test_num_requests_counts_every_state(manager, gate):
+    assert manager.num_requests == 0
+    manager.add_request("waiting", StructuredOutputsParams(regex="a"))
+    manager.add_failed_request("failed", GrammarError("elsewhere"))
+    assert manager.num_requests == 2
+    manager.finish_request("waiting")
+    manager.finish_request("failed")
+    assert manager.num_requests == 0
+
+
+# -- on_settled ------------------------------------------------------------------------
+
+
+def test_on_settled_is_called_once_for_ready_failed_and_cached_results(manager, gate):
+    calls, threads, changed = [], [], threading.Semaphore(0)
+
+    def note(request_id, status):
+        calls.append((request_id, status))
+        threads.append(threading.current_thread())
+        assert manager.status(request_id) is status  # it may use the manager
+        changed.release()
+
+    manager.add_request("new", StructuredOutputsParams(regex="a"), on_settled=note)
+    manager.add_request("bad", StructuredOutputsParams(regex="("), on_settled=note)
+    assert not calls
+    gate.set()
+    assert changed.acquire(timeout=60)
+    assert changed.acquire(timeout=60)
+    assert sorted(calls, key=str) == [("bad", FAILED), ("new", READY)]
+    assert threading.main_thread() not in threads
+    assert manager.add_request("known", StructuredOutputsParams(regex="a"), on_settled=note) is READY
+    assert manager.add_request("malformed", StructuredOutputsParams(), on_settled=note) is FAILED
+    assert calls[2:] == [("known", READY), ("malformed", FAILED)]
+
+
+def test_on_settled_that_raises_harms_nobody(manager, caplog):
+    def fail(request_id, status):
+        raise RuntimeError("of the engine")
+
+    for name in ("first", "cached"):
+        manager.add_request(name, StructuredOutputsParams(regex="a"), on_settled=fail)
+        manager.wait_ready(name, 60)
+    assert manager.grammar_bitmask(["first", "cached"]).bitmask.any(axis=1).all()
+    while caplog.text.count("on_settled of request") < 2:  # the first is logged after the request is ready
+        time.sleep(0.01)
+
+
+def test_on_settled_is_not_called_for_a_finished_request(manager, gate):
+    calls = []
+    manager.add_request("gone", StructuredOutputsParams(regex="a"), on_settled=lambda *call: calls.append(call))
+    manager.finish_request("gone")
+    gate.set()
+    add(manager, "next", regex="a")
+    assert not calls
+
+
+# -- errors ----------------------------------------------------------------------------
+
+
+def test_errors_are_fresh_objects_that_keep_nothing_alive(manager):
+    manager.add_request("bad", StructuredOutputsParams(regex="("))
+
+    class Frame:
+        """Stands for what a frame of the caller holds."""
+
+    def raise_in_a_frame():
+        held = Frame()
+        alive.append(weakref.ref(held))
+        with pytest.raises(GrammarError, match="invalid regex constraint"):
+            manager.wait_ready("bad", 60)
+        raise manager.error("bad")
+
+    alive = []
+    with pytest.raises(GrammarError) as caught:
+        raise_in_a_frame()
+    assert caught.value.request_id == "bad"
+    assert alive[0]() is not None  # held by the traceback of the error that was raised
+    del caught
+    gc.collect()
+    assert alive[0]() is None
+    assert manager.error("bad") is not manager.error("bad")
+    assert manager.error("bad").__traceback__ is None
+
+
+# -- finalizers ------------------------------------------------------------------------
+
+
+def test_finish_request_from_finalizers_inside_the_managers_locks_does_not_deadlock(manager, gate):
+    """Two threads hold one lock each, and both finish a request that needs the
+    other's."""
+    names = ("of the table", "of the compiler")
+    for name in names:
+        manager.add_request(name, StructuredOutputsParams(regex=name))
+    both_held = threading.Barrier(2)
+
+    def finish_inside(lock, name):
+        with lock:
+            both_held.wait(60)
+            manager.finish_request(name)
+
+    locks = (manager._requests.changed, manager._compiler.changed)
+    threads = [
+        threading.Thread(target=finish_inside, args=(lock, name), daemon=True)
+        for lock, name in zip(locks, names, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not any(thread.is_alive() for thread in threads)
+    assert manager.num_requests == 0
+    assert manager.stats().compilation.waiting == 0
+
+
+def test_handle_collected_while_the_table_is_read_finishes_its_request(manager, monkeypatch):
+    class Handle:
+        def __init__(self, name):
+            self.name, self.me = name, self  # a cycle, which only the collector frees
+
+        def __del__(self):
+            manager.finish_request(self.name)
+
+    names = [f"r{i}" for i in range(20)]
+    for name in names:
+        add(manager, name, choice=["x"])
+        Handle(name)
+    is_settled = RequestTable.count_statuses
+
+    def collect_inside(table):
+        with table.changed:
+            gc.collect()
+            return is_settled(table)
+
+    monkeypatch.setattr(RequestTable, "count_statuses", collect_inside)
+    manager.stats()
+    assert manager.num_requests == 0
+    assert not manager.poll_ready()
+    add(manager, "r0", choice=["x"])
+    assert manager.slot("r0") == 0
+
+
+# -- statistics ------------------------------------------------------------------------
+
+
+def test_stats_name_backends_and_the_slowest_requests(manager):
+    for name, backend in (("x", "xgrammar"), ("l", "llguidance")):
+        add(manager, name, regex="[ab]*", backend=f"{backend}:no-fallback")
+    add(manager, "idle", regex="a")
+    manager.grammar_bitmask(["x", "l"], {"x": ids_of("ab")})
+    assert manager.accept_tokens("x", ids_of("ab"))
+    assert manager.accept_tokens("l", ids_of("ab"))
+    stats = manager.stats()
+    assert {name: fills.rows for name, fills in stats.backends.items()} == {"xgrammar": 3, "llguidance": 1}
+    assert all(fills.seconds > 0 for fills in stats.backends.values())
+    assert {(slow.request_id, slow.backend_name) for slow in stats.slowest} == {("x", "xgrammar"), ("l", "llguidance")}
+    assert all(slow.token_seconds > 0 for slow in stats.slowest)
+    seconds = [max(slow.token_seconds, slow.mask_seconds) for slow in stats.slowest]
+    assert seconds == sorted(seconds, reverse=True)
+
+
+def test_slowest_request_is_the_ambiguous_one():
+    config = StructuredOutputsConfig(slow_token_seconds=0.004)
+    with StructuredOutputManager(TOKENIZER, V, config) as manager:
+        for i in range(8):
+            add(manager, f"good {i}", regex="a*")
+        add(manager, "bad", grammar='root ::= s\ns ::= s s | s s s | "a"')
+        names = [*(f"good {i}" for i in range(8)), "bad"]
+        while manager.status("bad") is READY:
+            manager.accept_batch({name: ids_of("a") for name in names})
+        slowest = manager.stats().slowest
+        assert len(slowest) == 5
+        assert slowest[0].request_id == "bad"
+        assert slowest[0].token_seconds > 0.004
