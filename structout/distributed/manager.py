@@ -252,7 +252,7 @@ class ShardedManager:
         :meth:`StructuredOutputManager.grammar_bitmask`.
 
         Raises:
-            UnknownRequestError: an id is unknown; all ranks raise, and nothing is sent.
+            UnknownRequestError: all ranks have passed an id that is unknown.
             CollectiveError: a rank has died or is late, or the ranks have made
                 different calls.
         """
@@ -313,8 +313,6 @@ class ShardedManager:
         """
         if len(set(request_ids)) < len(request_ids):
             raise ValueError(f"request_ids must not repeat an id, got {list(request_ids)}")
-        if strict:
-            check_known(request_ids, self._requests)
         self._calls.add(call, *request_ids)
         ids_of_ranks: list[list[str]] = [[] for _ in range(self.world_size)]
         for request_id in request_ids:
@@ -339,6 +337,8 @@ class ShardedManager:
                 StepMessage.unpack(payload, len(ids), width)
                 for payload, ids in zip(payloads, ids_of_ranks, strict=True)
             ]
+        if strict:  # not before the exchange: if only this rank has finished the request, all must learn of it
+            check_known(request_ids, self._requests)
         terminated = np.concatenate([message.terminated for message in messages])
         for request_id, is_terminated in zip(all_ids, terminated.tolist(), strict=True):
             if request_id in self._requests:

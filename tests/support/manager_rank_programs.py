@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 import numpy as np
+import pytest
 import tokenizers_on_the_spot
 import torch
 from ranks import JOIN_TIMEOUT_S
@@ -63,6 +64,10 @@ def compare_with_one_manager(rank: int, num_requests: int, seed: int) -> dict[st
         sharded_masks = sharded.grammar_bitmask([*ids, "unknown"], drafts, strict=False)
         expected_masks = single.grammar_bitmask([*ids, "unknown"], drafts, strict=False)
         _assert_same_masks(sharded_masks, expected_masks, ids)
+        for manager in (sharded, single):
+            with pytest.raises(structout.UnknownRequestError, match="'unknown'"):
+                manager.grammar_bitmask([*ids, "unknown"], drafts)
+        assert sharded.num_requests == single.num_requests
         num_rows += len(sharded_masks.bitmask)
         if step % 5 == 4:
             shard = sharded.grammar_bitmask_shard(ids, drafts)
