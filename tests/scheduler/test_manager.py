@@ -194,9 +194,9 @@ def test_mask_buffer_stays_valid_until_it_is_reused(tokenizer):
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"regex": "("}, "invalid regex constraint"),
-        ({"grammar": "root ::="}, "invalid grammar constraint"),
-        ({"json": {"type": "strin"}}, "invalid json constraint"),
+        ({"regex": "("}, "a regular expression does not parse"),
+        ({"grammar": "root ::="}, "the grammar does not parse"),
+        ({"json": {"type": "strin"}}, "#/type: there is no type strin"),
         ({"json": {"$ref": "#"}}, "allows no text at all"),
         ({"grammar": "root ::= root"}, "allows no text at all"),
         ({}, "exactly one constraint"),
@@ -209,7 +209,7 @@ def test_bad_constraint_fails_only_its_own_request(manager, params, message):
     with pytest.raises(GrammarError, match=message) as caught:
         manager.wait_ready("bad", timeout=30)
     assert caught.value.request_id == "bad"
-    assert "/" not in str(caught.value)  # no path of the native library's sources
+    assert "/" not in str(caught.value).replace(str(caught.value.pointer), "")  # no path of native sources
     assert manager.status("bad") is GrammarStatus.FAILED
     assert str(manager.error("bad")) == str(caught.value)
     assert manager.poll_ready() == ["bad"]
