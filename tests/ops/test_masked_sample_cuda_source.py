@@ -4,6 +4,7 @@ code."""
 import ctypes
 import functools
 import re
+from pathlib import Path
 
 import host_cuda
 import masked_sample_builds
@@ -17,12 +18,15 @@ PROGRAM = HOST_CUDA_PROGRAMS / "masked_sample.cpp"
 PATHS = ("none", "one", "few", "many", "many_split")
 
 
-@functools.cache
-def _library() -> ctypes.CDLL:
-    path = host_cuda.build(
+def _library_path() -> Path:
+    return host_cuda.build(
         "masked_sample_library", [PROGRAM], sanitize=None, shared=True, defines=["STRUCTOUT_COUNT_PATHS"]
     )
-    library = ctypes.CDLL(str(path))
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    library = ctypes.CDLL(str(_library_path()))
     library.masked_sample_rows_of_path.restype = ctypes.c_uint
     return library
 
@@ -55,9 +59,9 @@ def test_cuda_source_on_random_cases_matches_reference(compute_capability, max_v
     before = _rows_per_path()
     op = functools.partial(_on_host, device=(compute_capability, shared_kilobytes))
     for case in random_cases(compute_capability + shared_kilobytes, count, max_vocab=max_vocab):
-        check(op, case)
+        expected = check(op, case)
         ids, untouched = op(*case.arguments(), logprobs=False)
-        assert torch.equal(ids, op(*case.arguments())[0])
+        assert torch.equal(ids, expected)
         assert untouched.isnan().all()
     num_rows = {path: rows - before[path] for path, rows in _rows_per_path().items()}
     assert all(num_rows[path] >= 10 for path in paths), num_rows
@@ -80,8 +84,11 @@ def test_cuda_source_under_sanitizer_matches_reference(sanitize, num_cases):
         "address": num_cases(80, long=250),
         "thread": num_cases(8, long=60),
     }[sanitize]
-    executable = host_cuda.build("masked_sample", [PROGRAM], sanitize=sanitize, shared=False)
-    result = host_cuda.run(executable, count, 1)
+    if sanitize is None:
+        result = host_cuda.run_main(_library_path(), count, 1)
+    else:
+        executable = host_cuda.build("masked_sample", [PROGRAM], sanitize=sanitize, shared=False)
+        result = host_cuda.run(executable, count, 1)
     assert (result.returncode, result.stdout) == (0, f"{count} cases agree\n"), result.stderr
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -87,6 +88,17 @@ def run(executable: Path, *args: object) -> subprocess.CompletedProcess[str]:
         # addresses.
         result = _run(["setarch", "--addr-no-randomize", *command])
     return result
+
+
+def run_main(library: Path, *args: object) -> subprocess.CompletedProcess[str]:
+    """Run ``main`` of a library. Building a program from the same source would take as
+    long again."""
+    script = (
+        "import ctypes, sys; arguments = [argument.encode() for argument in sys.argv[1:]];"
+        "main = ctypes.CDLL(sys.argv[1]).main;"
+        "sys.exit(main(len(arguments), (ctypes.c_char_p * len(arguments))(*arguments)))"
+    )
+    return _run([sys.executable, "-c", script, str(library), *map(str, args)])
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:

@@ -45,8 +45,11 @@ class Case:
         return f"{self.origin} row {row}: logits {self.logits.dtype} {list(self.logits.shape)}, {mask}, {described}"
 
 
-def check(op: Op, case: Case) -> None:
-    """Assert that ids and logprobs have the bits of the reference's."""
+def check(op: Op, case: Case) -> torch.Tensor:
+    """Assert that ids and logprobs have the bits of the reference's.
+
+    Return the ids.
+    """
     ids, logprobs = op(*case.arguments())
     expected_ids, expected_logprobs = reference.masked_sample_logprobs(*case.arguments())
     assert ids.dtype == torch.int64
@@ -57,6 +60,7 @@ def check(op: Op, case: Case) -> None:
         got = (int(ids[row]), float(logprobs[row]).hex())
         wanted = (int(expected_ids[row]), float(expected_logprobs[row]).hex())
         raise AssertionError(f"{int(differs.sum())} rows differ: {got} != {wanted}; {case.describe_row(row)}")
+    return ids
 
 
 def _beside(value: float) -> tuple[float, float, float]:
