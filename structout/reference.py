@@ -145,8 +145,8 @@ def _sample_row(
             kept &= x >= x[kept].sort(descending=True).values[top_k - 1]
         if top_p < 1:
             kept &= x >= _top_p_threshold(x[kept], mass[kept], top_p)
-        noise = sampling_math.gumbel(sampling_math.noise_bits(seed, position, ids))
-        score = torch.where(kept, z + noise, -math.inf)
+        ids, z, t = ids[kept], z[kept], t[kept]
+        score = z + sampling_math.gumbel(sampling_math.noise_bits(seed, position, ids))
         chosen = int((score == score.max()).nonzero()[0])
     return int(ids[chosen]), float(t[chosen] - log_total)
 

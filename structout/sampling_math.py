@@ -97,14 +97,13 @@ def noise_bits(seed: int, position: int, token_ids: torch.Tensor) -> torch.Tenso
     ``seed`` and counter ``(position low, position high, id >> 3, 0)``. The low 16 are
     the same half with the highest bit of the third counter word set.
     """
-    zero = torch.zeros_like(token_ids)
-    halves = []
-    for group in (token_ids >> 3, token_ids >> 3 | FINE_COUNTER_BIT):
-        counter = (zero + (position & _LOW_32), zero + (position >> 32 & _LOW_32), group, zero)
-        words = torch.stack(philox(seed, counter), -1)
-        word = words.gather(-1, (token_ids >> 1 & 3).unsqueeze(-1)).squeeze(-1)
-        halves.append(word >> 16 * (token_ids & 1) & 0xFFFF)
-    return halves[0] << 16 | halves[1]
+    groups, group_of_token = torch.unique_consecutive(token_ids >> 3, return_inverse=True)
+    counter_2 = torch.stack([groups, groups | FINE_COUNTER_BIT])
+    zero = torch.zeros_like(counter_2)
+    counter = (zero + (position & _LOW_32), zero + (position >> 32 & _LOW_32), counter_2, zero)
+    words = torch.stack(philox(seed, counter), -1)[:, group_of_token, token_ids >> 1 & 3]
+    high, low = words >> 16 * (token_ids & 1) & 0xFFFF
+    return high << 16 | low
 
 
 def philox(key: int, counter: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
@@ -169,8 +168,9 @@ def _float_of_bits(bits: torch.Tensor) -> torch.Tensor:
 
 
 def _multiply(multiplier: int, word: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The high and low 32 bits of a 64-bit product, computed within int64's range."""
-    low_half, high_half = word & 0xFFFF, word >> 16
-    middle = multiplier * high_half + ((multiplier * low_half) >> 16)
-    low = ((middle << 16) & _LOW_32) | ((multiplier * low_half) & 0xFFFF)
-    return middle >> 16, low
+    """The high and low 32 bits of a 64-bit product. The multiplier is at least 2^31.
+
+    int64 holds the product less ``word * 2^32``, but not the product.
+    """
+    reduced = (multiplier - 2**32) * word
+    return (reduced >> 32) + word, reduced & _LOW_32
