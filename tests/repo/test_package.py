@@ -49,7 +49,7 @@ def test_triton_kernels_is_importable_as_a_part_of_structout_only(tmp_path):
         "import importlib.util as u, structout; "
         "print(u.find_spec('triton_kernels'), u.find_spec('structout.triton_kernels') is not None)"
     )
-    result = run(sys.executable, "-c", script, cwd=tmp_path, PYTHONSAFEPATH="1")
+    result = run_preloaded("-c", script, cwd=tmp_path, PYTHONSAFEPATH="1")
     assert result.stdout.split() == ["None", "True"], result.stderr
 
 
@@ -68,11 +68,16 @@ def source_tree(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def sdist(source_tree, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("sdist")
-    script = f"from setuptools import build_meta; build_meta.build_sdist({str(folder)!r})"
-    result = run(sys.executable, "-c", script, cwd=source_tree, STRUCTOUT_BUILD_CUDA="0")
-    assert result.returncode == 0, result.stderr
+    build("sdist", source_tree, folder)
     (path,) = folder.glob("*.tar.gz")
     return path
+
+
+def build(kind: str, tree: Path, folder: Path, **variables: str) -> None:
+    """Make an sdist or a wheel as a build frontend does, without nvcc."""
+    script = f"from setuptools import build_meta; build_meta.build_{kind}({str(folder)!r})"
+    result = run_preloaded("-c", script, cwd=tree, STRUCTOUT_BUILD_CUDA="0", **variables)
+    assert result.returncode == 0, result.stderr
 
 
 @pytest.fixture(scope="module")
@@ -96,10 +101,10 @@ def build_wheel(sdist: Path, folder: Path) -> None:
     compiler = folder / "g++"  # optimizing takes most of a minute
     compiler.write_text(f'#!/bin/sh\nexec {shlex.join(builds.cxx())} "$@" -O0\n')
     compiler.chmod(0o755)
-    variables = {"STRUCTOUT_BUILD_CUDA": "0", "CXX": str(compiler)}
-    options = ("-qq", "--no-build-isolation", "--no-deps", "--no-index", "--wheel-dir", str(folder))
-    result = run(sys.executable, "-m", "pip", "wheel", *options, str(sdist), cwd=folder, **variables)
-    assert result.returncode == 0, result.stderr
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder, filter="data")
+    (tree,) = (path for path in folder.iterdir() if path.is_dir())
+    build("wheel", tree, folder, CXX=str(compiler))
 
 
 def test_sdist_contains_every_source_file(sdist, source_tree):
@@ -216,19 +221,21 @@ def test_install_in_a_fresh_environment_fails_in_one_line(requirement, clean_env
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize("requirement", [".", ".[manager]", ".[generate]", ".[metrics]"])
-def test_install_beside_the_pinned_packages_needs_no_other_package(requirement, source_tree):
+@pytest.mark.parametrize("extra", ["", "[manager]", "[generate]", "[metrics]"])
+def test_install_beside_the_pinned_packages_needs_no_other_package(extra, source_tree, wheel):
+    """The sources are built for one of the cases only."""
+    distribution = str(wheel) if extra else "."
     options = ("--dry-run", "--no-build-isolation", "--no-index")
-    result = run(sys.executable, "-m", "pip", "install", *options, requirement, cwd=source_tree)
+    result = run(sys.executable, "-m", "pip", "install", *options, distribution + extra, cwd=source_tree)
     assert result.returncode == 0, result.stderr
     assert f"Would install structout-{structout.__version__}\n" in result.stdout
 
 
-def run_preloaded(*arguments, **variables):
-    """Run Python in the checkout. The build needs torch, which takes seconds to
-    import."""
+def run_preloaded(*arguments, cwd=ROOT, **variables):
+    """Run Python, as a rule in the checkout. The build needs torch, which takes seconds
+    to import."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | variables
-    return fresh_process.run(*arguments, cwd=ROOT, env=environment)
+    return fresh_process.run(*arguments, cwd=cwd, env=environment, timeout=600)
 
 
 def run_setup(*arguments, **variables):
@@ -310,6 +317,6 @@ def test_setup_without_the_cuda_sources_refuses(source_tree, stand_in_for_nvcc, 
     tree = tmp_path / "tree"
     shutil.copytree(source_tree, tree)
     shutil.rmtree(tree / "csrc" / "cuda")
-    result = run(sys.executable, "setup.py", "--version", cwd=tree, **stand_in_for_nvcc)
+    result = run_preloaded("setup.py", "--version", cwd=tree, **stand_in_for_nvcc)
     assert result.returncode != 0
     assert "csrc/cuda is missing" in result.stderr
