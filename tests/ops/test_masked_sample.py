@@ -239,8 +239,8 @@ def test_masked_sample_of_an_undrawable_row_is_minus_one_for_that_row_alone(devi
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_masked_sample_passes_opcheck(device):
-    for seed in range(12):
+def test_masked_sample_passes_opcheck(device, num_cases):
+    for seed in range(num_cases(4, long=12)):
         case = cases.random_case(random.Random(seed), device=device, max_vocab=100)
         for op in (sample, sample_logprobs):
             torch.library.opcheck(op, case.arguments())

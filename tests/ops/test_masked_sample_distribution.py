@@ -145,10 +145,10 @@ def test_chi_square_survival_matches_published_tables():
 
 
 def test_masked_sample_tail_wins_as_often_as_expected():
-    """262,144 tokens, each e^-20 as likely as token 0: noise of 24 bits never draws one
-    of them."""
-    setting = statistics.long_tail(tail=262_144, gap=20.0)
-    draws = 60_000
+    """262,144 tokens, each e^-19 as likely as token 0: noise of 24 bits draws one of
+    them twice instead of 32 times."""
+    setting = statistics.long_tail(tail=262_144, gap=19.0)
+    draws = 22_000
     hits = draws - int(statistics.count_draws(draw, setting, draws)[0])
     expected = draws * float(setting.probabilities()[1:].sum())
     least, most = statistics.poisson_interval(expected, significance=1e-6)

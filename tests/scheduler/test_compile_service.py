@@ -13,6 +13,7 @@ import weakref
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
+import fresh_process
 import pytest
 
 from structout.config import StructuredOutputsConfig
@@ -795,7 +796,7 @@ sys.exit(7)
 
 
 def test_forked_process_raises_without_taking_the_lock():
-    lines, code, _ = run_in_a_process("""
+    script = """
 is_lock_held, is_over = threading.Event(), threading.Event()
 
 def clock():
@@ -821,10 +822,12 @@ if child == 0:
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 is_over.set()
 sys.exit(7)
-""")
+"""
+    run = fresh_process.run("-c", PREAMBLE + script, env=dict(os.environ))
+    lines = run.stdout.splitlines()
     message = (
         f"this CompileService belongs to process {lines[0]}, from which this process was forked; its threads and "
         "locks cannot be used here. Create a new one in this process"
     )
-    assert lines[1:] == [message] * 4 + ["5"]
-    assert code == 7
+    assert lines[1:] == [message] * 4 + ["5"], run.stderr
+    assert run.returncode == 7
