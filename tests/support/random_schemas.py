@@ -116,9 +116,12 @@ class RandomSchema:
     def hints(self) -> list[bytes]:
         """What matches the patterns, as it stands in a string without escapes by
         number."""
-        samples = [pattern.sample(self._rng) for pattern in self._patterns.values() for _ in range(20)]
-        written = {json.dumps(sample, ensure_ascii=False)[1:-1].encode() for sample in samples if sample}
-        return sorted(hint for hint in written if rb"\u" not in hint)
+        hints = []
+        for pattern in self._patterns.values():
+            samples = {pattern.sample(self._rng) for _ in range(20)} - {""}
+            written = sorted(json.dumps(sample, ensure_ascii=False)[1:-1].encode() for sample in samples)
+            hints += [hint for hint in written if rb"\u" not in hint][:4]
+        return hints
 
     # -- schemas ------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ _EXACT_IN_DOUBLE = 2**53
 _NUMBERS_AS_DOUBLES = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "const", "enum")
 _MISREADS = {Feature.SET_OPERATION, Feature.POSSESSIVE, Feature.INCOMPLETE_ESCAPE, Feature.BRACKET_FIRST_IN_CLASS}
 _ESCAPED_BY_NUMBER = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
+_MAY_NEED_ESCAPE_BY_NUMBER = re.compile(rf"{_ESCAPED_BY_NUMBER.pattern}|\\|\[\^")
 _MOST_ESCAPED_IN_A_ROW = 0x1F - 0x0E + 1
 _UNREAD_KEYWORDS = re.compile("Unimplemented keys: ")
 _READ_WITH_IF = {"then", "else"}
@@ -120,10 +121,10 @@ def _unspellable(nodes: Nodes) -> Iterator[str]:
 def _escaped_by_number(pattern: str) -> Iterator[int]:
     """The characters that a pattern asks for and llguidance cannot write. Other
     characters of the same class may stand in for one."""
-    if pattern.isprintable() and "\\" not in pattern:
+    if not _MAY_NEED_ESCAPE_BY_NUMBER.search(pattern):
         return
     for match in regex_parts(pattern):
-        if match.lastgroup in ("code", "escape", "cls") or len(match.group()) == 1:
+        if match.lastgroup in ("code", "escape", "cls") or _ESCAPED_BY_NUMBER.fullmatch(match.group()):
             ranges = ranges_of(match.group())
             if all(last - first < _MOST_ESCAPED_IN_A_ROW for first, last in ranges):
                 codes = [code for first, last in ranges for code in range(first, last + 1)]
