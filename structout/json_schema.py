@@ -3,9 +3,9 @@
 Schemas may be deep and may refer to themselves, so nothing here recurses.
 """
 
-import copy
+import json
 import re
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Any
 from urllib.parse import unquote
@@ -30,6 +30,7 @@ _SCHEMA_KEYWORDS = (
 )
 _SCHEMA_LIST_KEYWORDS = ("allOf", "anyOf", "items", "oneOf", "prefixItems")
 _SCHEMA_MAP_KEYWORDS = ("dependentSchemas", "patternProperties", "properties")
+_HOLDS_SCHEMAS = frozenset((*_SCHEMA_KEYWORDS, *_SCHEMA_LIST_KEYWORDS, *_SCHEMA_MAP_KEYWORDS))
 _MAPS_OF_SCHEMAS = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
 _DATA = {"const", "enum", "default", "examples"}
 
@@ -60,6 +61,24 @@ _JSON_TYPES: dict[str, type | UnionType] = {
     "object": dict,
     "null": NoneType,
 }
+
+_PYTHON_TYPES: dict[str, set[type]] = {
+    "boolean": {bool},
+    "number": {int, float},
+    "string": {str},
+    "array": {list},
+    "object": {dict},
+    "null": {NoneType},
+}
+
+
+def _python_types(names: Iterable[str]) -> set[type]:
+    return {type_ for name in names for type_ in _PYTHON_TYPES[name]}
+
+
+_ALL_PYTHON_TYPES = _python_types(_PYTHON_TYPES)
+_PYTHON_TYPES_OF = {keyword: _python_types(names.split()) for keyword, names in _TYPES_OF.items()}
+_PYTHON_TYPES_OF_ELEMENTS = {keyword: _python_types(names.split()) for keyword, names in _TYPES_OF_ELEMENTS.items()}
 
 _DRAFT = re.compile(r"https?://json-schema\.org/draft[-/](?:0?(\d)|(20\d\d)-\d\d)/schema#?")
 _NEWEST_DRAFT = 2020
@@ -118,6 +137,8 @@ def schemas(schema: Any) -> Iterator[dict[str, Any]]:
         elif isinstance(part, dict):
             yield part
             for keyword, value in part.items():
+                if not isinstance(value, dict | list):
+                    continue
                 if keyword in _MAPS_OF_SCHEMAS and isinstance(value, dict):
                     pending += value.values()
                 elif keyword not in _DATA:
@@ -166,15 +187,12 @@ def parts(value: object) -> Iterator[object]:
 def depth(value: object) -> int:
     """How many objects and arrays are nested in a JSON value, the outermost
     included."""
-    deepest = 0
-    pending = [(value, 1)]
-    while pending:
-        part, level = pending.pop()
-        children = part.values() if isinstance(part, dict) else part if isinstance(part, list) else None
-        if children is not None:
-            deepest = max(deepest, level)
-            pending += [(child, level + 1) for child in children]
-    return deepest
+    num_levels = 0
+    level = [value]
+    while level := [part for part in level if isinstance(part, dict | list)]:
+        num_levels += 1
+        level = [child for part in level for child in (part.values() if isinstance(part, dict) else part)]
+    return num_levels
 
 
 # -- the schemas that apply to an instance ----------------------------------------
@@ -198,17 +216,17 @@ def subschemas(schema: Any) -> Iterator[tuple[str, Node]]:
 
 
 def _children(pointer: str, node: Node) -> Iterator[tuple[str, Any]]:
-    for keyword in _SCHEMA_KEYWORDS:
-        child = node.get(keyword)
-        if keyword == "propertyNames" and isinstance(child, dict):
-            child = {"type": "string"} | child  # every name is a string
-        yield f"{pointer}/{keyword}", child
-    for keyword in _SCHEMA_LIST_KEYWORDS:
-        if isinstance(node.get(keyword), list):
-            yield from ((f"{pointer}/{keyword}/{i}", child) for i, child in enumerate(node[keyword]))
-    for keyword in _SCHEMA_MAP_KEYWORDS:
-        if isinstance(node.get(keyword), dict):
-            yield from ((f"{pointer}/{keyword}/{escaped(name)}", child) for name, child in node[keyword].items())
+    for keyword, value in node.items():
+        if keyword not in _HOLDS_SCHEMAS:
+            continue
+        if isinstance(value, list) and keyword in _SCHEMA_LIST_KEYWORDS:
+            yield from ((f"{pointer}/{keyword}/{i}", child) for i, child in enumerate(value))
+        elif isinstance(value, dict) and keyword in _SCHEMA_MAP_KEYWORDS:
+            yield from ((f"{pointer}/{keyword}/{escaped(name)}", child) for name, child in value.items())
+        elif isinstance(value, dict) and keyword == "propertyNames":
+            yield f"{pointer}/{keyword}", {"type": "string"} | value  # every name is a string
+        elif isinstance(value, dict) and keyword in _SCHEMA_KEYWORDS:
+            yield f"{pointer}/{keyword}", value
 
 
 def referred(schema: Any, node: Node) -> Iterator[tuple[str, Any]]:
@@ -255,6 +273,8 @@ def check_keywords(nodes: Nodes, root: str = "#") -> None:
         GrammarError: naming the first keyword whose value has another type.
     """
     for pointer, node in nodes:
+        if all(_has_a_known_type(keyword, value) for keyword, value in node.items()):
+            continue
         for keyword in node.keys() & _TYPES_OF.keys():
             _check_type(node[keyword], _TYPES_OF[keyword], f"{root}{pointer}/{keyword}", keyword)
         for keyword in node.keys() & _TYPES_OF_ELEMENTS.keys():
@@ -263,6 +283,17 @@ def check_keywords(nodes: Nodes, root: str = "#") -> None:
             for name, part in value.items() if has_names else enumerate(value if isinstance(value, list) else ()):
                 place = f"{root}{pointer}/{keyword}/{escaped(str(name))}"
                 _check_type(part, _TYPES_OF_ELEMENTS[keyword], place, keyword)
+
+
+def _has_a_known_type(keyword: str, value: Any) -> bool:
+    """Whether a value and its elements have types that some draft gives them."""
+    if type(value) not in _PYTHON_TYPES_OF.get(keyword, _ALL_PYTHON_TYPES):
+        return False
+    elements = _PYTHON_TYPES_OF_ELEMENTS.get(keyword)
+    if elements is None or isinstance(value, bool) or (keyword == "items" and isinstance(value, dict)):
+        return True
+    parts_ = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return all(type(part) in elements for part in parts_)
 
 
 def _check_type(value: Any, types: str, pointer: str, keyword: str) -> None:
@@ -294,6 +325,9 @@ def check_finite_text(schema: Any, nodes: Nodes) -> None:
     raise GrammarError(message, kind=GrammarErrorKind.IMPOSSIBLE, pointer=pointer, keyword=keyword)
 
 
+_NEEDS_OTHERS = frozenset({"$ref", "allOf", "anyOf", "oneOf", "required", "minItems"})
+
+
 def _allows_finite_text(schema: Any, nodes: Nodes, *, allows_false: bool) -> bool:
     finite: set[int] = set()  # ids of the nodes that are known to have a finite instance
 
@@ -313,6 +347,8 @@ def _allows_finite_text(schema: Any, nodes: Nodes, *, allows_false: bool) -> boo
 
 
 def _is_finite(schema: Any, node: Node, is_finite: Callable[[Any], bool]) -> bool:
+    if _NEEDS_OTHERS.isdisjoint(node) and node.get("type") != []:
+        return True
     needed = [target for _, target in referred(schema, node)]
     if isinstance(node.get("allOf"), list):
         needed += node["allOf"]
@@ -394,6 +430,9 @@ _NO_OPS: dict[str, tuple[Any, ...]] = {
 }
 
 
+_MAY_BE_DROPPED = frozenset(_NO_OPS) | {"format"}
+
+
 def is_no_op(keyword: str, node: Node) -> bool:
     """Whether every instance satisfies a keyword of ``node``, because of its value."""
     if keyword == "format":
@@ -401,21 +440,27 @@ def is_no_op(keyword: str, node: Node) -> bool:
     return node[keyword] in _NO_OPS.get(keyword, ())
 
 
-def without_no_ops(schema: Any, formats: Container[str]) -> Any:
+def without_no_ops(schema: Any, nodes: Nodes, formats: Container[str]) -> Any:
     """``schema`` without keywords that constrain nothing, and without ``format`` unless
     its value is one of ``formats``.
 
     Engines refuse some of them, or read the rest of the schema in another way. A copy
-    if there are any.
+    if there are any among ``nodes``, which ``subschemas(schema)`` yields.
     """
 
-    def is_dropped(keyword: str, node: Node) -> bool:
-        return is_no_op(keyword, node) or (keyword == "format" and node[keyword] not in formats)
+    def dropped(node: Node) -> list[str]:
+        keywords = () if _MAY_BE_DROPPED.isdisjoint(node) else _MAY_BE_DROPPED & node.keys()
+        return [key for key in keywords if is_no_op(key, node) or (key == "format" and node[key] not in formats)]
 
-    if not any(is_dropped(keyword, node) for node in schemas(schema) for keyword in node):
+    if not any(dropped(node) for _, node in nodes):
         return schema
-    changed = copy.deepcopy(schema)
+    changed = copied(schema)
     for node in schemas(changed):
-        for keyword in [keyword for keyword in node if is_dropped(keyword, node)]:
+        for keyword in dropped(node):
             del node[keyword]
     return changed
+
+
+def copied(value: Any) -> Any:
+    """A copy of a JSON value. Six times as fast as ``copy.deepcopy``."""
+    return json.loads(json.dumps(value))

@@ -83,9 +83,11 @@ def _check_schema(schema: object, limits: Limits) -> None:
     num_references = 0
     for part in schemas(schema):
         num_references += "$ref" in part
-        for keyword in part.keys() & _CHECKS.keys():
+        for keyword, value in part.items():
+            if keyword not in _CHECKS:
+                continue
             try:
-                _CHECKS[keyword](part[keyword], limits)
+                _CHECKS[keyword](value, limits)
             except GrammarError as error:
                 pointer = f"{pointer_to(schema, part)}/{keyword}"
                 raise error.at(pointer, keyword) from None

@@ -156,7 +156,7 @@ def _read_schema(schema: object) -> tuple[object, str]:
     value, text = _read_json("JSON schema", schema)
     if not isinstance(value, dict | bool):
         raise GrammarError(f"a JSON schema must be an object or a boolean, got {type(value).__name__}")
-    for part in schemas(value):
+    for part in schemas(value) if '"$ref"' in text else ():
         reference = part.get("$ref")
         if isinstance(reference, str) and reference != "#" and not reference.startswith("#/"):
             pointer = pointer_to(value, part)
@@ -237,7 +237,8 @@ _READERS = {
 def _check_characters(kind: StructuredOutputOptions, value: object, text: str) -> None:
     """Refuse NUL and lone surrogates, which do not fit into the UTF-8 C strings that
     native compilers take."""
-    if any(isinstance(part, str) and "\0" in part for part in parts(value)):
+    may_have_nul = "\0" in text or "\\u0000" in text
+    if may_have_nul and any(isinstance(part, str) and "\0" in part for part in parts(value)):
         raise GrammarError(f"the {kind.value} constraint contains a NUL character")
     try:
         text.encode()

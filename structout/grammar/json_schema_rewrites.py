@@ -5,7 +5,6 @@ branches apart. Each rewrite here keeps the set of valid instances. What cannot 
 written without such keywords stays as it is, and support tables refuse it by name.
 """
 
-import copy
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,17 @@ from itertools import pairwise
 from typing import Any
 
 from structout.grammar.text_patterns import pattern_of_other_texts
-from structout.json_schema import DRAFT_OF_KEYWORD, Node, Nodes, draft_of, is_no_op, referred, schemas, subschemas
+from structout.json_schema import (
+    DRAFT_OF_KEYWORD,
+    Node,
+    Nodes,
+    copied,
+    draft_of,
+    is_no_op,
+    referred,
+    schemas,
+    subschemas,
+)
 
 _REWRITTEN = frozenset(
     "not oneOf if then else dependencies dependentRequired dependentSchemas propertyNames uniqueItems".split()
@@ -58,7 +67,7 @@ def rewrite(schema: Any, nodes: Nodes) -> Rewritten:
     """
     if all(_REWRITTEN.isdisjoint(node) for _, node in nodes) or _is_fixed(schema):
         return Rewritten(schema, nodes)
-    rewriter = _Rewriter(copy.deepcopy(schema))
+    rewriter = _Rewriter(copied(schema))
     rewriter.run()
     return Rewritten(rewriter.schema, rewriter.nodes())
 

@@ -212,16 +212,23 @@ class BackendSet:
     def _make_pool(self, factory: str) -> CompileProcessPool:
         return CompileProcessPool(self._vocabulary, self._config, factory, num_processes=self._config.compile_workers)
 
-    def _candidates(self, constraint: Constraint) -> list[tuple[str, Support]]:
+    def _candidates(self, constraint: Constraint) -> Iterator[tuple[str, Support]]:
         """The backends that may serve the constraint, the best first."""
         requested = constraint.backend_name
         if requested != _AUTO:
             self._check_name(requested)
         names = [*self._backends] if requested == _AUTO or constraint.allows_fallback else [requested]
-        candidates = [(name, self._registered[name].support(constraint)) for name in names]
-        candidates = [
-            (name, support if name == requested else support.if_chosen_automatically()) for name, support in candidates
-        ]
+
+        def support_by(name: str) -> Support:
+            support = self._registered[name].support(constraint)
+            return support if name == requested else support.if_chosen_automatically()
+
+        first = _PREFERRED[constraint.kind] if requested == _AUTO else requested
+        support = support_by(first)
+        if support.enforces and not support.formats and not support.is_slow:  # no other can be better
+            names.remove(first)
+            yield first, support
+        candidates = [(name, support_by(name)) for name in names]
 
         def rank(candidate: tuple[str, Support]) -> tuple[bool, int, int, bool, bool, bool]:
             name, support = candidate
@@ -237,7 +244,7 @@ class BackendSet:
                 not is_preferred,
             )
 
-        return sorted(candidates, key=rank)
+        yield from sorted(candidates, key=rank)
 
     def _is_isolated(self, name: str, backend: StructuredOutputBackend) -> bool:
         """Whether slow constraints of the backend are compiled in another process."""

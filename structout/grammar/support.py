@@ -121,9 +121,10 @@ def weakened_in_schema(
         root: JSON pointer to the schema.
     """
     since = _IGNORED_SINCE | (ignored_since or {})
+    unread = frozenset(keyword for keyword in since if since[keyword] <= draft)
     found = []
     for pointer, node in nodes:
-        keywords = [key for key in node if since.get(key, draft + 1) <= draft and not is_no_op(key, node)]
+        keywords = [] if unread.isdisjoint(node) else [key for key in node if key in unread and not is_no_op(key, node)]
         if draft <= _DRAFT_3:
             keywords += _ignored_in_draft_3(node)
         found += [f"{root}{pointer}/{keyword}" for keyword in [*keywords, *ignored_keywords(node, draft)]]

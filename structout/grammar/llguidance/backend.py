@@ -20,7 +20,7 @@ from structout.grammar.llguidance.spec import json_whitespace_pattern, lark_spec
 from structout.grammar.llguidance.support import llguidance_support, places_of_warnings
 from structout.grammar.refusals import locate
 from structout.grammar.vocabulary import Vocabulary
-from structout.json_schema import Node
+from structout.json_schema import Node, subschemas
 from structout.params import Constraint, StructuredOutputOptions
 
 _BYTES_PER_WORD = 4
@@ -210,8 +210,9 @@ class LlguidanceBackend(StructuredOutputBackend):
         shared = {key: constraint.value[key] for key in _READ_AT_THE_ROOT if key in constraint.value}
 
         def is_refused_alone(node: Node) -> bool:
+            schema = {**shared, **node}
             spec = llguidance_spec(
-                constraint.rewritten({**shared, **node}, ()), any_whitespace=True, max_whitespace=None
+                constraint.rewritten(schema, list(subschemas(schema))), any_whitespace=True, max_whitespace=None
             )
             return CompiledSpec(self._tokenizer, spec).error == message
 

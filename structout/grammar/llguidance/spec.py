@@ -1,7 +1,6 @@
 """Constraints in llguidance's own format: Lark grammars and JSON schemas with
 options."""
 
-import copy
 import json
 import re
 from typing import Any
@@ -16,7 +15,7 @@ from structout.grammar.engine_versions import (
     is_at_least,
 )
 from structout.grammar.text_patterns import pattern_of_other_texts
-from structout.json_schema import patterns_of, schemas, without_no_ops
+from structout.json_schema import Nodes, copied, patterns_of, schemas, without_no_ops
 from structout.params import Constraint, StructuredOutputOptions
 
 # The drafts that llguidance checks schemas against. It fails for any other $schema.
@@ -66,9 +65,9 @@ def llguidance_spec(constraint: Constraint, *, any_whitespace: bool, max_whitesp
     options = _whitespace_options(constraint.whitespace_pattern, any_whitespace, max_whitespace)
     match kind:
         case StructuredOutputOptions.JSON:
-            return _json_spec(constraint.value, options | {"lenient": constraint.lenient})
+            return _json_spec(constraint.value, constraint.nodes, options | {"lenient": constraint.lenient})
         case StructuredOutputOptions.JSON_OBJECT:
-            return _json_spec(_ANY_JSON, options)
+            return _json_spec(_ANY_JSON, [], options)
         case StructuredOutputOptions.REGEX:
             return lark_spec(f"start: /{regex_to_lark(with_explicit_classes(spec), '')}/")
         case StructuredOutputOptions.CHOICE:
@@ -125,11 +124,11 @@ def _whitespace_options(pattern: str | None, any_whitespace: bool, max_whitespac
     }
 
 
-def _json_spec(schema: Any, options: dict[str, Any]) -> str:
+def _json_spec(schema: Any, nodes: Nodes, options: dict[str, Any]) -> str:
     if schema is False:
         message = "the json constraint allows no text at all: the schema is false"
         raise GrammarError(message, kind=GrammarErrorKind.IMPOSSIBLE, pointer="#")
-    schema = {} if schema is True else _with_explicit_patterns(without_no_ops(schema, FORMATS))
+    schema = {} if schema is True else _with_explicit_patterns(without_no_ops(schema, nodes, FORMATS), nodes)
     if not is_at_least("llguidance", LLGUIDANCE_ESCAPES_IN_NAMES):
         schema = _with_names_of_other_properties(schema)
     # llguidance takes options in the schema under x-guidance. Those of the schema's
@@ -140,12 +139,12 @@ def _json_spec(schema: Any, options: dict[str, Any]) -> str:
     return json.dumps({"grammars": [{"lark_grammar": _NO_FORCING + "start: @json"}, named]}, ensure_ascii=False)
 
 
-def _with_explicit_patterns(schema: Any) -> Any:
+def _with_explicit_patterns(schema: Any, nodes: Nodes) -> Any:
     """``schema`` with its regular expressions as ECMA-262 reads them. A copy if any
     changes."""
-    if all(with_explicit_classes(pattern) == pattern for node in schemas(schema) for pattern in patterns_of(node)):
+    if all(with_explicit_classes(pattern) == pattern for _, node in nodes for pattern in patterns_of(node)):
         return schema
-    changed = copy.deepcopy(schema)
+    changed = copied(schema)
     for node in schemas(changed):
         if isinstance(node.get("pattern"), str):
             node["pattern"] = with_explicit_classes(node["pattern"])
@@ -185,7 +184,7 @@ def admits_escaped_names(node: Any) -> bool:
 def _with_names_of_other_properties(schema: Any) -> Any:
     """``schema`` with ``additionalProperties`` written as a pattern of all names except
     those of the properties."""
-    changed = copy.deepcopy(schema)
+    changed = copied(schema)
     for node in schemas(changed):
         properties = node.get("properties")
         is_open = node.get("additionalProperties", True) is not False

@@ -29,6 +29,7 @@ from structout.params import Constraint, StructuredOutputOptions
 _IGNORED_SINCE = {"propertyNames": 6, "unevaluatedItems": 2019, "unevaluatedProperties": 2019}
 _EXACT_IN_DOUBLE = 2**53
 _NUMBERS_AS_DOUBLES = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "const", "enum")
+_LOOKED_AT = frozenset((*_NUMBERS_AS_DOUBLES, "minProperties", "properties", "patternProperties", "pattern"))
 _MISREADS = {Feature.SET_OPERATION, Feature.POSSESSIVE, Feature.INCOMPLETE_ESCAPE, Feature.BRACKET_FIRST_IN_CLASS}
 _ESCAPED_BY_NUMBER = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
 _MAY_NEED_ESCAPE_BY_NUMBER = re.compile(rf"{_ESCAPED_BY_NUMBER.pattern}|\\|\[\^")
@@ -75,6 +76,8 @@ def places_of_warnings(warnings: Iterable[str], nodes: Nodes) -> Iterator[str]:
 
 
 def _ignored_keywords(node: Node, draft: int) -> Iterator[str]:
+    if _LOOKED_AT.isdisjoint(node):
+        return
     yield from (key for key in _NUMBERS_AS_DOUBLES if key in node and largest_integer(node[key]) > _EXACT_IN_DOUBLE)
     yield from _misread_bounds(node)
     if counts_unchecked_keys(node):

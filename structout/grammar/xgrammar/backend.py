@@ -338,7 +338,7 @@ class XgrammarBackend(StructuredOutputBackend):
         spec = constraint.spec
         match constraint.kind:
             case StructuredOutputOptions.JSON:
-                schema = without_no_ops(constraint.value, FORMATS)
+                schema = without_no_ops(constraint.value, constraint.nodes, FORMATS)
                 return self._compile_json_call(
                     spec if schema is constraint.value else json.dumps(schema, ensure_ascii=False)
                 )

@@ -334,7 +334,7 @@ def tag_without_no_ops(tag: Any) -> Any:
     for _, part in _parts_of_tag(changed):
         for key in part.keys() & set(_SCHEMAS_OF_TAGS):
             schema = _parsed(part[key])
-            part[key] = part[key] if schema is None else without_no_ops(schema, FORMATS)
+            part[key] = part[key] if schema is None else without_no_ops(schema, list(subschemas(schema)), FORMATS)
     return changed
 
 
