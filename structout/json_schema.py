@@ -212,7 +212,10 @@ def subschemas(schema: Any) -> Iterator[tuple[str, Node]]:
             continue
         seen[id(node)] = node
         yield pointer, node
-        pending += reversed([*_children(pointer, node), *referred(schema, node)])
+        children = list(_children(pointer, node))
+        if "$ref" in node:
+            children += referred(schema, node)
+        pending += reversed(children)
 
 
 def _children(pointer: str, node: Node) -> Iterator[tuple[str, Any]]:

@@ -462,7 +462,7 @@ class StructuredOutputBackend(ABC):
         """Raise ``GrammarError`` for a grammar that allows nothing at its start."""
         mask = allocate_token_bitmask(1, self.vocabulary.size, pin_memory=False)
         grammar.fill_bitmask(mask, 0)
-        if not mask.any():
+        if not mask.numpy().any():
             if grammar.error_reason:
                 raise GrammarError(grammar.error_reason, kind=GrammarErrorKind.LIMIT)
             message = f"the {request_type.value} constraint allows no text at all"

@@ -30,6 +30,7 @@ _IGNORED_SINCE = {"propertyNames": 6, "unevaluatedItems": 2019, "unevaluatedProp
 _EXACT_IN_DOUBLE = 2**53
 _NUMBERS_AS_DOUBLES = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "const", "enum")
 _LOOKED_AT = frozenset((*_NUMBERS_AS_DOUBLES, "minProperties", "properties", "patternProperties", "pattern"))
+_WITH_CHARACTERS = frozenset({"const", "enum", "pattern", "patternProperties"})
 _MISREADS = {Feature.SET_OPERATION, Feature.POSSESSIVE, Feature.INCOMPLETE_ESCAPE, Feature.BRACKET_FIRST_IN_CLASS}
 _ESCAPED_BY_NUMBER = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
 _MAY_NEED_ESCAPE_BY_NUMBER = re.compile(rf"{_ESCAPED_BY_NUMBER.pattern}|\\|\[\^")
@@ -106,6 +107,8 @@ def _unspellable(nodes: Nodes) -> Iterator[str]:
     one, masks would allow only whitespace, for ever.
     """
     for pointer, node in nodes:
+        if _WITH_CHARACTERS.isdisjoint(node):
+            continue
         for keyword in ("const", "enum"):
             pending = [node.get(keyword)]
             while pending:
