@@ -26,7 +26,7 @@ import torch
 from bench_manager import Text, own_texts
 from large_tokenizer import VOCAB_SIZE, large_tokenizer, trained_tokenizer
 
-from structout import StructuredOutputManager, StructuredOutputsParams
+from structout import StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams
 
 Samples = dict[tuple[str, int, bool], list[float]]  # seconds by engine, drafts, and whether a thread is busy
 ENGINES = ("xgrammar", "llguidance")
@@ -85,9 +85,10 @@ def measure(is_quick: bool) -> Samples:
     """Time steps of each engine, alone and beside a busy thread, in this process."""
     tokenizer = trained_tokenizer(2_000, 1_000_000) if is_quick else large_tokenizer()
     vocab_size = 2_304 if is_quick else VOCAB_SIZE
-    num_steps = 3 if is_quick else 60
+    num_steps = 3 if is_quick else 50
     samples: Samples = {}
-    with StructuredOutputManager(tokenizer, vocab_size) as manager:
+    config = StructuredOutputsConfig(compile_timeout=120)  # for a busy machine
+    with StructuredOutputManager(tokenizer, vocab_size, config) as manager:
         texts = own_texts(tokenizer)
         for engine, num_drafts in itertools.product(ENGINES, (0, 3)):
             loop = Loop(manager, engine, texts, num_drafts)
@@ -144,7 +145,7 @@ def main() -> None:
         return
     checkouts = {"structout": ROOT} | ({"before": arguments.before} if arguments.before else {})
     samples: dict[tuple[str, int, bool], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for _ in range(1 if arguments.quick else 5):
+    for _ in range(1 if arguments.quick else 4):
         for name, checkout in checkouts.items():
             for key, seconds in measure_in_process(checkout, arguments.quick).items():
                 samples[key][name] += seconds
