@@ -87,7 +87,7 @@ _registered = {
 # where xgrammar takes seconds for one in ten, and both fill as quickly. JSON objects:
 # llguidance compiles them in 3 ms instead of 28, and fills a row in 38 us instead of
 # 26, but allows UTF-8 only. Other constraints: xgrammar fills 2 to 200 times faster,
-# unless it compiles slowly (Support.is_slow).
+# unless it compiles slowly (Support.is_slow) or its masks take long (is_costly).
 _PREFERRED = {kind: "xgrammar" for kind in StructuredOutputOptions} | {
     StructuredOutputOptions.JSON: "llguidance",
     StructuredOutputOptions.JSON_OBJECT: "llguidance",
@@ -240,7 +240,7 @@ class BackendSet:
                 num_weakened,
                 num_formats,
                 name != requested,
-                support.is_slow,
+                support.is_slow or support.is_costly,
                 not is_preferred,
             )
 

@@ -32,6 +32,7 @@ class Support:
         unproved: parts that no comparison with other implementations has covered. Only
             a request that names the backend gets them from it.
         is_slow: whether it may compile for seconds.
+        is_costly: whether its masks may take milliseconds, a hundred times the usual.
     """
 
     refusal: str = ""
@@ -39,6 +40,7 @@ class Support:
     formats: tuple[str, ...] = ()
     unproved: tuple[str, ...] = ()
     is_slow: bool = False
+    is_costly: bool = False
 
     def if_chosen_automatically(self) -> "Support":
         """Count what is not proved as not enforced."""
