@@ -52,12 +52,28 @@ def main() -> int:
         masses = torch.stack([OPS._shard_mass(*shard, merged) for shard in shards])
         return ids, OPS._merge_masses(masses, merged, temperature)
 
+    def changed(apply: Callable[..., None], *lists: torch.Tensor) -> torch.Tensor:
+        copy = logits.clone()
+        apply(copy, *lists)
+        return copy
+
+    token_lists = (torch.tensor([0, 3, 3, 6, 7], device="cuda"), torch.tensor([5, 9, 5, 0, 1, -4, 7], device="cuda"))
+    values = torch.tensor([1.5, 0.5, 2.0, -1.0], device="cuda")
+    penalties = (*token_lists, torch.arange(7, device="cuda") % 3, values, values, values)
+    bias = (*token_lists, torch.arange(7, dtype=torch.float32, device="cuda"))
+    drafts = (torch.ops.structout.masked_sample(*plain), torch.tensor([0, 3, 4], device="cuda"))
     expected = reference.masked_sample_logprobs(*plain)
     checks: dict[str, tuple[Callable[[], Result], Result]] = {
         "apply_bitmask": (lambda: masked(OPS.apply_bitmask), masked(reference.apply_bitmask)),
         "masked_sample": (lambda: OPS.masked_sample(*plain), expected[0]),
         "masked_sample_logprobs": (lambda: OPS.masked_sample_logprobs(*plain), expected),
         "masked_sample with filters": (lambda: OPS.masked_sample(*filtered), reference.masked_sample(*filtered)),
+        "verify_drafts": (lambda: OPS.verify_drafts(*plain, *drafts), reference.verify_drafts(*plain, *drafts)),
+        "apply_penalties": (
+            lambda: changed(OPS.apply_penalties, *penalties),
+            changed(reference.apply_penalties, *penalties),
+        ),
+        "apply_logit_bias": (lambda: changed(OPS.apply_logit_bias, *bias), changed(reference.apply_logit_bias, *bias)),
         "shards, merged": (by_shards, expected),
         "all_gather_bitmask of one rank": (lambda: OPS.all_gather_bitmask(bitmask, ""), bitmask),
     }

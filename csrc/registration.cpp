@@ -11,6 +11,22 @@ STABLE_TORCH_LIBRARY(structout, ops) {
       "masked_sample_logprobs(Tensor logits, Tensor? bitmask, Tensor? rows, Tensor temperature, Tensor? top_k, "
       "Tensor? top_p, Tensor? min_p, Tensor seed, Tensor position) -> (Tensor, Tensor)");
 
+  // Draws for each draft and for the token after the last: request i owns rows
+  // row_indptr[i] to row_indptr[i + 1], one more than it has drafts.
+  ops.def(
+      "verify_drafts(Tensor logits, Tensor? bitmask, Tensor? rows, Tensor temperature, Tensor? top_k, Tensor? top_p, "
+      "Tensor? min_p, Tensor seed, Tensor position, Tensor drafts, Tensor row_indptr) -> (Tensor, Tensor)");
+
+  // The part of verify_drafts after the draw, for ids [T] that were drawn by shards.
+  ops.def("_accept_drafts(Tensor(a!) ids, Tensor drafts, Tensor row_indptr) -> Tensor");
+
+  // Lists of tokens for each row (CSR): row i lists entries indptr[i] to
+  // indptr[i + 1]. Only the listed logits are touched.
+  ops.def(
+      "apply_penalties(Tensor(a!) logits, Tensor indptr, Tensor token_ids, Tensor output_counts, "
+      "Tensor repetition, Tensor frequency, Tensor presence) -> ()");
+  ops.def("apply_logit_bias(Tensor(a!) logits, Tensor indptr, Tensor token_ids, Tensor bias) -> ()");
+
   // Ops over a process group, which is named; "" stands for a single rank. They are
   // implemented in Python (structout/distributed/registration.py), because the stable
   // ABI cannot reach a process group.
@@ -76,8 +92,13 @@ STABLE_TORCH_LIBRARY(structout, ops) {
   // The argument checks alone, for the backends written in Python.
   ops.def("_check_apply_bitmask(Tensor logits, Tensor bitmask, Tensor? rows=None) -> ()");
   ops.def(
+      "_check_apply_penalties(Tensor logits, Tensor indptr, Tensor token_ids, Tensor output_counts, "
+      "Tensor repetition, Tensor frequency, Tensor presence) -> ()");
+  ops.def("_check_apply_logit_bias(Tensor logits, Tensor indptr, Tensor token_ids, Tensor bias) -> ()");
+  ops.def(
       "_check_masked_sample(Tensor logits, Tensor? bitmask, Tensor? rows, Tensor temperature, Tensor? top_k, "
       "Tensor? top_p, Tensor? min_p, Tensor seed, Tensor position) -> ()");
+  ops.def("_check_verify_drafts(Tensor ids_or_logits, Tensor drafts, Tensor row_indptr) -> ()");
   ops.def(
       "_check_sharded_masked_sample(Tensor logits_shard, Tensor? bitmask, Tensor? rows, Tensor temperature, "
       "Tensor? top_k, Tensor? top_p, Tensor? min_p, Tensor seed, Tensor position, int vocab_begin) -> ()");

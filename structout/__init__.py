@@ -40,8 +40,15 @@ if importlib.util.find_spec("torch") is not None:
 
     if _kernels.load().broken is None:
         from structout.distributed import registration  # noqa: F401 - registers the collective ops
-        from structout.ops import apply_bitmask, apply_token_bitmask_inplace, masked_sample, masked_sample_logprobs
-        from structout.sampler import DeviceMasks, MaskedSampler, SamplingParams
+        from structout.listed_logits import apply_logit_bias, apply_penalties
+        from structout.ops import (
+            apply_bitmask,
+            apply_token_bitmask_inplace,
+            masked_sample,
+            masked_sample_logprobs,
+            verify_drafts,
+        )
+        from structout.sampler import DeviceMasks, Drafts, LogitBias, MaskedSampler, Penalties, SamplingParams
 
 if TYPE_CHECKING:
     from structout.distributed import (
@@ -59,6 +66,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CollectiveError",
     "DeviceMasks",
+    "Drafts",
     "DuplicateRequestError",
     "GrammarError",
     "GrammarErrorKind",
@@ -66,12 +74,14 @@ __all__ = [
     "GrammarStatus",
     "GrammarTimeoutError",
     "Limits",
+    "LogitBias",
     "ManagerStats",
     "MaskBatch",
     "MaskDeduplicator",
     "MaskPool",
     "MaskShard",
     "MaskedSampler",
+    "Penalties",
     "PooledMaskBatch",
     "SamplingParams",
     "ShardedManager",
@@ -87,6 +97,8 @@ __all__ = [
     "all_gather_bitmask",
     "allocate_token_bitmask",
     "apply_bitmask",
+    "apply_logit_bias",
+    "apply_penalties",
     "apply_token_bitmask_inplace",
     "bitmask_dtype",
     "bitmask_width",
@@ -100,6 +112,7 @@ __all__ = [
     "sharded_masked_sample",
     "sharded_masked_sample_logprobs",
     "unpack_bitmask",
+    "verify_drafts",
 ]
 
 _MODULE_OF = {

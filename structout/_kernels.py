@@ -83,14 +83,17 @@ def _register_triton() -> None:
     if importlib.util.find_spec("triton") is None:
         raise _NotBuiltError("Triton is not installed: pip install triton")
     from structout.triton_kernels.apply_bitmask import apply_bitmask
+    from structout.triton_kernels.listed_logits import apply_logit_bias, apply_penalties
     from structout.triton_kernels.masked_sample import masked_sample, masked_sample_logprobs
     from structout.triton_kernels.push import push_all_gather
     from structout.triton_kernels.shards import merge_masses, merge_shard_results, sample_shard, shard_mass
+    from structout.triton_kernels.verify_drafts import accept_drafts, verify_drafts
 
     library = torch.library.Library("structout", "IMPL")
-    for kernel in (apply_bitmask, masked_sample, masked_sample_logprobs):
+    public = (apply_bitmask, masked_sample, masked_sample_logprobs, verify_drafts, apply_penalties, apply_logit_bias)
+    for kernel in public:
         library.impl(kernel.__name__, kernel, "CUDA")
-    for kernel in (sample_shard, merge_shard_results, shard_mass, merge_masses, push_all_gather):
+    for kernel in (accept_drafts, sample_shard, merge_shard_results, shard_mass, merge_masses, push_all_gather):
         library.impl(f"_{kernel.__name__}", kernel, "CUDA")
     _registered_libraries.append(library)
 

@@ -1,7 +1,6 @@
 """Python wrappers of ``torch.ops.structout.*``, and a drop-in for xgrammar's mask
 op."""
 
-import numbers
 import operator
 import warnings
 from collections.abc import Iterable
@@ -10,11 +9,13 @@ import torch
 
 from structout import _kernels
 from structout.bitmask import BITS_PER_WORD, bitmask_width
+from structout.parameters import float_parameter, integer_parameter
 
 _kernels.require()
 _apply_bitmask = torch.ops.structout.apply_bitmask.default
 _masked_sample = torch.ops.structout.masked_sample.default
 _masked_sample_logprobs = torch.ops.structout.masked_sample_logprobs.default
+_verify_drafts = torch.ops.structout.verify_drafts.default
 
 
 def apply_bitmask(logits: torch.Tensor, bitmask: torch.Tensor, rows: torch.Tensor | None = None) -> None:
@@ -149,10 +150,6 @@ def _rows_at(
     return rows[:num_rows]
 
 
-_LARGEST_FLOAT32 = 3.4028234663852886e38
-_ROUNDS_TO_ZERO = 2.0**-150  # half of the smallest positive float32
-
-
 def masked_sample(
     logits: torch.Tensor,
     bitmask: torch.Tensor | None = None,
@@ -269,6 +266,72 @@ def masked_sample_logprobs(
     return ids, logprobs
 
 
+def verify_drafts(
+    logits: torch.Tensor,
+    drafts: torch.Tensor,
+    row_indptr: torch.Tensor,
+    bitmask: torch.Tensor | None = None,
+    rows: torch.Tensor | None = None,
+    *,
+    temperature: torch.Tensor | float = 1.0,
+    top_k: torch.Tensor | int | None = None,
+    top_p: torch.Tensor | float | None = None,
+    min_p: torch.Tensor | float | None = None,
+    seed: torch.Tensor | int = 0,
+    position: torch.Tensor | int = 0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draw a token for each draft and one more, and count the drafts that were drawn.
+
+    ``verify_drafts(logits [T, V], drafts [T], row_indptr [B + 1], bitmask, rows, *, the
+    parameters of masked_sample) -> (ids [T], num_accepted [B])``
+
+    Equivalent to::
+
+        ids = masked_sample(logits, bitmask, rows, ...)
+        for b in range(B):
+            row, end = row_indptr[b], row_indptr[b + 1]
+            while row + 1 < end and ids[row] == drafts[row] != -1:
+                row += 1
+            num_accepted[b] = row - row_indptr[b]
+            ids[row + 1 : end] = -1
+
+    Request b owns rows ``row_indptr[b]`` to ``row_indptr[b + 1]``: row j has the logits
+    after j drafts, so a request with k drafts owns k + 1 rows. Its new tokens are
+    ``ids[row_indptr[b] :][: num_accepted[b] + 1]``. They are those of decoding one by
+    one with the same seeds and positions, if the drafts are a function of the text
+    (n-grams, forced text) or were drawn with the noise of the same seed and position.
+
+    Args:
+        logits: ``[T, V]``, the rows of all requests.
+        drafts: int64 ``[T]``, the token that each row is to confirm. -1 confirms
+            nothing. A request's last entry is not read.
+        row_indptr: int32 or int64 ``[B + 1]``, not decreasing.
+        bitmask: as in :func:`masked_sample`.
+        rows: as in :func:`masked_sample`; :meth:`MaskBatch.rows_for` makes it.
+        temperature: as in :func:`masked_sample`, as are all other parameters. They are
+            per row: a request's positions count up.
+        top_k: see :func:`masked_sample`.
+        top_p: see :func:`masked_sample`.
+        min_p: see :func:`masked_sample`.
+        seed: see :func:`masked_sample`.
+        position: see :func:`masked_sample`.
+
+    Returns:
+        ids int64 ``[T]``, -1 after the first draft of a request that was not drawn; and
+        num_accepted int32 ``[B]``.
+
+    Raises:
+        ValueError: as :func:`masked_sample`.
+        TypeError: as :func:`masked_sample`.
+
+    Source: speculative decoding (Leviathan et al., 2023) with Gumbel noise shared by
+    drafter and target.
+    """
+    parameters = row_parameters(logits, temperature, top_k, top_p, min_p, seed, position)
+    ids, num_accepted = _verify_drafts(logits, bitmask, rows, *parameters, drafts, row_indptr)
+    return ids, num_accepted
+
+
 def row_parameters(
     logits: torch.Tensor,
     temperature: torch.Tensor | float,
@@ -284,56 +347,15 @@ def row_parameters(
         ValueError: a number is out of range.
         TypeError: a parameter is neither a tensor nor a number.
     """
-    num_rows = logits.shape[0] if logits.dim() == 2 else 1
-
-    def floats(name: str, value: torch.Tensor | float) -> torch.Tensor:
-        if isinstance(value, torch.Tensor):
-            return value
-        _check_float(name, value)
-        return torch.full((1,), value, dtype=torch.float32, device=logits.device).expand(num_rows)
-
-    def integers(name: str, value: torch.Tensor | int) -> torch.Tensor:
-        if isinstance(value, torch.Tensor):
-            return value
-        return torch.full((1,), _as_int64(name, value), dtype=torch.int64, device=logits.device).expand(num_rows)
-
+    op = "masked_sample"
     return (
-        floats("temperature", temperature),
-        None if top_k is None else integers("top_k", top_k),
-        None if top_p is None else floats("top_p", top_p),
-        None if min_p is None else floats("min_p", min_p),
-        integers("seed", seed),
-        integers("position", position),
+        float_parameter(op, "temperature", temperature, logits),
+        None if top_k is None else integer_parameter(op, "top_k", top_k, logits, is_kept=True),
+        None if top_p is None else float_parameter(op, "top_p", top_p, logits),
+        None if min_p is None else float_parameter(op, "min_p", min_p, logits),
+        integer_parameter(op, "seed", seed, logits),
+        integer_parameter(op, "position", position, logits),
     )
-
-
-def _check_float(name: str, value: float) -> None:
-    if not isinstance(value, (float, int, numbers.Real)):
-        raise TypeError(
-            f"masked_sample: {name} must be a number or a float32 tensor with one value per row, "
-            f"got {type(value).__name__}"
-        )
-    if not 0 <= value < float("inf"):
-        raise ValueError(f"masked_sample: {name} must be a finite number of at least 0, got {value}")
-    if value > _LARGEST_FLOAT32:
-        raise ValueError(f"masked_sample: {name} must fit float32: at most {_LARGEST_FLOAT32:.7g}, got {value}")
-    if name == "temperature" and 0 < value <= _ROUNDS_TO_ZERO:
-        raise ValueError(
-            f"masked_sample: temperature {value} rounds to 0 in float32, which is greedy; pass 0, or at least 1e-45"
-        )
-
-
-def _as_int64(name: str, value: int) -> int:
-    if not isinstance(value, (int, numbers.Integral)) and not hasattr(value, "__index__"):
-        raise TypeError(
-            f"masked_sample: {name} must be an int or an int64 tensor with one value per row, "
-            f"got {type(value).__name__}"
-        )
-    number = operator.index(value)
-    largest = 2**64 - 1 if name == "seed" else 2**63 - 1  # engines hold 64-bit seeds as uint64
-    if not -(2**63) <= number <= largest:
-        raise ValueError(f"masked_sample: {name} must be from -2^63 to {largest}, got {number}")
-    return number - 2**64 if number >= 2**63 else number
 
 
 def empty_ids(logits: torch.Tensor) -> torch.Tensor:
@@ -350,3 +372,15 @@ def _(logits: torch.Tensor, *_: torch.Tensor | None) -> torch.Tensor:
 def _(logits: torch.Tensor, *_: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
     ids = empty_ids(logits)
     return ids, ids.new_empty(ids.shape, dtype=torch.float32)
+
+
+@torch.library.register_fake("structout::verify_drafts")
+def _(logits: torch.Tensor, *others: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    row_indptr = others[-1]
+    assert row_indptr is not None
+    return empty_ids(logits), logits.new_empty(row_indptr.shape[0] - 1, dtype=torch.int32)
+
+
+@torch.library.register_fake("structout::_accept_drafts")
+def _(ids: torch.Tensor, drafts: torch.Tensor, row_indptr: torch.Tensor) -> torch.Tensor:
+    return ids.new_empty(row_indptr.shape[0] - 1, dtype=torch.int32)

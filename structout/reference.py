@@ -3,7 +3,9 @@
 Tests and benchmarks compare every backend with it.
 """
 
+import itertools
 import math
+from collections.abc import Iterator
 
 import torch
 
@@ -162,3 +164,69 @@ def _top_p_threshold(x: torch.Tensor, mass: torch.Tensor, top_p: float) -> torch
 
 def _float32(value: float) -> torch.Tensor:
     return torch.tensor(value, dtype=torch.float32)
+
+
+def verify_drafts(
+    logits: torch.Tensor,
+    bitmask: torch.Tensor | None,
+    rows: torch.Tensor | None,
+    temperature: torch.Tensor,
+    top_k: torch.Tensor | None,
+    top_p: torch.Tensor | None,
+    min_p: torch.Tensor | None,
+    seed: torch.Tensor,
+    position: torch.Tensor,
+    drafts: torch.Tensor,
+    row_indptr: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The reference of :func:`structout.verify_drafts`: ids int64 ``[T]`` and
+    num_accepted int32 ``[B]``."""
+    ids = masked_sample(logits, bitmask, rows, temperature, top_k, top_p, min_p, seed, position)
+    bounds = row_indptr.clamp(0, len(ids)).tolist()
+    num_accepted = []
+    for begin, end in itertools.pairwise(bounds):
+        row = begin
+        while row + 1 < end and ids[row] == drafts[row] and ids[row] != -1:
+            row += 1
+        ids[row + 1 : end] = -1
+        num_accepted.append(row - begin)
+    return ids, torch.tensor(num_accepted, dtype=torch.int32, device=logits.device)
+
+
+def apply_penalties(
+    logits: torch.Tensor,
+    indptr: torch.Tensor,
+    token_ids: torch.Tensor,
+    output_counts: torch.Tensor,
+    repetition: torch.Tensor,
+    frequency: torch.Tensor,
+    presence: torch.Tensor,
+) -> None:
+    """The reference of :func:`structout.apply_penalties`."""
+    for row, entry, x in _listed_logits(logits, indptr, token_ids):
+        count = output_counts[entry].float()
+        changed = torch.where(x > 0, x / repetition[row], x * repetition[row])
+        changed = changed - frequency[row] * count
+        x.copy_(changed - presence[row] * (count > 0))
+
+
+def apply_logit_bias(logits: torch.Tensor, indptr: torch.Tensor, token_ids: torch.Tensor, bias: torch.Tensor) -> None:
+    """The reference of :func:`structout.apply_logit_bias`."""
+    for _, entry, x in _listed_logits(logits, indptr, token_ids):
+        x.add_(bias[entry])
+
+
+def _listed_logits(
+    logits: torch.Tensor, indptr: torch.Tensor, token_ids: torch.Tensor
+) -> Iterator[tuple[int, int, torch.Tensor]]:
+    """Yield each listed token's row, entry and logit, float32. What the caller writes
+    to the logit is rounded back to the row."""
+    logits = logits if logits.dim() == 2 else logits.unsqueeze(0)
+    bounds = indptr.clamp(0, len(token_ids)).tolist()
+    for row, (begin, end) in enumerate(itertools.pairwise(bounds)):
+        for entry in range(begin, end):
+            token = int(token_ids[entry])
+            if 0 <= token < logits.shape[1]:
+                x = logits[row, token].to(torch.float32, copy=True)
+                yield row, entry, x
+                logits[row, token] = x

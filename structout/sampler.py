@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 
+from structout.listed_logits import apply_logit_bias, apply_penalties
 from structout.mask_batch import MaskBatch
 from structout.mask_pool import MaskPool, PooledMaskBatch
-from structout.ops import masked_sample, masked_sample_logprobs
+from structout.ops import masked_sample, masked_sample_logprobs, verify_drafts
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,42 @@ class DeviceMasks:
         return cls(pool.bitmask, rows.to(pool.bitmask.device, non_blocking=True))
 
 
+@dataclass(frozen=True)
+class Penalties:
+    """The arguments of :func:`structout.apply_penalties` beside the logits."""
+
+    indptr: torch.Tensor
+    token_ids: torch.Tensor
+    output_counts: torch.Tensor
+    repetition: torch.Tensor | float = 1.0
+    frequency: torch.Tensor | float = 0.0
+    presence: torch.Tensor | float = 0.0
+
+
+@dataclass(frozen=True)
+class LogitBias:
+    """The arguments of :func:`structout.apply_logit_bias` beside the logits."""
+
+    indptr: torch.Tensor
+    token_ids: torch.Tensor
+    bias: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Drafts:
+    """The drafts of :func:`structout.verify_drafts`.
+
+    Attributes:
+        token_ids: int64 ``[T]``, the token that each logits row is to confirm.
+        row_indptr: int32 or int64 ``[B + 1]``, the first row of each request.
+    """
+
+    token_ids: torch.Tensor
+    row_indptr: torch.Tensor
+
+
 class MaskedSampler(torch.nn.Module):
-    """Masks, filters and samples in one op.
+    """Penalties, bias, mask, filters and the draw, for a whole batch.
 
     It has no state, and no branch depends on the contents of the batch, so it compiles
     to one graph and can be captured in a CUDA graph.
@@ -104,22 +139,64 @@ class MaskedSampler(torch.nn.Module):
         self.return_logprobs = return_logprobs
 
     def forward(
-        self, logits: torch.Tensor, masks: DeviceMasks | None, params: SamplingParams
+        self,
+        logits: torch.Tensor,
+        masks: DeviceMasks | None,
+        params: SamplingParams,
+        *,
+        penalties: Penalties | None = None,
+        bias: LogitBias | None = None,
+        drafts: Drafts | None = None,
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """Draw one token from each row.
 
         Args:
-            logits: ``[N, V]``, float32, float16 or bfloat16.
+            logits: ``[N, V]``, float32, float16 or bfloat16. Penalties and bias change
+                them in place, in this order; otherwise they are only read.
             masks: the step's masks; None if no row is constrained.
             params: the sampling parameters of each row.
+            penalties: the tokens to penalize.
+            bias: the biased tokens.
+            drafts: the drafts to verify.
 
         Returns:
-            ids int64 ``[N]``; with ``return_logprobs`` also logprobs float32 ``[N]``.
-            The id -1 means that no token can be drawn. Replace it before the next
-            forward pass: it is no index of an embedding.
+            ids int64 ``[N]``; with ``return_logprobs`` also logprobs float32 ``[N]``;
+            with drafts also num_accepted int32 ``[B]``, as
+            :func:`structout.verify_drafts`. The id -1 means that no token can be drawn,
+            or follows a draft that was not accepted. Replace it before the next forward
+            pass: it is no index of an embedding.
+
+        Raises:
+            ValueError: as the ops; or drafts with ``return_logprobs``.
         """
+        change_listed(logits, penalties, bias)
+        arguments = op_arguments(masks, params)
+        if drafts is not None:
+            refuse_logprobs_of_drafts(self.return_logprobs)
+            return verify_drafts(logits, drafts.token_ids, drafts.row_indptr, **arguments)
         sample = masked_sample_logprobs if self.return_logprobs else masked_sample
-        return sample(logits, **op_arguments(masks, params))
+        return sample(logits, **arguments)
+
+
+def change_listed(
+    logits: torch.Tensor, penalties: Penalties | None, bias: LogitBias | None, vocab_begin: int = 0
+) -> None:
+    """Apply penalties, then bias, to columns that begin at token ``vocab_begin``."""
+    if penalties is not None:
+        p = penalties
+        per_row = {"repetition": p.repetition, "frequency": p.frequency, "presence": p.presence}
+        apply_penalties(logits, p.indptr, _shifted(p.token_ids, vocab_begin), p.output_counts, **per_row)
+    if bias is not None:
+        apply_logit_bias(logits, bias.indptr, _shifted(bias.token_ids, vocab_begin), bias.bias)
+
+
+def _shifted(token_ids: torch.Tensor, vocab_begin: int) -> torch.Tensor:
+    return token_ids if vocab_begin == 0 else token_ids - vocab_begin
+
+
+def refuse_logprobs_of_drafts(return_logprobs: bool) -> None:
+    if return_logprobs:
+        raise ValueError("return_logprobs=True does not work with drafts yet; pass one of the two")
 
 
 def op_arguments(masks: DeviceMasks | None, params: SamplingParams) -> dict[str, Any]:

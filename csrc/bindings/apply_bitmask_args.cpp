@@ -53,10 +53,7 @@ ApplyBitmaskParams apply_bitmask_params(const Tensor& logits, const Tensor& bitm
   params.neg_inf = neg_inf_bits(logits.scalar_type());
   params.element_bytes = static_cast<int32_t>(logits.element_size());
   const MatrixLayout logits_layout = matrix_layout(kOp, "logits", logits);
-  if (logits_layout.num_rows > 1 && logits_layout.row_stride < logits_layout.num_columns) {
-    refuse(kOp, ": logits is written in place, but its rows overlap (row stride ", logits_layout.row_stride,
-           ", row length ", logits_layout.num_columns, "); use logits.contiguous()");
-  }
+  check_rows_apart(kOp, logits_layout);
   const MaskArgs mask = mask_args(kOp, bitmask, rows, logits, logits_layout.num_rows);
 
   params.logits = logits.data_ptr();

@@ -7,20 +7,6 @@ namespace {
 
 constexpr const char* kShardOp = "sharded_masked_sample";
 
-FloatFormat float_format(const char* op, ScalarType type) {
-  switch (type) {
-    case ScalarType::Float:
-      return FloatFormat::kFloat32;
-    case ScalarType::Half:
-      return FloatFormat::kFloat16;
-    case ScalarType::BFloat16:
-      return FloatFormat::kBFloat16;
-    default:
-      refuse(op, ": logits must be float32, float16 or bfloat16, got ", dtype_name(type),
-             "; convert with logits.float()");
-  }
-}
-
 MaskedSampleParams logits_params(const char* op, const Tensor& logits, const std::optional<Tensor>& bitmask,
                                  const std::optional<Tensor>& rows, int64_t vocab_begin) {
   MaskedSampleParams params{};

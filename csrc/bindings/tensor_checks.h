@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "common/float_format.h"
 #include "common/strided.h"
 
 namespace structout {
@@ -66,6 +67,20 @@ inline std::string shape_text(const Tensor& tensor) {
   return text + "]";
 }
 
+inline FloatFormat float_format(const char* op, ScalarType type) {
+  switch (type) {
+    case ScalarType::Float:
+      return FloatFormat::kFloat32;
+    case ScalarType::Half:
+      return FloatFormat::kFloat16;
+    case ScalarType::BFloat16:
+      return FloatFormat::kBFloat16;
+    default:
+      refuse(op, ": logits must be float32, float16 or bfloat16, got ", dtype_name(type),
+             "; convert with logits.float()");
+  }
+}
+
 // The layout of a matrix. A tensor [columns] counts as [1, columns].
 struct MatrixLayout {
   int64_t num_rows;
@@ -95,6 +110,13 @@ inline void check_same_device(const char* op, const char* name, const Tensor& te
   }
 }
 
+inline void check_rows_apart(const char* op, const MatrixLayout& logits) {
+  if (logits.num_rows > 1 && logits.row_stride < logits.num_columns) {
+    refuse(op, ": logits is written in place, but its rows overlap (row stride ", logits.row_stride, ", row length ",
+           logits.num_columns, "); use logits.contiguous()");
+  }
+}
+
 inline void check_one_per_row(const char* op, const char* name, const Tensor& tensor, const Tensor& logits,
                               int64_t num_rows) {
   if (tensor.dim() != 1 || tensor.size(0) != num_rows) {
@@ -104,25 +126,37 @@ inline void check_one_per_row(const char* op, const char* name, const Tensor& te
   check_same_device(op, name, tensor, logits);
 }
 
-template <class T>
-Strided<T> row_values(const char* op, const char* name, const Tensor& tensor, ScalarType type, const Tensor& logits,
-                      int64_t num_rows) {
+inline void check_dtype(const char* op, const char* name, const Tensor& tensor, ScalarType type) {
   if (tensor.scalar_type() != type) {
     refuse(op, ": ", name, " must be ", dtype_name(type), ", got ", dtype_name(tensor.scalar_type()), "; convert with ",
            name, ".to(torch.", dtype_name(type), ")");
   }
+}
+
+inline void check_integers(const char* op, const char* name, const Tensor& tensor) {
+  const ScalarType type = tensor.scalar_type();
+  if (type != ScalarType::Int && type != ScalarType::Long) {
+    refuse(op, ": ", name, " must be int32 or int64, got ", dtype_name(type), "; convert with ", name, ".int()");
+  }
+}
+
+inline StridedIntegers strided_integers(const Tensor& tensor) {
+  return {tensor.data_ptr(), tensor.stride(0), tensor.scalar_type() == ScalarType::Long};
+}
+
+template <class T>
+Strided<T> row_values(const char* op, const char* name, const Tensor& tensor, ScalarType type, const Tensor& logits,
+                      int64_t num_rows) {
+  check_dtype(op, name, tensor, type);
   check_one_per_row(op, name, tensor, logits, num_rows);
   return {static_cast<const T*>(tensor.data_ptr()), tensor.stride(0)};
 }
 
 inline StridedIntegers row_integers(const char* op, const char* name, const Tensor& tensor, const Tensor& logits,
                                     int64_t num_rows) {
-  const ScalarType type = tensor.scalar_type();
-  if (type != ScalarType::Int && type != ScalarType::Long) {
-    refuse(op, ": ", name, " must be int32 or int64, got ", dtype_name(type), "; convert with ", name, ".int()");
-  }
+  check_integers(op, name, tensor);
   check_one_per_row(op, name, tensor, logits, num_rows);
-  return {tensor.data_ptr(), tensor.stride(0), type == ScalarType::Long};
+  return strided_integers(tensor);
 }
 
 // The number of bytes from the start of a matrix's first element to the end of its

@@ -3,10 +3,9 @@
 #pragma once
 
 #include "common/bitmask.h"
+#include "common/float_format.h"
 
 namespace structout {
-
-enum class FloatFormat : int32_t { kFloat32, kFloat16, kBFloat16 };
 
 // A mass is at most 2^40, so the sum over this many tokens fits in 63 bits.
 constexpr int64_t kMaxSampledVocab = (int64_t{1} << 23) - 1;

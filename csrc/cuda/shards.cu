@@ -9,13 +9,13 @@
 // shard.
 #include "cuda/row_reader.cuh"
 #include "cuda/row_state.cuh"
+#include "cuda/run_rows.cuh"
 #include "cuda/shards.h"
 
 namespace structout::cuda {
 namespace {
 
 constexpr int kMassThreads = 256;
-constexpr int kMergeThreads = 128;
 
 struct MassScratch {
   TeamScratch team;
@@ -56,18 +56,6 @@ __global__ void __launch_bounds__(kMassThreads)
   if (threadIdx.x == 0) masses[row] = total;
 }
 
-template <class Params>
-__global__ void run_rows(Params params) {
-  const int64_t row = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (row < params.num_rows) params.run(row);
-}
-
-template <class Params>
-void launch_rows(const Params& params, void* stream) {
-  const auto num_blocks = static_cast<unsigned>((params.num_rows + kMergeThreads - 1) / kMergeThreads);
-  STRUCTOUT_LAUNCH(run_rows<Params>, dim3(num_blocks), dim3(kMergeThreads), static_cast<cudaStream_t>(stream), params);
-}
-
 template <FloatFormat kFormat>
 void launch_mass(const MaskedSampleParams& params, const float* highest, int64_t* masses, void* stream) {
   STRUCTOUT_LAUNCH(shard_mass_kernel<kFormat>, dim3(static_cast<unsigned>(params.num_rows)), dim3(kMassThreads),
@@ -89,11 +77,9 @@ void shard_mass(const MaskedSampleParams& params, const float* highest, int64_t*
 }
 
 void merge_shard_results(const MergeShardResultsParams& params, void* stream) {
-  if (params.num_rows > 0) launch_rows(params, stream);
+  launch_rows(params, params.num_rows, stream);
 }
 
-void merge_masses(const MergeMassesParams& params, void* stream) {
-  if (params.num_rows > 0) launch_rows(params, stream);
-}
+void merge_masses(const MergeMassesParams& params, void* stream) { launch_rows(params, params.num_rows, stream); }
 
 }  // namespace structout::cuda

@@ -8,7 +8,16 @@ import torch.distributed as dist
 from structout.distributed.ops import all_gather_bitmask, sharded_masked_sample, sharded_masked_sample_logprobs
 from structout.distributed.process_groups import group_name_of
 from structout.mask_batch import MaskShard
-from structout.sampler import DeviceMasks, SamplingParams, op_arguments
+from structout.sampler import (
+    DeviceMasks,
+    Drafts,
+    LogitBias,
+    Penalties,
+    SamplingParams,
+    change_listed,
+    op_arguments,
+    refuse_logprobs_of_drafts,
+)
 
 
 def gather_device_masks(
@@ -69,17 +78,36 @@ class VocabParallelSampler(torch.nn.Module):
         self.return_logprobs = return_logprobs
 
     def forward(
-        self, logits_shard: torch.Tensor, masks: DeviceMasks | None, params: SamplingParams
+        self,
+        logits_shard: torch.Tensor,
+        masks: DeviceMasks | None,
+        params: SamplingParams,
+        *,
+        penalties: Penalties | None = None,
+        bias: LogitBias | None = None,
+        drafts: Drafts | None = None,
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """Sample one token a row.
 
         Args:
             logits_shard: ``[N, width]``, the output of this rank's part of the lm_head.
-            masks: as in :class:`MaskedSampler`; the same on all ranks.
-            params: as in :class:`MaskedSampler`; the same on all ranks.
+                Penalties and bias change this rank's columns in place.
+            masks: as in :class:`MaskedSampler`; the same on all ranks, as are all
+                further arguments.
+            params: as in :class:`MaskedSampler`.
+            penalties: as in :class:`MaskedSampler`, with token ids of the whole
+                vocabulary.
+            bias: as in :class:`MaskedSampler`, with token ids of the whole vocabulary.
+            drafts: as in :class:`MaskedSampler`.
 
         Returns:
             As :class:`MaskedSampler`; the same on all ranks.
         """
+        change_listed(logits_shard, penalties, bias, self.vocab_begin)
+        arguments = op_arguments(masks, params) | {"vocab_begin": self.vocab_begin, "group": self.group_name}
+        if drafts is not None:
+            refuse_logprobs_of_drafts(self.return_logprobs)
+            ids = sharded_masked_sample(logits_shard, **arguments)
+            return ids, torch.ops.structout._accept_drafts(ids, drafts.token_ids, drafts.row_indptr)
         sample = sharded_masked_sample_logprobs if self.return_logprobs else sharded_masked_sample
-        return sample(logits_shard, vocab_begin=self.vocab_begin, group=self.group_name, **op_arguments(masks, params))
+        return sample(logits_shard, **arguments)

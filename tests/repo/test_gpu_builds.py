@@ -47,7 +47,7 @@ def test_apply_bitmask_in_cuda_moves_16_bytes_at_a_time_and_never_reads_logits()
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
-@pytest.mark.parametrize("source", ["masked_sample", "push_all_gather", "push_rows"])
+@pytest.mark.parametrize("source", ["masked_sample", "listed_logits", "verify_drafts", "push_all_gather", "push_rows"])
 def test_nvcc_accepts_the_kernels_without_a_message(source, tmp_path):
     """Without optimizations (-G), which would take a minute for each architecture."""
     command = ["nvcc", "-ptx", "-G", "-arch=sm_90", "-std=c++17", f"-I{ROOT / 'csrc'}"]

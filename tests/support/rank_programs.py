@@ -336,10 +336,32 @@ def sample_in_compiled_code(rank: int, backend: str) -> None:
             for eager_part, compiled_part, expected in zip(*map(_as_tuple, (eager, compiled, whole)), strict=True):
                 assert torch.equal(eager_part, compiled_part)
                 assert torch.equal(eager_part, expected)
+    verify_with_lists_of_the_whole_vocabulary(logits, columns)
     arguments = (*ops.row_parameters(shard, 1.0, None, None, None, 0, 0), columns.start, default_group())
     torch.library.opcheck(torch.ops.structout.all_gather_bitmask.default, (local_masks, default_group()))
     torch.library.opcheck(torch.ops.structout.sharded_masked_sample.default, (shard, None, None, *arguments))
     torch.library.opcheck(torch.ops.structout.sharded_masked_sample_logprobs.default, (shard, None, None, *arguments))
+
+
+def verify_with_lists_of_the_whole_vocabulary(logits: torch.Tensor, columns: range) -> None:
+    """Compare penalties, bias and drafts on a shard with those on all columns."""
+    generator = torch.Generator().manual_seed(5)
+    num_rows, vocab_size = logits.shape
+    indptr = torch.arange(0, 4 * num_rows + 1, 4)
+    token_ids = torch.randint(vocab_size, (4 * num_rows,), generator=generator)
+    counts = torch.randint(3, (4 * num_rows,), generator=generator)
+    penalties = structout.Penalties(indptr, token_ids, counts, repetition=1.4, frequency=0.3, presence=-0.2)
+    bias = structout.LogitBias(indptr, token_ids.flip(0), torch.randn(4 * num_rows, generator=generator) * 4)
+    params = structout.SamplingParams(seed=9, position=torch.arange(num_rows))
+    likely = structout.MaskedSampler()(logits.clone(), None, params, penalties=penalties, bias=bias)
+    drafts = structout.Drafts(torch.where(torch.arange(num_rows) == 1, 0, likely), torch.tensor([0, 4, num_rows]))
+    whole, shard = logits.clone(), logits[:, columns.start : columns.stop].clone()
+    step = {"penalties": penalties, "bias": bias, "drafts": drafts}
+    expected = structout.MaskedSampler()(whole, None, params, **step)
+    got = structout.VocabParallelSampler(columns.start)(shard, None, params, **step)
+    assert all(map(torch.equal, got, expected))
+    assert torch.equal(shard, whole[:, columns.start : columns.stop])
+    assert expected[1].sum() > 0
 
 
 def _as_tuple(result: Any) -> tuple[torch.Tensor, ...]:

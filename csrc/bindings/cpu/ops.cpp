@@ -9,6 +9,7 @@
 #include "bindings/cpu/threads.h"
 #include "bindings/masked_sample_args.h"
 #include "bindings/push_args.h"
+#include "bindings/verify_drafts_args.h"
 #include "cpu/apply_bitmask.h"
 #include "cpu/capability.h"
 #include "cpu/masked_sample.h"
@@ -54,6 +55,27 @@ void check_masked_sample(const Tensor& logits, std::optional<Tensor> bitmask, st
   masked_sample_params({logits, bitmask, rows, temperature, top_k, top_p, min_p, seed, position});
 }
 
+void run_verify_drafts(const VerifyDraftsParams& params) {
+  for (int64_t request = 0; request < params.num_requests; ++request) params.run(request);
+}
+
+std::tuple<Tensor, Tensor> verify_drafts(const Tensor& logits, std::optional<Tensor> bitmask,
+                                         std::optional<Tensor> rows, const Tensor& temperature,
+                                         std::optional<Tensor> top_k, std::optional<Tensor> top_p,
+                                         std::optional<Tensor> min_p, const Tensor& seed, const Tensor& position,
+                                         const Tensor& drafts, const Tensor& row_indptr) {
+  return draw_and_verify({logits, bitmask, rows, temperature, top_k, top_p, min_p, seed, position}, drafts, row_indptr,
+                         run_masked_sample, run_verify_drafts);
+}
+
+Tensor accept_drafts(Tensor ids, const Tensor& drafts, const Tensor& row_indptr) {
+  return verify_drawn(ids, drafts, row_indptr, run_verify_drafts);
+}
+
+void check_verify_drafts(const Tensor& leader, const Tensor& drafts, const Tensor& row_indptr) {
+  verify_drafts_params(leader, drafts, row_indptr, leader.dim() == 1 ? 1 : leader.size(0));
+}
+
 void check_push_all_gather(const Tensor& shard, const Tensor& out, const Tensor& state, int64_t buffers,
                            int64_t multicast, int64_t rank, int64_t world_size, int64_t gather_capacity, int64_t token,
                            int64_t timeout_ns, int64_t fill_on_error) {
@@ -84,11 +106,14 @@ STABLE_TORCH_LIBRARY_IMPL(structout, CPU, ops) {
   ops.impl("apply_bitmask", TORCH_BOX(&structout::apply_bitmask));
   ops.impl("masked_sample", TORCH_BOX(&structout::masked_sample));
   ops.impl("masked_sample_logprobs", TORCH_BOX(&structout::masked_sample_logprobs));
+  ops.impl("verify_drafts", TORCH_BOX(&structout::verify_drafts));
+  ops.impl("_accept_drafts", TORCH_BOX(&structout::accept_drafts));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(structout, CompositeExplicitAutograd, ops) {
   ops.impl("_check_apply_bitmask", TORCH_BOX(&structout::check_apply_bitmask));
   ops.impl("_check_masked_sample", TORCH_BOX(&structout::check_masked_sample));
+  ops.impl("_check_verify_drafts", TORCH_BOX(&structout::check_verify_drafts));
   ops.impl("_check_push_all_gather", TORCH_BOX(&structout::check_push_all_gather));
   ops.impl("_check_push_rows", TORCH_BOX(&structout::check_push_rows));
   ops.impl("_push_buffer", TORCH_BOX(&structout::push_buffer));

@@ -8,7 +8,9 @@
 #include "bindings/apply_bitmask_args.h"
 #include "bindings/cuda/device.h"
 #include "bindings/masked_sample_args.h"
+#include "bindings/verify_drafts_args.h"
 #include "cuda/apply_bitmask.h"
+#include "cuda/verify_drafts.h"
 
 namespace structout {
 namespace {
@@ -40,6 +42,28 @@ std::tuple<Tensor, Tensor> masked_sample_logprobs(const Tensor& logits, std::opt
                                run_masked_sample_on(logits.get_device_index()));
 }
 
+auto run_verify_drafts_on(int device) {
+  return [device](const VerifyDraftsParams& params) {
+    const DeviceGuard guard(device);
+    cuda::verify_drafts(params, current_stream(device));
+    STD_CUDA_KERNEL_LAUNCH_CHECK();
+  };
+}
+
+std::tuple<Tensor, Tensor> verify_drafts(const Tensor& logits, std::optional<Tensor> bitmask,
+                                         std::optional<Tensor> rows, const Tensor& temperature,
+                                         std::optional<Tensor> top_k, std::optional<Tensor> top_p,
+                                         std::optional<Tensor> min_p, const Tensor& seed, const Tensor& position,
+                                         const Tensor& drafts, const Tensor& row_indptr) {
+  const int device = logits.get_device_index();
+  return draw_and_verify({logits, bitmask, rows, temperature, top_k, top_p, min_p, seed, position}, drafts, row_indptr,
+                         run_masked_sample_on(device), run_verify_drafts_on(device));
+}
+
+Tensor accept_drafts(Tensor ids, const Tensor& drafts, const Tensor& row_indptr) {
+  return verify_drawn(ids, drafts, row_indptr, run_verify_drafts_on(ids.get_device_index()));
+}
+
 std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t> cuda_device_facts(int64_t index) {
   const int device = static_cast<int>(index);
   const DeviceGuard guard(device);
@@ -56,6 +80,8 @@ STABLE_TORCH_LIBRARY_IMPL(structout, CUDA, ops) {
   ops.impl("apply_bitmask", TORCH_BOX(&structout::apply_bitmask));
   ops.impl("masked_sample", TORCH_BOX(&structout::masked_sample));
   ops.impl("masked_sample_logprobs", TORCH_BOX(&structout::masked_sample_logprobs));
+  ops.impl("verify_drafts", TORCH_BOX(&structout::verify_drafts));
+  ops.impl("_accept_drafts", TORCH_BOX(&structout::accept_drafts));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(structout, CompositeExplicitAutograd, facts) {

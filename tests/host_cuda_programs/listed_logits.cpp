@@ -1,0 +1,84 @@
+// The CUDA kernels of apply_penalties and apply_logit_bias on the CPU: a library for the
+// Python tests, and a program (COUNT SEED) that runs random cases under sanitizers, in
+// buffers of exactly the right size.
+#include "cuda/listed_logits.cu"
+
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <vector>
+
+using namespace structout;
+
+extern "C" {
+void apply_penalties_on_host(const PenaltiesParams* params) { cuda::apply_penalties(*params, nullptr); }
+void apply_logit_bias_on_host(const LogitBiasParams* params) { cuda::apply_logit_bias(*params, nullptr); }
+}
+
+bool run_random_case(std::mt19937_64& rng) {
+  const auto below = [&](int64_t bound) { return static_cast<int64_t>(rng() % static_cast<uint64_t>(bound)); };
+  const auto real = [&] { return static_cast<float>(below(2001) - 1000) * 0.01f; };
+  const int64_t num_rows = 1 + below(3), vocab_size = 1 + below(below(3) ? 100 : 3000);
+  const int64_t row_stride = vocab_size + below(5);
+  std::vector<float> logits((num_rows - 1) * row_stride + vocab_size);
+  for (float& x : logits) x = real();
+  std::vector<int32_t> indptr(num_rows + 1);
+  for (int64_t i = 0; i < num_rows; ++i) indptr[i + 1] = indptr[i] + static_cast<int32_t>(below(below(2) ? 40 : 1300));
+  std::vector<int64_t> token_ids(indptr[num_rows]), counts(indptr[num_rows]);
+  // Most lists repeat no token; ids outside of the vocabulary are ignored.
+  const bool repeats = below(3) == 0;
+  for (int64_t row = 0; row < num_rows; ++row) {
+    for (int32_t i = indptr[row]; i < indptr[row + 1]; ++i) {
+      token_ids[i] = repeats ? below(vocab_size + 2) - 1 : i - indptr[row];
+    }
+  }
+  for (int64_t& count : counts) count = below(4);
+  std::vector<float> values(3 * num_rows), bias(token_ids.size());
+  for (float& value : values) value = real();
+  for (float& value : bias) value = real();
+  if (below(8) == 0)
+    indptr[below(num_rows + 1)] = static_cast<int32_t>(below(5000) - 2000);  // out of range, or decreasing
+
+  const TokenLists lists{
+      {indptr.data(), 1, false}, {token_ids.data(), 1, true}, static_cast<int64_t>(token_ids.size())};
+  const ListedLogits listed{logits.data(), num_rows, vocab_size, row_stride, FloatFormat::kFloat32, lists};
+  const PenaltiesParams penalties{listed,
+                                  {counts.data(), 1, true},
+                                  {values.data(), 1},
+                                  {values.data() + num_rows, 1},
+                                  {values.data() + 2 * num_rows, 1}};
+  const LogitBiasParams biases{listed, {bias.data(), 1}};
+
+  std::vector<float> expected = logits;
+  const auto apply = [&](const auto& params) {
+    for (int64_t row = 0; row < num_rows; ++row) {
+      const auto [begin, end] = lists.entries(row);
+      for (int64_t i = begin; i < end; ++i) {
+        if (token_ids[i] < 0 || token_ids[i] >= vocab_size) continue;
+        float& x = expected[row * row_stride + token_ids[i]];
+        x = params.changed(x, i, params.row_values(row));
+      }
+    }
+  };
+  if (below(2)) {
+    cuda::apply_penalties(penalties, nullptr);
+    apply(penalties);
+  } else {
+    cuda::apply_logit_bias(biases, nullptr);
+    apply(biases);
+  }
+  return memcmp(logits.data(), expected.data(), logits.size() * sizeof(float)) == 0;
+}
+
+int main(int argc, char** argv) {
+  const int count = argc > 1 ? std::atoi(argv[1]) : 100;
+  std::mt19937_64 rng(argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 0);
+  for (int i = 0; i < count; ++i) {
+    if (!run_random_case(rng)) {
+      std::printf("case %d differs\n", i);
+      return 1;
+    }
+  }
+  std::printf("%d cases agree\n", count);
+  return 0;
+}
