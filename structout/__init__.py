@@ -58,12 +58,14 @@ if TYPE_CHECKING:
         sharded_masked_sample,
         sharded_masked_sample_logprobs,
     )
-    from structout.grammar.router import register_backend
+    from structout.grammar.router import BackendSet, check_params, register_backend
+    from structout.grammar.vocabulary import Vocabulary
     from structout.scheduler.manager import StructuredOutputManager
     from structout.scheduler.requests import GrammarStatus
     from structout.scheduler.stats import ManagerStats
 
 __all__ = [
+    "BackendSet",
     "CollectiveError",
     "DeviceMasks",
     "Drafts",
@@ -93,6 +95,7 @@ __all__ = [
     "StructuredOutputsParams",
     "UnknownRequestError",
     "VocabParallelSampler",
+    "Vocabulary",
     "__version__",
     "all_gather_bitmask",
     "allocate_token_bitmask",
@@ -102,6 +105,7 @@ __all__ = [
     "apply_token_bitmask_inplace",
     "bitmask_dtype",
     "bitmask_width",
+    "check_params",
     "count_allowed",
     "get_bitmask_shape",
     "masked_sample",
@@ -116,12 +120,15 @@ __all__ = [
 ]
 
 _MODULE_OF = {
+    "BackendSet": "grammar.router",
     "GrammarStatus": "scheduler.requests",
     "ManagerStats": "scheduler.stats",
     "ShardedManager": "distributed",
     "StructuredOutputManager": "scheduler.manager",
     "VocabParallelSampler": "distributed",
+    "Vocabulary": "grammar.vocabulary",
     "all_gather_bitmask": "distributed",
+    "check_params": "grammar.router",
     "register_backend": "grammar.router",
     "sharded_masked_sample": "distributed",
     "sharded_masked_sample_logprobs": "distributed",

@@ -22,13 +22,14 @@ from structout.grammar.vocabulary import Vocabulary
 from structout.grammar.xgrammar.backend import XgrammarBackend
 from structout.grammar.xgrammar.support import schemas_in_tag, xgrammar_support
 from structout.json_schema import check_finite_text, check_keywords, keyword_at, subschemas, unknown_formats
-from structout.params import Constraint, StructuredOutputOptions
+from structout.params import Constraint, StructuredOutputOptions, StructuredOutputsParams
 
 BackendFactory = Callable[[Vocabulary, StructuredOutputsConfig, "CanonicalTokenizer | None"], StructuredOutputBackend]
 
 _AUTO = "auto"
 _RESERVED = {"fsm": "structout's own engine for regular languages"}
 _PROCESS_START_SECONDS = 60.0
+_NO_VOCABULARY = Vocabulary((), ())
 
 
 @dataclass(frozen=True)
@@ -165,13 +166,10 @@ class BackendSet:
         if self._is_destroyed:
             raise _closed()
         annotations = tuple(_check_schemas(constraint))
-        if constraint.kind is StructuredOutputOptions.JSON:
-            rewritten = rewrite(constraint.value, constraint.nodes)
-            if rewritten.schema is not constraint.value:
-                constraint = constraint.rewritten(rewritten.schema, rewritten.nodes)
+        constraint = _rewritten(constraint)
         refusals: dict[str, GrammarError] = {}
         for name, support in self._candidates(constraint):
-            if not (support.enforces or (constraint.lenient and not support.refusal)):
+            if not _serves(support, constraint):
                 refusals[name] = _unsupported(name, support, constraint)
                 continue
             try:
@@ -185,7 +183,31 @@ class BackendSet:
                 return replace(
                     compiled, backend_name=name, weakened=weakened, annotations=annotations + support.formats
                 )
-        raise min(refusals.items(), key=lambda refusal: _reserve(constraint.kind, *refusal))[1]
+        raise _most_telling(constraint.kind, refusals)
+
+    def check(self, constraint: Constraint) -> tuple[str, ...]:
+        """Find out what ``compile`` would refuse, without compiling and without the
+        vocabulary.
+
+        An engine may still refuse the constraint when it compiles it.
+
+        Args:
+            constraint: see :class:`structout.params.Constraint`.
+
+        Returns:
+            the parts of a lenient constraint that would not be enforced.
+
+        Raises:
+            GrammarError: as ``compile``.
+        """
+        tuple(_check_schemas(constraint))
+        constraint = _rewritten(constraint)
+        refusals: dict[str, GrammarError] = {}
+        for name, support in self._candidates(constraint):
+            if _serves(support, constraint):
+                return support.weakened
+            refusals[name] = _unsupported(name, support, constraint)
+        raise _most_telling(constraint.kind, refusals)
 
     def destroy(self) -> None:
         """Release everything that was compiled. Every later call raises
@@ -225,7 +247,8 @@ class BackendSet:
 
         first = _PREFERRED[constraint.kind] if requested == _AUTO else requested
         support = support_by(first)
-        if support.enforces and not support.formats and not support.is_slow:  # no other can be better
+        is_quick = not support.is_slow and not support.is_costly
+        if support.enforces and not support.formats and is_quick:  # no other can be better
             names.remove(first)
             yield first, support
         candidates = [(name, support_by(name)) for name in names]
@@ -259,6 +282,45 @@ class BackendSet:
             if serialized is not None:
                 return backend.load_grammar(constraint, serialized, stop_token_ids)
         return backend.compile(constraint, stop_token_ids)
+
+
+def check_params(params: StructuredOutputsParams, config: StructuredOutputsConfig | None = None) -> tuple[str, ...]:
+    """Find out what a manager would refuse, without a tokenizer and without compiling.
+
+    For a frontend that answers a bad request at once. An engine may still refuse the
+    constraint when it compiles it.
+
+    Args:
+        params: the constraint of a request.
+        config: the manager's config. Default: the default config.
+
+    Returns:
+        the parts of a ``lenient`` constraint that would not be enforced.
+
+    Raises:
+        GrammarError: the constraint is malformed, too large, or no backend that may
+            serve it enforces it. Its ``as_dict`` is the body of a response.
+    """
+    config = config or StructuredOutputsConfig()
+    return BackendSet(_NO_VOCABULARY, config).check(params.constraint(config))
+
+
+def _rewritten(constraint: Constraint) -> Constraint:
+    """The constraint as the backends see it."""
+    if constraint.kind is not StructuredOutputOptions.JSON:
+        return constraint
+    rewritten = rewrite(constraint.value, constraint.nodes)
+    if rewritten.schema is constraint.value:
+        return constraint
+    return constraint.rewritten(rewritten.schema, rewritten.nodes)
+
+
+def _serves(support: Support, constraint: Constraint) -> bool:
+    return support.enforces or (constraint.lenient and not support.refusal)
+
+
+def _most_telling(kind: StructuredOutputOptions, refusals: dict[str, GrammarError]) -> GrammarError:
+    return min(refusals.items(), key=lambda refusal: _reserve(kind, *refusal))[1]
 
 
 def _check_schemas(constraint: Constraint) -> Iterator[str]:

@@ -526,3 +526,34 @@ def test_compile_of_a_constraint_without_a_value_parses_its_text():
     assert takes(compiled, '{"a": 1}')
     with pytest.raises(RuntimeError, match="needs the tokenizer"):
         compiled.grammar.compute_ff_tokens()
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"json": {"uniqueItems": True}},
+        {"json": {"$ref": "#"}},
+        {"regex": "(?=a)b", "backend": "xgrammar:no-fallback"},
+        {"grammar": "start: A", "backend": "xgrammar:no-fallback"},
+        {"choice": ["a"], "backend": "outlines"},
+        {},
+    ],
+)
+def test_check_params_refuses_what_compile_refuses_in_the_same_words(backend_set, params):
+    params = StructuredOutputsParams(**params)
+    with pytest.raises(GrammarError) as of_check:
+        router.check_params(params)
+    with pytest.raises(GrammarError) as of_compile:
+        backend_set.compile(params.constraint())
+    assert of_check.value.as_dict() == of_compile.value.as_dict()
+
+
+def test_check_params_makes_no_backend_and_returns_what_lenient_would_weaken(monkeypatch):
+    def make(backends, registered):
+        raise AssertionError("no backend is needed")
+
+    monkeypatch.setattr(BackendSet, "_make", make)
+    assert router.check_params(StructuredOutputsParams(json=AB)) == ()
+    assert router.check_params(StructuredOutputsParams(regex="[a-z]+")) == ()
+    lenient = StructuredOutputsParams(json={"type": "array", "items": I, "uniqueItems": True}, lenient=True)
+    assert router.check_params(lenient) == ("#/uniqueItems",)
