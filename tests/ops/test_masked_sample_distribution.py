@@ -119,7 +119,7 @@ def test_chi_square_of_24_bit_noise_is_rejected(tmp_path):
     The reference would take minutes: only some 10^9 noise values tell the two apart.
     """
     fault = "float gumbel(uint32_t bits) {", "float gumbel(uint32_t bits) {\n  bits = (bits & ~0xffu) | 0x80u;"
-    faulty = CpuKernel(builds.changed_csrc(tmp_path, "common/sampling_math.h", *fault))
+    faulty = CpuKernel(builds.changed_csrc(tmp_path, "common/sampling_math.h", *fault), optimize="-O2")
     setting = SETTINGS["long tail"]
     counts = statistics.count_draws(faulty.ids, setting, DRAWS)
     assert 0 < counts[1:].sum() < 10
