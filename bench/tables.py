@@ -160,9 +160,38 @@ def _time(us: float) -> str:
 
 
 def verdicts_table() -> str:
-    counts = ("schemas refused", "valid accepted", "valid refused", "invalid accepted", "invalid refused")
-    rows = [[row["engine"], *(str(row[count]) for count in counts)] for row in _rows("verdicts")]
-    return _markdown(["", *counts], rows) + _provenance("verdicts", "cpu", _cases("verdicts"))
+    head = ["", "schemas", "served", "valid accepted", "valid refused (for their order)"]
+    head += ["invalid accepted (by format)", "ready p50", "p99"]
+    rows = [
+        [
+            row["engine"],
+            f"{row['schemas taken'] + row['schemas refused']:,}",
+            f"{row['schemas taken']:,}",
+            f"{row['valid accepted']:,}",
+            f"{row['valid refused'] + row['valid refused, order']:,} ({row['valid refused, order']:,})",
+            f"{row['invalid accepted'] + row['invalid accepted, format']:,} ({row['invalid accepted, format']:,})",
+            *(_time(row[f"{name}_ms"] * 1e3) for name in ("p50", "p99")),
+        ]
+        for row in _rows("verdicts")
+    ]
+    return _markdown(head, rows) + _provenance("verdicts", "cpu", _cases("verdicts"))
+
+
+def refusals_table() -> str:
+    """What structout refuses of the largest sample, by the keyword at fault."""
+    row = max((row for row in _rows("verdicts") if row["engine"] == "structout"), key=lambda row: row["schemas taken"])
+    refused = row["refused_by"]
+    return _markdown([f"`{reason}`" for reason in refused], [[str(count) for count in refused.values()]])
+
+
+def json_schema_suite_table() -> str:
+    head = ["", "draft", "schemas served", "refused", "valid accepted", "valid refused", "invalid accepted"]
+    counts = ("schemas served", "schemas refused", "valid accepted", "valid refused", "invalid accepted")
+    rows = [
+        [row["engine"], row["draft"].removeprefix("draft"), *(str(row[count]) for count in counts)]
+        for row in _rows("json_schema_suite")
+    ]
+    return _markdown(head, rows) + _provenance("json_schema_suite", "cpu", "The required tests of each draft.")
 
 
 def ready_table() -> str:
@@ -332,6 +361,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "masked_sample_cpu": partial(masked_sample_table, "cpu"),
     "masked_sample_cuda": partial(masked_sample_table, "cuda"),
     "verdicts_cpu": verdicts_table,
+    "refusals_cpu": refusals_table,
+    "json_schema_suite_cpu": json_schema_suite_table,
     "ready_cpu": ready_table,
     "manager_cpu": manager_table,
     "mask_pool_cpu": mask_pool_table,

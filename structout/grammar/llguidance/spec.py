@@ -172,13 +172,15 @@ def admits_escaped_names(node: Any) -> bool:
     before LLGUIDANCE_ESCAPES_IN_NAMES.
 
     It does where additional properties are allowed, unless the names of all other
-    properties can be written as one pattern: patterns match names without escapes.
+    properties can be written as one pattern. Patterns match names without escapes, so
+    there is none if one of the properties is itself written with an escape.
     """
     if node.get("additionalProperties", True) is False:
         return False
     properties = node.get("properties", {})
     is_too_large = len(properties) > _MAX_REWRITTEN_PROPERTIES or any(len(n) > _MAX_REWRITTEN_NAME for n in properties)
-    return bool(node.get("patternProperties")) or is_too_large
+    has_escapes = any(json.dumps(name, ensure_ascii=False) != f'"{name}"' for name in properties)
+    return bool(node.get("patternProperties")) or is_too_large or has_escapes
 
 
 def _with_names_of_other_properties(schema: Any) -> Any:
