@@ -88,10 +88,16 @@ class RandomSchema:
         self.text = json.dumps(schema, ensure_ascii=rng.random() < 0.5, default=float)
         self.schema = json.loads(self.text, parse_float=Decimal)
         self._validator = _judge(self.schema, draft, self._patterns)
+        self._validator_without_formats = self._validator.evolve(format_checker=None)
 
-    def is_valid(self, text: str) -> bool | None:
+    def is_valid(self, text: str, checks_formats: bool = True) -> bool | None:
         """Whether ``text`` is JSON, and an instance whichever of the values of a
-        repeated key counts. None for a schema that refers to itself without end."""
+        repeated key counts. None for a schema that refers to itself without end.
+
+        Args:
+            text: what to judge.
+            checks_formats: False where formats are annotations.
+        """
         try:
             values = [json.loads(text, parse_float=Decimal, parse_constant=_refuse, object_pairs_hook=dict)]
             first = json.loads(text, parse_float=Decimal, object_pairs_hook=lambda pairs: dict(reversed(pairs)))
@@ -99,7 +105,8 @@ class RandomSchema:
             return False
         values += [] if first == values[0] else [first]
         try:
-            return all(self._validator.is_valid(value) for value in values)
+            validator = self._validator if checks_formats else self._validator_without_formats
+            return all(validator.is_valid(value) for value in values)
         except RecursionError:
             return None
 

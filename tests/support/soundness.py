@@ -12,7 +12,7 @@ from random_patterns import anchored, mutated, random_pattern
 from random_schemas import RandomSchema
 
 from structout.errors import GrammarError
-from structout.grammar.interface import StructuredOutputGrammar
+from structout.grammar.interface import CompiledConstraint
 from structout.grammar.router import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from structout.params import StructuredOutputsParams
@@ -53,13 +53,13 @@ class Speller:
         return tokens
 
 
-def compile_or_none(backends: BackendSet, params: StructuredOutputsParams) -> StructuredOutputGrammar | None:
+def compile_or_none(backends: BackendSet, params: StructuredOutputsParams) -> CompiledConstraint | None:
     try:
         compiled = backends.compile(params.constraint())
     except GrammarError:
         return None
     assert compiled.weakened == ()
-    return compiled.grammar
+    return compiled
 
 
 def check_schemas(
@@ -71,15 +71,16 @@ def check_schemas(
     found = Findings()
     for _ in range(num_schemas):
         drawn = RandomSchema(rng)
-        grammar = compile_or_none(backends, StructuredOutputsParams(json=drawn.text, backend=backend))
+        compiled = compile_or_none(backends, StructuredOutputsParams(json=drawn.text, backend=backend))
         found.counts["schemas"] += 1
-        if grammar is None:
+        if compiled is None:
             continue
         found.counts["schemas served"] += 1
+        grammar, checks_formats = compiled.grammar, not compiled.annotations
         for text in drawn.texts(num_texts):
             tokens = [*speller.tokens(text, rng), stop]
             is_accepted = len(grammar.validate_tokens(tokens)) == len(tokens)
-            is_valid = drawn.is_valid(text)
+            is_valid = drawn.is_valid(text, checks_formats)
             if is_valid is None:
                 continue
             found.counts[_verdict(is_valid, is_accepted)] += 1
@@ -97,18 +98,19 @@ def check_walks(
     found = Findings()
     for _ in range(num_schemas):
         drawn = RandomSchema(rng)
-        grammar = compile_or_none(backends, StructuredOutputsParams(json=drawn.text, backend=backend))
+        compiled = compile_or_none(backends, StructuredOutputsParams(json=drawn.text, backend=backend))
         found.counts["schemas"] += 1
-        if grammar is None:
+        if compiled is None:
             continue
         found.counts["schemas served"] += 1
+        grammar, checks_formats = compiled.grammar, not compiled.annotations
         for _ in range(num_texts):
             style = rng.choice(STYLES)
             data = walker.draw(grammar, style, rng, rng.choice([0, 3, 10, 40]), drawn.hints())
             found.counts[f"texts, {style}"] += 1
             if data is None:
                 found.wrong.append(f"{backend}, seed {seed}: {drawn.text} does not end")
-            elif drawn.is_valid(data.decode(errors="replace")) is False or not _is_utf_8(data):
+            elif drawn.is_valid(data.decode(errors="replace"), checks_formats) is False or not _is_utf_8(data):
                 found.wrong.append(f"{backend}, seed {seed}: {drawn.text} allows {data!r}")
     return found
 
@@ -124,10 +126,11 @@ def check_regexes(
     for _ in range(num_regexes):
         pattern = anchored(random_pattern(rng), rng.random() < 0.3, rng.random() < 0.3)
         found.counts["regexes"] += 1
-        grammar = compile_or_none(backends, StructuredOutputsParams(regex=pattern.text, backend=backend))
-        if grammar is None:
+        compiled = compile_or_none(backends, StructuredOutputsParams(regex=pattern.text, backend=backend))
+        if compiled is None:
             continue
         found.counts["regexes served"] += 1
+        grammar = compiled.grammar
         for _ in range(num_texts):
             text = pattern.sample(rng)
             for _ in range(rng.choice([0, 1, 1, 2])):
