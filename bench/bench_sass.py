@@ -118,17 +118,28 @@ def shortest_draw_step(blocks: dict[int, Block]) -> float:
     )
 
 
+def nvcc_version() -> str:
+    """The compiler that is on PATH, which is the one that setup.py uses."""
+    said = subprocess.run(["nvcc", "--version"], capture_output=True, text=True, check=True).stdout
+    release = re.search(r"release ([\d.]+)", said)
+    return release[1] if release else "unknown"
+
+
 def main() -> None:
     parser = harness.argument_parser("instructions of the loops that stream logits", quick="one architecture")
     arguments = parser.parse_args()
+    if not LIBRARY.exists():
+        print("the CUDA ops were not built: nothing to count")
+        return
     results = harness.ResultsFile("sass", torch.device("cpu"), arguments)
     formats = list(TOKENS_OF_FORMAT)
+    nvcc = nvcc_version()
     for architecture in (90,) if arguments.quick else (80, 90, 100):
         for match, blocks in kernels(architecture, _UNFILTERED_DRAW):
             dtype = formats[int(match[2])]
             tokens = TOKENS_OF_FORMAT[dtype] * LANES
             instructions = int(shortest_draw_step(blocks))
-            row = {"kernel": f"masked_sample by {match[1]}", "dtype": dtype, "architecture": architecture}
+            row = {"kernel": f"masked_sample by {match[1]}", "dtype": dtype, "architecture": architecture, "nvcc": nvcc}
             cycles = instructions / SCHEDULERS
             results.add(row | {"tokens": tokens, "instructions": instructions, "cycles": cycles})
             print(f"sm_{architecture} {row['kernel']:25} {dtype:9} {instructions:4} instructions for {tokens} tokens")

@@ -64,6 +64,7 @@ def steps(out: Path) -> list[Step]:
         Step("occupancy", 60, (script("gpu_occupancy.py", "--out", str(out)),), cuda),
         Step("bench-apply", 480, (script("bench_apply_bitmask.py", "--results", str(out)),), cuda),
         Step("bench-sample", 540, (script("bench_masked_sample.py", "--results", str(out)),), cuda),
+        Step("bench-step-ops", 60, (script("bench_step_ops.py", "--results", str(out)),), cuda),
         Step("tests-cuda", 540, (gpu_tests(out, "tests-cuda", "gpu and not triton", "--long", *FEW_WORKERS),), cuda),
         Step("tests-triton", 540, (gpu_tests(out, "tests-triton", "gpu", *FEW_WORKERS),), triton),
         Step("push", 180, (gpu_tests(out, "push", "gpu", "-k", "push"),), cuda),

@@ -353,6 +353,31 @@ def _markdown(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def step_ops_table(device: str) -> str:
+    rows = harness.read_results("step_ops", device)["rows"]
+    cells = []
+    for row in rows:
+        us = row["us"]
+        what = "listed tokens a row" if row["op"] == "apply_penalties" else "drafts a request"
+        peers = [f"{name} {_time(time)} ({time / us['structout']:.1f}×)" for name, time in us.items()][1:]
+        case = f"{row['batch']} × {row['count']:,} {what}, {row['dtype']}"
+        cells.append([f"`{row['op']}`", case, f"**{_time(us['structout'])}**", ", ".join(peers)])
+    return _markdown(["op", "batch", "structout", "peers"], cells) + _provenance("step_ops", device)
+
+
+def sass_table() -> str:
+    rows = [row for row in harness.read_results("sass", "cpu")["rows"] if row["kernel"] == "masked_sample by blocks"]
+    cells = [
+        [f"sm_{row['architecture']}", row["dtype"], str(row["tokens"]), str(row["instructions"]), f"{row['cycles']:g}"]
+        for row in rows
+    ]
+    about = (
+        "One step of the loop in which a warp draws from a row without filters, counted in the machine code; `cycles` "
+        f"is the time in which the four schedulers of a multiprocessor issue it. nvcc {rows[0]['nvcc']}."
+    )
+    return _markdown(["GPU", "logits", "tokens", "instructions", "cycles"], cells) + _provenance("sass", "cpu", about)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "apply_bitmask_cpu_short": short_table,
     "apply_bitmask_cpu": partial(full_table, "cpu"),
@@ -360,6 +385,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "masked_sample_cpu_short": masked_sample_short_table,
     "masked_sample_cpu": partial(masked_sample_table, "cpu"),
     "masked_sample_cuda": partial(masked_sample_table, "cuda"),
+    "step_ops_cpu": partial(step_ops_table, "cpu"),
+    "step_ops_cuda": partial(step_ops_table, "cuda"),
+    "sass_cpu": sass_table,
     "verdicts_cpu": verdicts_table,
     "refusals_cpu": refusals_table,
     "json_schema_suite_cpu": json_schema_suite_table,
