@@ -328,7 +328,7 @@ def check_finite_text(schema: Any, nodes: Nodes) -> None:
     raise GrammarError(message, kind=GrammarErrorKind.IMPOSSIBLE, pointer=pointer, keyword=keyword)
 
 
-_NEEDS_OTHERS = frozenset({"$ref", "allOf", "anyOf", "oneOf", "required", "minItems"})
+_MAY_BE_IMPOSSIBLE = frozenset({"$ref", "allOf", "anyOf", "oneOf", "required", "minItems", "const", "enum"})
 
 
 def _allows_finite_text(schema: Any, nodes: Nodes, *, allows_false: bool) -> bool:
@@ -350,7 +350,7 @@ def _allows_finite_text(schema: Any, nodes: Nodes, *, allows_false: bool) -> boo
 
 
 def _is_finite(schema: Any, node: Node, is_finite: Callable[[Any], bool]) -> bool:
-    if _NEEDS_OTHERS.isdisjoint(node) and node.get("type") != []:
+    if _MAY_BE_IMPOSSIBLE.isdisjoint(node) and node.get("type") != []:
         return True
     needed = [target for _, target in referred(schema, node)]
     if isinstance(node.get("allOf"), list):
@@ -361,10 +361,19 @@ def _is_finite(schema: Any, node: Node, is_finite: Callable[[Any], bool]) -> boo
         if isinstance(node.get(keyword), list) and not any(map(is_finite, node[keyword])):
             return False
     types = node.get("type")
-    if types is None or "const" in node or "enum" in node:
+    if types is None:
         return True
     names = types if isinstance(types, list) else [types]
+    if "const" in node or isinstance(node.get("enum"), list):
+        return any(_may_have_type(value, names) for value in ([node["const"]] if "const" in node else node["enum"]))
     return any(all(is_finite(value) for _, value in _contents(name, node)) for name in names)
+
+
+def _may_have_type(value: Any, names: list[Any]) -> bool:
+    """Whether a JSON value may be of one of the types. An integer counts as any
+    number."""
+    name = next(name for name, type_ in _JSON_TYPES.items() if isinstance(value, type_))
+    return name in names or (name == "number" and "integer" in names)
 
 
 def _required_values(schema: Any, nodes: Nodes) -> Iterator[tuple[str, Any]]:

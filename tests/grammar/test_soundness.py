@@ -110,6 +110,14 @@ def test_character_that_cannot_be_written_is_refused(backends, schema, character
             )
 
 
+def test_recursion_whose_only_way_out_contradicts_itself_is_refused(backends):
+    """No text of such a schema ends."""
+    way_out = {"anyOf": [{"const": "foo", "type": "object"}, {"$ref": "#"}]}
+    assert compile_or_none(backends, Kind.JSON, {**OBJECT, "properties": {"a": way_out}, "required": ["a"]}) is None
+    way_out["anyOf"][0]["type"] = "string"
+    assert compile_or_none(backends, Kind.JSON, {**OBJECT, "properties": {"a": way_out}, "required": ["a"]}) is not None
+
+
 def test_constant_of_characters_with_short_escapes_is_written(backends):
     compiled = compile_or_none(backends, Kind.JSON, {"const": 'a\n\r\b\t\f"\\\u0080'})
     assert accepts(compiled, '"a\\n\\r\\b\\t\\f\\"\\\\\u0080"')
