@@ -20,6 +20,7 @@ class Feature(enum.Enum):
     INCOMPLETE_ESCAPE = "backslash at the end"
     HEX_BEFORE_HEX_DIGIT = "\\xHH or \\uHHHH before a hexadecimal digit"  # which some read as one number
     NESTED_REPETITION = "unbounded repetition inside another"  # takes some engines ever longer
+    OPTIONAL_REPETITION = "unbounded repetition inside an optional group"
     ANY_CHARACTER = "dot"
     SPACE_CLASS = "space class"
     NEGATED_CLASS_BEYOND_ASCII = "negated class with characters other than ASCII"
@@ -70,8 +71,8 @@ def regex_features(pattern: str) -> frozenset[Feature]:
             found.add(Feature.MAY_NEED_JSON_ESCAPE)
         if not anchors.take(part, kind):
             found.add(Feature.INNER_ANCHOR)
-        if repetitions.take(part, kind):
-            found.add(Feature.NESTED_REPETITION)
+        if feature := repetitions.take(part, kind):
+            found.add(feature)
     return frozenset(found)
 
 
@@ -181,24 +182,26 @@ def _character(code: str) -> str:
 
 
 class _Repetitions:
-    """Finds unbounded repetitions of groups that contain one."""
+    """Finds repetitions of groups that contain an unbounded one."""
 
     def __init__(self) -> None:
         self._contain_one = [False]  # of the open groups
         self._has_closed_one = False  # the group that the last part closed
 
-    def take(self, part: str, kind: str) -> bool:
-        """Advance by one part. Return whether it is such a repetition."""
+    def take(self, part: str, kind: str) -> Feature | None:
+        """Advance by one part. Return the kind of such a repetition."""
         closed, self._has_closed_one = self._has_closed_one, False
         if part.startswith("(") and kind in ("look", "named", "special", "other"):
             self._contain_one.append(False)
         elif part == ")" and kind == "other" and len(self._contain_one) > 1:
             self._has_closed_one = self._contain_one.pop()
             self._contain_one[-1] |= self._has_closed_one
-        elif kind == "repeat" and (part[0] in "*+" or part.rstrip("+*?").endswith(",}")):
-            self._contain_one[-1] = True
-            return closed
-        return False
+        elif kind == "repeat":
+            is_unbounded = part[0] in "*+" or part.rstrip("+*?").endswith(",}")
+            self._contain_one[-1] |= is_unbounded
+            if closed:
+                return Feature.NESTED_REPETITION if is_unbounded else Feature.OPTIONAL_REPETITION
+        return None
 
 
 # Flags of an open group or alternative: it starts the text; it is still at its start;

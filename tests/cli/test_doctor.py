@@ -161,7 +161,7 @@ for name in sys.argv[1:]:
 
 @pytest.mark.parametrize("engine", ["xgrammar", "llguidance"])
 def test_manager_without_an_engine_raises_import_error_and_the_ops_work(engine):
-    names = ("StructuredOutputManager", "ShardedManager", "ManagerStats", "register_backend")
+    names = ("StructuredOutputManager", "ShardedManager", "BackendSet", "register_backend")
     run = run_without([engine], f"sys.argv[1:] = {names!r}\n{WORKER}")
     assert (run.returncode, run.stderr) == (0, "")
     message = f"structout's manager needs {engine}, which is not installed: pip install 'structout[manager]'"

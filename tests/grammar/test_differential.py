@@ -115,7 +115,7 @@ def test_grammar_accepts_the_valid_instances_of_own_schemas(backend_set, case, b
         tokens = tokens_of(test["data"])
         is_accepted = accepted_prefix(compiled.grammar, tokens) == len(tokens)
         if not test["valid"]:
-            assert not is_accepted, test["data"]
+            assert not is_accepted or compiled.annotations, test["data"]  # a format that the backend lacks
         elif not is_too_strict(compiled.backend_name, case["name"]):
             assert is_accepted, test["data"]
         if is_accepted:

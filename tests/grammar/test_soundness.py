@@ -4,6 +4,7 @@ right.
 Each was a false accept, a false reject or a stall of some engine that `auto` chose.
 """
 
+import dataclasses
 import json
 import re
 import time
@@ -189,6 +190,19 @@ def test_patterns_that_become_the_same_are_refused(backends):
     """Of two properties with the same name, an engine reads one."""
     names = {r"^\d$": {"type": "integer"}, r"^[\u0030-\u0039]$": {"type": "string"}}
     assert compile_or_none(backends, Kind.JSON, {"type": "object", "patternProperties": names}) is None
+
+
+@pytest.mark.parametrize(
+    "schema", [{"type": "string", "pattern": "^(?:[b-z][a-z]*|ab)?$"}, {"not": {"enum": ["a", "ab"]}, "type": "string"}]
+)
+def test_optional_group_with_a_repetition_is_not_left_to_xgrammar(backends, schema):
+    constraint = Constraint(Kind.JSON, json.dumps(schema))
+    with pytest.raises(GrammarError, match="does not enforce"):
+        backends.compile(dataclasses.replace(constraint, backend="xgrammar:no-fallback"))
+    compiled = backends.compile(constraint)
+    assert compiled.backend_name == "llguidance"
+    assert not accepts(compiled, '"a"')
+    assert accepts(compiled, '"b"')
 
 
 NESTED = ["([a-z]+ ?)*!", "([^,]*,?)*z", "(a|b*)*c", "(x+x+)+y", "(?:a{2,})*b", "((a)*b?)*c"]

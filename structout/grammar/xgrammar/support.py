@@ -47,6 +47,9 @@ _MISREADS = {
     Feature.CARET_FIRST_IN_CLASS,
     Feature.MIXED_CLASS,
 }
+# In the patterns of schemas: an optional group that contains a repetition of a class, such
+# as (b[a-z]*|ac)?, is read as if its first part were optional.
+_MISREADS_IN_JSON = {Feature.NEEDS_JSON_ESCAPE, Feature.OPTIONAL_REPETITION}
 # Beside one of these, xgrammar reads nothing else of the schema.
 _READS_ALONE = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
@@ -202,7 +205,7 @@ def _ignored_in_strings(node: Node) -> Iterator[str]:
         yield "pattern"
     if has_format or "pattern" in node:
         yield from (key for key in ("minLength", "maxLength") if key in node)
-    yield from patterns_with(node, _misread_features() | {Feature.NEEDS_JSON_ESCAPE})
+    yield from patterns_with(node, _misread_features() | _MISREADS_IN_JSON)
     if any(map(_loses_json_escapes, patterns_of(node))):
         yield "pattern"
 
