@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from structout.grammar.engine_versions import XGRAMMAR_NEGATED_CLASSES, is_at_least
-from structout.grammar.regex_features import Feature, regex_features
+from structout.grammar.regex_features import Feature, regex_features, regex_parts
 from structout.grammar.support import (
     Support,
     counts_unchecked_keys,
@@ -47,8 +47,8 @@ _MISREADS = {
     Feature.CARET_FIRST_IN_CLASS,
     Feature.MIXED_CLASS,
 }
-# In the patterns of schemas: an optional group that contains a repetition of a class, such
-# as (b[a-z]*|ac)?, is read as if its first part were optional.
+# In the patterns of schemas: an optional group that contains a repetition of a class,
+# such as (b[a-z]*|ac)?, is read as if its first part were optional.
 _MISREADS_IN_JSON = {Feature.NEEDS_JSON_ESCAPE, Feature.OPTIONAL_REPETITION}
 # Beside one of these, xgrammar reads nothing else of the schema.
 _READS_ALONE = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")
@@ -87,7 +87,6 @@ _DEEP = 12
 # mask of 150,000 tokens, and llguidance 1 to 4 ms. Digits and single characters take
 # both less than 0.2 ms.
 _COSTLY_BOUND = 4
-_REPEATED = re.compile(r"(\[(?:\\.|[^\]\\])*\]|\\.|.)\{(\d+)(?:,(\d*))?\}", re.DOTALL)
 _DIGITS_OR_ONE_CHARACTER = re.compile(r"\[[0-9a-fA-F-]*\]|\\[^wWDsS]|[^.)\]]", re.DOTALL)
 _BOUND = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 
@@ -319,10 +318,14 @@ def _has_large_bound(pattern: str) -> bool:
 def _repeats_texts(pattern: str) -> bool:
     """Whether a bounded repetition may take several characters of one token, in many
     ways."""
-    return any(
-        _is_long(most or least, _COSTLY_BOUND) and not _DIGITS_OR_ONE_CHARACTER.fullmatch(part)
-        for part, least, most in _REPEATED.findall(pattern)
-    )
+    repeated = ""
+    for match in regex_parts(pattern):
+        part, kind = match.group(), match.lastgroup
+        bound = _BOUND.match(part) if kind == "repeat" else None
+        if bound and _is_long(bound[2] or bound[1], _COSTLY_BOUND) and not _DIGITS_OR_ONE_CHARACTER.fullmatch(repeated):
+            return True
+        repeated = part if kind in ("cls", "escape") else part[-1]
+    return False
 
 
 def _weakened_in_tag(tag: Any, schemas: Sequence[tuple[str, Any, Nodes]]) -> Iterator[str]:
