@@ -311,7 +311,7 @@ def check_finite_text(schema: Any, nodes: Nodes) -> None:
     of ``false`` forbids.
 
     Raises:
-        GrammarError: saying which of the two it is.
+        GrammarError: saying why there is none.
     """
     if _allows_finite_text(schema, nodes, allows_false=False):
         return
@@ -321,6 +321,8 @@ def check_finite_text(schema: Any, nodes: Nodes) -> None:
         pointer, cause = "#", "the schema is false"
     elif forbidden and _allows_finite_text(schema, nodes, allows_false=True):
         pointer, cause = forbidden[0], f"{', '.join(forbidden)} is false, which no value satisfies"
+    elif mistyped := next((f"#{place}" for place, node in nodes if not _has_value_of_its_type(node)), None):
+        pointer, cause = mistyped, "no value has all the types that are asked of it"
     else:
         cause = "every instance would have to contain another instance"
     message = f"the json constraint allows no text at all: {cause}"
@@ -365,8 +367,17 @@ def _is_finite(schema: Any, node: Node, is_finite: Callable[[Any], bool]) -> boo
         return True
     names = types if isinstance(types, list) else [types]
     if "const" in node or isinstance(node.get("enum"), list):
-        return any(_may_have_type(value, names) for value in ([node["const"]] if "const" in node else node["enum"]))
+        return _has_value_of_its_type(node)
     return any(all(is_finite(value) for _, value in _contents(name, node)) for name in names)
+
+
+def _has_value_of_its_type(node: Node) -> bool:
+    """Whether a value that ``const`` or ``enum`` lists may have the node's type."""
+    types = node.get("type")
+    values = [node["const"]] if "const" in node else node.get("enum")
+    if types is None or not isinstance(values, list):
+        return True
+    return any(_may_have_type(value, types if isinstance(types, list) else [types]) for value in values)
 
 
 def _may_have_type(value: Any, names: list[Any]) -> bool:

@@ -43,7 +43,7 @@ __device__ void change_entry(const Params& params, int64_t row, int64_t entry, i
 }
 
 template <FloatFormat kFormat, class Params>
-__global__ void __launch_bounds__(kChunk) change_listed_logits(Params params) {
+__global__ void __launch_bounds__(kChunk, 2) change_listed_logits(Params params) {
   __shared__ unsigned table[kTableSize];
   __shared__ unsigned has_duplicates;
   const int64_t row = blockIdx.x;
