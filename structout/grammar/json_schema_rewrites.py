@@ -104,6 +104,8 @@ class _Rewriter:
         for pointer, node in reversed(self._given):  # inner schemas first
             if "$ref" not in node or self._draft > _REF_ALONE_UNTIL:
                 self._rewrite_node(pointer, node)
+            else:
+                _leave_ref_alone(node)
 
     def nodes(self) -> list[tuple[str, Node]]:
         return [(self._origins.get(id(node), pointer), node) for pointer, node in subschemas(self.schema)]
@@ -422,6 +424,12 @@ def _constraining(schema: Node) -> dict[str, Any]:
         if found.get(keyword) in (True, {}):
             del found[keyword]
     return found
+
+
+def _leave_ref_alone(node: Any) -> None:
+    """Remove what a draft ignores beside ``$ref``, since engines read it."""
+    for keyword in _CONSTRAINING & node.keys() - {"$ref"}:
+        del node[keyword]
 
 
 def _types(node: Node) -> frozenset[str]:

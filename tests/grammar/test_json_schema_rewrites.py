@@ -125,7 +125,6 @@ def test_rewrite_keeps_the_instances_and_leaves_nothing_that_engines_do_not_read
         {"not": {"required": ["a"]}, "unevaluatedProperties": False},
         {"anyOf": [{"$ref": "#/oneOf/0"}], "oneOf": [S, I]},
         {"$schema": "http://json-schema.org/draft-03/schema#", "dependencies": {"a": "b"}},
-        {"$schema": DRAFTS[7], "$ref": "#/$defs/x", "not": S, "$defs": {"x": {}}},
         {"$schema": DRAFTS[4], "oneOf": [{"const": 1}, {"const": 2}]},  # const is no keyword yet
     ],
 )
@@ -234,9 +233,16 @@ def test_rewrite_keeps_the_instances_of_random_schemas(num_cases):
             for instance in INSTANCES:
                 assert before.is_valid(instance) == after.is_valid(instance), (instance, json.dumps(schema))
                 num_pairs += 1
-        except RecursionError:  # of a schema that refers to itself
-            continue
+        except BaseException as error:
+            if not is_endless(error):
+                raise
     assert num_pairs > 10_000
+
+
+def is_endless(error):
+    """Whether the judge gave up on a schema that refers to itself. Inside of its native
+    code that is a panic, which is no Exception."""
+    return isinstance(error, RecursionError) or "RecursionError" in str(error)
 
 
 def is_valid(validator, instance):
@@ -244,7 +250,9 @@ def is_valid(validator, instance):
     nothing."""
     try:
         return validator.is_valid(instance)
-    except RecursionError:
+    except BaseException as error:
+        if not is_endless(error):
+            raise
         return True
 
 
@@ -267,3 +275,18 @@ def test_texts_that_masks_of_random_rewritten_schemas_allow_are_valid(num_cases)
     backends.destroy()
     assert num_served > 20
     assert num_accepted > 100
+
+
+def test_keywords_beside_ref_in_a_branch_are_ignored_where_the_draft_says_so():
+    """An engine that read them would take the branch for empty."""
+    schema = {
+        "$schema": "http://json-schema.org/draft-06/schema#",
+        "oneOf": [{"$ref": "#/definitions/x", "required": ["b"], "properties": {"b": False}}, {"minProperties": 0}],
+        "definitions": {"x": {"type": "object", "not": {"required": ["c"]}}},
+    }
+    validator = jsonschema.Draft6Validator(rewrite(schema, list(subschemas(schema))).schema)
+    assert not validator.is_valid({})
+    assert validator.is_valid({"c": 1})
+
+    beside = {"$schema": DRAFTS[7], "$ref": "#/$defs/x", "not": S, "$defs": {"x": {}}}
+    assert rewrite(beside, list(subschemas(beside))).schema == {key: beside[key] for key in beside if key != "not"}

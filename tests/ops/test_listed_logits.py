@@ -180,7 +180,7 @@ def test_op_with_lists_longer_than_a_chunk_matches_reference(backend, name):
 
 @pytest.mark.parametrize("sanitizer", ["address", "thread"])
 def test_cuda_source_under_sanitizer_matches_loop(sanitizer, num_cases):
-    count = {"address": num_cases(60, long=1000), "thread": num_cases(10, long=200)}[sanitizer]
+    count = {"address": num_cases(20, long=1000), "thread": num_cases(3, long=200)}[sanitizer]
     executable = host_cuda.build("listed_logits", [PROGRAM], sanitize=sanitizer, shared=False)
     run = host_cuda.run(executable, str(count), "1")
     assert run.returncode == 0, run.stdout + run.stderr

@@ -218,8 +218,8 @@ def _ignored_in_objects(node: Node) -> Iterator[str]:
         yield "required"
     if "patternProperties" in node:  # read as alternatives, where all that match must hold
         yield "patternProperties"
-    if node.get("additionalProperties", True) is not False and not all(map(_is_plain, properties)):
-        yield "properties"
+    if node.get("additionalProperties", True) is not False and not all(map(_PLAIN_NAME.fullmatch, properties)):
+        yield "properties"  # other keys could spell the name with an escape
     names = node.get("propertyNames", {})
     is_read = isinstance(names, dict) and names.keys() <= _NAMES_KEYWORDS and len(names.keys() - {"type"}) <= 1
     is_closed = node.get("additionalProperties", True) is False
@@ -235,6 +235,7 @@ _ANNOTATIONS = frozenset(
     "$schema $id id $defs definitions $comment title description default examples deprecated readOnly writeOnly".split()
 )
 _DESCRIBES = ("type", "enum", "const", "anyOf", "$ref")
+_PLAIN_NAME = re.compile(r"[!#-\[\]-~]*")  # as _PLAIN_TEXT, without spaces
 _PLAIN_TEXT = re.compile(r"[ !#-\[\]-~]*")  # printable ASCII that JSON does not escape
 
 
