@@ -226,7 +226,7 @@ def changed_schemas(seed, number):
 
 def test_rewrite_keeps_the_instances_of_random_schemas(num_cases):
     num_pairs = 0
-    for schema, result in changed_schemas(1, num_cases(400, long=40_000)):
+    for schema, result in changed_schemas(1, num_cases(400, long=12_000)):
         make = jsonschema.validators.validator_for(schema)
         before, after = make(schema), make(result)
         try:
@@ -260,7 +260,7 @@ def test_texts_that_masks_of_random_rewritten_schemas_allow_are_valid(num_cases)
     """The engines read combinations of allOf and anyOf that schemas seldom have."""
     backends = BackendSet(VOCABULARY, StructuredOutputsConfig())
     num_served = num_accepted = 0
-    for schema, _ in changed_schemas(2, num_cases(150, long=15_000)):
+    for schema, _ in changed_schemas(2, num_cases(150, long=12_000)):
         try:
             grammar = backends.compile(StructuredOutputsParams(json=schema).constraint()).grammar
         except GrammarError:
