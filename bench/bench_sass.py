@@ -120,8 +120,8 @@ def shortest_draw_step(blocks: dict[int, Block]) -> float:
 
 def nvcc_version() -> str:
     """The compiler that is on PATH, which is the one that setup.py uses."""
-    said = subprocess.run(["nvcc", "--version"], capture_output=True, text=True, check=True).stdout
-    release = re.search(r"release ([\d.]+)", said)
+    printed = subprocess.run(["nvcc", "--version"], capture_output=True, text=True, check=True).stdout
+    release = re.search(r"release ([\d.]+)", printed)
     return release[1] if release else "unknown"
 
 

@@ -20,8 +20,8 @@ if not HAS_GPU:
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
 
-# Of torch.compile the tests compare results and graphs. Its C++ compiles three times as
-# fast without probes of the CPU, a precompiled header and worker processes.
+# Tests compare the results and graphs of torch.compile, not its speed. Its C++ compiles
+# three times as fast without probes of the CPU, a precompiled header and processes.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
 os.environ.setdefault("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")

@@ -94,7 +94,7 @@ _PREFERRED = {kind: "xgrammar" for kind in StructuredOutputOptions} | {
     StructuredOutputOptions.JSON_OBJECT: "llguidance",
 }
 
-# Of several engines' refusals, the one of the first of these kinds is reported.
+# If several engines refuse, the error of the first of these kinds is reported.
 _TELLING = (
     GrammarErrorKind.MALFORMED,
     GrammarErrorKind.IMPOSSIBLE,

@@ -187,7 +187,7 @@ def test_regex_with_inline_flags_keeps_its_dots(backends):
 
 
 def test_patterns_that_become_the_same_are_refused(backends):
-    """Of two properties with the same name, an engine reads one."""
+    """An engine reads only one of two properties with the same name."""
     names = {r"^\d$": {"type": "integer"}, r"^[\u0030-\u0039]$": {"type": "string"}}
     assert compile_or_none(backends, Kind.JSON, {"type": "object", "patternProperties": names}) is None
 
