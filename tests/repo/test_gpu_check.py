@@ -51,7 +51,7 @@ def test_step_at_its_limit_takes_its_child_processes_with_it(gpu_check, tmp_path
     assert gpu_check.run_step(slow, tmp_path / "log", {}).startswith("ENDED")
     pid = (tmp_path / "log").read_text().split()[-1]
     stat = subprocess.run(["ps", "-o", "stat=", "-p", pid], capture_output=True, text=True).stdout.strip()
-    assert stat in ("", "Z")
+    assert stat[:1] in ("", "Z")  # letters after the state tell of priorities
 
 
 def test_every_cuda_step_forbids_triton_and_every_step_has_less_than_ten_minutes(gpu_check, tmp_path, monkeypatch):
