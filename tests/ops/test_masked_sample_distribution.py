@@ -144,11 +144,11 @@ def test_chi_square_survival_matches_published_tables():
         assert statistics.chi_square_survival(statistic, degrees_of_freedom) == pytest.approx(p_value, rel=1e-3)
 
 
-def test_masked_sample_tail_wins_as_often_as_expected():
-    """262,144 tokens, each e^-19 as likely as token 0: noise of 24 bits draws one of
-    them twice instead of 32 times."""
-    setting = statistics.long_tail(tail=262_144, gap=19.0)
-    draws = 22_000
+def test_masked_sample_tail_wins_as_often_as_expected(num_cases):
+    """262,144 tokens, each e^-19 (e^-20 under --long) as likely as token 0, are drawn
+    32 times. Noise of 24 bits draws one of them twice (never)."""
+    setting = statistics.long_tail(tail=262_144, gap=float(num_cases(19, long=20)))
+    draws = num_cases(22_000, long=60_000)
     hits = draws - int(statistics.count_draws(draw, setting, draws)[0])
     expected = draws * float(setting.probabilities()[1:].sum())
     least, most = statistics.poisson_interval(expected, significance=1e-6)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from mask_walks import STYLES, MaskWalker
@@ -62,6 +63,19 @@ def compile_or_none(backends: BackendSet, params: StructuredOutputsParams) -> Co
     return compiled
 
 
+def served_schemas(
+    backends: BackendSet, backend: str, rng: random.Random, count: int, found: Findings
+) -> Iterator[tuple[RandomSchema, CompiledConstraint]]:
+    """Draw random schemas, and yield those that are served. ``found`` counts both."""
+    for _ in range(count):
+        drawn = RandomSchema(rng)
+        compiled = compile_or_none(backends, StructuredOutputsParams(json=drawn.text, backend=backend))
+        found.counts["schemas"] += 1
+        if compiled is not None:
+            found.counts["schemas served"] += 1
+            yield drawn, compiled
+
+
 def check_schemas(
     backends: BackendSet, vocabulary: Vocabulary, backend: str, seed: int, num_schemas: int, num_texts: int
 ) -> Findings:
@@ -69,13 +83,7 @@ def check_schemas(
     rng = random.Random(f"{backend} {seed}")
     speller, stop = Speller(vocabulary), vocabulary.stop_token_ids[0]
     found = Findings()
-    for _ in range(num_schemas):
-        drawn = RandomSchema(rng)
-        compiled = compile_or_none(backends, StructuredOutputsParams(json=drawn.text, backend=backend))
-        found.counts["schemas"] += 1
-        if compiled is None:
-            continue
-        found.counts["schemas served"] += 1
+    for drawn, compiled in served_schemas(backends, backend, rng, num_schemas, found):
         grammar, checks_formats = compiled.grammar, not compiled.annotations
         for text in drawn.texts(num_texts):
             tokens = [*speller.tokens(text, rng), stop]
@@ -96,13 +104,7 @@ def check_walks(
     rng = random.Random(f"walks {backend} {seed}")
     walker = MaskWalker(vocabulary)
     found = Findings()
-    for _ in range(num_schemas):
-        drawn = RandomSchema(rng)
-        compiled = compile_or_none(backends, StructuredOutputsParams(json=drawn.text, backend=backend))
-        found.counts["schemas"] += 1
-        if compiled is None:
-            continue
-        found.counts["schemas served"] += 1
+    for drawn, compiled in served_schemas(backends, backend, rng, num_schemas, found):
         grammar, checks_formats = compiled.grammar, not compiled.annotations
         for _ in range(num_texts):
             style = rng.choice(STYLES)
