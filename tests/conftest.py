@@ -3,6 +3,8 @@
 Without a GPU, Triton kernels run under Triton's interpreter.
 """
 
+import atexit
+import gc
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -43,6 +45,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="shows that other tests find a planted fault: make test-all"))
         if HAS_GPU and item.get_closest_marker("interpreter"):
             item.add_marker(pytest.mark.skip(reason="needs Triton's interpreter, which runs where there is no GPU"))
+
+
+def pytest_collection_finish() -> None:
+    """Exempt what was imported from garbage collection, which would look through it for
+    half a second each time."""
+    gc.freeze()
+    atexit.register(gc.unfreeze)  # extensions report what is left at exit as leaked
 
 
 @pytest.fixture(scope="session")
