@@ -1,13 +1,11 @@
 """The ``structout`` command from its arguments to its output, with the real demo
 model."""
 
-import functools
 import io
 import json
 import os
 import pty
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -304,8 +302,9 @@ def test_generate_with_characters_outside_the_output_encoding_fails(encoding, st
         )
 
 
-def run_generate(*arguments, **environment):
-    return fresh_process.run("-P", "-m", "structout", "generate", *arguments, env={**os.environ, **environment})
+def run_generate(*arguments, stderr=None, **environment):
+    environment = {**os.environ, **environment}
+    return fresh_process.run("-P", "-m", "structout", "generate", *arguments, env=environment, stderr=stderr)
 
 
 CONSTANT = r'{"enum": [{"a": [1.10, "\u00e9 \ud83e\udd8a", []]}]}'
@@ -411,23 +410,28 @@ def test_replay_check_accepts_exactly_the_texts_of_the_grammar():
 
 
 def test_generate_with_a_long_compilation_says_so_and_ends_with_ctrl_c():
+    """A thread reads standard error and does what Ctrl-C does."""
     script = """
-import time
+import os, pathlib, signal, threading, time
 from structout.grammar.xgrammar.backend import XgrammarBackend
 from structout_cli import main
+
+def interrupt():
+    while "compiling the constraint ...\\n" not in pathlib.Path("/proc/self/fd/2").read_text():
+        time.sleep(0.05)
+    print(time.monotonic(), flush=True)
+    os.kill(os.getpid(), signal.SIGINT)
+
 XgrammarBackend.compile_grammar = lambda *arguments: time.sleep(60)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may start pytest with SIGINT ignored
+threading.Thread(target=interrupt).start()
 raise SystemExit(main(["generate", "--choice", "a"]))
 """
-    # If a shell has started pytest in the background, its children ignore SIGINT.
-    heed = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    run = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True, preexec_fn=heed)
-    assert "compiling the constraint ...\n" in iter(run.stderr.readline, "")
-    started = time.perf_counter()
-    run.send_signal(signal.SIGINT)
-    assert run.wait(timeout=50) == 130
-    assert time.perf_counter() - started < 20  # a second, and what the interpreter itself needs on a busy machine
-    assert run.stderr.read() == ""
-    run.stderr.close()
+    run = fresh_process.run("-c", script, env=dict(os.environ), timeout=110, finalizes=True)
+    assert run.returncode == 130
+    interrupted = float(run.stdout)
+    assert time.monotonic() - interrupted < 20  # a second, and what the interpreter itself needs on a busy machine
+    assert run.stderr.endswith("compiling the constraint ...\n")
 
 
 def test_generate_help_shows_examples_and_both_grammar_formats(capsys):
@@ -468,15 +472,14 @@ def test_python_m_structout_is_the_command():
 
 
 def test_generate_shows_progress_on_a_terminal_and_only_texts_in_a_pipe():
-    """Standard error is a terminal, standard output is a pipe."""
+    """Standard error is a terminal, standard output is a file."""
     controller, terminal = pty.openpty()
-    command = [sys.executable, "-m", "structout", "generate", "--regex", "[a-z]{40}", "--seed", "1"]
-    run = subprocess.run(command, stdout=subprocess.PIPE, stderr=terminal, timeout=120)
+    run = run_generate("--regex", "[a-z]{40}", "--seed", "1", stderr=os.ttyname(terminal))
     os.close(terminal)
     seen = os.read(controller, 100_000).decode()
     os.close(controller)
     assert run.returncode == 0
-    assert re.fullmatch(rb"[a-z]{40}\n", run.stdout)
+    assert re.fullmatch(r"[a-z]{40}\n", run.stdout)
     assert seen.startswith("loading torch and transformers ...")
     assert re.search(r"\r\x1b\[K\[\d+ tokens\] [a-z]+", seen)
 

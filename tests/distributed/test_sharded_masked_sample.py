@@ -1,10 +1,13 @@
 """The collective ops in real process groups equal the unsharded ops, bit for bit."""
 
+import os
 import random
+import socket
 import subprocess
 import sys
 from itertools import pairwise
 
+import fresh_process
 import pytest
 import rank_programs
 import ranks
@@ -141,11 +144,20 @@ class TestSingleRank:
             structout.all_gather_bitmask(torch.zeros(2, 2, dtype=torch.int64))
 
 
-def test_tensor_parallel_example_draws_what_one_process_draws():
-    """Runs it as its docstring says, on two ranks under torchrun."""
-    example = ROOT / "examples" / "tensor_parallel.py"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(example)]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=240)
-    assert run.returncode == 0, run.stderr
-    assert "tokens of one process alone:        the same" in run.stdout
-    assert run.stdout.count('"status"') == 8
+def test_tensor_parallel_example_draws_what_one_process_draws(pytestconfig):
+    """Runs it on two ranks: under --long as its docstring says, under torchrun, and
+    otherwise with the variables that torchrun sets."""
+    example = str(ROOT / "examples" / "tensor_parallel.py")
+    if pytestconfig.getoption("--long"):
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", example]
+        runs = [subprocess.run(command, capture_output=True, text=True, timeout=240)]
+    else:
+        with socket.create_server(("localhost", 0)) as server:
+            port = server.getsockname()[1]
+        environment = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+        script = "import os, sys, runpy; os.environ['RANK'] = sys.argv[2]; runpy.run_path(sys.argv[1], {}, '__main__')"
+        programs = [("-c", script, example, str(rank)) for rank in range(2)]
+        runs = fresh_process.run_at_once(*programs, env={**os.environ, **environment}, timeout=240)
+    assert [run.returncode for run in runs] == [0] * len(runs), [run.stderr for run in runs]
+    assert "tokens of one process alone:        the same" in runs[0].stdout
+    assert runs[0].stdout.count('"status"') == 8

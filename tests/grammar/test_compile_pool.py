@@ -5,12 +5,11 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
+import fresh_process
 import pytest
 from locations import importing
 
@@ -44,8 +43,8 @@ def regex(pattern):
 
 
 def enum_of(num_words):
-    words = ["".join(random.Random(i).choices("abcdefghij", k=20)) for i in range(num_words)]
-    return json.dumps({"enum": words})
+    letters = "".join(random.Random(0).choices("abcdefghij", k=20 * num_words))
+    return json.dumps({"enum": [letters[i : i + 20] for i in range(0, len(letters), 20)]})
 
 
 SLOW = json_of(enum_of(30_000))  # more than 20 s on an idle machine
@@ -289,10 +288,7 @@ test_compile_pool.wait_until(lambda: test_compile_pool.is_compiling(pid))
 print(pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    environment = importing(__file__)
-    run = subprocess.run(
-        [sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, text=True, timeout=LONG
-    )
+    run = fresh_process.run("-c", script, env=importing(__file__), timeout=LONG)
     assert run.returncode == -signal.SIGKILL
     killed = time.monotonic()
     wait_until(lambda: not is_running(int(run.stdout)))

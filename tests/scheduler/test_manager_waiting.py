@@ -1,11 +1,10 @@
 """Waiting for compilations: who is delayed, and what wakes ``wait_ready``."""
 
 import queue
-import subprocess
-import sys
 import threading
 import time
 
+import fresh_process
 import pytest
 import tokenizers_on_the_spot
 from locations import importing
@@ -201,6 +200,5 @@ manager.add_request("r", StructuredOutputsParams(regex="a"))
 print("ending", flush=True)
 {ending}
 """
-    with subprocess.Popen([sys.executable, "-c", script], env=importing(__file__), stdout=subprocess.PIPE) as process:
-        assert process.stdout.readline() == b"ending\n"
-        assert process.wait(timeout=120) == 7  # the compilation takes 600 s
+    run = fresh_process.run("-c", script, env=importing(__file__), timeout=120, finalizes=True)
+    assert (run.stdout, run.returncode) == ("ending\n", 7)  # the compilation takes 600 s

@@ -28,29 +28,47 @@ PRELOADED = "torch", "torch.distributed", "transformers.models.auto.modeling_aut
 
 
 def run(
-    *arguments: str, env: dict[str, str], cwd: str | Path = ".", input: str = "", timeout: int = 300
+    *arguments: str,
+    env: dict[str, str],
+    cwd: str | Path = ".",
+    input: str = "",
+    timeout: int = 300,
+    stderr: str | None = None,
+    finalizes: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run what ``python *arguments`` would, as subprocess.run does.
 
     Args:
         arguments: -P and -W options, then -c or -m with what belongs to it, or a file.
         timeout: In seconds; a process that exceeds it is killed.
+        stderr: A file or terminal that receives standard error instead of the caller.
+        finalizes: Whether the interpreter ends as usual, for a test of how it ends. It
+            joins threads, and takes a second to free what the server has imported.
     """
-    return run_at_once(arguments, env=env, cwd=cwd, input=input, timeout=timeout)[0]
+    options = {"stderr": stderr, "finalizes": finalizes}
+    return run_at_once(arguments, env=env, cwd=cwd, input=input, timeout=timeout, **options)[0]
 
 
 def run_at_once(
-    *programs: Sequence[str], env: dict[str, str], cwd: str | Path = ".", input: str = "", timeout: int = 300
+    *programs: Sequence[str],
+    env: dict[str, str],
+    cwd: str | Path = ".",
+    input: str = "",
+    timeout: int = 300,
+    stderr: str | None = None,
+    finalizes: bool = False,
 ) -> list[subprocess.CompletedProcess[str]]:
-    """Run several programs at the same time. Each is the ``arguments`` of `run`."""
+    """Run several programs at the same time. Each is the ``arguments`` of `run`, whose
+    options apply to all."""
     server = _server()
     with contextlib.ExitStack() as folders:
         requests = []
         for arguments in programs:
             folder = folders.enter_context(tempfile.TemporaryDirectory())
-            Path(folder, "stdin").write_text(input, "utf-8")
+            for name, text in (("stdin", input), ("stdout", ""), ("stderr", "")):
+                Path(folder, name).write_text(text, "utf-8")
             requests.append({"arguments": arguments, "env": env, "cwd": str(Path(cwd).resolve()), "folder": folder})
-            requests[-1]["timeout"] = timeout
+            requests[-1] |= {"timeout": timeout, "stderr": stderr, "finalizes": finalizes}
         server.stdin.write(json.dumps(requests) + "\n")
         server.stdin.flush()
         statuses = json.loads(server.stdout.readline())
@@ -88,14 +106,15 @@ def _serve() -> dict[str, object] | None:
     return None
 
 
-def _become(arguments: list[str], env: dict[str, str], cwd: str, folder: str, timeout: int) -> None:
+def _become(arguments: list[str], env: dict[str, str], cwd: str, folder: str, timeout: int, stderr: str | None) -> None:
     """Run the program in this process."""
     signal.alarm(timeout)
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        os.dup2(os.open(f"{folder}/{name}", os.O_RDWR | os.O_CREAT), number)
+    for number, file in enumerate((f"{folder}/stdin", f"{folder}/stdout", stderr or f"{folder}/stderr")):
+        os.dup2(os.open(file, os.O_RDWR), number)
     encoding, _, errors = env.get("PYTHONIOENCODING", "utf-8").partition(":")
     sys.stdout.reconfigure(encoding=encoding, errors=errors or "strict")
-    sys.stderr.reconfigure(encoding=encoding, errors="backslashreplace")
+    # The server's own stream may be one that can seek; a terminal cannot.
+    sys.stderr = os.fdopen(2, "w", buffering=1, encoding=encoding, errors="backslashreplace", closefd=False)
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
@@ -153,4 +172,8 @@ if __name__ == "__main__":
         __import__(name)
     request = _serve()
     if request is not None:
-        _end(_status_of(functools.partial(_become, **request)))
+        finalizes = request.pop("finalizes")
+        status = _status_of(functools.partial(_become, **request))
+        if finalizes:
+            sys.exit(status)
+        _end(status)
