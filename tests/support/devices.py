@@ -2,7 +2,11 @@
 
 import pytest
 import torch
+import triton_interpreter
 
 HAS_GPU = torch.cuda.is_available()
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 TRITON_DEVICE = "cuda" if HAS_GPU else "cpu"  # the CPU: under Triton's interpreter
+
+if not HAS_GPU:
+    triton_interpreter.replace_builtins_once_a_launch()
