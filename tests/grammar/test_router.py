@@ -172,7 +172,7 @@ def test_compile_with_a_name_that_cannot_enforce_falls_back(backend_set):
         ({"grammar": 'root ::= "a"', "backend": "llguidance:no-fallback"}, "llguidance takes Lark grammars"),
         ({"json": AB, "whitespace_pattern": " ", "backend": "xgrammar:no-fallback"}, "whitespace_pattern"),
         (
-            {"json": {**AB, "not": {"patternProperties": {"a": I}}}},
+            {"json": {**AB, "not": {"additionalProperties": I}}},
             "^not supported: #/not; pass lenient=True to accept",
         ),
         ({"json": {"oneOf": [I, {"type": "number"}]}}, "^#/oneOf: oneOf is not supported where"),
@@ -229,7 +229,7 @@ def test_compile_of_recursion_that_can_end_succeeds(backend_set, schema):
     ("schema", "name", "weakened"),
     [
         (AB, "llguidance", ()),
-        ({**AB, "not": {"patternProperties": {"a": I}}}, "llguidance", ("#/not",)),
+        ({**AB, "not": {"additionalProperties": I}}, "llguidance", ("#/not",)),
         ({"type": "object", "additionalProperties": I, "minProperties": 2}, "llguidance", ("#/minProperties",)),
         ({**AB, "minProperties": 2, "additionalProperties": False}, "xgrammar", ()),
         ({"oneOf": [X, S]}, "llguidance", ("#/oneOf",)),

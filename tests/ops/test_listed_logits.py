@@ -164,7 +164,7 @@ def check(op: Callable[..., None], name: str, case: Case) -> None:
 def test_op_on_random_lists_matches_reference(backend, name, num_cases):
     rng = random.Random(5)
     op = op_of(backend[0], name)
-    for i in range(num_cases(60, long=2000)):
+    for i in range(num_cases(60, long=800)):
         check(op, name, make_case(rng, name, DTYPES[i % 3], backend[1]))
 
 
@@ -180,7 +180,7 @@ def test_op_with_lists_longer_than_a_chunk_matches_reference(backend, name):
 
 @pytest.mark.parametrize("sanitizer", ["address", "thread"])
 def test_cuda_source_under_sanitizer_matches_loop(sanitizer, num_cases):
-    count = {"address": num_cases(20, long=1000), "thread": num_cases(3, long=200)}[sanitizer]
+    count = {"address": num_cases(20, long=400), "thread": num_cases(3, long=40)}[sanitizer]
     executable = host_cuda.build("listed_logits", [PROGRAM], sanitize=sanitizer, shared=False)
     run = host_cuda.run(executable, str(count), "1")
     assert run.returncode == 0, run.stdout + run.stderr
