@@ -49,8 +49,11 @@ def main() -> int:
         shards = [(logits[:, a:b], bitmask, rows, temperature, seeds, seeds, a) for a, b in cuts]
         results = torch.stack([OPS._sample_shard(*shard) for shard in shards])
         ids, merged = OPS._merge_shard_results(results, temperature)
-        masses = torch.stack([OPS._shard_mass(*shard, merged) for shard in shards])
-        return ids, OPS._merge_masses(masses, merged, temperature)
+        highest, token_logits = merged[0].view(torch.float32), merged[3].view(torch.float32)
+        masks = (shards[0][1], shards[0][2], temperature)
+        totals = [OPS._row_totals(shard[0], *masks, highest, token_logits, shard[-1]) for shard in shards]
+        no_top = token_logits.new_empty(len(ids), 0)
+        return ids, OPS._merge_totals(torch.stack(totals), temperature, highest, token_logits, no_top)[0]
 
     def changed(apply: Callable[..., None], *lists: torch.Tensor) -> torch.Tensor:
         copy = logits.clone()
@@ -68,6 +71,14 @@ def main() -> int:
         "masked_sample": (lambda: OPS.masked_sample(*plain), expected[0]),
         "masked_sample_logprobs": (lambda: OPS.masked_sample_logprobs(*plain), expected),
         "masked_sample with filters": (lambda: OPS.masked_sample(*filtered), reference.masked_sample(*filtered)),
+        "masked_sample_topn": (
+            lambda: OPS.masked_sample_topn(*filtered, 5, False),
+            reference.masked_sample_topn(*filtered, 5, False),
+        ),
+        "masked_sample_topn, raw": (
+            lambda: OPS.masked_sample_topn(*plain, 20, True),
+            reference.masked_sample_topn(*plain, 20, True),
+        ),
         "verify_drafts": (lambda: OPS.verify_drafts(*plain, *drafts), reference.verify_drafts(*plain, *drafts)),
         "apply_penalties": (
             lambda: changed(OPS.apply_penalties, *penalties),

@@ -11,6 +11,17 @@ STABLE_TORCH_LIBRARY(structout, ops) {
       "masked_sample_logprobs(Tensor logits, Tensor? bitmask, Tensor? rows, Tensor temperature, Tensor? top_k, "
       "Tensor? top_p, Tensor? min_p, Tensor seed, Tensor position) -> (Tensor, Tensor)");
 
+  // The logprobs and ranks of given tokens, and the top_n likeliest tokens of each row.
+  ops.def(
+      "token_logprobs(Tensor logits, Tensor? bitmask, Tensor? rows, Tensor? temperature, Tensor token_ids, int top_n) "
+      "-> (Tensor logprobs, Tensor ranks, Tensor top_ids, Tensor top_logprobs)");
+  // masked_sample, and token_logprobs of what it draws. raw: without mask and
+  // temperature.
+  ops.def(
+      "masked_sample_topn(Tensor logits, Tensor? bitmask, Tensor? rows, Tensor temperature, Tensor? top_k, "
+      "Tensor? top_p, Tensor? min_p, Tensor seed, Tensor position, int top_n, bool raw) "
+      "-> (Tensor ids, Tensor logprobs, Tensor ranks, Tensor top_ids, Tensor top_logprobs)");
+
   // Draws for each draft and for the token after the last: request i owns rows
   // row_indptr[i] to row_indptr[i + 1], one more than it has drafts.
   ops.def(
@@ -38,6 +49,14 @@ STABLE_TORCH_LIBRARY(structout, ops) {
       "sharded_masked_sample_logprobs(Tensor logits_shard, Tensor? bitmask, Tensor? rows, Tensor temperature, "
       "Tensor? top_k, Tensor? top_p, Tensor? min_p, Tensor seed, Tensor position, int vocab_begin, str group_name) "
       "-> (Tensor, Tensor)");
+  ops.def(
+      "sharded_masked_sample_topn(Tensor logits_shard, Tensor? bitmask, Tensor? rows, Tensor temperature, "
+      "Tensor? top_k, Tensor? top_p, Tensor? min_p, Tensor seed, Tensor position, int vocab_begin, int top_n, "
+      "bool raw, str group_name) -> (Tensor ids, Tensor logprobs, Tensor ranks, Tensor top_ids, Tensor top_logprobs)");
+  ops.def(
+      "sharded_token_logprobs(Tensor logits_shard, Tensor? bitmask, Tensor? rows, Tensor? temperature, "
+      "Tensor token_ids, int vocab_begin, int top_n, str group_name) "
+      "-> (Tensor logprobs, Tensor ranks, Tensor top_ids, Tensor top_logprobs)");
 
   // The parts of sharded_masked_sample that run on one rank. The shard's first column
   // is token vocab_begin; masks begin at token 0. A rank's shard result is int32 [4, N]
@@ -47,12 +66,19 @@ STABLE_TORCH_LIBRARY(structout, ops) {
       "_sample_shard(Tensor logits_shard, Tensor? bitmask, Tensor? rows, Tensor temperature, Tensor seed, "
       "Tensor position, int vocab_begin) -> Tensor");
   ops.def("_merge_shard_results(Tensor shard_results, Tensor temperature) -> (Tensor ids, Tensor merged)");
-  // The mass of the shard's allowed tokens, int64 [N]. Those of all ranks, [ranks, N],
-  // give the logprobs.
+
+  // The steps of token_logprobs, on one rank's shard (common/token_logprobs.h). `highest`
+  // and `token_logits` are float32 [N], of the whole rows. The totals of a rank are int64
+  // [2, N]; those of all ranks are merged.
   ops.def(
-      "_shard_mass(Tensor logits_shard, Tensor? bitmask, Tensor? rows, Tensor temperature, Tensor seed, "
-      "Tensor position, int vocab_begin, Tensor merged) -> Tensor");
-  ops.def("_merge_masses(Tensor masses, Tensor merged, Tensor temperature) -> Tensor");
+      "_top_tokens(Tensor logits_shard, Tensor? bitmask, Tensor? rows, Tensor? temperature, Tensor token_ids, "
+      "int vocab_begin, int num_top) -> (Tensor top_ids, Tensor top_logits, Tensor token_logits)");
+  ops.def(
+      "_row_totals(Tensor logits_shard, Tensor? bitmask, Tensor? rows, Tensor? temperature, Tensor highest, "
+      "Tensor token_logits, int vocab_begin) -> Tensor");
+  ops.def(
+      "_merge_totals(Tensor totals, Tensor? temperature, Tensor highest, Tensor token_logits, Tensor top_logits) "
+      "-> (Tensor logprobs, Tensor ranks, Tensor top_logprobs)");
   // Packs the allowed logits of all rows into `packed` and returns how many there are;
   // _unpack_allowed puts them back in their places.
   ops.def(
@@ -98,6 +124,12 @@ STABLE_TORCH_LIBRARY(structout, ops) {
   ops.def(
       "_check_masked_sample(Tensor logits, Tensor? bitmask, Tensor? rows, Tensor temperature, Tensor? top_k, "
       "Tensor? top_p, Tensor? min_p, Tensor seed, Tensor position) -> ()");
+  ops.def(
+      "_check_token_logprobs(Tensor logits, Tensor? bitmask, Tensor? rows, Tensor? temperature, Tensor token_ids, "
+      "int top_n) -> ()");
+  ops.def(
+      "_check_sharded_token_logprobs(Tensor logits_shard, Tensor? bitmask, Tensor? rows, Tensor? temperature, "
+      "Tensor token_ids, int vocab_begin, int top_n) -> ()");
   ops.def("_check_verify_drafts(Tensor ids_or_logits, Tensor drafts, Tensor row_indptr) -> ()");
   ops.def(
       "_check_sharded_masked_sample(Tensor logits_shard, Tensor? bitmask, Tensor? rows, Tensor temperature, "

@@ -103,7 +103,7 @@ def generate(
         masks = DeviceMasks.of(manager.grammar_bitmask(ids), ids, "cpu")
         bytes_before = traffic(sampler.group_name).payload_bytes
         seeds = torch.arange(NUM_REQUESTS)
-        drawn = sampler(logits, masks, SamplingParams(seed=seeds, position=position)).tolist()
+        drawn = sampler(logits, masks, SamplingParams(seed=seeds, position=position)).ids.tolist()
         bytes_sent.append(traffic(sampler.group_name).payload_bytes - bytes_before)
         unfinished = [i for i, request_id in enumerate(ids) if not manager.is_terminated(request_id)]
         if not unfinished:

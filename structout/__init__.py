@@ -48,7 +48,16 @@ if importlib.util.find_spec("torch") is not None:
             masked_sample_logprobs,
             verify_drafts,
         )
-        from structout.sampler import DeviceMasks, Drafts, LogitBias, MaskedSampler, Penalties, SamplingParams
+        from structout.sampler import (
+            DeviceMasks,
+            Drafts,
+            LogitBias,
+            MaskedSampler,
+            Penalties,
+            SamplerOutput,
+            SamplingParams,
+        )
+        from structout.token_logprobs import TokenLogprobs, TopnSample, masked_sample_topn, token_logprobs
 
 if TYPE_CHECKING:
     from structout.distributed import (
@@ -57,6 +66,8 @@ if TYPE_CHECKING:
         all_gather_bitmask,
         sharded_masked_sample,
         sharded_masked_sample_logprobs,
+        sharded_masked_sample_topn,
+        sharded_token_logprobs,
     )
     from structout.grammar.router import BackendSet, check_params, register_backend
     from structout.grammar.vocabulary import Vocabulary
@@ -85,6 +96,7 @@ __all__ = [
     "MaskedSampler",
     "Penalties",
     "PooledMaskBatch",
+    "SamplerOutput",
     "SamplingParams",
     "ShardedManager",
     "StaleMasksError",
@@ -93,6 +105,8 @@ __all__ = [
     "StructuredOutputOptions",
     "StructuredOutputsConfig",
     "StructuredOutputsParams",
+    "TokenLogprobs",
+    "TopnSample",
     "UnknownRequestError",
     "VocabParallelSampler",
     "Vocabulary",
@@ -110,11 +124,15 @@ __all__ = [
     "get_bitmask_shape",
     "masked_sample",
     "masked_sample_logprobs",
+    "masked_sample_topn",
     "pack_bitmask",
     "register_backend",
     "reset_token_bitmask",
     "sharded_masked_sample",
     "sharded_masked_sample_logprobs",
+    "sharded_masked_sample_topn",
+    "sharded_token_logprobs",
+    "token_logprobs",
     "unpack_bitmask",
     "verify_drafts",
 ]
@@ -132,6 +150,8 @@ _MODULE_OF = {
     "register_backend": "grammar.router",
     "sharded_masked_sample": "distributed",
     "sharded_masked_sample_logprobs": "distributed",
+    "sharded_masked_sample_topn": "distributed",
+    "sharded_token_logprobs": "distributed",
 }
 
 _LAZY_SUBMODULES = ("distributed", "integrations", "jump_forward", "metrics")

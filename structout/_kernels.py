@@ -86,14 +86,28 @@ def _register_triton() -> None:
     from structout.triton_kernels.listed_logits import apply_logit_bias, apply_penalties
     from structout.triton_kernels.masked_sample import masked_sample, masked_sample_logprobs
     from structout.triton_kernels.push import push_all_gather
-    from structout.triton_kernels.shards import merge_masses, merge_shard_results, sample_shard, shard_mass
+    from structout.triton_kernels.shards import merge_shard_results, sample_shard
+    from structout.triton_kernels.token_logprobs import (
+        masked_sample_topn,
+        merge_totals,
+        row_totals,
+        token_logprobs,
+        top_tokens,
+    )
     from structout.triton_kernels.verify_drafts import accept_drafts, verify_drafts
 
     library = torch.library.Library("structout", "IMPL")
-    public = (apply_bitmask, masked_sample, masked_sample_logprobs, verify_drafts, apply_penalties, apply_logit_bias)
+    public = (
+        *(apply_bitmask, apply_penalties, apply_logit_bias),
+        *(masked_sample, masked_sample_logprobs, masked_sample_topn, token_logprobs, verify_drafts),
+    )
     for kernel in public:
         library.impl(kernel.__name__, kernel, "CUDA")
-    for kernel in (accept_drafts, sample_shard, merge_shard_results, shard_mass, merge_masses, push_all_gather):
+    private = (
+        *(accept_drafts, sample_shard, merge_shard_results, push_all_gather),
+        *(top_tokens, row_totals, merge_totals),
+    )
+    for kernel in private:
         library.impl(f"_{kernel.__name__}", kernel, "CUDA")
     _registered_libraries.append(library)
 

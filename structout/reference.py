@@ -124,16 +124,9 @@ def _sample_row(
     if len(ids) == 0:
         return no_token
 
-    # Scale. If the largest scaled logit overflows, only logits equal to it can be
-    # drawn.
     is_greedy = temperature == 0
-    inverse = _float32(1.0) if is_greedy else _float32(1.0) / _float32(temperature)
+    z, t = _scale(x, temperature)
     highest = x.max()
-    if (highest * inverse).isfinite():
-        z = x * inverse
-        t = z - highest * inverse
-    else:
-        z = t = torch.where(x == highest, 0.0, -math.inf)
     mass = sampling_math.mass(t)
     log_total = sampling_math.log_of_mass(mass.sum())
 
@@ -164,6 +157,72 @@ def _top_p_threshold(x: torch.Tensor, mass: torch.Tensor, top_p: float) -> torch
 
 def _float32(value: float) -> torch.Tensor:
     return torch.tensor(value, dtype=torch.float32)
+
+
+def token_logprobs(
+    logits: torch.Tensor,
+    bitmask: torch.Tensor | None,
+    rows: torch.Tensor | None,
+    temperature: torch.Tensor | None,
+    token_ids: torch.Tensor,
+    top_n: int,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The reference of :func:`structout.token_logprobs`: logprobs float32 ``[N]``,
+    ranks int64 ``[N]``, top_ids int64 ``[N, top_n]`` and top_logprobs float32
+    ``[N, top_n]``."""
+    logits = logits if logits.dim() == 2 else logits.unsqueeze(0)
+    num_rows = logits.shape[0]
+    allowed = _allowed_tokens(logits, bitmask, rows)
+    logprobs = torch.full((num_rows,), -math.inf, device=logits.device)
+    ranks = torch.zeros(num_rows, dtype=torch.int64, device=logits.device)
+    top_ids = torch.full((num_rows, top_n), -1, device=logits.device)
+    top_logprobs = torch.full((num_rows, top_n), -math.inf, device=logits.device)
+    for row, token in enumerate(token_ids.tolist()):
+        row_temperature = 1.0 if temperature is None else float(temperature[row])
+        x = logits[row].float() + 0.0  # + 0: -0 becomes 0
+        ids = (allowed[row] & (x > -math.inf)).nonzero().flatten()
+        if token < 0 or not 0 <= row_temperature < math.inf or len(ids) == 0:
+            continue
+        _, t = _scale(x[ids], row_temperature)
+        row_logprobs = t - sampling_math.log_of_mass(sampling_math.mass(t).sum())
+        order = x[ids].argsort(descending=True, stable=True)[:top_n]
+        top_ids[row, : len(order)] = ids[order]
+        top_logprobs[row, : len(order)] = row_logprobs[order]
+        if token in ids:
+            logprobs[row] = row_logprobs[ids == token]
+            ranks[row] = 1 + (x[ids] > x[token]).sum()
+    return logprobs, ranks, top_ids, top_logprobs
+
+
+def masked_sample_topn(
+    logits: torch.Tensor,
+    bitmask: torch.Tensor | None,
+    rows: torch.Tensor | None,
+    temperature: torch.Tensor,
+    top_k: torch.Tensor | None,
+    top_p: torch.Tensor | None,
+    min_p: torch.Tensor | None,
+    seed: torch.Tensor,
+    position: torch.Tensor,
+    top_n: int,
+    raw: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The reference of :func:`structout.masked_sample_topn`."""
+    ids = masked_sample(logits, bitmask, rows, temperature, top_k, top_p, min_p, seed, position)
+    if raw:
+        return ids, *token_logprobs(logits, None, None, None, ids, top_n)
+    return ids, *token_logprobs(logits, bitmask, rows, temperature, ids, top_n)
+
+
+def _scale(x: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """z = x / temperature (greedy: x) and t = z - max(z). If the largest z overflows,
+    only logits equal to it can be drawn."""
+    inverse = _float32(1.0) if temperature == 0 else _float32(1.0) / _float32(temperature)
+    highest = x.max()
+    if (highest * inverse).isfinite():
+        return x * inverse, x * inverse - highest * inverse
+    z = torch.where(x == highest, 0.0, -math.inf)
+    return z, z
 
 
 def verify_drafts(

@@ -2,14 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from structout.listed_logits import apply_logit_bias, apply_penalties
 from structout.mask_batch import MaskBatch
 from structout.mask_pool import MaskPool, PooledMaskBatch
-from structout.ops import masked_sample, masked_sample_logprobs, verify_drafts
+from structout.ops import masked_sample, verify_drafts
+from structout.token_logprobs import check_top_n, token_logprobs
 
 
 @dataclass(frozen=True)
@@ -124,19 +125,51 @@ class Drafts:
     row_indptr: torch.Tensor
 
 
+class SamplerOutput(NamedTuple):
+    """What a sampler returns. What was not asked for is None.
+
+    Attributes:
+        ids: int64 ``[N]``. -1 where no token can be drawn, or after a draft that was
+            not accepted. Replace it before the next forward pass: it is no index of an
+            embedding.
+        logprobs: float32 ``[N]``, as :class:`structout.TokenLogprobs`.
+        ranks: int64 ``[N]``, as :class:`structout.TokenLogprobs`.
+        top_ids: int64 ``[N, top_n]``, as :class:`structout.TokenLogprobs`.
+        top_logprobs: float32 ``[N, top_n]``, as :class:`structout.TokenLogprobs`.
+        num_accepted: int32 ``[B]``, as :func:`structout.verify_drafts`.
+    """
+
+    ids: torch.Tensor
+    logprobs: torch.Tensor | None = None
+    ranks: torch.Tensor | None = None
+    top_ids: torch.Tensor | None = None
+    top_logprobs: torch.Tensor | None = None
+    num_accepted: torch.Tensor | None = None
+
+
 class MaskedSampler(torch.nn.Module):
-    """Penalties, bias, mask, filters and the draw, for a whole batch.
+    """Penalties, bias, mask, filters, the draw and its logprobs, for a whole batch.
 
     It has no state, and no branch depends on the contents of the batch, so it compiles
     to one graph and can be captured in a CUDA graph.
 
     Args:
-        return_logprobs: whether to return the logprobs of the drawn tokens too.
+        top_n: also return the logprob and rank of each drawn token, and the ``top_n``
+            likeliest tokens, 0 to 64. None: only ids.
+        raw: take logprobs and ranks from the logits as they come, before penalties,
+            bias, mask and temperature. Otherwise they are those among the allowed
+            tokens after temperature, before the filters.
+
+    Raises:
+        ValueError: ``top_n`` is out of range.
     """
 
-    def __init__(self, return_logprobs: bool = False):
+    def __init__(self, *, top_n: int | None = None, raw: bool = False):
         super().__init__()
-        self.return_logprobs = return_logprobs
+        if top_n is not None:
+            check_top_n("MaskedSampler", top_n)
+        self.top_n = top_n
+        self.raw = raw
 
     def forward(
         self,
@@ -147,7 +180,7 @@ class MaskedSampler(torch.nn.Module):
         penalties: Penalties | None = None,
         bias: LogitBias | None = None,
         drafts: Drafts | None = None,
-    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    ) -> SamplerOutput:
         """Draw one token from each row.
 
         Args:
@@ -160,22 +193,34 @@ class MaskedSampler(torch.nn.Module):
             drafts: the drafts to verify.
 
         Returns:
-            ids int64 ``[N]``; with ``return_logprobs`` also logprobs float32 ``[N]``;
-            with drafts also num_accepted int32 ``[B]``, as
-            :func:`structout.verify_drafts`. The id -1 means that no token can be drawn,
-            or follows a draft that was not accepted. Replace it before the next forward
-            pass: it is no index of an embedding.
+            a :class:`SamplerOutput`; ``num_accepted`` if there are drafts.
 
         Raises:
-            ValueError: as the ops; or drafts with ``return_logprobs``.
+            ValueError: as the ops.
         """
+        raw_logits = unchanged_logits(logits, penalties, bias) if self.raw and self.top_n is not None else logits
         change_listed(logits, penalties, bias)
         arguments = op_arguments(masks, params)
-        if drafts is not None:
-            refuse_logprobs_of_drafts(self.return_logprobs)
-            return verify_drafts(logits, drafts.token_ids, drafts.row_indptr, **arguments)
-        sample = masked_sample_logprobs if self.return_logprobs else masked_sample
-        return sample(logits, **arguments)
+        num_accepted = None
+        if drafts is None:
+            ids = masked_sample(logits, **arguments)
+        else:
+            ids, num_accepted = verify_drafts(logits, drafts.token_ids, drafts.row_indptr, **arguments)
+        if self.top_n is None:
+            return SamplerOutput(ids, num_accepted=num_accepted)
+        context = {} if self.raw else logprob_context(arguments)
+        logprobs = token_logprobs(raw_logits, ids, **context, top_n=self.top_n)
+        return SamplerOutput(ids, *logprobs, num_accepted=num_accepted)
+
+
+def unchanged_logits(logits: torch.Tensor, penalties: Penalties | None, bias: LogitBias | None) -> torch.Tensor:
+    """The logits, or a copy if penalties or bias will change them."""
+    return logits if penalties is None and bias is None else logits.clone()
+
+
+def logprob_context(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of the draw on which logprobs depend."""
+    return {name: arguments[name] for name in ("bitmask", "rows", "temperature") if name in arguments}
 
 
 def change_listed(
@@ -192,11 +237,6 @@ def change_listed(
 
 def _shifted(token_ids: torch.Tensor, vocab_begin: int) -> torch.Tensor:
     return token_ids if vocab_begin == 0 else token_ids - vocab_begin
-
-
-def refuse_logprobs_of_drafts(return_logprobs: bool) -> None:
-    if return_logprobs:
-        raise ValueError("return_logprobs=True does not work with drafts yet; pass one of the two")
 
 
 def op_arguments(masks: DeviceMasks | None, params: SamplingParams) -> dict[str, Any]:

@@ -131,7 +131,8 @@ def t_of(scale, x):
 
 @triton.jit
 def keeps(scale, x, lowest_t, lowest_key):
-    return (order_key(x) >= lowest_key) & (t_of(scale, x) >= lowest_t)
+    """Whether x reaches both thresholds; false for NaN."""
+    return (x == x) & (order_key(x) >= lowest_key) & (t_of(scale, x) >= lowest_t)
 
 
 @triton.jit

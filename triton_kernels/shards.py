@@ -2,17 +2,10 @@
 
 sample_shard: masked_sample's kernel, on a shard.
 
-shard_mass: the sum of mass(t) over the allowed tokens of a shard. One program per row
-makes one pass over the row, or over a list of its allowed tokens if they fit in a tile.
-Bytes moved: V/8 of mask, and the logits once.
+merge_shard_results: one program per MERGE_ROWS rows, over 12 or 16 bytes of each shard.
 
-merge_shard_results, merge_masses: one program per MERGE_ROWS rows, over 12 to 32 bytes
-of each shard.
-
-All give the bits of csrc/common/shard_result.h and of the C++ and CUDA kernels.
+Both give the bits of csrc/common/shard_result.h and of the C++ and CUDA kernels.
 """
-
-# ruff: noqa: SIM102  (an `if` on a constexpr is decided by the compiler, and must not be joined with one that is not)
 
 from typing import Any
 
@@ -20,63 +13,15 @@ import torch
 import triton
 import triton.language as tl
 from structout.triton_kernels import masked_sample
-from structout.triton_kernels.masked_sample import NUM_WARPS, TILE, as_matrix, stride_of
-from structout.triton_kernels.sampling_math import log_of_mass
-from structout.triton_kernels.sampling_row import (
-    LOWEST_DRAWABLE_KEY,
-    list_allowed,
-    mask_of,
-    mass_of_kept,
-    scale_of,
-    t_of,
-)
+from structout.triton_kernels.masked_sample import as_matrix
+from structout.triton_kernels.sampling_row import scale_of
 from structout.triton_kernels.shard_result import NUM_FIELDS, load_shard_result, store_shard_result
 
 MERGE_ROWS = 128
 
 # A new value of these arguments must not compile a new kernel, as in masked_sample.
-_STRIDES = ("rows_stride", "temperature_stride", "mask_row_stride")
-_PLAIN_INTEGERS = ("num_masks", "words_per_mask", "num_shards", "num_rows", *_STRIDES)
-_PLAIN_POINTERS = ("bitmask", "rows", "temperatures", "shard_results", "merged", "masses")
-
-
-@triton.jit(do_not_specialize=_PLAIN_INTEGERS, do_not_specialize_on_alignment=_PLAIN_POINTERS)
-def shard_mass_kernel(
-    logits,
-    bitmask,
-    rows,
-    temperatures,
-    merged,
-    lists,
-    masses,
-    vocab_begin,
-    vocab_end,
-    logits_row_stride,
-    num_masks,
-    words_per_mask,
-    mask_row_stride,
-    rows_stride,
-    temperature_stride,
-    HAS_MASK: tl.constexpr,
-    HAS_ROWS: tl.constexpr,
-    TILE: tl.constexpr,
-):
-    row_id = tl.program_id(0).to(tl.int64)
-    highest = tl.load(merged + row_id).to(tl.float32, bitcast=True)
-    total = tl.full((), 0, tl.int64)
-    if highest > float("-inf"):  # false for NaN
-        scale = scale_of(highest, tl.load(temperatures + row_id * temperature_stride))
-        mask_bytes, num_mask_bytes, unmentioned = mask_of(
-            row_id, bitmask, rows, rows_stride, num_masks, words_per_mask, mask_row_stride, HAS_MASK, HAS_ROWS
-        )
-        token_0 = logits + row_id * logits_row_stride - vocab_begin
-        row = (token_0, vocab_begin, vocab_end, lists + row_id * TILE, mask_bytes, num_mask_bytes, unmentioned)
-        list_size = tl.full((), -1, tl.int32)
-        if HAS_MASK:
-            if unmentioned == 0:
-                list_size = list_allowed(row, TILE)
-        total = mass_of_kept(row, list_size, scale, float("-inf"), LOWEST_DRAWABLE_KEY, TILE)
-    tl.store(masses + row_id, total)
+_PLAIN_INTEGERS = ("num_shards", "num_rows", "temperature_stride")
+_PLAIN_POINTERS = ("temperatures", "shard_results")
 
 
 @triton.jit(do_not_specialize=_PLAIN_INTEGERS, do_not_specialize_on_alignment=_PLAIN_POINTERS)
@@ -130,22 +75,6 @@ def merge_shard_results_kernel(
     store_shard_result(merged, num_rows, row, mask, highest, score, token, logit)
 
 
-@triton.jit(do_not_specialize=_PLAIN_INTEGERS, do_not_specialize_on_alignment=_PLAIN_POINTERS)
-def merge_masses_kernel(
-    masses, merged, temperatures, logprobs, num_shards, num_rows, temperature_stride, BLOCK: tl.constexpr
-):
-    row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    mask = row < num_rows
-    total = tl.zeros([BLOCK], tl.int64)
-    for shard in range(num_shards):
-        total += tl.load(masses + shard * tl.cast(num_rows, tl.int64) + row, mask=mask, other=0)
-    highest, _, token, logit = load_shard_result(merged, num_rows, row, mask, HAS_LOGITS=True)
-    scale = scale_of(highest, tl.load(temperatures + row * temperature_stride, mask=mask, other=1))
-    logprob = t_of(scale, logit) - log_of_mass(total)
-    logprob = tl.where(total < 0, float("nan"), logprob)  # a gather that failed fills the masses with -1
-    tl.store(logprobs + row, tl.where(token < 0, float("-inf"), logprob), mask=mask)
-
-
 def sample_shard(
     logits_shard: torch.Tensor,
     bitmask: torch.Tensor | None,
@@ -164,53 +93,6 @@ def sample_shard(
     shard_results = torch.empty(NUM_FIELDS, num_rows, dtype=torch.int32, device=logits_shard.device)
     masked_sample.launch(*arguments, shard_results=shard_results, vocab_begin=vocab_begin)
     return shard_results
-
-
-def shard_mass(
-    logits_shard: torch.Tensor,
-    bitmask: torch.Tensor | None,
-    rows: torch.Tensor | None,
-    temperature: torch.Tensor,
-    seed: torch.Tensor,
-    position: torch.Tensor,
-    vocab_begin: int,
-    merged: torch.Tensor,
-) -> torch.Tensor:
-    """``torch.ops.structout._shard_mass`` in Triton."""
-    arguments = (logits_shard, bitmask, rows, temperature, None, None, None, seed, position)
-    torch.ops.structout._check_sharded_masked_sample(*arguments, vocab_begin)
-    logits, bitmask = as_matrix(logits_shard), None if bitmask is None else as_matrix(bitmask)
-    num_rows, num_columns = logits.shape
-    _check("merged", merged, torch.int32, NUM_FIELDS, num_rows)
-    masses = torch.empty(num_rows, dtype=torch.int64, device=logits.device)
-    if num_rows == 0:
-        return masses
-    lists = torch.empty(num_rows, TILE, dtype=torch.int32, device=logits.device)
-    kernel: Any = shard_mass_kernel[(num_rows,)]
-    with torch.cuda.device_of(logits):
-        kernel(
-            logits,
-            lists if bitmask is None else bitmask,  # a placeholder: the kernel does not read it
-            lists if rows is None else rows,
-            temperature,
-            merged.contiguous(),
-            lists,
-            masses,
-            vocab_begin,
-            vocab_begin + num_columns,
-            logits.stride(0),
-            0 if bitmask is None else bitmask.shape[0],
-            0 if bitmask is None else bitmask.shape[1],
-            stride_of(bitmask),
-            stride_of(rows),
-            stride_of(temperature),
-            HAS_MASK=bitmask is not None,
-            HAS_ROWS=rows is not None,
-            TILE=TILE,
-            num_warps=NUM_WARPS,
-            enable_fp_fusion=False,
-        )
-    return masses
 
 
 def merge_shard_results(shard_results: torch.Tensor, temperature: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -237,31 +119,6 @@ def merge_shard_results(shard_results: torch.Tensor, temperature: torch.Tensor) 
             enable_fp_fusion=False,
         )
     return ids, merged
-
-
-def merge_masses(masses: torch.Tensor, merged: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
-    """``torch.ops.structout._merge_masses`` in Triton."""
-    num_shards, num_rows = masses.shape
-    _check("masses", masses, torch.int64, num_shards, num_rows)
-    _check("merged", merged, torch.int32, NUM_FIELDS, num_rows)
-    _check("temperature", temperature, torch.float32, num_rows)
-    logprobs = torch.empty(num_rows, dtype=torch.float32, device=masses.device)
-    if num_rows == 0:
-        return logprobs
-    kernel: Any = merge_masses_kernel[(triton.cdiv(num_rows, MERGE_ROWS),)]
-    with torch.cuda.device_of(masses):
-        kernel(
-            masses.contiguous(),
-            merged.contiguous(),
-            temperature,
-            logprobs,
-            num_shards,
-            num_rows,
-            temperature.stride(0),
-            BLOCK=MERGE_ROWS,
-            enable_fp_fusion=False,
-        )
-    return logprobs
 
 
 def _check(name: str, tensor: torch.Tensor, dtype: torch.dtype, *shape: int) -> None:

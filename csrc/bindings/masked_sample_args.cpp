@@ -7,26 +7,26 @@ namespace {
 
 constexpr const char* kShardOp = "sharded_masked_sample";
 
-MaskedSampleParams logits_params(const char* op, const Tensor& logits, const std::optional<Tensor>& bitmask,
-                                 const std::optional<Tensor>& rows, int64_t vocab_begin) {
-  MaskedSampleParams params{};
-  params.format = float_format(op, logits.scalar_type());
+MaskedLogits columns_from(const char* op, const Tensor& logits, const std::optional<Tensor>& bitmask,
+                          const std::optional<Tensor>& rows, int64_t vocab_begin) {
+  MaskedLogits matrix{};
+  matrix.format = float_format(op, logits.scalar_type());
   const MatrixLayout layout = matrix_layout(op, "logits", logits);
-  params.logits = logits.data_ptr();
-  params.num_rows = layout.num_rows;
-  params.vocab_begin = vocab_begin;
-  params.vocab_end = vocab_begin + layout.num_columns;
-  params.row_stride = layout.row_stride;
+  matrix.logits = logits.data_ptr();
+  matrix.num_rows = layout.num_rows;
+  matrix.vocab_begin = vocab_begin;
+  matrix.vocab_end = vocab_begin + layout.num_columns;
+  matrix.row_stride = layout.row_stride;
 
   if (bitmask.has_value()) {
     const MaskArgs mask = mask_args(op, *bitmask, rows, logits, layout.num_rows);
-    params.has_mask = true;
-    params.bitmask = mask.bitmask;
-    params.rows = mask.rows;
+    matrix.has_mask = true;
+    matrix.bitmask = mask.bitmask;
+    matrix.rows = mask.rows;
   } else if (rows.has_value()) {
     refuse(op, ": rows maps logits rows to bitmask rows, but there is no bitmask; pass both or neither");
   }
-  return params;
+  return matrix;
 }
 
 void add_row_values(const char* op, const MaskedSampleTensors& in, MaskedSampleParams& params) {
@@ -42,34 +42,40 @@ void add_row_values(const char* op, const MaskedSampleTensors& in, MaskedSampleP
 
 }  // namespace
 
+MaskedLogits masked_logits(const char* op, const Tensor& logits, const std::optional<Tensor>& bitmask,
+                           const std::optional<Tensor>& rows) {
+  const MaskedLogits matrix = columns_from(op, logits, bitmask, rows, 0);
+  if (matrix.num_columns() > kMaxSampledVocab) {
+    refuse(op, ": logits must have at most ", kMaxSampledVocab, " columns, got ", matrix.num_columns());
+  }
+  if (matrix.num_columns() == 0 && matrix.num_rows > 0) {
+    refuse(op, ": logits must have at least one column, got shape ", shape_text(logits));
+  }
+  return matrix;
+}
+
+MaskedLogits masked_logits_of_shard(const Tensor& logits, const std::optional<Tensor>& bitmask,
+                                    const std::optional<Tensor>& rows, int64_t vocab_begin) {
+  if (vocab_begin < 0 || vocab_begin > kMaxSampledVocab) {
+    refuse(kShardOp, ": vocab_begin must be in [0, ", kMaxSampledVocab, "], got ", vocab_begin);
+  }
+  const MaskedLogits shard = columns_from(kShardOp, logits, bitmask, rows, vocab_begin);
+  if (shard.vocab_end > kMaxSampledVocab) {
+    refuse(kShardOp, ": the vocabulary must have at most ", kMaxSampledVocab, " tokens, got a shard that ends at ",
+           shard.vocab_end);
+  }
+  return shard;
+}
+
 MaskedSampleParams masked_sample_params(const MaskedSampleTensors& in) {
   constexpr const char* kOp = "masked_sample";
-  MaskedSampleParams params = logits_params(kOp, in.logits, in.bitmask, in.rows, 0);
-  if (params.num_columns() > kMaxSampledVocab) {
-    refuse(kOp, ": logits must have at most ", kMaxSampledVocab, " columns, got ", params.num_columns());
-  }
-  if (params.num_columns() == 0 && params.num_rows > 0) {
-    refuse(kOp, ": logits must have at least one column, got shape ", shape_text(in.logits));
-  }
+  MaskedSampleParams params{masked_logits(kOp, in.logits, in.bitmask, in.rows)};
   add_row_values(kOp, in, params);
   return params;
 }
 
-MaskedSampleParams shard_logits_params(const Tensor& logits, const std::optional<Tensor>& bitmask,
-                                       const std::optional<Tensor>& rows, int64_t vocab_begin) {
-  if (vocab_begin < 0 || vocab_begin > kMaxSampledVocab) {
-    refuse(kShardOp, ": vocab_begin must be in [0, ", kMaxSampledVocab, "], got ", vocab_begin);
-  }
-  const MaskedSampleParams params = logits_params(kShardOp, logits, bitmask, rows, vocab_begin);
-  if (params.vocab_end > kMaxSampledVocab) {
-    refuse(kShardOp, ": the vocabulary must have at most ", kMaxSampledVocab, " tokens, got a shard that ends at ",
-           params.vocab_end);
-  }
-  return params;
-}
-
 MaskedSampleParams shard_params(const MaskedSampleTensors& in, int64_t vocab_begin) {
-  MaskedSampleParams params = shard_logits_params(in.logits, in.bitmask, in.rows, vocab_begin);
+  MaskedSampleParams params{masked_logits_of_shard(in.logits, in.bitmask, in.rows, vocab_begin)};
   add_row_values(kShardOp, in, params);
   return params;
 }

@@ -32,10 +32,14 @@ MaskedSampleParams masked_sample_params(const MaskedSampleTensors& tensors);
 // columns.
 MaskedSampleParams shard_params(const MaskedSampleTensors& tensors, int64_t vocab_begin);
 
-// The same for the logits and the mask alone, without the per-row parameters.
-MaskedSampleParams shard_logits_params(const torch::stable::Tensor& logits,
-                                       const std::optional<torch::stable::Tensor>& bitmask,
-                                       const std::optional<torch::stable::Tensor>& rows, int64_t vocab_begin);
+// The logits and the mask alone.
+MaskedLogits masked_logits(const char* op, const torch::stable::Tensor& logits,
+                           const std::optional<torch::stable::Tensor>& bitmask,
+                           const std::optional<torch::stable::Tensor>& rows);
+
+MaskedLogits masked_logits_of_shard(const torch::stable::Tensor& logits,
+                                    const std::optional<torch::stable::Tensor>& bitmask,
+                                    const std::optional<torch::stable::Tensor>& rows, int64_t vocab_begin);
 
 // Allocates the outputs and runs `kernel(params)` if there is a row.
 template <class Kernel>

@@ -24,12 +24,6 @@ torch::stable::Tensor draw_shard_result(const MaskedSampleTensors& tensors, int6
 
 MergeShardResultsParams merge_shard_results_params(const torch::stable::Tensor& shard_results,
                                                    const torch::stable::Tensor& temperature);
-MergeMassesParams merge_masses_params(const torch::stable::Tensor& masses, const torch::stable::Tensor& merged,
-                                      const torch::stable::Tensor& temperature);
-
-// The row of `merged` that holds each row's highest logit. Refuses a `merged` that does
-// not fit `num_rows` rows of logits.
-const float* highest_logits(const torch::stable::Tensor& merged, const torch::stable::Tensor& logits, int64_t num_rows);
 
 template <class Kernel>
 std::tuple<torch::stable::Tensor, torch::stable::Tensor> merge_results(const torch::stable::Tensor& shard_results,
@@ -42,16 +36,6 @@ std::tuple<torch::stable::Tensor, torch::stable::Tensor> merge_results(const tor
   params.merged = static_cast<int32_t*>(merged.data_ptr());
   if (params.num_rows > 0) kernel(params);
   return {ids, merged};
-}
-
-template <class Kernel>
-torch::stable::Tensor merge_logprobs(const torch::stable::Tensor& masses, const torch::stable::Tensor& merged,
-                                     const torch::stable::Tensor& temperature, const Kernel& kernel) {
-  MergeMassesParams params = merge_masses_params(masses, merged, temperature);
-  auto logprobs = torch::stable::new_empty(masses, {params.num_rows}, torch::headeronly::ScalarType::Float);
-  params.logprobs = static_cast<float*>(logprobs.data_ptr());
-  if (params.num_rows > 0) kernel(params);
-  return logprobs;
 }
 
 }  // namespace structout

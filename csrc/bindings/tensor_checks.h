@@ -133,6 +133,13 @@ inline void check_dtype(const char* op, const char* name, const Tensor& tensor, 
   }
 }
 
+inline void check_contiguous(const char* op, const char* name, const Tensor& tensor, ScalarType type, int64_t dim) {
+  if (tensor.scalar_type() != type || tensor.dim() != dim || !tensor.is_contiguous()) {
+    refuse(op, ": ", name, " must be contiguous ", dtype_name(type), " with ", dim, " dimensions, got ",
+           dtype_name(tensor.scalar_type()), " ", shape_text(tensor));
+  }
+}
+
 inline void check_integers(const char* op, const char* name, const Tensor& tensor) {
   const ScalarType type = tensor.scalar_type();
   if (type != ScalarType::Int && type != ScalarType::Long) {

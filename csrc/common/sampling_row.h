@@ -64,4 +64,8 @@ struct Scale {
   }
 };
 
+STRUCTOUT_HOST_DEVICE Scale scale_of(float highest, float temperature) {
+  return {highest, temperature == 0 ? 1.0f : 1.0f / temperature};
+}
+
 }  // namespace structout

@@ -39,10 +39,6 @@ STRUCTOUT_HOST_DEVICE ShardResult load_shard_result(const int32_t* shard_results
           num_fields == kShardResultFields ? as_float(shard_results[row + 3 * num_rows]) : 0.0f};
 }
 
-STRUCTOUT_HOST_DEVICE Scale scale_of(float highest, float temperature) {
-  return {highest, temperature == 0 ? 1.0f : 1.0f / temperature};
-}
-
 struct MergeShardResultsParams {
   const int32_t* shard_results;  // [num_shards, num_fields, num_rows]
   int64_t num_shards, num_fields, num_rows;
@@ -86,24 +82,6 @@ struct MergeShardResultsParams {
  private:
   STRUCTOUT_HOST_DEVICE ShardResult shard_result(int64_t shard, int64_t row) const {
     return load_shard_result(shard_results + shard * num_fields * num_rows, num_fields, num_rows, row);
-  }
-};
-
-struct MergeMassesParams {
-  const int64_t* masses;  // [num_shards, num_rows], of the allowed tokens
-  const int32_t* merged;  // [kShardResultFields, num_rows]
-  int64_t num_shards, num_rows;
-  Strided<float> temperatures;
-  float* logprobs;  // [num_rows]
-
-  STRUCTOUT_HOST_DEVICE void run(int64_t row) const {
-    const ShardResult result = load_shard_result(merged, kShardResultFields, num_rows, row);
-    int64_t total = 0;
-    for (int64_t shard = 0; shard < num_shards; ++shard) total += masses[shard * num_rows + row];
-    const Scale scale = scale_of(result.highest, temperatures.at(row));
-    const bool is_known = total >= 0;  // a gather that failed fills the masses with -1
-    const float log_total = is_known ? log_of_mass(total) : NAN;
-    logprobs[row] = result.token < 0 ? -INFINITY : scale.t(result.logit) - log_total;
   }
 };
 

@@ -13,9 +13,9 @@ constexpr int kMinAllowedForWholeWord = 24;
 // Calls visit(first, count) for the runs of tokens to send, in ascending order: all
 // allowed tokens and a few others.
 template <class Visit>
-void for_each_allowed_run(const MaskedSampleParams& params, int64_t row, const Visit& visit) {
-  const int64_t begin = params.vocab_begin, end = params.vocab_end;
-  const MaskRow mask = params.has_mask ? mask_row(params.bitmask, params.rows, row) : MaskRow{nullptr, 0, true};
+void for_each_allowed_run(const MaskedLogits& shard, int64_t row, const Visit& visit) {
+  const int64_t begin = shard.vocab_begin, end = shard.vocab_end;
+  const MaskRow mask = shard.mask_of(row);
   if (mask.is_free) {
     if (begin < end) visit(begin, end - begin);
     return;
@@ -37,13 +37,13 @@ void for_each_allowed_run(const MaskedSampleParams& params, int64_t row, const V
 
 // Calls move(logits, packed, count) for every run.
 template <class Logits, class Packed, class Move>
-void move_rows(const MaskedSampleParams& params, Logits* logits, const std::vector<int64_t>& offsets, Packed* packed,
+void move_rows(const MaskedLogits& shard, Logits* logits, const std::vector<int64_t>& offsets, Packed* packed,
                const ParallelFor& parallel_for, const Move& move) {
-  parallel_for(params.num_rows, [&](int64_t row) {
-    Logits* const row_logits = logits + row * params.row_stride;
+  parallel_for(shard.num_rows, [&](int64_t row) {
+    Logits* const row_logits = logits + row * shard.row_stride;
     Packed* next = packed + offsets[row];
-    for_each_allowed_run(params, row, [&](int64_t first, int64_t count) {
-      move(row_logits + (first - params.vocab_begin), next, count);
+    for_each_allowed_run(shard, row, [&](int64_t first, int64_t count) {
+      move(row_logits + (first - shard.vocab_begin), next, count);
       next += count;
     });
   });
@@ -59,40 +59,40 @@ void copy(const Element* from, Element* to, int64_t count) {
 }
 
 template <class Element>
-void pack(const MaskedSampleParams& params, const std::vector<int64_t>& offsets, void* packed,
+void pack(const MaskedLogits& shard, const std::vector<int64_t>& offsets, void* packed,
           const ParallelFor& parallel_for) {
-  move_rows(params, static_cast<const Element*>(params.logits), offsets, static_cast<Element*>(packed), parallel_for,
+  move_rows(shard, static_cast<const Element*>(shard.logits), offsets, static_cast<Element*>(packed), parallel_for,
             [](const Element* logits, Element* to, int64_t count) { copy(logits, to, count); });
 }
 
 template <class Element>
-void unpack(const MaskedSampleParams& params, void* logits, const std::vector<int64_t>& offsets, const void* packed,
+void unpack(const MaskedLogits& shard, void* logits, const std::vector<int64_t>& offsets, const void* packed,
             const ParallelFor& parallel_for) {
-  move_rows(params, static_cast<Element*>(logits), offsets, static_cast<const Element*>(packed), parallel_for,
+  move_rows(shard, static_cast<Element*>(logits), offsets, static_cast<const Element*>(packed), parallel_for,
             [](Element* to, const Element* from, int64_t count) { copy(from, to, count); });
 }
 
 }  // namespace
 
-std::vector<int64_t> packed_offsets(const MaskedSampleParams& params, const ParallelFor& parallel_for) {
-  std::vector<int64_t> offsets(static_cast<size_t>(params.num_rows) + 1, 0);
-  parallel_for(params.num_rows, [&](int64_t row) {
-    for_each_allowed_run(params, row, [&](int64_t, int64_t count) { offsets[row + 1] += count; });
+std::vector<int64_t> packed_offsets(const MaskedLogits& shard, const ParallelFor& parallel_for) {
+  std::vector<int64_t> offsets(static_cast<size_t>(shard.num_rows) + 1, 0);
+  parallel_for(shard.num_rows, [&](int64_t row) {
+    for_each_allowed_run(shard, row, [&](int64_t, int64_t count) { offsets[row + 1] += count; });
   });
-  for (int64_t row = 0; row < params.num_rows; ++row) offsets[row + 1] += offsets[row];
+  for (int64_t row = 0; row < shard.num_rows; ++row) offsets[row + 1] += offsets[row];
   return offsets;
 }
 
-void pack_allowed(const MaskedSampleParams& params, const std::vector<int64_t>& offsets, void* packed,
+void pack_allowed(const MaskedLogits& shard, const std::vector<int64_t>& offsets, void* packed,
                   const ParallelFor& parallel_for) {
-  params.format == FloatFormat::kFloat32 ? pack<uint32_t>(params, offsets, packed, parallel_for)
-                                         : pack<uint16_t>(params, offsets, packed, parallel_for);
+  shard.format == FloatFormat::kFloat32 ? pack<uint32_t>(shard, offsets, packed, parallel_for)
+                                        : pack<uint16_t>(shard, offsets, packed, parallel_for);
 }
 
-void unpack_allowed(const MaskedSampleParams& params, void* logits, const std::vector<int64_t>& offsets,
-                    const void* packed, const ParallelFor& parallel_for) {
-  params.format == FloatFormat::kFloat32 ? unpack<uint32_t>(params, logits, offsets, packed, parallel_for)
-                                         : unpack<uint16_t>(params, logits, offsets, packed, parallel_for);
+void unpack_allowed(const MaskedLogits& shard, void* logits, const std::vector<int64_t>& offsets, const void* packed,
+                    const ParallelFor& parallel_for) {
+  shard.format == FloatFormat::kFloat32 ? unpack<uint32_t>(shard, logits, offsets, packed, parallel_for)
+                                        : unpack<uint16_t>(shard, logits, offsets, packed, parallel_for);
 }
 
 }  // namespace structout::cpu

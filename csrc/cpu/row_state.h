@@ -51,6 +51,13 @@ struct Candidates {
     }
     pad();
   }
+  void keep_above(float limit) {
+    const int64_t old_count = std::exchange(count, 0);
+    for (int64_t i = 0; i < old_count; ++i) {
+      if (x[i] > limit) push(tokens[i], x[i]);
+    }
+    pad();
+  }
 };
 
 // A thread's buffers. They are reused from row to row and grow to what the largest row
@@ -58,6 +65,7 @@ struct Candidates {
 struct Workspace {
   std::vector<float> block_maxima;
   std::vector<float> sorted;
+  std::vector<int32_t> order;
   Candidates candidates;
 };
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "cpu/keep_denormals.h"
-#include "cpu/masked_sample.h"
+#include "cpu/parallel_for.h"
 
 namespace structout::cpu {
 

@@ -12,27 +12,6 @@ namespace structout::cuda {
 
 enum class FilterStage { kTopK, kTopP, kDone };
 
-// Lists the kept tokens with keys of at least `lowest_key`. Returns false if they do
-// not fit in every block's list.
-template <class Team, class Reader>
-__device__ bool list_candidates(Team& team, Reader& reader, RowScratch& scratch, const Kept& kept,
-                                uint32_t lowest_key) {
-  TokenList& list = scratch.list;
-  __syncthreads();
-  if (threadIdx.x == 0) list.size = 0;
-  __syncthreads();
-  bool is_full = false;
-  reader.for_each([&](float x, int32_t token) {
-    if (is_full || order_key(x) < lowest_key || !kept.holds(x)) return;
-    const unsigned i = atomicAdd(&list.size, 1u);
-    is_full = i >= kMaxListed;
-    if (is_full) return;
-    list.x[i] = x;
-    list.ids[i] = token;
-  });
-  return team.reduce(is_full ? 1 : 0, Max{}) == 0;
-}
-
 template <class Team, class Source>
 __device__ void select_digit(Team& team, Source& source, RowScratch& scratch, const Kept& kept, FilterStage stage,
                              int digit) {
@@ -72,7 +51,10 @@ __device__ uint64_t draw_filtered(Team& team, Source& source, RowScratch& scratc
       if constexpr (!std::is_same_v<Source, TokenList>) {
         const uint64_t room = uint64_t{kMaxListed} * static_cast<uint64_t>(team.num_blocks());
         const bool may_fit = stage == FilterStage::kTopP || selection.at_or_above <= room;
-        if (digit == 1 && may_fit && list_candidates(team, source, scratch, kept, selection.prefix)) {
+        const auto is_candidate = [&, lowest_key = selection.prefix](float x) {
+          return order_key(x) >= lowest_key && kept.holds(x);
+        };
+        if (digit == 1 && may_fit && list_if(team, source, scratch.list, is_candidate)) {
           return draw_filtered(team, scratch.list, scratch, kept, stage, digit);
         }
       }

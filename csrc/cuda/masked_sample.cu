@@ -110,7 +110,7 @@ __device__ void sample_row(const MaskedSampleParams& params, int64_t row, Team& 
   const bool is_writer = is_first_block && threadIdx.x == 0;
   if (threadIdx.x == 0) scratch.row.load(params, row);
   __syncthreads();
-  const MaskRow mask = params.has_mask ? mask_row(params.bitmask, params.rows, row) : MaskRow{nullptr, 0, true};
+  const MaskRow mask = params.mask_of(row);
   if (!scratch.row.is_valid()) {
     if (is_writer) write_nothing<kHasFilters>(params, row, NAN);
     return;
@@ -134,7 +134,7 @@ __device__ void sample_row(const MaskedSampleParams& params, int64_t row, Team& 
     if (count <= kMaxListed) {
       count_path(Path::kFew);
       BlockTeam block(scratch.team);
-      for (unsigned i = threadIdx.x; i < count; i += blockDim.x) scratch.list.x[i] = reader.logit(scratch.list.ids[i]);
+      load_listed(scratch.list, reader);
       sample_from<kHasFilters>(block, scratch.list, reader, scratch, params, row);
       return;
     }

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "common/masked_sample.h"
+#include "common/masked_logits.h"
 #include "common/sampling_math.h"
 #include "cuda/compat.h"
 #include "cuda/row_team.cuh"
@@ -64,7 +64,7 @@ class RowReader {
   using V = Vector<kFormat>;
   using Element = typename V::Element;
 
-  __device__ RowReader(const MaskedSampleParams& params, int64_t row, const MaskRow& mask)
+  __device__ RowReader(const MaskedLogits& params, int64_t row, const MaskRow& mask)
       : logits_(params.token_0<Element>(row)),
         mask_words_(mask.words),
         num_mask_words_(static_cast<int32_t>(mask.words_within(params.vocab_end))),

@@ -20,6 +20,31 @@ struct TokenList {
   }
 };
 
+// Reads the logits of the listed tokens.
+template <class Reader>
+__device__ __forceinline__ void load_listed(TokenList& list, const Reader& reader) {
+  for (unsigned i = threadIdx.x; i < list.size; i += blockDim.x) list.x[i] = reader.logit(list.ids[i]);
+}
+
+// Lists the reader's tokens of which is_wanted(logit) is true. Returns false if they do
+// not fit in the list of every block of the team.
+template <class Team, class Reader, class IsWanted>
+__device__ bool list_if(Team& team, Reader& reader, TokenList& list, IsWanted is_wanted) {
+  __syncthreads();
+  if (threadIdx.x == 0) list.size = 0;
+  __syncthreads();
+  bool is_full = false;
+  reader.for_each([&](float x, int32_t token) {
+    if (is_full || !is_wanted(x)) return;
+    const unsigned i = atomicAdd(&list.size, 1u);
+    is_full = i >= kMaxListed;
+    if (is_full) return;
+    list.x[i] = x;
+    list.ids[i] = token;
+  });
+  return team.reduce(is_full ? 1 : 0, Max{}) == 0;
+}
+
 constexpr int kWordsPerLoad = 4, kLoadsInFlight = 4;
 
 // `word`, word `index` of a mask, without the bits of tokens outside [begin, end).

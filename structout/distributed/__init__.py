@@ -15,7 +15,13 @@ if TYPE_CHECKING:
     from structout.distributed.cpu_communicator import Traffic
     from structout.distributed.diagnostics import check, traffic
     from structout.distributed.manager import ShardedManager
-    from structout.distributed.ops import all_gather_bitmask, sharded_masked_sample, sharded_masked_sample_logprobs
+    from structout.distributed.ops import (
+        all_gather_bitmask,
+        sharded_masked_sample,
+        sharded_masked_sample_logprobs,
+        sharded_masked_sample_topn,
+        sharded_token_logprobs,
+    )
     from structout.distributed.sampler import VocabParallelSampler, gather_device_masks
     from structout.distributed.vocab_shard import owned_rows
 
@@ -31,6 +37,8 @@ __all__ = [
     "owned_rows",
     "sharded_masked_sample",
     "sharded_masked_sample_logprobs",
+    "sharded_masked_sample_topn",
+    "sharded_token_logprobs",
     "traffic",
 ]
 
@@ -44,6 +52,8 @@ _MODULE_OF = {
     "owned_rows": "vocab_shard",
     "sharded_masked_sample": "ops",
     "sharded_masked_sample_logprobs": "ops",
+    "sharded_masked_sample_topn": "ops",
+    "sharded_token_logprobs": "ops",
     "traffic": "diagnostics",
 }
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from structout.ops import empty_ids
+from structout.token_logprobs import empty_token_logprobs
 
 _library = torch.library.Library("structout", "IMPL")
 
@@ -33,10 +34,24 @@ def _sharded_masked_sample_logprobs(*arguments: Any) -> tuple[torch.Tensor, torc
     return ops.sharded_masked_sample_impl(*arguments, return_logprobs=True)
 
 
+def _sharded_masked_sample_topn(*arguments: Any) -> tuple[torch.Tensor, ...]:
+    from structout.distributed import ops
+
+    return ops.sharded_masked_sample_topn_impl(*arguments)
+
+
+def _sharded_token_logprobs(*arguments: Any) -> tuple[torch.Tensor, ...]:
+    from structout.distributed import ops
+
+    return ops.sharded_token_logprobs_impl(*arguments)
+
+
 for _device in ("CPU", "CUDA"):
     _library.impl("all_gather_bitmask", _all_gather_bitmask, _device)
     _library.impl("sharded_masked_sample", _sharded_masked_sample, _device)
     _library.impl("sharded_masked_sample_logprobs", _sharded_masked_sample_logprobs, _device)
+    _library.impl("sharded_masked_sample_topn", _sharded_masked_sample_topn, _device)
+    _library.impl("sharded_token_logprobs", _sharded_token_logprobs, _device)
 
 
 @torch.library.register_fake("structout::all_gather_bitmask")
@@ -55,3 +70,17 @@ def _(logits: torch.Tensor, *_: object) -> torch.Tensor:
 def _(logits: torch.Tensor, *_: object) -> tuple[torch.Tensor, torch.Tensor]:
     ids = empty_ids(logits)
     return ids, ids.new_empty(ids.shape, dtype=torch.float32)
+
+
+@torch.library.register_fake("structout::sharded_token_logprobs")
+def _(logits: torch.Tensor, *arguments: object) -> tuple[torch.Tensor, ...]:
+    top_n = arguments[-2]
+    assert isinstance(top_n, int)
+    return empty_token_logprobs(logits, top_n)
+
+
+@torch.library.register_fake("structout::sharded_masked_sample_topn")
+def _(logits: torch.Tensor, *arguments: object) -> tuple[torch.Tensor, ...]:
+    top_n = arguments[-3]
+    assert isinstance(top_n, int)
+    return empty_ids(logits), *empty_token_logprobs(logits, top_n)

@@ -1,11 +1,12 @@
 """VocabParallelSampler: MaskedSampler for a vocabulary that is divided among ranks."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from structout.distributed.ops import all_gather_bitmask, sharded_masked_sample, sharded_masked_sample_logprobs
+from structout.distributed.ops import all_gather_bitmask, sharded_masked_sample, sharded_token_logprobs
 from structout.distributed.process_groups import group_name_of
 from structout.mask_batch import MaskShard
 from structout.sampler import (
@@ -13,11 +14,14 @@ from structout.sampler import (
     Drafts,
     LogitBias,
     Penalties,
+    SamplerOutput,
     SamplingParams,
     change_listed,
+    logprob_context,
     op_arguments,
-    refuse_logprobs_of_drafts,
+    unchanged_logits,
 )
+from structout.token_logprobs import check_top_n
 
 
 def gather_device_masks(
@@ -61,11 +65,17 @@ class VocabParallelSampler(torch.nn.Module):
         vocab_begin: the token id of this rank's first column.
         group: the tensor-parallel ranks: a process group, its name, or None for the
             default group. ``""`` is a single rank without a group.
-        return_logprobs: return the logprobs of the drawn tokens too.
+        top_n: as in :class:`MaskedSampler`.
+        raw: as in :class:`MaskedSampler`.
     """
 
     def __init__(
-        self, vocab_begin: int, group: dist.ProcessGroup | str | None = None, *, return_logprobs: bool = False
+        self,
+        vocab_begin: int,
+        group: dist.ProcessGroup | str | None = None,
+        *,
+        top_n: int | None = None,
+        raw: bool = False,
     ):
         super().__init__()
         self.vocab_begin = vocab_begin
@@ -75,7 +85,10 @@ class VocabParallelSampler(torch.nn.Module):
                 "there is no default process group; call torch.distributed.init_process_group first, or pass "
                 "group='' for a single rank"
             )
-        self.return_logprobs = return_logprobs
+        if top_n is not None:
+            check_top_n("VocabParallelSampler", top_n)
+        self.top_n = top_n
+        self.raw = raw
 
     def forward(
         self,
@@ -86,7 +99,7 @@ class VocabParallelSampler(torch.nn.Module):
         penalties: Penalties | None = None,
         bias: LogitBias | None = None,
         drafts: Drafts | None = None,
-    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    ) -> SamplerOutput:
         """Sample one token a row.
 
         Args:
@@ -103,11 +116,18 @@ class VocabParallelSampler(torch.nn.Module):
         Returns:
             As :class:`MaskedSampler`; the same on all ranks.
         """
+        raw_logits = logits_shard
+        if self.raw and self.top_n is not None:
+            raw_logits = unchanged_logits(logits_shard, penalties, bias)
         change_listed(logits_shard, penalties, bias, self.vocab_begin)
-        arguments = op_arguments(masks, params) | {"vocab_begin": self.vocab_begin, "group": self.group_name}
+        arguments = op_arguments(masks, params)
+        shard: dict[str, Any] = {"vocab_begin": self.vocab_begin, "group": self.group_name}
+        ids = sharded_masked_sample(logits_shard, **arguments, **shard)
+        num_accepted = None
         if drafts is not None:
-            refuse_logprobs_of_drafts(self.return_logprobs)
-            ids = sharded_masked_sample(logits_shard, **arguments)
-            return ids, torch.ops.structout._accept_drafts(ids, drafts.token_ids, drafts.row_indptr)
-        sample = sharded_masked_sample_logprobs if self.return_logprobs else sharded_masked_sample
-        return sample(logits_shard, **arguments)
+            num_accepted = torch.ops.structout._accept_drafts(ids, drafts.token_ids, drafts.row_indptr)
+        if self.top_n is None:
+            return SamplerOutput(ids, num_accepted=num_accepted)
+        context = {} if self.raw else logprob_context(arguments)
+        logprobs = sharded_token_logprobs(raw_logits, ids, **context, **shard, top_n=self.top_n)
+        return SamplerOutput(ids, *logprobs, num_accepted=num_accepted)

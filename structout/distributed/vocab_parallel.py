@@ -12,18 +12,18 @@ Every path gives the bits of masked_sample on the gathered logits
 (docs/tensor_parallel.md).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from structout.distributed.cpu_communicator import CpuCommunicator, Message
 from structout.distributed.cuda_communicator import CudaCommunicator
-from structout.distributed.vocab_shard import VocabShard, owned_rows, vocab_size_from
+from structout.distributed.sharded_logprobs import AllGather, all_gather_cpu, logprobs_of_logits
+from structout.distributed.vocab_shard import LOGITS_DTYPES, VocabShard, owned_rows, vocab_size_from
 from structout.errors import CollectiveError
 
 _SAMPLE = "sharded_masked_sample"
-_LOGITS_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 # Bytes that fill a result after an error: masks that allow nothing; ids of -1 and
 # logits of NaN.
 _FILL_MASKS, _FILL_RESULTS = 0x00, 0xFF
@@ -73,9 +73,8 @@ def sample_cpu(
         expected_equal = _expected_equal(shard, return_logprobs)
         if shard.has_filters:
             return _sample_owned_rows_cpu(communicator, shard, expected_equal, return_logprobs)
-        return _sample_by_shard(
-            shard, return_logprobs, lambda local: _all_gather_cpu(communicator, shard, expected_equal, local)
-        )
+        all_gather = all_gather_cpu(communicator, _SAMPLE, shard.columns, expected_equal)
+        return _sample_by_shard(shard, return_logprobs, all_gather)
     except CollectiveError:
         raise
     except Exception as error:
@@ -96,17 +95,17 @@ def sample_cuda(communicator: CudaCommunicator, shard: VocabShard, return_logpro
     )
 
 
-def _sample_by_shard(
-    shard: VocabShard, return_logprobs: bool, all_gather: Callable[[torch.Tensor], torch.Tensor]
-) -> SampleResult:
+def _sample_by_shard(shard: VocabShard, return_logprobs: bool, all_gather: AllGather) -> SampleResult:
     """Draw on every rank among its columns, and take the best draw of each row."""
     local_results = torch.ops.structout._sample_shard(*shard.unfiltered_arguments)
     all_results = all_gather(local_results if return_logprobs else local_results[:3])
     ids, merged = torch.ops.structout._merge_shard_results(all_results, shard.temperature)
     if not return_logprobs:
         return ids, None
-    all_masses = all_gather(torch.ops.structout._shard_mass(*shard.unfiltered_arguments, merged))
-    return ids, torch.ops.structout._merge_masses(all_masses, merged, shard.temperature)
+    masks = (shard.bitmask, shard.rows, shard.temperature)
+    highest, token_logits = merged[0].view(torch.float32), merged[3].view(torch.float32)
+    no_top = token_logits.new_empty(len(ids), 0)
+    return ids, logprobs_of_logits(shard.logits, masks, shard.vocab_begin, highest, token_logits, no_top, all_gather)[0]
 
 
 def _sample_owned_rows_cpu(
@@ -179,23 +178,6 @@ def _sample_owned_rows_cuda(
     return results[:, 0].long(), results[:, 1].contiguous().view(torch.float32) if return_logprobs else None
 
 
-def _all_gather_cpu(
-    communicator: CpuCommunicator, shard: VocabShard, expected_equal: dict[str, int], local: torch.Tensor
-) -> torch.Tensor:
-    """Return ``[world_size, *local.shape]``."""
-    gathered = local.new_empty(communicator.world_size, *local.shape)
-    gathered[communicator.rank].copy_(local)
-    messages = communicator.exchange(
-        _SAMPLE,
-        [local] * communicator.world_size,
-        expected_equal=expected_equal,
-        header_fields=shard.columns,
-        recv_buffers=gathered.unbind(),
-    )
-    _agreed_vocab_size(communicator, messages)
-    return gathered
-
-
 def _expected_equal(shard: VocabShard, return_logprobs: bool) -> dict[str, int]:
     """Return, by name, what must be equal on all ranks: everything but the logits."""
     from structout.distributed.checksum import checksum_tensors  # needs xxhash, CUDA tensors do not
@@ -203,7 +185,7 @@ def _expected_equal(shard: VocabShard, return_logprobs: bool) -> dict[str, int]:
     replicated = (shard.bitmask, shard.rows, shard.temperature, shard.top_k, shard.top_p, shard.min_p)
     return {
         "number of rows": shard.logits.shape[0],
-        "dtype of the logits": _LOGITS_DTYPES.index(shard.logits.dtype),
+        "dtype of the logits": LOGITS_DTYPES.index(shard.logits.dtype),
         "masks, parameters and logprobs": checksum_tensors(*replicated, shard.seed, shard.position) ^ return_logprobs,
     }
 

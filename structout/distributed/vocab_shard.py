@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+LOGITS_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
 
 def owned_rows(num_rows: int, rank: int, world_size: int) -> range:
     """Return the rows that ``rank`` owns when all ranks share ``num_rows`` evenly.
@@ -69,7 +71,7 @@ class VocabShard:
 
     @property
     def unfiltered_arguments(self) -> tuple[object, ...]:
-        """The arguments of ``_sample_shard`` and ``_shard_mass``."""
+        """The arguments of ``_sample_shard``."""
         return (
             *(self.logits, self.bitmask, self.rows, self.temperature, self.seed, self.position),
             self.vocab_begin,

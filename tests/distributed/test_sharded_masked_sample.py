@@ -62,17 +62,24 @@ def test_merged_shard_results_on_one_device_equal_masked_sample(device):
         shard_results = torch.stack([ops._sample_shard(*shard) for shard in shards])
         assert torch.equal(ops._merge_shard_results(shard_results[:, :3].contiguous(), temperature)[0], expected[0])
         ids, merged = ops._merge_shard_results(shard_results, temperature)
-        logprobs = ops._merge_masses(
-            torch.stack([ops._shard_mass(*shard, merged) for shard in shards]), merged, temperature
-        )
+        highest, token_logits = merged[0].view(torch.float32), merged[3].view(torch.float32)
+        totals = [
+            ops._row_totals(columns, bitmask, rows, temperature, highest, token_logits, begin)
+            for columns, *_, begin in shards
+        ]
+        no_top = token_logits.new_empty(len(ids), 0)
+        logprobs = ops._merge_totals(torch.stack(totals), temperature, highest, token_logits, no_top)[0]
         assert torch.equal(ids, expected[0])
         assert torch.equal((logprobs + 0.0).view(torch.int32), (expected[1] + 0.0).view(torch.int32))
 
 
-def test_merge_masses_with_missing_mass_gives_nan():
-    merged = torch.zeros(4, 1, dtype=torch.int32)
-    logprobs = torch.ops.structout._merge_masses(torch.tensor([[-1], [-1]]), merged, torch.ones(1))
+def test_merge_totals_after_a_failed_gather_gives_nan_and_rank_0():
+    zeros = torch.zeros(1)
+    totals = torch.full((2, 2, 1), -1)
+    logprobs, ranks, top_logprobs = torch.ops.structout._merge_totals(totals, None, zeros, zeros, zeros[:, None])
     assert logprobs.isnan().all()
+    assert top_logprobs.isnan().all()
+    assert ranks.tolist() == [0]
 
 
 def test_sharded_masked_sample_without_filters_sends_twelve_bytes_per_row():

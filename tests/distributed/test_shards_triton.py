@@ -19,7 +19,7 @@ from devices import TRITON_DEVICE as DEVICE
 from masked_sample_cases import TRITON_FORMS, Case, random_case
 from refusals import REFUSED
 from seeds import for_each_seed
-from structout.triton_kernels import masked_sample, shards
+from structout.triton_kernels import masked_sample, shards, token_logprobs
 from triton.runtime import interpreter
 from triton_ptx import Kernel, assert_operations_are_rounded_once, compile_for, masked_sample_kernel
 
@@ -40,7 +40,7 @@ def tile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     """A small tile makes the tests' shards take the paths of long ones."""
     if request.param is not None:
         monkeypatch.setattr(masked_sample, "TILE", request.param)
-        monkeypatch.setattr(shards, "TILE", request.param)
+        monkeypatch.setattr(token_logprobs, "TILE", request.param)
 
 
 # ---- whole shards
@@ -56,10 +56,8 @@ def check(case: Case, cuts: Sequence[int]) -> None:
 
     ids, merged = check_merge(shard_results, case.temperature)
     assert_same(check_merge(shard_results[:, :3].contiguous(), case.temperature)[0], ids, about)
-    masses = torch.stack([shards.shard_mass(*arguments, merged) for arguments in shard_args])
-    for arguments, mass in zip(shard_args, masses, strict=True):
-        assert_same(mass, CPU_OPS._shard_mass(*on_cpu(*arguments, merged)), f"shard from {arguments[-1]}, {about}")
-    logprobs = check_merge_of_masses(masses, merged, case.temperature)
+    totals = torch.stack([check_totals(arguments, merged, about) for arguments in shard_args])
+    logprobs = check_merge_of_totals(totals, merged, case.temperature)
 
     expected_ids, expected_logprobs = CPU_OPS.masked_sample_logprobs(*on_cpu(*case.arguments()))
     assert_same(ids, expected_ids, about)
@@ -74,10 +72,23 @@ def check_merge(shard_results: torch.Tensor, temperature: torch.Tensor) -> tuple
     return ids, merged
 
 
-def check_merge_of_masses(masses: torch.Tensor, merged: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
-    logprobs = shards.merge_masses(masses, merged, temperature)
-    assert_same(logprobs, CPU_OPS._merge_masses(*on_cpu(masses, merged, temperature)))
-    return logprobs
+def check_totals(arguments: tuple[object, ...], merged: torch.Tensor, about: str = "") -> torch.Tensor:
+    *masked_logits, _, _, begin = arguments
+    highest, token_logits = merged[0].view(torch.float32), merged[3].view(torch.float32)
+    totals = token_logprobs.row_totals(*masked_logits, highest, token_logits, begin)
+    expected = CPU_OPS._row_totals(*on_cpu(*masked_logits, highest, token_logits, begin))
+    assert_same(totals, expected, f"shard from {begin}, {about}")
+    return totals
+
+
+def check_merge_of_totals(totals: torch.Tensor, merged: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
+    highest, token_logits = merged[0].view(torch.float32), merged[3].view(torch.float32)
+    top_logits = torch.stack([highest, token_logits, token_logits - 3], dim=1)
+    arguments = (totals, temperature, highest, token_logits, top_logits)
+    results = token_logprobs.merge_totals(*arguments)
+    for result, expected in zip(results, CPU_OPS._merge_totals(*on_cpu(*arguments)), strict=True):
+        assert_same(result, expected)
+    return results[0]
 
 
 def shard_arguments(case: Case, begin: int, end: int) -> tuple[object, ...]:
@@ -192,7 +203,7 @@ def test_shard_at_the_end_of_the_largest_vocabulary_equals_cpu_ops():
     shard_results = shards.sample_shard(*arguments)
     assert_same(shard_results, CPU_OPS._sample_shard(*on_cpu(*arguments)))
     assert shard_results[TOKEN].min() >= end - 701
-    assert_same(shards.shard_mass(*arguments, shard_results), CPU_OPS._shard_mass(*on_cpu(*arguments, shard_results)))
+    check_totals(arguments, shard_results)
 
 
 def test_no_rows_and_one_dimensional_logits_equal_cpu_ops():
@@ -203,7 +214,7 @@ def test_no_rows_and_one_dimensional_logits_equal_cpu_ops():
     arguments = (case.logits[0, 40:], case.bitmask[0], None, case.temperature, case.seed, case.position, 40)
     shard_results = shards.sample_shard(*arguments)
     assert_same(shard_results, shards.sample_shard(*shard_arguments(case, 40, 100)))
-    assert_same(shards.shard_mass(*arguments, shard_results), CPU_OPS._shard_mass(*on_cpu(*arguments, shard_results)))
+    check_totals(arguments, shard_results)
 
 
 # ---- merges
@@ -232,8 +243,8 @@ def test_merges_of_many_rows_equal_cpu_ops():
 
     for count in (num_shards, 1):
         _, merged = check_merge(shard_results[:count].to(DEVICE), temperature)
-        masses = torch.randint(1, 2**55, (count, num_rows), generator=generator).to(DEVICE)
-        check_merge_of_masses(masses, merged, temperature)
+        totals = torch.randint(1, 2**55, (count, 2, num_rows), generator=generator).to(DEVICE)
+        check_merge_of_totals(totals, merged, temperature)
     check_merge(shard_results.to(DEVICE), temperature[:1].expand(num_rows))
 
 
@@ -242,8 +253,6 @@ def test_invalid_arguments_raise():
     arguments = shard_arguments(case, 0, 100)
     with pytest.raises(REFUSED, match="vocab_begin must be in"):
         shards.sample_shard(*arguments[:-1], -1)
-    with pytest.raises(ValueError, match=r"merged must be torch.int32 \[4, 2\], got torch.int32 \[4, 3\]"):
-        shards.shard_mass(*arguments, torch.zeros(4, 3, dtype=torch.int32, device=DEVICE))
     with pytest.raises(ValueError, match=r"temperature must be torch.float32 \[5\], got torch.float32 \[2\]"):
         shards.merge_shard_results(torch.zeros(1, 4, 5, dtype=torch.int32, device=DEVICE), case.temperature)
 
@@ -270,7 +279,7 @@ def test_kernels_read_only_the_shard_and_its_masks(begin, end, monkeypatch):
 
     monkeypatch.setattr(interpreter.InterpreterBuilder, "create_masked_load", recorded_load)
     arguments = shard_arguments(case, begin, end)
-    shards.shard_mass(*arguments, shards.sample_shard(*arguments))
+    check_totals(arguments, shards.sample_shard(*arguments))
     at = np.unique(np.concatenate([np.ravel(addresses) for addresses in reads]).astype(np.int64))
     for view, storage in ((arguments[0], case.logits), (case.bitmask, words)):
         rows = [range(row.data_ptr(), row.data_ptr() + row.nbytes) for row in view]
@@ -297,8 +306,7 @@ def test_launches_disable_fp_fusion(monkeypatch):
         monkeypatch.setattr(module, name, recorder(name))
     shards.sample_shard(*arguments)
     shards.merge_shard_results(shard_results[None], case.temperature)
-    shards.merge_masses(shards.shard_mass(*arguments, shard_results)[None], shard_results, case.temperature)
-    assert len(names) == 4
+    assert len(names) == 2
     assert launched == dict.fromkeys(names, False)
 
 
@@ -313,37 +321,26 @@ def test_every_shard_op_is_registered_with_its_schema(monkeypatch):
 
     monkeypatch.setattr(torch.library, "Library", Library)
     assert _kernels._register_triton() is None
-    for name in ("sample_shard", "merge_shard_results", "shard_mass", "merge_masses"):
-        assert registered[f"_{name}"] is getattr(shards, name)
-        arguments = [argument.name for argument in getattr(torch.ops.structout, f"_{name}").default._schema.arguments]
-        assert list(inspect.signature(getattr(shards, name)).parameters) == arguments
+    for module, names in (
+        (shards, ("_sample_shard", "_merge_shard_results")),
+        (token_logprobs, ("_top_tokens", "_row_totals", "_merge_totals", "token_logprobs", "masked_sample_topn")),
+    ):
+        for name in names:
+            kernel = getattr(module, name.removeprefix("_"))
+            assert registered[name] is kernel
+            arguments = [argument.name for argument in getattr(torch.ops.structout, name).default._schema.arguments]
+            assert list(inspect.signature(kernel).parameters) == arguments
 
 
 @pytest.mark.parametrize(("architecture", "logits"), [(80, "fp32"), (90, "bf16"), (100, "fp16")])
 def test_ptx_rounds_every_operation_once(architecture, logits):
-    mass = Kernel(
-        "shards",
-        "shard_mass_kernel",
-        {"logits": logits, "temperatures": "fp32"}
-        | dict.fromkeys(("bitmask", "rows", "merged", "lists"), "i32")
-        | {"masses": "i64"},
-        {"HAS_MASK": True, "HAS_ROWS": True, "TILE": shards.TILE},
-        ("logits", "lists", "vocab_begin", "vocab_end", "logits_row_stride"),
-        shards.NUM_WARPS,
-    )
     shard_results = Kernel(
         "shards",
         "merge_shard_results_kernel",
         {"shard_results": "i32", "temperatures": "fp32", "ids": "i64", "merged": "i32"},
         {"HAS_LOGITS": True, "BLOCK": shards.MERGE_ROWS},
     )
-    masses = Kernel(
-        "shards",
-        "merge_masses_kernel",
-        {"masses": "i64", "merged": "i32", "temperatures": "fp32", "logprobs": "fp32"},
-        {"BLOCK": shards.MERGE_ROWS},
-    )
     shard = masked_sample_kernel(logits, has_all=False, is_shard=True)
-    ptx = compile_for(architecture, shard, mass, shard_results, masses)
+    ptx = compile_for(architecture, shard, shard_results)
     assert_operations_are_rounded_once(ptx)
-    assert ptx.count("ld.global.v4.b32") >= 3  # one for each pass over aligned logits: survey, draw and masses
+    assert ptx.count("ld.global.v4.b32") >= 2  # one for each pass over aligned logits: survey and draw

@@ -1,4 +1,4 @@
-// The CUDA kernels of masked_sample on the CPU: a library for the Python tests, and a
+// The CUDA kernels of masked_sample and token_logprobs on the CPU: a library for the Python tests, and a
 // program (COUNT SEED) that runs random cases under sanitizers, in buffers of exactly
 // the right size, and compares them with a plain loop over a sorted row. The program
 // also checks the carries of the mass histogram, which draws alone would hardly show.
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cuda/shards.cu"
+#include "token_logprobs_cases.h"
 
 using namespace structout;
 
@@ -33,10 +34,6 @@ cuda::DeviceFacts device_with(int compute_capability, int shared_kilobytes) {
 
 extern "C" void masked_sample_on_host(const MaskedSampleParams* params, int compute_capability, int shared_kilobytes) {
   cuda::masked_sample(*params, device_with(compute_capability, shared_kilobytes), nullptr);
-}
-
-extern "C" void shard_mass_on_host(const MaskedSampleParams* params, const float* highest, int64_t* masses) {
-  cuda::shard_mass(*params, highest, masses, nullptr);
 }
 
 extern "C" int masked_sample_times_shared_memory_was_allowed() { return simt::dynamic_shared_limits().count; }
@@ -208,16 +205,28 @@ class RandomCase {
       shard.shard_results = shard_results.data() + i * kShardResultFields * num_rows;
       cuda::masked_sample(shard, device_with(below(2) ? 80 : 90, below(2) ? 200 : 0), nullptr);
     }
-    std::vector<int64_t> ids(num_rows, 7), masses(num_shards * num_rows, 7);
+    std::vector<int64_t> ids(num_rows, 7), totals(num_shards * 2 * num_rows, 7), ranks(num_rows, 7);
     std::vector<float> logprobs(num_rows, 7);
     cuda::merge_shard_results(
         {shard_results.data(), num_shards, kShardResultFields, num_rows, whole.temperature, ids.data(), merged.data()},
         nullptr);
     const auto* highest = reinterpret_cast<const float*>(merged.data());
+    const float* token_logits = highest + 3 * num_rows;
     for (int64_t i = 0; i < num_shards; ++i) {
-      cuda::shard_mass(shards[i], highest, masses.data() + i * num_rows, nullptr);
+      cuda::row_totals({shards[i], whole.temperature, {highest, 1}, token_logits, totals.data() + i * 2 * num_rows},
+                       nullptr);
     }
-    cuda::merge_masses({masses.data(), merged.data(), num_shards, num_rows, whole.temperature, logprobs.data()},
+    cuda::merge_totals({totals.data(),
+                        num_shards,
+                        num_rows,
+                        0,
+                        whole.temperature,
+                        {highest, 1},
+                        token_logits,
+                        nullptr,
+                        logprobs.data(),
+                        ranks.data(),
+                        nullptr},
                        nullptr);
     return std::equal(ids.begin(), ids.end(), whole.ids) &&
            std::equal(logprobs.begin(), logprobs.end(), whole.logprobs);
@@ -281,7 +290,7 @@ int main(int argc, char** argv) {
     const bool is_same = format == 0   ? random_case.run<FloatFormat::kFloat32>()
                          : format == 1 ? random_case.run<FloatFormat::kFloat16>()
                                        : random_case.run<FloatFormat::kBFloat16>();
-    if (!is_same) {
+    if (!is_same || (i % 4 == 0 && !RandomTokenLogprobs(rng).run())) {
       std::printf("case %d differs\n", i);
       return 1;
     }

@@ -249,7 +249,7 @@ def test_masked_sample_passes_opcheck(device, num_cases):
 @pytest.mark.parametrize("device", DEVICES)
 def test_masked_sampler_compiles_to_one_graph(device):
     def step(logits, bitmask, rows, seed):
-        sampler = structout.MaskedSampler(return_logprobs=True)
+        sampler = structout.MaskedSampler(top_n=2)
         masks = structout.DeviceMasks(bitmask, rows)
         return sampler(logits * 2, masks, structout.SamplingParams(temperature=0.8, top_k=20, seed=seed))
 
@@ -258,7 +258,7 @@ def test_masked_sampler_compiles_to_one_graph(device):
         logits = torch.randn(num_rows, 50, device=device)
         bitmask = structout.pack_bitmask(torch.rand(4, 50, device=device) < 0.5)
         inputs = (logits, bitmask, torch.arange(num_rows, device=device) % 4, torch.arange(num_rows, device=device))
-        for ours, eager in zip(compiled(*inputs), step(*inputs), strict=True):
+        for ours, eager in zip(compiled(*inputs)[:5], step(*inputs)[:5], strict=True):
             assert torch.equal(ours, eager)
 
 

@@ -4,42 +4,27 @@ code."""
 import ctypes
 import functools
 import re
-from pathlib import Path
 
 import host_cuda
 import masked_sample_builds
 import pytest
 import torch
 from gpu_code import ARCHITECTURES, NEEDS_NVCC, ptx_of_source, stack_bytes
-from locations import HOST_CUDA_PROGRAMS
+from masked_sample_builds import CUDA_SOURCE, cuda_library, cuda_library_path
 from masked_sample_cases import check, random_cases
 
-PROGRAM = HOST_CUDA_PROGRAMS / "masked_sample.cpp"
 PATHS = ("none", "one", "few", "many", "many_split")
 
 
-def _library_path() -> Path:
-    return host_cuda.build(
-        "masked_sample_library", [PROGRAM], sanitize=None, shared=True, defines=["STRUCTOUT_COUNT_PATHS"]
-    )
-
-
-@functools.cache
-def _library() -> ctypes.CDLL:
-    library = ctypes.CDLL(str(_library_path()))
-    library.masked_sample_rows_of_path.restype = ctypes.c_uint
-    return library
-
-
 def _rows_per_path() -> dict[str, int]:
-    return {path: _library().masked_sample_rows_of_path(i) for i, path in enumerate(PATHS)}
+    return {path: cuda_library().masked_sample_rows_of_path(i) for i, path in enumerate(PATHS)}
 
 
 def _on_host(*arguments, device, logprobs=True):
     """Compute masked_sample_logprobs with the CUDA source compiled for the CPU."""
 
     def kernel(params):
-        _library().masked_sample_on_host(ctypes.byref(params), *device)
+        cuda_library().masked_sample_on_host(ctypes.byref(params), *device)
 
     return masked_sample_builds.run(kernel, *arguments, logprobs=logprobs)
 
@@ -70,7 +55,7 @@ def test_cuda_source_on_random_cases_matches_reference(compute_capability, max_v
 def test_cuda_source_sets_shared_memory_limit_once_and_never_in_a_launch():
     """The limit holds for the process: a launch that set it would race with other
     threads."""
-    times = _library().masked_sample_times_shared_memory_was_allowed
+    times = cuda_library().masked_sample_times_shared_memory_was_allowed
     assert times() == 12  # three formats, with and without filters, blocks and clusters
     for case in random_cases(5, 20, max_vocab=9000):
         check(functools.partial(_on_host, device=(90, 200)), case)
@@ -85,9 +70,9 @@ def test_cuda_source_under_sanitizer_matches_reference(sanitize, num_cases):
         "thread": num_cases(8, long=60),
     }[sanitize]
     if sanitize is None:
-        result = host_cuda.run_main(_library_path(), count, 1)
+        result = host_cuda.run_main(cuda_library_path(), count, 1)
     else:
-        executable = host_cuda.build("masked_sample", [PROGRAM], sanitize=sanitize, shared=False)
+        executable = host_cuda.build("masked_sample", [CUDA_SOURCE], sanitize=sanitize, shared=False)
         result = host_cuda.run(executable, count, 1)
     assert (result.returncode, result.stdout) == (0, f"{count} cases agree\n"), result.stderr
 

@@ -1,16 +1,20 @@
-"""The C++ of masked_sample without torch: its params for ctypes, its CPU kernel."""
+"""The C++ of masked_sample without torch: its params for ctypes, its CPU kernel, and
+its CUDA kernels on the CPU."""
 
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
 import builds
+import host_cuda
 import torch
-from locations import DATA
+from locations import DATA, HOST_CUDA_PROGRAMS
 
 CPU_SOURCE = DATA / "masked_sample_cpu.cpp"
+CUDA_SOURCE = HOST_CUDA_PROGRAMS / "masked_sample.cpp"
 
 
 class Strided(ctypes.Structure):
@@ -26,29 +30,45 @@ class Bitmask(ctypes.Structure):
                 ("row_stride", ctypes.c_int64)]  # fmt: skip
 
 
-class Params(ctypes.Structure):
-    """MaskedSampleParams of csrc/common/masked_sample.h."""
+_FORMATS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+
+
+def strided(values: torch.Tensor | None) -> Strided:
+    return Strided(None, 0) if values is None else Strided(values.data_ptr(), values.stride(0))
+
+
+def strided_integers(values: torch.Tensor | None) -> StridedIntegers:
+    if values is None:
+        return StridedIntegers(None, 0, False)
+    return StridedIntegers(values.data_ptr(), values.stride(0), values.dtype == torch.int64)
+
+
+class MaskedLogits(ctypes.Structure):
+    """MaskedLogits of csrc/common/masked_logits.h."""
 
     _fields_ = [("logits", ctypes.c_void_p), ("num_rows", ctypes.c_int64), ("vocab_begin", ctypes.c_int64),
                 ("vocab_end", ctypes.c_int64), ("row_stride", ctypes.c_int64), ("format", ctypes.c_int32),
-                ("has_mask", ctypes.c_bool), ("bitmask", Bitmask), ("rows", StridedIntegers), ("temperature", Strided),
+                ("has_mask", ctypes.c_bool), ("bitmask", Bitmask), ("rows", StridedIntegers)]  # fmt: skip
+
+    @classmethod
+    def of(cls, logits: torch.Tensor, bitmask: torch.Tensor | None, rows: torch.Tensor | None) -> MaskedLogits:
+        mask = Bitmask(None, 0, 0, 0)
+        if bitmask is not None:
+            mask = Bitmask(bitmask.data_ptr(), *bitmask.shape, bitmask.stride(0))
+        return cls(
+            logits.data_ptr(), logits.shape[0], 0, logits.shape[1], logits.stride(0), _FORMATS[logits.dtype],
+            bitmask is not None, mask, strided_integers(rows),
+        )  # fmt: skip
+
+
+class Params(ctypes.Structure):
+    """MaskedSampleParams of csrc/common/masked_sample.h."""
+
+    _fields_ = [("logits", MaskedLogits), ("temperature", Strided),
                 ("top_k", StridedIntegers), ("top_p", Strided), ("min_p", Strided),
                 ("seed", Strided), ("position", Strided),
                 ("ids", ctypes.c_void_p), ("logprobs", ctypes.c_void_p),
                 ("shard_results", ctypes.c_void_p)]  # fmt: skip
-
-
-_FORMATS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
-
-
-def _strided(values: torch.Tensor | None) -> Strided:
-    return Strided(None, 0) if values is None else Strided(values.data_ptr(), values.stride(0))
-
-
-def _strided_integers(values: torch.Tensor | None) -> StridedIntegers:
-    if values is None:
-        return StridedIntegers(None, 0, False)
-    return StridedIntegers(values.data_ptr(), values.stride(0), values.dtype == torch.int64)
 
 
 def run(
@@ -68,15 +88,10 @@ def run(
     """Compute masked_sample_logprobs with a kernel. Results are poisoned first."""
     ids = torch.full((logits.shape[0],), 77, dtype=torch.int64)
     chosen = torch.full((logits.shape[0],), float("nan"))
-    mask = Bitmask(None, 0, 0, 0)
-    if bitmask is not None:
-        mask = Bitmask(bitmask.data_ptr(), *bitmask.shape, bitmask.stride(0))
     params = Params(
-        logits.data_ptr(), logits.shape[0], 0, logits.shape[1], logits.stride(0), _FORMATS[logits.dtype],
-        bitmask is not None, mask,
-        _strided_integers(rows), _strided(temperature), _strided_integers(top_k), _strided(top_p), _strided(min_p),
-        _strided(seed), _strided(position), ids.data_ptr(), chosen.data_ptr() if logprobs else None,
-        None,
+        MaskedLogits.of(logits, bitmask, rows),
+        strided(temperature), strided_integers(top_k), strided(top_p), strided(min_p),
+        strided(seed), strided(position), ids.data_ptr(), chosen.data_ptr() if logprobs else None, None,
     )  # fmt: skip
     kernel(params)
     return ids, chosen
@@ -107,3 +122,17 @@ class CpuKernel:
 
     first_tasks: int
     """How many tasks the latest call was first cut into; 0 if it was not cut."""
+
+
+def cuda_library_path() -> Path:
+    return host_cuda.build(
+        "masked_sample_library", [CUDA_SOURCE], sanitize=None, shared=True, defines=["STRUCTOUT_COUNT_PATHS"]
+    )
+
+
+@functools.cache
+def cuda_library() -> ctypes.CDLL:
+    """The CUDA kernels of masked_sample and token_logprobs, compiled for the CPU."""
+    library = ctypes.CDLL(str(cuda_library_path()))
+    library.masked_sample_rows_of_path.restype = ctypes.c_uint
+    return library

@@ -315,9 +315,9 @@ def sample_in_compiled_code(rank: int, backend: str) -> None:
     logits = torch.randn(6, vocab_size, generator=torch.Generator().manual_seed(0))
     shard = logits[:, columns.start : columns.stop]
     local_masks = structout.pack_bitmask(torch.rand(2, vocab_size, generator=torch.Generator().manual_seed(rank)) < 0.3)
-    for return_logprobs in (False, True):
+    for logprobs in ({}, {"top_n": 0}, {"top_n": 3, "raw": True}):
         for filters in ({}, {"top_k": 20, "top_p": 0.9}):
-            sampler = structout.VocabParallelSampler(columns.start, return_logprobs=return_logprobs)
+            sampler = structout.VocabParallelSampler(columns.start, **logprobs)
             row_numbers = torch.arange(6)
             params = structout.SamplingParams(temperature=0.8, seed=row_numbers, position=row_numbers, **filters)
 
@@ -328,19 +328,23 @@ def sample_in_compiled_code(rank: int, backend: str) -> None:
 
             eager = step(shard, local_masks)
             compiled = torch.compile(step, fullgraph=True, backend=backend)(shard, local_masks)
-            whole = structout.MaskedSampler(return_logprobs)(
+            whole = structout.MaskedSampler(**logprobs)(
                 logits,
                 structout.DeviceMasks(structout.all_gather_bitmask(local_masks), torch.arange(6) % (2 * world_size)),
                 params,
             )
-            for eager_part, compiled_part, expected in zip(*map(_as_tuple, (eager, compiled, whole)), strict=True):
-                assert torch.equal(eager_part, compiled_part)
-                assert torch.equal(eager_part, expected)
+            for eager_part, compiled_part, expected in zip(eager, compiled, whole, strict=True):
+                assert eager_part is expected is None or torch.equal(eager_part, expected)
+                assert compiled_part is expected is None or torch.equal(compiled_part, expected)
     verify_with_lists_of_the_whole_vocabulary(logits, columns)
     arguments = (*ops.row_parameters(shard, 1.0, None, None, None, 0, 0), columns.start, default_group())
     torch.library.opcheck(torch.ops.structout.all_gather_bitmask.default, (local_masks, default_group()))
     torch.library.opcheck(torch.ops.structout.sharded_masked_sample.default, (shard, None, None, *arguments))
     torch.library.opcheck(torch.ops.structout.sharded_masked_sample_logprobs.default, (shard, None, None, *arguments))
+    topn = (*arguments[:-1], 2, False, default_group())
+    torch.library.opcheck(torch.ops.structout.sharded_masked_sample_topn.default, (shard, None, None, *topn))
+    tokens = (None, row_numbers, columns.start, 2, default_group())
+    torch.library.opcheck(torch.ops.structout.sharded_token_logprobs.default, (shard, None, None, *tokens))
 
 
 def verify_with_lists_of_the_whole_vocabulary(logits: torch.Tensor, columns: range) -> None:
@@ -353,19 +357,15 @@ def verify_with_lists_of_the_whole_vocabulary(logits: torch.Tensor, columns: ran
     penalties = structout.Penalties(indptr, token_ids, counts, repetition=1.4, frequency=0.3, presence=-0.2)
     bias = structout.LogitBias(indptr, token_ids.flip(0), torch.randn(4 * num_rows, generator=generator) * 4)
     params = structout.SamplingParams(seed=9, position=torch.arange(num_rows))
-    likely = structout.MaskedSampler()(logits.clone(), None, params, penalties=penalties, bias=bias)
+    likely = structout.MaskedSampler()(logits.clone(), None, params, penalties=penalties, bias=bias).ids
     drafts = structout.Drafts(torch.where(torch.arange(num_rows) == 1, 0, likely), torch.tensor([0, 4, num_rows]))
     whole, shard = logits.clone(), logits[:, columns.start : columns.stop].clone()
     step = {"penalties": penalties, "bias": bias, "drafts": drafts}
-    expected = structout.MaskedSampler()(whole, None, params, **step)
-    got = structout.VocabParallelSampler(columns.start)(shard, None, params, **step)
+    expected = structout.MaskedSampler(top_n=2, raw=True)(whole, None, params, **step)
+    got = structout.VocabParallelSampler(columns.start, top_n=2, raw=True)(shard, None, params, **step)
     assert all(map(torch.equal, got, expected))
     assert torch.equal(shard, whole[:, columns.start : columns.stop])
-    assert expected[1].sum() > 0
-
-
-def _as_tuple(result: Any) -> tuple[torch.Tensor, ...]:
-    return result if isinstance(result, tuple) else (result,)
+    assert expected.num_accepted.sum() > 0
 
 
 def payload_bytes_of_step(

@@ -44,47 +44,29 @@ std::tuple<Tensor, Tensor> merge_shard_results(const Tensor& shard_results, cons
   return merge_results(shard_results, temperature, run_rows<MergeShardResultsParams>);
 }
 
-Tensor shard_mass(const Tensor& logits, std::optional<Tensor> bitmask, std::optional<Tensor> rows,
-                  const Tensor& temperature, const Tensor& seed, const Tensor& position, int64_t vocab_begin,
-                  const Tensor& merged) {
-  const std::optional<Tensor> no_filter;
-  const MaskedSampleParams params =
-      shard_params({logits, bitmask, rows, temperature, no_filter, no_filter, no_filter, seed, position}, vocab_begin);
-  auto masses = torch::stable::new_empty(logits, {params.num_rows}, torch::headeronly::ScalarType::Long);
-  if (params.num_rows > 0) {
-    cpu::shard_mass(params, highest_logits(merged, logits, params.num_rows), static_cast<int64_t*>(masses.data_ptr()),
-                    torch::stable::get_num_threads(), cpu::spread_over_threads);
-  }
-  return masses;
-}
-
-Tensor merge_masses(const Tensor& masses, const Tensor& merged, const Tensor& temperature) {
-  return merge_logprobs(masses, merged, temperature, run_rows<MergeMassesParams>);
-}
-
 int64_t pack_allowed(const Tensor& logits, std::optional<Tensor> bitmask, std::optional<Tensor> rows,
                      int64_t vocab_begin, const Tensor& packed) {
-  const MaskedSampleParams params = shard_logits_params(logits, bitmask, rows, vocab_begin);
-  const std::vector<int64_t> offsets = cpu::packed_offsets(params, cpu::spread_over_threads);
+  const MaskedLogits shard = masked_logits_of_shard(logits, bitmask, rows, vocab_begin);
+  const std::vector<int64_t> offsets = cpu::packed_offsets(shard, cpu::spread_over_threads);
   check_packed(packed, logits);
   if (packed.size(0) < offsets.back()) {
     refuse(kOp, ": packed must have room for ", offsets.back(), " logits, got shape ", shape_text(packed));
   }
-  if (offsets.back() > 0) cpu::pack_allowed(params, offsets, packed.data_ptr(), cpu::spread_over_threads);
+  if (offsets.back() > 0) cpu::pack_allowed(shard, offsets, packed.data_ptr(), cpu::spread_over_threads);
   return offsets.back();
 }
 
 void unpack_allowed(const Tensor& logits, const Tensor& packed, std::optional<Tensor> bitmask,
                     std::optional<Tensor> rows, int64_t vocab_begin) {
-  const MaskedSampleParams params = shard_logits_params(logits, bitmask, rows, vocab_begin);
-  const std::vector<int64_t> offsets = cpu::packed_offsets(params, cpu::spread_over_threads);
+  const MaskedLogits shard = masked_logits_of_shard(logits, bitmask, rows, vocab_begin);
+  const std::vector<int64_t> offsets = cpu::packed_offsets(shard, cpu::spread_over_threads);
   check_packed(packed, logits);
   if (packed.size(0) != offsets.back()) {
     refuse(kOp, ": packed must have the ", offsets.back(), " logits that the mask selects, got ", packed.size(0),
            "; pass the same bitmask and rows on all ranks");
   }
   if (offsets.back() > 0) {
-    cpu::unpack_allowed(params, logits.data_ptr(), offsets, packed.data_ptr(), cpu::spread_over_threads);
+    cpu::unpack_allowed(shard, logits.data_ptr(), offsets, packed.data_ptr(), cpu::spread_over_threads);
   }
 }
 
@@ -101,8 +83,6 @@ void check_sharded_masked_sample(const Tensor& logits, std::optional<Tensor> bit
 STABLE_TORCH_LIBRARY_IMPL(structout, CPU, ops) {
   ops.impl("_sample_shard", TORCH_BOX(&structout::sample_shard));
   ops.impl("_merge_shard_results", TORCH_BOX(&structout::merge_shard_results));
-  ops.impl("_shard_mass", TORCH_BOX(&structout::shard_mass));
-  ops.impl("_merge_masses", TORCH_BOX(&structout::merge_masses));
   ops.impl("_pack_allowed", TORCH_BOX(&structout::pack_allowed));
   ops.impl("_unpack_allowed", TORCH_BOX(&structout::unpack_allowed));
 }

@@ -94,8 +94,7 @@ class ConstrainedSampler:
         draws = [(row.seed, row.position + i) for row, count in zip(rows, counts, strict=True) for i in range(count)]
         seed, position = torch.tensor(draws, device=logits.device).unbind(1)
         with self._measure("mask and draw"):
-            drawn = self._sample(logits, device_masks, replace(self._params, seed=seed, position=position))
-            assert isinstance(drawn, torch.Tensor)
+            drawn = self._sample(logits, device_masks, replace(self._params, seed=seed, position=position)).ids
         token_ids = iter(drawn.tolist())
         return [[next(token_ids) for _ in range(count)] for count in counts]
 

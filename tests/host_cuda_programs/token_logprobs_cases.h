@@ -1,0 +1,106 @@
+// The CUDA kernels of token_logprobs on the CPU: as a function for the Python tests, and
+// random cases in buffers of exactly the right size, compared with a sorted row.
+#pragma once
+
+#include <algorithm>
+#include <random>
+#include <vector>
+
+#include "cuda/token_logprobs.cu"
+
+using namespace structout;
+
+extern "C" void token_logprobs_on_host(const MaskedLogits* logits, Strided<float> temperature, const int64_t* token_ids,
+                                       int64_t top_n, float* logprobs, int64_t* ranks, int64_t* top_ids,
+                                       float* top_logprobs) {
+  const int64_t num_rows = logits->num_rows, num_top = std::max<int64_t>(1, top_n);
+  std::vector<int64_t> found_ids(num_rows * num_top), totals(2 * num_rows);
+  std::vector<float> found_logits(num_rows * num_top), token_logits(num_rows);
+  cuda::top_tokens(
+      {*logits, temperature, {token_ids, 1}, num_top, found_ids.data(), found_logits.data(), token_logits.data()},
+      nullptr);
+  const Strided<float> highest{found_logits.data(), num_top};
+  cuda::row_totals({*logits, temperature, highest, token_logits.data(), totals.data()}, nullptr);
+  cuda::merge_totals({totals.data(), 1, num_rows, top_n, temperature, highest, token_logits.data(), found_logits.data(),
+                      logprobs, ranks, top_logprobs},
+                     nullptr);
+  if (top_n > 0) std::copy(found_ids.begin(), found_ids.end(), top_ids);
+}
+
+namespace {
+
+struct ListedToken {
+  float x;
+  int64_t id;
+};
+
+class RandomTokenLogprobs {
+ public:
+  explicit RandomTokenLogprobs(std::mt19937_64& rng) : rng_(rng) {}
+
+  bool run() {
+    const int64_t num_rows = 1 + below(2), vocab_size = 1 + below(below(3) ? 600 : 7000), words = words_for(vocab_size);
+    std::vector<float> logits(num_rows * vocab_size);
+    const uint64_t distinct = below(3) == 0 ? 3 : 1u << 20;
+    for (float& logit : logits) logit = static_cast<float>(rng_() % distinct) / static_cast<float>(distinct) * 9 - 5;
+    if (below(4) == 0) logits[below(logits.size())] = NAN;
+    std::vector<uint32_t> mask(num_rows * words);
+    const bool is_sparse = below(2);
+    for (uint32_t& word : mask) {
+      word = static_cast<uint32_t>(rng_());
+      if (is_sparse && below(4)) word = 0;
+    }
+    const float temperature = below(2) ? 0.7f : 0;
+    std::vector<int64_t> token_ids(num_rows);
+    for (int64_t& token : token_ids) token = below(vocab_size + 2) - 1;
+    const int64_t top_n = std::vector<int64_t>{0, 1, 5, 64}[below(4)];
+
+    MaskedLogits matrix{};
+    matrix.logits = logits.data();
+    matrix.num_rows = num_rows;
+    matrix.vocab_end = matrix.row_stride = vocab_size;
+    matrix.has_mask = below(3);
+    matrix.bitmask = {mask.data(), num_rows, words, words};
+    std::vector<float> logprobs(num_rows), top_logprobs(num_rows * top_n);
+    std::vector<int64_t> ranks(num_rows), top_ids(num_rows * top_n);
+    token_logprobs_on_host(&matrix, {&temperature, 0}, token_ids.data(), top_n, logprobs.data(), ranks.data(),
+                           top_ids.data(), top_logprobs.data());
+
+    for (int64_t row = 0; row < num_rows; ++row) {
+      std::vector<ListedToken> tokens;
+      for (int64_t token = 0; token < vocab_size; ++token) {
+        const bool is_allowed = !matrix.has_mask || mask[row * words + token / 32] >> (token % 32) & 1;
+        const float x = logits[row * vocab_size + token];
+        if (is_allowed && x > -INFINITY && token_ids[row] >= 0) tokens.push_back({x, token});
+      }
+      std::stable_sort(tokens.begin(), tokens.end(),
+                       [](const ListedToken& a, const ListedToken& b) { return a.x > b.x; });
+      const Scale scale = scale_of(tokens.empty() ? 0 : tokens[0].x, temperature);
+      int64_t total = 0;
+      for (const ListedToken& token : tokens) total += mass(scale.t(token.x));
+      const auto logprob = [&](float x) { return scale.t(x) - log_of_mass(total); };
+      for (int64_t place = 0; place < top_n; ++place) {
+        const bool has_token = place < static_cast<int64_t>(tokens.size());
+        if (top_ids[row * top_n + place] != (has_token ? tokens[place].id : -1)) return false;
+        if (top_logprobs[row * top_n + place] != (has_token ? logprob(tokens[place].x) : -INFINITY)) return false;
+      }
+      int64_t rank = 0;
+      float expected = -INFINITY;
+      for (const ListedToken& token : tokens) {
+        if (token.id != token_ids[row]) continue;
+        expected = logprob(token.x);
+        rank = 1 +
+               std::count_if(tokens.begin(), tokens.end(), [&](const ListedToken& other) { return other.x > token.x; });
+      }
+      if (logprobs[row] != expected || ranks[row] != rank) return false;
+    }
+    return true;
+  }
+
+ private:
+  int64_t below(uint64_t bound) { return static_cast<int64_t>(rng_() % bound); }
+
+  std::mt19937_64& rng_;
+};
+
+}  // namespace
