@@ -27,7 +27,10 @@ from structout.distributed.transport import (
 from structout.errors import CollectiveError
 
 _FAILURE_REPORT = "failure report"
-OPERATIONS = (_FAILURE_REPORT, "all_gather_bitmask", "sharded_masked_sample", "grammar_bitmask", "poll_ready")
+OPERATIONS = (
+    *(_FAILURE_REPORT, "all_gather_bitmask", "sharded_masked_sample", "sharded_token_logprobs"),
+    *("grammar_bitmask", "poll_ready"),
+)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from masked_sample_cases import Case
 import structout
 import structout.distributed
 from structout import ops
-from structout.distributed import vocab_parallel
+from structout.distributed import sharded_logprobs, vocab_parallel
 from structout.distributed.cpu_communicator import cpu_communicator
 from structout.distributed.cuda_communicator import (
     CollectiveCommunicator,
@@ -73,6 +73,11 @@ def compare_with_whole_vocabulary(rank: int, seed: int, count: int, max_vocab: i
         arguments = (*shard_arguments(case, cuts, rank), cuts[rank], group)
         ids, logprobs = torch.ops.structout.sharded_masked_sample_logprobs(*arguments)
         ids_only = torch.ops.structout.sharded_masked_sample(*arguments)
+        topn = (rng.choice([0, 1, 5, 64]), rng.random() < 0.5)
+        sample = torch.ops.structout.sharded_masked_sample_topn(*arguments[:-1], *topn, group)
+        expected = torch.ops.structout.masked_sample_topn(*case.arguments(), *topn)
+        if not all(map(torch.equal, sample, expected)):
+            differences.append(f"case {i}, cuts {cuts}, top_n and raw {topn}: {sample} != {expected}")
         differences += _difference(case, f"case {i}, cuts {cuts}", ids, ids_only, logprobs)
     return differences
 
@@ -403,6 +408,15 @@ def compare_collectives(rank: int, seed: int, count: int) -> list[str]:
         ids, logprobs = vocab_parallel.sample_cuda(communicator, shard, return_logprobs=True)
         ids_only, _ = vocab_parallel.sample_cuda(communicator, shard, return_logprobs=False)
         differences += _difference(case, f"case {i}, cuts {cuts}", ids, ids_only, logprobs)
+        masks = (shard.bitmask, shard.rows, shard.temperature)
+        found = sharded_logprobs.sharded_token_logprobs(
+            shard.logits, masks, ids, cuts[rank], 3, sharded_logprobs.exchange_cuda(communicator, 3)
+        )
+        expected = structout.token_logprobs(
+            case.logits, ids, case.bitmask, case.rows, temperature=case.temperature, top_n=3
+        )
+        if not all(map(torch.equal, found, expected)):
+            differences.append(f"case {i}, cuts {cuts}: {found} != {expected}")
     masks = torch.full((3, 2), rank, dtype=torch.int32)
     gathered = vocab_parallel.all_gather_bitmask_cuda(communicator, masks)
     assert torch.equal(gathered, structout.all_gather_bitmask(masks))
