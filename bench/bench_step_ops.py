@@ -1,20 +1,24 @@
 """Measures what surrounds the draw in a decoding step: penalties over listed tokens,
-and verified drafts. Checks each result before timing it.
+verified drafts, and logprobs with ranks and the likeliest tokens. Checks each result
+before timing it.
 
     python bench/bench_step_ops.py [--device cpu|cuda] [--quick]
 
 The peers are the dense chains of engines in plain torch. Penalties: counts of all
 tokens over [N, V], masks, and the formula over every logit. Drafts: rejection sampling
 against a drafter without probabilities (an n-gram): softmax over all rows, comparison
-with a uniform number, and a draw from what is left of the distribution.
+with a uniform number, and a draw from what is left of the distribution. Logprobs:
+mask, temperature, softmax and exponential noise for the draw, log_softmax over all
+logits, topk, and a count of the tokens that are likelier.
 """
 
+import functools
 from typing import Any
 
 import harness
 import torch
 
-from structout import reference
+from structout import pack_bitmask, reference
 
 VOCAB = 151_936
 SECONDS = {"cpu": 0.3, "cuda": 0.05}
@@ -119,6 +123,61 @@ def rejection_sampling(problem: dict[str, Any]) -> harness.Call:
     return draw
 
 
+def topn_problem(n: int, top_n: int, dtype: torch.dtype, device: str, num_allowed: int | None) -> dict[str, Any]:
+    """Raw logprobs of all tokens, or those among ``num_allowed`` tokens of each row."""
+    generator = torch.Generator(device).manual_seed(0)
+    logits = (torch.randn(n, VOCAB, generator=generator, device=device) * 3).to(dtype)
+    allowed = torch.ones(n, VOCAB, dtype=torch.bool, device=device)
+    if num_allowed is not None:
+        order = torch.rand(n, VOCAB, generator=generator, device=device).topk(num_allowed).indices
+        allowed = torch.zeros_like(allowed).scatter_(1, order, True)
+    temperature = torch.full((n,), 0.8, device=device)
+    seeds = torch.arange(n, device=device)
+    draws = (logits, pack_bitmask(allowed), None, temperature, None, None, None, seeds, seeds)
+    return {"draws": draws, "allowed": allowed, "top_n": top_n, "raw": num_allowed is None}
+
+
+def sample_topn(problem: dict[str, Any]) -> harness.Call:
+    arguments = (*problem["draws"], problem["top_n"], problem["raw"])
+    few = (*(None if a is None else a[:2] for a in problem["draws"]), problem["top_n"], problem["raw"])
+    results = zip(torch.ops.structout.masked_sample_topn(*few), reference.masked_sample_topn(*few), strict=True)
+    if not all(torch.equal(got, expected) for got, expected in results):
+        raise AssertionError("structout differs from the reference: nothing is timed on a wrong result")
+    return lambda: torch.ops.structout.masked_sample_topn(*arguments)
+
+
+def dense_topn(problem: dict[str, Any]) -> harness.Call:
+    """The draw and the logprobs of engines: softmax and exponential noise, log_softmax,
+    the rank by comparing, topk."""
+    logits, temperature = problem["draws"][0], problem["draws"][3].unsqueeze(1)
+    is_disallowed = ~problem["allowed"]
+
+    def draw() -> tuple[torch.Tensor, ...]:
+        raw = logits.float()
+        x = raw.masked_fill(is_disallowed, float("-inf")).div_(temperature)
+        probabilities = x.softmax(-1)
+        ids = probabilities.div_(torch.empty_like(probabilities).exponential_()).argmax(-1, keepdim=True)
+        logprobs = (raw if problem["raw"] else x).log_softmax(-1)
+        chosen = logprobs.gather(1, ids)
+        return ids, chosen, (logprobs >= chosen).sum(-1), *logprobs.topk(problem["top_n"])
+
+    return draw
+
+
+def dense_logprobs(problem: dict[str, Any]) -> harness.Call:
+    """The same for ids that are known, without the draw: beside it, structout still
+    draws."""
+    logits = problem["draws"][0]
+    ids = torch.ops.structout.masked_sample(*problem["draws"]).unsqueeze(1)
+
+    def compute() -> tuple[torch.Tensor, ...]:
+        logprobs = logits.float().log_softmax(-1)
+        chosen = logprobs.gather(1, ids)
+        return chosen, (logprobs >= chosen).sum(-1), *logprobs.topk(problem["top_n"])
+
+    return compute
+
+
 OPS: dict[str, tuple[Any, dict[str, Any], list[tuple[Any, ...]]]] = {
     "apply_penalties": (
         penalties_problem,
@@ -129,6 +188,16 @@ OPS: dict[str, tuple[Any, dict[str, Any], list[tuple[Any, ...]]]] = {
         drafts_problem,
         {"structout": verified_drafts, "masked_sample per draft": four_calls, "torch rejection": rejection_sampling},
         [(64, 3, torch.float32), (64, 3, torch.bfloat16), (1, 3, torch.float32)],
+    ),
+    "masked_sample_topn, raw": (
+        functools.partial(topn_problem, num_allowed=None),
+        {"structout": sample_topn, "torch draw and logprobs": dense_topn, "log_softmax, topk, rank": dense_logprobs},
+        [(64, 5, torch.float32), (64, 5, torch.bfloat16), (64, 20, torch.float32), (1, 5, torch.float32)],
+    ),
+    "masked_sample_topn, 100 allowed": (
+        functools.partial(topn_problem, num_allowed=100),
+        {"structout": sample_topn, "torch draw and logprobs": dense_topn, "log_softmax, topk, rank": dense_logprobs},
+        [(64, 5, torch.float32), (64, 5, torch.bfloat16), (1, 5, torch.float32)],
     ),
 }
 
@@ -151,7 +220,7 @@ def main() -> None:
                 results.add(row | times | {"missing": dict(peers.missing)})
                 ours = times["us"]["structout"]
                 beside = "  ".join(f"{name} {us:,.1f} us ({us / ours:.1f}x)" for name, us in times["us"].items())
-                print(f"{op:<16}{row['dtype']:<9}{batch:>3} x {count:<5}{beside}", flush=True)
+                print(f"{op:<32}{row['dtype']:<9}{batch:>3} x {count:<5}{beside}", flush=True)
     results.close()
 
 

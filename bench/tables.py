@@ -353,15 +353,23 @@ def _markdown(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+COUNTED = {
+    "apply_penalties": "listed tokens a row",
+    "verify_drafts": "drafts a request",
+    "masked_sample_topn": "likeliest tokens",
+}
+
+
 def step_ops_table(device: str) -> str:
     rows = harness.read_results("step_ops", device)["rows"]
     cells = []
     for row in rows:
         us = row["us"]
-        what = "listed tokens a row" if row["op"] == "apply_penalties" else "drafts a request"
+        what = COUNTED[row["op"].partition(",")[0]]
         peers = [f"{name} {_time(time)} ({time / us['structout']:.1f}×)" for name, time in us.items()][1:]
         case = f"{row['batch']} × {row['count']:,} {what}, {row['dtype']}"
-        cells.append([f"`{row['op']}`", case, f"**{_time(us['structout'])}**", ", ".join(peers)])
+        op, _, kind = row["op"].partition(",")
+        cells.append([f"`{op}`{kind and ','}{kind}", case, f"**{_time(us['structout'])}**", ", ".join(peers)])
     return _markdown(["op", "batch", "structout", "peers"], cells) + _provenance("step_ops", device)
 
 
