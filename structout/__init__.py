@@ -41,6 +41,7 @@ if importlib.util.find_spec("torch") is not None:
     if _kernels.load().broken is None:
         from structout.distributed import registration  # noqa: F401 - registers the collective ops
         from structout.listed_logits import apply_logit_bias, apply_penalties
+        from structout.logprobs import TokenLogprobs, TopnSample, masked_sample_topn, token_logprobs
         from structout.ops import (
             apply_bitmask,
             apply_token_bitmask_inplace,
@@ -57,7 +58,6 @@ if importlib.util.find_spec("torch") is not None:
             SamplerOutput,
             SamplingParams,
         )
-        from structout.token_logprobs import TokenLogprobs, TopnSample, masked_sample_topn, token_logprobs
 
 if TYPE_CHECKING:
     from structout.distributed import (

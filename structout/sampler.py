@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import torch
 
 from structout.listed_logits import apply_logit_bias, apply_penalties
+from structout.logprobs import check_top_n, token_logprobs
 from structout.mask_batch import MaskBatch
 from structout.mask_pool import MaskPool, PooledMaskBatch
 from structout.ops import masked_sample, verify_drafts
-from structout.token_logprobs import check_top_n, token_logprobs
 
 
 @dataclass(frozen=True)

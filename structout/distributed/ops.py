@@ -14,8 +14,8 @@ from structout.distributed.cuda_communicator import cuda_communicator
 from structout.distributed.process_groups import group_name_of, world_size_of
 from structout.distributed.sharded_logprobs import exchange_cpu, exchange_cuda
 from structout.distributed.vocab_shard import VocabShard
+from structout.logprobs import TokenLogprobs, TopnSample, check_top_n
 from structout.parameters import float_parameter
-from structout.token_logprobs import TokenLogprobs, TopnSample, check_top_n
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ import torch.distributed as dist
 
 from structout.distributed.ops import all_gather_bitmask, sharded_masked_sample, sharded_token_logprobs
 from structout.distributed.process_groups import group_name_of
+from structout.logprobs import check_top_n
 from structout.mask_batch import MaskShard
 from structout.sampler import (
     DeviceMasks,
@@ -21,7 +22,6 @@ from structout.sampler import (
     op_arguments,
     unchanged_logits,
 )
-from structout.token_logprobs import check_top_n
 
 
 def gather_device_masks(
