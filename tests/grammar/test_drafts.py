@@ -8,7 +8,7 @@ import tokenizers_on_the_spot
 import torch
 from seeds import for_each_seed
 
-from structout.bitmask import allocate_token_bitmask
+from structout.bitmask import allocate_token_bitmask, unpack_bitmask
 from structout.grammar.interface import StructuredOutputGrammar, nodes_below
 from structout.grammar.llguidance import backend as llguidance_backend
 from structout.grammar.llguidance.backend import LlguidanceBackend
@@ -77,9 +77,8 @@ def random_drafts(rng, grammar):
 
 
 def allowed_token(rng, grammar):
-    mask = mask_of(grammar)
-    tokens = [i for i in range(V) if mask[i >> 5] >> (i & 31) & 1]
-    return rng.choice(tokens)
+    is_allowed = unpack_bitmask(mask_of(grammar), V)
+    return rng.choice(is_allowed.nonzero().flatten().tolist())
 
 
 def at_some_position(rng, grammar):

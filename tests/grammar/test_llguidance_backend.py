@@ -11,7 +11,7 @@ import pytest
 import torch
 from tokenizers_on_the_spot import byte_fallback, byte_level
 
-from structout.bitmask import allocate_token_bitmask
+from structout.bitmask import allocate_token_bitmask, unpack_bitmask
 from structout.errors import GrammarError
 from structout.grammar.engine_versions import LLGUIDANCE_WHITESPACE_PATTERN, XGRAMMAR_NEGATED_CLASSES, is_at_least
 from structout.grammar.forced_tokens import CanonicalTokenizer
@@ -78,8 +78,8 @@ def mask_of(backend, grammar):
 
 
 def allowed(backend, grammar):
-    mask = mask_of(backend, grammar)
-    return {i for i in range(backend.vocabulary.size) if int(mask[i >> 5]) >> (i & 31) & 1}
+    is_allowed = unpack_bitmask(mask_of(backend, grammar), backend.vocabulary.size)
+    return set(is_allowed.nonzero().flatten().tolist())
 
 
 def takes(backend, grammar, text):

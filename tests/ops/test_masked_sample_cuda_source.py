@@ -40,9 +40,12 @@ def test_cuda_source_on_random_long_rows_matches_reference(device, num_cases):
     ("compute_capability", "max_vocab", "count", "paths"),
     [(80, 3000, 200, {"none", "one", "few"}), (80, 9000, 100, {"few", "many"}), (90, 9000, 150, {"few", "many_split"})],
 )
-def test_cuda_source_on_random_cases_matches_reference(compute_capability, max_vocab, count, paths, shared_kilobytes):
+def test_cuda_source_on_random_cases_matches_reference(
+    compute_capability, max_vocab, count, paths, shared_kilobytes, num_cases
+):
     before = _rows_per_path()
     op = functools.partial(_on_host, device=(compute_capability, shared_kilobytes))
+    count = num_cases(count // 2, long=count)
     for case in random_cases(compute_capability + shared_kilobytes, count, max_vocab=max_vocab):
         expected = check(op, case)
         ids, untouched = op(*case.arguments(), logprobs=False)

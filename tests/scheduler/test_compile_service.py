@@ -324,17 +324,17 @@ def test_finished_subscription_keeps_nothing_alive(make, gates):
 # -- the cache -------------------------------------------------------------------------
 
 
-def test_cache_bytes_over_ten_thousand_keys_stay_within_the_bound(make):
-    bound = 1 << 20
+def test_cache_bytes_over_thousands_of_keys_stay_within_the_bound(make, num_cases):
+    bound, num_keys = 1 << 20, num_cases(3_000, long=10_000)
     service = make(lambda i: Compiled(str(i), memory_bytes=i * 37 % 5000), cache_bytes=bound)
     inbox = Inbox()
-    for i in range(10_000):
+    for i in range(num_keys):
         service.submit(i, "", inbox)
         inbox.get()
         assert service.stats().cache_bytes <= bound
-    kept = [compiled for i in range(10_000) if (compiled := service.get(i)) is not None]
+    kept = [compiled for i in range(num_keys) if (compiled := service.get(i)) is not None]
     assert service.stats().cache_bytes == sum(value.memory_bytes for value in kept) + 512 * len(kept)
-    assert [value.text for value in kept] == [str(i) for i in range(10_000 - len(kept), 10_000)]
+    assert [value.text for value in kept] == [str(i) for i in range(num_keys - len(kept), num_keys)]
     assert len(kept) > 250
 
 
