@@ -38,7 +38,8 @@ def integer_parameter(
         name: the parameter's name. A ``seed`` may be a uint64.
         value: the parameter.
         logits: ``[N, V]`` or ``[V]``.
-        is_kept: whether later calls are likely to pass the same int.
+        is_kept: whether later calls are likely to pass the same int. 0 is always kept:
+            it is the default of seed and position.
 
     Raises:
         ValueError: the int is out of range.
@@ -46,7 +47,8 @@ def integer_parameter(
     """
     if isinstance(value, torch.Tensor):
         return value
-    return _expanded(_as_int64(op, name, value), torch.int64, logits, is_kept=is_kept)
+    number = _as_int64(op, name, value)
+    return _expanded(number, torch.int64, logits, is_kept=is_kept or number == 0)
 
 
 def _expanded(value: float, dtype: torch.dtype, logits: torch.Tensor, *, is_kept: bool) -> torch.Tensor:
@@ -56,17 +58,18 @@ def _expanded(value: float, dtype: torch.dtype, logits: torch.Tensor, *, is_kept
     is_traced = torch.compiler.is_compiling() or type(logits) is not torch.Tensor
     is_captured = logits.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
     if is_kept and not is_traced and not is_captured:
-        return _kept_constant(value, math.copysign(1.0, value), dtype, logits.device).expand(num_rows)
+        return _kept(value, math.copysign(1.0, value), dtype, logits.device, num_rows)
     return torch.full((1,), value, dtype=dtype, device=logits.device).expand(num_rows)
 
 
-@functools.lru_cache(maxsize=256)
-def _kept_constant(value: float, sign: float, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """A tensor ``[1]`` that is made once. ``sign`` tells 0 from -0, which are equal."""
+@functools.lru_cache(maxsize=1024)
+def _kept(value: float, sign: float, dtype: torch.dtype, device: torch.device, num_rows: int) -> torch.Tensor:
+    """A tensor ``[num_rows]`` of one value that is made once. ``sign`` tells 0 from -0,
+    which are equal."""
     constant = torch.full((1,), value, dtype=dtype, device=device)
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()  # other streams will read it
-    return constant
+    return constant.expand(num_rows)
 
 
 def _check_float(op: str, name: str, value: float, minimum: float) -> None:
