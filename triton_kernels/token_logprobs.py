@@ -128,7 +128,7 @@ def top_tokens_kernel(
             if unmentioned == 0:
                 list_size = list_allowed(row, TILE)
         if list_size < 0:
-            lane_highest, _, _ = survey(row, list_size, TILE)
+            lane_highest, _lane_index, _has_nan = survey(row, list_size, TILE)
             highest = tl.max(tl.max(lane_highest, 1), 0)
             scale = scale_of(highest, tl.full((), 1.0, tl.float32))
             one = tl.full([TILE // 8, 8], 1, tl.int32)
@@ -137,7 +137,7 @@ def top_tokens_kernel(
             list_size = list_kept(row, scale, float("-inf"), lowest_key, TILE)
             if list_size < 0:
                 target = tl.full((), 0, tl.int64) + num_top
-                _, list_size = select(
+                lowest_key, list_size = select(
                     row, list_size, scale, float("-inf"), lowest_key, target, False, IDLE_KEY_BITS, TILE
                 )
         x = tl.full((), float("inf"), tl.float32)

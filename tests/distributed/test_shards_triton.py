@@ -280,6 +280,8 @@ def test_kernels_read_only_the_shard_and_its_masks(begin, end, monkeypatch):
     monkeypatch.setattr(interpreter.InterpreterBuilder, "create_masked_load", recorded_load)
     arguments = shard_arguments(case, begin, end)
     check_totals(arguments, shards.sample_shard(*arguments))
+    columns, bitmask, rows, temperature, *_ = arguments
+    token_logprobs.top_tokens(columns, bitmask, rows, temperature, torch.full((3,), begin), begin, 2)
     at = np.unique(np.concatenate([np.ravel(addresses) for addresses in reads]).astype(np.int64))
     for view, storage in ((arguments[0], case.logits), (case.bitmask, words)):
         rows = [range(row.data_ptr(), row.data_ptr() + row.nbytes) for row in view]

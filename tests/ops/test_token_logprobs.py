@@ -200,6 +200,23 @@ def test_token_logprobs_pass_opcheck(device):
         torch.library.opcheck(torch.ops.structout.masked_sample_topn.default, (*case.arguments(), top_n, True))
 
 
+@pytest.mark.gpu
+def test_masked_sample_topn_in_a_cuda_graph_equals_reference():
+    arguments = (torch.randn(6, 20_000, device="cuda"), None, None, torch.ones(6, device="cuda"), *[None] * 3)
+    arguments = (*arguments, torch.arange(6, device="cuda"), torch.arange(6, device="cuda"), 5)
+    op = torch.ops.structout.masked_sample_topn.default
+    for raw in (False, True):
+        op(*arguments, raw)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            results = op(*arguments, raw)
+        for _ in range(20):
+            arguments[0].normal_()
+            graph.replay()
+            assert all(map(torch.equal, results, reference.masked_sample_topn(*arguments, raw)))
+
+
 def test_no_rows_and_one_row_of_one_dimension():
     nothing = structout.token_logprobs(torch.empty(0, 7), torch.empty(0, dtype=torch.int64), top_n=3)
     assert [tuple(part.shape) for part in nothing] == [(0,), (0,), (0, 3), (0, 3)]
@@ -260,3 +277,45 @@ def test_cuda_machine_code_spills_no_registers(kernel):
     stacks = stack_bytes(kernel)
     assert len(stacks) == len(ARCHITECTURES) * 3  # formats
     assert set(stacks) == {0}
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize(("architecture", "logits"), [(80, "fp32"), (90, "bf16"), (100, "fp16")])
+def test_ptx_rounds_every_operation_once(architecture, logits):
+    from structout.triton_kernels import token_logprobs
+    from triton_ptx import Kernel, assert_operations_are_rounded_once, compile_for
+
+    masks = {"HAS_MASK": True, "HAS_ROWS": True, "HAS_TEMPERATURE": True}
+    inputs = {"logits": logits, "bitmask": "i32", "rows": "i32", "temperatures": "fp32", "lists": "i32"}
+    aligned = ("logits", "lists", "vocab_begin", "vocab_end", "logits_row_stride")
+    idle_bits = {"fp32": 0, "fp16": 12, "bf16": 16}[logits]
+    ptx = compile_for(
+        architecture,
+        Kernel(
+            "token_logprobs",
+            "top_tokens_kernel",
+            inputs | {"token_ids": "i64", "top_ids": "i64", "top_logits": "fp32", "token_logits": "fp32"},
+            masks | {"IDLE_KEY_BITS": idle_bits, "TILE": token_logprobs.TILE},
+            aligned,
+            token_logprobs.NUM_WARPS,
+        ),
+        Kernel(
+            "token_logprobs",
+            "row_totals_kernel",
+            inputs | {"highest": "fp32", "token_logits": "fp32", "totals": "i64"},
+            masks | {"TILE": token_logprobs.TILE},
+            aligned,
+            token_logprobs.NUM_WARPS,
+        ),
+        Kernel(
+            "token_logprobs",
+            "merge_totals_kernel",
+            {"totals": "i64", "ranks": "i64"}
+            | dict.fromkeys(("temperatures", "highest", "token_logits", "top_logits"), "fp32")
+            | dict.fromkeys(("logprobs", "top_logprobs"), "fp32"),
+            {"HAS_TEMPERATURE": True, "BLOCK": 64},
+            num_warps=1,
+        ),
+    )
+    assert_operations_are_rounded_once(ptx)
+    assert ptx.count("ld.global.v4.b32") >= 2  # at least one for each pass over aligned logits
