@@ -14,8 +14,8 @@ help:  ## list the targets
 demo: $(VENV)/demo.installed  ## structured generation end to end, on a model made on the spot
 	$(BIN)/structout generate --json-schema examples/order.schema.json --seed 7
 
-# One worker per core. A worker that runs out of tests takes over some of another's. Plugins of other packages, which no
-# test needs, would take seconds to load in each worker.
+# A worker that runs out of tests takes over some of another's. Plugins of other packages, which no test needs, would take
+# seconds to load in each worker.
 PLUGINS = --disable-plugin-autoload -p xdist
 PYTEST = PYTHONSAFEPATH=1 $(BIN)/pytest $(PLUGINS) --quiet --numprocesses auto --maxprocesses 8 --dist worksteal
 

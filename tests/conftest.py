@@ -34,6 +34,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--maskbench", metavar="PATH", help="schemas with instances, one JSON object a line")
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One worker more than cores: a worker often waits for a process or a deadline."""
+    return len(os.sched_getaffinity(0)) + 1
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:

@@ -222,7 +222,7 @@ def test_no_rows_and_one_dimensional_logits_equal_cpu_ops():
 
 def test_merges_of_many_rows_equal_cpu_ops():
     """More rows than one program takes; few values, so that ties are common."""
-    num_rows, num_shards = 2 * shards.MERGE_ROWS + 7, 5
+    num_rows, num_shards = shards.MERGE_ROWS + 7, 5
     generator = torch.Generator().manual_seed(0)
 
     def pick(values: list[float], *shape: int) -> torch.Tensor:

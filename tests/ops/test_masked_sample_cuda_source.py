@@ -69,8 +69,8 @@ def test_cuda_source_sets_shared_memory_limit_once_and_never_in_a_launch():
 def test_cuda_source_under_sanitizer_matches_reference(sanitize, num_cases):
     count = {
         None: num_cases(200, long=1500),
-        "address": num_cases(80, long=250),
-        "thread": num_cases(8, long=60),
+        "address": num_cases(50, long=250),
+        "thread": num_cases(5, long=60),
     }[sanitize]
     if sanitize is None:
         result = host_cuda.run_main(cuda_library_path(), count, 1)
