@@ -45,12 +45,12 @@ lint: $(VENV)/lint.installed  ## formatters in check mode, linters and type chec
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/clang-format --dry-run --Werror $(shell git ls-files 'csrc/*' 'tests/*.cpp' 'tests/*.cu')
+	$(BIN)/clang-format --dry-run --Werror $(shell git ls-files 'csrc/*' 'tests/*.cpp' 'tests/*.cu' 'tests/*.h')
 
 format: $(VENV)/lint.installed  ## format Python, C++ and CUDA sources
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $(shell git ls-files 'csrc/*' 'tests/*.cpp' 'tests/*.cu')
+	$(BIN)/clang-format -i $(shell git ls-files 'csrc/*' 'tests/*.cpp' 'tests/*.cu' 'tests/*.h')
 
 docs: $(VENV)/docs.installed  ## these pages and an API reference, in build/site; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
