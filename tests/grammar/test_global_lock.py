@@ -57,15 +57,18 @@ def switches():
 
 
 def test_accept_batch_and_rollback_do_not_give_the_lock_away(manager, switches):
-    """Not once a step. (A thread of the manager may wait for its lock now and then.)"""
+    """Not once in 100 steps. On a busy machine a thread of the manager may wait for its
+    lock meanwhile, so the best of a few tries counts."""
     tokens = {name: [A, B] for name in NAMES}
-    before = switches[0]
-    num_steps = 100
-    for _ in range(num_steps):
-        assert all(manager.accept_batch(tokens).values())
-        for name in NAMES:
-            manager.rollback(name, 2)
-    assert switches[0] - before < num_steps / 4
+    num_switches = []
+    while len(num_switches) < 5 and 0 not in num_switches:
+        before = switches[0]
+        for _ in range(100):
+            assert all(manager.accept_batch(tokens).values())
+            for name in NAMES:
+                manager.rollback(name, 2)
+        num_switches.append(switches[0] - before)
+    assert min(num_switches) == 0
 
 
 def test_lock_is_counted_where_it_is_given_away(switches):
