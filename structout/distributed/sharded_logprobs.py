@@ -5,11 +5,11 @@ tokens of all shards, then the totals that logprobs and ranks are made of. The r
 have the bits of token_logprobs on the gathered logits.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
-from structout.distributed.cpu_communicator import CpuCommunicator
+from structout.distributed.cpu_communicator import CpuCommunicator, Message
 from structout.distributed.cuda_communicator import CudaCommunicator
 from structout.distributed.vocab_shard import LOGITS_DTYPES, vocab_size_from
 
@@ -19,7 +19,7 @@ AllGather = Callable[[torch.Tensor], torch.Tensor]
 Masks = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
 
 _OP = "sharded_token_logprobs"
-_FILL_RESULTS = 0xFF  # a byte that makes ids -1 and logits NaN after an error
+FILL_RESULTS = 0xFF  # a byte that makes ids -1 and logits NaN after an error
 
 
 def sharded_token_logprobs(
@@ -96,13 +96,18 @@ def all_gather_cpu(
             header_fields=columns,
             recv_buffers=gathered.unbind(),
         )
-        try:
-            vocab_size_from([message.header_fields for message in messages])
-        except ValueError as error:
-            raise communicator.disagreement_error(op, str(error)) from None
+        agreed_vocab_size(communicator, op, messages)
         return gathered
 
     return all_gather
+
+
+def agreed_vocab_size(communicator: CpuCommunicator, op: str, messages: Sequence[Message]) -> int:
+    """The number of columns of all ranks. Raises CollectiveError if they do not fit."""
+    try:
+        return vocab_size_from([message.header_fields for message in messages])
+    except ValueError as error:
+        raise communicator.disagreement_error(op, str(error)) from None
 
 
 def exchange_cpu(
@@ -126,4 +131,4 @@ def exchange_cpu(
 
 def exchange_cuda(communicator: CudaCommunicator, top_n: int) -> AllGather:
     """The exchange of :func:`sharded_token_logprobs` for CUDA tensors."""
-    return lambda local: communicator.all_gather(local, ("top", top_n), _FILL_RESULTS)
+    return lambda local: communicator.all_gather(local, ("top", top_n), FILL_RESULTS)

@@ -12,21 +12,24 @@ Every path gives the bits of masked_sample on the gathered logits
 (docs/tensor_parallel.md).
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from structout.distributed.cpu_communicator import CpuCommunicator, Message
+from structout.distributed.cpu_communicator import CpuCommunicator
 from structout.distributed.cuda_communicator import CudaCommunicator
-from structout.distributed.sharded_logprobs import AllGather, all_gather_cpu, logprobs_of_logits
+from structout.distributed.sharded_logprobs import (
+    FILL_RESULTS,
+    AllGather,
+    agreed_vocab_size,
+    all_gather_cpu,
+    logprobs_of_logits,
+)
 from structout.distributed.vocab_shard import LOGITS_DTYPES, VocabShard, owned_rows, vocab_size_from
 from structout.errors import CollectiveError
 
 _SAMPLE = "sharded_masked_sample"
-# Bytes that fill a result after an error: masks that allow nothing; ids of -1 and
-# logits of NaN.
-_FILL_MASKS, _FILL_RESULTS = 0x00, 0xFF
+_FILL_MASKS = 0x00  # a byte that makes masks allow nothing after an error
 
 SampleResult = tuple[torch.Tensor, torch.Tensor | None]  # ids, logprobs
 
@@ -91,7 +94,7 @@ def sample_cuda(communicator: CudaCommunicator, shard: VocabShard, return_logpro
     if shard.has_filters:
         return _sample_owned_rows_cuda(communicator, shard, vocab_size, return_logprobs)
     return _sample_by_shard(
-        shard, return_logprobs, lambda local: communicator.all_gather(local, ("shards", vocab_size), _FILL_RESULTS)
+        shard, return_logprobs, lambda local: communicator.all_gather(local, ("shards", vocab_size), FILL_RESULTS)
     )
 
 
@@ -125,7 +128,7 @@ def _sample_owned_rows_cpu(
     messages = communicator.exchange(_SAMPLE, packed, expected_equal=expected_equal, header_fields=shard.columns)
 
     local_rows = rows_of_ranks[communicator.rank]
-    vocab_size = _agreed_vocab_size(communicator, messages)
+    vocab_size = agreed_vocab_size(communicator, _SAMPLE, messages)
     logits = communicator.workspace("logits", len(local_rows) * vocab_size, shard.logits.dtype)
     logits = logits.view(len(local_rows), vocab_size)
     for message in messages:
@@ -173,7 +176,7 @@ def _sample_owned_rows_cuda(
     if logprobs is not None:
         local_results[: len(local_rows), 1] = logprobs.view(torch.int32)
     local_results[: len(local_rows), 0] = ids
-    all_results = communicator.all_gather(local_results, ("answers", vocab_size), _FILL_RESULTS)
+    all_results = communicator.all_gather(local_results, ("answers", vocab_size), FILL_RESULTS)
     results = torch.cat([all_results[rank, : len(rows)] for rank, rows in enumerate(rows_of_ranks)])
     return results[:, 0].long(), results[:, 1].contiguous().view(torch.float32) if return_logprobs else None
 
@@ -188,13 +191,6 @@ def _expected_equal(shard: VocabShard, return_logprobs: bool) -> dict[str, int]:
         "dtype of the logits": LOGITS_DTYPES.index(shard.logits.dtype),
         "masks, parameters and logprobs": checksum_tensors(*replicated, shard.seed, shard.position) ^ return_logprobs,
     }
-
-
-def _agreed_vocab_size(communicator: CpuCommunicator, messages: Sequence[Message]) -> int:
-    try:
-        return vocab_size_from([message.header_fields for message in messages])
-    except ValueError as error:
-        raise communicator.disagreement_error(_SAMPLE, str(error)) from None
 
 
 def _masked_sample(logits: torch.Tensor, *arguments: torch.Tensor | None, return_logprobs: bool) -> SampleResult:
