@@ -32,6 +32,29 @@ def shared_memory() -> bool:
     return _choice("STRUCTOUT_SHARED_MEMORY", ("0", "1")) != "0"
 
 
+def vllm() -> bool:
+    """STRUCTOUT_VLLM = 0 | 1: whether structout replaces parts of vLLM. Default: 1."""
+    return _choice("STRUCTOUT_VLLM", ("0", "1")) != "0"
+
+
+def vllm_manager() -> bool:
+    """STRUCTOUT_VLLM_MANAGER = 0 | 1: whether structout checks, compiles and tracks
+    vLLM's constraints. Default: 1."""
+    return _choice("STRUCTOUT_VLLM_MANAGER", ("0", "1")) != "0"
+
+
+def vllm_sampler() -> bool:
+    """STRUCTOUT_VLLM_SAMPLER = 0 | 1: whether structout draws vLLM's tokens.
+    Default: 1."""
+    return _choice("STRUCTOUT_VLLM_SAMPLER", ("0", "1")) != "0"
+
+
+def vllm_strict() -> bool:
+    """STRUCTOUT_VLLM_STRICT = 0 | 1: whether vLLM refuses constraints that no engine
+    enforces in full. Default: 0, as they are accepted by vLLM."""
+    return _choice("STRUCTOUT_VLLM_STRICT", ("0", "1")) == "1"
+
+
 def cache_dir() -> Path:
     """STRUCTOUT_CACHE_DIR: where the demo model is kept. Default: structout in
     $XDG_CACHE_HOME or ~/.cache."""

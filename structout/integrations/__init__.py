@@ -3,7 +3,7 @@
 import importlib
 from types import ModuleType
 
-__all__ = ["transformers"]
+__all__ = ["transformers", "vllm"]
 
 
 def __getattr__(name: str) -> ModuleType:

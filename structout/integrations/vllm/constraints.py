@@ -1,0 +1,104 @@
+"""vLLM's constraints as structout's, and their validation in vLLM's frontend."""
+
+import json
+import logging
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from vllm.exceptions import VLLMValidationError
+
+from structout import envs
+from structout.config import StructuredOutputsConfig
+from structout.errors import GrammarError
+from structout.grammar.router import check_params
+from structout.params import StructuredOutputsParams
+
+_log = logging.getLogger("vllm.structout")
+
+# vLLM's backend names. Naming one rules out the others, in vLLM as here.
+_BACKENDS = {"auto": "auto", "xgrammar": "xgrammar:no-fallback", "guidance": "llguidance:no-fallback"}
+
+
+def serves(structured_outputs_config: Any) -> bool:
+    """Whether structout serves the backend that vLLM was configured with."""
+    return structured_outputs_config.backend in _BACKENDS
+
+
+def manager_config(structured_outputs_config: Any, **arguments: Any) -> StructuredOutputsConfig:
+    """The manager's config for vLLM's ``StructuredOutputsConfig``."""
+    return StructuredOutputsConfig(any_whitespace=not structured_outputs_config.disable_any_whitespace, **arguments)
+
+
+def params_of(constraint: Any, backend: str) -> StructuredOutputsParams:
+    """structout's params for vLLM's.
+
+    Args:
+        constraint: a ``vllm.sampling_params.StructuredOutputsParams``.
+        backend: the backend that vLLM was configured with.
+    """
+    return StructuredOutputsParams(
+        json=constraint.json,
+        regex=constraint.regex,
+        choice=constraint.choice,
+        grammar=constraint.grammar,
+        json_object=bool(constraint.json_object),
+        structural_tag=_structural_tag(constraint.structural_tag),
+        whitespace_pattern=constraint.whitespace_pattern if constraint.json is not None else None,
+        backend=_BACKENDS[backend],
+        lenient=not envs.vllm_strict(),
+    )
+
+
+def _structural_tag(tag: Any) -> Any:
+    """A structural tag in xgrammar's format; vLLM also takes an older one."""
+    if tag is None:
+        return None
+    try:
+        value = json.loads(tag) if isinstance(tag, str) else tag
+        if "structures" not in value:
+            return value
+        tags = [
+            {
+                "type": "tag",
+                "begin": structure["begin"],
+                "content": {"type": "json_schema", "json_schema": structure["schema"]},
+                "end": structure["end"],
+            }
+            for structure in value["structures"]
+        ]
+        triggered = {"type": "triggered_tags", "triggers": value["triggers"], "tags": tags}
+    except (KeyError, TypeError, ValueError):  # malformed: the manager says how
+        return tag
+    return {"type": "structural_tag", "format": triggered}
+
+
+def validating(validate: Callable[..., None]) -> Callable[..., None]:
+    """Make the replacement of ``SamplingParams._validate_structured_outputs``."""
+
+    def validate_structured_outputs(self: Any, model_config: Any, config: Any, tokenizer: Any) -> None:
+        constraint = self.structured_outputs
+        is_ours = config is not None and constraint is not None and serves(config)
+        # vLLM refuses structured output of these models and without a tokenizer.
+        if not is_ours or tokenizer is None or model_config.is_diffusion:
+            validate(self, model_config, config, tokenizer)
+            return
+        try:
+            weakened = check_params(params_of(constraint, config.backend), manager_config(config))
+        except GrammarError as error:
+            raise VLLMValidationError(str(error)) from None
+        if weakened:
+            _log_weakened(weakened)
+        # vLLM requires the name of one of its own backends; GrammarManager ignores it.
+        constraint._backend = "xgrammar" if config.backend == "auto" else config.backend
+        constraint._backend_was_auto = config.backend == "auto"
+
+    return validate_structured_outputs
+
+
+@lru_cache(maxsize=1024)  # one line for each kind of constraint
+def _log_weakened(weakened: tuple[str, ...]) -> None:
+    _log.warning(
+        "a constraint is not enforced in full: %s; STRUCTOUT_VLLM_STRICT=1 refuses such constraints",
+        ", ".join(weakened),
+    )

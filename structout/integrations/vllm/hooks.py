@@ -1,0 +1,88 @@
+"""The names in vLLM that structout replaces, and how they are put in place."""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Hook:
+    """A name in vLLM that structout replaces.
+
+    Attributes:
+        module: the vLLM module.
+        name: the name in it, or ``Class.method``.
+        make: called with the original; returns what replaces it.
+    """
+
+    module: str
+    name: str
+    make: Callable[[Any], Any]
+
+    def owner(self) -> Any:
+        """The module or class that has the name."""
+        owner = importlib.import_module(self.module)
+        for part in self.name.split(".")[:-1]:
+            owner = getattr(owner, part)
+        return owner
+
+    @property
+    def attribute(self) -> str:
+        return self.name.split(".")[-1]
+
+
+_originals: dict[Hook, Any] = {}
+
+
+def manager_hooks() -> list[Hook]:
+    """The hooks of the frontend and of the scheduler."""
+    from structout.integrations.vllm import constraints, manager
+
+    return [
+        Hook("vllm.v1.engine.core", "StructuredOutputManager", lambda original: manager.GrammarManager),
+        Hook("vllm.sampling_params", "SamplingParams._validate_structured_outputs", constraints.validating),
+    ]
+
+
+def sampler_hooks() -> list[Hook]:
+    """The hooks of the workers."""
+    from structout.integrations.vllm import model_runner_v1
+
+    runner = "vllm.v1.worker.gpu_model_runner"
+    return [
+        Hook(runner, "apply_grammar_bitmask", model_runner_v1.applying_masks),
+        Hook(runner, "GPUModelRunner._sample", model_runner_v1.sampling),
+        Hook(runner, "GPUModelRunner._bookkeeping_sync", model_runner_v1.bookkeeping),
+    ]
+
+
+def install(*, with_manager: bool = True, with_sampler: bool = True) -> None:
+    """Replace the names. Those that are replaced already stay as they are.
+
+    Args:
+        with_manager: whether structout checks, compiles and tracks constraints.
+        with_sampler: whether structout draws the tokens.
+    """
+    from structout.integrations.vllm import manager
+
+    manager.GrammarManager.has_structout_workers = with_sampler
+    wanted = [*(manager_hooks() if with_manager else []), *(sampler_hooks() if with_sampler else [])]
+    replaced = {(hook.module, hook.name) for hook in _originals}
+    for hook in wanted:
+        if (hook.module, hook.name) not in replaced:
+            owner = hook.owner()
+            original = getattr(owner, hook.attribute)
+            setattr(owner, hook.attribute, hook.make(original))
+            _originals[hook] = original
+
+
+def uninstall() -> None:
+    """Put vLLM's own names back. Engines keep the manager that they were made with, and
+    their workers get its masks in vLLM's form."""
+    from structout.integrations.vllm import manager
+
+    manager.GrammarManager.has_structout_workers = False
+    while _originals:
+        hook, original = _originals.popitem()
+        setattr(hook.owner(), hook.attribute, original)

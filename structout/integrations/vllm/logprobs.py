@@ -1,0 +1,80 @@
+"""vLLM's ``LogprobsTensors`` of drawn tokens."""
+
+from typing import Any
+
+import torch
+from vllm.v1.outputs import LogprobsTensors
+
+from structout.logprobs import MAX_TOP_N, token_logprobs
+from structout.ops import apply_bitmask
+
+_DeviceMasks = tuple[torch.Tensor, torch.Tensor] | tuple[None, None]
+
+
+def is_dense(metadata: Any, logprobs_mode: str) -> bool:
+    """Whether a batch needs the logprobs of all tokens.
+
+    Args:
+        metadata: vLLM's ``SamplingMetadata``.
+        logprobs_mode: what vLLM was configured to return.
+    """
+    in_list = 0 <= (metadata.max_num_logprobs or 0) <= MAX_TOP_N
+    return not in_list or bool(metadata.logprob_token_ids) or logprobs_mode != "raw_logprobs"
+
+
+def listed_logprobs(logits: torch.Tensor, ids: torch.Tensor, masks: _DeviceMasks, top_n: int) -> LogprobsTensors:
+    """The logprob and rank of each drawn token and the ``top_n`` likeliest tokens of
+    those that the masks allow.
+
+    Args:
+        logits: ``[N, V]``. Only read.
+        ids: int64 ``[N]``; rows with -1 have logprobs of -inf.
+        masks: bitmask and rows, or None twice.
+        top_n: at most 64.
+    """
+    result = token_logprobs(logits, ids, *masks, top_n=top_n)
+    top_ids = _distinct(result.top_ids) if masks[0] is not None else result.top_ids.clamp(min=0)
+    return LogprobsTensors(
+        torch.cat([ids.clamp(min=0).unsqueeze(1), top_ids], dim=1).to(torch.int32),
+        torch.cat([result.logprobs.unsqueeze(1), result.top_logprobs], dim=1),
+        result.ranks,
+    )
+
+
+def _distinct(top_ids: torch.Tensor) -> torch.Tensor:
+    """Replace -1 by ids that are not in the row.
+
+    vLLM keys a token's logprobs by id, so that a repeated id would hide one of them.
+    """
+    num_columns = top_ids.shape[1]
+    candidates = torch.arange(num_columns, device=top_ids.device)
+    is_used = (top_ids.unsqueeze(2) == candidates).any(1)  # [N, candidates]
+    unused_first = is_used.to(torch.int8).argsort(dim=1, stable=True)
+    is_missing = top_ids < 0
+    # A row with m missing ids uses at most n - m of the n candidates.
+    place = (is_missing.cumsum(1) - 1).clamp(min=0)
+    return torch.where(is_missing, unused_first.gather(1, place), top_ids)
+
+
+def dense_logprobs(
+    sampler: Any, logits: torch.Tensor, ids: torch.Tensor, masks: _DeviceMasks, metadata: Any
+) -> LogprobsTensors:
+    """What vLLM's own sampler returns where a list of tokens is not enough.
+
+    Args:
+        sampler: vLLM's ``Sampler``.
+        logits: ``[N, V]``. Only read.
+        ids: int64 ``[N]``.
+        masks: bitmask and rows, or None twice.
+        metadata: vLLM's ``SamplingMetadata``.
+    """
+    logits = logits.to(torch.float32, copy=True)
+    if masks[0] is not None:
+        apply_bitmask(logits, *masks)
+    values = sampler.compute_logprobs(logits) if sampler.logprobs_mode == "raw_logprobs" else logits
+    drawn = ids.clamp(min=0)
+    if metadata.logprob_token_ids:
+        return sampler.gather_specific_token_logprobs(values, metadata.logprob_token_ids, drawn)
+    if metadata.max_num_logprobs == -1:
+        return LogprobsTensors(torch.empty(0), values, torch.empty(0))
+    return sampler.gather_logprobs(values, metadata.max_num_logprobs, drawn)

@@ -1,0 +1,186 @@
+"""GrammarManager: structout's manager in the place of vLLM's."""
+
+import itertools
+import logging
+import weakref
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from vllm.v1.structured_output import StructuredOutputManager as VllmManager
+from vllm.v1.structured_output.utils import strip_speculative_padding
+
+from structout.integrations.vllm import constraints
+from structout.integrations.vllm.jump_forward import is_jump_forward
+from structout.mask_batch import MaskBatch
+from structout.scheduler.manager import StructuredOutputManager
+from structout.scheduler.requests import GrammarStatus
+
+_log = logging.getLogger("vllm.structout")
+
+
+class Grammar:
+    """What vLLM keeps of a request's grammar.
+
+    The request is finished when vLLM drops this object, however the request ends.
+
+    Args:
+        manager: the manager that has the request.
+        key: the id of the request with the manager. It is not vLLM's, which may be used
+            again while an earlier request is still there.
+    """
+
+    def __init__(self, manager: StructuredOutputManager, key: str):
+        self.manager = manager
+        self.key = key
+        weakref.finalize(self, manager.finish_request, key).atexit = False
+
+
+class PendingGrammar(Future):  # type: ignore[type-arg]
+    """The future of a :class:`Grammar`. vLLM polls it, so nobody has to be woken."""
+
+    def __init__(self, grammar: Grammar):
+        super().__init__()
+        self._grammar = grammar
+
+    def done(self) -> bool:
+        return self._grammar.manager.status(self._grammar.key) is not GrammarStatus.WAITING
+
+    def result(self, timeout: float | None = None) -> Grammar:
+        error = self._grammar.manager.error(self._grammar.key)
+        if error is not None:
+            raise error
+        return self._grammar
+
+
+class GrammarManager(VllmManager):  # type: ignore[misc]
+    """vLLM's ``StructuredOutputManager`` over structout's.
+
+    Where vLLM is configured with a backend that structout does not have, it is vLLM's
+    own.
+
+    Attributes:
+        has_structout_workers: whether the workers take a :class:`structout.MaskBatch`.
+            Otherwise they get vLLM's dense masks.
+        structout: the manager; None if vLLM's own backend is used.
+    """
+
+    has_structout_workers = True
+
+    def __init__(self, vllm_config: Any):
+        super().__init__(vllm_config)
+        self.structout: StructuredOutputManager | None = None
+        self._keys = itertools.count()
+        config = vllm_config.structured_outputs_config
+        if not vllm_config.model_config.skip_tokenizer_init and constraints.serves(config):
+            # vLLM holds the masks of the steps that a pipeline has in flight.
+            num_buffers = vllm_config.parallel_config.pipeline_parallel_size + 2
+            max_requests = max(4096, 4 * vllm_config.scheduler_config.max_num_seqs)
+            self.structout = StructuredOutputManager(
+                self.tokenizer,
+                vllm_config.model_config.get_vocab_size(),
+                constraints.manager_config(
+                    config, num_mask_buffers=num_buffers, queue_size=max_requests, tenant_queue_size=max_requests
+                ),
+            )
+        self._jumps_forward = is_jump_forward(vllm_config.speculative_config)
+
+    def grammar_init(self, request: Any) -> None:
+        structured = request.structured_output_request
+        if self.structout is None or structured is None:
+            super().grammar_init(request)
+            return
+        key = f"{request.request_id}#{next(self._keys)}"
+        stop = request.sampling_params.all_stop_token_ids if request.sampling_params is not None else None
+        backend = self.vllm_config.structured_outputs_config.backend
+        params = constraints.params_of(structured.params, backend)
+        self.structout.add_request(key, params, stop_token_ids=list(stop) if stop else None)
+        pending = PendingGrammar(Grammar(self.structout, key))
+        structured.grammar = pending if self._use_async_grammar_compilation else _compiled(pending)
+
+    def grammar_bitmask(
+        self,
+        requests: Mapping[str, Any],
+        structured_output_request_ids: list[str],
+        scheduled_spec_decode_tokens: Mapping[str, list[int]],
+    ) -> MaskBatch | npt.NDArray[np.int32] | None:
+        ids = structured_output_request_ids
+        if self.structout is None or not ids:
+            return super().grammar_bitmask(requests, ids, scheduled_spec_decode_tokens)
+        keys = [_key_of(requests[request_id]) for request_id in ids]
+        drafts = {}
+        bounds = {}
+        for request_id, key in zip(ids, keys, strict=True):
+            tokens = scheduled_spec_decode_tokens.get(request_id, ())
+            if tokens:
+                drafts[key] = tokens
+            if self._is_reasoning(requests[request_id]):
+                bounds[key] = self._get_constraint_bounds(requests[request_id], strip_speculative_padding(tokens))
+        masks = self.structout.grammar_bitmask(keys, drafts, bounds=bounds)
+        for key, reason in masks.errors.items():
+            _log.error("request %s cannot continue: %s", key.rpartition("#")[0], reason)
+        masks = masks.renamed(ids)
+        if self.has_structout_workers:
+            return masks
+        return masks.dense(ids, [1 + len(scheduled_spec_decode_tokens.get(request_id, ())) for request_id in ids])
+
+    def accept_tokens(self, request: Any, new_token_ids: list[int]) -> bool:
+        if self.structout is None:
+            return super().accept_tokens(request, new_token_ids)
+        num_drawn = next((i for i, token in enumerate(new_token_ids) if token < 0), len(new_token_ids))
+        if num_drawn < len(new_token_ids):
+            # Nothing could be drawn. vLLM ends the request with an error, and sends
+            # this list to the client.
+            del new_token_ids[num_drawn:]
+            return False
+        if not request.use_structured_output or not new_token_ids:
+            return True
+        tokens: Sequence[int] = new_token_ids
+        if self._is_reasoning(request):
+            start, _ = self._get_constraint_bounds(request, new_token_ids, spec_tokens_committed=True)
+            if start > len(new_token_ids):
+                return True
+            request.structured_output_request.reasoning_ended = True
+            tokens = new_token_ids[start:]
+        return self.structout.accept_tokens(_key_of(request), tokens)
+
+    def validate_tokens(self, request: Any, spec_tokens: list[int]) -> list[int]:
+        if self.structout is None:
+            return super().validate_tokens(request, spec_tokens)
+        if not request.use_structured_output:
+            return [] if self._jumps_forward else spec_tokens
+        key = _key_of(request)
+        if self._jumps_forward:
+            is_free = self._is_reasoning(request)
+            return [] if is_free else self.structout.compute_ff_tokens(key)[: len(spec_tokens)]
+        tokens = strip_speculative_padding(spec_tokens)
+        start = 0
+        if self._is_reasoning(request):
+            start, _ = self._get_constraint_bounds(request, tokens)
+        if start >= len(tokens):
+            return tokens
+        return [*tokens[:start], *self.structout.validate_tokens(key, tokens[start:])]
+
+    def clear_backend(self) -> None:
+        if self.structout is not None:
+            self.structout.close()
+        super().clear_backend()
+
+    def _is_reasoning(self, request: Any) -> bool:
+        return self.reasoner_cls is not None and not request.structured_output_request.reasoning_ended
+
+
+def _compiled(pending: PendingGrammar) -> Future:  # type: ignore[type-arg]
+    """Wait for the grammar, where all ranks have a scheduler of their own and must get
+    it in the same step."""
+    grammar = pending._grammar
+    grammar.manager.wait_all([grammar.key])
+    return pending
+
+
+def _key_of(request: Any) -> str:
+    grammar = request.structured_output_request.grammar
+    assert isinstance(grammar, Grammar)  # vLLM schedules no request before
+    return grammar.key
