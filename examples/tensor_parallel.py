@@ -19,7 +19,6 @@ import transformers
 import structout
 from structout.cli.demo_model import load_demo_model
 from structout.distributed import ShardedManager, VocabParallelSampler, owned_rows, traffic
-from structout.integrations.transformers.kv_cache import CachedModel
 from structout.sampler import DeviceMasks, SamplingParams
 
 NUM_REQUESTS = 8
@@ -93,13 +92,18 @@ def generate(
     while waiting:  # an engine would run other requests meanwhile
         waiting -= set(manager.poll_ready())
 
-    running = CachedModel(model, NUM_REQUESTS)
     token_ids: list[list[int]] = [[] for _ in ids]
-    next_tokens = [tokenizer.encode(f"order {i}: ") for i in range(NUM_REQUESTS)]
-    last = torch.tensor([len(tokens) - 1 for tokens in next_tokens])
+    prompts = [tokenizer.encode(f"order {i}: ") for i in range(NUM_REQUESTS)]
+    width = max(map(len, prompts))
+    next_tokens = torch.tensor([[0] * (width - len(prompt)) + prompt for prompt in prompts])
+    is_token = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    cache = None
     bytes_sent = []
     for position in range(MAX_TOKENS):
-        logits = running.forward(next_tokens)[torch.arange(NUM_REQUESTS), last]
+        positions = (is_token.cumsum(1) - 1).clamp(min=0)[:, -next_tokens.shape[1] :]
+        with torch.inference_mode():
+            output = model(next_tokens, attention_mask=is_token, position_ids=positions, past_key_values=cache)
+        logits, cache = output.logits[:, -1], output.past_key_values
         masks = DeviceMasks.of(manager.grammar_bitmask(ids), ids, "cpu")
         bytes_before = traffic(sampler.group_name).payload_bytes
         seeds = torch.arange(NUM_REQUESTS)
@@ -111,8 +115,8 @@ def generate(
         for i in unfinished:
             token_ids[i].append(drawn[i])
             manager.accept_tokens(ids[i], [drawn[i]])
-        next_tokens = [[drawn[i]] if i in unfinished else [0] for i in range(NUM_REQUESTS)]
-        last = torch.zeros(NUM_REQUESTS, dtype=torch.long)
+        next_tokens = torch.tensor([[max(token, 0)] for token in drawn])
+        is_token = torch.cat([is_token, torch.ones_like(next_tokens)], dim=1)
     return token_ids, bytes_sent
 
 

@@ -15,6 +15,7 @@ from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.json_schema import Nodes, parts, pointer_to, schemas, subschemas
 from structout.limits import check_limits
+from structout.output_types import is_output_type, options_of, read_json, schema_of
 
 _BACKEND = re.compile(r"\w[\w.-]*(:no-fallback)?")
 
@@ -90,9 +91,12 @@ class StructuredOutputsParams:
     Exactly one of the first six arguments must be given.
 
     Args:
-        json: a JSON Schema as a dict, a bool, JSON text, or a Pydantic model class.
+        json: a JSON Schema as a dict, a bool or JSON text; or a type: a Pydantic model
+            class, a dataclass, ``list[int]``, ``Literal``, an Enum, ``int | None``. See
+            :func:`structout.output_types.schema_of`.
         regex: a regular expression that the whole output matches.
-        choice: a list of strings, one of which is the output.
+        choice: a list of strings, one of which is the output; or a ``Literal`` or an
+            Enum of strings.
         grammar: an EBNF grammar whose root rule is ``root`` (GBNF), or a Lark grammar
             whose start rule is ``start``.
         json_object: any JSON object or array.
@@ -108,9 +112,9 @@ class StructuredOutputsParams:
             what is not enforced. By default such a constraint is refused.
     """
 
-    json: dict[str, Any] | bool | str | type | None = None
+    json: Any = None
     regex: str | None = None
-    choice: Sequence[str] | None = None
+    choice: Any = None
     grammar: str | None = None
     json_object: bool = False
     structural_tag: dict[str, Any] | str | None = None
@@ -146,13 +150,27 @@ class StructuredOutputsParams:
         check_limits(kind.value, value, text, (config or StructuredOutputsConfig()).limits)
         return Constraint(kind, text, self.backend, self.whitespace_pattern, self.lenient, value)
 
+    def parse(self, text: str) -> Any:
+        """Read back a complete text of this constraint.
+
+        Returns:
+            for a type its value, for other JSON what ``json.loads`` gives, for an Enum
+            its member, else the text itself.
+
+        Raises:
+            ValueError: the text is not of this constraint.
+        """
+        if self.json_object or self.json is not None:
+            return read_json(self.json, text) if is_output_type(self.json) else json.loads(text)
+        return self.choice(text) if isinstance(self.choice, type) else text
+
     def _is_false_schema(self, name: str) -> bool:
         return name == "json" and self.json is False
 
 
 def _read_schema(schema: object) -> tuple[object, str]:
-    if isinstance(schema, type):
-        schema = _schema_of_model(schema)
+    if is_output_type(schema):
+        schema = schema_of(schema)
     value, text = _read_json("JSON schema", schema)
     if not isinstance(value, dict | bool):
         raise GrammarError(f"a JSON schema must be an object or a boolean, got {type(value).__name__}")
@@ -167,17 +185,6 @@ def _read_schema(schema: object) -> tuple[object, str]:
                 keyword="$ref",
             )
     return value, text
-
-
-def _schema_of_model(model: type) -> object:
-    describe = getattr(model, "model_json_schema", None)
-    if describe is None:
-        raise GrammarError(f"json must be a schema or a Pydantic model class, got the class {model.__name__}")
-    try:
-        return describe()
-    except Exception as error:  # Pydantic's errors, and whatever hooks of the model raise
-        reason = str(error).strip().split("\n")[0]
-        raise GrammarError(f"the model {model.__name__} has no JSON schema: {reason}") from error
 
 
 def _read_json(name: str, given: object) -> tuple[object, str]:
@@ -208,6 +215,7 @@ def _read_text(text: object) -> tuple[object, str]:
 
 
 def _read_choice(choice: object) -> tuple[object, str]:
+    choice = options_of(choice) or choice
     if isinstance(choice, str) or not isinstance(choice, Sequence) or not choice:
         raise GrammarError(f"choice must be a non-empty list of strings, got {choice!r}")
     if not all(isinstance(option, str) and option for option in choice):

@@ -1,6 +1,7 @@
 """``structout generate``: from its arguments to its exit status."""
 
 import argparse
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -8,17 +9,19 @@ import torch
 
 from structout import envs
 from structout.cli.demo_model import load_demo_model
-from structout.cli.progress import LiveLine, indent_json, say, summary
+from structout.cli.progress import Progress, indent_json, passes_summary, say, summary
 from structout.cli.validate import UserError, first_line, independent_check, read_constraint, replay_check
 from structout.config import StructuredOutputsConfig
-from structout.errors import GrammarError
+from structout.errors import GrammarError, GrammarTimeoutError
 from structout.integrations.transformers.constrained_sampler import DeadEndError
-from structout.integrations.transformers.decode import Generation, generate, max_positions
-from structout.jump_forward import JumpForward
+from structout.integrations.transformers.generation import Generation, generate, max_positions
 from structout.params import StructuredOutputsParams
 from structout.scheduler.manager import StructuredOutputManager
 
 _DEFAULT_MAX_TOKENS = 512
+_SLOW_COMPILE_SECONDS = 0.3
+# Only the temperature shapes the draw, whatever the model's generation config says.
+_NO_FILTERS = {"top_k": 0, "top_p": 1.0, "repetition_penalty": 1.0}
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -44,54 +47,58 @@ def _generate(arguments: argparse.Namespace) -> int:
         raise UserError(f"cannot use {name}: {error}") from error
     with manager:
         check = check or replay_check(params, manager)
-        result = _decode(model, manager, params, prompt_ids, max_tokens, arguments)
-        texts = [manager.vocabulary.text_of(ids) for ids in result.token_ids]
+        progress = Progress(manager.vocabulary, model.device)
+        result = _decode(model, tokenizer, manager, params, prompt_ids, max_tokens, arguments, progress)
         incomplete = _incomplete(max_tokens, len(prompt_ids), max_positions(model))
         problems = [
-            check(text) if complete else incomplete for text, complete in zip(texts, result.is_complete, strict=True)
+            check(text) if complete else incomplete
+            for text, complete in zip(result.texts, result.is_complete, strict=True)
         ]
     if result.weakened:
         say(f"not enforced: {', '.join(result.weakened)}")
     if result.annotations:
         say(f"annotations, which constrain nothing: {', '.join(result.annotations)}")
-    is_indented = params.json is not None and len(texts) == 1 and not arguments.compact
-    for text, problem in zip(texts, problems, strict=True):
+    is_indented = params.json is not None and len(result.texts) == 1 and not arguments.compact
+    for text, problem in zip(result.texts, problems, strict=True):
         if problem is None:
             _print(indent_json(text) if is_indented else text)
         else:
             say(f"structout: {problem}: {text}")
     num_valid = problems.count(None)
-    say(summary(result, num_valid))
+    say(summary(result, progress, num_valid))
     if arguments.jump_forward != "off":
-        passes = f"{result.num_passes:,} forward passes, {result.num_passes_saved:,} saved"
-        say(f"jump-forward {arguments.jump_forward}: {result.num_tokens:,} tokens in {passes}")
-    return 0 if num_valid == len(texts) else 1
+        say(f"jump-forward {arguments.jump_forward}: {passes_summary(result, progress.num_passes)}")
+    return 0 if num_valid == len(result.texts) else 1
 
 
 def _decode(
     model: Any,
+    tokenizer: Any,
     manager: StructuredOutputManager,
     params: StructuredOutputsParams,
     prompt_ids: list[int],
     max_tokens: int,
     arguments: argparse.Namespace,
+    progress: Progress,
 ) -> Generation:
-    line = LiveLine(manager.vocabulary)
-    jump_forward = JumpForward(arguments.jump_forward)
+    # What float32 cannot represent is greedy too.
+    is_sampled = arguments.temperature >= torch.finfo(torch.float32).tiny
+    sampling: dict[str, Any] = {"temperature": float(arguments.temperature), **_NO_FILTERS} if is_sampled else {}
     try:
+        _compile(manager, params)
         return generate(
             model,
-            manager,
-            params,
+            tokenizer,
             prompt_ids,
-            n=arguments.n,
-            max_tokens=max_tokens,
-            temperature=arguments.temperature,
-            seed=arguments.seed,
-            jump_forward=jump_forward,
-            canonical_tokenizer=None if jump_forward is JumpForward.OFF else manager.canonical_tokenizer(),
-            on_slow_compile=lambda: say("compiling the constraint ..."),
-            on_step=line.show,
+            params=params,
+            manager=manager,
+            num_return_sequences=arguments.n,
+            max_new_tokens=max_tokens,
+            do_sample=is_sampled,
+            seed=secrets.randbits(64) if arguments.seed is None else arguments.seed,
+            jump_forward=arguments.jump_forward,
+            monitor=progress,
+            **sampling,
         )
     except GrammarError as error:
         message = str(error).replace("lenient=True", "--lenient")
@@ -101,7 +108,19 @@ def _decode(
     except (RuntimeError, ValueError, IndexError) as error:  # out of memory, a model that jump-forward cannot serve
         raise UserError(f"the model failed: {first_line(error)}") from error
     finally:
-        line.clear()
+        progress.line.clear()
+
+
+def _compile(manager: StructuredOutputManager, params: StructuredOutputsParams) -> None:
+    """Compile the constraint before its time is counted, and say so if that is slow."""
+    manager.add_request("constraint", params)
+    try:
+        manager.wait_ready("constraint", timeout=_SLOW_COMPILE_SECONDS)
+    except GrammarTimeoutError:
+        say("compiling the constraint ...")
+        manager.wait_ready("constraint")
+    finally:
+        manager.finish_request("constraint")
 
 
 def _max_tokens(requested: int | None, num_prompt_tokens: int, limit: int | None) -> int:

@@ -3,11 +3,17 @@ summary."""
 
 import re
 import shutil
+import statistics
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
 
 from structout.grammar.vocabulary import Vocabulary
-from structout.integrations.transformers.decode import Generation
+from structout.integrations.transformers.decode import Monitor, Text
+from structout.integrations.transformers.generation import Generation
 
 _JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}:,]|[^\s\[\]{}:,"]+')
 _OPENING = ("[", "{")
@@ -44,18 +50,27 @@ def printable(text: str) -> str:
     return "".join(character if character.isprintable() else " " for character in text)
 
 
-def summary(result: Generation, num_valid: int) -> str:
+def summary(result: Generation, progress: "Progress", num_valid: int) -> str:
     """Say how many texts are valid and how long they took."""
-    num_texts = len(result.token_ids)
+    num_texts = len(result.texts)
+    num_tokens = sum(len(ids) for ids in result.token_ids)
     texts = "text" if num_texts == 1 else "texts"
     lines = [
-        f"{num_valid} of {num_texts} {texts} valid · {result.num_tokens:,} tokens in {result.seconds:.2f} s "
-        f"({result.num_tokens / result.seconds:,.0f} tokens/s)"
+        f"{num_valid} of {num_texts} {texts} valid · {num_tokens:,} tokens in {progress.seconds:.2f} s "
+        f"({num_tokens / progress.seconds:,.0f} tokens/s)"
     ]
-    stages = [f"{stage} {_duration(result.times.median(stage))}" for stage in result.times.stages]
+    stages = [f"{stage} {_duration(statistics.median(times))}" for stage, times in progress.stages.items()]
     if stages:
         lines.append(f"median step: {', '.join(stages)}")
     return "\n".join(lines)
+
+
+def passes_summary(result: Generation, num_passes: int) -> str:
+    """Say how many forward passes jump-forward has saved: the tokens of the longest
+    text, its stop token included, minus the passes."""
+    num_tokens = sum(len(ids) for ids in result.token_ids)
+    longest = max(len(ids) + ended for ids, ended in zip(result.token_ids, result.is_complete, strict=True))
+    return f"{num_tokens:,} tokens in {num_passes:,} forward passes, {longest - num_passes:,} saved"
 
 
 def _duration(seconds: float) -> str:
@@ -96,3 +111,45 @@ class LiveLine:
         if self.is_live:
             sys.stderr.write("\r\033[K")
             sys.stderr.flush()
+
+
+class Progress(Monitor):
+    """Times the steps of a decoding loop, and shows its texts on a line.
+
+    On a GPU each stage is waited for, so that its time is not counted to the next one.
+
+    Args:
+        vocabulary: of the tokens.
+        device: the model's.
+
+    Attributes:
+        line: the line.
+        stages: the seconds of each step, by stage.
+        num_passes: how many steps, that is forward passes, there were.
+        seconds: from the first step to the last.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, device: torch.device):
+        self._device = device
+        self._start = 0.0
+        self.line = LiveLine(vocabulary)
+        self.stages: dict[str, list[float]] = {}
+        self.num_passes = 0
+        self.seconds = 0.0
+
+    @contextmanager
+    def measure(self, stage: str) -> Iterator[None]:
+        start = self._now()
+        self._start = self._start or start
+        yield
+        self.stages.setdefault(stage, []).append(self._now() - start)
+
+    def after_step(self, texts: Sequence[Text]) -> None:
+        self.num_passes += 1
+        self.seconds = time.perf_counter() - self._start
+        self.line.show([text.content for text in texts], sum(text.is_complete for text in texts))
+
+    def _now(self) -> float:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter()

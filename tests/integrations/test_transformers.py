@@ -11,8 +11,7 @@ from transformers import T5Config, T5ForConditionalGeneration, TopKLogitsWarper
 
 import structout
 from structout import StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams
-from structout.cli.demo_model import load_demo_model
-from structout.integrations.transformers import decode, masked_generate
+from structout.integrations.transformers import masked_generate
 from structout.integrations.transformers.constrained_sampler import DeadEndError, _mix, row_seeds
 
 SCHEMA = {
@@ -24,23 +23,6 @@ SCHEMA = {
 JSON = StructuredOutputsParams(json=SCHEMA)
 CHOICE = StructuredOutputsParams(choice=["yes", "no"])
 SAMPLED = {"do_sample": True, "temperature": 1.0, "top_k": 0, "max_new_tokens": 16}
-
-
-@pytest.fixture(scope="module")
-def parts(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("STRUCTOUT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        model, tokenizer, _ = load_demo_model()
-    tokenizer.pad_token = tokenizer.eos_token
-    return model, tokenizer
-
-
-@pytest.fixture
-def manager(parts):
-    model, tokenizer = parts
-    config = StructuredOutputsConfig(any_whitespace=False)
-    with StructuredOutputManager(tokenizer, model.lm_head.weight.shape[0], config) as manager:
-        yield manager
 
 
 def generate(parts, request_params, prompts=None, **options):
@@ -99,15 +81,6 @@ def test_masked_generate_greedy_free_rows_equal_transformers_own(parts):
     expected = model.generate(**prompt, do_sample=False, max_new_tokens=20)
     text = tokenizer.decode(expected[0][prompt["input_ids"].shape[1] :], skip_special_tokens=True)
     assert generate(parts, [None, None], do_sample=False, max_new_tokens=20) == [text, text]
-
-
-def test_masked_generate_and_decode_generate_draw_the_same_tokens(parts, manager):
-    model, tokenizer = parts
-    prompt_ids = tokenizer("order:")["input_ids"]
-    expected = decode.generate(model, manager, JSON, prompt_ids, n=3, seed=5, max_tokens=60)
-    assert all(expected.is_complete)
-    texts = generate(parts, [JSON] * 3, seed=5, do_sample=True, top_k=0, max_new_tokens=60)
-    assert texts == [tokenizer.decode(ids) for ids in expected.token_ids]
 
 
 # -- what is refused before a token is drawn -------------------------------------------

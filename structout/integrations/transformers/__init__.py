@@ -1,5 +1,41 @@
 """transformers: constrained decoding of its causal language models."""
 
-from structout.integrations.transformers.custom_generate import masked_generate
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["masked_generate"]
+from structout.integrations.transformers.custom_generate import masked_generate
+from structout.integrations.transformers.decode import Monitor
+from structout.integrations.transformers.generation import Generation, generate
+from structout.integrations.transformers.manager_cache import shared_manager
+
+if TYPE_CHECKING:
+    from structout.integrations.transformers.continuous_batching import (
+        StructuredBatchingProcessor,
+        structured_batching,
+    )
+    from structout.integrations.transformers.logits_processor import StructuredLogitsProcessor
+
+__all__ = [
+    "Generation",
+    "Monitor",
+    "StructuredBatchingProcessor",
+    "StructuredLogitsProcessor",
+    "generate",
+    "masked_generate",
+    "shared_manager",
+    "structured_batching",
+]
+
+# What derives from transformers' classes. The command imports this package before it
+# knows whether transformers is installed.
+_MODULE_OF = {
+    "StructuredBatchingProcessor": "continuous_batching",
+    "StructuredLogitsProcessor": "logits_processor",
+    "structured_batching": "continuous_batching",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULE_OF:
+        return getattr(importlib.import_module(f"structout.integrations.transformers.{_MODULE_OF[name]}"), name)
+    raise AttributeError(f"module 'structout.integrations.transformers' has no attribute {name!r}")

@@ -8,12 +8,15 @@ model.generate(
 )
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from structout.integrations.transformers.constrained_sampler import ConstrainedSampler, Row, row_seeds
+from structout.integrations.transformers.decode import DecodingLoop, Monitor, Text
+from structout.integrations.transformers.model_feed import ModelFeed
+from structout.jump_forward import JumpForward
 from structout.sampler import SamplingParams
 from structout.scheduler.manager import StructuredOutputManager
 
@@ -43,6 +46,9 @@ _OUTPUT_OPTIONS = (
     "output_attentions",
     "output_hidden_states",
 )
+# The criteria that need no more than the last token of a row. The loop itself keeps to
+# the maximum length.
+_CRITERIA_BESIDE_JUMPS = ("EosTokenCriteria", "MaxTimeCriteria")
 
 
 @torch.inference_mode()
@@ -55,7 +61,9 @@ def masked_generate(
     manager: StructuredOutputManager,
     request_ids: Sequence[str | None],
     seed: int = 0,
+    jump_forward: JumpForward | str = JumpForward.OFF,
     stream_to: Any = None,
+    monitor: Monitor | None = None,
     **model_kwargs: Any,
 ) -> torch.Tensor:
     """Decode as ``generate(custom_generate=masked_generate)``, under a manager's masks.
@@ -65,7 +73,8 @@ def masked_generate(
     row ends with the stop token of its request, a free row as transformers ends it.
 
     Transformers passes neither ``streamer`` nor ``assistant_model`` on to custom loops:
-    use ``stream_to`` for the first; the second has no effect.
+    use ``stream_to`` for the first; the second has no effect. (The ``generate`` of this
+    package raises.)
 
     Args:
         manager: made for this tokenizer and lm_head. Waits for requests that are still
@@ -74,63 +83,59 @@ def masked_generate(
             ``num_return_sequences=k`` every prompt has k consecutive rows.
         seed: any integer of 64 bits. Each row draws with a seed of its own, derived
             from this one and the index of the row.
+        jump_forward: how text without a choice is skipped, a
+            :class:`structout.jump_forward.JumpForward` or its value. "draft" draws the
+            same tokens as "off", except where the model's forward passes over several
+            tokens round differently.
         stream_to: one of transformers' streamers, or None.
+        monitor: watches the decoding loop.
 
     Returns:
         int64 ``[N, prompt + generated]``. Rows that end early are padded.
 
     Raises:
         ValueError: ``request_ids`` does not fit the batch, a request has been completed
-            before, or an option is not supported (beam search, assisted generation,
-            outputs other than token ids). Nothing has been drawn then.
+            before, an option is not supported (beam search, assisted generation,
+            outputs other than token ids), or does not go with jump-forward. Nothing has
+            been drawn then.
         UnknownRequestError: a request is not with the manager, or was finished.
         GrammarError: the constraint of a request is bad.
         DeadEndError: a grammar has no way on, or nothing can be drawn from a row.
     """
     num_rows = len(input_ids)
+    mode = JumpForward(jump_forward)
     _check_options(generation_config)
-    _check_requests(manager, request_ids, num_rows)
     params, processors = _split_processors(logits_processor, generation_config.do_sample)
-    sampler = ConstrainedSampler(manager, params)
+    criteria: Callable[..., torch.Tensor] = stopping_criteria
+    if mode is not JumpForward.OFF:
+        _check_jumps(mode, model, processors, model_kwargs, stream_to is not None, num_rows)
+        criteria = _criteria_beside_jumps(stopping_criteria)
+    _check_requests(manager, request_ids, num_rows)
+
+    monitor = monitor or Monitor()
     seeds = row_seeds(seed, num_rows)
     positions = _prompt_lengths(model, input_ids, model_kwargs)
-    is_finished = [False] * num_rows
+    max_length = stopping_criteria.max_length
+    max_tokens = None if max_length is None else max_length - input_ids.shape[1]
+    texts = [Text(manager, Row(i, request_ids[i], seeds[i], positions[i]), max_tokens) for i in range(num_rows)]
     pad = generation_config._pad_token_tensor
     padding = manager.vocabulary.stop_token_ids[0] if pad is None else int(pad)
     if stream_to is not None:
         stream_to.put(input_ids.cpu())
-
-    outputs = model._prefill(input_ids, generation_config, model_kwargs)
-    while True:
-        model_kwargs = model._update_model_kwargs_for_generation(
-            outputs, model_kwargs, is_encoder_decoder=model.config.is_encoder_decoder
-        )
-        logits = outputs.logits[:, -1].to(input_ids.device)
-        for processor in processors:
-            logits = processor(input_ids, logits)
-
-        live = [Row(i, request_ids[i], seeds[i], positions[i]) for i in range(num_rows) if not is_finished[i]]
-        drawn = sampler.draw(logits[[row.index for row in live]], live)
-        tokens = [padding] * num_rows
-        for row, (token,) in zip(live, drawn, strict=True):
-            is_finished[row.index] = sampler.accept(row, token)
-            tokens[row.index] = token
-        positions = [position + 1 for position in positions]
-
-        new_ids = torch.tensor(tokens, device=input_ids.device)
-        input_ids = torch.cat([input_ids, new_ids.unsqueeze(1)], dim=1)
-        if stream_to is not None:
-            stream_to.put(new_ids.cpu())
-        is_stopped = stopping_criteria(input_ids, None).tolist()
-        is_finished = [ended or stopped for ended, stopped in zip(is_finished, is_stopped, strict=True)]
-        if all(is_finished):
-            break
-        next_length = 1 if model_kwargs.get("use_cache") else None  # the cache holds all but the last token
-        inputs = model.prepare_inputs_for_generation(input_ids, next_sequence_length=next_length, **model_kwargs)
-        outputs = model(**inputs, return_dict=True)
+    DecodingLoop(
+        ModelFeed(model, input_ids, generation_config, model_kwargs),
+        texts,
+        ConstrainedSampler(manager, params, monitor.measure),
+        processors,
+        criteria,
+        mode,
+        padding,
+        monitor,
+        None if stream_to is None else lambda token_ids: stream_to.put(_flat(token_ids)),
+    ).run()
     if stream_to is not None:
         stream_to.end()
-    return input_ids
+    return torch.cat([input_ids, _padded([text.token_ids for text in texts], padding).to(input_ids.device)], dim=1)
 
 
 def _check_options(config: Any) -> None:
@@ -145,6 +150,40 @@ def _check_options(config: Any) -> None:
     outputs = [name for name in _OUTPUT_OPTIONS if getattr(config, name, None)]
     if outputs:
         raise ValueError(f"masked_generate returns token ids alone: leave out {', '.join(outputs)}")
+
+
+def _check_jumps(
+    mode: JumpForward,
+    model: Any,
+    processors: Sequence[Any],
+    model_kwargs: dict[str, Any],
+    has_stream: bool,
+    num_rows: int,
+) -> None:
+    """Refuse what needs one token a row in each step."""
+    option = f"jump_forward={mode.value!r}"
+    if getattr(model, "_is_stateful", False):  # transformers' mark of recurrent models
+        raise ValueError(f"{type(model).__name__} cannot forget tokens: {option} must be 'off'")
+    cache = model_kwargs.get("past_key_values")
+    if type(cache).__name__ != "DynamicCache" or not model_kwargs.get("use_cache"):
+        raise ValueError(f"{option} needs a DynamicCache, got {type(cache).__name__}")
+    position_ids = model_kwargs.get("position_ids")
+    if model_kwargs.get("inputs_embeds") is not None or (position_ids is not None and position_ids.dim() != 2):
+        raise ValueError(f"{option} needs prompts of token ids with one position each")
+    if processors:
+        names = ", ".join(type(processor).__name__ for processor in processors)
+        raise ValueError(f"{option} does not go with logits processors: leave out {names}")
+    if has_stream and (num_rows > 1 or mode is JumpForward.RETOKENIZE):
+        raise ValueError(f"{option} does not go with stream_to, except 'draft' and 'ff_tokens' for a single row")
+
+
+def _criteria_beside_jumps(stopping_criteria: Any) -> Any:
+    """The criteria without the maximum length, if jumps go with them."""
+    kept = [criterion for criterion in stopping_criteria if type(criterion).__name__ != "MaxLengthCriteria"]
+    others = [type(criterion).__name__ for criterion in kept if type(criterion).__name__ not in _CRITERIA_BESIDE_JUMPS]
+    if others:
+        raise ValueError(f"jump-forward does not go with stopping criteria on the text: leave out {', '.join(others)}")
+    return type(stopping_criteria)(kept)
 
 
 def _check_requests(manager: StructuredOutputManager, request_ids: Sequence[str | None], num_rows: int) -> None:
@@ -184,3 +223,13 @@ def _prompt_lengths(model: Any, input_ids: torch.Tensor, model_kwargs: dict[str,
         return mask.to(torch.int64).sum(-1).tolist()
     embeddings = None if model.config.is_encoder_decoder else model_kwargs.get("inputs_embeds")
     return [input_ids.shape[1] if embeddings is None else embeddings.shape[1]] * len(input_ids)
+
+
+def _padded(rows: Sequence[Sequence[int]], padding: int) -> torch.Tensor:
+    width = max(map(len, rows))
+    return torch.tensor([[*row, *[padding] * (width - len(row))] for row in rows], dtype=torch.int64)
+
+
+def _flat(rows: Sequence[Sequence[int]]) -> torch.Tensor:
+    """The new tokens as streamers take them: one of each row, or several of one."""
+    return torch.tensor([token for row in rows for token in row])
