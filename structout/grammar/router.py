@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Generic, TypeVar
 
 from structout.config import StructuredOutputsConfig
@@ -29,7 +29,7 @@ BackendFactory = Callable[[Vocabulary, StructuredOutputsConfig, "CanonicalTokeni
 _AUTO = "auto"
 _RESERVED = {"fsm": "structout's own engine for regular languages"}
 _PROCESS_START_SECONDS = 60.0
-_NO_VOCABULARY = Vocabulary((), ())
+_BYTES = Vocabulary((*(bytes([byte]) for byte in range(256)), b""), stop_token_ids=(256,))
 
 
 @dataclass(frozen=True)
@@ -185,14 +185,14 @@ class BackendSet:
                 )
         raise _most_telling(constraint.kind, refusals)
 
-    def check(self, constraint: Constraint) -> tuple[str, ...]:
-        """Find out what ``compile`` would refuse, without compiling and without the
-        vocabulary.
+    def check(self, constraint: Constraint, *, compiles: bool = False) -> tuple[str, ...]:
+        """Find out what ``compile`` would refuse, without the vocabulary.
 
         An engine may still refuse the constraint when it compiles it.
 
         Args:
             constraint: see :class:`structout.params.Constraint`.
+            compiles: whether to compile it too, unless that may take long.
 
         Returns:
             the parts of a lenient constraint that would not be enforced.
@@ -204,9 +204,17 @@ class BackendSet:
         constraint = _rewritten(constraint)
         refusals: dict[str, GrammarError] = {}
         for name, support in self._candidates(constraint):
-            if _serves(support, constraint):
-                return support.weakened
-            refusals[name] = _unsupported(name, support, constraint)
+            if not _serves(support, constraint):
+                refusals[name] = _unsupported(name, support, constraint)
+                continue
+            try:
+                compiled = (
+                    self._compile_with(name, support, constraint, None) if compiles and not support.is_slow else None
+                )
+            except GrammarError as error:
+                refusals[name] = error
+            else:
+                return support.weakened + (compiled.weakened if compiled is not None else ())
         raise _most_telling(constraint.kind, refusals)
 
     def destroy(self) -> None:
@@ -284,15 +292,19 @@ class BackendSet:
         return backend.compile(constraint, stop_token_ids)
 
 
-def check_params(params: StructuredOutputsParams, config: StructuredOutputsConfig | None = None) -> tuple[str, ...]:
-    """Find out what a manager would refuse, without a tokenizer and without compiling.
+def check_params(
+    params: StructuredOutputsParams, config: StructuredOutputsConfig | None = None, *, compiles: bool = False
+) -> tuple[str, ...]:
+    """Find out what a manager would refuse, without a tokenizer.
 
-    For a frontend that answers a bad request at once. An engine may still refuse the
-    constraint when it compiles it.
+    For a frontend that answers a bad request at once. With the model's vocabulary an
+    engine may still refuse the constraint.
 
     Args:
         params: the constraint of a request.
         config: the manager's config. Default: the default config.
+        compiles: whether to compile the constraint, for a vocabulary of single bytes,
+            unless that may take long. It finds syntax errors, and takes milliseconds.
 
     Returns:
         the parts of a ``lenient`` constraint that would not be enforced.
@@ -302,7 +314,17 @@ def check_params(params: StructuredOutputsParams, config: StructuredOutputsConfi
             serve it enforces it. Its ``as_dict`` is the body of a response.
     """
     config = config or StructuredOutputsConfig()
-    return BackendSet(_NO_VOCABULARY, config).check(params.constraint(config))
+    return _check_constraint(params.constraint(config), config, compiles)
+
+
+@lru_cache(maxsize=256)  # clients repeat their schemas
+def _check_constraint(constraint: Constraint, config: StructuredOutputsConfig, compiles: bool) -> tuple[str, ...]:
+    return _byte_backends(config).check(constraint, compiles=compiles)
+
+
+@lru_cache(maxsize=4)
+def _byte_backends(config: StructuredOutputsConfig) -> BackendSet:
+    return BackendSet(_BYTES, config)
 
 
 def _rewritten(constraint: Constraint) -> Constraint:

@@ -548,6 +548,28 @@ def test_check_params_refuses_what_compile_refuses_in_the_same_words(backend_set
     assert of_check.value.as_dict() == of_compile.value.as_dict()
 
 
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"regex": "("},
+        {"regex": "a{3,1}"},
+        {"grammar": "root ::= "},
+        {"grammar": "start: foo"},
+        {"json": {"type": "nothing"}},
+        {"json": {"type": "string", "pattern": "("}},
+        {"structural_tag": {"begin": "<"}},
+    ],
+)
+def test_check_params_that_compiles_refuses_bad_syntax_in_the_words_of_compile(backend_set, params):
+    params = StructuredOutputsParams(**params)
+    with pytest.raises(GrammarError) as of_check:
+        router.check_params(params, compiles=True)
+    with pytest.raises(GrammarError) as of_compile:
+        backend_set.compile(params.constraint())
+    assert of_check.value.as_dict() == of_compile.value.as_dict()
+    assert router.check_params(StructuredOutputsParams(regex="[a-z]+"), compiles=True) == ()
+
+
 def test_check_params_makes_no_backend_and_returns_what_lenient_would_weaken(monkeypatch):
     def make(backends, registered):
         raise AssertionError("no backend is needed")

@@ -84,7 +84,7 @@ def validating(validate: Callable[..., None]) -> Callable[..., None]:
             validate(self, model_config, config, tokenizer)
             return
         try:
-            weakened = check_params(params_of(constraint, config.backend), manager_config(config))
+            weakened = check_params(params_of(constraint, config.backend), manager_config(config), compiles=True)
         except GrammarError as error:
             raise VLLMValidationError(str(error)) from None
         if weakened:

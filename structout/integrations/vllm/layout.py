@@ -31,7 +31,7 @@ class Layout:
     def num_rows(self) -> int:
         return int(self.row_indptr[-1])
 
-    @property
+    @cached_property
     def request_ids(self) -> list[str]:
         return [request.req_id for request in self.requests]
 

@@ -129,11 +129,10 @@ class GrammarManager(VllmManager):  # type: ignore[misc]
     def accept_tokens(self, request: Any, new_token_ids: list[int]) -> bool:
         if self.structout is None:
             return super().accept_tokens(request, new_token_ids)
-        num_drawn = next((i for i, token in enumerate(new_token_ids) if token < 0), len(new_token_ids))
-        if num_drawn < len(new_token_ids):
+        if new_token_ids and min(new_token_ids) < 0:
             # Nothing could be drawn. vLLM ends the request with an error, and sends
             # this list to the client.
-            del new_token_ids[num_drawn:]
+            del new_token_ids[next(i for i, token in enumerate(new_token_ids) if token < 0) :]
             return False
         if not request.use_structured_output or not new_token_ids:
             return True

@@ -5,6 +5,7 @@ The CPU's and XPU's model runners inherit it.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -132,6 +133,11 @@ class _Composition:
             metadata, requests, those(_is_penalized), those(lambda p: p.logit_bias), those(edits_masks), processors
         )
 
+    @cached_property
+    def layout(self) -> Layout:
+        """The layout of steps without drafts."""
+        return Layout(self.requests)
+
     @property
     def has_thinking_budget(self) -> bool:
         holder = self.metadata.thinking_budget_state_holder
@@ -167,8 +173,10 @@ class RunnerSampler:
         """
         self._num_steps += 1
         composition = self._current_composition()
-        num_drafts = None if spec_decode_metadata is None else spec_decode_metadata.num_draft_tokens
-        layout = Layout(composition.requests, num_drafts, self._runner.input_batch.spec_token_ids)
+        layout = composition.layout
+        if spec_decode_metadata is not None:
+            drafts = self._runner.input_batch.spec_token_ids
+            layout = Layout(composition.requests, spec_decode_metadata.num_draft_tokens, drafts)
         grammar, allowed = self._masks(composition, layout, masks, len(logits))
         wants_logprobs = composition.metadata.max_num_logprobs is not None or composition.metadata.logprob_token_ids
         raw_logits = logits
