@@ -1,8 +1,6 @@
 """The part of vLLM's model runner V2 that samples, without a model: its own classes and
 kernels, the latter under Triton's interpreter."""
 
-import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -10,30 +8,23 @@ from typing import Any
 
 import numpy as np
 import torch
-import triton.backends
+import vllm_under_interpreter  # noqa: F401  before vLLM
 
-# vLLM's wheels for CPUs use Triton where it has a driver for CPUs, and the other wheels
-# where no driver is active and no GPU is visible. The interpreter needs neither.
-assert "vllm.triton_utils" not in sys.modules, "import this module before vLLM"
-os.environ["CUDA_VISIBLE_DEVICES"] = ""
-triton.backends.backends.setdefault("cpu", SimpleNamespace(driver=SimpleNamespace(is_active=lambda: True)))
+import vllm.v1.worker.cpu.shm  # noqa: F401  replaces streams and pinned memory, as vLLM's CPU worker does  isort: skip
+from vllm.sampling_params import SamplingParams
+from vllm.triton_utils import HAS_TRITON
+from vllm.v1.core.sched.output import GrammarOutput
+from vllm.v1.worker.gpu import structured_outputs
+from vllm.v1.worker.gpu.input_batch import InputBatch, InputBuffers, expand_idx_mapping
+from vllm.v1.worker.gpu.model_runner import GPUModelRunner
+from vllm.v1.worker.gpu.sample.sampler import Sampler
+from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler
+from vllm.v1.worker.gpu.states import RequestState
 
-import vllm.v1.worker.cpu.shm  # noqa: E402, F401  replaces streams and pinned memory, as vLLM's CPU worker does
-from vllm.sampling_params import SamplingParams  # noqa: E402
-from vllm.triton_utils import HAS_TRITON  # noqa: E402
-from vllm.v1.core.sched.output import GrammarOutput  # noqa: E402
-from vllm.v1.sample.ops import topk_topp_sampler  # noqa: E402
-from vllm.v1.worker.gpu import structured_outputs  # noqa: E402
-from vllm.v1.worker.gpu.input_batch import InputBatch, InputBuffers, expand_idx_mapping  # noqa: E402
-from vllm.v1.worker.gpu.model_runner import GPUModelRunner  # noqa: E402
-from vllm.v1.worker.gpu.sample.sampler import Sampler  # noqa: E402
-from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler  # noqa: E402
-from vllm.v1.worker.gpu.states import RequestState  # noqa: E402
-
-from structout import MaskBatch  # noqa: E402
+from structout import MaskBatch
 
 CPU = torch.device("cpu")
-topk_topp_sampler.HAS_TRITON = False  # the interpreter cannot run its kernel; PyTorch can
+_sample, _verify = Sampler.__call__, RejectionSampler.__call__  # without hooks
 
 
 @dataclass
@@ -166,10 +157,8 @@ class Worker:
         batch = self.batch()
         with torch.inference_mode():
             if batch.num_draft_tokens == 0:
-                return Sampler.__call__.__wrapped__(self.sampler, logits, batch)
-            return RejectionSampler.__call__.__wrapped__(
-                self.runner.rejection_sampler, logits, batch, None, invalid_drafts
-            )
+                return _sample(self.sampler, logits, batch)
+            return _verify(self.runner.rejection_sampler, logits, batch, None, invalid_drafts)
 
 
 def tokens_of(output: Any) -> list[list[int]]:

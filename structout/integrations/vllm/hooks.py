@@ -1,9 +1,12 @@
 """The names in vLLM that structout replaces, and how they are put in place."""
 
 import importlib
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+_log = logging.getLogger("vllm.structout")
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,13 @@ def manager_hooks() -> list[Hook]:
 
 
 def sampler_hooks() -> list[Hook]:
-    """The hooks of the workers."""
+    """The hooks of the workers, for both model runners: an engine chooses one later."""
+    from vllm.triton_utils import HAS_TRITON
+
+    return [*_model_runner_v1_hooks(), *(_model_runner_v2_hooks() if HAS_TRITON else [])]
+
+
+def _model_runner_v1_hooks() -> list[Hook]:
     from structout.integrations.vllm import model_runner_v1
 
     runner = "vllm.v1.worker.gpu_model_runner"
@@ -57,24 +66,45 @@ def sampler_hooks() -> list[Hook]:
     ]
 
 
+def _model_runner_v2_hooks() -> list[Hook]:
+    from structout.integrations.vllm import model_runner_v2
+
+    gpu = "vllm.v1.worker.gpu"
+    return [
+        Hook(
+            f"{gpu}.structured_outputs",
+            "StructuredOutputsWorker.apply_grammar_bitmask",
+            model_runner_v2.applying_masks,
+        ),
+        Hook(f"{gpu}.sample.batch_shard", "_shard_grammar_output", model_runner_v2.sharding_masks),
+        Hook(f"{gpu}.sample.sampler", "Sampler.__call__", model_runner_v2.sampling),
+        Hook(f"{gpu}.spec_decode.rejection_sampler", "RejectionSampler.__call__", model_runner_v2.verifying),
+        Hook(f"{gpu}.model_runner", "GPUModelRunner.postprocess_sampled", model_runner_v2.postprocessing),
+    ]
+
+
 def install(*, with_manager: bool = True, with_sampler: bool = True) -> None:
-    """Replace the names. Those that are replaced already stay as they are.
+    """Replace the names. Those that are replaced already stay as they are. If this
+    vLLM lacks one of them, log a warning and replace none.
 
     Args:
         with_manager: whether structout checks, compiles and tracks constraints.
         with_sampler: whether structout draws the tokens.
     """
+    replaced = {(hook.module, hook.name) for hook in _originals}
+    try:
+        wanted = [*(manager_hooks() if with_manager else []), *(sampler_hooks() if with_sampler else [])]
+        found = [(hook, hook.owner()) for hook in wanted if (hook.module, hook.name) not in replaced]
+        originals = {hook: getattr(owner, hook.attribute) for hook, owner in found}
+    except (ImportError, AttributeError) as error:
+        _log.warning("structout does not know this build of vLLM: %s. Structured output is vLLM's own.", error)
+        return
     from structout.integrations.vllm import manager
 
     manager.GrammarManager.has_structout_workers = with_sampler
-    wanted = [*(manager_hooks() if with_manager else []), *(sampler_hooks() if with_sampler else [])]
-    replaced = {(hook.module, hook.name) for hook in _originals}
-    for hook in wanted:
-        if (hook.module, hook.name) not in replaced:
-            owner = hook.owner()
-            original = getattr(owner, hook.attribute)
-            setattr(owner, hook.attribute, hook.make(original))
-            _originals[hook] = original
+    for hook, owner in found:
+        setattr(owner, hook.attribute, hook.make(originals[hook]))
+    _originals.update(originals)
 
 
 def uninstall() -> None:

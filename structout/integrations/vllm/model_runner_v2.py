@@ -1,101 +1,58 @@
-"""Hooks of vLLM's model runner V2, in vllm/v1/worker/gpu.
+"""The sampler of vLLM's model runner V2 (vllm/v1/worker/gpu).
 
-A :class:`structout.MaskBatch` travels from the scheduler where vLLM sends its dense
-mask, and waits with the batch until the sampler draws. vLLM keeps its own path for what
-has no masks of ours.
+The masks of a step come where vLLM applies its dense ones, and wait with the batch
+until its sampler draws. The CPU's and XPU's model runners inherit it.
 """
 
-import functools
-import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from vllm.v1.worker.gpu.input_batch import get_num_sampled_and_rejected
 from vllm.v1.worker.gpu.metrics.logits import get_num_nans
-from vllm.v1.worker.gpu.model_runner import GPUModelRunner
-from vllm.v1.worker.gpu.sample import batch_shard
 from vllm.v1.worker.gpu.sample.output import SamplerOutput
 from vllm.v1.worker.gpu.sample.sampler import Sampler
 from vllm.v1.worker.gpu.sample.states import NO_LOGPROBS
 from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler, gather_draft_sampled
-from vllm.v1.worker.gpu.structured_outputs import StructuredOutputsWorker
 
 from structout.integrations.vllm.v2_masks import StepMasks, mask_in_place, take_masks, upload_masks
 from structout.integrations.vllm.v2_sampling import draw, draw_and_verify, logits_context, logprobs_tensors
 from structout.mask_batch import MaskBatch
 from structout.sampler import DeviceMasks
 
-Function = Callable[..., Any]
+_Function = Callable[..., Any]
 
 
-@dataclass(frozen=True)
-class Hook:
-    """A function of vLLM to replace.
+def applying_masks(apply_grammar_bitmask: _Function) -> _Function:
+    """Make the replacement of ``StructuredOutputsWorker.apply_grammar_bitmask``: the
+    masks wait for the sampler, which applies them while it draws."""
 
-    Attributes:
-        owner: its class or module.
-        name: its name there.
-        parameters: the names of its first parameters in the versions that are known.
-        replacement: makes the new function from vLLM's.
-    """
-
-    owner: Any
-    name: str
-    parameters: tuple[str, ...]
-    replacement: Callable[[Function], Function]
-
-    def fits(self) -> bool:
-        """Whether this vLLM has the function as it is known."""
-        function = getattr(self.owner, self.name, None)
-        return function is not None and tuple(inspect.signature(function).parameters)[: len(self.parameters)] == (
-            self.parameters
-        )
-
-    def install(self) -> None:
-        """Replace the function."""
-        function = getattr(self.owner, self.name)
-        setattr(self.owner, self.name, functools.wraps(function)(self.replacement(function)))
-
-
-@functools.cache
-def install() -> None:
-    """Make model runner V2 draw with structout. A second call does nothing.
-
-    Raises:
-        ImportError: this vLLM's model runner V2 is not one that is known. Nothing is
-            replaced.
-    """
-    unknown = [f"{hook.owner.__name__}.{hook.name}" for hook in HOOKS if not hook.fits()]
-    if unknown:
-        raise ImportError(f"structout does not know {', '.join(unknown)} of this vLLM's model runner V2")
-    for hook in HOOKS:
-        hook.install()
-
-
-def _apply_grammar_bitmask(stock: Function) -> Function:
-    def apply_grammar_bitmask(
+    def keep_masks(
         self: Any, logits: torch.Tensor, input_batch: Any, grammar_req_ids: list[str], grammar_bitmask: Any
     ) -> None:
         if isinstance(grammar_bitmask, MaskBatch):
             upload_masks(self, grammar_bitmask, input_batch)
         else:  # at warm-up
-            stock(self, logits, input_batch, grammar_req_ids, grammar_bitmask)
+            apply_grammar_bitmask(self, logits, input_batch, grammar_req_ids, grammar_bitmask)
 
-    return apply_grammar_bitmask
+    return keep_masks
 
 
-def _shard_grammar_output(stock: Function) -> Function:
-    # With batch-sharded sampling each rank draws for some of the requests. vLLM cuts
-    # their rows out of its dense mask; our row map finds them in the whole one.
-    def shard_grammar_output(grammar_output: Any, *layout: Any) -> Any:
+def sharding_masks(shard_grammar_output: _Function) -> _Function:
+    """Make the replacement of ``_shard_grammar_output``.
+
+    With batch-sharded sampling each rank draws for some of the requests. vLLM cuts
+    their rows out of its dense mask. Our row map finds them in the masks of all.
+    """
+
+    def _shard_grammar_output(grammar_output: Any, *layout: Any) -> Any:
         if not isinstance(grammar_output.grammar_bitmask, MaskBatch):
-            return stock(grammar_output, *layout)
-        local = set(layout[-1])
-        acceptable = grammar_output.num_acceptable_drafts
+            return shard_grammar_output(grammar_output, *layout)
+        local_ids = set(layout[-1])  # after the batch, which 0.32 passes too
         request_ids = grammar_output.structured_output_request_ids
-        kept = [i for i, request_id in enumerate(request_ids) if request_id in local]
+        acceptable = grammar_output.num_acceptable_drafts
+        kept = [i for i, request_id in enumerate(request_ids) if request_id in local_ids]
         if not kept:
             return None
         return replace(
@@ -104,22 +61,24 @@ def _shard_grammar_output(stock: Function) -> Function:
             num_acceptable_drafts=None if acceptable is None else [acceptable[i] for i in kept],
         )
 
-    return shard_grammar_output
+    return _shard_grammar_output
 
 
-def _sampler_call(stock: Function) -> Function:
-    def call(self: Any, logits: torch.Tensor, input_batch: Any) -> Any:
+def sampling(sample: _Function) -> _Function:
+    """Make the replacement of ``Sampler.__call__``."""
+
+    def __call__(self: Any, logits: torch.Tensor, input_batch: Any) -> Any:
         step = take_masks(input_batch)
         masks = None if step is None else step.masks
-        if _draws_by_itself(self):
+        if _is_own_draw(self):
             mask_in_place(logits, masks)
-            output = stock(self, logits, input_batch)
+            output = sample(self, logits, input_batch)
         else:
             output = _sample(self, logits, masks, input_batch)
         _release(step)
         return output
 
-    return call
+    return __call__
 
 
 def _sample(sampler: Any, logits: torch.Tensor, masks: DeviceMasks | None, input_batch: Any) -> Any:
@@ -141,8 +100,10 @@ def _sample(sampler: Any, logits: torch.Tensor, masks: DeviceMasks | None, input
     return SamplerOutput(ids.view(-1, 1), logprobs, num_nans, num_sampled, num_rejected)
 
 
-def _rejection_sampler_call(stock: Function) -> Function:
-    def call(
+def verifying(verify: _Function) -> _Function:
+    """Make the replacement of ``RejectionSampler.__call__``."""
+
+    def __call__(
         self: Any,
         logits: torch.Tensor,
         input_batch: Any,
@@ -151,15 +112,15 @@ def _rejection_sampler_call(stock: Function) -> Function:
     ) -> Any:
         step = take_masks(input_batch)
         masks = None if step is None else step.masks
-        if draft_logits is not None or _verifies_by_itself(self):
+        if draft_logits is not None or _is_own_verification(self):
             mask_in_place(logits, masks)
-            output = stock(self, logits, input_batch, draft_logits, invalid_drafts)
+            output = verify(self, logits, input_batch, draft_logits, invalid_drafts)
         else:
             output = _verify(self, logits, masks, input_batch, invalid_drafts)
         _release(step)
         return output
 
-    return call
+    return __call__
 
 
 def _verify(
@@ -214,29 +175,34 @@ def _first_rows(rejection_sampler: Any, logits: torch.Tensor, input_batch: Any) 
     return first_rows
 
 
-def _postprocess_sampled(stock: Function) -> Function:
-    # -1 goes to the scheduler, which ends the request, but it must not reach the
-    # embedding or vLLM's counts of tokens, which it would index.
-    def postprocess_sampled(
-        self: Any, idx_mapping: torch.Tensor, sampled_tokens: torch.Tensor, *others: Any, **named: Any
+def postprocessing(postprocess_sampled: _Function) -> _Function:
+    """Make the replacement of ``GPUModelRunner.postprocess_sampled``.
+
+    It feeds the drawn ids back, and counts them for the penalties. The id of a dead end
+    must be an index of the embedding and of the counts there. The scheduler gets it as
+    it is, and ends the request.
+    """
+
+    def _postprocess_sampled(
+        self: Any, idx_mapping: torch.Tensor, sampled_tokens: torch.Tensor, *args: Any, **kwargs: Any
     ) -> None:
-        stock(self, idx_mapping, sampled_tokens.clamp(min=0), *others, **named)
+        postprocess_sampled(self, idx_mapping, sampled_tokens.clamp(min=0), *args, **kwargs)
 
-    return postprocess_sampled
+    return _postprocess_sampled
 
 
-def _draws_by_itself(sampler: Any) -> bool:
+def _is_own_draw(sampler: Any) -> bool:
     """Whether the engine's configuration asks for a draw that is vLLM's own: it is
     watermarked, or returned with the tokens that the filters keep."""
     return type(sampler) is not Sampler or bool(sampler.return_sampling_mask)
 
 
-def _verifies_by_itself(rejection_sampler: Any) -> bool:
+def _is_own_verification(rejection_sampler: Any) -> bool:
     """Whether the engine's configuration asks for a rule of acceptance other than the
     standard one."""
     return (
         type(rejection_sampler) is not RejectionSampler
-        or _draws_by_itself(rejection_sampler.sampler)
+        or _is_own_draw(rejection_sampler.sampler)
         or rejection_sampler.synthetic_conditional_rates is not None
         or rejection_sampler.use_block_verification
         or getattr(rejection_sampler, "fly_window_size", 0) > 0  # since 0.33
@@ -246,22 +212,3 @@ def _verifies_by_itself(rejection_sampler: Any) -> bool:
 def _release(step: StepMasks | None) -> None:
     if step is not None:
         step.release()
-
-
-HOOKS = (
-    Hook(
-        StructuredOutputsWorker,
-        "apply_grammar_bitmask",
-        ("self", "logits", "input_batch", "grammar_req_ids", "grammar_bitmask"),
-        _apply_grammar_bitmask,
-    ),
-    Hook(batch_shard, "_shard_grammar_output", ("grammar_output",), _shard_grammar_output),
-    Hook(Sampler, "__call__", ("self", "logits", "input_batch"), _sampler_call),
-    Hook(
-        RejectionSampler,
-        "__call__",
-        ("self", "logits", "input_batch", "draft_logits", "invalid_drafts"),
-        _rejection_sampler_call,
-    ),
-    Hook(GPUModelRunner, "postprocess_sampled", ("self", "idx_mapping", "sampled_tokens"), _postprocess_sampled),
-)

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from vllm.config.model import PROCESSED_LOGPROBS_MODES
-from vllm.v1.outputs import LogprobsTensors
 from vllm.v1.worker.gpu.sample.bad_words import BadWordsState
 from vllm.v1.worker.gpu.sample.logit_bias import LogitBiasState
 from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsContext
@@ -17,9 +16,9 @@ from vllm.v1.worker.gpu.sample.logprob import compute_topk_scores
 from vllm.v1.worker.gpu.sample.penalties import PenaltiesState
 from vllm.v1.worker.gpu.spec_decode.rejection_sampler import _iter_request_chunks, get_max_chunk_logits
 
-from structout.integrations.vllm.logprob_columns import logprob_columns
+from structout.integrations.vllm.logprobs import listed_logprobs
 from structout.integrations.vllm.v2_masks import mask_in_place
-from structout.logprobs import MAX_TOP_N, token_logprobs
+from structout.logprobs import MAX_TOP_N
 from structout.ops import masked_sample, verify_drafts
 from structout.sampler import DeviceMasks, SamplingParams, op_arguments
 
@@ -234,11 +233,9 @@ def logprobs_tensors(
     """
     num_logprobs, num_listed = dims
     if sampler.logprobs_mode == "raw_logprobs" and num_listed == 0 and num_logprobs <= MAX_TOP_N:
-        masking = {} if masks is None else {"bitmask": masks.bitmask, "rows": masks.rows}
-        scores = token_logprobs(logits, ids, **masking, top_n=num_logprobs)
+        masking = (None, None) if masks is None else (masks.bitmask, masks.rows)
         is_on_device = isinstance(cu_num_logits, torch.Tensor)
-        return LogprobsTensors(
-            *logprob_columns(ids, scores, logits.shape[1]),
+        return listed_logprobs(logits, ids, masking, num_logprobs)._replace(
             cu_num_generated_tokens=None if is_on_device else cu_num_logits,
             cu_num_generated_tokens_tensor=cu_num_logits if is_on_device else None,
         )

@@ -1,0 +1,140 @@
+"""Whole engines of vLLM with model runner V2, which is run on the CPU here.
+
+test_model_runner_v2.py runs this file.
+"""
+
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the counts below are of this process
+os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1"
+os.environ["VLLM_CPU_KVCACHE_SPACE"] = "1"
+os.environ["VLLM_CPU_CI_ENV"] = "1"  # no warm-up
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import vllm_under_interpreter  # isort: skip  # noqa: F401
+
+import pytest
+from vllm import LLM, SamplingParams
+from vllm.distributed import cleanup_dist_env_and_memory
+from vllm.platforms.cpu import CpuPlatform
+from vllm.sampling_params import StructuredOutputsParams
+from vllm_models import save_small_model
+
+from structout.integrations.vllm import model_runner_v2, register
+
+N_GRAMS = {"method": "ngram_gpu", "num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 1}
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"enum": [1, 2]}, "b": {"type": "string", "maxLength": 4}},
+    "required": ["a", "b"],
+    "additionalProperties": False,
+}
+
+register()
+
+
+@pytest.fixture(scope="module", params=["sync", "async", "sync with drafts", "async with drafts"])
+def engine(request, tmp_path_factory) -> Iterator[LLM]:
+    model = save_small_model(tmp_path_factory.mktemp("model"))
+    with pytest.MonkeyPatch.context() as patch:
+        if "async" in request.param:
+            patch.setattr(CpuPlatform, "check_and_update_config", with_async_scheduling())
+        options = {"speculative_config": N_GRAMS} if "drafts" in request.param else {}
+        llm = LLM(str(model), enforce_eager=True, max_model_len=256, max_num_seqs=16, **options)
+        assert llm.llm_engine.vllm_config.scheduler_config.async_scheduling == ("async" in request.param)
+        yield llm
+    llm.llm_engine.engine_core.shutdown()
+    cleanup_dist_env_and_memory()
+
+
+def with_async_scheduling() -> classmethod:
+    """What vLLM does on CPUs, where it turns asynchronous scheduling off, without
+    that."""
+    check = CpuPlatform.check_and_update_config.__func__
+
+    def check_and_update_config(cls, config) -> None:
+        check(cls, config)
+        config.scheduler_config.async_scheduling = True
+
+    return classmethod(check_and_update_config)
+
+
+def structured(constraint: dict, **params) -> SamplingParams:
+    return SamplingParams(max_tokens=80, structured_outputs=StructuredOutputsParams(**constraint), **params)
+
+
+def generate(engine: LLM, params: list[SamplingParams]):
+    return [output.outputs for output in engine.generate(["abcd abcd ef"] * len(params), params, use_tqdm=False)]
+
+
+def is_with_drafts(engine: LLM) -> bool:
+    return engine.llm_engine.vllm_config.speculative_config is not None
+
+
+def test_requests_of_all_kinds_in_one_batch_keep_their_constraints(engine: LLM, monkeypatch):
+    calls = Counter()
+    for name in ("_sample", "_verify"):
+        function = getattr(model_runner_v2, name)
+        monkeypatch.setattr(model_runner_v2, name, lambda *args, f=function, n=name: calls.update([n]) or f(*args))
+    # With drafts, vLLM's frontend refuses min_p and logit_bias.
+    min_p, bias = ({}, {}) if is_with_drafts(engine) else ({"min_p": 0.01}, {"logit_bias": {67: -50.0}})
+    cases = [
+        (structured({"json": SCHEMA}, seed=1), lambda text: json.loads(text).keys() == {"a", "b"}),
+        (structured({"regex": "[0-9]{3}-[a-f]{2}"}, temperature=0.0, logprobs=3), "[0-9]{3}-[a-f]{2}"),
+        (structured({"choice": ["red", "green"]}, n=3, seed=2), "red|green"),
+        (structured({"grammar": 'root ::= "x" [yz]{4} "w"'}, top_p=0.7, top_k=9, **min_p), "x[yz]{4}w"),
+        (structured({"regex": "(ab|cd){5}"}, frequency_penalty=1.0, repetition_penalty=1.3), "(ab|cd){5}"),
+        (structured({"regex": "[a-e]{6}"}, bad_words=["c"], **bias), "[abde]{6}"),
+        (structured({"regex": "[a-e]{6}"}, min_tokens=30), "[a-e]{6}"),
+        (structured({"regex": "[a-z]{6}"}, allowed_token_ids=[0, *range(67, 93)]), "[a-z]{6}"),
+        (SamplingParams(max_tokens=12, temperature=0.0, presence_penalty=0.5, logprobs=2), None),
+        (SamplingParams(max_tokens=12, min_tokens=12, seed=3), None),
+    ] * 2  # more requests than the engine takes at once
+    for outputs, (params, expected) in zip(generate(engine, [p for p, _ in cases]), cases, strict=True):
+        assert len(outputs) == params.n
+        for output in outputs:
+            if expected is None:
+                assert output.finish_reason in ("stop", "length")
+                continue
+            assert output.finish_reason == "stop"
+            assert expected(output.text) if callable(expected) else re.fullmatch(expected, output.text), output.text
+            if params.logprobs is not None:
+                assert [token in row for token, row in zip(output.token_ids, output.logprobs, strict=True)] == (
+                    [True] * len(output.token_ids)
+                )
+                assert {len(row) for row in output.logprobs} <= {3, 4}  # the drawn token and three
+    assert calls["_verify" if is_with_drafts(engine) else "_sample"] > 10
+
+
+TEXTS: dict[str, list] = {}
+
+
+def test_seeded_texts_do_not_depend_on_drafts_or_on_asynchronous_scheduling(engine: LLM):
+    params = [
+        structured({"regex": "(abcabd){6}x"}, temperature=0.0),
+        structured({"regex": "[abc]{12}"}, seed=3, logprobs=2),
+        structured({"regex": r"(\d\d){9}"}, seed=5, frequency_penalty=0.2),
+        SamplingParams(max_tokens=24, seed=7, top_p=0.9),
+    ]
+    outputs = [output for (output,) in generate(engine, params)]
+    texts = [(output.text, output.finish_reason, len(output.logprobs or [])) for output in outputs]
+    assert texts == TEXTS.setdefault("seeded", texts)
+    assert [reason for _, reason, _ in texts] == ["stop", "stop", "stop", "length"]
+
+
+def test_a_dead_end_ends_its_request_with_an_error_and_no_other(engine: LLM):
+    params = [
+        structured({"regex": "[ab]{3}(cd|ef)"}),
+        structured({"regex": "[ab]{30}"}, allowed_token_ids=[1, 2, 3], logprobs=3),
+        structured({"regex": "aaaab"}, bad_words=["b"], logprobs=2),
+        SamplingParams(temperature=0.7, seed=4, max_tokens=10, ignore_eos=True),
+    ]
+    fine, dead, dies, free = [output for (output,) in generate(engine, params)]
+    assert re.fullmatch("[ab]{3}(cd|ef)", fine.text)
+    assert (dead.text, dead.token_ids, dead.finish_reason) == ("", [], "error")
+    assert (dies.text, dies.finish_reason, len(dies.logprobs)) == ("aaaa", "error", len(dies.token_ids))
+    assert (len(free.token_ids), free.finish_reason) == (10, "length")
