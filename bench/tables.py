@@ -348,6 +348,37 @@ def _cases(bench: str) -> str:
     return f"Schemas of {row['cases']}, {row['vocabulary']}."
 
 
+def vllm_table() -> str:
+    rows = harness.read_results("vllm", "cpu")["rows"]
+    cells = []
+    for row in rows:
+        stock, ours = row["vllm"], row["structout"]
+        gain = ours["tokens_per_second"][0] / stock["tokens_per_second"][0]
+        less = stock["ms_per_step"][0] / ours["ms_per_step"][0]
+        cells.append(
+            [
+                f"{row['model']}, V = {row['vocab']:,}",
+                row["requests"],
+                row["sampling"],
+                *(_with_range(peer["tokens_per_second"], ",.0f") for peer in (stock, ours)),
+                f"**{gain:.2f}×**",
+                *(_with_range(peer["ms_per_step"], ".2f") for peer in (stock, ours)),
+                f"1/{less:.1f}",
+            ]
+        )
+    head = ["model", "requests", "sampling", "vLLM tokens/s", "structout", "", "vLLM ms a step", "structout", ""]
+    about = (
+        f"{rows[0]['vllm_version']}, bfloat16, {rows[0]['batch']} requests, tokenizer {rows[0]['tokenizer']}. Medians "
+        "of five alternating rounds, with the range."
+    )
+    return _markdown(head, cells) + _provenance("vllm", "cpu", about)
+
+
+def _with_range(figures: list[float], form: str) -> str:
+    median, least, largest = figures
+    return f"{median:{form}} ({least:{form}}–{largest:{form}})"
+
+
 def _markdown(head: list[str], rows: list[list[str]]) -> str:
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(f"| {' | '.join(row)} |" for row in rows)]
     return "\n".join(lines) + "\n"
@@ -390,6 +421,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "apply_bitmask_cpu_short": short_table,
     "apply_bitmask_cpu": partial(full_table, "cpu"),
     "apply_bitmask_cuda": partial(full_table, "cuda"),
+    "vllm_cpu": vllm_table,
     "masked_sample_cpu_short": masked_sample_short_table,
     "masked_sample_cpu": partial(masked_sample_table, "cpu"),
     "masked_sample_cuda": partial(masked_sample_table, "cuda"),

@@ -31,6 +31,7 @@ SOURCE_FILES = (
     "LICENSE",
     "Makefile",
     "README.md",
+    "constraints-vllm.txt",
     "constraints.txt",
     "structout_cli.py",
 )
