@@ -6,6 +6,7 @@ import re
 import jsonschema
 import pytest
 from transformers import ContinuousBatchingConfig, GenerationConfig
+from transformers.generation.continuous_batching.requests import RequestState
 
 from structout import GrammarError, StructuredOutputsParams, UnknownRequestError
 from structout.integrations.transformers import generate, structured_batching
@@ -79,17 +80,23 @@ def test_requests_name_their_own_constraints_or_none(parts, manager, prompt_ids)
     assert manager.num_requests == 2
 
 
-def test_more_requests_than_fit_into_the_cache_are_preempted_and_stay_valid(parts, manager, prompt_ids):
-    manager.add_request("a", StructuredOutputsParams(regex="[a-z]{30,60}"))
+def test_more_requests_than_fit_into_the_cache_are_preempted_and_stay_valid(parts, manager, prompt_ids, monkeypatch):
+    preempted = []
+    restart = RequestState.create_equivalent_initial_request
+    monkeypatch.setattr(
+        RequestState, "create_equivalent_initial_request", lambda state: preempted.append(state) or restart(state)
+    )
+    manager.add_request("a", StructuredOutputsParams(regex="[a-z]{200}"))
     manager.wait_ready("a")
-    generation = config_of(parts, do_sample=False, max_new_tokens=80)
-    config = ContinuousBatchingConfig(**SMALL | {"num_blocks": 8})
+    generation = config_of(parts, do_sample=False, max_new_tokens=240)
+    config = ContinuousBatchingConfig(**SMALL | {"num_blocks": 10, "safety_margin": 0.0})
     with structured_batching(
         parts[0], manager, default_request_id="a", generation_config=generation, continuous_batching_config=config
     ):
         outputs = parts[0].generate_batch(prompt_ids * 3)
+    assert len(preempted) > 2
     assert len(outputs) == 9
-    assert all(re.fullmatch("[a-z]{30,60}", text_of(parts, output)) for output in outputs.values())
+    assert all(re.fullmatch("[a-z]{200}", text_of(parts, output)) for output in outputs.values())
     assert manager.num_requests == 1
 
 

@@ -110,6 +110,18 @@ class StructuredBatchingProcessor(ContinuousBatchingLogitsProcessor):  # type: i
         apply_bitmask(scores, self._bitmask, tensor_arg[: scores.shape[0]].contiguous())
         return scores
 
+    def forget(self, request_id: str) -> None:
+        """Forget a request that has ended, from any thread. Without this call the next
+        step forgets it, except for its error.
+
+        Args:
+            request_id: transformers' id of the request.
+        """
+        self.errors.pop(request_id, None)
+        text = self._texts.pop(request_id, None)
+        if text is not None:
+            self._manager.finish_request(text.request_id)
+
     def close(self) -> None:
         """Finish the processor's own requests."""
         self._forget_others(set())
@@ -143,8 +155,10 @@ class StructuredBatchingProcessor(ContinuousBatchingLogitsProcessor):  # type: i
     def _forget_others(self, current: set[str]) -> None:
         """Finish the texts that are not in the step: they have ended, or wait and will
         be followed from their start."""
-        for request_id in self._texts.keys() - current:
-            self._manager.finish_request(self._texts.pop(request_id).request_id)
+        for request_id, text in list(self._texts.items()):
+            if request_id not in current:
+                self._texts.pop(request_id, None)
+                self._manager.finish_request(text.request_id)
 
 
 @contextmanager

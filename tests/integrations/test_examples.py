@@ -1,0 +1,167 @@
+"""The scripts of examples/ run; the server answers over HTTP."""
+
+import http.client
+import importlib.util
+import json
+import re
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import jsonschema
+import pytest
+from locations import ROOT
+
+EXAMPLES = ROOT / "examples"
+SCHEMA = {
+    "type": "object",
+    "properties": {"item": {"enum": ["apple", "pear"]}, "quantity": {"type": "integer", "minimum": 1, "maximum": 99}},
+    "required": ["item", "quantity"],
+    "additionalProperties": False,
+}
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(autouse=True)
+def demo(parts, monkeypatch):
+    """The demo model that the other tests have built."""
+    monkeypatch.setattr("structout.cli.demo_model.load_demo_model", lambda: (*parts, None))
+
+
+def test_model_code_writes_a_text_of_its_regular_expression(capsys):
+    load("model_code").main()
+    assert re.fullmatch("(one|two|three|four|five|six) of six\n", capsys.readouterr().out)
+
+
+def test_model_code_is_ten_lines():
+    source = (EXAMPLES / "model_code.py").read_text()
+    lines = source[source.index("# BEGIN\n") : source.index("    # END")].splitlines()[1:]
+    assert len(lines) <= 12
+
+
+def test_engine_loop_serves_constrained_and_free_requests_and_fails_the_bad_one(capsys):
+    load("engine_loop").main()
+    texts = dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines() if ": " in line)
+    jsonschema.validate(json.loads(texts["order"]), SCHEMA)
+    assert re.fullmatch("[A-Z]{3}-[0-9]{4}", texts["code"])
+    assert "parenthesis is not closed" in texts["bad"]
+    assert texts["free"]
+
+
+# -- the server, over HTTP -------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def server(parts):
+    """The port and the manager of a server on this machine."""
+    import uvicorn
+
+    app = load("fastapi_server").create_app(*parts, num_blocks=64)
+    running = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
+    thread = threading.Thread(target=running.run)
+    thread.start()
+    while not running.started:
+        assert thread.is_alive()
+        time.sleep(0.01)
+    yield running.servers[0].sockets[0].getsockname()[1], app.state.manager
+    running.should_exit = True
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def post(port, **body):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+    return connection.getresponse()
+
+
+def complete(port, **body):
+    response = post(port, **body)
+    answer = json.loads(response.read())
+    assert response.status == 200, answer
+    (choice,) = answer["choices"]
+    return choice["text"], choice["finish_reason"]
+
+
+def wait_for_no_request(manager):
+    deadline = time.monotonic() + 10
+    while manager.num_requests:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_server_answers_with_a_text_of_the_constraint(server):
+    port, manager = server
+    schema = {"response_format": {"type": "json_schema", "json_schema": {"name": "order", "schema": SCHEMA}}}
+    text, reason = complete(port, prompt="order: ", **schema)
+    jsonschema.validate(json.loads(text), SCHEMA)
+    assert reason == "stop"
+    text, reason = complete(port, prompt="order: ", structured_outputs={"regex": "[a-z]{60}"}, max_tokens=5)
+    assert re.fullmatch("[a-z]{1,60}", text)
+    assert reason == "length"
+    assert complete(port, prompt="order: ", max_tokens=4)[1] in ("length", "stop")
+    wait_for_no_request(manager)
+
+
+def test_server_streams_pieces_of_the_text(server):
+    port, manager = server
+    response = post(port, prompt="order: ", structured_outputs={"regex": "(東京🦊){3}[a-z]{20}"}, stream=True)
+    assert response.headers["Content-Type"].startswith("text/event-stream")
+    events = [line[6:] for line in response.read().decode().split("\n\n") if line]
+    assert events[-1] == "[DONE]"
+    choices = [json.loads(event)["choices"][0] for event in events[:-1]]
+    assert re.fullmatch("(東京🦊){3}[a-z]{20}", "".join(choice["text"] for choice in choices))
+    assert [choice["finish_reason"] for choice in choices] == [None] * (len(choices) - 1) + ["stop"]
+    assert len(choices) > 10
+    wait_for_no_request(manager)
+
+
+def test_server_decodes_many_requests_together(server):
+    port, manager = server
+    constraints = [{"json": SCHEMA}, {"regex": "[a-z]{5,9}"}, {"choice": ["yes", "no"]}, {"grammar": 'root ::= "a"+'}]
+    with ThreadPoolExecutor(12) as pool:
+        bodies = [{"prompt": f"request {i}: ", "structured_outputs": constraints[i % 4]} for i in range(12)]
+        answers = list(pool.map(lambda body: complete(port, **body)[0], bodies))
+    for i, text in enumerate(answers):
+        match i % 4:
+            case 0:
+                jsonschema.validate(json.loads(text), SCHEMA)
+            case 1:
+                assert re.fullmatch("[a-z]{5,9}", text)
+            case 2:
+                assert text in ("yes", "no")
+            case 3:
+                assert re.fullmatch("a+", text)
+    wait_for_no_request(manager)
+
+
+@pytest.mark.parametrize(
+    ("constraint", "message"),
+    [
+        ({"regex": "("}, "The parenthesis is not closed"),
+        ({"json": {"$ref": "#"}}, "constraint refused"),
+        ({"regex": "a", "choice": ["a"]}, "expected exactly one constraint"),
+        ({"regexp": "a"}, "unexpected keyword argument 'regexp'"),
+    ],
+)
+def test_server_answers_a_bad_constraint_with_400(server, constraint, message):
+    port, manager = server
+    response = post(port, prompt="order: ", structured_outputs=constraint)
+    assert response.status == 400
+    assert message in json.loads(response.read())["detail"]
+    wait_for_no_request(manager)
+
+
+def test_server_forgets_requests_whose_client_has_gone(server):
+    port, manager = server
+    response = post(port, prompt="order: ", structured_outputs={"regex": "[a-z]{900}"}, max_tokens=900, stream=True)
+    assert response.read(20)
+    assert manager.num_requests == 2  # the client's, and its fork
+    response.close()
+    wait_for_no_request(manager)
