@@ -25,7 +25,9 @@ class Limits:
         pattern_length: characters of one regular expression.
         repetition: largest bound of a repetition in a pattern. Bounds of nested
             repetitions are multiplied.
-        length_bound: largest value of minLength, maxItems and similar keywords.
+        length_bound: largest value of maxLength, maxItems and maxProperties.
+        required_length: largest value of minLength, minItems and minProperties. A text
+            that has to be longer would never end.
         properties: number of properties of one object schema.
         branches: number of schemas in one anyOf, oneOf or allOf.
         references: number of ``$ref`` in one schema.
@@ -38,6 +40,7 @@ class Limits:
     pattern_length: int = 1_024
     repetition: int = 1_024
     length_bound: int = 2**31 - 1
+    required_length: int = 1_000_000
     properties: int = 1_000
     branches: int = 256
     references: int = 2_048
@@ -98,11 +101,14 @@ def _check_size_of(limit: str, type_: type[list[Any]] | type[dict[str, Any]]) ->
     return lambda value, limits: _check(limit, len(value), limits) if isinstance(value, type_) else None
 
 
-def _check_length_bound(bound: Any, limits: Limits) -> None:
-    if isinstance(bound, int | float) and not isinstance(bound, bool):
-        if bound < 0:
-            raise GrammarError(f"must not be negative, got {bound}")
-        _check("length_bound", int(min(bound, 2**63)), limits)
+def _check_bound(limit: str) -> Callable[[Any, Limits], None]:
+    def check(bound: Any, limits: Limits) -> None:
+        if isinstance(bound, int | float) and not isinstance(bound, bool):
+            if bound < 0:
+                raise GrammarError(f"must not be negative, got {bound}")
+            _check(limit, int(min(bound, 2**63)), limits)
+
+    return check
 
 
 def _check_patterns(patterns: Any, limits: Limits) -> None:
@@ -151,9 +157,8 @@ _CHECKS: dict[str, Callable[[Any, Limits], None]] = {
     "enum": _check_size_of("alternatives", list),
     "properties": _check_size_of("properties", dict),
     **dict.fromkeys(("anyOf", "oneOf", "allOf"), _check_size_of("branches", list)),
-    **dict.fromkeys(
-        ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), _check_length_bound
-    ),
+    **dict.fromkeys(("maxLength", "maxItems", "maxProperties"), _check_bound("length_bound")),
+    **dict.fromkeys(("minLength", "minItems", "minProperties"), _check_bound("required_length")),
     **dict.fromkeys(("pattern", "patternProperties"), _check_patterns),
 }
 

@@ -48,6 +48,7 @@ def object_of(count):
         ("properties", {"json": object_of(3)}, {"json": {"items": object_of(4)}}, 4),
         ("branches", {"json": {"anyOf": [True, True]}}, {"json": {"items": {"oneOf": [True, True, True]}}}, 3),
         ("references", {"json": {"items": [{"$ref": "#"}] * 2}}, {"json": {"items": [{"$ref": "#"}] * 3}}, 3),
+        ("required_length", {"json": {"minItems": 10**6}}, {"json": {"items": {"minLength": 10**6 + 1}}}, 10**6 + 1),
         ("length_bound", {"json": {"maxLength": 2**31 - 1}}, {"json": {"items": {"maxItems": 2**31}}}, 2**31),
     ],
 )  # fmt: skip

@@ -219,3 +219,12 @@ def test_closed_backends_say_so():
     with pytest.raises(GrammarError, match="closed") as caught:
         closed.compile(StructuredOutputsParams(regex="a").constraint())
     assert caught.value.kind is GrammarErrorKind.CLOSED
+
+
+def test_counts_beside_optional_properties_are_refused_or_weakened_by_their_keywords(backends):
+    schema = O | {"properties": {"a": {}}, "minProperties": 1, "maxProperties": 3}
+    error = refusal_of(backends, json=schema)
+    assert error.pointer == "#/minProperties"
+    assert error.kind is UNSUPPORTED
+    lenient = StructuredOutputsParams(json=schema, lenient=True)
+    assert backends.compile(lenient.constraint()).weakened == ("#/minProperties", "#/maxProperties")

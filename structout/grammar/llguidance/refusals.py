@@ -59,6 +59,12 @@ _RULES = [
         "oneOf is not supported where one value may satisfy two of its branches",
         ("oneOf",),
     ),
+    Rule(
+        "min/maxProperties only supported",
+        _UNSUPPORTED,
+        "minProperties and maxProperties are not supported where a property of properties is not required",
+        ("minProperties", "maxProperties"),
+    ),
     Rule(r"Unimplemented keys: \[(.*)\]", _UNSUPPORTED, "keywords that are not supported: {0}"),
     Rule(
         "patternProperty regexes /(.*)/ and /(.*)/ are not disjoint",

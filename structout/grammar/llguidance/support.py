@@ -35,6 +35,7 @@ _MISREADS = {Feature.SET_OPERATION, Feature.POSSESSIVE, Feature.INCOMPLETE_ESCAP
 _ESCAPED_BY_NUMBER = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
 _MAY_NEED_ESCAPE_BY_NUMBER = re.compile(rf"{_ESCAPED_BY_NUMBER.pattern}|\\|\[\^")
 _MOST_ESCAPED_IN_A_ROW = 0x1F - 0x0E + 1
+_WARNINGS = {"oneOf ": ("oneOf",), "min/maxProperties ": ("minProperties", "maxProperties")}
 _UNREAD_KEYWORDS = re.compile("Unimplemented keys: ")
 _READ_WITH_IF = {"then", "else"}
 _QUOTED = re.compile('"([^"]*)"')
@@ -67,7 +68,7 @@ def places_of_warnings(warnings: Iterable[str], nodes: Nodes) -> Iterator[str]:
     """Yield JSON pointers to the keywords that warnings of llguidance's lenient
     compilation name. A warning that names none stands for itself."""
     for warning in warnings:
-        keywords = {"oneOf"} if warning.startswith("oneOf ") else set()
+        keywords = next((set(named) for start, named in _WARNINGS.items() if warning.startswith(start)), set())
         if _UNREAD_KEYWORDS.match(warning):
             keywords = set(_QUOTED.findall(warning)) - _READ_WITH_IF
         elif not keywords:
