@@ -246,6 +246,28 @@ def jump_forward_table() -> str:
     return _markdown(head, rows) + _provenance("jump_forward", "cpu", about)
 
 
+def transformers_table() -> str:
+    """Each peer's time of a step beside the forward pass, and how many times as fast as
+    xgrammar's processor that is."""
+    rows = _rows("transformers")
+    peers = list(rows[0]["ms_beside_forward"])
+    cells = []
+    for row in rows:
+        for peer in peers:
+            beside, whole = row["ms_beside_forward"][peer], row["ms_whole"][peer]
+            median, least, greatest = row["times_as_fast"][peer]
+            ratio = f"{median:.1f}× ({least:.1f} to {greatest:.1f})" if peer.startswith("structout") else ""
+            tokens_per_second = f"{row['batch'] / whole * 1e3:,.0f}"
+            cells.append([row["sampling"], peer, _time(beside * 1e3), ratio, tokens_per_second])
+    head = ["sampling", "", "a step beside the forward pass", "xgrammar's time / this", "tokens/s of `generate`"]
+    first = rows[0]
+    about = (
+        f"{first['batch']} JSON requests of {first['tokens']} tokens through `model.generate`, V = {first['vocab']:,}, "
+        f"{first['vocabulary']}, a Llama of one layer; medians and ranges of {first['rounds']} interleaved pairs."
+    )
+    return _markdown(head, cells) + _provenance("transformers", "cpu", about)
+
+
 def tensor_parallel_table() -> str:
     """One row per batch size, dtype and mask."""
     cases = [row for row in _rows("tensor_parallel") if row["call"] == "sharded_masked_sample"]
@@ -435,6 +457,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "manager_cpu": manager_table,
     "mask_pool_cpu": mask_pool_table,
     "jump_forward_cpu": jump_forward_table,
+    "transformers_cpu": transformers_table,
     "tensor_parallel_cpu": tensor_parallel_table,
     "shared_masks_cpu": shared_masks_table,
     "exchanged_bytes_cpu": exchanged_bytes_table,
