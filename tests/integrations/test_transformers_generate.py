@@ -1,10 +1,13 @@
 """generate: texts from prompts in one call, with and without jump-forward."""
 
+import copy
 import dataclasses
 import enum
 import functools
+import gc
 import json
 import re
+import weakref
 from typing import Literal
 
 import jsonschema
@@ -146,6 +149,27 @@ def test_generate_limits_texts_to_512_tokens_and_to_the_models_positions(parts):
     assert len(generate(*parts, "order:", regex="🦊{1000}", do_sample=False).token_ids[0]) == 512
     long_prompt = [5] * 4090
     assert len(generate(*parts, long_prompt, regex="[a-z]{999}", do_sample=False).token_ids[0]) == 6
+
+
+def test_shared_manager_lives_as_long_as_its_tokenizer(parts):
+    tokenizer = copy.deepcopy(parts[1])
+    manager = shared_manager(tokenizer, 1024)
+    assert shared_manager(tokenizer, 1024) is manager
+    assert shared_manager(tokenizer, 1056) is not manager
+    assert shared_manager(parts[1], 1024) is not manager
+    references = [weakref.ref(manager), weakref.ref(tokenizer)]
+    del manager, tokenizer
+    gc.collect()
+    assert [reference() for reference in references] == [None, None]
+
+
+def test_generate_keeps_no_tokenizer_alive(parts):
+    tokenizer = copy.deepcopy(parts[1])
+    assert generate(parts[0], tokenizer, "order:", choice=["yes"], jump_forward="draft").texts == ["yes"]
+    reference = weakref.ref(tokenizer)
+    del tokenizer
+    gc.collect()
+    assert reference() is None
 
 
 # -- refusals --------------------------------------------------------------------------

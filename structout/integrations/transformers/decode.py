@@ -37,8 +37,7 @@ class Text:
     Attributes:
         token_ids: what has been generated, a stop token included.
         drafts: tokens that the next step verifies.
-        is_complete: whether its constraint allows nothing but a stop token, and that
-            was drawn.
+        is_complete: whether the stop token of its constraint has been drawn.
         is_stopped: whether a stopping criterion has ended it.
     """
 

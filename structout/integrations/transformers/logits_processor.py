@@ -192,7 +192,9 @@ class StructuredLogitsProcessor(transformers.LogitsProcessor):  # type: ignore[m
         """Follow the texts to ``input_ids``. Return False if these are other texts."""
         num_columns = input_ids.shape[1]
         last = self._last_ids
-        if len(input_ids) != len(last) or not self._num_prompt_columns < num_columns <= last.shape[1] + 1:
+        if len(input_ids) != len(last) or input_ids.device != last.device:
+            return False
+        if not self._num_prompt_columns < num_columns <= last.shape[1] + 1:
             return False
         seen, tokens = input_ids[:, :-1], input_ids[:, -1]
         parents = list(range(len(last)))
@@ -213,13 +215,12 @@ class StructuredLogitsProcessor(transformers.LogitsProcessor):  # type: ignore[m
         """For each row of ``seen`` the row of ``last`` that it continues: of the same
         prompt, itself if possible. None if a row continues none."""
         size = len(seen) // (1 if self._templates is None else len(self._templates))
+        is_parent = (seen.unflatten(0, (-1, size)).unsqueeze(2) == last.unflatten(0, (-1, size)).unsqueeze(1)).all(-1)
         parents = []
-        for i, row in enumerate(seen):
-            first = i // size * size
-            is_parent = (last[first : first + size] == row).all(1)
-            if not is_parent.any():
+        for i, flags in enumerate(is_parent.flatten(0, 1).tolist()):
+            if True not in flags:
                 return None
-            parents.append(i if is_parent[i - first] else first + int(is_parent.int().argmax()))
+            parents.append(i if flags[i % size] else i // size * size + flags.index(True))
         return parents
 
     def _inherit(self, parents: Sequence[int]) -> None:
