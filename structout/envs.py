@@ -55,6 +55,12 @@ def vllm_strict() -> bool:
     return _choice("STRUCTOUT_VLLM_STRICT", ("0", "1")) == "1"
 
 
+def sglang() -> bool:
+    """STRUCTOUT_SGLANG = 0 | 1: whether SGLang gets structout's grammar backend and
+    sampler to choose from. Default: 1."""
+    return _choice("STRUCTOUT_SGLANG", ("0", "1")) != "0"
+
+
 def cache_dir() -> Path:
     """STRUCTOUT_CACHE_DIR: where the demo model is kept. Default: structout in
     $XDG_CACHE_HOME or ~/.cache."""

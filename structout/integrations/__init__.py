@@ -3,7 +3,7 @@
 import importlib
 from types import ModuleType
 
-__all__ = ["transformers", "vllm"]
+__all__ = ["sglang", "transformers", "vllm"]
 
 
 def __getattr__(name: str) -> ModuleType:

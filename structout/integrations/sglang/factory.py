@@ -1,0 +1,73 @@
+"""What SGLang calls to make the grammar backend, with the settings of its server."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from sglang.srt.constrained.base_grammar_backend import BaseGrammarBackend
+from sglang.srt.constrained.reasoner_grammar_backend import ReasonerGrammarBackend
+from sglang.srt.parser.reasoning_parser import ReasoningParser
+from sglang.srt.runtime_context import get_parallel, get_serving
+
+from structout.config import StructuredOutputsConfig
+from structout.integrations.sglang.grammar_backend import StructoutGrammarBackend
+from structout.integrations.sglang.grammar_cache import GrammarCache
+
+
+def create_grammar_backend(
+    server_args: Any, tokenizer: Any, vocab_size: int, eos_token_ids: Iterable[int] | int | None
+) -> BaseGrammarBackend:
+    """Make the backend of one scheduler process.
+
+    It honours ``--constrained-json-whitespace-pattern``,
+    ``--constrained-json-disable-any-whitespace``,
+    ``--constrained-json-max-whitespace-cnt``, ``--reasoning-parser`` and
+    ``--enable-strict-thinking``.
+
+    Args:
+        server_args: ignored; the resolved settings are in SGLang's runtime context.
+        tokenizer: the Hugging Face tokenizer of the model.
+        vocab_size: the width of the model's lm_head.
+        eos_token_ids: tokens that end a text. Default: the tokenizer's eos_token_id.
+    """
+    config = _config()
+    stop_token_ids = [eos_token_ids] if isinstance(eos_token_ids, int) else sorted(eos_token_ids or ()) or None
+    backend = StructoutGrammarBackend(
+        tokenizer, vocab_size, stop_token_ids, config, get_serving().constrained_json_whitespace_pattern
+    )
+    backend.prepare()
+    return _with_reasoning(backend, tokenizer, config)
+
+
+def _config() -> StructuredOutputsConfig:
+    """The config that the server's settings imply.
+
+    A compilation in a process of its own fails after ``compile_timeout`` seconds. If
+    several ranks compile each constraint, one of them may fail alone, and the ranks
+    would go on with different batches. So they compile in threads, and SGLang's own
+    time limit applies, which the ranks agree on.
+    """
+    serving, parallel = get_serving(), get_parallel()
+    max_whitespace = serving.constrained_json_max_whitespace_cnt
+    settings = {} if max_whitespace is None else {"max_whitespace": max_whitespace}
+    return StructuredOutputsConfig(
+        any_whitespace=not serving.constrained_json_disable_any_whitespace,
+        isolate_slow_compiles=parallel.tp_size == 1 and parallel.pp_size == 1,
+        **settings,
+    )
+
+
+def _with_reasoning(
+    backend: StructoutGrammarBackend, tokenizer: Any, config: StructuredOutputsConfig
+) -> BaseGrammarBackend:
+    """The backend for constraints that apply after the reasoning, if the server has a
+    reasoning parser. SGLang wraps only its own backends."""
+    serving = get_serving()
+    if not serving.reasoning_parser:
+        return backend
+    parser = ReasoningParser(model_type=serving.reasoning_parser, stream_reasoning=False, tokenizer=tokenizer)
+    if not parser.detector.get_think_end_token_ids(tokenizer):
+        return backend
+    wrapped = ReasonerGrammarBackend(backend, parser, tokenizer, enable_strict_thinking=serving.enable_strict_thinking)
+    wrapped.executor = backend.executor
+    wrapped.cache = GrammarCache(config.cache_bytes)
+    return wrapped
