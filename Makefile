@@ -8,7 +8,7 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check -qq
 VLLM_PIP = $(VLLM_VENV)/bin/python -m pip --disable-pip-version-check -qq
 SOURCES := $(wildcard csrc/*.* csrc/*/*.* csrc/*/*/*.*) setup.py pyproject.toml constraints.txt
 
-.PHONY: help demo test test-all test-engines test-headers test-torch test-vllm bench gpu-check docs lint format clean
+.PHONY: help demo test test-all test-engines test-sglang test-install test-headers test-torch test-vllm bench gpu-check docs lint format clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,12 @@ test-all: $(VENV)/test.installed  ## the same at the full length of random tests
 
 test-engines: $(VENV)/test.installed  ## the grammar tests on the oldest and the newest supported grammar engines
 	$(BIN)/python tests/check_engine_versions.py
+
+test-sglang: $(VENV)/test.installed  ## the SGLang adapter on an installed SGLang, without a GPU
+	$(BIN)/python tests/check_sglang.py
+
+test-install: $(VENV)/test.installed  ## whether pip can install structout beside vLLM and SGLang, from metadata
+	$(BIN)/python tests/check_resolution.py
 
 test-headers: $(VENV)/tools.installed  ## the bindings against the headers of the oldest and the newest torch
 	$(BIN)/python tests/check_torch_headers.py
