@@ -115,7 +115,7 @@ class StructuredOutputManager:
             constraint = params.constraint(self.config)
             known_result = self._compiler.get(constraint)
         except GrammarError as error:
-            start, constraint, known_result = RequestStart(on_settled=on_settled), None, error
+            start, constraint, known_result = RequestStart(on_settled=on_settled), None, error.copy()
         request = self._requests.add(request_id)
         on_done = partial(self._start_request, request, start)
         try:
@@ -148,7 +148,7 @@ class StructuredOutputManager:
             StructOutError: the manager is closed.
         """
         self._finish_late()
-        self._requests.set_failed(self._requests.add(request_id), error.copy())
+        self._requests.set_failed(self._requests.add(request_id), error)
 
     def warm_up(
         self, constraints: Iterable[StructuredOutputsParams], timeout: float | None = None

@@ -141,12 +141,16 @@ class RequestTable:
         return True
 
     def set_failed(self, request: Request, error: GrammarError) -> bool:
-        """Make the request FAILED. Return False if it has been removed."""
+        """Make the request FAILED. Return False if it has been removed.
+
+        The request keeps a copy: the traceback of a raised error keeps the frames of
+        those who called, and what is in them.
+        """
         with self.changed:
             if request.removal_error is not None:
                 return False
-            error.request_id = request.request_id
-            request.error = error
+            request.error = error.copy()
+            request.error.request_id = request.request_id
             request.grammar = None
             self._settle(request, GrammarStatus.FAILED)
         return True

@@ -240,6 +240,26 @@ def test_errors_are_fresh_objects_that_keep_nothing_alive(manager):
     assert manager.error("bad").__traceback__ is None
 
 
+@pytest.mark.parametrize("constraint", [{"json": "{"}, {"regex": "("}, {"regex": "a", "backend": "unknown"}], ids=str)
+def test_a_bad_constraint_keeps_nothing_of_its_caller_alive(manager, constraint):
+    class Frame:
+        """Stands for what a frame of the caller holds."""
+
+    def add_request():
+        held = Frame()
+        manager.add_request("bad", StructuredOutputsParams(**constraint))
+        return weakref.ref(held)
+
+    gc.disable()
+    try:
+        held = add_request()
+        with pytest.raises(GrammarError):
+            manager.wait_ready("bad", 60)
+        assert held() is None
+    finally:
+        gc.enable()
+
+
 # -- finalizers ------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from vllm.v1.structured_output import StructuredOutputManager as VllmManager
 from vllm.v1.structured_output.utils import strip_speculative_padding
 
+from structout.errors import GrammarError
 from structout.integrations.vllm import constraints
 from structout.integrations.vllm.jump_forward import is_jump_forward
 from structout.mask_batch import MaskBatch
@@ -48,11 +49,13 @@ class PendingGrammar(Future):  # type: ignore[type-arg]
     def done(self) -> bool:
         return self._grammar.manager.status(self._grammar.key) is not GrammarStatus.WAITING
 
-    def result(self, timeout: float | None = None) -> Grammar:
-        error = self._grammar.manager.error(self._grammar.key)
-        if error is not None:
-            raise error
-        return self._grammar
+    def result(self, timeout: float | None = None) -> Grammar | GrammarError:
+        """The grammar, or the error, which vLLM keeps in its place.
+
+        Raised, the error would keep the scheduler's frames, and through them other
+        requests, until a garbage collection.
+        """
+        return self._grammar.manager.error(self._grammar.key) or self._grammar
 
 
 class GrammarManager(VllmManager):  # type: ignore[misc]

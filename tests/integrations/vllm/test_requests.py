@@ -1,0 +1,254 @@
+"""How requests begin and end: bad constraints, dead ends, aborts, preemption, leaks."""
+
+import gc
+import logging
+import re
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from vllm import SamplingParams
+from vllm.exceptions import VLLMValidationError
+from vllm_engines import PROMPT, engine, finish_reasons, structured, texts, token_ids, vllm_sampler
+
+from structout.integrations.vllm import manager as adapter
+
+LETTERS = "[a-f]{12,30}!"
+# Compiling it takes a tenth of a second.
+SLOW_SCHEMA = {"enum": [f"value {i} {i * 7919 % 10007}" for i in range(3000)]}
+BAD_CONSTRAINTS = {
+    "regex without a closing bracket": {"regex": "[a-"},
+    "regex without a closing parenthesis": {"regex": "(ab"},
+    "regex with a backreference": {"regex": r"(a)\1"},
+    "grammar that is no grammar": {"grammar": "not a grammar"},
+    "grammar with an unknown rule": {"grammar": "root ::= missing"},
+    "schema that is not JSON": {"json": "{"},
+    "schema of an unknown type": {"json": {"type": "strin"}},
+    "schema with a missing reference": {"json": {"$ref": "#/$defs/missing"}},
+    "schema that is a number": {"json": "12"},
+    "no choices": {"choice": []},
+    "empty grammar": {"grammar": " "},
+    "empty schema": {"json": " "},
+    "structural tag without a format": {"structural_tag": "{}"},
+    "structural tag that is not JSON": {"structural_tag": "{"},
+    "object: false": {"json_object": False},
+}
+
+
+@pytest.fixture(scope="module")
+def running(small_model):
+    with engine(small_model) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def no_request_is_left(running):
+    yield
+    assert running.is_idle
+    assert running.num_held == 0
+
+
+def letters_of(engine, text="abcdefghijklmnopqrstuvwxyz"):
+    return [engine.tokenizer.convert_tokens_to_ids(letter) for letter in text]
+
+
+def dead_ends(engine):
+    """Requests that allow no token any more, with the text that comes before."""
+    only = {"temperature": 0, "max_tokens": 20}
+    a, b, c = letters_of(engine, "abc")
+    return [
+        (SamplingParams(**only, **structured(regex="abc[xy]"), allowed_token_ids=[a, b, c]), "abc"),
+        (SamplingParams(**only, **structured(regex="[a-c]{3}"), allowed_token_ids=letters_of(engine, "xyz")), ""),
+        (SamplingParams(**only, **structured(choice=["bca"]), bad_words=["a"]), "bc"),
+        (SamplingParams(**only, **structured(regex="ab+z"), allowed_token_ids=[a, c], logprobs=3), "a"),
+        (SamplingParams(seed=1, max_tokens=20, allowed_token_ids=[a], bad_words=["aaa"]), "aa"),
+        (
+            SamplingParams(max_tokens=20, allowed_token_ids=[a, b], bad_words=["a", "b"], repetition_penalty=1.3, n=2),
+            "",
+        ),
+    ]
+
+
+def test_a_dead_end_ends_its_request_with_an_error_and_no_other(running):
+    ends = dead_ends(running)
+    others = [
+        SamplingParams(temperature=0, max_tokens=40, **structured(regex=LETTERS)),
+        SamplingParams(temperature=0, max_tokens=40, repetition_penalty=1.3, bad_words=["a"]),
+    ]
+    expected = token_ids(running.generate(others))
+    outputs = running.generate([params for params, _ in ends] + others)
+    for (_, text), output in zip(ends, outputs, strict=False):
+        for completion in output.outputs:
+            assert (completion.text, completion.finish_reason) == (text, "error")
+            assert min(completion.token_ids, default=0) >= 0
+            if completion.logprobs is not None:
+                assert len(completion.logprobs) == len(completion.token_ids)
+    assert token_ids(outputs[-2:]) == expected
+
+
+def test_a_grammar_that_can_only_end_ends_before_min_tokens(running):
+    requests = [
+        SamplingParams(temperature=0, max_tokens=40, min_tokens=30, **structured(choice=["red"])),
+        SamplingParams(temperature=0, max_tokens=40, min_tokens=10, **structured(regex="[ab]{1,20}")),
+    ]
+    outputs = running.generate(requests)
+    assert texts(outputs)[0] == ["red"]
+    assert len(texts(outputs)[1][0]) >= 10
+    assert finish_reasons(outputs) == [["stop"], ["stop"]]
+
+
+@pytest.mark.parametrize("constraint", BAD_CONSTRAINTS.values(), ids=BAD_CONSTRAINTS)
+def test_a_bad_constraint_is_refused_when_the_request_arrives(running, constraint):
+    with pytest.raises((VLLMValidationError, ValueError)):
+        running.generate([SamplingParams(**structured(**constraint))])
+    assert running.is_idle
+
+
+def test_a_bad_constraint_past_the_frontend_fails_its_request_only(running):
+    others = SamplingParams(temperature=0, max_tokens=30, **structured(regex=LETTERS))
+    expected = texts(running.generate([others]))
+    bad = [constraint for constraint in BAD_CONSTRAINTS.values() if constraint not in ({"json_object": False},)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SamplingParams, "_validate_structured_outputs", lambda *_: None)
+        outputs = running.generate(
+            [*(SamplingParams(max_tokens=10, **structured(**constraint)) for constraint in bad), others]
+        )
+    assert finish_reasons(outputs[:-1]) == [["error"]] * len(bad)
+    assert texts(outputs[:-1]) == [[""]] * len(bad)
+    assert texts(outputs[-1:]) == expected
+
+
+WEAKENED = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True, "maxItems": 3}
+
+
+def test_a_weakened_schema_is_logged_once(running, caplog):
+    from structout.integrations.vllm import constraints
+
+    constraints._log_weakened.cache_clear()
+    vllm_log = logging.getLogger("vllm")
+    vllm_log.addHandler(caplog.handler)
+    try:
+        params = SamplingParams(max_tokens=60, seed=1, **structured(json=WEAKENED))
+        running.generate([params, params])
+    finally:
+        vllm_log.removeHandler(caplog.handler)
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "vllm.structout"]
+    assert "uniqueItems" in line
+    assert "STRUCTOUT_VLLM_STRICT=1" in line
+
+
+def test_a_weakened_schema_is_refused_where_strict(running, monkeypatch):
+    monkeypatch.setenv("STRUCTOUT_VLLM_STRICT", "1")
+    with pytest.raises(VLLMValidationError, match="uniqueItems"):
+        running.generate([SamplingParams(max_tokens=60, **structured(json=WEAKENED))])
+
+
+def test_aborting_while_the_grammar_compiles_leaves_nothing(running):
+    ids = [running.add(SamplingParams(max_tokens=20, **structured(json=SLOW_SCHEMA))) for _ in range(3)]
+    assert running.num_held == 3
+    assert running.manager.structout.stats().waiting == 3
+    running.step()
+    running.abort(*ids)
+    running.step()
+    assert running.num_held == 0
+
+
+def test_aborting_while_running_leaves_nothing(running):
+    params = SamplingParams(max_tokens=200, **structured(regex="[a-z ]{150,}"))
+    ids = [running.add(params) for _ in range(4)]
+    while not running.manager.structout.stats().rows_filled:
+        running.step()
+    running.step(5)
+    running.abort(*ids[:3])
+    assert running.num_held == 1
+    running.step(5)
+    running.abort(ids[3])
+    running.step()
+    assert running.num_held == 0
+
+
+def test_an_id_is_used_again_while_the_earlier_request_is_ending(running):
+    params = SamplingParams(temperature=0, max_tokens=40, **structured(regex=LETTERS))
+    expected = texts(running.generate([params]))[0]
+    running.add(params, request_id="again")
+    running.step(4)
+    running.abort("again")
+    running.add(params, request_id="again")
+    (output,) = running.run().values()
+    assert [completion.text for completion in output.outputs] == expected
+
+
+def test_nothing_is_left_after_many_requests_of_all_ends(running):
+    a = letters_of(running, "a")
+    ends = [
+        SamplingParams(max_tokens=40, **structured(regex=LETTERS)),
+        SamplingParams(max_tokens=2, **structured(regex=LETTERS), n=2),
+        SamplingParams(max_tokens=40, **structured(regex="ab"), allowed_token_ids=a),
+        SamplingParams(max_tokens=40, stop=["c"], **structured(regex=LETTERS)),
+        SamplingParams(max_tokens=5),
+    ]
+    requests = ends * 30
+    outputs = running.generate(requests)
+    reasons = finish_reasons(outputs)
+    assert {reason for group in reasons for reason in group} == {"stop", "length", "error"}
+    assert [group for group in reasons[2::5] if group != ["error"]] == []
+    for output in outputs[::5]:
+        assert re.fullmatch(LETTERS, output.outputs[0].text)
+    assert running.num_held == 0
+    gc.collect()
+    assert not [thing for thing in gc.get_objects() if isinstance(thing, adapter.Grammar | adapter.PendingGrammar)]
+
+
+def test_a_request_goes_on_where_the_sampler_changes(running):
+    params = SamplingParams(temperature=0, max_tokens=40, repetition_penalty=1.2, **structured(regex=LETTERS))
+    expected = texts(running.generate([params]))
+    request_id = running.add(params)
+    while not running.manager.structout.stats().ready:
+        running.step()
+    running.step(4)
+    with vllm_sampler():
+        running.step(4)
+    (output,) = running.run().values()
+    assert output.request_id == request_id
+    assert [[completion.text for completion in output.outputs]] == expected
+
+
+@pytest.fixture(scope="module")
+def tight(small_model):
+    """An engine whose KV cache is too small for its requests."""
+    with engine(small_model, block_size=32, num_gpu_blocks_override=17, max_num_seqs=16) as tight:
+        yield tight
+
+
+def test_preempted_requests_draw_what_they_draw_alone(running, tight):
+    penalties = {"repetition_penalty": 1.2, "presence_penalty": 0.3}
+    sentence = structured(regex="([a-f]|[g-z]){150,180}!")
+    requests = [
+        SamplingParams(seed=4, max_tokens=200, ignore_eos=True),
+        SamplingParams(seed=5, max_tokens=200, ignore_eos=True, bad_words=["a", "the"], **penalties),
+        SamplingParams(seed=6, max_tokens=200, **sentence),
+        SamplingParams(temperature=0, max_tokens=200, min_tokens=190, **penalties),
+        SamplingParams(temperature=0, max_tokens=200, **sentence, **penalties),
+        SamplingParams(seed=7, max_tokens=200, **sentence, logprobs=2),
+        SamplingParams(temperature=0, max_tokens=20, **structured(regex="(abc)*z"), allowed_token_ids=[67]),
+    ]
+    expected = running.generate(requests)
+    outputs = tight.generate(requests)
+    assert sum(output.metrics.num_preemptions for output in outputs) > 0
+    assert token_ids(outputs) == token_ids(expected)
+    assert finish_reasons(outputs) == finish_reasons(expected)
+    assert tight.num_held == 0
+
+
+def test_a_cached_prefix_changes_no_text(running):
+    prompt = " ".join([PROMPT] * 20)
+    requests = [
+        SamplingParams(temperature=0, max_tokens=40, **structured(regex=LETTERS)),
+        SamplingParams(temperature=0, max_tokens=40, repetition_penalty=1.3),
+        SamplingParams(seed=3, max_tokens=40, frequency_penalty=0.5),
+    ]
+    first = token_ids(running.generate(requests, prompt))
+    outputs = running.generate(requests, prompt)
+    assert token_ids(outputs) == first
+    assert min(output.num_cached_tokens for output in outputs) > 0
