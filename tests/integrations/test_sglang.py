@@ -6,6 +6,8 @@
 import argparse
 import gc
 import json
+import os
+import random
 import re
 import subprocess
 import sys
@@ -31,6 +33,7 @@ from structout.integrations.sglang.grammar_cache import GrammarCache
 if not make_sglang_importable():
     pytest.skip("needs SGLang: make test-sglang", allow_module_level=True)
 
+from sglang.srt import plugins
 from sglang.srt.constrained import base_grammar_backend as sglang_grammar
 from sglang.srt.constrained.base_grammar_backend import (
     GrammarRow,
@@ -164,6 +167,38 @@ def test_entry_point_names_register():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     ((name, value),) = project["entry-points"]["sglang.srt.plugins"].items()
     assert (name, EntryPoint(name, value, "sglang.srt.plugins").load()) == ("structout", adapter.register)
+
+
+def test_plugin_loader_of_sglang_registers_both(monkeypatch):
+    entry_point = EntryPoint("structout", "structout.integrations.sglang:register", "sglang.srt.plugins")
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [entry_point] if group == entry_point.group else [])
+    monkeypatch.setattr(plugins, "_plugins_loaded", False)
+    monkeypatch.setattr(sglang_grammar, "GRAMMAR_BACKEND_REGISTRY", {})
+    monkeypatch.setattr(sglang_sampler, "_CUSTOM_SAMPLER_FACTORIES", {})
+    plugins.load_plugins()
+    assert set(sglang_grammar.GRAMMAR_BACKEND_REGISTRY) == {"structout"}
+    assert {"structout": StructoutSampler} == sglang_sampler._CUSTOM_SAMPLER_FACTORIES
+
+
+def test_register_in_a_process_without_sglangs_sampler_does_not_import_it():
+    script = (
+        "import sys, sglang_imports; sglang_imports.make_sglang_importable(); "
+        "from structout.integrations import sglang; sglang.register(); "
+        "from sglang.srt.arg_groups.choices import SAMPLING_BACKEND_CHOICES; "
+        "print('structout' in SAMPLING_BACKEND_CHOICES, 'sglang.srt.layers.sampler' in sys.modules)"
+    )
+    path = os.pathsep.join([*sys.path, str(ROOT / "tests" / "support")])
+    environment = os.environ | {"PYTHONPATH": path}
+    command = [sys.executable, "-W", "ignore", "-c", script]
+    run = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    assert run.stdout.split() == ["True", "False"], run.stderr
+
+
+def test_register_with_a_build_of_a_known_version_registers(monkeypatch):
+    monkeypatch.setattr(adapter, "version", lambda name: "0.5.23+cu130")
+    monkeypatch.setattr(sglang_grammar, "GRAMMAR_BACKEND_REGISTRY", {})
+    adapter.register()
+    assert set(sglang_grammar.GRAMMAR_BACKEND_REGISTRY) == {"structout"}
 
 
 def test_register_offers_both_names_on_the_command_line():
@@ -332,6 +367,30 @@ def test_bad_constraint_fails_its_request_with_our_message(backend, key, message
     assert isinstance(grammar, InvalidGrammarObject), grammar
     assert re.search(message, grammar.error_message), grammar.error_message
     assert compile_key(backend, KEYS["regex"])  # others go on
+
+
+def test_mangled_constraints_are_served_or_refused(backend, num_cases):
+    """Constraints with characters removed, repeated and replaced."""
+    chance = random.Random(0)
+    for _ in range(num_cases(300, long=3_000)):
+        kind, text = chance.choice(list(KEYS.values()))
+        for _ in range(chance.randint(1, 4)):
+            at = chance.randrange(len(text) + 1)
+            text = (
+                text[:at]
+                + chance.choice(["", "{", "}", "[", "(", '"', "\\", "\0", "*", "é", text[:9]])
+                + text[at + 1 :]
+            )
+        try:
+            grammar = backend._init_value_dispatch((kind, text), False)
+        except RecursionError:  # in SGLang's own search for NUL
+            continue
+        assert isinstance(grammar, StructoutGrammar | InvalidGrammarObject), text
+        if isinstance(grammar, InvalidGrammarObject):
+            assert grammar.error_message
+            assert "compilation failed" not in grammar.error_message, text
+        else:
+            assert allowed(grammar)
 
 
 def test_constraint_that_no_engine_enforces_is_served_with_one_log_line(backend, caplog):

@@ -28,7 +28,7 @@ def register() -> None:
     if not envs.sglang():
         return
     installed = version("sglang")
-    if installed not in KNOWN_VERSIONS:
+    if installed.partition("+")[0] not in KNOWN_VERSIONS:  # builds for other devices add +cpu or the like
         warnings.warn(
             f"structout supports SGLang {' and '.join(KNOWN_VERSIONS)}, got {installed}: its grammar backend and "
             "its sampler are not available; STRUCTOUT_SGLANG=0 silences this warning",
