@@ -16,7 +16,12 @@ assert "vllm.triton_utils" not in sys.modules
 # vLLM's wheels for CPUs use Triton where it has a driver for CPUs, and the other wheels
 # where no driver is active and no GPU is visible. The interpreter needs neither.
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
-triton.backends.backends.setdefault("cpu", SimpleNamespace(driver=SimpleNamespace(is_active=lambda: True)))
+triton.backends.backends["cpu"] = SimpleNamespace(driver=SimpleNamespace(is_active=lambda: True))
+
+import vllm.triton_utils  # noqa: E402
+
+assert vllm.triton_utils.HAS_TRITON
+del triton.backends.backends["cpu"]  # torch.compile would use it
 
 
 def _take_masks_of_any_type(name: str, position: int) -> None:

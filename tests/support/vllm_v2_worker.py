@@ -12,7 +12,6 @@ import vllm_under_interpreter  # noqa: F401  before vLLM
 
 import vllm.v1.worker.cpu.shm  # noqa: F401  replaces streams and pinned memory, as vLLM's CPU worker does  isort: skip
 from vllm.sampling_params import SamplingParams
-from vllm.triton_utils import HAS_TRITON
 from vllm.v1.core.sched.output import GrammarOutput
 from vllm.v1.worker.gpu import structured_outputs
 from vllm.v1.worker.gpu.input_batch import InputBatch, InputBuffers, expand_idx_mapping
@@ -40,17 +39,26 @@ class Worker:
     Args:
         vocab_size: V.
         num_drafts: the most drafts that a request can have.
+        max_num_reqs: how many requests there can be.
+        reasoning_config: vLLM's ``ReasoningConfig``.
         options: of vLLM's ``Sampler``.
 
     Attributes:
         logits: the last step's, which its sampler may have changed.
     """
 
-    def __init__(self, vocab_size: int, num_drafts: int = 0, *, max_num_reqs: int = 16, **options: Any):
-        assert HAS_TRITON
+    def __init__(
+        self,
+        vocab_size: int,
+        num_drafts: int = 0,
+        *,
+        max_num_reqs: int = 16,
+        reasoning_config: Any = None,
+        **options: Any,
+    ):
         self.vocab_size, self.requests = vocab_size, {}
         states = RequestState(max_num_reqs, 64, 256, num_drafts, vocab_size, CPU, use_dense_all_token_ids=True)
-        config: Any = SimpleNamespace(reasoning_config=None)
+        config: Any = SimpleNamespace(reasoning_config=reasoning_config)
         self.runner = object.__new__(GPUModelRunner)
         self.sampler = Sampler(config, max_num_reqs, vocab_size, CPU, states, **options)
         speculation: Any = SimpleNamespace(

@@ -4,6 +4,9 @@ keeps of vLLM's results.
 test_model_runner_v2.py runs this file.
 """
 
+from collections import Counter
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -11,10 +14,12 @@ import torch
 from vllm_v2_worker import Request, SamplingParams, Worker, structured_outputs, tokens_of  # isort: skip
 
 from vllm.v1.worker.gpu.sample import batch_shard
+from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcessor
 from vllm.v1.worker.gpu.sample.sampler import Sampler
 
 from structout import MaskBatch, bitmask_width, masked_sample, pack_bitmask, unpack_bitmask
 from structout.integrations.vllm import hooks, v2_sampling
+from structout.integrations.vllm.hooks import Hook
 from structout.integrations.vllm.v2_masks import row_map
 
 V = 203  # no multiple of 32
@@ -120,6 +125,33 @@ def test_min_tokens_gives_stop_tokens_back_where_the_grammar_allows_nothing_else
     ids = tokens_of(worker.sample(logits.clone(), masks))
     assert ids == tokens_of(worker.sample_as_vllm(masked(logits, masks, worker)))
     assert ids in ([[3]], [[11]]) if allowed == [3, 11] else ids == [[150]]
+
+
+def test_the_end_of_a_thinking_budget_overrules_the_grammar():
+    tokens = {"reasoning_start_token_ids": [50], "reasoning_end_token_ids": [51]}
+    reasoning = SimpleNamespace(**tokens, natural_reasoning_end_token_ids=[51])
+    worker = Worker(V, reasoning_config=reasoning)
+    worker.add("thinks", SamplingParams(temperature=0.0, thinking_token_budget=2), prompt=[1, 50], output=[4, 5])
+    worker.add("other", GREEDY)
+    logits, masks = random_logits(2), random_masks({"thinks": 1, "other": 1}, share=0.02)
+    ids = tokens_of(worker.sample(logits, masks))
+    assert ids == tokens_of(worker.sample_as_vllm(masked(logits, masks, worker)))
+    assert ids[0] == [51]
+
+
+class KeepsLogits(LogitsProcessor):
+    def apply(self, logits: torch.Tensor, ctx) -> torch.Tensor:
+        self.logits = logits.clone()
+        return logits
+
+
+def test_processors_of_other_packages_see_masked_logits():
+    processor = KeepsLogits(None, None)
+    worker = Worker(V, custom_logits_processors=[processor])
+    worker.add("a", SamplingParams(temperature=0.5, seed=1))
+    logits, masks = random_logits(1), random_masks({"a": 1})
+    worker.sample(logits, masks)
+    assert torch.equal(processor.logits, masked(logits, masks, worker).float())
 
 
 @pytest.mark.parametrize("num_logprobs", [0, 1, 5, 64, 65, V])
@@ -453,3 +485,17 @@ def test_each_rank_of_sharded_sampling_keeps_its_own_requests():
     dense = GrammarOutput(["a", "b", "c"], masks.bitmask, [0, 1, 2])
     if not layout:
         assert batch_shard._shard_grammar_output(dense, ["b"]).grammar_bitmask.shape == (1, bitmask_width(V))
+
+
+def test_a_vllm_that_lacks_a_name_is_left_alone(monkeypatch):
+    known, unknown = Hook("collections", "Counter.update", lambda _: None), Hook("collections", "gone", lambda _: None)
+    warnings = []
+    monkeypatch.setattr(hooks, "manager_hooks", lambda: [known, unknown])
+    monkeypatch.setattr(hooks, "_log", SimpleNamespace(warning=lambda *args: warnings.append(args[0] % args[1:])))
+    update = Counter.update
+    hooks.install(with_sampler=False)
+    assert Counter.update is update
+    assert warnings == [
+        "structout does not know this build of vLLM: module 'collections' has no attribute 'gone'. "
+        "Structured output is vLLM's own."
+    ]
