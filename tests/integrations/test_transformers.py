@@ -213,6 +213,12 @@ def test_masked_generate_continues_a_given_cache(parts, manager):
     assert torch.equal(model.generate(prompt, past_key_values=cache, **options), expected)
 
 
+def test_masked_generate_without_a_cache_or_with_a_static_one_draws_the_same_texts(parts):
+    expected = generate(parts, [JSON, None], ["order:", "order: coffee"], seed=5, **SAMPLED)
+    for options in ({"use_cache": False}, {"cache_implementation": "static", "disable_compile": True}):
+        assert generate(parts, [JSON, None], ["order:", "order: coffee"], seed=5, **SAMPLED, **options) == expected
+
+
 def test_masked_generate_reads_inputs_embeds(parts, manager):
     model, tokenizer = parts
     prompt = tokenizer("order: coffee", return_tensors="pt")["input_ids"]
