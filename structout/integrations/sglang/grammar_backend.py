@@ -1,6 +1,5 @@
 """SGLang's grammar backend over :class:`structout.BackendSet`."""
 
-import json
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ from structout.grammar.router import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from structout.integrations.sglang.grammar import RefusedGrammar, StructoutGrammar
 from structout.integrations.sglang.grammar_cache import GrammarCache
+from structout.integrations.structural_tags import current_structural_tag
 from structout.params import StructuredOutputsParams
 
 _ANY_JSON = "$$ANY$$"  # SGLang's key for JSON without a schema
@@ -76,7 +76,7 @@ class StructoutGrammarBackend(BaseGrammarBackend):  # type: ignore[misc]
         return self._compile("ebnf", grammar=key_string)
 
     def dispatch_structural_tag(self, key_string: str) -> BaseGrammarObject:
-        return self._compile("structural_tag", structural_tag=_as_current_tag(key_string))
+        return self._compile("structural_tag", structural_tag=current_structural_tag(key_string))
 
     def dispatch_fallback(self, key_type: str, key_string: str) -> BaseGrammarObject:
         return RefusedGrammar(f"structout knows no constraint of type {key_type!r}", is_permanent=True)
@@ -122,54 +122,3 @@ class StructoutGrammarBackend(BaseGrammarBackend):  # type: ignore[misc]
         if compiled.weakened:
             _log.warning("a %s constraint is served without %s", kind, ", ".join(compiled.weakened))
         return StructoutGrammar(compiled, backend, GrammarStats(dispatch_type=kind))
-
-
-def _as_current_tag(text: str) -> Any:
-    """A structural tag in xgrammar's format, from that or from SGLang's older one
-    (``structures`` and ``triggers``).
-
-    A tag without a schema takes any JSON. Anything else is returned as it is, for
-    StructuredOutputsParams to refuse.
-    """
-    try:
-        tag = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    if not isinstance(tag, dict):
-        return text
-    structures = tag.get("structures")
-    if structures is None:
-        _add_missing_schemas(tag.get("format"))
-        return tag
-    if not isinstance(structures, list) or not all(isinstance(structure, dict) for structure in structures):
-        return text
-    tags = [
-        {
-            "type": "tag",
-            "begin": structure.get("begin"),
-            "content": {"type": "json_schema", "json_schema": _or_any(structure.get("schema"))},
-            "end": structure.get("end"),
-        }
-        for structure in structures
-    ]
-    format_ = {"type": "triggered_tags", "triggers": tag.get("triggers"), "tags": tags}
-    if tag.get("at_least_one"):
-        format_["at_least_one"] = True
-    return {"type": "structural_tag", "format": format_}
-
-
-def _add_missing_schemas(part: Any) -> None:
-    """Give each part of a format that needs a schema one, in place."""
-    pending = [part]
-    while pending:
-        part = pending.pop()
-        if isinstance(part, list):
-            pending += part
-        elif isinstance(part, dict):
-            if part.get("type") in ("json_schema", "qwen_xml_parameter"):
-                part["json_schema"] = _or_any(part.get("json_schema"))
-            pending += [part.get(name) for name in ("content", "elements", "tags")]
-
-
-def _or_any(schema: Any) -> Any:
-    return {} if schema is None else schema

@@ -1,6 +1,5 @@
 """vLLM's constraints as structout's, and their validation in vLLM's frontend."""
 
-import json
 import logging
 from collections.abc import Callable
 from functools import lru_cache
@@ -12,6 +11,7 @@ from structout import envs
 from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarError
 from structout.grammar.router import check_params
+from structout.integrations.structural_tags import current_structural_tag
 from structout.params import StructuredOutputsParams
 
 _log = logging.getLogger("vllm.structout")
@@ -43,34 +43,11 @@ def params_of(constraint: Any, backend: str) -> StructuredOutputsParams:
         choice=constraint.choice,
         grammar=constraint.grammar,
         json_object=bool(constraint.json_object),
-        structural_tag=_structural_tag(constraint.structural_tag),
+        structural_tag=current_structural_tag(constraint.structural_tag),
         whitespace_pattern=constraint.whitespace_pattern if constraint.json is not None else None,
         backend=_BACKENDS[backend],
         lenient=not envs.vllm_strict(),
     )
-
-
-def _structural_tag(tag: Any) -> Any:
-    """A structural tag in xgrammar's format; vLLM also takes an older one."""
-    if tag is None:
-        return None
-    try:
-        value = json.loads(tag) if isinstance(tag, str) else tag
-        if "structures" not in value:
-            return value
-        tags = [
-            {
-                "type": "tag",
-                "begin": structure["begin"],
-                "content": {"type": "json_schema", "json_schema": structure["schema"]},
-                "end": structure["end"],
-            }
-            for structure in value["structures"]
-        ]
-        triggered = {"type": "triggered_tags", "triggers": value["triggers"], "tags": tags}
-    except (KeyError, TypeError, ValueError):  # malformed: the manager says how
-        return tag
-    return {"type": "structural_tag", "format": triggered}
 
 
 def validating(validate: Callable[..., None]) -> Callable[..., None]:
