@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from vllm.v1.structured_output import StructuredOutputManager as VllmManager
-from vllm.v1.structured_output.utils import strip_speculative_padding
+from vllm.v1.structured_output.utils import apply_grammar_bitmask, strip_speculative_padding
 
 from structout.errors import GrammarError
 from structout.integrations.vllm import constraints
@@ -20,6 +20,10 @@ from structout.scheduler.manager import StructuredOutputManager
 from structout.scheduler.requests import GrammarStatus
 
 _log = logging.getLogger("vllm.structout")
+
+# Since 0.33 vLLM's workers skip a fixed number of rows for each request. Before, they
+# counted its rows.
+_HAS_STRIDE = "mask_stride" in apply_grammar_bitmask.__code__.co_varnames
 
 
 class Grammar:
@@ -127,7 +131,8 @@ class GrammarManager(VllmManager):  # type: ignore[misc]
         masks = masks.renamed(ids)
         if self.has_structout_workers:
             return masks
-        return masks.dense(ids, [1 + len(scheduled_spec_decode_tokens.get(request_id, ())) for request_id in ids])
+        num_logits = [1 + len(scheduled_spec_decode_tokens.get(request_id, ())) for request_id in ids]
+        return dense_masks(masks, num_logits, 1 + self.vllm_config.num_speculative_tokens)
 
     def accept_tokens(self, request: Any, new_token_ids: list[int]) -> bool:
         if self.structout is None:
@@ -172,6 +177,24 @@ class GrammarManager(VllmManager):  # type: ignore[misc]
 
     def _is_reasoning(self, request: Any) -> bool:
         return self.reasoner_cls is not None and not request.structured_output_request.reasoning_ended
+
+
+def dense_masks(masks: MaskBatch, num_logits: Sequence[int], max_num_logits: int) -> npt.NDArray[np.int32]:
+    """The masks as vLLM's own workers read them: a row for each logits row, and since
+    0.33 ``max_num_logits`` rows for each request.
+
+    Args:
+        masks: the step's masks.
+        num_logits: how many logits rows each of its requests has.
+        max_num_logits: how many a request can have.
+    """
+    rows = masks.dense(masks.request_ids, num_logits)
+    if not _HAS_STRIDE:
+        return rows
+    padded = np.full((len(num_logits) * max_num_logits, rows.shape[1]), -1, dtype=np.int32)
+    is_used = np.arange(max_num_logits) < np.array(num_logits)[:, None]
+    padded[is_used.reshape(-1)] = rows
+    return padded
 
 
 def _compiled(pending: PendingGrammar) -> Future:  # type: ignore[type-arg]

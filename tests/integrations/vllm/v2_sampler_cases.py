@@ -20,6 +20,7 @@ from vllm.v1.worker.gpu.sample.sampler import Sampler
 from structout import MaskBatch, bitmask_width, masked_sample, pack_bitmask, unpack_bitmask
 from structout.integrations.vllm import hooks, v2_sampling
 from structout.integrations.vllm.hooks import Hook
+from structout.integrations.vllm.manager import dense_masks
 from structout.integrations.vllm.v2_masks import row_map
 
 V = 203  # no multiple of 32
@@ -443,6 +444,15 @@ def test_a_dense_mask_takes_the_path_of_vllm():
     worker.runner.structured_outputs_worker.apply_grammar_bitmask(logits, batch, ["a"], masks.bitmask)
     assert torch.equal(logits, expected)
     assert worker.sampler(logits, batch).sampled_token_ids.tolist() == [[int(expected.argmax())]]
+
+
+def test_dense_masks_are_in_the_layout_of_vllm():
+    worker = drafting_worker()
+    logits, batch, masks = random_logits(8), worker.batch(), random_masks(ROWS)
+    expected = masked(logits, masks, worker)
+    dense = dense_masks(masks, list(ROWS.values()), 4)
+    worker.runner.structured_outputs_worker.apply_grammar_bitmask(logits, batch, list(ROWS), dense)
+    assert torch.equal(logits, expected)
 
 
 class OtherSampler(Sampler):
