@@ -22,7 +22,6 @@ os.environ |= {
 from vllm import LLM, RequestOutput, SamplingParams
 from vllm.distributed import cleanup_dist_env_and_memory
 from vllm.platforms.cpu import CpuPlatform
-from vllm.sampling_params import StructuredOutputsParams
 
 from structout.integrations.vllm import hooks
 from structout.integrations.vllm.manager import GrammarManager
@@ -128,6 +127,9 @@ def engine(model: Path, *, is_async: bool = False, **arguments: Any) -> Iterator
         llm = LLM(str(model), **defaults | arguments)
     finally:
         CpuPlatform.check_and_update_config = classmethod(check)
+    # vLLM does this in each process once: it looks into all modules, and not all that
+    # are imported later let it.
+    CpuPlatform.register_triton_kernel_overrides = classmethod(lambda cls: None)
     started = Engine(llm)
     assert (started.core.batch_queue is not None) == is_async
     try:
@@ -147,11 +149,6 @@ def vllm_sampler() -> Iterator[None]:
         yield
     finally:
         hooks.install()
-
-
-def structured(**constraint: Any) -> dict[str, Any]:
-    """The argument of ``SamplingParams`` for a constraint."""
-    return {"structured_outputs": StructuredOutputsParams(**constraint)}
 
 
 def texts(outputs: Sequence[RequestOutput]) -> list[list[str]]:

@@ -10,11 +10,11 @@ pytest.importorskip("vllm")
 
 from vllm import SamplingParams
 from vllm.exceptions import VLLMValidationError
-from vllm_engines import PROMPT, engine, finish_reasons, structured, texts, token_ids, vllm_sampler
+from vllm_engines import PROMPT, engine, finish_reasons, texts, token_ids, vllm_sampler
+from vllm_requests import LETTERS, check_dead_ends, letters_of, long_kinds, structured
 
 from structout.integrations.vllm import manager as adapter
 
-LETTERS = "[a-f]{12,30}!"
 # Compiling it takes a tenth of a second.
 SLOW_SCHEMA = {"enum": [f"value {i} {i * 7919 % 10007}" for i in range(3000)]}
 BAD_CONSTRAINTS = {
@@ -49,42 +49,8 @@ def no_request_is_left(running):
     assert running.num_held == 0
 
 
-def letters_of(engine, text="abcdefghijklmnopqrstuvwxyz"):
-    return [engine.tokenizer.convert_tokens_to_ids(letter) for letter in text]
-
-
-def dead_ends(engine):
-    """Requests that allow no token any more, with the text that comes before."""
-    only = {"temperature": 0, "max_tokens": 20}
-    a, b, c = letters_of(engine, "abc")
-    return [
-        (SamplingParams(**only, **structured(regex="abc[xy]"), allowed_token_ids=[a, b, c]), "abc"),
-        (SamplingParams(**only, **structured(regex="[a-c]{3}"), allowed_token_ids=letters_of(engine, "xyz")), ""),
-        (SamplingParams(**only, **structured(choice=["bca"]), bad_words=["a"]), "bc"),
-        (SamplingParams(**only, **structured(regex="ab+z"), allowed_token_ids=[a, c], logprobs=3), "a"),
-        (SamplingParams(seed=1, max_tokens=20, allowed_token_ids=[a], bad_words=["aaa"]), "aa"),
-        (
-            SamplingParams(max_tokens=20, allowed_token_ids=[a, b], bad_words=["a", "b"], repetition_penalty=1.3, n=2),
-            "",
-        ),
-    ]
-
-
 def test_a_dead_end_ends_its_request_with_an_error_and_no_other(running):
-    ends = dead_ends(running)
-    others = [
-        SamplingParams(temperature=0, max_tokens=40, **structured(regex=LETTERS)),
-        SamplingParams(temperature=0, max_tokens=40, repetition_penalty=1.3, bad_words=["a"]),
-    ]
-    expected = token_ids(running.generate(others))
-    outputs = running.generate([params for params, _ in ends] + others)
-    for (_, text), output in zip(ends, outputs, strict=False):
-        for completion in output.outputs:
-            assert (completion.text, completion.finish_reason) == (text, "error")
-            assert min(completion.token_ids, default=0) >= 0
-            if completion.logprobs is not None:
-                assert len(completion.logprobs) == len(completion.token_ids)
-    assert token_ids(outputs[-2:]) == expected
+    check_dead_ends(running)
 
 
 def test_a_grammar_that_can_only_end_ends_before_min_tokens(running):
@@ -222,17 +188,7 @@ def tight(small_model):
 
 
 def test_preempted_requests_draw_what_they_draw_alone(running, tight):
-    penalties = {"repetition_penalty": 1.2, "presence_penalty": 0.3}
-    sentence = structured(regex="([a-f]|[g-z]){150,180}!")
-    requests = [
-        SamplingParams(seed=4, max_tokens=200, ignore_eos=True),
-        SamplingParams(seed=5, max_tokens=200, ignore_eos=True, bad_words=["a", "the"], **penalties),
-        SamplingParams(seed=6, max_tokens=200, **sentence),
-        SamplingParams(temperature=0, max_tokens=200, min_tokens=190, **penalties),
-        SamplingParams(temperature=0, max_tokens=200, **sentence, **penalties),
-        SamplingParams(seed=7, max_tokens=200, **sentence, logprobs=2),
-        SamplingParams(temperature=0, max_tokens=20, **structured(regex="(abc)*z"), allowed_token_ids=[67]),
-    ]
+    requests = long_kinds()
     expected = running.generate(requests)
     outputs = tight.generate(requests)
     assert sum(output.metrics.num_preemptions for output in outputs) > 0

@@ -9,16 +9,8 @@ import pytest
 pytest.importorskip("vllm")
 
 from vllm import SamplingParams
-from vllm_engines import engine, finish_reasons, structured, texts, token_ids, vllm_sampler
-
-SCHEMA = {
-    "type": "object",
-    "properties": {"a": {"type": "integer"}, "b": {"enum": ["x", "y"]}},
-    "required": ["a", "b"],
-    "additionalProperties": False,
-}
-NESTED_LISTS = 'root ::= "[" (root ("," root)*)? "]"'
-LETTERS = "[a-f]{12,30}!"
+from vllm_engines import engine, finish_reasons, texts, token_ids, vllm_sampler
+from vllm_requests import LETTERS, SCHEMA, every_kind, greedy, seeded_kinds, structured
 
 
 @pytest.fixture(scope="module")
@@ -28,58 +20,8 @@ def running(small_model):
         assert running.num_held == 0
 
 
-def greedy(max_tokens=24, **arguments):
-    return SamplingParams(temperature=0, max_tokens=max_tokens, **arguments)
-
-
-def long(**arguments):
-    return greedy(100, ignore_eos=True, **arguments)
-
-
-def ids_of(engine, text):
-    return engine.tokenizer.encode(text, add_special_tokens=False)
-
-
-def all_kinds(engine):
-    """Greedy requests with each parameter that changes which token is the best."""
-    penalties = {"repetition_penalty": 1.4, "frequency_penalty": 0.7, "presence_penalty": 0.4}
-    letters = [i for letter in "abcdefghij" for i in ids_of(engine, letter)]
-    # What the model says without the parameters shows whether they do anything.
-    plain = token_ids(engine.generate([greedy()]))[0][0]
-    bad_words = engine.tokenizer.decode(plain[:1]), engine.tokenizer.decode(plain[2:4])
-    return {
-        "nothing": long(),
-        "repetition": long(repetition_penalty=1.5),
-        "repetition below one": long(repetition_penalty=0.8),
-        "frequency": long(frequency_penalty=2.0),
-        "frequency below zero": long(frequency_penalty=-2.0),
-        "presence": long(presence_penalty=2.0),
-        "all penalties": long(**penalties),
-        "bias": greedy(logit_bias={40: 30.0, plain[0]: -100.0}),
-        "bad words": greedy(bad_words=list(bad_words)),
-        "minimum": greedy(min_tokens=6, stop_token_ids=plain[:4]),
-        "stop id": greedy(stop_token_ids=[plain[5]]),
-        "stop text": greedy(stop=[engine.tokenizer.decode(plain[3:5])]),
-        "only ends": long(logit_bias={engine.tokenizer.eos_token_id: 100.0}),
-        "allowed": greedy(allowed_token_ids=letters),
-        "allowed, bad words, bias, penalties": greedy(
-            allowed_token_ids=letters, bad_words=["a", "cb"], logit_bias={letters[3]: 5.0}, **penalties
-        ),
-        "regex": greedy(40, **structured(regex=LETTERS)),
-        "json": greedy(60, **structured(json=SCHEMA)),
-        "object": greedy(60, **structured(json_object=True)),
-        "choice": greedy(**structured(choice=["red", "green", "blue"])),
-        "grammar": greedy(40, **structured(grammar=NESTED_LISTS)),
-        "regex, penalties": greedy(40, **structured(regex=LETTERS), **penalties),
-        "regex, bias": greedy(40, **structured(regex=LETTERS), logit_bias={letters[1]: 20.0}),
-        "regex, bad words": greedy(40, **structured(regex=LETTERS), bad_words=["a", "bc"]),
-        "regex, minimum": greedy(40, **structured(regex="[a-f]{1,30}"), min_tokens=20),
-        "json, minimum past its end": greedy(60, **structured(json=SCHEMA), min_tokens=50),
-    }
-
-
 def test_greedy_tokens_with_each_parameter_equal_those_of_vllms_sampler(running):
-    kinds = all_kinds(running)
+    kinds = every_kind(running)
     outputs = running.generate(list(kinds.values()))
     with vllm_sampler():
         expected = running.generate(list(kinds.values()))
@@ -92,7 +34,7 @@ def test_greedy_tokens_with_each_parameter_equal_those_of_vllms_sampler(running)
 
 
 def test_a_greedy_request_draws_the_same_tokens_alone(running):
-    kinds = all_kinds(running)
+    kinds = every_kind(running)
     together = dict(zip(kinds, token_ids(running.generate(list(kinds.values()))), strict=True))
     for name in ("all penalties", "bad words", "regex, minimum", "json"):
         assert token_ids(running.generate([kinds[name]])) == [together[name]], name
@@ -200,20 +142,14 @@ def test_filtered_draws_are_among_the_tokens_that_the_filter_keeps(running, filt
 
 
 def test_seeded_requests_draw_the_same_tokens_in_another_batch(running):
-    seeded = [
-        SamplingParams(seed=7, max_tokens=30),
-        SamplingParams(seed=7, max_tokens=30, temperature=0.7, top_p=0.9, top_k=20),
-        SamplingParams(seed=2**63 - 1, max_tokens=30, min_p=0.01, frequency_penalty=0.5, bad_words=["a"]),
-        SamplingParams(seed=0, max_tokens=60, **structured(json=SCHEMA)),
-        SamplingParams(seed=5, max_tokens=30, n=3, logit_bias={40: 4.0}),
-    ]
+    seeded = list(seeded_kinds().values())
     others = [SamplingParams(max_tokens=20), SamplingParams(max_tokens=40, **structured(regex=LETTERS)), greedy(10)]
     first = token_ids(running.generate(seeded))
     assert token_ids(running.generate([*others, *seeded], reverse=True))[3:] == first
     for params, expected in zip(seeded, first, strict=True):
         assert token_ids(running.generate([params])) == [expected]
     assert first[0] != first[1]
-    assert len({tuple(ids) for ids in first[4]}) == 3  # vLLM gives each of the n a seed
+    assert len({tuple(ids) for ids in first[-1]}) == 3  # vLLM gives each of the n a seed
 
 
 def test_unseeded_requests_draw_different_tokens(running):

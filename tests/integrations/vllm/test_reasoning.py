@@ -1,0 +1,97 @@
+"""Models that reason: the constraint holds after the end of the reasoning."""
+
+import re
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from tokenizers import AddedToken
+from tokenizers_on_the_spot import byte_level
+from vllm import SamplingParams
+from vllm_engines import PROMPT, engine, token_ids
+from vllm_models import save_small_model
+from vllm_requests import LETTERS, PENALTIES, greedy, structured
+
+NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
+ANSWER = "</think>"
+
+
+@pytest.fixture(scope="module")
+def reasoning_model(tmp_path_factory):
+    tokenizer = byte_level()
+    tokenizer = type(tokenizer).from_pretrained(
+        tokenizer.save_pretrained(tmp_path_factory.mktemp("tokenizer"))[0].rpartition("/")[0]
+    )
+    tokenizer.add_tokens([AddedToken("<think>", special=False), AddedToken(ANSWER, special=False)])
+    return save_small_model(tmp_path_factory.mktemp("model"), tokenizer)
+
+
+@pytest.fixture(scope="module")
+def running(reasoning_model):
+    with engine(reasoning_model, structured_outputs_config={"reasoning_parser": "deepseek_r1"}) as running:
+        yield running
+        assert running.num_held == 0
+
+
+@pytest.fixture(scope="module")
+def drafting(reasoning_model):
+    parser = {"reasoning_parser": "deepseek_r1"}
+    with engine(reasoning_model, structured_outputs_config=parser, speculative_config=NGRAM) as drafting:
+        yield drafting
+        assert drafting.num_held == 0
+
+
+def requests(engine):
+    """Requests that begin their answer after a while."""
+    end = engine.tokenizer.convert_tokens_to_ids(ANSWER)
+    return [
+        SamplingParams(seed=seed, max_tokens=200, logit_bias={end: bias}, **structured(regex=LETTERS), **arguments)
+        for seed, bias in enumerate((100.0, 9.0, 8.0, 7.0, 6.0))
+        for arguments in ({}, {"n": 2, "logprobs": 1}, PENALTIES)
+    ]
+
+
+def check(outputs):
+    """Check the answers. Return the lengths of the reasonings."""
+    lengths = []
+    for output in outputs:
+        for completion in output.outputs:
+            reasoning, is_ended, answer = completion.text.partition(ANSWER)
+            if completion.finish_reason == "stop" and is_ended:
+                assert re.fullmatch(LETTERS, answer), completion.text
+                lengths.append(len(reasoning))
+    return lengths
+
+
+def test_a_constraint_holds_from_the_end_of_the_reasoning(running):
+    lengths = check(running.generate(requests(running)))
+    assert min(lengths) == 0
+    assert max(lengths) > 10
+
+
+def test_a_prompt_that_ends_its_reasoning_is_answered_at_once(running):
+    outputs = running.generate([greedy(60, **structured(regex=LETTERS))], f"{PROMPT}<think>yes{ANSWER}")
+    assert re.fullmatch(LETTERS, outputs[0].outputs[0].text)
+
+
+def test_reasoning_beside_answers_and_free_requests(running):
+    end = running.tokenizer.convert_tokens_to_ids(ANSWER)
+    answers = [greedy(60, logit_bias={end: 100.0}, **structured(regex=LETTERS)), greedy(20), greedy(20)]
+    outputs = running.generate([*requests(running), *answers])
+    assert check(outputs[:-3])
+    assert token_ids(outputs[-3:]) == token_ids(running.generate(answers))
+
+
+def test_drafts_across_the_end_of_the_reasoning_change_no_text(running, drafting):
+    # After "x" the prompt goes on with the end, and so do the drafts.
+    said = f"<think>x{ANSWER}{'ab' * 8}!"
+    allowed = running.tokenizer.convert_tokens_to_ids(["x", ANSWER, "a", "b", "!", running.tokenizer.eos_token])
+    params = [
+        SamplingParams(seed=seed, max_tokens=60, allowed_token_ids=allowed, **structured(regex="(ab){8,12}!"))
+        for seed in range(16)
+    ]
+    expected = running.generate(params, f"{said}{said}<think>x")
+    outputs = drafting.generate(params, f"{said}{said}<think>x")
+    assert token_ids(outputs) == token_ids(expected)
+    assert sum(ANSWER in output.outputs[0].text for output in outputs) > 4
