@@ -34,6 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--maskbench", metavar="PATH", help="schemas with instances, one JSON object a line")
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """One worker more than cores: a worker often waits for a process or a deadline."""
     return len(os.sched_getaffinity(0)) + 1

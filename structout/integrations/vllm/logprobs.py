@@ -7,8 +7,7 @@ from vllm.v1.outputs import LogprobsTensors
 
 from structout.logprobs import MAX_TOP_N, token_logprobs
 from structout.ops import apply_bitmask
-
-_DeviceMasks = tuple[torch.Tensor, torch.Tensor] | tuple[None, None]
+from structout.sampler import DeviceMasks
 
 
 def is_dense(metadata: Any, logprobs_mode: str) -> bool:
@@ -22,18 +21,22 @@ def is_dense(metadata: Any, logprobs_mode: str) -> bool:
     return not in_list or bool(metadata.logprob_token_ids) or logprobs_mode != "raw_logprobs"
 
 
-def listed_logprobs(logits: torch.Tensor, ids: torch.Tensor, masks: _DeviceMasks, top_n: int) -> LogprobsTensors:
+def listed_logprobs(logits: torch.Tensor, ids: torch.Tensor, masks: DeviceMasks | None, top_n: int) -> LogprobsTensors:
     """The logprob and rank of each drawn token and the ``top_n`` likeliest tokens of
     those that the masks allow.
 
     Args:
         logits: ``[N, V]``. Only read.
         ids: int64 ``[N]``; rows with -1 have logprobs of -inf.
-        masks: bitmask and rows, or None twice.
+        masks: the masks of the rows; None if there are none.
         top_n: at most 64.
     """
-    result = token_logprobs(logits, ids, *masks, top_n=top_n)
-    top_ids = _distinct(result.top_ids) if masks[0] is not None else result.top_ids.clamp(min=0)
+    if masks is None:
+        result = token_logprobs(logits, ids, top_n=top_n)
+        top_ids = result.top_ids.clamp(min=0)
+    else:
+        result = token_logprobs(logits, ids, masks.bitmask, masks.rows, top_n=top_n)
+        top_ids = _distinct(result.top_ids)
     return LogprobsTensors(
         torch.cat([ids.clamp(min=0).unsqueeze(1), top_ids], dim=1).to(torch.int32),
         torch.cat([result.logprobs.unsqueeze(1), result.top_logprobs], dim=1),
@@ -57,7 +60,7 @@ def _distinct(top_ids: torch.Tensor) -> torch.Tensor:
 
 
 def dense_logprobs(
-    sampler: Any, logits: torch.Tensor, ids: torch.Tensor, masks: _DeviceMasks, metadata: Any
+    sampler: Any, logits: torch.Tensor, ids: torch.Tensor, masks: DeviceMasks | None, metadata: Any
 ) -> LogprobsTensors:
     """What vLLM's own sampler returns where a list of tokens is not enough.
 
@@ -65,12 +68,12 @@ def dense_logprobs(
         sampler: vLLM's ``Sampler``.
         logits: ``[N, V]``. Only read.
         ids: int64 ``[N]``.
-        masks: bitmask and rows, or None twice.
+        masks: the masks of the rows; None if there are none.
         metadata: vLLM's ``SamplingMetadata``.
     """
     logits = logits.to(torch.float32, copy=True)
-    if masks[0] is not None:
-        apply_bitmask(logits, *masks)
+    if masks is not None:
+        apply_bitmask(logits, masks.bitmask, masks.rows)
     values = sampler.compute_logprobs(logits) if sampler.logprobs_mode == "raw_logprobs" else logits
     drawn = ids.clamp(min=0)
     if metadata.logprob_token_ids:

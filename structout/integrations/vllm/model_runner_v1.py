@@ -4,7 +4,7 @@ The CPU's and XPU's model runners inherit it.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -25,6 +25,7 @@ from structout.integrations.vllm.token_lists import TokenLists
 from structout.listed_logits import apply_logit_bias, apply_penalties
 from structout.mask_batch import MaskBatch
 from structout.ops import apply_bitmask, masked_sample, verify_drafts
+from structout.sampler import DeviceMasks, SamplingParams, op_arguments
 
 _MASKS = "structout_masks"  # attribute of the input batch, from one hook to the next
 _SAMPLER = "structout_sampler"  # attribute of the model runner
@@ -33,7 +34,6 @@ _SAMPLER = "structout_sampler"  # attribute of the model runner
 _REPLACED_PROCESSORS = (MinPLogitsProcessor, LogitBiasLogitsProcessor, MinTokensLogitsProcessor)
 
 _Ints = npt.NDArray[np.int64]
-_DeviceMasks = tuple[torch.Tensor, torch.Tensor] | tuple[None, None]  # bitmask and rows
 
 _UNDRAWABLE = -2  # the token of a dead end among drafts, where vLLM drops -1
 
@@ -183,15 +183,15 @@ class RunnerSampler:
         if _changes_logits(composition):
             # vLLM computes in float32, and reports the logprobs of the logits before.
             logits = logits.to(torch.float32, copy=bool(wants_logprobs))
-        parameters = self._parameters(composition, layout)
-        logits, parameters = self._change(logits, allowed, parameters, composition, layout)
+        params = self._parameters(composition, layout)
+        logits, params = self._change(logits, allowed, params, composition, layout)
         if spec_decode_metadata is None:
-            ids = masked_sample(logits, *allowed, **parameters)
+            ids = masked_sample(logits, **op_arguments(allowed, params))
             drawn = ids.unsqueeze(1)
         else:
             drafts = self._drafts(layout, masks, spec_decode_metadata)
             row_indptr = self._copy(layout.row_indptr)
-            ids, num_accepted = verify_drafts(logits, drafts, row_indptr, *allowed, **parameters)
+            ids, num_accepted = verify_drafts(logits, drafts, row_indptr, **op_arguments(allowed, params))
             drawn = self._by_request(layout, ids, num_accepted)
         logprobs = None
         if wants_logprobs:
@@ -209,7 +209,7 @@ class RunnerSampler:
 
     def _masks(
         self, composition: _Composition, layout: Layout, masks: MaskBatch | None, num_rows: int
-    ) -> tuple[_DeviceMasks, _DeviceMasks]:
+    ) -> tuple[DeviceMasks | None, DeviceMasks | None]:
         """The grammars' masks alone, and with what sampling parameters forbid."""
         bitmask = grammar_rows = None
         if masks is not None:
@@ -217,25 +217,27 @@ class RunnerSampler:
             grammar_rows = masks.rows_for(layout.request_ids, layout.num_logits, expected_rows=num_rows).numpy()
         edited, rows = self._edits.edited(layout, composition.edited, bitmask, grammar_rows)
         if edited is None or rows is None:
-            return (None, None), (None, None)
+            return None, None
         device_bitmask = self._copy(edited)
-        grammar = (None, None) if grammar_rows is None else (device_bitmask, self._copy(grammar_rows))
-        return grammar, grammar if rows is grammar_rows else (device_bitmask, self._copy(rows))
+        grammar = None if grammar_rows is None else DeviceMasks(device_bitmask, self._copy(grammar_rows))
+        return grammar, grammar if rows is grammar_rows else DeviceMasks(device_bitmask, self._copy(rows))
 
-    def _parameters(self, composition: _Composition, layout: Layout) -> dict[str, Any]:
-        """The keyword arguments of ``masked_sample``."""
+    def _parameters(self, composition: _Composition, layout: Layout) -> SamplingParams:
+        """The sampling parameters of the rows."""
         metadata = composition.metadata
         if metadata.all_greedy:
-            return {"temperature": 0.0}
-        parameters = {"temperature": metadata.temperature, "top_k": metadata.top_k, "top_p": metadata.top_p}
+            return SamplingParams(temperature=0.0)
+        min_p = None
         for processor in metadata.logitsprocs.argmax_invariant:
             if isinstance(processor, MinPLogitsProcessor) and processor.min_p_count:
-                parameters["min_p"] = processor.min_p.squeeze(1)
+                min_p = processor.min_p.squeeze(1)
+        per_request = [metadata.temperature, metadata.top_k, metadata.top_p, min_p]
         if layout.num_rows > len(composition.requests):
             index = self._copy(layout.index_of_row)
-            parameters = {name: value[index] for name, value in parameters.items() if value is not None}
-        seed, position = self._noise(metadata.generators, layout)
-        return parameters | {"seed": self._copy(seed), "position": self._copy(position)}
+            per_request = [None if values is None else values[index] for values in per_request]
+        temperature, top_k, top_p, min_p = per_request
+        seed, position = map(self._copy, self._noise(metadata.generators, layout))
+        return SamplingParams(temperature, top_k, top_p, min_p, seed, position)
 
     def _noise(self, generators: dict[int, torch.Generator], layout: Layout) -> tuple[_Ints, _Ints]:
         """The seed and position of each row.
@@ -256,19 +258,20 @@ class RunnerSampler:
     def _change(
         self,
         logits: torch.Tensor,
-        allowed: _DeviceMasks,
-        parameters: dict[str, Any],
+        allowed: DeviceMasks | None,
+        params: SamplingParams,
         composition: _Composition,
         layout: Layout,
-    ) -> tuple[torch.Tensor, dict[str, Any]]:
-        """Apply bias, users' processors and penalties, in vLLM's order."""
+    ) -> tuple[torch.Tensor, SamplingParams]:
+        """Apply bias, users' processors and penalties, in vLLM's order. The temperature
+        is 1 if the logits have been divided by it."""
         bias = self._lists.bias(layout, composition.biased)
         penalties = self._lists.penalties(layout, composition.penalized)
         if bias is not None:
             apply_logit_bias(logits, bias.indptr, bias.token_ids, bias.bias)
         processors = composition.processors
-        if processors and allowed[0] is not None:
-            apply_bitmask(logits, *allowed)
+        if processors and allowed is not None:
+            apply_bitmask(logits, allowed.bitmask, allowed.rows)
         for processor in processors:
             if not processor.is_argmax_invariant():
                 logits = processor.apply(logits)
@@ -280,12 +283,12 @@ class RunnerSampler:
             logits = self._force_end_of_thinking(logits, composition.metadata, layout)
         invariant = [processor for processor in processors if processor.is_argmax_invariant()]
         if invariant and not composition.metadata.all_greedy:
-            temperature = parameters["temperature"]
+            temperature = composition.metadata.temperature[self._copy(layout.index_of_row)]
             logits = logits / torch.where(temperature == 0, 1.0, temperature).unsqueeze(1)
             for processor in invariant:
                 logits = processor.apply(logits)
-            parameters = parameters | {"temperature": (temperature > 0).to(torch.float32)}
-        return logits, parameters
+            params = replace(params, temperature=(temperature > 0).to(torch.float32))
+        return logits, params
 
     def _force_end_of_thinking(self, logits: torch.Tensor, metadata: Any, layout: Layout) -> torch.Tensor:
         """Force the tokens that end the reasoning of requests whose budget is spent."""
@@ -322,7 +325,7 @@ class RunnerSampler:
         last_ids = drawn.gather(1, last)
         return drawn.scatter(1, last, torch.where(last_ids < 0, _UNDRAWABLE, last_ids))
 
-    def _logprobs(self, logits: torch.Tensor, ids: torch.Tensor, grammar: _DeviceMasks, metadata: Any) -> Any:
+    def _logprobs(self, logits: torch.Tensor, ids: torch.Tensor, grammar: DeviceMasks | None, metadata: Any) -> Any:
         """The logprobs that vLLM calls raw: after the grammar's mask, before all
         else."""
         vllm_sampler = self._runner.sampler

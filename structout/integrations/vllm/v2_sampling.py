@@ -233,9 +233,8 @@ def logprobs_tensors(
     """
     num_logprobs, num_listed = dims
     if sampler.logprobs_mode == "raw_logprobs" and num_listed == 0 and num_logprobs <= MAX_TOP_N:
-        masking = (None, None) if masks is None else (masks.bitmask, masks.rows)
         is_on_device = isinstance(cu_num_logits, torch.Tensor)
-        return listed_logprobs(logits, ids, masking, num_logprobs)._replace(
+        return listed_logprobs(logits, ids, masks, num_logprobs)._replace(
             cu_num_generated_tokens=None if is_on_device else cu_num_logits,
             cu_num_generated_tokens_tensor=cu_num_logits if is_on_device else None,
         )
