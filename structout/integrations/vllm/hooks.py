@@ -52,7 +52,14 @@ def sampler_hooks() -> list[Hook]:
     """The hooks of the workers, for both model runners: an engine chooses one later."""
     from vllm.triton_utils import HAS_TRITON
 
-    return [*_model_runner_v1_hooks(), *(_model_runner_v2_hooks() if HAS_TRITON else [])]
+    from structout.integrations.vllm import manager
+
+    structured_output = "vllm.v1.structured_output"
+    return [
+        Hook(structured_output, "StructuredOutputManager.accept_tokens", manager.ending_dead_ends),
+        *_model_runner_v1_hooks(),
+        *(_model_runner_v2_hooks() if HAS_TRITON else []),
+    ]
 
 
 def _model_runner_v1_hooks() -> list[Hook]:

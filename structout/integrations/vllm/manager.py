@@ -3,7 +3,7 @@
 import itertools
 import logging
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -92,6 +92,9 @@ class GrammarManager(VllmManager):  # type: ignore[misc]
                     config, num_mask_buffers=num_buffers, queue_size=max_requests, tenant_queue_size=max_requests
                 ),
             )
+            # A compile deadline must not pass while the first request waits for an
+            # engine's tables of the vocabulary.
+            self.structout.warm_up(())
         self._jumps_forward = is_jump_forward(vllm_config.speculative_config)
 
     def grammar_init(self, request: Any) -> None:
@@ -137,10 +140,7 @@ class GrammarManager(VllmManager):  # type: ignore[misc]
     def accept_tokens(self, request: Any, new_token_ids: list[int]) -> bool:
         if self.structout is None:
             return super().accept_tokens(request, new_token_ids)
-        if new_token_ids and min(new_token_ids) < 0:
-            # Nothing could be drawn. vLLM ends the request with an error, and sends
-            # this list to the client.
-            del new_token_ids[next(i for i, token in enumerate(new_token_ids) if token < 0) :]
+        if _drop_undrawn(new_token_ids):
             return False
         if not request.use_structured_output or not new_token_ids:
             return True
@@ -195,6 +195,25 @@ def dense_masks(masks: MaskBatch, num_logits: Sequence[int], max_num_logits: int
     is_used = np.arange(max_num_logits) < np.array(num_logits)[:, None]
     padded[is_used.reshape(-1)] = rows
     return padded
+
+
+def ending_dead_ends(accept_tokens: Callable[..., bool]) -> Callable[..., bool]:
+    """Make the replacement of ``accept_tokens`` of vLLM's own manager, which does not
+    know the id of a token that could not be drawn."""
+
+    def accept_drawn_tokens(self: Any, request: Any, new_token_ids: list[int]) -> bool:
+        return not _drop_undrawn(new_token_ids) and accept_tokens(self, request, new_token_ids)
+
+    return accept_drawn_tokens
+
+
+def _drop_undrawn(new_token_ids: list[int]) -> bool:
+    """Whether the last token could not be drawn. It is removed: vLLM ends the request
+    with an error, and sends this list to the client."""
+    if not new_token_ids or min(new_token_ids) >= 0:
+        return False
+    del new_token_ids[next(i for i, token in enumerate(new_token_ids) if token < 0) :]
+    return True
 
 
 def _compiled(pending: PendingGrammar) -> Future:  # type: ignore[type-arg]
