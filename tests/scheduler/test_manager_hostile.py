@@ -64,7 +64,7 @@ def ids_of(text):
         {"json": {"const": "\ud800"}},
         {"json": {"const": "\0"}},
         {"json": {"pattern": "a\0"}},
-        {"json": object},
+        {"json": type},
         {"json": {"a": object()}},
         {"regex": "\0"},
         {"regex": 5},

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+from transformers import PreTrainedTokenizerBase
 from vllm.exceptions import VLLMValidationError
 
 from structout import envs
@@ -20,9 +21,10 @@ _log = logging.getLogger("vllm.structout")
 _BACKENDS = {"auto": "auto", "xgrammar": "xgrammar:no-fallback", "guidance": "llguidance:no-fallback"}
 
 
-def serves(structured_outputs_config: Any) -> bool:
-    """Whether structout serves the backend that vLLM was configured with."""
-    return structured_outputs_config.backend in _BACKENDS
+def serves(structured_outputs_config: Any, tokenizer: Any) -> bool:
+    """Whether structout has the backend that vLLM was configured with, and reads the
+    model's tokenizer. Mistral's own tokenizers are left to vLLM."""
+    return structured_outputs_config.backend in _BACKENDS and isinstance(tokenizer, PreTrainedTokenizerBase)
 
 
 def manager_config(structured_outputs_config: Any, **arguments: Any) -> StructuredOutputsConfig:
@@ -55,9 +57,8 @@ def validating(validate: Callable[..., None]) -> Callable[..., None]:
 
     def validate_structured_outputs(self: Any, model_config: Any, config: Any, tokenizer: Any) -> None:
         constraint = self.structured_outputs
-        is_ours = config is not None and constraint is not None and serves(config)
-        # vLLM refuses structured output of these models and without a tokenizer.
-        if not is_ours or tokenizer is None or model_config.is_diffusion:
+        is_ours = config is not None and constraint is not None and serves(config, tokenizer)
+        if not is_ours or model_config.is_diffusion:  # vLLM refuses these models' requests
             validate(self, model_config, config, tokenizer)
             return
         try:

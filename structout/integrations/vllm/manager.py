@@ -81,7 +81,7 @@ class GrammarManager(VllmManager):  # type: ignore[misc]
         self.structout: StructuredOutputManager | None = None
         self._keys = itertools.count()
         config = vllm_config.structured_outputs_config
-        if not vllm_config.model_config.skip_tokenizer_init and constraints.serves(config):
+        if not vllm_config.model_config.skip_tokenizer_init and constraints.serves(config, self.tokenizer):
             # vLLM holds the masks of the steps that a pipeline has in flight.
             num_buffers = vllm_config.parallel_config.pipeline_parallel_size + 2
             max_requests = max(4096, 4 * vllm_config.scheduler_config.max_num_seqs)
