@@ -75,7 +75,7 @@ $(VENV)/tools.installed: constraints.txt pyproject.toml
 	@test -d $(VENV) || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "make needs Python >= 3.11")'
 	@test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	@echo "installing torch and the build tools into $(VENV), once ..."
-	@$(PIP) install -c constraints.txt pip torch setuptools ninja
+	@$(PIP) install -c constraints.txt pip torch setuptools ninja pybind11
 	@touch $@
 
 # Without a GPU the demo needs no CUDA ops; with one it needs them for this GPU only.

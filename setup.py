@@ -1,4 +1,5 @@
-"""Builds structout's op libraries: the CPU ops always, the CUDA ops if nvcc is found.
+"""Builds structout's op libraries, the CPU ops always and the CUDA ops if nvcc is
+found, and the module with the automata of csrc/fsm.
 
 The build uses the torch that is installed. It needs neither a CUDA build of torch nor a
 GPU. Environment variables:
@@ -24,7 +25,7 @@ from setuptools import Extension, find_packages, setup
 
 # Nothing below this point works with older versions, so they are checked before torch
 # is imported and before setup() reads pyproject.toml.
-BUILD_REQUIREMENTS = {"torch": (2, 10), "setuptools": (77,), "ninja": (1,)}
+BUILD_REQUIREMENTS = {"torch": (2, 10), "setuptools": (77,), "ninja": (1,), "pybind11": (3,)}
 
 
 def check_build_requirements() -> None:
@@ -46,7 +47,8 @@ def check_build_requirements() -> None:
 
 check_build_requirements()  # before the imports below, which fail without a reason
 
-from setuptools.command.bdist_wheel import bdist_wheel  # noqa: E402
+import pybind11  # noqa: E402
+from setuptools.command.build_ext import build_ext  # noqa: E402
 from torch.utils.cpp_extension import BuildExtension, CppExtension, include_paths  # noqa: E402
 
 STABLE_ABI_2_10 = "-DTORCH_TARGET_VERSION=0x020a000000000000ULL"
@@ -135,6 +137,16 @@ class BuildOps(BuildExtension):
             self.build_temp = str(Path("build", "editable"))
         super().run()
 
+    def get_ext_filename(self, ext_name: str) -> str:
+        """The file name of an extension.
+
+        The module of the automata is made for one version of Python, which its name
+        tells. The op libraries contain no Python code.
+        """
+        if ext_name.rpartition(".")[2] == "_fsm":
+            return build_ext.get_ext_filename(self, ext_name)
+        return super().get_ext_filename(ext_name)
+
     def build_extension(self, ext: Extension) -> None:
         if not isinstance(ext, CudaExtension):
             return super().build_extension(ext)
@@ -198,14 +210,6 @@ def ninja_rules(ext: CudaExtension, library: Path, stubs: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-class PlatformWheel(bdist_wheel):
-    """The libraries contain no Python code: one wheel serves every Python, but one
-    platform only."""
-
-    def get_tag(self) -> tuple[str, str, str]:
-        return ("py3", "none", super().get_tag()[2])
-
-
 def extensions() -> list[Extension]:
     cpu = CppExtension(
         "structout._C",
@@ -220,14 +224,23 @@ def extensions() -> list[Extension]:
         depends=find_sources("bindings/*.h", "bindings/cpu/*.h", "common/*.h", "cpu/*.h", "cpu/*.inc"),
         py_limited_api=True,
     )
+    fsm = Extension(
+        "structout._fsm",
+        find_sources("fsm/*.cpp", "bindings/fsm/*.cpp"),
+        include_dirs=[str(CSRC), pybind11.get_include()],
+        extra_compile_args=["-O3", "-g0", "-std=c++17", "-fvisibility=hidden"],
+        extra_link_args=["-Wl,-s"],
+        depends=find_sources("fsm/*.h"),
+        language="c++",
+    )
     nvcc = find_nvcc()
     if nvcc is None:
-        return [cpu]
+        return [cpu, fsm]
     kernels = find_sources("cuda/*.cu")
     if not kernels:
         raise SystemExit("structout: csrc/cuda is missing. To build without the CUDA ops: STRUCTOUT_BUILD_CUDA=0")
     cuda_sources = find_sources("bindings/*.cpp", "bindings/cuda/*.cpp") + kernels
-    return [cpu, CudaExtension("structout._C_cuda", cuda_sources, nvcc)]
+    return [cpu, fsm, CudaExtension("structout._C_cuda", cuda_sources, nvcc)]
 
 
 setup(
@@ -235,5 +248,5 @@ setup(
     py_modules=["structout_cli"],
     package_dir={"structout": "structout", "structout.triton_kernels": "triton_kernels"},
     ext_modules=extensions(),
-    cmdclass={"build_ext": BuildOps.with_options(no_python_abi_suffix=True), "bdist_wheel": PlatformWheel},
+    cmdclass={"build_ext": BuildOps.with_options(no_python_abi_suffix=True)},
 )

@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 ENVIRONMENTS = ROOT / ".venv-torch"
 TORCH = {"oldest": "torch==2.10.0", "newest": "torch"}
-PACKAGES = ("numpy", "xgrammar", "pytest", "hypothesis", "setuptools>=77", "ninja")
+PACKAGES = ("numpy", "xgrammar", "pytest", "hypothesis", "setuptools>=77", "ninja", "pybind11>=3")
 CPU_TESTS = (
     *("tests/ops/test_apply_bitmask.py", "tests/ops/test_apply_token_bitmask_inplace.py", "tests/ops/test_bitmask.py"),
     *("tests/ops/test_masked_sample.py", "tests/ops/test_masked_sample_oracle.py"),

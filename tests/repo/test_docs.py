@@ -122,7 +122,10 @@ RUN_ELSEWHERE = {
     "python bench/gpu_check.py --only build smoke bench-apply": ("Makefile", "bench/gpu_check.py"),
     "python bench/gather_gpu_packages.py --python 3.12": ("bench/gpu_check.py", "bench/gather_gpu_packages.py"),
     "STRUCTOUT_COMMIT=$(git rev-parse --short HEAD) make gpu-check": ("bench/harness.py", "STRUCTOUT_COMMIT"),
-    "pip install 'torch>=2.10' 'setuptools>=77' ninja": ("Makefile", "pip torch setuptools ninja"),
+    "pip install 'torch>=2.10' 'setuptools>=77' ninja 'pybind11>=3'": (
+        "Makefile",
+        "pip torch setuptools ninja pybind11",
+    ),
     "pip install --no-build-isolation '.[generate]'": ("Makefile", "--no-build-isolation -e '.[generate]'"),
     "torchrun --nproc-per-node 2 examples/tensor_parallel.py": (
         "tests/distributed/test_sharded_masked_sample.py",

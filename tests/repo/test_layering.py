@@ -82,7 +82,7 @@ def test_imports_of_returns_modules_and_not_their_members():
         imports_of("from . import ops", modules())
 
 
-@pytest.mark.parametrize("folder", ["common", "cpu", "cuda", "testing"])
+@pytest.mark.parametrize("folder", ["common", "cpu", "cuda", "fsm", "testing"])
 def test_kernels_include_no_torch_header(folder):
     sources = list((ROOT / "csrc" / folder).iterdir())
     assert len(sources) >= 2

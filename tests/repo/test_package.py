@@ -123,13 +123,15 @@ def test_wheel_without_nvcc_contains_every_module_and_the_cpu_library(wheel):
     modules = {f"structout/{path.relative_to(ROOT / 'structout')}" for path in (ROOT / "structout").rglob("*.py")}
     kernels = {f"structout/triton_kernels/{path.name}" for path in (ROOT / "triton_kernels").glob("*.py")}
     assert modules | kernels | {"structout/_C.so", "structout/py.typed", "structout_cli.py"} <= names
+    assert f"structout/_fsm{sysconfig.get_config_var('EXT_SUFFIX')}" in names
     assert "structout/_C_cuda.so" not in names
     assert not any(name.startswith("triton_kernels/") for name in names)
 
 
-def test_wheel_is_tagged_for_every_python_on_one_platform(wheel):
+def test_wheel_is_tagged_for_this_python_on_one_platform(wheel):
     platform = re.sub(r"[.-]", "_", sysconfig.get_platform())
-    assert wheel.name == f"structout-{structout.__version__}-py3-none-{platform}.whl"
+    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    assert wheel.name == f"structout-{structout.__version__}-{python}-{python}-{platform}.whl"
 
 
 def test_wheel_holds_a_library_without_python_and_without_debug_information(wheel, tmp_path):
@@ -217,7 +219,7 @@ def test_install_in_a_fresh_environment_fails_in_one_line(requirement, clean_env
     assert result.returncode != 0
     (line,) = [line.strip() for line in result.stderr.splitlines() if "structout cannot be built" in line]
     assert "torch is not installed; setuptools is 65" in line
-    assert line.endswith("First run: pip install 'torch>=2.10' 'setuptools>=77' 'ninja>=1'")
+    assert line.endswith("First run: pip install 'torch>=2.10' 'setuptools>=77' 'ninja>=1' 'pybind11>=3'")
     assert "[1 lines of output]" in result.stderr
     assert "Traceback" not in result.stderr
 

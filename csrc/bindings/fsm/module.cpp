@@ -1,0 +1,265 @@
+// structout._fsm: the automata of csrc/fsm for Python. Work that may take long releases
+// Python's global lock; lookups keep it, because getting it back may take milliseconds.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fsm/compile.h"
+#include "fsm/matcher.h"
+#include "fsm/regex.h"
+#include "fsm/token_index.h"
+
+namespace py = pybind11;
+using namespace structout::fsm;
+
+namespace {
+
+constexpr int64_t kNoToken = -2;  // -1 has a meaning among drafts
+
+// A token id as Python code may give it. Whatever is no integer is no token.
+int64_t token_of(py::handle given) {
+  PyObject* object = given.ptr();
+  if (PyBool_Check(object)) return kNoToken;
+  py::object index;
+  if (!PyLong_CheckExact(object)) {
+    index = py::reinterpret_steal<py::object>(PyNumber_Index(object));
+    if (!index) {
+      PyErr_Clear();
+      return kNoToken;
+    }
+    object = index.ptr();
+  }
+  int overflow = 0;
+  long long value = PyLong_AsLongLongAndOverflow(object, &overflow);
+  return overflow != 0 ? kNoToken : value;
+}
+
+std::vector<int64_t> tokens_of(const py::sequence& given) {
+  std::vector<int64_t> tokens;
+  tokens.reserve(given.size());
+  for (py::handle token : given) tokens.push_back(token_of(token));
+  return tokens;
+}
+
+int64_t state_or_minus_one(uint32_t state) { return state == kDead ? -1 : int64_t(state); }
+
+template <typename States>
+uint32_t checked_state(const States& of, int64_t state) {
+  if (state < 0 || state >= of.num_states()) {
+    throw py::index_error("a state must be in [0, " + std::to_string(of.num_states()) + "), got " +
+                          std::to_string(state));
+  }
+  return uint32_t(state);
+}
+
+uint32_t* row_at(uintptr_t address, int64_t row, int64_t row_bytes) {
+  return reinterpret_cast<uint32_t*>(address + uintptr_t(row * row_bytes));
+}
+
+// Runs `work`, without Python's global lock if it is long.
+template <typename Work>
+auto run(bool is_long, Work work) {
+  if (!is_long) return work();
+  py::gil_scoped_release released;
+  return work();
+}
+
+void fill_batch(const std::vector<Matcher*>& matchers, uintptr_t address, int64_t row_bytes,
+                const std::vector<int64_t>& rows) {
+  bool is_long = false;
+  for (const Matcher* matcher : matchers) is_long = is_long || !matcher->index().has_mask(matcher->state());
+  run(is_long, [&] {
+    for (size_t i = 0; i < matchers.size(); ++i) matchers[i]->fill(row_at(address, rows[i], row_bytes));
+  });
+}
+
+std::vector<size_t> fill_drafts_batch(const std::vector<Matcher*>& matchers, uintptr_t address, int64_t row_bytes,
+                                      const std::vector<int64_t>& first_rows, const std::vector<py::sequence>& drafts) {
+  std::vector<std::vector<int64_t>> tokens;
+  for (const py::sequence& chain : drafts) tokens.push_back(tokens_of(chain));
+  bool is_long = false;
+  for (size_t i = 0; i < matchers.size(); ++i) is_long = is_long || !matchers[i]->has_masks(tokens[i]);
+  std::vector<size_t> num_allowed(matchers.size());
+  run(is_long, [&] {
+    for (size_t i = 0; i < matchers.size(); ++i) {
+      uint32_t* row = row_at(address, first_rows[i], row_bytes);
+      num_allowed[i] = matchers[i]->fill_drafts(row, row_bytes / ptrdiff_t(sizeof(uint32_t)), tokens[i]);
+    }
+  });
+  return num_allowed;
+}
+
+template <typename Error>
+void translate(const Error& error, py::handle type);
+
+template <>
+void translate(const LimitError& error, py::handle type) {
+  PyErr_SetObject(type.ptr(), py::make_tuple(error.limit, error.got, error.max).ptr());
+}
+
+template <>
+void translate(const PatternError& error, py::handle type) {
+  PyErr_SetObject(type.ptr(), py::make_tuple(error.what(), error.is_malformed).ptr());
+}
+
+py::array_t<int32_t> mask_of(const TokenIndex& index, int64_t state) {
+  py::array_t<int32_t> row(ptrdiff_t(index.vocabulary().row_words()));
+  uint32_t checked = checked_state(index, state);
+  uint32_t* words = reinterpret_cast<uint32_t*>(row.mutable_data());
+  run(!index.has_mask(checked), [&] { index.fill(checked, words); });
+  return row;
+}
+
+py::tuple token_classes_of(const TokenIndex& index, uint64_t max_bytes) {
+  TokenClasses classes = run(true, [&] { return index.token_classes(max_bytes); });
+  py::array_t<int32_t> class_of_token(ptrdiff_t(classes.class_of_token.size()), classes.class_of_token.data());
+  py::array_t<int32_t> next({ptrdiff_t(index.num_states()), ptrdiff_t(classes.num_classes)}, classes.next.data());
+  return py::make_tuple(class_of_token, next);
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_fsm, module) {
+  static py::handle limit_error = PyErr_NewException("structout._fsm.LimitError", PyExc_ValueError, nullptr);
+  static py::handle pattern_error = PyErr_NewException("structout._fsm.PatternError", PyExc_ValueError, nullptr);
+  module.attr("LimitError") = limit_error;
+  module.attr("PatternError") = pattern_error;
+  py::register_exception_translator([](std::exception_ptr pointer) {
+    try {
+      if (pointer) std::rethrow_exception(pointer);
+    } catch (const LimitError& error) {
+      translate(error, limit_error);
+    } catch (const PatternError& error) {
+      translate(error, pattern_error);
+    }
+  });
+
+  py::class_<Limits>(module, "Limits")
+      .def(py::init<>())
+      .def_readwrite("nesting", &Limits::nesting)
+      .def_readwrite("nodes", &Limits::nodes)
+      .def_readwrite("states", &Limits::states)
+      .def_readwrite("seconds", &Limits::seconds);
+
+  py::class_<Automaton>(module, "Automaton")
+      .def_property_readonly("num_states", &Automaton::num_states)
+      .def_property_readonly("num_edges", &Automaton::num_edges)
+      .def_property_readonly("memory_bytes", &Automaton::memory_bytes)
+      .def("accepts", [](const Automaton& self, int64_t state) { return self.accepts(checked_state(self, state)); })
+      .def("next", [](const Automaton& self, int64_t state,
+                      uint8_t byte) { return state_or_minus_one(self.next(checked_state(self, state), byte)); })
+      .def("edges",
+           [](const Automaton& self, int64_t state) {
+             uint32_t checked = checked_state(self, state);
+             py::list edges;
+             for (const Edge* edge = self.begin(checked); edge < self.end(checked); ++edge) {
+               edges.append(py::make_tuple(edge->first, edge->last, edge->target));
+             }
+             return edges;
+           })
+      .def("matches", [](const Automaton& self, const py::bytes& text) { return self.matches(text); })
+      .def("serialize", [](const Automaton& self) { return py::bytes(self.serialize()); })
+      .def_static("deserialize",
+                  [](const py::bytes& given) {
+                    std::string bytes = given;
+                    return run(true, [&] { return Automaton::deserialize(bytes); });
+                  })
+      .def("__eq__", &Automaton::operator==, py::is_operator())
+      .def("__hash__", [](const Automaton& self) { return self.num_states() * 31 + self.num_edges(); });
+
+  auto define_operation = [&module](const char* name,
+                                    Automaton (*operation)(const Automaton&, const Automaton&, Budget&)) {
+    module.def(name, [operation](const Automaton& a, const Automaton& b, const Limits& limits) {
+      return run(true, [&] {
+        Budget budget(limits);
+        return operation(a, b, budget);
+      });
+    });
+  };
+  define_operation("intersection", intersection);
+  define_operation("union", union_of);
+  define_operation("difference", difference);
+  module.def("complement", [](const Automaton& a, const Limits& limits) {
+    return run(true, [&] {
+      Budget budget(limits);
+      return complement(a, budget);
+    });
+  });
+  module.def("compile_regex", [](const py::bytes& given, const Limits& limits) {
+    std::string pattern = given;
+    return run(true, [&] { return compile_regex(pattern, limits); });
+  });
+  module.def("check_regex", [](const py::bytes& pattern, const Limits& limits) { parse_regex(pattern, limits); });
+  module.def("compile_choices", [](std::vector<std::string> texts) {
+    return run(true, [&] { return compile_choices(std::move(texts)); });
+  });
+
+  py::class_<VocabularyTrie, std::shared_ptr<VocabularyTrie>>(module, "VocabularyTrie")
+      .def(py::init([](const std::vector<std::string>& token_bytes) {
+        return run(true, [&] { return std::make_shared<VocabularyTrie>(token_bytes); });
+      }))
+      .def_property_readonly("size", &VocabularyTrie::size)
+      .def_property_readonly("num_nodes", [](const VocabularyTrie& self) { return self.nodes().size(); })
+      .def_property_readonly("fingerprint", &VocabularyTrie::fingerprint)
+      .def_property_readonly("memory_bytes", &VocabularyTrie::memory_bytes);
+
+  py::class_<TokenIndex, std::shared_ptr<TokenIndex>>(module, "TokenIndex")
+      .def(py::init([](const Automaton& automaton, const std::shared_ptr<VocabularyTrie>& vocabulary) {
+        return run(true, [&] { return std::make_shared<TokenIndex>(automaton, vocabulary); });
+      }))
+      .def_property_readonly("automaton", &TokenIndex::automaton, py::return_value_policy::reference_internal)
+      .def_property_readonly("num_states", &TokenIndex::num_states)
+      .def_property_readonly("num_masks", &TokenIndex::num_masks)
+      .def_property_readonly("memory_bytes", &TokenIndex::memory_bytes)
+      .def("accepts", [](const TokenIndex& self, int64_t state) { return self.accepts(checked_state(self, state)); })
+      .def("is_live", [](const TokenIndex& self, int64_t state) { return self.is_live(checked_state(self, state)); })
+      .def("next",
+           [](const TokenIndex& self, int64_t state, py::handle token) {
+             return state_or_minus_one(self.next(checked_state(self, state), token_of(token)));
+           })
+      .def("mask", mask_of)
+      .def("forced",
+           [](const TokenIndex& self, int64_t state) { return py::bytes(self.forced(checked_state(self, state))); })
+      .def("compute_masks", &TokenIndex::compute_masks, py::call_guard<py::gil_scoped_release>())
+      .def("token_classes", token_classes_of)
+      .def("serialize", [](const TokenIndex& self) { return py::bytes(self.serialize()); })
+      .def_static("deserialize", [](const py::bytes& given, const std::shared_ptr<VocabularyTrie>& vocabulary) {
+        std::string bytes = given;
+        return run(true, [&] { return TokenIndex::deserialize(bytes, vocabulary); });
+      });
+
+  py::class_<Matcher>(module, "Matcher")
+      .def(py::init([](const std::shared_ptr<TokenIndex>& index, const std::vector<uint32_t>& stop_tokens) {
+        if (index->num_states() == 0) throw std::invalid_argument("the automaton accepts nothing");
+        for (uint32_t stop : stop_tokens) {
+          if (stop >= index->vocabulary().size()) throw std::invalid_argument("a stop token is out of range");
+        }
+        return Matcher(index, stop_tokens);
+      }))
+      .def("copy", [](const Matcher& self) { return Matcher(self); })
+      .def_property_readonly("state", &Matcher::state)
+      .def_property_readonly("is_terminated", &Matcher::is_terminated)
+      .def_property_readonly("num_tokens", &Matcher::num_tokens)
+      .def_property_readonly("num_text_tokens", &Matcher::num_text_tokens)
+      .def("accept_prefix",
+           [](Matcher& self, const py::sequence& tokens) { return self.accept_prefix(tokens_of(tokens)); })
+      .def("rollback",
+           [](Matcher& self, int64_t count) {
+             if (count < 0 || uint64_t(count) > self.num_tokens()) {
+               throw std::invalid_argument("cannot roll back " + std::to_string(count) + " of " +
+                                           std::to_string(self.num_tokens()) + " tokens");
+             }
+             self.rollback(size_t(count));
+           })
+      .def("accept_bytes", [](Matcher& self, const py::bytes& bytes) { return self.accept_bytes(bytes); })
+      .def("undo_bytes", &Matcher::undo_bytes)
+      .def("forced", [](const Matcher& self) { return py::bytes(self.index().forced(self.state())); });
+
+  module.def("fill_batch", fill_batch);
+  module.def("fill_drafts_batch", fill_drafts_batch);
+}

@@ -1,0 +1,76 @@
+// Limits on what a pattern may cost, and the errors of this folder.
+#pragma once
+
+#include <cstdint>
+#include <ctime>
+#include <stdexcept>
+#include <string>
+
+namespace structout::fsm {
+
+struct Limits {
+  uint32_t nesting = 256;           // open groups of a pattern
+  uint32_t nodes = 1u << 20;        // of the nondeterministic automaton, repetitions written out
+  uint32_t states = 1u << 16;       // of the deterministic automaton
+  uint64_t set_entries = 6u << 20;  // of all sets of nodes that the states stand for; bounds the memory
+  uint64_t conditions = 1u << 19;   // of all lists of open lookaheads
+  double seconds = 0.8;             // CPU time of the calling thread
+};
+
+class LimitError : public std::runtime_error {
+ public:
+  LimitError(std::string limit, uint64_t got, uint64_t max)
+      : std::runtime_error(limit + " is limited to " + std::to_string(max) + ", got " + std::to_string(got)),
+        limit(std::move(limit)),
+        got(got),
+        max(max) {}
+
+  std::string limit;
+  uint64_t got;
+  uint64_t max;
+};
+
+// A pattern that is not well formed, or that uses what is not supported.
+class PatternError : public std::runtime_error {
+ public:
+  PatternError(const std::string& message, bool is_malformed)
+      : std::runtime_error(message), is_malformed(is_malformed) {}
+
+  bool is_malformed;
+};
+
+// Counts work, and throws once the thread has used its CPU time. On a busy machine wall
+// time would fail patterns that are not at fault.
+class Budget {
+ public:
+  explicit Budget(const Limits& limits) : limits(limits), start_(cpu_seconds()) {}
+
+  void spend(uint64_t steps) {
+    unchecked_ += steps;
+    if (unchecked_ < kStepsPerCheck) return;
+    unchecked_ = 0;
+    double seconds = cpu_seconds() - start_;
+    if (seconds > limits.seconds)
+      throw LimitError("pattern_milliseconds", uint64_t(seconds * 1e3), uint64_t(limits.seconds * 1e3));
+  }
+
+  void check_states(uint64_t states) const {
+    if (states > limits.states) throw LimitError("pattern_states", states, limits.states);
+  }
+
+  const Limits limits;
+
+ private:
+  static constexpr uint64_t kStepsPerCheck = 1 << 16;
+
+  static double cpu_seconds() {
+    timespec time;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return double(time.tv_sec) + double(time.tv_nsec) * 1e-9;
+  }
+
+  double start_;
+  uint64_t unchecked_ = 0;
+};
+
+}  // namespace structout::fsm

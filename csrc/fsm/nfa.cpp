@@ -1,0 +1,190 @@
+#include "fsm/nfa.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+namespace structout::fsm {
+
+namespace {
+
+constexpr uint32_t kExit = UINT32_MAX;
+constexpr uint64_t kEdgesPerNode = 4;  // on average, at most
+
+// The UTF-8 forms of a set as an acyclic graph: deterministic, with shared ends. The
+// last node is the entry; edges lead to earlier nodes or to kExit.
+using Utf8Graph = std::vector<std::vector<Edge>>;
+
+class Utf8GraphBuilder {
+ public:
+  Utf8Graph build(const CodePointSet& set) {
+    std::vector<Utf8Sequence> sequences = utf8_sequences(set);
+    if (!sequences.empty()) add(sequences.data(), sequences.data() + sequences.size(), 0);
+    return std::move(graph_);
+  }
+
+ private:
+  // Sequences that agree in their first `depth` bytes.
+  uint32_t add(const Utf8Sequence* begin, const Utf8Sequence* end, int depth) {
+    std::vector<Edge> edges;
+    std::vector<uint32_t> key;
+    while (begin < end) {
+      ByteRange range = begin->bytes[depth];
+      const Utf8Sequence* group_end = begin + 1;
+      while (group_end < end && group_end->bytes[depth] == range) ++group_end;
+      uint32_t target = begin->length == depth + 1 ? kExit : add(begin, group_end, depth + 1);
+      if (!edges.empty() && edges.back().target == target && edges.back().last + 1 == range.first) {
+        edges.back().last = range.last;
+      } else {
+        edges.push_back({range.first, range.last, target});
+      }
+      begin = group_end;
+    }
+    for (const Edge& edge : edges) key.insert(key.end(), {edge.first, edge.last, edge.target});
+    auto [found, is_new] = known_.try_emplace(std::move(key), uint32_t(graph_.size()));
+    if (is_new) graph_.push_back(std::move(edges));
+    return found->second;
+  }
+
+  Utf8Graph graph_;
+  std::map<std::vector<uint32_t>, uint32_t> known_;
+};
+
+class NfaBuilder {
+ public:
+  NfaBuilder(const Pattern& pattern, Budget& budget)
+      : pattern_(pattern), budget_(budget), graphs_(pattern.sets.size()) {}
+
+  Nfa build() {
+    uint32_t accept = add({NodeKind::kAccept});
+    nfa_.start = compile(pattern_.root, accept);
+    return std::move(nfa_);
+  }
+
+ private:
+  uint32_t add(Node node) {
+    nfa_.nodes.push_back(node);
+    budget_.spend(1);
+    if (nfa_.nodes.size() > budget_.limits.nodes) {
+      throw LimitError("pattern_nodes", nfa_.nodes.size(), budget_.limits.nodes);
+    }
+    return uint32_t(nfa_.nodes.size() - 1);
+  }
+
+  // Adds the nodes of a part, after which matching goes on at `next`. Returns the node
+  // where the part begins.
+  uint32_t compile(uint32_t index, uint32_t next) {
+    const Part& part = pattern_.parts[index];
+    switch (part.kind) {
+      case PartKind::kEmpty:
+        return next;
+      case PartKind::kSet:
+        return compile_set(part.set, next);
+      case PartKind::kSequence:
+        for (size_t i = part.children.size(); i-- > 0;) next = compile(part.children[i], next);
+        return next;
+      case PartKind::kAlternatives: {
+        std::vector<uint32_t> targets;
+        for (uint32_t child : part.children) targets.push_back(compile(child, next));
+        return add_split(targets);
+      }
+      case PartKind::kRepetition:
+        return compile_repetition(part, next);
+      case PartKind::kStart:
+        return add({NodeKind::kStart, next});
+      case PartKind::kEnd:
+        return add({NodeKind::kEnd, next});
+      case PartKind::kLookahead:
+        return compile_lookahead(part, next);
+    }
+    return next;
+  }
+
+  uint32_t add_split(const std::vector<uint32_t>& targets) {
+    uint32_t begin = uint32_t(nfa_.targets.size());
+    nfa_.targets.insert(nfa_.targets.end(), targets.begin(), targets.end());
+    return add({NodeKind::kSplit, begin, uint32_t(targets.size())});
+  }
+
+  uint32_t compile_set(uint32_t set, uint32_t next) {
+    if (!graphs_[set].is_built) graphs_[set] = {Utf8GraphBuilder().build(pattern_.sets[set]), true};
+    const Utf8Graph& graph = graphs_[set].graph;
+    if (graph.empty()) return add({NodeKind::kSplit});  // to nowhere
+    uint32_t first_node = uint32_t(nfa_.nodes.size());
+    for (const std::vector<Edge>& edges : graph) {
+      uint32_t begin = uint32_t(nfa_.edges.size());
+      for (const Edge& edge : edges) {
+        nfa_.edges.push_back({edge.first, edge.last, edge.target == kExit ? next : first_node + edge.target});
+      }
+      budget_.spend(edges.size());
+      if (nfa_.edges.size() > kEdgesPerNode * budget_.limits.nodes) {
+        throw LimitError("pattern_edges", nfa_.edges.size(), kEdgesPerNode * budget_.limits.nodes);
+      }
+      add({NodeKind::kBytes, begin, uint32_t(edges.size())});
+    }
+    return uint32_t(nfa_.nodes.size() - 1);
+  }
+
+  uint32_t compile_repetition(const Part& part, uint32_t next) {
+    uint32_t child = part.children[0];
+    if (part.max == 0) return next;
+    num_repetitions_ += part.max > 1;
+    uint32_t entry = next;
+    if (part.max == kUnbounded) {
+      uint32_t begin = uint32_t(nfa_.targets.size());
+      nfa_.targets.insert(nfa_.targets.end(), {next, next});
+      uint32_t loop = add({NodeKind::kSplit, begin, 2});
+      nfa_.targets[begin] = compile(child, loop);
+      entry = part.min == 0 || nfa_.targets[begin] == loop ? loop : nfa_.targets[begin];
+      for (uint32_t i = 1; i < part.min && entry != loop; ++i) entry = compile_again(child, entry);
+    } else {
+      for (uint32_t i = part.min; i < part.max; ++i) entry = add_split({compile_again(child, entry), next});
+      for (uint32_t i = 0; i < part.min; ++i) entry = compile_again(child, entry);
+    }
+    num_repetitions_ -= part.max > 1;
+    return entry;
+  }
+
+  // A copy of a part that adds no node matches the empty text only, however often. It
+  // costs time all the same.
+  uint32_t compile_again(uint32_t child, uint32_t next) {
+    budget_.spend(1);
+    return compile(child, next);
+  }
+
+  uint32_t compile_lookahead(const Part& part, uint32_t next) {
+    if (num_repetitions_ > 0) throw PatternError("a lookahead inside a repetition is not supported", false);
+    // Whatever follows what the condition asks for: any bytes.
+    uint32_t rest_begin = uint32_t(nfa_.targets.size());
+    nfa_.targets.insert(nfa_.targets.end(), {0, 0});
+    uint32_t rest = add({NodeKind::kSplit, rest_begin, 2});
+    uint32_t edge = uint32_t(nfa_.edges.size());
+    nfa_.edges.push_back({0, 255, rest});
+    nfa_.targets[rest_begin] = add({NodeKind::kBytes, edge, 1});
+    nfa_.targets[rest_begin + 1] = add({NodeKind::kAccept});
+    uint32_t entry = compile(part.children[0], rest);
+    Lookahead lookahead{determinize(nfa_, entry, true, budget_), determinize(nfa_, entry, false, budget_)};
+    if (part.is_negative) {
+      lookahead = {complement(lookahead.at_start, budget_), complement(lookahead.inside, budget_)};
+    }
+    nfa_.lookaheads.push_back(std::move(lookahead));
+    return add({NodeKind::kLookahead, next, uint32_t(nfa_.lookaheads.size() - 1)});
+  }
+
+  struct CachedGraph {
+    Utf8Graph graph;
+    bool is_built = false;
+  };
+
+  const Pattern& pattern_;
+  Budget& budget_;
+  std::vector<CachedGraph> graphs_;
+  Nfa nfa_;
+  uint32_t num_repetitions_ = 0;
+};
+
+}  // namespace
+
+Nfa build_nfa(const Pattern& pattern, Budget& budget) { return NfaBuilder(pattern, budget).build(); }
+
+}  // namespace structout::fsm

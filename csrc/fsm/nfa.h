@@ -1,0 +1,48 @@
+// Nondeterministic automata over bytes, made from syntax trees.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "fsm/automaton.h"
+#include "fsm/regex.h"
+
+namespace structout::fsm {
+
+enum class NodeKind : uint8_t { kBytes, kSplit, kStart, kEnd, kLookahead, kAccept };
+
+// Where matching may stand, in front of:
+//   kBytes      one byte of the edges [begin, begin + count) of Nfa::edges
+//   kSplit      any of the nodes [begin, begin + count) of Nfa::targets
+//   kStart      the node `begin`, at the start of the text only
+//   kEnd        the node `begin`, at the end of the text only
+//   kLookahead  the node `begin`, if Nfa::lookaheads[count] holds for the rest of the text
+//   kAccept     nothing
+struct Node {
+  NodeKind kind;
+  uint32_t begin = 0;
+  uint32_t count = 0;
+};
+
+// What must hold for the rest of a text. Such a condition is followed beside the nodes,
+// so its automaton accepts whole texts: what it asks for, then anything.
+struct Lookahead {
+  Automaton at_start;  // where the rest is the whole text
+  Automaton inside;
+};
+
+struct Nfa {
+  std::vector<Node> nodes;
+  std::vector<Edge> edges;  // to nodes
+  std::vector<uint32_t> targets;
+  std::vector<Lookahead> lookaheads;
+  uint32_t start = 0;
+};
+
+Nfa build_nfa(const Pattern& pattern, Budget& budget);
+
+// The texts that lead from a node to the end. `is_at_start`: whether anchors take the
+// first byte of such a text for the first byte of all.
+Automaton determinize(const Nfa& nfa, uint32_t start, bool is_at_start, Budget& budget);
+
+}  // namespace structout::fsm

@@ -1,0 +1,56 @@
+// The texts of all token ids, as a trie that all automata of a tokenizer share.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace structout::fsm {
+
+class VocabularyTrie {
+ public:
+  // A node stands for the bytes on the way to it. Nodes are in the order of a
+  // depth-first search, by increasing bytes.
+  struct Node {
+    uint32_t end;         // the first node that is not below this one
+    uint32_t tokens_end;  // its tokens are tokens()[tokens_end of the node before ... this one]
+    uint16_t depth;       // of the root's children: 0
+    uint8_t byte;         // the last one
+  };
+
+  // Entries without bytes are never allowed inside a text.
+  //
+  // Throws std::invalid_argument for a token of more than 65,535 bytes.
+  explicit VocabularyTrie(const std::vector<std::string>& token_bytes);
+
+  uint32_t size() const { return uint32_t(token_begin_.size() - 1); }
+  uint32_t row_words() const { return (size() + 31) / 32; }
+  uint32_t max_depth() const { return max_depth_; }  // bytes of the longest token
+
+  const std::vector<Node>& nodes() const { return nodes_; }
+  const std::vector<uint32_t>& tokens() const { return tokens_; }
+
+  // The bytes of a token, which must be less than size().
+  const uint8_t* begin(uint32_t token) const { return bytes_.data() + token_begin_[token]; }
+  const uint8_t* end(uint32_t token) const { return bytes_.data() + token_begin_[token + 1]; }
+
+  // The mask of all tokens with bytes.
+  const std::vector<uint32_t>& text_row() const { return text_row_; }
+  bool has_byte(uint8_t byte) const { return has_byte_[byte]; }  // as a token of its own
+
+  // Equal for equal vocabularies.
+  uint64_t fingerprint() const { return fingerprint_; }
+  size_t memory_bytes() const;
+
+ private:
+  std::vector<uint8_t> bytes_;
+  std::vector<uint32_t> token_begin_ = {0};
+  std::vector<Node> nodes_;
+  std::vector<uint32_t> tokens_;
+  std::vector<uint32_t> text_row_;
+  bool has_byte_[256] = {};
+  uint32_t max_depth_ = 0;
+  uint64_t fingerprint_ = 0;
+};
+
+}  // namespace structout::fsm

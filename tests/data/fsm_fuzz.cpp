@@ -1,0 +1,111 @@
+// Feeds the core of the automata with patterns made of random parts, and with damaged
+// bytes. Built with sanitizers. Prints how many patterns compiled, and how many did not.
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "fsm/compile.h"
+#include "fsm/hash.h"
+#include "fsm/matcher.h"
+#include "fsm/token_index.h"
+
+using namespace structout::fsm;
+
+namespace {
+
+std::mt19937_64 rng(16);
+
+size_t below(size_t bound) { return rng() % bound; }
+
+const std::vector<std::string> kParts = {"a",       "b",       "\xC3\xA9",  "\xF0\x9F\xA6\x8A",
+                                         ".",       "[a-z]",   "[^\"\\\\]", "\\d",
+                                         "\\W",     "\\s",     "(",         ")",
+                                         "(?:",     "(?=",     "(?!",       "(?<n>",
+                                         "|",       "*",       "+",         "?",
+                                         "{2}",     "{0,3}",   "{1,}",      "^",
+                                         "$",       "\\x41",   "\\u0041",   "\\u{1F98A}",
+                                         "[",       "]",       "-",         "\\",
+                                         "{",       "}",       "[^",        "\\b",
+                                         "\\ud83e", "\\udd8a", "\xFF",      std::string(1, '\0'),
+                                         "{900}"};
+
+std::string random_pattern() {
+  std::string pattern;
+  for (size_t i = below(16); i > 0; --i) pattern += kParts[below(kParts.size())];
+  if (below(2)) pattern = "(" + pattern + ")" + kParts[below(kParts.size())];
+  return pattern;
+}
+
+std::string damaged(std::string bytes) {
+  for (size_t i = below(3); i > 0 && !bytes.empty(); --i) bytes[below(bytes.size())] ^= char(1 << below(8));
+  if (below(4) == 0) bytes.resize(below(bytes.size() + 8));
+  return bytes;
+}
+
+// Damage behind a checksum that is right, so that the checks behind it are reached.
+std::string damaged_and_signed(std::string bytes) {
+  bytes.resize(bytes.size() - 8);
+  bytes = damaged(bytes);
+  uint64_t checksum = hash_bytes(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
+  for (int i = 0; i < 8; ++i, checksum >>= 8) bytes.push_back(char(checksum & 0xFF));
+  return bytes;
+}
+
+void read_damaged(const Automaton& automaton) {
+  for (int i = 0; i < 8; ++i) {
+    std::string bytes = automaton.serialize();
+    try {
+      Automaton::deserialize(i % 2 ? damaged(bytes) : damaged_and_signed(bytes));
+    } catch (const std::invalid_argument&) {
+    }
+  }
+}
+
+void walk(const Automaton& automaton, const std::shared_ptr<const VocabularyTrie>& vocabulary) {
+  auto index = std::make_shared<TokenIndex>(automaton, vocabulary);
+  Matcher matcher(index, {0});
+  std::vector<uint32_t> rows(vocabulary->row_words() * 4);
+  for (int step = 0; step < 20; ++step) {
+    std::vector<int64_t> drafts = {int64_t(below(vocabulary->size())), int64_t(below(vocabulary->size() + 9)) - 4, -1};
+    matcher.fill_drafts(rows.data(), vocabulary->row_words(), drafts);
+    matcher.accept_prefix({int64_t(below(vocabulary->size()))});
+    if (below(5) == 0) matcher.rollback(below(matcher.num_tokens() + 1));
+  }
+  if (index->num_states() < 200) index->token_classes(1 << 26);
+  TokenIndex::deserialize(index->serialize(), vocabulary);
+}
+
+}  // namespace
+
+int main(int, char** arguments) {
+  std::vector<std::string> tokens = {""};
+  for (int byte = 0; byte < 256; byte += 1 + int(below(2))) tokens.push_back(std::string(1, char(byte)));
+  for (int i = 0; i < 300; ++i) tokens.push_back(random_pattern().substr(0, 1 + below(4)));
+  auto vocabulary = std::make_shared<const VocabularyTrie>(tokens);
+  Limits limits;
+  limits.states = 2000;
+  limits.nodes = 20000;
+  limits.seconds = 5;
+  int num_compiled = 0, num_refused = 0;
+  Automaton previous;
+  for (int i = std::atoi(arguments[1]); i > 0; --i) {
+    try {
+      Automaton automaton = compile_regex(random_pattern(), limits);
+      ++num_compiled;
+      read_damaged(automaton);
+      if (automaton.num_states() == 0) continue;
+      if (automaton.num_states() < 500) walk(automaton, vocabulary);
+      Budget budget(limits);
+      previous = i % 2 ? union_of(previous, automaton, budget) : difference(automaton, previous, budget);
+    } catch (const PatternError&) {
+      ++num_refused;
+    } catch (const LimitError&) {
+      ++num_refused;
+    }
+  }
+  compile_choices(tokens);
+  std::printf("%d %d\n", num_compiled, num_refused);
+}
