@@ -104,8 +104,8 @@ class StructuredOutputsParams:
             as a dict or JSON text in xgrammar's format.
         whitespace_pattern: regular expression of the whitespace allowed between two
             JSON tokens. Applies to json only.
-        backend: "auto", "xgrammar", "llguidance" or a registered backend. A name is a
-            preference: another backend serves what the named one cannot enforce.
+        backend: "auto", "xgrammar", "llguidance", "fsm" or a registered backend. A name
+            is a preference: another backend serves what the named one cannot enforce.
             ``name:no-fallback`` disables that.
         lenient: accept a constraint that no backend enforces in full, and enforce as
             much of it as one backend can. ``StructuredOutputManager.weakened`` lists

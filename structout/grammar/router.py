@@ -13,6 +13,8 @@ from structout.errors import CompileCrashError, GrammarError, GrammarErrorKind, 
 from structout.grammar.compile_pool import CompileProcessPool
 from structout.grammar.compile_worker import load_factory
 from structout.grammar.forced_tokens import CanonicalTokenizer
+from structout.grammar.fsm.backend import FsmBackend
+from structout.grammar.fsm.support import fsm_support
 from structout.grammar.interface import CompiledConstraint, StructuredOutputBackend
 from structout.grammar.json_schema_rewrites import rewrite
 from structout.grammar.llguidance.backend import LlguidanceBackend
@@ -27,7 +29,6 @@ from structout.params import Constraint, StructuredOutputOptions, StructuredOutp
 BackendFactory = Callable[[Vocabulary, StructuredOutputsConfig, "CanonicalTokenizer | None"], StructuredOutputBackend]
 
 _AUTO = "auto"
-_RESERVED = {"fsm": "structout's own engine for regular languages"}
 _PROCESS_START_SECONDS = 60.0
 _BYTES = Vocabulary((*(bytes([byte]) for byte in range(256)), b""), stop_token_ids=(256,))
 
@@ -71,16 +72,17 @@ def register_backend(
             whitespace_pattern only.
 
     Raises:
-        ValueError: the name is reserved or not an identifier.
+        ValueError: the name is ``auto`` or not an identifier.
     """
-    if name == _AUTO or name in _RESERVED or not name.isidentifier():
-        raise ValueError(f"a backend needs a name that is an identifier and not reserved, got {name!r}")
+    if name == _AUTO or not name.isidentifier():
+        raise ValueError(f"a backend needs a name that is an identifier and not {_AUTO!r}, got {name!r}")
     _registered[name] = _Registered(make, support)
 
 
 _registered = {
     "llguidance": _Registered(LlguidanceBackend.from_config, llguidance_support),
     "xgrammar": _Registered(XgrammarBackend.from_config, xgrammar_support),
+    "fsm": _Registered(FsmBackend.from_config, fsm_support),
 }
 
 # The backend that serves a constraint which several enforce. The figures are in
@@ -231,8 +233,6 @@ class BackendSet:
                 pool.close()
 
     def _check_name(self, name: str) -> None:
-        if name in _RESERVED:
-            raise GrammarError(f"the backend {name!r} is reserved for {_RESERVED[name]}, which is not available yet")
         if name not in self._backends:
             raise GrammarError(f"unknown backend {name!r}: the known ones are {', '.join([_AUTO, *self._backends])}")
 

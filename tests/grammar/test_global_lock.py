@@ -25,7 +25,7 @@ A, B = TOKENIZER("ab", add_special_tokens=False)["input_ids"]
 NAMES = [f"r{i}" for i in range(64)]
 
 
-@pytest.fixture(params=["xgrammar", "llguidance"])
+@pytest.fixture(params=["xgrammar", "llguidance", "fsm"])
 def manager(request):
     with StructuredOutputManager(TOKENIZER, V) as manager:
         for name in NAMES:

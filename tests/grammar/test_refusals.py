@@ -111,7 +111,7 @@ def test_refused_schema_names_kind_place_and_cause(backends, schema, kind, point
         ({"regex": "("}, MALFORMED, "does not parse at character 2: The parenthesis is not closed"),
         ({"regex": "[z-a]"}, MALFORMED, "does not parse: Invalid character class"),
         ({"regex": r"\q"}, MALFORMED, "does not parse: unrecognized escape sequence"),
-        ({"regex": "(?=a)b"}, UNSUPPORTED, "may not use lookaround"),
+        ({"regex": "a(?<=a)b"}, UNSUPPORTED, "may not use lookaround"),
         ({"regex": "(?=a)b", "backend": "llguidance:no-fallback"}, UNSUPPORTED, "may not use lookaround"),
         ({"regex": "(?=a)b", "backend": "xgrammar:no-fallback"}, UNSUPPORTED, "xgrammar does not enforce lookaround"),
         ({"regex": "a{99999}"}, LIMIT, "repetition is limited"),

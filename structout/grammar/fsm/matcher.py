@@ -1,0 +1,123 @@
+"""The position of a request in a token index."""
+
+from collections.abc import Sequence
+
+import torch
+
+from structout.grammar.forced_tokens import CanonicalTokenizer
+from structout.grammar.fsm.native import core
+from structout.grammar.fsm.token_index import TokenIndex
+from structout.grammar.interface import PrefixGrammar, check_mask_buffer
+
+
+class FsmGrammar(PrefixGrammar):
+    """The position of one request in a constraint that FsmBackend compiled.
+
+    Args:
+        index: what the constraint was compiled into.
+        vocab_size: of the masks.
+        stop_token_ids: tokens that end the text.
+        canonical_tokenizer: needed for ``compute_ff_tokens``.
+    """
+
+    def __init__(
+        self,
+        index: TokenIndex,
+        vocab_size: int,
+        stop_token_ids: Sequence[int],
+        canonical_tokenizer: CanonicalTokenizer | None,
+    ):
+        self.matcher = core().Matcher(index.native, sorted(set(stop_token_ids)))
+        self._index = index
+        self._vocab_size = vocab_size
+        self._stop_token_ids = tuple(stop_token_ids)
+        self._canonical_tokenizer = canonical_tokenizer
+        self._text: list[int] = []  # tokens before the stop token
+
+    @property
+    def index(self) -> TokenIndex:
+        """The automaton that all copies and forks share."""
+        return self._index
+
+    def state_id(self) -> int:
+        """The state of ``index`` after the text so far."""
+        return self.matcher.state
+
+    def rollback(self, num_tokens: int) -> None:
+        self.matcher.rollback(num_tokens)
+        del self._text[self.matcher.num_text_tokens :]
+
+    def fill_bitmask(self, bitmask: torch.Tensor, batch_index: int) -> None:
+        address, row_bytes = mask_memory(bitmask, self._vocab_size, [batch_index])
+        core().fill_batch([self.matcher], address, row_bytes, [batch_index])
+
+    def fill_bitmask_drafts(self, bitmask: torch.Tensor, first_row: int, draft_tokens: Sequence[int]) -> int:
+        address, row_bytes = mask_memory(bitmask, self._vocab_size, [first_row, first_row + len(draft_tokens)])
+        return core().fill_drafts_batch([self.matcher], address, row_bytes, [first_row], [draft_tokens])[0]
+
+    def is_terminated(self) -> bool:
+        return self.matcher.is_terminated
+
+    def reset(self) -> None:
+        self.rollback(self.num_tokens)
+
+    def copy(self, stop_token_ids: Sequence[int] | None = None) -> "FsmGrammar":
+        stops = self._stop_token_ids if stop_token_ids is None else stop_token_ids
+        return FsmGrammar(self._index, self._vocab_size, stops, self._canonical_tokenizer)
+
+    def fork(self) -> "FsmGrammar":
+        fork = self.copy()
+        fork.matcher, fork._text = self.matcher.copy(), self._text.copy()
+        return fork
+
+    @property
+    def num_tokens(self) -> int:
+        return self.matcher.num_tokens
+
+    @property
+    def memory_bytes(self) -> int:
+        return self._index.memory_bytes
+
+    def forced_bytes(self) -> bytes:
+        return b"" if self.is_terminated() else self.matcher.forced()
+
+    def compute_ff_tokens(self) -> list[int]:
+        """Return forced tokens as the interface specifies.
+
+        Raises:
+            RuntimeError: the backend has no tokenizer.
+        """
+        if self._canonical_tokenizer is None:
+            raise RuntimeError("compute_ff_tokens needs the tokenizer: pass canonical_tokenizer to FsmBackend")
+        return self._canonical_tokenizer.ff_tokens(self, self._text)
+
+    def accept_bytes(self, data: bytes) -> bool:
+        """Advance by ``data`` as one step. If it is not allowed, do nothing and return
+        False."""
+        return self.matcher.accept_bytes(data)
+
+    def undo_bytes(self) -> None:
+        """Undo the last step, which ``accept_bytes`` made."""
+        self.matcher.undo_bytes()
+
+    def _accept_prefix(self, tokens: list[int]) -> int:
+        accepted = self.matcher.accept_prefix(tokens)
+        num_new = self.matcher.num_text_tokens - len(self._text)
+        self._text += map(int, tokens[:num_new])
+        return accepted
+
+
+def mask_memory(bitmask: torch.Tensor, vocab_size: int, rows: Sequence[int]) -> tuple[int, int]:
+    """Check memory that the core writes to. It checks nothing itself.
+
+    Returns:
+        the address of the first row, and the bytes from one row to the next.
+
+    Raises:
+        ValueError: not an int32 CPU buffer of the vocabulary's width.
+        IndexError: one of ``rows`` is not in it.
+    """
+    check_mask_buffer(bitmask, vocab_size)
+    if rows and not 0 <= min(rows) <= max(rows) < len(bitmask):
+        raise IndexError(f"rows must be in [0, {len(bitmask)}), got {min(rows)} ... {max(rows)}")
+    return bitmask.data_ptr(), bitmask.stride(0) * bitmask.element_size()

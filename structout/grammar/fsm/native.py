@@ -1,0 +1,49 @@
+"""The C++ core of the engine (csrc/fsm), and its errors in structout's words."""
+
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
+
+
+@cache
+def core() -> Any:
+    """The extension module.
+
+    Raises:
+        ImportError: it was not built for this version of Python.
+    """
+    try:
+        return importlib.import_module("structout._fsm")
+    except ImportError as error:
+        raise ImportError(
+            f"structout's own grammar engine cannot be loaded ({error}): "
+            "reinstall structout with the Python that runs it"
+        ) from error
+
+
+def is_available() -> bool:
+    """Whether the extension module can be imported."""
+    try:
+        core()
+    except ImportError:
+        return False
+    return True
+
+
+@contextmanager
+def grammar_errors() -> Iterator[None]:
+    """Turn errors of the core about a pattern into ``GrammarError``."""
+    try:
+        yield
+    except core().LimitError as error:
+        raise GrammarLimitError(*error.args) from None
+    except core().PatternError as error:
+        message, is_malformed = error.args
+        if is_malformed:
+            raise GrammarError(f"a regular expression does not parse: {message}") from None
+        message = f"a regular expression cannot be compiled: {message}"
+        raise GrammarError(message, kind=GrammarErrorKind.UNSUPPORTED) from None
