@@ -61,6 +61,15 @@ class Engine:
     def is_idle(self) -> bool:
         return not self.llm.llm_engine.has_unfinished_requests()
 
+    def assert_empty(self) -> None:
+        """Check that no request is left. Those that are left end, for other tests."""
+        left = list(self.llm.llm_engine.output_processor.request_states)
+        if left:
+            self.llm.llm_engine.abort_request(left, internal=True)
+            self.step(2)
+        assert not left
+        assert self.num_held == 0
+
     def generate(
         self, params: Sequence[SamplingParams], prompts: Sequence[str] | str = PROMPT, *, reverse: bool = False
     ) -> list[RequestOutput]:

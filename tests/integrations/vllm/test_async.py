@@ -32,8 +32,7 @@ def running(small_model):
 @pytest.fixture(autouse=True)
 def no_request_is_left(running):
     yield
-    assert running.is_idle
-    assert running.num_held == 0
+    running.assert_empty()
 
 
 def test_texts_of_every_kind_are_those_of_synchronous_scheduling(running, synchronous):

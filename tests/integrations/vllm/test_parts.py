@@ -23,6 +23,7 @@ from structout.integrations.vllm.logprobs import _distinct, dense_logprobs, is_d
 from structout.integrations.vllm.mask_edits import MaskEdits, edits_masks
 from structout.integrations.vllm.token_lists import TokenLists
 from structout.listed_logits import apply_logit_bias, apply_penalties
+from structout.sampler import DeviceMasks
 
 VOCAB_SIZE = 77
 CPU = torch.device("cpu")
@@ -328,10 +329,10 @@ def test_long_lists_and_raw_logits_are_computed_as_vllm_does(changes, mode, expe
 @pytest.mark.parametrize("is_masked", [False, True])
 def test_listed_logprobs_equal_dense_ones(top_n, is_masked):
     logits = torch.randn(4, VOCAB_SIZE, generator=torch.Generator().manual_seed(1))
-    masks = (None, None)
+    masks = None
     if is_masked:
         bitmask = torch.from_numpy(grammar_masks(range(30), {5}))
-        masks = bitmask, torch.tensor([0, -1, 1, 0], dtype=torch.int32)
+        masks = DeviceMasks(bitmask, torch.tensor([0, -1, 1, 0], dtype=torch.int32))
     before = logits.clone()
     ids = torch.tensor([3, 50, 5, 7])
     listed = listed_logprobs(logits, ids, masks, top_n)
@@ -347,7 +348,7 @@ def test_listed_logprobs_equal_dense_ones(top_n, is_masked):
 
 def test_logprobs_of_a_dead_end_have_valid_ids():
     logits = torch.randn(1, VOCAB_SIZE)
-    masks = torch.from_numpy(grammar_masks(set())), torch.tensor([0], dtype=torch.int32)
+    masks = DeviceMasks(torch.from_numpy(grammar_masks(set())), torch.tensor([0], dtype=torch.int32))
     result = listed_logprobs(logits, torch.tensor([-1]), masks, 3)
     assert (result.logprob_token_ids >= 0).all()
     assert (result.logprobs == -math.inf).all()
