@@ -15,13 +15,27 @@ from structout.grammar.vocabulary import Vocabulary
 _MAX_TABLE_BYTES = 256 << 20
 
 
-@lru_cache(maxsize=4)
+_KEPT_TRIES = 4
+_recent_tries: list[tuple[Vocabulary, Any]] = []
+
+
 def vocabulary_trie(vocabulary: Vocabulary) -> Any:
     """The texts of all tokens in the form that the C++ core walks. One is shared by all
     automata of a vocabulary.
 
     Stop tokens have no text: they end one.
     """
+    # To compare vocabularies takes milliseconds, longer than to compile a pattern.
+    for known, trie in _recent_tries:
+        if known is vocabulary:
+            return trie
+    trie = _vocabulary_trie(vocabulary)
+    _recent_tries[:] = [(vocabulary, trie), *_recent_tries[: _KEPT_TRIES - 1]]
+    return trie
+
+
+@lru_cache(_KEPT_TRIES)
+def _vocabulary_trie(vocabulary: Vocabulary) -> Any:
     texts = list(vocabulary.token_bytes)
     for stop in vocabulary.stop_token_ids:
         texts[stop] = b""

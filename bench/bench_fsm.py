@@ -1,0 +1,206 @@
+r"""Measures structout's own engine: from a pattern to all masks beside
+outlines_core, and the steps of a request.
+
+    python bench/bench_fsm.py [--rounds 3] [--quick]
+
+Both engines build the same index, for a vocabulary of 152,000 tokens, in alternation.
+outlines_core gets ``(?:pattern)$``: without the end it leaves out tokens that lead from
+one match towards a longer one. It reads ``\d``, ``\w`` and ``\s`` as Unicode classes,
+so the patterns spell out what they mean. Times are CPU times of one thread.
+"""
+
+import json
+import random
+import re
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import harness
+import torch
+from large_tokenizer import VOCAB_SIZE, large_tokenizer, trained_tokenizer
+
+from structout.bitmask import allocate_token_bitmask
+from structout.grammar.fsm.automaton import Automaton, AutomatonLimits
+from structout.grammar.fsm.backend import FsmBackend
+from structout.grammar.fsm.token_index import TokenIndex, vocabulary_trie
+from structout.grammar.vocabulary import Vocabulary
+from structout.params import StructuredOutputOptions
+
+_LIMITS = AutomatonLimits(states=1 << 20, nodes=1 << 22, seconds=60)
+_EMAIL = r"[a-z0-9._%+-]+@[a-z0-9.-]+\.[a-z]{2,}"
+_QUICK = ("phone", "email", "choice of 100")
+NUM_CHOICES = 5_000
+NUM_STEPS = 200
+
+
+def patterns() -> dict[str, str]:
+    """The patterns by name."""
+    rng = random.Random(0)
+    words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(6, 16))) for _ in range(100)]
+    five = ", ".join(
+        [
+            '"name": "[^"\\\\\\x00-\\x1f]{0,40}"',
+            f'"email": "{_EMAIL}"',
+            '"age": [0-9]{1,3}',
+            '"city": "[^"\\\\\\x00-\\x1f]{0,40}"',
+            '"ok": (true|false)',
+        ]
+    )
+    twenty = ", ".join(f'"field_{i}": ("[a-zA-Z ]*"|[0-9]+|true|false|null)' for i in range(20))
+    byte = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+    return {
+        "phone": r"\([0-9]{3}\) [0-9]{3}-[0-9]{4}",
+        "date": "[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])",
+        "email": _EMAIL,
+        "ipv4": rf"({byte}\.){{3}}{byte}",
+        "uuid": "[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}",
+        "choice of 100": "|".join(words),
+        "JSON of 5 fields": rf"\{{{five}\}}",
+        "JSON of 20 fields": rf"\{{{twenty}\}}",
+        "character, ASCII": _character(r"[A-Za-z0-9_ \t\n\r]"),
+        "character, Unicode": _character(f"[{_unicode_words()}]"),
+        "string of up to 200": r'"[^"\\]{0,200}"',
+        "anything, then END": r"[^\n]*END",
+    }
+
+
+def _character(letter: str) -> str:
+    """The pattern of SGLang's example of a character in a novel."""
+    name = f'"{letter}{{1,16}}"'
+    return (
+        rf'\{{\n    "name": {name},\n    "house": "(Gryffindor|Slytherin|Ravenclaw|Hufflepuff)",\n'
+        r'    "blood status": "(Pure-blood|Half-blood|Muggle-born)",\n'
+        r'    "occupation": "(student|teacher|auror|ministry of magic|death eater|order of the phoenix)",\n'
+        rf'    "wand": \{{\n        "wood": {name},\n        "core": {name},\n'
+        r'        "length": [0-9]{1,2}\.[0-9]{0,2}\n    \},\n    "alive": "(Alive|Deceased)",\n'
+        rf'    "patronus": {name},\n    "bogart": {name}\n\}}'
+    )
+
+
+def _unicode_words() -> str:
+    """The members of a class of all letters, digits and spaces."""
+    is_member = re.compile(r"[\w\s]")
+    ranges: list[list[int]] = []
+    for code in range(sys.maxunicode + 1):
+        if is_member.match(chr(code)):
+            if ranges and ranges[-1][1] == code - 1:
+                ranges[-1][1] = code
+            else:
+                ranges.append([code, code])
+    return "".join(rf"\u{{{first:x}}}-\u{{{last:x}}}" for first, last in ranges)
+
+
+def cpu_milliseconds(call: Callable[[], Any]) -> tuple[Any, float]:
+    start = time.thread_time()
+    result = call()
+    return result, (time.thread_time() - start) * 1e3
+
+
+def outlines_vocabulary(vocabulary: Vocabulary) -> Any:
+    import outlines_core
+
+    ids: dict[bytes, list[int]] = {}
+    for token, data in enumerate(vocabulary.token_bytes):
+        if data and token not in vocabulary.stop_token_ids:
+            ids.setdefault(data, []).append(token)
+    return outlines_core.Vocabulary(vocabulary.stop_token_ids[0], ids)
+
+
+def check_same_start(index: TokenIndex, peer: Any, vocabulary: Vocabulary, name: str) -> None:
+    allowed = set(peer.get_allowed_tokens(peer.get_initial_state())) - set(vocabulary.stop_token_ids)
+    mask = index.mask(0)
+    own = {token for token in range(vocabulary.size) if mask[token >> 5] >> (token & 31) & 1}
+    if own != allowed:
+        raise SystemExit(f"{name}: {len(own ^ allowed)} first tokens differ from outlines_core's")
+
+
+def measure_index(name: str, pattern: str, vocabulary: Vocabulary, peer_vocabulary: Any, rounds: int) -> dict[str, Any]:
+    samples: dict[str, list[float]] = {"lazy_ms": [], "full_ms": [], "outlines_core_ms": []}
+
+    def ready() -> TokenIndex:
+        index = TokenIndex(Automaton.from_regex(pattern, _LIMITS), vocabulary)
+        index.mask(0)
+        return index
+
+    for round_ in range(rounds):
+        index, lazy = cpu_milliseconds(ready)
+        _, rest = cpu_milliseconds(index.compute_masks)
+        samples["lazy_ms"].append(lazy)
+        samples["full_ms"].append(lazy + rest)
+        if peer_vocabulary is not None:
+            import outlines_core
+
+            peer, taken = cpu_milliseconds(lambda: outlines_core.Index(f"(?:{pattern})$", peer_vocabulary))
+            samples["outlines_core_ms"].append(taken)
+            if round_ == 0:
+                check_same_start(index, peer, vocabulary, name)
+    row: dict[str, Any] = {"pattern": name, "states": index.num_states, "masks": index.num_masks}
+    return row | {key: statistics.median(taken) for key, taken in samples.items() if taken}
+
+
+def measure_steps(vocabulary: Vocabulary) -> dict[str, Any]:
+    """A row of a mask, a token of a text, and a choice of 5,000 texts."""
+    backend = FsmBackend(vocabulary)
+    choices = json.dumps([f"option number {i * 7919 % 10_007} of a list" for i in range(NUM_CHOICES)])
+    _, choice_ms = cpu_milliseconds(lambda: backend.compile_grammar(StructuredOutputOptions.CHOICE, choices))
+    row: dict[str, Any] = {"pattern": "steps", "choice_of_5000_ms": choice_ms}
+    compiled = backend.compile_grammar(StructuredOutputOptions.REGEX, '"[^"\\\\]*"(, "[^"\\\\]*")*')
+    tokens = vocabulary.spell('"' + "some text of a few words, " * 40) or []
+    batch = [compiled.copy() for _ in range(NUM_STEPS)]
+    for position, grammar in enumerate(batch):
+        grammar.accept_tokens("", tokens[: position % len(tokens)])
+    bitmask = allocate_token_bitmask(NUM_STEPS, vocabulary.size, pin_memory=False)
+    rows = list(range(NUM_STEPS))
+    for name, call in {
+        "fill_us_a_row": lambda: backend.fill_bitmask_batch(batch, bitmask, rows),
+        "draft_us_a_row": lambda: compiled.fill_bitmask_drafts(bitmask, 0, tokens[: NUM_STEPS - 1]),
+    }.items():
+        call()
+        row[name] = statistics.median(cpu_milliseconds(call)[1] for _ in range(50)) * 1e3 / NUM_STEPS
+    taken = []
+    for _ in range(50):
+        taken.append(cpu_milliseconds(lambda: compiled.accept_tokens("", tokens))[1] * 1e3 / len(tokens))
+        compiled.reset()
+    row["accept_us_a_token"] = statistics.median(taken)
+    return row
+
+
+def main() -> None:
+    parser = harness.argument_parser("the index of structout's own engine", quick="a small vocabulary, three patterns")
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    tokenizer = trained_tokenizer(2000, 1_000_000) if arguments.quick else large_tokenizer()
+    vocabulary = Vocabulary.from_tokenizer(tokenizer, len(tokenizer) if arguments.quick else VOCAB_SIZE)
+    _, trie_ms = cpu_milliseconds(lambda: vocabulary_trie(vocabulary))
+    print(f"trie of {vocabulary.size:,} tokens: {trie_ms:.0f} ms, once")
+    try:
+        peer_vocabulary = outlines_vocabulary(vocabulary)
+    except ImportError as error:
+        print(f"outlines_core is left out: {harness.short_reason(error)}")
+        peer_vocabulary = None
+    results = harness.ResultsFile("fsm", torch.device("cpu"), arguments)
+    ratios = []
+    for name, pattern in patterns().items():
+        if arguments.quick and name not in _QUICK:
+            continue
+        row = measure_index(name, pattern, vocabulary, peer_vocabulary, 1 if arguments.quick else arguments.rounds)
+        summary = f"{name:20} {row['states']:6} states {row['masks']:5} masks  ready {row['lazy_ms']:8.2f} ms"
+        summary += f"  all masks {row['full_ms']:8.1f}"
+        if "outlines_core_ms" in row:
+            ratios.append(row["outlines_core_ms"] / row["full_ms"])
+            summary += f"  outlines_core {row['outlines_core_ms']:9.1f}  {ratios[-1]:5.1f} x"
+        results.add(row)
+        print(summary, flush=True)
+    if ratios:
+        print(f"geometric mean {statistics.geometric_mean(ratios):.1f} x, smallest {min(ratios):.1f} x")
+    row = measure_steps(vocabulary)
+    results.add(row)
+    print("  ".join(f"{key} {value:.2f}" for key, value in row.items() if key != "pattern"))
+    results.close()
+
+
+if __name__ == "__main__":
+    main()
