@@ -24,7 +24,7 @@ SCHEMA_PATTERNS = sorted({pattern for schema in SCHEMAS for node in schemas(sche
 def drawn_text(automaton, rng, max_bytes=60):
     """A text that the automaton accepts, or None if a random walk finds none."""
     state, text = 0, bytearray()
-    while len(text) < max_bytes:
+    while automaton.num_states and len(text) < max_bytes:
         edges = automaton.edges(state)
         if automaton.accepts(state) and (not edges or rng.random() < 0.2):
             return text.decode()
@@ -182,7 +182,7 @@ def test_choices_and_regex_of_one_language_are_equal():
 
 def test_boolean_operations_have_their_languages(num_cases):
     rng = random.Random(7)
-    for _ in range(num_cases(60, long=2_000)):
+    for _ in range(num_cases(60, long=500)):
         patterns = [random_pattern(rng, 2) for _ in range(2)]
         a, b = (Automaton.from_regex(pattern.text) for pattern in patterns)
         texts = [pattern.sample(rng) for pattern in patterns for _ in range(3)]
