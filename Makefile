@@ -40,7 +40,7 @@ test-headers: $(VENV)/tools.installed  ## the bindings against the headers of th
 	$(BIN)/python tests/check_torch_headers.py
 
 test-vllm: $(VLLM_VENV)/test.installed  ## the vLLM plugin in real engines, in an environment of its own
-	PYTHONSAFEPATH=1 $(VLLM_VENV)/bin/python -m pytest --quiet $(PLUGINS) tests/integrations/vllm
+	PYTHONSAFEPATH=1 $(VLLM_VENV)/bin/python -m pytest --quiet $(PLUGINS) --numprocesses 2 --dist loadfile tests/integrations/vllm
 	$(VLLM_VENV)/bin/python bench/bench_vllm.py --quick
 
 test-torch:  ## one wheel in the oldest and the newest CUDA build of torch; needs nvcc and 16 GB, but no GPU

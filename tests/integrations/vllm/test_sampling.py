@@ -126,7 +126,7 @@ def test_each_token_of_a_list_of_logprobs_is_another_one(running):
             lambda logprobs, drawn: logprobs[drawn] >= max(logprobs.values()) + math.log(0.2) - 1e-4,
         ),
     ],
-    ids=str,
+    ids=["top_k", "top_p", "min_p"],
 )
 @pytest.mark.parametrize("constraint", [{}, {"regex": LETTERS}], ids=["free", "regex"])
 def test_filtered_draws_are_among_the_tokens_that_the_filter_keeps(running, filters, is_kept, constraint):
