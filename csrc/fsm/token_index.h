@@ -62,7 +62,7 @@ class TokenIndex {
   // Throws LimitError if the tables would take more than `max_bytes`.
   TokenClasses token_classes(uint64_t max_bytes) const;
 
-  // Of this index, without the vocabulary.
+  // The memory of this index; the vocabulary is shared and not included.
   size_t memory_bytes() const;
 
   std::string serialize() const;

@@ -22,13 +22,14 @@ class TokenCounts:
 
     def __init__(self, prompt_token_ids: Sequence[int]):
         self._prompt = prompt_token_ids
-        self._count_of = dict.fromkeys(prompt_token_ids, 0)
+        self._count_of: dict[int, int] = {}
         self._num_counted = 0
+        self._forget_output()
 
     def update(self, output_token_ids: Sequence[int]) -> None:
         """Count the output, of which only the end is new in most steps."""
         if len(output_token_ids) < self._num_counted:  # vLLM has taken tokens back
-            self.__init__(self._prompt)  # type: ignore[misc]
+            self._forget_output()
         _count(self._count_of, output_token_ids[self._num_counted :])
         self._num_counted = len(output_token_ids)
 
@@ -39,6 +40,10 @@ class TokenCounts:
         count_of = dict(self._count_of)
         _count(count_of, drafts)
         return count_of
+
+    def _forget_output(self) -> None:
+        self._count_of = dict.fromkeys(self._prompt, 0)
+        self._num_counted = 0
 
 
 def _count(count_of: dict[int, int], tokens: Iterable[int]) -> None:
