@@ -27,12 +27,17 @@ def save_small_model(folder: Path, tokenizer: Any = None, vocab_size: int = 512,
     tokenizer = tokenizer or byte_level()
     tokenizer.chat_template = _CHAT_TEMPLATE
     tokenizer.save_pretrained(folder)
-    shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 2}
+    shape = {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+    }
     torch.manual_seed(0)
     model = LlamaForCausalLM(
         LlamaConfig(
             vocab_size=vocab_size,
-            num_key_value_heads=2,
             max_position_embeddings=4096,
             eos_token_id=tokenizer.eos_token_id,
             bos_token_id=None,
