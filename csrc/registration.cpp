@@ -38,6 +38,22 @@ STABLE_TORCH_LIBRARY(structout, ops) {
       "Tensor repetition, Tensor frequency, Tensor presence) -> ()");
   ops.def("apply_logit_bias(Tensor(a!) logits, Tensor indptr, Tensor token_ids, Tensor bias) -> ()");
 
+  // Automata of grammars, whose states are numbers (common/fsm_states.h). Advances states
+  // [N] by one token each.
+  ops.def(
+      "fsm_advance(Tensor(a!) states, Tensor tokens, Tensor transitions, Tensor state_flags, Tensor stop_tokens, "
+      "Tensor token_bytes, Tensor token_begin) -> ()");
+  // The row of `masks` that holds each state's mask, for apply_bitmask and masked_sample.
+  // The mask of states[i] that is in none of the first num_slots rows is computed, in row
+  // num_slots + i; num_computed [1] counts these.
+  ops.def(
+      "fsm_rows(Tensor states, Tensor(a!) masks, Tensor(b!) num_computed, Tensor mask_slots, Tensor transitions, "
+      "Tensor state_flags, Tensor stop_tokens, Tensor token_bytes, Tensor token_begin, int num_slots) -> Tensor");
+  // The state before each draft and after the last, for the rows of verify_drafts.
+  ops.def(
+      "fsm_draft_states(Tensor states, Tensor drafts, Tensor row_indptr, Tensor transitions, Tensor state_flags, "
+      "Tensor stop_tokens, Tensor token_bytes, Tensor token_begin) -> Tensor");
+
   // Ops over a process group, which is named; "" stands for a single rank. They are
   // implemented in Python (structout/distributed/registration.py), because the stable
   // ABI cannot reach a process group.
@@ -121,6 +137,15 @@ STABLE_TORCH_LIBRARY(structout, ops) {
       "_check_apply_penalties(Tensor logits, Tensor indptr, Tensor token_ids, Tensor output_counts, "
       "Tensor repetition, Tensor frequency, Tensor presence) -> ()");
   ops.def("_check_apply_logit_bias(Tensor logits, Tensor indptr, Tensor token_ids, Tensor bias) -> ()");
+  ops.def(
+      "_check_fsm_advance(Tensor states, Tensor tokens, Tensor transitions, Tensor state_flags, Tensor stop_tokens, "
+      "Tensor token_bytes, Tensor token_begin) -> ()");
+  ops.def(
+      "_check_fsm_rows(Tensor states, Tensor masks, Tensor num_computed, Tensor mask_slots, Tensor transitions, "
+      "Tensor state_flags, Tensor stop_tokens, Tensor token_bytes, Tensor token_begin, int num_slots) -> ()");
+  ops.def(
+      "_check_fsm_draft_states(Tensor states, Tensor drafts, Tensor row_indptr, Tensor transitions, "
+      "Tensor state_flags, Tensor stop_tokens, Tensor token_bytes, Tensor token_begin) -> ()");
   ops.def(
       "_check_masked_sample(Tensor logits, Tensor? bitmask, Tensor? rows, Tensor temperature, Tensor? top_k, "
       "Tensor? top_p, Tensor? min_p, Tensor seed, Tensor position) -> ()");

@@ -40,6 +40,7 @@ if importlib.util.find_spec("torch") is not None:
 
     if _kernels.load().broken is None:
         from structout.distributed import registration  # noqa: F401 - registers the collective ops
+        from structout.fsm_states import FsmTables, fsm_advance, fsm_draft_states, fsm_rows
         from structout.listed_logits import apply_logit_bias, apply_penalties
         from structout.logprobs import TokenLogprobs, TopnSample, masked_sample_topn, token_logprobs
         from structout.ops import (
@@ -60,6 +61,7 @@ if importlib.util.find_spec("torch") is not None:
         )
 
 if TYPE_CHECKING:
+    from structout.device_fsm import DeviceFSM, DeviceGrammar
     from structout.distributed import (
         ShardedManager,
         VocabParallelSampler,
@@ -78,9 +80,12 @@ if TYPE_CHECKING:
 __all__ = [
     "BackendSet",
     "CollectiveError",
+    "DeviceFSM",
+    "DeviceGrammar",
     "DeviceMasks",
     "Drafts",
     "DuplicateRequestError",
+    "FsmTables",
     "GrammarError",
     "GrammarErrorKind",
     "GrammarLimitError",
@@ -121,6 +126,9 @@ __all__ = [
     "bitmask_width",
     "check_params",
     "count_allowed",
+    "fsm_advance",
+    "fsm_draft_states",
+    "fsm_rows",
     "get_bitmask_shape",
     "masked_sample",
     "masked_sample_logprobs",
@@ -139,6 +147,8 @@ __all__ = [
 
 _MODULE_OF = {
     "BackendSet": "grammar.router",
+    "DeviceFSM": "device_fsm",
+    "DeviceGrammar": "device_fsm",
     "GrammarStatus": "scheduler.requests",
     "ManagerStats": "scheduler.stats",
     "ShardedManager": "distributed",

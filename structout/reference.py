@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import torch
 
 from structout import sampling_math
-from structout.bitmask import unpack_bitmask
+from structout.bitmask import pack_bitmask, unpack_bitmask
 
 
 def apply_bitmask(logits: torch.Tensor, bitmask: torch.Tensor, rows: torch.Tensor | None = None) -> None:
@@ -289,3 +289,105 @@ def _listed_logits(
                 x = logits[row, token].to(torch.float32, copy=True)
                 yield row, entry, x
                 logits[row, token] = x
+
+
+def fsm_advance(states: torch.Tensor, tokens: torch.Tensor, *tables: torch.Tensor) -> None:
+    """The reference of :func:`structout.fsm_advance`."""
+    automata = _Automata(*tables)
+    advanced = [automata.advance(state, token) for state, token in zip(states.tolist(), tokens.tolist(), strict=True)]
+    states.copy_(torch.tensor(advanced, dtype=torch.int32))
+
+
+def fsm_rows(
+    states: torch.Tensor,
+    masks: torch.Tensor,
+    num_computed: torch.Tensor,
+    mask_slots: torch.Tensor,
+    *tables_and_num_slots: torch.Tensor | int,
+) -> torch.Tensor:
+    """The reference of :func:`structout.fsm_rows`."""
+    *tables, num_slots = tables_and_num_slots
+    assert isinstance(num_slots, int)
+    automata = _Automata(*tables)  # type: ignore[arg-type]
+    slots, rows = mask_slots.tolist(), []
+    for n, given in enumerate(states.tolist()):
+        state = automata.known(given)
+        if state < 0:
+            rows.append(-2 if state == automata.DEAD else -1)
+        elif 0 <= slots[state] < num_slots:
+            rows.append(slots[state])
+        else:
+            rows.append(num_slots + n)
+            masks[rows[-1]] = pack_bitmask(torch.tensor(automata.allowed(state), dtype=torch.bool))
+            num_computed += 1
+    return torch.tensor(rows, dtype=torch.int32, device=states.device)
+
+
+def fsm_draft_states(
+    states: torch.Tensor, drafts: torch.Tensor, row_indptr: torch.Tensor, *tables: torch.Tensor
+) -> torch.Tensor:
+    """The reference of :func:`structout.fsm_draft_states`."""
+    automata = _Automata(*tables)
+    row_states = [automata.FREE] * len(drafts)
+    bounds, tokens = row_indptr.clamp(0, len(drafts)).tolist(), drafts.tolist()
+    for state, (begin, end) in zip(states.tolist(), itertools.pairwise(bounds), strict=True):
+        if begin < end:
+            row_states[begin:end] = automata.along(automata.known(state), tokens[begin : end - 1])
+    return torch.tensor(row_states, dtype=torch.int32, device=states.device)
+
+
+class _Automata:
+    """The tables of the FSM ops as lists."""
+
+    FREE, FINISHED, DEAD = -1, -2, -3
+
+    def __init__(
+        self,
+        transitions: torch.Tensor,
+        state_flags: torch.Tensor,
+        stop_tokens: torch.Tensor,
+        token_bytes: torch.Tensor,
+        token_begin: torch.Tensor,
+    ):
+        self.transitions, self.flags = transitions.tolist(), state_flags.tolist()
+        self.stop_tokens = stop_tokens.tolist()
+        text = token_bytes.tolist()
+        self.tokens = [
+            text[begin:end] if 0 <= begin < end <= len(text) else []
+            for begin, end in itertools.pairwise(token_begin.tolist())
+        ]
+
+    def known(self, state: int) -> int:
+        return state if self.DEAD <= state < len(self.flags) else self.DEAD
+
+    def advance(self, state: int, token: int) -> int:
+        state = self.known(state)
+        if state < 0:
+            return state
+        if not 0 <= token < len(self.tokens):
+            return self.DEAD
+        grammar = self.flags[state] >> 2
+        if 0 <= grammar < len(self.stop_tokens) and token in self.stop_tokens[grammar]:
+            return self.FINISHED if self.flags[state] & 1 else self.DEAD
+        for byte in self.tokens[token]:
+            state = self.transitions[state][byte]
+            if not 0 <= state < len(self.flags):
+                return self.DEAD
+        return state if self.tokens[token] and self.flags[state] & 2 else self.DEAD
+
+    def allowed(self, state: int) -> list[bool]:
+        return [self.advance(state, token) != self.DEAD for token in range(len(self.tokens))]
+
+    def along(self, state: int, drafts: list[int]) -> list[int]:
+        """The state before each draft, and after the last."""
+        chain = [state]
+        for i, draft in enumerate(drafts):
+            if draft == -1 and state >= 0:
+                state = self.FREE
+            elif state >= 0:
+                after = self.advance(state, draft)
+                if after == self.DEAD:
+                    return chain + [state] * (len(drafts) - i)
+                state = after
+            chain.append(state)
+        return chain

@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -122,6 +123,24 @@ py::tuple token_classes_of(const TokenIndex& index, uint64_t max_bytes) {
   return py::make_tuple(class_of_token, next);
 }
 
+// The state after each byte [num_states, 256], and which states accept and are live.
+py::tuple byte_tables_of(const TokenIndex& index) {
+  ptrdiff_t num_states = index.num_states();
+  py::array_t<int32_t> transitions({num_states, ptrdiff_t(256)});
+  py::array_t<bool> is_accepting(num_states), is_live(num_states);
+  std::fill_n(transitions.mutable_data(), num_states * 256, -1);
+  for (uint32_t state = 0; state < index.num_states(); ++state) {
+    int32_t* row = transitions.mutable_data(state);
+    const Automaton& automaton = index.automaton();
+    for (const Edge* edge = automaton.begin(state); edge < automaton.end(state); ++edge) {
+      std::fill(row + edge->first, row + edge->last + 1, int32_t(edge->target));
+    }
+    is_accepting.mutable_at(state) = index.accepts(state);
+    is_live.mutable_at(state) = index.is_live(state);
+  }
+  return py::make_tuple(transitions, is_accepting, is_live);
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_fsm, module) {
@@ -215,6 +234,8 @@ PYBIND11_MODULE(_fsm, module) {
       .def_property_readonly("automaton", &TokenIndex::automaton, py::return_value_policy::reference_internal)
       .def_property_readonly("num_states", &TokenIndex::num_states)
       .def_property_readonly("num_masks", &TokenIndex::num_masks)
+      .def_property_readonly("vocabulary_fingerprint",
+                             [](const TokenIndex& self) { return self.vocabulary().fingerprint(); })
       .def_property_readonly("memory_bytes", &TokenIndex::memory_bytes)
       .def("accepts", [](const TokenIndex& self, int64_t state) { return self.accepts(checked_state(self, state)); })
       .def("is_live", [](const TokenIndex& self, int64_t state) { return self.is_live(checked_state(self, state)); })
@@ -227,6 +248,7 @@ PYBIND11_MODULE(_fsm, module) {
            [](const TokenIndex& self, int64_t state) { return py::bytes(self.forced(checked_state(self, state))); })
       .def("compute_masks", &TokenIndex::compute_masks, py::call_guard<py::gil_scoped_release>())
       .def("token_classes", token_classes_of)
+      .def("byte_tables", byte_tables_of)
       .def("serialize", [](const TokenIndex& self) { return py::bytes(self.serialize()); })
       .def_static("deserialize", [](const py::bytes& given, const std::shared_ptr<VocabularyTrie>& vocabulary) {
         std::string bytes = given;

@@ -131,6 +131,15 @@ class TokenIndex:
         with grammar_errors():
             return self.native.token_classes(max_bytes)
 
+    def byte_tables(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """Copy the automaton into dense tables, for devices.
+
+        Returns:
+            the state after each byte, int32 ``[num_states, 256]``, -1 if there is none;
+            and bool ``[num_states]`` twice: what ``accepts`` and ``is_live`` return.
+        """
+        return self.native.byte_tables()
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the automaton to a file, with a version, a checksum and a fingerprint
         of the vocabulary. Equal indices make equal files."""
