@@ -4,12 +4,14 @@ import importlib
 import json
 import logging
 import re
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("vllm")
 
 import vllm
+from locations import ROOT
 from vllm import SamplingParams
 from vllm.exceptions import VLLMValidationError
 from vllm.v1.structured_output import StructuredOutputManager
@@ -94,6 +96,17 @@ def test_the_names_that_are_replaced_are_in_vllm():
         owner = importlib.import_module(hook.module)
         for part in hook.name.split("."):
             owner = getattr(owner, part)
+
+
+def test_tables_of_hooks_in_the_docs_name_every_hook_and_its_module():
+    page = (ROOT / "docs" / "integrations.md").read_text()
+    section = page.partition("### What is replaced")[2].partition("\n### ")[0]
+    documented = re.findall(r"^\| `([\w.]+)` \| `([\w/.]+)` \| ", section, re.MULTILINE)
+    replaced = [*hooks.manager_hooks(), *hooks.sampler_hooks(), *hooks._model_runner_v2_hooks()]
+    root = Path(vllm.__file__).parent
+    paths = {hook.module: Path(importlib.import_module(hook.module).__file__) for hook in replaced}
+    assert set(documented) == {(hook.name, str(paths[hook.module].relative_to(root))) for hook in replaced}
+    assert len(documented) == len(set(documented))
 
 
 def outputs_of(running):
