@@ -7,6 +7,7 @@ import fresh_process
 import jsonschema
 import pytest
 import torch
+from recording_streamer import RecordingStreamer
 from transformers import T5Config, T5ForConditionalGeneration, TopKLogitsWarper
 
 import structout
@@ -41,17 +42,6 @@ def generate(parts, request_params, prompts=None, **options):
             **prompt, custom_generate=masked_generate, manager=manager, request_ids=request_ids, **options
         )
         return [tokenizer.decode(row[prompt["input_ids"].shape[1] :], skip_special_tokens=True) for row in ids]
-
-
-class Streamer:
-    def __init__(self):
-        self.tokens, self.has_ended = [], False
-
-    def put(self, tokens):
-        self.tokens += tokens.flatten().tolist()
-
-    def end(self):
-        self.has_ended = True
 
 
 def test_import_structout_reaches_the_integration_by_attribute():
@@ -90,7 +80,7 @@ def check_refusal(parts, manager, request_ids, error, message, **options):
     """The call raises before the first token is streamed, and the manager draws no
     mask."""
     model, _ = parts
-    streamer = Streamer()
+    streamer = RecordingStreamer()
     prompt = torch.tensor([[5]] * len(request_ids)) if "input_ids" not in options else options.pop("input_ids")
     options = {"max_new_tokens": 4, "do_sample": False, **options}
     with pytest.raises(error, match=message):
@@ -252,7 +242,7 @@ def test_masked_generate_row_alone_equals_the_row_beside_a_longer_prompt(parts):
 
 
 def test_masked_generate_streams_every_token(parts):
-    streamer = Streamer()
+    streamer = RecordingStreamer()
     text = generate(parts, [None], stream_to=streamer, seed=5, **SAMPLED)[0]
     _, tokenizer = parts
     prompt_length = len(tokenizer("order:")["input_ids"])

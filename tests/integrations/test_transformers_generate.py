@@ -14,6 +14,8 @@ import jsonschema
 import pydantic
 import pytest
 import torch
+from canonical_cases import ORDER
+from recording_streamer import RecordingStreamer
 from transformers import MambaConfig, MambaForCausalLM, StopStringCriteria
 
 from structout import GrammarError, StructuredOutputsParams
@@ -22,26 +24,6 @@ from structout.integrations.transformers.constrained_sampler import DeadEndError
 from structout.integrations.transformers.decode import DecodingLoop
 from structout.jump_forward import JumpForward
 
-ORDER = {
-    "type": "object",
-    "properties": {
-        "name_of_the_person": {"type": "string", "maxLength": 8},
-        "orders": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {"orderId": {"type": "integer"}, "orderName": {"enum": ["Ada", "東京"]}},
-                "required": ["orderId", "orderName"],
-                "additionalProperties": False,
-            },
-            "minItems": 1,
-            "maxItems": 2,
-        },
-        "paid": {"type": "boolean"},
-    },
-    "required": ["name_of_the_person", "orders", "paid"],
-    "additionalProperties": False,
-}
 CONSTRAINTS = {
     "order": {"json": ORDER},
     "regex": {"regex": "(name|orderId): [a-z]{1,5}; that is all[.!]"},
@@ -308,22 +290,11 @@ def test_masked_generate_jumps_in_constrained_rows_beside_free_ones(parts, manag
     assert texts["ff_tokens"][1] == texts["off"][1]
 
 
-class Streamer:
-    def __init__(self):
-        self.tokens, self.has_ended = [], False
-
-    def put(self, tokens):
-        self.tokens += tokens.flatten().tolist()
-
-    def end(self):
-        self.has_ended = True
-
-
 @pytest.mark.parametrize("mode", ["off", "draft", "ff_tokens"])
 def test_masked_generate_streams_every_token_of_its_jumps(parts, manager, mode):
     model, _ = parts
     manager.add_request("a", StructuredOutputsParams(json=ORDER))
-    streamer = Streamer()
+    streamer = RecordingStreamer()
     options = {"custom_generate": masked_generate, "manager": manager, "request_ids": ["a"], "stream_to": streamer}
     ids = model.generate(torch.tensor([[5, 6]]), **options, jump_forward=mode, max_new_tokens=150, **SAMPLED)
     assert (streamer.tokens, streamer.has_ended) == (ids[0].tolist(), True)

@@ -4,32 +4,11 @@ import json
 import random
 
 import pytest
-from canonical_cases import TOKENIZERS, backend, canonical_tokens, grammar_of, instance, schema
+from canonical_cases import ORDER, TOKENIZERS, backend, canonical_tokens, grammar_of, instance, schema
 
 from structout.bitmask import allocate_token_bitmask
 from structout.jump_forward import NO_JUMP, JumpForward, draft, ff_tokens, jump, retokenize
 from structout.params import StructuredOutputOptions
-
-ORDER = {
-    "type": "object",
-    "properties": {
-        "name_of_the_person": {"type": "string", "maxLength": 8},
-        "orders": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {"orderId": {"type": "integer"}, "orderName": {"enum": ["Ada", "東京"]}},
-                "required": ["orderId", "orderName"],
-                "additionalProperties": False,
-            },
-            "minItems": 1,
-            "maxItems": 2,
-        },
-        "paid": {"type": "boolean"},
-    },
-    "required": ["name_of_the_person", "orders", "paid"],
-    "additionalProperties": False,
-}
 
 
 def tokenizer_of(name):

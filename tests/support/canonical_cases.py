@@ -17,6 +17,28 @@ from structout.params import StructuredOutputOptions
 KEYS = "name orderId orderName name_of_the_person age tags city é 東京 emoji🦊 a b items x-y".split()
 WORDS = "Ada London naïve 東京 fox, engine. 🦊 A-17 a\\b".split()
 
+# Long names, which are forced, beside short values, which are not.
+ORDER = {
+    "type": "object",
+    "properties": {
+        "name_of_the_person": {"type": "string", "maxLength": 8},
+        "orders": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"orderId": {"type": "integer"}, "orderName": {"enum": ["Ada", "東京"]}},
+                "required": ["orderId", "orderName"],
+                "additionalProperties": False,
+            },
+            "minItems": 1,
+            "maxItems": 2,
+        },
+        "paid": {"type": "boolean"},
+    },
+    "required": ["name_of_the_person", "orders", "paid"],
+    "additionalProperties": False,
+}
+
 
 @functools.cache
 def larger_byte_level():
