@@ -4,7 +4,7 @@ from typing import Any
 
 from vllm import SamplingParams
 from vllm.sampling_params import StructuredOutputsParams
-from vllm_engines import Engine, token_ids
+from vllm_engines import Engine, finish_reasons, token_ids
 
 SCHEMA = {
     "type": "object",
@@ -114,6 +114,24 @@ def dead_ends(engine: Engine) -> list[tuple[SamplingParams, str]]:
             "",
         ),
     ]
+
+
+def check_preempted_requests(tight: Engine, roomy: Engine) -> None:
+    """Check that preempted requests get the tokens that they get where no request has
+    to wait.
+
+    Args:
+        tight: an engine whose KV cache is too small for ``long_kinds``.
+        roomy: one whose KV cache holds them all.
+    """
+    requests = long_kinds()
+    expected = roomy.generate(requests)
+    outputs = tight.generate(requests)
+    assert sum(output.metrics.num_preemptions for output in expected) == 0
+    assert sum(output.metrics.num_preemptions for output in outputs) > 0
+    assert token_ids(outputs) == token_ids(expected)
+    assert finish_reasons(outputs) == finish_reasons(expected)
+    assert tight.num_held == 0
 
 
 def check_dead_ends(engine: Engine) -> None:

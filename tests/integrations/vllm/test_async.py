@@ -8,10 +8,10 @@ from vllm_engines import engine, finish_reasons, token_ids
 from vllm_requests import (
     LETTERS,
     check_dead_ends,
+    check_preempted_requests,
     every_kind,
     greedy,
     letters_of,
-    long_kinds,
     seeded_kinds,
     structured,
 )
@@ -53,12 +53,7 @@ def test_logprobs_are_those_of_synchronous_scheduling(running, synchronous):
 
 
 def test_preempted_requests_draw_what_they_draw_alone(running, synchronous):
-    requests = long_kinds()
-    expected = synchronous.generate(requests)
-    outputs = running.generate(requests)
-    assert sum(output.metrics.num_preemptions for output in outputs) > 0
-    assert token_ids(outputs) == token_ids(expected)
-    assert finish_reasons(outputs) == finish_reasons(expected)
+    check_preempted_requests(running, synchronous)
 
 
 def test_a_dead_end_ends_its_request_with_an_error_and_no_other(running):

@@ -12,10 +12,10 @@ from vllm_requests import (
     LETTERS,
     SCHEMA,
     check_dead_ends,
+    check_preempted_requests,
     every_kind,
     greedy,
     letters_of,
-    long_kinds,
     seeded_kinds,
     structured,
 )
@@ -80,11 +80,7 @@ def test_texts_of_every_kind_are_those_without_drafts(name, plain, request):
 
 
 def test_preempted_requests_with_drafts_draw_what_they_draw_alone(plain, ngram):
-    requests = long_kinds()
-    expected = plain.generate(requests)
-    outputs = ngram.generate(requests)
-    assert sum(output.metrics.num_preemptions for output in outputs) > 0
-    assert token_ids(outputs) == token_ids(expected)
+    check_preempted_requests(ngram, plain)
 
 
 @pytest.mark.parametrize("arguments", [{}, {"frequency_penalty": -2.0, "bad_words": ["c"]}], ids=str)

@@ -11,7 +11,7 @@ pytest.importorskip("vllm")
 from vllm import SamplingParams
 from vllm.exceptions import VLLMValidationError
 from vllm_engines import PROMPT, engine, finish_reasons, texts, token_ids, vllm_sampler
-from vllm_requests import LETTERS, check_dead_ends, letters_of, long_kinds, structured
+from vllm_requests import LETTERS, check_dead_ends, check_preempted_requests, letters_of, structured
 
 from structout.integrations.vllm import manager as adapter
 
@@ -187,13 +187,7 @@ def tight(small_model):
 
 
 def test_preempted_requests_draw_what_they_draw_alone(running, tight):
-    requests = long_kinds()
-    expected = running.generate(requests)
-    outputs = tight.generate(requests)
-    assert sum(output.metrics.num_preemptions for output in outputs) > 0
-    assert token_ids(outputs) == token_ids(expected)
-    assert finish_reasons(outputs) == finish_reasons(expected)
-    assert tight.num_held == 0
+    check_preempted_requests(tight, running)
 
 
 def test_a_cached_prefix_changes_no_text(running):
