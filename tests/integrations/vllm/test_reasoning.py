@@ -85,13 +85,13 @@ def test_reasoning_beside_answers_and_free_requests(running):
 
 def test_drafts_across_the_end_of_the_reasoning_change_no_text(running, drafting):
     # After "x" the prompt goes on with the end, and so do the drafts.
-    said = f"<think>x{ANSWER}{'ab' * 8}!"
+    reply = f"<think>x{ANSWER}{'ab' * 8}!"
     allowed = running.tokenizer.convert_tokens_to_ids(["x", ANSWER, "a", "b", "!", running.tokenizer.eos_token])
     params = [
         SamplingParams(seed=seed, max_tokens=60, allowed_token_ids=allowed, **structured(regex="(ab){8,12}!"))
         for seed in range(16)
     ]
-    expected = running.generate(params, f"{said}{said}<think>x")
-    outputs = drafting.generate(params, f"{said}{said}<think>x")
+    expected = running.generate(params, f"{reply}{reply}<think>x")
+    outputs = drafting.generate(params, f"{reply}{reply}<think>x")
     assert token_ids(outputs) == token_ids(expected)
     assert sum(ANSWER in output.outputs[0].text for output in outputs) > 4
