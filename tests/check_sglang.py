@@ -40,7 +40,7 @@ def main() -> None:
     command = [sys.executable, "-m", "pytest", "--disable-plugin-autoload", "-p", "xdist", "--quiet"]
     try:
         install()
-        subprocess.run([*command, "tests/integrations/test_sglang.py"], cwd=ROOT, env=environment, check=True)
+        subprocess.run([*command, "tests/integrations/sglang"], cwd=ROOT, env=environment, check=True)
     except subprocess.CalledProcessError as error:
         sys.exit(error.returncode)
 

@@ -1,0 +1,23 @@
+"""What the tests of this folder share. Without SGLang they are skipped when they are
+collected, so only fixtures import it."""
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def registered():
+    """The plugin is registered with SGLang."""
+    from structout.integrations import sglang as adapter
+
+    adapter.register()
+
+
+@pytest.fixture(scope="session")
+def backend():
+    """A grammar backend for a tokenizer of single bytes and a few merges."""
+    from sglang_requests import EOS, WIDTH
+    from tokenizers_on_the_spot import byte_level
+
+    from structout.integrations.sglang.grammar_backend import StructoutGrammarBackend
+
+    return StructoutGrammarBackend(byte_level(), WIDTH, [EOS])
