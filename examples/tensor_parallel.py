@@ -88,9 +88,7 @@ def generate(
     ids = [f"order-{i}" for i in range(NUM_REQUESTS)]
     for request_id in ids:
         manager.add_request(request_id, structout.StructuredOutputsParams(json=SCHEMA))
-    waiting = set(ids)
-    while waiting:  # an engine would run other requests meanwhile
-        waiting -= set(manager.poll_ready())
+    manager.wait_all()  # an engine would run other requests, and call poll_ready in each step
 
     token_ids: list[list[int]] = [[] for _ in ids]
     prompts = [tokenizer.encode(f"order {i}: ") for i in range(NUM_REQUESTS)]

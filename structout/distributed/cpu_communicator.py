@@ -29,7 +29,7 @@ from structout.errors import CollectiveError
 _FAILURE_REPORT = "failure report"
 OPERATIONS = (
     *(_FAILURE_REPORT, "all_gather_bitmask", "sharded_masked_sample", "sharded_token_logprobs"),
-    *("grammar_bitmask", "poll_ready"),
+    *("grammar_bitmask", "poll_ready", "ask_owner"),
 )
 
 

@@ -1,9 +1,8 @@
 """ShardedManager divides requests among ranks that all run the scheduler."""
 
 import json
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -13,35 +12,18 @@ import torch.distributed as dist
 from structout.distributed.checksum import CallChecksum, checksum_bytes
 from structout.distributed.cpu_communicator import CpuCommunicator, cpu_communicator
 from structout.distributed.process_groups import group_name_of, world_size_of
+from structout.distributed.shared_requests import SharedRequests, outcome_of
 from structout.distributed.step_message import StepMessage, deduplicate_rows
-from structout.errors import CompileCrashError, DuplicateRequestError, GrammarError, StructOutError, UnknownRequestError
+from structout.errors import CompileCrashError, GrammarError, GrammarTimeoutError, StructOutError
 from structout.mask_batch import MaskBatch, MaskShard
 from structout.mask_buffers import BufferRing
 from structout.params import StructuredOutputsParams
 from structout.scheduler.bitmask_filler import Bounds, Drafts, Trees
 from structout.scheduler.manager import StructuredOutputManager
+from structout.scheduler.refusals import AllowedToken, Refusal
 from structout.scheduler.requests import GrammarStatus, check_known
 
-_MAX_IMBALANCE = 4  # requests
-
-
-@dataclass(eq=False, slots=True)
-class _SharedRequest:
-    """A request as all ranks know it.
-
-    Attributes:
-        owner: the rank that compiles its constraint and fills its masks.
-        constraint_hash: equal for equal constraints.
-        status: since the last :meth:`ShardedManager.poll_ready`.
-        error: why it FAILED.
-        is_terminated: since the last :meth:`ShardedManager.grammar_bitmask`.
-    """
-
-    owner: int
-    constraint_hash: int
-    status: GrammarStatus = GrammarStatus.WAITING
-    error: GrammarError | None = None
-    is_terminated: bool = False
+_WAIT_SECONDS = 1.0  # between the exchanges of wait_all; far below the timeout of a group
 
 
 class ShardedManager:
@@ -74,10 +56,10 @@ class ShardedManager:
         self._communicator: CpuCommunicator | None = None if world_size_of(name) == 1 else cpu_communicator(name)
         self.rank = 0 if self._communicator is None else self._communicator.rank
         self.world_size = 1 if self._communicator is None else self._communicator.world_size
-        self._requests: dict[str, _SharedRequest] = {}
-        # For requests of this rank that are READY (None) or FAILED (a reason), and not
-        # yet known to the others.
-        self._unreported: dict[str, dict[str, Any] | None] = {}
+        self._requests = SharedRequests(self.world_size)
+        # What the other ranks do not know yet of this rank's requests that are READY or
+        # FAILED.
+        self._unreported: dict[str, dict[str, Any]] = {}
         # For requests of this rank that cannot continue: why.
         self._request_errors: dict[str, str] = {}
         self._calls = CallChecksum()
@@ -101,13 +83,7 @@ class ShardedManager:
         """
         if "on_settled" in options:
             raise TypeError("ShardedManager takes no on_settled: only the owner could call it; use poll_changed")
-        if request_id in self._requests:
-            raise DuplicateRequestError(f"request {request_id!r} is already with the manager", request_id)
-        constraint_hash = checksum_bytes(repr(params).encode())
-        self._calls.add("add", request_id, str(constraint_hash))
-        owner = self._choose_owner(constraint_hash)
-        self._requests[request_id] = _SharedRequest(owner, constraint_hash)
-        if owner == self.rank:
+        if self._share_request(request_id, repr(params)):
             try:
                 self._manager.add_request(request_id, params, **options)
             except Exception as error:  # only this rank knows of it, so it is reported rather than raised
@@ -115,20 +91,21 @@ class ShardedManager:
                 self._manager.add_failed_request(request_id, failure)
         return GrammarStatus.WAITING
 
+    def add_failed_request(self, request_id: str, error: GrammarError) -> None:
+        """Add a request as :meth:`StructuredOutputManager.add_failed_request` does.
+
+        It is WAITING until :meth:`poll_ready` reports it.
+        """
+        if self._share_request(request_id, repr(error)):
+            self._manager.add_failed_request(request_id, error)
+
     def fork(self, request_id: str, new_id: str) -> None:
         """Fork a request as :meth:`StructuredOutputManager.fork` does.
 
         The new one has the same owner.
         """
-        request = self._get_request(request_id)
-        if new_id in self._requests:
-            raise DuplicateRequestError(f"request {new_id!r} is already with the manager", new_id)
-        if request.status is not GrammarStatus.READY:
-            raise StructOutError(
-                f"request {request_id!r} must be ready to be forked, got {request.status.value}", request_id
-            )
+        request = self._requests.fork(request_id, new_id)
         self._calls.add("fork", request_id, new_id)
-        self._requests[new_id] = replace(request)
         if request.owner == self.rank:
             try:
                 self._manager.fork(request_id, new_id)
@@ -140,7 +117,7 @@ class ShardedManager:
 
     def finish_request(self, request_id: str) -> None:
         """Remove the request, in any state. Unknown ids are ignored."""
-        request = self._requests.pop(request_id, None)
+        request = self._requests.remove(request_id)
         if request is None:
             return
         self._calls.add("finish", request_id)
@@ -151,16 +128,30 @@ class ShardedManager:
 
     def owner(self, request_id: str) -> int:
         """Return the rank that compiles the constraint and fills the masks."""
-        return self._get_request(request_id).owner
+        return self._requests[request_id].owner
 
     def status(self, request_id: str) -> GrammarStatus:
-        """Return the status as of the last :meth:`poll_ready`, equal on all ranks."""
-        return self._get_request(request_id).status
+        """Return the status as of the last :meth:`poll_ready` or :meth:`wait_all`,
+        equal on all ranks."""
+        return self._requests[request_id].status
 
     def error(self, request_id: str) -> GrammarError | None:
         """Return why the request FAILED, as a new object in each call."""
-        error = self._get_request(request_id).error
+        error = self._requests[request_id].error
         return None if error is None else error.copy()
+
+    def weakened(self, request_id: str) -> tuple[str, ...]:
+        """Return the parts of the constraint that are not enforced; see
+        :meth:`StructuredOutputManager.weakened`."""
+        return self._requests[request_id].weakened
+
+    def annotations(self, request_id: str) -> tuple[str, ...]:
+        """Return JSON pointers to each ``format`` that constrains nothing."""
+        return self._requests[request_id].annotations
+
+    def backend_name(self, request_id: str) -> str:
+        """Return the backend that serves the request; empty until it is READY."""
+        return self._requests[request_id].backend_name
 
     @property
     def num_requests(self) -> int:
@@ -169,7 +160,7 @@ class ShardedManager:
 
     def is_terminated(self, request_id: str) -> bool:
         """Return whether the last :meth:`grammar_bitmask` found the text complete."""
-        return self._get_request(request_id).is_terminated
+        return self._requests[request_id].is_terminated
 
     def poll_ready(self) -> list[str]:
         """Return the requests that became READY or FAILED since the last call.
@@ -186,22 +177,56 @@ class ShardedManager:
     def poll_changed(self) -> list[tuple[str, GrammarStatus]]:
         """Return what :meth:`poll_ready` returns, each request with its status.
         Collective too."""
-        if not any(request.status is GrammarStatus.WAITING for request in self._requests.values()):
-            return []
-        self._calls.add("poll")
-        for request_id in self._manager.poll_ready():
-            error = self._manager.error(request_id)
-            self._unreported.setdefault(request_id, None if error is None else error.as_dict())
-        payload = torch.frombuffer(bytearray(json.dumps(self._unreported).encode()), dtype=torch.uint8)
-        errors: dict[str, dict[str, Any] | None] = {}
-        for received in self._all_gather("poll_ready", payload):
-            errors |= json.loads(received.numpy().tobytes())
-        self._unreported.clear()
-        for request_id, described in errors.items():
-            request = self._get_request(request_id)
-            request.status = GrammarStatus.READY if described is None else GrammarStatus.FAILED
-            request.error = None if described is None else GrammarError.from_dict(described, request_id)
-        return [(request_id, self._requests[request_id].status) for request_id in errors]
+        if self._requests.has_waiting:
+            self._exchange_statuses()
+        return self._requests.pop_changes()
+
+    def wait_ready(self, request_id: str, timeout: float | None = None) -> None:
+        """Block until the request is READY. Collective; see :meth:`wait_all`.
+
+        Raises:
+            GrammarError: its constraint failed.
+        """
+        self.wait_all([request_id], timeout)
+        error = self.error(request_id)
+        if error is not None:
+            raise error
+
+    def wait_all(
+        self, request_ids: Iterable[str] | None = None, timeout: float | None = None
+    ) -> dict[str, GrammarStatus]:
+        """Block until none of the requests is WAITING on any rank. Collective.
+
+        Args:
+            request_ids: requests of this manager. Default: all that it has now.
+            timeout: seconds to wait for all of them together, the same on all ranks.
+                Default: no limit.
+
+        Returns:
+            the status of each request. A failed one does not raise.
+
+        Raises:
+            GrammarTimeoutError: one is still WAITING after ``timeout`` seconds. All
+                ranks raise it.
+            UnknownRequestError: one of the ids is unknown.
+            CollectiveError: a rank has died or is late, or the ranks have made
+                different calls.
+        """
+        names = list(self._requests) if request_ids is None else list(request_ids)
+        waiting = [name for name in names if self.status(name) is GrammarStatus.WAITING]
+        self._calls.add("wait", str(timeout), *names)
+        seconds_left = timeout
+        while waiting:
+            self._exchange_statuses(
+                waiting, _WAIT_SECONDS if seconds_left is None else min(seconds_left, _WAIT_SECONDS)
+            )
+            waiting = [name for name in waiting if self.status(name) is GrammarStatus.WAITING]
+            # Each rank's clock differs, but all ranks count the same rounds.
+            if seconds_left is not None:
+                seconds_left -= _WAIT_SECONDS
+                if waiting and seconds_left <= 0:
+                    raise GrammarTimeoutError(f"requests {waiting} are still compiling after {timeout} s", waiting[0])
+        return {name: self.status(name) for name in names}
 
     # -- a decoding step ---------------------------------------------------------------
 
@@ -211,7 +236,7 @@ class ShardedManager:
         If the grammar refuses them, the ``errors`` of the next masks say so on all
         ranks.
         """
-        request = self._get_request(request_id)
+        request = self._requests[request_id]
         self._calls.add("accept", request_id, *map(str, token_ids))
         if request.owner == self.rank and not self._manager.accept_tokens(request_id, token_ids):
             self._request_errors[request_id] = f"the grammar does not allow the tokens {list(token_ids)}"
@@ -227,7 +252,7 @@ class ShardedManager:
 
         Failures are reported as refused tokens are.
         """
-        request = self._get_request(request_id)
+        request = self._requests[request_id]
         self._calls.add("rollback", request_id, str(num_tokens))
         request.is_terminated = False
         if request.owner == self.rank:
@@ -295,6 +320,51 @@ class ShardedManager:
             rows_of_rank=rows_of_rank,
             **_merge_mask_rows(all_ids, messages),
         )
+
+    # -- questions to the owner --------------------------------------------------------
+
+    def num_tokens(self, request_id: str) -> int:
+        """Return what :meth:`StructuredOutputManager.num_tokens` returns on the owner.
+        Collective."""
+        return int(self._ask_owner("num_tokens", request_id, lambda: self._manager.num_tokens(request_id)))
+
+    def explain_refusal(self, request_id: str, token_ids: Sequence[int]) -> Refusal | None:
+        """Return what :meth:`StructuredOutputManager.explain_refusal` returns on the
+        owner. Collective."""
+        tokens = list(token_ids)
+
+        def explain() -> dict[str, Any] | None:
+            refusal = self._manager.explain_refusal(request_id, tokens)
+            return None if refusal is None else asdict(replace(refusal, token=None))  # a token may be any object
+
+        fields = self._ask_owner("explain_refusal", request_id, explain, tokens)
+        if fields is None:
+            return None
+        samples = tuple(AllowedToken(**sample) for sample in fields["samples"])
+        return Refusal(**fields | {"token": tokens[fields["index"]], "samples": samples})
+
+    def validate_tokens(self, request_id: str, token_ids: Sequence[int]) -> list[int]:
+        """Return what :meth:`StructuredOutputManager.validate_tokens` returns on the
+        owner. Collective."""
+        tokens = list(token_ids)
+        length = self._ask_owner(
+            "validate_tokens", request_id, lambda: len(self._manager.validate_tokens(request_id, tokens)), tokens
+        )
+        return tokens[:length]
+
+    def find_jump_forward_string(self, request_id: str) -> str:
+        """Return what :meth:`StructuredOutputManager.find_jump_forward_string` returns
+        on the owner. Collective."""
+        name = "find_jump_forward_string"
+        return str(self._ask_owner(name, request_id, lambda: self._manager.find_jump_forward_string(request_id)))
+
+    def compute_ff_tokens(self, request_id: str) -> list[int]:
+        """Return what :meth:`StructuredOutputManager.compute_ff_tokens` returns on the
+        owner. Collective."""
+        name = "compute_ff_tokens"
+        return list(self._ask_owner(name, request_id, lambda: self._manager.compute_ff_tokens(request_id)))
+
+    # -- helpers -----------------------------------------------------------------------
 
     def _run_step(
         self,
@@ -382,10 +452,7 @@ class ShardedManager:
 
     def _owner_or_first_rank(self, request_id: str) -> int:
         """Return the owner; unknown requests, which have no rows, count as rank 0's."""
-        request = self._requests.get(request_id)
-        return 0 if request is None else request.owner
-
-    # -- helpers -----------------------------------------------------------------------
+        return self._requests[request_id].owner if request_id in self._requests else 0
 
     def _all_gather(self, operation: str, payload: torch.Tensor) -> list[torch.Tensor]:
         """Return the payloads of all ranks as uint8."""
@@ -399,28 +466,70 @@ class ShardedManager:
         messages = self._communicator.exchange(operation, [payload] * self.world_size, expected_equal=expected_equal)
         return [message.payload for message in messages]
 
-    def _choose_owner(self, constraint_hash: int) -> int:
-        """Choose a rank that has the constraint already, else the least busy rank.
+    def _share_request(self, request_id: str, constraint: str) -> bool:
+        """Add a request on all ranks. Return whether this rank is its owner."""
+        constraint_hash = checksum_bytes(constraint.encode())
+        request = self._requests.add(request_id, constraint_hash)
+        self._calls.add("add", request_id, str(constraint_hash))
+        return request.owner == self.rank
 
-        A rank with over ``_MAX_IMBALANCE`` requests more than the least busy is not
-        chosen. What an engine learns about a grammar while it runs serves all requests
-        of that grammar.
+    def _exchange_statuses(self, wait_for: Sequence[str] = (), timeout: float = 0.0) -> None:
+        """Let all ranks know which requests are READY or FAILED.
+
+        Args:
+            wait_for: before that, each rank waits until none of its own requests among
+                these is WAITING, or until the timeout.
+            timeout: in seconds.
         """
-        load = Counter(request.owner for request in self._requests.values())
-        owners_of_equal = {
-            request.owner for request in self._requests.values() if request.constraint_hash == constraint_hash
-        }
-        least_busy = min(range(self.world_size), key=lambda rank: (load[rank], rank))
-        if not owners_of_equal:
-            return least_busy
-        candidate = min(owners_of_equal, key=lambda rank: (load[rank], rank))
-        return candidate if load[candidate] - load[least_busy] <= _MAX_IMBALANCE else least_busy
+        self._calls.add("poll")
+        try:
+            self._manager.wait_all(
+                [request_id for request_id in wait_for if self.owner(request_id) == self.rank], timeout
+            )
+        except GrammarTimeoutError:
+            pass
+        except Exception as error:
+            if self._communicator is not None:
+                self._communicator.report_failure("poll_ready", error)
+            raise
+        for request_id in self._manager.poll_ready():
+            self._unreported[request_id] = outcome_of(self._manager, request_id)
+        payloads = self._all_gather("poll_ready", _as_json(self._unreported))
+        self._unreported.clear()
+        for payload in payloads:
+            for request_id, outcome in _from_json(payload).items():
+                self._requests.settle(request_id, outcome)
 
-    def _get_request(self, request_id: str) -> _SharedRequest:
-        request = self._requests.get(request_id)
-        if request is None:
-            raise UnknownRequestError(f"request {request_id!r} is not with the manager", request_id)
-        return request
+    def _ask_owner(
+        self, operation: str, request_id: str, answer: Callable[[], Any], token_ids: Sequence[int] = ()
+    ) -> Any:
+        """Return the owner's answer, which must be JSON, on all ranks.
+
+        Raises:
+            StructOutError: the request is not READY, or the owner could not answer.
+        """
+        request = self._requests[request_id]
+        if request.status is not GrammarStatus.READY:
+            raise StructOutError(f"request {request_id!r} has no grammar: it is {request.status.value}", request_id)
+        self._calls.add(operation, request_id, *map(str, token_ids))
+        reply: dict[str, Any] = {}
+        if request.owner == self.rank:
+            try:
+                reply = {"answer": answer()}
+            except Exception as error:  # only this rank knows of it, and all must raise
+                reply = {"error": str(error)}
+        reply = _from_json(self._all_gather("ask_owner", _as_json(reply))[request.owner])
+        if "error" in reply:
+            raise StructOutError(reply["error"], request_id)
+        return reply["answer"]
+
+
+def _as_json(value: Any) -> torch.Tensor:
+    return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+
+
+def _from_json(payload: torch.Tensor) -> Any:
+    return json.loads(payload.numpy().tobytes())
 
 
 def _merge_mask_rows(request_ids: Sequence[str], messages: Sequence[StepMessage]) -> dict[str, Any]:

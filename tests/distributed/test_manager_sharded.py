@@ -3,6 +3,9 @@
 import manager_rank_programs
 import pytest
 import ranks
+from locations import ROOT
+
+from structout import ShardedManager, StructuredOutputManager
 
 
 @pytest.mark.parametrize(("world_size", "num_requests"), [(1, 7), (2, 14), (3, 9), (4, 5), (3, 2)])
@@ -17,7 +20,10 @@ def test_grammar_bitmask_on_many_ranks_equals_one_manager(world_size, num_reques
     assert "unclosed" in results[0]["error"] or "parenthes" in results[0]["error"], results[0]["error"]
 
 
-@pytest.mark.parametrize("difference", ["aborts", "draws another token", "asks for others"])
+DIFFERENCES = ["aborts", "draws another token", "asks for others", "waits for one", "waits for less time"]
+
+
+@pytest.mark.parametrize("difference", DIFFERENCES)
 def test_grammar_bitmask_after_one_rank_diverged_raises_on_all(difference):
     messages = ranks.run(3, manager_rank_programs.diverge, 1, difference)
     for rank, text in enumerate(messages):
@@ -70,3 +76,41 @@ def test_fork_that_fails_on_its_owner_allows_no_token_on_any_rank():
     assert results[0] == results[1]
     assert results[0]["allows"] == [True, False]
     assert results[0]["errors"] == {"forked": "the request could not be forked: out of memory"}
+
+
+def test_wait_all_and_answers_of_owners_equal_one_managers():
+    for world_size in (1, 3):
+        results = ranks.run(world_size, manager_rank_programs.wait_and_ask_owners)
+        assert all(result == results[0] for result in results)
+    answers = results[0]
+    assert answers["num_tokens r0"] > 0
+    assert answers["find_jump_forward_string r0"] == ""
+    assert answers["weakened r3"] == ("#/uniqueItems",)
+    assert answers["annotations r4"] == ("#/format",)
+    assert answers["backend_name r0"]
+    assert not answers["backend_name r5"]
+    assert " is not allowed; " in answers["refusal"]
+
+
+def test_wait_all_raises_the_timeout_on_all_ranks_and_can_be_called_again():
+    results = ranks.run(2, manager_rank_programs.wait_for_a_slow_compilation)
+    message = "requests ['a'] are still compiling after {} s"
+    assert results == [[message.format(0), message.format(0.2), "ready", "ready"]] * 2
+
+
+def test_owner_that_fails_while_it_waits_or_answers_raises_on_all_ranks():
+    first, second = ranks.run(2, manager_rank_programs.wait_and_ask_a_failing_owner)
+    assert {first[0], second[0]} == {"StructOutError", "CollectiveError"}
+    assert first[1:] == second[1:] == ["StructOutError: the manager was closed", "0"]
+
+
+def test_sharded_manager_has_each_method_of_one_manager_or_the_docs_name_it():
+    names, sharded_names = (
+        {name for name in vars(manager) if not name.startswith("_")}
+        for manager in (StructuredOutputManager, ShardedManager)
+    )
+    page = (ROOT / "docs" / "tensor_parallel.md").read_text()
+    absent = page.partition("The other methods of `StructuredOutputManager`")[2].partition("\n\n")[0]
+    assert names - sharded_names == {"warm_up", "stats", "slot", "canonical_tokenizer", "close"}
+    assert all(f"`{name}`" in absent for name in names - sharded_names)
+    assert all(f"`{name}`" in page for name in sharded_names)

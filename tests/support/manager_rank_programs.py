@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import threading
 import time
 from typing import Any
 
@@ -104,6 +105,117 @@ def compare_with_one_manager(rank: int, num_requests: int, seed: int) -> dict[st
             _poll_until_settled(sharded, ids)
             single.wait_ready("r1", JOIN_TIMEOUT_S)
     return {"owners": [sharded.owner(i) for i in ids], "rows": num_rows, "error": str(sharded.error("r4"))}
+
+
+ASKED = [
+    {"regex": "ab{2}[a-c]"},
+    {"choice": ["yes", "no"]},
+    {"json": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}},
+    {"json": {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}, "lenient": True},
+    {"json": {"type": "string", "format": "colour"}},
+    {"regex": "(unclosed"},
+]
+
+
+def wait_and_ask_owners(rank: int) -> dict[str, Any]:
+    """Compare wait_all and the answers of owners with one manager's. Return those."""
+    sharded, single = structout.ShardedManager(_manager()), _manager()
+    tokenizer = tokenizers_on_the_spot.byte_level()
+    ids = [f"r{i}" for i in range(len(ASKED))]
+    for request_id, constraint in zip(ids, ASKED, strict=True):
+        for manager in (sharded, single):
+            manager.add_request(request_id, structout.StructuredOutputsParams(**constraint))
+    assert sharded.wait_all(timeout=JOIN_TIMEOUT_S) == single.wait_all(timeout=JOIN_TIMEOUT_S)
+    assert sharded.wait_all(ids[:2]) == dict.fromkeys(ids[:2], structout.GrammarStatus.READY)
+    assert sorted(sharded.poll_changed()) == sorted(single.poll_changed())
+    assert sharded.poll_changed() == []
+    answers: dict[str, Any] = {}
+    for request_id in ids:
+        for name in ("weakened", "annotations", "backend_name"):
+            answers[f"{name} {request_id}"] = getattr(single, name)(request_id)
+            assert getattr(sharded, name)(request_id) == getattr(single, name)(request_id)
+    for _ in range(2):  # at the beginning, and after the forced tokens
+        for request_id in ids[:-1]:
+            for name in ("num_tokens", "find_jump_forward_string", "compute_ff_tokens"):
+                answers[f"{name} {request_id}"] = getattr(single, name)(request_id)
+                assert getattr(sharded, name)(request_id) == getattr(single, name)(request_id)
+            for tokens in ([], tokenizer.encode("abb?"), [-1], [None], tokenizer.encode('{"name": 1')):
+                assert sharded.validate_tokens(request_id, tokens) == single.validate_tokens(request_id, tokens)
+                assert sharded.explain_refusal(request_id, tokens) == single.explain_refusal(request_id, tokens)
+            forced = single.compute_ff_tokens(request_id)
+            for manager in (sharded, single):
+                manager.accept_tokens(request_id, forced)
+    answers["refusal"] = str(sharded.explain_refusal("r1", tokenizer.encode("x")))
+    sharded.wait_ready("r0")
+    for ask, error, message in (
+        (lambda: sharded.wait_ready("r5"), structout.GrammarError, "parenthesis is not closed"),
+        (lambda: sharded.num_tokens("r5"), structout.StructOutError, "'r5' has no grammar: it is failed"),
+        (lambda: sharded.num_tokens("nobody"), structout.UnknownRequestError, "'nobody'"),
+        (lambda: sharded.wait_all(["r0", "nobody"]), structout.UnknownRequestError, "'nobody'"),
+    ):
+        with pytest.raises(error, match=message):
+            ask()
+    sharded.add_failed_request("refused", structout.GrammarError("not today"))
+    assert sharded.wait_all()["refused"] is structout.GrammarStatus.FAILED
+    assert sharded.poll_changed() == [("refused", structout.GrammarStatus.FAILED)]
+    assert str(sharded.error("refused")) == "not today"
+    return answers
+
+
+def wait_for_a_slow_compilation(rank: int) -> list[str]:
+    """Wait in vain for one owner's compilation, and again when it is allowed to end.
+    Return what was raised, and the statuses in the end."""
+    may_compile = threading.Event()
+    local = _manager()
+    compile_constraint = local._backends.compile
+
+    def compile_late(constraint: Any) -> Any:
+        may_compile.wait(JOIN_TIMEOUT_S)
+        return compile_constraint(constraint)
+
+    local._backends.compile = compile_late  # type: ignore[method-assign]
+    manager = structout.ShardedManager(local)
+    manager.add_request("a", structout.StructuredOutputsParams(regex="a"))
+    manager.add_request("b", structout.StructuredOutputsParams(regex="b"))
+    if manager.owner("b") == rank:
+        may_compile.set()
+        local.wait_ready("b", JOIN_TIMEOUT_S)
+    results = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("structout.distributed.manager._WAIT_SECONDS", 0.05)
+        for timeout in (0, 0.2):
+            with pytest.raises(structout.GrammarTimeoutError) as raised:
+                manager.wait_all(timeout=timeout)
+            results.append(str(raised.value))
+    may_compile.set()
+    manager.wait_ready("a", JOIN_TIMEOUT_S)
+    return [*results, *(status.value for status in manager.wait_all().values())]
+
+
+def wait_and_ask_a_failing_owner(rank: int) -> list[str]:
+    """Let an owner's manager fail while it waits and while it answers. Return what each
+    rank gets; the group must still work."""
+    local = _manager()
+    manager = structout.ShardedManager(local)
+    manager.add_request("a", structout.StructuredOutputsParams(regex="a"))
+    results = []
+    with pytest.MonkeyPatch.context() as patch:
+        if manager.owner("a") == rank:
+            patch.setattr(local, "wait_all", _fail)
+        with pytest.raises(structout.StructOutError) as raised:
+            manager.wait_all()
+        results.append(type(raised.value).__name__)
+    manager.wait_ready("a")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local, "num_tokens", _fail)
+        with pytest.raises(structout.StructOutError) as raised:
+            manager.num_tokens("a")
+        results.append(f"{type(raised.value).__name__}: {raised.value}")
+    return [*results, str(manager.num_tokens("a"))]
+
+
+def _fail(*_: object, **__: object) -> None:
+    raise structout.StructOutError("the manager was closed")
 
 
 def _assert_same_masks(got: structout.MaskBatch, expected: structout.MaskBatch, ids: list[str]) -> None:
@@ -233,8 +345,14 @@ def diverge(rank: int, odd_rank: int, difference: str) -> str:
             manager.accept_tokens("c", [allowed[1]])
         elif difference == "asks for others":
             ids = ["a", "b"]
+        elif difference == "waits for one":
+            manager.wait_ready("a")
+        elif difference == "waits for less time":
+            manager.wait_all(timeout=1)
     if difference == "draws another token" and rank != odd_rank:
         manager.accept_tokens("c", [allowed[0]])
+    if difference == "waits for less time" and rank != odd_rank:
+        manager.wait_all()
     try:
         manager.grammar_bitmask(ids)
     except CollectiveError as error:
