@@ -16,6 +16,7 @@ from structout.errors import GrammarError, GrammarErrorKind
 from structout.json_schema import Nodes, parts, pointer_to, schemas, subschemas
 from structout.limits import check_limits
 from structout.output_types import is_output_type, options_of, read_json, schema_of
+from structout.structural_tag import TagSchema, tag_schemas
 
 _BACKEND = re.compile(r"\w[\w.-]*(:no-fallback)?")
 
@@ -69,10 +70,16 @@ class Constraint:
         """What ``structout.json_schema.subschemas`` yields for ``value``."""
         return list(subschemas(self.value))
 
-    def rewritten(self, schema: Any, nodes: Nodes) -> "Constraint":
-        """The constraint with another schema, and what its nodes are called."""
-        rewritten = replace(self, spec=json.dumps(schema, ensure_ascii=False), value=schema)
-        rewritten.__dict__["nodes"] = nodes
+    @cached_property
+    def tag_schemas(self) -> list[TagSchema]:
+        """The schemas of a structural tag."""
+        return tag_schemas(self.value)
+
+    def rewritten(self, value: Any, **parsed: Any) -> "Constraint":
+        """The constraint with another value, and with the ``nodes`` or ``tag_schemas``
+        that stand for those of the given one."""
+        rewritten = replace(self, spec=json.dumps(value, ensure_ascii=False), value=value)
+        rewritten.__dict__.update(parsed)
         return rewritten
 
     @property

@@ -22,9 +22,10 @@ from structout.grammar.llguidance.support import llguidance_support
 from structout.grammar.support import Support
 from structout.grammar.vocabulary import Vocabulary
 from structout.grammar.xgrammar.backend import XgrammarBackend
-from structout.grammar.xgrammar.support import schemas_in_tag, xgrammar_support
-from structout.json_schema import check_finite_text, check_keywords, keyword_at, subschemas, unknown_formats
+from structout.grammar.xgrammar.support import xgrammar_support
+from structout.json_schema import check_finite_text, check_keywords, keyword_at, unknown_formats
 from structout.params import Constraint, StructuredOutputOptions, StructuredOutputsParams
+from structout.structural_tag import TagSchema, with_schemas
 
 BackendFactory = Callable[[Vocabulary, StructuredOutputsConfig, "CanonicalTokenizer | None"], StructuredOutputBackend]
 
@@ -329,12 +330,24 @@ def _byte_backends(config: StructuredOutputsConfig) -> BackendSet:
 
 def _rewritten(constraint: Constraint) -> Constraint:
     """The constraint as the backends see it."""
-    if constraint.kind is not StructuredOutputOptions.JSON:
-        return constraint
-    rewritten = rewrite(constraint.value, constraint.nodes)
-    if rewritten.schema is constraint.value:
-        return constraint
-    return constraint.rewritten(rewritten.schema, rewritten.nodes)
+    if constraint.kind is StructuredOutputOptions.JSON:
+        rewritten = rewrite(constraint.value, constraint.nodes)
+        if rewritten.schema is not constraint.value:
+            return constraint.rewritten(rewritten.schema, nodes=rewritten.nodes)
+    elif constraint.kind is StructuredOutputOptions.STRUCTURAL_TAG:
+        given = constraint.tag_schemas
+        schemas = [_rewritten_in_tag(schema) for schema in given]
+        if any(new is not old for new, old in zip(schemas, given, strict=True)):
+            tag = with_schemas(constraint.value, {schema.pointer: schema.schema for schema in schemas})
+            return constraint.rewritten(tag, tag_schemas=schemas)
+    return constraint
+
+
+def _rewritten_in_tag(given: TagSchema) -> TagSchema:
+    rewritten = rewrite(given.schema, given.nodes) if given.is_plain else None
+    if rewritten is None or rewritten.schema is given.schema:
+        return given
+    return replace(given, schema=rewritten.schema, nodes=rewritten.nodes)
 
 
 def _serves(support: Support, constraint: Constraint) -> bool:
@@ -357,10 +370,9 @@ def _check_schemas(constraint: Constraint) -> Iterator[str]:
         check_finite_text(constraint.value, constraint.nodes)
         yield from unknown_formats(constraint.nodes)
     elif constraint.kind is StructuredOutputOptions.STRUCTURAL_TAG:
-        for pointer, schema in schemas_in_tag(constraint.value):
-            nodes = list(subschemas(schema))
-            check_keywords(nodes, pointer)
-            yield from unknown_formats(nodes, pointer)
+        for schema in constraint.tag_schemas:
+            check_keywords(schema.nodes, schema.pointer)
+            yield from unknown_formats(schema.nodes, schema.pointer)
 
 
 def _unsupported(name: str, support: Support, constraint: Constraint) -> GrammarError:

@@ -26,6 +26,7 @@ DRAFTS = {
     2019: "https://json-schema.org/draft/2019-09/schema",
     2020: "https://json-schema.org/draft/2020-12/schema",
 }
+CLOSED = {"additionalProperties": False}
 STRING_OR_NULL = {"type": ["string", "null"]}
 NAMES = "abc"
 SCALARS = [None, True, False, 0, 1, 1.0, 1.5, 2, -1, "", "a", "ab", "b", "c"]
@@ -268,8 +269,72 @@ def test_texts_that_masks_of_random_rewritten_schemas_allow_are_valid(num_cases)
         validator = jsonschema.validators.validator_for(schema)(schema)
         num_served += 1
         for instance in INSTANCES:
-            tokens = [*VOCABULARY.spell(json.dumps(instance)), VOCABULARY.stop_token_ids[0]]
-            if len(grammar.validate_tokens(tokens)) == len(tokens):
+            if is_allowed(grammar, json.dumps(instance)):
+                num_accepted += 1
+                assert is_valid(validator, instance), (instance, json.dumps(schema))
+    backends.destroy()
+    assert num_served > 20
+    assert num_accepted > 100
+
+
+TAG = {"type": "tag", "begin": "<a>", "end": "</a>"}
+
+
+def tag_around(schema, **options):
+    content = {"type": "json_schema", "json_schema": schema, **options}
+    tag = {"type": "structural_tag", "format": {**TAG, "content": content}}
+    return StructuredOutputsParams(structural_tag=tag).constraint()
+
+
+def is_allowed(grammar, text):
+    tokens = [*VOCABULARY.spell(text), VOCABULARY.stop_token_ids[0]]
+    return len(grammar.validate_tokens(tokens)) == len(tokens)
+
+
+SHAPES = {
+    "oneOf": [
+        {**O, "properties": {"kind": {"const": name}, "a": value}, "required": ["kind", "a"], **CLOSED}
+        for name, value in (("s", S), ("i", I))
+    ]
+}
+
+
+@pytest.mark.parametrize("as_given", [lambda schema: schema, json.dumps])
+def test_schemas_in_structural_tags_are_rewritten(as_given):
+    backends = BackendSet(VOCABULARY, StructuredOutputsConfig())
+    compiled = backends.compile(tag_around(as_given(SHAPES)))
+    assert (compiled.backend_name, compiled.weakened) == ("xgrammar", ())
+    for text, is_shape in (('{"kind": "s", "a": "x"}', True), ('{"kind": "i", "a": 3}', True), ("{}", False)):
+        assert is_allowed(compiled.grammar, f"<a>{text}</a>") is is_shape
+    assert not is_allowed(compiled.grammar, '<a>{"kind": "i", "a": "x"}</a>')
+    backends.destroy()
+
+
+@pytest.mark.parametrize("options", [{"style": "qwen_xml"}, {"any_order": True}])
+def test_schemas_of_other_styles_in_structural_tags_are_not_rewritten(options):
+    with pytest.raises(GrammarError, match="not supported: #/format/content/json_schema/oneOf"):
+        BackendSet(VOCABULARY, StructuredOutputsConfig()).compile(tag_around(SHAPES, **options))
+
+
+def test_refusal_of_a_rewritten_schema_in_a_structural_tag_points_into_the_given_one():
+    schema = {"properties": {"a": {"oneOf": [{**S, "maxLength": 3}, I]}}, **O, **CLOSED}
+    with pytest.raises(GrammarError) as refused:
+        BackendSet(VOCABULARY, StructuredOutputsConfig()).compile(tag_around(schema))
+    assert refused.value.pointer == "#/format/content/json_schema/properties/a/oneOf/0/maxLength"
+
+
+def test_texts_in_structural_tags_of_random_rewritten_schemas_are_valid(num_cases):
+    backends = BackendSet(VOCABULARY, StructuredOutputsConfig())
+    num_served = num_accepted = 0
+    for schema, _ in changed_schemas(3, num_cases(1_000, long=20_000)):
+        try:
+            grammar = backends.compile(tag_around(schema)).grammar
+        except GrammarError:
+            continue
+        validator = jsonschema.validators.validator_for(schema)(schema)
+        num_served += 1
+        for instance in INSTANCES:
+            if is_allowed(grammar, f"<a>{json.dumps(instance)}</a>"):
                 num_accepted += 1
                 assert is_valid(validator, instance), (instance, json.dumps(schema))
     backends.destroy()

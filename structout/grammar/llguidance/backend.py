@@ -212,7 +212,7 @@ class LlguidanceBackend(StructuredOutputBackend):
         def is_refused_alone(node: Node) -> bool:
             schema = {**shared, **node}
             spec = llguidance_spec(
-                constraint.rewritten(schema, list(subschemas(schema))), any_whitespace=True, max_whitespace=None
+                constraint.rewritten(schema, nodes=list(subschemas(schema))), any_whitespace=True, max_whitespace=None
             )
             return CompiledSpec(self._tokenizer, spec).error == message
 

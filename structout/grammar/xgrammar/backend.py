@@ -28,9 +28,10 @@ from structout.grammar.interface import (
 from structout.grammar.vocabulary import Vocabulary, token_id
 from structout.grammar.xgrammar import native
 from structout.grammar.xgrammar.refusals import explain_refusal
-from structout.grammar.xgrammar.support import FORMATS, tag_without_no_ops
+from structout.grammar.xgrammar.support import FORMATS
 from structout.json_schema import without_no_ops
 from structout.params import Constraint, StructuredOutputOptions
+from structout.structural_tag import with_schemas
 
 # In the grammars that xgrammar prints: the rule for one character of a string of
 # bounded length, and the class that it should have; any class or quoted text, to find
@@ -353,7 +354,10 @@ class XgrammarBackend(StructuredOutputBackend):
             case StructuredOutputOptions.GRAMMAR:
                 return lambda compiler: compiler.compile_grammar(spec)
             case StructuredOutputOptions.STRUCTURAL_TAG:
-                tag = json.dumps(tag_without_no_ops(constraint.value), ensure_ascii=False)
+                schemas = {
+                    part.pointer: without_no_ops(part.schema, part.nodes, FORMATS) for part in constraint.tag_schemas
+                }
+                tag = json.dumps(with_schemas(constraint.value, schemas), ensure_ascii=False)
                 return lambda compiler: compiler.compile_structural_tag(tag)
 
     def _compile_json_call(self, schema: str) -> Callable[[Any], Any]:

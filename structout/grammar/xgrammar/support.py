@@ -6,8 +6,6 @@ surrogates, which no tokenizer writes for text. llguidance refuses them, but tak
 750 us for the mask of such a class, where xgrammar takes 4 us.
 """
 
-import copy
-import json
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -25,8 +23,9 @@ from structout.grammar.support import (
     patterns_with,
     weakened_in_schema,
 )
-from structout.json_schema import Node, Nodes, draft_of, is_no_op, patterns_of, subschemas, without_no_ops
+from structout.json_schema import Node, Nodes, draft_of, is_no_op, patterns_of
 from structout.params import Constraint, StructuredOutputOptions
+from structout.structural_tag import TagSchema, tag_parts
 
 FORMATS = frozenset(  # the values of `format` that it enforces
     "time duration email hostname ipv6 uuid uri uri-reference uri-template json-pointer relative-json-pointer".split()
@@ -90,8 +89,6 @@ _COSTLY_BOUND = 4
 _DIGITS_OR_ONE_CHARACTER = re.compile(r"\[[0-9a-fA-F-]*\]|\\[^wWDsS]|[^.)\]]", re.DOTALL)
 _BOUND = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 
-_SCHEMAS_OF_TAGS = ("json_schema", "schema")
-
 
 def xgrammar_support(constraint: Constraint) -> Support:
     """How xgrammar would serve the constraint."""
@@ -117,11 +114,12 @@ def xgrammar_support(constraint: Constraint) -> Support:
                 return Support(refusal="takes GBNF grammars (::=), not Lark")
             is_slow = _has_large_bound(constraint.spec)
         case StructuredOutputOptions.STRUCTURAL_TAG:
-            tag = constraint.value
-            schemas = [(pointer, schema, list(subschemas(schema))) for pointer, schema in schemas_in_tag(tag)]
-            weakened = tuple(_weakened_in_tag(tag, schemas))
-            formats = tuple(place for pointer, _, nodes in schemas for place in formats_beyond(nodes, FORMATS, pointer))
-            is_slow = any(_is_slow(nodes) for _, _, nodes in schemas)
+            schemas = constraint.tag_schemas
+            weakened = tuple(_weakened_in_tag(constraint.value, schemas))
+            formats = tuple(
+                place for schema in schemas for place in formats_beyond(schema.nodes, FORMATS, schema.pointer)
+            )
+            is_slow = any(_is_slow(schema.nodes) for schema in schemas)
     if constraint.whitespace_pattern is not None:
         weakened += ("whitespace_pattern",)
     return Support(weakened=weakened, formats=formats, unproved=unproved, is_slow=is_slow, is_costly=is_costly)
@@ -329,55 +327,14 @@ def _repeats_texts(pattern: str) -> bool:
     return False
 
 
-def _weakened_in_tag(tag: Any, schemas: Sequence[tuple[str, Any, Nodes]]) -> Iterator[str]:
-    for pointer, part in _parts_of_tag(tag):
+def _weakened_in_tag(tag: Any, schemas: Sequence[TagSchema]) -> Iterator[str]:
+    for pointer, part in tag_parts(tag):
         if part.get("type") == "regex" and isinstance(part.get("pattern"), str):
             found = features_in(part["pattern"], _misread_features())
             yield from (f"{pointer}/pattern: {feature}" for feature in found)
-    for pointer, schema, nodes in schemas:
-        yield from weakened_in_schema(nodes, draft_of(schema), _ignored_keywords, root=pointer)
+    for schema in schemas:
+        yield from weakened_in_schema(schema.nodes, draft_of(schema.schema), _ignored_keywords, root=schema.pointer)
         # xgrammar allows control characters in bounded strings. The backend corrects
         # that in the grammar of a schema, but not in the grammar of a tag.
-        for below, node in nodes:
-            yield from (f"{pointer}{below}/{key}" for key in ("minLength", "maxLength") if key in node)
-
-
-def schemas_in_tag(tag: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the schemas of a structural tag with their JSON pointers. None stands for
-    what is not a schema."""
-    for pointer, part in _parts_of_tag(tag):
-        for key in _SCHEMAS_OF_TAGS:
-            yield f"{pointer}/{key}", _parsed(part.get(key))
-
-
-def tag_without_no_ops(tag: Any) -> Any:
-    """A structural tag whose schemas have no keywords that constrain nothing, and no
-    ``format`` that xgrammar does not enforce."""
-    changed = copy.deepcopy(tag)
-    for _, part in _parts_of_tag(changed):
-        for key in part.keys() & set(_SCHEMAS_OF_TAGS):
-            schema = _parsed(part[key])
-            part[key] = part[key] if schema is None else without_no_ops(schema, list(subschemas(schema)), FORMATS)
-    return changed
-
-
-def _parsed(schema: Any) -> Any:
-    """A schema that may be given as text. If it does not parse, the engine will say
-    so."""
-    try:
-        return json.loads(schema) if isinstance(schema, str) else schema
-    except (ValueError, RecursionError):
-        return None
-
-
-def _parts_of_tag(tag: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the objects of a structural tag with their JSON pointers, without its
-    schemas."""
-    pending = [("#", tag)]
-    while pending:
-        pointer, part = pending.pop()
-        if isinstance(part, list):
-            pending += [(f"{pointer}/{i}", child) for i, child in enumerate(part)]
-        elif isinstance(part, dict):
-            yield pointer, part
-            pending += [(f"{pointer}/{key}", child) for key, child in part.items() if key not in _SCHEMAS_OF_TAGS]
+        for below, node in schema.nodes:
+            yield from (f"{schema.pointer}{below}/{key}" for key in ("minLength", "maxLength") if key in node)
