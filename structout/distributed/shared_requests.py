@@ -52,7 +52,7 @@ class SharedRequests:
     def __len__(self) -> int:
         return len(self._requests)
 
-    def __contains__(self, request_id: str) -> bool:
+    def __contains__(self, request_id: object) -> bool:
         return request_id in self._requests
 
     def __iter__(self) -> Iterator[str]:
