@@ -155,7 +155,8 @@ class DeviceFSM:
             index: of the same vocabulary.
             stop_token_ids: the tokens that end a text. Default: the vocabulary's.
             max_new_masks: the states whose masks are put into slots now, the nearest to
-                the start first. It takes up to a millisecond each on the CPU.
+                the start first, while there are free slots. It takes up to a
+                millisecond each on the CPU.
 
         Raises:
             GrammarLimitError: the tables are full, or there are too many stop tokens.
@@ -292,12 +293,12 @@ class DeviceFSM:
         flags = is_accepting * ACCEPTING_FLAG + is_live * LIVE_FLAG + (grammar.number << GRAMMAR_SHIFT)
         slots, new_masks, new_slots = np.full(grammar.num_states, -1, dtype=np.int32), [], []
         for state in np.flatnonzero(is_live)[:max_new_masks].tolist():
+            if self._slots.is_full:
+                break
             mask = index.mask(state)
             _set_stop_tokens(mask, grammar.stop_token_ids, bool(is_accepting[state]))
             mask_hash = blake2b(mask.tobytes(), digest_size=16).digest()
             slot, is_new = self._slots.take(mask_hash)
-            if slot is None:
-                continue  # another state's mask may be in a slot already
             entry.mask_hashes.append(mask_hash)
             slots[state] = slot
             if is_new:
@@ -363,13 +364,15 @@ class _MaskSlots:
     def num_used(self) -> int:
         return len(self._slot_of)
 
-    def take(self, mask_hash: bytes) -> tuple[int | None, bool]:
-        """The slot of a mask, and whether the mask has to be written there. None if all
-        slots hold other masks."""
+    @property
+    def is_full(self) -> bool:
+        return not self._free
+
+    def take(self, mask_hash: bytes) -> tuple[int, bool]:
+        """The slot of a mask, and whether the mask has to be written there. There must
+        be a free one."""
         is_new = mask_hash not in self._slot_of
         if is_new:
-            if not self._free:
-                return None, False
             self._slot_of[mask_hash] = self._free.pop()
         self._num_users[mask_hash] = self._num_users.get(mask_hash, 0) + 1
         return self._slot_of[mask_hash], is_new
