@@ -16,9 +16,9 @@ from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.fsm.backend import FsmBackend
 from structout.grammar.fsm.support import fsm_support
 from structout.grammar.interface import CompiledConstraint, StructuredOutputBackend
-from structout.grammar.json_schema_rewrites import rewrite
 from structout.grammar.llguidance.backend import LlguidanceBackend
 from structout.grammar.llguidance.support import llguidance_support
+from structout.grammar.schema_rewrites.rewriter import rewrite
 from structout.grammar.support import Support
 from structout.grammar.vocabulary import Vocabulary
 from structout.grammar.xgrammar.backend import XgrammarBackend

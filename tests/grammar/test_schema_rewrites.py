@@ -11,8 +11,8 @@ from tokenizers_on_the_spot import byte_level
 
 from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarError
-from structout.grammar.json_schema_rewrites import rewrite
 from structout.grammar.router import BackendSet
+from structout.grammar.schema_rewrites.rewriter import rewrite
 from structout.grammar.vocabulary import Vocabulary
 from structout.json_schema import check_keywords, subschemas
 from structout.params import StructuredOutputsParams

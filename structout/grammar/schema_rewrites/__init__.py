@@ -1,0 +1,1 @@
+"""Rewrites JSON schemas into equivalent ones that engines enforce."""
