@@ -70,6 +70,20 @@ Automaton AutomatonBuilder::numbered(uint32_t start) {
   return automaton;
 }
 
+AutomatonBuilder::Predecessors AutomatonBuilder::predecessors() const {
+  uint32_t count = num_states();
+  Predecessors before = {std::vector<uint32_t>(count + 1), std::vector<uint32_t>(edges_.size())};
+  for (const Edge& edge : edges_) ++before.begin[edge.target + 1];
+  for (uint32_t state = 0; state < count; ++state) before.begin[state + 1] += before.begin[state];
+  std::vector<uint32_t> cursor(before.begin.begin(), before.begin.end() - 1);
+  for (uint32_t state = 0; state < count; ++state) {
+    for (uint32_t i = edge_begin_[state]; i < edge_begin_[state + 1]; ++i) {
+      before.states[cursor[edges_[i].target]++] = state;
+    }
+  }
+  return before;
+}
+
 // Keeps the states that the start reaches and that reach an accepting state.
 void AutomatonBuilder::prune(uint32_t start) {
   uint32_t count = num_states();
@@ -85,12 +99,8 @@ void AutomatonBuilder::prune(uint32_t start) {
       pending.push_back(edges_[i].target);
     }
   }
-  std::vector<uint32_t> before_begin(count + 1), before(edges_.size());
-  for (const Edge& edge : edges_) ++before_begin[edge.target + 1];
-  for (uint32_t state = 0; state < count; ++state) before_begin[state + 1] += before_begin[state];
-  std::vector<uint32_t> cursor(before_begin.begin(), before_begin.end() - 1);
+  auto [before_begin, before] = predecessors();
   for (uint32_t state = 0; state < count; ++state) {
-    for (uint32_t i = edge_begin_[state]; i < edge_begin_[state + 1]; ++i) before[cursor[edges_[i].target]++] = state;
     if (is_accepting_[state] && is_reached[state]) {
       is_alive[state] = 1;
       pending.push_back(state);
@@ -131,15 +141,7 @@ void AutomatonBuilder::prune(uint32_t start) {
 // compared again.
 std::vector<uint32_t> AutomatonBuilder::equivalence_classes(Budget& budget) const {
   uint32_t count = num_states();
-  std::vector<uint32_t> before_begin(count + 1), before(edges_.size());
-  for (const Edge& edge : edges_) ++before_begin[edge.target + 1];
-  for (uint32_t state = 0; state < count; ++state) before_begin[state + 1] += before_begin[state];
-  {
-    std::vector<uint32_t> cursor(before_begin.begin(), before_begin.end() - 1);
-    for (uint32_t state = 0; state < count; ++state) {
-      for (uint32_t i = edge_begin_[state]; i < edge_begin_[state + 1]; ++i) before[cursor[edges_[i].target]++] = state;
-    }
-  }
+  auto [before_begin, before] = predecessors();
 
   // members[class_begin[c] ... class_end[c]] are the states of class c. Those that have
   // to be compared again come first, up to changed_end[c].

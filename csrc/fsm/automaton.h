@@ -88,7 +88,13 @@ class AutomatonBuilder {
   Automaton numbered(uint32_t start);
 
  private:
+  // The sources of the edges to state s are states[begin[s] ... begin[s + 1]].
+  struct Predecessors {
+    std::vector<uint32_t> begin, states;
+  };
+
   void prune(uint32_t start);
+  Predecessors predecessors() const;
   std::vector<uint32_t> equivalence_classes(Budget& budget) const;
   Automaton merged(const std::vector<uint32_t>& classes) const;
 

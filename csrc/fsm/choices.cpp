@@ -5,6 +5,7 @@
 
 #include "fsm/compile.h"
 #include "fsm/hash.h"
+#include "fsm/state_numbers.h"
 
 namespace structout::fsm {
 
@@ -12,8 +13,6 @@ namespace {
 
 class ChoiceBuilder {
  public:
-  ChoiceBuilder() : table_(1 << 10, kDead) {}
-
   // Texts come in order.
   void add(const std::string& text) {
     size_t shared = 0;
@@ -61,34 +60,15 @@ class ChoiceBuilder {
     for (const Edge& edge : state.edges) {
       hash = mix(hash, uint64_t(edge.target) << 16 | uint64_t(edge.first) << 8 | edge.last);
     }
-    size_t mask = table_.size() - 1, slot = hash & mask;
-    for (; table_[slot] != kDead; slot = (slot + 1) & mask) {
-      if (hashes_[table_[slot]] == hash && builder_.is_equal(table_[slot], state.is_accepting, state.edges)) {
-        return table_[slot];
-      }
-    }
-    uint32_t number = uint32_t(hashes_.size());
-    hashes_.push_back(hash);
-    builder_.add_state(state.is_accepting, state.edges);
-    table_[slot] = number;
-    if (2 * hashes_.size() > table_.size()) grow_table();
+    auto is_equal = [&](uint32_t other) { return builder_.is_equal(other, state.is_accepting, state.edges); };
+    auto [number, is_new] = numbers_.find_or_add(hash, is_equal);
+    if (is_new) builder_.add_state(state.is_accepting, state.edges);
     return number;
-  }
-
-  void grow_table() {
-    table_.assign(2 * table_.size(), kDead);
-    size_t mask = table_.size() - 1;
-    for (uint32_t state = 0; state < hashes_.size(); ++state) {
-      size_t slot = hashes_[state] & mask;
-      while (table_[slot] != kDead) slot = (slot + 1) & mask;
-      table_[slot] = state;
-    }
   }
 
   std::vector<uint8_t> bytes_;                                 // of the last text, as far as it is unfinished
   std::vector<Unfinished> path_ = std::vector<Unfinished>(1);  // the states along them
-  std::vector<uint64_t> hashes_;
-  std::vector<uint32_t> table_;  // open addressing
+  StateNumbers numbers_;
   AutomatonBuilder builder_;
 };
 

@@ -7,6 +7,7 @@
 #include "fsm/compile.h"
 #include "fsm/hash.h"
 #include "fsm/nfa.h"
+#include "fsm/state_numbers.h"
 
 namespace structout::fsm {
 
@@ -114,8 +115,7 @@ class Determinizer {
         budget_(budget),
         conditions_(nfa, budget),
         visited_(2 * nfa.nodes.size()),
-        state_after_(nfa.nodes.size(), kDead),
-        table_(kFirstTableSize, kDead) {
+        state_after_(nfa.nodes.size(), kDead) {
     budget.spend(nfa.nodes.size());
   }
 
@@ -128,8 +128,6 @@ class Determinizer {
   }
 
  private:
-  static constexpr size_t kFirstTableSize = 1 << 10;
-
   void begin_closure() {
     ++round_;
     visited_with_conditions_.clear();
@@ -185,35 +183,19 @@ class Determinizer {
     std::sort(closure_.begin(), closure_.end());
     uint64_t hash = closure_.size();
     for (Item item : closure_) hash = mix(hash, item);
-    size_t mask = table_.size() - 1, slot = hash & mask;
-    for (; table_[slot] != kDead; slot = (slot + 1) & mask) {
-      uint32_t state = table_[slot];
-      if (hashes_[state] == hash && set_begin_[state + 1] - set_begin_[state] == closure_.size() &&
-          std::equal(closure_.begin(), closure_.end(), items_.begin() + ptrdiff_t(set_begin_[state]))) {
-        return state;
-      }
-    }
-    uint32_t state = uint32_t(hashes_.size());
-    table_[slot] = state;
-    hashes_.push_back(hash);
+    auto is_equal = [&](uint32_t state) {
+      return set_begin_[state + 1] - set_begin_[state] == closure_.size() &&
+             std::equal(closure_.begin(), closure_.end(), items_.begin() + ptrdiff_t(set_begin_[state]));
+    };
+    auto [state, is_new] = numbers_.find_or_add(hash, is_equal);
+    if (!is_new) return state;
     items_.insert(items_.end(), closure_.begin(), closure_.end());
     set_begin_.push_back(items_.size());
-    budget_.check_states(hashes_.size());
+    budget_.check_states(numbers_.size());
     if (items_.size() > budget_.limits.set_entries) {
       throw LimitError("pattern_set_entries", items_.size(), budget_.limits.set_entries);
     }
-    if (2 * hashes_.size() > table_.size()) grow_table();
     return state;
-  }
-
-  void grow_table() {
-    table_.assign(2 * table_.size(), kDead);
-    size_t mask = table_.size() - 1;
-    for (uint32_t state = 0; state < hashes_.size(); ++state) {
-      size_t slot = hashes_[state] & mask;
-      while (table_[slot] != kDead) slot = (slot + 1) & mask;
-      table_[slot] = state;
-    }
   }
 
   void add_edges(uint32_t state) {
@@ -288,8 +270,7 @@ class Determinizer {
   // The items of state s are items_[set_begin_[s] ... set_begin_[s + 1]].
   std::vector<Item> items_;
   std::vector<size_t> set_begin_ = {0};
-  std::vector<uint64_t> hashes_;
-  std::vector<uint32_t> table_;  // open addressing
+  StateNumbers numbers_;
   std::vector<std::vector<Item>> targets_;
   std::vector<Edge> edges_;
   AutomatonBuilder builder_;

@@ -17,7 +17,7 @@ from structout.grammar.interface import CompiledConstraint, StructuredOutputBack
 from structout.ops import apply_bitmask
 
 
-class RefusedGrammar(InvalidGrammarObject):  # type: ignore[misc]
+class RefusedGrammar(InvalidGrammarObject):  # type: ignore[misc]  # mypy does not read SGLang
     """A constraint that structout refuses. SGLang answers the request with the message.
 
     Attributes:
@@ -30,7 +30,7 @@ class RefusedGrammar(InvalidGrammarObject):  # type: ignore[misc]
         self.memory_bytes = 4 * len(message) if is_permanent else None
 
 
-class StructoutGrammar(BaseGrammarObject):  # type: ignore[misc]
+class StructoutGrammar(BaseGrammarObject):  # type: ignore[misc]  # mypy does not read SGLang
     """The position of one request in its constraint. SGLang gives each request a copy.
 
     Args:

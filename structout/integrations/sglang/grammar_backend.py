@@ -24,7 +24,7 @@ _ANY_JSON = "$$ANY$$"  # SGLang's key for JSON without a schema
 _log = logging.getLogger("structout.integrations.sglang")
 
 
-class StructoutGrammarBackend(BaseGrammarBackend):  # type: ignore[misc]
+class StructoutGrammarBackend(BaseGrammarBackend):  # type: ignore[misc]  # mypy does not read SGLang
     """Compiles SGLang's constraints with whichever of structout's engines enforces them
     best.
 

@@ -13,7 +13,7 @@ from structout.ops import masked_sample
 _LOWEST = torch.finfo(torch.float32).min  # SGLang's logprob of an impossible token, which JSON can hold
 
 
-class StructoutSampler(Sampler):  # type: ignore[misc]
+class StructoutSampler(Sampler):  # type: ignore[misc]  # mypy does not read SGLang
     """Draws the tokens of a batch with :func:`structout.masked_sample`.
 
     SGLang has applied the masks of the grammars to the logits by then. The order of the

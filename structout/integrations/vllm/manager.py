@@ -43,7 +43,7 @@ class Grammar:
         weakref.finalize(self, manager.finish_request, key).atexit = False
 
 
-class PendingGrammar(Future):  # type: ignore[type-arg]
+class PendingGrammar(Future["Grammar | GrammarError"]):
     """The future of a :class:`Grammar`. vLLM polls it, so nobody has to be woken."""
 
     def __init__(self, grammar: Grammar):
@@ -62,7 +62,7 @@ class PendingGrammar(Future):  # type: ignore[type-arg]
         return self._grammar.manager.error(self._grammar.key) or self._grammar
 
 
-class GrammarManager(VllmManager):  # type: ignore[misc]
+class GrammarManager(VllmManager):  # type: ignore[misc]  # mypy does not read vLLM
     """vLLM's ``StructuredOutputManager`` over structout's.
 
     Where vLLM is configured with a backend that structout does not have, it is vLLM's
@@ -107,8 +107,9 @@ class GrammarManager(VllmManager):  # type: ignore[misc]
         backend = self.vllm_config.structured_outputs_config.backend
         params = constraints.params_of(structured.params, backend)
         self.structout.add_request(key, params, stop_token_ids=list(stop) if stop else None)
-        pending = PendingGrammar(Grammar(self.structout, key))
-        structured.grammar = pending if self._use_async_grammar_compilation else _compiled(pending)
+        structured.grammar = PendingGrammar(Grammar(self.structout, key))
+        if not self._use_async_grammar_compilation:  # every rank has a scheduler: they must go on in the same step
+            self.structout.wait_all([key])
 
     def grammar_bitmask(
         self,
@@ -214,14 +215,6 @@ def _drop_undrawn(new_token_ids: list[int]) -> bool:
         return False
     del new_token_ids[next(i for i, token in enumerate(new_token_ids) if token < 0) :]
     return True
-
-
-def _compiled(pending: PendingGrammar) -> Future:  # type: ignore[type-arg]
-    """Wait for the grammar, where all ranks have a scheduler of their own and must get
-    it in the same step."""
-    grammar = pending._grammar
-    grammar.manager.wait_all([grammar.key])
-    return pending
 
 
 def _key_of(request: Any) -> str:
