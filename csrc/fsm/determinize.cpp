@@ -284,7 +284,9 @@ Automaton determinize(const Nfa& nfa, uint32_t start, bool is_at_start, Budget& 
 
 Automaton compile_regex(const std::string& pattern, const Limits& limits) {
   Budget budget(limits);
-  Nfa nfa = build_nfa(parse_regex(pattern, limits), budget);
+  Pattern parts;
+  uint32_t whole = parse_regex(pattern, limits, parts);
+  Nfa nfa = build_nfa(parts, whole, budget);
   return determinize(nfa, nfa.start, true, budget);
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <unordered_map>
 #include <utility>
 
 namespace structout::fsm {
@@ -10,6 +11,10 @@ namespace {
 
 constexpr uint32_t kExit = UINT32_MAX;
 constexpr uint64_t kEdgesPerNode = 4;  // on average, at most
+
+// How deep parts may lie inside each other, for each group that may be open. The parts
+// of a rule lie inside every reference to it.
+constexpr uint32_t kDepthPerGroup = 16;
 
 // The UTF-8 forms of a set as an acyclic graph: deterministic, with shared ends. The
 // last node is the entry; edges lead to earlier nodes or to kExit.
@@ -53,11 +58,15 @@ class Utf8GraphBuilder {
 class NfaBuilder {
  public:
   NfaBuilder(const Pattern& pattern, Budget& budget)
-      : pattern_(pattern), budget_(budget), graphs_(pattern.sets.size()) {}
+      : pattern_(pattern),
+        budget_(budget),
+        max_depth_(kDepthPerGroup * budget.limits.nesting),
+        graphs_(pattern.sets.size()),
+        is_open_(pattern.rules.size()) {}
 
-  Nfa build() {
+  Nfa build(uint32_t part) {
     uint32_t accept = add({NodeKind::kAccept});
-    nfa_.start = compile(pattern_.root, accept);
+    nfa_.start = compile(part, accept);
     return std::move(nfa_);
   }
 
@@ -74,12 +83,20 @@ class NfaBuilder {
   // Adds the nodes of a part, after which matching goes on at `next`. Returns the node
   // where the part begins.
   uint32_t compile(uint32_t index, uint32_t next) {
+    budget_.spend(1);  // also for parts that add no node
+    if (++depth_ > max_depth_) throw LimitError("part_nesting", depth_, max_depth_);
+    uint32_t entry = compile_part(index, next);
+    --depth_;
+    return entry;
+  }
+
+  uint32_t compile_part(uint32_t index, uint32_t next) {
     const Part& part = pattern_.parts[index];
     switch (part.kind) {
       case PartKind::kEmpty:
         return next;
       case PartKind::kSet:
-        return compile_set(part.set, next);
+        return compile_set(part.index, next);
       case PartKind::kSequence:
         for (size_t i = part.children.size(); i-- > 0;) next = compile(part.children[i], next);
         return next;
@@ -96,6 +113,17 @@ class NfaBuilder {
         return add({NodeKind::kEnd, next});
       case PartKind::kLookahead:
         return compile_lookahead(part, next);
+      case PartKind::kText:
+        return compile_text(pattern_.texts[part.index], next);
+      case PartKind::kAutomaton:
+        return add_automaton(pattern_.automata[part.index], next);
+      case PartKind::kIntersection:
+      case PartKind::kComplement:
+        return add_automaton(combination(index), next);
+      case PartKind::kSeparator:
+        return nfa_.nodes[next].kind == NodeKind::kAccept ? next : add_loop(part.children[0], next);
+      case PartKind::kRule:
+        return compile_rule(part.index, next);
     }
     return next;
   }
@@ -117,12 +145,26 @@ class NfaBuilder {
         nfa_.edges.push_back({edge.first, edge.last, edge.target == kExit ? next : first_node + edge.target});
       }
       budget_.spend(edges.size());
-      if (nfa_.edges.size() > kEdgesPerNode * budget_.limits.nodes) {
-        throw LimitError("pattern_edges", nfa_.edges.size(), kEdgesPerNode * budget_.limits.nodes);
-      }
+      check_edges();
       add({NodeKind::kBytes, begin, uint32_t(edges.size())});
     }
     return uint32_t(nfa_.nodes.size() - 1);
+  }
+
+  // A node in front of any number of repetitions.
+  uint32_t add_loop(uint32_t child, uint32_t next) {
+    uint32_t begin = uint32_t(nfa_.targets.size());
+    nfa_.targets.insert(nfa_.targets.end(), {next, next});
+    uint32_t loop = add({NodeKind::kSplit, begin, 2});
+    uint32_t once = compile(child, loop);
+    nfa_.targets[begin] = once;
+    return loop;
+  }
+
+  void check_edges() const {
+    if (nfa_.edges.size() > kEdgesPerNode * budget_.limits.nodes) {
+      throw LimitError("pattern_edges", nfa_.edges.size(), kEdgesPerNode * budget_.limits.nodes);
+    }
   }
 
   uint32_t compile_repetition(const Part& part, uint32_t next) {
@@ -131,25 +173,16 @@ class NfaBuilder {
     num_repetitions_ += part.max > 1;
     uint32_t entry = next;
     if (part.max == kUnbounded) {
-      uint32_t begin = uint32_t(nfa_.targets.size());
-      nfa_.targets.insert(nfa_.targets.end(), {next, next});
-      uint32_t loop = add({NodeKind::kSplit, begin, 2});
-      nfa_.targets[begin] = compile(child, loop);
-      entry = part.min == 0 || nfa_.targets[begin] == loop ? loop : nfa_.targets[begin];
-      for (uint32_t i = 1; i < part.min && entry != loop; ++i) entry = compile_again(child, entry);
+      uint32_t loop = add_loop(child, next);
+      uint32_t once = nfa_.targets[nfa_.nodes[loop].begin];
+      entry = part.min == 0 ? loop : once;
+      for (uint32_t i = 1; i < part.min && entry != loop; ++i) entry = compile(child, entry);
     } else {
-      for (uint32_t i = part.min; i < part.max; ++i) entry = add_split({compile_again(child, entry), next});
-      for (uint32_t i = 0; i < part.min; ++i) entry = compile_again(child, entry);
+      for (uint32_t i = part.min; i < part.max; ++i) entry = add_split({compile(child, entry), next});
+      for (uint32_t i = 0; i < part.min; ++i) entry = compile(child, entry);
     }
     num_repetitions_ -= part.max > 1;
     return entry;
-  }
-
-  // A copy of a part that adds no node matches the empty text only, however often. It
-  // costs time all the same.
-  uint32_t compile_again(uint32_t child, uint32_t next) {
-    budget_.spend(1);
-    return compile(child, next);
   }
 
   uint32_t compile_lookahead(const Part& part, uint32_t next) {
@@ -171,6 +204,67 @@ class NfaBuilder {
     return add({NodeKind::kLookahead, next, uint32_t(nfa_.lookaheads.size() - 1)});
   }
 
+  uint32_t compile_text(const std::string& text, uint32_t next) {
+    for (size_t i = text.size(); i-- > 0;) {
+      uint32_t edge = uint32_t(nfa_.edges.size());
+      nfa_.edges.push_back({uint8_t(text[i]), uint8_t(text[i]), next});
+      next = add({NodeKind::kBytes, edge, 1});
+    }
+    return next;
+  }
+
+  // Adds a node for each state, and a second one where a text may end.
+  uint32_t add_automaton(const Automaton& automaton, uint32_t next) {
+    uint32_t count = automaton.num_states();
+    if (count == 0) return add({NodeKind::kSplit});  // to nowhere
+    std::vector<uint32_t> entries(count);
+    uint32_t num_nodes = uint32_t(nfa_.nodes.size());
+    for (uint32_t state = 0; state < count; ++state) {
+      entries[state] = num_nodes + automaton.accepts(state);
+      num_nodes += 1 + automaton.accepts(state);
+    }
+    for (uint32_t state = 0; state < count; ++state) {
+      uint32_t begin = uint32_t(nfa_.edges.size());
+      for (const Edge* edge = automaton.begin(state); edge < automaton.end(state); ++edge) {
+        nfa_.edges.push_back({edge->first, edge->last, entries[edge->target]});
+      }
+      check_edges();
+      uint32_t node = add({NodeKind::kBytes, begin, uint32_t(nfa_.edges.size() - begin)});
+      if (automaton.accepts(state)) add_split({node, next});
+    }
+    return entries[0];
+  }
+
+  // The automaton of an intersection or a complement.
+  const Automaton& combination(uint32_t index) {
+    auto [found, is_new] = combinations_.try_emplace(index);
+    Automaton& combined = found->second;
+    if (!is_new) return combined;
+    const Part& part = pattern_.parts[index];
+    for (size_t i = 0; i < part.children.size(); ++i) {
+      uint32_t entry = compile(part.children[i], add({NodeKind::kAccept}));
+      Automaton operand = determinize(nfa_, entry, false, budget_);
+      combined = i == 0 ? std::move(operand) : intersection(combined, operand, budget_);
+    }
+    if (part.kind == PartKind::kComplement) combined = complement(combined, budget_);
+    return combined;
+  }
+
+  // A rule that is followed by one node twice is compiled once. So a reference at the
+  // end of the rule's own body leads back to its beginning.
+  uint32_t compile_rule(uint32_t rule, uint32_t next) {
+    auto [found, is_new] = rule_entries_.try_emplace(uint64_t(rule) << 32 | next);
+    if (!is_new) return found->second;
+    if (is_open_[rule]) throw PatternError("the rule " + pattern_.rules[rule].name + " refers to itself", false);
+    is_open_[rule] = true;
+    uint32_t begin = uint32_t(nfa_.targets.size());
+    nfa_.targets.push_back(0);
+    uint32_t entry = found->second = add({NodeKind::kSplit, begin, 1});
+    nfa_.targets[begin] = compile(pattern_.rules[rule].body, next);
+    is_open_[rule] = false;
+    return entry;
+  }
+
   struct CachedGraph {
     Utf8Graph graph;
     bool is_built = false;
@@ -178,13 +272,18 @@ class NfaBuilder {
 
   const Pattern& pattern_;
   Budget& budget_;
+  const uint32_t max_depth_;
+  uint32_t depth_ = 0;
   std::vector<CachedGraph> graphs_;
+  std::vector<uint8_t> is_open_;                          // by rule: whether its body is being compiled
+  std::unordered_map<uint64_t, uint32_t> rule_entries_;   // by rule and the node behind it
+  std::unordered_map<uint32_t, Automaton> combinations_;  // by part
   Nfa nfa_;
   uint32_t num_repetitions_ = 0;
 };
 
 }  // namespace
 
-Nfa build_nfa(const Pattern& pattern, Budget& budget) { return NfaBuilder(pattern, budget).build(); }
+Nfa build_nfa(const Pattern& pattern, uint32_t part, Budget& budget) { return NfaBuilder(pattern, budget).build(part); }
 
 }  // namespace structout::fsm

@@ -39,7 +39,7 @@ struct Nfa {
   uint32_t start = 0;
 };
 
-Nfa build_nfa(const Pattern& pattern, Budget& budget);
+Nfa build_nfa(const Pattern& pattern, uint32_t part, Budget& budget);
 
 // The texts that lead from a node to the end. `is_at_start`: whether anchors take the
 // first byte of such a text for the first byte of all.

@@ -27,14 +27,15 @@ int hex_value(uint32_t code) {
 
 class Parser {
  public:
-  Parser(const std::string& text, const Limits& limits) : max_nesting_(limits.nesting) {
+  Parser(const std::string& text, const Limits& limits, Pattern& pattern)
+      : max_nesting_(limits.nesting), pattern_(pattern) {
     if (!decode_utf8(text, codes_)) throw PatternError("a regular expression must be UTF-8", true);
   }
 
-  Pattern parse() {
-    pattern_.root = parse_alternatives(0);
+  uint32_t parse() {
+    uint32_t whole = parse_alternatives(0);
     if (at_ < codes_.size()) fail("there is a ) without a (");
-    return std::move(pattern_);
+    return whole;
   }
 
  private:
@@ -63,7 +64,7 @@ class Parser {
   uint32_t add_set(CodePointSet set) {
     set.normalize();
     Part part{PartKind::kSet};
-    part.set = uint32_t(pattern_.sets.size());
+    part.index = uint32_t(pattern_.sets.size());
     pattern_.sets.push_back(std::move(set));
     return add(std::move(part));
   }
@@ -73,7 +74,7 @@ class Parser {
     auto [found, is_new] = set_of_character_.try_emplace(code, uint32_t(pattern_.sets.size()));
     if (is_new) pattern_.sets.push_back(CodePointSet{{code, code}});
     Part part{PartKind::kSet};
-    part.set = found->second;
+    part.index = found->second;
     return add(std::move(part));
   }
 
@@ -342,12 +343,14 @@ class Parser {
   const uint32_t max_nesting_;
   std::vector<uint32_t> codes_;
   size_t at_ = 0;
-  Pattern pattern_;
+  Pattern& pattern_;
   std::unordered_map<uint32_t, uint32_t> set_of_character_;
 };
 
 }  // namespace
 
-Pattern parse_regex(const std::string& text, const Limits& limits) { return Parser(text, limits).parse(); }
+uint32_t parse_regex(const std::string& text, const Limits& limits, Pattern& pattern) {
+  return Parser(text, limits, pattern).parse();
+}
 
 }  // namespace structout::fsm

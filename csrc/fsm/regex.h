@@ -5,12 +5,29 @@
 #include <string>
 #include <vector>
 
+#include "fsm/automaton.h"
 #include "fsm/code_points.h"
 #include "fsm/limits.h"
 
 namespace structout::fsm {
 
-enum class PartKind : uint8_t { kEmpty, kSet, kSequence, kAlternatives, kRepetition, kStart, kEnd, kLookahead };
+enum class PartKind : uint8_t {
+  kEmpty,
+  kSet,
+  kSequence,
+  kAlternatives,
+  kRepetition,
+  kStart,
+  kEnd,
+  kLookahead,
+  // Not written in regular expressions: Rules adds them.
+  kText,
+  kAutomaton,
+  kIntersection,
+  kComplement,
+  kSeparator,
+  kRule,
+};
 
 constexpr uint32_t kUnbounded = UINT32_MAX;
 
@@ -19,17 +36,27 @@ struct Part {
   PartKind kind;
   bool is_negative = false;          // of a lookahead
   uint32_t min = 0, max = 0;         // of a repetition
-  uint32_t set = 0;                  // index into Pattern::sets
+  uint32_t index = 0;                // into Pattern::sets, texts, automata or rules
   std::vector<uint32_t> children{};  // indices into Pattern::parts
+};
+
+constexpr uint32_t kUndefined = UINT32_MAX;
+
+struct Rule {
+  std::string name;
+  uint32_t body = kUndefined;  // index into Pattern::parts
 };
 
 struct Pattern {
   std::vector<Part> parts;
   std::vector<CodePointSet> sets;  // normalized
-  uint32_t root = 0;
+  std::vector<std::string> texts;
+  std::vector<Automaton> automata;
+  std::vector<Rule> rules;
 };
 
-// Throws PatternError, and LimitError if groups are nested too deep.
-Pattern parse_regex(const std::string& text, const Limits& limits);
+// Adds the parts of a regular expression and returns the last one, which stands for the
+// whole. Throws PatternError, and LimitError if groups are nested too deep.
+uint32_t parse_regex(const std::string& text, const Limits& limits, Pattern& pattern);
 
 }  // namespace structout::fsm

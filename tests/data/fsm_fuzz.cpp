@@ -10,6 +10,7 @@
 #include "fsm/compile.h"
 #include "fsm/hash.h"
 #include "fsm/matcher.h"
+#include "fsm/rules.h"
 #include "fsm/token_index.h"
 
 using namespace structout::fsm;
@@ -37,6 +38,46 @@ std::string random_pattern() {
   for (size_t i = below(16); i > 0; --i) pattern += kParts[below(kParts.size())];
   if (below(2)) pattern = "(" + pattern + ")" + kParts[below(kParts.size())];
   return pattern;
+}
+
+// Rules whose parts refer to each other at random.
+Automaton random_rules(const Limits& limits) {
+  Rules rules;
+  std::vector<uint32_t> parts, references;
+  for (size_t i = 0; i < 3; ++i) references.push_back(rules.add_rule("r" + std::to_string(i)));
+  parts = references;
+  auto any = [&] { return parts[below(parts.size())]; };
+  for (size_t i = below(12); i > 0; --i) {
+    switch (below(8)) {
+      case 0:
+        parts.push_back(rules.add_text(std::string(below(3), char(below(256)))));
+        break;
+      case 1:
+        parts.push_back(rules.add_regex(random_pattern(), limits));
+        break;
+      case 2:
+        parts.push_back(rules.add_automaton(compile_choices({"", "ab", std::string(1, char(below(256)))})));
+        break;
+      case 3:
+        parts.push_back(below(2) ? rules.add_complement(any()) : rules.add_separator(any()));
+        break;
+      case 4:
+        parts.push_back(rules.add_intersection({any(), any()}));
+        break;
+      case 5:
+        parts.push_back(
+            rules.add_repetition(any(), uint32_t(below(3)), below(2) ? kUnbounded : uint32_t(2 + below(9))));
+        break;
+      case 6:
+        parts.push_back(rules.add_sequence({any(), any(), any()}));
+        break;
+      case 7:
+        parts.push_back(rules.add_alternatives({any(), any()}));
+        break;
+    }
+  }
+  for (uint32_t reference : references) rules.define(reference, any());
+  return rules.compile(references[0], limits);
 }
 
 std::string damaged(std::string bytes) {
@@ -93,7 +134,7 @@ int main(int, char** arguments) {
   Automaton previous;
   for (int i = std::atoi(arguments[1]); i > 0; --i) {
     try {
-      Automaton automaton = compile_regex(random_pattern(), limits);
+      Automaton automaton = i % 3 ? compile_regex(random_pattern(), limits) : random_rules(limits);
       ++num_compiled;
       read_damaged(automaton);
       if (automaton.num_states() == 0) continue;

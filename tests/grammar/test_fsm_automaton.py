@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+from automaton_texts import drawn_text
 from builds import compiled, cxx
 from locations import DATA, ROOT
 from random_patterns import HOSTILE, PLAIN, anchored, mutated, random_pattern
@@ -19,18 +20,6 @@ from structout.json_schema import patterns_of, schemas
 
 SCHEMAS = [json.loads(line)["schema"] for line in (DATA / "schemas.jsonl").read_text().splitlines()]
 SCHEMA_PATTERNS = sorted({pattern for schema in SCHEMAS for node in schemas(schema) for pattern in patterns_of(node)})
-
-
-def drawn_text(automaton, rng, max_bytes=60):
-    """A text that the automaton accepts, or None if a random walk finds none."""
-    state, text = 0, bytearray()
-    while automaton.num_states and len(text) < max_bytes:
-        edges = automaton.edges(state)
-        if automaton.accepts(state) and (not edges or rng.random() < 0.2):
-            return text.decode()
-        first, last, state = rng.choice(edges)
-        text.append(rng.randint(first, last))
-    return None
 
 
 # -- the dialect -----------------------------------------------------------------------

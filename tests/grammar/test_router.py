@@ -183,7 +183,7 @@ def test_compile_with_a_name_that_cannot_enforce_falls_back(backend_set):
             {"json": AB, "backend": "outlines"},
             "unknown backend 'outlines': the known ones are auto, llguidance, xgrammar, fsm",
         ),
-        ({"json": AB, "backend": "fsm:no-fallback"}, "fsm takes regex and choice constraints only"),
+        ({"json": AB, "backend": "fsm:no-fallback"}, "fsm takes regex, choice and grammar constraints only"),
         ({"regex": "(?<=a)b", "backend": "fsm:no-fallback"}, "fsm refuses the pattern: .* lookbehind is not supported"),
     ],
 )

@@ -30,7 +30,7 @@ class AutomatonLimits:
         return limits
 
 
-_DEFAULT_LIMITS = AutomatonLimits()
+DEFAULT_LIMITS = AutomatonLimits()
 
 
 class Edge(NamedTuple):
@@ -56,7 +56,7 @@ class Automaton:
         self.native = native
 
     @classmethod
-    def from_regex(cls, pattern: str, limits: AutomatonLimits = _DEFAULT_LIMITS) -> "Automaton":
+    def from_regex(cls, pattern: str, limits: AutomatonLimits = DEFAULT_LIMITS) -> "Automaton":
         """Compile a regular expression, which the whole text must match. docs/fsm.md
         has the dialect.
 
@@ -121,7 +121,7 @@ class Automaton:
 
     def __invert__(self) -> "Automaton":
         with grammar_errors():
-            return Automaton(core().complement(self.native, _DEFAULT_LIMITS.as_native()))
+            return Automaton(core().complement(self.native, DEFAULT_LIMITS.as_native()))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Automaton) and self.native == other.native
@@ -131,4 +131,4 @@ class Automaton:
 
     def _combined(self, operation: str, other: "Automaton") -> "Automaton":
         with grammar_errors():
-            return Automaton(getattr(core(), operation)(self.native, other.native, _DEFAULT_LIMITS.as_native()))
+            return Automaton(getattr(core(), operation)(self.native, other.native, DEFAULT_LIMITS.as_native()))

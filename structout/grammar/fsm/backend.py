@@ -1,4 +1,4 @@
-"""Compiles regular expressions and choices with structout's own engine."""
+"""Compiles regular expressions, choices and grammars with structout's own engine."""
 
 from collections.abc import Sequence
 
@@ -8,6 +8,7 @@ from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.fsm.automaton import Automaton
+from structout.grammar.fsm.grammars import grammar_automaton
 from structout.grammar.fsm.matcher import FsmGrammar, mask_memory
 from structout.grammar.fsm.native import core
 from structout.grammar.fsm.token_index import TokenIndex, vocabulary_trie
@@ -17,7 +18,8 @@ from structout.params import Constraint, StructuredOutputOptions
 
 
 class FsmBackend(StructuredOutputBackend):
-    """Compiles regular expressions and choices for one vocabulary into automata.
+    """Compiles regular expressions, choices and grammars without recursion into
+    automata, for one vocabulary.
 
     Args:
         vocabulary: the token ids of the model.
@@ -47,7 +49,7 @@ class FsmBackend(StructuredOutputBackend):
         """Compile a constraint as the interface specifies.
 
         Raises:
-            GrammarError: also for any other kind than regex and choice.
+            GrammarError: also for any other kind than regex, choice and grammar.
         """
         constraint = Constraint(request_type, grammar_spec)
         return self._grammar(constraint, self.compile_native(constraint), stop_token_ids)
@@ -65,7 +67,9 @@ class FsmBackend(StructuredOutputBackend):
                 return Automaton.from_regex(constraint.spec)
             case StructuredOutputOptions.CHOICE:
                 return Automaton.from_choices(constraint.value)
-        message = f"fsm takes regex and choice constraints only, got a {kind.value} constraint"
+            case StructuredOutputOptions.GRAMMAR:
+                return grammar_automaton(constraint.spec)
+        message = f"fsm takes regex, choice and grammar constraints only, got a {kind.value} constraint"
         raise GrammarError(message, kind=GrammarErrorKind.UNSUPPORTED)
 
     def serialize(self, native: Automaton, max_bytes: int) -> bytes | None:

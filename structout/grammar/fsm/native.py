@@ -35,8 +35,12 @@ def is_available() -> bool:
 
 
 @contextmanager
-def grammar_errors() -> Iterator[None]:
-    """Turn errors of the core about a pattern into ``GrammarError``."""
+def grammar_errors(subject: str = "a regular expression") -> Iterator[None]:
+    """Turn errors of the core into ``GrammarError``.
+
+    Args:
+        subject: what is at fault, for the message.
+    """
     try:
         yield
     except core().LimitError as error:
@@ -44,6 +48,6 @@ def grammar_errors() -> Iterator[None]:
     except core().PatternError as error:
         message, is_malformed = error.args
         if is_malformed:
-            raise GrammarError(f"a regular expression does not parse: {message}") from None
-        message = f"a regular expression cannot be compiled: {message}"
+            raise GrammarError(f"{subject} does not parse: {message}") from None
+        message = f"{subject} cannot be compiled: {message}"
         raise GrammarError(message, kind=GrammarErrorKind.UNSUPPORTED) from None

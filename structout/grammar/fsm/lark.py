@@ -1,0 +1,365 @@
+"""Parses Lark grammars as llguidance reads them."""
+
+import json
+import re
+from typing import Any
+
+from structout.errors import GrammarError
+from structout.grammar.fsm.automaton import AutomatonLimits
+from structout.grammar.fsm.rules import (
+    REPETITIONS,
+    OpenGroups,
+    RuleSet,
+    bounded_int,
+    malformed,
+    place,
+    unsupported,
+)
+from structout.grammar.fsm.rust_regex import ecma_from_rust
+
+START = "start"
+
+_TOKEN = re.compile(
+    r"""(?P<space>[ \t]+|(?:\#|//)[^\n]*)
+      | (?P<newline>\r?\n)
+      | (?P<text>"(?:[^"\\\x00-\x1f\x7f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"i?)
+      | (?P<regex>/(?P<pattern>(?:[^/\\]|\\.)+)/(?P<flags>[imslux]*))
+      | (?P<name>_?[a-z][_a-z0-9-]*|_?[A-Z][_A-Z0-9-]*)
+      | (?P<statement>%[a-z]+)
+      | (?P<alias>->[ \t]*(?P<alias_name>\w+))
+      | (?P<times>~[ \t]*(?P<low>[0-9]+)(?:[ \t]*\.\.[ \t]*(?P<high>[0-9]+))?)
+      | (?P<bounds>\{[ \t]*(?P<from>[0-9]*)[ \t]*(?P<comma>,[ \t]*(?P<to>[0-9]*)[ \t]*)?\})
+      | (?P<range>\.\.)
+      | (?P<token><[^<>\s]+>)
+      | (?P<grammar>@[A-Za-z0-9_-]+)
+      | (?P<number>[0-9]+)
+      | (?P<sign>[()\[\]{}|*+?&~:!.,=])""",
+    re.VERBOSE,
+)
+_JSON = json.JSONDecoder()
+_HARMLESS_OPTIONS = frozenset(("no_forcing",))
+_HARMLESS_ATTRIBUTES = frozenset(("capture", "capture_name"))
+
+# ASCII letters that have a third form without regard to case.
+_MORE_FORMS = {"k": "\u212a", "s": "\u017f"}
+
+# The terminals of Lark's library "common".
+_FLOAT = r"(?:(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)"
+_COMMON = {
+    "DIGIT": "[0-9]",
+    "HEXDIGIT": "[0-9A-Fa-f]",
+    "INT": "[0-9]+",
+    "SIGNED_INT": "[+-]?[0-9]+",
+    "DECIMAL": r"(?:[0-9]+\.[0-9]*|\.[0-9]+)",
+    "FLOAT": _FLOAT,
+    "SIGNED_FLOAT": f"[+-]?{_FLOAT}",
+    "NUMBER": f"(?:{_FLOAT}|[0-9]+)",
+    "SIGNED_NUMBER": f"[+-]?(?:{_FLOAT}|[0-9]+)",
+    "ESCAPED_STRING": r'"(?:[^"\\]|\\[^\n])*"',
+    "LCASE_LETTER": "[a-z]",
+    "UCASE_LETTER": "[A-Z]",
+    "LETTER": "[A-Za-z]",
+    "WORD": "[A-Za-z]+",
+    "CNAME": "[_A-Za-z][_A-Za-z0-9]*",
+    "WS_INLINE": r"[ \t]+",
+    "WS": r"[ \t\f\r\n]+",
+    "CR": r"\r",
+    "LF": r"\n",
+    "NEWLINE": r"(?:\r?\n)+",
+    "SH_COMMENT": r"#[^\n]*",
+    "CPP_COMMENT": r"//[^\n]*",
+    "C_COMMENT": r"/\*[^*]*\*+(?:[^/*][^*]*\*+)*/",
+    "SQL_COMMENT": r"--[^\n]*",
+}
+
+
+def parse_lark(text: str, limits: AutomatonLimits) -> RuleSet:
+    """Parse a grammar of llguidance's Lark dialect.
+
+    A terminal stands for all its texts: unlike in llguidance, it may end before the
+    longest text that it matches.
+
+    Raises:
+        GrammarError: the grammar is malformed or uses what is not supported. Recursion
+            is found by ``RuleSet.check``.
+    """
+    return _Parser(text, limits).parse()
+
+
+class _Token:
+    def __init__(self, kind: str, text: str, start: int, match: re.Match[str], value: Any = None):
+        self.kind, self.text, self.start, self.match, self.value = kind, text, start, match, value
+
+
+def _tokens_of(text: str) -> list[_Token]:
+    """The tokens of a grammar. A line end before ``|`` is none."""
+    tokens: list[_Token] = []
+    at = 0
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            raise malformed(text, at, f"{text[at]!r} begins no token, or one that does not end")
+        token = _Token(match.lastgroup or "", match.group(), at, match)
+        at = match.end()
+        if token.text == "%llguidance":
+            try:
+                token.value, at = _JSON.raw_decode(text, _end_of_space(text, at))
+            except (ValueError, RecursionError):
+                raise malformed(text, at, "expected a JSON object behind %llguidance") from None
+        if token.text == "|":
+            while tokens and tokens[-1].kind == "newline":
+                tokens.pop()
+        if token.kind != "space":
+            tokens.append(token)
+    return tokens
+
+
+def _end_of_space(text: str, at: int) -> int:
+    while at < len(text) and text[at].isspace():
+        at += 1
+    return at
+
+
+class _Parser:
+    def __init__(self, text: str, limits: AutomatonLimits):
+        self._text = text
+        self._rules = RuleSet(limits)
+        self._first_uses: dict[str, int] = {}
+        self._tokens = _tokens_of(text)
+        self._at = 0
+        ignores = any(token.text == "%ignore" for token in self._tokens)
+        # What may stand between two terminals, if anything.
+        self._separator = self._rules.native.add_rule("%ignore") if ignores else None
+        self._ignored: list[list[int]] = []
+
+    def parse(self) -> RuleSet:
+        while self._at < len(self._tokens):
+            token = self._tokens[self._at]
+            if token.kind == "newline":
+                self._at += 1
+            elif token.kind == "statement":
+                self._parse_statement(token)
+            else:
+                self._parse_rule()
+        if not self._rules.is_defined(START):
+            raise GrammarError(f"a Lark grammar must have a rule named {START}")
+        for name in self._rules.undefined_names:
+            where = place(self._text, self._first_uses[name])
+            raise GrammarError(f"{where}: the grammar uses {name}, which it does not define")
+        if self._separator is not None:
+            ignored = self._rules.native.add_separator(self._rules.add_alternatives(self._ignored))
+            self._rules.native.define(self._separator, ignored)
+        return self._rules
+
+    def _take(self, text: str) -> bool:
+        if self._at < len(self._tokens) and self._tokens[self._at].text == text:
+            self._at += 1
+            return True
+        return False
+
+    def _expect(self, kind: str, what: str) -> _Token:
+        if self._at == len(self._tokens) or self._tokens[self._at].kind != kind:
+            raise self._malformed(f"expected {what}")
+        self._at += 1
+        return self._tokens[self._at - 1]
+
+    def _start(self) -> int:
+        """Where the next token begins."""
+        return self._tokens[self._at].start if self._at < len(self._tokens) else len(self._text)
+
+    def _malformed(self, problem: str) -> GrammarError:
+        return malformed(self._text, self._start(), problem)
+
+    def _unsupported(self, feature: str) -> GrammarError:
+        return unsupported(self._text, self._start(), feature)
+
+    def _parse_rule(self) -> None:
+        while self._take("?") or self._take("!"):  # they concern syntax trees
+            pass
+        start = self._start()
+        name = self._expect("name", "a rule, a terminal or a statement").text
+        if self._take("."):
+            raise self._unsupported("priorities are")
+        if self._take("{"):
+            raise self._unsupported("templates are")
+        if self._take("["):
+            self._parse_attributes()
+        if not self._take(":"):
+            raise self._malformed(f"expected : behind {name}")
+        if self._rules.is_defined(name):
+            raise malformed(self._text, start, f"{name} is defined twice")
+        self._rules.define(name, self._parse_alternatives(is_terminal=_is_terminal(name)))
+
+    def _parse_attributes(self) -> None:
+        while not self._take("]"):
+            name = self._expect("name", "the name of an attribute").text
+            if name not in _HARMLESS_ATTRIBUTES:
+                raise self._unsupported(f"the attribute {name} of a rule is")
+            if self._take("="):
+                self._expect("text", "a string")
+            self._take(",")
+
+    def _parse_statement(self, token: _Token) -> None:
+        self._at += 1
+        match token.text:
+            case "%ignore":
+                self._ignored.extend(self._parse_alternatives(is_terminal=True))
+            case "%import":
+                self._parse_import()
+            case "%llguidance":
+                if not isinstance(token.value, dict) or not token.value.keys() <= _HARMLESS_OPTIONS:
+                    raise self._unsupported("an option of llguidance is")
+            case _:
+                raise unsupported(self._text, token.start, f"{token.text} is")
+
+    def _parse_import(self) -> None:
+        library = self._expect("name", "the name of a library").text
+        if library != "common":
+            raise self._unsupported(f"the library {library} is")
+        if self._take("("):
+            while not self._take(")"):
+                name = self._expect("name", "the name of a terminal").text
+                self._import(name, name)
+                self._take(",")
+            return
+        if not self._take("."):
+            raise self._malformed("expected . behind common")
+        name = self._expect("name", "the name of a terminal").text
+        has_alias = self._at < len(self._tokens) and self._tokens[self._at].kind == "alias"
+        self._import(name, self._expect("alias", "").match["alias_name"] if has_alias else name)
+
+    def _import(self, name: str, alias: str) -> None:
+        if name not in _COMMON:
+            raise self._malformed(f"the library common has no {name}, only {', '.join(_COMMON)}")
+        if self._rules.is_defined(alias):
+            raise self._malformed(f"{alias} is defined twice")
+        self._rules.define(alias, [[self._rules.add_regex(_COMMON[name])]])
+
+    def _parse_alternatives(self, *, is_terminal: bool) -> list[list[int]]:
+        """Parse what follows the colon of a rule, up to the end of the line."""
+        groups = OpenGroups(self._rules)
+        closings: list[str] = []
+        outer_complements: list[int] = []  # in front of the open groups
+        num_complements = 0
+        may_repeat = False
+
+        def add(part: int) -> None:
+            nonlocal num_complements, may_repeat
+            for _ in range(num_complements):
+                part = self._rules.native.add_complement(part)
+            groups.add(part)
+            num_complements, may_repeat = 0, True
+
+        while self._at < len(self._tokens) and self._tokens[self._at].kind != "newline":
+            token = self._tokens[self._at]
+            if token.kind in ("text", "regex", "name"):
+                add(self._parse_value(token, is_terminal))
+                continue
+            if may_repeat and (bounds := self._repetition(token)) is not None:
+                groups.repeat_last(*bounds)
+                may_repeat = False
+            elif token.text in ("(", "["):
+                groups.open()
+                closings.append(")" if token.text == "(" else "]")
+                outer_complements.append(num_complements)
+                num_complements, may_repeat = 0, False
+            elif closings and token.text == closings[-1] and not num_complements:
+                inside = groups.close()
+                num_complements = outer_complements.pop()
+                add(inside if closings.pop() == ")" else self._rules.add_repetition(inside, 0, 1))
+            elif token.text == "|" and not num_complements:
+                groups.begin_alternative()
+                may_repeat = False
+            elif token.text in ("&", "~"):
+                if not is_terminal:
+                    raise self._malformed(f"{token.text} is for terminals only, whose names have upper case")
+                if token.text == "~":
+                    num_complements += 1
+                elif groups.alternatives[-1] and not num_complements:
+                    groups.intersect()
+                else:
+                    raise self._malformed("unexpected &")
+                may_repeat = False
+            elif token.kind != "alias" or closings:
+                raise self._unexpected(token)
+            self._at += 1
+        if closings or num_complements:
+            raise self._malformed(f"expected {closings[-1] if closings else 'a terminal'}")
+        return groups.finished()
+
+    def _unexpected(self, token: _Token) -> GrammarError:
+        match token.kind:
+            case "statement":
+                return self._unsupported(f"{token.text} is")
+            case "token":
+                return self._unsupported(f"the token {token.text} is")
+            case "grammar":
+                return self._unsupported(f"the grammar {token.text} is")
+        return self._malformed(f"unexpected {token.text}")
+
+    def _repetition(self, token: _Token) -> tuple[int, int | None] | None:
+        """The bounds that a token stands for, or None if it is no repetition."""
+        if token.kind == "sign":
+            return REPETITIONS.get(token.text)
+        if token.kind == "times":
+            low = bounded_int(token.match["low"])
+            high: int | None = low if token.match["high"] is None else bounded_int(token.match["high"])
+        elif token.kind == "bounds" and (token.match["from"] or token.match["comma"]):
+            low = bounded_int(token.match["from"] or "0")
+            high = (
+                low if token.match["comma"] is None else bounded_int(token.match["to"]) if token.match["to"] else None
+            )
+        else:
+            return None
+        if high is not None and high < low:
+            raise self._malformed("the bounds of a repetition are out of order")
+        return low, high
+
+    def _parse_value(self, token: _Token, is_terminal: bool) -> int:
+        """Parse a string, a range, a regular expression or a name."""
+        self._at += 1
+        if token.kind == "name" and not _is_terminal(token.text):
+            if is_terminal:
+                raise malformed(self._text, token.start, f"the terminal uses the rule {token.text}")
+            self._first_uses.setdefault(token.text, token.start)
+            return self._rules.reference(token.text)
+        match token.kind:
+            case "name":
+                self._first_uses.setdefault(token.text, token.start)
+                part = self._rules.reference(token.text)
+            case "regex":
+                part = self._rules.add_regex(ecma_from_rust(token.match["pattern"], token.match["flags"]))
+            case _:
+                part = self._parse_text(token)
+        if is_terminal or self._separator is None or token.text == '""':
+            return part
+        return self._rules.add_sequence([part, self._separator])
+
+    def _parse_text(self, token: _Token) -> int:
+        text = self._text_of(token)
+        if self._take(".."):
+            last = self._text_of(self._expect("text", "a string"))
+            if len(text) != 1 or len(last) != 1 or text > last:
+                raise malformed(self._text, token.start, "a range needs two characters in their order")
+            return self._rules.native.add_characters([(ord(text), ord(last))], False)
+        if not token.text.endswith("i"):
+            return self._rules.add_text(text)
+        if not text.isascii():
+            raise unsupported(self._text, token.start, "a character beyond ASCII without regard to case is")
+        return self._rules.add_sequence(
+            [self._add_any_case(character) for character in text] or [self._rules.add_text("")]
+        )
+
+    def _text_of(self, token: _Token) -> str:
+        text: str = json.loads(token.text.removesuffix("i"))
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise malformed(self._text, token.start, "a surrogate alone is no character")
+        return text
+
+    def _add_any_case(self, character: str) -> int:
+        forms = {character.lower(), character.upper(), _MORE_FORMS.get(character.lower(), character)}
+        return self._rules.native.add_characters([(ord(form), ord(form)) for form in forms], False)
+
+
+def _is_terminal(name: str) -> bool:
+    return name.lstrip("_")[:1].isupper()

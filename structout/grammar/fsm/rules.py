@@ -1,0 +1,184 @@
+"""Collects the rules of a grammar that is being parsed."""
+
+from collections.abc import Sequence
+
+from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
+from structout.grammar.fsm.automaton import Automaton, AutomatonLimits
+from structout.grammar.fsm.native import core, grammar_errors
+
+_LARGEST_BOUND = 1 << 30  # exceeds every limit on nodes
+_MAX_DIGITS = 18  # int() refuses more than 4,300 digits
+
+
+class RuleSet:
+    """The rules of a grammar, on top of the C++ core.
+
+    Expressions are numbers that the ``add_…`` methods return. A rule may be referred to
+    before it is defined.
+
+    Args:
+        limits: what the grammar may cost.
+    """
+
+    def __init__(self, limits: AutomatonLimits):
+        self.native = core().Rules()
+        self.limits = limits
+        self._native_limits = limits.as_native()
+        self._references: dict[str, int] = {}
+        self._defined: set[str] = set()
+
+    def reference(self, name: str) -> int:
+        """The expression that stands for a rule."""
+        if name not in self._references:
+            self._references[name] = self.native.add_rule(name)
+        return self._references[name]
+
+    @property
+    def undefined_names(self) -> list[str]:
+        return [name for name in self._references if name not in self._defined]
+
+    def is_defined(self, name: str) -> bool:
+        return name in self._defined
+
+    def add_text(self, text: str) -> int:
+        return self.native.add_text(text.encode())
+
+    def add_regex(self, pattern: str) -> int:
+        """Add a regular expression in the dialect of docs/fsm.md, without anchors and
+        lookahead."""
+        with grammar_errors():
+            return self.native.add_regex(pattern.encode(errors="surrogatepass"), self._native_limits)
+
+    def add_repetition(self, part: int, minimum: int, maximum: int | None) -> int:
+        maximum = maximum if maximum is None else min(maximum, _LARGEST_BOUND)
+        return self.native.add_repetition(part, min(minimum, _LARGEST_BOUND), maximum)
+
+    def add_sequence(self, parts: Sequence[int]) -> int:
+        return parts[0] if len(parts) == 1 else self.native.add_sequence(parts)
+
+    def add_alternatives(self, sequences: Sequence[Sequence[int]]) -> int:
+        parts = [self.add_sequence(parts) for parts in sequences]
+        return parts[0] if len(parts) == 1 else self.native.add_alternatives(parts)
+
+    def define(self, name: str, sequences: Sequence[Sequence[int]]) -> None:
+        """Define a rule by its alternatives, each a list of expressions.
+
+        Alternatives that begin with the rule itself repeat what follows there:
+        ``a ::= a "x" | "y"`` becomes ``a ::= "y" "x"*``.
+        """
+        reference = self.reference(name)
+        self._defined.add(name)
+        others = [parts for parts in sequences if list(parts[:1]) != [reference]]
+        endings = [parts[1:] for parts in sequences if list(parts[:1]) == [reference]]
+        body = self.add_alternatives(others)
+        if any(endings):
+            body = self.add_sequence([body, self.add_repetition(self.add_alternatives(endings), 0, None)])
+        self.native.define(reference, body)
+
+    def check(self, start: str) -> None:
+        """Refuse rules that refer to themselves, unless each such reference is the last
+        part of its rule.
+
+        Raises:
+            GrammarError: naming the rules of such a cycle.
+        """
+        with grammar_errors("the grammar"):
+            self.native.check_recursion(self.reference(start))
+
+    def compile(self, start: str) -> Automaton:
+        """Compile a rule and those that it needs.
+
+        Raises:
+            GrammarError: as ``check``.
+            GrammarLimitError: the automaton would exceed one of the limits.
+        """
+        with grammar_errors("the grammar"):
+            return Automaton(self.native.compile(self.reference(start), self._native_limits))
+
+
+class OpenGroups:
+    """The groups of a rule that the parser has not closed yet.
+
+    Args:
+        rules: where the expressions are added.
+    """
+
+    def __init__(self, rules: RuleSet):
+        self._rules = rules
+        self._groups: list[list[list[int]]] = [[[]]]
+        # For each group, the other operands of an intersection with the last sequence.
+        self._operands: list[list[int]] = [[]]
+
+    @property
+    def alternatives(self) -> list[list[int]]:
+        """The alternatives of the innermost group so far."""
+        return self._groups[-1]
+
+    @property
+    def depth(self) -> int:
+        """The number of open groups, without the rule itself."""
+        return len(self._groups) - 1
+
+    def open(self) -> None:
+        self._groups.append([[]])
+        self._operands.append([])
+        limit = self._rules.limits.nesting
+        if self.depth > limit:
+            raise GrammarLimitError("nesting", self.depth, limit)
+
+    def close(self) -> int:
+        """Close the innermost group and return its expression."""
+        return self._rules.add_alternatives(self.finished())
+
+    def finished(self) -> list[list[int]]:
+        """Remove the innermost group and return its alternatives."""
+        self._end_alternative()
+        self._operands.pop()
+        return self._groups.pop()
+
+    def add(self, part: int) -> None:
+        self.alternatives[-1].append(part)
+
+    def begin_alternative(self) -> None:
+        self._end_alternative()
+        self.alternatives.append([])
+
+    def intersect(self) -> None:
+        """Begin another operand of an intersection, in the same alternative."""
+        self._operands[-1].append(self._rules.add_sequence(self.alternatives[-1]))
+        self.alternatives[-1] = []
+
+    def _end_alternative(self) -> None:
+        if self._operands[-1]:
+            operands = [*self._operands[-1], self._rules.add_sequence(self.alternatives[-1])]
+            self.alternatives[-1] = [self._rules.native.add_intersection(operands)]
+            self._operands[-1] = []
+
+    def repeat_last(self, minimum: int, maximum: int | None) -> None:
+        """Replace the last expression by its repetition."""
+        sequence = self.alternatives[-1]
+        sequence[-1] = self._rules.add_repetition(sequence[-1], minimum, maximum)
+
+
+REPETITIONS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
+
+
+def bounded_int(digits: str) -> int:
+    """A number, or one that exceeds every limit if it has too many digits for
+    ``int``."""
+    return int(digits) if len(digits) <= _MAX_DIGITS else 1 << 62
+
+
+def place(text: str, offset: int) -> str:
+    """The line and column of a character, for a message."""
+    line_start = text.rfind("\n", 0, offset) + 1
+    return f"line {text.count(chr(10), 0, offset) + 1}, column {offset - line_start + 1}"
+
+
+def malformed(text: str, offset: int, problem: str) -> GrammarError:
+    return GrammarError(f"{place(text, offset)}: the grammar does not parse: {problem}")
+
+
+def unsupported(text: str, offset: int, feature: str) -> GrammarError:
+    message = f"{place(text, offset)}: {feature} not supported"
+    return GrammarError(message, kind=GrammarErrorKind.UNSUPPORTED)
