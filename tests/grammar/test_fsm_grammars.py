@@ -94,7 +94,10 @@ def test_random_gbnf_has_the_language_of_xgrammar(xgrammar, num_cases):
 
 def agree(grammar, written, accepts, rng):
     """Compare an automaton with another engine. Return how many texts both accept."""
-    automaton = grammar_automaton(written, AutomatonLimits(seconds=20))
+    try:
+        automaton = grammar_automaton(written)
+    except GrammarLimitError:  # one random grammar in a hundred is large
+        return 0
     samples = [grammar.sample(rng) for _ in range(3)]
     assert all(map(automaton.matches, samples)), written
     samples += [text for text in (drawn_text(automaton, rng) for _ in range(2)) if text is not None]
