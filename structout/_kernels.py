@@ -83,6 +83,7 @@ def _register_triton() -> None:
     if importlib.util.find_spec("triton") is None:
         raise _NotBuiltError("Triton is not installed: pip install triton")
     from structout.triton_kernels.apply_bitmask import apply_bitmask
+    from structout.triton_kernels.fsm_states import fsm_advance, fsm_draft_states, fsm_rows
     from structout.triton_kernels.listed_logits import apply_logit_bias, apply_penalties
     from structout.triton_kernels.masked_sample import masked_sample, masked_sample_logprobs
     from structout.triton_kernels.push import push_all_gather
@@ -100,6 +101,7 @@ def _register_triton() -> None:
     public = (
         *(apply_bitmask, apply_penalties, apply_logit_bias),
         *(masked_sample, masked_sample_logprobs, masked_sample_topn, token_logprobs, verify_drafts),
+        *(fsm_advance, fsm_rows, fsm_draft_states),
     )
     for kernel in public:
         library.impl(kernel.__name__, kernel, "CUDA")

@@ -3,30 +3,123 @@ bit for bit."""
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import itertools
 import random
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import host_cuda
 import pytest
 import torch
-from devices import DEVICES
+from devices import DEVICES, TRITON_DEVICE
+from gpu_code import ARCHITECTURES
+from locations import HOST_CUDA_PROGRAMS
 from refusals import REFUSED
+from triton_ptx import Kernel, compile_for
 
 import structout
 from structout import FsmTables, reference
 
+PROGRAM = HOST_CUDA_PROGRAMS / "fsm_states.cpp"
 OPS = ("fsm_advance", "fsm_rows", "fsm_draft_states")
 BETWEEN = -99  # what is between the entries of a vector
 LETTERS = 4  # the bytes that lead anywhere; most walks would end at once with more
 
 
+class Tables(ctypes.Structure):
+    """FsmTables of csrc/common/fsm_states.h."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in FsmTables._fields),
+        *((name, ctypes.c_int64) for name in ("num_states", "num_grammars", "max_stops", "num_bytes", "vocab_size")),
+    ]
+
+    @classmethod
+    def of(cls, tables: FsmTables) -> Tables:
+        sizes = (len(tables.transitions), *tables.stop_tokens.shape, len(tables.token_bytes))
+        return cls(*(table.data_ptr() for table in tables), *sizes, len(tables.token_begin) - 1)
+
+
+class Strided(ctypes.Structure):
+    _fields_ = [("values", ctypes.c_void_p), ("stride", ctypes.c_int64)]
+
+    @classmethod
+    def of(cls, values: torch.Tensor) -> Strided:
+        return cls(values.data_ptr(), values.stride(0))
+
+
+class Integers(ctypes.Structure):
+    _fields_ = [("values", ctypes.c_void_p), ("stride", ctypes.c_int64), ("is_int64", ctypes.c_bool)]
+
+    @classmethod
+    def of(cls, values: torch.Tensor) -> Integers:
+        return cls(values.data_ptr(), values.stride(0), values.dtype == torch.int64)
+
+
+class AdvanceParams(ctypes.Structure):
+    _fields_ = [("tables", Tables), ("num_rows", ctypes.c_int64), ("states", Strided), ("tokens", Integers)]
+
+
+class RowsParams(ctypes.Structure):
+    _fields_ = [("tables", Tables), ("num_rows", ctypes.c_int64), ("states", Strided), ("mask_slots", ctypes.c_void_p),
+                ("masks", ctypes.c_void_p), ("words_per_row", ctypes.c_int64), ("row_stride", ctypes.c_int64),
+                ("num_slots", ctypes.c_int64), ("num_computed", ctypes.c_void_p),
+                ("rows", ctypes.c_void_p)]  # fmt: skip
+
+
+class DraftStatesParams(ctypes.Structure):
+    _fields_ = [("tables", Tables), ("num_requests", ctypes.c_int64), ("states", Strided),
+                ("num_rows", ctypes.c_int64), ("drafts", Integers), ("row_indptr", Integers),
+                ("row_states", ctypes.c_void_p)]  # fmt: skip
+
+
+@functools.cache
+def cuda_library() -> ctypes.CDLL:
+    return ctypes.CDLL(str(host_cuda.build("fsm_states", [PROGRAM], sanitize=None, shared=True)))
+
+
+def run_cuda_on_cpu(name: str, *arguments: Any) -> torch.Tensor | None:
+    getattr(torch.ops.structout, f"_check_{name}")(*arguments)
+    states = arguments[0]
+    result = None
+    if name == "fsm_advance":
+        tables = Tables.of(FsmTables(*arguments[2:]))
+        params: ctypes.Structure = AdvanceParams(tables, len(states), Strided.of(states), Integers.of(arguments[1]))
+    elif name == "fsm_rows":
+        masks, num_computed, mask_slots, *tensors, num_slots = arguments[1:]
+        result = states.new_empty(len(states))
+        params = RowsParams(
+            Tables.of(FsmTables(*tensors)), len(states), Strided.of(states), mask_slots.data_ptr(), masks.data_ptr(),
+            masks.shape[1], masks.stride(0), num_slots, num_computed.data_ptr(), result.data_ptr(),
+        )  # fmt: skip
+    else:
+        drafts, row_indptr, *tensors = arguments[1:]
+        result = states.new_empty(len(drafts))
+        params = DraftStatesParams(
+            Tables.of(FsmTables(*tensors)), len(states), Strided.of(states), len(drafts), Integers.of(drafts),
+            Integers.of(row_indptr), result.data_ptr(),
+        )  # fmt: skip
+    getattr(cuda_library(), f"{name}_on_host")(ctypes.byref(params))
+    return result
+
+
 def op_of(backend: str, name: str) -> Callable[..., Any]:
-    return getattr(torch.ops.structout, name).default
+    if backend in ("cpu", "cuda"):
+        return getattr(torch.ops.structout, name).default
+    if backend == "triton":
+        from structout.triton_kernels import fsm_states
+
+        return getattr(fsm_states, name)
+    return functools.partial(run_cuda_on_cpu, name)
 
 
 BACKENDS = [
     pytest.param(("cpu", "cpu"), id="cpu"),
+    pytest.param(("cuda_on_cpu", "cpu"), id="cuda_on_cpu"),
+    pytest.param(("triton", TRITON_DEVICE), id="triton", marks=pytest.mark.triton),
     pytest.param(("cuda", "cuda"), id="cuda", marks=pytest.mark.gpu),
 ]
 
@@ -176,7 +269,7 @@ def check(op: Callable[..., Any], name: str, case: Case) -> None:
 def test_fsm_op_on_random_automata_matches_reference(backend, name, is_damaged, num_cases):
     rng, op = random.Random(1), op_of(backend[0], name)
     is_interpreted = backend == ("triton", "cpu")
-    for _ in range(num_cases(12, long=200) if is_interpreted else num_cases(150, long=3000)):
+    for _ in range(num_cases(40, long=600) if is_interpreted else num_cases(150, long=3000)):
         check(op, name, make_case(rng, backend[1], is_damaged=is_damaged))
 
 
@@ -191,6 +284,15 @@ def test_fsm_draft_states_with_bad_row_indptr_stays_inside_the_rows(backend):
         row_states = op(*(argument.to(backend[1]) for argument in arguments))
         assert row_states.shape == (6,)
         assert ((row_states >= -2) & (row_states < len(tables.state_flags))).all()
+
+
+@pytest.mark.parametrize("sanitizer", ["address", "thread"])
+def test_cuda_source_under_sanitizer_matches_loop(sanitizer, num_cases):
+    count = {"address": num_cases(20, long=400), "thread": num_cases(4, long=40)}[sanitizer]
+    executable = host_cuda.build("fsm_states", [PROGRAM], sanitize=sanitizer, shared=False)
+    run = host_cuda.run(executable, str(count), "1")
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert f"{count} cases agree" in run.stdout
 
 
 def text_tables() -> FsmTables:
@@ -302,6 +404,21 @@ def test_fsm_rows_shares_a_mask_between_threads(four_threads):
     reference.fsm_rows(states, expected, *arguments, *tables, 0)
     assert expected.any()
     assert torch.equal(masks, expected)
+
+
+@pytest.mark.parametrize("tokens", ["i32", "i64"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_triton_kernels_compile_for_every_architecture(architecture, tokens):
+    tables = dict.fromkeys(("transitions", "state_flags", "stop_tokens", "token_begin"), "i32") | {"token_bytes": "u8"}
+    rows = dict.fromkeys(("states", "rows", "masks", "mask_slots"), "i32") | {"num_computed": "i64"}
+    chains = {"states": "i32", "row_states": "i32", "drafts": tokens, "row_indptr": tokens}
+    ptx = compile_for(
+        architecture,
+        Kernel("fsm_states", "fsm_advance_kernel", tables | {"states": "i32", "tokens": tokens}, {"LANES": 64}),
+        Kernel("fsm_states", "fsm_rows_kernel", tables | rows, {"TILE_WORDS": 16}),
+        Kernel("fsm_states", "fsm_draft_states_kernel", tables | chains, {}, num_warps=1),
+    )
+    assert not re.search(r"\.local\b", ptx)  # spills nothing
 
 
 INT = torch.int32

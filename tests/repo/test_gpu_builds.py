@@ -53,6 +53,7 @@ def test_apply_bitmask_in_cuda_moves_16_bytes_at_a_time_and_never_reads_logits()
         ("masked_sample", ["-G"]),  # without optimizations, which would take a minute
         ("listed_logits", []),
         ("verify_drafts", []),
+        ("fsm_states", []),
         ("push_all_gather", ["-G"]),
         ("push_rows", ["-G"]),
     ],
