@@ -22,6 +22,11 @@ class StructuredOutputsConfig:
             refused.
         tenant_queue_size: the same limit for each tenant.
         cache_bytes: memory for compiled grammars that are kept, keys included.
+        cache_dir: directory in which compiled constraints are kept between runs of the
+            server: those of the fsm engine, and those that took a separate process.
+            None keeps none. Whoever can write to it decides what requests may generate.
+        cache_dir_bytes: bound on the size of these files. Those that were not used for
+            the longest time are removed first.
         failures_kept: number of invalid constraints that are remembered, so that they
             fail at once.
         failure_ttl: seconds for which a failure is remembered.
@@ -53,6 +58,8 @@ class StructuredOutputsConfig:
     queue_size: int = 512
     tenant_queue_size: int = 64
     cache_bytes: int = 512 << 20
+    cache_dir: str | None = None
+    cache_dir_bytes: int = 1 << 30
     failures_kept: int = 4_096
     failure_ttl: float = 60.0
     slow_token_seconds: float = 0.05
@@ -69,6 +76,7 @@ class StructuredOutputsConfig:
             "queue_size": 1,
             "tenant_queue_size": 1,
             "cache_bytes": 0,
+            "cache_dir_bytes": 0,
             "failures_kept": 0,
             "fill_threads": 1,
             "num_mask_buffers": 1,

@@ -165,15 +165,20 @@ void TokenIndex::expand(const Mask& mask, uint32_t* row) const {
   }
 }
 
-void TokenIndex::fill(uint32_t state, uint32_t* row) const {
-  const Mask* mask = masks_[state].load(std::memory_order_acquire);
-  if (mask != nullptr) return expand(*mask, row);
+bool TokenIndex::fill(uint32_t state, uint32_t* row) const {
+  const Mask* known = masks_[state].load(std::memory_order_acquire);
+  if (known != nullptr) {
+    expand(*known, row);
+    return known->is_empty();
+  }
   compute_row(state, row);
-  keep(state, row);
+  Mask mask = smallest_form(row);
+  bool is_empty = mask.is_empty();
+  keep(state, std::move(mask));
+  return is_empty;
 }
 
-void TokenIndex::keep(uint32_t state, const uint32_t* row) const {
-  Mask mask = smallest_form(row);
+void TokenIndex::keep(uint32_t state, Mask mask) const {
   size_t size = mask.words.size() * sizeof(uint32_t);
   uint64_t hash = mix(hash_bytes(reinterpret_cast<const uint8_t*>(mask.words.data()), size), uint64_t(mask.kind));
   std::lock_guard<std::mutex> lock(mutex_);

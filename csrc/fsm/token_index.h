@@ -48,8 +48,9 @@ class TokenIndex {
     return state != kDead && is_live(state) ? state : kDead;
   }
 
-  // Writes a mask of vocabulary().row_words() words, without stop tokens.
-  void fill(uint32_t state, uint32_t* row) const;
+  // Writes a mask of vocabulary().row_words() words, without stop tokens. Returns
+  // whether it is empty.
+  bool fill(uint32_t state, uint32_t* row) const;
   bool has_mask(uint32_t state) const { return masks_[state].load(std::memory_order_acquire) != nullptr; }
   uint32_t num_masks() const;  // different ones, so far
 
@@ -76,6 +77,7 @@ class TokenIndex {
   struct Mask {
     MaskKind kind;
     std::vector<uint32_t> words;  // of the row, or token ids
+    bool is_empty() const { return kind == MaskKind::kAllowed && words.empty(); }
   };
 
   uint32_t step(uint32_t state, uint8_t byte) const {
@@ -96,7 +98,7 @@ class TokenIndex {
   void compute_row(uint32_t state, uint32_t* row) const;
   Mask smallest_form(const uint32_t* row) const;
   void expand(const Mask& mask, uint32_t* row) const;
-  void keep(uint32_t state, const uint32_t* row) const;
+  void keep(uint32_t state, Mask mask) const;
 
   Automaton automaton_;
   std::shared_ptr<const VocabularyTrie> vocabulary_;

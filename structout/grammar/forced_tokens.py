@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 from structout.grammar.interface import whole_characters
 from structout.grammar.vocabulary import Vocabulary
 
-_LONGEST_CHARACTER = 4  # bytes of UTF-8
+NUM_CONTEXT_TOKENS = 4  # the last token, and those before it that hold the start of its first character
 _LONGEST_JUMP = 1024  # bytes: bounds the time of a call and, with the number of texts, the memory of the cache
 _CACHED_TEXTS = 1 << 13
 _CACHED_SUFFIXES = 1 << 16
@@ -103,7 +103,8 @@ class CanonicalTokenizer:
         Args:
             matcher: the grammar, which is not changed.
             recent_tokens: tokens with text before the forced text, any number of them.
-                Only the last one counts, unless it begins inside a character.
+                Only the last one counts, unless it begins inside a character; at most
+                ``NUM_CONTEXT_TOKENS`` do.
         """
         forced = matcher.forced_bytes()
         if not forced:
@@ -118,7 +119,7 @@ class CanonicalTokenizer:
 
     def _context(self, recent_tokens: Sequence[int]) -> tuple[int, ...]:
         """The shortest end of ``recent_tokens`` that begins with a whole character."""
-        for count in range(1, min(_LONGEST_CHARACTER, len(recent_tokens)) + 1):
+        for count in range(1, min(NUM_CONTEXT_TOKENS, len(recent_tokens)) + 1):
             text = self.vocabulary.token_bytes[recent_tokens[-count]]
             if not 0x80 <= text[0] < 0xC0:
                 return tuple(recent_tokens[-count:])

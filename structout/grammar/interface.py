@@ -6,9 +6,9 @@ needs.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,9 +26,13 @@ class StructuredOutputGrammar(ABC):
 
     Attributes:
         error_reason: why no token is allowed any more, if the engine itself gave up.
+        is_batched: whether ``accept_batch`` and ``fill_step`` are single native calls
+            that take microseconds for each grammar, whatever the texts are. Otherwise
+            tokens are accepted for one grammar after the other, and each is timed.
     """
 
     error_reason: str = ""
+    is_batched: ClassVar[bool] = False
 
     @abstractmethod
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
@@ -38,6 +42,38 @@ class StructuredOutputGrammar(ABC):
         Never raises for a token. After a stop token every token is accepted, and counts
         for ``rollback``.
         """
+
+    @classmethod
+    def accept_batch(cls, grammars: Sequence["StructuredOutputGrammar"], tokens: Sequence[Iterable[int]]) -> list[bool]:
+        """Do what ``accept_tokens`` does for each of several grammars of this class.
+
+        Args:
+            grammars: different grammars.
+            tokens: the tokens of each.
+        """
+        return [grammar.accept_tokens("", [*ids]) for grammar, ids in zip(grammars, tokens, strict=True)]
+
+    @classmethod
+    def fill_step(
+        cls,
+        grammars: Sequence["StructuredOutputGrammar"],
+        bitmask: torch.Tensor,
+        draft_tokens: Sequence[Sequence[int] | None] | None,
+    ) -> "StepRows":
+        """Fill the rows of a decoding step, one grammar after the other.
+
+        Each grammar that has not terminated gets the rows of ``fill_bitmask_drafts``.
+        Only for classes that are batched.
+
+        Args:
+            grammars: different grammars of this class and one vocabulary.
+            bitmask: as in ``fill_bitmask``, with enough rows.
+            draft_tokens: the drafts of each grammar, None for none.
+
+        Raises:
+            TypeError: the drafts of a grammar are no sequence.
+        """
+        raise NotImplementedError(f"{cls.__name__} is not batched")
 
     @abstractmethod
     def validate_tokens(self, tokens: list[int]) -> list[int]:
@@ -204,6 +240,22 @@ class StructuredOutputGrammar(ABC):
             self.fill_bitmask(bitmask, row)
 
 
+class StepRows(NamedTuple):
+    """The rows that ``fill_step`` has filled.
+
+    Attributes:
+        row_indptr: int32 ``[len(grammars) + 1]``. Grammar i owns the rows
+            ``row_indptr[i] ... row_indptr[i + 1]``.
+        num_allowed: int32 ``[len(grammars)]``. The number of its drafts before the
+            first one that is not allowed.
+        empty_rows: the rows that allow nothing.
+    """
+
+    row_indptr: npt.NDArray[np.int32]
+    num_allowed: npt.NDArray[np.int32]
+    empty_rows: list[int]
+
+
 class PrefixGrammar(StructuredOutputGrammar):
     """A grammar whose engine accepts tokens one by one, up to the first that is not
     allowed."""
@@ -351,12 +403,15 @@ class StructuredOutputBackend(ABC):
         vocabulary: the token ids of the model.
 
     Attributes:
-        can_isolate: whether ``compile_native``, ``serialize`` and ``load_grammar`` are
-            implemented, so that slow constraints can be compiled in another process.
-            The factory given to ``register_backend`` must then be importable by name.
+        can_isolate: whether slow constraints can be compiled in another process:
+            ``compile_native``, ``serialize`` and ``load_grammar`` are implemented. The
+            factory given to ``register_backend`` must then be importable by name.
+        can_save: whether all constraints are saved in ``config.cache_dir``, by the same
+            methods. It should load them faster than it compiles them.
     """
 
     can_isolate: bool = False
+    can_save: bool = False
 
     def __init__(self, vocabulary: Vocabulary):
         self.vocabulary = vocabulary
@@ -391,22 +446,36 @@ class StructuredOutputBackend(ABC):
         """
         return CompiledConstraint(self.compile_grammar(constraint.kind, constraint.spec, stop_token_ids))
 
+    def check(self, constraint: Constraint) -> tuple[str, ...]:
+        """Find out whether ``compile`` would refuse a constraint, within milliseconds.
+
+        Called in frontend processes, for constraints that compile quickly. The default
+        compiles.
+
+        Returns:
+            the parts of a lenient constraint that would not be enforced.
+
+        Raises:
+            GrammarError: as ``compile``.
+        """
+        return self.compile(constraint).weakened
+
     def compile_native(self, constraint: Constraint) -> Any:
         """Compile into the engine's own object, for any stop tokens. Runs in a separate
-        process."""
-        raise NotImplementedError(f"{type(self).__name__} cannot compile in another process")
+        process if the constraint is slow."""
+        raise NotImplementedError(f"{type(self).__name__} has no compiled objects")
 
     def serialize(self, native: Any, max_bytes: int) -> bytes | None:
         """Turn the result of ``compile_native`` into bytes. None if that takes more
         than ``max_bytes`` or too long."""
-        raise NotImplementedError(f"{type(self).__name__} cannot compile in another process")
+        raise NotImplementedError(f"{type(self).__name__} cannot serialize")
 
     def load_grammar(
         self, constraint: Constraint, serialized: bytes, stop_token_ids: Sequence[int] | None = None
     ) -> CompiledConstraint:
-        """Do what ``compile`` does, from the bytes that ``serialize`` returned in
-        another process."""
-        raise NotImplementedError(f"{type(self).__name__} cannot compile in another process")
+        """Do what ``compile`` does, from the bytes that ``serialize`` returned in this
+        process or another."""
+        raise NotImplementedError(f"{type(self).__name__} cannot load what was serialized")
 
     @abstractmethod
     def fill_bitmask_batch(

@@ -1,17 +1,22 @@
 """Chooses the backend that compiles a constraint, and records what it does not
 enforce."""
 
+import hashlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from importlib.metadata import version
 from typing import Any, Generic, TypeVar
 
+from structout._version import __version__
 from structout.config import StructuredOutputsConfig
 from structout.errors import CompileCrashError, GrammarError, GrammarErrorKind, GrammarTimeoutError
 from structout.grammar.compile_pool import CompileProcessPool
-from structout.grammar.compile_worker import load_factory
+from structout.grammar.compile_worker import MAX_SERIALIZED, load_factory
+from structout.grammar.compiled_files import CompiledFiles
+from structout.grammar.engine_versions import MEASURED_VERSIONS
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.fsm.backend import FsmBackend
 from structout.grammar.fsm.support import fsm_support
@@ -86,15 +91,22 @@ _registered = {
     "fsm": _Registered(FsmBackend.from_config, fsm_support),
 }
 
-# The backend that serves a constraint which several enforce. The figures are in
-# bench/results/ready_cpu.json. JSON schemas: llguidance compiles them in milliseconds,
+# The backends that serve a constraint which several enforce, the best first. Backends
+# that are not listed come last. The figures are in bench/results/ready_cpu.json.
+# Regular languages: the fsm engine computes the mask of a state once, and compiles
+# within its limits or refuses. JSON schemas: llguidance compiles them in milliseconds,
 # where xgrammar takes seconds for one in ten, and both fill as quickly. JSON objects:
 # llguidance compiles them in 3 ms instead of 28, and fills a row in 38 us instead of
-# 26, but allows UTF-8 only. Other constraints: xgrammar fills 2 to 200 times faster,
-# unless it compiles slowly (Support.is_slow) or its masks take long (is_costly).
-_PREFERRED = {kind: "xgrammar" for kind in StructuredOutputOptions} | {
-    StructuredOutputOptions.JSON: "llguidance",
-    StructuredOutputOptions.JSON_OBJECT: "llguidance",
+# 26, but allows UTF-8 only. Other constraints: xgrammar fills 2 to 200 times faster
+# than llguidance, unless it compiles slowly (Support.is_slow) or its masks take long
+# (is_costly).
+_PREFERRED = {
+    StructuredOutputOptions.REGEX: ("fsm", "xgrammar"),
+    StructuredOutputOptions.CHOICE: ("fsm", "xgrammar"),
+    StructuredOutputOptions.GRAMMAR: ("fsm", "xgrammar"),
+    StructuredOutputOptions.STRUCTURAL_TAG: ("xgrammar",),
+    StructuredOutputOptions.JSON: ("llguidance",),
+    StructuredOutputOptions.JSON_OBJECT: ("llguidance",),
 }
 
 # If several engines refuse, the error of the first of these kinds is reported.
@@ -135,6 +147,8 @@ class BackendSet:
             for name, known in _registered.items()
             if known.importable_name is not None
         }
+        self._files = CompiledFiles(config.cache_dir, config.cache_dir_bytes) if config.cache_dir is not None else None
+        self._file_context = _Lazy(partial(_file_context, vocabulary, config))
         self._is_destroyed = False
 
     def prepare(self) -> None:
@@ -210,14 +224,12 @@ class BackendSet:
             if not _serves(support, constraint):
                 refusals[name] = _unsupported(name, support, constraint)
                 continue
+            if not compiles or support.is_slow:
+                return support.weakened
             try:
-                compiled = (
-                    self._compile_with(name, support, constraint, None) if compiles and not support.is_slow else None
-                )
+                return support.weakened + self.backend(name).check(constraint)
             except GrammarError as error:
                 refusals[name] = error
-            else:
-                return support.weakened + (compiled.weakened if compiled is not None else ())
         raise _most_telling(constraint.kind, refusals)
 
     def destroy(self) -> None:
@@ -254,7 +266,7 @@ class BackendSet:
             support = self._registered[name].support(constraint)
             return support if name == requested else support.if_chosen_automatically()
 
-        first = _PREFERRED[constraint.kind] if requested == _AUTO else requested
+        first = _PREFERRED[constraint.kind][0] if requested == _AUTO else requested
         support = support_by(first)
         is_quick = not support.is_slow and not support.is_costly
         if support.enforces and not support.formats and is_quick:  # no other can be better
@@ -262,10 +274,9 @@ class BackendSet:
             yield first, support
         candidates = [(name, support_by(name)) for name in names]
 
-        def rank(candidate: tuple[str, Support]) -> tuple[bool, int, int, bool, bool, bool]:
+        def rank(candidate: tuple[str, Support]) -> tuple[bool, int, int, bool, bool, int]:
             name, support = candidate
             num_weakened = len(support.weakened) if constraint.lenient else bool(support.weakened)
-            is_preferred = name == _PREFERRED[constraint.kind]
             num_formats = len(support.formats)
             return (
                 bool(support.refusal),
@@ -273,7 +284,7 @@ class BackendSet:
                 num_formats,
                 name != requested,
                 support.is_slow or support.is_costly,
-                not is_preferred,
+                _preference(constraint.kind, name),
             )
 
         yield from sorted(candidates, key=rank)
@@ -286,11 +297,28 @@ class BackendSet:
         self, name: str, support: Support, constraint: Constraint, stop_token_ids: Sequence[int] | None
     ) -> CompiledConstraint:
         backend = self.backend(name)
-        if support.is_slow and self._is_isolated(name, backend):
-            serialized = self._compile_pools[name].get().run(constraint, self._config.compile_timeout)
-            if serialized is not None:
+        is_isolated = support.is_slow and self._is_isolated(name, backend)
+        files = self._files if is_isolated or backend.can_save else None
+        key = b"" if files is None else self._file_key(name, constraint)
+        serialized = None if files is None else files.load(key)
+        if serialized is not None:
+            with suppress(GrammarError, ValueError):  # of another version of the engine
                 return backend.load_grammar(constraint, serialized, stop_token_ids)
-        return backend.compile(constraint, stop_token_ids)
+        if is_isolated:
+            serialized = self._compile_pools[name].get().run(constraint, self._config.compile_timeout)
+        elif files is not None:
+            serialized = backend.serialize(backend.compile_native(constraint), MAX_SERIALIZED)
+        if serialized is None:
+            return backend.compile(constraint, stop_token_ids)
+        compiled = backend.load_grammar(constraint, serialized, stop_token_ids)
+        if files is not None:
+            files.save(key, serialized)
+        return compiled
+
+    def _file_key(self, name: str, constraint: Constraint) -> bytes:
+        """A hash of all that a compiled constraint depends on."""
+        parts = (name, constraint.kind, constraint.spec, constraint.whitespace_pattern, constraint.lenient)
+        return hashlib.sha256(self._file_context.get() + repr(parts).encode()).digest()
 
 
 def check_params(
@@ -385,11 +413,19 @@ def _unsupported(name: str, support: Support, constraint: Constraint) -> Grammar
     return GrammarError(message, kind=GrammarErrorKind.UNSUPPORTED, pointer=pointer, keyword=keyword)
 
 
+def _preference(kind: StructuredOutputOptions, name: str) -> int:
+    """The place of a backend among those that may serve a kind of constraint, 0 for the
+    best."""
+    preferred = _PREFERRED[kind]
+    return preferred.index(name) if name in preferred else len(preferred)
+
+
 def _reserve(kind: StructuredOutputOptions, name: str, error: GrammarError) -> tuple[int, bool, bool]:
     """Smallest for the refusal that tells most about a constraint."""
     has_place = error.pointer is not None
+    names_place = has_place or kind is StructuredOutputOptions.REGEX  # fsm names the character
     telling = _TELLING.index(error.kind) if error.kind in _TELLING else len(_TELLING)
-    return telling, not has_place, has_place and name != _PREFERRED[kind]
+    return telling, not has_place, names_place and name != _PREFERRED[kind][0]
 
 
 def _advice(kind: StructuredOutputOptions, support: Support) -> Iterator[str]:
@@ -398,6 +434,13 @@ def _advice(kind: StructuredOutputOptions, support: Support) -> Iterator[str]:
         keywords = {keyword_at(pointer) or "" for pointer in support.weakened}
         alternatives = [_ALTERNATIVES[keyword] for keyword in sorted(keywords & _ALTERNATIVES.keys())]
         yield " or ".join([*alternatives, "pass lenient=True to accept the constraint without what is not enforced"])
+
+
+def _file_context(vocabulary: Vocabulary, config: StructuredOutputsConfig) -> bytes:
+    """A hash of what is the same for all compiled constraints of a manager."""
+    versions = __version__, *map(version, MEASURED_VERSIONS)
+    options = config.any_whitespace, config.max_whitespace
+    return hashlib.sha256(repr((versions, vocabulary, options)).encode()).digest()
 
 
 def _closed() -> GrammarError:

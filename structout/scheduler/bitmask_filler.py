@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from structout.grammar.interface import StructuredOutputBackend, StructuredOutputGrammar
+from structout.grammar.interface import StepRows, StructuredOutputBackend, StructuredOutputGrammar
 from structout.mask_batch import MaskBatch
 from structout.mask_buffers import BufferRing
 from structout.scheduler.requests import Request, RequestTable, check_known
@@ -23,6 +23,7 @@ _RowErrors = dict[int, str]  # the rows that cannot be filled, and why
 
 _NUM_SCANNED_WORDS = 64
 _STEPS_BETWEEN_CHECKS = 16
+_NO_ERRORS: Mapping[str, str] = {}
 _DEAD_END = "the grammar allows no token here: the vocabulary cannot spell what must follow"
 
 
@@ -90,24 +91,43 @@ class MaskFiller:
             repeated = next(name for name in request_ids if list(request_ids).count(name) > 1)
             raise ValueError(f"request_ids must be unique, got {repeated!r} more than once")
         if strict:
-            check_known(request_ids, requests)
+            check_known(request_ids, requests.by_id)
         start = time.perf_counter()
-        plan = _Plan()
-        if drafts or bounds or trees:
-            for request_id in request_ids:
-                tokens = drafts.get(request_id) if drafts else None
-                bound = bounds.get(request_id) if bounds else None
-                tree = trees.get(request_id) if trees else None
-                plan.add_with_drafts(requests.get(request_id), tokens, bound, tree)
-        else:
-            for request_id in request_ids:
-                plan.add(requests.get(request_id))
-        batch = self._run(plan, tuple(request_ids))
+        names = tuple(request_ids)
+        batch = None if bounds or trees or self._fills_alone else self._fill_at_once(names, requests, drafts)
+        if batch is None:
+            batch = self._fill_planned(names, _planned(names, requests, drafts, bounds, trees))
         self.seconds.append(time.perf_counter() - start)
         self.num_rows_filled += len(batch.bitmask)
         return batch
 
-    def _run(self, plan: "_Plan", request_ids: tuple[str, ...]) -> MaskBatch:
+    def _fill_at_once(
+        self, request_ids: tuple[str, ...], requests: RequestTable, drafts: Drafts | None
+    ) -> MaskBatch | None:
+        """Fill the step in one native call, if all its requests are READY and their
+        grammars are of one class that has such a call. Otherwise return None."""
+        members = [*map(requests.by_id.get, request_ids)]
+        grammars = [request.grammar for request in members if request is not None and request.grammar is not None]
+        classes: set[type[StructuredOutputGrammar]] = set(map(type, grammars))
+        if len(classes) != 1 or len(grammars) < len(members) or not (kind := classes.pop()).is_batched:
+            return None
+        tokens = [*map(drafts.get, request_ids)] if drafts else None
+        started = time.perf_counter()
+        try:
+            num_drafts = sum(len(chain) for chain in tokens if chain is not None) if tokens else 0
+            buffer = self._buffers.next_rows(len(grammars) + num_drafts)
+            rows = kind.fill_step(grammars, buffer, tokens)
+        except Exception:  # about malformed drafts: filled alone, they fail their own request
+            return None
+        seconds = time.perf_counter() - started
+        num_rows = int(rows.row_indptr[-1])
+        self._note_fill(members[0].backend_name if members[0] is not None else "", num_rows, seconds)
+        self._row_cpu_seconds = {}
+        self._choose_next_way(seconds)
+        self.seconds_alone = {}
+        return self._batch(request_ids, buffer[:num_rows], rows, lambda row: _DEAD_END)
+
+    def _fill_planned(self, request_ids: tuple[str, ...], plan: "_Plan") -> MaskBatch:
         buffer = self._buffers.next_rows(plan.num_rows)
         row_errors = plan.row_errors | self._fill_rows(plan, buffer)
         bitmask = buffer.numpy()
@@ -115,25 +135,44 @@ class MaskFiller:
             bitmask[list(row_errors)] = 0
         row_indptr = np.array(plan.row_indptr, dtype=np.int32)
         self.seconds_alone = {
-            request_ids[int(np.searchsorted(row_indptr, row, side="right")) - 1]: seconds
-            for row, seconds in self._row_cpu_seconds.items()
+            request_ids[_owner(row, row_indptr)]: seconds for row, seconds in self._row_cpu_seconds.items()
         }
-        errors: dict[str, str] = {}
-        for row in _empty_rows(bitmask):
-            index = int(np.searchsorted(row_indptr, row, side="right")) - 1
-            if row in row_errors:
-                errors[request_ids[index]] = row_errors[row]
-            elif row == row_indptr[index]:  # after a draft a dead end only means that the draft is bad
-                errors[request_ids[index]] = plan.empty_row_error(row)
         num_acceptable = np.zeros(len(request_ids), dtype=np.int32)
         for drafted in plan.drafted:
             num_acceptable[drafted.index] = drafted.num_acceptable
+        rows = StepRows(row_indptr, num_acceptable, _empty_rows(bitmask))
+        errors = {request_ids[_owner(row, row_indptr)]: error for row, error in row_errors.items()}
+        return self._batch(request_ids, buffer, rows, plan.empty_row_error, errors)
+
+    def _batch(
+        self,
+        request_ids: tuple[str, ...],
+        buffer: torch.Tensor,
+        rows: StepRows,
+        empty_row_error: Callable[[int], str],
+        errors: Mapping[str, str] = _NO_ERRORS,
+    ) -> MaskBatch:
+        """The message of a step.
+
+        Args:
+            request_ids: the requests of the step.
+            buffer: their masks.
+            rows: the rows of each request.
+            empty_row_error: why the grammar of a row allows nothing.
+            errors: by request id, why its rows could not be filled.
+        """
+        all_errors = dict(errors)
+        for row in rows.empty_rows:
+            index = _owner(row, rows.row_indptr)
+            # After a draft, a dead end only means that the draft is bad.
+            if row == rows.row_indptr[index] and request_ids[index] not in errors:
+                all_errors[request_ids[index]] = empty_row_error(row)
         return MaskBatch(
             request_ids=request_ids,
-            row_indptr=row_indptr,
-            errors=errors,
-            num_acceptable_drafts=num_acceptable,
-            bitmask=bitmask,
+            row_indptr=rows.row_indptr,
+            errors=all_errors,
+            num_acceptable_drafts=rows.num_allowed,
+            bitmask=buffer.numpy(),
             lease=self._buffers.lease,
         )
 
@@ -154,8 +193,10 @@ class MaskFiller:
     def _timed(self, backend_name: str, num_rows: int) -> Iterator[None]:
         started = time.perf_counter()
         yield
+        self._note_fill(backend_name, num_rows, time.perf_counter() - started)
+
+    def _note_fill(self, backend_name: str, num_rows: int, seconds: float) -> None:
         before = self.fills.get(backend_name, BackendFills())
-        seconds = time.perf_counter() - started
         self.fills[backend_name] = BackendFills(before.rows + num_rows, before.seconds + seconds)
 
     def _choose_next_way(self, step_seconds: float) -> None:
@@ -361,6 +402,31 @@ class _Plan:
     def _append_rows(self, num_rows: int) -> None:
         self.num_rows += num_rows
         self.row_indptr.append(self.num_rows)
+
+
+def _planned(
+    request_ids: Sequence[str],
+    requests: RequestTable,
+    drafts: Drafts | None,
+    bounds: Bounds | None,
+    trees: Trees | None,
+) -> _Plan:
+    plan = _Plan()
+    if drafts or bounds or trees:
+        for request_id in request_ids:
+            tokens = drafts.get(request_id) if drafts else None
+            bound = bounds.get(request_id) if bounds else None
+            tree = trees.get(request_id) if trees else None
+            plan.add_with_drafts(requests.get(request_id), tokens, bound, tree)
+    else:
+        for request in map(requests.by_id.get, request_ids):
+            plan.add(request)
+    return plan
+
+
+def _owner(row: int, row_indptr: npt.NDArray[np.int32]) -> int:
+    """The index of the request that owns a row."""
+    return int(np.searchsorted(row_indptr, row, side="right")) - 1
 
 
 def _not_ready_error(request: Request) -> str:

@@ -10,6 +10,7 @@ from structout.errors import CompileCrashError, GrammarError, GrammarTimeoutErro
 
 _FAILURES_FRACTION = 16  # failures may use 1/16 of the cache, so that bad constraints evict few good ones
 _ENTRY_BYTES = 512  # the overhead of a cache entry: its digest and its places in dicts
+_NUM_MEASURED = 64  # grammars that are measured again with each new one
 
 
 class HasMemory(Protocol):
@@ -42,7 +43,8 @@ class _CachedFailure(NamedTuple):
 class CompileCache(Generic[Compiled]):
     """The results of compilations, by the digest of their key. Not thread-safe.
 
-    Grammars leave in least-recently-used order. Failures leave after
+    Grammars leave in least-recently-used order. They may grow while requests use them,
+    so some of them are measured again with each new one. Failures leave after
     ``config.failure_ttl`` seconds, or when newer ones need their space. Timeouts and
     crashes are never cached, because they say nothing about the constraint.
 
@@ -56,6 +58,7 @@ class CompileCache(Generic[Compiled]):
         self._clock = clock
         self._grammars: OrderedDict[bytes, tuple[Compiled, int]] = OrderedDict()  # with their bytes
         self._failures: OrderedDict[bytes, _CachedFailure] = OrderedDict()
+        self._to_measure: list[bytes] = []  # digests, some of them of grammars that have left
         self._num_bytes = 0
         self._failure_bytes = 0
 
@@ -92,14 +95,28 @@ class CompileCache(Generic[Compiled]):
     def clear(self) -> None:
         self._grammars.clear()
         self._failures.clear()
+        self._to_measure.clear()
         self._num_bytes = self._failure_bytes = 0
 
     def _put_grammar(self, digest: bytes, grammar: Compiled) -> None:
+        self._measure_again()
         num_bytes = grammar.memory_bytes + _ENTRY_BYTES
         if num_bytes <= self._config.cache_bytes - self._failure_bytes:
             self._grammars[digest] = (grammar, num_bytes)
             self._num_bytes += num_bytes
             self._evict_grammars()
+
+    def _measure_again(self) -> None:
+        for _ in range(min(_NUM_MEASURED, len(self._grammars))):
+            if not self._to_measure:
+                self._to_measure = list(self._grammars)
+            digest = self._to_measure.pop()
+            if digest in self._grammars:
+                grammar, num_bytes = self._grammars[digest]
+                num_bytes_now = grammar.memory_bytes + _ENTRY_BYTES
+                self._grammars[digest] = (grammar, num_bytes_now)
+                self._num_bytes += num_bytes_now - num_bytes
+        self._evict_grammars()
 
     def _put_failure(self, digest: bytes, error: GrammarError) -> None:
         num_bytes = sys.getsizeof(str(error)) + _ENTRY_BYTES

@@ -368,6 +368,11 @@ class StructuredOutputManager:
     def accept_batch(self, token_ids: Mapping[str, Sequence[int]]) -> dict[str, bool]:
         """``accept_tokens`` for many requests. The result is False for unknown ids."""
         with self._lock_grammars():
+            requests = map(self._requests.by_id.get, token_ids)
+            grammars = [request.grammar for request in requests if request is not None and request.grammar is not None]
+            classes: set[type[StructuredOutputGrammar]] = set(map(type, grammars))
+            if len(classes) == 1 and len(grammars) == len(token_ids) and (kind := classes.pop()).is_batched:
+                return dict(zip(token_ids, kind.accept_batch(grammars, [*token_ids.values()]), strict=True))
             return {
                 request_id: (request := self._requests.get(request_id)) is not None and self._accept(request, tokens)
                 for request_id, tokens in token_ids.items()

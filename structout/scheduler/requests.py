@@ -81,31 +81,35 @@ class RequestTable:
 
     Every method may be called from any thread. One condition variable guards the table
     and the states of its requests, and wakes those who wait for a request.
+
+    Attributes:
+        by_id: the requests by id, for steps that look up many. Only this class changes
+            it.
     """
 
     def __init__(self) -> None:
         self.changed = OwnedCondition()  # guards the fields below
-        self._requests: dict[str, Request] = {}
+        self.by_id: dict[str, Request] = {}
         self._newly_settled: dict[str, None] = {}  # an ordered set of ids in _requests
         self._free_slots: list[int] = []  # a heap
         self._num_slots = 0
         self._is_closed = False
 
     def __contains__(self, request_id: object) -> bool:
-        return request_id in self._requests
+        return request_id in self.by_id
 
     def __len__(self) -> int:
-        return len(self._requests)
+        return len(self.by_id)
 
     def __getitem__(self, request_id: str) -> Request:
         """Raises ``UnknownRequestError``."""
-        request = self._requests.get(request_id)
+        request = self.by_id.get(request_id)
         if request is None:
             raise _unknown(request_id)
         return request
 
     def get(self, request_id: str) -> Request | None:
-        return self._requests.get(request_id)
+        return self.by_id.get(request_id)
 
     def add(self, request_id: str) -> Request:
         """Add a WAITING request in the lowest free slot.
@@ -117,9 +121,9 @@ class RequestTable:
         with self.changed:
             if self._is_closed:
                 raise StructOutError("the manager is closed", request_id)
-            if request_id in self._requests:
+            if request_id in self.by_id:
                 raise DuplicateRequestError(f"request {request_id!r} is already with the manager", request_id)
-            request = self._requests[request_id] = Request(request_id, self._take_slot())
+            request = self.by_id[request_id] = Request(request_id, self._take_slot())
         return request
 
     def set_ready(
@@ -178,7 +182,7 @@ class RequestTable:
         """Block until none of the requests is WAITING; see
         ``StructuredOutputManager.wait_all``."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        names = list(self._requests) if request_ids is None else list(request_ids)
+        names = list(self.by_id) if request_ids is None else list(request_ids)
         statuses = {}
         for name in names:
             seconds_left = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -188,23 +192,23 @@ class RequestTable:
     def pop_changes(self) -> list[tuple[str, GrammarStatus]]:
         """The requests whose status has changed since the last call, in that order."""
         with self.changed:
-            changes = [(request_id, self._requests[request_id].status) for request_id in self._newly_settled]
+            changes = [(request_id, self.by_id[request_id].status) for request_id in self._newly_settled]
             self._newly_settled.clear()
         return changes
 
     def snapshot(self) -> list[Request]:
         """All requests, in the order in which they were added."""
         with self.changed:
-            return list(self._requests.values())
+            return list(self.by_id.values())
 
     def count_statuses(self) -> Counter[GrammarStatus]:
         with self.changed:
-            return Counter(request.status for request in self._requests.values())
+            return Counter(request.status for request in self.by_id.values())
 
     def remove(self, request_id: str) -> Request | None:
         """Remove the request, free its slot and wake its waiters. None: unknown id."""
         with self.changed:
-            request = self._requests.pop(request_id, None)
+            request = self.by_id.pop(request_id, None)
             if request is not None:
                 request.removal_error = _unknown(request_id)
                 self._newly_settled.pop(request_id, None)
@@ -216,9 +220,9 @@ class RequestTable:
         """Remove all requests, wake their waiters, and accept no more."""
         with self.changed:
             self._is_closed = True
-            for request in self._requests.values():
+            for request in self.by_id.values():
                 request.removal_error = StructOutError("the manager was closed", request.request_id)
-            self._requests.clear()
+            self.by_id.clear()
             self._newly_settled.clear()
             self.changed.notify_all()
 

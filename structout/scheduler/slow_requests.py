@@ -19,7 +19,8 @@ class SlowRequest:
     Attributes:
         request_id: the request.
         backend_name: the backend that serves it.
-        token_seconds: what its slowest token took to accept.
+        token_seconds: what its slowest token took to accept. 0 if it was never timed:
+            engines that accept a step's tokens in one call need microseconds for them.
         mask_seconds: what its slowest mask took to fill. 0 if it was never timed: only
             a step that is slow as a whole is followed by one that times each mask.
     """

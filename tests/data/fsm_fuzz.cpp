@@ -111,8 +111,13 @@ void walk(const Automaton& automaton, const std::shared_ptr<const VocabularyTrie
   std::vector<uint32_t> rows(vocabulary->row_words() * 4);
   for (int step = 0; step < 20; ++step) {
     std::vector<int64_t> drafts = {int64_t(below(vocabulary->size())), int64_t(below(vocabulary->size() + 9)) - 4, -1};
-    matcher.fill_drafts(rows.data(), vocabulary->row_words(), drafts);
-    matcher.accept_prefix({int64_t(below(vocabulary->size()))});
+    std::vector<uint32_t> states;
+    matcher.append_draft_states(drafts.data(), drafts.size(), states);
+    for (size_t i = 0; i < states.size(); ++i) {
+      if (states[i] != kFreeRow) matcher.fill(states[i], rows.data() + i * vocabulary->row_words());
+    }
+    int64_t token = int64_t(below(vocabulary->size()));
+    matcher.accept(&token, 1);
     if (below(5) == 0) matcher.rollback(below(matcher.num_tokens() + 1));
   }
   if (index->num_states() < 200) index->token_classes(1 << 26);

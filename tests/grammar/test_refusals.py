@@ -108,10 +108,10 @@ def test_refused_schema_names_kind_place_and_cause(backends, schema, kind, point
 @pytest.mark.parametrize(
     ("params", "kind", "sentence"),
     [
-        ({"regex": "("}, MALFORMED, "does not parse at character 2: The parenthesis is not closed"),
-        ({"regex": "[z-a]"}, MALFORMED, "does not parse: Invalid character class"),
+        ({"regex": "("}, MALFORMED, r"does not parse: a \( is not closed, at character 2"),
+        ({"regex": "[z-a]"}, MALFORMED, "does not parse: the ends of a range are out of order, at character 5"),
         ({"regex": r"\q"}, MALFORMED, "does not parse: unrecognized escape sequence"),
-        ({"regex": "a(?<=a)b"}, UNSUPPORTED, "may not use lookaround"),
+        ({"regex": "a(?<=a)b"}, UNSUPPORTED, "lookbehind is not supported"),
         ({"regex": "(?=a)b", "backend": "llguidance:no-fallback"}, UNSUPPORTED, "may not use lookaround"),
         ({"regex": "(?=a)b", "backend": "xgrammar:no-fallback"}, UNSUPPORTED, "xgrammar does not enforce lookaround"),
         ({"regex": "a{99999}"}, LIMIT, "repetition is limited"),

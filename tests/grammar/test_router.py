@@ -60,16 +60,20 @@ TAG = {
         ({"json": {**AB, "minProperties": 2, "additionalProperties": False}}, "xgrammar", '{"a": 1, "b": 2}'),
         ({"json": {**S, "format": "json-pointer"}}, "xgrammar", '"/a"'),
         ({"json_object": True}, "llguidance", '{"x": [1]}'),
-        ({"regex": "[a-z]{2,4}@x"}, "xgrammar", "abc@x"),
-        ({"regex": "[a-z]{2,400}"}, "llguidance", "abc"),
-        ({"regex": ".+"}, "llguidance", "abc"),
-        ({"regex": "(?i)abc"}, "llguidance", "aBc"),
+        ({"regex": "[a-z]{2,4}@x"}, "fsm", "abc@x"),
+        ({"regex": "[a-z]{2,400}"}, "fsm", "abc"),
+        ({"regex": ".+"}, "fsm", "abc"),
         ({"regex": r"(?=.*\d)\w+"}, "fsm", "ab1"),
-        ({"regex": "[a&&b]"}, "xgrammar", "&"),
-        ({"choice": ["yes", "no"]}, "xgrammar", "no"),
-        ({"choice": [f"option {i}" for i in range(2_000)]}, "llguidance", "option 1999"),
-        ({"grammar": 'root ::= "a" | "b"'}, "xgrammar", "b"),
-        ({"grammar": 'start: "a" | "b"'}, "llguidance", "b"),
+        ({"regex": "[a&&b]"}, "fsm", "&"),
+        ({"regex": "(?i)abc"}, "llguidance", "aBc"),
+        ({"regex": r"\p{Lu}+"}, "llguidance", "ABC"),
+        ({"regex": "[ab]*a[ab]{18}"}, "llguidance", "a" * 20),
+        ({"choice": ["yes", "no"]}, "fsm", "no"),
+        ({"choice": [f"option {i}" for i in range(2_000)]}, "fsm", "option 1999"),
+        ({"grammar": 'root ::= "a" | "b"'}, "fsm", "b"),
+        ({"grammar": 'root ::= "a" root "b" | "c"'}, "xgrammar", "aacbb"),
+        ({"grammar": 'start: "a" | "b"'}, "fsm", "b"),
+        ({"grammar": 'start: "a" start "b" | "c"'}, "llguidance", "aacbb"),
         ({"structural_tag": TAG}, "xgrammar", '<a>{"a": 1}</a>'),
     ],
 )
@@ -101,9 +105,9 @@ def takes_surrogates(compiled, before, after):
         ("[a-z]{2,}@[a-z]+", "xgrammar"),
     ],
 )
-def test_regex_that_repeats_texts_goes_to_the_engine_with_quick_masks(backend_set, regex, name):
-    (first, _), *_ = backend_set._candidates(Constraint(Kind.REGEX, regex))
-    assert first == name
+def test_candidates_for_a_regex_are_fsm_and_then_the_engine_with_quick_masks(backend_set, regex, name):
+    first, second, *_ = (candidate for candidate, _ in backend_set._candidates(Constraint(Kind.REGEX, regex)))
+    assert (first, second) == ("fsm", name)
 
 
 def test_masks_of_repeated_classes_take_less_cpu_time_than_the_other_engine_needs():
@@ -157,6 +161,13 @@ def test_compile_with_a_name_uses_that_backend(backend_set, name, suffix):
         assert backend_set.compile(constraint(**params, backend=name + suffix)).backend_name == name
 
 
+@pytest.mark.parametrize("kind", ["regex", "choice"])
+def test_compile_with_auto_when_the_fsm_engine_is_not_built_uses_the_others(backend_set, monkeypatch, kind):
+    monkeypatch.setattr("structout.grammar.fsm.support.is_available", lambda: False)
+    params = {"regex": "[a-c]+"} if kind == "regex" else {"choice": ["a", "b"]}
+    assert backend_set.compile(constraint(**params)).backend_name == "xgrammar"
+
+
 def test_compile_with_a_name_that_cannot_enforce_falls_back(backend_set):
     bounded = {"const": 2**53 + 1}
     assert backend_set.compile(constraint(json=bounded, backend="llguidance")).backend_name == "xgrammar"
@@ -184,7 +195,10 @@ def test_compile_with_a_name_that_cannot_enforce_falls_back(backend_set):
             "unknown backend 'outlines': the known ones are auto, llguidance, xgrammar, fsm",
         ),
         ({"json": AB, "backend": "fsm:no-fallback"}, "fsm takes regex, choice and grammar constraints only"),
-        ({"regex": "(?<=a)b", "backend": "fsm:no-fallback"}, "fsm refuses the pattern: .* lookbehind is not supported"),
+        (
+            {"regex": "(?<=a)b", "backend": "fsm:no-fallback"},
+            "^fsm cannot compile the pattern: lookbehind is not supported",
+        ),
     ],
 )
 def test_compile_without_an_enforcing_backend_raises_with_reasons(backend_set, params, message):
@@ -286,7 +300,7 @@ def test_compile_of_an_impossible_schema_raises_with_the_cause(backend_set, sche
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"regex": "a(?<=a)b"}, "^a regular expression may not use lookaround$"),
+        ({"regex": "a(?<=a)b"}, r"^fsm cannot compile the pattern: lookbehind is not supported \(at character 4\)$"),
         (
             {"json": {"type": "array", "items": S, "uniqueItems": True}},
             "#/uniqueItems; use a list instead of a set or pass lenient=True",
@@ -364,7 +378,7 @@ def test_compile_without_any_whitespace_reaches_each_backend(name):
 
 
 def test_compile_with_stop_tokens_uses_them(backend_set):
-    for name in ("llguidance", "xgrammar"):
+    for name in ("llguidance", "xgrammar", "fsm"):
         compiled = backend_set.compile(constraint(choice=["ab"], backend=name), [7])
         assert compiled.grammar.accept_tokens("r", [*VOCABULARY.spell("ab"), 7])
         assert compiled.grammar.is_terminated()
@@ -569,6 +583,13 @@ def test_check_params_that_compiles_refuses_bad_syntax_in_the_words_of_compile(b
         backend_set.compile(params.constraint())
     assert of_check.value.as_dict() == of_compile.value.as_dict()
     assert router.check_params(StructuredOutputsParams(regex="[a-z]+"), compiles=True) == ()
+
+
+@pytest.mark.parametrize("regex", ["[ab]*a[ab]{14}", "(?=.*a.{8}b)(?=.*c.{9}d)(?=.*e.{9}f).*"])
+def test_check_params_that_compiles_stops_early_on_a_costly_pattern(regex):
+    started = time.thread_time()
+    assert router.check_params(StructuredOutputsParams(regex=regex), compiles=True) == ()
+    assert time.thread_time() - started < 0.4  # about 0.06
 
 
 def test_check_params_makes_no_backend_and_returns_what_lenient_would_weaken(monkeypatch):

@@ -162,7 +162,7 @@ def test_generate_keeps_no_tokenizer_alive(parts):
     [
         ({}, GrammarError, "expected exactly one constraint, got none"),
         ({"regex": "a", "json": {}}, GrammarError, "expected exactly one constraint, got json, regex"),
-        ({"regex": "("}, GrammarError, "The parenthesis is not closed"),
+        ({"regex": "("}, GrammarError, r"a \( is not closed"),
         ({"params": StructuredOutputsParams(regex="a"), "regex": "a"}, ValueError, "got params and another"),
         ({"regex": "a", "num_beams": 2}, ValueError, "got beam search: leave out num_beams=2"),
         ({"regex": "a", "assistant_model": object()}, ValueError, "does not support assistant_model"),

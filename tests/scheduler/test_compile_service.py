@@ -358,6 +358,18 @@ def test_cache_evicts_the_least_recently_used_and_skips_too_large_grammars(make)
     assert [service.get(key) is not None for key in ("a", "b", "c", "large")] == [True, False, True, False]
 
 
+def test_cached_grammars_that_grow_are_measured_again_and_stay_within_the_bound(make):
+    service = make(Compiled, cache_bytes=100 * 1512)
+    grown = [compile_with(service, str(i)) for i in range(50)]
+    for compiled in grown:
+        compiled.memory_bytes = 10_000
+    compile_with(service, "new")
+    assert service.stats().cache_bytes <= 100 * 1512
+    kept = [compiled for compiled in grown if service.get(compiled.text) is not None]
+    assert kept == grown[-14:]
+    assert service.stats().cache_bytes == 14 * 10_512 + 1512
+
+
 def test_cached_failure_expires_after_its_ttl(make, gates):
     clock = Clock()
     service = make(gates, clock=clock, failure_ttl=60.0)

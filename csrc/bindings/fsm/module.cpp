@@ -72,27 +72,128 @@ auto run(bool is_long, Work work) {
   return work();
 }
 
-void fill_batch(const std::vector<Matcher*>& matchers, uintptr_t address, int64_t row_bytes,
-                const std::vector<int64_t>& rows) {
-  bool is_long = false;
-  for (const Matcher* matcher : matchers) is_long = is_long || !matcher->index().has_mask(matcher->state());
-  run(is_long, [&] {
-    for (size_t i = 0; i < matchers.size(); ++i) matchers[i]->fill(row_at(address, rows[i], row_bytes));
+// Appends the tokens of any iterable. Returns false for what is none.
+bool append_tokens(py::handle given, std::vector<int64_t>& tokens) {
+  PyObject* sequence = PySequence_Fast(given.ptr(), "");
+  if (sequence == nullptr) {
+    PyErr_Clear();
+    return false;
+  }
+  py::object owner = py::reinterpret_steal<py::object>(sequence);
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(sequence); ++i) {
+    tokens.push_back(token_of(PySequence_Fast_GET_ITEM(sequence, i)));
+  }
+  return true;
+}
+
+// Whether each matcher has accepted all of its tokens. One that has not does not move.
+py::list accept_batch(const py::list& matchers, const py::list& tokens_of_each) {
+  size_t count = matchers.size();
+  if (tokens_of_each.size() != count) throw std::invalid_argument("expected tokens for each matcher");
+  py::list are_accepted(count);
+  std::vector<int64_t> tokens;
+  for (size_t i = 0; i < count; ++i) {
+    tokens.clear();
+    py::object given = tokens_of_each[i];
+    bool is_accepted =
+        append_tokens(given, tokens) && py::cast<Matcher&>(matchers[i]).accept(tokens.data(), tokens.size());
+    are_accepted[i] = py::bool_(is_accepted);
+  }
+  return are_accepted;
+}
+
+// The rows of a step: the matcher and the state of each.
+struct Rows {
+  std::vector<const Matcher*> matchers;
+  std::vector<uint32_t> states;
+
+  void add(const Matcher& matcher) { matchers.resize(states.size(), &matcher); }
+
+  bool has_masks() const {
+    for (size_t i = 0; i < states.size(); ++i) {
+      if (states[i] != kFreeRow && !matchers[i]->index().has_mask(states[i])) return false;
+    }
+    return true;
+  }
+
+  // Fills a row and returns whether it allows anything.
+  bool fill(size_t i, uint32_t* row) const {
+    if (states[i] != kFreeRow) return matchers[i]->fill(states[i], row);
+    std::fill(row, row + matchers[i]->index().vocabulary().row_words(), UINT32_MAX);
+    return true;
+  }
+};
+
+void fill_batch(const py::list& matchers, uintptr_t address, int64_t row_bytes, const std::vector<int64_t>& row_ids) {
+  Rows rows;
+  for (py::handle given : matchers) {
+    const Matcher& matcher = py::cast<const Matcher&>(given);
+    rows.states.push_back(matcher.state());
+    rows.add(matcher);
+  }
+  if (row_ids.size() != rows.states.size()) throw std::invalid_argument("expected a row for each matcher");
+  run(!rows.has_masks(), [&] {
+    for (size_t i = 0; i < row_ids.size(); ++i) rows.fill(i, row_at(address, row_ids[i], row_bytes));
   });
 }
 
-std::vector<size_t> fill_drafts_batch(const std::vector<Matcher*>& matchers, uintptr_t address, int64_t row_bytes,
-                                      const std::vector<int64_t>& first_rows, const std::vector<py::sequence>& drafts) {
-  std::vector<std::vector<int64_t>> tokens;
-  for (const py::sequence& chain : drafts) tokens.push_back(tokens_of(chain));
-  bool is_long = false;
-  for (size_t i = 0; i < matchers.size(); ++i) is_long = is_long || !matchers[i]->has_masks(tokens[i]);
-  std::vector<size_t> num_allowed(matchers.size());
-  run(is_long, [&] {
-    for (size_t i = 0; i < matchers.size(); ++i) {
-      uint32_t* row = row_at(address, first_rows[i], row_bytes);
-      num_allowed[i] = matchers[i]->fill_drafts(row, row_bytes / ptrdiff_t(sizeof(uint32_t)), tokens[i]);
+// Fills rows of `num_rows`, one after the other: for each matcher that has not
+// terminated its next mask, and one for each of its drafts. `drafts` has a sequence or
+// None for each matcher, or is None.
+//
+// Returns the rows of each matcher as row_indptr, the number of its allowed drafts, and
+// the rows that allow nothing.
+py::tuple fill_step(const py::list& matchers, const py::object& drafts, uintptr_t address, int64_t row_bytes,
+                    int64_t num_rows) {
+  size_t count = matchers.size();
+  py::array_t<int32_t> row_indptr{ptrdiff_t(count + 1)}, num_allowed{ptrdiff_t(count)};
+  int32_t *ends = row_indptr.mutable_data(), *allowed = num_allowed.mutable_data();
+  Rows rows;
+  rows.states.reserve(size_t(num_rows));
+  rows.matchers.reserve(size_t(num_rows));
+  std::vector<int64_t> tokens;
+  ends[0] = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const Matcher& matcher = py::cast<const Matcher&>(matchers[i]);
+    tokens.clear();
+    if (!drafts.is_none()) {
+      py::handle given = PyList_GET_ITEM(drafts.ptr(), ptrdiff_t(i));
+      if (!given.is_none() && !append_tokens(given, tokens)) throw py::type_error("drafts must be sequences of tokens");
     }
+    allowed[i] = 0;
+    if (!matcher.is_terminated()) {
+      allowed[i] = int32_t(matcher.append_draft_states(tokens.data(), tokens.size(), rows.states));
+      rows.add(matcher);
+    }
+    ends[i + 1] = int32_t(rows.states.size());
+  }
+  if (int64_t(rows.states.size()) > num_rows) throw std::invalid_argument("the buffer has too few rows");
+  std::vector<size_t> empty_rows;
+  run(!rows.has_masks(), [&] {
+    for (size_t i = 0; i < rows.states.size(); ++i) {
+      if (!rows.fill(i, row_at(address, int64_t(i), row_bytes))) empty_rows.push_back(i);
+    }
+  });
+  return py::make_tuple(row_indptr, num_allowed, empty_rows);
+}
+
+std::vector<size_t> fill_drafts_batch(const py::list& matchers, uintptr_t address, int64_t row_bytes,
+                                      const std::vector<int64_t>& first_rows, const std::vector<py::sequence>& drafts) {
+  if (first_rows.size() != matchers.size() || drafts.size() != matchers.size()) {
+    throw std::invalid_argument("expected a first row and drafts for each matcher");
+  }
+  Rows rows;
+  std::vector<int64_t> row_ids;
+  std::vector<size_t> num_allowed;
+  for (size_t i = 0; i < matchers.size(); ++i) {
+    const Matcher& matcher = py::cast<const Matcher&>(matchers[i]);
+    std::vector<int64_t> tokens = tokens_of(drafts[i]);
+    num_allowed.push_back(matcher.append_draft_states(tokens.data(), tokens.size(), rows.states));
+    rows.add(matcher);
+    for (size_t j = 0; j <= tokens.size(); ++j) row_ids.push_back(first_rows[i] + int64_t(j));
+  }
+  run(!rows.has_masks(), [&] {
+    for (size_t i = 0; i < row_ids.size(); ++i) rows.fill(i, row_at(address, row_ids[i], row_bytes));
   });
   return num_allowed;
 }
@@ -114,7 +215,7 @@ py::array_t<int32_t> mask_of(const TokenIndex& index, int64_t state) {
   py::array_t<int32_t> row(ptrdiff_t(index.vocabulary().row_words()));
   uint32_t checked = checked_state(index, state);
   uint32_t* words = reinterpret_cast<uint32_t*>(row.mutable_data());
-  run(!index.has_mask(checked), [&] { index.fill(checked, words); });
+  run(!index.has_mask(checked), [&] { return index.fill(checked, words); });
   return row;
 }
 
@@ -301,9 +402,17 @@ PYBIND11_MODULE(_fsm, module) {
       .def_property_readonly("state", &Matcher::state)
       .def_property_readonly("is_terminated", &Matcher::is_terminated)
       .def_property_readonly("num_tokens", &Matcher::num_tokens)
-      .def_property_readonly("num_text_tokens", &Matcher::num_text_tokens)
       .def("accept_prefix",
-           [](Matcher& self, const py::sequence& tokens) { return self.accept_prefix(tokens_of(tokens)); })
+           [](Matcher& self, const py::sequence& given) {
+             std::vector<int64_t> tokens = tokens_of(given);
+             return self.accept_prefix(tokens.data(), tokens.size());
+           })
+      .def("accept",
+           [](Matcher& self, const py::sequence& given) {
+             std::vector<int64_t> tokens = tokens_of(given);
+             return self.accept(tokens.data(), tokens.size());
+           })
+      .def("recent_tokens", &Matcher::recent_tokens)
       .def("rollback",
            [](Matcher& self, int64_t count) {
              if (count < 0 || uint64_t(count) > self.num_tokens()) {
@@ -316,6 +425,8 @@ PYBIND11_MODULE(_fsm, module) {
       .def("undo_bytes", &Matcher::undo_bytes)
       .def("forced", [](const Matcher& self) { return py::bytes(self.index().forced(self.state())); });
 
+  module.def("accept_batch", accept_batch);
   module.def("fill_batch", fill_batch);
+  module.def("fill_step", fill_step);
   module.def("fill_drafts_batch", fill_drafts_batch);
 }

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import torch
 
 from structout.config import StructuredOutputsConfig
-from structout.errors import GrammarError, GrammarErrorKind
+from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.forced_tokens import CanonicalTokenizer
-from structout.grammar.fsm.automaton import Automaton
+from structout.grammar.fsm.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
 from structout.grammar.fsm.grammars import grammar_automaton
 from structout.grammar.fsm.matcher import FsmGrammar, mask_memory
 from structout.grammar.fsm.native import core
@@ -15,6 +15,9 @@ from structout.grammar.fsm.token_index import TokenIndex, vocabulary_trie
 from structout.grammar.interface import CompiledConstraint, StructuredOutputBackend, StructuredOutputGrammar
 from structout.grammar.vocabulary import Vocabulary
 from structout.params import Constraint, StructuredOutputOptions
+
+_CHECK_SECONDS = 0.05
+_CHECK_LIMITS = AutomatonLimits(seconds=_CHECK_SECONDS)
 
 
 class FsmBackend(StructuredOutputBackend):
@@ -30,7 +33,7 @@ class FsmBackend(StructuredOutputBackend):
         ImportError: the engine was not built for this version of Python.
     """
 
-    can_isolate = True
+    can_save = True  # it compiles within its limits, so it needs no other process
 
     def __init__(self, vocabulary: Vocabulary, *, canonical_tokenizer: CanonicalTokenizer | None = None):
         super().__init__(vocabulary)
@@ -57,18 +60,33 @@ class FsmBackend(StructuredOutputBackend):
     def compile(self, constraint: Constraint, stop_token_ids: Sequence[int] | None = None) -> CompiledConstraint:
         return CompiledConstraint(self._grammar(constraint, self.compile_native(constraint), stop_token_ids))
 
+    def check(self, constraint: Constraint) -> tuple[str, ...]:
+        """Check a constraint as the interface specifies, without the vocabulary.
+
+        A pattern that takes more than ``_CHECK_SECONDS`` passes.
+        """
+        try:
+            self._refuse_empty(constraint, self._automaton(constraint, _CHECK_LIMITS))
+        except GrammarLimitError as error:
+            if error.limit != "pattern_milliseconds":
+                raise
+        return ()
+
     def compile_native(self, constraint: Constraint) -> Automaton:
         """The automaton over bytes of a constraint."""
+        return self._automaton(constraint, DEFAULT_LIMITS)
+
+    def _automaton(self, constraint: Constraint, limits: AutomatonLimits) -> Automaton:
         kind = constraint.kind
         if constraint.whitespace_pattern is not None:
             raise GrammarError(f"whitespace_pattern applies to json only, got a {kind.value} constraint")
         match kind:
             case StructuredOutputOptions.REGEX:
-                return Automaton.from_regex(constraint.spec)
+                return Automaton.from_regex(constraint.spec, limits)
             case StructuredOutputOptions.CHOICE:
                 return Automaton.from_choices(constraint.value)
             case StructuredOutputOptions.GRAMMAR:
-                return grammar_automaton(constraint.spec)
+                return grammar_automaton(constraint.spec, limits)
         message = f"fsm takes regex, choice and grammar constraints only, got a {kind.value} constraint"
         raise GrammarError(message, kind=GrammarErrorKind.UNSUPPORTED)
 
@@ -111,14 +129,17 @@ class FsmBackend(StructuredOutputBackend):
     def _grammar(
         self, constraint: Constraint, automaton: Automaton, stop_token_ids: Sequence[int] | None
     ) -> FsmGrammar:
-        if automaton.num_states == 0:
-            message = f"the {constraint.kind.value} constraint allows no text at all"
-            raise GrammarError(message, kind=GrammarErrorKind.IMPOSSIBLE)
+        self._refuse_empty(constraint, automaton)
         stops = self.vocabulary.stop_token_ids if stop_token_ids is None else stop_token_ids
         index = TokenIndex(automaton, self.vocabulary)
         grammar = FsmGrammar(index, self.vocabulary.size, stops, self._canonical_tokenizer)
         self._refuse_empty_language(grammar, constraint.kind)
         return grammar
+
+    def _refuse_empty(self, constraint: Constraint, automaton: Automaton) -> None:
+        if automaton.num_states == 0:
+            message = f"the {constraint.kind.value} constraint allows no text at all"
+            raise GrammarError(message, kind=GrammarErrorKind.IMPOSSIBLE)
 
 
 def _own_grammar(grammar: StructuredOutputGrammar) -> FsmGrammar:

@@ -1,13 +1,14 @@
 """The position of a request in a token index."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import cast
 
 import torch
 
-from structout.grammar.forced_tokens import CanonicalTokenizer
+from structout.grammar.forced_tokens import NUM_CONTEXT_TOKENS, CanonicalTokenizer
 from structout.grammar.fsm.native import core
 from structout.grammar.fsm.token_index import TokenIndex
-from structout.grammar.interface import PrefixGrammar, check_mask_buffer
+from structout.grammar.interface import PrefixGrammar, StepRows, StructuredOutputGrammar, check_mask_buffer
 
 
 class FsmGrammar(PrefixGrammar):
@@ -19,6 +20,8 @@ class FsmGrammar(PrefixGrammar):
         stop_token_ids: tokens that end the text.
         canonical_tokenizer: needed for ``compute_ff_tokens``.
     """
+
+    is_batched = True
 
     def __init__(
         self,
@@ -32,7 +35,29 @@ class FsmGrammar(PrefixGrammar):
         self._vocab_size = vocab_size
         self._stop_token_ids = tuple(stop_token_ids)
         self._canonical_tokenizer = canonical_tokenizer
-        self._text: list[int] = []  # tokens before the stop token
+
+    @classmethod
+    def accept_batch(cls, grammars: Sequence[StructuredOutputGrammar], tokens: Sequence[Iterable[int]]) -> list[bool]:
+        """Accept tokens as the interface specifies. Tokens that are no iterable are
+        refused."""
+        matchers = [grammar.matcher for grammar in cast(Sequence[FsmGrammar], grammars)]
+        accepted: list[bool] = core().accept_batch(matchers, tokens)
+        return accepted
+
+    @classmethod
+    def fill_step(
+        cls,
+        grammars: Sequence[StructuredOutputGrammar],
+        bitmask: torch.Tensor,
+        draft_tokens: Sequence[Sequence[int] | None] | None,
+    ) -> StepRows:
+        """Fill rows as the interface specifies, in one native call.
+
+        It keeps Python's global lock unless a mask has to be computed.
+        """
+        matchers = [grammar.matcher for grammar in cast(Sequence[FsmGrammar], grammars)]
+        address, row_bytes = bitmask.data_ptr(), bitmask.stride(0) * bitmask.element_size()
+        return StepRows(*core().fill_step(matchers, draft_tokens, address, row_bytes, len(bitmask)))
 
     @property
     def index(self) -> TokenIndex:
@@ -43,9 +68,12 @@ class FsmGrammar(PrefixGrammar):
         """The state of ``index`` after the text so far."""
         return self.matcher.state
 
+    def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
+        accepted: bool = self.matcher.accept(tokens)
+        return accepted
+
     def rollback(self, num_tokens: int) -> None:
         self.matcher.rollback(num_tokens)
-        del self._text[self.matcher.num_text_tokens :]
 
     def fill_bitmask(self, bitmask: torch.Tensor, batch_index: int) -> None:
         address, row_bytes = mask_memory(bitmask, self._vocab_size, [batch_index])
@@ -67,7 +95,7 @@ class FsmGrammar(PrefixGrammar):
 
     def fork(self) -> "FsmGrammar":
         fork = self.copy()
-        fork.matcher, fork._text = self.matcher.copy(), self._text.copy()
+        fork.matcher = self.matcher.copy()
         return fork
 
     @property
@@ -89,7 +117,7 @@ class FsmGrammar(PrefixGrammar):
         """
         if self._canonical_tokenizer is None:
             raise RuntimeError("compute_ff_tokens needs the tokenizer: pass canonical_tokenizer to FsmBackend")
-        return self._canonical_tokenizer.ff_tokens(self, self._text)
+        return self._canonical_tokenizer.ff_tokens(self, self.matcher.recent_tokens(NUM_CONTEXT_TOKENS))
 
     def accept_bytes(self, data: bytes) -> bool:
         """Advance by ``data`` as one step. If it is not allowed, do nothing and return
@@ -101,9 +129,7 @@ class FsmGrammar(PrefixGrammar):
         self.matcher.undo_bytes()
 
     def _accept_prefix(self, tokens: list[int]) -> int:
-        accepted = self.matcher.accept_prefix(tokens)
-        num_new = self.matcher.num_text_tokens - len(self._text)
-        self._text += map(int, tokens[:num_new])
+        accepted: int = self.matcher.accept_prefix(tokens)
         return accepted
 
 

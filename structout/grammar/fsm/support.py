@@ -5,7 +5,7 @@ from functools import lru_cache
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.fsm.automaton import AutomatonLimits
 from structout.grammar.fsm.grammars import check_grammar
-from structout.grammar.fsm.native import core, grammar_errors, is_available
+from structout.grammar.fsm.native import core, is_available
 from structout.grammar.support import Support
 from structout.params import Constraint, StructuredOutputOptions
 
@@ -29,15 +29,18 @@ def fsm_support(constraint: Constraint) -> Support:
 
 @lru_cache(_CACHED_CONSTRAINTS)
 def _refusal_of(kind: StructuredOutputOptions, spec: str) -> str:
-    """What the constraint uses that the engine does not support. Empty for malformed
-    ones, which the compilation refuses."""
+    """What the constraint uses that the engine does not support. Empty for what is
+    malformed or too large, which the compilation refuses."""
     try:
         if kind is StructuredOutputOptions.GRAMMAR:
             check_grammar(spec)
         else:
-            with grammar_errors():
-                core().check_regex(spec.encode(errors="surrogatepass"), AutomatonLimits().as_native())
+            core().check_regex(spec.encode(errors="surrogatepass"), AutomatonLimits().as_native())
     except GrammarError as error:
-        part = "the pattern" if kind is StructuredOutputOptions.REGEX else "the grammar"
-        return f"refuses {part}: {error}" if error.kind is GrammarErrorKind.UNSUPPORTED else ""
+        return f"cannot compile the grammar: {error}" if error.kind is GrammarErrorKind.UNSUPPORTED else ""
+    except core().LimitError:
+        return ""
+    except core().PatternError as error:
+        cause, is_malformed = error.args
+        return "" if is_malformed else f"cannot compile the pattern: {cause}"
     return ""
