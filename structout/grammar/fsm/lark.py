@@ -4,7 +4,7 @@ import json
 import re
 from typing import Any
 
-from structout.errors import GrammarError
+from structout.errors import GrammarError, GrammarLimitError
 from structout.grammar.fsm.automaton import AutomatonLimits
 from structout.grammar.fsm.rules import (
     REPETITIONS,
@@ -328,12 +328,20 @@ class _Parser:
                 self._first_uses.setdefault(token.text, token.start)
                 part = self._rules.reference(token.text)
             case "regex":
-                part = self._rules.add_regex(ecma_from_rust(token.match["pattern"], token.match["flags"]))
+                part = self._parse_regex(token)
             case _:
                 part = self._parse_text(token)
         if is_terminal or self._separator is None or token.text == '""':
             return part
         return self._rules.add_sequence([part, self._separator])
+
+    def _parse_regex(self, token: _Token) -> int:
+        try:
+            return self._rules.add_regex(ecma_from_rust(token.match["pattern"], token.match["flags"]))
+        except GrammarLimitError:
+            raise
+        except GrammarError as error:
+            raise GrammarError(f"{place(self._text, token.start)}: {error}", kind=error.kind) from None
 
     def _parse_text(self, token: _Token) -> int:
         text = self._text_of(token)

@@ -37,10 +37,10 @@ def _refusal_of(kind: StructuredOutputOptions, spec: str) -> str:
         else:
             core().check_regex(spec.encode(errors="surrogatepass"), AutomatonLimits().as_native())
     except GrammarError as error:
-        return f"cannot compile the grammar: {error}" if error.kind is GrammarErrorKind.UNSUPPORTED else ""
+        return f"refuses the grammar: {error}" if error.kind is GrammarErrorKind.UNSUPPORTED else ""
     except core().LimitError:
         return ""
     except core().PatternError as error:
         cause, is_malformed = error.args
-        return "" if is_malformed else f"cannot compile the pattern: {cause}"
+        return "" if is_malformed else f"refuses the pattern: {cause}"
     return ""
