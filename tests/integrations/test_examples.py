@@ -1,7 +1,6 @@
 """The scripts of examples/ run; the server answers over HTTP."""
 
 import http.client
-import importlib.util
 import json
 import re
 import threading
@@ -10,22 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import jsonschema
 import pytest
-from locations import ROOT
+from example_scripts import EXAMPLES, load_example
 
-EXAMPLES = ROOT / "examples"
 SCHEMA = {
     "type": "object",
     "properties": {"item": {"enum": ["apple", "pear"]}, "quantity": {"type": "integer", "minimum": 1, "maximum": 99}},
     "required": ["item", "quantity"],
     "additionalProperties": False,
 }
-
-
-def load(name):
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +26,7 @@ def demo(parts, monkeypatch):
 
 
 def test_model_code_writes_a_text_of_its_regular_expression(capsys):
-    load("model_code").main()
+    load_example("model_code").main()
     assert re.fullmatch("(one|two|three|four|five|six) of six\n", capsys.readouterr().out)
 
 
@@ -46,7 +37,7 @@ def test_model_code_is_ten_lines():
 
 
 def test_engine_loop_serves_constrained_and_free_requests_and_fails_the_bad_one(capsys):
-    load("engine_loop").main()
+    load_example("engine_loop").main()
     texts = dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines() if ": " in line)
     jsonschema.validate(json.loads(texts["order"]), SCHEMA)
     assert re.fullmatch("[A-Z]{3}-[0-9]{4}", texts["code"])
@@ -62,7 +53,7 @@ def server(parts):
     """The port and the manager of a server on this machine."""
     import uvicorn
 
-    app = load("fastapi_server").create_app(*parts, num_blocks=64)
+    app = load_example("fastapi_server").create_app(*parts, num_blocks=64)
     running = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
     thread = threading.Thread(target=running.run)
     thread.start()

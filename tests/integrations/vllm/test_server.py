@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("vllm")
 
 import httpx
+from locations import ROOT
 from vllm_requests import LETTERS, SCHEMA
 
 MESSAGES = [{"role": "user", "content": "The quick brown fox"}]
@@ -144,6 +145,17 @@ def test_a_dead_end_is_answered_with_an_error_and_the_server_goes_on(server):
     assert "-1" not in response.text
     response = post(server, "/v1/completions", prompt="hello", structured_outputs={"choice": ["red"]})
     assert response.json()["choices"][0]["text"] == "red"
+
+
+def test_client_example_prints_an_order_and_why_a_constraint_is_refused(server):
+    command = [sys.executable, "-P", str(ROOT / "examples" / "vllm_client.py"), server]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    order, end = json.JSONDecoder().raw_decode(run.stdout)
+    assert order.keys() == {"item", "cups"}
+    assert order["item"] in ("tea", "coffee")
+    assert order["cups"] in range(1, 10)
+    assert "parenthesis is not closed" in run.stdout[end:]
 
 
 def num_requests(url):
