@@ -13,6 +13,7 @@ constexpr uint32_t kLastCodePoint = 0x10FFFF;
 struct CodePointRange {
   uint32_t first;
   uint32_t last;
+  bool operator==(const CodePointRange& other) const { return first == other.first && last == other.last; }
 };
 
 class CodePointSet {

@@ -12,6 +12,11 @@ namespace structout::fsm {
 // The texts that the whole of a pattern matches.
 Automaton compile_regex(const std::string& pattern, const Limits& limits);
 
+// JSON strings whose value has min_length ... max_length characters, and in which every
+// pattern matches somewhere. Values may be spelled with any escapes.
+Automaton compile_json_string(const std::vector<std::string>& patterns, uint32_t min_length, uint32_t max_length,
+                              const Limits& limits);
+
 // Exactly the given texts, in any order. The time is linear in their length.
 Automaton compile_choices(std::vector<std::string> texts);
 

@@ -286,7 +286,7 @@ Automaton compile_regex(const std::string& pattern, const Limits& limits) {
   Budget budget(limits);
   Pattern parts;
   uint32_t whole = parse_regex(pattern, limits, parts);
-  Nfa nfa = build_nfa(parts, whole, budget);
+  Nfa nfa = build_nfa(parts, whole, Spelling::kUtf8, budget);
   return determinize(nfa, nfa.start, true, budget);
 }
 

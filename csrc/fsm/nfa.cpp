@@ -1,7 +1,5 @@
 #include "fsm/nfa.h"
 
-#include <algorithm>
-#include <map>
 #include <unordered_map>
 #include <utility>
 
@@ -9,56 +7,17 @@ namespace structout::fsm {
 
 namespace {
 
-constexpr uint32_t kExit = UINT32_MAX;
 constexpr uint64_t kEdgesPerNode = 4;  // on average, at most
 
 // How deep parts may lie inside each other, for each group that may be open. The parts
 // of a rule lie inside every reference to it.
 constexpr uint32_t kDepthPerGroup = 16;
 
-// The UTF-8 forms of a set as an acyclic graph: deterministic, with shared ends. The
-// last node is the entry; edges lead to earlier nodes or to kExit.
-using Utf8Graph = std::vector<std::vector<Edge>>;
-
-class Utf8GraphBuilder {
- public:
-  Utf8Graph build(const CodePointSet& set) {
-    std::vector<Utf8Sequence> sequences = utf8_sequences(set);
-    if (!sequences.empty()) add(sequences.data(), sequences.data() + sequences.size(), 0);
-    return std::move(graph_);
-  }
-
- private:
-  // Sequences that agree in their first `depth` bytes.
-  uint32_t add(const Utf8Sequence* begin, const Utf8Sequence* end, int depth) {
-    std::vector<Edge> edges;
-    std::vector<uint32_t> key;
-    while (begin < end) {
-      ByteRange range = begin->bytes[depth];
-      const Utf8Sequence* group_end = begin + 1;
-      while (group_end < end && group_end->bytes[depth] == range) ++group_end;
-      uint32_t target = begin->length == depth + 1 ? kExit : add(begin, group_end, depth + 1);
-      if (!edges.empty() && edges.back().target == target && edges.back().last + 1 == range.first) {
-        edges.back().last = range.last;
-      } else {
-        edges.push_back({range.first, range.last, target});
-      }
-      begin = group_end;
-    }
-    for (const Edge& edge : edges) key.insert(key.end(), {edge.first, edge.last, edge.target});
-    auto [found, is_new] = known_.try_emplace(std::move(key), uint32_t(graph_.size()));
-    if (is_new) graph_.push_back(std::move(edges));
-    return found->second;
-  }
-
-  Utf8Graph graph_;
-  std::map<std::vector<uint32_t>, uint32_t> known_;
-};
-
 class NfaBuilder {
  public:
-  NfaBuilder(const Pattern& pattern, Budget& budget)
+  NfaBuilder(const Pattern& pattern, Spelling spelling, Budget& budget)
       : pattern_(pattern),
+        spelling_(spelling),
         budget_(budget),
         max_depth_(kDepthPerGroup * budget.limits.nesting),
         graphs_(pattern.sets.size()),
@@ -135,8 +94,8 @@ class NfaBuilder {
   }
 
   uint32_t compile_set(uint32_t set, uint32_t next) {
-    if (!graphs_[set].is_built) graphs_[set] = {Utf8GraphBuilder().build(pattern_.sets[set]), true};
-    const Utf8Graph& graph = graphs_[set].graph;
+    if (!graphs_[set].is_built) graphs_[set] = {character_graph(pattern_.sets[set], spelling_), true};
+    const CharacterGraph& graph = graphs_[set].graph;
     if (graph.empty()) return add({NodeKind::kSplit});  // to nowhere
     uint32_t first_node = uint32_t(nfa_.nodes.size());
     for (const std::vector<Edge>& edges : graph) {
@@ -266,11 +225,12 @@ class NfaBuilder {
   }
 
   struct CachedGraph {
-    Utf8Graph graph;
+    CharacterGraph graph;
     bool is_built = false;
   };
 
   const Pattern& pattern_;
+  const Spelling spelling_;
   Budget& budget_;
   const uint32_t max_depth_;
   uint32_t depth_ = 0;
@@ -284,6 +244,8 @@ class NfaBuilder {
 
 }  // namespace
 
-Nfa build_nfa(const Pattern& pattern, uint32_t part, Budget& budget) { return NfaBuilder(pattern, budget).build(part); }
+Nfa build_nfa(const Pattern& pattern, uint32_t part, Spelling spelling, Budget& budget) {
+  return NfaBuilder(pattern, spelling, budget).build(part);
+}
 
 }  // namespace structout::fsm

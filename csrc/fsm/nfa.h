@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "fsm/automaton.h"
+#include "fsm/character_graph.h"
 #include "fsm/regex.h"
 
 namespace structout::fsm {
@@ -39,7 +40,9 @@ struct Nfa {
   uint32_t start = 0;
 };
 
-Nfa build_nfa(const Pattern& pattern, uint32_t part, Budget& budget);
+// The automaton of a part and what lies in it. Texts and automata among them are taken
+// as they are.
+Nfa build_nfa(const Pattern& pattern, uint32_t part, Spelling spelling, Budget& budget);
 
 // The texts that lead from a node to the end. `is_at_start`: whether anchors take the
 // first byte of such a text for the first byte of all.

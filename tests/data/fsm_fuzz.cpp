@@ -139,7 +139,9 @@ int main(int, char** arguments) {
   Automaton previous;
   for (int i = std::atoi(arguments[1]); i > 0; --i) {
     try {
-      Automaton automaton = i % 3 ? compile_regex(random_pattern(), limits) : random_rules(limits);
+      Automaton automaton = i % 4 == 0   ? random_rules(limits)
+                            : i % 4 == 1 ? compile_json_string({random_pattern()}, uint32_t(below(3)), 4, limits)
+                                         : compile_regex(random_pattern(), limits);
       ++num_compiled;
       read_damaged(automaton);
       if (automaton.num_states() == 0) continue;

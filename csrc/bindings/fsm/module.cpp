@@ -320,6 +320,12 @@ PYBIND11_MODULE(_fsm, module) {
     Pattern pattern;
     parse_regex(regex, limits, pattern);
   });
+  module.def("compile_json_string", [](const std::vector<py::bytes>& given, uint32_t min_length,
+                                       std::optional<uint32_t> max_length, const Limits& limits) {
+    std::vector<std::string> patterns(given.begin(), given.end());
+    return run(true,
+               [&] { return compile_json_string(patterns, min_length, max_length.value_or(kUnbounded), limits); });
+  });
   module.def("compile_choices", [](std::vector<std::string> texts) {
     return run(true, [&] { return compile_choices(std::move(texts)); });
   });

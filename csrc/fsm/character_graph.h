@@ -1,0 +1,27 @@
+// The spellings of one character as an automaton.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "fsm/automaton.h"
+#include "fsm/code_points.h"
+
+namespace structout::fsm {
+
+enum class Spelling : uint8_t {
+  kUtf8,
+  kJson,  // inside a JSON string: UTF-8, or any escape
+};
+
+constexpr uint32_t kExit = UINT32_MAX;
+
+// An acyclic automaton: deterministic, with shared ends. The last node is the entry;
+// edges lead to earlier nodes, or to kExit after the character. Empty if there is no
+// spelling.
+using CharacterGraph = std::vector<std::vector<Edge>>;
+
+// The graph of all characters of a normalized set.
+CharacterGraph character_graph(const CodePointSet& set, Spelling spelling);
+
+}  // namespace structout::fsm

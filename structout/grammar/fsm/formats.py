@@ -1,0 +1,103 @@
+r"""The formats of JSON Schema as regular expressions, in the dialect of docs/fsm.md.
+
+They follow the standards that JSON Schema names. Two parts are wider: a host name may
+have more than 253 characters, and so may what contains one. One is narrower: a leap
+second may end a day of UTC only, with the offset ``Z`` or ``+00:00``.
+"""
+
+_DAYS_31 = "(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])"
+_DAYS_30 = "(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
+_FEBRUARY = "02-(?:0[1-9]|1[0-9]|2[0-8])"
+_LEAP_YEAR = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
+_DATE = f"(?:[0-9]{{4}}-(?:{_DAYS_31}|{_DAYS_30}|{_FEBRUARY})|{_LEAP_YEAR}-02-29)"
+
+_HOUR_AND_MINUTE = "(?:[01][0-9]|2[0-3]):[0-5][0-9]"
+_FRACTION = r"(?:\.[0-9]+)?"
+_TIME = (
+    f"(?:{_HOUR_AND_MINUTE}:[0-5][0-9]{_FRACTION}(?:[Zz]|[+-]{_HOUR_AND_MINUTE})|23:59:60{_FRACTION}(?:[Zz]|[+-]00:00))"
+)
+
+_MINUTES = "[0-9]+M(?:[0-9]+S)?"
+_TIME_OF_DURATION = f"T(?:[0-9]+H(?:{_MINUTES})?|{_MINUTES}|[0-9]+S)"
+_MONTHS = "[0-9]+M(?:[0-9]+D)?"
+_DURATION = f"P(?:(?:[0-9]+Y(?:{_MONTHS})?|{_MONTHS}|[0-9]+D)(?:{_TIME_OF_DURATION})?|{_TIME_OF_DURATION}|[0-9]+W)"
+
+_BYTE = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_IPV4 = rf"(?:{_BYTE}\.){{3}}{_BYTE}"
+_GROUP = "[0-9A-Fa-f]{1,4}"
+_LAST_GROUPS = f"(?:{_GROUP}:{_GROUP}|{_IPV4})"
+_GROUPS_IN_TWO_PARTS = (
+    f"(?:(?:{_GROUP}:){{0,{before}}}{_GROUP})?::(?:{_GROUP}:){{{4 - before}}}{_LAST_GROUPS}" for before in range(5)
+)
+_IPV6 = "|".join(
+    [
+        f"(?:{_GROUP}:){{6}}{_LAST_GROUPS}",
+        f"::(?:{_GROUP}:){{5}}{_LAST_GROUPS}",
+        *_GROUPS_IN_TWO_PARTS,
+        f"(?:(?:{_GROUP}:){{0,5}}{_GROUP})?::{_GROUP}",
+        f"(?:(?:{_GROUP}:){{0,6}}{_GROUP})?::",
+    ]
+)
+_IPV6 = f"(?:{_IPV6})"
+
+_LABEL = "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_HOSTNAME = rf"{_LABEL}(?:\.{_LABEL})*"
+
+_ATOM = "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
+_QUOTED = r'"(?:[ !#-\[\]-~]|\\[ -~])*"'
+_EMAIL = rf"(?:{_ATOM}(?:\.{_ATOM})*|{_QUOTED})@(?:{_HOSTNAME}|\[(?:{_IPV4}|IPv6:{_IPV6})\])"
+
+_HEX = "[0-9A-Fa-f]"
+_UUID = f"{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}"
+
+_ENCODED = f"%{_HEX}{{2}}"
+_BEYOND_ASCII = r"\u00a0-\ud7ff\uf900-\ufdcf\ufdf0-\uffef" + "".join(
+    rf"\u{{{plane:x}{'1000' if plane == 14 else '0000'}}}-\u{{{plane:x}fffd}}" for plane in range(1, 15)
+)
+_PRIVATE = r"\ue000-\uf8ff\u{f0000}-\u{ffffd}\u{100000}-\u{10fffd}"
+
+
+def _uri(more: str, more_in_query: str, *, is_reference: bool) -> str:
+    """The grammar of RFC 3986, or of RFC 3987 with more characters."""
+    sub_delimiters = "!$&'()*+,;="
+    unreserved = rf"A-Za-z0-9._~{more}\-"
+    character = f"(?:[{unreserved}{sub_delimiters}:@]|{_ENCODED})"
+    without_colon = f"(?:[{unreserved}{sub_delimiters}@]|{_ENCODED})"
+    user = f"(?:[{unreserved}{sub_delimiters}:]|{_ENCODED})*@"
+    name = f"(?:[{unreserved}{sub_delimiters}]|{_ENCODED})*"
+    literal = rf"\[(?:{_IPV6}|[vV]{_HEX}+\.[A-Za-z0-9._~{sub_delimiters}:\-]+)\]"
+    authority = f"(?:{user})?(?:{literal}|{name})(?::[0-9]*)?"
+    segments = f"(?:/{character}*)*"
+    absolute = f"/(?:{character}+{segments})?"
+    part = f"(?://{authority}{segments}|{absolute}|{character}+{segments}|)"
+    relative = f"(?://{authority}{segments}|{absolute}|{without_colon}+{segments}|)"
+    query = rf"(?:\?(?:[{more_in_query}/?]|{character})*)?" if more_in_query else rf"(?:\?(?:[/?]|{character})*)?"
+    end = f"{query}(?:#(?:[/?]|{character})*)?"
+    uri = rf"[A-Za-z][A-Za-z0-9+.\-]*:{part}{end}"
+    return f"(?:{uri}|{relative}{end})" if is_reference else uri
+
+
+_JSON_POINTER = "(?:/(?:[^~/]|~[01])*)*"
+
+_NAME_CHARACTER = f"(?:[A-Za-z0-9_]|{_ENCODED})"
+_VARIABLE = rf"{_NAME_CHARACTER}(?:\.?{_NAME_CHARACTER})*(?::[1-9][0-9]{{0,3}}|\*)?"
+_LITERAL = rf"(?:[!#$&(-;=?-\[\]_a-z~{_BEYOND_ASCII}{_PRIVATE}]|{_ENCODED})"
+
+FORMATS = {
+    "date": _DATE,
+    "time": _TIME,
+    "date-time": f"{_DATE}[Tt]{_TIME}",
+    "duration": _DURATION,
+    "email": _EMAIL,
+    "hostname": _HOSTNAME,
+    "ipv4": _IPV4,
+    "ipv6": _IPV6,
+    "uuid": _UUID,
+    "uri": _uri("", "", is_reference=False),
+    "uri-reference": _uri("", "", is_reference=True),
+    "iri": _uri(_BEYOND_ASCII, _PRIVATE, is_reference=False),
+    "iri-reference": _uri(_BEYOND_ASCII, _PRIVATE, is_reference=True),
+    "uri-template": rf"(?:{_LITERAL}|\{{[+#./;?&=,!@|]?{_VARIABLE}(?:,{_VARIABLE})*\}})*",
+    "json-pointer": _JSON_POINTER,
+    "relative-json-pointer": rf"(?:0|[1-9][0-9]*)(?:#|{_JSON_POINTER})",
+}
