@@ -154,7 +154,7 @@ def test_generate_with_too_few_tokens_reports_the_text_and_returns_1(capsys):
         (
             None,
             ["--regex", "(?<=a)b"],
-            "constraint refused (unsupported): fsm refuses the pattern: lookbehind is not supported (at character 4)",
+            "constraint refused (unsupported): fsm refuses the pattern: lookbehind is not supported (at character 3)",
         ),
         (None, ["--choice", ""], "every choice must be a non-empty string"),
         (
