@@ -109,13 +109,21 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="limit on each text (default: 512, or fewer where the model has no more positions)",
     )
-    sampling.add_argument(
+    forced_text = sampling.add_mutually_exclusive_group()
+    forced_text.add_argument(
         "--jump-forward",
         choices=["off", "ff_tokens", "retokenize", "draft"],
         default="off",
         help="how text without a choice is handled. off (default): drawn like other text; ff_tokens: its tokens are "
         "appended; retokenize: it is appended and the whole text is tokenized again; draft: the model verifies its "
         "tokens in one forward pass, which changes no text",
+    )
+
+    forced_text.add_argument(
+        "--device-fsm",
+        action="store_true",
+        help="follow the constraint on the model's device, without waiting for the CPU in each step. For regular "
+        "expressions, choices and grammars without recursion",
     )
 
     doctor = commands.add_parser("doctor", help="print versions, the kernels for each device, and what is missing")

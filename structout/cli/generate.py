@@ -85,7 +85,7 @@ def _decode(
     is_sampled = arguments.temperature >= torch.finfo(torch.float32).tiny
     sampling: dict[str, Any] = {"temperature": float(arguments.temperature), **_NO_FILTERS} if is_sampled else {}
     try:
-        _compile(manager, params)
+        _compile(manager, params, needs_tables=arguments.device_fsm)
         return generate(
             model,
             tokenizer,
@@ -97,6 +97,7 @@ def _decode(
             do_sample=is_sampled,
             seed=secrets.randbits(64) if arguments.seed is None else arguments.seed,
             jump_forward=arguments.jump_forward,
+            device_fsm=arguments.device_fsm,
             monitor=progress,
             **sampling,
         )
@@ -111,16 +112,27 @@ def _decode(
         progress.line.clear()
 
 
-def _compile(manager: StructuredOutputManager, params: StructuredOutputsParams) -> None:
+def _compile(manager: StructuredOutputManager, params: StructuredOutputsParams, *, needs_tables: bool) -> None:
     """Compile the constraint before its time is counted, and say so if that is slow."""
     manager.add_request("constraint", params)
+    try:
+        _wait(manager)
+        if needs_tables and manager.device_tables("constraint") is None:
+            engine = manager.backend_name("constraint")
+            raise UserError(
+                "--device-fsm follows regular expressions, choices and grammars without recursion; "
+                f"this constraint is served by {engine}"
+            )
+    finally:
+        manager.finish_request("constraint")
+
+
+def _wait(manager: StructuredOutputManager) -> None:
     try:
         manager.wait_ready("constraint", timeout=_SLOW_COMPILE_SECONDS)
     except GrammarTimeoutError:
         say("compiling the constraint ...")
         manager.wait_ready("constraint")
-    finally:
-        manager.finish_request("constraint")
 
 
 def _max_tokens(requested: int | None, num_prompt_tokens: int, limit: int | None) -> int:

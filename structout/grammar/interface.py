@@ -20,6 +20,20 @@ from structout.grammar.vocabulary import Vocabulary
 from structout.params import Constraint, StructuredOutputOptions
 
 
+class DeviceTables(NamedTuple):
+    """A position in a regular language over tokens.
+
+    Attributes:
+        index: a :class:`structout.grammar.fsm.token_index.TokenIndex`.
+        stop_token_ids: tokens that end the text.
+        state: the state of ``index``; None after a stop token.
+    """
+
+    index: Any
+    stop_token_ids: tuple[int, ...]
+    state: int | None
+
+
 class StructuredOutputGrammar(ABC):
     """The position of one request in its constraint. Not safe to use from two threads
     at once.
@@ -132,6 +146,11 @@ class StructuredOutputGrammar(ABC):
     @abstractmethod
     def memory_bytes(self) -> int:
         """Memory of what was compiled, which all copies and forks share."""
+
+    def device_tables(self) -> DeviceTables | None:
+        """What a :class:`structout.DeviceFSM` takes to follow this grammar on a device.
+        None if its language is not regular, or the engine has no names for states."""
+        return None
 
     @abstractmethod
     def forced_bytes(self) -> bytes:

@@ -13,7 +13,7 @@ import numpy as np
 from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarError, StructOutError
 from structout.grammar.forced_tokens import CanonicalTokenizer
-from structout.grammar.interface import CompiledConstraint, StructuredOutputGrammar
+from structout.grammar.interface import CompiledConstraint, DeviceTables, StructuredOutputGrammar
 from structout.grammar.router import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from structout.mask_batch import MaskBatch
@@ -415,6 +415,16 @@ class StructuredOutputManager:
             if not 0 <= num_tokens <= grammar.num_tokens:
                 raise ValueError(f"num_tokens must be in [0, {grammar.num_tokens}], got {num_tokens}")
             grammar.rollback(num_tokens)
+
+    def device_tables(self, request_id: str) -> DeviceTables | None:
+        """What a :class:`structout.DeviceFSM` takes to follow the request on a device.
+        None if the engine that serves it has no tables, see :meth:`backend_name`.
+
+        Raises:
+            StructOutError: the request is not READY.
+        """
+        with self._lock_grammars():
+            return _grammar_of(self._requests[request_id]).device_tables()
 
     # -- jump-forward decoding ---------------------------------------------------------
 

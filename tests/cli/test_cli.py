@@ -121,6 +121,22 @@ def test_generate_with_jump_forward_prints_the_number_of_saved_passes(capsys, mo
     assert (off.out == output.out) == (mode == "draft")
 
 
+def test_generate_with_a_device_fsm_prints_the_texts_of_the_managers_masks(capsys):
+    def run(*extra):
+        assert main(["generate", "--choice", "one of six", "--choice", "two", "-n", "4", "--seed", "3", *extra]) == 0
+        return capsys.readouterr()
+
+    output = run("--device-fsm")
+    assert output.out == run().out
+    assert re.search(r"\nmedian step: prefill .*, step ", output.err)
+
+
+def test_generate_with_a_device_fsm_and_jump_forward_is_a_wrong_argument(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["generate", "--choice", "a", "--device-fsm", "--jump-forward", "draft"])
+    assert "not allowed with argument" in capsys.readouterr().err
+
+
 def test_generate_with_a_model_directory_uses_that_model(capsys, model_dir):
     assert main(["generate", "--model", str(model_dir), "--choice", "yes", "--prompt", "Ready?"]) == 0
     output = capsys.readouterr()
@@ -180,6 +196,11 @@ def test_generate_with_too_few_tokens_reports_the_text_and_returns_1(capsys):
             '{"$ref": "https://example.invalid/x.json"}',
             ["--json-schema", "FILE"],
             "FILE: #: a $ref must be # or start with",
+        ),
+        (
+            None,
+            ["--json-schema", '{"type": "integer"}', "--device-fsm"],
+            "choices and grammars without recursion; this constraint is served by llguidance",
         ),
         ('{"$schema": []}', ["--json-schema", "FILE"], "jsonschema cannot check this schema"),
     ],

@@ -36,6 +36,13 @@ def test_model_code_is_ten_lines():
     assert len(lines) <= 12
 
 
+def test_device_fsm_writes_a_text_of_each_constraint(capsys):
+    load("device_fsm").main()
+    date, color = capsys.readouterr().out.splitlines()
+    assert re.fullmatch("[0-9]{4}-[0-9]{2}-[0-9]{2}", date)
+    assert color in ("red", "green")
+
+
 def test_engine_loop_serves_constrained_and_free_requests_and_fails_the_bad_one(capsys):
     load_example("engine_loop").main()
     texts = dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines() if ": " in line)

@@ -8,7 +8,7 @@ import torch
 from structout.grammar.forced_tokens import NUM_CONTEXT_TOKENS, CanonicalTokenizer
 from structout.grammar.fsm.native import core
 from structout.grammar.fsm.token_index import TokenIndex
-from structout.grammar.interface import PrefixGrammar, StepRows, StructuredOutputGrammar, check_mask_buffer
+from structout.grammar.interface import DeviceTables, PrefixGrammar, StepRows, StructuredOutputGrammar, check_mask_buffer
 
 
 class FsmGrammar(PrefixGrammar):
@@ -105,6 +105,9 @@ class FsmGrammar(PrefixGrammar):
     @property
     def memory_bytes(self) -> int:
         return self._index.memory_bytes
+
+    def device_tables(self) -> DeviceTables:
+        return DeviceTables(self._index, self._stop_token_ids, None if self.is_terminated() else self.state_id())
 
     def forced_bytes(self) -> bytes:
         return b"" if self.is_terminated() else self.matcher.forced()

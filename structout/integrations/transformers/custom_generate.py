@@ -15,6 +15,7 @@ import torch
 
 from structout.integrations.transformers.constrained_sampler import ConstrainedSampler, Row, row_seeds
 from structout.integrations.transformers.decode import DecodingLoop, Monitor, Text
+from structout.integrations.transformers.device_loop import DeviceDecodingLoop, states_on_device
 from structout.integrations.transformers.model_feed import ModelFeed
 from structout.jump_forward import JumpForward
 from structout.sampler import SamplingParams
@@ -49,6 +50,7 @@ _OUTPUT_OPTIONS = (
 # The criteria that need no more than the last token of a row. The loop itself keeps to
 # the maximum length.
 _CRITERIA_BESIDE_JUMPS = ("EosTokenCriteria", "MaxTimeCriteria")
+_CRITERIA_ON_THE_DEVICE = ("EosTokenCriteria", "MaxLengthCriteria")
 
 
 @torch.inference_mode()
@@ -62,6 +64,7 @@ def masked_generate(
     request_ids: Sequence[str | None],
     seed: int = 0,
     jump_forward: JumpForward | str = JumpForward.OFF,
+    device_fsm: bool = False,
     stream_to: Any = None,
     monitor: Monitor | None = None,
     **model_kwargs: Any,
@@ -87,6 +90,11 @@ def masked_generate(
             :class:`structout.jump_forward.JumpForward` or its value. "draft" draws the
             same tokens as "off", except where the model's forward passes over several
             tokens round differently.
+        device_fsm: whether the states of the constraints live on the model's device, in
+            a :class:`structout.DeviceFSM`, so that no step waits for the CPU. For
+            constraints that structout's own engine serves, and models that take a
+            ``StaticCache``. Draws the same tokens, except where the model's attention
+            rounds differently.
         stream_to: one of transformers' streamers, or None.
         monitor: watches the decoding loop.
 
@@ -111,6 +119,8 @@ def masked_generate(
         _check_jumps(mode, model, processors, model_kwargs, stream_to is not None, num_rows)
         criteria = _criteria_beside_jumps(stopping_criteria)
     _check_requests(manager, request_ids, num_rows)
+    if device_fsm:
+        _check_device_fsm(mode, model, processors, stopping_criteria, request_ids, stream_to is not None)
 
     monitor = monitor or Monitor()
     seeds = row_seeds(seed, num_rows)
@@ -120,19 +130,28 @@ def masked_generate(
     texts = [Text(manager, Row(i, request_ids[i], seeds[i], positions[i]), max_tokens) for i in range(num_rows)]
     pad = generation_config._pad_token_tensor
     padding = manager.vocabulary.stop_token_ids[0] if pad is None else int(pad)
+    sampler = ConstrainedSampler(manager, params, monitor.measure)
     if stream_to is not None:
         stream_to.put(input_ids.cpu())
-    DecodingLoop(
-        ModelFeed(model, input_ids, generation_config, model_kwargs),
-        texts,
-        ConstrainedSampler(manager, params, monitor.measure),
-        processors,
-        criteria,
-        mode,
-        padding,
-        monitor,
-        None if stream_to is None else lambda token_ids: stream_to.put(_flat(token_ids)),
-    ).run()
+    if device_fsm:
+        fsm, states = states_on_device(manager, [text.request_id for text in texts], input_ids.device)
+        mask = model_kwargs.get("attention_mask")
+        mask = torch.ones_like(input_ids) if mask is None else mask
+        DeviceDecodingLoop(
+            model, input_ids, mask, texts, fsm, states, params, max_length - input_ids.shape[1], monitor
+        ).run(sampler.accept)
+    else:
+        DecodingLoop(
+            ModelFeed(model, input_ids, generation_config, model_kwargs),
+            texts,
+            sampler,
+            processors,
+            criteria,
+            mode,
+            padding,
+            monitor,
+            None if stream_to is None else lambda token_ids: stream_to.put(_flat(token_ids)),
+        ).run()
     if stream_to is not None:
         stream_to.end()
     return torch.cat([input_ids, _padded([text.token_ids for text in texts], padding).to(input_ids.device)], dim=1)
@@ -175,6 +194,34 @@ def _check_jumps(
         raise ValueError(f"{option} does not go with logits processors: leave out {names}")
     if has_stream and (num_rows > 1 or mode is JumpForward.RETOKENIZE):
         raise ValueError(f"{option} does not go with stream_to, except 'draft' and 'ff_tokens' for a single row")
+
+
+def _check_device_fsm(
+    mode: JumpForward,
+    model: Any,
+    processors: Sequence[Any],
+    stopping_criteria: Any,
+    request_ids: Sequence[str | None],
+    has_stream: bool,
+) -> None:
+    """Refuse what needs the CPU in each step."""
+    if mode is not JumpForward.OFF:
+        raise ValueError(f"device_fsm does not go with jump_forward={mode.value!r}")
+    if has_stream:
+        raise ValueError("device_fsm does not go with stream_to: the CPU does not see single tokens")
+    if None in request_ids:
+        raise ValueError(f"device_fsm needs a request for each row, got none for row {request_ids.index(None)}")
+    if not getattr(model, "_can_compile_fullgraph", False):  # transformers' mark of models that take a StaticCache
+        raise ValueError(f"device_fsm needs a model that takes a StaticCache, which {type(model).__name__} does not")
+    if processors:
+        names = ", ".join(type(processor).__name__ for processor in processors)
+        raise ValueError(f"device_fsm does not go with logits processors: leave out {names}")
+    criteria = [type(criterion).__name__ for criterion in stopping_criteria]
+    others = [name for name in criteria if name not in _CRITERIA_ON_THE_DEVICE]
+    if others:
+        raise ValueError(f"device_fsm does not go with stopping criteria: leave out {', '.join(others)}")
+    if "MaxLengthCriteria" not in criteria:
+        raise ValueError("device_fsm needs a limit on the length: give max_new_tokens")
 
 
 def _criteria_beside_jumps(stopping_criteria: Any) -> Any:

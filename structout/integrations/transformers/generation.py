@@ -68,6 +68,7 @@ def generate(
     num_return_sequences: int = 1,
     seed: int = 0,
     jump_forward: JumpForward | str = JumpForward.OFF,
+    device_fsm: bool = False,
     monitor: Monitor | None = None,
     **generation_kwargs: Any,
 ) -> Generation:
@@ -92,6 +93,7 @@ def generate(
         num_return_sequences: texts for each prompt.
         seed: any integer of 64 bits. The same seed draws the same texts.
         jump_forward: see :func:`masked_generate`.
+        device_fsm: see :func:`masked_generate`.
         monitor: see :func:`masked_generate`.
         **generation_kwargs: arguments of ``model.generate``: ``do_sample``,
             ``temperature``, ``top_p``, ``max_new_tokens`` (default: 512, or what the
@@ -138,6 +140,7 @@ def generate(
             request_ids=request_ids,
             seed=seed,
             jump_forward=jump_forward,
+            device_fsm=device_fsm,
             monitor=monitor,
             **({"pad_token_id": padding} | generation_kwargs),
         )[:, longest:].tolist()
