@@ -37,7 +37,7 @@ def test_model_code_is_ten_lines():
 
 
 def test_device_fsm_writes_a_text_of_each_constraint(capsys):
-    load("device_fsm").main()
+    load_example("device_fsm").main()
     date, color = capsys.readouterr().out.splitlines()
     assert re.fullmatch("[0-9]{4}-[0-9]{2}-[0-9]{2}", date)
     assert color in ("red", "green")

@@ -8,7 +8,13 @@ import torch
 from structout.grammar.forced_tokens import NUM_CONTEXT_TOKENS, CanonicalTokenizer
 from structout.grammar.fsm.native import core
 from structout.grammar.fsm.token_index import TokenIndex
-from structout.grammar.interface import DeviceTables, PrefixGrammar, StepRows, StructuredOutputGrammar, check_mask_buffer
+from structout.grammar.interface import (
+    DeviceTables,
+    PrefixGrammar,
+    StepRows,
+    StructuredOutputGrammar,
+    check_mask_buffer,
+)
 
 
 class FsmGrammar(PrefixGrammar):
