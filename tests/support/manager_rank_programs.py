@@ -148,7 +148,7 @@ def wait_and_ask_owners(rank: int) -> dict[str, Any]:
     answers["refusal"] = str(sharded.explain_refusal("r1", tokenizer.encode("x")))
     sharded.wait_ready("r0")
     for ask, error, message in (
-        (lambda: sharded.wait_ready("r5"), structout.GrammarError, "a ( is not closed"),
+        (lambda: sharded.wait_ready("r5"), structout.GrammarError, r"a \( is not closed"),
         (lambda: sharded.num_tokens("r5"), structout.StructOutError, "'r5' has no grammar: it is failed"),
         (lambda: sharded.num_tokens("nobody"), structout.UnknownRequestError, "'nobody'"),
         (lambda: sharded.wait_all(["r0", "nobody"]), structout.UnknownRequestError, "'nobody'"),
