@@ -112,21 +112,9 @@ class DeviceFSM:
         self.vocabulary = vocabulary
         self.max_masks = max_masks
 
-        def filled(*shape: int, value: int = -1) -> torch.Tensor:
-            return torch.full(shape, value, dtype=torch.int32, device=device)
-
-        token_bytes, token_begin = _token_table(vocabulary)
-        self.tables = FsmTables(
-            transitions=filled(max_states, 256),
-            state_flags=filled(max_states, value=0),
-            stop_tokens=filled(max_grammars, max_stop_tokens),
-            token_bytes=torch.from_numpy(token_bytes).to(device),
-            token_begin=torch.from_numpy(token_begin).to(device),
-        )
-        self.mask_slots = filled(max_states)
-        width = bitmask_width(vocabulary.size)
-        self.masks = torch.zeros(max_masks + max_rows, width, dtype=bitmask_dtype, device=device)
-        self._num_computed = torch.zeros(1, dtype=torch.int64, device=device)
+        # Tensors made in inference mode could not be written outside of it.
+        with torch.inference_mode(mode=False):
+            self._make_tensors(device, max_states, max_rows, max_grammars, max_stop_tokens)
         self._fingerprint = vocabulary_trie(vocabulary).fingerprint
         self._state_ranges = _Ranges(max_states)
         self._slots = _MaskSlots(max_masks)
@@ -260,9 +248,9 @@ class DeviceFSM:
             return
         begin, end = row_indptr[:-1], row_indptr[1:]
         has_rows = begin < end
-        last_row = torch.where(has_rows, begin + num_accepted, 0).long()
-        advanced = row_states[last_row]
-        self.advance(advanced, ids[last_row])
+        last_row = ((begin + num_accepted) * has_rows).long()
+        advanced = row_states.index_select(0, last_row)
+        self.advance(advanced, ids.index_select(0, last_row))
         states.copy_(torch.where(has_rows, advanced, states))
 
     def stats(self) -> DeviceFsmStats:
@@ -275,6 +263,25 @@ class DeviceFSM:
             num_states_without_slot=num_states - sum(len(entry.mask_hashes) for entry in self._entries.values()),
             num_masks_computed=int(self._num_computed),
         )
+
+    def _make_tensors(
+        self, device: torch.device | str, max_states: int, max_rows: int, max_grammars: int, max_stop_tokens: int
+    ) -> None:
+        def filled(*shape: int, value: int = -1) -> torch.Tensor:
+            return torch.full(shape, value, dtype=torch.int32, device=device)
+
+        token_bytes, token_begin = _token_table(self.vocabulary)
+        self.tables = FsmTables(
+            transitions=filled(max_states, 256),
+            state_flags=filled(max_states, value=0),
+            stop_tokens=filled(max_grammars, max_stop_tokens),
+            token_bytes=torch.from_numpy(token_bytes).to(device),
+            token_begin=torch.from_numpy(token_begin).to(device),
+        )
+        self.mask_slots = filled(max_states)
+        width = bitmask_width(self.vocabulary.size)
+        self.masks = torch.zeros(self.max_masks + max_rows, width, dtype=bitmask_dtype, device=device)
+        self._num_computed = torch.zeros(1, dtype=torch.int64, device=device)
 
     def _place(self, index: TokenIndex, stops: tuple[int, ...]) -> DeviceGrammar:
         """Find room for a grammar."""

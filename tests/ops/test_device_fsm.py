@@ -298,6 +298,17 @@ def test_add_to_full_tables_raises_and_changes_nothing(capacities, limit):
     assert (stats.num_grammars, stats.num_states) == (1, 2)
 
 
+def test_tables_made_in_inference_mode_take_grammars_outside_of_it():
+    vocabulary = vocabulary_of("odd")
+    with torch.inference_mode():
+        fsm = DeviceFSM(vocabulary, "cpu", max_states=64, max_masks=1, max_rows=8)
+    grammar = fsm.add(TokenIndex(Automaton.from_regex("ac"), vocabulary))
+    states = torch.arange(2, dtype=torch.int32) + grammar.start_state
+    expected = masks_of_rows(fsm, fsm.rows(states))
+    with torch.inference_mode():
+        assert torch.equal(masks_of_rows(fsm, fsm.rows(states)), expected)
+
+
 def test_masks_equal_across_grammars_take_one_slot():
     vocabulary = vocabulary_of("odd")
     fsm = DeviceFSM(vocabulary, "cpu", max_states=256, max_masks=64, max_rows=8)
@@ -338,6 +349,48 @@ def test_device_fsm_refuses_what_does_not_fit_the_vocabulary():
         fsm.state_of(grammar, 2)
     with pytest.raises((ValueError, RuntimeError), match=r"masks must have num_slots \(8\) rows .* \(3\), got 10"):
         fsm.rows(fsm.new_states(3))
+
+
+@pytest.mark.gpu
+def test_draft_loop_in_a_cuda_graph_equals_the_loop_outside():
+    vocabulary, num_requests = vocabulary_of("byte_level"), 3
+    fsm = DeviceFSM(vocabulary, "cuda", max_states=1024, max_masks=4, max_rows=16)
+    start = torch.tensor(
+        [fsm.add(compile_regex(vocabulary, pattern).index).start_state for pattern in PATTERNS[3:6]],
+        dtype=torch.int32,
+        device="cuda",
+    )
+    logits = torch.randn(4 * num_requests, vocabulary.size, device="cuda")
+    drafts = torch.zeros(4 * num_requests, dtype=torch.int64, device="cuda")
+    row_indptr = torch.arange(0, 4 * num_requests + 1, 4, device="cuda")
+    position = torch.zeros(4 * num_requests, dtype=torch.int64, device="cuda")
+    states, ids = start.clone(), torch.zeros_like(drafts)
+
+    def step() -> None:
+        row_states = fsm.draft_states(states, drafts, row_indptr)
+        drawn, num_accepted = structout.verify_drafts(
+            logits, drafts, row_indptr, fsm.masks, fsm.rows(row_states), seed=1, position=position
+        )
+        fsm.advance_verified(states, row_states, row_indptr, drawn, num_accepted)
+        ids.copy_(drawn)
+        drafts.copy_(drawn.clamp(min=-1))  # some of them are allowed again
+        position.add_(1)
+
+    def run(call) -> list[torch.Tensor]:
+        states.copy_(start)
+        drafts.zero_()
+        position.zero_()
+        seen = []
+        for _ in range(6):
+            call()
+            seen.append(torch.cat([ids, states.long()]).cpu())
+        return seen
+
+    expected = run(step)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    assert all(map(torch.equal, run(graph.replay), expected))
 
 
 @pytest.mark.gpu

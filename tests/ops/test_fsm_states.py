@@ -388,6 +388,17 @@ def test_fsm_ops_without_rows_do_nothing(device):
     assert int(num_computed) == 0
 
 
+def test_fsm_advance_shares_many_rows_between_threads(four_threads):
+    rng = random.Random(6)
+    tables = make_tables(rng, is_damaged=False)
+    states = torch.randint(-3, len(tables.state_flags), (10_000,), dtype=torch.int32)
+    tokens = torch.randint(-1, len(tables.token_begin), (10_000,))
+    expected = states.clone()
+    structout.fsm_advance(states, tokens, tables)
+    reference.fsm_advance(expected, tokens, *tables)
+    assert torch.equal(states, expected)
+
+
 def test_fsm_rows_shares_a_mask_between_threads(four_threads):
     """One row of many words is split, and gives the same mask."""
     rng = random.Random(5)
