@@ -35,7 +35,9 @@ NEEDED = ("torch", "triton", "ninja", "setuptools", "pytest", "xdist", "hypothes
 PYTEST = (sys.executable, "-P", "-m", "pytest", "--quiet", "-p", "no:cacheprovider")
 FEW_WORKERS = ("--numprocesses", "3", "--dist", "worksteal")  # each holds a context and compiles kernels
 GPU_TESTS = ("tests/ops", "tests/distributed", "tests/scheduler/test_mask_pool.py")
-SANITIZED_TESTS = "every_path or (cuda and not cuda_on_cpu and (residue or row_map or expanded_mask))"
+SANITIZED_TESTS = (
+    "every_path or (cuda and not cuda_on_cpu and (residue or row_map or expanded_mask or (fsm_rows and random)))"
+)
 SANITIZERS = ("memcheck", "racecheck", "synccheck", "initcheck")
 
 
@@ -65,6 +67,7 @@ def steps(out: Path) -> list[Step]:
         Step("bench-apply", 480, (script("bench_apply_bitmask.py", "--results", str(out)),), cuda),
         Step("bench-sample", 540, (script("bench_masked_sample.py", "--results", str(out)),), cuda),
         Step("bench-step-ops", 60, (script("bench_step_ops.py", "--results", str(out)),), cuda),
+        Step("bench-device-fsm", 120, (script("bench_device_fsm.py", "--results", str(out)),), cuda),
         Step("tests-cuda", 540, (gpu_tests(out, "tests-cuda", "gpu and not triton", "--long", *FEW_WORKERS),), cuda),
         Step("tests-triton", 540, (gpu_tests(out, "tests-triton", "gpu", *FEW_WORKERS),), triton),
         Step("push", 180, (gpu_tests(out, "push", "gpu", "-k", "push"),), cuda),

@@ -64,6 +64,19 @@ def main() -> int:
     values = torch.tensor([1.5, 0.5, 2.0, -1.0], device="cuda")
     penalties = (*token_lists, torch.arange(7, device="cuda") % 3, values, values, values)
     bias = (*token_lists, torch.arange(7, dtype=torch.float32, device="cuda"))
+    tables, states, tokens = fsm_inputs()
+
+    def advanced(advance: Callable[..., None]) -> torch.Tensor:
+        copy = states.clone()
+        advance(copy, tokens, *tables)
+        return copy
+
+    def rows_and_masks(find_rows: Callable[..., torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        masks, num_computed = states.new_zeros(5, 1), torch.zeros(1, dtype=torch.int64, device="cuda")
+        mask_slots = torch.tensor([0, -1], dtype=torch.int32, device="cuda")
+        return find_rows(states, masks, num_computed, mask_slots, *tables, 1), masks, num_computed
+
+    chains = (states[:1], tokens, torch.tensor([0, 4], device="cuda"), *tables)
     drafts = (torch.ops.structout.masked_sample(*plain), torch.tensor([0, 3, 4], device="cuda"))
     expected = reference.masked_sample_logprobs(*plain)
     checks: dict[str, tuple[Callable[[], Result], Result]] = {
@@ -85,6 +98,9 @@ def main() -> int:
             changed(reference.apply_penalties, *penalties),
         ),
         "apply_logit_bias": (lambda: changed(OPS.apply_logit_bias, *bias), changed(reference.apply_logit_bias, *bias)),
+        "fsm_advance": (lambda: advanced(OPS.fsm_advance), advanced(reference.fsm_advance)),
+        "fsm_rows": (lambda: rows_and_masks(OPS.fsm_rows), rows_and_masks(reference.fsm_rows)),
+        "fsm_draft_states": (lambda: OPS.fsm_draft_states(*chains), reference.fsm_draft_states(*chains)),
         "shards, merged": (by_shards, expected),
         "all_gather_bitmask of one rank": (lambda: OPS.all_gather_bitmask(bitmask, ""), bitmask),
     }
@@ -101,6 +117,20 @@ def main() -> int:
         failed += not is_right
         print(f"{name:<32}{time.perf_counter() - started:6.2f} s  {outcome}", flush=True)
     return 1 if failed else 0
+
+
+def fsm_inputs() -> tuple[tuple[torch.Tensor, ...], torch.Tensor, torch.Tensor]:
+    """The tables of the automaton of ``ab*`` with the tokens "a", "b", "ab", "bb" and a
+    stop token; states; and tokens that they may take."""
+    transitions = torch.full((2, 256), -1, dtype=torch.int32, device="cuda")
+    transitions[0, ord("a")] = transitions[1, ord("b")] = 1
+
+    def integers(values: list[int] | list[list[int]], dtype: torch.dtype = torch.int32) -> torch.Tensor:
+        return torch.tensor(values, dtype=dtype, device="cuda")
+
+    token_bytes = integers(list(b"ababbb"), torch.uint8)
+    tables = (transitions, integers([2, 3]), integers([[4]]), token_bytes, integers([0, 1, 2, 4, 6, 6]))
+    return tables, integers([0, 1, -1, -3]), integers([2, 3, 4, 0], torch.int64)
 
 
 def _tensors(result: Result) -> tuple[torch.Tensor, ...]:

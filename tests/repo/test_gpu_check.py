@@ -88,5 +88,6 @@ def test_sanitized_tests_are_those_of_cuda_kernels(gpu_check):
     collected = collected_tests("-m", "gpu and not triton", "-k", gpu_check.SANITIZED_TESTS)
     assert "test_masked_sample_on_every_path_matches_reference[1-float32]" in collected
     assert "test_apply_bitmask_with_row_map_matches_reference[cuda-int32]" in collected
+    assert "test_fsm_op_on_random_automata_matches_reference[cuda-fsm_rows-True]" in collected
     assert "triton" not in collected
     assert "on_cpu" not in collected
