@@ -306,26 +306,32 @@ def _check_type(value: Any, types: str, pointer: str, keyword: str) -> None:
         raise GrammarError(message, pointer=pointer, keyword=keyword)
 
 
-def check_finite_text(schema: Any, nodes: Nodes) -> None:
+def check_finite_text(schema: Any, nodes: Nodes, root: str = "#") -> None:
     """Check that some instance of ``schema`` is finite and does not need what a schema
     of ``false`` forbids.
+
+    Args:
+        schema: a schema with keywords of the right types.
+        nodes: all that ``subschemas(schema)`` yields.
+        root: JSON pointer to the schema.
 
     Raises:
         GrammarError: saying why there is none.
     """
     if _allows_finite_text(schema, nodes, allows_false=False):
         return
-    forbidden = [pointer for pointer, value in _required_values(schema, nodes) if value is False]
+    forbidden = [f"{root}{pointer}" for pointer, value in _required_values(schema, nodes) if value is False]
     pointer = None
     if schema is False:
-        pointer, cause = "#", "the schema is false"
+        pointer, cause = root, "the schema is false"
     elif forbidden and _allows_finite_text(schema, nodes, allows_false=True):
         pointer, cause = forbidden[0], f"{', '.join(forbidden)} is false, which no value satisfies"
-    elif mistyped := next((f"#{place}" for place, node in nodes if not _has_value_of_its_type(node)), None):
+    elif mistyped := next((f"{root}{place}" for place, node in nodes if not _has_value_of_its_type(node)), None):
         pointer, cause = mistyped, "no value has all the types that are asked of it"
     else:
         cause = "every instance would have to contain another instance"
-    message = f"the json constraint allows no text at all: {cause}"
+    constraint = "the json constraint" if root == "#" else f"the schema at {root}"
+    message = f"{constraint} allows no text at all: {cause}"
     keyword = None if pointer is None else keyword_at(pointer)
     raise GrammarError(message, kind=GrammarErrorKind.IMPOSSIBLE, pointer=pointer, keyword=keyword)
 
@@ -391,12 +397,12 @@ def _required_values(schema: Any, nodes: Nodes) -> Iterator[tuple[str, Any]]:
     """Yield the schemas that must hold for a part of some instance, each with its JSON
     pointer."""
     for pointer, node in nodes:
-        yield from ((f"#{target_pointer}", target) for target_pointer, target in referred(schema, node))
+        yield from referred(schema, node)
         for keyword in ("allOf", "anyOf", "oneOf"):
             if isinstance(node.get(keyword), list):
-                yield from ((f"#{pointer}/{keyword}/{i}", child) for i, child in enumerate(node[keyword]))
+                yield from ((f"{pointer}/{keyword}/{i}", child) for i, child in enumerate(node[keyword]))
         for type_name in ("object", "array"):
-            yield from ((f"#{pointer}/{below}", value) for below, value in _contents(type_name, node))
+            yield from ((f"{pointer}/{below}", value) for below, value in _contents(type_name, node))
 
 
 def _contents(type_name: object, node: Node) -> Iterator[tuple[str, Any]]:

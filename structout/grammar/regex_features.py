@@ -76,6 +76,11 @@ def regex_features(pattern: str) -> frozenset[Feature]:
     return frozenset(found)
 
 
+def escapes_by_number(pattern: str) -> bool:
+    r"""Whether a character of the pattern is written as ``\xHH`` or ``\uHHHH``."""
+    return _CODE.search(pattern) is not None
+
+
 def regex_parts(pattern: str) -> Iterator[re.Match[str]]:
     """Split a pattern into its parts. ``lastgroup`` names the kind of each: "cls" for
     classes, "escape" for a backslash and a letter.

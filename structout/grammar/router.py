@@ -400,6 +400,7 @@ def _check_schemas(constraint: Constraint) -> Iterator[str]:
     elif constraint.kind is StructuredOutputOptions.STRUCTURAL_TAG:
         for schema in constraint.tag_schemas:
             check_keywords(schema.nodes, schema.pointer)
+            check_finite_text(schema.schema, schema.nodes, schema.pointer)
             yield from unknown_formats(schema.nodes, schema.pointer)
 
 

@@ -9,7 +9,7 @@ import re
 
 import pytest
 from random_patterns import anchored, mutated, random_pattern
-from soundness import Findings, check_regexes, check_schemas, check_walks
+from soundness import IN_TAG, Findings, check_regexes, check_schemas, check_walks
 from tokenizers_on_the_spot import byte_level
 
 from structout.config import StructuredOutputsConfig
@@ -37,7 +37,12 @@ def over_seeds(check, backends, backend, num_seeds, **sizes):
 
 @pytest.mark.parametrize(
     ("backend", "num_seeds", "long", "min_pairs"),
-    [("auto", 2, 210, 600), ("llguidance:no-fallback", 1, 30, 600), ("xgrammar:no-fallback", 1, 60, 350)],
+    [
+        ("auto", 2, 210, 600),
+        ("llguidance:no-fallback", 1, 30, 600),
+        ("xgrammar:no-fallback", 1, 60, 350),
+        (IN_TAG, 1, 60, 250),
+    ],
 )
 def test_text_that_is_accepted_is_an_instance_of_the_schema(backends, num_cases, backend, num_seeds, long, min_pairs):
     num_seeds = num_cases(num_seeds, long=long)
@@ -58,9 +63,10 @@ def test_regex_accepts_what_matches_and_nothing_else(backends, num_cases, backen
     assert found.counts["invalid refused"] >= 100 * num_seeds
 
 
-def test_text_drawn_from_the_masks_is_an_instance_and_ends(backends, num_cases):
+@pytest.mark.parametrize("backend", ["auto", IN_TAG])
+def test_text_drawn_from_the_masks_is_an_instance_and_ends(backends, num_cases, backend):
     num_seeds = num_cases(1, long=10)
-    found = over_seeds(check_walks, backends, "auto", num_seeds, num_schemas=40, num_texts=3)
+    found = over_seeds(check_walks, backends, backend, num_seeds, num_schemas=40, num_texts=3)
     assert found.wrong == []
     assert found.counts.total() - found.counts["schemas"] - found.counts["schemas served"] >= 40 * num_seeds
 

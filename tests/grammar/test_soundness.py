@@ -14,7 +14,8 @@ from tokenizers_on_the_spot import byte_level
 
 from structout.bitmask import allocate_token_bitmask
 from structout.config import StructuredOutputsConfig
-from structout.errors import GrammarError
+from structout.errors import GrammarError, GrammarErrorKind
+from structout.grammar.engine_versions import XGRAMMAR_NEGATED_CLASSES, is_at_least
 from structout.grammar.router import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from structout.params import Constraint
@@ -70,6 +71,71 @@ FALSE_ACCEPTS = [
 def test_schema_that_an_engine_misread_accepts_no_invalid_text(backends, schema, text):
     compiled = compile_or_none(backends, Kind.JSON, schema)
     assert compiled is None or not accepts(compiled, text)
+
+
+def tag_around(content):
+    tag = {"type": "tag", "begin": "<a>", "content": content, "end": "</a>"}
+    return {"type": "structural_tag", "format": tag}
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        *FALSE_ACCEPTS,
+        ({"patternProperties": {"^Z=$": {"type": "null"}}}, '{"Z=": 10}'),
+        ({"type": "string", "pattern": r"[\x22]$"}, '"""'),
+        ({"type": "string", "pattern": r"[^\u00e9-\u2003_]"}, '"""'),
+        ({"type": "string", "pattern": "^.$"}, '"\u2028"'),
+        ({"type": "string", "pattern": r"^\S$"}, '"\ufeff"'),
+        ({"type": "number", "minimum": 2**53 + 1}, "9007199254740992.0"),
+    ],
+)
+def test_schema_in_a_structural_tag_accepts_no_invalid_text(backends, schema, text):
+    content = {"type": "json_schema", "json_schema": schema}
+    compiled = compile_or_none(backends, Kind.STRUCTURAL_TAG, tag_around(content))
+    assert compiled is None or not accepts(compiled, f"<a>{text}</a>")
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"$ref": "#"}, "^the schema at #/format/content/json_schema allows no text at all: every instance would"),
+        (False, "^the schema at #/format/content/json_schema allows no text at all: the schema is false"),
+        (
+            {**OBJECT, "properties": {"a": False}, "required": ["a"]},
+            ": #/format/content/json_schema/properties/a is false",
+        ),
+        (
+            {**OBJECT, "properties": {"a": {"$ref": "#/$defs/b"}}, "required": ["a"], "$defs": {"b": False}},
+            ": #/format/content/json_schema/\\$defs/b is false",
+        ),
+    ],
+)
+def test_schema_in_a_structural_tag_that_no_text_satisfies_is_refused(backends, schema, message):
+    """After the beginning of the tag, no text would end."""
+    content = {"type": "json_schema", "json_schema": schema}
+    with pytest.raises(GrammarError, match=message) as refused:
+        backends.compile(Constraint(Kind.STRUCTURAL_TAG, json.dumps(tag_around(content))))
+    assert refused.value.kind is GrammarErrorKind.IMPOSSIBLE
+    assert refused.value.pointer is None or refused.value.pointer.startswith("#/format/content/json_schema")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "members", "others"),
+    [
+        (".", "aé🦊\t ", "\n\r\u2028\u2029"),
+        (r"\s", " \n\t\u00a0\ufeff\u2028", "a\x85"),
+        (r"[^\s]", "aé🦊", " \n\t\u00a0\ufeff\u2028"),
+        (r"\w", "aZ_0", "é🦊 -"),
+    ],
+)
+def test_classes_of_regular_expressions_in_structural_tags_are_those_of_ecma_262(backends, pattern, members, others):
+    compiled = compile_or_none(backends, Kind.STRUCTURAL_TAG, tag_around({"type": "regex", "pattern": pattern}))
+    if pattern == r"[^\s]" and not is_at_least("xgrammar", XGRAMMAR_NEGATED_CLASSES):
+        assert compiled is None
+        return
+    assert [character for character in members if not accepts(compiled, f"<a>{character}</a>")] == []
+    assert [character for character in others if accepts(compiled, f"<a>{character}</a>")] == []
 
 
 @pytest.mark.parametrize(

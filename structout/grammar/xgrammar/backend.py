@@ -15,6 +15,7 @@ import xgrammar
 
 from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarError, GrammarErrorKind
+from structout.grammar.ecma_regex import with_explicit_classes
 from structout.grammar.engine_versions import warn_if_unmeasured
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import (
@@ -31,7 +32,7 @@ from structout.grammar.xgrammar.refusals import explain_refusal
 from structout.grammar.xgrammar.support import FORMATS
 from structout.json_schema import without_no_ops
 from structout.params import Constraint, StructuredOutputOptions
-from structout.structural_tag import with_schemas
+from structout.structural_tag import tag_parts, with_schemas
 
 # In the grammars that xgrammar prints: the rule for one character of a string of
 # bounded length, and the class that it should have; any class or quoted text, to find
@@ -357,7 +358,7 @@ class XgrammarBackend(StructuredOutputBackend):
                 schemas = {
                     part.pointer: without_no_ops(part.schema, part.nodes, FORMATS) for part in constraint.tag_schemas
                 }
-                tag = json.dumps(with_schemas(constraint.value, schemas), ensure_ascii=False)
+                tag = json.dumps(_with_explicit_classes(with_schemas(constraint.value, schemas)), ensure_ascii=False)
                 return lambda compiler: compiler.compile_structural_tag(tag)
 
     def _compile_json_call(self, schema: str) -> Callable[[Any], Any]:
@@ -397,6 +398,14 @@ class XgrammarBackend(StructuredOutputBackend):
             grammar = XgrammarGrammar.at_start(compiled, self.vocabulary, stops, self._canonical_tokenizer)
         self._refuse_empty_language(grammar, request_type)
         return grammar
+
+
+def _with_explicit_classes(tag: Any) -> Any:
+    """``tag``, changed: its regular expressions mean what they mean elsewhere."""
+    for _, part in tag_parts(tag):
+        if part.get("type") == "regex" and isinstance(part.get("pattern"), str):
+            part["pattern"] = with_explicit_classes(part["pattern"])
+    return tag
 
 
 @contextlib.contextmanager

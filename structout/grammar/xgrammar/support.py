@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from structout.grammar.ecma_regex import with_explicit_classes
 from structout.grammar.engine_versions import XGRAMMAR_NEGATED_CLASSES, is_at_least
-from structout.grammar.regex_features import Feature, regex_features, regex_parts
+from structout.grammar.regex_features import Feature, escapes_by_number, regex_features, regex_parts
 from structout.grammar.support import (
     Support,
     counts_unchecked_keys,
@@ -46,6 +47,8 @@ _MISREADS = {
     Feature.CARET_FIRST_IN_CLASS,
     Feature.MIXED_CLASS,
 }
+# Line ends that the dot takes, and spaces beyond ASCII.
+_NOT_ECMA = {Feature.ANY_CHARACTER, Feature.SPACE_CLASS}
 # In the patterns of schemas: an optional group that contains a repetition of a class,
 # such as (b[a-z]*|ac)?, is read as if its first part were optional.
 _MISREADS_IN_JSON = {Feature.NEEDS_JSON_ESCAPE, Feature.OPTIONAL_REPETITION}
@@ -72,6 +75,7 @@ _UNEVALUATED = ("unevaluatedProperties", "unevaluatedItems")
 _NAMES_KEYWORDS = {"type", "pattern", "enum", "const", "format"}
 _LARGEST_MULTIPLE = 1_000
 _LARGEST_INTEGER = 2**63 - 1
+_EXACT_IN_DOUBLE = 2**53
 _LONG_PATTERN = 64
 _PREFIX_ITEMS_SINCE = 2020
 
@@ -104,7 +108,7 @@ def xgrammar_support(constraint: Constraint) -> Support:
             unproved = tuple(_unproved(constraint.value, nodes))
             is_slow = _is_slow(nodes)
         case StructuredOutputOptions.REGEX:
-            weakened = features_in(constraint.spec, _misread_features() | {Feature.ANY_CHARACTER, Feature.SPACE_CLASS})
+            weakened = features_in(constraint.spec, _misread_features() | _NOT_ECMA)
             is_slow = _has_large_bound(constraint.spec)
             is_costly = _repeats_texts(constraint.spec)
         case StructuredOutputOptions.CHOICE:
@@ -141,6 +145,8 @@ def _ignored_keywords(node: Node, draft: int) -> Iterator[str]:
     if "type" not in node:
         implied = any(keyword in node for keyword in _IMPLIES_A_TYPE)
         yield from (key for key in _ALL_KEYWORDS if key in node and not (implied and key in _IMPLIES_A_TYPE))
+        if implied:
+            yield from _ignored_in_objects(node)
         return
     yield from _ignored_in_numbers(node)
     yield from _ignored_in_strings(node)
@@ -186,6 +192,8 @@ def _differ_by_type(branches: list[Any]) -> bool:
 
 
 def _ignored_in_numbers(node: Node) -> Iterator[str]:
+    if may_be(node, "number"):  # whose bounds are doubles
+        yield from (bound for bound in _BOUNDS if largest_integer(node.get(bound)) > _EXACT_IN_DOUBLE)
     multiple = node.get("multipleOf")
     if multiple is None:
         return
@@ -282,10 +290,12 @@ def _is_plain(value: Any) -> bool:
 def _loses_json_escapes(pattern: str) -> bool:
     """Whether a class of the pattern would take raw quotes and control characters.
 
-    xgrammar's classes do beside characters other than ASCII, and in large automata.
+    xgrammar's classes do beside characters other than ASCII or escaped by number, and
+    in large automata.
     """
-    is_unusual = not pattern.isascii() or len(pattern) > _LONG_PATTERN or _has_large_bound(pattern)
-    return is_unusual and Feature.MAY_NEED_JSON_ESCAPE in regex_features(pattern)
+    is_unusual = not pattern.isascii() or escapes_by_number(pattern)
+    is_large = len(pattern) > _LONG_PATTERN or _has_large_bound(pattern)
+    return (is_unusual or is_large) and Feature.MAY_NEED_JSON_ESCAPE in regex_features(pattern)
 
 
 def _is_slow(nodes: Nodes) -> bool:
@@ -330,11 +340,13 @@ def _repeats_texts(pattern: str) -> bool:
 def _weakened_in_tag(tag: Any, schemas: Sequence[TagSchema]) -> Iterator[str]:
     for pointer, part in tag_parts(tag):
         if part.get("type") == "regex" and isinstance(part.get("pattern"), str):
-            found = features_in(part["pattern"], _misread_features())
+            found = features_in(with_explicit_classes(part["pattern"]), _misread_features())
             yield from (f"{pointer}/pattern: {feature}" for feature in found)
     for schema in schemas:
         yield from weakened_in_schema(schema.nodes, draft_of(schema.schema), _ignored_keywords, root=schema.pointer)
-        # xgrammar allows control characters in bounded strings. The backend corrects
-        # that in the grammar of a schema, but not in the grammar of a tag.
         for below, node in schema.nodes:
-            yield from (f"{schema.pointer}{below}/{key}" for key in ("minLength", "maxLength") if key in node)
+            # xgrammar allows control characters in bounded strings. The backend
+            # corrects that in the grammar of a schema, but not in that of a tag.
+            ignored = [key for key in ("minLength", "maxLength") if key in node]
+            ignored += patterns_with(node, _NOT_ECMA)
+            yield from (f"{schema.pointer}{below}/{keyword}" for keyword in ignored)
