@@ -105,8 +105,8 @@ def advance_on_host(batch: Batch) -> harness.Call:
     tokens = [[token] for token in batch.tokens.tolist()]
 
     def call() -> None:
-        for grammar, new in zip(batch.grammars, tokens, strict=True):
-            grammar.accept_tokens("", new)
+        FsmGrammar.accept_batch(batch.grammars, tokens)
+        for grammar in batch.grammars:
             grammar.rollback(1)
 
     return call
@@ -161,7 +161,7 @@ def draft_states_on_device(batch: Batch) -> harness.Call:
 
 OPS: dict[str, tuple[dict[str, Any], list[int]]] = {
     "fsm_advance": (
-        {"structout": advance_on_device, "token classes": advance_by_classes, "host grammars": advance_on_host},
+        {"structout": advance_on_device, "token classes": advance_by_classes, "host, and rolled back": advance_on_host},
         [512, 64],
     ),
     "fsm_rows, masks in slots": ({"structout": rows_of_slots, "host fill, copied": fill_on_host}, [512, 64]),

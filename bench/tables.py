@@ -426,6 +426,17 @@ def step_ops_table(device: str) -> str:
     return _markdown(["op", "batch", "structout", "peers"], cells) + _provenance("step_ops", device)
 
 
+def device_fsm_table(device: str) -> str:
+    cells = []
+    for row in harness.read_results("device_fsm", device)["rows"]:
+        us = row["us"]
+        peers = [f"{name} {_time(time)} ({time / us['structout']:.1f}×)" for name, time in us.items()][1:]
+        ours = f"**{_time(us['structout'])}**, {1e3 * us['structout'] / row['batch']:,.0f} ns a row"
+        op, _, kind = row["op"].partition(",")
+        cells.append([f"`{op}`{kind and ','}{kind}", f"{row['batch']}, {row['pattern']}", ours, ", ".join(peers)])
+    return _markdown(["op", "batch", "structout", "peers"], cells) + _provenance("device_fsm", device)
+
+
 def sass_table() -> str:
     rows = [row for row in harness.read_results("sass", "cpu")["rows"] if row["kernel"] == "masked_sample by blocks"]
     cells = [
@@ -449,6 +460,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "masked_sample_cuda": partial(masked_sample_table, "cuda"),
     "step_ops_cpu": partial(step_ops_table, "cpu"),
     "step_ops_cuda": partial(step_ops_table, "cuda"),
+    "device_fsm_cpu": partial(device_fsm_table, "cpu"),
+    "device_fsm_cuda": partial(device_fsm_table, "cuda"),
     "sass_cpu": sass_table,
     "verdicts_cpu": verdicts_table,
     "refusals_cpu": refusals_table,
