@@ -8,6 +8,7 @@
 #include "fsm/hash.h"
 #include "fsm/nfa.h"
 #include "fsm/state_numbers.h"
+#include "fsm/subset_states.h"
 
 namespace structout::fsm {
 
@@ -108,9 +109,11 @@ class ConditionLists {
   std::map<std::vector<Condition>, uint32_t> numbers_;
 };
 
-class Determinizer {
+}  // namespace
+
+class SubsetStates::Implementation {
  public:
-  Determinizer(const Nfa& nfa, Budget& budget)
+  Implementation(const Nfa& nfa, Budget& budget)
       : nfa_(nfa),
         budget_(budget),
         conditions_(nfa, budget),
@@ -119,17 +122,74 @@ class Determinizer {
     budget.spend(nfa.nodes.size());
   }
 
-  Automaton build(uint32_t start, bool is_at_start) {
+  uint32_t add_start(uint32_t node, bool is_at_start) {
     begin_closure();
-    close(make_item(start, false, 0), is_at_start);
-    number_of_closure();
-    for (uint32_t state = 0; state + 1 < set_begin_.size(); ++state) add_edges(state);
-    return builder_.minimal(0, budget_);
+    close(make_item(node, false, 0), is_at_start);
+    return number_of_closure();
+  }
+
+  uint32_t size() const { return numbers_.size(); }
+
+  bool is_empty(uint32_t state) const { return set_begin_[state] == set_begin_[state + 1]; }
+
+  const Expansion& expand(uint32_t state) {
+    size_t begin = set_begin_[state], end = set_begin_[state + 1];
+    expansion_.accepting.clear();
+    expansion_.others.clear();
+    std::array<bool, 257> bounds{};
+    for (size_t i = begin; i < end; ++i) {
+      const Node& node = nfa_.nodes[node_of(items_[i])];
+      if (node.kind == NodeKind::kAccept) {
+        if (conditions_.hold(conditions_of(items_[i]))) expansion_.accepting.push_back(node_of(items_[i]));
+        continue;
+      }
+      expansion_.others.push_back(node_of(items_[i]));
+      for (uint32_t j = node.begin; j < node.begin + node.count; ++j) {
+        bounds[nfa_.edges[j].first] = bounds[nfa_.edges[j].last + 1] = true;
+      }
+      conditions_.mark_bounds(conditions_of(items_[i]), bounds);
+    }
+    // Between two bounds all bytes lead to the same nodes.
+    std::array<uint16_t, 257> interval_of;
+    std::array<uint16_t, 257> first_byte;
+    uint16_t num_intervals = 0;
+    for (uint16_t byte = 0; byte < 257; ++byte) {
+      if (byte == 0 || bounds[byte]) first_byte[num_intervals++] = byte;
+      interval_of[byte] = uint16_t(num_intervals - 1);
+    }
+    if (targets_.size() < num_intervals) targets_.resize(num_intervals);
+    for (uint16_t i = 0; i < num_intervals; ++i) targets_[i].clear();
+    for (size_t i = begin; i < end; ++i) {
+      const Node& node = nfa_.nodes[node_of(items_[i])];
+      if (node.kind == NodeKind::kAccept) continue;
+      for (uint32_t j = node.begin; j < node.begin + node.count; ++j) {
+        const Edge& edge = nfa_.edges[j];
+        for (uint16_t k = interval_of[edge.first]; k <= interval_of[edge.last]; ++k) {
+          uint32_t conditions = conditions_.after(conditions_of(items_[i]), uint8_t(first_byte[k]));
+          if (conditions != kDead) targets_[k].push_back(make_item(edge.target, false, conditions));
+          budget_.spend(1);
+        }
+      }
+    }
+    std::vector<Edge>& edges = expansion_.edges;
+    edges.clear();
+    for (uint16_t i = 0; i < num_intervals; ++i) {
+      if (targets_[i].empty() || first_byte[i] == 256) continue;
+      uint16_t next = i + 1 < num_intervals ? first_byte[i + 1] : uint16_t(256);
+      uint32_t target = state_of(targets_[i]);
+      if (!edges.empty() && edges.back().target == target && edges.back().last + 1 == first_byte[i]) {
+        edges.back().last = uint8_t(next - 1);
+      } else {
+        edges.push_back({uint8_t(first_byte[i]), uint8_t(next - 1), target});
+      }
+    }
+    return expansion_;
   }
 
  private:
   void begin_closure() {
     ++round_;
+    pending_.clear();  // what an error may have left
     visited_with_conditions_.clear();
     closure_.clear();
   }
@@ -198,57 +258,6 @@ class Determinizer {
     return state;
   }
 
-  void add_edges(uint32_t state) {
-    size_t begin = set_begin_[state], end = set_begin_[state + 1];
-    bool is_accepting = false;
-    std::array<bool, 257> bounds{};
-    for (size_t i = begin; i < end; ++i) {
-      const Node& node = nfa_.nodes[node_of(items_[i])];
-      if (node.kind == NodeKind::kAccept) {
-        is_accepting = is_accepting || conditions_.hold(conditions_of(items_[i]));
-        continue;
-      }
-      for (uint32_t j = node.begin; j < node.begin + node.count; ++j) {
-        bounds[nfa_.edges[j].first] = bounds[nfa_.edges[j].last + 1] = true;
-      }
-      conditions_.mark_bounds(conditions_of(items_[i]), bounds);
-    }
-    // Between two bounds all bytes lead to the same nodes.
-    std::array<uint16_t, 257> interval_of;
-    std::array<uint16_t, 257> first_byte;
-    uint16_t num_intervals = 0;
-    for (uint16_t byte = 0; byte < 257; ++byte) {
-      if (byte == 0 || bounds[byte]) first_byte[num_intervals++] = byte;
-      interval_of[byte] = uint16_t(num_intervals - 1);
-    }
-    if (targets_.size() < num_intervals) targets_.resize(num_intervals);
-    for (uint16_t i = 0; i < num_intervals; ++i) targets_[i].clear();
-    for (size_t i = begin; i < end; ++i) {
-      const Node& node = nfa_.nodes[node_of(items_[i])];
-      if (node.kind == NodeKind::kAccept) continue;
-      for (uint32_t j = node.begin; j < node.begin + node.count; ++j) {
-        const Edge& edge = nfa_.edges[j];
-        for (uint16_t k = interval_of[edge.first]; k <= interval_of[edge.last]; ++k) {
-          uint32_t conditions = conditions_.after(conditions_of(items_[i]), uint8_t(first_byte[k]));
-          if (conditions != kDead) targets_[k].push_back(make_item(edge.target, false, conditions));
-          budget_.spend(1);
-        }
-      }
-    }
-    edges_.clear();
-    for (uint16_t i = 0; i < num_intervals; ++i) {
-      if (targets_[i].empty() || first_byte[i] == 256) continue;
-      uint16_t next = i + 1 < num_intervals ? first_byte[i + 1] : uint16_t(256);
-      uint32_t target = state_of(targets_[i]);
-      if (!edges_.empty() && edges_.back().target == target && edges_.back().last + 1 == first_byte[i]) {
-        edges_.back().last = uint8_t(next - 1);
-      } else {
-        edges_.push_back({uint8_t(first_byte[i]), uint8_t(next - 1), target});
-      }
-    }
-    builder_.add_state(is_accepting, edges_);
-  }
-
   uint32_t state_of(const std::vector<Item>& targets) {
     bool is_known = targets.size() == 1 && conditions_of(targets[0]) == 0;
     if (is_known && state_after_[node_of(targets[0])] != kDead) return state_after_[node_of(targets[0])];
@@ -272,21 +281,35 @@ class Determinizer {
   std::vector<size_t> set_begin_ = {0};
   StateNumbers numbers_;
   std::vector<std::vector<Item>> targets_;
-  std::vector<Edge> edges_;
-  AutomatonBuilder builder_;
+  Expansion expansion_;
 };
 
-}  // namespace
+SubsetStates::SubsetStates(const Nfa& nfa, Budget& budget)
+    : implementation_(std::make_unique<Implementation>(nfa, budget)) {}
+SubsetStates::~SubsetStates() = default;
+uint32_t SubsetStates::add_start(uint32_t node, bool is_at_start) {
+  return implementation_->add_start(node, is_at_start);
+}
+uint32_t SubsetStates::size() const { return implementation_->size(); }
+bool SubsetStates::is_empty(uint32_t state) const { return implementation_->is_empty(state); }
+const SubsetStates::Expansion& SubsetStates::expand(uint32_t state) { return implementation_->expand(state); }
 
 Automaton determinize(const Nfa& nfa, uint32_t start, bool is_at_start, Budget& budget) {
-  return Determinizer(nfa, budget).build(start, is_at_start);
+  SubsetStates subsets(nfa, budget);
+  AutomatonBuilder builder;
+  uint32_t first = subsets.add_start(start, is_at_start);
+  for (uint32_t state = 0; state < subsets.size(); ++state) {
+    const SubsetStates::Expansion& expansion = subsets.expand(state);
+    builder.add_state(!expansion.accepting.empty(), expansion.edges);
+  }
+  return builder.minimal(first, budget);
 }
 
 Automaton compile_regex(const std::string& pattern, const Limits& limits) {
   Budget budget(limits);
   Pattern parts;
   uint32_t whole = parse_regex(pattern, limits, parts);
-  Nfa nfa = build_nfa(parts, whole, Spelling::kUtf8, budget);
+  Nfa nfa = build_nfa(parts, {whole}, Spelling::kUtf8, budget);
   return determinize(nfa, nfa.start, true, budget);
 }
 

@@ -21,7 +21,7 @@ uint32_t add_any_characters(Pattern& pattern, uint32_t min, uint32_t max) {
 }
 
 Automaton spelled(const Pattern& pattern, Budget& budget) {
-  Nfa nfa = build_nfa(pattern, uint32_t(pattern.parts.size() - 1), Spelling::kJson, budget);
+  Nfa nfa = build_nfa(pattern, {uint32_t(pattern.parts.size() - 1)}, Spelling::kJson, budget);
   return determinize(nfa, nfa.start, true, budget);
 }
 

@@ -45,6 +45,12 @@ class Budget {
  public:
   explicit Budget(const Limits& limits) : limits(limits), start_(cpu_seconds()) {}
 
+  // Gives the time anew.
+  void restart() {
+    start_ = cpu_seconds();
+    unchecked_ = 0;
+  }
+
   void spend(uint64_t steps) {
     unchecked_ += steps;
     if (unchecked_ < kStepsPerCheck) return;

@@ -23,9 +23,13 @@ class NfaBuilder {
         graphs_(pattern.sets.size()),
         is_open_(pattern.rules.size()) {}
 
-  Nfa build(uint32_t part) {
-    uint32_t accept = add({NodeKind::kAccept});
-    nfa_.start = compile(part, accept);
+  Nfa build(const std::vector<uint32_t>& parts) {
+    std::vector<uint32_t> entries;
+    for (uint32_t part : parts) {
+      entries.push_back(compile(part, add({NodeKind::kAccept})));
+      nfa_.component_ends.push_back(uint32_t(nfa_.nodes.size()));
+    }
+    nfa_.start = entries.size() == 1 ? entries[0] : add_split(entries);
     return std::move(nfa_);
   }
 
@@ -244,8 +248,8 @@ class NfaBuilder {
 
 }  // namespace
 
-Nfa build_nfa(const Pattern& pattern, uint32_t part, Spelling spelling, Budget& budget) {
-  return NfaBuilder(pattern, spelling, budget).build(part);
+Nfa build_nfa(const Pattern& pattern, const std::vector<uint32_t>& parts, Spelling spelling, Budget& budget) {
+  return NfaBuilder(pattern, spelling, budget).build(parts);
 }
 
 }  // namespace structout::fsm

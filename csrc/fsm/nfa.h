@@ -38,11 +38,13 @@ struct Nfa {
   std::vector<uint32_t> targets;
   std::vector<Lookahead> lookaheads;
   uint32_t start = 0;
+  std::vector<uint32_t> component_ends;  // behind the last node of each part that it was made from
 };
 
-// The automaton of a part and what lies in it. Texts and automata among them are taken
+// The automaton of some parts and what lies in them, each with an end of its own: texts
+// that any of them accepts. Texts and automata among them are taken
 // as they are.
-Nfa build_nfa(const Pattern& pattern, uint32_t part, Spelling spelling, Budget& budget);
+Nfa build_nfa(const Pattern& pattern, const std::vector<uint32_t>& parts, Spelling spelling, Budget& budget);
 
 // The texts that lead from a node to the end. `is_at_start`: whether anchors take the
 // first byte of such a text for the first byte of all.

@@ -250,7 +250,7 @@ std::string Rules::cycle(const std::vector<std::vector<uint32_t>>& targets, uint
 Automaton Rules::compile(uint32_t root, const Limits& limits) const {
   check_recursion(root);
   Budget budget(limits);
-  Nfa nfa = build_nfa(pattern_, root, Spelling::kUtf8, budget);
+  Nfa nfa = build_nfa(pattern_, {root}, Spelling::kUtf8, budget);
   return determinize(nfa, nfa.start, true, budget);
 }
 

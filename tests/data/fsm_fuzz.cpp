@@ -9,6 +9,7 @@
 
 #include "fsm/compile.h"
 #include "fsm/hash.h"
+#include "fsm/lazy_product.h"
 #include "fsm/matcher.h"
 #include "fsm/rules.h"
 #include "fsm/token_index.h"
@@ -80,6 +81,17 @@ Automaton random_rules(const Limits& limits) {
   return rules.compile(references[0], limits);
 }
 
+void search_product(const Automaton& automaton, const Limits& limits) {
+  LazyProduct product({random_pattern(), automaton, random_pattern()}, limits);
+  uint32_t state = 0;
+  for (int i = 0; i < 20 && state != kDead; ++i) {
+    product.verdict(state);
+    product.live(state);
+    state = product.next(state, uint8_t(below(2) ? 'a' + below(3) : below(256)));
+  }
+  product.find(0, {int64_t(below(3)), int64_t(below(3)), kNot, below(2) ? kAnd : kOr}, 500);
+}
+
 std::string damaged(std::string bytes) {
   for (size_t i = below(3); i > 0 && !bytes.empty(); --i) bytes[below(bytes.size())] ^= char(1 << below(8));
   if (below(4) == 0) bytes.resize(below(bytes.size() + 8));
@@ -144,6 +156,7 @@ int main(int, char** arguments) {
                                          : compile_regex(random_pattern(), limits);
       ++num_compiled;
       read_damaged(automaton);
+      search_product(automaton, limits);
       if (automaton.num_states() == 0) continue;
       if (automaton.num_states() < 500) walk(automaton, vocabulary);
       Budget budget(limits);

@@ -9,9 +9,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "fsm/compile.h"
+#include "fsm/lazy_product.h"
 #include "fsm/matcher.h"
 #include "fsm/regex.h"
 #include "fsm/rules.h"
@@ -52,7 +54,7 @@ std::vector<int64_t> tokens_of(const py::sequence& given) {
 int64_t state_or_minus_one(uint32_t state) { return state == kDead ? -1 : int64_t(state); }
 
 template <typename States>
-uint32_t checked_state(const States& of, int64_t state) {
+uint32_t checked_state(States& of, int64_t state) {
   if (state < 0 || state >= of.num_states()) {
     throw py::index_error("a state must be in [0, " + std::to_string(of.num_states()) + "), got " +
                           std::to_string(state));
@@ -358,6 +360,32 @@ PYBIND11_MODULE(_fsm, module) {
       .def("define", &Rules::define)
       .def("check_recursion", &Rules::check_recursion)
       .def("compile", &Rules::compile, py::call_guard<py::gil_scoped_release>());
+
+  py::class_<LazyProduct, std::shared_ptr<LazyProduct>>(module, "LazyProduct")
+      .def(py::init([](const std::vector<std::variant<py::bytes, Automaton>>& given, const Limits& limits) {
+        std::vector<LazyProduct::Component> components;
+        for (const auto& component : given) {
+          if (const py::bytes* regex = std::get_if<py::bytes>(&component)) {
+            components.emplace_back(std::string(*regex));
+          } else {
+            components.emplace_back(std::get<Automaton>(component));
+          }
+        }
+        return run(true, [&] { return std::make_shared<LazyProduct>(components, limits); });
+      }))
+      .def_property_readonly("num_states", &LazyProduct::num_states)
+      .def("next", [](LazyProduct& self, int64_t state,
+                      uint8_t byte) { return state_or_minus_one(self.next(checked_state(self, state), byte)); })
+      .def("verdict", [](LazyProduct& self, int64_t state) { return self.verdict(checked_state(self, state)); })
+      .def("live", [](LazyProduct& self, int64_t state) { return self.live(checked_state(self, state)); })
+      .def("find",
+           [](LazyProduct& self, int64_t state, const Condition& condition,
+              uint64_t max_states) -> std::optional<py::bytes> {
+             uint32_t checked = checked_state(self, state);
+             auto text = run(true, [&] { return self.find(checked, condition, max_states); });
+             if (!text) return std::nullopt;
+             return py::bytes(*text);
+           });
 
   py::class_<VocabularyTrie, std::shared_ptr<VocabularyTrie>>(module, "VocabularyTrie")
       .def(py::init([](const std::vector<std::string>& token_bytes) {

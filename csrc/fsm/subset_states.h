@@ -1,0 +1,40 @@
+// The states of the subset construction, made when they are needed.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "fsm/nfa.h"
+
+namespace structout::fsm {
+
+class SubsetStates {
+ public:
+  SubsetStates(const Nfa& nfa, Budget& budget);
+  ~SubsetStates();
+
+  // The state of the nodes that a text may begin at. `is_at_start`: whether anchors take
+  // its first byte for the first of all.
+  uint32_t add_start(uint32_t node, bool is_at_start);
+
+  uint32_t size() const;
+
+  // Whether the state stands for no nodes: nothing is accepted from it.
+  bool is_empty(uint32_t state) const;
+
+  // What follows a state. Targets of edges are states, perhaps new ones. Valid until the
+  // next call.
+  struct Expansion {
+    std::vector<Edge> edges;
+    std::vector<uint32_t> accepting;  // nodes where the text may end
+    std::vector<uint32_t> others;     // nodes that take another byte
+  };
+  const Expansion& expand(uint32_t state);
+
+ private:
+  class Implementation;
+  std::unique_ptr<Implementation> implementation_;
+};
+
+}  // namespace structout::fsm
