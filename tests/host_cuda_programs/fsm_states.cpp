@@ -63,7 +63,7 @@ struct Case {
   }
 
   bool rows() {
-    const int64_t num_rows = below(4) ? below(5) : 256 + below(5), num_slots = below(4);
+    const int64_t num_rows = below(2) ? below(5) : 256 + below(5), num_slots = below(4);
     const int64_t width = words_for(tables.vocab_size), stride = width + below(3);
     for (int64_t i = 0; i < tables.num_states; ++i) mask_slots.push_back(mostly_below(num_slots + 1) - 1);
     const std::vector<int32_t> states = random_states(num_rows);
