@@ -78,6 +78,8 @@ class DeviceFSM:
         tokens = masked_sample(logits, fsm.masks, fsm.rows(states))
         fsm.advance(states, tokens)
 
+    A copy of the states is all that a rollback or a fork needs.
+
     It is not thread-safe. Methods that write to the tables do so on the current stream.
 
     Args:
@@ -248,7 +250,7 @@ class DeviceFSM:
             return
         begin, end = row_indptr[:-1], row_indptr[1:]
         has_rows = begin < end
-        last_row = ((begin + num_accepted) * has_rows).long()
+        last_row = ((begin + num_accepted) * has_rows).long().clamp(0, len(row_states) - 1)
         advanced = row_states.index_select(0, last_row)
         self.advance(advanced, ids.index_select(0, last_row))
         states.copy_(torch.where(has_rows, advanced, states))

@@ -176,6 +176,29 @@ def test_draft_states_follow_host_grammars_and_advance_by_what_is_accepted(devic
                     assert state == (FINISHED_STATE if grammar.is_terminated() else starts[i] + grammar.state_id())
 
 
+def test_states_put_back_follow_host_grammars_that_roll_back():
+    rng, vocabulary = random.Random(5), vocabulary_of("byte_level")
+    fsm = DeviceFSM(vocabulary, "cpu", max_states=1024, max_masks=512, max_rows=9)
+    grammars = [compile_regex(vocabulary, pattern) for pattern in PATTERNS]
+    starts = [fsm.add(grammar.index).start_state for grammar in grammars]
+    states = torch.tensor(starts, dtype=torch.int32)
+    history = [states.clone()]
+    for _ in range(60):
+        if rng.random() < 0.3:
+            count = rng.randrange(len(history))
+            del history[len(history) - count :]
+            states.copy_(history[-1])
+            for grammar in grammars:
+                grammar.rollback(count)
+        tokens = [rng.choice(mask_of(grammar, vocabulary).nonzero().flatten().tolist()) for grammar in grammars]
+        fsm.advance(states, torch.tensor(tokens))
+        history.append(states.clone())
+        for i, grammar in enumerate(grammars):
+            assert grammar.accept_tokens("", [tokens[i]])
+            at = FINISHED_STATE if grammar.is_terminated() else starts[i] + grammar.state_id()
+            assert int(states[i]) == at
+
+
 def test_drafts_that_are_all_accepted_advance_as_far():
     vocabulary = vocabulary_of("odd")
     fsm = DeviceFSM(vocabulary, "cpu", max_states=64, max_masks=64, max_rows=8)
