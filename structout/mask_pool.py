@@ -7,7 +7,7 @@ step by step. Several steps may be in flight between the two.
 
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,6 +19,9 @@ from structout.bitmask import bitmask_dtype, bitmask_width
 from structout.mask_batch import MaskBatch, MaskRows
 
 _SLOT_BYTES = 4
+_KEYS_PER_MASK = 64  # several keys may stand for equal masks
+_FIRST_UNNAMED = np.uint64(1 << 63)
+_NO_MASKS: npt.NDArray[np.int32] = np.zeros((0, 0), dtype=np.int32)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +95,8 @@ class MaskDeduplicator:
         self._width = bitmask_width(vocab_size)
         self._hash = partial(_import_xxh3(), seed=secrets.randbits(64))
         self._slot_of: OrderedDict[bytes, int] = OrderedDict()  # by hash, the most recently used mask last
+        self._hash_of_key: dict[int, bytes] = {}
+        self._empty_hash = self._hash(np.zeros(self._width, dtype=np.int32))
         self._sequence = 0
         self._num_sent = self._num_reused = self._num_evicted = 0
 
@@ -109,30 +114,88 @@ class MaskDeduplicator:
                 the pool. Nothing changes.
         """
         _check_masks(masks.bitmask, self._width)
-        hashes = [self._hash(row) for row in np.ascontiguousarray(masks.bitmask)]
-        first_row: dict[bytes, int] = {}
+        bitmask = np.ascontiguousarray(masks.bitmask)
+        hashes = [self._hash(row) for row in bitmask]
+        first_rows: dict[bytes, int] = {}
         for row, mask_hash in enumerate(hashes):
-            first_row.setdefault(mask_hash, row)
-        if len(first_row) > self.capacity:
+            first_rows.setdefault(mask_hash, row)
+        return self._pooled(masks, hashes, lambda mask_hash: bitmask[first_rows[mask_hash]])
+
+    def deduplicate_by_key(
+        self, rows: MaskRows, mask_keys: npt.NDArray[np.uint64], fill: Callable[[list[int]], npt.NDArray[np.int32]]
+    ) -> PooledMaskBatch:
+        """Do what ``deduplicate`` does without the masks that the pools hold.
+
+        Args:
+            rows: the rows of a step's requests.
+            mask_keys: a number for the mask of each row, uint64 ``[R]``: masks of the
+                same number are equal, in all steps. 0 for masks without a number.
+            fill: returns the masks of the given rows.
+
+        Raises:
+            ValueError: as ``deduplicate``.
+        """
+        keys, first_rows, key_of_row = np.unique(_named(mask_keys), return_index=True, return_inverse=True)
+        hashes = [self._hash_of_key.get(key) for key in keys.tolist()]
+        unknown = [i for i, mask_hash in enumerate(hashes) if mask_hash not in self._slot_of]
+        masks = fill(first_rows[unknown].tolist()) if unknown else _NO_MASKS
+        mask_of_hash: dict[bytes, npt.NDArray[np.int32]] = {}
+        if len(self._hash_of_key) > _KEYS_PER_MASK * self.capacity:
+            self._hash_of_key.clear()
+        for i, mask in zip(unknown, masks, strict=True):
+            mask_hash = hashes[i] = self._hash(mask)
+            mask_of_hash[mask_hash] = mask
+            if keys[i] < _FIRST_UNNAMED:
+                self._hash_of_key[int(keys[i])] = mask_hash
+        return self._pooled(rows, [*filter(None, hashes)], mask_of_hash.__getitem__, key_of_row)
+
+    def empty_rows(self, pooled: PooledMaskBatch) -> npt.NDArray[np.intp]:
+        """The rows of a batch just deduplicated that allow nothing."""
+        slot = self._slot_of.get(self._empty_hash)
+        return np.flatnonzero(pooled.row_slots == (-1 if slot is None else slot))
+
+    def _pooled(
+        self,
+        rows: MaskRows,
+        hashes: Sequence[bytes],
+        mask_of_hash: Callable[[bytes], npt.NDArray[np.int32]],
+        index_of_row: npt.NDArray[np.intp] | None = None,
+    ) -> PooledMaskBatch:
+        """Give each mask a slot.
+
+        Args:
+            rows: the rows of a step's requests.
+            hashes: of their masks.
+            mask_of_hash: returns a mask that the pool does not hold.
+            index_of_row: the index in ``hashes`` of each row. Default: its own.
+        """
+        different = dict.fromkeys(hashes)
+        if len(different) > self.capacity:
             raise ValueError(
-                f"a step has {len(first_row)} different masks, but the pool has a capacity of {self.capacity}; "
+                f"a step has {len(different)} different masks, but the pool has a capacity of {self.capacity}; "
                 "make the capacity at least the number of mask rows that a step may have"
             )
-        missing = self._touch(first_row)
+        missing = self._touch(different)
         new_slots = [self._place(mask_hash) for mask_hash in missing]
+        new_masks = np.empty((len(missing), self._width), dtype=np.int32)
+        for new_mask, mask_hash in zip(new_masks, missing, strict=True):
+            new_mask[:] = mask_of_hash(mask_hash)
+        row_slots = np.array([self._slot_of[mask_hash] for mask_hash in hashes], dtype=np.int32)
+        if index_of_row is not None:
+            row_slots = row_slots[index_of_row]
         pooled = PooledMaskBatch(
-            request_ids=masks.request_ids,
-            row_indptr=masks.row_indptr.copy(),
-            errors=masks.errors,
-            num_acceptable_drafts=masks.num_acceptable_drafts.copy(),
-            new_masks=masks.bitmask[[first_row[mask_hash] for mask_hash in missing]],
+            request_ids=rows.request_ids,
+            row_indptr=rows.row_indptr.copy(),
+            errors=rows.errors,
+            num_acceptable_drafts=rows.num_acceptable_drafts.copy(),
+            new_masks=new_masks,
             new_slots=np.array(new_slots, dtype=np.int32),
-            row_slots=np.array([self._slot_of[mask_hash] for mask_hash in hashes], dtype=np.int32),
+            row_slots=row_slots,
             sequence=self._sequence,
         )
         self._sequence += 1
         self._num_sent += len(missing)
-        self._num_reused += len(hashes) - len(missing)
+        self._num_reused += len(row_slots) - len(missing)
         return pooled
 
     def reset(self) -> None:
@@ -151,7 +214,7 @@ class MaskDeduplicator:
             self._num_evicted,
         )
 
-    def _touch(self, mask_hashes: Mapping[bytes, int]) -> list[bytes]:
+    def _touch(self, mask_hashes: Iterable[bytes]) -> list[bytes]:
         """Mark the masks as most recently used, so that this step evicts none of them.
 
         Returns:
@@ -229,6 +292,11 @@ class MaskPool:
         staged.numpy()[:, width] = new_slots
         staged = staged.to(self.bitmask.device, non_blocking=True)
         self.bitmask.index_copy_(0, staged[:, width].long(), staged[:, :width])
+
+
+def _named(mask_keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """The keys, with a different large number for each 0."""
+    return np.where(mask_keys == 0, np.arange(len(mask_keys), dtype=np.uint64) + _FIRST_UNNAMED, mask_keys)
 
 
 def _check_capacity(capacity: int) -> None:

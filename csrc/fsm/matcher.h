@@ -16,7 +16,7 @@ class Matcher {
  public:
   // `stop_tokens` end a text, and have no place inside it. They must be in the vocabulary.
   Matcher(std::shared_ptr<const TokenIndex> index, std::vector<uint32_t> stop_tokens)
-      : index_(std::move(index)), stop_tokens_(std::move(stop_tokens)) {}
+      : index_(std::move(index)), stop_tokens_(std::move(stop_tokens)), number_(index_->number_with(stop_tokens_)) {}
 
   const TokenIndex& index() const { return *index_; }
   uint32_t state() const { return states_.back(); }
@@ -78,6 +78,13 @@ class Matcher {
     return allows_text || (is_complete && !stop_tokens_.empty());
   }
 
+  // A number for the mask of a state: masks of the same number are equal, in the whole
+  // process. 0 if the mask has none.
+  uint64_t mask_key(uint32_t state) const {
+    uint32_t slot = index_->mask_slot(state);
+    return slot == kDead ? 0 : uint64_t(number_) << 32 | uint64_t(slot) << 1 | uint64_t(index_->accepts(state));
+  }
+
   // Appends a state for each row along the drafts, the present one first, or kFreeRow
   // where the row allows everything: see StructuredOutputGrammar.fill_bitmask_drafts.
   // Returns the number of drafts before the first that is not allowed.
@@ -127,6 +134,7 @@ class Matcher {
 
   std::shared_ptr<const TokenIndex> index_;
   std::vector<uint32_t> stop_tokens_;
+  uint32_t number_;                     // of the index with these stop tokens
   std::vector<uint32_t> states_ = {0};  // before each token of the text, and now
   std::vector<uint32_t> tokens_;        // of the text; kDead for a step of bytes
   size_t num_stopped_ = 0;              // the stop token and those after it

@@ -191,6 +191,7 @@ void TokenIndex::keep(uint32_t state, Mask mask) const {
   }
   if (kept_bytes_ + size > kMaxKeptBytes) return;
   kept_bytes_ += size + kBytesPerKeptMask;
+  mask.slot = uint32_t(kept_.size());
   kept_.push_back(std::move(mask));
   kept_by_hash_.emplace(hash, &kept_.back());
   masks_[state].store(&kept_.back(), std::memory_order_release);
@@ -199,6 +200,27 @@ void TokenIndex::keep(uint32_t state, Mask mask) const {
 uint32_t TokenIndex::num_masks() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return uint32_t(kept_.size());
+}
+
+uint32_t TokenIndex::mask_slot(uint32_t state) const {
+  const Mask* mask = masks_[state].load(std::memory_order_acquire);
+  if (mask == nullptr) {
+    std::vector<uint32_t> row(vocabulary_->row_words());
+    fill(state, row.data());
+    mask = masks_[state].load(std::memory_order_acquire);
+  }
+  return mask == nullptr ? kDead : mask->slot;
+}
+
+uint32_t TokenIndex::number_with(const std::vector<uint32_t>& stop_tokens) const {
+  static std::atomic<uint32_t> next{1};
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto [found, is_new] = numbers_.try_emplace(stop_tokens, 0);
+  if (is_new) {
+    found->second = next++;
+    kept_bytes_ += kBytesPerKeptMask + stop_tokens.size() * sizeof(uint32_t);
+  }
+  return found->second;
 }
 
 void TokenIndex::compute_masks() const {

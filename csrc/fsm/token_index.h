@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -54,6 +55,14 @@ class TokenIndex {
   bool has_mask(uint32_t state) const { return masks_[state].load(std::memory_order_acquire) != nullptr; }
   uint32_t num_masks() const;  // different ones, so far
 
+  // The number of the state's mask among the different ones, in the order in which they
+  // were first computed. Computes it if needed. kDead if too many bytes are kept.
+  uint32_t mask_slot(uint32_t state) const;
+
+  // A number above 0 for this index with a set of stop tokens, unique in the process and
+  // the same for equal sets.
+  uint32_t number_with(const std::vector<uint32_t>& stop_tokens) const;
+
   // The bytes that must follow.
   std::string forced(uint32_t state) const;
 
@@ -77,6 +86,7 @@ class TokenIndex {
   struct Mask {
     MaskKind kind;
     std::vector<uint32_t> words;  // of the row, or token ids
+    uint32_t slot = kDead;
     bool is_empty() const { return kind == MaskKind::kAllowed && words.empty(); }
   };
 
@@ -113,6 +123,7 @@ class TokenIndex {
   mutable std::deque<Mask> kept_;
   mutable std::unordered_multimap<uint64_t, const Mask*> kept_by_hash_;
   mutable size_t kept_bytes_ = 0;
+  mutable std::map<std::vector<uint32_t>, uint32_t> numbers_;
 };
 
 }  // namespace structout::fsm

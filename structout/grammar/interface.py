@@ -8,7 +8,7 @@ needs.
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +40,7 @@ class StructuredOutputGrammar(ABC):
 
     Attributes:
         error_reason: why no token is allowed any more, if the engine itself gave up.
-        is_batched: whether ``accept_batch`` and ``fill_step`` are single native calls
+        is_batched: whether ``accept_batch`` and ``plan_step`` are single native calls
             that take microseconds for each grammar, whatever the texts are. Otherwise
             tokens are accepted for one grammar after the other, and each is timed.
     """
@@ -68,20 +68,16 @@ class StructuredOutputGrammar(ABC):
         return [grammar.accept_tokens("", [*ids]) for grammar, ids in zip(grammars, tokens, strict=True)]
 
     @classmethod
-    def fill_step(
-        cls,
-        grammars: Sequence["StructuredOutputGrammar"],
-        bitmask: torch.Tensor,
-        draft_tokens: Sequence[Sequence[int] | None] | None,
-    ) -> "StepRows":
-        """Fill the rows of a decoding step, one grammar after the other.
+    def plan_step(
+        cls, grammars: Sequence["StructuredOutputGrammar"], draft_tokens: Sequence[Sequence[int] | None] | None
+    ) -> "StepPlan":
+        """Plan the rows of a decoding step, one grammar after the other.
 
         Each grammar that has not terminated gets the rows of ``fill_bitmask_drafts``.
         Only for classes that are batched.
 
         Args:
             grammars: different grammars of this class and one vocabulary.
-            bitmask: as in ``fill_bitmask``, with enough rows.
             draft_tokens: the drafts of each grammar, None for none.
 
         Raises:
@@ -259,20 +255,36 @@ class StructuredOutputGrammar(ABC):
             self.fill_bitmask(bitmask, row)
 
 
-class StepRows(NamedTuple):
-    """The rows that ``fill_step`` has filled.
+class StepPlan(Protocol):
+    """The rows of a decoding step. It is valid until one of its grammars moves.
 
     Attributes:
         row_indptr: int32 ``[len(grammars) + 1]``. Grammar i owns the rows
             ``row_indptr[i] ... row_indptr[i + 1]``.
         num_allowed: int32 ``[len(grammars)]``. The number of its drafts before the
             first one that is not allowed.
-        empty_rows: the rows that allow nothing.
     """
 
     row_indptr: npt.NDArray[np.int32]
     num_allowed: npt.NDArray[np.int32]
-    empty_rows: list[int]
+
+    @property
+    def num_rows(self) -> int: ...
+
+    def mask_keys(self) -> npt.NDArray[np.uint64]:
+        """A number for the mask of each row, uint64 ``[num_rows]``: masks of the same
+        number are equal, in all steps of the process. 0 for masks without one."""
+
+    def fill(self, bitmask: torch.Tensor, rows: Sequence[int] | None = None) -> list[int]:
+        """Fill ``bitmask[i]`` with the mask of row ``rows[i]``, or of row i.
+
+        Args:
+            bitmask: as in ``fill_bitmask``.
+            rows: rows of the step. Default: all.
+
+        Returns:
+            the indices i of the masks that allow nothing.
+        """
 
 
 class PrefixGrammar(StructuredOutputGrammar):

@@ -2,17 +2,19 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from structout.grammar.interface import StepRows, StructuredOutputBackend, StructuredOutputGrammar
-from structout.mask_batch import MaskBatch
+from structout.bitmask import allocate_token_bitmask
+from structout.grammar.interface import StepPlan, StructuredOutputBackend, StructuredOutputGrammar
+from structout.mask_batch import MaskBatch, MaskRows
 from structout.mask_buffers import BufferRing
+from structout.mask_pool import MaskDeduplicator, PooledMaskBatch
 from structout.scheduler.requests import Request, RequestTable, check_known
 
 Drafts = Mapping[str, Sequence[int]]
@@ -23,7 +25,6 @@ _RowErrors = dict[int, str]  # the rows that cannot be filled, and why
 
 _NUM_SCANNED_WORDS = 64
 _STEPS_BETWEEN_CHECKS = 16
-_NO_ERRORS: Mapping[str, str] = {}
 _DEAD_END = "the grammar allows no token here: the vocabulary cannot spell what must follow"
 
 
@@ -67,6 +68,7 @@ class MaskFiller:
         slow_seconds: float = float("inf"),
     ):
         self._backend = backend
+        self._vocab_size = vocab_size
         self._buffers = BufferRing(num_buffers, vocab_size)
         self._slow_seconds = slow_seconds
         self._fills_alone = False
@@ -87,45 +89,79 @@ class MaskFiller:
         strict: bool = True,
     ) -> MaskBatch:
         """Fill one step's masks; see ``StructuredOutputManager.grammar_bitmask``."""
-        if len(set(request_ids)) < len(request_ids):
-            repeated = next(name for name in request_ids if list(request_ids).count(name) > 1)
-            raise ValueError(f"request_ids must be unique, got {repeated!r} more than once")
-        if strict:
-            check_known(request_ids, requests.by_id)
+        _check_ids(request_ids, requests, strict)
         start = time.perf_counter()
         names = tuple(request_ids)
-        batch = None if bounds or trees or self._fills_alone else self._fill_at_once(names, requests, drafts)
-        if batch is None:
-            batch = self._fill_planned(names, _planned(names, requests, drafts, bounds, trees))
+        plan = None if bounds or trees else self._plan_at_once(names, requests, drafts)
+        batch = (
+            self._fill_at_once(names, requests, plan)
+            if plan is not None
+            else self._fill_planned(names, _planned(names, requests, drafts, bounds, trees))
+        )
         self.seconds.append(time.perf_counter() - start)
         self.num_rows_filled += len(batch.bitmask)
         return batch
 
-    def _fill_at_once(
-        self, request_ids: tuple[str, ...], requests: RequestTable, drafts: Drafts | None
-    ) -> MaskBatch | None:
-        """Fill the step in one native call, if all its requests are READY and their
+    def fill_pooled(
+        self,
+        request_ids: Sequence[str],
+        requests: RequestTable,
+        drafts: Drafts | None,
+        deduplicator: MaskDeduplicator,
+        strict: bool,
+    ) -> PooledMaskBatch | None:
+        """Name a step's masks by their slots, and fill only those that the pools do not
+        hold. None if the step's masks have no numbers to know them by."""
+        _check_ids(request_ids, requests, strict)
+        started = time.perf_counter()
+        names = tuple(request_ids)
+        plan = self._plan_at_once(names, requests, drafts)
+        if plan is None:
+            return None
+
+        def fill(rows: list[int]) -> npt.NDArray[np.int32]:
+            masks = allocate_token_bitmask(len(rows), self._vocab_size, pin_memory=False)
+            plan.fill(masks, rows)
+            return masks.numpy()
+
+        rows = MaskRows(request_ids=names, row_indptr=plan.row_indptr, num_acceptable_drafts=plan.num_allowed)
+        pooled = deduplicator.deduplicate_by_key(rows, plan.mask_keys(), fill)
+        dead_ends = _owners_at_start(names, pooled.row_indptr, deduplicator.empty_rows(pooled).tolist())
+        if dead_ends:
+            pooled = replace(pooled, errors=dict.fromkeys(dead_ends, _DEAD_END))
+        self._note_step(names, requests, plan, started)
+        return pooled
+
+    def _plan_at_once(
+        self, request_ids: Sequence[str], requests: RequestTable, drafts: Drafts | None
+    ) -> StepPlan | None:
+        """Plan the step in one native call, if all its requests are READY and their
         grammars are of one class that has such a call. Otherwise return None."""
+        if self._fills_alone:
+            return None
         members = [*map(requests.by_id.get, request_ids)]
         grammars = [request.grammar for request in members if request is not None and request.grammar is not None]
         classes: set[type[StructuredOutputGrammar]] = set(map(type, grammars))
         if len(classes) != 1 or len(grammars) < len(members) or not (kind := classes.pop()).is_batched:
             return None
-        tokens = [*map(drafts.get, request_ids)] if drafts else None
+        # What is wrong with drafts fails their own request, when it is filled alone.
+        with suppress(Exception):
+            return kind.plan_step(grammars, [*map(drafts.get, request_ids)] if drafts else None)
+        return None
+
+    def _fill_at_once(self, request_ids: tuple[str, ...], requests: RequestTable, plan: StepPlan) -> MaskBatch:
         started = time.perf_counter()
-        try:
-            num_drafts = sum(len(chain) for chain in tokens if chain is not None) if tokens else 0
-            buffer = self._buffers.next_rows(len(grammars) + num_drafts)
-            rows = kind.fill_step(grammars, buffer, tokens)
-        except Exception:  # about malformed drafts: filled alone, they fail their own request
-            return None
+        buffer = self._buffers.next_rows(plan.num_rows)
+        empty_rows = plan.fill(buffer)
+        self._note_step(request_ids, requests, plan, started)
+        errors = dict.fromkeys(_owners_at_start(request_ids, plan.row_indptr, empty_rows), _DEAD_END)
+        return self._batch(request_ids, buffer, plan.row_indptr, plan.num_allowed, errors)
+
+    def _note_step(self, request_ids: tuple[str, ...], requests: RequestTable, plan: StepPlan, started: float) -> None:
         seconds = time.perf_counter() - started
-        num_rows = int(rows.row_indptr[-1])
-        self._note_fill(members[0].backend_name if members[0] is not None else "", num_rows, seconds)
-        self._row_cpu_seconds = {}
+        self._note_fill(requests[request_ids[0]].backend_name, plan.num_rows, seconds)
         self._choose_next_way(seconds)
         self.seconds_alone = {}
-        return self._batch(request_ids, buffer[:num_rows], rows, lambda row: _DEAD_END)
 
     def _fill_planned(self, request_ids: tuple[str, ...], plan: "_Plan") -> MaskBatch:
         buffer = self._buffers.next_rows(plan.num_rows)
@@ -140,38 +176,25 @@ class MaskFiller:
         num_acceptable = np.zeros(len(request_ids), dtype=np.int32)
         for drafted in plan.drafted:
             num_acceptable[drafted.index] = drafted.num_acceptable
-        rows = StepRows(row_indptr, num_acceptable, _empty_rows(bitmask))
         errors = {request_ids[_owner(row, row_indptr)]: error for row, error in row_errors.items()}
-        return self._batch(request_ids, buffer, rows, plan.empty_row_error, errors)
+        empty_rows = [row for row in _empty_rows(bitmask) if row not in row_errors]
+        for name, row in _owners_at_start(request_ids, row_indptr, empty_rows).items():
+            errors.setdefault(name, plan.empty_row_error(row))
+        return self._batch(request_ids, buffer, row_indptr, num_acceptable, errors)
 
     def _batch(
         self,
         request_ids: tuple[str, ...],
         buffer: torch.Tensor,
-        rows: StepRows,
-        empty_row_error: Callable[[int], str],
-        errors: Mapping[str, str] = _NO_ERRORS,
+        row_indptr: npt.NDArray[np.int32],
+        num_acceptable: npt.NDArray[np.int32],
+        errors: Mapping[str, str],
     ) -> MaskBatch:
-        """The message of a step.
-
-        Args:
-            request_ids: the requests of the step.
-            buffer: their masks.
-            rows: the rows of each request.
-            empty_row_error: why the grammar of a row allows nothing.
-            errors: by request id, why its rows could not be filled.
-        """
-        all_errors = dict(errors)
-        for row in rows.empty_rows:
-            index = _owner(row, rows.row_indptr)
-            # After a draft, a dead end only means that the draft is bad.
-            if row == rows.row_indptr[index] and request_ids[index] not in errors:
-                all_errors[request_ids[index]] = empty_row_error(row)
         return MaskBatch(
             request_ids=request_ids,
-            row_indptr=rows.row_indptr,
-            errors=all_errors,
-            num_acceptable_drafts=rows.num_allowed,
+            row_indptr=row_indptr,
+            errors=errors,
+            num_acceptable_drafts=num_acceptable,
             bitmask=buffer.numpy(),
             lease=self._buffers.lease,
         )
@@ -404,6 +427,14 @@ class _Plan:
         self.row_indptr.append(self.num_rows)
 
 
+def _check_ids(request_ids: Sequence[str], requests: RequestTable, strict: bool) -> None:
+    if len(set(request_ids)) < len(request_ids):
+        repeated = next(name for name in request_ids if list(request_ids).count(name) > 1)
+        raise ValueError(f"request_ids must be unique, got {repeated!r} more than once")
+    if strict:
+        check_known(request_ids, requests.by_id)
+
+
 def _planned(
     request_ids: Sequence[str],
     requests: RequestTable,
@@ -422,6 +453,15 @@ def _planned(
         for request in map(requests.by_id.get, request_ids):
             plan.add(request)
     return plan
+
+
+def _owners_at_start(
+    request_ids: Sequence[str], row_indptr: npt.NDArray[np.int32], rows: Iterable[int]
+) -> dict[str, int]:
+    """The requests whose first row is one of ``rows``, with that row. A dead end after
+    a draft only means that the draft is bad."""
+    owners = ((_owner(row, row_indptr), row) for row in rows)
+    return {request_ids[index]: row for index, row in owners if row == row_indptr[index]}
 
 
 def _owner(row: int, row_indptr: npt.NDArray[np.int32]) -> int:

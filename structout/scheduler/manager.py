@@ -17,7 +17,7 @@ from structout.grammar.interface import CompiledConstraint, DeviceTables, Struct
 from structout.grammar.router import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from structout.mask_batch import MaskBatch
-from structout.mask_pool import MaskDeduplicator
+from structout.mask_pool import MaskDeduplicator, PooledMaskBatch
 from structout.params import Constraint, StructuredOutputsParams
 from structout.process_guard import ForkGuard
 from structout.scheduler.bitmask_filler import Bounds, Drafts, MaskFiller, Trees
@@ -351,6 +351,46 @@ class StructuredOutputManager:
             batch = self._filler.fill(request_ids, self._requests, draft_tokens, bounds, draft_trees, strict)
             self._slow_requests.note_masks(self._filler.seconds_alone)
             return batch
+
+    def pooled_bitmask(
+        self,
+        request_ids: Sequence[str],
+        draft_tokens: Drafts | None = None,
+        *,
+        bounds: Bounds | None = None,
+        draft_trees: Trees | None = None,
+        strict: bool = True,
+    ) -> PooledMaskBatch:
+        """``deduplicator.deduplicate(grammar_bitmask(...))``, without filling masks
+        that the workers' pools hold.
+
+        That is possible for steps whose requests are all served by the fsm engine,
+        whose states have numbers. Other steps are filled first.
+
+        Args:
+            request_ids: as in :meth:`grammar_bitmask`, as are the others.
+
+        Returns:
+            the batch to send to every worker, in the order of the steps.
+
+        Raises:
+            RuntimeError: ``config.mask_pool_capacity`` is 0.
+            ValueError: a request id occurs twice, or the step has more different masks
+                than a pool has slots.
+            UnknownRequestError: the manager does not know one of the ids.
+        """
+        if self.deduplicator is None:
+            raise RuntimeError("there is no mask pool: set StructuredOutputsConfig.mask_pool_capacity")
+        self._finish_late()
+        with self._lock_grammars():
+            if not bounds and not draft_trees:
+                filler = self._filler
+                pooled = filler.fill_pooled(request_ids, self._requests, draft_tokens, self.deduplicator, strict)
+                if pooled is not None:
+                    return pooled
+            return self.deduplicator.deduplicate(
+                self.grammar_bitmask(request_ids, draft_tokens, bounds=bounds, draft_trees=draft_trees, strict=strict)
+            )
 
     def accept_tokens(self, request_id: str, token_ids: Sequence[int]) -> bool:
         """Advance by all of ``token_ids``, or by none if one of them is not allowed.

@@ -111,6 +111,8 @@ def test_index_equals_a_walk_of_every_token_from_every_state(name, num_cases):
         assert len({tuple(column) for column in next_of_class.T}) == next_of_class.shape[1]  # no class twice
         masks = {index.mask(state).tobytes() for state in live}
         assert index.num_masks == len(masks)
+        slots = {(index.mask_slot(state), index.mask(state).tobytes()) for state in live}
+        assert sorted(slot for slot, _ in slots) == list(range(len(masks)))
     assert num_compared >= 30
 
 

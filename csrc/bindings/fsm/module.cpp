@@ -88,6 +88,14 @@ bool append_tokens(py::handle given, std::vector<int64_t>& tokens) {
   return true;
 }
 
+// The matcher of a Python object. A batch converts thousands of them, so it does without
+// pybind11's search for the type.
+Matcher& matcher_of(PyObject* object) {
+  static PyTypeObject* const type = reinterpret_cast<PyTypeObject*>(py::type::of<Matcher>().ptr());
+  if (Py_TYPE(object) != type) throw py::type_error("expected a Matcher");
+  return *static_cast<Matcher*>(reinterpret_cast<py::detail::instance*>(object)->get_value_and_holder().value_ptr());
+}
+
 // Whether each matcher has accepted all of its tokens. One that has not does not move.
 py::list accept_batch(const py::list& matchers, const py::list& tokens_of_each) {
   size_t count = matchers.size();
@@ -96,10 +104,10 @@ py::list accept_batch(const py::list& matchers, const py::list& tokens_of_each) 
   std::vector<int64_t> tokens;
   for (size_t i = 0; i < count; ++i) {
     tokens.clear();
-    py::object given = tokens_of_each[i];
-    bool is_accepted =
-        append_tokens(given, tokens) && py::cast<Matcher&>(matchers[i]).accept(tokens.data(), tokens.size());
-    are_accepted[i] = py::bool_(is_accepted);
+    Matcher& matcher = matcher_of(PyList_GET_ITEM(matchers.ptr(), Py_ssize_t(i)));
+    bool is_accepted = append_tokens(PyList_GET_ITEM(tokens_of_each.ptr(), Py_ssize_t(i)), tokens) &&
+                       matcher.accept(tokens.data(), tokens.size());
+    PyList_SET_ITEM(are_accepted.ptr(), Py_ssize_t(i), py::bool_(is_accepted).release().ptr());
   }
   return are_accepted;
 }
@@ -129,7 +137,7 @@ struct Rows {
 void fill_batch(const py::list& matchers, uintptr_t address, int64_t row_bytes, const std::vector<int64_t>& row_ids) {
   Rows rows;
   for (py::handle given : matchers) {
-    const Matcher& matcher = py::cast<const Matcher&>(given);
+    const Matcher& matcher = matcher_of(given.ptr());
     rows.states.push_back(matcher.state());
     rows.add(matcher);
   }
@@ -139,45 +147,76 @@ void fill_batch(const py::list& matchers, uintptr_t address, int64_t row_bytes, 
   });
 }
 
-// Fills rows of `num_rows`, one after the other: for each matcher that has not
-// terminated its next mask, and one for each of its drafts. `drafts` has a sequence or
-// None for each matcher, or is None.
-//
-// Returns the rows of each matcher as row_indptr, the number of its allowed drafts, and
-// the rows that allow nothing.
-py::tuple fill_step(const py::list& matchers, const py::object& drafts, uintptr_t address, int64_t row_bytes,
-                    int64_t num_rows) {
-  size_t count = matchers.size();
-  py::array_t<int32_t> row_indptr{ptrdiff_t(count + 1)}, num_allowed{ptrdiff_t(count)};
-  int32_t *ends = row_indptr.mutable_data(), *allowed = num_allowed.mutable_data();
-  Rows rows;
-  rows.states.reserve(size_t(num_rows));
-  rows.matchers.reserve(size_t(num_rows));
-  std::vector<int64_t> tokens;
-  ends[0] = 0;
-  for (size_t i = 0; i < count; ++i) {
-    const Matcher& matcher = py::cast<const Matcher&>(matchers[i]);
-    tokens.clear();
-    if (!drafts.is_none()) {
-      py::handle given = PyList_GET_ITEM(drafts.ptr(), ptrdiff_t(i));
-      if (!given.is_none() && !append_tokens(given, tokens)) throw py::type_error("drafts must be sequences of tokens");
+// The rows of a decoding step: for each matcher that has not terminated its next mask,
+// and one for each of its drafts. To be used before a matcher moves.
+class Step {
+ public:
+  // `drafts` has a sequence or None for each matcher, or is None.
+  Step(py::list matchers, const py::object& drafts)
+      : row_indptr{ptrdiff_t(matchers.size() + 1)},
+        num_allowed{ptrdiff_t(matchers.size())},
+        matchers_(std::move(matchers)) {
+    int32_t *ends = row_indptr.mutable_data(), *allowed = num_allowed.mutable_data();
+    std::vector<int64_t> tokens;
+    ends[0] = 0;
+    for (size_t i = 0; i < matchers_.size(); ++i) {
+      const Matcher& matcher = matcher_of(PyList_GET_ITEM(matchers_.ptr(), Py_ssize_t(i)));
+      tokens.clear();
+      if (!drafts.is_none()) {
+        py::handle given = PyList_GET_ITEM(drafts.ptr(), Py_ssize_t(i));
+        if (!given.is_none() && !append_tokens(given, tokens))
+          throw py::type_error("drafts must be sequences of tokens");
+      }
+      allowed[i] = 0;
+      if (!matcher.is_terminated()) {
+        allowed[i] = int32_t(matcher.append_draft_states(tokens.data(), tokens.size(), rows_.states));
+        rows_.add(matcher);
+      }
+      ends[i + 1] = int32_t(rows_.states.size());
     }
-    allowed[i] = 0;
-    if (!matcher.is_terminated()) {
-      allowed[i] = int32_t(matcher.append_draft_states(tokens.data(), tokens.size(), rows.states));
-      rows.add(matcher);
-    }
-    ends[i + 1] = int32_t(rows.states.size());
   }
-  if (int64_t(rows.states.size()) > num_rows) throw std::invalid_argument("the buffer has too few rows");
-  std::vector<size_t> empty_rows;
-  run(!rows.has_masks(), [&] {
-    for (size_t i = 0; i < rows.states.size(); ++i) {
-      if (!rows.fill(i, row_at(address, int64_t(i), row_bytes))) empty_rows.push_back(i);
-    }
-  });
-  return py::make_tuple(row_indptr, num_allowed, empty_rows);
-}
+
+  size_t num_rows() const { return rows_.states.size(); }
+
+  // A number for the mask of each row: see Matcher::mask_key.
+  py::array_t<uint64_t> mask_keys() const {
+    py::array_t<uint64_t> keys{ptrdiff_t(num_rows())};
+    uint64_t* key = keys.mutable_data();
+    run(!rows_.has_masks(), [&] {
+      for (size_t i = 0; i < num_rows(); ++i) {
+        key[i] = rows_.states[i] == kFreeRow ? kFreeKey : rows_.matchers[i]->mask_key(rows_.states[i]);
+      }
+    });
+    return keys;
+  }
+
+  // Writes the masks of all rows, or of the given ones, to consecutive rows of a buffer.
+  // Returns the rows of the buffer that allow nothing.
+  std::vector<size_t> fill(const std::optional<std::vector<size_t>>& given, uintptr_t address, int64_t row_bytes,
+                           size_t buffer_rows) const {
+    size_t count = given ? given->size() : num_rows();
+    if (count > buffer_rows) throw std::invalid_argument("the buffer has too few rows");
+    std::vector<size_t> empty_rows;
+    run(!rows_.has_masks(), [&] {
+      for (size_t i = 0; i < count; ++i) {
+        size_t row = given ? (*given)[i] : i;
+        if (row >= num_rows()) throw py::index_error("the step has " + std::to_string(num_rows()) + " rows");
+        bool allows_any = rows_.fill(row, row_at(address, int64_t(i), row_bytes));
+        if (!allows_any) empty_rows.push_back(i);
+      }
+    });
+    return empty_rows;
+  }
+
+  py::array_t<int32_t> row_indptr;   // matcher i owns the rows row_indptr[i] ... row_indptr[i + 1]
+  py::array_t<int32_t> num_allowed;  // of each matcher's drafts
+
+ private:
+  static constexpr uint64_t kFreeKey = 1;  // below the keys of states
+
+  py::list matchers_;
+  Rows rows_;
+};
 
 std::vector<size_t> fill_drafts_batch(const py::list& matchers, uintptr_t address, int64_t row_bytes,
                                       const std::vector<int64_t>& first_rows, const std::vector<py::sequence>& drafts) {
@@ -188,7 +227,7 @@ std::vector<size_t> fill_drafts_batch(const py::list& matchers, uintptr_t addres
   std::vector<int64_t> row_ids;
   std::vector<size_t> num_allowed;
   for (size_t i = 0; i < matchers.size(); ++i) {
-    const Matcher& matcher = py::cast<const Matcher&>(matchers[i]);
+    const Matcher& matcher = matcher_of(PyList_GET_ITEM(matchers.ptr(), Py_ssize_t(i)));
     std::vector<int64_t> tokens = tokens_of(drafts[i]);
     num_allowed.push_back(matcher.append_draft_states(tokens.data(), tokens.size(), rows.states));
     rows.add(matcher);
@@ -413,6 +452,11 @@ PYBIND11_MODULE(_fsm, module) {
              return state_or_minus_one(self.next(checked_state(self, state), token_of(token)));
            })
       .def("mask", mask_of)
+      .def("mask_slot",
+           [](const TokenIndex& self, int64_t state) {
+             uint32_t checked = checked_state(self, state);
+             return state_or_minus_one(run(!self.has_mask(checked), [&] { return self.mask_slot(checked); }));
+           })
       .def("forced",
            [](const TokenIndex& self, int64_t state) { return py::bytes(self.forced(checked_state(self, state))); })
       .def("compute_masks", &TokenIndex::compute_masks, py::call_guard<py::gil_scoped_release>())
@@ -459,8 +503,15 @@ PYBIND11_MODULE(_fsm, module) {
       .def("undo_bytes", &Matcher::undo_bytes)
       .def("forced", [](const Matcher& self) { return py::bytes(self.index().forced(self.state())); });
 
+  py::class_<Step>(module, "Step")
+      .def(py::init<py::list, py::object>())
+      .def_readonly("row_indptr", &Step::row_indptr)
+      .def_readonly("num_allowed", &Step::num_allowed)
+      .def_property_readonly("num_rows", &Step::num_rows)
+      .def("mask_keys", &Step::mask_keys)
+      .def("fill", &Step::fill);
+
   module.def("accept_batch", accept_batch);
   module.def("fill_batch", fill_batch);
-  module.def("fill_step", fill_step);
   module.def("fill_drafts_batch", fill_drafts_batch);
 }

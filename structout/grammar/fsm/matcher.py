@@ -1,8 +1,10 @@
 """The position of a request in a token index."""
 
 from collections.abc import Iterable, Sequence
-from typing import cast
+from typing import Any, cast
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from structout.grammar.forced_tokens import NUM_CONTEXT_TOKENS, CanonicalTokenizer
@@ -11,7 +13,6 @@ from structout.grammar.fsm.token_index import TokenIndex
 from structout.grammar.interface import (
     DeviceTables,
     PrefixGrammar,
-    StepRows,
     StructuredOutputGrammar,
     check_mask_buffer,
 )
@@ -51,19 +52,13 @@ class FsmGrammar(PrefixGrammar):
         return accepted
 
     @classmethod
-    def fill_step(
-        cls,
-        grammars: Sequence[StructuredOutputGrammar],
-        bitmask: torch.Tensor,
-        draft_tokens: Sequence[Sequence[int] | None] | None,
-    ) -> StepRows:
-        """Fill rows as the interface specifies, in one native call.
-
-        It keeps Python's global lock unless a mask has to be computed.
-        """
-        matchers = [grammar.matcher for grammar in cast(Sequence[FsmGrammar], grammars)]
-        address, row_bytes = bitmask.data_ptr(), bitmask.stride(0) * bitmask.element_size()
-        return StepRows(*core().fill_step(matchers, draft_tokens, address, row_bytes, len(bitmask)))
+    def plan_step(
+        cls, grammars: Sequence[StructuredOutputGrammar], draft_tokens: Sequence[Sequence[int] | None] | None
+    ) -> "FsmStep":
+        """Plan rows as the interface specifies."""
+        own_grammars = cast(Sequence[FsmGrammar], grammars)
+        native = core().Step([grammar.matcher for grammar in own_grammars], draft_tokens)
+        return FsmStep(native, own_grammars[0]._vocab_size)
 
     @property
     def index(self) -> TokenIndex:
@@ -140,6 +135,28 @@ class FsmGrammar(PrefixGrammar):
     def _accept_prefix(self, tokens: list[int]) -> int:
         accepted: int = self.matcher.accept_prefix(tokens)
         return accepted
+
+
+class FsmStep:
+    """A StepPlan of the engine. It keeps Python's global lock unless a mask has to be
+    computed."""
+
+    def __init__(self, native: Any, vocab_size: int):
+        self._native = native
+        self._vocab_size = vocab_size
+        self.row_indptr: npt.NDArray[np.int32] = native.row_indptr
+        self.num_allowed: npt.NDArray[np.int32] = native.num_allowed
+
+    @property
+    def num_rows(self) -> int:
+        return self._native.num_rows
+
+    def mask_keys(self) -> npt.NDArray[np.uint64]:
+        return self._native.mask_keys()
+
+    def fill(self, bitmask: torch.Tensor, rows: Sequence[int] | None = None) -> list[int]:
+        address, row_bytes = mask_memory(bitmask, self._vocab_size, [])
+        return self._native.fill(rows, address, row_bytes, len(bitmask))
 
 
 def mask_memory(bitmask: torch.Tensor, vocab_size: int, rows: Sequence[int]) -> tuple[int, int]:

@@ -91,6 +91,14 @@ class TokenIndex:
         """
         return self.native.mask(state)
 
+    def mask_slot(self, state: int) -> int:
+        """The number of the state's mask among the different ones, from 0 in the order
+        in which they were first computed. States with equal masks have equal slots.
+
+        -1 if the masks take too much memory, so that this one is not kept.
+        """
+        return self.native.mask_slot(state)
+
     def next(self, state: int, token: int) -> int:
         """The state after a token. -1 if it is not allowed."""
         return self.native.next(state, token)
