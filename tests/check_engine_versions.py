@@ -28,6 +28,7 @@ TESTS = (
     "drafts",
     "soundness",
     "fuzzed",
+    "schema_rewrites",
 )
 
 
