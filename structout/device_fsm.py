@@ -1,7 +1,7 @@
 """Automata of many grammars in tables on a device, for constrained decoding without the
 CPU."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -24,6 +24,8 @@ from structout.fsm_states import (
 from structout.grammar.fsm.automaton import Automaton
 from structout.grammar.fsm.token_index import TokenIndex, vocabulary_trie
 from structout.grammar.vocabulary import Vocabulary
+
+_MAX_NEW_MASKS = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,6 +121,7 @@ class DeviceFSM:
             self._make_tensors(device, max_states, max_rows, max_grammars, max_stop_tokens)
         self._fingerprint = vocabulary_trie(vocabulary).fingerprint
         self._state_ranges = _Ranges(max_states)
+        self._slot_of_state = np.full(max_states, -1, dtype=np.int32)  # mask_slots, on the CPU
         self._slots = _MaskSlots(max_masks)
         self._free_numbers = list(range(max_grammars))[::-1]
         self._entries: dict[tuple[Automaton, tuple[int, ...]], _Entry] = {}
@@ -134,7 +137,7 @@ class DeviceFSM:
         return sum(tensor.nbytes for tensor in tensors)
 
     def add(
-        self, index: TokenIndex, stop_token_ids: Sequence[int] | None = None, *, max_new_masks: int = 256
+        self, index: TokenIndex, stop_token_ids: Sequence[int] | None = None, *, max_new_masks: int | None = None
     ) -> DeviceGrammar:
         """Put a grammar into the tables.
 
@@ -146,7 +149,7 @@ class DeviceFSM:
             stop_token_ids: the tokens that end a text. Default: the vocabulary's.
             max_new_masks: the states whose masks are put into slots now, the nearest to
                 the start first, while there are free slots. It takes up to a
-                millisecond each on the CPU.
+                millisecond each. Default: 256; none on the CPU, where ``rows`` does it.
 
         Raises:
             GrammarLimitError: the tables are full, or there are too many stop tokens.
@@ -162,8 +165,11 @@ class DeviceFSM:
         key = (index.automaton, stops)
         entry = self._entries.get(key)
         if entry is None:
-            entry = self._entries[key] = _Entry(self._place(index, stops))
-            self._upload(entry, index, max_new_masks)
+            entry = self._entries[key] = _Entry(self._place(index, stops), index)
+            self._upload(entry)
+            if max_new_masks is None:
+                max_new_masks = 0 if self.device.type == "cpu" else _MAX_NEW_MASKS
+            self._fill_slots(entry, range(max_new_masks))
         entry.num_users += 1
         return entry.grammar
 
@@ -188,6 +194,7 @@ class DeviceFSM:
         self.tables.state_flags[states].fill_(0)
         self.tables.stop_tokens[grammar.number].fill_(-1)
         self.mask_slots[states].fill_(-1)
+        self._slot_of_state[states] = -1
         self._slots.release(entry.mask_hashes)
         self._state_ranges.release(grammar.start_state, grammar.num_states)
         self._free_numbers.append(grammar.number)
@@ -210,14 +217,37 @@ class DeviceFSM:
     def rows(self, states: torch.Tensor) -> torch.Tensor:
         """Find the row of ``masks`` for each state, int32 ``[N]``.
 
-        Masks that have no slot are computed; the next call overwrites them. See
-        :func:`structout.fsm_rows`.
+        Masks that have no slot are computed; the next call overwrites them. On the CPU
+        they first get a slot, if there is a free one. See :func:`structout.fsm_rows`.
 
         Raises:
             ValueError: there are more than ``max_rows`` states, or they are not int32
                 ``[N]`` on the device.
         """
+        is_traced = torch.compiler.is_compiling() or type(states) is not torch.Tensor
+        if states.device.type == "cpu" and states.dtype == torch.int32 and not is_traced:
+            self.keep_masks(states)
         return fsm_rows(states, self.masks, self._num_computed, self.mask_slots, self.tables, self.max_masks)
+
+    def keep_masks(self, states: torch.Tensor) -> None:
+        """Put the masks of states into slots, while there are free ones, so that
+        ``rows`` need not compute them.
+
+        It waits for the device, and takes up to a millisecond for each mask.
+
+        Args:
+            states: int32 ``[N]``.
+        """
+        if self._slots.is_full:
+            return
+        numbers = states.cpu().numpy()
+        known = numbers[(numbers >= 0) & (numbers < len(self._slot_of_state))]
+        missing = known[self._slot_of_state[known] < 0]
+        if not missing.size:
+            return
+        for entry in self._entries.values():
+            index_states = np.unique(missing) - entry.grammar.start_state
+            self._fill_slots(entry, index_states.tolist())
 
     def advance(self, states: torch.Tensor, tokens: torch.Tensor) -> None:
         """Advance each state by one token, in place. See
@@ -295,43 +325,59 @@ class DeviceFSM:
         start = self._state_ranges.take(index.num_states)
         return DeviceGrammar(start, index.num_states, stops, self._free_numbers.pop())
 
-    def _upload(self, entry: "_Entry", index: TokenIndex, max_new_masks: int) -> None:
+    def _upload(self, entry: "_Entry") -> None:
+        """Write everything but the masks."""
         grammar, states = entry.grammar, _states_of(entry.grammar)
-        transitions, is_accepting, is_live = index.byte_tables()
+        transitions, is_accepting, is_live = entry.index.byte_tables()
         transitions[transitions >= 0] += grammar.start_state
         flags = is_accepting * ACCEPTING_FLAG + is_live * LIVE_FLAG + (grammar.number << GRAMMAR_SHIFT)
-        slots, new_masks, new_slots = np.full(grammar.num_states, -1, dtype=np.int32), [], []
-        for state in np.flatnonzero(is_live)[:max_new_masks].tolist():
-            if self._slots.is_full:
-                break
-            mask = index.mask(state)
-            _set_stop_tokens(mask, grammar.stop_token_ids, bool(is_accepting[state]))
-            mask_hash = blake2b(mask.tobytes(), digest_size=16).digest()
-            slot, is_new = self._slots.take(mask_hash)
-            entry.mask_hashes.append(mask_hash)
-            slots[state] = slot
-            if is_new:
-                new_masks.append(mask)
-                new_slots.append(slot)
-        if new_masks:
-            new_rows = torch.from_numpy(np.stack(new_masks)).to(self.device)
-            self.masks.index_copy_(0, torch.tensor(new_slots, device=self.device), new_rows)
         self.tables.transitions[states] = torch.from_numpy(transitions).to(self.device)
         self.tables.state_flags[states] = torch.from_numpy(flags.astype(np.int32)).to(self.device)
         stop_tokens = torch.tensor(grammar.stop_token_ids, dtype=torch.int32)
         self.tables.stop_tokens[grammar.number, : len(stop_tokens)] = stop_tokens.to(self.device)
-        self.mask_slots[states] = torch.from_numpy(slots).to(self.device)
+
+    def _fill_slots(self, entry: "_Entry", index_states: Iterable[int]) -> None:
+        """Put the masks of states of the index into slots, while there are free ones.
+
+        Args:
+            index_states: those that the index does not have, that are not live or have
+                a slot are left out.
+        """
+        grammar, index = entry.grammar, entry.index
+        new_masks: dict[int, npt.NDArray[np.int32]] = {}
+        first_state = grammar.start_state
+        for state in index_states:
+            if not 0 <= state < grammar.num_states or self._slot_of_state[first_state + state] >= 0:
+                continue
+            if self._slots.is_full:
+                break
+            if not index.is_live(state):
+                continue
+            mask = index.mask(state)
+            _set_stop_tokens(mask, grammar.stop_token_ids, index.accepts(state))
+            mask_hash = blake2b(mask.tobytes(), digest_size=16).digest()
+            slot, is_new = self._slots.take(mask_hash)
+            entry.mask_hashes.append(mask_hash)
+            self._slot_of_state[first_state + state] = slot
+            if is_new:
+                new_masks[slot] = mask
+        if new_masks:
+            new_rows = torch.from_numpy(np.stack(list(new_masks.values()))).to(self.device)
+            self.masks.index_copy_(0, torch.tensor(list(new_masks), device=self.device), new_rows)
+        states = _states_of(grammar)
+        self.mask_slots[states] = torch.from_numpy(self._slot_of_state[states]).to(self.device)
 
 
 @dataclass
 class _Entry:
-    """A grammar and how often it was added.
+    """A grammar, its index, and how often it was added.
 
     Attributes:
         mask_hashes: of the masks of its states that are in slots, one for each state.
     """
 
     grammar: DeviceGrammar
+    index: TokenIndex
     num_users: int = 0
     mask_hashes: list[bytes] = field(default_factory=list)
 

@@ -240,6 +240,7 @@ def test_decode_loop_without_grammars_gives_the_tokens_of_the_host(device):
         fsm.advance(states, tokens)
         for grammar, token in zip(grammars, tokens.tolist(), strict=True):
             assert grammar.accept_tokens("", [token])
+    assert fsm.stats().num_masks == 16  # all that fit
     assert fsm.stats().num_masks_computed > 0
 
 
@@ -335,21 +336,53 @@ def test_tables_made_in_inference_mode_take_grammars_outside_of_it():
 def test_masks_equal_across_grammars_take_one_slot():
     vocabulary = vocabulary_of("odd")
     fsm = DeviceFSM(vocabulary, "cpu", max_states=256, max_masks=64, max_rows=8)
-    fsm.add(TokenIndex(Automaton.from_regex("ac"), vocabulary))
+    fsm.add(TokenIndex(Automaton.from_regex("ac"), vocabulary), max_new_masks=8)
     num_masks = fsm.stats().num_masks
-    fsm.add(TokenIndex(Automaton.from_regex("xac"), vocabulary))
+    fsm.add(TokenIndex(Automaton.from_regex("xac"), vocabulary), max_new_masks=8)
     assert fsm.stats().num_masks == num_masks + 1  # only that before "x" is new
+
+
+def test_masks_get_slots_when_rows_meet_them_on_the_cpu():
+    vocabulary = vocabulary_of("odd")
+    fsm = DeviceFSM(vocabulary, "cpu", max_states=64, max_masks=8, max_rows=8)
+    fsm.add(TokenIndex(Automaton.from_regex("xx"), vocabulary))
+    grammar = fsm.add(TokenIndex(Automaton.from_regex("acx"), vocabulary))
+    assert fsm.stats().num_masks == 0
+    states = torch.tensor([1, 1, 3, -1], dtype=torch.int32) + grammar.start_state
+    states[3] = 10**6
+    rows = fsm.rows(states)
+    assert rows.tolist() == [0, 0, 1, -2]
+    assert fsm.rows(states).tolist() == rows.tolist()
+    stats = fsm.stats()
+    assert (stats.num_masks, stats.num_masks_computed) == (2, 0)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_keep_masks_gives_slots_to_masks_that_were_computed(device):
+    vocabulary = vocabulary_of("odd")
+    fsm = DeviceFSM(vocabulary, device, max_states=64, max_masks=4, max_rows=8)
+    grammar = fsm.add(TokenIndex(Automaton.from_regex("acx"), vocabulary), max_new_masks=1)
+    states = torch.arange(4, dtype=torch.int32, device=device) + grammar.start_state
+    computed = structout.fsm_rows(states, fsm.masks, fsm._num_computed, fsm.mask_slots, fsm.tables, fsm.max_masks)
+    assert computed.tolist() == [0, 5, 6, 7]
+    expected = masks_of_rows(fsm, computed)
+    fsm.keep_masks(states)
+    assert fsm.rows(states).tolist() == [0, 1, 2, 3]
+    assert torch.equal(masks_of_rows(fsm, fsm.rows(states)), expected)
+    assert fsm.stats().num_masks_computed == 3
 
 
 def test_states_beyond_the_slots_are_counted_and_computed():
     vocabulary = vocabulary_of("odd")
     fsm = DeviceFSM(vocabulary, "cpu", max_states=64, max_masks=2, max_rows=8)
     grammar = fsm.add(TokenIndex(Automaton.from_regex("abcx"), vocabulary))
-    assert fsm.stats().num_states_without_slot == grammar.num_states - 2
+    assert fsm.stats().num_states_without_slot == grammar.num_states
     states = torch.arange(grammar.num_states, dtype=torch.int32) + grammar.start_state
     fsm.rows(states)
     fsm.rows(states)
-    assert fsm.stats().num_masks_computed == 2 * (grammar.num_states - 2)
+    stats = fsm.stats()
+    assert stats.num_states_without_slot == grammar.num_states - 2
+    assert stats.num_masks_computed == 2 * (grammar.num_states - 2)
 
 
 def test_memory_bytes_counts_the_tables():
