@@ -189,7 +189,7 @@ class SubsetStates::Implementation {
  private:
   void begin_closure() {
     ++round_;
-    pending_.clear();  // what an error may have left
+    pending_.clear();  // an error may have left nodes here
     visited_with_conditions_.clear();
     closure_.clear();
   }

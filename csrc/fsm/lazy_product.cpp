@@ -19,10 +19,10 @@ bool contains(const ComponentSet& set, int64_t component) {
   return set[size_t(component) / kWordBits] >> (size_t(component) % kWordBits) & 1;
 }
 
-// What is known of a condition on the texts that are still to come.
+// What is known about a condition on later texts.
 enum class Truth : uint8_t { kFalse, kUnknown, kTrue };
 
-// Evaluates a condition where `truth_of` tells what is known of each component.
+// Evaluates a condition. `truth_of` returns what is known about a component.
 template <typename TruthOf>
 Truth evaluate(const Condition& condition, TruthOf truth_of) {
   std::vector<Truth> operands;
@@ -144,8 +144,8 @@ std::optional<std::string> LazyProduct::find(uint32_t start, const Condition& co
   check(condition);
   std::lock_guard<std::mutex> lock(mutex_);
   budget_.restart();
-  // Behind a text that no component goes on with, all verdicts are false for ever.
-  bool holds_behind_all = holds(condition, ComponentSet((num_components_ + kWordBits - 1) / kWordBits));
+  // Once no component is live, every verdict stays false.
+  bool holds_without_components = holds(condition, ComponentSet((num_components_ + kWordBits - 1) / kWordBits));
   struct Step {
     uint32_t state;
     size_t before;  // index of the step that led here
@@ -161,15 +161,15 @@ std::optional<std::string> LazyProduct::find(uint32_t start, const Condition& co
     std::reverse(text.begin(), text.end());
     return text;
   };
-  std::optional<std::string> behind_all;
+  std::optional<std::string> dead_text;  // a shortest text after which no component is live
   for (size_t i = 0; i < steps.size(); ++i) {
-    if (behind_all && behind_all->size() <= steps[i].length) return behind_all;
+    if (dead_text && dead_text->size() <= steps[i].length) return dead_text;
     if (i >= max_states) throw LimitError("product_states", i + 1, max_states);
     const State& state = expanded(steps[i].state);
     budget_.spend(condition.size() + state.edges.size() + 1);
     if (holds(condition, state.verdict)) return text_to(i);
     if (!may_hold_later(condition, state.live)) continue;
-    int unused = 0;  // the first byte that no component goes on with
+    int unused = 0;  // the first byte after which no component is live
     for (const Edge& edge : state.edges) {
       if (unused == edge.first) unused = edge.last + 1;
       if (is_seen.size() <= edge.target) is_seen.resize(edge.target + 1);
@@ -177,9 +177,9 @@ std::optional<std::string> LazyProduct::find(uint32_t start, const Condition& co
       is_seen[edge.target] = 1;
       steps.push_back({edge.target, i, steps[i].length + 1, edge.first});
     }
-    if (holds_behind_all && !behind_all && unused < 256) behind_all = text_to(i) + char(unused);
+    if (holds_without_components && !dead_text && unused < 256) dead_text = text_to(i) + char(unused);
   }
-  return behind_all;
+  return dead_text;
 }
 
 }  // namespace structout::fsm

@@ -1,4 +1,4 @@
-// Several languages followed at once, by states that are made when they are needed.
+// The product of several languages, with states that are created on demand.
 #pragma once
 
 #include <cstdint>
@@ -37,13 +37,12 @@ class LazyProduct {
   uint32_t num_components() const { return num_components_; }
   uint32_t num_states();
 
-  // The state after another byte. kDead if no component accepts a text that goes on like
-  // this. State 0 is the start.
+  // The state after another byte, or kDead if no component is live. State 0 is the start.
   uint32_t next(uint32_t state, uint8_t byte);
 
   ComponentSet verdict(uint32_t state);
 
-  // The components that may accept a text that goes on. Others never do.
+  // The components that may accept this text or a continuation.
   ComponentSet live(uint32_t state);
 
   // A shortest text that leads from the state to one whose verdict satisfies the

@@ -9,11 +9,11 @@
 namespace structout::fsm {
 
 struct Limits {
-  uint32_t nesting = 256;           // open groups of a pattern
-  uint32_t nodes = 1u << 20;        // of the nondeterministic automaton, repetitions written out
+  uint32_t nesting = 256;           // of groups in a pattern
+  uint32_t nodes = 1u << 20;        // of the nondeterministic automaton, with repetitions expanded
   uint32_t states = 1u << 16;       // of the deterministic automaton
-  uint64_t set_entries = 6u << 20;  // of all sets of nodes that the states stand for; bounds the memory
-  uint64_t conditions = 1u << 19;   // of all lists of open lookaheads
+  uint64_t set_entries = 6u << 20;  // sum of the sizes of the node sets of all states; bounds the memory
+  uint64_t conditions = 1u << 19;   // sum of the lengths of the lists of pending lookaheads
   double seconds = 0.8;             // CPU time of the calling thread
 };
 
@@ -39,13 +39,13 @@ class PatternError : public std::runtime_error {
   bool is_malformed;
 };
 
-// Counts work, and throws once the thread has used its CPU time. On a busy machine wall
-// time would fail patterns that are not at fault.
+// Counts work, and throws once the thread has used its CPU time. Wall time would refuse
+// good patterns on a busy machine.
 class Budget {
  public:
   explicit Budget(const Limits& limits) : limits(limits), start_(cpu_seconds()) {}
 
-  // Gives the time anew.
+  // Restarts the clock.
   void restart() {
     start_ = cpu_seconds();
     unchecked_ = 0;

@@ -38,16 +38,15 @@ struct Nfa {
   std::vector<uint32_t> targets;
   std::vector<Lookahead> lookaheads;
   uint32_t start = 0;
-  std::vector<uint32_t> component_ends;  // behind the last node of each part that it was made from
+  std::vector<uint32_t> component_ends;  // one past the last node of each part
 };
 
-// The automaton of some parts and what lies in them, each with an end of its own: texts
-// that any of them accepts. Texts and automata among them are taken
-// as they are.
+// The automaton of the texts that any of the parts accepts. Each part has an accepting
+// node of its own. Parts of the kinds kText and kAutomaton ignore the spelling.
 Nfa build_nfa(const Pattern& pattern, const std::vector<uint32_t>& parts, Spelling spelling, Budget& budget);
 
-// The texts that lead from a node to the end. `is_at_start`: whether anchors take the
-// first byte of such a text for the first byte of all.
+// The texts that lead from a node to an accepting one. `is_at_start`: whether ^ matches
+// at the node.
 Automaton determinize(const Nfa& nfa, uint32_t start, bool is_at_start, Budget& budget);
 
 }  // namespace structout::fsm

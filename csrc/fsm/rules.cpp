@@ -168,7 +168,7 @@ void Rules::define(uint32_t reference, uint32_t body) {
   rule.body = body;
 }
 
-// The references to rules within a part, without those in the rules themselves.
+// The references to rules in a part, but not those in the bodies of these rules.
 std::vector<Rules::Reference> Rules::references(uint32_t part) const {
   std::vector<Reference> found;
   std::vector<std::pair<uint32_t, bool>> pending = {{part, true}};
@@ -193,7 +193,7 @@ std::vector<Rules::Reference> Rules::references(uint32_t part) const {
 
 void Rules::check_recursion(uint32_t root) const {
   check(root);
-  // The references of each rule that the root reaches. The root is behind the rules.
+  // The references of each rule that the root reaches. The last entry is the root's.
   size_t num_rules = pattern_.rules.size();
   std::vector<std::vector<Reference>> of_rule(num_rules + 1);
   std::vector<std::vector<uint32_t>> targets(num_rules + 1);
@@ -222,7 +222,7 @@ void Rules::check_recursion(uint32_t root) const {
   }
 }
 
-// The names of the rules on a shortest way from `from` to `to` and back.
+// The names of the rules on a shortest cycle through the reference from `from` to `to`.
 std::string Rules::cycle(const std::vector<std::vector<uint32_t>>& targets, uint32_t from, uint32_t to) const {
   std::vector<uint32_t> before(targets.size(), kUnvisited), pending = {to};
   before[to] = to;

@@ -1,4 +1,4 @@
-// The states of the subset construction, made when they are needed.
+// The states of the subset construction, created on demand.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,7 @@ class SubsetStates {
   SubsetStates(const Nfa& nfa, Budget& budget);
   ~SubsetStates();
 
-  // The state of the nodes that a text may begin at. `is_at_start`: whether anchors take
-  // its first byte for the first of all.
+  // The state for texts that begin at a node. `is_at_start`: whether ^ matches there.
   uint32_t add_start(uint32_t node, bool is_at_start);
 
   uint32_t size() const;
@@ -23,8 +22,7 @@ class SubsetStates {
   // Whether the state stands for no nodes: nothing is accepted from it.
   bool is_empty(uint32_t state) const;
 
-  // What follows a state. Targets of edges are states, perhaps new ones. Valid until the
-  // next call.
+  // What follows a state. Edges may lead to new states. Valid until the next call.
   struct Expansion {
     std::vector<Edge> edges;
     std::vector<uint32_t> accepting;  // nodes where the text may end

@@ -123,6 +123,7 @@ LARK = [
     ('start: T\nT: ~("a" | "b"~2)? & /[abc]{1,3}/', "abc"),
     ('?start: _x | y\n_x: "a" // a comment\n# another\n!y[capture]: "b"', "ab/#"),
     ('start: list\nlist: list "," item | item\nitem: "a" | "b"', "ab,"),
+    ('start: list\nlist: list "," item | item\nitem: "a" | "b"\n%ignore " "', "ab, "),
     ('start: "a" start | "b"', "ab"),
     ('%llguidance {"no_forcing": true}\nstart: "a"', "ab"),
     # %ignore
@@ -219,7 +220,7 @@ REFUSED = [
     ('root ::= Token("a")', "unsupported", "the macro Token is not"),
     (r"root ::= [\d]", "unsupported", r"\\d in a class is not"),
     (r'root ::= "\ud83e"', "unsupported", r"the character U\+D83E is not"),
-    ('root ::= "a', "malformed", "line 1, column 10: .*begins no token, or one that does not end"),
+    ('root ::= "a', "malformed", "line 1, column 10: .*unexpected .*, or what it opens is not closed"),
     ('root ::= "a" |', "malformed", "an alternative is empty"),
     ('root ::= ("a"', "malformed", r"a \( is not closed"),
     ('root ::= "a")', "malformed", r"unexpected \)"),

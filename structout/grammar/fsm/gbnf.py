@@ -4,7 +4,15 @@ import re
 
 from structout.errors import GrammarError
 from structout.grammar.fsm.automaton import AutomatonLimits
-from structout.grammar.fsm.rules import REPETITIONS, OpenGroups, RuleSet, bounded_int, malformed, place, unsupported
+from structout.grammar.fsm.rules import (
+    REPETITIONS,
+    OpenGroups,
+    RuleSet,
+    bounded_int,
+    malformed_error,
+    place,
+    unsupported_error,
+)
 
 START = "root"
 
@@ -48,8 +56,8 @@ class _Parser:
         while at < len(self._text):
             token = _TOKEN.match(self._text, at)
             if token is None:
-                problem = f"{self._text[at]!r} begins no token, or one that does not end"
-                raise malformed(self._text, at, problem)
+                problem = f"unexpected {self._text[at]!r}, or what it opens is not closed"
+                raise malformed_error(self._text, at, problem)
             at = token.end()
             if token.lastgroup != "space":
                 tokens.append(token)
@@ -58,7 +66,7 @@ class _Parser:
     def parse(self) -> RuleSet:
         starts = [i - 1 for i, token in enumerate(self._tokens) if token.lastgroup == "assign"]
         if not starts or (starts[0] != 0 and self._tokens[max(starts[0], 0)].lastgroup != "characters"):
-            raise malformed(self._text, 0, "expected a rule such as root ::= ...")
+            raise malformed_error(self._text, 0, "expected a rule such as root ::= ...")
         for start, end in zip(starts, [*starts[1:], len(self._tokens)], strict=True):
             self._parse_rule(start, end)
         if not self._rules.is_defined(START):
@@ -72,20 +80,20 @@ class _Parser:
         name = self._tokens[start]
         if name.lastgroup != "name":
             if name.lastgroup == "characters":  # name[capture] ::= ...
-                raise unsupported(self._text, name.start(), "attributes of rules are")
-            raise malformed(self._text, name.start(), "expected the name of a rule before ::=")
+                raise unsupported_error(self._text, name.start(), "attributes of rules are")
+            raise malformed_error(self._text, name.start(), "expected the name of a rule before ::=")
         if start > 0 and "\n" not in self._text[self._tokens[start - 1].end() : name.start()].replace("\r", "\n"):
-            raise malformed(self._text, name.start(), "a rule must begin on a new line")
+            raise malformed_error(self._text, name.start(), "a rule must begin on a new line")
         if self._rules.is_defined(name.group()):
-            raise malformed(self._text, name.start(), f"the rule {name.group()} is defined twice")
+            raise malformed_error(self._text, name.start(), f"the rule {name.group()} is defined twice")
         groups = OpenGroups(self._rules)
         may_repeat = False
         for i in range(start + 2, end):
             may_repeat = self._parse_token(i, groups, may_repeat)
         if groups.depth:
-            raise malformed(self._text, self._tokens[end - 1].end(), "a ( is not closed")
+            raise malformed_error(self._text, self._tokens[end - 1].end(), "a ( is not closed")
         self._check_element(groups, self._tokens[end - 1].end())
-        self._rules.define(name.group(), groups.finished())
+        self._rules.define(name.group(), groups.close_alternatives())
 
     def _parse_token(self, index: int, groups: OpenGroups, may_repeat: bool) -> bool:
         """Add a token to the open groups. Return whether a repetition may follow."""
@@ -100,7 +108,7 @@ class _Parser:
                 return True
             case "name":
                 if part in _MACROS:
-                    raise unsupported(self._text, at, f"the macro {part} is")
+                    raise unsupported_error(self._text, at, f"the macro {part} is")
                 self._first_uses.setdefault(part, at)
                 groups.add(self._rules.reference(part))
                 return True
@@ -108,7 +116,7 @@ class _Parser:
                 groups.repeat_last(*self._bounds(token))
                 return False
             case "lookahead":
-                raise unsupported(self._text, at, "lookahead in a grammar is")
+                raise unsupported_error(self._text, at, "lookahead in a grammar is")
         if part in REPETITIONS and may_repeat:
             groups.repeat_last(*REPETITIONS[part])
             return False
@@ -125,11 +133,11 @@ class _Parser:
             self._check_element(groups, at)
             groups.begin_alternative()
             return False
-        raise malformed(self._text, at, f"unexpected {part}")
+        raise malformed_error(self._text, at, f"unexpected {part}")
 
     def _check_element(self, groups: OpenGroups, at: int) -> None:
         if not groups.alternatives[-1]:
-            raise malformed(self._text, at, 'an alternative is empty: write ""')
+            raise malformed_error(self._text, at, 'an alternative is empty: write ""')
 
     def _bounds(self, token: re.Match[str]) -> tuple[int, int | None]:
         low = bounded_int(token["low"])
@@ -139,7 +147,7 @@ class _Parser:
             return low, None
         high = bounded_int(token["high"])
         if high < low:
-            raise malformed(self._text, token.start(), "the bounds of a repetition are out of order")
+            raise malformed_error(self._text, token.start(), "the bounds of a repetition are out of order")
         return low, high
 
     def _add_class(self, token: re.Match[str]) -> int:
@@ -154,7 +162,7 @@ class _Parser:
         while i < len(codes):
             last = i + 2 if written[i + 1 : i + 2] == ["-"] and i + 2 < len(codes) else i
             if codes[i] > codes[last]:
-                raise malformed(self._text, at, "the ends of a range are out of order")
+                raise malformed_error(self._text, at, "the ends of a range are out of order")
             ranges.append((codes[i], codes[last]))
             i = last + 1
         return self._rules.native.add_characters(ranges, is_negated)
@@ -174,10 +182,10 @@ class _Parser:
             elif part[1] in self_escapes:
                 code = ord(part[1])
             elif part[1] in "dDsSwW" and self_escapes is _SELF_ESCAPES_IN_CLASSES:
-                raise unsupported(self._text, offset, f"{part} in a class is")
+                raise unsupported_error(self._text, offset, f"{part} in a class is")
             else:
-                raise malformed(self._text, offset, f"unknown escape {part}")
+                raise malformed_error(self._text, offset, f"unknown escape {part}")
             if code == 0 or code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
-                raise unsupported(self._text, offset, f"the character U+{code:04X} is")
+                raise unsupported_error(self._text, offset, f"the character U+{code:04X} is")
             codes.append(code)
         return codes

@@ -11,9 +11,9 @@ from structout.grammar.fsm.rules import (
     OpenGroups,
     RuleSet,
     bounded_int,
-    malformed,
+    malformed_error,
     place,
-    unsupported,
+    unsupported_error,
 )
 from structout.grammar.fsm.rust_regex import ecma_from_rust
 
@@ -92,20 +92,21 @@ class _Token:
 
 
 def _tokens_of(text: str) -> list[_Token]:
-    """The tokens of a grammar. A line end before ``|`` is none."""
+    """Split a grammar into tokens, without spaces, comments and the line ends before
+    ``|``."""
     tokens: list[_Token] = []
     at = 0
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None:
-            raise malformed(text, at, f"{text[at]!r} begins no token, or one that does not end")
+            raise malformed_error(text, at, f"unexpected {text[at]!r}, or what it opens is not closed")
         token = _Token(match.lastgroup or "", match.group(), at, match)
         at = match.end()
         if token.text == "%llguidance":
             try:
                 token.value, at = _JSON.raw_decode(text, _end_of_space(text, at))
             except (ValueError, RecursionError):
-                raise malformed(text, at, "expected a JSON object behind %llguidance") from None
+                raise malformed_error(text, at, "expected a JSON object behind %llguidance") from None
         if token.text == "|":
             while tokens and tokens[-1].kind == "newline":
                 tokens.pop()
@@ -128,7 +129,7 @@ class _Parser:
         self._tokens = _tokens_of(text)
         self._at = 0
         ignores = any(token.text == "%ignore" for token in self._tokens)
-        # What may stand between two terminals, if anything.
+        # Matches what %ignore allows between two terminals.
         self._separator = self._rules.native.add_rule("%ignore") if ignores else None
         self._ignored: list[list[int]] = []
 
@@ -163,20 +164,20 @@ class _Parser:
         self._at += 1
         return self._tokens[self._at - 1]
 
-    def _start(self) -> int:
-        """Where the next token begins."""
+    def _offset(self) -> int:
+        """The offset of the next token."""
         return self._tokens[self._at].start if self._at < len(self._tokens) else len(self._text)
 
     def _malformed(self, problem: str) -> GrammarError:
-        return malformed(self._text, self._start(), problem)
+        return malformed_error(self._text, self._offset(), problem)
 
     def _unsupported(self, feature: str) -> GrammarError:
-        return unsupported(self._text, self._start(), feature)
+        return unsupported_error(self._text, self._offset(), feature)
 
     def _parse_rule(self) -> None:
-        while self._take("?") or self._take("!"):  # they concern syntax trees
+        while self._take("?") or self._take("!"):  # only shape the syntax tree
             pass
-        start = self._start()
+        start = self._offset()
         name = self._expect("name", "a rule, a terminal or a statement").text
         if self._take("."):
             raise self._unsupported("priorities are")
@@ -187,7 +188,7 @@ class _Parser:
         if not self._take(":"):
             raise self._malformed(f"expected : behind {name}")
         if self._rules.is_defined(name):
-            raise malformed(self._text, start, f"{name} is defined twice")
+            raise malformed_error(self._text, start, f"{name} is defined twice")
         self._rules.define(name, self._parse_alternatives(is_terminal=_is_terminal(name)))
 
     def _parse_attributes(self) -> None:
@@ -210,7 +211,7 @@ class _Parser:
                 if not isinstance(token.value, dict) or not token.value.keys() <= _HARMLESS_OPTIONS:
                     raise self._unsupported("an option of llguidance is")
             case _:
-                raise unsupported(self._text, token.start, f"{token.text} is")
+                raise unsupported_error(self._text, token.start, f"{token.text} is")
 
     def _parse_import(self) -> None:
         library = self._expect("name", "the name of a library").text
@@ -239,7 +240,7 @@ class _Parser:
         """Parse what follows the colon of a rule, up to the end of the line."""
         groups = OpenGroups(self._rules)
         closings: list[str] = []
-        outer_complements: list[int] = []  # in front of the open groups
+        outer_complements: list[int] = []  # the number of ~ before each open group
         num_complements = 0
         may_repeat = False
 
@@ -285,7 +286,7 @@ class _Parser:
             self._at += 1
         if closings or num_complements:
             raise self._malformed(f"expected {closings[-1] if closings else 'a terminal'}")
-        return groups.finished()
+        return groups.close_alternatives()
 
     def _unexpected(self, token: _Token) -> GrammarError:
         match token.kind:
@@ -306,9 +307,9 @@ class _Parser:
             high: int | None = low if token.match["high"] is None else bounded_int(token.match["high"])
         elif token.kind == "bounds" and (token.match["from"] or token.match["comma"]):
             low = bounded_int(token.match["from"] or "0")
-            high = (
-                low if token.match["comma"] is None else bounded_int(token.match["to"]) if token.match["to"] else None
-            )
+            high = low
+            if token.match["comma"] is not None:
+                high = bounded_int(token.match["to"]) if token.match["to"] else None
         else:
             return None
         if high is not None and high < low:
@@ -320,7 +321,7 @@ class _Parser:
         self._at += 1
         if token.kind == "name" and not _is_terminal(token.text):
             if is_terminal:
-                raise malformed(self._text, token.start, f"the terminal uses the rule {token.text}")
+                raise malformed_error(self._text, token.start, f"the terminal uses the rule {token.text}")
             self._first_uses.setdefault(token.text, token.start)
             return self._rules.reference(token.text)
         match token.kind:
@@ -348,12 +349,12 @@ class _Parser:
         if self._take(".."):
             last = self._text_of(self._expect("text", "a string"))
             if len(text) != 1 or len(last) != 1 or text > last:
-                raise malformed(self._text, token.start, "a range needs two characters in their order")
+                raise malformed_error(self._text, token.start, "a range needs two characters in their order")
             return self._rules.native.add_characters([(ord(text), ord(last))], False)
         if not token.text.endswith("i"):
             return self._rules.add_text(text)
         if not text.isascii():
-            raise unsupported(self._text, token.start, "a character beyond ASCII without regard to case is")
+            raise unsupported_error(self._text, token.start, "a character beyond ASCII without regard to case is")
         return self._rules.add_sequence(
             [self._add_any_case(character) for character in text] or [self._rules.add_text("")]
         )
@@ -361,7 +362,7 @@ class _Parser:
     def _text_of(self, token: _Token) -> str:
         text: str = json.loads(token.text.removesuffix("i"))
         if any("\ud800" <= character <= "\udfff" for character in text):
-            raise malformed(self._text, token.start, "a surrogate alone is no character")
+            raise malformed_error(self._text, token.start, "a surrogate alone is no character")
         return text
 
     def _add_any_case(self, character: str) -> int:

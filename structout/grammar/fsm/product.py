@@ -45,12 +45,12 @@ never = Condition((_FALSE,))
 
 
 class LazyProduct:
-    """Follows several languages over one text, with states that are made when they are
-    needed. Threads may share it; they wait for each other.
+    """Follows one text through several languages. States are created on demand.
 
-    A state knows which components accept a text that ends there: its verdict. State 0
-    is the start. A component that is given as a pattern costs no automaton of its own,
-    so it may be one whose automaton would be too large.
+    The verdict of a state is the set of components that accept a text which ends there.
+    State 0 is the start. A pattern needs no automaton of its own, so it may be one
+    whose automaton would exceed the limits. Calls from several threads wait for each
+    other.
 
     Args:
         components: patterns in the dialect of docs/fsm.md, and automata.
@@ -72,12 +72,12 @@ class LazyProduct:
 
     @property
     def num_states(self) -> int:
-        """The number of states that were made so far."""
+        """The number of states created so far."""
         return self._native.num_states
 
     def next(self, state: int, byte: int) -> int:
-        """The state after another byte. -1 if no component accepts a text that goes on
-        like this.
+        """Return the state after another byte, or -1 if no component accepts this text
+        or a continuation.
 
         Raises:
             GrammarLimitError: the product has too many states.
@@ -86,14 +86,14 @@ class LazyProduct:
             return self._native.next(state, byte)
 
     def verdict(self, state: int) -> int:
-        """Which components accept a text that ends in the state: bit ``i`` stands for
-        component ``i``."""
+        """Return the components that accept a text which ends in the state. Bit ``i``
+        of the integer stands for component ``i``."""
         with grammar_errors():
             return _bits(self._native.verdict(state))
 
     def live(self, state: int) -> int:
-        """Which components may accept the text so far or a longer one. The others never
-        do. Bits as in ``verdict``."""
+        """Return the components that may accept this text or a continuation, as in
+        ``verdict``. The others accept neither."""
         with grammar_errors():
             return _bits(self._native.live(state))
 

@@ -1,4 +1,4 @@
-"""Collects the rules of a grammar that is being parsed."""
+"""Builds the rules of a grammar while it is parsed."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ _MAX_DIGITS = 18  # int() refuses more than 4,300 digits
 
 
 class RuleSet:
-    """The rules of a grammar, on top of the C++ core.
+    """The rules of a grammar, held by the C++ core.
 
     Expressions are numbers that the ``add_…`` methods return. A rule may be referred to
     before it is defined.
@@ -128,10 +128,10 @@ class OpenGroups:
 
     def close(self) -> int:
         """Close the innermost group and return its expression."""
-        return self._rules.add_alternatives(self.finished())
+        return self._rules.add_alternatives(self.close_alternatives())
 
-    def finished(self) -> list[list[int]]:
-        """Remove the innermost group and return its alternatives."""
+    def close_alternatives(self) -> list[list[int]]:
+        """Close the innermost group and return its alternatives."""
         self._end_alternative()
         self._operands.pop()
         return self._groups.pop()
@@ -164,8 +164,8 @@ REPETITIONS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None)
 
 
 def bounded_int(digits: str) -> int:
-    """A number, or one that exceeds every limit if it has too many digits for
-    ``int``."""
+    """Convert digits to a number. A number with too many digits for ``int`` becomes one
+    that exceeds every limit."""
     return int(digits) if len(digits) <= _MAX_DIGITS else 1 << 62
 
 
@@ -175,10 +175,10 @@ def place(text: str, offset: int) -> str:
     return f"line {text.count(chr(10), 0, offset) + 1}, column {offset - line_start + 1}"
 
 
-def malformed(text: str, offset: int, problem: str) -> GrammarError:
+def malformed_error(text: str, offset: int, problem: str) -> GrammarError:
     return GrammarError(f"{place(text, offset)}: the grammar does not parse: {problem}")
 
 
-def unsupported(text: str, offset: int, feature: str) -> GrammarError:
+def unsupported_error(text: str, offset: int, feature: str) -> GrammarError:
     message = f"{place(text, offset)}: {feature} not supported"
     return GrammarError(message, kind=GrammarErrorKind.UNSUPPORTED)
