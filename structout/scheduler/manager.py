@@ -1,7 +1,6 @@
 """StructuredOutputManager: the scheduler's side of structured output requests."""
 
 import threading
-import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -561,9 +560,10 @@ class StructuredOutputManager:
             tokens = list(token_ids)
         except TypeError:
             return False
-        start = time.thread_time()
+        clock = self._slow_requests.clock(request)
+        start = clock()
         is_accepted = grammar.accept_tokens(request.request_id, tokens)
-        self._slow_requests.note_tokens(request, time.thread_time() - start, len(tokens))
+        self._slow_requests.note_tokens(request, clock() - start, len(tokens))
         return is_accepted
 
 

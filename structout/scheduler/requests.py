@@ -36,10 +36,12 @@ class CpuTime:
     Attributes:
         slowest: seconds of the slowest one.
         num_slow: how many of the last ones, without a break, each took too long.
+        may_be_slow: whether one took too long by the wall clock.
     """
 
     slowest: float = 0.0
     num_slow: int = 0
+    may_be_slow: bool = False
 
 
 @dataclass(eq=False, slots=True)

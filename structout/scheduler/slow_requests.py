@@ -2,7 +2,8 @@
 hold up all others are failed."""
 
 import heapq
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from structout.errors import GrammarError, GrammarErrorKind
@@ -13,8 +14,8 @@ _MAX_SLOW = 3  # tokens or masks in a row
 
 @dataclass(frozen=True)
 class SlowRequest:
-    """A request among the slowest of a manager. Times are CPU seconds of one thread, so
-    a busy machine makes none of them longer.
+    """A request among the slowest of a manager. Times above ``slow_token_seconds`` are
+    CPU seconds of one thread, so a busy machine makes none of them that long.
 
     Attributes:
         request_id: the request.
@@ -43,9 +44,22 @@ class SlowRequests:
         self._requests = requests
         self._slow_seconds = slow_seconds
 
+    def clock(self, request: Request) -> Callable[[], float]:
+        """The clock that times the request's next tokens.
+
+        To read a thread's CPU time takes microseconds, so it is read for requests only
+        that have had a slow token by the wall clock.
+        """
+        return time.thread_time if request.tokens.may_be_slow else time.perf_counter
+
     def note_tokens(self, request: Request, seconds: float, num_tokens: int) -> None:
-        """Note that the request took ``seconds`` to accept so many tokens."""
-        self._note(request, request.tokens, seconds / max(1, num_tokens), "tokens", "to accept")
+        """Note that the request took ``seconds`` of its clock to accept so many
+        tokens."""
+        token_seconds = seconds / max(1, num_tokens)
+        if token_seconds > self._slow_seconds and not request.tokens.may_be_slow:
+            request.tokens.may_be_slow = True  # or the machine was busy
+        else:
+            self._note(request, request.tokens, token_seconds, "tokens", "to accept")
 
     def note_masks(self, seconds: Mapping[str, float]) -> None:
         """Note the seconds per mask of requests that were filled alone."""

@@ -497,7 +497,7 @@ def test_grammar_with_slow_masks_fails_only_its_own_request(with_drafts):
     with StructuredOutputManager(TOKENIZER, V, config) as manager:
         for i in range(8):
             add(manager, f"good {i}", json=True)
-        add(manager, "bad", grammar='root ::= item* "!"\nitem ::= [a-z]+ " "?')
+        add(manager, "bad", grammar='root ::= item* "!"\nitem ::= [a-z]+ " "?', backend="xgrammar:no-fallback")
         a = ids_of("a")
         names = [*(f"good {i}" for i in range(8)), "bad"]
         while manager.status("bad") is GrammarStatus.READY:
