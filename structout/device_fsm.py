@@ -54,7 +54,8 @@ class DeviceFsmStats:
         num_grammars: different grammars in the tables.
         num_states: states of these grammars.
         num_masks: masks in slots.
-        num_states_without_slot: states whose mask is computed each time.
+        num_states_without_slot: states whose mask has no slot. States that are never
+            entered do not count.
         num_masks_computed: masks that ``rows`` has computed so far.
     """
 
@@ -238,7 +239,7 @@ class DeviceFSM:
         Args:
             states: int32 ``[N]``.
         """
-        if self._slots.is_full:
+        if self._slots.is_full or self._num_without_slot() == 0:
             return
         numbers = states.cpu().numpy()
         known = numbers[(numbers >= 0) & (numbers < len(self._slot_of_state))]
@@ -292,9 +293,12 @@ class DeviceFSM:
             num_grammars=len(self._entries),
             num_states=num_states,
             num_masks=self._slots.num_used,
-            num_states_without_slot=num_states - sum(len(entry.mask_hashes) for entry in self._entries.values()),
+            num_states_without_slot=self._num_without_slot(),
             num_masks_computed=int(self._num_computed),
         )
+
+    def _num_without_slot(self) -> int:
+        return sum(entry.num_live_states - len(entry.mask_hashes) for entry in self._entries.values())
 
     def _make_tensors(
         self, device: torch.device | str, max_states: int, max_rows: int, max_grammars: int, max_stop_tokens: int
@@ -330,6 +334,7 @@ class DeviceFSM:
         grammar, states = entry.grammar, _states_of(entry.grammar)
         transitions, is_accepting, is_live = entry.index.byte_tables()
         transitions[transitions >= 0] += grammar.start_state
+        entry.num_live_states = int(is_live.sum())
         flags = is_accepting * ACCEPTING_FLAG + is_live * LIVE_FLAG + (grammar.number << GRAMMAR_SHIFT)
         self.tables.transitions[states] = torch.from_numpy(transitions).to(self.device)
         self.tables.state_flags[states] = torch.from_numpy(flags.astype(np.int32)).to(self.device)
@@ -373,12 +378,14 @@ class _Entry:
     """A grammar, its index, and how often it was added.
 
     Attributes:
+        num_live_states: the states that can be entered.
         mask_hashes: of the masks of its states that are in slots, one for each state.
     """
 
     grammar: DeviceGrammar
     index: TokenIndex
     num_users: int = 0
+    num_live_states: int = 0
     mask_hashes: list[bytes] = field(default_factory=list)
 
 

@@ -375,7 +375,7 @@ def test_keep_masks_gives_slots_to_masks_that_were_computed(device):
 def test_states_beyond_the_slots_are_counted_and_computed():
     vocabulary = vocabulary_of("odd")
     fsm = DeviceFSM(vocabulary, "cpu", max_states=64, max_masks=2, max_rows=8)
-    grammar = fsm.add(TokenIndex(Automaton.from_regex("abcx"), vocabulary))
+    grammar = fsm.add(TokenIndex(Automaton.from_regex("acxy"), vocabulary))
     assert fsm.stats().num_states_without_slot == grammar.num_states
     states = torch.arange(grammar.num_states, dtype=torch.int32) + grammar.start_state
     fsm.rows(states)
