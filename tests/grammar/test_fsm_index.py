@@ -116,6 +116,51 @@ def test_index_equals_a_walk_of_every_token_from_every_state(name, num_cases):
     assert num_compared >= 30
 
 
+def large_vocabulary():
+    """131,072 tokens with the lengths of a real vocabulary, most of them made of parts
+    of the patterns' texts."""
+    rng = random.Random(2)
+    pieces = [*"abcdefghijklmnopqrstuvwxyz0123456789", " ", "-", "@", ".", ",", '"', '": "', "END", "tr", "ue", "null"]
+    pieces += ["é", "🦊", "\n", "\u2028", "ab", "cat", "nip", "name", "<", "\\"]
+    texts = {bytes([byte]) for byte in range(256)} | {b"\xc3", b"\xa9a", b"\x9f\xa6\x8a"}
+    while len(texts) < 131_071:
+        texts.add("".join(rng.choices(pieces, k=min(rng.randint(1, 4) + int(rng.expovariate(1)), 20))).encode())
+    return Vocabulary((*sorted(texts), b""), (131_071,))
+
+
+def test_index_of_a_large_vocabulary_equals_a_walk_of_every_token_from_every_state(num_cases):
+    """The walks of all tokens at once, one byte after the other."""
+    vocabulary = large_vocabulary()
+    rng = random.Random(3)
+    lengths = np.array([len(data) for data in vocabulary.token_bytes])
+    columns = np.zeros((lengths.max(), len(lengths)), dtype=np.intp)
+    for token, data in enumerate(vocabulary.token_bytes):
+        columns[: len(data), token] = [*data]
+    patterns = PATTERNS + [random_pattern(rng, 2).text for _ in range(num_cases(30, long=200))]
+    num_compared = 0
+    for pattern in patterns:
+        automaton = Automaton.from_regex(pattern)
+        if not 0 < automaton.num_states <= 40:
+            continue
+        num_compared += 1
+        index = TokenIndex(automaton, vocabulary)
+        dead = automaton.num_states
+        after_byte = np.full((dead + 1, 256), dead)
+        for state in range(dead):
+            for first, last, target in automaton.edges(state):
+                after_byte[state, first : last + 1] = target
+        for state in rng.sample(range(dead), min(dead, 6)):
+            ends = np.full(len(lengths), state)
+            for position, column in enumerate(columns):
+                ends = np.where(position < lengths, after_byte[ends, column], ends)
+            is_allowed = (ends != dead) & (lengths > 0)  # every byte is a token, so every state is live
+            mask = np.unpackbits(index.mask(state).view(np.uint8), bitorder="little", count=len(lengths))
+            assert (mask.astype(bool) == is_allowed).all(), pattern
+            for token in rng.sample(range(len(lengths)), 50) + rng.choices([*np.flatnonzero(is_allowed), 0], k=50):
+                assert index.next(state, int(token)) == (ends[token] if is_allowed[token] else -1)
+    assert num_compared >= 30
+
+
 @pytest.mark.parametrize("token", [-1, 525, 2**31, 2**64, -(2**70), None, 1.0, "a", True])
 def test_next_of_what_is_no_token_is_minus_one(token):
     index = TokenIndex(Automaton.from_regex(".*"), VOCABULARIES["byte_level"]())
