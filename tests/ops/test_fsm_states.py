@@ -417,17 +417,34 @@ def test_fsm_rows_shares_a_mask_between_threads(four_threads):
     assert torch.equal(masks, expected)
 
 
-@pytest.mark.parametrize("tokens", ["i32", "i64"])
+@pytest.mark.parametrize("are_sizes_1", [False, True])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_triton_kernels_compile_for_every_architecture(architecture, tokens):
+def test_triton_kernels_compile_for_every_architecture(architecture, are_sizes_1):
+    """Triton makes constants of sizes and strides that are 1."""
+    tokens = "i32" if are_sizes_1 else "i64"
     tables = dict.fromkeys(("transitions", "state_flags", "stop_tokens", "token_begin"), "i32") | {"token_bytes": "u8"}
     rows = dict.fromkeys(("states", "rows", "masks", "mask_slots"), "i32") | {"num_computed": "i64"}
     chains = {"states": "i32", "row_states": "i32", "drafts": tokens, "row_indptr": tokens}
+    sizes = ("num_states", "num_grammars", "max_stop_tokens", "num_bytes", "vocab_size", "states_stride")
+
+    def ones(*names: str) -> dict[str, object]:
+        return dict.fromkeys((*sizes, *names), 1) if are_sizes_1 else {}
+
     ptx = compile_for(
         architecture,
-        Kernel("fsm_states", "fsm_advance_kernel", tables | {"states": "i32", "tokens": tokens}, {"LANES": 64}),
-        Kernel("fsm_states", "fsm_rows_kernel", tables | rows, {"TILE_WORDS": 16}),
-        Kernel("fsm_states", "fsm_draft_states_kernel", tables | chains, {}, num_warps=1),
+        Kernel(
+            *("fsm_states", "fsm_advance_kernel", tables | {"states": "i32", "tokens": tokens}),
+            {"LANES": 64} | ones("tokens_stride"),
+        ),
+        Kernel(
+            *("fsm_states", "fsm_rows_kernel", tables | rows),
+            {"TILE_WORDS": 16} | ones("masks_stride", "words_per_row"),
+        ),
+        Kernel(
+            *("fsm_states", "fsm_draft_states_kernel", tables | chains),
+            ones("drafts_stride", "indptr_stride"),
+            num_warps=1,
+        ),
     )
     assert not re.search(r"\.local\b", ptx)  # spills nothing
 
