@@ -230,7 +230,7 @@ def extensions() -> list[Extension]:
         include_dirs=[str(CSRC), pybind11.get_include()],
         extra_compile_args=["-O3", "-g0", "-std=c++17", "-fvisibility=hidden"],
         extra_link_args=["-Wl,-s"],
-        depends=find_sources("fsm/*.h"),
+        depends=find_sources("fsm/*.h", "fsm/*.inc"),
         language="c++",
     )
     nvcc = find_nvcc()

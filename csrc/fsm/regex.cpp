@@ -4,6 +4,8 @@
 #include <optional>
 #include <unordered_map>
 
+#include "fsm/unicode_categories.h"
+
 namespace structout::fsm {
 
 namespace {
@@ -28,7 +30,7 @@ int hex_value(uint32_t code) {
 class Parser {
  public:
   Parser(const std::string& text, const Limits& limits, Pattern& pattern)
-      : max_nesting_(limits.nesting), pattern_(pattern) {
+      : max_nesting_(limits.nesting), max_ranges_(limits.nodes), pattern_(pattern) {
     if (!decode_utf8(text, codes_)) throw PatternError("a regular expression must be UTF-8", true);
   }
 
@@ -63,6 +65,8 @@ class Parser {
 
   uint32_t add_set(CodePointSet set) {
     set.normalize();
+    num_ranges_ += set.ranges().size();
+    if (num_ranges_ > max_ranges_) throw LimitError("pattern_ranges", num_ranges_, max_ranges_);
     Part part{PartKind::kSet};
     part.index = uint32_t(pattern_.sets.size());
     pattern_.sets.push_back(std::move(set));
@@ -213,16 +217,35 @@ class Parser {
     return add_character(parse_character_escape());
   }
 
-  // Takes what follows the backslash of \d, \w, \s or their complements.
+  // Takes what follows the backslash of \d, \w, \s, \p{...} or their complements.
   bool take_short_name(CodePointSet& set) {
     uint32_t code = codes_[at_];
-    if (code == 'p' || code == 'P') refuse("Unicode classes are not supported");
+    if (code == 'p' || code == 'P') {
+      set = parse_category();
+      if (code == 'P') set = set.complement();
+      return true;
+    }
     uint32_t lower = code | 0x20;
     if (!is_letter(code) || (lower != 'd' && lower != 'w' && lower != 's')) return false;
     ++at_;
     const CodePointSet& named = lower == 'd' ? kDigits : lower == 'w' ? kWord : kSpaces;
     set = code == lower ? named : named.complement();
     return true;
+  }
+
+  CodePointSet parse_category() {
+    size_t end = at_ + 1;
+    while (end < codes_.size() && codes_[end] != '}') ++end;
+    if (!is_next('{', 1) || end == codes_.size()) refuse("a Unicode class must be written \\p{...}");
+    std::string name;
+    for (size_t i = at_ + 2; i < end; ++i) name.push_back(codes_[i] < 0x80 ? char(codes_[i]) : '?');
+    for (const char* property : {"gc=", "General_Category="}) {
+      if (name.rfind(property, 0) == 0) name.erase(0, std::string(property).size());
+    }
+    std::optional<CodePointSet> characters = characters_of_category(name);
+    if (!characters) refuse("of the Unicode classes only the general categories are supported");
+    at_ = end + 1;
+    return *std::move(characters);
   }
 
   // Takes what follows the backslash of a single character.
@@ -341,6 +364,8 @@ class Parser {
   }
 
   const uint32_t max_nesting_;
+  const uint64_t max_ranges_;
+  uint64_t num_ranges_ = 0;  // of all classes
   std::vector<uint32_t> codes_;
   size_t at_ = 0;
   Pattern& pattern_;

@@ -6,9 +6,11 @@ import re
 import subprocess
 import sys
 import time
+import unicodedata
 import warnings
 
 import pytest
+import regex
 from automaton_texts import drawn_text
 from builds import compiled, cxx
 from locations import DATA, ROOT
@@ -44,6 +46,9 @@ LANGUAGES = [
     (r"\x41\u0042\u{43}\x{44}1", ["ABCD1"], ["ABC"]),
     (r"\x411", ["A1"], ["\u0411"]),
     (r"\ud83e\udd8a", ["🦊"], ["a"]),
+    (r"\p{Lu}\P{L}", ["É1", "Я "], ["éa", "1É", "ÉÉ"]),
+    (r"[\p{gc=Nd}x]\p{General_Category=Other_Letter}[^\P{Sc}€]", ["٣東$", "xא£"], ["٣東€", "y東$"]),
+    (r"\p{ASCII}\p{Any}", ["a🦊"], ["éa"]),
     (r"[\ud83e\udd8a-🦌]", ["🦋"], ["a"]),
     (r"\n\r\t\f\v\0\cA", ["\n\r\t\f\v\0\x01"], ["n"]),
     (r"\.\/\-\"\{\}\]", ['./-"{}]'], ["a"]),
@@ -95,7 +100,9 @@ def test_regex_matches_exactly_its_language(pattern, members, others):
         (r"(a)\1", "unsupported", "backreferences"),
         (r"(?<n>a)\k<n>", "unsupported", "backreferences"),
         (r"\bx", "unsupported", "word boundaries"),
-        (r"\p{L}", "unsupported", "Unicode classes"),
+        (r"\p{Greek}", "unsupported", "only the general categories"),
+        (r"\p{L", "unsupported", r"must be written \\p\{"),
+        (r"[\pL]", "unsupported", r"must be written \\p\{"),
         ("(?i)a", "unsupported", "inline flags"),
         ("(?>a)", "unsupported", "special groups"),
         ("a*+", "unsupported", "possessive"),
@@ -114,6 +121,33 @@ def test_regex_outside_the_dialect_raises_with_the_cause(pattern, kind, message)
     with pytest.raises(GrammarError, match=message) as caught:
         Automaton.from_regex(pattern)
     assert caught.value.kind is GrammarErrorKind(kind)
+
+
+def code_points(automaton):
+    """The characters that an automaton of single characters accepts."""
+    found, pending = set(), [(0, b"")]
+    while pending:
+        state, start = pending.pop()
+        for first, last, target in automaton.edges(state):
+            for byte in range(first, last + 1):
+                data = start + bytes([byte])
+                if automaton.accepts(target):
+                    found.add(ord(data.decode()))
+                else:
+                    pending.append((target, data))
+    return found
+
+
+@pytest.mark.parametrize(
+    "name", ["L", "LC", "Lu", "Lm", "Lo", "M", "Mc", "N", "Nd", "Nl", "P", "Pi", "S", "Sc", "Zs", "C", "Cf"]
+)
+def test_unicode_categories_are_those_of_regex(name):
+    characters = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+    assigned = {ord(c) for c in characters if unicodedata.category(c) != "Cn"}  # as far as all versions know them
+    expected = {ord(c) for c in regex.findall(rf"\p{{{name}}}", "".join(characters))}
+    automaton = Automaton.from_regex(rf"\p{{{name}}}")
+    assert code_points(automaton) & assigned == expected & assigned
+    assert (Automaton.from_regex(rf"\P{{{name}}}") & automaton).num_states == 0
 
 
 def test_random_patterns_have_the_language_of_python(num_cases):
@@ -243,6 +277,7 @@ HOSTILE_PATTERNS = {
     "a{99999999999999}": "pattern_nodes",
     "(.{1,500}){1,500}": "pattern_nodes",
     "(((){1000}){1000}){1000}": "pattern_milliseconds",
+    "[\\p{L}a]" * 30_000: "pattern_ranges",
     "[\\s\\S]*(a|b)[\\s\\S]{20}": "pattern_states",
     "(" * 5_000: "nesting",
     "(?=.*a.{8}b)(?=.*c.{9}d)(?=.*e.{9}f).*": "pattern_",

@@ -6,11 +6,12 @@ import json
 import random
 import subprocess
 import sys
+import unicodedata
 
 import pytest
 from automaton_texts import drawn_text
 from random_grammars import random_grammar
-from random_patterns import mutated
+from random_patterns import HOSTILE, PLAIN, mutated
 
 from structout import StructuredOutputsConfig, StructuredOutputsParams
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
@@ -147,6 +148,19 @@ def test_lark_has_the_language_of_llguidance(grammar, alphabet, llguidance):
     assert any(map(automaton.matches, texts))
 
 
+@pytest.mark.parametrize(
+    "written", [r"\d", r"\D", r"\w", r"\W", r"\s", r"\S", r"[\dx]", r"[^\w-]", r"\p{Lu}", r"[\P{L}a]"]
+)
+def test_lark_class_has_the_characters_of_llguidance(written, llguidance, num_cases):
+    grammar = f"start: /{written}/"
+    automaton, accepts = grammar_automaton(grammar), judge(llguidance, grammar)
+    rng = random.Random(written)
+    assigned = [chr(code) for code in range(0x110000) if unicodedata.category(chr(code)) not in ("Cn", "Cs")]
+    small = [character for character in assigned if character < "\u3000"]
+    chosen = rng.sample(assigned, num_cases(1_000, long=100_000)) + rng.sample(small, 1_000) + list(HOSTILE + PLAIN)
+    assert [c for c in chosen if automaton.matches(c)] == [c for c in chosen if accepts(c)]
+
+
 def test_random_lark_has_the_language_of_llguidance(llguidance, num_cases):
     rng = random.Random(16)
     num_accepted = 0
@@ -246,8 +260,8 @@ REFUSED = [
     ('%declare X\nstart: "a"', "unsupported", "%declare is not"),
     ('%llguidance {"allow_initial_skip": true}\nstart: "a"', "unsupported", "an option of llguidance is not"),
     ('%import mylib.X\nstart: "a"', "unsupported", "the library mylib is not"),
-    (r"start: /\d/", "unsupported", r"\\d, which has the characters of all scripts in Lark, is not"),
-    (r"start: /[a\w]/", "unsupported", r"\\w, which has"),
+    (r"start: /[a\W]/", "unsupported", r"\\W in a class is not"),
+    (r"start: /\p{Greek}/", "unsupported", "only the general categories"),
     ("start: /a/i", "unsupported", "the flag i is not"),
     ("start: /(?i)a/", "unsupported", "inline flags"),
     ("start: /[a&&b]/", "unsupported", "&& in a class is not"),
@@ -381,6 +395,6 @@ def test_regular_grammars_go_to_fsm_and_others_to_the_next_engine():
     assert backend_of('root ::= "a"+ root | "b"') == "fsm"
     assert backend_of('start: A+\nA: "a" | "b"') == "fsm"
     assert backend_of('root ::= "(" root ")" | "b"') == "xgrammar"
-    assert backend_of("start: /\\d/") == "llguidance"
+    assert backend_of("start: /a/i") == "llguidance"
     with pytest.raises(GrammarError, match=r"fsm refuses the grammar: .* root -> root"):
         backend_of('root ::= "(" root ")" | "b"', "fsm:no-fallback")

@@ -66,7 +66,7 @@ TAG = {
         ({"regex": r"(?=.*\d)\w+"}, "fsm", "ab1"),
         ({"regex": "[a&&b]"}, "fsm", "&"),
         ({"regex": "(?i)abc"}, "llguidance", "aBc"),
-        ({"regex": r"\p{Lu}+"}, "llguidance", "ABC"),
+        ({"regex": r"\p{Greek}+"}, "llguidance", "αβγ"),
         ({"regex": "[ab]*a[ab]{18}"}, "llguidance", "a" * 20),
         ({"choice": ["yes", "no"]}, "fsm", "no"),
         ({"choice": [f"option {i}" for i in range(2_000)]}, "fsm", "option 1999"),

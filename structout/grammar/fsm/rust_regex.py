@@ -4,25 +4,32 @@ import re
 
 from structout.errors import GrammarError, GrammarErrorKind
 
-_PART = re.compile(r"\\.|\[\^?\]?(?:[^\]\\]|\\.)*\]|\(\?s:|.", re.DOTALL)
-_MEMBER = re.compile(r"\\.|&&|--|~~|.", re.DOTALL)
+_PART = re.compile(r"\\[pP]\{[^}]*\}|\\.|\[\^?\]?(?:[^\]\\]|\\.)*\]|\(\?s:|.", re.DOTALL)
+_MEMBER = re.compile(r"\\[pP]\{[^}]*\}|\\.|&&|--|~~|.", re.DOTALL)
 _SET_OPERATORS = ("[", "&&", "--", "~~")
-# The property White_Space, which is \s in Rust. ECMA-262 has U+FEFF instead of U+0085.
-_SPACES = r"\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+# The insides of Rust's classes. \s is the property White_Space; ECMA-262 has U+FEFF
+# instead of U+0085. \w is Alphabetic (letters, letter numbers, some marks, and letters
+# in circles and boxes), all marks, decimal digits, connectors and joiners.
+_MEMBERS = {
+    r"\d": r"\p{Nd}",
+    r"\s": r"\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000",
+    r"\w": r"\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\u200c\u200d\u24b6-\u24e9"
+    r"\u{1f130}-\u{1f149}\u{1f150}-\u{1f169}\u{1f170}-\u{1f189}",
+}
 
 
 def ecma_from_rust(pattern: str, flags: str = "") -> str:
     r"""Rewrite a regular expression of Rust for the dialect of docs/fsm.md.
 
-    What both write in the same way stays, also if it is not supported.
+    Parts that mean the same in both dialects stay as they are, supported or not.
 
     Args:
         pattern: the regular expression.
         flags: the letters behind it, of which only ``s`` is supported.
 
     Raises:
-        GrammarError: it uses what means something else there, such as ``\d``, which has
-            the digits of all scripts in Rust.
+        GrammarError: it uses what means something else there, and what cannot be
+            rewritten.
     """
     for flag in flags:
         if flag != "s":
@@ -46,14 +53,12 @@ def ecma_from_rust(pattern: str, flags: str = "") -> str:
 
 
 def _escape(part: str) -> str:
-    match part:
-        case r"\d" | r"\D" | r"\w" | r"\W":
-            raise _unsupported(f"{part}, which has the characters of all scripts in Lark,")
-        case r"\<" | r"\>":
-            raise _unsupported("a word boundary")
-        case r"\s" | r"\S":
-            return f"[{'^' if part == chr(92) + 'S' else ''}{_SPACES}]"
-    return part
+    if part in (r"\<", r"\>"):
+        raise _unsupported("a word boundary")
+    members = _MEMBERS.get(part.lower())
+    if members is None:
+        return part
+    return f"[{members}]" if part.islower() else f"[^{members}]"
 
 
 def _class(part: str) -> str:
@@ -62,9 +67,9 @@ def _class(part: str) -> str:
     for member in _MEMBER.findall(part[len(opening) : -1]):
         if member in _SET_OPERATORS:
             raise _unsupported(f"{member} in a class")
-        if member == r"\S":
-            raise _unsupported(r"\S in a class")
-        members.append(_SPACES if member == r"\s" else _escape(member))
+        if member in (r"\D", r"\S", r"\W"):
+            raise _unsupported(f"{member} in a class")
+        members.append(_MEMBERS[member] if member in _MEMBERS else _escape(member))
     return opening + "".join(members) + "]"
 
 

@@ -1,0 +1,15 @@
+// Sets of characters by their general category in Unicode 17.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "fsm/code_points.h"
+
+namespace structout::fsm {
+
+// The characters of a category, such as "Lu", "L" or "Uppercase_Letter"; also "Any",
+// "ASCII" and "Assigned".
+std::optional<CodePointSet> characters_of_category(const std::string& name);
+
+}  // namespace structout::fsm
