@@ -120,7 +120,7 @@ def test_refused_schema_names_kind_place_and_cause(backends, schema, kind, point
         ({"grammar": 'start ::= "a"'}, MALFORMED, "a GBNF grammar must have a rule named root"),
         ({"grammar": "root ::= root"}, IMPOSSIBLE, "allows no text at all"),
         ({"grammar": 'start: "a"\n | b'}, MALFORMED, "line 2, column 4: the grammar uses b"),
-        ({"grammar": 'start: "a'}, MALFORMED, "line 1, column 8: the grammar does not parse: .* it opens is not closed"),
+        ({"grammar": 'start: "a'}, MALFORMED, "line 1, column 8: the grammar does not parse: .* is not closed"),
         ({"grammar": "start: x\nx: x"}, IMPOSSIBLE, "allows no text at all"),
         ({"grammar": "a: /b/"}, MALFORMED, "a Lark grammar must have a rule named start"),
         ({"grammar": "start: /(/"}, MALFORMED, r"line 1, column 8: a regular expression does not parse: a \("),
