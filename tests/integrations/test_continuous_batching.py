@@ -128,7 +128,7 @@ def test_structured_batching_refuses_before_the_model_is_switched(parts, manager
     with pytest.raises(UnknownRequestError), batching(parts, manager, default_request_id="absent"):
         pass
     manager.add_request("bad", StructuredOutputsParams(regex="("))
-    with pytest.raises(GrammarError, match="parenthesis"), batching(parts, manager, default_request_id="bad"):
+    with pytest.raises(GrammarError, match="is not closed"), batching(parts, manager, default_request_id="bad"):
         pass
     with (
         batching(parts, manager),
