@@ -76,7 +76,7 @@ class Loop:
         return text, int(share * (len(text.token_ids) - self._num_drafts - 1))
 
     def _add(self, name: str, text: Text, position: int) -> None:
-        params = StructuredOutputsParams(json=text.schema, backend=self._backend)
+        params = StructuredOutputsParams(**text.constraint, backend=self._backend)
         self._manager.add_request(name, params, output_token_ids=text.token_ids[:position])
         self._manager.wait_ready(name)
 

@@ -1,7 +1,8 @@
 """Measures a decoding step of the manager, beside bare fills and vLLM's manager, and
 the masks that a pool sends.
 
-Masks are compared bit for bit in every step that is timed.
+Masks are compared bit for bit in every step that is timed. JSON schemas are replayed,
+then regular expressions.
 
     python bench/bench_manager.py [--maskbench maskbench_sample.jsonl] [--quick]
 
@@ -13,6 +14,7 @@ Without it a few built-in texts are replayed, and the pool is not measured. With
 import itertools
 import json
 import random
+import re
 import statistics
 import time
 from collections import defaultdict
@@ -53,13 +55,37 @@ OWN_TEXTS: list[tuple[dict[str, Any], Any]] = [
         {"title": "Notes on the analytical engine", "ratings": [4.5, 3, 5]},
     ),
 ]
+REGEX_TEXTS = [
+    (
+        "[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])T[0-9]{2}:[0-9]{2}:[0-9]{2}Z (INFO|WARN|ERROR) "
+        "[a-z_.]+: [A-Za-z0-9 ,.:_-]*",
+        "2026-11-22T09:14:03Z WARN scheduler.queue: 12 requests wait for a free slot, the oldest one for 840 ms",
+    ),
+    (
+        ", ".join(f'"field_{i}": ("[a-zA-Z ]*"|[0-9]+|true|false|null)' for i in range(12)),
+        ", ".join(f'"field_{i}": {value}' for i, value in enumerate(['"Ada Lovelace"', "36", "true"] * 4)),
+    ),
+    (
+        r"- [A-Z][A-Za-z0-9 ,.-]*\n- [A-Z][A-Za-z0-9 ,.-]*\n- [A-Z][A-Za-z0-9 ,.-]*\n",
+        "- Bring the engine to a stop.\n- Open the valve, slowly.\n- Note 3 readings of the gauge.\n",
+    ),
+    (
+        r"[a-z0-9._+-]+@[a-z0-9-]+\.[a-z]{2,}, [0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
+        "ada.lovelace+engine@analytical-society.org, 0a1b2c3d-4e5f-6071-8293a4b5c6d7",
+    ),
+]
 
 
 @dataclass(frozen=True)
 class Text:
-    """A schema, and the tokens of a valid instance of it."""
+    """A constraint, and the tokens of a text that satisfies it.
 
-    schema: str
+    Attributes:
+        constraint: a schema as ``{"json": ...}``, or a pattern as ``{"regex": ...}``.
+        token_ids: the tokenizer's own tokens of the text, and the end.
+    """
+
+    constraint: dict[str, Any]
     token_ids: list[int]
 
 
@@ -98,6 +124,8 @@ class Replay:
         num_drafts: tokens drafted per step. They are those that follow, so all are
             accepted.
         comparable: int32 ``[ceil(V / 32)]``: the tokens on which all peers must agree.
+        is_exact: whether all engines must allow the same. In JSON they differ, in
+            whitespace for one.
     """
 
     def __init__(
@@ -107,12 +135,14 @@ class Replay:
         num_requests: int,
         num_drafts: int,
         comparable: npt.NDArray[np.int32],
+        is_exact: bool,
     ):
         self.peers = peers
         self.timings = Timings()
         self._texts = itertools.cycle(texts)
         self._num_drafts = num_drafts
         self._comparable = comparable
+        self._is_exact = is_exact
         self._random = random.Random(0)
         self._running = {f"request-{i}": self._start(f"request-{i}", at_start=False) for i in range(num_requests)}
 
@@ -140,14 +170,14 @@ class Replay:
         text = next(self._texts)
         position = 0 if at_start else self._random.randrange(len(text.token_ids) - self._num_drafts)
         for name, peer in self.peers.items():
-            if not peer.start(request_id, text.schema, text.token_ids[:position]):
-                raise AssertionError(f"{name} does not take {text.schema[:200]}")
+            if not peer.start(request_id, text.constraint, text.token_ids[:position]):
+                raise AssertionError(f"{name} does not take {str(text.constraint)[:200]}")
         return Running(text, position)
 
     def _compare(self, masks: Mapping[str, npt.NDArray[np.int32]]) -> None:
         ours = masks["structout"] & self._comparable
         for name, theirs in masks.items():
-            if name == AUTO:  # another engine: what it allows may differ, in whitespace for one
+            if name == AUTO and not self._is_exact:
                 continue
             if not np.array_equal(theirs & self._comparable, ours):
                 raise AssertionError(f"{name} has other masks than structout: nothing is timed on a wrong result")
@@ -169,15 +199,14 @@ def time_steps(
         if vllm_version() is not None:
             peers["vllm"] = VllmManager(tokenizer, vocab_size, num_requests, num_drafts)
         long_enough = [text for text in texts if len(text.token_ids) >= 2 + num_drafts]
-        replay = Replay(peers, long_enough, num_requests, num_drafts, _text_tokens(manager.vocabulary))
+        is_exact = all("regex" in text.constraint for text in texts)
+        replay = Replay(peers, long_enough, num_requests, num_drafts, _text_tokens(manager.vocabulary), is_exact)
         for _ in range(num_steps):
             replay.step()
     shape = {"requests": num_requests, "drafts": num_drafts, "vocab": vocab_size, "tokenizer": tokenizer.name_or_path}
-    peer_version = {"vllm": vllm_version()}
-    return [
-        {"call": call, **shape, **peer_version, "texts": len(long_enough), "us": replay.timings.median_us(call)}
-        for call in replay.timings.samples
-    ]
+    shape |= {"constraint": "regex" if is_exact else "json", "vllm": vllm_version(), "texts": len(long_enough)}
+    timings = replay.timings
+    return [{"call": call, **shape, "us": timings.median_us(call)} for call in timings.samples]
 
 
 def _text_tokens(vocabulary: Vocabulary) -> npt.NDArray[np.int32]:
@@ -240,7 +269,7 @@ def bytes_through_pool(texts: Sequence[Text], tokenizer: Any, vocab_size: int, n
 def _served(texts: Sequence[Text], manager: StructuredOutputManager) -> Iterator[tuple[str, Running]]:
     ours = Structout(manager, "auto")
     for i, text in enumerate(texts):
-        if ours.start(f"text-{i}", text.schema, []):
+        if ours.start(f"text-{i}", text.constraint, []):
             yield f"text-{i}", Running(text)
 
 
@@ -258,7 +287,18 @@ def maskbench_texts(path: Path, tokenizer: Any) -> list[Text]:
 
 def _text(schema: str, instance: Any, tokenizer: Any) -> Text:
     token_ids = tokenizer.encode(json.dumps(instance, ensure_ascii=False), add_special_tokens=False)
-    return Text(schema, [*token_ids, tokenizer.eos_token_id])
+    return Text({"json": schema}, [*token_ids, tokenizer.eos_token_id])
+
+
+def regex_texts(tokenizer: Any) -> list[Text]:
+    """Return texts of patterns that xgrammar reads as structout does."""
+    texts = []
+    for pattern, text in REGEX_TEXTS:
+        if re.fullmatch(pattern, text) is None:
+            raise AssertionError(f"{text!r} does not match {pattern}")
+        token_ids = tokenizer.encode(text, add_special_tokens=False)
+        texts.append(Text({"regex": pattern}, [*token_ids, tokenizer.eos_token_id]))
+    return texts
 
 
 def comparable_texts(texts: Iterable[Text], tokenizer: Any, vocab_size: int, most: int) -> list[Text]:
@@ -274,9 +314,11 @@ def comparable_texts(texts: Iterable[Text], tokenizer: Any, vocab_size: int, mos
         for text in texts:
             if len(chosen) == most:
                 break
-            if "Length" in text.schema or not by_xgrammar.start("a text", text.schema, text.token_ids):
+            if "Length" in text.constraint["json"]:
                 continue
-            if by_auto.start("a text", text.schema, text.token_ids):
+            if not by_xgrammar.start("a text", text.constraint, text.token_ids):
+                continue
+            if by_auto.start("a text", text.constraint, text.token_ids):
                 chosen.append(text)
                 by_auto.finish("a text")
             by_xgrammar.finish("a text")
@@ -295,7 +337,8 @@ def say(row: Mapping[str, Any]) -> None:
     us = row["us"]
     against_ours = {name: f" ({us[name] / us['structout']:.2f}x)" for name in us} if "structout" in us else {}
     beside = "  ".join(f"{name} {us[name]:,.0f} us{against_ours.get(name, '')}" for name in us)
-    print(f"{row['call']:<16}{row['requests']} requests, {row['drafts']} drafts: {beside}", flush=True)
+    kind = f"{row['constraint']}, {row['requests']} requests, {row['drafts']} drafts"
+    print(f"{row['call']:<16}{kind}: {beside}", flush=True)
 
 
 def main() -> None:
@@ -316,7 +359,8 @@ def main() -> None:
     results = harness.ResultsFile("manager", torch.device("cpu"), arguments)
     rows: list[dict[str, Any]] = []
     for num_drafts in (0, 3):
-        rows += time_steps(texts, tokenizer, vocab_size, num_requests, num_drafts, num_steps)
+        for some in (texts, regex_texts(tokenizer)):
+            rows += time_steps(some, tokenizer, vocab_size, num_requests, num_drafts, num_steps)
     if sample:
         rows.append(bytes_through_pool(sample[:8] if arguments.quick else sample, tokenizer, vocab_size, num_requests))
     for row in rows:

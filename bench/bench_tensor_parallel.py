@@ -168,7 +168,7 @@ def time_fills(
         for i in range(num_requests):
             text = texts[i % len(texts)]
             begin = rng.randrange(max(1, len(text.token_ids) - num_steps))
-            request_id, params = f"request-{i}", structout.StructuredOutputsParams(json=text.schema)
+            request_id, params = f"request-{i}", structout.StructuredOutputsParams(**text.constraint)
             for manager in (single, sharded):
                 manager.add_request(request_id, params, output_token_ids=text.token_ids[:begin])
             positions[request_id] = (text, begin)

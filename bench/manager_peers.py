@@ -16,9 +16,13 @@ from structout.grammar.xgrammar.backend import XgrammarBackend
 class Peer(Protocol):
     """The calls that are timed."""
 
-    def start(self, request_id: str, schema: str, token_ids: Sequence[int]) -> bool:
+    def start(self, request_id: str, constraint: Mapping[str, Any], token_ids: Sequence[int]) -> bool:
         """Add a request that has generated ``token_ids``. Returns False if it cannot be
-        served."""
+        served.
+
+        Args:
+            constraint: a schema as ``{"json": ...}``, a pattern as ``{"regex": ...}``.
+        """
 
     def finish(self, request_id: str) -> None: ...
 
@@ -40,9 +44,9 @@ class Structout:
         self._backend = backend
         self._prefix = prefix
 
-    def start(self, request_id: str, schema: str, token_ids: Sequence[int]) -> bool:
+    def start(self, request_id: str, constraint: Mapping[str, Any], token_ids: Sequence[int]) -> bool:
         name = self._prefix + request_id
-        params = StructuredOutputsParams(json=schema, backend=self._backend)
+        params = StructuredOutputsParams(**constraint, backend=self._backend)
         self._manager.add_request(name, params, output_token_ids=token_ids)
         try:
             self._manager.wait_ready(name)
@@ -74,8 +78,9 @@ class BareBackend:
         self._bitmask = structout.allocate_token_bitmask(max_rows, vocabulary.size)
         self._grammars: dict[str, Any] = {}
 
-    def start(self, request_id: str, schema: str, token_ids: Sequence[int]) -> bool:
-        grammar = self._backend.compile_grammar(StructuredOutputOptions.JSON, schema)
+    def start(self, request_id: str, constraint: Mapping[str, Any], token_ids: Sequence[int]) -> bool:
+        ((kind, spec),) = constraint.items()
+        grammar = self._backend.compile_grammar(StructuredOutputOptions(kind), spec)
         self._grammars[request_id] = grammar
         return grammar.accept_tokens(request_id, list(token_ids))
 

@@ -207,11 +207,16 @@ def manager_table() -> str:
     steps = [row for row in _rows("manager") if "drafts" in row]
     peers = ["bare fills", "structout", "structout auto", "vllm"]
     rows = [
-        [row["call"], f"{row['drafts']}", *(_time(row["us"][peer]) if peer in row["us"] else "" for peer in peers)]
-        for row in steps
+        [
+            row["call"],
+            row.get("constraint", "json"),
+            f"{row['drafts']}",
+            *(_time(row["us"][peer]) if peer in row["us"] else "" for peer in peers),
+        ]
+        for row in sorted(steps, key=lambda row: row.get("constraint", "json"))
     ]
     about = f"{steps[0]['requests']} requests, V = {steps[0]['vocab']:,}, {steps[0]['tokenizer']}, {steps[0]['vllm']}."
-    return _markdown(["call", "drafts", *peers], rows) + _provenance("manager", "cpu", about)
+    return _markdown(["call", "constraint", "drafts", *peers], rows) + _provenance("manager", "cpu", about)
 
 
 def mask_pool_table() -> str:

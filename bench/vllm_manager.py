@@ -47,12 +47,12 @@ class VllmManager:
         self._manager.tokenizer = tokenizer
         self._requests: dict[str, Any] = {}
 
-    def start(self, request_id: str, schema: str, token_ids: Sequence[int]) -> bool:
+    def start(self, request_id: str, constraint: Mapping[str, Any], token_ids: Sequence[int]) -> bool:
         """Compile and accept ``token_ids``. Returns False if vLLM's grammar refuses
         them."""
-        constraint = self._vllm.constraint(json=schema)
-        constraint._backend = "xgrammar"
-        sampling = self._vllm.sampling(structured_outputs=constraint, max_tokens=1)
+        params = self._vllm.constraint(**constraint)
+        params._backend = "xgrammar"
+        sampling = self._vllm.sampling(structured_outputs=params, max_tokens=1)
         request = self._vllm.request(request_id, [0], sampling, None)
         self._manager.grammar_init(request)
         self._requests[request_id] = request
