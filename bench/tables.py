@@ -273,6 +273,18 @@ def transformers_table() -> str:
     return _markdown(head, cells) + _provenance("transformers", "cpu", about)
 
 
+def generate_table() -> str:
+    """Each engine's tokens per second, in generate."""
+    rows = _rows("generate")
+    cells = [[row["peer"], _with_range(row["tokens_per_second"], ",.0f")] for row in rows]
+    first = rows[0]
+    about = (
+        f"{first['batch']} texts of {first['tokens']} tokens of one regular expression, V = {first['vocab']:,}, "
+        f"{first['vocabulary']}, a Llama of one layer; medians and ranges of {first['rounds']} interleaved rounds."
+    )
+    return _markdown(["engine", "tokens/s of `generate`"], cells) + _provenance("generate", "cpu", about)
+
+
 def tensor_parallel_table() -> str:
     """One row per batch size, dtype and mask."""
     cases = [row for row in _rows("tensor_parallel") if row["call"] == "sharded_masked_sample"]
@@ -476,6 +488,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "mask_pool_cpu": mask_pool_table,
     "jump_forward_cpu": jump_forward_table,
     "transformers_cpu": transformers_table,
+    "generate_cpu": generate_table,
     "tensor_parallel_cpu": tensor_parallel_table,
     "shared_masks_cpu": shared_masks_table,
     "exchanged_bytes_cpu": exchanged_bytes_table,
