@@ -32,7 +32,7 @@ const std::vector<std::string> kParts = {"a",       "b",       "\xC3\xA9",  "\xF
                                          "[",       "]",       "-",         "\\",
                                          "{",       "}",       "[^",        "\\b",
                                          "\\ud83e", "\\udd8a", "\xFF",      std::string(1, '\0'),
-                                         "{900}"};
+                                         "{900}",   "\\p{Lu}", "\\P{L}",    "[^\\p{gc=N}"};
 
 std::string random_pattern() {
   std::string pattern;
