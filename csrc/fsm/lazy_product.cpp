@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "fsm/subset_states.h"
-
 namespace structout::fsm {
 
 namespace {
@@ -74,20 +72,25 @@ LazyProduct::LazyProduct(const std::vector<Component>& components, const Limits&
   nfa_ = build_nfa(pattern, parts, Spelling::kUtf8, budget_);
   subsets_ = std::make_unique<SubsetStates>(nfa_, budget_);
   subsets_->add_start(nfa_.start, true);
+  num_states_ = subsets_->size();
 }
 
 LazyProduct::~LazyProduct() = default;
 
-uint32_t LazyProduct::num_states() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return subsets_->size();
+const SubsetStates::Expansion& LazyProduct::expand(uint32_t state) try {
+  const SubsetStates::Expansion& expansion = subsets_->expand(state);
+  num_states_ = subsets_->size();
+  return expansion;
+} catch (const LimitError&) {
+  num_states_ = subsets_->size();
+  throw;
 }
 
 const LazyProduct::State& LazyProduct::expanded(uint32_t number) {
   if (states_.size() <= number) states_.resize(number + 1);
   if (states_[number].is_expanded) return states_[number];
   budget_.check_states(subsets_->size());  // a full product must not grow with each attempt
-  const SubsetStates::Expansion& expansion = subsets_->expand(number);
+  const SubsetStates::Expansion& expansion = expand(number);
   State& state = states_[number];
   size_t num_words = (num_components_ + kWordBits - 1) / kWordBits;
   state.verdict.assign(num_words, 0);

@@ -1,6 +1,7 @@
 // The product of several languages, with states that are created on demand.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -12,6 +13,7 @@
 #include "fsm/automaton.h"
 #include "fsm/limits.h"
 #include "fsm/nfa.h"
+#include "fsm/subset_states.h"
 
 namespace structout::fsm {
 
@@ -21,8 +23,6 @@ using ComponentSet = std::vector<uint64_t>;  // one bit for each component
 // and the operators below.
 using Condition = std::vector<int64_t>;
 constexpr int64_t kNot = -1, kAnd = -2, kOr = -3, kTrue = -4, kFalse = -5;
-
-class SubsetStates;
 
 // The deterministic product of regular expressions and automata. Its states stand for
 // sets of nodes of all components and carry a verdict: which components accept a text
@@ -35,7 +35,10 @@ class LazyProduct {
   ~LazyProduct();
 
   uint32_t num_components() const { return num_components_; }
-  uint32_t num_states();
+  uint32_t num_states() const { return num_states_; }
+
+  // Whether another thread uses the product now, so that the next call may wait long.
+  bool is_busy() { return !std::unique_lock<std::mutex>(mutex_, std::try_to_lock).owns_lock(); }
 
   // The state after another byte, or kDead if no component is live. State 0 is the start.
   uint32_t next(uint32_t state, uint8_t byte);
@@ -60,6 +63,7 @@ class LazyProduct {
     std::vector<Edge> edges;
   };
 
+  const SubsetStates::Expansion& expand(uint32_t state);
   const State& expanded(uint32_t state);
   static uint32_t next(const State& state, uint8_t byte);
 
@@ -68,6 +72,7 @@ class LazyProduct {
   Nfa nfa_;
   std::unique_ptr<SubsetStates> subsets_;
   std::vector<State> states_;
+  std::atomic<uint32_t> num_states_{0};
   std::mutex mutex_;
 };
 

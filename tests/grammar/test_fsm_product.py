@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 
@@ -214,3 +215,22 @@ def test_threads_may_share_a_product():
         searches = [pool.submit(product.find, accepted_by(0) & ~accepted_by(0)) for _ in range(4)]
         assert all(pool.map(check, texts))
         assert [search.result() for search in searches] == [None] * 4
+
+
+def test_other_threads_run_while_one_waits_for_a_search():
+    product = LazyProduct(["(a|b)*a(a|b){30}"], AutomatonLimits(seconds=0.6, states=1 << 30))
+    gaps = [0.0]
+    with ThreadPoolExecutor(2) as pool:
+        search = pool.submit(product.find, accepted_by(0) & ~accepted_by(0), 0, 1 << 30)
+        while not product.is_busy:
+            assert not search.done()
+        start = last = time.perf_counter()
+        step = pool.submit(product.next, 0, ord("a"))
+        while not search.done():
+            time.sleep(0.001)
+            now = time.perf_counter()
+            gaps.append(now - last)
+            last = now
+        assert isinstance(search.exception(), GrammarLimitError)
+        assert step.result() == 1
+    assert max(gaps) < (last - start) / 2

@@ -413,10 +413,22 @@ PYBIND11_MODULE(_fsm, module) {
         return run(true, [&] { return std::make_shared<LazyProduct>(components, limits); });
       }))
       .def_property_readonly("num_states", &LazyProduct::num_states)
-      .def("next", [](LazyProduct& self, int64_t state,
-                      uint8_t byte) { return state_or_minus_one(self.next(checked_state(self, state), byte)); })
-      .def("verdict", [](LazyProduct& self, int64_t state) { return self.verdict(checked_state(self, state)); })
-      .def("live", [](LazyProduct& self, int64_t state) { return self.live(checked_state(self, state)); })
+      .def_property_readonly("is_busy", &LazyProduct::is_busy)
+      .def("next",
+           [](LazyProduct& self, int64_t state, uint8_t byte) {
+             uint32_t checked = checked_state(self, state);
+             return state_or_minus_one(run(self.is_busy(), [&] { return self.next(checked, byte); }));
+           })
+      .def("verdict",
+           [](LazyProduct& self, int64_t state) {
+             uint32_t checked = checked_state(self, state);
+             return run(self.is_busy(), [&] { return self.verdict(checked); });
+           })
+      .def("live",
+           [](LazyProduct& self, int64_t state) {
+             uint32_t checked = checked_state(self, state);
+             return run(self.is_busy(), [&] { return self.live(checked); });
+           })
       .def("find",
            [](LazyProduct& self, int64_t state, const Condition& condition,
               uint64_t max_states) -> std::optional<py::bytes> {

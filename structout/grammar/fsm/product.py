@@ -75,6 +75,11 @@ class LazyProduct:
         """The number of states created so far."""
         return self._native.num_states
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether another thread uses the product now."""
+        return self._native.is_busy
+
     def next(self, state: int, byte: int) -> int:
         """Return the state after another byte, or -1 if no component accepts this text
         or a continuation.
