@@ -159,7 +159,9 @@ class MaskFiller:
 
     def _note_step(self, request_ids: tuple[str, ...], requests: RequestTable, plan: StepPlan, started: float) -> None:
         seconds = time.perf_counter() - started
-        self._note_fill(requests[request_ids[0]].backend_name, plan.num_rows, seconds)
+        request = requests.get(request_ids[0])
+        if request is not None:  # another thread may have finished it during the step
+            self._note_fill(request.backend_name, plan.num_rows, seconds)
         self._choose_next_way(seconds)
         self.seconds_alone = {}
 
