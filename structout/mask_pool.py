@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,6 @@ from structout.mask_batch import MaskBatch, MaskRows
 
 _SLOT_BYTES = 4
 _KEYS_PER_MASK = 64  # several keys may stand for equal masks
-_FIRST_UNNAMED = np.uint64(1 << 63)
 _NO_MASKS: npt.NDArray[np.int32] = np.zeros((0, 0), dtype=np.int32)
 
 
@@ -52,6 +52,21 @@ class PooledMaskBatch(MaskRows):
         """:meth:`MaskBatch.rows_for` with the rows of the pool's bitmask."""
         rows = self._map_rows(batch_request_ids, num_logits_per_request, expected_rows)
         return torch.from_numpy(np.append(self.row_slots, np.int32(-1))[rows])  # row -1 reads the appended -1
+
+
+class DistinctMasks(NamedTuple):
+    """The different masks of a step whose masks have numbers.
+
+    Attributes:
+        keys: uint64 ``[U]``. The number of each mask: masks of the same number are
+            equal, in all steps of the process. 0 for a mask without a number.
+        first_rows: int64 ``[U]``. The first row that has the mask.
+        index_of_row: int64 ``[R]``. The index of each row's mask in these.
+    """
+
+    keys: npt.NDArray[np.uint64]
+    first_rows: npt.NDArray[np.int64]
+    index_of_row: npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -122,32 +137,31 @@ class MaskDeduplicator:
         return self._pooled(masks, hashes, lambda mask_hash: bitmask[first_rows[mask_hash]])
 
     def deduplicate_by_key(
-        self, rows: MaskRows, mask_keys: npt.NDArray[np.uint64], fill: Callable[[list[int]], npt.NDArray[np.int32]]
+        self, rows: MaskRows, masks: DistinctMasks, fill: Callable[[list[int]], npt.NDArray[np.int32]]
     ) -> PooledMaskBatch:
         """Do what ``deduplicate`` does without the masks that the pools hold.
 
         Args:
             rows: the rows of a step's requests.
-            mask_keys: a number for the mask of each row, uint64 ``[R]``: masks of the
-                same number are equal, in all steps. 0 for masks without a number.
+            masks: the different masks of these rows.
             fill: returns the masks of the given rows.
 
         Raises:
             ValueError: as ``deduplicate``.
         """
-        keys, first_rows, key_of_row = np.unique(_named(mask_keys), return_index=True, return_inverse=True)
-        hashes = [self._hash_of_key.get(key) for key in keys.tolist()]
+        keys = masks.keys.tolist()
+        hashes = [*map(self._hash_of_key.get, keys)]
         unknown = [i for i, mask_hash in enumerate(hashes) if mask_hash not in self._slot_of]
-        masks = fill(first_rows[unknown].tolist()) if unknown else _NO_MASKS
+        filled = fill(masks.first_rows[unknown].tolist()) if unknown else _NO_MASKS
         mask_of_hash: dict[bytes, npt.NDArray[np.int32]] = {}
         if len(self._hash_of_key) > _KEYS_PER_MASK * self.capacity:
             self._hash_of_key.clear()
-        for i, mask in zip(unknown, masks, strict=True):
+        for i, mask in zip(unknown, filled, strict=True):
             mask_hash = hashes[i] = self._hash(mask)
             mask_of_hash[mask_hash] = mask
-            if keys[i] < _FIRST_UNNAMED:
-                self._hash_of_key[int(keys[i])] = mask_hash
-        return self._pooled(rows, [*filter(None, hashes)], mask_of_hash.__getitem__, key_of_row)
+            if keys[i] != 0:
+                self._hash_of_key[keys[i]] = mask_hash
+        return self._pooled(rows, [*filter(None, hashes)], mask_of_hash.__getitem__, masks.index_of_row)
 
     def empty_rows(self, pooled: PooledMaskBatch) -> npt.NDArray[np.intp]:
         """The rows of a batch just deduplicated that allow nothing."""
@@ -159,7 +173,7 @@ class MaskDeduplicator:
         rows: MaskRows,
         hashes: Sequence[bytes],
         mask_of_hash: Callable[[bytes], npt.NDArray[np.int32]],
-        index_of_row: npt.NDArray[np.intp] | None = None,
+        index_of_row: npt.NDArray[np.int64] | None = None,
     ) -> PooledMaskBatch:
         """Give each mask a slot.
 
@@ -292,11 +306,6 @@ class MaskPool:
         staged.numpy()[:, width] = new_slots
         staged = staged.to(self.bitmask.device, non_blocking=True)
         self.bitmask.index_copy_(0, staged[:, width].long(), staged[:, :width])
-
-
-def _named(mask_keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """The keys, with a different large number for each 0."""
-    return np.where(mask_keys == 0, np.arange(len(mask_keys), dtype=np.uint64) + _FIRST_UNNAMED, mask_keys)
 
 
 def _check_capacity(capacity: int) -> None:

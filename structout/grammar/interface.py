@@ -17,6 +17,7 @@ import torch
 from structout.bitmask import allocate_token_bitmask, bitmask_width
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.vocabulary import Vocabulary
+from structout.mask_pool import DistinctMasks
 from structout.params import Constraint, StructuredOutputOptions
 
 
@@ -271,9 +272,8 @@ class StepPlan(Protocol):
     @property
     def num_rows(self) -> int: ...
 
-    def mask_keys(self) -> npt.NDArray[np.uint64]:
-        """A number for the mask of each row, uint64 ``[num_rows]``: masks of the same
-        number are equal, in all steps of the process. 0 for masks without one."""
+    def distinct_masks(self) -> DistinctMasks:
+        """The different masks of the rows."""
 
     def fill(self, bitmask: torch.Tensor, rows: Sequence[int] | None = None) -> list[int]:
         """Fill ``bitmask[i]`` with the mask of row ``rows[i]``, or of row i.

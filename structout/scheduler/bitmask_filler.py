@@ -125,7 +125,7 @@ class MaskFiller:
             return masks.numpy()
 
         rows = MaskRows(request_ids=names, row_indptr=plan.row_indptr, num_acceptable_drafts=plan.num_allowed)
-        pooled = deduplicator.deduplicate_by_key(rows, plan.mask_keys(), fill)
+        pooled = deduplicator.deduplicate_by_key(rows, plan.distinct_masks(), fill)
         dead_ends = _owners_at_start(names, pooled.row_indptr, deduplicator.empty_rows(pooled).tolist())
         if dead_ends:
             pooled = replace(pooled, errors=dict.fromkeys(dead_ends, _DEAD_END))

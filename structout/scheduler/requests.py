@@ -4,7 +4,7 @@ import enum
 import heapq
 import time
 from collections import Counter
-from collections.abc import Container, Iterable
+from collections.abc import Collection, Container, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -245,10 +245,10 @@ def _unknown(request_id: str) -> UnknownRequestError:
     return UnknownRequestError(f"request {request_id!r} is not with the manager", request_id)
 
 
-def check_known(request_ids: Iterable[str], known: Container[str]) -> None:
+def check_known(request_ids: Collection[str], known: Container[str]) -> None:
     """Raise ``UnknownRequestError`` if one of the ids is not known."""
-    unknown = [request_id for request_id in request_ids if request_id not in known]
-    if unknown:
+    if not all(map(known.__contains__, request_ids)):
+        unknown = [request_id for request_id in request_ids if request_id not in known]
         raise UnknownRequestError(
             f"requests {unknown} are not with the manager, so nothing would constrain them; "
             "strict=False leaves their rows free",

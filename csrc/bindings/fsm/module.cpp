@@ -178,16 +178,31 @@ class Step {
 
   size_t num_rows() const { return rows_.states.size(); }
 
-  // A number for the mask of each row: see Matcher::mask_key.
-  py::array_t<uint64_t> mask_keys() const {
-    py::array_t<uint64_t> keys{ptrdiff_t(num_rows())};
-    uint64_t* key = keys.mutable_data();
+  // The different masks of the rows, as far as Matcher::mask_key tells: the key of each,
+  // its first row, and for each row the index of its mask.
+  py::tuple distinct_masks() const {
+    std::vector<uint64_t> keys;
+    std::vector<int64_t> first_rows;
+    py::array_t<int64_t> index_of_row{ptrdiff_t(num_rows())};
+    int64_t* index = index_of_row.mutable_data();
+    int bits = 1;
+    while ((size_t(1) << bits) < 2 * num_rows()) ++bits;
+    std::vector<int64_t> table(size_t(1) << bits, -1);  // indices of masks, by open addressing
     run(!rows_.has_masks(), [&] {
       for (size_t i = 0; i < num_rows(); ++i) {
-        key[i] = rows_.states[i] == kFreeRow ? kFreeKey : rows_.matchers[i]->mask_key(rows_.states[i]);
+        uint64_t key = rows_.states[i] == kFreeRow ? kFreeKey : rows_.matchers[i]->mask_key(rows_.states[i]);
+        size_t slot = size_t(key * 0x9E3779B97F4A7C15u >> (64 - bits));
+        while (table[slot] >= 0 && keys[size_t(table[slot])] != key) slot = (slot + 1) & (table.size() - 1);
+        if (table[slot] < 0 || key == kNoKey) {
+          table[slot] = int64_t(keys.size());
+          keys.push_back(key);
+          first_rows.push_back(int64_t(i));
+        }
+        index[i] = table[slot];
       }
     });
-    return keys;
+    return py::make_tuple(py::array_t<uint64_t>(ptrdiff_t(keys.size()), keys.data()),
+                          py::array_t<int64_t>(ptrdiff_t(first_rows.size()), first_rows.data()), index_of_row);
   }
 
   // Writes the masks of all rows, or of the given ones, to consecutive rows of a buffer.
@@ -212,7 +227,7 @@ class Step {
   py::array_t<int32_t> num_allowed;  // of each matcher's drafts
 
  private:
-  static constexpr uint64_t kFreeKey = 1;  // below the keys of states
+  static constexpr uint64_t kNoKey = 0, kFreeKey = 1;  // below the keys of states
 
   py::list matchers_;
   Rows rows_;
@@ -520,7 +535,7 @@ PYBIND11_MODULE(_fsm, module) {
       .def_readonly("row_indptr", &Step::row_indptr)
       .def_readonly("num_allowed", &Step::num_allowed)
       .def_property_readonly("num_rows", &Step::num_rows)
-      .def("mask_keys", &Step::mask_keys)
+      .def("distinct_masks", &Step::distinct_masks)
       .def("fill", &Step::fill);
 
   module.def("accept_batch", accept_batch);

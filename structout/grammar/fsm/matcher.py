@@ -16,6 +16,7 @@ from structout.grammar.interface import (
     StructuredOutputGrammar,
     check_mask_buffer,
 )
+from structout.mask_pool import DistinctMasks
 
 
 class FsmGrammar(PrefixGrammar):
@@ -151,8 +152,8 @@ class FsmStep:
     def num_rows(self) -> int:
         return self._native.num_rows
 
-    def mask_keys(self) -> npt.NDArray[np.uint64]:
-        return self._native.mask_keys()
+    def distinct_masks(self) -> DistinctMasks:
+        return DistinctMasks(*self._native.distinct_masks())
 
     def fill(self, bitmask: torch.Tensor, rows: Sequence[int] | None = None) -> list[int]:
         address, row_bytes = mask_memory(bitmask, self._vocab_size, [])
