@@ -27,7 +27,10 @@ def category_ranges() -> list[tuple[int, str]]:
 def main() -> None:
     entries = [f"{{0x{first:X}, k{name}}}" for first, name in category_ranges()]
     lines = [", ".join(entries[i : i + PER_LINE]) + ",\n" for i in range(0, len(entries), PER_LINE)]
-    header = "// Made by tests/support/make_unicode_categories.py. A range ends where the next begins.\n"
+    header = (
+        "// Made by tests/support/make_unicode_categories.py. A range ends where the next begins.\n"
+        "// clang-format off\n"
+    )
     (ROOT / "csrc" / "fsm" / "unicode_categories.inc").write_text(header + "".join(lines))
 
 
