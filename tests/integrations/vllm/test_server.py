@@ -155,7 +155,7 @@ def test_client_example_prints_an_order_and_why_a_constraint_is_refused(server):
     assert order.keys() == {"item", "cups"}
     assert order["item"] in ("tea", "coffee")
     assert order["cups"] in range(1, 10)
-    assert "parenthesis is not closed" in run.stdout[end:]
+    assert "a ( is not closed" in run.stdout[end:]
 
 
 def num_requests(url):
