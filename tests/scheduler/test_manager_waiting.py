@@ -105,6 +105,8 @@ def test_grammar_bitmask_runs_while_xgrammar_compiles():
     with StructuredOutputManager(tokenizers_on_the_spot.byte_level(), V, config) as manager:
         add(manager, "quick", regex="a")
         manager.add_request("slow", StructuredOutputsParams(json=slow, backend="xgrammar:no-fallback"))
+        while manager.stats().compilation.compiling == 0:  # 50 steps take less time than a thread to start
+            time.sleep(0.001)
         for _ in range(50):
             assert manager.grammar_bitmask(["quick"]).bitmask.any()
         assert manager.status("slow") is GrammarStatus.WAITING
