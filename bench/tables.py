@@ -443,6 +443,32 @@ def step_ops_table(device: str) -> str:
     return _markdown(["op", "batch", "structout", "peers"], cells) + _provenance("step_ops", device)
 
 
+def fsm_table() -> str:
+    """The index of each pattern beside outlines_core's."""
+    cells = []
+    for row in _rows("fsm")[2:]:
+        peer = row.get("outlines_core_ms")
+        ratio = "" if peer is None else f"{peer:,.0f} ms ({peer / row['full_ms']:.0f}×)"
+        ready, full = f"{row['lazy_ms']:.2f} ms", f"{row['full_ms']:,.1f} ms"
+        cells.append([row["pattern"], f"{row['states']:,}", f"{row['masks']:,}", ready, full, ratio])
+    head = ["pattern", "states", "masks", "ready", "all masks", "outlines_core"]
+    return _markdown(head, cells) + _provenance("fsm", "cpu", "CPU time of one thread.")
+
+
+def fsm_steps_table() -> str:
+    """What a step costs, in the engine alone and through the manager."""
+    engine, manager = _rows("fsm")[:2]
+    cells = [
+        ["fill, copied", engine["fill_us_a_row"], *(manager[f"{k} drafts, fill_us_a_row"] for k in (0, 3))],
+        ["fill, by slot", engine["slot_us_a_row"], *(manager[f"{k} drafts, pooled_us_a_row"] for k in (0, 3))],
+        ["accept, a token", engine["accept_us_a_token"], *(manager[f"{k} drafts, accept_us_a_token"] for k in (0, 3))],
+    ]
+    rows = [[name, *(f"{figure:.2f} µs" for figure in figures)] for name, *figures in cells]
+    about = "256 requests at places of their own; a manager's step runs with cold caches."
+    head = ["a row of a step", "the engine", "the manager", "the manager, 3 drafts"]
+    return _markdown(head, rows) + _provenance("fsm", "cpu", about)
+
+
 def device_fsm_table(device: str) -> str:
     cells = []
     for row in harness.read_results("device_fsm", device)["rows"]:
@@ -489,6 +515,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "jump_forward_cpu": jump_forward_table,
     "transformers_cpu": transformers_table,
     "generate_cpu": generate_table,
+    "fsm_cpu": fsm_table,
+    "fsm_steps_cpu": fsm_steps_table,
     "tensor_parallel_cpu": tensor_parallel_table,
     "shared_masks_cpu": shared_masks_table,
     "exchanged_bytes_cpu": exchanged_bytes_table,
