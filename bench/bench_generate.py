@@ -17,7 +17,8 @@ from typing import Any
 import harness
 import torch
 from large_tokenizer import VOCAB_SIZE, large_tokenizer, trained_tokenizer
-from transformers import LlamaConfig, LlamaForCausalLM
+from one_layer_model import one_layer_config
+from transformers import LlamaForCausalLM
 
 from structout import StructuredOutputManager, StructuredOutputsParams
 from structout.integrations.transformers import generate
@@ -37,15 +38,7 @@ PEERS: dict[str, dict[str, Any]] = {
 def make_model(vocab_size: int) -> LlamaForCausalLM:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        config = LlamaConfig(
-            vocab_size=vocab_size,
-            hidden_size=16,
-            intermediate_size=16,
-            num_hidden_layers=1,
-            num_attention_heads=1,
-            max_position_embeddings=4096,
-        )
-        return LlamaForCausalLM(config).eval()
+        return LlamaForCausalLM(one_layer_config(vocab_size)).eval()
 
 
 def run(model: Any, manager: StructuredOutputManager, tokenizer: Any, num_tokens: int, peer: str) -> Any:

@@ -23,7 +23,8 @@ import torch
 import xgrammar
 import xgrammar.contrib.hf
 from large_tokenizer import VOCAB_SIZE, large_tokenizer, trained_tokenizer
-from transformers import LlamaConfig, LlamaForCausalLM
+from one_layer_model import one_layer_config
+from transformers import LlamaForCausalLM
 
 from structout import StructuredOutputManager, StructuredOutputsParams
 from structout.integrations.transformers import StructuredLogitsProcessor, masked_generate
@@ -65,15 +66,7 @@ class ScriptedModel(LlamaForCausalLM):  # type: ignore[misc]  # mypy does not re
 def scripted_model(vocab_size: int, script: torch.Tensor, num_prompt_tokens: int) -> ScriptedModel:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        config = LlamaConfig(
-            vocab_size=vocab_size,
-            hidden_size=16,
-            intermediate_size=16,
-            num_hidden_layers=1,
-            num_attention_heads=1,
-            max_position_embeddings=4096,
-        )
-        model = ScriptedModel(config).eval()
+        model = ScriptedModel(one_layer_config(vocab_size)).eval()
         torch.nn.init.normal_(model.lm_head.weight, std=0.75)  # logits of the usual spread, about 3
     model.script, model.num_prompt_tokens = script, num_prompt_tokens
     return model

@@ -308,7 +308,7 @@ def fsm_rows(
     """The reference of :func:`structout.fsm_rows`."""
     *tables, num_slots = tables_and_num_slots
     assert isinstance(num_slots, int)
-    automata = _Automata(*tables)  # type: ignore[arg-type]
+    automata = _Automata(*tables)  # type: ignore[arg-type]  # the others are tensors
     slots, rows = mask_slots.tolist(), []
     for n, given in enumerate(states.tolist()):
         state = automata.known(given)
