@@ -1,13 +1,30 @@
-"""Counts the instructions of one step of the loops that stream logits, from the machine
-code in the CUDA library. Needs no GPU.
+"""Counts instructions in the machine code of the CUDA library, and estimates times from
+the counts. Needs no GPU.
 
-    python bench/bench_sass.py
+    python bench/bench_sass.py [--before LIBRARY]
 
-A step reads 16 bytes of logits per thread. Its length is that of the shortest path
-through the loop on which random numbers are made: nearly all steps take it, because
-code for tokens that could win, and for rows at the edges, lies on longer paths.
-``cycles`` is the time in which a multiprocessor issues the step of one warp: it has
-four schedulers, each of which issues one instruction per cycle.
+``--before`` names another build of ``_C_cuda.so``, whose counts are written beside
+those of the installed one.
+
+A count is the length of the shortest path through a kernel that passes given landmarks
+in order: instructions of the kinds that the work needs, such as a load of 16 bytes. So
+code for rare cases is left out, and loops whose landmarks are given once run once.
+
+A step is a turn of a loop that streams a row: what a warp needs for 16 bytes of logits
+per thread. ``cycles`` is the time in which a multiprocessor issues it: it has four
+schedulers, each of which issues one instruction per cycle.
+
+An estimate is that of ``Model``, for an H200 and rows of 151,936 tokens:
+
+* a launch takes a fixed time, and so do each wait for loads on the path, whatever was
+  loaded, and barriers of blocks and of clusters;
+* the instructions on the path are issued by all warps of the block;
+* a stream over the row takes the larger of the time in which memory moves its bytes and
+  the time in which the multiprocessor issues its steps; passes over what is kept in
+  shared memory move no bytes.
+
+It leaves out stalls, how well loads overlap, bank conflicts, waves of blocks, L2, and
+the tokens that the draw's bound lets through. Only a GPU can tell.
 """
 
 import heapq
@@ -17,6 +34,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import harness
 import torch
@@ -26,14 +44,15 @@ import structout
 LIBRARY = Path(structout.__file__).parent / "_C_cuda.so"
 SCHEDULERS = 4
 LANES = 32
-TOKENS_OF_FORMAT = {"float32": 4, "float16": 8, "bfloat16": 8}  # FloatFormat's order
-READS_LOGITS = re.compile(r"\bLDG\.E\.128")
-MAKES_RANDOM_NUMBERS = re.compile(r"0x2daee0ad|0xd2511f53")  # a multiplier of Philox, or its negative
+VOCAB = 151_936
+FORMATS = ("float32", "float16", "bfloat16")  # FloatFormat's order
 
 _FUNCTION = re.compile(r"Function : (\S+)")
 _INSTRUCTION = re.compile(r"\s+/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;")
 _TARGET = re.compile(r"(0x[0-9a-f]+)$")
-_UNFILTERED_DRAW = re.compile(r"sample_by_(blocks|clusters)ILNS_11FloatFormatE(\d)ELb0")
+
+
+# -- reading machine code
 
 
 @dataclass
@@ -44,22 +63,35 @@ class Block:
     successors: set[int]
 
 
-def kernels(architecture: int, name: re.Pattern[str]) -> Iterator[tuple[re.Match[str], dict[int, Block]]]:
-    """Yield, for each kernel whose mangled name matches, the match and the blocks by
-    address."""
-    import triton  # brings NVIDIA's disassembler
+Blocks = dict[int, Block]
+
+
+def cuobjdump(library: Path, *arguments: str) -> str:
+    """Run NVIDIA's disassembler, which comes with Triton."""
+    import triton
 
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    command = [str(tool), "-sass", "-arch", f"sm_{architecture}", str(LIBRARY)]
-    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return subprocess.run([tool, *arguments, library], capture_output=True, text=True, check=True).stdout
+
+
+def kernels(library: Path, architecture: int) -> dict[str, Blocks]:
+    """Return the blocks of each kernel, by address."""
+    text = cuobjdump(library, "-sass", "-arch", f"sm_{architecture}")
     _, *parts = _FUNCTION.split(text)
-    for function, body in zip(parts[::2], parts[1::2], strict=True):
-        if match := name.search(function):
-            code = {int(address, 16): instruction for address, instruction in _INSTRUCTION.findall(body)}
-            yield match, blocks_of(code)
+    return {
+        name: blocks_of({int(address, 16): instruction for address, instruction in _INSTRUCTION.findall(body)})
+        for name, body in zip(parts[::2], parts[1::2], strict=True)
+    }
 
 
-def blocks_of(code: dict[int, str]) -> dict[int, Block]:
+def resources(library: Path) -> dict[str, tuple[int, int]]:
+    """Return each kernel's registers per thread and bytes of shared memory."""
+    usage = cuobjdump(library, "--dump-resource-usage", "-arch", "sm_90")
+    found = re.findall(r"Function (\S+):\s+REG:(\d+) STACK:\d+ SHARED:(\d+)", usage)
+    return {name: (int(registers), int(shared)) for name, registers, shared in found}
+
+
+def blocks_of(code: dict[int, str]) -> Blocks:
     """Split instructions, given by address, into blocks."""
     addresses = sorted(code)
     following = dict(itertools.pairwise(addresses))
@@ -68,7 +100,7 @@ def blocks_of(code: dict[int, str]) -> dict[int, Block]:
     for address in addresses:
         if successors[address] != {following.get(address)}:
             starts |= successors[address] | {following.get(address, addresses[0])}
-    blocks: dict[int, Block] = {}
+    blocks: Blocks = {}
     for address in addresses:
         if address in starts:
             block = blocks[address] = Block([], set())
@@ -87,35 +119,309 @@ def _successors(instruction: str, following: int | None) -> set[int]:
     return successors
 
 
-def path_length(blocks: dict[int, Block], start: int, end: int) -> float:
-    """The number of instructions on the shortest path from a block to another, without
-    those of the last block."""
-    reached = {start: 0}
-    queue = [(0, start)]
+# -- paths
+
+
+def landmark_after(instructions: list[str], landmarks: list[str], reached: int) -> int:
+    """How many landmarks are reached after these instructions. Each instruction reaches
+    one at most."""
+    for instruction in instructions:
+        if reached < len(landmarks) and re.search(landmarks[reached], instruction):
+            reached += 1
+    return reached
+
+
+def shortest_path(blocks: Blocks, start: int, landmarks: list[str], end: int | None) -> list[str]:
+    """The instructions of the shortest path from a block that reaches the landmarks in
+    order and then comes to block ``end``, or to the end of a block if that is None.
+    Empty if there is none."""
+    lengths = {(start, 0): 0}
+    previous: dict[tuple[int, int], tuple[int, int]] = {}
+    queue = [(0, start, 0)]
     while queue:
-        length, address = heapq.heappop(queue)
-        if address == end:
-            return length
-        for successor in blocks[address].successors & blocks.keys():
-            there = length + len(blocks[address].instructions)
-            if there < reached.get(successor, there + 1):
-                reached[successor] = there
-                heapq.heappush(queue, (there, successor))
-    return float("inf")
+        length, address, reached = heapq.heappop(queue)
+        state = (address, reached)
+        if lengths[state] < length:
+            continue
+        block = blocks[address]
+        reached = landmark_after(block.instructions, landmarks, reached)
+        is_done = reached == len(landmarks) and (end is None or end in block.successors)
+        if is_done:
+            path = [state]
+            while path[-1] in previous:
+                path.append(previous[path[-1]])
+            return [instruction for at, _ in reversed(path) for instruction in blocks[at].instructions]
+        length += len(block.instructions)
+        for successor in block.successors & blocks.keys():
+            there = (successor, reached)
+            if length < lengths.get(there, length + 1):
+                lengths[there] = length
+                previous[there] = state
+                heapq.heappush(queue, (length, *there))
+    return []
 
 
-def shortest_draw_step(blocks: dict[int, Block]) -> float:
-    """The instructions of the shortest loop that reads logits and makes random
-    numbers."""
+def shortest_loop(blocks: Blocks, landmarks: list[str]) -> list[str]:
+    """The shortest loop that reaches the landmarks in order, from the block of the
+    first."""
+    starts = [a for a, block in blocks.items() if any(re.search(landmarks[0], i) for i in block.instructions)]
+    loops = [shortest_path(blocks, start, landmarks, start) for start in starts]
+    return min(filter(None, loops), key=len, default=[])
 
-    def blocks_with(pattern: re.Pattern[str]) -> list[int]:
-        return [address for address, block in blocks.items() if any(map(pattern.search, block.instructions))]
 
-    return min(
-        path_length(blocks, read, draw) + path_length(blocks, draw, read)
-        for read in blocks_with(READS_LOGITS)
-        for draw in blocks_with(MAKES_RANDOM_NUMBERS)
-    )
+_REGISTER = re.compile(r"\b(U?R|U?P)(\d+)\b")
+
+
+def dependent_loads(path: list[str]) -> int:
+    """How often a warp waits for loads from global memory on a path.
+
+    Instructions start in order. So at the first use of a loaded value the warp waits
+    for it, and for everything that was loaded before; later loads start after that.
+    """
+    waits = 0
+    loaded: dict[str, int] = {}  # registers that are loaded, with the waits so far
+    for instruction in path:
+        body = re.sub(r"^@!?U?P\d+ ", "", instruction)
+        opcode, _, operands = body.partition(" ")
+        names = ["".join(match) for match in _REGISTER.findall(instruction)]
+        if any(loaded.get(name) == waits for name in names):
+            waits += 1
+        if opcode.startswith("LDG"):
+            kind, number = _REGISTER.findall(operands)[0]
+            width = 4 if ".128" in opcode else 2 if ".64" in opcode else 1
+            loaded |= {f"{kind}{int(number) + i}": waits for i in range(width)}
+    return waits
+
+
+# -- what is counted
+
+PHILOX = r"0x2daee0ad|0xd2511f53"  # a multiplier, or its negative
+LOAD_16 = r"LDG\.E\.128"
+STORED_16 = r"LDS\.128"
+SHUFFLE = r"SHFL\.BFLY PT, R\d+, R\d+, R"  # over a distance that is not a constant
+BARRIER = r"BAR\.SYNC"
+CLUSTER_BARRIER = r"UCGABAR_WAIT"
+# Row ids may have 32 bits instead. So may top_k, loaded after seed and position.
+ROW_ID, SEED = r"@!?P\d+ LDG\.E\.64", [r"LDG\.E\.64", r"LDG\.E\.64", r"@!?P\d+ LDG\.E\.64"]
+LOAD_MASK = [ROW_ID, LOAD_16, *SEED, BARRIER, "POPC", "ATOMS"]
+LOAD_MASK_LAST = [*SEED, BARRIER, ROW_ID, LOAD_16, "POPC", "ATOMS"]
+LISTED = [r"STS \[", BARRIER]
+GATHER = [r"LDG\.E\.U16", "STS"]
+DRAW_LISTED = [PHILOX, PHILOX]
+STORE_ID = [r"STG\.E\.64"]
+
+
+def sort(count: int) -> list[str]:
+    """The exchanges of a bitonic sort of ``count`` keys."""
+    exchanges = []
+    for size in (2**i for i in range(1, count.bit_length())):
+        for distance in (2**i for i in reversed(range(size.bit_length() - 1))):
+            exchanges += [SHUFFLE] if distance < LANES else ["STS", BARRIER]
+    return exchanges
+
+
+RADIX_DIGIT = ["ATOMS", BARRIER, r"SHFL\.UP", BARRIER, BARRIER]
+CLUSTER_DIGIT = ["ATOMS", CLUSTER_BARRIER, r"SHFL\.UP", CLUSTER_BARRIER]
+
+
+@dataclass
+class Loop:
+    """A loop of masked_sample over a row. Of several shapes, the library has one."""
+
+    name: str
+    shapes: list[tuple[list[str], int]]  # landmarks, and how many steps a turn makes
+    is_filtered: bool = False
+
+    def step(self, blocks: Blocks) -> float:
+        for landmarks, steps in self.shapes:
+            if loop := shortest_loop(blocks, landmarks):
+                return len(loop) / steps
+        return float("nan")
+
+
+DRAW = Loop(
+    "draw",
+    [([r"VOTE\.ALL", PHILOX, LOAD_16, LOAD_16, PHILOX, LOAD_16, LOAD_16], 4), ([LOAD_16, PHILOX], 1)],
+)
+HIGHEST = Loop(
+    "highest logit, kept",
+    [
+        ([r"VOTE\.ALL", *[r"STS\.128", r"STS\.128", "HMNMX2|FMNMX", "HMNMX2|FMNMX", LOAD_16, LOAD_16] * 2], 4),
+        ([LOAD_16, r"STS\.128", *["FMNMX"] * 4], 1),
+    ],
+    is_filtered=True,
+)
+HISTOGRAM = Loop("histogram of all", [([STORED_16, *["ATOMS"] * 8], 1)], is_filtered=True)
+LIST = Loop("list", [([STORED_16, r"VOTE\.ANY"], 1), ([STORED_16, *["ISETP"] * 8], 1)], is_filtered=True)
+
+
+@dataclass
+class Model:
+    """Times of an H200, in microseconds."""
+
+    launch: float = 3.0  # and the end of the grid, in a graph
+    load: float = 0.7  # DRAM, with the translation of the address
+    barrier: float = 0.025
+    cluster_barrier: float = 0.5  # it carries a fence of the whole GPU
+    cycles: float = 1755.0  # per microsecond
+    bytes: float = 4.8e6  # per microsecond, by the datasheet
+    multiprocessors: int = 132
+
+    def path(self, path: list[str], warps: int) -> float:
+        barriers = sum("BAR.SYNC" in instruction for instruction in path)
+        cluster_barriers = sum("UCGABAR_WAIT" in instruction for instruction in path)
+        issue = len(path) * warps / SCHEDULERS / self.cycles
+        waits = dependent_loads(path) * self.load + barriers * self.barrier + cluster_barriers * self.cluster_barrier
+        return self.launch + issue + waits
+
+    def memory(self, num_bytes: float) -> float:
+        return num_bytes / self.bytes
+
+    def issue(self, instructions: float, num_warps: float) -> float:
+        """Instructions of each of so many warps, spread over all multiprocessors."""
+        return instructions * num_warps / self.multiprocessors / SCHEDULERS / self.cycles
+
+
+@dataclass
+class Case:
+    """A call of masked_sample whose time is estimated.
+
+    Of several shapes, the library has one: landmarks from the kernel's entry on, and
+    the passes over the whole row. The first pass reads memory.
+    """
+
+    name: str
+    kernel: str
+    rows: int
+    shapes: list[tuple[list[str], list[Loop]]]
+
+    def estimate(self, model: Model, blocks: Blocks) -> dict[str, float]:
+        paths = ((shortest_path(blocks, min(blocks), marks, None), passes) for marks, passes in self.shapes)
+        path, passes = next((path, passes) for path, passes in paths if path)
+        us = model.path(path, warps=16)
+        issue = [model.issue(loop.step(blocks), self.rows * VOCAB / (LANES * 8)) for loop in passes]
+        if passes:
+            us += max(model.memory(self.rows * VOCAB * 2), issue[0]) + sum(issue[1:])
+        return {
+            "path_instructions": len(path),
+            "dependent_loads": dependent_loads(path),
+            "barriers": sum("BAR.SYNC" in instruction for instruction in path),
+            "cluster_barriers": sum("UCGABAR_WAIT" in instruction for instruction in path),
+            "us": round(us, 1),
+        }
+
+
+KERNEL = r"sample_by_(blocks|clusters)"
+BLOCKS, CLUSTERS = (f"sample_by_{team}ILNS_11FloatFormatE2ELb{{}}" for team in ("blocks", "clusters"))
+ONE_REDUCTION = [BARRIER, BARRIER]
+FEW, ALL = "16 allowed", "all allowed"
+FILTERS = "top_k 50, top_p 0.9"
+CASES = [
+    Case(
+        FEW,
+        CLUSTERS.format(0),
+        64,
+        [
+            ([*mask, *LISTED, *GATHER, *DRAW_LISTED, *ONE_REDUCTION, *STORE_ID], [])
+            for mask in (LOAD_MASK, LOAD_MASK_LAST)
+        ],
+    ),
+    Case(
+        f"{FEW}, {FILTERS}",
+        CLUSTERS.format(1),
+        64,
+        [
+            (
+                [
+                    *[*LOAD_MASK, *LISTED, *GATHER, *ONE_REDUCTION, *sort(16), BARRIER, r"SHFL\.UP", BARRIER],
+                    *[*DRAW_LISTED, *ONE_REDUCTION, *STORE_ID],
+                ],
+                [],
+            ),
+            (
+                [
+                    *[*LOAD_MASK_LAST, *LISTED, *GATHER, *ONE_REDUCTION, *RADIX_DIGIT * 6],
+                    *[*DRAW_LISTED, *ONE_REDUCTION, *STORE_ID],
+                ],
+                [],
+            ),
+        ],
+    ),
+    Case(
+        ALL,
+        BLOCKS.format(0),
+        128,
+        [
+            ([*mask, BARRIER, LOAD_16, PHILOX, *ONE_REDUCTION, *STORE_ID], [DRAW])
+            for mask in (LOAD_MASK, LOAD_MASK_LAST)
+        ],
+    ),
+    Case(
+        f"{ALL}, {FILTERS}",
+        CLUSTERS.format(1),
+        64,
+        [
+            (
+                [
+                    *[*LOAD_MASK, BARRIER, r"VOTE\.ALL", BARRIER, CLUSTER_BARRIER, *sort(512), CLUSTER_BARRIER],
+                    *[CLUSTER_BARRIER, STORED_16, "ATOM", CLUSTER_BARRIER, *sort(64), BARRIER, r"SHFL\.UP", BARRIER],
+                    *[*DRAW_LISTED, *ONE_REDUCTION, *STORE_ID],
+                ],
+                [HIGHEST, LIST],
+            ),
+            (
+                [
+                    *[
+                        *LOAD_MASK_LAST,
+                        BARRIER,
+                        LOAD_16,
+                        CLUSTER_BARRIER,
+                        *CLUSTER_DIGIT,
+                        STORED_16,
+                        "ATOMS",
+                        CLUSTER_BARRIER,
+                    ],
+                    *[*CLUSTER_DIGIT * 5, *DRAW_LISTED, CLUSTER_BARRIER, *STORE_ID],
+                ],
+                [HIGHEST, HISTOGRAM, LIST],
+            ),
+        ],
+    ),
+]
+
+
+@dataclass
+class MaskTile:
+    """A tile of apply_bitmask, 4,096 tokens of one row: the loop over rows, from one
+    load of a mask to the next."""
+
+    name: str
+    rows: int
+    shapes: list[list[str]]
+    masked_share: float
+
+    def estimate(self, model: Model, blocks: Blocks) -> dict[str, float]:
+        loop = next(filter(None, (shortest_loop(blocks, marks) for marks in self.shapes)), [])
+        tiles = self.rows * VOCAB / 4096
+        moved = self.rows * VOCAB * (1 / 8 + 2 * self.masked_share)
+        issue = model.issue(len(loop), tiles)
+        us = model.launch + 2 * model.load + max(model.memory(moved), issue)
+        return {"path_instructions": len(loop), "issue_us": round(issue, 1), "us": round(us, 1)}
+
+
+STORE_16, STORE_1 = r"STG\.E\.128", r"STG\.E\.U16"
+APPLY = "apply_bitmask_kernelIt"
+# 16 stores fill a tile. In a tile of a nearly full mask, each of four groups has one
+# disallowed token, and takes a sector.
+TILES = [
+    MaskTile("nothing allowed", 256, [[LOAD_16, *[STORE_16] * 16]], 1.0),
+    MaskTile(
+        "99.9% allowed",
+        4096,
+        [[LOAD_16, r"VOTE\.ALL", *[STORE_1] * 4], [LOAD_16, *[*[r"SHFL\.IDX"] * 4, STORE_1] * 4]],
+        0.001 * 16,
+    ),
+]
 
 
 def nvcc_version() -> str:
@@ -125,24 +431,51 @@ def nvcc_version() -> str:
     return release[1] if release else "unknown"
 
 
+def steps(library: Path, architectures: tuple[int, ...]) -> Iterator[dict[str, Any]]:
+    """The loops of masked_sample, with the kernels that have them."""
+    for architecture in architectures:
+        found = kernels(library, architecture)
+        for loop, (kernel, blocks) in itertools.product((DRAW, HIGHEST, HISTOGRAM, LIST), found.items()):
+            match = re.search(rf"{KERNEL}ILNS_11FloatFormatE(\d)ELb{int(loop.is_filtered)}", kernel)
+            step = loop.step(blocks) if match else float("nan")
+            if match and step == step:
+                dtype = FORMATS[int(match[2])]
+                row: dict[str, Any] = {"loop": loop.name, "kernel": f"masked_sample by {match[1]}", "dtype": dtype}
+                row |= {"architecture": architecture, "tokens": LANES * (4 if dtype == "float32" else 8)}
+                yield row | {"instructions": step, "cycles": step / SCHEDULERS}
+
+
+def estimates(library: Path) -> Iterator[dict[str, Any]]:
+    """The cases, in bfloat16 on sm_90."""
+    found, used = kernels(library, 90), resources(library)
+    cases: list[tuple[str, str, Case | MaskTile]] = [
+        *(("masked_sample", case.kernel, case) for case in CASES),
+        *(("apply_bitmask", APPLY, tile) for tile in TILES),
+    ]
+    for op, pattern, case in cases:
+        kernel = next(name for name in found if re.search(pattern, name))
+        registers, shared_bytes = used[kernel]
+        row: dict[str, Any] = {"case": case.name, "op": op, "rows": case.rows}
+        row |= {"registers": registers, "shared_bytes": shared_bytes}
+        yield row | case.estimate(Model(), found[kernel])
+
+
 def main() -> None:
-    parser = harness.argument_parser("instructions of the loops that stream logits", quick="one architecture")
+    parser = harness.argument_parser("instructions of the CUDA kernels", quick="one architecture")
+    parser.add_argument("--before", type=Path, metavar="LIBRARY", help="another build, to compare")
     arguments = parser.parse_args()
     if not LIBRARY.exists():
         print("the CUDA ops were not built: nothing to count")
         return
     results = harness.ResultsFile("sass", torch.device("cpu"), arguments)
-    formats = list(TOKENS_OF_FORMAT)
-    nvcc = nvcc_version()
-    for architecture in (90,) if arguments.quick else (80, 90, 100):
-        for match, blocks in kernels(architecture, _UNFILTERED_DRAW):
-            dtype = formats[int(match[2])]
-            tokens = TOKENS_OF_FORMAT[dtype] * LANES
-            instructions = int(shortest_draw_step(blocks))
-            row = {"kernel": f"masked_sample by {match[1]}", "dtype": dtype, "architecture": architecture, "nvcc": nvcc}
-            cycles = instructions / SCHEDULERS
-            results.add(row | {"tokens": tokens, "instructions": instructions, "cycles": cycles})
-            print(f"sm_{architecture} {row['kernel']:25} {dtype:9} {instructions:4} instructions for {tokens} tokens")
+    libraries = {"before": arguments.before, "now": LIBRARY}
+    for label, library in libraries.items():
+        if library is None:
+            continue
+        architectures = (90,) if arguments.quick else (80, 90, 100)
+        for row in itertools.chain(steps(library, architectures), estimates(library)):
+            results.add({"library": label, "nvcc": nvcc_version()} | row)
+            print(label, *(f"{name}={value}" for name, value in row.items()))
     results.close()
 
 

@@ -5,6 +5,7 @@ import triton.language as tl
 from structout.triton_kernels.sampling_math import mass, order_key
 
 LOWEST_DRAWABLE_KEY = tl.constexpr(0x00800000)  # just above the order key of -inf
+WORDS_AT_A_TIME = tl.constexpr(2048)  # of a mask, when allowed tokens are listed
 
 # A row is (logits, vocab_begin, vocab_end, listed, mask_bytes, num_mask_bytes,
 # unmentioned). It has the tokens from vocab_begin to vocab_end. vocab_begin None means
@@ -148,21 +149,53 @@ def append(listed, size, index, is_kept, TILE: tl.constexpr):
 
 
 @triton.jit
+def popcount(bits):
+    """The number of ones in each uint32."""
+    pairs = bits - ((bits >> 1) & 0x55555555)
+    fours = (pairs & 0x33333333) + ((pairs >> 2) & 0x33333333)
+    return ((((fours + (fours >> 4)) & 0x0F0F0F0F) * 0x01010101) >> 24).to(tl.int32)
+
+
+@triton.jit
 def list_allowed(row, TILE: tl.constexpr):
-    """List the allowed tokens. Returns their number, or -1 if more than a tile."""
+    """List the tokens that the mask allows. Returns their number, or -1 if more than a
+    tile.
+
+    Each thread places the tokens of whole mask words, so many tiles are listed at once.
+    """
+    _, vocab_begin, vocab_end, listed, mask_bytes, num_mask_bytes, _ = row
+    mask_words = mask_bytes.to(tl.pointer_type(tl.uint32), bitcast=True)
+    all_tokens = tl.full([WORDS_AT_A_TIME], 0xFFFFFFFF, tl.uint64)
     count = 0
-    first = begin_of(row, -1, TILE)
-    while (first < end_of(row, -1)) & (count <= TILE):
-        allowed = allowed_bytes(row, -1, first, TILE)
-        count = append(row[3], count, indices_of(first, TILE), bits_of(allowed, TILE), TILE)
-        first += TILE
+    first_word = begin_of(row, -1, TILE) // 32
+    while (first_word * 32 < vocab_end) & (count <= TILE):
+        word = first_word + tl.arange(0, WORDS_AT_A_TIME)
+        past_end = tl.minimum(tl.maximum(word * 32 + 32 - vocab_end, 0), 32)
+        existing = all_tokens >> past_end.to(tl.uint64)
+        if vocab_begin is not None:
+            before_begin = tl.minimum(tl.maximum(vocab_begin - word * 32, 0), 32)
+            existing &= all_tokens << before_begin.to(tl.uint64)
+        bits = tl.load(mask_words + word, mask=word < num_mask_bytes // 4, other=0) & existing.to(tl.uint32)
+        num_tokens = popcount(bits)
+        new_count = count + tl.sum(num_tokens, 0)
+        if (new_count > count) & (new_count <= TILE):
+            place = count + tl.cumsum(num_tokens, 0) - num_tokens
+            while tl.max(num_tokens, 0) > 0:
+                below_lowest = ~bits & (bits - 1)
+                tl.store(listed + place, word * 32 + popcount(below_lowest), mask=num_tokens > 0)
+                bits &= bits - 1
+                num_tokens -= 1
+                place += 1
+        count = new_count
+        first_word += WORDS_AT_A_TIME
     tl.debug_barrier()  # threads read what other threads have listed
     return tl.where(count <= TILE, count, -1)
 
 
 @triton.jit
 def list_kept(row, scale, lowest_t, lowest_key, TILE: tl.constexpr):
-    """The same for the kept tokens of the row."""
+    """List the kept tokens of the row. Returns their number, or -1 if more than a
+    tile."""
     count = 0
     first = begin_of(row, -1, TILE)
     while (first < end_of(row, -1)) & (count <= TILE):

@@ -27,9 +27,10 @@ namespace structout {
 // decide where log_limit is between 126 (none are small enough) and 159 (all are). The
 // high 16 bits of U suffice to rule a token out.
 //
-// All rounding errors on the way, that of z + g included, stay below 2^-20 |z| + 1e-4,
-// and log_limit has that margin. It is stored divided by 4, so that it does not
-// overflow for any finite z.
+// All rounding errors on the way, that of z + g included, stay below 2^-20 |z| + 1e-4.
+// log_limit has a margin of 2^-19 |score| + 2e-4, which is more unless |z| is above
+// 2 |score| + 100: then z is far from the score, and the token wins or loses with any
+// bits. It is stored divided by 4, so that it does not overflow for any finite z.
 class DrawBound {
  public:
   DrawBound() = default;
@@ -38,13 +39,14 @@ class DrawBound {
   STRUCTOUT_HOST_DEVICE void raise_to(float score) {
     if (score <= score_) return;
     score_ = score;
-    offset_ = (159.0f + 1e-4f) / 4 - score * kQuarterLog2E;
+    offset_ = ((159.0f + 2e-4f) / 4 + fabsf(score) * 0x1p-21f) - score * kQuarterLog2E;
   }
 
   STRUCTOUT_HOST_DEVICE float score() const { return score_; }
 
-  // A quarter of log_limit for a token of scaled logit z. NaN for z = -inf.
-  STRUCTOUT_HOST_DEVICE float log_limit(float z) const { return z * kQuarterLog2E + (fabsf(z) * 0x1p-22f + offset_); }
+  // A quarter of log_limit for a token of scaled logit z. For z = -inf it is -inf, or
+  // NaN before any score is known.
+  STRUCTOUT_HOST_DEVICE float log_limit(float z) const { return z * kQuarterLog2E + offset_; }
 
   // Whether any random bits let the token win. The smallest u is 1/2.
   STRUCTOUT_HOST_DEVICE static bool can_win(float log_limit) { return log_limit >= 125.9f / 4; }
@@ -60,6 +62,18 @@ class DrawBound {
   // The same for the high 16 of its random bits.
   STRUCTOUT_HOST_DEVICE static uint32_t max_winning_coarse_bits(float log_limit) {
     return max_winning_bits(log_limit) >> 16;
+  }
+
+  // Whether a token with these coarse bits may win, in few instructions: also true of a
+  // few tokens that the two functions above rule out, and where log_limit is NaN.
+  //
+  // The bits of a float from 32 to 64 grow by 2^18 per unit. So between 16, the log of
+  // the smallest coarse bits above 0, and 32, those of a quarter of log_limit and those
+  // of the coarse bits as a float, shifted by 7, are the same scale at a distance.
+  STRUCTOUT_HOST_DEVICE static bool may_win(float log_limit, uint32_t coarse) {
+    constexpr int32_t kDistance = 0x41900000;
+    const auto needed = static_cast<int32_t>(bits_of_float(static_cast<float>(coarse)) >> 7);
+    return needed + kDistance <= static_cast<int32_t>(bits_of_float(log_limit));
   }
 
  private:

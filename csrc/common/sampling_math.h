@@ -124,11 +124,21 @@ struct PhiloxWords {
   uint32_t w[4];
 };
 
+STRUCTOUT_HOST_DEVICE uint64_t wide_product(uint32_t a, uint32_t b) {
+#ifdef __CUDA_ARCH__
+  // Of a product of 64-bit integers the compiler also adds up what the zero halves give.
+  uint64_t product;
+  asm("mul.wide.u32 %0, %1, %2;" : "=l"(product) : "r"(a), "r"(b));
+  return product;
+#else
+  return static_cast<uint64_t>(a) * b;
+#endif
+}
+
 STRUCTOUT_HOST_DEVICE PhiloxWords philox(uint64_t key, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3) {
   uint32_t key_0 = static_cast<uint32_t>(key), key_1 = static_cast<uint32_t>(key >> 32);
   for (int round = 0; round < 10; ++round) {
-    const uint64_t product_0 = static_cast<uint64_t>(0xD2511F53u) * c0;
-    const uint64_t product_1 = static_cast<uint64_t>(0xCD9E8D57u) * c2;
+    const uint64_t product_0 = wide_product(0xD2511F53u, c0), product_1 = wide_product(0xCD9E8D57u, c2);
     c0 = static_cast<uint32_t>(product_1 >> 32) ^ c1 ^ key_0;
     c1 = static_cast<uint32_t>(product_1);
     c2 = static_cast<uint32_t>(product_0 >> 32) ^ c3 ^ key_1;

@@ -21,6 +21,11 @@ __device__ __forceinline__ void store_16_bytes(void* global, uint4 value) {
 // The smaller low half of two words, and the smaller high half.
 __device__ __forceinline__ uint32_t min_of_halves(uint32_t a, uint32_t b) { return __vminu2(a, b); }
 
+// A value that other threads may be changing atomically.
+__device__ __forceinline__ unsigned load_relaxed(const unsigned* address) {
+  return *static_cast<const volatile unsigned*>(address);
+}
+
 // A kernel's static and dynamic shared memory may exceed 48 KB only after this call.
 template <class Kernel>
 void allow_dynamic_shared(Kernel* kernel, int64_t bytes) {
@@ -39,6 +44,8 @@ inline uint32_t min_of_halves(uint32_t a, uint32_t b) {
   const uint32_t low_a = a & 0xffffu, low_b = b & 0xffffu, high_a = a >> 16, high_b = b >> 16;
   return (high_a < high_b ? high_a : high_b) << 16 | (low_a < low_b ? low_a : low_b);
 }
+
+inline unsigned load_relaxed(const unsigned* address) { return __atomic_load_n(address, __ATOMIC_RELAXED); }
 
 using structout::simt::allow_dynamic_shared;
 

@@ -16,44 +16,30 @@ struct Drawn {
   int64_t total_mass;  // 0 unless logprobs are returned
 };
 
-// Draws without filters. z + g does not depend on the highest logit, so one pass finds
-// both the highest logit and the winner. Returns this thread's packed best, which is
-// valid unless the scale of the row turns out to overflow.
-template <class Source>
-__device__ uint64_t draw_unfiltered(Source& source, RowScratch& scratch, Survey& survey) {
-  const float inverse = scratch.row.inverse_temperature();
-  GumbelDraw gumbel_draw(scratch.row.seed, scratch.row.position, scratch.row.is_greedy());
-  add_all(gumbel_draw, source, scratch, [&](float x) {
-    survey.add(x);
-    return x * inverse;
-  });
-  return gumbel_draw.packed_best();
-}
-
-// Draws from the source. All threads of the team get the same result.
+// Draws from the source. All threads of the team get the same result; if the row has
+// filters, only those of the first block.
 template <bool kHasFilters, class Team, class Source>
 __device__ Drawn draw(Team& team, Source& source, RowScratch& scratch, bool return_logprobs) {
   const bool is_filtered = kHasFilters && scratch.row.has_filters();
-  Survey survey;
+  const float inverse = scratch.row.inverse_temperature();
+  typename Source::Survey survey;
   uint64_t packed_best = 0;
   if (is_filtered) {
-    source.for_each([&](float x, int32_t) { survey.add(x); });
+    survey = source.survey();
   } else {
-    packed_best = draw_unfiltered(source, scratch, survey);
+    // z + g does not depend on the highest logit, so one pass finds both that and the
+    // winner, which is valid unless the scale of the row turns out to overflow.
+    GumbelDraw gumbel_draw(scratch.row.seed, scratch.row.position, scratch.row.is_greedy());
+    survey = add_all(gumbel_draw, source, scratch, [&](float x) { return x * inverse; });
+    packed_best = gumbel_draw.packed_best();
   }
-  const uint32_t highest = static_cast<uint32_t>(team.reduce(survey.key(), Max{}));
-  const Scale scale(float_of_order_key(highest), scratch.row.inverse_temperature());  // kNaNKey gives NaN
+  const float highest_of_thread = survey.highest();
+  const uint32_t key_of_thread = highest_of_thread != highest_of_thread ? kNaNKey : order_key(highest_of_thread);
+  const Values<2> best = team.reduce(Values<2>{{key_of_thread, packed_best}}, Max{});
+  const auto highest = static_cast<uint32_t>(best.at[0]);
+  const Scale scale(float_of_order_key(highest), inverse);  // kNaNKey gives NaN
   if (highest == kNaNKey || highest < kLowestDrawableKey) return {-1, -INFINITY, scale, 0};
-  if (is_filtered || scale.has_overflown) {
-    const Kept kept{scale, is_filtered ? scratch.row.lowest_t() : -INFINITY};
-    if constexpr (kHasFilters) {
-      packed_best =
-          draw_filtered(team, source, scratch, kept, is_filtered ? FilterStage::kTopK : FilterStage::kDone, 0);
-    } else {
-      packed_best = draw_kept(source, scratch, kept);
-    }
-  }
-  packed_best = team.reduce(packed_best, Max{});
+  packed_best = best.at[1];
 
   int64_t total_mass = 0;
   if (return_logprobs) {
@@ -61,6 +47,13 @@ __device__ Drawn draw(Team& team, Source& source, RowScratch& scratch, bool retu
       if (x > -INFINITY) total_mass += mass(scale.t(x));
     });
     total_mass = static_cast<int64_t>(team.reduce(static_cast<uint64_t>(total_mass), Sum{}));
+  }
+  Kept kept{scale, is_filtered ? scratch.row.lowest_t() : -INFINITY};
+  if (is_filtered && filter(team, source, scratch, kept, highest_of_thread)) {
+    BlockTeam block(scratch.team);
+    if (team.block_rank() == 0) packed_best = block.reduce(draw_kept(scratch.list, scratch.row, kept), Max{});
+  } else if (is_filtered || scale.has_overflown) {
+    packed_best = team.reduce(draw_kept(source, scratch.row, kept), Max{});
   }
   return {GumbelDraw::token_of(packed_best), GumbelDraw::score_of(packed_best), scale, total_mass};
 }

@@ -1,5 +1,9 @@
-// The filters top_k and top_p. Each is a radix selection over the row. As soon as what
-// is left fits in a list, the selection goes on over the list.
+// The filters top_k and top_p.
+//
+// Of a row in memory, the threads' highest logits give lower bounds for both thresholds:
+// if k of them reach a value, at least k tokens do. The tokens that reach the bounds
+// usually fit in a list, which the first block of the team sorts. Otherwise a radix
+// selection over the row finds a digit of the threshold at a time, until they fit.
 #pragma once
 
 #include <cstdint>
@@ -7,62 +11,160 @@
 
 #include "cuda/gumbel_draw.cuh"
 #include "cuda/select.cuh"
+#include "cuda/sort.cuh"
 
 namespace structout::cuda {
 
-enum class FilterStage { kTopK, kTopP, kDone };
+__device__ __forceinline__ uint32_t max_key(uint32_t a, uint32_t b) { return a > b ? a : b; }
 
-template <class Team, class Source>
-__device__ void select_digit(Team& team, Source& source, RowScratch& scratch, const Kept& kept, FilterStage stage,
-                             int digit) {
+// The mass that top_p has to reach, where `total` is what the other filters leave of the
+// tokens at hand. They may be a part of the row if the target is known.
+__device__ __forceinline__ uint64_t top_p_target(const RowScratch& scratch, uint64_t total) {
+  if (scratch.top_p_target != 0) return scratch.top_p_target;
+  return static_cast<uint64_t>(scratch.row.top_p_target(static_cast<int64_t>(total)));
+}
+
+__device__ __forceinline__ uint64_t mass_of_kept(const Kept& kept, float x) {
+  return kept.holds(x) ? static_cast<uint64_t>(mass(kept.scale.t(x))) : 0;
+}
+
+// Selects a digit of the threshold of top_k or top_p among the source's tokens.
+template <bool kIsTopK, class Team, class Source>
+__device__ __forceinline__ void select_digit_of(Team& team, Source& source, RowScratch& scratch, const Kept& kept,
+                                                int digit) {
   Histogram& histogram = scratch.select.histogram;
   const auto for_each_key = [&](auto visit) {
     source.for_each([&](float x, int32_t) {
       if (!kept.holds(x)) return;
       visit(order_key(x), [&](uint32_t bin) {
-        if (stage == FilterStage::kTopK) {
+        if (kIsTopK) {
           histogram.count(bin);
-        } else {
-          const int64_t weight = mass(kept.scale.t(x));
-          if (weight != 0) histogram.add(bin, weight);
+        } else if (const int64_t weight = mass(kept.scale.t(x)); weight != 0) {
+          histogram.add(bin, weight);
         }
       });
     });
   };
-  const auto target_of = [&](uint64_t total) -> uint64_t {
-    const bool is_count = stage == FilterStage::kTopK;
-    return static_cast<uint64_t>(is_count ? scratch.row.top_k : scratch.row.top_p_target(static_cast<int64_t>(total)));
+  const auto target_of = [&](uint64_t total) {
+    if (kIsTopK) return static_cast<uint64_t>(scratch.row.top_k);
+    return scratch.top_p_target = top_p_target(scratch, total);
   };
   select_digit(team, scratch.select, digit, for_each_key, target_of);
 }
 
-// Applies the filters, starting at the given stage and digit, and draws. Returns this
-// thread's packed best. Continues over a list as soon as the tokens that may be kept
-// fit in one.
-template <class Team, class Source>
-__device__ uint64_t draw_filtered(Team& team, Source& source, RowScratch& scratch, Kept kept, FilterStage stage,
-                                  int digit) {
+// Raises kept.lowest_key to the threshold of top_k or top_p among the source's tokens.
+// Stops after the first digit if after_first_digit() returns true, and returns whether
+// it did.
+template <bool kIsTopK, class Team, class Source, class AfterFirstDigit>
+__device__ __forceinline__ bool select_threshold(Team& team, Source& source, RowScratch& scratch, Kept& kept,
+                                                 AfterFirstDigit after_first_digit) {
   const Selection& selection = scratch.select.selection;
-  for (; stage != FilterStage::kDone; digit = 0) {
-    const bool is_on = stage == FilterStage::kTopK ? scratch.row.has_top_k() : scratch.row.has_top_p();
-    while (is_on && digit < kNumDigits) {
-      select_digit(team, source, scratch, kept, stage, digit++);
-      if (selection.remaining == 0) break;
-      if constexpr (!std::is_same_v<Source, TokenList>) {
-        const uint64_t room = uint64_t{kMaxListed} * static_cast<uint64_t>(team.num_blocks());
-        const bool may_fit = stage == FilterStage::kTopP || selection.at_or_above <= room;
-        const auto is_candidate = [&, lowest_key = selection.prefix](float x) {
-          return order_key(x) >= lowest_key && kept.holds(x);
-        };
-        if (digit == 1 && may_fit && list_if(team, source, scratch.list, is_candidate)) {
-          return draw_filtered(team, scratch.list, scratch, kept, stage, digit);
-        }
-      }
-    }
-    if (is_on && selection.remaining != 0 && selection.prefix > kept.lowest_key) kept.lowest_key = selection.prefix;
-    stage = stage == FilterStage::kTopK ? FilterStage::kTopP : FilterStage::kDone;
+  for (int digit = 0; digit < kNumDigits; ++digit) {
+    select_digit_of<kIsTopK>(team, source, scratch, kept, digit);
+    if (selection.remaining == 0) return false;  // fewer tokens than top_k
+    if (digit == 0 && after_first_digit()) return true;
   }
-  return draw_kept(source, scratch, kept);
+  kept.lowest_key = max_key(kept.lowest_key, selection.prefix);
+  return false;
+}
+
+// Applies the filters to a block's list, one token per thread.
+__device__ __forceinline__ void filter_by_sorting(const TokenList& list, RowScratch& scratch, Kept& kept) {
+  Selection& selection = scratch.select.selection;
+  const bool has_token = threadIdx.x < list.size && kept.holds(list.x[threadIdx.x]);
+  const uint32_t key =
+      sort_descending(has_token ? order_key(list.x[threadIdx.x]) : 0, list.size, scratch.select.histogram.low);
+  if (scratch.row.has_top_k() && scratch.row.top_k <= blockDim.x) {
+    if (threadIdx.x + 1 == scratch.row.top_k) selection.prefix = key;
+    __syncthreads();
+    kept.lowest_key = max_key(kept.lowest_key, selection.prefix);
+  }
+  if (scratch.row.has_top_p()) {
+    const uint64_t weight = mass_of_kept(kept, float_of_order_key(key));
+    const uint64_t sum = inclusive_sum(weight, scratch.select.warp_sums);
+    if (threadIdx.x == blockDim.x - 1) selection.remaining = top_p_target(scratch, sum);
+    __syncthreads();
+    if (sum - weight < selection.remaining && selection.remaining <= sum) selection.prefix = key;
+    __syncthreads();
+    kept.lowest_key = max_key(kept.lowest_key, selection.prefix);
+  }
+}
+
+// Applies the filters to a block's list.
+__device__ __forceinline__ void filter_list(TokenList& list, RowScratch& scratch, Kept& kept) {
+  if (list.size <= blockDim.x) return filter_by_sorting(list, scratch, kept);
+  BlockTeam block(scratch.team);
+  const auto never = [] { return false; };
+  if (scratch.row.has_top_k()) select_threshold<true>(block, list, scratch, kept, never);
+  if (scratch.row.has_top_p()) select_threshold<false>(block, list, scratch, kept, never);
+}
+
+// A lower bound of the keys that the filters keep of a row, from the highest logits of
+// this block's threads. 0: none.
+template <class Team, class Reader>
+__device__ __forceinline__ uint32_t bound_by_threads(Team& team, const Reader& reader, RowScratch& scratch,
+                                                     const Kept& kept, float highest_of_thread) {
+  Selection& selection = scratch.select.selection;
+  uint64_t total = 0;
+  if (!scratch.row.has_top_k()) {
+    reader.for_each_vector([&](const typename Reader::V& vector, int32_t) {
+      if (!__any_sync(kWholeWarp, mass_of_kept(kept, vector.highest()) != 0)) return;
+#pragma unroll
+      for (int i = 0; i < Reader::V::kTokens; ++i) total += mass_of_kept(kept, vector.at(i));
+    });
+    total = team.reduce(total, Sum{});
+  }
+  const uint32_t key = sort_descending(kept.holds(highest_of_thread) ? order_key(highest_of_thread) : 0, blockDim.x,
+                                       scratch.select.histogram.low);
+  if (threadIdx.x == 0) selection.prefix = 0;
+  __syncthreads();
+  if (scratch.row.has_top_k()) {
+    if (threadIdx.x + 1 == scratch.row.top_k) selection.prefix = key;
+  } else {
+    if (threadIdx.x == 0) scratch.top_p_target = top_p_target(scratch, total);
+    const uint64_t weight = mass_of_kept(kept, float_of_order_key(key));
+    const uint64_t sum = inclusive_sum(weight, scratch.select.warp_sums);
+    if (sum - weight < scratch.top_p_target && scratch.top_p_target <= sum) selection.prefix = key;
+  }
+  __syncthreads();
+  return selection.prefix;
+}
+
+// Applies the filters to a row, as far as needed until the tokens that they may keep fit
+// in the first block's list. Returns whether they are listed.
+template <class Team, class Reader>
+__device__ __forceinline__ bool filter_row(Team& team, const Reader& reader, RowScratch& scratch, Kept& kept,
+                                           float highest_of_thread) {
+  const Selection& selection = scratch.select.selection;
+  const auto list_down_to = [&](uint32_t lowest_key) {
+    Kept listed = kept;
+    listed.lowest_key = max_key(kept.lowest_key, lowest_key);
+    return list_if(team, reader, scratch.list, [&](float x) { return listed.holds(x); });
+  };
+  const bool has_bound = scratch.row.has_top_k() ? scratch.row.top_k <= blockDim.x : scratch.row.has_top_p();
+  uint32_t bound = 0;
+  if (has_bound) bound = bound_by_threads(team, reader, scratch, kept, highest_of_thread);
+  bound = static_cast<uint32_t>(team.reduce(bound, Max{}));
+  if ((bound != 0 || scratch.row.has_min_p()) && list_down_to(bound)) return true;
+
+  const auto list_rest = [&] { return list_down_to(selection.prefix); };
+  if (scratch.row.has_top_k()) {
+    const auto list_if_few = [&] { return selection.at_or_above <= kMaxListed && list_rest(); };
+    if (select_threshold<true>(team, reader, scratch, kept, list_if_few)) return true;
+  }
+  return scratch.row.has_top_p() && select_threshold<false>(team, reader, scratch, kept, list_rest);
+}
+
+// Raises kept.lowest_key to what the filters keep of the source. Returns whether those
+// tokens are in the list of the team's first block; if so, only that block knows them.
+template <class Team, class Source>
+__device__ __forceinline__ bool filter(Team& team, Source& source, RowScratch& scratch, Kept& kept,
+                                       float highest_of_thread) {
+  if constexpr (!std::is_same_v<Source, TokenList>) {
+    if (!filter_row(team, source, scratch, kept, highest_of_thread)) return false;
+  }
+  if (team.block_rank() == 0) filter_list(scratch.list, scratch, kept);
+  return true;
 }
 
 }  // namespace structout::cuda

@@ -7,6 +7,7 @@
 #include <climits>
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "common/draw_bound.h"
 #include "cuda/compat.h"
@@ -21,50 +22,57 @@ class GumbelDraw {
   __device__ GumbelDraw(int64_t seed, int64_t position, bool is_greedy)
       : seed_(seed), position_(position), is_greedy_(is_greedy) {}
 
-  // Announces that a token of scaled logit z will be added. The winner's score is at
-  // least z plus the smallest noise, -3.13.
-  __device__ void announce(float z) { bound_.raise_to(z - 3.2f); }
-
-  // Adds the tokens from `first` on: 4 or 8, and `first` is a multiple of their number,
-  // so they share a Philox call. The likeliest of them with the smallest of their coarse
-  // bits stands for all; only if it could win is each looked at.
-  template <int kTokens>
-  __device__ void add_vector(const float (&z)[kTokens], int32_t first) {
-    if (is_greedy_) {
-      for (int i = 0; i < kTokens; ++i) update_best(z[i], first + i);
-      return;
-    }
-    float highest = z[0];
+  // A score that a token of the warp reaches: that of each thread's likeliest token in
+  // its vector, with the smallest noise that its coarse bits allow. Every thread of the
+  // warp must call this.
+  template <class V, class ZOf>
+  __device__ uint32_t reached_key(const V& vector, int32_t first, ZOf z_of) const {
+    float highest = -INFINITY;
+    int likeliest = 0;
 #pragma unroll
-    for (int i = 1; i < kTokens; ++i) highest = fmaxf(highest, z[i]);
-    const float log_limit = bound_.log_limit(highest);
-    if (!DrawBound::can_win(log_limit)) return;
-    const PhiloxWords noise = noise_words(seed_, position_, static_cast<uint32_t>(first) / kTokensPerPhilox);
-    const uint32_t max_coarse = DrawBound::max_winning_coarse_bits(log_limit);
-    if (smallest_half<kTokens>(noise, first) > max_coarse) return;
+    for (int i = 0; i < V::kTokens; ++i) {
+      const float z = z_of(vector.at(i));
+      if (!(z > highest)) continue;
+      highest = z;
+      likeliest = i;
+    }
+    if (!is_greedy_) {
+      const uint32_t coarse = coarse_noise(seed_, position_, static_cast<uint32_t>(first + likeliest));
+      highest += gumbel(coarse << 16 | 0xffffu);
+    }
+    return max_of_warp(order_key(highest));
+  }
+
+  // The winner's score is at least this.
+  __device__ void raise_bound(uint32_t reached_key) { bound_.raise_to(float_of_order_key(reached_key)); }
+
+  // Whether one of the tokens from `first` on could win, of which z is the highest. They
+  // are 4 or 8, and `first` is a multiple of their number, so they share a Philox call.
+  template <int kTokens>
+  __device__ bool may_win(float z, int32_t first) const {
+    if (is_greedy_) return z >= bound_.score();
+    return may_win(z, smallest_half<kTokens>(noise_words(seed_, position_, group_of(first)), first));
+  }
+
+  // Adds the tokens of a vector. Every thread of the warp must call this.
+  template <class V, class ZOf>
+  __device__ void add_vector(const V& vector, int32_t first, ZOf z_of) {
+    const PhiloxWords noise = noise_words(seed_, position_, group_of(first));
     // A loop, because this is rare and copies of the code would not pay.
 #pragma unroll 1
-    for (int i = 0; i < kTokens; ++i) {
+    for (int i = 0; i < V::kTokens; ++i) {
+      const float z = z_of(vector.select(i));
       const uint32_t coarse = half_of(noise, static_cast<uint32_t>(first + i));
-      if (coarse <= max_coarse) add_candidate(select(z, i), coarse, first + i);
+      const bool is_candidate = may_win(z, coarse);
+      if (!__any_sync(kWholeWarp, is_candidate)) continue;
+      if (is_candidate) add_candidate(z, coarse, first + i);
+      raise_bound(max_of_warp(best_key()));
     }
   }
 
   __device__ void add(float z, int32_t token) {
-    if (is_greedy_) return update_best(z, token);
-    if (!DrawBound::can_win(bound_.log_limit(z))) return;
-    add_candidate(z, coarse_noise(seed_, position_, static_cast<uint32_t>(token)), token);
-  }
-
-  // Raises this thread's bound to the best score of the block so far. `block_best_key`
-  // is shared and starts as 0. Every thread of the warp must call this.
-  __device__ void share_best_score(unsigned* block_best_key, uint32_t warp_best_key, bool is_first_lane) {
-    uint32_t key = warp_best_key;
-    if (is_first_lane) {
-      const uint32_t old = atomicMax(block_best_key, key);
-      key = old > key ? old : key;
-    }
-    bound_.raise_to(float_of_order_key(__shfl_sync(~0u, key, 0)));
+    const uint32_t coarse = is_greedy_ ? 0 : coarse_noise(seed_, position_, static_cast<uint32_t>(token));
+    if (may_win(z, coarse)) add_candidate(z, coarse, token);
   }
 
   __device__ uint32_t best_key() const { return order_key(best_); }
@@ -76,15 +84,7 @@ class GumbelDraw {
   __device__ static float score_of(uint64_t packed) { return float_of_order_key(static_cast<uint32_t>(packed >> 32)); }
 
  private:
-  // z[i] without an index that is not constant, which would send the array to local
-  // memory.
-  template <int kTokens>
-  __device__ static float select(const float (&z)[kTokens], int i) {
-    float chosen = z[0];
-#pragma unroll
-    for (int k = 1; k < kTokens; ++k) chosen = i == k ? z[k] : chosen;
-    return chosen;
-  }
+  __device__ static uint32_t group_of(int32_t token) { return static_cast<uint32_t>(token) / kTokensPerPhilox; }
 
   // The smallest coarse bits of the tokens from `first` on.
   template <int kTokens>
@@ -99,13 +99,13 @@ class GumbelDraw {
     return low < high ? low : high;
   }
 
-  __device__ void add_candidate(float z, uint32_t coarse, int32_t token) {
-    const float log_limit = bound_.log_limit(z);
-    if (!DrawBound::can_win(log_limit) || coarse > DrawBound::max_winning_coarse_bits(log_limit)) return;
-    update_best(z + gumbel(coarse << 16 | fine_noise(seed_, position_, static_cast<uint32_t>(token))), token);
+  __device__ bool may_win(float z, uint32_t coarse) const {
+    return is_greedy_ ? z >= bound_.score() : DrawBound::may_win(bound_.log_limit(z), coarse);
   }
 
-  __device__ void update_best(float score, int32_t token) {
+  __device__ void add_candidate(float z, uint32_t coarse, int32_t token) {
+    float score = z;
+    if (!is_greedy_) score += gumbel(coarse << 16 | fine_noise(seed_, position_, static_cast<uint32_t>(token)));
     if (!(score > best_ || (score == best_ && token < id_))) return;
     best_ = score;
     id_ = token;
@@ -119,47 +119,68 @@ class GumbelDraw {
   bool is_greedy_;
 };
 
-__device__ __forceinline__ void reset_best_score(RowScratch& scratch) {
-  __syncthreads();
-  if (threadIdx.x == 0) scratch.best_score_key = 0;
-  __syncthreads();
-}
-
-__device__ __forceinline__ void share_best_score(GumbelDraw& gumbel_draw, RowScratch& scratch) {
-  gumbel_draw.share_best_score(&scratch.best_score_key, max_of_warp(gumbel_draw.best_key()), lane_id() == 0);
-}
-
-// Adds every token of the source. z_of(x) must be -inf for tokens that are not kept.
-template <FloatFormat kFormat, int kInFlight, class ZOf>
-__device__ void add_all(GumbelDraw& gumbel_draw, RowReader<kFormat, kInFlight>& reader, RowScratch& scratch, ZOf z_of) {
-  constexpr int kTokens = Vector<kFormat>::kTokens;
-  reset_best_score(scratch);
-  reader.for_each_vector(
-      [&](const float (&x)[kTokens], int32_t first) {
-        float z[kTokens];
-#pragma unroll
-        for (int i = 0; i < kTokens; ++i) z[i] = z_of(x[i]);
-        gumbel_draw.add_vector(z, first);
+// Adds every token of a row that has not been read before, and surveys it. z_of(x) must
+// never fall with x. All threads of the block share a bound.
+template <FloatFormat kFormat, class ZOf>
+__device__ __forceinline__ auto add_all(GumbelDraw& gumbel_draw, RowReader<kFormat>& reader, RowScratch& scratch,
+                                        ZOf z_of) {
+  using V = Vector<kFormat>;
+  typename RowReader<kFormat>::Survey survey;
+  unsigned open = 0;  // the vectors of the group that could win, the same in the whole warp
+  reader.for_each_pair(
+      [&](const V& vector, int32_t first) {
+        const uint32_t reached = gumbel_draw.reached_key(vector, first, z_of);
+        if (lane_id() == 0) atomicMax(&scratch.best_score_key, reached);
+        __syncthreads();
       },
-      [&] { share_best_score(gumbel_draw, scratch); });
+      [&](const V(&pair)[2], int32_t first, int i) {
+        bool may_win = false;
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+          const uint32_t highest = pair[k].highest_word();
+          survey.add_word(highest);
+          const float z = z_of(V::highest_of_word(highest));
+          may_win |= gumbel_draw.template may_win<V::kTokens>(z, first + k * reader.step());
+        }
+        if (__any_sync(kWholeWarp, may_win)) open |= 3u << 2 * i;
+      },
+      [&](int32_t first) {
+        gumbel_draw.raise_bound(load_relaxed(&scratch.best_score_key));
+        if (open == 0) return;
+        for (; open != 0; open &= open - 1) {
+          const int32_t here = first + (__ffs(static_cast<int>(open)) - 1) * reader.step();
+          gumbel_draw.add_vector(reader.vector_at(here), here, z_of);
+        }
+        const uint32_t best = max_of_warp(gumbel_draw.best_key());
+        if (lane_id() == 0) atomicMax(&scratch.best_score_key, best);
+      });
+  return survey;
 }
 
 template <class ZOf>
-__device__ void add_all(GumbelDraw& gumbel_draw, TokenList& list, RowScratch& scratch, ZOf z_of) {
-  reset_best_score(scratch);
-  for (unsigned first = 0; first < list.size; first += blockDim.x) {
-    const unsigned i = first + threadIdx.x;
-    if (i < list.size) gumbel_draw.add(z_of(list.x[i]), list.ids[i]);
-    share_best_score(gumbel_draw, scratch);
-  }
+__device__ __forceinline__ auto add_all(GumbelDraw& gumbel_draw, const TokenList& list, RowScratch&, ZOf z_of) {
+  TokenList::Survey survey;
+  list.for_each([&](float x, int32_t token) {
+    survey.add(x);
+    gumbel_draw.add(z_of(x), token);
+  });
+  return survey;
 }
 
 // Draws from the kept tokens. Returns this thread's packed best.
 template <class Source>
-__device__ uint64_t draw_kept(Source& source, RowScratch& scratch, const Kept& kept) {
-  GumbelDraw gumbel_draw(scratch.row.seed, scratch.row.position, scratch.row.is_greedy());
-  gumbel_draw.announce(kept.scale.z(kept.scale.highest));
-  add_all(gumbel_draw, source, scratch, [&](float x) { return kept.holds(x) ? kept.scale.z(x) : -INFINITY; });
+__device__ __forceinline__ uint64_t draw_kept(const Source& source, const RowParams& row, const Kept& kept) {
+  GumbelDraw gumbel_draw(row.seed, row.position, row.is_greedy());
+  const auto z_of = [&](float x) { return kept.holds(x) ? kept.scale.z(x) : -INFINITY; };
+  if constexpr (std::is_same_v<Source, TokenList>) {
+    source.for_each([&](float x, int32_t token) { gumbel_draw.add(z_of(x), token); });
+  } else {
+    using V = typename Source::V;
+    source.for_each_vector([&](const V& vector, int32_t first) {
+      const bool may_win = gumbel_draw.template may_win<V::kTokens>(z_of(vector.highest()), first);
+      if (__any_sync(kWholeWarp, may_win)) gumbel_draw.add_vector(vector, first, z_of);
+    });
+  }
   return gumbel_draw.packed_best();
 }
 

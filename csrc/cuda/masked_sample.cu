@@ -9,20 +9,20 @@
 //
 // Bytes moved: V/8 of mask. Few tokens: 32 bytes (a sector) of logits per allowed
 // token. Many tokens: the row once for a draw without filters, because z + g needs no
-// maximum, and once more for a logprob. With filters: the row once for the maximum,
-// then once per digit of a selection until what is left fits in a list, which is
-// usually after the first digit.
+// maximum, and once more for a logprob. With filters: the row once for the threads'
+// highest logits, once for the tokens that reach a bound derived from them (for top-p
+// without top-k also once for the mass), and if those do not fit in a list, once per
+// digit of a selection.
 //
-// Work: Philox for vectors of up to eight tokens of which one could still win, a second
-// Philox call and two logarithms for the few tokens whose coarse bits could win (see
-// DrawBound), one exponential per token for top-p and logprobs.
+// Work: Philox for each vector of up to eight tokens, a second Philox call and two
+// logarithms for the few tokens whose coarse bits could win (see DrawBound), one
+// exponential per token for top-p and logprobs.
 //
 // Launch: a block of up to 512 threads per row. If that leaves multiprocessors idle, a
 // cluster of up to 8 blocks per row (compute capability 9.0 and later), which share the
 // row if it allows many tokens; as many as keep all clusters running at a time. Each
-// block keeps its share of the row in dynamic shared
-// memory if it fits, so that global memory is read once. Otherwise later passes find
-// the row in L2.
+// block keeps its share of the row in dynamic shared memory if it fits, so that global
+// memory is read once. Otherwise later passes find the row in L2.
 #include <algorithm>
 
 #include "common/shard_result.h"
@@ -108,18 +108,27 @@ __device__ void sample_row(const MaskedSampleParams& params, int64_t row, Team& 
                            int64_t store_vectors) {
   const bool is_first_block = team.block_rank() == 0;
   const bool is_writer = is_first_block && threadIdx.x == 0;
-  if (threadIdx.x == 0) scratch.row.load(params, row);
-  __syncthreads();
+  // The parameters are loaded while the first words of the mask are on their way.
   const MaskRow mask = params.mask_of(row);
+  MaskReader mask_reader(mask, params.vocab_begin, mask.is_free ? params.vocab_begin : params.vocab_end);
+  if (threadIdx.x == 0) {
+    RowParams values;
+    values.load(params, row);
+    scratch.row = values;
+    scratch.top_p_target = 0;
+    scratch.best_score_key = 0;
+    scratch.list.size = 0;
+  }
+  __syncthreads();
   if (!scratch.row.is_valid()) {
     if (is_writer) write_nothing<kHasFilters>(params, row, NAN);
     return;
   }
-  RowReader<kFormat, Team::kLoadsInFlight> reader(params, row, mask);
+  RowReader<kFormat> reader(params, row, mask);
   if (!mask.is_free) {
     // Every block of a cluster counts the tokens itself, which is cheaper than
     // exchanging the count. One block samples few tokens; the others return.
-    const unsigned count = list_allowed(scratch.list, mask, params.vocab_begin, params.vocab_end);
+    const unsigned count = list_allowed(scratch.list, mask_reader);
     if (count <= kMaxListed && !is_first_block) return;
     if (count == 0) {
       count_path(Path::kNone);
@@ -152,8 +161,16 @@ __device__ __forceinline__ uint4* row_store() { return dynamic_shared; }
 inline uint4* row_store() { return static_cast<uint4*>(simt::dynamic_shared()); }
 #endif
 
+// The registers of one block per multiprocessor: before compute capability 9.0 the
+// filters need more than two blocks have.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr int kMinFilteredBlocks = 1;
+#else
+constexpr int kMinFilteredBlocks = kBlocksPerSm;
+#endif
+
 template <FloatFormat kFormat, bool kHasFilters>
-__global__ void __launch_bounds__(kMaxThreads, kBlocksPerSm)
+__global__ void __launch_bounds__(kMaxThreads, kHasFilters ? kMinFilteredBlocks : kBlocksPerSm)
     sample_by_blocks(MaskedSampleParams params, int64_t store_vectors) {
   __shared__ RowScratch scratch;
   BlockTeam team(scratch.team);

@@ -15,19 +15,8 @@ struct RowScratch {
   SelectScratch select;
   TokenList list;
   RowParams row;            // in shared memory, because it would occupy registers during all passes
-  unsigned best_score_key;  // order key of the block's best score so far
-};
-
-// What one pass finds out about a thread's logits.
-struct Survey {
-  float highest = -INFINITY;
-  bool has_nan = false;
-
-  __device__ void add(float x) {
-    highest = fmaxf(highest, x);  // ignores NaN
-    has_nan |= x != x;
-  }
-  __device__ uint32_t key() const { return has_nan ? kNaNKey : order_key(highest); }
+  uint64_t top_p_target;    // the mass that top_p has to reach; 0: not known yet
+  unsigned best_score_key;  // order key of a score that the winner reaches
 };
 
 // What the filters keep: tokens that reach both thresholds.

@@ -16,10 +16,16 @@ namespace structout::cuda {
 constexpr int kMaxThreads = 512;  // per block; all block sizes are powers of two
 constexpr int kMaxWarps = kMaxThreads / kLanes;
 
+// Up to two integers that are reduced together.
+template <int kCount>
+struct Values {
+  uint64_t at[kCount];
+};
+
 // A block's shared memory for reductions. The other blocks of a cluster read it.
 struct TeamScratch {
-  uint64_t warp_values[kMaxWarps];
-  uint64_t block_values[2];  // two that take turns: one may still be read while the next is written
+  uint64_t warp_values[kMaxWarps][2];
+  uint64_t block_values[2][2];  // two that take turns: one may still be read while the next is written
 };
 
 __device__ __forceinline__ int lane_id() { return static_cast<int>(threadIdx.x) % kLanes; }
@@ -37,22 +43,28 @@ __device__ __forceinline__ uint32_t max_of_warp(uint32_t value) {
 #endif
 }
 
-__device__ __forceinline__ uint64_t shuffle_xor(uint64_t value, int lanes) {
-  return __shfl_xor_sync(kWholeWarp, static_cast<unsigned long long>(value), lanes);
-}
-
+// What teams reduce by. 0 is neutral.
 struct Max {
   __device__ uint64_t operator()(uint64_t a, uint64_t b) const { return a > b ? a : b; }
+  __device__ uint64_t of_warp(uint64_t value) const {
+    const auto high = static_cast<uint32_t>(value >> 32), highest = max_of_warp(high);
+    return uint64_t{highest} << 32 | max_of_warp(high == highest ? static_cast<uint32_t>(value) : 0);
+  }
 };
 
 struct Sum {
   __device__ uint64_t operator()(uint64_t a, uint64_t b) const { return a + b; }
+  __device__ uint64_t of_warp(uint64_t value) const {
+    for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) {
+      value += __shfl_xor_sync(kWholeWarp, static_cast<unsigned long long>(value), lanes);
+    }
+    return value;
+  }
 };
 
 class BlockTeam {
  public:
   static constexpr int kMaxBlocks = 1;
-  static constexpr int kLoadsInFlight = 2;  // of 16 bytes per thread: 32 KB per SM with two blocks
 
   __device__ explicit BlockTeam(TeamScratch& scratch) : scratch_(scratch) {}
 
@@ -67,23 +79,29 @@ class BlockTeam {
   }
 
   // Combines the values of all threads. Every thread gets the result.
+  template <int kCount, class Combine>
+  __device__ Values<kCount> reduce(const Values<kCount>& values, Combine combine) {
+    return reduce_block(values, combine);
+  }
   template <class Combine>
   __device__ uint64_t reduce(uint64_t value, Combine combine) {
-    return reduce_block(value, combine);
+    return reduce(Values<1>{{value}}, combine).at[0];
   }
 
  protected:
-  template <class Combine>
-  __device__ uint64_t reduce_block(uint64_t value, Combine combine) {
-    for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) value = combine(value, shuffle_xor(value, lanes));
+  template <int kCount, class Combine>
+  __device__ Values<kCount> reduce_block(Values<kCount> values, Combine combine) {
+    const bool is_warp = lane_id() < static_cast<int>(blockDim.x) / kLanes;
+    for (int i = 0; i < kCount; ++i) values.at[i] = combine.of_warp(values.at[i]);
     __syncthreads();  // every thread has read the previous result
-    if (lane_id() == 0) scratch_.warp_values[warp_id()] = value;
-    __syncthreads();
-    value = scratch_.warp_values[0];
-    for (int warp = 1; warp < static_cast<int>(blockDim.x) / kLanes; ++warp) {
-      value = combine(value, scratch_.warp_values[warp]);
+    for (int i = 0; i < kCount; ++i) {
+      if (lane_id() == 0) scratch_.warp_values[warp_id()][i] = values.at[i];
     }
-    return value;
+    __syncthreads();
+    for (int i = 0; i < kCount; ++i) {
+      values.at[i] = combine.of_warp(is_warp ? scratch_.warp_values[lane_id()][i] : 0);
+    }
+    return values;
   }
 
   TeamScratch& scratch_;
@@ -122,7 +140,6 @@ __device__ __forceinline__ void sync_cluster() {}
 class ClusterTeam : public BlockTeam {
  public:
   static constexpr int kMaxBlocks = kMaxClusterBlocks;
-  static constexpr int kLoadsInFlight = 4;  // clusters are used when there are fewer blocks than SMs
 
   // In the harness the blocks' scratch memories lie `scratch_stride` bytes apart. On a
   // GPU each block has its own shared memory, and scratch has the same address in all
@@ -146,16 +163,26 @@ class ClusterTeam : public BlockTeam {
 #endif
   }
 
+  template <int kCount, class Combine>
+  __device__ Values<kCount> reduce(Values<kCount> values, Combine combine) {
+    values = reduce_block(values, combine);
+    uint64_t (*block_values)[2] = &scratch_.block_values[turn_];
+    turn_ ^= 1;
+    if (threadIdx.x == 0) {
+      for (int i = 0; i < kCount; ++i) (*block_values)[i] = values.at[i];
+    }
+    sync();
+    for (int i = 0; i < kCount; ++i) {
+      values.at[i] = 0;
+      for (int rank = 0; rank < num_blocks(); ++rank) {
+        values.at[i] = combine(values.at[i], (*in_block(block_values, rank))[i]);
+      }
+    }
+    return values;
+  }
   template <class Combine>
   __device__ uint64_t reduce(uint64_t value, Combine combine) {
-    value = reduce_block(value, combine);
-    uint64_t* block_value = &scratch_.block_values[turn_];
-    turn_ ^= 1;
-    if (threadIdx.x == 0) *block_value = value;
-    sync();
-    value = *in_block(block_value, 0);
-    for (int rank = 1; rank < num_blocks(); ++rank) value = combine(value, *in_block(block_value, rank));
-    return value;
+    return reduce(Values<1>{{value}}, combine).at[0];
   }
 
  private:

@@ -67,8 +67,8 @@ __device__ __forceinline__ uint64_t inclusive_sum(uint64_t value, uint64_t* warp
 // every token that takes part, where add(bin) adds the token's weight to a bin of the
 // histogram. At the first digit, target_of(total weight) returns the target weight.
 template <class Team, class ForEachKey, class TargetOf>
-__device__ void select_digit(Team& team, SelectScratch& scratch, int digit, ForEachKey for_each_key,
-                             TargetOf target_of) {
+__device__ __forceinline__ void select_digit(Team& team, SelectScratch& scratch, int digit, ForEachKey for_each_key,
+                                             TargetOf target_of) {
   const int shift = digit == 0 ? 21 : digit == 1 ? 10 : 0;
   const uint32_t digit_mask = digit == 2 ? 0x3ffu : 0x7ffu;
   const uint32_t known_bits = digit == 0 ? 0 : scratch.selection.known_bits;

@@ -1,7 +1,10 @@
 // A list of tokens in shared memory, for rows that allow few tokens.
 #pragma once
 
+#include <cmath>
+
 #include "common/bitmask.h"
+#include "cuda/row_reader.cuh"
 #include "cuda/row_team.cuh"
 
 namespace structout::cuda {
@@ -14,78 +17,175 @@ struct TokenList {
   int32_t ids[kMaxListed];
   unsigned size;
 
+  // The highest logit, NaN if one of them is.
+  class Survey {
+   public:
+    __device__ void add(float x) { highest_ = max_or_nan(highest_, x); }
+    __device__ float highest() const { return highest_; }
+
+   private:
+    float highest_ = -INFINITY;
+  };
+
+  // Surveys this thread's tokens.
+  __device__ Survey survey() const {
+    Survey survey;
+    for_each([&](float x, int32_t) { survey.add(x); });
+    return survey;
+  }
+
   template <class Visit>
-  __device__ void for_each(Visit visit) {
+  __device__ void for_each(Visit visit) const {
     for (unsigned i = threadIdx.x; i < size; i += blockDim.x) visit(x[i], ids[i]);
   }
 };
 
-// Reads the logits of the listed tokens.
+// Reads the logits of the listed tokens, several at a time.
 template <class Reader>
 __device__ __forceinline__ void load_listed(TokenList& list, const Reader& reader) {
-  for (unsigned i = threadIdx.x; i < list.size; i += blockDim.x) list.x[i] = reader.logit(list.ids[i]);
+  constexpr int kInFlight = 3;
+  const unsigned size = list.size;
+  for (unsigned first = threadIdx.x; first < size; first += kInFlight * blockDim.x) {
+    float x[kInFlight];
+#pragma unroll
+    for (int k = 0; k < kInFlight; ++k) {
+      const unsigned i = first + k * blockDim.x;
+      x[k] = i < size ? reader.logit(list.ids[i]) : 0;
+    }
+#pragma unroll
+    for (int k = 0; k < kInFlight; ++k) {
+      const unsigned i = first + k * blockDim.x;
+      if (i < size) list.x[i] = x[k];
+    }
+  }
 }
 
-// Lists the reader's tokens of which is_wanted(logit) is true. Returns false if they do
-// not fit in the list of every block of the team.
+// Lists in the team's first block the tokens of which is_wanted(logit) is true. It must
+// be true of every logit above one that is wanted. Returns false if they do not fit.
+// Needs a team.sync() since the list was last used.
 template <class Team, class Reader, class IsWanted>
-__device__ bool list_if(Team& team, Reader& reader, TokenList& list, IsWanted is_wanted) {
-  __syncthreads();
-  if (threadIdx.x == 0) list.size = 0;
-  __syncthreads();
+__device__ __forceinline__ bool list_if(Team& team, const Reader& reader, TokenList& block_list, IsWanted is_wanted) {
+  TokenList& list = *team.in_block(&block_list, 0);
+  if (team.block_rank() == 0 && threadIdx.x == 0) list.size = 0;
+  team.sync();
   bool is_full = false;
-  reader.for_each([&](float x, int32_t token) {
-    if (is_full || !is_wanted(x)) return;
-    const unsigned i = atomicAdd(&list.size, 1u);
-    is_full = i >= kMaxListed;
-    if (is_full) return;
-    list.x[i] = x;
-    list.ids[i] = token;
+  reader.for_each_vector([&](const typename Reader::V& vector, int32_t first) {
+    const float highest = vector.highest();
+    if (is_full || !__any_sync(kWholeWarp, is_wanted(highest) || highest != highest)) return;
+#pragma unroll 1
+    for (int i = 0; i < Reader::V::kTokens; ++i) {
+      const float x = vector.select(i);
+      if (!is_wanted(x)) continue;
+      const unsigned place = atomicAdd(&list.size, 1u);
+      if (place >= kMaxListed) continue;
+      list.x[place] = x;
+      list.ids[place] = first + i;
+    }
+    is_full = __any_sync(kWholeWarp, load_relaxed(&list.size) > kMaxListed);
   });
-  return team.reduce(is_full ? 1 : 0, Max{}) == 0;
+  team.sync();
+  return list.size <= kMaxListed;
 }
 
-constexpr int kWordsPerLoad = 4, kLoadsInFlight = 4;
+// Reads the mask of the tokens in [begin, end), 16 bytes per thread at a time, several
+// of them in a round.
+class MaskReader {
+ public:
+  static constexpr int kLoads = 4;
 
-// `word`, word `index` of a mask, without the bits of tokens outside [begin, end).
-__device__ __forceinline__ uint32_t bits_within(uint32_t word, int64_t index, int64_t begin, int64_t end) {
-  const int64_t first = index * kBitsPerWord, left = end - first;
-  if (first < begin) word = begin - first < kBitsPerWord ? word & kAllAllowed << (begin - first) : 0;
-  return left >= kBitsPerWord ? word : left <= 0 ? 0 : word & ((1u << left) - 1);
-}
+  // Loads the first round.
+  __device__ MaskReader(const MaskRow& mask, int64_t begin, int64_t end)
+      : words_(mask.words),
+        begin_(static_cast<int32_t>(begin)),
+        end_(static_cast<int32_t>(end)),
+        num_words_(static_cast<int32_t>(mask.words_within(end))),
+        is_aligned_(is_16_byte_aligned(mask.words)),
+        round_(begin_ / kTokensPerLoad * kWordsPerLoad) {
+    load();
+  }
 
-// Lists the tokens in [begin, end) that `mask` allows, and returns their number. If
-// they do not fit in the list, it stops there and returns a number above kMaxListed.
-// The order of the list is not deterministic, and no result depends on it.
-__device__ __forceinline__ unsigned list_allowed(TokenList& list, const MaskRow& mask, int64_t begin, int64_t end) {
-  if (threadIdx.x == 0) list.size = 0;
-  __syncthreads();
-  const int64_t num_words = mask.words_within(end);
-  const bool is_aligned = is_16_byte_aligned(mask.words);
-  const int64_t words_per_round = int64_t{kWordsPerLoad} * kLoadsInFlight * blockDim.x;
-  for (int64_t round = begin / (kBitsPerWord * kWordsPerLoad) * kWordsPerLoad; round < num_words;
-       round += words_per_round) {
-    uint32_t words[kLoadsInFlight][kWordsPerLoad];
+  __device__ bool has_round() const { return round_ < num_words_; }
+  __device__ void next_round() {
+    round_ += kLoads * kWordsPerLoad * static_cast<int32_t>(blockDim.x);
+    load();
+  }
+
+  // The number of this thread's tokens in the round.
+  __device__ unsigned count() const {
     unsigned count = 0;
 #pragma unroll
-    for (int load = 0; load < kLoadsInFlight; ++load) {
-      const int64_t first = round + (int64_t{load} * blockDim.x + threadIdx.x) * kWordsPerLoad;
-      if (is_aligned && first + kWordsPerLoad <= num_words) {
-        const uint4 four = __ldg(reinterpret_cast<const uint4*>(mask.words + first));
-        words[load][0] = four.x;
-        words[load][1] = four.y;
-        words[load][2] = four.z;
-        words[load][3] = four.w;
+    for (int i = 0; i < kLoads; ++i) {
+      if (any(i) != 0) count += __popc(four_[i].x) + __popc(four_[i].y) + __popc(four_[i].z) + __popc(four_[i].w);
+    }
+    return count;
+  }
+
+  // Calls visit(token) for them.
+  template <class Visit>
+  __device__ void for_each(Visit visit) const {
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      if (any(i) == 0) continue;
+      const int32_t first = first_word(i) * kBits;
+      for_each_bit(four_[i].x, first, visit);
+      for_each_bit(four_[i].y, first + kBits, visit);
+      for_each_bit(four_[i].z, first + 2 * kBits, visit);
+      for_each_bit(four_[i].w, first + 3 * kBits, visit);
+    }
+  }
+
+ private:
+  static constexpr int32_t kBits = static_cast<int32_t>(kBitsPerWord);
+  static constexpr int32_t kWordsPerLoad = 4, kTokensPerLoad = kWordsPerLoad * kBits;
+
+  template <class Visit>
+  __device__ static void for_each_bit(uint32_t bits, int32_t first, Visit visit) {
+    for (; bits != 0; bits &= bits - 1) visit(first + __ffs(static_cast<int>(bits)) - 1);
+  }
+
+  __device__ uint32_t any(int i) const { return four_[i].x | four_[i].y | four_[i].z | four_[i].w; }
+  __device__ int32_t first_word(int i) const {
+    return round_ + (i * static_cast<int32_t>(blockDim.x) + static_cast<int32_t>(threadIdx.x)) * kWordsPerLoad;
+  }
+
+  __device__ void load() {
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const int32_t word = first_word(i);
+      four_[i] = make_uint4(0, 0, 0, 0);
+      if (word >= num_words_) continue;
+      if (is_aligned_ && word * kBits >= begin_ && (word + kWordsPerLoad) * kBits <= end_ &&
+          word + kWordsPerLoad <= num_words_) {
+        four_[i] = __ldg(reinterpret_cast<const uint4*>(words_ + word));
       } else {
-#pragma unroll
-        for (int i = 0; i < kWordsPerLoad; ++i) words[load][i] = first + i < num_words ? mask.words[first + i] : 0;
-      }
-#pragma unroll
-      for (int i = 0; i < kWordsPerLoad; ++i) {
-        words[load][i] = bits_within(words[load][i], first + i, begin, end);
-        count += __popc(words[load][i]);
+        four_[i] = make_uint4(word_within(word), word_within(word + 1), word_within(word + 2), word_within(word + 3));
       }
     }
+  }
+
+  // A word without the bits of tokens outside [begin, end).
+  __device__ uint32_t word_within(int32_t i) const {
+    if (i >= num_words_) return 0;
+    const int32_t first = i * kBits, left = end_ - first;
+    uint32_t bits = words_[i];
+    if (first < begin_) bits = begin_ - first < kBits ? bits & kAllAllowed << (begin_ - first) : 0;
+    return left >= kBits ? bits : left <= 0 ? 0 : bits & ((1u << left) - 1);
+  }
+
+  const uint32_t* words_;
+  int32_t begin_, end_, num_words_;
+  bool is_aligned_;
+  int32_t round_;
+  uint4 four_[kLoads];
+};
+
+// Lists the allowed tokens, and returns their number. If they do not fit in the list, it
+// stops there and returns a number above kMaxListed. The order of the list is not
+// deterministic, and no result depends on it. Needs list.size = 0 and a barrier.
+__device__ __forceinline__ unsigned list_allowed(TokenList& list, MaskReader& mask) {
+  for (; mask.has_round(); mask.next_round()) {
+    const unsigned count = mask.count();
+    if (!__any_sync(kWholeWarp, count != 0)) continue;
     unsigned inclusive_count = count;
     for (int lanes = 1; lanes < kLanes; lanes *= 2) {
       const unsigned below = __shfl_up_sync(kWholeWarp, inclusive_count, lanes);
@@ -97,16 +197,7 @@ __device__ __forceinline__ unsigned list_allowed(TokenList& list, const MaskRow&
     const unsigned end_of_warp = place + __shfl_sync(kWholeWarp, inclusive_count, kLanes - 1);
     if (end_of_warp > kMaxListed) break;
     place += inclusive_count - count;
-#pragma unroll
-    for (int load = 0; load < kLoadsInFlight; ++load) {
-#pragma unroll
-      for (int i = 0; i < kWordsPerLoad; ++i) {
-        const int64_t index = round + (int64_t{load} * blockDim.x + threadIdx.x) * kWordsPerLoad + i;
-        for (uint32_t bits = words[load][i]; bits != 0; bits &= bits - 1) {
-          list.ids[place++] = static_cast<int32_t>(index * kBitsPerWord) + __ffs(static_cast<int>(bits)) - 1;
-        }
-      }
-    }
+    mask.for_each([&](int32_t token) { list.ids[place++] = token; });
   }
   __syncthreads();
   return list.size;

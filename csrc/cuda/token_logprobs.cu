@@ -33,6 +33,14 @@ __device__ __forceinline__ uint64_t rank_key(float x, int32_t token) {
   return uint64_t{order_key(x)} << 32 | ~static_cast<uint32_t>(token);
 }
 
+// Lists the tokens that the mask allows. Returns their number.
+__device__ __forceinline__ unsigned list_allowed(const MaskedLogits& params, const MaskRow& mask, TokenList& list) {
+  MaskReader mask_reader(mask, params.vocab_begin, params.vocab_end);
+  if (threadIdx.x == 0) list.size = 0;
+  __syncthreads();
+  return list_allowed(list, mask_reader);
+}
+
 // Stores the likeliest tokens of the source.
 template <class Source>
 __device__ void take_top(BlockTeam& team, Source& source, const TopTokensParams& params, int64_t row) {
@@ -91,12 +99,12 @@ __global__ void __launch_bounds__(kRankingThreads, kRankingBlocksPerSm) top_toke
   }
   const MaskRow mask = params.mask_of(row);
   BlockTeam team(scratch.team);
-  RowReader<kFormat, BlockTeam::kLoadsInFlight> reader(params, row, mask);
+  RowReader<kFormat> reader(params, row, mask);
   if (threadIdx.x == 0) {
     params.token_logits[row] =
         params.token_logit(row, mask, [&](int64_t token) { return reader.logit(static_cast<int32_t>(token)); });
   }
-  if (!mask.is_free && list_allowed(scratch.list, mask, params.vocab_begin, params.vocab_end) <= kMaxListed) {
+  if (!mask.is_free && list_allowed(params, mask, scratch.list) <= kMaxListed) {
     load_listed(scratch.list, reader);
     return take_top(team, scratch.list, params, row);
   }
@@ -122,14 +130,14 @@ __global__ void __launch_bounds__(kRankingThreads, kRankingBlocksPerSm) row_tota
   const Scale scale = scale_of(highest, params.temperature.at(row, 1.0f));
   const MaskRow mask = params.mask_of(row);
   BlockTeam team(scratch.team);
-  RowReader<kFormat, BlockTeam::kLoadsInFlight> reader(params, row, mask);
+  RowReader<kFormat> reader(params, row, mask);
 
   int64_t total = 0, num_likelier = 0;
   const auto add = [&](float x, int32_t) {
     if (x > -INFINITY) total += mass(scale.t(x));
     num_likelier += x > token_logit;
   };
-  if (!mask.is_free && list_allowed(scratch.list, mask, params.vocab_begin, params.vocab_end) <= kMaxListed) {
+  if (!mask.is_free && list_allowed(params, mask, scratch.list) <= kMaxListed) {
     load_listed(scratch.list, reader);
     scratch.list.for_each(add);
   } else {

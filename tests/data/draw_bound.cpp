@@ -24,7 +24,7 @@ int main(int, char** arguments) {
     if (score < bound.score()) continue;
     const float log_limit = bound.log_limit(z);
     if (DrawBound::can_win(log_limit) && bits <= DrawBound::max_winning_bits(log_limit) &&
-        bits >> 16 <= DrawBound::max_winning_coarse_bits(log_limit))
+        bits >> 16 <= DrawBound::max_winning_coarse_bits(log_limit) && DrawBound::may_win(log_limit, bits >> 16))
       continue;
     std::printf("z %a, random bits %08x: passed over, but its score %a reaches the bound %a\n", z, bits, score,
                 bound.score());

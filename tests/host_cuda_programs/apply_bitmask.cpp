@@ -24,7 +24,12 @@ bool run_random_case(std::mt19937_64& rng, T neg_inf) {
 
   std::vector<T> logits(offset + (num_rows - 1) * row_stride + vocab_size, static_cast<T>(7));
   std::vector<uint32_t> mask((num_masks - 1) * mask_stride + words);
-  for (uint32_t& word : mask) word = below(4) == 0 ? 0 : below(3) == 0 ? ~0u : static_cast<uint32_t>(rng());
+  const int64_t density = below(3);  // any; lone disallowed tokens; nearly nothing allowed
+  for (uint32_t& word : mask) {
+    word = below(4) == 0 ? 0 : below(3) == 0 ? ~0u : static_cast<uint32_t>(rng());
+    if (density == 1) word = below(20) == 0 ? static_cast<uint32_t>(rng()) : below(3) == 0 ? ~(1u << below(32)) : ~0u;
+    if (density == 2) word = below(200) == 0 ? 1u << below(32) : 0;
+  }
   std::vector<int32_t> rows(num_rows);
   for (int32_t& row : rows) row = static_cast<int32_t>(below(num_masks + 3) - 2);
 

@@ -17,6 +17,7 @@ from apply_bitmask_cases import DTYPES, assert_same_bits
 from devices import DEVICES, TRITON_DEVICE
 from locations import HOST_CUDA_PROGRAMS
 from refusals import REFUSED
+from strided import Strided, StridedIntegers, strided, strided_integers
 
 import structout
 from structout import reference
@@ -35,32 +36,16 @@ def op_of(backend: str, name: str) -> Callable[..., None]:
     return functools.partial(run_cuda_on_cpu, name)
 
 
-class Strided(ctypes.Structure):
-    _fields_ = [("values", ctypes.c_void_p), ("stride", ctypes.c_int64)]
-
-    @classmethod
-    def of(cls, values: torch.Tensor) -> Strided:
-        return cls(values.data_ptr(), values.stride(0))
-
-
-class Integers(ctypes.Structure):
-    _fields_ = [("values", ctypes.c_void_p), ("stride", ctypes.c_int64), ("is_int64", ctypes.c_bool)]
-
-    @classmethod
-    def of(cls, values: torch.Tensor) -> Integers:
-        return cls(values.data_ptr(), values.stride(0), values.dtype == torch.int64)
-
-
 class Listed(ctypes.Structure):
     """ListedLogits of csrc/common/listed_logits.h."""
 
     _fields_ = [("logits", ctypes.c_void_p), ("num_rows", ctypes.c_int64), ("vocab_size", ctypes.c_int64),
-                ("row_stride", ctypes.c_int64), ("format", ctypes.c_int32), ("indptr", Integers),
-                ("token_ids", Integers), ("num_entries", ctypes.c_int64)]  # fmt: skip
+                ("row_stride", ctypes.c_int64), ("format", ctypes.c_int32), ("indptr", StridedIntegers),
+                ("token_ids", StridedIntegers), ("num_entries", ctypes.c_int64)]  # fmt: skip
 
 
 class Penalties(ctypes.Structure):
-    _fields_ = [("listed", Listed), ("output_counts", Integers), ("repetition", Strided), ("frequency", Strided),
+    _fields_ = [("listed", Listed), ("output_counts", StridedIntegers), ("repetition", Strided), ("frequency", Strided),
                 ("presence", Strided)]  # fmt: skip
 
 
@@ -80,12 +65,12 @@ def run_cuda_on_cpu(
     matrix = logits if logits.dim() == 2 else logits.unsqueeze(0)
     listed = Listed(
         matrix.data_ptr(), *matrix.shape, matrix.stride(0), DTYPES.index(matrix.dtype),
-        Integers.of(indptr), Integers.of(token_ids), len(token_ids),
+        strided_integers(indptr), strided_integers(token_ids), len(token_ids),
     )  # fmt: skip
     if name == "apply_penalties":
-        params: ctypes.Structure = Penalties(listed, Integers.of(others[0]), *map(Strided.of, others[1:]))
+        params: ctypes.Structure = Penalties(listed, strided_integers(others[0]), *map(strided, others[1:]))
     else:
-        params = Bias(listed, Strided.of(others[0]))
+        params = Bias(listed, strided(others[0]))
     getattr(cuda_library(), f"{name}_on_host")(ctypes.byref(params))
 
 

@@ -12,17 +12,10 @@ import builds
 import host_cuda
 import torch
 from locations import DATA, HOST_CUDA_PROGRAMS
+from strided import Strided, StridedIntegers, strided, strided_integers
 
 CPU_SOURCE = DATA / "masked_sample_cpu.cpp"
 CUDA_SOURCE = HOST_CUDA_PROGRAMS / "masked_sample.cpp"
-
-
-class Strided(ctypes.Structure):
-    _fields_ = [("values", ctypes.c_void_p), ("stride", ctypes.c_int64)]
-
-
-class StridedIntegers(ctypes.Structure):
-    _fields_ = [("values", ctypes.c_void_p), ("stride", ctypes.c_int64), ("is_int64", ctypes.c_bool)]
 
 
 class Bitmask(ctypes.Structure):
@@ -31,16 +24,6 @@ class Bitmask(ctypes.Structure):
 
 
 _FORMATS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
-
-
-def strided(values: torch.Tensor | None) -> Strided:
-    return Strided(None, 0) if values is None else Strided(values.data_ptr(), values.stride(0))
-
-
-def strided_integers(values: torch.Tensor | None) -> StridedIntegers:
-    if values is None:
-        return StridedIntegers(None, 0, False)
-    return StridedIntegers(values.data_ptr(), values.stride(0), values.dtype == torch.int64)
 
 
 class MaskedLogits(ctypes.Structure):
