@@ -22,7 +22,7 @@ from structout.fsm_states import (
     fsm_rows,
 )
 from structout.grammar.fsm.automaton import Automaton
-from structout.grammar.fsm.token_index import TokenIndex, vocabulary_trie
+from structout.grammar.fsm.token_index import TokenIndex, text_bytes, vocabulary_trie
 from structout.grammar.vocabulary import Vocabulary
 
 _MAX_NEW_MASKS = 256
@@ -452,10 +452,8 @@ def _states_of(grammar: DeviceGrammar) -> slice:
 
 
 def _token_table(vocabulary: Vocabulary) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]:
-    """The bytes of all tokens, and where each token's begin. Stop tokens have none."""
-    texts = list(vocabulary.token_bytes)
-    for stop in vocabulary.stop_token_ids:
-        texts[stop] = b""
+    """The bytes of all tokens, and where each token's begin."""
+    texts = text_bytes(vocabulary)
     token_begin = np.zeros(len(texts) + 1, dtype=np.int32)
     np.cumsum([len(text) for text in texts], out=token_begin[1:])
     return np.frombuffer(bytearray(b"".join(texts)), dtype=np.uint8), token_begin

@@ -97,7 +97,7 @@ class GrammarError(StructOutError, ValueError):
         server (HTTP 503): timeouts, crashes, full queues, a closed manager."""
         return self.kind.client_fault
 
-    def at(self, pointer: str, keyword: str) -> "GrammarError":
+    def at(self, pointer: str, keyword: str | None) -> "GrammarError":
         """This error with its place in the constraint, which the message then names."""
         self.pointer, self.keyword = pointer, keyword
         self.args = (f"{pointer}: {self}",)

@@ -104,7 +104,7 @@ DRAFT_OF_KEYWORD = {
 
 # The formats that a draft from 4 on defines. Any other value of `format` is an
 # annotation: a validator that does not know it ignores it.
-_STANDARD_FORMATS = frozenset(
+STANDARD_FORMATS = frozenset(
     "date-time time date duration email idn-email hostname idn-hostname ipv4 ipv6 uri uri-reference iri iri-reference "
     "uuid uri-template json-pointer relative-json-pointer regex".split()
 )
@@ -234,9 +234,9 @@ def _children(pointer: str, node: Node) -> Iterator[tuple[str, Any]]:
 
 def referred(schema: Any, node: Node) -> Iterator[tuple[str, Any]]:
     """Yield the target of the node's ``$ref`` with its pointer. The target is None if
-    there is nothing there."""
+    there is nothing there. References that are no pointers lead nowhere."""
     reference = node.get("$ref")
-    if isinstance(reference, str) and reference.startswith("#"):
+    if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
         target = schema
         for part in unquote(reference[1:]).split("/")[1:]:
             name = part.replace("~1", "/").replace("~0", "~")
@@ -318,8 +318,9 @@ def check_finite_text(schema: Any, nodes: Nodes, root: str = "#") -> None:
     Raises:
         GrammarError: saying why there is none.
     """
-    if _allows_finite_text(schema, nodes, allows_false=False):
-        return
+    has_own_root = any(pointer and ("$id" in node or "id" in node) for pointer, node in nodes)
+    if has_own_root or _allows_finite_text(schema, nodes, allows_false=False):
+        return  # in a part with an own root, pointers begin there
     forbidden = [f"{root}{pointer}" for pointer, value in _required_values(schema, nodes) if value is False]
     pointer = None
     if schema is False:
@@ -434,7 +435,7 @@ def standard_format(node: Node) -> str | None:
     """The node's ``format`` if a draft defines it. Any other value constrains
     nothing."""
     name = node.get("format")
-    return name if isinstance(name, str) and name in _STANDARD_FORMATS else None
+    return name if isinstance(name, str) and name in STANDARD_FORMATS else None
 
 
 def unknown_formats(nodes: Nodes, root: str = "#") -> Iterator[str]:

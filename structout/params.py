@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import Any
 
 from structout.config import StructuredOutputsConfig
-from structout.errors import GrammarError, GrammarErrorKind
-from structout.json_schema import Nodes, parts, pointer_to, schemas, subschemas
+from structout.errors import GrammarError
+from structout.json_schema import Nodes, parts, subschemas
 from structout.limits import check_limits
 from structout.output_types import is_output_type, options_of, read_json, schema_of
 from structout.structural_tag import TagSchema, tag_schemas
@@ -181,16 +181,6 @@ def _read_schema(schema: object) -> tuple[object, str]:
     value, text = _read_json("JSON schema", schema)
     if not isinstance(value, dict | bool):
         raise GrammarError(f"a JSON schema must be an object or a boolean, got {type(value).__name__}")
-    for part in schemas(value) if '"$ref"' in text else ():
-        reference = part.get("$ref")
-        if isinstance(reference, str) and reference != "#" and not reference.startswith("#/"):
-            pointer = pointer_to(value, part)
-            raise GrammarError(
-                f"{pointer}: a $ref must be # or start with #/, got {reference!r}: copy the schema it names into $defs",
-                kind=GrammarErrorKind.UNSUPPORTED,
-                pointer=f"{pointer}/$ref",
-                keyword="$ref",
-            )
     return value, text
 
 

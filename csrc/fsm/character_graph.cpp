@@ -27,23 +27,31 @@ bool contains(const CodePointSet& set, uint32_t code) {
   return false;
 }
 
-CodePointSet without_escaped(const CodePointSet& set) {
+// The characters that cannot stand for themselves, and those of them with an escape of
+// one letter.
+const CodePointSet kEscaped{{0x00, 0x1F}, {'"', '"'}, {'\\', '\\'}};
+const CodePointSet kShortlyEscaped{{0x08, 0x0A}, {0x0C, 0x0D}, {'"', '"'}, {'\\', '\\'}};
+
+CodePointSet difference(const CodePointSet& set, const CodePointSet& removed) {
   CodePointSet others = set.complement();
-  others.add(0x00, 0x1F);
-  others.add('"', '"');
-  others.add('\\', '\\');
+  others.add(removed);
   others.normalize();
   return others.complement();
 }
 
 class GraphBuilder {
  public:
-  CharacterGraph build(const CodePointSet& set, Spelling spelling) {
-    std::vector<Edge> edges = utf8_edges(spelling == Spelling::kJson ? without_escaped(set) : set);
-    if (spelling == Spelling::kJson) {
-      uint32_t escape = escape_node(set);
-      if (escape != kNone) insert(edges, {'\\', '\\', escape});
+  explicit GraphBuilder(Spelling spelling) : spelling_(spelling) {}
+
+  CharacterGraph build(const CodePointSet& set) {
+    std::vector<Edge> edges = utf8_edges(spelling_ == Spelling::kUtf8 ? set : difference(set, kEscaped));
+    uint32_t escape = kNone;
+    if (spelling_ == Spelling::kJson) escape = escape_node(set, set);
+    if (spelling_ == Spelling::kJsonCanonical) {
+      CodePointSet escaped = difference(set, kEscaped.complement());
+      escape = escape_node(escaped, difference(escaped, kShortlyEscaped));
     }
+    if (escape != kNone) insert(edges, {'\\', '\\', escape});
     if (edges.empty()) return {};
     graph_.push_back(std::move(edges));
     return std::move(graph_);
@@ -97,13 +105,14 @@ class GraphBuilder {
     return edges;
   }
 
-  // What follows a backslash.
-  uint32_t escape_node(const CodePointSet& set) {
+  // What follows a backslash: a letter for some of the characters in `set`, or `u` and
+  // the number of one in `numbered`.
+  uint32_t escape_node(const CodePointSet& set, const CodePointSet& numbered) {
     std::vector<Edge> edges;
     for (ShortEscape escape : kShortEscapes) {
       if (contains(set, escape.code)) insert(edges, {uint8_t(escape.letter), uint8_t(escape.letter), kExit});
     }
-    uint32_t number = hex_node(units_of(set), kHexDigits);
+    uint32_t number = hex_node(units_of(numbered), kHexDigits);
     if (number != kNone) insert(edges, {'u', 'u', number});
     return node_of(std::move(edges));
   }
@@ -175,6 +184,7 @@ class GraphBuilder {
     }
     std::vector<Edge> edges;
     for (char first : {'0', 'A', 'a'}) {
+      if (first == 'A' && spelling_ == Spelling::kJsonCanonical) continue;
       for (int digit = first == '0' ? 0 : 10; digit < (first == '0' ? 10 : 16); ++digit) {
         if (targets[digit] == kNone) continue;
         uint8_t byte = uint8_t(first + (first == '0' ? digit : digit - 10));
@@ -184,14 +194,23 @@ class GraphBuilder {
     return node_of(std::move(edges));
   }
 
+  const Spelling spelling_;
   CharacterGraph graph_;
   std::map<std::vector<uint32_t>, uint32_t> known_;
 };
 
 }  // namespace
 
-CharacterGraph character_graph(const CodePointSet& set, Spelling spelling) {
-  return GraphBuilder().build(set, spelling);
+CharacterGraph character_graph(const CodePointSet& set, Spelling spelling) { return GraphBuilder(spelling).build(set); }
+
+std::string canonical_spelling(char character) {
+  uint8_t code = uint8_t(character);
+  if (!contains(kEscaped, code)) return {character};
+  for (ShortEscape escape : kShortEscapes) {
+    if (escape.code == code) return {'\\', escape.letter};
+  }
+  const char* digits = "0123456789abcdef";
+  return {'\\', 'u', '0', '0', digits[code >> 4], digits[code & 0xF]};
 }
 
 }  // namespace structout::fsm

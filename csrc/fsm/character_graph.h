@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "fsm/automaton.h"
@@ -12,6 +13,9 @@ namespace structout::fsm {
 enum class Spelling : uint8_t {
   kUtf8,
   kJson,  // inside a JSON string: UTF-8, or any escape
+  // Inside a JSON string, in one way: UTF-8, but \" \\ \b \f \n \r \t for these
+  // characters, and \u00 with two lower-case digits for the other ones below U+0020.
+  kJsonCanonical,
 };
 
 constexpr uint32_t kExit = UINT32_MAX;
@@ -23,5 +27,8 @@ using CharacterGraph = std::vector<std::vector<Edge>>;
 
 // The graph of all characters of a normalized set.
 CharacterGraph character_graph(const CodePointSet& set, Spelling spelling);
+
+// The canonical spelling of a character of ASCII.
+std::string canonical_spelling(char character);
 
 }  // namespace structout::fsm

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace structout::fsm {
 
@@ -15,8 +16,9 @@ inline uint64_t hash_bytes(const uint8_t* data, size_t size, uint64_t seed = 0) 
   uint64_t hash = mix(seed ^ 0x51ED270B7A1F9C4Dull, size);
   size_t i = 0;
   for (; i + 8 <= size; i += 8) {
-    uint64_t word = 0;
-    for (int byte = 0; byte < 8; ++byte) word |= uint64_t(data[i + byte]) << (8 * byte);
+    uint64_t word;
+    std::memcpy(&word, data + i, sizeof word);
+    if (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__) word = __builtin_bswap64(word);
     hash = mix(hash, word);
   }
   for (; i < size; ++i) hash = mix(hash, data[i]);

@@ -1,4 +1,7 @@
 // JSON strings whose values match patterns.
+#include <stdexcept>
+
+#include "fsm/code_points.h"
 #include "fsm/compile.h"
 #include "fsm/nfa.h"
 
@@ -20,20 +23,20 @@ uint32_t add_any_characters(Pattern& pattern, uint32_t min, uint32_t max) {
   return uint32_t(pattern.parts.size() - 1);
 }
 
-Automaton spelled(const Pattern& pattern, Budget& budget) {
-  Nfa nfa = build_nfa(pattern, {uint32_t(pattern.parts.size() - 1)}, Spelling::kJson, budget);
+Automaton spelled(const Pattern& pattern, Spelling spelling, Budget& budget) {
+  Nfa nfa = build_nfa(pattern, {uint32_t(pattern.parts.size() - 1)}, spelling, budget);
   return determinize(nfa, nfa.start, true, budget);
 }
 
 // Strings in which a match is found.
-Automaton with_match(const std::string& regex, Budget& budget) {
+Automaton with_match(const std::string& regex, Spelling spelling, Budget& budget) {
   Pattern pattern;
   Part sequence{PartKind::kSequence};
   sequence.children.push_back(add_any_characters(pattern, 0, kUnbounded));
   sequence.children.push_back(parse_regex(regex, budget.limits, pattern));
   sequence.children.push_back(add_any_characters(pattern, 0, kUnbounded));
   pattern.parts.push_back(std::move(sequence));
-  return spelled(pattern, budget);
+  return spelled(pattern, spelling, budget);
 }
 
 Automaton quoted(const Automaton& content) {
@@ -70,13 +73,39 @@ Automaton compile_json_string(const std::vector<std::string>& patterns, uint32_t
   if (is_bounded || patterns.empty()) {
     Pattern lengths;
     add_any_characters(lengths, min_length, max_length);
-    content = spelled(lengths, budget);
+    content = spelled(lengths, Spelling::kJson, budget);
   }
   for (size_t i = 0; i < patterns.size(); ++i) {
-    Automaton matching = with_match(patterns[i], budget);
+    Automaton matching = with_match(patterns[i], Spelling::kJson, budget);
     content = i == 0 && !is_bounded ? std::move(matching) : intersection(content, matching, budget);
   }
   return quoted(content);
+}
+
+Automaton compile_string_content(const std::string& pattern, const Limits& limits) {
+  Budget budget(limits);
+  return with_match(pattern, Spelling::kJsonCanonical, budget);
+}
+
+Automaton any_string_content() {
+  Budget budget{Limits()};
+  Pattern pattern;
+  add_any_characters(pattern, 0, kUnbounded);
+  return spelled(pattern, Spelling::kJsonCanonical, budget);
+}
+
+std::string spelled_canonically(const std::string& utf8) {
+  std::vector<uint32_t> code_points;
+  if (!decode_utf8(utf8, code_points)) throw std::invalid_argument("expected a text in UTF-8");
+  std::string content;
+  for (char character : utf8) content += canonical_spelling(character);
+  return content;
+}
+
+Automaton exact_string_contents(const std::vector<std::string>& values) {
+  std::vector<std::string> contents;
+  for (const std::string& value : values) contents.push_back(spelled_canonically(value));
+  return compile_choices(std::move(contents));
 }
 
 }  // namespace structout::fsm

@@ -28,6 +28,7 @@ class LimitError : public std::runtime_error {
   std::string limit;
   uint64_t got;
   uint64_t max;
+  std::string place;  // in the constraint, if that is known: a JSON pointer
 };
 
 // A pattern that is not well formed, or that uses what is not supported.
@@ -57,7 +58,7 @@ class Budget {
     unchecked_ = 0;
     double seconds = cpu_seconds() - start_;
     if (seconds > limits.seconds)
-      throw LimitError("pattern_milliseconds", uint64_t(seconds * 1e3), uint64_t(limits.seconds * 1e3));
+      throw LimitError("cpu_milliseconds", uint64_t(seconds * 1e3), uint64_t(limits.seconds * 1e3));
   }
 
   void check_states(uint64_t states) const {

@@ -5,16 +5,15 @@
 
 #include "fsm/byte_stream.h"
 #include "fsm/hash.h"
+#include "fsm/unique_number.h"
 
 namespace structout::fsm {
 
 namespace {
 
-constexpr ptrdiff_t kScannedEdges = 3;        // a state with more has a dense row
-constexpr size_t kMaxDenseWords = 8u << 20;   // more states than fit are searched
-constexpr size_t kMaxKeptBytes = 64u << 20;   // masks beyond are computed each time
-constexpr uint32_t kWordsPerListedToken = 4;  // setting a bit takes as long as copying some words
-constexpr size_t kBytesPerKeptMask = 128;     // of the deque and the table, roughly
+constexpr ptrdiff_t kScannedEdges = 3;       // a state with more has a dense row
+constexpr size_t kMaxDenseWords = 8u << 20;  // more states than fit are searched
+constexpr size_t kBytesPerNumber = 128;      // of the table, roughly
 const std::string kMagic = "structout token index\n";
 constexpr uint32_t kVersion = 1;
 
@@ -25,7 +24,8 @@ TokenIndex::TokenIndex(Automaton automaton, std::shared_ptr<const VocabularyTrie
       vocabulary_(std::move(vocabulary)),
       dense_row_(automaton_.num_states(), kDead),
       is_live_(automaton_.num_states(), 0),
-      masks_(automaton_.num_states()) {
+      masks_(automaton_.num_states()),
+      store_(vocabulary_) {
   build_rows();
   find_live_states();
 }
@@ -128,78 +128,17 @@ void TokenIndex::compute_row(uint32_t state, uint32_t* row) const {
   });
 }
 
-TokenIndex::Mask TokenIndex::smallest_form(const uint32_t* row) const {
-  uint32_t words = vocabulary_->row_words(), most = words / kWordsPerListedToken;
-  const std::vector<uint32_t>& text = vocabulary_->text_row();
-  uint32_t num_allowed = 0, num_forbidden = 0;
-  for (uint32_t i = 0; i < words; ++i) {
-    num_allowed += uint32_t(__builtin_popcount(row[i]));
-    num_forbidden += uint32_t(__builtin_popcount(text[i] & ~row[i]));
-  }
-  if (std::min(num_allowed, num_forbidden) > most) return {MaskKind::kRow, std::vector<uint32_t>(row, row + words)};
-  bool lists_allowed = num_allowed <= num_forbidden;
-  Mask mask{lists_allowed ? MaskKind::kAllowed : MaskKind::kForbidden, {}};
-  mask.words.reserve(std::min(num_allowed, num_forbidden));
-  for (uint32_t i = 0; i < words; ++i) {
-    for (uint32_t bits = lists_allowed ? row[i] : text[i] & ~row[i]; bits != 0; bits &= bits - 1) {
-      mask.words.push_back(i << 5 | uint32_t(__builtin_ctz(bits)));
-    }
-  }
-  return mask;
-}
-
-void TokenIndex::expand(const Mask& mask, uint32_t* row) const {
-  size_t row_bytes = vocabulary_->row_words() * sizeof(uint32_t);
-  switch (mask.kind) {
-    case MaskKind::kRow:
-      std::memcpy(row, mask.words.data(), row_bytes);
-      break;
-    case MaskKind::kAllowed:
-      std::memset(row, 0, row_bytes);
-      for (uint32_t token : mask.words) row[token >> 5] |= 1u << (token & 31);
-      break;
-    case MaskKind::kForbidden:
-      std::memcpy(row, vocabulary_->text_row().data(), row_bytes);
-      for (uint32_t token : mask.words) row[token >> 5] &= ~(1u << (token & 31));
-      break;
-  }
-}
-
 bool TokenIndex::fill(uint32_t state, uint32_t* row) const {
-  const Mask* known = masks_[state].load(std::memory_order_acquire);
-  if (known != nullptr) {
-    expand(*known, row);
-    return known->is_empty();
+  const Mask* mask = masks_[state].load(std::memory_order_acquire);
+  if (mask != nullptr) {
+    store_.expand(*mask, row);
+    return mask->is_empty();
   }
   compute_row(state, row);
-  Mask mask = smallest_form(row);
-  bool is_empty = mask.is_empty();
-  keep(state, std::move(mask));
-  return is_empty;
-}
-
-void TokenIndex::keep(uint32_t state, Mask mask) const {
-  size_t size = mask.words.size() * sizeof(uint32_t);
-  uint64_t hash = mix(hash_bytes(reinterpret_cast<const uint8_t*>(mask.words.data()), size), uint64_t(mask.kind));
-  std::lock_guard<std::mutex> lock(mutex_);
-  auto [first, last] = kept_by_hash_.equal_range(hash);
-  for (auto found = first; found != last; ++found) {
-    if (found->second->kind == mask.kind && found->second->words == mask.words) {
-      masks_[state].store(found->second, std::memory_order_release);
-      return;
-    }
-  }
-  if (kept_bytes_ + size > kMaxKeptBytes) return;
-  kept_bytes_ += size + kBytesPerKeptMask;
-  mask.slot = uint32_t(kept_.size());
-  kept_.push_back(std::move(mask));
-  kept_by_hash_.emplace(hash, &kept_.back());
-  masks_[state].store(&kept_.back(), std::memory_order_release);
-}
-
-uint32_t TokenIndex::num_masks() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return uint32_t(kept_.size());
+  mask = store_.add(row);
+  if (mask == nullptr) return std::all_of(row, row + vocabulary_->row_words(), [](uint32_t word) { return word == 0; });
+  masks_[state].store(mask, std::memory_order_release);
+  return mask->is_empty();
 }
 
 uint32_t TokenIndex::mask_slot(uint32_t state) const {
@@ -213,12 +152,11 @@ uint32_t TokenIndex::mask_slot(uint32_t state) const {
 }
 
 uint32_t TokenIndex::number_with(const std::vector<uint32_t>& stop_tokens) const {
-  static std::atomic<uint32_t> next{1};
   std::lock_guard<std::mutex> lock(mutex_);
   auto [found, is_new] = numbers_.try_emplace(stop_tokens, 0);
   if (is_new) {
-    found->second = next++;
-    kept_bytes_ += kBytesPerKeptMask + stop_tokens.size() * sizeof(uint32_t);
+    found->second = unique_number();
+    number_bytes_ += kBytesPerNumber + stop_tokens.size() * sizeof(uint32_t);
   }
   return found->second;
 }
@@ -296,7 +234,7 @@ TokenClasses TokenIndex::token_classes(uint64_t max_bytes) const {
 size_t TokenIndex::memory_bytes() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return sizeof(*this) + automaton_.memory_bytes() + (dense_row_.capacity() + dense_.capacity()) * sizeof(uint32_t) +
-         is_live_.capacity() + masks_.capacity() * sizeof(masks_[0]) + kept_bytes_;
+         is_live_.capacity() + masks_.capacity() * sizeof(masks_[0]) + store_.memory_bytes() + number_bytes_;
 }
 
 std::string TokenIndex::serialize() const {

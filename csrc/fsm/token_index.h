@@ -4,15 +4,14 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "fsm/automaton.h"
+#include "fsm/mask_store.h"
 #include "fsm/vocabulary.h"
 
 namespace structout::fsm {
@@ -34,6 +33,7 @@ class TokenIndex {
 
   const Automaton& automaton() const { return automaton_; }
   const VocabularyTrie& vocabulary() const { return *vocabulary_; }
+  const std::shared_ptr<const VocabularyTrie>& shared_vocabulary() const { return vocabulary_; }
   uint32_t num_states() const { return automaton_.num_states(); }
   bool accepts(uint32_t state) const { return automaton_.accepts(state); }
 
@@ -53,7 +53,7 @@ class TokenIndex {
   // whether it is empty.
   bool fill(uint32_t state, uint32_t* row) const;
   bool has_mask(uint32_t state) const { return masks_[state].load(std::memory_order_acquire) != nullptr; }
-  uint32_t num_masks() const;  // different ones, so far
+  uint32_t num_masks() const { return store_.size(); }  // different ones, so far
 
   // The number of the state's mask among the different ones, in the order in which they
   // were first computed. Computes it if needed. kDead if too many bytes are kept.
@@ -82,14 +82,6 @@ class TokenIndex {
                                                  std::shared_ptr<const VocabularyTrie> vocabulary);
 
  private:
-  enum class MaskKind : uint8_t { kRow, kAllowed, kForbidden };
-  struct Mask {
-    MaskKind kind;
-    std::vector<uint32_t> words;  // of the row, or token ids
-    uint32_t slot = kDead;
-    bool is_empty() const { return kind == MaskKind::kAllowed && words.empty(); }
-  };
-
   uint32_t step(uint32_t state, uint8_t byte) const {
     uint32_t row = dense_row_[state];
     if (row != kDead) return dense_[row + class_of_byte_[byte]];
@@ -106,9 +98,6 @@ class TokenIndex {
   void build_rows();
   void find_live_states();
   void compute_row(uint32_t state, uint32_t* row) const;
-  Mask smallest_form(const uint32_t* row) const;
-  void expand(const Mask& mask, uint32_t* row) const;
-  void keep(uint32_t state, Mask mask) const;
 
   Automaton automaton_;
   std::shared_ptr<const VocabularyTrie> vocabulary_;
@@ -119,10 +108,9 @@ class TokenIndex {
   std::vector<uint8_t> is_live_;
 
   mutable std::vector<std::atomic<const Mask*>> masks_;
+  mutable MaskStore store_;
   mutable std::mutex mutex_;  // guards what follows
-  mutable std::deque<Mask> kept_;
-  mutable std::unordered_multimap<uint64_t, const Mask*> kept_by_hash_;
-  mutable size_t kept_bytes_ = 0;
+  mutable size_t number_bytes_ = 0;
   mutable std::map<std::vector<uint32_t>, uint32_t> numbers_;
 };
 

@@ -8,7 +8,7 @@
 
 namespace structout::fsm {
 
-VocabularyTrie::VocabularyTrie(const std::vector<std::string>& token_bytes) {
+VocabularyTrie::VocabularyTrie(const std::vector<std::string>& token_bytes, bool has_string_tokens) {
   uint64_t hash = token_bytes.size();
   for (const std::string& token : token_bytes) {
     if (token.size() > UINT16_MAX) throw std::invalid_argument("a token may have 65,535 bytes at most");
@@ -47,11 +47,13 @@ VocabularyTrie::VocabularyTrie(const std::vector<std::string>& token_bytes) {
   }
   for (uint32_t node : path) nodes_[node].end = uint32_t(nodes_.size());
   nodes_.shrink_to_fit();
+  if (has_string_tokens) string_tokens_ = std::make_unique<StringTokens>(*this);
 }
 
 size_t VocabularyTrie::memory_bytes() const {
   return bytes_.capacity() + nodes_.capacity() * sizeof(Node) +
-         (token_begin_.capacity() + tokens_.capacity() + text_row_.capacity()) * sizeof(uint32_t);
+         (token_begin_.capacity() + tokens_.capacity() + text_row_.capacity()) * sizeof(uint32_t) +
+         (string_tokens_ == nullptr ? 0 : string_tokens_->memory_bytes());
 }
 
 }  // namespace structout::fsm

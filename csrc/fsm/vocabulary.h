@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
+
+#include "fsm/string_tokens.h"
 
 namespace structout::fsm {
 
@@ -21,7 +24,7 @@ class VocabularyTrie {
   // Entries without bytes are never allowed inside a text.
   //
   // Throws std::invalid_argument for a token of more than 65,535 bytes.
-  explicit VocabularyTrie(const std::vector<std::string>& token_bytes);
+  explicit VocabularyTrie(const std::vector<std::string>& token_bytes, bool has_string_tokens = true);
 
   uint32_t size() const { return uint32_t(token_begin_.size() - 1); }
   uint32_t row_words() const { return (size() + 31) / 32; }
@@ -38,6 +41,9 @@ class VocabularyTrie {
   const std::vector<uint32_t>& text_row() const { return text_row_; }
   bool has_byte(uint8_t byte) const { return has_byte_[byte]; }  // as a token of its own
 
+  // Only if the constructor was asked for them.
+  const StringTokens& string_tokens() const { return *string_tokens_; }
+
   // Equal for equal vocabularies.
   uint64_t fingerprint() const { return fingerprint_; }
   size_t memory_bytes() const;
@@ -51,6 +57,7 @@ class VocabularyTrie {
   bool has_byte_[256] = {};
   uint32_t max_depth_ = 0;
   uint64_t fingerprint_ = 0;
+  std::unique_ptr<const StringTokens> string_tokens_;
 };
 
 }  // namespace structout::fsm

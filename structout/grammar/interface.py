@@ -41,13 +41,15 @@ class StructuredOutputGrammar(ABC):
 
     Attributes:
         error_reason: why no token is allowed any more, if the engine itself gave up.
-        is_batched: whether ``accept_batch`` and ``plan_step`` are single native calls
-            that take microseconds for each grammar, whatever the texts are. Otherwise
-            tokens are accepted for one grammar after the other, and each is timed.
+        batch_kind: not empty if ``accept_batch`` and ``plan_step`` are single native
+            calls that take microseconds for each grammar, whatever the texts are.
+            Classes of the same kind have these calls in common, and their grammars may
+            be mixed in one. Otherwise tokens are accepted for one grammar after the
+            other, and each is timed.
     """
 
     error_reason: str = ""
-    is_batched: ClassVar[bool] = False
+    batch_kind: ClassVar[str] = ""
 
     @abstractmethod
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
@@ -60,10 +62,11 @@ class StructuredOutputGrammar(ABC):
 
     @classmethod
     def accept_batch(cls, grammars: Sequence["StructuredOutputGrammar"], tokens: Sequence[Iterable[int]]) -> list[bool]:
-        """Do what ``accept_tokens`` does for each of several grammars of this class.
+        """Do what ``accept_tokens`` does for each of several grammars.
 
         Args:
-            grammars: different grammars.
+            grammars: different grammars, of this class or of classes of its
+                ``batch_kind``.
             tokens: the tokens of each.
         """
         return [grammar.accept_tokens("", [*ids]) for grammar, ids in zip(grammars, tokens, strict=True)]
@@ -78,7 +81,8 @@ class StructuredOutputGrammar(ABC):
         Only for classes that are batched.
 
         Args:
-            grammars: different grammars of this class and one vocabulary.
+            grammars: different grammars of one vocabulary, of classes of this
+                ``batch_kind``.
             draft_tokens: the drafts of each grammar, None for none.
 
         Raises:
@@ -309,6 +313,17 @@ class PrefixGrammar(StructuredOutputGrammar):
         return tokens[:accepted]
 
 
+def batch_class(grammars: Iterable[StructuredOutputGrammar]) -> type[StructuredOutputGrammar] | None:
+    """Find a class whose batched calls serve all ``grammars``.
+
+    Returns:
+        None if they are not all of one ``batch_kind``.
+    """
+    classes: set[type[StructuredOutputGrammar]] = set(map(type, grammars))
+    kinds = {grammar_class.batch_kind for grammar_class in classes}
+    return classes.pop() if len(kinds) == 1 and "" not in kinds else None
+
+
 def nodes_below(next_token: Sequence[int], next_sibling: Sequence[int]) -> list[tuple[int, int]]:
     """List the nodes of a tree of drafts below node 0, each with its parent. Parents
     come first.
@@ -437,12 +452,12 @@ class StructuredOutputBackend(ABC):
         can_isolate: whether slow constraints can be compiled in another process:
             ``compile_native``, ``serialize`` and ``load_grammar`` are implemented. The
             factory given to ``register_backend`` must then be importable by name.
-        can_save: whether all constraints are saved in ``config.cache_dir``, by the same
-            methods. It should load them faster than it compiles them.
+        saved_kinds: the kinds of constraint that are saved in ``config.cache_dir``, by
+            the same methods. It should load them faster than it compiles them.
     """
 
     can_isolate: bool = False
-    can_save: bool = False
+    saved_kinds: frozenset[StructuredOutputOptions] = frozenset()
 
     def __init__(self, vocabulary: Vocabulary):
         self.vocabulary = vocabulary

@@ -75,6 +75,10 @@ class ReasoningGrammar(StructuredOutputGrammar):
         return not self.is_open or self.grammar.is_unconstrained()
 
     @property
+    def error_reason(self) -> str:  # type: ignore[override]
+        return self.grammar.error_reason
+
+    @property
     def num_tokens(self) -> int:
         return len(self._free_tokens) + self.grammar.num_tokens
 

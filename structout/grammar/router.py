@@ -43,6 +43,7 @@ _BYTES = Vocabulary((*(bytes([byte]) for byte in range(256)), b""), stop_token_i
 class _Registered:
     make: BackendFactory
     support: Callable[[Constraint], Support]
+    needs_rewriting: bool = True  # of JSON Schema's keywords that the engine does not read
 
     @property
     def importable_name(self) -> str | None:
@@ -60,6 +61,25 @@ class _Registered:
 
 def _default_support(constraint: Constraint) -> Support:
     return Support(weakened=() if constraint.whitespace_pattern is None else ("whitespace_pattern",))
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A backend that may serve a constraint.
+
+    Attributes:
+        name: the backend's name.
+        support: how it would serve the constraint.
+        constraint: what it would compile.
+    """
+
+    name: str
+    support: Support
+    constraint: Constraint
+
+    @property
+    def serves(self) -> bool:
+        return self.support.enforces or (self.constraint.lenient and not self.support.refusal)
 
 
 def register_backend(
@@ -88,25 +108,24 @@ def register_backend(
 _registered = {
     "llguidance": _Registered(LlguidanceBackend.from_config, llguidance_support),
     "xgrammar": _Registered(XgrammarBackend.from_config, xgrammar_support),
-    "fsm": _Registered(FsmBackend.from_config, fsm_support),
+    "fsm": _Registered(FsmBackend.from_config, fsm_support, needs_rewriting=False),
 }
 
 # The backends that serve a constraint which several enforce, the best first. Backends
 # that are not listed come last. The figures are in bench/results/ready_cpu.json.
-# Regular languages: the fsm engine computes the mask of a state once, and compiles
-# within its limits or refuses. JSON schemas: llguidance compiles them in milliseconds,
-# where xgrammar takes seconds for one in ten, and both fill as quickly. JSON objects:
-# llguidance compiles them in 3 ms instead of 28, and fills a row in 38 us instead of
-# 26, but allows UTF-8 only. Other constraints: xgrammar fills 2 to 200 times faster
-# than llguidance, unless it compiles slowly (Support.is_slow) or its masks take long
-# (is_costly).
+# Regular languages and JSON: the fsm engine computes the mask of a state once,
+# compiles within its limits or refuses, and enforces every keyword of a schema. JSON
+# schemas that it refuses: llguidance compiles them in milliseconds, where xgrammar
+# takes seconds for one in ten, and both fill as quickly. Other constraints: xgrammar
+# fills 2 to 200 times faster than llguidance, unless it compiles slowly
+# (Support.is_slow) or its masks take long (is_costly).
 _PREFERRED = {
     StructuredOutputOptions.REGEX: ("fsm", "xgrammar"),
     StructuredOutputOptions.CHOICE: ("fsm", "xgrammar"),
     StructuredOutputOptions.GRAMMAR: ("fsm", "xgrammar"),
     StructuredOutputOptions.STRUCTURAL_TAG: ("xgrammar",),
-    StructuredOutputOptions.JSON: ("llguidance",),
-    StructuredOutputOptions.JSON_OBJECT: ("llguidance",),
+    StructuredOutputOptions.JSON: ("fsm", "llguidance"),
+    StructuredOutputOptions.JSON_OBJECT: ("fsm", "llguidance"),
 }
 
 # If several engines refuse, the error of the first of these kinds is reported.
@@ -151,6 +170,11 @@ class BackendSet:
         self._file_context = _Lazy(partial(_file_context, vocabulary, config))
         self._is_destroyed = False
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the backends."""
+        return tuple(self._backends)
+
     def prepare(self) -> None:
         """Make all backends now, and start the processes for slow compilations. Each
         takes up to two seconds."""
@@ -168,13 +192,20 @@ class BackendSet:
         self._check_name(name)
         return self._backends[name].get()
 
-    def compile(self, constraint: Constraint, stop_token_ids: Sequence[int] | None = None) -> CompiledConstraint:
+    def compile(
+        self,
+        constraint: Constraint,
+        stop_token_ids: Sequence[int] | None = None,
+        refusals: dict[str, GrammarError] | None = None,
+    ) -> CompiledConstraint:
         """Compile a constraint with the backend it names, or with the best one that
         enforces it.
 
         Args:
             constraint: see :class:`structout.params.Constraint`.
             stop_token_ids: tokens that end the text. Default: those of the vocabulary.
+            refusals: receives the error of each backend that was tried before, by its
+                name.
 
         Raises:
             GrammarError: the constraint is malformed or impossible, or no backend that
@@ -183,23 +214,23 @@ class BackendSet:
         if self._is_destroyed:
             raise _closed()
         annotations = tuple(_check_schemas(constraint))
-        constraint = _rewritten(constraint)
-        refusals: dict[str, GrammarError] = {}
-        for name, support in self._candidates(constraint):
-            if not _serves(support, constraint):
-                refusals[name] = _unsupported(name, support, constraint)
+        refusals = {} if refusals is None else refusals
+        for candidate in self._candidates(constraint):
+            name, support = candidate.name, candidate.support
+            if not candidate.serves:
+                refusals[name] = _unsupported(candidate)
                 continue
             try:
-                compiled = self._compile_with(name, support, constraint, stop_token_ids)
+                compiled = self._compile_with(candidate, stop_token_ids)
             except (GrammarTimeoutError, CompileCrashError):  # says nothing about the constraint
                 raise
             except GrammarError as error:
                 refusals[name] = error
             else:
                 weakened = support.weakened + compiled.weakened
-                return replace(
-                    compiled, backend_name=name, weakened=weakened, annotations=annotations + support.formats
-                )
+                unread = dict.fromkeys(annotations + support.formats + compiled.annotations)
+                places = tuple(place for place in unread if place not in weakened)
+                return replace(compiled, backend_name=name, weakened=weakened, annotations=places)
         raise _most_telling(constraint.kind, refusals)
 
     def check(self, constraint: Constraint, *, compiles: bool = False) -> tuple[str, ...]:
@@ -218,16 +249,16 @@ class BackendSet:
             GrammarError: as ``compile``.
         """
         tuple(_check_schemas(constraint))
-        constraint = _rewritten(constraint)
         refusals: dict[str, GrammarError] = {}
-        for name, support in self._candidates(constraint):
-            if not _serves(support, constraint):
-                refusals[name] = _unsupported(name, support, constraint)
+        for candidate in self._candidates(constraint):
+            name, support = candidate.name, candidate.support
+            if not candidate.serves:
+                refusals[name] = _unsupported(candidate)
                 continue
             if not compiles or support.is_slow:
                 return support.weakened
             try:
-                return support.weakened + self.backend(name).check(constraint)
+                return support.weakened + self.backend(name).check(candidate.constraint)
             except GrammarError as error:
                 refusals[name] = error
         raise _most_telling(constraint.kind, refusals)
@@ -255,50 +286,51 @@ class BackendSet:
     def _make_pool(self, factory: str) -> CompileProcessPool:
         return CompileProcessPool(self._vocabulary, self._config, factory, num_processes=self._config.compile_workers)
 
-    def _candidates(self, constraint: Constraint) -> Iterator[tuple[str, Support]]:
+    def _candidates(self, constraint: Constraint) -> Iterator["_Candidate"]:
         """The backends that may serve the constraint, the best first."""
         requested = constraint.backend_name
         if requested != _AUTO:
             self._check_name(requested)
         names = [*self._backends] if requested == _AUTO or constraint.allows_fallback else [requested]
+        rewritten = _Lazy(partial(_rewritten, constraint))
 
-        def support_by(name: str) -> Support:
-            support = self._registered[name].support(constraint)
-            return support if name == requested else support.if_chosen_automatically()
+        def candidate(name: str) -> _Candidate:
+            registered = self._registered[name]
+            own = rewritten.get() if registered.needs_rewriting else constraint
+            support = registered.support(own)
+            return _Candidate(name, support if name == requested else support.if_chosen_automatically(), own)
 
-        first = _PREFERRED[constraint.kind][0] if requested == _AUTO else requested
-        support = support_by(first)
+        first = candidate(_PREFERRED[constraint.kind][0] if requested == _AUTO else requested)
+        support = first.support
         is_quick = not support.is_slow and not support.is_costly
         if support.enforces and not support.formats and is_quick:  # no other can be better
-            names.remove(first)
-            yield first, support
-        candidates = [(name, support_by(name)) for name in names]
+            names.remove(first.name)
+            yield first
 
-        def rank(candidate: tuple[str, Support]) -> tuple[bool, int, int, bool, bool, int]:
-            name, support = candidate
+        def rank(candidate: _Candidate) -> tuple[bool, int, int, bool, bool, int]:
+            support = candidate.support
             num_weakened = len(support.weakened) if constraint.lenient else bool(support.weakened)
             num_formats = len(support.formats)
             return (
                 bool(support.refusal),
                 num_weakened,
                 num_formats,
-                name != requested,
+                candidate.name != requested,
                 support.is_slow or support.is_costly,
-                _preference(constraint.kind, name),
+                _preference(constraint.kind, candidate.name),
             )
 
-        yield from sorted(candidates, key=rank)
+        yield from sorted(map(candidate, names), key=rank)
 
     def _is_isolated(self, name: str, backend: StructuredOutputBackend) -> bool:
         """Whether slow constraints of the backend are compiled in another process."""
         return self._config.isolate_slow_compiles and backend.can_isolate and name in self._compile_pools
 
-    def _compile_with(
-        self, name: str, support: Support, constraint: Constraint, stop_token_ids: Sequence[int] | None
-    ) -> CompiledConstraint:
+    def _compile_with(self, candidate: "_Candidate", stop_token_ids: Sequence[int] | None) -> CompiledConstraint:
+        name, constraint = candidate.name, candidate.constraint
         backend = self.backend(name)
-        is_isolated = support.is_slow and self._is_isolated(name, backend)
-        files = self._files if is_isolated or backend.can_save else None
+        is_isolated = candidate.support.is_slow and self._is_isolated(name, backend)
+        files = self._files if is_isolated or constraint.kind in backend.saved_kinds else None
         key = b"" if files is None else self._file_key(name, constraint)
         serialized = None if files is None else files.load(key)
         if serialized is not None:
@@ -378,10 +410,6 @@ def _rewritten_in_tag(given: TagSchema) -> TagSchema:
     return replace(given, schema=rewritten.schema, nodes=rewritten.nodes)
 
 
-def _serves(support: Support, constraint: Constraint) -> bool:
-    return support.enforces or (constraint.lenient and not support.refusal)
-
-
 def _most_telling(kind: StructuredOutputOptions, refusals: dict[str, GrammarError]) -> GrammarError:
     return min(refusals.items(), key=lambda refusal: _reserve(kind, *refusal))[1]
 
@@ -404,8 +432,9 @@ def _check_schemas(constraint: Constraint) -> Iterator[str]:
             yield from unknown_formats(schema.nodes, schema.pointer)
 
 
-def _unsupported(name: str, support: Support, constraint: Constraint) -> GrammarError:
+def _unsupported(candidate: _Candidate) -> GrammarError:
     """The error for a constraint that a backend does not serve because of its table."""
+    name, support, constraint = candidate.name, candidate.support, candidate.constraint
     is_alone = constraint.backend_name != _AUTO and not constraint.allows_fallback
     message = f"{name} {support.reason}" if support.refusal or is_alone else f"not supported: {support.places}"
     pointer = support.pointer
@@ -440,7 +469,7 @@ def _advice(kind: StructuredOutputOptions, support: Support) -> Iterator[str]:
 def _file_context(vocabulary: Vocabulary, config: StructuredOutputsConfig) -> bytes:
     """A hash of what is the same for all compiled constraints of a manager."""
     versions = __version__, *map(version, MEASURED_VERSIONS)
-    options = config.any_whitespace, config.max_whitespace
+    options = config.any_whitespace, config.max_whitespace, config.key_order
     return hashlib.sha256(repr((versions, vocabulary, options)).encode()).digest()
 
 

@@ -149,6 +149,15 @@ def _ignored_in_draft_3(node: Node) -> Iterator[str]:
         yield "required"
 
 
+def unfollowed_reference(nodes: Nodes) -> str:
+    """Why a backend that follows only JSON pointers refuses a schema, or nothing."""
+    for pointer, node in nodes:
+        reference = node.get("$ref", "#")
+        if isinstance(reference, str) and reference != "#" and not reference.startswith("#/"):
+            return f"cannot follow the reference {reference!r} of #{pointer}/$ref: copy the schema it names into $defs"
+    return ""
+
+
 def counts_unchecked_keys(node: Node) -> bool:
     """Whether minProperties counts keys that the engines do not check for
     repetition."""

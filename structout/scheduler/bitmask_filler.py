@@ -2,16 +2,17 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from structout.bitmask import allocate_token_bitmask
-from structout.grammar.interface import StepPlan, StructuredOutputBackend, StructuredOutputGrammar
+from structout.grammar.interface import StepPlan, StructuredOutputBackend, StructuredOutputGrammar, batch_class
 from structout.mask_batch import MaskBatch, MaskRows
 from structout.mask_buffers import BufferRing
 from structout.mask_pool import MaskDeduplicator, PooledMaskBatch
@@ -92,10 +93,10 @@ class MaskFiller:
         _check_ids(request_ids, requests, strict)
         start = time.perf_counter()
         names = tuple(request_ids)
-        plan = None if bounds or trees else self._plan_at_once(names, requests, drafts)
+        step = None if bounds or trees else self._plan_at_once(names, requests, drafts)
         batch = (
-            self._fill_at_once(names, requests, plan)
-            if plan is not None
+            self._fill_at_once(names, step)
+            if step is not None
             else self._fill_planned(names, _planned(names, requests, drafts, bounds, trees))
         )
         self.seconds.append(time.perf_counter() - start)
@@ -115,9 +116,10 @@ class MaskFiller:
         _check_ids(request_ids, requests, strict)
         started = time.perf_counter()
         names = tuple(request_ids)
-        plan = self._plan_at_once(names, requests, drafts)
-        if plan is None:
+        step = self._plan_at_once(names, requests, drafts)
+        if step is None:
             return None
+        plan = step.plan
 
         def fill(rows: list[int]) -> npt.NDArray[np.int32]:
             masks = allocate_token_bitmask(len(rows), self._vocab_size, pin_memory=False)
@@ -128,40 +130,40 @@ class MaskFiller:
         pooled = deduplicator.deduplicate_by_key(rows, plan.distinct_masks(), fill)
         dead_ends = _owners_at_start(names, pooled.row_indptr, deduplicator.empty_rows(pooled).tolist())
         if dead_ends:
-            pooled = replace(pooled, errors=dict.fromkeys(dead_ends, _DEAD_END))
-        self._note_step(names, requests, plan, started)
+            pooled = replace(pooled, errors=step.errors(dead_ends))
+        self._note_step(step, started)
         return pooled
 
     def _plan_at_once(
         self, request_ids: Sequence[str], requests: RequestTable, drafts: Drafts | None
-    ) -> StepPlan | None:
+    ) -> "_StepAtOnce | None":
         """Plan the step in one native call, if all its requests are READY and their
-        grammars are of one class that has such a call. Otherwise return None."""
+        grammars have such a call in common. Otherwise return None."""
         if self._fills_alone:
             return None
         members = [*map(requests.by_id.get, request_ids)]
         grammars = [request.grammar for request in members if request is not None and request.grammar is not None]
-        classes: set[type[StructuredOutputGrammar]] = set(map(type, grammars))
-        if len(classes) != 1 or len(grammars) < len(members) or not (kind := classes.pop()).is_batched:
+        if len(grammars) < len(members) or (grammar_class := batch_class(grammars)) is None:
             return None
+        assert members[0] is not None  # as many grammars as members
         # What is wrong with drafts fails their own request, when it is filled alone.
         with suppress(Exception):
-            return kind.plan_step(grammars, [*map(drafts.get, request_ids)] if drafts else None)
+            plan = grammar_class.plan_step(grammars, [*map(drafts.get, request_ids)] if drafts else None)
+            return _StepAtOnce(plan, members[0].backend_name, request_ids, grammars)
         return None
 
-    def _fill_at_once(self, request_ids: tuple[str, ...], requests: RequestTable, plan: StepPlan) -> MaskBatch:
+    def _fill_at_once(self, request_ids: tuple[str, ...], step: "_StepAtOnce") -> MaskBatch:
         started = time.perf_counter()
+        plan = step.plan
         buffer = self._buffers.next_rows(plan.num_rows)
         empty_rows = plan.fill(buffer)
-        self._note_step(request_ids, requests, plan, started)
-        errors = dict.fromkeys(_owners_at_start(request_ids, plan.row_indptr, empty_rows), _DEAD_END)
+        self._note_step(step, started)
+        errors = step.errors(_owners_at_start(request_ids, plan.row_indptr, empty_rows))
         return self._batch(request_ids, buffer, plan.row_indptr, plan.num_allowed, errors)
 
-    def _note_step(self, request_ids: tuple[str, ...], requests: RequestTable, plan: StepPlan, started: float) -> None:
+    def _note_step(self, step: "_StepAtOnce", started: float) -> None:
         seconds = time.perf_counter() - started
-        request = requests.get(request_ids[0])
-        if request is not None:  # another thread may have finished it during the step
-            self._note_fill(request.backend_name, plan.num_rows, seconds)
+        self._note_fill(step.backend_name, step.plan.num_rows, seconds)
         self._choose_next_way(seconds)
         self.seconds_alone = {}
 
@@ -351,6 +353,29 @@ class _Drafted:
                 f"got {len(next_token)} and {len(next_sibling)}"
             )
         return self.grammar.fill_bitmask_tree(bitmask, self.first_row, tokens, next_token, next_sibling)
+
+
+class _StepAtOnce(NamedTuple):
+    """A step whose requests are all of one engine.
+
+    Attributes:
+        plan: its rows.
+        backend_name: the engine.
+        request_ids: the requests.
+        grammars: their grammars.
+    """
+
+    plan: StepPlan
+    backend_name: str
+    request_ids: Sequence[str]
+    grammars: Sequence[StructuredOutputGrammar]
+
+    def errors(self, dead_ends: Collection[str]) -> dict[str, str]:
+        """Why the requests that are at dead ends allow nothing."""
+        if not dead_ends:
+            return {}
+        grammar_of = dict(zip(self.request_ids, self.grammars, strict=True))
+        return {request_id: grammar_of[request_id].error_reason or _DEAD_END for request_id in dead_ends}
 
 
 @dataclass

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from structout.config import StructuredOutputsConfig
-from structout.errors import GrammarError, StructOutError
+from structout.errors import GrammarError, GrammarErrorKind, StructOutError
 from structout.grammar.forced_tokens import CanonicalTokenizer
-from structout.grammar.interface import CompiledConstraint, DeviceTables, StructuredOutputGrammar
+from structout.grammar.interface import CompiledConstraint, DeviceTables, StructuredOutputGrammar, batch_class
 from structout.grammar.router import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from structout.mask_batch import MaskBatch
@@ -349,6 +349,7 @@ class StructuredOutputManager:
         with self._lock_grammars():
             batch = self._filler.fill(request_ids, self._requests, draft_tokens, bounds, draft_trees, strict)
             self._slow_requests.note_masks(self._filler.seconds_alone)
+            self._fail_exhausted(batch.errors)
             return batch
 
     def pooled_bitmask(
@@ -386,6 +387,7 @@ class StructuredOutputManager:
                 filler = self._filler
                 pooled = filler.fill_pooled(request_ids, self._requests, draft_tokens, self.deduplicator, strict)
                 if pooled is not None:
+                    self._fail_exhausted(pooled.errors)
                     return pooled
             return self.deduplicator.deduplicate(
                 self.grammar_bitmask(request_ids, draft_tokens, bounds=bounds, draft_trees=draft_trees, strict=strict)
@@ -409,9 +411,12 @@ class StructuredOutputManager:
         with self._lock_grammars():
             requests = map(self._requests.by_id.get, token_ids)
             grammars = [request.grammar for request in requests if request is not None and request.grammar is not None]
-            classes: set[type[StructuredOutputGrammar]] = set(map(type, grammars))
-            if len(classes) == 1 and len(grammars) == len(token_ids) and (kind := classes.pop()).is_batched:
-                return dict(zip(token_ids, kind.accept_batch(grammars, [*token_ids.values()]), strict=True))
+            if len(grammars) == len(token_ids) and (grammar_class := batch_class(grammars)) is not None:
+                accepted = dict(
+                    zip(token_ids, grammar_class.accept_batch(grammars, [*token_ids.values()]), strict=True)
+                )
+                self._fail_exhausted([request_id for request_id in accepted if not accepted[request_id]])
+                return accepted
             return {
                 request_id: (request := self._requests.get(request_id)) is not None and self._accept(request, tokens)
                 for request_id, tokens in token_ids.items()
@@ -564,7 +569,17 @@ class StructuredOutputManager:
         start = clock()
         is_accepted = grammar.accept_tokens(request.request_id, tokens)
         self._slow_requests.note_tokens(request, clock() - start, len(tokens))
+        if not is_accepted:
+            self._fail_exhausted([request.request_id])
         return is_accepted
+
+    def _fail_exhausted(self, request_ids: Iterable[str]) -> None:
+        """Make those of the requests FAILED whose engine has reached a limit, so that
+        they allow nothing."""
+        for request in map(self._requests.get, request_ids):
+            reason = request.grammar.error_reason if request is not None and request.grammar is not None else ""
+            if request is not None and reason:
+                self._requests.set_failed(request, GrammarError(reason, kind=GrammarErrorKind.LIMIT))
 
 
 def _grammar_of(request: Request) -> StructuredOutputGrammar:

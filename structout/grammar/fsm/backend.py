@@ -1,6 +1,8 @@
-"""Compiles regular expressions, choices and grammars with structout's own engine."""
+"""Compiles JSON schemas, regular expressions, choices and grammars with structout's own
+engine."""
 
 from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 
@@ -9,88 +11,135 @@ from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.fsm.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
 from structout.grammar.fsm.grammars import grammar_automaton
-from structout.grammar.fsm.matcher import FsmGrammar, mask_memory
-from structout.grammar.fsm.native import core
+from structout.grammar.fsm.json_schema import DEFAULT_FORM, JsonSchemaGrammar, SchemaIndex, TextForm
+from structout.grammar.fsm.matcher import FsmGrammar
+from structout.grammar.fsm.native import core, grammar_errors
+from structout.grammar.fsm.native_grammar import NativeGrammar, mask_memory
 from structout.grammar.fsm.token_index import TokenIndex, vocabulary_trie
 from structout.grammar.interface import CompiledConstraint, StructuredOutputBackend, StructuredOutputGrammar
 from structout.grammar.vocabulary import Vocabulary
+from structout.json_schema import STANDARD_FORMATS
 from structout.params import Constraint, StructuredOutputOptions
 
 _CHECK_SECONDS = 0.05
 _CHECK_LIMITS = AutomatonLimits(seconds=_CHECK_SECONDS)
 
 
+_JSON_OBJECT = '{"type": ["object", "array"]}'
+
+_Compiled = Automaton | SchemaIndex
+
+
 class FsmBackend(StructuredOutputBackend):
-    """Compiles regular expressions, choices and grammars without recursion into
-    automata, for one vocabulary.
+    """Compiles JSON schemas, regular expressions, choices and grammars without
+    recursion, for one vocabulary.
 
     Args:
         vocabulary: the token ids of the model.
+        form: how JSON is written.
         canonical_tokenizer: needed for ``compute_ff_tokens`` of the grammars. By
             default that method raises.
+        limits: what one constraint may cost.
 
     Raises:
         ImportError: the engine was not built for this version of Python.
     """
 
-    can_save = True  # it compiles within its limits, so it needs no other process
+    # They compile within their limits, so they need no other process. A schema compiles
+    # faster than it could be loaded.
+    saved_kinds = frozenset(
+        {StructuredOutputOptions.REGEX, StructuredOutputOptions.CHOICE, StructuredOutputOptions.GRAMMAR}
+    )
 
-    def __init__(self, vocabulary: Vocabulary, *, canonical_tokenizer: CanonicalTokenizer | None = None):
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        *,
+        form: TextForm = DEFAULT_FORM,
+        canonical_tokenizer: CanonicalTokenizer | None = None,
+        limits: AutomatonLimits = DEFAULT_LIMITS,
+    ):
         super().__init__(vocabulary)
+        self._form = form
         self._canonical_tokenizer = canonical_tokenizer
+        self._limits = limits
         vocabulary_trie(vocabulary)  # the first constraint should not wait for it
 
     @classmethod
     def from_config(
         cls, vocabulary: Vocabulary, config: StructuredOutputsConfig, canonical_tokenizer: CanonicalTokenizer | None
     ) -> "FsmBackend":
-        return cls(vocabulary, canonical_tokenizer=canonical_tokenizer)
+        form = TextForm(config.any_whitespace, config.max_whitespace, config.key_order)
+        return cls(vocabulary, form=form, canonical_tokenizer=canonical_tokenizer)
 
     def compile_grammar(
         self, request_type: StructuredOutputOptions, grammar_spec: str, stop_token_ids: Sequence[int] | None = None
-    ) -> FsmGrammar:
+    ) -> NativeGrammar:
         """Compile a constraint as the interface specifies.
 
         Raises:
-            GrammarError: also for any other kind than regex, choice and grammar.
+            GrammarError: also for a structural tag.
         """
         constraint = Constraint(request_type, grammar_spec)
         return self._grammar(constraint, self.compile_native(constraint), stop_token_ids)
 
     def compile(self, constraint: Constraint, stop_token_ids: Sequence[int] | None = None) -> CompiledConstraint:
-        return CompiledConstraint(self._grammar(constraint, self.compile_native(constraint), stop_token_ids))
+        """Compile a constraint with all its options.
+
+        Args:
+            constraint: with ``lenient``, formats that JSON Schema defines and the
+                engine does not enforce are taken as annotations. ``fsm_support`` counts
+                them as not enforced.
+            stop_token_ids: tokens that end the text. Default: those of the vocabulary.
+        """
+        native = self.compile_native(constraint)
+        annotations = native.annotations if isinstance(native, SchemaIndex) else ()
+        return CompiledConstraint(self._grammar(constraint, native, stop_token_ids), annotations=annotations)
 
     def check(self, constraint: Constraint) -> tuple[str, ...]:
-        """Check a constraint as the interface specifies, without the vocabulary.
+        """Check a constraint as the interface specifies.
 
-        A pattern that takes more than ``_CHECK_SECONDS`` passes.
+        What takes more than ``_CHECK_SECONDS`` passes.
         """
         try:
-            self._refuse_empty(constraint, self._automaton(constraint, _CHECK_LIMITS))
+            self._refuse_empty(constraint, self._compiled(constraint, _CHECK_LIMITS))
         except GrammarLimitError as error:
-            if error.limit != "pattern_milliseconds":
+            if error.limit != "cpu_milliseconds":
                 raise
         return ()
 
-    def compile_native(self, constraint: Constraint) -> Automaton:
-        """The automaton over bytes of a constraint."""
-        return self._automaton(constraint, DEFAULT_LIMITS)
+    def compile_native(self, constraint: Constraint) -> _Compiled:
+        """A schema over tokens, or the automaton over bytes of any other constraint."""
+        return self._compiled(constraint, self._limits)
 
-    def _automaton(self, constraint: Constraint, limits: AutomatonLimits) -> Automaton:
+    def _compiled(self, constraint: Constraint, limits: AutomatonLimits) -> _Compiled:
         kind = constraint.kind
         if constraint.whitespace_pattern is not None:
-            raise GrammarError(f"whitespace_pattern applies to json only, got a {kind.value} constraint")
+            is_json = kind is StructuredOutputOptions.JSON
+            message = (
+                "fsm takes no whitespace_pattern"
+                if is_json
+                else f"whitespace_pattern applies to json only, got a {kind.value} constraint"
+            )
+            error_kind = GrammarErrorKind.UNSUPPORTED if is_json else GrammarErrorKind.MALFORMED
+            raise GrammarError(message, kind=error_kind)
         match kind:
+            case StructuredOutputOptions.JSON | StructuredOutputOptions.JSON_OBJECT:
+                schema = constraint.spec if kind is StructuredOutputOptions.JSON else _JSON_OBJECT
+                ignored = STANDARD_FORMATS if constraint.lenient else ()
+                return SchemaIndex(schema, self.vocabulary, self._form, limits, ignored)
             case StructuredOutputOptions.REGEX:
                 return Automaton.from_regex(constraint.spec, limits)
             case StructuredOutputOptions.CHOICE:
                 return Automaton.from_choices(constraint.value)
             case StructuredOutputOptions.GRAMMAR:
                 return grammar_automaton(constraint.spec, limits)
-        message = f"fsm takes regex, choice and grammar constraints only, got a {kind.value} constraint"
+        message = f"fsm takes json, regex, choice and grammar constraints only, got a {kind.value} constraint"
         raise GrammarError(message, kind=GrammarErrorKind.UNSUPPORTED)
 
-    def serialize(self, native: Automaton, max_bytes: int) -> bytes | None:
+    def serialize(self, native: _Compiled, max_bytes: int) -> bytes | None:
+        if isinstance(native, SchemaIndex):
+            return None
         data = native.serialize()
         return data if len(data) <= max_bytes else None
 
@@ -107,7 +156,7 @@ class FsmBackend(StructuredOutputBackend):
         It keeps Python's global lock unless a mask has to be computed.
         """
         address, row_bytes = mask_memory(bitmask, self.vocabulary.size, rows)
-        core().fill_batch([_own_grammar(grammar).matcher for grammar in grammars], address, row_bytes, rows)
+        core().fill_batch(_matchers(grammars), address, row_bytes, rows)
 
     def fill_bitmask_drafts_batch(
         self,
@@ -119,30 +168,35 @@ class FsmBackend(StructuredOutputBackend):
         """Fill rows as the interface specifies, in one native call."""
         last_rows = [row + len(tokens) for row, tokens in zip(first_rows, draft_tokens, strict=True)]
         address, row_bytes = mask_memory(bitmask, self.vocabulary.size, [*first_rows, *last_rows])
-        matchers = [_own_grammar(grammar).matcher for grammar in grammars]
-        return core().fill_drafts_batch(matchers, address, row_bytes, first_rows, draft_tokens)
+        return core().fill_drafts_batch(_matchers(grammars), address, row_bytes, first_rows, draft_tokens)
 
     def destroy(self) -> None:
         """Do nothing: the backend keeps nothing that no grammar holds, except the
         vocabulary, which other managers may share."""
 
     def _grammar(
-        self, constraint: Constraint, automaton: Automaton, stop_token_ids: Sequence[int] | None
-    ) -> FsmGrammar:
-        self._refuse_empty(constraint, automaton)
+        self, constraint: Constraint, native: _Compiled, stop_token_ids: Sequence[int] | None
+    ) -> NativeGrammar:
+        self._refuse_empty(constraint, native)
         stops = self.vocabulary.stop_token_ids if stop_token_ids is None else stop_token_ids
-        index = TokenIndex(automaton, self.vocabulary)
-        grammar = FsmGrammar(index, self.vocabulary.size, stops, self._canonical_tokenizer)
-        self._refuse_empty_language(grammar, constraint.kind)
+        grammar: NativeGrammar
+        if isinstance(native, SchemaIndex):
+            grammar = JsonSchemaGrammar(native, self.vocabulary.size, stops, self._canonical_tokenizer)
+        else:
+            index = TokenIndex(native, self.vocabulary)
+            grammar = FsmGrammar(index, self.vocabulary.size, stops, self._canonical_tokenizer)
+        with grammar_errors():
+            self._refuse_empty_language(grammar, constraint.kind)
         return grammar
 
-    def _refuse_empty(self, constraint: Constraint, automaton: Automaton) -> None:
-        if automaton.num_states == 0:
+    def _refuse_empty(self, constraint: Constraint, native: _Compiled) -> None:
+        if isinstance(native, Automaton) and native.num_states == 0:  # SchemaIndex refuses by itself
             message = f"the {constraint.kind.value} constraint allows no text at all"
             raise GrammarError(message, kind=GrammarErrorKind.IMPOSSIBLE)
 
 
-def _own_grammar(grammar: StructuredOutputGrammar) -> FsmGrammar:
-    if not isinstance(grammar, FsmGrammar):
-        raise TypeError(f"expected grammars that FsmBackend compiled, got a {type(grammar).__name__}")
-    return grammar
+def _matchers(grammars: Sequence[StructuredOutputGrammar]) -> list[Any]:
+    for grammar_class in set(map(type, grammars)):  # few classes: isinstance is slow for abstract ones
+        if not issubclass(grammar_class, NativeGrammar):
+            raise TypeError(f"expected grammars that FsmBackend compiled, got a {grammar_class.__name__}")
+    return [grammar.matcher for grammar in cast(Sequence[NativeGrammar], grammars)]

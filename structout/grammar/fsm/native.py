@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
+from structout.json_schema import keyword_at
 
 
 @cache
@@ -44,10 +45,23 @@ def grammar_errors(subject: str = "a regular expression") -> Iterator[None]:
     try:
         yield
     except core().LimitError as error:
-        raise GrammarLimitError(*error.args) from None
+        *found, pointer = error.args
+        limit_error = GrammarLimitError(*found)
+        raise limit_error.at(pointer, keyword_at(pointer)) if pointer else limit_error from None
     except core().PatternError as error:
         message, is_malformed = error.args
         if is_malformed:
             raise GrammarError(f"{subject} does not parse: {message}") from None
         message = f"{subject} cannot be compiled: {message}"
         raise GrammarError(message, kind=GrammarErrorKind.UNSUPPORTED) from None
+    except core().SchemaError as error:
+        raise _schema_error(*error.args) from None
+
+
+def _schema_error(message: str, kind_name: str, pointer: str) -> GrammarError:
+    kind = GrammarErrorKind(kind_name)
+    if kind is GrammarErrorKind.IMPOSSIBLE:
+        message = f"the json constraint allows no text at all: {message}"
+    if pointer in ("", "#"):  # no single part is at fault
+        return GrammarError(message, kind=kind)
+    return GrammarError(f"{pointer}: {message}", kind=kind, pointer=pointer, keyword=keyword_at(pointer))

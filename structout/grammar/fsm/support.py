@@ -4,27 +4,31 @@ from functools import lru_cache
 
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.fsm.automaton import AutomatonLimits
+from structout.grammar.fsm.formats import FORMATS
 from structout.grammar.fsm.grammars import check_grammar
 from structout.grammar.fsm.native import core, is_available
-from structout.grammar.support import Support
+from structout.grammar.support import Support, formats_beyond
 from structout.params import Constraint, StructuredOutputOptions
 
-_KINDS = (StructuredOutputOptions.REGEX, StructuredOutputOptions.CHOICE, StructuredOutputOptions.GRAMMAR)
 _CACHED_CONSTRAINTS = 1 << 8
 
 
 def fsm_support(constraint: Constraint) -> Support:
-    """How the engine would serve the constraint. What it serves, it enforces in
-    full."""
-    if constraint.kind not in _KINDS:
-        return Support(refusal="takes regex, choice and grammar constraints only")
+    """How the engine would serve the constraint. What it serves, it enforces in full,
+    except for some formats of a lenient constraint. What else it does not support in a
+    JSON schema, the compilation refuses."""
+    kind = constraint.kind
+    if kind is StructuredOutputOptions.STRUCTURAL_TAG:
+        return Support(refusal="has no structural tags")
     if constraint.whitespace_pattern is not None:
-        return Support(refusal=f"has no whitespace_pattern for {constraint.kind.value} constraints")
+        return Support(refusal=f"has no whitespace_pattern for {kind.value} constraints")
     if not is_available():
         return Support(refusal="is not built for this version of Python")
-    if constraint.kind is StructuredOutputOptions.CHOICE:
+    if kind is StructuredOutputOptions.JSON:
+        return Support(weakened=formats_beyond(constraint.nodes, FORMATS))
+    if kind in (StructuredOutputOptions.JSON_OBJECT, StructuredOutputOptions.CHOICE):
         return Support()
-    return Support(refusal=_refusal_of(constraint.kind, constraint.spec))
+    return Support(refusal=_refusal_of(kind, constraint.spec))
 
 
 @lru_cache(_CACHED_CONSTRAINTS)

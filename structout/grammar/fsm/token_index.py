@@ -36,10 +36,15 @@ def vocabulary_trie(vocabulary: Vocabulary) -> Any:
 
 @lru_cache(_KEPT_TRIES)
 def _vocabulary_trie(vocabulary: Vocabulary) -> Any:
+    return core().VocabularyTrie(text_bytes(vocabulary))
+
+
+def text_bytes(vocabulary: Vocabulary) -> list[bytes]:
+    """The bytes of each token inside a text. Stop tokens have none: they end one."""
     texts = list(vocabulary.token_bytes)
     for stop in vocabulary.stop_token_ids:
         texts[stop] = b""
-    return core().VocabularyTrie(texts)
+    return texts
 
 
 class TokenIndex:

@@ -22,6 +22,7 @@ from structout.grammar.support import (
     largest_integer,
     may_be,
     patterns_with,
+    unfollowed_reference,
     weakened_in_schema,
 )
 from structout.json_schema import Node, Nodes, draft_of, is_no_op, patterns_of
@@ -103,6 +104,9 @@ def xgrammar_support(constraint: Constraint) -> Support:
     match constraint.kind:
         case StructuredOutputOptions.JSON:
             nodes = constraint.nodes
+            refusal = unfollowed_reference(nodes)
+            if refusal:
+                return Support(refusal=refusal)
             weakened = weakened_in_schema(nodes, draft_of(constraint.value), _ignored_keywords)
             formats = formats_beyond(nodes, FORMATS)
             unproved = tuple(_unproved(constraint.value, nodes))

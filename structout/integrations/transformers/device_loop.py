@@ -154,8 +154,8 @@ def states_on_device(
         tables = manager.device_tables(request_id)
         if tables is None:
             raise ValueError(
-                f"request {request_id!r} is served by {manager.backend_name(request_id)}, which has no tables for "
-                "devices: only constraints that the backend fsm serves can go there"
+                f"request {request_id!r} is served by {manager.backend_name(request_id)}, which has no tables of its "
+                "constraint for devices: only regular languages that the backend fsm serves can go there"
             )
         positions.append(tables)
     num_states = {id(tables.index): tables.index.num_states for tables in positions}

@@ -1,0 +1,75 @@
+#include <pybind11/stl.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings/fsm/matchers.h"
+#include "bindings/fsm/module.h"
+#include "bindings/fsm/run.h"
+#include "json/schema_index.h"
+#include "json/schema_matcher.h"
+
+namespace structout::fsm {
+
+namespace {
+
+std::shared_ptr<json::SchemaIndex> compile(const py::bytes& given, const json::SchemaOptions& options,
+                                           const json::TextForm& form, const Limits& limits,
+                                           std::shared_ptr<const VocabularyTrie> vocabulary) {
+  std::string schema = given;
+  return run(true, [&] {
+    json::SchemaOptions with_bytes = options;
+    for (int byte = 0; byte < 256; ++byte) with_bytes.allowed_bytes[size_t(byte)] = vocabulary->has_byte(uint8_t(byte));
+    auto machine = std::make_unique<json::Machine>(schema, with_bytes, form, limits);
+    machine->schema().expand_all();
+    // What is too large to begin with is refused now.
+    json::State start = machine->start();
+    for (int byte = 0; byte < 256; ++byte) machine->action(start, uint8_t(byte));
+    return std::make_shared<json::SchemaIndex>(std::move(machine), std::move(vocabulary));
+  });
+}
+
+}  // namespace
+
+void define_json(py::module_& module) {
+  py::class_<json::SchemaOptions>(module, "SchemaOptions")
+      .def(py::init<>())
+      .def_readwrite("formats", &json::SchemaOptions::formats)
+      .def_readwrite("refused_formats", &json::SchemaOptions::refused_formats);
+
+  py::class_<json::TextForm>(module, "TextForm")
+      .def(py::init<>())
+      .def_readwrite("any_whitespace", &json::TextForm::any_whitespace)
+      .def_readwrite("max_whitespace", &json::TextForm::max_whitespace)
+      .def_property(
+          "declared_key_order",
+          [](const json::TextForm& self) { return self.key_order == json::KeyOrderRule::kDeclared; },
+          [](json::TextForm& self, bool is_declared) {
+            self.key_order = is_declared ? json::KeyOrderRule::kDeclared : json::KeyOrderRule::kAny;
+          });
+
+  py::class_<json::SchemaIndex, std::shared_ptr<json::SchemaIndex>>(module, "SchemaIndex")
+      .def(py::init(&compile))
+      .def_property_readonly("num_states", &json::SchemaIndex::num_states)
+      .def_property_readonly("num_masks", &json::SchemaIndex::num_masks)
+      .def_property_readonly("memory_bytes", &json::SchemaIndex::memory_bytes)
+      .def_property_readonly("annotations", &json::SchemaIndex::annotations)
+      .def("closed",
+           [](json::SchemaIndex& self, const Limits& limits) { return run(true, [&] { return self.closed(limits); }); })
+      .def("matches", [](json::SchemaIndex& self, const py::bytes& given) {
+        std::string text = given;
+        return run(true, [&] {
+          json::Position position = self.start();
+          return self.read(position, text) && self.is_complete(position);
+        });
+      });
+
+  define_matcher<json::SchemaMatcher>(module, "SchemaMatcher")
+      .def(py::init<std::shared_ptr<json::SchemaIndex>, std::vector<uint32_t>>());
+}
+
+}  // namespace structout::fsm

@@ -1,0 +1,199 @@
+// The calls of a decoding step, each for many matchers at once.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "bindings/fsm/conversions.h"
+#include "bindings/fsm/matchers.h"
+#include "bindings/fsm/module.h"
+#include "bindings/fsm/run.h"
+
+namespace structout::fsm {
+
+namespace {
+
+uint32_t* row_at(uintptr_t address, int64_t row, int64_t row_bytes) {
+  return reinterpret_cast<uint32_t*>(address + uintptr_t(row * row_bytes));
+}
+
+// Whether each matcher has accepted all of its tokens. One that has not does not move.
+py::list accept_batch(const py::list& matchers, const py::list& tokens_of_each) {
+  size_t count = matchers.size();
+  if (tokens_of_each.size() != count) throw std::invalid_argument("expected tokens for each matcher");
+  py::list are_accepted(count);
+  std::vector<int64_t> tokens;
+  for (size_t i = 0; i < count; ++i) {
+    tokens.clear();
+    Matcher& matcher = matcher_of(PyList_GET_ITEM(matchers.ptr(), Py_ssize_t(i)));
+    bool is_accepted = append_tokens(PyList_GET_ITEM(tokens_of_each.ptr(), Py_ssize_t(i)), tokens) &&
+                       matcher.accept(tokens.data(), tokens.size());
+    PyList_SET_ITEM(are_accepted.ptr(), Py_ssize_t(i), py::bool_(is_accepted).release().ptr());
+  }
+  return are_accepted;
+}
+
+// The rows of a step: the matcher and the state of each.
+struct Rows {
+  std::vector<const Matcher*> matchers;
+  std::vector<uint32_t> states;
+
+  void add(const Matcher& matcher) { matchers.resize(states.size(), &matcher); }
+
+  bool has_masks() const {
+    for (size_t i = 0; i < states.size(); ++i) {
+      if (states[i] != kFreeRow && !matchers[i]->has_mask(states[i])) return false;
+    }
+    return true;
+  }
+
+  // Fills a row and returns whether it allows anything.
+  bool fill(size_t i, uint32_t* row) const {
+    if (states[i] != kFreeRow) return matchers[i]->fill(states[i], row);
+    std::fill(row, row + matchers[i]->row_words(), UINT32_MAX);
+    return true;
+  }
+};
+
+void fill_batch(const py::list& matchers, uintptr_t address, int64_t row_bytes, const std::vector<int64_t>& row_ids) {
+  Rows rows;
+  for (py::handle given : matchers) {
+    const Matcher& matcher = matcher_of(given.ptr());
+    rows.states.push_back(matcher.current_state());
+    rows.add(matcher);
+  }
+  if (row_ids.size() != rows.states.size()) throw std::invalid_argument("expected a row for each matcher");
+  run(!rows.has_masks(), [&] {
+    for (size_t i = 0; i < row_ids.size(); ++i) rows.fill(i, row_at(address, row_ids[i], row_bytes));
+  });
+}
+
+// The rows of a decoding step: for each matcher that has not terminated its next mask,
+// and one for each of its drafts. To be used before a matcher moves.
+class Step {
+ public:
+  // `drafts` has a sequence or None for each matcher, or is None.
+  Step(py::list matchers, const py::object& drafts)
+      : row_indptr{ptrdiff_t(matchers.size() + 1)},
+        num_allowed{ptrdiff_t(matchers.size())},
+        matchers_(std::move(matchers)) {
+    int32_t *ends = row_indptr.mutable_data(), *allowed = num_allowed.mutable_data();
+    std::vector<int64_t> tokens;
+    ends[0] = 0;
+    for (size_t i = 0; i < matchers_.size(); ++i) {
+      const Matcher& matcher = matcher_of(PyList_GET_ITEM(matchers_.ptr(), Py_ssize_t(i)));
+      tokens.clear();
+      if (!drafts.is_none()) {
+        py::handle given = PyList_GET_ITEM(drafts.ptr(), Py_ssize_t(i));
+        if (!given.is_none() && !append_tokens(given, tokens))
+          throw py::type_error("drafts must be sequences of tokens");
+      }
+      allowed[i] = 0;
+      if (!matcher.is_terminated()) {
+        allowed[i] = int32_t(matcher.append_draft_states(tokens.data(), tokens.size(), rows_.states));
+        rows_.add(matcher);
+      }
+      ends[i + 1] = int32_t(rows_.states.size());
+    }
+  }
+
+  size_t num_rows() const { return rows_.states.size(); }
+
+  // The different masks of the rows, as far as Matcher::mask_key tells: the key of each,
+  // its first row, and for each row the index of its mask.
+  py::tuple distinct_masks() const {
+    std::vector<uint64_t> keys;
+    std::vector<int64_t> first_rows;
+    py::array_t<int64_t> index_of_row{ptrdiff_t(num_rows())};
+    int64_t* index = index_of_row.mutable_data();
+    int bits = 1;
+    while ((size_t(1) << bits) < 2 * num_rows()) ++bits;
+    std::vector<int64_t> table(size_t(1) << bits, -1);  // indices of masks, by open addressing
+    run(!rows_.has_masks(), [&] {
+      for (size_t i = 0; i < num_rows(); ++i) {
+        uint64_t key = rows_.states[i] == kFreeRow ? kFreeKey : rows_.matchers[i]->mask_key(rows_.states[i]);
+        size_t slot = size_t(key * 0x9E3779B97F4A7C15u >> (64 - bits));
+        while (table[slot] >= 0 && keys[size_t(table[slot])] != key) slot = (slot + 1) & (table.size() - 1);
+        if (table[slot] < 0 || key == kNoKey) {
+          table[slot] = int64_t(keys.size());
+          keys.push_back(key);
+          first_rows.push_back(int64_t(i));
+        }
+        index[i] = table[slot];
+      }
+    });
+    return py::make_tuple(py::array_t<uint64_t>(ptrdiff_t(keys.size()), keys.data()),
+                          py::array_t<int64_t>(ptrdiff_t(first_rows.size()), first_rows.data()), index_of_row);
+  }
+
+  // Writes the masks of all rows, or of the given ones, to consecutive rows of a buffer.
+  // Returns the rows of the buffer that allow nothing.
+  std::vector<size_t> fill(const std::optional<std::vector<size_t>>& given, uintptr_t address, int64_t row_bytes,
+                           size_t buffer_rows) const {
+    size_t count = given ? given->size() : num_rows();
+    if (count > buffer_rows) throw std::invalid_argument("the buffer has too few rows");
+    std::vector<size_t> empty_rows;
+    run(!rows_.has_masks(), [&] {
+      for (size_t i = 0; i < count; ++i) {
+        size_t row = given ? (*given)[i] : i;
+        if (row >= num_rows()) throw py::index_error("the step has " + std::to_string(num_rows()) + " rows");
+        bool allows_any = rows_.fill(row, row_at(address, int64_t(i), row_bytes));
+        if (!allows_any) empty_rows.push_back(i);
+      }
+    });
+    return empty_rows;
+  }
+
+  py::array_t<int32_t> row_indptr;   // matcher i owns the rows row_indptr[i] ... row_indptr[i + 1]
+  py::array_t<int32_t> num_allowed;  // of each matcher's drafts
+
+ private:
+  static constexpr uint64_t kNoKey = 0, kFreeKey = 1;  // below the keys of states
+
+  py::list matchers_;
+  Rows rows_;
+};
+
+std::vector<size_t> fill_drafts_batch(const py::list& matchers, uintptr_t address, int64_t row_bytes,
+                                      const std::vector<int64_t>& first_rows, const std::vector<py::sequence>& drafts) {
+  if (first_rows.size() != matchers.size() || drafts.size() != matchers.size()) {
+    throw std::invalid_argument("expected a first row and drafts for each matcher");
+  }
+  Rows rows;
+  std::vector<int64_t> row_ids;
+  std::vector<size_t> num_allowed;
+  for (size_t i = 0; i < matchers.size(); ++i) {
+    const Matcher& matcher = matcher_of(PyList_GET_ITEM(matchers.ptr(), Py_ssize_t(i)));
+    std::vector<int64_t> tokens = tokens_of(drafts[i]);
+    num_allowed.push_back(matcher.append_draft_states(tokens.data(), tokens.size(), rows.states));
+    rows.add(matcher);
+    for (size_t j = 0; j <= tokens.size(); ++j) row_ids.push_back(first_rows[i] + int64_t(j));
+  }
+  run(!rows.has_masks(), [&] {
+    for (size_t i = 0; i < row_ids.size(); ++i) rows.fill(i, row_at(address, row_ids[i], row_bytes));
+  });
+  return num_allowed;
+}
+
+}  // namespace
+
+void define_step(py::module_& module) {
+  py::class_<Step>(module, "Step")
+      .def(py::init<py::list, py::object>())
+      .def_readonly("row_indptr", &Step::row_indptr)
+      .def_readonly("num_allowed", &Step::num_allowed)
+      .def_property_readonly("num_rows", &Step::num_rows)
+      .def("distinct_masks", &Step::distinct_masks)
+      .def("fill", &Step::fill);
+
+  module.def("accept_batch", accept_batch);
+  module.def("fill_batch", fill_batch);
+  module.def("fill_drafts_batch", fill_drafts_batch);
+}
+
+}  // namespace structout::fsm

@@ -1,0 +1,21 @@
+// The error of this folder.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace structout::json {
+
+enum class ErrorKind { kMalformed, kUnsupported, kImpossible };
+
+class SchemaError : public std::runtime_error {
+ public:
+  // `pointer`: to the part of the schema that is at fault, such as #/properties/a.
+  SchemaError(ErrorKind kind, const std::string& message, std::string pointer = "")
+      : std::runtime_error(message), kind(kind), pointer(std::move(pointer)) {}
+
+  ErrorKind kind;
+  std::string pointer;
+};
+
+}  // namespace structout::json

@@ -1,0 +1,125 @@
+#include "json/formula.h"
+
+#include <algorithm>
+
+#include "fsm/hash.h"
+
+namespace structout::json {
+
+namespace {
+
+constexpr size_t kMaxNodes = 1 << 20;
+constexpr size_t kMaxOperands = 1 << 23;
+
+}  // namespace
+
+Formulas::Formulas(fsm::Budget& budget) : budget_(budget) {
+  add({Op::kTrue});
+  add({Op::kFalse});
+}
+
+size_t Formulas::memory_bytes() const {
+  return nodes_.capacity() * (sizeof(FormulaNode) + 4 * sizeof(uint32_t)) + operands_.capacity() * sizeof(Formula);
+}
+
+void Formulas::check_size() const {
+  if (nodes_.size() > kMaxNodes) throw fsm::LimitError("schema_formulas", nodes_.size(), kMaxNodes);
+  if (operands_.size() > kMaxOperands) throw fsm::LimitError("schema_operands", operands_.size(), kMaxOperands);
+}
+
+Formula Formulas::add(const FormulaNode& node) {
+  uint64_t hash = fsm::mix(fsm::mix(fsm::mix(uint64_t(node.op), node.a), node.b), node.c);
+  auto [number, is_new] = numbers_.find_or_add(hash, [&](uint32_t other) { return nodes_[other] == node; });
+  if (is_new) {
+    nodes_.push_back(node);
+    budget_.spend(1);
+    check_size();
+  }
+  return number;
+}
+
+Formula Formulas::add_list(Op op, const std::vector<Formula>& operands) {
+  uint64_t hash = uint64_t(op);
+  for (Formula operand : operands) hash = fsm::mix(hash, operand);
+  budget_.spend(operands.size());
+  auto [number, is_new] = numbers_.find_or_add(hash, [&](uint32_t other) {
+    const FormulaNode& node = nodes_[other];
+    return node.op == op && node.b == operands.size() &&
+           std::equal(operands.begin(), operands.end(), operands_.begin() + node.a);
+  });
+  if (is_new) {
+    nodes_.push_back({op, uint32_t(operands_.size()), uint32_t(operands.size())});
+    operands_.insert(operands_.end(), operands.begin(), operands.end());
+    check_size();
+  }
+  return number;
+}
+
+Formula Formulas::negation(Formula formula) {
+  const FormulaNode node = nodes_[formula];
+  switch (node.op) {
+    case Op::kTrue:
+      return kNever;
+    case Op::kFalse:
+      return kAlways;
+    case Op::kNot:
+      return node.a;
+    case Op::kAnd:
+    case Op::kOr: {
+      std::vector<Formula> negated = operands(formula);
+      for (Formula& operand : negated) operand = negation(operand);
+      return combine(node.op == Op::kAnd ? Op::kOr : Op::kAnd, std::move(negated));
+    }
+    default:
+      return add({Op::kNot, formula});
+  }
+}
+
+// Conjunctions in the names: a disjunction is the same with true and false exchanged.
+Formula Formulas::combine(Op op, std::vector<Formula> operands) {
+  bool is_and = op == Op::kAnd;
+  Formula zero = is_and ? kNever : kAlways, one = is_and ? kAlways : kNever;
+  std::vector<Formula> flat;
+  flat.reserve(operands.size());
+  for (Formula operand : operands) {
+    if (operand == zero) return zero;
+    if (operand == one) continue;
+    const FormulaNode& node = nodes_[operand];
+    if (node.op == op) {
+      flat.insert(flat.end(), operands_.begin() + node.a, operands_.begin() + node.a + node.b);
+    } else {
+      flat.push_back(operand);
+    }
+  }
+  std::sort(flat.begin(), flat.end());
+  flat.erase(std::unique(flat.begin(), flat.end()), flat.end());
+  auto contains = [&flat](Formula other) { return std::binary_search(flat.begin(), flat.end(), other); };
+  for (Formula operand : flat) {
+    if (nodes_[operand].op == Op::kNot && contains(nodes_[operand].a)) return zero;
+  }
+  Op dual = is_and ? Op::kOr : Op::kAnd;
+  auto is_absorbed = [&](Formula operand) {  // as in a & (a | b)
+    const FormulaNode& node = nodes_[operand];
+    return node.op == dual && std::any_of(operands_.begin() + node.a, operands_.begin() + node.a + node.b, contains);
+  };
+  std::vector<Formula> kept;
+  kept.reserve(flat.size());
+  std::copy_if(flat.begin(), flat.end(), std::back_inserter(kept),
+               [&](Formula operand) { return !is_absorbed(operand); });
+  if (kept.empty()) return one;
+  return kept.size() == 1 ? kept[0] : add_list(op, kept);
+}
+
+const std::vector<Formula>& Formulas::atoms(Formula formula) {
+  auto [found, is_new] = atoms_.try_emplace(formula);
+  if (is_new) {
+    std::vector<Formula> atoms;
+    visit_literals(formula, [&atoms](Formula atom, bool) { atoms.push_back(atom); });
+    std::sort(atoms.begin(), atoms.end());
+    atoms.erase(std::unique(atoms.begin(), atoms.end()), atoms.end());
+    found->second = std::move(atoms);
+  }
+  return found->second;
+}
+
+}  // namespace structout::json

@@ -1,0 +1,152 @@
+// Boolean formulas over atoms, stored once each.
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "fsm/limits.h"
+#include "fsm/state_numbers.h"
+
+namespace structout::json {
+
+using Formula = uint32_t;
+constexpr Formula kAlways = 0, kNever = 1;
+
+enum class Op : uint8_t {
+  kTrue,
+  kFalse,
+  kNot,  // a: the formula
+  kAnd,  // a, b: where its operands begin, and how many they are
+  kOr,
+  // Atoms on any value. A child is a formula over the atoms kSchema, kConstant and
+  // kCanonicalNumber.
+  kSchema,           // a: a node of the document
+  kConstant,         // a: a value of the document
+  kCanonicalNumber,  // numbers have one spelling
+  // On objects.
+  kRequired,  // a: a name
+  kForName,   // a: a name, b: a child for the value of that key, if it is there
+  kForKeys,   // a: a formula on texts, b: a child for the values of the keys that it describes
+  kMinKeys,   // a: how many
+  // On arrays.
+  kForItems,  // a, b: from which item to which (exclusive), c: a child
+  kMinItems,  // a: how many
+  kHas,       // a: a child, b: how many items satisfy it at least
+  kUnique,
+  // On the texts of strings and numbers: what is still to be read.
+  kText,       // a: a language, b: a state of its automaton
+  kMinLength,  // a: characters
+  // Whether a child holds for a value that is not read yet.
+  kUndecided,  // a: the child
+};
+
+constexpr bool is_atom(Op op) { return op >= Op::kSchema; }
+
+struct FormulaNode {
+  Op op;
+  uint32_t a = 0, b = 0, c = 0;
+  bool operator==(const FormulaNode& other) const {
+    return op == other.op && a == other.a && b == other.b && c == other.c;
+  }
+};
+
+class Formulas {
+ public:
+  explicit Formulas(fsm::Budget& budget);
+
+  const FormulaNode& operator[](Formula formula) const { return nodes_[formula]; }
+  Op op(Formula formula) const { return nodes_[formula].op; }
+  size_t size() const { return nodes_.size(); }
+  size_t memory_bytes() const;
+
+  // The operands of a conjunction or disjunction.
+  std::vector<Formula> operands(Formula formula) const {
+    const FormulaNode& node = nodes_[formula];
+    return {operands_.begin() + node.a, operands_.begin() + node.a + node.b};
+  }
+
+  Formula atom(Op op, uint32_t a = 0, uint32_t b = 0, uint32_t c = 0) { return add({op, a, b, c}); }
+  Formula negation(Formula formula);
+  Formula conjunction(std::vector<Formula> operands) { return combine(Op::kAnd, std::move(operands)); }
+  Formula disjunction(std::vector<Formula> operands) { return combine(Op::kOr, std::move(operands)); }
+
+  // Replaces each atom by replacement(atom), a formula.
+  template <typename Replacement>
+  Formula substitute(Formula formula, Replacement&& replacement) {
+    std::unordered_map<Formula, Formula> memo;
+    return substitute(formula, replacement, memo);
+  }
+
+  // The truth of a formula, given that of its atoms.
+  template <typename Truth>
+  bool evaluate(Formula formula, Truth&& truth) const {
+    const FormulaNode node = nodes_[formula];
+    switch (node.op) {
+      case Op::kTrue:
+        return true;
+      case Op::kFalse:
+        return false;
+      case Op::kNot:
+        return !evaluate(node.a, truth);
+      case Op::kAnd:
+      case Op::kOr:
+        for (uint32_t i = node.a; i < node.a + node.b; ++i) {
+          if (evaluate(operands_[i], truth) == (node.op == Op::kOr)) return node.op == Op::kOr;
+        }
+        return node.op == Op::kAnd;
+      default:
+        return truth(formula);
+    }
+  }
+
+  // The different atoms of a formula.
+  const std::vector<Formula>& atoms(Formula formula);
+
+  // Calls visit(atom, is_negated) for every way in which an atom occurs.
+  template <typename Visit>
+  void visit_literals(Formula formula, Visit&& visit, bool is_negated = false) const {
+    const FormulaNode node = nodes_[formula];
+    if (node.op == Op::kNot) {
+      visit_literals(node.a, visit, !is_negated);
+    } else if (node.op == Op::kAnd || node.op == Op::kOr) {
+      for (uint32_t i = node.a; i < node.a + node.b; ++i) visit_literals(operands_[i], visit, is_negated);
+    } else if (is_atom(node.op)) {
+      visit(formula, is_negated);
+    }
+  }
+
+ private:
+  Formula add(const FormulaNode& node);
+  Formula add_list(Op op, const std::vector<Formula>& operands);
+  Formula combine(Op op, std::vector<Formula> operands);
+  void check_size() const;
+
+  template <typename Replacement>
+  Formula substitute(Formula formula, Replacement&& replacement, std::unordered_map<Formula, Formula>& memo) {
+    const FormulaNode node = nodes_[formula];
+    if (node.op == Op::kTrue || node.op == Op::kFalse) return formula;
+    if (is_atom(node.op)) return replacement(formula);
+    if (node.op == Op::kNot) return negation(substitute(node.a, replacement, memo));
+    auto found = memo.find(formula);
+    if (found != memo.end()) return found->second;
+    budget_.spend(node.b);
+    std::vector<Formula> replaced;
+    replaced.reserve(node.b);
+    for (uint32_t i = 0; i < node.b; ++i) {
+      replaced.push_back(substitute(operands_[node.a + i], replacement, memo));
+      if (replaced.back() == (node.op == Op::kAnd ? kNever : kAlways)) {
+        return memo[formula] = replaced.back();
+      }
+    }
+    return memo[formula] = combine(node.op, std::move(replaced));
+  }
+
+  fsm::Budget& budget_;
+  std::vector<FormulaNode> nodes_;
+  std::vector<Formula> operands_;
+  fsm::StateNumbers numbers_;
+  std::unordered_map<Formula, std::vector<Formula>> atoms_;
+};
+
+}  // namespace structout::json

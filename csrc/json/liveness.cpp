@@ -1,0 +1,191 @@
+#include "json/liveness.h"
+
+#include <algorithm>
+#include <functional>
+
+namespace structout::json {
+
+namespace {
+
+constexpr size_t kMaxDepth = 256;  // of values inside each other that one decision looks at
+constexpr size_t kMaxStackBytes = 2 << 20;
+constexpr size_t kMaxValues = 256;
+
+const KeyOrder kNoOrder;
+const PastKeys kNoPast;
+
+}  // namespace
+
+// -- choosing literals --------------------------------------------------------------
+
+// Finds literals that imply all pending formulas and disjunctions.
+bool Liveness::find_implicant(std::vector<Formula> pending, std::vector<Formula> literals,
+                              std::vector<Formula> disjunctions, Literals& implicant) {
+  spend(pending.size() + literals.size() + 1);
+  auto has = [&literals](Formula literal) {
+    return std::find(literals.begin(), literals.end(), literal) != literals.end();
+  };
+  for (;;) {
+    while (!pending.empty()) {
+      Formula next = pending.back();
+      pending.pop_back();
+      spend(1 + literals.size() / 16);
+      if (next == kAlways || has(next)) continue;
+      if (next == kNever || has(formulas_.negation(next))) return false;
+      Op op = formulas_.op(next);
+      if (op == Op::kAnd) {
+        for (Formula operand : formulas_.operands(next)) pending.push_back(operand);
+      } else if (op == Op::kOr) {
+        disjunctions.push_back(next);
+      } else {
+        literals.push_back(next);
+      }
+    }
+    // Disjunctions that hold already go; one with a single possible operand decides.
+    std::vector<Formula> open;
+    std::vector<Formula> shortest;
+    Formula shortest_one = kAlways;
+    for (Formula disjunction : disjunctions) {
+      std::vector<Formula> possible;
+      bool holds = false;
+      for (Formula operand : formulas_.operands(disjunction)) {
+        holds = holds || has(operand);
+        if (!has(formulas_.negation(operand))) possible.push_back(operand);
+      }
+      if (holds) continue;
+      if (possible.empty()) return false;
+      open.push_back(disjunction);
+      if (shortest_one == kAlways || possible.size() < shortest.size()) {
+        shortest = std::move(possible);
+        shortest_one = disjunction;
+      }
+    }
+    if (open.empty()) {
+      implicant = std::move(literals);
+      return true;
+    }
+    open.erase(std::find(open.begin(), open.end(), shortest_one));
+    disjunctions = std::move(open);
+    if (shortest.size() == 1) {
+      pending.push_back(shortest[0]);
+      continue;
+    }
+    std::vector<Formula> failed;
+    for (Formula choice : shortest) {
+      std::vector<Formula> with_choice = failed;
+      with_choice.push_back(choice);
+      if (find_implicant(std::move(with_choice), literals, disjunctions, implicant)) return true;
+      Op op = formulas_.op(choice);
+      if (op != Op::kAnd && op != Op::kOr) failed.push_back(formulas_.negation(choice));
+    }
+    return false;
+  }
+}
+
+std::optional<Liveness::Literals> Liveness::implicant(Formula formula) {
+  Literals literals;
+  if (!find_implicant({formula}, {}, {}, literals)) return std::nullopt;
+  return literals;
+}
+
+// -- any value ----------------------------------------------------------------------
+
+// Marks a child as being decided. Recursion asks for the least fixpoint, in which what is
+// being decided is not satisfied.
+class Liveness::Decision {
+ public:
+  Decision(Liveness& liveness, Formula child) : liveness_(liveness), child_(child) {
+    if (liveness.being_decided_.empty()) liveness.stack_ = static_cast<const char*>(__builtin_frame_address(0));
+    if (liveness.being_decided_.size() == kMaxDepth) throw fsm::LimitError("schema_nesting", kMaxDepth + 1, kMaxDepth);
+    is_first_ = liveness.being_decided_.insert(child).second;
+    if (!is_first_) liveness.assumed_.insert(child);
+  }
+  ~Decision() {
+    if (!is_first_) return;
+    liveness_.being_decided_.erase(child_);
+    liveness_.assumed_.erase(child_);
+  }
+  Decision(const Decision&) = delete;
+
+  bool is_first() const { return is_first_; }
+
+ private:
+  Liveness& liveness_;
+  const Formula child_;
+  bool is_first_;
+};
+
+void Liveness::spend(uint64_t steps) {
+  schema_.budget().spend(steps);
+  if (being_decided_.empty()) return;
+  auto bytes = size_t(stack_ - static_cast<const char*>(__builtin_frame_address(0)));
+  if (bytes > kMaxStackBytes) throw fsm::LimitError("schema_stack_bytes", bytes, kMaxStackBytes);
+}
+
+bool Liveness::is_satisfiable(Formula child) {
+  if (child == kAlways || child == kNever) return child == kAlways;
+  auto known = satisfiable_.find(child);
+  if (known != satisfiable_.end()) return known->second;
+  bool is_live = false;
+  try {
+    Decision decision(*this, child);
+    if (!decision.is_first()) return false;
+    spend(1);
+    for (Type type :
+         {Type::kNull, Type::kFalse, Type::kTrue, Type::kNumber, Type::kString, Type::kArray, Type::kObject}) {
+      is_live = is_live || is_satisfiable(child, type);
+    }
+  } catch (fsm::LimitError& error) {
+    if (error.place.empty()) error.place = schema_.place_of(child);
+    throw;
+  }
+  if (is_live || assumed_.empty()) satisfiable_.emplace(child, is_live);
+  return is_live;
+}
+
+bool Liveness::is_satisfiable(Formula child, Type type) {
+  Formula formula = schema_.expand(child, type);
+  switch (type) {
+    case Type::kNumber:
+      return formula != kNever && texts_.is_live(texts_.start(TextKind::kNumber, formula));
+    case Type::kString:
+      return formula != kNever && texts_.is_live(texts_.start(TextKind::kString, formula));
+    case Type::kArray:
+      return is_array_live(formula);
+    case Type::kObject:
+      return is_object_live(formula, kNoOrder, kNoPast);
+    default:
+      return formula == kAlways;
+  }
+}
+
+Liveness::Values Liveness::all_values(Formula child) {
+  auto known = all_values_.find(child);
+  if (known != all_values_.end()) return known->second;
+  auto values = std::make_shared<std::vector<std::string>>();
+  bool are_few = !has_compound(child);
+  auto add_texts = [&](TextKind kind, Formula formula, const std::string& quote) {
+    if (!are_few || formula == kNever) return;
+    std::optional<std::vector<std::string>> texts = texts_.all_texts(kind, formula, kMaxValues);
+    are_few = texts && values->size() + texts->size() <= kMaxValues;
+    if (!are_few) return;
+    for (const std::string& text : *texts) values->push_back(quote + text + quote);
+  };
+  for (auto [type, text] : {std::pair(Type::kNull, "null"), {Type::kFalse, "false"}, {Type::kTrue, "true"}}) {
+    if (schema_.expand(child, type) == kAlways) values->push_back(text);
+  }
+  Formula numbers = formulas_.conjunction(
+      {schema_.expand(child, Type::kNumber), schema_.expand(formulas_.atom(Op::kCanonicalNumber), Type::kNumber)});
+  add_texts(TextKind::kNumber, numbers, "");
+  add_texts(TextKind::kString, schema_.expand(child, Type::kString), "\"");
+  if (!are_few) values = nullptr;
+  if (!are_few || assumed_.empty()) all_values_.emplace(child, values);
+  return values;
+}
+
+bool Liveness::has_compound(Formula child) {
+  Decision decision(*this, child);
+  return decision.is_first() && (is_satisfiable(child, Type::kArray) || is_satisfiable(child, Type::kObject));
+}
+
+}  // namespace structout::json

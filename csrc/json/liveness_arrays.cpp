@@ -1,0 +1,272 @@
+// Whether an array can satisfy a formula.
+#include <algorithm>
+#include <functional>
+
+#include "json/liveness.h"
+
+namespace structout::json {
+
+namespace {
+
+constexpr size_t kMaxPlaces = 1024;  // of items that must be there
+constexpr uint32_t kNoEnd = UINT32_MAX;
+constexpr uint32_t kUnlimited = UINT32_MAX;
+
+}  // namespace
+
+bool Liveness::is_array_live(Formula array) {
+  if (array == kAlways || array == kNever) return array == kAlways;
+  auto known = live_arrays_.find(array);
+  if (known != live_arrays_.end()) return known->second;
+  bool is_live = false;
+  std::vector<Formula> clauses = {array};
+  while (!is_live) {
+    std::optional<Literals> literals = implicant(formulas_.conjunction(clauses));
+    if (!literals) break;
+    is_live = are_array_literals_live(*literals);
+    std::vector<Formula> clause;
+    for (Formula literal : *literals) clause.push_back(formulas_.negation(literal));
+    clauses.push_back(formulas_.disjunction(std::move(clause)));
+  }
+  if (is_live || assumed_.empty()) live_arrays_.emplace(array, is_live);
+  return is_live;
+}
+
+// Whether an array can satisfy a conjunction of literals.
+struct Liveness::ArraySearch {
+  struct Items {
+    uint32_t begin, end;
+    Formula child;
+  };
+  struct Existing {  // items of a range of which `count` must satisfy `child`
+    uint32_t begin, end, count;
+    Formula child;
+  };
+  struct Bounded {  // at most `max` items satisfy `child`
+    uint32_t max;
+    Formula child;
+  };
+  struct Place {  // of an item that must exist: before the last bound, or one behind it
+    uint32_t index;
+    std::vector<Formula> also;
+  };
+
+  ArraySearch(Liveness& liveness, const Literals& literals) : liveness(liveness), formulas(liveness.formulas_) {
+    for (Formula literal : literals) add(literal);
+    auto take_bounds = [this](uint32_t begin, uint32_t end) {
+      last_bound = std::max({last_bound, begin, end == kNoEnd ? 0 : end});
+    };
+    for (const Items& items : all) take_bounds(items.begin, items.end);
+    for (const Existing& items : existing) take_bounds(items.begin, items.end);
+  }
+
+  void add(Formula literal) {
+    FormulaNode node = formulas[literal];
+    bool is_negated = node.op == Op::kNot;
+    if (is_negated) node = formulas[node.a];
+    switch (node.op) {
+      case Op::kForItems:
+        if (is_negated) {
+          existing.push_back({node.a, node.b, 1, formulas.negation(node.c)});
+        } else {
+          all.push_back({node.a, node.b, node.c});
+        }
+        break;
+      case Op::kMinItems:
+        if (is_negated) {
+          max_items = std::min(max_items, node.a - 1);
+        } else {
+          min_items = std::max(min_items, node.a);
+        }
+        break;
+      case Op::kHas:
+        if (!is_negated) {
+          existing.push_back({0, kNoEnd, node.b, node.a});
+        } else if (node.b == 1) {
+          all.push_back({0, kNoEnd, formulas.negation(node.a)});
+        } else {
+          bounded.push_back({node.b - 1, node.a});
+        }
+        break;
+      case Op::kUnique:
+        (is_negated ? is_repeated : is_unique) = true;
+        break;
+      default:
+        break;
+    }
+  }
+
+  bool is_live() {
+    if (is_repeated) return false;  // items are never repeated where the schema speaks of it
+    uint32_t length = 0;            // how many items there can be, or one more than the last bound
+    while (length <= last_bound && length < max_items && is_satisfiable(length)) ++length;
+    cap = length > last_bound ? max_items : length;
+    if (is_unique && cap > 0 && !are_different_items_possible()) return false;
+    return min_items <= cap && (!is_unique || have_values_left()) && find_places(0, 0, 0);
+  }
+
+  Formula need(uint32_t index, const std::vector<Formula>& also = {}) {
+    std::vector<Formula> needs = also;
+    for (const Items& items : all) {
+      if (items.begin <= index && index < items.end) needs.push_back(items.child);
+    }
+    return formulas.conjunction(std::move(needs));
+  }
+
+  bool is_satisfiable(uint32_t index, const std::vector<Formula>& also = {}) {
+    return liveness.is_satisfiable(need(index, also));
+  }
+
+  // Lowers `cap` to the number of values that items have.
+  bool are_different_items_possible() {
+    std::vector<Formula> any;
+    for (uint32_t i = 0; i <= last_bound; ++i) any.push_back(need(i));
+    if (Values values = liveness.all_values(formulas.disjunction(std::move(any)))) {
+      cap = std::min(cap, uint32_t(values->size()));
+    }
+    return std::none_of(existing.begin(), existing.end(), [this](const Existing& items) {
+      Values values = liveness.all_values(items.child);
+      return values && items.count > values->size();
+    });
+  }
+
+  // Whether the items that must be there can all differ. Throws SchemaError if that
+  // depends on which values come first.
+  bool have_values_left() {
+    bool may_run_out = false;
+    std::vector<Values> few;  // values of each item that has few
+    for (uint32_t i = 0; i < std::min(min_items, last_bound + 1); ++i) {
+      Values values = liveness.all_values(need(i));
+      if (!values) continue;
+      uint64_t num_alike = i == last_bound ? min_items - last_bound : 1, num_before = num_alike - 1;
+      for (uint32_t j = 0; j < i; ++j) num_before += is_satisfiable(i, {need(j)});
+      may_run_out = may_run_out || num_before >= values->size();
+      few.insert(few.end(), size_t(std::min<uint64_t>(num_alike, values->size() + 1)), values);
+    }
+    if (!may_run_out) return true;
+    // A matching of items and values, by augmenting paths.
+    std::unordered_map<std::string, size_t> item_of;
+    std::unordered_set<std::string> seen;
+    std::function<bool(size_t)> find_value = [&](size_t item) {
+      for (const std::string& value : *few[item]) {
+        liveness.spend(1);
+        if (!seen.insert(value).second) continue;
+        auto found = item_of.find(value);
+        if (found != item_of.end() && !find_value(found->second)) continue;
+        item_of[value] = item;
+        return true;
+      }
+      return false;
+    };
+    for (size_t item = 0; item < few.size(); ++item) {
+      seen.clear();
+      if (!find_value(item)) return false;
+    }
+    throw SchemaError(ErrorKind::kUnsupported,
+                      "under uniqueItems, items may use up the values of those that must follow");
+  }
+
+  // Finds places for existing[next ...], of which the first has `num_found` already, in
+  // places from `first` on or new ones.
+  bool find_places(size_t next, uint32_t num_found, uint32_t first) {
+    if (next == existing.size()) return has_room();
+    const Existing& wanted = existing[next];
+    if (num_found == wanted.count) return find_places(next + 1, 0, 0);
+    liveness.spend(1);
+    for (size_t i = first; i < places.size(); ++i) {
+      if (places[i].index < wanted.begin || places[i].index >= wanted.end) continue;
+      places[i].also.push_back(wanted.child);
+      if (is_satisfiable(places[i].index, places[i].also) && find_places(next, num_found + 1, uint32_t(i + 1)))
+        return true;
+      places[i].also.pop_back();
+    }
+    // New places, whose number the length allows. Those behind the last bound are alike.
+    uint32_t num_behind = count_places_behind();
+    bool has_tried_behind = false;
+    for (uint32_t index = wanted.begin; index < wanted.end && index < cap && !has_tried_behind; ++index) {
+      if (index >= last_bound) {
+        has_tried_behind = true;
+        if (uint64_t(last_bound) + num_behind >= cap) break;
+      } else if (is_taken(index)) {
+        continue;
+      }
+      if (!is_satisfiable(index, {wanted.child})) continue;
+      if (has_tried_behind && wanted.end == kNoEnd && cap == kUnlimited && bounded.empty()) {  // as many as are needed
+        if (find_places(next + 1, 0, 0)) return true;
+        continue;
+      }
+      if (places.size() == kMaxPlaces) throw fsm::LimitError("schema_items", kMaxPlaces + 1, kMaxPlaces);
+      places.push_back({index, {wanted.child}});
+      if (find_places(next, num_found + 1, uint32_t(places.size()))) return true;
+      places.pop_back();
+    }
+    return false;
+  }
+
+  uint32_t count_places_behind() const {
+    return uint32_t(
+        std::count_if(places.begin(), places.end(), [this](const Place& place) { return place.index >= last_bound; }));
+  }
+
+  bool is_taken(uint32_t index) const {
+    return std::any_of(places.begin(), places.end(), [index](const Place& place) { return place.index == index; });
+  }
+
+  // Whether the items that must be there, those at the places among them, keep within
+  // the bounds.
+  bool has_room() {
+    if (bounded.empty()) return true;
+    std::vector<Place> items = places;
+    uint32_t num_behind = count_places_behind(), num_first = std::min(min_items, last_bound);
+    for (const Place& place : places) num_first = std::max(num_first, std::min(place.index + 1, last_bound));
+    for (uint32_t i = 0; i < num_first; ++i) {
+      if (!is_taken(i)) items.push_back({i, {}});
+    }
+    std::vector<Formula> none;
+    uint64_t most = 0;
+    for (const Bounded& each : bounded) {
+      none.push_back(formulas.negation(each.child));
+      most += each.max;
+    }
+    if (min_items > last_bound + num_behind && !is_satisfiable(last_bound, none)) {
+      uint32_t num_more = min_items - last_bound - num_behind;
+      if (num_more > most) return false;  // each of them counts
+      if (num_more > kMaxPlaces) throw fsm::LimitError("schema_items", num_more, kMaxPlaces);
+      for (uint32_t i = 0; i < num_more; ++i) items.push_back({last_bound, {}});
+    }
+    return items.empty() || keep_bounds(items, 0, 0, items[0].also, bounded);
+  }
+
+  // Whether items[next ...] keep within what is left of the bounds. For items[next],
+  // `also` has decided on the first `num_decided` of them.
+  bool keep_bounds(const std::vector<Place>& items, size_t next, size_t num_decided, std::vector<Formula> also,
+                   std::vector<Bounded> left) {
+    liveness.spend(1);
+    if (!is_satisfiable(items[next].index, also)) return false;
+    if (num_decided == left.size()) {
+      return next + 1 == items.size() || keep_bounds(items, next + 1, 0, items[next + 1].also, std::move(left));
+    }
+    Bounded& bound = left[num_decided];
+    also.push_back(formulas.negation(bound.child));
+    if (keep_bounds(items, next, num_decided + 1, also, left)) return true;
+    if (bound.max == 0) return false;
+    also.back() = bound.child;
+    --bound.max;
+    return keep_bounds(items, next, num_decided + 1, std::move(also), std::move(left));
+  }
+
+  Liveness& liveness;
+  Formulas& formulas;
+  std::vector<Items> all;
+  std::vector<Existing> existing;
+  std::vector<Bounded> bounded;
+  uint32_t min_items = 0, max_items = kUnlimited;
+  bool is_unique = false, is_repeated = false;
+  uint32_t last_bound = 0;  // items from here on are alike
+  uint32_t cap = 0;         // how many items there can be
+  std::vector<Place> places;
+};
+
+bool Liveness::are_array_literals_live(const Literals& literals) { return ArraySearch(*this, literals).is_live(); }
+
+}  // namespace structout::json

@@ -1,0 +1,302 @@
+// Whether an object can satisfy a formula.
+#include <algorithm>
+#include <functional>
+
+#include "json/liveness.h"
+
+namespace structout::json {
+
+namespace {
+
+constexpr size_t kMaxFreeKeys = 256;
+constexpr size_t kMaxConflictTests = 24;
+constexpr uint32_t kUnlimited = UINT32_MAX;
+
+bool is_past(uint32_t name, const KeyOrder& order, const PastKeys& past) {
+  if (past.empty()) return false;
+  auto found = order.positions.find(name);
+  return found != order.positions.end() && past[found->second];
+}
+
+}  // namespace
+
+bool Liveness::applies(const FormulaNode& atom, const Key& key) {
+  if (atom.op == Op::kForName) return atom.a == key.name;
+  if (atom.op != Op::kForKeys) return false;
+  if (!key.is_free()) return schema_.describes(atom.a, key.name);
+  return std::find(key.sets.begin(), key.sets.end(), atom.a) != key.sets.end();
+}
+
+Formula Liveness::outside(const KeyOrder& order) {
+  if (order.names.empty()) return kAlways;
+  std::vector<std::string> names;
+  for (uint32_t name : order.names) names.push_back(schema_.name(name));
+  return formulas_.negation(texts_.exact_strings(std::move(names)));
+}
+
+Formula Liveness::description(const Key& key, const std::vector<Formula>& sets, const KeyOrder& order) {
+  std::vector<Formula> all = {outside(order)};
+  for (Formula set : sets) {
+    bool is_inside = std::find(key.sets.begin(), key.sets.end(), set) != key.sets.end();
+    all.push_back(is_inside ? set : formulas_.negation(set));
+  }
+  return formulas_.conjunction(std::move(all));
+}
+
+std::vector<Key> Liveness::free_keys(const std::vector<Formula>& sets, const KeyOrder& order) {
+  std::vector<Key> keys;
+  std::function<void(size_t, Formula, Key)> divide = [&](size_t next, Formula text, Key key) {
+    if (text == kNever || !texts_.is_live(texts_.start(TextKind::kString, text))) return;
+    if (next == sets.size()) {
+      keys.push_back(std::move(key));
+      if (keys.size() > kMaxFreeKeys) throw fsm::LimitError("schema_key_sets", keys.size(), kMaxFreeKeys);
+      return;
+    }
+    divide(next + 1, formulas_.conjunction({text, formulas_.negation(sets[next])}), key);
+    key.sets.push_back(sets[next]);
+    divide(next + 1, formulas_.conjunction({text, sets[next]}), std::move(key));
+  };
+  divide(0, outside(order), {});
+  return keys;
+}
+
+bool Liveness::is_object_live(Formula object, const KeyOrder& order, const PastKeys& past) {
+  if (object == kAlways || object == kNever) return object == kAlways;
+  std::string key(reinterpret_cast<const char*>(&object), sizeof object);
+  const KeyOrder* used = &order;
+  KeyOrder own;
+  if (past.empty()) {
+    for (uint32_t name : schema_.names_in(object)) {
+      own.positions.emplace(name, uint32_t(own.names.size()));
+      own.names.push_back(name);
+    }
+    used = &own;
+  } else {
+    for (size_t i = 0; i < past.size(); ++i) {
+      if (past[i]) key += std::to_string(order.names[i]) + ",";
+    }
+    key += "/" + std::to_string(order.names.size());
+    for (uint32_t name : order.names) key += "," + std::to_string(name);
+  }
+  auto known = live_objects_.find(key);
+  if (known != live_objects_.end()) return known->second;
+  bool is_live = false;
+  std::vector<Formula> clauses = {object};
+  for (;;) {
+    std::optional<Literals> literals = implicant(formulas_.conjunction(clauses));
+    if (!literals) break;
+    Literals conflict;
+    is_live = are_object_literals_live(*literals, *used, past, conflict);
+    if (is_live) break;
+    if (conflict.empty()) conflict = *literals;
+    std::vector<Formula> clause;
+    for (Formula literal : conflict) clause.push_back(formulas_.negation(literal));
+    clauses.push_back(formulas_.disjunction(std::move(clause)));
+  }
+  keep(live_objects_, key, is_live);
+  return is_live;
+}
+
+void Liveness::keep(std::unordered_map<std::string, bool>& results, const std::string& key, bool is_live) {
+  if (is_live || assumed_.empty()) results.emplace(key, is_live);
+}
+
+// Whether an object can satisfy a conjunction of literals.
+struct Liveness::ObjectSearch {
+  struct Witness {
+    Key key;
+    std::vector<Formula> also;  // children that its value must satisfy beside those of all keys
+  };
+
+  ObjectSearch(Liveness& liveness, const Literals& literals, const KeyOrder& order, const PastKeys& past)
+      : liveness(liveness), formulas(liveness.formulas_), literals(literals), order(order), past(past) {
+    for (Formula literal : literals) {
+      FormulaNode node = formulas[literal];
+      bool is_negated = node.op == Op::kNot;
+      Formula atom = is_negated ? node.a : literal;
+      node = formulas[atom];
+      if (node.op == Op::kRequired) {
+        (is_negated ? forbidden : required).push_back(node.a);
+      } else if (node.op == Op::kMinKeys) {
+        if (is_negated) {
+          max_keys = std::min(max_keys, node.a - 1);
+        } else {
+          min_keys = std::max(min_keys, node.a);
+        }
+      } else if (node.op == Op::kForName || node.op == Op::kForKeys) {
+        if (is_negated) {
+          existing.push_back(atom);
+        } else if (node.op == Op::kForName) {
+          for_name[node.a].push_back(node.b);
+        } else {
+          for_keys.push_back(atom);
+        }
+      }
+    }
+  }
+
+  Formula need(const Key& key, const std::vector<Formula>& also = {}) const {
+    std::vector<Formula> all = also;
+    auto named = for_name.find(key.name);
+    if (!key.is_free() && named != for_name.end()) all.insert(all.end(), named->second.begin(), named->second.end());
+    for (Formula atom : for_keys) {
+      if (liveness.applies(formulas[atom], key)) all.push_back(formulas[atom].b);
+    }
+    return formulas.conjunction(std::move(all));
+  }
+
+  bool is_satisfiable(const Key& key, const std::vector<Formula>& also = {}) const {
+    return liveness.is_satisfiable(need(key, also));
+  }
+
+  bool is_possible(uint32_t name) const {
+    return std::find(forbidden.begin(), forbidden.end(), name) == forbidden.end() && !is_past(name, order, past);
+  }
+
+  // Literals about a name that cannot hold together, as few as a short search finds.
+  Literals reasons(uint32_t name, const std::vector<Formula>& also) const {
+    Literals about, reasons;
+    for (Formula literal : literals) {
+      const FormulaNode& node = formulas[literal];
+      if (node.op == Op::kRequired && node.a == name) reasons.push_back(literal);
+      if (liveness.applies(node, {name})) about.push_back(literal);
+    }
+    for (size_t i = 0; i < about.size() && about.size() <= kMaxConflictTests;) {
+      std::vector<Formula> others = also;
+      for (size_t j = 0; j < about.size(); ++j) {
+        if (j != i) others.push_back(formulas[about[j]].b);
+      }
+      if (liveness.is_satisfiable(formulas.conjunction(others))) {
+        ++i;
+      } else {
+        about.erase(about.begin() + ptrdiff_t(i));
+      }
+    }
+    reasons.insert(reasons.end(), about.begin(), about.end());
+    return reasons;
+  }
+
+  const std::vector<Key>& free_keys() {
+    if (!known_free_keys) {
+      std::vector<Formula> sets;
+      auto add = [&](Formula atom) {
+        const FormulaNode& node = formulas[atom];
+        if (node.op == Op::kForKeys && std::find(sets.begin(), sets.end(), node.a) == sets.end())
+          sets.push_back(node.a);
+      };
+      for (Formula atom : for_keys) add(atom);
+      for (Formula atom : existing) add(atom);
+      known_free_keys = liveness.free_keys(sets, order);
+    }
+    return *known_free_keys;
+  }
+
+  // Finds keys whose values refute existing[next ...].
+  bool find_witnesses(size_t next, std::vector<Witness>& witnesses) {
+    if (next == existing.size()) return true;
+    liveness.spend(1);
+    const FormulaNode atom = formulas[existing[next]];
+    Formula refuted = formulas.negation(atom.b);
+    auto with = [&](Witness& witness) {
+      witness.also.push_back(refuted);
+      bool is_found = is_satisfiable(witness.key, witness.also) && find_witnesses(next + 1, witnesses);
+      return is_found;
+    };
+    for (size_t i = 0; i < witnesses.size(); ++i) {
+      if (!liveness.applies(atom, witnesses[i].key)) continue;
+      std::vector<Formula> before = witnesses[i].also;
+      if (with(witnesses[i])) return true;
+      witnesses[i].also = std::move(before);
+    }
+    if (witnesses.size() >= max_keys) return false;
+    auto with_new = [&](const Key& key) {
+      size_t count = witnesses.size();
+      witnesses.push_back({key, {refuted}});
+      if (is_satisfiable(key, {refuted}) && find_witnesses(next + 1, witnesses)) return true;
+      witnesses.resize(count);
+      return false;
+    };
+    auto is_witness = [&](uint32_t name) {
+      return std::any_of(witnesses.begin(), witnesses.end(),
+                         [&](const Witness& other) { return other.key.name == name; });
+    };
+    if (atom.op == Op::kForName) return is_possible(atom.a) && !is_witness(atom.a) && with_new({atom.a});
+    for (uint32_t name : order.names) {
+      if (!liveness.applies(atom, {name}) || !is_possible(name) || is_witness(name)) continue;
+      if (with_new({name})) return true;
+    }
+    for (const Key& key : free_keys()) {
+      if (liveness.applies(atom, key) && with_new(key)) return true;
+    }
+    return false;
+  }
+
+  bool has_enough_keys(const std::vector<Witness>& witnesses) {
+    size_t count = witnesses.size();
+    if (count >= min_keys) return true;
+    for (uint32_t name : order.names) {
+      bool is_witness =
+          std::any_of(witnesses.begin(), witnesses.end(), [&](const Witness& other) { return other.key.name == name; });
+      if (!is_witness && is_possible(name) && is_satisfiable({name}) && ++count >= min_keys) return true;
+    }
+    return std::any_of(free_keys().begin(), free_keys().end(), [&](const Key& key) { return is_satisfiable(key); });
+  }
+
+  bool is_live(Literals& conflict) {
+    if (min_keys > max_keys || required.size() > max_keys) return false;
+    std::vector<Witness> witnesses;
+    for (uint32_t name : required) {
+      if (is_past(name, order, past)) {
+        conflict = {formulas.atom(Op::kRequired, name)};
+        return false;
+      }
+      if (std::find(forbidden.begin(), forbidden.end(), name) != forbidden.end()) return false;
+      if (!is_satisfiable({name})) {
+        conflict = reasons(name, {});
+        return false;
+      }
+      witnesses.push_back({{name}, {}});
+    }
+    for (Formula atom : existing) {  // each alone, to learn why
+      const FormulaNode node = formulas[atom];
+      if (node.op != Op::kForName) continue;
+      Formula literal = formulas.negation(atom);
+      if (is_past(node.a, order, past)) {
+        conflict = {literal};
+        return false;
+      }
+      if (!is_possible(node.a)) {
+        conflict = {literal, formulas.negation(formulas.atom(Op::kRequired, node.a))};
+        return false;
+      }
+      Formula refuted = formulas.negation(node.b);
+      if (!is_satisfiable({node.a}, {refuted})) {
+        conflict = {literal};
+        for (Formula reason : reasons(node.a, {refuted})) {
+          if (formulas.op(reason) != Op::kRequired) conflict.push_back(reason);
+        }
+        return false;
+      }
+    }
+    return find_witnesses(0, witnesses) && has_enough_keys(witnesses);
+  }
+
+  Liveness& liveness;
+  Formulas& formulas;
+  const Literals& literals;
+  const KeyOrder& order;
+  const PastKeys& past;
+  std::vector<uint32_t> required, forbidden;
+  uint32_t min_keys = 0, max_keys = kUnlimited;
+  std::unordered_map<uint32_t, std::vector<Formula>> for_name;
+  std::vector<Formula> for_keys;  // atoms
+  std::vector<Formula> existing;  // atoms that must not hold
+  std::optional<std::vector<Key>> known_free_keys;
+};
+
+bool Liveness::are_object_literals_live(const Literals& literals, const KeyOrder& order, const PastKeys& past,
+                                        Literals& conflict) {
+  return ObjectSearch(*this, literals, order, past).is_live(conflict);
+}
+
+}  // namespace structout::json

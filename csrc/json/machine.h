@@ -1,0 +1,293 @@
+// Reads the JSON texts that satisfy a schema, byte by byte. The states of the machine
+// are named by what is still asked of the text; values inside each other are on a stack.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "fsm/hash.h"
+#include "fsm/state_numbers.h"
+#include "json/item_values.h"
+#include "json/liveness.h"
+
+namespace structout::json {
+
+enum class KeyOrderRule : uint8_t {
+  kAny,       // the named keys in any order, each at most once
+  kDeclared,  // the named keys in the order of their declaration, then the others
+};
+
+struct TextForm {
+  KeyOrderRule key_order = KeyOrderRule::kAny;
+  bool any_whitespace = true;                  // false: one space after , and :, and no other
+  std::optional<uint32_t> max_whitespace = 2;  // characters in a row, outside of strings
+};
+
+using State = uint32_t;
+constexpr State kNoState = UINT32_MAX;
+
+// What a byte does to the top of the stack.
+struct Action {
+  enum Kind : uint8_t {
+    kFail,
+    kReplace,    // the top by `state`
+    kPush,       // the top is replaced by `below`, with `state` above it
+    kPop,        // the value is complete with verdicts number `state`
+    kPopBefore,  // the same, and the byte is still to be read
+  };
+  Kind kind = kFail;
+  State state = kNoState;
+  State below = kNoState;
+  bool operator==(const Action& other) const {
+    return kind == other.kind && state == other.state && below == other.below;
+  }
+};
+
+// Beside a formula that must hold for a value, its goal, a state follows formulas whose
+// truth the value around it must know: its verdicts.
+class Machine {
+ public:
+  Machine(const std::string& schema, const SchemaOptions& options, const TextForm& form, const fsm::Limits& limits);
+
+  Schema& schema() { return schema_; }
+
+  State start();
+
+  // Reading may throw SchemaError or fsm::LimitError: states are made when they are
+  // first needed.
+  Action action(State state, uint8_t byte) {
+    const std::unique_ptr<ActionRow>& row = rows_[state];
+    uint8_t number = row == nullptr ? kUnknownAction : row->numbers[byte];
+    return number == kUnknownAction ? new_action(state, byte) : row->actions[number];
+  }
+
+  // The state that replaces one that was waiting for a value. kNoState if the verdicts
+  // are not possible.
+  State resume(State waiting, uint32_t verdicts);
+
+  // Whether a number may end in the state, and its verdicts.
+  std::optional<uint32_t> verdicts_at_end(State state);
+
+  // Whether the whole text is complete in this state at the bottom of the stack.
+  bool is_end(State state) const { return kinds_[state] == Kind::kEnd; }
+
+  // The memory of a text that goes with a state, because items or free keys must differ.
+  enum class Memory : uint8_t {
+    kNone,
+    kKeys,        // an object: its free keys
+    kInsideKey,   // the object's free keys, and the begin of this one
+    kItems,       // an array: its items
+    kInsideItem,  // waiting for an item
+  };
+  Memory memory(State state) const { return memories_[state]; }
+
+  // Inside a string or a free key: how many bytes may follow of any characters that are
+  // written as themselves. 0 if the schema asks more of them.
+  uint32_t num_plain_bytes(State state);
+
+  // Whether the state is between two characters of a string or free key of which nothing
+  // more is asked.
+  bool is_free_text(State state) const;
+
+  // For a state inside a key that may still become a named one: the state that follows if
+  // it does not, if is_free_text() holds for it.
+  std::optional<State> state_without_name(State state);
+
+  // The bytes with which names go on.
+  std::vector<uint8_t> name_bytes(State state) const;
+
+  // A state that allows the same texts as the next part of a string of `max_length`
+  // bytes, without limits of the length that are further away.
+  State without_far_limits(State state, uint32_t max_length);
+
+  // Whether a free key ends in the state, when its quote comes.
+  bool ends_free_key(State state);
+
+  // For states that remember items: the values of the next item, or of the one that they
+  // are waiting for, if there are few.
+  ItemValues item_values(State state);
+
+  // For a state inside a key or a scalar: whether it may go on with anything but `ends`,
+  // each of which ends it.
+  bool has_other_end(State state, const std::vector<std::string>& ends);
+
+  size_t num_states() const { return kinds_.size(); }
+  size_t memory_bytes() const;
+
+ private:
+  enum class Kind : uint8_t {
+    kEnd,
+    kValue,        // a: children, b: whitespace
+    kLiteral,      // a: which, b: position, c: verdicts
+    kText,         // a: text kind, b: text states
+    kObjectStart,  // a: object, b: whitespace
+    kKey,          // a: object, b, c: named keys [b, c) that begin so, d: length, e: text states of free keys
+    kAfterKey,     // a: object, b: key, c: whitespace
+    kWaitingKey,   // a: object, b: key
+    kAfterMember,  // a: object, b: whitespace
+    kBeforeKey,    // a: object, b: whitespace
+    kArrayStart,   // a: array, b: whitespace
+    kWaitingItem,  // a: array
+    kAfterItem,    // a: array, b: whitespace
+  };
+  using Numbers = std::vector<uint32_t>;
+
+  // Numbers contents. Equal ones get one number.
+  template <typename Contents>
+  class Table {
+   public:
+    uint32_t number_of(const Contents& contents) {
+      uint64_t hash = contents.size();
+      for (uint32_t value : contents) hash = fsm::mix(hash, value);
+      auto [number, is_new] = numbers_.find_or_add(hash, [&](uint32_t other) { return contents_[other] == contents; });
+      if (is_new) contents_.push_back(contents);
+      return number;
+    }
+    const Contents& operator[](uint32_t number) const { return contents_[number]; }
+
+   private:
+    fsm::StateNumbers numbers_;
+    std::deque<Contents> contents_;
+  };
+
+  // A plan for the value of a key or for an item: its goal and what is tracked.
+  struct Plan {
+    bool is_live = false;
+    uint32_t children = 0;                          // the goal, then what is tracked
+    std::vector<std::pair<Formula, bool>> decided;  // children whose truth follows from the goal
+    std::vector<Formula> tracked;
+  };
+
+  // An object after some keys: formulas on it, the keys that it may have, and those that
+  // are past.
+  struct Object {
+    uint32_t formulas, order, past;
+    // What may follow.
+    bool is_prepared = false;
+    std::vector<uint32_t> num_allowed_before;  // of the order's spellings, how many are allowed before each
+    uint32_t free = 0;                         // text states of free keys: the goal, then each set
+    bool allows_free = false;
+    std::vector<Formula> sets;  // formulas on keys that tell free keys apart
+  };
+
+  // The literals of the formula of a plain object, by the key that they are about.
+  struct PlainObject {
+    uint32_t formulas = kUnknown;
+    std::unordered_map<uint32_t, std::vector<Formula>> for_name;  // children
+    std::vector<Formula> for_keys;                                // atoms
+    std::unordered_set<uint32_t> required;
+    uint32_t max_keys = UINT32_MAX;
+  };
+
+  struct Order {
+    KeyOrder order;
+    std::vector<uint32_t> by_spelling;  // positions, by increasing spelling
+  };
+
+  // The actions of a state, by byte. No text has some of the bytes, so their number fits.
+  struct ActionRow {
+    uint8_t numbers[256] = {};
+    std::vector<Action> actions = {{}};  // number 0: unknown
+  };
+
+  static constexpr uint32_t kUnknown = UINT32_MAX;
+  static constexpr uint8_t kUnknownAction = 0;
+  static constexpr uint32_t kNoText = UINT32_MAX;
+  static constexpr std::string_view kLiterals[] = {"null", "false", "true"};
+
+  bool has_constant_texts(uint32_t texts) const;
+
+  Action new_action(State state, uint8_t byte);
+  // Bytes around the given one that do the same.
+  std::pair<uint8_t, uint8_t> range_of(State state, uint8_t byte);
+  State add(Kind kind, std::array<uint32_t, 5> fields, Memory memory = Memory::kNone);
+
+  Action read(State state, uint8_t byte);
+  Action read_value(uint32_t children, uint32_t spaces, uint8_t byte);
+  Action read_text(State state, uint8_t byte);
+  std::optional<uint32_t> verdicts_of_text(State state);  // if the text may end in the state
+  Action read_object_start(uint32_t object, uint32_t spaces, uint8_t byte);
+  Action read_key(State state, uint8_t byte);
+  Action read_before_key(uint32_t object, uint32_t spaces, uint8_t byte);
+  Action read_array_start(uint32_t array, uint32_t spaces, uint8_t byte);
+
+  Action replace(State state) const { return {Action::kReplace, state}; }
+  Action pop(const std::vector<bool>& verdicts) { return {Action::kPop, verdicts_.number_of(verdicts)}; }
+  // Whitespace is counted. Without any_whitespace 0 asks for one space, 1 for none.
+  uint32_t spaces_at(bool is_after_separator) const { return form_.any_whitespace || is_after_separator ? 0 : 1; }
+  std::optional<uint32_t> spaces_after(uint32_t spaces, uint8_t byte) const;
+  bool may_end_spaces(uint32_t spaces) const { return form_.any_whitespace || spaces != 0; }
+
+  uint32_t object_of(const Numbers& formulas, uint32_t order, const PastKeys& past);
+  uint32_t order_of(uint32_t children, const Numbers& objects);
+  Object& prepared(uint32_t object);
+  uint32_t number_of_key(const Key& key);
+  bool is_plain(const Numbers& formulas) const;
+  Plan plain_plan(const Object& object, const Key& key);
+  void read_plain_object(uint32_t formulas);
+  // None if the key cannot come now.
+  std::optional<PastKeys> past_after(const Object& object, const Key& key) const;
+  const Plan& key_plan(uint32_t object, uint32_t key);
+  const Plan& item_plan(uint32_t array);
+  // The formula on what follows a key or an item, whose value satisfies the children that
+  // `truth` tells, if it knows.
+  using Truth = std::function<std::optional<bool>(Formula)>;
+  Formula truth_formula(Formula child, const Truth& truth);
+  Formula after_key(Formula object, const Key& key, const KeyOrder& order, const PastKeys& past, const Truth& truth);
+  Formula after_item(Formula array, const Truth& truth);
+  Truth known_truth(const Plan& plan, const std::vector<bool>& verdicts) const;
+  // What planning needs to know of the formulas around a value.
+  struct Context {
+    std::function<Formula(Formula, const Truth&)> residual;
+    std::function<bool(Formula)> is_live;
+  };
+  // Splits the children that the next value decides into those that its goal must have,
+  // and those that are tracked.
+  Plan make_plan(const Numbers& formulas, const Context& context);
+  bool are_items_unique(uint32_t array);
+  uint32_t min_items(uint32_t array);
+  State waiting_item(uint32_t array);
+  State value_state(uint32_t children);  // before a value, without spaces in front of it
+  std::optional<Action> pop_at_end(const Numbers& formulas);
+  Numbers expanded(uint32_t children, Type type);
+
+  Schema schema_;
+  Formulas& formulas_;
+  Texts& texts_;
+  Liveness liveness_;
+  const TextForm form_;
+
+  std::vector<Kind> kinds_;
+  std::vector<std::array<uint32_t, 5>> fields_;
+  std::vector<Memory> memories_;
+  std::map<State, std::optional<State>> states_without_name_;
+  std::vector<uint32_t> num_plain_bytes_;  // kUnknown where it is not computed yet
+  fsm::StateNumbers numbers_;              // of kinds with fields
+  std::vector<std::unique_ptr<ActionRow>> rows_;
+
+  Table<Numbers> lists_;  // of formulas and of text states
+  Table<std::vector<bool>> verdicts_;
+  Table<PastKeys> pasts_;
+  std::map<std::array<uint32_t, 3>, uint32_t> object_numbers_;
+  std::deque<Object> objects_;
+  PlainObject plain_object_;                    // the last one
+  std::map<uint32_t, uint32_t> order_numbers_;  // by children
+  std::deque<Order> orders_;
+  std::map<std::pair<uint32_t, Numbers>, uint32_t> key_numbers_;
+  std::deque<Key> keys_;
+  std::map<std::pair<uint32_t, uint32_t>, Plan> key_plans_;
+  std::map<uint32_t, Plan> item_plans_;
+  std::map<uint32_t, ItemValues> item_values_;
+  std::map<std::pair<State, uint32_t>, State> resumed_;
+};
+
+}  // namespace structout::json

@@ -1,0 +1,267 @@
+// What is asked of the value of a key and of an item, and what its truth leaves to ask.
+#include <algorithm>
+
+#include "json/machine.h"
+
+namespace structout::json {
+
+namespace {
+
+constexpr size_t kMaxTracked = 32;     // verdicts beside the goal
+constexpr size_t kMaxVerdicts = 1024;  // of one value
+
+}  // namespace
+
+Machine::Plan Machine::make_plan(const Numbers& formulas, const Context& context) {
+  // What follows the value, with an atom for the truth of each child.
+  Numbers after;
+  std::vector<Formula> children;
+  for (Formula formula : formulas) {
+    after.push_back(context.residual(formula, [](Formula) { return std::nullopt; }));
+    for (Formula atom : formulas_.atoms(after.back())) {
+      const FormulaNode& node = formulas_[atom];
+      if (node.op == Op::kUndecided && std::find(children.begin(), children.end(), node.a) == children.end()) {
+        children.push_back(node.a);
+      }
+    }
+  }
+  auto with = [this](Formula formula, Formula child, bool value) {
+    Formula undecided = formulas_.atom(Op::kUndecided, child);
+    return formulas_.substitute(formula, [&](Formula atom) {
+      return atom != undecided ? atom : value ? kAlways : kNever;
+    });
+  };
+  Plan plan;
+  if (!context.is_live(after[0])) return plan;
+  std::vector<Formula> goal;
+  for (Formula child : children) {
+    bool may_hold = context.is_live(with(after[0], child, true));
+    if (may_hold && context.is_live(with(after[0], child, false))) {
+      plan.tracked.push_back(child);
+      continue;
+    }
+    plan.decided.emplace_back(child, may_hold);
+    goal.push_back(may_hold ? child : formulas_.negation(child));
+  }
+  for (Formula& formula : after) {
+    for (auto [child, value] : plan.decided) formula = with(formula, child, value);
+  }
+  auto is_irrelevant = [&](Formula child) {
+    return std::all_of(after.begin(), after.end(),
+                       [&](Formula formula) { return with(formula, child, true) == with(formula, child, false); });
+  };
+  plan.tracked.erase(std::remove_if(plan.tracked.begin(), plan.tracked.end(), is_irrelevant), plan.tracked.end());
+  if (plan.tracked.size() > kMaxTracked) throw fsm::LimitError("schema_children", plan.tracked.size(), kMaxTracked);
+  // The goal excludes verdicts with which the formula around the value could not go on.
+  // Where it has a child only positively, it can go on with a true one if it can with a
+  // false one; so the worst case tells whether the rest of the verdicts matters.
+  std::map<Formula, int> signs;  // 1: positive, 2: negative, 3: both
+  formulas_.visit_literals(after[0], [&](Formula atom, bool is_negated) {
+    const FormulaNode& node = formulas_[atom];
+    if (node.op == Op::kUndecided) signs[node.a] |= is_negated ? 2 : 1;
+  });
+  std::vector<Formula> possible;
+  bool excludes_any = false;
+  std::function<void(size_t, Formula, Formula)> decide = [&](size_t next, Formula value, Formula rest) {
+    if (!context.is_live(rest)) {
+      excludes_any = true;
+      return;
+    }
+    Formula worst = rest;
+    bool is_mixed = false;
+    for (size_t i = next; i < plan.tracked.size(); ++i) {
+      is_mixed = is_mixed || signs[plan.tracked[i]] == 3;
+      worst = with(worst, plan.tracked[i], signs[plan.tracked[i]] == 2);
+    }
+    if (next == plan.tracked.size() || (!is_mixed && context.is_live(worst))) {
+      possible.push_back(value);
+      if (possible.size() > kMaxVerdicts) throw fsm::LimitError("schema_verdicts", possible.size(), kMaxVerdicts);
+      return;
+    }
+    for (bool holds : {true, false}) {
+      Formula child = plan.tracked[next];
+      Formula both = formulas_.conjunction({value, holds ? child : formulas_.negation(child)});
+      if (!is_mixed || liveness_.is_satisfiable(both)) {
+        decide(next + 1, both, with(rest, child, holds));
+      } else {
+        excludes_any = true;
+      }
+    }
+  };
+  Formula all = formulas_.conjunction(goal);
+  decide(0, all, after[0]);
+  if (excludes_any) all = formulas_.disjunction(possible);
+  if (!liveness_.is_satisfiable(all)) return plan;
+  plan.is_live = true;
+  Numbers list = {all};
+  list.insert(list.end(), plan.tracked.begin(), plan.tracked.end());
+  plan.children = lists_.number_of(list);
+  return plan;
+}
+
+// Whether a formula asks the same of the object whatever the values of its keys are.
+bool Machine::is_plain(const Numbers& formulas) const {
+  if (formulas.size() != 1) return false;
+  auto is_plain_literal = [this](Formula literal) {
+    const FormulaNode& node = formulas_[literal];
+    if (node.op == Op::kNot) return formulas_.op(node.a) == Op::kMinKeys;
+    return node.op == Op::kForName || node.op == Op::kForKeys || node.op == Op::kRequired || node.op == Op::kTrue;
+  };
+  if (formulas_.op(formulas[0]) != Op::kAnd) return is_plain_literal(formulas[0]);
+  std::vector<Formula> literals = formulas_.operands(formulas[0]);
+  return std::all_of(literals.begin(), literals.end(), is_plain_literal);
+}
+
+void Machine::read_plain_object(uint32_t formulas) {
+  Formula formula = lists_[formulas][0];
+  std::vector<Formula> literals = {formula};
+  if (formulas_.op(formula) == Op::kAnd) literals = formulas_.operands(formula);
+  schema_.budget().spend(literals.size());
+  plain_object_ = {};
+  plain_object_.formulas = formulas;
+  for (Formula literal : literals) {
+    const FormulaNode& node = formulas_[literal];
+    if (node.op == Op::kNot) {
+      plain_object_.max_keys = std::min(plain_object_.max_keys, formulas_[node.a].a - 1);
+    } else if (node.op == Op::kRequired) {
+      plain_object_.required.insert(node.a);
+    } else if (node.op == Op::kForName) {
+      plain_object_.for_name[node.a].push_back(node.b);
+    } else if (node.op == Op::kForKeys) {
+      plain_object_.for_keys.push_back(literal);
+    }
+  }
+}
+
+Machine::Plan Machine::plain_plan(const Object& object, const Key& key) {
+  if (plain_object_.formulas != object.formulas) read_plain_object(object.formulas);
+  const PlainObject& plain = plain_object_;
+  size_t num_required = plain.required.size() - plain.required.count(key.name);
+  if (plain.max_keys == 0 || num_required > plain.max_keys - 1) return {};
+  if (form_.key_order == KeyOrderRule::kDeclared) {  // which may skip required keys
+    PastKeys past = *past_after(object, key);
+    const KeyOrder& order = orders_[object.order].order;
+    for (uint32_t name : plain.required) {
+      if (name != key.name && past[order.positions.at(name)]) return {};
+    }
+  }
+  std::vector<Formula> goal;
+  auto named = plain.for_name.find(key.name);
+  if (!key.is_free() && named != plain.for_name.end()) goal = named->second;
+  for (Formula atom : plain.for_keys) {
+    if (liveness_.applies(formulas_[atom], key)) goal.push_back(formulas_[atom].b);
+  }
+  schema_.budget().spend(goal.size() + 1);
+  Plan plan;
+  for (Formula child : goal) plan.decided.emplace_back(child, true);
+  Formula all = formulas_.conjunction(std::move(goal));
+  plan.is_live = liveness_.is_satisfiable(all);
+  plan.children = lists_.number_of({all});
+  return plan;
+}
+
+const Machine::Plan& Machine::key_plan(uint32_t number, uint32_t key_number) {
+  auto known = key_plans_.find({number, key_number});
+  if (known != key_plans_.end()) return known->second;
+  const Object object = objects_[number];
+  const Key key = keys_[key_number];
+  std::optional<PastKeys> past = past_after(object, key);
+  Plan plan;
+  if (past && is_plain(lists_[object.formulas])) {
+    plan = plain_plan(object, key);
+  } else if (past) {
+    const KeyOrder& order = orders_[object.order].order;
+    Context context;
+    context.residual = [&](Formula formula, const Truth& truth) {
+      return after_key(formula, key, order, *past, truth);
+    };
+    context.is_live = [&](Formula formula) { return liveness_.is_object_live(formula, order, *past); };
+    plan = make_plan(lists_[object.formulas], context);
+  }
+  return key_plans_.emplace(std::pair(number, key_number), std::move(plan)).first->second;
+}
+
+const Machine::Plan& Machine::item_plan(uint32_t array) {
+  auto known = item_plans_.find(array);
+  if (known != item_plans_.end()) return known->second;
+  Context context;
+  context.residual = [this](Formula formula, const Truth& truth) { return after_item(formula, truth); };
+  context.is_live = [this](Formula formula) { return liveness_.is_array_live(formula); };
+  Plan plan = make_plan(lists_[array], context);
+  if (plan.is_live && are_items_unique(array)) {
+    Numbers children = lists_[plan.children];
+    children[0] = formulas_.conjunction({children[0], formulas_.atom(Op::kCanonicalNumber)});
+    plan.is_live = liveness_.is_satisfiable(children[0]);
+    plan.children = lists_.number_of(children);
+  }
+  return item_plans_.emplace(array, std::move(plan)).first->second;
+}
+
+Formula Machine::truth_formula(Formula child, const Truth& truth) {
+  if (child == kAlways || child == kNever) return child;
+  std::optional<bool> holds = truth(child);
+  if (!holds) return formulas_.atom(Op::kUndecided, child);
+  return *holds ? kAlways : kNever;
+}
+
+Machine::Truth Machine::known_truth(const Plan& plan, const std::vector<bool>& verdicts) const {
+  std::map<Formula, bool> truths(plan.decided.begin(), plan.decided.end());
+  for (size_t i = 0; i < plan.tracked.size(); ++i) truths[plan.tracked[i]] = verdicts[i + 1];
+  return [truths](Formula child) -> std::optional<bool> {
+    auto found = truths.find(child);
+    return found == truths.end() || found->second;  // what is not followed makes no difference
+  };
+}
+
+Formula Machine::after_key(Formula object, const Key& key, const KeyOrder& order, const PastKeys& past,
+                           const Truth& truth) {
+  auto is_past = [&](uint32_t name) {
+    auto found = order.positions.find(name);
+    return found != order.positions.end() && past[found->second];
+  };
+  return formulas_.substitute(object, [&](Formula atom) -> Formula {
+    const FormulaNode node = formulas_[atom];
+    switch (node.op) {
+      case Op::kRequired:
+        if (node.a == key.name) return kAlways;
+        return is_past(node.a) ? kNever : atom;
+      case Op::kMinKeys:
+        return node.a == 1 ? kAlways : formulas_.atom(Op::kMinKeys, node.a - 1);
+      case Op::kForName:
+      case Op::kForKeys: {
+        if (liveness_.applies(node, key)) {
+          Formula rest = node.op == Op::kForName ? kAlways : atom;
+          return formulas_.conjunction({rest, truth_formula(node.b, truth)});
+        }
+        return node.op == Op::kForName && is_past(node.a) ? kAlways : atom;
+      }
+      default:
+        return atom;
+    }
+  });
+}
+
+Formula Machine::after_item(Formula array, const Truth& truth) {
+  return formulas_.substitute(array, [&](Formula atom) -> Formula {
+    const FormulaNode node = formulas_[atom];
+    switch (node.op) {
+      case Op::kForItems: {
+        uint32_t begin = node.a == 0 ? 0 : node.a - 1, end = node.b == UINT32_MAX ? node.b : node.b - 1;
+        Formula rest = begin >= end ? kAlways : formulas_.atom(Op::kForItems, begin, end, node.c);
+        return node.a > 0 ? rest : formulas_.conjunction({rest, truth_formula(node.c, truth)});
+      }
+      case Op::kMinItems:
+        return node.a == 1 ? kAlways : formulas_.atom(Op::kMinItems, node.a - 1);
+      case Op::kHas: {
+        Formula holds = truth_formula(node.a, truth);
+        Formula fewer = node.b == 1 ? kAlways : formulas_.atom(Op::kHas, node.a, node.b - 1);
+        return formulas_.disjunction(
+            {formulas_.conjunction({holds, fewer}), formulas_.conjunction({formulas_.negation(holds), atom})});
+      }
+      default:
+        return atom;
+    }
+  });
+}
+
+}  // namespace structout::json

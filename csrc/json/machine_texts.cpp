@@ -1,0 +1,116 @@
+// What masks and positions ask of states inside strings, keys and numbers.
+#include <algorithm>
+
+#include "json/machine.h"
+
+namespace structout::json {
+
+uint32_t Machine::num_plain_bytes(State state) {
+  if (num_plain_bytes_.size() <= state) num_plain_bytes_.resize(kinds_.size(), kUnknown);
+  if (num_plain_bytes_[state] != kUnknown) return num_plain_bytes_[state];
+  const std::array<uint32_t, 5>& fields = fields_[state];
+  bool is_string = kinds_[state] == Kind::kText && TextKind(fields[0]) == TextKind::kString;
+  bool is_free_key = kinds_[state] == Kind::kKey && fields[1] == fields[2] && fields[4] != kNoText;
+  uint32_t count = 0;
+  if (is_string || is_free_key) count = texts_.num_plain_bytes(lists_[is_string ? fields[1] : fields[4]][0]);
+  return num_plain_bytes_[state] = count;
+}
+
+bool Machine::has_constant_texts(uint32_t texts) const {
+  auto is_constant = [this](uint32_t each) {
+    return texts_[each].formula == kAlways || texts_[each].formula == kNever;
+  };
+  const Numbers& states = lists_[texts];
+  return texts_[states[0]].formula == kAlways && std::all_of(states.begin(), states.end(), is_constant);
+}
+
+bool Machine::is_free_text(State state) const {
+  const std::array<uint32_t, 5>& fields = fields_[state];
+  bool is_string = kinds_[state] == Kind::kText && TextKind(fields[0]) == TextKind::kString;
+  bool is_free_key = kinds_[state] == Kind::kKey && fields[1] == fields[2] && fields[4] != kNoText;
+  if ((!is_string && !is_free_key) || !texts_.allows_all_bytes()) return false;
+  uint32_t texts = is_string ? fields[1] : fields[4];
+  return texts_.is_between_characters(lists_[texts][0]) && has_constant_texts(texts);
+}
+
+std::vector<uint8_t> Machine::name_bytes(State state) const {
+  const std::array<uint32_t, 5>& fields = fields_[state];
+  std::vector<uint8_t> bytes;
+  for (uint32_t i = fields[1]; i < fields[2]; ++i) {
+    const Order& order = orders_[objects_[fields[0]].order];
+    const std::string& name = schema_.spelled_name(order.order.names[order.by_spelling[i]]);
+    if (name.size() <= fields[3]) continue;
+    uint8_t byte = uint8_t(name[fields[3]]);
+    if (bytes.empty() || bytes.back() != byte) bytes.push_back(byte);
+  }
+  return bytes;
+}
+
+std::optional<State> Machine::state_without_name(State state) {
+  auto known = states_without_name_.find(state);
+  if (known != states_without_name_.end()) return known->second;
+  const std::array<uint32_t, 5> fields = fields_[state];
+  std::optional<State> found;
+  bool is_candidate = kinds_[state] == Kind::kKey && fields[1] < fields[2] && fields[4] != kNoText &&
+                      texts_.is_between_characters(lists_[fields[4]][0]);
+  std::vector<uint8_t> names = is_candidate ? name_bytes(state) : std::vector<uint8_t>{};
+  std::optional<Action> before;
+  for (int byte = 0x20; byte <= 0xF4 && is_candidate; ++byte) {
+    bool is_plain = byte != '"' && byte != '\\' && (byte < 0x80 || byte >= 0xC2);
+    if (!is_plain || std::find(names.begin(), names.end(), byte) != names.end()) continue;
+    Action action = this->action(state, uint8_t(byte));
+    if (action == before && byte != 0xC2) continue;
+    before = action;
+    const std::array<uint32_t, 5>& next = action.kind == Action::kReplace ? fields_[action.state] : fields;
+    is_candidate = action.kind == Action::kReplace && next[1] == next[2] && next[4] != kNoText &&
+                   has_constant_texts(next[4]) && (byte >= 0x80 || !found || *found == action.state);
+    if (is_candidate && byte < 0x80) found = action.state;
+  }
+  if (!is_candidate || !found || !is_free_text(*found)) found.reset();
+  states_without_name_[state] = found;
+  return found;
+}
+
+State Machine::without_far_limits(State state, uint32_t max_length) {
+  const std::array<uint32_t, 5> fields = fields_[state];
+  if (kinds_[state] != Kind::kText || TextKind(fields[0]) != TextKind::kString) return state;
+  Numbers states = lists_[fields[1]];
+  for (uint32_t& each : states) each = texts_.without_far_limit(each, max_length);
+  return add(Kind::kText, {fields[0], lists_.number_of(states)});
+}
+
+bool Machine::ends_free_key(State state) {
+  if (kinds_[state] != Kind::kKey) return false;
+  Action action = this->action(state, '"');
+  return action.kind == Action::kReplace && kinds_[action.state] == Kind::kAfterKey &&
+         keys_[fields_[action.state][1]].is_free();
+}
+
+bool Machine::has_other_end(State state, const std::vector<std::string>& ends) {
+  const std::array<uint32_t, 5> fields = fields_[state];
+  uint32_t texts = kNoText;
+  std::string quote;
+  switch (kinds_[state]) {
+    case Kind::kKey:
+      if (fields[1] < fields[2]) return true;  // a named key
+      texts = fields[4];
+      quote = "\"";
+      break;
+    case Kind::kText:
+      texts = fields[1];
+      quote = TextKind(fields[0]) == TextKind::kString ? "\"" : "";
+      break;
+    case Kind::kLiteral:
+      return std::find(ends.begin(), ends.end(), kLiterals[fields[0]].substr(fields[1])) == ends.end();
+    default:
+      return true;
+  }
+  if (texts == kNoText) return true;
+  std::optional<std::vector<std::string>> possible = texts_.all_texts(lists_[texts][0], ends.size());
+  if (!possible) return true;
+  return std::any_of(possible->begin(), possible->end(), [&](const std::string& text) {
+    return std::find(ends.begin(), ends.end(), text + quote) == ends.end();
+  });
+}
+
+}  // namespace structout::json

@@ -1,0 +1,119 @@
+// Where a text stands in a schema: the stack of the machine, and what it must remember.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "json/machine.h"
+
+namespace structout::json {
+
+// Frees a list in a loop: destructors that call each other would run out of stack.
+template <typename Node>
+void free_list(std::shared_ptr<const Node> node, std::shared_ptr<const Node> Node::* link) {
+  while (node != nullptr && node.use_count() == 1) {
+    std::shared_ptr<const Node> next = std::move(const_cast<Node&>(*node).*link);
+    node = std::move(next);
+  }
+}
+
+// A text that was read, from its last byte to its first.
+struct TextNode {
+  TextNode(char byte, size_t length, std::shared_ptr<const TextNode> before)
+      : byte(byte), length(length), before(std::move(before)) {}
+  ~TextNode() { free_list(std::move(before), &TextNode::before); }
+
+  char byte;
+  size_t length;
+  std::shared_ptr<const TextNode> before;
+};
+
+// Free keys of an object, or items of an array whose items differ.
+struct UsedText {
+  UsedText(std::string text, std::shared_ptr<const UsedText> before)
+      : text(std::move(text)), before(std::move(before)) {}
+  ~UsedText() { free_list(std::move(before), &UsedText::before); }
+
+  std::string text;  // for items: in canonical form
+  std::shared_ptr<const UsedText> before;
+};
+
+struct Memory {
+  std::shared_ptr<const UsedText> used;
+  size_t begin = 0;  // where the present key or item begins in the text
+};
+
+// A state that waits for a value, and those below it.
+struct Frame {
+  Frame(State state, bool is_item, std::shared_ptr<const Frame> below, std::shared_ptr<const Memory> memory)
+      : state(state),
+        has_memory(memory != nullptr || (below != nullptr && below->has_memory)),
+        has_used((memory != nullptr && memory->used != nullptr) || (below != nullptr && below->has_used)),
+        has_item(is_item || (below != nullptr && below->has_item)),
+        below(std::move(below)),
+        memory(std::move(memory)) {}
+  ~Frame() { free_list(std::move(below), &Frame::below); }
+
+  State state;
+  // Whether any frame from here down has a memory, has used texts in it, or waits for an
+  // item that is remembered.
+  bool has_memory, has_used, has_item;
+  std::shared_ptr<const Frame> below;
+  std::shared_ptr<const Memory> memory;
+};
+
+// Positions share what they have in common, so copies are cheap. Reading makes states of
+// the machine, so all positions of a machine need one lock.
+class Position {
+ public:
+  explicit Position(Machine& machine) : Position(machine, machine.start()) {}
+  Position(Machine& machine, State start) : machine_(&machine), state_(start) {}
+
+  // Reads another byte. If it is not allowed, the position is of no use any more.
+  bool read(uint8_t byte);
+  bool read(const uint8_t* begin, const uint8_t* end) {
+    return std::all_of(begin, end, [this](uint8_t byte) { return read(byte); });
+  }
+
+  // Whether the text may end here.
+  bool is_complete() const;
+
+  // Whether a value that is not used yet may follow from the keys and items that have
+  // begun.
+  bool has_unused() const;
+
+  // Whether an array around this place has used some of the few values of its items.
+  bool is_among_few_values() const;
+
+  // The bytes that must follow.
+  std::string forced() const;
+
+  State state() const { return state_; }  // on top of the stack
+  const Frame* below() const { return below_.get(); }
+  Machine& machine() const { return *machine_; }
+
+  // Texts that would complete a used key or item, if one has begun.
+  std::vector<std::string> used_ends() const;
+  // Whether keys or items were used that must not come again.
+  bool has_used() const {
+    return (memory_ != nullptr && memory_->used != nullptr) || (below_ != nullptr && below_->has_used);
+  }
+
+ private:
+  bool apply(const Action& action, uint8_t byte);
+  bool has_memory() const { return memory_ != nullptr || (below_ != nullptr && below_->has_memory); }
+  size_t length() const { return text_ == nullptr ? 0 : text_->length; }
+  std::string text_since(size_t begin) const;
+
+  Machine* machine_;
+  // The stack: the state on top with its memory, and what is below.
+  State state_;
+  std::shared_ptr<const Memory> memory_;
+  std::shared_ptr<const Frame> below_;
+  std::shared_ptr<const TextNode> text_;  // while a key or an item is read that is remembered
+};
+
+}  // namespace structout::json

@@ -1,0 +1,158 @@
+// What the schemas of a document ask of a value of each type, as formulas.
+#pragma once
+
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "json/document.h"
+#include "json/errors.h"
+#include "json/formula.h"
+#include "json/texts.h"
+
+namespace structout::json {
+
+enum class Type : uint8_t { kNull, kFalse, kTrue, kNumber, kString, kArray, kObject };
+constexpr int kNumTypes = 7;
+
+struct SchemaOptions {
+  std::vector<bool> allowed_bytes = std::vector<bool>(256, true);  // in texts of this schema
+  std::map<std::string, std::string> formats;                      // the regular expression of the whole value, by name
+  std::vector<std::string> refused_formats;  // that JSON Schema defines and no expression enforces
+};
+
+class Schema {
+ public:
+  // Throws SchemaError, fsm::PatternError or fsm::LimitError. Errors in parts that the
+  // text has not reached yet come with the calls below.
+  Schema(const std::string& text, const SchemaOptions& options, const fsm::Limits& limits);
+
+  Formulas& formulas() { return formulas_; }
+  Texts& texts() { return texts_; }
+  fsm::Budget& budget() { return budget_; }
+
+  // The child formula (see Op) of the whole document.
+  Formula root() { return child(document_.root()); }
+
+  // Expands every schema of the document that applies to some value, so that what is
+  // refused is refused now.
+  void expand_all();
+
+  // The child formulas of all schemas that were expanded.
+  std::vector<Formula> children();
+
+  // What a child formula asks of a value of a type: a formula over the atoms on such
+  // values. Null, false and true have none.
+  Formula expand(Formula child, Type type);
+
+  // A JSON pointer to a schema that a child formula mentions, or nothing.
+  std::string place_of(Formula child);
+
+  const std::string& name(uint32_t number) const { return names_[number].text; }
+  const std::string& spelled_name(uint32_t number) const { return names_[number].spelled; }
+
+  // Whether a formula on texts describes a name.
+  bool describes(Formula keys, uint32_t name);
+
+  // The names that an object formula mentions, in increasing order of their numbers.
+  const std::vector<uint32_t>& names_in(Formula object);
+
+  // The names of the keys of objects for which children hold, in the order in which
+  // their schemas declare them: the object's own properties, then those that applicators
+  // bring in, then those of `required`.
+  std::vector<uint32_t> declared_names(const std::vector<Formula>& children);
+
+  // JSON pointers to parts that constrain nothing, such as formats that nobody defines.
+  const std::vector<std::string>& annotations() const { return annotations_; }
+
+  size_t memory_bytes() const { return formulas_.memory_bytes() + texts_.memory_bytes(); }
+
+ private:
+  struct Name {
+    std::string text, spelled;
+  };
+  // Where unevaluated... finds that other keywords have evaluated something, under a
+  // condition.
+  struct EvaluatedKeys {
+    Formula condition;
+    uint32_t name;  // kNoName: the keys that `keys` describes
+    Formula keys;
+  };
+  struct EvaluatedItems {
+    Formula condition;
+    uint32_t begin, end;    // of the items
+    const Value* contains;  // only those that satisfy this schema, unless null
+  };
+  static constexpr uint32_t kNoName = UINT32_MAX;
+
+  Formula child(const Value& schema);
+  Formula constant(const Value& value);
+  Formula all_of(const std::vector<Formula>& operands) { return formulas_.conjunction(operands); }
+  Formula any_of(const std::vector<Formula>& operands) { return formulas_.disjunction(operands); }
+  Formula both(Formula a, Formula b) { return formulas_.conjunction({a, b}); }
+  Formula either(Formula a, Formula b) { return formulas_.disjunction({a, b}); }
+  Formula no(Formula formula) { return formulas_.negation(formula); }
+
+  Formula expand_schema(const Value& schema, Type type);
+  Formula expand_constant(const Value& value, Type type);
+  Formula expand_enum(const Value& values, Type type);
+  Formula expand_types(const Value& types, Type type);
+  void add_applicators(const Value& schema, Type type, std::vector<Formula>& all);
+  void add_number(const Value& schema, std::vector<Formula>& all);
+  void add_string(const Value& schema, std::vector<Formula>& all);
+  void add_array(const Value& schema, std::vector<Formula>& all);
+  void add_object(const Value& schema, std::vector<Formula>& all);
+
+  Formula number_bound(const Value& bound, bool is_lower, bool is_exclusive);
+  Formula numbers_equal(const Value& value);
+  Formula integers();
+  Formula for_items(uint32_t begin, uint32_t end, Formula child);
+  Formula min_items(uint32_t count) { return count == 0 ? kAlways : formulas_.atom(Op::kMinItems, count); }
+  Formula min_keys(uint32_t count) { return count == 0 ? kAlways : formulas_.atom(Op::kMinKeys, count); }
+  Formula required(uint32_t name) { return formulas_.atom(Op::kRequired, name); }
+  Formula for_name(uint32_t name, Formula child) {
+    return child == kAlways ? kAlways : formulas_.atom(Op::kForName, name, child);
+  }
+  // The formula that `child` holds for the values of all described keys. If there are
+  // few such keys, it names them.
+  Formula for_keys(Formula keys, Formula child);
+  void bound_keys(Formula keys, std::vector<Formula>& all);
+  Formula other_keys(const Value& schema);  // than those of properties and patternProperties
+  Formula keys_named(const std::vector<uint32_t>& names);
+  Formula unevaluated_keys(const Value& schema);
+  Formula unevaluated_items(const Value& schema);
+  void collect_evaluated(const Value& schema, Type type, Formula condition, bool is_top, int depth,
+                         std::vector<EvaluatedKeys>& keys, std::vector<EvaluatedItems>& items);
+  void collect_own_evaluated(const Value& schema, Type type, Formula condition, bool is_top,
+                             std::vector<EvaluatedKeys>& keys, std::vector<EvaluatedItems>& items);
+
+  uint32_t number_of_name(const std::string& name);
+  Formula keys_matching(const std::string& pattern, const Value& schema, const std::string& place);
+  const Value* reference_target(const Value& schema, std::string_view keyword);
+  uint32_t count_of(const Value& count, const Value& schema, std::string_view keyword);
+  bool is_lone_reference(const Value& schema) const;
+  [[noreturn]] void refuse(const Value& schema, std::string_view keyword, const std::string& cause) const;
+  // Calls compile(), and names the place in what it throws.
+  template <typename Compile>
+  auto at(const Value& schema, std::string_view keyword, Compile compile);
+
+  Document document_;
+  const SchemaOptions options_;
+  fsm::Budget budget_;
+  Formulas formulas_;
+  Texts texts_;
+  std::vector<const Value*> schemas_, constants_;
+  std::unordered_map<const Value*, uint32_t> schema_numbers_, constant_numbers_;
+  std::unordered_map<uint64_t, Formula> expanded_;
+  std::vector<std::pair<Formula, Type>> being_expanded_;
+  std::vector<Name> names_;
+  std::unordered_map<std::string, uint32_t> name_numbers_;
+  std::unordered_map<Formula, std::vector<uint32_t>> names_in_;
+  std::unordered_map<Formula, std::vector<uint32_t>> names_outside_;  // names that formulas on keys exclude
+  std::unordered_map<uint64_t, bool> describes_;
+  std::vector<std::string> annotations_;
+};
+
+}  // namespace structout::json

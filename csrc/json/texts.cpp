@@ -1,0 +1,515 @@
+#include "json/texts.h"
+
+#include <algorithm>
+#include <list>
+#include <mutex>
+
+#include "fsm/compile.h"
+#include "fsm/hash.h"
+#include "fsm/number.h"
+
+namespace structout::json {
+
+using fsm::Automaton;
+using fsm::Edge;
+using fsm::kDead;
+
+namespace {
+
+constexpr uint64_t kWorkPerLanguage = 1024;  // in steps of the budget
+constexpr size_t kMaxStates = 1 << 20;
+constexpr size_t kMaxEdges = 16 << 20;
+constexpr size_t kMaxSharedBytes = 64 << 20;
+constexpr uint32_t kBoundary = 0;  // the syntax state between two characters of a string
+constexpr uint32_t kUnlimited = UINT32_MAX - 1;
+// Without a bound a model that is not sure would write zeros for ever.
+const std::string kNumbers = "-?(?:0|[1-9][0-9]*)(?:\\.[0-9]{1,20})?";
+constexpr uint32_t kFar = UINT32_MAX;
+constexpr size_t kMaxSearched = 2000;
+constexpr size_t kMaxPlainStates = 500;
+constexpr size_t kMaxListedLength = 256;
+
+// Automata that several schemas use, such as those of formats. The oldest go first.
+class SharedAutomata {
+ public:
+  std::shared_ptr<const Automaton> find(const std::string& name) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto found = by_name_.find(name);
+    if (found == by_name_.end()) return nullptr;
+    entries_.splice(entries_.begin(), entries_, found->second);
+    return entries_.front().second;
+  }
+
+  void add(const std::string& name, std::shared_ptr<const Automaton> automaton) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (by_name_.count(name) != 0) return;
+    bytes_ += size_of(name, *automaton);
+    entries_.emplace_front(name, std::move(automaton));
+    by_name_[name] = entries_.begin();
+    while (bytes_ > kMaxSharedBytes && entries_.size() > 1) {
+      bytes_ -= size_of(entries_.back().first, *entries_.back().second);
+      by_name_.erase(entries_.back().first);
+      entries_.pop_back();
+    }
+  }
+
+ private:
+  using Entries = std::list<std::pair<std::string, std::shared_ptr<const Automaton>>>;
+
+  static size_t size_of(const std::string& name, const Automaton& automaton) {
+    return 2 * name.size() + automaton.memory_bytes();
+  }
+
+  std::mutex mutex_;
+  Entries entries_;
+  std::unordered_map<std::string, Entries::iterator> by_name_;
+  size_t bytes_ = 0;
+};
+
+SharedAutomata& shared_automata() {
+  static SharedAutomata* automata = new SharedAutomata;  // threads may outlive main
+  return *automata;
+}
+
+uint64_t pair_of(uint32_t state, uint32_t syntax_state) { return uint64_t(state) << 32 | syntax_state; }
+
+// The pairs of a state of `automaton` and one of `syntax` that a text leads to, where the
+// automaton accepts all that the syntax does.
+std::unordered_set<uint64_t> pairs_that_accept_everything(const Automaton& automaton, const Automaton& syntax) {
+  std::unordered_map<uint64_t, uint32_t> numbers;
+  std::vector<std::pair<uint32_t, uint32_t>> pairs;
+  std::vector<std::vector<uint32_t>> sources;
+  std::vector<uint32_t> different;
+  auto number_of = [&](uint32_t state, uint32_t other) {
+    auto [found, is_new] = numbers.try_emplace(pair_of(state, other), uint32_t(pairs.size()));
+    if (is_new) {
+      pairs.emplace_back(state, other);
+      sources.emplace_back();
+    }
+    return found->second;
+  };
+  std::vector<bool> is_different;
+  if (automaton.num_states() == 0) return {};
+  number_of(0, 0);
+  for (uint32_t i = 0; i < pairs.size(); ++i) {
+    auto [state, other] = pairs[i];
+    bool differs = automaton.accepts(state) != syntax.accepts(other);
+    const Edge* edge = automaton.begin(state);
+    int byte = 0;  // those below are covered
+    for (const Edge* expected = syntax.begin(other); expected < syntax.end(other); ++expected) {
+      for (byte = expected->first; byte <= expected->last;) {
+        while (edge < automaton.end(state) && edge->last < byte) ++edge;
+        bool has_edge = edge < automaton.end(state) && edge->first <= byte;
+        differs = differs || !has_edge;
+        if (!has_edge) break;
+        sources[number_of(edge->target, expected->target)].push_back(i);
+        byte = std::min<int>(edge->last, expected->last) + 1;
+      }
+      // The automaton may have more edges below, which lead to pairs of their own.
+      for (const Edge* more = edge; more < automaton.end(state) && more->first <= expected->last; ++more) {
+        if (more->last >= expected->first) number_of(more->target, expected->target);
+      }
+    }
+    is_different.push_back(differs);
+    if (differs) different.push_back(i);
+  }
+  while (!different.empty()) {
+    uint32_t last = different.back();
+    different.pop_back();
+    for (uint32_t source : sources[last]) {
+      if (is_different[source]) continue;
+      is_different[source] = true;
+      different.push_back(source);
+    }
+  }
+  std::unordered_set<uint64_t> everything;
+  for (uint32_t i = 0; i < pairs.size(); ++i) {
+    if (!is_different[i]) everything.insert(pair_of(pairs[i].first, pairs[i].second));
+  }
+  return everything;
+}
+
+}  // namespace
+
+Texts::Texts(Formulas& formulas, fsm::Budget& budget, const std::vector<bool>& allowed_bytes)
+    : formulas_(formulas),
+      budget_(budget),
+      strings_(fsm::any_string_content()),
+      numbers_(fsm::compile_regex(kNumbers, budget.limits)),
+      allowed_bytes_(allowed_bytes),
+      allows_all_bytes_(std::count(allowed_bytes.begin(), allowed_bytes.end(), true) == 256) {}
+
+Formula Texts::language(TextKind kind, const std::string& name, const std::function<Automaton()>& compile) {
+  auto [found, is_new] = languages_by_name_.try_emplace(name, uint32_t(languages_.size()));
+  if (is_new) {
+    try {
+      std::shared_ptr<const Automaton> automaton = shared_automata().find(name);
+      if (automaton == nullptr) {
+        automaton = std::make_shared<const Automaton>(compile());
+        shared_automata().add(name, automaton);
+      }
+      languages_.push_back({kind, automaton, pairs_that_accept_everything(*automaton, syntax(kind))});
+      memory_bytes_ += automaton->memory_bytes();
+      budget_.spend(kWorkPerLanguage);
+    } catch (...) {
+      languages_by_name_.erase(name);
+      throw;
+    }
+  }
+  return atom_of(found->second, 0, 0);
+}
+
+Formula Texts::strings_matching(const std::string& pattern) {
+  return language(TextKind::kString, "pattern " + pattern,
+                  [&] { return fsm::compile_string_content(pattern, budget_.limits); });
+}
+
+Formula Texts::exact_strings(std::vector<std::string> values) {
+  std::sort(values.begin(), values.end());
+  values.erase(std::unique(values.begin(), values.end()), values.end());
+  std::string name = "exact";
+  for (const std::string& value : values) name += " " + std::to_string(value.size()) + ":" + value;
+  return language(TextKind::kString, name, [&] { return fsm::exact_string_contents(values); });
+}
+
+Formula Texts::atom_of(uint32_t language, uint32_t state, uint32_t syntax_state) {
+  const Language& of = languages_[language];
+  if (state >= of.automaton->num_states()) return kNever;
+  if (of.is_everything.count(pair_of(state, syntax_state)) != 0) return kAlways;
+  return formulas_.atom(Op::kText, language, state);
+}
+
+Formula Texts::after(Formula formula, uint8_t byte, uint32_t syntax_state, bool ends_character) {
+  return formulas_.substitute(formula, [&](Formula atom) {
+    FormulaNode node = formulas_[atom];
+    if (node.op == Op::kMinLength) return ends_character ? min_length(node.a - 1) : atom;
+    return atom_of(node.a, languages_[node.a].automaton->next(node.b, byte), syntax_state);
+  });
+}
+
+bool Texts::holds_at_end(const TextState& state) const {
+  if (!syntax(state.kind).accepts(state.syntax)) return false;
+  return formulas_.evaluate(state.formula, [this](Formula atom) {
+    const FormulaNode& node = formulas_[atom];
+    return node.op == Op::kText && languages_[node.a].automaton->accepts(node.b);
+  });
+}
+
+bool Texts::matches(TextKind kind, Formula formula, const std::string& text) {
+  uint32_t state = start(kind, formula);
+  for (size_t i = 0; i < text.size() && state != kDead; ++i) {
+    const TextState now = states_[state];
+    uint32_t syntax_state = syntax(kind).next(now.syntax, uint8_t(text[i]));
+    if (syntax_state == kDead) return false;
+    bool ends_character = kind == TextKind::kString && syntax_state == kBoundary;
+    state = add({kind, syntax_state, after(now.formula, uint8_t(text[i]), syntax_state, ends_character)});
+  }
+  return state != kDead && accepts(state);
+}
+
+uint32_t Texts::add(const TextState& state) {
+  uint64_t hash = fsm::mix(fsm::mix(uint64_t(state.kind), state.syntax), state.formula);
+  auto [number, is_new] = state_numbers_.find_or_add(hash, [&](uint32_t other) { return states_[other] == state; });
+  if (is_new) {
+    states_.push_back(state);
+    steps_.emplace_back();
+    steps_.back().accepts = holds_at_end(state);
+    memory_bytes_ += sizeof(TextState) + sizeof(Steps) + 2 * sizeof(uint64_t);
+    budget_.spend(1);
+    if (states_.size() > kMaxStates) throw fsm::LimitError("schema_text_states", states_.size(), kMaxStates);
+  }
+  return number;
+}
+
+void Texts::expand(uint32_t number) {
+  if (steps_[number].is_expanded) return;
+  const TextState state = states_[number];
+  const Automaton& all = syntax(state.kind);
+  // Bytes between two bounds lead to the same state.
+  std::vector<bool> is_bound(257);
+  for (const Edge* edge = all.begin(state.syntax); edge < all.end(state.syntax); ++edge) {
+    is_bound[edge->first] = is_bound[edge->last + 1] = true;
+  }
+  for (int byte = 1; byte < 256; ++byte) {
+    if (allowed_bytes_[byte] != allowed_bytes_[byte - 1]) is_bound[byte] = true;
+  }
+  std::vector<Formula> atoms;
+  formulas_.visit_literals(state.formula, [&atoms](Formula atom, bool) { atoms.push_back(atom); });
+  for (Formula atom : atoms) {
+    const FormulaNode& node = formulas_[atom];
+    if (node.op != Op::kText) continue;
+    const Automaton& automaton = *languages_[node.a].automaton;
+    for (const Edge* edge = automaton.begin(node.b); edge < automaton.end(node.b); ++edge) {
+      is_bound[edge->first] = is_bound[edge->last + 1] = true;
+    }
+  }
+  std::vector<Edge> edges;
+  for (const Edge* edge = all.begin(state.syntax); edge < all.end(state.syntax); ++edge) {
+    bool ends_character = state.kind == TextKind::kString && edge->target == kBoundary;
+    for (int first = edge->first; first <= edge->last;) {
+      int last = first;
+      while (last < edge->last && !is_bound[last + 1]) ++last;
+      if (allowed_bytes_[first]) {
+        uint32_t target =
+            add({state.kind, edge->target, after(state.formula, uint8_t(first), edge->target, ends_character)});
+        if (!edges.empty() && edges.back().target == target && edges.back().last + 1 == first) {
+          edges.back().last = uint8_t(last);
+        } else {
+          edges.push_back({uint8_t(first), uint8_t(last), target});
+        }
+      }
+      first = last + 1;
+    }
+  }
+  edges.shrink_to_fit();
+  memory_bytes_ += edges.size() * sizeof(Edge);
+  if (memory_bytes_ / sizeof(Edge) > kMaxEdges) throw fsm::LimitError("schema_text_edges", edges.size(), kMaxEdges);
+  steps_[number].edges = std::move(edges);
+  steps_[number].is_expanded = true;
+}
+
+uint32_t Texts::next(uint32_t state, uint8_t byte) {
+  expand(state);
+  for (const Edge& edge : steps_[state].edges) {
+    if (byte <= edge.last) return byte >= edge.first ? edge.target : kDead;
+  }
+  return kDead;
+}
+
+uint32_t Texts::num_plain_bytes(uint32_t state) {
+  const TextState& given = states_[state];
+  if (!allows_all_bytes_ || given.syntax != kBoundary || !is_live(state)) return 0;
+  // Limits of the length, and nothing else.
+  uint32_t count = kUnlimited;
+  auto is_limit = [&](Formula literal) {
+    const FormulaNode& node = formulas_[literal];
+    if (node.op == Op::kMinLength) return true;
+    if (node.op != Op::kNot || formulas_.op(node.a) != Op::kMinLength) return false;
+    count = std::min(count, formulas_[node.a].a - 1);
+    return true;
+  };
+  bool is_conjunction = formulas_.op(given.formula) == Op::kAnd;
+  std::vector<Formula> literals = {given.formula};
+  if (is_conjunction) literals = formulas_.operands(given.formula);
+  if (std::all_of(literals.begin(), literals.end(), is_limit)) return count;
+  return allows_plain(state) ? kUnlimited : 0;
+}
+
+// Whether any plain characters may follow, however many. StringTokens tells which are
+// plain.
+bool Texts::allows_plain(uint32_t start) {
+  auto known = allows_plain_.find(start);
+  if (known != allows_plain_.end()) return known->second;
+  struct Visit {
+    uint32_t state;
+    uint32_t num_separator_bytes;  // of E2 80 A8 and E2 80 A9 that lead to the state
+  };
+  std::vector<Visit> seen = {{start, 0}};
+  std::unordered_set<uint64_t> is_seen = {start};
+  for (size_t i = 0; i < seen.size(); ++i) {
+    Visit visit = seen[i];
+    expand(visit.state);
+    for (const Edge& edge : std::vector<Edge>(steps_[visit.state].edges)) {
+      if (edge.first == '\\' && edge.last == '\\') continue;
+      if (visit.num_separator_bytes == 2 && edge.first >= 0xA8 && edge.last <= 0xA9) continue;
+      if (!is_live(edge.target) || seen.size() > kMaxPlainStates) return allows_plain_[start] = false;
+      uint8_t next = visit.num_separator_bytes == 0 ? 0xE2 : 0x80;
+      bool goes_on = visit.num_separator_bytes < 2 && edge.first <= next && next <= edge.last;
+      auto add = [&](uint32_t num_separator_bytes) {
+        bool is_new = is_seen.insert(uint64_t(num_separator_bytes) << 32 | edge.target).second;
+        if (is_new) seen.push_back({edge.target, num_separator_bytes});
+      };
+      if (goes_on) add(visit.num_separator_bytes + 1);
+      if (!goes_on || edge.first < edge.last) add(0);
+    }
+  }
+  for (const Visit& visit : seen) {
+    if (visit.num_separator_bytes == 0) allows_plain_[visit.state] = true;
+  }
+  return true;
+}
+
+std::optional<std::pair<uint32_t, uint32_t>> Texts::split_limit(uint32_t state) {
+  const TextState given = states_[state];
+  if (formulas_.op(given.formula) != Op::kAnd) return std::nullopt;
+  std::vector<Formula> others;
+  uint32_t limit = kFar;
+  for (Formula literal : formulas_.operands(given.formula)) {
+    const FormulaNode& node = formulas_[literal];
+    bool is_limit = node.op == Op::kNot && formulas_.op(node.a) == Op::kMinLength;
+    if (is_limit) {
+      limit = std::min(limit, formulas_[node.a].a);
+    } else {
+      others.push_back(literal);
+    }
+  }
+  if (limit == kFar) return std::nullopt;
+  return std::pair(add({given.kind, given.syntax, formulas_.conjunction(std::move(others))}), limit);
+}
+
+uint32_t Texts::distance(uint32_t start) {
+  auto known = distances_.find(start);
+  if (known != distances_.end()) return known->second;
+  uint32_t distance = kFar;
+  if (is_live(start)) {
+    // All states at one distance, then those that are a character further away.
+    std::vector<uint32_t> level = {start}, next_level;
+    std::unordered_map<uint32_t, bool> is_seen = {{start, true}};
+    for (uint32_t characters = 0; distance == kFar && !level.empty(); ++characters) {
+      for (size_t i = 0; i < level.size() && distance == kFar; ++i) {
+        uint32_t now = level[i];
+        if (steps_[now].accepts) distance = characters;
+        expand(now);
+        for (size_t edge = 0; edge < steps_[now].edges.size(); ++edge) {
+          uint32_t target = steps_[now].edges[edge].target;
+          if (!is_live(target) || !is_seen.try_emplace(target, true).second) continue;
+          (states_[target].syntax == kBoundary ? next_level : level).push_back(target);
+        }
+      }
+      level.swap(next_level);
+      next_level.clear();
+    }
+  }
+  return distances_[start] = distance;
+}
+
+uint32_t Texts::largest_distance(uint32_t start) {
+  auto known = largest_distances_.find(start);
+  if (known != largest_distances_.end()) return known->second;
+  std::vector<uint32_t> seen = {start};
+  std::unordered_map<uint32_t, bool> is_seen = {{start, true}};
+  uint32_t largest = 0;
+  for (size_t i = 0; i < seen.size() && largest != kFar; ++i) {
+    uint32_t now = seen[i];
+    largest = seen.size() > kMaxSearched ? kFar : std::max(largest, distance(now));
+    expand(now);
+    for (size_t edge = 0; edge < steps_[now].edges.size(); ++edge) {
+      uint32_t target = steps_[now].edges[edge].target;
+      if (is_live(target) && is_seen.try_emplace(target, true).second) seen.push_back(target);
+    }
+  }
+  for (uint32_t state : seen) largest_distances_.emplace(state, largest);  // an upper bound for those that follow
+  return largest;
+}
+
+uint32_t Texts::without_far_limit(uint32_t state, uint32_t max_length) {
+  auto split = split_limit(state);
+  if (!split || split->second <= max_length) return state;
+  uint32_t largest = largest_distance(split->first);
+  return largest != kFar && split->second - max_length > largest ? split->first : state;
+}
+
+bool Texts::is_live(uint32_t state) {
+  if (steps_[state].life != Life::kUnknown) return steps_[state].life == Life::kLive;
+  if (auto split = split_limit(state)) {
+    bool is_live = distance(split->first) < split->second;
+    steps_[state].life = is_live ? Life::kLive : Life::kDead;
+    return is_live;
+  }
+  struct Visit {
+    uint32_t state;
+    size_t edge;
+  };
+  // A depth-first search to any text that the formula accepts. All states on the way to
+  // it are live; if there is none, all visited states are dead.
+  std::vector<Visit> path = {{state, 0}};
+  std::vector<uint32_t> visited = {state};
+  std::unordered_map<uint32_t, bool> is_visited = {{state, true}};
+  bool found = false;
+  while (!path.empty() && !found) {
+    Visit& visit = path.back();
+    uint32_t now = visit.state;
+    if (visit.edge == 0) {
+      if (states_[now].formula == kNever) {
+        path.pop_back();
+        continue;
+      }
+      found = steps_[now].accepts;
+      if (found) break;
+      expand(now);
+    }
+    if (visit.edge == steps_[now].edges.size()) {
+      path.pop_back();
+      continue;
+    }
+    uint32_t target = steps_[now].edges[visit.edge++].target;
+    if (steps_[target].life == Life::kLive) {
+      found = true;
+    } else if (steps_[target].life == Life::kUnknown && is_visited.try_emplace(target, true).second) {
+      visited.push_back(target);
+      path.push_back({target, 0});
+    }
+  }
+  if (found) {
+    for (const Visit& visit : path) steps_[visit.state].life = Life::kLive;
+  } else {
+    for (uint32_t dead : visited) steps_[dead].life = Life::kDead;
+  }
+  return found;
+}
+
+std::optional<std::vector<std::string>> Texts::all_texts(uint32_t start, size_t max) {
+  struct Visit {
+    uint32_t state;
+    int byte;
+  };
+  std::vector<std::string> texts;
+  if (!is_live(start)) return std::vector<std::string>{};
+  std::vector<Visit> path = {{start, -1}};
+  std::string text;
+  size_t num_steps = 0;
+  while (!path.empty()) {
+    Visit& visit = path.back();
+    if (visit.byte < 0) {
+      if (accepts(visit.state)) texts.push_back(text);
+      // A text of that length comes from a cycle, or from one of many choices.
+      if (texts.size() > max || text.size() > kMaxListedLength || ++num_steps > max * kMaxListedLength) {
+        return std::nullopt;
+      }
+      visit.byte = 0;
+      expand(visit.state);
+    }
+    uint32_t target = kDead;
+    while (visit.byte < 256 && target == kDead) {
+      uint32_t next_state = next(visit.state, uint8_t(visit.byte));
+      if (next_state != kDead && is_live(next_state)) target = next_state;
+      ++visit.byte;
+    }
+    if (target == kDead) {
+      path.pop_back();
+      if (!text.empty()) text.pop_back();
+      continue;
+    }
+    text.push_back(char(visit.byte - 1));
+    path.push_back({target, -1});
+  }
+  return texts;
+}
+
+std::optional<std::string> Texts::witness(TextKind kind, Formula formula) {
+  uint32_t state = start(kind, formula);
+  if (!is_live(state)) return std::nullopt;
+  // Breadth first, so that the text is a shortest one.
+  struct Step {
+    uint32_t state, before;
+    uint8_t byte;
+  };
+  std::vector<Step> steps = {{state, 0, 0}};
+  std::unordered_map<uint32_t, bool> is_seen = {{state, true}};
+  for (uint32_t i = 0; i < steps.size(); ++i) {
+    if (accepts(steps[i].state)) {
+      std::string text;
+      for (uint32_t at = i; at > 0; at = steps[at].before) text.push_back(char(steps[at].byte));
+      std::reverse(text.begin(), text.end());
+      return text;
+    }
+    expand(steps[i].state);
+    for (size_t edge = 0; edge < steps_[steps[i].state].edges.size(); ++edge) {
+      Edge to = steps_[steps[i].state].edges[edge];
+      if (is_live(to.target) && is_seen.try_emplace(to.target, true).second) steps.push_back({to.target, i, to.first});
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace structout::json

@@ -1,0 +1,137 @@
+// What may stand between the quotes of a string, and as a number: automata over bytes,
+// and Boolean formulas over them.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "fsm/automaton.h"
+#include "json/formula.h"
+
+namespace structout::json {
+
+enum class TextKind : uint8_t { kString, kNumber };
+
+// A formula on texts while one is read. Text states are numbered; those of equal
+// languages may have different numbers.
+struct TextState {
+  TextKind kind;
+  uint32_t syntax;  // state of the automaton of all texts of the kind
+  Formula formula;
+  bool operator==(const TextState& other) const {
+    return kind == other.kind && syntax == other.syntax && formula == other.formula;
+  }
+};
+
+class Texts {
+ public:
+  // `allowed_bytes`: those that a text may contain, 256 of them or fewer.
+  Texts(Formulas& formulas, fsm::Budget& budget, const std::vector<bool>& allowed_bytes);
+
+  // The atom of a language with this name, which `compile` makes the first time.
+  // Languages of one name are shared by all schemas of the process.
+  Formula language(TextKind kind, const std::string& name, const std::function<fsm::Automaton()>& compile);
+
+  Formula strings_matching(const std::string& pattern);
+  Formula exact_strings(std::vector<std::string> values);
+  Formula min_length(uint32_t length) { return length == 0 ? kAlways : formulas_.atom(Op::kMinLength, length); }
+
+  // Whether a formula holds for a whole text: the content of a string, or a number.
+  bool matches(TextKind kind, Formula formula, const std::string& text);
+
+  uint32_t start(TextKind kind, Formula formula) { return add({kind, 0, formula}); }
+  const TextState& operator[](uint32_t state) const { return states_[state]; }
+  size_t num_states() const { return states_.size(); }
+
+  // The state after another byte, or kDead if no text of the kind goes on so. The
+  // formula of the state may be kNever.
+  uint32_t next(uint32_t state, uint8_t byte);
+
+  // What follows a state, by increasing bytes. Valid until the next call.
+  const std::vector<fsm::Edge>& edges(uint32_t state) {
+    expand(state);
+    return steps_[state].edges;
+  }
+
+  // Whether the text of a string ends with a whole character.
+  bool is_between_characters(uint32_t state) const { return states_[state].syntax == 0; }
+  bool allows_all_bytes() const { return allows_all_bytes_; }
+
+  // Whether the formula holds for a text that ends here.
+  bool accepts(uint32_t state) const { return steps_[state].accepts; }
+
+  // Whether the formula holds for this text or a continuation.
+  bool is_live(uint32_t state);
+
+  // In a string: how many bytes may follow of any characters that are written as
+  // themselves. 0 if the formula asks more of them.
+  uint32_t num_plain_bytes(uint32_t state);
+
+  // The state without its limit of the length, if that makes no difference to what may
+  // follow within `max_length` bytes.
+  uint32_t without_far_limit(uint32_t state, uint32_t max_length);
+
+  // All continuations of the text in a state that its formula accepts, if there are at
+  // most `max`.
+  std::optional<std::vector<std::string>> all_texts(uint32_t state, size_t max);
+  std::optional<std::vector<std::string>> all_texts(TextKind kind, Formula formula, size_t max) {
+    return all_texts(start(kind, formula), max);
+  }
+
+  // Some text for which a formula holds.
+  std::optional<std::string> witness(TextKind kind, Formula formula);
+
+  size_t memory_bytes() const { return memory_bytes_; }
+
+ private:
+  struct Language {
+    TextKind kind;
+    std::shared_ptr<const fsm::Automaton> automaton;
+    // Pairs of its states with states of the syntax at which it accepts whatever may follow.
+    std::unordered_set<uint64_t> is_everything;
+  };
+  bool allows_plain(uint32_t state);
+  // The formula of a state without its limit of the length, and that limit: fewer
+  // characters than so many may follow.
+  std::optional<std::pair<uint32_t, uint32_t>> split_limit(uint32_t state);
+  // Characters of a shortest continuation that the formula accepts.
+  uint32_t distance(uint32_t state);
+  // The largest distance of the live states that follow, or kFar.
+  uint32_t largest_distance(uint32_t state);
+  enum class Life : uint8_t { kUnknown, kLive, kDead };
+  struct Steps {
+    bool is_expanded = false;
+    bool accepts = false;
+    Life life = Life::kUnknown;
+    std::vector<fsm::Edge> edges;
+  };
+
+  uint32_t add(const TextState& state);
+  const fsm::Automaton& syntax(TextKind kind) const { return kind == TextKind::kString ? strings_ : numbers_; }
+  Formula atom_of(uint32_t language, uint32_t state, uint32_t syntax_state);
+  Formula after(Formula formula, uint8_t byte, uint32_t syntax_state, bool ends_character);
+  bool holds_at_end(const TextState& state) const;
+  void expand(uint32_t state);
+
+  Formulas& formulas_;
+  fsm::Budget& budget_;
+  fsm::Automaton strings_, numbers_;
+  std::vector<bool> allowed_bytes_;
+  bool allows_all_bytes_;
+  std::vector<Language> languages_;
+  std::unordered_map<std::string, uint32_t> languages_by_name_;
+  std::vector<TextState> states_;
+  std::vector<Steps> steps_;
+  fsm::StateNumbers state_numbers_;
+  std::unordered_map<uint32_t, uint32_t> distances_, largest_distances_;
+  std::unordered_map<uint32_t, bool> allows_plain_;
+  size_t memory_bytes_ = 0;
+};
+
+}  // namespace structout::json

@@ -1,0 +1,166 @@
+"""JSON schemas over the tokens of a vocabulary."""
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from structout.grammar.forced_tokens import CanonicalTokenizer
+from structout.grammar.fsm.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
+from structout.grammar.fsm.formats import FORMATS
+from structout.grammar.fsm.native import core, grammar_errors
+from structout.grammar.fsm.native_grammar import NativeGrammar
+from structout.grammar.fsm.token_index import TokenIndex, vocabulary_trie
+from structout.grammar.interface import DeviceTables
+from structout.grammar.vocabulary import Vocabulary
+from structout.json_schema import STANDARD_FORMATS
+
+
+@dataclass(frozen=True)
+class TextForm:
+    """How JSON is written.
+
+    Attributes:
+        any_whitespace: as in :class:`structout.StructuredOutputsConfig`.
+        max_whitespace: the same.
+        key_order: the same.
+    """
+
+    any_whitespace: bool = True
+    max_whitespace: int | None = 2
+    key_order: str = "any"
+
+    def as_native(self) -> Any:
+        form = core().TextForm()
+        form.any_whitespace, form.max_whitespace = self.any_whitespace, self.max_whitespace
+        form.declared_key_order = self.key_order == "declared"
+        return form
+
+
+DEFAULT_FORM = TextForm()
+_CLOSURE_LIMITS = AutomatonLimits(states=50_000, seconds=0.05)
+
+
+class SchemaIndex:
+    """A JSON schema whose steps are tokens. Threads may share it.
+
+    Its states and masks are made when a text first reaches them.
+
+    Args:
+        schema: JSON text.
+        vocabulary: the token ids of the model.
+        form: how the texts are written.
+        limits: what compiling it may cost, and then each token and each mask.
+        ignored_formats: formats that are annotations here, of those that JSON Schema
+            defines and the engine does not enforce. The others are refused.
+
+    Raises:
+        GrammarError: the schema is malformed, unsupported or allows no text.
+        GrammarLimitError: compiling it would exceed one of ``limits``.
+    """
+
+    def __init__(
+        self,
+        schema: str,
+        vocabulary: Vocabulary,
+        form: TextForm = DEFAULT_FORM,
+        limits: AutomatonLimits = DEFAULT_LIMITS,
+        ignored_formats: Container[str] = (),
+    ):
+        options = core().SchemaOptions()
+        options.formats = FORMATS
+        options.refused_formats = [
+            name for name in sorted(STANDARD_FORMATS) if name not in FORMATS and name not in ignored_formats
+        ]
+        self._vocabulary = vocabulary
+        with grammar_errors():
+            self.native = core().SchemaIndex(
+                schema.encode(), options, form.as_native(), limits.as_native(), vocabulary_trie(vocabulary)
+            )
+
+    @property
+    def annotations(self) -> tuple[str, ...]:
+        """JSON pointers to each ``format`` that constrains nothing."""
+        return tuple(self.native.annotations)
+
+    @property
+    def num_states(self) -> int:
+        """The number of states that were made so far."""
+        return self.native.num_states
+
+    @property
+    def num_masks(self) -> int:
+        """The number of different masks that were computed so far."""
+        return self.native.num_masks
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of the states and masks made so far, without the trie of the
+        vocabulary."""
+        return self.native.memory_bytes
+
+    @cached_property
+    def closed(self) -> TokenIndex | None:
+        """The same texts as an automaton with at most 50,000 states, which a device can
+        follow.
+
+        None if there is none, or making it takes more than 50 ms. There is none where
+        values lie inside each other without bound, or where keys without a name or
+        ``uniqueItems`` ask for a memory. With the key order ``declared`` an object has
+        a state for each key; with ``any``, one for each set of keys.
+        """
+        automaton = self.native.closed(_CLOSURE_LIMITS.as_native())
+        return None if automaton is None else TokenIndex(Automaton(automaton), self._vocabulary)
+
+    def matches(self, text: str | bytes) -> bool:
+        """Whether a text can be generated: it is valid, and written in the given form.
+
+        Raises:
+            GrammarLimitError: that takes more than the limits.
+        """
+        with grammar_errors():
+            return self.native.matches(text.encode() if isinstance(text, str) else text)
+
+
+class JsonSchemaGrammar(NativeGrammar):
+    """The position of one request in a JSON text.
+
+    Args:
+        index: what the schema was compiled into.
+        vocab_size: V, the number of tokens that a mask covers.
+        stop_token_ids: tokens that end the text.
+        canonical_tokenizer: needed for ``compute_ff_tokens``.
+    """
+
+    def __init__(
+        self,
+        index: SchemaIndex,
+        vocab_size: int,
+        stop_token_ids: Sequence[int],
+        canonical_tokenizer: CanonicalTokenizer | None,
+    ):
+        matcher = core().SchemaMatcher(index.native, sorted(set(stop_token_ids)))
+        super().__init__(matcher, vocab_size, stop_token_ids, canonical_tokenizer)
+        self._index = index
+
+    @property
+    def index(self) -> SchemaIndex:
+        """The schema that all copies and forks share."""
+        return self._index
+
+    def device_tables(self) -> DeviceTables | None:
+        index = self._index.closed
+        if index is None:
+            return None
+        state = 0
+        for token in self.matcher.recent_tokens(self.num_tokens):
+            state = index.next(state, token)
+        return DeviceTables(index, self._stop_token_ids, None if self.is_terminated() else state)
+
+    def copy(self, stop_token_ids: Sequence[int] | None = None) -> "JsonSchemaGrammar":
+        stops = self._stop_token_ids if stop_token_ids is None else stop_token_ids
+        return JsonSchemaGrammar(self._index, self._vocab_size, stops, self._canonical_tokenizer)
+
+    @property
+    def memory_bytes(self) -> int:
+        return self._index.memory_bytes
