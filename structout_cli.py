@@ -29,6 +29,19 @@ exit status:
   2  wrong arguments, a bad constraint or an unusable model
 """
 
+_EXPLAIN_EXAMPLES = """\
+examples:
+  structout explain examples/order.schema.json
+  structout explain examples/order.schema.json --key-order declared --compact
+  structout explain '{"type": "array", "items": {"enum": ["red", 3, null]}}' --dot automaton.dot
+  structout explain --regex '[A-Z]{3}-[0-9]{4}' --tokenizer ./my-model
+
+exit status:
+  0  an engine serves the constraint
+  1  the constraint is refused
+  2  wrong arguments, or something that cannot be read or written
+"""
+
 
 def main(argv: list[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
@@ -44,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="structout", description="Structured output for LLM inference in PyTorch.")
     parser.add_argument("--version", action="version", version=f"structout {_version()}")
-    commands = parser.add_subparsers(required=True, metavar="{generate,doctor}")
+    commands = parser.add_subparsers(required=True, metavar="{generate,explain,doctor}")
 
     generate = commands.add_parser(
         "generate",
@@ -53,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_GENERATE_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    generate.set_defaults(run=_generate)
+    generate.set_defaults(run=_generate, schema_name="--json-schema", backend="auto")
     constraint = generate.add_argument_group("constraint (exactly one)").add_mutually_exclusive_group(required=True)
     constraint.add_argument(
         "--json-schema",
@@ -62,28 +75,18 @@ def _parser() -> argparse.ArgumentParser:
         help="the text is JSON that satisfies this JSON Schema. SOURCE is a file, - for standard input, or the JSON "
         "itself: true, false, or an object that starts with {",
     )
-    constraint.add_argument("--regex", type=_text, help="the whole text matches this regular expression")
-    constraint.add_argument(
-        "--choice", type=_text, action="append", metavar="TEXT", help="the text is TEXT; repeat for alternatives"
-    )
-    constraint.add_argument(
-        "--grammar",
-        type=_text,
-        metavar="SOURCE",
-        help="the text matches this grammar: EBNF with the root rule `root`, or Lark with the start rule `start`. "
-        "SOURCE is a file, or - for standard input",
-    )
-    constraint.add_argument(
-        "--structural-tag",
-        type=_text,
-        metavar="SOURCE",
-        help="free text with constrained parts, in xgrammar's structural tag format. SOURCE as for --json-schema",
-    )
+    _add_other_constraints(constraint)
     generate.add_argument(
         "--lenient",
         action="store_true",
         help="accept a constraint that no grammar engine enforces in full, and print what is not enforced; texts are "
         "still checked against all of it",
+    )
+    generate.add_argument(
+        "--key-order",
+        choices=("any", "declared"),
+        default="any",
+        help="the order of keys in JSON: any, or as the schema declares them",
     )
     generate.add_argument("--compact", action="store_true", help="print a single JSON text on one line")
     model = generate.add_argument_group("model")
@@ -126,9 +129,62 @@ def _parser() -> argparse.ArgumentParser:
         "expressions, choices and grammars without recursion",
     )
 
+    explain = commands.add_parser(
+        "explain",
+        help="say what a constraint enforces and costs",
+        description="Say which grammar engine enforces a constraint, what it ignores or refuses, and what it costs.",
+        epilog=_EXPLAIN_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    explain.set_defaults(run=_explain, schema_name="SCHEMA")
+    constraint = explain.add_argument_group("constraint (exactly one)").add_mutually_exclusive_group(required=True)
+    constraint.add_argument(
+        "json_schema",
+        nargs="?",
+        type=_text,
+        metavar="SCHEMA",
+        help="a JSON Schema: a file, - for standard input, or the JSON itself",
+    )
+    _add_other_constraints(constraint)
+    explain.add_argument(
+        "--backend", default="auto", metavar="NAME", help="auto (default), fsm, llguidance, xgrammar, NAME:no-fallback"
+    )
+    explain.add_argument("--lenient", action="store_true", help="accept what no engine enforces in full")
+    explain.add_argument(
+        "--tokenizer", metavar="DIR_OR_HUB_ID", help="a transformers tokenizer. Default: the demo model's"
+    )
+    explain.add_argument(
+        "--key-order", choices=["any", "declared"], default="any", help="the order of an object's keys (default: any)"
+    )
+    explain.add_argument("--compact", action="store_true", help="JSON has one space after , and : and no other")
+    explain.add_argument("--seed", type=_seed, default=0, help="of the texts that are drawn (default: 0)")
+    explain.add_argument("--dot", type=_text, metavar="FILE", help="write a picture of a small automaton, for graphviz")
+
     doctor = commands.add_parser("doctor", help="print versions, the kernels for each device, and what is missing")
     doctor.set_defaults(run=_doctor)
     return parser
+
+
+def _add_other_constraints(constraint: argparse._MutuallyExclusiveGroup) -> None:
+    """Add the options of all constraints but JSON schemas."""
+    constraint.add_argument("--regex", type=_text, help="the whole text matches this regular expression")
+    constraint.add_argument(
+        "--choice", type=_text, action="append", metavar="TEXT", help="the text is TEXT; repeat for alternatives"
+    )
+    constraint.add_argument(
+        "--grammar",
+        type=_text,
+        metavar="SOURCE",
+        help="the text matches this grammar: EBNF with the root rule `root`, or Lark with the start rule `start`. "
+        "SOURCE is a file, or - for standard input",
+    )
+    constraint.add_argument(
+        "--structural-tag",
+        type=_text,
+        metavar="SOURCE",
+        help="free text with constrained parts, in xgrammar's structural tag format. SOURCE is a file, - for standard "
+        "input, or the JSON itself",
+    )
 
 
 def _version() -> str:
@@ -182,14 +238,22 @@ def _doctor(_: argparse.Namespace) -> int:
 
 
 def _generate(arguments: argparse.Namespace) -> int:
+    return _run_command("structout.cli.generate", arguments)
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    return _run_command("structout.cli.explain", arguments)
+
+
+def _run_command(module: str, arguments: argparse.Namespace) -> int:
     if sys.stderr.isatty():
         print("loading torch and transformers ...", file=sys.stderr, flush=True)
     try:
-        from structout.cli import generate
+        command = importlib.import_module(module)
     except ImportError as error:  # the ops or a grammar engine cannot be loaded
         print(f"structout: error: {error}", file=sys.stderr)
         return 2
-    return generate.run(arguments)
+    return int(command.run(arguments))
 
 
 if __name__ == "__main__":

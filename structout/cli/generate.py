@@ -2,13 +2,11 @@
 
 import argparse
 import secrets
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from structout import envs
-from structout.cli.demo_model import load_demo_model
+from structout.cli.loading import load_model
 from structout.cli.progress import Progress, indent_json, passes_summary, say, summary
 from structout.cli.validate import UserError, first_line, independent_check, read_constraint, replay_check
 from structout.config import StructuredOutputsConfig
@@ -36,13 +34,14 @@ def run(arguments: argparse.Namespace) -> int:
 def _generate(arguments: argparse.Namespace) -> int:
     params = read_constraint(arguments)
     check = independent_check(params)  # before the model, which may take long to load
-    model, tokenizer, name = _load_model(arguments.model, _device(arguments.device))
+    model, tokenizer, name = load_model(arguments.model, _device(arguments.device))
     say(f"{name} on {model.device}")
     prompt_ids = tokenizer(arguments.prompt)["input_ids"] or [_start_token(tokenizer)]
     max_tokens = _max_tokens(arguments.max_tokens, len(prompt_ids), max_positions(model))
     try:
         width = model.get_output_embeddings().weight.shape[0]
-        manager = StructuredOutputManager(tokenizer, width, StructuredOutputsConfig(any_whitespace=False))
+        config = StructuredOutputsConfig(any_whitespace=False, key_order=arguments.key_order)
+        manager = StructuredOutputManager(tokenizer, width, config)
     except ValueError as error:
         raise UserError(f"cannot use {name}: {error}") from error
     with manager:
@@ -167,39 +166,6 @@ def _device(requested: str) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise UserError(f"cannot use device {requested!r}: structout's ops run on cpu and cuda")
     return device
-
-
-def _load_model(source: str | None, device: torch.device) -> tuple[Any, Any, str]:
-    """The model, its tokenizer, and its name for messages."""
-    try:
-        import transformers
-    except ImportError as error:
-        fix = "from structout's checkout: pip install --no-build-isolation '.[generate]'"
-        raise UserError(f"structout generate needs transformers; {fix}") from error
-    transformers.utils.logging.disable_progress_bar()
-    try:
-        if source is None:
-            model, tokenizer, _ = load_demo_model(on_build=lambda: say("building the demo model, once ..."))
-            return model.to(device), tokenizer, "demo model (random weights: valid form, no meaning)"
-        say(f"loading {source} ...")
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source)
-        model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype="auto")
-        return model.eval().to(device), tokenizer, source
-    except Exception as error:  # transformers raises many types of errors for damaged files
-        raise UserError(_load_failure(source, error)) from error
-
-
-def _load_failure(source: str | None, error: Exception) -> str:
-    reason = first_line(error)
-    if source is None:
-        return f"cannot load the demo model from {envs.cache_dir()} (STRUCTOUT_CACHE_DIR moves it): {reason}"
-    if Path(source).is_file():
-        reason = "it is a file; give the directory that holds config.json"
-    elif Path(source).is_dir() and not (Path(source) / "config.json").exists():
-        reason = "the directory has no config.json"
-    elif not Path(source).exists() and isinstance(error, OSError):
-        reason = f"it is no directory, and it cannot be loaded from the Hugging Face Hub: {reason}"
-    return f"cannot load the model {source}: {reason}"
 
 
 def _start_token(tokenizer: Any) -> int:

@@ -59,7 +59,7 @@ def summary(result: Generation, progress: "Progress", num_valid: int) -> str:
         f"{num_valid} of {num_texts} {texts} valid · {num_tokens:,} tokens in {progress.seconds:.2f} s "
         f"({num_tokens / progress.seconds:,.0f} tokens/s)"
     ]
-    stages = [f"{stage} {_duration(statistics.median(times))}" for stage, times in progress.stages.items()]
+    stages = [f"{stage} {duration(statistics.median(times))}" for stage, times in progress.stages.items()]
     if stages:
         lines.append(f"median step: {', '.join(stages)}")
     return "\n".join(lines)
@@ -73,7 +73,8 @@ def passes_summary(result: Generation, num_passes: int) -> str:
     return f"{num_tokens:,} tokens in {num_passes:,} forward passes, {longest - num_passes:,} saved"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Seconds in a readable unit."""
     return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.0f} µs"
 
 

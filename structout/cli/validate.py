@@ -32,9 +32,23 @@ def read_constraint(arguments: argparse.Namespace) -> StructuredOutputsParams:
     Raises:
         UserError: it cannot be read, or is refused without looking at a tokenizer.
     """
+    name, params = read_params(arguments)
+    try:
+        params.validate()
+    except GrammarError as error:
+        raise UserError(f"{name}: {error}") from error
+    return params
+
+
+def read_params(arguments: argparse.Namespace) -> tuple[str, StructuredOutputsParams]:
+    """The name of the constraint's source, and the constraint, which may be invalid.
+
+    Raises:
+        UserError: it cannot be read.
+    """
     name, json_schema, grammar, structural_tag = "constraint", None, None, None
     if arguments.json_schema is not None:
-        name, json_schema = _read_source("--json-schema", arguments.json_schema)
+        name, json_schema = _read_source(arguments.schema_name, arguments.json_schema)
     if arguments.grammar is not None:
         name, grammar = _read_source("--grammar", arguments.grammar)
     if arguments.structural_tag is not None:
@@ -45,13 +59,10 @@ def read_constraint(arguments: argparse.Namespace) -> StructuredOutputsParams:
         choice=arguments.choice,
         grammar=grammar,
         structural_tag=structural_tag,
+        backend=arguments.backend,
         lenient=arguments.lenient,
     )
-    try:
-        params.validate()
-    except GrammarError as error:
-        raise UserError(f"{name}: {error}") from error
-    return params
+    return name, params
 
 
 def independent_check(params: StructuredOutputsParams) -> Check | None:

@@ -1,0 +1,189 @@
+"""``structout explain``: from its arguments to its exit status."""
+
+import argparse
+import json
+import shutil
+import textwrap
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from structout.cli.loading import load_tokenizer
+from structout.cli.progress import duration, say
+from structout.cli.validate import UserError, read_params
+from structout.config import StructuredOutputsConfig
+from structout.explain import EngineVerdict, Explanation, Size, explain
+from structout.grammar.fsm.dot import to_dot
+from structout.json_schema import draft_of
+from structout.params import StructuredOutputOptions
+
+_LABEL_WIDTH = 12
+_MAX_WIDTH = 120
+_MAX_PLACES = 6
+_NO_BREAK = "\0"  # a space at which no line ends
+_KIND_NAMES = {
+    StructuredOutputOptions.JSON: "JSON schema",
+    StructuredOutputOptions.REGEX: "regular expression",
+    StructuredOutputOptions.CHOICE: "choice",
+    StructuredOutputOptions.GRAMMAR: "grammar",
+    StructuredOutputOptions.STRUCTURAL_TAG: "structural tag",
+}
+
+Field = tuple[str, str]  # a label, and what stands beside it
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command. Return its exit status."""
+    try:
+        return _explain(arguments)
+    except UserError as error:
+        say(f"structout: error: {error}")
+        return 2
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    name, params = read_params(arguments)
+    tokenizer, tokenizer_name = load_tokenizer(arguments.tokenizer)
+    config = StructuredOutputsConfig(any_whitespace=not arguments.compact, key_order=arguments.key_order)
+    try:
+        explanation = explain(params, tokenizer, config=config, seed=arguments.seed)
+    except ValueError as error:
+        raise UserError(f"cannot use {tokenizer_name}: {error}") from error
+    subject = _subject(explanation)
+    title = subject if name in ("constraint", arguments.schema_name) else f"{name}: {subject}"
+    fields = [*_fields(explanation, tokenizer_name, arguments.key_order)]
+    if arguments.dot is not None:
+        fields.append(("picture", _write_picture(explanation, arguments.dot)))
+    width = min(shutil.get_terminal_size((_MAX_WIDTH, 0)).columns, _MAX_WIDTH)
+    print(f"{title}\n\n" + "\n".join(_laid_out(fields, width)), flush=True)
+    return 0 if explanation.error is None else 1
+
+
+def _subject(explanation: Explanation) -> str:
+    constraint = explanation.constraint
+    if constraint is None:
+        return "refused before any engine sees it"
+    subject = _KIND_NAMES[constraint.kind]
+    if constraint.kind is StructuredOutputOptions.JSON:
+        draft = draft_of(constraint.value)
+        draft_name = {2019: "2019-09", 2020: "2020-12"}.get(draft, str(draft))
+        subject += f", draft {draft_name}, {_counted(len(constraint.nodes), 'subschema')}"
+    return subject
+
+
+def _fields(explanation: Explanation, tokenizer_name: str, key_order: str) -> Iterator[Field]:
+    if explanation.error is not None:
+        message = str(explanation.error).replace("lenient=True", "--lenient")
+        yield "refused", f"{message} ({explanation.error.kind.value})"
+        if explanation.advice:
+            yield "advice", explanation.advice.replace("lenient=True", "--lenient")
+    else:
+        yield "engine", explanation.backend_name
+    yield from _keyword_fields(explanation)
+    yield from (_verdict_field(verdict) for verdict in explanation.others if not _repeats(verdict, explanation))
+    if explanation.error is None:
+        yield "ready", f"{duration(explanation.ready_seconds)}, with {tokenizer_name}"
+        yield from _size_fields(explanation, key_order)
+        yield "example", _printable(explanation.example)
+
+
+def _keyword_fields(explanation: Explanation) -> Iterator[Field]:
+    use = explanation.keywords
+    if use is not None:
+        label = "enforced" if explanation.error is None else "keywords"
+        yield label, _counts(use.constraints) or "nothing: every JSON text is valid"
+    if explanation.weakened:
+        yield "not enforced", _places(explanation.weakened)
+    if explanation.annotations:
+        yield "annotations", f"{_places(explanation.annotations)} (formats that constrain nothing)"
+    if use is not None and use.annotations:
+        yield "descriptive", _counts(use.annotations)
+    if use is not None and use.unknown:
+        yield "unknown", f"{_places(use.unknown)} (ignored: not in this draft)"
+    if use is not None and use.beside_ref:
+        yield "ignored", f"{_places(use.beside_ref)} (nothing beside $ref counts in this draft)"
+
+
+def _repeats(verdict: EngineVerdict, explanation: Explanation) -> bool:
+    return verdict.error is not None and str(verdict.error) == str(explanation.error)
+
+
+def _verdict_field(verdict: EngineVerdict) -> Field:
+    if verdict.error is not None:
+        return verdict.name, str(verdict.error).partition("; ")[0].removeprefix(f"{verdict.name} ")
+    if verdict.weakened:
+        return verdict.name, f"does not enforce {_places(verdict.weakened)}"
+    return verdict.name, "enforces it too"
+
+
+def _size_fields(explanation: Explanation, key_order: str) -> Iterator[Field]:
+    texts = f"after {_counted(explanation.num_texts, 'text')}"
+    if explanation.visited is None:
+        yield "memory", f"{_bytes(explanation.memory_bytes)} {texts}"
+        return
+    yield "visited", f"{_size(explanation.visited)} {texts}"
+    if explanation.closed is not None:
+        yield "automaton", f"{_size(explanation.closed)}: a device can follow it"
+    elif explanation.memory_places or explanation.recursive_references:
+        causes = []
+        if explanation.memory_places:
+            causes.append(f"{_places(explanation.memory_places)} may have to remember keys or items")
+        if explanation.recursive_references:
+            causes.append(f"{_places(explanation.recursive_references)} leads back to itself")
+        yield "automaton", f"none: {'; '.join(causes)}"
+    else:
+        hint = "; --key-order declared needs fewer states" if key_order == "any" else ""
+        yield "automaton", f"none with at most 50,000 states that is made in 50 ms{hint}"
+
+
+def _write_picture(explanation: Explanation, path: str) -> str:
+    if explanation.index is None:
+        return f"{path} is not written: there is no automaton"
+    picture = to_dot(explanation.index.automaton)
+    if picture is None:
+        return f"{path} is not written: the automaton is too large for a picture"
+    try:
+        Path(path).write_text(picture)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}") from error
+    return f"{path}, for graphviz: dot -Tsvg {path}"
+
+
+def _laid_out(fields: Iterable[Field], width: int) -> Iterator[str]:
+    """Lay the fields out in two columns."""
+    indent = " " * (_LABEL_WIDTH + 2)
+    for label, text in fields:
+        lines = textwrap.wrap(text, max(width, 40) - len(indent), break_long_words=False, break_on_hyphens=False) or [
+            ""
+        ]
+        yield f"{label:{_LABEL_WIDTH}}  {lines[0]}".replace(_NO_BREAK, " ")
+        yield from ((indent + line).replace(_NO_BREAK, " ") for line in lines[1:])
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{keyword}{_NO_BREAK}{count:,}" for keyword, count in counts.items())
+
+
+def _places(places: tuple[str, ...]) -> str:
+    num_more = len(places) - _MAX_PLACES
+    return ", ".join(places[:_MAX_PLACES]) + (f" and {num_more:,} more" if num_more > 0 else "")
+
+
+def _size(size: Size) -> str:
+    return f"{_counted(size.states, 'state')}, {_counted(size.masks, 'mask')}, {_bytes(size.bytes)}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _bytes(count: int) -> str:
+    if count < 10_000:
+        return f"{count:,} bytes"
+    return f"{count / 1e3:,.0f} kB" if count < 10e6 else f"{count / 1e6:,.0f} MB"
+
+
+def _printable(text: str | None) -> str:
+    """A text on one line, as it is if that is unambiguous."""
+    if text is None:
+        return "none was found"
+    return text if text.isprintable() and text.strip() == text and text else json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,84 @@
+"""Loads the model and the tokenizer that the command line names."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from structout import envs
+from structout.cli.demo_model import load_demo_model
+from structout.cli.progress import say
+from structout.cli.validate import UserError, first_line
+
+
+def load_model(source: str | None, device: torch.device) -> tuple[Any, Any, str]:
+    """Load a model.
+
+    Args:
+        source: a directory or an id of the Hugging Face Hub. None is the demo model.
+        device: where the model goes.
+
+    Returns:
+        the model, its tokenizer, and its name for messages.
+
+    Raises:
+        UserError: it cannot be loaded.
+    """
+    transformers = _transformers()
+    try:
+        if source is None:
+            model, tokenizer, _ = load_demo_model(on_build=_say_building)
+            return model.to(device), tokenizer, "demo model (random weights: valid form, no meaning)"
+        say(f"loading {source} ...")
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+        model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype="auto")
+        return model.eval().to(device), tokenizer, source
+    except Exception as error:  # transformers raises many types of errors for damaged files
+        raise UserError(_failure(source, error, "model", "config.json")) from error
+
+
+def load_tokenizer(source: str | None) -> tuple[Any, str]:
+    """Load a tokenizer alone, as ``load_model`` does.
+
+    Returns:
+        the tokenizer, and its name for messages.
+
+    Raises:
+        UserError: it cannot be loaded.
+    """
+    transformers = _transformers()
+    try:
+        if source is None:
+            _, tokenizer, _ = load_demo_model(on_build=_say_building)
+            return tokenizer, f"the demo model's {len(tokenizer):,} tokens"
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+        return tokenizer, f"the {len(tokenizer):,} tokens of {source}"
+    except Exception as error:  # transformers raises many types of errors for damaged files
+        raise UserError(_failure(source, error, "tokenizer", "tokenizer_config.json")) from error
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        fix = "from structout's checkout: pip install --no-build-isolation '.[generate]'"
+        raise UserError(f"this command needs transformers; {fix}") from error
+    transformers.utils.logging.disable_progress_bar()
+    return transformers
+
+
+def _say_building() -> None:
+    say("building the demo model, once ...")
+
+
+def _failure(source: str | None, error: Exception, what: str, needed_file: str) -> str:
+    reason = first_line(error)
+    if source is None:
+        return f"cannot load the demo model from {envs.cache_dir()} (STRUCTOUT_CACHE_DIR moves it): {reason}"
+    if Path(source).is_file():
+        reason = f"it is a file; give the directory that holds {needed_file}"
+    elif Path(source).is_dir() and not (Path(source) / needed_file).exists():
+        reason = f"the directory has no {needed_file}"
+    elif not Path(source).exists() and isinstance(error, OSError):
+        reason = f"it is no directory, and it cannot be loaded from the Hugging Face Hub: {reason}"
+    return f"cannot load the {what} {source}: {reason}"
