@@ -40,6 +40,7 @@ class Batch:
         rng = random.Random(0)
         self.backend = FsmBackend(vocabulary)
         compiled = self.backend.compile_grammar(StructuredOutputOptions.REGEX, pattern)
+        assert isinstance(compiled, FsmGrammar)
         self.index = compiled.index
         self.size = size
         self.grammars = [walk(compiled.copy(), rng) for _ in range(size)]

@@ -1,23 +1,27 @@
-"""Counts the schemas and instances that structout, xgrammar and llguidance accept or
-refuse, and times their schemas.
+"""Counts the schemas and instances that structout, its own engine, xgrammar and
+llguidance accept or refuse, and times their schemas and masks.
 
     python bench/bench_verdicts.py [--maskbench PATH] [--every N] [--all ENGINE ...]
-    [--quick]
+    [--engines ENGINE ...] [--quick]
 
 PATH is a file of schemas with their "tests", one a line, or MaskBench's folder of data.
 Instances are serialized by json.dumps and fed as the tokenizer's tokens. An accepted
 invalid instance breaks the guarantee; a refused schema or valid instance restricts the
-model needlessly. A valid instance that is accepted once its keys stand in the order of
-the schema is counted apart: models that are masked write them in that order. So is an
-accepted instance that violates nothing but a format.
+model needlessly. A valid instance that is accepted once its keys stand in another order
+is counted apart: models that are masked write them in the right one. structout's own
+engine is asked with keys in any order; for others the keys are put in the order of the
+schema. An accepted instance that violates nothing but a format is counted apart too. A
+schema passes if each instance gets the right verdict.
 
-The time to ready is CPU time, to the first mask. Takes minutes, most of them in
-xgrammar.
+The time to ready is CPU time, to the first mask. Masks are timed on the way through
+valid instances: cold on the first way of a compiled schema, warm on the second. Takes
+minutes, most of them in xgrammar.
 """
 
 import json
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +29,12 @@ import harness
 import jsonschema
 import numpy as np
 import torch
-from engines_alone import Engine, Refused, engines, read_cases
+from engines_alone import Engine, Refused, Walk, engines, fsm_engines, read_cases
 from large_tokenizer import VOCAB_SIZE, large_tokenizer, trained_tokenizer
 
+SCHEMAS = ("schemas taken", "schemas refused")
+PASSING = ("schemas passing", "schemas passing, but for order")
+QUANTILES = (("p50", 50), ("p99", 99))
 OUTCOMES = (
     *("valid accepted", "valid refused", "valid refused, order"),
     *("invalid accepted", "invalid accepted, format", "invalid refused"),
@@ -35,9 +42,10 @@ OUTCOMES = (
 
 
 def verdicts(engine: Engine, cases: list[dict[str, Any]], tokenizer: Any) -> dict[str, Any]:
-    count = Counter(dict.fromkeys(("schemas taken", "schemas refused", *OUTCOMES), 0))
+    count = Counter(dict.fromkeys((*SCHEMAS, *PASSING, *OUTCOMES), 0))
     reasons: Counter[str] = Counter()
     ready_ms = []
+    times, sizes = StepTimes(), []
     for case in cases:
         start = time.process_time()
         try:
@@ -49,24 +57,97 @@ def verdicts(engine: Engine, cases: list[dict[str, Any]], tokenizer: Any) -> dic
         engine.fill_first_mask(matcher)
         ready_ms.append((time.process_time() - start) * 1e3)
         count["schemas taken"] += 1
-        for test in case["tests"]:
-            is_accepted = accepts(engine, matcher, test["data"], tokenizer)
-            verdict = f"{'valid' if test['valid'] else 'invalid'} {'accepted' if is_accepted else 'refused'}"
-            if verdict == "valid refused" and accepts(
-                engine, matcher, ordered(test["data"], case["schema"]), tokenizer
-            ):
-                verdict += ", order"
-            if verdict == "invalid accepted" and is_valid_without_formats(test["data"], case["schema"]):
-                verdict += ", format"
-            count[verdict] += 1
+        seen = Counter(
+            verdict(engine, matcher, test, case["schema"], tokenizer, times, reasons) for test in case["tests"]
+        )
+        count += seen
+        is_passing = seen.keys() <= {"valid accepted", "invalid refused", "valid refused, order"}
+        count["schemas passing, but for order"] += is_passing
+        count["schemas passing"] += is_passing and not seen["valid refused, order"]
+        size = engine.memory_bytes(matcher)
+        sizes += [] if size is None else [size]
         engine.finish(matcher)
-    p50, p99 = np.percentile(ready_ms, (50, 99)).tolist()
-    return {"engine": engine.name, **count, "refused_by": dict(reasons.most_common()), "p50_ms": p50, "p99_ms": p99}
+    row = {"engine": engine.name, **{name: count[name] for name in (*SCHEMAS, *PASSING, *OUTCOMES)}}
+    row |= {"refused_by": dict(reasons.most_common()), **percentiles("ms", ready_ms)}
+    return row | times.row() | percentiles("bytes", sizes)
 
 
-def accepts(engine: Engine, matcher: Any, instance: Any, tokenizer: Any) -> bool:
-    tokens = tokenizer.encode(json.dumps(instance, ensure_ascii=False), add_special_tokens=False)
-    return engine.accepts(matcher, tokens)
+class StepTimes:
+    """Times of the steps of texts, in microseconds."""
+
+    def __init__(self) -> None:
+        self.cold: list[float] = []
+        self.warm: list[float] = []
+        self.accept: list[float] = []
+
+    def follow(self, walk: Walk, tokens: list[int], masks: list[float]) -> bool:
+        """Follow a text, and return whether it is accepted."""
+        for token in tokens:
+            start = time.perf_counter()
+            walk.fill()
+            filled = time.perf_counter()
+            is_accepted = walk.accept(token)
+            self.accept.append((time.perf_counter() - filled) * 1e6)
+            masks.append((filled - start) * 1e6)
+            if not is_accepted:
+                return False
+        return True
+
+    def row(self) -> dict[str, float]:
+        return (
+            percentiles("cold_us", self.cold)
+            | percentiles("warm_us", self.warm)
+            | percentiles("accept_us", self.accept)
+        )
+
+
+def percentiles(unit: str, values: Sequence[float]) -> dict[str, float]:
+    """p50 and p99, nothing without values."""
+    return {f"{name}_{unit}": round(float(np.percentile(values, at)), 3) for name, at in QUANTILES if values}
+
+
+def verdict(
+    engine: Engine,
+    matcher: Any,
+    test: dict[str, Any],
+    schema: Any,
+    tokenizer: Any,
+    times: StepTimes,
+    reasons: Counter[str],
+) -> str:
+    """One of ``OUTCOMES``. The steps of a valid instance are timed."""
+    tokens = [*tokens_of(test["data"], tokenizer), tokenizer.eos_token_id]
+    walk = engine.walk(matcher) if test["valid"] else None
+    try:
+        if walk is None:
+            is_accepted = engine.accepts(matcher, tokens[:-1])
+        elif is_accepted := times.follow(walk, tokens, times.cold):
+            again = engine.walk(matcher)
+            assert again is not None
+            times.follow(again, tokens, times.warm)
+    except Refused as refused:  # by a limit that it reached in the text
+        reasons[refused.reason] += 1
+        is_accepted = False
+    outcome = f"{'valid' if test['valid'] else 'invalid'} {'accepted' if is_accepted else 'refused'}"
+    if outcome == "valid refused" and is_accepted_in_another_order(engine, matcher, test["data"], schema, tokenizer):
+        outcome += ", order"
+    if outcome == "invalid accepted" and is_valid_without_formats(test["data"], schema):
+        outcome += ", format"
+    return outcome
+
+
+def is_accepted_in_another_order(engine: Engine, matcher: Any, instance: Any, schema: Any, tokenizer: Any) -> bool:
+    try:
+        if engine.any_order is None:
+            return engine.accepts(matcher, tokens_of(ordered(instance, schema), tokenizer))
+        return engine.any_order.accepts(engine.any_order.compile(schema), tokens_of(instance, tokenizer))
+    except Refused:
+        return False
+
+
+def tokens_of(instance: Any, tokenizer: Any) -> list[int]:
+    tokens: list[int] = tokenizer.encode(json.dumps(instance, ensure_ascii=False), add_special_tokens=False)
+    return tokens
 
 
 def is_valid_without_formats(instance: Any, schema: Any) -> bool:
@@ -110,6 +191,7 @@ def main() -> None:
     parser.add_argument("--maskbench", type=Path, metavar="PATH", help="default: the schemas of our tests")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="take every N-th schema")
     parser.add_argument("--all", nargs="*", default=[], metavar="ENGINE", help="engines that take all schemas as well")
+    parser.add_argument("--engines", nargs="*", metavar="ENGINE", help="engines to measure, by name; default: all")
     arguments = parser.parse_args()
     tokenizer = trained_tokenizer(2000, 1_000_000) if arguments.quick else large_tokenizer()
     vocab_size = len(tokenizer) if arguments.quick else VOCAB_SIZE
@@ -118,7 +200,9 @@ def main() -> None:
     cases_name = arguments.maskbench.name if arguments.maskbench else "tests/data/schemas.jsonl"
     described = {"cases": cases_name, "vocabulary": tokenizer.name_or_path}
     results = harness.ResultsFile("verdicts", torch.device("cpu"), arguments)
-    for engine in engines(tokenizer, vocab_size):
+    for engine in [*engines(tokenizer, vocab_size), *fsm_engines(tokenizer, vocab_size)]:
+        if arguments.engines is not None and engine.name not in arguments.engines:
+            continue
         row = described | {"every": arguments.every} | verdicts(engine, cases[:: arguments.every], tokenizer)
         results.add(row)
         print(row, flush=True)

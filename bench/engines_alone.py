@@ -1,16 +1,23 @@
-"""structout, xgrammar and llguidance behind one interface; the latter two as their
-documentation uses them."""
+"""structout, its own engine, xgrammar and llguidance behind one interface; the latter
+two as their documentation uses them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+import llguidance.torch
 import xgrammar
 from llguidance import LLMatcher, LLTokenizer
 
 from structout import GrammarError, StructuredOutputManager, StructuredOutputsParams, allocate_token_bitmask
+from structout.errors import GrammarLimitError
+from structout.grammar.fsm.backend import FsmBackend
+from structout.grammar.fsm.json_schema import TextForm
+from structout.grammar.fsm.native import core
 from structout.grammar.vocabulary import Vocabulary
+from structout.params import Constraint, StructuredOutputOptions
 
 OWN_SCHEMAS = Path(__file__).parent.parent / "tests" / "data" / "schemas.jsonl"
 
@@ -28,8 +35,24 @@ class Refused(Exception):
         self.reason = reason
 
 
+class Walk(NamedTuple):
+    """The calls of one text, step by step.
+
+    Attributes:
+        fill: computes the mask of the next token.
+        accept: returns whether a token is accepted. A stop token ends the text.
+    """
+
+    fill: Callable[[], object]
+    accept: Callable[[int], bool]
+
+
 class Engine(Protocol):
     name: str
+
+    @property
+    def any_order(self) -> "Engine | None":
+        """The same engine without an order of keys, where it keeps one."""
 
     def compile(self, schema: Any) -> Any:
         """Return a matcher at its start, ready to fill a mask. Raises ``Refused``."""
@@ -41,11 +64,20 @@ class Engine(Protocol):
         """Compute the mask at the start. llguidance defers work until then."""
 
     def accepts(self, matcher: Any, tokens: Sequence[int]) -> bool:
-        """Return whether the tokens and then a stop token are accepted."""
+        """Return whether the tokens and then a stop token are accepted. Raises
+        ``Refused`` if the engine gives up."""
+
+    def walk(self, matcher: Any) -> Walk | None:
+        """Start a text. None where a step has no single call."""
+
+    def memory_bytes(self, matcher: Any) -> int | None:
+        """Return the memory of the compiled schema and its masks, if the engine tells
+        it."""
 
 
 class StructoutAuto:
     name = "structout"
+    any_order: Engine | None = None
 
     def __init__(self, tokenizer: Any, vocabulary: Vocabulary):
         self._stop = vocabulary.stop_token_ids[0]
@@ -78,11 +110,67 @@ class StructoutAuto:
         self.manager.finish_request(text)
         return is_accepted
 
+    def walk(self, matcher: Any) -> None:
+        return None
+
+    def memory_bytes(self, matcher: Any) -> None:
+        return None
+
+
+class FsmAlone:
+    """structout's own engine, without a manager."""
+
+    def __init__(self, vocabulary: Vocabulary, key_order: str):
+        self.name = f"structout fsm, {key_order} order"
+        self.any_order: Engine | None = None if key_order == "any" else FsmAlone(vocabulary, "any")
+        self._stop = vocabulary.stop_token_ids[0]
+        self._backend = FsmBackend(vocabulary, form=TextForm(key_order=key_order))
+        self._row = allocate_token_bitmask(1, vocabulary.size, pin_memory=False)
+
+    def compile(self, schema: Any) -> Any:
+        try:
+            return self._backend.compile(Constraint(StructuredOutputOptions.JSON, json.dumps(schema))).grammar
+        except GrammarLimitError as error:
+            raise Refused(str(error), error.limit) from error
+        except GrammarError as error:
+            raise Refused(str(error), error.keyword or error.kind.value) from error
+
+    def fill_first_mask(self, matcher: Any) -> None:
+        self.walk(matcher).fill()
+
+    def finish(self, matcher: Any) -> None:
+        pass
+
+    def accepts(self, matcher: Any, tokens: Sequence[int]) -> bool:
+        accept = self.walk(matcher).accept
+        return all(accept(token) for token in [*tokens, self._stop])
+
+    def walk(self, matcher: Any) -> Walk:
+        native, address, row_bytes = matcher.copy().matcher, self._row.data_ptr(), self._row.shape[1] * 4
+
+        def accept(token: int) -> bool:
+            try:
+                return bool(native.accept([token]))
+            except core().LimitError as error:
+                raise Refused(str(error), f"{error.args[0]}, in a text") from error
+
+        def fill() -> None:
+            try:
+                core().fill_batch([native], address, row_bytes, [0])
+            except core().LimitError as error:
+                raise Refused(str(error), f"{error.args[0]}, in a mask") from error
+
+        return Walk(fill, accept)
+
+    def memory_bytes(self, matcher: Any) -> int:
+        return int(matcher.memory_bytes)
+
 
 class XgrammarAlone:
     """xgrammar on one thread and without a cache, because each schema is new."""
 
     name = "xgrammar"
+    any_order: Engine | None = None
 
     def __init__(self, tokenizer: Any, vocabulary: Vocabulary):
         self._stop = vocabulary.stop_token_ids[0]
@@ -108,15 +196,24 @@ class XgrammarAlone:
         state = xgrammar.GrammarMatcher(matcher)
         return all(state.accept_token(token) for token in [*tokens, self._stop])
 
+    def walk(self, matcher: Any) -> Walk:
+        state = xgrammar.GrammarMatcher(matcher)
+        return Walk(lambda: state.fill_next_token_bitmask(self._bitmask, 0), state.accept_token)
+
+    def memory_bytes(self, matcher: Any) -> int:
+        return int(matcher.memory_size_bytes)
+
 
 class LlguidanceAlone:
     name = "llguidance"
+    any_order: Engine | None = None
 
     def __init__(self, tokenizer: Any, vocabulary: Vocabulary):
         from llguidance.hf import from_tokenizer
 
         self._stop = vocabulary.stop_token_ids[0]
         self._tokenizer: LLTokenizer = from_tokenizer(tokenizer, n_vocab=vocabulary.size)
+        self._bitmask = allocate_token_bitmask(1, vocabulary.size, pin_memory=False)
 
     def compile(self, schema: Any) -> Any:
         if isinstance(schema, bool):
@@ -135,10 +232,30 @@ class LlguidanceAlone:
     def accepts(self, matcher: Any, tokens: Sequence[int]) -> bool:
         return bool(matcher.deep_copy().consume_tokens([*tokens, self._stop]))
 
+    def walk(self, matcher: Any) -> Walk:
+        state = matcher.deep_copy()
+        fill = partial(llguidance.torch.fill_next_token_bitmask, state, self._bitmask, 0)
+
+        def accept(token: int) -> bool:
+            if state.is_stopped():  # where nothing but a stop token can follow, it takes none
+                return token == self._stop and bool(state.is_accepting())
+            return bool(state.consume_tokens([token]))
+
+        return Walk(fill, accept)
+
+    def memory_bytes(self, matcher: Any) -> None:
+        return None
+
 
 def engines(tokenizer: Any, vocab_size: int) -> list[Engine]:
     vocabulary = Vocabulary.from_tokenizer(tokenizer, vocab_size)
     return [cls(tokenizer, vocabulary) for cls in (StructoutAuto, XgrammarAlone, LlguidanceAlone)]
+
+
+def fsm_engines(tokenizer: Any, vocab_size: int) -> list[Engine]:
+    """structout's own engine, with each order of keys."""
+    vocabulary = Vocabulary.from_tokenizer(tokenizer, vocab_size)
+    return [FsmAlone(vocabulary, key_order) for key_order in ("any", "declared")]
 
 
 def read_cases(path: Path | None) -> list[dict[str, Any]]:

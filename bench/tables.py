@@ -160,13 +160,14 @@ def _time(us: float) -> str:
 
 
 def verdicts_table() -> str:
-    head = ["", "schemas", "served", "valid accepted", "valid refused (for their order)"]
+    head = ["", "schemas", "served", "passing (but for order)", "valid accepted", "valid refused (for their order)"]
     head += ["invalid accepted (by format)", "ready p50", "p99"]
     rows = [
         [
             row["engine"],
             f"{row['schemas taken'] + row['schemas refused']:,}",
             f"{row['schemas taken']:,}",
+            _passing(row),
             f"{row['valid accepted']:,}",
             f"{row['valid refused'] + row['valid refused, order']:,} ({row['valid refused, order']:,})",
             f"{row['invalid accepted'] + row['invalid accepted, format']:,} ({row['invalid accepted, format']:,})",
@@ -177,18 +178,56 @@ def verdicts_table() -> str:
     return _markdown(head, rows) + _provenance("verdicts", "cpu", _cases("verdicts"))
 
 
-def refusals_table() -> str:
-    """What structout refuses of the largest sample, by the keyword at fault."""
-    row = max((row for row in _rows("verdicts") if row["engine"] == "structout"), key=lambda row: row["schemas taken"])
-    refused = row["refused_by"]
+def _passing(row: Row) -> str:
+    """The share of all schemas whose instances all get the right verdict."""
+    if "schemas passing" not in row:
+        return ""
+    num_schemas = row["schemas taken"] + row["schemas refused"]
+    shares = [row[name] / num_schemas for name in ("schemas passing", "schemas passing, but for order")]
+    return f"**{shares[0]:.1%}** ({shares[1]:.1%})"
+
+
+def schema_masks_table() -> str:
+    """What a token of a valid instance costs, and the memory of a schema."""
+    steps = ("cold", "warm", "accept")
+    rows = [
+        [
+            row["engine"],
+            *(f"{row[f'{name}_{step}_us']:,.1f} µs" for step in steps for name in ("p50", "p99")),
+            *(f"{row[f'{name}_bytes'] / 1e3:,.0f} kB" if f"{name}_bytes" in row else "" for name in ("p50", "p99")),
+        ]
+        for row in _rows("verdicts")
+        if "p50_warm_us" in row
+    ]
+    if not rows:
+        return "Not measured with these results.\n"
+    head = ["", *(f"{step}, {name}" for step in ("first mask", "mask again", "accept") for name in ("p50", "p99"))]
+    head += ["memory, p50", "p99"]
+    about = "Wall clock, a call for each step, calls from Python included. " + _cases("verdicts")
+    return _markdown(head, rows) + _provenance("verdicts", "cpu", about)
+
+
+def refusals_table(engine: str) -> str:
+    """What an engine refuses of its largest sample, by the keyword at fault."""
+    rows = [row for row in _rows("verdicts") if row["engine"] == engine]
+    if not rows:
+        return "Not measured with these results.\n"
+    refused = max(rows, key=lambda row: row["schemas taken"])["refused_by"]
+    if not refused:
+        return "Nothing was refused.\n"
     return _markdown([f"`{reason}`" for reason in refused], [[str(count) for count in refused.values()]])
 
 
 def json_schema_suite_table() -> str:
-    head = ["", "draft", "schemas served", "refused", "valid accepted", "valid refused", "invalid accepted"]
-    counts = ("schemas served", "schemas refused", "valid accepted", "valid refused", "invalid accepted")
+    head = ["", "draft", "schemas served", "refused", "valid accepted", "valid refused, for their order"]
+    head += ["valid refused otherwise", "invalid accepted"]
+    counts = ("schemas served", "schemas refused", "valid accepted", "valid refused, order", "valid refused")
     rows = [
-        [row["engine"], row["draft"].removeprefix("draft"), *(str(row[count]) for count in counts)]
+        [
+            row["engine"],
+            row["draft"].removeprefix("draft"),
+            *(str(row.get(count, "")) for count in (*counts, "invalid accepted")),
+        ]
         for row in _rows("json_schema_suite")
     ]
     return _markdown(head, rows) + _provenance("json_schema_suite", "cpu", "The required tests of each draft.")
@@ -443,6 +482,24 @@ def step_ops_table(device: str) -> str:
     return _markdown(["op", "batch", "structout", "peers"], cells) + _provenance("step_ops", device)
 
 
+def busy_thread_table() -> str:
+    """A step alone and beside a busy thread, now and before."""
+    cells = []
+    for row in _rows("busy_thread"):
+        ours, before = row["us"]["structout"], row["us"]["before"]
+        thread = "busy" if row["busy"] else "none"
+        medians = [f"**{_time(ours)}**", _time(before), f"{before / ours:.1f}×"]
+        means = [_time(row["us_mean"][name]) for name in ("structout", "before")]
+        cells.append([row["engine"], str(row["drafts"]), thread, *medians, *means])
+    row = _rows("busy_thread")[0]
+    about = (
+        f"{row['requests']} requests on JSON schemas, {row['steps']} steps of each case, in processes that alternate; "
+        f"before: commit {row['before']}."
+    )
+    head = ["engine", "drafts", "other thread", "structout, median", "before", "", "structout, mean", "before"]
+    return _markdown(head, cells) + _provenance("busy_thread", "cpu", about)
+
+
 def fsm_table() -> str:
     """The index of each pattern beside outlines_core's."""
     cells = []
@@ -480,17 +537,50 @@ def device_fsm_table(device: str) -> str:
     return _markdown(["op", "batch", "structout", "peers"], cells) + _provenance("device_fsm", device)
 
 
+def _sass_rows(key: str) -> dict[str, dict[tuple[Any, ...], dict[str, Any]]]:
+    """The rows of sass that have `key`, by library and by what they count."""
+    rows: dict[str, dict[tuple[Any, ...], dict[str, Any]]] = {"before": {}, "now": {}}
+    for row in harness.read_results("sass", "cpu")["rows"]:
+        if key in row:
+            rows[row["library"]][tuple(row.get(name) for name in (key, "kernel", "dtype", "architecture"))] = row
+    return rows
+
+
+def _change(before: dict[str, Any] | None, now: dict[str, Any], name: str) -> str:
+    return f"{now[name]:g}" if before is None or name not in before else f"{before[name]:g} → {now[name]:g}"
+
+
 def sass_table() -> str:
-    rows = [row for row in harness.read_results("sass", "cpu")["rows"] if row["kernel"] == "masked_sample by blocks"]
+    rows = _sass_rows("loop")
+    cells = []
+    for key, row in rows["now"].items():
+        if row["kernel"] != "masked_sample by blocks" or row["loop"].startswith("histogram"):
+            continue
+        counts = [_change(rows["before"].get(key), row, name) for name in ("instructions", "cycles")]
+        cells.append([f"sm_{row['architecture']}", row["loop"], row["dtype"], str(row["tokens"]), *counts])
+    about = (
+        "What a warp needs for 16 bytes of logits per thread, counted in the machine code; `cycles` is the time in "
+        f"which the four schedulers of a multiprocessor issue it. nvcc {row['nvcc']}."
+    )
+    head = ["GPU", "loop", "logits", "tokens", "instructions", "cycles"]
+    return _markdown(head, cells) + _provenance("sass", "cpu", about)
+
+
+def sass_estimates_table() -> str:
+    rows = _sass_rows("case")
+    names = ("path_instructions", "dependent_loads", "barriers", "cluster_barriers", "registers", "us")
     cells = [
-        [f"sm_{row['architecture']}", row["dtype"], str(row["tokens"]), str(row["instructions"]), f"{row['cycles']:g}"]
-        for row in rows
+        [row["op"], f"[{row['rows']:,}, 151,936], {row['case']}"]
+        + [_change(rows["before"].get(key), row, name) if name in row else "" for name in names]
+        for key, row in rows["now"].items()
     ]
     about = (
-        "One step of the loop in which a warp draws from a row without filters, counted in the machine code; `cycles` "
-        f"is the time in which the four schedulers of a multiprocessor issue it. nvcc {rows[0]['nvcc']}."
+        "Estimates for an H200 from counts, not measurements: bfloat16, sm_90. The instructions are those of a warp on "
+        "the shortest path through the kernel, streams over a row excluded; for apply_bitmask, of a tile of 4,096 "
+        "tokens."
     )
-    return _markdown(["GPU", "logits", "tokens", "instructions", "cycles"], cells) + _provenance("sass", "cpu", about)
+    head = ["op", "logits, tokens", "instructions", "dependent loads", "barriers", "of clusters", "registers", "µs"]
+    return _markdown(head, cells) + _provenance("sass", "cpu", about)
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -506,11 +596,15 @@ TABLES: dict[str, Callable[[], str]] = {
     "device_fsm_cpu": partial(device_fsm_table, "cpu"),
     "device_fsm_cuda": partial(device_fsm_table, "cuda"),
     "sass_cpu": sass_table,
+    "sass_estimates": sass_estimates_table,
     "verdicts_cpu": verdicts_table,
-    "refusals_cpu": refusals_table,
+    "refusals_cpu": partial(refusals_table, "structout"),
+    "fsm_refusals_cpu": partial(refusals_table, "structout fsm, any order"),
+    "schema_masks_cpu": schema_masks_table,
     "json_schema_suite_cpu": json_schema_suite_table,
     "ready_cpu": ready_table,
     "manager_cpu": manager_table,
+    "busy_thread_cpu": busy_thread_table,
     "mask_pool_cpu": mask_pool_table,
     "jump_forward_cpu": jump_forward_table,
     "transformers_cpu": transformers_table,
