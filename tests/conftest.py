@@ -30,8 +30,13 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--long", action="store_true", help="run the random tests at their full length")
+    parser.addoption("--long", action="store_true", help="run the random tests at their length in CI")
+    parser.addoption("--full", action="store_true", help="run them at the length that the documents tell: hours")
     parser.addoption("--maskbench", metavar="PATH", help="schemas with instances, one JSON object a line")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.option.long |= config.option.full
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -64,13 +69,13 @@ def pytest_collection_finish() -> None:
 def num_cases(pytestconfig: pytest.Config) -> Callable[..., int]:
     """A function that gives the length of a random test.
 
-    ``num_cases(100, long=2000)`` is 2000 under ``--long`` and 100 otherwise. The short
-    run is the beginning of the long one.
+    ``num_cases(100, long=2000, full=9000)`` is 2000 under ``--long``, 9000 under
+    ``--full`` and 100 otherwise. Each run is the beginning of the longer one.
     """
-    is_long = pytestconfig.getoption("--long")
+    is_long, is_full = pytestconfig.getoption("--long"), pytestconfig.getoption("--full")
 
-    def choose(default: int, *, long: int) -> int:
-        return long if is_long else default
+    def choose(default: int, *, long: int, full: int | None = None) -> int:
+        return (full or long) if is_full else long if is_long else default
 
     return choose
 

@@ -9,8 +9,9 @@
 
 #include "fsm/compile.h"
 #include "fsm/hash.h"
+#include "fsm/index_matcher.h"
 #include "fsm/lazy_product.h"
-#include "fsm/matcher.h"
+#include "fsm/number.h"
 #include "fsm/rules.h"
 #include "fsm/token_index.h"
 
@@ -81,6 +82,25 @@ Automaton random_rules(const Limits& limits) {
   return rules.compile(references[0], limits);
 }
 
+// Bounds and steps of random digits.
+Automaton random_numbers(const Limits& limits) {
+  auto digits = [] { return std::string(1, char('1' + below(9))) + std::to_string(below(1000)).substr(0, below(4)); };
+  std::string text = (below(4) ? "" : "-") + digits();
+  if (below(2)) text += "." + digits();
+  if (below(4) == 0) text += "e" + std::to_string(int64_t(below(9000)) - 4500);
+  Decimal number(text);
+  Budget budget(limits);
+  switch (below(4)) {
+    case 0:
+      return numbers_from(number, below(2));
+    case 1:
+      return numbers_to(number, below(2));
+    case 2:
+      return numbers_equal(number);
+  }
+  return number.is_negative() ? integers(below(2)) : multiples_of(number, budget);
+}
+
 void search_product(const Automaton& automaton, const Limits& limits) {
   LazyProduct product({random_pattern(), automaton, random_pattern()}, limits);
   uint32_t state = 0;
@@ -119,7 +139,7 @@ void read_damaged(const Automaton& automaton) {
 
 void walk(const Automaton& automaton, const std::shared_ptr<const VocabularyTrie>& vocabulary) {
   auto index = std::make_shared<TokenIndex>(automaton, vocabulary);
-  Matcher matcher(index, {0});
+  IndexMatcher matcher(index, {0});
   std::vector<uint32_t> rows(vocabulary->row_words() * 4);
   for (int step = 0; step < 20; ++step) {
     std::vector<int64_t> drafts = {int64_t(below(vocabulary->size())), int64_t(below(vocabulary->size() + 9)) - 4, -1};
@@ -151,8 +171,10 @@ int main(int, char** arguments) {
   Automaton previous;
   for (int i = std::atoi(arguments[1]); i > 0; --i) {
     try {
-      Automaton automaton = i % 4 == 0   ? random_rules(limits)
-                            : i % 4 == 1 ? compile_json_string({random_pattern()}, uint32_t(below(3)), 4, limits)
+      Automaton automaton = i % 6 == 0   ? random_rules(limits)
+                            : i % 6 == 1 ? compile_json_string({random_pattern()}, uint32_t(below(3)), 4, limits)
+                            : i % 6 == 2 ? compile_string_content(random_pattern(), limits)
+                            : i % 6 == 3 ? random_numbers(limits)
                                          : compile_regex(random_pattern(), limits);
       ++num_compiled;
       read_damaged(automaton);

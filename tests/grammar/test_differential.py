@@ -126,8 +126,17 @@ def test_grammar_accepts_the_valid_instances_of_own_schemas(backend_set, case, b
             check_masks(compiled.grammar, tokens[:80], draw)
 
 
-def test_compile_with_auto_refuses_only_what_no_engine_enforces(backend_set):
-    refused = {case["name"] for case in OWN if compile_or_none(backend_set, case["schema"], "auto") is None}
+def test_compile_with_auto_serves_also_what_only_fsm_enforces(backend_set):
+    assert [case["name"] for case in OWN if compile_or_none(backend_set, case["schema"], "auto") is None] == []
+
+
+def test_other_engines_refuse_what_they_do_not_enforce(backend_set):
+    names = ("llguidance:no-fallback", "xgrammar:no-fallback")
+    refused = {
+        case["name"]
+        for case in OWN
+        if all(compile_or_none(backend_set, case["schema"], name) is None for name in names)
+    }
     expected = {case["name"] for case in OWN if case["name"].startswith("nobody enforces")}
     if not is_at_least("llguidance", LLGUIDANCE_ESCAPES_IN_NAMES):
         expected |= {"all of", "conditions"}  # the names of other properties cannot be written as disjoint patterns

@@ -276,7 +276,7 @@ HOSTILE_PATTERNS = {
     "a{1,100000}": "pattern_states",
     "a{99999999999999}": "pattern_nodes",
     "(.{1,500}){1,500}": "pattern_nodes",
-    "(((){1000}){1000}){1000}": "pattern_milliseconds",
+    "(((){1000}){1000}){1000}": "cpu_milliseconds",
     "[\\p{L}a]" * 30_000: "pattern_ranges",
     "[\\s\\S]*(a|b)[\\s\\S]{20}": "pattern_states",
     "(" * 5_000: "nesting",

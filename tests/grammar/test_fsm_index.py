@@ -283,6 +283,20 @@ def test_state_id_follows_the_text_and_its_rollbacks(backend):
     assert grammar.state_id() == start == 0
 
 
+def test_batched_call_with_what_is_no_matcher_raises(backend):
+    core = native.core()
+    matcher = backend.compile_grammar(Kind.REGEX, "a+").matcher
+    assert type(matcher) is type(matcher.copy()) is core.IndexMatcher
+    assert core.accept_batch([matcher, matcher.copy()], [[], []]) == [True, True]
+    for given, message in ((core.Limits(), "expected a Matcher, got a .*Limits"), (None, "expected a Matcher")):
+        with pytest.raises(TypeError, match=message):
+            core.accept_batch([matcher, given], [[], []])
+    with pytest.raises(TypeError, match="not initialised"):
+        core.accept_batch([core.IndexMatcher.__new__(core.IndexMatcher)], [[]])
+    with pytest.raises(TypeError, match="No constructor"):
+        core.Matcher()
+
+
 def test_text_that_the_vocabulary_cannot_end_is_refused():
     backend = FsmBackend(Vocabulary((b"a", b"c", b""), (2,)))
     with pytest.raises(GrammarError, match="allows no text at all") as caught:

@@ -187,7 +187,7 @@ def test_budgets_end_a_search_and_the_product_can_be_used_again():
             state_after(product, b"a" * 31)
     assert product.num_states == 2_001
     assert verdict_on(product, b"abab") == 0  # through states that are there already
-    with pytest.raises(GrammarLimitError, match="pattern_milliseconds is limited to 20"):
+    with pytest.raises(GrammarLimitError, match="cpu_milliseconds is limited to 20"):
         LazyProduct(["(a|b)*a(a|b){30}"], AutomatonLimits(seconds=0.02, states=1 << 30)).find(both)
 
 

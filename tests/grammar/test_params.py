@@ -60,7 +60,6 @@ def test_constraint_has_kind_and_text(arguments, kind, text):
         ({"json": '{"const": "\\\\u0000 \\u0000"}'}, "contains a NUL"),
         ({"choice": ["a", "b\0"]}, "contains a NUL"),
         ({"regex": "\0"}, "contains a NUL"),
-        ({"json": {"items": {"$ref": "https://example.invalid/x.json"}}}, "#/items: a .ref must be # or start with #/"),
         ({"json": Indescribable}, "the type Indescribable has no JSON schema: "),
         ({"regex": "\ud800"}, "contains a lone surrogate at 0"),
         ({"regex": b"a"}, "must be a string, got bytes"),

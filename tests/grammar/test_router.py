@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ from tokenizers_on_the_spot import byte_level
 
 from structout.bitmask import allocate_token_bitmask
 from structout.config import StructuredOutputsConfig
-from structout.errors import GrammarError
+from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar import router
 from structout.grammar.engine_versions import LLGUIDANCE_WHITESPACE_PATTERN, is_at_least
 from structout.grammar.llguidance.backend import LlguidanceBackend
@@ -29,11 +30,23 @@ VOCABULARY = Vocabulary.from_tokenizer(byte_level(), 525)
 S, I = {"type": "string"}, {"type": "integer"}  # noqa: E741 - schemas of one line each
 N, X = {"type": "number"}, {"pattern": "x"}
 AB = {"type": "object", "properties": {"a": I, "b": I}}
+ANCHORED = {"$ref": "#n", "$defs": {"x": {"$anchor": "n", **I}}}
+EMBEDDED = {  # $defs/n of the embedded schema, not of the document
+    "$id": "http://example.invalid/list.json",
+    "items": {"$ref": "n.json"},
+    "$defs": {"x": {"$id": "n.json", "$ref": "#/$defs/n", "$defs": {"n": I}}, "n": False},
+}
 
 
 @pytest.fixture(scope="module")
 def backend_set():
     return BackendSet(VOCABULARY, StructuredOutputsConfig(compile_timeout=60), byte_level())
+
+
+@pytest.fixture
+def without_fsm(monkeypatch):
+    """JSON schemas go to the other engines, as where fsm is not built."""
+    monkeypatch.setattr("structout.grammar.fsm.support.is_available", lambda: False)
 
 
 def constraint(**params):
@@ -54,12 +67,14 @@ TAG = {
 @pytest.mark.parametrize(
     ("params", "name", "member"),
     [
-        ({"json": AB}, "llguidance", '{"a": 1}'),
-        ({"json": True}, "llguidance", "[1]"),
-        ({"json": {**S, "maxLength": 100}}, "llguidance", '"a"'),
-        ({"json": {**AB, "minProperties": 2, "additionalProperties": False}}, "xgrammar", '{"a": 1, "b": 2}'),
-        ({"json": {**S, "format": "json-pointer"}}, "xgrammar", '"/a"'),
-        ({"json_object": True}, "llguidance", '{"x": [1]}'),
+        ({"json": AB}, "fsm", '{"b": 1, "a": 1}'),
+        ({"json": True}, "fsm", "[1]"),
+        ({"json": {**S, "not": X, "maxLength": 100}}, "fsm", '"a"'),
+        ({"json": {**S, "format": "json-pointer"}}, "fsm", '"/a"'),
+        ({"json": {**S, "pattern": r"^\p{Greek}+$"}}, "llguidance", '"αβγ"'),
+        ({"json": ANCHORED}, "fsm", "12"),
+        ({"json": EMBEDDED}, "fsm", "[12]"),
+        ({"json_object": True}, "fsm", '{"x": [1]}'),
         ({"regex": "[a-z]{2,4}@x"}, "fsm", "abc@x"),
         ({"regex": "[a-z]{2,400}"}, "fsm", "abc"),
         ({"regex": ".+"}, "fsm", "abc"),
@@ -84,6 +99,34 @@ def test_compile_with_auto_chooses_the_best_backend(backend_set, params, name, m
     assert takes(compiled, member)
 
 
+@pytest.mark.parametrize(
+    ("params", "name", "member"),
+    [
+        ({"json": AB}, "llguidance", '{"a": 1}'),
+        ({"json": True}, "llguidance", "[1]"),
+        ({"json": {**S, "maxLength": 100}}, "llguidance", '"a"'),
+        ({"json": {**AB, "minProperties": 2, "additionalProperties": False}}, "xgrammar", '{"a": 1, "b": 2}'),
+        ({"json": {**S, "format": "json-pointer"}}, "xgrammar", '"/a"'),
+        ({"json_object": True}, "llguidance", '{"x": [1]}'),
+    ],
+)
+@pytest.mark.usefixtures("without_fsm")
+def test_compile_with_auto_when_the_fsm_engine_is_not_built_chooses_the_best_other(backend_set, params, name, member):
+    compiled = backend_set.compile(constraint(**params))
+    assert compiled.backend_name == name
+    assert compiled.weakened == ()
+    assert takes(compiled, member)
+
+
+@pytest.mark.parametrize(("schema", "place"), [(ANCHORED, "'#n' of #/$ref"), (EMBEDDED, "'n.json' of #/items/$ref")])
+@pytest.mark.usefixtures("without_fsm")
+def test_references_that_are_no_pointers_are_refused_without_the_fsm_engine(backend_set, schema, place):
+    with pytest.raises(GrammarError, match=re.escape(f"cannot follow the reference {place}")) as refused:
+        backend_set.compile(constraint(json=schema))
+    assert refused.value.kind is GrammarErrorKind.UNSUPPORTED
+    assert refused.value.keyword == "$ref"
+
+
 def takes_surrogates(compiled, before, after):
     one = {text: token for token, text in enumerate(VOCABULARY.token_bytes) if len(text) == 1}
     tokens = [one[bytes([byte])] for byte in before + b"\xed\xb0\x80" + after]
@@ -106,7 +149,7 @@ def takes_surrogates(compiled, before, after):
     ],
 )
 def test_candidates_for_a_regex_are_fsm_and_then_the_engine_with_quick_masks(backend_set, regex, name):
-    first, second, *_ = (candidate for candidate, _ in backend_set._candidates(Constraint(Kind.REGEX, regex)))
+    first, second, *_ = (candidate.name for candidate in backend_set._candidates(Constraint(Kind.REGEX, regex)))
     assert (first, second) == ("fsm", name)
 
 
@@ -170,9 +213,16 @@ def test_compile_with_auto_when_the_fsm_engine_is_not_built_uses_the_others(back
 
 def test_compile_with_a_name_that_cannot_enforce_falls_back(backend_set):
     bounded = {"const": 2**53 + 1}
+    assert backend_set.compile(constraint(json=bounded, backend="llguidance")).backend_name == "fsm"
+    assert backend_set.compile(constraint(json={"minimum": 3}, backend="xgrammar")).backend_name == "fsm"
+    assert backend_set.compile(constraint(structural_tag=TAG, backend="llguidance")).backend_name == "xgrammar"
+
+
+@pytest.mark.usefixtures("without_fsm")
+def test_compile_with_a_name_that_cannot_enforce_falls_back_to_the_other_engine(backend_set):
+    bounded = {"const": 2**53 + 1}
     assert backend_set.compile(constraint(json=bounded, backend="llguidance")).backend_name == "xgrammar"
     assert backend_set.compile(constraint(json={"minimum": 3}, backend="xgrammar")).backend_name == "llguidance"
-    assert backend_set.compile(constraint(structural_tag=TAG, backend="llguidance")).backend_name == "xgrammar"
 
 
 @pytest.mark.parametrize(
@@ -183,18 +233,14 @@ def test_compile_with_a_name_that_cannot_enforce_falls_back(backend_set):
         ({"grammar": 'start: "a"', "backend": "xgrammar:no-fallback"}, "xgrammar takes GBNF grammars"),
         ({"grammar": 'root ::= "a"', "backend": "llguidance:no-fallback"}, "llguidance takes Lark grammars"),
         ({"json": AB, "whitespace_pattern": " ", "backend": "xgrammar:no-fallback"}, "whitespace_pattern"),
-        (
-            {"json": {**AB, "not": {"additionalProperties": I}}},
-            "^not supported: #/not; pass lenient=True to accept",
-        ),
-        ({"json": {"oneOf": [I, {"type": "number"}]}}, "^#/oneOf: oneOf is not supported where"),
-        ({"json": {"type": "foo"}}, "^#/type: there is no type foo"),
+        ({"json": {"type": "foo"}}, "^#/type: unknown type foo"),
+        ({"json": {"items": {"pattern": "(?<=a)b"}}}, "^#/items/pattern: lookbehind is not supported"),
         ({"regex": "("}, "a regular expression does not parse"),
         (
             {"json": AB, "backend": "outlines"},
             "unknown backend 'outlines': the known ones are auto, llguidance, xgrammar, fsm",
         ),
-        ({"json": AB, "backend": "fsm:no-fallback"}, "fsm takes regex, choice and grammar constraints only"),
+        ({"structural_tag": TAG, "backend": "fsm:no-fallback"}, "fsm has no structural tags"),
         (
             {"regex": "(?<=a)b", "backend": "fsm:no-fallback"},
             "^fsm refuses the pattern: lookbehind is not supported",
@@ -202,6 +248,23 @@ def test_compile_with_a_name_that_cannot_enforce_falls_back(backend_set):
     ],
 )
 def test_compile_without_an_enforcing_backend_raises_with_reasons(backend_set, params, message):
+    with pytest.raises(GrammarError, match=message):
+        backend_set.compile(constraint(**params))
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        (
+            {"json": {**AB, "not": {"additionalProperties": I}}},
+            "^not supported: #/not; pass lenient=True to accept",
+        ),
+        ({"json": {"oneOf": [I, {"type": "number"}]}}, "^#/oneOf: oneOf is not supported where"),
+        ({"json": {"type": "foo"}}, "^#/type: there is no type foo"),
+    ],
+)
+@pytest.mark.usefixtures("without_fsm")
+def test_compile_without_fsm_or_an_enforcing_backend_raises_with_reasons(backend_set, params, message):
     with pytest.raises(GrammarError, match=message):
         backend_set.compile(constraint(**params))
 
@@ -255,6 +318,7 @@ def test_compile_of_recursion_that_can_end_succeeds(backend_set, schema):
         ),
     ],
 )
+@pytest.mark.usefixtures("without_fsm")
 def test_compile_with_lenient_chooses_the_backend_that_enforces_most(backend_set, schema, name, weakened):
     compiled = backend_set.compile(constraint(json=schema, lenient=True))
     assert compiled.backend_name == name
@@ -302,7 +366,7 @@ def test_compile_of_an_impossible_schema_raises_with_the_cause(backend_set, sche
     [
         ({"regex": "a(?<=a)b"}, r"^fsm refuses the pattern: lookbehind is not supported \(at character 4\)$"),
         (
-            {"json": {"type": "array", "items": S, "uniqueItems": True}},
+            {"json": {"type": "array", "items": S, "uniqueItems": True}, "backend": "llguidance:no-fallback"},
             "#/uniqueItems; use a list instead of a set or pass lenient=True",
         ),
         ({"json": {"const": 2**53 + 1}, "backend": "llguidance:no-fallback"}, "#/const; pass lenient=True"),
@@ -358,6 +422,7 @@ def test_compile_with_unknown_formats_reports_annotations(backend_set, backend):
     ],
 )
 @pytest.mark.parametrize("lenient", [False, True])
+@pytest.mark.usefixtures("without_fsm")
 def test_compile_takes_a_format_that_no_engine_enforces_as_an_annotation(
     backend_set, schema, backend, name, annotations, member, lenient
 ):
@@ -445,7 +510,7 @@ def test_registered_backend_serves_requests_that_name_it():
     made = []
     register_backend("other", counting_factory(made))
     own = BackendSet(VOCABULARY, StructuredOutputsConfig())
-    assert own.compile(constraint(json=AB)).backend_name == "llguidance"
+    assert own.compile(constraint(json=AB)).backend_name == "fsm"
     assert not made
     assert own.compile(constraint(json=AB, backend="other")).backend_name == "other"
     assert own.compile(constraint(json=AB, backend="other:no-fallback")).backend_name == "other"
@@ -458,7 +523,7 @@ def test_registered_backend_serves_requests_that_name_it():
 def test_registered_backend_with_support_is_chosen_by_it():
     register_backend("other", counting_factory([]), lambda constraint: Support(weakened=("everything",)))
     own = BackendSet(VOCABULARY, StructuredOutputsConfig())
-    assert own.compile(constraint(json=AB, backend="other")).backend_name == "llguidance"
+    assert own.compile(constraint(json=AB, backend="other")).backend_name == "fsm"
     with pytest.raises(GrammarError, match="other does not enforce everything"):
         own.compile(constraint(json=AB, backend="other:no-fallback"))
 
@@ -546,7 +611,7 @@ def test_compile_of_a_constraint_without_a_value_parses_its_text():
 @pytest.mark.parametrize(
     "params",
     [
-        {"json": {"uniqueItems": True}},
+        {"json": {"uniqueItems": True}, "backend": "llguidance:no-fallback"},
         {"json": {"$ref": "#"}},
         {"regex": "(?=a)b", "backend": "xgrammar:no-fallback"},
         {"grammar": "start: A", "backend": "xgrammar:no-fallback"},
@@ -599,5 +664,7 @@ def test_check_params_makes_no_backend_and_returns_what_lenient_would_weaken(mon
     monkeypatch.setattr(BackendSet, "_make", make)
     assert router.check_params(StructuredOutputsParams(json=AB)) == ()
     assert router.check_params(StructuredOutputsParams(regex="[a-z]+")) == ()
-    lenient = StructuredOutputsParams(json={"type": "array", "items": I, "uniqueItems": True}, lenient=True)
+    lenient = StructuredOutputsParams(
+        json={"type": "array", "items": I, "uniqueItems": True}, backend="llguidance:no-fallback", lenient=True
+    )
     assert router.check_params(lenient) == ("#/uniqueItems",)

@@ -18,6 +18,7 @@ from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.engine_versions import XGRAMMAR_NEGATED_CLASSES, is_at_least
 from structout.grammar.router import BackendSet
 from structout.grammar.vocabulary import Vocabulary
+from structout.grammar.xgrammar.support import xgrammar_support
 from structout.params import Constraint
 from structout.params import StructuredOutputOptions as Kind
 
@@ -252,10 +253,18 @@ def test_regex_with_inline_flags_keeps_its_dots(backends):
     assert accepts(compile_or_none(backends, Kind.REGEX, "(?s)a.b"), "a\nb")
 
 
-def test_patterns_that_become_the_same_are_refused(backends):
+def test_patterns_that_become_the_same_count_both(backends):
     """An engine reads only one of two properties with the same name."""
     names = {r"^\d$": {"type": "integer"}, r"^[\u0030-\u0039]$": {"type": "string"}}
-    assert compile_or_none(backends, Kind.JSON, {"type": "object", "patternProperties": names}) is None
+    schema = {"type": "object", "patternProperties": names}
+    for name in ("llguidance", "xgrammar"):
+        with pytest.raises(GrammarError):
+            backends.compile(Constraint(Kind.JSON, json.dumps(schema), backend=f"{name}:no-fallback"))
+    compiled = compile_or_none(backends, Kind.JSON, schema)
+    assert compiled.backend_name == "fsm"
+    assert accepts(compiled, '{"a": 1}')
+    assert not accepts(compiled, '{"1": 1}')
+    assert not accepts(compiled, '{"1": "a"}')
 
 
 @pytest.mark.parametrize(
@@ -265,10 +274,10 @@ def test_optional_group_with_a_repetition_is_not_left_to_xgrammar(backends, sche
     constraint = Constraint(Kind.JSON, json.dumps(schema))
     with pytest.raises(GrammarError, match="does not enforce"):
         backends.compile(dataclasses.replace(constraint, backend="xgrammar:no-fallback"))
-    compiled = backends.compile(constraint)
-    assert compiled.backend_name == "llguidance"
-    assert not accepts(compiled, '"a"')
-    assert accepts(compiled, '"b"')
+    for name in ("auto", "llguidance:no-fallback"):
+        compiled = backends.compile(dataclasses.replace(constraint, backend=name))
+        assert not accepts(compiled, '"a"')
+        assert accepts(compiled, '"b"')
 
 
 NESTED = ["([a-z]+ ?)*!", "([^,]*,?)*z", "(a|b*)*c", "(x+x+)+y", "(?:a{2,})*b", "((a)*b?)*c"]
@@ -296,6 +305,6 @@ def test_backend_that_is_named_serves_what_is_not_proved(backends):
     """`auto` gives only plain schemas to xgrammar; a request that names it gets
     more."""
     schema = json.dumps({"type": "string", "pattern": "^a+$"})
-    assert backends.compile(Constraint(Kind.JSON, schema)).backend_name == "llguidance"
+    assert not xgrammar_support(Constraint(Kind.JSON, schema)).if_chosen_automatically().enforces
     named = Constraint(Kind.JSON, schema, backend="xgrammar:no-fallback")
     assert backends.compile(named).backend_name == "xgrammar"

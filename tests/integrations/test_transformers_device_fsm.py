@@ -81,7 +81,7 @@ def test_generate_with_a_device_fsm_ends_soon_after_the_longest_text(parts):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"json": {"type": "integer"}}, "is served by llguidance, which has no tables for devices"),
+        ({"json": {"type": "array"}}, "is served by fsm, which has no tables of its constraint for devices"),
         ({"regex": "a", "jump_forward": "draft"}, "device_fsm does not go with jump_forward='draft'"),
         ({"regex": "a", "repetition_penalty": 1.5}, "leave out RepetitionPenaltyLogitsProcessor"),
         ({"regex": "a", "max_time": 1.0}, "does not go with stopping criteria: leave out MaxTimeCriteria"),

@@ -18,6 +18,7 @@ from devices import DEVICES, TRITON_DEVICE
 from gpu_code import ARCHITECTURES
 from locations import HOST_CUDA_PROGRAMS
 from refusals import REFUSED
+from strided import Strided, StridedIntegers, strided, strided_integers
 from triton_ptx import Kernel, compile_for
 
 import structout
@@ -43,24 +44,8 @@ class Tables(ctypes.Structure):
         return cls(*(table.data_ptr() for table in tables), *sizes, len(tables.token_begin) - 1)
 
 
-class Strided(ctypes.Structure):
-    _fields_ = [("values", ctypes.c_void_p), ("stride", ctypes.c_int64)]
-
-    @classmethod
-    def of(cls, values: torch.Tensor) -> Strided:
-        return cls(values.data_ptr(), values.stride(0))
-
-
-class Integers(ctypes.Structure):
-    _fields_ = [("values", ctypes.c_void_p), ("stride", ctypes.c_int64), ("is_int64", ctypes.c_bool)]
-
-    @classmethod
-    def of(cls, values: torch.Tensor) -> Integers:
-        return cls(values.data_ptr(), values.stride(0), values.dtype == torch.int64)
-
-
 class AdvanceParams(ctypes.Structure):
-    _fields_ = [("tables", Tables), ("num_rows", ctypes.c_int64), ("states", Strided), ("tokens", Integers)]
+    _fields_ = [("tables", Tables), ("num_rows", ctypes.c_int64), ("states", Strided), ("tokens", StridedIntegers)]
 
 
 class RowsParams(ctypes.Structure):
@@ -72,7 +57,7 @@ class RowsParams(ctypes.Structure):
 
 class DraftStatesParams(ctypes.Structure):
     _fields_ = [("tables", Tables), ("num_requests", ctypes.c_int64), ("states", Strided),
-                ("num_rows", ctypes.c_int64), ("drafts", Integers), ("row_indptr", Integers),
+                ("num_rows", ctypes.c_int64), ("drafts", StridedIntegers), ("row_indptr", StridedIntegers),
                 ("row_states", ctypes.c_void_p)]  # fmt: skip
 
 
@@ -87,20 +72,20 @@ def run_cuda_on_cpu(name: str, *arguments: Any) -> torch.Tensor | None:
     result = None
     if name == "fsm_advance":
         tables = Tables.of(FsmTables(*arguments[2:]))
-        params: ctypes.Structure = AdvanceParams(tables, len(states), Strided.of(states), Integers.of(arguments[1]))
+        params: ctypes.Structure = AdvanceParams(tables, len(states), strided(states), strided_integers(arguments[1]))
     elif name == "fsm_rows":
         masks, num_computed, mask_slots, *tensors, num_slots = arguments[1:]
         result = states.new_empty(len(states))
         params = RowsParams(
-            Tables.of(FsmTables(*tensors)), len(states), Strided.of(states), mask_slots.data_ptr(), masks.data_ptr(),
+            Tables.of(FsmTables(*tensors)), len(states), strided(states), mask_slots.data_ptr(), masks.data_ptr(),
             masks.shape[1], masks.stride(0), num_slots, num_computed.data_ptr(), result.data_ptr(),
         )  # fmt: skip
     else:
         drafts, row_indptr, *tensors = arguments[1:]
         result = states.new_empty(len(drafts))
         params = DraftStatesParams(
-            Tables.of(FsmTables(*tensors)), len(states), Strided.of(states), len(drafts), Integers.of(drafts),
-            Integers.of(row_indptr), result.data_ptr(),
+            Tables.of(FsmTables(*tensors)), len(states), strided(states), len(drafts), strided_integers(drafts),
+            strided_integers(row_indptr), result.data_ptr(),
         )  # fmt: skip
     getattr(cuda_library(), f"{name}_on_host")(ctypes.byref(params))
     return result

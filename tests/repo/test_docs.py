@@ -341,10 +341,10 @@ def test_readme_fits_into_three_minutes():
 
 def test_sampling_contract_states_the_margins_of_the_sources():
     contract = " ".join((ROOT / "docs" / "sampling_contract.md").read_text().split())
-    assert "2⁻²⁰·|z| + 10⁻⁴ in C++ and CUDA, 2⁻²⁰·|z| + 10⁻³ in Triton" in contract
+    assert "2⁻¹⁹·|best| + 2·10⁻⁴ in C++ and CUDA, 2⁻²⁰·|z| + 10⁻³ in Triton" in contract
     bound = (ROOT / "csrc" / "common" / "draw_bound.h").read_text()
-    assert "(159.0f + 1e-4f) / 4" in bound
-    assert "fabsf(z) * 0x1p-22f" in bound  # in quarters
+    assert "(159.0f + 2e-4f) / 4" in bound
+    assert "fabsf(score) * 0x1p-21f" in bound  # in quarters
     draw = (ROOT / "triton_kernels" / "gumbel_draw.py").read_text()
     assert "LOG_LIMIT_AT_BEST = tl.constexpr(159.001)" in draw
     assert "tl.abs(z) * 2.0**-20" in draw

@@ -196,7 +196,7 @@ def test_mask_buffer_stays_valid_until_it_is_reused(tokenizer):
     [
         ({"regex": "("}, "a regular expression does not parse"),
         ({"grammar": "root ::="}, "the grammar does not parse"),
-        ({"json": {"type": "strin"}}, "#/type: there is no type strin"),
+        ({"json": {"type": "strin"}}, "#/type: unknown type strin"),
         ({"json": {"$ref": "#"}}, "allows no text at all"),
         ({"grammar": "root ::= root"}, "allows no text at all"),
         ({}, "exactly one constraint"),

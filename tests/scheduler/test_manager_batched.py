@@ -12,16 +12,21 @@ from tokenizers_on_the_spot import byte_level
 
 from structout import StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams, UnknownRequestError
 from structout.bitmask import allocate_token_bitmask
-from structout.grammar.fsm import matcher as fsm_matcher
 from structout.grammar.fsm.automaton import Automaton
 from structout.grammar.fsm.matcher import FsmGrammar
-from structout.grammar.interface import StructuredOutputGrammar
+from structout.grammar.fsm.native import core
+from structout.grammar.fsm.native_grammar import NativeStep
+from structout.grammar.interface import StructuredOutputGrammar, batch_class
 from structout.mask_pool import MaskPool
 from structout.scheduler import bitmask_filler
 
 TOKENIZER = byte_level()
 V, STOP = 525, TOKENIZER.eos_token_id
 NOT_TOKENS = [-1, V, 2**40, None, 1.5, True, "x"]
+
+
+class OtherNativeGrammar(FsmGrammar):
+    """Of another class, but of the same batch_kind."""
 
 
 @pytest.fixture
@@ -35,7 +40,7 @@ def one_by_one(monkeypatch):
     """A function after which managers call each grammar alone."""
 
     def switch():
-        monkeypatch.setattr(FsmGrammar, "is_batched", False)
+        monkeypatch.setattr(FsmGrammar, "batch_kind", "")
 
     return switch
 
@@ -104,12 +109,11 @@ def test_steps_of_a_batch_equal_those_of_each_grammar_alone(seed, one_by_one, nu
 def test_batch_is_one_native_call(manager, monkeypatch):
     calls = []
     for name in ("Step", "accept_batch"):
-        native = getattr(fsm_matcher.core(), name)
-        monkeypatch.setattr(
-            fsm_matcher.core(), name, lambda *given, name=name, native=native: calls.append(name) or native(*given)
-        )
+        native = getattr(core(), name)
+        monkeypatch.setattr(core(), name, lambda *given, name=name, native=native: calls.append(name) or native(*given))
     for i in range(3):
         add(manager, f"r{i}", regex="[ab]+")
+    manager._requests["r1"].grammar.__class__ = OtherNativeGrammar
     (a,) = TOKENIZER("a", add_special_tokens=False)["input_ids"]
     names = ["r2", "r0", "r1"]
     manager.grammar_bitmask(names)
@@ -197,7 +201,7 @@ def test_pooled_masks_equal_those_of_grammar_bitmask(capacity, num_cases):
 def test_pooled_step_fills_no_mask_that_the_pool_holds(pooling, monkeypatch):
     add(pooling, "r", regex="[ab]+")
     assert len(pooling.pooled_bitmask(["r"]).new_masks) == 1
-    monkeypatch.setattr(fsm_matcher.FsmStep, "fill", None)
+    monkeypatch.setattr(NativeStep, "fill", None)
     assert len(pooling.pooled_bitmask(["r"]).new_masks) == 0
     pooling.deduplicator.reset()
     with pytest.raises(TypeError):
@@ -271,6 +275,21 @@ def test_dead_end_of_a_batch_is_an_error_of_its_request_alone(manager):
     assert masks.errors == {"stuck": bitmask_filler._DEAD_END}
     assert not masks.bitmask[1].any()
     assert masks.bitmask[0].any()
+
+
+def test_batch_class_of_mixed_grammars_is_none_unless_their_batch_kinds_are_equal(manager):
+    class GrammarOfOtherKind(FsmGrammar):
+        batch_kind = "other"
+
+    for name in ("a", "b"):
+        add(manager, name, regex="[ab]+")
+    grammars = [manager._requests[name].grammar for name in ("a", "b")]
+    assert batch_class([]) is None
+    assert batch_class(grammars) is FsmGrammar
+    for other, expected in ((OtherNativeGrammar, {FsmGrammar, OtherNativeGrammar}), (GrammarOfOtherKind, {None})):
+        grammars[1].__class__ = other
+        assert batch_class(grammars) in expected
+    assert batch_class(grammars[1:]) is GrammarOfOtherKind
 
 
 def test_grammar_that_is_not_batched_has_no_step():

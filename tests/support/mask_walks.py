@@ -15,7 +15,7 @@ STYLES = ("uniform", "longest", "rare")
 _CLOSING = b'"]}'
 _SPACES = b" \t\r\n"
 _MAX_CLOSING_TOKENS = 300
-_CLOSING_TRIALS = 30
+_CLOSING_TRIALS = 300
 
 
 class MaskWalker:
@@ -32,7 +32,7 @@ class MaskWalker:
         self._lengths = np.array([len(token) for token in vocabulary.token_bytes])
         self._is_rare = np.array([not token.isascii() for token in vocabulary.token_bytes])
         self._id_of_byte = {token[0]: i for i, token in enumerate(vocabulary.token_bytes) if len(token) == 1}
-        self._ranks = np.array([_closing_rank(token) for token in vocabulary.token_bytes])
+        self._ranks = np.array([closing_rank(token) for token in vocabulary.token_bytes])
 
     def draw(
         self,
@@ -49,9 +49,8 @@ class MaskWalker:
             style: how the next token is drawn of those that the mask allows: "uniform";
                 "longest", one of the longest; or "rare", if possible one with a
                 character that is not ASCII.
-            hints: what a text may have to contain before it can end.
-            hints: what may be needed before the text can end, such as the end of a
-                pattern.
+            hints: what may be needed before the text can end, such as a required key or
+                the end of a pattern. The first ones are tried first.
         """
         written: list[int] = []
         while len(written) < max_tokens:
@@ -91,11 +90,11 @@ class MaskWalker:
                         return written
                     if not len(allowed):
                         break
-                    if hints and rng.random() < 0.3:
-                        hint = [self._id_of_byte[byte] for byte in rng.choice(hints)]
-                        if grammar.accept_tokens("", hint):
-                            written += hint
-                            continue
+                    tried = ([self._id_of_byte[byte] for byte in hint] for hint in tried_hints(hints, rng))
+                    hint = next((tokens for tokens in tried if grammar.accept_tokens("", tokens)), None)
+                    if hint is not None:
+                        written += hint
+                        continue
                     ranks = self._ranks[allowed]
                     best = ranks.min() if rng.random() < 0.8 else rng.choice(np.unique(ranks).tolist())
                     candidates = allowed[ranks == best]
@@ -112,7 +111,15 @@ class MaskWalker:
         return np.flatnonzero(bits)
 
 
-def _closing_rank(token: bytes) -> int:
+def tried_hints(hints: Sequence[bytes], rng: random.Random) -> Sequence[bytes]:
+    """The hints to try at one step: all in random order, all as they are, or none."""
+    kind = rng.randrange(3)
+    if kind == 0:
+        return rng.sample(hints, len(hints))
+    return hints if kind == 1 else ()
+
+
+def closing_rank(token: bytes) -> int:
     """How early a token is tried to end a text, the lowest first."""
     if not token:
         return 9

@@ -11,7 +11,7 @@ import json
 import random
 import re
 import string
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import date
 from decimal import Decimal
 from fractions import Fraction
@@ -58,6 +58,8 @@ FORMAT_SAMPLES = {
     "uri": ["http://a.b/c", "a", "http://a b", "urn:x", "//a"],
     "password": ["x", ""],
 }
+_MAY_NEGATE = ["not", "oneOf", "if", "maxContains", "unevaluatedItems", "unevaluatedProperties"]
+_MAX_KEY = 24  # characters that patternProperties are matched with
 TYPES = ["string", "integer", "number", "boolean", "null", "array", "object"]
 
 
@@ -77,6 +79,7 @@ class RandomSchema:
         draft = rng.choice(list(DRAFTS)) if rng.random() < 0.3 else ""
         self._is_old = "draft-0" in draft
         self._is_draft_4 = "draft-04" in draft
+        self._has_unevaluated = "2019-09" not in draft  # of which jsonschema judges unevaluated... wrongly
         self._definitions = "definitions" if self._is_old else "$defs"
         self._defined = rng.sample(["n", "m", "a/b", "p%q"], rng.randint(1, 2)) if rng.random() < 0.25 else []
         schema = self._node(rng.choice([1, 2, 2, 3]))
@@ -89,10 +92,16 @@ class RandomSchema:
         self.schema = json.loads(self.text, parse_float=Decimal)
         self._validator = _judge(self.schema, draft, self._patterns)
         self._validator_without_formats = self._validator.evolve(format_checker=None)
+        unknown = [name for name in FORMATS if name not in _FORMAT_CHECKER.checkers]
+        self._misjudges_formats = self._has_one_of(unknown) and self._has_one_of(_MAY_NEGATE)
 
     def is_valid(self, text: str, checks_formats: bool = True) -> bool | None:
         """Whether ``text`` is JSON, and an instance whichever of the values of a
-        repeated key counts. None for a schema that refers to itself without end.
+        repeated key counts.
+
+        None for a schema that refers to itself without end, where ``re`` may backtrack
+        for ever, and for formats that the judge does not know but that count against a
+        value.
 
         Args:
             text: what to judge.
@@ -104,11 +113,18 @@ class RandomSchema:
         except (ValueError, ArithmeticError, RecursionError):
             return False
         values += [] if first == values[0] else [first]
+        if "patternProperties" in self.text and any(map(_has_long_key, values)):
+            return None
+        if checks_formats and self._misjudges_formats:
+            return None
         try:
             validator = self._validator if checks_formats else self._validator_without_formats
             return all(validator.is_valid(value) for value in values)
         except RecursionError:
             return None
+
+    def _has_one_of(self, words: Iterable[str]) -> bool:
+        return any(f'"{word}"' in self.text for word in words)
 
     def texts(self, count: int) -> Iterator[str]:
         """Draw texts: instances in several spellings, and near misses."""
@@ -121,9 +137,9 @@ class RandomSchema:
             yield mutated(text, rng) if rng.random() < 0.1 else text
 
     def hints(self) -> list[bytes]:
-        """What matches the patterns, as it stands in a string without escapes by
-        number."""
-        hints = []
+        """What matches the patterns and formats, as it stands in a string without
+        escapes by number."""
+        hints = [samples[0].encode() for name, samples in FORMAT_SAMPLES.items() if f'"{name}"' in self.text]
         for pattern in self._patterns.values():
             samples = {pattern.sample(self._rng) for _ in range(20)} - {""}
             written = sorted(json.dumps(sample, ensure_ascii=False)[1:-1].encode() for sample in samples)
@@ -293,7 +309,7 @@ class RandomSchema:
         if rng.random() < 0.04:
             yield "contains", self._node(child)
             yield from self._bounds("minContains", "maxContains", 3)
-        if rng.random() < 0.04:
+        if self._has_unevaluated and rng.random() < 0.04:
             yield "unevaluatedItems", rng.choice([False, self._node(child)])
 
     def _object_keywords(self, depth: int) -> Iterator[tuple[str, Any]]:
@@ -321,7 +337,7 @@ class RandomSchema:
             yield ("dependencies" if self._is_old else "dependentRequired"), pairs
         if rng.random() < 0.02:
             yield "dependentSchemas", {rng.choice(self._names): self._node(child)}
-        if rng.random() < 0.04:
+        if self._has_unevaluated and rng.random() < 0.04:
             yield "unevaluatedProperties", rng.choice([False, self._node(child)])
 
     def _bounds(self, low: str, high: str, largest: int) -> Iterator[tuple[str, int]]:
@@ -368,7 +384,7 @@ class RandomSchema:
                 return node
             branches: list[Any] = []
             rest = dict(node)
-            if "$ref" in rest:
+            if isinstance(rest.get("$ref"), str):  # else it is the name of a property
                 branches.append(self._target(rest.pop("$ref")))
             for keyword in ("anyOf", "oneOf"):
                 if keyword in rest:
@@ -583,7 +599,10 @@ def _judge(schema: Any, draft: str, patterns: dict[str, Pattern]) -> Any:
             yield jsonschema.ValidationError("does not match")
 
     validator = jsonschema.validators.extend(_validator(DRAFTS[draft]), {"pattern": pattern})
-    return validator(_with_names_for_python(schema, patterns), format_checker=_FORMAT_CHECKER)
+    judged = _with_names_for_python(schema, patterns)
+    if isinstance(judged, dict):
+        judged.pop("$schema", None)  # behind a reference, jsonschema would choose its own validator
+    return validator(judged, format_checker=_FORMAT_CHECKER)
 
 
 @cache
@@ -606,6 +625,12 @@ def _is_integer(validator: Any) -> Callable[[Any, Any], bool]:
         return isinstance(value, int) and not isinstance(value, bool)
 
     return is_integer
+
+
+def _has_long_key(part: Any) -> bool:
+    if isinstance(part, dict) and any(len(key) > _MAX_KEY for key in part):
+        return True
+    return isinstance(part, dict | list) and any(map(_has_long_key, part.values() if isinstance(part, dict) else part))
 
 
 def _with_names_for_python(part: Any, patterns: dict[str, Pattern]) -> Any:

@@ -47,6 +47,7 @@ KEYS = {  # the keys of SGLang's cache of grammars
     "regex": ("regex", r"[a-z]{3}-\d{2}"),
     "ebnf": ("ebnf", 'root ::= "yes" | "no" [0-9]'),
     "lark": ("ebnf", 'start: "yes" | "no" /[0-9]/'),
+    "recursive lark": ("ebnf", 'start: "x" | "(" start ")"'),
     "full_assistant_ebnf": ("full_assistant_ebnf", 'root ::= "yes" | "no" [0-9]'),
     "structural_tag": ("structural_tag", json.dumps(TAG)),
     "old structural_tag": ("structural_tag", json.dumps(OLD_TAG)),
@@ -60,6 +61,9 @@ def is_valid(kind: str, text: str) -> bool:
         return True
     if kind == "any json":
         return json.loads(text) is not None
+    if kind == "recursive lark":
+        depth = text.find("x")
+        return text == "(" * depth + "x" + ")" * depth
     if kind == "regex":
         return re.fullmatch(r"[a-z]{3}-\d{2}", text) is not None
     if "tag" in kind:

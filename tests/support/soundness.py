@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from json_texts import texts_named_in
 from mask_walks import STYLES, MaskWalker
 from random_patterns import anchored, mutated, random_pattern
 from random_schemas import RandomSchema
@@ -128,9 +129,10 @@ def check_walks(
     found = Findings()
     for drawn, compiled in served_schemas(backends, backend, rng, num_schemas, found):
         grammar, checks_formats = compiled.grammar, not compiled.annotations
+        hints = texts_named_in(drawn.schema, rng) + drawn.hints()
         for _ in range(num_texts):
             style = rng.choice(STYLES)
-            data = walker.draw(grammar, style, rng, rng.choice([0, 3, 10, 40]), drawn.hints())
+            data = walker.draw(grammar, style, rng, rng.choice([0, 3, 10, 40]), hints)
             found.counts[f"texts, {style}"] += 1
             if data is None:
                 found.wrong.append(f"{backend}, seed {seed}: {drawn.text} does not end")

@@ -1,0 +1,172 @@
+"""``structout explain`` from its arguments to its output."""
+
+import io
+import json
+import re
+from pathlib import Path
+
+import jsonschema
+import pytest
+from locations import ROOT
+
+from structout_cli import main
+
+ORDER = ROOT / "examples" / "order.schema.json"
+COLORS = '{"type": "array", "items": {"enum": ["red", 3, null]}}'
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(cache, monkeypatch):
+    monkeypatch.setenv("STRUCTOUT_CACHE_DIR", str(cache))
+    monkeypatch.setenv("COLUMNS", "100")
+
+
+def fields_of(output):
+    """The fields below the title, by their labels."""
+    fields, label = {}, ""
+    for line in output.splitlines()[2:]:
+        label = line[:12].strip() or label
+        fields[label] = f"{fields[label]} {line[14:]}" if label in fields else line[14:]
+    return fields
+
+
+def run(capsys, *arguments, status=0):
+    assert main(["explain", *arguments]) == status
+    return capsys.readouterr().out
+
+
+def test_explain_with_a_schema_prints_a_title_and_aligned_fields(capsys):
+    output = run(capsys, str(ORDER), "--key-order", "declared", "--compact")
+    title, blank, *lines = output.splitlines()
+    assert (title, blank) == (f"{ORDER}: JSON schema, draft 2020-12, 18 subschemas", "")
+    assert all(re.match(r"(?=.{12}  \S)[a-z ]{12}", line) for line in lines)
+    assert max(map(len, lines)) <= 100
+    fields = fields_of(output)
+    assert list(fields)[:3] == ["engine", "enforced", "descriptive"]
+    assert list(fields)[-4:] == ["ready", "visited", "automaton", "example"]
+    assert fields["enforced"].startswith("type 16, pattern 7, properties 4")
+    assert re.fullmatch(r"[\d.]+ (ms|µs), with the demo model's 1,000 tokens", fields["ready"])
+    assert re.fullmatch(r"[\d,]+ states, [\d,]+ masks, [\d,]+ (kB|bytes) after 16 texts", fields["visited"])
+    assert fields["automaton"].endswith(": a device can follow it")
+    jsonschema.validate(json.loads(fields["example"]), json.loads(ORDER.read_text()))
+
+
+def test_explain_with_key_order_any_says_that_declared_needs_fewer_states(capsys):
+    assert "--key-order declared needs fewer states" in fields_of(run(capsys, str(ORDER)))["automaton"]
+
+
+def test_explain_reads_a_schema_from_standard_input(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"true")))
+    output = run(capsys, "-")
+    assert output.startswith("standard input: JSON schema, draft 2020-12, 0 subschemas\n")
+    assert fields_of(output)["enforced"] == "nothing: every JSON text is valid"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "title", "example"),
+    [
+        (["--regex", "[A-Z]{3}"], "regular expression", "[A-Z]{3}"),
+        (["--choice", "yes", "--choice", "no"], "choice", "yes|no"),
+        (["--grammar", str(ROOT / "examples" / "sql.ebnf")], f"{ROOT / 'examples' / 'sql.ebnf'}: grammar", "SELECT .*"),
+        ([COLORS], "JSON schema, draft 2020-12, 2 subschemas", r"\[.*\]"),
+    ],
+)
+def test_explain_with_any_constraint_prints_an_example(capsys, arguments, title, example):
+    output = run(capsys, *arguments)
+    assert output.splitlines()[0] == title
+    assert re.fullmatch(example, fields_of(output)["example"])
+
+
+def test_explain_with_a_schema_that_does_not_close_says_why(capsys):
+    fields = fields_of(run(capsys, '{"properties": {"a": {"$ref": "#"}}, "uniqueItems": true}'))
+    causes = "none: #/uniqueItems, # may have to remember keys or items; #/properties/a/$ref leads back to itself"
+    assert fields["automaton"] == causes
+
+
+def test_explain_with_words_that_count_for_nothing_lists_them(capsys):
+    schema = '{"type": "string", "format": "password", "title": "T", "minLenght": 3}'
+    fields = fields_of(run(capsys, schema))
+    assert fields["enforced"] == "type 1"
+    assert fields["annotations"] == "#/format (formats that constrain nothing)"
+    assert fields["descriptive"] == "title 1"
+    assert fields["unknown"] == "#/minLenght (ignored: not in this draft)"
+
+
+def test_explain_with_a_schema_that_is_refused_prints_who_says_what_and_returns_1(capsys):
+    fields = fields_of(run(capsys, '{"type": "string", "pattern": "(?<=a)b"}', status=1))
+    assert fields["refused"] == "#/pattern: lookbehind is not supported (at character 3) (unsupported)"
+    assert fields["advice"] == "write the pattern without lookbehind and backreferences"
+    assert fields["keywords"] == "type 1, pattern 1"
+    assert "lookaround" in fields["llguidance"]
+    assert fields["xgrammar"] == "not supported: #/pattern"
+    assert {"engine", "example", "ready", "fsm"}.isdisjoint(fields)  # the refusal is fsm's own
+
+
+def test_explain_with_a_malformed_schema_prints_one_field_and_returns_1(capsys):
+    output = run(capsys, '{"$ref": "https://example.com/s"}', status=1)
+    assert output.splitlines()[0] == "refused before any engine sees it"
+    assert list(fields_of(output)) == ["refused"]
+
+
+def test_explain_with_lenient_names_what_is_not_enforced(capsys):
+    unique = '{"type": "array", "uniqueItems": true}'
+    fields = fields_of(run(capsys, unique, "--backend", "llguidance:no-fallback", "--lenient"))
+    assert (fields["engine"], fields["not enforced"]) == ("llguidance", "#/uniqueItems")
+    refused = fields_of(run(capsys, unique, "--backend", "llguidance:no-fallback", status=1))
+    assert "pass --lenient" in refused["refused"]
+
+
+def test_explain_with_dot_writes_a_picture(capsys, tmp_path):
+    path = tmp_path / "automaton.dot"
+    fields = fields_of(run(capsys, COLORS, "--compact", "--dot", str(path)))
+    assert fields["picture"].startswith(str(path))
+    assert path.read_text().startswith("digraph {")
+    assert '[label="ull"]' in path.read_text()
+
+
+@pytest.mark.parametrize(("schema", "why"), [("true", "there is no automaton"), (str(ORDER), "too large")])
+def test_explain_with_dot_and_no_picture_says_why(capsys, tmp_path, schema, why):
+    path = tmp_path / "automaton.dot"
+    arguments = [schema, "--compact", "--key-order", "declared", "--dot", str(path)]
+    assert why in fields_of(run(capsys, *arguments))["picture"]
+    assert not path.exists()
+
+
+def test_explain_with_a_tokenizer_uses_it(capsys, tmp_path):
+    from structout.cli.demo_model import load_demo_model
+
+    load_demo_model()[1].save_pretrained(tmp_path)
+    assert fields_of(run(capsys, "true", "--tokenizer", str(tmp_path)))["ready"].endswith(
+        f"with the 1,000 tokens of {tmp_path}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["absent.json"], "cannot read absent.json: No such file or directory"),
+        ([COLORS, "--dot", "absent/a.dot"], "cannot write absent/a.dot: No such file or directory"),
+        ([COLORS, "--tokenizer", "."], "cannot load the tokenizer .: the directory has no tokenizer_config.json"),
+        ([COLORS, "--tokenizer", "FILE"], "it is a file; give the directory that holds tokenizer_config.json"),
+    ],
+)
+def test_explain_with_a_mistake_prints_one_line_and_returns_2(capsys, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    Path("FILE").write_text("")
+    assert main(["explain", *arguments]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.splitlines()[-1].startswith("structout: error: ")
+    assert message in output.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("arguments", [[], [COLORS, "--regex", "a"], [COLORS, "--key-order", "random"]])
+def test_explain_with_wrong_arguments_exits_with_2(capsys, arguments):
+    with pytest.raises(SystemExit, match="2"):
+        main(["explain", *arguments])
+    assert "usage: structout explain" in capsys.readouterr().err

@@ -1,0 +1,88 @@
+"""JSON Schema on the engine's own core, as the tests of it use it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from structout.bitmask import allocate_token_bitmask
+from structout.grammar.fsm.automaton import DEFAULT_LIMITS
+from structout.grammar.fsm.formats import FORMATS
+from structout.grammar.fsm.native import core
+
+BYTE_TOKENS = [bytes([byte]) for byte in range(256)] + [b""]  # the last one is a stop token
+
+
+class JsonEngine:
+    """Compiles schemas over one vocabulary.
+
+    Args:
+        token_bytes: the bytes of each token. An empty one is a special token.
+        stop: the token that ends a text.
+        declared: whether named keys keep the order of their declaration.
+    """
+
+    def __init__(self, token_bytes: Sequence[bytes] = BYTE_TOKENS, stop: int | None = None, *, declared: bool = False):
+        self.token_bytes = list(token_bytes)
+        self.stop = len(self.token_bytes) - 1 if stop is None else stop
+        self._trie = core().VocabularyTrie(self.token_bytes)
+        self._options = core().SchemaOptions()
+        self._options.formats = FORMATS
+        self._form = core().TextForm()
+        self._form.max_whitespace = None
+        self._form.declared_key_order = declared
+
+    def compile(self, schema: Any, seconds: float = DEFAULT_LIMITS.seconds) -> Any:
+        """Compile a schema: a JSON text, or a value.
+
+        Raises:
+            SchemaError: with a message, a kind and a JSON pointer.
+            LimitError: with the name of a limit.
+        """
+        text = schema if isinstance(schema, str | bytes) else json.dumps(schema, ensure_ascii=False)
+        data = text.encode(errors="surrogatepass") if isinstance(text, str) else text
+        limits = DEFAULT_LIMITS.as_native()
+        limits.seconds = seconds
+        return core().SchemaIndex(data, self._options, self._form, limits, self._trie)
+
+    def walk(self, index: Any) -> EngineWalk:
+        """The start of a text."""
+        return EngineWalk(self, core().SchemaMatcher(index, [self.stop]))
+
+
+class EngineWalk:
+    """A text that is drawn token by token.
+
+    Attributes:
+        matcher: the matcher of the core.
+    """
+
+    def __init__(self, engine: JsonEngine, matcher: Any):
+        self.matcher = matcher
+        self._size = len(engine.token_bytes)
+        self._row = allocate_token_bitmask(1, self._size, pin_memory=False)
+
+    def allowed(self) -> np.ndarray:
+        """The tokens that the mask allows."""
+        core().fill_batch([self.matcher], self._row.data_ptr(), 4 * self._row.stride(0), [0])
+        bits = np.unpackbits(self._row[0].numpy().view(np.uint8), bitorder="little", count=self._size)
+        return np.flatnonzero(bits)
+
+    def accepts(self, token: int) -> bool:
+        """Whether a token is accepted. The text does not change."""
+        if not self.matcher.accept([token]):
+            return False
+        self.matcher.rollback(1)
+        return True
+
+
+def refusal_of(error: ValueError) -> str:
+    """What kind of error ``compile`` has raised: "impossible", "unsupported",
+    "malformed" or "limit"."""
+    if isinstance(error, core().SchemaError):
+        return error.args[1]
+    assert isinstance(error, core().LimitError), error
+    return "limit"
