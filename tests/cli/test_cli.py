@@ -195,7 +195,7 @@ def test_generate_with_too_few_tokens_reports_the_text_and_returns_1(capsys):
         (
             '{"$ref": "https://example.invalid/x.json"}',
             ["--json-schema", "FILE"],
-            "FILE: #/$ref: cannot follow the reference https://example.invalid/x.json: it leaves the document",
+            "#/$ref: cannot follow the reference https://example.invalid/x.json: it leaves the document",
         ),
         (
             None,

@@ -13,7 +13,7 @@ import tokenizers_on_the_spot
 import tvm_ffi
 from xgrammar.tvm_ffi_binding import BatchGrammarMatcher, GrammarMatcher
 
-from structout import StructuredOutputManager, StructuredOutputsParams
+from structout import StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams
 from structout.grammar.llguidance.backend import LlguidanceBackend
 from structout.grammar.llguidance.matcher import LlguidanceGrammar
 from structout.grammar.xgrammar import backend, native
@@ -23,6 +23,7 @@ V = 512
 TOKENIZER = tokenizers_on_the_spot.byte_level()
 A, B = TOKENIZER("ab", add_special_tokens=False)["input_ids"]
 NAMES = [f"r{i}" for i in range(64)]
+PATIENT = StructuredOutputsConfig(slow_token_seconds=60)  # a slow step, of a busy machine, fills each row alone
 
 
 @pytest.fixture(params=["xgrammar", "llguidance", "fsm"])
@@ -103,7 +104,7 @@ def test_llguidance_fills_a_large_step_in_one_call(monkeypatch, drafts):
         counter = counter or Counter(executor(backend))
         return counter
 
-    with StructuredOutputManager(TOKENIZER, V) as manager:
+    with StructuredOutputManager(TOKENIZER, V, PATIENT) as manager:
         for name in NAMES:
             manager.add_request(name, StructuredOutputsParams(regex="[ab]*", backend="llguidance:no-fallback"))
             manager.wait_ready(name, 60)
@@ -117,7 +118,7 @@ def test_llguidance_fills_a_large_step_in_one_call(monkeypatch, drafts):
 
 @pytest.mark.parametrize("drafts", [None, {name: [A, B, -1] for name in NAMES}], ids=["plain", "drafts"])
 def test_xgrammar_fills_a_short_step_without_giving_the_lock_away(monkeypatch, drafts):
-    with StructuredOutputManager(TOKENIZER, V) as manager:
+    with StructuredOutputManager(TOKENIZER, V, PATIENT) as manager:
         for name in NAMES:
             manager.add_request(name, StructuredOutputsParams(regex="[ab]*", backend="xgrammar:no-fallback"))
             manager.wait_ready(name, 60)
