@@ -40,8 +40,8 @@ _ADVICE_BY_KEYWORD = {
     "uniqueItems": "bound the array by maxItems, and drop duplicates afterwards",
 }
 _ADVICE_BY_KIND = {
-    GrammarErrorKind.LIMIT: "lower the bounds of lengths, sizes and repetitions, or split alternatives into several "
-    "schemas",
+    GrammarErrorKind.LIMIT: "lower the bounds of lengths, sizes and repetitions, nest less deeply, or split "
+    "alternatives into several schemas",
     GrammarErrorKind.IMPOSSIBLE: "remove one of the keywords that contradict each other",
 }
 
