@@ -403,6 +403,16 @@ const fsm::Mask* SchemaIndex::mask(const Position& position) {
   return entry.suspects.of_themselves.empty() ? entry.mask : nullptr;
 }
 
+std::vector<State> SchemaIndex::control_state(const Position& position) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  State top = mask_state(position);
+  if (known_entry(position, top) == nullptr) computed_entry(position, top);
+  std::string key = key_of(position, top);
+  std::vector<State> states(key.size() / sizeof(State));
+  std::memcpy(states.data(), key.data(), key.size());
+  return states;
+}
+
 bool SchemaIndex::has_mask(const Position& position) {
   if (position.has_used()) return false;
   std::lock_guard<std::mutex> lock(mutex_);

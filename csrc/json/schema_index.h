@@ -37,6 +37,9 @@ class SchemaIndex {
   // depends on keys or items that were used, or too many masks are kept.
   const fsm::Mask* mask(const Position& position);
 
+  // The states on top of the stack that the mask of a position looks at, the top first.
+  std::vector<State> control_state(const Position& position);
+
   // Whether mask() and fill() are short.
   bool has_mask(const Position& position);
 

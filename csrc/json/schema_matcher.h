@@ -23,6 +23,7 @@ class SchemaMatcher final : public fsm::Matcher {
 
   const SchemaIndex& index() const { return *index_; }
   uint32_t current_state() const override { return 0; }
+  std::vector<State> control_state() const { return index_->control_state(history_.back()); }
   bool has_mask(uint32_t state) const override { return index_->has_mask(position(state)); }
 
   std::unique_ptr<Matcher> copy() const override { return std::make_unique<SchemaMatcher>(*this); }

@@ -289,6 +289,28 @@ def test_rollback_and_fork_restore_used_keys_and_items():
     assert grammar.accept_tokens("", ids_of("[{}]"))
 
 
+def test_state_id_names_the_states_that_the_mask_looks_at():
+    schema = {"type": ["array", "integer"], "items": {"$ref": "#"}, "minItems": 1, "maxItems": 2}
+    grammar = grammar_of(schema)
+    masks = {}
+
+    def state_id_after(text):
+        grammar.reset()
+        assert grammar.accept_tokens("", ids_of(text))
+        mask = mask_of(grammar).tolist()
+        assert masks.setdefault(grammar.state_id(), mask) == mask
+        return grammar.state_id()
+
+    for text in ("", "[1", "[1,", "[[1", "[[1]", "[[1],", "[[1],1", "[[1],1]", "[[[1]", "[[[1]]", "[[[1],1],1]"):
+        state_id_after(text)
+    # Behind an item a token may close the array around it too, but not the next one.
+    assert state_id_after("[1") != state_id_after("[[1") == state_id_after("[" * 40 + "1")
+    assert len(state_id_after("[[1")) == 3
+    other = grammar_of(schema)
+    assert other.accept_tokens("", ids_of("[1"))
+    assert other.state_id()[0] != state_id_after("[1,")[0]
+
+
 def test_copy_ends_with_its_own_stop_tokens():
     grammar = grammar_of(OBJECT)
     other = VOCABULARY.token_bytes.index(b"}")

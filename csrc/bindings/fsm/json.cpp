@@ -69,7 +69,10 @@ void define_json(py::module_& module) {
       });
 
   define_matcher<json::SchemaMatcher>(module, "SchemaMatcher")
-      .def(py::init<std::shared_ptr<json::SchemaIndex>, std::vector<uint32_t>>());
+      .def(py::init<std::shared_ptr<json::SchemaIndex>, std::vector<uint32_t>>())
+      .def_property_readonly("control_state", [](const json::SchemaMatcher& self) {
+        return py::tuple(py::cast(run(true, [&] { return self.control_state(); })));
+      });
 }
 
 }  // namespace structout::fsm
