@@ -38,7 +38,7 @@ class Limits:
     nesting: int = 64
     alternatives: int = 5_000
     pattern_length: int = 1_024
-    repetition: int = 1_024
+    repetition: int = 16_384
     length_bound: int = 2**31 - 1
     required_length: int = 1_000_000
     properties: int = 1_000

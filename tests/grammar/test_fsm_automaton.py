@@ -232,7 +232,15 @@ def test_boolean_operations_have_their_languages(num_cases):
 
 
 @pytest.mark.parametrize(
-    ("pattern", "num_states"), [("([a-z]+ ?)*!", 3), ("(x+x+)+y", 4), ("(a*)*" * 50, 1), ("[a-z]{1,1000}", 1_001)]
+    ("pattern", "num_states"),
+    [
+        ("([a-z]+ ?)*!", 3),
+        ("(x+x+)+y", 4),
+        ("(a*)*" * 50, 1),
+        ("[a-z]{1,1000}", 1_001),
+        ("[a-z]{0,10000}x", 20_002),
+        (".{0,5000}", 50_001),
+    ],
 )
 def test_automaton_of_a_linear_pattern_is_small(pattern, num_states):
     assert Automaton.from_regex(pattern).num_states == num_states
