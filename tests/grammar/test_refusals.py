@@ -74,7 +74,7 @@ def refusal_of(backends, **params):
         (False, IMPOSSIBLE, "#", None, "the schema is false"),
         ({"$ref": "#"}, IMPOSSIBLE, None, None, "every instance would have to contain another"),
         ({"allOf": [S, False]}, IMPOSSIBLE, "#/allOf/1", "allOf", "is false"),
-        ({"items": {**S, "pattern": "a{99999}"}}, LIMIT, "#/items/pattern", "pattern", "repetition is limited to 16,384"),
+        ({"items": {**S, "pattern": "a{99999}"}}, LIMIT, "#/items/pattern", "pattern", "is limited to 16,384"),
         ({"items": {"enum": list(range(6000))}}, LIMIT, "#/items/enum", "enum", "alternatives is limited to 5,000"),
         # refused by the support tables
         ({"items": {"uniqueItems": True}}, UNSUPPORTED, "#/items/uniqueItems", "uniqueItems", "use a list instead"),

@@ -107,8 +107,8 @@ def test_constraint_above_a_limit_fails_without_compiling(manager, monkeypatch):
 
 
 def test_native_compilation_past_its_deadline_frees_the_worker():
-    """xgrammar takes two seconds or more for this schema. The only worker must be free for
-    the next request meanwhile."""
+    """xgrammar takes seconds for this schema. The only worker must be free for the next
+    request meanwhile."""
     config = StructuredOutputsConfig(compile_workers=1, compile_timeout=0.5)
     slow = {"type": "object", "properties": {f"k{i}": {"type": "integer"} for i in range(900)}}
     with StructuredOutputManager(TOKENIZER, V, config) as manager:

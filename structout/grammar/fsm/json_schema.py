@@ -151,10 +151,10 @@ class JsonSchemaGrammar(NativeGrammar):
     def state_id(self) -> tuple[int, ...]:
         """The states on top of the stack that the mask looks at, the top first.
 
-        The mask is computed if needed. Texts with the same id have the same mask, unless
-        one of them has used keys or items that must not be repeated: such rows are
-        corrected for the text. The id of a text may get longer while others find masks
-        that look deeper.
+        The mask is computed if needed. Texts with the same id have the same mask,
+        unless one of them has used keys or items that must not be repeated: such rows
+        are corrected for the text. The id of a text may get longer while others find
+        masks that look deeper.
         """
         return self.matcher.control_state
 
