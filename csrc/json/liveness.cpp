@@ -18,74 +18,104 @@ const PastKeys kNoPast;
 
 // -- choosing literals --------------------------------------------------------------
 
-// Finds literals that imply all pending formulas and disjunctions.
-bool Liveness::find_implicant(std::vector<Formula> pending, std::vector<Formula> literals,
-                              std::vector<Formula> disjunctions, Literals& implicant) {
-  spend(pending.size() + literals.size() + 1);
-  auto has = [&literals](Formula literal) {
-    return std::find(literals.begin(), literals.end(), literal) != literals.end();
-  };
-  for (;;) {
+// Chooses literals that imply formulas.
+class Liveness::ImplicantSearch {
+ public:
+  explicit ImplicantSearch(Liveness& liveness) : liveness_(liveness), formulas_(liveness.formulas_) {}
+
+  const Literals& literals() const { return literals_; }
+
+  // Whether literals, with those chosen before, imply all pending formulas and
+  // disjunctions. If not, none is added.
+  bool find(std::vector<Formula> pending, std::vector<Formula> disjunctions) {
+    size_t num_before = literals_.size();
+    if (extend(std::move(pending), std::move(disjunctions))) return true;
+    for (; literals_.size() > num_before; literals_.pop_back()) chosen_.erase(literals_.back());
+    return false;
+  }
+
+ private:
+  bool is_literal(Formula formula) const {
+    Op op = formulas_.op(formula);
+    return op != Op::kAnd && op != Op::kOr;
+  }
+  bool holds(Formula formula) const { return chosen_.count(formula) != 0; }
+  bool is_excluded(Formula formula) const { return is_literal(formula) && holds(formulas_.negation(formula)); }
+
+  bool extend(std::vector<Formula> pending, std::vector<Formula> disjunctions) {
+    for (;;) {
+      liveness_.spend(pending.size() + disjunctions.size() + 1);
+      if (!take(pending, disjunctions)) return false;
+      // Disjunctions that hold already go; one with a single possible operand decides.
+      std::vector<Formula> open;
+      size_t fewest = SIZE_MAX, shortest = 0;
+      for (Formula disjunction : disjunctions) {
+        size_t num_possible = 0;
+        bool is_implied = false;
+        for (Formula operand : formulas_.operands(disjunction)) {
+          is_implied = is_implied || holds(operand);
+          num_possible += !is_excluded(operand);
+        }
+        if (is_implied) continue;
+        if (num_possible == 0) return false;
+        if (num_possible < fewest) {
+          fewest = num_possible;
+          shortest = open.size();
+        }
+        open.push_back(disjunction);
+      }
+      if (open.empty()) return true;
+      std::vector<Formula> choices = formulas_.operands(open[shortest]);
+      choices.erase(
+          std::remove_if(choices.begin(), choices.end(), [this](Formula operand) { return is_excluded(operand); }),
+          choices.end());
+      open.erase(open.begin() + ptrdiff_t(shortest));
+      disjunctions = std::move(open);
+      pending = {choices[0]};
+      if (choices.size() == 1) continue;
+      std::vector<Formula> failed;
+      for (Formula choice : choices) {
+        pending = failed;
+        pending.push_back(choice);
+        if (find(std::move(pending), disjunctions)) return true;
+        if (is_literal(choice)) failed.push_back(formulas_.negation(choice));
+      }
+      return false;
+    }
+  }
+
+  // Takes the literals and disjunctions of pending formulas. False if they contradict
+  // each other.
+  bool take(std::vector<Formula>& pending, std::vector<Formula>& disjunctions) {
     while (!pending.empty()) {
       Formula next = pending.back();
       pending.pop_back();
-      spend(1 + literals.size() / 16);
-      if (next == kAlways || has(next)) continue;
-      if (next == kNever || has(formulas_.negation(next))) return false;
+      liveness_.spend(1);
+      if (next == kAlways || holds(next)) continue;
+      if (next == kNever || is_excluded(next)) return false;
       Op op = formulas_.op(next);
       if (op == Op::kAnd) {
         for (Formula operand : formulas_.operands(next)) pending.push_back(operand);
       } else if (op == Op::kOr) {
         disjunctions.push_back(next);
       } else {
-        literals.push_back(next);
+        literals_.push_back(next);
+        chosen_.insert(next);
       }
     }
-    // Disjunctions that hold already go; one with a single possible operand decides.
-    std::vector<Formula> open;
-    std::vector<Formula> shortest;
-    Formula shortest_one = kAlways;
-    for (Formula disjunction : disjunctions) {
-      std::vector<Formula> possible;
-      bool holds = false;
-      for (Formula operand : formulas_.operands(disjunction)) {
-        holds = holds || has(operand);
-        if (!has(formulas_.negation(operand))) possible.push_back(operand);
-      }
-      if (holds) continue;
-      if (possible.empty()) return false;
-      open.push_back(disjunction);
-      if (shortest_one == kAlways || possible.size() < shortest.size()) {
-        shortest = std::move(possible);
-        shortest_one = disjunction;
-      }
-    }
-    if (open.empty()) {
-      implicant = std::move(literals);
-      return true;
-    }
-    open.erase(std::find(open.begin(), open.end(), shortest_one));
-    disjunctions = std::move(open);
-    if (shortest.size() == 1) {
-      pending.push_back(shortest[0]);
-      continue;
-    }
-    std::vector<Formula> failed;
-    for (Formula choice : shortest) {
-      std::vector<Formula> with_choice = failed;
-      with_choice.push_back(choice);
-      if (find_implicant(std::move(with_choice), literals, disjunctions, implicant)) return true;
-      Op op = formulas_.op(choice);
-      if (op != Op::kAnd && op != Op::kOr) failed.push_back(formulas_.negation(choice));
-    }
-    return false;
+    return true;
   }
-}
+
+  Liveness& liveness_;
+  Formulas& formulas_;
+  Literals literals_;
+  std::unordered_set<Formula> chosen_;  // the same
+};
 
 std::optional<Liveness::Literals> Liveness::implicant(Formula formula) {
-  Literals literals;
-  if (!find_implicant({formula}, {}, {}, literals)) return std::nullopt;
-  return literals;
+  ImplicantSearch search(*this);
+  if (!search.find({formula}, {})) return std::nullopt;
+  return search.literals();
 }
 
 // -- any value ----------------------------------------------------------------------

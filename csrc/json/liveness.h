@@ -71,6 +71,7 @@ class Liveness {
  private:
   using Literals = std::vector<Formula>;
   class Decision;
+  class ImplicantSearch;
   struct ObjectSearch;
   struct ArraySearch;
 
@@ -80,8 +81,6 @@ class Liveness {
   bool are_object_literals_live(const Literals& literals, const KeyOrder& order, const PastKeys& past,
                                 Literals& conflict);
   bool are_array_literals_live(const Literals& literals);
-  bool find_implicant(std::vector<Formula> pending, std::vector<Formula> literals, std::vector<Formula> disjunctions,
-                      Literals& implicant);
   std::optional<Literals> implicant(Formula formula);
   void keep(std::unordered_map<std::string, bool>& results, const std::string& key, bool is_live);
 

@@ -106,6 +106,7 @@ struct Liveness::ArraySearch {
   }
 
   Formula need(uint32_t index, const std::vector<Formula>& also = {}) {
+    liveness.spend(1 + all.size() / 16);
     std::vector<Formula> needs = also;
     for (const Items& items : all) {
       if (items.begin <= index && index < items.end) needs.push_back(items.child);

@@ -125,7 +125,7 @@ struct Liveness::ObjectSearch {
         }
       } else if (node.op == Op::kForName || node.op == Op::kForKeys) {
         if (is_negated) {
-          existing.push_back(atom);
+          (node.op == Op::kForName ? refuted : existing).push_back(atom);
         } else if (node.op == Op::kForName) {
           for_name[node.a].push_back(node.b);
         } else {
@@ -153,18 +153,23 @@ struct Liveness::ObjectSearch {
     return std::find(forbidden.begin(), forbidden.end(), name) == forbidden.end() && !is_past(name, order, past);
   }
 
-  // Literals about a name that cannot hold together, as few as a short search finds.
-  Literals reasons(uint32_t name, const std::vector<Formula>& also) const {
-    Literals about, reasons;
+  // Literals that no value of a name satisfies together, as few as a short search finds.
+  // One of them asks for the name.
+  Literals reasons(uint32_t name) const {
+    std::vector<std::pair<Formula, Formula>> about;  // a literal, and what it asks of the value
+    Formula asks_for_name = formulas.atom(Op::kRequired, name);
+    bool is_required = std::find(required.begin(), required.end(), name) != required.end();
     for (Formula literal : literals) {
-      const FormulaNode& node = formulas[literal];
-      if (node.op == Op::kRequired && node.a == name) reasons.push_back(literal);
-      if (liveness.applies(node, {name})) about.push_back(literal);
+      bool is_negated = formulas.op(literal) == Op::kNot;
+      const FormulaNode node = formulas[is_negated ? formulas[literal].a : literal];
+      if (node.op == Op::kForName ? node.a != name : is_negated || !liveness.applies(node, {name})) continue;
+      about.emplace_back(literal, is_negated ? formulas.negation(node.b) : node.b);
+      if (is_negated && !is_required) asks_for_name = literal;
     }
     for (size_t i = 0; i < about.size() && about.size() <= kMaxConflictTests;) {
-      std::vector<Formula> others = also;
+      std::vector<Formula> others;
       for (size_t j = 0; j < about.size(); ++j) {
-        if (j != i) others.push_back(formulas[about[j]].b);
+        if (j != i) others.push_back(about[j].second);
       }
       if (liveness.is_satisfiable(formulas.conjunction(others))) {
         ++i;
@@ -172,7 +177,13 @@ struct Liveness::ObjectSearch {
         about.erase(about.begin() + ptrdiff_t(i));
       }
     }
-    reasons.insert(reasons.end(), about.begin(), about.end());
+    Literals reasons;
+    bool is_asked_for = false;
+    for (auto [literal, asked] : about) {
+      is_asked_for = is_asked_for || formulas.op(literal) == Op::kNot;
+      reasons.push_back(literal);
+    }
+    if (!is_asked_for) reasons.push_back(asks_for_name);
     return reasons;
   }
 
@@ -220,7 +231,6 @@ struct Liveness::ObjectSearch {
       return std::any_of(witnesses.begin(), witnesses.end(),
                          [&](const Witness& other) { return other.key.name == name; });
     };
-    if (atom.op == Op::kForName) return is_possible(atom.a) && !is_witness(atom.a) && with_new({atom.a});
     for (uint32_t name : order.names) {
       if (!liveness.applies(atom, {name}) || !is_possible(name) || is_witness(name)) continue;
       if (with_new({name})) return true;
@@ -251,32 +261,27 @@ struct Liveness::ObjectSearch {
         return false;
       }
       if (std::find(forbidden.begin(), forbidden.end(), name) != forbidden.end()) return false;
-      if (!is_satisfiable({name})) {
-        conflict = reasons(name, {});
-        return false;
-      }
       witnesses.push_back({{name}, {}});
     }
-    for (Formula atom : existing) {  // each alone, to learn why
+    for (Formula atom : refuted) {
       const FormulaNode node = formulas[atom];
-      if (node.op != Op::kForName) continue;
-      Formula literal = formulas.negation(atom);
-      if (is_past(node.a, order, past)) {
-        conflict = {literal};
-        return false;
-      }
       if (!is_possible(node.a)) {
-        conflict = {literal, formulas.negation(formulas.atom(Op::kRequired, node.a))};
-        return false;
-      }
-      Formula refuted = formulas.negation(node.b);
-      if (!is_satisfiable({node.a}, {refuted})) {
-        conflict = {literal};
-        for (Formula reason : reasons(node.a, {refuted})) {
-          if (formulas.op(reason) != Op::kRequired) conflict.push_back(reason);
+        conflict = {formulas.negation(atom)};
+        if (!is_past(node.a, order, past)) {
+          conflict.push_back(formulas.negation(formulas.atom(Op::kRequired, node.a)));
         }
         return false;
       }
+      auto witness = std::find_if(witnesses.begin(), witnesses.end(),
+                                  [&](const Witness& other) { return other.key.name == node.a; });
+      if (witness == witnesses.end()) witness = witnesses.insert(witness, {{node.a}, {}});
+      witness->also.push_back(formulas.negation(node.b));
+    }
+    if (witnesses.size() > max_keys) return false;
+    for (const Witness& witness : witnesses) {
+      if (is_satisfiable(witness.key, witness.also)) continue;
+      conflict = reasons(witness.key.name);
+      return false;
     }
     return find_witnesses(0, witnesses) && has_enough_keys(witnesses);
   }
@@ -290,7 +295,8 @@ struct Liveness::ObjectSearch {
   uint32_t min_keys = 0, max_keys = kUnlimited;
   std::unordered_map<uint32_t, std::vector<Formula>> for_name;
   std::vector<Formula> for_keys;  // atoms
-  std::vector<Formula> existing;  // atoms that must not hold
+  // Atoms that must not hold, of one name and of many keys.
+  std::vector<Formula> refuted, existing;
   std::optional<std::vector<Key>> known_free_keys;
 };
 

@@ -231,7 +231,7 @@ class Machine {
   uint32_t order_of(uint32_t children, const Numbers& objects);
   Object& prepared(uint32_t object);
   uint32_t number_of_key(const Key& key);
-  bool is_plain(const Numbers& formulas) const;
+  bool is_plain(const Numbers& formulas);
   Plan plain_plan(const Object& object, const Key& key);
   void read_plain_object(uint32_t formulas);
   // None if the key cannot come now.

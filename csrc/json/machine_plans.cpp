@@ -7,7 +7,7 @@ namespace structout::json {
 
 namespace {
 
-constexpr size_t kMaxTracked = 32;     // verdicts beside the goal
+constexpr size_t kMaxTracked = 400;    // verdicts beside the goal
 constexpr size_t kMaxVerdicts = 1024;  // of one value
 
 }  // namespace
@@ -31,12 +31,33 @@ Machine::Plan Machine::make_plan(const Numbers& formulas, const Context& context
       return atom != undecided ? atom : value ? kAlways : kNever;
     });
   };
+  constexpr int kPositive = 1, kNegative = 2, kMixed = kPositive | kNegative;
+  std::map<Formula, int> signs;  // of children in what the goal is about; those without one do not matter there
+  formulas_.visit_literals(after[0], [&](Formula atom, bool is_negated) {
+    const FormulaNode& node = formulas_[atom];
+    if (node.op == Op::kUndecided) signs[node.a] |= is_negated ? kNegative : kPositive;
+  });
+  // The formula once each child has the truth that makes it harder to go on. If it can go
+  // on then, a child with one sign is not decided.
+  auto worst = [&](Formula formula) {
+    return formulas_.substitute(formula, [&](Formula atom) {
+      const FormulaNode& node = formulas_[atom];
+      if (node.op != Op::kUndecided || signs[node.a] == kMixed) return atom;
+      return signs[node.a] == kNegative ? kAlways : kNever;
+    });
+  };
   Plan plan;
   if (!context.is_live(after[0])) return plan;
+  bool is_worst_live = context.is_live(worst(after[0]));
+  auto is_live_with = [&](Formula child, bool value) {
+    int sign = signs[child];
+    bool is_known = sign == 0 || (sign != kMixed && is_worst_live) || sign == (value ? kPositive : kNegative);
+    return is_known || context.is_live(with(after[0], child, value));
+  };
   std::vector<Formula> goal;
   for (Formula child : children) {
-    bool may_hold = context.is_live(with(after[0], child, true));
-    if (may_hold && context.is_live(with(after[0], child, false))) {
+    bool may_hold = is_live_with(child, true);
+    if (may_hold && is_live_with(child, false)) {
       plan.tracked.push_back(child);
       continue;
     }
@@ -55,11 +76,6 @@ Machine::Plan Machine::make_plan(const Numbers& formulas, const Context& context
   // The goal excludes verdicts with which the formula around the value could not go on.
   // Where it has a child only positively, it can go on with a true one if it can with a
   // false one; so the worst case tells whether the rest of the verdicts matters.
-  std::map<Formula, int> signs;  // 1: positive, 2: negative, 3: both
-  formulas_.visit_literals(after[0], [&](Formula atom, bool is_negated) {
-    const FormulaNode& node = formulas_[atom];
-    if (node.op == Op::kUndecided) signs[node.a] |= is_negated ? 2 : 1;
-  });
   std::vector<Formula> possible;
   bool excludes_any = false;
   std::function<void(size_t, Formula, Formula)> decide = [&](size_t next, Formula value, Formula rest) {
@@ -67,13 +83,9 @@ Machine::Plan Machine::make_plan(const Numbers& formulas, const Context& context
       excludes_any = true;
       return;
     }
-    Formula worst = rest;
-    bool is_mixed = false;
-    for (size_t i = next; i < plan.tracked.size(); ++i) {
-      is_mixed = is_mixed || signs[plan.tracked[i]] == 3;
-      worst = with(worst, plan.tracked[i], signs[plan.tracked[i]] == 2);
-    }
-    if (next == plan.tracked.size() || (!is_mixed && context.is_live(worst))) {
+    bool is_mixed = std::any_of(plan.tracked.begin() + ptrdiff_t(next), plan.tracked.end(),
+                                [&](Formula child) { return signs[child] == kMixed; });
+    if (next == plan.tracked.size() || (!is_mixed && context.is_live(worst(rest)))) {
       possible.push_back(value);
       if (possible.size() > kMaxVerdicts) throw fsm::LimitError("schema_verdicts", possible.size(), kMaxVerdicts);
       return;
@@ -100,7 +112,7 @@ Machine::Plan Machine::make_plan(const Numbers& formulas, const Context& context
 }
 
 // Whether a formula asks the same of the object whatever the values of its keys are.
-bool Machine::is_plain(const Numbers& formulas) const {
+bool Machine::is_plain(const Numbers& formulas) {
   if (formulas.size() != 1) return false;
   auto is_plain_literal = [this](Formula literal) {
     const FormulaNode& node = formulas_[literal];
@@ -109,6 +121,7 @@ bool Machine::is_plain(const Numbers& formulas) const {
   };
   if (formulas_.op(formulas[0]) != Op::kAnd) return is_plain_literal(formulas[0]);
   std::vector<Formula> literals = formulas_.operands(formulas[0]);
+  schema_.budget().spend(literals.size());
   return std::all_of(literals.begin(), literals.end(), is_plain_literal);
 }
 
@@ -167,7 +180,7 @@ const Machine::Plan& Machine::key_plan(uint32_t number, uint32_t key_number) {
   const Key key = keys_[key_number];
   std::optional<PastKeys> past = past_after(object, key);
   Plan plan;
-  if (past && is_plain(lists_[object.formulas])) {
+  if (past && (plain_object_.formulas == object.formulas || is_plain(lists_[object.formulas]))) {
     plan = plain_plan(object, key);
   } else if (past) {
     const KeyOrder& order = orders_[object.order].order;

@@ -10,12 +10,10 @@ namespace structout::json {
 
 namespace {
 
-constexpr size_t kMaxAlternatives = 400;  // of oneOf, whose formula grows with the square
 constexpr size_t kMaxListedKeys = 64;     // a pattern of fewer keys is taken as their names
 constexpr size_t kMaxCountedKeys = 256;   // an object of fewer possible keys has at most so many
 constexpr uint32_t kLargestCount = 1u << 30;
 constexpr uint32_t kNoEnd = UINT32_MAX;
-constexpr int kMaxReferences = 64;  // one after another, where evaluated parts are collected
 constexpr size_t kMaxExpansions = 512;
 
 constexpr Type kAllTypes[] = {Type::kNull,   Type::kFalse, Type::kTrue,  Type::kNumber,
@@ -286,21 +284,7 @@ void Schema::add_applicators(const Value& schema, Type type, std::vector<Formula
     for (Formula formula : expanded(*list)) all.push_back(formula);
   }
   if (const Value* list = schema.find("anyOf")) all.push_back(any_of(expanded(*list)));
-  if (const Value* list = schema.find("oneOf")) {
-    std::vector<Formula> branches = expanded(*list), any;
-    if (branches.size() > kMaxAlternatives) {
-      throw fsm::LimitError("one_of_alternatives", branches.size(), kMaxAlternatives);
-    }
-    for (size_t i = 0; i < branches.size(); ++i) {
-      if (branches[i] == kNever) continue;
-      std::vector<Formula> only = {branches[i]};
-      for (size_t j = 0; j < branches.size(); ++j) {
-        if (j != i) only.push_back(no(branches[j]));
-      }
-      any.push_back(all_of(only));
-    }
-    all.push_back(any_of(any));
-  }
+  if (const Value* list = schema.find("oneOf")) all.push_back(exactly_one(*list, type));
   if (const Value* negated = schema.find("not")) all.push_back(no(expand(child(*negated), type)));
   const Value *condition = document_.find(schema, "if"), *then = document_.find(schema, "then"),
               *otherwise = document_.find(schema, "else");

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -86,6 +87,7 @@ class Schema {
     const Value* contains;  // only those that satisfy this schema, unless null
   };
   static constexpr uint32_t kNoName = UINT32_MAX;
+  static constexpr int kMaxReferences = 64;  // one after another, where their targets are looked into
 
   Formula child(const Value& schema);
   Formula constant(const Value& value);
@@ -100,6 +102,10 @@ class Schema {
   Formula expand_enum(const Value& values, Type type);
   Formula expand_types(const Value& types, Type type);
   void add_applicators(const Value& schema, Type type, std::vector<Formula>& all);
+  Formula exactly_one(const Value& schemas, Type type);
+  // The values that a schema lists, as texts. Nothing if it does not, or if arrays or
+  // objects are among them.
+  std::optional<std::vector<std::string>> listed_values(const Value& schema, int num_references);
   void add_number(const Value& schema, std::vector<Formula>& all);
   void add_string(const Value& schema, std::vector<Formula>& all);
   void add_array(const Value& schema, std::vector<Formula>& all);

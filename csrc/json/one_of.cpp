@@ -1,0 +1,125 @@
+// oneOf: exactly one of several branches.
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "fsm/decimal.h"
+#include "json/schema.h"
+
+namespace structout::json {
+
+namespace {
+
+constexpr size_t kMaxBranches = 400;  // the formula of branches that overlap grows with their square
+
+using Scalars = std::vector<std::string>;  // sorted
+
+// A text for each null, boolean, number and string; equal values have equal ones.
+std::string scalar_text(const Value& value) {
+  if (value.is_string()) return '"' + value.text;
+  if (value.is_number()) return fsm::Decimal(value.text).text();
+  return value.kind == ValueKind::kNull ? "null" : value.kind == ValueKind::kTrue ? "true" : "false";
+}
+
+std::optional<Scalars> scalars(const std::vector<Value>& values) {
+  Scalars texts;
+  for (const Value& value : values) {
+    if (value.is_array() || value.is_object()) return std::nullopt;
+    texts.push_back(scalar_text(value));
+  }
+  std::sort(texts.begin(), texts.end());
+  return texts;
+}
+
+bool are_disjoint(const Scalars& a, const Scalars& b) {
+  for (auto i = a.begin(), j = b.begin(); i != a.end() && j != b.end();) {
+    if (*i == *j) return false;
+    *i < *j ? ++i : ++j;
+  }
+  return true;
+}
+
+struct Branch {
+  Formula formula = kNever;
+  std::optional<Scalars> values;     // all that it allows, if it lists them
+  std::map<uint32_t, Scalars> keys;  // the names whose values it lists
+  std::vector<uint32_t> required;
+  std::vector<Formula> forbidden;  // formulas that describe keys that it does not allow
+};
+
+// A name that tells two branches apart, if it is there: they list different values of it.
+std::optional<uint32_t> discriminator(const Branch& a, const Branch& b) {
+  for (const auto& [name, values] : a.keys) {
+    auto found = b.keys.find(name);
+    if (found != b.keys.end() && are_disjoint(values, found->second)) return name;
+  }
+  return std::nullopt;
+}
+
+bool requires_key(const Branch& branch, uint32_t name) {
+  return std::find(branch.required.begin(), branch.required.end(), name) != branch.required.end();
+}
+
+}  // namespace
+
+std::optional<Scalars> Schema::listed_values(const Value& schema, int num_references) {
+  if (!schema.is_object()) return std::nullopt;
+  if (!is_lone_reference(schema)) {
+    if (const Value* value = document_.find(schema, "const")) return scalars({*value});
+    const Value* values = schema.find("enum");
+    if (values != nullptr && values->is_array()) return scalars(values->items);
+  }
+  const Value* target = num_references == 0 ? nullptr : reference_target(schema, "$ref");
+  return target == nullptr ? std::nullopt : listed_values(*target, num_references - 1);
+}
+
+Formula Schema::exactly_one(const Value& schemas, Type type) {
+  if (schemas.items.size() > kMaxBranches) {
+    throw fsm::LimitError("one_of_alternatives", schemas.items.size(), kMaxBranches);
+  }
+  std::vector<Branch> branches;
+  for (const Value& schema : schemas.items) {
+    Branch branch;
+    branch.formula = expand(child(schema), type);
+    if (branch.formula == kNever) continue;
+    branch.values = listed_values(schema, kMaxReferences);
+    std::vector<Formula> literals = {branch.formula};
+    if (formulas_.op(branch.formula) == Op::kAnd) literals = formulas_.operands(branch.formula);
+    for (Formula literal : literals) {
+      const FormulaNode node = formulas_[literal];
+      if (node.op == Op::kRequired) branch.required.push_back(node.a);
+      if (node.op == Op::kForKeys && node.b == kNever) branch.forbidden.push_back(node.a);
+      if (node.op != Op::kForName || formulas_.op(node.b) != Op::kSchema) continue;
+      std::optional<Scalars> values = listed_values(*schemas_[formulas_[node.b].a], kMaxReferences);
+      if (values) branch.keys.emplace(node.a, std::move(*values));
+    }
+    branches.push_back(std::move(branch));
+  }
+  auto requires_forbidden = [this](const Branch& a, const Branch& b) {
+    return std::any_of(a.required.begin(), a.required.end(), [&](uint32_t name) {
+      return std::any_of(b.forbidden.begin(), b.forbidden.end(), [&](Formula keys) { return describes(keys, name); });
+    });
+  };
+  std::vector<Formula> any;
+  for (const Branch& branch : branches) {
+    std::vector<Formula> only = {branch.formula};
+    std::map<uint32_t, std::vector<Formula>> without;  // what holds if a discriminator is not there
+    for (const Branch& other : branches) {
+      if (&other == &branch) continue;
+      budget_.spend(1);
+      if (branch.values && other.values && are_disjoint(*branch.values, *other.values)) continue;
+      if (requires_forbidden(branch, other) || requires_forbidden(other, branch)) continue;
+      std::optional<uint32_t> name = discriminator(branch, other);
+      if (!name) {
+        only.push_back(no(other.formula));
+      } else if (!requires_key(branch, *name) && !requires_key(other, *name)) {
+        without[*name].push_back(no(other.formula));
+      }
+    }
+    for (const auto& [name, formulas] : without) only.push_back(either(required(name), all_of(formulas)));
+    any.push_back(all_of(only));
+  }
+  return any_of(any);
+}
+
+}  // namespace structout::json
