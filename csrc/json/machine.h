@@ -250,9 +250,7 @@ class Machine {
     std::function<Formula(Formula, const Truth&)> residual;
     std::function<bool(Formula)> is_live;
   };
-  // Splits the children that the next value decides into those that its goal must have,
-  // and those that are tracked.
-  Plan make_plan(const Numbers& formulas, const Context& context);
+  class PlanMaker;
   bool are_items_unique(uint32_t array);
   uint32_t min_items(uint32_t array);
   State waiting_item(uint32_t array);

@@ -12,104 +12,130 @@ constexpr size_t kMaxVerdicts = 1024;  // of one value
 
 }  // namespace
 
-Machine::Plan Machine::make_plan(const Numbers& formulas, const Context& context) {
-  // What follows the value, with an atom for the truth of each child.
-  Numbers after;
-  std::vector<Formula> children;
-  for (Formula formula : formulas) {
-    after.push_back(context.residual(formula, [](Formula) { return std::nullopt; }));
-    for (Formula atom : formulas_.atoms(after.back())) {
-      const FormulaNode& node = formulas_[atom];
-      if (node.op == Op::kUndecided && std::find(children.begin(), children.end(), node.a) == children.end()) {
-        children.push_back(node.a);
+// Makes a plan from the formulas around a value.
+class Machine::PlanMaker {
+ public:
+  PlanMaker(Machine& machine, const Numbers& formulas, const Context& context)
+      : machine_(machine), formulas_(machine.formulas_), context_(context) {
+    for (Formula formula : formulas) {
+      after_.push_back(context.residual(formula, [](Formula) { return std::nullopt; }));
+      for (Formula atom : formulas_.atoms(after_.back())) {
+        const FormulaNode& node = formulas_[atom];
+        if (node.op == Op::kUndecided && std::find(children_.begin(), children_.end(), node.a) == children_.end()) {
+          children_.push_back(node.a);
+        }
       }
     }
+    formulas_.visit_literals(after_[0], [&](Formula atom, bool is_negated) {
+      const FormulaNode& node = formulas_[atom];
+      if (node.op == Op::kUndecided) signs_[node.a] |= is_negated ? kNegative : kPositive;
+    });
   }
-  auto with = [this](Formula formula, Formula child, bool value) {
+
+  Plan make() {
+    if (!context_.is_live(after_[0])) return {};
+    Formula goal = formulas_.conjunction(split_children());
+    for (Formula& formula : after_) {
+      for (auto [child, value] : plan_.decided) formula = with(formula, child, value);
+    }
+    std::vector<Formula>& tracked = plan_.tracked;
+    tracked.erase(
+        std::remove_if(tracked.begin(), tracked.end(), [this](Formula child) { return is_irrelevant(child); }),
+        tracked.end());
+    if (tracked.size() > kMaxTracked) throw fsm::LimitError("schema_children", tracked.size(), kMaxTracked);
+    find_possible(0, goal, after_[0]);
+    if (excludes_any_) goal = formulas_.disjunction(possible_);
+    if (!machine_.liveness_.is_satisfiable(goal)) return plan_;
+    plan_.is_live = true;
+    Numbers list = {goal};
+    list.insert(list.end(), tracked.begin(), tracked.end());
+    plan_.children = machine_.lists_.number_of(list);
+    return plan_;
+  }
+
+ private:
+  // How a child occurs in the formula that must stay live. One without a sign does not.
+  static constexpr int kPositive = 1, kNegative = 2, kMixed = kPositive | kNegative;
+
+  Formula with(Formula formula, Formula child, bool value) {
     Formula undecided = formulas_.atom(Op::kUndecided, child);
     return formulas_.substitute(formula, [&](Formula atom) {
       return atom != undecided ? atom : value ? kAlways : kNever;
     });
-  };
-  constexpr int kPositive = 1, kNegative = 2, kMixed = kPositive | kNegative;
-  std::map<Formula, int> signs;  // of children in what the goal is about; those without one do not matter there
-  formulas_.visit_literals(after[0], [&](Formula atom, bool is_negated) {
-    const FormulaNode& node = formulas_[atom];
-    if (node.op == Op::kUndecided) signs[node.a] |= is_negated ? kNegative : kPositive;
-  });
-  // The formula once each child has the truth that makes it harder to go on. If it can go
-  // on then, a child with one sign is not decided.
-  auto worst = [&](Formula formula) {
+  }
+
+  // The formula if each child with one sign has the truth that makes it harder to go on.
+  Formula worst(Formula formula) {
     return formulas_.substitute(formula, [&](Formula atom) {
       const FormulaNode& node = formulas_[atom];
-      if (node.op != Op::kUndecided || signs[node.a] == kMixed) return atom;
-      return signs[node.a] == kNegative ? kAlways : kNever;
+      if (node.op != Op::kUndecided || signs_[node.a] == kMixed) return atom;
+      return signs_[node.a] == kNegative ? kAlways : kNever;
     });
-  };
-  Plan plan;
-  if (!context.is_live(after[0])) return plan;
-  bool is_worst_live = context.is_live(worst(after[0]));
-  auto is_live_with = [&](Formula child, bool value) {
-    int sign = signs[child];
-    bool is_known = sign == 0 || (sign != kMixed && is_worst_live) || sign == (value ? kPositive : kNegative);
-    return is_known || context.is_live(with(after[0], child, value));
-  };
-  std::vector<Formula> goal;
-  for (Formula child : children) {
-    bool may_hold = is_live_with(child, true);
-    if (may_hold && is_live_with(child, false)) {
-      plan.tracked.push_back(child);
-      continue;
+  }
+
+  // Tells the children that are decided from those that are tracked, and returns what is
+  // decided.
+  std::vector<Formula> split_children() {
+    bool is_worst_live = context_.is_live(worst(after_[0]));
+    auto is_live_with = [&](Formula child, bool value) {
+      int sign = signs_[child];
+      bool is_known = sign == 0 || (sign != kMixed && is_worst_live) || sign == (value ? kPositive : kNegative);
+      return is_known || context_.is_live(with(after_[0], child, value));
+    };
+    std::vector<Formula> goal;
+    for (Formula child : children_) {
+      bool may_hold = is_live_with(child, true);
+      if (may_hold && is_live_with(child, false)) {
+        plan_.tracked.push_back(child);
+        continue;
+      }
+      plan_.decided.emplace_back(child, may_hold);
+      goal.push_back(may_hold ? child : formulas_.negation(child));
     }
-    plan.decided.emplace_back(child, may_hold);
-    goal.push_back(may_hold ? child : formulas_.negation(child));
+    return goal;
   }
-  for (Formula& formula : after) {
-    for (auto [child, value] : plan.decided) formula = with(formula, child, value);
-  }
-  auto is_irrelevant = [&](Formula child) {
-    return std::all_of(after.begin(), after.end(),
+
+  bool is_irrelevant(Formula child) {
+    return std::all_of(after_.begin(), after_.end(),
                        [&](Formula formula) { return with(formula, child, true) == with(formula, child, false); });
-  };
-  plan.tracked.erase(std::remove_if(plan.tracked.begin(), plan.tracked.end(), is_irrelevant), plan.tracked.end());
-  if (plan.tracked.size() > kMaxTracked) throw fsm::LimitError("schema_children", plan.tracked.size(), kMaxTracked);
-  // The goal excludes verdicts with which the formula around the value could not go on.
-  // Where it has a child only positively, it can go on with a true one if it can with a
-  // false one; so the worst case tells whether the rest of the verdicts matters.
-  std::vector<Formula> possible;
-  bool excludes_any = false;
-  std::function<void(size_t, Formula, Formula)> decide = [&](size_t next, Formula value, Formula rest) {
-    if (!context.is_live(rest)) {
-      excludes_any = true;
+  }
+
+  // Finds the verdicts with which the formula around the value can go on: `value` says
+  // those of the children before the next one, `rest` is the formula with them.
+  void find_possible(size_t next, Formula value, Formula rest) {
+    if (!context_.is_live(rest)) {
+      excludes_any_ = true;
       return;
     }
-    bool is_mixed = std::any_of(plan.tracked.begin() + ptrdiff_t(next), plan.tracked.end(),
-                                [&](Formula child) { return signs[child] == kMixed; });
-    if (next == plan.tracked.size() || (!is_mixed && context.is_live(worst(rest)))) {
-      possible.push_back(value);
-      if (possible.size() > kMaxVerdicts) throw fsm::LimitError("schema_verdicts", possible.size(), kMaxVerdicts);
+    bool is_mixed = std::any_of(plan_.tracked.begin() + ptrdiff_t(next), plan_.tracked.end(),
+                                [this](Formula child) { return signs_[child] == kMixed; });
+    bool is_any_possible = next == plan_.tracked.size() || (!is_mixed && context_.is_live(worst(rest)));
+    if (is_any_possible) {
+      possible_.push_back(value);
+      if (possible_.size() > kMaxVerdicts) throw fsm::LimitError("schema_verdicts", possible_.size(), kMaxVerdicts);
       return;
     }
+    Formula child = plan_.tracked[next];
     for (bool holds : {true, false}) {
-      Formula child = plan.tracked[next];
       Formula both = formulas_.conjunction({value, holds ? child : formulas_.negation(child)});
-      if (!is_mixed || liveness_.is_satisfiable(both)) {
-        decide(next + 1, both, with(rest, child, holds));
+      if (!is_mixed || machine_.liveness_.is_satisfiable(both)) {
+        find_possible(next + 1, both, with(rest, child, holds));
       } else {
-        excludes_any = true;
+        excludes_any_ = true;
       }
     }
-  };
-  Formula all = formulas_.conjunction(goal);
-  decide(0, all, after[0]);
-  if (excludes_any) all = formulas_.disjunction(possible);
-  if (!liveness_.is_satisfiable(all)) return plan;
-  plan.is_live = true;
-  Numbers list = {all};
-  list.insert(list.end(), plan.tracked.begin(), plan.tracked.end());
-  plan.children = lists_.number_of(list);
-  return plan;
-}
+  }
+
+  Machine& machine_;
+  Formulas& formulas_;
+  const Context& context_;
+  Numbers after_;  // what follows the value, with an atom for the truth of each child
+  std::vector<Formula> children_;
+  std::map<Formula, int> signs_;
+  Plan plan_;
+  std::vector<Formula> possible_;
+  bool excludes_any_ = false;
+};
 
 // Whether a formula asks the same of the object whatever the values of its keys are.
 bool Machine::is_plain(const Numbers& formulas) {
@@ -189,7 +215,7 @@ const Machine::Plan& Machine::key_plan(uint32_t number, uint32_t key_number) {
       return after_key(formula, key, order, *past, truth);
     };
     context.is_live = [&](Formula formula) { return liveness_.is_object_live(formula, order, *past); };
-    plan = make_plan(lists_[object.formulas], context);
+    plan = PlanMaker(*this, lists_[object.formulas], context).make();
   }
   return key_plans_.emplace(std::pair(number, key_number), std::move(plan)).first->second;
 }
@@ -200,7 +226,7 @@ const Machine::Plan& Machine::item_plan(uint32_t array) {
   Context context;
   context.residual = [this](Formula formula, const Truth& truth) { return after_item(formula, truth); };
   context.is_live = [this](Formula formula) { return liveness_.is_array_live(formula); };
-  Plan plan = make_plan(lists_[array], context);
+  Plan plan = PlanMaker(*this, lists_[array], context).make();
   if (plan.is_live && are_items_unique(array)) {
     Numbers children = lists_[plan.children];
     children[0] = formulas_.conjunction({children[0], formulas_.atom(Op::kCanonicalNumber)});
