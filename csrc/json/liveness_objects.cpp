@@ -274,7 +274,7 @@ struct Liveness::ObjectSearch {
       }
       auto witness = std::find_if(witnesses.begin(), witnesses.end(),
                                   [&](const Witness& other) { return other.key.name == node.a; });
-      if (witness == witnesses.end()) witness = witnesses.insert(witness, {{node.a}, {}});
+      if (witness == witnesses.end()) witness = witnesses.insert(witness, Witness{{node.a}, {}});
       witness->also.push_back(formulas.negation(node.b));
     }
     if (witnesses.size() > max_keys) return false;

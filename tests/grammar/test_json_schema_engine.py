@@ -379,6 +379,16 @@ def test_boolean_laws_hold(num_cases):
     assert num_texts > 300
 
 
+def test_few_keys_may_refute_many_schemas():
+    def without(*names):
+        return {"propertyNames": {"not": {"enum": names}}}
+
+    schema = {"type": "object", "not": {"anyOf": [without("1", "3"), without("2", "4"), without("1", "2")]}}
+    for text, is_valid in (('{"1":0,"2":0}', True), ('{"2":0,"3":0}', True), ('{"3":0,"4":0}', False)):
+        assert accepts({**schema, "maxProperties": 2}, text) == is_valid
+    assert refusal({**schema, "maxProperties": 1}) == "impossible"
+
+
 def test_array_that_needs_more_items_than_there_are_values_is_refused():
     few = UNIQUE | {"items": KIND}
     assert accepts({**few, "minItems": 2}, '[{"kind":"ab"},{"kind":"a"}]')

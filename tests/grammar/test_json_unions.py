@@ -29,6 +29,8 @@ def random_branch(rng):
         branch["required"] = rng.sample("kln", rng.randrange(1, 3))
     if rng.random() < 0.4:
         branch["additionalProperties"] = False
+    if rng.random() < 0.2:
+        branch[rng.choice(["minProperties", "maxProperties"])] = rng.randrange(1, 4)
     return rng.choice([branch, branch, branch, {"enum": rng.sample(VALUES, 2)}])
 
 
@@ -37,6 +39,8 @@ def random_union(rng):
     union["$defs"] = {"a": {"const": rng.choice(VALUES)}}
     if rng.random() < 0.3:
         union["required"] = ["k"]
+    if rng.random() < 0.3:
+        union["maxProperties"] = rng.randrange(1, 4)
     return rng.choice([union, {"$defs": union["$defs"], "not": union}])
 
 
