@@ -242,6 +242,20 @@ def ready_table() -> str:
     return _markdown(head, rows) + _provenance("ready", "cpu", _cases("ready"))
 
 
+def unions_table() -> str:
+    found = _rows("unions")
+    engines = list(found[0]["ready_ms"])
+    rows = [
+        [
+            row["union"],
+            str(row["tools"]),
+            *("refused" if row["ready_ms"][name] is None else _time(row["ready_ms"][name] * 1e3) for name in engines),
+        ]
+        for row in found
+    ]
+    return _markdown(["", "tools", *engines], rows) + _provenance("unions", "cpu", f"{found[0]['vocabulary']}.")
+
+
 def manager_table() -> str:
     steps = [row for row in _rows("manager") if "drafts" in row]
     peers = ["bare fills", "structout", "structout auto", "vllm"]
@@ -603,6 +617,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "schema_masks_cpu": schema_masks_table,
     "json_schema_suite_cpu": json_schema_suite_table,
     "ready_cpu": ready_table,
+    "unions_cpu": unions_table,
     "manager_cpu": manager_table,
     "busy_thread_cpu": busy_thread_table,
     "mask_pool_cpu": mask_pool_table,

@@ -10,8 +10,8 @@ namespace structout::json {
 
 namespace {
 
-constexpr size_t kMaxListedKeys = 64;     // a pattern of fewer keys is taken as their names
-constexpr size_t kMaxCountedKeys = 256;   // an object of fewer possible keys has at most so many
+constexpr size_t kMaxListedKeys = 64;    // a pattern of fewer keys is taken as their names
+constexpr size_t kMaxCountedKeys = 256;  // an object of fewer possible keys has at most so many
 constexpr uint32_t kLargestCount = 1u << 30;
 constexpr uint32_t kNoEnd = UINT32_MAX;
 constexpr size_t kMaxExpansions = 512;
