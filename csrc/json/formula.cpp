@@ -110,6 +110,26 @@ Formula Formulas::combine(Op op, std::vector<Formula> operands) {
   return kept.size() == 1 ? kept[0] : add_list(op, kept);
 }
 
+Formula Formulas::assign(Formula formula, Formula atom, bool value) {
+  if (formula == atom) return value ? kAlways : kNever;
+  const FormulaNode node = nodes_[formula];
+  if (node.op == Op::kNot) return node.a == atom ? (value ? kNever : kAlways) : formula;
+  if (node.op != Op::kAnd && node.op != Op::kOr) return formula;
+  budget_.spend(node.b);
+  std::vector<Formula> assigned = operands(formula);
+  for (Formula& operand : assigned) {
+    Op op = nodes_[operand].op;
+    bool is_compound = op == Op::kAnd || op == Op::kOr;
+    if (!is_compound || mentions(operand, atom)) operand = assign(operand, atom, value);
+  }
+  return combine(node.op, std::move(assigned));
+}
+
+bool Formulas::mentions(Formula formula, Formula atom) {
+  const std::vector<Formula>& all = atoms(formula);
+  return std::binary_search(all.begin(), all.end(), atom);
+}
+
 const std::vector<Formula>& Formulas::atoms(Formula formula) {
   auto [found, is_new] = atoms_.try_emplace(formula);
   if (is_new) {

@@ -78,6 +78,9 @@ class Formulas {
     return substitute(formula, replacement, memo);
   }
 
+  // Replaces one atom by its truth.
+  Formula assign(Formula formula, Formula atom, bool value);
+
   // The truth of a formula, given that of its atoms.
   template <typename Truth>
   bool evaluate(Formula formula, Truth&& truth) const {
@@ -102,6 +105,7 @@ class Formulas {
 
   // The different atoms of a formula.
   const std::vector<Formula>& atoms(Formula formula);
+  bool mentions(Formula formula, Formula atom);
 
   // Calls visit(atom, is_negated) for every way in which an atom occurs.
   template <typename Visit>

@@ -58,10 +58,7 @@ class Machine::PlanMaker {
   static constexpr int kPositive = 1, kNegative = 2, kMixed = kPositive | kNegative;
 
   Formula with(Formula formula, Formula child, bool value) {
-    Formula undecided = formulas_.atom(Op::kUndecided, child);
-    return formulas_.substitute(formula, [&](Formula atom) {
-      return atom != undecided ? atom : value ? kAlways : kNever;
-    });
+    return formulas_.assign(formula, formulas_.atom(Op::kUndecided, child), value);
   }
 
   // The formula if each child with one sign has the truth that makes it harder to go on.
@@ -117,7 +114,9 @@ class Machine::PlanMaker {
     }
     Formula child = plan_.tracked[next];
     for (bool holds : {true, false}) {
-      Formula both = formulas_.conjunction({value, holds ? child : formulas_.negation(child)});
+      // With one sign, what is possible with the harder truth is possible with the other.
+      bool is_implied = !is_mixed && signs_[child] == (holds ? kNegative : kPositive);
+      Formula both = is_implied ? value : formulas_.conjunction({value, holds ? child : formulas_.negation(child)});
       if (!is_mixed || machine_.liveness_.is_satisfiable(both)) {
         find_possible(next + 1, both, with(rest, child, holds));
       } else {
