@@ -17,8 +17,8 @@ VALUES = [0, 1, 1.5, "a", "b", None, False]
 
 
 def random_branch(rng):
-    """An object schema that other branches exclude by a listed value, by a required key,
-    or not at all."""
+    """An object schema that other branches exclude by a listed value, by a
+    required key, or not at all."""
     branch = {"type": "object", "properties": {}}
     for name in rng.sample("kln", rng.randrange(1, 4)):
         values = rng.sample(VALUES, rng.randrange(1, 3))
