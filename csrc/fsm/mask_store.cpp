@@ -13,44 +13,40 @@ constexpr size_t kMaxKeptBytes = 64u << 20;   // masks beyond are computed each 
 constexpr uint32_t kWordsPerListedToken = 4;  // setting a bit takes as long as copying some words
 constexpr size_t kBytesPerKeptMask = 128;     // of the deque and the table, roughly
 
-// Without the processor's own instruction, which not all have, __builtin_popcount is a
-// call. This adds the bits of many words byte by byte.
-uint32_t num_bits(const uint32_t* words, size_t count) {
-  constexpr uint64_t kOdd = 0x5555555555555555u, kPairs = 0x3333333333333333u, kNibbles = 0x0F0F0F0F0F0F0F0Fu;
-  constexpr size_t kMaxAdded = 31;  // bytes of at most 8 bits each
-  uint64_t total = 0;
-  for (size_t i = 0; i < count;) {
-    uint64_t sums = 0;
-    for (size_t end = std::min(count, i + 2 * kMaxAdded); i < end; i += 2) {
-      uint64_t bits = words[i] | (i + 1 < count ? uint64_t(words[i + 1]) << 32 : 0);
-      if (bits == 0) continue;
-      bits -= bits >> 1 & kOdd;
-      bits = (bits & kPairs) + (bits >> 2 & kPairs);
-      sums += (bits + (bits >> 4)) & kNibbles;
+// Lists the set bits of word(0) ... word(count - 1). False if there are more than `most`.
+template <typename Word>
+bool list_bits(uint32_t count, size_t most, Word word, std::vector<uint32_t>& bits) {
+  constexpr uint32_t kBlock = 16;
+  for (uint32_t begin = 0; begin < count; begin += kBlock) {
+    uint32_t end = std::min(count, begin + kBlock), any = 0;
+    for (uint32_t i = begin; i < end; ++i) any |= word(i);
+    for (uint32_t i = begin; i < end && any != 0; ++i) {
+      for (uint32_t left = word(i); left != 0; left &= left - 1) {
+        if (bits.size() == most) return false;
+        bits.push_back(i << 5 | uint32_t(__builtin_ctz(left)));
+      }
     }
-    constexpr uint64_t kEvenBytes = 0x00FF00FF00FF00FFu;
-    total += ((sums & kEvenBytes) + (sums >> 8 & kEvenBytes)) * 0x0001000100010001u >> 48;
   }
-  return uint32_t(total);
+  return true;
 }
 
 }  // namespace
 
 Mask MaskStore::smallest_form(const uint32_t* row) const {
-  uint32_t words = vocabulary_->row_words(), most = words / kWordsPerListedToken;
+  uint32_t words = vocabulary_->row_words();
+  size_t most = words / kWordsPerListedToken;
   const std::vector<uint32_t>& text = vocabulary_->text_row();
-  uint32_t num_allowed = num_bits(row, words);
-  uint32_t num_forbidden = uint32_t(vocabulary_->tokens().size()) - num_allowed;
-  if (std::min(num_allowed, num_forbidden) > most) return {MaskKind::kRow, std::vector<uint32_t>(row, row + words)};
-  bool lists_allowed = num_allowed <= num_forbidden;
-  Mask mask{lists_allowed ? MaskKind::kAllowed : MaskKind::kForbidden, {}};
-  mask.words.reserve(std::min(num_allowed, num_forbidden));
-  for (uint32_t i = 0; i < words; ++i) {
-    for (uint32_t bits = lists_allowed ? row[i] : text[i] & ~row[i]; bits != 0; bits &= bits - 1) {
-      mask.words.push_back(i << 5 | uint32_t(__builtin_ctz(bits)));
-    }
+  std::vector<uint32_t> allowed, forbidden;
+  bool is_short = list_bits(words, most, [&](uint32_t i) { return row[i]; }, allowed);
+  if (is_short) most = allowed.size();
+  bool is_other_shorter = list_bits(words, most, [&](uint32_t i) { return text[i] & ~row[i]; }, forbidden);
+  if (is_other_shorter && !(is_short && allowed.size() <= forbidden.size())) {
+    forbidden.shrink_to_fit();
+    return {MaskKind::kForbidden, std::move(forbidden)};
   }
-  return mask;
+  if (!is_short) return {MaskKind::kRow, std::vector<uint32_t>(row, row + words)};
+  allowed.shrink_to_fit();
+  return {MaskKind::kAllowed, std::move(allowed)};
 }
 
 void MaskStore::expand(const Mask& mask, uint32_t* row) const {

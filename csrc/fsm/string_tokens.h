@@ -32,6 +32,11 @@ struct StringTokens {
   std::vector<uint32_t> num_plain_before;  // each position of VocabularyTrie::tokens()
   std::vector<uint32_t> height;            // of each node: bytes that the longest token below it has more
   std::vector<uint8_t> is_after_plain;     // whether whole plain characters, or nothing, lead to each node
+  std::vector<uint64_t> classes;           // of the characters of each node's last byte and of those below
+
+  // How many characters each token adds to the string, one of which may be incomplete.
+  static constexpr uint32_t kNumLengths = 32;
+  std::vector<std::vector<uint32_t>> rows_up_to;  // the tokens that add at most 0, 1, ... kNumLengths - 1
 
   // The nodes on the way to the other tokens that stay inside the string or end it, and
   // how many of them come before each node.

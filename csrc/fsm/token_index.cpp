@@ -61,18 +61,14 @@ void TokenIndex::walk(uint32_t state, Visit visit) const {
   // states[d] is where the bytes before depth d lead.
   std::vector<uint32_t> states(vocabulary_->max_depth() + 1);
   states[0] = state;
-  for (uint32_t i = 0; i < nodes.size();) {
-    const VocabularyTrie::Node& node = nodes[i];
-    uint32_t target = step(states[node.depth], node.byte);
-    if (target == kDead) {
-      i = node.end;
-      continue;
-    }
-    states[node.depth + 1] = target;
-    uint32_t tokens_begin = i == 0 ? 0 : nodes[i - 1].tokens_end;
-    if (tokens_begin < node.tokens_end) visit(tokens_begin, node.tokens_end, target);
-    ++i;
-  }
+  vocabulary_->visit_below(VocabularyTrie::kRoot, [&](uint32_t node, uint8_t byte, uint32_t depth) {
+    uint32_t target = step(states[depth], byte);
+    if (target == kDead) return false;
+    states[depth + 1] = target;
+    uint32_t tokens_begin = vocabulary_->first_token(node);
+    if (tokens_begin < nodes[node].tokens_end) visit(tokens_begin, nodes[node].tokens_end, target);
+    return true;
+  });
 }
 
 // Where every byte is a token, tokens lead wherever bytes lead. Otherwise a state may be

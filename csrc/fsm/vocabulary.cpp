@@ -47,12 +47,38 @@ VocabularyTrie::VocabularyTrie(const std::vector<std::string>& token_bytes, bool
   }
   for (uint32_t node : path) nodes_[node].end = uint32_t(nodes_.size());
   nodes_.shrink_to_fit();
+  list_children();
   if (has_string_tokens) string_tokens_ = std::make_unique<StringTokens>(*this);
 }
 
+void VocabularyTrie::list_children() {
+  child_begin_.reserve(nodes_.size() + 2);
+  child_bytes_.reserve(nodes_.size());
+  child_nodes_.reserve(nodes_.size());
+  child_begin_.push_back(0);
+  auto list = [this](uint32_t first, uint32_t end) {
+    for (uint32_t child = first; child < end; child = nodes_[child].end) {
+      child_bytes_.push_back(nodes_[child].byte);
+      child_nodes_.push_back(child);
+    }
+    child_begin_.push_back(uint32_t(child_nodes_.size()));
+  };
+  list(0, uint32_t(nodes_.size()));
+  for (uint32_t node = 0; node < nodes_.size(); ++node) list(node + 1, nodes_[node].end);
+}
+
+uint32_t VocabularyTrie::child(uint32_t node, uint8_t byte) const {
+  auto [first, end] = children(node);
+  auto found = std::lower_bound(child_bytes_.begin() + first, child_bytes_.begin() + end, byte);
+  if (found == child_bytes_.begin() + end || *found != byte) return kNone;
+  return child_nodes_[size_t(found - child_bytes_.begin())];
+}
+
 size_t VocabularyTrie::memory_bytes() const {
-  return bytes_.capacity() + nodes_.capacity() * sizeof(Node) +
-         (token_begin_.capacity() + tokens_.capacity() + text_row_.capacity()) * sizeof(uint32_t) +
+  return bytes_.capacity() + nodes_.capacity() * sizeof(Node) + child_bytes_.capacity() +
+         (child_begin_.capacity() + child_nodes_.capacity() + token_begin_.capacity() + tokens_.capacity() +
+          text_row_.capacity()) *
+             sizeof(uint32_t) +
          (string_tokens_ == nullptr ? 0 : string_tokens_->memory_bytes());
 }
 

@@ -94,6 +94,10 @@ class Machine {
   // written as themselves. 0 if the schema asks more of them.
   uint32_t num_plain_bytes(State state);
 
+  // Between two characters of a string or a free key: the classes after all of whose
+  // characters the state is the same. See fsm/character_classes.h.
+  uint64_t repeated_classes(State state);
+
   // Whether the state is between two characters of a string or free key of which nothing
   // more is asked.
   bool is_free_text(State state) const;
@@ -108,6 +112,14 @@ class Machine {
   // A state that allows the same texts as the next part of a string of `max_length`
   // bytes, without limits of the length that are further away.
   State without_far_limits(State state, uint32_t max_length);
+
+  struct LengthLimit {
+    State without;         // the state without the limit
+    uint32_t num_free;     // characters after which it still makes no difference
+    uint32_t num_at_most;  // characters that may follow
+  };
+  // The limit of the length of a string, between two characters.
+  std::optional<LengthLimit> length_limit(State state);
 
   // Whether a free key ends in the state, when its quote comes.
   bool ends_free_key(State state);
@@ -201,6 +213,7 @@ class Machine {
 
   static constexpr uint32_t kUnknown = UINT32_MAX;
   static constexpr uint8_t kUnknownAction = 0;
+  static constexpr uint64_t kUnknownClasses = UINT64_MAX;
   static constexpr uint32_t kNoText = UINT32_MAX;
   static constexpr std::string_view kLiterals[] = {"null", "false", "true"};
 
@@ -268,8 +281,9 @@ class Machine {
   std::vector<std::array<uint32_t, 5>> fields_;
   std::vector<Memory> memories_;
   std::map<State, std::optional<State>> states_without_name_;
-  std::vector<uint32_t> num_plain_bytes_;  // kUnknown where it is not computed yet
-  fsm::StateNumbers numbers_;              // of kinds with fields
+  std::vector<uint32_t> num_plain_bytes_;   // kUnknown where it is not computed yet
+  std::vector<uint64_t> repeated_classes_;  // kUnknownClasses where they are not computed yet
+  fsm::StateNumbers numbers_;               // of kinds with fields
   std::vector<std::unique_ptr<ActionRow>> rows_;
 
   Table<Numbers> lists_;  // of formulas and of text states

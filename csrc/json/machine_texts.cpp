@@ -1,6 +1,7 @@
 // What masks and positions ask of states inside strings, keys and numbers.
 #include <algorithm>
 
+#include "fsm/character_classes.h"
 #include "json/machine.h"
 
 namespace structout::json {
@@ -14,6 +15,20 @@ uint32_t Machine::num_plain_bytes(State state) {
   uint32_t count = 0;
   if (is_string || is_free_key) count = texts_.num_plain_bytes(lists_[is_string ? fields[1] : fields[4]][0]);
   return num_plain_bytes_[state] = count;
+}
+
+uint64_t Machine::repeated_classes(State state) {
+  if (repeated_classes_.size() <= state) repeated_classes_.resize(kinds_.size(), kUnknownClasses);
+  if (repeated_classes_[state] != kUnknownClasses) return repeated_classes_[state];
+  const std::array<uint32_t, 5> fields = fields_[state];
+  bool is_string = kinds_[state] == Kind::kText && TextKind(fields[0]) == TextKind::kString;
+  bool is_free_key = kinds_[state] == Kind::kKey && fields[1] == fields[2] && fields[4] != kNoText;
+  uint64_t classes = 0;
+  if (is_string || is_free_key) {
+    classes = ~fsm::kOtherCharacters;
+    for (uint32_t text : lists_[is_string ? fields[1] : fields[4]]) classes &= texts_.repeated_classes(text);
+  }
+  return repeated_classes_[state] = classes;
 }
 
 bool Machine::has_constant_texts(uint32_t texts) const {
@@ -47,28 +62,35 @@ std::vector<uint8_t> Machine::name_bytes(State state) const {
 }
 
 std::optional<State> Machine::state_without_name(State state) {
-  auto known = states_without_name_.find(state);
-  if (known != states_without_name_.end()) return known->second;
+  auto [known, is_new] = states_without_name_.try_emplace(state);
+  if (!is_new) return known->second;
   const std::array<uint32_t, 5> fields = fields_[state];
-  std::optional<State> found;
-  bool is_candidate = kinds_[state] == Kind::kKey && fields[1] < fields[2] && fields[4] != kNoText &&
-                      texts_.is_between_characters(lists_[fields[4]][0]);
-  std::vector<uint8_t> names = is_candidate ? name_bytes(state) : std::vector<uint8_t>{};
-  std::optional<Action> before;
-  for (int byte = 0x20; byte <= 0xF4 && is_candidate; ++byte) {
-    bool is_plain = byte != '"' && byte != '\\' && (byte < 0x80 || byte >= 0xC2);
-    if (!is_plain || std::find(names.begin(), names.end(), byte) != names.end()) continue;
-    Action action = this->action(state, uint8_t(byte));
-    if (action == before && byte != 0xC2) continue;
-    before = action;
-    const std::array<uint32_t, 5>& next = action.kind == Action::kReplace ? fields_[action.state] : fields;
-    is_candidate = action.kind == Action::kReplace && next[1] == next[2] && next[4] != kNoText &&
-                   has_constant_texts(next[4]) && (byte >= 0x80 || !found || *found == action.state);
-    if (is_candidate && byte < 0x80) found = action.state;
+  bool may_be_named = kinds_[state] == Kind::kKey && fields[1] < fields[2];
+  if (!may_be_named || fields[4] == kNoText) return std::nullopt;
+  std::vector<uint8_t> names = name_bytes(state);
+  auto goes_on = [&names](int byte) {  // with a plain character that is in no name
+    return byte != '"' && byte != '\\' && std::find(names.begin(), names.end(), byte) == names.end();
+  };
+  Numbers after_ascii;
+  for (uint32_t text : Numbers(lists_[fields[4]])) {
+    if (!texts_.is_between_characters(text)) return std::nullopt;
+    uint32_t target = kNoText;
+    for (const fsm::Edge& edge : texts_.edges(text)) {
+      int byte = edge.first;
+      while (byte <= edge.last && !goes_on(byte)) ++byte;
+      if (byte > edge.last) continue;
+      Formula formula = texts_[edge.target].formula;
+      if (formula != kAlways && (formula != kNever || after_ascii.empty())) return std::nullopt;
+      if (byte >= 0x80) continue;
+      if (target != kNoText && target != edge.target) return std::nullopt;
+      target = edge.target;
+    }
+    if (target == kNoText) return std::nullopt;
+    after_ascii.push_back(target);
   }
-  if (!is_candidate || !found || !is_free_text(*found)) found.reset();
-  states_without_name_[state] = found;
-  return found;
+  State found = add(Kind::kKey, {fields[0], 0, 0, 0, lists_.number_of(after_ascii)}, Memory::kInsideKey);
+  if (is_free_text(found)) known->second = found;
+  return known->second;
 }
 
 State Machine::without_far_limits(State state, uint32_t max_length) {
@@ -77,6 +99,15 @@ State Machine::without_far_limits(State state, uint32_t max_length) {
   Numbers states = lists_[fields[1]];
   for (uint32_t& each : states) each = texts_.without_far_limit(each, max_length);
   return add(Kind::kText, {fields[0], lists_.number_of(states)});
+}
+
+std::optional<Machine::LengthLimit> Machine::length_limit(State state) {
+  const std::array<uint32_t, 5> fields = fields_[state];
+  if (kinds_[state] != Kind::kText || lists_[fields[1]].size() > 1) return std::nullopt;
+  auto limit = texts_.length_limit(lists_[fields[1]][0]);
+  if (!limit) return std::nullopt;
+  State without = add(Kind::kText, {fields[0], lists_.number_of({limit->without})});
+  return LengthLimit{without, limit->num_free, limit->num_at_most};
 }
 
 bool Machine::ends_free_key(State state) {

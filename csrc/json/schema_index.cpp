@@ -14,9 +14,9 @@ using fsm::VocabularyTrie;
 namespace {
 
 constexpr uint32_t kBottom = UINT32_MAX;  // below the last frame
-bool is_space(uint8_t byte) { return byte == ' ' || byte == '\n' || byte == '\t' || byte == '\r'; }
-
-constexpr size_t kBytesPerKey = 96;  // of the table, roughly
+constexpr char kSpaces[] = {' ', '\n', '\t', '\r'};
+constexpr size_t kBytesPerKey = 96;     // of the table, roughly
+constexpr size_t kMaxDoubtful = 2'048;  // tokens that are followed one by one
 
 }  // namespace
 
@@ -67,14 +67,8 @@ class SchemaIndex::Walk {
   }
 
   // Sets the bits of the tokens that are allowed, and lists the suspects among them.
-  // `base`: for a key that may become a named one, the mask of the state in which it
-  // cannot, or null.
-  void fill(const VocabularyTrie& vocabulary, const Entry* base, const fsm::MaskStore& store, uint32_t* row,
-            Suspects& suspects) {
-    suspects_ = &suspects;
-    row_ = row;
-    tops_.assign(vocabulary.max_depth() + 1, 0);
-    sizes_.assign(vocabulary.max_depth() + 1, frames_.size());
+  void fill(const VocabularyTrie& vocabulary, uint32_t* row, Suspects& suspects) {
+    start(vocabulary, row, suspects);
     uint32_t num_nodes = uint32_t(vocabulary.nodes().size());
     if (machine_.is_free_text(frames_[0].state)) {
       fill_free_text(vocabulary.string_tokens());
@@ -82,16 +76,50 @@ class SchemaIndex::Walk {
       const StringTokens& strings = vocabulary.string_tokens();
       std::copy(strings.plain_row.begin(), strings.plain_row.end(), row_);
       fill_special(vocabulary, 0, num_nodes);
-    } else if (base != nullptr) {
-      store.expand(*base->mask, row);
-      suspects = base->suspects;
-      fill_names(vocabulary, 0, num_nodes, 0);
     } else {
-      fill(vocabulary, 0, num_nodes);
+      fill_below(vocabulary, VocabularyTrie::kRoot, 0);
     }
   }
 
+  // Changes the row and the suspects of the state in which a key cannot become a named one.
+  void fill_names(const VocabularyTrie& vocabulary, uint32_t* row, Suspects& suspects) {
+    start(vocabulary, row, suspects);
+    fill_names(vocabulary, VocabularyTrie::kRoot, 0);
+  }
+
+  // Changes the row of the state without its limit of the length. False if fill() is faster.
+  bool forbid_longer(const VocabularyTrie& vocabulary, const Machine::LengthLimit& limit, uint32_t* row) {
+    row_ = row;
+    const std::vector<std::vector<uint32_t>>& rows_up_to = vocabulary.string_tokens().rows_up_to;
+    const std::vector<uint32_t>& free = rows_up_to[std::min<size_t>(limit.num_free, rows_up_to.size() - 1)];
+    std::vector<uint32_t> doubtful;
+    for (uint32_t i = 0; i < free.size(); ++i) {
+      if (limit.num_at_most < rows_up_to.size()) row[i] &= rows_up_to[limit.num_at_most][i];
+      for (uint32_t bits = row[i] & ~free[i]; bits != 0; bits &= bits - 1) {
+        doubtful.push_back(i << 5 | uint32_t(__builtin_ctz(bits)));
+      }
+    }
+    if (doubtful.size() > kMaxDoubtful) return false;
+    for (uint32_t token : doubtful) {
+      uint32_t top = 0;
+      for (const uint8_t* byte = vocabulary.begin(token); byte < vocabulary.end(token) && top != kBottom; ++byte) {
+        top = next(top, *byte);
+      }
+      frames_.resize(num_given_);
+      if (top == kBottom) forbid(token);
+    }
+    return true;
+  }
+
  private:
+  void start(const VocabularyTrie& vocabulary, uint32_t* row, Suspects& suspects) {
+    suspects_ = &suspects;
+    row_ = row;
+    tops_.assign(vocabulary.max_depth() + 1, 0);
+    sizes_.assign(vocabulary.max_depth() + 1, frames_.size());
+    levels_.resize(vocabulary.max_depth() + 1);
+  }
+
   // How a token may repeat something.
   enum class Suspicion : uint8_t {
     kNone,
@@ -113,31 +141,54 @@ class SchemaIndex::Walk {
   bool enter(const VocabularyTrie& vocabulary, uint32_t number) {
     const VocabularyTrie::Node& node = vocabulary.nodes()[number];
     if (!follow(node)) return false;
-    uint32_t first = number == 0 ? 0 : vocabulary.nodes()[number - 1].tokens_end;
+    uint32_t first = vocabulary.first_token(number);
     if (first == node.tokens_end) return true;
     Suspicion suspicion = this->suspicion(tops_[node.depth + 1]);
     for (uint32_t i = first; i < node.tokens_end; ++i) allow(vocabulary.tokens()[i], suspicion);
     return true;
   }
 
-  // Follows the tokens of nodes first ... end.
-  void fill(const VocabularyTrie& vocabulary, uint32_t first, uint32_t end) {
+  // What may follow before a depth without a look at each byte.
+  struct Level {
+    uint32_t num_plain_bytes;
+    uint64_t repeated_classes;
+  };
+
+  void open(uint32_t depth) {
+    State state = frames_[tops_[depth]].state;
+    levels_[depth].num_plain_bytes = machine_.num_plain_bytes(state);
+    levels_[depth].repeated_classes = machine_.repeated_classes(state);
+  }
+
+  // Follows the tokens that go on from a node, or from the root, before `depth`.
+  void fill_below(const VocabularyTrie& vocabulary, uint32_t node, uint32_t depth) {
     const std::vector<VocabularyTrie::Node>& nodes = vocabulary.nodes();
     const StringTokens& strings = vocabulary.string_tokens();
-    for (uint32_t number = first; number < end;) {
-      const VocabularyTrie::Node& node = nodes[number];
-      State state = frames_[tops_[node.depth]].state;
-      if (strings.is_after_plain[number] != 0 && machine_.num_plain_bytes(state) > strings.height[number]) {
+    open(depth);
+    vocabulary.visit_below(node, [&](uint32_t number, uint8_t byte, uint32_t depth) {
+      if (machine_.action(frames_[tops_[depth]].state, byte).kind == Action::kFail) return false;
+      const Level& level = levels_[depth];
+      if (level.num_plain_bytes > 0 && strings.is_after_plain[number] != 0 &&
+          level.num_plain_bytes > strings.height[number]) {
         // Most tokens below need not be followed.
-        uint32_t first_plain = strings.num_plain_before[number == 0 ? 0 : nodes[number - 1].tokens_end];
-        uint32_t last_plain = strings.num_plain_before[nodes[node.end - 1].tokens_end];
+        uint32_t first_plain = strings.num_plain_before[vocabulary.first_token(number)];
+        uint32_t last_plain = strings.num_plain_before[nodes[nodes[number].end - 1].tokens_end];
         for (uint32_t i = first_plain; i < last_plain; ++i) allow(strings.plain[i], Suspicion::kNone);
-        fill_special(vocabulary, number, node.end);
-        number = node.end;
-      } else {
-        number = enter(vocabulary, number) ? number + 1 : node.end;
+        fill_special(vocabulary, number, nodes[number].end);
+        return false;
       }
-    }
+      if (level.repeated_classes != 0 && (strings.classes[number] & ~level.repeated_classes) == 0) {
+        Suspicion suspicion = this->suspicion(tops_[depth]);
+        uint32_t last_token = nodes[nodes[number].end - 1].tokens_end;
+        for (uint32_t i = vocabulary.first_token(number); i < last_token; ++i) {
+          allow(vocabulary.tokens()[i], suspicion);
+        }
+        return false;
+      }
+      if (!enter(vocabulary, number)) return false;
+      open(depth + 1);
+      return true;
+    });
   }
 
   // Follows the tokens of nodes first ... end that are not plain.
@@ -165,34 +216,33 @@ class SchemaIndex::Walk {
         continue;
       }
       suspicion = this->suspicion(tops_[nodes[number].depth + 1]);
-      for (uint32_t i = number == 0 ? 0 : nodes[number - 1].tokens_end; i < nodes[number].tokens_end; ++i) {
+      for (uint32_t i = strings.exits->first_token(number); i < nodes[number].tokens_end; ++i) {
         for (uint32_t token : strings.tokens_of_exit[strings.exits->tokens()[i]]) allow(token, suspicion);
       }
       ++number;
     }
   }
 
-  // Follows the tokens of nodes first ... end that go on with a name or end the key. The
-  // row already has the others.
-  void fill_names(const VocabularyTrie& vocabulary, uint32_t first, uint32_t end, uint32_t depth) {
+  // Follows the tokens that go on from a node, before `depth`, with a name or the end of
+  // the key. The row already has the others.
+  void fill_names(const VocabularyTrie& vocabulary, uint32_t node, uint32_t depth) {
     const std::vector<VocabularyTrie::Node>& nodes = vocabulary.nodes();
-    std::vector<uint8_t> names = machine_.name_bytes(frames_[tops_[depth]].state);
-    for (uint32_t number = first; number < end; number = nodes[number].end) {
-      bool ends_key = nodes[number].byte == '"';
-      if (!ends_key && std::find(names.begin(), names.end(), nodes[number].byte) == names.end()) continue;
-      bool may_be_named = false;
-      if (!ends_key && enter(vocabulary, number)) {
-        may_be_named = machine_.state_without_name(frames_[tops_[depth + 1]].state).has_value();
-      }
-      if (may_be_named) {
-        fill_names(vocabulary, number + 1, nodes[number].end, depth + 1);
+    std::vector<uint8_t> bytes = machine_.name_bytes(frames_[tops_[depth]].state);
+    bytes.push_back('"');
+    for (uint8_t byte : bytes) {
+      uint32_t number = vocabulary.child(node, byte);
+      if (number == VocabularyTrie::kNone) continue;
+      bool is_allowed = follow(nodes[number]);
+      if (is_allowed && byte != '"' && machine_.state_without_name(frames_[tops_[depth + 1]].state)) {
+        enter(vocabulary, number);
+        fill_names(vocabulary, number, depth + 1);
         continue;
       }
       uint32_t last_token = nodes[nodes[number].end - 1].tokens_end;
-      for (uint32_t i = number == 0 ? 0 : nodes[number - 1].tokens_end; i < last_token; ++i) {
-        forbid(vocabulary.tokens()[i]);
-      }
-      fill(vocabulary, number, nodes[number].end);
+      for (uint32_t i = vocabulary.first_token(number); i < last_token; ++i) forbid(vocabulary.tokens()[i]);
+      if (!is_allowed) continue;
+      enter(vocabulary, number);
+      fill_below(vocabulary, number, depth + 1);
     }
   }
 
@@ -274,6 +324,7 @@ class SchemaIndex::Walk {
   // Where the bytes before each depth lead, and how many frames there are then.
   std::vector<uint32_t> tops_;
   std::vector<size_t> sizes_;
+  std::vector<Level> levels_;
 };
 
 SchemaIndex::SchemaIndex(std::unique_ptr<Machine> machine, std::shared_ptr<const VocabularyTrie> vocabulary)
@@ -373,21 +424,35 @@ const SchemaIndex::Entry* SchemaIndex::known_entry(const Position& position, Sta
 // Leaves the row of the mask in row_.
 const SchemaIndex::Entry& SchemaIndex::computed_entry(const Position& position, State top) {
   machine_->schema().budget().restart();
+  std::optional<Machine::LengthLimit> limit = machine_->length_limit(top);
+  std::optional<State> similar = limit ? limit->without : machine_->state_without_name(top);
   const Entry* base = nullptr;
-  std::optional<State> without_name = machine_->state_without_name(top);
-  if (without_name) {
-    base = known_entry(position, *without_name);
-    if (base == nullptr) base = &computed_entry(position, *without_name);
+  if (similar) {
+    base = known_entry(position, *similar);
+    if (base == nullptr) base = &computed_entry(position, *similar);
     if (base->mask == nullptr) base = nullptr;
   }
-  std::fill(row_.begin(), row_.end(), 0);
   Walk walk(*machine_, position, top);
   Suspects suspects;
-  walk.fill(*vocabulary_, base, store_, row_.data(), suspects);
+  bool is_filled = base != nullptr;
+  if (is_filled) {
+    store_.expand(*base->mask, row_.data());
+    suspects = base->suspects;
+    if (limit) {
+      is_filled = walk.forbid_longer(*vocabulary_, *limit, row_.data());
+    } else {
+      walk.fill_names(*vocabulary_, row_.data(), suspects);
+    }
+  }
+  if (!is_filled) {
+    std::fill(row_.begin(), row_.end(), 0);
+    suspects = {};
+    walk.fill(*vocabulary_, row_.data(), suspects);
+  }
   last_.suspects = std::move(suspects);
   if (num_frames_.size() <= top) num_frames_.resize(top + 1, 1);
   num_frames_[top] = std::max(num_frames_[top], uint32_t(walk.num_looked_at()));
-  if (without_name) num_frames_[top] = std::max(num_frames_[top], num_frames_[*without_name]);
+  if (similar) num_frames_[top] = std::max(num_frames_[top], num_frames_[*similar]);
   last_.mask = store_.add(row_.data());
   if (last_.mask == nullptr) return last_;
   suspect_bytes_ += (last_.suspects.of_earlier.size() + last_.suspects.of_themselves.size()) * sizeof(uint32_t);
@@ -457,17 +522,17 @@ void SchemaIndex::forbid_used(const Position& position, const std::vector<uint32
   // has one spelling, so no token is allowed that completes a used one.
   bool is_key = machine_->memory(position.state()) == Machine::Memory::kInsideKey;
   const std::vector<VocabularyTrie::Node>& nodes = vocabulary_->nodes();
-  auto follow = [&](auto& self, const std::string& end, uint32_t node, uint32_t limit) -> void {
-    for (uint32_t space = node; space < limit && !is_key; space = nodes[space].end) {  // in front of an item
-      if (is_space(nodes[space].byte)) self(self, end, space + 1, nodes[space].end);
+  auto follow = [&](auto& self, const std::string& end, uint32_t node) -> void {
+    for (char space : kSpaces) {  // in front of an item
+      uint32_t next = is_key ? VocabularyTrie::kNone : vocabulary_->child(node, uint8_t(space));
+      if (next != VocabularyTrie::kNone) self(self, end, next);
     }
-    for (size_t length = 0; length < end.size() && node < limit; ++length) {
-      while (node < limit && nodes[node].byte != uint8_t(end[length])) node = nodes[node].end;
-      if (node >= limit) break;
+    for (size_t length = 0; length < end.size(); ++length) {
+      node = vocabulary_->child(node, uint8_t(end[length]));
+      if (node == VocabularyTrie::kNone) break;
       bool is_whole = length + 1 == end.size();
-      uint32_t tokens_begin = node == 0 ? 0 : nodes[node - 1].tokens_end;
       uint32_t last = is_whole ? nodes[node].end - 1 : node;
-      for (uint32_t i = tokens_begin; i < nodes[last].tokens_end; ++i) {
+      for (uint32_t i = vocabulary_->first_token(node); i < nodes[last].tokens_end; ++i) {
         uint32_t token = vocabulary_->tokens()[i];
         if (is_key && is_whole) {
           row[token >> 5] &= ~(1u << (token & 31));
@@ -475,11 +540,9 @@ void SchemaIndex::forbid_used(const Position& position, const std::vector<uint32
           try_token(token);
         }
       }
-      limit = nodes[node].end;
-      ++node;
     }
   };
-  for (const std::string& end : position.used_ends()) follow(follow, end, 0, uint32_t(nodes.size()));
+  for (const std::string& end : position.used_ends()) follow(follow, end, VocabularyTrie::kRoot);
 }
 
 }  // namespace structout::json

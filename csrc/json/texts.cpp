@@ -4,6 +4,7 @@
 #include <list>
 #include <mutex>
 
+#include "fsm/character_classes.h"
 #include "fsm/compile.h"
 #include "fsm/hash.h"
 #include "fsm/number.h"
@@ -20,7 +21,8 @@ constexpr uint64_t kWorkPerLanguage = 1024;  // in steps of the budget
 constexpr size_t kMaxStates = 1 << 20;
 constexpr size_t kMaxEdges = 16 << 20;
 constexpr size_t kMaxSharedBytes = 64 << 20;
-constexpr uint32_t kBoundary = 0;  // the syntax state between two characters of a string
+constexpr uint32_t kBoundary = 0;               // the syntax state between two characters of a string
+constexpr uint8_t kSeparator[] = {0xE2, 0x80};  // U+2028 and U+2029 begin so
 constexpr uint32_t kUnlimited = UINT32_MAX - 1;
 // Without a bound a model that is not sure would write zeros for ever.
 const std::string kNumbers = "-?(?:0|[1-9][0-9]*)(?:\\.[0-9]{1,20})?";
@@ -277,22 +279,16 @@ uint32_t Texts::next(uint32_t state, uint8_t byte) {
 }
 
 uint32_t Texts::num_plain_bytes(uint32_t state) {
-  const TextState& given = states_[state];
-  if (!allows_all_bytes_ || given.syntax != kBoundary || !is_live(state)) return 0;
-  // Limits of the length, and nothing else.
-  uint32_t count = kUnlimited;
-  auto is_limit = [&](Formula literal) {
-    const FormulaNode& node = formulas_[literal];
-    if (node.op == Op::kMinLength) return true;
-    if (node.op != Op::kNot || formulas_.op(node.a) != Op::kMinLength) return false;
-    count = std::min(count, formulas_[node.a].a - 1);
-    return true;
-  };
-  bool is_conjunction = formulas_.op(given.formula) == Op::kAnd;
-  std::vector<Formula> literals = {given.formula};
-  if (is_conjunction) literals = formulas_.operands(given.formula);
-  if (std::all_of(literals.begin(), literals.end(), is_limit)) return count;
+  if (!allows_all_bytes_ || !is_between_characters(state) || !is_live(state)) return 0;
+  auto split = split_limit(state);
+  if (asks_for_length_only(split ? split->first : state)) return split ? split->second - 1 : kUnlimited;
   return allows_plain(state) ? kUnlimited : 0;
+}
+
+// Whether a formula without limit asks for nothing but a minimum of the length.
+bool Texts::asks_for_length_only(uint32_t state) const {
+  Formula formula = states_[state].formula;
+  return formula == kAlways || formulas_.op(formula) == Op::kMinLength;
 }
 
 // Whether any plain characters may follow, however many. StringTokens tells which are
@@ -313,8 +309,8 @@ bool Texts::allows_plain(uint32_t start) {
       if (edge.first == '\\' && edge.last == '\\') continue;
       if (visit.num_separator_bytes == 2 && edge.first >= 0xA8 && edge.last <= 0xA9) continue;
       if (!is_live(edge.target) || seen.size() > kMaxPlainStates) return allows_plain_[start] = false;
-      uint8_t next = visit.num_separator_bytes == 0 ? 0xE2 : 0x80;
-      bool goes_on = visit.num_separator_bytes < 2 && edge.first <= next && next <= edge.last;
+      uint32_t count = visit.num_separator_bytes;
+      bool goes_on = count < 2 && edge.first <= kSeparator[count] && kSeparator[count] <= edge.last;
       auto add = [&](uint32_t num_separator_bytes) {
         bool is_new = is_seen.insert(uint64_t(num_separator_bytes) << 32 | edge.target).second;
         if (is_new) seen.push_back({edge.target, num_separator_bytes});
@@ -329,12 +325,51 @@ bool Texts::allows_plain(uint32_t start) {
   return true;
 }
 
+uint64_t Texts::repeated_classes(uint32_t state) {
+  if (states_[state].kind != TextKind::kString || !is_between_characters(state) || !allows_all_bytes_) return 0;
+  auto [found, is_new] = repeated_classes_.try_emplace(state, 0);
+  if (!is_new) return found->second;
+  expand(state);
+  const std::vector<Edge> edges = steps_[state].edges;
+  bool has_loop = std::any_of(edges.begin(), edges.end(), [state](const Edge& edge) { return edge.target == state; });
+  if (!has_loop) return 0;
+  uint64_t others = fsm::kOtherCharacters;
+  std::map<std::pair<uint32_t, uint32_t>, bool> known;
+  for (const Edge& edge : edges) {
+    for (int byte = edge.first; byte <= edge.last; ++byte) {
+      bool is_ascii = byte < 0x80;
+      uint64_t of_byte = is_ascii ? fsm::class_of_ascii(uint8_t(byte)) : fsm::class_of_character(uint8_t(byte));
+      if ((others & of_byte) != 0) continue;
+      if (!leads_back(state, edge.target, byte == kSeparator[0] ? 1 : 0, known)) others |= of_byte;
+    }
+  }
+  return found->second = ~others;
+}
+
+// Whether all ways to the end of a character lead to `start`. `num_separator_bytes`: those
+// of U+2028 and U+2029, which may lead anywhere, that have come.
+bool Texts::leads_back(uint32_t start, uint32_t state, uint32_t num_separator_bytes,
+                       std::map<std::pair<uint32_t, uint32_t>, bool>& known) {
+  if (is_between_characters(state)) return state == start;
+  auto [found, is_new] = known.try_emplace({state, num_separator_bytes}, false);
+  if (!is_new) return found->second;
+  if (!is_live(state)) return false;
+  expand(state);
+  for (const Edge& edge : std::vector<Edge>(steps_[state].edges)) {
+    if (num_separator_bytes == 2 && edge.first >= 0xA8 && edge.last <= 0xA9) continue;
+    bool goes_on = num_separator_bytes == 1 && edge.first <= kSeparator[1] && kSeparator[1] <= edge.last;
+    if (goes_on && !leads_back(start, edge.target, 2, known)) return false;
+    if ((!goes_on || edge.first < edge.last) && !leads_back(start, edge.target, 0, known)) return false;
+  }
+  return found->second = true;
+}
+
 std::optional<std::pair<uint32_t, uint32_t>> Texts::split_limit(uint32_t state) {
   const TextState given = states_[state];
-  if (formulas_.op(given.formula) != Op::kAnd) return std::nullopt;
+  bool is_conjunction = formulas_.op(given.formula) == Op::kAnd;
   std::vector<Formula> others;
   uint32_t limit = kFar;
-  for (Formula literal : formulas_.operands(given.formula)) {
+  for (Formula literal : is_conjunction ? formulas_.operands(given.formula) : std::vector<Formula>{given.formula}) {
     const FormulaNode& node = formulas_[literal];
     bool is_limit = node.op == Op::kNot && formulas_.op(node.a) == Op::kMinLength;
     if (is_limit) {
@@ -381,7 +416,8 @@ uint32_t Texts::largest_distance(uint32_t start) {
   uint32_t largest = 0;
   for (size_t i = 0; i < seen.size() && largest != kFar; ++i) {
     uint32_t now = seen[i];
-    largest = seen.size() > kMaxSearched ? kFar : std::max(largest, distance(now));
+    if (is_between_characters(now)) largest = std::max(largest, distance(now));
+    if (seen.size() > kMaxSearched) largest = kFar;
     expand(now);
     for (size_t edge = 0; edge < steps_[now].edges.size(); ++edge) {
       uint32_t target = steps_[now].edges[edge].target;
@@ -396,7 +432,19 @@ uint32_t Texts::without_far_limit(uint32_t state, uint32_t max_length) {
   auto split = split_limit(state);
   if (!split || split->second <= max_length) return state;
   uint32_t largest = largest_distance(split->first);
-  return largest != kFar && split->second - max_length > largest ? split->first : state;
+  // One character may be incomplete.
+  return largest < kFar - 1 && split->second - max_length > largest + 1 ? split->first : state;
+}
+
+std::optional<Texts::LengthLimit> Texts::length_limit(uint32_t state) {
+  if (states_[state].kind != TextKind::kString || !is_between_characters(state)) return std::nullopt;
+  auto split = split_limit(state);
+  if (!split) return std::nullopt;
+  auto [without, limit] = *split;
+  // Where the minimum of the length fits now, it fits after any characters that do.
+  uint32_t largest = asks_for_length_only(without) ? 0 : largest_distance(without);
+  if (largest >= limit) return std::nullopt;
+  return LengthLimit{without, limit - 1 - largest, limit - 1};
 }
 
 bool Texts::is_live(uint32_t state) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -73,9 +74,21 @@ class Texts {
   // themselves. 0 if the formula asks more of them.
   uint32_t num_plain_bytes(uint32_t state);
 
+  // In a string, between two characters: the classes all of whose characters lead back to
+  // the state. See fsm/character_classes.h.
+  uint64_t repeated_classes(uint32_t state);
+
   // The state without its limit of the length, if that makes no difference to what may
   // follow within `max_length` bytes.
   uint32_t without_far_limit(uint32_t state, uint32_t max_length);
+
+  struct LengthLimit {
+    uint32_t without;      // the state without the limit
+    uint32_t num_free;     // characters after which it still makes no difference
+    uint32_t num_at_most;  // characters that may follow
+  };
+  // The limit of the length of a string, between two characters.
+  std::optional<LengthLimit> length_limit(uint32_t state);
 
   // All continuations of the text in a state that its formula accepts, if there are at
   // most `max`.
@@ -96,13 +109,16 @@ class Texts {
     // Pairs of its states with states of the syntax at which it accepts whatever may follow.
     std::unordered_set<uint64_t> is_everything;
   };
+  bool asks_for_length_only(uint32_t state) const;
   bool allows_plain(uint32_t state);
+  bool leads_back(uint32_t start, uint32_t state, uint32_t num_separator_bytes,
+                  std::map<std::pair<uint32_t, uint32_t>, bool>& known);
   // The formula of a state without its limit of the length, and that limit: fewer
   // characters than so many may follow.
   std::optional<std::pair<uint32_t, uint32_t>> split_limit(uint32_t state);
   // Characters of a shortest continuation that the formula accepts.
   uint32_t distance(uint32_t state);
-  // The largest distance of the live states that follow, or kFar.
+  // The largest distance of the live states between two characters that follow, or kFar.
   uint32_t largest_distance(uint32_t state);
   enum class Life : uint8_t { kUnknown, kLive, kDead };
   struct Steps {
@@ -131,6 +147,7 @@ class Texts {
   fsm::StateNumbers state_numbers_;
   std::unordered_map<uint32_t, uint32_t> distances_, largest_distances_;
   std::unordered_map<uint32_t, bool> allows_plain_;
+  std::unordered_map<uint32_t, uint64_t> repeated_classes_;
   size_t memory_bytes_ = 0;
 };
 

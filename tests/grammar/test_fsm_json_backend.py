@@ -180,6 +180,10 @@ def test_fill_bitmask_allows_the_tokens_that_are_accepted(name, vocabulary, num_
 
 # Tokens that end inside an escape or a character, or go on from there.
 _PARTS = (b"\\", b"\\x", b"a\\", b"n\\", b"\\u12", b"\\u12zz", b"u2028", b'a"}', b'b", "a": "', b"ab", b"aab")
+# Tokens of many characters, of characters of several kinds, and of incomplete ones.
+_LONG = (b"x" * 31, b"x" * 32, b"x" * 40, b"\\n" * 33, b"x" * 33 + b'"}', b"xx", b'","')
+_CHARACTERS = ("漢字", "aé-b", "\u00a0é", "\u3000", "é" * 33, "x漢", "😀ab", "9 a:b")
+_CUT = tuple(text.encode()[:-1] for text in _CHARACTERS)
 _BYTES_OF_SEPARATORS = tuple("\u2028\u2029\u2030é".encode()[i:j] for i in range(11) for j in range(i + 1, 12))
 
 
@@ -194,17 +198,31 @@ _BYTES_OF_SEPARATORS = tuple("\u2028\u2029\u2030é".encode()[i:j] for i in range
         {"pattern": "^[^\u2030]*$", "minLength": 3},
         {"maxLength": 3},
         {"pattern": "ab", "maxLength": 5},
+        {"minLength": 3, "maxLength": 3},
+        {"minLength": 2, "maxLength": 36},
+        {"pattern": "^[^\\s]+$"},
+        {"pattern": "^[^:]*$", "maxLength": 34},
+        {"pattern": "^[a-z0-9._-]+$"},
+        {"pattern": "^[A-Fx漢é]*$", "maxLength": 4},
+        {"pattern": "x$", "maxLength": 3},
     ],
 )
-def test_masks_inside_strings_allow_the_tokens_that_are_accepted(value, num_cases):
-    parts = dict.fromkeys((*(bytes([byte]) for byte in range(256)), *_PARTS, *_BYTES_OF_SEPARATORS))
+@pytest.mark.parametrize("place", ["object", "array"])
+def test_masks_inside_strings_allow_the_tokens_that_are_accepted(value, place, num_cases):
+    characters = (text.encode() for text in _CHARACTERS)
+    tokens = (*(bytes([byte]) for byte in range(256)), *_PARTS, *_LONG, *characters, *_CUT, *_BYTES_OF_SEPARATORS)
+    parts = dict.fromkeys(tokens)
     vocabulary = Vocabulary((*parts, b""), stop_token_ids=(len(parts),))
-    schema = {"additionalProperties": {"type": "string", **value}, "propertyNames": value, "minProperties": 1}
-    grammar = FsmBackend(vocabulary).compile_grammar(Kind.JSON, json.dumps({"type": "object", **schema}))
+    string = {"type": "string", **value}
+    if place == "object":
+        schema = {"type": "object", "additionalProperties": string, "propertyNames": value, "minProperties": 1}
+    else:
+        schema = {"type": "array", "items": string, "uniqueItems": True, "minItems": 1}
+    grammar = FsmBackend(vocabulary).compile_grammar(Kind.JSON, json.dumps(schema))
     mask = allocate_token_bitmask(1, vocabulary.size, pin_memory=False)
     rng = random.Random(str(value))
     for _ in range(num_cases(4, long=40)):
-        assert grammar.accept_tokens("", [b'{"'[0], b'"'[0]])
+        assert grammar.accept_tokens("", list(b'{"' if place == "object" else b'["'))
         for _ in range(25):
             grammar.fill_bitmask(mask, 0)
             bits = np.unpackbits(mask[0].numpy().view(np.uint8), bitorder="little", count=vocabulary.size)
