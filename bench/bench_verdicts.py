@@ -197,7 +197,9 @@ def main() -> None:
     vocab_size = len(tokenizer) if arguments.quick else VOCAB_SIZE
 
     cases = read_cases(arguments.maskbench)
-    cases_name = arguments.maskbench.name if arguments.maskbench else "tests/data/schemas.jsonl"
+    path = arguments.maskbench
+    # MaskBench keeps its schemas in maskbench/data.
+    cases_name = (path.parent if path.name == "data" else path).name if path else "tests/data/schemas.jsonl"
     described = {"cases": cases_name, "vocabulary": tokenizer.name_or_path}
     results = harness.ResultsFile("verdicts", torch.device("cpu"), arguments)
     for engine in [*engines(tokenizer, vocab_size), *fsm_engines(tokenizer, vocab_size)]:

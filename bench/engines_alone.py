@@ -262,5 +262,9 @@ def read_cases(path: Path | None) -> list[dict[str, Any]]:
     """Read schemas with instances in MaskBench's format: a file with one of them a
     line, or a folder of files. Without a path, those of the tests."""
     if path is not None and path.is_dir():
-        return [{"tests": []} | json.loads(file.read_text()) for file in sorted(path.glob("*.json"))]
-    return [json.loads(line) for line in (path or OWN_SCHEMAS).read_text().splitlines()]
+        cases = [{"tests": []} | json.loads(file.read_text()) for file in sorted(path.glob("*.json"))]
+    else:
+        cases = [json.loads(line) for line in (path or OWN_SCHEMAS).read_text().splitlines()]
+    if not cases:
+        raise SystemExit(f"{path} has no schemas")
+    return cases
