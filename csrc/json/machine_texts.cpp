@@ -137,6 +137,8 @@ bool Machine::has_other_end(State state, const std::vector<std::string>& ends) {
       return true;
   }
   if (texts == kNoText) return true;
+  std::optional<uint32_t> count = texts_.num_texts(lists_[texts][0]);
+  if (count && *count > ends.size()) return true;
   std::optional<std::vector<std::string>> possible = texts_.all_texts(lists_[texts][0], ends.size());
   if (!possible) return true;
   return std::any_of(possible->begin(), possible->end(), [&](const std::string& text) {

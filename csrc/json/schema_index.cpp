@@ -514,7 +514,9 @@ void SchemaIndex::forbid_used(const Position& position, const std::vector<uint32
     if (!next.read(vocabulary_->begin(token), vocabulary_->end(token)) || !next.has_unused()) row[token >> 5] &= ~bit;
   };
   if (position.is_among_few_values()) {
-    for (uint32_t token = 0; token < vocabulary_->size(); ++token) try_token(token);
+    for (uint32_t i = 0; i < vocabulary_->row_words(); ++i) {
+      for (uint32_t bits = row[i]; bits != 0; bits &= bits - 1) try_token(i << 5 | uint32_t(__builtin_ctz(bits)));
+    }
     return;
   }
   for (uint32_t token : suspects) try_token(token);

@@ -30,6 +30,7 @@ constexpr uint32_t kFar = UINT32_MAX;
 constexpr size_t kMaxSearched = 2000;
 constexpr size_t kMaxPlainStates = 500;
 constexpr size_t kMaxListedLength = 256;
+constexpr uint32_t kManyTexts = 1 << 30;
 
 // Automata that several schemas use, such as those of formats. The oldest go first.
 class SharedAutomata {
@@ -496,40 +497,61 @@ bool Texts::is_live(uint32_t state) {
   return found;
 }
 
+std::optional<uint32_t> Texts::num_texts(uint32_t state, size_t length) {
+  if (!is_live(state)) return 0;
+  auto known = num_texts_.find(state);
+  if (known != num_texts_.end()) return known->second;
+  if (length > kMaxListedLength) return std::nullopt;
+  num_texts_[state] = kManyTexts;  // for a way that leads back
+  expand(state);
+  uint64_t count = accepts(state);
+  for (size_t i = 0; i < steps_[state].edges.size() && count < kManyTexts; ++i) {
+    const Edge edge = steps_[state].edges[i];
+    std::optional<uint32_t> longer = num_texts(edge.target, length + 1);
+    if (!longer) {
+      num_texts_.erase(state);
+      return std::nullopt;
+    }
+    count += uint64_t(edge.last - edge.first + 1) * *longer;
+  }
+  return num_texts_[state] = uint32_t(std::min<uint64_t>(count, kManyTexts));
+}
+
 std::optional<std::vector<std::string>> Texts::all_texts(uint32_t start, size_t max) {
   struct Visit {
     uint32_t state;
-    int byte;
+    size_t edge;
+    int byte;  // the next one of the edge, or -1
   };
   std::vector<std::string> texts;
   if (!is_live(start)) return std::vector<std::string>{};
-  std::vector<Visit> path = {{start, -1}};
+  std::vector<Visit> path = {{start, 0, -1}};
   std::string text;
   size_t num_steps = 0;
   while (!path.empty()) {
     Visit& visit = path.back();
-    if (visit.byte < 0) {
+    if (visit.edge == 0 && visit.byte < 0) {
       if (accepts(visit.state)) texts.push_back(text);
       // A text of that length comes from a cycle, or from one of many choices.
       if (texts.size() > max || text.size() > kMaxListedLength || ++num_steps > max * kMaxListedLength) {
         return std::nullopt;
       }
-      visit.byte = 0;
       expand(visit.state);
     }
-    uint32_t target = kDead;
-    while (visit.byte < 256 && target == kDead) {
-      uint32_t next_state = next(visit.state, uint8_t(visit.byte));
-      if (next_state != kDead && is_live(next_state)) target = next_state;
-      ++visit.byte;
-    }
-    if (target == kDead) {
+    if (visit.edge == steps_[visit.state].edges.size()) {
       path.pop_back();
       if (!text.empty()) text.pop_back();
       continue;
     }
-    text.push_back(char(visit.byte - 1));
-    path.push_back({target, -1});
+    const Edge edge = steps_[visit.state].edges[visit.edge];
+    if (visit.byte < 0) visit.byte = edge.first;
+    if (visit.byte > edge.last || !is_live(edge.target)) {
+      ++visit.edge;
+      visit.byte = -1;
+      continue;
+    }
+    text.push_back(char(visit.byte++));
+    path.push_back({edge.target, 0, -1});
   }
   return texts;
 }

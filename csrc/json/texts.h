@@ -97,6 +97,9 @@ class Texts {
     return all_texts(start(kind, formula), max);
   }
 
+  // How many of them there are, up to a large number. None if some are long.
+  std::optional<uint32_t> num_texts(uint32_t state) { return num_texts(state, 0); }
+
   // Some text for which a formula holds.
   std::optional<std::string> witness(TextKind kind, Formula formula);
 
@@ -109,6 +112,7 @@ class Texts {
     // Pairs of its states with states of the syntax at which it accepts whatever may follow.
     std::unordered_set<uint64_t> is_everything;
   };
+  std::optional<uint32_t> num_texts(uint32_t state, size_t length);
   bool asks_for_length_only(uint32_t state) const;
   bool allows_plain(uint32_t state);
   bool leads_back(uint32_t start, uint32_t state, uint32_t num_separator_bytes,
@@ -146,6 +150,7 @@ class Texts {
   std::vector<Steps> steps_;
   fsm::StateNumbers state_numbers_;
   std::unordered_map<uint32_t, uint32_t> distances_, largest_distances_;
+  std::unordered_map<uint32_t, uint32_t> num_texts_;
   std::unordered_map<uint32_t, bool> allows_plain_;
   std::unordered_map<uint32_t, uint64_t> repeated_classes_;
   size_t memory_bytes_ = 0;

@@ -240,6 +240,21 @@ def test_masks_inside_strings_allow_the_tokens_that_are_accepted(value, place, n
         grammar.reset()
 
 
+def test_an_array_uses_up_its_many_values():
+    values = [f"{group}/{name}" for group in ("css", "a", "css/text") for name in range(60)]
+    schema = {"type": "array", "items": {"enum": values}, "uniqueItems": True, "minItems": len(values)}
+    grammar = grammar_of(schema)
+    rng = random.Random(0)
+    tokens: list[int] = []
+    while not tokens or tokens[-1] != STOP:
+        possible = allowed(mask_of(grammar))
+        assert possible, "no token may follow"
+        tokens.append(rng.choice(sorted(possible)))
+        assert grammar.accept_tokens("", tokens[-1:])
+    text = b"".join(VOCABULARY.token_bytes[token] for token in tokens[:-1])
+    assert sorted(json.loads(text)) == sorted(values)
+
+
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_drafts_have_the_masks_of_their_positions(name, num_cases):
     own_backend = backend()
