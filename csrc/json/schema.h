@@ -87,7 +87,8 @@ class Schema {
     const Value* contains;  // only those that satisfy this schema, unless null
   };
   static constexpr uint32_t kNoName = UINT32_MAX;
-  static constexpr int kMaxReferences = 64;  // one after another, where their targets are looked into
+  static constexpr uint32_t kNoEnd = UINT32_MAX;  // of items
+  static constexpr int kMaxReferences = 64;       // one after another, where their targets are looked into
 
   Formula child(const Value& schema);
   Formula constant(const Value& value);
@@ -160,5 +161,18 @@ class Schema {
   std::unordered_map<uint64_t, bool> describes_;
   std::vector<std::string> annotations_;
 };
+
+template <typename Compile>
+auto Schema::at(const Value& schema, std::string_view keyword, Compile compile) {
+  try {
+    return compile();
+  } catch (const fsm::PatternError& error) {
+    throw SchemaError(error.is_malformed ? ErrorKind::kMalformed : ErrorKind::kUnsupported, error.what(),
+                      document_.pointer_to(schema) + "/" + std::string(keyword));
+  } catch (fsm::LimitError& error) {
+    if (error.place.empty()) error.place = document_.pointer_to(schema) + "/" + std::string(keyword);
+    throw;
+  }
+}
 
 }  // namespace structout::json

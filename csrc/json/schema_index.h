@@ -10,6 +10,7 @@
 
 #include "fsm/mask_store.h"
 #include "json/position.h"
+#include "json/token_walk.h"
 
 namespace structout::json {
 
@@ -52,17 +53,10 @@ class SchemaIndex {
   uint32_t number_with(const std::vector<uint32_t>& stop_tokens);
 
  private:
-  // Tokens that may repeat a key or an item: they complete one, or begin one of which not
-  // all continuations may be left.
-  struct Suspects {
-    std::vector<uint32_t> of_earlier;     // all of them
-    std::vector<uint32_t> of_themselves;  // those that may repeat what they themselves have completed
-  };
   struct Entry {
     const fsm::Mask* mask = nullptr;  // null if it is not kept
     Suspects suspects;
   };
-  class Walk;
 
   bool read(Position& position, const uint8_t* begin, const uint8_t* end);
   State mask_state(const Position& position);

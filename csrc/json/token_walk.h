@@ -1,0 +1,330 @@
+// Which tokens of a vocabulary may follow a position.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "fsm/vocabulary.h"
+#include "json/position.h"
+
+namespace structout::json {
+
+// Tokens that may repeat a key or an item: they complete one, or begin one of which not
+// all continuations may be left.
+struct Suspects {
+  std::vector<uint32_t> of_earlier;     // all of them
+  std::vector<uint32_t> of_themselves;  // those that may repeat what they themselves have completed
+};
+
+// Follows tokens from a position, without what it remembers.
+class TokenWalk {
+  static constexpr uint32_t kBottom = UINT32_MAX;  // below the last frame
+  static constexpr size_t kMaxDoubtful = 2'048;    // tokens that are followed one by one
+
+ public:
+  // `top`: the state in the place of the one on top.
+  TokenWalk(Machine& machine, const Position& position, State top) : machine_(machine) {
+    frames_.push_back({top, 1, 0});
+    for (const Frame* frame = position.below(); frame != nullptr; frame = frame->below.get()) {
+      frames_.push_back({frame->state, uint32_t(frames_.size() + 1), 0});
+    }
+    frames_.back().below = kBottom;
+    num_given_ = frames_.size();
+  }
+
+  // How many of the given frames, and what is below them, the walk has looked at.
+  size_t num_looked_at() const { return num_looked_at_; }
+
+  // Sets the bits of the tokens that are allowed, and lists the suspects among them.
+  void fill(const fsm::VocabularyTrie& vocabulary, uint32_t* row, Suspects& suspects) {
+    start(vocabulary, row, suspects);
+    uint32_t num_nodes = uint32_t(vocabulary.nodes().size());
+    if (machine_.is_free_text(frames_[0].state)) {
+      fill_free_text(vocabulary.string_tokens());
+    } else if (machine_.num_plain_bytes(frames_[0].state) >= vocabulary.max_depth()) {
+      const fsm::StringTokens& strings = vocabulary.string_tokens();
+      std::copy(strings.plain_row.begin(), strings.plain_row.end(), row_);
+      fill_special(vocabulary, 0, num_nodes);
+    } else {
+      fill_below(vocabulary, fsm::VocabularyTrie::kRoot, 0);
+    }
+  }
+
+  // Changes the row and the suspects of the state in which a key cannot become a named one.
+  void fill_names(const fsm::VocabularyTrie& vocabulary, uint32_t* row, Suspects& suspects) {
+    start(vocabulary, row, suspects);
+    fill_names(vocabulary, fsm::VocabularyTrie::kRoot, 0);
+  }
+
+  // Changes the row of the state without its limit of the length. False if fill() is faster.
+  bool forbid_longer(const fsm::VocabularyTrie& vocabulary, const Machine::LengthLimit& limit, uint32_t* row) {
+    row_ = row;
+    const std::vector<std::vector<uint32_t>>& rows_up_to = vocabulary.string_tokens().rows_up_to;
+    const std::vector<uint32_t>& free = rows_up_to[std::min<size_t>(limit.num_free, rows_up_to.size() - 1)];
+    std::vector<uint32_t> doubtful;
+    for (uint32_t i = 0; i < free.size(); ++i) {
+      if (limit.num_at_most < rows_up_to.size()) row[i] &= rows_up_to[limit.num_at_most][i];
+      for (uint32_t bits = row[i] & ~free[i]; bits != 0; bits &= bits - 1) {
+        doubtful.push_back(i << 5 | uint32_t(__builtin_ctz(bits)));
+      }
+    }
+    if (doubtful.size() > kMaxDoubtful) return false;
+    for (uint32_t token : doubtful) {
+      uint32_t top = 0;
+      for (const uint8_t* byte = vocabulary.begin(token); byte < vocabulary.end(token) && top != kBottom; ++byte) {
+        top = next(top, *byte);
+      }
+      frames_.resize(num_given_);
+      if (top == kBottom) forbid(token);
+    }
+    return true;
+  }
+
+ private:
+  // The number of the frame on top after a byte, or kBottom if it is not allowed.
+  uint32_t next(uint32_t top, uint8_t byte) {
+    for (;;) {
+      Action action = machine_.action(frames_[top].state, byte);
+      switch (action.kind) {
+        case Action::kFail:
+          return kBottom;
+        case Action::kReplace:
+          return add({action.state, frames_[top].below, events_with(top, replacement_event(top, action.state))});
+        case Action::kPush: {
+          uint32_t event = memory(action.below) == Machine::Memory::kInsideItem ? kEntered : 0;
+          uint32_t below = add({action.below, frames_[top].below, 0});
+          return add({action.state, below, events_with(top, event)});
+        }
+        case Action::kPop:
+        case Action::kPopBefore: {
+          uint32_t below = frames_[top].below;
+          look_at(below);
+          State waiting = below == kBottom ? kNoState : frames_[below].state;
+          State state = machine_.resume(waiting, action.state);
+          if (state == kNoState) return kBottom;
+          bool completes_item = waiting != kNoState && memory(waiting) == Machine::Memory::kInsideItem;
+          uint32_t lower = below == kBottom ? kBottom : frames_[below].below;
+          top = add({state, lower, events_with(top, completes_item ? kCompleted : 0)});
+          if (action.kind == Action::kPop) return top;
+        }
+      }
+    }
+  }
+
+  void start(const fsm::VocabularyTrie& vocabulary, uint32_t* row, Suspects& suspects) {
+    suspects_ = &suspects;
+    row_ = row;
+    tops_.assign(vocabulary.max_depth() + 1, 0);
+    sizes_.assign(vocabulary.max_depth() + 1, frames_.size());
+    levels_.resize(vocabulary.max_depth() + 1);
+  }
+
+  // How a token may repeat something.
+  enum class Suspicion : uint8_t {
+    kNone,
+    kOfEarlier,  // a key or item from before the token
+    kOfItself,   // also one that the token itself has completed
+  };
+
+  // Follows the last byte of a node. False if it is not allowed.
+  bool follow(const fsm::VocabularyTrie::Node& node) {
+    frames_.resize(sizes_[node.depth]);
+    uint32_t top = next(tops_[node.depth], node.byte);
+    if (top == kBottom) return false;
+    tops_[node.depth + 1] = top;
+    sizes_[node.depth + 1] = frames_.size();
+    return true;
+  }
+
+  // Follows the last byte of a node, and takes its tokens. False if it is not allowed.
+  bool enter(const fsm::VocabularyTrie& vocabulary, uint32_t number) {
+    const fsm::VocabularyTrie::Node& node = vocabulary.nodes()[number];
+    if (!follow(node)) return false;
+    uint32_t first = vocabulary.first_token(number);
+    if (first == node.tokens_end) return true;
+    Suspicion suspicion = this->suspicion(tops_[node.depth + 1]);
+    for (uint32_t i = first; i < node.tokens_end; ++i) allow(vocabulary.tokens()[i], suspicion);
+    return true;
+  }
+
+  // What may follow before a depth without a look at each byte.
+  struct Level {
+    uint32_t num_plain_bytes;
+    uint64_t repeated_classes;
+  };
+
+  void open(uint32_t depth) {
+    State state = frames_[tops_[depth]].state;
+    levels_[depth].num_plain_bytes = machine_.num_plain_bytes(state);
+    levels_[depth].repeated_classes = machine_.repeated_classes(state);
+  }
+
+  // Follows the tokens that go on from a node, or from the root, before `depth`.
+  void fill_below(const fsm::VocabularyTrie& vocabulary, uint32_t node, uint32_t depth) {
+    const std::vector<fsm::VocabularyTrie::Node>& nodes = vocabulary.nodes();
+    const fsm::StringTokens& strings = vocabulary.string_tokens();
+    open(depth);
+    vocabulary.visit_below(node, [&](uint32_t number, uint8_t byte, uint32_t depth) {
+      if (machine_.action(frames_[tops_[depth]].state, byte).kind == Action::kFail) return false;
+      const Level& level = levels_[depth];
+      if (level.num_plain_bytes > 0 && strings.is_after_plain[number] != 0 &&
+          level.num_plain_bytes > strings.height[number]) {
+        // Most tokens below need not be followed.
+        uint32_t first_plain = strings.num_plain_before[vocabulary.first_token(number)];
+        uint32_t last_plain = strings.num_plain_before[nodes[nodes[number].end - 1].tokens_end];
+        for (uint32_t i = first_plain; i < last_plain; ++i) allow(strings.plain[i], Suspicion::kNone);
+        fill_special(vocabulary, number, nodes[number].end);
+        return false;
+      }
+      if (level.repeated_classes != 0 && (strings.classes[number] & ~level.repeated_classes) == 0) {
+        Suspicion suspicion = this->suspicion(tops_[depth]);
+        uint32_t last_token = nodes[nodes[number].end - 1].tokens_end;
+        for (uint32_t i = vocabulary.first_token(number); i < last_token; ++i) {
+          allow(vocabulary.tokens()[i], suspicion);
+        }
+        return false;
+      }
+      if (!enter(vocabulary, number)) return false;
+      open(depth + 1);
+      return true;
+    });
+  }
+
+  // Follows the tokens of nodes first ... end that are not plain.
+  void fill_special(const fsm::VocabularyTrie& vocabulary, uint32_t first, uint32_t end) {
+    const fsm::StringTokens& strings = vocabulary.string_tokens();
+    for (uint32_t i = strings.num_special_before[first]; i < strings.num_special_before[end];) {
+      uint32_t number = strings.special_nodes[i];
+      i = enter(vocabulary, number) ? i + 1 : strings.num_special_before[vocabulary.nodes()[number].end];
+    }
+  }
+
+  // Takes the tokens of a string of which nothing is asked, from its present end on.
+  void fill_free_text(const fsm::StringTokens& strings) {
+    std::copy(strings.inner_row.begin(), strings.inner_row.end(), row_);
+    uint32_t behind_quote = next(0, '"');
+    if (behind_quote == kBottom) return;
+    Suspicion suspicion = this->suspicion(behind_quote);
+    for (uint32_t token : strings.tokens_that_end) allow(token, suspicion);
+    tops_[0] = behind_quote;
+    sizes_.assign(sizes_.size(), frames_.size());
+    const std::vector<fsm::VocabularyTrie::Node>& nodes = strings.exits->nodes();
+    for (uint32_t number = 0; number < nodes.size();) {
+      if (!follow(nodes[number])) {
+        number = nodes[number].end;
+        continue;
+      }
+      suspicion = this->suspicion(tops_[nodes[number].depth + 1]);
+      for (uint32_t i = strings.exits->first_token(number); i < nodes[number].tokens_end; ++i) {
+        for (uint32_t token : strings.tokens_of_exit[strings.exits->tokens()[i]]) allow(token, suspicion);
+      }
+      ++number;
+    }
+  }
+
+  // Follows the tokens that go on from a node, before `depth`, with a name or the end of
+  // the key. The row already has the others.
+  void fill_names(const fsm::VocabularyTrie& vocabulary, uint32_t node, uint32_t depth) {
+    const std::vector<fsm::VocabularyTrie::Node>& nodes = vocabulary.nodes();
+    std::vector<uint8_t> bytes = machine_.name_bytes(frames_[tops_[depth]].state);
+    bytes.push_back('"');
+    for (uint8_t byte : bytes) {
+      uint32_t number = vocabulary.child(node, byte);
+      if (number == fsm::VocabularyTrie::kNone) continue;
+      bool is_allowed = follow(nodes[number]);
+      if (is_allowed && byte != '"' && machine_.state_without_name(frames_[tops_[depth + 1]].state)) {
+        enter(vocabulary, number);
+        fill_names(vocabulary, number, depth + 1);
+        continue;
+      }
+      uint32_t last_token = nodes[nodes[number].end - 1].tokens_end;
+      for (uint32_t i = vocabulary.first_token(number); i < last_token; ++i) forbid(vocabulary.tokens()[i]);
+      if (!is_allowed) continue;
+      enter(vocabulary, number);
+      fill_below(vocabulary, number, depth + 1);
+    }
+  }
+
+  void allow(uint32_t token, Suspicion suspicion) {
+    row_[token >> 5] |= 1u << (token & 31);
+    if (suspicion != Suspicion::kNone) suspects_->of_earlier.push_back(token);
+    if (suspicion == Suspicion::kOfItself) suspects_->of_themselves.push_back(token);
+  }
+
+  void forbid(uint32_t token) { row_[token >> 5] &= ~(1u << (token & 31)); }
+
+  // What the present token has done to keys and items that are remembered.
+  static constexpr uint32_t kEntered = 1, kCompleted = 2, kEnteredAnother = 4, kCompletedAnother = 8;
+  static constexpr uint32_t kCompletedPresentKey = 16;  // the one that had begun before the token
+
+  struct WalkFrame {
+    State state;
+    uint32_t below;
+    uint32_t events;
+  };
+
+  uint32_t events_with(uint32_t top, uint32_t event) const {
+    uint32_t before = frames_[top].events;
+    if ((event & kEntered) != 0 && (before & kCompleted) != 0) event |= kEnteredAnother;
+    if ((event & kCompleted) != 0 && (before & kEnteredAnother) != 0) event |= kCompletedAnother;
+    return before | event;
+  }
+
+  Machine::Memory memory(State state) const { return machine_.memory(state); }
+
+  uint32_t replacement_event(uint32_t top, State next) {
+    bool was_inside = memory(frames_[top].state) == Machine::Memory::kInsideKey;
+    bool is_inside = memory(next) == Machine::Memory::kInsideKey;
+    if (is_inside) return was_inside ? 0 : kEntered;
+    if (!was_inside || !machine_.ends_free_key(frames_[top].state)) return 0;
+    return frames_[top].events == 0 ? kCompleted | kCompletedPresentKey : kCompleted;
+  }
+
+  Suspicion suspicion(uint32_t top) {
+    const WalkFrame& frame = frames_[top];
+    if (frame.events == 0) return Suspicion::kNone;
+    if ((frame.events & kCompletedAnother) != 0) return Suspicion::kOfItself;
+    if ((frame.events & kEnteredAnother) != 0 && is_in_compound_item(frame)) return Suspicion::kOfItself;
+    bool is_in_item = frame.below != kBottom && memory(frames_[frame.below].state) == Machine::Memory::kInsideItem;
+    bool is_inside = is_in_item || memory(frame.state) == Machine::Memory::kInsideKey;
+    bool may_be_exhausted = is_inside && machine_.num_plain_bytes(frame.state) == 0;
+    if (may_be_exhausted && (frame.events & kEnteredAnother) != 0) return Suspicion::kOfItself;
+    // forbid_used() finds the tokens that complete the present key and do no more.
+    bool completes_more = (frame.events & kCompleted) != 0 && frame.events != (kCompleted | kCompletedPresentKey);
+    return may_be_exhausted || completes_more ? Suspicion::kOfEarlier : Suspicion::kNone;
+  }
+
+  // Whether an array or object around a frame is an item that must differ from others.
+  bool is_in_compound_item(const WalkFrame& frame) {
+    if (frame.below == kBottom) return false;
+    for (uint32_t below = frames_[frame.below].below; below != kBottom; below = frames_[below].below) {
+      look_at(below);
+      if (memory(frames_[below].state) == Machine::Memory::kInsideItem) return true;
+    }
+    return false;
+  }
+
+  uint32_t add(WalkFrame frame) {
+    frames_.push_back(frame);
+    return uint32_t(frames_.size() - 1);
+  }
+
+  void look_at(uint32_t frame) {
+    if (frame == kBottom) num_looked_at_ = num_given_ + 1;
+    if (frame < num_given_) num_looked_at_ = std::max(num_looked_at_, size_t(frame) + 1);
+  }
+
+  Machine& machine_;
+  std::vector<WalkFrame> frames_;
+  size_t num_given_;
+  size_t num_looked_at_ = 1;
+  Suspects* suspects_ = nullptr;
+  uint32_t* row_ = nullptr;
+  // Where the bytes before each depth lead, and how many frames there are then.
+  std::vector<uint32_t> tops_;
+  std::vector<size_t> sizes_;
+  std::vector<Level> levels_;
+};
+
+}  // namespace structout::json
