@@ -98,7 +98,10 @@ class Texts {
   }
 
   // How many of them there are, up to a large number. None if some are long.
-  std::optional<uint32_t> num_texts(uint32_t state) { return num_texts(state, 0); }
+  std::optional<uint32_t> num_texts(uint32_t state) {
+    std::vector<uint32_t> path;
+    return num_texts(state, path);
+  }
 
   // Some text for which a formula holds.
   std::optional<std::string> witness(TextKind kind, Formula formula);
@@ -112,7 +115,7 @@ class Texts {
     // Pairs of its states with states of the syntax at which it accepts whatever may follow.
     std::unordered_set<uint64_t> is_everything;
   };
-  std::optional<uint32_t> num_texts(uint32_t state, size_t length);
+  std::optional<uint32_t> num_texts(uint32_t state, std::vector<uint32_t>& path);
   bool asks_for_length_only(uint32_t state) const;
   bool allows_plain(uint32_t state);
   bool leads_back(uint32_t start, uint32_t state, uint32_t num_separator_bytes,
