@@ -9,12 +9,13 @@
 namespace structout::fsm {
 
 struct Limits {
-  uint32_t nesting = 256;           // of groups in a pattern
-  uint32_t nodes = 1u << 20;        // of the nondeterministic automaton, with repetitions expanded
-  uint32_t states = 1u << 16;       // of the deterministic automaton
-  uint64_t set_entries = 6u << 20;  // sum of the sizes of the node sets of all states; bounds the memory
-  uint64_t conditions = 1u << 19;   // sum of the lengths of the lists of pending lookaheads
-  double seconds = 0.8;             // CPU time of the calling thread
+  uint32_t nesting = 256;             // of groups in a pattern
+  uint32_t nodes = 1u << 20;          // of the nondeterministic automaton, with repetitions expanded
+  uint32_t states = 1u << 16;         // of the deterministic automaton
+  uint64_t set_entries = 6u << 20;    // sum of the sizes of the node sets of all states; bounds the memory
+  uint64_t conditions = 1u << 19;     // sum of the lengths of the lists of pending lookaheads
+  uint32_t schema_states = 1u << 18;  // of a JSON schema, for the texts that share them
+  double seconds = 0.8;               // CPU time of the calling thread
 };
 
 class LimitError : public std::runtime_error {

@@ -1,8 +1,11 @@
 #include "json/closure.h"
 
-#include <map>
+#include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "json/position.h"
 
 namespace structout::json {
 
@@ -10,65 +13,60 @@ namespace {
 
 constexpr size_t kMaxStackDepth = 64;  // deeper ones are taken for recursion
 
-using Stack = std::vector<State>;
-
-// What a byte makes of a stack. False if it is not allowed.
-bool read(Machine& machine, Stack& stack, uint8_t byte) {
-  for (;;) {
-    Action action = machine.action(stack.back(), byte);
-    switch (action.kind) {
-      case Action::kFail:
-        return false;
-      case Action::kReplace:
-        stack.back() = action.state;
-        return true;
-      case Action::kPush:
-        stack.back() = action.below;
-        stack.push_back(action.state);
-        return true;
-      case Action::kPop:
-      case Action::kPopBefore: {
-        stack.pop_back();
-        State state = machine.resume(stack.empty() ? kNoState : stack.back(), action.state);
-        if (state == kNoState) return false;
-        if (!stack.empty()) stack.pop_back();
-        stack.push_back(state);
-        if (action.kind == Action::kPop) return true;
-      }
+// What tells positions apart: the states of the stack, and the names that have come. None
+// if keys or items must differ from earlier ones, or if the stack is too deep.
+std::optional<std::string> name_of(const Position& position) {
+  std::string name;
+  auto add = [&](State state, const Memory* memory) {
+    Machine::Memory kind = position.machine().memory(state);
+    if (kind != Machine::Memory::kNone && kind != Machine::Memory::kKeys) return false;
+    name.append(reinterpret_cast<const char*>(&state), sizeof state);
+    for (size_t i = 0; memory != nullptr && i < memory->names.size(); ++i) {
+      if (memory->names[i]) name += std::to_string(i) + ',';
     }
+    name += ';';
+    return memory == nullptr || memory->used == nullptr;
+  };
+  if (!add(position.state(), position.memory())) return std::nullopt;
+  size_t depth = 1;
+  for (const Frame* frame = position.below(); frame != nullptr; frame = frame->below.get()) {
+    if (++depth > kMaxStackDepth || !add(frame->state, frame->memory.get())) return std::nullopt;
   }
+  return name;
 }
 
 }  // namespace
 
 std::optional<fsm::Automaton> closure(Machine& machine, fsm::Budget& budget) {
-  std::map<Stack, uint32_t> numbers;
-  std::vector<const Stack*> stacks;
-  auto number_of = [&](const Stack& stack) {
-    auto [found, is_new] = numbers.try_emplace(stack, uint32_t(stacks.size()));
-    if (is_new) stacks.push_back(&found->first);
+  std::unordered_map<std::string, uint32_t> numbers;
+  std::vector<Position> positions;
+  auto number_of = [&](const Position& position) -> std::optional<uint32_t> {
+    std::optional<std::string> name = name_of(position);
+    if (!name) return std::nullopt;
+    auto [found, is_new] = numbers.try_emplace(std::move(*name), uint32_t(positions.size()));
+    if (is_new) positions.push_back(position);
     return found->second;
   };
-  number_of({machine.start()});
+  if (!number_of(Position(machine))) return std::nullopt;
   fsm::AutomatonBuilder builder;
-  for (size_t i = 0; i < stacks.size(); ++i) {
-    if (stacks.size() > budget.limits.states) return std::nullopt;
+  for (size_t i = 0; i < positions.size(); ++i) {
+    if (positions.size() > budget.limits.states) return std::nullopt;
     budget.spend(1);
-    const Stack& stack = *stacks[i];
-    if (stack.size() > kMaxStackDepth || machine.memory(stack.back()) != Machine::Memory::kNone) return std::nullopt;
+    const Position position = positions[i];
     std::vector<fsm::Edge> edges;
     for (int byte = 0; byte < 256; ++byte) {
-      Stack next = stack;
-      if (!read(machine, next, uint8_t(byte))) continue;
-      uint32_t target = number_of(next);
-      if (!edges.empty() && edges.back().target == target && edges.back().last + 1 == byte) {
+      if (machine.action(position.state(), uint8_t(byte)).kind == Action::kFail) continue;
+      Position next = position;
+      if (!next.read(uint8_t(byte))) continue;
+      std::optional<uint32_t> target = number_of(next);
+      if (!target) return std::nullopt;
+      if (!edges.empty() && edges.back().target == *target && edges.back().last + 1 == byte) {
         edges.back().last = uint8_t(byte);
       } else {
-        edges.push_back({uint8_t(byte), uint8_t(byte), target});
+        edges.push_back({uint8_t(byte), uint8_t(byte), *target});
       }
     }
-    bool is_complete = stack.size() == 1 && (machine.is_end(stack[0]) || machine.verdicts_at_end(stack[0]));
-    builder.add_state(is_complete, edges);
+    builder.add_state(position.is_complete(), edges);
   }
   return builder.minimal(0, budget);
 }

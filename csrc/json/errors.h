@@ -1,8 +1,10 @@
-// The error of this folder.
+// The errors of this folder.
 #pragma once
 
 #include <stdexcept>
 #include <string>
+
+#include "fsm/limits.h"
 
 namespace structout::json {
 
@@ -16,6 +18,12 @@ class SchemaError : public std::runtime_error {
 
   ErrorKind kind;
   std::string pointer;
+};
+
+// There is no room for more states, formulas or edges beside those that were made so far.
+class RoomError : public fsm::LimitError {
+ public:
+  using LimitError::LimitError;
 };
 
 }  // namespace structout::json

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "fsm/hash.h"
+#include "json/errors.h"
 
 namespace structout::json {
 
@@ -23,8 +24,8 @@ size_t Formulas::memory_bytes() const {
 }
 
 void Formulas::check_size() const {
-  if (nodes_.size() > kMaxNodes) throw fsm::LimitError("schema_formulas", nodes_.size(), kMaxNodes);
-  if (operands_.size() > kMaxOperands) throw fsm::LimitError("schema_operands", operands_.size(), kMaxOperands);
+  if (nodes_.size() > kMaxNodes) throw RoomError("schema_formulas", nodes_.size(), kMaxNodes);
+  if (operands_.size() > kMaxOperands) throw RoomError("schema_operands", operands_.size(), kMaxOperands);
 }
 
 Formula Formulas::add(const FormulaNode& node) {

@@ -7,7 +7,6 @@ namespace structout::json {
 
 namespace {
 
-constexpr size_t kMaxStates = 1 << 18;
 constexpr uint32_t kNoSpaces = UINT32_MAX;  // may come
 // Outside of strings and keys other bytes make no difference, but for literals.
 constexpr std::string_view kStructure = " \t\n\r{}[],:\"-0123456789ntf";
@@ -56,27 +55,30 @@ State Machine::add(Kind kind, std::array<uint32_t, 5> fields, Memory memory) {
     fields_.push_back(fields);
     memories_.push_back(memory);
     rows_.emplace_back();
-    if (kinds_.size() > kMaxStates) throw fsm::LimitError("schema_states", kinds_.size(), kMaxStates);
+    uint32_t max_states = schema_.budget().limits.schema_states;
+    if (kinds_.size() > max_states) throw RoomError("schema_states", kinds_.size(), max_states);
   }
   return state;
 }
 
 size_t Machine::memory_bytes() const {
-  size_t size = schema_.memory_bytes() + kinds_.size() * 128 + objects_.size() * 256;
-  for (const std::unique_ptr<ActionRow>& row : rows_) {
-    if (row != nullptr) size += sizeof(ActionRow) + row->actions.capacity() * sizeof(Action);
-  }
-  return size;
+  return schema_.memory_bytes() + kinds_.size() * 128 + objects_.size() * 256 + row_bytes_;
 }
 
 Action Machine::new_action(State state, uint8_t byte) {
   const Action action = read(state, byte);
   auto [first, last] = range_of(state, byte);
   std::unique_ptr<ActionRow>& row = rows_[state];
-  if (row == nullptr) row = std::make_unique<ActionRow>();
+  if (row == nullptr) {
+    row = std::make_unique<ActionRow>();
+    row_bytes_ += sizeof(ActionRow);
+  }
   auto found = std::find(row->actions.begin() + 1, row->actions.end(), action);
   uint8_t number = uint8_t(found - row->actions.begin());
-  if (found == row->actions.end()) row->actions.push_back(action);
+  if (found == row->actions.end()) {
+    row->actions.push_back(action);
+    row_bytes_ += sizeof(Action);
+  }
   std::fill(row->numbers + first, row->numbers + last + 1, number);
   return action;
 }
@@ -138,8 +140,7 @@ Action Machine::read(State state, uint8_t byte) {
     case Kind::kAfterKey: {
       if (byte == ':') {
         State value = add(Kind::kValue, {key_plan(fields[0], fields[1]).children, spaces_at(true)});
-        bool remembers = prepared(fields[0]).allows_free;
-        State waiting = add(Kind::kWaitingKey, {fields[0], fields[1]}, remembers ? Memory::kKeys : Memory::kNone);
+        State waiting = add(Kind::kWaitingKey, {fields[0], fields[1]}, memory_of(prepared(fields[0])));
         return {Action::kPush, value, waiting};
       }
       std::optional<uint32_t> spaces = spaces_after(fields[2], byte);
@@ -148,7 +149,7 @@ Action Machine::read(State state, uint8_t byte) {
     }
     case Kind::kAfterMember: {
       Object& object = prepared(fields[0]);
-      if (byte == '}') return pop_at_end(lists_[object.formulas]).value_or(Action{});
+      if (byte == '}') return end_of_object(object).value_or(Action{});
       bool may_go_on = object.allows_free || object.num_allowed_before.back() > 0;
       if (byte == ',' && may_go_on)
         return replace(add(Kind::kBeforeKey, {fields[0], spaces_at(true)}, memories_[state]));
@@ -197,8 +198,8 @@ Action Machine::read_value(uint32_t children, uint32_t spaces, uint8_t byte) {
     uint32_t order = order_of(children, formulas);
     PastKeys past(orders_[order].order.names.size());
     if (!liveness_.is_object_live(formulas[0], orders_[order].order, past)) return {};
-    uint32_t object = object_of(formulas, order, past);
-    return replace(add(Kind::kObjectStart, {object, spaces_at(false)}));
+    uint32_t object = object_of(shape_of(kAlways, order), std::move(formulas), std::move(past));
+    return replace(add(Kind::kObjectStart, {object, spaces_at(false)}, memory_at_start()));
   }
   if (byte == '[') {
     Numbers formulas = expanded(children, Type::kArray);
@@ -269,19 +270,8 @@ State Machine::resume(State waiting, uint32_t verdicts) {
   const std::array<uint32_t, 5> fields = fields_[waiting];
   State state = kNoState;
   if (kinds_[waiting] == Kind::kWaitingKey) {
-    const Plan& plan = key_plan(fields[0], fields[1]);
-    const Object object = objects_[fields[0]];
-    const Key key = keys_[fields[1]];
-    const KeyOrder& order = orders_[object.order].order;
-    PastKeys past = *past_after(object, key);
-    Numbers formulas = lists_[object.formulas];
-    bool stays_live = is_plain(formulas);
-    Truth truth = known_truth(plan, truths);
-    for (Formula& formula : formulas) formula = after_key(formula, key, order, past, truth);
-    if (stays_live || liveness_.is_object_live(formulas[0], order, past)) {
-      uint32_t after = object_of(formulas, object.order, past);
-      bool remembers = prepared(after).allows_free;
-      state = add(Kind::kAfterMember, {after, spaces_at(false)}, remembers ? Memory::kKeys : Memory::kNone);
+    if (std::optional<uint32_t> after = object_after(fields[0], fields[1], truths)) {
+      state = add(Kind::kAfterMember, {*after, spaces_at(false)}, memory_of(prepared(*after)));
     }
   } else {
     Truth truth = known_truth(item_plan(fields[0]), truths);

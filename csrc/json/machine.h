@@ -80,15 +80,40 @@ class Machine {
   // Whether the whole text is complete in this state at the bottom of the stack.
   bool is_end(State state) const { return kinds_[state] == Kind::kEnd; }
 
-  // The memory of a text that goes with a state, because items or free keys must differ.
+  // The memory of a text that goes with a state, because keys and items must differ.
   enum class Memory : uint8_t {
     kNone,
-    kKeys,        // an object: its free keys
-    kInsideKey,   // the object's free keys, and the begin of this one
+    kKeys,        // an object: its free keys, and its named ones where they come in any order
+    kInsideKey,   // the same, and the begin of this one
     kItems,       // an array: its items
     kInsideItem,  // waiting for an item
   };
   Memory memory(State state) const { return memories_[state]; }
+
+  // A condition on the names that have come. Where they come in any order, the frame of the
+  // object remembers them, and actions are those of an object that has no keys yet.
+  struct Guard {
+    enum Kind : uint8_t {
+      kNone,   // it always holds
+      kKeys,   // one of the names [begin, end), by spelling, may still come, or a free key
+      kClose,  // no name is missing
+    };
+    Kind kind = kNone;
+    uint32_t object = 0;
+    uint32_t begin = 0, end = 0;
+    bool allows_free = false;
+    bool operator==(const Guard& other) const {
+      return kind == other.kind && object == other.object && begin == other.begin && end == other.end &&
+             allows_free == other.allows_free;
+    }
+  };
+  // The condition of an action. `names`: positions of names that have come.
+  Guard guard(State state, uint8_t byte, const Action& action);
+  bool holds(const Guard& guard, const PastKeys& names);
+
+  // The position of the name that is complete with the step from one state to the next, if
+  // the frame remembers it.
+  std::optional<uint32_t> completed_name(State state, State next) const;
 
   // Inside a string or a free key: how many bytes may follow of any characters that are
   // written as themselves. 0 if the schema asks more of them.
@@ -129,13 +154,14 @@ class Machine {
   ItemValues item_values(State state);
 
   // For a state inside a key or a scalar: whether it may go on with anything but `ends`,
-  // each of which ends it.
-  bool has_other_end(State state, const std::vector<std::string>& ends);
+  // each of which ends it. `names`: as in holds().
+  bool has_other_end(State state, const std::vector<std::string>& ends, const PastKeys& names);
 
   size_t num_states() const { return kinds_.size(); }
   size_t memory_bytes() const;
 
  private:
+  using Numbers = std::vector<uint32_t>;
   enum class Kind : uint8_t {
     kEnd,
     kValue,        // a: children, b: whitespace
@@ -151,7 +177,6 @@ class Machine {
     kWaitingItem,  // a: array
     kAfterItem,    // a: array, b: whitespace
   };
-  using Numbers = std::vector<uint32_t>;
 
   // Numbers contents. Equal ones get one number.
   template <typename Contents>
@@ -179,25 +204,45 @@ class Machine {
     std::vector<Formula> tracked;
   };
 
-  // An object after some keys: formulas on it, the keys that it may have, and those that
-  // are past.
-  struct Object {
-    uint32_t formulas, order, past;
-    // What may follow.
-    bool is_prepared = false;
-    std::vector<uint32_t> num_allowed_before;  // of the order's spellings, how many are allowed before each
-    uint32_t free = 0;                         // text states of free keys: the goal, then each set
-    bool allows_free = false;
-    std::vector<Formula> sets;  // formulas on keys that tell free keys apart
+  // A formula on an object in two parts.
+  struct Parts {
+    // Literals that stay as they are whichever keys come: what they ask of a key, they ask
+    // when it comes, and which keys are missing is known from those that have come.
+    Formula lasting = kAlways;
+    Formula rest;          // becomes another formula with the keys that it mentions
+    bool is_kept = false;  // false: keys may change how all of it can go on, so nothing lasts
   };
 
-  // The literals of the formula of a plain object, by the key that they are about.
-  struct PlainObject {
-    uint32_t formulas = kUnknown;
+  // The lasting part of objects, by the key that it is about.
+  struct Shape {
+    Formula lasting;
+    uint32_t order;
     std::unordered_map<uint32_t, std::vector<Formula>> for_name;  // children
     std::vector<Formula> for_keys;                                // atoms
-    std::unordered_set<uint32_t> required;
-    uint32_t max_keys = UINT32_MAX;
+    std::vector<bool> is_required;                                // by position in the order
+    std::vector<uint32_t> required;                               // positions, increasing
+    std::unordered_map<uint32_t, Plan> plans;                     // by key
+  };
+
+  // An object after some keys.
+  struct Object {
+    uint32_t shape;
+    uint32_t formulas;                              // what is asked beside the shape
+    uint32_t past;                                  // keys that cannot follow any more, if the state knows them
+    bool is_kept;                                   // there is one formula, and it is kept
+    uint32_t next;                                  // the first position that is not past
+    uint32_t max_keys;                              // how many may follow, if the formula is kept
+    bool is_prepared = false;                       // what follows is known
+    std::vector<uint32_t> num_allowed_before = {};  // of the order's spellings, how many are allowed before each
+    uint32_t free = 0;                              // text states of free keys: the goal, then each set
+    bool allows_free = false;
+    Numbers sets = {};  // formulas on keys that tell free keys apart
+  };
+
+  // A free key, and the formula of the keys for which it stands.
+  struct FreeKey {
+    uint32_t key;
+    Formula description;
   };
 
   struct Order {
@@ -240,15 +285,31 @@ class Machine {
   std::optional<uint32_t> spaces_after(uint32_t spaces, uint8_t byte) const;
   bool may_end_spaces(uint32_t spaces) const { return form_.any_whitespace || spaces != 0; }
 
-  uint32_t object_of(const Numbers& formulas, uint32_t order, const PastKeys& past);
   uint32_t order_of(uint32_t children, const Numbers& objects);
+  const Order& order(const Object& object) const { return orders_[shapes_[object.shape].order]; }
+  const Parts& parts_of(Formula object);
+  uint32_t shape_of(Formula lasting, uint32_t order);
+  uint32_t object_of(uint32_t shape, Numbers formulas, PastKeys past);
+  // The object whose past keys are those before a position.
+  uint32_t object_at(uint32_t object, uint32_t position);
   Object& prepared(uint32_t object);
+  const std::vector<FreeKey>& free_keys(uint32_t order, const Numbers& sets);
   uint32_t number_of_key(const Key& key);
-  bool is_plain(const Numbers& formulas);
-  Plan plain_plan(const Object& object, const Key& key);
-  void read_plain_object(uint32_t formulas);
+  Memory memory_of(const Object& object) const;
+  Memory memory_at_start() const { return form_.key_order == KeyOrderRule::kAny ? Memory::kKeys : Memory::kNone; }
+  // Whether the frame of an object, not its state, tells which names have come.
+  bool is_guarded(const Object& object) const { return object.is_kept && form_.key_order == KeyOrderRule::kAny; }
   // None if the key cannot come now.
   std::optional<PastKeys> past_after(const Object& object, const Key& key) const;
+  // Whether a key makes another formula of what is asked beside the shape, apart from the
+  // number of keys.
+  bool changes_rest(const Object& object, const Key& key);
+  Formula with_shape(const Object& object, Formula rest, const Key* key = nullptr);
+  bool may_come(uint32_t object, uint32_t key);
+  bool may_be_named(State state, const PastKeys& names);
+  std::optional<uint32_t> object_after(uint32_t object, uint32_t key, const std::vector<bool>& verdicts);
+  std::optional<Action> end_of_object(const Object& object);
+  const Plan& shape_plan(uint32_t shape, uint32_t key);
   const Plan& key_plan(uint32_t object, uint32_t key);
   const Plan& item_plan(uint32_t array);
   // The formula on what follows a key or an item, whose value satisfies the children that
@@ -264,6 +325,7 @@ class Machine {
     std::function<bool(Formula)> is_live;
   };
   class PlanMaker;
+  Plan make_plan(const Numbers& formulas, const Context& context);
   bool are_items_unique(uint32_t array);
   uint32_t min_items(uint32_t array);
   State waiting_item(uint32_t array);
@@ -285,14 +347,18 @@ class Machine {
   std::vector<uint64_t> repeated_classes_;  // kUnknownClasses where they are not computed yet
   fsm::StateNumbers numbers_;               // of kinds with fields
   std::vector<std::unique_ptr<ActionRow>> rows_;
+  size_t row_bytes_ = 0;
 
   Table<Numbers> lists_;  // of formulas and of text states
   Table<std::vector<bool>> verdicts_;
   Table<PastKeys> pasts_;
+  std::unordered_map<Formula, Parts> parts_;
+  std::map<std::pair<Formula, uint32_t>, uint32_t> shape_numbers_;
+  std::deque<Shape> shapes_;
   std::map<std::array<uint32_t, 3>, uint32_t> object_numbers_;
   std::deque<Object> objects_;
-  PlainObject plain_object_;                    // the last one
-  std::map<uint32_t, uint32_t> order_numbers_;  // by children
+  std::map<std::pair<uint32_t, Numbers>, std::vector<FreeKey>> free_keys_;  // by order and sets
+  std::map<uint32_t, uint32_t> order_numbers_;                              // by children
   std::deque<Order> orders_;
   std::map<std::pair<uint32_t, Numbers>, uint32_t> key_numbers_;
   std::deque<Key> keys_;

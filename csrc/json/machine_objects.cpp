@@ -1,4 +1,11 @@
 // The keys of objects.
+//
+// A schema of 80 optional keys has 2^80 sets of keys that may have come. A state does not
+// name such a set where it can be avoided: what an object asks of each key stays in its
+// shape, whether or not the key has come. Where keys keep their declared order, the state
+// knows the position of the last one; where they come in any order, the frame of the
+// object remembers them, and guards ask it. Only where the rest of the formula weighs all
+// keys against each other (see parts_of()) does a state know the set.
 #include <algorithm>
 #include <numeric>
 
@@ -27,17 +34,111 @@ uint32_t Machine::order_of(uint32_t children, const Numbers& objects) {
   return found->second;
 }
 
-uint32_t Machine::object_of(const Numbers& formulas, uint32_t order, const PastKeys& past) {
-  std::array<uint32_t, 3> key = {lists_.number_of(formulas), order, pasts_.number_of(past)};
+// -- what lasts of a formula --------------------------------------------------------
+
+// A formula is kept if its rest is about the number of keys alone, or about single names
+// alone: then whether it can still hold depends on the rest, and for each name on what the
+// lasting part asks of it, not on which of the other keys have come.
+const Machine::Parts& Machine::parts_of(Formula object) {
+  auto [found, is_new] = parts_.try_emplace(object);
+  Parts& parts = found->second;
+  if (!is_new) return parts;
+  std::vector<Formula> literals = {object}, lasting, rest;
+  if (formulas_.op(object) == Op::kAnd) literals = formulas_.operands(object);
+  schema_.budget().spend(literals.size());
+  bool has_counts = false, has_least = false, has_names = false, has_sets = false;
+  for (Formula literal : literals) {
+    Op op = formulas_.op(literal);
+    if (op == Op::kForName || op == Op::kForKeys || op == Op::kRequired) {
+      lasting.push_back(literal);
+      continue;
+    }
+    rest.push_back(literal);
+    if (op == Op::kMinKeys && formulas_[literal].a == 1) continue;  // any key fulfils it
+    bool is_bound = op == Op::kMinKeys || (op == Op::kNot && formulas_.op(formulas_[literal].a) == Op::kMinKeys);
+    has_counts = has_counts || is_bound;
+    has_least = has_least || op == Op::kMinKeys;
+    if (is_bound) continue;
+    for (Formula atom : formulas_.atoms(literal)) {
+      bool is_of_name = formulas_.op(atom) == Op::kForName || formulas_.op(atom) == Op::kRequired;
+      (is_of_name ? has_names : has_sets) = true;
+    }
+  }
+  // In the declared order keys that were left out are missing for a least number.
+  bool are_counts_kept = !has_names && (!has_least || form_.key_order == KeyOrderRule::kAny);
+  parts.is_kept = !has_sets && (!has_counts || are_counts_kept);
+  parts.lasting = parts.is_kept ? formulas_.conjunction(std::move(lasting)) : kAlways;
+  parts.rest = parts.is_kept ? formulas_.conjunction(std::move(rest)) : object;
+  return parts;
+}
+
+uint32_t Machine::shape_of(Formula lasting, uint32_t order_number) {
+  auto [found, is_new] = shape_numbers_.try_emplace({lasting, order_number}, uint32_t(shapes_.size()));
+  if (!is_new) return found->second;
+  const KeyOrder& order = orders_[order_number].order;
+  Shape shape;
+  shape.lasting = lasting;
+  shape.order = order_number;
+  shape.is_required.assign(order.names.size(), false);
+  std::vector<Formula> literals = {lasting};
+  if (formulas_.op(lasting) == Op::kAnd) literals = formulas_.operands(lasting);
+  schema_.budget().spend(literals.size());
+  for (Formula literal : literals) {
+    const FormulaNode& node = formulas_[literal];
+    if (node.op == Op::kRequired) shape.is_required[order.positions.at(node.a)] = true;
+    if (node.op == Op::kForName) shape.for_name[node.a].push_back(node.b);
+    if (node.op == Op::kForKeys) shape.for_keys.push_back(literal);
+  }
+  for (uint32_t i = 0; i < shape.is_required.size(); ++i) {
+    if (shape.is_required[i]) shape.required.push_back(i);
+  }
+  shapes_.push_back(std::move(shape));
+  return found->second;
+}
+
+uint32_t Machine::object_of(uint32_t shape, Numbers formulas, PastKeys past) {
+  bool is_kept = formulas.size() == 1 && parts_of(formulas[0]).is_kept;
+  if (is_kept && shapes_[shape].lasting == kAlways) {
+    const Parts parts = parts_of(formulas[0]);
+    shape = shape_of(parts.lasting, shapes_[shape].order);
+    formulas[0] = parts.rest;
+  }
+  if (is_kept && form_.key_order == KeyOrderRule::kAny) past.assign(past.size(), false);
+  std::array<uint32_t, 3> key = {lists_.number_of(formulas), shape, pasts_.number_of(past)};
   auto [found, is_new] = object_numbers_.try_emplace(key, uint32_t(objects_.size()));
   if (is_new) {
-    objects_.emplace_back();
-    objects_.back().formulas = key[0];
-    objects_.back().order = key[1];
-    objects_.back().past = key[2];
+    uint32_t max_keys = UINT32_MAX;
+    if (is_kept) {
+      formulas_.visit_literals(formulas[0], [&](Formula atom, bool is_negated) {
+        const FormulaNode& node = formulas_[atom];
+        if (node.op == Op::kMinKeys && is_negated) max_keys = std::min(max_keys, node.a - 1);
+      });
+    }
+    auto next = uint32_t(std::find(past.begin(), past.end(), false) - past.begin());
+    objects_.push_back({shape, key[0], key[2], is_kept, next, max_keys});
   }
   return found->second;
 }
+
+uint32_t Machine::object_at(uint32_t number, uint32_t position) {
+  const Object object = objects_[number];
+  if (!object.is_kept || is_guarded(object) || position <= object.next) return number;
+  Formula rest = lists_[object.formulas][0];
+  const KeyOrder& order = this->order(object).order;
+  for (uint32_t name : schema_.names_in(rest)) {
+    uint32_t other = order.positions.at(name);
+    if (object.next <= other && other < position) return number;
+  }
+  PastKeys past = pasts_[object.past];
+  std::fill(past.begin(), past.begin() + position, true);
+  return object_of(object.shape, {rest}, std::move(past));
+}
+
+Machine::Memory Machine::memory_of(const Object& object) const {
+  return object.allows_free ? Memory::kKeys : memory_at_start();
+}
+
+// -- what a key makes of an object --------------------------------------------------
 
 std::optional<PastKeys> Machine::past_after(const Object& object, const Key& key) const {
   PastKeys past = pasts_[object.past];
@@ -46,34 +147,181 @@ std::optional<PastKeys> Machine::past_after(const Object& object, const Key& key
     if (!is_any) past.assign(past.size(), true);
     return past;
   }
-  uint32_t position = orders_[object.order].order.positions.at(key.name);
+  uint32_t position = order(object).order.positions.at(key.name);
   if (past[position]) return std::nullopt;
   past[position] = true;
   if (!is_any) std::fill(past.begin(), past.begin() + position, true);
   return past;
 }
 
+bool Machine::changes_rest(const Object& object, const Key& key) {
+  Formula rest = lists_[object.formulas][0];
+  if (rest == kAlways) return false;
+  const KeyOrder& order = this->order(object).order;
+  uint32_t end = key.is_free() ? uint32_t(order.names.size()) : order.positions.at(key.name) + 1;
+  const std::vector<uint32_t>& names = schema_.names_in(rest);
+  if (form_.key_order == KeyOrderRule::kAny) {
+    return !key.is_free() && std::find(names.begin(), names.end(), key.name) != names.end();
+  }
+  return std::any_of(names.begin(), names.end(), [&](uint32_t name) {
+    uint32_t position = order.positions.at(name);
+    return object.next <= position && position < end;
+  });
+}
+
+// The rest, with what the shape asks of the names that it mentions, and of a key. If this
+// can hold, so can the whole.
+Formula Machine::with_shape(const Object& object, Formula rest, const Key* key) {
+  const Shape& shape = shapes_[object.shape];
+  const KeyOrder& order = this->order(object).order;
+  std::vector<uint32_t> names = schema_.names_in(rest);
+  if (key != nullptr && !key->is_free()) names.push_back(key->name);
+  std::vector<Formula> all = shape.for_keys;
+  all.push_back(rest);
+  for (uint32_t name : names) {
+    if (shape.is_required[order.positions.at(name)]) all.push_back(formulas_.atom(Op::kRequired, name));
+    auto asked = shape.for_name.find(name);
+    if (asked == shape.for_name.end()) continue;
+    for (Formula child : asked->second) all.push_back(formulas_.atom(Op::kForName, name, child));
+  }
+  return formulas_.conjunction(std::move(all));
+}
+
+const Machine::Plan& Machine::shape_plan(uint32_t number, uint32_t key_number) {
+  Shape& shape = shapes_[number];
+  auto [found, is_new] = shape.plans.try_emplace(key_number);
+  Plan& plan = found->second;
+  if (!is_new) return plan;
+  const Key key = keys_[key_number];
+  std::vector<Formula> goal;
+  auto named = shape.for_name.find(key.name);
+  if (!key.is_free() && named != shape.for_name.end()) goal = named->second;
+  for (Formula atom : shape.for_keys) {
+    if (liveness_.applies(formulas_[atom], key)) goal.push_back(formulas_[atom].b);
+  }
+  schema_.budget().spend(goal.size() + 1);
+  for (Formula child : goal) plan.decided.emplace_back(child, true);
+  Formula all = formulas_.conjunction(std::move(goal));
+  try {
+    plan.is_live = liveness_.is_satisfiable(all);
+  } catch (...) {
+    shape.plans.erase(key_number);
+    throw;
+  }
+  plan.children = lists_.number_of({all});
+  return plan;
+}
+
+const Machine::Plan& Machine::key_plan(uint32_t number, uint32_t key_number) {
+  const Object object = objects_[number];
+  const Key key = keys_[key_number];
+  if (object.is_kept && !changes_rest(object, key)) return shape_plan(object.shape, key_number);
+  auto known = key_plans_.find({number, key_number});
+  if (known != key_plans_.end()) return known->second;
+  std::optional<PastKeys> past = past_after(object, key);
+  Plan plan;
+  if (past) {
+    const KeyOrder& order = this->order(object).order;
+    Context context;
+    context.residual = [&](Formula formula, const Truth& truth) {
+      return after_key(formula, key, order, *past, truth);
+    };
+    // What the shape asks of names is in the formula, so it does not need the past.
+    context.is_live = [&](Formula formula) {
+      return liveness_.is_object_live(formula, order, object.is_kept ? PastKeys() : *past);
+    };
+    Numbers formulas = lists_[object.formulas];
+    if (object.is_kept) formulas[0] = with_shape(object, formulas[0], &key);
+    plan = make_plan(formulas, context);
+  }
+  return key_plans_.emplace(std::pair(number, key_number), std::move(plan)).first->second;
+}
+
+bool Machine::may_come(uint32_t number, uint32_t key_number) {
+  const Object object = objects_[number];
+  if (object.is_kept) {
+    const Key key = keys_[key_number];
+    const Shape& shape = shapes_[object.shape];
+    const KeyOrder& order = this->order(object).order;
+    auto position = uint32_t(key.is_free() ? order.names.size() : order.positions.at(key.name));
+    if (object.max_keys == 0) return false;
+    if (!is_guarded(object)) {
+      if (!key.is_free() && position < object.next) return false;
+      auto missing = std::lower_bound(shape.required.begin(), shape.required.end(), object.next);
+      if (missing != shape.required.end() && *missing < position) return false;  // it would be left out
+      bool is_missing = missing != shape.required.end() && *missing == position;
+      auto num_others = size_t(shape.required.end() - missing) - is_missing;
+      if (num_others > object.max_keys - 1) return false;
+    }
+  }
+  return key_plan(number, key_number).is_live;
+}
+
+std::optional<uint32_t> Machine::object_after(uint32_t number, uint32_t key_number, const std::vector<bool>& verdicts) {
+  const Object object = objects_[number];
+  const Key key = keys_[key_number];
+  const KeyOrder& order = this->order(object).order;
+  PastKeys past = *past_after(object, key);
+  Numbers formulas = lists_[object.formulas];
+  bool changes = !object.is_kept || changes_rest(object, key);
+  Truth truth = known_truth(key_plan(number, key_number), verdicts);
+  for (Formula& formula : formulas) formula = after_key(formula, key, order, past, truth);
+  if (changes) {
+    bool is_live = object.is_kept ? liveness_.is_object_live(with_shape(object, formulas[0]), order, PastKeys())
+                                  : liveness_.is_object_live(formulas[0], order, past);
+    if (!is_live) return std::nullopt;
+  }
+  return object_of(object.shape, std::move(formulas), std::move(past));
+}
+
+std::optional<Action> Machine::end_of_object(const Object& object) {
+  const Shape& shape = shapes_[object.shape];
+  bool is_missing = !is_guarded(object) && !shape.required.empty() && shape.required.back() >= object.next;
+  if (is_missing) return std::nullopt;
+  return pop_at_end(lists_[object.formulas]);
+}
+
+// -- what may follow ----------------------------------------------------------------
+
+uint32_t Machine::number_of_key(const Key& key) {
+  auto [found, is_new] = key_numbers_.try_emplace({key.name, key.sets}, uint32_t(keys_.size()));
+  if (is_new) keys_.push_back(key);
+  return found->second;
+}
+
+const std::vector<Machine::FreeKey>& Machine::free_keys(uint32_t order_number, const Numbers& sets) {
+  auto known = free_keys_.find({order_number, sets});
+  if (known != free_keys_.end()) return known->second;
+  const KeyOrder& order = orders_[order_number].order;
+  std::vector<FreeKey> keys;
+  for (const Key& key : liveness_.free_keys(sets, order)) {
+    keys.push_back({number_of_key(key), liveness_.description(key, sets, order)});
+  }
+  return free_keys_.emplace(std::pair(order_number, sets), std::move(keys)).first->second;
+}
+
 Machine::Object& Machine::prepared(uint32_t number) {
   if (objects_[number].is_prepared) return objects_[number];
-  const Order& order = orders_[objects_[number].order];
-  const PastKeys past = pasts_[objects_[number].past];
+  const Object given = objects_[number];
+  const Order& order = this->order(given);
+  const PastKeys past = pasts_[given.past];
   std::vector<uint32_t> num_allowed_before = {0};
   for (uint32_t position : order.by_spelling) {
-    bool is_allowed = !past[position] && key_plan(number, number_of_key({order.order.names[position]})).is_live;
+    bool is_allowed = !past[position] && may_come(number, number_of_key({order.order.names[position]}));
     num_allowed_before.push_back(num_allowed_before.back() + is_allowed);
   }
-  std::vector<Formula> sets;
-  for (Formula formula : Numbers(lists_[objects_[number].formulas])) {
-    for (Formula atom : formulas_.atoms(formula)) {
-      const FormulaNode& node = formulas_[atom];
-      if (node.op == Op::kForKeys && std::find(sets.begin(), sets.end(), node.a) == sets.end()) sets.push_back(node.a);
-    }
+  Numbers sets;
+  auto add_set = [&](Formula atom) {
+    const FormulaNode& node = formulas_[atom];
+    if (node.op == Op::kForKeys && std::find(sets.begin(), sets.end(), node.a) == sets.end()) sets.push_back(node.a);
+  };
+  for (Formula atom : shapes_[given.shape].for_keys) add_set(atom);
+  for (Formula formula : Numbers(lists_[given.formulas])) {
+    for (Formula atom : formulas_.atoms(formula)) add_set(atom);
   }
   std::vector<Formula> described;
-  for (const Key& key : liveness_.free_keys(sets, order.order)) {
-    if (key_plan(number, number_of_key(key)).is_live) {
-      described.push_back(liveness_.description(key, sets, order.order));
-    }
+  for (const FreeKey& free : free_keys(shapes_[given.shape].order, sets)) {
+    if (may_come(number, free.key)) described.push_back(free.description);
   }
   Numbers free = {texts_.start(TextKind::kString, formulas_.disjunction(described))};
   for (Formula set : sets) free.push_back(texts_.start(TextKind::kString, set));
@@ -86,46 +334,95 @@ Machine::Object& Machine::prepared(uint32_t number) {
   return object;
 }
 
-uint32_t Machine::number_of_key(const Key& key) {
-  auto [found, is_new] = key_numbers_.try_emplace({key.name, key.sets}, uint32_t(keys_.size()));
-  if (is_new) keys_.push_back(key);
-  return found->second;
+Machine::Guard Machine::guard(State state, uint8_t byte, const Action& action) {
+  Kind kind = kinds_[state];
+  bool is_between = kind == Kind::kObjectStart || kind == Kind::kBeforeKey || kind == Kind::kAfterMember;
+  if ((!is_between && kind != Kind::kKey) || !is_guarded(objects_[fields_[state][0]])) return {};
+  uint32_t number = fields_[state][0];
+  const Object& object = objects_[number];
+  if (action.kind == Action::kPop) return {Guard::kClose, number};
+  if (is_between) {
+    if (byte != '"' && byte != ',') return {};
+    return {Guard::kKeys, number, 0, uint32_t(object.num_allowed_before.size() - 1), object.allows_free};
+  }
+  auto [_, begin, end, length, free] = fields_[state];
+  if (begin == end) return {};  // it was a free key before
+  if (kinds_[action.state] == Kind::kKey) {
+    const std::array<uint32_t, 5>& next = fields_[action.state];
+    return {Guard::kKeys, number, next[1], next[2], next[4] != kNoText};
+  }
+  if (completed_name(state, action.state)) return {Guard::kKeys, number, begin, begin + 1, false};
+  return {Guard::kKeys, number, 0, 0, true};
 }
 
+bool Machine::holds(const Guard& guard, const PastKeys& names) {
+  if (guard.kind == Guard::kNone) return true;
+  const Object& object = objects_[guard.object];
+  const Shape& shape = shapes_[object.shape];
+  auto has_come = [&](uint32_t position) { return position < names.size() && names[position]; };
+  bool are_limited = guard.kind == Guard::kClose || object.max_keys != UINT32_MAX;
+  size_t num_missing = 0;
+  if (are_limited) {
+    num_missing = shape.required.size() - size_t(std::count_if(shape.required.begin(), shape.required.end(), has_come));
+  }
+  if (guard.kind == Guard::kClose) return num_missing == 0;
+  bool must_be_required = are_limited && num_missing >= object.max_keys;
+  if (guard.allows_free && !must_be_required) return true;
+  const std::vector<uint32_t>& by_spelling = order(object).by_spelling;
+  for (uint32_t i = guard.begin; i < guard.end; ++i) {
+    bool is_allowed = object.num_allowed_before[i + 1] > object.num_allowed_before[i];
+    bool is_good = !must_be_required || shape.is_required[by_spelling[i]];
+    if (is_allowed && is_good && !has_come(by_spelling[i])) return true;
+  }
+  return false;
+}
+
+std::optional<uint32_t> Machine::completed_name(State state, State next) const {
+  if (form_.key_order != KeyOrderRule::kAny) return std::nullopt;
+  if (kinds_[state] != Kind::kKey || kinds_[next] != Kind::kAfterKey) return std::nullopt;
+  const Key& key = keys_[fields_[next][1]];
+  if (key.is_free()) return std::nullopt;
+  return order(objects_[fields_[next][0]]).order.positions.at(key.name);
+}
+
+// -- reading ------------------------------------------------------------------------
+
 Action Machine::read_object_start(uint32_t object, uint32_t spaces, uint8_t byte) {
-  if (byte == '}') return pop_at_end(lists_[objects_[object].formulas]).value_or(Action{});
+  if (byte == '}') return end_of_object(objects_[object]).value_or(Action{});
   if (std::optional<uint32_t> more = spaces_after(spaces, byte)) {
-    return replace(add(Kind::kObjectStart, {object, *more}));
+    return replace(add(Kind::kObjectStart, {object, *more}, memory_at_start()));
   }
   return read_before_key(object, spaces, byte);
 }
 
 Action Machine::read_before_key(uint32_t number, uint32_t spaces, uint8_t byte) {
   Object& object = prepared(number);
-  Memory memory = object.allows_free ? Memory::kKeys : Memory::kNone;
   if (byte == '"' && may_end_spaces(spaces) && (object.allows_free || object.num_allowed_before.back() > 0)) {
     bool has_named = object.num_allowed_before.back() > 0;
     uint32_t num_names = uint32_t(object.num_allowed_before.size() - 1);
     return replace(add(Kind::kKey,
                        {number, 0, has_named ? num_names : 0, 0, object.allows_free ? object.free : kNoText},
-                       object.allows_free ? Memory::kInsideKey : Memory::kNone));
+                       object.allows_free ? Memory::kInsideKey : memory_of(object)));
   }
   std::optional<uint32_t> more = spaces_after(spaces, byte);
-  return more ? replace(add(Kind::kBeforeKey, {number, *more}, memory)) : Action{};
+  return more ? replace(add(Kind::kBeforeKey, {number, *more}, memory_of(object))) : Action{};
 }
 
 Action Machine::read_key(State state, uint8_t byte) {
   auto [number, begin, end, length, free] = fields_[state];
   const Object& object = objects_[number];
-  const Order& order = orders_[object.order];
+  const Order& order = this->order(object);
   auto spelling = [&](uint32_t index) -> const std::string& {
     return schema_.spelled_name(order.order.names[order.by_spelling[index]]);
   };
-  Memory after_memory = object.allows_free ? Memory::kKeys : Memory::kNone;
+  auto is_allowed = [&](uint32_t index) {
+    return object.num_allowed_before[index + 1] > object.num_allowed_before[index];
+  };
+  Memory after_memory = memory_of(object);
   if (byte == '"') {
     // Spellings never end inside an escape. The shortest of those that begin so is first.
     bool is_named = begin < end && spelling(begin).size() == length;
-    if (is_named && object.num_allowed_before[begin + 1] > object.num_allowed_before[begin]) {
+    if (is_named && is_allowed(begin)) {
       uint32_t key = number_of_key({order.order.names[order.by_spelling[begin]]});
       return replace(add(Kind::kAfterKey, {number, key, spaces_at(false)}, after_memory));
     }
@@ -156,6 +453,14 @@ Action Machine::read_key(State state, uint8_t byte) {
   if (begin == end && free_after == kNoText) return {};
   length = begin == end ? 0 : length + 1;
   Memory memory = free_after != kNoText ? Memory::kInsideKey : after_memory;
+  // The names that are left may all stand further behind, so that one state serves all
+  // positions before them.
+  auto position = uint32_t(order.order.names.size());
+  for (uint32_t i = begin; i < end; ++i) {
+    if (is_allowed(i)) position = std::min(position, order.by_spelling[i]);
+  }
+  number = object_at(number, position);
+  prepared(number);
   return replace(add(Kind::kKey, {number, begin, end, length, free_after}, memory));
 }
 

@@ -136,87 +136,8 @@ class Machine::PlanMaker {
   bool excludes_any_ = false;
 };
 
-// Whether a formula asks the same of the object whatever the values of its keys are.
-bool Machine::is_plain(const Numbers& formulas) {
-  if (formulas.size() != 1) return false;
-  auto is_plain_literal = [this](Formula literal) {
-    const FormulaNode& node = formulas_[literal];
-    if (node.op == Op::kNot) return formulas_.op(node.a) == Op::kMinKeys;
-    return node.op == Op::kForName || node.op == Op::kForKeys || node.op == Op::kRequired || node.op == Op::kTrue;
-  };
-  if (formulas_.op(formulas[0]) != Op::kAnd) return is_plain_literal(formulas[0]);
-  std::vector<Formula> literals = formulas_.operands(formulas[0]);
-  schema_.budget().spend(literals.size());
-  return std::all_of(literals.begin(), literals.end(), is_plain_literal);
-}
-
-void Machine::read_plain_object(uint32_t formulas) {
-  Formula formula = lists_[formulas][0];
-  std::vector<Formula> literals = {formula};
-  if (formulas_.op(formula) == Op::kAnd) literals = formulas_.operands(formula);
-  schema_.budget().spend(literals.size());
-  plain_object_ = {};
-  plain_object_.formulas = formulas;
-  for (Formula literal : literals) {
-    const FormulaNode& node = formulas_[literal];
-    if (node.op == Op::kNot) {
-      plain_object_.max_keys = std::min(plain_object_.max_keys, formulas_[node.a].a - 1);
-    } else if (node.op == Op::kRequired) {
-      plain_object_.required.insert(node.a);
-    } else if (node.op == Op::kForName) {
-      plain_object_.for_name[node.a].push_back(node.b);
-    } else if (node.op == Op::kForKeys) {
-      plain_object_.for_keys.push_back(literal);
-    }
-  }
-}
-
-Machine::Plan Machine::plain_plan(const Object& object, const Key& key) {
-  if (plain_object_.formulas != object.formulas) read_plain_object(object.formulas);
-  const PlainObject& plain = plain_object_;
-  size_t num_required = plain.required.size() - plain.required.count(key.name);
-  if (plain.max_keys == 0 || num_required > plain.max_keys - 1) return {};
-  if (form_.key_order == KeyOrderRule::kDeclared) {  // which may skip required keys
-    PastKeys past = *past_after(object, key);
-    const KeyOrder& order = orders_[object.order].order;
-    for (uint32_t name : plain.required) {
-      if (name != key.name && past[order.positions.at(name)]) return {};
-    }
-  }
-  std::vector<Formula> goal;
-  auto named = plain.for_name.find(key.name);
-  if (!key.is_free() && named != plain.for_name.end()) goal = named->second;
-  for (Formula atom : plain.for_keys) {
-    if (liveness_.applies(formulas_[atom], key)) goal.push_back(formulas_[atom].b);
-  }
-  schema_.budget().spend(goal.size() + 1);
-  Plan plan;
-  for (Formula child : goal) plan.decided.emplace_back(child, true);
-  Formula all = formulas_.conjunction(std::move(goal));
-  plan.is_live = liveness_.is_satisfiable(all);
-  plan.children = lists_.number_of({all});
-  return plan;
-}
-
-const Machine::Plan& Machine::key_plan(uint32_t number, uint32_t key_number) {
-  auto known = key_plans_.find({number, key_number});
-  if (known != key_plans_.end()) return known->second;
-  const Object object = objects_[number];
-  const Key key = keys_[key_number];
-  std::optional<PastKeys> past = past_after(object, key);
-  Plan plan;
-  if (past && (plain_object_.formulas == object.formulas || is_plain(lists_[object.formulas]))) {
-    plan = plain_plan(object, key);
-  } else if (past) {
-    const KeyOrder& order = orders_[object.order].order;
-    Context context;
-    context.residual = [&](Formula formula, const Truth& truth) {
-      return after_key(formula, key, order, *past, truth);
-    };
-    context.is_live = [&](Formula formula) { return liveness_.is_object_live(formula, order, *past); };
-    plan = PlanMaker(*this, lists_[object.formulas], context).make();
-  }
-  return key_plans_.emplace(std::pair(number, key_number), std::move(plan)).first->second;
+Machine::Plan Machine::make_plan(const Numbers& formulas, const Context& context) {
+  return PlanMaker(*this, formulas, context).make();
 }
 
 const Machine::Plan& Machine::item_plan(uint32_t array) {
@@ -225,7 +146,7 @@ const Machine::Plan& Machine::item_plan(uint32_t array) {
   Context context;
   context.residual = [this](Formula formula, const Truth& truth) { return after_item(formula, truth); };
   context.is_live = [this](Formula formula) { return liveness_.is_array_live(formula); };
-  Plan plan = PlanMaker(*this, lists_[array], context).make();
+  Plan plan = make_plan(lists_[array], context);
   if (plan.is_live && are_items_unique(array)) {
     Numbers children = lists_[plan.children];
     children[0] = formulas_.conjunction({children[0], formulas_.atom(Op::kCanonicalNumber)});

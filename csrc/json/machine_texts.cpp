@@ -52,7 +52,7 @@ std::vector<uint8_t> Machine::name_bytes(State state) const {
   const std::array<uint32_t, 5>& fields = fields_[state];
   std::vector<uint8_t> bytes;
   for (uint32_t i = fields[1]; i < fields[2]; ++i) {
-    const Order& order = orders_[objects_[fields[0]].order];
+    const Order& order = this->order(objects_[fields[0]]);
     const std::string& name = schema_.spelled_name(order.order.names[order.by_spelling[i]]);
     if (name.size() <= fields[3]) continue;
     uint8_t byte = uint8_t(name[fields[3]]);
@@ -117,13 +117,19 @@ bool Machine::ends_free_key(State state) {
          keys_[fields_[action.state][1]].is_free();
 }
 
-bool Machine::has_other_end(State state, const std::vector<std::string>& ends) {
+bool Machine::may_be_named(State state, const PastKeys& names) {
+  const std::array<uint32_t, 5>& fields = fields_[state];
+  if (fields[1] == fields[2] || !is_guarded(objects_[fields[0]])) return fields[1] < fields[2];
+  return holds({Guard::kKeys, fields[0], fields[1], fields[2], false}, names);
+}
+
+bool Machine::has_other_end(State state, const std::vector<std::string>& ends, const PastKeys& names) {
   const std::array<uint32_t, 5> fields = fields_[state];
   uint32_t texts = kNoText;
   std::string quote;
   switch (kinds_[state]) {
     case Kind::kKey:
-      if (fields[1] < fields[2]) return true;  // a named key
+      if (may_be_named(state, names)) return true;
       texts = fields[4];
       quote = "\"";
       break;

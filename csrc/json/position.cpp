@@ -19,7 +19,14 @@ bool contains(const std::shared_ptr<const UsedText>& used, const std::string& te
 
 std::shared_ptr<const Memory> with_used(const std::shared_ptr<const Memory>& memory, std::string text) {
   auto used = std::make_shared<UsedText>(std::move(text), memory->used);
-  return std::make_shared<const Memory>(Memory{std::move(used), 0});
+  return std::make_shared<const Memory>(Memory{std::move(used), 0, memory->names});
+}
+
+std::shared_ptr<const Memory> with_name(const std::shared_ptr<const Memory>& memory, uint32_t position) {
+  PastKeys names = memory->names;
+  if (names.size() <= position) names.resize(position + 1);
+  names[position] = true;
+  return std::make_shared<const Memory>(Memory{memory->used, 0, std::move(names)});
 }
 
 bool starts_with(const std::string& text, const std::string& begin) {
@@ -62,6 +69,8 @@ bool Position::read(uint8_t byte) {
 }
 
 bool Position::apply(const Action& action, uint8_t byte) {
+  if (action.kind == Action::kFail) return false;
+  if (!machine_->holds(machine_->guard(state_, byte, action), names())) return false;
   switch (action.kind) {
     case Action::kFail:
       return false;
@@ -73,11 +82,13 @@ bool Position::apply(const Action& action, uint8_t byte) {
         memory_ = std::make_shared<const Memory>();
       }
       if (now != MemoryKind::kInsideKey && next == MemoryKind::kInsideKey) {
-        memory_ = std::make_shared<const Memory>(Memory{memory_->used, length() + 1});
+        memory_ = std::make_shared<const Memory>(Memory{memory_->used, length() + 1, memory_->names});
       } else if (now == MemoryKind::kInsideKey && byte == '"' && machine_->ends_free_key(state_)) {
         std::string key = text_since(memory_->begin);
         if (contains(memory_->used, key)) return false;
         memory_ = with_used(memory_, std::move(key));
+      } else if (std::optional<uint32_t> name = machine_->completed_name(state_, action.state)) {
+        memory_ = with_name(memory_, *name);
       }
       state_ = action.state;
       return true;
@@ -97,7 +108,7 @@ bool Position::apply(const Action& action, uint8_t byte) {
         }
         // A first item begins with this byte, another one behind the comma.
         size_t begin = length() + (machine_->memory(state_) == MemoryKind::kItems ? 1 : 0);
-        memory_ = std::make_shared<const Memory>(Memory{memory_->used, begin});
+        memory_ = std::make_shared<const Memory>(Memory{memory_->used, begin, {}});
       }
       below_ = std::make_shared<Frame>(action.below, is_item, std::move(below_), std::move(memory_));
       state_ = action.state;
@@ -150,7 +161,7 @@ std::vector<std::string> Position::used_ends() const {
 
 bool Position::has_unused() const {
   std::vector<std::string> ends = used_ends();
-  if (!ends.empty() && !machine_->has_other_end(state_, ends)) return false;
+  if (!ends.empty() && !machine_->has_other_end(state_, ends, names())) return false;
   for (const Frame* frame = below_.get(); frame != nullptr && frame->has_used; frame = frame->below.get()) {
     if (frame->memory == nullptr || frame->memory->used == nullptr) continue;
     if (machine_->memory(frame->state) != MemoryKind::kInsideItem) continue;

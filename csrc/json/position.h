@@ -44,7 +44,13 @@ struct UsedText {
 struct Memory {
   std::shared_ptr<const UsedText> used;
   size_t begin = 0;  // where the present key or item begins in the text
+  PastKeys names;    // positions of the names that have come, where that is in any order
 };
+
+inline const PastKeys& names_of(const Memory* memory) {
+  static const PastKeys kNone;
+  return memory == nullptr ? kNone : memory->names;
+}
 
 // A state that waits for a value, and those below it.
 struct Frame {
@@ -93,6 +99,8 @@ class Position {
 
   State state() const { return state_; }  // on top of the stack
   const Frame* below() const { return below_.get(); }
+  const Memory* memory() const { return memory_.get(); }  // of the state on top
+  const PastKeys& names() const { return names_of(memory_.get()); }
   Machine& machine() const { return *machine_; }
 
   // Texts that would complete a used key or item, if one has begun.

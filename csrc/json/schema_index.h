@@ -3,79 +3,51 @@
 
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
-#include "fsm/mask_store.h"
-#include "json/position.h"
-#include "json/token_walk.h"
+#include "json/schema_states.h"
 
 namespace structout::json {
 
-// Threads may share it. Masks are computed when they are first needed, and named by the
-// states of the stack that computing them has looked at.
+// Gives each text the states and masks to use. Texts share them, so they are made once;
+// texts that begin after they have grown much use new ones, and old ones are freed with
+// the last text that stands on them. So a schema serves any number of texts.
+//
+// Threads may share it.
 class SchemaIndex {
  public:
-  SchemaIndex(std::unique_ptr<Machine> machine, std::shared_ptr<const fsm::VocabularyTrie> vocabulary);
+  static constexpr size_t kMaxGrowth = 8 << 20;
+
+  // `max_growth`: bytes of states and masks beyond those of the compiled schema that
+  // texts make before new texts use new ones. Throws as Schema does.
+  SchemaIndex(std::string schema, SchemaOptions options, const TextForm& form, const fsm::Limits& limits,
+              std::shared_ptr<const fsm::VocabularyTrie> vocabulary, size_t max_growth = kMaxGrowth);
 
   const std::shared_ptr<const fsm::VocabularyTrie>& shared_vocabulary() const { return vocabulary_; }
+  const std::vector<std::string>& annotations() const { return annotations_; }
 
-  Position start();
+  // The states for a new text.
+  std::shared_ptr<SchemaStates> states();
 
-  // False if the token is not allowed; the position is of no use any more then.
-  bool read(Position& position, uint32_t token);
-  bool read(Position& position, const std::string& bytes);
-  bool is_complete(const Position& position);
-  std::string forced(const Position& position);
+  // States that no other text has used.
+  std::shared_ptr<SchemaStates> new_states() const;
 
-  // Fills the mask of the tokens that may follow, without stop tokens. Returns whether
-  // there is one.
-  bool fill(const Position& position, uint32_t* row);
-
-  // The mask of a position, computed if needed. Null if it has none of its own: it
-  // depends on keys or items that were used, or too many masks are kept.
-  const fsm::Mask* mask(const Position& position);
-
-  // The states on top of the stack that the mask of a position looks at, the top first.
-  std::vector<State> control_state(const Position& position);
-
-  // Whether mask() and fill() are short.
-  bool has_mask(const Position& position);
-
-  const std::vector<std::string>& annotations() const { return machine_->schema().annotations(); }
-  uint32_t num_masks() const { return store_.size(); }
-  size_t num_states();
+  // Of all states that some text uses, or a new one would.
   size_t memory_bytes();
-  // See closure().
-  std::optional<fsm::Automaton> closed(const fsm::Limits& limits);
-  uint32_t number_with(const std::vector<uint32_t>& stop_tokens);
 
  private:
-  struct Entry {
-    const fsm::Mask* mask = nullptr;  // null if it is not kept
-    Suspects suspects;
-  };
-
-  bool read(Position& position, const uint8_t* begin, const uint8_t* end);
-  State mask_state(const Position& position);
-  std::string key_of(const Position& position, State top) const;
-  const Entry* known_entry(const Position& position, State top) const;
-  const Entry& computed_entry(const Position& position, State top);
-  void forbid_used(const Position& position, const std::vector<uint32_t>& suspects, uint32_t* row);
-
-  std::unique_ptr<Machine> machine_;
-  std::shared_ptr<const fsm::VocabularyTrie> vocabulary_;
-  fsm::MaskStore store_;
-  std::mutex mutex_;                  // guards the machine and what follows
-  std::vector<State> mask_states_;    // for each state: mask_state(), or kNoState
-  std::vector<uint32_t> num_frames_;  // for each state: how many a mask with it on top looks at
-  std::unordered_map<std::string, Entry> masks_;
-  Entry last_;  // computed, if it is not kept
-  std::unordered_map<std::string, uint32_t> numbers_;
-  size_t suspect_bytes_ = 0;
-  std::vector<uint32_t> row_;
+  const std::string schema_;
+  const SchemaOptions options_;
+  const TextForm form_;
+  const fsm::Limits limits_;
+  const std::shared_ptr<const fsm::VocabularyTrie> vocabulary_;
+  const size_t max_growth_;
+  std::vector<std::string> annotations_;
+  std::mutex mutex_;  // guards what follows
+  std::shared_ptr<SchemaStates> states_;
+  size_t compiled_bytes_;  // of states_ before the first text
+  std::vector<std::weak_ptr<SchemaStates>> earlier_;
 };
 
 }  // namespace structout::json

@@ -8,6 +8,7 @@
 #include "fsm/compile.h"
 #include "fsm/hash.h"
 #include "fsm/number.h"
+#include "json/errors.h"
 
 namespace structout::json {
 
@@ -219,7 +220,7 @@ uint32_t Texts::add(const TextState& state) {
     steps_.back().accepts = holds_at_end(state);
     memory_bytes_ += sizeof(TextState) + sizeof(Steps) + 2 * sizeof(uint64_t);
     budget_.spend(1);
-    if (states_.size() > kMaxStates) throw fsm::LimitError("schema_text_states", states_.size(), kMaxStates);
+    if (states_.size() > kMaxStates) throw RoomError("schema_text_states", states_.size(), kMaxStates);
   }
   return number;
 }
@@ -266,7 +267,7 @@ void Texts::expand(uint32_t number) {
   }
   edges.shrink_to_fit();
   memory_bytes_ += edges.size() * sizeof(Edge);
-  if (memory_bytes_ / sizeof(Edge) > kMaxEdges) throw fsm::LimitError("schema_text_edges", edges.size(), kMaxEdges);
+  if (memory_bytes_ / sizeof(Edge) > kMaxEdges) throw RoomError("schema_text_edges", edges.size(), kMaxEdges);
   steps_[number].edges = std::move(edges);
   steps_[number].is_expanded = true;
 }

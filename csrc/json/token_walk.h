@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "fsm/vocabulary.h"
@@ -17,6 +19,33 @@ struct Suspects {
   std::vector<uint32_t> of_themselves;  // those that may repeat what they themselves have completed
 };
 
+// Tokens that are allowed if names may still come or are not missing: see Machine::Guard.
+struct Conditions {
+  static constexpr uint32_t kAlways = 0;     // no condition
+  static constexpr uint32_t kByReading = 1;  // one that only reading the token tells
+  struct Condition {
+    uint32_t before;  // another condition, which must hold too
+    uint32_t frame;   // whose names the guard asks, 0 for that on top
+    Machine::Guard guard;
+  };
+  std::vector<Condition> all = std::vector<Condition>(2);
+  std::vector<std::pair<uint32_t, uint32_t>> tokens;  // with their conditions
+
+  // The condition with another one.
+  uint32_t with(uint32_t before, uint32_t frame, const Machine::Guard& guard) {
+    if (before == kByReading) return kByReading;
+    // Of one key the later bytes allow fewer names.
+    bool is_narrower = before != kAlways && guard.kind == Machine::Guard::kKeys && all[before].frame == frame &&
+                       all[before].guard.kind == Machine::Guard::kKeys && all[before].guard.object == guard.object;
+    if (is_narrower) before = all[before].before;
+    for (uint32_t i = 2; i < all.size(); ++i) {
+      if (all[i].before == before && all[i].frame == frame && all[i].guard == guard) return i;
+    }
+    all.push_back({before, frame, guard});
+    return uint32_t(all.size() - 1);
+  }
+};
+
 // Follows tokens from a position, without what it remembers.
 class TokenWalk {
   static constexpr uint32_t kBottom = UINT32_MAX;  // below the last frame
@@ -25,9 +54,10 @@ class TokenWalk {
  public:
   // `top`: the state in the place of the one on top.
   TokenWalk(Machine& machine, const Position& position, State top) : machine_(machine) {
-    frames_.push_back({top, 1, 0});
+    frames_.push_back({top, 1, 0, 0});
     for (const Frame* frame = position.below(); frame != nullptr; frame = frame->below.get()) {
-      frames_.push_back({frame->state, uint32_t(frames_.size() + 1), 0});
+      auto number = uint32_t(frames_.size());
+      frames_.push_back({frame->state, number + 1, 0, number});
     }
     frames_.back().below = kBottom;
     num_given_ = frames_.size();
@@ -36,9 +66,10 @@ class TokenWalk {
   // How many of the given frames, and what is below them, the walk has looked at.
   size_t num_looked_at() const { return num_looked_at_; }
 
-  // Sets the bits of the tokens that are allowed, and lists the suspects among them.
-  void fill(const fsm::VocabularyTrie& vocabulary, uint32_t* row, Suspects& suspects) {
-    start(vocabulary, row, suspects);
+  // Sets the bits of the tokens that are allowed, and lists the suspects among them and
+  // those with conditions.
+  void fill(const fsm::VocabularyTrie& vocabulary, uint32_t* row, Suspects& suspects, Conditions& conditions) {
+    start(vocabulary, row, suspects, conditions);
     uint32_t num_nodes = uint32_t(vocabulary.nodes().size());
     if (machine_.is_free_text(frames_[0].state)) {
       fill_free_text(vocabulary.string_tokens());
@@ -51,10 +82,17 @@ class TokenWalk {
     }
   }
 
-  // Changes the row and the suspects of the state in which a key cannot become a named one.
-  void fill_names(const fsm::VocabularyTrie& vocabulary, uint32_t* row, Suspects& suspects) {
-    start(vocabulary, row, suspects);
+  // Changes the row, the suspects and the conditions of the state in which a key cannot
+  // become a named one.
+  void fill_names(const fsm::VocabularyTrie& vocabulary, uint32_t* row, Suspects& suspects, Conditions& conditions) {
+    start(vocabulary, row, suspects, conditions);
+    std::vector<std::pair<uint32_t, uint32_t>> before = std::move(conditions.tokens);
+    conditions.tokens.clear();
+    is_followed_.assign(before.empty() ? 0 : vocabulary.size(), false);
     fill_names(vocabulary, fsm::VocabularyTrie::kRoot, 0);
+    for (const auto& token : before) {
+      if (!is_followed_[token.first]) conditions.tokens.push_back(token);
+    }
   }
 
   // Changes the row of the state without its limit of the length. False if fill() is faster.
@@ -86,34 +124,47 @@ class TokenWalk {
   uint32_t next(uint32_t top, uint8_t byte) {
     for (;;) {
       Action action = machine_.action(frames_[top].state, byte);
+      if (action.kind == Action::kFail) return kBottom;
+      const WalkFrame frame = frames_[top];
+      std::optional<uint32_t> condition = condition_after(frame, byte, action);
+      if (!condition) return kBottom;
       switch (action.kind) {
         case Action::kFail:
           return kBottom;
-        case Action::kReplace:
-          return add({action.state, frames_[top].below, events_with(top, replacement_event(top, action.state))});
+        case Action::kReplace: {
+          bool has_new_name = frame.has_new_name || machine_.completed_name(frame.state, action.state).has_value();
+          uint32_t events = events_with(top, replacement_event(top, action.state));
+          return add({action.state, frame.below, events, frame.names, has_new_name, *condition});
+        }
         case Action::kPush: {
           uint32_t event = memory(action.below) == Machine::Memory::kInsideItem ? kEntered : 0;
-          uint32_t below = add({action.below, frames_[top].below, 0});
-          return add({action.state, below, events_with(top, event)});
+          uint32_t below = add({action.below, frame.below, 0, frame.names, frame.has_new_name});
+          return add({action.state, below, events_with(top, event), kNoNames, false, *condition});
         }
         case Action::kPop:
         case Action::kPopBefore: {
-          uint32_t below = frames_[top].below;
+          uint32_t below = frame.below;
           look_at(below);
           State waiting = below == kBottom ? kNoState : frames_[below].state;
           State state = machine_.resume(waiting, action.state);
           if (state == kNoState) return kBottom;
           bool completes_item = waiting != kNoState && memory(waiting) == Machine::Memory::kInsideItem;
-          uint32_t lower = below == kBottom ? kBottom : frames_[below].below;
-          top = add({state, lower, events_with(top, completes_item ? kCompleted : 0)});
+          uint32_t events = events_with(top, completes_item ? kCompleted : 0);
+          if (below == kBottom) {
+            top = add({state, kBottom, events, kNoNames, false, *condition});
+          } else {
+            const WalkFrame resumed = frames_[below];
+            top = add({state, resumed.below, events, resumed.names, resumed.has_new_name, *condition});
+          }
           if (action.kind == Action::kPop) return top;
         }
       }
     }
   }
 
-  void start(const fsm::VocabularyTrie& vocabulary, uint32_t* row, Suspects& suspects) {
+  void start(const fsm::VocabularyTrie& vocabulary, uint32_t* row, Suspects& suspects, Conditions& conditions) {
     suspects_ = &suspects;
+    conditions_ = &conditions;
     row_ = row;
     tops_.assign(vocabulary.max_depth() + 1, 0);
     sizes_.assign(vocabulary.max_depth() + 1, frames_.size());
@@ -143,8 +194,9 @@ class TokenWalk {
     if (!follow(node)) return false;
     uint32_t first = vocabulary.first_token(number);
     if (first == node.tokens_end) return true;
-    Suspicion suspicion = this->suspicion(tops_[node.depth + 1]);
-    for (uint32_t i = first; i < node.tokens_end; ++i) allow(vocabulary.tokens()[i], suspicion);
+    uint32_t top = tops_[node.depth + 1];
+    Suspicion suspicion = this->suspicion(top);
+    for (uint32_t i = first; i < node.tokens_end; ++i) allow(vocabulary.tokens()[i], suspicion, top);
     return true;
   }
 
@@ -173,7 +225,7 @@ class TokenWalk {
         // Most tokens below need not be followed.
         uint32_t first_plain = strings.num_plain_before[vocabulary.first_token(number)];
         uint32_t last_plain = strings.num_plain_before[nodes[nodes[number].end - 1].tokens_end];
-        for (uint32_t i = first_plain; i < last_plain; ++i) allow(strings.plain[i], Suspicion::kNone);
+        for (uint32_t i = first_plain; i < last_plain; ++i) allow(strings.plain[i], Suspicion::kNone, tops_[depth]);
         fill_special(vocabulary, number, nodes[number].end);
         return false;
       }
@@ -181,7 +233,7 @@ class TokenWalk {
         Suspicion suspicion = this->suspicion(tops_[depth]);
         uint32_t last_token = nodes[nodes[number].end - 1].tokens_end;
         for (uint32_t i = vocabulary.first_token(number); i < last_token; ++i) {
-          allow(vocabulary.tokens()[i], suspicion);
+          allow(vocabulary.tokens()[i], suspicion, tops_[depth]);
         }
         return false;
       }
@@ -206,7 +258,7 @@ class TokenWalk {
     uint32_t behind_quote = next(0, '"');
     if (behind_quote == kBottom) return;
     Suspicion suspicion = this->suspicion(behind_quote);
-    for (uint32_t token : strings.tokens_that_end) allow(token, suspicion);
+    for (uint32_t token : strings.tokens_that_end) allow(token, suspicion, behind_quote);
     tops_[0] = behind_quote;
     sizes_.assign(sizes_.size(), frames_.size());
     const std::vector<fsm::VocabularyTrie::Node>& nodes = strings.exits->nodes();
@@ -215,9 +267,10 @@ class TokenWalk {
         number = nodes[number].end;
         continue;
       }
-      suspicion = this->suspicion(tops_[nodes[number].depth + 1]);
+      uint32_t top = tops_[nodes[number].depth + 1];
+      suspicion = this->suspicion(top);
       for (uint32_t i = strings.exits->first_token(number); i < nodes[number].tokens_end; ++i) {
-        for (uint32_t token : strings.tokens_of_exit[strings.exits->tokens()[i]]) allow(token, suspicion);
+        for (uint32_t token : strings.tokens_of_exit[strings.exits->tokens()[i]]) allow(token, suspicion, top);
       }
       ++number;
     }
@@ -235,19 +288,28 @@ class TokenWalk {
       bool is_allowed = follow(nodes[number]);
       if (is_allowed && byte != '"' && machine_.state_without_name(frames_[tops_[depth + 1]].state)) {
         enter(vocabulary, number);
+        for (uint32_t i = vocabulary.first_token(number); !is_followed_.empty() && i < nodes[number].tokens_end; ++i) {
+          is_followed_[vocabulary.tokens()[i]] = true;
+        }
         fill_names(vocabulary, number, depth + 1);
         continue;
       }
       uint32_t last_token = nodes[nodes[number].end - 1].tokens_end;
-      for (uint32_t i = vocabulary.first_token(number); i < last_token; ++i) forbid(vocabulary.tokens()[i]);
+      for (uint32_t i = vocabulary.first_token(number); i < last_token; ++i) {
+        forbid(vocabulary.tokens()[i]);
+        if (!is_followed_.empty()) is_followed_[vocabulary.tokens()[i]] = true;
+      }
       if (!is_allowed) continue;
       enter(vocabulary, number);
       fill_below(vocabulary, number, depth + 1);
     }
   }
 
-  void allow(uint32_t token, Suspicion suspicion) {
+  // `top`: where the token leads.
+  void allow(uint32_t token, Suspicion suspicion, uint32_t top) {
     row_[token >> 5] |= 1u << (token & 31);
+    uint32_t condition = frames_[top].condition;
+    if (condition != Conditions::kAlways) conditions_->tokens.emplace_back(token, condition);
     if (suspicion != Suspicion::kNone) suspects_->of_earlier.push_back(token);
     if (suspicion == Suspicion::kOfItself) suspects_->of_themselves.push_back(token);
   }
@@ -258,11 +320,25 @@ class TokenWalk {
   static constexpr uint32_t kEntered = 1, kCompleted = 2, kEnteredAnother = 4, kCompletedAnother = 8;
   static constexpr uint32_t kCompletedPresentKey = 16;  // the one that had begun before the token
 
+  static constexpr uint32_t kNoNames = UINT32_MAX;
+
   struct WalkFrame {
     State state;
     uint32_t below;
     uint32_t events;
+    uint32_t names;                            // the given frame whose names have come here, or none yet
+    bool has_new_name = false;                 // one that the token has completed
+    uint32_t condition = Conditions::kAlways;  // of the frame on top
   };
+
+  // The condition after an action. None if it does not hold.
+  std::optional<uint32_t> condition_after(const WalkFrame& frame, uint8_t byte, const Action& action) {
+    Machine::Guard guard = machine_.guard(frame.state, byte, action);
+    if (guard.kind == Machine::Guard::kNone) return frame.condition;
+    if (frame.has_new_name) return Conditions::kByReading;
+    if (frame.names != kNoNames) return conditions_->with(frame.condition, frame.names, guard);
+    return machine_.holds(guard, {}) ? std::optional(frame.condition) : std::nullopt;
+  }
 
   uint32_t events_with(uint32_t top, uint32_t event) const {
     uint32_t before = frames_[top].events;
@@ -320,6 +396,9 @@ class TokenWalk {
   size_t num_given_;
   size_t num_looked_at_ = 1;
   Suspects* suspects_ = nullptr;
+  Conditions* conditions_ = &no_conditions_;
+  Conditions no_conditions_;       // where they are known already
+  std::vector<bool> is_followed_;  // tokens of names
   uint32_t* row_ = nullptr;
   // Where the bytes before each depth lead, and how many frames there are then.
   std::vector<uint32_t> tops_;

@@ -134,14 +134,9 @@ int main(int, char** arguments) {
     if (below(2) == 0) form.max_whitespace.reset();
     if (below(2) == 0) form.key_order = json::KeyOrderRule::kDeclared;
     try {
-      auto machine = std::make_unique<json::Machine>(schema, json::SchemaOptions(), form, limits);
-      machine->schema().expand_all();
-      machine->start();
-      if (i % 7 == 0) {
-        fsm::Budget budget(limits);
-        json::closure(*machine, budget);
-      }
-      auto index = std::make_shared<json::SchemaIndex>(std::move(machine), vocabulary);
+      auto index =
+          std::make_shared<json::SchemaIndex>(schema, json::SchemaOptions(), form, limits, vocabulary, 1 << 16);
+      if (i % 7 == 0) index->states()->closed(limits);
       ++num_compiled;
       walk(index);
     } catch (const json::SchemaError&) {

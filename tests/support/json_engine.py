@@ -35,8 +35,12 @@ class JsonEngine:
         self._form.max_whitespace = None
         self._form.declared_key_order = declared
 
-    def compile(self, schema: Any, seconds: float = DEFAULT_LIMITS.seconds) -> Any:
+    def compile(self, schema: Any, seconds: float = DEFAULT_LIMITS.seconds, **options: Any) -> Any:
         """Compile a schema: a JSON text, or a value.
+
+        Args:
+            options: further arguments of the core, such as ``max_growth``, or
+                ``limits`` in the place of its own.
 
         Raises:
             SchemaError: with a message, a kind and a JSON pointer.
@@ -46,7 +50,7 @@ class JsonEngine:
         data = text.encode(errors="surrogatepass") if isinstance(text, str) else text
         limits = DEFAULT_LIMITS.as_native()
         limits.seconds = seconds
-        return core().SchemaIndex(data, self._options, self._form, limits, self._trie)
+        return core().SchemaIndex(data, self._options, self._form, options.pop("limits", limits), self._trie, **options)
 
     def walk(self, index: Any) -> EngineWalk:
         """The start of a text."""

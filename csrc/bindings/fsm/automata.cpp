@@ -20,6 +20,7 @@ void define_automata(py::module_& module) {
       .def_readwrite("nesting", &Limits::nesting)
       .def_readwrite("nodes", &Limits::nodes)
       .def_readwrite("states", &Limits::states)
+      .def_readwrite("schema_states", &Limits::schema_states)
       .def_readwrite("seconds", &Limits::seconds);
 
   py::class_<Automaton>(module, "Automaton")

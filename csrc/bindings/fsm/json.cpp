@@ -19,17 +19,13 @@ namespace {
 
 std::shared_ptr<json::SchemaIndex> compile(const py::bytes& given, const json::SchemaOptions& options,
                                            const json::TextForm& form, const Limits& limits,
-                                           std::shared_ptr<const VocabularyTrie> vocabulary) {
+                                           std::shared_ptr<const VocabularyTrie> vocabulary, size_t max_growth) {
   std::string schema = given;
   return run(true, [&] {
     json::SchemaOptions with_bytes = options;
     for (int byte = 0; byte < 256; ++byte) with_bytes.allowed_bytes[size_t(byte)] = vocabulary->has_byte(uint8_t(byte));
-    auto machine = std::make_unique<json::Machine>(schema, with_bytes, form, limits);
-    machine->schema().expand_all();
-    // What is too large to begin with is refused now.
-    json::State start = machine->start();
-    for (int byte = 0; byte < 256; ++byte) machine->action(start, uint8_t(byte));
-    return std::make_shared<json::SchemaIndex>(std::move(machine), std::move(vocabulary));
+    return std::make_shared<json::SchemaIndex>(std::move(schema), std::move(with_bytes), form, limits,
+                                               std::move(vocabulary), max_growth);
   });
 }
 
@@ -53,18 +49,20 @@ void define_json(py::module_& module) {
           });
 
   py::class_<json::SchemaIndex, std::shared_ptr<json::SchemaIndex>>(module, "SchemaIndex")
-      .def(py::init(&compile))
-      .def_property_readonly("num_states", &json::SchemaIndex::num_states)
-      .def_property_readonly("num_masks", &json::SchemaIndex::num_masks)
+      .def(py::init(&compile), py::arg("schema"), py::arg("options"), py::arg("form"), py::arg("limits"),
+           py::arg("vocabulary"), py::arg("max_growth") = json::SchemaIndex::kMaxGrowth)
+      .def_property_readonly("num_states", [](json::SchemaIndex& self) { return self.states()->num_states(); })
+      .def_property_readonly("num_masks", [](json::SchemaIndex& self) { return self.states()->num_masks(); })
       .def_property_readonly("memory_bytes", &json::SchemaIndex::memory_bytes)
       .def_property_readonly("annotations", &json::SchemaIndex::annotations)
-      .def("closed",
-           [](json::SchemaIndex& self, const Limits& limits) { return run(true, [&] { return self.closed(limits); }); })
+      .def("closed", [](json::SchemaIndex& self,
+                        const Limits& limits) { return run(true, [&] { return self.states()->closed(limits); }); })
       .def("matches", [](json::SchemaIndex& self, const py::bytes& given) {
         std::string text = given;
         return run(true, [&] {
-          json::Position position = self.start();
-          return self.read(position, text) && self.is_complete(position);
+          std::shared_ptr<json::SchemaStates> states = self.states();
+          json::Position position = states->start();
+          return states->read(position, text) && states->is_complete(position);
         });
       });
 

@@ -44,7 +44,8 @@ _CLOSURE_LIMITS = AutomatonLimits(states=50_000, seconds=0.05)
 class SchemaIndex:
     """A JSON schema whose steps are tokens. Threads may share it.
 
-    Its states and masks are made when a text first reaches them.
+    Its states and masks are made when a text first reaches them. Once texts have made
+    many, new texts begin with new ones.
 
     Args:
         schema: JSON text.
@@ -85,18 +86,20 @@ class SchemaIndex:
 
     @property
     def num_states(self) -> int:
-        """The number of states that were made so far."""
+        """The number of states that a new text begins with, those that earlier texts have
+        made among them."""
         return self.native.num_states
 
     @property
     def num_masks(self) -> int:
-        """The number of different masks that were computed so far."""
+        """The number of different masks in them."""
         return self.native.num_masks
 
     @property
     def memory_bytes(self) -> int:
-        """Memory of the states and masks made so far, without the trie of the
-        vocabulary."""
+        """Memory of all states and masks in use, without the trie of the vocabulary. It
+        grows while texts make new ones, up to 8 MB beyond the compiled schema for those
+        of new texts."""
         return self.native.memory_bytes
 
     @cached_property

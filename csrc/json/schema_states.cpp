@@ -1,0 +1,286 @@
+#include "json/schema_states.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "fsm/unique_number.h"
+#include "json/closure.h"
+
+namespace structout::json {
+
+using fsm::VocabularyTrie;
+
+namespace {
+
+constexpr char kSpaces[] = {' ', '\n', '\t', '\r'};
+constexpr size_t kBytesPerKey = 96;  // of the table, roughly
+
+}  // namespace
+
+SchemaStates::SchemaStates(std::unique_ptr<Machine> machine, std::shared_ptr<const VocabularyTrie> vocabulary)
+    : machine_(std::move(machine)),
+      vocabulary_(std::move(vocabulary)),
+      store_(vocabulary_),
+      row_(vocabulary_->row_words()),
+      memory_bytes_(size_in_bytes()) {}
+
+Position SchemaStates::start() {
+  Lock lock(*this);
+  return Position(*machine_);
+}
+
+bool SchemaStates::read(Position& position, uint32_t token) {
+  const uint8_t *begin = vocabulary_->begin(token), *end = vocabulary_->end(token);
+  return begin != end && read(position, begin, end);
+}
+
+bool SchemaStates::read(Position& position, const std::string& bytes) {
+  const uint8_t* begin = reinterpret_cast<const uint8_t*>(bytes.data());
+  return read(position, begin, begin + bytes.size());
+}
+
+bool SchemaStates::read(Position& position, const uint8_t* begin, const uint8_t* end) {
+  Lock lock(*this);
+  machine_->schema().budget().restart();
+  return position.read(begin, end) && position.has_unused();
+}
+
+bool SchemaStates::is_complete(const Position& position) {
+  Lock lock(*this);
+  return position.is_complete();
+}
+
+std::string SchemaStates::forced(const Position& position) {
+  Lock lock(*this);
+  machine_->schema().budget().restart();
+  return position.forced();
+}
+
+size_t SchemaStates::num_states() {
+  Lock lock(*this);
+  return machine_->num_states();
+}
+
+size_t SchemaStates::size_in_bytes() const {
+  return machine_->memory_bytes() + store_.memory_bytes() + masks_.size() * kBytesPerKey + suspect_bytes_;
+}
+
+std::optional<fsm::Automaton> SchemaStates::closed(const fsm::Limits& limits) try {
+  Lock lock(*this);
+  machine_->schema().budget().restart();
+  fsm::Budget budget(limits);
+  return closure(*machine_, budget);
+} catch (const fsm::LimitError&) {
+  return std::nullopt;
+}
+
+uint32_t SchemaStates::number_with(const std::vector<uint32_t>& stop_tokens) {
+  std::string key(reinterpret_cast<const char*>(stop_tokens.data()), stop_tokens.size() * sizeof(uint32_t));
+  Lock lock(*this);
+  auto [found, is_new] = numbers_.try_emplace(key, 0);
+  if (is_new) found->second = fsm::unique_number();
+  return found->second;
+}
+
+// The state on top, or one with the same mask.
+State SchemaStates::mask_state(const Position& position) {
+  State state = position.state();
+  if (mask_states_.size() <= state) mask_states_.resize(machine_->num_states(), kNoState);
+  if (mask_states_[state] == kNoState) {
+    mask_states_[state] = machine_->without_far_limits(state, vocabulary_->max_depth());
+  }
+  return mask_states_[state];
+}
+
+// The states on top of the stack that masks with the same top have looked at so far.
+std::string SchemaStates::key_of(const Position& position, State top) const {
+  size_t num_frames = top < num_frames_.size() ? num_frames_[top] : 1;
+  std::string key(reinterpret_cast<const char*>(&top), sizeof top);
+  const Frame* frame = position.below();
+  for (size_t i = 1; i < num_frames; ++i) {
+    State state = frame == nullptr ? kNoState : frame->state;
+    key.append(reinterpret_cast<const char*>(&state), sizeof state);
+    if (frame == nullptr) break;
+    frame = frame->below.get();
+  }
+  return key;
+}
+
+const SchemaStates::Entry* SchemaStates::known_entry(const Position& position, State top) const {
+  auto found = masks_.find(key_of(position, top));
+  return found == masks_.end() ? nullptr : &found->second;
+}
+
+// Leaves the row of the mask in row_.
+const SchemaStates::Entry& SchemaStates::computed_entry(const Position& position, State top) {
+  machine_->schema().budget().restart();
+  std::optional<Machine::LengthLimit> limit = machine_->length_limit(top);
+  std::optional<State> similar = limit ? limit->without : machine_->state_without_name(top);
+  const Entry* base = nullptr;
+  if (similar) {
+    base = known_entry(position, *similar);
+    if (base == nullptr) base = &computed_entry(position, *similar);
+    if (base->mask == nullptr) base = nullptr;
+  }
+  TokenWalk walk(*machine_, position, top);
+  Suspects suspects;
+  Conditions conditions;
+  bool is_filled = base != nullptr;
+  if (is_filled) {
+    store_.expand(*base->mask, row_.data());
+    suspects = base->suspects;
+    conditions = base->conditions;
+    if (limit) {
+      is_filled = walk.forbid_longer(*vocabulary_, *limit, row_.data());
+    } else {
+      walk.fill_names(*vocabulary_, row_.data(), suspects, conditions);
+    }
+  }
+  if (!is_filled) {
+    std::fill(row_.begin(), row_.end(), 0);
+    suspects = {};
+    conditions = {};
+    walk.fill(*vocabulary_, row_.data(), suspects, conditions);
+  }
+  last_.suspects = std::move(suspects);
+  last_.conditions = std::move(conditions);
+  if (num_frames_.size() <= top) num_frames_.resize(top + 1, 1);
+  num_frames_[top] = std::max(num_frames_[top], uint32_t(walk.num_looked_at()));
+  if (similar) num_frames_[top] = std::max(num_frames_[top], num_frames_[*similar]);
+  last_.mask = store_.add(row_.data());
+  if (last_.mask == nullptr) return last_;
+  suspect_bytes_ += (last_.suspects.of_earlier.size() + last_.suspects.of_themselves.size()) * sizeof(uint32_t) +
+                    last_.conditions.tokens.size() * sizeof(last_.conditions.tokens[0]) +
+                    last_.conditions.all.size() * sizeof(last_.conditions.all[0]);
+  return masks_.emplace(key_of(position, top), last_).first->second;
+}
+
+const fsm::Mask* SchemaStates::mask(const Position& position) {
+  if (position.has_used()) return nullptr;
+  Lock lock(*this);
+  State top = mask_state(position);
+  const Entry* known = known_entry(position, top);
+  const Entry& entry = known != nullptr ? *known : computed_entry(position, top);
+  return is_exact(position, entry) ? entry.mask : nullptr;
+}
+
+bool SchemaStates::is_exact(const Position& position, const Entry& entry) {
+  if (position.has_used() || !entry.suspects.of_themselves.empty()) return false;
+  if (entry.conditions.tokens.empty()) return true;
+  std::vector<bool> holds = truths(position, entry.conditions);
+  return std::all_of(entry.conditions.tokens.begin(), entry.conditions.tokens.end(), [&](const auto& token) {
+    return token.second == Conditions::kByReading ? may_follow(position, token.first) : holds[token.second];
+  });
+}
+
+// Which of the conditions hold, those known by reading among them.
+std::vector<bool> SchemaStates::truths(const Position& position, const Conditions& conditions) {
+  std::vector<const PastKeys*> names = {&position.names()};  // of each frame, the top first
+  for (const Frame* frame = position.below(); frame != nullptr; frame = frame->below.get()) {
+    names.push_back(&names_of(frame->memory.get()));
+  }
+  std::vector<bool> holds(conditions.all.size(), true);
+  for (size_t i = 2; i < conditions.all.size(); ++i) {
+    const Conditions::Condition& condition = conditions.all[i];
+    holds[i] = holds[condition.before] && machine_->holds(condition.guard, *names[condition.frame]);
+  }
+  return holds;
+}
+
+bool SchemaStates::may_follow(const Position& position, uint32_t token) {
+  Position next = position;
+  return next.read(vocabulary_->begin(token), vocabulary_->end(token)) && next.has_unused();
+}
+
+void SchemaStates::forbid_past_names(const Position& position, const Conditions& conditions, uint32_t* row) {
+  std::vector<bool> holds = truths(position, conditions);
+  for (auto [token, condition] : conditions.tokens) {
+    uint32_t bit = 1u << (token & 31);
+    if ((row[token >> 5] & bit) == 0) continue;
+    bool is_allowed = condition == Conditions::kByReading ? may_follow(position, token) : holds[condition];
+    if (!is_allowed) row[token >> 5] &= ~bit;
+  }
+}
+
+std::vector<State> SchemaStates::control_state(const Position& position) {
+  Lock lock(*this);
+  State top = mask_state(position);
+  if (known_entry(position, top) == nullptr) computed_entry(position, top);
+  std::string key = key_of(position, top);
+  std::vector<State> states(key.size() / sizeof(State));
+  std::memcpy(states.data(), key.data(), key.size());
+  return states;
+}
+
+bool SchemaStates::has_mask(const Position& position) {
+  if (position.has_used()) return false;
+  Lock lock(*this);
+  const Entry* known = known_entry(position, mask_state(position));
+  return known != nullptr && is_exact(position, *known);
+}
+
+bool SchemaStates::fill(const Position& position, uint32_t* row) {
+  Lock lock(*this);
+  State top = mask_state(position);
+  const Entry* known = known_entry(position, top);
+  const Entry& entry = known != nullptr ? *known : computed_entry(position, top);
+  if (entry.mask == nullptr) {
+    std::copy(row_.begin(), row_.end(), row);
+  } else {
+    store_.expand(*entry.mask, row);
+  }
+  bool remembers = position.has_used();
+  bool is_suspect = remembers || !entry.suspects.of_themselves.empty();
+  bool depends_on_text = is_suspect || !entry.conditions.tokens.empty();
+  if (!entry.conditions.tokens.empty()) forbid_past_names(position, entry.conditions, row);
+  if (is_suspect) {
+    forbid_used(position, remembers ? entry.suspects.of_earlier : entry.suspects.of_themselves, row);
+  }
+  if (entry.mask != nullptr && !depends_on_text) return !entry.mask->is_empty();
+  return std::any_of(row, row + row_.size(), [](uint32_t word) { return word != 0; });
+}
+
+// Takes tokens out of a row that would repeat a key or an item: the suspects, and those
+// that complete a key or an item that has begun.
+void SchemaStates::forbid_used(const Position& position, const std::vector<uint32_t>& suspects, uint32_t* row) {
+  machine_->schema().budget().restart();
+  auto try_token = [&](uint32_t token) {
+    uint32_t bit = 1u << (token & 31);
+    if ((row[token >> 5] & bit) == 0) return;
+    if (!may_follow(position, token)) row[token >> 5] &= ~bit;
+  };
+  if (position.is_among_few_values()) {
+    for (uint32_t i = 0; i < vocabulary_->row_words(); ++i) {
+      for (uint32_t bits = row[i]; bits != 0; bits &= bits - 1) try_token(i << 5 | uint32_t(__builtin_ctz(bits)));
+    }
+    return;
+  }
+  for (uint32_t token : suspects) try_token(token);
+  // The way of each used text through the vocabulary, and what goes on behind it. A key
+  // has one spelling, so no token is allowed that completes a used one.
+  bool is_key = machine_->memory(position.state()) == Machine::Memory::kInsideKey;
+  const std::vector<VocabularyTrie::Node>& nodes = vocabulary_->nodes();
+  auto follow = [&](auto& self, const std::string& end, uint32_t node) -> void {
+    for (char space : kSpaces) {  // in front of an item
+      uint32_t next = is_key ? VocabularyTrie::kNone : vocabulary_->child(node, uint8_t(space));
+      if (next != VocabularyTrie::kNone) self(self, end, next);
+    }
+    for (size_t length = 0; length < end.size(); ++length) {
+      node = vocabulary_->child(node, uint8_t(end[length]));
+      if (node == VocabularyTrie::kNone) break;
+      bool is_whole = length + 1 == end.size();
+      uint32_t last = is_whole ? nodes[node].end - 1 : node;
+      for (uint32_t i = vocabulary_->first_token(node); i < nodes[last].tokens_end; ++i) {
+        uint32_t token = vocabulary_->tokens()[i];
+        if (is_key && is_whole) {
+          row[token >> 5] &= ~(1u << (token & 31));
+        } else {
+          try_token(token);
+        }
+      }
+    }
+  };
+  for (const std::string& end : position.used_ends()) follow(follow, end, VocabularyTrie::kRoot);
+}
+
+}  // namespace structout::json

@@ -1,0 +1,102 @@
+// The states and masks that texts of a schema share.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "fsm/mask_store.h"
+#include "json/position.h"
+#include "json/token_walk.h"
+
+namespace structout::json {
+
+// States and masks are made when they are first needed, and stay as long as this does.
+// Masks are named by the states of the stack that computing them has looked at. Threads
+// may share it.
+class SchemaStates {
+ public:
+  SchemaStates(std::unique_ptr<Machine> machine, std::shared_ptr<const fsm::VocabularyTrie> vocabulary);
+
+  const std::shared_ptr<const fsm::VocabularyTrie>& shared_vocabulary() const { return vocabulary_; }
+
+  Position start();
+
+  // False if the token is not allowed; the position is of no use any more then.
+  bool read(Position& position, uint32_t token);
+  bool read(Position& position, const std::string& bytes);
+  bool is_complete(const Position& position);
+  std::string forced(const Position& position);
+
+  // Fills the mask of the tokens that may follow, without stop tokens. Returns whether
+  // there is one.
+  bool fill(const Position& position, uint32_t* row);
+
+  // The mask of a position, computed if needed. Null if it has none of its own: it
+  // depends on keys or items that were used, or too many masks are kept.
+  const fsm::Mask* mask(const Position& position);
+
+  // The states on top of the stack that the mask of a position looks at, the top first.
+  std::vector<State> control_state(const Position& position);
+
+  // Whether mask() and fill() are short.
+  bool has_mask(const Position& position);
+
+  const std::vector<std::string>& annotations() const { return machine_->schema().annotations(); }
+  uint32_t num_masks() const { return store_.size(); }
+  size_t num_states();
+  size_t memory_bytes() const { return memory_bytes_; }  // waits for no thread
+  // See closure().
+  std::optional<fsm::Automaton> closed(const fsm::Limits& limits);
+  uint32_t number_with(const std::vector<uint32_t>& stop_tokens);
+
+ private:
+  // Locks what the states are made of, and notes how large it is in the end.
+  class Lock {
+   public:
+    explicit Lock(SchemaStates& states) : states_(states), lock_(states.mutex_) {}
+    ~Lock() { states_.memory_bytes_ = states_.size_in_bytes(); }
+
+   private:
+    SchemaStates& states_;
+    std::lock_guard<std::mutex> lock_;
+  };
+  size_t size_in_bytes() const;
+
+  struct Entry {
+    const fsm::Mask* mask = nullptr;  // null if it is not kept
+    Suspects suspects;
+    Conditions conditions;
+  };
+
+  bool read(Position& position, const uint8_t* begin, const uint8_t* end);
+  State mask_state(const Position& position);
+  std::string key_of(const Position& position, State top) const;
+  const Entry* known_entry(const Position& position, State top) const;
+  const Entry& computed_entry(const Position& position, State top);
+  // Whether the mask of the entry is that of the position, whatever this remembers.
+  bool is_exact(const Position& position, const Entry& entry);
+  std::vector<bool> truths(const Position& position, const Conditions& conditions);
+  bool may_follow(const Position& position, uint32_t token);
+  void forbid_past_names(const Position& position, const Conditions& conditions, uint32_t* row);
+  void forbid_used(const Position& position, const std::vector<uint32_t>& suspects, uint32_t* row);
+
+  std::unique_ptr<Machine> machine_;
+  std::shared_ptr<const fsm::VocabularyTrie> vocabulary_;
+  fsm::MaskStore store_;
+  std::mutex mutex_;                  // guards the machine and what follows
+  std::vector<State> mask_states_;    // for each state: mask_state(), or kNoState
+  std::vector<uint32_t> num_frames_;  // for each state: how many a mask with it on top looks at
+  std::unordered_map<std::string, Entry> masks_;
+  Entry last_;  // computed, if it is not kept
+  std::unordered_map<std::string, uint32_t> numbers_;
+  size_t suspect_bytes_ = 0;
+  std::vector<uint32_t> row_;
+  std::atomic<size_t> memory_bytes_;
+};
+
+}  // namespace structout::json
