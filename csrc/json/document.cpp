@@ -2,136 +2,186 @@
 
 #include <algorithm>
 #include <array>
-#include <optional>
-
-#include "json/errors.h"
 
 namespace structout::json {
 
 namespace {
 
-constexpr int kNewestDraft = 2020;
+constexpr std::string_view kReferences[] = {"$ref", "$dynamicRef", "$recursiveRef"};
 
-int draft_of(const Value& root) {
-  const Value* schema = root.find("$schema");
-  if (schema == nullptr || !schema->is_string()) return kNewestDraft;
-  static constexpr std::array<std::pair<std::string_view, int>, 6> kDrafts = {{{"draft-03", 3},
-                                                                               {"draft-04", 4},
-                                                                               {"draft-06", 6},
-                                                                               {"draft-07", 7},
-                                                                               {"draft/2019-09", 2019},
-                                                                               {"draft/2020-12", 2020}}};
-  for (auto [name, draft] : kDrafts) {
-    if (schema->text.find(name) != std::string::npos) return draft;
+const Value* string_at(const Value& schema, std::string_view keyword, int draft) {
+  const Value* value = draft_has_keyword(draft, keyword) ? schema.find(keyword) : nullptr;
+  return value != nullptr && value->is_string() ? value : nullptr;
+}
+
+// The own identifier of a schema of a draft, or null.
+const Value* identifier_of(const Value& schema, int draft) {
+  if (draft <= 7 && schema.find("$ref") != nullptr) return nullptr;  // beside it nothing counts there
+  return string_at(schema, draft <= 4 ? "id" : "$id", draft);
+}
+
+// Whether a schema asks that another one fails.
+bool has_negation(const Value& schema) {
+  static constexpr std::array<std::string_view, 5> kKeywords = {"not", "oneOf", "if", "maxContains", "disallow"};
+  return std::any_of(kKeywords.begin(), kKeywords.end(), [&](auto keyword) { return schema.find(keyword) != nullptr; });
+}
+
+// The vocabularies that a metaschema leaves out. Throws SchemaError if it requires an
+// unknown one.
+std::vector<Vocabulary> vocabularies_beyond(const Value& metaschema, int draft) {
+  const Value* vocabularies = metaschema.find("$vocabulary");
+  if (vocabularies == nullptr || !vocabularies->is_object() || draft < 2019) return {};
+  const std::string prefix = vocabulary_prefix(draft);
+  for (size_t i = 0; i < vocabularies->items.size(); ++i) {
+    const std::string& name = vocabularies->names[i];
+    bool is_known = name.compare(0, prefix.size(), prefix) == 0;
+    if (is_known || vocabularies->items[i].kind != ValueKind::kTrue) continue;
+    throw SchemaError(ErrorKind::kUnsupported, "its metaschema requires the unknown vocabulary " + name, "#/$schema");
   }
-  return kNewestDraft;
-}
-
-const std::unordered_map<std::string_view, int> kDraftOfKeyword = {
-    {"const", 6},
-    {"contains", 6},
-    {"propertyNames", 6},
-    {"if", 7},
-    {"then", 7},
-    {"else", 7},
-    {"$recursiveRef", 2019},
-    {"dependentRequired", 2019},
-    {"maxContains", 2019},
-    {"dependentSchemas", 2019},
-    {"minContains", 2019},
-    {"unevaluatedItems", 2019},
-    {"$dynamicRef", 2020},
-    {"$anchor", 2019},
-    {"unevaluatedProperties", 2019},
-    {"prefixItems", 2020},
-};
-
-// Names below these keywords are not keywords themselves.
-bool holds_named_schemas(std::string_view keyword) {
-  static constexpr std::array<std::string_view, 6> kKeywords = {"properties",  "patternProperties", "$defs",
-                                                                "definitions", "dependentSchemas",  "dependencies"};
-  return std::find(kKeywords.begin(), kKeywords.end(), keyword) != kKeywords.end();
-}
-
-bool holds_data(std::string_view keyword) {
-  static constexpr std::array<std::string_view, 5> kKeywords = {"const", "enum", "default", "examples", "example"};
-  return std::find(kKeywords.begin(), kKeywords.end(), keyword) != kKeywords.end();
-}
-
-size_t end_of_scheme(const std::string& uri) {
-  size_t colon = uri.find(':'), other = uri.find_first_of("/?#");
-  return colon != std::string::npos && (other == std::string::npos || colon < other) ? colon + 1 : 0;
-}
-
-// The absolute form of a reference without a fragment (RFC 3986, section 5.2).
-std::string resolved(const std::string& base, const std::string& reference) {
-  if (reference.empty()) return base;
-  if (end_of_scheme(reference) > 0) return reference;
-  size_t scheme_end = end_of_scheme(base), path = scheme_end;
-  if (base.compare(scheme_end, 2, "//") == 0) {
-    path = base.find('/', scheme_end + 2);
-    if (path == std::string::npos) path = base.size();
+  std::vector<Vocabulary> beyond;
+  for (auto [vocabulary, name] : {std::pair(Vocabulary::kApplicator, "applicator"),
+                                  {Vocabulary::kUnevaluated, "unevaluated"},
+                                  {Vocabulary::kValidation, "validation"}}) {
+    if (vocabularies->find(prefix + name) == nullptr) beyond.push_back(vocabulary);
   }
-  if (reference.compare(0, 2, "//") == 0) return base.substr(0, scheme_end) + reference;
-  if (reference[0] == '/') return base.substr(0, path) + reference;
-  size_t query = base.find('?', path), last_slash = base.rfind('/', query);
-  bool has_directory = last_slash != std::string::npos && last_slash >= path;
-  std::string full =
-      (has_directory ? base.substr(0, last_slash + 1) : base.substr(0, path) + (path > 0 ? "/" : "")) + reference;
-  for (size_t at; (at = full.find("/./")) != std::string::npos;) full.erase(at, 2);
-  for (size_t at; (at = full.find("/../")) != std::string::npos;) {
-    size_t before = at == 0 ? std::string::npos : full.rfind('/', at - 1);
-    if (before == std::string::npos || before < path) break;
-    full.erase(before, at + 3 - before);
+  return beyond;
+}
+
+}  // namespace
+
+Document::Document(const std::string& text, const std::map<std::string, std::string>& others) : others_(others) {
+  read_document("", text);
+  while (!references_.empty()) {
+    auto [schema, reference] = std::move(references_.back());
+    references_.pop_back();
+    read_referred(*schema, reference);
   }
-  return full;
 }
 
-struct Reference {
-  std::string document, fragment;
-};
-
-Reference parts_of(const std::string& reference) {
-  size_t hash = reference.find('#');
-  if (hash == std::string::npos) return {reference, ""};
-  return {reference.substr(0, hash), reference.substr(hash + 1)};
+bool Document::read_other(const std::string& uri) {
+  auto found = others_.find(uri);
+  if (found == others_.end()) return false;
+  std::string text = std::move(found->second);
+  others_.erase(found);
+  try {
+    read_document(uri, text);
+  } catch (const SchemaError& error) {
+    throw SchemaError(error.kind, "the document " + uri + ": " + error.what(), error.pointer);
+  }
+  return true;
 }
 
-std::string without_percent_escapes(const std::string& text) {
-  std::string plain;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '%' && i + 2 < text.size() && isxdigit(uint8_t(text[i + 1])) && isxdigit(uint8_t(text[i + 2]))) {
-      plain.push_back(char(std::stoi(text.substr(i + 1, 2), nullptr, 16)));
-      i += 2;
-    } else {
-      plain.push_back(text[i]);
+void Document::read_document(const std::string& uri, const std::string& text) {
+  documents_.push_back({uri, parse_value(text)});
+  const Text& document = documents_.back();
+  int default_draft = resources_.empty() ? kNewestDraft : resources_[0].draft;
+  Resource resource = {&document.root, &document, uri, 0, {}, {}};
+  read_dialect(resource, default_draft);
+  resources_.push_back(std::move(resource));
+  identify(uri, document.root);
+  read_schemas(document.root, uint32_t(resources_.size() - 1));
+}
+
+// Finds the draft of a document. A metaschema among the other documents tells its own.
+void Document::read_dialect(Resource& document, int default_draft) {
+  document.draft = draft_of(*document.root, 0);
+  if (document.draft != 0) return;
+  document.draft = default_draft;
+  const Value* named = document.root->find("$schema");
+  auto found = named == nullptr ? others_.end() : others_.find(parts_of(named->text).document);
+  if (found == others_.end()) return;
+  Value metaschema = parse_value(found->second);
+  document.draft = draft_of(metaschema, default_draft);
+  document.unused = vocabularies_beyond(metaschema, document.draft);
+}
+
+// An identifier of two schemas is none, unless they are the same.
+void Document::identify(const std::string& identifier, const Value& schema) {
+  auto [found, is_new] = by_identifier_.emplace(identifier, &schema);
+  if (!is_new && found->second != &schema) ambiguous_.insert(identifier);
+}
+
+// Returns the resource that the schema is part of, which may be a new one.
+uint32_t Document::read_identifiers(const Value& schema, uint32_t resource) {
+  int draft = resources_[resource].draft;
+  const Value* identifier = identifier_of(schema, draft);
+  bool is_root = resources_[resource].root == &schema;
+  if (!is_root && schema.find("$schema") != nullptr) {
+    int own_draft = draft_of(schema, draft);
+    if (const Value* own = identifier_of(schema, own_draft)) identifier = own, draft = own_draft;
+  }
+  if (identifier != nullptr) {
+    Reference parts = parts_of(identifier->text);
+    if (!parts.document.empty()) {
+      std::string base = resolved(resources_[resource].base, parts.document);
+      if (is_root) {
+        resources_[resource].base = base;
+      } else {
+        const Resource& outer = resources_[resource];
+        resources_.push_back({&schema, outer.document, base, draft, outer.unused, {}});
+        resource = uint32_t(resources_.size() - 1);
+      }
+      identify(base, schema);
     }
+    if (!parts.fragment.empty() && draft <= 7) identify(resources_[resource].base + "#" + parts.fragment, schema);
   }
-  return plain;
-}
-
-// One part of a JSON pointer: ~1 is /, ~0 is ~.
-std::string unescaped(const std::string& part) {
-  std::string name;
-  for (size_t i = 0; i < part.size(); ++i) {
-    bool is_escape = part[i] == '~' && i + 1 < part.size() && (part[i + 1] == '0' || part[i + 1] == '1');
-    name.push_back(is_escape ? (part[++i] == '0' ? '~' : '/') : part[i]);
+  Resource& own = resources_[resource];
+  for (const char* keyword : {"$anchor", "$dynamicAnchor"}) {
+    const Value* anchor = string_at(schema, keyword, own.draft);
+    if (anchor == nullptr) continue;
+    identify(own.base + "#" + anchor->text, schema);
+    if (keyword[1] == 'd') own.dynamic_anchors.emplace_back(anchor->text, &schema);
   }
-  return name;
+  const Value* recursive = schema.find("$recursiveAnchor");
+  bool is_recursive = recursive != nullptr && recursive->kind == ValueKind::kTrue && own.draft == 2019;
+  if (is_recursive && own.root == &schema) own.dynamic_anchors.emplace_back("", &schema);
+  return resource;
 }
 
-std::string escaped(const std::string& name) {
-  std::string part;
-  for (char byte : name) part += byte == '~' ? "~0" : byte == '/' ? "~1" : std::string(1, byte);
-  return part;
+void Document::check_vocabularies(const Value& schema, const Resource& resource) const {
+  if (resource.unused.empty()) return;
+  for (const std::string& keyword : schema.names) {
+    Vocabulary needed = vocabulary_of(keyword, resource.draft);
+    if (std::find(resource.unused.begin(), resource.unused.end(), needed) == resource.unused.end()) continue;
+    throw SchemaError(ErrorKind::kUnsupported, "its metaschema leaves out the vocabulary that has this keyword",
+                      pointer_to(schema) + "/" + keyword);
+  }
 }
 
-const Value* at_pointer(const Value& root, const std::string& pointer) {
+void Document::read_schemas(const Value& start, uint32_t start_resource) {
+  std::vector<std::pair<const Value*, uint32_t>> pending = {{&start, start_resource}};
+  while (!pending.empty()) {
+    auto [value, outer] = pending.back();
+    pending.pop_back();
+    if (!value->is_object() || resource_numbers_.count(value) > 0) continue;
+    uint32_t resource = read_identifiers(*value, outer);
+    resource_numbers_[value] = resource;
+    check_vocabularies(*value, resources_[resource]);
+    int draft = resources_[resource].draft;
+    has_negation_ = has_negation_ || has_negation(*value);
+    has_late_dependencies_ = has_late_dependencies_ || (draft > 7 && value->find("dependencies") != nullptr);
+    for (std::string_view keyword : kReferences) {
+      if (const Value* reference = string_at(*value, keyword, draft)) references_.emplace_back(value, reference->text);
+    }
+    for (const Value* part : subschemas(*value, draft)) pending.emplace_back(part, resource);
+  }
+}
+
+// Reads what a reference leads to, if it is not read yet: another document, or a schema
+// under a keyword that does not hold schemas.
+void Document::read_referred(const Value& schema, const std::string& reference) {
+  Found found = find_target(schema, reference);
+  if (found.schema == nullptr) {
+    std::string document = resolved(resources_[resource_of(schema)].base, parts_of(reference).document);
+    if (by_identifier_.count(document) > 0 || !read_other(document)) return;
+    found = find_target(schema, reference);
+  }
+  if (found.schema != nullptr) read_schemas(*found.schema, found.resource);
+}
+
+Document::Found Document::find_pointer(uint32_t resource, const Value& root, const std::string& pointer) const {
   const Value* value = &root;
-  for (size_t begin = 1; begin <= pointer.size() && value != nullptr;) {
-    size_t end = std::min(pointer.find('/', begin), pointer.size());
-    std::string part = unescaped(pointer.substr(begin, end - begin));
-    begin = end + 1;
+  for (const std::string& part : pointer_parts(pointer)) {
     if (value->is_array()) {
       bool is_index = !part.empty() && part.size() < 9 && part.find_first_not_of("0123456789") == std::string::npos;
       size_t index = is_index ? std::stoul(part) : value->items.size();
@@ -139,105 +189,74 @@ const Value* at_pointer(const Value& root, const std::string& pointer) {
     } else {
       value = value->find(part);
     }
+    if (value == nullptr) return {nullptr, ErrorKind::kMalformed, "there is nothing in that place"};
+    auto known = resource_numbers_.find(value);
+    if (known != resource_numbers_.end()) resource = known->second;
   }
-  return value;
+  return {value, {}, "", resource};
 }
 
-}  // namespace
-
-Document::Document(const std::string& text) : root_(parse_value(text)), draft_(draft_of(root_)) {
-  find_identifiers(root_, "");
-  by_identifier_.emplace("", &root_);
-}
-
-bool Document::has_keyword(std::string_view keyword) const {
-  auto found = kDraftOfKeyword.find(keyword);
-  return found == kDraftOfKeyword.end() || found->second <= draft_;
-}
-
-void Document::find_identifiers(const Value& start, const std::string& start_base) {
-  struct Place {
-    const Value* value;
-    std::string base;
-    const Value* resource;  // the innermost schema with an identifier
-  };
-  std::vector<Place> pending = {{&start, start_base, &start}};
-  bases_[&start] = start_base;
-  while (!pending.empty()) {
-    Place place = std::move(pending.back());
-    pending.pop_back();
-    const Value& value = *place.value;
-    if (value.is_array()) {
-      for (const Value& item : value.items) pending.push_back({&item, place.base, place.resource});
-      continue;
-    }
-    if (!value.is_object()) continue;
-    // Beside $ref the other keywords of these drafts count for nothing.
-    bool has_identifier = draft_ > 7 || value.find("$ref") == nullptr;
-    for (const char* keyword : {"id", "$id"}) {
-      const Value* identifier = value.find(keyword);
-      if (identifier == nullptr || !identifier->is_string() || !has_identifier) continue;
-      Reference parts = parts_of(identifier->text);
-      if (!parts.document.empty()) {
-        place.base = resolved(place.base, parts.document);
-        place.resource = &value;
-        bases_[&value] = place.base;
-        by_identifier_.emplace(place.base, &value);
-      }
-      if (!parts.fragment.empty()) by_identifier_.emplace(place.base + "#" + parts.fragment, &value);
-    }
-    for (const char* keyword : {"$anchor", "$dynamicAnchor"}) {
-      const Value* anchor = value.find(keyword);
-      if (anchor == nullptr || !anchor->is_string()) continue;
-      by_identifier_.emplace(place.base + "#" + anchor->text, &value);
-      if (keyword[1] == 'd') ++num_dynamic_anchors_[anchor->text];
-    }
-    enclosing_schema_[&value] = place.resource;
-    for (size_t i = 0; i < value.items.size(); ++i) {
-      if (holds_data(value.names[i])) continue;
-      if (holds_named_schemas(value.names[i]) && value.items[i].is_object()) {
-        for (const Value& named : value.items[i].items) pending.push_back({&named, place.base, place.resource});
-      } else {
-        pending.push_back({&value.items[i], place.base, place.resource});
-      }
-    }
-  }
-}
-
-const Value& Document::target(const Value& schema, const std::string& reference, bool is_dynamic) const {
-  auto enclosing = enclosing_schema_.find(&schema);
-  const Value* resource = enclosing == enclosing_schema_.end() ? &root_ : enclosing->second;
-  const std::string& base = bases_.at(resource);
+Document::Found Document::find_target(const Value& schema, const std::string& reference) const {
+  uint32_t resource = resource_of(schema);
   Reference parts = parts_of(reference);
-  std::string document = resolved(base, parts.document), fragment = without_percent_escapes(parts.fragment);
-  const char* keyword = is_dynamic ? "$dynamicRef" : "$ref";
-  auto refuse = [&](ErrorKind kind, const std::string& cause) -> const Value& {
-    throw SchemaError(kind, "cannot follow the reference " + reference + ": " + cause,
-                      pointer_to(schema) + "/" + keyword);
-  };
-  if (is_dynamic && !fragment.empty() && fragment[0] != '/') {
-    auto found = num_dynamic_anchors_.find(fragment);
-    if (found != num_dynamic_anchors_.end() && found->second > 1) {
-      return refuse(ErrorKind::kUnsupported, "several schemas have this dynamic anchor");
-    }
-  }
-  const Value* found_root = resource;
+  std::string document = resolved(resources_[resource].base, parts.document);
+  std::string fragment = without_percent_escapes(parts.fragment);
+  auto is_ambiguous = [this](const std::string& identifier) { return ambiguous_.count(identifier) > 0; };
+  const Found ambiguous = {nullptr, ErrorKind::kMalformed, "several schemas have this identifier"};
+  const Value* root = resources_[resource].root;
   if (!parts.document.empty()) {
+    if (is_ambiguous(document)) return ambiguous;
     auto found = by_identifier_.find(document);
-    if (found == by_identifier_.end()) return refuse(ErrorKind::kUnsupported, "it leaves the document");
-    found_root = found->second;
+    if (found == by_identifier_.end()) {
+      std::string cause = "it leaves the document, and schemas={uri: schema} has no " + document;
+      return {nullptr, ErrorKind::kUnsupported, cause};
+    }
+    root = found->second;
+    resource = resource_of(*root);
   }
-  if (fragment.empty()) return *found_root;
-  const Value* found = nullptr;
+  if (fragment.empty()) return {root, {}, "", resource};
   if (fragment[0] == '/') {
-    found = at_pointer(*found_root, fragment);
-    if (found == nullptr) found = at_pointer(root_, fragment);
-  } else {
-    auto anchored = by_identifier_.find(document + "#" + fragment);
-    found = anchored == by_identifier_.end() ? nullptr : anchored->second;
+    Found found = find_pointer(resource, *root, fragment);
+    const Value& whole = resources_[resource].document->root;  // from where many schemas count nevertheless
+    return found.schema != nullptr ? found : find_pointer(resource_of(whole), whole, fragment);
   }
-  if (found == nullptr) return refuse(ErrorKind::kMalformed, "there is nothing in that place");
-  return *found;
+  std::string identifier = resources_[resource].base + "#" + fragment;
+  if (is_ambiguous(identifier)) return ambiguous;
+  auto anchored = by_identifier_.find(identifier);
+  if (anchored == by_identifier_.end()) return {nullptr, ErrorKind::kMalformed, "there is nothing in that place"};
+  return {anchored->second, {}, "", resource_of(*anchored->second), fragment};
+}
+
+const Value& Document::target(const Value& schema, std::string_view keyword, const std::string& reference,
+                              Scope scope) const {
+  Found found = find_target(schema, reference);
+  if (found.schema == nullptr) {
+    throw SchemaError(found.kind, "cannot follow the reference " + reference + ": " + found.cause,
+                      pointer_to(schema) + "/" + std::string(keyword));
+  }
+  std::string name = keyword == "$dynamicRef" ? found.anchor : "";
+  const auto& anchors = resources_[found.resource].dynamic_anchors;
+  bool is_dynamic = keyword == "$recursiveRef" || !name.empty();
+  if (!is_dynamic || std::find(anchors.begin(), anchors.end(), std::pair(name, found.schema)) == anchors.end()) {
+    return *found.schema;
+  }
+  auto outermost = scopes_[scope].find(name);
+  return outermost == scopes_[scope].end() ? *found.schema : *outermost->second;
+}
+
+Scope Document::entered(Scope scope, const Value& schema) {
+  uint32_t resource = resource_of(schema);
+  const auto& anchors = resources_[resource].dynamic_anchors;
+  if (anchors.empty()) return scope;
+  auto [found, is_new] = entered_.try_emplace(uint64_t(scope) << 32 | resource, scope);
+  if (is_new) {
+    ScopeAnchors all = scopes_[scope];
+    all.insert(anchors.begin(), anchors.end());  // those of outer resources stay
+    auto [number, is_new_scope] = scope_numbers_.try_emplace(all, Scope(scopes_.size()));
+    if (is_new_scope) scopes_.push_back(std::move(all));
+    found->second = number->second;
+  }
+  return found->second;
 }
 
 std::string Document::pointer_to(const Value& part) const {
@@ -245,14 +264,16 @@ std::string Document::pointer_to(const Value& part) const {
     const Value* value;
     std::string pointer;
   };
-  std::vector<Place> pending = {{&root_, "#"}};
-  while (!pending.empty()) {
-    Place place = std::move(pending.back());
-    pending.pop_back();
-    if (place.value == &part) return place.pointer;
-    for (size_t i = 0; i < place.value->items.size(); ++i) {
-      std::string name = place.value->is_object() ? escaped(place.value->names[i]) : std::to_string(i);
-      pending.push_back({&place.value->items[i], place.pointer + "/" + name});
+  for (const Text& document : documents_) {
+    std::vector<Place> pending = {{&document.root, document.uri + "#"}};
+    while (!pending.empty()) {
+      Place place = std::move(pending.back());
+      pending.pop_back();
+      if (place.value == &part) return place.pointer;
+      for (size_t i = 0; i < place.value->items.size(); ++i) {
+        std::string name = place.value->is_object() ? pointer_part(place.value->names[i]) : std::to_string(i);
+        pending.push_back({&place.value->items[i], place.pointer + "/" + name});
+      }
     }
   }
   return "#";

@@ -40,7 +40,7 @@ bool is_type(const std::string& name, Type type) {
 }  // namespace
 
 Schema::Schema(const std::string& text, const SchemaOptions& options, const fsm::Limits& limits)
-    : document_(text),
+    : document_(text, options.documents),
       options_(options),
       budget_(limits),
       formulas_(budget_),
@@ -52,14 +52,23 @@ void Schema::refuse(const Value& schema, std::string_view keyword, const std::st
 
 // -- children -----------------------------------------------------------------------
 
+// Where validators differ about `dependencies`, a text is valid for each of them.
+Formula Schema::root() {
+  Formula root = child(document_.root());
+  if (!document_.may_differ_in_dependencies()) return root;
+  InContext without(*this, {0, true});
+  return both(root, child(document_.root()));
+}
+
 Formula Schema::child(const Value& schema) {
   if (schema.kind == ValueKind::kTrue || (schema.is_object() && schema.items.empty())) return kAlways;
   if (schema.kind == ValueKind::kFalse) return kNever;
   if (!schema.is_object()) {
     throw SchemaError(ErrorKind::kMalformed, "a schema must be an object or a boolean", document_.pointer_to(schema));
   }
-  auto [found, is_new] = schema_numbers_.try_emplace(&schema, uint32_t(schemas_.size()));
-  if (is_new) schemas_.push_back(&schema);
+  Node node = {&schema, entered(schema)};
+  auto [found, is_new] = schema_numbers_.try_emplace(node, uint32_t(schemas_.size()));
+  if (is_new) schemas_.push_back(node);
   return formulas_.atom(Op::kSchema, found->second);
 }
 
@@ -99,7 +108,8 @@ Formula Schema::expand(Formula child, Type type) {
       }
       break;
     default: {
-      const Value& schema = *schemas_[node.a];
+      const Value& schema = *schemas_[node.a].value;
+      InContext within(*this, schemas_[node.a].context);
       std::pair<Formula, Type> entry(child, type);
       if (std::find(being_expanded_.begin(), being_expanded_.end(), entry) != being_expanded_.end()) {
         throw SchemaError(ErrorKind::kMalformed, "the schema refers to itself for the same value",
@@ -134,7 +144,7 @@ std::vector<Formula> Schema::children() {
 
 std::string Schema::place_of(Formula child) {
   for (Formula atom : formulas_.atoms(child)) {
-    if (formulas_.op(atom) == Op::kSchema) return document_.pointer_to(*schemas_[formulas_[atom].a]);
+    if (formulas_.op(atom) == Op::kSchema) return document_.pointer_to(*schemas_[formulas_[atom].a].value);
   }
   return "";
 }
@@ -150,13 +160,13 @@ void Schema::expand_all() {
 
 bool Schema::is_lone_reference(const Value& schema) const {
   const Value* reference = schema.find("$ref");
-  return document_.draft() <= 7 && reference != nullptr && reference->is_string();
+  return reference != nullptr && reference->is_string() && document_.draft(schema) <= 7;
 }
 
 const Value* Schema::reference_target(const Value& schema, std::string_view keyword) {
   const Value* reference = document_.find(schema, keyword);
   if (reference == nullptr || !reference->is_string()) return nullptr;
-  return &document_.target(schema, reference->text, keyword != "$ref");
+  return &document_.target(schema, keyword, reference->text, context_.scope);
 }
 
 Formula Schema::expand_schema(const Value& schema, Type type) {
@@ -168,7 +178,7 @@ Formula Schema::expand_schema(const Value& schema, Type type) {
     if (is_lone_reference(schema)) return all[0];
   }
   if (const Value* types = schema.find("type")) {
-    Formula allowed = expand_types(*types, type);
+    Formula allowed = expand_types(*types, document_.draft(schema), type);
     if (allowed == kNever) return kNever;
     all.push_back(allowed);
   }
@@ -194,15 +204,15 @@ Formula Schema::expand_schema(const Value& schema, Type type) {
   return all_of(all);
 }
 
-Formula Schema::expand_types(const Value& types, Type type) {
+Formula Schema::expand_types(const Value& types, int draft, Type type) {
   std::vector<Formula> any;
   auto add = [&](const Value& given) {
     if (given.is_object()) {  // draft 3
       any.push_back(expand(child(given), type));
-    } else if (given.text == "any" && document_.draft() <= 3) {
+    } else if (given.text == "any" && draft <= 3) {
       any.push_back(kAlways);
     } else if (is_type(given.text, type)) {
-      any.push_back(given.text == "integer" ? integers() : kAlways);
+      any.push_back(given.text == "integer" ? integers(draft) : kAlways);
     } else if (std::none_of(std::begin(kAllTypes), std::end(kAllTypes),
                             [&](Type other) { return is_type(given.text, other); })) {
       throw SchemaError(ErrorKind::kMalformed, "unknown type " + given.text, document_.pointer_to(types));
@@ -277,7 +287,7 @@ void Schema::add_applicators(const Value& schema, Type type, std::vector<Formula
     if (then != nullptr) all.push_back(either(no(holds), expand(child(*then), type)));
     if (otherwise != nullptr) all.push_back(either(holds, expand(child(*otherwise), type)));
   }
-  if (document_.draft() <= 3) {
+  if (document_.draft(schema) <= 3) {
     if (const Value* extends = schema.find("extends")) {
       if (extends->is_array()) {
         for (Formula formula : expanded(*extends)) all.push_back(formula);
@@ -285,14 +295,14 @@ void Schema::add_applicators(const Value& schema, Type type, std::vector<Formula
         all.push_back(expand(child(*extends), type));
       }
     }
-    if (const Value* disallowed = schema.find("disallow")) all.push_back(no(expand_types(*disallowed, type)));
+    if (const Value* disallowed = schema.find("disallow")) all.push_back(no(expand_types(*disallowed, 3, type)));
   }
 }
 
 // -- numbers and strings ------------------------------------------------------------
 
-Formula Schema::integers() {
-  bool allows_fraction = document_.draft() > 4;
+Formula Schema::integers(int draft) {
+  bool allows_fraction = draft > 4;
   return texts_.language(TextKind::kNumber, allows_fraction ? "integer" : "integer without a point",
                          [&] { return fsm::integers(allows_fraction); });
 }
@@ -323,7 +333,7 @@ void Schema::add_number(const Value& schema, std::vector<Formula>& all) {
   }
   const Value* step = schema.find("multipleOf");
   std::string_view keyword = "multipleOf";
-  if (step == nullptr && document_.draft() <= 3) {
+  if (step == nullptr && document_.draft(schema) <= 3) {
     step = schema.find("divisibleBy");
     keyword = "divisibleBy";
   }

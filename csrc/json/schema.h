@@ -21,7 +21,8 @@ constexpr int kNumTypes = 7;
 struct SchemaOptions {
   std::vector<bool> allowed_bytes = std::vector<bool>(256, true);  // in texts of this schema
   std::map<std::string, std::string> formats;                      // the regular expression of the whole value, by name
-  std::vector<std::string> refused_formats;  // that JSON Schema defines and no expression enforces
+  std::vector<std::string> refused_formats;      // that JSON Schema defines and no expression enforces
+  std::map<std::string, std::string> documents;  // texts of other schemas that references may name, by URI
 };
 
 class Schema {
@@ -35,7 +36,7 @@ class Schema {
   fsm::Budget& budget() { return budget_; }
 
   // The child formula (see Op) of the whole document.
-  Formula root() { return child(document_.root()); }
+  Formula root();
 
   // Expands every schema of the document that applies to some value, so that what is
   // refused is refused now.
@@ -74,6 +75,36 @@ class Schema {
   struct Name {
     std::string text, spelled;
   };
+  // How a schema is reached, as far as that changes what it asks.
+  struct Context {
+    Scope scope = 0;                    // in which dynamic references are resolved
+    bool ignores_dependencies = false;  // whether validators without `dependencies` are meant
+    bool operator==(const Context& other) const {
+      return scope == other.scope && ignores_dependencies == other.ignores_dependencies;
+    }
+  };
+  struct Node {
+    const Value* value;
+    Context context;
+    bool operator==(const Node& other) const { return value == other.value && context == other.context; }
+  };
+  struct NodeHash {
+    size_t operator()(const Node& node) const {
+      return std::hash<const Value*>()(node.value) * 31 + node.context.scope * 2 + node.context.ignores_dependencies;
+    }
+  };
+  // Makes a context that of the schemas that are visited, as long as it lives.
+  class InContext {
+   public:
+    InContext(Schema& schema, Context context) : schema_(schema), outer_(schema.context_) { schema.context_ = context; }
+    ~InContext() { schema_.context_ = outer_; }
+    InContext(const InContext&) = delete;
+    InContext& operator=(const InContext&) = delete;
+
+   private:
+    Schema& schema_;
+    const Context outer_;
+  };
   // Where unevaluated... finds that other keywords have evaluated something, under a
   // condition.
   struct EvaluatedKeys {
@@ -83,14 +114,19 @@ class Schema {
   };
   struct EvaluatedItems {
     Formula condition;
-    uint32_t begin, end;    // of the items
-    const Value* contains;  // only those that satisfy this schema, unless null
+    uint32_t begin, end;  // of the items
+    Formula contains;     // only those that satisfy this child
   };
   static constexpr uint32_t kNoName = UINT32_MAX;
   static constexpr uint32_t kNoEnd = UINT32_MAX;  // of items
   static constexpr int kMaxReferences = 64;       // one after another, where their targets are looked into
 
+  // The child formula of a schema that a schema in the present context leads to.
   Formula child(const Value& schema);
+  // The context of such a schema.
+  Context entered(const Value& schema) {
+    return {document_.entered(context_.scope, schema), context_.ignores_dependencies};
+  }
   Formula constant(const Value& value);
   Formula all_of(const std::vector<Formula>& operands) { return formulas_.conjunction(operands); }
   Formula any_of(const std::vector<Formula>& operands) { return formulas_.disjunction(operands); }
@@ -101,7 +137,7 @@ class Schema {
   Formula expand_schema(const Value& schema, Type type);
   Formula expand_constant(const Value& value, Type type);
   Formula expand_enum(const Value& values, Type type);
-  Formula expand_types(const Value& types, Type type);
+  Formula expand_types(const Value& types, int draft, Type type);
   void add_applicators(const Value& schema, Type type, std::vector<Formula>& all);
   Formula exactly_one(const Value& schemas, Type type);
   // The values that a schema lists, as texts. Nothing if it does not, or if arrays or
@@ -114,7 +150,7 @@ class Schema {
 
   Formula number_bound(const Value& bound, bool is_lower, bool is_exclusive);
   Formula numbers_equal(const Value& value);
-  Formula integers();
+  Formula integers(int draft);
   Formula for_items(uint32_t begin, uint32_t end, Formula child);
   Formula min_items(uint32_t count) { return count == 0 ? kAlways : formulas_.atom(Op::kMinItems, count); }
   Formula min_keys(uint32_t count) { return count == 0 ? kAlways : formulas_.atom(Op::kMinKeys, count); }
@@ -150,8 +186,11 @@ class Schema {
   fsm::Budget budget_;
   Formulas formulas_;
   Texts texts_;
-  std::vector<const Value*> schemas_, constants_;
-  std::unordered_map<const Value*, uint32_t> schema_numbers_, constant_numbers_;
+  Context context_;  // of the schema that is being expanded
+  std::vector<Node> schemas_;
+  std::unordered_map<Node, uint32_t, NodeHash> schema_numbers_;
+  std::vector<const Value*> constants_;
+  std::unordered_map<const Value*, uint32_t> constant_numbers_;
   std::unordered_map<uint64_t, Formula> expanded_;
   std::vector<std::pair<Formula, Type>> being_expanded_;
   std::vector<Name> names_;

@@ -109,7 +109,7 @@ void Schema::add_object(const Value& schema, std::vector<Formula>& all) {
   }
   for (std::string_view keyword : {"dependencies", "dependentRequired", "dependentSchemas"}) {
     const Value* dependencies = document_.find(schema, keyword);
-    if (dependencies == nullptr) continue;
+    if (dependencies == nullptr || (context_.ignores_dependencies && keyword == "dependencies")) continue;
     for (size_t i = 0; i < dependencies->items.size(); ++i) {
       const Value& needed = dependencies->items[i];
       std::vector<Formula> needs;
@@ -158,6 +158,7 @@ std::vector<uint32_t> Schema::declared_names(const std::vector<Formula>& childre
   };
   std::function<void(const Value&)> visit = [&](const Value& schema) {
     if (!schema.is_object() || !is_seen.try_emplace(&schema, true).second) return;
+    InContext within(*this, entered(schema));
     if (is_lone_reference(schema)) {
       visit(*reference_target(schema, "$ref"));
       return;
@@ -195,7 +196,10 @@ std::vector<uint32_t> Schema::declared_names(const std::vector<Formula>& childre
   for (Formula child : children) {
     formulas_.visit_literals(child, [&](Formula atom, bool) {
       const FormulaNode& node = formulas_[atom];
-      if (node.op == Op::kSchema) visit(*schemas_[node.a]);
+      if (node.op == Op::kSchema) {
+        InContext within(*this, schemas_[node.a].context);
+        visit(*schemas_[node.a].value);
+      }
       if (node.op == Op::kConstant) {
         for (const std::string& name : constants_[node.a]->names) add(name);
       }

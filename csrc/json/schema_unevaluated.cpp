@@ -24,24 +24,26 @@ void Schema::collect_own_evaluated(const Value& schema, Type type, Formula condi
   }
   const Value *given = schema.find("items"), *prefix = document_.find(schema, "prefixItems");
   if (given != nullptr && given->is_array()) {
-    items.push_back({condition, 0, uint32_t(given->items.size()), nullptr});
-    if (schema.find("additionalItems") != nullptr) items.push_back({condition, 0, kNoEnd, nullptr});
+    items.push_back({condition, 0, uint32_t(given->items.size()), kAlways});
+    if (schema.find("additionalItems") != nullptr) items.push_back({condition, 0, kNoEnd, kAlways});
   } else if (given != nullptr) {
-    items.push_back({condition, 0, kNoEnd, nullptr});
+    items.push_back({condition, 0, kNoEnd, kAlways});
   } else if (prefix != nullptr) {
-    items.push_back({condition, 0, uint32_t(prefix->items.size()), nullptr});
+    items.push_back({condition, 0, uint32_t(prefix->items.size()), kAlways});
   }
   if (!is_top && document_.find(schema, "unevaluatedItems") != nullptr) {
-    items.push_back({condition, 0, kNoEnd, nullptr});
+    items.push_back({condition, 0, kNoEnd, kAlways});
   }
-  if (const Value* contains = document_.find(schema, "contains"); contains != nullptr && document_.draft() >= 2020) {
-    items.push_back({condition, 0, kNoEnd, contains});
+  if (const Value* contains = document_.find(schema, "contains");
+      contains != nullptr && document_.draft(schema) >= 2020) {
+    items.push_back({condition, 0, kNoEnd, child(*contains)});
   }
 }
 
 void Schema::collect_evaluated(const Value& schema, Type type, Formula condition, bool is_top, int depth,
                                std::vector<EvaluatedKeys>& keys, std::vector<EvaluatedItems>& items) {
   if (!schema.is_object()) return;
+  InContext within(*this, entered(schema));
   if (depth > kMaxReferences) {
     throw fsm::LimitError("schema_references", uint64_t(depth), kMaxReferences);
   }
@@ -129,20 +131,37 @@ Formula Schema::unevaluated_items(const Value& schema) {
   std::vector<EvaluatedKeys> unused;
   std::vector<EvaluatedItems> evaluated;
   collect_evaluated(schema, Type::kArray, kAlways, true, 0, unused, evaluated);
-  uint32_t num_single = 0;  // items before the last bound
+  uint32_t num_single = 0;               // items before the last bound
+  std::vector<EvaluatedItems> contains;  // under a condition
   for (const EvaluatedItems& each : evaluated) {
-    if (each.contains != nullptr) {
-      if (each.condition != kAlways) refuse(schema, "unevaluatedItems", "contains under a condition is not supported");
-      value = either(value, child(*each.contains));
-    } else if (each.end != kNoEnd) {
-      num_single = std::max(num_single, each.end);
+    if (each.contains == kAlways) {
+      if (each.end != kNoEnd) num_single = std::max(num_single, each.end);
+    } else if (each.condition == kAlways) {
+      value = either(value, each.contains);
+    } else {
+      contains.push_back(each);
     }
+  }
+  constexpr size_t kMaxContains = 6;
+  if (contains.size() > kMaxContains) {
+    throw fsm::LimitError("unevaluated_contains", contains.size(), kMaxContains);
   }
   std::vector<Formula> all;
   for (uint32_t i = 0; i <= num_single; ++i) {
-    std::vector<Formula> any = {for_items(i, i == num_single ? kNoEnd : i + 1, value)};
+    std::vector<Formula> any;
     for (const EvaluatedItems& each : evaluated) {
-      if (each.contains == nullptr && each.begin <= i && i < each.end) any.push_back(each.condition);
+      if (each.contains == kAlways && each.begin <= i && i < each.end) any.push_back(each.condition);
+    }
+    for (uint32_t held = 0; held < 1u << contains.size(); ++held) {  // the conditions that hold at least
+      std::vector<Formula> conditions;
+      Formula allowed = value;
+      for (size_t j = 0; j < contains.size(); ++j) {
+        if ((held >> j & 1) == 0) continue;
+        conditions.push_back(contains[j].condition);
+        allowed = either(allowed, contains[j].contains);
+      }
+      conditions.push_back(for_items(i, i == num_single ? kNoEnd : i + 1, allowed));
+      any.push_back(all_of(conditions));
     }
     all.push_back(any_of(any));
   }

@@ -35,7 +35,8 @@ void define_json(py::module_& module) {
   py::class_<json::SchemaOptions>(module, "SchemaOptions")
       .def(py::init<>())
       .def_readwrite("formats", &json::SchemaOptions::formats)
-      .def_readwrite("refused_formats", &json::SchemaOptions::refused_formats);
+      .def_readwrite("refused_formats", &json::SchemaOptions::refused_formats)
+      .def_readwrite("documents", &json::SchemaOptions::documents);
 
   py::class_<json::TextForm>(module, "TextForm")
       .def(py::init<>())
