@@ -198,11 +198,12 @@ def depth(value: object) -> int:
 # -- the schemas that apply to an instance ----------------------------------------
 
 
-def subschemas(schema: Any) -> Iterator[tuple[str, Node]]:
+def subschemas(schema: Any, *, with_definitions: bool = False) -> Iterator[tuple[str, Node]]:
     """Yield all object schemas that apply to a part of an instance, each once, with its
     JSON pointer.
 
-    Definitions count only where something refers to them.
+    Definitions count only where something refers to them, or ``with_definitions``: for
+    a schema that others refer to.
     """
     pending = [("", schema)]
     seen: dict[int, Any] = {}  # keeps the values alive, so that no id is used twice
@@ -213,6 +214,8 @@ def subschemas(schema: Any) -> Iterator[tuple[str, Node]]:
         seen[id(node)] = node
         yield pointer, node
         children = list(_children(pointer, node))
+        if with_definitions:
+            children += _definitions(pointer, node)
         if "$ref" in node:
             children += referred(schema, node)
         pending += reversed(children)
@@ -230,6 +233,12 @@ def _children(pointer: str, node: Node) -> Iterator[tuple[str, Any]]:
             yield f"{pointer}/{keyword}", {"type": "string"} | value  # every name is a string
         elif isinstance(value, dict) and keyword in _SCHEMA_KEYWORDS:
             yield f"{pointer}/{keyword}", value
+
+
+def _definitions(pointer: str, node: Node) -> Iterator[tuple[str, Any]]:
+    for keyword in ("$defs", "definitions"):
+        if isinstance(node.get(keyword), dict):
+            yield from ((f"{pointer}/{keyword}/{escaped(name)}", child) for name, child in node[keyword].items())
 
 
 def referred(schema: Any, node: Node) -> Iterator[tuple[str, Any]]:

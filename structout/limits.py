@@ -60,7 +60,7 @@ def check_limits(kind: str, value: object, text: str, limits: Limits) -> None:
         GrammarLimitError: naming the limit, the size and the largest size allowed.
         GrammarError: a bound of the schema is negative.
     """
-    _check("spec_bytes", len(text.encode()), limits)
+    check_size(text, limits)
     if kind == "regex":
         _check("pattern_length", len(text), limits)
     if kind in ("regex", "grammar"):
@@ -74,6 +74,15 @@ def check_limits(kind: str, value: object, text: str, limits: Limits) -> None:
     else:
         _check("nesting", depth(value), limits)
         _check_schema(value, limits)
+
+
+def check_size(text: str, limits: Limits) -> None:
+    """Check the length of a constraint alone.
+
+    Raises:
+        GrammarLimitError: as ``check_limits``.
+    """
+    _check("spec_bytes", len(text.encode()), limits)
 
 
 def _check(limit: str, got: int, limits: Limits) -> None:

@@ -6,19 +6,20 @@ It is checked without a tokenizer, so that a frontend process can do it.
 import enum
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
 from structout.config import StructuredOutputsConfig
-from structout.errors import GrammarError
-from structout.json_schema import Nodes, parts, subschemas
-from structout.limits import check_limits
+from structout.errors import GrammarError, GrammarLimitError
+from structout.json_schema import Nodes, check_keywords, parts, subschemas
+from structout.limits import Limits, check_limits, check_size
 from structout.output_types import is_output_type, options_of, read_json, schema_of
 from structout.structural_tag import TagSchema, tag_schemas
 
 _BACKEND = re.compile(r"\w[\w.-]*(:no-fallback)?")
+_ABSOLUTE_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 class StructuredOutputOptions(enum.Enum):
@@ -50,6 +51,7 @@ class Constraint:
         whitespace_pattern: regular expression of the whitespace between two JSON
             tokens. None leaves it to the manager's config.
         lenient: whether a backend may ignore what it cannot enforce.
+        schemas: URI and JSON text of each other schema that ``spec`` may refer to.
         value: ``spec`` parsed, for the kinds whose spec is JSON. Not part of the key.
             By default it is parsed from ``spec``.
     """
@@ -59,6 +61,7 @@ class Constraint:
     backend: str = "auto"
     whitespace_pattern: str | None = None
     lenient: bool = False
+    schemas: tuple[tuple[str, str], ...] = ()
     value: Any = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -117,6 +120,9 @@ class StructuredOutputsParams:
         lenient: accept a constraint that no backend enforces in full, and enforce as
             much of it as one backend can. ``StructuredOutputManager.weakened`` lists
             what is not enforced. By default such a constraint is refused.
+        schemas: other schemas by their absolute URIs, which a ``$ref`` of the JSON
+            Schema or of one of them may name. The schemas of the drafts themselves are
+            known.
     """
 
     json: Any = None
@@ -128,6 +134,7 @@ class StructuredOutputsParams:
     whitespace_pattern: str | None = None
     backend: str = "auto"
     lenient: bool = False
+    schemas: Mapping[str, Any] | None = None
 
     def validate(self, config: StructuredOutputsConfig | None = None) -> None:
         """Check everything that can be checked without a tokenizer.
@@ -154,8 +161,12 @@ class StructuredOutputsParams:
             raise GrammarError(f"whitespace_pattern applies to json only, got a {kind.value} constraint")
         value, text = _READERS[kind](getattr(self, kind.value))
         _check_characters(kind, value, text)
-        check_limits(kind.value, value, text, (config or StructuredOutputsConfig()).limits)
-        return Constraint(kind, text, self.backend, self.whitespace_pattern, self.lenient, value)
+        limits = (config or StructuredOutputsConfig()).limits
+        check_limits(kind.value, value, text, limits)
+        if self.schemas and kind is not StructuredOutputOptions.JSON:
+            raise GrammarError(f"schemas apply to json only, got a {kind.value} constraint")
+        schemas = _read_schemas(self.schemas or {}, limits)
+        return Constraint(kind, text, self.backend, self.whitespace_pattern, self.lenient, schemas, value)
 
     def parse(self, text: str) -> Any:
         """Read back a complete text of this constraint.
@@ -182,6 +193,29 @@ def _read_schema(schema: object) -> tuple[object, str]:
     if not isinstance(value, dict | bool):
         raise GrammarError(f"a JSON schema must be an object or a boolean, got {type(value).__name__}")
     return value, text
+
+
+def _read_schemas(given: object, limits: Limits) -> tuple[tuple[str, str], ...]:
+    if not isinstance(given, Mapping):
+        raise GrammarError(f"schemas must be a dict from URIs to JSON schemas, got {type(given).__name__}")
+    texts = {}
+    for uri, schema in given.items():
+        document, _, fragment = uri.partition("#") if isinstance(uri, str) else ("", "", "")
+        if not _ABSOLUTE_URI.match(document) or fragment:
+            raise GrammarError(f"the URI of a schema must be absolute and have no fragment, got {uri!r}")
+        try:
+            value, texts[document] = _read_schema(schema)
+            _check_characters(StructuredOutputOptions.JSON, value, texts[document])
+            check_keywords(list(subschemas(value, with_definitions=True)), f"{document}#")
+            check_limits(StructuredOutputOptions.JSON.value, value, texts[document], limits)
+        except GrammarLimitError:
+            raise
+        except GrammarError as error:
+            raise GrammarError(
+                f"the schema {document}: {error}", pointer=error.pointer, keyword=error.keyword
+            ) from error
+    check_size("".join(texts.values()), limits)
+    return tuple(sorted(texts.items()))
 
 
 def _read_json(name: str, given: object) -> tuple[object, str]:
@@ -239,11 +273,21 @@ _READERS = {
 }
 
 
-def _check_characters(kind: StructuredOutputOptions, value: object, text: str) -> None:
-    """Refuse NUL and lone surrogates, which do not fit into the UTF-8 C strings that
-    native compilers take."""
+def has_nul(value: object, text: str) -> bool:
+    """Whether a string of a constraint contains NUL.
+
+    Args:
+        value: the constraint as Python values.
+        text: the constraint as text.
+    """
     may_have_nul = "\0" in text or "\\u0000" in text
-    if may_have_nul and any(isinstance(part, str) and "\0" in part for part in parts(value)):
+    return may_have_nul and any(isinstance(part, str) and "\0" in part for part in parts(value))
+
+
+def _check_characters(kind: StructuredOutputOptions, value: object, text: str) -> None:
+    """Refuse lone surrogates, which have no UTF-8, and NUL in what is no JSON Schema:
+    some native compilers take C strings."""
+    if kind is not StructuredOutputOptions.JSON and has_nul(value, text):
         raise GrammarError(f"the {kind.value} constraint contains a NUL character")
     try:
         text.encode()

@@ -96,6 +96,7 @@ class CompileProcessPool:
             "spec": constraint.spec,
             "whitespace_pattern": constraint.whitespace_pattern,
             "lenient": constraint.lenient,
+            "schemas": constraint.schemas,
         }
         with self._worker(timeout) as (worker, deadline):
             worker.send(frame(json.dumps(request).encode()), deadline)

@@ -86,6 +86,7 @@ def _serve(request: dict[str, Any], backend: StructuredOutputBackend, replies: B
         request["spec"],
         whitespace_pattern=request["whitespace_pattern"],
         lenient=request["lenient"],
+        schemas=tuple(map(tuple, request["schemas"])),
     )
     try:
         native = backend.compile_native(constraint)

@@ -18,6 +18,7 @@ from typing import Any
 
 from structout.grammar.regex_features import Feature, regex_features
 from structout.json_schema import Node, Nodes, is_no_op, patterns_at, standard_format
+from structout.params import Constraint, has_nul
 
 
 @dataclass(frozen=True)
@@ -156,6 +157,17 @@ def unfollowed_reference(nodes: Nodes) -> str:
         if isinstance(reference, str) and reference != "#" and not reference.startswith("#/"):
             return f"cannot follow the reference {reference!r} of #{pointer}/$ref: copy the schema it names into $defs"
     return ""
+
+
+def unreadable_schema(constraint: Constraint) -> str:
+    """Why a backend that gets the schema alone, as a C string, refuses it, or
+    nothing."""
+    metaschema = constraint.value.get("$schema") if isinstance(constraint.value, dict) else None
+    if any(uri == str(metaschema).rstrip("#") for uri, _ in constraint.schemas):
+        return f"knows the drafts' own metaschemas only, got {metaschema!r}"
+    if has_nul(constraint.value, constraint.spec):
+        return "takes no NUL character in a schema"
+    return unfollowed_reference(constraint.nodes)
 
 
 def counts_unchecked_keys(node: Node) -> bool:

@@ -127,7 +127,7 @@ class FsmBackend(StructuredOutputBackend):
             case StructuredOutputOptions.JSON | StructuredOutputOptions.JSON_OBJECT:
                 schema = constraint.spec if kind is StructuredOutputOptions.JSON else _JSON_OBJECT
                 ignored = STANDARD_FORMATS if constraint.lenient else ()
-                return SchemaIndex(schema, self.vocabulary, self._form, limits, ignored)
+                return SchemaIndex(schema, self.vocabulary, self._form, limits, ignored, dict(constraint.schemas))
             case StructuredOutputOptions.REGEX:
                 return Automaton.from_regex(constraint.spec, limits)
             case StructuredOutputOptions.CHOICE:

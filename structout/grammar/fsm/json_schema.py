@@ -1,8 +1,9 @@
 """JSON schemas over the tokens of a vocabulary."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 from structout.grammar.forced_tokens import CanonicalTokenizer
@@ -14,6 +15,7 @@ from structout.grammar.fsm.token_index import TokenIndex, vocabulary_trie
 from structout.grammar.interface import DeviceTables
 from structout.grammar.vocabulary import Vocabulary
 from structout.json_schema import STANDARD_FORMATS
+from structout.metaschemas import referred_metaschemas
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class SchemaIndex:
         limits: what compiling it may cost, and then each token and each mask.
         ignored_formats: formats that are annotations here, of those that JSON Schema
             defines and the engine does not enforce. The others are refused.
+        schemas: JSON texts of other schemas that references may name, by their URIs.
 
     Raises:
         GrammarError: the schema is malformed, unsupported or allows no text.
@@ -67,12 +70,14 @@ class SchemaIndex:
         form: TextForm = DEFAULT_FORM,
         limits: AutomatonLimits = DEFAULT_LIMITS,
         ignored_formats: Container[str] = (),
+        schemas: Mapping[str, str] = MappingProxyType({}),
     ):
         options = core().SchemaOptions()
         options.formats = FORMATS
         options.refused_formats = [
             name for name in sorted(STANDARD_FORMATS) if name not in FORMATS and name not in ignored_formats
         ]
+        options.documents = {**referred_metaschemas([schema, *schemas.values()]), **schemas}
         self._vocabulary = vocabulary
         with grammar_errors():
             self.native = core().SchemaIndex(

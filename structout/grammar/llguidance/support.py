@@ -21,7 +21,7 @@ from structout.grammar.support import (
     largest_integer,
     may_be,
     patterns_with,
-    unfollowed_reference,
+    unreadable_schema,
     weakened_in_schema,
 )
 from structout.json_schema import Node, Nodes, draft_of, patterns_at
@@ -47,7 +47,7 @@ def llguidance_support(constraint: Constraint) -> Support:
     match constraint.kind:
         case StructuredOutputOptions.JSON:
             nodes = constraint.nodes
-            refusal = unfollowed_reference(nodes) or next(_unspellable(nodes), "")
+            refusal = unreadable_schema(constraint) or next(_unspellable(nodes), "")
             if refusal:
                 return Support(refusal=refusal)
             weakened = weakened_in_schema(nodes, draft_of(constraint.value), _ignored_keywords, _IGNORED_SINCE)

@@ -22,7 +22,7 @@ from structout.grammar.support import (
     largest_integer,
     may_be,
     patterns_with,
-    unfollowed_reference,
+    unreadable_schema,
     weakened_in_schema,
 )
 from structout.json_schema import Node, Nodes, draft_of, is_no_op, patterns_of
@@ -104,7 +104,7 @@ def xgrammar_support(constraint: Constraint) -> Support:
     match constraint.kind:
         case StructuredOutputOptions.JSON:
             nodes = constraint.nodes
-            refusal = unfollowed_reference(nodes)
+            refusal = unreadable_schema(constraint)
             if refusal:
                 return Support(refusal=refusal)
             weakened = weakened_in_schema(nodes, draft_of(constraint.value), _ignored_keywords)

@@ -1,6 +1,6 @@
 """Texts from prompts in one call."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -63,6 +63,7 @@ def generate(
     regex: str | None = None,
     choice: Any = None,
     grammar: str | None = None,
+    schemas: Mapping[str, Any] | None = None,
     params: StructuredOutputsParams | None = None,
     manager: StructuredOutputManager | None = None,
     num_return_sequences: int = 1,
@@ -87,6 +88,7 @@ def generate(
         regex: as in ``StructuredOutputsParams``.
         choice: as in ``StructuredOutputsParams``.
         grammar: as in ``StructuredOutputsParams``.
+        schemas: other schemas by their URIs, which ``json`` refers to.
         params: a constraint with further options.
         manager: made for this tokenizer and lm_head. Default: one that later calls with
             the same tokenizer share, so that a constraint compiles once.
@@ -106,8 +108,8 @@ def generate(
         DeadEndError: the grammar has no way on, or nothing can be drawn from a row.
     """
     if params is None:
-        params = StructuredOutputsParams(json=json, regex=regex, choice=choice, grammar=grammar)
-    elif (json, regex, choice, grammar) != (None, None, None, None):
+        params = StructuredOutputsParams(json=json, regex=regex, choice=choice, grammar=grammar, schemas=schemas)
+    elif (json, regex, choice, grammar, schemas) != (None,) * 5:
         raise ValueError("expected one of json, regex, choice, grammar and params, got params and another")
     params.validate(None if manager is None else manager.config)
     unsupported = [name for name in ("streamer", "assistant_model") if generation_kwargs.get(name) is not None]
