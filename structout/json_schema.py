@@ -338,6 +338,8 @@ def check_finite_text(schema: Any, nodes: Nodes, root: str = "#") -> None:
         pointer, cause = forbidden[0], f"{', '.join(forbidden)} is false, which no value satisfies"
     elif mistyped := next((f"{root}{place}" for place, node in nodes if not _has_value_of_its_type(node)), None):
         pointer, cause = mistyped, "no value has all the types that are asked of it"
+    elif few := next(((place, cause) for place, node in nodes if (cause := _lack_of_values(node))), None):
+        pointer, cause = f"{root}{few[0]}/uniqueItems", few[1]
     else:
         cause = "every instance would have to contain another instance"
     constraint = "the json constraint" if root == "#" else f"the schema at {root}"
@@ -384,7 +386,44 @@ def _is_finite(schema: Any, node: Node, is_finite: Callable[[Any], bool]) -> boo
     names = types if isinstance(types, list) else [types]
     if "const" in node or isinstance(node.get("enum"), list):
         return _has_value_of_its_type(node)
+    if names == ["array"] and _lack_of_values(node):
+        return False
     return any(all(is_finite(value) for _, value in _contents(name, node)) for name in names)
+
+
+def _lack_of_values(node: Node) -> str:
+    """How an array with ``uniqueItems`` needs more items than there are values, or
+    nothing."""
+    least, items = node.get("minItems"), node.get("items")
+    if node.get("uniqueItems") is not True or not isinstance(least, int) or "prefixItems" in node:
+        return ""
+    most = _max_values(items) if isinstance(items, dict) else None
+    if most is None or most >= least:
+        return ""
+    values = "1 value" if most == 1 else f"{most:,} values"
+    return f"minItems asks for {least:,} different items, and items allows only {values}"
+
+
+def _max_values(node: Node) -> int | None:
+    """A number of values that a node does not exceed, or None if it names none."""
+    if "$ref" in node:
+        return None
+    if "const" in node:
+        return 1
+    if isinstance(node.get("enum"), list):
+        return len({json.dumps(value, sort_keys=True) for value in node["enum"]})
+    types = node.get("type")
+    if not isinstance(types, str | list):
+        return None
+    counts = [_max_values_of(name, node) for name in ([types] if isinstance(types, str) else types)]
+    return None if None in counts else sum(count for count in counts if count is not None)
+
+
+def _max_values_of(type_name: object, node: Node) -> int | None:
+    if type_name == "integer":
+        lowest, highest = node.get("minimum"), node.get("maximum")
+        return max(0, highest - lowest + 1) if type(lowest) is int and type(highest) is int else None
+    return {"boolean": 2, "null": 1}.get(str(type_name))
 
 
 def _has_value_of_its_type(node: Node) -> bool:

@@ -208,7 +208,7 @@ Document::Found Document::find_target(const Value& schema, const std::string& re
     if (is_ambiguous(document)) return ambiguous;
     auto found = by_identifier_.find(document);
     if (found == by_identifier_.end()) {
-      std::string cause = "it leaves the document, and schemas={uri: schema} has no " + document;
+      std::string cause = "it leaves the document, and no schema is given for " + document;
       return {nullptr, ErrorKind::kUnsupported, cause};
     }
     root = found->second;

@@ -122,7 +122,10 @@ def test_wheel_without_nvcc_contains_every_module_and_the_cpu_library(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     modules = {f"structout/{path.relative_to(ROOT / 'structout')}" for path in (ROOT / "structout").rglob("*.py")}
     kernels = {f"structout/triton_kernels/{path.name}" for path in (ROOT / "triton_kernels").glob("*.py")}
-    assert modules | kernels | {"structout/_C.so", "structout/py.typed", "structout_cli.py"} <= names
+    metaschemas = {f"structout/metaschemas/{path.name}" for path in (ROOT / "structout/metaschemas").glob("*.json")}
+    assert len(metaschemas) == 6  # drafts
+    assert modules | kernels | metaschemas <= names
+    assert {"structout/_C.so", "structout/py.typed", "structout_cli.py"} <= names
     assert f"structout/_fsm{sysconfig.get_config_var('EXT_SUFFIX')}" in names
     assert "structout/_C_cuda.so" not in names
     assert not any(name.startswith("triton_kernels/") for name in names)

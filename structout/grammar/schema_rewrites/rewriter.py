@@ -5,6 +5,7 @@ branches apart. Each rewrite here keeps the set of valid instances. What cannot 
 written without such keywords stays as it is, and support tables refuse it by name.
 """
 
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,9 @@ from structout.json_schema import DRAFT_OF_KEYWORD, Node, Nodes, copied, draft_o
 _REWRITTEN = frozenset(
     "not oneOf if then else dependencies dependentRequired dependentSchemas propertyNames uniqueItems".split()
 )
+_NEGATING = frozenset({"not", "oneOf", "if", "maxContains"})
 _UNEVALUATED = frozenset({"unevaluatedItems", "unevaluatedProperties"})
+_LAST_DRAFT_WITH_DEPENDENCIES = 7
 _FIRST_DRAFT = 4  # draft 3 writes required and type in other ways
 _MAX_ALTERNATIVES = 256  # of one schema
 
@@ -51,8 +54,15 @@ def rewrite(schema: Any, nodes: Nodes) -> Rewritten:
 
 def _is_fixed(schema: Any) -> bool:
     """Whether keywords have to stay where they are: something refers into them, or
-    depends on which of them were evaluated."""
+    depends on which of them were evaluated. Where a schema has to fail, it matters that
+    drafts after 7 have no ``dependencies``, although many validators read them."""
     if draft_of(schema) < _FIRST_DRAFT:
+        return True
+    if (
+        draft_of(schema) > _LAST_DRAFT_WITH_DEPENDENCIES
+        and _uses(schema, {"dependencies"})
+        and _uses(schema, _NEGATING)
+    ):
         return True
     for node in schemas(schema):
         reference = node.get("$ref")
@@ -61,6 +71,10 @@ def _is_fixed(schema: Any) -> bool:
         if any(keyword in node and not is_no_op(keyword, node) for keyword in _UNEVALUATED):
             return True
     return False
+
+
+def _uses(schema: Any, keywords: AbstractSet[str]) -> bool:
+    return any(not keywords.isdisjoint(node) for node in schemas(schema))
 
 
 class _Rewriter:
