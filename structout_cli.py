@@ -76,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
         "itself: true, false, or an object that starts with {",
     )
     _add_other_constraints(constraint)
+    _add_schemas(generate)
     generate.add_argument(
         "--lenient",
         action="store_true",
@@ -146,6 +147,7 @@ def _parser() -> argparse.ArgumentParser:
         help="a JSON Schema: a file, - for standard input, or the JSON itself",
     )
     _add_other_constraints(constraint)
+    _add_schemas(explain)
     explain.add_argument(
         "--backend", default="auto", metavar="NAME", help="auto (default), fsm, llguidance, xgrammar, NAME:no-fallback"
     )
@@ -163,6 +165,17 @@ def _parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help="print versions, the kernels for each device, and what is missing")
     doctor.set_defaults(run=_doctor)
     return parser
+
+
+def _add_schemas(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--schema-for",
+        action="append",
+        default=[],
+        type=_text,
+        metavar="URI=FILE",
+        help="another schema that the JSON Schema refers to by its URI; as often as needed",
+    )
 
 
 def _add_other_constraints(constraint: argparse._MutuallyExclusiveGroup) -> None:

@@ -35,7 +35,7 @@ _ADVICE_BY_KEYWORD = {
     "format": "replace the format by a pattern, or pass lenient=True to take it as an annotation",
     "pattern": "write the pattern without lookbehind and backreferences",
     "patternProperties": "write the patterns without lookbehind and backreferences",
-    "$ref": "copy the schema that it names into $defs",
+    "$ref": "copy the schema that it names into $defs, or give it with schemas={uri: schema}",
     "$dynamicRef": "replace it by a $ref",
     "uniqueItems": "bound the array by maxItems, and drop duplicates afterwards",
 }

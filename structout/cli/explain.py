@@ -75,7 +75,8 @@ def _fields(explanation: Explanation, tokenizer_name: str, key_order: str) -> It
         message = str(explanation.error).replace("lenient=True", "--lenient")
         yield "refused", f"{message} ({explanation.error.kind.value})"
         if explanation.advice:
-            yield "advice", explanation.advice.replace("lenient=True", "--lenient")
+            advice = explanation.advice.replace("lenient=True", "--lenient")
+            yield "advice", advice.replace("schemas={uri: schema}", "--schema-for URI=FILE")
     else:
         yield "engine", explanation.backend_name
     yield from _keyword_fields(explanation)

@@ -5,8 +5,9 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from structout.errors import GrammarError
 from structout.params import StructuredOutputsParams
@@ -53,6 +54,12 @@ def read_params(arguments: argparse.Namespace) -> tuple[str, StructuredOutputsPa
         name, grammar = _read_source("--grammar", arguments.grammar)
     if arguments.structural_tag is not None:
         name, structural_tag = _read_source("--structural-tag", arguments.structural_tag)
+    schemas = {}
+    for given in arguments.schema_for:
+        uri, separator, source = given.rpartition("=")  # a URI may have one of its own
+        if not separator:
+            raise UserError(f"--schema-for must be URI=FILE, got {given}")
+        _, schemas[uri] = _read_source("--schema-for", source)
     params = StructuredOutputsParams(
         json=json_schema,
         regex=arguments.regex,
@@ -61,6 +68,7 @@ def read_params(arguments: argparse.Namespace) -> tuple[str, StructuredOutputsPa
         structural_tag=structural_tag,
         backend=arguments.backend,
         lenient=arguments.lenient,
+        schemas=schemas,
     )
     return name, params
 
@@ -124,10 +132,12 @@ def _json_check(params: StructuredOutputsParams) -> Check:
         raise UserError(
             "checking JSON needs jsonschema; from structout's checkout: pip install --no-build-isolation '.[generate]'"
         ) from error
-    schema = json.loads(params.constraint().spec)
+    constraint = params.constraint()
+    schema = constraint.value
     try:
         validator = jsonschema.validators.validator_for(schema)
         validator.check_schema(schema)
+        registry = _registry(validator, dict(constraint.schemas))
     except jsonschema.SchemaError as error:
         raise UserError(f"not a valid JSON Schema: {error.message} (at {error.json_path})") from error
     except RecursionError as error:
@@ -137,7 +147,7 @@ def _json_check(params: StructuredOutputsParams) -> Check:
 
     def check(text: str) -> str | None:
         try:
-            error = jsonschema.exceptions.best_match(validator(schema).iter_errors(json.loads(text)))
+            error = jsonschema.exceptions.best_match(validator(schema, registry=registry).iter_errors(json.loads(text)))
         except json.JSONDecodeError as problem:
             return f"is not JSON ({problem})"
         except Exception as problem:  # a schema's patterns, references and numbers can make it raise anything
@@ -145,6 +155,16 @@ def _json_check(params: StructuredOutputsParams) -> Check:
         return None if error is None else f"does not satisfy the schema ({error.message} at {error.json_path})"
 
     return check
+
+
+def _registry(validator: Any, schemas: Mapping[str, str]) -> Any:
+    """Where jsonschema looks for other schemas: nowhere but here."""
+    from jsonschema_specifications import REGISTRY
+    from referencing.jsonschema import specification_with
+
+    dialect = specification_with(validator.META_SCHEMA["$schema"])
+    contents = {uri: json.loads(text) for uri, text in schemas.items()}
+    return REGISTRY.with_contents(contents.items(), default_specification=dialect)
 
 
 def _regex_check(regex: str) -> Check:

@@ -68,6 +68,20 @@ def test_generate_with_json_schema_prints_a_valid_document(capsys):
     assert re.search(r"\d tokens/s\)\nmedian step: forward .*, mask fill .*, mask copy .*, mask and draw ", output.err)
 
 
+def test_generate_and_explain_read_the_schemas_that_a_schema_refers_to(capsys, tmp_path):
+    (tmp_path / "small.json").write_text('{"$defs": {"small": {"enum": [5, 6]}}}')
+    schema = '{"type": "array", "items": {"$ref": "https://example.com/?a=b#/$defs/small"}, "minItems": 1, "maxItems": 3}'
+    other = ["--schema-for", f"https://example.com/?a=b={tmp_path / 'small.json'}"]
+    assert main(["generate", "--json-schema", schema, *other, "--seed", "7"]) == 0
+    assert {*json.loads(capsys.readouterr().out)} <= {5, 6}
+    assert main(["explain", schema, *other]) == 0
+    assert "engine        fsm" in capsys.readouterr().out
+    assert main(["explain", schema]) == 1
+    assert "or give it with --schema-for URI=FILE" in " ".join(capsys.readouterr().out.split())
+    assert main(["generate", "--json-schema", schema, "--schema-for", "small.json"]) == 2
+    assert "--schema-for must be URI=FILE, got small.json" in capsys.readouterr().err
+
+
 def test_generate_with_64_samples_prints_valid_and_different_lines(capsys):
     assert main(["generate", "--json-schema", str(ORDER), "--seed", "1", "-n", "64"]) == 0
     lines = capsys.readouterr().out.splitlines()

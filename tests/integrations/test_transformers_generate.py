@@ -68,6 +68,7 @@ class Model(pydantic.BaseModel, extra="forbid"):
         ({"json": Item}, lambda value: type(value) is Item and value.name in ("apple", "pear")),
         ({"json": Literal["yes", 3, None]}, lambda value: value in ("yes", 3, None)),
         ({"json": Size | None}, lambda value: value is None or value in Size),
+        ({"json": {"$ref": "urn:a"}, "schemas": {"urn:a": {"enum": ["x", 5]}}}, lambda value: value in ("x", 5)),
         ({"choice": Size}, lambda value: value in Size),
         ({"choice": Literal["yes", "no"]}, lambda value: value in ("yes", "no")),
         ({"regex": "[a-z]{3,9}"}, lambda value: re.fullmatch("[a-z]{3,9}", value)),
