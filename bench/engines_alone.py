@@ -2,7 +2,7 @@
 two as their documentation uses them."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -12,7 +12,7 @@ import xgrammar
 from llguidance import LLMatcher, LLTokenizer
 
 from structout import GrammarError, StructuredOutputManager, StructuredOutputsParams, allocate_token_bitmask
-from structout.errors import GrammarLimitError
+from structout.errors import GrammarErrorKind, GrammarLimitError
 from structout.grammar.fsm.backend import FsmBackend
 from structout.grammar.fsm.json_schema import TextForm
 from structout.grammar.fsm.native import core
@@ -21,6 +21,8 @@ from structout.params import Constraint, StructuredOutputOptions
 
 OWN_SCHEMAS = Path(__file__).parent.parent / "tests" / "data" / "schemas.jsonl"
 
+Schemas = Mapping[str, Any] | None
+
 
 class Refused(Exception):
     """The engine refuses the schema.
@@ -28,11 +30,19 @@ class Refused(Exception):
     Attributes:
         reason: the keyword at fault, or what kind of error it is. Empty for engines
             that give text only.
+        is_impossible: whether that is because no text satisfies the schema.
     """
 
-    def __init__(self, message: str, reason: str = ""):
+    def __init__(self, message: str, reason: str = "", *, is_impossible: bool = False):
         super().__init__(message)
         self.reason = reason
+        self.is_impossible = is_impossible
+
+    @classmethod
+    def by(cls, error: GrammarError) -> "Refused":
+        """The refusal by structout."""
+        reason = error.limit if isinstance(error, GrammarLimitError) else error.keyword or error.kind.value
+        return cls(str(error), reason, is_impossible=error.kind is GrammarErrorKind.IMPOSSIBLE)
 
 
 class Walk(NamedTuple):
@@ -54,8 +64,14 @@ class Engine(Protocol):
     def any_order(self) -> "Engine | None":
         """The same engine without an order of keys, where it keeps one."""
 
-    def compile(self, schema: Any) -> Any:
-        """Return a matcher at its start, ready to fill a mask. Raises ``Refused``."""
+    def compile(self, schema: Any, schemas: Schemas = None) -> Any:
+        """Return a matcher at its start, ready to fill a mask. Raises ``Refused``.
+
+        Args:
+            schema: a JSON schema.
+            schemas: those that it may refer to by their URIs. Engines other than
+                structout's own have no use for them.
+        """
 
     def finish(self, matcher: Any) -> None:
         """Release the matcher."""
@@ -85,16 +101,16 @@ class StructoutAuto:
         self.manager.warm_up([])
         self._num_requests = 0
 
-    def compile(self, schema: Any) -> str:
+    def compile(self, schema: Any, schemas: Schemas = None) -> str:
         """Return the id of a READY request."""
         self._num_requests += 1
         request_id = f"schema {self._num_requests}"
         try:
-            self.manager.add_request(request_id, StructuredOutputsParams(json=schema))
+            self.manager.add_request(request_id, StructuredOutputsParams(json=schema, schemas=schemas))
             self.manager.wait_ready(request_id)
         except GrammarError as error:
             self.manager.finish_request(request_id)
-            raise Refused(str(error), error.keyword or error.kind.value) from error
+            raise Refused.by(error) from error
         return request_id
 
     def fill_first_mask(self, matcher: Any) -> None:
@@ -127,13 +143,13 @@ class FsmAlone:
         self._backend = FsmBackend(vocabulary, form=TextForm(key_order=key_order))
         self._row = allocate_token_bitmask(1, vocabulary.size, pin_memory=False)
 
-    def compile(self, schema: Any) -> Any:
+    def compile(self, schema: Any, schemas: Schemas = None) -> Any:
         try:
-            return self._backend.compile(Constraint(StructuredOutputOptions.JSON, json.dumps(schema))).grammar
-        except GrammarLimitError as error:
-            raise Refused(str(error), error.limit) from error
+            others = tuple((uri, json.dumps(other)) for uri, other in (schemas or {}).items())
+            constraint = Constraint(StructuredOutputOptions.JSON, json.dumps(schema), schemas=others)
+            return self._backend.compile(constraint).grammar
         except GrammarError as error:
-            raise Refused(str(error), error.keyword or error.kind.value) from error
+            raise Refused.by(error) from error
 
     def fill_first_mask(self, matcher: Any) -> None:
         self.walk(matcher).fill()
@@ -180,7 +196,7 @@ class XgrammarAlone:
         self._compiler = xgrammar.GrammarCompiler(self._info, max_threads=1, cache_enabled=False)
         self._bitmask = allocate_token_bitmask(1, vocabulary.size, pin_memory=False)
 
-    def compile(self, schema: Any) -> Any:
+    def compile(self, schema: Any, schemas: Schemas = None) -> Any:
         try:
             return self._compiler.compile_json_schema(json.dumps(schema))
         except (RuntimeError, ValueError, TypeError) as error:
@@ -215,7 +231,7 @@ class LlguidanceAlone:
         self._tokenizer: LLTokenizer = from_tokenizer(tokenizer, n_vocab=vocabulary.size)
         self._bitmask = allocate_token_bitmask(1, vocabulary.size, pin_memory=False)
 
-    def compile(self, schema: Any) -> Any:
+    def compile(self, schema: Any, schemas: Schemas = None) -> Any:
         if isinstance(schema, bool):
             schema = {} if schema else {"not": {}}
         matcher = LLMatcher(self._tokenizer, LLMatcher.grammar_from_json_schema(schema), log_level=0)
