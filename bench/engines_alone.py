@@ -234,7 +234,11 @@ class LlguidanceAlone:
     def compile(self, schema: Any, schemas: Schemas = None) -> Any:
         if isinstance(schema, bool):
             schema = {} if schema else {"not": {}}
-        matcher = LLMatcher(self._tokenizer, LLMatcher.grammar_from_json_schema(schema), log_level=0)
+        try:
+            grammar = LLMatcher.grammar_from_json_schema(schema)
+        except ValueError as error:  # some integers
+            raise Refused(str(error)) from error
+        matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
         if matcher.is_error():
             raise Refused(matcher.get_error())
         return matcher

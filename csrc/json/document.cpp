@@ -10,14 +10,15 @@ namespace {
 constexpr std::string_view kReferences[] = {"$ref", "$dynamicRef", "$recursiveRef"};
 
 const Value* string_at(const Value& schema, std::string_view keyword, int draft) {
-  const Value* value = draft_has_keyword(draft, keyword) ? schema.find(keyword) : nullptr;
-  return value != nullptr && value->is_string() ? value : nullptr;
+  const Value* value = schema.find(keyword);
+  return value != nullptr && value->is_string() && draft_has_keyword(draft, keyword) ? value : nullptr;
 }
 
 // The own identifier of a schema of a draft, or null.
 const Value* identifier_of(const Value& schema, int draft) {
-  if (draft <= 7 && schema.find("$ref") != nullptr) return nullptr;  // beside it nothing counts there
-  return string_at(schema, draft <= 4 ? "id" : "$id", draft);
+  const Value* identifier = string_at(schema, draft <= 4 ? "id" : "$id", draft);
+  bool is_ignored = draft <= 7 && schema.find("$ref") != nullptr;  // beside it nothing counts there
+  return is_ignored ? nullptr : identifier;
 }
 
 // Whether a schema asks that another one fails.
@@ -56,6 +57,9 @@ Document::Document(const std::string& text, const std::map<std::string, std::str
     references_.pop_back();
     read_referred(*schema, reference);
   }
+  auto is_negating = [](const auto& known) { return has_negation(*known.first); };
+  may_differ_in_dependencies_ =
+      has_late_dependencies_ && std::any_of(resource_numbers_.begin(), resource_numbers_.end(), is_negating);
 }
 
 bool Document::read_other(const std::string& uri) {
@@ -158,7 +162,6 @@ void Document::read_schemas(const Value& start, uint32_t start_resource) {
     resource_numbers_[value] = resource;
     check_vocabularies(*value, resources_[resource]);
     int draft = resources_[resource].draft;
-    has_negation_ = has_negation_ || has_negation(*value);
     has_late_dependencies_ = has_late_dependencies_ || (draft > 7 && value->find("dependencies") != nullptr);
     for (std::string_view keyword : kReferences) {
       if (const Value* reference = string_at(*value, keyword, draft)) references_.emplace_back(value, reference->text);

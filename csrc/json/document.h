@@ -48,7 +48,7 @@ class Document {
 
   // Whether validators differ about the keyword `dependencies`, so that it matters:
   // drafts from 2019-09 on do not have it, and some keyword asks that a schema fails.
-  bool may_differ_in_dependencies() const { return has_late_dependencies_ && has_negation_; }
+  bool may_differ_in_dependencies() const { return may_differ_in_dependencies_; }
 
   // A JSON pointer to a part of the documents. The URI stands before it in all but the
   // first.
@@ -103,7 +103,7 @@ class Document {
   std::vector<ScopeAnchors> scopes_ = {{}};
   std::map<ScopeAnchors, Scope> scope_numbers_ = {{{}, 0}};
   std::unordered_map<uint64_t, Scope> entered_;  // by scope and resource
-  bool has_late_dependencies_ = false, has_negation_ = false;
+  bool has_late_dependencies_ = false, may_differ_in_dependencies_ = false;
 };
 
 }  // namespace structout::json

@@ -37,36 +37,22 @@ const std::unordered_map<std::string_view, int> kLastDraft = {
     {"disallow", 3}, {"divisibleBy", 3}, {"extends", 3}, {"$recursiveAnchor", 2019}, {"$recursiveRef", 2019},
 };
 
-enum class Holds { kNoSchema, kSchemas, kNamedSchemas };
+enum class Holds { kSchemas, kNamedSchemas };
 
-Holds held_by(std::string_view keyword, int draft) {
-  static constexpr std::array<std::string_view, 18> kSchemas = {"additionalItems",
-                                                                "additionalProperties",
-                                                                "allOf",
-                                                                "anyOf",
-                                                                "contains",
-                                                                "contentSchema",
-                                                                "disallow",
-                                                                "else",
-                                                                "extends",
-                                                                "if",
-                                                                "items",
-                                                                "not",
-                                                                "oneOf",
-                                                                "prefixItems",
-                                                                "propertyNames",
-                                                                "then",
-                                                                "unevaluatedItems",
-                                                                "unevaluatedProperties"};
-  static constexpr std::array<std::string_view, 6> kNamed = {"properties",  "patternProperties", "$defs",
-                                                             "definitions", "dependentSchemas",  "dependencies"};
-  auto is_one_of = [keyword](const auto& keywords) {
-    return std::find(keywords.begin(), keywords.end(), keyword) != keywords.end();
-  };
-  if (!draft_has_keyword(draft, keyword)) return Holds::kNoSchema;
-  if (is_one_of(kNamed)) return Holds::kNamedSchemas;
-  return is_one_of(kSchemas) || (draft <= 3 && keyword == "type") ? Holds::kSchemas : Holds::kNoSchema;
-}
+const std::unordered_map<std::string_view, Holds> kHolds = [] {
+  std::unordered_map<std::string_view, Holds> all;
+  for (std::string_view keyword :
+       {"additionalItems", "additionalProperties", "allOf", "anyOf", "contains", "contentSchema", "disallow", "else",
+        "extends", "if", "items", "not", "oneOf", "prefixItems", "propertyNames", "then", "type", "unevaluatedItems",
+        "unevaluatedProperties"}) {
+    all[keyword] = Holds::kSchemas;
+  }
+  for (std::string_view keyword :
+       {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}) {
+    all[keyword] = Holds::kNamedSchemas;
+  }
+  return all;
+}();
 
 }  // namespace
 
@@ -126,9 +112,12 @@ std::vector<const Value*> subschemas(const Value& schema, int draft) {
   if (!schema.is_object()) return found;
   for (size_t i = 0; i < schema.items.size(); ++i) {
     const Value& value = schema.items[i];
-    Holds held = held_by(schema.names[i], draft);
-    if (held == Holds::kNoSchema || (held == Holds::kNamedSchemas && !value.is_object())) continue;
-    if (held == Holds::kNamedSchemas || value.is_array()) {
+    if (!value.is_object() && !value.is_array()) continue;
+    auto held = kHolds.find(schema.names[i]);
+    if (held == kHolds.end() || !draft_has_keyword(draft, schema.names[i])) continue;
+    bool is_named = held->second == Holds::kNamedSchemas;
+    if (is_named && value.is_array()) continue;
+    if (is_named || value.is_array()) {
       for (const Value& each : value.items) found.push_back(&each);
     } else {
       found.push_back(&value);
