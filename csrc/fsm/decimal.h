@@ -25,6 +25,9 @@ class Decimal {
   bool is_zero() const { return digits_.empty(); }
   bool is_integer() const { return exponent_ >= 0; }
 
+  // The number of digits before the point; negative if zeros follow the point.
+  int64_t point() const { return int64_t(digits_.size()) + exponent_; }
+
   // The digits before the point, at least one, and those behind it without final zeros.
   std::string whole_digits() const;
   std::string fraction_digits() const;
@@ -38,8 +41,6 @@ class Decimal {
   }
 
  private:
-  // The digits before the point; negative if zeros follow the point.
-  int64_t point() const { return int64_t(digits_.size()) + exponent_; }
   bool is_nearer_to_zero_than(const Decimal& other) const;
 
   bool is_negative_ = false;

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "fsm/compile.h"
+#include "fsm/number_reading.h"
+#include "fsm/scientific.h"
 
 namespace structout::fsm {
 
@@ -98,9 +100,6 @@ class NumberBuilder {
   AutomatonBuilder builder_;
 };
 
-// Orderings of a number against a bound, as sets of bits.
-constexpr uint32_t kLess = 1, kEqual = 2, kGreater = 4, kAllOrderings = 7;
-
 // The numbers in an accepted ordering against a bound. Compares digit by digit with the
 // bound's absolute value; each sign has its own accepted orderings of absolute values.
 // Progress: the position is that in the bound's whole digits (one past their end for any
@@ -108,11 +107,7 @@ constexpr uint32_t kLess = 1, kEqual = 2, kGreater = 4, kAllOrderings = 7;
 class Comparison {
  public:
   Comparison(const Decimal& bound, uint32_t accepted)
-      : whole_(bound.whole_digits()), fraction_(bound.fraction_digits()) {
-    uint32_t reversed = (accepted & kEqual) | (accepted & kLess ? kGreater : 0) | (accepted & kGreater ? kLess : 0);
-    positive_ = !bound.is_negative() ? accepted : accepted & kGreater ? kAllOrderings : 0;
-    negative_ = bound.is_negative() || bound.is_zero() ? reversed : accepted & kLess ? kAllOrderings : 0;
-  }
+      : whole_(bound.whole_digits()), fraction_(bound.fraction_digits()), accepted_(bound, accepted) {}
 
   Progress start(bool is_negative) const { return {0, kEqual, is_negative}; }
 
@@ -140,7 +135,7 @@ class Comparison {
     // The digits that are left of the fraction are not all zeros.
     bool is_shorter = progress.value == kEqual && progress.position < fraction_.size();
     uint32_t value = is_shorter ? kLess : progress.value;
-    return (value & (progress.is_negative ? negative_ : positive_)) != 0;
+    return (value & (progress.is_negative ? accepted_.negative : accepted_.positive)) != 0;
   }
 
  private:
@@ -150,7 +145,7 @@ class Comparison {
   }
 
   std::string whole_, fraction_;
-  uint32_t positive_, negative_;
+  SignedOrderings accepted_;
 };
 
 // The multiples of modulus * 10^exponent. Progress before the point: the number of final
@@ -207,17 +202,93 @@ class Multiple {
   std::vector<uint64_t> powers_;  // of ten, modulo modulus_
 };
 
+// Reads plain numbers of a form.
+class PlainForm {
+ public:
+  enum class Place : uint8_t { kStart, kSign, kZero, kWhole, kPoint, kOnlyZero, kZeros, kFraction };
+
+  struct State {
+    Place place = Place::kStart;
+    uint32_t num_digits = 0;  // from the first that is no zero on
+    uint32_t num_zeros = 0;   // behind the point, before all others
+
+    uint64_t key() const { return uint64_t(num_digits) << 32 | uint64_t(num_zeros) << 8 | uint64_t(place); }
+  };
+
+  explicit PlainForm(const NumberForm& form) : form_(form) {}
+
+  std::optional<State> next(State state, char byte) const {
+    bool is_digit = byte >= '0' && byte <= '9', is_zero = byte == '0';
+    Place before = state.place;
+    switch (before) {
+      case Place::kStart:
+      case Place::kSign:
+        if (byte == '-' && before == Place::kStart) return State{Place::kSign};
+        state.place = is_zero ? Place::kZero : Place::kWhole;
+        break;
+      case Place::kZero:
+      case Place::kWhole:
+        if (byte == '.') return State{Place::kPoint, state.num_digits};
+        if (before == Place::kZero) return std::nullopt;
+        break;
+      default:
+        state.place = !is_zero ? Place::kFraction : before == Place::kPoint ? Place::kOnlyZero : Place::kZeros;
+    }
+    if (!is_digit) return std::nullopt;
+    bool is_fraction = state.place >= Place::kPoint;
+    if (state.num_digits > 0 || !is_zero) {
+      ++state.num_digits;
+    } else if (is_fraction) {
+      ++state.num_zeros;
+    }
+    if (state.num_digits > form_.num_digits || state.num_zeros > form_.num_zeros) return std::nullopt;
+    return state;
+  }
+
+  bool accepts(const State& state) const {
+    return state.place == Place::kZero || state.place == Place::kWhole || state.place == Place::kOnlyZero ||
+           state.place == Place::kFraction;
+  }
+
+ private:
+  NumberForm form_;
+};
+
 Automaton compared(const Decimal& bound, uint32_t accepted) {
   Budget budget{Limits()};
-  return NumberBuilder(Comparison(bound, accepted), budget).build();
+  return union_of(NumberBuilder(Comparison(bound, accepted), budget).build(),
+                  scientific_compared(bound, accepted, budget), budget);
 }
+
+const std::string kWhole = "-?(?:0|[1-9][0-9]*)";
 
 }  // namespace
 
-Automaton any_number() { return compile_regex("-?(0|[1-9][0-9]*)(\\.[0-9]+)?", Limits()); }
+Automaton any_number() {
+  static const Automaton* const all = [] {
+    Budget budget{Limits()};
+    return new Automaton(
+        union_of(compile_regex(kWhole + "(?:\\.[0-9]+)?", Limits()), scientific_numbers(false), budget));
+  }();
+  return *all;
+}
 
 Automaton integers(bool allows_fraction) {
-  return compile_regex(allows_fraction ? "-?(0|[1-9][0-9]*)(\\.0+)?" : "-?(0|[1-9][0-9]*)", Limits());
+  if (!allows_fraction) return compile_regex(kWhole, Limits());
+  Budget budget{Limits()};
+  return union_of(compile_regex(kWhole + "(?:\\.0+)?", Limits()), scientific_integers(), budget);
+}
+
+Automaton without_zero_fraction() {
+  Budget budget{Limits()};
+  return difference(any_number(), compile_regex(kWhole + "\\.0+", Limits()), budget);
+}
+
+Automaton numbers_of(const NumberForm& form, Budget& budget) {
+  Automaton plain = automaton_of(PlainForm(form), budget);
+  if (form.exponents == NumberForm::Exponents::kNone) return plain;
+  bool only_doubles = form.exponents == NumberForm::Exponents::kOfDoubles;
+  return union_of(plain, scientific_numbers(only_doubles), budget);
 }
 
 Automaton numbers_from(const Decimal& bound, bool is_exclusive) {

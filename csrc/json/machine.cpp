@@ -208,13 +208,13 @@ Action Machine::read_value(uint32_t children, uint32_t spaces, uint8_t byte) {
   }
   if (byte == '"' || byte == '-' || (byte >= '0' && byte <= '9')) {
     bool is_string = byte == '"';
+    TextKind kind = is_string ? TextKind::kString : TextKind::kNumber;
     Numbers states;
     for (Formula formula : expanded(children, is_string ? Type::kString : Type::kNumber)) {
-      states.push_back(texts_.start(is_string ? TextKind::kString : TextKind::kNumber, formula));
+      states.push_back(states.empty() ? texts_.start(kind, formula) : texts_.followed(kind, formula));
     }
     if (!texts_.is_live(states[0])) return {};
-    State text =
-        add(Kind::kText, {uint32_t(is_string ? TextKind::kString : TextKind::kNumber), lists_.number_of(states)});
+    State text = add(Kind::kText, {uint32_t(kind), lists_.number_of(states)});
     return is_string ? replace(text) : read_text(text, byte);
   }
   for (uint32_t literal = 0; literal < 3; ++literal) {

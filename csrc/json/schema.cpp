@@ -37,6 +37,12 @@ bool is_type(const std::string& name, Type type) {
   return false;
 }
 
+NumberSpelling without_exponents() {
+  NumberSpelling spelling;
+  spelling.is_plain = true;
+  return spelling;
+}
+
 }  // namespace
 
 Schema::Schema(const std::string& text, const SchemaOptions& options, const fsm::Limits& limits)
@@ -105,6 +111,7 @@ Formula Schema::expand(Formula child, Type type) {
         expanded = texts_.language(TextKind::kNumber, "canonical number", [&] {
           return fsm::compile_regex("0|-?(?:[1-9][0-9]*(?:\\.[0-9]*[1-9])?|0\\.[0-9]*[1-9])", budget_.limits);
         });
+        texts_.set_spelling(expanded, without_exponents());
       }
       break;
     default: {
@@ -302,23 +309,43 @@ void Schema::add_applicators(const Value& schema, Type type, std::vector<Formula
 // -- numbers and strings ------------------------------------------------------------
 
 Formula Schema::integers(int draft) {
+  Formula without_point =
+      texts_.language(TextKind::kNumber, "integer without a point", [] { return fsm::integers(false); });
+  NumberSpelling spelling = without_exponents();
   bool allows_fraction = draft > 4;
-  return texts_.language(TextKind::kNumber, allows_fraction ? "integer" : "integer without a point",
-                         [&] { return fsm::integers(allows_fraction); });
+  Formula integers = without_point;
+  if (allows_fraction) {
+    integers = texts_.language(TextKind::kNumber, "integer", [] { return fsm::integers(true); });
+    spelling.form = without_point;
+  }
+  texts_.set_spelling(integers, spelling);
+  return integers;
+}
+
+Formula Schema::without_zero_fraction() {
+  return texts_.language(TextKind::kNumber, "no zeros behind the point", fsm::without_zero_fraction);
 }
 
 Formula Schema::numbers_equal(const Value& value) {
   fsm::Decimal decimal(value.text);
-  return texts_.language(TextKind::kNumber, "= " + decimal.text(), [&] { return fsm::numbers_equal(decimal); });
+  NumberSpelling spelling(decimal);
+  bool is_written_with_fraction = value.text.find('.') != std::string::npos && decimal.is_integer();
+  if (decimal.is_integer() && !is_written_with_fraction) spelling.form = without_zero_fraction();
+  std::string name = "= " + decimal.text() + (is_written_with_fraction ? ".0" : "");
+  Formula equal = texts_.language(TextKind::kNumber, name, [&] { return fsm::numbers_equal(decimal); });
+  texts_.set_spelling(equal, spelling);
+  return equal;
 }
 
 Formula Schema::number_bound(const Value& bound, bool is_lower, bool is_exclusive) {
   if (!bound.is_number()) return kAlways;
   fsm::Decimal decimal(bound.text);
   std::string name = std::string(is_lower ? ">" : "<") + (is_exclusive ? " " : "= ") + decimal.text();
-  return texts_.language(TextKind::kNumber, name, [&] {
+  Formula numbers = texts_.language(TextKind::kNumber, name, [&] {
     return is_lower ? fsm::numbers_from(decimal, is_exclusive) : fsm::numbers_to(decimal, is_exclusive);
   });
+  texts_.set_spelling(numbers, NumberSpelling(decimal));
+  return numbers;
 }
 
 void Schema::add_number(const Value& schema, std::vector<Formula>& all) {
@@ -343,8 +370,13 @@ void Schema::add_number(const Value& schema, std::vector<Formula>& all) {
     throw SchemaError(ErrorKind::kMalformed, "must be above 0",
                       document_.pointer_to(schema) + "/" + std::string(keyword));
   }
-  all.push_back(texts_.language(TextKind::kNumber, "multiple of " + decimal.text(),
-                                [&] { return fsm::multiples_of(decimal, budget_); }));
+  Formula multiples = texts_.language(TextKind::kNumber, "multiple of " + decimal.text(),
+                                      [&] { return fsm::multiples_of(decimal, budget_); });
+  NumberSpelling spelling(decimal);
+  spelling.is_step = true;
+  if (decimal.is_integer()) spelling.form = without_zero_fraction();
+  texts_.set_spelling(multiples, spelling);
+  all.push_back(multiples);
 }
 
 uint32_t Schema::count_of(const Value& count, const Value& schema, std::string_view keyword) {

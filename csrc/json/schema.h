@@ -151,6 +151,7 @@ class Schema {
   Formula number_bound(const Value& bound, bool is_lower, bool is_exclusive);
   Formula numbers_equal(const Value& value);
   Formula integers(int draft);
+  Formula without_zero_fraction();
   Formula for_items(uint32_t begin, uint32_t end, Formula child);
   Formula min_items(uint32_t count) { return count == 0 ? kAlways : formulas_.atom(Op::kMinItems, count); }
   Formula min_keys(uint32_t count) { return count == 0 ? kAlways : formulas_.atom(Op::kMinKeys, count); }

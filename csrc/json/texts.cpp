@@ -25,8 +25,6 @@ constexpr size_t kMaxSharedBytes = 64 << 20;
 constexpr uint32_t kBoundary = 0;               // the syntax state between two characters of a string
 constexpr uint8_t kSeparator[] = {0xE2, 0x80};  // U+2028 and U+2029 begin so
 constexpr uint32_t kUnlimited = UINT32_MAX - 1;
-// Without a bound a model that is not sure would write zeros for ever.
-const std::string kNumbers = "-?(?:0|[1-9][0-9]*)(?:\\.[0-9]{1,20})?";
 constexpr uint32_t kFar = UINT32_MAX;
 constexpr size_t kMaxSearched = 2000;
 constexpr size_t kMaxPlainStates = 500;
@@ -139,7 +137,7 @@ Texts::Texts(Formulas& formulas, fsm::Budget& budget, const std::vector<bool>& a
     : formulas_(formulas),
       budget_(budget),
       strings_(fsm::any_string_content()),
-      numbers_(fsm::compile_regex(kNumbers, budget.limits)),
+      numbers_(fsm::any_number()),
       allowed_bytes_(allowed_bytes),
       allows_all_bytes_(std::count(allowed_bytes.begin(), allowed_bytes.end(), true) == 256) {}
 

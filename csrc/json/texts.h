@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "fsm/automaton.h"
+#include "fsm/decimal.h"
 #include "json/formula.h"
 
 namespace structout::json {
@@ -28,6 +29,20 @@ struct TextState {
   bool operator==(const TextState& other) const {
     return kind == other.kind && syntax == other.syntax && formula == other.formula;
   }
+};
+
+// How numbers are written that satisfy a language.
+struct NumberSpelling {
+  NumberSpelling() = default;
+  explicit NumberSpelling(const fsm::Decimal& value);
+
+  // Of the number in the schema: digits before the point and behind it, and whether it
+  // can be written with an exponent, perhaps one that a double does not have.
+  uint32_t num_whole = 0, num_decimals = 0;
+  bool has_exponent = false, exceeds_doubles = false;
+  bool is_step = false;    // the numbers are multiples, and have no exponents
+  bool is_plain = false;   // the numbers have no exponents
+  Formula form = kAlways;  // asked for where the language is, but not where it is negated
 };
 
 class Texts {
@@ -46,7 +61,17 @@ class Texts {
   // Whether a formula holds for a whole text: the content of a string, or a number.
   bool matches(TextKind kind, Formula formula, const std::string& text);
 
-  uint32_t start(TextKind kind, Formula formula) { return add({kind, 0, formula}); }
+  void set_spelling(Formula language, const NumberSpelling& spelling) { spellings_[language] = spelling; }
+
+  // The start of the texts that are to be written: of a number, in the form that the
+  // formula asks for.
+  uint32_t start(TextKind kind, Formula formula) {
+    return add({kind, 0, kind == TextKind::kNumber ? written(formula) : formula});
+  }
+
+  // The start where the formula is only followed, in a text that another one decides.
+  uint32_t followed(TextKind kind, Formula formula) { return add({kind, 0, formula}); }
+
   const TextState& operator[](uint32_t state) const { return states_[state]; }
   size_t num_states() const { return states_.size(); }
 
@@ -127,6 +152,10 @@ class Texts {
   uint32_t distance(uint32_t state);
   // The largest distance of the live states between two characters that follow, or kFar.
   uint32_t largest_distance(uint32_t state);
+  // The numbers that a formula describes, without most of their spellings. There are
+  // some if the formula describes any.
+  Formula written(Formula formula);
+  Formula with_forms(Formula formula);
   enum class Life : uint8_t { kUnknown, kLive, kDead };
   struct Steps {
     bool is_expanded = false;
@@ -149,6 +178,8 @@ class Texts {
   bool allows_all_bytes_;
   std::vector<Language> languages_;
   std::unordered_map<std::string, uint32_t> languages_by_name_;
+  std::unordered_map<Formula, NumberSpelling> spellings_;  // of languages of numbers
+  std::unordered_map<Formula, Formula> written_;
   std::vector<TextState> states_;
   std::vector<Steps> steps_;
   fsm::StateNumbers state_numbers_;

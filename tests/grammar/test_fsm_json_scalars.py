@@ -16,24 +16,59 @@ from random_patterns import HOSTILE, PLAIN, anchored, mutated, random_pattern
 from structout.grammar.fsm.native import core
 
 NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?", re.ASCII)
+SCIENTIFIC = re.compile(
+    r"-?[1-9](\.[0-9]{0,15}[1-9])?e(\+(1[6-9]|[2-9]\d|[1-9]\d\d)|-(0[5-9]|[7-9]|[1-9]\d\d?))", re.ASCII
+)
 SHORT_TEXTS = ["".join(letters) for size in range(5) for letters in itertools.product("-.0123456789", repeat=size)]
 SHORT_NUMBERS = [text for text in SHORT_TEXTS if NUMBER.fullmatch(text)]
 
 BOUNDS = ["0", "-0.0", "1", "-1", "10", "0.5", "-0.5", "0.05", "-12.34", "99", "-100", "12.5", "1e2", "-1.50e3", "9.99"]
-BOUNDS += ["1E-3", "-0.001", "1e30", "123456789012345678901234567890.125"]
+BOUNDS += ["1E-3", "-0.001", "1e30", "123456789012345678901234567890.125", "1.5e-7", "-2.5e-5", "9.99e299", "1e400"]
+BOUNDS += ["12345678901234567e3", "-1e16", "7e-1000"]
 STEPS = ["0.01", "0.1", "0.5", "1e-3", "3", "7", "77", "1.5", "1000", "1", "12", "25", "0.25", "250", "1.2", "2.5e1"]
 STEPS += ["0.0625", "64", "1e30", "7e3", "0.7"]
 
 
 def plain_text(value):
     """A ``Fraction`` of finitely many decimals as a JSON number without exponent."""
-    return f"{Context(prec=500).divide(Decimal(value.numerator), Decimal(value.denominator)):f}"
+    return f"{Context(prec=2_000).divide(Decimal(value.numerator), Decimal(value.denominator)):f}"
 
 
 def random_number(rng, max_digits=30):
     digits = "".join(rng.choices("0123456789", k=rng.randint(1, max_digits)))
     fraction = "." + "".join(rng.choices("0059", k=rng.randint(1, max_digits))) if rng.random() < 0.5 else ""
     return rng.choice(["", "-"]) + (digits.lstrip("0") or "0") + fraction
+
+
+def random_scientific_number(rng):
+    return scientific_text(rng, rng.choice([rng.randint(16, 400), -rng.randint(5, 400)]))
+
+
+def scientific_text(rng, exponent):
+    """A number with this exponent, as Python or JavaScript writes it."""
+    fraction = "".join(rng.choices("0059", k=rng.randint(0, 15))).rstrip("0")
+    spelled = (
+        f"+{exponent}" if exponent > 0 else f"-{-exponent:02}" if exponent > -7 or rng.random() < 0.5 else exponent
+    )
+    return f"{rng.choice(['', '-'])}{rng.randint(1, 9)}{'.' + fraction if fraction else ''}e{spelled}"
+
+
+def near_scientific_texts(bound, rng, count):
+    """Scientific numbers with exponents and digits near those of a bound."""
+    value = Decimal(bound)
+    exponents = [exponent for exponent in range(value.adjusted() - 2, value.adjusted() + 3) if abs(exponent) < 1_000]
+    exponents = [exponent for exponent in exponents if exponent >= 16 or exponent <= -5] or [16, -5, 999, -999]
+    digits = "".join(map(str, value.as_tuple().digits)).lstrip("0")
+    texts = [scientific_text(rng, rng.choice(exponents)) for _ in range(count)]
+    for exponent in exponents:
+        prefixes = {digits[:size].rstrip("0") for size in range(1, 18)} - {""}
+        spelled = f"+{exponent}" if exponent > 0 else f"-{-exponent:02}"
+        for prefix in prefixes:
+            mantissas = [prefix, prefix[:-1] + "9", *([prefix + "1"] if len(prefix) < 17 else [])]
+            for mantissa in mantissas:
+                number = mantissa[0] + ("." + mantissa[1:] if mantissa[1:] else "") + f"e{spelled}"
+                texts += [number, "-" + number]
+    return [text for text in texts if SCIENTIFIC.fullmatch(text)]
 
 
 def near_texts(text, rng, count):
@@ -60,24 +95,88 @@ def assert_accepts_where(automaton, texts, is_member):
 # -- numbers ---------------------------------------------------------------------------
 
 
-def test_any_number_accepts_exactly_numbers_without_exponent():
+def scientific_numbers():
+    limits, form = core().Limits(), core().Exponents
+    return core().difference(core().numbers_of(1, 1, form.all), core().numbers_of(1, 1, form.none), limits)
+
+
+def is_number(text):
+    return bool(NUMBER.fullmatch(text) or SCIENTIFIC.fullmatch(text))
+
+
+def test_any_number_accepts_plain_numbers_and_scientific_ones_of_large_and_small_magnitude():
     rng = random.Random(1)
     texts = SHORT_TEXTS + [random_number(rng) for _ in range(1_000)]
     texts += [mutated(random_number(rng), rng) for _ in range(1_000)] + ["1e5", "1E5", "٣", "1.٣", "1.2.3"]
+    scientific = [random_scientific_number(rng) for _ in range(500)]
+    texts += scientific + [mutated(text, rng) for text in scientific]
+    texts += [f"{mantissa}e{exponent}" for mantissa in ("1", "1.5", "1.50", "10", "0") for exponent in range(-20, 20)]
+    texts += [f"1e+{exponent}" for exponent in range(1_100)] + [f"1e-0{exponent}" for exponent in range(1_100)]
     any_number = core().any_number()
-    assert [text for text in texts if any_number.matches(text.encode())] == [
-        text for text in texts if NUMBER.fullmatch(text)
-    ]
+    assert [text for text in texts if any_number.matches(text.encode())] == list(filter(is_number, texts))
+    assert all(map(any_number.matches, map(str.encode, scientific)))
 
 
 @pytest.mark.parametrize("allows_fraction", [False, True])
-def test_integers_may_have_zeros_behind_the_point_only_if_allowed(allows_fraction):
+def test_integers_may_have_zeros_behind_the_point_and_exponents_only_if_allowed(allows_fraction):
     rng = random.Random(2)
     texts = SHORT_NUMBERS + [random_number(rng) for _ in range(500)] + ["1.000000", "-0.000", "1.0000001"]
+    texts += [random_scientific_number(rng) for _ in range(300)] + ["1.234567890123456e+16", "1e-05"]
     integers = core().integers(allows_fraction)
     assert [text for text in texts if integers.matches(text.encode())] == [
-        text for text in texts if ("." not in text or allows_fraction) and Fraction(text).denominator == 1
+        text for text in texts if (text.lstrip("-").isdigit() or allows_fraction) and Fraction(text).denominator == 1
     ]
+
+
+# -- how they are written --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("num_digits", "num_zeros"), [(1, 1), (2, 3), (17, 5), (4, 1)])
+def test_numbers_of_a_form_have_so_many_digits_and_no_needless_zeros(num_digits, num_zeros):
+    def is_of_form(text):
+        whole, point, fraction = text.removeprefix("-").partition(".")
+        digits, rest = (whole + fraction).lstrip("0"), fraction.lstrip("0")
+        zeros = len(fraction) - len(rest) if whole == "0" else 0
+        ends_well = not point or fraction == "0" or not fraction.endswith("0")
+        return ends_well and len(digits) <= num_digits and zeros <= num_zeros
+
+    rng = random.Random(num_digits)
+    texts = SHORT_NUMBERS + [random_number(rng, rng.choice([4, 12])) for _ in range(3_000)]
+    texts += ["1" * 17, "1" * 18, "1." + "1" * 16, "1." + "1" * 17, "0.0000011", "0.00000011", "1" * 16 + ".0"]
+    automaton = core().numbers_of(num_digits, num_zeros, core().Exponents.none)
+    assert [text for text in texts if automaton.matches(text.encode())] == list(filter(is_of_form, texts))
+
+
+def test_exponents_of_a_form_are_all_or_those_of_doubles_or_none():
+    rng = random.Random(5)
+    texts = [random_scientific_number(rng) for _ in range(1_000)]
+    texts += [f"9e{sign}{exponent}" for sign in "+-" for exponent in range(300, 999)]
+    exponents = core().Exponents
+    for kind, limit in ((exponents.none, 0), (exponents.of_doubles, 307), (exponents.all, 999)):
+        automaton = core().numbers_of(17, 5, kind)
+        assert [text for text in texts if automaton.matches(text.encode())] == [
+            text for text in texts if abs(int(text.partition("e")[2])) <= limit
+        ]
+
+
+def test_floats_are_of_the_usual_form_as_python_writes_them():
+    rng = random.Random(6)
+    automaton = core().numbers_of(17, 5, core().Exponents.of_doubles)
+    values = [rng.random() * 10 ** rng.randint(-300, 300) for _ in range(2_000)]
+    values += [rng.randint(-(10**16), 10**16) / 10 ** rng.randint(0, 16) for _ in range(2_000)]
+    values += [0.0, -0.0, 0.1 + 0.2, 1e16, 9007199254740993.0, 1e-5, 123456789012345.6, 5e-300]
+    assert [value for value in values if not automaton.matches(repr(value).encode())] == []
+
+
+def test_integers_without_zero_fraction_have_one_spelling_but_for_exponents():
+    automaton = core().without_zero_fraction()
+    texts = [*SHORT_NUMBERS, "1e+16", "1.5e-05", "12345.000"]
+    assert [text for text in texts if automaton.matches(text.encode())] == [
+        text for text in texts if not re.fullmatch(r"-?\d+\.0+", text)
+    ]
+
+
+# -- bounds and multiples --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bound", BOUNDS)
@@ -87,6 +186,7 @@ def test_bounds_accept_numbers_by_exact_value(bound):
     plain = plain_text(limit)
     texts = SHORT_NUMBERS[::4] + near_texts(plain, rng, 400) + [random_number(rng) for _ in range(200)]
     texts += [plain + zeros for zeros in (["0", "00", "000"] if "." in plain else [".0", ".00", ".000"])]
+    texts += [random_scientific_number(rng) for _ in range(200)] + near_scientific_texts(bound, rng, 200)
     counts = [
         assert_accepts_where(core().numbers_from(native, False), texts, lambda value: value >= limit),
         assert_accepts_where(core().numbers_from(native, True), texts, lambda value: value > limit),
@@ -110,7 +210,8 @@ def test_random_bounds_divide_the_numbers():
         at_most = core().numbers_to(bound, False)
         assert core().intersection(at_least, at_most, limits) == core().numbers_equal(bound)
         assert core().difference(at_most, less, limits) == core().numbers_equal(bound)
-        assert_accepts_where(at_least, near_texts(text, rng, 60), lambda other, value=value: other >= value)
+        texts = near_texts(text, rng, 60) + near_scientific_texts(text, rng, 20)
+        assert_accepts_where(at_least, texts, lambda other, value=value: other >= value)
 
 
 def test_bounds_of_thousands_of_digits_have_few_states_each():
@@ -143,7 +244,7 @@ def test_multiples_are_minimal():
     def multiples(step):
         return core().multiples_of(core().Decimal(step), limits)
 
-    assert multiples("1") == core().integers(True)
+    assert multiples("1") == core().difference(core().integers(True), scientific_numbers(), limits)
     assert core().intersection(multiples("3"), multiples("7"), limits) == multiples("21")
     assert core().intersection(multiples("0.5"), multiples("0.2"), limits) == multiples("1")
     assert core().intersection(multiples("20"), multiples("50"), limits) == multiples("100")

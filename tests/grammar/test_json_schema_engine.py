@@ -139,12 +139,97 @@ def test_anchors_inside_groups_hold_there():
     assert [accepts({"pattern": "(?:a|(?:^b))c"}, f'"{text}"') for text in ("xac", "bc", "xbc")] == [True, True, False]
 
 
-def test_integer_may_have_a_point_except_in_draft_4():
-    assert accepts({"type": "integer"}, "1.0")
-    assert not accepts({"type": "integer"}, "1.5")
+def test_integer_has_no_fraction_and_no_exponent():
+    for schema in ({"type": "integer"}, {"anyOf": [{"type": "integer"}, {"type": "number", "minimum": 9}]}):
+        assert accepts(schema, "1")
+        assert accepts(schema, "-20")
+        assert not any(accepts(schema, text) for text in ("1.0", "18743327536285795.0", "-0.0", "1.5", "-1e+16"))
+    assert accepts({"type": ["integer", "number"]}, "1.0")
+    assert accepts({"anyOf": [{"type": "integer"}, {"type": "number", "minimum": 9}]}, "10.0")
     draft_4 = {"$schema": "http://json-schema.org/draft-04/schema#", "type": "integer"}
     assert accepts(draft_4, "1")
     assert not accepts(draft_4, "1.0")
+    assert accepts({"$schema": draft_4["$schema"], "not": draft_4}, "1.0")
+
+
+def test_number_without_fraction_is_an_integer_where_that_is_negated_or_a_condition():
+    integer = {"type": "integer"}
+    assert not any(accepts({"not": integer}, text) for text in ("1", "1.0", "1e+16"))
+    assert accepts({"not": integer}, "1.5")
+    assert accepts({"not": integer}, "1e-05")
+    condition = {"if": integer, "then": {"minimum": 5}}
+    texts = ["4", "4.0", "5.0", "2.5", "1e+16", "-1e+16"]
+    assert [accepts(condition, text) for text in texts] == [False, False, True, True, True, False]
+    assert refusal({"allOf": [integer, {"not": integer}]}) == "impossible"
+    one = {"oneOf": [integer, {"type": "number", "minimum": 3}]}
+    assert [accepts(one, text) for text in ("1", "4", "4.0", "4.5", "1e+16")] == [True, False, False, True, False]
+
+
+def test_integer_is_counted_and_excluded_however_it_is_written():
+    counted = {"items": {"type": "number"}, "contains": {"type": "integer"}, "maxContains": 1, "minItems": 1}
+    texts = ["[1,2.5]", "[1.0,2.5]", "[1.0,2]", "[1.0,2.0]", "[2.5]"]
+    assert [accepts(counted, text) for text in texts] == [True, True, False, False, False]
+    either = {"anyOf": [{"properties": {"a": {"type": "integer"}}}, {"properties": {"b": {"type": "null"}}}]}
+    texts = ['{"a":1.0,"b":1}', '{"a":1.0,"b":null}', '{"a":1.5,"b":1}', '{"a":1.5,"b":null}']
+    assert [accepts(either, text) for text in texts] == [True, True, False, True]
+
+
+def test_constant_and_multiple_have_a_fraction_only_if_the_schema_writes_it():
+    whole = ({"const": 1}, {"enum": [1, 2.5]}, {"multipleOf": 1}, {"multipleOf": 0.5, "type": "integer"})
+    for schema in whole:
+        assert accepts(schema, "1")
+        assert not accepts(schema, "1.0")
+    for schema in ({"const": 1.0}, {"enum": [1.0]}, {"multipleOf": 0.5}, {"minimum": 1}, {"not": {"const": 2}}):
+        assert [accepts(schema, text) for text in ("1", "1.0", "1.00")] == [True, True, False]
+
+
+def test_number_has_17_digits_unless_the_schema_needs_more():
+    for text, is_accepted in (("1" * 17, True), ("1" * 18, False), ("1.5" + "0" * 14 + "1", True), ("1.50", False)):
+        assert accepts({"type": "number"}, text) is is_accepted
+    assert accepts({}, "[0.30000000000000004,1000000000000000.0,0.000001]")
+    assert not accepts({}, "0.0000001")
+    assert not accepts({}, "0." + "1" * 18)
+    near = '{"minimum": 9007199254740993.25, "maximum": 9007199254740993.75}'
+    texts = ["9007199254740993.24", "9007199254740993.25", "9007199254740993.5", "9007199254740994"]
+    assert [accepts(near, text) for text in texts] == [False, True, True, False]
+    between = '{"exclusiveMinimum": 123456789012345678, "exclusiveMaximum": 123456789012345679}'
+    assert accepts(between, "123456789012345678.5")
+    assert accepts({"minimum": 2**63, "maximum": 2**64, "type": "integer"}, str(2**64 - 1))
+    assert accepts('{"multipleOf": 0.00000000000000000003}', "0.00000000000000000006")
+    assert accepts('{"multipleOf": 1e30}', "7" + "0" * 30)
+    places = {"properties": {"long": {"minimum": 2**64}, "free": {"type": "number"}}}
+    assert accepts(places, '{"long":' + "2" * 20 + ',"free":1}')
+    assert not accepts(places, '{"free":' + "2" * 20 + "}")
+
+
+def test_number_of_large_or_small_magnitude_has_an_exponent_as_python_and_javascript_write_it():
+    written = ["1e+16", "1.5e+300", "1e-05", "2.5e-7", "1e-07", "-1e+21", "1.2345678901234567e+30"]
+    assert [text for text in written if not accepts({"type": "number"}, text)] == []
+    others = ["1e16", "1E+16", "1e+15", "1e-04", "1e-4", "10e+16", "0e+16", "1.50e+16", "1e+308", "1e+400", "1e+016"]
+    assert [text for text in others if accepts({"type": "number"}, text)] == []
+    assert [accepts('{"const": 1e400}', text) for text in ("1e+400", "1e+399", "1" + "0" * 400)] == [True, False, False]
+    assert accepts('{"const": 1e400, "type": "integer"}', "1" + "0" * 400)
+    bounds = '{"exclusiveMinimum": -2e300, "maximum": 1.5e-9}'
+    texts = [
+        "-2e+300",
+        "-1.9e+300",
+        "-2e+299",
+        "-1e+301",
+        "1e-09",
+        "1.5e-9",
+        "1.6e-9",
+        "1e-08",
+        "0",
+        "1e+16",
+        "-1e-300",
+    ]
+    assert [accepts(bounds, text) for text in texts] == [
+        *(False, True, True, False, True, True, False, False, True, False, True),
+    ]
+    assert not accepts({"multipleOf": 0.5}, "1e+16")
+    assert not accepts({"not": {"multipleOf": 3}}, "1e+16")
+    assert accepts({"items": {"type": "number"}, "uniqueItems": True}, "[1,2.5]")
+    assert not accepts({"items": {"type": "number"}, "uniqueItems": True}, "[1e+16,1e-05]")
 
 
 def test_declared_order_never_skips_a_required_key():

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
-from json_texts import compact
+from json_texts import compact, has_exponent
 from random_schemas import RandomSchema
 
 
@@ -118,8 +118,9 @@ def has_equal_items(array: list[Any]) -> bool:
 
 
 def has_longer_number(array: list[Any]) -> bool:
-    """Whether an item of an array is a number that has a shorter spelling."""
-    return any(isinstance(item, Decimal) and f"{item:f}" != _canonical(item) for item in array)
+    """Whether an item of an array is a number that has a shorter spelling, or one with
+    an exponent."""
+    return any(isinstance(item, Decimal) and (f"{item:f}" != _canonical(item) or has_exponent(item)) for item in array)
 
 
 def _canonical(value: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 from engine_schemas import EngineSchema, arrays_in, has_equal_items, has_longer_number
 from json_engine import EngineWalk, JsonEngine, refusal_of
-from json_texts import texts_named_in
+from json_texts import texts_named_in, with_short_numbers
 from mask_walks import closing_rank, tried_hints
 from soundness import Findings
 
@@ -25,13 +26,13 @@ MAX_CLOSING_TOKENS = 200
 
 # What the form of texts excludes: valid texts that are refused.
 EQUAL_ITEMS = "valid refused: equal items"  # where the schema speaks of uniqueItems, but does not ask for it
-LONGER_NUMBERS = "valid refused: longer numbers"  # such as 1.0 for 1 as an item under uniqueItems
+LONGER_NUMBERS = "valid refused: longer numbers"  # such as 1.0 for an integer, and more than 17 digits
 
 
 def check_texts(engine: JsonEngine, seed: int, num_schemas: int, num_texts: int) -> Findings:
     """Judge compact texts near the instances of random schemas, in both directions.
 
-    A text with exponents or repeated keys is never drawn. ``EQUAL_ITEMS`` and
+    A text with repeated keys is never drawn. ``EQUAL_ITEMS`` and
     ``LONGER_NUMBERS`` count what else the form of texts excludes.
     """
     rng = random.Random(f"engine {seed}")
@@ -48,23 +49,24 @@ def check_texts(engine: JsonEngine, seed: int, num_schemas: int, num_texts: int)
                 found.wrong.append(f"seed {seed}: {error.args} for {drawn.text}")
             if refusal == "impossible":
                 for text in texts:
-                    _count(found, seed, drawn, text, is_accepted=False)
+                    _count(found, seed, drawn, text)
             continue
         found.counts["schemas served"] += 1
         for text in texts:
             try:
-                is_accepted = index.matches(text.encode())
+                _count(found, seed, drawn, text, index)
             except (core().LimitError, core().SchemaError):
                 found.counts["limits while reading"] += 1
                 break
-            _count(found, seed, drawn, text, is_accepted)
     return found
 
 
-def _count(found: Findings, seed: int, drawn: EngineSchema, text: str, is_accepted: bool) -> None:
+def _count(found: Findings, seed: int, drawn: EngineSchema, text: str, index: Any = None) -> None:
+    """Count the verdict on a text. ``index``: None for a schema that allows no text."""
     is_valid = drawn.is_valid(text)
     if is_valid is None:
         return
+    is_accepted = index is not None and index.matches(text.encode())
     verdict = f"{'valid' if is_valid else 'invalid'} {'accepted' if is_accepted else 'refused'}"
     if verdict == "valid refused" and '"uniqueItems": true' in drawn.text:
         arrays = list(arrays_in(json.loads(text, parse_float=Decimal, parse_int=Decimal)))
@@ -72,6 +74,12 @@ def _count(found: Findings, seed: int, drawn: EngineSchema, text: str, is_accept
             verdict = LONGER_NUMBERS
         elif any(map(has_equal_items, arrays)):
             verdict = EQUAL_ITEMS
+    if verdict == "valid refused" and index is not None:
+        respelled = with_short_numbers(text)
+        has_exponent = respelled is not None and re.search(r"\de[+-]", respelled) is not None
+        may_be_plain_only = has_exponent and re.search('"integer"|"multipleOf"', drawn.text)
+        if respelled is None or may_be_plain_only or (respelled != text and index.matches(respelled.encode())):
+            verdict = LONGER_NUMBERS
     found.counts[verdict] += 1
     if verdict in ("invalid accepted", "valid refused"):
         found.wrong.append(f"seed {seed}: {verdict}: {drawn.text} {text}")

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from decimal import Decimal
 from typing import Any
 
+_MAX_DIGITS, _MAX_ZEROS = 17, 5
+_STRING_OR_NUMBER = re.compile(r'"(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+-]*')
+
 
 def compact(value: Any, rng: random.Random) -> str:
-    """A JSON text without spaces and exponents, with keys in random order."""
+    """A JSON text without spaces, with keys in random order, and with exponents in some
+    numbers of large or small magnitude."""
     if isinstance(value, dict):
         names = list(value)
         rng.shuffle(names)
@@ -18,8 +23,44 @@ def compact(value: Any, rng: random.Random) -> str:
     if isinstance(value, list):
         return "[" + ",".join(compact(item, rng) for item in value) + "]"
     if isinstance(value, Decimal):
-        return f"{value:f}"
+        return scientific(value) if has_exponent(value) and rng.random() < 0.5 else f"{value:f}"
     return json.dumps(value, ensure_ascii=False)
+
+
+def has_exponent(value: Decimal) -> bool:
+    """Whether a number may be written with an exponent."""
+    is_large_or_small = value.adjusted() >= 16 or value.adjusted() <= -5
+    return bool(value) and is_large_or_small and len(value.normalize().as_tuple().digits) <= _MAX_DIGITS
+
+
+def scientific(value: Decimal) -> str:
+    """The number as Python writes it if it is a large or a small float."""
+    sign, digits, _ = value.normalize().as_tuple()
+    fraction = "".join(map(str, digits[1:]))
+    mantissa = f"{'-' * sign}{digits[0]}{'.' + fraction if fraction else ''}"
+    return f"{mantissa}e{'-' if value.adjusted() < 0 else '+'}{abs(value.adjusted()):02}"
+
+
+def with_short_numbers(text: str) -> str | None:
+    """A JSON text with its numbers in their shortest spelling, ``1`` for ``1.0``. None
+    if one has more digits than are written."""
+    is_short = True
+
+    def shortest(match: re.Match[str]) -> str:
+        nonlocal is_short
+        if match[0].startswith('"'):
+            return match[0]
+        value = Decimal(match[0])
+        spelled = f"{value.normalize() + 0:f}" if value else "0"
+        digits = spelled.lstrip("-").replace(".", "")
+        zeros = len(digits) - len(digits.lstrip("0")) - 1
+        if len(digits.lstrip("0")) > _MAX_DIGITS or zeros > _MAX_ZEROS:
+            is_short = is_short and has_exponent(value) and "e" in match[0]
+            return scientific(value)
+        return spelled
+
+    respelled = _STRING_OR_NUMBER.sub(shortest, text)
+    return respelled if is_short else None
 
 
 def texts_named_in(part: Any, rng: random.Random) -> list[bytes]:

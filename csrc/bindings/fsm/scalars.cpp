@@ -31,6 +31,15 @@ void define_scalars(py::module_& module) {
       .def("__eq__", &Decimal::operator==, py::is_operator());
   module.def("any_number", any_number);
   module.def("integers", integers);
+  module.def("without_zero_fraction", without_zero_fraction);
+  py::enum_<NumberForm::Exponents>(module, "Exponents")
+      .value("none", NumberForm::Exponents::kNone)
+      .value("of_doubles", NumberForm::Exponents::kOfDoubles)
+      .value("all", NumberForm::Exponents::kAll);
+  module.def("numbers_of", [](uint32_t num_digits, uint32_t num_zeros, NumberForm::Exponents exponents) {
+    Budget budget{Limits()};
+    return numbers_of({num_digits, num_zeros, exponents}, budget);
+  });
   module.def("numbers_from", numbers_from);
   module.def("numbers_to", numbers_to);
   module.def("numbers_equal", numbers_equal);
