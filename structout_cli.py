@@ -32,7 +32,7 @@ exit status:
 _EXPLAIN_EXAMPLES = """\
 examples:
   structout explain examples/order.schema.json
-  structout explain examples/order.schema.json --key-order declared --compact
+  structout explain examples/order.schema.json --key-order any --compact
   structout explain '{"type": "array", "items": {"enum": ["red", 3, null]}}' --dot automaton.dot
   structout explain --regex '[A-Z]{3}-[0-9]{4}' --tokenizer ./my-model
 
@@ -86,8 +86,8 @@ def _parser() -> argparse.ArgumentParser:
     generate.add_argument(
         "--key-order",
         choices=("any", "declared"),
-        default="any",
-        help="the order of keys in JSON: any, or as the schema declares them",
+        default="declared",
+        help="the order of keys in JSON: as the schema declares them (default), or any",
     )
     generate.add_argument("--compact", action="store_true", help="print a single JSON text on one line")
     model = generate.add_argument_group("model")
@@ -156,7 +156,10 @@ def _parser() -> argparse.ArgumentParser:
         "--tokenizer", metavar="DIR_OR_HUB_ID", help="a transformers tokenizer. Default: the demo model's"
     )
     explain.add_argument(
-        "--key-order", choices=["any", "declared"], default="any", help="the order of an object's keys (default: any)"
+        "--key-order",
+        choices=("any", "declared"),
+        default="declared",
+        help="the order of keys in JSON: as the schema declares them (default), or any",
     )
     explain.add_argument("--compact", action="store_true", help="JSON has one space after , and : and no other")
     explain.add_argument("--seed", type=_seed, default=0, help="of the texts that are drawn (default: 0)")

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 
 from structout.limits import Limits
 
+KEY_ORDERS = ("declared", "any")
+
 
 def _half_the_processors() -> int:
     return min(8, max(2, (os.cpu_count() or 1) // 2))
@@ -48,10 +50,11 @@ class StructuredOutputsConfig:
             strings, where ``any_whitespace`` allows whitespace. None means unbounded:
             then a small model may write spaces until it runs out of tokens. Does not
             apply to structural tags and to requests with a whitespace_pattern.
-        key_order: the order of an object's keys in JSON that the fsm engine serves.
-            "any": the keys that the schema names come once each, in any order.
-            "declared": they come in the order of the schema, and other keys behind
-            them. docs/json_schema.md says which to choose.
+        key_order: the order of an object's keys in JSON that the fsm engine serves,
+            for requests that choose none. "declared": the keys that the schema names
+            come in its order, and other keys behind them; those that are not required
+            may be missing. "any": they come once each, in any order.
+            docs/json_schema.md says which to choose.
         mask_pool_capacity: number of masks in the workers' MaskPool. With 0 there is
             no pool and the manager has no ``deduplicator``.
     """
@@ -72,7 +75,7 @@ class StructuredOutputsConfig:
     num_mask_buffers: int = 2
     any_whitespace: bool = True
     max_whitespace: int | None = 2
-    key_order: str = "any"
+    key_order: str = "declared"
     mask_pool_capacity: int = 0
 
     def __post_init__(self) -> None:
@@ -94,8 +97,8 @@ class StructuredOutputsConfig:
         for name in ("compile_timeout", "failure_ttl", "slow_token_seconds"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be more than 0 seconds, got {getattr(self, name)!r}")
-        if self.key_order not in ("any", "declared"):
-            raise ValueError(f'key_order must be "any" or "declared", got {self.key_order!r}')
+        if self.key_order not in KEY_ORDERS:
+            raise ValueError(f'key_order must be "declared" or "any", got {self.key_order!r}')
         spaces = self.max_whitespace
         if spaces is not None and (isinstance(spaces, bool) or not isinstance(spaces, int) or spaces < 1):
             raise ValueError(

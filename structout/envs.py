@@ -55,6 +55,12 @@ def vllm_strict() -> bool:
     return _choice("STRUCTOUT_VLLM_STRICT", ("0", "1")) == "1"
 
 
+def key_order() -> str:
+    """STRUCTOUT_KEY_ORDER = declared | any: the order of an object's keys in JSON that
+    vLLM and SGLang serve. Default: declared."""
+    return _choice("STRUCTOUT_KEY_ORDER", ("declared", "any")) or "declared"
+
+
 def sglang() -> bool:
     """STRUCTOUT_SGLANG = 0 | 1: whether SGLang gets structout's grammar backend and
     sampler to choose from. Default: 1."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
-from structout.config import StructuredOutputsConfig
+from structout.config import KEY_ORDERS, StructuredOutputsConfig
 from structout.errors import GrammarError, GrammarLimitError
 from structout.json_schema import Nodes, check_keywords, parts, subschemas
 from structout.limits import Limits, check_limits, check_size
@@ -52,6 +52,7 @@ class Constraint:
             tokens. None leaves it to the manager's config.
         lenient: whether a backend may ignore what it cannot enforce.
         schemas: URI and JSON text of each other schema that ``spec`` may refer to.
+        key_order: of the objects of json. None leaves it to the manager's config.
         value: ``spec`` parsed, for the kinds whose spec is JSON. Not part of the key.
             By default it is parsed from ``spec``.
     """
@@ -62,6 +63,7 @@ class Constraint:
     whitespace_pattern: str | None = None
     lenient: bool = False
     schemas: tuple[tuple[str, str], ...] = ()
+    key_order: str | None = None
     value: Any = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -123,6 +125,9 @@ class StructuredOutputsParams:
         schemas: other schemas by their absolute URIs, which a ``$ref`` of the JSON
             Schema or of one of them may name. The schemas of the drafts themselves are
             known.
+        key_order: the order of the keys of JSON objects, "declared" or "any", see
+            :class:`structout.StructuredOutputsConfig`. Applies to json only. Default:
+            that of the manager's config.
     """
 
     json: Any = None
@@ -135,6 +140,7 @@ class StructuredOutputsParams:
     backend: str = "auto"
     lenient: bool = False
     schemas: Mapping[str, Any] | None = None
+    key_order: str | None = None
 
     def validate(self, config: StructuredOutputsConfig | None = None) -> None:
         """Check everything that can be checked without a tokenizer.
@@ -159,6 +165,11 @@ class StructuredOutputsParams:
         kind = StructuredOutputOptions(given[0])
         if self.whitespace_pattern is not None and kind is not StructuredOutputOptions.JSON:
             raise GrammarError(f"whitespace_pattern applies to json only, got a {kind.value} constraint")
+        if self.key_order is not None:
+            if self.key_order not in KEY_ORDERS:
+                raise GrammarError(f'key_order must be "declared" or "any", got {self.key_order!r}')
+            if kind is not StructuredOutputOptions.JSON:
+                raise GrammarError(f"key_order applies to json only, got a {kind.value} constraint")
         value, text = _READERS[kind](getattr(self, kind.value))
         _check_characters(kind, value, text)
         limits = (config or StructuredOutputsConfig()).limits
@@ -166,7 +177,9 @@ class StructuredOutputsParams:
         if self.schemas and kind is not StructuredOutputOptions.JSON:
             raise GrammarError(f"schemas apply to json only, got a {kind.value} constraint")
         schemas = _read_schemas(self.schemas or {}, limits)
-        return Constraint(kind, text, self.backend, self.whitespace_pattern, self.lenient, schemas, value)
+        return Constraint(
+            kind, text, self.backend, self.whitespace_pattern, self.lenient, schemas, self.key_order, value
+        )
 
     def parse(self, text: str) -> Any:
         """Read back a complete text of this constraint.

@@ -97,6 +97,7 @@ class CompileProcessPool:
             "whitespace_pattern": constraint.whitespace_pattern,
             "lenient": constraint.lenient,
             "schemas": constraint.schemas,
+            "key_order": constraint.key_order,
         }
         with self._worker(timeout) as (worker, deadline):
             worker.send(frame(json.dumps(request).encode()), deadline)

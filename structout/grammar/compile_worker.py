@@ -87,6 +87,7 @@ def _serve(request: dict[str, Any], backend: StructuredOutputBackend, replies: B
         whitespace_pattern=request["whitespace_pattern"],
         lenient=request["lenient"],
         schemas=tuple(map(tuple, request["schemas"])),
+        key_order=request["key_order"],
     )
     try:
         native = backend.compile_native(constraint)

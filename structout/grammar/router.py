@@ -349,8 +349,8 @@ class BackendSet:
 
     def _file_key(self, name: str, constraint: Constraint) -> bytes:
         """A hash of all that a compiled constraint depends on."""
-        options = constraint.whitespace_pattern, constraint.lenient, constraint.schemas
-        parts = (name, constraint.kind, constraint.spec, *options)
+        options = constraint.whitespace_pattern, constraint.lenient, constraint.key_order, constraint.schemas
+        parts = name, constraint.kind, constraint.spec, *options
         return hashlib.sha256(self._file_context.get() + repr(parts).encode()).digest()
 
 

@@ -404,16 +404,20 @@ def test_grammars_of_schemas_and_patterns_share_a_step():
 @pytest.mark.parametrize(
     ("form", "yes", "no"),
     [
-        (TextForm(), ['{"a":1,"b":2}', '{ "b" : 2 ,\n "a":1 }', '{"a": 1, "z": 0, "b": 2}'], ['{   "a":1,"b":2}']),
+        (
+            TextForm(key_order="any"),
+            ['{"a":1,"b":2}', '{ "b" : 2 ,\n "a":1 }', '{"a": 1, "z": 0, "b": 2}'],
+            ['{   "a":1,"b":2}'],
+        ),
         (TextForm(max_whitespace=8), ['{       "a":1,"b":2}'], [' {"a":1,"b":2}', '{"a":1,"b":2} ']),
         (TextForm(max_whitespace=None), ['{' + " " * 99 + '"a":1,"b":2}'], []),
         (
             TextForm(any_whitespace=False),
-            ['{"b": 2, "a": 1}'],
-            ['{"b":2, "a": 1}', '{"b": 2,"a": 1}', '{ "b": 2, "a": 1}'],
+            ['{"a": 1, "b": 2}'],
+            ['{"a":1, "b": 2}', '{"a": 1,"b": 2}', '{ "a": 1, "b": 2}'],
         ),
         (
-            TextForm(key_order="declared"),
+            TextForm(),
             ['{"a":1,"b":2}', '{"b":2}', '{"a": 1, "b": 2, "z": 0}'],
             ['{"b":2,"a":1}', '{"z":0,"a":1,"b":2}'],
         ),
@@ -427,7 +431,8 @@ def test_form_sets_whitespace_and_the_order_of_keys(form, yes, no):
 
 
 def test_keys_are_never_repeated():
-    index = SchemaIndex(json.dumps({"type": "object", "properties": {"a": {}}}), BYTES)
+    schema = json.dumps({"type": "object", "properties": {"a": {}}})
+    index = SchemaIndex(schema, BYTES, TextForm(key_order="any"))
     assert index.matches('{"x":1,"a":1,"y":2}')
     assert not index.matches('{"a":1,"a":1}')
     assert not index.matches('{"x":1,"x":1}')
@@ -443,8 +448,33 @@ def test_key_order_of_the_config_reaches_the_engine(key_order):
 
 
 def test_key_order_of_another_name_is_refused():
-    with pytest.raises(ValueError, match='key_order must be "any" or "declared", got \'sorted\''):
+    message = 'key_order must be "declared" or "any", got \'sorted\''
+    with pytest.raises(ValueError, match=message):
         StructuredOutputsConfig(key_order="sorted")
+    with pytest.raises(GrammarError, match=message):
+        StructuredOutputsParams(json=OBJECT, key_order="sorted").validate()
+    with pytest.raises(GrammarError, match="key_order applies to json only, got a regex constraint"):
+        StructuredOutputsParams(regex="a", key_order="any").validate()
+
+
+def test_keys_are_declared_unless_the_config_or_the_request_says_otherwise():
+    assert StructuredOutputsConfig().key_order == TextForm().key_order == "declared"
+    text = ids_of('{"age": 3, "name": ""}')
+    for configured in ("declared", "any"):
+        backends = BackendSet(VOCABULARY, StructuredOutputsConfig(key_order=configured))
+        for asked in (None, "declared", "any"):
+            params = StructuredOutputsParams(json=OBJECT, backend="fsm", key_order=asked)
+            grammar = backends.compile(params.constraint()).grammar
+            assert grammar.accept_tokens("", text) is ((asked or configured) == "any")
+
+
+def test_requests_of_one_schema_with_different_key_orders_share_no_compilation(manager, finish):
+    orders = {"a": None, "b": "any", "c": "declared", "d": "any"}
+    for request_id, key_order in orders.items():
+        add(manager, request_id, json=OBJECT, key_order=key_order)
+    text = ids_of('{"age": 3, "name": ""}')
+    accepted = {request_id: manager.accept_tokens(request_id, text) for request_id in orders}
+    assert accepted == {request_id: key_order == "any" for request_id, key_order in orders.items()}
 
 
 # -- the choice of the engine -------------------------------------------------------
@@ -789,7 +819,7 @@ def test_manager_rolls_back_and_forks_requests_on_schemas(manager, finish):
     assert manager.annotations("b") == manager.annotations("a")
     assert manager.accept_tokens("b", ids_of('x", "age": 3}'))
     manager.rollback("a", manager.num_tokens("a"))
-    assert manager.accept_tokens("a", ids_of('{"age": 1, "name": ""}'))
+    assert manager.accept_tokens("a", ids_of('{"name": "", "age": 1}'))
     assert not manager.accept_tokens("b", ids_of("x"))
 
 

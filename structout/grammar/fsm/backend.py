@@ -2,6 +2,7 @@
 engine."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -36,7 +37,7 @@ class FsmBackend(StructuredOutputBackend):
 
     Args:
         vocabulary: the token ids of the model.
-        form: how JSON is written.
+        form: how JSON is written, unless a constraint has a key order of its own.
         canonical_tokenizer: needed for ``compute_ff_tokens`` of the grammars. By
             default that method raises.
         limits: what one constraint may cost.
@@ -127,7 +128,8 @@ class FsmBackend(StructuredOutputBackend):
             case StructuredOutputOptions.JSON | StructuredOutputOptions.JSON_OBJECT:
                 schema = constraint.spec if kind is StructuredOutputOptions.JSON else _JSON_OBJECT
                 ignored = STANDARD_FORMATS if constraint.lenient else ()
-                return SchemaIndex(schema, self.vocabulary, self._form, limits, ignored, dict(constraint.schemas))
+                form = replace(self._form, key_order=constraint.key_order or self._form.key_order)
+                return SchemaIndex(schema, self.vocabulary, form, limits, ignored, dict(constraint.schemas))
             case StructuredOutputOptions.REGEX:
                 return Automaton.from_regex(constraint.spec, limits)
             case StructuredOutputOptions.CHOICE:

@@ -30,7 +30,7 @@ class TextForm:
 
     any_whitespace: bool = True
     max_whitespace: int | None = 2
-    key_order: str = "any"
+    key_order: str = "declared"
 
     def as_native(self) -> Any:
         form = core().TextForm()

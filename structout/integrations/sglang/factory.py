@@ -8,6 +8,7 @@ from sglang.srt.constrained.reasoner_grammar_backend import ReasonerGrammarBacke
 from sglang.srt.parser.reasoning_parser import ReasoningParser
 from sglang.srt.runtime_context import get_parallel, get_serving
 
+from structout import envs
 from structout.config import StructuredOutputsConfig
 from structout.integrations.sglang.grammar_backend import StructoutGrammarBackend
 from structout.integrations.sglang.grammar_cache import GrammarCache
@@ -20,8 +21,8 @@ def create_grammar_backend(
 
     It honours ``--constrained-json-whitespace-pattern``,
     ``--constrained-json-disable-any-whitespace``,
-    ``--constrained-json-max-whitespace-cnt``, ``--reasoning-parser`` and
-    ``--enable-strict-thinking``.
+    ``--constrained-json-max-whitespace-cnt``, ``--reasoning-parser``,
+    ``--enable-strict-thinking`` and the environment variable ``STRUCTOUT_KEY_ORDER``.
 
     Args:
         server_args: ignored; the resolved settings are in SGLang's runtime context.
@@ -51,6 +52,7 @@ def _config() -> StructuredOutputsConfig:
     settings = {} if max_whitespace is None else {"max_whitespace": max_whitespace}
     return StructuredOutputsConfig(
         any_whitespace=not serving.constrained_json_disable_any_whitespace,
+        key_order=envs.key_order(),
         isolate_slow_compiles=parallel.tp_size == 1 and parallel.pp_size == 1,
         **settings,
     )

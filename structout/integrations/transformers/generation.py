@@ -64,6 +64,7 @@ def generate(
     choice: Any = None,
     grammar: str | None = None,
     schemas: Mapping[str, Any] | None = None,
+    key_order: str | None = None,
     params: StructuredOutputsParams | None = None,
     manager: StructuredOutputManager | None = None,
     num_return_sequences: int = 1,
@@ -89,6 +90,7 @@ def generate(
         choice: as in ``StructuredOutputsParams``.
         grammar: as in ``StructuredOutputsParams``.
         schemas: other schemas by their URIs, which ``json`` refers to.
+        key_order: as in ``StructuredOutputsParams``; with json only.
         params: a constraint with further options.
         manager: made for this tokenizer and lm_head. Default: one that later calls with
             the same tokenizer share, so that a constraint compiles once.
@@ -108,9 +110,13 @@ def generate(
         DeadEndError: the grammar has no way on, or nothing can be drawn from a row.
     """
     if params is None:
-        params = StructuredOutputsParams(json=json, regex=regex, choice=choice, grammar=grammar, schemas=schemas)
+        params = StructuredOutputsParams(
+            json=json, regex=regex, choice=choice, grammar=grammar, schemas=schemas, key_order=key_order
+        )
     elif (json, regex, choice, grammar, schemas) != (None,) * 5:
         raise ValueError("expected one of json, regex, choice, grammar and params, got params and another")
+    elif key_order is not None:
+        raise ValueError("key_order goes with json: give params its own key_order")
     params.validate(None if manager is None else manager.config)
     unsupported = [name for name in ("streamer", "assistant_model") if generation_kwargs.get(name) is not None]
     if unsupported:

@@ -60,6 +60,7 @@ class StructuredLogitsProcessor(transformers.LogitsProcessor):  # type: ignore[m
         regex: the same.
         choice: the same.
         grammar: the same.
+        key_order: the same; with json only.
         params: a constraint with further options; for all rows.
         manager: the manager to use.
         request_ids: the request of each prompt, None for a free one. They stay where
@@ -81,6 +82,7 @@ class StructuredLogitsProcessor(transformers.LogitsProcessor):  # type: ignore[m
         regex: str | None = None,
         choice: Any = None,
         grammar: str | None = None,
+        key_order: str | None = None,
         params: StructuredOutputsParams | None = None,
         manager: StructuredOutputManager | None = None,
         request_ids: Sequence[str | None] | None = None,
@@ -93,8 +95,10 @@ class StructuredLogitsProcessor(transformers.LogitsProcessor):  # type: ignore[m
             raise ValueError("expected a tokenizer or a manager, and not both")
         if request_ids is not None and manager is None:
             raise ValueError("request_ids need the manager that has them")
+        if key_order is not None and json is None:
+            raise ValueError("key_order goes with json: give params its own key_order")
         if has_shorthand:
-            params = StructuredOutputsParams(**shorthands)
+            params = StructuredOutputsParams(**shorthands, key_order=key_order)
         if params is not None:
             params.validate(None if manager is None else manager.config)
         self._tokenizer = tokenizer

@@ -20,6 +20,8 @@ _log = logging.getLogger("vllm.structout")
 # vLLM's backend names. Naming one rules out the others, in vLLM as here.
 _BACKENDS = {"auto": "auto", "xgrammar": "xgrammar:no-fallback", "guidance": "llguidance:no-fallback"}
 
+_KEY_ORDER = "structout_key_order"  # in the extra_args of SamplingParams
+
 
 def serves(structured_outputs_config: Any, tokenizer: Any) -> bool:
     """Whether structout has the backend that vLLM was configured with, and reads the
@@ -29,16 +31,20 @@ def serves(structured_outputs_config: Any, tokenizer: Any) -> bool:
 
 def manager_config(structured_outputs_config: Any, **arguments: Any) -> StructuredOutputsConfig:
     """The manager's config for vLLM's ``StructuredOutputsConfig``."""
-    return StructuredOutputsConfig(any_whitespace=not structured_outputs_config.disable_any_whitespace, **arguments)
+    any_whitespace = not structured_outputs_config.disable_any_whitespace
+    return StructuredOutputsConfig(any_whitespace=any_whitespace, key_order=envs.key_order(), **arguments)
 
 
-def params_of(constraint: Any, backend: str) -> StructuredOutputsParams:
+def params_of(constraint: Any, backend: str, sampling_params: Any = None) -> StructuredOutputsParams:
     """structout's params for vLLM's.
 
     Args:
         constraint: a ``vllm.sampling_params.StructuredOutputsParams``.
         backend: the backend that vLLM was configured with.
+        sampling_params: those of the request. Their ``extra_args``, ``vllm_xargs`` in
+            vLLM's API, may have a ``structout_key_order``.
     """
+    extra = getattr(sampling_params, "extra_args", None) or {}
     return StructuredOutputsParams(
         json=constraint.json,
         regex=constraint.regex,
@@ -49,6 +55,7 @@ def params_of(constraint: Any, backend: str) -> StructuredOutputsParams:
         whitespace_pattern=constraint.whitespace_pattern if constraint.json is not None else None,
         backend=_BACKENDS[backend],
         lenient=not envs.vllm_strict(),
+        key_order=extra.get(_KEY_ORDER),
     )
 
 
@@ -62,7 +69,8 @@ def validating(validate: Callable[..., None]) -> Callable[..., None]:
             validate(self, model_config, config, tokenizer)
             return
         try:
-            weakened = check_params(params_of(constraint, config.backend), manager_config(config), compiles=True)
+            params = params_of(constraint, config.backend, self)
+            weakened = check_params(params, manager_config(config), compiles=True)
         except GrammarError as error:
             raise VLLMValidationError(str(error)) from None
         if weakened:

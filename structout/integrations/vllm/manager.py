@@ -105,7 +105,7 @@ class GrammarManager(VllmManager):  # type: ignore[misc]  # mypy does not read v
         key = f"{request.request_id}#{next(self._keys)}"
         stop = request.sampling_params.all_stop_token_ids if request.sampling_params is not None else None
         backend = self.vllm_config.structured_outputs_config.backend
-        params = constraints.params_of(structured.params, backend)
+        params = constraints.params_of(structured.params, backend, request.sampling_params)
         self.structout.add_request(key, params, stop_token_ids=list(stop) if stop else None)
         structured.grammar = PendingGrammar(Grammar(self.structout, key))
         if not self._use_async_grammar_compilation:  # every rank has a scheduler: they must go on in the same step
