@@ -3,14 +3,15 @@
 Schemas may be deep and may refer to themselves, so nothing here recurses.
 """
 
-import json
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Any
 from urllib.parse import unquote
 
+from structout import exact_json
 from structout.errors import GrammarError, GrammarErrorKind
+from structout.exact_json import ExactNumber
 
 Node = Mapping[str, Any]
 Nodes = Sequence[tuple[str, Node]]  # what subschemas yields
@@ -64,7 +65,7 @@ _JSON_TYPES: dict[str, type | UnionType] = {
 
 _PYTHON_TYPES: dict[str, set[type]] = {
     "boolean": {bool},
-    "number": {int, float},
+    "number": {int, float, ExactNumber},
     "string": {str},
     "array": {list},
     "object": {dict},
@@ -541,4 +542,4 @@ def without_no_ops(schema: Any, nodes: Nodes, formats: Container[str]) -> Any:
 
 def copied(value: Any) -> Any:
     """A copy of a JSON value. Six times as fast as ``copy.deepcopy``."""
-    return json.loads(json.dumps(value))
+    return exact_json.loads(exact_json.dumps(value))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
+from structout import exact_json
 from structout.config import KEY_ORDERS, StructuredOutputsConfig
 from structout.errors import GrammarError, GrammarLimitError
 from structout.json_schema import Nodes, check_keywords, parts, subschemas
@@ -68,7 +69,7 @@ class Constraint:
 
     def __post_init__(self) -> None:
         if self.value is None and self.kind in _KINDS_OF_JSON:
-            object.__setattr__(self, "value", json.loads(self.spec))
+            object.__setattr__(self, "value", exact_json.loads(self.spec))
 
     @cached_property
     def nodes(self) -> Nodes:
@@ -83,7 +84,7 @@ class Constraint:
     def rewritten(self, value: Any, **parsed: Any) -> "Constraint":
         """The constraint with another value, and with the ``nodes`` or ``tag_schemas``
         that stand for those of the given one."""
-        rewritten = replace(self, spec=json.dumps(value, ensure_ascii=False), value=value)
+        rewritten = replace(self, spec=exact_json.dumps(value, ensure_ascii=False), value=value)
         rewritten.__dict__.update(parsed)
         return rewritten
 
@@ -105,7 +106,7 @@ class StructuredOutputsParams:
     Args:
         json: a JSON Schema as a dict, a bool or JSON text; or a type: a Pydantic model
             class, a dataclass, ``list[int]``, ``Literal``, an Enum, ``int | None``. See
-            :func:`structout.output_types.schema_of`.
+            :func:`structout.output_types.schema_of`. The numbers of a text are exact.
         regex: a regular expression that the whole output matches.
         choice: a list of strings, one of which is the output; or a ``Literal`` or an
             Enum of strings.
@@ -236,18 +237,14 @@ def _read_json(name: str, given: object) -> tuple[object, str]:
     value have no effect."""
     try:
         if isinstance(given, str):
-            value = json.loads(given, parse_constant=_refuse_constant)
-            return value, json.dumps(value, ensure_ascii=False, allow_nan=False)
-        text = json.dumps(given, ensure_ascii=False, allow_nan=False)
-        return json.loads(text), text
+            value = exact_json.loads(given)
+            return value, exact_json.dumps(value, ensure_ascii=False)
+        text = exact_json.dumps(given, ensure_ascii=False)
+        return exact_json.loads(text), text
     except RecursionError:
         raise GrammarError(f"the {name} is nested too deeply") from None
     except (TypeError, ValueError) as error:
         raise GrammarError(f"the {name} is not JSON: {error}") from error
-
-
-def _refuse_constant(name: str) -> object:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _read_text(text: object) -> tuple[object, str]:

@@ -1,11 +1,11 @@
 """The JSON schemas inside a structural tag, in xgrammar's format."""
 
 import copy
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from structout import exact_json
 from structout.json_schema import Nodes, subschemas
 
 _SCHEMA_KEYS = ("json_schema", "schema")
@@ -78,6 +78,6 @@ def _is_plain(part: dict[str, Any]) -> bool:
 def _parsed(schema: Any) -> Any:
     """A schema that may be given as text, or None."""
     try:
-        return json.loads(schema) if isinstance(schema, str) else schema
+        return exact_json.loads(schema) if isinstance(schema, str) else schema
     except (ValueError, RecursionError):
         return None

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Mapping
+from decimal import Context, Decimal, localcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from structout.errors import GrammarError
 from structout.params import StructuredOutputsParams
 from structout.scheduler.manager import StructuredOutputManager
 
+_PRECISION = 8_000  # digits; more than the numbers of a schema that is served may have
 Check = Callable[[str], str | None]  # returns what is wrong with a text, or None
 
 
@@ -133,11 +135,14 @@ def _json_check(params: StructuredOutputsParams) -> Check:
             "checking JSON needs jsonschema; from structout's checkout: pip install --no-build-isolation '.[generate]'"
         ) from error
     constraint = params.constraint()
-    schema = constraint.value
+    # jsonschema takes decimals, and so the numbers as they are written.
+    schema = json.loads(constraint.spec, parse_float=Decimal)
     try:
         validator = jsonschema.validators.validator_for(schema)
         validator.check_schema(schema)
         registry = _registry(validator, dict(constraint.schemas))
+        checker = validator.TYPE_CHECKER.redefine("integer", _is_integer)
+        validator = jsonschema.validators.extend(validator, type_checker=checker)
     except jsonschema.SchemaError as error:
         raise UserError(f"not a valid JSON Schema: {error.message} (at {error.json_path})") from error
     except RecursionError as error:
@@ -147,7 +152,9 @@ def _json_check(params: StructuredOutputsParams) -> Check:
 
     def check(text: str) -> str | None:
         try:
-            error = jsonschema.exceptions.best_match(validator(schema, registry=registry).iter_errors(json.loads(text)))
+            with localcontext(Context(prec=_PRECISION)):
+                value = json.loads(text, parse_float=Decimal)
+                error = jsonschema.exceptions.best_match(validator(schema, registry=registry).iter_errors(value))
         except json.JSONDecodeError as problem:
             return f"is not JSON ({problem})"
         except Exception as problem:  # a schema's patterns, references and numbers can make it raise anything
@@ -163,8 +170,13 @@ def _registry(validator: Any, schemas: Mapping[str, str]) -> Any:
     from referencing.jsonschema import specification_with
 
     dialect = specification_with(validator.META_SCHEMA["$schema"])
-    contents = {uri: json.loads(text) for uri, text in schemas.items()}
+    contents = {uri: json.loads(text, parse_float=Decimal) for uri, text in schemas.items()}
     return REGISTRY.with_contents(contents.items(), default_specification=dialect)
+
+
+def _is_integer(_: object, value: object) -> bool:
+    is_whole = isinstance(value, Decimal) and value == value.to_integral_value()
+    return (isinstance(value, int) and not isinstance(value, bool)) or is_whole
 
 
 def _regex_check(regex: str) -> Check:

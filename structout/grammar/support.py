@@ -11,11 +11,13 @@ object may repeat, unless its properties are counted; and a ``format`` is enforc
 its shape (February may have 29 days in any year).
 """
 
+import math
 import re
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from structout.exact_json import ExactNumber
 from structout.grammar.regex_features import Feature, regex_features
 from structout.json_schema import Node, Nodes, is_no_op, patterns_at, standard_format
 from structout.params import Constraint, has_nul
@@ -185,13 +187,16 @@ def patterns_with(node: Node, features: set[Feature]) -> Iterator[str]:
     yield from (place for place, pattern in patterns_at(node) if regex_features(pattern) & features)
 
 
-def largest_integer(value: Any) -> int:
-    """The largest magnitude of an integer in a JSON value, or 0."""
-    largest, pending = 0, [value]
+def largest_integer(value: Any) -> float:
+    """The largest magnitude of an integer in a JSON value, or 0. Infinity if no double
+    has one of its numbers."""
+    largest, pending = 0.0, [value]
     while pending:
         part = pending.pop()
         if isinstance(part, list | dict):
             pending += part.values() if isinstance(part, dict) else part
+        elif isinstance(part, ExactNumber):
+            return math.inf
         elif isinstance(part, int):
             largest = max(largest, abs(part))
     return largest

@@ -1,7 +1,8 @@
 """Structural tags as engines' clients send them, in xgrammar's format."""
 
-import json
 from typing import Any
+
+from structout import exact_json
 
 
 def current_structural_tag(tag: Any) -> Any:
@@ -15,7 +16,7 @@ def current_structural_tag(tag: Any) -> Any:
             returned unchanged, for StructuredOutputsParams to refuse.
     """
     try:
-        value = json.loads(tag if isinstance(tag, str) else json.dumps(tag))
+        value = exact_json.loads(tag if isinstance(tag, str) else exact_json.dumps(tag))
     except (TypeError, ValueError, RecursionError):
         return tag
     if not isinstance(value, dict):

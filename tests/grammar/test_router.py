@@ -67,7 +67,7 @@ TAG = {
 @pytest.mark.parametrize(
     ("params", "name", "member"),
     [
-        ({"json": AB}, "fsm", '{"b": 1, "a": 1}'),
+        ({"json": AB}, "fsm", '{"a": 1, "b": 1}'),
         ({"json": True}, "fsm", "[1]"),
         ({"json": {**S, "not": X, "maxLength": 100}}, "fsm", '"a"'),
         ({"json": {**S, "format": "json-pointer"}}, "fsm", '"/a"'),

@@ -7,6 +7,7 @@ from typing import Any
 
 from llguidance import regex_to_lark
 
+from structout import exact_json
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.ecma_regex import with_explicit_classes
 from structout.grammar.engine_versions import (
@@ -136,7 +137,8 @@ def _json_spec(schema: Any, nodes: Nodes, options: dict[str, Any]) -> str:
     known = {key: value for key, value in schema.items() if not _is_unknown_draft(key, value)}
     known["x-guidance"] = options | {"json_allowed_escapes": _JSON_ESCAPES}
     named = {"name": "json", "json_schema": known}
-    return json.dumps({"grammars": [{"lark_grammar": _NO_FORCING + "start: @json"}, named]}, ensure_ascii=False)
+    grammars = [{"lark_grammar": _NO_FORCING + "start: @json"}, named]
+    return exact_json.dumps({"grammars": grammars}, ensure_ascii=False)
 
 
 def _with_explicit_patterns(schema: Any, nodes: Nodes) -> Any:

@@ -1,9 +1,11 @@
 """What a JSON schema says about its instances: types, values, required properties."""
 
-import json
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
+from structout import exact_json
+from structout.exact_json import is_integer
 from structout.json_schema import DRAFT_OF_KEYWORD, Node, is_no_op
 
 TYPES = ("null", "boolean", "object", "array", "number", "string")
@@ -98,7 +100,7 @@ def types_of_value(value: Any) -> frozenset[str]:
     if isinstance(value, bool):
         return frozenset({"boolean"})
     if isinstance(value, int | float):
-        return frozenset({"integer" if float(value).is_integer() else "number"})
+        return frozenset({"integer" if is_integer(value) else "number"})
     for type_, name in ((str, "string"), (dict, "object"), (list, "array")):
         if isinstance(value, type_):
             return frozenset({name})
@@ -115,7 +117,7 @@ def listed_values(node: Node, draft: int) -> list[Any] | None:
 
 def equality_key(value: Any) -> str:
     """Equal for values that JSON Schema counts as equal, such as 1 and 1.0."""
-    return json.dumps(_with_integers(value), sort_keys=True)
+    return exact_json.dumps(_with_integers(value), sort_keys=True)
 
 
 def _with_integers(value: Any) -> Any:
@@ -124,5 +126,6 @@ def _with_integers(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _with_integers(part) for name, part in value.items()}
     if isinstance(value, float) and value.is_integer():
-        return int(value)
+        with suppress(OverflowError):
+            return int(value)
     return value

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import xgrammar
 
+from structout import exact_json
 from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.ecma_regex import with_explicit_classes
@@ -342,7 +343,7 @@ class XgrammarBackend(StructuredOutputBackend):
             case StructuredOutputOptions.JSON:
                 schema = without_no_ops(constraint.value, constraint.nodes, FORMATS)
                 return self._compile_json_call(
-                    spec if schema is constraint.value else json.dumps(schema, ensure_ascii=False)
+                    spec if schema is constraint.value else exact_json.dumps(schema, ensure_ascii=False)
                 )
             case StructuredOutputOptions.JSON_OBJECT:
                 if self._any_whitespace and self._max_whitespace is None:
@@ -358,7 +359,8 @@ class XgrammarBackend(StructuredOutputBackend):
                 schemas = {
                     part.pointer: without_no_ops(part.schema, part.nodes, FORMATS) for part in constraint.tag_schemas
                 }
-                tag = json.dumps(_with_explicit_classes(with_schemas(constraint.value, schemas)), ensure_ascii=False)
+                with_classes = _with_explicit_classes(with_schemas(constraint.value, schemas))
+                tag = exact_json.dumps(with_classes, ensure_ascii=False)
                 return lambda compiler: compiler.compile_structural_tag(tag)
 
     def _compile_json_call(self, schema: str) -> Callable[[Any], Any]:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from structout.exact_json import is_integer
 from structout.grammar.ecma_regex import with_explicit_classes
 from structout.grammar.engine_versions import XGRAMMAR_NEGATED_CLASSES, is_at_least
 from structout.grammar.regex_features import Feature, escapes_by_number, regex_features, regex_parts
@@ -185,7 +186,7 @@ def _type_of(value: Any) -> set[str]:
         if isinstance(value, type_):
             return {name}
     if isinstance(value, int | float):
-        return {"number", "integer"} if value == int(value) else {"number"}
+        return {"number", "integer"} if is_integer(value) else {"number"}
     return {"null"}
 
 
