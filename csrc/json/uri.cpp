@@ -13,6 +13,33 @@ size_t end_of_scheme(const std::string& uri) {
   return colon != std::string::npos && (other == std::string::npos || colon < other) ? colon + 1 : 0;
 }
 
+// Where the path of a URI begins.
+size_t begin_of_path(const std::string& uri) {
+  size_t begin = end_of_scheme(uri);
+  if (uri.compare(begin, 2, "//") != 0) return begin;
+  return std::min(uri.find_first_of("/?", begin + 2), uri.size());
+}
+
+// A URI whose path has no . and .. any more (RFC 3986, section 5.2.4).
+std::string without_dots(const std::string& uri) {
+  size_t begin = begin_of_path(uri), end = std::min(uri.find('?', begin), uri.size());
+  bool is_absolute = begin < end && uri[begin] == '/';
+  std::vector<std::string> segments;
+  bool is_folder = false;  // what is read so far
+  for (size_t at = begin + is_absolute; at <= end;) {
+    size_t next = std::min(uri.find('/', at), end);
+    std::string segment = uri.substr(at, next - at);
+    at = next + 1;
+    is_folder = segment == "." || segment == "..";
+    if (segment == ".." && !segments.empty()) segments.pop_back();
+    if (!is_folder) segments.push_back(std::move(segment));
+  }
+  if (is_folder) segments.emplace_back();
+  std::string path = is_absolute ? "/" : "";
+  for (size_t i = 0; i < segments.size(); ++i) path += (i > 0 ? "/" : "") + segments[i];
+  return uri.substr(0, begin) + path + uri.substr(end);
+}
+
 // One part of a JSON pointer: ~1 is /, ~0 is ~.
 std::string unescaped(const std::string& part) {
   std::string name;
@@ -27,25 +54,15 @@ std::string unescaped(const std::string& part) {
 
 std::string resolved(const std::string& base, const std::string& reference) {
   if (reference.empty()) return base;
-  if (end_of_scheme(reference) > 0) return reference;
-  size_t scheme_end = end_of_scheme(base), path = scheme_end;
-  if (base.compare(scheme_end, 2, "//") == 0) {
-    path = base.find('/', scheme_end + 2);
-    if (path == std::string::npos) path = base.size();
-  }
-  if (reference.compare(0, 2, "//") == 0) return base.substr(0, scheme_end) + reference;
-  if (reference[0] == '/') return base.substr(0, path) + reference;
-  size_t query = base.find('?', path), last_slash = base.rfind('/', query);
-  bool has_directory = last_slash != std::string::npos && last_slash >= path;
-  std::string full =
-      (has_directory ? base.substr(0, last_slash + 1) : base.substr(0, path) + (path > 0 ? "/" : "")) + reference;
-  for (size_t at; (at = full.find("/./")) != std::string::npos;) full.erase(at, 2);
-  for (size_t at; (at = full.find("/../")) != std::string::npos;) {
-    size_t before = at == 0 ? std::string::npos : full.rfind('/', at - 1);
-    if (before == std::string::npos || before < path) break;
-    full.erase(before, at + 3 - before);
-  }
-  return full;
+  if (end_of_scheme(reference) > 0) return without_dots(reference);
+  size_t path = begin_of_path(base), query = std::min(base.find('?', path), base.size());
+  if (reference.compare(0, 2, "//") == 0) return without_dots(base.substr(0, end_of_scheme(base)) + reference);
+  if (reference[0] == '/') return without_dots(base.substr(0, path) + reference);
+  if (reference[0] == '?') return base.substr(0, query) + reference;
+  size_t last_slash = base.rfind('/', query);
+  bool has_folder = last_slash != std::string::npos && last_slash >= path && path < query;
+  if (has_folder) return without_dots(base.substr(0, last_slash + 1) + reference);
+  return without_dots(base.substr(0, path) + (path > 0 ? "/" : "") + reference);
 }
 
 Reference parts_of(const std::string& reference) {

@@ -2,6 +2,7 @@
 
 import json
 import random
+import urllib.parse
 
 import jsonschema
 import pytest
@@ -262,6 +263,20 @@ def test_reference_into_an_unknown_keyword_finds_a_schema_with_its_own_base():
     schema = {"$ref": "#/components/a", "components": {"a": inner}}
     assert accepts(schema, [1])
     assert not accepts(schema, ["a"])
+
+
+@pytest.mark.parametrize("base", ["http://a/b/c/d;p?q", "http://a", "urn:x:y", "file:///a/b"])
+def test_relative_reference_is_resolved_as_rfc_3986_says(base):
+    relative = (
+        "g ./g g/ /g //g ?y g?y ;x g;x . ./ .. ../ ../g ../.. ../../g /./g /../g g. g.. ..g ./../g g/./h g/../h"
+    )
+    for reference in relative.split():
+        if base.startswith("urn:") and not reference.startswith("/"):
+            continue  # nothing but such URIs has no slash before its path
+        resolved = urllib.parse.urljoin(base, reference)
+        schema = {"$id": base, "$defs": {"a": {"$id": resolved, "const": 1}}, "items": {"$ref": reference}}
+        assert accepts(schema, [1]), (reference, resolved)
+        assert not accepts(schema, [2]), (reference, resolved)
 
 
 @pytest.mark.parametrize("reference", ["http://t/nowhere", "other.json", "#nowhere", "#/$defs/nowhere", "#/a/-1"])
