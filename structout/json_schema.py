@@ -412,7 +412,7 @@ def _max_values(node: Node) -> int | None:
     if "const" in node:
         return 1
     if isinstance(node.get("enum"), list):
-        return len({json.dumps(value, sort_keys=True) for value in node["enum"]})
+        return len({exact_json.dumps(value, sort_keys=True) for value in node["enum"]})
     types = node.get("type")
     if not isinstance(types, str | list):
         return None

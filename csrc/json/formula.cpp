@@ -71,6 +71,15 @@ Formula Formulas::negation(Formula formula) {
       for (Formula& operand : negated) operand = negation(operand);
       return combine(node.op == Op::kAnd ? Op::kOr : Op::kAnd, std::move(negated));
     }
+    case Op::kOne: {  // each that holds is not the only one
+      std::vector<Formula> each = operands(formula), all;
+      for (size_t i = 0; i < each.size(); ++i) {
+        std::vector<Formula> any = each;
+        any[i] = negation(each[i]);
+        all.push_back(disjunction(std::move(any)));
+      }
+      return conjunction(std::move(all));
+    }
     default:
       return add({Op::kNot, formula});
   }
@@ -111,19 +120,43 @@ Formula Formulas::combine(Op op, std::vector<Formula> operands) {
   return kept.size() == 1 ? kept[0] : add_list(op, kept);
 }
 
+Formula Formulas::exactly_one(std::vector<Formula> operands) {
+  std::sort(operands.begin(), operands.end());
+  std::vector<Formula> possible, excluded;
+  bool is_one_true = false;
+  for (size_t i = 0; i < operands.size();) {
+    size_t end = i;
+    while (end < operands.size() && operands[end] == operands[i]) ++end;
+    bool is_repeated = end - i > 1;
+    if (operands[i] == kAlways) {
+      if (is_repeated) return kNever;
+      is_one_true = true;
+    } else if (operands[i] != kNever) {
+      (is_repeated ? excluded : possible).push_back(operands[i]);
+    }
+    i = end;
+  }
+  if (is_one_true) {
+    excluded.insert(excluded.end(), possible.begin(), possible.end());
+    possible = {kAlways};
+  }
+  for (Formula& formula : excluded) formula = negation(formula);
+  if (possible.empty()) return kNever;
+  excluded.push_back(possible.size() == 1 ? possible[0] : add_list(Op::kOne, possible));
+  return conjunction(std::move(excluded));
+}
+
 Formula Formulas::assign(Formula formula, Formula atom, bool value) {
   if (formula == atom) return value ? kAlways : kNever;
   const FormulaNode node = nodes_[formula];
   if (node.op == Op::kNot) return node.a == atom ? (value ? kNever : kAlways) : formula;
-  if (node.op != Op::kAnd && node.op != Op::kOr) return formula;
+  if (!has_operands(node.op)) return formula;
   budget_.spend(node.b);
   std::vector<Formula> assigned = operands(formula);
   for (Formula& operand : assigned) {
-    Op op = nodes_[operand].op;
-    bool is_compound = op == Op::kAnd || op == Op::kOr;
-    if (!is_compound || mentions(operand, atom)) operand = assign(operand, atom, value);
+    if (!has_operands(nodes_[operand].op) || mentions(operand, atom)) operand = assign(operand, atom, value);
   }
-  return combine(node.op, std::move(assigned));
+  return join(node.op, std::move(assigned));
 }
 
 bool Formulas::mentions(Formula formula, Formula atom) {

@@ -19,6 +19,7 @@ enum class Op : uint8_t {
   kNot,  // a: the formula
   kAnd,  // a, b: where its operands begin, and how many they are
   kOr,
+  kOne,  // exactly one of the operands holds
   // Atoms on any value. A child is a formula over the atoms kSchema, kConstant and
   // kCanonicalNumber.
   kSchema,           // a: a node of the document
@@ -42,6 +43,7 @@ enum class Op : uint8_t {
 };
 
 constexpr bool is_atom(Op op) { return op >= Op::kSchema; }
+constexpr bool has_operands(Op op) { return op >= Op::kAnd && op <= Op::kOne; }
 
 struct FormulaNode {
   Op op;
@@ -60,7 +62,7 @@ class Formulas {
   size_t size() const { return nodes_.size(); }
   size_t memory_bytes() const;
 
-  // The operands of a conjunction or disjunction.
+  // The operands of a conjunction, of a disjunction, or of those of which one holds.
   std::vector<Formula> operands(Formula formula) const {
     const FormulaNode& node = nodes_[formula];
     return {operands_.begin() + node.a, operands_.begin() + node.a + node.b};
@@ -70,6 +72,8 @@ class Formulas {
   Formula negation(Formula formula);
   Formula conjunction(std::vector<Formula> operands) { return combine(Op::kAnd, std::move(operands)); }
   Formula disjunction(std::vector<Formula> operands) { return combine(Op::kOr, std::move(operands)); }
+  // As long as its operands, where the same in terms of the others grows with their square.
+  Formula exactly_one(std::vector<Formula> operands);
 
   // Replaces each atom by replacement(atom), a formula.
   template <typename Replacement>
@@ -98,6 +102,11 @@ class Formulas {
           if (evaluate(operands_[i], truth) == (node.op == Op::kOr)) return node.op == Op::kOr;
         }
         return node.op == Op::kAnd;
+      case Op::kOne: {
+        uint32_t count = 0;
+        for (uint32_t i = node.a; i < node.a + node.b; ++i) count += evaluate(operands_[i], truth);
+        return count == 1;
+      }
       default:
         return truth(formula);
     }
@@ -113,8 +122,11 @@ class Formulas {
     const FormulaNode node = nodes_[formula];
     if (node.op == Op::kNot) {
       visit_literals(node.a, visit, !is_negated);
-    } else if (node.op == Op::kAnd || node.op == Op::kOr) {
-      for (uint32_t i = node.a; i < node.a + node.b; ++i) visit_literals(operands_[i], visit, is_negated);
+    } else if (has_operands(node.op)) {
+      for (uint32_t i = node.a; i < node.a + node.b; ++i) {
+        visit_literals(operands_[i], visit, is_negated);
+        if (node.op == Op::kOne) visit_literals(operands_[i], visit, !is_negated);
+      }
     } else if (is_atom(node.op)) {
       visit(formula, is_negated);
     }
@@ -124,6 +136,9 @@ class Formulas {
   Formula add(const FormulaNode& node);
   Formula add_list(Op op, const std::vector<Formula>& operands);
   Formula combine(Op op, std::vector<Formula> operands);
+  Formula join(Op op, std::vector<Formula> operands) {
+    return op == Op::kOne ? exactly_one(std::move(operands)) : combine(op, std::move(operands));
+  }
   void check_size() const;
 
   template <typename Replacement>
@@ -139,11 +154,11 @@ class Formulas {
     replaced.reserve(node.b);
     for (uint32_t i = 0; i < node.b; ++i) {
       replaced.push_back(substitute(operands_[node.a + i], replacement, memo));
-      if (replaced.back() == (node.op == Op::kAnd ? kNever : kAlways)) {
+      if (node.op != Op::kOne && replaced.back() == (node.op == Op::kAnd ? kNever : kAlways)) {
         return memo[formula] = replaced.back();
       }
     }
-    return memo[formula] = combine(node.op, std::move(replaced));
+    return memo[formula] = join(node.op, std::move(replaced));
   }
 
   fsm::Budget& budget_;

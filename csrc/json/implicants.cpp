@@ -6,11 +6,15 @@
 namespace structout::json {
 
 // A backtracking search with unit propagation. Each choice costs what it changes: a
-// disjunction is looked at only when one of its own literals is chosen or excluded.
+// clause is looked at only when one of its own literals is chosen or excluded.
 class Liveness::ImplicantSearch {
  public:
   explicit ImplicantSearch(Liveness& liveness)
       : liveness_(liveness), formulas_(liveness.formulas_), preferred_(liveness.preferred_) {}
+  ~ImplicantSearch() {
+    for (const Variable& variable : variables_) liveness_.variable_numbers_[variable.atom] = kNone;
+  }
+  ImplicantSearch(const ImplicantSearch&) = delete;
 
   const Literals& literals() const { return literals_; }
 
@@ -35,25 +39,28 @@ class Liveness::ImplicantSearch {
   enum class Value : uint8_t { kUnknown, kTrue, kFalse };
 
   struct Variable {
+    Formula atom;
     Value value = Value::kUnknown;
     uint32_t last_use = kNone;  // in uses_
   };
 
-  // A literal as an operand of a disjunction.
+  // A literal as an operand of a clause.
   struct Use {
     uint32_t clause, variable;
     bool is_negated;
     uint32_t before;  // the use of the same variable before
   };
 
+  // A disjunction, or operands of which exactly one holds.
   struct Clause {
-    Formula disjunction;
+    Formula formula;
     uint32_t num_possible;  // operands that are not excluded
-    bool is_implied;
+    bool is_implied;        // by what was chosen
   };
 
   struct Choice {
-    std::vector<Formula> operands;  // one of which must hold
+    Formula clause;
+    std::vector<Formula> operands;  // that may hold
     size_t num_tried;
     size_t num_changes, num_literals;  // before it
   };
@@ -61,17 +68,19 @@ class Liveness::ImplicantSearch {
   // What backtracking undoes.
   enum class Change : uint8_t { kAssigned, kImplied, kExcluded, kAdded };
 
-  bool is_literal(Formula formula) const {
-    Op op = formulas_.op(formula);
-    return op != Op::kAnd && op != Op::kOr;
-  }
+  bool is_literal(Formula formula) const { return !has_operands(formulas_.op(formula)); }
   bool is_negated(Formula literal) const { return formulas_.op(literal) == Op::kNot; }
   Formula atom_of(Formula literal) const { return is_negated(literal) ? formulas_[literal].a : literal; }
 
   uint32_t variable_of(Formula literal) {
-    auto [found, is_new] = numbers_.try_emplace(atom_of(literal), uint32_t(variables_.size()));
-    if (is_new) variables_.emplace_back();
-    return found->second;
+    Formula atom = atom_of(literal);
+    std::vector<uint32_t>& numbers = liveness_.variable_numbers_;
+    if (numbers.size() <= atom) numbers.resize(formulas_.size(), kNone);
+    if (numbers[atom] == kNone) {
+      numbers[atom] = uint32_t(variables_.size());
+      variables_.push_back({atom});
+    }
+    return numbers[atom];
   }
 
   Value value_of(Formula formula) {
@@ -97,10 +106,13 @@ class Liveness::ImplicantSearch {
         uint32_t clause = units_.back();
         units_.pop_back();
         if (clauses_[clause].is_implied) continue;
-        for (Formula operand : formulas_.operands(clauses_[clause].disjunction)) {
-          if (value_of(operand) != Value::kFalse) pending_.push_back(operand);
-        }
+        std::vector<Formula> operands = formulas_.operands(clauses_[clause].formula);
+        auto is_last = [this](Formula operand) { return value_of(operand) != Value::kFalse; };
+        auto is_true = [this](Formula operand) { return value_of(operand) == Value::kTrue; };
+        auto operand = std::find_if(operands.begin(), operands.end(), is_true);
+        if (operand == operands.end()) operand = std::find_if(operands.begin(), operands.end(), is_last);
         imply(clause);
+        take(clauses_[clause].formula, *operand);
       }
       Formula next = pending_.back();
       pending_.pop_back();
@@ -109,7 +121,7 @@ class Liveness::ImplicantSearch {
       if (is_possible && formulas_.op(next) == Op::kAnd) {
         for (Formula operand : formulas_.operands(next)) pending_.push_back(operand);
       } else if (is_possible) {
-        is_possible = formulas_.op(next) == Op::kOr ? add_clause(next) : assign(next);
+        is_possible = is_literal(next) ? assign(next) : add_clause(next);
       }
       if (is_possible) continue;
       pending_.clear();
@@ -117,6 +129,16 @@ class Liveness::ImplicantSearch {
       return false;
     }
     return true;
+  }
+
+  // Lets an operand be the one by which a clause holds.
+  void take(Formula clause, Formula operand) {
+    if (formulas_.op(clause) == Op::kOne) {
+      for (Formula other : formulas_.operands(clause)) {
+        if (other != operand) pending_.push_back(formulas_.negation(other));
+      }
+    }
+    pending_.push_back(operand);
   }
 
   bool assign(Formula literal) {
@@ -133,7 +155,11 @@ class Liveness::ImplicantSearch {
       ++num_uses;
       uint32_t clause = uses_[use].clause;
       if (uses_[use].is_negated == is_false) {
-        imply(clause);
+        if (formulas_.op(clauses_[clause].formula) == Op::kOr) {
+          imply(clause);
+        } else {
+          units_.push_back(clause);
+        }
         continue;
       }
       note(Change::kExcluded, clause);
@@ -146,28 +172,32 @@ class Liveness::ImplicantSearch {
     return is_possible;
   }
 
-  bool add_clause(Formula disjunction) {
+  bool add_clause(Formula formula) {
     uint32_t clause = uint32_t(clauses_.size());
-    clauses_.push_back({disjunction, 0, false});
+    clauses_.push_back({formula, 0, false});
     note(Change::kAdded, clause);
-    std::vector<Formula> operands = formulas_.operands(disjunction);
+    std::vector<Formula> operands = formulas_.operands(formula);
     liveness_.spend(operands.size());
+    bool has_true = false;
     for (Formula operand : operands) {
       Value value = value_of(operand);
-      if (value == Value::kTrue) clauses_[clause].is_implied = true;
+      has_true = has_true || value == Value::kTrue;
       if (value != Value::kFalse) ++clauses_[clause].num_possible;
       if (!is_literal(operand)) continue;
       uint32_t variable = variable_of(operand);
       uses_.push_back({clause, variable, is_negated(operand), variables_[variable].last_use});
       variables_[variable].last_use = uint32_t(uses_.size() - 1);
     }
-    if (clauses_[clause].is_implied) return true;
-    if (clauses_[clause].num_possible == 1) units_.push_back(clause);
+    if (has_true && formulas_.op(formula) == Op::kOr) {
+      clauses_[clause].is_implied = true;
+    } else if (has_true || clauses_[clause].num_possible == 1) {
+      units_.push_back(clause);
+    }
     return clauses_[clause].num_possible > 0;
   }
 
-  // A disjunction of two possible operands if one is near, or the shortest one. None if
-  // all are implied.
+  // A clause of two possible operands if one is near, or the shortest one. None if all are
+  // implied.
   std::optional<uint32_t> open_clause() {
     std::optional<uint32_t> shortest;
     for (uint32_t i = 0; i < clauses_.size(); ++i) {
@@ -186,7 +216,8 @@ class Liveness::ImplicantSearch {
   void choose(uint32_t clause) {
     imply(clause);  // by whatever is chosen
     Choice choice;
-    for (Formula operand : formulas_.operands(clauses_[clause].disjunction)) {
+    choice.clause = clauses_[clause].formula;
+    for (Formula operand : formulas_.operands(choice.clause)) {
       if (value_of(operand) != Value::kFalse) choice.operands.push_back(operand);
     }
     // What held the last time often holds again.
@@ -197,7 +228,7 @@ class Liveness::ImplicantSearch {
     choice.num_tried = 1;
     choice.num_changes = changes_.size();
     choice.num_literals = literals_.size();
-    pending_.push_back(choice.operands[0]);
+    take(choice.clause, choice.operands[0]);
     choices_.push_back(std::move(choice));
   }
 
@@ -215,7 +246,7 @@ class Liveness::ImplicantSearch {
       for (size_t i = 0; i < choice.num_tried; ++i) {
         if (is_literal(choice.operands[i])) pending_.push_back(formulas_.negation(choice.operands[i]));
       }
-      pending_.push_back(choice.operands[choice.num_tried++]);
+      take(choice.clause, choice.operands[choice.num_tried++]);
       return true;
     }
     return false;
@@ -251,8 +282,7 @@ class Liveness::ImplicantSearch {
   std::unordered_map<Formula, bool>& preferred_;
   Literals literals_;
   std::vector<Formula> pending_;  // must hold
-  std::vector<uint32_t> units_;   // disjunctions with a single possible operand
-  std::unordered_map<Formula, uint32_t> numbers_;  // of variables, by atom
+  std::vector<uint32_t> units_;   // clauses of which an operand holds, or a single one may
   std::vector<Variable> variables_;
   std::vector<Use> uses_;
   std::vector<Clause> clauses_;

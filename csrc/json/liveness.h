@@ -90,6 +90,7 @@ class Liveness {
   std::unordered_map<Formula, bool> satisfiable_, live_arrays_;
   std::unordered_map<std::string, bool> live_objects_;
   std::unordered_map<Formula, Values> all_values_;
+  std::vector<uint32_t> variable_numbers_;       // of the present ImplicantSearch, by atom
   std::unordered_map<Formula, bool> preferred_;  // the truth of atoms that the last searches chose
   // An answer "no" that assumed another one of what is being decided is not kept.
   std::unordered_set<Formula> being_decided_, assumed_;

@@ -1,6 +1,7 @@
 // oneOf: exactly one of several branches.
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <optional>
 
 #include "fsm/decimal.h"
@@ -10,7 +11,7 @@ namespace structout::json {
 
 namespace {
 
-constexpr size_t kMaxBranches = 400;  // the formula of branches that overlap grows with their square
+constexpr size_t kMaxBranches = 400;  // each is compared with all others
 
 using Scalars = std::vector<std::string>;  // sorted
 
@@ -100,25 +101,29 @@ Formula Schema::exactly_one(const Value& schemas, Type type) {
       return std::any_of(b.forbidden.begin(), b.forbidden.end(), [&](Formula keys) { return describes(keys, name); });
     });
   };
-  std::vector<Formula> any;
-  for (const Branch& branch : branches) {
-    std::vector<Formula> only = {branch.formula};
-    std::map<uint32_t, std::vector<Formula>> without;  // what holds if a discriminator is not there
-    for (const Branch& other : branches) {
-      if (&other == &branch) continue;
+  auto are_apart = [&](const Branch& a, const Branch& b) {
+    if (a.values && b.values && are_disjoint(*a.values, *b.values)) return true;
+    if (requires_forbidden(a, b) || requires_forbidden(b, a)) return true;
+    std::optional<uint32_t> name = discriminator(a, b);
+    return name && (requires_key(a, *name) || requires_key(b, *name));
+  };
+  // Each group of branches that may overlap is apart from the others.
+  std::vector<size_t> group_of(branches.size());
+  std::iota(group_of.begin(), group_of.end(), 0);
+  auto find_group = [&group_of](size_t i) {
+    while (group_of[i] != i) i = group_of[i] = group_of[group_of[i]];
+    return i;
+  };
+  for (size_t i = 0; i < branches.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
       budget_.spend(1);
-      if (branch.values && other.values && are_disjoint(*branch.values, *other.values)) continue;
-      if (requires_forbidden(branch, other) || requires_forbidden(other, branch)) continue;
-      std::optional<uint32_t> name = discriminator(branch, other);
-      if (!name) {
-        only.push_back(no(other.formula));
-      } else if (!requires_key(branch, *name) && !requires_key(other, *name)) {
-        without[*name].push_back(no(other.formula));
-      }
+      if (find_group(i) != find_group(j) && !are_apart(branches[i], branches[j])) group_of[find_group(i)] = find_group(j);
     }
-    for (const auto& [name, formulas] : without) only.push_back(either(required(name), all_of(formulas)));
-    any.push_back(all_of(only));
   }
+  std::map<size_t, std::vector<Formula>> groups;
+  for (size_t i = 0; i < branches.size(); ++i) groups[find_group(i)].push_back(branches[i].formula);
+  std::vector<Formula> any;
+  for (auto& [first, formulas] : groups) any.push_back(formulas_.exactly_one(std::move(formulas)));
   return any_of(any);
 }
 

@@ -12,6 +12,7 @@ namespace {
 
 constexpr uint32_t kLargestCount = 1u << 30;
 constexpr size_t kMaxExpansions = 512;
+constexpr size_t kMaxSharedText = 256;  // of schemas of which equal ones are taken for one
 
 constexpr Type kAllTypes[] = {Type::kNull,   Type::kFalse, Type::kTrue,  Type::kNumber,
                               Type::kString, Type::kArray, Type::kObject};
@@ -73,9 +74,36 @@ Formula Schema::child(const Value& schema) {
     throw SchemaError(ErrorKind::kMalformed, "a schema must be an object or a boolean", document_.pointer_to(schema));
   }
   Node node = {&schema, entered(schema)};
-  auto [found, is_new] = schema_numbers_.try_emplace(node, uint32_t(schemas_.size()));
-  if (is_new) schemas_.push_back(node);
+  auto [found, is_new] = schema_numbers_.try_emplace(node, 0);
+  if (is_new) {
+    found->second = number_alike(node);
+    if (found->second == schemas_.size()) schemas_.push_back(node);
+  }
   return formulas_.atom(Op::kSchema, found->second);
+}
+
+uint32_t Schema::number_alike(const Node& node) {
+  std::string text = std::to_string(document_.draft(*node.value)) + (node.context.ignores_dependencies ? "-" : "+");
+  // What it asks depends on its place if it has a reference or an identifier. Formats
+  // that nobody defines are listed with their places.
+  auto append = [&](auto& self, const Value& value) -> bool {
+    if (text.size() > kMaxSharedText) return false;
+    text += char('0' + int(value.kind));
+    text += std::to_string(value.text.size()) + ":" + value.text;
+    text += std::to_string(value.items.size()) + ":";
+    for (size_t i = 0; i < value.items.size(); ++i) {
+      if (value.is_object()) {
+        const std::string& name = value.names[i];
+        bool is_unknown = name == "format" && options_.formats.count(value.items[i].text) == 0;
+        if (is_unknown || name == "id" || name[0] == '$') return false;
+        text += std::to_string(name.size()) + ":" + name;
+      }
+      if (!self(self, value.items[i])) return false;
+    }
+    return true;
+  };
+  auto number = uint32_t(schemas_.size());
+  return append(append, *node.value) ? schemas_by_text_.try_emplace(std::move(text), number).first->second : number;
 }
 
 Formula Schema::constant(const Value& value) {

@@ -127,6 +127,8 @@ class Schema {
   Context entered(const Value& schema) {
     return {document_.entered(context_.scope, schema), context_.ignores_dependencies};
   }
+  // The number of a schema that asks the same, or a new number.
+  uint32_t number_alike(const Node& node);
   Formula constant(const Value& value);
   Formula all_of(const std::vector<Formula>& operands) { return formulas_.conjunction(operands); }
   Formula any_of(const std::vector<Formula>& operands) { return formulas_.disjunction(operands); }
@@ -192,6 +194,7 @@ class Schema {
   std::unordered_map<Node, uint32_t, NodeHash> schema_numbers_;
   std::vector<const Value*> constants_;
   std::unordered_map<const Value*, uint32_t> constant_numbers_;
+  std::unordered_map<std::string, uint32_t> schemas_by_text_;
   std::unordered_map<uint64_t, Formula> expanded_;
   std::vector<std::pair<Formula, Type>> being_expanded_;
   std::vector<Name> names_;
