@@ -41,6 +41,40 @@ class PatternError : public std::runtime_error {
   bool is_malformed;
 };
 
+// Work has taken more than what a WorkAllowance gave it. No error of the text or of the
+// constraint: the same call may be made again.
+class OverAllowance : public std::exception {
+ public:
+  const char* what() const noexcept override { return "the work takes more than was allowed for it"; }
+};
+
+// Bounds the work of this thread, in steps of a Budget, while it lives. Unlike a Budget it
+// reads no clock, so the same calls always end at the same place. What takes more throws
+// OverAllowance, as does waiting for another thread.
+class WorkAllowance {
+ public:
+  explicit WorkAllowance(uint64_t steps) : left_(steps), outer_(present_) { present_ = this; }
+  ~WorkAllowance() { present_ = outer_; }
+  WorkAllowance(const WorkAllowance&) = delete;
+
+  // The innermost allowance of this thread, or null.
+  static WorkAllowance* present() { return present_; }
+
+  uint64_t left() const { return left_; }
+  void spend(uint64_t steps) {
+    if (steps > left_) {
+      left_ = 0;
+      throw OverAllowance();
+    }
+    left_ -= steps;
+  }
+
+ private:
+  uint64_t left_;
+  WorkAllowance* const outer_;
+  static inline thread_local WorkAllowance* present_ = nullptr;
+};
+
 // Counts work, and throws once the thread has used its CPU time. Wall time would refuse
 // good patterns on a busy machine.
 class Budget {
@@ -54,6 +88,7 @@ class Budget {
   }
 
   void spend(uint64_t steps) {
+    if (allowance_ != nullptr) allowance_->spend(steps);
     unchecked_ += steps;
     if (unchecked_ < kStepsPerCheck) return;
     unchecked_ = 0;
@@ -61,6 +96,9 @@ class Budget {
     if (seconds > limits.seconds)
       throw LimitError("cpu_milliseconds", uint64_t(seconds * 1e3), uint64_t(limits.seconds * 1e3));
   }
+
+  // Also takes what is spent from an allowance, unless null, which must live until then.
+  void draw_from(WorkAllowance* allowance) { allowance_ = allowance; }
 
   void check_states(uint64_t states) const {
     if (states > limits.states) throw LimitError("pattern_states", states, limits.states);
@@ -79,6 +117,7 @@ class Budget {
 
   double start_;
   uint64_t unchecked_ = 0;
+  WorkAllowance* allowance_ = nullptr;
 };
 
 }  // namespace structout::fsm

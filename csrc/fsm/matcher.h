@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "fsm/limits.h"
 #include "fsm/vocabulary.h"
 
 namespace structout::fsm {
@@ -21,7 +22,8 @@ constexpr uint32_t kFreeRow = kNoState - 1;  // in the place of a state
 // A state is the number of a position. It is valid until the matcher moves.
 //
 // Grammars whose states are made when they are first needed may exceed their limits then.
-// Where a hook throws a runtime_error, nothing is allowed, and error() tells why.
+// Where a hook throws a runtime_error, nothing is allowed, and error() tells why. Where it
+// throws OverAllowance, so does the call, which has changed nothing.
 //
 // Not safe to use from two threads at once.
 class Matcher {
@@ -51,15 +53,21 @@ class Matcher {
       num_stopped_ += count;
       return count;
     }
-    for (size_t i = 0; i < count; ++i) {
-      if (is_stop(tokens[i])) {
-        if (!can_end(current_state())) return i;
-        num_stopped_ = count - i;
-        return count;
+    size_t i = 0;
+    try {
+      for (; i < count; ++i) {
+        if (is_stop(tokens[i])) {
+          if (!can_end(current_state())) return i;
+          num_stopped_ = count - i;
+          return count;
+        }
+        bool is_allowed = is_token(tokens[i]) && or_error(false, [&] { return advance(uint32_t(tokens[i])); });
+        if (!is_allowed) return i;
+        tokens_.push_back(uint32_t(tokens[i]));
       }
-      bool is_allowed = is_token(tokens[i]) && or_error(false, [&] { return advance(uint32_t(tokens[i])); });
-      if (!is_allowed) return i;
-      tokens_.push_back(uint32_t(tokens[i]));
+    } catch (const OverAllowance&) {
+      drop_steps(i);
+      throw;
     }
     return count;
   }
@@ -118,8 +126,14 @@ class Matcher {
   // Fills the mask of a state. Returns whether it allows anything.
   bool fill(uint32_t state, uint32_t* row) const {
     std::string error_before = std::exchange(error_, "");
-    bool allows_text = or_error(false, [&] { return fill_text(state, row); });
-    bool can_stop = can_end(state), has_cleared = false;
+    bool allows_text, can_stop, has_cleared = false;
+    try {
+      allows_text = or_error(false, [&] { return fill_text(state, row); });
+      can_stop = can_end(state);
+    } catch (const OverAllowance&) {
+      error_ = std::move(error_before);
+      throw;
+    }
     if (!error_.empty()) {
       std::fill(row, row + row_words(), 0);
       return false;

@@ -55,15 +55,16 @@ class SchemaStates {
   uint32_t number_with(const std::vector<uint32_t>& stop_tokens);
 
  private:
-  // Locks what the states are made of, and notes how large it is in the end.
+  // Holds the states for this thread, whose allowance bounds the work, and notes how large
+  // they are in the end.
   class Lock {
    public:
-    explicit Lock(SchemaStates& states) : states_(states), lock_(states.mutex_) {}
-    ~Lock() { states_.memory_bytes_ = states_.size_in_bytes(); }
+    explicit Lock(SchemaStates& states);
+    ~Lock();
 
    private:
     SchemaStates& states_;
-    std::lock_guard<std::mutex> lock_;
+    std::unique_lock<std::mutex> lock_;
   };
   size_t size_in_bytes() const;
 

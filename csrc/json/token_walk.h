@@ -113,6 +113,7 @@ class TokenWalk {
       for (const uint8_t* byte = vocabulary.begin(token); byte < vocabulary.end(token) && top != kBottom; ++byte) {
         top = next(top, *byte);
       }
+      machine_.schema().budget().spend(1);
       frames_.resize(num_given_);
       if (top == kBottom) forbid(token);
     }
@@ -180,6 +181,7 @@ class TokenWalk {
 
   // Follows the last byte of a node. False if it is not allowed.
   bool follow(const fsm::VocabularyTrie::Node& node) {
+    machine_.schema().budget().spend(1);
     frames_.resize(sizes_[node.depth]);
     uint32_t top = next(tops_[node.depth], node.byte);
     if (top == kBottom) return false;

@@ -52,7 +52,8 @@ void define_json(py::module_& module) {
   py::class_<json::SchemaIndex, std::shared_ptr<json::SchemaIndex>>(module, "SchemaIndex")
       .def(py::init(&compile), py::arg("schema"), py::arg("options"), py::arg("form"), py::arg("limits"),
            py::arg("vocabulary"), py::arg("max_growth") = json::SchemaIndex::kMaxGrowth)
-      .def_property_readonly("num_states", [](json::SchemaIndex& self) { return self.states()->num_states(); })
+      .def_property_readonly("num_states", 
+                             [](json::SchemaIndex& self) { return run_short_first([&] { return self.states()->num_states(); }); })
       .def_property_readonly("num_masks", [](json::SchemaIndex& self) { return self.states()->num_masks(); })
       .def_property_readonly("memory_bytes", &json::SchemaIndex::memory_bytes)
       .def_property_readonly("annotations", &json::SchemaIndex::annotations)
@@ -68,9 +69,11 @@ void define_json(py::module_& module) {
       });
 
   define_matcher<json::SchemaMatcher>(module, "SchemaMatcher")
-      .def(py::init<std::shared_ptr<json::SchemaIndex>, std::vector<uint32_t>>())
+      .def(py::init([](const std::shared_ptr<json::SchemaIndex>& index, const std::vector<uint32_t>& stop_tokens) {
+        return run_short_first([&] { return std::make_unique<json::SchemaMatcher>(index, stop_tokens); });
+      }))
       .def_property_readonly("control_state", [](const json::SchemaMatcher& self) {
-        return py::tuple(py::cast(run(true, [&] { return self.control_state(); })));
+        return py::tuple(py::cast(run_short_first([&] { return self.control_state(); })));
       });
 }
 

@@ -10,6 +10,7 @@
 
 #include "bindings/fsm/conversions.h"
 #include "bindings/fsm/module.h"
+#include "bindings/fsm/run.h"
 #include "fsm/index_matcher.h"
 
 namespace structout::fsm {
@@ -41,12 +42,12 @@ void define_matchers(py::module_& module) {
       .def("accept_prefix",
            [](Matcher& self, const py::sequence& given) {
              std::vector<int64_t> tokens = tokens_of(given);
-             return self.accept_prefix(tokens.data(), tokens.size());
+             return run_short_first([&] { return self.accept_prefix(tokens.data(), tokens.size()); });
            })
       .def("accept",
            [](Matcher& self, const py::sequence& given) {
              std::vector<int64_t> tokens = tokens_of(given);
-             return self.accept(tokens.data(), tokens.size());
+             return run_short_first([&] { return self.accept(tokens.data(), tokens.size()); });
            })
       .def("recent_tokens", &Matcher::recent_tokens)
       .def("rollback",
@@ -57,9 +58,13 @@ void define_matchers(py::module_& module) {
              }
              self.rollback(size_t(count));
            })
-      .def("accept_bytes", [](Matcher& self, const py::bytes& bytes) { return self.accept_bytes(bytes); })
+      .def("accept_bytes",
+           [](Matcher& self, const py::bytes& given) {
+             std::string bytes = given;
+             return run_short_first([&] { return self.accept_bytes(bytes); });
+           })
       .def("undo_bytes", &Matcher::undo_bytes)
-      .def("forced", [](const Matcher& self) { return py::bytes(self.forced()); });
+      .def("forced", [](const Matcher& self) { return py::bytes(run_short_first([&] { return self.forced(); })); });
 
   define_matcher<IndexMatcher>(module, "IndexMatcher")
       .def(py::init<std::shared_ptr<TokenIndex>, std::vector<uint32_t>>())

@@ -4,7 +4,11 @@
 
 #include <pybind11/pybind11.h>
 
+#include "fsm/limits.h"
+
 namespace structout::fsm {
+
+constexpr uint64_t kShortWork = 3'000;  // steps of a Budget: about 0.1 ms
 
 // Runs `work`, without Python's global lock if it is long.
 template <typename Work>
@@ -12,6 +16,18 @@ auto run(bool is_long, Work work) {
   if (!is_long) return work();
   pybind11::gil_scoped_release released;
   return work();
+}
+
+// Runs `work`, which may turn out to be long: it starts again without Python's global lock
+// then. What ends with OverAllowance must have changed nothing.
+template <typename Work>
+auto run_short_first(Work work) {
+  try {
+    WorkAllowance allowance(kShortWork);
+    return work();
+  } catch (const OverAllowance&) {
+  }
+  return run(true, work);
 }
 
 }  // namespace structout::fsm
