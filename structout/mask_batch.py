@@ -31,12 +31,15 @@ class MaskRows:
             nothing.
         num_acceptable_drafts: int32 ``[len(request_ids)]``. How many of each request's
             leading drafts its grammar allows.
+        unfinished: the requests whose rows allow nothing because computing them takes
+            longer than a step. They must not be sampled in this step.
     """
 
     request_ids: tuple[str, ...]
     row_indptr: npt.NDArray[np.int32]
     errors: Mapping[str, str] = field(default_factory=dict)
     num_acceptable_drafts: npt.NDArray[np.int32] = field(default_factory=_no_draft_counts)
+    unfinished: tuple[str, ...] = ()
 
     def renamed(self: Rows, request_ids: Sequence[str]) -> Rows:
         """The same rows under other request ids, for an engine whose own ids differ
@@ -55,7 +58,8 @@ class MaskRows:
                 f"got {list(request_ids)}"
             )
         errors = {names[request_id]: reason for request_id, reason in self.errors.items()}
-        return replace(self, request_ids=tuple(request_ids), errors=errors)
+        unfinished = tuple(names[request_id] for request_id in self.unfinished)
+        return replace(self, request_ids=tuple(request_ids), errors=errors, unfinished=unfinished)
 
     def rows_for(
         self,

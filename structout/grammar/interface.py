@@ -290,6 +290,28 @@ class StepPlan(Protocol):
             the indices i of the masks that allow nothing.
         """
 
+    def fill_within(self, bitmask: torch.Tensor, work: int) -> tuple[list[int], list[int], int]:
+        """Fill ``bitmask[i]`` with the mask of row i. Rows whose masks are known are
+        filled first.
+
+        Args:
+            bitmask: as in ``fill_bitmask``.
+            work: what the other masks may take together, in the engine's unit. One
+                grammar may take a quarter of it. The rows of those that need more stay
+                empty.
+
+        Returns:
+            the rows that allow nothing, the indices of the grammars whose rows are
+            unfinished, and the work that was done.
+        """
+
+    def finish(self, bitmask: torch.Tensor, index: int, work: int) -> int | None:
+        """Fill the rows of grammar ``index``.
+
+        Returns:
+            the work that it has taken, or None if ``work`` is not enough.
+        """
+
 
 class PrefixGrammar(StructuredOutputGrammar):
     """A grammar whose engine accepts tokens one by one, up to the first that is not

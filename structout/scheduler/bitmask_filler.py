@@ -16,6 +16,7 @@ from structout.grammar.interface import StepPlan, StructuredOutputBackend, Struc
 from structout.mask_batch import MaskBatch, MaskRows
 from structout.mask_buffers import BufferRing
 from structout.mask_pool import MaskDeduplicator, PooledMaskBatch
+from structout.scheduler.late_masks import EXHAUSTED, STEP_WORK, finish_rows
 from structout.scheduler.requests import Request, RequestTable, check_known
 
 Drafts = Mapping[str, Sequence[int]]
@@ -56,6 +57,10 @@ class MaskFiller:
     Attributes:
         seconds_alone: by request id, the CPU seconds per mask of those requests that
             the last step filled alone. A busy machine makes none of them longer.
+        work: what the masks of the last step took within it, in steps of the engine's
+            work; see :mod:`structout.scheduler.late_masks`.
+        exhausted: the requests of the last step whose masks take more work than a
+            request may take.
         seconds: the durations of the last 1,024 steps.
         fills: by backend name, what its fills have taken since the start.
         num_rows_filled: the number of rows filled since the start.
@@ -76,6 +81,8 @@ class MaskFiller:
         self._steps_until_check = 0
         self._row_cpu_seconds: dict[int, float] = {}  # of the rows that this step has filled alone
         self.seconds_alone: dict[str, float] = {}
+        self.work = 0
+        self.exhausted: list[str] = []
         self.seconds: deque[float] = deque(maxlen=1024)
         self.fills: dict[str, BackendFills] = {}
         self.num_rows_filled = 0
@@ -88,14 +95,16 @@ class MaskFiller:
         bounds: Bounds | None,
         trees: Trees | None,
         strict: bool = True,
+        wait: bool = True,
     ) -> MaskBatch:
         """Fill one step's masks; see ``StructuredOutputManager.grammar_bitmask``."""
         _check_ids(request_ids, requests, strict)
         start = time.perf_counter()
         names = tuple(request_ids)
+        self.exhausted = []
         step = None if bounds or trees else self._plan_at_once(names, requests, drafts)
         batch = (
-            self._fill_at_once(names, step)
+            self._fill_at_once(names, step, requests, wait)
             if step is not None
             else self._fill_planned(names, _planned(names, requests, drafts, bounds, trees))
         )
@@ -116,6 +125,7 @@ class MaskFiller:
         _check_ids(request_ids, requests, strict)
         started = time.perf_counter()
         names = tuple(request_ids)
+        self.exhausted = []
         step = self._plan_at_once(names, requests, drafts)
         if step is None:
             return None
@@ -152,14 +162,28 @@ class MaskFiller:
             return _StepAtOnce(plan, members[0].backend_name, request_ids, grammars)
         return None
 
-    def _fill_at_once(self, request_ids: tuple[str, ...], step: "_StepAtOnce") -> MaskBatch:
+    def _fill_at_once(
+        self, request_ids: tuple[str, ...], step: "_StepAtOnce", requests: RequestTable, wait: bool
+    ) -> MaskBatch:
         started = time.perf_counter()
         plan = step.plan
         buffer = self._buffers.next_rows(plan.num_rows)
-        empty_rows = plan.fill(buffer)
+        empty_rows, unfinished, self.work = plan.fill_within(buffer, STEP_WORK)
         self._note_step(step, started)
+        left = []
+        for index in unfinished:
+            request, first_row = requests.get(request_ids[index]), int(plan.row_indptr[index])
+            if request is None:  # finished by another thread meanwhile
+                empty_rows.append(first_row)
+            elif not wait and request.finished_position != step.grammars[index].num_tokens:
+                left.append(request_ids[index])
+            elif not finish_rows(plan, buffer, index, request):
+                self.exhausted.append(request_ids[index])
+            elif not buffer[first_row].any():
+                empty_rows.append(first_row)
         errors = step.errors(_owners_at_start(request_ids, plan.row_indptr, empty_rows))
-        return self._batch(request_ids, buffer, plan.row_indptr, plan.num_allowed, errors)
+        errors |= dict.fromkeys(self.exhausted, EXHAUSTED)
+        return self._batch(request_ids, buffer, plan.row_indptr, plan.num_allowed, errors, tuple(left))
 
     def _note_step(self, step: "_StepAtOnce", started: float) -> None:
         seconds = time.perf_counter() - started
@@ -193,12 +217,14 @@ class MaskFiller:
         row_indptr: npt.NDArray[np.int32],
         num_acceptable: npt.NDArray[np.int32],
         errors: Mapping[str, str],
+        unfinished: tuple[str, ...] = (),
     ) -> MaskBatch:
         return MaskBatch(
             request_ids=request_ids,
             row_indptr=row_indptr,
             errors=errors,
             num_acceptable_drafts=num_acceptable,
+            unfinished=unfinished,
             bitmask=buffer.numpy(),
             lease=self._buffers.lease,
         )

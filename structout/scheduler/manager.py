@@ -21,6 +21,7 @@ from structout.params import Constraint, StructuredOutputsParams
 from structout.process_guard import ForkGuard
 from structout.scheduler.bitmask_filler import Bounds, Drafts, MaskFiller, Trees
 from structout.scheduler.compile_service import CompileService
+from structout.scheduler.late_masks import EXHAUSTED, LateMasks
 from structout.scheduler.refusals import Refusal, explain_refusal
 from structout.scheduler.request_start import OnSettled, RequestStart
 from structout.scheduler.requests import GrammarStatus, Request, RequestTable
@@ -66,6 +67,7 @@ class StructuredOutputManager:
         # never after.
         self._grammar_lock = threading.RLock()
         self._requests = RequestTable()
+        self._late_masks = LateMasks(self._requests, vocab_size)
         self._slow_requests = SlowRequests(self._requests, self.config.slow_token_seconds)
         self._finished_late: deque[str] = deque()  # see finish_request
 
@@ -307,6 +309,7 @@ class StructuredOutputManager:
         bounds: Bounds | None = None,
         draft_trees: Trees | None = None,
         strict: bool = True,
+        wait: bool = True,
     ) -> MaskBatch:
         """Fill the next token's masks for the structured requests among
         ``request_ids``.
@@ -336,6 +339,13 @@ class StructuredOutputManager:
             strict: whether an id that the manager does not know is an error. With
                 False, its rows are free: for engines that pass the ids of all requests,
                 or finish requests from other threads during a step.
+            wait: what happens to a request whose masks need more work than a step has,
+                about 5 ms. True: this call computes them last, without Python's global
+                lock. False: the request's rows allow nothing, ``unfinished`` lists it,
+                and it is WAITING while another thread computes its masks.
+                :meth:`poll_changed` tells when it is READY to be scheduled again. In
+                both cases it is FAILED with kind ``limit`` once all its masks together
+                have taken seconds.
 
         Returns:
             the masks, in a buffer that is reused by the ``num_mask_buffers``-th next
@@ -347,9 +357,15 @@ class StructuredOutputManager:
         """
         self._finish_late()
         with self._lock_grammars():
-            batch = self._filler.fill(request_ids, self._requests, draft_tokens, bounds, draft_trees, strict)
+            batch = self._filler.fill(request_ids, self._requests, draft_tokens, bounds, draft_trees, strict, wait)
             self._slow_requests.note_masks(self._filler.seconds_alone)
             self._fail_exhausted(batch.errors)
+            for request in map(self._requests.get, self._filler.exhausted):
+                if request is not None:
+                    self._requests.set_failed(request, GrammarError(EXHAUSTED, kind=GrammarErrorKind.LIMIT))
+            for request_id in batch.unfinished:
+                if (request := self._requests.get(request_id)) is not None:
+                    self._late_masks.finish(request, (draft_tokens or {}).get(request_id))
             return batch
 
     def pooled_bitmask(
@@ -518,6 +534,7 @@ class StructuredOutputManager:
         """
         self._requests.close()
         self._compiler.close()
+        self._late_masks.close()
         with self._grammar_lock:
             self._backends.destroy()
 

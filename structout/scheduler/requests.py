@@ -19,10 +19,13 @@ from structout.grammar.interface import StructuredOutputGrammar
 from structout.scheduler.owned_condition import OwnedCondition
 
 
+REQUEST_WORK = 60_000_000  # of masks, outside of decoding steps, in steps of the engine's work
+
+
 class GrammarStatus(enum.Enum):
     """The state of a request's grammar."""
 
-    WAITING = "waiting"  # being compiled: the scheduler skips the request
+    WAITING = "waiting"  # for its grammar or its mask: the scheduler skips the request
     READY = "ready"
     FAILED = "failed"
 
@@ -51,9 +54,11 @@ class Request:
     Attributes:
         request_id: the engine's name for the request.
         slot: a small integer, unique among live requests.
-        status: WAITING until its constraint has compiled or failed.
-        grammar: the request's position in its constraint; None unless READY. It is set
-            after all other fields, because a step may read it at once.
+        status: WAITING until its constraint has compiled or failed, and while a mask is
+            computed outside of a step.
+        grammar: the request's position in its constraint; None until it has compiled,
+            and if it has FAILED. It is set after all other fields, because a step may
+            read it at once.
         backend_name: the backend that compiled the constraint.
         weakened: the parts of the constraint that are not enforced.
         annotations: the parts of the constraint that constrain nothing by definition.
@@ -61,6 +66,10 @@ class Request:
         removal_error: what its waiters raise once it has left the table.
         tokens: the CPU time that its tokens take to accept.
         masks: the CPU time that its masks take to fill, where it is known.
+        work_left: what its masks may still take outside of steps; see
+            :mod:`structout.scheduler.late_masks`.
+        finished_position: the number of tokens after which masks were last computed
+            outside of a step; -1 without any.
         subscription: the request's place in the compile queue.
     """
 
@@ -75,6 +84,8 @@ class Request:
     removal_error: StructOutError | None = None
     tokens: CpuTime = field(default_factory=CpuTime)
     masks: CpuTime = field(default_factory=CpuTime)
+    work_left: int = REQUEST_WORK
+    finished_position: int = -1
     subscription: Any = field(default=None, repr=False)
 
 
@@ -145,6 +156,21 @@ class RequestTable:
             request.grammar = grammar
             self._settle(request, GrammarStatus.READY)
         return True
+
+    def set_waiting(self, request: Request) -> bool:
+        """Make a READY request WAITING. Return False if it is not READY any more."""
+        with self.changed:
+            if request.removal_error is not None or request.status is not GrammarStatus.READY:
+                return False
+            request.status = GrammarStatus.WAITING
+            self._newly_settled.pop(request.request_id, None)
+        return True
+
+    def set_ready_again(self, request: Request) -> None:
+        """Make the request READY, unless it has failed or was removed meanwhile."""
+        with self.changed:
+            if request.removal_error is None and request.status is GrammarStatus.WAITING:
+                self._settle(request, GrammarStatus.READY)
 
     def set_failed(self, request: Request, error: GrammarError) -> bool:
         """Make the request FAILED. Return False if it has been removed.

@@ -161,3 +161,39 @@ def test_native_calls_of_changed_bindings_are_the_methods():
             return num_tokens + 1
 
     assert native._keeping_lock(Changed, "rollback")(Changed(), 1) == 2
+
+
+DEAR = {  # the first key of the inner object asks for all the others
+    "properties": {
+        "a": {
+            "type": "object",
+            "properties": {f"k{i}": {"type": "integer"} for i in range(101)},
+            "dependentRequired": {f"k{i}": [f"k{i + 1}"] for i in range(100)},
+            "required": ["k0"],
+            "additionalProperties": False,
+        }
+    },
+    "type": "object",
+    "required": ["a"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("call", ["accept_tokens", "accept_batch", "validate_tokens", "drafts", "forced"])
+def test_calls_of_the_fsm_engine_that_take_long_give_the_lock_away(switches, call):
+    with StructuredOutputManager(TOKENIZER, V, StructuredOutputsConfig(any_whitespace=False)) as manager:
+        manager.add_request("r", StructuredOutputsParams(json=DEAR, backend="fsm:no-fallback"))
+        manager.wait_ready("r", 60)
+        tokens = TOKENIZER('{"a": {"k', add_special_tokens=False)["input_ids"]
+        before = switches[0]
+        if call == "accept_tokens":
+            assert manager.accept_tokens("r", tokens)
+        elif call == "accept_batch":
+            assert manager.accept_batch({"r": tokens}) == {"r": True}
+        elif call == "validate_tokens":
+            assert manager.validate_tokens("r", tokens) == tokens
+        elif call == "drafts":
+            assert manager.grammar_bitmask(["r"], {"r": tokens}).num_acceptable_drafts.tolist() == [len(tokens)]
+        else:
+            assert manager.find_jump_forward_string("r") == '{"a": {"k'
+        assert switches[0] > before

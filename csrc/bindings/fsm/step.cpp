@@ -8,7 +8,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "bindings/fsm/conversions.h"
@@ -174,11 +174,12 @@ class Step {
   // Writes the masks of all rows to the rows of a buffer. Masks that have to be computed
   // take at most `steps` of work together, and a quarter of it for one matcher. Where that
   // is not enough, the rows of the matcher stay empty and it is unfinished.
-  // Returns the rows that allow nothing, and the unfinished matchers.
-  std::pair<std::vector<size_t>, std::vector<size_t>> fill_within(uint64_t steps, uintptr_t address, int64_t row_bytes,
-                                                                  size_t buffer_rows) {
+  // Returns the rows that allow nothing, the unfinished matchers, and the steps taken.
+  std::tuple<std::vector<size_t>, std::vector<size_t>, uint64_t> fill_within(uint64_t steps, uintptr_t address,
+                                                                             int64_t row_bytes, size_t buffer_rows) {
     if (num_rows() > buffer_rows) throw std::invalid_argument("the buffer has too few rows");
     std::vector<size_t> empty_rows, unfinished;
+    uint64_t left = steps;
     run(!rows_.has_masks(), [&] {
       std::vector<size_t> later;
       // Those that are short come first, so that they never wait for the others.
@@ -189,15 +190,19 @@ class Step {
                                                 : std::nullopt;
         if (!left) later.push_back(i);
       }
-      uint64_t left = steps;
-      for (size_t i : later) {
-        uint64_t share = std::min(left, steps / 4);
-        std::optional<uint64_t> left_of_share = fill_matcher(i, share, address, row_bytes, empty_rows);
-        left -= share - left_of_share.value_or(0);
-        if (!left_of_share) unfinished.push_back(i);
+      // Many dear ones leave something for others behind them.
+      for (uint64_t share : {steps / 32, steps / 4}) {
+        unfinished.clear();
+        for (size_t i : later) {
+          uint64_t allowed = std::min(left, share);
+          std::optional<uint64_t> left_of_it = fill_matcher(i, allowed, address, row_bytes, empty_rows);
+          left -= allowed - left_of_it.value_or(0);
+          if (!left_of_it) unfinished.push_back(i);
+        }
+        later = unfinished;
       }
     });
-    return {std::move(empty_rows), std::move(unfinished)};
+    return {std::move(empty_rows), std::move(unfinished), steps - left};
   }
 
   // Fills the rows of an unfinished matcher with at most `steps` of work. Returns how many

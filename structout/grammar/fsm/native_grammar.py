@@ -141,6 +141,16 @@ class NativeStep:
         address, row_bytes = mask_memory(bitmask, self._vocab_size, [])
         return self._native.fill(rows, address, row_bytes, len(bitmask))
 
+    def fill_within(self, bitmask: torch.Tensor, work: int) -> tuple[list[int], list[int], int]:
+        address, row_bytes = mask_memory(bitmask, self._vocab_size, [])
+        return self._native.fill_within(work, address, row_bytes, len(bitmask))
+
+    def finish(self, bitmask: torch.Tensor, index: int, work: int) -> int | None:
+        """Fill the rows of a grammar as the interface specifies, without the global
+        lock."""
+        address, row_bytes = mask_memory(bitmask, self._vocab_size, [])
+        return self._native.finish(index, work, address, row_bytes, len(bitmask))
+
 
 def mask_memory(bitmask: torch.Tensor, vocab_size: int, rows: Sequence[int]) -> tuple[int, int]:
     """Check memory that the core writes to. It checks nothing itself.
