@@ -185,6 +185,17 @@ def parts(value: object) -> Iterator[object]:
             pending += part
 
 
+def has_nul(value: object, text: str) -> bool:
+    """Whether a string of a JSON value contains NUL.
+
+    Args:
+        value: as Python values.
+        text: as JSON text.
+    """
+    may_have_nul = "\0" in text or "\\u0000" in text
+    return may_have_nul and any(isinstance(part, str) and "\0" in part for part in parts(value))
+
+
 def depth(value: object) -> int:
     """How many objects and arrays are nested in a JSON value, the outermost
     included."""

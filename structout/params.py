@@ -14,7 +14,7 @@ from typing import Any
 from structout import exact_json
 from structout.config import KEY_ORDERS, StructuredOutputsConfig
 from structout.errors import GrammarError, GrammarLimitError
-from structout.json_schema import Nodes, check_keywords, parts, subschemas
+from structout.json_schema import Nodes, check_keywords, has_nul, subschemas
 from structout.limits import Limits, check_limits, check_size
 from structout.output_types import is_output_type, options_of, read_json, schema_of
 from structout.structural_tag import TagSchema, tag_schemas
@@ -281,17 +281,6 @@ _READERS = {
     StructuredOutputOptions.GRAMMAR: _read_text,
     StructuredOutputOptions.STRUCTURAL_TAG: _read_structural_tag,
 }
-
-
-def has_nul(value: object, text: str) -> bool:
-    """Whether a string of a constraint contains NUL.
-
-    Args:
-        value: the constraint as Python values.
-        text: the constraint as text.
-    """
-    may_have_nul = "\0" in text or "\\u0000" in text
-    return may_have_nul and any(isinstance(part, str) and "\0" in part for part in parts(value))
 
 
 def _check_characters(kind: StructuredOutputOptions, value: object, text: str) -> None:

@@ -212,6 +212,7 @@ Formula Schema::expand_schema(const Value& schema, Type type) {
     all.push_back(expand(child(*target), type));
     if (is_lone_reference(schema)) return all[0];
   }
+  if (type == Type::kObject) check_names(schema);
   if (const Value* types = schema.find("type")) {
     Formula allowed = expand_types(*types, document_.draft(schema), type);
     if (allowed == kNever) return kNever;

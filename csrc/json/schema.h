@@ -137,6 +137,8 @@ class Schema {
   Formula no(Formula formula) { return formulas_.negation(formula); }
 
   Formula expand_schema(const Value& schema, Type type);
+  // Throws SchemaError unless the keywords that go by names have objects.
+  void check_names(const Value& schema) const;
   Formula expand_constant(const Value& value, Type type);
   Formula expand_enum(const Value& values, Type type);
   Formula expand_types(const Value& types, int draft, Type type);

@@ -65,6 +65,16 @@ void Schema::bound_keys(Formula keys, std::vector<Formula>& all) {
   if (few) all.push_back(no(min_keys(uint32_t(few->size()) + 1)));
 }
 
+void Schema::check_names(const Value& schema) const {
+  for (std::string_view keyword :
+       {"properties", "patternProperties", "dependencies", "dependentRequired", "dependentSchemas"}) {
+    const Value* named = schema.find(keyword);
+    if (named == nullptr || named->is_object()) continue;
+    throw SchemaError(ErrorKind::kMalformed, "must be an object",
+                      document_.pointer_to(schema) + "/" + std::string(keyword));
+  }
+}
+
 void Schema::add_object(const Value& schema, std::vector<Formula>& all) {
   if (const Value* properties = schema.find("properties")) {
     for (size_t i = 0; i < properties->items.size(); ++i) {

@@ -72,7 +72,7 @@ void Schema::collect_evaluated(const Value& schema, Type type, Formula condition
   }
   const Value* dependent = document_.find(schema, "dependentSchemas");
   if (dependent == nullptr || type != Type::kObject) return;
-  for (size_t i = 0; i < dependent->items.size(); ++i) {
+  for (size_t i = 0; i < dependent->names.size(); ++i) {
     collect(dependent->items[i], required(number_of_name(dependent->names[i])));
   }
 }

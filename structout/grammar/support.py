@@ -19,8 +19,7 @@ from typing import Any
 
 from structout.exact_json import ExactNumber
 from structout.grammar.regex_features import Feature, regex_features
-from structout.json_schema import Node, Nodes, is_no_op, patterns_at, standard_format
-from structout.params import Constraint, has_nul
+from structout.json_schema import Node, Nodes, has_nul, is_no_op, patterns_at, standard_format
 
 
 @dataclass(frozen=True)
@@ -161,15 +160,21 @@ def unfollowed_reference(nodes: Nodes) -> str:
     return ""
 
 
-def unreadable_schema(constraint: Constraint) -> str:
-    """Why a backend that gets the schema alone, as a C string, refuses it, or
-    nothing."""
-    metaschema = constraint.value.get("$schema") if isinstance(constraint.value, dict) else None
-    if any(uri == str(metaschema).rstrip("#") for uri, _ in constraint.schemas):
-        return f"knows the drafts' own metaschemas only, got {metaschema!r}"
-    if has_nul(constraint.value, constraint.spec):
+def unreadable_schema(schema: Any, text: str, others: Container[str], nodes: Nodes) -> str:
+    """Why a backend that gets a schema alone, as a C string, refuses it, or nothing.
+
+    Args:
+        schema: the schema.
+        text: the same as JSON text.
+        others: the URIs of the schemas that it may refer to.
+        nodes: its object schemas.
+    """
+    metaschema = str(schema.get("$schema")).rstrip("#") if isinstance(schema, dict) else ""
+    if metaschema in others:
+        return f"knows the drafts' own metaschemas only, got {metaschema}"
+    if has_nul(schema, text):
         return "takes no NUL character in a schema"
-    return unfollowed_reference(constraint.nodes)
+    return unfollowed_reference(nodes)
 
 
 def counts_unchecked_keys(node: Node) -> bool:

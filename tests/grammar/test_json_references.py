@@ -267,9 +267,7 @@ def test_reference_into_an_unknown_keyword_finds_a_schema_with_its_own_base():
 
 @pytest.mark.parametrize("base", ["http://a/b/c/d;p?q", "http://a", "urn:x:y", "file:///a/b"])
 def test_relative_reference_is_resolved_as_rfc_3986_says(base):
-    relative = (
-        "g ./g g/ /g //g ?y g?y ;x g;x . ./ .. ../ ../g ../.. ../../g /./g /../g g. g.. ..g ./../g g/./h g/../h"
-    )
+    relative = "g ./g g/ /g //g ?y g?y ;x g;x . ./ .. ../ ../g ../.. ../../g /./g /../g g. g.. ..g ./../g g/./h g/../h"
     for reference in relative.split():
         if base.startswith("urn:") and not reference.startswith("/"):
             continue  # nothing but such URIs has no slash before its path
@@ -284,6 +282,16 @@ def test_reference_to_nothing_is_refused_with_its_pointer(reference):
     error = refusal({"properties": {"a": {"$ref": reference}}})
     assert error.pointer == "#/properties/a/$ref"
     assert f"cannot follow the reference {reference}" in str(error)
+
+
+@pytest.mark.parametrize(
+    "keyword", ["properties", "patternProperties", "dependencies", "dependentRequired", "dependentSchemas"]
+)
+def test_malformed_keyword_that_only_an_anchor_leads_to_is_refused(keyword):
+    schema = {"$ref": "#a", "$defs": {"a": {"$anchor": "a", "allOf": [{keyword: [{}, "a"]}]}}}
+    error = refusal(schema)
+    assert (error.kind, error.pointer) == (GrammarErrorKind.MALFORMED, f"#/$defs/a/allOf/0/{keyword}")
+    assert accepts(DRAFT_7 | {"$ref": "#/definitions/a", keyword: [{}, "a"], "definitions": {"a": {}}}, {"a": 1})
 
 
 # -- other documents ----------------------------------------------------------------

@@ -47,7 +47,9 @@ def llguidance_support(constraint: Constraint) -> Support:
     match constraint.kind:
         case StructuredOutputOptions.JSON:
             nodes = constraint.nodes
-            refusal = unreadable_schema(constraint) or next(_unspellable(nodes), "")
+            refusal = unreadable_schema(constraint.value, constraint.spec, dict(constraint.schemas), nodes) or next(
+                _unspellable(nodes), ""
+            )
             if refusal:
                 return Support(refusal=refusal)
             weakened = weakened_in_schema(nodes, draft_of(constraint.value), _ignored_keywords, _IGNORED_SINCE)

@@ -105,7 +105,7 @@ def xgrammar_support(constraint: Constraint) -> Support:
     match constraint.kind:
         case StructuredOutputOptions.JSON:
             nodes = constraint.nodes
-            refusal = unreadable_schema(constraint)
+            refusal = unreadable_schema(constraint.value, constraint.spec, dict(constraint.schemas), nodes)
             if refusal:
                 return Support(refusal=refusal)
             weakened = weakened_in_schema(nodes, draft_of(constraint.value), _ignored_keywords)
