@@ -102,7 +102,7 @@ void Document::read_dialect(Resource& document, int default_draft) {
 // An identifier of two schemas is none, unless they are the same.
 void Document::identify(const std::string& identifier, const Value& schema) {
   auto [found, is_new] = by_identifier_.emplace(identifier, &schema);
-  if (!is_new && found->second != &schema) ambiguous_.insert(identifier);
+  if (!is_new && !(*found->second == schema)) ambiguous_.insert(identifier);
 }
 
 // Returns the resource that the schema is part of, which may be a new one.

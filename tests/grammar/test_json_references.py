@@ -6,6 +6,8 @@ import urllib.parse
 
 import jsonschema
 import pytest
+from json_engine import JsonEngine
+from json_engine_checks import STYLES, Walker
 from tokenizers_on_the_spot import byte_level
 
 from structout import GrammarError, StructuredOutputManager, StructuredOutputsParams
@@ -256,6 +258,8 @@ def test_identifier_of_several_schemas_is_refused_where_something_refers_to_it()
     schema = {"$defs": {str(i): {"$id": "http://t/a", "const": i} for i in range(2)}}
     assert accepts(schema, 5)
     assert "several schemas have this identifier" in str(refusal(schema | {"$ref": "http://t/a"}))
+    schema["$defs"]["1"] = dict(schema["$defs"]["0"])
+    assert accepts(schema | {"$ref": "http://t/a"}, 0)
 
 
 def test_reference_into_an_unknown_keyword_finds_a_schema_with_its_own_base():
@@ -438,6 +442,26 @@ def test_schema_of_a_draft_accepts_the_schemas_that_jsonschema_finds_valid(uri):
         if isinstance(schema, dict) and any(type(value) is float for value in schema.values()):
             continue
         assert index.matches(json.dumps(schema)) == is_valid, schema
+
+
+@pytest.mark.parametrize("uri", sorted(metaschemas()))
+def test_document_of_a_draft_is_a_schema_of_its_draft(uri):
+    document = json.loads(metaschemas()[uri])
+    assert accepts({"$ref": document["$schema"]}, document)
+
+
+def test_texts_drawn_for_a_recursive_document_are_valid(num_cases):
+    rng = random.Random("drawn")
+    walker = Walker(JsonEngine(), num_checked=8)
+    schemas = [{"$schema": uri, "allOf": [{"$ref": uri}], "extends": {"$ref": uri}} for uri in DRAFTS]
+    schemas += [LISTS | {"required": ["numbers", "words"]}, CONTAINS_EITHER]
+    for schema in schemas * num_cases(1, long=10):
+        validator = DRAFTS[schema.get("$schema", DRAFT_2020["$schema"])](schema)
+        index = compiled(schema).native
+        for style in STYLES:
+            text, problem = walker.draw(index, style, rng, 60)
+            assert problem is None, (schema, text, problem)
+            assert validator.is_valid(json.loads(text)), (schema, text)
 
 
 def test_schema_of_a_draft_may_be_extended_by_its_dynamic_anchor():
