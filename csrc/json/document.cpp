@@ -48,6 +48,24 @@ std::vector<Vocabulary> vocabularies_beyond(const Value& metaschema, int draft) 
   return beyond;
 }
 
+// Removes the keywords of some vocabularies from all schemas in a document.
+void remove_keywords(Value& root, int draft, const std::vector<Vocabulary>& vocabularies) {
+  std::vector<Value*> pending = {&root};
+  while (!pending.empty()) {
+    Value& schema = *pending.back();
+    pending.pop_back();
+    if (!schema.is_object()) continue;
+    std::vector<std::string> removed;
+    for (const std::string& keyword : schema.names) {
+      bool is_beyond =
+          std::find(vocabularies.begin(), vocabularies.end(), vocabulary_of(keyword, draft)) != vocabularies.end();
+      if (is_beyond) removed.push_back(keyword);
+    }
+    remove_members(schema, removed);
+    for (const Value* part : subschemas(schema, draft)) pending.push_back(const_cast<Value*>(part));
+  }
+}
+
 }  // namespace
 
 Document::Document(const std::string& text, const std::map<std::string, std::string>& others) : others_(others) {
@@ -77,26 +95,26 @@ bool Document::read_other(const std::string& uri) {
 
 void Document::read_document(const std::string& uri, const std::string& text) {
   documents_.push_back({uri, parse_value(text)});
-  const Text& document = documents_.back();
-  int default_draft = resources_.empty() ? kNewestDraft : resources_[0].draft;
-  Resource resource = {&document.root, &document, uri, 0, {}, {}};
-  read_dialect(resource, default_draft);
-  resources_.push_back(std::move(resource));
+  Text& document = documents_.back();
+  int draft = read_dialect(document.root, resources_.empty() ? kNewestDraft : resources_[0].draft);
+  resources_.push_back({&document.root, &document, uri, draft, {}});
   identify(uri, document.root);
   read_schemas(document.root, uint32_t(resources_.size() - 1));
 }
 
-// Finds the draft of a document. A metaschema among the other documents tells its own.
-void Document::read_dialect(Resource& document, int default_draft) {
-  document.draft = draft_of(*document.root, 0);
-  if (document.draft != 0) return;
-  document.draft = default_draft;
-  const Value* named = document.root->find("$schema");
+// Returns the draft of a document. A metaschema among the other documents tells its own,
+// and which keywords there are: others constrain nothing.
+int Document::read_dialect(Value& root, int default_draft) {
+  int draft = draft_of(root, 0);
+  if (draft != 0) return draft;
+  const Value* named = root.find("$schema");
   auto found = named == nullptr ? others_.end() : others_.find(parts_of(named->text).document);
-  if (found == others_.end()) return;
+  if (found == others_.end()) return default_draft;
   Value metaschema = parse_value(found->second);
-  document.draft = draft_of(metaschema, default_draft);
-  document.unused = vocabularies_beyond(metaschema, document.draft);
+  draft = draft_of(metaschema, default_draft);
+  std::vector<Vocabulary> beyond = vocabularies_beyond(metaschema, draft);
+  if (!beyond.empty()) remove_keywords(root, draft, beyond);
+  return draft;
 }
 
 // An identifier of two schemas is none, unless they are the same.
@@ -121,8 +139,7 @@ uint32_t Document::read_identifiers(const Value& schema, uint32_t resource) {
       if (is_root) {
         resources_[resource].base = base;
       } else {
-        const Resource& outer = resources_[resource];
-        resources_.push_back({&schema, outer.document, base, draft, outer.unused, {}});
+        resources_.push_back({&schema, resources_[resource].document, base, draft, {}});
         resource = uint32_t(resources_.size() - 1);
       }
       identify(base, schema);
@@ -142,16 +159,6 @@ uint32_t Document::read_identifiers(const Value& schema, uint32_t resource) {
   return resource;
 }
 
-void Document::check_vocabularies(const Value& schema, const Resource& resource) const {
-  if (resource.unused.empty()) return;
-  for (const std::string& keyword : schema.names) {
-    Vocabulary needed = vocabulary_of(keyword, resource.draft);
-    if (std::find(resource.unused.begin(), resource.unused.end(), needed) == resource.unused.end()) continue;
-    throw SchemaError(ErrorKind::kUnsupported, "its metaschema leaves out the vocabulary that has this keyword",
-                      pointer_to(schema) + "/" + keyword);
-  }
-}
-
 void Document::read_schemas(const Value& start, uint32_t start_resource) {
   std::vector<std::pair<const Value*, uint32_t>> pending = {{&start, start_resource}};
   while (!pending.empty()) {
@@ -160,7 +167,6 @@ void Document::read_schemas(const Value& start, uint32_t start_resource) {
     if (!value->is_object() || resource_numbers_.count(value) > 0) continue;
     uint32_t resource = read_identifiers(*value, outer);
     resource_numbers_[value] = resource;
-    check_vocabularies(*value, resources_[resource]);
     int draft = resources_[resource].draft;
     has_late_dependencies_ = has_late_dependencies_ || (draft > 7 && value->find("dependencies") != nullptr);
     for (std::string_view keyword : kReferences) {

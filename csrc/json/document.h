@@ -65,7 +65,6 @@ class Document {
     const Text* document;
     std::string base;  // the URI that references are relative to
     int draft;
-    std::vector<Vocabulary> unused;                                     // that the metaschema leaves out
     std::vector<std::pair<std::string, const Value*>> dynamic_anchors;  // "": by $recursiveAnchor
   };
   struct Found {
@@ -88,8 +87,7 @@ class Document {
   void read_referred(const Value& schema, const std::string& reference);
   uint32_t read_identifiers(const Value& schema, uint32_t resource);
   void identify(const std::string& identifier, const Value& schema);
-  void read_dialect(Resource& document, int default_draft);
-  void check_vocabularies(const Value& schema, const Resource& resource) const;
+  int read_dialect(Value& root, int default_draft);
   Found find_target(const Value& schema, const std::string& reference) const;
   Found find_pointer(uint32_t resource, const Value& root, const std::string& pointer) const;
 

@@ -238,6 +238,22 @@ const Value* Value::find(std::string_view name) const {
   return found != by_name.end() && names[*found] == name ? &items[*found] : nullptr;
 }
 
+void remove_members(Value& object, const std::vector<std::string>& names) {
+  Value kept;
+  kept.kind = ValueKind::kObject;
+  std::vector<uint32_t> new_index(object.names.size(), UINT32_MAX);
+  for (size_t i = 0; i < object.names.size(); ++i) {
+    if (std::find(names.begin(), names.end(), object.names[i]) != names.end()) continue;
+    new_index[i] = uint32_t(kept.names.size());
+    kept.names.push_back(std::move(object.names[i]));
+    kept.items.push_back(std::move(object.items[i]));
+  }
+  for (uint32_t index : object.by_name) {
+    if (new_index[index] != UINT32_MAX) kept.by_name.push_back(new_index[index]);
+  }
+  object = std::move(kept);
+}
+
 Value parse_value(const std::string& text) { return Parser(text).parse(); }
 
 }  // namespace structout::json

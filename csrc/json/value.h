@@ -34,6 +34,9 @@ struct Value {
   const Value* find(std::string_view name) const;
 };
 
+// Removes the members of an object whose names are among these.
+void remove_members(Value& object, const std::vector<std::string>& names);
+
 // Throws SchemaError for what is no JSON text. If a name repeats, its last value counts.
 Value parse_value(const std::string& text);
 

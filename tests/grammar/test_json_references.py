@@ -350,12 +350,26 @@ def test_metaschema_among_the_documents_tells_the_draft():
     assert not accepts({"$schema": "http://t/meta", "dependencies": {"a": ["b"]}}, {"a": 1}, schemas)
 
 
-def test_keyword_of_a_vocabulary_that_the_metaschema_leaves_out_is_refused():
-    meta = DRAFT_2020 | {"$vocabulary": {VOCABULARY + "core": True, VOCABULARY + "validation": True}}
-    schemas = {"http://t/meta": meta}
-    assert accepts({"$schema": "http://t/meta", "minimum": 2}, 2, schemas)
-    error = refusal({"$schema": "http://t/meta", "properties": {"a": False}}, schemas)
-    assert (error.kind, error.pointer) == (GrammarErrorKind.UNSUPPORTED, "#/properties")
+@pytest.mark.parametrize(
+    ("vocabularies", "is_valid"),
+    [
+        ("applicator unevaluated validation", (True, False, False, False)),
+        ("applicator unevaluated", (True, False, True, True)),
+        ("applicator validation", (True, True, False, False)),
+        ("unevaluated validation", (False, False, True, False)),
+        ("", (True, True, True, True)),
+    ],
+)
+def test_keyword_of_a_vocabulary_that_the_metaschema_leaves_out_constrains_nothing(vocabularies, is_valid):
+    meta = DRAFT_2020 | {"$vocabulary": {VOCABULARY + name: True for name in vocabularies.split()}}
+    properties = {"a": {"minimum": 2}, "$id": {"const": {"minimum": 1}}}
+    schema = {"minProperties": 1, "required": ["a"], "properties": properties, "unevaluatedProperties": False}
+    instances = [{"a": 2}, {"a": 2, "b": 1}, {"a": 1}, {}]
+    if "applicator" not in vocabularies and vocabularies:  # without `properties` no key is evaluated
+        schema["unevaluatedProperties"] = {"minimum": 3}
+        instances = [{"a": 2}, {"a": 2, "b": 1}, {"a": 3, "b": 3}, {}]
+    index = compiled({"$schema": "http://t/meta", **schema}, {"http://t/meta": meta})
+    assert tuple(index.matches(json.dumps(instance)) for instance in instances) == is_valid
 
 
 def test_unknown_vocabulary_is_refused_if_it_is_required():
