@@ -6,9 +6,9 @@ engine, xgrammar and llguidance get wrong, in each draft.
 FOLDER is a checkout of https://github.com/json-schema-org/JSON-Schema-Test-Suite.
 Without it nothing is measured. Its remotes are given as further schemas. Instances are
 serialized by json.dumps. Formats count as asserted, so tests that take a format or an
-encoding as an annotation are counted apart, and so is what is refused because of the
-order of keys alone. Exits with status 1 if structout or its engine accepts any other
-invalid instance.
+encoding as an annotation are counted apart, and so is what is refused for its form
+alone: the order of keys and the spelling of numbers. Exits with status 1 if structout
+or its engine accepts any other invalid instance.
 """
 
 import json
@@ -21,6 +21,7 @@ import harness
 import torch
 from engines_alone import Engine, Refused, engines, fsm_engines
 from large_tokenizer import trained_tokenizer
+from text_form import is_accepted_in_its_form
 
 DRAFTS = {
     "draft3": "http://json-schema.org/draft-03/schema#",
@@ -38,7 +39,7 @@ REMOTE_URI = "http://localhost:1234/"
 ANNOTATIONS = {"required": ("format",), "optional": ("content",), "formats": ()}
 
 COUNTS = ("tests", "right", "refused", "valid refused", "invalid accepted")
-APART = ("valid refused, order", "valid refused, annotation", "invalid accepted, annotation")
+APART = ("valid refused, form", "valid refused, annotation", "invalid accepted, annotation")
 
 
 def judge(
@@ -75,18 +76,17 @@ def judge(
                 verdict = "invalid accepted" if is_accepted else "valid refused"
                 if file.stem in ANNOTATIONS[part]:
                     verdict += ", annotation"
-                elif not is_accepted and matcher is not None and is_order_at_fault(engine, schema, remotes, tokens):
-                    verdict += ", order"
+                elif (
+                    matcher is not None
+                    and not is_accepted
+                    and is_accepted_in_its_form(engine, matcher, test["data"], schema, tokenizer, remotes)
+                ):
+                    verdict += ", form"
                 count[verdict] += 1
                 wrong.append(f"{file.stem}: {case['description']}: {test['description']}: {verdict}")
             if matcher is not None:
                 engine.finish(matcher)
     return {**count, "refused_by": dict(reasons.most_common()), "wrong": wrong}
-
-
-def is_order_at_fault(engine: Engine, schema: Any, remotes: dict[str, Any], tokens: list[int]) -> bool:
-    any_order = engine.any_order
-    return any_order is not None and accepts(any_order, any_order.compile(schema, remotes), tokens)
 
 
 def accepts(engine: Engine, matcher: Any, tokens: list[int]) -> bool:

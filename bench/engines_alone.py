@@ -106,7 +106,7 @@ class StructoutAuto:
         self._num_requests += 1
         request_id = f"schema {self._num_requests}"
         try:
-            self.manager.add_request(request_id, StructuredOutputsParams(json=schema, schemas=schemas))
+            self.manager.add_request(request_id, StructuredOutputsParams(json=schema, schemas=schemas, key_order="any"))
             self.manager.wait_ready(request_id)
         except GrammarError as error:
             self.manager.finish_request(request_id)

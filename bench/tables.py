@@ -160,7 +160,7 @@ def _time(us: float) -> str:
 
 
 def verdicts_table() -> str:
-    head = ["", "schemas", "served", "passing (but for order)", "valid accepted", "valid refused (for their order)"]
+    head = ["", "schemas", "served", "passing (but for form)", "valid accepted", "valid refused (for their form)"]
     head += ["invalid accepted (by format)", "ready p50", "p99"]
     rows = [
         [
@@ -169,7 +169,7 @@ def verdicts_table() -> str:
             f"{row['schemas taken']:,}",
             _passing(row),
             f"{row['valid accepted']:,}",
-            f"{row['valid refused'] + row['valid refused, order']:,} ({row['valid refused, order']:,})",
+            f"{row['valid refused'] + row['valid refused, form']:,} ({row['valid refused, form']:,})",
             f"{row['invalid accepted'] + row['invalid accepted, format']:,} ({row['invalid accepted, format']:,})",
             *(_time(row[f"{name}_ms"] * 1e3) for name in ("p50", "p99")),
         ]
@@ -183,7 +183,7 @@ def _passing(row: Row) -> str:
     if "schemas passing" not in row:
         return ""
     num_schemas = row["schemas taken"] + row["schemas refused"]
-    shares = [row[name] / num_schemas for name in ("schemas passing", "schemas passing, but for order")]
+    shares = [row[name] / num_schemas for name in ("schemas passing", "schemas passing, but for form")]
     return f"**{shares[0]:.1%}** ({shares[1]:.1%})"
 
 
@@ -223,7 +223,7 @@ def json_schema_suite_table() -> str:
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for row in _rows("json_schema_suite"):
         found.setdefault((row["engine"], row["draft"].removeprefix("draft")), {})[row["part"]] = row
-    apart = ("valid refused, annotation", "invalid accepted, annotation", "valid refused, order")
+    apart = ("valid refused, annotation", "invalid accepted, annotation", "valid refused, form")
 
     def cells(of_parts: dict[str, Any]) -> list[str]:
         right = [f"{of_parts[part]['right']:,} of {of_parts[part]['tests']:,}" for part in parts]
@@ -232,7 +232,7 @@ def json_schema_suite_table() -> str:
         return [*right, *map(str, sums), str(sum(of_parts[part][count] for part in parts for count in apart))]
 
     head = ["", "draft", "required: right", "optional: right", "formats: right", "tests of refused schemas"]
-    head += ["valid refused", "invalid accepted", "wrong by order or annotation"]
+    head += ["valid refused", "invalid accepted", "wrong by form or annotation"]
     rows = [[engine, draft, *cells(of_parts)] for (engine, draft), of_parts in found.items()]
     note = "Formats count as asserted; the last column counts tests that take them as annotations."
     return _markdown(head, rows) + _provenance("json_schema_suite", "cpu", note)

@@ -106,6 +106,16 @@ def test_shared_memory_variable_with_another_value_raises(monkeypatch, value):
         envs.shared_memory()
 
 
+def test_key_order_variable_is_declared_or_any(monkeypatch):
+    monkeypatch.delenv("STRUCTOUT_KEY_ORDER", raising=False)
+    assert envs.key_order() == "declared"
+    monkeypatch.setenv("STRUCTOUT_KEY_ORDER", "any")
+    assert envs.key_order() == "any"
+    monkeypatch.setenv("STRUCTOUT_KEY_ORDER", "sorted")
+    with pytest.raises(ValueError, match="STRUCTOUT_KEY_ORDER must be one of declared, any, got 'sorted'"):
+        envs.key_order()
+
+
 @NO_CUDA
 @pytest.mark.parametrize("requested", ["cuda", "triton"])
 def test_doctor_with_a_cuda_backend_and_a_cpu_torch_names_torch(requested):

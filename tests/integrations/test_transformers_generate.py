@@ -85,6 +85,20 @@ def test_generate_gives_valid_texts_and_their_values(parts, constraint, check):
     assert manager.num_requests == 0
 
 
+def test_generate_writes_keys_in_the_order_that_it_is_asked_for(parts):
+    names = ["a", "b"]
+    properties = {name: {"const": 1} for name in names}
+    schema = {"type": "object", "properties": properties, "required": names, "additionalProperties": False}
+
+    def orders(key_order):
+        options = {"num_return_sequences": 40, "do_sample": True, "temperature": 100.0, "top_k": 0}
+        result = generate(*parts, "text:", json=schema, key_order=key_order, **options)
+        return {tuple(value) for value in result.parsed}
+
+    assert orders(None) == orders("declared") == {("a", "b")}
+    assert orders("any") == {("a", "b"), ("b", "a")}
+
+
 def test_generate_of_incomplete_texts_has_no_values(parts):
     result = generate(*parts, "order:", json=ORDER, max_new_tokens=3)
     assert (result.is_complete, result.parsed, len(result.token_ids[0])) == ([False], [None], 3)
@@ -165,6 +179,13 @@ def test_generate_keeps_no_tokenizer_alive(parts):
         ({"regex": "a", "json": {}}, GrammarError, "expected exactly one constraint, got json, regex"),
         ({"regex": "("}, GrammarError, r"a \( is not closed"),
         ({"params": StructuredOutputsParams(regex="a"), "regex": "a"}, ValueError, "got params and another"),
+        (
+            {"params": StructuredOutputsParams(json=True), "key_order": "any"},
+            ValueError,
+            "give params its own key_order",
+        ),
+        ({"regex": "a", "key_order": "any"}, GrammarError, "key_order applies to json only, got a regex constraint"),
+        ({"json": True, "key_order": "sorted"}, GrammarError, 'key_order must be "declared" or "any", got \'sorted\''),
         ({"regex": "a", "num_beams": 2}, ValueError, "got beam search: leave out num_beams=2"),
         ({"regex": "a", "assistant_model": object()}, ValueError, "does not support assistant_model"),
         ({"regex": "a", "streamer": object()}, ValueError, "does not support streamer: see masked_generate"),

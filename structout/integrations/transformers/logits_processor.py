@@ -95,7 +95,7 @@ class StructuredLogitsProcessor(transformers.LogitsProcessor):  # type: ignore[m
             raise ValueError("expected a tokenizer or a manager, and not both")
         if request_ids is not None and manager is None:
             raise ValueError("request_ids need the manager that has them")
-        if key_order is not None and json is None:
+        if key_order is not None and not has_shorthand:
             raise ValueError("key_order goes with json: give params its own key_order")
         if has_shorthand:
             params = StructuredOutputsParams(**shorthands, key_order=key_order)

@@ -159,6 +159,13 @@ def test_several_ranks_compile_where_none_can_fail_alone(server, monkeypatch):
             assert not server()._config.isolate_slow_compiles
 
 
+def test_key_order_of_the_environment_reaches_the_constraints(server, monkeypatch):
+    monkeypatch.setattr(StructoutGrammarBackend, "prepare", lambda self: None)
+    assert server()._config.key_order == "declared"
+    monkeypatch.setenv("STRUCTOUT_KEY_ORDER", "any")
+    assert server()._config.key_order == "any"
+
+
 def test_tokenizer_without_known_bytes_stops_the_server():
     with pytest.raises(TypeError, match="expected a Hugging Face tokenizer"):
         StructoutGrammarBackend(object(), WIDTH, [0])

@@ -1,6 +1,7 @@
 """How requests begin and end: bad constraints, dead ends, aborts, preemption, leaks."""
 
 import gc
+import json
 import logging
 import re
 
@@ -111,6 +112,29 @@ def test_a_weakened_schema_is_refused_where_strict(running, monkeypatch):
     monkeypatch.setenv("STRUCTOUT_VLLM_STRICT", "1")
     with pytest.raises(VLLMValidationError, match="uniqueItems"):
         running.generate([SamplingParams(max_tokens=60, **structured(json=WEAKENED))])
+
+
+def test_keys_are_in_the_order_that_the_request_asks_for(running):
+    names = ["a", "b"]
+    schema = {
+        "type": "object",
+        "properties": {name: {"const": 1} for name in names},
+        "required": names,
+        "additionalProperties": False,
+    }
+
+    def orders(extra_args):
+        requests = [
+            SamplingParams(temperature=100, max_tokens=60, seed=seed, extra_args=extra_args, **structured(json=schema))
+            for seed in range(40)
+        ]
+        return {tuple(json.loads(text)) for (text,) in texts(running.generate(requests))}
+
+    assert orders(None) == {("a", "b")}
+    assert orders({"structout_key_order": "any"}) == {("a", "b"), ("b", "a")}
+    assert orders({"structout_key_order": "declared"}) == {("a", "b")}
+    with pytest.raises(VLLMValidationError, match='key_order must be "declared" or "any", got \'sorted\''):
+        orders({"structout_key_order": "sorted"})
 
 
 def test_aborting_while_grammars_compile_leaves_nothing(running):
