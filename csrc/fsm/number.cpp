@@ -210,7 +210,7 @@ class PlainForm {
   struct State {
     Place place = Place::kStart;
     uint32_t num_digits = 0;  // from the first that is no zero on
-    uint32_t num_zeros = 0;   // behind the point, before all others
+    uint32_t num_zeros = 0;   // behind the point, while there are no such digits
 
     uint64_t key() const { return uint64_t(num_digits) << 32 | uint64_t(num_zeros) << 8 | uint64_t(place); }
   };
@@ -238,6 +238,7 @@ class PlainForm {
     bool is_fraction = state.place >= Place::kPoint;
     if (state.num_digits > 0 || !is_zero) {
       ++state.num_digits;
+      state.num_zeros = 0;
     } else if (is_fraction) {
       ++state.num_zeros;
     }
@@ -256,8 +257,9 @@ class PlainForm {
 
 Automaton compared(const Decimal& bound, uint32_t accepted) {
   Budget budget{Limits()};
-  return union_of(NumberBuilder(Comparison(bound, accepted), budget).build(),
-                  scientific_compared(bound, accepted, budget), budget);
+  Automaton plain = NumberBuilder(Comparison(bound, accepted), budget).build();
+  Automaton scientific = scientific_compared(bound, accepted, budget);
+  return scientific.num_states() == 0 ? plain : union_of(plain, scientific, budget);
 }
 
 const std::string kWhole = "-?(?:0|[1-9][0-9]*)";

@@ -1,6 +1,8 @@
 #include "fsm/scientific.h"
 
+#include <array>
 #include <cstdlib>
+#include <mutex>
 #include <optional>
 #include <string>
 
@@ -17,9 +19,11 @@ const std::string kSmallExponent = "-(?:0[5-9]|[7-9]|[1-9][0-9]{1,2})";
 const std::string kLargeDoubles = "\\+(?:1[6-9]|[2-9][0-9]|[12][0-9]{2}|30[0-7])";
 const std::string kSmallDoubles = "-(?:0[5-9]|[7-9]|[1-9][0-9]|[12][0-9]{2}|30[0-7])";
 
-Automaton with_exponent(const std::string& exponent) {
-  return compile_regex("-?[1-9](?:\\.[0-9]{0,15}[1-9])?e(?:" + exponent + ")", Limits());
-}
+constexpr int64_t kSmallestLarge = 16, kLargestSmall = -5;
+
+std::string mantissa_and(const std::string& exponent) { return "[1-9](?:\\.[0-9]{0,15}[1-9])?e(?:" + exponent + ")"; }
+
+Automaton with_exponent(const std::string& exponent) { return compile_regex("-?" + mantissa_and(exponent), Limits()); }
 
 // Compares the exponent, then the digits, with those of a bound. Reads more texts than
 // those of scientific_numbers().
@@ -141,6 +145,28 @@ class ScientificComparison {
   SignedOrderings accepted_;
 };
 
+// The numbers in an accepted ordering against a bound that is neither large nor small.
+Automaton compared_with_between(const Decimal& bound, uint32_t accepted) {
+  static std::mutex mutex;
+  static auto* const known = new std::array<std::optional<Automaton>, 16>;
+  SignedOrderings orderings(bound, accepted);
+  uint32_t of_small = bound.is_zero() ? kGreater : kLess;  // the absolute values of the small ones
+  bool has[] = {(orderings.positive & kGreater) != 0, (orderings.positive & of_small) != 0,
+                (orderings.negative & kGreater) != 0, (orderings.negative & of_small) != 0};
+  uint32_t which = has[0] | has[1] << 1 | has[2] << 2 | has[3] << 3;
+  std::lock_guard<std::mutex> lock(mutex);
+  std::optional<Automaton>& automaton = (*known)[which];
+  if (automaton) return *automaton;
+  automaton.emplace();
+  Budget budget{Limits()};
+  for (int i = 0; i < 4; ++i) {
+    if (!has[i]) continue;
+    std::string sign = i < 2 ? "" : "-", exponent = i % 2 == 0 ? kLargeExponent : kSmallExponent;
+    *automaton = union_of(*automaton, compile_regex(sign + mantissa_and(exponent), Limits()), budget);
+  }
+  return *automaton;
+}
+
 }  // namespace
 
 SignedOrderings::SignedOrderings(const Decimal& bound, uint32_t accepted) {
@@ -162,6 +188,9 @@ Automaton scientific_integers() {
 }
 
 Automaton scientific_compared(const Decimal& bound, uint32_t accepted, Budget& budget) {
+  int64_t exponent = bound.point() - 1;
+  bool is_between = bound.is_zero() || (exponent < kSmallestLarge && exponent > kLargestSmall);
+  if (is_between) return compared_with_between(bound, accepted);
   ScientificComparison comparison(bound, accepted);
   return intersection(automaton_of(comparison, budget), scientific_numbers(false), budget);
 }

@@ -22,6 +22,7 @@ constexpr uint64_t kWorkPerLanguage = 1024;  // in steps of the budget
 constexpr size_t kMaxStates = 1 << 20;
 constexpr size_t kMaxEdges = 16 << 20;
 constexpr size_t kMaxSharedBytes = 64 << 20;
+constexpr size_t kBytesOfPair = 40;             // in a set
 constexpr uint32_t kBoundary = 0;               // the syntax state between two characters of a string
 constexpr uint8_t kSeparator[] = {0xE2, 0x80};  // U+2028 and U+2029 begin so
 constexpr uint32_t kUnlimited = UINT32_MAX - 1;
@@ -31,10 +32,20 @@ constexpr size_t kMaxPlainStates = 500;
 constexpr size_t kMaxListedLength = 256;
 constexpr uint32_t kManyTexts = 1 << 30;
 
-// Automata that several schemas use, such as those of formats. The oldest go first.
-class SharedAutomata {
+}  // namespace
+
+struct Texts::SharedLanguage {
+  SharedLanguage(Automaton automaton, const Automaton& syntax);
+
+  Automaton automaton;
+  // Pairs of its states with states of the syntax at which it accepts whatever may follow.
+  std::unordered_set<uint64_t> is_everything;
+};
+
+// Languages that several schemas use, such as those of formats. The oldest go first.
+class Texts::SharedLanguages {
  public:
-  std::shared_ptr<const Automaton> find(const std::string& name) {
+  std::shared_ptr<const SharedLanguage> find(const std::string& name) {
     std::lock_guard<std::mutex> lock(mutex_);
     auto found = by_name_.find(name);
     if (found == by_name_.end()) return nullptr;
@@ -42,11 +53,11 @@ class SharedAutomata {
     return entries_.front().second;
   }
 
-  void add(const std::string& name, std::shared_ptr<const Automaton> automaton) {
+  void add(const std::string& name, std::shared_ptr<const SharedLanguage> language) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (by_name_.count(name) != 0) return;
-    bytes_ += size_of(name, *automaton);
-    entries_.emplace_front(name, std::move(automaton));
+    bytes_ += size_of(name, *language);
+    entries_.emplace_front(name, std::move(language));
     by_name_[name] = entries_.begin();
     while (bytes_ > kMaxSharedBytes && entries_.size() > 1) {
       bytes_ -= size_of(entries_.back().first, *entries_.back().second);
@@ -56,10 +67,10 @@ class SharedAutomata {
   }
 
  private:
-  using Entries = std::list<std::pair<std::string, std::shared_ptr<const Automaton>>>;
+  using Entries = std::list<std::pair<std::string, std::shared_ptr<const SharedLanguage>>>;
 
-  static size_t size_of(const std::string& name, const Automaton& automaton) {
-    return 2 * name.size() + automaton.memory_bytes();
+  static size_t size_of(const std::string& name, const SharedLanguage& language) {
+    return 2 * name.size() + language.automaton.memory_bytes() + kBytesOfPair * language.is_everything.size();
   }
 
   std::mutex mutex_;
@@ -68,10 +79,7 @@ class SharedAutomata {
   size_t bytes_ = 0;
 };
 
-SharedAutomata& shared_automata() {
-  static SharedAutomata* automata = new SharedAutomata;  // threads may outlive main
-  return *automata;
-}
+namespace {
 
 uint64_t pair_of(uint32_t state, uint32_t syntax_state) { return uint64_t(state) << 32 | syntax_state; }
 
@@ -141,17 +149,21 @@ Texts::Texts(Formulas& formulas, fsm::Budget& budget, const std::vector<bool>& a
       allowed_bytes_(allowed_bytes),
       allows_all_bytes_(std::count(allowed_bytes.begin(), allowed_bytes.end(), true) == 256) {}
 
+Texts::SharedLanguage::SharedLanguage(Automaton given, const Automaton& syntax)
+    : automaton(std::move(given)), is_everything(pairs_that_accept_everything(automaton, syntax)) {}
+
 Formula Texts::language(TextKind kind, const std::string& name, const std::function<Automaton()>& compile) {
   auto [found, is_new] = languages_by_name_.try_emplace(name, uint32_t(languages_.size()));
   if (is_new) {
     try {
-      std::shared_ptr<const Automaton> automaton = shared_automata().find(name);
-      if (automaton == nullptr) {
-        automaton = std::make_shared<const Automaton>(compile());
-        shared_automata().add(name, automaton);
+      static SharedLanguages* const all = new SharedLanguages;  // threads may outlive main
+      std::shared_ptr<const SharedLanguage> shared = all->find(name);
+      if (shared == nullptr) {
+        shared = std::make_shared<const SharedLanguage>(compile(), syntax(kind));
+        all->add(name, shared);
       }
-      languages_.push_back({kind, automaton, pairs_that_accept_everything(*automaton, syntax(kind))});
-      memory_bytes_ += automaton->memory_bytes();
+      languages_.push_back({kind, {shared, &shared->automaton}, {shared, &shared->is_everything}});
+      memory_bytes_ += shared->automaton.memory_bytes();
       budget_.spend(kWorkPerLanguage);
     } catch (...) {
       languages_by_name_.erase(name);
@@ -177,7 +189,7 @@ Formula Texts::exact_strings(std::vector<std::string> values) {
 Formula Texts::atom_of(uint32_t language, uint32_t state, uint32_t syntax_state) {
   const Language& of = languages_[language];
   if (state >= of.automaton->num_states()) return kNever;
-  if (of.is_everything.count(pair_of(state, syntax_state)) != 0) return kAlways;
+  if (of.is_everything->count(pair_of(state, syntax_state)) != 0) return kAlways;
   return formulas_.atom(Op::kText, language, state);
 }
 

@@ -137,9 +137,10 @@ class Texts {
   struct Language {
     TextKind kind;
     std::shared_ptr<const fsm::Automaton> automaton;
-    // Pairs of its states with states of the syntax at which it accepts whatever may follow.
-    std::unordered_set<uint64_t> is_everything;
+    std::shared_ptr<const std::unordered_set<uint64_t>> is_everything;
   };
+  struct SharedLanguage;
+  class SharedLanguages;
   std::optional<uint32_t> num_texts(uint32_t state, std::vector<uint32_t>& path);
   bool asks_for_length_only(uint32_t state) const;
   bool allows_plain(uint32_t state);
