@@ -54,7 +54,8 @@ constexpr char kDigits[] = "0123456789.";
 // Whether a text that goes on behind a number has written that number in the shortest way.
 bool ends_shortest_number(const std::string& text) {
   size_t begin = text.find_last_not_of(kDigits) + 1;
-  if (begin == text.size()) return true;
+  bool is_exponent = begin > 1 && (text[begin - 1] == '+' || text[begin - 1] == '-') && text[begin - 2] == 'e';
+  if (begin == text.size() || is_exponent) return true;  // equal numbers count once, however they are spelled
   std::string number = text.substr(begin);
   return number.back() != '.' && fsm::Decimal(number).text() == number;
 }

@@ -110,3 +110,23 @@ def test_number_is_generated_only_if_it_is_valid_and_every_text_ends(seed):
                 assert not index.matches(text.encode()) or holds(parsed, Fraction(text)), (schema, text)
     assert num_served > 45
     assert num_impossible > 1
+
+
+@pytest.mark.parametrize(
+    ("items", "unique", "equal"),
+    [
+        ('{"enum": [{"a": 1e-5}, {"a": 1}, {"a": 1e16}]}', ['{"a":1e-05},{"a":1},{"a":1e+16}'], ['{"a":1},{"a":1}']),
+        ('{"prefixItems": [{"enum": [1e-7, 2e16]}], "minItems": 1, "items": false, "type": "array"}',
+         ["[1e-7],[2e+16]", "[20000000000000000],[1e-07]"],
+         ["[1e-7],[1e-07]", "[2e+16],[20000000000000000]"]),
+        ('{"enum": [1e-7, 3]}', ["3"], ["3,3", "1e-7", "1e-07,3"]),
+    ],
+)  # fmt: skip
+def test_numbers_with_exponents_in_unique_items_are_compared_by_value(items, unique, equal):
+    index = ENGINE.compile(f'{{"type": "array", "items": {items}, "uniqueItems": true}}')
+    for text in (*unique, *equal):
+        data = f"[{text}]".encode()
+        assert index.matches(data) is (text in unique), text
+        walk = ENGINE.walk(index)
+        is_allowed = all(byte in walk.allowed() and walk.matcher.accept([byte]) for byte in data)
+        assert is_allowed is (text in unique), text
