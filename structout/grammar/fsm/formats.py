@@ -81,7 +81,7 @@ _JSON_POINTER = "(?:/(?:[^~/]|~[01])*)*"
 
 _NAME_CHARACTER = f"(?:[A-Za-z0-9_]|{_ENCODED})"
 _VARIABLE = rf"{_NAME_CHARACTER}(?:\.?{_NAME_CHARACTER})*(?::[1-9][0-9]{{0,3}}|\*)?"
-_LITERAL = rf"(?:[!#$&(-;=?-\[\]_a-z~{_BEYOND_ASCII}{_PRIVATE}]|{_ENCODED})"
+_LITERAL = rf"(?:[!#$&-;=?-\[\]_a-z~{_BEYOND_ASCII}{_PRIVATE}]|{_ENCODED})"
 
 FORMATS = {
     "date": _DATE,
