@@ -585,6 +585,16 @@ def test_standard_formats_without_an_expression_are_refused_unless_lenient():
     assert auto.annotations == (place,)
 
 
+@pytest.mark.parametrize(("draft", "has_reserved_labels"), [("draft-06", False), ("draft-07", True)])
+@pytest.mark.parametrize("host", ["ab--cd.example", "xn--X"])
+def test_hostname_with_a_reserved_label_is_refused_from_draft_7_on(draft, has_reserved_labels, host):
+    schema = {"$schema": f"http://json-schema.org/{draft}/schema#", "type": "string", "format": "hostname"}
+    index = backend().compile(constraint_of(schema)).grammar.index
+    assert index.matches(json.dumps(host)) is not has_reserved_labels
+    negated = backend().compile(constraint_of({"$schema": schema.pop("$schema"), "not": schema})).grammar.index
+    assert negated.matches(json.dumps(host)) is has_reserved_labels
+
+
 def test_format_of_another_type_than_string_constrains_nothing():
     compiled = backend().compile(constraint_of({"type": "integer", "format": "regex"}))
     assert compiled.grammar.index.matches("7")

@@ -1,8 +1,9 @@
 r"""The formats of JSON Schema as regular expressions, in the dialect of docs/fsm.md.
 
-They follow the standards that JSON Schema names. Two parts are wider: a host name may
-have more than 253 characters, and so may what contains one. One is narrower: a leap
-second may end a day of UTC only, with the offset ``Z`` or ``+00:00``.
+They follow the standards that JSON Schema names. Three parts are wider: a host name may
+have more than 253 characters, and so may what contains one; the Punycode of a label
+``xn--`` is checked by its shape only. One is narrower: a leap second may have the
+offset ``Z`` or ``+00:00`` only.
 """
 
 _DAYS_31 = "(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])"
@@ -41,11 +42,20 @@ _IPV6 = "|".join(
 _IPV6 = f"(?:{_IPV6})"
 
 _LABEL = "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
-_HOSTNAME = rf"{_LABEL}(?:\.{_LABEL})*"
+_DOMAIN = rf"{_LABEL}(?:\.{_LABEL})*"
+
+# RFC 5891 reserves labels with hyphens in the third and fourth place, but for those
+# that begin with xn--. There Punycode follows: its last number ends in a letter and
+# has three digits or more, as fewer name no character that IDNA allows.
+_LDH = "[A-Za-z0-9-]"
+_END = "[A-Za-z0-9]"
+_UNRESERVED = f"{_END}(?:{_LDH}{{0,2}}{_END}|{_LDH}(?:{_END}{_LDH}|-{_END}){_LDH}{{0,58}}{_END})?"
+_HOST_LABEL = f"(?:{_UNRESERVED}|[Xx][Nn]--{_LDH}{{2,58}}[A-Za-z])"
+_HOSTNAME = rf"{_HOST_LABEL}(?:\.{_HOST_LABEL})*"
 
 _ATOM = "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
 _QUOTED = r'"(?:[ !#-\[\]-~]|\\[ -~])*"'
-_EMAIL = rf"(?:{_ATOM}(?:\.{_ATOM})*|{_QUOTED})@(?:{_HOSTNAME}|\[(?:{_IPV4}|IPv6:{_IPV6})\])"
+_EMAIL = rf"(?:{_ATOM}(?:\.{_ATOM})*|{_QUOTED})@(?:{_DOMAIN}|\[(?:{_IPV4}|IPv6:{_IPV6})\])"
 
 _HEX = "[0-9A-Fa-f]"
 _UUID = f"{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}"
@@ -101,3 +111,6 @@ FORMATS = {
     "json-pointer": _JSON_POINTER,
     "relative-json-pointer": rf"(?:0|[1-9][0-9]*)(?:#|{_JSON_POINTER})",
 }
+
+# Drafts 3 to 6 read a host name by RFC 1034 and 1123, which know no reserved labels.
+OLDER_FORMATS = {"hostname before draft 7": _DOMAIN}
