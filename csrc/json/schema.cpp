@@ -433,7 +433,7 @@ void Schema::add_string(const Value& schema, std::vector<Formula>& all) {
   const Value* format = schema.find("format");
   if (format == nullptr || !format->is_string()) return;
   auto known = options_.formats.find(format->text);
-  if (document_.draft() <= 6) {  // drafts before 7 may read the same name by an older standard
+  if (document_.draft(schema) <= 6) {  // drafts before 7 may read the same name by an older standard
     auto older = options_.formats.find(format->text + " before draft 7");
     if (older != options_.formats.end()) known = older;
   }

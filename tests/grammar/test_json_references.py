@@ -25,7 +25,7 @@ INTEGER, STRING = {"type": "integer"}, {"type": "string"}
 
 
 def compiled(schema, schemas=None):
-    return BACKEND.compile_native(StructuredOutputsParams(json=schema, schemas=schemas).constraint())
+    return BACKEND.compile_native(StructuredOutputsParams(json=schema, schemas=schemas, key_order="any").constraint())
 
 
 def accepts(schema, value, schemas=None):
