@@ -67,6 +67,8 @@ std::optional<State> Machine::state_without_name(State state) {
   const std::array<uint32_t, 5> fields = fields_[state];
   bool may_be_named = kinds_[state] == Kind::kKey && fields[1] < fields[2];
   if (!may_be_named || fields[4] == kNoText) return std::nullopt;
+  const Object& object = objects_[fields[0]];
+  if (is_guarded(object) && object.max_keys != UINT32_MAX) return std::nullopt;  // a missing name may have to come
   std::vector<uint8_t> names = name_bytes(state);
   auto goes_on = [&names](int byte) {  // with a plain character that is in no name
     return byte != '"' && byte != '\\' && std::find(names.begin(), names.end(), byte) == names.end();

@@ -13,7 +13,7 @@ _PARTS = [
     *('{"a', '},"a', 'ab":', 'b":1,"a', "null", '{"a":{', '":{"a":1}', "}}}", '"x":', 'x"', ":1}", "1}", ", "),
     '{"a":1,"ab":1}',
 ]
-TOKENS = [bytes([byte]) for byte in range(32, 127)] + [part.encode() for part in _PARTS] + [b""]
+TOKENS = [bytes([byte]) for byte in range(256)] + [part.encode() for part in _PARTS] + [b""]
 
 
 class ObjectSchema:
