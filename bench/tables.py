@@ -261,6 +261,21 @@ def unions_table() -> str:
     return _markdown(["", "tools", *engines], rows) + _provenance("unions", "cpu", f"{found[0]['vocabulary']}.")
 
 
+def schema_costs_table() -> str:
+    found = _rows("schema_costs")
+    engines = list(found[0]["ready_ms"])
+    rows = [
+        [
+            row["schema"],
+            str(row["length"]),
+            *("refused" if row["ready_ms"][name] is None else _time(row["ready_ms"][name] * 1e3) for name in engines),
+        ]
+        for row in found
+    ]
+    provenance = _provenance("schema_costs", "cpu", f"{found[0]['vocabulary']}.")
+    return _markdown(["", "length", *engines], rows) + provenance
+
+
 def manager_table() -> str:
     steps = [row for row in _rows("manager") if "drafts" in row]
     peers = ["bare fills", "structout", "structout auto", "vllm"]
@@ -623,6 +638,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "json_schema_suite_cpu": json_schema_suite_table,
     "ready_cpu": ready_table,
     "unions_cpu": unions_table,
+    "schema_costs_cpu": schema_costs_table,
     "manager_cpu": manager_table,
     "busy_thread_cpu": busy_thread_table,
     "mask_pool_cpu": mask_pool_table,

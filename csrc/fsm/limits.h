@@ -50,10 +50,13 @@ class OverAllowance : public std::exception {
 
 // Bounds the work of this thread, in steps of a Budget, while it lives. Unlike a Budget it
 // reads no clock, so the same calls always end at the same place. What takes more throws
-// OverAllowance, as does waiting for another thread.
+// OverAllowance, as does waiting for another thread unless that is allowed.
 class WorkAllowance {
  public:
-  explicit WorkAllowance(uint64_t steps) : left_(steps), outer_(present_) { present_ = this; }
+  explicit WorkAllowance(uint64_t steps, bool may_wait = false)
+      : left_(steps), may_wait_(may_wait), outer_(present_) {
+    present_ = this;
+  }
   ~WorkAllowance() { present_ = outer_; }
   WorkAllowance(const WorkAllowance&) = delete;
 
@@ -61,6 +64,7 @@ class WorkAllowance {
   static WorkAllowance* present() { return present_; }
 
   uint64_t left() const { return left_; }
+  bool may_wait() const { return may_wait_; }
   void spend(uint64_t steps) {
     if (steps > left_) {
       left_ = 0;
@@ -71,6 +75,7 @@ class WorkAllowance {
 
  private:
   uint64_t left_;
+  const bool may_wait_;  // for other threads
   WorkAllowance* const outer_;
   static inline thread_local WorkAllowance* present_ = nullptr;
 };
@@ -88,6 +93,7 @@ class Budget {
   }
 
   void spend(uint64_t steps) {
+    total_ += steps;
     if (allowance_ != nullptr) allowance_->spend(steps);
     unchecked_ += steps;
     if (unchecked_ < kStepsPerCheck) return;
@@ -96,6 +102,9 @@ class Budget {
     if (seconds > limits.seconds)
       throw LimitError("cpu_milliseconds", uint64_t(seconds * 1e3), uint64_t(limits.seconds * 1e3));
   }
+
+  // The steps so far.
+  uint64_t total() const { return total_; }
 
   // Also takes what is spent from an allowance, unless null, which must live until then.
   void draw_from(WorkAllowance* allowance) { allowance_ = allowance; }
@@ -116,7 +125,7 @@ class Budget {
   }
 
   double start_;
-  uint64_t unchecked_ = 0;
+  uint64_t unchecked_ = 0, total_ = 0;
   WorkAllowance* allowance_ = nullptr;
 };
 

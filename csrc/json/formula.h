@@ -20,11 +20,14 @@ enum class Op : uint8_t {
   kAnd,  // a, b: where its operands begin, and how many they are
   kOr,
   kOne,  // exactly one of the operands holds
-  // Atoms on any value. A child is a formula over the atoms kSchema, kConstant and
-  // kCanonicalNumber.
+  // Atoms on any value. A child is a formula over the atoms kSchema, kConstant, kListed
+  // and kCanonicalNumber.
   kSchema,           // a: a node of the document
   kConstant,         // a: a value of the document
+  kListed,           // a: a set of constants, b: which of them: kAllListed, or those with a bit in their index
   kCanonicalNumber,  // numbers have one spelling
+  // On objects and arrays.
+  kAmong,  // a: a set of constants, all of which have what was read, b: how many keys or items that is
   // On objects.
   kRequired,  // a: a name
   kForName,   // a: a name, b: a child for the value of that key, if it is there
@@ -41,6 +44,8 @@ enum class Op : uint8_t {
   // Whether a child holds for a value that is not read yet.
   kUndecided,  // a: the child
 };
+
+constexpr uint32_t kAllListed = UINT32_MAX;
 
 constexpr bool is_atom(Op op) { return op >= Op::kSchema; }
 constexpr bool has_operands(Op op) { return op >= Op::kAnd && op <= Op::kOne; }

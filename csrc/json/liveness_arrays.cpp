@@ -15,6 +15,8 @@ constexpr uint32_t kUnlimited = UINT32_MAX;
 }  // namespace
 
 bool Liveness::is_array_live(Formula array) {
+  if (formulas_.op(array) == Op::kAmong) return true;
+  array = schema_.without_among(array);
   if (array == kAlways || array == kNever) return array == kAlways;
   auto known = live_arrays_.find(array);
   if (known != live_arrays_.end()) return known->second;

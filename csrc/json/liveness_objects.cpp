@@ -62,6 +62,16 @@ std::vector<Key> Liveness::free_keys(const std::vector<Formula>& sets, const Key
 
 bool Liveness::is_object_live(Formula object, const KeyOrder& order, const PastKeys& past) {
   if (object == kAlways || object == kNever) return object == kAlways;
+  if (formulas_.op(object) == Op::kAmong) {
+    const FormulaNode among = formulas_[object];
+    const std::vector<uint32_t>& constants = schema_.constants()[among.a];
+    auto is_past_name = [&](uint32_t name) { return is_past(name, order, past); };
+    return past.empty() || std::any_of(constants.begin(), constants.end(), [&](uint32_t constant) {
+             return schema_.may_come(constant, among.b, is_past_name);
+           });
+  }
+  object = schema_.without_among(object);
+  if (object == kAlways || object == kNever) return object == kAlways;
   std::string key(reinterpret_cast<const char*>(&object), sizeof object);
   const KeyOrder* used = &order;
   KeyOrder own;

@@ -185,6 +185,12 @@ std::optional<uint32_t> Machine::spaces_after(uint32_t spaces, uint8_t byte) con
 Machine::Numbers Machine::expanded(uint32_t children, Type type) {
   Numbers formulas;
   for (Formula child : Numbers(lists_[children])) formulas.push_back(schema_.expand(child, type));
+  auto is_among_or_constant = [this](Formula formula) {
+    return formulas_.op(formula) == Op::kAmong || formula <= kNever;
+  };
+  if (!is_among(formulas) || !std::all_of(formulas.begin(), formulas.end(), is_among_or_constant)) {
+    for (Formula& formula : formulas) formula = schema_.without_among(formula);
+  }
   return formulas;
 }
 
@@ -274,9 +280,14 @@ State Machine::resume(State waiting, uint32_t verdicts) {
       state = add(Kind::kAfterMember, {*after, spaces_at(false)}, memory_of(prepared(*after)));
     }
   } else {
-    Truth truth = known_truth(item_plan(fields[0]), truths);
+    const Plan& plan = item_plan(fields[0]);
     Numbers formulas = lists_[fields[0]];
-    for (Formula& formula : formulas) formula = after_item(formula, truth);
+    if (plan.values != kUnknown) {
+      formulas = after_among(formulas, formulas_[formulas[0]].b, nullptr, plan, truths);
+    } else {
+      Truth truth = known_truth(plan, truths);
+      for (Formula& formula : formulas) formula = after_item(formula, truth);
+    }
     if (liveness_.is_array_live(formulas[0])) {
       uint32_t array = lists_.number_of(formulas);
       state =
@@ -292,6 +303,7 @@ std::optional<Action> Machine::pop_at_end(const Numbers& formulas) {
   for (Formula formula : formulas) {
     verdicts.push_back(formulas_.evaluate(formula, [this](Formula atom) {
       Op op = formulas_.op(atom);  // nothing more will come
+      if (op == Op::kAmong) return schema_.is_whole(formulas_[atom]);
       return op == Op::kForName || op == Op::kForKeys || op == Op::kForItems || op == Op::kUnique;
     }));
   }
@@ -334,17 +346,23 @@ Action Machine::read_array_start(uint32_t array, uint32_t spaces, uint8_t byte) 
 ItemValues Machine::item_values(State state) {
   uint32_t array = fields_[state][0];
   auto [found, is_new] = item_values_.try_emplace(array);  // inside its own items, an array counts as one of many
-  if (!is_new || !item_plan(array).is_live) return found->second;
-  uint32_t children = item_plan(array).children;
-  Formula goal = lists_[children][0];
-  if (Liveness::Values texts = liveness_.all_values(goal)) {
-    auto values = std::make_shared<std::vector<ItemValue>>();
-    for (const std::string& text : *texts) values->push_back({text, text});
-    found->second = std::move(values);
-  } else if (liveness_.has_compound(goal)) {
-    found->second = enumerated_values(*this, value_state(children));
+  if (!is_new) return found->second;
+  try {
+    if (!item_plan(array).is_live) return nullptr;
+    uint32_t children = item_plan(array).children;
+    Formula goal = lists_[children][0];
+    if (Liveness::Values texts = liveness_.all_values(goal)) {
+      auto values = std::make_shared<std::vector<ItemValue>>();
+      for (const std::string& text : *texts) values->push_back({text, text});
+      item_values_[array] = std::move(values);
+    } else if (liveness_.has_compound(goal)) {
+      item_values_[array] = enumerated_values(*this, value_state(children));
+    }
+  } catch (...) {  // the work has ended, for this time
+    item_values_.erase(array);
+    throw;
   }
-  return found->second;
+  return item_values_[array];
 }
 
 // How many items an array must have.

@@ -196,12 +196,15 @@ class Machine {
     std::deque<Contents> contents_;
   };
 
+  static constexpr uint32_t kUnknown = UINT32_MAX;
+
   // A plan for the value of a key or for an item: its goal and what is tracked.
   struct Plan {
     bool is_live = false;
     uint32_t children = 0;                          // the goal, then what is tracked
     std::vector<std::pair<Formula, bool>> decided;  // children whose truth follows from the goal
     std::vector<Formula> tracked;
+    uint32_t values = kUnknown;  // the set of constants of which the verdicts tell one, in binary
   };
 
   // A formula on an object in two parts.
@@ -256,7 +259,6 @@ class Machine {
     std::vector<Action> actions = {{}};  // number 0: unknown
   };
 
-  static constexpr uint32_t kUnknown = UINT32_MAX;
   static constexpr uint8_t kUnknownAction = 0;
   static constexpr uint64_t kUnknownClasses = UINT64_MAX;
   static constexpr uint32_t kNoText = UINT32_MAX;
@@ -316,6 +318,12 @@ class Machine {
   // `truth` tells, if it knows.
   using Truth = std::function<std::optional<bool>(Formula)>;
   Formula truth_formula(Formula child, const Truth& truth);
+  // Whether an object or array must be one of some constants, and nothing more is asked.
+  bool is_among(const Numbers& formulas) const;
+  // A key, or an item with its index as the key, of such a value.
+  Plan among_plan(const Numbers& formulas, uint32_t key, const std::function<bool(uint32_t)>& is_past);
+  Numbers after_among(const Numbers& formulas, uint32_t key, const std::function<bool(uint32_t)>& is_past,
+                      const Plan& plan, const std::vector<bool>& verdicts);
   Formula after_key(Formula object, const Key& key, const KeyOrder& order, const PastKeys& past, const Truth& truth);
   Formula after_item(Formula array, const Truth& truth);
   Truth known_truth(const Plan& plan, const std::vector<bool>& verdicts) const;

@@ -14,8 +14,8 @@
 namespace structout::json {
 
 uint32_t Machine::order_of(uint32_t children, const Numbers& objects) {
-  auto [found, is_new] = order_numbers_.try_emplace(children, uint32_t(orders_.size()));
-  if (!is_new) return found->second;
+  auto known = order_numbers_.find(children);
+  if (known != order_numbers_.end()) return known->second;
   Order order;
   auto add_name = [&](uint32_t name) {
     if (!order.order.positions.try_emplace(name, uint32_t(order.order.names.size())).second) return;
@@ -31,7 +31,7 @@ uint32_t Machine::order_of(uint32_t children, const Numbers& objects) {
     return schema_.spelled_name(order.order.names[a]) < schema_.spelled_name(order.order.names[b]);
   });
   orders_.push_back(std::move(order));
-  return found->second;
+  return order_numbers_[children] = uint32_t(orders_.size() - 1);
 }
 
 // -- what lasts of a formula --------------------------------------------------------
@@ -40,9 +40,9 @@ uint32_t Machine::order_of(uint32_t children, const Numbers& objects) {
 // alone: then whether it can still hold depends on the rest, and for each name on what the
 // lasting part asks of it, not on which of the other keys have come.
 const Machine::Parts& Machine::parts_of(Formula object) {
-  auto [found, is_new] = parts_.try_emplace(object);
-  Parts& parts = found->second;
-  if (!is_new) return parts;
+  auto known = parts_.find(object);
+  if (known != parts_.end()) return known->second;
+  Parts parts;
   std::vector<Formula> literals = {object}, lasting, rest;
   if (formulas_.op(object) == Op::kAnd) literals = formulas_.operands(object);
   schema_.budget().spend(literals.size());
@@ -69,12 +69,12 @@ const Machine::Parts& Machine::parts_of(Formula object) {
   parts.is_kept = !has_sets && (!has_counts || are_counts_kept);
   parts.lasting = parts.is_kept ? formulas_.conjunction(std::move(lasting)) : kAlways;
   parts.rest = parts.is_kept ? formulas_.conjunction(std::move(rest)) : object;
-  return parts;
+  return parts_.emplace(object, parts).first->second;
 }
 
 uint32_t Machine::shape_of(Formula lasting, uint32_t order_number) {
-  auto [found, is_new] = shape_numbers_.try_emplace({lasting, order_number}, uint32_t(shapes_.size()));
-  if (!is_new) return found->second;
+  auto known = shape_numbers_.find({lasting, order_number});
+  if (known != shape_numbers_.end()) return known->second;
   const KeyOrder& order = orders_[order_number].order;
   Shape shape;
   shape.lasting = lasting;
@@ -93,7 +93,7 @@ uint32_t Machine::shape_of(Formula lasting, uint32_t order_number) {
     if (shape.is_required[i]) shape.required.push_back(i);
   }
   shapes_.push_back(std::move(shape));
-  return found->second;
+  return shape_numbers_[{lasting, order_number}] = uint32_t(shapes_.size() - 1);
 }
 
 uint32_t Machine::object_of(uint32_t shape, Numbers formulas, PastKeys past) {
@@ -220,7 +220,11 @@ const Machine::Plan& Machine::key_plan(uint32_t number, uint32_t key_number) {
   if (known != key_plans_.end()) return known->second;
   std::optional<PastKeys> past = past_after(object, key);
   Plan plan;
-  if (past) {
+  if (past && is_among(lists_[object.formulas])) {
+    const KeyOrder& order = this->order(object).order;
+    auto is_past = [&](uint32_t name) { return (*past)[order.positions.at(name)]; };
+    if (!key.is_free()) plan = among_plan(lists_[object.formulas], key.name, is_past);
+  } else if (past) {
     const KeyOrder& order = this->order(object).order;
     Context context;
     context.residual = [&](Formula formula, const Truth& truth) {
@@ -264,8 +268,14 @@ std::optional<uint32_t> Machine::object_after(uint32_t number, uint32_t key_numb
   PastKeys past = *past_after(object, key);
   Numbers formulas = lists_[object.formulas];
   bool changes = !object.is_kept || changes_rest(object, key);
-  Truth truth = known_truth(key_plan(number, key_number), verdicts);
-  for (Formula& formula : formulas) formula = after_key(formula, key, order, past, truth);
+  const Plan& plan = key_plan(number, key_number);
+  if (plan.values != kUnknown) {
+    auto is_past = [&](uint32_t name) { return past[order.positions.at(name)]; };
+    formulas = after_among(formulas, key.name, is_past, plan, verdicts);
+  } else {
+    Truth truth = known_truth(plan, verdicts);
+    for (Formula& formula : formulas) formula = after_key(formula, key, order, past, truth);
+  }
   if (changes) {
     bool is_live = object.is_kept ? liveness_.is_object_live(with_shape(object, formulas[0]), order, PastKeys())
                                   : liveness_.is_object_live(formulas[0], order, past);

@@ -143,6 +143,11 @@ Machine::Plan Machine::make_plan(const Numbers& formulas, const Context& context
 const Machine::Plan& Machine::item_plan(uint32_t array) {
   auto known = item_plans_.find(array);
   if (known != item_plans_.end()) return known->second;
+  if (is_among(lists_[array])) {
+    const Numbers formulas = lists_[array];
+    Plan plan = among_plan(formulas, formulas_[formulas[0]].b, nullptr);
+    return item_plans_.emplace(array, std::move(plan)).first->second;
+  }
   Context context;
   context.residual = [this](Formula formula, const Truth& truth) { return after_item(formula, truth); };
   context.is_live = [this](Formula formula) { return liveness_.is_array_live(formula); };
@@ -154,6 +159,51 @@ const Machine::Plan& Machine::item_plan(uint32_t array) {
     plan.children = lists_.number_of(children);
   }
   return item_plans_.emplace(array, std::move(plan)).first->second;
+}
+
+bool Machine::is_among(const Numbers& formulas) const { return formulas_.op(formulas[0]) == Op::kAmong; }
+
+Machine::Plan Machine::among_plan(const Numbers& formulas, uint32_t key, const std::function<bool(uint32_t)>& is_past) {
+  const FormulaNode goal = formulas_[formulas[0]];
+  std::vector<uint32_t> values;  // that the key may have, in increasing order
+  for (auto [value, constant] : schema_.constants().with_key(goal.a, key)) {
+    bool is_known = !values.empty() && values.back() == value;
+    if (!is_known && (!is_past || schema_.may_come(constant, goal.b + 1, is_past))) values.push_back(value);
+  }
+  schema_.budget().spend(schema_.constants().with_key(goal.a, key).size() + 1);
+  Plan plan;
+  if (values.empty()) return plan;
+  plan.is_live = true;
+  plan.values = schema_.constants().set_of(values);
+  Numbers list = {schema_.listed(plan.values)};
+  for (uint32_t bit = 0; (values.size() - 1) >> bit != 0; ++bit) list.push_back(schema_.listed(plan.values, bit));
+  plan.children = lists_.number_of(list);
+  return plan;
+}
+
+Machine::Numbers Machine::after_among(const Numbers& formulas, uint32_t key,
+                                      const std::function<bool(uint32_t)>& is_past, const Plan& plan,
+                                      const std::vector<bool>& verdicts) {
+  size_t index = 0;
+  for (size_t bit = 0; bit + 1 < verdicts.size(); ++bit) index |= size_t(verdicts[bit + 1]) << bit;
+  uint32_t value = schema_.constants()[plan.values][index];
+  Numbers after;
+  for (Formula formula : formulas) {
+    const FormulaNode node = formulas_[formula];
+    if (node.op != Op::kAmong) {  // nothing is asked
+      after.push_back(formula);
+      continue;
+    }
+    const Constants::WithValue& all = schema_.constants().with_key(node.a, key);
+    auto begin = std::lower_bound(all.begin(), all.end(), std::pair(value, 0u));
+    std::vector<uint32_t> constants;
+    for (auto each = begin; each != all.end() && each->first == value; ++each) {
+      if (!is_past || schema_.may_come(each->second, node.b + 1, is_past)) constants.push_back(each->second);
+    }
+    schema_.budget().spend(constants.size() + 1);
+    after.push_back(schema_.among(std::move(constants), node.b + 1));
+  }
+  return after;
 }
 
 Formula Machine::truth_formula(Formula child, const Truth& truth) {

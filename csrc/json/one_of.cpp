@@ -117,7 +117,8 @@ Formula Schema::exactly_one(const Value& schemas, Type type) {
   for (size_t i = 0; i < branches.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
       budget_.spend(1);
-      if (find_group(i) != find_group(j) && !are_apart(branches[i], branches[j])) group_of[find_group(i)] = find_group(j);
+      if (find_group(i) != find_group(j) && !are_apart(branches[i], branches[j]))
+        group_of[find_group(i)] = find_group(j);
     }
   }
   std::map<size_t, std::vector<Formula>> groups;

@@ -12,6 +12,7 @@ namespace {
 
 constexpr uint32_t kLargestCount = 1u << 30;
 constexpr size_t kMaxExpansions = 512;
+constexpr size_t kBytesPerStep = 16;    // of constants, in steps of the budget
 constexpr size_t kMaxSharedText = 256;  // of schemas of which equal ones are taken for one
 
 constexpr Type kAllTypes[] = {Type::kNull,   Type::kFalse, Type::kTrue,  Type::kNumber,
@@ -51,7 +52,8 @@ Schema::Schema(const std::string& text, const SchemaOptions& options, const fsm:
       options_(options),
       budget_(limits),
       formulas_(budget_),
-      texts_(formulas_, budget_, options.allowed_bytes) {}
+      texts_(formulas_, budget_, options.allowed_bytes),
+      listed_([this](const std::string& name) { return number_of_name(name); }) {}
 
 void Schema::refuse(const Value& schema, std::string_view keyword, const std::string& cause) const {
   throw SchemaError(ErrorKind::kUnsupported, cause, document_.pointer_to(schema) + "/" + std::string(keyword));
@@ -133,6 +135,9 @@ Formula Schema::expand(Formula child, Type type) {
     }
     case Op::kConstant:
       expanded = expand_constant(*constants_[node.a], type);
+      break;
+    case Op::kListed:
+      expanded = expand_listed(node.a, node.b, type);
       break;
     case Op::kCanonicalNumber:
       if (type == Type::kNumber) {
@@ -292,15 +297,21 @@ Formula Schema::expand_constant(const Value& value, Type type) {
 Formula Schema::expand_enum(const Value& values, Type type) {
   std::vector<Formula> any;
   std::vector<std::string> strings;
+  std::vector<uint32_t> compound;
+  size_t bytes_before = listed_.memory_bytes();
   for (const Value& value : values.items) {
     if (type_of(value) != type) continue;
     if (type == Type::kString) {
       strings.push_back(value.text);
+    } else if (type == Type::kArray || type == Type::kObject) {
+      if (is_spellable(value)) compound.push_back(listed_.number_of(value));
     } else {
       any.push_back(expand_constant(value, type));
     }
   }
   if (!strings.empty()) any.push_back(texts_.exact_strings(std::move(strings)));
+  any.push_back(among(std::move(compound), 0));
+  budget_.spend((listed_.memory_bytes() - bytes_before) / kBytesPerStep);
   return any_of(any);
 }
 

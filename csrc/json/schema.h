@@ -1,6 +1,7 @@
 // What the schemas of a document ask of a value of each type, as formulas.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -8,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "json/constants.h"
 #include "json/document.h"
 #include "json/errors.h"
 #include "json/formula.h"
@@ -49,6 +51,20 @@ class Schema {
   // values. Null, false and true have none.
   Formula expand(Formula child, Type type);
 
+  Constants& constants() { return listed_; }
+
+  // The child that a value is one of some constants, or one of those whose index in the
+  // set has a bit.
+  Formula listed(uint32_t set, uint32_t which = kAllListed);
+  // The formula that an object or array is one of some constants.
+  Formula among(std::vector<uint32_t> constants, uint32_t num_read);
+  // Whether nothing is missing of a constant: what is read is whole, if nothing follows.
+  bool is_whole(const FormulaNode& among);
+  // Whether the keys that an object still needs to be a constant may all come.
+  bool may_come(uint32_t constant, uint32_t num_read, const std::function<bool(uint32_t)>& is_past) const;
+  // The same formula without kAmong. Only such formulas can be joined with others.
+  Formula without_among(Formula formula);
+
   // A JSON pointer to a schema that a child formula mentions, or nothing.
   std::string place_of(Formula child);
 
@@ -69,7 +85,7 @@ class Schema {
   // JSON pointers to parts that constrain nothing, such as formats that nobody defines.
   const std::vector<std::string>& annotations() const { return annotations_; }
 
-  size_t memory_bytes() const { return formulas_.memory_bytes() + texts_.memory_bytes(); }
+  size_t memory_bytes() const { return formulas_.memory_bytes() + texts_.memory_bytes() + listed_.memory_bytes(); }
 
  private:
   struct Name {
@@ -141,6 +157,8 @@ class Schema {
   void check_names(const Value& schema) const;
   Formula expand_constant(const Value& value, Type type);
   Formula expand_enum(const Value& values, Type type);
+  Formula expand_listed(uint32_t set, uint32_t which, Type type);
+  bool is_spellable(const Value& value) const;
   Formula expand_types(const Value& types, int draft, Type type);
   void add_applicators(const Value& schema, Type type, std::vector<Formula>& all);
   Formula exactly_one(const Value& schemas, Type type);
@@ -205,6 +223,8 @@ class Schema {
   std::unordered_map<Formula, std::vector<uint32_t>> names_outside_;  // names that formulas on keys exclude
   std::unordered_map<uint64_t, bool> describes_;
   std::vector<std::string> annotations_;
+  Constants listed_;
+  std::unordered_map<Formula, Formula> without_among_;
 };
 
 template <typename Compile>

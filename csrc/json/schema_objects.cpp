@@ -137,9 +137,9 @@ void Schema::add_object(const Value& schema, std::vector<Formula>& all) {
 }
 
 bool Schema::describes(Formula keys, uint32_t name) {
-  auto [found, is_new] = describes_.try_emplace(uint64_t(keys) << 32 | name, false);
-  if (is_new) found->second = texts_.matches(TextKind::kString, keys, names_[name].spelled);
-  return found->second;
+  auto known = describes_.find(uint64_t(keys) << 32 | name);
+  if (known != describes_.end()) return known->second;
+  return describes_[uint64_t(keys) << 32 | name] = texts_.matches(TextKind::kString, keys, names_[name].spelled);
 }
 
 const std::vector<uint32_t>& Schema::names_in(Formula object) {
@@ -149,6 +149,9 @@ const std::vector<uint32_t>& Schema::names_in(Formula object) {
   for (Formula atom : formulas_.atoms(object)) {
     const FormulaNode& node = formulas_[atom];
     if (node.op == Op::kRequired || node.op == Op::kForName) names.push_back(node.a);
+    if (node.op == Op::kAmong) {
+      for (uint32_t name : listed_.keys(node.a)) names.push_back(name);
+    }
     if (node.op != Op::kForKeys) continue;
     auto outside = names_outside_.find(node.a);
     if (outside != names_outside_.end()) names.insert(names.end(), outside->second.begin(), outside->second.end());
@@ -212,6 +215,10 @@ std::vector<uint32_t> Schema::declared_names(const std::vector<Formula>& childre
       }
       if (node.op == Op::kConstant) {
         for (const std::string& name : constants_[node.a]->names) add(name);
+      }
+      if (node.op != Op::kListed) return;
+      for (uint32_t constant : listed_[node.a]) {
+        for (const std::string& name : listed_.value(constant).names) add(name);
       }
     });
   }

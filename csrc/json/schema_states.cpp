@@ -31,7 +31,7 @@ SchemaStates::SchemaStates(std::unique_ptr<Machine> machine, std::shared_ptr<con
 // With an allowance it does not wait for a thread that takes long.
 SchemaStates::Lock::Lock(SchemaStates& states) : states_(states), lock_(states.mutex_, std::defer_lock) {
   fsm::WorkAllowance* allowance = fsm::WorkAllowance::present();
-  if (allowance == nullptr) {
+  if (allowance == nullptr || allowance->may_wait()) {
     lock_.lock();
   } else {
     for (int i = 0; !lock_.try_lock(); ++i) {
@@ -77,6 +77,11 @@ std::string SchemaStates::forced(const Position& position) {
   Lock lock(*this);
   machine_->schema().budget().restart();
   return position.forced();
+}
+
+uint64_t SchemaStates::work() {
+  Lock lock(*this);
+  return machine_->schema().budget().total();
 }
 
 size_t SchemaStates::num_states() {

@@ -173,6 +173,26 @@ Formula Texts::language(TextKind kind, const std::string& name, const std::funct
   return atom_of(found->second, 0, 0);
 }
 
+Formula Texts::listed(TextKind kind, const std::string& name, uint32_t which,
+                      const std::function<ListedTexts()>& build) {
+  std::shared_ptr<const ListedTexts>& texts = listed_by_name_[name];
+  if (texts == nullptr) {
+    texts = std::make_shared<const ListedTexts>(build());
+    memory_bytes_ += texts->automaton().memory_bytes();
+    budget_.spend(texts->automaton().num_states());
+  }
+  auto [found, is_new] =
+      languages_by_name_.try_emplace(name + " " + std::to_string(which), uint32_t(languages_.size()));
+  if (is_new) languages_.push_back({kind, {texts, &texts->automaton()}, nullptr, texts, which});
+  return atom_of(found->second, 0, 0);
+}
+
+bool Texts::Language::accepts(uint32_t state) const {
+  if (listed == nullptr || which == kAllListed) return automaton->accepts(state);
+  uint32_t label = listed->label(state);
+  return label != ListedTexts::kNone && (label >> which & 1) != 0;
+}
+
 Formula Texts::strings_matching(const std::string& pattern) {
   return language(TextKind::kString, "pattern " + pattern,
                   [&] { return fsm::compile_string_content(pattern, budget_.limits); });
@@ -189,7 +209,8 @@ Formula Texts::exact_strings(std::vector<std::string> values) {
 Formula Texts::atom_of(uint32_t language, uint32_t state, uint32_t syntax_state) {
   const Language& of = languages_[language];
   if (state >= of.automaton->num_states()) return kNever;
-  if (of.is_everything->count(pair_of(state, syntax_state)) != 0) return kAlways;
+  bool is_everything = of.is_everything != nullptr && of.is_everything->count(pair_of(state, syntax_state)) != 0;
+  if (is_everything) return kAlways;
   return formulas_.atom(Op::kText, language, state);
 }
 
@@ -205,7 +226,7 @@ bool Texts::holds_at_end(const TextState& state) const {
   if (!syntax(state.kind).accepts(state.syntax)) return false;
   return formulas_.evaluate(state.formula, [this](Formula atom) {
     const FormulaNode& node = formulas_[atom];
-    return node.op == Op::kText && languages_[node.a].automaton->accepts(node.b);
+    return node.op == Op::kText && languages_[node.a].accepts(node.b);
   });
 }
 

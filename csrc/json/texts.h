@@ -15,6 +15,7 @@
 #include "fsm/automaton.h"
 #include "fsm/decimal.h"
 #include "json/formula.h"
+#include "json/listed_texts.h"
 
 namespace structout::json {
 
@@ -53,6 +54,10 @@ class Texts {
   // The atom of a language with this name, which `compile` makes the first time.
   // Languages of one name are shared by all schemas of the process.
   Formula language(TextKind kind, const std::string& name, const std::function<fsm::Automaton()>& compile);
+
+  // The atom of texts that are listed, those that kListed names with `which`. The name is
+  // for this object only.
+  Formula listed(TextKind kind, const std::string& name, uint32_t which, const std::function<ListedTexts()>& build);
 
   Formula strings_matching(const std::string& pattern);
   Formula exact_strings(std::vector<std::string> values);
@@ -137,7 +142,13 @@ class Texts {
   struct Language {
     TextKind kind;
     std::shared_ptr<const fsm::Automaton> automaton;
+    // Pairs of its states with states of the syntax at which it accepts whatever may follow.
+    // Null: there are none.
     std::shared_ptr<const std::unordered_set<uint64_t>> is_everything;
+    std::shared_ptr<const ListedTexts> listed = nullptr;  // or those of which `which` tells some
+    uint32_t which = 0;
+
+    bool accepts(uint32_t state) const;
   };
   struct SharedLanguage;
   class SharedLanguages;
@@ -181,6 +192,7 @@ class Texts {
   std::unordered_map<std::string, uint32_t> languages_by_name_;
   std::unordered_map<Formula, NumberSpelling> spellings_;  // of languages of numbers
   std::unordered_map<Formula, Formula> written_;
+  std::unordered_map<std::string, std::shared_ptr<const ListedTexts>> listed_by_name_;
   std::vector<TextState> states_;
   std::vector<Steps> steps_;
   fsm::StateNumbers state_numbers_;

@@ -41,6 +41,13 @@ Formula Texts::with_forms(Formula formula) {
     for (Formula& operand : operands) operand = with_forms(operand);
     return node.op == Op::kAnd ? formulas_.conjunction(operands) : formulas_.disjunction(operands);
   }
+  if (node.op == Op::kOne) {  // the one that holds has its form
+    std::vector<Formula> all = {formula};
+    for (Formula operand : formulas_.operands(formula)) {
+      all.push_back(formulas_.disjunction({formulas_.negation(operand), with_forms(operand)}));
+    }
+    return formulas_.conjunction(std::move(all));
+  }
   auto found = spellings_.find(formula);  // negations have none
   return found == spellings_.end() ? formula : formulas_.conjunction({formula, found->second.form});
 }

@@ -18,7 +18,6 @@ from structout.errors import (
 from structout.grammar.interface import StructuredOutputGrammar
 from structout.scheduler.owned_condition import OwnedCondition
 
-
 REQUEST_WORK = 60_000_000  # of masks, outside of decoding steps, in steps of the engine's work
 
 

@@ -167,8 +167,8 @@ DEAR = {  # the first key of the inner object asks for all the others
     "properties": {
         "a": {
             "type": "object",
-            "properties": {f"k{i}": {"type": "integer"} for i in range(101)},
-            "dependentRequired": {f"k{i}": [f"k{i + 1}"] for i in range(100)},
+            "properties": {f"k{i}": {"type": "integer"} for i in range(401)},
+            "dependentRequired": {f"k{i}": [f"k{i + 1}"] for i in range(400)},
             "required": ["k0"],
             "additionalProperties": False,
         }
@@ -195,5 +195,5 @@ def test_calls_of_the_fsm_engine_that_take_long_give_the_lock_away(switches, cal
         elif call == "drafts":
             assert manager.grammar_bitmask(["r"], {"r": tokens}).num_acceptable_drafts.tolist() == [len(tokens)]
         else:
-            assert manager.find_jump_forward_string("r") == '{"a": {"k'
+            assert manager.find_jump_forward_string("r").startswith('{"a": {"k')
         assert switches[0] > before

@@ -1,5 +1,7 @@
 """A request whose masks take long delays no other one."""
 
+import itertools
+
 import numpy as np
 import pytest
 import tokenizers_on_the_spot
@@ -17,13 +19,13 @@ def token_ids(text):
 
 
 def dear_schema(version=0, length=150):
-    """Each key of its inner object needs the next one, so the mask of a key asks for all
-    of them."""
+    """Each key of its inner object needs the next one, so the mask of a key asks for
+    all of them."""
     names = [f"k{version}_{i}" for i in range(length + 1)]
     inner = {
         "type": "object",
         "properties": {name: {"type": "integer"} for name in names},
-        "dependentRequired": {name: [following] for name, following in zip(names, names[1:], strict=False)},
+        "dependentRequired": {name: [following] for name, following in itertools.pairwise(names)},
     }
     return {"type": "object", "properties": {"a": inner}}
 
@@ -57,7 +59,8 @@ def test_step_beside_a_dear_request_fills_the_others_and_the_request_joins_again
     for i, name in enumerate(CHEAP):
         add(manager, name, cheap_schema(i))
     batch = manager.grammar_bitmask(["dear", *CHEAP], wait=False)
-    assert batch.unfinished == ("dear",) and not batch.errors
+    assert batch.unfinished == ("dear",)
+    assert not batch.errors
     assert not masks(batch)["dear"].any()
     assert all(masks(batch)[name].any() for name in CHEAP)
     manager.wait_ready("dear", 60)
@@ -88,7 +91,8 @@ def test_waiting_step_finishes_the_dear_request_after_the_others(manager):
     add(manager, "dear", dear_schema())
     add(manager, "cheap", cheap_schema(0))
     batch = manager.grammar_bitmask(["dear", "cheap"])
-    assert batch.unfinished == () and not batch.errors
+    assert batch.unfinished == ()
+    assert not batch.errors
     assert all(mask.any() for mask in masks(batch).values())
     assert manager._filler.work <= STEP_WORK
     assert manager._requests["dear"].work_left < manager._requests["cheap"].work_left

@@ -56,6 +56,8 @@ void define_json(py::module_& module) {
                              [](json::SchemaIndex& self) { return run_short_first([&] { return self.states()->num_states(); }); })
       .def_property_readonly("num_masks", [](json::SchemaIndex& self) { return self.states()->num_masks(); })
       .def_property_readonly("memory_bytes", &json::SchemaIndex::memory_bytes)
+      .def_property_readonly(
+          "work", [](json::SchemaIndex& self) { return run_short_first([&] { return self.states()->work(); }); })
       .def_property_readonly("annotations", &json::SchemaIndex::annotations)
       .def("closed", [](json::SchemaIndex& self,
                         const Limits& limits) { return run(true, [&] { return self.states()->closed(limits); }); })

@@ -186,8 +186,8 @@ class Step {
       for (size_t i = 0; i < matchers_.size(); ++i) {
         bool is_short = true;
         for (int32_t row = ends_[i]; row < ends_[i + 1]; ++row) is_short = is_short && rows_.has_mask(size_t(row));
-        std::optional<uint64_t> left = is_short ? fill_matcher(i, kShortWork, address, row_bytes, empty_rows)
-                                                : std::nullopt;
+        std::optional<uint64_t> left =
+            is_short ? fill_matcher(i, kShortWork, address, row_bytes, empty_rows) : std::nullopt;
         if (!left) later.push_back(i);
       }
       // Many dear ones leave something for others behind them.
@@ -213,7 +213,7 @@ class Step {
     if (num_rows() > buffer_rows) throw std::invalid_argument("the buffer has too few rows");
     std::vector<size_t> empty_rows;
     std::optional<uint64_t> left =
-        run(true, [&] { return fill_matcher(matcher, steps, address, row_bytes, empty_rows); });
+        run(true, [&] { return fill_matcher(matcher, steps, address, row_bytes, empty_rows, true); });
     return left ? std::optional<uint64_t>(steps - *left) : std::nullopt;
   }
 
@@ -245,10 +245,10 @@ class Step {
   // Fills the rows of a matcher, and returns how many steps of work are left. If they are
   // not enough, the rows are empty.
   std::optional<uint64_t> fill_matcher(size_t i, uint64_t steps, uintptr_t address, int64_t row_bytes,
-                                       std::vector<size_t>& empty_rows) {
+                                       std::vector<size_t>& empty_rows, bool may_wait = false) {
     size_t num_empty = empty_rows.size();
     try {
-      WorkAllowance allowance(steps);
+      WorkAllowance allowance(steps, may_wait);
       plan_left(i);
       for (int32_t row = ends_[i]; row < ends_[i + 1]; ++row) {
         bool allows_any = rows_.fill(size_t(row), row_at(address, row, row_bytes));
