@@ -189,9 +189,8 @@ Formula Machine::with_shape(const Object& object, Formula rest, const Key* key) 
 
 const Machine::Plan& Machine::shape_plan(uint32_t number, uint32_t key_number) {
   Shape& shape = shapes_[number];
-  auto [found, is_new] = shape.plans.try_emplace(key_number);
-  Plan& plan = found->second;
-  if (!is_new) return plan;
+  auto known = shape.plans.find(key_number);
+  if (known != shape.plans.end()) return known->second;
   const Key key = keys_[key_number];
   std::vector<Formula> goal;
   auto named = shape.for_name.find(key.name);
@@ -200,16 +199,12 @@ const Machine::Plan& Machine::shape_plan(uint32_t number, uint32_t key_number) {
     if (liveness_.applies(formulas_[atom], key)) goal.push_back(formulas_[atom].b);
   }
   schema_.budget().spend(goal.size() + 1);
+  Plan plan;
   for (Formula child : goal) plan.decided.emplace_back(child, true);
   Formula all = formulas_.conjunction(std::move(goal));
-  try {
-    plan.is_live = liveness_.is_satisfiable(all);
-  } catch (...) {
-    shape.plans.erase(key_number);
-    throw;
-  }
+  plan.is_live = liveness_.is_satisfiable(all);
   plan.children = lists_.number_of({all});
-  return plan;
+  return shape.plans.emplace(key_number, std::move(plan)).first->second;
 }
 
 const Machine::Plan& Machine::key_plan(uint32_t number, uint32_t key_number) {
