@@ -47,6 +47,10 @@ class Liveness {
   // Whether more items can follow, maybe none, so that the array satisfies a formula.
   bool is_array_live(Formula array);
 
+  // The same, if items must not be among those in canonical form. What it takes into
+  // account are items of which there are few: see all_values().
+  bool is_array_live(Formula array, const TextSet& used);
+
   // Whether the atom kForName or kForKeys applies to a key.
   bool applies(const FormulaNode& atom, const Key& key);
 
@@ -80,7 +84,7 @@ class Liveness {
   bool is_satisfiable(Formula child, Type type);
   bool are_object_literals_live(const Literals& literals, const KeyOrder& order, const PastKeys& past,
                                 Literals& conflict);
-  bool are_array_literals_live(const Literals& literals);
+  bool is_some_implicant_live(Formula array, const TextSet& used);
   std::optional<Literals> implicant(Formula formula);
   void keep(std::unordered_map<std::string, bool>& results, const std::string& key, bool is_live);
 

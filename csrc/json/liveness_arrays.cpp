@@ -20,18 +20,13 @@ bool Liveness::is_array_live(Formula array) {
   if (array == kAlways || array == kNever) return array == kAlways;
   auto known = live_arrays_.find(array);
   if (known != live_arrays_.end()) return known->second;
-  bool is_live = false;
-  std::vector<Formula> clauses = {array};
-  while (!is_live) {
-    std::optional<Literals> literals = implicant(formulas_.conjunction(clauses));
-    if (!literals) break;
-    is_live = are_array_literals_live(*literals);
-    std::vector<Formula> clause;
-    for (Formula literal : *literals) clause.push_back(formulas_.negation(literal));
-    clauses.push_back(formulas_.disjunction(std::move(clause)));
-  }
+  bool is_live = is_some_implicant_live(array, {});
   if (is_live || assumed_.empty()) live_arrays_.emplace(array, is_live);
   return is_live;
+}
+
+bool Liveness::is_array_live(Formula array, const TextSet& used) {
+  return is_array_live(array) && is_some_implicant_live(array, used);
 }
 
 // Whether an array can satisfy a conjunction of literals.
@@ -53,7 +48,8 @@ struct Liveness::ArraySearch {
     std::vector<Formula> also;
   };
 
-  ArraySearch(Liveness& liveness, const Literals& literals) : liveness(liveness), formulas(liveness.formulas_) {
+  ArraySearch(Liveness& liveness, const Literals& literals, const TextSet& used)
+      : liveness(liveness), formulas(liveness.formulas_), used(used) {
     for (Formula literal : literals) add(literal);
     auto take_bounds = [this](uint32_t begin, uint32_t end) {
       last_bound = std::max({last_bound, begin, end == kNoEnd ? 0 : end});
@@ -104,7 +100,7 @@ struct Liveness::ArraySearch {
     while (length <= last_bound && length < max_items && is_satisfiable(length)) ++length;
     cap = length > last_bound ? max_items : length;
     if (is_unique && cap > 0 && !are_different_items_possible()) return false;
-    return min_items <= cap && (!is_unique || have_values_left()) && find_places(0, 0, 0);
+    return min_items <= cap && find_places(0, 0, 0);
   }
 
   Formula need(uint32_t index, const std::vector<Formula>& also = {}) {
@@ -124,30 +120,34 @@ struct Liveness::ArraySearch {
   bool are_different_items_possible() {
     std::vector<Formula> any;
     for (uint32_t i = 0; i <= last_bound; ++i) any.push_back(need(i));
-    if (Values values = liveness.all_values(formulas.disjunction(std::move(any)))) {
+    if (Values values = unused_values(formulas.disjunction(std::move(any)))) {
       cap = std::min(cap, uint32_t(values->size()));
     }
     return std::none_of(existing.begin(), existing.end(), [this](const Existing& items) {
-      Values values = liveness.all_values(items.child);
+      Values values = unused_values(items.child);
       return values && items.count > values->size();
     });
   }
 
-  // Whether the items that must be there can all differ. Throws SchemaError if that
-  // depends on which values come first.
-  bool have_values_left() {
-    bool may_run_out = false;
-    std::vector<Values> few;  // values of each item that has few
-    for (uint32_t i = 0; i < std::min(min_items, last_bound + 1); ++i) {
-      Values values = liveness.all_values(need(i));
-      if (!values) continue;
-      uint64_t num_alike = i == last_bound ? min_items - last_bound : 1, num_before = num_alike - 1;
-      for (uint32_t j = 0; j < i; ++j) num_before += is_satisfiable(i, {need(j)});
-      may_run_out = may_run_out || num_before >= values->size();
-      few.insert(few.end(), size_t(std::min<uint64_t>(num_alike, values->size() + 1)), values);
+  // The values of a child that are not used, if they are few.
+  Values unused_values(Formula child) {
+    Values values = liveness.all_values(child);
+    if (values == nullptr || used.size() == 0) return values;
+    auto unused = std::make_shared<std::vector<std::string>>();
+    liveness.spend(values->size());
+    for (const std::string& value : *values) {
+      if (!used.contains(value)) unused->push_back(value);
     }
-    if (!may_run_out) return true;
-    // A matching of items and values, by augmenting paths.
+    return unused;
+  }
+
+  // Whether items that satisfy these children can all differ: a matching of items and
+  // values, by augmenting paths.
+  bool can_differ(const std::vector<Formula>& items) {
+    std::vector<Values> few;
+    for (Formula item : items) {
+      if (Values values = unused_values(item)) few.push_back(std::move(values));
+    }
     std::unordered_map<std::string, size_t> item_of;
     std::unordered_set<std::string> seen;
     std::function<bool(size_t)> find_value = [&](size_t item) {
@@ -165,8 +165,7 @@ struct Liveness::ArraySearch {
       seen.clear();
       if (!find_value(item)) return false;
     }
-    throw SchemaError(ErrorKind::kUnsupported,
-                      "under uniqueItems, items may use up the values of those that must follow");
+    return true;
   }
 
   // Finds places for existing[next ...], of which the first has `num_found` already, in
@@ -194,7 +193,9 @@ struct Liveness::ArraySearch {
         continue;
       }
       if (!is_satisfiable(index, {wanted.child})) continue;
-      if (has_tried_behind && wanted.end == kNoEnd && cap == kUnlimited && bounded.empty()) {  // as many as are needed
+      bool are_alike = has_tried_behind && wanted.end == kNoEnd && cap == kUnlimited && bounded.empty();
+      bool may_run_out = is_unique && unused_values(need(index, {wanted.child})) != nullptr;
+      if (are_alike && !may_run_out) {  // as many as are needed
         if (find_places(next + 1, 0, 0)) return true;
         continue;
       }
@@ -216,12 +217,13 @@ struct Liveness::ArraySearch {
   }
 
   // Whether the items that must be there, those at the places among them, keep within
-  // the bounds.
+  // the bounds, and can differ if they must.
   bool has_room() {
-    if (bounded.empty()) return true;
+    if (bounded.empty() && !is_unique) return true;
     std::vector<Place> items = places;
     uint32_t num_behind = count_places_behind(), num_first = std::min(min_items, last_bound);
     for (const Place& place : places) num_first = std::max(num_first, std::min(place.index + 1, last_bound));
+    if (num_behind > 0) num_first = last_bound;
     for (uint32_t i = 0; i < num_first; ++i) {
       if (!is_taken(i)) items.push_back({i, {}});
     }
@@ -231,35 +233,41 @@ struct Liveness::ArraySearch {
       none.push_back(formulas.negation(each.child));
       most += each.max;
     }
-    if (min_items > last_bound + num_behind && !is_satisfiable(last_bound, none)) {
+    bool counts_each = !bounded.empty() && !is_satisfiable(last_bound, none);
+    Values few = is_unique ? unused_values(need(last_bound)) : nullptr;
+    if (min_items > last_bound + num_behind && (counts_each || few != nullptr)) {
       uint32_t num_more = min_items - last_bound - num_behind;
-      if (num_more > most) return false;  // each of them counts
+      if (counts_each && num_more > most) return false;
+      if (few != nullptr && num_more > few->size()) return false;
       if (num_more > kMaxPlaces) throw fsm::LimitError("schema_items", num_more, kMaxPlaces);
       for (uint32_t i = 0; i < num_more; ++i) items.push_back({last_bound, {}});
     }
-    return items.empty() || keep_bounds(items, 0, 0, items[0].also, bounded);
+    return items.empty() || keep_bounds(items, 0, 0, items[0].also, bounded, {});
   }
 
   // Whether items[next ...] keep within what is left of the bounds. For items[next],
-  // `also` has decided on the first `num_decided` of them.
+  // `also` has decided on the first `num_decided` of them. `needs`: of the items before.
   bool keep_bounds(const std::vector<Place>& items, size_t next, size_t num_decided, std::vector<Formula> also,
-                   std::vector<Bounded> left) {
+                   std::vector<Bounded> left, std::vector<Formula> needs) {
     liveness.spend(1);
     if (!is_satisfiable(items[next].index, also)) return false;
     if (num_decided == left.size()) {
-      return next + 1 == items.size() || keep_bounds(items, next + 1, 0, items[next + 1].also, std::move(left));
+      if (is_unique) needs.push_back(need(items[next].index, also));
+      if (next + 1 == items.size()) return !is_unique || can_differ(needs);
+      return keep_bounds(items, next + 1, 0, items[next + 1].also, std::move(left), std::move(needs));
     }
     Bounded& bound = left[num_decided];
     also.push_back(formulas.negation(bound.child));
-    if (keep_bounds(items, next, num_decided + 1, also, left)) return true;
+    if (keep_bounds(items, next, num_decided + 1, also, left, needs)) return true;
     if (bound.max == 0) return false;
     also.back() = bound.child;
     --bound.max;
-    return keep_bounds(items, next, num_decided + 1, std::move(also), std::move(left));
+    return keep_bounds(items, next, num_decided + 1, std::move(also), std::move(left), std::move(needs));
   }
 
   Liveness& liveness;
   Formulas& formulas;
+  const TextSet& used;
   std::vector<Items> all;
   std::vector<Existing> existing;
   std::vector<Bounded> bounded;
@@ -270,6 +278,16 @@ struct Liveness::ArraySearch {
   std::vector<Place> places;
 };
 
-bool Liveness::are_array_literals_live(const Literals& literals) { return ArraySearch(*this, literals).is_live(); }
+bool Liveness::is_some_implicant_live(Formula array, const TextSet& used) {
+  std::vector<Formula> clauses = {array};
+  for (;;) {
+    std::optional<Literals> literals = implicant(formulas_.conjunction(clauses));
+    if (!literals) return false;
+    if (ArraySearch(*this, *literals, used).is_live()) return true;
+    std::vector<Formula> clause;
+    for (Formula literal : *literals) clause.push_back(formulas_.negation(literal));
+    clauses.push_back(formulas_.disjunction(std::move(clause)));
+  }
+}
 
 }  // namespace structout::json

@@ -199,7 +199,7 @@ struct Liveness::ObjectSearch {
 
   const std::vector<Key>& free_keys() {
     if (!known_free_keys) {
-      std::vector<Formula> sets;
+      std::vector<Formula>& sets = known_sets;
       auto add = [&](Formula atom) {
         const FormulaNode& node = formulas[atom];
         if (node.op == Op::kForKeys && std::find(sets.begin(), sets.end(), node.a) == sets.end())
@@ -253,13 +253,26 @@ struct Liveness::ObjectSearch {
 
   bool has_enough_keys(const std::vector<Witness>& witnesses) {
     size_t count = witnesses.size();
-    if (count >= min_keys) return true;
+    auto is_free = [](const Witness& witness) { return witness.key.is_free(); };
+    bool are_named = std::none_of(witnesses.begin(), witnesses.end(), is_free);
+    if (are_named && count >= min_keys) return true;
     for (uint32_t name : order.names) {
       bool is_witness =
           std::any_of(witnesses.begin(), witnesses.end(), [&](const Witness& other) { return other.key.name == name; });
-      if (!is_witness && is_possible(name) && is_satisfiable({name}) && ++count >= min_keys) return true;
+      if (!is_witness && is_possible(name) && is_satisfiable({name}) && ++count >= min_keys && are_named) return true;
     }
-    return std::any_of(free_keys().begin(), free_keys().end(), [&](const Key& key) { return is_satisfiable(key); });
+    uint64_t num_free = 0;
+    for (const Key& key : free_keys()) {
+      if (!is_satisfiable(key)) continue;
+      Formula description = liveness.description(key, known_sets, order);
+      uint32_t num_alike = liveness.texts_.count(liveness.texts_.start(TextKind::kString, description)).first;
+      auto is_alike = [&](const Witness& witness) { return is_free(witness) && witness.key == key; };
+      if (std::count_if(witnesses.begin(), witnesses.end(), is_alike) > num_alike) return false;
+      num_free += num_alike;
+    }
+    // Witnesses that are free keys are among these.
+    count -= size_t(std::count_if(witnesses.begin(), witnesses.end(), is_free));
+    return count + num_free >= min_keys;
   }
 
   bool is_live(Literals& conflict) {
@@ -308,6 +321,7 @@ struct Liveness::ObjectSearch {
   // Atoms that must not hold, of one name and of many keys.
   std::vector<Formula> refuted, existing;
   std::optional<std::vector<Key>> known_free_keys;
+  std::vector<Formula> known_sets;  // that tell them apart
 };
 
 bool Liveness::are_object_literals_live(const Literals& literals, const KeyOrder& order, const PastKeys& past,

@@ -28,11 +28,12 @@ State Machine::start() {
   if (!liveness_.is_satisfiable(root)) {
     throw SchemaError(ErrorKind::kImpossible, "no value satisfies the schema", "#");
   }
-  for (Formula schema : schema_.children()) {  // what waiting_item() refuses is refused now
+  for (Formula schema : schema_.children()) {
     uint32_t array = lists_.number_of({schema_.expand(schema, Type::kArray)});
-    if (!are_items_unique(array) || min_items(array) < 2 || !item_plan(array).is_live) continue;
+    if (!are_items_unique(array)) continue;
+    has_unique_items_ = true;
     try {
-      waiting_item(array);
+      check_unique_items(array);
     } catch (SchemaError& error) {
       if (error.pointer.empty()) error.pointer = schema_.place_of(schema) + "/uniqueItems";
       throw;
@@ -323,15 +324,7 @@ bool Machine::are_items_unique(uint32_t array) {
 }
 
 State Machine::waiting_item(uint32_t array) {
-  bool is_unique = are_items_unique(array);
-  State state = add(Kind::kWaitingItem, {array}, is_unique ? Memory::kInsideItem : Memory::kNone);
-  uint32_t min = is_unique ? min_items(array) : 0;
-  bool is_counted = min > 1 && liveness_.has_compound(lists_[item_plan(array).children][0]);
-  ItemValues values = is_counted ? item_values(state) : nullptr;
-  if (values != nullptr && num_different(*values) < min) {
-    throw SchemaError(ErrorKind::kUnsupported, "under uniqueItems, an array needs more items than there are values");
-  }
-  return state;
+  return add(Kind::kWaitingItem, {array}, are_items_unique(array) ? Memory::kInsideItem : Memory::kNone);
 }
 
 Action Machine::read_array_start(uint32_t array, uint32_t spaces, uint8_t byte) {
@@ -341,28 +334,6 @@ Action Machine::read_array_start(uint32_t array, uint32_t spaces, uint8_t byte) 
   Action first = read_value(item_plan(array).children, form_.any_whitespace ? kNoSpaces : 1, byte);
   if (first.kind != Action::kReplace) return {};
   return {Action::kPush, first.state, waiting_item(array)};
-}
-
-ItemValues Machine::item_values(State state) {
-  uint32_t array = fields_[state][0];
-  auto [found, is_new] = item_values_.try_emplace(array);  // inside its own items, an array counts as one of many
-  if (!is_new) return found->second;
-  try {
-    if (!item_plan(array).is_live) return nullptr;
-    uint32_t children = item_plan(array).children;
-    Formula goal = lists_[children][0];
-    if (Liveness::Values texts = liveness_.all_values(goal)) {
-      auto values = std::make_shared<std::vector<ItemValue>>();
-      for (const std::string& text : *texts) values->push_back({text, text});
-      item_values_[array] = std::move(values);
-    } else if (liveness_.has_compound(goal)) {
-      item_values_[array] = enumerated_values(*this, value_state(children));
-    }
-  } catch (...) {  // the work has ended, for this time
-    item_values_.erase(array);
-    throw;
-  }
-  return item_values_[array];
 }
 
 // How many items an array must have.

@@ -16,8 +16,8 @@
 
 #include "fsm/hash.h"
 #include "fsm/state_numbers.h"
-#include "json/item_values.h"
 #include "json/liveness.h"
+#include "json/used_values.h"
 
 namespace structout::json {
 
@@ -149,13 +149,34 @@ class Machine {
   // Whether a free key ends in the state, when its quote comes.
   bool ends_free_key(State state);
 
-  // For states that remember items: the values of the next item, or of the one that they
-  // are waiting for, if there are few.
-  ItemValues item_values(State state);
+  bool is_key(State state) const;
+  bool is_in_string(State state) const;
+  bool is_scalar(State state) const;  // inside a number, string or literal
+  bool allows_any_order() const { return form_.key_order == KeyOrderRule::kAny; }
 
-  // For a state inside a key or a scalar: whether it may go on with anything but `ends`,
-  // each of which ends it. `names`: as in holds().
-  bool has_other_end(State state, const std::vector<std::string>& ends, const PastKeys& names);
+  // Whether the schema speaks of items that differ.
+  bool has_unique_items() const { return has_unique_items_; }
+
+  // At least how many different values of the innermost array, object or scalar go on from
+  // a state, or from one that waits for a value, when that is complete. kManyValues: so
+  // many or more. `names`: as in holds().
+  static constexpr uint32_t kManyValues = Texts::kManyTexts;
+  uint32_t num_values(State state, const PastKeys& names = {});
+  uint32_t num_values_behind(State waiting, const PastKeys& names);
+  bool has_many_values(State state);  // whichever names have come
+
+  // For a state before or inside a key: whether one may follow that is not used. `begin`:
+  // where the used ones are that begin as this one has begun.
+  bool has_unused_key(State state, const TextSet& used, TextSet::Cursor begin, const PastKeys& names);
+  // The same for an item that is a scalar. None if that would have to be tried.
+  std::optional<bool> has_unused_scalar(State state, TextSet::Cursor begin);
+  // For a state before or inside a key: whether free keys may be used up.
+  bool may_lack_keys(State state);
+
+  // For states of an array: whether it may depend on the values of earlier items whether
+  // it can be completed, and whether it can.
+  bool is_tight(State state);
+  bool stays_live(State state, const TextSet& used);
 
   size_t num_states() const { return kinds_.size(); }
   size_t memory_bytes() const;
@@ -336,6 +357,12 @@ class Machine {
   Plan make_plan(const Numbers& formulas, const Context& context);
   bool are_items_unique(uint32_t array);
   uint32_t min_items(uint32_t array);
+  void check_unique_items(uint32_t array);
+  uint32_t counted_values(State state, const PastKeys& names);
+  uint32_t num_values_of(uint32_t children);
+  uint32_t num_objects(uint32_t object, const PastKeys& names);
+  bool is_plain_array(uint32_t array);
+  std::vector<Formula> few_children(uint32_t array);  // children that few values satisfy
   State waiting_item(uint32_t array);
   State value_state(uint32_t children);  // before a value, without spaces in front of it
   std::optional<Action> pop_at_end(const Numbers& formulas);
@@ -372,7 +399,12 @@ class Machine {
   std::deque<Key> keys_;
   std::map<std::pair<uint32_t, uint32_t>, Plan> key_plans_;
   std::map<uint32_t, Plan> item_plans_;
-  std::map<uint32_t, ItemValues> item_values_;
+  bool has_unique_items_ = false;
+  std::unordered_map<State, uint32_t> num_values_;
+  std::unordered_set<State> being_counted_;
+  size_t count_depth_ = 0;
+  std::unordered_map<State, bool> has_many_values_;
+  std::unordered_map<uint32_t, bool> tight_arrays_;
   std::map<std::pair<State, uint32_t>, State> resumed_;
 };
 

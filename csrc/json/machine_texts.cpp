@@ -125,33 +125,4 @@ bool Machine::may_be_named(State state, const PastKeys& names) {
   return holds({Guard::kKeys, fields[0], fields[1], fields[2], false}, names);
 }
 
-bool Machine::has_other_end(State state, const std::vector<std::string>& ends, const PastKeys& names) {
-  const std::array<uint32_t, 5> fields = fields_[state];
-  uint32_t texts = kNoText;
-  std::string quote;
-  switch (kinds_[state]) {
-    case Kind::kKey:
-      if (may_be_named(state, names)) return true;
-      texts = fields[4];
-      quote = "\"";
-      break;
-    case Kind::kText:
-      texts = fields[1];
-      quote = TextKind(fields[0]) == TextKind::kString ? "\"" : "";
-      break;
-    case Kind::kLiteral:
-      return std::find(ends.begin(), ends.end(), kLiterals[fields[0]].substr(fields[1])) == ends.end();
-    default:
-      return true;
-  }
-  if (texts == kNoText) return true;
-  std::optional<uint32_t> count = texts_.num_texts(lists_[texts][0]);
-  if (count && *count > ends.size()) return true;
-  std::optional<std::vector<std::string>> possible = texts_.all_texts(lists_[texts][0], ends.size());
-  if (!possible) return true;
-  return std::any_of(possible->begin(), possible->end(), [&](const std::string& text) {
-    return std::find(ends.begin(), ends.end(), text + quote) == ends.end();
-  });
-}
-
 }  // namespace structout::json

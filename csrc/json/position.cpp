@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
-#include "json/item_values.h"
+#include "json/canonical.h"
+#include "json/value.h"
+#include "json/value_search.h"
 
 namespace structout::json {
 
@@ -10,16 +12,10 @@ namespace {
 
 using MemoryKind = Machine::Memory;
 
-bool contains(const std::shared_ptr<const UsedText>& used, const std::string& text) {
-  for (const UsedText* each = used.get(); each != nullptr; each = each->before.get()) {
-    if (each->text == text) return true;
-  }
-  return false;
-}
+bool is_space(char byte) { return byte == ' ' || byte == '\n' || byte == '\t' || byte == '\r'; }
 
-std::shared_ptr<const Memory> with_used(const std::shared_ptr<const Memory>& memory, std::string text) {
-  auto used = std::make_shared<UsedText>(std::move(text), memory->used);
-  return std::make_shared<const Memory>(Memory{std::move(used), 0, memory->names});
+std::shared_ptr<const Memory> with_used(const std::shared_ptr<const Memory>& memory, UsedValues used) {
+  return std::make_shared<const Memory>(Memory{std::make_shared<const UsedValues>(std::move(used)), 0, memory->names});
 }
 
 std::shared_ptr<const Memory> with_name(const std::shared_ptr<const Memory>& memory, uint32_t position) {
@@ -27,18 +23,6 @@ std::shared_ptr<const Memory> with_name(const std::shared_ptr<const Memory>& mem
   if (names.size() <= position) names.resize(position + 1);
   names[position] = true;
   return std::make_shared<const Memory>(Memory{memory->used, 0, std::move(names)});
-}
-
-bool starts_with(const std::string& text, const std::string& begin) {
-  return text.compare(0, begin.size(), begin) == 0;
-}
-
-// Whether a value that is not used yet begins so.
-bool is_any_unused(const std::vector<ItemValue>& values, const std::shared_ptr<const UsedText>& used,
-                   const std::string& begin) {
-  return std::any_of(values.begin(), values.end(), [&](const ItemValue& value) {
-    return starts_with(value.text, begin) && !contains(used, value.canonical);
-  });
 }
 
 }  // namespace
@@ -59,7 +43,7 @@ bool Position::read(uint8_t byte) {
     action = machine_->action(state_, byte);
   }
   if (!apply(action, byte)) return false;
-  bool is_inside = machine_->memory(state_) == MemoryKind::kInsideKey || (below_ != nullptr && below_->has_item);
+  bool is_inside = machine_->memory(state_) == MemoryKind::kInsideKey || (below_ != nullptr && below_->item != nullptr);
   if (is_inside) {
     text_ = std::make_shared<TextNode>(char(byte), length() + 1, text_);
   } else if (text_ != nullptr) {
@@ -83,12 +67,19 @@ bool Position::apply(const Action& action, uint8_t byte) {
       }
       if (now != MemoryKind::kInsideKey && next == MemoryKind::kInsideKey) {
         memory_ = std::make_shared<const Memory>(Memory{memory_->used, length() + 1, memory_->names});
+        used_begin_ = memory_->used == nullptr ? TextSet::Cursor() : memory_->used->values.begin();
       } else if (now == MemoryKind::kInsideKey && byte == '"' && machine_->ends_free_key(state_)) {
         std::string key = text_since(memory_->begin);
-        if (contains(memory_->used, key)) return false;
-        memory_ = with_used(memory_, std::move(key));
+        UsedValues used = memory_->used == nullptr ? UsedValues() : *memory_->used;
+        if (used.values.contains(key)) return false;
+        used.values = used.values.with(key);
+        memory_ = with_used(memory_, std::move(used));
       } else if (std::optional<uint32_t> name = machine_->completed_name(state_, action.state)) {
         memory_ = with_name(memory_, *name);
+      } else if (next == MemoryKind::kInsideKey) {
+        used_begin_.read(byte);
+      } else if (below_ != nullptr && below_->item != nullptr) {
+        follow_string(action.state, byte);
       }
       state_ = action.state;
       return true;
@@ -102,15 +93,13 @@ bool Position::apply(const Action& action, uint8_t byte) {
         memory_ = std::make_shared<const Memory>();
       }
       if (is_item) {
-        if (memory_->used != nullptr) {
-          ItemValues values = machine_->item_values(action.below);
-          if (values != nullptr && !is_any_unused(*values, memory_->used, "")) return false;
-        }
         // A first item begins with this byte, another one behind the comma.
         size_t begin = length() + (machine_->memory(state_) == MemoryKind::kItems ? 1 : 0);
-        memory_ = std::make_shared<const Memory>(Memory{memory_->used, begin, {}});
+        memory_ = std::make_shared<const Memory>(Memory{memory_->used, begin, {}, is_new_});
+        is_new_ = false;
       }
       below_ = std::make_shared<Frame>(action.below, is_item, std::move(below_), std::move(memory_));
+      if (below_->item != nullptr) follow_string(action.state, byte);
       state_ = action.state;
       return true;
     }
@@ -119,6 +108,10 @@ bool Position::apply(const Action& action, uint8_t byte) {
       std::shared_ptr<const Frame> waiting = std::move(below_);
       State state = machine_->resume(waiting == nullptr ? kNoState : waiting->state, action.state);
       if (state == kNoState) return false;
+      if (machine_->is_in_string(state_) && waiting != nullptr && waiting->item != nullptr) {
+        used_begin_.read('"');
+        is_new_ = is_new_ || !used_begin_.is_whole();
+      }
       state_ = state;
       memory_ = nullptr;
       if (waiting == nullptr) return true;
@@ -128,9 +121,7 @@ bool Position::apply(const Action& action, uint8_t byte) {
       if (is_item) {
         std::string item = text_since(waiting->memory->begin);
         if (action.kind == Action::kPop) item.push_back(char(byte));
-        item = canonical(item);
-        if (contains(waiting->memory->used, item)) return false;
-        if (machine_->memory(state) != MemoryKind::kNone) memory_ = with_used(waiting->memory, std::move(item));
+        if (!complete_item(*waiting, std::move(item))) return false;
       } else if (machine_->memory(state) != MemoryKind::kNone && memory_ == nullptr) {
         memory_ = std::make_shared<const Memory>();
       }
@@ -145,45 +136,89 @@ bool Position::is_complete() const {
   return machine_->is_end(state_) || machine_->verdicts_at_end(state_).has_value();
 }
 
-std::vector<std::string> Position::used_ends() const {
-  std::vector<std::string> ends;
-  bool is_key = machine_->memory(state_) == MemoryKind::kInsideKey;
-  bool is_item = !is_key && below_ != nullptr && machine_->memory(below_->state) == MemoryKind::kInsideItem;
-  const Memory* memory = is_key ? memory_.get() : is_item ? below_->memory.get() : nullptr;
-  if (memory == nullptr || memory->used == nullptr) return ends;
-  std::string begin = text_since(memory->begin);
-  if (is_item) begin = without_spaces(begin);  // of a scalar, these can only be in front
-  for (const UsedText* used = memory->used.get(); used != nullptr; used = used->before.get()) {
-    if (starts_with(used->text, begin)) ends.push_back(used->text.substr(begin.size()) + (is_key ? "\"" : ""));
+// Keeps used_begin_ along with a step to another state in an item.
+void Position::follow_string(State next, uint8_t byte) {
+  if (!machine_->is_in_string(next)) return;
+  if (!machine_->is_in_string(state_)) {
+    const Frame* item = below_->item;
+    const UsedValues* used = item->memory->used.get();
+    used_begin_ = used == nullptr ? TextSet::Cursor() : (item == below_.get() ? used->values : used->strings).begin();
   }
-  return ends;
+  used_begin_.read(byte);
 }
 
-bool Position::has_unused() const {
-  std::vector<std::string> ends = used_ends();
-  if (!ends.empty() && !machine_->has_other_end(state_, ends, names())) return false;
-  for (const Frame* frame = below_.get(); frame != nullptr && frame->has_used; frame = frame->below.get()) {
-    if (frame->memory == nullptr || frame->memory->used == nullptr) continue;
-    if (machine_->memory(frame->state) != MemoryKind::kInsideItem) continue;
-    ItemValues values = machine_->item_values(frame->state);
-    if (values == nullptr) continue;
-    if (!is_any_unused(*values, frame->memory->used, without_spaces(text_since(frame->memory->begin)))) return false;
+// Remembers an item that is complete. False if it has come before, or if the array cannot
+// go on.
+bool Position::complete_item(const Frame& waiting, std::string text) {
+  Value value;
+  try {
+    value = parse_value(text);
+  } catch (const SchemaError&) {  // it is a JSON text, so it is nested too deep
+    throw fsm::LimitError("item_nesting", kMaxNestedValues + 1, kMaxNestedValues);
   }
+  std::string item = canonical(value);
+  UsedValues used = waiting.memory->used == nullptr ? UsedValues() : *waiting.memory->used;
+  if (used.values.contains(item)) return false;
+  is_new_ = waiting.memory->is_outer_new;
+  if (machine_->memory(state_) == MemoryKind::kNone) return true;
+  used.values = used.values.with(item);
+  if (is_compound(item)) {
+    visit_strings(value, [&used](const std::string& each) {
+      if (!used.strings.contains(each)) used.strings = used.strings.with(each);
+    });
+  }
+  if (machine_->is_tight(waiting.state) && !machine_->stays_live(state_, used.values)) return false;
+  memory_ = with_used(waiting.memory, std::move(used));
   return true;
 }
 
-bool Position::is_among_few_values() const {
-  auto has_few_values = [this](State state, const std::shared_ptr<const Memory>& memory) {
-    if (memory == nullptr || memory->used == nullptr) return false;
-    MemoryKind kind = machine_->memory(state);
-    bool is_array = kind == MemoryKind::kInsideItem || kind == MemoryKind::kItems;
-    return is_array && machine_->item_values(state) != nullptr;
-  };
-  if (has_few_values(state_, memory_)) return true;
-  for (const Frame* frame = below_.get(); frame != nullptr && frame->has_used; frame = frame->below.get()) {
-    if (has_few_values(frame->state, frame->memory)) return true;
+// Whether all values with which an item may go on may have been used.
+bool Position::may_run_out(const Frame& item) const {
+  size_t num_used = item.memory->used == nullptr ? 0 : item.memory->used->values.size();
+  uint64_t count = machine_->num_values(state_, names());
+  bool is_tight = machine_->is_tight(item.state);
+  for (const Frame* frame = below_.get(); frame != &item && count < Machine::kManyValues; frame = frame->below.get()) {
+    // In an array inside, the items that have come cannot come again.
+    if (machine_->memory(frame->state) == MemoryKind::kInsideItem && frame->memory->used != nullptr) {
+      size_t num_past = frame->memory->used->values.size();
+      count = count > num_past ? count - num_past : 1;
+    }
+    if (!is_tight && count > num_used) return false;
+    count *= machine_->num_values_behind(frame->state, names_of(frame->memory.get()));
   }
-  return false;
+  return is_tight ? count < Machine::kManyValues : count <= num_used;
+}
+
+bool Position::has_unused() const {
+  MemoryKind kind = machine_->memory(state_);
+  bool is_at_key = kind == MemoryKind::kInsideKey || kind == MemoryKind::kKeys;
+  if (is_at_key && memory_ != nullptr && memory_->used != nullptr) {
+    if (!machine_->has_unused_key(state_, memory_->used->values, used_begin_, names())) return false;
+  }
+  const Frame* outermost = nullptr;
+  bool is_new = is_new_;
+  for (const Frame* item = below_ == nullptr ? nullptr : below_->item; item != nullptr;) {
+    bool is_tight = machine_->is_tight(item->state);
+    bool is_used = item->memory->used != nullptr && !is_new;
+    if ((is_used || is_tight) && may_run_out(*item)) {
+      std::optional<bool> is_known;
+      if (item == below_.get() && !is_tight && machine_->is_scalar(state_)) {
+        TextSet::Cursor begin = used_begin_;
+        if (!machine_->is_in_string(state_)) {
+          begin = item->memory->used->values.begin();
+          for (char byte : text_since(item->memory->begin)) {
+            if (!is_space(byte)) begin.read(uint8_t(byte));
+          }
+        }
+        is_known = machine_->has_unused_scalar(state_, begin);
+      }
+      if (is_known && !*is_known) return false;
+      if (!is_known) outermost = item;
+    }
+    is_new = item->memory->is_outer_new;
+    item = item->below == nullptr ? nullptr : item->below->item;
+  }
+  return outermost == nullptr || can_complete(*this, outermost);
 }
 
 std::string Position::forced() const {

@@ -31,20 +31,11 @@ struct TextNode {
   std::shared_ptr<const TextNode> before;
 };
 
-// Free keys of an object, or items of an array whose items differ.
-struct UsedText {
-  UsedText(std::string text, std::shared_ptr<const UsedText> before)
-      : text(std::move(text)), before(std::move(before)) {}
-  ~UsedText() { free_list(std::move(before), &UsedText::before); }
-
-  std::string text;  // for items: in canonical form
-  std::shared_ptr<const UsedText> before;
-};
-
 struct Memory {
-  std::shared_ptr<const UsedText> used;
-  size_t begin = 0;  // where the present key or item begins in the text
-  PastKeys names;    // positions of the names that have come, where that is in any order
+  std::shared_ptr<const UsedValues> used;
+  size_t begin = 0;           // where the present key or item begins in the text
+  PastKeys names;             // positions of the names that have come, where that is in any order
+  bool is_outer_new = false;  // of an item: whether the item around it differs from the earlier ones
 };
 
 inline const PastKeys& names_of(const Memory* memory) {
@@ -58,15 +49,17 @@ struct Frame {
       : state(state),
         has_memory(memory != nullptr || (below != nullptr && below->has_memory)),
         has_used((memory != nullptr && memory->used != nullptr) || (below != nullptr && below->has_used)),
-        has_item(is_item || (below != nullptr && below->has_item)),
+        item(is_item            ? this
+             : below != nullptr ? below->item
+                                : nullptr),
         below(std::move(below)),
         memory(std::move(memory)) {}
   ~Frame() { free_list(std::move(below), &Frame::below); }
 
   State state;
-  // Whether any frame from here down has a memory, has used texts in it, or waits for an
-  // item that is remembered.
-  bool has_memory, has_used, has_item;
+  // Whether any frame from here down has a memory, or has used texts in it.
+  bool has_memory, has_used;
+  const Frame* item;  // the first from here down that waits for an item that is remembered
   std::shared_ptr<const Frame> below;
   std::shared_ptr<const Memory> memory;
 };
@@ -91,9 +84,6 @@ class Position {
   // begun.
   bool has_unused() const;
 
-  // Whether an array around this place has used some of the few values of its items.
-  bool is_among_few_values() const;
-
   // The bytes that must follow.
   std::string forced() const;
 
@@ -103,8 +93,14 @@ class Position {
   const PastKeys& names() const { return names_of(memory_.get()); }
   Machine& machine() const { return *machine_; }
 
-  // Texts that would complete a used key or item, if one has begun.
-  std::vector<std::string> used_ends() const;
+  // Inside a free key, or a string in an item: where those are that have been used and
+  // begin so, in the object or the innermost array.
+  const TextSet::Cursor& used_begin() const { return used_begin_; }
+
+  // Whether the innermost item is known to differ from the earlier ones, but not whether
+  // those around it do.
+  bool is_new_item() const { return is_new_; }
+
   // Whether keys or items were used that must not come again.
   bool has_used() const {
     return (memory_ != nullptr && memory_->used != nullptr) || (below_ != nullptr && below_->has_used);
@@ -115,12 +111,17 @@ class Position {
   bool has_memory() const { return memory_ != nullptr || (below_ != nullptr && below_->has_memory); }
   size_t length() const { return text_ == nullptr ? 0 : text_->length; }
   std::string text_since(size_t begin) const;
+  void follow_string(State next, uint8_t byte);
+  bool complete_item(const Frame& waiting, std::string text);
+  bool may_run_out(const Frame& item) const;
 
   Machine* machine_;
   // The stack: the state on top with its memory, and what is below.
   State state_;
   std::shared_ptr<const Memory> memory_;
   std::shared_ptr<const Frame> below_;
+  TextSet::Cursor used_begin_;
+  bool is_new_ = false;
   std::shared_ptr<const TextNode> text_;  // while a key or an item is read that is remembered
 };
 

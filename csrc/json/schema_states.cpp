@@ -14,7 +14,6 @@ using fsm::VocabularyTrie;
 
 namespace {
 
-constexpr char kSpaces[] = {' ', '\n', '\t', '\r'};
 constexpr size_t kBytesPerKey = 96;  // of the table, roughly
 constexpr int kMaxLockTries = 20;    // with an allowance
 constexpr std::chrono::microseconds kBetweenLockTries(20);
@@ -142,7 +141,8 @@ const SchemaStates::Entry* SchemaStates::known_entry(const Position& position, S
 // Leaves the row of the mask in row_.
 const SchemaStates::Entry& SchemaStates::computed_entry(const Position& position, State top) {
   machine_->schema().budget().restart();
-  std::optional<Machine::LengthLimit> limit = machine_->length_limit(top);
+  std::optional<Machine::LengthLimit> limit;
+  if (!machine_->has_unique_items()) limit = machine_->length_limit(top);  // strings with a limit may run out
   std::optional<State> similar = limit ? limit->without : machine_->state_without_name(top);
   const Entry* base = nullptr;
   if (similar) {
@@ -262,53 +262,61 @@ bool SchemaStates::fill(const Position& position, uint32_t* row) {
   bool depends_on_text = is_suspect || !entry.conditions.tokens.empty();
   if (!entry.conditions.tokens.empty()) forbid_past_names(position, entry.conditions, row);
   if (is_suspect) {
-    forbid_used(position, remembers ? entry.suspects.of_earlier : entry.suspects.of_themselves, row);
+    forbid_used(position, entry.suspects, row);
   }
   if (entry.mask != nullptr && !depends_on_text) return !entry.mask->is_empty();
   return std::any_of(row, row + row_.size(), [](uint32_t word) { return word != 0; });
 }
 
-// Takes tokens out of a row that would repeat a key or an item: the suspects, and those
-// that complete a key or an item that has begun.
-void SchemaStates::forbid_used(const Position& position, const std::vector<uint32_t>& suspects, uint32_t* row) {
+// Takes tokens out of a row that would repeat a key or an item, or after which only used
+// ones could follow.
+void SchemaStates::forbid_used(const Position& position, const Suspects& suspects, uint32_t* row) {
   machine_->schema().budget().restart();
-  auto try_token = [&](uint32_t token) {
-    uint32_t bit = 1u << (token & 31);
-    if ((row[token >> 5] & bit) == 0) return;
-    if (!may_follow(position, token)) row[token >> 5] &= ~bit;
+  bool remembers = position.has_used();
+  const Frame* item = position.below() == nullptr ? nullptr : position.below()->item;
+  bool is_in_item =
+      item != nullptr && !machine_->is_tight(item->state) && (item->below == nullptr || item->below->item == nullptr);
+  bool is_in_string = is_in_item && machine_->is_in_string(position.state());
+  // Whether the item is known to differ from the others after the token.
+  auto is_new_item = [&](uint32_t token) {
+    if (position.is_new_item()) return true;
+    TextSet::Cursor begin = position.used_begin();
+    for (const uint8_t* byte = vocabulary_->begin(token); byte < vocabulary_->end(token); ++byte) {
+      begin.read(*byte);
+      if (begin.is_dead()) return true;
+      if (*byte == '"') break;  // the string may end here
+    }
+    return false;
   };
-  if (position.is_among_few_values()) {
-    for (uint32_t i = 0; i < vocabulary_->row_words(); ++i) {
-      for (uint32_t bits = row[i]; bits != 0; bits &= bits - 1) try_token(i << 5 | uint32_t(__builtin_ctz(bits)));
-    }
-    return;
+  size_t num_of_themselves = 0;  // that were tried
+  for (uint32_t token : remembers ? suspects.of_earlier : suspects.of_themselves) {
+    bool is_of_itself = !remembers || (num_of_themselves < suspects.of_themselves.size() &&
+                                       suspects.of_themselves[num_of_themselves] == token);
+    num_of_themselves += is_of_itself;
+    uint32_t bit = 1u << (token & 31);
+    if ((row[token >> 5] & bit) == 0) continue;
+    if (!is_of_itself && (is_in_string || (is_in_item && position.is_new_item())) && is_new_item(token)) continue;
+    if (!may_follow(position, token)) row[token >> 5] &= ~bit;
   }
-  for (uint32_t token : suspects) try_token(token);
-  // The way of each used text through the vocabulary, and what goes on behind it. A key
-  // has one spelling, so no token is allowed that completes a used one.
   bool is_key = machine_->memory(position.state()) == Machine::Memory::kInsideKey;
+  if (!is_key || position.memory()->used == nullptr) return;
+  // The way of each used key through the vocabulary. A key has one spelling, so no token is
+  // allowed that completes a used one.
   const std::vector<VocabularyTrie::Node>& nodes = vocabulary_->nodes();
-  auto follow = [&](auto& self, const std::string& end, uint32_t node) -> void {
-    for (char space : kSpaces) {  // in front of an item
-      uint32_t next = is_key ? VocabularyTrie::kNone : vocabulary_->child(node, uint8_t(space));
-      if (next != VocabularyTrie::kNone) self(self, end, next);
-    }
-    for (size_t length = 0; length < end.size(); ++length) {
-      node = vocabulary_->child(node, uint8_t(end[length]));
-      if (node == VocabularyTrie::kNone) break;
-      bool is_whole = length + 1 == end.size();
-      uint32_t last = is_whole ? nodes[node].end - 1 : node;
-      for (uint32_t i = vocabulary_->first_token(node); i < nodes[last].tokens_end; ++i) {
+  auto follow = [&](auto& self, const TextSet::Cursor& used, uint32_t node) -> void {
+    uint32_t quote = used.is_whole() ? vocabulary_->child(node, '"') : VocabularyTrie::kNone;
+    if (quote != VocabularyTrie::kNone) {
+      for (uint32_t i = vocabulary_->first_token(quote); i < nodes[nodes[quote].end - 1].tokens_end; ++i) {
         uint32_t token = vocabulary_->tokens()[i];
-        if (is_key && is_whole) {
-          row[token >> 5] &= ~(1u << (token & 31));
-        } else {
-          try_token(token);
-        }
+        row[token >> 5] &= ~(1u << (token & 31));
       }
     }
+    used.visit_next([&](uint8_t byte, const TextSet::Cursor& next) {
+      uint32_t child = vocabulary_->child(node, byte);
+      if (child != VocabularyTrie::kNone) self(self, next, child);
+    });
   };
-  for (const std::string& end : position.used_ends()) follow(follow, end, VocabularyTrie::kRoot);
+  follow(follow, position.used_begin(), VocabularyTrie::kRoot);
 }
 
 }  // namespace structout::json

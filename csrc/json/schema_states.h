@@ -85,7 +85,7 @@ class SchemaStates {
   std::vector<bool> truths(const Position& position, const Conditions& conditions);
   bool may_follow(const Position& position, uint32_t token);
   void forbid_past_names(const Position& position, const Conditions& conditions, uint32_t* row);
-  void forbid_used(const Position& position, const std::vector<uint32_t>& suspects, uint32_t* row);
+  void forbid_used(const Position& position, const Suspects& suspects, uint32_t* row);
 
   std::unique_ptr<Machine> machine_;
   std::shared_ptr<const fsm::VocabularyTrie> vocabulary_;

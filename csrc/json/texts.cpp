@@ -30,7 +30,6 @@ constexpr uint32_t kFar = UINT32_MAX;
 constexpr size_t kMaxSearched = 2000;
 constexpr size_t kMaxPlainStates = 500;
 constexpr size_t kMaxListedLength = 256;
-constexpr uint32_t kManyTexts = 1 << 30;
 
 }  // namespace
 

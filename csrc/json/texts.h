@@ -16,6 +16,7 @@
 #include "fsm/decimal.h"
 #include "json/formula.h"
 #include "json/listed_texts.h"
+#include "json/used_values.h"
 
 namespace structout::json {
 
@@ -133,6 +134,14 @@ class Texts {
     return num_texts(state, path);
   }
 
+  // At least how many they are, however long, and whether that is exact. kManyTexts: so
+  // many or more.
+  static constexpr uint32_t kManyTexts = 1 << 30;
+  std::pair<uint32_t, bool> count(uint32_t state);
+
+  // How many texts of a set that begin so are among them, with a quote behind or without.
+  uint32_t num_among(uint32_t state, const TextSet::Cursor& begin);
+
   // Some text for which a formula holds.
   std::optional<std::string> witness(TextKind kind, Formula formula);
 
@@ -198,6 +207,7 @@ class Texts {
   fsm::StateNumbers state_numbers_;
   std::unordered_map<uint32_t, uint32_t> distances_, largest_distances_;
   std::unordered_map<uint32_t, uint32_t> num_texts_;
+  std::unordered_map<uint32_t, std::pair<uint32_t, bool>> counts_;
   std::unordered_map<uint32_t, bool> allows_plain_;
   std::unordered_map<uint32_t, uint64_t> repeated_classes_;
   size_t memory_bytes_ = 0;

@@ -48,8 +48,9 @@ struct Conditions {
 
 // Follows tokens from a position, without what it remembers.
 class TokenWalk {
-  static constexpr uint32_t kBottom = UINT32_MAX;  // below the last frame
-  static constexpr size_t kMaxDoubtful = 2'048;    // tokens that are followed one by one
+  static constexpr uint32_t kBottom = UINT32_MAX;         // below the last frame
+  static constexpr uint32_t kUnlimited = UINT32_MAX - 1;  // plain bytes
+  static constexpr size_t kMaxDoubtful = 2'048;           // tokens that are followed one by one
 
  public:
   // `top`: the state in the place of the one on top.
@@ -73,7 +74,7 @@ class TokenWalk {
     uint32_t num_nodes = uint32_t(vocabulary.nodes().size());
     if (machine_.is_free_text(frames_[0].state)) {
       fill_free_text(vocabulary.string_tokens());
-    } else if (machine_.num_plain_bytes(frames_[0].state) >= vocabulary.max_depth()) {
+    } else if (machine_.num_plain_bytes(frames_[0].state) >= vocabulary.max_depth() && !may_run_out(frames_[0].state)) {
       const fsm::StringTokens& strings = vocabulary.string_tokens();
       std::copy(strings.plain_row.begin(), strings.plain_row.end(), row_);
       fill_special(vocabulary, 0, num_nodes);
@@ -208,10 +209,18 @@ class TokenWalk {
     uint64_t repeated_classes;
   };
 
+  // Whether strings or keys that go on from a state may be used up, so that each token is
+  // looked at.
+  bool may_run_out(State state) {
+    bool must_differ = machine_.has_unique_items() || memory(state) == Machine::Memory::kInsideKey;
+    return must_differ && machine_.num_plain_bytes(state) < kUnlimited;
+  }
+
   void open(uint32_t depth) {
     State state = frames_[tops_[depth]].state;
     levels_[depth].num_plain_bytes = machine_.num_plain_bytes(state);
     levels_[depth].repeated_classes = machine_.repeated_classes(state);
+    if (may_run_out(state)) levels_[depth].num_plain_bytes = 0;
   }
 
   // Follows the tokens that go on from a node, or from the root, before `depth`.
@@ -360,27 +369,28 @@ class TokenWalk {
   }
 
   Suspicion suspicion(uint32_t top) {
-    const WalkFrame& frame = frames_[top];
-    if (frame.events == 0) return Suspicion::kNone;
+    const WalkFrame frame = frames_[top];
+    bool completes = (frame.events & kCompleted) != 0, enters_another = (frame.events & kEnteredAnother) != 0;
     if ((frame.events & kCompletedAnother) != 0) return Suspicion::kOfItself;
-    if ((frame.events & kEnteredAnother) != 0 && is_in_compound_item(frame)) return Suspicion::kOfItself;
-    bool is_in_item = frame.below != kBottom && memory(frames_[frame.below].state) == Machine::Memory::kInsideItem;
-    bool is_inside = is_in_item || memory(frame.state) == Machine::Memory::kInsideKey;
-    bool may_be_exhausted = is_inside && machine_.num_plain_bytes(frame.state) == 0;
-    if (may_be_exhausted && (frame.events & kEnteredAnother) != 0) return Suspicion::kOfItself;
+    Suspicion found = Suspicion::kNone;
     // forbid_used() finds the tokens that complete the present key and do no more.
-    bool completes_more = (frame.events & kCompleted) != 0 && frame.events != (kCompleted | kCompletedPresentKey);
-    return may_be_exhausted || completes_more ? Suspicion::kOfEarlier : Suspicion::kNone;
-  }
-
-  // Whether an array or object around a frame is an item that must differ from others.
-  bool is_in_compound_item(const WalkFrame& frame) {
-    if (frame.below == kBottom) return false;
-    for (uint32_t below = frames_[frame.below].below; below != kBottom; below = frames_[below].below) {
-      look_at(below);
-      if (memory(frames_[below].state) == Machine::Memory::kInsideItem) return true;
+    if (completes && frame.events != (kCompleted | kCompletedPresentKey)) found = Suspicion::kOfEarlier;
+    if (machine_.may_lack_keys(frame.state)) {
+      if (completes) return Suspicion::kOfItself;
+      found = Suspicion::kOfEarlier;
     }
-    return false;
+    if (!machine_.has_unique_items()) return found;
+    if (memory(frame.state) == Machine::Memory::kItems && machine_.is_tight(frame.state)) return Suspicion::kOfItself;
+    for (uint32_t below = frame.below; below != kBottom; below = frames_[below].below) {
+      look_at(below);
+      if (memory(frames_[below].state) != Machine::Memory::kInsideItem) continue;
+      bool is_tight = machine_.is_tight(frames_[below].state);
+      if (is_tight && completes) return Suspicion::kOfItself;
+      if (machine_.has_many_values(frame.state)) continue;
+      if (is_tight || completes || enters_another) return Suspicion::kOfItself;
+      found = Suspicion::kOfEarlier;
+    }
+    return found;
   }
 
   uint32_t add(WalkFrame frame) {

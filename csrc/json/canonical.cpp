@@ -1,0 +1,55 @@
+#include "json/canonical.h"
+
+#include "fsm/compile.h"
+#include "fsm/decimal.h"
+#include "json/value.h"
+
+namespace structout::json {
+
+namespace {
+
+void append_canonical(const Value& value, std::string& text) {
+  switch (value.kind) {
+    case ValueKind::kNull:
+      text += "null";
+      break;
+    case ValueKind::kFalse:
+      text += "false";
+      break;
+    case ValueKind::kTrue:
+      text += "true";
+      break;
+    case ValueKind::kNumber:
+      text += fsm::Decimal(value.text).text();
+      break;
+    case ValueKind::kString:
+      text += '"' + fsm::spelled_canonically(value.text) + '"';
+      break;
+    case ValueKind::kArray:
+      text += '[';
+      for (const Value& item : value.items) {
+        append_canonical(item, text);
+        text += ',';
+      }
+      text += ']';
+      break;
+    case ValueKind::kObject:
+      text += '{';
+      for (uint32_t index : value.by_name) {
+        text += '"' + fsm::spelled_canonically(value.names[index]) + "\":";
+        append_canonical(value.items[index], text);
+        text += ',';
+      }
+      text += '}';
+  }
+}
+
+}  // namespace
+
+std::string canonical(const Value& value) {
+  std::string text;
+  append_canonical(value, text);
+  return text;
+}
+
+}  // namespace structout::json

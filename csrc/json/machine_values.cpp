@@ -1,0 +1,266 @@
+// How many values may follow, where they must differ from earlier ones.
+#include <algorithm>
+
+#include "json/machine.h"
+#include "json/value_search.h"
+
+namespace structout::json {
+
+namespace {
+
+constexpr uint32_t kMany = Machine::kManyValues;
+constexpr size_t kMaxDepth = 64;        // of values and items that one count looks at
+constexpr uint32_t kMaxCounted = 1024;  // values that are followed one by one
+constexpr uint32_t kMaxSpellings = 22;  // of a number that need not be canonical
+
+uint32_t product(uint64_t a, uint64_t b) { return uint32_t(std::min<uint64_t>(a * b, kMany)); }
+uint32_t sum(uint64_t a, uint64_t b) { return uint32_t(std::min<uint64_t>(a + b, kMany)); }
+
+}  // namespace
+
+bool Machine::is_in_string(State state) const {
+  return kinds_[state] == Kind::kText && TextKind(fields_[state][0]) == TextKind::kString;
+}
+
+bool Machine::is_scalar(State state) const { return kinds_[state] == Kind::kText || kinds_[state] == Kind::kLiteral; }
+
+bool Machine::is_key(State state) const { return kinds_[state] == Kind::kKey; }
+
+uint32_t Machine::num_values(State state, const PastKeys& names) {
+  bool is_kept = names.empty();
+  auto known = is_kept ? num_values_.find(state) : num_values_.end();
+  if (known != num_values_.end()) return known->second;
+  // What leads back to a state that is being counted can be repeated.
+  if (is_kept && being_counted_.count(state) != 0) return kinds_[state] == Kind::kValue ? kMany : 1;
+  if (count_depth_ == kMaxDepth) return 1;
+  schema_.budget().spend(1);
+  if (is_kept) being_counted_.insert(state);
+  uint32_t count = 0;
+  ++count_depth_;
+  try {
+    count = counted_values(state, names);
+  } catch (...) {
+    --count_depth_;
+    being_counted_.erase(state);
+    throw;
+  }
+  --count_depth_;
+  if (is_kept) {
+    being_counted_.erase(state);
+    num_values_[state] = count;
+  }
+  return count;
+}
+
+uint32_t Machine::counted_values(State state, const PastKeys& names) {
+  const std::array<uint32_t, 5> fields = fields_[state];
+  switch (kinds_[state]) {
+    case Kind::kText: {
+      uint32_t count = texts_.count(lists_[fields[1]][0]).first;
+      bool is_number = TextKind(fields[0]) == TextKind::kNumber;
+      return is_number && count < kMany ? std::max(count / kMaxSpellings, 1u) : count;
+    }
+    case Kind::kValue:
+      return num_values_of(fields[0]);
+    case Kind::kObjectStart:
+    case Kind::kAfterMember:
+      return num_objects(fields[0], names);
+    case Kind::kBeforeKey: {  // but not the object that has no more keys
+      uint32_t count = num_objects(fields[0], names);
+      return count == kMany ? kMany : std::max(count - 1, 1u);
+    }
+    case Kind::kKey: {
+      if (fields[4] != kNoText && texts_.count(lists_[fields[4]][0]).first == kMany) return kMany;
+      const Object object = objects_[fields[0]];
+      const std::vector<uint32_t> by_spelling = order(object).by_spelling;
+      if (fields[2] - fields[1] != 1 || fields[4] != kNoText) return 1;
+      uint32_t key = number_of_key({order(object).order.names[by_spelling[fields[1]]]});
+      return num_values(value_state(key_plan(fields[0], key).children));
+    }
+    case Kind::kAfterKey:
+      return product(
+          num_values(value_state(key_plan(fields[0], fields[1]).children)),
+          num_values_behind(add(Kind::kWaitingKey, {fields[0], fields[1]}, memory_of(prepared(fields[0]))), names));
+    case Kind::kArrayStart:
+    case Kind::kAfterItem: {
+      uint32_t end = pop_at_end(lists_[fields[0]]) ? 1 : 0;
+      if (!item_plan(fields[0]).is_live) return end;
+      uint32_t item = num_values(value_state(item_plan(fields[0]).children));
+      if (item == kMany) return kMany;
+      if (are_items_unique(fields[0])) return 1;  // which ones are left is not known here
+      return sum(end, product(item, num_values_behind(add(Kind::kWaitingItem, {fields[0]}), {})));
+    }
+    default:
+      return 1;
+  }
+}
+
+bool Machine::has_many_values(State state) {
+  auto known = has_many_values_.find(state);
+  if (known != has_many_values_.end()) return known->second;
+  PastKeys names;
+  Kind kind = kinds_[state];
+  bool may_have_names =
+      kind == Kind::kAfterMember || kind == Kind::kBeforeKey || kind == Kind::kKey || kind == Kind::kAfterKey;
+  if (may_have_names && is_guarded(objects_[fields_[state][0]])) {
+    names.assign(order(objects_[fields_[state][0]]).order.names.size(), true);
+  }
+  return has_many_values_[state] = num_values(state, names) == kMany;
+}
+
+uint32_t Machine::num_values_of(uint32_t children) {
+  Formula goal = lists_[children][0];
+  uint32_t count = 0;
+  for (Type type : {Type::kNull, Type::kFalse, Type::kTrue}) count += schema_.expand(goal, type) == kAlways;
+  Formula strings = schema_.expand(goal, Type::kString), numbers = schema_.expand(goal, Type::kNumber);
+  if (strings != kNever) count = sum(count, texts_.count(texts_.start(TextKind::kString, strings)).first);
+  if (numbers != kNever) {
+    Formula canonical = schema_.expand(formulas_.atom(Op::kCanonicalNumber), Type::kNumber);
+    Formula all = formulas_.conjunction({numbers, canonical});
+    count = sum(count, texts_.count(texts_.start(TextKind::kNumber, all)).first);
+  }
+  State value = value_state(children);
+  for (uint8_t byte : {'[', '{'}) {
+    if (count == kMany) return count;
+    Action action = read_value(children, fields_[value][1], byte);
+    if (action.kind == Action::kReplace) count = sum(count, num_values(action.state));
+  }
+  return std::max(count, 1u);
+}
+
+uint32_t Machine::num_objects(uint32_t number, const PastKeys& names) {
+  const Object object = prepared(number);
+  bool is_free = object.allows_free && object.max_keys == UINT32_MAX;
+  if (is_free && texts_.count(lists_[object.free][0]).first == kMany) return kMany;
+  const KeyOrder& order = this->order(object).order;
+  if (!object.is_kept) return 1;  // which keys may come together is not known here
+  Formula rest = lists_[object.formulas][0];
+  const std::vector<uint32_t> in_rest = schema_.names_in(rest);
+  const Shape& shape = shapes_[object.shape];
+  uint32_t count = 1;
+  for (uint32_t i = 0; i < order.names.size() && count < kMany; ++i) {
+    bool has_come = is_guarded(object) ? i < names.size() && names[i] : i < object.next;
+    if (has_come || std::find(in_rest.begin(), in_rest.end(), order.names[i]) != in_rest.end()) continue;
+    bool is_optional = !shape.is_required[i];
+    if (is_optional && (rest != kAlways || object.max_keys != UINT32_MAX)) continue;
+    const Plan plan = shape_plan(object.shape, number_of_key({order.names[i]}));
+    if (!plan.is_live) continue;
+    count = product(count, sum(num_values(value_state(plan.children)), is_optional));
+  }
+  return count;
+}
+
+uint32_t Machine::num_values_behind(State waiting, const PastKeys& names) {
+  const std::array<uint32_t, 5> fields = fields_[waiting];
+  bool is_key = kinds_[waiting] == Kind::kWaitingKey;
+  const Plan& plan = is_key ? key_plan(fields[0], fields[1]) : item_plan(fields[0]);
+  if (!plan.tracked.empty() || (is_key && !objects_[fields[0]].is_kept)) return 1;
+  State state = resume(waiting, verdicts_.number_of({true}));
+  return state == kNoState ? 1 : num_values(state, is_key ? names : PastKeys());
+}
+
+bool Machine::has_unused_key(State state, const TextSet& used, TextSet::Cursor begin, const PastKeys& names) {
+  const std::array<uint32_t, 5> fields = fields_[state];
+  uint32_t text = kNoText;
+  if (kinds_[state] == Kind::kKey) {
+    if (may_be_named(state, names) || fields[4] == kNoText) return true;
+    text = lists_[fields[4]][0];
+  } else if (kinds_[state] == Kind::kBeforeKey) {
+    const Object object = prepared(fields[0]);
+    auto num_names = uint32_t(object.num_allowed_before.size() - 1);
+    bool is_named = is_guarded(object) ? holds({Guard::kKeys, fields[0], 0, num_names, false}, names)
+                                       : object.num_allowed_before.back() > 0;
+    if (is_named || !object.allows_free) return true;
+    text = lists_[object.free][0];
+    begin = used.begin();
+  }
+  if (text == kNoText) return true;
+  auto [count, is_exact] = texts_.count(text);
+  if (count > begin.count()) return true;
+  return texts_.num_among(text, begin) < count;
+}
+
+std::optional<bool> Machine::has_unused_scalar(State state, TextSet::Cursor begin) {
+  if (kinds_[state] == Kind::kLiteral) {
+    for (char byte : kLiterals[fields_[state][0]].substr(fields_[state][1])) begin.read(uint8_t(byte));
+    return !begin.is_whole();
+  }
+  uint32_t text = lists_[fields_[state][1]][0];
+  auto [count, is_exact] = texts_.count(text);
+  if (count > begin.count()) return true;
+  if (texts_.num_among(text, begin) < count) return true;
+  return is_exact ? std::optional(false) : std::nullopt;
+}
+
+bool Machine::may_lack_keys(State state) {
+  const std::array<uint32_t, 5> fields = fields_[state];
+  if (kinds_[state] == Kind::kKey) {
+    return fields[4] != kNoText && texts_.count(lists_[fields[4]][0]).first < kMany;
+  }
+  if (kinds_[state] != Kind::kBeforeKey) return false;
+  const Object& object = prepared(fields[0]);
+  return object.allows_free && texts_.count(lists_[object.free][0]).first < kMany;
+}
+
+// -- arrays that must go on ---------------------------------------------------------
+
+bool Machine::is_plain_array(uint32_t array) {
+  Formula formula = lists_[array][0];
+  std::vector<Formula> literals = {formula};
+  if (formulas_.op(formula) == Op::kAnd) literals = formulas_.operands(formula);
+  return std::all_of(literals.begin(), literals.end(), [this](Formula literal) {
+    const FormulaNode& node = formulas_[literal];
+    if (node.op == Op::kNot) return formulas_.op(node.a) == Op::kMinItems;
+    if (node.op == Op::kForItems) return node.a == 0 && node.b == UINT32_MAX;
+    return node.op == Op::kMinItems || node.op == Op::kUnique || node.op == Op::kTrue;
+  });
+}
+
+std::vector<Formula> Machine::few_children(uint32_t array) {
+  std::vector<Formula> children, few;
+  for (Formula atom : std::vector<Formula>(formulas_.atoms(lists_[array][0]))) {
+    const FormulaNode node = formulas_[atom];
+    if (node.op == Op::kForItems) children.push_back(node.c);
+    if (node.op == Op::kForItems) children.push_back(formulas_.negation(node.c));
+    if (node.op == Op::kHas) children.push_back(node.a);
+  }
+  if (item_plan(array).is_live) children.push_back(lists_[item_plan(array).children][0]);
+  for (Formula child : children) {
+    bool is_possible = child != kNever && child != kAlways && liveness_.is_satisfiable(child);
+    if (is_possible && num_values_of(lists_.number_of({child})) < kMany) few.push_back(child);
+  }
+  return few;
+}
+
+bool Machine::is_tight(State state) {
+  if (kinds_[state] != Kind::kWaitingItem && kinds_[state] != Kind::kAfterItem) return false;
+  uint32_t array = fields_[state][0];
+  auto known = tight_arrays_.find(array);
+  if (known != tight_arrays_.end()) return known->second;
+  bool is_tight = are_items_unique(array) && !is_plain_array(array) && !few_children(array).empty();
+  return tight_arrays_[array] = is_tight;
+}
+
+// Refuses arrays of which it is not known whether enough values are left.
+void Machine::check_unique_items(uint32_t array) {
+  if (!item_plan(array).is_live) return;
+  uint32_t children = item_plan(array).children;
+  if (is_plain_array(array)) {
+    uint32_t min = min_items(array);
+    if (min < 2 || num_values_of(children) >= min) return;
+    if (min <= kMaxCounted && num_different_values(*this, value_state(children), min) >= min) return;
+    throw SchemaError(ErrorKind::kUnsupported, "under uniqueItems, an array needs more items than there are values");
+  }
+  for (Formula child : few_children(array)) {
+    if (liveness_.all_values(child) != nullptr) continue;
+    throw SchemaError(ErrorKind::kUnsupported,
+                      "under uniqueItems, items may use up the values of those that must follow");
+  }
+}
+
+bool Machine::stays_live(State state, const TextSet& used) {
+  if (pop_at_end(lists_[fields_[state][0]])) return true;
+  return liveness_.is_array_live(lists_[fields_[state][0]][0], used);
+}
+
+}  // namespace structout::json

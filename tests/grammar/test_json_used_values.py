@@ -1,0 +1,108 @@
+"""Items and keys that must differ: what has been used does not lead to a dead end."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from json_engine import BYTE_TOKENS, JsonEngine, refusal_of
+from used_values import check_walks
+
+from structout.grammar.fsm.native import core
+
+ENGINE = JsonEngine()
+SPACES = {b" ", b"\n", b"\r", b"\t"}
+UNIQUE = {"type": "array", "uniqueItems": True}
+NAMED = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "active": {"type": "boolean"}},
+    "required": ["name", "active"],
+    "additionalProperties": False,
+}
+BOOLEANS = {
+    "type": "object",
+    "properties": {name: {"type": "boolean"} for name in "abcde"},
+    "required": list("abcde"),
+    "additionalProperties": False,
+}
+BOTH = '[{"name":"a","active":true},{"name":"a","active":false},'
+CHAR = {"type": "array", "items": {"type": "string", "maxLength": 1}, "minItems": 1, "maxItems": 1}
+LIMITED = {"type": "object", "propertyNames": {"pattern": "^[0-9]$"}, "allOf": [{"propertyNames": {"maxLength": 1}}]}
+# A schema, a text, a byte that must not follow, and one that may.
+DEAD_ENDS = {
+    "object of a used name": (UNIQUE | {"items": NAMED}, BOTH + '{"name":"a', b'"', b"b"),
+    "character of a used array": (UNIQUE | {"items": CHAR}, '[[" "],["', b" ", b"a"),
+    "300 integers": (
+        UNIQUE | {"items": {"type": "integer", "minimum": 0, "maximum": 299}},
+        f"[{','.join(map(str, range(300)))}",
+        b",",
+        b"]",
+    ),
+    "1,000 keys": (
+        {"type": "object", "propertyNames": {"pattern": "^[0-9]{3}$"}},
+        "{" + ",".join(f'"{i:03}":true' for i in range(1000)),
+        b",",
+        b"}",
+    ),
+    "one key": (
+        {"type": "object", "patternProperties": {"^(?!a)": False}, "propertyNames": {"maxLength": 1}},
+        '{"a": true',
+        b",",
+        b"}",
+    ),
+    "more items than values": (
+        UNIQUE | {"items": {"enum": ["a", "b", "c"]}, "anyOf": [{"minItems": 4}, {"maxItems": 1}]},
+        '["b"',
+        b",",
+        b"]",
+    ),
+    "values of a later item": (
+        UNIQUE | {"prefixItems": [{"enum": [1, 2]}, {"enum": [1, 2, 3]}, {"enum": [1, 2]}], "contains": {"const": 7}},
+        "[1, ",
+        b"2",
+        b"3",
+    ),
+}
+REFUSED = {
+    "contains": UNIQUE | {"contains": {"enum": [1, 2]}, "minContains": 2, "items": {"not": {"const": 1}}},
+    "33 of 32 objects": UNIQUE | {"items": BOOLEANS, "minItems": 33},
+    "11 of 10 keys": LIMITED | {"minProperties": 11},
+}
+
+
+def allowed_behind(schema, text):
+    walk = ENGINE.walk(ENGINE.compile(schema))
+    assert walk.matcher.accept_bytes(text.encode())
+    return {BYTE_TOKENS[token] for token in walk.allowed()}
+
+
+@pytest.mark.parametrize("name", DEAD_ENDS)
+def test_byte_after_which_only_used_values_follow_is_not_allowed(name):
+    schema, text, dead, live = DEAD_ENDS[name]
+    allowed = allowed_behind(schema, text)
+    assert dead not in allowed
+    assert live in allowed
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_schema_that_needs_more_values_than_there_are_is_refused(name):
+    with pytest.raises(core().SchemaError) as error:
+        ENGINE.compile(REFUSED[name])
+    assert refusal_of(error.value) in ("impossible", "unsupported")
+
+
+def test_schema_that_needs_as_many_values_as_there_are_is_served():
+    assert allowed_behind(UNIQUE | {"items": BOOLEANS, "minItems": 32}, "[") - SPACES == {b"{"}
+    assert allowed_behind(LIMITED | {"minProperties": 10}, "{") - SPACES == {b'"'}
+
+
+def test_masks_of_random_schemas_are_those_of_their_texts(num_cases):
+    seconds = num_cases(4, long=600)
+    end = time.monotonic() + seconds
+    num_walks = seed = 0
+    while time.monotonic() < end:
+        found = check_walks(ENGINE, seed, 50, 10)
+        assert not found.wrong, (seed, found.wrong[0])
+        num_walks += found.counts["walks"]
+        seed += 1
+    assert num_walks > 100 * seconds / 4
