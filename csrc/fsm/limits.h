@@ -53,8 +53,7 @@ class OverAllowance : public std::exception {
 // OverAllowance, as does waiting for another thread unless that is allowed.
 class WorkAllowance {
  public:
-  explicit WorkAllowance(uint64_t steps, bool may_wait = false)
-      : left_(steps), may_wait_(may_wait), outer_(present_) {
+  explicit WorkAllowance(uint64_t steps, bool may_wait = false) : left_(steps), may_wait_(may_wait), outer_(present_) {
     present_ = this;
   }
   ~WorkAllowance() { present_ = outer_; }

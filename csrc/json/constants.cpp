@@ -8,9 +8,7 @@ namespace structout::json {
 
 namespace {
 
-void append(std::string& text, uint32_t number) {
-  text.append(reinterpret_cast<const char*>(&number), sizeof number);
-}
+void append(std::string& text, uint32_t number) { text.append(reinterpret_cast<const char*>(&number), sizeof number); }
 
 }  // namespace
 

@@ -49,7 +49,8 @@ bool Schema::is_whole(const FormulaNode& among) {
 
 bool Schema::may_come(uint32_t constant, uint32_t num_read, const std::function<bool(uint32_t)>& is_past) const {
   const std::vector<Constants::Part>& parts = listed_.parts(constant);
-  auto num_past = std::count_if(parts.begin(), parts.end(), [&](const Constants::Part& part) { return is_past(part.key); });
+  auto num_past =
+      std::count_if(parts.begin(), parts.end(), [&](const Constants::Part& part) { return is_past(part.key); });
   return size_t(num_past) == num_read;
 }
 

@@ -49,7 +49,7 @@ class SchemaStates {
   const std::vector<std::string>& annotations() const { return machine_->schema().annotations(); }
   uint32_t num_masks() const { return store_.size(); }
   size_t num_states();
-  uint64_t work();  // steps of the budget so far
+  uint64_t work();                                       // steps of the budget so far
   size_t memory_bytes() const { return memory_bytes_; }  // waits for no thread
   // See closure().
   std::optional<fsm::Automaton> closed(const fsm::Limits& limits);

@@ -96,7 +96,8 @@ def test_list_of_random_values_accepts_what_jsonschema_finds_valid(order, num_ca
 
 def test_list_has_the_numbers_as_the_schema_writes_them():
     values = ("1", "1.05", "1.005", "10", "0", "-2", "7.0")
-    index = ENGINES["any"].compile('{"enum": [%s]}' % ", ".join(f'{{"k": {value}}}' for value in values))
+    constants = ", ".join(f'{{"k": {value}}}' for value in values)
+    index = ENGINES["any"].compile(f'{{"enum": [{constants}]}}')
     for text in ("1", "1.05", "1.005", "10", "0", "-0", "-2", "7", "7.0"):
         assert index.matches(f'{{"k":{text}}}'.encode()), text
     for text in ("1.", "1.0", "1.00", "1.050", "1.5", "1.0005", "1.0051", "100", "01", "2", "-1", "10.05", "-", "7.00"):

@@ -52,8 +52,9 @@ void define_json(py::module_& module) {
   py::class_<json::SchemaIndex, std::shared_ptr<json::SchemaIndex>>(module, "SchemaIndex")
       .def(py::init(&compile), py::arg("schema"), py::arg("options"), py::arg("form"), py::arg("limits"),
            py::arg("vocabulary"), py::arg("max_growth") = json::SchemaIndex::kMaxGrowth)
-      .def_property_readonly("num_states", 
-                             [](json::SchemaIndex& self) { return run_short_first([&] { return self.states()->num_states(); }); })
+      .def_property_readonly(
+          "num_states",
+          [](json::SchemaIndex& self) { return run_short_first([&] { return self.states()->num_states(); }); })
       .def_property_readonly("num_masks", [](json::SchemaIndex& self) { return self.states()->num_masks(); })
       .def_property_readonly("memory_bytes", &json::SchemaIndex::memory_bytes)
       .def_property_readonly(
