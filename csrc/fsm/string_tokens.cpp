@@ -41,6 +41,7 @@ StringTokens::StringTokens(const VocabularyTrie& vocabulary)
     ancestors[depth] = node;
     Reading reading = readings[depth];
     is_after_plain.push_back(reading.state == kBoundary && reading.is_plain);
+    bool breaks_character = last_byte < 0x80 && reading.state != kDead && reading.state != kBoundary;
     if (reading.state != kDead) {
       bool ends_string = last_byte == '"' && strings.accepts(reading.state);
       if (ends_string) reading.exit_begin = depth + 1;
@@ -52,7 +53,8 @@ StringTokens::StringTokens(const VocabularyTrie& vocabulary)
     }
     bool is_in_character = last_byte >= 0x80 && reading.state != kDead && reading.is_plain;
     if (is_in_character && last_byte >= 0xC0) reading.character_class = class_of_character(last_byte);
-    classes.push_back(is_in_character ? reading.character_class : class_of_ascii(last_byte));
+    uint64_t class_of_byte = is_in_character ? reading.character_class : class_of_ascii(last_byte);
+    classes.push_back(breaks_character ? kOtherCharacters : class_of_byte);
     readings[depth + 1] = reading;
     for (; position < nodes[node].tokens_end; ++position) {
       uint32_t token = vocabulary.tokens()[position];
