@@ -4,7 +4,7 @@
 #include <optional>
 #include <unordered_map>
 
-#include "fsm/unicode_categories.h"
+#include "fsm/unicode_properties.h"
 
 namespace structout::fsm {
 
@@ -221,7 +221,7 @@ class Parser {
   bool take_short_name(CodePointSet& set) {
     uint32_t code = codes_[at_];
     if (code == 'p' || code == 'P') {
-      set = parse_category();
+      set = parse_property();
       if (code == 'P') set = set.complement();
       return true;
     }
@@ -233,17 +233,15 @@ class Parser {
     return true;
   }
 
-  CodePointSet parse_category() {
+  CodePointSet parse_property() {
     size_t end = at_ + 1;
     while (end < codes_.size() && codes_[end] != '}') ++end;
     if (!is_next('{', 1) || end == codes_.size()) refuse("a Unicode class must be written \\p{...}");
     std::string name;
     for (size_t i = at_ + 2; i < end; ++i) name.push_back(codes_[i] < 0x80 ? char(codes_[i]) : '?');
-    for (const char* property : {"gc=", "General_Category="}) {
-      if (name.rfind(property, 0) == 0) name.erase(0, std::string(property).size());
-    }
-    std::optional<CodePointSet> characters = characters_of_category(name);
-    if (!characters) refuse("of the Unicode classes only the general categories are supported");
+    std::optional<CodePointSet> characters = characters_of_property(name);
+    if (!characters && is_script(name)) refuse("a script must be written \\p{Script=" + name + "}");
+    if (!characters) fail("there is no Unicode property " + name);
     at_ = end + 1;
     return *std::move(characters);
   }

@@ -261,7 +261,7 @@ REFUSED = [
     ('%llguidance {"allow_initial_skip": true}\nstart: "a"', "unsupported", "an option of llguidance is not"),
     ('%import mylib.X\nstart: "a"', "unsupported", "the library mylib is not"),
     (r"start: /[a\W]/", "unsupported", r"\\W in a class is not"),
-    (r"start: /\p{Greek}/", "unsupported", "only the general categories"),
+    (r"start: /\p{Greek}/", "unsupported", "must be written"),
     ("start: /a/i", "unsupported", "the flag i is not"),
     ("start: /(?i)a/", "unsupported", "inline flags"),
     ("start: /[a&&b]/", "unsupported", "&& in a class is not"),
