@@ -449,7 +449,12 @@ void Schema::add_string(const Value& schema, std::vector<Formula>& all) {
     if (older != options_.formats.end()) known = older;
   }
   if (known != options_.formats.end()) {
-    all.push_back(texts_.strings_matching("^(?:" + known->second + ")$"));
+    const Format& of = known->second;
+    for (const std::string& expression : of.expressions) {
+      all.push_back(texts_.strings_matching("^(?:" + expression + ")$"));
+      if (of.is_narrower) narrower_formats_.try_emplace(all.back(), &schema);
+    }
+    if (of.max_length > 0) all.push_back(no(texts_.min_length(of.max_length + 1)));
   } else if (std::find(options_.refused_formats.begin(), options_.refused_formats.end(), format->text) !=
              options_.refused_formats.end()) {
     refuse(schema, "format", "the format " + format->text + " is not enforced");

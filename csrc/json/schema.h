@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -20,9 +21,15 @@ namespace structout::json {
 enum class Type : uint8_t { kNull, kFalse, kTrue, kNumber, kString, kArray, kObject };
 constexpr int kNumTypes = 7;
 
+struct Format {
+  std::vector<std::string> expressions;  // that the whole value matches, each of them
+  uint32_t max_length = 0;               // in characters. 0: any
+  bool is_narrower = false;              // the standard allows more values
+};
+
 struct SchemaOptions {
   std::vector<bool> allowed_bytes = std::vector<bool>(256, true);  // in texts of this schema
-  std::map<std::string, std::string> formats;                      // the regular expression of the whole value, by name
+  std::map<std::string, Format> formats;                           // by name
   std::vector<std::string> refused_formats;      // that JSON Schema defines and no expression enforces
   std::map<std::string, std::string> documents;  // texts of other schemas that references may name, by URI
 };
@@ -43,6 +50,10 @@ class Schema {
   // Expands every schema of the document that applies to some value, so that what is
   // refused is refused now.
   void expand_all();
+
+  // Throws SchemaError if a value may satisfy the document because it does not satisfy a
+  // format that is narrower than its standard.
+  void check_narrower_formats();
 
   // The child formulas of all schemas that were expanded.
   std::vector<Formula> children();
@@ -143,6 +154,7 @@ class Schema {
   Context entered(const Value& schema) {
     return {document_.entered(context_.scope, schema), context_.ignores_dependencies};
   }
+  bool has_narrower_format(Formula texts);
   // The number of a schema that asks the same, or a new number.
   uint32_t number_alike(const Node& node);
   Formula constant(const Value& value);
@@ -225,6 +237,7 @@ class Schema {
   std::vector<std::string> annotations_;
   Constants listed_;
   std::unordered_map<Formula, Formula> without_among_;
+  std::unordered_map<Formula, const Value*> narrower_formats_;  // schemas, by their languages
 };
 
 template <typename Compile>

@@ -10,7 +10,7 @@ import numpy as np
 
 from structout.bitmask import allocate_token_bitmask
 from structout.grammar.fsm.automaton import DEFAULT_LIMITS
-from structout.grammar.fsm.formats import FORMATS, OLDER_FORMATS
+from structout.grammar.fsm.formats import native_formats
 from structout.grammar.fsm.native import core
 
 BYTE_TOKENS = [bytes([byte]) for byte in range(256)] + [b""]  # the last one is a stop token
@@ -30,7 +30,7 @@ class JsonEngine:
         self.stop = len(self.token_bytes) - 1 if stop is None else stop
         self._trie = core().VocabularyTrie(self.token_bytes)
         self._options = core().SchemaOptions()
-        self._options.formats = FORMATS | OLDER_FORMATS
+        self._options.formats = native_formats()
         self._form = core().TextForm()
         self._form.max_whitespace = None
         self._form.declared_key_order = declared

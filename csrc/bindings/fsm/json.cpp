@@ -32,6 +32,12 @@ std::shared_ptr<json::SchemaIndex> compile(const py::bytes& given, const json::S
 }  // namespace
 
 void define_json(py::module_& module) {
+  py::class_<json::Format>(module, "Format")
+      .def(py::init([](const std::vector<std::string>& expressions, uint32_t max_length, bool is_narrower) {
+             return json::Format{expressions, max_length, is_narrower};
+           }),
+           py::arg("expressions"), py::arg("max_length"), py::arg("is_narrower"));
+
   py::class_<json::SchemaOptions>(module, "SchemaOptions")
       .def(py::init<>())
       .def_readwrite("formats", &json::SchemaOptions::formats)

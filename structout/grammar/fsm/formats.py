@@ -1,10 +1,35 @@
 r"""The formats of JSON Schema as regular expressions, in the dialect of docs/fsm.md.
 
-They follow the standards that JSON Schema names. Three parts are wider: a host name may
-have more than 253 characters, and so may what contains one; the Punycode of a label
-``xn--`` is checked by its shape only. One is narrower: a leap second may have the
-offset ``Z`` or ``+00:00`` only.
+They follow the standards that JSON Schema names. Some are wider: the Punycode of a
+label ``xn--`` is checked by its shape only, and so are the labels of ``idn-email``; a
+host name inside of another format may have more than 253 characters. ``regex`` and
+``idn-hostname`` are narrower. A leap second may have the offset ``Z`` or ``+00:00``
+only.
 """
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from structout.grammar.fsm.native import core
+from structout.grammar.fsm.regex_format import REGEX
+
+
+@dataclass(frozen=True)
+class Format:
+    """The values of a format.
+
+    Attributes:
+        expressions: regular expressions of the whole value, which match all of them.
+        max_length: how many characters a value may have.
+        is_narrower: whether the standard allows more values. What may satisfy a schema
+            by not having such a format is refused.
+    """
+
+    expressions: tuple[str, ...]
+    max_length: int | None = None
+    is_narrower: bool = False
+
 
 _DAYS_31 = "(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])"
 _DAYS_30 = "(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
@@ -51,11 +76,41 @@ _LDH = "[A-Za-z0-9-]"
 _END = "[A-Za-z0-9]"
 _UNRESERVED = f"{_END}(?:{_LDH}{{0,2}}{_END}|{_LDH}(?:{_END}{_LDH}|-{_END}){_LDH}{{0,58}}{_END})?"
 _HOST_LABEL = f"(?:{_UNRESERVED}|[Xx][Nn]--{_LDH}{{2,58}}[A-Za-z])"
+_MAX_HOSTNAME = 253
 _HOSTNAME = rf"{_HOST_LABEL}(?:\.{_HOST_LABEL})*"
+
+# What IDNA allows whatever stands around it, of some alphabets: letters that are
+# themselves in NFKC and in lower case.
+_KANA_AND_HAN = r"\u3005\u3007\u3041-\u3094\u30a1-\u30fa\u4e00-\u9fa5"
+_FROM_LEFT = (
+    rf"\u00df-\u00f6\u00f8-\u00ff\u03ac-\u03ce\u0430-\u045f\u0905-\u0939\u0e01-\u0e2e\uac00-\ud7a3{_KANA_AND_HAN}"
+)
+_FROM_RIGHT = r"(?:[\u05d0-\u05ea]{1,10}|[\u0621-\u063a\u0641-\u064a]{1,10})"
+_U_END = f"[a-z0-9{_FROM_LEFT}]"
+_U_LDH = f"[a-z0-9{_FROM_LEFT}-]"
+# Of so few characters that the label in Punycode has 63 at most.
+_U_LABEL = f"{_U_END}(?:{_U_LDH}{{0,2}}{_U_END}|{_U_LDH}(?:{_U_END}{_U_LDH}|-{_U_END}){_U_LDH}{{0,5}}{_U_END})?"
+_ANY_LABEL = f"(?:{_UNRESERVED}|{_U_LABEL})"
+# Where one label is written from the right, no other begins with a digit.
+_BIDI_LABEL = f"(?:{_FROM_RIGHT}|[a-z]{{1,63}})"
+_DOT = r"[.\u3002\uff0e\uff61]"
+_IDN_HOSTNAME = (
+    f"(?:{_UNRESERVED}(?:{_DOT}{_UNRESERVED})*|{_ANY_LABEL}(?:{_DOT}{_ANY_LABEL}){{0,2}}"
+    f"|{_BIDI_LABEL}(?:{_DOT}{_BIDI_LABEL}){{0,2}})"
+)
 
 _ATOM = "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
 _QUOTED = r'"(?:[ !#-\[\]-~]|\\[ -~])*"'
 _EMAIL = rf"(?:{_ATOM}(?:\.{_ATOM})*|{_QUOTED})@(?:{_DOMAIN}|\[(?:{_IPV4}|IPv6:{_IPV6})\])"
+
+_BEYOND = r"\u0080-\u{10ffff}"
+_IDN_ATOM = f"(?:{_ATOM}|[{_BEYOND}])+"
+_IDN_QUOTED = rf'"(?:[ !#-\[\]-~{_BEYOND}]|\\[ -~])*"'
+_IDN_LABEL = f"[A-Za-z0-9{_BEYOND}](?:[A-Za-z0-9{_BEYOND}-]{{0,61}}[A-Za-z0-9{_BEYOND}])?"
+_IDN_EMAIL = (
+    rf"(?:{_IDN_ATOM}(?:\.{_IDN_ATOM})*|{_IDN_QUOTED})"
+    rf"@(?:{_IDN_LABEL}(?:\.{_IDN_LABEL})*|\[(?:{_IPV4}|IPv6:{_IPV6})\])"
+)
 
 _HEX = "[0-9A-Fa-f]"
 _UUID = f"{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}"
@@ -94,23 +149,36 @@ _VARIABLE = rf"{_NAME_CHARACTER}(?:\.?{_NAME_CHARACTER})*(?::[1-9][0-9]{{0,3}}|\
 _LITERAL = rf"(?:[!#$&-;=?-\[\]_a-z~{_BEYOND_ASCII}{_PRIVATE}]|{_ENCODED})"
 
 FORMATS = {
-    "date": _DATE,
-    "time": _TIME,
-    "date-time": f"{_DATE}[Tt]{_TIME}",
-    "duration": _DURATION,
-    "email": _EMAIL,
-    "hostname": _HOSTNAME,
-    "ipv4": _IPV4,
-    "ipv6": _IPV6,
-    "uuid": _UUID,
-    "uri": _uri("", "", is_reference=False),
-    "uri-reference": _uri("", "", is_reference=True),
-    "iri": _uri(_BEYOND_ASCII, _PRIVATE, is_reference=False),
-    "iri-reference": _uri(_BEYOND_ASCII, _PRIVATE, is_reference=True),
-    "uri-template": rf"(?:{_LITERAL}|\{{[+#./;?&=,!@|]?{_VARIABLE}(?:,{_VARIABLE})*\}})*",
-    "json-pointer": _JSON_POINTER,
-    "relative-json-pointer": rf"(?:0|[1-9][0-9]*)(?:#|{_JSON_POINTER})",
+    "date": Format((_DATE,)),
+    "time": Format((_TIME,)),
+    "date-time": Format((f"{_DATE}[Tt]{_TIME}",)),
+    "duration": Format((_DURATION,)),
+    "email": Format((_EMAIL,)),
+    "hostname": Format((_HOSTNAME,), max_length=_MAX_HOSTNAME),
+    "idn-email": Format((_IDN_EMAIL,)),
+    "idn-hostname": Format((_IDN_HOSTNAME,), max_length=_MAX_HOSTNAME, is_narrower=True),
+    "ipv4": Format((_IPV4,)),
+    "ipv6": Format((_IPV6,)),
+    "regex": Format((REGEX,), is_narrower=True),
+    "uuid": Format((_UUID,)),
+    "uri": Format((_uri("", "", is_reference=False),)),
+    "uri-reference": Format((_uri("", "", is_reference=True),)),
+    "iri": Format((_uri(_BEYOND_ASCII, _PRIVATE, is_reference=False),)),
+    "iri-reference": Format((_uri(_BEYOND_ASCII, _PRIVATE, is_reference=True),)),
+    "uri-template": Format((rf"(?:{_LITERAL}|\{{[+#./;?&=,!@|]?{_VARIABLE}(?:,{_VARIABLE})*\}})*",)),
+    "json-pointer": Format((_JSON_POINTER,)),
+    "relative-json-pointer": Format((rf"(?:0|[1-9][0-9]*)(?:#|{_JSON_POINTER})",)),
 }
 
+
 # Drafts 3 to 6 read a host name by RFC 1034 and 1123, which know no reserved labels.
-OLDER_FORMATS = {"hostname before draft 7": _DOMAIN}
+_OLDER_FORMATS = {"hostname before draft 7": Format((_DOMAIN,), max_length=_MAX_HOSTNAME)}
+
+
+@cache
+def native_formats() -> dict[str, Any]:
+    """The formats for the options of the core."""
+    return {
+        name: core().Format(list(each.expressions), each.max_length or 0, each.is_narrower)
+        for name, each in (FORMATS | _OLDER_FORMATS).items()
+    }

@@ -8,7 +8,7 @@ from typing import Any
 
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.fsm.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
-from structout.grammar.fsm.formats import FORMATS, OLDER_FORMATS
+from structout.grammar.fsm.formats import FORMATS, native_formats
 from structout.grammar.fsm.native import core, grammar_errors
 from structout.grammar.fsm.native_grammar import NativeGrammar
 from structout.grammar.fsm.token_index import TokenIndex, vocabulary_trie
@@ -73,7 +73,7 @@ class SchemaIndex:
         schemas: Mapping[str, str] = MappingProxyType({}),
     ):
         options = core().SchemaOptions()
-        options.formats = FORMATS | OLDER_FORMATS
+        options.formats = native_formats()
         options.refused_formats = [
             name for name in sorted(STANDARD_FORMATS) if name not in FORMATS and name not in ignored_formats
         ]

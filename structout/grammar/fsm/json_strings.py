@@ -27,7 +27,7 @@ def json_string_automaton(
             dialect of docs/fsm.md.
         min_length: the smallest number of characters, that is code points.
         max_length: the largest number of characters.
-        format: one of ``FORMATS``.
+        format: one of ``FORMATS``. A host name may have more than 253 characters here.
         limits: what the automaton may cost.
 
     Raises:
@@ -41,7 +41,7 @@ def json_string_automaton(
         if format not in FORMATS:
             message = f"the format {format} is not supported, only {', '.join(sorted(FORMATS))}"
             raise GrammarError(message, kind=GrammarErrorKind.UNSUPPORTED)
-        patterns.append(f"^(?:{FORMATS[format]})$")
+        patterns += [f"^(?:{expression})$" for expression in FORMATS[format].expressions]
     minimum = min(max(min_length or 0, 0), _LARGEST_LENGTH)
     maximum = None if max_length is None else min(max_length, _LARGEST_LENGTH)
     encoded = [each.encode(errors="surrogatepass") for each in patterns]
