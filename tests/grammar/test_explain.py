@@ -75,11 +75,11 @@ def test_explain_with_a_format_that_constrains_nothing_lists_it():
     assert found.keywords.constraints["format"] == 1  # the date
 
 
-def test_explain_with_a_schema_that_fsm_refuses_says_why_and_who_serves_it():
-    found = explained({"type": "string", "format": "regex"})
+def test_explain_with_a_grammar_that_fsm_refuses_says_why_and_who_serves_it():
+    found = explained(grammar='root ::= "(" root ")" | "a"')
     assert found.backend_name not in ("", "fsm")
     (fsm,) = (verdict for verdict in found.others if verdict.name == "fsm")
-    assert "#/format" in str(fsm.error)
+    assert "recursion" in str(fsm.error)
     assert found.visited is None
     assert found.memory_bytes > 0
 

@@ -6,9 +6,12 @@ import json
 import pytest
 from json_engine import JsonEngine, refusal_of
 
+from structout.grammar.fsm.json_schema import SchemaIndex
 from structout.grammar.fsm.native import core
+from structout.grammar.vocabulary import Vocabulary
 
-ENGINE = JsonEngine()
+ENGINE = JsonEngine(may_negate_hosts=False)
+VOCABULARY = Vocabulary((*(bytes([byte]) for byte in range(256)), b""), (256,))
 REGEX = {"type": "string", "format": "regex"}
 
 
@@ -31,7 +34,8 @@ def test_host_name_has_253_characters_at_most(schema):
 
 def test_host_name_that_is_too_long_is_none_under_not():
     longest = ".".join(["a" * 63] * 3 + ["a" * 61])
-    assert matches({"type": "string", "not": {"format": "hostname"}}, longest, longest + "a") == [False, True]
+    index = JsonEngine().compile({"type": "string", "not": {"format": "hostname"}})
+    assert [index.matches(f'"{name}"'.encode()) for name in (longest, longest + "a")] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -95,3 +99,14 @@ def test_names_outside_of_a_narrower_format_do_not_tell_branches_apart():
 
 def test_format_with_a_narrower_name_only_in_data_is_served():
     assert matches({"not": {"const": {"format": "regex"}}}, 1, {"format": "regex"}) == [True, False]
+
+
+def test_host_name_with_labels_of_punycode_is_valid_only_where_it_may_be_negated():
+    def index(schema):
+        return SchemaIndex(json.dumps(schema), VOCABULARY)
+
+    host = {"type": "string", "format": "hostname"}
+    assert not index(host).matches('"xn--4gbwdl"')
+    assert index(host).matches('"a-b.example"')
+    assert index({"oneOf": [host, {"const": "_"}]}).matches('"xn--4gbwdl"')
+    assert not index({"type": "string", "not": host}).matches('"xn--4gbwdl"')

@@ -23,14 +23,23 @@ class JsonEngine:
         token_bytes: the bytes of each token. An empty one is a special token.
         stop: the token that ends a text.
         declared: whether named keys keep the order of their declaration.
+        may_negate_hosts: whether ``hostname`` is taken by its shape, as the engine does
+            for schemas in which it is negated.
     """
 
-    def __init__(self, token_bytes: Sequence[bytes] = BYTE_TOKENS, stop: int | None = None, *, declared: bool = False):
+    def __init__(
+        self,
+        token_bytes: Sequence[bytes] = BYTE_TOKENS,
+        stop: int | None = None,
+        *,
+        declared: bool = False,
+        may_negate_hosts: bool = True,
+    ):
         self.token_bytes = list(token_bytes)
         self.stop = len(self.token_bytes) - 1 if stop is None else stop
         self._trie = core().VocabularyTrie(self.token_bytes)
         self._options = core().SchemaOptions()
-        self._options.formats = native_formats()
+        self._options.formats = native_formats(may_be_negated=may_negate_hosts)
         self._form = core().TextForm()
         self._form.max_whitespace = None
         self._form.declared_key_order = declared

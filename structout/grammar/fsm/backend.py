@@ -19,7 +19,7 @@ from structout.grammar.fsm.native_grammar import NativeGrammar, mask_memory
 from structout.grammar.fsm.token_index import TokenIndex, vocabulary_trie
 from structout.grammar.interface import CompiledConstraint, StructuredOutputBackend, StructuredOutputGrammar
 from structout.grammar.vocabulary import Vocabulary
-from structout.json_schema import STANDARD_FORMATS
+from structout.json_schema import STANDARD_FORMATS, unknown_formats
 from structout.params import Constraint, StructuredOutputOptions
 
 _CHECK_SECONDS = 0.05
@@ -89,13 +89,18 @@ class FsmBackend(StructuredOutputBackend):
 
         Args:
             constraint: with ``lenient``, formats that JSON Schema defines and the
-                engine does not enforce are taken as annotations. ``fsm_support`` counts
-                them as not enforced.
+                engine cannot enforce in this schema are not enforced.
             stop_token_ids: tokens that end the text. Default: those of the vocabulary.
         """
         native = self.compile_native(constraint)
         annotations = native.annotations if isinstance(native, SchemaIndex) else ()
-        return CompiledConstraint(self._grammar(constraint, native, stop_token_ids), annotations=annotations)
+        weakened: tuple[str, ...] = ()
+        if annotations and constraint.lenient:
+            unknown = set(unknown_formats(constraint.nodes))
+            weakened = tuple(place for place in annotations if place not in unknown)
+            annotations = tuple(place for place in annotations if place in unknown)
+        grammar = self._grammar(constraint, native, stop_token_ids)
+        return CompiledConstraint(grammar, weakened=weakened, annotations=annotations)
 
     def check(self, constraint: Constraint) -> tuple[str, ...]:
         """Check a constraint as the interface specifies.

@@ -1,10 +1,10 @@
 r"""The formats of JSON Schema as regular expressions, in the dialect of docs/fsm.md.
 
-They follow the standards that JSON Schema names. Some are wider: the Punycode of a
-label ``xn--`` is checked by its shape only, and so are the labels of ``idn-email``; a
-host name inside of another format may have more than 253 characters. ``regex`` and
-``idn-hostname`` are narrower. A leap second may have the offset ``Z`` or ``+00:00``
-only.
+They follow the standards that JSON Schema names. Some are wider: the labels of
+``idn-email`` are checked by their shape only, and a host name inside of another format
+may have more than 253 characters. ``regex``, ``idn-hostname`` and ``hostname`` are
+narrower: a host name has no labels ``xn--``, but for schemas that ask for it under a
+negation. A leap second may have the offset ``Z`` or ``+00:00`` only.
 """
 
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ class Format:
     Attributes:
         expressions: regular expressions of the whole value, which match all of them.
         max_length: how many characters a value may have.
-        is_narrower: whether the standard allows more values. What may satisfy a schema
-            by not having such a format is refused.
+        is_narrower: whether the standard allows more values. A schema that a value may
+            satisfy by not having such a format is refused.
     """
 
     expressions: tuple[str, ...]
@@ -77,7 +77,8 @@ _END = "[A-Za-z0-9]"
 _UNRESERVED = f"{_END}(?:{_LDH}{{0,2}}{_END}|{_LDH}(?:{_END}{_LDH}|-{_END}){_LDH}{{0,58}}{_END})?"
 _HOST_LABEL = f"(?:{_UNRESERVED}|[Xx][Nn]--{_LDH}{{2,58}}[A-Za-z])"
 _MAX_HOSTNAME = 253
-_HOSTNAME = rf"{_HOST_LABEL}(?:\.{_HOST_LABEL})*"
+_HOSTNAME = rf"{_UNRESERVED}(?:\.{_UNRESERVED})*"
+_HOSTNAME_BY_SHAPE = rf"{_HOST_LABEL}(?:\.{_HOST_LABEL})*"
 
 # What IDNA allows whatever stands around it, of some alphabets: letters that are
 # themselves in NFKC and in lower case.
@@ -154,7 +155,7 @@ FORMATS = {
     "date-time": Format((f"{_DATE}[Tt]{_TIME}",)),
     "duration": Format((_DURATION,)),
     "email": Format((_EMAIL,)),
-    "hostname": Format((_HOSTNAME,), max_length=_MAX_HOSTNAME),
+    "hostname": Format((_HOSTNAME,), max_length=_MAX_HOSTNAME, is_narrower=True),
     "idn-email": Format((_IDN_EMAIL,)),
     "idn-hostname": Format((_IDN_HOSTNAME,), max_length=_MAX_HOSTNAME, is_narrower=True),
     "ipv4": Format((_IPV4,)),
@@ -172,13 +173,22 @@ FORMATS = {
 
 
 # Drafts 3 to 6 read a host name by RFC 1034 and 1123, which know no reserved labels.
+# For schemas that ask for hosts under a negation: with labels xn--, whatever they mean.
+_BY_SHAPE = {"hostname": Format((_HOSTNAME_BY_SHAPE,), max_length=_MAX_HOSTNAME)}
 _OLDER_FORMATS = {"hostname before draft 7": Format((_DOMAIN,), max_length=_MAX_HOSTNAME)}
 
 
 @cache
-def native_formats() -> dict[str, Any]:
-    """The formats for the options of the core."""
+def native_formats(*, may_be_negated: bool = False, are_narrower_left_out: bool = False) -> dict[str, Any]:
+    """The formats for the options of the core.
+
+    Args:
+        may_be_negated: take those that are not narrower, where there are any.
+        are_narrower_left_out: whether the other narrower ones are annotations.
+    """
+    formats = FORMATS | _OLDER_FORMATS | (_BY_SHAPE if may_be_negated else {})
     return {
         name: core().Format(list(each.expressions), each.max_length or 0, each.is_narrower)
-        for name, each in (FORMATS | _OLDER_FORMATS).items()
+        for name, each in formats.items()
+        if not (each.is_narrower and are_narrower_left_out)
     }

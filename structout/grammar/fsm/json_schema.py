@@ -1,11 +1,12 @@
 """JSON schemas over the tokens of a vocabulary."""
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
+from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.fsm.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
 from structout.grammar.fsm.formats import FORMATS, native_formats
@@ -40,6 +41,7 @@ class TextForm:
 
 
 DEFAULT_FORM = TextForm()
+_NARROWER_FORMATS = {name for name, each in FORMATS.items() if each.is_narrower}
 _CLOSURE_LIMITS = AutomatonLimits(states=50_000, seconds=0.05)
 
 
@@ -54,8 +56,8 @@ class SchemaIndex:
         vocabulary: the token ids of the model.
         form: how the texts are written.
         limits: what compiling it may cost, and then each token and each mask.
-        ignored_formats: formats that are annotations here, of those that JSON Schema
-            defines and the engine does not enforce. The others are refused.
+        ignored_formats: formats that are annotations here if the engine cannot enforce
+            them, of those that JSON Schema defines. The others are refused.
         schemas: JSON texts of other schemas that references may name, by their URIs.
 
     Raises:
@@ -69,20 +71,29 @@ class SchemaIndex:
         vocabulary: Vocabulary,
         form: TextForm = DEFAULT_FORM,
         limits: AutomatonLimits = DEFAULT_LIMITS,
-        ignored_formats: Container[str] = (),
+        ignored_formats: Collection[str] = (),
         schemas: Mapping[str, str] = MappingProxyType({}),
     ):
         options = core().SchemaOptions()
-        options.formats = native_formats()
         options.refused_formats = [
             name for name in sorted(STANDARD_FORMATS) if name not in FORMATS and name not in ignored_formats
         ]
         options.documents = {**referred_metaschemas([schema, *schemas.values()]), **schemas}
         self._vocabulary = vocabulary
-        with grammar_errors():
-            self.native = core().SchemaIndex(
-                schema.encode(), options, form.as_native(), limits.as_native(), vocabulary_trie(vocabulary)
-            )
+        choices = [{}, {"may_be_negated": True}]
+        if _NARROWER_FORMATS & set(ignored_formats):
+            choices.append({"may_be_negated": True, "are_narrower_left_out": True})
+        for choice in choices:
+            options.formats = native_formats(**choice)
+            try:
+                with grammar_errors():
+                    self.native = core().SchemaIndex(
+                        schema.encode(), options, form.as_native(), limits.as_native(), vocabulary_trie(vocabulary)
+                    )
+                return
+            except GrammarError as error:
+                if error.keyword != "format" or error.kind is not GrammarErrorKind.UNSUPPORTED or choice is choices[-1]:
+                    raise
 
     @property
     def annotations(self) -> tuple[str, ...]:
