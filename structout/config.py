@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from structout.limits import Limits
 
 KEY_ORDERS = ("declared", "any")
+FORMAT_RULES = ("annotate", "strict")
 
 
 def _half_the_processors() -> int:
@@ -55,6 +56,10 @@ class StructuredOutputsConfig:
             come in its order, and other keys behind them; those that are not required
             may be missing. "any": they come once each, in any order.
             docs/json_schema.md says which to choose.
+        formats: what happens to a ``format`` that the engine of a request does not
+            enforce, such as one that no draft defines. "annotate": it constrains
+            nothing, and ``manager.annotations`` lists it. "strict": the request is
+            refused unless it is ``lenient``.
         mask_pool_capacity: number of masks in the workers' MaskPool. With 0 there is
             no pool and the manager has no ``deduplicator``.
     """
@@ -76,6 +81,7 @@ class StructuredOutputsConfig:
     any_whitespace: bool = True
     max_whitespace: int | None = 2
     key_order: str = "declared"
+    formats: str = "annotate"
     mask_pool_capacity: int = 0
 
     def __post_init__(self) -> None:
@@ -99,6 +105,8 @@ class StructuredOutputsConfig:
                 raise ValueError(f"{name} must be more than 0 seconds, got {getattr(self, name)!r}")
         if self.key_order not in KEY_ORDERS:
             raise ValueError(f'key_order must be "declared" or "any", got {self.key_order!r}')
+        if self.formats not in FORMAT_RULES:
+            raise ValueError(f'formats must be "annotate" or "strict", got {self.formats!r}')
         spaces = self.max_whitespace
         if spaces is not None and (isinstance(spaces, bool) or not isinstance(spaces, int) or spaces < 1):
             raise ValueError(

@@ -230,6 +230,9 @@ class BackendSet:
                 weakened = support.weakened + compiled.weakened
                 unread = dict.fromkeys(annotations + support.formats + compiled.annotations)
                 places = tuple(place for place in unread if place not in weakened)
+                if self._refuses(constraint, places):
+                    refusals[name] = _unenforced_format(name, places[0])
+                    continue
                 return replace(compiled, backend_name=name, weakened=weakened, annotations=places)
         raise _most_telling(constraint.kind, refusals)
 
@@ -248,12 +251,16 @@ class BackendSet:
         Raises:
             GrammarError: as ``compile``.
         """
-        tuple(_check_schemas(constraint))
+        annotations = tuple(_check_schemas(constraint))
         refusals: dict[str, GrammarError] = {}
         for candidate in self._candidates(constraint):
             name, support = candidate.name, candidate.support
             if not candidate.serves:
                 refusals[name] = _unsupported(candidate)
+                continue
+            places = annotations + support.formats
+            if self._refuses(constraint, places):
+                refusals[name] = _unenforced_format(name, places[0])
                 continue
             if not compiles or support.is_slow:
                 return support.weakened
@@ -275,6 +282,9 @@ class BackendSet:
             pool = lazy_pool.discard()
             if pool is not None:
                 pool.close()
+
+    def _refuses(self, constraint: Constraint, unread_formats: tuple[str, ...]) -> bool:
+        return bool(unread_formats) and self._config.formats == "strict" and not constraint.lenient
 
     def _check_name(self, name: str) -> None:
         if name not in self._backends:
@@ -465,6 +475,13 @@ def _advice(kind: StructuredOutputOptions, support: Support) -> Iterator[str]:
         keywords = {keyword_at(pointer) or "" for pointer in support.weakened}
         alternatives = [_ALTERNATIVES[keyword] for keyword in sorted(keywords & _ALTERNATIVES.keys())]
         yield " or ".join([*alternatives, "pass lenient=True to accept the constraint without what is not enforced"])
+
+
+def _unenforced_format(name: str, pointer: str) -> GrammarError:
+    message = (
+        f'{name} does not enforce {pointer}, and formats="strict" asks for it: drop the format or pass lenient=True'
+    )
+    return GrammarError(message, kind=GrammarErrorKind.UNSUPPORTED, pointer=pointer, keyword="format")
 
 
 def _file_context(vocabulary: Vocabulary, config: StructuredOutputsConfig) -> bytes:

@@ -671,3 +671,22 @@ def test_check_params_makes_no_backend_and_returns_what_lenient_would_weaken(mon
         json={"type": "array", "items": I, "uniqueItems": True}, backend="llguidance:no-fallback", lenient=True
     )
     assert router.check_params(lenient) == ("#/uniqueItems",)
+
+
+def test_strict_formats_refuse_what_the_engine_takes_as_an_annotation():
+    strict = BackendSet(VOCABULARY, StructuredOutputsConfig(formats="strict"))
+    unknown = {"type": "object", "properties": {"p": {"type": "string", "format": "password"}}}
+    place = "#/properties/p/format"
+    for refuse in (strict.compile, strict.check):
+        with pytest.raises(GrammarError, match=rf'does not enforce {place}, and formats="strict"') as refused:
+            refuse(constraint(json=unknown))
+        assert (refused.value.kind, refused.value.pointer) == (GrammarErrorKind.UNSUPPORTED, place)
+    assert strict.compile(constraint(json=unknown, lenient=True)).annotations == (place,)
+    assert strict.compile(constraint(json={"type": "string", "format": "regex"})).backend_name == "fsm"
+    with pytest.raises(GrammarError, match='formats="strict"'):
+        strict.compile(constraint(json={"type": "string", "format": "iri"}, backend="llguidance:no-fallback"))
+
+
+def test_config_with_an_unknown_rule_for_formats_is_refused():
+    with pytest.raises(ValueError, match='formats must be "annotate" or "strict"'):
+        StructuredOutputsConfig(formats="ignore")
