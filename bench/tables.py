@@ -261,6 +261,24 @@ def unions_table() -> str:
     return _markdown(["", "tools", *engines], rows) + _provenance("unions", "cpu", f"{found[0]['vocabulary']}.")
 
 
+def schema_traffic_table() -> str:
+    rows = [
+        [
+            f"{row['schemas']} of {row['keys']} optional keys",
+            row["key_order"],
+            f"{row['texts']:,}",
+            str(row["failed"]),
+            f"{row['us_per_text'] / row['tokens_per_text']:.1f} µs",
+            f"{row['resident_mb'][-1] - row['resident_mb'][0]:+.1f} MB",
+        ]
+        for row in _rows("schema_traffic")
+    ]
+    head = ["schemas", "order of keys", "texts", "failed", "CPU time for a token", "memory after the first tenth"]
+    return _markdown(head, rows) + _provenance(
+        "schema_traffic", "cpu", "A vocabulary of 2,000 tokens; memory of the process."
+    )
+
+
 def schema_costs_table() -> str:
     found = _rows("schema_costs")
     engines = list(found[0]["ready_ms"])
@@ -639,6 +657,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "ready_cpu": ready_table,
     "unions_cpu": unions_table,
     "schema_costs_cpu": schema_costs_table,
+    "schema_traffic_cpu": schema_traffic_table,
     "manager_cpu": manager_table,
     "busy_thread_cpu": busy_thread_table,
     "mask_pool_cpu": mask_pool_table,

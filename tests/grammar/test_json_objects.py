@@ -58,7 +58,7 @@ def test_object_is_accepted_if_and_only_if_it_is_valid_and_masks_are_exact(num_c
     engine = JsonEngine(TOKENS, declared=order == "declared")
     walker = Walker(engine, num_checked=len(TOKENS))
     rng = random.Random(f"objects {order}")
-    end = time.monotonic() + num_cases(4, long=60, full=900)
+    end = time.monotonic() + num_cases(4, long=40, full=900)
     num_served = num_texts = 0
     while time.monotonic() < end:
         drawn = ObjectSchema(rng)

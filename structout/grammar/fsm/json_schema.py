@@ -102,8 +102,8 @@ class SchemaIndex:
 
     @property
     def num_states(self) -> int:
-        """The number of states that a new text begins with: those of the compiled schema
-        and those that earlier texts have made."""
+        """The number of states that a new text begins with: those of the compiled
+        schema, and those that earlier texts have made."""
         return self.native.num_states
 
     @property
