@@ -83,13 +83,7 @@ def test_a_bad_constraint_past_the_frontend_fails_its_request_only(running):
     assert texts(outputs[-1:]) == expected
 
 
-WEAKENED = {
-    "type": "array",
-    "prefixItems": [{"enum": [1, 2]}, {"const": 1}],
-    "minItems": 2,
-    "maxItems": 2,
-    "uniqueItems": True,
-}
+WEAKENED = {"enum": ["b"], "pattern": "^(?<=x)b$"}  # no engine has what looks behind
 
 
 def test_a_weakened_schema_is_logged_once(running, caplog):
@@ -104,13 +98,13 @@ def test_a_weakened_schema_is_logged_once(running, caplog):
     finally:
         vllm_log.removeHandler(caplog.handler)
     (line,) = [record.getMessage() for record in caplog.records if record.name == "vllm.structout"]
-    assert "uniqueItems" in line
+    assert "#/pattern" in line
     assert "STRUCTOUT_VLLM_STRICT=1" in line
 
 
 def test_a_weakened_schema_is_refused_where_strict(running, monkeypatch):
     monkeypatch.setenv("STRUCTOUT_VLLM_STRICT", "1")
-    with pytest.raises(VLLMValidationError, match="uniqueItems"):
+    with pytest.raises(VLLMValidationError, match="#/pattern"):
         running.generate([SamplingParams(max_tokens=60, **structured(json=WEAKENED))])
 
 
@@ -125,7 +119,7 @@ def test_keys_are_in_the_order_that_the_request_asks_for(running):
 
     def orders(extra_args):
         requests = [
-            SamplingParams(temperature=100, max_tokens=60, seed=seed, extra_args=extra_args, **structured(json=schema))
+            SamplingParams(temperature=2, max_tokens=60, seed=seed, extra_args=extra_args, **structured(json=schema))
             for seed in range(40)
         ]
         return {tuple(json.loads(text)) for (text,) in texts(running.generate(requests))}
