@@ -37,8 +37,9 @@ TAG = json.dumps(
         "format": {"type": "tag", "begin": "<a>", "content": {"type": "regex", "pattern": "[0-9]{3}"}, "end": "</a>"},
     }
 )
-UNENFORCED = '{"type": "object", "properties": {"a": {"type": "string", "enum": ["x@y"], "format": "idn-email"}}, '
-UNENFORCED += '"required": ["a"], "additionalProperties": false, "uniqueItems": true}'
+# No engine has what looks behind.
+UNENFORCED = '{"type": "object", "properties": {"a": {"enum": ["xy"], "pattern": "(?<=x)y"}}, '
+UNENFORCED += '"required": ["a"], "additionalProperties": false}'
 
 
 @pytest.fixture(scope="session")
@@ -388,11 +389,13 @@ def test_generate_with_a_boolean_schema(capsys):
 
 
 def test_generate_with_an_unenforced_keyword_needs_lenient(capsys):
-    check_last_line(capsys, ["--json-schema", UNENFORCED], "pass --lenient to accept the constraint")
+    check_last_line(
+        capsys, ["--json-schema", UNENFORCED], "#/properties/a/pattern: lookbehind is not supported (at character 3)"
+    )
     assert main(["generate", "--json-schema", UNENFORCED, "--lenient", "--compact", "--seed", "1"]) == 0
     output = capsys.readouterr()
-    assert output.out == '{"a": "x@y"}\n'
-    assert "\nnot enforced: #/properties/a/format\n" in output.err
+    assert output.out == '{"a": "xy"}\n'
+    assert "\nnot enforced: #/properties/a/pattern\n" in output.err
 
 
 def test_generate_with_an_unknown_format_names_it_as_an_annotation(capsys):
