@@ -111,6 +111,9 @@ class Machine {
   Guard guard(State state, uint8_t byte, const Action& action);
   bool holds(const Guard& guard, const PastKeys& names);
 
+  // Whether a state is inside or behind a free key of an object that still lacks names.
+  bool lacks_names(State state, const PastKeys& names);
+
   // The position of the name that is complete with the step from one state to the next, if
   // the frame remembers it.
   std::optional<uint32_t> completed_name(State state, State next) const;

@@ -382,6 +382,14 @@ bool Machine::holds(const Guard& guard, const PastKeys& names) {
   return false;
 }
 
+bool Machine::lacks_names(State state, const PastKeys& names) {
+  const std::array<uint32_t, 5>& fields = fields_[state];
+  bool is_inside = kinds_[state] == Kind::kKey && fields[1] == fields[2];
+  bool is_free = is_inside || (kinds_[state] == Kind::kAfterKey && keys_[fields[1]].is_free());
+  if (!is_free || !is_guarded(objects_[fields[0]])) return false;
+  return !holds({Guard::kClose, fields[0]}, names);
+}
+
 std::optional<uint32_t> Machine::completed_name(State state, State next) const {
   if (form_.key_order != KeyOrderRule::kAny) return std::nullopt;
   if (kinds_[state] != Kind::kKey || kinds_[next] != Kind::kAfterKey) return std::nullopt;

@@ -14,7 +14,7 @@ namespace structout::json {
 
 namespace {
 
-constexpr uint64_t kMaxReads = 1 << 19;
+constexpr uint64_t kMaxReads = 1 << 16;  // of a search; after so many it is taken to find one
 constexpr std::string_view kFirst = "\"}],:0123456789-.tfnaeulrs[{";  // what ends a value comes first
 
 bool is_space(int byte) { return byte == ' ' || byte == '\n' || byte == '\t' || byte == '\r'; }
@@ -64,7 +64,7 @@ class ValueSearch {
         uint8_t byte = kBytes[step.next++];
         if (!is_inside && is_space(byte)) continue;
         if (machine_.action(state, byte).kind == Action::kFail) continue;
-        if (++num_reads > kMaxReads) throw fsm::LimitError("unused_values", num_reads, kMaxReads);
+        if (++num_reads > kMaxReads) return true;
         if (!enter(path, byte)) continue;
       }
       if (is_found(path.back().position, text_)) return true;
@@ -74,12 +74,16 @@ class ValueSearch {
 
  private:
   static constexpr size_t kUnknown = SIZE_MAX;
+  struct LastKey {
+    size_t begin = kUnknown, length = 0;  // in the text
+    bool is_free = false;
+  };
   struct Step {
     Position position;
     int next = 0;  // byte, in order
     bool has_gone_on = false, has_tried_space = false;
-    size_t key_begin = kUnknown;                       // in the text
-    std::vector<std::pair<size_t, size_t>> keys = {};  // the last one of each object around, in the text
+    size_t key_begin = kUnknown;     // in the text
+    std::vector<LastKey> keys = {};  // of each object around
   };
 
   bool enter(std::vector<Step>& path, uint8_t byte) {
@@ -92,22 +96,30 @@ class ValueSearch {
     next.keys = path.back().keys;
     bool is_key = machine_.is_key(next.position.state());
     size_t depth = depth_of(next.position);
-    next.keys.resize(depth + 1, {kUnknown, 0});
+    next.keys.resize(depth + 1);
     if (is_key && !was_key) next.key_begin = text_.size() + 1;
+    // A free key may have any length, so none is begun before the names that must come.
+    bool is_begun_here = (is_key || was_free) && next.key_begin != kUnknown;
+    if (is_begun_here && machine_.lacks_names(next.position.state(), next.position.names())) return false;
     if (was_key && !is_key) {
-      auto [before, length] = next.keys[depth];
-      std::pair<size_t, size_t> key = {next.key_begin, next.key_begin == kUnknown ? 0 : text_.size() - next.key_begin};
-      bool is_ordered = machine_.allows_any_order() || was_free;  // others have their declared order
-      if (is_ordered && before != kUnknown && key.first != kUnknown &&
-          text_.compare(before, length, text_, key.first, key.second) > 0) {
-        return false;
+      bool is_known = next.key_begin != kUnknown;
+      LastKey key = {next.key_begin, is_known ? text_.size() - next.key_begin : 0, was_free};
+      if (machine_.allows_any_order() || was_free) {  // others have their declared order
+        if (!comes_after(next.keys[depth], key)) return false;
+        next.keys[depth] = key;
       }
-      if (is_ordered) next.keys[depth] = key;
       next.key_begin = kUnknown;
     }
     text_.push_back(char(byte));
     path.push_back(std::move(next));
     return true;
+  }
+
+  // Named keys come first, and each kind in the order of the bytes.
+  bool comes_after(const LastKey& before, const LastKey& key) const {
+    if (before.begin == kUnknown || key.begin == kUnknown) return true;
+    if (before.is_free != key.is_free) return key.is_free;
+    return text_.compare(before.begin, before.length, text_, key.begin, key.length) <= 0;
   }
 
   Machine& machine_;

@@ -192,7 +192,7 @@ def check_infinite_walk(engine: JsonEngine, schema: dict[str, Any], index: Any, 
         if b"" in allowed and (rng.random() < 0.1 or len(text) > MAX_BYTES):
             break
         if len(text) > 10 * MAX_BYTES:
-            return f"{text!r} does not end"
+            return None  # it may stay inside of a string for as long as this goes
         bytes_ = [byte for byte in allowed if byte and byte in preferred] or [byte for byte in allowed if byte]
         ends = [byte for byte in bytes_ if byte in b'"]}:,0']
         if not bytes_:
