@@ -457,8 +457,8 @@ def test_boolean_laws_hold(num_cases):
             continue  # a reference would lead elsewhere, and items under negated uniqueItems still differ
         a, b = json.loads(drawn.text), json.loads(other.text)
         texts = [*drawn.compact_texts(8), *other.compact_texts(8)]
-        # How a number is written depends on what asks for it, such as 5.0 and long ones.
-        texts = [text for text in texts if not re.search(r"\.[0-9]*0\b|\.0|[0-9.]{16}", text)]
+        # How numbers like 5.0, 1e+20 and long ones are written depends on the schema.
+        texts = [text for text in texts if not re.search(r"\.[0-9]*0\b|\.0|[0-9.]{16}|[0-9][eE]", text)]
         no = {"not": a}
         for first, second in (
             (a, {"not": no}),
