@@ -16,9 +16,7 @@ SharedParts::SharedParts(std::shared_ptr<const Network> given, const fsm::Limits
 }
 
 GrammarStates::GrammarStates(std::shared_ptr<SharedParts> parts)
-    : parts_(std::move(parts)),
-      reader_(*parts_->network, parts_->lexer),
-      row_(parts_->vocabulary->row_words()) {
+    : parts_(std::move(parts)), reader_(*parts_->network, parts_->lexer), row_(parts_->vocabulary->row_words()) {
   if (!parts_->always_has_end) end_search_.emplace(*parts_->network);
 }
 

@@ -1,5 +1,7 @@
 #include "context_free/lexer.h"
 
+#include <climits>
+
 namespace structout::context_free {
 
 namespace {
@@ -29,12 +31,16 @@ uint32_t Lexer::number_of(const std::vector<Item>& items) {
   State state;
   state.after.fill(kNone);
   std::vector<uint32_t> accepted;
+  int priority = INT_MIN;
   bool is_over = false;
   for (const Item& item : items) {
     const Terminal& terminal = network_.terminals()[item.terminal];
     if (item.place == kFresh || !terminal.automaton.accepts(item.place - 1)) continue;
-    accepted.push_back(item.terminal);
     is_over = is_over || terminal.is_lazy;
+    if (terminal.priority < priority) continue;
+    if (terminal.priority > priority) accepted.clear();
+    priority = terminal.priority;
+    accepted.push_back(item.terminal);
   }
   if (is_over) state.after.fill(kStuck);
   state.accepted = set_of(accepted);

@@ -68,7 +68,7 @@ class Masks {
   const Network& network_;
   Lexer& lexer_;
   std::shared_ptr<const fsm::VocabularyTrie> vocabulary_;
-  Stacks stacks_;                                // of single states above a hole
+  Stacks stacks_;            // of single states above a hole
   std::vector<Next> after_;  // by node of stacks_ and byte, as far as known
   // Lists of nodes of the trie: with a lexer, those whose byte comes next; without, those
   // whose children's bytes come next.

@@ -18,6 +18,11 @@ struct Terminal {
   fsm::Automaton automaton;
   bool is_lazy = false;     // ends as soon as it may
   bool is_ignored = false;  // may stand between others
+  int priority = 0;         // of several that read the same text, those of the highest count
+  bool operator==(const Terminal& other) const {
+    return is_lazy == other.is_lazy && is_ignored == other.is_ignored && priority == other.priority &&
+           automaton == other.automaton;
+  }
 };
 
 struct NetworkOptions {

@@ -35,7 +35,7 @@ constexpr uint32_t kUnbounded = UINT32_MAX;
 struct Part {
   PartKind kind;
   bool is_negative = false;          // of a lookahead
-  bool is_lazy = false;              // of a terminal
+  bool is_lazy = false;              // of a terminal, or of a repetition in one: it ends as soon as it may
   uint32_t min = 0, max = 0;         // of a repetition
   uint32_t index = 0;                // into Pattern::sets, texts, automata or rules
   std::vector<uint32_t> children{};  // indices into Pattern::parts
@@ -46,6 +46,7 @@ constexpr uint32_t kUndefined = UINT32_MAX;
 struct Rule {
   std::string name;
   uint32_t body = kUndefined;  // index into Pattern::parts
+  int priority = 0;            // as a terminal, among those that read the same text
 };
 
 struct Pattern {

@@ -99,14 +99,20 @@ uint32_t Rules::add_rule(std::string name) {
   return add_indexed(PartKind::kRule, pattern_.rules.size() - 1);
 }
 
-void Rules::define(uint32_t reference, uint32_t body) {
+Rule& Rules::rule_of(uint32_t reference) {
   check(reference);
+  if (pattern_.parts[reference].kind != PartKind::kRule) throw std::invalid_argument("the part is not a rule");
+  return pattern_.rules[pattern_.parts[reference].index];
+}
+
+void Rules::define(uint32_t reference, uint32_t body) {
   check(body);
-  if (pattern_.parts[reference].kind != PartKind::kRule) throw std::invalid_argument("only a rule can be defined");
-  Rule& rule = pattern_.rules[pattern_.parts[reference].index];
+  Rule& rule = rule_of(reference);
   if (rule.body != kUndefined) throw std::invalid_argument("the rule " + rule.name + " is defined twice");
   rule.body = body;
 }
+
+void Rules::set_priority(uint32_t reference, int priority) { rule_of(reference).priority = priority; }
 
 // The references to rules in a part, but not those in the bodies of these rules.
 std::vector<Rules::Reference> Rules::references(uint32_t part) const {

@@ -37,6 +37,7 @@ class Rules {
   // A reference to a new rule, which has to be defined later.
   uint32_t add_rule(std::string name);
   void define(uint32_t reference, uint32_t body);
+  void set_priority(uint32_t reference, int priority);
 
   // Refuses rules that refer to themselves, unless each such reference ends its rule:
   // a ::= "x" a | "y" is regular.
@@ -56,6 +57,7 @@ class Rules {
   uint32_t add(PartKind kind, std::vector<uint32_t> parts);
   uint32_t add_indexed(PartKind kind, size_t index);
   void check(uint32_t part) const;
+  Rule& rule_of(uint32_t reference);
   std::vector<Reference> references(uint32_t part) const;
   std::string cycle(const std::vector<std::vector<uint32_t>>& targets, uint32_t from, uint32_t to) const;
 

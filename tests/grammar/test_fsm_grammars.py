@@ -123,6 +123,12 @@ LARK = [
     (r"start: /a\/\s/ | /[\s-]b/", "a/b \n-"),
     ('start: "ks"i "1"i', "kKsS\u212a\u017f1"),
     ('start: "a".."c" "\\u0041\\n"?', "abcdA\n"),
+    ('start: /a[b-k]/i "é"i', "aABkK\u212aéÉ"),
+    (r"start: /[^a\n]\sé/i", "aAbé É\n"),
+    (r"start: /[\Sb][\Dc]/", "a1\x85\ufeff "),
+    ('start: x "b"\nx[lazy]: /[ab]*a/', "ab"),
+    ('start: x "b"?\nx[suffix="c"]: /[ab]*/', "abc"),
+    ('start: x+ "b"?\nx[suffix=/c+/, capture="y"]: /[ab]*/', "abc"),
     ("start: T\nT: /[ab]*/ & ~/(?s:.*)bb(?s:.*)/ & /.{1,4}/", "ab"),
     ("start: T\nT: ~A+ & /[ab]{1,3}/ | A A\nA: /ab/", "ab"),
     ('start: T\nT: "a" /b+/ & /ab/ "b" | "c"', "abc"),
@@ -222,6 +228,16 @@ def test_imported_terminal_has_the_language_of_llguidance(name, llguidance, num_
     assert language.matches(texts[0])
 
 
+def test_terminal_with_a_lazy_repetition_ends_as_soon_as_it_may():
+    language = compile_grammar('start: /x(a|b)*?y/ "yz"?', BYTES)
+    assert [text for text in ("xy", "xyyz", "xaby", "xaayyz", "xyayyz") if not language.matches(text)] == ["xyayyz"]
+
+
+def test_terminals_that_read_the_same_text_are_chosen_by_their_priorities():
+    language = compile_grammar('start: A "1" | B "2"\nA.2: /[ab]+/\nB.-1: /[bc]+/', BYTES)
+    assert [text for text in ("b1", "b2", "c2", "bc2", "ab1") if not language.matches(text)] == ["b2"]
+
+
 def test_lark_without_a_text_is_impossible(llguidance):
     """The first terminal takes as much as it can, and leaves nothing to the second."""
     grammar = 'start: /a+/ "ab"'
@@ -257,25 +273,26 @@ REFUSED = [
     ('start: %json {"type": "object"}', "unsupported", "%json is not"),
     ('start: %regex {"substring_chars": "ab"}', "unsupported", "%regex is not"),
     ("start: <|im_end|>", "unsupported", "the token <|im_end|> is not"),
+    ('start: x\nx[stop=""]: /a*/', "unsupported", "the attribute stop without a text is"),
+    ("start: x\nx[suffix]: /a*/", "unsupported", "the attribute suffix without a text is"),
+    ("start: x\nx[suffix=]: /a*/", "malformed", "expected a string, a regular expression or a terminal behind suffix="),
+    (r"start: /\p{Lu}/i", "unsupported", "without regard to case"),
+    (r"start: /\x41/i", "unsupported", "without regard to case"),
     ("start: @other", "unsupported", "the grammar @other is not"),
     ('start[max_tokens=5]: "a"', "unsupported", "the attribute max_tokens of a rule is not"),
     ('start[temperature=0.5]: "a"', "unsupported", "the attribute temperature of a rule is not"),
-    ('start[lazy]: "a"', "unsupported", "the attribute lazy of a rule is not"),
-    ('start.2: "a"', "unsupported", "priorities are not"),
     ('start{x}: "a"', "unsupported", "templates are not"),
     ('%declare X\nstart: "a"', "unsupported", "%declare is not"),
     ('%llguidance {"allow_initial_skip": true}\nstart: "a"', "unsupported", "an option of llguidance is not"),
     ('%import mylib.X\nstart: "a"', "unsupported", "the library mylib is not"),
     (r"start: /[a\W]/", "unsupported", r"\\W in a class is not"),
     (r"start: /\p{Greek}/", "unsupported", "must be written"),
-    ("start: /a/i", "unsupported", "the flag i is not"),
     ("start: /(?i)a/", "unsupported", "inline flags"),
     ("start: /[a&&b]/", "unsupported", "&& in a class is not"),
     ("start: /[[:alpha:]]/", "unsupported", r"\[ in a class is not"),
     (r"start: /\bx/", "unsupported", "word boundaries"),
     ("start: /^a/", "unsupported", "anchors are not supported in a grammar"),
     ("start: /a(?=b)/", "unsupported", "lookahead is not supported in a grammar"),
-    ('start: "é"i', "unsupported", "beyond ASCII without regard to case"),
     ("start: /(/", "malformed", r"a \( is not closed"),
     ('start: "a" & "b"', "malformed", "& is for terminals only"),
     ('start: T\nT: x\nx: "a"', "malformed", "the terminal uses the rule x"),
@@ -404,6 +421,6 @@ def test_grammars_go_to_fsm_unless_it_refuses_them():
     assert backend_of('start: A+\nA: "a" | "b"') == "fsm"
     assert backend_of('root ::= "(" root ")" | "b"') == "fsm"
     assert backend_of('root ::= TagDispatch(("a", b))\nb ::= "c"') == "xgrammar"
-    assert backend_of("start: /a/i") == "llguidance"
+    assert backend_of('start: %json {"type": "object"}') == "llguidance"
     with pytest.raises(GrammarError, match=r"fsm refuses the grammar: .* TagDispatch is not"):
         backend_of('root ::= TagDispatch(("a", b))\nb ::= "c"', "fsm:no-fallback")

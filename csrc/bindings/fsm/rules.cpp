@@ -39,6 +39,7 @@ void define_rules(py::module_& module) {
       .def("add_terminal", &Rules::add_terminal, py::arg("part"), py::arg("is_lazy") = false)
       .def("add_rule", &Rules::add_rule)
       .def("define", &Rules::define)
+      .def("set_priority", &Rules::set_priority)
       .def("check_recursion", &Rules::check_recursion)
       .def("compile", &Rules::compile, py::call_guard<py::gil_scoped_release>());
 }

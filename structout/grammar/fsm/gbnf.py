@@ -184,7 +184,7 @@ class _Parser:
                 raise unsupported_error(self._text, offset, f"{part} in a class is")
             else:
                 raise malformed_error(self._text, offset, f"unknown escape {part}")
-            if code == 0 or code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
+            if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
                 raise unsupported_error(self._text, offset, f"the character U+{code:04X} is")
             codes.append(code)
         return codes

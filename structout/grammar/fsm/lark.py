@@ -6,6 +6,7 @@ from typing import Any
 
 from structout.errors import GrammarError, GrammarLimitError
 from structout.grammar.fsm.automaton import AutomatonLimits
+from structout.grammar.fsm.letter_case import other_forms
 from structout.grammar.fsm.rules import (
     REPETITIONS,
     OpenGroups,
@@ -30,18 +31,18 @@ _TOKEN = re.compile(
       | (?P<times>~[ \t]*(?P<low>[0-9]+)(?:[ \t]*\.\.[ \t]*(?P<high>[0-9]+))?)
       | (?P<bounds>\{[ \t]*(?P<from>[0-9]*)[ \t]*(?P<comma>,[ \t]*(?P<to>[0-9]*)[ \t]*)?\})
       | (?P<range>\.\.)
+      | (?P<priority>\.[ \t]*(?P<priority_value>[+-]?[0-9]+))
       | (?P<token><[^<>\s]+>)
       | (?P<grammar>@[A-Za-z0-9_-]+)
-      | (?P<number>[0-9]+)
+      | (?P<number>[0-9]+(?:\.[0-9]+)?)
       | (?P<sign>[()\[\]{}|*+?&~:!.,=])""",
     re.VERBOSE,
 )
 _JSON = json.JSONDecoder()
 _HARMLESS_OPTIONS = frozenset(("no_forcing",))
-_HARMLESS_ATTRIBUTES = frozenset(("capture", "capture_name"))
-
-# ASCII letters that have a third form without regard to case.
-_MORE_FORMS = {"k": "\u212a", "s": "\u017f"}
+_HARMLESS_ATTRIBUTES = frozenset(("capture", "capture_name", "stop_capture"))
+_LAZY_ATTRIBUTES = frozenset(("lazy", "suffix", "stop"))
+_MAX_PRIORITY = 1 << 30
 
 # The terminals of Lark's library "common".
 _FLOAT = r"(?:(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)"
@@ -168,26 +169,51 @@ class _Parser:
             pass
         start = self._offset()
         name = self._expect("name", "a rule, a terminal or a statement").text
-        if self._take("."):
-            raise self._unsupported("priorities are")
+        priority = self._at < len(self._tokens) and self._tokens[self._at].kind == "priority"
+        if priority:
+            value = self._expect("priority", "").match["priority_value"]
+            bounded = max(-_MAX_PRIORITY, min(_MAX_PRIORITY, bounded_int(value)))
+            self._rules.native.set_priority(self._rules.reference(name), bounded)
         if self._take("{"):
             raise self._unsupported("templates are")
-        if self._take("["):
-            self._parse_attributes()
+        is_lazy, suffix = self._parse_attributes() if self._take("[") else (False, None)
         if not self._take(":"):
             raise self._malformed(f"expected : behind {name}")
         if self._rules.is_defined(name):
             raise malformed_error(self._text, start, f"{name} is defined twice")
-        self._rules.define(name, self._parse_alternatives(is_terminal=_is_terminal(name)))
+        is_terminal = _is_terminal(name)
+        if is_terminal or not is_lazy:
+            self._rules.define(name, self._parse_alternatives(is_terminal=is_terminal))
+            return
+        lexeme = [self._rules.add_alternatives(self._parse_alternatives(is_terminal=True))]
+        if suffix is not None:
+            lexeme.append(suffix)
+        self._rules.define(name, [[self._rules.native.add_terminal(self._rules.add_sequence(lexeme), is_lazy=True)]])
 
-    def _parse_attributes(self) -> None:
+    def _parse_attributes(self) -> tuple[bool, int | None]:
+        """Parse the attributes of a rule. Return whether it is a lazy lexeme, and what
+        it ends with, if an attribute tells."""
+        is_lazy, suffix = False, None
         while not self._take("]"):
+            start = self._offset()
             name = self._expect("name", "the name of an attribute").text
-            if name not in _HARMLESS_ATTRIBUTES:
-                raise self._unsupported(f"the attribute {name} of a rule is")
+            if name not in _LAZY_ATTRIBUTES | _HARMLESS_ATTRIBUTES:
+                raise unsupported_error(self._text, start, f"the attribute {name} of a rule is")
+            value = None
             if self._take("="):
-                self._expect("text", "a string")
+                if self._at == len(self._tokens) or self._tokens[self._at].kind not in ("text", "regex", "name"):
+                    raise self._malformed(f"expected a string, a regular expression or a terminal behind {name}=")
+                value = self._tokens[self._at]
+            if name in _LAZY_ATTRIBUTES:
+                is_lazy = True
+                if value is not None and value.text != '""':
+                    suffix = self._parse_value(value, is_terminal=True)
+                elif name != "lazy":  # the end of the text would stop the lexeme
+                    raise unsupported_error(self._text, start, f"the attribute {name} without a text is")
+            else:
+                self._at += value is not None
             self._take(",")
+        return is_lazy, suffix
 
     def _parse_statement(self, token: _Token) -> None:
         self._at += 1
@@ -340,8 +366,6 @@ class _Parser:
             return self._rules.native.add_characters([(ord(text), ord(last))], False)
         if not token.text.endswith("i"):
             return self._rules.add_text(text)
-        if not text.isascii():
-            raise unsupported_error(self._text, token.start, "a character beyond ASCII without regard to case is")
         return self._rules.add_sequence(
             [self._add_any_case(character) for character in text] or [self._rules.add_text("")]
         )
@@ -353,7 +377,7 @@ class _Parser:
         return text
 
     def _add_any_case(self, character: str) -> int:
-        forms = {character.lower(), character.upper(), _MORE_FORMS.get(character.lower(), character)}
+        forms = {character, *other_forms(character, character)}
         return self._rules.native.add_characters([(ord(form), ord(form)) for form in forms], False)
 
 
