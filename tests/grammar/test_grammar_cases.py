@@ -4,6 +4,8 @@ whose dialect it is does: llguidance for Lark, xgrammar for GBNF.
 Where an engine differs, the case says how, and why.
 """
 
+import json
+
 import pytest
 from grammar_cases import (
     Llguidance,
@@ -15,6 +17,7 @@ from grammar_cases import (
     read_cases,
     texts_of,
 )
+from locations import DATA
 
 LARK, GBNF = read_cases("lark_cases.json"), read_cases("gbnf_cases.json")
 
@@ -79,3 +82,30 @@ def test_case_lists_no_text_twice_and_explains_each_difference(cases):
         for known in case["differs"].values():
             assert len(known["why"]) > 10, case["name"]
             assert all(text in texts for text, _ in known["verdicts"]), case["name"]
+
+
+# -- whole programs --------------------------------------------------------------------
+
+PROGRAMS = json.loads((DATA / "grammars" / "texts.json").read_text())
+
+
+def texts_are_read(engine, name):
+    texts, others = PROGRAMS[name]["texts"], PROGRAMS[name]["others"]
+    verdicts = engine.verdicts({"grammar": (DATA / "grammars" / name).read_text()}, texts + others)
+    assert [text for text, verdict in zip(texts, verdicts, strict=False) if verdict != "text"] == []
+    assert [text for text, verdict in zip(others, verdicts[len(texts) :], strict=True) if verdict == "text"] == []
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_own_engine_reads_programs(name, own):
+    texts_are_read(own, name)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_engine_of_the_dialect_reads_programs(name, llguidance, xgrammar):
+    texts_are_read(llguidance if name.endswith(".lark") else xgrammar, name)
+
+
+def test_each_grammar_has_programs():
+    files = {path.name for path in (DATA / "grammars").iterdir() if path.suffix in (".gbnf", ".lark")}
+    assert files == set(PROGRAMS)
