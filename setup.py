@@ -226,11 +226,11 @@ def extensions() -> list[Extension]:
     )
     fsm = Extension(
         "structout._fsm",
-        find_sources("fsm/*.cpp", "json/*.cpp", "bindings/fsm/*.cpp"),
+        find_sources("fsm/*.cpp", "json/*.cpp", "context_free/*.cpp", "bindings/fsm/*.cpp"),
         include_dirs=[str(CSRC), pybind11.get_include()],
         extra_compile_args=["-O3", "-g0", "-std=c++17", "-fvisibility=hidden"],
         extra_link_args=["-Wl,-s"],
-        depends=find_sources("fsm/*.h", "fsm/*.inc", "json/*.h", "bindings/fsm/*.h"),
+        depends=find_sources("fsm/*.h", "fsm/*.inc", "json/*.h", "context_free/*.h", "bindings/fsm/*.h"),
         language="c++",
     )
     nvcc = find_nvcc()

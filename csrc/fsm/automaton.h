@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "fsm/limits.h"
+#include "fsm/partition.h"
 
 namespace structout::fsm {
 
@@ -88,11 +89,6 @@ class AutomatonBuilder {
   Automaton numbered(uint32_t start);
 
  private:
-  // The sources of the edges to state s are states[begin[s] ... begin[s + 1]].
-  struct Predecessors {
-    std::vector<uint32_t> begin, states;
-  };
-
   void prune(uint32_t start);
   Predecessors predecessors() const;
   std::vector<uint32_t> equivalence_classes(Budget& budget) const;

@@ -85,14 +85,17 @@ class Budget {
  public:
   explicit Budget(const Limits& limits) : limits(limits), start_(cpu_seconds()) {}
 
-  // Restarts the clock.
-  void restart() {
+  // Restarts the clock. Until the next time, at most `max_steps` may be spent.
+  void restart(uint64_t max_steps = UINT64_MAX) {
     start_ = cpu_seconds();
     unchecked_ = 0;
+    max_steps_ = max_steps;
+    max_total_ = max_steps < UINT64_MAX - total_ ? total_ + max_steps : UINT64_MAX;
   }
 
   void spend(uint64_t steps) {
     total_ += steps;
+    if (total_ > max_total_) throw LimitError("work_of_a_token", max_steps_ + total_ - max_total_, max_steps_);
     if (allowance_ != nullptr) allowance_->spend(steps);
     unchecked_ += steps;
     if (unchecked_ < kStepsPerCheck) return;
@@ -125,6 +128,7 @@ class Budget {
 
   double start_;
   uint64_t unchecked_ = 0, total_ = 0;
+  uint64_t max_steps_ = UINT64_MAX, max_total_ = UINT64_MAX;
   WorkAllowance* allowance_ = nullptr;
 };
 

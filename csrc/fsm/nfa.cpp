@@ -83,8 +83,8 @@ class NfaBuilder {
       case PartKind::kIntersection:
       case PartKind::kComplement:
         return add_automaton(combination(index), next);
-      case PartKind::kSeparator:
-        return nfa_.nodes[next].kind == NodeKind::kAccept ? next : add_loop(part.children[0], next);
+      case PartKind::kTerminal:
+        return compile(part.children[0], next);
       case PartKind::kRule:
         return compile_rule(part.index, next);
     }

@@ -25,7 +25,7 @@ enum class PartKind : uint8_t {
   kAutomaton,
   kIntersection,
   kComplement,
-  kSeparator,
+  kTerminal,
   kRule,
 };
 
@@ -35,6 +35,7 @@ constexpr uint32_t kUnbounded = UINT32_MAX;
 struct Part {
   PartKind kind;
   bool is_negative = false;          // of a lookahead
+  bool is_lazy = false;              // of a terminal
   uint32_t min = 0, max = 0;         // of a repetition
   uint32_t index = 0;                // into Pattern::sets, texts, automata or rules
   std::vector<uint32_t> children{};  // indices into Pattern::parts

@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <unordered_set>
 
+#include "fsm/components.h"
 #include "fsm/nfa.h"
 
 namespace structout::fsm {
@@ -12,72 +13,6 @@ namespace {
 
 constexpr uint32_t kUnvisited = UINT32_MAX;
 constexpr size_t kShownRules = 8;
-
-// Numbers the strongly connected components of a graph (Tarjan, "Depth-first search and
-// linear graph algorithms", 1972), without recursion.
-class Components {
- public:
-  explicit Components(const std::vector<std::vector<uint32_t>>& targets)
-      : targets_(targets),
-        order_(targets.size(), kUnvisited),
-        lowest_(targets.size()),
-        component_(targets.size(), kUnvisited) {
-    for (uint32_t node = 0; node < targets.size(); ++node) {
-      if (order_[node] == kUnvisited) visit(node);
-    }
-  }
-
-  uint32_t operator[](uint32_t node) const { return component_[node]; }
-
- private:
-  struct Frame {
-    uint32_t node;
-    size_t num_followed;
-  };
-
-  void enter(uint32_t node) {
-    order_[node] = lowest_[node] = num_visited_++;
-    open_.push_back(node);
-    frames_.push_back({node, 0});
-  }
-
-  void visit(uint32_t start) {
-    enter(start);
-    while (!frames_.empty()) {
-      uint32_t node = frames_.back().node;
-      if (frames_.back().num_followed < targets_[node].size()) {
-        uint32_t target = targets_[node][frames_.back().num_followed++];
-        if (order_[target] == kUnvisited) {
-          enter(target);
-        } else if (component_[target] == kUnvisited) {
-          lowest_[node] = std::min(lowest_[node], order_[target]);
-        }
-        continue;
-      }
-      frames_.pop_back();
-      if (!frames_.empty()) {
-        uint32_t& lowest = lowest_[frames_.back().node];
-        lowest = std::min(lowest, lowest_[node]);
-      }
-      if (lowest_[node] == order_[node]) close(node);
-    }
-  }
-
-  void close(uint32_t root) {
-    uint32_t node;
-    do {
-      node = open_.back();
-      open_.pop_back();
-      component_[node] = num_components_;
-    } while (node != root);
-    ++num_components_;
-  }
-
-  const std::vector<std::vector<uint32_t>>& targets_;
-  std::vector<uint32_t> order_, lowest_, component_, open_;
-  std::vector<Frame> frames_;
-  uint32_t num_visited_ = 0, num_components_ = 0;
-};
 
 }  // namespace
 
@@ -152,7 +87,12 @@ uint32_t Rules::add_intersection(std::vector<uint32_t> parts) {
 
 uint32_t Rules::add_complement(uint32_t part) { return add(PartKind::kComplement, {part}); }
 
-uint32_t Rules::add_separator(uint32_t part) { return add(PartKind::kSeparator, {part}); }
+uint32_t Rules::add_terminal(uint32_t part, bool is_lazy) {
+  Part terminal{PartKind::kTerminal};
+  terminal.is_lazy = is_lazy;
+  terminal.children.push_back(part);
+  return add(std::move(terminal));
+}
 
 uint32_t Rules::add_rule(std::string name) {
   pattern_.rules.push_back({std::move(name)});

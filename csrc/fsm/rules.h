@@ -31,9 +31,8 @@ class Rules {
   uint32_t add_intersection(std::vector<uint32_t> parts);
   uint32_t add_complement(uint32_t part);
 
-  // The part repeated any number of times between two others. Nothing at the end of the
-  // whole text.
-  uint32_t add_separator(uint32_t part);
+  // A part that a lexer reads as one symbol. If it is lazy, it ends as soon as it may.
+  uint32_t add_terminal(uint32_t part, bool is_lazy);
 
   // A reference to a new rule, which has to be defined later.
   uint32_t add_rule(std::string name);
@@ -44,6 +43,8 @@ class Rules {
   void check_recursion(uint32_t root) const;
 
   Automaton compile(uint32_t root, const Limits& limits) const;
+
+  const Pattern& pattern() const { return pattern_; }
 
  private:
   struct Reference {

@@ -1,9 +1,7 @@
 #include "json/schema_states.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
-#include <thread>
 
 #include "fsm/unique_number.h"
 #include "json/closure.h"
@@ -15,8 +13,6 @@ using fsm::VocabularyTrie;
 namespace {
 
 constexpr size_t kBytesPerKey = 96;  // of the table, roughly
-constexpr int kMaxLockTries = 20;    // with an allowance
-constexpr std::chrono::microseconds kBetweenLockTries(20);
 
 }  // namespace
 
@@ -27,24 +23,10 @@ SchemaStates::SchemaStates(std::unique_ptr<Machine> machine, std::shared_ptr<con
       row_(vocabulary_->row_words()),
       memory_bytes_(size_in_bytes()) {}
 
-// With an allowance it does not wait for a thread that takes long.
-SchemaStates::Lock::Lock(SchemaStates& states) : states_(states), lock_(states.mutex_, std::defer_lock) {
-  fsm::WorkAllowance* allowance = fsm::WorkAllowance::present();
-  if (allowance == nullptr || allowance->may_wait()) {
-    lock_.lock();
-  } else {
-    for (int i = 0; !lock_.try_lock(); ++i) {
-      if (i == kMaxLockTries) throw fsm::OverAllowance();
-      std::this_thread::sleep_for(kBetweenLockTries);
-    }
-  }
-  states.machine_->schema().budget().draw_from(allowance);
-}
+SchemaStates::Lock::Lock(SchemaStates& states)
+    : states_(states), lock_(states.mutex_, states.machine_->schema().budget()) {}
 
-SchemaStates::Lock::~Lock() {
-  states_.machine_->schema().budget().draw_from(nullptr);
-  states_.memory_bytes_ = states_.size_in_bytes();
-}
+SchemaStates::Lock::~Lock() { states_.memory_bytes_ = states_.size_in_bytes(); }
 
 Position SchemaStates::start() {
   Lock lock(*this);

@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "fsm/allowance_lock.h"
 #include "fsm/mask_store.h"
 #include "json/position.h"
 #include "json/token_walk.h"
@@ -65,7 +66,7 @@ class SchemaStates {
 
    private:
     SchemaStates& states_;
-    std::unique_lock<std::mutex> lock_;
+    fsm::AllowanceLock lock_;
   };
   size_t size_in_bytes() const;
 

@@ -65,4 +65,5 @@ PYBIND11_MODULE(_fsm, module) {
   define_matchers(module);
   define_step(module);
   define_json(module);
+  define_grammars(module);
 }

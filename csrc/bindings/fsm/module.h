@@ -16,5 +16,6 @@ void define_token_index(py::module_& module);
 void define_matchers(py::module_& module);
 void define_step(py::module_& module);
 void define_json(py::module_& module);
+void define_grammars(py::module_& module);
 
 }  // namespace structout::fsm

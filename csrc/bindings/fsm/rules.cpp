@@ -36,7 +36,7 @@ void define_rules(py::module_& module) {
            })
       .def("add_intersection", &Rules::add_intersection)
       .def("add_complement", &Rules::add_complement)
-      .def("add_separator", &Rules::add_separator)
+      .def("add_terminal", &Rules::add_terminal, py::arg("part"), py::arg("is_lazy") = false)
       .def("add_rule", &Rules::add_rule)
       .def("define", &Rules::define)
       .def("check_recursion", &Rules::check_recursion)

@@ -11,7 +11,7 @@ from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.fsm.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
-from structout.grammar.fsm.grammars import grammar_automaton
+from structout.grammar.fsm.grammars import ContextFreeGrammar, GrammarIndex, compile_grammar
 from structout.grammar.fsm.json_schema import DEFAULT_FORM, JsonSchemaGrammar, SchemaIndex, TextForm
 from structout.grammar.fsm.matcher import FsmGrammar
 from structout.grammar.fsm.native import core, grammar_errors
@@ -28,12 +28,12 @@ _CHECK_LIMITS = AutomatonLimits(seconds=_CHECK_SECONDS)
 
 _JSON_OBJECT = '{"type": ["object", "array"]}'
 
-_Compiled = Automaton | SchemaIndex
+_Compiled = Automaton | SchemaIndex | GrammarIndex
 
 
 class FsmBackend(StructuredOutputBackend):
-    """Compiles JSON schemas, regular expressions, choices and grammars without
-    recursion, for one vocabulary.
+    """Compiles JSON schemas, regular expressions, choices and grammars, for one
+    vocabulary.
 
     Args:
         vocabulary: the token ids of the model.
@@ -115,7 +115,7 @@ class FsmBackend(StructuredOutputBackend):
         return ()
 
     def compile_native(self, constraint: Constraint) -> _Compiled:
-        """A schema over tokens, or the automaton over bytes of any other constraint."""
+        """A schema or a grammar with recursion over tokens, or an automaton over bytes."""
         return self._compiled(constraint, self._limits)
 
     def _compiled(self, constraint: Constraint, limits: AutomatonLimits) -> _Compiled:
@@ -140,12 +140,12 @@ class FsmBackend(StructuredOutputBackend):
             case StructuredOutputOptions.CHOICE:
                 return Automaton.from_choices(constraint.value)
             case StructuredOutputOptions.GRAMMAR:
-                return grammar_automaton(constraint.spec, limits)
+                return compile_grammar(constraint.spec, self.vocabulary, limits)
         message = f"fsm takes json, regex, choice and grammar constraints only, got a {kind.value} constraint"
         raise GrammarError(message, kind=GrammarErrorKind.UNSUPPORTED)
 
     def serialize(self, native: _Compiled, max_bytes: int) -> bytes | None:
-        if isinstance(native, SchemaIndex):
+        if not isinstance(native, Automaton):
             return None
         data = native.serialize()
         return data if len(data) <= max_bytes else None
@@ -189,6 +189,8 @@ class FsmBackend(StructuredOutputBackend):
         grammar: NativeGrammar
         if isinstance(native, SchemaIndex):
             grammar = JsonSchemaGrammar(native, self.vocabulary.size, stops, self._canonical_tokenizer)
+        elif isinstance(native, GrammarIndex):
+            grammar = ContextFreeGrammar(native, self.vocabulary.size, stops, self._canonical_tokenizer)
         else:
             index = TokenIndex(native, self.vocabulary)
             grammar = FsmGrammar(index, self.vocabulary.size, stops, self._canonical_tokenizer)
@@ -197,7 +199,10 @@ class FsmBackend(StructuredOutputBackend):
         return grammar
 
     def _refuse_empty(self, constraint: Constraint, native: _Compiled) -> None:
-        if isinstance(native, Automaton) and native.num_states == 0:  # SchemaIndex refuses by itself
+        is_empty = native.num_states == 0 if isinstance(native, Automaton) else False  # SchemaIndex refuses by itself
+        if isinstance(native, GrammarIndex):
+            is_empty = native.is_empty
+        if is_empty:
             message = f"the {constraint.kind.value} constraint allows no text at all"
             raise GrammarError(message, kind=GrammarErrorKind.IMPOSSIBLE)
 

@@ -38,8 +38,7 @@ def parse_gbnf(text: str, limits: AutomatonLimits) -> RuleSet:
     """Parse a grammar as xgrammar does.
 
     Raises:
-        GrammarError: the grammar is malformed or uses what is not supported. Recursion
-            is found by ``RuleSet.check``.
+        GrammarError: the grammar is malformed or uses what is not supported.
     """
     return _Parser(text, limits).parse()
 
@@ -47,7 +46,7 @@ def parse_gbnf(text: str, limits: AutomatonLimits) -> RuleSet:
 class _Parser:
     def __init__(self, text: str, limits: AutomatonLimits):
         self._text = text
-        self._rules = RuleSet(limits)
+        self._rules = RuleSet(START, limits)
         self._first_uses: dict[str, int] = {}
         self._tokens = self._all_tokens()
 

@@ -76,12 +76,8 @@ _COMMON = {
 def parse_lark(text: str, limits: AutomatonLimits) -> RuleSet:
     """Parse a grammar of llguidance's Lark dialect.
 
-    A terminal stands for all its texts: unlike in llguidance, it may end before the
-    longest text that it matches.
-
     Raises:
-        GrammarError: the grammar is malformed or uses what is not supported. Recursion
-            is found by ``RuleSet.check``.
+        GrammarError: the grammar is malformed or uses what is not supported.
     """
     return _Parser(text, limits).parse()
 
@@ -124,14 +120,10 @@ def _end_of_space(text: str, at: int) -> int:
 class _Parser:
     def __init__(self, text: str, limits: AutomatonLimits):
         self._text = text
-        self._rules = RuleSet(limits)
+        self._rules = RuleSet(START, limits, has_lexer=True)
         self._first_uses: dict[str, int] = {}
         self._tokens = _tokens_of(text)
         self._at = 0
-        ignores = any(token.text == "%ignore" for token in self._tokens)
-        # Matches what %ignore allows between two terminals.
-        self._separator = self._rules.native.add_rule("%ignore") if ignores else None
-        self._ignored: list[list[int]] = []
 
     def parse(self) -> RuleSet:
         while self._at < len(self._tokens):
@@ -147,9 +139,6 @@ class _Parser:
         for name in self._rules.undefined_names:
             where = place(self._text, self._first_uses[name])
             raise GrammarError(f"{where}: the grammar uses {name}, which it does not define")
-        if self._separator is not None:
-            ignored = self._rules.native.add_separator(self._rules.add_alternatives(self._ignored))
-            self._rules.native.define(self._separator, ignored)
         return self._rules
 
     def _take(self, text: str) -> bool:
@@ -204,7 +193,7 @@ class _Parser:
         self._at += 1
         match token.text:
             case "%ignore":
-                self._ignored.extend(self._parse_alternatives(is_terminal=True))
+                self._rules.ignore(self._parse_alternatives(is_terminal=True))
             case "%import":
                 self._parse_import()
             case "%llguidance":
@@ -332,9 +321,7 @@ class _Parser:
                 part = self._parse_regex(token)
             case _:
                 part = self._parse_text(token)
-        if is_terminal or self._separator is None or token.text == '""':
-            return part
-        return self._rules.add_sequence([part, self._separator])
+        return part if is_terminal or token.text == '""' else self._rules.native.add_terminal(part)
 
     def _parse_regex(self, token: _Token) -> int:
         try:

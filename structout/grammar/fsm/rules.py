@@ -1,6 +1,7 @@
 """Builds the rules of a grammar while it is parsed."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.fsm.automaton import Automaton, AutomatonLimits
@@ -17,12 +18,18 @@ class RuleSet:
     before it is defined.
 
     Args:
+        start: the rule that a whole text matches.
         limits: what the grammar may cost.
+        has_lexer: whether rules consist of terminals, which ``add_terminal`` marks and
+            a greedy lexer reads, instead of bytes.
     """
 
-    def __init__(self, limits: AutomatonLimits):
+    def __init__(self, start: str, limits: AutomatonLimits, *, has_lexer: bool = False):
         self.native = core().Rules()
+        self.start = start
         self.limits = limits
+        self.has_lexer = has_lexer
+        self._ignored: list[int] = []
         self._native_limits = limits.as_native()
         self._references: dict[str, int] = {}
         self._defined: set[str] = set()
@@ -75,25 +82,37 @@ class RuleSet:
             body = self.add_sequence([body, self.add_repetition(self.add_alternatives(endings), 0, None)])
         self.native.define(reference, body)
 
-    def check(self, start: str) -> None:
-        """Refuse rules that refer to themselves, unless each such reference is the last
-        part of its rule.
+    def ignore(self, sequences: Sequence[Sequence[int]]) -> None:
+        """Allow texts of the alternatives between two terminals."""
+        self._ignored.append(self.add_alternatives(sequences))
+
+    def network(self, vocabulary_trie: Any = None) -> Any:
+        """The automata of all rules, a ``Network`` of the core.
+
+        Args:
+            vocabulary_trie: whose bytes texts may consist of. Default: all bytes.
 
         Raises:
-            GrammarError: naming the rules of such a cycle.
+            GrammarError: the rules use what is not supported.
+            GrammarLimitError: the automata would exceed one of the limits.
         """
+        ignored = self._ignored if self.has_lexer else None
         with grammar_errors("the grammar"):
-            self.native.check_recursion(self.reference(start))
+            return core().Network(
+                self.native, self.reference(self.start), ignored, self._native_limits, vocabulary_trie
+            )
 
-    def compile(self, start: str) -> Automaton:
-        """Compile a rule and those that it needs.
-
-        Raises:
-            GrammarError: as ``check``.
-            GrammarLimitError: the automaton would exceed one of the limits.
-        """
-        with grammar_errors("the grammar"):
-            return Automaton(self.native.compile(self.reference(start), self._native_limits))
+    def automaton(self) -> Automaton | None:
+        """The language as an automaton. None if the rules refer to themselves, except
+        at their ends, or if the automaton would exceed one of the limits."""
+        if self.has_lexer:
+            native = self.network().as_automaton(self._native_limits)
+            return None if native is None else Automaton(native)
+        try:
+            self.native.check_recursion(self.reference(self.start))
+            return Automaton(self.native.compile(self.reference(self.start), self._native_limits))
+        except (core().PatternError, core().LimitError):
+            return None
 
 
 class OpenGroups:

@@ -5,7 +5,7 @@ from functools import lru_cache
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.fsm.automaton import AutomatonLimits
 from structout.grammar.fsm.formats import FORMATS
-from structout.grammar.fsm.grammars import check_grammar
+from structout.grammar.fsm.grammars import parse_grammar
 from structout.grammar.fsm.native import core, is_available
 from structout.grammar.support import Support, formats_beyond
 from structout.params import Constraint, StructuredOutputOptions
@@ -37,7 +37,7 @@ def _refusal_of(kind: StructuredOutputOptions, spec: str) -> str:
     malformed or too large, which the compilation refuses."""
     try:
         if kind is StructuredOutputOptions.GRAMMAR:
-            check_grammar(spec)
+            parse_grammar(spec).network()
         else:
             core().check_regex(spec.encode(errors="surrogatepass"), AutomatonLimits().as_native())
     except GrammarError as error:

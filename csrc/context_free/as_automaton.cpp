@@ -1,0 +1,46 @@
+#include "context_free/as_automaton.h"
+
+#include <vector>
+
+#include "context_free/reader.h"
+
+namespace structout::context_free {
+
+std::optional<fsm::Automaton> as_automaton(const Network& network, const fsm::Limits& limits) try {
+  if (network.is_recursive()) return std::nullopt;
+  fsm::Budget budget(limits);
+  Lexer lexer(network);
+  Reader reader(network, lexer);
+  Place start = reader.start(budget);
+  if (start.is_dead()) return fsm::Automaton();
+  std::vector<Place> places = {start};
+  PairTable numbers;
+  numbers.add(start.node, start.lexer_state, 0);
+  fsm::AutomatonBuilder builder;
+  for (size_t i = 0; i < places.size(); ++i) {
+    std::vector<fsm::Edge> edges;
+    for (int byte = 0; byte < 256; ++byte) {
+      Place next = reader.after(places[i], uint8_t(byte), budget);
+      if (next.is_dead()) continue;
+      uint32_t number = numbers.find(next.node, next.lexer_state);
+      if (number == PairTable::kMissing) {
+        number = uint32_t(places.size());
+        numbers.add(next.node, next.lexer_state, number);
+        places.push_back(next);
+        budget.check_states(places.size());
+      }
+      if (!edges.empty() && edges.back().target == number && edges.back().last + 1 == byte) {
+        edges.back().last = uint8_t(byte);
+      } else {
+        edges.push_back({uint8_t(byte), uint8_t(byte), number});
+      }
+    }
+    budget.spend(64);
+    builder.add_state(reader.may_end(places[i], budget), edges);
+  }
+  return builder.minimal(0, budget);
+} catch (const fsm::LimitError&) {
+  return std::nullopt;
+}
+
+}  // namespace structout::context_free

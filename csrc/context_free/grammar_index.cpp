@@ -1,0 +1,53 @@
+#include "context_free/grammar_index.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "fsm/unique_number.h"
+
+namespace structout::context_free {
+
+GrammarIndex::GrammarIndex(std::shared_ptr<const Network> network, const fsm::Limits& limits,
+                           std::shared_ptr<const fsm::VocabularyTrie> vocabulary, size_t max_growth)
+    : parts_(std::make_shared<SharedParts>(std::move(network), limits, std::move(vocabulary))),
+      max_growth_(max_growth),
+      states_(std::make_shared<GrammarStates>(parts_)) {}
+
+std::shared_ptr<GrammarStates> GrammarIndex::states() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (is_outgrown(*states_)) {
+    earlier_.erase(std::remove_if(earlier_.begin(), earlier_.end(), [](const auto& other) { return other.expired(); }),
+                   earlier_.end());
+    earlier_.push_back(states_);
+    states_ = std::make_shared<GrammarStates>(parts_);
+  }
+  return states_;
+}
+
+std::shared_ptr<GrammarStates> GrammarIndex::moved(GrammarStates& from, std::vector<uint32_t>& states) {
+  std::shared_ptr<GrammarStates> to = this->states();
+  states = to->copied(from, states);
+  return to;
+}
+
+uint32_t GrammarIndex::number_with(const std::vector<uint32_t>& stop_tokens) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto [found, is_new] = numbers_.try_emplace(stop_tokens, 0);
+  if (is_new) found->second = fsm::unique_number();
+  return found->second;
+}
+
+size_t GrammarIndex::memory_bytes() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  size_t bytes = states_->memory_bytes() + parts_->network->memory_bytes();
+  {
+    std::lock_guard<std::mutex> parts_lock(parts_->mutex);
+    bytes += parts_->lexer.memory_bytes() + parts_->masks.memory_bytes();
+  }
+  for (const std::weak_ptr<GrammarStates>& each : earlier_) {
+    if (std::shared_ptr<GrammarStates> states = each.lock()) bytes += states->memory_bytes();
+  }
+  return bytes;
+}
+
+}  // namespace structout::context_free

@@ -1,0 +1,59 @@
+// A grammar over the tokens of a vocabulary.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "context_free/grammar_states.h"
+
+namespace structout::context_free {
+
+// Gives texts the states to use. Texts share them; once they have grown much, all go on
+// with new ones, and old ones are freed with the last text that has not moved. So a
+// grammar serves any number of texts, of any length.
+//
+// Threads may share it.
+class GrammarIndex {
+ public:
+  static constexpr size_t kMaxGrowth = 8 << 20;
+
+  // `max_growth`: bytes of states that texts make before they move to new ones.
+  GrammarIndex(std::shared_ptr<const Network> network, const fsm::Limits& limits,
+               std::shared_ptr<const fsm::VocabularyTrie> vocabulary, size_t max_growth = kMaxGrowth);
+
+  const std::shared_ptr<const fsm::VocabularyTrie>& shared_vocabulary() const { return parts_->vocabulary; }
+  const SharedParts& parts() const { return *parts_; }
+
+  // The states for texts to use now.
+  std::shared_ptr<GrammarStates> states();
+
+  // Whether texts on these states should move on to others. What they take along counts
+  // less, so that moving pays.
+  bool is_outgrown(const GrammarStates& states) const {
+    return states.memory_bytes() > max_growth_ + 2 * states.moved_bytes();
+  }
+
+  // Moves states of a text, and returns what holds them.
+  std::shared_ptr<GrammarStates> moved(GrammarStates& from, std::vector<uint32_t>& states);
+
+  // A number above 0 for this grammar with a set of stop tokens, unique in the process.
+  uint32_t number_with(const std::vector<uint32_t>& stop_tokens);
+
+  // Whether no text can be finished.
+  bool is_empty() { return states()->start() == kNone; }
+
+  // Of all states in use, and of the pieces and masks.
+  size_t memory_bytes();
+
+ private:
+  const std::shared_ptr<SharedParts> parts_;
+  const size_t max_growth_;
+  std::mutex mutex_;  // guards what follows
+  std::shared_ptr<GrammarStates> states_;
+  std::vector<std::weak_ptr<GrammarStates>> earlier_;
+  std::map<std::vector<uint32_t>, uint32_t> numbers_;  // by stop tokens
+};
+
+}  // namespace structout::context_free

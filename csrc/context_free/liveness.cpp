@@ -1,0 +1,431 @@
+#include "context_free/liveness.h"
+
+#include <algorithm>
+#include <bitset>
+#include <map>
+#include <queue>
+#include <set>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+
+namespace structout::context_free {
+
+namespace {
+
+using ByteSet = std::bitset<256>;
+
+constexpr uint32_t kMaxContexts = 5'000;  // sets of states that stand side by side
+
+// How a lexeme begins and ends.
+struct Spelling {
+  ByteSet first;  // its first byte is any of these
+  uint32_t end;   // the number of the set of bytes that would extend it
+  bool operator<(const Spelling& other) const {
+    return end != other.end ? end < other.end : first.to_string() < other.first.to_string();
+  }
+};
+
+// Which lexemes can follow each other, if the lexer always follows the same terminals.
+class Lexemes {
+ public:
+  Lexemes(const Network& network, fsm::Budget& budget) : network_(network), budget_(budget), lexer_(network) {
+    end_number(ByteSet());
+    std::array<bool, 257> bounds{};
+    bounds[0] = true;
+    for (const Terminal& terminal : network.terminals()) {
+      for (uint32_t state = 0; state < terminal.automaton.num_states(); ++state) {
+        for (const fsm::Edge* edge = terminal.automaton.begin(state); edge < terminal.automaton.end(state); ++edge) {
+          bounds[edge->first] = bounds[edge->last + 1] = true;
+        }
+      }
+    }
+    for (int byte = 0; byte < 256; ++byte) {
+      if (bounds[size_t(byte)]) byte_groups_.push_back({uint8_t(byte), ByteSet()});
+      byte_groups_.back().second.set(size_t(byte));
+    }
+  }
+
+  static constexpr uint32_t kNoLimit = 0;  // the end of a lexeme that no byte would extend
+
+  // The ends of lexemes of the terminal that may stand behind the given end, where the
+  // lexer follows the given terminals.
+  const std::vector<uint32_t>& ends_behind(uint32_t context, uint32_t terminal, uint32_t end) {
+    auto [found, is_new] = behind_.try_emplace({context, terminal, end});
+    if (!is_new) return found->second;
+    std::set<uint32_t> ends;
+    for (const Spelling& spelling : spellings(context)[terminal]) {
+      if ((spelling.first & ~ends_[end]).any()) ends.insert(spelling.end);
+    }
+    return found->second = {ends.begin(), ends.end()};
+  }
+
+  uint32_t context_of(const std::set<uint32_t>& terminals) {
+    return lexer_.set_of({terminals.begin(), terminals.end()});
+  }
+
+ private:
+  uint32_t end_number(const ByteSet& bytes) {
+    auto [found, is_new] = end_numbers_.try_emplace(bytes.to_string(), uint32_t(ends_.size()));
+    if (is_new) ends_.push_back(bytes);
+    return found->second;
+  }
+
+  uint32_t end_of(uint32_t state) {
+    auto [found, is_new] = end_of_state_.try_emplace(state, 0);
+    if (!is_new) return found->second;
+    ByteSet extending;
+    for (const auto& [byte, group] : byte_groups_) {
+      if (lexer_.after(state, byte, budget_) != Lexer::kStuck) extending |= group;
+    }
+    return found->second = end_number(extending);
+  }
+
+  // The spellings of each terminal.
+  const std::vector<std::set<Spelling>>& spellings(uint32_t context) {
+    auto [found, is_new] = spellings_.try_emplace(context);
+    if (!is_new) return found->second;
+    found->second.resize(network_.terminals().size());
+    std::map<uint32_t, ByteSet> first_bytes;  // by the state after them
+    uint32_t start = lexer_.start(context);
+    for (const auto& [byte, group] : byte_groups_) {
+      uint32_t next = lexer_.after(start, byte, budget_);
+      if (next != Lexer::kStuck) first_bytes[next] |= group;
+    }
+    for (const auto& [first_state, bytes] : first_bytes) {
+      std::set<uint32_t> seen = {first_state};
+      std::vector<uint32_t> pending = {first_state};
+      while (!pending.empty()) {
+        uint32_t state = pending.back();
+        pending.pop_back();
+        uint32_t set = lexer_.accepted(state);
+        if (set != 0) {
+          Spelling spelling = {bytes, end_of(state)};
+          for (const uint32_t* terminal = lexer_.begin(set); terminal < lexer_.end(set); ++terminal) {
+            found->second[*terminal].insert(spelling);
+          }
+        }
+        for (const auto& [byte, group] : byte_groups_) {
+          uint32_t next = lexer_.after(state, byte, budget_);
+          if (next != Lexer::kStuck && seen.insert(next).second) pending.push_back(next);
+        }
+      }
+    }
+    return found->second;
+  }
+
+  const Network& network_;
+  fsm::Budget& budget_;
+  Lexer lexer_;
+  std::vector<std::pair<uint8_t, ByteSet>> byte_groups_;  // bytes that no terminal tells apart, and one of them
+  std::vector<ByteSet> ends_;
+  std::map<std::string, uint32_t> end_numbers_;
+  std::unordered_map<uint32_t, uint32_t> end_of_state_;
+  std::map<uint32_t, std::vector<std::set<Spelling>>> spellings_;  // by context
+  std::map<std::tuple<uint32_t, uint32_t, uint32_t>, std::vector<uint32_t>> behind_;
+};
+
+// For each state, the terminals that the lexer may follow where the state stands: all
+// that are allowed beside those of the state, and maybe more. Empty if that takes too much.
+class Contexts {
+ public:
+  Contexts(const Network& network, fsm::Budget& budget) : network_(network), budget_(budget) {
+    returns_.resize(network.num_rules());
+    for (uint32_t rule = 0, state = 0; rule < network.num_rules(); ++rule) {
+      uint32_t end = rule + 1 < network.num_rules() ? network.start(rule + 1) : network.num_states();
+      for (; state < end; ++state) {
+        rule_of_state_.push_back(rule);
+        for (const Call* call = network.calls_begin(state); call < network.calls_end(state); ++call) {
+          returns_[call->rule].insert(call->target);
+        }
+      }
+    }
+  }
+
+  std::vector<std::set<uint32_t>> of_states() {
+    std::vector<std::set<uint32_t>> contexts(network_.num_states());
+    std::set<std::vector<uint32_t>> seen;
+    std::vector<std::vector<uint32_t>> pending = {{network_.start(network_.root())}};
+    seen.insert(pending[0]);
+    while (!pending.empty()) {
+      std::set<uint32_t> states = closure(pending.back());
+      pending.pop_back();
+      std::map<uint32_t, std::set<uint32_t>> after;  // by terminal
+      for (uint32_t state : states) {
+        for (uint32_t terminal = 0; terminal < network_.terminals().size(); ++terminal) {
+          uint32_t next = network_.next(state, terminal);
+          if (next != kNone) after[terminal].insert(next);
+        }
+        budget_.spend(network_.terminals().size());
+      }
+      for (uint32_t state : states) {
+        for (const auto& [terminal, targets] : after) contexts[state].insert(terminal);
+      }
+      for (const auto& [terminal, targets] : after) {
+        std::vector<uint32_t> kernel(targets.begin(), targets.end());
+        if (seen.insert(kernel).second) pending.push_back(std::move(kernel));
+      }
+      if (seen.size() > kMaxContexts) return {};
+    }
+    for (std::set<uint32_t>& context : contexts) {
+      for (uint32_t terminal = 0; terminal < network_.terminals().size() && !context.empty(); ++terminal) {
+        if (network_.terminals()[terminal].is_ignored) context.insert(terminal);
+      }
+    }
+    return contexts;
+  }
+
+ private:
+  // The states where a text may stand that stands in one of the given ones. A rule may
+  // return to wherever it is called.
+  std::set<uint32_t> closure(std::vector<uint32_t> pending) const {
+    std::set<uint32_t> states;
+    while (!pending.empty()) {
+      uint32_t state = pending.back();
+      pending.pop_back();
+      if (!states.insert(state).second) continue;
+      budget_.spend(1);
+      for (const Call* call = network_.calls_begin(state); call < network_.calls_end(state); ++call) {
+        pending.push_back(network_.start(call->rule));
+      }
+      if (!network_.is_accepting(state)) continue;
+      const std::set<uint32_t>& targets = returns_[rule_of_state_[state]];
+      pending.insert(pending.end(), targets.begin(), targets.end());
+    }
+    return states;
+  }
+
+  const Network& network_;
+  fsm::Budget& budget_;
+  std::vector<uint32_t> rule_of_state_;
+  std::vector<std::set<uint32_t>> returns_;  // by rule
+};
+
+// The ends of lexemes with which texts of rules can end, as a least fixpoint.
+class RuleEnds {
+ public:
+  // `contexts`: by state, see Lexemes.
+  RuleEnds(const Network& network, Lexemes& lexemes, std::vector<uint32_t> contexts, fsm::Budget& budget)
+      : network_(network), lexemes_(lexemes), contexts_(std::move(contexts)), budget_(budget) {
+    for (uint32_t terminal = 0; terminal < network.terminals().size(); ++terminal) {
+      if (network.terminals()[terminal].is_ignored) ignored_.push_back(terminal);
+    }
+  }
+
+  // Whether each place that a rule reaches has a way to its end.
+  bool all_places_have_one() {
+    want({network_.root(), Lexemes::kNoLimit});
+    while (!pending_.empty()) {
+      Start start = *pending_.begin();
+      pending_.erase(pending_.begin());
+      search(start);
+    }
+    for (auto& [start, found] : searches_) {
+      std::vector<Spot> live;
+      std::set<Spot> is_live;
+      for (const auto& [spot, before] : found.reached) {
+        if (network_.is_accepting(spot.first)) live.push_back(spot);
+      }
+      is_live.insert(live.begin(), live.end());
+      while (!live.empty()) {
+        Spot spot = live.back();
+        live.pop_back();
+        for (const Spot& before : found.reached[spot]) {
+          if (is_live.insert(before).second) live.push_back(before);
+        }
+      }
+      if (is_live.size() < found.reached.size()) return false;
+    }
+    return true;
+  }
+
+ private:
+  using Start = std::pair<uint32_t, uint32_t>;  // a rule, and the end of the lexeme before it
+  using Spot = std::pair<uint32_t, uint32_t>;   // a state, and the end of the lexeme before it
+  struct Search {
+    std::set<uint32_t> ends;
+    std::set<Start> callers;                    // whose searches use these ends
+    std::map<Spot, std::vector<Spot>> reached;  // with the spots that lead there
+  };
+
+  void want(const Start& start) {
+    if (searches_.try_emplace(start).second) pending_.insert(start);
+  }
+
+  // All spots that the rule reaches from its start, as far as the ends of others are known.
+  void search(const Start& start) {
+    std::map<Spot, std::vector<Spot>> reached;
+    std::set<uint32_t> ends;
+    Spot first = {network_.start(start.first), start.second};
+    std::vector<Spot> pending = {first};
+    reached[first];
+    while (!pending.empty()) {
+      Spot spot = pending.back();
+      pending.pop_back();
+      auto [state, end] = spot;
+      if (network_.is_accepting(state)) ends.insert(end);
+      auto reach = [&](const Spot& next) {
+        budget_.spend(1);
+        auto [found, is_new] = reached.try_emplace(next);
+        found->second.push_back(spot);
+        if (is_new) pending.push_back(next);
+      };
+      for (uint32_t terminal = 0; terminal < network_.terminals().size(); ++terminal) {
+        uint32_t next = network_.next(state, terminal);
+        if (next == kNone) continue;
+        for (uint32_t next_end : lexemes_.ends_behind(contexts_[state], terminal, end)) reach({next, next_end});
+      }
+      // What is ignored may stand in front of the next terminal. Not at the start of a
+      // text, where it makes no difference here: any terminal may come first.
+      if (network_.reads_symbols(state)) {
+        for (uint32_t terminal : ignored_) {
+          for (uint32_t next_end : lexemes_.ends_behind(contexts_[state], terminal, end)) reach({state, next_end});
+        }
+      }
+      for (const Call* call = network_.calls_begin(state); call < network_.calls_end(state); ++call) {
+        Start callee = {call->rule, end};
+        want(callee);
+        Search& found = searches_[callee];
+        found.callers.insert(start);
+        for (uint32_t next_end : found.ends) reach({call->target, next_end});
+      }
+    }
+    Search& result = searches_[start];
+    result.reached = std::move(reached);
+    if (result.ends == ends) return;
+    result.ends = std::move(ends);
+    pending_.insert(result.callers.begin(), result.callers.end());
+  }
+
+  const Network& network_;
+  Lexemes& lexemes_;
+  const std::vector<uint32_t> contexts_;
+  fsm::Budget& budget_;
+  std::vector<uint32_t> ignored_;
+  std::map<Start, Search> searches_;
+  std::set<Start> pending_;
+};
+
+// Symbols from each state to the end of its rule, at least.
+std::vector<uint32_t> symbols_to_rule_end(const Network& network) {
+  std::vector<uint32_t> least(network.num_states(), kNone);
+  for (uint32_t state = 0; state < network.num_states(); ++state) {
+    if (network.is_accepting(state)) least[state] = 0;
+  }
+  uint32_t num_symbols = network.has_lexer() ? uint32_t(network.terminals().size()) : 256;
+  for (bool has_changed = true; has_changed;) {
+    has_changed = false;
+    for (uint32_t state = 0; state < network.num_states(); ++state) {
+      auto improve = [&](uint32_t target, uint32_t cost) {
+        if (least[target] == kNone || cost == kNone || least[target] + cost >= least[state]) return;
+        least[state] = least[target] + cost;
+        has_changed = true;
+      };
+      for (uint32_t symbol = 0; symbol < num_symbols; ++symbol) {
+        uint32_t next = network.next(state, symbol);
+        if (next != kNone) improve(next, 1);
+      }
+      for (const Call* call = network.calls_begin(state); call < network.calls_end(state); ++call) {
+        improve(call->target, least[network.start(call->rule)]);
+      }
+    }
+  }
+  return least;
+}
+
+}  // namespace
+
+bool always_has_end(const Network& network, fsm::Budget& budget) {
+  if (!network.has_lexer()) return true;
+  Lexemes lexemes(network, budget);
+  std::set<uint32_t> all;
+  for (uint32_t terminal = 0; terminal < network.terminals().size(); ++terminal) all.insert(terminal);
+  // A lexer that follows all terminals ends fewer lexemes than the real one, so what can
+  // be finished with it can be finished.
+  std::vector<uint32_t> same(network.num_states(), lexemes.context_of(all));
+  if (RuleEnds(network, lexemes, std::move(same), budget).all_places_have_one()) return true;
+  std::vector<uint32_t> contexts;
+  for (const std::set<uint32_t>& context : Contexts(network, budget).of_states()) {
+    contexts.push_back(lexemes.context_of(context));
+  }
+  return !contexts.empty() && RuleEnds(network, lexemes, std::move(contexts), budget).all_places_have_one();
+}
+
+EndSearch::EndSearch(const Network& network) : network_(network), to_rule_end_(symbols_to_rule_end(network)) {}
+
+uint32_t EndSearch::distance(const Reader& reader, Node node) {
+  if (distances_.size() <= node) distances_.resize(reader.stacks().num_nodes(), kNone);
+  std::vector<Node> pending = {node};
+  while (!pending.empty()) {
+    Node current = pending.back();
+    uint32_t least = kNone;
+    bool is_ready = true;
+    for (const Item* item = reader.stacks().begin(current); item < reader.stacks().end(current); ++item) {
+      if (item->state == kEndOfText) {
+        least = 0;
+      } else if (distances_[item->below] == kNone) {
+        pending.push_back(item->below);
+        is_ready = false;
+      } else {
+        least = std::min(least, to_rule_end_[item->state] + distances_[item->below]);
+      }
+    }
+    if (!is_ready) continue;
+    distances_[current] = least;
+    pending.pop_back();
+  }
+  return distances_[node];
+}
+
+bool EndSearch::has_end(Reader& reader, Place place, fsm::Budget& budget) {
+  uint32_t known = results_.find(place.node, place.lexer_state);
+  if (known != PairTable::kMissing) return known;
+  // The places that were reached, each with the one before it; those that promise to be
+  // nearest to the end first.
+  struct Step {
+    Place place;
+    uint32_t before, length;
+  };
+  std::vector<Step> steps = {{place, kNone, 0}};
+  using Promise = std::pair<uint32_t, uint32_t>;  // bytes in all, at least; the step
+  std::priority_queue<Promise, std::vector<Promise>, std::greater<>> pending;
+  pending.push({distance(reader, place.node), 0});
+  std::set<std::pair<Node, uint32_t>> seen = {{place.node, place.lexer_state}};
+  auto mark_way = [&](uint32_t step) {
+    for (; step != kNone; step = steps[step].before) {
+      const Place& on_way = steps[step].place;
+      if (results_.find(on_way.node, on_way.lexer_state) == PairTable::kMissing) {
+        results_.add(on_way.node, on_way.lexer_state, 1);
+      }
+    }
+    return true;
+  };
+  for (uint32_t num_expanded = 0; !pending.empty() && num_expanded < kMaxPlaces; ++num_expanded) {
+    uint32_t step = pending.top().second;
+    pending.pop();
+    Place current = steps[step].place;
+    if (reader.may_end(current, budget)) return mark_way(step);
+    for (uint32_t byte = 0; byte < 256; ++byte) {
+      Place next = reader.after(current, uint8_t(byte), budget);
+      if (next.is_dead() || !seen.insert({next.node, next.lexer_state}).second) continue;
+      steps.push_back({next, step, steps[step].length + 1});
+      uint32_t known_next = results_.find(next.node, next.lexer_state);
+      if (known_next == 1) return mark_way(uint32_t(steps.size() - 1));
+      if (known_next == 0) continue;
+      pending.push({steps.back().length + distance(reader, next.node), uint32_t(steps.size() - 1)});
+    }
+  }
+  // Where all places were tried, none of them has a way.
+  if (pending.empty()) {
+    for (const Step& each : steps) {
+      if (results_.find(each.place.node, each.place.lexer_state) == PairTable::kMissing) {
+        results_.add(each.place.node, each.place.lexer_state, 0);
+      }
+    }
+  } else {
+    results_.add(place.node, place.lexer_state, 0);
+  }
+  return false;
+}
+
+}  // namespace structout::context_free

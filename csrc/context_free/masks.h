@@ -1,0 +1,96 @@
+// From a place in a text to the tokens that may follow.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "context_free/reader.h"
+#include "fsm/mask_store.h"
+#include "fsm/vocabulary.h"
+
+namespace structout::context_free {
+
+// A mask is the union of pieces. A piece is what the tokens below some nodes of the
+// vocabulary's trie do from one state of a rule (or of the lexer), whatever lies below it
+// on the stack: which of them end there, and the nodes in front of which others leave the
+// rule (or the lexeme). These go on as another piece, where the rule returns to. So a
+// piece is walked once, however deep the stack is, and places with the same pieces have
+// one mask.
+class Masks {
+ public:
+  Masks(const Network& network, Lexer& lexer, std::shared_ptr<const fsm::VocabularyTrie> vocabulary);
+
+  // The mask of a place, which must not be dead. Null if too many bytes are kept.
+  const fsm::Mask* mask(Reader& reader, Place place, fsm::Budget& budget);
+
+  // Fills the same mask by a walk over whole places. `is_allowed(place)` is asked where a
+  // token ends.
+  template <typename IsAllowed>
+  void fill_by_walk(Reader& reader, Place place, fsm::Budget& budget, IsAllowed is_allowed, uint32_t* row) const;
+
+  fsm::MaskStore& store() { return store_; }
+  uint32_t num_masks() const { return store_.size(); }
+  uint32_t num_pieces() const { return uint32_t(pieces_.size()); }
+  uint64_t num_trie_steps() const { return num_trie_steps_; }
+  size_t memory_bytes() const;
+
+ private:
+  struct Exit {
+    uint32_t label;       // the accepted terminals; 0 without a lexer
+    uint32_t trie_nodes;  // a list of trie_nodes_
+  };
+  struct Piece {
+    const fsm::Mask* tokens = nullptr;  // null if there are none
+    std::vector<Exit> exits;
+  };
+  class Walk;
+
+  const Piece& piece(uint32_t number) const { return pieces_[number]; }
+  uint32_t piece_of(uint32_t trie_nodes, uint32_t start, fsm::Budget& budget);
+
+  // The stacks above a hole after a byte.
+  Node after(Node node, uint8_t byte, fsm::Budget& budget);
+
+  const Network& network_;
+  Lexer& lexer_;
+  std::shared_ptr<const fsm::VocabularyTrie> vocabulary_;
+  Stacks stacks_;                                // of single states above a hole
+  std::vector<uint32_t> rows_of_nodes_;          // by node of stacks_: its row in after_, as far as known
+  std::deque<std::array<uint32_t, 256>> after_;  // by byte
+  ListNumbers<uint32_t> trie_nodes_;
+  uint32_t first_bytes_;     // the list of the children of the trie's root
+  PairTable piece_numbers_;  // by list of trie nodes and start
+  std::deque<Piece> pieces_;
+  std::unordered_map<std::string, const fsm::Mask*> masks_;  // by the numbers of their pieces
+  fsm::MaskStore store_;
+  bool is_full_ = false;  // the store
+  std::vector<uint32_t> row_, piece_row_;
+  uint64_t num_trie_steps_ = 0;
+};
+
+template <typename IsAllowed>
+void Masks::fill_by_walk(Reader& reader, Place place, fsm::Budget& budget, IsAllowed is_allowed, uint32_t* row) const {
+  std::fill(row, row + vocabulary_->row_words(), 0);
+  std::vector<Place> places(vocabulary_->max_depth() + 1);  // before each byte
+  places[0] = place;
+  vocabulary_->visit_below(fsm::VocabularyTrie::kRoot, [&](uint32_t node, uint8_t byte, uint32_t depth) {
+    budget.spend(1);
+    Place& next = places[depth + 1] = reader.after(places[depth], byte, budget);
+    if (next.is_dead()) return false;
+    uint32_t first = vocabulary_->first_token(node), end = vocabulary_->nodes()[node].tokens_end;
+    if (first < end && is_allowed(next)) {
+      for (uint32_t i = first; i < end; ++i) {
+        uint32_t token = vocabulary_->tokens()[i];
+        row[token >> 5] |= 1u << (token & 31);
+      }
+    }
+    return true;
+  });
+}
+
+}  // namespace structout::context_free

@@ -1,0 +1,356 @@
+#include "context_free/network.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "fsm/components.h"
+
+namespace structout::context_free {
+
+namespace {
+
+// Rules with at most so many states are copied to where they are called, unless they are
+// recursive.
+constexpr size_t kMaxCopiedStates = 40;
+
+}  // namespace
+
+// Builds the automata of rules, those that a rule calls before its own.
+class NetworkBuilder {
+ public:
+  NetworkBuilder(const fsm::Rules& rules, uint32_t root, const NetworkOptions& options, const fsm::Limits& limits,
+                 Network& network)
+      : rules_(rules),
+        pattern_(rules.pattern()),
+        options_(options),
+        limits_(limits),
+        budget_(limits),
+        network_(network) {
+    size_t num_rules = pattern_.rules.size();
+    automata_.resize(num_rules + 1);
+    is_nullable_.resize(num_rules + 1);
+    is_productive_.resize(num_rules + 1);
+    is_recursive_.resize(num_rules + 1);
+    build_rules(root);
+  }
+
+ private:
+  // The root is a rule of its own, whose number follows those of the others.
+  uint32_t root_rule() const { return uint32_t(pattern_.rules.size()); }
+
+  void build_rules(uint32_t root) {
+    std::vector<std::vector<uint32_t>> called(root_rule() + 1);
+    std::vector<uint8_t> is_reached(root_rule() + 1);
+    std::vector<uint32_t> reached = {root_rule()};
+    bodies_.assign(root_rule() + 1, fsm::kUndefined);
+    for (size_t i = 0; i < reached.size(); ++i) {
+      uint32_t rule = reached[i];
+      bodies_[rule] = rule == root_rule() ? root : pattern_.rules[rule].body;
+      if (bodies_[rule] == fsm::kUndefined) {
+        throw fsm::PatternError("the rule " + pattern_.rules[rule].name + " is not defined", true);
+      }
+      called[rule] = called_rules(bodies_[rule]);
+      for (uint32_t other : called[rule]) {
+        if (!std::exchange(is_reached[other], 1)) reached.push_back(other);
+      }
+    }
+    fsm::Components components(called);
+    std::vector<std::vector<uint32_t>> groups(components.size());
+    for (uint32_t rule : reached) groups[components[rule]].push_back(rule);
+    for (uint32_t rule : reached) {
+      const std::vector<uint32_t>& group = groups[components[rule]];
+      is_recursive_[rule] =
+          group.size() > 1 || std::find(called[rule].begin(), called[rule].end(), rule) != called[rule].end();
+    }
+    for (const std::vector<uint32_t>& group : groups) build_group(group);
+    for (uint32_t part : options_.ignored) terminal_of(part, false, true);
+    finish();
+  }
+
+  // The rules that a part refers to outside of terminals.
+  std::vector<uint32_t> called_rules(uint32_t part) {
+    std::set<uint32_t> seen = {part};
+    std::vector<uint32_t> pending = {part}, found;
+    while (!pending.empty()) {
+      const fsm::Part& current = pattern_.parts[pending.back()];
+      pending.pop_back();
+      budget_.spend(1);
+      if (current.kind == fsm::PartKind::kRule) found.push_back(current.index);
+      if (current.kind == fsm::PartKind::kTerminal) continue;
+      for (uint32_t child : current.children) {
+        if (seen.insert(child).second) pending.push_back(child);
+      }
+    }
+    return found;
+  }
+
+  // Builds rules that call each other.
+  void build_group(const std::vector<uint32_t>& group) {
+    std::vector<RuleNfa> nfas(group.size());
+    for (size_t i = 0; i < group.size(); ++i) {
+      nfas[i].set_accepting(add(nfas[i], bodies_[group[i]], RuleNfa::kStart));
+    }
+    // Least fixpoints.
+    auto mark_all = [&](std::vector<uint8_t>& marks, auto holds) {
+      for (bool has_changed = true; has_changed;) {
+        has_changed = false;
+        for (size_t i = 0; i < group.size(); ++i) {
+          if (marks[group[i]] || !holds(nfas[i])) continue;
+          marks[group[i]] = has_changed = true;
+        }
+      }
+    };
+    mark_all(is_nullable_, [&](const RuleNfa& nfa) { return nfa.matches_empty(is_nullable_); });
+    for (RuleNfa& nfa : nfas) nfa.skip_calls(is_nullable_);
+    mark_all(is_productive_, [&](const RuleNfa& nfa) { return nfa.has_text(is_productive_); });
+    std::vector<RuleAutomaton> automata;
+    for (RuleNfa& nfa : nfas) {
+      nfa.remove_dead_ends(is_productive_);
+      automata.push_back(nfa.determinize(budget_));
+    }
+    remove_left_recursion(group, automata, budget_);
+    for (size_t i = 0; i < group.size(); ++i) automata_[group[i]] = std::move(automata[i]);
+  }
+
+  // Adds a part behind a node. Returns the node behind it.
+  uint32_t add(RuleNfa& nfa, uint32_t index, uint32_t node) {
+    budget_.spend(1);
+    if (nfa.num_nodes() > limits_.nodes) throw fsm::LimitError("pattern_nodes", nfa.num_nodes(), limits_.nodes);
+    const fsm::Part& part = pattern_.parts[index];
+    if (is_regular(index)) return add_regular(nfa, index, node);
+    switch (part.kind) {
+      case fsm::PartKind::kTerminal: {
+        uint32_t terminal = terminal_of(part.children[0], part.is_lazy, false), end = nfa.add_node();
+        const fsm::Automaton& automaton = network_.terminals_[terminal].automaton;
+        if (automaton.num_states() != 0) nfa.add_edge(node, {terminal, terminal, end});
+        if (automaton.num_states() != 0 && automaton.accepts(0)) nfa.add_empty(node, end);
+        return end;
+      }
+      case fsm::PartKind::kRule: {
+        uint32_t rule = part.index, end;
+        if (!is_recursive_[rule] && automata_[rule].size() <= kMaxCopiedStates) {
+          end = nfa.add_automaton(node, automata_[rule]);
+          if (is_nullable_[rule]) nfa.add_empty(node, end);
+        } else {
+          end = nfa.add_node();
+          nfa.add_call(node, {rule, end});
+        }
+        return end;
+      }
+      case fsm::PartKind::kSequence:
+        for (uint32_t child : part.children) node = add(nfa, child, node);
+        return node;
+      case fsm::PartKind::kAlternatives: {
+        uint32_t end = nfa.add_node();
+        for (uint32_t child : part.children) nfa.add_empty(add(nfa, child, node), end);
+        return end;
+      }
+      case fsm::PartKind::kRepetition:
+        return add_repetition(nfa, part, node);
+      default:  // the others are regular
+        throw fsm::PatternError("recursion is not supported below & and ~", false);
+    }
+  }
+
+  uint32_t add_repetition(RuleNfa& nfa, const fsm::Part& part, uint32_t node) {
+    uint32_t child = part.children[0];
+    for (uint32_t i = 0; i < part.min; ++i) node = add(nfa, child, node);
+    uint32_t end = nfa.add_node();
+    nfa.add_empty(node, end);
+    if (part.max == fsm::kUnbounded) {
+      uint32_t loop = nfa.add_node();  // nothing but repetitions leads back to it
+      nfa.add_empty(node, loop);
+      uint32_t behind = add(nfa, child, loop);
+      nfa.add_empty(behind, loop);
+      nfa.add_empty(behind, end);
+      return end;
+    }
+    for (uint32_t i = part.min; i < part.max; ++i) {
+      node = add(nfa, child, node);
+      nfa.add_empty(node, end);
+    }
+    return end;
+  }
+
+  // Whether a part has no rules and no terminals.
+  bool is_regular(uint32_t index) {
+    auto found = is_regular_.find(index);
+    if (found != is_regular_.end()) return found->second;
+    const fsm::Part& part = pattern_.parts[index];
+    bool result = part.kind != fsm::PartKind::kRule && part.kind != fsm::PartKind::kTerminal &&
+                  std::all_of(part.children.begin(), part.children.end(), [this](uint32_t i) { return is_regular(i); });
+    return is_regular_[index] = result;
+  }
+
+  uint32_t add_regular(RuleNfa& nfa, uint32_t index, uint32_t node) {
+    auto [found, is_new] = regular_.try_emplace(index);
+    if (is_new) found->second = rules_.compile(index, limits_);
+    const fsm::Automaton& automaton = found->second;
+    uint32_t base = nfa.num_nodes(), end = base + automaton.num_states();
+    for (uint32_t i = base; i <= end; ++i) nfa.add_node();
+    budget_.spend(automaton.num_edges());
+    if (automaton.num_states() != 0) nfa.add_empty(node, base);
+    for (uint32_t state = 0; state < automaton.num_states(); ++state) {
+      if (automaton.accepts(state)) nfa.add_empty(base + state, end);
+      for (const fsm::Edge* edge = automaton.begin(state); edge < automaton.end(state); ++edge) {
+        visit_allowed(*edge, [&](uint8_t first, uint8_t last) {
+          nfa.add_edge(base + state, {first, last, base + edge->target});
+        });
+      }
+    }
+    return end;
+  }
+
+  // Calls visit(first, last) for the parts of an edge that consist of allowed bytes.
+  template <typename Visit>
+  void visit_allowed(const fsm::Edge& edge, Visit visit) const {
+    for (uint32_t first = edge.first; first <= edge.last; ++first) {
+      if (!options_.allowed_bytes[first]) continue;
+      uint32_t last = first;
+      while (last < edge.last && options_.allowed_bytes[last + 1]) ++last;
+      visit(uint8_t(first), uint8_t(last));
+      first = last;
+    }
+  }
+
+  // The number of a terminal. Equal ones have one number.
+  uint32_t terminal_of(uint32_t part, bool is_lazy, bool is_ignored) {
+    auto [found, is_new] = terminals_.try_emplace({part, 2 * is_lazy + is_ignored}, uint32_t(0));
+    if (!is_new) return found->second;
+    Terminal terminal{with_allowed_bytes(rules_.compile(part, limits_)), is_lazy, is_ignored};
+    for (uint32_t i = 0; i < network_.terminals_.size(); ++i) {
+      const Terminal& other = network_.terminals_[i];
+      if (other.is_lazy == is_lazy && other.is_ignored == is_ignored && other.automaton == terminal.automaton) {
+        return found->second = i;
+      }
+    }
+    network_.terminals_.push_back(std::move(terminal));
+    return found->second = uint32_t(network_.terminals_.size() - 1);
+  }
+
+  fsm::Automaton with_allowed_bytes(const fsm::Automaton& automaton) {
+    if (automaton.num_states() == 0) return automaton;
+    fsm::AutomatonBuilder builder;
+    for (uint32_t state = 0; state < automaton.num_states(); ++state) {
+      std::vector<fsm::Edge> edges;
+      for (const fsm::Edge* edge = automaton.begin(state); edge < automaton.end(state); ++edge) {
+        visit_allowed(*edge, [&](uint8_t first, uint8_t last) { edges.push_back({first, last, edge->target}); });
+      }
+      builder.add_state(automaton.accepts(state), edges);
+    }
+    return builder.minimal(0, budget_);
+  }
+
+  // Numbers the rules that the root still calls, and hands them over.
+  void finish() {
+    network_.has_lexer_ = options_.has_lexer;
+    network_.matches_empty_ = is_nullable_[root_rule()];
+    network_.is_empty_ = !is_productive_[root_rule()] && !network_.matches_empty_;
+    std::vector<uint32_t> number(root_rule() + 1, kNone), kept = {root_rule()};
+    number[root_rule()] = 0;
+    std::vector<RuleAutomaton> automata;
+    for (size_t i = 0; i < kept.size(); ++i) {
+      RuleAutomaton automaton = automata_[kept[i]];
+      for (RuleState& state : automaton) {
+        for (Call& call : state.calls) {
+          if (number[call.rule] == kNone) {
+            number[call.rule] = uint32_t(kept.size());
+            kept.push_back(call.rule);
+          }
+          call.rule = number[call.rule];
+        }
+      }
+      automata.push_back(std::move(automaton));
+    }
+    network_.add_states(automata);
+    network_.rank_rules(automata);
+  }
+
+  const fsm::Rules& rules_;
+  const fsm::Pattern& pattern_;
+  const NetworkOptions& options_;
+  const fsm::Limits& limits_;
+  fsm::Budget budget_;
+  Network& network_;
+  std::vector<uint32_t> bodies_;         // by rule: its part
+  std::vector<RuleAutomaton> automata_;  // by rule
+  std::vector<uint8_t> is_nullable_, is_productive_, is_recursive_;
+  std::map<uint32_t, bool> is_regular_;         // by part
+  std::map<uint32_t, fsm::Automaton> regular_;  // by part
+  std::map<std::pair<uint32_t, int>, uint32_t> terminals_;
+};
+
+Network::Network(const fsm::Rules& rules, uint32_t root, const NetworkOptions& options, const fsm::Limits& limits) {
+  NetworkBuilder(rules, root, options, limits, *this);
+}
+
+void Network::add_states(const std::vector<RuleAutomaton>& automata) {
+  std::array<bool, 257> bounds{};
+  for (const RuleAutomaton& automaton : automata) {
+    starts_.push_back(num_states());
+    for (const RuleState& state : automaton) {
+      bool is_end = state.is_accepting && state.edges.empty() && state.calls.empty();
+      uint32_t begin = uint32_t(calls_.size());
+      for (const Call& call : state.calls) calls_.push_back({call.rule, starts_.back() + call.target});
+      states_.push_back({state.is_accepting, is_end, !state.edges.empty(), begin, uint32_t(calls_.size())});
+      if (has_lexer_) continue;
+      for (const SymbolEdge& edge : state.edges) bounds[edge.first] = bounds[edge.last + 1] = true;
+    }
+  }
+  num_classes_ = uint32_t(terminals_.size());
+  if (!has_lexer_) {
+    num_classes_ = 1;
+    for (uint32_t byte = 0; byte < 256; ++byte) {
+      if (byte > 0 && bounds[byte]) ++num_classes_;
+      class_of_byte_[byte] = uint8_t(num_classes_ - 1);
+    }
+  }
+  next_.assign(size_t(num_states()) * num_classes_, kNone);
+  uint32_t number = 0;
+  for (size_t rule = 0; rule < automata.size(); ++rule) {
+    for (const RuleState& state : automata[rule]) {
+      for (const SymbolEdge& edge : state.edges) {
+        uint32_t first = has_lexer_ ? edge.first : class_of_byte_[edge.first];
+        uint32_t last = has_lexer_ ? edge.last : class_of_byte_[edge.last];
+        for (uint32_t symbol = first; symbol <= last; ++symbol) {
+          next_[size_t(number) * num_classes_ + symbol] = starts_[rule] + edge.target;
+        }
+      }
+      ++number;
+    }
+  }
+}
+
+void Network::rank_rules(const std::vector<RuleAutomaton>& automata) {
+  std::vector<std::vector<uint32_t>> first_calls(num_rules()), all_calls(num_rules());
+  for (uint32_t rule = 0; rule < num_rules(); ++rule) {
+    for (const Call& call : automata[rule][0].calls) first_calls[rule].push_back(call.rule);
+    for (const RuleState& state : automata[rule]) {
+      for (const Call& call : state.calls) all_calls[rule].push_back(call.rule);
+    }
+  }
+  // A call at the end of a rule leaves nothing on the stack.
+  fsm::Components cycles(all_calls);
+  for (uint32_t rule = 0; rule < num_rules(); ++rule) {
+    for (const RuleState& state : automata[rule]) {
+      for (const Call& call : state.calls) {
+        is_recursive_ = is_recursive_ || (cycles[call.rule] == cycles[rule] && !is_end(starts_[rule] + call.target));
+      }
+    }
+  }
+  fsm::Components order(first_calls);
+  for (uint32_t rule = 0; rule < num_rules(); ++rule) ranks_.push_back(order.size() - 1 - order[rule]);
+  rule_of_rank_.resize(num_rules());
+  for (uint32_t rule = 0; rule < num_rules(); ++rule) rule_of_rank_[ranks_[rule]] = rule;
+}
+
+size_t Network::memory_bytes() const {
+  size_t bytes = states_.capacity() * sizeof(State) + next_.capacity() * sizeof(uint32_t) +
+                 calls_.capacity() * sizeof(Call) + 3 * starts_.capacity() * sizeof(uint32_t);
+  for (const Terminal& terminal : terminals_) bytes += terminal.automaton.memory_bytes();
+  return bytes;
+}
+
+}  // namespace structout::context_free

@@ -1,0 +1,93 @@
+// A grammar as a recursive transition network: an automaton for each rule.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "context_free/rule_automaton.h"
+#include "fsm/automaton.h"
+#include "fsm/limits.h"
+#include "fsm/rules.h"
+
+namespace structout::context_free {
+
+// What a lexer reads as one symbol.
+struct Terminal {
+  fsm::Automaton automaton;
+  bool is_lazy = false;     // ends as soon as it may
+  bool is_ignored = false;  // may stand between others
+};
+
+struct NetworkOptions {
+  // Whether symbols are terminals, instead of bytes.
+  bool has_lexer = false;
+
+  // Parts that may stand between terminals.
+  std::vector<uint32_t> ignored;
+
+  // The bytes that texts may consist of.
+  std::array<bool, 256> allowed_bytes;
+
+  NetworkOptions() { allowed_bytes.fill(true); }
+};
+
+// Rules without empty texts, without left recursion and without ways that lead to no
+// text. States of all rules are numbered together.
+class Network {
+ public:
+  // Throws PatternError and LimitError.
+  Network(const fsm::Rules& rules, uint32_t root, const NetworkOptions& options, const fsm::Limits& limits);
+
+  bool has_lexer() const { return has_lexer_; }
+  bool is_empty() const { return is_empty_; }            // whether there is no text
+  bool is_recursive() const { return is_recursive_; }    // whether stacks have no bound
+  bool matches_empty() const { return matches_empty_; }  // whether the empty text belongs to it
+  uint32_t num_states() const { return uint32_t(states_.size()); }
+  uint32_t num_rules() const { return uint32_t(starts_.size()); }
+
+  // The state after a symbol, or kNone.
+  uint32_t next(uint32_t state, uint32_t symbol) const {
+    return next_[size_t(state) * num_classes_ + (has_lexer_ ? symbol : class_of_byte_[symbol])];
+  }
+  bool is_accepting(uint32_t state) const { return states_[state].is_accepting; }
+
+  // Whether a rule ends in the state, and cannot go on.
+  bool is_end(uint32_t state) const { return states_[state].is_end; }
+  bool reads_symbols(uint32_t state) const { return states_[state].reads_symbols; }
+  const Call* calls_begin(uint32_t state) const { return calls_.data() + states_[state].calls_begin; }
+  const Call* calls_end(uint32_t state) const { return calls_.data() + states_[state].calls_end; }
+
+  uint32_t root() const { return 0; }
+  uint32_t start(uint32_t rule) const { return starts_[rule]; }
+
+  // A rule that begins with another has a lower rank.
+  uint32_t rank(uint32_t rule) const { return ranks_[rule]; }
+  uint32_t rule_of_rank(uint32_t rank) const { return rule_of_rank_[rank]; }
+
+  const std::vector<Terminal>& terminals() const { return terminals_; }
+  size_t memory_bytes() const;
+
+ private:
+  friend class NetworkBuilder;
+  struct State {
+    bool is_accepting, is_end, reads_symbols;
+    uint32_t calls_begin, calls_end;
+  };
+
+  // `automata`: of each rule, the root's first.
+  void add_states(const std::vector<RuleAutomaton>& automata);
+  void rank_rules(const std::vector<RuleAutomaton>& automata);
+
+  bool has_lexer_, is_empty_ = false, is_recursive_ = false, matches_empty_ = false;
+  uint32_t num_classes_ = 0;  // of symbols that all states treat alike
+  std::array<uint8_t, 256> class_of_byte_{};
+  std::vector<State> states_;
+  std::vector<uint32_t> next_;  // by state and class
+  std::vector<Call> calls_;
+  std::vector<uint32_t> starts_, ranks_, rule_of_rank_;
+  std::vector<Terminal> terminals_;
+};
+
+}  // namespace structout::context_free

@@ -1,0 +1,69 @@
+#include "context_free/reader.h"
+
+#include <utility>
+
+namespace structout::context_free {
+
+// The terminals that may follow, without those that are ignored.
+std::vector<uint32_t> Reader::allowed_terminals(Node node) const {
+  std::vector<uint32_t> allowed;
+  for (uint32_t terminal = 0; terminal < network_.terminals().size(); ++terminal) {
+    for (const Item* item = stacks_.begin(node); item < stacks_.end(node) && item->state < kHole; ++item) {
+      if (network_.next(item->state, terminal) == kNone) continue;
+      allowed.push_back(terminal);
+      break;
+    }
+  }
+  return allowed;
+}
+
+uint32_t Reader::lexer_start(Node node) {
+  if (lexer_starts_.size() <= node) lexer_starts_.resize(stacks_.num_nodes(), kNone);
+  if (lexer_starts_[node] != kNone) return lexer_starts_[node];
+  std::vector<uint32_t> allowed = allowed_terminals(node);
+  // What is ignored stands between terminals: not at the start of a text, and not behind
+  // the last one that may follow.
+  if (!allowed.empty()) {
+    for (uint32_t terminal = 0; terminal < network_.terminals().size(); ++terminal) {
+      if (lexer_.is_ignored(terminal)) allowed.push_back(terminal);
+    }
+  }
+  return lexer_starts_[node] = lexer_.start(lexer_.set_of(allowed));
+}
+
+Place Reader::start(fsm::Budget& budget) {
+  Place place;
+  place.node = stacks_.start(budget);
+  if (network_.has_lexer()) place.lexer_state = lexer_.start(lexer_.set_of(allowed_terminals(place.node)));
+  return place;
+}
+
+Node Reader::after_lexeme(Node node, uint32_t set, fsm::Budget& budget) {
+  uint32_t known = after_lexeme_.find(node, set);
+  if (known != PairTable::kMissing) return known;
+  std::vector<Node> nodes;
+  for (uint32_t terminal : std::vector<uint32_t>(lexer_.begin(set), lexer_.end(set))) {
+    nodes.push_back(lexer_.is_ignored(terminal) ? node : stacks_.after(node, terminal, budget));
+  }
+  Node result = stacks_.united(std::move(nodes), budget);
+  after_lexeme_.add(node, set, result);
+  return result;
+}
+
+Place Reader::after(Place place, uint8_t byte, fsm::Budget& budget) {
+  if (!network_.has_lexer()) return {stacks_.after(place.node, byte, budget), 0};
+  uint32_t next = lexer_.after(place.lexer_state, byte, budget);
+  if (next != Lexer::kStuck) return {place.node, next};
+  Node node = after_lexeme(place.node, lexer_.accepted(place.lexer_state), budget);
+  if (node == Stacks::kDead) return {};
+  next = lexer_.after(lexer_start(node), byte, budget);
+  return next == Lexer::kStuck ? Place() : Place{node, next};
+}
+
+bool Reader::may_end(Place place, fsm::Budget& budget) {
+  if (!network_.has_lexer()) return stacks_.may_end(place.node);
+  if (lexer_.is_fresh(place.lexer_state) || place.lexer_state == Lexer::kStuck) return stacks_.may_end(place.node);
+  return stacks_.may_end(after_lexeme(place.node, lexer_.accepted(place.lexer_state), budget));
+}
+
+}  // namespace structout::context_free

@@ -1,0 +1,160 @@
+#include "context_free/stacks.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+namespace structout::context_free {
+
+Stacks::Stacks(const Network& network) : network_(network) {
+  nodes_.number_of({});
+  nodes_.number_of({{kEndOfText, kDead}});
+  nodes_.number_of({{kHole, kDead}});
+}
+
+namespace {
+
+constexpr uint32_t kMaxUnionDepth = 4'000;  // united() and merged() call each other for each level of the stacks
+
+}  // namespace
+
+Node Stacks::united(std::vector<Node> nodes, fsm::Budget& budget) {
+  std::sort(nodes.begin(), nodes.end());
+  nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
+  if (!nodes.empty() && nodes[0] == kDead) nodes.erase(nodes.begin());
+  if (nodes.empty()) return kDead;
+  if (nodes.size() == 1) return nodes[0];
+  uint32_t number = unions_.number_of(nodes);
+  union_results_.resize(unions_.size(), kNone);
+  if (union_results_[number] != kNone) return union_results_[number];
+  std::vector<Item> items;
+  for (Node node : nodes) items.insert(items.end(), begin(node), end(node));
+  struct Depth {
+    explicit Depth(uint32_t& depth) : depth(++depth) {}
+    ~Depth() { --depth; }
+    uint32_t& depth;
+  } level(union_depth_);
+  if (union_depth_ > kMaxUnionDepth) throw fsm::LimitError("grammar_nesting", union_depth_, kMaxUnionDepth);
+  Node result = merged(std::move(items), budget);
+  return union_results_[number] = result;
+}
+
+// The set of the items, which may be in any order.
+Node Stacks::merged(std::vector<Item> items, fsm::Budget& budget) {
+  budget.spend(items.size() + 1);
+  std::sort(items.begin(), items.end());
+  std::vector<Item> united_items;
+  for (size_t i = 0; i < items.size();) {
+    size_t same_end = i + 1;
+    while (same_end < items.size() && items[same_end].state == items[i].state) ++same_end;
+    std::vector<Node> below;
+    for (size_t j = i; j < same_end; ++j) below.push_back(items[j].below);
+    united_items.push_back({items[i].state, below.size() == 1 ? below[0] : united(std::move(below), budget)});
+    i = same_end;
+  }
+  return nodes_.number_of(united_items);
+}
+
+// Returns from the rules that end and calls those that begin, until only states that read
+// symbols are left.
+Node Stacks::closure(std::vector<Item> kernel, fsm::Budget& budget) {
+  std::vector<Item> items, result;
+  std::set<Item> seen;
+  while (!kernel.empty()) {
+    Item item = kernel.back();
+    kernel.pop_back();
+    budget.spend(1);
+    if (!seen.insert(item).second) continue;
+    if (item.state >= kHole) {
+      result.push_back(item);
+      continue;
+    }
+    items.push_back(item);
+    if (network_.is_accepting(item.state)) kernel.insert(kernel.end(), begin(item.below), end(item.below));
+  }
+  // A rule is begun after all rules that begin with it, so that it is begun once, with the
+  // stacks of all its callers.
+  std::map<uint32_t, std::vector<Item>> callers;  // by the rank of the called rule
+  auto call_all = [&](uint32_t state, Node below) {
+    for (const Call* call = network_.calls_begin(state); call < network_.calls_end(state); ++call) {
+      budget.spend(1);
+      std::vector<Item>& list = callers[network_.rank(call->rule)];
+      if (network_.is_end(call->target)) {  // a tail call
+        list.insert(list.end(), begin(below), end(below));
+      } else {
+        list.push_back({call->target, below});
+      }
+    }
+  };
+  for (const Item& item : items) call_all(item.state, item.below);
+  while (!callers.empty()) {
+    auto [rank, list] = std::move(*callers.begin());
+    callers.erase(callers.begin());
+    Node below = merged(std::move(list), budget);
+    uint32_t state = network_.start(network_.rule_of_rank(rank));
+    call_all(state, below);
+    if (network_.reads_symbols(state)) result.push_back({state, below});
+  }
+  for (const Item& item : items) {
+    if (network_.reads_symbols(item.state)) result.push_back(item);
+  }
+  return merged(std::move(result), budget);
+}
+
+Node Stacks::start(fsm::Budget& budget) {
+  if (network_.is_empty()) return kDead;
+  std::vector<Item> kernel = {{network_.start(network_.root()), kBottom}};
+  if (network_.matches_empty()) kernel.push_back({kEndOfText, kDead});
+  return closure(std::move(kernel), budget);
+}
+
+Node Stacks::after(Node node, uint32_t symbol, fsm::Budget& budget) {
+  uint32_t known = after_.find(node, symbol);
+  if (known != PairTable::kMissing) return known;
+  std::vector<Item> kernel;
+  for (const Item* item = begin(node); item < end(node) && item->state < kHole; ++item) {
+    uint32_t next = network_.next(item->state, symbol);
+    if (next != kNone) kernel.push_back({next, item->below});
+  }
+  Node result = kernel.empty() ? kDead : closure(std::move(kernel), budget);
+  after_.add(node, symbol, result);
+  return result;
+}
+
+Node Stacks::above_hole(uint32_t state, bool is_closed, fsm::Budget& budget) {
+  uint32_t known = above_hole_.find(state, is_closed);
+  if (known != PairTable::kMissing) return known;
+  Item item = {state, kAboveHole};
+  Node result = is_closed ? nodes_.number_of({item}) : closure({item}, budget);
+  above_hole_.add(state, is_closed, result);
+  return result;
+}
+
+Node Stacks::copied(Node node, const Stacks& from, PairTable& copies) {
+  // Depth first, without recursion: stacks may be as deep as texts are long.
+  std::vector<Node> pending = {node};
+  while (!pending.empty()) {
+    Node current = pending.back();
+    if (copies.find(current, 0) != PairTable::kMissing) {
+      pending.pop_back();
+      continue;
+    }
+    std::vector<Item> items = from.items(current);
+    bool is_ready = true;
+    for (Item& item : items) {
+      uint32_t copy = copies.find(item.below, 0);
+      if (copy == PairTable::kMissing) {
+        pending.push_back(item.below);
+        is_ready = false;
+      }
+      item.below = copy;
+    }
+    if (!is_ready) continue;
+    pending.pop_back();
+    copies.add(current, 0, nodes_.number_of(items));
+  }
+  return copies.find(node, 0);
+}
+
+}  // namespace structout::context_free

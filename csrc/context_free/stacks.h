@@ -1,0 +1,83 @@
+// Where a text may stand in a grammar: sets of stacks, each with one number.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "context_free/network.h"
+#include "context_free/number_table.h"
+#include "fsm/limits.h"
+
+namespace structout::context_free {
+
+// A set of stacks. Its items are the states on top, and below each the set of stacks that
+// the rule returns to.
+using Node = uint32_t;
+
+struct Item {
+  uint32_t state;
+  Node below;
+  bool operator==(const Item& other) const { return state == other.state && below == other.below; }
+  bool operator<(const Item& other) const { return state != other.state ? state < other.state : below < other.below; }
+};
+
+// In the place of a state, behind all others: the end of the whole text, and of a part of
+// it that does not know what follows.
+constexpr uint32_t kHole = kNone - 1, kEndOfText = kNone;
+
+// Equal sets are stored once, and an item's stacks are united with those of other items
+// of the same state. So a set is stored as the minimal acyclic automaton of its stacks,
+// and its number is exact, however deep the stacks are: a graph-structured stack (Tomita,
+// "Efficient Parsing for Natural Language", 1986) with hash-consing.
+//
+// Exceptions leave it as it was, apart from sets that nobody refers to.
+class Stacks {
+ public:
+  static constexpr Node kDead = 0, kBottom = 1, kAboveHole = 2;  // no stack; one of kEndOfText; one of kHole
+
+  explicit Stacks(const Network& network);
+
+  // The stacks at the start of a text.
+  Node start(fsm::Budget& budget);
+
+  // The stacks after a symbol.
+  Node after(Node node, uint32_t symbol, fsm::Budget& budget);
+
+  // The state alone, above a hole. `is_closed`: only its own symbols; otherwise also what
+  // it calls and returns to.
+  Node above_hole(uint32_t state, bool is_closed, fsm::Budget& budget);
+
+  Node united(std::vector<Node> nodes, fsm::Budget& budget);
+
+  const Item* begin(Node node) const { return nodes_.begin(node); }
+  const Item* end(Node node) const { return nodes_.end(node); }
+  std::vector<Item> items(Node node) const { return nodes_.list(node); }
+  bool may_end(Node node) const { return node != kDead && (nodes_.end(node) - 1)->state == kEndOfText; }
+  bool has_hole(Node node) const { return node != kDead && (nodes_.end(node) - 1)->state == kHole; }
+
+  // Whether a symbol may follow.
+  bool reads_symbols(Node node) const { return node != kDead && nodes_.begin(node)->state < kHole; }
+
+  // Adds a set of another object over the same network.
+  Node copied(Node node, const Stacks& from, PairTable& copies);
+
+  uint32_t num_nodes() const { return nodes_.size(); }
+  size_t memory_bytes() const {
+    return nodes_.memory_bytes() + unions_.memory_bytes() + union_results_.capacity() * sizeof(Node) +
+           after_.memory_bytes();
+  }
+
+ private:
+  Node merged(std::vector<Item> items, fsm::Budget& budget);
+  Node closure(std::vector<Item> kernel, fsm::Budget& budget);
+
+  const Network& network_;
+  ListNumbers<Item> nodes_;
+  ListNumbers<Node> unions_;
+  std::vector<Node> union_results_;  // of each list in unions_, as far as known
+  PairTable after_;                  // by node and symbol
+  PairTable above_hole_;             // by state and is_closed
+  uint32_t union_depth_ = 0;         // calls of united() inside each other
+};
+
+}  // namespace structout::context_free
