@@ -77,7 +77,7 @@ def test_judge_reads_random_gbnf_as_xgrammar_does(seed, xgrammar):
 @for_each_seed(120, long=3_000)
 def test_judge_reads_random_lark_as_llguidance_does(seed, llguidance):
     rng = random.Random(seed)
-    grammar = with_another_character(random_lexed_grammar(rng))
+    grammar = random_lexed_grammar(rng)
     judge = grammar.lexed(prunes=False)
     if judge.start is not None:
         check_peer(llguidance, grammar, grammar.lark(), judge, rng)

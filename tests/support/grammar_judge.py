@@ -383,7 +383,9 @@ class Lexed:
             terminals too.
         terminals: by name.
         ignored: what may stand between two terminals, or None.
-        alphabet: the bytes of texts.
+        alphabet: all bytes that there are for the lexer.
+        available: the bytes of texts, some of the alphabet. A terminal does not end
+            where it could go on with another byte.
         prunes: whether rules and terminals without a text are removed. llguidance keeps
             them.
     """
@@ -394,6 +396,7 @@ class Lexed:
         terminals: Mapping[str, Expression],
         ignored: Expression | None,
         alphabet: bytes,
+        available: bytes,
         *,
         prunes: bool = True,
     ):
@@ -407,11 +410,11 @@ class Lexed:
             if has_empty_text(texts):  # may be left out
                 productions = list(_with_optional(productions, Terminal(value)))
         if prunes:
-            without = {Terminal(v) for v, texts in self._languages.items() if not has_texts(texts, alphabet)}
+            without = {Terminal(v) for v, texts in self._languages.items() if not has_texts(texts, available)}
             productions = [p for p in productions if without.isdisjoint(p[1])]
         if ignored is not None:
             self._languages[IGNORED] = language(ignored, terminals, alphabet)
-        self._alphabet = alphabet
+        self._alphabet, self._available = alphabet, available
         self._parser = Parser(productions, 0, prunes=prunes)
         self.start = self._behind(self._parser.start, may_ignore=False) if self._parser.has_texts else None
         self._finishable: dict[LexedState, bool | None] = {}
@@ -443,7 +446,7 @@ class Lexed:
         for other in todo:
             if self.accepts(other):
                 return True
-            for byte in self._alphabet:
+            for byte in self._available:
                 new = self.step(other, byte)
                 if new is not None and new not in seen:
                     if self._finishable.get(new):

@@ -50,7 +50,9 @@ class RecursiveGrammar:
         return Scannerless(self.rules, self.alphabet)
 
     def lexed(self, *, prunes: bool = True) -> Lexed:
-        return Lexed(self.rules, self.terminals, self.ignored, self.alphabet, prunes=prunes)
+        more = self.characters + ("zè" if "é" in self.characters else "z")  # for negated classes
+        alphabet = bytes(sorted(set(more.encode())))
+        return Lexed(self.rules, self.terminals, self.ignored, alphabet, self.alphabet, prunes=prunes)
 
     def gbnf(self) -> str:
         names = dict(zip(self.rules, ["root", *list(self.rules)[1:]], strict=True))
