@@ -18,8 +18,9 @@ SharedParts::SharedParts(std::shared_ptr<const Network> given, const fsm::Limits
 GrammarStates::GrammarStates(std::shared_ptr<SharedParts> parts)
     : parts_(std::move(parts)),
       reader_(*parts_->network, parts_->lexer),
-      end_search_(*parts_->network),
-      row_(parts_->vocabulary->row_words()) {}
+      row_(parts_->vocabulary->row_words()) {
+  if (!parts_->always_has_end) end_search_.emplace(*parts_->network);
+}
 
 size_t GrammarStates::size_in_bytes() const {
   return reader_.memory_bytes() + states_.capacity() * sizeof(State) + numbers_.memory_bytes();
@@ -35,7 +36,7 @@ uint32_t GrammarStates::number_of(Place place) {
 }
 
 bool GrammarStates::has_end(Place place) {
-  return parts_->always_has_end || end_search_.has_end(reader_, place, budget());
+  return parts_->always_has_end || end_search_->has_end(reader_, place, budget());
 }
 
 uint32_t GrammarStates::start() {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -96,7 +97,7 @@ class GrammarStates {
 
   const std::shared_ptr<SharedParts> parts_;
   Reader reader_;
-  EndSearch end_search_;
+  std::optional<EndSearch> end_search_;  // if not all places are known to have an end
   std::vector<State> states_;
   PairTable numbers_;  // by node and state of the lexer
   std::vector<uint32_t> row_;

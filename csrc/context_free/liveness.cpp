@@ -308,26 +308,39 @@ class RuleEnds {
 
 // Symbols from each state to the end of its rule, at least.
 std::vector<uint32_t> symbols_to_rule_end(const Network& network) {
-  std::vector<uint32_t> least(network.num_states(), kNone);
-  for (uint32_t state = 0; state < network.num_states(); ++state) {
-    if (network.is_accepting(state)) least[state] = 0;
-  }
+  // What each state is a way on for, and each start of a rule.
+  std::vector<std::vector<uint32_t>> before(network.num_states());
+  std::vector<uint32_t> least(network.num_states(), kNone), pending;
   uint32_t num_symbols = network.has_lexer() ? uint32_t(network.terminals().size()) : 256;
-  for (bool has_changed = true; has_changed;) {
-    has_changed = false;
-    for (uint32_t state = 0; state < network.num_states(); ++state) {
-      auto improve = [&](uint32_t target, uint32_t cost) {
-        if (least[target] == kNone || cost == kNone || least[target] + cost >= least[state]) return;
-        least[state] = least[target] + cost;
-        has_changed = true;
+  for (uint32_t state = 0; state < network.num_states(); ++state) {
+    for (uint32_t symbol = 0; symbol < num_symbols; ++symbol) {
+      uint32_t next = network.next(state, symbol);
+      if (next != kNone && (before[next].empty() || before[next].back() != state)) before[next].push_back(state);
+    }
+    for (const Call* call = network.calls_begin(state); call < network.calls_end(state); ++call) {
+      before[call->target].push_back(state);
+      before[network.start(call->rule)].push_back(state);
+    }
+    if (!network.is_accepting(state)) continue;
+    least[state] = 0;
+    pending.push_back(state);
+  }
+  for (size_t i = 0; i < pending.size(); ++i) {
+    for (uint32_t state : before[pending[i]]) {
+      uint32_t shortest = least[state];
+      auto try_way = [&](uint32_t target, uint32_t cost) {
+        if (least[target] != kNone && cost != kNone) shortest = std::min(shortest, least[target] + cost);
       };
       for (uint32_t symbol = 0; symbol < num_symbols; ++symbol) {
         uint32_t next = network.next(state, symbol);
-        if (next != kNone) improve(next, 1);
+        if (next != kNone) try_way(next, 1);
       }
       for (const Call* call = network.calls_begin(state); call < network.calls_end(state); ++call) {
-        improve(call->target, least[network.start(call->rule)]);
+        try_way(call->target, least[network.start(call->rule)]);
       }
+      if (shortest == least[state]) continue;
+      least[state] = shortest;
+      pending.push_back(state);
     }
   }
   return least;

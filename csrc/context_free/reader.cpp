@@ -1,5 +1,6 @@
 #include "context_free/reader.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace structout::context_free {
@@ -20,13 +21,11 @@ std::vector<uint32_t> Reader::allowed_terminals(Node node) const {
 uint32_t Reader::lexer_start(Node node) {
   if (lexer_starts_.size() <= node) lexer_starts_.resize(stacks_.num_nodes(), kNone);
   if (lexer_starts_[node] != kNone) return lexer_starts_[node];
-  std::vector<uint32_t> allowed = allowed_terminals(node);
   // What is ignored stands between terminals: not at the start of a text, and not behind
   // the last one that may follow.
-  if (!allowed.empty()) {
-    for (uint32_t terminal = 0; terminal < network_.terminals().size(); ++terminal) {
-      if (lexer_.is_ignored(terminal)) allowed.push_back(terminal);
-    }
+  std::vector<uint32_t> allowed = allowed_terminals(node);
+  for (uint32_t terminal = 0; terminal < network_.terminals().size() && !allowed.empty(); ++terminal) {
+    if (lexer_.is_ignored(terminal)) allowed.push_back(terminal);
   }
   return lexer_starts_[node] = lexer_.start(lexer_.set_of(allowed));
 }
@@ -41,11 +40,14 @@ Place Reader::start(fsm::Budget& budget) {
 Node Reader::after_lexeme(Node node, uint32_t set, fsm::Budget& budget) {
   uint32_t known = after_lexeme_.find(node, set);
   if (known != PairTable::kMissing) return known;
-  std::vector<Node> nodes;
-  for (uint32_t terminal : std::vector<uint32_t>(lexer_.begin(set), lexer_.end(set))) {
-    nodes.push_back(lexer_.is_ignored(terminal) ? node : stacks_.after(node, terminal, budget));
+  std::vector<uint32_t> terminals(lexer_.begin(set), lexer_.end(set));
+  Node result = node;
+  // What may be ignored is ignored.
+  if (std::none_of(terminals.begin(), terminals.end(), [this](uint32_t each) { return lexer_.is_ignored(each); })) {
+    std::vector<Node> nodes;
+    for (uint32_t terminal : terminals) nodes.push_back(stacks_.after(node, terminal, budget));
+    result = stacks_.united(std::move(nodes), budget);
   }
-  Node result = stacks_.united(std::move(nodes), budget);
   after_lexeme_.add(node, set, result);
   return result;
 }

@@ -133,6 +133,7 @@ std::vector<Rules::Reference> Rules::references(uint32_t part) const {
 
 void Rules::check_recursion(uint32_t root) const {
   check(root);
+  if (references(root).empty()) return;
   // The references of each rule that the root reaches. The last entry is the root's.
   size_t num_rules = pattern_.rules.size();
   std::vector<std::vector<Reference>> of_rule(num_rules + 1);

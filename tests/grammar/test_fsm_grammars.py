@@ -17,7 +17,7 @@ from structout import StructuredOutputsConfig, StructuredOutputsParams
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.fsm.automaton import AutomatonLimits
 from structout.grammar.fsm.backend import FsmBackend
-from structout.grammar.fsm.grammars import grammar_automaton
+from structout.grammar.fsm.grammars import GrammarIndex, compile_grammar
 from structout.grammar.llguidance.backend import LlguidanceBackend
 from structout.grammar.router import BackendSet
 from structout.grammar.vocabulary import Vocabulary
@@ -68,18 +68,22 @@ GBNF = [
     ('root ::= ("a" | "b" root)?', ["", "a", "bba", "bb"], ["aa"]),
     ('root ::= root | "a"', ["a"], ["", "aa"]),
     ('a ::= b "x"\nb ::= "y" | ""\nroot ::= a a', ["yxx", "xyx"], ["yx"]),
+    ('root ::= "(" root ")" | "x"', ["x", "((x))"], ["", "(x", "x)"]),
+    ('root ::= a\na ::= "x" b "y" | ""\nb ::= c\nc ::= a', ["", "xy", "xxyy"], ["x", "xxy"]),
+    ('root ::= ("x" root)* "y"', ["y", "xyy", "xyxxyyy"], ["x", "xy"]),
+    ('root ::= root root | "x"', ["x", "xxxx"], [""]),
     ('root ::= "a"\nunused ::= "(" unused ")" | "b"', ["a"], ["b"]),
 ]
 
 
 @pytest.mark.parametrize(("grammar", "members", "others"), GBNF)
 def test_gbnf_matches_exactly_its_language(grammar, members, others, xgrammar):
-    automaton, accepts = grammar_automaton(grammar), judge(xgrammar, grammar)
+    language, accepts = compile_grammar(grammar, BYTES), judge(xgrammar, grammar)
     for text in members:
-        assert automaton.matches(text), text
+        assert language.matches(text), text
         assert accepts(text), text
     for text in others:
-        assert not automaton.matches(text), text
+        assert not language.matches(text), text
         assert not accepts(text), text
 
 
@@ -94,16 +98,17 @@ def test_random_gbnf_has_the_language_of_xgrammar(xgrammar, num_cases):
 
 
 def agree(grammar, written, accepts, rng):
-    """Compare an automaton with another engine. Return how many texts both accept."""
+    """Compare a language with another engine. Return how many texts both accept."""
     try:
-        automaton = grammar_automaton(written)
+        language = compile_grammar(written, BYTES)
     except GrammarLimitError:  # one random grammar in a hundred is large
         return 0
     samples = [grammar.sample(rng) for _ in range(3)]
-    assert all(map(automaton.matches, samples)), written
-    samples += [text for text in (drawn_text(automaton, rng) for _ in range(2)) if text is not None]
+    assert all(map(language.matches, samples)), written
+    if not isinstance(language, GrammarIndex):
+        samples += [text for text in (drawn_text(language, rng) for _ in range(2)) if text is not None]
     for text in [*samples, *(mutated(text, rng) for text in samples)]:
-        assert automaton.matches(text) == accepts(text), (written, text)
+        assert language.matches(text) == accepts(text), (written, text)
     return len(samples)
 
 
@@ -132,7 +137,10 @@ LARK = [
     ('start: ("a" | "b" "a")+\n%ignore " "\n%ignore "-"', "ab -"),
     ('start: A b\nA: "x" "y"\nb: "z"*\n%ignore " "', "xyz "),
     ('start: "a"?\n%ignore " "', "a "),
-    ('start: A "b"\nA: "a"*\n%ignore " "', "ab "),
+    ('start: A "b"\nA: "a"+\n%ignore " "', "ab "),
+    ('start: "a" "b" | "a" "x" "x"\n%ignore "x"\n%ignore "-"', "abx-"),
+    ('start: "a"+ start? | "(" start ")"\n%ignore " "', "a( )"),
+    ('start: e\ne: e "+" e | "a" | "(" e ")"\n%ignore " "', "a+( )"),
     ('start: "" "a" "b"? ""\n%ignore " "', "ab "),
     ("%import common.INT\n%import common (WS_INLINE, LCASE_LETTER)\n%ignore WS_INLINE\nstart: LCASE_LETTER INT", "a1 "),
     ("%import common.DIGIT -> D\nstart: D D", "12a"),
@@ -141,11 +149,11 @@ LARK = [
 
 @pytest.mark.parametrize(("grammar", "alphabet"), LARK)
 def test_lark_has_the_language_of_llguidance(grammar, alphabet, llguidance):
-    automaton, accepts = grammar_automaton(grammar), judge(llguidance, grammar)
+    language, accepts = compile_grammar(grammar, BYTES), judge(llguidance, grammar)
     max_length = 5 if len(alphabet) < 5 else 4
     texts = ["".join(text) for length in range(max_length + 1) for text in itertools.product(alphabet, repeat=length)]
-    assert [text for text in texts if automaton.matches(text)] == [text for text in texts if accepts(text)]
-    assert any(map(automaton.matches, texts))
+    assert [text for text in texts if language.matches(text)] == [text for text in texts if accepts(text)]
+    assert any(map(language.matches, texts))
 
 
 @pytest.mark.parametrize(
@@ -153,12 +161,12 @@ def test_lark_has_the_language_of_llguidance(grammar, alphabet, llguidance):
 )
 def test_lark_class_has_the_characters_of_llguidance(written, llguidance, num_cases):
     grammar = f"start: /{written}/"
-    automaton, accepts = grammar_automaton(grammar), judge(llguidance, grammar)
+    language, accepts = compile_grammar(grammar, BYTES), judge(llguidance, grammar)
     rng = random.Random(written)
     assigned = [chr(code) for code in range(0x110000) if unicodedata.category(chr(code)) not in ("Cn", "Cs")]
     small = [character for character in assigned if character < "\u3000"]
     chosen = rng.sample(assigned, num_cases(1_000, long=100_000)) + rng.sample(small, 1_000) + list(HOSTILE + PLAIN)
-    assert [c for c in chosen if automaton.matches(c)] == [c for c in chosen if accepts(c)]
+    assert [c for c in chosen if language.matches(c)] == [c for c in chosen if accepts(c)]
 
 
 def test_random_lark_has_the_language_of_llguidance(llguidance, num_cases):
@@ -202,32 +210,31 @@ TEXTS_OF_TERMINALS = {
 @pytest.mark.parametrize("name", TEXTS_OF_TERMINALS)
 def test_imported_terminal_has_the_language_of_llguidance(name, llguidance, num_cases):
     grammar = f"%import common.{name}\nstart: {name}"
-    automaton, accepts = grammar_automaton(grammar), judge(llguidance, grammar)
+    language, accepts = compile_grammar(grammar, BYTES), judge(llguidance, grammar)
     rng = random.Random(name)
     texts = [TEXTS_OF_TERMINALS[name]]
     for _ in range(num_cases(150, long=3_000)):
         text = rng.choice(texts)
         other = mutated(text, rng)
-        assert automaton.matches(other) == accepts(other), other
+        assert language.matches(other) == accepts(other), other
         if len(other) < 20:
             texts.append(other)
-    assert automaton.matches(texts[0])
+    assert language.matches(texts[0])
 
 
-def test_lark_terminal_may_end_before_its_longest_match(llguidance):
-    """llguidance takes as much as the first terminal can, and finds no text then."""
+def test_lark_without_a_text_is_impossible(llguidance):
+    """The first terminal takes as much as it can, and leaves nothing to the second."""
     grammar = 'start: /a+/ "ab"'
-    assert grammar_automaton(grammar).matches("aaab")
+    assert not compile_grammar(grammar, BYTES).matches("aaab")
     assert not judge(llguidance, grammar)("aaab")
+    with pytest.raises(GrammarError, match="allows no text at all") as caught:
+        FsmBackend(BYTES).compile_grammar(Kind.GRAMMAR, grammar)
+    assert caught.value.kind is GrammarErrorKind.IMPOSSIBLE
 
 
 # -- refusals --------------------------------------------------------------------------
 
 REFUSED = [
-    ('root ::= "(" root ")" | "x"', "unsupported", "end of a rule: root -> root"),
-    ('root ::= a\na ::= "x" b "y" | ""\nb ::= c\nc ::= a', "unsupported", "end of a rule: a -> b -> c -> a"),
-    ('root ::= ("x" root)* "y"', "unsupported", "root -> root"),
-    ('root ::= root root | "x"', "unsupported", "root -> root"),
     ('root ::= "a" (= "b")', "unsupported", "line 1, column 14: lookahead in a grammar is not"),
     ('root[capture] ::= "a"', "unsupported", "attributes of rules are not"),
     ('root ::= TagDispatch(("a", b))\nb ::= "c"', "unsupported", "the macro TagDispatch is not"),
@@ -247,7 +254,6 @@ REFUSED = [
     ('root ::= "a"\n  b', "malformed", "line 2, column 3: the grammar uses b, which it does not define"),
     ('a ::= "b"', "malformed", "a GBNF grammar must have a rule named root"),
     ('::= "a"', "malformed", "expected a rule"),
-    ('start: "(" start ")" | "x"', "unsupported", "end of a rule: start -> start"),
     ('start: %json {"type": "object"}', "unsupported", "%json is not"),
     ('start: %regex {"substring_chars": "ab"}', "unsupported", "%regex is not"),
     ("start: <|im_end|>", "unsupported", "the token <|im_end|> is not"),
@@ -288,7 +294,7 @@ REFUSED = [
 @pytest.mark.parametrize(("grammar", "kind", "message"), REFUSED)
 def test_unreadable_grammar_raises_with_the_cause_and_the_place(grammar, kind, message):
     with pytest.raises(GrammarError, match=message) as caught:
-        grammar_automaton(grammar)
+        compile_grammar(grammar, BYTES)
     assert caught.value.kind is GrammarErrorKind(kind)
 
 
@@ -303,7 +309,7 @@ def test_random_tokens_raise_nothing_but_grammar_errors(num_cases):
         text = rng.choice(["root ::= ", "start: ", "", "start: A\nA: "])
         text += "".join(rng.choice(tokens) + rng.choice(["", " "]) for _ in range(rng.randint(0, 8)))
         try:
-            grammar_automaton(text)
+            compile_grammar(text, BYTES)
             num_compiled += 1
         except GrammarError:
             pass
@@ -342,14 +348,16 @@ def test_hostile_grammar_ends_in_time_and_memory():
     script = """
 import json, resource, sys, time
 from structout.errors import GrammarError
-from structout.grammar.fsm.grammars import grammar_automaton
-grammar_automaton('root ::= "a"')
+from structout.grammar.fsm.grammars import compile_grammar
+from structout.grammar.vocabulary import Vocabulary
+vocabulary = Vocabulary((*(bytes([byte]) for byte in range(256)), b""), stop_token_ids=(256,))
+compile_grammar('root ::= "a"', vocabulary)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 seconds = {}
 for name, grammar in json.load(sys.stdin).items():
     start = time.thread_time()
     try:
-        grammar_automaton(grammar)
+        compile_grammar(grammar, vocabulary)
     except GrammarError:
         pass
     seconds[name] = time.thread_time() - start
@@ -370,9 +378,9 @@ print(json.dumps([seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - 
 
 def test_limits_are_those_that_were_given():
     with pytest.raises(GrammarLimitError, match="pattern_states is limited to 10, got 11"):
-        grammar_automaton('root ::= "a"{20}', AutomatonLimits(states=10))
+        compile_grammar('root ::= "a"{20}', BYTES, AutomatonLimits(states=10))
     with pytest.raises(GrammarLimitError, match="nesting is limited to 3, got 4"):
-        grammar_automaton('root ::= (((("a"))))', AutomatonLimits(nesting=3))
+        compile_grammar('root ::= (((("a"))))', BYTES, AutomatonLimits(nesting=3))
 
 
 # -- the backend -----------------------------------------------------------------------
@@ -386,7 +394,7 @@ def test_backend_compiles_grammars(xgrammar):
     assert grammar.is_terminated()
 
 
-def test_regular_grammars_go_to_fsm_and_others_to_the_next_engine():
+def test_grammars_go_to_fsm_unless_it_refuses_them():
     backends = BackendSet(BYTES, StructuredOutputsConfig())
 
     def backend_of(grammar, backend="fsm"):
@@ -394,7 +402,8 @@ def test_regular_grammars_go_to_fsm_and_others_to_the_next_engine():
 
     assert backend_of('root ::= "a"+ root | "b"') == "fsm"
     assert backend_of('start: A+\nA: "a" | "b"') == "fsm"
-    assert backend_of('root ::= "(" root ")" | "b"') == "xgrammar"
+    assert backend_of('root ::= "(" root ")" | "b"') == "fsm"
+    assert backend_of('root ::= TagDispatch(("a", b))\nb ::= "c"') == "xgrammar"
     assert backend_of("start: /a/i") == "llguidance"
-    with pytest.raises(GrammarError, match=r"fsm refuses the grammar: .* root -> root"):
-        backend_of('root ::= "(" root ")" | "b"', "fsm:no-fallback")
+    with pytest.raises(GrammarError, match=r"fsm refuses the grammar: .* TagDispatch is not"):
+        backend_of('root ::= TagDispatch(("a", b))\nb ::= "c"', "fsm:no-fallback")

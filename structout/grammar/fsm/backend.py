@@ -115,7 +115,7 @@ class FsmBackend(StructuredOutputBackend):
         return ()
 
     def compile_native(self, constraint: Constraint) -> _Compiled:
-        """A schema or a grammar with recursion over tokens, or an automaton over bytes."""
+        """A schema or a recursive grammar over tokens, or an automaton over bytes."""
         return self._compiled(constraint, self._limits)
 
     def _compiled(self, constraint: Constraint, limits: AutomatonLimits) -> _Compiled:

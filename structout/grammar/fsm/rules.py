@@ -1,12 +1,14 @@
 """Builds the rules of a grammar while it is parsed."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.fsm.automaton import Automaton, AutomatonLimits
 from structout.grammar.fsm.native import core, grammar_errors
 
+_AUTOMATON_SECONDS = 0.2
 _LARGEST_BOUND = 1 << 30  # exceeds every limit on nodes
 _MAX_DIGITS = 18  # int() refuses more than 4,300 digits
 
@@ -104,15 +106,19 @@ class RuleSet:
 
     def automaton(self) -> Automaton | None:
         """The language as an automaton. None if the rules refer to themselves, except
-        at their ends, or if the automaton would exceed one of the limits."""
-        if self.has_lexer:
-            native = self.network().as_automaton(self._native_limits)
-            return None if native is None else Automaton(native)
+        at their ends, or if the automaton would exceed one of the limits, or take more
+        than 0.2 s."""
+        limits = replace(self.limits, seconds=min(self.limits.seconds, _AUTOMATON_SECONDS)).as_native()
+        start = self.reference(self.start)
         try:
-            self.native.check_recursion(self.reference(self.start))
-            return Automaton(self.native.compile(self.reference(self.start), self._native_limits))
+            if self.has_lexer:
+                native = self.network().as_automaton(limits)
+            else:
+                self.native.check_recursion(start)
+                native = self.native.compile(start, limits)
         except (core().PatternError, core().LimitError):
             return None
+        return None if native is None else Automaton(native)
 
 
 class OpenGroups:
