@@ -94,6 +94,7 @@ def spellings(part: Literal | Characters, alphabet: bytes) -> list[bytes]:
 
 # A production is (rule, symbols). Symbols are numbers of rules or Terminal.
 Production = tuple[int, tuple[Hashable, ...]]
+Item = tuple[Production, int, "ParserState | None"]
 
 
 @dataclass(frozen=True)
@@ -103,16 +104,23 @@ class Terminal:
 
 class ParserState:
     """The items behind a text: a production, how much of it has been read, and the
-    state where it began (None: this one). Equal states are one object."""
+    state where it began (None: this one). Equal states are one object.
 
-    def __init__(self, items: frozenset[tuple[Production, int, ParserState | None]]):
+    Attributes:
+        waiting: the items by the symbol that they wait for.
+    """
+
+    def __init__(self, items: frozenset[Item]):
         self.items = items
+        self.waiting: dict[Hashable, list[Item]] = {}
+        for item in items:
+            if item[1] < len(item[0][1]):
+                self.waiting.setdefault(item[0][1][item[1]], []).append(item)
         self.following: dict[frozenset[Hashable], ParserState | None] = {}
 
     def allowed(self) -> set[Hashable]:
         """The terminals that may come next."""
-        rest = (production[1][read:] for production, read, _ in self.items)
-        return {symbols[0].value for symbols in rest if symbols and isinstance(symbols[0], Terminal)}
+        return {symbol.value for symbol in self.waiting if isinstance(symbol, Terminal)}
 
 
 class Parser:
@@ -124,22 +132,22 @@ class Parser:
 
     def __init__(self, productions: list[Production], start: int, *, prunes: bool):
         productive = _productive(productions)
-        self._productions = productive if prunes else productions
+        self._productions: dict[Hashable, list[Production]] = {}
+        for production in productive if prunes else productions:
+            self._productions.setdefault(production[0], []).append(production)
         self._states: dict[frozenset[object], ParserState] = {}
         self._start = start
         self.has_texts = any(rule == start for rule, _ in productive)
         self.has_dead_rules = len(productive) < len(productions)
-        self.start = self._closed({(p, 0, None) for p in self._productions if p[0] == start})
+        self.start = self._closed([(production, 0, None) for production in self._productions.get(start, ())])
 
     def step(self, state: ParserState, terminals: frozenset[Hashable]) -> ParserState | None:
         """The state behind one of the terminals. None if there is none."""
         if terminals not in state.following:
             kernel = {
                 (production, read + 1, origin or state)
-                for production, read, origin in state.items
-                if read < len(production[1])
-                and isinstance(production[1][read], Terminal)
-                and production[1][read].value in terminals
+                for terminal in terminals
+                for production, read, origin in state.waiting.get(Terminal(terminal), ())
             }
             state.following[terminals] = self._closed(kernel) if kernel else None
         return state.following[terminals]
@@ -151,21 +159,33 @@ class Parser:
             for production, read, origin in state.items
         )
 
-    def _closed(self, kernel: set[tuple[Production, int, ParserState | None]]) -> ParserState:
-        items = set(kernel)
-        while True:
-            new = set()
-            for production, read, origin in items:
-                if read < len(production[1]):
-                    symbol = production[1][read]
-                    new |= {(p, 0, None) for p in self._productions if p[0] == symbol}
-                    continue
-                for waiting, waited, began in items if origin is None else origin.items:
-                    if waited < len(waiting[1]) and waiting[1][waited] == production[0]:
-                        new.add((waiting, waited + 1, origin if began is None else began))
-            if new <= items:
-                break
-            items |= new
+    def _closed(self, kernel: Iterable[Item]) -> ParserState:
+        items, todo = set(kernel), list(kernel)
+        without_text: set[int] = set()  # rules that have been read from here to here
+        waiting_here: dict[Hashable, list[Item]] = {}
+
+        def add(new: Item) -> None:
+            if new not in items:
+                items.add(new)
+                todo.append(new)
+
+        while todo:
+            production, read, origin = item = todo.pop()
+            if read < len(production[1]):
+                symbol = production[1][read]
+                if symbol not in waiting_here:
+                    for predicted in self._productions.get(symbol, ()):
+                        add((predicted, 0, None))
+                waiting_here.setdefault(symbol, []).append(item)
+                if symbol in without_text:
+                    add((production, read + 1, origin))
+            elif origin is None:
+                without_text.add(production[0])
+                for waiting, waited, began in list(waiting_here.get(production[0], ())):
+                    add((waiting, waited + 1, began))
+            else:
+                for waiting, waited, began in origin.waiting.get(production[0], ()):
+                    add((waiting, waited + 1, began or origin))
         key = frozenset(items)
         return self._states.setdefault(key, ParserState(key))
 
@@ -434,7 +454,7 @@ class Lexed:
         behind = self._ended(state) if state.is_started else state
         return behind is not None and self._parser.accepts(behind.parsed)
 
-    def is_finishable(self, state: LexedState, max_states: int = 1_500) -> bool | None:
+    def is_finishable(self, state: LexedState, max_states: int = 300) -> bool | None:
         """Whether the text may go on to the end of one. None if a search of
         ``max_states`` states does not tell."""
         if state not in self._finishable:
