@@ -121,6 +121,13 @@ bool GrammarStates::fill(uint32_t state, uint32_t* row) {
   return std::any_of(row, row + row_.size(), [](uint32_t word) { return word != 0; });
 }
 
+std::vector<uint32_t> GrammarStates::walked_row(uint32_t state) {
+  Lock lock(*this);
+  std::vector<uint32_t> row(row_.size());
+  fill_by_walk(states_[state].place, row.data());
+  return row;
+}
+
 std::vector<uint32_t> GrammarStates::copied(GrammarStates& from, const std::vector<uint32_t>& states) {
   Lock lock(*this);
   size_t bytes_before = size_in_bytes();

@@ -52,6 +52,9 @@ class GrammarStates {
   // there is one.
   bool fill(uint32_t state, uint32_t* row);
 
+  // The same by a walk over whole stacks, which uses no pieces and keeps nothing.
+  std::vector<uint32_t> walked_row(uint32_t state);
+
   // Null if it is not kept.
   const fsm::Mask* mask(uint32_t state);
   bool has_mask(uint32_t state);

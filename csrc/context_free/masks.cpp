@@ -12,8 +12,7 @@ using fsm::VocabularyTrie;
 
 namespace {
 
-constexpr uint32_t kTrieStepsPerUnit = 8;  // of a budget: a step is short
-constexpr size_t kBytesPerKey = 96;        // of the table, roughly
+constexpr size_t kBytesPerKey = 96;  // of the table, roughly
 
 }  // namespace
 
@@ -24,23 +23,22 @@ Masks::Masks(const Network& network, Lexer& lexer, std::shared_ptr<const Vocabul
       stacks_(network),
       store_(vocabulary_),
       row_(vocabulary_->row_words()),
-      piece_row_(vocabulary_->row_words()) {
-  std::vector<uint32_t> children;
-  vocabulary_->visit_below(VocabularyTrie::kRoot, [&](uint32_t node, uint8_t, uint32_t) {
-    children.push_back(node);
-    return false;
-  });
-  first_bytes_ = trie_nodes_.number_of(children);
+      is_start_(network.has_lexer() ? 0 : vocabulary_->nodes().size()) {
+  std::vector<uint32_t> nodes = {VocabularyTrie::kRoot};
+  if (network_.has_lexer()) {
+    nodes.clear();
+    vocabulary_->visit_below(VocabularyTrie::kRoot, [&](uint32_t node, uint8_t, uint32_t) {
+      nodes.push_back(node);
+      return false;
+    });
+  }
+  whole_trie_ = trie_nodes_.number_of(nodes);
 }
 
-Node Masks::after(Node node, uint8_t byte, fsm::Budget& budget) {
-  if (rows_of_nodes_.size() <= node) rows_of_nodes_.resize(stacks_.num_nodes(), kNone);
-  if (rows_of_nodes_[node] == kNone) {
-    rows_of_nodes_[node] = uint32_t(after_.size());
-    after_.emplace_back().fill(kNone);
-  }
-  uint32_t& known = after_[rows_of_nodes_[node]][byte];
-  return known != kNone ? known : known = stacks_.after(node, byte, budget);
+Masks::Next Masks::computed_after(Node node, uint8_t byte, fsm::Budget& budget) {
+  Node next = stacks_.after(node, byte, budget);
+  after_.resize(size_t(stacks_.num_nodes()) << 8);
+  return after_[size_t(node) << 8 | byte] = {next, stacks_.has_hole(next), stacks_.reads_symbols(next)};
 }
 
 // Walks over the trie from one start.
@@ -50,46 +48,49 @@ class Masks::Walk {
     states_.resize(vocabulary_.max_depth() + 2);
   }
 
-  // Reads the given nodes of the trie, and what goes on from them.
   Piece walk(uint32_t trie_nodes, uint32_t start) {
-    std::fill(masks_.piece_row_.begin(), masks_.piece_row_.end(), 0);
-    const std::vector<VocabularyTrie::Node>& nodes = vocabulary_.nodes();
-    for (uint32_t node : masks_.trie_nodes_.list(trie_nodes)) {
-      uint32_t depth = nodes[node].depth;
-      states_[depth] = start;
-      bool goes_on = masks_.network_.has_lexer() ? read_lexeme(node, nodes[node].byte, depth)
-                                                 : read_rule(node, nodes[node].byte, depth);
-      if (!goes_on || nodes[node].end == node + 1) continue;
-      vocabulary_.visit_below(node, [&](uint32_t child, uint8_t byte, uint32_t at) {
-        return masks_.network_.has_lexer() ? read_lexeme(child, byte, at) : read_rule(child, byte, at);
-      });
+    std::vector<uint32_t> nodes = masks_.trie_nodes_.list(trie_nodes);
+    if (masks_.network_.has_lexer()) {
+      walk_lexemes(nodes, start);
+    } else {
+      walk_rules(nodes, start);
     }
     Piece piece;
-    if (has_tokens_) piece.tokens = masks_.store_.add(masks_.piece_row_.data());
-    if (has_tokens_ && piece.tokens == nullptr) masks_.is_full_ = true;
-    for (auto& [label, list] : exits_) {
-      std::sort(list.begin(), list.end());
-      list.erase(std::unique(list.begin(), list.end()), list.end());
-      piece.exits.push_back({label, masks_.trie_nodes_.number_of(list)});
+    if (tokens_.size() > masks_.row_.size() / kWordsPerListedToken) {
+      piece.row.resize(masks_.row_.size());
+      for (uint32_t token : tokens_) piece.row[token >> 5] |= 1u << (token & 31);
+    } else {
+      piece.tokens = tokens_;
     }
+    for (auto& [label, list] : exits_) piece.exits.push_back({label, masks_.trie_nodes_.number_of(list)});
     return piece;
   }
 
  private:
+  static constexpr uint32_t kTrieStepsPerUnit = 8;     // of a budget: a step is short
+  static constexpr uint32_t kWordsPerListedToken = 4;  // setting a bit takes as long as copying some words
+
   void count_step() {
     if (++masks_.num_trie_steps_ % kTrieStepsPerUnit == 0) budget_.spend(1);
   }
 
   void add_tokens(uint32_t node) {
-    uint32_t first = vocabulary_.first_token(node), end = vocabulary_.nodes()[node].tokens_end;
-    for (uint32_t i = first; i < end; ++i) {
-      uint32_t token = vocabulary_.tokens()[i];
-      masks_.piece_row_[token >> 5] |= 1u << (token & 31);
-      has_tokens_ = true;
+    uint32_t end = vocabulary_.nodes()[node].tokens_end;
+    for (uint32_t i = vocabulary_.first_token(node); i < end; ++i) tokens_.push_back(vocabulary_.tokens()[i]);
+  }
+
+  // The places where a lexeme ends are never below each other, so neither are the nodes.
+  void walk_lexemes(const std::vector<uint32_t>& nodes, uint32_t start) {
+    for (uint32_t node : nodes) {
+      const VocabularyTrie::Node& first = vocabulary_.nodes()[node];
+      states_[first.depth] = start;
+      if (!read_lexeme(node, first.byte, first.depth) || first.end == node + 1) continue;
+      vocabulary_.visit_below(
+          node, [&](uint32_t child, uint8_t byte, uint32_t depth) { return read_lexeme(child, byte, depth); });
     }
   }
 
-  // Each returns whether the start's rule, or lexeme, may go on below the node.
+  // Returns whether the lexeme may go on below the node.
   bool read_lexeme(uint32_t node, uint8_t byte, uint32_t depth) {
     count_step();
     uint32_t before = states_[depth], next = masks_.lexer_.after(before, byte, budget_);
@@ -103,27 +104,57 @@ class Masks::Walk {
     return true;
   }
 
-  bool read_rule(uint32_t node, uint8_t byte, uint32_t depth) {
-    count_step();
-    Node next = states_[depth + 1] = masks_.after(states_[depth], byte, budget_);
-    if (next == Stacks::kDead) return false;
-    add_tokens(node);
-    if (vocabulary_.nodes()[node].end == node + 1) return false;
-    if (masks_.stacks_.has_hole(next)) {
-      vocabulary_.visit_below(node, [this](uint32_t child, uint8_t, uint32_t) {
-        exits_[0].push_back(child);
-        return false;
-      });
+  // A rule may end at nodes below each other, so the walk below one may pass another. It
+  // goes on from both then.
+  void walk_rules(const std::vector<uint32_t>& nodes, uint32_t start) {
+    std::vector<uint8_t>& is_start = masks_.is_start_;
+    struct Marks {
+      ~Marks() {
+        for (uint32_t node : nodes) {
+          if (node != VocabularyTrie::kRoot) is_start[node] = 0;
+        }
+      }
+      const std::vector<uint32_t>& nodes;
+      std::vector<uint8_t>& is_start;
+    } marks{nodes, is_start};
+    for (uint32_t node : nodes) {
+      if (node != VocabularyTrie::kRoot) is_start[node] = 1;
     }
-    return masks_.stacks_.reads_symbols(next);
+    const std::vector<VocabularyTrie::Node>& all = vocabulary_.nodes();
+    std::vector<uint32_t> ends;  // of the rule, in front of other bytes
+    for (uint32_t node : nodes) {
+      bool is_root = node == VocabularyTrie::kRoot;
+      if (!is_root && !std::exchange(is_start[node], 0)) continue;
+      states_[is_root ? 0 : all[node].depth + 1] = start;
+      uint32_t end = is_root ? uint32_t(all.size()) : all[node].end;
+      for (uint32_t child = is_root ? 0 : node + 1; child < end;) {
+        count_step();
+        const VocabularyTrie::Node& read = all[child];
+        Next next = masks_.after(states_[read.depth], read.byte, budget_);
+        if (next.node != Stacks::kDead) {
+          add_tokens(child);
+          if (next.has_hole && read.end > child + 1) ends.push_back(child);
+          if (is_start[child]) {
+            is_start[child] = 0;
+            next.node = masks_.stacks_.united({next.node, start}, budget_);
+            next.reads_symbols = true;
+          }
+          states_[read.depth + 1] = next.node;
+        }
+        child = next.reads_symbols ? child + 1 : read.end;
+      }
+    }
+    if (ends.empty()) return;
+    if (!std::is_sorted(ends.begin(), ends.end())) std::sort(ends.begin(), ends.end());
+    exits_[0] = std::move(ends);
   }
 
   Masks& masks_;
   const VocabularyTrie& vocabulary_;
   fsm::Budget& budget_;
   std::vector<uint32_t> states_;  // of the lexer, or nodes, before the byte at each depth
-  std::map<uint32_t, std::vector<uint32_t>> exits_;
-  bool has_tokens_ = false;
+  std::vector<uint32_t> tokens_;
+  std::map<uint32_t, std::vector<uint32_t>> exits_;  // by label
 };
 
 // `start`: a state of the lexer, or a node of stacks_.
@@ -132,6 +163,8 @@ uint32_t Masks::piece_of(uint32_t trie_nodes, uint32_t start, fsm::Budget& budge
   if (known != PairTable::kMissing) return known;
   Piece piece = Walk(*this, budget).walk(trie_nodes, start);
   if (!network_.has_lexer() && stacks_.has_hole(start)) piece.exits.push_back({0, trie_nodes});
+  piece_bytes_ += (piece.tokens.size() + piece.row.size()) * sizeof(uint32_t);
+  is_full_ = is_full_ || piece_bytes_ > kMaxPieceBytes;
   pieces_.push_back(std::move(piece));
   uint32_t number = uint32_t(pieces_.size() - 1);
   piece_numbers_.add(trie_nodes, start, number);
@@ -143,7 +176,7 @@ const fsm::Mask* Masks::mask(Reader& reader, Place place, fsm::Budget& budget) {
   // What goes on where: trie nodes in front of which stacks stand. The lexer's state, or
   // kNone in front of a lexeme. `is_closed`: see Stacks::above_hole().
   using Branch = std::tuple<uint32_t, Node, uint32_t, bool>;
-  std::vector<Branch> pending = {{first_bytes_, place.node, place.lexer_state, true}};
+  std::vector<Branch> pending = {{whole_trie_, place.node, place.lexer_state, true}};
   std::set<Branch> seen(pending.begin(), pending.end());
   std::vector<uint32_t> numbers;
   auto go_on = [&](const Branch& branch) {
@@ -170,7 +203,7 @@ const fsm::Mask* Masks::mask(Reader& reader, Place place, fsm::Budget& budget) {
     }
   }
   if (is_full_) return nullptr;
-  auto has_no_tokens = [this](uint32_t number) { return piece(number).tokens == nullptr; };
+  auto has_no_tokens = [this](uint32_t number) { return piece(number).tokens.empty() && piece(number).row.empty(); };
   numbers.erase(std::remove_if(numbers.begin(), numbers.end(), has_no_tokens), numbers.end());
   std::sort(numbers.begin(), numbers.end());
   numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
@@ -179,8 +212,8 @@ const fsm::Mask* Masks::mask(Reader& reader, Place place, fsm::Budget& budget) {
   if (!is_new) return found->second;
   std::fill(row_.begin(), row_.end(), 0);
   for (uint32_t number : numbers) {
-    store_.expand(*piece(number).tokens, piece_row_.data());
-    for (size_t i = 0; i < row_.size(); ++i) row_[i] |= piece_row_[i];
+    for (uint32_t token : piece(number).tokens) row_[token >> 5] |= 1u << (token & 31);
+    for (size_t i = 0; i < piece(number).row.size(); ++i) row_[i] |= piece(number).row[i];
   }
   found->second = store_.add(row_.data());
   if (found->second != nullptr) return found->second;
@@ -191,7 +224,8 @@ const fsm::Mask* Masks::mask(Reader& reader, Place place, fsm::Budget& budget) {
 
 size_t Masks::memory_bytes() const {
   size_t bytes = store_.memory_bytes() + stacks_.memory_bytes() + trie_nodes_.memory_bytes() +
-                 after_.size() * sizeof(after_[0]) + piece_numbers_.memory_bytes() + pieces_.size() * sizeof(Piece);
+                 after_.capacity() * sizeof(Next) + piece_numbers_.memory_bytes() + pieces_.size() * sizeof(Piece) +
+                 piece_bytes_ + is_start_.capacity();
   return bytes + masks_.size() * kBytesPerKey;
 }
 

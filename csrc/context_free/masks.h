@@ -1,7 +1,6 @@
 // From a place in a text to the tokens that may follow.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -34,7 +33,7 @@ class Masks {
   void fill_by_walk(Reader& reader, Place place, fsm::Budget& budget, IsAllowed is_allowed, uint32_t* row) const;
 
   fsm::MaskStore& store() { return store_; }
-  uint32_t num_masks() const { return store_.size(); }
+  uint32_t num_masks() const { return store_.size(); }  // different ones
   uint32_t num_pieces() const { return uint32_t(pieces_.size()); }
   uint64_t num_trie_steps() const { return num_trie_steps_; }
   size_t memory_bytes() const;
@@ -45,31 +44,44 @@ class Masks {
     uint32_t trie_nodes;  // a list of trie_nodes_
   };
   struct Piece {
-    const fsm::Mask* tokens = nullptr;  // null if there are none
+    std::vector<uint32_t> tokens;  // if they are few
+    std::vector<uint32_t> row;     // or the mask of the tokens
     std::vector<Exit> exits;
   };
   class Walk;
+  static constexpr size_t kMaxPieceBytes = 24 << 20;
 
   const Piece& piece(uint32_t number) const { return pieces_[number]; }
   uint32_t piece_of(uint32_t trie_nodes, uint32_t start, fsm::Budget& budget);
 
   // The stacks above a hole after a byte.
-  Node after(Node node, uint8_t byte, fsm::Budget& budget);
+  struct Next {
+    Node node = kNone;
+    bool has_hole = false, reads_symbols = false;
+  };
+  Next after(Node node, uint8_t byte, fsm::Budget& budget) {
+    size_t at = size_t(node) << 8 | byte;
+    return at < after_.size() && after_[at].node != kNone ? after_[at] : computed_after(node, byte, budget);
+  }
+  Next computed_after(Node node, uint8_t byte, fsm::Budget& budget);
 
   const Network& network_;
   Lexer& lexer_;
   std::shared_ptr<const fsm::VocabularyTrie> vocabulary_;
   Stacks stacks_;                                // of single states above a hole
-  std::vector<uint32_t> rows_of_nodes_;          // by node of stacks_: its row in after_, as far as known
-  std::deque<std::array<uint32_t, 256>> after_;  // by byte
+  std::vector<Next> after_;  // by node of stacks_ and byte, as far as known
+  // Lists of nodes of the trie: with a lexer, those whose byte comes next; without, those
+  // whose children's bytes come next.
   ListNumbers<uint32_t> trie_nodes_;
-  uint32_t first_bytes_;     // the list of the children of the trie's root
+  uint32_t whole_trie_;      // the list in front of all tokens
   PairTable piece_numbers_;  // by list of trie nodes and start
   std::deque<Piece> pieces_;
   std::unordered_map<std::string, const fsm::Mask*> masks_;  // by the numbers of their pieces
   fsm::MaskStore store_;
-  bool is_full_ = false;  // the store
-  std::vector<uint32_t> row_, piece_row_;
+  size_t piece_bytes_ = 0;
+  bool is_full_ = false;  // whether too many bytes are kept
+  std::vector<uint32_t> row_;
+  std::vector<uint8_t> is_start_;  // by node of the trie: whether a walk that is not over starts there
   uint64_t num_trie_steps_ = 0;
 };
 

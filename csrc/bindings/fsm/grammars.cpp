@@ -85,7 +85,8 @@ void define_grammars(py::module_& module) {
       .def(py::init([](const std::shared_ptr<GrammarIndex>& index, const std::vector<uint32_t>& stop_tokens) {
         return run_short_first([&] { return std::make_unique<GrammarMatcher>(index, stop_tokens); });
       }))
-      .def_property_readonly("state", &GrammarMatcher::current_state);
+      .def_property_readonly("state", &GrammarMatcher::current_state)
+      .def("walked_row", [](const GrammarMatcher& self) { return run(true, [&] { return self.walked_row(); }); });
 }
 
 }  // namespace structout::fsm
