@@ -50,9 +50,10 @@ def compared(
             differences = [difference(ours, comparison.steps, vocabulary) for comparison in going]
             for comparison, found in zip(going, differences, strict=True):
                 comparison.count(tokens[:position], found, is_alone=differences.count(None) > 0)
-            if position < len(tokens):
+            if position < len(tokens) and ours.accept(tokens[position]):
                 going = [comparison for comparison in going if comparison.accept(tokens[position])]
-                ours.accept(tokens[position])
+            else:
+                break
     return refused | {name: comparison.row() for name, comparison in running.items()}
 
 
