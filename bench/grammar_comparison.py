@@ -1,0 +1,209 @@
+"""Compares masks of other engines with those of structout's own, and explains the
+differences whose cause is known."""
+
+import random
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from engines_alone import Refused
+from grammar_engines import GrammarEngine, Own, Steps, allowed_tokens
+
+from structout.grammar.vocabulary import Vocabulary
+
+NUM_TRIALS, MAX_TRIAL_BYTES = 40, 60
+_CLOSING = b"\n)]}\"';>,:=|"
+
+
+def compared(
+    own: Own,
+    peers: Sequence[GrammarEngine],
+    grammar: str,
+    texts: Sequence[Sequence[int]],
+    vocabulary: Vocabulary,
+    seconds: float,
+) -> dict[str, Any]:
+    """Masks of all engines along texts. Raises ``Refused`` if the own engine does."""
+    compiled = own.compile(grammar)
+    running: dict[str, Comparison] = {}
+    refused: dict[str, Any] = {}
+    for peer in peers:
+        try:
+            running[peer.name] = Comparison(peer, peer.compile(grammar), vocabulary)
+        except Refused as error:
+            refused[peer.name] = {"refused": first_line(error)}
+    deadline = time.perf_counter() + seconds
+    for tokens in texts:
+        ours = own.start(compiled)
+        going = list(running.values())
+        for comparison in going:
+            comparison.start()
+        for position in range(len(tokens) + 1):
+            trials = sum(comparison.trial_seconds for comparison in running.values())
+            if time.perf_counter() > deadline + trials or not going:
+                break
+            ours.fill()
+            going = [comparison for comparison in going if comparison.fill()]
+            differences = [difference(ours, comparison.steps, vocabulary) for comparison in going]
+            for comparison, found in zip(going, differences, strict=True):
+                comparison.count(tokens[:position], found, is_alone=differences.count(None) > 0)
+            if position < len(tokens) and ours.accept(tokens[position]):
+                going = [comparison for comparison in going if comparison.accept(tokens[position])]
+            else:
+                break
+    return refused | {name: comparison.row() for name, comparison in running.items()}
+
+
+class Comparison:
+    """Masks of another engine beside those of structout's own."""
+
+    def __init__(self, peer: GrammarEngine, compiled: Any, vocabulary: Vocabulary):
+        self._peer, self._compiled, self._vocabulary = peer, compiled, vocabulary
+        self._counts = {"masks": 0, "equal": 0, "explained": 0, "unexplained": 0, "gave_up": 0, "refused_tokens": 0}
+        self._reasons: dict[str, list[Any]] = {}
+        self._us: list[float] = []
+        self._dead: dict[tuple[bytes, ...], bool] = {}
+        self.trial_seconds = 0.0
+
+    def start(self) -> None:
+        """Start a text."""
+        self.steps = self._peer.start(self._compiled)
+
+    def fill(self) -> bool:
+        """Compute the mask. Return whether the engine did not give up."""
+        start = time.perf_counter()
+        try:
+            self.steps.fill()
+        except Refused as error:
+            self._counts["gave_up"] += 1
+            self._reasons.setdefault(f"gives up: {first_line(error)[:80]}", [])
+            return False
+        self._us.append(1e6 * (time.perf_counter() - start))
+        return True
+
+    def accept(self, token: int) -> bool:
+        is_accepted = self.steps.accept(token)
+        self._counts["refused_tokens"] += not is_accepted
+        return is_accepted
+
+    def count(self, before: Sequence[int], found: tuple[list[bytes], list[bytes]] | None, *, is_alone: bool) -> None:
+        """Count a mask.
+
+        Args:
+            before: the tokens of the text.
+            found: the tokens that the engine lacks, and those that it adds.
+            is_alone: whether a third engine agrees with structout's.
+        """
+        self._counts["masks"] += 1
+        if found is None:
+            self._counts["equal"] += 1
+            return
+        reason = self._explanation(before, *found, is_alone=is_alone)
+        self._counts["explained" if reason else "unexplained"] += 1
+        examples = self._reasons.setdefault(reason or "unexplained", [])
+        if len(examples) < 3:
+            examples.append(example(before, *found, self._vocabulary))
+
+    def row(self) -> dict[str, Any]:
+        return self._counts | {
+            "reasons": self._reasons,
+            "us": middle(self._us),
+            "us_max": round(max(self._us, default=0)),
+        }
+
+    def _explanation(
+        self, before: Sequence[int], lacks: Sequence[bytes], adds: Sequence[bytes], *, is_alone: bool
+    ) -> str | None:
+        if self._peer.name == "xgrammar" and not lacks and all(0x80 <= token[0] < 0xC0 for token in adds):
+            return "a character may begin in its middle"
+        if is_alone:
+            return "a third engine agrees with structout"
+        if not lacks and self._is_dead(before, adds):
+            return "no text goes on so: none of many trials comes to an end, though they do without the added tokens"
+        return None
+
+    def _is_dead(self, before: Sequence[int], adds: Sequence[bytes]) -> bool:
+        """Whether texts seem to come to no end behind the added tokens."""
+        key = tuple(sorted({token[:2] for token in adds}))
+        if key not in self._dead:
+            start = time.perf_counter()
+            ids = {token: i for i, token in enumerate(self._vocabulary.token_bytes)}
+            shortest = sorted((token for token in adds if token in ids), key=len)[:3]
+            ends = [finds_end(self._peer, self._compiled, [*before, ids[t]], self._vocabulary) for t in shortest]
+            without = finds_end(self._peer, self._compiled, before, self._vocabulary, frozenset(adds))
+            self._dead[key] = without and not any(ends) and bool(ends)
+            self.trial_seconds += time.perf_counter() - start
+        return self._dead[key]
+
+
+def finds_end(
+    peer: GrammarEngine,
+    compiled: Any,
+    tokens: Sequence[int],
+    vocabulary: Vocabulary,
+    without: frozenset[bytes] = frozenset(),
+) -> bool:
+    """Whether one of some random continuations, byte by byte, comes to an end.
+
+    Args:
+        without: what the first token of a continuation does not begin with.
+    """
+    rng = random.Random(0)
+    single = {token[0]: i for i, token in enumerate(vocabulary.token_bytes) if len(token) == 1}
+    for _ in range(NUM_TRIALS):
+        steps = peer.start(compiled)
+        if not all(steps.accept(token) for token in tokens):
+            return False
+        for number in range(MAX_TRIAL_BYTES):
+            try:
+                steps.fill()
+            except Refused:
+                break
+            row = steps.row[0]
+            if any(row[stop >> 5] >> (stop & 31) & 1 for stop in vocabulary.stop_token_ids):
+                return True
+            allowed = [b for b, i in single.items() if row[i >> 5] >> (i & 31) & 1 and b < 0x80]
+            if number == 0:
+                allowed = [byte for byte in allowed if bytes([byte]) not in without]
+            closing = [byte for byte in allowed if byte in _CLOSING]
+            if not allowed or not steps.accept(
+                single[rng.choice(closing if closing and rng.random() < 0.6 else allowed)]
+            ):
+                break
+    return False
+
+
+def first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "")[:200]
+
+
+def difference(ours: Steps, theirs: Steps, vocabulary: Vocabulary) -> tuple[list[bytes], list[bytes]] | None:
+    """The tokens that the other engine lacks, and those that it adds."""
+    if torch.equal(ours.row, theirs.row):
+        return None
+    own, other = (allowed_tokens(steps.row, vocabulary.size) for steps in (ours, theirs))
+    if (own == other).all():
+        return None
+    lacks, adds = np.flatnonzero(own & ~other).tolist(), np.flatnonzero(other & ~own).tolist()
+    texts = vocabulary.token_bytes
+    return [texts[i] or b"<end>" for i in lacks], [texts[i] or b"<end>" for i in adds]
+
+
+def example(before: Sequence[int], lacks: list[bytes], adds: list[bytes], vocabulary: Vocabulary) -> dict[str, Any]:
+    def shown(tokens: list[bytes]) -> list[str]:
+        return [token.decode(errors="backslashreplace") for token in tokens[:6]]
+
+    text = vocabulary.text_of(before[-20:])
+    return {"text": text, "lacks": [len(lacks), *shown(lacks)], "adds": [len(adds), *shown(adds)]}
+
+
+def middle(values: Sequence[float]) -> float | None:
+    return round(statistics.median(values), 2) if values else None
+
+
+def last(values: Sequence[float]) -> float | None:
+    """The 99th percentile."""
+    return round(float(np.percentile(values, 99)), 1) if values else None
