@@ -1,6 +1,7 @@
 #include "context_free/lexer.h"
 
 #include <climits>
+#include <utility>
 
 namespace structout::context_free {
 
@@ -30,18 +31,20 @@ uint32_t Lexer::number_of(const std::vector<Item>& items) {
   if (number < states_.size()) return number;
   State state;
   state.after.fill(kNone);
+  // The lazy ones of those that accept, if there are some, and of these the ones of the
+  // highest priority.
   std::vector<uint32_t> accepted;
-  int priority = INT_MIN;
-  bool is_over = false;
+  std::pair<bool, int> best = {false, INT_MIN};
   for (const Item& item : items) {
     const Terminal& terminal = network_.terminals()[item.terminal];
     if (item.place == kFresh || !terminal.automaton.accepts(item.place - 1)) continue;
-    is_over = is_over || terminal.is_lazy;
-    if (terminal.priority < priority) continue;
-    if (terminal.priority > priority) accepted.clear();
-    priority = terminal.priority;
+    std::pair<bool, int> rank = {terminal.is_lazy, terminal.priority};
+    if (rank < best) continue;
+    if (rank > best) accepted.clear();
+    best = rank;
     accepted.push_back(item.terminal);
   }
+  bool is_over = best.first;
   if (is_over) state.after.fill(kStuck);
   state.accepted = set_of(accepted);
   states_.push_back(state);

@@ -13,7 +13,8 @@
 namespace structout::context_free {
 
 // Follows the terminals that may stand somewhere side by side. A lexeme ends where none
-// of them can go on, and is one of each terminal that accepts it. So the lexer is greedy,
+// of them can go on, or where a lazy one accepts it, and is one of each terminal that
+// accepts it. So the lexer is greedy,
 // among the terminals that the grammar allows at the place (a contextual lexer: Van Wyk
 // and Schwerdfeger, "Context-Aware Scanning for Parsing Extensible Languages", 2007).
 class Lexer {

@@ -123,9 +123,11 @@ class NetworkBuilder {
     switch (part.kind) {
       case fsm::PartKind::kTerminal: {
         uint32_t terminal = terminal_of(part.children[0], part.is_lazy, false), end = nfa.add_node();
-        const fsm::Automaton& automaton = network_.terminals_[terminal].automaton;
-        if (automaton.num_states() != 0) nfa.add_edge(node, {terminal, terminal, end});
-        if (automaton.num_states() != 0 && automaton.accepts(0)) nfa.add_empty(node, end);
+        const Terminal& read = network_.terminals_[terminal];
+        bool may_be_empty = read.automaton.num_states() != 0 && read.automaton.accepts(0);
+        if (may_be_empty) nfa.add_empty(node, end);
+        bool ends_at_once = may_be_empty && read.is_lazy;
+        if (read.automaton.num_states() != 0 && !ends_at_once) nfa.add_edge(node, {terminal, terminal, end});
         return end;
       }
       case fsm::PartKind::kRule: {

@@ -273,7 +273,7 @@ REFUSED = [
     ('start: %json {"type": "object"}', "unsupported", "%json is not"),
     ('start: %regex {"substring_chars": "ab"}', "unsupported", "%regex is not"),
     ("start: <|im_end|>", "unsupported", "the token <|im_end|> is not"),
-    ('start: x\nx[stop=""]: /a*/', "unsupported", "the attribute stop without a text is"),
+    ('start: x\nx[stop="b"]: /a*/', "unsupported", "the attribute stop of a rule is not"),
     ("start: x\nx[suffix]: /a*/", "unsupported", "the attribute suffix without a text is"),
     ("start: x\nx[suffix=]: /a*/", "malformed", "expected a string, a regular expression or a terminal behind suffix="),
     (r"start: /\p{Lu}/i", "unsupported", "without regard to case"),

@@ -41,7 +41,7 @@ _TOKEN = re.compile(
 _JSON = json.JSONDecoder()
 _HARMLESS_OPTIONS = frozenset(("no_forcing",))
 _HARMLESS_ATTRIBUTES = frozenset(("capture", "capture_name", "stop_capture"))
-_LAZY_ATTRIBUTES = frozenset(("lazy", "suffix", "stop"))
+_LAZY_ATTRIBUTES = frozenset(("lazy", "suffix"))
 _MAX_PRIORITY = 1 << 30
 
 # The terminals of Lark's library "common".
