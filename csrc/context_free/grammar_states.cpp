@@ -33,8 +33,18 @@ uint32_t GrammarStates::number_of(Place place) {
   return number;
 }
 
+EndSearch& GrammarStates::end_search() {
+  if (!end_search_) end_search_.emplace(*parts_->network);
+  return *end_search_;
+}
+
 bool GrammarStates::has_end(Place place) {
-  return parts_->always_has_end || end_search_->has_end(reader_, place, budget());
+  return parts_->always_has_end || end_search().has_end(reader_, place, budget());
+}
+
+std::optional<std::string> GrammarStates::shortest_end(uint32_t state) {
+  Lock lock(*this);
+  return end_search().shortest(reader_, states_[state].place, budget());
 }
 
 uint32_t GrammarStates::start() {

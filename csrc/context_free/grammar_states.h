@@ -48,6 +48,9 @@ class GrammarStates {
   // The bytes that must follow.
   std::string forced(uint32_t state);
 
+  // The bytes of a shortest way to the end of the text. Nothing if the search gives up.
+  std::optional<std::string> shortest_end(uint32_t state);
+
   // Fills the mask of the tokens that may follow, without stop tokens. Returns whether
   // there is one.
   bool fill(uint32_t state, uint32_t* row);
@@ -95,12 +98,13 @@ class GrammarStates {
   size_t size_in_bytes() const;
   uint32_t number_of(Place place);
   bool has_end(Place place);
+  EndSearch& end_search();
   const fsm::Mask* mask_of(uint32_t state);
   void fill_by_walk(Place place, uint32_t* row);
 
   const std::shared_ptr<SharedParts> parts_;
   Reader reader_;
-  std::optional<EndSearch> end_search_;  // if not all places are known to have an end
+  std::optional<EndSearch> end_search_;  // once it is needed
   std::vector<State> states_;
   PairTable numbers_;  // by node and state of the lexer
   std::vector<uint32_t> row_;

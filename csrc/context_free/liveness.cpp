@@ -390,55 +390,55 @@ uint32_t EndSearch::distance(const Reader& reader, Node node) {
   return distances_[node];
 }
 
-bool EndSearch::has_end(Reader& reader, Place place, fsm::Budget& budget) {
-  uint32_t known = results_.find(place.node, place.lexer_state);
-  if (known != PairTable::kMissing) return known;
-  // The places that were reached, each with the one before it; those that promise to be
-  // nearest to the end first.
-  struct Step {
-    Place place;
-    uint32_t before, length;
-  };
-  std::vector<Step> steps = {{place, kNone, 0}};
-  using Promise = std::pair<uint32_t, uint32_t>;  // bytes in all, at least; the step
+template <typename IsKnownEnd>
+std::pair<uint32_t, bool> EndSearch::search(Reader& reader, Place place, IsKnownEnd is_known_end,
+                                            std::vector<Step>& steps, fsm::Budget& budget) {
+  steps = {{place, kNone, 0, 0}};
+  using Promise = std::pair<uint32_t, uint32_t>;  // bytes of the whole way, at least; the step
   std::priority_queue<Promise, std::vector<Promise>, std::greater<>> pending;
   pending.push({distance(reader, place.node), 0});
   std::set<std::pair<Node, uint32_t>> seen = {{place.node, place.lexer_state}};
-  auto mark_way = [&](uint32_t step) {
-    for (; step != kNone; step = steps[step].before) {
-      const Place& on_way = steps[step].place;
-      if (results_.find(on_way.node, on_way.lexer_state) == PairTable::kMissing) {
-        results_.add(on_way.node, on_way.lexer_state, 1);
-      }
-    }
-    return true;
-  };
-  for (uint32_t num_expanded = 0; !pending.empty() && num_expanded < kMaxPlaces; ++num_expanded) {
+  for (uint32_t num_expanded = 0; !pending.empty(); ++num_expanded) {
+    if (num_expanded == kMaxPlaces) return {kNone, false};
     uint32_t step = pending.top().second;
     pending.pop();
     Place current = steps[step].place;
-    if (reader.may_end(current, budget)) return mark_way(step);
+    if (reader.may_end(current, budget) || is_known_end(current)) return {step, false};
     for (uint32_t byte = 0; byte < 256; ++byte) {
       Place next = reader.after(current, uint8_t(byte), budget);
       if (next.is_dead() || !seen.insert({next.node, next.lexer_state}).second) continue;
-      steps.push_back({next, step, steps[step].length + 1});
-      uint32_t known_next = results_.find(next.node, next.lexer_state);
-      if (known_next == 1) return mark_way(uint32_t(steps.size() - 1));
-      if (known_next == 0) continue;
-      pending.push({steps.back().length + distance(reader, next.node), uint32_t(steps.size() - 1)});
+      uint32_t length = steps[step].length + 1;
+      steps.push_back({next, step, length, uint8_t(byte)});
+      pending.push({length + distance(reader, next.node), uint32_t(steps.size() - 1)});
     }
   }
-  // Where all places were tried, none of them has a way.
-  if (pending.empty()) {
-    for (const Step& each : steps) {
-      if (results_.find(each.place.node, each.place.lexer_state) == PairTable::kMissing) {
-        results_.add(each.place.node, each.place.lexer_state, 0);
-      }
-    }
-  } else {
-    results_.add(place.node, place.lexer_state, 0);
-  }
+  return {kNone, true};
+}
+
+bool EndSearch::has_end(Reader& reader, Place place, fsm::Budget& budget) {
+  auto result_of = [this](Place of) { return results_.find(of.node, of.lexer_state); };
+  auto note = [&](Place of, bool has_end) {
+    if (result_of(of) == PairTable::kMissing) results_.add(of.node, of.lexer_state, has_end);
+  };
+  if (result_of(place) != PairTable::kMissing) return result_of(place) == 1;
+  std::vector<Step> steps;
+  auto [last, were_all_tried] =
+      search(reader, place, [&](Place reached) { return result_of(reached) == 1; }, steps, budget);
+  for (uint32_t step = last; step != kNone; step = steps[step].before) note(steps[step].place, true);
+  if (last != kNone) return true;
+  if (!were_all_tried) steps.resize(1);
+  for (const Step& step : steps) note(step.place, false);
   return false;
+}
+
+std::optional<std::string> EndSearch::shortest(Reader& reader, Place place, fsm::Budget& budget) {
+  std::vector<Step> steps;
+  uint32_t step = search(reader, place, [](Place) { return false; }, steps, budget).first;
+  if (step == kNone) return std::nullopt;
+  std::string bytes;
+  for (; steps[step].before != kNone; step = steps[step].before) bytes.push_back(char(steps[step].byte));
+  std::reverse(bytes.begin(), bytes.end());
+  return bytes;
 }
 
 }  // namespace structout::context_free

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <unordered_map>
+#include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "context_free/network.h"
@@ -16,23 +18,39 @@ namespace structout::context_free {
 // "<" TEXT ">" with the terminal /[^<]+/ has no text, though each rule has one.
 bool always_has_end(const Network& network, fsm::Budget& budget);
 
-// Finds whether single places have a way to the end, by a search for a short one.
+// Finds ways from single places to the end of a text.
 class EndSearch {
  public:
   explicit EndSearch(const Network& network);
 
-  // False also if none is found among the first `kMaxPlaces` places.
+  // Whether there is a way. False also if none is found among the first `kMaxPlaces` places.
   bool has_end(Reader& reader, Place place, fsm::Budget& budget);
+
+  // The bytes of a shortest way. Nothing if none is found.
+  std::optional<std::string> shortest(Reader& reader, Place place, fsm::Budget& budget);
 
  private:
   static constexpr uint32_t kMaxPlaces = 4'000;
 
+  // A place that was reached by a byte from another.
+  struct Step {
+    Place place;
+    uint32_t before, length;
+    uint8_t byte;
+  };
+
+  // Reaches places, those first that promise to be nearest to the end. Returns the number
+  // of the step that ends the text, or kNone, and whether all places were tried.
+  // `is_known_end(place)` ends the search, too.
+  template <typename IsKnownEnd>
+  std::pair<uint32_t, bool> search(Reader& reader, Place place, IsKnownEnd is_known_end, std::vector<Step>& steps,
+                                   fsm::Budget& budget);
   uint32_t distance(const Reader& reader, Node node);
 
   const Network& network_;
   std::vector<uint32_t> to_rule_end_;  // by state: symbols to the end of its rule, at least
   std::vector<uint32_t> distances_;    // by node: symbols to the end of the text, at least, as far as known
-  PairTable results_;                  // by node and state of the lexer: 0 or 1
+  PairTable results_;                  // by node and state of the lexer: whether it has an end, 0 or 1
 };
 
 }  // namespace structout::context_free

@@ -86,6 +86,11 @@ void define_grammars(py::module_& module) {
         return run_short_first([&] { return std::make_unique<GrammarMatcher>(index, stop_tokens); });
       }))
       .def_property_readonly("state", &GrammarMatcher::current_state)
+      .def("shortest_end",
+           [](const GrammarMatcher& self) -> py::object {
+             std::optional<std::string> bytes = run(true, [&] { return self.shortest_end(); });
+             return bytes ? py::object(py::bytes(*bytes)) : py::none();
+           })
       .def("walked_row", [](const GrammarMatcher& self) { return run(true, [&] { return self.walked_row(); }); });
 }
 

@@ -120,6 +120,16 @@ class ContextFreeGrammar(NativeGrammar):
         states are freed."""
         return self.matcher.state
 
+    def shortest_end(self) -> bytes | None:
+        """Return a shortest continuation that completes the text. None if the search
+        for one gives up.
+
+        Raises:
+            GrammarLimitError: that takes more than the limits.
+        """
+        with grammar_errors("the grammar"):
+            return self.matcher.shortest_end()
+
     def copy(self, stop_token_ids: Sequence[int] | None = None) -> "ContextFreeGrammar":
         stops = self._stop_token_ids if stop_token_ids is None else stop_token_ids
         return ContextFreeGrammar(self._index, self._vocab_size, stops, self._canonical_tokenizer)
