@@ -1,12 +1,14 @@
 #include "context_free/liveness.h"
 
 #include <algorithm>
+#include <array>
 #include <bitset>
 #include <map>
 #include <queue>
 #include <set>
 #include <tuple>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 namespace structout::context_free {
@@ -17,20 +19,15 @@ using ByteSet = std::bitset<256>;
 
 constexpr uint32_t kMaxContexts = 5'000;  // sets of states that stand side by side
 
-// How a lexeme begins and ends.
-struct Spelling {
-  ByteSet first;  // its first byte is any of these
-  uint32_t end;   // the number of the set of bytes that would extend it
-  bool operator<(const Spelling& other) const {
-    return end != other.end ? end < other.end : first.to_string() < other.first.to_string();
-  }
-};
+// How a lexeme begins and ends: the number of the set of its first bytes, and that of the
+// bytes that would extend it.
+using Spelling = std::pair<uint32_t, uint32_t>;
 
 // Which lexemes can follow each other, if the lexer always follows the same terminals.
 class Lexemes {
  public:
   Lexemes(const Network& network, fsm::Budget& budget) : network_(network), budget_(budget), lexer_(network) {
-    end_number(ByteSet());
+    number_of(ByteSet());
     std::array<bool, 257> bounds{};
     bounds[0] = true;
     for (const Terminal& terminal : network.terminals()) {
@@ -54,8 +51,8 @@ class Lexemes {
     auto [found, is_new] = behind_.try_emplace({context, terminal, end});
     if (!is_new) return found->second;
     std::set<uint32_t> ends;
-    for (const Spelling& spelling : spellings(context)[terminal]) {
-      if ((spelling.first & ~ends_[end]).any()) ends.insert(spelling.end);
+    for (auto [first, next_end] : spellings(context)[terminal]) {
+      if ((byte_sets_[first] & ~byte_sets_[end]).any()) ends.insert(next_end);
     }
     return found->second = {ends.begin(), ends.end()};
   }
@@ -65,20 +62,33 @@ class Lexemes {
   }
 
  private:
-  uint32_t end_number(const ByteSet& bytes) {
-    auto [found, is_new] = end_numbers_.try_emplace(bytes.to_string(), uint32_t(ends_.size()));
-    if (is_new) ends_.push_back(bytes);
+  uint32_t number_of(const ByteSet& bytes) {
+    auto [found, is_new] = byte_set_numbers_.try_emplace(bytes, uint32_t(byte_sets_.size()));
+    if (is_new) byte_sets_.push_back(bytes);
     return found->second;
   }
 
-  uint32_t end_of(uint32_t state) {
-    auto [found, is_new] = end_of_state_.try_emplace(state, 0);
-    if (!is_new) return found->second;
+  // A state of the lexer, with what can be read from it.
+  struct State {
+    uint32_t end;                // the number of the bytes that extend the lexeme
+    std::vector<uint32_t> next;  // the states behind them
+  };
+
+  const State& state_of(uint32_t number) {
+    auto [found, is_new] = states_.try_emplace(number);
+    State& state = found->second;
+    if (!is_new) return state;
     ByteSet extending;
     for (const auto& [byte, group] : byte_groups_) {
-      if (lexer_.after(state, byte, budget_) != Lexer::kStuck) extending |= group;
+      uint32_t next = lexer_.after(number, byte, budget_);
+      if (next == Lexer::kStuck) continue;
+      extending |= group;
+      state.next.push_back(next);
     }
-    return found->second = end_number(extending);
+    std::sort(state.next.begin(), state.next.end());
+    state.next.erase(std::unique(state.next.begin(), state.next.end()), state.next.end());
+    state.end = number_of(extending);
+    return state;
   }
 
   // The spellings of each terminal.
@@ -93,21 +103,20 @@ class Lexemes {
       if (next != Lexer::kStuck) first_bytes[next] |= group;
     }
     for (const auto& [first_state, bytes] : first_bytes) {
-      std::set<uint32_t> seen = {first_state};
+      uint32_t first = number_of(bytes);
+      std::unordered_set<uint32_t> seen = {first_state};
       std::vector<uint32_t> pending = {first_state};
       while (!pending.empty()) {
-        uint32_t state = pending.back();
+        uint32_t number = pending.back();
         pending.pop_back();
-        uint32_t set = lexer_.accepted(state);
-        if (set != 0) {
-          Spelling spelling = {bytes, end_of(state)};
-          for (const uint32_t* terminal = lexer_.begin(set); terminal < lexer_.end(set); ++terminal) {
-            found->second[*terminal].insert(spelling);
-          }
+        budget_.spend(1);
+        const State& state = state_of(number);
+        uint32_t set = lexer_.accepted(number);
+        for (const uint32_t* terminal = lexer_.begin(set); terminal < lexer_.end(set); ++terminal) {
+          found->second[*terminal].insert({first, state.end});
         }
-        for (const auto& [byte, group] : byte_groups_) {
-          uint32_t next = lexer_.after(state, byte, budget_);
-          if (next != Lexer::kStuck && seen.insert(next).second) pending.push_back(next);
+        for (uint32_t next : state.next) {
+          if (seen.insert(next).second) pending.push_back(next);
         }
       }
     }
@@ -118,9 +127,9 @@ class Lexemes {
   fsm::Budget& budget_;
   Lexer lexer_;
   std::vector<std::pair<uint8_t, ByteSet>> byte_groups_;  // bytes that no terminal tells apart, and one of them
-  std::vector<ByteSet> ends_;
-  std::map<std::string, uint32_t> end_numbers_;
-  std::unordered_map<uint32_t, uint32_t> end_of_state_;
+  std::vector<ByteSet> byte_sets_;
+  std::unordered_map<ByteSet, uint32_t> byte_set_numbers_;
+  std::unordered_map<uint32_t, State> states_;
   std::map<uint32_t, std::vector<std::set<Spelling>>> spellings_;  // by context
   std::map<std::tuple<uint32_t, uint32_t, uint32_t>, std::vector<uint32_t>> behind_;
 };
@@ -220,17 +229,18 @@ class RuleEnds {
       pending_.erase(pending_.begin());
       search(start);
     }
-    for (auto& [start, found] : searches_) {
-      std::vector<Spot> live;
-      std::set<Spot> is_live;
-      for (const auto& [spot, before] : found.reached) {
-        if (network_.is_accepting(spot.first)) live.push_back(spot);
+    for (const auto& [start, found] : searches_) {
+      std::vector<uint64_t> live;
+      std::unordered_set<uint64_t> is_live;
+      for (const auto& [key, before] : found.reached) {
+        if (!network_.is_accepting(spot_of(key).state)) continue;
+        live.push_back(key);
+        is_live.insert(key);
       }
-      is_live.insert(live.begin(), live.end());
       while (!live.empty()) {
-        Spot spot = live.back();
+        uint64_t key = live.back();
         live.pop_back();
-        for (const Spot& before : found.reached[spot]) {
+        for (uint64_t before : found.reached.at(key)) {
           if (is_live.insert(before).second) live.push_back(before);
         }
       }
@@ -241,12 +251,17 @@ class RuleEnds {
 
  private:
   using Start = std::pair<uint32_t, uint32_t>;  // a rule, and the end of the lexeme before it
-  using Spot = std::pair<uint32_t, uint32_t>;   // a state, and the end of the lexeme before it
+  struct Spot {
+    uint32_t state, end;  // of the lexeme before it
+  };
   struct Search {
     std::set<uint32_t> ends;
-    std::set<Start> callers;                    // whose searches use these ends
-    std::map<Spot, std::vector<Spot>> reached;  // with the spots that lead there
+    std::set<Start> callers;                                        // whose searches use these ends
+    std::unordered_map<uint64_t, std::vector<uint64_t>> reached{};  // spots, with those that lead there
   };
+
+  static uint64_t key_of(Spot spot) { return uint64_t(spot.state) << 32 | spot.end; }
+  static Spot spot_of(uint64_t key) { return {uint32_t(key >> 32), uint32_t(key)}; }
 
   void want(const Start& start) {
     if (searches_.try_emplace(start).second) pending_.insert(start);
@@ -254,21 +269,20 @@ class RuleEnds {
 
   // All spots that the rule reaches from its start, as far as the ends of others are known.
   void search(const Start& start) {
-    std::map<Spot, std::vector<Spot>> reached;
+    std::unordered_map<uint64_t, std::vector<uint64_t>> reached;
     std::set<uint32_t> ends;
-    Spot first = {network_.start(start.first), start.second};
-    std::vector<Spot> pending = {first};
-    reached[first];
+    std::vector<uint64_t> pending = {key_of({network_.start(start.first), start.second})};
+    reached[pending[0]];
     while (!pending.empty()) {
-      Spot spot = pending.back();
+      uint64_t key = pending.back();
       pending.pop_back();
-      auto [state, end] = spot;
+      auto [state, end] = spot_of(key);
       if (network_.is_accepting(state)) ends.insert(end);
-      auto reach = [&](const Spot& next) {
+      auto reach = [&](Spot next) {
         budget_.spend(1);
-        auto [found, is_new] = reached.try_emplace(next);
-        found->second.push_back(spot);
-        if (is_new) pending.push_back(next);
+        auto [found, is_new] = reached.try_emplace(key_of(next));
+        found->second.push_back(key);
+        if (is_new) pending.push_back(key_of(next));
       };
       for (uint32_t terminal = 0; terminal < network_.terminals().size(); ++terminal) {
         uint32_t next = network_.next(state, terminal);

@@ -1,6 +1,7 @@
 // The texts of all token ids, as a trie that all automata of a tokenizer share.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -67,6 +68,7 @@ class VocabularyTrie {
   // The mask of all tokens with bytes.
   const std::vector<uint32_t>& text_row() const { return text_row_; }
   bool has_byte(uint8_t byte) const { return has_byte_[byte]; }  // as a token of its own
+  bool has_all_bytes() const { return std::find(has_byte_, has_byte_ + 256, false) == has_byte_ + 256; }
 
   // Only if the constructor was asked for them.
   const StringTokens& string_tokens() const { return *string_tokens_; }

@@ -59,6 +59,7 @@ void define_token_index(py::module_& module) {
         return run(true, [&] { return std::make_shared<VocabularyTrie>(token_bytes); });
       }))
       .def_property_readonly("size", &VocabularyTrie::size)
+      .def_property_readonly("has_all_bytes", &VocabularyTrie::has_all_bytes)
       .def_property_readonly("num_nodes", [](const VocabularyTrie& self) { return self.nodes().size(); })
       .def_property_readonly("fingerprint", &VocabularyTrie::fingerprint)
       .def_property_readonly("memory_bytes", &VocabularyTrie::memory_bytes);

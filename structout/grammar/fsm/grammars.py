@@ -35,7 +35,7 @@ def compile_grammar(
     """
     rules = parse_grammar(text, limits)
     automaton = rules.automaton()
-    return automaton if automaton is not None else GrammarIndex(rules, vocabulary)
+    return GrammarIndex(rules, vocabulary) if automaton is None else automaton
 
 
 class GrammarIndex:
@@ -52,7 +52,7 @@ class GrammarIndex:
 
     def __init__(self, rules: RuleSet, vocabulary: Vocabulary):
         trie = vocabulary_trie(vocabulary)
-        network = rules.network(trie)
+        network = rules.network() if trie.has_all_bytes else rules.network(trie)
         with grammar_errors("the grammar"):
             self.native = core().GrammarIndex(network, rules.limits.as_native(), trie)
 

@@ -1,28 +1,30 @@
 """Characters that are equal without regard to case."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Sequence
 from functools import cache
 
-_LAST_CASED = 0x1E943  # the last letter with another case in Unicode 15
+_NUM_CODES = 0x1E944  # up to the last letter with another case in Unicode 15
+_BLOCK = 0x100  # most blocks have no letter with another case
 
 
-def other_forms(first: str, last: str) -> Iterable[str]:
+def other_forms(first: str, last: str) -> Sequence[str]:
     """List the forms in another case of the characters from ``first`` to ``last``, as
     simple case folding (Unicode's CaseFolding.txt, C and S) unites them."""
-    for character, others in _forms().items():
-        if first <= character <= last:
-            yield from others
+    if first == last:
+        return _forms().get(first, ())
+    return [other for character, others in _forms().items() if first <= character <= last for other in others]
 
 
 @cache
 def _forms() -> dict[str, list[str]]:
     """The other forms of each character that has some."""
     by_folding = defaultdict(list)
-    for code in range(_LAST_CASED + 1):
-        character = chr(code)
-        if not 0xD800 <= code <= 0xDFFF:
-            by_folding[_folded(character)].append(character)
+    for first in range(0, _NUM_CODES, _BLOCK):
+        block = "".join(chr(code) for code in range(first, first + _BLOCK) if not 0xD800 <= code <= 0xDFFF)
+        if block.casefold() != block or block.upper() != block:
+            for character in block:
+                by_folding[_folded(character)].append(character)
     return {
         character: [other for other in forms if other != character]
         for forms in by_folding.values()

@@ -32,6 +32,7 @@ class RuleSet:
         self.limits = limits
         self.has_lexer = has_lexer
         self._ignored: list[int] = []
+        self._network: Any = None
         self._native_limits = limits.as_native()
         self._references: dict[str, int] = {}
         self._defined: set[str] = set()
@@ -92,17 +93,23 @@ class RuleSet:
         """The automata of all rules, a ``Network`` of the core.
 
         Args:
-            vocabulary_trie: whose bytes texts may consist of. Default: all bytes.
+            vocabulary_trie: whose bytes texts may consist of. Default: all bytes. The
+                rules must be complete then.
 
         Raises:
             GrammarError: the rules use what is not supported.
             GrammarLimitError: the automata would exceed one of the limits.
         """
+        if vocabulary_trie is None and self._network is not None:
+            return self._network
         ignored = self._ignored if self.has_lexer else None
         with grammar_errors("the grammar"):
-            return core().Network(
+            network = core().Network(
                 self.native, self.reference(self.start), ignored, self._native_limits, vocabulary_trie
             )
+        if vocabulary_trie is None:
+            self._network = network
+        return network
 
     def automaton(self) -> Automaton | None:
         """The language as an automaton. None if the rules refer to themselves, except
