@@ -26,6 +26,7 @@ class GrammarMatcher final : public fsm::Matcher {
 
   uint32_t current_state() const override { return history_.back(); }
   std::optional<std::string> shortest_end() const { return states_->shortest_end(current_state()); }
+  std::vector<Item> items() const { return states_->items(current_state()); }
   std::vector<uint32_t> walked_row() const { return states_->walked_row(current_state()); }
   bool has_mask(uint32_t state) const override { return states_->has_mask(state); }
   std::unique_ptr<Matcher> copy() const override { return std::make_unique<GrammarMatcher>(*this); }

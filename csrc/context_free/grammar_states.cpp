@@ -129,6 +129,11 @@ bool GrammarStates::fill(uint32_t state, uint32_t* row) {
   return std::any_of(row, row + row_.size(), [](uint32_t word) { return word != 0; });
 }
 
+std::vector<Item> GrammarStates::items(uint32_t state) {
+  Lock lock(*this);
+  return reader_.stacks().items(states_[state].place.node);
+}
+
 std::vector<uint32_t> GrammarStates::walked_row(uint32_t state) {
   Lock lock(*this);
   std::vector<uint32_t> row(row_.size());

@@ -51,6 +51,10 @@ class GrammarStates {
   // The bytes of a shortest way to the end of the text. Nothing if the search gives up.
   std::optional<std::string> shortest_end(uint32_t state);
 
+  // The stacks of a state: what stands on top of each, and the node below. Equal nodes are
+  // equal sets of stacks.
+  std::vector<Item> items(uint32_t state);
+
   // Fills the mask of the tokens that may follow, without stop tokens. Returns whether
   // there is one.
   bool fill(uint32_t state, uint32_t* row);

@@ -2,11 +2,12 @@
 limits and ways to the end."""
 
 import random
+import re
 import time
 
 import numpy as np
 import pytest
-from locations import DATA
+from locations import DATA, ROOT
 
 from structout import StructuredOutputsConfig, StructuredOutputsParams
 from structout.bitmask import allocate_token_bitmask
@@ -267,3 +268,42 @@ def test_auto_serves_recursive_grammars_with_the_own_engine():
     backends = BackendSet(BYTES, StructuredOutputsConfig())
     for grammar in (NESTED, 'start: "(" start ")" | /[a-c]+/'):
         assert backends.compile(StructuredOutputsParams(grammar=grammar).constraint()).backend_name == "fsm"
+
+
+# -- the overview of the sources -------------------------------------------------------
+
+
+def test_nodes_along_a_text_are_those_of_the_overview():
+    tokens = (b"(", b")", b"a", b"((", b"a)", b"))", b"a))", b"ab", b"b", b"")
+    vocabulary = Vocabulary(tokens, stop_token_ids=(9,))
+    overview = (ROOT / "csrc" / "README.md").read_text()
+    rows = re.findall(r"^\| (?:`([()a]+)`)? ?\| (\(.*?\)) \|", overview, re.MULTILINE)
+    assert [text for text, _ in rows] == ["", "(", "((", "((a", "((a)", "((a))"]
+    grammar = started(compile_grammar('root ::= "(" root ")" | [ab]+', vocabulary), vocabulary)
+    for text, items in rows:
+        grammar.reset()
+        assert grammar.accept_bytes(text.encode())
+        written = re.findall(r"\((\S+), (\d+)\)", items.replace("−", "-"))
+        assert grammar.matcher.items == [(int(state), int(below)) for state, below in written]
+    index = compile_grammar('root ::= "(" root ")" | [ab]+', vocabulary)
+    grammar, num_pieces = started(index, vocabulary), []
+    for token in (0, 0, 2, 1):
+        mask_of(grammar, vocabulary)
+        num_pieces.append(index.native.num_pieces)
+        assert grammar.accept_tokens("r", [token])
+    assert num_pieces[3] - num_pieces[2] == 3  # behind "((a"
+
+
+def test_states_along_a_json_text_are_those_of_the_overview():
+    overview = (ROOT / "csrc" / "README.md").read_text()
+    schema = re.search(r"```json\n(.*?)```", overview, re.DOTALL)[1]
+    rows = re.findall(r"^\| (?:`(\{[^`]*)`)? ?\| ([\d, none]+) \|", overview, re.MULTILINE)
+    assert len(rows) == 7
+    for text, states in rows:
+        grammar = FsmBackend(BYTES).compile_grammar(Kind.JSON, schema)
+        seen = [grammar.state_id()]
+        for byte in text.encode():
+            assert grammar.accept_tokens("r", [byte])
+            seen.append(grammar.state_id())
+        none = 2**32 - 1
+        assert seen[-1] == tuple(none if state == "none" else int(state) for state in states.split(", "))

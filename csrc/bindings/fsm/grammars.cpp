@@ -86,6 +86,15 @@ void define_grammars(py::module_& module) {
         return run_short_first([&] { return std::make_unique<GrammarMatcher>(index, stop_tokens); });
       }))
       .def_property_readonly("state", &GrammarMatcher::current_state)
+      .def_property_readonly("items",
+                             [](const GrammarMatcher& self) {
+                               std::vector<std::pair<int64_t, uint32_t>> items;  // -1: the end of the text
+                               for (const context_free::Item& item : self.items()) {
+                                 bool is_end = item.state == context_free::kEndOfText;
+                                 items.emplace_back(is_end ? -1 : int64_t(item.state), item.below);
+                               }
+                               return items;
+                             })
       .def("shortest_end",
            [](const GrammarMatcher& self) -> py::object {
              std::optional<std::string> bytes = run(true, [&] { return self.shortest_end(); });
