@@ -89,9 +89,9 @@ TAG = {
         ({"choice": ["yes", "no"]}, "fsm", "no"),
         ({"choice": [f"option {i}" for i in range(2_000)]}, "fsm", "option 1999"),
         ({"grammar": 'root ::= "a" | "b"'}, "fsm", "b"),
-        ({"grammar": 'root ::= "a" root "b" | "c"'}, "xgrammar", "aacbb"),
+        ({"grammar": 'root ::= "a" root "b" | "c"'}, "fsm", "aacbb"),
         ({"grammar": 'start: "a" | "b"'}, "fsm", "b"),
-        ({"grammar": 'start: "a" start "b" | "c"'}, "llguidance", "aacbb"),
+        ({"grammar": 'start: "a" start "b" | "c"'}, "fsm", "aacbb"),
         ({"structural_tag": TAG}, "xgrammar", '<a>{"a": 1}</a>'),
     ],
 )

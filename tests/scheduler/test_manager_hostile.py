@@ -478,7 +478,7 @@ def test_ambiguous_grammar_with_slow_tokens_fails_only_its_own_request():
     config = StructuredOutputsConfig(slow_token_seconds=0.004)
     with StructuredOutputManager(TOKENIZER, V, config) as manager:
         add(manager, "good", regex="a*")
-        add(manager, "bad", grammar='root ::= s\ns ::= s s | s s s | "a"')
+        add(manager, "bad", grammar='root ::= s\ns ::= s s | s s s | "a"', backend="xgrammar")
         a = ids_of("a")
         for _ in range(400):
             manager.accept_tokens("bad", a)

@@ -1,0 +1,142 @@
+// Builds random grammars, with and without a lexer, and reads texts that follow their masks
+// or do not. Compares each mask with a walk over whole stacks. Built with sanitizers.
+// Prints how many grammars had texts, and how many were refused.
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "context_free/as_automaton.h"
+#include "context_free/grammar_index.h"
+#include "context_free/grammar_matcher.h"
+#include "fsm/rules.h"
+
+using namespace structout;
+
+namespace {
+
+std::mt19937_64 rng(23);
+
+size_t below(size_t bound) { return rng() % bound; }
+
+class RandomGrammar {
+ public:
+  explicit RandomGrammar(bool has_lexer) : has_lexer_(has_lexer) {
+    for (size_t i = 0, count = 1 + below(5); i < count; ++i) references_.push_back(rules.add_rule("r"));
+    for (uint32_t reference : references_) rules.define(reference, part(3));
+    root = references_[0];
+    options.has_lexer = has_lexer;
+    for (size_t i = 0, count = has_lexer ? below(2) : 0; i < count; ++i) options.ignored.push_back(regular(1));
+  }
+
+  fsm::Rules rules;
+  uint32_t root;
+  context_free::NetworkOptions options;
+
+ private:
+  uint32_t part(int depth) {
+    if (depth == 0 || below(4) == 0) return below(3) != 0 ? symbol() : references_[below(references_.size())];
+    return inner(depth, [this](int below_it) { return part(below_it); });
+  }
+
+  uint32_t symbol() {
+    if (!has_lexer_) return regular(1);
+    uint32_t terminal = regular(2);
+    return rules.add_terminal(terminal, below(6) == 0);
+  }
+
+  uint32_t regular(int depth) {
+    static const std::vector<std::string> kTexts = {"a", "b", "ab", "(", ")", "", "\xC3\xA9", "\xFF"};
+    if (depth == 0 || below(3) == 0) {
+      if (below(4) != 0) return rules.add_text(kTexts[below(kTexts.size())]);
+      fsm::CodePointSet set;
+      set.add('a', uint32_t('a' + below(3)));
+      return rules.add_characters(set, below(4) == 0);
+    }
+    if (below(8) == 0) return rules.add_complement(regular(depth - 1));
+    return inner(depth, [this](int below_it) { return regular(below_it); });
+  }
+
+  template <typename Part>
+  uint32_t inner(int depth, Part part) {
+    std::vector<uint32_t> parts;
+    for (size_t i = 0, count = 1 + below(3); i < count; ++i) parts.push_back(part(depth - 1));
+    switch (below(3)) {
+      case 0:
+        return rules.add_sequence(parts);
+      case 1:
+        return rules.add_alternatives(parts);
+    }
+    uint32_t min = uint32_t(below(3));
+    return rules.add_repetition(parts[0], min, below(2) != 0 ? fsm::kUnbounded : min + uint32_t(below(3)));
+  }
+
+  const bool has_lexer_;
+  std::vector<uint32_t> references_;
+};
+
+std::shared_ptr<const fsm::VocabularyTrie> vocabulary() {
+  std::vector<std::string> tokens;
+  for (int byte = 0; byte < 256; ++byte) tokens.push_back(std::string(1, char(byte)));
+  static const std::string kBytes = "aaabb()c\xC3\xA9";
+  for (int i = 0; i < 200; ++i) {
+    std::string token;
+    for (size_t length = 2 + below(4); token.size() < length;) token.push_back(kBytes[below(kBytes.size())]);
+    tokens.push_back(token);
+  }
+  tokens.push_back("");
+  return std::make_shared<fsm::VocabularyTrie>(tokens, false);
+}
+
+void read_text(const std::shared_ptr<context_free::GrammarIndex>& index, uint32_t stop) {
+  context_free::GrammarMatcher matcher(index, {stop});
+  std::vector<uint32_t> row(matcher.row_words());
+  for (int step = 0; step < 25 && !matcher.is_terminated(); ++step) {
+    bool allows_any = matcher.fill(matcher.current_state(), row.data());
+    if (!matcher.error().empty()) return;
+    if (!allows_any) std::abort();
+    std::vector<uint32_t> walked = matcher.walked_row();
+    walked[stop >> 5] |= row[stop >> 5] & (1u << (stop & 31));
+    if (walked != row) std::abort();
+    std::vector<int64_t> allowed;
+    for (uint32_t token = 0; token <= stop; ++token) {
+      if (row[token >> 5] >> (token & 31) & 1) allowed.push_back(token);
+    }
+    int64_t token = below(8) == 0 ? int64_t(below(stop + 2)) - 1 : allowed[below(allowed.size())];
+    bool is_allowed = token >= 0 && (row[size_t(token) >> 5] >> (token & 31) & 1);
+    if (matcher.accept(&token, 1) != is_allowed && matcher.error().empty()) std::abort();
+    if (below(6) == 0) matcher.rollback(below(matcher.num_tokens() + 1));
+    matcher.forced();
+    if (below(5) == 0) matcher.shortest_end();
+  }
+}
+
+}  // namespace
+
+int main(int, char** arguments) {
+  std::shared_ptr<const fsm::VocabularyTrie> tokens = vocabulary();
+  fsm::Limits limits;
+  limits.states = 2'000;
+  limits.seconds = 5;
+  int num_with_texts = 0, num_refused = 0;
+  for (int i = 0; i < std::atoi(arguments[1]); ++i) {
+    RandomGrammar grammar(below(2) == 0);
+    try {
+      auto network = std::make_shared<context_free::Network>(grammar.rules, grammar.root, grammar.options, limits);
+      context_free::as_automaton(*network, limits);
+      auto index = std::make_shared<context_free::GrammarIndex>(network, limits, tokens, below(2) == 0 ? 1 : 8 << 20);
+      if (index->is_empty()) {
+        ++num_refused;
+        continue;
+      }
+      ++num_with_texts;
+      for (int text = 0; text < 3; ++text) read_text(index, tokens->size() - 1);
+    } catch (const std::runtime_error&) {
+      ++num_refused;
+    }
+  }
+  std::printf("%d %d\n", num_with_texts, num_refused);
+  return 0;
+}
