@@ -1,6 +1,7 @@
 #include "context_free/lexer.h"
 
-#include <climits>
+#include <algorithm>
+#include <tuple>
 #include <utility>
 
 namespace structout::context_free {
@@ -11,7 +12,7 @@ constexpr uint32_t kMaxStates = 50'000;  // 1 kB each
 
 }  // namespace
 
-Lexer::Lexer(const Network& network) : network_(network) {
+Lexer::Lexer(const Network& network, bool is_plain) : network_(network), is_plain_(is_plain) {
   set_of({});
   number_of({});
 }
@@ -26,27 +27,34 @@ uint32_t Lexer::start(uint32_t set) {
   return starts_[set] = number_of(items);
 }
 
+std::vector<uint32_t> Lexer::chosen(const Network& network, std::vector<uint32_t> terminals) {
+  auto rank = [&](uint32_t terminal) {
+    const Terminal& of = network.terminals()[terminal];
+    return std::make_tuple(of.is_lazy, of.priority, of.is_ignored);
+  };
+  auto is_better = [&](uint32_t a, uint32_t b) { return rank(a) < rank(b); };
+  if (terminals.empty()) return terminals;
+  auto best = rank(*std::max_element(terminals.begin(), terminals.end(), is_better));
+  auto is_worse = [&](uint32_t terminal) { return rank(terminal) < best; };
+  terminals.erase(std::remove_if(terminals.begin(), terminals.end(), is_worse), terminals.end());
+  return terminals;
+}
+
 uint32_t Lexer::number_of(const std::vector<Item>& items) {
   uint32_t number = items_.number_of(items);
   if (number < states_.size()) return number;
   State state;
   state.after.fill(kNone);
-  // The lazy ones of those that accept, if there are some, and of these the ones of the
-  // highest priority.
   std::vector<uint32_t> accepted;
-  std::pair<bool, int> best = {false, INT_MIN};
+  bool is_over = false;
   for (const Item& item : items) {
     const Terminal& terminal = network_.terminals()[item.terminal];
     if (item.place == kFresh || !terminal.automaton.accepts(item.place - 1)) continue;
-    std::pair<bool, int> rank = {terminal.is_lazy, terminal.priority};
-    if (rank < best) continue;
-    if (rank > best) accepted.clear();
-    best = rank;
     accepted.push_back(item.terminal);
+    is_over = is_over || (terminal.is_lazy && !is_plain_);
   }
-  bool is_over = best.first;
   if (is_over) state.after.fill(kStuck);
-  state.accepted = set_of(accepted);
+  state.accepted = set_of(is_plain_ ? accepted : chosen(network_, accepted));
   states_.push_back(state);
   return number;
 }
@@ -55,8 +63,10 @@ uint32_t Lexer::computed_after(uint32_t state, uint8_t byte, fsm::Budget& budget
   std::vector<Item> items;
   budget.spend(items_.count(state) + 1);
   for (const Item* item = items_.begin(state); item < items_.end(state); ++item) {
+    const Terminal& terminal = network_.terminals()[item->terminal];
     uint32_t state_before = item->place == kFresh ? 0 : item->place - 1;
-    uint32_t next = network_.terminals()[item->terminal].automaton.next(state_before, byte);
+    if (item->place != kFresh && terminal.is_lazy && terminal.automaton.accepts(state_before)) continue;
+    uint32_t next = terminal.automaton.next(state_before, byte);
     if (next != fsm::kDead) items.push_back({item->terminal, next + 1});
   }
   uint32_t result = number_of(items);

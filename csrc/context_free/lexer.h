@@ -21,7 +21,9 @@ class Lexer {
  public:
   static constexpr uint32_t kStuck = 0;  // no terminal can go on
 
-  explicit Lexer(const Network& network);
+  // `is_plain`: a lexeme counts as each terminal that accepts it, and a lazy terminal ends
+  // no other's.
+  explicit Lexer(const Network& network, bool is_plain = false);
 
   // A set of terminals has a number, the empty set 0.
   uint32_t set_of(const std::vector<uint32_t>& terminals) { return sets_.number_of(terminals); }
@@ -37,6 +39,10 @@ class Lexer {
     uint32_t known = states_[state].after[byte];
     return known != kNone ? known : computed_after(state, byte, budget);
   }
+
+  // Those of the terminals that a lexeme counts as if it is a text of all of them: lazy
+  // ones if there are some, of these the ones of the highest priority, and what is ignored.
+  static std::vector<uint32_t> chosen(const Network& network, std::vector<uint32_t> terminals);
 
   // The set of terminals that accept what was read of the lexeme. Not those that accept
   // the empty text, if nothing was read.
@@ -66,6 +72,7 @@ class Lexer {
   uint32_t computed_after(uint32_t state, uint8_t byte, fsm::Budget& budget);
 
   const Network& network_;
+  const bool is_plain_;
   ListNumbers<Item> items_;
   ListNumbers<uint32_t> sets_;
   std::vector<uint32_t> starts_;  // by set, as far as known

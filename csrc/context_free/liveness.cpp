@@ -19,15 +19,38 @@ using ByteSet = std::bitset<256>;
 
 constexpr uint32_t kMaxContexts = 5'000;  // sets of states that stand side by side
 
+// Sets of bytes with numbers.
+class ByteSets {
+ public:
+  static constexpr uint32_t kNone = 0;  // the empty set
+
+  ByteSets() { number_of(ByteSet()); }
+
+  const ByteSet& operator[](uint32_t number) const { return sets_[number]; }
+  uint32_t number_of(const ByteSet& bytes) {
+    auto [found, is_new] = numbers_.try_emplace(bytes, uint32_t(sets_.size()));
+    if (is_new) sets_.push_back(bytes);
+    return found->second;
+  }
+
+ private:
+  std::vector<ByteSet> sets_;
+  std::unordered_map<ByteSet, uint32_t> numbers_;
+};
+
 // How a lexeme begins and ends: the number of the set of its first bytes, and that of the
 // bytes that would extend it.
 using Spelling = std::pair<uint32_t, uint32_t>;
 
 // Which lexemes can follow each other, if the lexer always follows the same terminals.
+//
+// The real lexer follows some of them only, so fewer bytes extend a lexeme. All texts of
+// terminals count as lexemes here, also where another terminal is lazy or preferred, so no
+// real lexeme is missing, and no byte that would extend it. Those that no other terminal
+// can take away are sure: the real lexer reads them, too.
 class Lexemes {
  public:
-  Lexemes(const Network& network, fsm::Budget& budget) : network_(network), budget_(budget), lexer_(network) {
-    number_of(ByteSet());
+  Lexemes(const Network& network, fsm::Budget& budget) : network_(network), budget_(budget), lexer_(network, true) {
     std::array<bool, 257> bounds{};
     bounds[0] = true;
     for (const Terminal& terminal : network.terminals()) {
@@ -43,16 +66,19 @@ class Lexemes {
     }
   }
 
-  static constexpr uint32_t kNoLimit = 0;  // the end of a lexeme that no byte would extend
+  // The end of a lexeme, and whether it is that of a sure one.
+  using End = std::pair<uint32_t, bool>;
 
   // The ends of lexemes of the terminal that may stand behind the given end, where the
   // lexer follows the given terminals.
-  const std::vector<uint32_t>& ends_behind(uint32_t context, uint32_t terminal, uint32_t end) {
+  const std::vector<End>& ends_behind(uint32_t context, uint32_t terminal, uint32_t end) {
     auto [found, is_new] = behind_.try_emplace({context, terminal, end});
     if (!is_new) return found->second;
-    std::set<uint32_t> ends;
-    for (auto [first, next_end] : spellings(context)[terminal]) {
-      if ((byte_sets_[first] & ~byte_sets_[end]).any()) ends.insert(next_end);
+    std::map<uint32_t, bool> ends;
+    for (const auto& [spelling, is_sure] : spellings(context)[terminal]) {
+      if ((sets_[spelling.first] & ~sets_[end]).none()) continue;
+      bool& of_end = ends[spelling.second];
+      of_end = of_end || is_sure;
     }
     return found->second = {ends.begin(), ends.end()};
   }
@@ -62,12 +88,6 @@ class Lexemes {
   }
 
  private:
-  uint32_t number_of(const ByteSet& bytes) {
-    auto [found, is_new] = byte_set_numbers_.try_emplace(bytes, uint32_t(byte_sets_.size()));
-    if (is_new) byte_sets_.push_back(bytes);
-    return found->second;
-  }
-
   // A state of the lexer, with what can be read from it.
   struct State {
     uint32_t end;                // the number of the bytes that extend the lexeme
@@ -87,12 +107,14 @@ class Lexemes {
     }
     std::sort(state.next.begin(), state.next.end());
     state.next.erase(std::unique(state.next.begin(), state.next.end()), state.next.end());
-    state.end = number_of(extending);
+    state.end = sets_.number_of(extending);
     return state;
   }
 
+  using Spellings = std::map<Spelling, bool>;  // whether a sure lexeme has it
+
   // The spellings of each terminal.
-  const std::vector<std::set<Spelling>>& spellings(uint32_t context) {
+  std::vector<Spellings>& spellings(uint32_t context) {
     auto [found, is_new] = spellings_.try_emplace(context);
     if (!is_new) return found->second;
     found->second.resize(network_.terminals().size());
@@ -102,36 +124,49 @@ class Lexemes {
       uint32_t next = lexer_.after(start, byte, budget_);
       if (next != Lexer::kStuck) first_bytes[next] |= group;
     }
-    for (const auto& [first_state, bytes] : first_bytes) {
-      uint32_t first = number_of(bytes);
-      std::unordered_set<uint32_t> seen = {first_state};
-      std::vector<uint32_t> pending = {first_state};
-      while (!pending.empty()) {
-        uint32_t number = pending.back();
-        pending.pop_back();
-        budget_.spend(1);
-        const State& state = state_of(number);
-        uint32_t set = lexer_.accepted(number);
-        for (const uint32_t* terminal = lexer_.begin(set); terminal < lexer_.end(set); ++terminal) {
-          found->second[*terminal].insert({first, state.end});
-        }
-        for (uint32_t next : state.next) {
-          if (seen.insert(next).second) pending.push_back(next);
+    for (const auto& [first_state, bytes] : first_bytes) add_spellings(first_state, bytes, found->second);
+    return found->second;
+  }
+
+  void add_spellings(uint32_t first_state, const ByteSet& first_bytes, std::vector<Spellings>& spellings) {
+    struct Reached {
+      uint32_t state;
+      bool is_sure;  // no lazy terminal has ended the lexeme before
+    };
+    std::set<std::pair<uint32_t, bool>> seen = {{first_state, true}};
+    std::vector<Reached> pending = {{first_state, true}};
+    uint32_t first = sets_.number_of(first_bytes);
+    while (!pending.empty()) {
+      Reached reached = pending.back();
+      pending.pop_back();
+      budget_.spend(1);
+      const State& state = state_of(reached.state);
+      uint32_t set = lexer_.accepted(reached.state);
+      std::vector<uint32_t> accepted(lexer_.begin(set), lexer_.end(set));
+      auto is_lazy = [this](uint32_t terminal) { return network_.terminals()[terminal].is_lazy; };
+      for (uint32_t terminal : accepted) {
+        spellings[terminal].try_emplace({first, is_lazy(terminal) ? ByteSets::kNone : state.end}, false);
+      }
+      bool goes_on_surely = reached.is_sure && std::none_of(accepted.begin(), accepted.end(), is_lazy);
+      if (reached.is_sure) {
+        for (uint32_t terminal : Lexer::chosen(network_, accepted)) {
+          spellings[terminal][{first, is_lazy(terminal) ? ByteSets::kNone : state.end}] = true;
         }
       }
+      for (uint32_t next : state.next) {
+        if (seen.insert({next, goes_on_surely}).second) pending.push_back({next, goes_on_surely});
+      }
     }
-    return found->second;
   }
 
   const Network& network_;
   fsm::Budget& budget_;
   Lexer lexer_;
+  ByteSets sets_;
   std::vector<std::pair<uint8_t, ByteSet>> byte_groups_;  // bytes that no terminal tells apart, and one of them
-  std::vector<ByteSet> byte_sets_;
-  std::unordered_map<ByteSet, uint32_t> byte_set_numbers_;
   std::unordered_map<uint32_t, State> states_;
-  std::map<uint32_t, std::vector<std::set<Spelling>>> spellings_;  // by context
-  std::map<std::tuple<uint32_t, uint32_t, uint32_t>, std::vector<uint32_t>> behind_;
+  std::map<uint32_t, std::vector<Spellings>> spellings_;  // by context
+  std::map<std::tuple<uint32_t, uint32_t, uint32_t>, std::vector<End>> behind_;
 };
 
 // For each state, the terminals that the lexer may follow where the state stands: all
@@ -210,20 +245,22 @@ class Contexts {
   std::vector<std::set<uint32_t>> returns_;  // by rule
 };
 
-// The ends of lexemes with which texts of rules can end, as a least fixpoint.
+// The ends of lexemes with which texts of rules can end, as a least fixpoint: the ends of
+// all texts, and of those that the lexer surely reads as they are meant.
 class RuleEnds {
  public:
-  // `contexts`: by state, see Lexemes.
-  RuleEnds(const Network& network, Lexemes& lexemes, std::vector<uint32_t> contexts, fsm::Budget& budget)
-      : network_(network), lexemes_(lexemes), contexts_(std::move(contexts)), budget_(budget) {
+  // `contexts`: the terminals that the lexer follows in each state, or more.
+  RuleEnds(const Network& network, const std::vector<std::set<uint32_t>>& contexts, fsm::Budget& budget)
+      : network_(network), lexemes_(network, budget), budget_(budget) {
+    for (const std::set<uint32_t>& context : contexts) contexts_.push_back(lexemes_.context_of(context));
     for (uint32_t terminal = 0; terminal < network.terminals().size(); ++terminal) {
       if (network.terminals()[terminal].is_ignored) ignored_.push_back(terminal);
     }
   }
 
-  // Whether each place that a rule reaches has a way to its end.
+  // Whether each place that a rule may reach surely has a way to its end.
   bool all_places_have_one() {
-    want({network_.root(), Lexemes::kNoLimit});
+    want({network_.root(), ByteSets::kNone});
     while (!pending_.empty()) {
       Start start = *pending_.begin();
       pending_.erase(pending_.begin());
@@ -255,9 +292,9 @@ class RuleEnds {
     uint32_t state, end;  // of the lexeme before it
   };
   struct Search {
-    std::set<uint32_t> ends;
+    std::set<uint32_t> ends, sure_ends;
     std::set<Start> callers;                                        // whose searches use these ends
-    std::unordered_map<uint64_t, std::vector<uint64_t>> reached{};  // spots, with those that lead there
+    std::unordered_map<uint64_t, std::vector<uint64_t>> reached{};  // spots, with those that surely lead there
   };
 
   static uint64_t key_of(Spot spot) { return uint64_t(spot.state) << 32 | spot.end; }
@@ -270,50 +307,72 @@ class RuleEnds {
   // All spots that the rule reaches from its start, as far as the ends of others are known.
   void search(const Start& start) {
     std::unordered_map<uint64_t, std::vector<uint64_t>> reached;
-    std::set<uint32_t> ends;
     std::vector<uint64_t> pending = {key_of({network_.start(start.first), start.second})};
+    std::unordered_set<uint64_t> surely_reached = {pending[0]};
+    std::vector<uint64_t> surely_pending = pending;
+    std::unordered_map<uint64_t, std::vector<uint64_t>> sure_ways;
     reached[pending[0]];
     while (!pending.empty()) {
       uint64_t key = pending.back();
       pending.pop_back();
-      auto [state, end] = spot_of(key);
-      if (network_.is_accepting(state)) ends.insert(end);
-      auto reach = [&](Spot next) {
+      visit_ways(start, spot_of(key), [&](Spot next, bool is_sure) {
         budget_.spend(1);
         auto [found, is_new] = reached.try_emplace(key_of(next));
-        found->second.push_back(key);
         if (is_new) pending.push_back(key_of(next));
-      };
-      for (uint32_t terminal = 0; terminal < network_.terminals().size(); ++terminal) {
-        uint32_t next = network_.next(state, terminal);
-        if (next == kNone) continue;
-        for (uint32_t next_end : lexemes_.ends_behind(contexts_[state], terminal, end)) reach({next, next_end});
-      }
-      // What is ignored may stand in front of the next terminal. Not at the start of a
-      // text, where it makes no difference here: any terminal may come first.
-      if (network_.reads_symbols(state)) {
-        for (uint32_t terminal : ignored_) {
-          for (uint32_t next_end : lexemes_.ends_behind(contexts_[state], terminal, end)) reach({state, next_end});
-        }
-      }
-      for (const Call* call = network_.calls_begin(state); call < network_.calls_end(state); ++call) {
-        Start callee = {call->rule, end};
-        want(callee);
-        Search& found = searches_[callee];
-        found.callers.insert(start);
-        for (uint32_t next_end : found.ends) reach({call->target, next_end});
+        if (!is_sure) return;
+        found->second.push_back(key);
+        sure_ways[key].push_back(key_of(next));
+      });
+    }
+    std::set<uint32_t> ends, sure_ends;
+    for (const auto& [key, before] : reached) {
+      if (network_.is_accepting(spot_of(key).state)) ends.insert(spot_of(key).end);
+    }
+    while (!surely_pending.empty()) {
+      uint64_t key = surely_pending.back();
+      surely_pending.pop_back();
+      if (network_.is_accepting(spot_of(key).state)) sure_ends.insert(spot_of(key).end);
+      for (uint64_t next : sure_ways[key]) {
+        if (surely_reached.insert(next).second) surely_pending.push_back(next);
       }
     }
     Search& result = searches_[start];
     result.reached = std::move(reached);
-    if (result.ends == ends) return;
+    if (result.ends == ends && result.sure_ends == sure_ends) return;
     result.ends = std::move(ends);
+    result.sure_ends = std::move(sure_ends);
     pending_.insert(result.callers.begin(), result.callers.end());
   }
 
+  // Calls visit(next, is_sure) for the spots behind a lexeme or a call.
+  template <typename Visit>
+  void visit_ways(const Start& start, Spot spot, Visit visit) {
+    auto read = [&](uint32_t terminal, uint32_t next) {
+      for (auto [end, is_sure] : lexemes_.ends_behind(contexts_[spot.state], terminal, spot.end)) {
+        visit({next, end}, is_sure);
+      }
+    };
+    for (uint32_t terminal = 0; terminal < network_.terminals().size(); ++terminal) {
+      uint32_t next = network_.next(spot.state, terminal);
+      if (next != kNone) read(terminal, next);
+    }
+    // What is ignored may stand in front of the next terminal. Not at the start of a text,
+    // where it makes no difference here: any terminal may come first.
+    if (network_.reads_symbols(spot.state)) {
+      for (uint32_t terminal : ignored_) read(terminal, spot.state);
+    }
+    for (const Call* call = network_.calls_begin(spot.state); call < network_.calls_end(spot.state); ++call) {
+      Start callee = {call->rule, spot.end};
+      want(callee);
+      Search& found = searches_[callee];
+      found.callers.insert(start);
+      for (uint32_t end : found.ends) visit({call->target, end}, found.sure_ends.count(end) != 0);
+    }
+  }
+
   const Network& network_;
-  Lexemes& lexemes_;
-  const std::vector<uint32_t> contexts_;
+  Lexemes lexemes_;
+  std::vector<uint32_t> contexts_;  // by state
   fsm::Budget& budget_;
   std::vector<uint32_t> ignored_;
   std::map<Start, Search> searches_;
@@ -364,18 +423,14 @@ std::vector<uint32_t> symbols_to_rule_end(const Network& network) {
 
 bool always_has_end(const Network& network, fsm::Budget& budget) {
   if (!network.has_lexer()) return true;
-  Lexemes lexemes(network, budget);
   std::set<uint32_t> all;
   for (uint32_t terminal = 0; terminal < network.terminals().size(); ++terminal) all.insert(terminal);
   // A lexer that follows all terminals ends fewer lexemes than the real one, so what can
   // be finished with it can be finished.
-  std::vector<uint32_t> same(network.num_states(), lexemes.context_of(all));
-  if (RuleEnds(network, lexemes, std::move(same), budget).all_places_have_one()) return true;
-  std::vector<uint32_t> contexts;
-  for (const std::set<uint32_t>& context : Contexts(network, budget).of_states()) {
-    contexts.push_back(lexemes.context_of(context));
-  }
-  return !contexts.empty() && RuleEnds(network, lexemes, std::move(contexts), budget).all_places_have_one();
+  std::vector<std::set<uint32_t>> contexts(network.num_states(), all);
+  if (RuleEnds(network, contexts, budget).all_places_have_one()) return true;
+  contexts = Contexts(network, budget).of_states();
+  return !contexts.empty() && RuleEnds(network, contexts, budget).all_places_have_one();
 }
 
 EndSearch::EndSearch(const Network& network) : network_(network), to_rule_end_(symbols_to_rule_end(network)) {}

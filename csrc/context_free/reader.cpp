@@ -1,6 +1,5 @@
 #include "context_free/reader.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace structout::context_free {
@@ -42,8 +41,7 @@ Node Reader::after_lexeme(Node node, uint32_t set, fsm::Budget& budget) {
   if (known != PairTable::kMissing) return known;
   std::vector<uint32_t> terminals(lexer_.begin(set), lexer_.end(set));
   Node result = node;
-  // What may be ignored is ignored.
-  if (std::none_of(terminals.begin(), terminals.end(), [this](uint32_t each) { return lexer_.is_ignored(each); })) {
+  if (terminals.empty() || !lexer_.is_ignored(terminals[0])) {  // all of them are ignored, or none
     std::vector<Node> nodes;
     for (uint32_t terminal : terminals) nodes.push_back(stacks_.after(node, terminal, budget));
     result = stacks_.united(std::move(nodes), budget);
