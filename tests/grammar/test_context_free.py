@@ -3,10 +3,12 @@ limits and ways to the end."""
 
 import random
 import re
+import subprocess
 import time
 
 import numpy as np
 import pytest
+from builds import compiled, cxx
 from locations import DATA, ROOT
 
 from structout import StructuredOutputsConfig, StructuredOutputsParams
@@ -307,3 +309,20 @@ def test_states_along_a_json_text_are_those_of_the_overview():
             seen.append(grammar.state_id())
         none = 2**32 - 1
         assert seen[-1] == tuple(none if state == "none" else int(state) for state in states.split(", "))
+
+
+# -- sanitizers ------------------------------------------------------------------------
+
+
+def test_fuzzed_grammars_have_no_memory_error_and_no_undefined_behaviour(request):
+    if not request.config.getoption("--long"):
+        pytest.skip("building grammars with sanitizers takes minutes: make test-all")
+    flags = ["-std=c++17", "-g1", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    folders = [ROOT / "csrc" / name for name in ("fsm", "context_free")]
+    sources = [path for folder in folders for path in sorted(folder.glob("*.cpp"))]
+    program = compiled("grammar_fuzz", [*cxx(), *flags], [*sources, DATA / "grammar_fuzz.cpp"])
+    result = subprocess.run([program, "3000"], capture_output=True, text=True, timeout=600)
+    assert result.returncode == 0, result.stderr[-3_000:]
+    num_with_texts, num_refused = map(int, result.stdout.split())
+    assert num_with_texts > 1_000
+    assert num_refused > 100

@@ -107,7 +107,7 @@ def _class(part: str, ignores_case: bool) -> str:
 
 def _members_in_other_case(written: list[str]) -> list[str]:
     """What a class needs beside its members to have them in any case."""
-    others = []
+    others: list[str] = []
     i = 0
     while i < len(written):
         if written[i] not in _MEMBERS and written[i] not in _OTHER_MEMBERS and len(written[i]) > 1:
