@@ -7,6 +7,7 @@ VLLM_VENV := .venv-vllm
 PIP = $(BIN)/python -m pip --disable-pip-version-check -qq
 VLLM_PIP = $(VLLM_VENV)/bin/python -m pip --disable-pip-version-check -qq
 SOURCES := $(wildcard csrc/*.* csrc/*/*.* csrc/*/*/*.*) setup.py pyproject.toml constraints.txt
+NATIVE_SOURCES = $(filter-out %.md,$(shell git ls-files 'csrc/*' 'tests/*.cpp' 'tests/*.cu' 'tests/*.h'))
 
 .PHONY: help demo test test-all test-engines test-sglang test-install test-headers test-torch test-vllm bench gpu-check docs lint format clean
 
@@ -57,12 +58,12 @@ lint: $(VENV)/lint.installed  ## formatters in check mode, linters and type chec
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/clang-format --dry-run --Werror $(shell git ls-files 'csrc/*' 'tests/*.cpp' 'tests/*.cu' 'tests/*.h')
+	$(BIN)/clang-format --dry-run --Werror $(NATIVE_SOURCES)
 
 format: $(VENV)/lint.installed  ## format Python, C++ and CUDA sources
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $(shell git ls-files 'csrc/*' 'tests/*.cpp' 'tests/*.cu' 'tests/*.h')
+	$(BIN)/clang-format -i $(NATIVE_SOURCES)
 
 docs: $(VENV)/docs.installed  ## these pages and an API reference, in build/site; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict

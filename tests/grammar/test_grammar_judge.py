@@ -86,6 +86,8 @@ def test_judge_reads_random_lark_as_llguidance_does(seed, llguidance):
 
 # -- the engine's masks ----------------------------------------------------------------
 
+OVER_LIMIT: list[bool] = []  # for each question
+
 
 def compiled(tokens, written):
     """The grammar over a vocabulary, or None if it has no text."""
@@ -96,6 +98,12 @@ def compiled(tokens, written):
         if error.kind is GrammarErrorKind.IMPOSSIBLE:
             return None
         raise
+
+
+def is_over_limit(grammar):
+    """Whether the text is too ambiguous: in a few of a thousand of these grammars."""
+    OVER_LIMIT.append("work_of_a_token is limited" in grammar.error_reason)
+    return OVER_LIMIT[-1]
 
 
 def check_masks(judge, tokens, written, rng, num_steps):
@@ -111,6 +119,8 @@ def check_masks(judge, tokens, written, rng, num_steps):
     state, text, num_undecided = judge.start, b"", 0
     for _ in range(num_steps):
         grammar.fill_bitmask(mask, 0)
+        if is_over_limit(grammar):
+            break
         bits = [bool(mask[0, i >> 5] >> (i & 31) & 1) for i in range(len(tokens) + 1)]
         following = [step_all(judge, state, token) for token in tokens]
         may_follow = [new is not None and judge.is_finishable(new) for new in following]
@@ -124,7 +134,9 @@ def check_masks(judge, tokens, written, rng, num_steps):
             assert bits[-1], (written, text, "nothing is allowed")
             break
         token = rng.choice(allowed)
-        assert grammar.accept_tokens("", [token])
+        if not grammar.accept_tokens("", [token]):
+            assert is_over_limit(grammar), (written, text, tokens[token])
+            break
         state, text = following[token], text + tokens[token]
     return num_undecided
 
@@ -155,7 +167,8 @@ def test_masks_of_random_gbnf_are_those_of_the_judge(num_cases):
         grammar = random_scannerless_grammar(rng)
         check_masks(grammar.scannerless(), grammar.tokens(rng), grammar.gbnf(), rng, num_steps=8)
 
-    assert run_for(num_cases(2, long=120, full=1_800), check) >= 5
+    assert run_for(num_cases(2, long=60, full=1_800), check) >= 5
+    assert sum(OVER_LIMIT) <= 0.01 * len(OVER_LIMIT)
 
 
 def test_masks_of_random_lark_are_those_of_the_judge(num_cases):
@@ -168,5 +181,6 @@ def test_masks_of_random_lark_are_those_of_the_judge(num_cases):
             return  # what is ignored may follow an empty terminal at the beginning, in llguidance only
         undecided.append(check_masks(grammar.lexed(), grammar.tokens(rng), grammar.lark(), rng, num_steps=6))
 
-    num_grammars = run_for(num_cases(3, long=180, full=2_700), check)
+    num_grammars = run_for(num_cases(3, long=60, full=2_700), check)
     assert sum(undecided) < 20 * num_grammars
+    assert sum(OVER_LIMIT) <= 0.01 * len(OVER_LIMIT)
