@@ -261,6 +261,51 @@ def unions_table() -> str:
     return _markdown(["", "tools", *engines], rows) + _provenance("unions", "cpu", f"{found[0]['vocabulary']}.")
 
 
+def grammars_table() -> str:
+    found = [row for row in _rows("grammars") if "own" in row]
+    engines = list(found[0]["ready_ms"])
+    rows = [
+        [
+            row["grammar"],
+            *("refused" if row["ready_ms"][name] is None else _time(row["ready_ms"][name] * 1e3) for name in engines),
+            f"{row['own']['tokens']:,}",
+            str(row["own"]["states"]),
+            str(row["own"]["masks"]),
+            *(_compared_masks(row["masks"].get(name)) for name in engines[1:]),
+        ]
+        for row in found
+    ]
+    head = ["grammar", *engines, "tokens", "states", "masks", *(f"masks beside {name}" for name in engines[1:])]
+    first = (
+        "Ready: CPU time until the first mask. Tokens, states and masks: of structout, along the texts of each grammar."
+    )
+    return _markdown(head, rows) + _provenance("grammars", "cpu", f"{first} {found[0]['vocabulary']}.")
+
+
+def _compared_masks(counts: dict[str, Any] | None) -> str:
+    if counts is None or "refused" in counts:
+        return "" if counts is None else "refused"
+    kinds = ("equal", "explained", "unexplained", "gave_up")
+    return ", ".join(f"{counts[kind]:,} {kind.replace('_', ' ')}" for kind in kinds if counts[kind])
+
+
+def ambiguous_grammars_table() -> str:
+    found = [row for row in _rows("grammars") if "ambiguous" in row]
+    engines = list(found[0]["us_a_byte"])
+    rows = [
+        [row["ambiguous"], *(_mean_of_bytes(row["us_a_byte"][name], row["bytes"]) for name in engines)] for row in found
+    ]
+    head = ["", *(f"{name}, a byte" for name in engines)]
+    return _markdown(head, rows) + _provenance("grammars", "cpu", f"Texts of {found[0]['bytes']:,} bytes.")
+
+
+def _mean_of_bytes(measured: dict[str, Any], num_bytes: int) -> str:
+    if "error" in measured:
+        return str(measured["error"])
+    reached = "" if measured["bytes"] >= num_bytes else f", ends after {measured['bytes']:,}"
+    return f"{_time(measured['mean'])}{reached}"
+
+
 def schema_traffic_table() -> str:
     rows = [
         [
@@ -656,6 +701,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "json_schema_suite_cpu": json_schema_suite_table,
     "ready_cpu": ready_table,
     "unions_cpu": unions_table,
+    "grammars_cpu": grammars_table,
+    "ambiguous_grammars_cpu": ambiguous_grammars_table,
     "schema_costs_cpu": schema_costs_table,
     "schema_traffic_cpu": schema_traffic_table,
     "manager_cpu": manager_table,
