@@ -78,6 +78,11 @@ class Automaton:
         return self.native.num_states
 
     @property
+    def is_empty(self) -> bool:
+        """Whether no text is accepted."""
+        return self.num_states == 0
+
+    @property
     def memory_bytes(self) -> int:
         return self.native.memory_bytes
 

@@ -199,10 +199,7 @@ class FsmBackend(StructuredOutputBackend):
         return grammar
 
     def _refuse_empty(self, constraint: Constraint, native: _Compiled) -> None:
-        is_empty = native.num_states == 0 if isinstance(native, Automaton) else False  # SchemaIndex refuses by itself
-        if isinstance(native, GrammarIndex):
-            is_empty = native.is_empty
-        if is_empty:
+        if not isinstance(native, SchemaIndex) and native.is_empty:  # SchemaIndex refuses by itself
             message = f"the {constraint.kind.value} constraint allows no text at all"
             raise GrammarError(message, kind=GrammarErrorKind.IMPOSSIBLE)
 
