@@ -9,6 +9,7 @@ from typing import Any
 from structout.bitmask import allocate_token_bitmask
 from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarError, GrammarErrorKind
+from structout.grammar.fsm.grammars import ContextFreeGrammar
 from structout.grammar.fsm.json_schema import JsonSchemaGrammar
 from structout.grammar.fsm.matcher import FsmGrammar
 from structout.grammar.fsm.token_index import TokenIndex
@@ -246,6 +247,9 @@ def _with_costs(
         if index is None and is_schema:
             memory, recursion = memory_places(constraint.nodes), recursive_references(constraint.nodes)
             served = replace(served, memory_places=tuple(memory), recursive_references=tuple(recursion))
+    elif isinstance(grammar, ContextFreeGrammar):
+        visited = Size(grammar.index.num_states, grammar.index.num_masks, grammar.index.memory_bytes)
+        index = None
     elif isinstance(grammar, FsmGrammar):
         index = grammar.index
         visited = Size(index.num_states, index.num_masks, index.memory_bytes)

@@ -75,6 +75,13 @@ def test_explain_with_a_format_that_constrains_nothing_lists_it():
     assert found.keywords.constraints["format"] == 1  # the date
 
 
+def test_explain_with_a_recursive_grammar_has_states_and_masks_but_no_automaton():
+    found = explained(grammar='root ::= "(" root ")" | "a"')
+    assert found.backend_name == "fsm"
+    assert found.visited.num_states > found.visited.num_masks > 2
+    assert found.index is None
+
+
 def test_explain_with_a_grammar_that_fsm_refuses_says_why_and_who_serves_it():
     found = explained(grammar='start: %json {"type": "object"}')
     assert found.backend_name not in ("", "fsm")
