@@ -1,9 +1,13 @@
 """Compares masks of other engines with those of structout's own, and explains the
 differences whose cause is known."""
 
+import functools
+import itertools
 import random
+import re
 import statistics
 import time
+import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
@@ -119,6 +123,8 @@ class Comparison:
     ) -> str | None:
         if self._peer.name == "xgrammar" and not lacks and all(0x80 <= token[0] < 0xC0 for token in adds):
             return "a character may begin in its middle"
+        if not adds and all(has_new_character(token) for token in lacks):
+            return "characters of a newer Unicode"
         if is_alone:
             return "a third engine agrees with structout"
         if not lacks and self._is_dead(before, adds):
@@ -137,6 +143,20 @@ class Comparison:
             self._dead[key] = without and not any(ends) and bool(ends)
             self.trial_seconds += time.perf_counter() - start
         return self._dead[key]
+
+
+@functools.cache
+def has_new_character(token: bytes) -> bool:
+    """Whether a token has characters that Python's Unicode does not know, or is the
+    beginning of one. structout's is newer than those of other engines."""
+    if token.isascii():
+        return False
+    text = token.decode(errors="replace")
+    begun = re.search(rb"[\xc0-\xff][\x80-\xbf]*\Z", token)
+    if begun and text.endswith("\ufffd"):
+        last = [begun[0] + bytes(rest) for rest in itertools.product(range(0x80, 0xC0), repeat=4 - len(begun[0]))]
+        text += "".join(form.decode(errors="ignore") for form in last)
+    return any(unicodedata.category(character) == "Cn" for character in text)
 
 
 def finds_end(

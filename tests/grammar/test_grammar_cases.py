@@ -5,6 +5,7 @@ Where an engine differs, the case says how, and why.
 """
 
 import json
+import re
 
 import pytest
 from grammar_cases import (
@@ -17,7 +18,7 @@ from grammar_cases import (
     read_cases,
     texts_of,
 )
-from locations import DATA
+from locations import DATA, ROOT
 
 LARK, GBNF = read_cases("lark_cases.json"), read_cases("gbnf_cases.json")
 
@@ -113,3 +114,26 @@ def test_engine_of_the_dialect_reads_programs(name, llguidance, xgrammar):
 def test_each_grammar_has_programs():
     files = {path.name for path in (DATA / "grammars").iterdir() if path.suffix in (".gbnf", ".lark")}
     assert files == set(PROGRAMS)
+
+
+# -- the table of features -------------------------------------------------------------
+
+
+def what_works(cases):
+    """What docs/grammars.md says of cases that show a feature."""
+    known = [case["differs"].get("structout", {}) for case in cases]
+    refused = [case.get("refused") and "serves" not in own for case, own in zip(cases, known, strict=True)]
+    num_read = sum(not is_refused and "refuses" not in own for is_refused, own in zip(refused, known, strict=True))
+    if num_read < len(cases):
+        return f"{num_read} of {len(cases)}" if num_read else "no"
+    num_different = sum("verdicts" in own and bool(own["verdicts"]) for own in known)
+    return "yes" if not num_different else f"yes, differs in {'one case' if num_different == 1 else 'some cases'}"
+
+
+def test_table_of_features_says_what_the_cases_say():
+    sections = (ROOT / "docs" / "grammars.md").read_text().split("\n## ")[1:]
+    for section, cases in zip(sections, (LARK, GBNF), strict=True):
+        rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in section.splitlines() if line.startswith("| ")][1:]
+        said = {row[2].strip(): row[3].strip() for row in rows}
+        topics = {case["topic"] for case in cases} - {"malformed"}
+        assert said == {topic: what_works([case for case in cases if case["topic"] == topic]) for topic in topics}
