@@ -221,7 +221,7 @@ class NetworkBuilder {
   uint32_t terminal_of(uint32_t part, bool is_lazy, bool is_ignored) {
     auto [found, is_new] = terminals_.try_emplace({part, 2 * is_lazy + is_ignored}, uint32_t(0));
     if (!is_new) return found->second;
-    Terminal terminal{with_allowed_bytes(rules_.compile(part, limits_)), is_lazy || has_lazy_part(part), is_ignored};
+    Terminal terminal{with_allowed_bytes(rules_.compile(part, limits_)), is_lazy, is_ignored};
     const fsm::Part& definition = pattern_.parts[part];
     if (definition.kind == fsm::PartKind::kRule) terminal.priority = pattern_.rules[definition.index].priority;
     std::vector<Terminal>& terminals = network_.terminals_;
@@ -229,23 +229,6 @@ class NetworkBuilder {
     found->second = uint32_t(same - terminals.begin());
     if (same == terminals.end()) terminals.push_back(std::move(terminal));
     return found->second;
-  }
-
-  bool has_lazy_part(uint32_t part) {
-    std::set<uint32_t> seen = {part};
-    std::vector<uint32_t> pending = {part};
-    auto go_on = [&](uint32_t child) {
-      if (seen.insert(child).second) pending.push_back(child);
-    };
-    while (!pending.empty()) {
-      const fsm::Part& current = pattern_.parts[pending.back()];
-      pending.pop_back();
-      budget_.spend(1);
-      if (current.is_lazy) return true;
-      if (current.kind == fsm::PartKind::kRule) go_on(pattern_.rules[current.index].body);
-      for (uint32_t child : current.children) go_on(child);
-    }
-    return false;
   }
 
   fsm::Automaton with_allowed_bytes(const fsm::Automaton& automaton) {

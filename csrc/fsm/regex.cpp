@@ -179,13 +179,12 @@ class Parser {
     PartKind kind = pattern_.parts[item].kind;
     bool is_assertion = kind == PartKind::kStart || kind == PartKind::kEnd || kind == PartKind::kLookahead;
     if (is_assertion && codes_[start] != '(') fail("an anchor cannot be repeated");
-    bool is_lazy = take('?');  // the same texts
+    take('?');  // lazy: the same texts
     if (is_next('*') || is_next('+') || is_next('?')) refuse("possessive and double repetitions are not supported");
     if (is_next('{')) refuse("double repetitions are not supported");
     Part repetition{PartKind::kRepetition};
     repetition.min = min;
     repetition.max = max;
-    repetition.is_lazy = is_lazy;
     repetition.children.push_back(item);
     return add(std::move(repetition));
   }

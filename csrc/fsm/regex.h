@@ -35,7 +35,7 @@ constexpr uint32_t kUnbounded = UINT32_MAX;
 struct Part {
   PartKind kind;
   bool is_negative = false;          // of a lookahead
-  bool is_lazy = false;              // of a terminal, or of a repetition in one: it ends as soon as it may
+  bool is_lazy = false;              // of a terminal: it ends as soon as it may
   uint32_t min = 0, max = 0;         // of a repetition
   uint32_t index = 0;                // into Pattern::sets, texts, automata or rules
   std::vector<uint32_t> children{};  // indices into Pattern::parts

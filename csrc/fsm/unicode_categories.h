@@ -1,4 +1,4 @@
-// Sets of characters by their general category in Unicode 17.
+// Sets of characters by their general category in Unicode 18.
 #pragma once
 
 #include <optional>

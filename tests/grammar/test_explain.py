@@ -78,7 +78,7 @@ def test_explain_with_a_format_that_constrains_nothing_lists_it():
 def test_explain_with_a_recursive_grammar_has_states_and_masks_but_no_automaton():
     found = explained(grammar='root ::= "(" root ")" | "a"')
     assert found.backend_name == "fsm"
-    assert found.visited.num_states > found.visited.num_masks > 2
+    assert found.visited.states > found.visited.masks > 2
     assert found.index is None
 
 

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from functools import cache
 
-_NUM_CODES = 0x1E944  # up to the last letter with another case in Unicode 15
+_NUM_CODES = 0x1E944  # up to the last letter with another case in Unicode 18
 _BLOCK = 0x100  # most blocks have no letter with another case
 
 
