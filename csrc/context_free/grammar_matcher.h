@@ -35,10 +35,10 @@ class GrammarMatcher final : public fsm::Matcher {
   static_assert(fsm::kNoState == kNone);
 
   bool read(const uint8_t* begin, const uint8_t* end) {
-    if (index_->is_outgrown(*states_)) states_ = index_->moved(*states_, history_);
-    uint32_t next = states_->after(current_state(), begin, end);
+    uint32_t next = states_->after(current_state(), begin, end);  // asked where the mask was filled
     if (next == kNone) return false;
     history_.push_back(next);
+    if (index_->is_outgrown(*states_)) states_ = index_->moved(*states_, history_);
     return true;
   }
 

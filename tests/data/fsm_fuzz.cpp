@@ -61,7 +61,7 @@ Automaton random_rules(const Limits& limits) {
         parts.push_back(rules.add_automaton(compile_choices({"", "ab", std::string(1, char(below(256)))})));
         break;
       case 3:
-        parts.push_back(below(2) ? rules.add_complement(any()) : rules.add_separator(any()));
+        parts.push_back(rules.add_complement(any()));
         break;
       case 4:
         parts.push_back(rules.add_intersection({any(), any()}));

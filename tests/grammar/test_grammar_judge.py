@@ -100,16 +100,21 @@ def compiled(tokens, written):
         raise
 
 
-def is_over_limit(grammar):
+def is_over_limit(reason):
     """Whether the text is too ambiguous: in a few of a thousand of these grammars."""
-    OVER_LIMIT.append("work_of_a_token is limited" in grammar.error_reason)
+    OVER_LIMIT.append("work_of_a_token is limited" in reason)
     return OVER_LIMIT[-1]
 
 
 def check_masks(judge, tokens, written, rng, num_steps):
     """Compare the engine's masks with the judge along a drawn text. Return how many
     tokens the judge could not decide."""
-    grammar = compiled(tokens, written)
+    try:
+        grammar = compiled(tokens, written)
+    except GrammarError as error:
+        if is_over_limit(str(error)):
+            return 0
+        raise
     if grammar is None:
         assert judge.start is None or judge.is_finishable(judge.start) is not True, written
         return 0
@@ -119,7 +124,7 @@ def check_masks(judge, tokens, written, rng, num_steps):
     state, text, num_undecided = judge.start, b"", 0
     for _ in range(num_steps):
         grammar.fill_bitmask(mask, 0)
-        if is_over_limit(grammar):
+        if is_over_limit(grammar.error_reason):
             break
         bits = [bool(mask[0, i >> 5] >> (i & 31) & 1) for i in range(len(tokens) + 1)]
         following = [step_all(judge, state, token) for token in tokens]
@@ -135,7 +140,7 @@ def check_masks(judge, tokens, written, rng, num_steps):
             break
         token = rng.choice(allowed)
         if not grammar.accept_tokens("", [token]):
-            assert is_over_limit(grammar), (written, text, tokens[token])
+            assert is_over_limit(grammar.error_reason), (written, text, tokens[token])
             break
         state, text = following[token], text + tokens[token]
     return num_undecided
@@ -176,7 +181,8 @@ def test_masks_of_random_lark_are_those_of_the_judge(num_cases):
 
     def check(seed):
         rng = random.Random(seed)
-        grammar = random_lexed_grammar(rng)
+        # Only tokens for all characters: see "Dead ends" in docs/fsm.md.
+        grammar = with_another_character(random_lexed_grammar(rng))
         if grammar.ignored is not None and has_empty_terminal(grammar):
             return  # what is ignored may follow an empty terminal at the beginning, in llguidance only
         undecided.append(check_masks(grammar.lexed(), grammar.tokens(rng), grammar.lark(), rng, num_steps=6))
