@@ -1,5 +1,5 @@
 """Builds structout's op libraries, the CPU ops always and the CUDA ops if nvcc is
-found, and the module with the automata of csrc/fsm.
+found, and the module with the engine of constraints.
 
 The build uses the torch that is installed. It needs neither a CUDA build of torch nor a
 GPU. Environment variables:
@@ -56,6 +56,8 @@ DEFAULT_CUDA_ARCHS = ("80", "90", "100")
 # A CUDA build of torch loads these before structout is imported.
 TORCH_LIBRARIES = ("libtorch_cpu.so", "libtorch_cuda.so")
 CSRC = Path("csrc").resolve()  # ninja compiles in another folder
+# The folders of csrc with the engine that compiles and follows constraints.
+ENGINE_ROOMS = ("base", "regular", "masks", "step", "context_free", "json")
 
 # torch looks for ninja on PATH, where an environment that is not activated does not
 # have it.
@@ -226,11 +228,13 @@ def extensions() -> list[Extension]:
     )
     fsm = Extension(
         "structout._fsm",
-        find_sources("fsm/*.cpp", "json/*.cpp", "context_free/*.cpp", "bindings/fsm/*.cpp"),
+        find_sources(*(f"{room}/*.cpp" for room in ENGINE_ROOMS), "bindings/engine/*.cpp"),
         include_dirs=[str(CSRC), pybind11.get_include()],
         extra_compile_args=["-O3", "-g0", "-std=c++17", "-fvisibility=hidden"],
         extra_link_args=["-Wl,-s"],
-        depends=find_sources("fsm/*.h", "fsm/*.inc", "json/*.h", "context_free/*.h", "bindings/fsm/*.h"),
+        depends=find_sources(
+            *(f"{room}/*.{end}" for room in ENGINE_ROOMS for end in ("h", "inc")), "bindings/engine/*.h"
+        ),
         language="c++",
     )
     nvcc = find_nvcc()

@@ -6,19 +6,19 @@
 
 namespace structout::context_free {
 
-std::optional<fsm::Automaton> as_automaton(const Network& network, const fsm::Limits& limits) try {
+std::optional<engine::Automaton> as_automaton(const Network& network, const engine::Limits& limits) try {
   if (network.is_recursive()) return std::nullopt;
-  fsm::Budget budget(limits);
+  engine::Budget budget(limits);
   Lexer lexer(network);
   Reader reader(network, lexer);
   Place start = reader.start(budget);
-  if (start.is_dead()) return fsm::Automaton();
+  if (start.is_dead()) return engine::Automaton();
   std::vector<Place> places = {start};
   PairTable numbers;
   numbers.add(start.node, start.lexer_state, 0);
-  fsm::AutomatonBuilder builder;
+  engine::AutomatonBuilder builder;
   for (size_t i = 0; i < places.size(); ++i) {
-    std::vector<fsm::Edge> edges;
+    std::vector<engine::Edge> edges;
     for (int byte = 0; byte < 256; ++byte) {
       Place next = reader.after(places[i], uint8_t(byte), budget);
       if (next.is_dead()) continue;
@@ -39,7 +39,7 @@ std::optional<fsm::Automaton> as_automaton(const Network& network, const fsm::Li
     builder.add_state(reader.may_end(places[i], budget), edges);
   }
   return builder.minimal(0, budget);
-} catch (const fsm::LimitError&) {
+} catch (const engine::LimitError&) {
   return std::nullopt;
 }
 

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <utility>
 
-#include "fsm/unique_number.h"
+#include "masks/unique_number.h"
 
 namespace structout::context_free {
 
-GrammarIndex::GrammarIndex(std::shared_ptr<const Network> network, const fsm::Limits& limits,
-                           std::shared_ptr<const fsm::VocabularyTrie> vocabulary, size_t max_growth)
+GrammarIndex::GrammarIndex(std::shared_ptr<const Network> network, const engine::Limits& limits,
+                           std::shared_ptr<const engine::VocabularyTrie> vocabulary, size_t max_growth)
     : parts_(std::make_shared<SharedParts>(std::move(network), limits, std::move(vocabulary))),
       max_growth_(max_growth),
       states_(std::make_shared<GrammarStates>(parts_)) {}
@@ -33,7 +33,7 @@ std::shared_ptr<GrammarStates> GrammarIndex::moved(GrammarStates& from, std::vec
 uint32_t GrammarIndex::number_with(const std::vector<uint32_t>& stop_tokens) {
   std::lock_guard<std::mutex> lock(mutex_);
   auto [found, is_new] = numbers_.try_emplace(stop_tokens, 0);
-  if (is_new) found->second = fsm::unique_number();
+  if (is_new) found->second = engine::unique_number();
   return found->second;
 }
 

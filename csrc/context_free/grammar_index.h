@@ -20,10 +20,10 @@ class GrammarIndex {
   static constexpr size_t kMaxGrowth = 8 << 20;
 
   // `max_growth`: bytes of states that texts make before they move to new ones.
-  GrammarIndex(std::shared_ptr<const Network> network, const fsm::Limits& limits,
-               std::shared_ptr<const fsm::VocabularyTrie> vocabulary, size_t max_growth = kMaxGrowth);
+  GrammarIndex(std::shared_ptr<const Network> network, const engine::Limits& limits,
+               std::shared_ptr<const engine::VocabularyTrie> vocabulary, size_t max_growth = kMaxGrowth);
 
-  const std::shared_ptr<const fsm::VocabularyTrie>& shared_vocabulary() const { return parts_->vocabulary; }
+  const std::shared_ptr<const engine::VocabularyTrie>& shared_vocabulary() const { return parts_->vocabulary; }
   const SharedParts& parts() const { return *parts_; }
 
   // The states for texts to use now.

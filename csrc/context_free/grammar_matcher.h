@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "context_free/grammar_index.h"
-#include "fsm/matcher.h"
+#include "step/matcher.h"
 
 namespace structout::context_free {
 
 // Its states are those of GrammarStates.
-class GrammarMatcher final : public fsm::Matcher {
+class GrammarMatcher final : public engine::Matcher {
  public:
   // Throws std::invalid_argument if no text can be finished.
   GrammarMatcher(std::shared_ptr<GrammarIndex> index, std::vector<uint32_t> stop_tokens)
@@ -32,7 +32,7 @@ class GrammarMatcher final : public fsm::Matcher {
   std::unique_ptr<Matcher> copy() const override { return std::make_unique<GrammarMatcher>(*this); }
 
  private:
-  static_assert(fsm::kNoState == kNone);
+  static_assert(engine::kNoState == kNone);
 
   bool read(const uint8_t* begin, const uint8_t* end) {
     uint32_t next = states_->after(current_state(), begin, end);  // asked where the mask was filled
@@ -63,7 +63,7 @@ class GrammarMatcher final : public fsm::Matcher {
   bool fill_text(uint32_t state, uint32_t* row) const override { return states_->fill(state, row); }
 
   uint64_t key_of_mask(uint32_t state) const override {
-    const fsm::Mask* mask = states_->mask(state);
+    const engine::Mask* mask = states_->mask(state);
     if (mask == nullptr) return 0;
     return uint64_t(number_) << 32 | uint64_t(mask->slot) << 1 | uint64_t(is_complete(state));
   }

@@ -5,8 +5,8 @@
 
 namespace structout::context_free {
 
-SharedParts::SharedParts(std::shared_ptr<const Network> given, const fsm::Limits& limits,
-                         std::shared_ptr<const fsm::VocabularyTrie> trie)
+SharedParts::SharedParts(std::shared_ptr<const Network> given, const engine::Limits& limits,
+                         std::shared_ptr<const engine::VocabularyTrie> trie)
     : network(std::move(given)),
       vocabulary(std::move(trie)),
       budget(limits),
@@ -56,7 +56,7 @@ uint32_t GrammarStates::start() {
 uint32_t GrammarStates::after(uint32_t state, const uint8_t* begin, const uint8_t* end) {
   Lock lock(*this);
   size_t bytes = size_in_bytes();
-  if (bytes > kMaxBytes) throw fsm::LimitError("grammar_state_bytes", bytes, kMaxBytes);
+  if (bytes > kMaxBytes) throw engine::LimitError("grammar_state_bytes", bytes, kMaxBytes);
   Place place = states_[state].place;
   for (const uint8_t* byte = begin; byte < end; ++byte) {
     place = reader_.after(place, *byte, budget());
@@ -95,10 +95,10 @@ void GrammarStates::fill_by_walk(Place place, uint32_t* row) {
   parts_->masks.fill_by_walk(reader_, place, budget(), [this](Place next) { return has_end(next); }, row);
 }
 
-const fsm::Mask* GrammarStates::mask_of(uint32_t state) {
+const engine::Mask* GrammarStates::mask_of(uint32_t state) {
   if (states_[state].mask != nullptr) return states_[state].mask;
   Place place = states_[state].place;
-  const fsm::Mask* mask;
+  const engine::Mask* mask;
   if (parts_->always_has_end) {
     mask = parts_->masks.mask(reader_, place, budget());
   } else {
@@ -108,7 +108,7 @@ const fsm::Mask* GrammarStates::mask_of(uint32_t state) {
   return states_[state].mask = mask;
 }
 
-const fsm::Mask* GrammarStates::mask(uint32_t state) {
+const engine::Mask* GrammarStates::mask(uint32_t state) {
   Lock lock(*this);
   return mask_of(state);
 }
@@ -120,7 +120,7 @@ bool GrammarStates::has_mask(uint32_t state) {
 
 bool GrammarStates::fill(uint32_t state, uint32_t* row) {
   Lock lock(*this);
-  const fsm::Mask* mask = mask_of(state);
+  const engine::Mask* mask = mask_of(state);
   if (mask != nullptr) {
     parts_->masks.store().expand(*mask, row);
     return !mask->is_empty();

@@ -8,26 +8,26 @@
 #include <string>
 #include <vector>
 
+#include "base/allowance_lock.h"
 #include "context_free/liveness.h"
 #include "context_free/masks.h"
 #include "context_free/network.h"
 #include "context_free/reader.h"
-#include "fsm/allowance_lock.h"
-#include "fsm/vocabulary.h"
+#include "masks/vocabulary.h"
 
 namespace structout::context_free {
 
 // What all texts of a grammar share for good: the lexer's states, and the pieces of masks,
 // of which the grammar bounds the number.
 struct SharedParts {
-  SharedParts(std::shared_ptr<const Network> network, const fsm::Limits& limits,
-              std::shared_ptr<const fsm::VocabularyTrie> vocabulary);
+  SharedParts(std::shared_ptr<const Network> network, const engine::Limits& limits,
+              std::shared_ptr<const engine::VocabularyTrie> vocabulary);
 
   const std::shared_ptr<const Network> network;
-  const std::shared_ptr<const fsm::VocabularyTrie> vocabulary;
+  const std::shared_ptr<const engine::VocabularyTrie> vocabulary;
   bool always_has_end;  // see liveness.h
   std::mutex mutex;     // guards what follows, and the states of all texts
-  fsm::Budget budget;
+  engine::Budget budget;
   Lexer lexer;
   Masks masks;
 };
@@ -63,7 +63,7 @@ class GrammarStates {
   std::vector<uint32_t> walked_row(uint32_t state);
 
   // Null if it is not kept.
-  const fsm::Mask* mask(uint32_t state);
+  const engine::Mask* mask(uint32_t state);
   bool has_mask(uint32_t state);
 
   // States of these for states of another object of the same grammar.
@@ -82,7 +82,7 @@ class GrammarStates {
 
   struct State {
     Place place;
-    const fsm::Mask* mask;  // null if unknown or not kept
+    const engine::Mask* mask;  // null if unknown or not kept
   };
 
   // Holds the shared parts and the states for this thread.
@@ -95,15 +95,15 @@ class GrammarStates {
 
    private:
     GrammarStates& states_;
-    fsm::AllowanceLock lock_;
+    engine::AllowanceLock lock_;
   };
 
-  fsm::Budget& budget() { return parts_->budget; }
+  engine::Budget& budget() { return parts_->budget; }
   size_t size_in_bytes() const;
   uint32_t number_of(Place place);
   bool has_end(Place place);
   EndSearch& end_search();
-  const fsm::Mask* mask_of(uint32_t state);
+  const engine::Mask* mask_of(uint32_t state);
   void fill_by_walk(Place place, uint32_t* row);
 
   const std::shared_ptr<SharedParts> parts_;

@@ -59,7 +59,7 @@ uint32_t Lexer::number_of(const std::vector<Item>& items) {
   return number;
 }
 
-uint32_t Lexer::computed_after(uint32_t state, uint8_t byte, fsm::Budget& budget) {
+uint32_t Lexer::computed_after(uint32_t state, uint8_t byte, engine::Budget& budget) {
   std::vector<Item> items;
   budget.spend(items_.count(state) + 1);
   for (const Item* item = items_.begin(state); item < items_.end(state); ++item) {
@@ -67,10 +67,10 @@ uint32_t Lexer::computed_after(uint32_t state, uint8_t byte, fsm::Budget& budget
     uint32_t state_before = item->place == kFresh ? 0 : item->place - 1;
     if (item->place != kFresh && terminal.is_lazy && terminal.automaton.accepts(state_before)) continue;
     uint32_t next = terminal.automaton.next(state_before, byte);
-    if (next != fsm::kDead) items.push_back({item->terminal, next + 1});
+    if (next != engine::kDead) items.push_back({item->terminal, next + 1});
   }
   uint32_t result = number_of(items);
-  if (num_states() > kMaxStates) throw fsm::LimitError("lexer_states", num_states(), kMaxStates);
+  if (num_states() > kMaxStates) throw engine::LimitError("lexer_states", num_states(), kMaxStates);
   return states_[state].after[byte] = result;
 }
 

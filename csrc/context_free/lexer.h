@@ -6,9 +6,9 @@
 #include <deque>
 #include <vector>
 
+#include "base/limits.h"
+#include "base/number_table.h"
 #include "context_free/network.h"
-#include "context_free/number_table.h"
-#include "fsm/limits.h"
 
 namespace structout::context_free {
 
@@ -35,7 +35,7 @@ class Lexer {
   uint32_t start(uint32_t set);
 
   // The state after a byte of the lexeme.
-  uint32_t after(uint32_t state, uint8_t byte, fsm::Budget& budget) {
+  uint32_t after(uint32_t state, uint8_t byte, engine::Budget& budget) {
     uint32_t known = states_[state].after[byte];
     return known != kNone ? known : computed_after(state, byte, budget);
   }
@@ -69,7 +69,7 @@ class Lexer {
   };
 
   uint32_t number_of(const std::vector<Item>& items);
-  uint32_t computed_after(uint32_t state, uint8_t byte, fsm::Budget& budget);
+  uint32_t computed_after(uint32_t state, uint8_t byte, engine::Budget& budget);
 
   const Network& network_;
   const bool is_plain_;

@@ -50,12 +50,12 @@ using Spelling = std::pair<uint32_t, uint32_t>;
 // can take away are sure: the real lexer reads them, too.
 class Lexemes {
  public:
-  Lexemes(const Network& network, fsm::Budget& budget) : network_(network), budget_(budget), lexer_(network, true) {
+  Lexemes(const Network& network, engine::Budget& budget) : network_(network), budget_(budget), lexer_(network, true) {
     std::array<bool, 257> bounds{};
     bounds[0] = true;
     for (const Terminal& terminal : network.terminals()) {
       for (uint32_t state = 0; state < terminal.automaton.num_states(); ++state) {
-        for (const fsm::Edge* edge = terminal.automaton.begin(state); edge < terminal.automaton.end(state); ++edge) {
+        for (const engine::Edge* edge = terminal.automaton.begin(state); edge < terminal.automaton.end(state); ++edge) {
           bounds[edge->first] = bounds[edge->last + 1] = true;
         }
       }
@@ -160,7 +160,7 @@ class Lexemes {
   }
 
   const Network& network_;
-  fsm::Budget& budget_;
+  engine::Budget& budget_;
   Lexer lexer_;
   ByteSets sets_;
   std::vector<std::pair<uint8_t, ByteSet>> byte_groups_;  // bytes that no terminal tells apart, and one of them
@@ -173,7 +173,7 @@ class Lexemes {
 // that are allowed beside those of the state, and maybe more. Empty if that takes too much.
 class Contexts {
  public:
-  Contexts(const Network& network, fsm::Budget& budget) : network_(network), budget_(budget) {
+  Contexts(const Network& network, engine::Budget& budget) : network_(network), budget_(budget) {
     returns_.resize(network.num_rules());
     for (uint32_t rule = 0, state = 0; rule < network.num_rules(); ++rule) {
       uint32_t end = rule + 1 < network.num_rules() ? network.start(rule + 1) : network.num_states();
@@ -240,7 +240,7 @@ class Contexts {
   }
 
   const Network& network_;
-  fsm::Budget& budget_;
+  engine::Budget& budget_;
   std::vector<uint32_t> rule_of_state_;
   std::vector<std::set<uint32_t>> returns_;  // by rule
 };
@@ -250,7 +250,7 @@ class Contexts {
 class RuleEnds {
  public:
   // `contexts`: the terminals that the lexer follows in each state, or more.
-  RuleEnds(const Network& network, const std::vector<std::set<uint32_t>>& contexts, fsm::Budget& budget)
+  RuleEnds(const Network& network, const std::vector<std::set<uint32_t>>& contexts, engine::Budget& budget)
       : network_(network), lexemes_(network, budget), budget_(budget) {
     for (const std::set<uint32_t>& context : contexts) contexts_.push_back(lexemes_.context_of(context));
     for (uint32_t terminal = 0; terminal < network.terminals().size(); ++terminal) {
@@ -373,7 +373,7 @@ class RuleEnds {
   const Network& network_;
   Lexemes lexemes_;
   std::vector<uint32_t> contexts_;  // by state
-  fsm::Budget& budget_;
+  engine::Budget& budget_;
   std::vector<uint32_t> ignored_;
   std::map<Start, Search> searches_;
   std::set<Start> pending_;
@@ -421,7 +421,7 @@ std::vector<uint32_t> symbols_to_rule_end(const Network& network) {
 
 }  // namespace
 
-bool always_has_end(const Network& network, fsm::Budget& budget) {
+bool always_has_end(const Network& network, engine::Budget& budget) {
   if (!network.has_lexer()) return true;
   std::set<uint32_t> all;
   for (uint32_t terminal = 0; terminal < network.terminals().size(); ++terminal) all.insert(terminal);
@@ -461,7 +461,7 @@ uint32_t EndSearch::distance(const Reader& reader, Node node) {
 
 template <typename IsKnownEnd>
 std::pair<uint32_t, bool> EndSearch::search(Reader& reader, Place place, IsKnownEnd is_known_end,
-                                            std::vector<Step>& steps, fsm::Budget& budget) {
+                                            std::vector<Step>& steps, engine::Budget& budget) {
   steps = {{place, kNone, 0, 0}};
   using Promise = std::pair<uint32_t, uint32_t>;  // bytes of the whole way, at least; the step
   std::priority_queue<Promise, std::vector<Promise>, std::greater<>> pending;
@@ -484,7 +484,7 @@ std::pair<uint32_t, bool> EndSearch::search(Reader& reader, Place place, IsKnown
   return {kNone, true};
 }
 
-bool EndSearch::has_end(Reader& reader, Place place, fsm::Budget& budget) {
+bool EndSearch::has_end(Reader& reader, Place place, engine::Budget& budget) {
   auto result_of = [this](Place of) { return results_.find(of.node, of.lexer_state); };
   auto note = [&](Place of, bool has_end) {
     if (result_of(of) == PairTable::kMissing) results_.add(of.node, of.lexer_state, has_end);
@@ -500,7 +500,7 @@ bool EndSearch::has_end(Reader& reader, Place place, fsm::Budget& budget) {
   return false;
 }
 
-std::optional<std::string> EndSearch::shortest(Reader& reader, Place place, fsm::Budget& budget) {
+std::optional<std::string> EndSearch::shortest(Reader& reader, Place place, engine::Budget& budget) {
   std::vector<Step> steps;
   uint32_t step = search(reader, place, [](Place) { return false; }, steps, budget).first;
   if (step == kNone) return std::nullopt;

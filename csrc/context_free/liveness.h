@@ -7,16 +7,16 @@
 #include <utility>
 #include <vector>
 
+#include "base/limits.h"
 #include "context_free/network.h"
 #include "context_free/reader.h"
-#include "fsm/limits.h"
 
 namespace structout::context_free {
 
 // Whether a way to the end is known for every place that a text of the network can reach.
 // Without a lexer there always is one. A greedy lexer may swallow what a rule needs next:
 // "<" TEXT ">" with the terminal /[^<]+/ has no text, though each rule has one.
-bool always_has_end(const Network& network, fsm::Budget& budget);
+bool always_has_end(const Network& network, engine::Budget& budget);
 
 // Finds ways from single places to the end of a text.
 class EndSearch {
@@ -24,10 +24,10 @@ class EndSearch {
   explicit EndSearch(const Network& network);
 
   // Whether there is a way. False also if none is found among the first `kMaxPlaces` places.
-  bool has_end(Reader& reader, Place place, fsm::Budget& budget);
+  bool has_end(Reader& reader, Place place, engine::Budget& budget);
 
   // The bytes of a shortest way. Nothing if none is found.
-  std::optional<std::string> shortest(Reader& reader, Place place, fsm::Budget& budget);
+  std::optional<std::string> shortest(Reader& reader, Place place, engine::Budget& budget);
 
  private:
   static constexpr uint32_t kMaxPlaces = 4'000;
@@ -44,7 +44,7 @@ class EndSearch {
   // `is_known_end(place)` ends the search, too.
   template <typename IsKnownEnd>
   std::pair<uint32_t, bool> search(Reader& reader, Place place, IsKnownEnd is_known_end, std::vector<Step>& steps,
-                                   fsm::Budget& budget);
+                                   engine::Budget& budget);
   uint32_t distance(const Reader& reader, Node node);
 
   const Network& network_;

@@ -8,7 +8,7 @@
 
 namespace structout::context_free {
 
-using fsm::VocabularyTrie;
+using engine::VocabularyTrie;
 
 namespace {
 
@@ -35,7 +35,7 @@ Masks::Masks(const Network& network, Lexer& lexer, std::shared_ptr<const Vocabul
   whole_trie_ = trie_nodes_.number_of(nodes);
 }
 
-Masks::Next Masks::computed_after(Node node, uint8_t byte, fsm::Budget& budget) {
+Masks::Next Masks::computed_after(Node node, uint8_t byte, engine::Budget& budget) {
   Node next = stacks_.after(node, byte, budget);
   after_.resize(size_t(stacks_.num_nodes()) << 8);
   return after_[size_t(node) << 8 | byte] = {next, stacks_.has_hole(next), stacks_.reads_symbols(next)};
@@ -44,7 +44,7 @@ Masks::Next Masks::computed_after(Node node, uint8_t byte, fsm::Budget& budget) 
 // Walks over the trie from one start.
 class Masks::Walk {
  public:
-  Walk(Masks& masks, fsm::Budget& budget) : masks_(masks), vocabulary_(*masks.vocabulary_), budget_(budget) {
+  Walk(Masks& masks, engine::Budget& budget) : masks_(masks), vocabulary_(*masks.vocabulary_), budget_(budget) {
     states_.resize(vocabulary_.max_depth() + 2);
   }
 
@@ -151,14 +151,14 @@ class Masks::Walk {
 
   Masks& masks_;
   const VocabularyTrie& vocabulary_;
-  fsm::Budget& budget_;
+  engine::Budget& budget_;
   std::vector<uint32_t> states_;  // of the lexer, or nodes, before the byte at each depth
   std::vector<uint32_t> tokens_;
   std::map<uint32_t, std::vector<uint32_t>> exits_;  // by label
 };
 
 // `start`: a state of the lexer, or a node of stacks_.
-uint32_t Masks::piece_of(uint32_t trie_nodes, uint32_t start, fsm::Budget& budget) {
+uint32_t Masks::piece_of(uint32_t trie_nodes, uint32_t start, engine::Budget& budget) {
   uint32_t known = piece_numbers_.find(trie_nodes, start);
   if (known != PairTable::kMissing) return known;
   Piece piece = Walk(*this, budget).walk(trie_nodes, start);
@@ -171,7 +171,7 @@ uint32_t Masks::piece_of(uint32_t trie_nodes, uint32_t start, fsm::Budget& budge
   return number;
 }
 
-const fsm::Mask* Masks::mask(Reader& reader, Place place, fsm::Budget& budget) {
+const engine::Mask* Masks::mask(Reader& reader, Place place, engine::Budget& budget) {
   if (is_full_) return nullptr;
   // What goes on where: trie nodes in front of which stacks stand. The lexer's state, or
   // kNone in front of a lexeme. `is_closed`: see Stacks::above_hole().

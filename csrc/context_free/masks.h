@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "context_free/reader.h"
-#include "fsm/mask_store.h"
-#include "fsm/vocabulary.h"
+#include "masks/mask_store.h"
+#include "masks/vocabulary.h"
 
 namespace structout::context_free {
 
@@ -22,17 +22,17 @@ namespace structout::context_free {
 // one mask.
 class Masks {
  public:
-  Masks(const Network& network, Lexer& lexer, std::shared_ptr<const fsm::VocabularyTrie> vocabulary);
+  Masks(const Network& network, Lexer& lexer, std::shared_ptr<const engine::VocabularyTrie> vocabulary);
 
   // The mask of a place, which must not be dead. Null if too many bytes are kept.
-  const fsm::Mask* mask(Reader& reader, Place place, fsm::Budget& budget);
+  const engine::Mask* mask(Reader& reader, Place place, engine::Budget& budget);
 
   // Fills the same mask by a walk over whole places. `is_allowed(place)` is asked where a
   // token ends.
   template <typename IsAllowed>
-  void fill_by_walk(Reader& reader, Place place, fsm::Budget& budget, IsAllowed is_allowed, uint32_t* row) const;
+  void fill_by_walk(Reader& reader, Place place, engine::Budget& budget, IsAllowed is_allowed, uint32_t* row) const;
 
-  fsm::MaskStore& store() { return store_; }
+  engine::MaskStore& store() { return store_; }
   uint32_t num_masks() const { return store_.size(); }  // different ones
   uint32_t num_pieces() const { return uint32_t(pieces_.size()); }
   uint64_t num_trie_steps() const { return num_trie_steps_; }
@@ -52,22 +52,22 @@ class Masks {
   static constexpr size_t kMaxPieceBytes = 24 << 20;
 
   const Piece& piece(uint32_t number) const { return pieces_[number]; }
-  uint32_t piece_of(uint32_t trie_nodes, uint32_t start, fsm::Budget& budget);
+  uint32_t piece_of(uint32_t trie_nodes, uint32_t start, engine::Budget& budget);
 
   // The stacks above a hole after a byte.
   struct Next {
     Node node = kNone;
     bool has_hole = false, reads_symbols = false;
   };
-  Next after(Node node, uint8_t byte, fsm::Budget& budget) {
+  Next after(Node node, uint8_t byte, engine::Budget& budget) {
     size_t at = size_t(node) << 8 | byte;
     return at < after_.size() && after_[at].node != kNone ? after_[at] : computed_after(node, byte, budget);
   }
-  Next computed_after(Node node, uint8_t byte, fsm::Budget& budget);
+  Next computed_after(Node node, uint8_t byte, engine::Budget& budget);
 
   const Network& network_;
   Lexer& lexer_;
-  std::shared_ptr<const fsm::VocabularyTrie> vocabulary_;
+  std::shared_ptr<const engine::VocabularyTrie> vocabulary_;
   Stacks stacks_;            // of single states above a hole
   std::vector<Next> after_;  // by node of stacks_ and byte, as far as known
   // Lists of nodes of the trie: with a lexer, those whose byte comes next; without, those
@@ -76,8 +76,8 @@ class Masks {
   uint32_t whole_trie_;      // the list in front of all tokens
   PairTable piece_numbers_;  // by list of trie nodes and start
   std::deque<Piece> pieces_;
-  std::unordered_map<std::string, const fsm::Mask*> masks_;  // by the numbers of their pieces
-  fsm::MaskStore store_;
+  std::unordered_map<std::string, const engine::Mask*> masks_;  // by the numbers of their pieces
+  engine::MaskStore store_;
   size_t piece_bytes_ = 0;
   bool is_full_ = false;  // whether too many bytes are kept
   std::vector<uint32_t> row_;
@@ -86,11 +86,12 @@ class Masks {
 };
 
 template <typename IsAllowed>
-void Masks::fill_by_walk(Reader& reader, Place place, fsm::Budget& budget, IsAllowed is_allowed, uint32_t* row) const {
+void Masks::fill_by_walk(Reader& reader, Place place, engine::Budget& budget, IsAllowed is_allowed,
+                         uint32_t* row) const {
   std::fill(row, row + vocabulary_->row_words(), 0);
   std::vector<Place> places(vocabulary_->max_depth() + 1);  // before each byte
   places[0] = place;
-  vocabulary_->visit_below(fsm::VocabularyTrie::kRoot, [&](uint32_t node, uint8_t byte, uint32_t depth) {
+  vocabulary_->visit_below(engine::VocabularyTrie::kRoot, [&](uint32_t node, uint8_t byte, uint32_t depth) {
     budget.spend(1);
     Place& next = places[depth + 1] = reader.after(places[depth], byte, budget);
     if (next.is_dead()) return false;

@@ -5,7 +5,7 @@
 #include <set>
 #include <utility>
 
-#include "fsm/components.h"
+#include "regular/components.h"
 
 namespace structout::context_free {
 
@@ -20,7 +20,7 @@ constexpr size_t kMaxCopiedStates = 40;
 // Builds the automata of rules, those that a rule calls before its own.
 class NetworkBuilder {
  public:
-  NetworkBuilder(const fsm::Rules& rules, uint32_t root, const NetworkOptions& options, const fsm::Limits& limits,
+  NetworkBuilder(const engine::Rules& rules, uint32_t root, const NetworkOptions& options, const engine::Limits& limits,
                  Network& network)
       : rules_(rules),
         pattern_(rules.pattern()),
@@ -44,19 +44,19 @@ class NetworkBuilder {
     std::vector<std::vector<uint32_t>> called(root_rule() + 1);
     std::vector<uint8_t> is_reached(root_rule() + 1);
     std::vector<uint32_t> reached = {root_rule()};
-    bodies_.assign(root_rule() + 1, fsm::kUndefined);
+    bodies_.assign(root_rule() + 1, engine::kUndefined);
     for (size_t i = 0; i < reached.size(); ++i) {
       uint32_t rule = reached[i];
       bodies_[rule] = rule == root_rule() ? root : pattern_.rules[rule].body;
-      if (bodies_[rule] == fsm::kUndefined) {
-        throw fsm::PatternError("the rule " + pattern_.rules[rule].name + " is not defined", true);
+      if (bodies_[rule] == engine::kUndefined) {
+        throw engine::PatternError("the rule " + pattern_.rules[rule].name + " is not defined", true);
       }
       called[rule] = called_rules(bodies_[rule]);
       for (uint32_t other : called[rule]) {
         if (!std::exchange(is_reached[other], 1)) reached.push_back(other);
       }
     }
-    fsm::Components components(called);
+    engine::Components components(called);
     std::vector<std::vector<uint32_t>> groups(components.size());
     for (uint32_t rule : reached) groups[components[rule]].push_back(rule);
     for (uint32_t rule : reached) {
@@ -74,11 +74,11 @@ class NetworkBuilder {
     std::set<uint32_t> seen = {part};
     std::vector<uint32_t> pending = {part}, found;
     while (!pending.empty()) {
-      const fsm::Part& current = pattern_.parts[pending.back()];
+      const engine::Part& current = pattern_.parts[pending.back()];
       pending.pop_back();
       budget_.spend(1);
-      if (current.kind == fsm::PartKind::kRule) found.push_back(current.index);
-      if (current.kind == fsm::PartKind::kTerminal) continue;
+      if (current.kind == engine::PartKind::kRule) found.push_back(current.index);
+      if (current.kind == engine::PartKind::kTerminal) continue;
       for (uint32_t child : current.children) {
         if (seen.insert(child).second) pending.push_back(child);
       }
@@ -117,11 +117,11 @@ class NetworkBuilder {
   // Adds a part behind a node. Returns the node behind it.
   uint32_t add(RuleNfa& nfa, uint32_t index, uint32_t node) {
     budget_.spend(1);
-    if (nfa.num_nodes() > limits_.nodes) throw fsm::LimitError("pattern_nodes", nfa.num_nodes(), limits_.nodes);
-    const fsm::Part& part = pattern_.parts[index];
+    if (nfa.num_nodes() > limits_.nodes) throw engine::LimitError("pattern_nodes", nfa.num_nodes(), limits_.nodes);
+    const engine::Part& part = pattern_.parts[index];
     if (is_regular(index)) return add_regular(nfa, index, node);
     switch (part.kind) {
-      case fsm::PartKind::kTerminal: {
+      case engine::PartKind::kTerminal: {
         uint32_t terminal = terminal_of(part.children[0], part.is_lazy, false), end = nfa.add_node();
         const Terminal& read = network_.terminals_[terminal];
         bool may_be_empty = read.automaton.num_states() != 0 && read.automaton.accepts(0);
@@ -130,7 +130,7 @@ class NetworkBuilder {
         if (read.automaton.num_states() != 0 && !ends_at_once) nfa.add_edge(node, {terminal, terminal, end});
         return end;
       }
-      case fsm::PartKind::kRule: {
+      case engine::PartKind::kRule: {
         uint32_t rule = part.index, end;
         if (!is_recursive_[rule] && automata_[rule].size() <= kMaxCopiedStates) {
           end = nfa.add_automaton(node, automata_[rule]);
@@ -141,27 +141,27 @@ class NetworkBuilder {
         }
         return end;
       }
-      case fsm::PartKind::kSequence:
+      case engine::PartKind::kSequence:
         for (uint32_t child : part.children) node = add(nfa, child, node);
         return node;
-      case fsm::PartKind::kAlternatives: {
+      case engine::PartKind::kAlternatives: {
         uint32_t end = nfa.add_node();
         for (uint32_t child : part.children) nfa.add_empty(add(nfa, child, node), end);
         return end;
       }
-      case fsm::PartKind::kRepetition:
+      case engine::PartKind::kRepetition:
         return add_repetition(nfa, part, node);
       default:  // the others are regular
-        throw fsm::PatternError("recursion is not supported below & and ~", false);
+        throw engine::PatternError("recursion is not supported below & and ~", false);
     }
   }
 
-  uint32_t add_repetition(RuleNfa& nfa, const fsm::Part& part, uint32_t node) {
+  uint32_t add_repetition(RuleNfa& nfa, const engine::Part& part, uint32_t node) {
     uint32_t child = part.children[0];
     for (uint32_t i = 0; i < part.min; ++i) node = add(nfa, child, node);
     uint32_t end = nfa.add_node();
     nfa.add_empty(node, end);
-    if (part.max == fsm::kUnbounded) {
+    if (part.max == engine::kUnbounded) {
       uint32_t loop = nfa.add_node();  // nothing but repetitions leads back to it
       nfa.add_empty(node, loop);
       uint32_t behind = add(nfa, child, loop);
@@ -180,8 +180,8 @@ class NetworkBuilder {
   bool is_regular(uint32_t index) {
     auto found = is_regular_.find(index);
     if (found != is_regular_.end()) return found->second;
-    const fsm::Part& part = pattern_.parts[index];
-    bool result = part.kind != fsm::PartKind::kRule && part.kind != fsm::PartKind::kTerminal &&
+    const engine::Part& part = pattern_.parts[index];
+    bool result = part.kind != engine::PartKind::kRule && part.kind != engine::PartKind::kTerminal &&
                   std::all_of(part.children.begin(), part.children.end(), [this](uint32_t i) { return is_regular(i); });
     return is_regular_[index] = result;
   }
@@ -189,14 +189,14 @@ class NetworkBuilder {
   uint32_t add_regular(RuleNfa& nfa, uint32_t index, uint32_t node) {
     auto [found, is_new] = regular_.try_emplace(index);
     if (is_new) found->second = rules_.compile(index, limits_);
-    const fsm::Automaton& automaton = found->second;
+    const engine::Automaton& automaton = found->second;
     uint32_t base = nfa.num_nodes(), end = base + automaton.num_states();
     for (uint32_t i = base; i <= end; ++i) nfa.add_node();
     budget_.spend(automaton.num_edges());
     if (automaton.num_states() != 0) nfa.add_empty(node, base);
     for (uint32_t state = 0; state < automaton.num_states(); ++state) {
       if (automaton.accepts(state)) nfa.add_empty(base + state, end);
-      for (const fsm::Edge* edge = automaton.begin(state); edge < automaton.end(state); ++edge) {
+      for (const engine::Edge* edge = automaton.begin(state); edge < automaton.end(state); ++edge) {
         visit_allowed(*edge, [&](uint8_t first, uint8_t last) {
           nfa.add_edge(base + state, {first, last, base + edge->target});
         });
@@ -207,7 +207,7 @@ class NetworkBuilder {
 
   // Calls visit(first, last) for the parts of an edge that consist of allowed bytes.
   template <typename Visit>
-  void visit_allowed(const fsm::Edge& edge, Visit visit) const {
+  void visit_allowed(const engine::Edge& edge, Visit visit) const {
     for (uint32_t first = edge.first; first <= edge.last; ++first) {
       if (!options_.allowed_bytes[first]) continue;
       uint32_t last = first;
@@ -222,8 +222,8 @@ class NetworkBuilder {
     auto [found, is_new] = terminals_.try_emplace({part, 2 * is_lazy + is_ignored}, uint32_t(0));
     if (!is_new) return found->second;
     Terminal terminal{with_allowed_bytes(rules_.compile(part, limits_)), is_lazy, is_ignored};
-    const fsm::Part& definition = pattern_.parts[part];
-    if (definition.kind == fsm::PartKind::kRule) terminal.priority = pattern_.rules[definition.index].priority;
+    const engine::Part& definition = pattern_.parts[part];
+    if (definition.kind == engine::PartKind::kRule) terminal.priority = pattern_.rules[definition.index].priority;
     std::vector<Terminal>& terminals = network_.terminals_;
     auto same = std::find(terminals.begin(), terminals.end(), terminal);
     found->second = uint32_t(same - terminals.begin());
@@ -231,12 +231,12 @@ class NetworkBuilder {
     return found->second;
   }
 
-  fsm::Automaton with_allowed_bytes(const fsm::Automaton& automaton) {
+  engine::Automaton with_allowed_bytes(const engine::Automaton& automaton) {
     if (automaton.num_states() == 0) return automaton;
-    fsm::AutomatonBuilder builder;
+    engine::AutomatonBuilder builder;
     for (uint32_t state = 0; state < automaton.num_states(); ++state) {
-      std::vector<fsm::Edge> edges;
-      for (const fsm::Edge* edge = automaton.begin(state); edge < automaton.end(state); ++edge) {
+      std::vector<engine::Edge> edges;
+      for (const engine::Edge* edge = automaton.begin(state); edge < automaton.end(state); ++edge) {
         visit_allowed(*edge, [&](uint8_t first, uint8_t last) { edges.push_back({first, last, edge->target}); });
       }
       builder.add_state(automaton.accepts(state), edges);
@@ -269,21 +269,22 @@ class NetworkBuilder {
     network_.rank_rules(automata);
   }
 
-  const fsm::Rules& rules_;
-  const fsm::Pattern& pattern_;
+  const engine::Rules& rules_;
+  const engine::Pattern& pattern_;
   const NetworkOptions& options_;
-  const fsm::Limits& limits_;
-  fsm::Budget budget_;
+  const engine::Limits& limits_;
+  engine::Budget budget_;
   Network& network_;
   std::vector<uint32_t> bodies_;         // by rule: its part
   std::vector<RuleAutomaton> automata_;  // by rule
   std::vector<uint8_t> is_nullable_, is_productive_, is_recursive_;
-  std::map<uint32_t, bool> is_regular_;         // by part
-  std::map<uint32_t, fsm::Automaton> regular_;  // by part
+  std::map<uint32_t, bool> is_regular_;            // by part
+  std::map<uint32_t, engine::Automaton> regular_;  // by part
   std::map<std::pair<uint32_t, int>, uint32_t> terminals_;
 };
 
-Network::Network(const fsm::Rules& rules, uint32_t root, const NetworkOptions& options, const fsm::Limits& limits) {
+Network::Network(const engine::Rules& rules, uint32_t root, const NetworkOptions& options,
+                 const engine::Limits& limits) {
   NetworkBuilder(rules, root, options, limits, *this);
 }
 
@@ -333,7 +334,7 @@ void Network::rank_rules(const std::vector<RuleAutomaton>& automata) {
     }
   }
   // A call at the end of a rule leaves nothing on the stack.
-  fsm::Components cycles(all_calls);
+  engine::Components cycles(all_calls);
   for (uint32_t rule = 0; rule < num_rules(); ++rule) {
     for (const RuleState& state : automata[rule]) {
       for (const Call& call : state.calls) {
@@ -341,7 +342,7 @@ void Network::rank_rules(const std::vector<RuleAutomaton>& automata) {
       }
     }
   }
-  fsm::Components order(first_calls);
+  engine::Components order(first_calls);
   for (uint32_t rule = 0; rule < num_rules(); ++rule) ranks_.push_back(order.size() - 1 - order[rule]);
   rule_of_rank_.resize(num_rules());
   for (uint32_t rule = 0; rule < num_rules(); ++rule) rule_of_rank_[ranks_[rule]] = rule;

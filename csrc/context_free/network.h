@@ -6,16 +6,16 @@
 #include <string>
 #include <vector>
 
+#include "base/limits.h"
 #include "context_free/rule_automaton.h"
-#include "fsm/automaton.h"
-#include "fsm/limits.h"
-#include "fsm/rules.h"
+#include "regular/automaton.h"
+#include "regular/rules.h"
 
 namespace structout::context_free {
 
 // What a lexer reads as one symbol.
 struct Terminal {
-  fsm::Automaton automaton;
+  engine::Automaton automaton;
   bool is_lazy = false;     // ends as soon as it may
   bool is_ignored = false;  // may stand between others
   int priority = 0;         // of several that read the same text, those of the highest count
@@ -43,7 +43,7 @@ struct NetworkOptions {
 class Network {
  public:
   // Throws PatternError and LimitError.
-  Network(const fsm::Rules& rules, uint32_t root, const NetworkOptions& options, const fsm::Limits& limits);
+  Network(const engine::Rules& rules, uint32_t root, const NetworkOptions& options, const engine::Limits& limits);
 
   bool has_lexer() const { return has_lexer_; }
   bool is_empty() const { return is_empty_; }            // whether there is no text

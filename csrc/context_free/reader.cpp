@@ -29,14 +29,14 @@ uint32_t Reader::lexer_start(Node node) {
   return lexer_starts_[node] = lexer_.start(lexer_.set_of(allowed));
 }
 
-Place Reader::start(fsm::Budget& budget) {
+Place Reader::start(engine::Budget& budget) {
   Place place;
   place.node = stacks_.start(budget);
   if (network_.has_lexer()) place.lexer_state = lexer_.start(lexer_.set_of(allowed_terminals(place.node)));
   return place;
 }
 
-Node Reader::after_lexeme(Node node, uint32_t set, fsm::Budget& budget) {
+Node Reader::after_lexeme(Node node, uint32_t set, engine::Budget& budget) {
   uint32_t known = after_lexeme_.find(node, set);
   if (known != PairTable::kMissing) return known;
   std::vector<uint32_t> terminals(lexer_.begin(set), lexer_.end(set));
@@ -50,7 +50,7 @@ Node Reader::after_lexeme(Node node, uint32_t set, fsm::Budget& budget) {
   return result;
 }
 
-Place Reader::after(Place place, uint8_t byte, fsm::Budget& budget) {
+Place Reader::after(Place place, uint8_t byte, engine::Budget& budget) {
   if (!network_.has_lexer()) return {stacks_.after(place.node, byte, budget), 0};
   uint32_t next = lexer_.after(place.lexer_state, byte, budget);
   if (next != Lexer::kStuck) return {place.node, next};
@@ -60,7 +60,7 @@ Place Reader::after(Place place, uint8_t byte, fsm::Budget& budget) {
   return next == Lexer::kStuck ? Place() : Place{node, next};
 }
 
-bool Reader::may_end(Place place, fsm::Budget& budget) {
+bool Reader::may_end(Place place, engine::Budget& budget) {
   if (!network_.has_lexer()) return stacks_.may_end(place.node);
   if (lexer_.is_fresh(place.lexer_state) || place.lexer_state == Lexer::kStuck) return stacks_.may_end(place.node);
   return stacks_.may_end(after_lexeme(place.node, lexer_.accepted(place.lexer_state), budget));

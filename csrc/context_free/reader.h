@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/number_table.h"
 #include "context_free/lexer.h"
 #include "context_free/network.h"
-#include "context_free/number_table.h"
 #include "context_free/stacks.h"
 
 namespace structout::context_free {
@@ -23,12 +23,12 @@ class Reader {
  public:
   Reader(const Network& network, Lexer& lexer) : network_(network), lexer_(lexer), stacks_(network) {}
 
-  Place start(fsm::Budget& budget);
-  Place after(Place place, uint8_t byte, fsm::Budget& budget);
-  bool may_end(Place place, fsm::Budget& budget);
+  Place start(engine::Budget& budget);
+  Place after(Place place, uint8_t byte, engine::Budget& budget);
+  bool may_end(Place place, engine::Budget& budget);
 
   // The stacks after a lexeme that all terminals of a set accept.
-  Node after_lexeme(Node node, uint32_t set, fsm::Budget& budget);
+  Node after_lexeme(Node node, uint32_t set, engine::Budget& budget);
 
   // The state of the lexer in front of the next lexeme.
   uint32_t lexer_start(Node node);

@@ -4,8 +4,8 @@
 #include <map>
 #include <utility>
 
-#include "fsm/components.h"
-#include "fsm/partition.h"
+#include "regular/components.h"
+#include "regular/partition.h"
 
 namespace structout::context_free {
 
@@ -26,7 +26,7 @@ std::vector<SymbolEdge> merged_edges(const std::vector<SymbolEdge>& edges, const
 }
 
 // Merges equivalent states. The start stays state 0.
-RuleAutomaton minimal(const RuleAutomaton& states, fsm::Budget& budget) {
+RuleAutomaton minimal(const RuleAutomaton& states, engine::Budget& budget) {
   std::vector<std::pair<uint32_t, uint32_t>> ends;
   std::vector<uint32_t> initial;
   for (uint32_t state = 0; state < states.size(); ++state) {
@@ -43,8 +43,8 @@ RuleAutomaton minimal(const RuleAutomaton& states, fsm::Budget& budget) {
       signature.push_back(uint64_t(call.rule) << 32 | classes[call.target]);
     }
   };
-  fsm::Predecessors predecessors(uint32_t(states.size()), ends);
-  std::vector<uint32_t> classes = fsm::coarsest_partition(initial, predecessors, sign, budget);
+  engine::Predecessors predecessors(uint32_t(states.size()), ends);
+  std::vector<uint32_t> classes = engine::coarsest_partition(initial, predecessors, sign, budget);
   // Classes are numbered in the order of their first states.
   std::vector<uint32_t> number(states.size(), kNone), representatives;
   for (uint32_t state = 0; state < states.size(); ++state) {
@@ -125,7 +125,7 @@ std::vector<uint8_t> RuleNfa::live_nodes(const std::vector<uint8_t>& is_producti
     is_live[node] = 1;
     pending.push_back(node);
   }
-  fsm::Predecessors before(num_nodes(), ends);
+  engine::Predecessors before(num_nodes(), ends);
   while (!pending.empty()) {
     uint32_t node = pending.back();
     pending.pop_back();
@@ -167,7 +167,7 @@ std::vector<uint32_t> RuleNfa::closure(std::vector<uint32_t> nodes) const {
   return reached;
 }
 
-RuleAutomaton RuleNfa::determinize(fsm::Budget& budget) const {
+RuleAutomaton RuleNfa::determinize(engine::Budget& budget) const {
   RuleAutomaton states;
   std::vector<std::vector<uint32_t>> members = {closure({kStart})};
   std::map<std::vector<uint32_t>, uint32_t> numbers;  // not of the start, to which nothing leads
@@ -219,7 +219,7 @@ RuleAutomaton RuleNfa::determinize(fsm::Budget& budget) const {
 }
 
 void remove_left_recursion(const std::vector<uint32_t>& rules, std::vector<RuleAutomaton>& automata,
-                           fsm::Budget& budget) {
+                           engine::Budget& budget) {
   std::map<uint32_t, uint32_t> index_of;
   for (uint32_t i = 0; i < rules.size(); ++i) index_of[rules[i]] = i;
   std::vector<std::vector<uint32_t>> first_calls(rules.size());
@@ -233,7 +233,7 @@ void remove_left_recursion(const std::vector<uint32_t>& rules, std::vector<RuleA
       calls_itself[i] |= found->second == i;
     }
   }
-  fsm::Components components(first_calls);
+  engine::Components components(first_calls);
   std::vector<std::vector<uint32_t>> groups(components.size());
   for (uint32_t i = 0; i < rules.size(); ++i) groups[components[i]].push_back(i);
   const std::vector<RuleAutomaton> before = automata;

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "fsm/limits.h"
+#include "base/limits.h"
 
 namespace structout::context_free {
 
@@ -67,7 +67,7 @@ class RuleNfa {
   // Drops the ways that lead to no text.
   void remove_dead_ends(const std::vector<uint8_t>& is_productive);
 
-  RuleAutomaton determinize(fsm::Budget& budget) const;
+  RuleAutomaton determinize(engine::Budget& budget) const;
 
  private:
   struct Node {
@@ -89,6 +89,6 @@ class RuleNfa {
 // what follows where one begins with another (the left-corner transform: Rosenkrantz and
 // Lewis, "Deterministic left corner parsing", 1970).
 void remove_left_recursion(const std::vector<uint32_t>& rules, std::vector<RuleAutomaton>& automata,
-                           fsm::Budget& budget);
+                           engine::Budget& budget);
 
 }  // namespace structout::context_free

@@ -19,7 +19,7 @@ constexpr uint32_t kMaxUnionDepth = 4'000;  // united() and merged() call each o
 
 }  // namespace
 
-Node Stacks::united(std::vector<Node> nodes, fsm::Budget& budget) {
+Node Stacks::united(std::vector<Node> nodes, engine::Budget& budget) {
   std::sort(nodes.begin(), nodes.end());
   nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
   if (!nodes.empty() && nodes[0] == kDead) nodes.erase(nodes.begin());
@@ -35,13 +35,13 @@ Node Stacks::united(std::vector<Node> nodes, fsm::Budget& budget) {
     ~Depth() { --depth; }
     uint32_t& depth;
   } level(union_depth_);
-  if (union_depth_ > kMaxUnionDepth) throw fsm::LimitError("grammar_nesting", union_depth_, kMaxUnionDepth);
+  if (union_depth_ > kMaxUnionDepth) throw engine::LimitError("grammar_nesting", union_depth_, kMaxUnionDepth);
   Node result = merged(std::move(items), budget);
   return union_results_[number] = result;
 }
 
 // The set of the items, which may be in any order.
-Node Stacks::merged(std::vector<Item> items, fsm::Budget& budget) {
+Node Stacks::merged(std::vector<Item> items, engine::Budget& budget) {
   budget.spend(items.size() + 1);
   std::sort(items.begin(), items.end());
   std::vector<Item> united_items;
@@ -58,7 +58,7 @@ Node Stacks::merged(std::vector<Item> items, fsm::Budget& budget) {
 
 // Returns from the rules that end and calls those that begin, until only states that read
 // symbols are left.
-Node Stacks::closure(std::vector<Item> kernel, fsm::Budget& budget) {
+Node Stacks::closure(std::vector<Item> kernel, engine::Budget& budget) {
   std::vector<Item> items, result;
   std::set<Item> seen;
   while (!kernel.empty()) {
@@ -102,14 +102,14 @@ Node Stacks::closure(std::vector<Item> kernel, fsm::Budget& budget) {
   return merged(std::move(result), budget);
 }
 
-Node Stacks::start(fsm::Budget& budget) {
+Node Stacks::start(engine::Budget& budget) {
   if (network_.is_empty()) return kDead;
   std::vector<Item> kernel = {{network_.start(network_.root()), kBottom}};
   if (network_.matches_empty()) kernel.push_back({kEndOfText, kDead});
   return closure(std::move(kernel), budget);
 }
 
-Node Stacks::after(Node node, uint32_t symbol, fsm::Budget& budget) {
+Node Stacks::after(Node node, uint32_t symbol, engine::Budget& budget) {
   uint32_t known = after_.find(node, symbol);
   if (known != PairTable::kMissing) return known;
   std::vector<Item> kernel;
@@ -122,7 +122,7 @@ Node Stacks::after(Node node, uint32_t symbol, fsm::Budget& budget) {
   return result;
 }
 
-Node Stacks::above_hole(uint32_t state, bool is_closed, fsm::Budget& budget) {
+Node Stacks::above_hole(uint32_t state, bool is_closed, engine::Budget& budget) {
   uint32_t known = above_hole_.find(state, is_closed);
   if (known != PairTable::kMissing) return known;
   Item item = {state, kAboveHole};

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/limits.h"
+#include "base/number_table.h"
 #include "context_free/network.h"
-#include "context_free/number_table.h"
-#include "fsm/limits.h"
 
 namespace structout::context_free {
 
@@ -38,16 +38,16 @@ class Stacks {
   explicit Stacks(const Network& network);
 
   // The stacks at the start of a text.
-  Node start(fsm::Budget& budget);
+  Node start(engine::Budget& budget);
 
   // The stacks after a symbol.
-  Node after(Node node, uint32_t symbol, fsm::Budget& budget);
+  Node after(Node node, uint32_t symbol, engine::Budget& budget);
 
   // The state alone, above a hole. `is_closed`: only its own symbols; otherwise also what
   // it calls and returns to.
-  Node above_hole(uint32_t state, bool is_closed, fsm::Budget& budget);
+  Node above_hole(uint32_t state, bool is_closed, engine::Budget& budget);
 
-  Node united(std::vector<Node> nodes, fsm::Budget& budget);
+  Node united(std::vector<Node> nodes, engine::Budget& budget);
 
   const Item* begin(Node node) const { return nodes_.begin(node); }
   const Item* end(Node node) const { return nodes_.end(node); }
@@ -68,8 +68,8 @@ class Stacks {
   }
 
  private:
-  Node merged(std::vector<Item> items, fsm::Budget& budget);
-  Node closure(std::vector<Item> kernel, fsm::Budget& budget);
+  Node merged(std::vector<Item> items, engine::Budget& budget);
+  Node closure(std::vector<Item> kernel, engine::Budget& budget);
 
   const Network& network_;
   ListNumbers<Item> nodes_;

@@ -1,8 +1,8 @@
 #include "json/canonical.h"
 
-#include "fsm/compile.h"
-#include "fsm/decimal.h"
+#include "json/decimal.h"
 #include "json/value.h"
+#include "regular/compile.h"
 
 namespace structout::json {
 
@@ -20,10 +20,10 @@ void append_canonical(const Value& value, std::string& text) {
       text += "true";
       break;
     case ValueKind::kNumber:
-      text += fsm::Decimal(value.text).text();
+      text += Decimal(value.text).text();
       break;
     case ValueKind::kString:
-      text += '"' + fsm::spelled_canonically(value.text) + '"';
+      text += '"' + engine::spelled_canonically(value.text) + '"';
       break;
     case ValueKind::kArray:
       text += '[';
@@ -36,7 +36,7 @@ void append_canonical(const Value& value, std::string& text) {
     case ValueKind::kObject:
       text += '{';
       for (uint32_t index : value.by_name) {
-        text += '"' + fsm::spelled_canonically(value.names[index]) + "\":";
+        text += '"' + engine::spelled_canonically(value.names[index]) + "\":";
         append_canonical(value.items[index], text);
         text += ',';
       }

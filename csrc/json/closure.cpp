@@ -37,7 +37,7 @@ std::optional<std::string> name_of(const Position& position) {
 
 }  // namespace
 
-std::optional<fsm::Automaton> closure(Machine& machine, fsm::Budget& budget) {
+std::optional<engine::Automaton> closure(Machine& machine, engine::Budget& budget) {
   std::unordered_map<std::string, uint32_t> numbers;
   std::vector<Position> positions;
   auto number_of = [&](const Position& position) -> std::optional<uint32_t> {
@@ -48,12 +48,12 @@ std::optional<fsm::Automaton> closure(Machine& machine, fsm::Budget& budget) {
     return found->second;
   };
   if (!number_of(Position(machine))) return std::nullopt;
-  fsm::AutomatonBuilder builder;
+  engine::AutomatonBuilder builder;
   for (size_t i = 0; i < positions.size(); ++i) {
     if (positions.size() > budget.limits.states) return std::nullopt;
     budget.spend(1);
     const Position position = positions[i];
-    std::vector<fsm::Edge> edges;
+    std::vector<engine::Edge> edges;
     for (int byte = 0; byte < 256; ++byte) {
       if (machine.action(position.state(), uint8_t(byte)).kind == Action::kFail) continue;
       Position next = position;

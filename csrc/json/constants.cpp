@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "fsm/decimal.h"
+#include "json/decimal.h"
 
 namespace structout::json {
 
@@ -16,7 +16,7 @@ uint32_t Constants::number_of(const Value& value) {
   Constant constant = {&value, {}};
   std::string text(1, char('0' + int(value.kind)));
   if (value.is_number()) {
-    text += fsm::Decimal(value.text).text();
+    text += Decimal(value.text).text();
   } else if (value.is_string()) {
     text += value.text;
   } else {

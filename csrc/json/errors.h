@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "fsm/limits.h"
+#include "base/limits.h"
 
 namespace structout::json {
 
@@ -21,7 +21,7 @@ class SchemaError : public std::runtime_error {
 };
 
 // There is no room for more states, formulas or edges beside those that were made so far.
-class RoomError : public fsm::LimitError {
+class RoomError : public engine::LimitError {
  public:
   using LimitError::LimitError;
 };

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "fsm/hash.h"
+#include "base/hash.h"
 #include "json/errors.h"
 
 namespace structout::json {
@@ -14,7 +14,7 @@ constexpr size_t kMaxOperands = 1 << 23;
 
 }  // namespace
 
-Formulas::Formulas(fsm::Budget& budget) : budget_(budget) {
+Formulas::Formulas(engine::Budget& budget) : budget_(budget) {
   add({Op::kTrue});
   add({Op::kFalse});
 }
@@ -29,7 +29,7 @@ void Formulas::check_size() const {
 }
 
 Formula Formulas::add(const FormulaNode& node) {
-  uint64_t hash = fsm::mix(fsm::mix(fsm::mix(uint64_t(node.op), node.a), node.b), node.c);
+  uint64_t hash = engine::mix(engine::mix(engine::mix(uint64_t(node.op), node.a), node.b), node.c);
   auto [number, is_new] = numbers_.find_or_add(hash, [&](uint32_t other) { return nodes_[other] == node; });
   if (is_new) {
     nodes_.push_back(node);
@@ -41,7 +41,7 @@ Formula Formulas::add(const FormulaNode& node) {
 
 Formula Formulas::add_list(Op op, const std::vector<Formula>& operands) {
   uint64_t hash = uint64_t(op);
-  for (Formula operand : operands) hash = fsm::mix(hash, operand);
+  for (Formula operand : operands) hash = engine::mix(hash, operand);
   budget_.spend(operands.size());
   auto [number, is_new] = numbers_.find_or_add(hash, [&](uint32_t other) {
     const FormulaNode& node = nodes_[other];

@@ -5,8 +5,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "fsm/limits.h"
-#include "fsm/state_numbers.h"
+#include "base/limits.h"
+#include "base/state_numbers.h"
 
 namespace structout::json {
 
@@ -60,7 +60,7 @@ struct FormulaNode {
 
 class Formulas {
  public:
-  explicit Formulas(fsm::Budget& budget);
+  explicit Formulas(engine::Budget& budget);
 
   const FormulaNode& operator[](Formula formula) const { return nodes_[formula]; }
   Op op(Formula formula) const { return nodes_[formula].op; }
@@ -166,10 +166,10 @@ class Formulas {
     return memo[formula] = join(node.op, std::move(replaced));
   }
 
-  fsm::Budget& budget_;
+  engine::Budget& budget_;
   std::vector<FormulaNode> nodes_;
   std::vector<Formula> operands_;
-  fsm::StateNumbers numbers_;
+  engine::StateNumbers numbers_;
   std::unordered_map<Formula, std::vector<Formula>> atoms_;
 };
 

@@ -4,17 +4,17 @@
 
 namespace structout::json {
 
-using fsm::Edge;
+using engine::Edge;
 
 uint32_t ListedTexts::child(uint32_t node, uint8_t byte) const {
   const std::vector<Edge>& edges = nodes_[node].edges;
   auto edge = std::lower_bound(edges.begin(), edges.end(), byte, [](const Edge& a, uint8_t b) { return a.first < b; });
-  return edge != edges.end() && edge->first == byte ? edge->target : fsm::kDead;
+  return edge != edges.end() && edge->first == byte ? edge->target : engine::kDead;
 }
 
 uint32_t ListedTexts::add_child(uint32_t node, uint8_t byte) {
   uint32_t known = child(node, byte);
-  if (known != fsm::kDead) return known;
+  if (known != engine::kDead) return known;
   uint32_t added = uint32_t(nodes_.size());
   nodes_.emplace_back();
   std::vector<Edge>& edges = nodes_[node].edges;
@@ -30,7 +30,7 @@ void ListedTexts::add(const std::string& text, uint32_t label) {
 }
 
 void ListedTexts::build() {
-  fsm::AutomatonBuilder builder;
+  engine::AutomatonBuilder builder;
   for (const Node& node : nodes_) builder.add_state(node.label != kNone, node.edges);
   automaton_ = builder.numbered(0);
   // States are numbered in the order of a breadth-first search.

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "fsm/automaton.h"
+#include "regular/automaton.h"
 
 namespace structout::json {
 
@@ -20,14 +20,14 @@ class ListedTexts {
   // To be called once, after all were added.
   void build();
 
-  const fsm::Automaton& automaton() const { return automaton_; }
+  const engine::Automaton& automaton() const { return automaton_; }
 
   // The label of the text that leads to a state, or kNone.
   uint32_t label(uint32_t state) const { return labels_[state]; }
 
  private:
   struct Node {
-    std::vector<fsm::Edge> edges = {};  // of one byte each, in increasing order
+    std::vector<engine::Edge> edges = {};  // of one byte each, in increasing order
     uint32_t label = kNone;
   };
 
@@ -35,7 +35,7 @@ class ListedTexts {
   uint32_t add_child(uint32_t node, uint8_t byte);
 
   std::vector<Node> nodes_ = std::vector<Node>(1);
-  fsm::Automaton automaton_;
+  engine::Automaton automaton_;
   std::vector<uint32_t> labels_;
 };
 

@@ -24,7 +24,8 @@ class Liveness::Decision {
  public:
   Decision(Liveness& liveness, Formula child) : liveness_(liveness), child_(child) {
     if (liveness.being_decided_.empty()) liveness.stack_ = static_cast<const char*>(__builtin_frame_address(0));
-    if (liveness.being_decided_.size() == kMaxDepth) throw fsm::LimitError("schema_nesting", kMaxDepth + 1, kMaxDepth);
+    if (liveness.being_decided_.size() == kMaxDepth)
+      throw engine::LimitError("schema_nesting", kMaxDepth + 1, kMaxDepth);
     is_first_ = liveness.being_decided_.insert(child).second;
     if (!is_first_) liveness.assumed_.insert(child);
   }
@@ -47,7 +48,7 @@ void Liveness::spend(uint64_t steps) {
   schema_.budget().spend(steps);
   if (being_decided_.empty()) return;
   auto bytes = size_t(stack_ - static_cast<const char*>(__builtin_frame_address(0)));
-  if (bytes > kMaxStackBytes) throw fsm::LimitError("schema_stack_bytes", bytes, kMaxStackBytes);
+  if (bytes > kMaxStackBytes) throw engine::LimitError("schema_stack_bytes", bytes, kMaxStackBytes);
 }
 
 bool Liveness::is_satisfiable(Formula child) {
@@ -63,7 +64,7 @@ bool Liveness::is_satisfiable(Formula child) {
          {Type::kNull, Type::kFalse, Type::kTrue, Type::kNumber, Type::kString, Type::kArray, Type::kObject}) {
       is_live = is_live || is_satisfiable(child, type);
     }
-  } catch (fsm::LimitError& error) {
+  } catch (engine::LimitError& error) {
     if (error.place.empty()) error.place = schema_.place_of(child);
     throw;
   }

@@ -199,7 +199,7 @@ struct Liveness::ArraySearch {
         if (find_places(next + 1, 0, 0)) return true;
         continue;
       }
-      if (places.size() == kMaxPlaces) throw fsm::LimitError("schema_items", kMaxPlaces + 1, kMaxPlaces);
+      if (places.size() == kMaxPlaces) throw engine::LimitError("schema_items", kMaxPlaces + 1, kMaxPlaces);
       places.push_back({index, {wanted.child}});
       if (find_places(next, num_found + 1, uint32_t(places.size()))) return true;
       places.pop_back();
@@ -239,7 +239,7 @@ struct Liveness::ArraySearch {
       uint32_t num_more = min_items - last_bound - num_behind;
       if (counts_each && num_more > most) return false;
       if (few != nullptr && num_more > few->size()) return false;
-      if (num_more > kMaxPlaces) throw fsm::LimitError("schema_items", num_more, kMaxPlaces);
+      if (num_more > kMaxPlaces) throw engine::LimitError("schema_items", num_more, kMaxPlaces);
       for (uint32_t i = 0; i < num_more; ++i) items.push_back({last_bound, {}});
     }
     return items.empty() || keep_bounds(items, 0, 0, items[0].also, bounded, {});

@@ -49,7 +49,7 @@ std::vector<Key> Liveness::free_keys(const std::vector<Formula>& sets, const Key
     if (text == kNever || !texts_.is_live(texts_.start(TextKind::kString, text))) return;
     if (next == sets.size()) {
       keys.push_back(std::move(key));
-      if (keys.size() > kMaxFreeKeys) throw fsm::LimitError("schema_key_sets", keys.size(), kMaxFreeKeys);
+      if (keys.size() > kMaxFreeKeys) throw engine::LimitError("schema_key_sets", keys.size(), kMaxFreeKeys);
       return;
     }
     divide(next + 1, formulas_.conjunction({text, formulas_.negation(sets[next])}), key);

@@ -16,7 +16,7 @@ bool is_space(uint8_t byte) { return byte == ' ' || byte == '\n' || byte == '\t'
 }  // namespace
 
 Machine::Machine(const std::string& schema, const SchemaOptions& options, const TextForm& form,
-                 const fsm::Limits& limits)
+                 const engine::Limits& limits)
     : schema_(schema, options, limits),
       formulas_(schema_.formulas()),
       texts_(schema_.texts()),
@@ -48,7 +48,7 @@ State Machine::value_state(uint32_t children) {
 
 State Machine::add(Kind kind, std::array<uint32_t, 5> fields, Memory memory) {
   uint64_t hash = uint64_t(kind);
-  for (uint32_t field : fields) hash = fsm::mix(hash, field);
+  for (uint32_t field : fields) hash = engine::mix(hash, field);
   auto [state, is_new] =
       numbers_.find_or_add(hash, [&](State other) { return kinds_[other] == kind && fields_[other] == fields; });
   if (is_new) {
@@ -107,8 +107,9 @@ std::pair<uint8_t, uint8_t> Machine::range_of(State state, uint8_t byte) {
   for (char end : ends) keep_out(uint8_t(end));
   if (texts == kNoText) return {first, last};
   for (uint32_t each : lists_[texts]) {
-    const std::vector<fsm::Edge>& edges = texts_.edges(each);
-    auto edge = std::find_if(edges.begin(), edges.end(), [byte](const fsm::Edge& other) { return byte <= other.last; });
+    const std::vector<engine::Edge>& edges = texts_.edges(each);
+    auto edge =
+        std::find_if(edges.begin(), edges.end(), [byte](const engine::Edge& other) { return byte <= other.last; });
     bool is_between = edge == edges.end() || byte < edge->first;
     if (edge != edges.end()) last = std::min(last, is_between ? uint8_t(edge->first - 1) : edge->last);
     if (!is_between) first = std::max(first, edge->first);
@@ -250,7 +251,7 @@ Action Machine::read_text(State state, uint8_t byte) {
   Numbers after;
   for (uint32_t each : states) {
     uint32_t next = texts_.next(each, byte);
-    if (next == fsm::kDead) return {};
+    if (next == engine::kDead) return {};
     after.push_back(next);
   }
   if (!texts_.is_live(after[0])) return {};

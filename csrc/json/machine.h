@@ -14,8 +14,8 @@
 #include <unordered_set>
 #include <vector>
 
-#include "fsm/hash.h"
-#include "fsm/state_numbers.h"
+#include "base/hash.h"
+#include "base/state_numbers.h"
 #include "json/liveness.h"
 #include "json/used_values.h"
 
@@ -56,13 +56,13 @@ struct Action {
 // truth the value around it must know: its verdicts.
 class Machine {
  public:
-  Machine(const std::string& schema, const SchemaOptions& options, const TextForm& form, const fsm::Limits& limits);
+  Machine(const std::string& schema, const SchemaOptions& options, const TextForm& form, const engine::Limits& limits);
 
   Schema& schema() { return schema_; }
 
   State start();
 
-  // Reading may throw SchemaError or fsm::LimitError: states are made when they are
+  // Reading may throw SchemaError or engine::LimitError: states are made when they are
   // first needed.
   Action action(State state, uint8_t byte) {
     const std::unique_ptr<ActionRow>& row = rows_[state];
@@ -123,7 +123,7 @@ class Machine {
   uint32_t num_plain_bytes(State state);
 
   // Between two characters of a string or a free key: the classes after all of whose
-  // characters the state is the same. See fsm/character_classes.h.
+  // characters the state is the same. See masks/character_classes.h.
   uint64_t repeated_classes(State state);
 
   // Whether the state is between two characters of a string or free key of which nothing
@@ -208,7 +208,7 @@ class Machine {
    public:
     uint32_t number_of(const Contents& contents) {
       uint64_t hash = contents.size();
-      for (uint32_t value : contents) hash = fsm::mix(hash, value);
+      for (uint32_t value : contents) hash = engine::mix(hash, value);
       auto [number, is_new] = numbers_.find_or_add(hash, [&](uint32_t other) { return contents_[other] == contents; });
       if (is_new) contents_.push_back(contents);
       return number;
@@ -216,7 +216,7 @@ class Machine {
     const Contents& operator[](uint32_t number) const { return contents_[number]; }
 
    private:
-    fsm::StateNumbers numbers_;
+    engine::StateNumbers numbers_;
     std::deque<Contents> contents_;
   };
 
@@ -383,7 +383,7 @@ class Machine {
   std::map<State, std::optional<State>> states_without_name_;
   std::vector<uint32_t> num_plain_bytes_;   // kUnknown where it is not computed yet
   std::vector<uint64_t> repeated_classes_;  // kUnknownClasses where they are not computed yet
-  fsm::StateNumbers numbers_;               // of kinds with fields
+  engine::StateNumbers numbers_;            // of kinds with fields
   std::vector<std::unique_ptr<ActionRow>> rows_;
   size_t row_bytes_ = 0;
 

@@ -459,7 +459,7 @@ Action Machine::read_key(State state, uint8_t byte) {
     Numbers states;
     for (uint32_t each : Numbers(lists_[free])) {
       uint32_t next = texts_.next(each, byte);
-      if (next != fsm::kDead) states.push_back(next);
+      if (next != engine::kDead) states.push_back(next);
     }
     if (states.size() == lists_[free].size() && texts_.is_live(states[0])) free_after = lists_.number_of(states);
   }

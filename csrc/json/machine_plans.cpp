@@ -42,7 +42,7 @@ class Machine::PlanMaker {
     tracked.erase(
         std::remove_if(tracked.begin(), tracked.end(), [this](Formula child) { return is_irrelevant(child); }),
         tracked.end());
-    if (tracked.size() > kMaxTracked) throw fsm::LimitError("schema_children", tracked.size(), kMaxTracked);
+    if (tracked.size() > kMaxTracked) throw engine::LimitError("schema_children", tracked.size(), kMaxTracked);
     find_possible(0, goal, after_[0]);
     if (excludes_any_) goal = formulas_.disjunction(possible_);
     if (!machine_.liveness_.is_satisfiable(goal)) return plan_;
@@ -109,7 +109,7 @@ class Machine::PlanMaker {
     bool is_any_possible = next == plan_.tracked.size() || (!is_mixed && context_.is_live(worst(rest)));
     if (is_any_possible) {
       possible_.push_back(value);
-      if (possible_.size() > kMaxVerdicts) throw fsm::LimitError("schema_verdicts", possible_.size(), kMaxVerdicts);
+      if (possible_.size() > kMaxVerdicts) throw engine::LimitError("schema_verdicts", possible_.size(), kMaxVerdicts);
       return;
     }
     Formula child = plan_.tracked[next];

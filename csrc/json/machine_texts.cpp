@@ -1,8 +1,8 @@
 // What masks and positions ask of states inside strings, keys and numbers.
 #include <algorithm>
 
-#include "fsm/character_classes.h"
 #include "json/machine.h"
+#include "masks/character_classes.h"
 
 namespace structout::json {
 
@@ -25,7 +25,7 @@ uint64_t Machine::repeated_classes(State state) {
   bool is_free_key = kinds_[state] == Kind::kKey && fields[1] == fields[2] && fields[4] != kNoText;
   uint64_t classes = 0;
   if (is_string || is_free_key) {
-    classes = ~fsm::kOtherCharacters;
+    classes = ~engine::kOtherCharacters;
     for (uint32_t text : lists_[is_string ? fields[1] : fields[4]]) classes &= texts_.repeated_classes(text);
   }
   return repeated_classes_[state] = classes;
@@ -77,7 +77,7 @@ std::optional<State> Machine::state_without_name(State state) {
   for (uint32_t text : Numbers(lists_[fields[4]])) {
     if (!texts_.is_between_characters(text)) return std::nullopt;
     uint32_t target = kNoText;
-    for (const fsm::Edge& edge : texts_.edges(text)) {
+    for (const engine::Edge& edge : texts_.edges(text)) {
       int byte = edge.first;
       while (byte <= edge.last && !goes_on(byte)) ++byte;
       if (byte > edge.last) continue;

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <optional>
 
-#include "fsm/decimal.h"
+#include "json/decimal.h"
 #include "json/schema.h"
 
 namespace structout::json {
@@ -18,7 +18,7 @@ using Scalars = std::vector<std::string>;  // sorted
 // A text for each null, boolean, number and string; equal values have equal ones.
 std::string scalar_text(const Value& value) {
   if (value.is_string()) return '"' + value.text;
-  if (value.is_number()) return fsm::Decimal(value.text).text();
+  if (value.is_number()) return Decimal(value.text).text();
   return value.kind == ValueKind::kNull ? "null" : value.kind == ValueKind::kTrue ? "true" : "false";
 }
 
@@ -76,7 +76,7 @@ std::optional<Scalars> Schema::listed_values(const Value& schema, int num_refere
 
 Formula Schema::exactly_one(const Value& schemas, Type type) {
   if (schemas.items.size() > kMaxBranches) {
-    throw fsm::LimitError("one_of_alternatives", schemas.items.size(), kMaxBranches);
+    throw engine::LimitError("one_of_alternatives", schemas.items.size(), kMaxBranches);
   }
   std::vector<Branch> branches;
   for (const Value& schema : schemas.items) {

@@ -154,7 +154,7 @@ bool Position::complete_item(const Frame& waiting, std::string text) {
   try {
     value = parse_value(text);
   } catch (const SchemaError&) {  // it is a JSON text, so it is nested too deep
-    throw fsm::LimitError("item_nesting", kMaxNestedValues + 1, kMaxNestedValues);
+    throw engine::LimitError("item_nesting", kMaxNestedValues + 1, kMaxNestedValues);
   }
   std::string item = canonical(value);
   UsedValues used = waiting.memory->used == nullptr ? UsedValues() : *waiting.memory->used;

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "fsm/compile.h"
-#include "fsm/number.h"
-#include "fsm/regex.h"
+#include "json/number.h"
+#include "regular/compile.h"
+#include "regular/regex.h"
 
 namespace structout::json {
 
@@ -47,7 +47,7 @@ NumberSpelling without_exponents() {
 
 }  // namespace
 
-Schema::Schema(const std::string& text, const SchemaOptions& options, const fsm::Limits& limits)
+Schema::Schema(const std::string& text, const SchemaOptions& options, const engine::Limits& limits)
     : document_(text, options.documents),
       options_(options),
       budget_(limits),
@@ -142,7 +142,7 @@ Formula Schema::expand(Formula child, Type type) {
     case Op::kCanonicalNumber:
       if (type == Type::kNumber) {
         expanded = texts_.language(TextKind::kNumber, "canonical number", [&] {
-          return fsm::compile_regex("0|-?(?:[1-9][0-9]*(?:\\.[0-9]*[1-9])?|0\\.[0-9]*[1-9])", budget_.limits);
+          return engine::compile_regex("0|-?(?:[1-9][0-9]*(?:\\.[0-9]*[1-9])?|0\\.[0-9]*[1-9])", budget_.limits);
         });
         texts_.set_spelling(expanded, without_exponents());
       }
@@ -156,13 +156,13 @@ Formula Schema::expand(Formula child, Type type) {
                           document_.pointer_to(schema));
       }
       if (being_expanded_.size() >= kMaxExpansions) {
-        throw fsm::LimitError("schema_references", being_expanded_.size() + 1, kMaxExpansions);
+        throw engine::LimitError("schema_references", being_expanded_.size() + 1, kMaxExpansions);
       }
       being_expanded_.push_back(entry);
       try {
         expanded = expand_schema(schema, type);
         being_expanded_.pop_back();
-      } catch (fsm::LimitError& error) {
+      } catch (engine::LimitError& error) {
         being_expanded_.pop_back();
         if (error.place.empty()) error.place = document_.pointer_to(schema);
         throw;
@@ -350,12 +350,12 @@ void Schema::add_applicators(const Value& schema, Type type, std::vector<Formula
 
 Formula Schema::integers(int draft) {
   Formula without_point =
-      texts_.language(TextKind::kNumber, "integer without a point", [] { return fsm::integers(false); });
+      texts_.language(TextKind::kNumber, "integer without a point", [] { return json::integers(false); });
   NumberSpelling spelling = without_exponents();
   bool allows_fraction = draft > 4;
   Formula integers = without_point;
   if (allows_fraction) {
-    integers = texts_.language(TextKind::kNumber, "integer", [] { return fsm::integers(true); });
+    integers = texts_.language(TextKind::kNumber, "integer", [] { return json::integers(true); });
     spelling.form = without_point;
   }
   texts_.set_spelling(integers, spelling);
@@ -363,26 +363,26 @@ Formula Schema::integers(int draft) {
 }
 
 Formula Schema::without_zero_fraction() {
-  return texts_.language(TextKind::kNumber, "no zeros behind the point", fsm::without_zero_fraction);
+  return texts_.language(TextKind::kNumber, "no zeros behind the point", json::without_zero_fraction);
 }
 
 Formula Schema::numbers_equal(const Value& value) {
-  fsm::Decimal decimal(value.text);
+  Decimal decimal(value.text);
   NumberSpelling spelling(decimal);
   bool is_written_with_fraction = value.text.find('.') != std::string::npos && decimal.is_integer();
   if (decimal.is_integer() && !is_written_with_fraction) spelling.form = without_zero_fraction();
   std::string name = "= " + decimal.text() + (is_written_with_fraction ? ".0" : "");
-  Formula equal = texts_.language(TextKind::kNumber, name, [&] { return fsm::numbers_equal(decimal); });
+  Formula equal = texts_.language(TextKind::kNumber, name, [&] { return json::numbers_equal(decimal); });
   texts_.set_spelling(equal, spelling);
   return equal;
 }
 
 Formula Schema::number_bound(const Value& bound, bool is_lower, bool is_exclusive) {
   if (!bound.is_number()) return kAlways;
-  fsm::Decimal decimal(bound.text);
+  Decimal decimal(bound.text);
   std::string name = std::string(is_lower ? ">" : "<") + (is_exclusive ? " " : "= ") + decimal.text();
   Formula numbers = texts_.language(TextKind::kNumber, name, [&] {
-    return is_lower ? fsm::numbers_from(decimal, is_exclusive) : fsm::numbers_to(decimal, is_exclusive);
+    return is_lower ? json::numbers_from(decimal, is_exclusive) : json::numbers_to(decimal, is_exclusive);
   });
   texts_.set_spelling(numbers, NumberSpelling(decimal));
   return numbers;
@@ -405,13 +405,13 @@ void Schema::add_number(const Value& schema, std::vector<Formula>& all) {
     keyword = "divisibleBy";
   }
   if (step == nullptr || !step->is_number()) return;
-  fsm::Decimal decimal(step->text);
+  Decimal decimal(step->text);
   if (decimal.is_zero() || decimal.is_negative()) {
     throw SchemaError(ErrorKind::kMalformed, "must be above 0",
                       document_.pointer_to(schema) + "/" + std::string(keyword));
   }
   Formula multiples = texts_.language(TextKind::kNumber, "multiple of " + decimal.text(),
-                                      [&] { return fsm::multiples_of(decimal, budget_); });
+                                      [&] { return multiples_of(decimal, budget_); });
   NumberSpelling spelling(decimal);
   spelling.is_step = true;
   if (decimal.is_integer()) spelling.form = without_zero_fraction();
@@ -424,7 +424,7 @@ uint32_t Schema::count_of(const Value& count, const Value& schema, std::string_v
     throw SchemaError(ErrorKind::kMalformed, message, document_.pointer_to(schema) + "/" + std::string(keyword));
   };
   if (!count.is_number()) fail("must be an integer");
-  fsm::Decimal decimal(count.text);
+  Decimal decimal(count.text);
   if (!decimal.is_integer()) fail("must be an integer, got " + count.text);
   if (decimal.is_negative()) return 0;
   std::string digits = decimal.whole_digits();

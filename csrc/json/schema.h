@@ -36,13 +36,13 @@ struct SchemaOptions {
 
 class Schema {
  public:
-  // Throws SchemaError, fsm::PatternError or fsm::LimitError. Errors in parts that the
+  // Throws SchemaError, engine::PatternError or engine::LimitError. Errors in parts that the
   // text has not reached yet come with the calls below.
-  Schema(const std::string& text, const SchemaOptions& options, const fsm::Limits& limits);
+  Schema(const std::string& text, const SchemaOptions& options, const engine::Limits& limits);
 
   Formulas& formulas() { return formulas_; }
   Texts& texts() { return texts_; }
-  fsm::Budget& budget() { return budget_; }
+  engine::Budget& budget() { return budget_; }
 
   // The child formula (see Op) of the whole document.
   Formula root();
@@ -218,7 +218,7 @@ class Schema {
 
   Document document_;
   const SchemaOptions options_;
-  fsm::Budget budget_;
+  engine::Budget budget_;
   Formulas formulas_;
   Texts texts_;
   Context context_;  // of the schema that is being expanded
@@ -244,10 +244,10 @@ template <typename Compile>
 auto Schema::at(const Value& schema, std::string_view keyword, Compile compile) {
   try {
     return compile();
-  } catch (const fsm::PatternError& error) {
+  } catch (const engine::PatternError& error) {
     throw SchemaError(error.is_malformed ? ErrorKind::kMalformed : ErrorKind::kUnsupported, error.what(),
                       document_.pointer_to(schema) + "/" + std::string(keyword));
-  } catch (fsm::LimitError& error) {
+  } catch (engine::LimitError& error) {
     if (error.place.empty()) error.place = document_.pointer_to(schema) + "/" + std::string(keyword);
     throw;
   }

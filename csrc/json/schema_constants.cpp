@@ -2,9 +2,9 @@
 // what each of them asks.
 #include <algorithm>
 
-#include "fsm/compile.h"
-#include "fsm/decimal.h"
+#include "json/decimal.h"
 #include "json/schema.h"
+#include "regular/compile.h"
 
 namespace structout::json {
 
@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kMaxDigits = 16;
 constexpr const char* kSmall = "0000";  // the fraction of a small number begins so
 
-bool is_plain_number(const fsm::Decimal& number) {
+bool is_plain_number(const Decimal& number) {
   std::string whole = number.whole_digits(), fraction = number.fraction_digits();
   bool is_small = whole == "0" && fraction.compare(0, 4, kSmall) == 0;
   return whole.size() + fraction.size() <= kMaxDigits && !is_small;
@@ -25,12 +25,12 @@ bool is_plain_number(const fsm::Decimal& number) {
 // Whether the vocabulary has the bytes of the strings in a value.
 bool Schema::is_spellable(const Value& value) const {
   auto has_bytes = [this](const std::string& text) {
-    std::string spelled = fsm::spelled_canonically(text);
+    std::string spelled = engine::spelled_canonically(text);
     return std::all_of(spelled.begin(), spelled.end(),
                        [this](char byte) { return options_.allowed_bytes[uint8_t(byte)]; });
   };
   if (value.is_string()) return has_bytes(value.text);
-  if (value.is_number()) return has_bytes(fsm::Decimal(value.text).text());
+  if (value.is_number()) return has_bytes(Decimal(value.text).text());
   return std::all_of(value.names.begin(), value.names.end(), has_bytes) &&
          std::all_of(value.items.begin(), value.items.end(), [this](const Value& each) { return is_spellable(each); });
 }
@@ -92,7 +92,7 @@ Formula Schema::expand_listed(uint32_t set, uint32_t which, Type type) {
       return among(std::move(chosen), 0);
     case Type::kNumber: {
       bool are_plain = std::all_of(of_type.begin(), of_type.end(), [this](uint32_t constant) {
-        return is_plain_number(fsm::Decimal(listed_.value(constant).text));
+        return is_plain_number(Decimal(listed_.value(constant).text));
       });
       if (!are_plain) {
         std::vector<Formula> any;
@@ -103,7 +103,7 @@ Formula Schema::expand_listed(uint32_t set, uint32_t which, Type type) {
         ListedTexts texts;
         for (size_t i = 0; i < of_type.size(); ++i) {
           const std::string& given = listed_.value(of_type[i]).text;
-          fsm::Decimal number(given);
+          Decimal number(given);
           bool has_zero = number.is_integer() && given.find('.') != std::string::npos;  // written as 1.0
           for (std::string sign : {"", "-"}) {
             if (!number.is_zero() && !sign.empty()) continue;
@@ -119,7 +119,7 @@ Formula Schema::expand_listed(uint32_t set, uint32_t which, Type type) {
       return texts_.listed(TextKind::kString, "strings of " + std::to_string(set), which, [&] {
         ListedTexts texts;
         for (size_t i = 0; i < of_type.size(); ++i) {
-          texts.add(fsm::spelled_canonically(listed_.value(of_type[i]).text), indices[i]);
+          texts.add(engine::spelled_canonically(listed_.value(of_type[i]).text), indices[i]);
         }
         texts.build();
         return texts;

@@ -5,8 +5,8 @@
 
 namespace structout::json {
 
-SchemaIndex::SchemaIndex(std::string schema, SchemaOptions options, const TextForm& form, const fsm::Limits& limits,
-                         std::shared_ptr<const fsm::VocabularyTrie> vocabulary, size_t max_growth)
+SchemaIndex::SchemaIndex(std::string schema, SchemaOptions options, const TextForm& form, const engine::Limits& limits,
+                         std::shared_ptr<const engine::VocabularyTrie> vocabulary, size_t max_growth)
     : schema_(std::move(schema)),
       options_(std::move(options)),
       form_(form),

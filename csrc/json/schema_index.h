@@ -21,10 +21,10 @@ class SchemaIndex {
 
   // `max_growth`: bytes of states and masks beyond those of the compiled schema that
   // texts make before new texts use new ones. Throws as Schema does.
-  SchemaIndex(std::string schema, SchemaOptions options, const TextForm& form, const fsm::Limits& limits,
-              std::shared_ptr<const fsm::VocabularyTrie> vocabulary, size_t max_growth = kMaxGrowth);
+  SchemaIndex(std::string schema, SchemaOptions options, const TextForm& form, const engine::Limits& limits,
+              std::shared_ptr<const engine::VocabularyTrie> vocabulary, size_t max_growth = kMaxGrowth);
 
-  const std::shared_ptr<const fsm::VocabularyTrie>& shared_vocabulary() const { return vocabulary_; }
+  const std::shared_ptr<const engine::VocabularyTrie>& shared_vocabulary() const { return vocabulary_; }
   const std::vector<std::string>& annotations() const { return annotations_; }
 
   // The states for a new text.
@@ -40,8 +40,8 @@ class SchemaIndex {
   const std::string schema_;
   const SchemaOptions options_;
   const TextForm form_;
-  const fsm::Limits limits_;
-  const std::shared_ptr<const fsm::VocabularyTrie> vocabulary_;
+  const engine::Limits limits_;
+  const std::shared_ptr<const engine::VocabularyTrie> vocabulary_;
   const size_t max_growth_;
   std::vector<std::string> annotations_;
   std::mutex mutex_;  // guards what follows

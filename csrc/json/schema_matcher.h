@@ -7,14 +7,14 @@
 #include <utility>
 #include <vector>
 
-#include "fsm/matcher.h"
 #include "json/schema_index.h"
+#include "step/matcher.h"
 
 namespace structout::json {
 
 // Its states are numbers of positions: 0 for the present one, then those that drafts
 // lead to.
-class SchemaMatcher final : public fsm::Matcher {
+class SchemaMatcher final : public engine::Matcher {
  public:
   SchemaMatcher(std::shared_ptr<SchemaIndex> index, std::vector<uint32_t> stop_tokens)
       : Matcher(index->shared_vocabulary(), std::move(stop_tokens)),
@@ -105,7 +105,7 @@ class SchemaMatcher final : public fsm::Matcher {
     std::string bytes = bytes_of(token);
     return with_room([&]() -> uint32_t {
       Position next = position(state);
-      if (bytes.empty() || !states_->read(next, bytes)) return fsm::kNoState;
+      if (bytes.empty() || !states_->read(next, bytes)) return engine::kNoState;
       drafts_.push_back({state, token, std::move(next)});
       return uint32_t(drafts_.size());
     });
@@ -116,7 +116,7 @@ class SchemaMatcher final : public fsm::Matcher {
   }
 
   uint64_t key_of_mask(uint32_t state) const override {
-    const fsm::Mask* mask = with_room([&] { return states_->mask(position(state)); });
+    const engine::Mask* mask = with_room([&] { return states_->mask(position(state)); });
     if (mask == nullptr) return 0;
     return uint64_t(number_) << 32 | uint64_t(mask->slot) << 1 | uint64_t(is_complete(state));
   }

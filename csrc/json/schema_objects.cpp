@@ -1,8 +1,8 @@
 // Schemas of objects as formulas: keys, and the names that they may have.
 #include <algorithm>
 
-#include "fsm/compile.h"
 #include "json/schema.h"
+#include "regular/compile.h"
 
 namespace structout::json {
 
@@ -15,7 +15,7 @@ constexpr size_t kMaxCountedKeys = 256;  // an object of fewer possible keys has
 
 uint32_t Schema::number_of_name(const std::string& name) {
   auto [found, is_new] = name_numbers_.try_emplace(name, uint32_t(names_.size()));
-  if (is_new) names_.push_back({name, fsm::spelled_canonically(name)});
+  if (is_new) names_.push_back({name, engine::spelled_canonically(name)});
   return found->second;
 }
 

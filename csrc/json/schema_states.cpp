@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cstring>
 
-#include "fsm/unique_number.h"
 #include "json/closure.h"
+#include "masks/unique_number.h"
 
 namespace structout::json {
 
-using fsm::VocabularyTrie;
+using engine::VocabularyTrie;
 
 namespace {
 
@@ -74,12 +74,12 @@ size_t SchemaStates::size_in_bytes() const {
   return machine_->memory_bytes() + store_.memory_bytes() + masks_.size() * kBytesPerKey + suspect_bytes_;
 }
 
-std::optional<fsm::Automaton> SchemaStates::closed(const fsm::Limits& limits) try {
+std::optional<engine::Automaton> SchemaStates::closed(const engine::Limits& limits) try {
   Lock lock(*this);
   machine_->schema().budget().restart();
-  fsm::Budget budget(limits);
+  engine::Budget budget(limits);
   return closure(*machine_, budget);
-} catch (const fsm::LimitError&) {
+} catch (const engine::LimitError&) {
   return std::nullopt;
 }
 
@@ -87,7 +87,7 @@ uint32_t SchemaStates::number_with(const std::vector<uint32_t>& stop_tokens) {
   std::string key(reinterpret_cast<const char*>(stop_tokens.data()), stop_tokens.size() * sizeof(uint32_t));
   Lock lock(*this);
   auto [found, is_new] = numbers_.try_emplace(key, 0);
-  if (is_new) found->second = fsm::unique_number();
+  if (is_new) found->second = engine::unique_number();
   return found->second;
 }
 
@@ -165,7 +165,7 @@ const SchemaStates::Entry& SchemaStates::computed_entry(const Position& position
   return masks_.emplace(key_of(position, top), last_).first->second;
 }
 
-const fsm::Mask* SchemaStates::mask(const Position& position) {
+const engine::Mask* SchemaStates::mask(const Position& position) {
   if (position.has_used()) return nullptr;
   Lock lock(*this);
   State top = mask_state(position);

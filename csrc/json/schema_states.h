@@ -9,10 +9,10 @@
 #include <unordered_map>
 #include <vector>
 
-#include "fsm/allowance_lock.h"
-#include "fsm/mask_store.h"
+#include "base/allowance_lock.h"
 #include "json/position.h"
 #include "json/token_walk.h"
+#include "masks/mask_store.h"
 
 namespace structout::json {
 
@@ -21,9 +21,9 @@ namespace structout::json {
 // may share it.
 class SchemaStates {
  public:
-  SchemaStates(std::unique_ptr<Machine> machine, std::shared_ptr<const fsm::VocabularyTrie> vocabulary);
+  SchemaStates(std::unique_ptr<Machine> machine, std::shared_ptr<const engine::VocabularyTrie> vocabulary);
 
-  const std::shared_ptr<const fsm::VocabularyTrie>& shared_vocabulary() const { return vocabulary_; }
+  const std::shared_ptr<const engine::VocabularyTrie>& shared_vocabulary() const { return vocabulary_; }
 
   Position start();
 
@@ -39,7 +39,7 @@ class SchemaStates {
 
   // The mask of a position, computed if needed. Null if it has none of its own: it
   // depends on keys or items that were used, or too many masks are kept.
-  const fsm::Mask* mask(const Position& position);
+  const engine::Mask* mask(const Position& position);
 
   // The states on top of the stack that the mask of a position looks at, the top first.
   std::vector<State> control_state(const Position& position);
@@ -53,7 +53,7 @@ class SchemaStates {
   uint64_t work();                                       // steps of the budget so far
   size_t memory_bytes() const { return memory_bytes_; }  // waits for no thread
   // See closure().
-  std::optional<fsm::Automaton> closed(const fsm::Limits& limits);
+  std::optional<engine::Automaton> closed(const engine::Limits& limits);
   uint32_t number_with(const std::vector<uint32_t>& stop_tokens);
 
  private:
@@ -66,12 +66,12 @@ class SchemaStates {
 
    private:
     SchemaStates& states_;
-    fsm::AllowanceLock lock_;
+    engine::AllowanceLock lock_;
   };
   size_t size_in_bytes() const;
 
   struct Entry {
-    const fsm::Mask* mask = nullptr;  // null if it is not kept
+    const engine::Mask* mask = nullptr;  // null if it is not kept
     Suspects suspects;
     Conditions conditions;
   };
@@ -89,8 +89,8 @@ class SchemaStates {
   void forbid_used(const Position& position, const Suspects& suspects, uint32_t* row);
 
   std::unique_ptr<Machine> machine_;
-  std::shared_ptr<const fsm::VocabularyTrie> vocabulary_;
-  fsm::MaskStore store_;
+  std::shared_ptr<const engine::VocabularyTrie> vocabulary_;
+  engine::MaskStore store_;
   std::mutex mutex_;                  // guards the machine and what follows
   std::vector<State> mask_states_;    // for each state: mask_state(), or kNoState
   std::vector<uint32_t> num_frames_;  // for each state: how many a mask with it on top looks at

@@ -45,7 +45,7 @@ void Schema::collect_evaluated(const Value& schema, Type type, Formula condition
   if (!schema.is_object()) return;
   InContext within(*this, entered(schema));
   if (depth > kMaxReferences) {
-    throw fsm::LimitError("schema_references", uint64_t(depth), kMaxReferences);
+    throw engine::LimitError("schema_references", uint64_t(depth), kMaxReferences);
   }
   auto collect = [&](const Value& part, Formula also) {
     collect_evaluated(part, type, both(condition, also), false, depth + 1, keys, items);
@@ -98,7 +98,7 @@ Formula Schema::unevaluated_keys(const Value& schema) {
   names.erase(std::unique(names.begin(), names.end()), names.end());
   constexpr size_t kMaxSets = 6;
   if (sets.size() > kMaxSets) {
-    throw fsm::LimitError("unevaluated_key_sets", sets.size(), kMaxSets);
+    throw engine::LimitError("unevaluated_key_sets", sets.size(), kMaxSets);
   }
   std::vector<Formula> all;
   for (uint32_t name : names) {
@@ -144,7 +144,7 @@ Formula Schema::unevaluated_items(const Value& schema) {
   }
   constexpr size_t kMaxContains = 6;
   if (contains.size() > kMaxContains) {
-    throw fsm::LimitError("unevaluated_contains", contains.size(), kMaxContains);
+    throw engine::LimitError("unevaluated_contains", contains.size(), kMaxContains);
   }
   std::vector<Formula> all;
   for (uint32_t i = 0; i <= num_single; ++i) {

@@ -4,17 +4,17 @@
 #include <list>
 #include <mutex>
 
-#include "fsm/character_classes.h"
-#include "fsm/compile.h"
-#include "fsm/hash.h"
-#include "fsm/number.h"
+#include "base/hash.h"
 #include "json/errors.h"
+#include "json/number.h"
+#include "masks/character_classes.h"
+#include "regular/compile.h"
 
 namespace structout::json {
 
-using fsm::Automaton;
-using fsm::Edge;
-using fsm::kDead;
+using engine::Automaton;
+using engine::Edge;
+using engine::kDead;
 
 namespace {
 
@@ -140,11 +140,11 @@ std::unordered_set<uint64_t> pairs_that_accept_everything(const Automaton& autom
 
 }  // namespace
 
-Texts::Texts(Formulas& formulas, fsm::Budget& budget, const std::vector<bool>& allowed_bytes)
+Texts::Texts(Formulas& formulas, engine::Budget& budget, const std::vector<bool>& allowed_bytes)
     : formulas_(formulas),
       budget_(budget),
-      strings_(fsm::any_string_content()),
-      numbers_(fsm::any_number()),
+      strings_(engine::any_string_content()),
+      numbers_(any_number()),
       allowed_bytes_(allowed_bytes),
       allows_all_bytes_(std::count(allowed_bytes.begin(), allowed_bytes.end(), true) == 256) {}
 
@@ -194,7 +194,7 @@ bool Texts::Language::accepts(uint32_t state) const {
 
 Formula Texts::strings_matching(const std::string& pattern) {
   return language(TextKind::kString, "pattern " + pattern,
-                  [&] { return fsm::compile_string_content(pattern, budget_.limits); });
+                  [&] { return engine::compile_string_content(pattern, budget_.limits); });
 }
 
 Formula Texts::exact_strings(std::vector<std::string> values) {
@@ -202,7 +202,7 @@ Formula Texts::exact_strings(std::vector<std::string> values) {
   values.erase(std::unique(values.begin(), values.end()), values.end());
   std::string name = "exact";
   for (const std::string& value : values) name += " " + std::to_string(value.size()) + ":" + value;
-  return language(TextKind::kString, name, [&] { return fsm::exact_string_contents(values); });
+  return language(TextKind::kString, name, [&] { return engine::exact_string_contents(values); });
 }
 
 Formula Texts::atom_of(uint32_t language, uint32_t state, uint32_t syntax_state) {
@@ -242,7 +242,7 @@ bool Texts::matches(TextKind kind, Formula formula, const std::string& text) {
 }
 
 uint32_t Texts::add(const TextState& state) {
-  uint64_t hash = fsm::mix(fsm::mix(uint64_t(state.kind), state.syntax), state.formula);
+  uint64_t hash = engine::mix(engine::mix(uint64_t(state.kind), state.syntax), state.formula);
   auto [number, is_new] = state_numbers_.find_or_add(hash, [&](uint32_t other) { return states_[other] == state; });
   if (is_new) {
     states_.push_back(state);
@@ -365,12 +365,12 @@ uint64_t Texts::repeated_classes(uint32_t state) {
   const std::vector<Edge> edges = steps_[state].edges;
   bool has_loop = std::any_of(edges.begin(), edges.end(), [state](const Edge& edge) { return edge.target == state; });
   if (!has_loop) return 0;
-  uint64_t others = fsm::kOtherCharacters;
+  uint64_t others = engine::kOtherCharacters;
   std::map<std::pair<uint32_t, uint32_t>, bool> known;
   for (const Edge& edge : edges) {
     for (int byte = edge.first; byte <= edge.last; ++byte) {
       bool is_ascii = byte < 0x80;
-      uint64_t of_byte = is_ascii ? fsm::class_of_ascii(uint8_t(byte)) : fsm::class_of_character(uint8_t(byte));
+      uint64_t of_byte = is_ascii ? engine::class_of_ascii(uint8_t(byte)) : engine::class_of_character(uint8_t(byte));
       if ((others & of_byte) != 0) continue;
       if (!leads_back(state, edge.target, byte == kSeparator[0] ? 1 : 0, known)) others |= of_byte;
     }

@@ -12,11 +12,11 @@
 #include <utility>
 #include <vector>
 
-#include "fsm/automaton.h"
-#include "fsm/decimal.h"
+#include "json/decimal.h"
 #include "json/formula.h"
 #include "json/listed_texts.h"
 #include "json/used_values.h"
+#include "regular/automaton.h"
 
 namespace structout::json {
 
@@ -36,7 +36,7 @@ struct TextState {
 // How numbers are written that satisfy a language.
 struct NumberSpelling {
   NumberSpelling() = default;
-  explicit NumberSpelling(const fsm::Decimal& value);
+  explicit NumberSpelling(const Decimal& value);
 
   // Of the number in the schema: digits before the point and behind it, and whether it
   // can be written with an exponent, perhaps one that a double does not have.
@@ -50,11 +50,11 @@ struct NumberSpelling {
 class Texts {
  public:
   // `allowed_bytes`: those that a text may contain, 256 of them or fewer.
-  Texts(Formulas& formulas, fsm::Budget& budget, const std::vector<bool>& allowed_bytes);
+  Texts(Formulas& formulas, engine::Budget& budget, const std::vector<bool>& allowed_bytes);
 
   // The atom of a language with this name, which `compile` makes the first time.
   // Languages of one name are shared by all schemas of the process.
-  Formula language(TextKind kind, const std::string& name, const std::function<fsm::Automaton()>& compile);
+  Formula language(TextKind kind, const std::string& name, const std::function<engine::Automaton()>& compile);
 
   // The atom of texts that are listed, those that kListed names with `which`. The name is
   // for this object only.
@@ -86,7 +86,7 @@ class Texts {
   uint32_t next(uint32_t state, uint8_t byte);
 
   // What follows a state, by increasing bytes. Valid until the next call.
-  const std::vector<fsm::Edge>& edges(uint32_t state) {
+  const std::vector<engine::Edge>& edges(uint32_t state) {
     expand(state);
     return steps_[state].edges;
   }
@@ -106,7 +106,7 @@ class Texts {
   uint32_t num_plain_bytes(uint32_t state);
 
   // In a string, between two characters: the classes all of whose characters lead back to
-  // the state. See fsm/character_classes.h.
+  // the state. See masks/character_classes.h.
   uint64_t repeated_classes(uint32_t state);
 
   // The state without its limit of the length, if that makes no difference to what may
@@ -150,7 +150,7 @@ class Texts {
  private:
   struct Language {
     TextKind kind;
-    std::shared_ptr<const fsm::Automaton> automaton;
+    std::shared_ptr<const engine::Automaton> automaton;
     // Pairs of its states with states of the syntax at which it accepts whatever may follow.
     // Null: there are none.
     std::shared_ptr<const std::unordered_set<uint64_t>> is_everything;
@@ -182,19 +182,19 @@ class Texts {
     bool is_expanded = false;
     bool accepts = false;
     Life life = Life::kUnknown;
-    std::vector<fsm::Edge> edges;
+    std::vector<engine::Edge> edges;
   };
 
   uint32_t add(const TextState& state);
-  const fsm::Automaton& syntax(TextKind kind) const { return kind == TextKind::kString ? strings_ : numbers_; }
+  const engine::Automaton& syntax(TextKind kind) const { return kind == TextKind::kString ? strings_ : numbers_; }
   Formula atom_of(uint32_t language, uint32_t state, uint32_t syntax_state);
   Formula after(Formula formula, uint8_t byte, uint32_t syntax_state, bool ends_character);
   bool holds_at_end(const TextState& state) const;
   void expand(uint32_t state);
 
   Formulas& formulas_;
-  fsm::Budget& budget_;
-  fsm::Automaton strings_, numbers_;
+  engine::Budget& budget_;
+  engine::Automaton strings_, numbers_;
   std::vector<bool> allowed_bytes_;
   bool allows_all_bytes_;
   std::vector<Language> languages_;
@@ -204,7 +204,7 @@ class Texts {
   std::unordered_map<std::string, std::shared_ptr<const ListedTexts>> listed_by_name_;
   std::vector<TextState> states_;
   std::vector<Steps> steps_;
-  fsm::StateNumbers state_numbers_;
+  engine::StateNumbers state_numbers_;
   std::unordered_map<uint32_t, uint32_t> distances_, largest_distances_;
   std::unordered_map<uint32_t, uint32_t> num_texts_;
   std::unordered_map<uint32_t, std::pair<uint32_t, bool>> counts_;

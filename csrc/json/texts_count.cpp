@@ -31,7 +31,7 @@ std::pair<uint32_t, bool> Texts::count(uint32_t state) {
     std::map<uint32_t, uint64_t> longer;
     for (auto [from, num_ways] : ways) {
       if (accepts(from)) count = std::min<uint64_t>(count + num_ways, kManyTexts);
-      for (const fsm::Edge& edge : std::vector<fsm::Edge>(edges(from))) {
+      for (const engine::Edge& edge : std::vector<engine::Edge>(edges(from))) {
         ++num_steps;
         if (!is_live(edge.target)) continue;
         uint64_t& to = longer[edge.target];
@@ -64,7 +64,7 @@ uint32_t Texts::num_among(uint32_t state, const TextSet::Cursor& begin) {
     }
     visit.cursor.visit_next([&](uint8_t byte, const TextSet::Cursor& cursor) {
       uint32_t target = next(visit.state, byte);
-      if (target != fsm::kDead) open.push_back({target, cursor});
+      if (target != engine::kDead) open.push_back({target, cursor});
     });
   }
   return count;

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "fsm/vocabulary.h"
 #include "json/position.h"
+#include "masks/vocabulary.h"
 
 namespace structout::json {
 
@@ -69,35 +69,35 @@ class TokenWalk {
 
   // Sets the bits of the tokens that are allowed, and lists the suspects among them and
   // those with conditions.
-  void fill(const fsm::VocabularyTrie& vocabulary, uint32_t* row, Suspects& suspects, Conditions& conditions) {
+  void fill(const engine::VocabularyTrie& vocabulary, uint32_t* row, Suspects& suspects, Conditions& conditions) {
     start(vocabulary, row, suspects, conditions);
     uint32_t num_nodes = uint32_t(vocabulary.nodes().size());
     if (machine_.is_free_text(frames_[0].state)) {
       fill_free_text(vocabulary.string_tokens());
     } else if (machine_.num_plain_bytes(frames_[0].state) >= vocabulary.max_depth() && !may_run_out(frames_[0].state)) {
-      const fsm::StringTokens& strings = vocabulary.string_tokens();
+      const engine::StringTokens& strings = vocabulary.string_tokens();
       std::copy(strings.plain_row.begin(), strings.plain_row.end(), row_);
       fill_special(vocabulary, 0, num_nodes);
     } else {
-      fill_below(vocabulary, fsm::VocabularyTrie::kRoot, 0);
+      fill_below(vocabulary, engine::VocabularyTrie::kRoot, 0);
     }
   }
 
   // Changes the row, the suspects and the conditions of the state in which a key cannot
   // become a named one.
-  void fill_names(const fsm::VocabularyTrie& vocabulary, uint32_t* row, Suspects& suspects, Conditions& conditions) {
+  void fill_names(const engine::VocabularyTrie& vocabulary, uint32_t* row, Suspects& suspects, Conditions& conditions) {
     start(vocabulary, row, suspects, conditions);
     std::vector<std::pair<uint32_t, uint32_t>> before = std::move(conditions.tokens);
     conditions.tokens.clear();
     is_followed_.assign(before.empty() ? 0 : vocabulary.size(), false);
-    fill_names(vocabulary, fsm::VocabularyTrie::kRoot, 0);
+    fill_names(vocabulary, engine::VocabularyTrie::kRoot, 0);
     for (const auto& token : before) {
       if (!is_followed_[token.first]) conditions.tokens.push_back(token);
     }
   }
 
   // Changes the row of the state without its limit of the length. False if fill() is faster.
-  bool forbid_longer(const fsm::VocabularyTrie& vocabulary, const Machine::LengthLimit& limit, uint32_t* row) {
+  bool forbid_longer(const engine::VocabularyTrie& vocabulary, const Machine::LengthLimit& limit, uint32_t* row) {
     row_ = row;
     const std::vector<std::vector<uint32_t>>& rows_up_to = vocabulary.string_tokens().rows_up_to;
     const std::vector<uint32_t>& free = rows_up_to[std::min<size_t>(limit.num_free, rows_up_to.size() - 1)];
@@ -164,7 +164,7 @@ class TokenWalk {
     }
   }
 
-  void start(const fsm::VocabularyTrie& vocabulary, uint32_t* row, Suspects& suspects, Conditions& conditions) {
+  void start(const engine::VocabularyTrie& vocabulary, uint32_t* row, Suspects& suspects, Conditions& conditions) {
     suspects_ = &suspects;
     conditions_ = &conditions;
     row_ = row;
@@ -181,7 +181,7 @@ class TokenWalk {
   };
 
   // Follows the last byte of a node. False if it is not allowed.
-  bool follow(const fsm::VocabularyTrie::Node& node) {
+  bool follow(const engine::VocabularyTrie::Node& node) {
     machine_.schema().budget().spend(1);
     frames_.resize(sizes_[node.depth]);
     uint32_t top = next(tops_[node.depth], node.byte);
@@ -192,8 +192,8 @@ class TokenWalk {
   }
 
   // Follows the last byte of a node, and takes its tokens. False if it is not allowed.
-  bool enter(const fsm::VocabularyTrie& vocabulary, uint32_t number) {
-    const fsm::VocabularyTrie::Node& node = vocabulary.nodes()[number];
+  bool enter(const engine::VocabularyTrie& vocabulary, uint32_t number) {
+    const engine::VocabularyTrie::Node& node = vocabulary.nodes()[number];
     if (!follow(node)) return false;
     uint32_t first = vocabulary.first_token(number);
     if (first == node.tokens_end) return true;
@@ -224,9 +224,9 @@ class TokenWalk {
   }
 
   // Follows the tokens that go on from a node, or from the root, before `depth`.
-  void fill_below(const fsm::VocabularyTrie& vocabulary, uint32_t node, uint32_t depth) {
-    const std::vector<fsm::VocabularyTrie::Node>& nodes = vocabulary.nodes();
-    const fsm::StringTokens& strings = vocabulary.string_tokens();
+  void fill_below(const engine::VocabularyTrie& vocabulary, uint32_t node, uint32_t depth) {
+    const std::vector<engine::VocabularyTrie::Node>& nodes = vocabulary.nodes();
+    const engine::StringTokens& strings = vocabulary.string_tokens();
     open(depth);
     vocabulary.visit_below(node, [&](uint32_t number, uint8_t byte, uint32_t depth) {
       if (machine_.action(frames_[tops_[depth]].state, byte).kind == Action::kFail) return false;
@@ -255,8 +255,8 @@ class TokenWalk {
   }
 
   // Follows the tokens of nodes first ... end that are not plain.
-  void fill_special(const fsm::VocabularyTrie& vocabulary, uint32_t first, uint32_t end) {
-    const fsm::StringTokens& strings = vocabulary.string_tokens();
+  void fill_special(const engine::VocabularyTrie& vocabulary, uint32_t first, uint32_t end) {
+    const engine::StringTokens& strings = vocabulary.string_tokens();
     for (uint32_t i = strings.num_special_before[first]; i < strings.num_special_before[end];) {
       uint32_t number = strings.special_nodes[i];
       i = enter(vocabulary, number) ? i + 1 : strings.num_special_before[vocabulary.nodes()[number].end];
@@ -264,7 +264,7 @@ class TokenWalk {
   }
 
   // Takes the tokens of a string of which nothing is asked, from its present end on.
-  void fill_free_text(const fsm::StringTokens& strings) {
+  void fill_free_text(const engine::StringTokens& strings) {
     std::copy(strings.inner_row.begin(), strings.inner_row.end(), row_);
     uint32_t behind_quote = next(0, '"');
     if (behind_quote == kBottom) return;
@@ -272,7 +272,7 @@ class TokenWalk {
     for (uint32_t token : strings.tokens_that_end) allow(token, suspicion, behind_quote);
     tops_[0] = behind_quote;
     sizes_.assign(sizes_.size(), frames_.size());
-    const std::vector<fsm::VocabularyTrie::Node>& nodes = strings.exits->nodes();
+    const std::vector<engine::VocabularyTrie::Node>& nodes = strings.exits->nodes();
     for (uint32_t number = 0; number < nodes.size();) {
       if (!follow(nodes[number])) {
         number = nodes[number].end;
@@ -289,13 +289,13 @@ class TokenWalk {
 
   // Follows the tokens that go on from a node, before `depth`, with a name or the end of
   // the key. The row already has the others.
-  void fill_names(const fsm::VocabularyTrie& vocabulary, uint32_t node, uint32_t depth) {
-    const std::vector<fsm::VocabularyTrie::Node>& nodes = vocabulary.nodes();
+  void fill_names(const engine::VocabularyTrie& vocabulary, uint32_t node, uint32_t depth) {
+    const std::vector<engine::VocabularyTrie::Node>& nodes = vocabulary.nodes();
     std::vector<uint8_t> bytes = machine_.name_bytes(frames_[tops_[depth]].state);
     bytes.push_back('"');
     for (uint8_t byte : bytes) {
       uint32_t number = vocabulary.child(node, byte);
-      if (number == fsm::VocabularyTrie::kNone) continue;
+      if (number == engine::VocabularyTrie::kNone) continue;
       bool is_allowed = follow(nodes[number]);
       if (is_allowed && byte != '"' && machine_.state_without_name(frames_[tops_[depth + 1]].state)) {
         enter(vocabulary, number);

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "fsm/code_points.h"
 #include "json/errors.h"
+#include "regular/code_points.h"
 
 namespace structout::json {
 
@@ -169,7 +169,7 @@ class Parser {
       ++at_;
       if (byte == '"') {
         code_points_.clear();
-        if (!fsm::decode_utf8(value, code_points_)) fail("expected UTF-8");
+        if (!engine::decode_utf8(value, code_points_)) fail("expected UTF-8");
         return value;
       }
       if (byte == '\\') {

@@ -3,14 +3,12 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "fsm/number.h"
+#include "json/number.h"
 #include "json/texts.h"
 
 namespace structout::json {
 
 namespace {
-
-using fsm::NumberForm;
 
 constexpr int64_t kSmallestExponent = 16, kLargestExponent = 998, kLargestOfDoubles = 306;
 constexpr int64_t kExponentOfSmall = -5;
@@ -23,7 +21,7 @@ std::string name_of(const NumberForm& form) {
 
 }  // namespace
 
-NumberSpelling::NumberSpelling(const fsm::Decimal& value)
+NumberSpelling::NumberSpelling(const Decimal& value)
     : num_whole(uint32_t(std::max(value.point(), int64_t(0)))),
       num_decimals(uint32_t(std::max(-value.exponent(), int64_t(0)))) {
   if (value.is_zero()) return;
@@ -77,7 +75,7 @@ Formula Texts::written(Formula formula) {
   if (has_step) form.exponents = NumberForm::Exponents::kNone;
   form.num_digits = std::max(form.num_digits, num_whole + num_decimals + 1);
   form.num_zeros = std::max(form.num_zeros, num_decimals);
-  Formula in_form = language(TextKind::kNumber, name_of(form), [&] { return fsm::numbers_of(form, budget_); });
+  Formula in_form = language(TextKind::kNumber, name_of(form), [&] { return numbers_of(form, budget_); });
   return written_[formula] = formulas_.conjunction({with_forms(formula), in_form});
 }
 

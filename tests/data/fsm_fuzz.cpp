@@ -7,15 +7,16 @@
 #include <string>
 #include <vector>
 
-#include "fsm/compile.h"
-#include "fsm/hash.h"
-#include "fsm/index_matcher.h"
-#include "fsm/lazy_product.h"
-#include "fsm/number.h"
-#include "fsm/rules.h"
-#include "fsm/token_index.h"
+#include "base/hash.h"
+#include "json/number.h"
+#include "masks/token_index.h"
+#include "regular/compile.h"
+#include "regular/lazy_product.h"
+#include "regular/rules.h"
+#include "step/index_matcher.h"
 
-using namespace structout::fsm;
+using namespace structout;
+using namespace structout::engine;
 
 namespace {
 
@@ -88,17 +89,17 @@ Automaton random_numbers(const Limits& limits) {
   std::string text = (below(4) ? "" : "-") + digits();
   if (below(2)) text += "." + digits();
   if (below(4) == 0) text += "e" + std::to_string(int64_t(below(9000)) - 4500);
-  Decimal number(text);
+  json::Decimal number(text);
   Budget budget(limits);
   switch (below(4)) {
     case 0:
-      return numbers_from(number, below(2));
+      return json::numbers_from(number, below(2));
     case 1:
-      return numbers_to(number, below(2));
+      return json::numbers_to(number, below(2));
     case 2:
-      return numbers_equal(number);
+      return json::numbers_equal(number);
   }
-  return number.is_negative() ? integers(below(2)) : multiples_of(number, budget);
+  return number.is_negative() ? json::integers(below(2)) : json::multiples_of(number, budget);
 }
 
 void search_product(const Automaton& automaton, const Limits& limits) {

@@ -11,7 +11,7 @@
 #include "context_free/as_automaton.h"
 #include "context_free/grammar_index.h"
 #include "context_free/grammar_matcher.h"
-#include "fsm/rules.h"
+#include "regular/rules.h"
 
 using namespace structout;
 
@@ -31,7 +31,7 @@ class RandomGrammar {
     for (size_t i = 0, count = has_lexer ? below(2) : 0; i < count; ++i) options.ignored.push_back(regular(1));
   }
 
-  fsm::Rules rules;
+  engine::Rules rules;
   uint32_t root;
   context_free::NetworkOptions options;
 
@@ -51,7 +51,7 @@ class RandomGrammar {
     static const std::vector<std::string> kTexts = {"a", "b", "ab", "(", ")", "", "\xC3\xA9", "\xFF"};
     if (depth == 0 || below(3) == 0) {
       if (below(4) != 0) return rules.add_text(kTexts[below(kTexts.size())]);
-      fsm::CodePointSet set;
+      engine::CodePointSet set;
       set.add('a', uint32_t('a' + below(3)));
       return rules.add_characters(set, below(4) == 0);
     }
@@ -70,14 +70,14 @@ class RandomGrammar {
         return rules.add_alternatives(parts);
     }
     uint32_t min = uint32_t(below(3));
-    return rules.add_repetition(parts[0], min, below(2) != 0 ? fsm::kUnbounded : min + uint32_t(below(3)));
+    return rules.add_repetition(parts[0], min, below(2) != 0 ? engine::kUnbounded : min + uint32_t(below(3)));
   }
 
   const bool has_lexer_;
   std::vector<uint32_t> references_;
 };
 
-std::shared_ptr<const fsm::VocabularyTrie> vocabulary() {
+std::shared_ptr<const engine::VocabularyTrie> vocabulary() {
   std::vector<std::string> tokens;
   for (int byte = 0; byte < 256; ++byte) tokens.push_back(std::string(1, char(byte)));
   static const std::string kBytes = "aaabb()c\xC3\xA9";
@@ -87,7 +87,7 @@ std::shared_ptr<const fsm::VocabularyTrie> vocabulary() {
     tokens.push_back(token);
   }
   tokens.push_back("");
-  return std::make_shared<fsm::VocabularyTrie>(tokens, false);
+  return std::make_shared<engine::VocabularyTrie>(tokens, false);
 }
 
 void read_text(const std::shared_ptr<context_free::GrammarIndex>& index, uint32_t stop) {
@@ -116,8 +116,8 @@ void read_text(const std::shared_ptr<context_free::GrammarIndex>& index, uint32_
 }  // namespace
 
 int main(int, char** arguments) {
-  std::shared_ptr<const fsm::VocabularyTrie> tokens = vocabulary();
-  fsm::Limits limits;
+  std::shared_ptr<const engine::VocabularyTrie> tokens = vocabulary();
+  engine::Limits limits;
   limits.states = 2'000;
   limits.seconds = 5;
   int num_with_texts = 0, num_refused = 0;

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "fsm/limits.h"
+#include "base/limits.h"
 #include "json/closure.h"
 #include "json/errors.h"
 #include "json/schema_index.h"
@@ -100,7 +100,7 @@ void walk(const std::shared_ptr<json::SchemaIndex>& index) {
     std::vector<uint32_t> states;
     matcher.append_draft_states(drafts.data(), drafts.size(), states);
     for (uint32_t state : states) {
-      if (state != fsm::kFreeRow) matcher.fill(state, row.data());
+      if (state != engine::kFreeRow) matcher.fill(state, row.data());
     }
     matcher.accept(&token, 1);
     if (below(6) == 0) matcher.rollback(below(matcher.num_tokens() + 1));
@@ -121,8 +121,8 @@ int main(int, char** arguments) {
     if (part.size() > 1) tokens.push_back(part);
   }
   for (const char* more : {"\"a\":1,\"a\"", "[1,1", "\",\"", "\"}", " 1", ", \"a\"", "1,2,3"}) tokens.push_back(more);
-  auto vocabulary = std::make_shared<const fsm::VocabularyTrie>(tokens);
-  fsm::Limits limits;
+  auto vocabulary = std::make_shared<const engine::VocabularyTrie>(tokens);
+  engine::Limits limits;
   limits.states = 5000;
   limits.seconds = 0.5;
   int num_compiled = 0, num_refused = 0;
@@ -141,9 +141,9 @@ int main(int, char** arguments) {
       walk(index);
     } catch (const json::SchemaError&) {
       ++num_refused;
-    } catch (const fsm::PatternError&) {
+    } catch (const engine::PatternError&) {
       ++num_refused;
-    } catch (const fsm::LimitError&) {
+    } catch (const engine::LimitError&) {
       ++num_refused;
     }
   }

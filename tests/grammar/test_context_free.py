@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import pytest
-from builds import compiled, cxx
+from builds import compiled_engine
 from locations import DATA, ROOT
 
 from structout import StructuredOutputsConfig, StructuredOutputsParams
@@ -318,9 +318,7 @@ def test_fuzzed_grammars_have_no_memory_error_and_no_undefined_behaviour(request
     if not request.config.getoption("--long"):
         pytest.skip("building grammars with sanitizers takes minutes: make test-all")
     flags = ["-std=c++17", "-g1", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    folders = [ROOT / "csrc" / name for name in ("fsm", "context_free")]
-    sources = [path for folder in folders for path in sorted(folder.glob("*.cpp"))]
-    program = compiled("grammar_fuzz", [*cxx(), *flags], [*sources, DATA / "grammar_fuzz.cpp"])
+    program = compiled_engine("grammar_fuzz", DATA / "grammar_fuzz.cpp", flags)
     result = subprocess.run([program, "3000"], capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stderr[-3_000:]
     num_with_texts, num_refused = map(int, result.stdout.split())

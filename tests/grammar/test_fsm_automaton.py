@@ -12,7 +12,7 @@ import warnings
 import pytest
 import regex
 from automaton_texts import drawn_text
-from builds import compiled, cxx
+from builds import compiled_engine
 from locations import DATA, ROOT
 from random_patterns import HOSTILE, PLAIN, anchored, mutated, random_pattern
 
@@ -345,8 +345,7 @@ def test_fuzzed_core_has_no_memory_error_and_no_undefined_behaviour(request):
     if not request.config.getoption("--long"):
         pytest.skip("building the core with sanitizers takes most of a minute: make test-all")
     flags = ["-std=c++17", "-g1", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    sources = [*sorted((ROOT / "csrc" / "fsm").glob("*.cpp")), DATA / "fsm_fuzz.cpp"]
-    program = compiled("fsm_fuzz", [*cxx(), *flags], sources)
+    program = compiled_engine("fsm_fuzz", DATA / "fsm_fuzz.cpp", flags)
     result = subprocess.run([program, "3000"], capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stderr[-3_000:]
     num_compiled, num_refused = map(int, result.stdout.split())

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from builds import compiled, cxx
+from builds import compiled_engine
 from engine_schemas import EngineSchema
 from json_engine import BYTE_TOKENS, JsonEngine, refusal_of
 from json_engine_checks import NOT_ENDED, STYLES, Walker, check_texts, check_walks
@@ -632,9 +632,7 @@ def test_fuzzed_json_schema_has_no_memory_error_and_no_undefined_behaviour(reque
     texts = [json.dumps(schema) for schema in corpus] + [EngineSchema(rng).text for _ in range(300)]
     (tmp_path / "corpus").write_text("\n".join(texts))
     flags = ["-std=c++17", "-g1", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    folders = [ROOT / "csrc" / name for name in ("fsm", "json")]
-    sources = [path for folder in folders for path in sorted(folder.glob("*.cpp"))]
-    program = compiled("json_fuzz", [*cxx(), *flags], [*sources, TESTS / "data" / "json_fuzz.cpp"])
+    program = compiled_engine("json_fuzz", TESTS / "data" / "json_fuzz.cpp", flags)
     command = [program, "3000", tmp_path / "corpus"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert result.returncode == 0, result.stderr[-3_000:]

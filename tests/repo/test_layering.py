@@ -20,6 +20,13 @@ MAY_IMPORT = {
         r"^([\w.]+) +<-(.*)$", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE
     )
 }
+# Each folder of csrc, and the folders that it may include.
+MAY_INCLUDE = {
+    folder: set(includes.split())
+    for folder, includes in re.findall(
+        r"^csrc/(\w+) <-(.*)$", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE
+    )
+}
 # Packages that other modules may import any module of.
 ROOMS = ("triton_kernels",)
 
@@ -82,12 +89,19 @@ def test_imports_of_returns_modules_and_not_their_members():
         imports_of("from . import ops", modules())
 
 
-@pytest.mark.parametrize("folder", ["common", "cpu", "cuda", "fsm", "testing"])
-def test_kernels_include_no_torch_header(folder):
-    sources = list((ROOT / "csrc" / folder).iterdir())
-    assert len(sources) >= 2
-    for path in sources:
-        assert not re.search(r"#include\s*[<\"](torch|ATen|c10|bindings)/", path.read_text()), path
+@pytest.mark.parametrize("folder", [path for path in sorted((ROOT / "csrc").iterdir()) if path.is_dir()], ids=str)
+def test_sources_include_only_folders_below_theirs(folder):
+    allowed = MAY_INCLUDE[folder.name] | {folder.name}
+    for path in (path for path in folder.rglob("*") if path.is_file()):
+        source = path.read_text()
+        included = set(re.findall(r'^#include "(\w+)/', source, re.MULTILINE))
+        assert included <= allowed, path
+        if folder.name != "bindings":
+            assert not re.search(r"#include\s*<(torch|ATen|c10|pybind11)/", source), path
+
+
+def test_table_of_folders_has_no_cycle():
+    graphlib.TopologicalSorter(MAY_INCLUDE).prepare()
 
 
 def test_import_of_worker_side_loads_no_grammar_engine():

@@ -10,12 +10,14 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from locations import ROOT
 
 CSRC = ROOT / "csrc"
 BUILD = ROOT / "build" / "tests"
+ENGINE_ROOMS = ("base", "regular", "masks", "step", "context_free", "json")
 
 
 def cxx() -> list[str]:
@@ -61,6 +63,16 @@ def compiled(
             raise RuntimeError(f"{shlex.join(full_command)} failed:\n{messages}")
         unfinished.replace(output)
     return output
+
+
+def compiled_engine(name: str, source: Path, flags: Sequence[str]) -> Path:
+    """Return a program of ``source`` and the engine of csrc. The engine is compiled
+    once for all programs with the same flags."""
+    command = [*cxx(), *flags]
+    sources = [path for room in ENGINE_ROOMS for path in sorted((CSRC / room).glob("*.cpp"))]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        objects = pool.map(lambda path: compiled(path.stem, [*command, "-c"], [path], suffix=".o"), [*sources, source])
+    return compiled(name, command, list(objects))
 
 
 def changed_csrc(directory: Path, file: str, old: str, new: str) -> Path:

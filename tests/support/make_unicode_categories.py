@@ -1,4 +1,4 @@
-"""Writes csrc/fsm/unicode_categories.inc: the general category of every character, from
+"""Writes csrc/regular/unicode_categories.inc: the general category of every character, from
 the tables of the package ``regex``.
 
     python tests/support/make_unicode_categories.py
@@ -31,7 +31,7 @@ def main() -> None:
         "// Made by tests/support/make_unicode_categories.py. A range ends where the next begins.\n"
         "// clang-format off\n"
     )
-    (ROOT / "csrc" / "fsm" / "unicode_categories.inc").write_text(header + "".join(lines))
+    (ROOT / "csrc" / "regular" / "unicode_categories.inc").write_text(header + "".join(lines))
 
 
 if __name__ == "__main__":

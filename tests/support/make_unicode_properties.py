@@ -1,4 +1,4 @@
-"""Writes csrc/fsm/unicode_properties.inc: the scripts and the binary properties of
+"""Writes csrc/regular/unicode_properties.inc: the scripts and the binary properties of
 ECMA-262, as ``node`` knows them.
 
     python tests/support/make_unicode_properties.py
@@ -118,7 +118,7 @@ def entries() -> list[str]:
 
 def main() -> None:
     header = "// Made by tests/support/make_unicode_properties.py.\n// clang-format off\n"
-    (ROOT / "csrc" / "fsm" / "unicode_properties.inc").write_text(header + "".join(entries()))
+    (ROOT / "csrc" / "regular" / "unicode_properties.inc").write_text(header + "".join(entries()))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,96 @@
+// Tables with numbers for keys, and lists that are stored once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "base/hash.h"
+#include "base/state_numbers.h"
+
+namespace structout::context_free {
+
+// Values of type uint32_t for pairs of numbers.
+class PairTable {
+ public:
+  static constexpr uint32_t kMissing = UINT32_MAX;
+
+  uint32_t find(uint32_t a, uint32_t b) const {
+    for (size_t slot = slot_of(a, b);; slot = (slot + 1) & (slots_.size() - 1)) {
+      const Slot& found = slots_[slot];
+      if (found.value == kMissing) return kMissing;
+      if (found.a == a && found.b == b) return found.value;
+    }
+  }
+
+  // The pair must be missing, and `value` must not be kMissing.
+  void add(uint32_t a, uint32_t b, uint32_t value) {
+    if (2 * ++size_ > slots_.size()) grow();
+    place({a, b, value});
+  }
+
+  size_t memory_bytes() const { return slots_.capacity() * sizeof(Slot); }
+
+ private:
+  struct Slot {
+    uint32_t a = 0, b = 0, value = kMissing;
+  };
+
+  size_t slot_of(uint32_t a, uint32_t b) const {
+    return size_t(engine::mix(0, uint64_t(a) << 32 | b)) & (slots_.size() - 1);
+  }
+
+  void place(const Slot& slot) {
+    size_t at = slot_of(slot.a, slot.b);
+    while (slots_[at].value != kMissing) at = (at + 1) & (slots_.size() - 1);
+    slots_[at] = slot;
+  }
+
+  void grow() {
+    std::vector<Slot> before = std::exchange(slots_, std::vector<Slot>(2 * slots_.size()));
+    for (const Slot& slot : before) {
+      if (slot.value != kMissing) place(slot);
+    }
+  }
+
+  size_t size_ = 0;
+  std::vector<Slot> slots_ = std::vector<Slot>(1 << 6);  // open addressing
+};
+
+// Lists of elements without padding, each stored once and named by a number.
+template <typename Element>
+class ListNumbers {
+ public:
+  uint32_t number_of(const std::vector<Element>& list) {
+    static_assert(std::is_trivially_copyable_v<Element>);
+    uint64_t hash = engine::hash_bytes(reinterpret_cast<const uint8_t*>(list.data()), list.size() * sizeof(Element));
+    auto [number, is_new] = numbers_.find_or_add(
+        hash, [&](uint32_t other) { return std::equal(begin(other), end(other), list.begin(), list.end()); });
+    if (is_new) {
+      elements_.insert(elements_.end(), list.begin(), list.end());
+      ends_.push_back(uint32_t(elements_.size()));
+    }
+    return number;
+  }
+
+  uint32_t size() const { return numbers_.size(); }
+  const Element* begin(uint32_t number) const { return elements_.data() + (number == 0 ? 0 : ends_[number - 1]); }
+  const Element* end(uint32_t number) const { return elements_.data() + ends_[number]; }
+  size_t count(uint32_t number) const { return size_t(end(number) - begin(number)); }
+
+  // A copy, which stays valid while lists are added.
+  std::vector<Element> list(uint32_t number) const { return {begin(number), end(number)}; }
+
+  size_t memory_bytes() const {
+    constexpr size_t kBytesPerNumber = sizeof(uint64_t) + 5 * sizeof(uint32_t);  // with the table's free slots
+    return elements_.capacity() * sizeof(Element) + ends_.capacity() * sizeof(uint32_t) + size() * kBytesPerNumber;
+  }
+
+ private:
+  engine::StateNumbers numbers_;
+  std::vector<Element> elements_;
+  std::vector<uint32_t> ends_;
+};
+
+}  // namespace structout::context_free

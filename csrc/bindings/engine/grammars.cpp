@@ -1,0 +1,106 @@
+// Grammars with recursion, and with a lexer.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings/engine/matchers.h"
+#include "bindings/engine/module.h"
+#include "bindings/engine/run.h"
+#include "context_free/as_automaton.h"
+#include "context_free/grammar_index.h"
+#include "context_free/grammar_matcher.h"
+#include "context_free/network.h"
+
+namespace structout::engine {
+
+using context_free::GrammarIndex;
+using context_free::GrammarMatcher;
+using context_free::GrammarStates;
+using context_free::Network;
+using context_free::NetworkOptions;
+
+namespace {
+
+// `ignored`: parts that may stand between terminals. Without a list symbols are bytes.
+std::shared_ptr<Network> build(const Rules& rules, uint32_t root, const std::optional<std::vector<uint32_t>>& ignored,
+                               const Limits& limits, const std::shared_ptr<const VocabularyTrie>& vocabulary) {
+  NetworkOptions options;
+  options.has_lexer = ignored.has_value();
+  if (ignored) options.ignored = *ignored;
+  for (int byte = 0; byte < 256 && vocabulary != nullptr; ++byte) {
+    options.allowed_bytes[size_t(byte)] = vocabulary->has_byte(uint8_t(byte));
+  }
+  return run(true, [&] { return std::make_shared<Network>(rules, root, options, limits); });
+}
+
+}  // namespace
+
+void define_grammars(py::module_& module) {
+  py::class_<Network, std::shared_ptr<Network>>(module, "Network")
+      .def(py::init(&build), py::arg("rules"), py::arg("root"), py::arg("ignored"), py::arg("limits"),
+           py::arg("vocabulary") = nullptr)
+      .def_property_readonly("is_empty", &Network::is_empty)
+      .def_property_readonly("is_recursive", &Network::is_recursive)
+      .def_property_readonly("num_rules", &Network::num_rules)
+      .def_property_readonly("num_states", &Network::num_states)
+      .def("as_automaton", [](const Network& self, const Limits& limits) {
+        return run(true, [&] { return context_free::as_automaton(self, limits); });
+      });
+
+  py::class_<GrammarIndex, std::shared_ptr<GrammarIndex>>(module, "GrammarIndex")
+      .def(py::init([](std::shared_ptr<Network> network, const Limits& limits,
+                       std::shared_ptr<const VocabularyTrie> vocabulary, size_t max_growth) {
+             return run(true, [&] {
+               return std::make_shared<GrammarIndex>(std::move(network), limits, std::move(vocabulary), max_growth);
+             });
+           }),
+           py::arg("network"), py::arg("limits"), py::arg("vocabulary"),
+           py::arg("max_growth") = GrammarIndex::kMaxGrowth)
+      .def_property_readonly("is_empty", [](GrammarIndex& self) { return run(true, [&] { return self.is_empty(); }); })
+      .def_property_readonly("num_states", [](GrammarIndex& self) { return self.states()->num_states(); })
+      .def_property_readonly("num_masks", [](GrammarIndex& self) { return self.parts().masks.num_masks(); })
+      .def_property_readonly("num_pieces", [](GrammarIndex& self) { return self.parts().masks.num_pieces(); })
+      .def_property_readonly("num_trie_steps", [](GrammarIndex& self) { return self.parts().masks.num_trie_steps(); })
+      .def_property_readonly("always_has_end", [](GrammarIndex& self) { return self.parts().always_has_end; })
+      .def_property_readonly("memory_bytes", &GrammarIndex::memory_bytes)
+      .def("matches", [](GrammarIndex& self, const py::bytes& given) {
+        std::string text = given;
+        return run(true, [&] {
+          std::shared_ptr<GrammarStates> states = self.states();
+          const uint8_t* begin = reinterpret_cast<const uint8_t*>(text.data());
+          uint32_t state = states->start();
+          for (size_t i = 0; i < text.size() && state != context_free::kNone; ++i) {
+            state = states->after(state, begin + i, begin + i + 1);
+          }
+          return state != context_free::kNone && states->may_end(state);
+        });
+      });
+
+  define_matcher<GrammarMatcher>(module, "GrammarMatcher")
+      .def(py::init([](const std::shared_ptr<GrammarIndex>& index, const std::vector<uint32_t>& stop_tokens) {
+        return run_short_first([&] { return std::make_unique<GrammarMatcher>(index, stop_tokens); });
+      }))
+      .def_property_readonly("state", &GrammarMatcher::current_state)
+      .def_property_readonly("items",
+                             [](const GrammarMatcher& self) {
+                               std::vector<std::pair<int64_t, uint32_t>> items;  // -1: the end of the text
+                               for (const context_free::Item& item : self.items()) {
+                                 bool is_end = item.state == context_free::kEndOfText;
+                                 items.emplace_back(is_end ? -1 : int64_t(item.state), item.below);
+                               }
+                               return items;
+                             })
+      .def("shortest_end",
+           [](const GrammarMatcher& self) -> py::object {
+             std::optional<std::string> bytes = run(true, [&] { return self.shortest_end(); });
+             return bytes ? py::object(py::bytes(*bytes)) : py::none();
+           })
+      .def("walked_row", [](const GrammarMatcher& self) { return run(true, [&] { return self.walked_row(); }); });
+}
+
+}  // namespace structout::engine

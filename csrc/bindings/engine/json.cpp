@@ -1,0 +1,89 @@
+#include <pybind11/stl.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings/engine/matchers.h"
+#include "bindings/engine/module.h"
+#include "bindings/engine/run.h"
+#include "json/schema_index.h"
+#include "json/schema_matcher.h"
+
+namespace structout::engine {
+
+namespace {
+
+std::shared_ptr<json::SchemaIndex> compile(const py::bytes& given, const json::SchemaOptions& options,
+                                           const json::TextForm& form, const Limits& limits,
+                                           std::shared_ptr<const VocabularyTrie> vocabulary, size_t max_growth) {
+  std::string schema = given;
+  return run(true, [&] {
+    json::SchemaOptions with_bytes = options;
+    for (int byte = 0; byte < 256; ++byte) with_bytes.allowed_bytes[size_t(byte)] = vocabulary->has_byte(uint8_t(byte));
+    return std::make_shared<json::SchemaIndex>(std::move(schema), std::move(with_bytes), form, limits,
+                                               std::move(vocabulary), max_growth);
+  });
+}
+
+}  // namespace
+
+void define_json(py::module_& module) {
+  py::class_<json::Format>(module, "Format")
+      .def(py::init([](const std::vector<std::string>& expressions, uint32_t max_length, bool is_narrower) {
+             return json::Format{expressions, max_length, is_narrower};
+           }),
+           py::arg("expressions"), py::arg("max_length"), py::arg("is_narrower"));
+
+  py::class_<json::SchemaOptions>(module, "SchemaOptions")
+      .def(py::init<>())
+      .def_readwrite("formats", &json::SchemaOptions::formats)
+      .def_readwrite("refused_formats", &json::SchemaOptions::refused_formats)
+      .def_readwrite("documents", &json::SchemaOptions::documents);
+
+  py::class_<json::TextForm>(module, "TextForm")
+      .def(py::init<>())
+      .def_readwrite("any_whitespace", &json::TextForm::any_whitespace)
+      .def_readwrite("max_whitespace", &json::TextForm::max_whitespace)
+      .def_property(
+          "declared_key_order",
+          [](const json::TextForm& self) { return self.key_order == json::KeyOrderRule::kDeclared; },
+          [](json::TextForm& self, bool is_declared) {
+            self.key_order = is_declared ? json::KeyOrderRule::kDeclared : json::KeyOrderRule::kAny;
+          });
+
+  py::class_<json::SchemaIndex, std::shared_ptr<json::SchemaIndex>>(module, "SchemaIndex")
+      .def(py::init(&compile), py::arg("schema"), py::arg("options"), py::arg("form"), py::arg("limits"),
+           py::arg("vocabulary"), py::arg("max_growth") = json::SchemaIndex::kMaxGrowth)
+      .def_property_readonly(
+          "num_states",
+          [](json::SchemaIndex& self) { return run_short_first([&] { return self.states()->num_states(); }); })
+      .def_property_readonly("num_masks", [](json::SchemaIndex& self) { return self.states()->num_masks(); })
+      .def_property_readonly("memory_bytes", &json::SchemaIndex::memory_bytes)
+      .def_property_readonly(
+          "work", [](json::SchemaIndex& self) { return run_short_first([&] { return self.states()->work(); }); })
+      .def_property_readonly("annotations", &json::SchemaIndex::annotations)
+      .def("closed", [](json::SchemaIndex& self,
+                        const Limits& limits) { return run(true, [&] { return self.states()->closed(limits); }); })
+      .def("matches", [](json::SchemaIndex& self, const py::bytes& given) {
+        std::string text = given;
+        return run(true, [&] {
+          std::shared_ptr<json::SchemaStates> states = self.states();
+          json::Position position = states->start();
+          return states->read(position, text) && states->is_complete(position);
+        });
+      });
+
+  define_matcher<json::SchemaMatcher>(module, "SchemaMatcher")
+      .def(py::init([](const std::shared_ptr<json::SchemaIndex>& index, const std::vector<uint32_t>& stop_tokens) {
+        return run_short_first([&] { return std::make_unique<json::SchemaMatcher>(index, stop_tokens); });
+      }))
+      .def_property_readonly("control_state", [](const json::SchemaMatcher& self) {
+        return py::tuple(py::cast(run_short_first([&] { return self.control_state(); })));
+      });
+}
+
+}  // namespace structout::engine

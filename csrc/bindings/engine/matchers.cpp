@@ -1,0 +1,74 @@
+#include "bindings/engine/matchers.h"
+
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "bindings/engine/conversions.h"
+#include "bindings/engine/module.h"
+#include "bindings/engine/run.h"
+#include "step/index_matcher.h"
+
+namespace structout::engine {
+
+namespace {
+
+std::vector<PyTypeObject*> matcher_types;  // a few, that live as long as the process
+
+}  // namespace
+
+void add_matcher_type(py::handle type) { matcher_types.push_back(reinterpret_cast<PyTypeObject*>(type.ptr())); }
+
+Matcher& matcher_of(PyObject* object) {
+  PyTypeObject* type = Py_TYPE(object);
+  if (std::find(matcher_types.begin(), matcher_types.end(), type) == matcher_types.end()) {
+    throw py::type_error("expected a Matcher, got a " + std::string(type->tp_name));
+  }
+  void* value = reinterpret_cast<py::detail::instance*>(object)->get_value_and_holder().value_ptr();
+  if (value == nullptr) throw py::type_error("the Matcher was not initialised");
+  return *static_cast<Matcher*>(value);
+}
+
+void define_matchers(py::module_& module) {
+  py::class_<Matcher>(module, "Matcher")
+      .def("copy", [](const Matcher& self) { return self.copy().release(); })
+      .def_property_readonly("is_terminated", &Matcher::is_terminated)
+      .def_property_readonly("num_tokens", &Matcher::num_tokens)
+      .def_property_readonly("error", &Matcher::error)
+      .def("accept_prefix",
+           [](Matcher& self, const py::sequence& given) {
+             std::vector<int64_t> tokens = tokens_of(given);
+             return run_short_first([&] { return self.accept_prefix(tokens.data(), tokens.size()); });
+           })
+      .def("accept",
+           [](Matcher& self, const py::sequence& given) {
+             std::vector<int64_t> tokens = tokens_of(given);
+             return run_short_first([&] { return self.accept(tokens.data(), tokens.size()); });
+           })
+      .def("recent_tokens", &Matcher::recent_tokens)
+      .def("rollback",
+           [](Matcher& self, int64_t count) {
+             if (count < 0 || uint64_t(count) > self.num_tokens()) {
+               throw std::invalid_argument("cannot roll back " + std::to_string(count) + " of " +
+                                           std::to_string(self.num_tokens()) + " tokens");
+             }
+             self.rollback(size_t(count));
+           })
+      .def("accept_bytes",
+           [](Matcher& self, const py::bytes& given) {
+             std::string bytes = given;
+             return run_short_first([&] { return self.accept_bytes(bytes); });
+           })
+      .def("undo_bytes", &Matcher::undo_bytes)
+      .def("forced", [](const Matcher& self) { return py::bytes(run_short_first([&] { return self.forced(); })); });
+
+  define_matcher<IndexMatcher>(module, "IndexMatcher")
+      .def(py::init<std::shared_ptr<TokenIndex>, std::vector<uint32_t>>())
+      .def_property_readonly("state", &IndexMatcher::current_state);
+}
+
+}  // namespace structout::engine

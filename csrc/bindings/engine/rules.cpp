@@ -1,0 +1,47 @@
+// Grammars of rules.
+#include "regular/rules.h"
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "bindings/engine/module.h"
+
+namespace structout::engine {
+
+void define_rules(py::module_& module) {
+  py::class_<Rules>(module, "Rules")
+      .def(py::init<>())
+      .def("add_text", [](Rules& self, const py::bytes& text) { return self.add_text(text); })
+      .def("add_characters",
+           [](Rules& self, const std::vector<std::pair<uint32_t, uint32_t>>& ranges, bool is_negated) {
+             CodePointSet set;
+             for (auto [first, last] : ranges) {
+               if (first > last || last > kLastCodePoint) throw std::invalid_argument("no range of code points");
+               set.add(first, last);
+             }
+             return self.add_characters(std::move(set), is_negated);
+           })
+      .def("add_regex",
+           [](Rules& self, const py::bytes& regex, const Limits& limits) { return self.add_regex(regex, limits); })
+      .def("add_automaton", &Rules::add_automaton)
+      .def("add_sequence", &Rules::add_sequence)
+      .def("add_alternatives", &Rules::add_alternatives)
+      .def("add_repetition",
+           [](Rules& self, uint32_t part, uint32_t min, std::optional<uint32_t> max) {
+             return self.add_repetition(part, min, max.value_or(kUnbounded));
+           })
+      .def("add_intersection", &Rules::add_intersection)
+      .def("add_complement", &Rules::add_complement)
+      .def("add_terminal", &Rules::add_terminal, py::arg("part"), py::arg("is_lazy") = false)
+      .def("add_rule", &Rules::add_rule)
+      .def("define", &Rules::define)
+      .def("set_priority", &Rules::set_priority)
+      .def("check_recursion", &Rules::check_recursion)
+      .def("compile", &Rules::compile, py::call_guard<py::gil_scoped_release>());
+}
+
+}  // namespace structout::engine

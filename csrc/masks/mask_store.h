@@ -1,0 +1,48 @@
+// Masks of a vocabulary, each kept once in its smallest form.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "masks/vocabulary.h"
+
+namespace structout::engine {
+
+constexpr uint32_t kNoSlot = UINT32_MAX;
+
+enum class MaskKind : uint8_t { kRow, kAllowed, kForbidden };
+
+struct Mask {
+  MaskKind kind;
+  std::vector<uint32_t> words;  // of the row, or token ids
+  uint32_t slot = kNoSlot;      // its number, in the order in which masks were added
+  bool is_empty() const { return kind == MaskKind::kAllowed && words.empty(); }
+};
+
+// Threads may share it.
+class MaskStore {
+ public:
+  explicit MaskStore(std::shared_ptr<const VocabularyTrie> vocabulary) : vocabulary_(std::move(vocabulary)) {}
+
+  // The mask of a row, which has no bits of stop tokens. Null if too many bytes are kept.
+  const Mask* add(const uint32_t* row);
+  void expand(const Mask& mask, uint32_t* row) const;
+
+  uint32_t size() const;
+  size_t memory_bytes() const;
+
+ private:
+  Mask smallest_form(const uint32_t* row) const;
+
+  std::shared_ptr<const VocabularyTrie> vocabulary_;
+  mutable std::mutex mutex_;  // guards what follows
+  std::deque<Mask> masks_;
+  std::unordered_multimap<uint64_t, const Mask*> by_hash_;
+  size_t bytes_ = 0;
+};
+
+}  // namespace structout::engine

@@ -1,0 +1,64 @@
+// Parses regular expressions as ECMA-262 reads them. docs/fsm.md has the dialect.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/limits.h"
+#include "regular/automaton.h"
+#include "regular/code_points.h"
+
+namespace structout::engine {
+
+enum class PartKind : uint8_t {
+  kEmpty,
+  kSet,
+  kSequence,
+  kAlternatives,
+  kRepetition,
+  kStart,
+  kEnd,
+  kLookahead,
+  // Not written in regular expressions: Rules adds them.
+  kText,
+  kAutomaton,
+  kIntersection,
+  kComplement,
+  kTerminal,
+  kRule,
+};
+
+constexpr uint32_t kUnbounded = UINT32_MAX;
+
+// A node of the syntax tree.
+struct Part {
+  PartKind kind;
+  bool is_negative = false;          // of a lookahead
+  bool is_lazy = false;              // of a terminal: it ends as soon as it may
+  uint32_t min = 0, max = 0;         // of a repetition
+  uint32_t index = 0;                // into Pattern::sets, texts, automata or rules
+  std::vector<uint32_t> children{};  // indices into Pattern::parts
+};
+
+constexpr uint32_t kUndefined = UINT32_MAX;
+
+struct Rule {
+  std::string name;
+  uint32_t body = kUndefined;  // index into Pattern::parts
+  int priority = 0;            // as a terminal, among those that read the same text
+};
+
+struct Pattern {
+  std::vector<Part> parts;
+  std::vector<CodePointSet> sets;  // normalized
+  std::vector<std::string> texts;
+  std::vector<Automaton> automata;
+  std::vector<Rule> rules;
+};
+
+// Adds the parts of a regular expression and returns the last one, which stands for the
+// whole. Throws PatternError, and LimitError if groups are nested too deep.
+uint32_t parse_regex(const std::string& text, const Limits& limits, Pattern& pattern);
+
+}  // namespace structout::engine

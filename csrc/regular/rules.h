@@ -1,0 +1,67 @@
+// Languages of rules: expressions over texts, regular expressions and named rules.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/limits.h"
+#include "regular/automaton.h"
+#include "regular/regex.h"
+
+namespace structout::engine {
+
+// Collects the parts of expressions. Each method that adds a part returns its number,
+// which later parts refer to. Throws std::out_of_range for other numbers.
+class Rules {
+ public:
+  uint32_t add_text(std::string bytes);
+
+  // One character of the set.
+  uint32_t add_characters(CodePointSet set, bool is_negated);
+
+  // A text that the regular expression matches. Anchors and lookahead are refused: in
+  // them the rest of the whole text would matter.
+  uint32_t add_regex(const std::string& pattern, const Limits& limits);
+
+  uint32_t add_automaton(Automaton automaton);
+  uint32_t add_sequence(std::vector<uint32_t> parts);
+  uint32_t add_alternatives(std::vector<uint32_t> parts);
+  uint32_t add_repetition(uint32_t part, uint32_t min, uint32_t max);
+  uint32_t add_intersection(std::vector<uint32_t> parts);
+  uint32_t add_complement(uint32_t part);
+
+  // A part that a lexer reads as one symbol. If it is lazy, it ends as soon as it may.
+  uint32_t add_terminal(uint32_t part, bool is_lazy);
+
+  // A reference to a new rule, which has to be defined later.
+  uint32_t add_rule(std::string name);
+  void define(uint32_t reference, uint32_t body);
+  void set_priority(uint32_t reference, int priority);
+
+  // Refuses rules that refer to themselves, unless each such reference ends its rule:
+  // a ::= "x" a | "y" is regular.
+  void check_recursion(uint32_t root) const;
+
+  Automaton compile(uint32_t root, const Limits& limits) const;
+
+  const Pattern& pattern() const { return pattern_; }
+
+ private:
+  struct Reference {
+    uint32_t rule;
+    bool is_last;  // nothing follows it in its rule
+  };
+
+  uint32_t add(Part part);
+  uint32_t add(PartKind kind, std::vector<uint32_t> parts);
+  uint32_t add_indexed(PartKind kind, size_t index);
+  void check(uint32_t part) const;
+  Rule& rule_of(uint32_t reference);
+  std::vector<Reference> references(uint32_t part) const;
+  std::string cycle(const std::vector<std::vector<uint32_t>>& targets, uint32_t from, uint32_t to) const;
+
+  Pattern pattern_;
+};
+
+}  // namespace structout::engine

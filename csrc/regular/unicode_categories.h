@@ -1,0 +1,15 @@
+// Sets of characters by their general category in Unicode 18.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "regular/code_points.h"
+
+namespace structout::engine {
+
+// The characters of a category, such as "Lu", "L" or "Uppercase_Letter"; also "Any",
+// "ASCII" and "Assigned".
+std::optional<CodePointSet> characters_of_category(const std::string& name);
+
+}  // namespace structout::engine

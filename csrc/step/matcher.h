@@ -1,0 +1,253 @@
+// The position of one text in a grammar, of whatever kind.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/limits.h"
+#include "masks/vocabulary.h"
+
+namespace structout::engine {
+
+constexpr uint32_t kNoState = UINT32_MAX;
+constexpr uint32_t kFreeRow = kNoState - 1;  // in the place of a state
+
+// What all kinds of grammars share: stop tokens, the history of tokens, drafts. A kind
+// implements the hooks, which never see a stop token.
+//
+// A state is the number of a position. It is valid until the matcher moves.
+//
+// Grammars whose states are made when they are first needed may exceed their limits then.
+// Where a hook throws a runtime_error, nothing is allowed, and error() tells why. Where it
+// throws OverAllowance, so does the call, which has changed nothing.
+//
+// Not safe to use from two threads at once.
+class Matcher {
+ public:
+  virtual ~Matcher() = default;
+
+  const VocabularyTrie& vocabulary() const { return *vocabulary_; }
+  uint32_t row_words() const { return vocabulary_->row_words(); }
+  const std::vector<uint32_t>& stop_tokens() const { return stop_tokens_; }
+  bool is_terminated() const { return num_stopped_ > 0; }
+  size_t num_tokens() const { return tokens_.size() + num_stopped_; }
+
+  // Why nothing was allowed, if it was not for the text: the last such error since the
+  // matcher has moved. Empty without one.
+  const std::string& error() const { return error_; }
+
+  // The last tokens of the text, `count` of them if there are as many.
+  std::vector<uint32_t> recent_tokens(size_t count) const {
+    return {tokens_.end() - ptrdiff_t(std::min(count, tokens_.size())), tokens_.end()};
+  }
+
+  // Accepts the tokens before the first that is not allowed, and returns their number.
+  // After a stop token all are.
+  size_t accept_prefix(const int64_t* tokens, size_t count) {
+    error_.clear();
+    if (is_terminated()) {
+      num_stopped_ += count;
+      return count;
+    }
+    size_t i = 0;
+    try {
+      for (; i < count; ++i) {
+        if (is_stop(tokens[i])) {
+          if (!can_end(current_state())) return i;
+          num_stopped_ = count - i;
+          return count;
+        }
+        bool is_allowed = is_token(tokens[i]) && or_error(false, [&] { return advance(uint32_t(tokens[i])); });
+        if (!is_allowed) return i;
+        tokens_.push_back(uint32_t(tokens[i]));
+      }
+    } catch (const OverAllowance&) {
+      drop_steps(i);
+      throw;
+    }
+    return count;
+  }
+
+  // Accepts all tokens, or none if one of them is not allowed.
+  bool accept(const int64_t* tokens, size_t count) {
+    size_t accepted = accept_prefix(tokens, count);
+    if (accepted == count) return true;
+    drop_tokens(accepted);
+    return false;
+  }
+
+  // `count` must be at most num_tokens().
+  void rollback(size_t count) {
+    error_.clear();
+    drop_tokens(count);
+  }
+
+  // Advances by bytes as one step. If they are not allowed, does nothing.
+  bool accept_bytes(const std::string& bytes) {
+    error_.clear();
+    if (!or_error(false, [&] { return advance_bytes(bytes); })) return false;
+    tokens_.push_back(kNoToken);
+    return true;
+  }
+
+  void undo_bytes() { drop_steps(1); }
+
+  // Appends a state for each row along the drafts, the present one first, or kFreeRow
+  // where the row allows everything: see StructuredOutputGrammar.fill_bitmask_drafts.
+  // Returns the number of drafts before the first that is not allowed.
+  size_t append_draft_states(const int64_t* drafts, size_t count, std::vector<uint32_t>& states) const {
+    uint32_t state = is_terminated() ? kFreeRow : current_state();
+    states.push_back(state);
+    for (size_t i = 0; i < count; ++i) {
+      if (state == kFreeRow || drafts[i] == -1) {
+        states.insert(states.end(), count - i, kFreeRow);
+        return i;
+      }
+      uint32_t next = kNoState;
+      if (is_stop(drafts[i])) {
+        if (can_end(state)) next = kFreeRow;
+      } else if (is_token(drafts[i])) {
+        next = or_error(kNoState, [&] { return next_state(state, uint32_t(drafts[i])); });
+      }
+      if (next == kNoState) {
+        states.insert(states.end(), count - i, state);
+        return i;
+      }
+      state = next;
+      states.push_back(state);
+    }
+    return count;
+  }
+
+  // Fills the mask of a state. Returns whether it allows anything.
+  bool fill(uint32_t state, uint32_t* row) const {
+    std::string error_before = std::exchange(error_, "");
+    bool allows_text, can_stop, has_cleared = false;
+    try {
+      allows_text = or_error(false, [&] { return fill_text(state, row); });
+      can_stop = can_end(state);
+    } catch (const OverAllowance&) {
+      error_ = std::move(error_before);
+      throw;
+    }
+    if (!error_.empty()) {
+      std::fill(row, row + row_words(), 0);
+      return false;
+    }
+    error_ = std::move(error_before);
+    for (uint32_t stop : stop_tokens_) {
+      uint32_t bit = 1u << (stop & 31), &word = row[stop >> 5];
+      has_cleared = has_cleared || (!can_stop && (word & bit) != 0);
+      word = can_stop ? word | bit : word & ~bit;
+    }
+    if (has_cleared) {  // of a stop token with text, maybe the only one that was allowed
+      allows_text = std::any_of(row, row + row_words(), [](uint32_t word) { return word != 0; });
+    }
+    return allows_text || (can_stop && !stop_tokens_.empty());
+  }
+
+  // The state of the present position, which a stop token does not change.
+  virtual uint32_t current_state() const = 0;
+
+  // Whether `fill` of the state is short: a copy of a mask that is kept.
+  virtual bool has_mask(uint32_t state) const = 0;
+
+  // A number for the mask of a state: masks of the same number are equal, in the whole
+  // process and in all kinds of grammars. 0 if the mask has none.
+  uint64_t mask_key(uint32_t state) const {
+    return or_error(uint64_t(0), [&] { return key_of_mask(state); });
+  }
+
+  // The bytes that must follow.
+  std::string forced() const {
+    return or_error(std::string(), [&] { return forced_bytes(); });
+  }
+
+  // A matcher of the same position, which moves on its own.
+  virtual std::unique_ptr<Matcher> copy() const = 0;
+
+ protected:
+  // `stop_tokens` end a text, and have no place inside it. Throws std::invalid_argument
+  // if one is not in the vocabulary.
+  Matcher(std::shared_ptr<const VocabularyTrie> vocabulary, std::vector<uint32_t> stop_tokens)
+      : vocabulary_(std::move(vocabulary)), stop_tokens_(std::move(stop_tokens)) {
+    for (uint32_t stop : stop_tokens_) {
+      if (stop >= vocabulary_->size()) throw std::invalid_argument("a stop token is out of range");
+    }
+  }
+  Matcher(const Matcher&) = default;
+
+ private:
+  // The hooks. `token` is in the vocabulary.
+
+  // Moves by a token. If it is not allowed, does nothing and returns false.
+  virtual bool advance(uint32_t token) = 0;
+
+  // Moves by bytes, as one step.
+  virtual bool advance_bytes(const std::string& bytes) = 0;
+
+  // Undoes the last `count` steps.
+  virtual void drop(size_t count) = 0;
+
+  // Whether the text may end in the state.
+  virtual bool is_complete(uint32_t state) const = 0;
+
+  // The state after a token. kNoState if it is not allowed.
+  virtual uint32_t next_state(uint32_t state, uint32_t token) const = 0;
+
+  // Fills the mask of the tokens that continue the text; the bits of stop tokens do not
+  // matter. Returns whether a token is allowed.
+  virtual bool fill_text(uint32_t state, uint32_t* row) const = 0;
+
+  // What mask_key() returns. Its upper half is a unique_number().
+  virtual uint64_t key_of_mask(uint32_t state) const = 0;
+
+  // What forced() returns.
+  virtual std::string forced_bytes() const = 0;
+
+  static constexpr uint32_t kNoToken = UINT32_MAX;
+
+  // The result of a hook, or `failed` where it throws.
+  template <typename Result, typename Hook>
+  Result or_error(Result failed, Hook hook) const {
+    try {
+      return hook();
+    } catch (const std::runtime_error& error) {
+      error_ = error.what();
+      return failed;
+    }
+  }
+
+  bool can_end(uint32_t state) const {
+    return or_error(false, [&] { return is_complete(state); });
+  }
+
+  bool is_token(int64_t token) const { return token >= 0 && token < vocabulary_->size(); }
+
+  bool is_stop(int64_t token) const {
+    return std::find(stop_tokens_.begin(), stop_tokens_.end(), token) != stop_tokens_.end();
+  }
+
+  void drop_tokens(size_t count) {
+    size_t num_stopped = std::min(count, num_stopped_);
+    num_stopped_ -= num_stopped;
+    drop_steps(count - num_stopped);
+  }
+
+  void drop_steps(size_t count) {
+    drop(count);
+    tokens_.resize(tokens_.size() - count);
+  }
+
+  std::shared_ptr<const VocabularyTrie> vocabulary_;
+  std::vector<uint32_t> stop_tokens_;
+  std::vector<uint32_t> tokens_;  // of the text, one for each step; kNoToken for bytes
+  size_t num_stopped_ = 0;        // the stop token and those after it
+  mutable std::string error_;
+};
+
+}  // namespace structout::engine
