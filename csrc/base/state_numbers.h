@@ -6,8 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "regular/automaton.h"
-
 namespace structout::engine {
 
 // Equal states get one number; new ones are numbered from 0. The contents stay with the
@@ -21,7 +19,7 @@ class StateNumbers {
   template <typename IsEqual>
   std::pair<uint32_t, bool> find_or_add(uint64_t hash, IsEqual is_equal) {
     size_t mask = slots_.size() - 1, slot = hash & mask;
-    for (; slots_[slot] != kDead; slot = (slot + 1) & mask) {
+    for (; slots_[slot] != kEmptySlot; slot = (slot + 1) & mask) {
       if (hashes_[slots_[slot]] == hash && is_equal(slots_[slot])) return {slots_[slot], false};
     }
     uint32_t number = size();
@@ -32,18 +30,20 @@ class StateNumbers {
   }
 
  private:
+  static constexpr uint32_t kEmptySlot = UINT32_MAX;
+
   void grow() {
-    slots_.assign(2 * slots_.size(), kDead);
+    slots_.assign(2 * slots_.size(), kEmptySlot);
     size_t mask = slots_.size() - 1;
     for (uint32_t number = 0; number < size(); ++number) {
       size_t slot = hashes_[number] & mask;
-      while (slots_[slot] != kDead) slot = (slot + 1) & mask;
+      while (slots_[slot] != kEmptySlot) slot = (slot + 1) & mask;
       slots_[slot] = number;
     }
   }
 
   std::vector<uint64_t> hashes_;                                         // by number
-  std::vector<uint32_t> slots_ = std::vector<uint32_t>(1 << 10, kDead);  // open addressing
+  std::vector<uint32_t> slots_ = std::vector<uint32_t>(1 << 10, kEmptySlot);  // open addressing
 };
 
 }  // namespace structout::engine

@@ -13,7 +13,7 @@ import pytest
 import regex
 from automaton_texts import drawn_text
 from builds import compiled_engine
-from locations import DATA, ROOT
+from locations import DATA
 from random_patterns import HOSTILE, PLAIN, anchored, mutated, random_pattern
 
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError

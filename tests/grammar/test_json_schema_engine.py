@@ -16,7 +16,6 @@ from builds import compiled_engine
 from engine_schemas import EngineSchema
 from json_engine import BYTE_TOKENS, JsonEngine, refusal_of
 from json_engine_checks import NOT_ENDED, STYLES, Walker, check_texts, check_walks
-from locations import ROOT
 from soundness import Findings
 from tokenizers_on_the_spot import byte_fallback, byte_level
 

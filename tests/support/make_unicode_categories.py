@@ -1,5 +1,5 @@
-"""Writes csrc/regular/unicode_categories.inc: the general category of every character, from
-the tables of the package ``regex``.
+"""Writes csrc/regular/unicode_categories.inc: the general category of every character,
+from the tables of the package ``regex``.
 
     python tests/support/make_unicode_categories.py
 """
