@@ -42,7 +42,7 @@ class StateNumbers {
     }
   }
 
-  std::vector<uint64_t> hashes_;                                         // by number
+  std::vector<uint64_t> hashes_;                                              // by number
   std::vector<uint32_t> slots_ = std::vector<uint32_t>(1 << 10, kEmptySlot);  // open addressing
 };
 
