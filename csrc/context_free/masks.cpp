@@ -213,7 +213,9 @@ const engine::Mask* Masks::mask(Reader& reader, Place place, engine::Budget& bud
   std::fill(row_.begin(), row_.end(), 0);
   for (uint32_t number : numbers) {
     for (uint32_t token : piece(number).tokens) row_[token >> 5] |= 1u << (token & 31);
-    for (size_t i = 0; i < piece(number).row.size(); ++i) row_[i] |= piece(number).row[i];
+    const std::vector<uint32_t>& words = piece(number).row;
+    uint32_t* const row = row_.data();  // neither changes, so the loop handles vectors
+    for (size_t i = 0; i < words.size(); ++i) row[i] |= words[i];
   }
   found->second = store_.add(row_.data());
   if (found->second != nullptr) return found->second;
