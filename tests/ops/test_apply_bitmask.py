@@ -1,5 +1,6 @@
 """apply_bitmask on every backend equals structout.reference bit for bit."""
 
+import os
 import random
 
 import apply_bitmask_backends
@@ -166,6 +167,25 @@ def test_apply_bitmask_with_fewer_cpu_instructions_matches_reference(capability,
     run = fresh_process.run("-c", script, env=environment, timeout=1800)
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip() == capability
+
+
+READ_ONLY_ROWS = """
+import mmap, torch, structout
+vocab_size = 4096 + 5
+memory = mmap.mmap(-1, 4 * vocab_size, prot=mmap.PROT_READ)
+for dtype in (torch.float32, torch.bfloat16):
+    logits = torch.frombuffer(memory, dtype=dtype, count=vocab_size).view(1, vocab_size)
+    bitmask = torch.full((1, 129), -1, dtype=torch.int32)
+    torch.ops.structout.apply_bitmask(logits, bitmask)
+    torch.ops.structout.apply_bitmask(logits, torch.zeros_like(bitmask), torch.tensor([-1]))
+print("ended")
+"""
+
+
+@pytest.mark.parametrize("capability", ["default", "avx2", "avx512"])
+def test_apply_bitmask_writes_no_row_without_disallowed_tokens(capability):
+    run = fresh_process.run("-c", READ_ONLY_ROWS, env=os.environ | {"STRUCTOUT_CPU_CAPABILITY": capability})
+    assert (run.returncode, run.stdout) == (0, "ended\n"), run.stderr
 
 
 @pytest.mark.parametrize("sanitizer", ["address", "thread"])
