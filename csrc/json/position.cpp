@@ -12,8 +12,6 @@ namespace {
 
 using MemoryKind = Machine::Memory;
 
-bool is_space(char byte) { return byte == ' ' || byte == '\n' || byte == '\t' || byte == '\r'; }
-
 std::shared_ptr<const Memory> with_used(const std::shared_ptr<const Memory>& memory, UsedValues used) {
   return std::make_shared<const Memory>(Memory{std::make_shared<const UsedValues>(std::move(used)), 0, memory->names});
 }
@@ -207,7 +205,7 @@ bool Position::has_unused() const {
         if (!machine_->is_in_string(state_)) {
           begin = item->memory->used->values.begin();
           for (char byte : text_since(item->memory->begin)) {
-            if (!is_space(byte)) begin.read(uint8_t(byte));
+            if (!is_space(uint8_t(byte))) begin.read(uint8_t(byte));
           }
         }
         is_known = machine_->has_unused_scalar(state_, begin);

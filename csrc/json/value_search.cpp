@@ -17,8 +17,6 @@ namespace {
 constexpr uint64_t kMaxReads = 1 << 16;  // of a search; after so many it is taken to find one
 constexpr std::string_view kFirst = "\"}],:0123456789-.tfnaeulrs[{";  // what ends a value comes first
 
-bool is_space(int byte) { return byte == ' ' || byte == '\n' || byte == '\t' || byte == '\r'; }
-
 std::array<uint8_t, 256> bytes_in_order() {
   std::array<uint8_t, 256> bytes;
   size_t count = 0;

@@ -120,20 +120,17 @@ class FsmBackend(StructuredOutputBackend):
 
     def _compiled(self, constraint: Constraint, limits: AutomatonLimits) -> _Compiled:
         kind = constraint.kind
-        if constraint.whitespace_pattern is not None:
-            is_json = kind is StructuredOutputOptions.JSON
-            message = (
-                "fsm takes no whitespace_pattern"
-                if is_json
-                else f"whitespace_pattern applies to json only, got a {kind.value} constraint"
-            )
-            error_kind = GrammarErrorKind.UNSUPPORTED if is_json else GrammarErrorKind.MALFORMED
-            raise GrammarError(message, kind=error_kind)
+        if constraint.whitespace_pattern is not None and kind is not StructuredOutputOptions.JSON:
+            raise GrammarError(f"whitespace_pattern applies to json only, got a {kind.value} constraint")
         match kind:
             case StructuredOutputOptions.JSON | StructuredOutputOptions.JSON_OBJECT:
                 schema = constraint.spec if kind is StructuredOutputOptions.JSON else _JSON_OBJECT
                 ignored = STANDARD_FORMATS if constraint.lenient else ()
-                form = replace(self._form, key_order=constraint.key_order or self._form.key_order)
+                form = replace(
+                    self._form,
+                    key_order=constraint.key_order or self._form.key_order,
+                    whitespace_pattern=constraint.whitespace_pattern,
+                )
                 return SchemaIndex(schema, self.vocabulary, form, limits, ignored, dict(constraint.schemas))
             case StructuredOutputOptions.REGEX:
                 return Automaton.from_regex(constraint.spec, limits)

@@ -27,16 +27,31 @@ class TextForm:
         any_whitespace: as in :class:`structout.StructuredOutputsConfig`.
         max_whitespace: the same.
         key_order: the same.
+        whitespace_pattern: a regular expression of the whitespace that may stand
+            between two tokens of JSON, in place of the first two. There may also be
+            none.
     """
 
     any_whitespace: bool = True
     max_whitespace: int | None = 2
     key_order: str = "declared"
+    whitespace_pattern: str | None = None
 
-    def as_native(self) -> Any:
+    def as_native(self, limits: AutomatonLimits) -> Any:
+        """Raises ``GrammarError`` for a whitespace_pattern that is malformed or may
+        match other characters."""
         form = core().TextForm()
-        form.any_whitespace, form.max_whitespace = self.any_whitespace, self.max_whitespace
+        form.set_whitespace(self.any_whitespace, self.max_whitespace)
         form.declared_key_order = self.key_order == "declared"
+        if self.whitespace_pattern is not None:
+            try:
+                with grammar_errors("the whitespace_pattern"):
+                    form.set_whitespace_pattern(self.whitespace_pattern, limits.as_native())
+            except ValueError as error:
+                if isinstance(error, GrammarError):
+                    raise
+                message = f"whitespace_pattern may match {error}, got {self.whitespace_pattern!r}"
+                raise GrammarError(message) from None
         return form
 
 
@@ -78,6 +93,7 @@ class SchemaIndex:
         options.refused_formats = [
             name for name in sorted(STANDARD_FORMATS) if name not in FORMATS and name not in ignored_formats
         ]
+        native_form = form.as_native(limits)
         options.documents = {**referred_metaschemas([schema, *schemas.values()]), **schemas}
         self._vocabulary = vocabulary
         choices = [{}, {"may_be_negated": True}]
@@ -88,7 +104,7 @@ class SchemaIndex:
             try:
                 with grammar_errors():
                     self.native = core().SchemaIndex(
-                        schema.encode(), options, form.as_native(), limits.as_native(), vocabulary_trie(vocabulary)
+                        schema.encode(), options, native_form, limits.as_native(), vocabulary_trie(vocabulary)
                     )
                 return
             except GrammarError as error:

@@ -20,8 +20,6 @@ def fsm_support(constraint: Constraint) -> Support:
     kind = constraint.kind
     if kind is StructuredOutputOptions.STRUCTURAL_TAG:
         return Support(refusal="has no structural tags")
-    if constraint.whitespace_pattern is not None:
-        return Support(refusal=f"has no whitespace_pattern for {kind.value} constraints")
     if not is_available():
         return Support(refusal="is not built for this version of Python")
     if kind is StructuredOutputOptions.JSON:
