@@ -16,7 +16,7 @@ from structout.grammar.compile_pool import CompileProcessPool
 from structout.grammar.compiled_files import CompiledFiles
 from structout.grammar.fsm import automaton
 from structout.grammar.fsm.native import core
-from structout.grammar.router import BackendSet
+from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 
 KEY, OTHER_KEY = b"\x01" * 32, b"\x02" * 32

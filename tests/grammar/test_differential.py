@@ -18,7 +18,7 @@ from structout.bitmask import allocate_token_bitmask
 from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarError
 from structout.grammar.engine_versions import LLGUIDANCE_ESCAPES_IN_NAMES, is_at_least
-from structout.grammar.router import BackendSet
+from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from structout.params import StructuredOutputsParams
 

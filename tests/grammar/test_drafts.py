@@ -11,10 +11,10 @@ from seeds import for_each_seed
 from structout.bitmask import allocate_token_bitmask, unpack_bitmask
 from structout.grammar.interface import StructuredOutputGrammar, nodes_below
 from structout.grammar.llguidance import backend as llguidance_backend
-from structout.grammar.llguidance.backend import LlguidanceBackend
+from structout.grammar.optional.llguidance import LlguidanceBackend
 from structout.grammar.reasoning import ReasoningGrammar
 from structout.grammar.vocabulary import Vocabulary
-from structout.grammar.xgrammar.backend import XgrammarBackend
+from structout.grammar.optional.xgrammar import XgrammarBackend
 from structout.params import StructuredOutputOptions
 
 V = 512

@@ -13,7 +13,7 @@ from structout.cli.validate import independent_check
 from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarError
 from structout.exact_json import ExactNumber
-from structout.grammar.router import BackendSet
+from structout.grammar.registry import BackendSet
 from structout.grammar.schema_rewrites.facts import equality_key
 from structout.grammar.vocabulary import Vocabulary
 from structout.json_schema import copied

@@ -24,7 +24,7 @@ from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarError
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.vocabulary import Vocabulary
-from structout.grammar.xgrammar.backend import XgrammarBackend
+from structout.grammar.optional.xgrammar import XgrammarBackend
 from structout.params import StructuredOutputOptions, StructuredOutputsParams
 from structout.scheduler.manager import StructuredOutputManager
 

@@ -20,7 +20,7 @@ from structout.grammar.fsm.automaton import Automaton
 from structout.grammar.fsm.backend import FsmBackend
 from structout.grammar.fsm.support import fsm_support
 from structout.grammar.fsm.token_index import TokenIndex
-from structout.grammar.llguidance.backend import LlguidanceBackend
+from structout.grammar.optional.llguidance import LlguidanceBackend
 from structout.grammar.vocabulary import Vocabulary
 from structout.params import Constraint
 from structout.params import StructuredOutputOptions as Kind

@@ -22,7 +22,7 @@ from structout.grammar.fsm.json_schema import JsonSchemaGrammar, SchemaIndex, Te
 from structout.grammar.fsm.matcher import FsmGrammar
 from structout.grammar.fsm.support import fsm_support
 from structout.grammar.interface import batch_class
-from structout.grammar.router import BackendSet, check_params, register_backend
+from structout.grammar.registry import BackendSet, check_params, register_backend
 from structout.grammar.vocabulary import Vocabulary
 from structout.mask_pool import MaskPool
 from structout.params import Constraint
@@ -625,7 +625,7 @@ def test_refusals_name_the_place(schema, kind, pointer, keyword, message):
         assert refused.value.kind is GrammarErrorKind(kind)
         assert (refused.value.pointer, refused.value.keyword) == (pointer, keyword)
     with pytest.raises(GrammarError, match=message) as refused:
-        check_params(StructuredOutputsParams(json=schema, backend="fsm:no-fallback"), compiles=True)
+        check_params(StructuredOutputsParams(json=schema, backend="fsm:no-fallback"))
     assert refused.value.kind is GrammarErrorKind(kind)
 
 

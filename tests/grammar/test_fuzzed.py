@@ -14,7 +14,7 @@ from tokenizers_on_the_spot import byte_level
 
 from structout.config import StructuredOutputsConfig
 from structout.grammar import router
-from structout.grammar.router import BackendSet
+from structout.grammar.registry import BackendSet
 from structout.grammar.support import Support
 from structout.grammar.vocabulary import Vocabulary
 

@@ -14,10 +14,10 @@ import tvm_ffi
 from xgrammar.tvm_ffi_binding import BatchGrammarMatcher, GrammarMatcher
 
 from structout import StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams
-from structout.grammar.llguidance.backend import LlguidanceBackend
-from structout.grammar.llguidance.matcher import LlguidanceGrammar
+from structout.grammar.optional.llguidance import LlguidanceBackend
+from structout.grammar.optional.llguidance import LlguidanceGrammar
 from structout.grammar.xgrammar import backend, native
-from structout.grammar.xgrammar.backend import XgrammarGrammar
+from structout.grammar.optional.xgrammar import XgrammarGrammar
 
 V = 512
 TOKENIZER = tokenizers_on_the_spot.byte_level()

@@ -13,7 +13,7 @@ from tokenizers_on_the_spot import byte_level
 from structout import GrammarError, StructuredOutputManager, StructuredOutputsParams
 from structout.errors import GrammarErrorKind, GrammarLimitError
 from structout.grammar.fsm.backend import FsmBackend
-from structout.grammar.router import check_params
+from structout.grammar.registry import check_params
 from structout.grammar.vocabulary import Vocabulary
 from structout.metaschemas import metaschemas, referred_metaschemas
 
@@ -418,7 +418,7 @@ def test_schemas_are_part_of_what_a_manager_compiles():
             manager.add_request(request_id, params)
             manager.wait_ready(request_id)
             assert params.validate() is None
-            assert check_params(params, compiles=True) == ()
+            assert check_params(params) == ()
         number = tokenizer.encode("7")
         assert manager.validate_tokens("numbers", number) == number
         assert manager.validate_tokens("words", number) == []
@@ -515,7 +515,7 @@ def test_dependencies_under_not_hold_for_validators_that_read_them_and_those_tha
 def test_no_engine_reads_dependencies_under_not_in_drafts_without_them():
     params = StructuredOutputsParams(json=DRAFT_2020 | {"not": {"dependencies": {"a": ["b"]}}})
     with pytest.raises(GrammarError, match="allows no text at all"):
-        check_params(params, compiles=True)
+        check_params(params)
 
 
 CONTAINS_EITHER = {

@@ -17,13 +17,13 @@ from structout.grammar.engine_versions import LLGUIDANCE_WHITESPACE_PATTERN, XGR
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.fsm.backend import FsmBackend
 from structout.grammar.llguidance import matcher as llguidance_matcher
-from structout.grammar.llguidance.backend import LlguidanceBackend
-from structout.grammar.llguidance.matcher import LlguidanceGrammar
+from structout.grammar.optional.llguidance import LlguidanceBackend
+from structout.grammar.optional.llguidance import LlguidanceGrammar
 from structout.grammar.llguidance.spec import check_lark
 from structout.grammar.llguidance.support import llguidance_support
 from structout.grammar.text_patterns import pattern_of_other_texts
 from structout.grammar.vocabulary import Vocabulary
-from structout.grammar.xgrammar.backend import XgrammarBackend
+from structout.grammar.optional.xgrammar import XgrammarBackend
 from structout.grammar.xgrammar.support import xgrammar_support
 from structout.params import Constraint
 from structout.params import StructuredOutputOptions as Kind

@@ -16,7 +16,7 @@ from structout.bitmask import allocate_token_bitmask
 from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.engine_versions import XGRAMMAR_NEGATED_CLASSES, is_at_least
-from structout.grammar.router import BackendSet
+from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from structout.grammar.xgrammar.support import xgrammar_support
 from structout.params import Constraint

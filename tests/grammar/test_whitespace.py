@@ -10,7 +10,7 @@ from structout.bitmask import allocate_token_bitmask
 from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarError
 from structout.grammar.engine_versions import LLGUIDANCE_WHITESPACE_PATTERN, is_at_least
-from structout.grammar.router import BackendSet
+from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from structout.params import StructuredOutputsParams
 

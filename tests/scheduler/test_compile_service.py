@@ -760,7 +760,7 @@ from structout.scheduler.compile_service import CompileService
 from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarTimeoutError, StructOutError
 from structout.grammar.vocabulary import Vocabulary
-from structout.grammar.xgrammar.backend import XgrammarBackend
+from structout.grammar.optional.xgrammar import XgrammarBackend
 from structout.params import Constraint, StructuredOutputOptions
 
 backend = XgrammarBackend(Vocabulary((*[bytes([i]) for i in range(256)], b""), (256,)))

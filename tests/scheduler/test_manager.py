@@ -370,7 +370,7 @@ def test_grammar_bitmask_while_eight_threads_add_and_finish(manager, tokenizer):
 def test_grammar_interface_without_a_manager(tokenizer):
     """validate_tokens, rollback across termination, copy, fork and reset."""
     from structout.grammar.vocabulary import Vocabulary
-    from structout.grammar.xgrammar.backend import XgrammarBackend
+    from structout.grammar.optional.xgrammar import XgrammarBackend
     from structout.params import StructuredOutputOptions
 
     backend = XgrammarBackend(Vocabulary.from_tokenizer(tokenizer, V))

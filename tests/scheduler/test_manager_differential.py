@@ -17,7 +17,7 @@ from tokenizers_on_the_spot import byte_level
 from structout import StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams
 from structout.bitmask import allocate_token_bitmask
 from structout.errors import GrammarError
-from structout.grammar.router import BackendSet
+from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 
 OWN = [json.loads(line) for line in (DATA / "schemas.jsonl").read_text().splitlines()]

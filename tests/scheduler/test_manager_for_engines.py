@@ -19,7 +19,7 @@ from structout import (
     StructuredOutputsParams,
     UnknownRequestError,
 )
-from structout.grammar.router import BackendSet
+from structout.grammar.registry import BackendSet
 from structout.scheduler.requests import RequestTable
 
 V = 512

@@ -19,7 +19,7 @@ from structout import (
     StructuredOutputsParams,
     UnknownRequestError,
 )
-from structout.grammar.router import BackendSet
+from structout.grammar.registry import BackendSet
 
 V = 512
 
@@ -197,7 +197,7 @@ def test_process_exits_while_a_constraint_compiles(ending):
     script = f"""
 import sys, time, tokenizers_on_the_spot
 from structout import StructuredOutputManager, StructuredOutputsParams
-from structout.grammar.router import BackendSet
+from structout.grammar.registry import BackendSet
 BackendSet.compile = lambda *arguments: time.sleep(600)
 manager = StructuredOutputManager(tokenizers_on_the_spot.byte_level(), {V})
 manager.add_request("r", StructuredOutputsParams(regex="a"))

@@ -16,7 +16,7 @@ from random_schemas import RandomSchema
 
 from structout.errors import GrammarError
 from structout.grammar.interface import CompiledConstraint
-from structout.grammar.router import BackendSet
+from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from structout.params import StructuredOutputsParams
 

@@ -12,19 +12,21 @@ from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.fsm.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
 from structout.grammar.fsm.grammars import ContextFreeGrammar, GrammarIndex, compile_grammar
+from structout.grammar.fsm.impossible import cause_of_impossibility
 from structout.grammar.fsm.json_schema import DEFAULT_FORM, JsonSchemaGrammar, SchemaIndex, TextForm
+from structout.grammar.fsm.lenient import without
 from structout.grammar.fsm.matcher import FsmGrammar
 from structout.grammar.fsm.native import core, grammar_errors
 from structout.grammar.fsm.native_grammar import NativeGrammar, mask_memory
 from structout.grammar.fsm.token_index import TokenIndex, vocabulary_trie
 from structout.grammar.interface import CompiledConstraint, StructuredOutputBackend, StructuredOutputGrammar
 from structout.grammar.vocabulary import Vocabulary
-from structout.json_schema import STANDARD_FORMATS, unknown_formats
+from structout.json_schema import STANDARD_FORMATS, keyword_at, unknown_formats
 from structout.params import Constraint, StructuredOutputOptions
 
 _CHECK_SECONDS = 0.05
 _CHECK_LIMITS = AutomatonLimits(seconds=_CHECK_SECONDS)
-
+_MAX_LEFT_OUT = 64  # keywords of a lenient schema
 
 _JSON_OBJECT = '{"type": ["object", "array"]}'
 
@@ -92,31 +94,49 @@ class FsmBackend(StructuredOutputBackend):
                 engine cannot enforce in this schema are not enforced.
             stop_token_ids: tokens that end the text. Default: those of the vocabulary.
         """
-        native = self.compile_native(constraint)
-        annotations = native.annotations if isinstance(native, SchemaIndex) else ()
-        weakened: tuple[str, ...] = ()
-        if annotations and constraint.lenient:
-            unknown = set(unknown_formats(constraint.nodes))
-            weakened = tuple(place for place in annotations if place not in unknown)
-            annotations = tuple(place for place in annotations if place in unknown)
+        native, left_out = self._compiled_leniently(constraint, self._limits)
+        weakened, annotations = _not_enforced(constraint, native, left_out)
         grammar = self._grammar(constraint, native, stop_token_ids)
         return CompiledConstraint(grammar, weakened=weakened, annotations=annotations)
 
-    def check(self, constraint: Constraint) -> tuple[str, ...]:
-        """Check a constraint as the interface specifies.
+    def check(self, constraint: Constraint) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Find out what ``compile`` would refuse, within milliseconds. What takes more
+        than ``_CHECK_SECONDS`` passes.
 
-        What takes more than ``_CHECK_SECONDS`` passes.
+        Returns:
+            the parts of a lenient constraint that would not be enforced, and the
+            formats that constrain nothing.
         """
         try:
-            self._refuse_empty(constraint, self._compiled(constraint, _CHECK_LIMITS))
+            native, left_out = self._compiled_leniently(constraint, _CHECK_LIMITS)
         except GrammarLimitError as error:
             if error.limit != "cpu_milliseconds":
                 raise
-        return ()
+            return (), ()
+        self._refuse_empty(constraint, native)
+        return _not_enforced(constraint, native, left_out)
 
     def compile_native(self, constraint: Constraint) -> _Compiled:
         """A schema or a recursive grammar over tokens, or an automaton over bytes."""
         return self._compiled(constraint, self._limits)
+
+    def _compiled_leniently(self, constraint: Constraint, limits: AutomatonLimits) -> tuple[_Compiled, tuple[str, ...]]:
+        """Compile, and return the keywords that were left out of a lenient schema."""
+        left_out: list[str] = []
+        while True:
+            try:
+                return self._compiled(constraint, limits), tuple(left_out)
+            except GrammarError as error:
+                is_json = constraint.kind is StructuredOutputOptions.JSON
+                may_go_on = is_json and constraint.lenient and len(left_out) < _MAX_LEFT_OUT
+                if not may_go_on or error.kind is not GrammarErrorKind.UNSUPPORTED or not error.pointer:
+                    raise
+                try:
+                    schema, places = without(constraint.value, error.pointer)
+                except LookupError:
+                    raise error from None
+                constraint = constraint.rewritten(schema)
+                left_out += places
 
     def _compiled(self, constraint: Constraint, limits: AutomatonLimits) -> _Compiled:
         kind = constraint.kind
@@ -131,7 +151,10 @@ class FsmBackend(StructuredOutputBackend):
                     key_order=constraint.key_order or self._form.key_order,
                     whitespace_pattern=constraint.whitespace_pattern,
                 )
-                return SchemaIndex(schema, self.vocabulary, form, limits, ignored, dict(constraint.schemas))
+                try:
+                    return SchemaIndex(schema, self.vocabulary, form, limits, ignored, dict(constraint.schemas))
+                except GrammarError as error:
+                    raise _with_cause(error, constraint) from None
             case StructuredOutputOptions.REGEX:
                 return Automaton.from_regex(constraint.spec, limits)
             case StructuredOutputOptions.CHOICE:
@@ -141,11 +164,8 @@ class FsmBackend(StructuredOutputBackend):
         message = f"fsm takes json, regex, choice and grammar constraints only, got a {kind.value} constraint"
         raise GrammarError(message, kind=GrammarErrorKind.UNSUPPORTED)
 
-    def serialize(self, native: _Compiled, max_bytes: int) -> bytes | None:
-        if not isinstance(native, Automaton):
-            return None
-        data = native.serialize()
-        return data if len(data) <= max_bytes else None
+    def serialize(self, grammar: StructuredOutputGrammar) -> bytes | None:
+        return grammar.index.automaton.serialize() if isinstance(grammar, FsmGrammar) else None
 
     def load_grammar(
         self, constraint: Constraint, serialized: bytes, stop_token_ids: Sequence[int] | None = None
@@ -199,6 +219,32 @@ class FsmBackend(StructuredOutputBackend):
         if not isinstance(native, SchemaIndex) and native.is_empty:  # SchemaIndex refuses by itself
             message = f"the {constraint.kind.value} constraint allows no text at all"
             raise GrammarError(message, kind=GrammarErrorKind.IMPOSSIBLE)
+
+
+def _with_cause(error: GrammarError, constraint: Constraint) -> GrammarError:
+    """The error with the part of a JSON schema that makes it impossible, if it is one
+    of the usual mistakes."""
+    is_impossible = error.kind is GrammarErrorKind.IMPOSSIBLE and error.pointer is None
+    found = cause_of_impossibility(constraint.value, constraint.nodes) if is_impossible else None
+    if found is None:
+        return error
+    cause, pointer = found
+    message = f"the json constraint allows no text at all: {cause}"
+    keyword = None if pointer is None else keyword_at(pointer)
+    return GrammarError(message, kind=error.kind, pointer=pointer, keyword=keyword)
+
+
+def _not_enforced(
+    constraint: Constraint, native: _Compiled, left_out: tuple[str, ...]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What is not enforced of a lenient constraint, and the formats that constrain
+    nothing."""
+    annotations = native.annotations if isinstance(native, SchemaIndex) else ()
+    if not annotations or not constraint.lenient:
+        return left_out, annotations
+    unknown = set(unknown_formats(constraint.nodes))
+    standard = tuple(place for place in annotations if place not in unknown)
+    return left_out + standard, tuple(place for place in annotations if place in unknown)
 
 
 def _matchers(grammars: Sequence[StructuredOutputGrammar]) -> list[Any]:

@@ -11,7 +11,7 @@ from vllm.exceptions import VLLMValidationError
 from structout import envs
 from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarError
-from structout.grammar.router import check_params
+from structout.grammar.registry import check_params
 from structout.integrations.structural_tags import current_structural_tag
 from structout.params import StructuredOutputsParams
 
@@ -70,7 +70,7 @@ def validating(validate: Callable[..., None]) -> Callable[..., None]:
             return
         try:
             params = params_of(constraint, config.backend, self)
-            weakened = check_params(params, manager_config(config), compiles=True)
+            weakened = check_params(params, manager_config(config))
         except GrammarError as error:
             raise VLLMValidationError(str(error)) from None
         if weakened:
