@@ -19,9 +19,9 @@ from structout.grammar.fsm.automaton import AutomatonLimits
 from structout.grammar.fsm.backend import FsmBackend
 from structout.grammar.fsm.grammars import GrammarIndex, compile_grammar
 from structout.grammar.optional.llguidance import LlguidanceBackend
+from structout.grammar.optional.xgrammar import XgrammarBackend
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
-from structout.grammar.optional.xgrammar import XgrammarBackend
 from structout.params import StructuredOutputOptions as Kind
 
 BYTES = Vocabulary((*(bytes([byte]) for byte in range(256)), b""), stop_token_ids=(256,))

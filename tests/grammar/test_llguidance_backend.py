@@ -9,22 +9,21 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from structout.grammar.engine_versions import LLGUIDANCE_WHITESPACE_PATTERN, XGRAMMAR_NEGATED_CLASSES, is_at_least
+from structout.grammar.llguidance import matcher as llguidance_matcher
+from structout.grammar.llguidance.spec import check_lark
+from structout.grammar.llguidance.support import llguidance_support
+from structout.grammar.text_patterns import pattern_of_other_texts
+from structout.grammar.xgrammar.support import xgrammar_support
 from tokenizers_on_the_spot import byte_fallback, byte_level
 
 from structout.bitmask import allocate_token_bitmask, unpack_bitmask
 from structout.errors import GrammarError
-from structout.grammar.engine_versions import LLGUIDANCE_WHITESPACE_PATTERN, XGRAMMAR_NEGATED_CLASSES, is_at_least
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.fsm.backend import FsmBackend
-from structout.grammar.llguidance import matcher as llguidance_matcher
-from structout.grammar.optional.llguidance import LlguidanceBackend
-from structout.grammar.optional.llguidance import LlguidanceGrammar
-from structout.grammar.llguidance.spec import check_lark
-from structout.grammar.llguidance.support import llguidance_support
-from structout.grammar.text_patterns import pattern_of_other_texts
-from structout.grammar.vocabulary import Vocabulary
+from structout.grammar.optional.llguidance import LlguidanceBackend, LlguidanceGrammar
 from structout.grammar.optional.xgrammar import XgrammarBackend
-from structout.grammar.xgrammar.support import xgrammar_support
+from structout.grammar.vocabulary import Vocabulary
 from structout.params import Constraint
 from structout.params import StructuredOutputOptions as Kind
 

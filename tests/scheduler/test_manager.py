@@ -9,6 +9,7 @@ import threading
 import pytest
 import tokenizers_on_the_spot
 import torch
+from structout.grammar.xgrammar import backend as xgrammar_backend
 
 import structout
 from structout import (
@@ -22,7 +23,6 @@ from structout import (
     UnknownRequestError,
 )
 from structout.errors import StaleMasksError
-from structout.grammar.xgrammar import backend as xgrammar_backend
 
 V = 512
 PERSON = {
@@ -369,8 +369,8 @@ def test_grammar_bitmask_while_eight_threads_add_and_finish(manager, tokenizer):
 
 def test_grammar_interface_without_a_manager(tokenizer):
     """validate_tokens, rollback across termination, copy, fork and reset."""
-    from structout.grammar.vocabulary import Vocabulary
     from structout.grammar.optional.xgrammar import XgrammarBackend
+    from structout.grammar.vocabulary import Vocabulary
     from structout.params import StructuredOutputOptions
 
     backend = XgrammarBackend(Vocabulary.from_tokenizer(tokenizer, V))

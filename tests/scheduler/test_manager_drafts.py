@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import tokenizers_on_the_spot
 import torch
-
-from structout import StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams
 from structout.grammar.llguidance import backend as llguidance_backend
 from structout.grammar.xgrammar import backend as xgrammar_backend
+
+from structout import StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams
 
 V = 512
 TOKENIZER = tokenizers_on_the_spot.byte_level()

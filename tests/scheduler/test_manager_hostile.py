@@ -25,9 +25,9 @@ from structout import (
     StructuredOutputsParams,
 )
 from structout.errors import GrammarLimitError
+from structout.grammar.optional.xgrammar import XgrammarBackend
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
-from structout.grammar.optional.xgrammar import XgrammarBackend
 from structout.mask_buffers import BufferRing
 from structout.params import StructuredOutputOptions
 from structout.scheduler.compile_service import CompileService

@@ -29,7 +29,7 @@ class OptionalGrammar(StructuredOutputGrammar):
         self._canonical_tokenizer = canonical_tokenizer
         self._text: list[int] = []
         self._num_stopped = 0  # the stop token and those after it
-        self._num_undone = 0  # tokens that undo_bytes() takes back
+        self._steps_of_bytes: list[int] = []  # the numbers of tokens that undo_bytes() takes back
 
     @abstractmethod
     def _advance(self, token: int) -> bool:
@@ -41,7 +41,7 @@ class OptionalGrammar(StructuredOutputGrammar):
         """Take back the last tokens that the engine has accepted."""
 
     @abstractmethod
-    def _fill(self, bitmask: torch.Tensor, row: int) -> None:
+    def _fill_text(self, bitmask: torch.Tensor, row: int) -> None:
         """Write the mask of the tokens with text. Bits of stop tokens do not matter."""
 
     @abstractmethod
@@ -80,7 +80,7 @@ class OptionalGrammar(StructuredOutputGrammar):
         check_mask_buffer(bitmask, self._vocabulary.size)
         if not 0 <= batch_index < len(bitmask):
             raise IndexError(f"rows must be in [0, {len(bitmask)}), got {batch_index}")
-        self._fill(bitmask, batch_index)
+        self._fill_text(bitmask, batch_index)
         words = bitmask[batch_index].numpy().view(np.uint32)
         may_end = self._may_end()
         for stop in {*self._vocabulary.stop_token_ids, *self._stop_token_ids}:
@@ -120,7 +120,8 @@ class OptionalGrammar(StructuredOutputGrammar):
         """
         if self._canonical_tokenizer is None:
             raise RuntimeError("compute_ff_tokens needs the tokenizer: pass canonical_tokenizer to the backend")
-        return self._canonical_tokenizer.ff_tokens(self, self._text)
+        tokens = self._canonical_tokenizer.ff_tokens(self, self._text)
+        return tokens if set(self._stop_token_ids).isdisjoint(tokens) else []
 
     def accept_bytes(self, data: bytes) -> bool:
         """Advance by ``data``, as the tokens of single bytes. If it is not allowed, do
@@ -128,12 +129,12 @@ class OptionalGrammar(StructuredOutputGrammar):
         tokens = [self._vocabulary.token_of_byte(byte) for byte in data]
         if None in tokens or not self.accept_tokens("", [token for token in tokens if token is not None]):
             return False
-        self._num_undone = len(data)
+        self._steps_of_bytes.append(len(data))
         return True
 
     def undo_bytes(self) -> None:
-        """Undo what the last ``accept_bytes`` did."""
-        self.rollback(self._num_undone)
+        """Undo what the last ``accept_bytes`` did that is not undone."""
+        self.rollback(self._steps_of_bytes.pop())
 
     def _accept_prefix(self, tokens: Sequence[int]) -> int:
         """Accept the tokens before the first that is not allowed, and return their

@@ -68,7 +68,7 @@ class LlguidanceGrammar(OptionalGrammar):
         self._matcher = LLMatcher(self._tokenizer, self._spec, log_level=0)  # it had exceeded a limit
         self._matcher.try_consume_tokens(self._text[: len(self._text) - num_tokens])
 
-    def _fill(self, bitmask: torch.Tensor, row: int) -> None:
+    def _fill_text(self, bitmask: torch.Tensor, row: int) -> None:
         words = bitmask[row]
         self._matcher.unsafe_compute_mask_ptr(words.data_ptr(), words.numel() * _BYTES_PER_WORD)
         if self._matcher.is_error():

@@ -42,7 +42,7 @@ class XgrammarGrammar(OptionalGrammar):
     def _undo(self, num_tokens: int) -> None:
         self._matcher.rollback(num_tokens)
 
-    def _fill(self, bitmask: torch.Tensor, row: int) -> None:
+    def _fill_text(self, bitmask: torch.Tensor, row: int) -> None:
         self._matcher.fill_next_token_bitmask(bitmask, row)
 
     def _may_end(self) -> bool:
