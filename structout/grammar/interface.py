@@ -233,8 +233,8 @@ class StructuredOutputGrammar(ABC):
         """
         rows = bitmask[first_row : first_row + len(draft_tokens)]
         order = nodes_below(next_token, next_sibling)
-        rows[:] = 0
         self._fill(bitmask, first_row)
+        rows[1:] = 0
         is_allowed = [True] + [False] * (len(rows) - 1)
         depths = [0] * len(rows)
         num_before = self.num_tokens

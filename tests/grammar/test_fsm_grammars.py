@@ -407,16 +407,10 @@ def test_backend_compiles_grammars(xgrammar):
     assert grammar.is_terminated()
 
 
-def test_grammars_go_to_fsm_unless_it_refuses_them():
+def test_grammar_that_is_refused_is_refused_by_message_and_a_named_engine_may_serve_it():
     backends = BackendSet(BYTES, StructuredOutputsConfig())
-
-    def backend_of(grammar, backend="fsm"):
-        return backends.compile(StructuredOutputsParams(grammar=grammar, backend=backend).constraint()).backend_name
-
-    assert backend_of('root ::= "a"+ root | "b"') == "fsm"
-    assert backend_of('start: A+\nA: "a" | "b"') == "fsm"
-    assert backend_of('root ::= "(" root ")" | "b"') == "fsm"
-    assert backend_of('root ::= TagDispatch(("a", b))\nb ::= "c"') == "xgrammar"
-    assert backend_of('start: %json {"type": "object"}') == "llguidance"
-    with pytest.raises(GrammarError, match=r"fsm refuses the grammar: .* TagDispatch is not"):
-        backend_of('root ::= TagDispatch(("a", b))\nb ::= "c"', "fsm:no-fallback")
+    dispatch = 'root ::= TagDispatch(("a", b))\nb ::= "c"'
+    with pytest.raises(GrammarError, match=r"the macro TagDispatch is not supported"):
+        backends.compile(StructuredOutputsParams(grammar=dispatch).constraint())
+    by_another = StructuredOutputsParams(grammar=dispatch, backend="xgrammar").constraint()
+    assert backends.compile(by_another).backend_name == "xgrammar"

@@ -83,6 +83,12 @@ def test_compile_with_a_name_uses_that_backend(backend_set, name, suffix):
         assert backend_set.compile(constraint(**params, backend=name + suffix)).backend_name == name
 
 
+@pytest.mark.parametrize("name", ["llguidance", "xgrammar"])
+def test_other_engines_take_no_nul(backend_set, name):
+    with pytest.raises(GrammarError, match="takes no NUL character in a schema"):
+        backend_set.compile(constraint(json={"const": "\0"}, backend=f"{name}:no-fallback"))
+
+
 @pytest.mark.parametrize(
     ("params", "message"),
     [

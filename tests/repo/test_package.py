@@ -227,7 +227,7 @@ def test_install_in_a_fresh_environment_fails_in_one_line(requirement, clean_env
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize("extra", ["", "[manager]", "[generate]", "[metrics]"])
+@pytest.mark.parametrize("extra", ["", "[generate]", "[metrics]", "[llguidance,xgrammar]"])
 def test_install_beside_the_pinned_packages_needs_no_other_package(extra, source_tree, wheel):
     """The sources are built for one of the cases only."""
     distribution = str(wheel) if extra else "."

@@ -224,14 +224,14 @@ class FsmBackend(StructuredOutputBackend):
 def _with_cause(error: GrammarError, constraint: Constraint) -> GrammarError:
     """The error with the part of a JSON schema that makes it impossible, if it is one
     of the usual mistakes."""
-    is_impossible = error.kind is GrammarErrorKind.IMPOSSIBLE and error.pointer is None
-    found = cause_of_impossibility(constraint.value, constraint.nodes) if is_impossible else None
+    may_be_impossible = error.kind in (GrammarErrorKind.IMPOSSIBLE, GrammarErrorKind.UNSUPPORTED)
+    found = cause_of_impossibility(constraint.value, constraint.nodes) if may_be_impossible else None
     if found is None:
         return error
     cause, pointer = found
     message = f"the json constraint allows no text at all: {cause}"
     keyword = None if pointer is None else keyword_at(pointer)
-    return GrammarError(message, kind=error.kind, pointer=pointer, keyword=keyword)
+    return GrammarError(message, kind=GrammarErrorKind.IMPOSSIBLE, pointer=pointer, keyword=keyword)
 
 
 def _not_enforced(

@@ -6,9 +6,19 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import StructuredOutputGrammar, check_mask_buffer
 from structout.grammar.vocabulary import Vocabulary, token_id
+from structout.json_schema import has_nul
+from structout.params import Constraint
+
+
+def refuse_nul(constraint: Constraint) -> None:
+    """Raise ``GrammarError`` for a schema with U+0000: native compilers take C
+    strings."""
+    if has_nul(constraint.value, constraint.spec):
+        raise GrammarError("the engine takes no NUL character in a schema", kind=GrammarErrorKind.UNSUPPORTED)
 
 
 class OptionalGrammar(StructuredOutputGrammar):

@@ -12,7 +12,7 @@ from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import StructuredOutputBackend
-from structout.grammar.optional.grammar import OptionalGrammar
+from structout.grammar.optional.grammar import OptionalGrammar, refuse_nul
 from structout.grammar.vocabulary import Vocabulary
 from structout.params import Constraint, StructuredOutputOptions
 
@@ -129,7 +129,9 @@ class LlguidanceBackend(StructuredOutputBackend):
         self, request_type: StructuredOutputOptions, grammar_spec: str, stop_token_ids: Sequence[int] | None = None
     ) -> LlguidanceGrammar:
         stops = self.vocabulary.stop_token_ids if stop_token_ids is None else stop_token_ids
-        spec = self._spec(Constraint(request_type, grammar_spec))
+        constraint = Constraint(request_type, grammar_spec)
+        refuse_nul(constraint)
+        spec = self._spec(constraint)
         grammar = LlguidanceGrammar(self._tokenizer, spec, self.vocabulary, stops, self._canonical_tokenizer)
         self._refuse_empty_language(grammar, request_type)
         return grammar

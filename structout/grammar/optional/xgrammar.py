@@ -11,9 +11,9 @@ from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import StructuredOutputBackend
-from structout.grammar.optional.grammar import OptionalGrammar
+from structout.grammar.optional.grammar import OptionalGrammar, refuse_nul
 from structout.grammar.vocabulary import Vocabulary
-from structout.params import StructuredOutputOptions
+from structout.params import Constraint, StructuredOutputOptions
 
 _CACHE_SHARE = 8  # xgrammar may cache one part in so many of the config's cache_bytes
 
@@ -108,6 +108,7 @@ class XgrammarBackend(StructuredOutputBackend):
     def compile_grammar(
         self, request_type: StructuredOutputOptions, grammar_spec: str, stop_token_ids: Sequence[int] | None = None
     ) -> XgrammarGrammar:
+        refuse_nul(Constraint(request_type, grammar_spec))
         stops = self.vocabulary.stop_token_ids if stop_token_ids is None else stop_token_ids
         try:
             compiled = self._compiled(request_type, grammar_spec)
