@@ -10,10 +10,15 @@
 
 #include "bindings/engine/module.h"
 #include "tags/free_text.h"
+#include "tags/raw_strings.h"
 
 namespace structout::engine {
 
 void define_rules(py::module_& module) {
+  module.def("raw_strings", [](const Automaton& json_strings, const Limits& limits) {
+    Budget budget(limits);
+    return tags::raw_strings(json_strings, budget);
+  });
   py::class_<Rules>(module, "Rules")
       .def(py::init<>())
       .def("add_text", [](Rules& self, const py::bytes& text) { return self.add_text(text); })
