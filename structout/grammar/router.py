@@ -123,7 +123,7 @@ _PREFERRED = {
     StructuredOutputOptions.REGEX: ("fsm", "xgrammar"),
     StructuredOutputOptions.CHOICE: ("fsm", "xgrammar"),
     StructuredOutputOptions.GRAMMAR: ("fsm", "xgrammar"),
-    StructuredOutputOptions.STRUCTURAL_TAG: ("xgrammar",),
+    StructuredOutputOptions.STRUCTURAL_TAG: ("fsm", "xgrammar"),
     StructuredOutputOptions.JSON: ("fsm", "llguidance"),
     StructuredOutputOptions.JSON_OBJECT: ("fsm", "llguidance"),
 }

@@ -67,15 +67,16 @@ def ends_of(part: dict[str, Any], text: str, start: int, closing: tuple[str, ...
                 ends = after(frozenset({begin}), tags)
                 return closed(ends) if is_last else ends
 
-            stops = {trigger: triggered for trigger in part["triggers"]}
+            is_used = {
+                trigger: any(tag["begin"].startswith(trigger) for tag in part["tags"]) for trigger in part["triggers"]
+            }
+            stops = {trigger: triggered for trigger in part["triggers"] if is_used[trigger]}
+            excluded = [*part.get("excludes", ()), *(trigger for trigger in is_used if not is_used[trigger])]
             if not part.get("at_least_one"):
-                return free_text_ends(text, start, stops, part.get("excludes", ()), closing, closes, not is_last)
+                return free_text_ends(text, start, stops, excluded, closing, closes, not is_last)
             if is_last:
                 return closed(tags(start))
-            return after(
-                tags(start),
-                lambda i: free_text_ends(text, i, stops, part.get("excludes", ()), closing, closes, True),
-            )
+            return after(tags(start), lambda i: free_text_ends(text, i, stops, excluded, closing, closes, True))
         case "dispatch":
             loops = part.get("loop", True)
 
@@ -84,7 +85,7 @@ def ends_of(part: dict[str, Any], text: str, start: int, closing: tuple[str, ...
                 return ends if loops else closed(ends)
 
             stops = {
-                pattern: lambda begin, content=content, length=len(pattern): ruled(begin, content, length)
+                pattern: lambda begin, pattern=pattern, content=content: ruled(begin, content, len(pattern))
                 for pattern, content in part["rules"]
             }
             return free_text_ends(text, start, stops, part.get("excludes", ()), closing, closes, loops)

@@ -1,7 +1,6 @@
-"""Compiles JSON schemas, regular expressions, choices and grammars with structout's own
-engine."""
+"""Compiles constraints of all kinds with structout's own engine."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -16,6 +15,8 @@ from structout.grammar.fsm.json_schema import DEFAULT_FORM, JsonSchemaGrammar, S
 from structout.grammar.fsm.matcher import FsmGrammar
 from structout.grammar.fsm.native import core, grammar_errors
 from structout.grammar.fsm.native_grammar import NativeGrammar, mask_memory
+from structout.grammar.fsm.structural_tags import structural_tag_rules
+from structout.grammar.fsm.tag_schemas import TagSchemas
 from structout.grammar.fsm.token_index import TokenIndex, vocabulary_trie
 from structout.grammar.interface import CompiledConstraint, StructuredOutputBackend, StructuredOutputGrammar
 from structout.grammar.vocabulary import Vocabulary
@@ -32,8 +33,7 @@ _Compiled = Automaton | SchemaIndex | GrammarIndex
 
 
 class FsmBackend(StructuredOutputBackend):
-    """Compiles JSON schemas, regular expressions, choices and grammars, for one
-    vocabulary.
+    """Compiles constraints of all kinds, for one vocabulary.
 
     Args:
         vocabulary: the token ids of the model.
@@ -76,11 +76,7 @@ class FsmBackend(StructuredOutputBackend):
     def compile_grammar(
         self, request_type: StructuredOutputOptions, grammar_spec: str, stop_token_ids: Sequence[int] | None = None
     ) -> NativeGrammar:
-        """Compile a constraint as the interface specifies.
-
-        Raises:
-            GrammarError: also for a structural tag.
-        """
+        """Compile a constraint as the interface specifies."""
         constraint = Constraint(request_type, grammar_spec)
         return self._grammar(constraint, self.compile_native(constraint), stop_token_ids)
 
@@ -92,12 +88,13 @@ class FsmBackend(StructuredOutputBackend):
                 engine cannot enforce in this schema are not enforced.
             stop_token_ids: tokens that end the text. Default: those of the vocabulary.
         """
-        native = self.compile_native(constraint)
-        annotations = native.annotations if isinstance(native, SchemaIndex) else ()
-        weakened: tuple[str, ...] = ()
+        schemas = self._tag_schemas(constraint, self._limits)
+        native = self._compiled(constraint, self._limits, schemas)
+        annotations = native.annotations if isinstance(native, SchemaIndex) else tuple(schemas.annotations)
+        weakened = tuple(schemas.weakened)
         if annotations and constraint.lenient:
-            unknown = set(unknown_formats(constraint.nodes))
-            weakened = tuple(place for place in annotations if place not in unknown)
+            unknown = set(_unknown_formats(constraint))
+            weakened += tuple(place for place in annotations if place not in unknown)
             annotations = tuple(place for place in annotations if place in unknown)
         grammar = self._grammar(constraint, native, stop_token_ids)
         return CompiledConstraint(grammar, weakened=weakened, annotations=annotations)
@@ -108,7 +105,9 @@ class FsmBackend(StructuredOutputBackend):
         What takes more than ``_CHECK_SECONDS`` passes.
         """
         try:
-            self._refuse_empty(constraint, self._compiled(constraint, _CHECK_LIMITS))
+            schemas = self._tag_schemas(constraint, _CHECK_LIMITS)
+            self._refuse_empty(constraint, self._compiled(constraint, _CHECK_LIMITS, schemas))
+            return tuple(schemas.weakened)
         except GrammarLimitError as error:
             if error.limit != "cpu_milliseconds":
                 raise
@@ -116,9 +115,14 @@ class FsmBackend(StructuredOutputBackend):
 
     def compile_native(self, constraint: Constraint) -> _Compiled:
         """A schema or a recursive grammar over tokens, or an automaton over bytes."""
-        return self._compiled(constraint, self._limits)
+        return self._compiled(constraint, self._limits, self._tag_schemas(constraint, self._limits))
 
-    def _compiled(self, constraint: Constraint, limits: AutomatonLimits) -> _Compiled:
+    def _tag_schemas(self, constraint: Constraint, limits: AutomatonLimits) -> TagSchemas:
+        """What compiles the schemas of a structural tag."""
+        ignored = STANDARD_FORMATS if constraint.lenient else ()
+        return TagSchemas(self.vocabulary, self._form, limits, ignored, constraint.lenient)
+
+    def _compiled(self, constraint: Constraint, limits: AutomatonLimits, schemas: TagSchemas) -> _Compiled:
         kind = constraint.kind
         if constraint.whitespace_pattern is not None:
             is_json = kind is StructuredOutputOptions.JSON
@@ -141,8 +145,10 @@ class FsmBackend(StructuredOutputBackend):
                 return Automaton.from_choices(constraint.value)
             case StructuredOutputOptions.GRAMMAR:
                 return compile_grammar(constraint.spec, self.vocabulary, limits)
-        message = f"fsm takes json, regex, choice and grammar constraints only, got a {kind.value} constraint"
-        raise GrammarError(message, kind=GrammarErrorKind.UNSUPPORTED)
+            case StructuredOutputOptions.STRUCTURAL_TAG:
+                rules = structural_tag_rules(constraint.value, limits, schemas.add)
+                automaton = None if constraint.tag_schemas else rules.automaton()
+                return GrammarIndex(rules, self.vocabulary) if automaton is None else automaton
 
     def serialize(self, native: _Compiled, max_bytes: int) -> bytes | None:
         if not isinstance(native, Automaton):
@@ -202,6 +208,14 @@ class FsmBackend(StructuredOutputBackend):
         if not isinstance(native, SchemaIndex) and native.is_empty:  # SchemaIndex refuses by itself
             message = f"the {constraint.kind.value} constraint allows no text at all"
             raise GrammarError(message, kind=GrammarErrorKind.IMPOSSIBLE)
+
+
+def _unknown_formats(constraint: Constraint) -> Iterator[str]:
+    if constraint.kind is StructuredOutputOptions.STRUCTURAL_TAG:
+        for schema in constraint.tag_schemas:
+            yield from unknown_formats(schema.nodes, schema.pointer)
+    else:
+        yield from unknown_formats(constraint.nodes)
 
 
 def _matchers(grammars: Sequence[StructuredOutputGrammar]) -> list[Any]:

@@ -18,14 +18,15 @@ def fsm_support(constraint: Constraint) -> Support:
     except for some formats of a lenient constraint. What else it does not support in a
     JSON schema, the compilation refuses."""
     kind = constraint.kind
-    if kind is StructuredOutputOptions.STRUCTURAL_TAG:
-        return Support(refusal="has no structural tags")
     if constraint.whitespace_pattern is not None:
         return Support(refusal=f"has no whitespace_pattern for {kind.value} constraints")
     if not is_available():
         return Support(refusal="is not built for this version of Python")
     if kind is StructuredOutputOptions.JSON:
         return Support(weakened=formats_beyond(constraint.nodes, FORMATS))
+    if kind is StructuredOutputOptions.STRUCTURAL_TAG:
+        schemas = constraint.tag_schemas
+        return Support(weakened=tuple(f for s in schemas for f in formats_beyond(s.nodes, FORMATS, s.pointer)))
     if kind in (StructuredOutputOptions.JSON_OBJECT, StructuredOutputOptions.CHOICE):
         return Support()
     return Support(refusal=_refusal_of(kind, constraint.spec))
