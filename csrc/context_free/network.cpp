@@ -120,10 +120,9 @@ class NetworkBuilder {
     if (nfa.num_nodes() > limits_.nodes) throw engine::LimitError("pattern_nodes", nfa.num_nodes(), limits_.nodes);
     const engine::Part& part = pattern_.parts[index];
     if (part.kind == engine::PartKind::kText) return add_text(nfa, pattern_.texts[part.index], node);
+    if (part.kind == engine::PartKind::kBranching) return add_branching(nfa, part, node);
     if (is_regular(index)) return add_regular(nfa, index, node);
     switch (part.kind) {
-      case engine::PartKind::kBranching:
-        return add_branching(nfa, part, node);
       case engine::PartKind::kTerminal: {
         uint32_t terminal = terminal_of(part.children[0], part.is_lazy, false), end = nfa.add_node();
         const Terminal& read = network_.terminals_[terminal];
@@ -217,7 +216,6 @@ class NetworkBuilder {
     if (found != is_regular_.end()) return found->second;
     const engine::Part& part = pattern_.parts[index];
     bool result = part.kind != engine::PartKind::kRule && part.kind != engine::PartKind::kTerminal &&
-                  part.kind != engine::PartKind::kBranching &&
                   std::all_of(part.children.begin(), part.children.end(), [this](uint32_t i) { return is_regular(i); });
     return is_regular_[index] = result;
   }

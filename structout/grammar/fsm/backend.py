@@ -27,7 +27,7 @@ _CHECK_SECONDS = 0.05
 _CHECK_LIMITS = AutomatonLimits(seconds=_CHECK_SECONDS)
 
 
-_JSON_OBJECT = '{"type": ["object", "array"]}'
+_JSON_OBJECT = '{"type": "object"}'
 
 _Compiled = Automaton | SchemaIndex | GrammarIndex
 
@@ -120,7 +120,10 @@ class FsmBackend(StructuredOutputBackend):
     def _tag_schemas(self, constraint: Constraint, limits: AutomatonLimits) -> TagSchemas:
         """What compiles the schemas of a structural tag."""
         ignored = STANDARD_FORMATS if constraint.lenient else ()
-        return TagSchemas(self.vocabulary, self._form, limits, ignored, constraint.lenient)
+        return TagSchemas(self.vocabulary, self._form_of(constraint), limits, ignored, constraint.lenient)
+
+    def _form_of(self, constraint: Constraint) -> TextForm:
+        return replace(self._form, key_order=constraint.key_order or self._form.key_order)
 
     def _compiled(self, constraint: Constraint, limits: AutomatonLimits, schemas: TagSchemas) -> _Compiled:
         kind = constraint.kind
@@ -137,8 +140,9 @@ class FsmBackend(StructuredOutputBackend):
             case StructuredOutputOptions.JSON | StructuredOutputOptions.JSON_OBJECT:
                 schema = constraint.spec if kind is StructuredOutputOptions.JSON else _JSON_OBJECT
                 ignored = STANDARD_FORMATS if constraint.lenient else ()
-                form = replace(self._form, key_order=constraint.key_order or self._form.key_order)
-                return SchemaIndex(schema, self.vocabulary, form, limits, ignored, dict(constraint.schemas))
+                return SchemaIndex(
+                    schema, self.vocabulary, self._form_of(constraint), limits, ignored, dict(constraint.schemas)
+                )
             case StructuredOutputOptions.REGEX:
                 return Automaton.from_regex(constraint.spec, limits)
             case StructuredOutputOptions.CHOICE:

@@ -3,17 +3,13 @@
 from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from typing import Any, Protocol
-from urllib.parse import unquote
 
 from structout.errors import GrammarError, GrammarErrorKind
-from structout.grammar.fsm.argument_styles import JSON_KINDS, STRING, ArgumentStyle
 from structout.grammar.fsm.automaton import Automaton
 from structout.grammar.fsm.json_schema import SchemaIndex
 from structout.grammar.fsm.rules import RuleSet
-from structout.json_schema import escaped, part_at, referred
-
-_ALL_KINDS = frozenset((STRING, *JSON_KINDS))
-_KIND_OF = {"integer": "number"}
+from structout.tools.schema_kinds import Node, below, branches_of, kinds_of, property_pointer, resolved
+from structout.tools.styles import LOOKS_LIKE_JSON, STRING, ArgumentStyle
 
 # Keywords of an object that hold for every text, since only known keys are written.
 _READ_OF_OBJECTS = frozenset(
@@ -29,11 +25,6 @@ _OF_ARRAYS = (
 )
 _OF_ALL = frozenset(("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "const", "enum"))
 
-# What could be read as a value other than a string.
-_LOOKS_LIKE_JSON = (
-    r"\s*(?:[\[{\"0-9+.\-][\s\S]*|[Nn][Uu][Ll][Ll]\s*|[Nn][Oo][Nn][Ee]\s*|[Tt][Rr][Uu][Ee]\s*|[Ff][Aa][Ll][Ss][Ee]\s*"
-    r"|[Nn][Aa][Nn]\s*|[Ii][Nn][Ff][A-Za-z]*\s*)?"
-)
 _ENDS_WITH_LINE_BREAK = r"\n[\s\S]*|[\s\S]*\n"
 
 
@@ -74,8 +65,8 @@ class ArgumentRules:
         self._nothing = rules.add_text("")
 
     def add_arguments(self) -> int:
-        pointer, node = self._resolved("")
-        if "object" not in _kinds_of(node):
+        pointer, node = resolved(self._schemas.root, "")
+        if "object" not in kinds_of(node):
             message = "the arguments of a call are an object, which the schema does not allow"
             raise self._schemas.error("", message, GrammarErrorKind.IMPOSSIBLE)
         return self._object(pointer, node)
@@ -84,29 +75,9 @@ class ArgumentRules:
     def _line_break(self) -> int:
         return self._rules.add_repetition(self._rules.add_text("\n"), 0, 1)
 
-    def _resolved(self, pointer: str | None) -> tuple[str | None, Mapping[str, Any]]:
-        """The place of a part behind its references, and the part as an object."""
-        if pointer is None:
-            return None, {}
-        seen = set()
-        while True:
-            node = part_at(self._schemas.root, pointer)
-            if not isinstance(node, Mapping):
-                return (pointer, {}) if node is True else (pointer, {"enum": []})
-            reference = node.get("$ref")
-            if not isinstance(reference, str) or not reference.startswith("#") or pointer in seen:
-                return pointer, node
-            if set(node) & (_OF_ALL | _OF_OBJECTS | _OF_ARRAYS):  # the engine reads what stands beside a reference
-                return pointer, node
-            seen.add(pointer)
-            target = next(referred(self._schemas.root, node), (None, None))[1]
-            if target is None:
-                return pointer, node
-            pointer = unquote(reference[1:])
-
     # -- objects and arrays ---------------------------------------------------------
 
-    def _object(self, pointer: str | None, node: Mapping[str, Any]) -> int:
+    def _object(self, pointer: str | None, node: Node) -> int:
         """The entries of an object."""
         place = pointer or ""
         for keyword in sorted(node.keys() & (_OF_OBJECTS | _OF_ALL | {"$ref"}) - _READ_OF_OBJECTS):
@@ -115,23 +86,19 @@ class ArgumentRules:
         required = list(dict.fromkeys(node.get("required", ())))
         others = node.get("additionalProperties", node.get("unevaluatedProperties", True))
         if not properties and not required and others is not False:
-            return self._free_entries(node, self._below(pointer, "additionalProperties", others))
+            return self._free_entries(node, below(pointer, node, "additionalProperties"))
         entries: dict[str, int] = {}
         for name in dict.fromkeys([*properties, *required]):
-            below = (
-                f"{place}/properties/{escaped(name)}"
-                if name in properties
-                else self._below(pointer, "additionalProperties", others)
-            )
+            value_pointer = property_pointer(pointer, node, name)
             if name not in properties and others is False:
                 message = f"the key {name!r} is required, and no property has it"
                 raise self._schemas.error(f"{place}/required", message, GrammarErrorKind.IMPOSSIBLE)
-            entry = self._entry(name, below)
+            entry = self._entry(name, value_pointer)
             if entry is not None:
                 entries[name] = entry
             elif name in required:
                 message = f"no value is allowed for the key {name!r}, which is required"
-                raise self._schemas.error(below or place, message, GrammarErrorKind.IMPOSSIBLE)
+                raise self._schemas.error(value_pointer or place, message, GrammarErrorKind.IMPOSSIBLE)
         presence = _Presence(self._rules, entries, node)
         body = presence.add()
         if body is None:
@@ -139,11 +106,13 @@ class ArgumentRules:
             raise self._schemas.error(place, message, GrammarErrorKind.IMPOSSIBLE)
         return self._rules.add_sequence([body, self._line_break])
 
-    def _below(self, pointer: str | None, keyword: str, value: object) -> str | None:
-        return None if pointer is None or value is True else f"{pointer}/{keyword}"
-
-    def _free_entries(self, node: Mapping[str, Any], values: str | None) -> int:
+    def _free_entries(self, node: Node, values: str | None) -> int:
         """Entries whose keys the schema does not name."""
+        if "\0" in self._style.closing("\0"):  # the key again, which no rule can compare
+            if node.get("minProperties", 0) > 0:
+                message = f"{self._style.closing('key')} cannot close keys that the schema does not name"
+                raise self._schemas.error("", message, GrammarErrorKind.UNSUPPORTED)
+            return self._nothing
         key = self._rules.add_regex(self._style.key_pattern)
         entry = self._value_between(lambda kind: self._split(kind, key), values)
         if entry is None:
@@ -152,13 +121,11 @@ class ArgumentRules:
         entries = self._rules.add_repetition(self._rules.add_sequence([self._line_break, entry]), minimum, maximum)
         return self._rules.add_sequence([entries, self._line_break])
 
-    def _array(self, pointer: str | None, node: Mapping[str, Any]) -> int:
+    def _array(self, pointer: str | None, node: Node) -> int:
         place = pointer or ""
         for keyword in sorted(node.keys() & (_OF_ARRAYS | _OF_ALL | {"$ref"}) - _READ_OF_ARRAYS):
             self._schemas.refuse(place, keyword, f"cannot enforce {keyword} of an array")
-        items = node.get("items", True)
-        below = self._below(pointer, "items", items) if not isinstance(items, list) else None
-        item = self._entry(None, below)
+        item = self._entry(None, below(pointer, node, "items"))
         minimum, maximum = node.get("minItems", 0), node.get("maxItems")
         if item is None:
             return self._nothing
@@ -182,24 +149,30 @@ class ArgumentRules:
     def _split(self, kind: str, key: int) -> tuple[int, int]:
         """What stands around a value whose key is an expression."""
         before, behind = self._style.opening("\0", kind).split("\0")
-        closing = self._style.closing("\0")
-        if "\0" in closing:  # the key again, which no rule can compare
-            raise self._schemas.error("", "keys without names cannot be closed", GrammarErrorKind.UNSUPPORTED)
         opening = self._rules.add_sequence([self._rules.add_text(before), key, self._rules.add_text(behind)])
-        return opening, self._rules.add_text(closing)
+        return opening, self._rules.add_text(self._style.closing(None))
 
     def _value_between(self, around: Any, pointer: str | None) -> int | None:
         choices = []
-        for kind, value in self._values(pointer):
+        for kind, value in self._values(pointer, is_alone=True):
             opening, closing = around(kind)
             choices.append([opening, value, closing])
         return self._rules.add_alternatives(choices) if choices else None
 
-    def _values(self, pointer: str | None) -> Iterator[tuple[str, int]]:
-        """The kinds of values that a part allows, and how they are written."""
-        resolved, node = self._resolved(pointer)
-        kinds = _kinds_of(node)
-        strings = self._schemas.strings(resolved, self._excluded) if STRING in kinds else None
+    def _values(self, pointer: str | None, *, is_alone: bool) -> Iterator[tuple[str, int]]:
+        """The kinds of values that a part allows, and how they are written.
+
+        Args:
+            pointer: the part.
+            is_alone: whether the values of no other part may stand in the same place.
+        """
+        place, node = resolved(self._schemas.root, pointer)
+        if self._style.is_recursive and (branches := branches_of(place, node)):
+            for branch in branches:
+                yield from self._values(branch, is_alone=False)
+            return
+        kinds = kinds_of(node)
+        strings = self._schemas.strings(place, self._excluded) if STRING in kinds else None
         if strings is not None and strings.is_empty:
             strings = None
         others = []
@@ -208,19 +181,21 @@ class ArgumentRules:
             if not types:
                 continue
             if self._style.is_recursive and group[0] in ("object", "array"):
-                others.append((group[0], self._container(group[0], resolved, node)))
+                if node and "type" not in node and self._schemas.index(place, types) is None:
+                    continue
+                others.append((group[0], self._container(group[0], place, node)))
                 continue
-            index = self._schemas.index(resolved, types, self._excluded)
+            index = self._schemas.index(place, types, self._excluded)
             if index is not None:
                 others.append((group[0], self._wrapped(self._rules.json(index))))
         if strings is not None:
-            if others and not self._style.tells_strings:
-                strings -= Automaton.from_regex(_LOOKS_LIKE_JSON)
+            if (len(kinds) > 1 or not is_alone) and not self._style.tells_strings:  # as the reader decides it
+                strings -= Automaton.from_regex(LOOKS_LIKE_JSON)
             if not strings.is_empty:
                 yield STRING, self._written_string(strings)
         yield from others
 
-    def _container(self, kind: str, pointer: str | None, node: Mapping[str, Any]) -> int:
+    def _container(self, kind: str, pointer: str | None, node: Node) -> int:
         name = f"{kind} {pointer}"
         is_new = not self._rules.is_defined(name) and name not in self._rules.undefined_names
         reference = self._rules.reference(name)
@@ -252,7 +227,7 @@ class _Presence:
         node: the schema of the object.
     """
 
-    def __init__(self, rules: RuleSet, entries: Mapping[str, int], node: Mapping[str, Any]):
+    def __init__(self, rules: RuleSet, entries: Mapping[str, int], node: Node):
         self._rules = rules
         self._entries = list(entries.items())
         self._required = frozenset(node.get("required", ()))
@@ -309,27 +284,3 @@ class _Presence:
         name = f"entries {len(self._rests)} {id(self)}"
         self._rules.define(name, choices)
         return self._rules.reference(name)
-
-
-def _kinds_of(node: Mapping[str, Any]) -> frozenset[str]:
-    """The JSON types that a part may have, of those that its own keywords tell."""
-    if "const" in node or "enum" in node:
-        values = [node["const"]] if "const" in node else node["enum"]
-        return frozenset(_kind_of(value) for value in values)
-    given = node.get("type", list(_ALL_KINDS))
-    return frozenset(_KIND_OF.get(name, name) for name in ([given] if isinstance(given, str) else given))
-
-
-def _kind_of(value: object) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "boolean"
-        case str():
-            return STRING
-        case dict():
-            return "object"
-        case list():
-            return "array"
-    return "number"

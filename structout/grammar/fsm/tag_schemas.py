@@ -9,7 +9,6 @@ from urllib.parse import quote
 
 from structout import exact_json
 from structout.errors import GrammarError, GrammarErrorKind
-from structout.grammar.fsm.argument_styles import STYLES
 from structout.grammar.fsm.automaton import Automaton, AutomatonLimits
 from structout.grammar.fsm.json_schema import SchemaIndex, TextForm
 from structout.grammar.fsm.native import core, grammar_errors
@@ -18,6 +17,7 @@ from structout.grammar.fsm.structural_tags import SchemaFormat
 from structout.grammar.fsm.tag_arguments import ArgumentRules
 from structout.grammar.vocabulary import Vocabulary
 from structout.json_schema import keyword_at, part_at
+from structout.tools.styles import STYLES
 
 _DOCUMENT, _CLEAN = "structout:schema", "structout:clean"
 _REFERS = ('"$ref"', '"$id"', '"$dynamicRef"', '"$recursiveRef"', '"$schema"')

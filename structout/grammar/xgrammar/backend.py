@@ -348,7 +348,7 @@ class XgrammarBackend(StructuredOutputBackend):
             case StructuredOutputOptions.JSON_OBJECT:
                 if self._any_whitespace and self._max_whitespace is None:
                     return lambda compiler: compiler.compile_builtin_json_grammar()
-                return self._compile_json_call('{"type": ["object", "array"]}')
+                return self._compile_json_call('{"type": "object"}')
             case StructuredOutputOptions.REGEX:
                 return lambda compiler: compiler.compile_regex(spec)
             case StructuredOutputOptions.CHOICE:
