@@ -72,8 +72,8 @@ class Explanation:
         error: why no engine serves it; None if one does.
         advice: how a constraint that is refused could be changed; empty if unknown.
         backend_name: the engine that serves it; empty if none does.
-        keywords: the keywords of a JSON schema, without those of ``annotations`` and
-            ``weakened``.
+        keywords: the keywords of a JSON schema, or of those in a tag, without those of
+            ``annotations`` and ``weakened``.
         annotations: each ``format`` that constrains nothing, such as
             ``#/properties/file/format``.
         weakened: what is not enforced of a lenient constraint.
@@ -188,9 +188,13 @@ def _compiled(backends: BackendSet, constraint: Constraint, vocabulary: Vocabula
 
 
 def _keywords(constraint: Constraint, not_enforced: Collection[str] = ()) -> KeywordUse | None:
-    if constraint.kind is not StructuredOutputOptions.JSON:
+    if constraint.kind is StructuredOutputOptions.JSON:
+        return keyword_use(constraint.nodes, draft_of(constraint.value), not_enforced)
+    schemas = constraint.tag_schemas if constraint.kind is StructuredOutputOptions.STRUCTURAL_TAG else []
+    if not schemas:
         return None
-    return keyword_use(constraint.nodes, draft_of(constraint.value), not_enforced)
+    nodes = [(schema.pointer[1:] + pointer, node) for schema in schemas for pointer, node in schema.nodes]
+    return keyword_use(nodes, draft_of(schemas[0].schema), not_enforced)
 
 
 def _with_costs(

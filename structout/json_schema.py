@@ -200,6 +200,22 @@ def referred(schema: Any, node: Node) -> Iterator[tuple[str, Any]]:
         yield reference[1:], target
 
 
+def part_at(schema: Any, pointer: str) -> Any:
+    """The part of a schema at a JSON pointer.
+
+    Args:
+        schema: the schema.
+        pointer: without ``#``.
+
+    Raises:
+        LookupError: there is none.
+    """
+    part = schema
+    for name in pointer.split("/")[1:]:
+        part = part[int(name)] if isinstance(part, list) else part[name.replace("~1", "/").replace("~0", "~")]
+    return part
+
+
 def escaped(name: str) -> str:
     """``name`` as one part of a JSON pointer."""
     return name.replace("~", "~0").replace("/", "~1")

@@ -83,6 +83,9 @@ class Lexemes {
     return found->second = {ends.begin(), ends.end()};
   }
 
+  // Whether one of the bytes would not extend a lexeme with the given end.
+  bool may_follow(const ByteSet& bytes, uint32_t end) const { return (bytes & ~sets_[end]).any(); }
+
   uint32_t context_of(const std::set<uint32_t>& terminals) {
     return lexer_.set_of({terminals.begin(), terminals.end()});
   }
@@ -169,6 +172,17 @@ class Lexemes {
   std::map<std::tuple<uint32_t, uint32_t, uint32_t>, std::vector<End>> behind_;
 };
 
+// Calls visit(symbol, target) for the embedded texts and the tokens that a state reads.
+template <typename Visit>
+void visit_others(const Network& network, uint32_t state, Visit visit) {
+  for (const Call* call = network.embedded_begin(state); call < network.embedded_end(state); ++call) {
+    visit(kFirstToken - 1 - call->rule, call->target);  // no terminal has such a number
+  }
+  for (auto edge = network.tokens_begin(state); edge < network.tokens_end(state); ++edge) {
+    visit(edge->first, edge->target);
+  }
+}
+
 // For each state, the terminals that the lexer may follow where the state stands: all
 // that are allowed beside those of the state, and maybe more. Empty if that takes too much.
 class Contexts {
@@ -200,21 +214,24 @@ class Contexts {
           uint32_t next = network_.next(state, terminal);
           if (next != kNone) after[terminal].insert(next);
         }
+        visit_others(network_, state, [&](uint32_t symbol, uint32_t next) {
+          after[std::min(symbol, kFirstToken)].insert(next);  // as if all tokens were one
+        });
         budget_.spend(network_.terminals().size());
       }
       for (uint32_t state : states) {
-        for (const auto& [terminal, targets] : after) contexts[state].insert(terminal);
+        for (const auto& [symbol, targets] : after) {
+          if (symbol < network_.terminals().size()) contexts[state].insert(symbol);
+        }
+        for (uint32_t terminal = 0; terminal < network_.terminals().size() && !after.empty(); ++terminal) {
+          if (network_.terminals()[terminal].is_ignored) contexts[state].insert(terminal);
+        }
       }
       for (const auto& [terminal, targets] : after) {
         std::vector<uint32_t> kernel(targets.begin(), targets.end());
         if (seen.insert(kernel).second) pending.push_back(std::move(kernel));
       }
       if (seen.size() > kMaxContexts) return {};
-    }
-    for (std::set<uint32_t>& context : contexts) {
-      for (uint32_t terminal = 0; terminal < network_.terminals().size() && !context.empty(); ++terminal) {
-        if (network_.terminals()[terminal].is_ignored) context.insert(terminal);
-      }
     }
     return contexts;
   }
@@ -356,6 +373,13 @@ class RuleEnds {
       uint32_t next = network_.next(spot.state, terminal);
       if (next != kNone) read(terminal, next);
     }
+    // The lexer does not read embedded texts, nor tokens that are read by their ids.
+    visit_others(network_, spot.state, [&](uint32_t symbol, uint32_t next) {
+      if (symbol >= kFirstToken ||
+          lexemes_.may_follow(network_.embedded()[kFirstToken - 1 - symbol]->first_bytes(), spot.end)) {
+        visit({next, ByteSets::kNone}, true);
+      }
+    });
     // What is ignored may stand in front of the next terminal. Not at the start of a text,
     // where it makes no difference here: any terminal may come first.
     if (network_.reads_symbols(spot.state)) {
@@ -394,6 +418,7 @@ std::vector<uint32_t> symbols_to_rule_end(const Network& network) {
       before[call->target].push_back(state);
       before[network.start(call->rule)].push_back(state);
     }
+    visit_others(network, state, [&](uint32_t, uint32_t next) { before[next].push_back(state); });
     if (!network.is_accepting(state)) continue;
     least[state] = 0;
     pending.push_back(state);
@@ -411,6 +436,7 @@ std::vector<uint32_t> symbols_to_rule_end(const Network& network) {
       for (const Call* call = network.calls_begin(state); call < network.calls_end(state); ++call) {
         try_way(call->target, least[network.start(call->rule)]);
       }
+      visit_others(network, state, [&](uint32_t symbol, uint32_t next) { try_way(next, symbol < kFirstToken); });
       if (shortest == least[state]) continue;
       least[state] = shortest;
       pending.push_back(state);
@@ -460,39 +486,59 @@ uint32_t EndSearch::distance(const Reader& reader, Node node) {
 }
 
 template <typename IsKnownEnd>
-std::pair<uint32_t, bool> EndSearch::search(Reader& reader, Place place, IsKnownEnd is_known_end,
+std::pair<uint32_t, bool> EndSearch::search(Reader& reader, const Place& place, bool by_bytes, IsKnownEnd is_known_end,
                                             std::vector<Step>& steps, engine::Budget& budget) {
-  steps = {{place, kNone, 0, 0}};
   using Promise = std::pair<uint32_t, uint32_t>;  // bytes of the whole way, at least; the step
   std::priority_queue<Promise, std::vector<Promise>, std::greater<>> pending;
-  pending.push({distance(reader, place.node), 0});
-  std::set<std::pair<Node, uint32_t>> seen = {{place.node, place.lexer_state}};
+  std::set<std::pair<Node, uint32_t>> seen;
+  steps.clear();
+  auto reach = [&](const LexerPlace& next, uint32_t before, std::string bytes) {
+    if (next.node == Stacks::kDead || !seen.insert({next.node, next.lexer_state}).second) return;
+    uint32_t length = uint32_t(bytes.size()) + (before == kNone ? 0 : steps[before].length);
+    steps.push_back({next, before, length, std::move(bytes)});
+    pending.push({length + distance(reader, next.node), uint32_t(steps.size() - 1)});
+  };
+  auto reach_all = [&](const Place& next, uint32_t before, const std::string& bytes) {
+    reach(next, before, bytes);
+    if (next.others == nullptr) return;
+    for (const LexerPlace& other : next.others->lexer_places) reach(other, before, bytes);
+    for (const EmbeddedRun& run : next.others->runs) {
+      // Any end of an embedded text will do, and it always has one.
+      std::optional<std::string> end;
+      if (by_bytes) end = reader.embedded().held(run.states).some_end(*run.position);
+      if (end || !by_bytes) reach(reader.behind(run.below, budget), before, bytes + end.value_or(""));
+    }
+  };
+  reach_all(place, kNone, "");
   for (uint32_t num_expanded = 0; !pending.empty(); ++num_expanded) {
     if (num_expanded == kMaxPlaces) return {kNone, false};
     uint32_t step = pending.top().second;
     pending.pop();
-    Place current = steps[step].place;
+    Place current{steps[step].place};
     if (reader.may_end(current, budget) || is_known_end(current)) return {step, false};
     for (uint32_t byte = 0; byte < 256; ++byte) {
-      Place next = reader.after(current, uint8_t(byte), budget);
-      if (next.is_dead() || !seen.insert({next.node, next.lexer_state}).second) continue;
-      uint32_t length = steps[step].length + 1;
-      steps.push_back({next, step, length, uint8_t(byte)});
-      pending.push({length + distance(reader, next.node), uint32_t(steps.size() - 1)});
+      reach_all(reader.after(current, uint8_t(byte), budget), step, std::string(1, char(byte)));
+    }
+    if (by_bytes || !network_.has_tokens()) continue;
+    for (const Item& item : reader.stacks().items(reader.before_token(current, budget))) {
+      if (item.state >= kHole) continue;
+      for (auto edge = network_.tokens_begin(item.state); edge < network_.tokens_end(item.state); ++edge) {
+        reach_all(reader.after_token(current, edge->first - kFirstToken, budget), step, "");
+      }
     }
   }
   return {kNone, true};
 }
 
-bool EndSearch::has_end(Reader& reader, Place place, engine::Budget& budget) {
-  auto result_of = [this](Place of) { return results_.find(of.node, of.lexer_state); };
-  auto note = [&](Place of, bool has_end) {
+bool EndSearch::has_end(Reader& reader, const LexerPlace& place, engine::Budget& budget) {
+  auto result_of = [this](const LexerPlace& of) { return results_.find(of.node, of.lexer_state); };
+  auto note = [&](const LexerPlace& of, bool has_end) {
     if (result_of(of) == PairTable::kMissing) results_.add(of.node, of.lexer_state, has_end);
   };
   if (result_of(place) != PairTable::kMissing) return result_of(place) == 1;
   std::vector<Step> steps;
-  auto [last, were_all_tried] =
-      search(reader, place, [&](Place reached) { return result_of(reached) == 1; }, steps, budget);
+  auto is_known_end = [&](const LexerPlace& reached) { return result_of(reached) == 1; };
+  auto [last, were_all_tried] = search(reader, Place{place}, false, is_known_end, steps, budget);
   for (uint32_t step = last; step != kNone; step = steps[step].before) note(steps[step].place, true);
   if (last != kNone) return true;
   if (!were_all_tried) steps.resize(1);
@@ -500,13 +546,15 @@ bool EndSearch::has_end(Reader& reader, Place place, engine::Budget& budget) {
   return false;
 }
 
-std::optional<std::string> EndSearch::shortest(Reader& reader, Place place, engine::Budget& budget) {
+std::optional<std::string> EndSearch::shortest(Reader& reader, const Place& place, engine::Budget& budget) {
   std::vector<Step> steps;
-  uint32_t step = search(reader, place, [](Place) { return false; }, steps, budget).first;
+  auto is_no_end = [](const LexerPlace&) { return false; };
+  uint32_t step = search(reader, place, true, is_no_end, steps, budget).first;
   if (step == kNone) return std::nullopt;
+  std::vector<uint32_t> way;
+  for (; step != kNone; step = steps[step].before) way.push_back(step);
   std::string bytes;
-  for (; steps[step].before != kNone; step = steps[step].before) bytes.push_back(char(steps[step].byte));
-  std::reverse(bytes.begin(), bytes.end());
+  for (auto each = way.rbegin(); each != way.rend(); ++each) bytes += steps[*each].bytes;
   return bytes;
 }
 

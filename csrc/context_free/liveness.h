@@ -24,27 +24,29 @@ class EndSearch {
   explicit EndSearch(const Network& network);
 
   // Whether there is a way. False also if none is found among the first `kMaxPlaces` places.
-  bool has_end(Reader& reader, Place place, engine::Budget& budget);
+  bool has_end(Reader& reader, const LexerPlace& place, engine::Budget& budget);
 
-  // The bytes of a shortest way. Nothing if none is found.
-  std::optional<std::string> shortest(Reader& reader, Place place, engine::Budget& budget);
+  // The bytes of a shortest way. Nothing if none is found, or if none does without tokens
+  // that are read by their ids. Embedded texts on the way may have shorter ends.
+  std::optional<std::string> shortest(Reader& reader, const Place& place, engine::Budget& budget);
 
  private:
   static constexpr uint32_t kMaxPlaces = 4'000;
 
-  // A place that was reached by a byte from another.
+  // A place that was reached from another, by a byte, by an embedded text or by a token.
   struct Step {
-    Place place;
+    LexerPlace place;
     uint32_t before, length;
-    uint8_t byte;
+    std::string bytes;
   };
 
   // Reaches places, those first that promise to be nearest to the end. Returns the number
   // of the step that ends the text, or kNone, and whether all places were tried.
-  // `is_known_end(place)` ends the search, too.
+  // `is_known_end(place)` ends the search, too. `by_bytes`: whether the ways must have
+  // bytes.
   template <typename IsKnownEnd>
-  std::pair<uint32_t, bool> search(Reader& reader, Place place, IsKnownEnd is_known_end, std::vector<Step>& steps,
-                                   engine::Budget& budget);
+  std::pair<uint32_t, bool> search(Reader& reader, const Place& place, bool by_bytes, IsKnownEnd is_known_end,
+                                   std::vector<Step>& steps, engine::Budget& budget);
   uint32_t distance(const Reader& reader, Node node);
 
   const Network& network_;

@@ -28,6 +28,9 @@ _KIND_NAMES = {
     StructuredOutputOptions.STRUCTURAL_TAG: "structural tag",
 }
 
+# Kinds of which only those are followed with a stack that have no automaton.
+_NESTED_KINDS = (StructuredOutputOptions.GRAMMAR, StructuredOutputOptions.STRUCTURAL_TAG)
+
 Field = tuple[str, str]  # a label, and what stands beside it
 
 
@@ -118,6 +121,8 @@ def _size_fields(explanation: Explanation, key_order: str) -> Iterator[Field]:
         if explanation.recursive_references:
             causes.append(f"{_places(explanation.recursive_references)} leads back to itself")
         yield "automaton", f"none: {'; '.join(causes)}"
+    elif explanation.constraint is not None and explanation.constraint.kind in _NESTED_KINDS:
+        yield "automaton", "none: parts lie inside each other"
     else:
         hint = "; --key-order declared needs fewer states" if key_order == "any" else ""
         yield "automaton", f"none with at most 50,000 states that is made in 50 ms{hint}"

@@ -34,19 +34,24 @@ _SELF_ESCAPES_IN_CLASSES = _SELF_ESCAPES + "^$.*+()[]{}|/-"
 _MACROS = frozenset(("TagDispatch", "Token", "ExcludeToken", "TokenTagDispatch", "Regex"))
 
 
-def parse_gbnf(text: str, limits: AutomatonLimits) -> RuleSet:
+def parse_gbnf(text: str, limits: AutomatonLimits, shared: RuleSet | None = None) -> RuleSet:
     """Parse a grammar as xgrammar does.
+
+    Args:
+        text: the grammar.
+        limits: what it may cost.
+        shared: other rules, to whose expressions those of the grammar are added.
 
     Raises:
         GrammarError: the grammar is malformed or uses what is not supported.
     """
-    return _Parser(text, limits).parse()
+    return _Parser(text, limits, shared).parse()
 
 
 class _Parser:
-    def __init__(self, text: str, limits: AutomatonLimits):
+    def __init__(self, text: str, limits: AutomatonLimits, shared: RuleSet | None):
         self._text = text
-        self._rules = RuleSet(START, limits)
+        self._rules = RuleSet(START, limits, shared=shared)
         self._first_uses: dict[str, int] = {}
         self._tokens = self._all_tokens()
 

@@ -22,7 +22,8 @@ def create_grammar_backend(
     It honours ``--constrained-json-whitespace-pattern``,
     ``--constrained-json-disable-any-whitespace``,
     ``--constrained-json-max-whitespace-cnt``, ``--reasoning-parser``,
-    ``--enable-strict-thinking`` and the environment variable ``STRUCTOUT_KEY_ORDER``.
+    ``--enable-strict-thinking`` and the environment variables ``STRUCTOUT_KEY_ORDER``
+    and ``STRUCTOUT_COMPILE_TIMEOUT``.
 
     Args:
         server_args: ignored; the resolved settings are in SGLang's runtime context.
@@ -47,6 +48,7 @@ def _config() -> StructuredOutputsConfig:
     return StructuredOutputsConfig(
         any_whitespace=not serving.constrained_json_disable_any_whitespace,
         key_order=envs.key_order(),
+        compile_timeout=envs.compile_timeout(),
         **settings,
     )
 
