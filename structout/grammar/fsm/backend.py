@@ -11,7 +11,6 @@ from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.fsm.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
 from structout.grammar.fsm.grammars import ContextFreeGrammar, GrammarIndex, compile_grammar
-from structout.grammar.fsm.impossible import cause_of_impossibility
 from structout.grammar.fsm.json_schema import DEFAULT_FORM, JsonSchemaGrammar, SchemaIndex, TextForm
 from structout.grammar.fsm.lenient import without
 from structout.grammar.fsm.matcher import FsmGrammar
@@ -22,7 +21,7 @@ from structout.grammar.fsm.tag_schemas import TagSchemas
 from structout.grammar.fsm.token_index import TokenIndex, vocabulary_trie
 from structout.grammar.interface import CompiledConstraint, StructuredOutputBackend, StructuredOutputGrammar
 from structout.grammar.vocabulary import Vocabulary
-from structout.json_schema import STANDARD_FORMATS, keyword_at, unknown_formats
+from structout.json_schema import STANDARD_FORMATS, unknown_formats
 from structout.params import Constraint, StructuredOutputOptions
 
 _CHECK_SECONDS = 0.05
@@ -153,11 +152,9 @@ class FsmBackend(StructuredOutputBackend):
             case StructuredOutputOptions.JSON | StructuredOutputOptions.JSON_OBJECT:
                 schema = constraint.spec if kind is StructuredOutputOptions.JSON else _JSON_OBJECT
                 ignored = STANDARD_FORMATS if constraint.lenient else ()
-                form, schemas_by_uri = self._form_of(constraint), dict(constraint.schemas)
-                try:
-                    return SchemaIndex(schema, self.vocabulary, form, limits, ignored, schemas_by_uri)
-                except GrammarError as error:
-                    raise _with_cause(error, constraint) from None
+                return SchemaIndex(
+                    schema, self.vocabulary, self._form_of(constraint), limits, ignored, dict(constraint.schemas)
+                )
             case StructuredOutputOptions.REGEX:
                 return Automaton.from_regex(constraint.spec, limits)
             case StructuredOutputOptions.CHOICE:
@@ -224,19 +221,6 @@ class FsmBackend(StructuredOutputBackend):
         if not isinstance(native, SchemaIndex) and native.is_empty:  # SchemaIndex refuses by itself
             message = f"the {constraint.kind.value} constraint allows no text at all"
             raise GrammarError(message, kind=GrammarErrorKind.IMPOSSIBLE)
-
-
-def _with_cause(error: GrammarError, constraint: Constraint) -> GrammarError:
-    """The error with the part of a JSON schema that makes it impossible, if it is one
-    of the usual mistakes."""
-    may_be_impossible = error.kind in (GrammarErrorKind.IMPOSSIBLE, GrammarErrorKind.UNSUPPORTED)
-    found = cause_of_impossibility(constraint.value, constraint.nodes) if may_be_impossible else None
-    if found is None:
-        return error
-    cause, pointer = found
-    message = f"the json constraint allows no text at all: {cause}"
-    keyword = None if pointer is None else keyword_at(pointer)
-    return GrammarError(message, kind=GrammarErrorKind.IMPOSSIBLE, pointer=pointer, keyword=keyword)
 
 
 def _is_in_a_schema(constraint: Constraint, error: GrammarError) -> bool:

@@ -6,16 +6,18 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
+from structout import exact_json
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.fsm.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
 from structout.grammar.fsm.formats import FORMATS, native_formats
+from structout.grammar.fsm.impossible import cause_of_impossibility
 from structout.grammar.fsm.native import core, grammar_errors
 from structout.grammar.fsm.native_grammar import NativeGrammar
 from structout.grammar.fsm.token_index import TokenIndex, vocabulary_trie
 from structout.grammar.interface import DeviceTables
 from structout.grammar.vocabulary import Vocabulary
-from structout.json_schema import STANDARD_FORMATS
+from structout.json_schema import STANDARD_FORMATS, keyword_at, subschemas
 from structout.metaschemas import referred_metaschemas
 
 
@@ -109,7 +111,7 @@ class SchemaIndex:
                 return
             except GrammarError as error:
                 if error.keyword != "format" or error.kind is not GrammarErrorKind.UNSUPPORTED or choice is choices[-1]:
-                    raise
+                    raise _with_cause(error, schema) from None
 
     @property
     def annotations(self) -> tuple[str, ...]:
@@ -155,6 +157,21 @@ class SchemaIndex:
         """
         with grammar_errors():
             return self.native.matches(text.encode() if isinstance(text, str) else text)
+
+
+def _with_cause(error: GrammarError, schema: str) -> GrammarError:
+    """The error with the part of a schema that makes it impossible, if it is one of the
+    usual mistakes."""
+    if error.kind not in (GrammarErrorKind.IMPOSSIBLE, GrammarErrorKind.UNSUPPORTED):
+        return error
+    value = exact_json.loads(schema)
+    found = cause_of_impossibility(value, list(subschemas(value)))
+    if found is None:
+        return error
+    cause, pointer = found
+    message = f"the json constraint allows no text at all: {cause}"
+    keyword = None if pointer is None else keyword_at(pointer)
+    return GrammarError(message, kind=GrammarErrorKind.IMPOSSIBLE, pointer=pointer, keyword=keyword)
 
 
 class JsonSchemaGrammar(NativeGrammar):
