@@ -563,6 +563,9 @@ def test_format_of_another_type_than_string_constrains_nothing():
 # -- refusals -----------------------------------------------------------------------
 
 
+MANY_EQUAL_ITEMS = {"type": "array", "items": {"const": 1}, "uniqueItems": True, "minItems": 2}
+
+
 @pytest.mark.parametrize(
     ("schema", "kind", "pointer", "keyword", "message"),
     [
@@ -571,7 +574,7 @@ def test_format_of_another_type_than_string_constrains_nothing():
         ({"items": {"type": "text"}}, "malformed", "#/items/type", "type", "unknown type text"),
         ({"$ref": "#/$defs/a"}, "malformed", "#/$ref", "$ref", "there is nothing in that place"),
         ({"type": "number", "allOf": [{"minimum": 3}, {"maximum": 2}]}, "impossible", None, None, "allows no text"),
-        ({"type": "array", "items": {"const": 1}, "uniqueItems": True, "minItems": 2}, "impossible", "#/uniqueItems", "uniqueItems", "no"),
+        (MANY_EQUAL_ITEMS, "impossible", "#/uniqueItems", "uniqueItems", "only 1 value"),
     ],
 )  # fmt: skip
 def test_refusals_name_the_place(schema, kind, pointer, keyword, message):
