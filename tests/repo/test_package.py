@@ -157,7 +157,7 @@ def test_wheel_metadata_is_complete(wheel):
     assert urls == {"Homepage", "Repository", "Documentation", "Changelog"}
     assert "Programming Language :: Python :: 3.10" in metadata.get_all("Classifier")
     requirements = metadata.get_all("Requires-Dist")
-    assert sorted(line for line in requirements if "extra" not in line) == ["numpy", "torch>=2.10"]
+    assert sorted(line for line in requirements if "extra" not in line) == ["numpy", "torch>=2.10", "xxhash"]
     of_manager = [line.partition(";")[0] for line in requirements if 'extra == "manager"' in line]
     assert sorted(of_manager) == ["llguidance<2,>=1.7.6", "xgrammar<0.3,>=0.2.7", "xxhash"]
 
