@@ -52,4 +52,12 @@ std::string canonical(const Value& value) {
   return text;
 }
 
+Value with_canonical_texts(Value value) {
+  if (value.is_number()) value.text = Decimal(value.text).text();
+  if (value.is_string()) value.text = engine::spelled_canonically(value.text);
+  for (std::string& name : value.names) name = engine::spelled_canonically(name);
+  for (Value& item : value.items) item = with_canonical_texts(std::move(item));
+  return value;
+}
+
 }  // namespace structout::json

@@ -265,7 +265,7 @@ struct Liveness::ObjectSearch {
     for (const Key& key : free_keys()) {
       if (!is_satisfiable(key)) continue;
       Formula description = liveness.description(key, known_sets, order);
-      uint32_t num_alike = liveness.texts_.count(liveness.texts_.start(TextKind::kString, description)).first;
+      uint32_t num_alike = liveness.texts_.count(liveness.texts_.start(TextKind::kString, description));
       auto is_alike = [&](const Witness& witness) { return is_free(witness) && witness.key == key; };
       if (std::count_if(witnesses.begin(), witnesses.end(), is_alike) > num_alike) return false;
       num_free += num_alike;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "json/machine.h"
+#include "json/rivals.h"
 
 namespace structout::json {
 
@@ -84,6 +85,16 @@ class Position {
   // begun.
   bool has_unused() const;
 
+  // The same for one item around, as far as the numbers of values tell.
+  enum class Outlook : uint8_t { kLive, kDead, kUnknown };
+  Outlook outlook(const Frame& item) const;
+
+  // What is kept to compare items with earlier ones: the same for positions that follow.
+  void prepare_rivals() const;
+
+  // What tells positions apart from which the same items may be completed.
+  std::string key_within(const Frame& item) const;
+
   // The bytes that must follow.
   std::string forced() const;
 
@@ -113,7 +124,7 @@ class Position {
   std::string text_since(size_t begin) const;
   void follow_string(State next, uint8_t byte);
   bool complete_item(const Frame& waiting, std::string text);
-  bool may_run_out(const Frame& item) const;
+  const Rivals& rivals_of(const Frame& item) const;
 
   Machine* machine_;
   // The stack: the state on top with its memory, and what is below.
@@ -123,6 +134,8 @@ class Position {
   TextSet::Cursor used_begin_;
   bool is_new_ = false;
   std::shared_ptr<const TextNode> text_;  // while a key or an item is read that is remembered
+  // By the memory of the frame that waits for the item.
+  mutable std::vector<std::pair<std::shared_ptr<const Memory>, std::shared_ptr<const Rivals>>> rivals_;
 };
 
 }  // namespace structout::json
