@@ -44,7 +44,29 @@ void append_canonical(const Value& value, std::string& text) {
   }
 }
 
+void append_written(const Value& value, std::string& text) {
+  if (value.is_string()) {
+    text += '"' + value.text + '"';
+  } else if (!value.is_array() && !value.is_object()) {
+    append_canonical(value, text);
+  } else {
+    text += value.is_array() ? '[' : '{';
+    for (size_t i = 0; i < value.items.size(); ++i) {
+      if (i > 0) text += ',';
+      if (value.is_object()) text += '"' + value.names[i] + "\":";
+      append_written(value.items[i], text);
+    }
+    text += value.is_array() ? ']' : '}';
+  }
+}
+
 }  // namespace
+
+std::string written(const Value& value) {
+  std::string text;
+  append_written(value, text);
+  return text;
+}
 
 std::string canonical(const Value& value) {
   std::string text;

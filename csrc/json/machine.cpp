@@ -337,13 +337,21 @@ Action Machine::read_array_start(uint32_t array, uint32_t spaces, uint8_t byte) 
   return {Action::kPush, first.state, waiting_item(array)};
 }
 
-// How many items an array must have.
+// How many items an array must have, and may have.
 uint32_t Machine::min_items(uint32_t array) {
   uint32_t min = 0;
   formulas_.visit_literals(lists_[array][0], [&](Formula atom, bool is_negated) {
     if (formulas_.op(atom) == Op::kMinItems && !is_negated) min = std::max(min, formulas_[atom].a);
   });
   return min;
+}
+
+uint32_t Machine::max_items(uint32_t array) {
+  uint32_t max = UINT32_MAX;
+  formulas_.visit_literals(lists_[array][0], [&](Formula atom, bool is_negated) {
+    if (formulas_.op(atom) == Op::kMinItems && is_negated) max = std::min(max, formulas_[atom].a - 1);
+  });
+  return max;
 }
 
 }  // namespace structout::json

@@ -168,10 +168,11 @@ class Machine {
     bool are_many() const { return least == kManyValues; }
   };
   // Those of the innermost array, object or scalar that go on from a state, or from one
-  // that waits for a value, when that is complete. `names`: as in holds(). What has been
-  // used in arrays and objects is not taken off.
-  NumValues num_values(State state, const PastKeys& names = {});
-  NumValues num_values_behind(State waiting, const PastKeys& names);
+  // that waits for a value, when that is complete. `names`: as in holds(). `num_items`: that
+  // an array whose items differ has then; kUnknownItems: no one knows.
+  static constexpr size_t kUnknownItems = SIZE_MAX;
+  NumValues num_values(State state, const PastKeys& names = {}, size_t num_items = kUnknownItems);
+  NumValues num_values_behind(State waiting, const PastKeys& names, size_t num_items = kUnknownItems);
   bool has_many_values(State state);  // whichever names have come
 
   // For a state that waits for an item: a number of what is asked of the item.
@@ -374,8 +375,10 @@ class Machine {
   Plan make_plan(const Numbers& formulas, const Context& context);
   bool are_items_unique(uint32_t array);
   uint32_t min_items(uint32_t array);
+  uint32_t max_items(uint32_t array);
   void check_unique_items(uint32_t array);
-  NumValues counted_values(State state, const PastKeys& names);
+  NumValues counted_values(State state, const PastKeys& names, size_t num_items);
+  NumValues num_arrays(uint32_t array, size_t num_items);
   NumValues num_values_of(uint32_t children);
   NumValues num_objects(uint32_t object, const PastKeys& names);
   NumValues num_constants(Formula among);

@@ -34,8 +34,9 @@ bool Machine::is_scalar(State state) const { return kinds_[state] == Kind::kText
 
 bool Machine::is_key(State state) const { return kinds_[state] == Kind::kKey; }
 
-Machine::NumValues Machine::num_values(State state, const PastKeys& names) {
-  bool is_kept = names.empty();
+Machine::NumValues Machine::num_values(State state, const PastKeys& names, size_t num_items) {
+  bool depends_on_items = kinds_[state] == Kind::kAfterItem && num_items != kUnknownItems;
+  bool is_kept = names.empty() && !depends_on_items;
   auto known = is_kept ? num_values_.find(state) : num_values_.end();
   if (known != num_values_.end()) return known->second;
   // What leads back to a state that is being counted can be repeated.
@@ -46,7 +47,7 @@ Machine::NumValues Machine::num_values(State state, const PastKeys& names) {
   NumValues count;
   ++count_depth_;
   try {
-    count = counted_values(state, names);
+    count = counted_values(state, names, num_items);
   } catch (...) {
     --count_depth_;
     being_counted_.erase(state);
@@ -60,7 +61,7 @@ Machine::NumValues Machine::num_values(State state, const PastKeys& names) {
   return count;
 }
 
-Machine::NumValues Machine::counted_values(State state, const PastKeys& names) {
+Machine::NumValues Machine::counted_values(State state, const PastKeys& names, size_t num_items) {
   const std::array<uint32_t, 5> fields = fields_[state];
   switch (kinds_[state]) {
     case Kind::kLiteral:
@@ -91,19 +92,35 @@ Machine::NumValues Machine::counted_values(State state, const PastKeys& names) {
           num_values(value_state(key_plan(fields[0], fields[1]).children)),
           num_values_behind(add(Kind::kWaitingKey, {fields[0], fields[1]}, memory_of(prepared(fields[0]))), names));
     case Kind::kArrayStart:
-    case Kind::kAfterItem: {
-      const Numbers formulas = lists_[fields[0]];
-      if (is_among(formulas)) return num_constants(formulas[0]);
-      NumValues end = {pop_at_end(formulas) ? 1u : 0u, true};
-      if (!item_plan(fields[0]).is_live) return end;
-      NumValues item = num_values(value_state(item_plan(fields[0]).children));
-      if (item.are_many()) return item;
-      if (are_items_unique(fields[0])) return {};  // which ones are left is not known here
-      return sum(end, product(item, num_values_behind(add(Kind::kWaitingItem, {fields[0]}), {})));
-    }
+      return num_arrays(fields[0], 0);
+    case Kind::kAfterItem:
+      return num_arrays(fields[0], num_items);
     default:
       return {};
   }
+}
+
+Machine::NumValues Machine::num_arrays(uint32_t array, size_t num_items) {
+  const Numbers formulas = lists_[array];
+  if (is_among(formulas)) return num_constants(formulas[0]);
+  NumValues end = {pop_at_end(formulas) ? 1u : 0u, true};
+  if (!item_plan(array).is_live) return end;
+  NumValues item = num_values(value_state(item_plan(array).children));
+  if (item.are_many()) return item;
+  if (!are_items_unique(array)) {
+    return sum(end, product(item, num_values_behind(add(Kind::kWaitingItem, {array}), {})));
+  }
+  if (num_items == kUnknownItems || !is_plain_array(array)) return {};  // which ones are left is not known
+  // Sequences of different ones of those that are left.
+  uint64_t num_left = item.least > num_items ? item.least - num_items : 0;
+  uint32_t min = min_items(array), max = max_items(array);
+  NumValues count = {0, item.is_exact}, sequences = {1, true};
+  for (uint32_t length = 0; length <= max && sequences.least > 0 && !count.are_many(); ++length) {
+    if (length >= min) count = sum(count, sequences);
+    sequences = product(sequences, {uint32_t(num_left > length ? num_left - length : 0), true});
+  }
+  if (!count.is_exact) count.least = std::max(count.least, 1u);
+  return count;
 }
 
 // The values that are left of those that an object or array must be one of.
@@ -194,14 +211,17 @@ Machine::NumValues Machine::num_objects(uint32_t number, const PastKeys& names) 
   return count;
 }
 
-Machine::NumValues Machine::num_values_behind(State waiting, const PastKeys& names) {
+Machine::NumValues Machine::num_values_behind(State waiting, const PastKeys& names, size_t num_items) {
   const std::array<uint32_t, 5> fields = fields_[waiting];
   bool is_key = kinds_[waiting] == Kind::kWaitingKey;
   const Plan& plan = is_key ? key_plan(fields[0], fields[1]) : item_plan(fields[0]);
   bool tells_values = !plan.tracked.empty() || plan.values != kUnknown;
   if (tells_values || (is_key && !objects_[fields[0]].is_kept)) return {};
   State state = resume(waiting, verdicts_.number_of({true}));
-  return state == kNoState ? NumValues() : num_values(state, is_key ? names : PastKeys());
+  if (state == kNoState) return {};
+  bool are_alike = !is_key && item_children(state) == item_children(waiting);
+  if (!are_alike) num_items = kUnknownItems;
+  return num_values(state, is_key ? names : PastKeys(), num_items);
 }
 
 bool Machine::has_unused_key(State state, const TextSet& used, TextSet::Cursor begin, const PastKeys& names) {

@@ -74,6 +74,7 @@ bool Position::apply(const Action& action, uint8_t byte) {
         if (used.values.contains(key)) return false;
         used.values = used.values.with(key);
         memory_ = with_used(memory_, std::move(used));
+        has_free_key_ = has_free_key_ || (below_ != nullptr && below_->item != nullptr);
       } else if (std::optional<uint32_t> name = machine_->completed_name(state_, action.state)) {
         memory_ = with_name(memory_, *name);
       } else if (next == MemoryKind::kInsideKey) {
@@ -164,7 +165,13 @@ bool Position::complete_item(const Frame& waiting, std::string text) {
   is_new_ = waiting.memory->is_outer_new;
   if (machine_->memory(state_) == MemoryKind::kNone) return true;
   used.values = used.values.with(item);
-  used.last = std::make_shared<const UsedItem>(with_canonical_texts(value), machine_->item_children(waiting.state), used.last);
+  Value used_value = with_canonical_texts(value);
+  uint32_t children = machine_->item_children(waiting.state);
+  used.are_alike = used.last == nullptr || (used.are_alike && used.last->children == children);
+  used.are_written_once = used.are_written_once && !machine_->allows_any_order() && !has_free_key_;
+  used.written = used.are_written_once ? used.written.with(written(used_value)) : TextSet();
+  used.last = std::make_shared<const UsedItem>(std::move(used_value), children, used.last);
+  if (waiting.below == nullptr || waiting.below->item == nullptr) has_free_key_ = false;
   if (is_compound(item)) {
     visit_strings(value, [&used](const std::string& each) {
       if (!used.strings.contains(each)) used.strings = used.strings.with(each);
@@ -181,7 +188,7 @@ const Rivals& Position::rivals_of(const Frame& item) const {
   if (known == rivals_.end()) known = rivals_.insert(known, {item.memory, nullptr});
   auto rivals = std::make_shared<Rivals>(known->second != nullptr ? *known->second
                                                                    : Rivals(item.memory->used, item.memory->begin));
-  for (char byte : text_since(rivals->length())) rivals->read(uint8_t(byte));
+  rivals->read(text_since(rivals->length()));
   machine_->schema().budget().spend(rivals->take_work());
   known->second = std::move(rivals);
   return *known->second;
@@ -198,19 +205,34 @@ Position::Outlook Position::outlook(const Frame& item) const {
   auto num_used = [](const Frame& frame) {
     return frame.memory->used == nullptr ? size_t(0) : frame.memory->used->values.size();
   };
-  Machine::NumValues count = machine_->num_values(state_, names());
+  // How many items there are, if the same was asked of all.
+  auto num_items = [this](const Memory* memory, State array) {
+    const UsedValues* used = memory == nullptr ? nullptr : memory->used.get();
+    if (used == nullptr) return size_t(0);
+    bool are_alike = used->are_alike && used->last->children == machine_->item_children(array);
+    return are_alike ? used->values.size() : Machine::kUnknownItems;
+  };
+  bool is_in_array = machine_->memory(state_) == MemoryKind::kItems;
+  Machine::NumValues count =
+      machine_->num_values(state_, names(), is_in_array ? num_items(memory_.get(), state_) : Machine::kUnknownItems);
   for (const Frame* frame = below_.get(); frame != &item; frame = frame->below.get()) {
     if (machine_->memory(frame->state) == MemoryKind::kInsideItem) {
       // In an array inside, the items that have come cannot come again.
       bool is_tight = machine_->is_tight(frame->state);
       if (is_tight && (!count.are_many() || machine_->depends_on_verdicts(frame->state))) return Outlook::kUnknown;
-      size_t num_past = count.are_many() ? 0 : num_used(*frame);
-      if (num_past > 0) {
-        if (count.least <= num_past) num_past = rivals_of(*frame).size();
-        count = {count.least > num_past ? uint32_t(count.least - num_past) : 0, false};
+      if (num_used(*frame) > 0 && !count.are_many()) {
+        const Rivals& rivals = rivals_of(*frame);
+        size_t num_past = rivals.size();
+        size_t num_alike = rivals.num_alike(machine_->item_children(frame->state), machine_->allows_any_order());
+        count = {count.least > num_past ? uint32_t(count.least - num_past) : 0,
+                 count.is_exact && num_alike == num_past};
       }
     }
-    Machine::NumValues behind = machine_->num_values_behind(frame->state, names_of(frame->memory.get()));
+    bool is_in_array = machine_->memory(frame->state) == MemoryKind::kInsideItem;
+    size_t num_past = is_in_array ? num_items(frame->memory.get(), frame->state) : Machine::kUnknownItems;
+    if (num_past != Machine::kUnknownItems) ++num_past;
+    Machine::NumValues behind =
+        machine_->num_values_behind(frame->state, names_of(frame->memory.get()), num_past);
     uint64_t all = uint64_t(count.least) * behind.least;
     count = {uint32_t(std::min<uint64_t>(all, Machine::kManyValues)), count.is_exact && behind.is_exact};
   }

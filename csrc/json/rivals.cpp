@@ -20,8 +20,11 @@ bool begins_so(const std::string& text, const std::string& begin) { return text.
 
 }  // namespace
 
-Rivals::Rivals(std::shared_ptr<const UsedValues> used, size_t length) : used_(std::move(used)), length_(length) {
+Rivals::Rivals(std::shared_ptr<const UsedValues> used, size_t length)
+    : used_(std::move(used)), is_written_once_(used_ == nullptr || used_->are_written_once), length_(length) {
   if (used_ == nullptr) return;
+  begin_ = used_->written.begin();
+  if (is_written_once_) return;
   for (const UsedItem* item = used_->last.get(); item != nullptr; item = item->before.get()) {
     items_.push_back(item);
     values_.push_back(&item->value);
@@ -82,8 +85,9 @@ void Rivals::begin_value(uint8_t byte) {
   auto keep_kind = [this](ValueKind kind) {
     keep([this, kind](const Value* const* values) { return values[width_ - 1]->kind == kind; });
   };
-  offset_ = byte == '"' ? 0 : 1;
+  offset_ = 1;
   is_escaped_ = false;
+  text_.clear();
   switch (byte) {
     case '{':
       keep_kind(ValueKind::kObject);
@@ -138,10 +142,47 @@ void Rivals::close() {
   complete();
 }
 
+void Rivals::read(const std::string& text) {
+  length_ += text.size();
+  work_ += text.size() / kItemsPerStep + 1;
+  for (char byte : text) {
+    if (is_written_once_) {
+      read_written(uint8_t(byte));
+    } else if (!items_.empty()) {
+      read(uint8_t(byte));
+    }
+  }
+  if (!is_written_once_ && !text_.empty() && !items_.empty()) compare_begin();
+}
+
+void Rivals::read_written(uint8_t byte) {
+  bool is_in_text = mode_ == Mode::kString;
+  bool is_number = !is_in_text && is_of_number(byte) && (mode_ == Mode::kNumber || byte == '-' || byte <= '9');
+  if (mode_ == Mode::kNumber && !is_number) {
+    for (char digit : Decimal(text_).text()) begin_.read(uint8_t(digit));
+    mode_ = Mode::kAfterValue;
+  }
+  if (is_number) {
+    if (mode_ != Mode::kNumber) text_.clear();
+    mode_ = Mode::kNumber;
+    text_.push_back(char(byte));
+    return;
+  }
+  if (!is_in_text && is_space(byte)) return;
+  if (byte == '"' && !is_escaped_) mode_ = is_in_text ? Mode::kAfterValue : Mode::kString;
+  is_escaped_ = is_in_text && byte == '\\' && !is_escaped_;
+  begin_.read(byte);
+}
+
+void Rivals::compare_begin() {
+  if (mode_ == Mode::kKey) {
+    keep([this](const Value* const* values) { return has_member_that_begins(*values[width_ - 1]); });
+  } else if (mode_ == Mode::kString) {
+    keep([this](const Value* const* values) { return begins_so(values[width_ - 1]->text, text_); });
+  }
+}
+
 void Rivals::read(uint8_t byte) {
-  ++length_;
-  ++work_;
-  if (items_.empty()) return;
   if (mode_ == Mode::kNumber) {
     if (is_of_number(byte)) {
       text_.push_back(char(byte));
@@ -160,14 +201,10 @@ void Rivals::read(uint8_t byte) {
       return byte == ']' ? close() : begin_value(byte);
     case Mode::kString:
       if (ends_text) {
-        keep([this](const Value* const* values) { return values[width_ - 1]->text.size() == offset_; });
+        keep([this](const Value* const* values) { return values[width_ - 1]->text == text_; });
         return complete();
       }
-      keep([this, byte](const Value* const* values) {
-        const std::string& text = values[width_ - 1]->text;
-        return offset_ < text.size() && uint8_t(text[offset_]) == byte;
-      });
-      ++offset_;
+      text_.push_back(char(byte));
       return;
     case Mode::kLiteral:
       if (++offset_ == text_.size()) complete();
@@ -194,7 +231,6 @@ void Rivals::read(uint8_t byte) {
         return;
       }
       text_.push_back(char(byte));
-      keep([this](const Value* const* values) { return has_member_that_begins(*values[width_ - 1]); });
       return;
     case Mode::kColon:
       mode_ = Mode::kValue;
@@ -205,6 +241,10 @@ void Rivals::read(uint8_t byte) {
 }
 
 size_t Rivals::num_alike(uint32_t children, bool is_order_free) const {
+  if (is_written_once_) {
+    bool are_alike = used_ != nullptr && used_->are_alike && used_->last->children == children;
+    return are_alike ? size() : 0;
+  }
   size_t count = 0;
   for (size_t i = 0; i < items_.size(); ++i) {
     bool is_alike = items_[i]->children == children;

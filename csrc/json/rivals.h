@@ -12,15 +12,16 @@
 namespace structout::json {
 
 // Reads the text of an item byte by byte, and keeps the earlier items that agree with it
-// so far. Members are compared by their keys, in any order.
+// so far. Members are compared by their keys, in any order, unless each value can be
+// written in one order only: then the tree of the texts tells how many agree.
 class Rivals {
  public:
   // `length`: of the text before the item.
   Rivals(std::shared_ptr<const UsedValues> used, size_t length);
 
-  void read(uint8_t byte);
+  void read(const std::string& text);
 
-  size_t size() const { return items_.size(); }
+  size_t size() const { return is_written_once_ ? begin_.count() : items_.size(); }
   size_t length() const { return length_; }  // of the text that was read
   // Steps of a budget that reading took since the last call.
   uint64_t take_work() {
@@ -36,7 +37,7 @@ class Rivals {
  private:
   enum class Mode : uint8_t {
     kValue,       // before a value or the end of an array
-    kString,      // inside of a string, behind its offset_ bytes
+    kString,      // inside of a string
     kNumber,      // inside of a number
     kLiteral,     // behind offset_ bytes of a literal
     kAfterValue,  // before a comma or the end
@@ -54,9 +55,11 @@ class Rivals {
   // Of an item: the values around the present one, the outermost first, and this one
   // itself if it is known.
   const Value* const* row(size_t index) const { return values_.data() + index * width_; }
-  size_t width() const { return width_; }
-  bool has_value() const { return width_ > open_.size(); }
 
+  void read_written(uint8_t byte);
+  void read(uint8_t byte);
+  // Drops those whose present text does not begin as this one.
+  void compare_begin();
   template <typename Predicate>
   void keep(Predicate&& predicate);
   // Keeps the items for which child(value around) is not null, as the present value.
@@ -69,6 +72,8 @@ class Rivals {
   bool has_member_that_begins(const Value& object) const;
 
   std::shared_ptr<const UsedValues> used_;
+  bool is_written_once_;
+  TextSet::Cursor begin_;  // of the written texts, without the present number
   size_t length_;
   uint64_t work_ = 0;
   std::vector<const UsedItem*> items_;
@@ -78,7 +83,7 @@ class Rivals {
   Mode mode_ = Mode::kValue;
   size_t offset_ = 0;
   bool is_escaped_ = false;
-  std::string text_;  // of the present key or number
+  std::string text_;  // of the present key, string or number
 };
 
 }  // namespace structout::json
