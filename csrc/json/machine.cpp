@@ -205,6 +205,7 @@ Action Machine::read_value(uint32_t children, uint32_t spaces, uint8_t byte) {
     Numbers formulas = expanded(children, Type::kObject);
     uint32_t order = order_of(children, formulas);
     PastKeys past(orders_[order].order.names.size());
+    formulas[0] = liveness_.with_key_bounds(formulas[0]);
     if (!liveness_.is_object_live(formulas[0], orders_[order].order, past)) return {};
     uint32_t object = object_of(shape_of(kAlways, order), std::move(formulas), std::move(past));
     return replace(add(Kind::kObjectStart, {object, spaces_at(false)}, memory_at_start()));

@@ -145,8 +145,8 @@ Machine::NumValues Machine::num_objects_behind_key(State state, const PastKeys& 
       after[by_spelling[i]] = true;
     }
     State waiting = add(Kind::kWaitingKey, {number, key}, memory_of(prepared(number)));
-    count = sum(count, product(num_values(value_state(key_plan(number, key).children)),
-                               num_values_behind(waiting, after)));
+    count =
+        sum(count, product(num_values(value_state(key_plan(number, key).children)), num_values_behind(waiting, after)));
   }
   if (has_free || object.allows_free) count.is_exact = false;
   if (!count.is_exact) count.least = std::max(count.least, 1u);

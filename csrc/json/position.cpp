@@ -183,11 +183,12 @@ bool Position::complete_item(const Frame& waiting, std::string text) {
 }
 
 const Rivals& Position::rivals_of(const Frame& item) const {
-  auto known = std::find_if(rivals_.begin(), rivals_.end(), [&](const auto& entry) { return entry.first == item.memory; });
+  auto known =
+      std::find_if(rivals_.begin(), rivals_.end(), [&](const auto& entry) { return entry.first == item.memory; });
   if (known != rivals_.end() && known->second->length() == length()) return *known->second;
   if (known == rivals_.end()) known = rivals_.insert(known, {item.memory, nullptr});
   auto rivals = std::make_shared<Rivals>(known->second != nullptr ? *known->second
-                                                                   : Rivals(item.memory->used, item.memory->begin));
+                                                                  : Rivals(item.memory->used, item.memory->begin));
   rivals->read(text_since(rivals->length()));
   machine_->schema().budget().spend(rivals->take_work());
   known->second = std::move(rivals);
@@ -231,8 +232,7 @@ Position::Outlook Position::outlook(const Frame& item) const {
     bool is_in_array = machine_->memory(frame->state) == MemoryKind::kInsideItem;
     size_t num_past = is_in_array ? num_items(frame->memory.get(), frame->state) : Machine::kUnknownItems;
     if (num_past != Machine::kUnknownItems) ++num_past;
-    Machine::NumValues behind =
-        machine_->num_values_behind(frame->state, names_of(frame->memory.get()), num_past);
+    Machine::NumValues behind = machine_->num_values_behind(frame->state, names_of(frame->memory.get()), num_past);
     uint64_t all = uint64_t(count.least) * behind.least;
     count = {uint32_t(std::min<uint64_t>(all, Machine::kManyValues)), count.is_exact && behind.is_exact};
   }
@@ -243,8 +243,8 @@ Position::Outlook Position::outlook(const Frame& item) const {
   if (count.least > num_used(item)) return Outlook::kLive;
   const Rivals& rivals = rivals_of(item);
   if (count.least > rivals.size()) return Outlook::kLive;
-  bool is_dead = count.is_exact && count.least <= rivals.num_alike(machine_->item_children(item.state),
-                                                                   machine_->allows_any_order());
+  bool is_dead = count.is_exact &&
+                 count.least <= rivals.num_alike(machine_->item_children(item.state), machine_->allows_any_order());
   return is_dead ? Outlook::kDead : Outlook::kUnknown;
 }
 

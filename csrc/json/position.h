@@ -133,7 +133,7 @@ class Position {
   std::shared_ptr<const Frame> below_;
   TextSet::Cursor used_begin_;
   bool is_new_ = false;
-  bool has_free_key_ = false;  // in the items around
+  bool has_free_key_ = false;             // in the items around
   std::shared_ptr<const TextNode> text_;  // while a key or an item is read that is remembered
   // By the memory of the frame that waits for the item.
   mutable std::vector<std::pair<std::shared_ptr<const Memory>, std::shared_ptr<const Rivals>>> rivals_;

@@ -81,8 +81,8 @@ struct UsedItem {
 };
 
 struct UsedValues {
-  TextSet values;   // keys as they are spelled, or items in canonical form
-  TextSet strings;  // all strings in items that are arrays or objects
+  TextSet values;                        // keys as they are spelled, or items in canonical form
+  TextSet strings;                       // all strings in items that are arrays or objects
   std::shared_ptr<const UsedItem> last;  // of the items
   // The items as they were written, without spaces and with canonical texts, if each value
   // can be written in one order only.

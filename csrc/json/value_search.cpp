@@ -15,8 +15,8 @@ namespace structout::json {
 
 namespace {
 
-constexpr uint64_t kMaxReads = 1 << 16;  // of a search that may give up
-constexpr uint64_t kStepsPerRead = 16;   // of a budget
+constexpr uint64_t kMaxReads = 1 << 16;                               // of a search that may give up
+constexpr uint64_t kStepsPerRead = 16;                                // of a budget
 constexpr std::string_view kFirst = "\"}],:0123456789-.tfnaeulrs[{";  // what ends a value comes first
 
 bool is_space(int byte) { return byte == ' ' || byte == '\n' || byte == '\t' || byte == '\r'; }
