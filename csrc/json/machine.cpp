@@ -196,6 +196,7 @@ Action Machine::read_value(uint32_t children, uint32_t spaces, uint8_t byte) {
     Numbers formulas = expanded(children, Type::kObject);
     uint32_t order = order_of(children, formulas);
     PastKeys past(orders_[order].order.names.size());
+    formulas[0] = liveness_.with_key_bounds(formulas[0]);
     if (!liveness_.is_object_live(formulas[0], orders_[order].order, past)) return {};
     uint32_t object = object_of(shape_of(kAlways, order), std::move(formulas), std::move(past));
     return replace(add(Kind::kObjectStart, {object, whitespace_.start(false)}, memory_at_start()));
@@ -330,13 +331,21 @@ Action Machine::read_array_start(uint32_t array, uint32_t spaces, uint8_t byte) 
   return {Action::kPush, first.state, waiting_item(array)};
 }
 
-// How many items an array must have.
+// How many items an array must have, and may have.
 uint32_t Machine::min_items(uint32_t array) {
   uint32_t min = 0;
   formulas_.visit_literals(lists_[array][0], [&](Formula atom, bool is_negated) {
     if (formulas_.op(atom) == Op::kMinItems && !is_negated) min = std::max(min, formulas_[atom].a);
   });
   return min;
+}
+
+uint32_t Machine::max_items(uint32_t array) {
+  uint32_t max = UINT32_MAX;
+  formulas_.visit_literals(lists_[array][0], [&](Formula atom, bool is_negated) {
+    if (formulas_.op(atom) == Op::kMinItems && is_negated) max = std::min(max, formulas_[atom].a - 1);
+  });
+  return max;
 }
 
 }  // namespace structout::json

@@ -584,4 +584,3 @@ def test_array_of_more_different_items_than_values_is_refused_with_their_number(
         check_params(params)
     assert (error.value.kind, error.value.pointer) == (GrammarErrorKind.IMPOSSIBLE, "#/properties/a/uniqueItems")
     check_params(StructuredOutputsParams(json=array | {"minItems": least - 1}))
-    check_params(StructuredOutputsParams(json=array | {"type": ["array", "null"]}))
