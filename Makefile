@@ -9,7 +9,7 @@ VLLM_PIP = $(VLLM_VENV)/bin/python -m pip --disable-pip-version-check -qq
 SOURCES := $(wildcard csrc/*.* csrc/*/*.* csrc/*/*/*.*) setup.py pyproject.toml constraints.txt
 NATIVE_SOURCES = $(filter-out %.md,$(shell git ls-files 'csrc/*' 'tests/*.cpp' 'tests/*.cu' 'tests/*.h'))
 
-.PHONY: help demo test test-all test-sglang test-install test-headers test-torch test-vllm bench gpu-check docs lint format clean
+.PHONY: help demo test test-all test-sglang test-install test-headers test-arm test-torch test-vllm bench gpu-check docs lint format clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,15 @@ test-install: $(VENV)/test.installed  ## whether pip can install structout besid
 
 test-headers: $(VENV)/tools.installed  ## the bindings against the headers of the oldest and the newest torch
 	$(BIN)/python tests/check_torch_headers.py
+
+# The tests themselves are skipped where the tools are missing. Only this target demands them.
+SUDO = $(if $(filter 0,$(shell id -u)),,sudo)
+ARM_TOOLS = aarch64-linux-gnu-g++ qemu-aarch64
+test-arm: $(VENV)/test.installed  ## the CPU kernels compiled for 64-bit Arm, in an emulator; installs both on Debian
+	@for tool in $(ARM_TOOLS); do command -v $$tool > /dev/null || missing="$$missing $$tool"; done; test -z "$$missing" || \
+	  { $(SUDO) apt-get -qq update && $(SUDO) apt-get -qq install --no-install-recommends g++-aarch64-linux-gnu qemu-user > /dev/null; } || \
+	  { echo "make test-arm needs$$missing: on Debian, apt-get install g++-aarch64-linux-gnu qemu-user"; exit 1; }
+	$(PYTEST) tests/ops/test_cpu_lanes.py tests/ops/test_cpu_code.py
 
 test-vllm: $(VLLM_VENV)/test.installed  ## the vLLM plugin in real engines, in an environment of its own
 	PYTHONSAFEPATH=1 $(VLLM_VENV)/bin/python -m pytest --quiet $(PLUGINS) --numprocesses 2 --dist loadfile tests/integrations/vllm
