@@ -11,14 +11,14 @@ SharedParts::SharedParts(std::shared_ptr<const Network> given, const engine::Lim
       vocabulary(std::move(trie)),
       budget(limits),
       lexer(*network),
-      masks(*network, lexer, vocabulary) {
-  always_has_end = context_free::always_has_end(*network, budget);
-}
+      sure_ways(*network, lexer),
+      masks(*network, lexer, sure_ways, vocabulary) {}
 
 GrammarStates::GrammarStates(std::shared_ptr<SharedParts> parts)
-    : parts_(std::move(parts)), reader_(*parts_->network, parts_->lexer), row_(parts_->vocabulary->row_words()) {
-  if (!parts_->always_has_end) end_search_.emplace(*parts_->network);
-}
+    : parts_(std::move(parts)),
+      reader_(*parts_->network, parts_->lexer),
+      end_search_(*parts_->network, parts_->sure_ways),
+      row_(parts_->vocabulary->row_words()) {}
 
 size_t GrammarStates::size_in_bytes() const {
   return reader_.memory_bytes() + states_.capacity() * sizeof(State) + numbers_.memory_bytes();
@@ -33,18 +33,9 @@ uint32_t GrammarStates::number_of(Place place) {
   return number;
 }
 
-EndSearch& GrammarStates::end_search() {
-  if (!end_search_) end_search_.emplace(*parts_->network);
-  return *end_search_;
-}
-
-bool GrammarStates::has_end(Place place) {
-  return parts_->always_has_end || end_search().has_end(reader_, place, budget());
-}
-
 std::optional<std::string> GrammarStates::shortest_end(uint32_t state) {
   Lock lock(*this);
-  return end_search().shortest(reader_, states_[state].place, budget());
+  return end_search_.shortest(reader_, states_[state].place, budget());
 }
 
 uint32_t GrammarStates::start() {
@@ -98,14 +89,8 @@ void GrammarStates::fill_by_walk(Place place, uint32_t* row) {
 const engine::Mask* GrammarStates::mask_of(uint32_t state) {
   if (states_[state].mask != nullptr) return states_[state].mask;
   Place place = states_[state].place;
-  const engine::Mask* mask;
-  if (parts_->always_has_end) {
-    mask = parts_->masks.mask(reader_, place, budget());
-  } else {
-    fill_by_walk(place, row_.data());
-    mask = parts_->masks.store().add(row_.data());
-  }
-  return states_[state].mask = mask;
+  return states_[state].mask =
+             parts_->masks.mask(reader_, place, budget(), [this](Place next) { return has_end(next); });
 }
 
 const engine::Mask* GrammarStates::mask(uint32_t state) {

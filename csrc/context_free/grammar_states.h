@@ -25,10 +25,10 @@ struct SharedParts {
 
   const std::shared_ptr<const Network> network;
   const std::shared_ptr<const engine::VocabularyTrie> vocabulary;
-  bool always_has_end;  // see liveness.h
-  std::mutex mutex;     // guards what follows, and the states of all texts
+  std::mutex mutex;  // guards what follows, and the states of all texts
   engine::Budget budget;
   Lexer lexer;
+  SureWays sure_ways;
   Masks masks;
 };
 
@@ -101,14 +101,13 @@ class GrammarStates {
   engine::Budget& budget() { return parts_->budget; }
   size_t size_in_bytes() const;
   uint32_t number_of(Place place);
-  bool has_end(Place place);
-  EndSearch& end_search();
+  bool has_end(Place place) { return end_search_.has_end(reader_, place, budget()); }
   const engine::Mask* mask_of(uint32_t state);
   void fill_by_walk(Place place, uint32_t* row);
 
   const std::shared_ptr<SharedParts> parts_;
   Reader reader_;
-  std::optional<EndSearch> end_search_;  // once it is needed
+  EndSearch end_search_;
   std::vector<State> states_;
   PairTable numbers_;  // by node and state of the lexer
   std::vector<uint32_t> row_;

@@ -16,9 +16,11 @@ constexpr size_t kBytesPerKey = 96;  // of the table, roughly
 
 }  // namespace
 
-Masks::Masks(const Network& network, Lexer& lexer, std::shared_ptr<const VocabularyTrie> vocabulary)
+Masks::Masks(const Network& network, Lexer& lexer, SureWays& sure_ways,
+             std::shared_ptr<const VocabularyTrie> vocabulary)
     : network_(network),
       lexer_(lexer),
+      sure_ways_(sure_ways),
       vocabulary_(std::move(vocabulary)),
       stacks_(network),
       store_(vocabulary_),
@@ -55,14 +57,11 @@ class Masks::Walk {
     } else {
       walk_rules(nodes, start);
     }
-    Piece piece;
-    if (tokens_.size() > masks_.row_.size() / kWordsPerListedToken) {
-      piece.row.resize(masks_.row_.size());
-      for (uint32_t token : tokens_) piece.row[token >> 5] |= 1u << (token & 31);
-    } else {
-      piece.tokens = tokens_;
-    }
+    Piece piece = piece_of(tokens_);
     for (auto& [label, list] : exits_) piece.exits.push_back({label, masks_.trie_nodes_.number_of(list)});
+    for (auto& [lexer_state, tokens] : guarded_) {
+      piece.guarded.push_back({lexer_state, masks_.add_piece(piece_of(tokens))});
+    }
     return piece;
   }
 
@@ -74,9 +73,16 @@ class Masks::Walk {
     if (++masks_.num_trie_steps_ % kTrieStepsPerUnit == 0) budget_.spend(1);
   }
 
-  void add_tokens(uint32_t node) {
+  Piece piece_of(const std::vector<uint32_t>& tokens) const {
+    if (tokens.size() <= masks_.row_.size() / kWordsPerListedToken) return {tokens, {}};
+    std::vector<uint32_t> row(masks_.row_.size());
+    for (uint32_t token : tokens) row[token >> 5] |= 1u << (token & 31);
+    return {{}, std::move(row)};
+  }
+
+  void add_tokens(uint32_t node, std::vector<uint32_t>& tokens) {
     uint32_t end = vocabulary_.nodes()[node].tokens_end;
-    for (uint32_t i = vocabulary_.first_token(node); i < end; ++i) tokens_.push_back(vocabulary_.tokens()[i]);
+    for (uint32_t i = vocabulary_.first_token(node); i < end; ++i) tokens.push_back(vocabulary_.tokens()[i]);
   }
 
   // The places where a lexeme ends are never below each other, so neither are the nodes.
@@ -100,7 +106,8 @@ class Masks::Walk {
       return false;
     }
     states_[depth + 1] = next;
-    add_tokens(node);
+    if (vocabulary_.first_token(node) == vocabulary_.nodes()[node].tokens_end) return true;
+    add_tokens(node, masks_.sure_ways_.is_safe(next, budget_) ? tokens_ : guarded_[next]);
     return true;
   }
 
@@ -132,7 +139,7 @@ class Masks::Walk {
         const VocabularyTrie::Node& read = all[child];
         Next next = masks_.after(states_[read.depth], read.byte, budget_);
         if (next.node != Stacks::kDead) {
-          add_tokens(child);
+          add_tokens(child, tokens_);
           if (next.has_hole && read.end > child + 1) ends.push_back(child);
           if (is_start[child]) {
             is_start[child] = 0;
@@ -154,8 +161,16 @@ class Masks::Walk {
   engine::Budget& budget_;
   std::vector<uint32_t> states_;  // of the lexer, or nodes, before the byte at each depth
   std::vector<uint32_t> tokens_;
-  std::map<uint32_t, std::vector<uint32_t>> exits_;  // by label
+  std::map<uint32_t, std::vector<uint32_t>> exits_;    // by label
+  std::map<uint32_t, std::vector<uint32_t>> guarded_;  // tokens by the state of the lexer
 };
+
+uint32_t Masks::add_piece(Piece piece) {
+  piece_bytes_ += (piece.tokens.size() + piece.row.size()) * sizeof(uint32_t);
+  is_full_ = is_full_ || piece_bytes_ > kMaxPieceBytes;
+  pieces_.push_back(std::move(piece));
+  return uint32_t(pieces_.size() - 1);
+}
 
 // `start`: a state of the lexer, or a node of stacks_.
 uint32_t Masks::piece_of(uint32_t trie_nodes, uint32_t start, engine::Budget& budget) {
@@ -163,15 +178,13 @@ uint32_t Masks::piece_of(uint32_t trie_nodes, uint32_t start, engine::Budget& bu
   if (known != PairTable::kMissing) return known;
   Piece piece = Walk(*this, budget).walk(trie_nodes, start);
   if (!network_.has_lexer() && stacks_.has_hole(start)) piece.exits.push_back({0, trie_nodes});
-  piece_bytes_ += (piece.tokens.size() + piece.row.size()) * sizeof(uint32_t);
-  is_full_ = is_full_ || piece_bytes_ > kMaxPieceBytes;
-  pieces_.push_back(std::move(piece));
-  uint32_t number = uint32_t(pieces_.size() - 1);
+  uint32_t number = add_piece(std::move(piece));
   piece_numbers_.add(trie_nodes, start, number);
   return number;
 }
 
-const engine::Mask* Masks::mask(Reader& reader, Place place, engine::Budget& budget) {
+const engine::Mask* Masks::mask(Reader& reader, Place place, engine::Budget& budget,
+                                const std::function<bool(Place)>& has_end) {
   if (is_full_) return nullptr;
   // What goes on where: trie nodes in front of which stacks stand. The lexer's state, or
   // kNone in front of a lexeme. `is_closed`: see Stacks::above_hole().
@@ -190,7 +203,11 @@ const engine::Mask* Masks::mask(Reader& reader, Place place, engine::Budget& bud
       uint32_t start = lexer_state != kNone ? lexer_state : reader.lexer_start(node);
       if (start == Lexer::kStuck) continue;
       numbers.push_back(piece_of(trie_nodes, start, budget));
-      for (const Exit& exit : piece(numbers.back()).exits) {
+      const Piece& found = piece(numbers.back());
+      for (const Guarded& guarded : found.guarded) {
+        if (has_end({node, guarded.lexer_state})) numbers.push_back(guarded.piece);
+      }
+      for (const Exit& exit : found.exits) {
         Node next = reader.after_lexeme(node, exit.label, budget);
         if (next != Stacks::kDead) go_on({exit.trie_nodes, next, kNone, true});
       }

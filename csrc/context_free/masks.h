@@ -3,12 +3,14 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "context_free/reader.h"
+#include "context_free/sure_ways.h"
 #include "masks/mask_store.h"
 #include "masks/vocabulary.h"
 
@@ -22,10 +24,14 @@ namespace structout::context_free {
 // one mask.
 class Masks {
  public:
-  Masks(const Network& network, Lexer& lexer, std::shared_ptr<const engine::VocabularyTrie> vocabulary);
+  Masks(const Network& network, Lexer& lexer, SureWays& sure_ways,
+        std::shared_ptr<const engine::VocabularyTrie> vocabulary);
 
   // The mask of a place, which must not be dead. Null if too many bytes are kept.
-  const engine::Mask* mask(Reader& reader, Place place, engine::Budget& budget);
+  // `has_end(place)` is asked where tokens end and a lexer might not leave a way to the end
+  // of the text.
+  const engine::Mask* mask(Reader& reader, Place place, engine::Budget& budget,
+                           const std::function<bool(Place)>& has_end);
 
   // Fills the same mask by a walk over whole places. `is_allowed(place)` is asked where a
   // token ends.
@@ -43,15 +49,22 @@ class Masks {
     uint32_t label;       // the accepted terminals; 0 without a lexer
     uint32_t trie_nodes;  // a list of trie_nodes_
   };
+  // Tokens that are only allowed where texts in a state of the lexer can be finished.
+  struct Guarded {
+    uint32_t lexer_state;
+    uint32_t piece;  // the number of the piece of these tokens
+  };
   struct Piece {
     std::vector<uint32_t> tokens;  // if they are few
     std::vector<uint32_t> row;     // or the mask of the tokens
-    std::vector<Exit> exits;
+    std::vector<Exit> exits{};
+    std::vector<Guarded> guarded{};
   };
   class Walk;
   static constexpr size_t kMaxPieceBytes = 24 << 20;
 
   const Piece& piece(uint32_t number) const { return pieces_[number]; }
+  uint32_t add_piece(Piece piece);
   uint32_t piece_of(uint32_t trie_nodes, uint32_t start, engine::Budget& budget);
 
   // The stacks above a hole after a byte.
@@ -67,6 +80,7 @@ class Masks {
 
   const Network& network_;
   Lexer& lexer_;
+  SureWays& sure_ways_;
   std::shared_ptr<const engine::VocabularyTrie> vocabulary_;
   Stacks stacks_;            // of single states above a hole
   std::vector<Next> after_;  // by node of stacks_ and byte, as far as known

@@ -1,6 +1,7 @@
 // A grammar as a recursive transition network: an automaton for each rule.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <string>
@@ -32,7 +33,8 @@ struct NetworkOptions {
   // Parts that may stand between terminals.
   std::vector<uint32_t> ignored;
 
-  // The bytes that texts may consist of.
+  // The bytes that texts may consist of. A lexer follows all texts of terminals, also those
+  // that nobody can write.
   std::array<bool, 256> allowed_bytes;
 
   NetworkOptions() { allowed_bytes.fill(true); }
@@ -64,8 +66,15 @@ class Network {
   const Call* calls_begin(uint32_t state) const { return calls_.data() + states_[state].calls_begin; }
   const Call* calls_end(uint32_t state) const { return calls_.data() + states_[state].calls_end; }
 
+  bool may_consist_of(uint8_t byte) const { return allowed_bytes_[byte]; }  // whether texts may
+
   uint32_t root() const { return 0; }
   uint32_t start(uint32_t rule) const { return starts_[rule]; }
+
+  // The rule that a state belongs to.
+  uint32_t rule_of(uint32_t state) const {
+    return uint32_t(std::upper_bound(starts_.begin(), starts_.end(), state) - starts_.begin() - 1);
+  }
 
   // A rule that begins with another has a lower rank.
   uint32_t rank(uint32_t rule) const { return ranks_[rule]; }
@@ -88,6 +97,7 @@ class Network {
   bool has_lexer_, is_empty_ = false, is_recursive_ = false, matches_empty_ = false;
   uint32_t num_classes_ = 0;  // of symbols that all states treat alike
   std::array<uint8_t, 256> class_of_byte_{};
+  std::array<bool, 256> allowed_bytes_{};
   std::vector<State> states_;
   std::vector<uint32_t> next_;  // by state and class
   std::vector<Call> calls_;

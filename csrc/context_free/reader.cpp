@@ -4,6 +4,13 @@
 
 namespace structout::context_free {
 
+Reader::Reader(const Network& network, Lexer& lexer) : network_(network), lexer_(lexer), stacks_(network) {
+  if (network.has_lexer()) bytes_with_tokens_ = lexer.bytes_with_tokens();
+  for (uint32_t byte = 0; byte < 256 && !network.has_lexer(); ++byte) {
+    if (network.may_consist_of(uint8_t(byte))) bytes_with_tokens_.push_back(uint8_t(byte));
+  }
+}
+
 // The terminals that may follow, without those that are ignored.
 std::vector<uint32_t> Reader::allowed_terminals(Node node) const {
   std::vector<uint32_t> allowed;

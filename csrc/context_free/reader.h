@@ -21,11 +21,14 @@ struct Place {
 // Places are named by numbers of this reader's stacks and of a lexer that readers share.
 class Reader {
  public:
-  Reader(const Network& network, Lexer& lexer) : network_(network), lexer_(lexer), stacks_(network) {}
+  Reader(const Network& network, Lexer& lexer);
 
   Place start(engine::Budget& budget);
   Place after(Place place, uint8_t byte, engine::Budget& budget);
   bool may_end(Place place, engine::Budget& budget);
+
+  // Bytes that texts may consist of, one of each class of a lexer.
+  const std::vector<uint8_t>& bytes_with_tokens() const { return bytes_with_tokens_; }
 
   // The stacks after a lexeme that all terminals of a set accept.
   Node after_lexeme(Node node, uint32_t set, engine::Budget& budget);
@@ -47,6 +50,7 @@ class Reader {
   const Network& network_;
   Lexer& lexer_;
   Stacks stacks_;
+  std::vector<uint8_t> bytes_with_tokens_;
   PairTable after_lexeme_;              // by node and set of terminals
   std::vector<uint32_t> lexer_starts_;  // by node, as far as known
 };
