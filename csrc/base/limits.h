@@ -83,11 +83,11 @@ class WorkAllowance {
 // good patterns on a busy machine.
 class Budget {
  public:
-  explicit Budget(const Limits& limits) : limits(limits), start_(cpu_seconds()) {}
+  explicit Budget(const Limits& limits) : limits(limits) {}
 
   // Restarts the clock. Until the next time, at most `max_steps` may be spent.
   void restart(uint64_t max_steps = UINT64_MAX) {
-    start_ = cpu_seconds();
+    start_ = kNotStarted;
     unchecked_ = 0;
     max_steps_ = max_steps;
     max_total_ = max_steps < UINT64_MAX - total_ ? total_ + max_steps : UINT64_MAX;
@@ -100,7 +100,9 @@ class Budget {
     unchecked_ += steps;
     if (unchecked_ < kStepsPerCheck) return;
     unchecked_ = 0;
-    double seconds = cpu_seconds() - start_;
+    double now = cpu_seconds();
+    if (start_ == kNotStarted) start_ = now;
+    double seconds = now - start_;
     if (seconds > limits.seconds)
       throw LimitError("cpu_milliseconds", uint64_t(seconds * 1e3), uint64_t(limits.seconds * 1e3));
   }
@@ -119,6 +121,7 @@ class Budget {
 
  private:
   static constexpr uint64_t kStepsPerCheck = 1 << 16;
+  static constexpr double kNotStarted = -1;
 
   static double cpu_seconds() {
     timespec time;
@@ -126,7 +129,7 @@ class Budget {
     return double(time.tv_sec) + double(time.tv_nsec) * 1e-9;
   }
 
-  double start_;
+  double start_ = kNotStarted;  // the first check starts the clock: to read it takes longer than a short call
   uint64_t unchecked_ = 0, total_ = 0;
   uint64_t max_steps_ = UINT64_MAX, max_total_ = UINT64_MAX;
   WorkAllowance* allowance_ = nullptr;

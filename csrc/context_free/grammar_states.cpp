@@ -17,18 +17,17 @@ SharedParts::SharedParts(std::shared_ptr<const Network> given, const engine::Lim
 GrammarStates::GrammarStates(std::shared_ptr<SharedParts> parts)
     : parts_(std::move(parts)),
       reader_(*parts_->network, parts_->lexer),
-      end_search_(*parts_->network, parts_->sure_ways),
-      row_(parts_->vocabulary->row_words()) {}
+      end_search_(*parts_->network, parts_->sure_ways) {}
 
 size_t GrammarStates::size_in_bytes() const {
-  return reader_.memory_bytes() + states_.capacity() * sizeof(State) + numbers_.memory_bytes();
+  return reader_.memory_bytes() + states_.memory_bytes() + numbers_.memory_bytes();
 }
 
 uint32_t GrammarStates::number_of(Place place) {
   uint32_t known = numbers_.find(place.node, place.lexer_state);
   if (known != PairTable::kMissing) return known;
-  uint32_t number = uint32_t(states_.size());
-  states_.push_back({place, nullptr});
+  uint32_t number = states_.add();
+  states_[number].place = place;
   numbers_.add(place.node, place.lexer_state, number);
   return number;
 }
@@ -57,8 +56,12 @@ uint32_t GrammarStates::after(uint32_t state, const uint8_t* begin, const uint8_
 }
 
 bool GrammarStates::may_end(uint32_t state) {
-  Lock lock(*this);
-  return reader_.may_end(states_[state].place, budget());
+  State& asked = states_[state];
+  if (asked.may_end == MayEnd::kUnknown) {
+    Lock lock(*this);
+    asked.may_end = reader_.may_end(asked.place, budget()) ? MayEnd::kYes : MayEnd::kNo;
+  }
+  return asked.may_end == MayEnd::kYes;
 }
 
 std::string GrammarStates::forced(uint32_t state) {
@@ -86,32 +89,23 @@ void GrammarStates::fill_by_walk(Place place, uint32_t* row) {
   parts_->masks.fill_by_walk(reader_, place, budget(), [this](Place next) { return has_end(next); }, row);
 }
 
-const engine::Mask* GrammarStates::mask_of(uint32_t state) {
-  if (states_[state].mask != nullptr) return states_[state].mask;
-  Place place = states_[state].place;
-  return states_[state].mask =
-             parts_->masks.mask(reader_, place, budget(), [this](Place next) { return has_end(next); });
-}
-
 const engine::Mask* GrammarStates::mask(uint32_t state) {
-  Lock lock(*this);
-  return mask_of(state);
-}
-
-bool GrammarStates::has_mask(uint32_t state) {
-  Lock lock(*this);
-  return states_[state].mask != nullptr;
+  State& asked = states_[state];
+  if (asked.mask == nullptr) {
+    Lock lock(*this);
+    asked.mask = parts_->masks.mask(reader_, asked.place, budget(), [this](Place next) { return has_end(next); });
+  }
+  return asked.mask;
 }
 
 bool GrammarStates::fill(uint32_t state, uint32_t* row) {
-  Lock lock(*this);
-  const engine::Mask* mask = mask_of(state);
-  if (mask != nullptr) {
-    parts_->masks.store().expand(*mask, row);
-    return !mask->is_empty();
+  if (const engine::Mask* known = mask(state)) {
+    parts_->masks.store().expand(*known, row);
+    return !known->is_empty();
   }
+  Lock lock(*this);
   fill_by_walk(states_[state].place, row);
-  return std::any_of(row, row + row_.size(), [](uint32_t word) { return word != 0; });
+  return std::any_of(row, row + parts_->vocabulary->row_words(), [](uint32_t word) { return word != 0; });
 }
 
 std::vector<Item> GrammarStates::items(uint32_t state) {
@@ -121,7 +115,7 @@ std::vector<Item> GrammarStates::items(uint32_t state) {
 
 std::vector<uint32_t> GrammarStates::walked_row(uint32_t state) {
   Lock lock(*this);
-  std::vector<uint32_t> row(row_.size());
+  std::vector<uint32_t> row(parts_->vocabulary->row_words());
   fill_by_walk(states_[state].place, row.data());
   return row;
 }
@@ -135,7 +129,7 @@ std::vector<uint32_t> GrammarStates::copied(GrammarStates& from, const std::vect
     Place place = from.states_[state].place;
     place.node = reader_.stacks().copied(place.node, from.reader_.stacks(), copies);
     result.push_back(number_of(place));
-    states_[result.back()].mask = from.states_[state].mask;
+    states_[result.back()].mask = from.states_[state].mask.load();
   }
   moved_bytes_ += size_in_bytes() - bytes_before;
   return result;
@@ -143,7 +137,7 @@ std::vector<uint32_t> GrammarStates::copied(GrammarStates& from, const std::vect
 
 uint32_t GrammarStates::num_states() {
   Lock lock(*this);
-  return uint32_t(states_.size());
+  return states_.size();
 }
 
 }  // namespace structout::context_free

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/allowance_lock.h"
+#include "base/stable_vector.h"
 #include "context_free/liveness.h"
 #include "context_free/masks.h"
 #include "context_free/network.h"
@@ -33,7 +34,7 @@ struct SharedParts {
 };
 
 // Numbers for the places where texts stand. They are made when they are first needed, and
-// stay as long as this does. Threads may share it.
+// stay as long as this does. Threads may share it, and wait for none where a mask is known.
 class GrammarStates {
  public:
   explicit GrammarStates(std::shared_ptr<SharedParts> parts);
@@ -64,7 +65,7 @@ class GrammarStates {
 
   // Null if it is not kept.
   const engine::Mask* mask(uint32_t state);
-  bool has_mask(uint32_t state);
+  bool has_mask(uint32_t state) const { return states_[state].mask != nullptr; }
 
   // States of these for states of another object of the same grammar.
   std::vector<uint32_t> copied(GrammarStates& from, const std::vector<uint32_t>& states);
@@ -80,9 +81,13 @@ class GrammarStates {
   static constexpr size_t kMaxBytes = 64 << 20;
   static constexpr uint64_t kMaxStepsOfCall = 1 << 20;  // of the budget
 
+  // Whether a text may end in a state.
+  enum class MayEnd : uint8_t { kUnknown, kNo, kYes };
+
   struct State {
     Place place;
-    const engine::Mask* mask;  // null if unknown or not kept
+    std::atomic<const engine::Mask*> mask;  // null if unknown or not kept
+    std::atomic<MayEnd> may_end;
   };
 
   // Holds the shared parts and the states for this thread.
@@ -102,15 +107,13 @@ class GrammarStates {
   size_t size_in_bytes() const;
   uint32_t number_of(Place place);
   bool has_end(Place place) { return end_search_.has_end(reader_, place, budget()); }
-  const engine::Mask* mask_of(uint32_t state);
   void fill_by_walk(Place place, uint32_t* row);
 
   const std::shared_ptr<SharedParts> parts_;
   Reader reader_;
   EndSearch end_search_;
-  std::vector<State> states_;
+  engine::StableVector<State> states_;
   PairTable numbers_;  // by node and state of the lexer
-  std::vector<uint32_t> row_;
   std::atomic<size_t> memory_bytes_{0}, moved_bytes_{0};
 };
 
