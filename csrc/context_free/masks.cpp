@@ -57,32 +57,105 @@ class Masks::Walk {
     } else {
       walk_rules(nodes, start);
     }
-    Piece piece = piece_of(tokens_);
+    Piece piece;
+    piece.tokens = token_set();
     for (auto& [label, list] : exits_) piece.exits.push_back({label, masks_.trie_nodes_.number_of(list)});
     for (auto& [lexer_state, tokens] : guarded_) {
-      piece.guarded.push_back({lexer_state, masks_.add_piece(piece_of(tokens))});
+      Piece of_state;
+      of_state.tokens = set_of(tokens);
+      piece.guarded.push_back({lexer_state, masks_.add_piece(std::move(of_state))});
     }
     return piece;
   }
 
  private:
-  static constexpr uint32_t kTrieStepsPerUnit = 8;     // of a budget: a step is short
+  // What the tokens below one node do.
+  Part walk_below(uint32_t node, uint32_t state) {
+    if (masks_.network_.has_lexer()) {
+      states_[vocabulary_.nodes()[node].depth + 1] = state;
+      vocabulary_.visit_below(
+          node, [&](uint32_t child, uint8_t byte, uint32_t depth) { return read_lexeme(child, byte, depth); });
+    } else {
+      walk_rules({node}, state);
+    }
+    return {token_set(), {exits_.begin(), exits_.end()}, {guarded_.begin(), guarded_.end()}};
+  }
+
+  // Adds what the tokens below a node do, if they are so many that it is kept: other
+  // walks come to the same node in the same state.
+  bool add_part(uint32_t node, uint32_t state) {
+    if (vocabulary_.nodes()[node].end - node < kMinNodesOfPart) return false;
+    uint32_t number = masks_.part_numbers_.find(node, state);
+    if (number == PairTable::kMissing) {
+      Part walked = Walk(masks_, budget_).walk_below(node, state);
+      number = uint32_t(masks_.parts_.size());
+      masks_.add_bytes(walked.memory_bytes());
+      masks_.parts_.push_back(std::move(walked));
+      masks_.part_numbers_.add(node, state, number);
+    }
+    const Part& part = masks_.parts_[number];
+    tokens_.insert(tokens_.end(), part.tokens.listed.begin(), part.tokens.listed.end());
+    add_row(part.tokens.row);
+    for (const auto& [label, nodes] : part.exits) {
+      exits_[label].insert(exits_[label].end(), nodes.begin(), nodes.end());
+    }
+    for (const auto& [lexer_state, tokens] : part.guarded) {
+      guarded_[lexer_state].insert(guarded_[lexer_state].end(), tokens.begin(), tokens.end());
+    }
+    return true;
+  }
+
+  void add_row(const std::vector<uint32_t>& row) {
+    if (row_.empty()) row_ = row;
+    for (size_t i = 0; i < row.size(); ++i) row_[i] |= row[i];
+  }
+
+  static constexpr uint32_t kTrieStepsPerUnit = 8;  // of a budget: a step is short
+  static constexpr uint32_t kMinNodesOfLoop = 16;   // to read fewer takes no longer
+  static constexpr uint32_t kMinNodesOfPart = 128;
   static constexpr uint32_t kWordsPerListedToken = 4;  // setting a bit takes as long as copying some words
 
   void count_step() {
     if (++masks_.num_trie_steps_ % kTrieStepsPerUnit == 0) budget_.spend(1);
   }
 
-  Piece piece_of(const std::vector<uint32_t>& tokens) const {
+  TokenSet set_of(const std::vector<uint32_t>& tokens) const {
     if (tokens.size() <= masks_.row_.size() / kWordsPerListedToken) return {tokens, {}};
-    std::vector<uint32_t> row(masks_.row_.size());
-    for (uint32_t token : tokens) row[token >> 5] |= 1u << (token & 31);
-    return {{}, std::move(row)};
+    TokenSet set{{}, std::vector<uint32_t>(masks_.row_.size())};
+    for (uint32_t token : tokens) set.row[token >> 5] |= 1u << (token & 31);
+    return set;
+  }
+
+  // All that were added.
+  TokenSet token_set() const {
+    if (row_.empty()) return set_of(tokens_);
+    TokenSet set{{}, row_};
+    for (uint32_t token : tokens_) set.row[token >> 5] |= 1u << (token & 31);
+    return set;
   }
 
   void add_tokens(uint32_t node, std::vector<uint32_t>& tokens) {
     uint32_t end = vocabulary_.nodes()[node].tokens_end;
     for (uint32_t i = vocabulary_.first_token(node); i < end; ++i) tokens.push_back(vocabulary_.tokens()[i]);
+  }
+
+  // Where the bytes below a node all lead back to one state, they need not be read.
+  bool add_loop(uint32_t node, uint32_t state) {
+    uint32_t end = vocabulary_.nodes()[node].end;
+    if (end - node < kMinNodesOfLoop) return false;
+    auto after = [this](uint32_t from, uint8_t byte) {
+      return masks_.network_.has_lexer() ? masks_.lexer_.after(from, byte, budget_)
+                                         : masks_.after(from, byte, budget_).node;
+    };
+    auto is_usual = [this](uint32_t of) {
+      if (masks_.network_.has_lexer()) return of != Lexer::kStuck && masks_.sure_ways_.is_safe(of, budget_);
+      return of != Stacks::kDead && !masks_.stacks_.has_hole(of);
+    };
+    if (!masks_.loops_.of(state, after, is_usual).covers(vocabulary_.bytes_below(), node)) return false;
+    uint32_t tokens_end = vocabulary_.nodes()[end - 1].tokens_end;
+    auto tokens = vocabulary_.tokens().begin();
+    tokens_.insert(tokens_.end(), tokens + vocabulary_.nodes()[node].tokens_end, tokens + tokens_end);
+    return true;
   }
 
   // The places where a lexeme ends are never below each other, so neither are the nodes.
@@ -106,9 +179,10 @@ class Masks::Walk {
       return false;
     }
     states_[depth + 1] = next;
-    if (vocabulary_.first_token(node) == vocabulary_.nodes()[node].tokens_end) return true;
-    add_tokens(node, masks_.sure_ways_.is_safe(next, budget_) ? tokens_ : guarded_[next]);
-    return true;
+    if (vocabulary_.first_token(node) < vocabulary_.nodes()[node].tokens_end) {
+      add_tokens(node, masks_.sure_ways_.is_safe(next, budget_) ? tokens_ : guarded_[next]);
+    }
+    return !add_loop(node, next) && !add_part(node, next);
   }
 
   // A rule may end at nodes below each other, so the walk below one may pass another. It
@@ -128,7 +202,7 @@ class Masks::Walk {
       if (node != VocabularyTrie::kRoot) is_start[node] = 1;
     }
     const std::vector<VocabularyTrie::Node>& all = vocabulary_.nodes();
-    std::vector<uint32_t> ends;  // of the rule, in front of other bytes
+    std::vector<uint32_t>& ends = exits_[0];  // of the rule, in front of other bytes
     for (uint32_t node : nodes) {
       bool is_root = node == VocabularyTrie::kRoot;
       if (!is_root && !std::exchange(is_start[node], 0)) continue;
@@ -147,13 +221,17 @@ class Masks::Walk {
             next.reads_symbols = true;
           }
           states_[read.depth + 1] = next.node;
+          if (next.reads_symbols && read.end - child >= kMinNodesOfLoop) {
+            bool has_starts = nodes.size() > 1 && std::upper_bound(nodes.begin(), nodes.end(), child) !=
+                                                      std::lower_bound(nodes.begin(), nodes.end(), read.end);
+            if (!has_starts && (add_loop(child, next.node) || add_part(child, next.node))) next.reads_symbols = false;
+          }
         }
         child = next.reads_symbols ? child + 1 : read.end;
       }
     }
-    if (ends.empty()) return;
     if (!std::is_sorted(ends.begin(), ends.end())) std::sort(ends.begin(), ends.end());
-    exits_[0] = std::move(ends);
+    if (ends.empty()) exits_.clear();
   }
 
   Masks& masks_;
@@ -161,13 +239,30 @@ class Masks::Walk {
   engine::Budget& budget_;
   std::vector<uint32_t> states_;  // of the lexer, or nodes, before the byte at each depth
   std::vector<uint32_t> tokens_;
+  std::vector<uint32_t> row_;                          // of further tokens, if there are any
   std::map<uint32_t, std::vector<uint32_t>> exits_;    // by label
   std::map<uint32_t, std::vector<uint32_t>> guarded_;  // tokens by the state of the lexer
 };
 
-uint32_t Masks::add_piece(Piece piece) {
-  piece_bytes_ += (piece.tokens.size() + piece.row.size()) * sizeof(uint32_t);
+void Masks::TokenSet::add_to(uint32_t* mask) const {
+  for (uint32_t token : listed) mask[token >> 5] |= 1u << (token & 31);
+  for (size_t i = 0; i < row.size(); ++i) mask[i] |= row[i];
+}
+
+size_t Masks::Part::memory_bytes() const {
+  size_t bytes = tokens.memory_bytes();
+  for (const auto& [label, nodes] : exits) bytes += nodes.size() * sizeof(uint32_t);
+  for (const auto& [lexer_state, listed] : guarded) bytes += listed.size() * sizeof(uint32_t);
+  return bytes;
+}
+
+void Masks::add_bytes(size_t bytes) {
+  piece_bytes_ += bytes;
   is_full_ = is_full_ || piece_bytes_ > kMaxPieceBytes;
+}
+
+uint32_t Masks::add_piece(Piece piece) {
+  add_bytes(piece.tokens.memory_bytes());
   pieces_.push_back(std::move(piece));
   return uint32_t(pieces_.size() - 1);
 }
@@ -220,7 +315,7 @@ const engine::Mask* Masks::mask(Reader& reader, Place place, engine::Budget& bud
     }
   }
   if (is_full_) return nullptr;
-  auto has_no_tokens = [this](uint32_t number) { return piece(number).tokens.empty() && piece(number).row.empty(); };
+  auto has_no_tokens = [this](uint32_t number) { return piece(number).tokens.is_empty(); };
   numbers.erase(std::remove_if(numbers.begin(), numbers.end(), has_no_tokens), numbers.end());
   std::sort(numbers.begin(), numbers.end());
   numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
@@ -228,10 +323,7 @@ const engine::Mask* Masks::mask(Reader& reader, Place place, engine::Budget& bud
   auto [found, is_new] = masks_.try_emplace(std::move(key), nullptr);
   if (!is_new) return found->second;
   std::fill(row_.begin(), row_.end(), 0);
-  for (uint32_t number : numbers) {
-    for (uint32_t token : piece(number).tokens) row_[token >> 5] |= 1u << (token & 31);
-    for (size_t i = 0; i < piece(number).row.size(); ++i) row_[i] |= piece(number).row[i];
-  }
+  for (uint32_t number : numbers) piece(number).tokens.add_to(row_.data());
   found->second = store_.add(row_.data());
   if (found->second != nullptr) return found->second;
   is_full_ = true;
@@ -241,8 +333,9 @@ const engine::Mask* Masks::mask(Reader& reader, Place place, engine::Budget& bud
 
 size_t Masks::memory_bytes() const {
   size_t bytes = store_.memory_bytes() + stacks_.memory_bytes() + trie_nodes_.memory_bytes() +
-                 after_.capacity() * sizeof(Next) + piece_numbers_.memory_bytes() + pieces_.size() * sizeof(Piece) +
-                 piece_bytes_ + is_start_.capacity();
+                 after_.capacity() * sizeof(Next) + piece_numbers_.memory_bytes() + part_numbers_.memory_bytes() +
+                 loops_.memory_bytes() + pieces_.size() * sizeof(Piece) + parts_.size() * sizeof(Part) + piece_bytes_ +
+                 is_start_.capacity();
   return bytes + masks_.size() * kBytesPerKey;
 }
 

@@ -7,8 +7,10 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
+#include "context_free/loops.h"
 #include "context_free/reader.h"
 #include "context_free/sure_ways.h"
 #include "masks/mask_store.h"
@@ -54,16 +56,31 @@ class Masks {
     uint32_t lexer_state;
     uint32_t piece;  // the number of the piece of these tokens
   };
+  struct TokenSet {
+    std::vector<uint32_t> listed;  // if they are few
+    std::vector<uint32_t> row;     // or their mask
+    bool is_empty() const { return listed.empty() && row.empty(); }
+    void add_to(uint32_t* mask) const;
+    size_t memory_bytes() const { return (listed.size() + row.size()) * sizeof(uint32_t); }
+  };
   struct Piece {
-    std::vector<uint32_t> tokens;  // if they are few
-    std::vector<uint32_t> row;     // or the mask of the tokens
-    std::vector<Exit> exits{};
-    std::vector<Guarded> guarded{};
+    TokenSet tokens;
+    std::vector<Exit> exits;
+    std::vector<Guarded> guarded;
+  };
+  // What the tokens below one node of the trie do. Pieces are made of parts.
+  struct Part {
+    using Lists = std::vector<std::pair<uint32_t, std::vector<uint32_t>>>;
+    TokenSet tokens;
+    Lists exits;    // nodes of the trie, by label
+    Lists guarded;  // tokens, by the state of the lexer
+    size_t memory_bytes() const;
   };
   class Walk;
   static constexpr size_t kMaxPieceBytes = 24 << 20;
 
   const Piece& piece(uint32_t number) const { return pieces_[number]; }
+  void add_bytes(size_t bytes);
   uint32_t add_piece(Piece piece);
   uint32_t piece_of(uint32_t trie_nodes, uint32_t start, engine::Budget& budget);
 
@@ -90,10 +107,13 @@ class Masks {
   uint32_t whole_trie_;      // the list in front of all tokens
   PairTable piece_numbers_;  // by list of trie nodes and start
   std::deque<Piece> pieces_;
+  PairTable part_numbers_;  // by node of the trie and state behind its byte
+  std::deque<Part> parts_;
   std::unordered_map<std::string, const engine::Mask*> masks_;  // by the numbers of their pieces
   engine::MaskStore store_;
-  size_t piece_bytes_ = 0;
-  bool is_full_ = false;  // whether too many bytes are kept
+  size_t piece_bytes_ = 0;  // of parts, too
+  bool is_full_ = false;    // whether too many bytes are kept
+  Loops loops_;             // of states of the lexer, or of nodes of stacks_
   std::vector<uint32_t> row_;
   std::vector<uint8_t> is_start_;  // by node of the trie: whether a walk that is not over starts there
   uint64_t num_trie_steps_ = 0;
