@@ -32,6 +32,12 @@ class LimitError : public std::runtime_error {
   std::string place;  // in the constraint, if that is known: a JSON pointer
 };
 
+// There is no room for more states beside those that other texts have made.
+class RoomError : public LimitError {
+ public:
+  using LimitError::LimitError;
+};
+
 // A pattern that is not well formed, or that uses what is not supported.
 class PatternError : public std::runtime_error {
  public:

@@ -25,28 +25,33 @@ class Contexts {
         uint32_t next = network.next(state, terminal);
         if (next != kNone) edges_.back().emplace_back(terminal, next);
       }
+      visit_others(network, state, [&](uint32_t symbol, uint32_t next) { edges_.back().emplace_back(symbol, next); });
     }
   }
 
   std::vector<std::vector<uint32_t>> of_states() {
     size_t num_terminals = network_.terminals().size();
     std::vector<std::vector<uint8_t>> is_beside(network_.num_states(), std::vector<uint8_t>(num_terminals));
+    std::vector<uint8_t> has_any(network_.num_states());
     std::set<std::vector<uint32_t>> seen;
     std::vector<std::vector<uint32_t>> pending = {{network_.start(network_.root())}};
     seen.insert(pending[0]);
     while (!pending.empty()) {
       std::vector<uint32_t> states = closure(std::move(pending.back()));
       pending.pop_back();
-      std::map<uint32_t, std::vector<uint32_t>> after;  // by terminal
+      std::map<uint32_t, std::vector<uint32_t>> after;  // by symbol
       for (uint32_t state : states) {
-        for (auto [terminal, next] : edges_[state]) after[terminal].push_back(next);
+        for (auto [symbol, next] : edges_[state]) after[symbol].push_back(next);
       }
       budget_.spend(states.size() * after.size() / 16 + 1);
       for (uint32_t state : states) {
         if (!network_.reads_symbols(state)) continue;
-        for (const auto& [terminal, targets] : after) is_beside[state][terminal] = 1;
+        has_any[state] = 1;
+        for (const auto& [symbol, targets] : after) {
+          if (symbol < num_terminals) is_beside[state][symbol] = 1;
+        }
       }
-      for (auto& [terminal, kernel] : after) {
+      for (auto& [symbol, kernel] : after) {
         std::sort(kernel.begin(), kernel.end());
         kernel.erase(std::unique(kernel.begin(), kernel.end()), kernel.end());
         if (seen.insert(kernel).second) pending.push_back(std::move(kernel));
@@ -55,8 +60,7 @@ class Contexts {
     }
     std::vector<std::vector<uint32_t>> contexts(network_.num_states());
     for (uint32_t state = 0; state < network_.num_states(); ++state) {
-      bool has_any = std::find(is_beside[state].begin(), is_beside[state].end(), 1) != is_beside[state].end();
-      for (uint32_t terminal = 0; terminal < num_terminals && has_any; ++terminal) {
+      for (uint32_t terminal = 0; terminal < num_terminals && has_any[state]; ++terminal) {
         bool is_ignored = network_.terminals()[terminal].is_ignored;
         if (is_beside[state][terminal] || is_ignored) contexts[state].push_back(terminal);
       }
@@ -88,7 +92,7 @@ class Contexts {
   const Network& network_;
   engine::Budget& budget_;
   std::vector<std::vector<uint32_t>> returns_;                     // by rule
-  std::vector<std::vector<std::pair<uint32_t, uint32_t>>> edges_;  // by state: terminals and targets
+  std::vector<std::vector<std::pair<uint32_t, uint32_t>>> edges_;  // by state: symbols and targets
   std::vector<uint8_t> is_reached_;                                // by state, in closure()
 };
 

@@ -79,6 +79,15 @@ const Lexemes::Spellings& Lexemes::spellings(uint32_t context, engine::Budget& b
   return spellings_.emplace(context, std::move(result)).first->second;
 }
 
+bool Lexemes::may_follow(uint32_t symbol, uint32_t end) const {
+  if (symbol >= kFirstToken) return true;
+  const std::bitset<256>& first = network_.embedded()[embedded_of_symbol(symbol)]->first_bytes();
+  for (uint32_t byte = 0; byte < 256; ++byte) {
+    if (first[byte] && !sets_[end][lexer_.class_of(uint8_t(byte))]) return true;
+  }
+  return false;
+}
+
 std::vector<uint32_t> Lexemes::ends_behind(uint32_t context, uint32_t terminal, uint32_t end, engine::Budget& budget) {
   std::vector<uint32_t> ends;
   for (const Spelling& spelling : spellings(context, budget)[terminal]) {

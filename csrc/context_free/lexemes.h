@@ -57,6 +57,9 @@ class Lexemes {
   // that are minimal.
   std::vector<uint32_t> ends_behind(uint32_t context, uint32_t terminal, uint32_t end, engine::Budget& budget);
 
+  // Whether an embedded text or a token may stand behind the end of a lexeme.
+  bool may_follow(uint32_t symbol, uint32_t end) const;
+
   size_t memory_bytes() const { return lexer_.memory_bytes(); }
 
  private:

@@ -24,6 +24,7 @@ std::vector<uint32_t> symbols_to_rule_end(const Network& network) {
       before[call->target].push_back(state);
       before[network.start(call->rule)].push_back(state);
     }
+    visit_others(network, state, [&](uint32_t, uint32_t next) { before[next].push_back(state); });
     if (!network.is_accepting(state)) continue;
     least[state] = 0;
     pending.push_back(state);
@@ -41,6 +42,7 @@ std::vector<uint32_t> symbols_to_rule_end(const Network& network) {
       for (const Call* call = network.calls_begin(state); call < network.calls_end(state); ++call) {
         try_way(call->target, least[network.start(call->rule)]);
       }
+      visit_others(network, state, [&](uint32_t symbol, uint32_t next) { try_way(next, symbol < kFirstToken); });
       if (shortest == least[state]) continue;
       least[state] = shortest;
       pending.push_back(state);
@@ -79,36 +81,66 @@ uint32_t EndSearch::distance(const Reader& reader, Node node) {
 }
 
 template <typename IsKnownEnd>
-std::pair<uint32_t, bool> EndSearch::search(Reader& reader, Place place, IsKnownEnd is_known_end,
+std::pair<uint32_t, bool> EndSearch::search(Reader& reader, const Place& place, bool by_bytes, IsKnownEnd is_known_end,
                                             std::vector<Step>& steps, engine::Budget& budget) {
-  steps = {{place, kNone, 0, 0}};
   using Promise = std::pair<uint32_t, uint32_t>;  // bytes of the whole way, at least; the step
   std::priority_queue<Promise, std::vector<Promise>, std::greater<>> pending;
-  pending.push({distance(reader, place.node), 0});
-  std::set<std::pair<Node, uint32_t>> seen = {{place.node, place.lexer_state}};
+  std::set<std::pair<Node, uint32_t>> seen;
+  steps.clear();
+  auto reach = [&](const LexerPlace& next, uint32_t before, std::string bytes) {
+    if (next.node == Stacks::kDead || !seen.insert({next.node, next.lexer_state}).second) return;
+    uint32_t length = uint32_t(bytes.size()) + (before == kNone ? 0 : steps[before].length);
+    steps.push_back({next, before, length, std::move(bytes)});
+    pending.push({length + distance(reader, next.node), uint32_t(steps.size() - 1)});
+  };
+  auto reach_all = [&](const Place& next, uint32_t before, const std::string& bytes) {
+    reach(next, before, bytes);
+    if (next.others == nullptr) return;
+    for (const LexerPlace& other : next.others->lexer_places) reach(other, before, bytes);
+    for (const EmbeddedRun& run : next.others->runs) {
+      // Any end of an embedded text will do, and it always has one.
+      std::optional<std::string> end;
+      if (by_bytes) end = reader.embedded().held(run.states).some_end(*run.position);
+      if (end || !by_bytes) reach(reader.behind(run.below, budget), before, bytes + end.value_or(""));
+    }
+  };
+  reach_all(place, kNone, "");
   uint64_t work_before = budget.total();
   for (uint32_t num_expanded = 0; !pending.empty(); ++num_expanded) {
     if (num_expanded == kMaxPlaces || budget.total() - work_before > kMaxWork) return {kNone, false};
     uint32_t step = pending.top().second;
     pending.pop();
-    Place current = steps[step].place;
+    Place current{steps[step].place};
     if (reader.may_end(current, budget) || is_known_end(current)) return {step, false};
     for (uint8_t byte : reader.bytes_with_tokens()) {
-      Place next = reader.after(current, byte, budget);
-      if (next.is_dead() || !seen.insert({next.node, next.lexer_state}).second) continue;
-      uint32_t length = steps[step].length + 1;
-      steps.push_back({next, step, length, byte});
-      pending.push({length + distance(reader, next.node), uint32_t(steps.size() - 1)});
+      reach_all(reader.after(current, byte, budget), step, std::string(1, char(byte)));
+    }
+    if (by_bytes || !network_.has_tokens()) continue;
+    for (const Item& item : reader.stacks().items(reader.before_token(current, budget))) {
+      if (item.state >= kHole) continue;
+      for (auto edge = network_.tokens_begin(item.state); edge < network_.tokens_end(item.state); ++edge) {
+        reach_all(reader.after_token(current, edge->first - kFirstToken, budget), step, "");
+      }
     }
   }
   return {kNone, true};
 }
 
-std::optional<bool> EndSearch::at_a_glance(Reader& reader, Place place, engine::Budget& budget) {
-  if (reader.may_end(place, budget)) return true;
+std::optional<bool> EndSearch::at_a_glance(Reader& reader, const LexerPlace& place, engine::Budget& budget) {
+  if (reader.may_end(Place{place}, budget)) return true;
   Lexer& lexer = reader.lexer();
   const std::vector<SureWays::Completion>& completions = sure_ways_.completions(place.lexer_state, budget);
   const std::vector<Item> items = reader.stacks().items(place.node);
+  bool has_others = false;  // whether an embedded text or a token may follow here
+  for (const Item& item : items) {
+    if (item.state >= kHole || !reader.is_between(place)) continue;
+    bool is_good = false;
+    visit_others(network_, item.state, [&](uint32_t, uint32_t next) {
+      has_others = true;
+      is_good = is_good || sure_ways_.is_good(next, ByteClassSets::kEmpty, budget);
+    });
+    if (is_good) return true;
+  }
   for (const SureWays::Completion& completion : completions) {
     const std::vector<uint32_t> terminals(lexer.begin(completion.accepted), lexer.end(completion.accepted));
     for (uint32_t terminal : terminals) {
@@ -119,18 +151,27 @@ std::optional<bool> EndSearch::at_a_glance(Reader& reader, Place place, engine::
       }
     }
   }
+  if (has_others) return std::nullopt;
   for (const SureWays::Completion& completion : completions) {
     Node node = reader.after_lexeme(place.node, completion.accepted, budget);
     if (node == Stacks::kDead) continue;
     if (reader.stacks().may_end(node)) return true;
     if (sure_ways_.may_begin(reader.lexer_start(node), completion.end, budget)) return std::nullopt;
+    for (const Item& item : reader.stacks().items(node)) {
+      bool may_follow = false;
+      if (item.state >= kHole) continue;
+      visit_others(network_, item.state, [&](uint32_t symbol, uint32_t) {
+        may_follow = may_follow || sure_ways_.may_follow(symbol, completion.end);
+      });
+      if (may_follow) return std::nullopt;
+    }
   }
   return false;
 }
 
-bool EndSearch::searched_has_end(Reader& reader, Place place, engine::Budget& budget) {
-  auto result_of = [this](Place of) { return results_.find(of.node, of.lexer_state); };
-  auto note = [&](Place of, bool has_end) {
+bool EndSearch::searched_has_end(Reader& reader, const LexerPlace& place, engine::Budget& budget) {
+  auto result_of = [this](const LexerPlace& of) { return results_.find(of.node, of.lexer_state); };
+  auto note = [&](const LexerPlace& of, bool has_end) {
     if (result_of(of) == PairTable::kMissing) results_.add(of.node, of.lexer_state, has_end);
   };
   if (result_of(place) != PairTable::kMissing) return result_of(place) == 1;
@@ -139,10 +180,10 @@ bool EndSearch::searched_has_end(Reader& reader, Place place, engine::Budget& bu
     return *result;
   }
   std::vector<Step> steps;
-  auto is_known_end = [&](Place reached) {
+  auto is_known_end = [&](const LexerPlace& reached) {
     return result_of(reached) == 1 || sure_ways_.is_safe(reached.lexer_state, budget);
   };
-  auto [last, were_all_tried] = search(reader, place, is_known_end, steps, budget);
+  auto [last, were_all_tried] = search(reader, Place{place}, false, is_known_end, steps, budget);
   for (uint32_t step = last; step != kNone; step = steps[step].before) note(steps[step].place, true);
   if (last != kNone) return true;
   if (!were_all_tried) steps.resize(1);
@@ -150,13 +191,15 @@ bool EndSearch::searched_has_end(Reader& reader, Place place, engine::Budget& bu
   return false;
 }
 
-std::optional<std::string> EndSearch::shortest(Reader& reader, Place place, engine::Budget& budget) {
+std::optional<std::string> EndSearch::shortest(Reader& reader, const Place& place, engine::Budget& budget) {
   std::vector<Step> steps;
-  uint32_t step = search(reader, place, [](Place) { return false; }, steps, budget).first;
+  auto is_no_end = [](const LexerPlace&) { return false; };
+  uint32_t step = search(reader, place, true, is_no_end, steps, budget).first;
   if (step == kNone) return std::nullopt;
+  std::vector<uint32_t> way;
+  for (; step != kNone; step = steps[step].before) way.push_back(step);
   std::string bytes;
-  for (; steps[step].before != kNone; step = steps[step].before) bytes.push_back(char(steps[step].byte));
-  std::reverse(bytes.begin(), bytes.end());
+  for (auto each = way.rbegin(); each != way.rend(); ++each) bytes += steps[*each].bytes;
   return bytes;
 }
 

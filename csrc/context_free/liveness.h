@@ -23,37 +23,39 @@ class EndSearch {
 
   // Whether there is a way. False also if a search among single places gives up, after
   // `kMaxPlaces` of them or so much work.
-  bool has_end(Reader& reader, Place place, engine::Budget& budget) {
+  bool has_end(Reader& reader, const LexerPlace& place, engine::Budget& budget) {
     if (!network_.has_lexer() || sure_ways_.is_safe(place.lexer_state, budget)) return true;
     return searched_has_end(reader, place, budget);
   }
 
-  // The bytes of a shortest way. Nothing if none is found.
-  std::optional<std::string> shortest(Reader& reader, Place place, engine::Budget& budget);
+  // The bytes of a shortest way. Nothing if none is found, or if none does without tokens
+  // that are read by their ids. Embedded texts on the way may have shorter ends.
+  std::optional<std::string> shortest(Reader& reader, const Place& place, engine::Budget& budget);
 
  private:
   static constexpr uint32_t kMaxPlaces = 4'000;
   static constexpr uint64_t kMaxWork = 1 << 18;  // of a budget
 
-  // A place that was reached by a byte from another.
+  // A place that was reached from another, by a byte, by an embedded text or by a token.
   struct Step {
-    Place place;
+    LexerPlace place;
     uint32_t before, length;
-    uint8_t byte;
+    std::string bytes;
   };
 
   // Reaches places, those first that promise to be nearest to the end. Returns the number
   // of the step that ends the text, or kNone, and whether all places were tried.
-  // `is_known_end(place)` ends the search, too.
+  // `is_known_end(place)` ends the search, too. `by_bytes`: whether the ways must have
+  // bytes.
   template <typename IsKnownEnd>
-  std::pair<uint32_t, bool> search(Reader& reader, Place place, IsKnownEnd is_known_end, std::vector<Step>& steps,
-                                   engine::Budget& budget);
+  std::pair<uint32_t, bool> search(Reader& reader, const Place& place, bool by_bytes, IsKnownEnd is_known_end,
+                                   std::vector<Step>& steps, engine::Budget& budget);
   uint32_t distance(const Reader& reader, Node node);
-  bool searched_has_end(Reader& reader, Place place, engine::Budget& budget);
+  bool searched_has_end(Reader& reader, const LexerPlace& place, engine::Budget& budget);
 
   // What the ends of the present lexeme tell, if they do: there is a sure way behind one,
   // or no byte can follow any.
-  std::optional<bool> at_a_glance(Reader& reader, Place place, engine::Budget& budget);
+  std::optional<bool> at_a_glance(Reader& reader, const LexerPlace& place, engine::Budget& budget);
 
   const Network& network_;
   SureWays& sure_ways_;

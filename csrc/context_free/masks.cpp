@@ -40,22 +40,43 @@ Masks::Masks(const Network& network, Lexer& lexer, SureWays& sure_ways,
 Masks::Next Masks::computed_after(Node node, uint8_t byte, engine::Budget& budget) {
   Node next = stacks_.after(node, byte, budget);
   after_.resize(size_t(stacks_.num_nodes()) << 8);
-  return after_[size_t(node) << 8 | byte] = {next, stacks_.has_hole(next), stacks_.reads_symbols(next)};
+  return after_[size_t(node) << 8 | byte] = {next, stacks_.has_hole(next), stacks_.reads_symbols(next),
+                                             !stacks_.embedded_starts(next, budget).empty()};
+}
+
+uint32_t Masks::list_of(std::vector<uint32_t> trie_nodes) {
+  if (network_.has_lexer()) {
+    std::vector<uint32_t> children;
+    for (uint32_t node : trie_nodes) {
+      vocabulary_->visit_below(node, [&](uint32_t child, uint8_t, uint32_t) {
+        children.push_back(child);
+        return false;
+      });
+    }
+    trie_nodes = std::move(children);
+  }
+  std::sort(trie_nodes.begin(), trie_nodes.end());
+  trie_nodes.erase(std::unique(trie_nodes.begin(), trie_nodes.end()), trie_nodes.end());
+  return trie_nodes_.number_of(trie_nodes);
 }
 
 // Walks over the trie from one start.
 class Masks::Walk {
  public:
-  Walk(Masks& masks, engine::Budget& budget) : masks_(masks), vocabulary_(*masks.vocabulary_), budget_(budget) {
+  Walk(Masks& masks, Reader& reader, engine::Budget& budget)
+      : masks_(masks), reader_(reader), vocabulary_(*masks.vocabulary_), budget_(budget) {
     states_.resize(vocabulary_.max_depth() + 2);
   }
 
   Piece walk(uint32_t trie_nodes, uint32_t start) {
-    std::vector<uint32_t> nodes = masks_.trie_nodes_.list(trie_nodes);
-    if (masks_.network_.has_lexer()) {
-      walk_lexemes(nodes, start);
+    if (trie_nodes == kTokenIds) {
+      add_token_ids(start);
+    } else if (start >= kEmbedded) {
+      walk_embedded(masks_.trie_nodes_.list(trie_nodes), start - kEmbedded);
+    } else if (masks_.network_.has_lexer()) {
+      walk_lexemes(masks_.trie_nodes_.list(trie_nodes), start);
     } else {
-      walk_rules(nodes, start);
+      walk_all_rules(trie_nodes, start);
     }
     Piece piece;
     piece.tokens = token_set();
@@ -77,6 +98,7 @@ class Masks::Walk {
           node, [&](uint32_t child, uint8_t byte, uint32_t depth) { return read_lexeme(child, byte, depth); });
     } else {
       walk_rules({node}, state);
+      if (!ends_.empty()) exits_[0] = std::move(ends_);
     }
     return {token_set(), {exits_.begin(), exits_.end()}, {guarded_.begin(), guarded_.end()}};
   }
@@ -85,9 +107,10 @@ class Masks::Walk {
   // walks come to the same node in the same state.
   bool add_part(uint32_t node, uint32_t state) {
     if (vocabulary_.nodes()[node].end - node < kMinNodesOfPart) return false;
+    if (!masks_.network_.has_lexer() && !masks_.network_.embedded().empty()) return false;
     uint32_t number = masks_.part_numbers_.find(node, state);
     if (number == PairTable::kMissing) {
-      Part walked = Walk(masks_, budget_).walk_below(node, state);
+      Part walked = Walk(masks_, reader_, budget_).walk_below(node, state);
       number = uint32_t(masks_.parts_.size());
       masks_.add_bytes(walked.memory_bytes());
       masks_.parts_.push_back(std::move(walked));
@@ -97,7 +120,8 @@ class Masks::Walk {
     tokens_.insert(tokens_.end(), part.tokens.listed.begin(), part.tokens.listed.end());
     add_row(part.tokens.row);
     for (const auto& [label, nodes] : part.exits) {
-      exits_[label].insert(exits_[label].end(), nodes.begin(), nodes.end());
+      std::vector<uint32_t>& exits = masks_.network_.has_lexer() ? exits_[label] : ends_;
+      exits.insert(exits.end(), nodes.begin(), nodes.end());
     }
     for (const auto& [lexer_state, tokens] : part.guarded) {
       guarded_[lexer_state].insert(guarded_[lexer_state].end(), tokens.begin(), tokens.end());
@@ -139,6 +163,14 @@ class Masks::Walk {
     for (uint32_t i = vocabulary_.first_token(node); i < end; ++i) tokens.push_back(vocabulary_.tokens()[i]);
   }
 
+  void add_token_ids(uint32_t state) {
+    for (auto edge = masks_.network_.tokens_begin(state); edge < masks_.network_.tokens_end(state); ++edge) {
+      for (uint32_t symbol = edge->first; symbol <= edge->last && symbol - kFirstToken < vocabulary_.size(); ++symbol) {
+        tokens_.push_back(symbol - kFirstToken);
+      }
+    }
+  }
+
   // Where the bytes below a node all lead back to one state, they need not be read.
   bool add_loop(uint32_t node, uint32_t state) {
     uint32_t end = vocabulary_.nodes()[node].end;
@@ -149,13 +181,47 @@ class Masks::Walk {
     };
     auto is_usual = [this](uint32_t of) {
       if (masks_.network_.has_lexer()) return of != Lexer::kStuck && masks_.sure_ways_.is_safe(of, budget_);
-      return of != Stacks::kDead && !masks_.stacks_.has_hole(of);
+      return of != Stacks::kDead && !masks_.stacks_.has_hole(of) && masks_.stacks_.embedded_starts(of, budget_).empty();
     };
     if (!masks_.loops_.of(state, after, is_usual).covers(vocabulary_.bytes_below(), node)) return false;
     uint32_t tokens_end = vocabulary_.nodes()[end - 1].tokens_end;
     auto tokens = vocabulary_.tokens().begin();
     tokens_.insert(tokens_.end(), tokens + vocabulary_.nodes()[node].tokens_end, tokens + tokens_end);
     return true;
+  }
+
+  // From the begin of an embedded text.
+  void walk_embedded(const std::vector<uint32_t>& nodes, uint32_t language) {
+    std::shared_ptr<engine::EmbeddedStates> shared = reader_.embedded().current(language);
+    engine::EmbeddedStates& states = reader_.embedded().held(shared);
+    std::vector<engine::PositionPtr> positions(vocabulary_.max_depth() + 1);  // before each byte
+    std::vector<uint32_t> ends;
+    auto read = [&](uint32_t node, uint8_t byte, uint32_t depth) {
+      budget_.spend(1);
+      const uint8_t* at = &byte;
+      engine::PositionPtr next = states.after(*positions[depth], at, at + 1);
+      if (next == nullptr) return false;
+      if (vocabulary_.first_token(node) < vocabulary_.nodes()[node].tokens_end && states.has_end(*next)) {
+        add_tokens(node, tokens_);
+      }
+      bool has_more = vocabulary_.nodes()[node].end > node + 1, may_end = states.may_end(*next);
+      if (may_end && has_more) ends.push_back(node);
+      if (!has_more || (may_end && !states.may_go_on(*next))) return false;
+      positions[depth + 1] = std::move(next);
+      return true;
+    };
+    for (uint32_t node : nodes) {
+      bool is_root = node == VocabularyTrie::kRoot;
+      uint32_t depth = is_root ? 0 : vocabulary_.nodes()[node].depth;
+      if (masks_.network_.has_lexer()) {
+        positions[depth] = states.start();
+        if (!read(node, vocabulary_.nodes()[node].byte, depth)) continue;
+      } else {
+        positions[is_root ? 0 : depth + 1] = states.start();
+      }
+      vocabulary_.visit_below(node, read);
+    }
+    if (!ends.empty()) exits_[0] = masks_.trie_nodes_.list(masks_.list_of(std::move(ends)));
   }
 
   // The places where a lexeme ends are never below each other, so neither are the nodes.
@@ -185,9 +251,54 @@ class Masks::Walk {
     return !add_loop(node, next) && !add_part(node, next);
   }
 
+  // Goes on behind the embedded texts that begin and end on the way.
+  void walk_all_rules(uint32_t trie_nodes, Node start) {
+    using Begin = std::pair<uint32_t, Node>;  // a list of nodes of the trie, and what goes on there
+    std::vector<Begin> pending = {{trie_nodes, start}};
+    std::set<Begin> seen(pending.begin(), pending.end());
+    while (!pending.empty()) {
+      auto [list, node] = pending.back();
+      pending.pop_back();
+      std::vector<uint32_t> nodes = masks_.trie_nodes_.list(list);
+      begin_embedded(node, nodes);
+      walk_rules(nodes, node);
+      for (auto& [text, begins] : std::exchange(embedded_, {})) {
+        auto [language, below] = text;
+        const Piece& piece =
+            masks_.piece(masks_.piece_of(masks_.list_of(begins), kEmbedded + language, reader_, budget_));
+        add_all_tokens(piece);
+        Node next = masks_.stacks_.returned(below, budget_);
+        for (const Exit& exit : piece.exits) {
+          if (masks_.stacks_.has_hole(next)) {
+            std::vector<uint32_t> ends = masks_.trie_nodes_.list(exit.trie_nodes);
+            ends_.insert(ends_.end(), ends.begin(), ends.end());
+          }
+          bool goes_on = masks_.stacks_.reads_symbols(next) && seen.insert({exit.trie_nodes, next}).second;
+          if (goes_on) pending.emplace_back(exit.trie_nodes, next);
+        }
+      }
+    }
+    if (ends_.empty()) return;
+    std::sort(ends_.begin(), ends_.end());
+    ends_.erase(std::unique(ends_.begin(), ends_.end()), ends_.end());
+    exits_[0] = std::move(ends_);
+  }
+
+  void add_all_tokens(const Piece& piece) {
+    tokens_.insert(tokens_.end(), piece.tokens.listed.begin(), piece.tokens.listed.end());
+    add_row(piece.tokens.row);
+  }
+
+  void begin_embedded(Node node, const std::vector<uint32_t>& trie_nodes) {
+    for (const EmbeddedStart& start : masks_.stacks_.embedded_starts(node, budget_)) {
+      std::vector<uint32_t>& list = embedded_[{start.language, start.below}];
+      list.insert(list.end(), trie_nodes.begin(), trie_nodes.end());
+    }
+  }
+
   // A rule may end at nodes below each other, so the walk below one may pass another. It
   // goes on from both then.
-  void walk_rules(const std::vector<uint32_t>& nodes, uint32_t start) {
+  void walk_rules(const std::vector<uint32_t>& nodes, Node start) {
     std::vector<uint8_t>& is_start = masks_.is_start_;
     struct Marks {
       ~Marks() {
@@ -202,7 +313,6 @@ class Masks::Walk {
       if (node != VocabularyTrie::kRoot) is_start[node] = 1;
     }
     const std::vector<VocabularyTrie::Node>& all = vocabulary_.nodes();
-    std::vector<uint32_t>& ends = exits_[0];  // of the rule, in front of other bytes
     for (uint32_t node : nodes) {
       bool is_root = node == VocabularyTrie::kRoot;
       if (!is_root && !std::exchange(is_start[node], 0)) continue;
@@ -214,7 +324,8 @@ class Masks::Walk {
         Next next = masks_.after(states_[read.depth], read.byte, budget_);
         if (next.node != Stacks::kDead) {
           add_tokens(child, tokens_);
-          if (next.has_hole && read.end > child + 1) ends.push_back(child);
+          if (next.has_hole && read.end > child + 1) ends_.push_back(child);
+          if (next.begins_embedded && read.end > child + 1) begin_embedded(next.node, {child});
           if (is_start[child]) {
             is_start[child] = 0;
             next.node = masks_.stacks_.united({next.node, start}, budget_);
@@ -230,16 +341,18 @@ class Masks::Walk {
         child = next.reads_symbols ? child + 1 : read.end;
       }
     }
-    if (!std::is_sorted(ends.begin(), ends.end())) std::sort(ends.begin(), ends.end());
-    if (ends.empty()) exits_.clear();
   }
 
   Masks& masks_;
+  Reader& reader_;
   const VocabularyTrie& vocabulary_;
   engine::Budget& budget_;
   std::vector<uint32_t> states_;  // of the lexer, or nodes, before the byte at each depth
   std::vector<uint32_t> tokens_;
-  std::vector<uint32_t> row_;                          // of further tokens, if there are any
+  std::vector<uint32_t> row_;   // of further tokens, if there are any
+  std::vector<uint32_t> ends_;  // of the rule, in front of other bytes
+  // Where embedded texts begin, by their languages and the stacks below.
+  std::map<std::pair<uint32_t, Node>, std::vector<uint32_t>> embedded_;
   std::map<uint32_t, std::vector<uint32_t>> exits_;    // by label
   std::map<uint32_t, std::vector<uint32_t>> guarded_;  // tokens by the state of the lexer
 };
@@ -267,63 +380,106 @@ uint32_t Masks::add_piece(Piece piece) {
   return uint32_t(pieces_.size() - 1);
 }
 
-// `start`: a state of the lexer, or a node of stacks_.
-uint32_t Masks::piece_of(uint32_t trie_nodes, uint32_t start, engine::Budget& budget) {
+// `start`: a state of the lexer, a node of stacks_, a language from kEmbedded on, or a
+// state whose tokens are read by their ids.
+uint32_t Masks::piece_of(uint32_t trie_nodes, uint32_t start, Reader& reader, engine::Budget& budget) {
   uint32_t known = piece_numbers_.find(trie_nodes, start);
   if (known != PairTable::kMissing) return known;
-  Piece piece = Walk(*this, budget).walk(trie_nodes, start);
-  if (!network_.has_lexer() && stacks_.has_hole(start)) piece.exits.push_back({0, trie_nodes});
+  Piece piece = Walk(*this, reader, budget).walk(trie_nodes, start);
+  bool is_node = !network_.has_lexer() && start < kEmbedded && trie_nodes != kTokenIds;
+  if (is_node && stacks_.has_hole(start)) piece.exits.push_back({0, trie_nodes});
   uint32_t number = add_piece(std::move(piece));
   piece_numbers_.add(trie_nodes, start, number);
   return number;
 }
 
-const engine::Mask* Masks::mask(Reader& reader, Place place, engine::Budget& budget,
-                                const std::function<bool(Place)>& has_end) {
-  if (is_full_) return nullptr;
-  // What goes on where: trie nodes in front of which stacks stand. The lexer's state, or
-  // kNone in front of a lexeme. `is_closed`: see Stacks::above_hole().
-  using Branch = std::tuple<uint32_t, Node, uint32_t, bool>;
-  std::vector<Branch> pending = {{whole_trie_, place.node, place.lexer_state, true}};
+Masks::Branch Masks::behind(const std::vector<uint32_t>& trie_nodes, Node below, Reader& reader,
+                            engine::Budget& budget) {
+  uint32_t list = list_of(trie_nodes);
+  if (!network_.has_lexer()) return {list, below, 0, false};
+  return {list, reader.stacks().returned(below, budget), kNone, true};
+}
+
+bool Masks::has_end_behind_tokens(uint32_t state, engine::Budget& budget) {
+  return !network_.has_lexer() ||
+         std::all_of(network_.tokens_begin(state), network_.tokens_end(state), [&](const SymbolEdge& edge) {
+           return sure_ways_.is_good(edge.target, ByteClassSets::kEmpty, budget);
+         });
+}
+
+std::optional<std::vector<uint32_t>> Masks::pieces_of(Reader& reader, const std::vector<Branch>& branches,
+                                                      const HasEnd& has_end, engine::Budget& budget) {
+  if (is_full_) return std::nullopt;
+  std::vector<Branch> pending = branches;
   std::set<Branch> seen(pending.begin(), pending.end());
   std::vector<uint32_t> numbers;
   auto go_on = [&](const Branch& branch) {
-    if (seen.insert(branch).second) pending.push_back(branch);
+    if (branch.node != Stacks::kDead && seen.insert(branch).second) pending.push_back(branch);
+  };
+  bool are_ends_sure = true;
+  auto add_token_ids = [&](const Item& item) {
+    if (item.state >= kHole || network_.tokens_begin(item.state) == network_.tokens_end(item.state)) return;
+    are_ends_sure = are_ends_sure && has_end_behind_tokens(item.state, budget);
+    numbers.push_back(piece_of(kTokenIds, item.state, reader, budget));
   };
   while (!pending.empty()) {
     auto [trie_nodes, node, lexer_state, is_closed] = pending.back();
     pending.pop_back();
     budget.spend(1);
+    bool is_in_front = trie_nodes == whole_trie_;
     if (network_.has_lexer()) {
-      uint32_t start = lexer_state != kNone ? lexer_state : reader.lexer_start(node);
-      if (start == Lexer::kStuck) continue;
-      numbers.push_back(piece_of(trie_nodes, start, budget));
+      LexerPlace place = {node, lexer_state != kNone ? lexer_state : reader.lexer_start(node)};
+      if (is_in_front && network_.has_tokens()) {
+        for (const Item& item : reader.stacks().items(reader.before_token(place, budget))) add_token_ids(item);
+      }
+      if (lexer_state == kNone || reader.is_between(place)) {
+        for (const EmbeddedStart& start : reader.stacks().embedded_starts(node, budget)) {
+          if (!has_end(reader.behind(start.below, budget))) continue;
+          numbers.push_back(piece_of(trie_nodes, kEmbedded + start.language, reader, budget));
+          for (const Exit& exit : piece(numbers.back()).exits) {
+            go_on({exit.trie_nodes, reader.stacks().returned(start.below, budget), kNone, true});
+          }
+        }
+      }
+      if (place.lexer_state == Lexer::kStuck) continue;
+      numbers.push_back(piece_of(trie_nodes, place.lexer_state, reader, budget));
       const Piece& found = piece(numbers.back());
       for (const Guarded& guarded : found.guarded) {
         if (has_end({node, guarded.lexer_state})) numbers.push_back(guarded.piece);
       }
       for (const Exit& exit : found.exits) {
-        Node next = reader.after_lexeme(node, exit.label, budget);
-        if (next != Stacks::kDead) go_on({exit.trie_nodes, next, kNone, true});
+        go_on({exit.trie_nodes, reader.after_lexeme(node, exit.label, budget), kNone, true});
       }
       continue;
     }
     for (const Item& item : reader.stacks().items(node)) {
       if (item.state >= kHole) continue;
-      numbers.push_back(piece_of(trie_nodes, stacks_.above_hole(item.state, is_closed, budget), budget));
+      if (is_in_front) add_token_ids(item);
+      numbers.push_back(piece_of(trie_nodes, stacks_.above_hole(item.state, is_closed, budget), reader, budget));
       for (const Exit& exit : piece(numbers.back()).exits) go_on({exit.trie_nodes, item.below, 0, false});
     }
   }
-  if (is_full_) return nullptr;
+  if (is_full_ || !are_ends_sure) return std::nullopt;
   auto has_no_tokens = [this](uint32_t number) { return piece(number).tokens.is_empty(); };
   numbers.erase(std::remove_if(numbers.begin(), numbers.end(), has_no_tokens), numbers.end());
   std::sort(numbers.begin(), numbers.end());
   numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
-  std::string key(reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(uint32_t));
+  return numbers;
+}
+
+void Masks::add_tokens(const std::vector<uint32_t>& pieces, uint32_t* row) const {
+  for (uint32_t number : pieces) piece(number).tokens.add_to(row);
+}
+
+const engine::Mask* Masks::mask(Reader& reader, const LexerPlace& place, const HasEnd& has_end,
+                                engine::Budget& budget) {
+  std::optional<std::vector<uint32_t>> numbers = pieces_of(reader, {at(place)}, has_end, budget);
+  if (!numbers) return nullptr;
+  std::string key(reinterpret_cast<const char*>(numbers->data()), numbers->size() * sizeof(uint32_t));
   auto [found, is_new] = masks_.try_emplace(std::move(key), nullptr);
   if (!is_new) return found->second;
   std::fill(row_.begin(), row_.end(), 0);
-  for (uint32_t number : numbers) piece(number).tokens.add_to(row_.data());
+  add_tokens(*numbers, row_.data());
   found->second = store_.add(row_.data());
   if (found->second != nullptr) return found->second;
   is_full_ = true;

@@ -5,7 +5,9 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -23,22 +25,53 @@ namespace structout::context_free {
 // on the stack: which of them end there, and the nodes in front of which others leave the
 // rule (or the lexeme). These go on as another piece, where the rule returns to. So a
 // piece is walked once, however deep the stack is, and places with the same pieces have
-// one mask.
+// one mask. So are what tokens do from the begin of an embedded text, and the tokens that
+// a state reads by their ids.
 class Masks {
  public:
+  // What goes on where: the nodes of the trie (see list_of()) in front of which stacks
+  // stand.
+  struct Branch {
+    uint32_t trie_nodes;
+    Node node;
+    uint32_t lexer_state;  // kNone in front of a lexeme
+    bool is_closed;        // see Stacks::above_hole()
+    bool operator<(const Branch& other) const {
+      return std::tie(trie_nodes, node, lexer_state, is_closed) <
+             std::tie(other.trie_nodes, other.node, other.lexer_state, other.is_closed);
+    }
+  };
+
+  // Whether a text can be finished. It is asked where tokens end, and a lexer might not leave a way to the end.
+  using HasEnd = std::function<bool(const LexerPlace&)>;
+
   Masks(const Network& network, Lexer& lexer, SureWays& sure_ways,
         std::shared_ptr<const engine::VocabularyTrie> vocabulary);
 
   // The mask of a place, which must not be dead. Null if too many bytes are kept.
-  // `has_end(place)` is asked where tokens end and a lexer might not leave a way to the end
-  // of the text.
-  const engine::Mask* mask(Reader& reader, Place place, engine::Budget& budget,
-                           const std::function<bool(Place)>& has_end);
+  const engine::Mask* mask(Reader& reader, const LexerPlace& place, const HasEnd& has_end, engine::Budget& budget);
 
-  // Fills the same mask by a walk over whole places. `is_allowed(place)` is asked where a
-  // token ends.
+  // In front of all tokens, or behind nodes of the trie where embedded texts end.
+  Branch at(const LexerPlace& place) const { return {whole_trie_, place.node, place.lexer_state, true}; }
+  Branch behind(const std::vector<uint32_t>& trie_nodes, Node below, Reader& reader, engine::Budget& budget);
+
+  // The pieces that have tokens, by increasing numbers. None if too many bytes are kept,
+  // or if it is not sure that a text can be finished behind tokens that are read by their
+  // ids.
+  std::optional<std::vector<uint32_t>> pieces_of(Reader& reader, const std::vector<Branch>& branches,
+                                                 const HasEnd& has_end, engine::Budget& budget);
+  void add_tokens(const std::vector<uint32_t>& pieces, uint32_t* row) const;
+
+  // Adds the tokens of a place by a walk over whole places. `is_allowed(place)` is asked
+  // where a token ends.
   template <typename IsAllowed>
-  void fill_by_walk(Reader& reader, Place place, engine::Budget& budget, IsAllowed is_allowed, uint32_t* row) const;
+  void add_by_walk(Reader& reader, const Place& place, engine::Budget& budget, IsAllowed is_allowed,
+                   uint32_t* row) const;
+
+  // The same for the tokens below a node of the trie, in front of which the place stands.
+  template <typename IsAllowed>
+  void add_below(uint32_t trie_node, Reader& reader, const Place& place, engine::Budget& budget, IsAllowed is_allowed,
+                 uint32_t* row) const;
 
   engine::MaskStore& store() { return store_; }
   uint32_t num_masks() const { return store_.size(); }  // different ones
@@ -48,7 +81,7 @@ class Masks {
 
  private:
   struct Exit {
-    uint32_t label;       // the accepted terminals; 0 without a lexer
+    uint32_t label;       // the accepted terminals; 0 without a lexer, and of embedded texts
     uint32_t trie_nodes;  // a list of trie_nodes_
   };
   // Tokens that are only allowed where texts in a state of the lexer can be finished.
@@ -79,15 +112,23 @@ class Masks {
   class Walk;
   static constexpr size_t kMaxPieceBytes = 24 << 20;
 
+  // In the place of a start: that of an embedded text, whose language is added. In the
+  // place of nodes of the trie: tokens that a state reads by their ids.
+  static constexpr uint32_t kEmbedded = 1u << 31, kTokenIds = kNone - 1;
+
   const Piece& piece(uint32_t number) const { return pieces_[number]; }
   void add_bytes(size_t bytes);
   uint32_t add_piece(Piece piece);
-  uint32_t piece_of(uint32_t trie_nodes, uint32_t start, engine::Budget& budget);
+  uint32_t piece_of(uint32_t trie_nodes, uint32_t start, Reader& reader, engine::Budget& budget);
+  bool has_end_behind_tokens(uint32_t state, engine::Budget& budget);
+
+  // Numbers a list of nodes of the trie, given those whose children's bytes come next.
+  uint32_t list_of(std::vector<uint32_t> trie_nodes);
 
   // The stacks above a hole after a byte.
   struct Next {
     Node node = kNone;
-    bool has_hole = false, reads_symbols = false;
+    bool has_hole = false, reads_symbols = false, begins_embedded = false;
   };
   Next after(Node node, uint8_t byte, engine::Budget& budget) {
     size_t at = size_t(node) << 8 | byte;
@@ -120,12 +161,22 @@ class Masks {
 };
 
 template <typename IsAllowed>
-void Masks::fill_by_walk(Reader& reader, Place place, engine::Budget& budget, IsAllowed is_allowed,
-                         uint32_t* row) const {
-  std::fill(row, row + vocabulary_->row_words(), 0);
+void Masks::add_by_walk(Reader& reader, const Place& place, engine::Budget& budget, IsAllowed is_allowed,
+                        uint32_t* row) const {
+  add_below(engine::VocabularyTrie::kRoot, reader, place, budget, is_allowed, row);
+  for (uint32_t token = 0; token < vocabulary_->size() && network_.has_tokens(); ++token) {
+    Place next = reader.after_token(place, token, budget);
+    if (!next.is_dead() && is_allowed(next)) row[token >> 5] |= 1u << (token & 31);
+  }
+}
+
+template <typename IsAllowed>
+void Masks::add_below(uint32_t trie_node, Reader& reader, const Place& place, engine::Budget& budget,
+                      IsAllowed is_allowed, uint32_t* row) const {
   std::vector<Place> places(vocabulary_->max_depth() + 1);  // before each byte
-  places[0] = place;
-  vocabulary_->visit_below(engine::VocabularyTrie::kRoot, [&](uint32_t node, uint8_t byte, uint32_t depth) {
+  bool is_root = trie_node == engine::VocabularyTrie::kRoot;
+  places[is_root ? 0 : vocabulary_->nodes()[trie_node].depth + 1] = place;
+  vocabulary_->visit_below(trie_node, [&](uint32_t node, uint8_t byte, uint32_t depth) {
     budget.spend(1);
     Place& next = places[depth + 1] = reader.after(places[depth], byte, budget);
     if (next.is_dead()) return false;

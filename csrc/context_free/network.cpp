@@ -28,17 +28,21 @@ class NetworkBuilder {
         limits_(limits),
         budget_(limits),
         network_(network) {
-    size_t num_rules = pattern_.rules.size();
-    automata_.resize(num_rules + 1);
-    is_nullable_.resize(num_rules + 1);
-    is_productive_.resize(num_rules + 1);
-    is_recursive_.resize(num_rules + 1);
+    size_t num_rules = first_embedded() + pattern_.embedded.size();
+    automata_.resize(num_rules);
+    is_nullable_.resize(num_rules);
+    is_productive_.resize(num_rules);
+    is_recursive_.resize(num_rules);
+    std::fill(is_productive_.begin() + first_embedded(), is_productive_.end(), 1);
     build_rules(root);
   }
 
  private:
   // The root is a rule of its own, whose number follows those of the others.
   uint32_t root_rule() const { return uint32_t(pattern_.rules.size()); }
+
+  // Embedded languages are rules without an automaton, which are never empty.
+  uint32_t first_embedded() const { return root_rule() + 1; }
 
   void build_rules(uint32_t root) {
     std::vector<std::vector<uint32_t>> called(root_rule() + 1);
@@ -141,6 +145,18 @@ class NetworkBuilder {
         }
         return end;
       }
+      case engine::PartKind::kEmbedded: {
+        uint32_t end = nfa.add_node();
+        nfa.add_call(node, {first_embedded() + part.index, end});
+        return end;
+      }
+      case engine::PartKind::kTokens: {
+        uint32_t end = nfa.add_node();
+        for (auto [first, last] : pattern_.tokens[part.index]) {
+          nfa.add_edge(node, {kFirstToken + first, kFirstToken + last, end});
+        }
+        return end;
+      }
       case engine::PartKind::kSequence:
         for (uint32_t child : part.children) node = add(nfa, child, node);
         return node;
@@ -152,7 +168,7 @@ class NetworkBuilder {
       case engine::PartKind::kRepetition:
         return add_repetition(nfa, part, node);
       default:  // the others are regular
-        throw engine::PatternError("recursion is not supported below & and ~", false);
+        throw engine::PatternError("rules, tokens and embedded languages are not supported below & and ~", false);
     }
   }
 
@@ -176,12 +192,14 @@ class NetworkBuilder {
     return end;
   }
 
-  // Whether a part has no rules and no terminals.
+  // Whether a part consists of bytes only.
   bool is_regular(uint32_t index) {
     auto found = is_regular_.find(index);
     if (found != is_regular_.end()) return found->second;
     const engine::Part& part = pattern_.parts[index];
-    bool result = part.kind != engine::PartKind::kRule && part.kind != engine::PartKind::kTerminal &&
+    bool is_other = part.kind == engine::PartKind::kRule || part.kind == engine::PartKind::kTerminal ||
+                    part.kind == engine::PartKind::kEmbedded || part.kind == engine::PartKind::kTokens;
+    bool result = !is_other &&
                   std::all_of(part.children.begin(), part.children.end(), [this](uint32_t i) { return is_regular(i); });
     return is_regular_[index] = result;
   }
@@ -243,6 +261,12 @@ class NetworkBuilder {
     for (size_t i = 0; i < kept.size(); ++i) {
       RuleAutomaton automaton = automata_[kept[i]];
       for (RuleState& state : automaton) {
+        auto is_embedded = [this](const Call& call) { return call.rule >= first_embedded(); };
+        auto first = std::find_if(state.calls.begin(), state.calls.end(), is_embedded);  // they are the last
+        for (auto call = first; call != state.calls.end(); ++call) {
+          state.embedded.push_back({number_of_embedded(call->rule - first_embedded()), call->target});
+        }
+        state.calls.erase(first, state.calls.end());
         for (Call& call : state.calls) {
           if (number[call.rule] == kNone) {
             number[call.rule] = uint32_t(kept.size());
@@ -257,6 +281,13 @@ class NetworkBuilder {
     network_.rank_rules(automata);
   }
 
+  // Numbers the embedded languages that are still called.
+  uint32_t number_of_embedded(uint32_t index) {
+    auto [found, is_new] = embedded_numbers_.try_emplace(index, uint32_t(network_.embedded_.size()));
+    if (is_new) network_.embedded_.push_back(pattern_.embedded[index]);
+    return found->second;
+  }
+
   const engine::Rules& rules_;
   const engine::Pattern& pattern_;
   const NetworkOptions& options_;
@@ -269,6 +300,7 @@ class NetworkBuilder {
   std::map<uint32_t, bool> is_regular_;            // by part
   std::map<uint32_t, engine::Automaton> regular_;  // by part
   std::map<std::pair<uint32_t, int>, uint32_t> terminals_;
+  std::map<uint32_t, uint32_t> embedded_numbers_;
 };
 
 Network::Network(const engine::Rules& rules, uint32_t root, const NetworkOptions& options,
@@ -281,12 +313,21 @@ void Network::add_states(const std::vector<RuleAutomaton>& automata) {
   for (const RuleAutomaton& automaton : automata) {
     starts_.push_back(num_states());
     for (const RuleState& state : automaton) {
-      bool is_end = state.is_accepting && state.edges.empty() && state.calls.empty();
-      uint32_t begin = uint32_t(calls_.size());
+      bool reads_symbols = !state.edges.empty() || !state.embedded.empty();
+      bool is_end = state.is_accepting && !reads_symbols && state.calls.empty();
+      uint32_t begin = uint32_t(calls_.size()), embedded_begin = uint32_t(embedded_calls_.size());
+      uint32_t tokens_begin = uint32_t(token_edges_.size());
       for (const Call& call : state.calls) calls_.push_back({call.rule, starts_.back() + call.target});
-      states_.push_back({state.is_accepting, is_end, !state.edges.empty(), begin, uint32_t(calls_.size())});
-      if (has_lexer_) continue;
-      for (const SymbolEdge& edge : state.edges) bounds[edge.first] = bounds[edge.last + 1] = true;
+      for (const Call& call : state.embedded) embedded_calls_.push_back({call.rule, starts_.back() + call.target});
+      for (const SymbolEdge& edge : state.edges) {
+        if (edge.first >= kFirstToken) {
+          token_edges_.push_back({edge.first, edge.last, starts_.back() + edge.target});
+        } else if (!has_lexer_) {
+          bounds[edge.first] = bounds[edge.last + 1] = true;
+        }
+      }
+      states_.push_back({state.is_accepting, is_end, reads_symbols, begin, uint32_t(calls_.size()), embedded_begin,
+                         uint32_t(embedded_calls_.size()), tokens_begin, uint32_t(token_edges_.size())});
     }
   }
   num_classes_ = uint32_t(terminals_.size());
@@ -302,6 +343,7 @@ void Network::add_states(const std::vector<RuleAutomaton>& automata) {
   for (size_t rule = 0; rule < automata.size(); ++rule) {
     for (const RuleState& state : automata[rule]) {
       for (const SymbolEdge& edge : state.edges) {
+        if (edge.first >= kFirstToken) break;  // they are the last
         uint32_t first = has_lexer_ ? edge.first : class_of_byte_[edge.first];
         uint32_t last = has_lexer_ ? edge.last : class_of_byte_[edge.last];
         for (uint32_t symbol = first; symbol <= last; ++symbol) {
@@ -311,6 +353,13 @@ void Network::add_states(const std::vector<RuleAutomaton>& automata) {
       ++number;
     }
   }
+}
+
+uint32_t Network::next_of_token(uint32_t state, uint32_t token) const {
+  for (const SymbolEdge* edge = tokens_begin(state); edge < tokens_end(state); ++edge) {
+    if (token + kFirstToken <= edge->last) return token + kFirstToken >= edge->first ? edge->target : kNone;
+  }
+  return kNone;
 }
 
 void Network::rank_rules(const std::vector<RuleAutomaton>& automata) {
@@ -338,7 +387,8 @@ void Network::rank_rules(const std::vector<RuleAutomaton>& automata) {
 
 size_t Network::memory_bytes() const {
   size_t bytes = states_.capacity() * sizeof(State) + next_.capacity() * sizeof(uint32_t) +
-                 calls_.capacity() * sizeof(Call) + 3 * starts_.capacity() * sizeof(uint32_t);
+                 (calls_.capacity() + embedded_calls_.capacity()) * sizeof(Call) +
+                 token_edges_.capacity() * sizeof(SymbolEdge) + 3 * starts_.capacity() * sizeof(uint32_t);
   for (const Terminal& terminal : terminals_) bytes += terminal.automaton.memory_bytes();
   return bytes;
 }

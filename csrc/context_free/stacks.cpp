@@ -114,12 +114,45 @@ Node Stacks::after(Node node, uint32_t symbol, engine::Budget& budget) {
   if (known != PairTable::kMissing) return known;
   std::vector<Item> kernel;
   for (const Item* item = begin(node); item < end(node) && item->state < kHole; ++item) {
-    uint32_t next = network_.next(item->state, symbol);
+    uint32_t next = symbol < kFirstToken ? network_.next(item->state, symbol)
+                                         : network_.next_of_token(item->state, symbol - kFirstToken);
     if (next != kNone) kernel.push_back({next, item->below});
   }
   Node result = kernel.empty() ? kDead : closure(std::move(kernel), budget);
   after_.add(node, symbol, result);
   return result;
+}
+
+Node Stacks::returned(Node below, engine::Budget& budget) {
+  uint32_t known = returned_.find(below, 0);
+  if (known != PairTable::kMissing) return known;
+  Node result = closure(items(below), budget);
+  returned_.add(below, 0, result);
+  return result;
+}
+
+const std::vector<EmbeddedStart>& Stacks::embedded_starts(Node node, engine::Budget& budget) {
+  static const std::vector<EmbeddedStart> kNoStarts;
+  if (network_.embedded().empty()) return kNoStarts;
+  uint32_t known = starts_numbers_.find(node, 0);
+  if (known != PairTable::kMissing) return starts_[known];
+  std::map<uint32_t, std::vector<Item>> callers;  // by language
+  for (const Item& item : items(node)) {
+    if (item.state >= kHole) break;
+    for (const Call* call = network_.embedded_begin(item.state); call < network_.embedded_end(item.state); ++call) {
+      std::vector<Item>& list = callers[call->rule];
+      if (network_.is_end(call->target)) {  // a tail call
+        list.insert(list.end(), begin(item.below), end(item.below));
+      } else {
+        list.push_back({call->target, item.below});
+      }
+    }
+  }
+  std::vector<EmbeddedStart> starts;
+  for (auto& [language, list] : callers) starts.push_back({language, merged(std::move(list), budget)});
+  starts_numbers_.add(node, 0, uint32_t(starts_.size()));
+  starts_.push_back(std::move(starts));
+  return starts_.back();
 }
 
 Node Stacks::above_hole(uint32_t state, bool is_closed, engine::Budget& budget) {

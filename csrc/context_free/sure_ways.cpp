@@ -54,6 +54,10 @@ void RuleWays::expand(uint32_t number, engine::Budget& budget) {
     if (!network_.reads_symbols(state)) break;
     for (uint32_t of : lexemes_.ends_behind(contexts_[state], terminal, end, budget)) next.emplace_back(state, of);
   }
+  // The lexer reads no embedded texts, and no tokens that are read by their ids.
+  visit_others(network_, state, [&](uint32_t symbol, uint32_t target) {
+    if (lexemes_.may_follow(symbol, end)) next.emplace_back(target, ByteClassSets::kEmpty);
+  });
   budget.spend(next.size() + 1);
   spots_[number].is_expanded = true;
   if (network_.is_accepting(state)) add_exit(number, end);

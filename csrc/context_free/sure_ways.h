@@ -90,6 +90,9 @@ class SureWays {
   // Whether a lexeme may begin behind the end of another.
   bool may_begin(uint32_t lexer_start, uint32_t end, engine::Budget& budget);
 
+  // The same for an embedded text or a token.
+  bool may_follow(uint32_t symbol, uint32_t end) const { return lexemes_.may_follow(symbol, end); }
+
   size_t memory_bytes() const;
 
  private:

@@ -136,6 +136,16 @@ bool can_complete(const Position& position, const Frame* item) {
   });
 }
 
+std::optional<std::string> some_completion(const Position& position) {
+  if (position.is_complete()) return "";
+  std::optional<std::string> completion;
+  ValueSearch(position.machine()).find(position, [&](const Position& next, const std::string& text) {
+    if (next.is_complete()) completion = text;
+    return completion.has_value();
+  });
+  return completion;
+}
+
 size_t num_different_values(Machine& machine, State start, size_t max) {
   std::set<std::string> values;
   ValueSearch(machine).find(Position(machine, start), [&](const Position& position, const std::string& text) {

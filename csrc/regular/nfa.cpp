@@ -87,6 +87,9 @@ class NfaBuilder {
         return compile(part.children[0], next);
       case PartKind::kRule:
         return compile_rule(part.index, next);
+      case PartKind::kEmbedded:
+      case PartKind::kTokens:
+        throw PatternError("tokens and embedded languages are no regular parts", false);
     }
     return next;
   }

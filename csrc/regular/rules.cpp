@@ -94,6 +94,26 @@ uint32_t Rules::add_terminal(uint32_t part, bool is_lazy) {
   return add(std::move(terminal));
 }
 
+uint32_t Rules::add_embedded(std::shared_ptr<EmbeddedLanguage> language) {
+  pattern_.embedded.push_back(std::move(language));
+  return add_indexed(PartKind::kEmbedded, pattern_.embedded.size() - 1);
+}
+
+uint32_t Rules::add_tokens(TokenRanges ids) {
+  std::sort(ids.begin(), ids.end());
+  TokenRanges merged;
+  for (auto [first, last] : ids) {
+    if (first > last || last > kMaxToken) throw std::invalid_argument("no range of token ids");
+    if (!merged.empty() && first <= merged.back().second + 1) {
+      merged.back().second = std::max(merged.back().second, last);
+    } else {
+      merged.emplace_back(first, last);
+    }
+  }
+  pattern_.tokens.push_back(std::move(merged));
+  return add_indexed(PartKind::kTokens, pattern_.tokens.size() - 1);
+}
+
 uint32_t Rules::add_rule(std::string name) {
   pattern_.rules.push_back({std::move(name)});
   return add_indexed(PartKind::kRule, pattern_.rules.size() - 1);

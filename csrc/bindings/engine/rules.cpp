@@ -4,11 +4,13 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "bindings/engine/module.h"
+#include "json/schema_index.h"
 
 namespace structout::engine {
 
@@ -37,6 +39,9 @@ void define_rules(py::module_& module) {
       .def("add_intersection", &Rules::add_intersection)
       .def("add_complement", &Rules::add_complement)
       .def("add_terminal", &Rules::add_terminal, py::arg("part"), py::arg("is_lazy") = false)
+      .def("add_json",
+           [](Rules& self, std::shared_ptr<json::SchemaIndex> index) { return self.add_embedded(std::move(index)); })
+      .def("add_tokens", &Rules::add_tokens)
       .def("add_rule", &Rules::add_rule)
       .def("define", &Rules::define)
       .def("set_priority", &Rules::set_priority)

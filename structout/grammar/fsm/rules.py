@@ -1,15 +1,17 @@
 """Builds the rules of a grammar while it is parsed."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.fsm.automaton import Automaton, AutomatonLimits
+from structout.grammar.fsm.json_schema import SchemaIndex
 from structout.grammar.fsm.native import core, grammar_errors
 
 _AUTOMATON_SECONDS = 0.2
 _LARGEST_BOUND = 1 << 30  # exceeds every limit on nodes
+_LAST_TOKEN_ID = (1 << 31) - 2
 _MAX_DIGITS = 18  # int() refuses more than 4,300 digits
 
 
@@ -58,6 +60,30 @@ class RuleSet:
         lookahead."""
         with grammar_errors():
             return self.native.add_regex(pattern.encode(errors="surrogatepass"), self._native_limits)
+
+    def json(self, index: SchemaIndex) -> int:
+        """Add a text of a JSON schema, enforced and written as in a request of its own.
+
+        Args:
+            index: the schema, over the vocabulary that the grammar is compiled for.
+        """
+        return self.native.add_json(index.native)
+
+    def token(self, ids: Iterable[int | tuple[int, int]]) -> int:
+        """Add one token out of some, read by its id, whatever its bytes are.
+
+        Args:
+            ids: of the tokens; a pair stands for all ids from one to the other.
+
+        Raises:
+            ValueError: an id is no number in ``[0, 2**31 - 2]``, or a range ends before
+                it begins.
+        """
+        ranges = [(each, each) if isinstance(each, int) else each for each in ids]
+        bad = [each for each in ranges if not 0 <= each[0] <= each[1] <= _LAST_TOKEN_ID]
+        if bad:
+            raise ValueError(f"expected token ids and ranges of them in [0, {_LAST_TOKEN_ID}], got {bad[0]}")
+        return self.native.add_tokens(ranges)
 
     def add_repetition(self, part: int, minimum: int, maximum: int | None) -> int:
         maximum = maximum if maximum is None else min(maximum, _LARGEST_BOUND)
