@@ -13,6 +13,7 @@ using engine::VocabularyTrie;
 namespace {
 
 constexpr size_t kBytesPerKey = 96;  // of the table, roughly
+constexpr size_t kMaxCompared = 4;   // nodes, with those that a rule returns to
 
 }  // namespace
 
@@ -413,8 +414,19 @@ std::optional<std::vector<uint32_t>> Masks::pieces_of(Reader& reader, const std:
   std::vector<Branch> pending = branches;
   std::set<Branch> seen(pending.begin(), pending.end());
   std::vector<uint32_t> numbers;
+  // In an ambiguous grammar a rule often returns to what is already there.
+  std::map<uint32_t, std::vector<Node>> seen_open;  // nodes that are not closed, by list of nodes of the trie
+  auto is_there = [&](const Branch& branch) {
+    if (branch.is_closed || network_.has_lexer()) return false;
+    std::vector<Node>& nodes = seen_open[branch.trie_nodes];
+    auto has_all = [&](Node node) { return reader.stacks().is_subset(branch.node, node, budget); };
+    if (std::any_of(nodes.end() - ptrdiff_t(std::min(nodes.size(), kMaxCompared)), nodes.end(), has_all)) return true;
+    nodes.push_back(branch.node);
+    return false;
+  };
   auto go_on = [&](const Branch& branch) {
-    if (branch.node != Stacks::kDead && seen.insert(branch).second) pending.push_back(branch);
+    if (branch.node == Stacks::kDead || !seen.insert(branch).second || is_there(branch)) return;
+    pending.push_back(branch);
   };
   bool are_ends_sure = true;
   auto add_token_ids = [&](const Item& item) {
