@@ -105,7 +105,7 @@ def free_text_ends(text, start, stops, excluded, closing, closes, loops=False) -
         bound = None  # where the first excluded text has ended
         for end in positions(text, first):
 
-            def ending(words, end=end):
+            def ending(words, first=first, end=end):
                 return [word for word in words if end - first >= len(word) and text.endswith(word, first, end)]
 
             stop = max(
