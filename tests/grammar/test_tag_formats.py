@@ -16,6 +16,7 @@ from structout import StructuredOutputsParams
 from structout.grammar.fsm.backend import FsmBackend
 from structout.grammar.vocabulary import Vocabulary
 from structout.integrations.structural_tags import as_parsers_read
+from structout.tools.styles import STYLES
 
 MODELS = (
     "llama kimi kimi_k3 deepseek_r1 deepseek_v3_1 qwen_3_coder qwen_3_5 mimo qwen_3 harmony deepseek_v3_2 minimax "
@@ -81,14 +82,14 @@ def drawn_texts(grammar, tag, seed, number):
     calls = tags_with_schemas(tag["format"])
     begins = [call["begin"] for call in calls]
     openings = list(dict.fromkeys(_trigger(part) for part in _parts(tag["format"])))
-    closings = [b"</parameter>", b"</arg_value>", b"<|close|>argument<|sep|>", b"</cofl:value>"]
-    closings += ["</｜DSML｜parameter>".encode(), "</｜DSML｜ parameter>".encode(), b"]<]minimax[>[</"]
-    hints = [*closings, *(call["end"].encode() for call in calls), b'"', b"}", b"]"]
+    styles = [STYLES[part["style"]] for part in _parts(tag["format"]) if part.get("style", "json") != "json"]
+    closings = {style.closing(key).encode() for style in styles for key in ("location", "where", "tags", "a", None)}
+    hints = [*dict.fromkeys(text.encode() for text in _texts(tag["format"])), *sorted(closings), b'"', b"}", b"]"]
     for _ in range(number):
         fork = grammar.copy()
         lead = rng.choice(["", "", "a<b ", "日"])
         begun = ""
-        for piece in (lead, rng.choice([*openings, *begins, ""])):
+        for piece in (fork.forced_bytes().decode(), lead, rng.choice([*openings, *begins, ""])):
             tokens = VOCABULARY.spell(piece) if piece else None
             if tokens and fork.accept_tokens("", tokens):
                 begun += piece
@@ -106,6 +107,13 @@ def _parts(part):
         elif isinstance(part, dict):
             yield part
             pending += [part.get(name) for name in ("content", "elements", "tags")]
+
+
+def _texts(part):
+    """The ends of tags."""
+    for each in _parts(part):
+        ends = each.get("end", "")
+        yield from (text for text in (ends if isinstance(ends, list) else [ends]) if text)
 
 
 def _trigger(part):
