@@ -1,5 +1,5 @@
-"""Measures structural tags: how soon they are ready beyond their schemas, the masks that
-they keep beyond those, and steps in free text.
+"""Measures structural tags: how soon they are ready beyond their schemas, the masks
+that they keep beyond those, and steps in free text.
 
     python bench/bench_tags.py [--quick]
 
@@ -7,6 +7,7 @@ CPU time, the least of five runs, each with a tag that no engine has seen. "Beyo
 what a tag takes in addition to its schemas, each compiled alone.
 """
 
+import json
 import time
 from typing import Any
 
@@ -16,7 +17,7 @@ from large_tokenizer import VOCAB_SIZE, large_tokenizer, trained_tokenizer
 
 from structout import StructuredOutputsParams, allocate_token_bitmask
 from structout.grammar.fsm.backend import FsmBackend
-from structout.grammar.fsm.json_schema import SchemaIndex
+from structout.grammar.fsm.json_schema import JsonSchemaGrammar, SchemaIndex
 from structout.grammar.text_sampler import TextSampler
 from structout.grammar.vocabulary import Vocabulary
 from structout.tools.definitions import Tool
@@ -25,7 +26,7 @@ from structout.tools.formats import TOOL_FORMATS
 NUM_TOOLS = (1, 10, 50, 200)
 NUM_TRIGGERS = (1, 10, 139)
 NUM_RUNS = 5
-NUM_TEXTS = 8
+NUM_TEXTS = 2  # of each tool
 
 
 def tools(count: int, version: int) -> list[Tool]:
@@ -58,33 +59,54 @@ def cpu_seconds(work: Any) -> float:
 def measure_tools(backend: FsmBackend, vocabulary: Vocabulary, tool_format: str, count: int) -> dict[str, Any]:
     mask = allocate_token_bitmask(1, vocabulary.size, pin_memory=False)
     beyond, whole = [], []
+    compiled: list[Any] = []
     for version in range(NUM_RUNS):
         given = tools(count, version)
         tag = TOOL_FORMATS[tool_format].structural_tag(given, "auto")
         constraint = StructuredOutputsParams(structural_tag=tag).constraint()
         texts = [StructuredOutputsParams(json=tool.parameters).constraint().spec for tool in given]
         schemas = cpu_seconds(lambda texts=texts: [SchemaIndex(text, vocabulary) for text in texts])
-        compiled = []
+        compiled.clear()
         ready = cpu_seconds(lambda c=constraint, to=compiled: to.append(backend.compile(c).grammar))
         ready += cpu_seconds(lambda g=compiled[0]: g.fill_bitmask(mask, 0))
         whole.append(ready)
         beyond.append(ready - schemas)
-    sampler = TextSampler(vocabulary)
-    for _ in range(NUM_TEXTS):
-        sampler.draw(compiled[0])
+    num_masks, num_alone = _drawn_masks(vocabulary, tool_format, given, compiled[0])
     return {
         "ready_ms": 1e3 * min(whole),
         "beyond_schemas_ms": 1e3 * min(beyond),
-        "masks": compiled[0].index.num_masks,
+        "masks": num_masks,
+        "masks_of_schemas": num_alone,
     }
+
+
+def _drawn_masks(vocabulary: Vocabulary, tool_format: str, given: list[Tool], grammar: Any) -> tuple[int, int]:
+    """The masks that calls of each tool leave, and those that its arguments alone
+    leave."""
+    sampler = TextSampler(vocabulary)
+    num_alone = 0
+    for tool in given:
+        call = grammar.copy()
+        begin = vocabulary.spell(TOOL_FORMATS[tool_format].begin(tool.name))
+        assert begin
+        assert call.accept_tokens("", begin)
+        alone = JsonSchemaGrammar(
+            SchemaIndex(json.dumps(tool.parameters), vocabulary), vocabulary.size, vocabulary.stop_token_ids, None
+        )
+        for _ in range(NUM_TEXTS):
+            sampler.draw(call)
+            sampler.draw(alone)
+        num_alone += alone.index.num_masks
+    return grammar.index.num_masks, num_alone
 
 
 def measure_triggers(backend: FsmBackend, vocabulary: Vocabulary, count: int) -> dict[str, Any]:
     mask = allocate_token_bitmask(1, vocabulary.size, pin_memory=False)
     seconds = []
+    compiled: list[Any] = []
     for version in range(NUM_RUNS):
         constraint = StructuredOutputsParams(structural_tag=triggered(count, version)).constraint()
-        compiled = []
+        compiled.clear()
         seconds.append(cpu_seconds(lambda c=constraint, to=compiled: to.append(backend.compile(c).grammar)))
     grammar = compiled[0]
     first = cpu_seconds(lambda: grammar.fill_bitmask(mask, 0))
