@@ -18,7 +18,6 @@ from large_tokenizer import VOCAB_SIZE, large_tokenizer, trained_tokenizer
 from structout import StructuredOutputsParams, allocate_token_bitmask
 from structout.grammar.fsm.backend import FsmBackend
 from structout.grammar.fsm.json_schema import JsonSchemaGrammar, SchemaIndex
-from structout.grammar.text_sampler import TextSampler
 from structout.grammar.vocabulary import Vocabulary
 from structout.tools.definitions import Tool
 from structout.tools.formats import TOOL_FORMATS
@@ -26,7 +25,6 @@ from structout.tools.formats import TOOL_FORMATS
 NUM_TOOLS = (1, 10, 50, 200)
 NUM_TRIGGERS = (1, 10, 139)
 NUM_RUNS = 5
-NUM_TEXTS = 2  # of each tool
 
 
 def tools(count: int, version: int) -> list[Tool]:
@@ -71,7 +69,7 @@ def measure_tools(backend: FsmBackend, vocabulary: Vocabulary, tool_format: str,
         ready += cpu_seconds(lambda g=compiled[0]: g.fill_bitmask(mask, 0))
         whole.append(ready)
         beyond.append(ready - schemas)
-    num_masks, num_alone = _drawn_masks(vocabulary, tool_format, given, compiled[0])
+    num_masks, num_alone = _masks_of_calls(vocabulary, tool_format, given, compiled[0])
     return {
         "ready_ms": 1e3 * min(whole),
         "beyond_schemas_ms": 1e3 * min(beyond),
@@ -80,24 +78,34 @@ def measure_tools(backend: FsmBackend, vocabulary: Vocabulary, tool_format: str,
     }
 
 
-def _drawn_masks(vocabulary: Vocabulary, tool_format: str, given: list[Tool], grammar: Any) -> tuple[int, int]:
-    """The masks that calls of each tool leave, and those that its arguments alone
-    leave."""
-    sampler = TextSampler(vocabulary)
+def _masks_of_calls(vocabulary: Vocabulary, tool_format: str, given: list[Tool], grammar: Any) -> tuple[int, int]:
+    """The masks that a call of each tool leaves, and those that its arguments alone
+    leave as JSON."""
     num_alone = 0
     for tool in given:
-        call = grammar.copy()
-        begin = vocabulary.spell(TOOL_FORMATS[tool_format].begin(tool.name))
-        assert begin
-        assert call.accept_tokens("", begin)
-        alone = JsonSchemaGrammar(
-            SchemaIndex(json.dumps(tool.parameters), vocabulary), vocabulary.size, vocabulary.stop_token_ids, None
+        arguments = {name: "two words" if name.endswith("_query") else 12 for name in tool.parameters["properties"]}
+        text = json.dumps(arguments)
+        alone = SchemaIndex(json.dumps(tool.parameters), vocabulary)
+        _follow(JsonSchemaGrammar(alone, vocabulary.size, vocabulary.stop_token_ids, None), text, vocabulary)
+        num_alone += alone.num_masks
+        written = (
+            text
+            if TOOL_FORMATS[tool_format].style == "json"
+            else "".join(
+                f"<parameter={name}>\n{value}\n</parameter>\n" for name, value in arguments.items()
+            ).removesuffix("\n")
         )
-        for _ in range(NUM_TEXTS):
-            sampler.draw(call)
-            sampler.draw(alone)
-        num_alone += alone.index.num_masks
+        form = TOOL_FORMATS[tool_format]
+        _follow(grammar.copy(), f"Hello {form.begin(tool.name)}{written}{form.end} bye", vocabulary)
     return grammar.index.num_masks, num_alone
+
+
+def _follow(grammar: Any, text: str, vocabulary: Vocabulary) -> None:
+    """Fill the mask in front of each token of a text."""
+    mask = allocate_token_bitmask(1, vocabulary.size, pin_memory=False)
+    for token in vocabulary.spell(text) or []:
+        grammar.fill_bitmask(mask, 0)
+        assert grammar.accept_tokens("", [token]), text
 
 
 def measure_triggers(backend: FsmBackend, vocabulary: Vocabulary, count: int) -> dict[str, Any]:
