@@ -1,7 +1,9 @@
 #include "tags/free_text.h"
 
 #include <array>
+#include <map>
 #include <stdexcept>
+#include <utility>
 
 namespace structout::tags {
 
@@ -47,70 +49,64 @@ class Matcher {
  public:
   static constexpr uint32_t kRoot = 0, kNone = UINT32_MAX;
 
-  Matcher(const std::vector<std::string>& stops, const std::vector<std::string>& excluded, engine::Budget& budget) {
-    add_node(kNothing, budget);
-    for (size_t i = 0; i < stops.size(); ++i) {
-      uint32_t node = add(stops[i], budget);
-      nodes_[node].stops.push_back(uint32_t(i));
-      nodes_[node].ends_search = true;
-    }
-    for (const std::string& text : excluded) nodes_[add(text, budget)].ends_search = true;
+  // `texts[i]` ends with number `i`.
+  Matcher(const std::vector<std::string>& texts, engine::Budget& budget) {
+    add_node(kNothing, 0, budget);
+    for (size_t i = 0; i < texts.size(); ++i) add(texts[i], uint32_t(i), budget);
     link(budget);
   }
 
   uint32_t size() const { return uint32_t(nodes_.size()); }
   uint32_t next(uint32_t node, uint8_t byte) const { return nodes_[node].next[byte]; }
+  uint32_t depth(uint32_t node) const { return nodes_[node].depth; }
   Rest rest(uint32_t node) const { return nodes_[node].rest; }
 
-  // Whether a stop or an excluded text ends here, and the stops that count then.
-  bool ends_search(uint32_t node) const { return nodes_[node].ends_search; }
-  const std::vector<uint32_t>& stops(uint32_t node) const { return nodes_[node].stops; }
+  // The texts that end here, of the longest length first.
+  const std::vector<uint32_t>& ending(uint32_t node) const { return nodes_[node].ending; }
 
  private:
   struct Node {
     std::array<uint32_t, 256> next;
+    uint32_t depth;
     Rest rest;  // of the last character
-    bool ends_search = false;
-    std::vector<uint32_t> stops;
+    std::vector<uint32_t> ending;
   };
 
-  uint32_t add_node(Rest rest, engine::Budget& budget) {
+  uint32_t add_node(Rest rest, uint32_t depth, engine::Budget& budget) {
     nodes_.emplace_back();
     nodes_.back().next.fill(kNone);
+    nodes_.back().depth = depth;
     nodes_.back().rest = rest;
     budget.check_states(nodes_.size());
     return size() - 1;
   }
 
-  uint32_t add(const std::string& text, engine::Budget& budget) {
+  void add(const std::string& text, uint32_t number, engine::Budget& budget) {
     if (text.empty()) throw std::invalid_argument("a text to look for is empty");
     uint32_t node = kRoot;
-    for (char character : text) {
-      uint8_t byte = uint8_t(character);
+    for (size_t i = 0; i < text.size(); ++i) {
+      uint8_t byte = uint8_t(text[i]);
       Rest rest = after(nodes_[node].rest, byte);
       if (rest == kBroken) throw std::invalid_argument("a text to look for is not UTF-8");
       uint32_t next = nodes_[node].next[byte];
       if (next == kNone) {
-        next = add_node(rest, budget);
+        next = add_node(rest, uint32_t(i + 1), budget);
         nodes_[node].next[byte] = next;
       }
       node = next;
     }
     if (nodes_[node].rest != kNothing) throw std::invalid_argument("a text to look for is not UTF-8");
-    return node;
+    nodes_[node].ending.push_back(number);
   }
 
-  // Completes `next`, breadth first.
+  // Completes `next` and `ending`, breadth first.
   void link(engine::Budget& budget) {
     std::vector<uint32_t> longest_ending(nodes_.size(), kRoot), order = {kRoot};
     for (size_t i = 0; i < order.size(); ++i) {
       uint32_t node = order[i];
       Node& from = nodes_[node];
       const Node& shorter = nodes_[longest_ending[node]];
-      if (!from.ends_search) {
-        from.ends_search = shorter.ends_search;
-        from.stops = shorter.stops;
-      }
+      if (node != kRoot) from.ending.insert(from.ending.end(), shorter.ending.begin(), shorter.ending.end());
       for (uint32_t byte = 0; byte < 256; ++byte) {
         uint32_t behind = node == kRoot ? uint32_t(kRoot) : shorter.next[byte];
         if (from.next[byte] == kNone) {
@@ -127,42 +123,138 @@ class Matcher {
   std::vector<Node> nodes_;
 };
 
-}  // namespace
+// Collects the states. Where an excluded text has ended, only a stop that has begun before
+// saves the text: such a state knows how many bytes ago that was.
+class FreeText {
+ public:
+  FreeText(const std::vector<std::string>& stops, const std::vector<std::string>& excluded, uint32_t num_anywhere,
+           engine::Budget& budget)
+      : stops_(stops),
+        num_anywhere_(num_anywhere),
+        budget_(budget),
+        all_(all_of(stops, excluded), budget),
+        only_stops_(stops, budget) {}
 
-engine::Branching free_text(const std::vector<std::string>& stops, const std::vector<std::string>& excluded,
-                            uint32_t num_anywhere, engine::Budget& budget) {
-  Matcher matcher(stops, excluded, budget);
-  uint32_t num_stops = uint32_t(stops.size());
-  engine::Branching result;
-  result.returns.assign(num_stops + num_anywhere, 0);
-  // Behind the nodes of the matcher: its root inside of a character.
-  uint32_t size = matcher.size() + kNumRests - 1;
-  result.states.resize(size);
-  for (uint32_t state = 0; state < size; ++state) {
-    uint32_t node = state < matcher.size() ? state : uint32_t(Matcher::kRoot);
-    Rest rest = state < matcher.size() ? matcher.rest(node) : Rest(state - matcher.size() + 1);
-    engine::Branching::State& into = result.states[state];
-    budget.spend(16);
-    if (state < matcher.size() && matcher.ends_search(node)) {
-      into.exits = matcher.stops(node);
-      continue;
+  engine::Branching build() {
+    result_.returns.assign(stops_.size() + num_anywhere_, 0);
+    uint32_t num_searching = all_.size() + kNumRests - 1;  // behind the nodes: the root inside of a character
+    result_.states.resize(num_searching);
+    find_begun_stops();
+    for (uint32_t state = 0; state < num_searching; ++state) add_edges_of_search(state);
+    for (size_t i = 0; i < saved_.size(); ++i) add_edges_of_saved(saved_[i]);
+    return std::move(result_);
+  }
+
+ private:
+  struct Saved {
+    uint32_t state, node, num_bytes;  // node of only_stops_; bytes since the end of the excluded text
+  };
+
+  static std::vector<std::string> all_of(std::vector<std::string> stops, const std::vector<std::string>& excluded) {
+    stops.insert(stops.end(), excluded.begin(), excluded.end());
+    return stops;
+  }
+
+  // The longest stops among texts that end in one place.
+  std::vector<uint32_t> longest_stops(const std::vector<uint32_t>& ending) const {
+    std::vector<uint32_t> longest;
+    for (uint32_t text : ending) {
+      if (text >= stops_.size()) continue;
+      if (!longest.empty() && stops_[text].size() < stops_[longest[0]].size()) break;
+      longest.push_back(text);
     }
-    for (uint32_t i = 0; rest == kNothing && i < num_anywhere; ++i) into.exits.push_back(num_stops + i);
+    return longest;
+  }
+
+  // Each node's longest ending that begins a stop.
+  void find_begun_stops() {
+    begun_.assign(all_.size(), Matcher::kNone);
+    begun_[Matcher::kRoot] = Matcher::kRoot;
+    std::vector<uint32_t> pending = {Matcher::kRoot};
+    for (size_t i = 0; i < pending.size(); ++i) {
+      for (uint32_t byte = 0; byte < 256; ++byte) {
+        uint32_t next = all_.next(pending[i], uint8_t(byte));
+        if (begun_[next] != Matcher::kNone) continue;
+        begun_[next] = only_stops_.next(begun_[pending[i]], uint8_t(byte));
+        pending.push_back(next);
+      }
+    }
+  }
+
+  void add_edges_of_search(uint32_t state) {
+    uint32_t node = state < all_.size() ? state : uint32_t(Matcher::kRoot);
+    Rest rest = state < all_.size() ? all_.rest(node) : Rest(state - all_.size() + 1);
+    budget_.spend(16);
+    if (state < all_.size() && !all_.ending(node).empty()) {
+      result_.states[state].exits = longest_stops(all_.ending(node));
+      return;
+    }
+    for (uint32_t i = 0; rest == kNothing && i < num_anywhere_; ++i) {
+      result_.states[state].exits.push_back(uint32_t(stops_.size()) + i);
+    }
     for (uint32_t byte = 0; byte < 256; ++byte) {
       Rest left = after(rest, uint8_t(byte));
       if (left == kBroken) continue;
       // No text begins inside of a character: what is not the root knows the character.
-      uint32_t target = matcher.next(node, uint8_t(byte));
-      if (target == Matcher::kRoot && left != kNothing) target = matcher.size() + left - 1;
-      if (target < matcher.size() && matcher.ends_search(target) && matcher.stops(target).empty()) continue;
-      if (!into.edges.empty() && into.edges.back().target == target && into.edges.back().last + 1u == byte) {
-        into.edges.back().last = uint8_t(byte);
-      } else {
-        into.edges.push_back({uint8_t(byte), uint8_t(byte), target});
+      uint32_t target = all_.next(node, uint8_t(byte));
+      if (target == Matcher::kRoot && left != kNothing) target = all_.size() + left - 1;
+      if (target < all_.size() && !all_.ending(target).empty() && longest_stops(all_.ending(target)).empty()) {
+        if (begun_[target] != Matcher::kRoot) add_edge(state, uint8_t(byte), saved(begun_[target], 0));
+        continue;
       }
+      add_edge(state, uint8_t(byte), target);
     }
   }
-  return result;
+
+  void add_edges_of_saved(Saved from) {
+    budget_.spend(16);
+    for (uint32_t byte = 0; byte < 256; ++byte) {
+      if (after(only_stops_.rest(from.node), uint8_t(byte)) == kBroken) continue;
+      uint32_t node = only_stops_.next(from.node, uint8_t(byte));
+      if (only_stops_.depth(node) <= from.num_bytes + 1) continue;  // begun too late
+      std::vector<uint32_t> ending = longest_stops(only_stops_.ending(node));
+      if (!ending.empty() && stops_[ending[0]].size() <= from.num_bytes + 1) continue;
+      uint32_t target = saved(node, ending.empty() ? from.num_bytes + 1 : 0);
+      result_.states[target].exits = std::move(ending);
+      add_edge(from.state, uint8_t(byte), target);
+    }
+  }
+
+  uint32_t saved(uint32_t node, uint32_t num_bytes) {
+    auto [found, is_new] = saved_states_.try_emplace({node, num_bytes}, uint32_t(result_.states.size()));
+    if (is_new) {
+      result_.states.emplace_back();
+      budget_.check_states(result_.states.size());
+      if (longest_stops(only_stops_.ending(node)).empty()) saved_.push_back({found->second, node, num_bytes});
+    }
+    return found->second;
+  }
+
+  void add_edge(uint32_t state, uint8_t byte, uint32_t target) {
+    std::vector<engine::Edge>& edges = result_.states[state].edges;
+    if (!edges.empty() && edges.back().target == target && edges.back().last + 1u == byte) {
+      edges.back().last = byte;
+    } else {
+      edges.push_back({byte, byte, target});
+    }
+  }
+
+  const std::vector<std::string>& stops_;
+  const uint32_t num_anywhere_;
+  engine::Budget& budget_;
+  Matcher all_;  // of stops and excluded texts
+  Matcher only_stops_;
+  std::vector<uint32_t> begun_;  // by node of all_: that of only_stops_
+  std::vector<Saved> saved_;
+  std::map<std::pair<uint32_t, uint32_t>, uint32_t> saved_states_;
+  engine::Branching result_;
+};
+
+}  // namespace
+
+engine::Branching free_text(const std::vector<std::string>& stops, const std::vector<std::string>& excluded,
+                            uint32_t num_anywhere, engine::Budget& budget) {
+  return FreeText(stops, excluded, num_anywhere, budget).build();
 }
 
 }  // namespace structout::tags

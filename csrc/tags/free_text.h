@@ -9,13 +9,13 @@
 
 namespace structout::tags {
 
-// Any UTF-8 text up to the first place where one of `stops` ends, and which has none of
-// `excluded`. Exit `i` is open behind the stop `i`; those that follow the stops,
-// `num_anywhere` of them, are open wherever no character is begun and no stop has ended.
+// Any UTF-8 text up to the first place where one of `stops` ends. None of `excluded` is in
+// it in front of that stop; a stop itself may contain one. Exit `i` is open behind the stop
+// `i`; those that follow the stops, `num_anywhere` of them, are open wherever no character
+// is begun, no stop has ended and no excluded text has.
 //
-// Where several of the texts end at one place, the longest counts, and of equal ones the
-// stop. A text that begins inside another one but ends earlier ends the search: in front
-// of the stop "<f" no stop "<f=" can be found.
+// Where several stops end at one place, the longest counts. A stop that ends earlier ends
+// the search: in front of the stop "<f" no stop "<f=" can be found.
 //
 // The states are those of Aho and Corasick, "Efficient string matching: an aid to
 // bibliographic search" (1975). Inside a character they also know what is left of it.

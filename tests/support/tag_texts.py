@@ -102,27 +102,30 @@ def free_text_ends(text, start, stops, excluded, closing, closes, loops=False) -
         if first in begun:
             continue
         begun.add(first)
+        bound = None  # where the first excluded text has ended
         for end in positions(text, first):
-            ending = [
-                (len(word), kind, word)
-                for kind, words in ((2, stops), (1, closing if closes else ()), (0, (*excluded, *closing)))
-                for word in words
-                if end - first >= len(word) and text.endswith(word, first, end)
-            ]
-            if not ending:
-                if not closes:
+
+            def ending(words, first=first, end=end):
+                return [word for word in words if end - first >= len(word) and text.endswith(word, first, end)]
+
+            stop = max(
+                ending((*stops, *(closing if closes else ()))), key=lambda word: (len(word), word in stops), default=""
+            )
+            if stop:
+                begin = end - len(stop)
+                if bound is not None and begin >= bound:
+                    break
+                if stop not in stops:
                     found.add(end)
-                continue
-            length, kind, word = max(ending)
-            if kind == 2:
-                behind = stops[word](end - length)
-                if loops:
-                    pending += behind
+                elif loops:
+                    pending += stops[stop](begin)
                 else:
-                    found |= behind
-            elif kind == 1:
+                    found |= stops[stop](begin)
+                break
+            if bound is None and ending((*excluded, *closing)):
+                bound = end
+            if bound is None and not closes:
                 found.add(end)
-            break
     return frozenset(found)
 
 

@@ -90,8 +90,8 @@ class RuleSet:
         Args:
             stops: texts that end it, each where it first occurs, and what follows. Of
                 several that occur first at the same place, the longest counts.
-            excluded: texts that must not occur. One that ends where a stop ends counts
-                only if it is longer.
+            excluded: texts that must not occur in front of a stop. A stop may contain
+                one.
             anywhere: what may follow behind any character, and instead of the text.
         """
         ways = [*stops.values(), *anywhere]

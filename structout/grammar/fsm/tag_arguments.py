@@ -1,7 +1,7 @@
 """Arguments of a call in a notation other than JSON, as rules."""
 
-from collections.abc import Collection, Iterator, Mapping
-from functools import cached_property
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cached_property, lru_cache
 from typing import Any, Protocol
 
 from structout.errors import GrammarError, GrammarErrorKind
@@ -32,6 +32,7 @@ class Schemas(Protocol):
     """A schema whose parts can be compiled alone."""
 
     root: Any
+    string_rules: dict[object, int | None]  # the rules of strings, for all schemas of a tag
 
     def index(
         self, pointer: str | None, types: Collection[str] = (), excluded: Collection[str] = ()
@@ -114,7 +115,7 @@ class ArgumentRules:
                 raise self._schemas.error("", message, GrammarErrorKind.UNSUPPORTED)
             return self._nothing
         key = self._rules.add_regex(self._style.key_pattern)
-        entry = self._value_between(lambda kind: self._split(kind, key), values)
+        entry = self._value_between(lambda kind: self._opening_of(key, kind), None, values)
         if entry is None:
             return self._nothing
         minimum, maximum = node.get("minProperties", 0), node.get("maxProperties")
@@ -135,47 +136,40 @@ class ArgumentRules:
 
     def _entry(self, key: str | None, pointer: str | None) -> int | None:
         """A value with what stands around it. None if no value is allowed."""
-        if key is not None and not Automaton.from_regex(self._style.key_pattern).matches(key):
+        if key is not None and not _texts_of(self._style.key_pattern).matches(key):
             message = f"the key {key!r} cannot be written between tags"
             raise self._schemas.error(pointer or "", message, GrammarErrorKind.UNSUPPORTED)
 
-        def around(kind: str) -> tuple[int, int]:
-            opening, closing = self._style.opening(key, kind), self._style.closing(key)
-            return self._rules.add_text(opening), self._rules.add_text(closing)
-
-        value = self._value_between(around, pointer)
+        value = self._value_between(lambda kind: self._rules.add_text(self._style.opening(key, kind)), key, pointer)
         return None if value is None else self._rules.add_sequence([self._line_break, value])
 
-    def _split(self, kind: str, key: int) -> tuple[int, int]:
-        """What stands around a value whose key is an expression."""
+    def _opening_of(self, key: int, kind: str) -> int:
+        """What stands in front of a value whose key is an expression."""
         before, behind = self._style.opening("\0", kind).split("\0")
-        opening = self._rules.add_sequence([self._rules.add_text(before), key, self._rules.add_text(behind)])
-        return opening, self._rules.add_text(self._style.closing(None))
+        return self._rules.add_sequence([self._rules.add_text(before), key, self._rules.add_text(behind)])
 
-    def _value_between(self, around: Any, pointer: str | None) -> int | None:
-        choices = []
-        for kind, value in self._values(pointer, is_alone=True):
-            opening, closing = around(kind)
-            choices.append([opening, value, closing])
+    def _value_between(self, opening: Callable[[str], int], key: str | None, pointer: str | None) -> int | None:
+        values = self._values(self._style.closing(key), pointer, is_alone=True)
+        choices = [[opening(kind), value] for kind, value in values]
         return self._rules.add_alternatives(choices) if choices else None
 
-    def _values(self, pointer: str | None, *, is_alone: bool) -> Iterator[tuple[str, int]]:
+    def _values(self, closing: str, pointer: str | None, *, is_alone: bool) -> Iterator[tuple[str, int]]:
         """The kinds of values that a part allows, and how they are written.
 
         Args:
+            closing: what stands behind them.
             pointer: the part.
             is_alone: whether the values of no other part may stand in the same place.
         """
         place, node = resolved(self._schemas.root, pointer)
         if self._style.is_recursive and (branches := branches_of(place, node)):
             for branch in branches:
-                yield from self._values(branch, is_alone=False)
+                yield from self._values(closing, branch, is_alone=False)
             return
         kinds = kinds_of(node)
         strings = self._schemas.strings(place, self._excluded) if STRING in kinds else None
-        if strings is not None and strings.is_empty:
-            strings = None
         others = []
+        end = self._rules.add_text(closing)
         for group in self._style.kinds:
             types = [kind for kind in group if kind in kinds]
             if not types:
@@ -183,16 +177,17 @@ class ArgumentRules:
             if self._style.is_recursive and group[0] in ("object", "array"):
                 if node and "type" not in node and self._schemas.index(place, types) is None:
                     continue
-                others.append((group[0], self._container(group[0], place, node)))
+                container = self._container(group[0], place, node)
+                others.append((group[0], self._rules.add_sequence([container, end])))
                 continue
             index = self._schemas.index(place, types, self._excluded)
             if index is not None:
-                others.append((group[0], self._wrapped(self._rules.json(index))))
+                others.append((group[0], self._rules.add_sequence([self._wrapped(self._rules.json(index)), end])))
         if strings is not None:
-            if (len(kinds) > 1 or not is_alone) and not self._style.tells_strings:  # as the reader decides it
-                strings -= Automaton.from_regex(LOOKS_LIKE_JSON)
-            if not strings.is_empty:
-                yield STRING, self._written_string(strings)
+            is_mixed = (len(kinds) > 1 or not is_alone) and not self._style.tells_strings  # as the reader decides it
+            string = self._string(strings, closing, is_mixed=is_mixed)
+            if string is not None:
+                yield STRING, string
         yield from others
 
     def _container(self, kind: str, pointer: str | None, node: Node) -> int:
@@ -204,18 +199,44 @@ class ArgumentRules:
             self._rules.define(name, [[body]])
         return reference
 
-    def _written_string(self, strings: Automaton) -> int:
-        if not self._style.is_wrapped:
-            return self._rules.add_automaton(strings)
-        bare = self._rules.add_automaton(strings - Automaton.from_regex(_ENDS_WITH_LINE_BREAK))
-        line_break = self._rules.add_text("\n")
-        return self._rules.add_alternatives([[line_break, self._rules.add_automaton(strings), line_break], [bare]])
+    def _string(self, strings: Automaton, closing: str, *, is_mixed: bool) -> int | None:
+        """A rule for strings, one for all values of the tag that are written alike.
+        None if there is no string.
+
+        Args:
+            strings: what they are.
+            closing: what stands behind them.
+            is_mixed: whether other values may stand in their place.
+        """
+        key = (closing, is_mixed, strings)
+        known = self._schemas.string_rules
+        if key not in known:
+            if is_mixed:
+                strings -= _texts_of(LOOKS_LIKE_JSON)
+            known[key] = None if strings.is_empty else self._string_rule(strings, closing, f"string {len(known)}")
+        return known[key]
+
+    def _string_rule(self, strings: Automaton, closing: str, name: str) -> int:
+        end = self._rules.add_text(closing)
+        if self._style.is_wrapped:
+            line_break = self._rules.add_text("\n")
+            bare = self._rules.add_automaton(strings - _texts_of(_ENDS_WITH_LINE_BREAK))
+            alone = [line_break, self._rules.add_automaton(strings), line_break, end]
+            self._rules.define(name, [alone, [bare, end]])
+        else:
+            self._rules.define(name, [[self._rules.add_automaton(strings), end]])
+        return self._rules.reference(name)
 
     def _wrapped(self, value: int) -> int:
         if not self._style.is_wrapped:
             return value
         line_break = self._rules.add_text("\n")
         return self._rules.add_alternatives([[line_break, value, line_break], [value]])
+
+
+@lru_cache
+def _texts_of(pattern: str) -> Automaton:
+    return Automaton.from_regex(pattern)
 
 
 class _Presence:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
@@ -21,6 +22,7 @@ from structout.tools.styles import STYLES
 
 _DOCUMENT, _CLEAN = "structout:schema", "structout:clean"
 _REFERS = ('"$ref"', '"$id"', '"$dynamicRef"', '"$recursiveRef"', '"$schema"')
+_CACHED_EXCLUSIONS = 1 << 8
 _STRING_LIMITS = AutomatonLimits(states=50_000, seconds=0.1)
 
 
@@ -50,6 +52,7 @@ class TagSchemas:
     weakened: list[str] = field(default_factory=list)
     _indices: dict[object, SchemaIndex | None] = field(default_factory=dict)
     _strings: dict[object, Automaton | None] = field(default_factory=dict)
+    _string_rules: dict[object, int | None] = field(default_factory=dict)
 
     def add(self, rules: RuleSet, given: SchemaFormat) -> int:
         """Add the texts of a schema.
@@ -77,9 +80,11 @@ class _Document:
 
     def __init__(self, shared: TagSchemas, given: SchemaFormat):
         self.root = given.schema
+        self.string_rules = shared._string_rules
         self._shared = shared
         self._given = given
         self._text = exact_json.dumps(given.schema, ensure_ascii=False)
+        self._has_references = any(keyword in self._text for keyword in _REFERS)
         self._form = replace(
             shared.form,
             key_order=given.key_order or shared.form.key_order,
@@ -137,7 +142,7 @@ class _Document:
         key = (index, tuple(excluded))
         known = self._shared._strings
         if key not in known:
-            known[key] = self._raw_strings(index, pointer) & _without(excluded, self._shared.limits)
+            known[key] = self._raw_strings(index, pointer) & _without(tuple(excluded), self._shared.limits)
         return known[key]
 
     def refuse(self, pointer: str, keyword: str, reason: str) -> None:
@@ -173,7 +178,7 @@ class _Document:
             return self._text, documents
         else:
             part = part_at(self.root, pointer)
-            if any(keyword in self._text for keyword in _REFERS):
+            if self._has_references:
                 part = {"$ref": f"{_DOCUMENT}#{quote(pointer, safe='/~')}"}
                 documents[_DOCUMENT] = self._text
         parts = [part]
@@ -226,7 +231,8 @@ def _escaped_pattern(text: str) -> str:
     return "".join(f"\\{character}" if character in r"^$\.*+?()[]{}|/" else character for character in text)
 
 
-def _without(excluded: Collection[str], limits: AutomatonLimits) -> Automaton:
+@lru_cache(_CACHED_EXCLUSIONS)
+def _without(excluded: tuple[str, ...], limits: AutomatonLimits) -> Automaton:
     """All texts that contain none of some texts."""
     rules = RuleSet("text", limits)
     rules.define("text", [[rules.add_free_text({}, excluded, [Way(rules.add_text(""))])]])
