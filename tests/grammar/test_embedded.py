@@ -143,7 +143,7 @@ class Judge:
         return known
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def json_ends(schema, key_order, symbols, begin):
     length = next((i for i, symbol in enumerate(symbols) if symbol > 255), len(symbols))
     index = schema_index(schema, key_order)
