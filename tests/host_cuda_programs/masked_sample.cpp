@@ -9,6 +9,7 @@
 #include <random>
 #include <vector>
 
+#include "add_weights.cu"
 #include "cuda/shards.cu"
 #include "token_logprobs_cases.h"
 
@@ -20,6 +21,7 @@ namespace {
 // KB they read the copy. Long rows are split over a cluster if the device has clusters
 // and idle multiprocessors.
 cuda::DeviceFacts device_with(int compute_capability, int shared_kilobytes) {
+  compute_capability = std::min(compute_capability, simt::PtxBackend::get().max_compute_capability());
   if (compute_capability < 90) return {64, compute_capability, shared_kilobytes * 1024};
   return {64, compute_capability, shared_kilobytes * 1024, {32, 16, 8}};
 }
@@ -247,23 +249,6 @@ class RandomCase {
   std::mt19937_64& rng_;
 };
 
-struct Additions {
-  const int64_t* weights;
-  int count;
-  uint64_t* sums;  // [2], one per bin
-};
-
-void add_weights(Additions additions) {
-  __shared__ cuda::Histogram histogram;
-  histogram.clear();
-  __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < additions.count; i += static_cast<int>(blockDim.x)) {
-    histogram.add(i & 1, additions.weights[i]);
-  }
-  __syncthreads();
-  if (threadIdx.x < 2) additions.sums[threadIdx.x] = histogram.sum(threadIdx.x);
-}
-
 bool histogram_is_exact(std::mt19937_64& rng) {
   std::vector<int64_t> weights(500);
   uint64_t expected[2] = {}, sums[2] = {};
@@ -271,7 +256,8 @@ bool histogram_is_exact(std::mt19937_64& rng) {
     weights[i] = static_cast<int64_t>(rng() >> 23 >> rng() % 12);  // up to 2^41; a mass is at most 2^40
     expected[i & 1] += static_cast<uint64_t>(weights[i]);
   }
-  simt::launch(dim3(1), dim3(64), 0, add_weights, Additions{weights.data(), static_cast<int>(weights.size()), sums});
+  const cuda::Additions additions{weights.data(), static_cast<int>(weights.size()), sums};
+  simt::launch(dim3(1), dim3(64), 0, cuda::add_weights, additions);
   return sums[0] == expected[0] && sums[1] == expected[1];
 }
 
