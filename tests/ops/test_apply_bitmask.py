@@ -6,6 +6,7 @@ import apply_bitmask_backends
 import apply_bitmask_cases as cases
 import fresh_process
 import host_cuda
+import ptx
 import pytest
 import torch
 from devices import DEVICES, TRITON_DEVICE
@@ -18,6 +19,7 @@ from structout.bitmask import bitmask_width, pack_bitmask
 BACKENDS = [
     pytest.param(("cpu", "cpu"), id="cpu"),
     pytest.param(("cuda_on_cpu", "cpu"), id="cuda_on_cpu"),
+    pytest.param(("ptx", "cpu"), id="ptx", marks=ptx.NEEDS_NVCC),
     pytest.param(("triton", TRITON_DEVICE), id="triton", marks=pytest.mark.triton),
     pytest.param(("cuda", "cuda"), id="cuda", marks=pytest.mark.gpu),
 ]

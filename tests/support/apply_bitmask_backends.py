@@ -4,6 +4,7 @@ import ctypes
 import functools
 
 import host_cuda
+import ptx
 import torch
 from apply_bitmask_cases import Op
 from locations import HOST_CUDA_PROGRAMS
@@ -15,8 +16,8 @@ def get(name: str) -> Op:
     """Return the op of a backend.
 
     Args:
-        name: "cpu", "cuda", "triton" (interpreted without a GPU) or "cuda_on_cpu" (the
-            .cu file on CPU threads, for CPU tensors).
+        name: "cpu", "cuda", "triton" (interpreted without a GPU), "cuda_on_cpu" (the .cu
+            file on CPU threads, for CPU tensors) or "ptx" (what nvcc made of it).
     """
     if name in ("cpu", "cuda"):
         return torch.ops.structout.apply_bitmask.default
@@ -24,7 +25,7 @@ def get(name: str) -> Op:
         from structout.triton_kernels.apply_bitmask import apply_bitmask
 
         return apply_bitmask
-    return _cuda_on_cpu
+    return ptx.on_ptx(_cuda_on_cpu, _library, "apply_bitmask") if name == "ptx" else _cuda_on_cpu
 
 
 class _Bitmask(ctypes.Structure):

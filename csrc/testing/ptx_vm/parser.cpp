@@ -180,7 +180,7 @@ class KernelParser {
     instruction.line = statement.line;
     if (text[0] == '@') {
       const size_t end = text.find_first_of(" \t");
-      const Operand guard = operand(std::string(text[1] == '!' ? "" : "") + text.substr(1, end - 1));
+      const Operand guard = operand(text.substr(1, end - 1));
       if (guard.kind != Operand::Kind::kPredicate) throw Fault("no such guard");
       instruction.guard = static_cast<int32_t>(guard.slot);
       instruction.guard_is_negated = guard.is_negated;
@@ -224,10 +224,8 @@ class KernelParser {
       return result;
     }
     if (text[0] == '[') return address(text.substr(1, text.size() - 2));
-    if (text[0] == '%') {
-      if (const auto found = registers_.find(text); found != registers_.end()) return found->second;
-      return special_register(text);
-    }
+    if (const auto found = registers_.find(text); found != registers_.end()) return found->second;
+    if (text[0] == '%') return special_register(text);
     if (std::isdigit(text[0]) || text[0] == '-') return constant(number(text));
     if (const auto found = variables_.find(text); found != variables_.end()) return constant(found->second);
     for (const Parameter& parameter : kernel_.parameters) {
