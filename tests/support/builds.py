@@ -51,7 +51,9 @@ def compiled(
     Raises:
         RuntimeError: If the compiler fails, with what it printed.
     """
-    output = BUILD / f"{name}-{_digest([*command, str(allow_messages)], sources, [csrc / room for room in rooms])}{suffix}"
+    output = (
+        BUILD / f"{name}-{_digest([*command, str(allow_messages)], sources, [csrc / room for room in rooms])}{suffix}"
+    )
     BUILD.mkdir(parents=True, exist_ok=True)
     with output.with_name(f"{output.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

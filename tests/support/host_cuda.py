@@ -78,9 +78,7 @@ def build(
         ) from None
 
 
-def run(
-    executable: Path, *args: object, ptx: str = "", report: Path | None = None
-) -> subprocess.CompletedProcess[str]:
+def run(executable: Path, *args: object, ptx: str = "", report: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run a program. A sanitizer ends it at the first report, which is in
     ``stderr``.
 

@@ -137,11 +137,16 @@ class KernelReport:
     """How often each line of the PTX was executed, by warps."""
 
 
-def read_report(path: Path) -> dict[str, KernelReport]:
-    """Read the file that STRUCTOUT_PTX_REPORT names, by kernels' mangled names."""
+def kernel_reports(modules: Sequence[dict[str, Any]]) -> dict[str, KernelReport]:
+    """Return what the machine reports of each kernel, by mangled name."""
     kernels: dict[str, KernelReport] = {}
-    for module in json.loads(path.read_text()):
+    for module in modules:
         for name, counters in module.items():
             executions = {line: count for line, count in counters.pop("executions")}
             kernels[name] = KernelReport(counters, executions)
     return kernels
+
+
+def read_report(path: Path) -> dict[str, KernelReport]:
+    """Read the file that STRUCTOUT_PTX_REPORT names."""
+    return kernel_reports(json.loads(path.read_text()))
