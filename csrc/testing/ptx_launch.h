@@ -66,7 +66,7 @@ class PtxBackend {
   void use(const std::string& configuration) {
     std::istringstream words(configuration);
     modules_.clear();
-    options_ = {0, uint64_t{1} << 40, false, false, false};
+    options_ = {0, uint64_t{1} << 40, false, false, false, false};
     capability_ = 1000;
     for (std::string word; words >> word;) {
       const size_t equals = word.find('=');

@@ -312,6 +312,7 @@ OTHER_FORMS = {
     *(f"redux.sync.{function}.{kind}" for function in ("add", "min", "max") for kind in ("s32", "u32")),
     *("cvta.shared.u64", "cvta.to.shared.u64", "mapa.u64", "mov.u64", "%globaltimer"),
     *("bar.sync", "barrier.cluster.arrive", "barrier.cluster.wait"),
+    *(f"{opcode}matrix.sync.aligned.m8n8.x{count}{order}.shared.b16" for opcode in ("ld", "st") for count in (1, 2, 4) for order in ("", ".trans")),
     *("barrier.cluster.arrive.aligned", "barrier.cluster.wait.aligned"),
     *("membar.cta", "membar.gl", "membar.sys", "fence.proxy.alias"),
     *("bra", "bra.uni", "ret", "exit", "nanosleep.u32", "trap"),

@@ -22,7 +22,7 @@ class _Options(ctypes.Structure):
     """PtxOptions of csrc/testing/ptx_vm/api.h."""
 
     _fields_ = [("seed", ctypes.c_uint64), ("max_instructions", ctypes.c_uint64), ("races", ctypes.c_bool),
-                ("undefined", ctypes.c_bool), ("counts", ctypes.c_bool)]  # fmt: skip
+                ("undefined", ctypes.c_bool), ("counts", ctypes.c_bool), ("equal_stores", ctypes.c_bool)]  # fmt: skip
 
 
 class PtxError(RuntimeError):
@@ -70,7 +70,8 @@ class Module:
 
         Args:
             arguments: A ctypes value for each parameter.
-            options: ``seed``, ``races``, ``undefined``, ``counts``, ``max_instructions``.
+            options: ``seed``, ``races``, ``undefined``, ``counts``, ``max_instructions``,
+                ``equal_stores`` (of several warps to one address are no race).
 
         Raises:
             PtxError: If the kernel does what it must not.

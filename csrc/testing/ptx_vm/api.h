@@ -19,6 +19,7 @@ struct PtxOptions {
   uint64_t seed;  // 0: a fixed order
   uint64_t max_instructions;
   bool finds_races, finds_undefined, counts_memory;
+  bool allows_equal_stores;  // Triton's threads store one value to one address together: no race
 };
 
 // Reads a module. Returns null if it cannot, and then ptx_vm_error tells why.

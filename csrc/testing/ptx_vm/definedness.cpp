@@ -23,6 +23,12 @@ Mask undefined_lanes(const Warp& warp, const Operand& operand) {
   }
 }
 
+void require_defined(const Warp& warp, Mask undefined, Mask lanes, const char* use) {
+  if ((undefined & lanes) != 0) fail(warp, std::countr_zero(undefined & lanes), text_of("undefined %s", use));
+}
+
+}  // namespace
+
 void set_undefined(Warp& warp, const Operand& operand, Mask value, Mask lanes) {
   const auto set = [&](Mask& to) { to = (to & ~lanes) | (value & lanes); };
   if (operand.kind == Operand::Kind::kRegister) set(warp.undefined[operand.slot / kUnit]);
@@ -30,11 +36,9 @@ void set_undefined(Warp& warp, const Operand& operand, Mask value, Mask lanes) {
   for (const Operand& part : operand.parts) set_undefined(warp, part, value, lanes);
 }
 
-void require_defined(const Warp& warp, Mask undefined, Mask lanes, const char* use) {
-  if ((undefined & lanes) != 0) fail(warp, std::countr_zero(undefined & lanes), text_of("undefined %s", use));
+bool is_undefined(const Warp& warp, const Operand& operand, int lane) {
+  return (undefined_lanes(warp, operand) >> lane & 1u) != 0;
 }
-
-}  // namespace
 
 void mark_undefined(Block& block, uint32_t shared_bytes) { block.is_undefined.assign(shared_bytes, 1); }
 
@@ -110,7 +114,11 @@ void propagate_access(Warp& warp, const Instruction& instruction, Mask lanes, co
         return;
       }
       uint8_t* bytes = owner->is_undefined.data() + (at - reinterpret_cast<uint64_t>(owner->shared));
-      const bool has_undefined = std::any_of(bytes, bytes + access.bytes, [](uint8_t byte) { return byte != 0; });
+      bool has_undefined = false;
+      for (int byte = 0; byte < access.bytes; ++byte) {
+        const bool is_used = access.used_bytes >> (i * access.bytes + byte) & 1u;
+        has_undefined |= is_used && bytes[byte] != 0;
+      }
       if (is_atomic && has_undefined) fail(warp, lane, "undefined memory of an atomic");
       loaded |= Mask{has_undefined} << lane;
       if (!is_load) std::fill(bytes, bytes + access.bytes, static_cast<uint8_t>(undefined >> lane & 1u));

@@ -274,7 +274,7 @@ const char* ptx_vm_launch(void* module, const PtxLaunch* asked, const PtxOptions
                   asked->cluster_blocks,
                   kernel.static_shared_bytes + asked->dynamic_shared_bytes,
                   reinterpret_cast<char*>(parameters.data()),
-                  {options->seed, options->finds_races, options->finds_undefined, options->counts_memory,
+                  {options->seed, options->finds_races, options->finds_undefined, options->counts_memory, options->allows_equal_stores,
                    options->max_instructions},
                   asked->find_targets,
                   &races(),

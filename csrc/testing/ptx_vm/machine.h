@@ -66,6 +66,7 @@ struct Access {
   bool acquires = false, releases = false;
   bool reads = false, writes = false;
   Scope scope = Scope::kDevice;
+  uint32_t used_bytes = ~0u;  // of all elements, one bit each; the others are loaded and dropped
   uint32_t total() const { return uint32_t{bytes} * count; }
 };
 
@@ -193,7 +194,7 @@ struct Block {
 // What a launch checks and counts beside alignment and bounds, which it always checks.
 struct Options {
   uint64_t seed = 0;  // 0: a fixed order; otherwise warps and diverged lanes take random turns
-  bool finds_races = false, finds_undefined = false, counts_memory = false;
+  bool finds_races = false, finds_undefined = false, counts_memory = false, allows_equal_stores = false;
   uint64_t max_instructions = ~uint64_t{0};
 };
 

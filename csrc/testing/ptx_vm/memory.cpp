@@ -116,12 +116,14 @@ void count_access(const Warp& warp, const Access& access, Mask lanes, const Addr
 }
 
 // What is done for every access before it moves data.
-void observe(Warp& warp, const Instruction& instruction, Mask lanes, const Addresses& addresses) {
+// `racing` are the lanes that may race with others.
+void observe(Warp& warp, const Instruction& instruction, Mask lanes, const Addresses& addresses,
+             Mask racing = kAllLanes) {
   const Options& options = warp.cluster->launch.options;
   const bool is_param = instruction.access.space == Space::kParam;
   if (options.counts_memory && !is_param) count_access(warp, instruction.access, lanes, addresses);
   if (options.finds_races && !is_param) {
-    for_each_lane(lanes, [&](int lane) {
+    for_each_lane(lanes & racing, [&](int lane) {
       warp.cluster->launch.races->access(warp, lane, addresses.at[lane], instruction.access);
     });
   }
@@ -157,8 +159,19 @@ template <class T>
 void store(Warp& warp, const Instruction& instruction, Mask lanes) {
   Addresses addresses;
   find_addresses(warp, instruction, instruction.operands[0], lanes, addresses);
-  observe(warp, instruction, lanes, addresses);
   const Operand* from = elements(instruction.operands[1]);
+  Mask racing = lanes;
+  if (warp.cluster->launch.options.allows_equal_stores) {
+    for_each_lane(lanes, [&](int lane) {
+      bool is_equal = true;
+      for (int i = 0; i < instruction.access.count; ++i) {
+        const auto value = static_cast<T>(value_of(warp, from[i], lane));
+        is_equal &= reinterpret_cast<const T*>(addresses.at[lane])[i] == value;
+      }
+      if (is_equal) racing &= ~(Mask{1} << lane);
+    });
+  }
+  observe(warp, instruction, lanes, addresses, racing);
   for (int i = 0; i < instruction.access.count; ++i) {
     for_each_lane(lanes, [&](int lane) {
       reinterpret_cast<T*>(addresses.at[lane])[i] = static_cast<T>(value_of(warp, from[i], lane));
@@ -265,10 +278,11 @@ Form memory_form(const std::string& opcode, const std::vector<std::string>& modi
     } else if (modifier == "volatile" && !is_atomic) {
       access.is_strong = true;
       access.scope = Scope::kSystem;
-    } else if (modifier == "relaxed" || (modifier == "acquire" && is_load) || (modifier == "release" && !is_load)) {
+    } else if (modifier == "relaxed" || (modifier == "acquire" && access.reads) ||
+               (modifier == "release" && access.writes) || (modifier == "acq_rel" && is_atomic)) {
       access.is_strong = needs_scope = true;
-      access.acquires = modifier == "acquire";
-      access.releases = modifier == "release";
+      access.acquires = modifier == "acquire" || modifier == "acq_rel";
+      access.releases = modifier == "release" || modifier == "acq_rel";
     } else if (modifier == "cta" || modifier == "gpu" || modifier == "sys") {
       access.scope = modifier == "cta" ? Scope::kBlock : modifier == "gpu" ? Scope::kDevice : Scope::kSystem;
       has_scope = true;
@@ -291,6 +305,46 @@ Form memory_form(const std::string& opcode, const std::vector<std::string>& modi
   });
   if (is_multicast && form.execute != nullptr) form.execute = type == "f32" ? store_to_all : nullptr;
   return form;
+}
+
+// 9.7.14.5.15-16 ldmatrix and stmatrix: 8 x 8 matrices of 16-bit elements. Lanes 8 i to
+// 8 i + 7 hold the addresses of the rows of matrix i, of which each lane gets or gives
+// two elements.
+void move_matrix(Warp& warp, const Instruction& instruction, Mask lanes) {
+  const bool is_load = instruction.opcode[0] == 'l', is_transposed = instruction.opcode.find(".trans") != std::string::npos;
+  const Operand &data = instruction.operands[is_load ? 0 : 1], &address = instruction.operands[is_load ? 1 : 0];
+  if (lanes != kAllLanes) fail(warp, std::countr_zero(lanes), "a matrix is moved by a part of a warp");
+  Instruction row = instruction;  // as one access to 16 bytes
+  row.access = {Space::kShared, 2, 8, false, false, false, false, is_load, !is_load};
+  const size_t count = data.parts.size();
+  const Mask row_lanes = count >= 4 ? kAllLanes : (Mask{1} << (8 * count)) - 1;
+  Addresses rows;
+  find_addresses(warp, row, address, row_lanes, rows);
+  const Options& options = warp.cluster->launch.options;
+  if (options.counts_memory) count_access(warp, row.access, row_lanes, rows);
+  for_each_lane(row_lanes, [&](int lane) {
+    if (options.finds_races) warp.cluster->launch.races->access(warp, lane, rows.at[lane], row.access);
+  });
+  for (size_t matrix = 0; matrix < count; ++matrix) {
+    Mask undefined = 0;
+    for_each_lane(lanes, [&](int lane) {
+      uint32_t pair = is_load ? 0 : static_cast<uint32_t>(value_of(warp, data.parts[matrix], lane));
+      for (int half = 0; half < 2; ++half) {
+        const int inner = lane % 4 * 2 + half, outer = lane / 4;
+        const uint64_t place = rows.at[8 * matrix + static_cast<size_t>(is_transposed ? inner : outer)] +
+                               2 * static_cast<uint64_t>(is_transposed ? outer : inner);
+        auto* element = reinterpret_cast<uint16_t*>(place);
+        if (is_load) pair |= uint32_t{*element} << (16 * half);
+        if (!is_load) *element = static_cast<uint16_t>(pair >> (16 * half));
+        if (!options.finds_undefined) continue;
+        uint8_t* bytes = &warp.block->is_undefined[place - reinterpret_cast<uint64_t>(warp.block->shared)];
+        if (!is_load) bytes[0] = bytes[1] = is_undefined(warp, data.parts[matrix], lane);
+        if (bytes[0] != 0 || bytes[1] != 0) undefined |= Mask{1} << lane;
+      }
+      if (is_load) set_value(warp, data.parts[matrix], lane, pair);
+    });
+    if (is_load && options.finds_undefined) set_undefined(warp, data.parts[matrix], undefined, lanes);
+  }
 }
 
 // 9.7.9.20 cvta

@@ -491,6 +491,13 @@ Table make_table() {
   t.warp_wide("vote.sync.all.pred", vote<true>, Propagation::kVote);
   t.warp_wide("vote.sync.ballot.b32", ballot, Propagation::kVote);
   t.reduction(s32, u32);
+  for (const char* count : {"x1", "x2", "x4"}) {
+    for (const char* order : {"", ".trans"}) {
+      const std::string form = std::string("matrix.sync.aligned.m8n8.") + count + order + ".shared.b16";
+      t.warp_wide("ld" + form, move_matrix, Propagation::kNone);
+      t.warp_wide("st" + form, move_matrix, Propagation::kNone);
+    }
+  }
   t.warp_wide("bar.warp.sync", do_nothing, Propagation::kNone);
 
   // 9.7.13 barriers and fences

@@ -30,6 +30,7 @@ std::vector<std::string> form_names();
 void convert_shared_to_generic(Warp&, const Instruction&, Mask);
 void convert_generic_to_shared(Warp&, const Instruction&, Mask);
 void map_shared_rank(Warp&, const Instruction&, Mask);
+void move_matrix(Warp&, const Instruction&, Mask);
 void fence_block(Warp&, const Instruction&, Mask);
 void fence_device(Warp&, const Instruction&, Mask);
 void fence_system(Warp&, const Instruction&, Mask);

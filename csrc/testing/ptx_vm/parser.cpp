@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <unordered_map>
+#include <utility>
 
 #include "testing/ptx_vm/opcodes.h"
 
@@ -170,7 +171,11 @@ class KernelParser {
 
   void read_instruction(const Statement& statement) {
     std::string text = statement.text;
-    if (text[0] == '.') return;
+    if (text[0] == '.') {  // 11.4: which bytes of the next load are used
+      const size_t mask = text.find("used_bytes_mask ");
+      if (mask != text.npos) used_bytes_ = static_cast<uint32_t>(std::stoul(text.substr(mask + 16), nullptr, 0));
+      return;
+    }
     if (text.back() == ':') {
       labels_[text.substr(0, text.size() - 1)] = static_cast<uint32_t>(kernel_.code.size());
       return;
@@ -195,11 +200,15 @@ class KernelParser {
     instruction.flow = form.flow;
     instruction.propagation = form.propagation;
     instruction.access = form.access;
+    instruction.access.used_bytes = std::exchange(used_bytes_, ~0u);
     if (form.flow == Flow::kBranch) {
       branches_.emplace_back(kernel_.code.size(), operands.at(0));
     } else {
       for (const std::string& each : operands) {
         if (each != "%globaltimer") instruction.operands.push_back(operand(each));
+      }
+      if (instruction.opcode.find("matrix.sync.aligned") != std::string::npos) {
+        instruction.operands.push_back(constant(-1));  // the mask: the whole warp
       }
       if (form.flow == Flow::kBlockBarrier && operands != std::vector<std::string>{"0"}) {
         throw Fault("only barrier 0 of all threads is known");
@@ -277,6 +286,7 @@ class KernelParser {
   std::unordered_map<std::string, Operand> registers_;
   std::unordered_map<std::string, uint32_t> variables_, labels_;
   std::vector<std::pair<size_t, std::string>> branches_;
+  uint32_t used_bytes_ = ~0u;
 };
 
 // Reads one statement after another. A statement outside of a kernel ends at a

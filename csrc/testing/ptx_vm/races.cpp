@@ -115,7 +115,9 @@ void RaceDetector::access(Warp& warp, int lane, uint64_t address, const Access& 
   for (uint64_t at = address & ~uint64_t{3}; at < end; at += 4) {
     const unsigned first = static_cast<unsigned>(std::max(at, address) - at),
                    last = static_cast<unsigned>(std::min(at + 4, end) - at);
-    const auto bytes = static_cast<uint8_t>((1u << last) - (1u << first));
+    const uint32_t used = access.used_bytes >> (at + first - address);
+    const auto bytes = static_cast<uint8_t>(((1u << last) - (1u << first)) & (used << first));
+    if (bytes == 0) continue;
     const MemoryEvent now{warp.number, warp.clock[warp.number], warp.device, bytes, access.scope, access.is_strong};
     MemoryWord& word = word_at(warp, owner, at);
     check(warp, lane, at, word.write, now, "a write");
