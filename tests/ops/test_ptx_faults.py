@@ -26,7 +26,7 @@ CHECKS = {"seed": 1, "races": 1, "undefined": 1, "instructions": 20_000_000}
 # AddressSanitizer knows the bounds of the programs' buffers.
 SANITIZED = ("apply_bitmask", "fsm_states", "listed_logits", "push")
 
-ENDS, THREE = (0.0, 1.0), (0.0, 0.5, 1.0)
+ENDS, THREE, FOUR = (0.0, 1.0), (0.0, 0.5, 1.0), (0.0, 0.33, 0.67, 1.0)
 CLUSTERS, BLOCKS = "sample_by_clustersILNS_11FloatFormatE1ELb1", "sample_by_blocksILNS_11FloatFormatE2ELb1"
 GATHER, ROWS = "push_all_gather", "push_rows_kernelIj"
 PENALTIES, APPLY, FSM_ROWS = "ILNS_11FloatFormatE1ENS_15PenaltiesParams", "apply_bitmask_kernelIt", "fsm_rows"
@@ -88,9 +88,14 @@ PLACES: dict[tuple[str, str], dict[str, tuple[float, ...]]] = {
         "a bound that is one too small": ENDS,
     },
     ("masked_sample", CLUSTERS): {
-        "no barrier": (0.0, 0.67, 1.0),
-        "no cluster barrier": (0.0, 1.0),
-        "no arrival at a cluster barrier": (0.0, 1.0),
+        "no barrier": FOUR,
+        "no cluster barrier": FOUR,
+        "no arrival at a cluster barrier": FOUR,
+        "no wait at a cluster barrier": FOUR,
+        "a store after the barrier": FOUR,
+        "no store to shared memory": ENDS,
+        "a vote without the last lane": FOUR,
+        "a shuffle without the last lane": ENDS,
     },
 }  # fmt: skip
 FAULTS = [

@@ -312,7 +312,12 @@ OTHER_FORMS = {
     *(f"redux.sync.{function}.{kind}" for function in ("add", "min", "max") for kind in ("s32", "u32")),
     *("cvta.shared.u64", "cvta.to.shared.u64", "mapa.u64", "mov.u64", "%globaltimer"),
     *("bar.sync", "barrier.cluster.arrive", "barrier.cluster.wait"),
-    *(f"{opcode}matrix.sync.aligned.m8n8.x{count}{order}.shared.b16" for opcode in ("ld", "st") for count in (1, 2, 4) for order in ("", ".trans")),
+    *(
+        f"{opcode}matrix.sync.aligned.m8n8.x{count}{order}.shared.b16"
+        for opcode in ("ld", "st")
+        for count in (1, 2, 4)
+        for order in ("", ".trans")
+    ),
     *("barrier.cluster.arrive.aligned", "barrier.cluster.wait.aligned"),
     *("membar.cta", "membar.gl", "membar.sys", "fence.proxy.alias"),
     *("bra", "bra.uni", "ret", "exit", "nanosleep.u32", "trap"),
@@ -334,3 +339,221 @@ def test_form_on_random_and_extreme_values_equals_its_meaning(form):
             wanted = int(compute(*values)) & mask
             is_nan = result == "f32" and float_of(wanted) != float_of(wanted) and float_of(got) != float_of(got)
             assert is_nan or got & mask == wanted, (form, [hex(value) for value in values], hex(got), hex(wanted))
+
+
+def run_kernel(
+    body: str, values: Sequence[int] = (), *, results: int = LANES, shared: str = "", **options
+) -> list[int]:
+    """Run a kernel with a lane's 32-bit value in %r1, its lane in %r0 and a pointer to
+    its 32-bit result in %d0."""
+    begin = (
+        "ld.param.u64 %d1, [p0]; mov.u32 %r0, %tid.x; mul.wide.u32 %d2, %r0, 4; add.s64 %d0, %d1, %d2;\n"
+        "ld.global.u32 %r1, [%d0];\n"
+    )
+    memory = (ctypes.c_uint32 * results)(*values)
+    module = Module(kernel_text(begin + body, shared=shared))
+    module.launch("test", [ctypes.c_uint64(ctypes.addressof(memory))], **options)
+    return list(memory)
+
+
+VALUES = [value * 2654435761 % (1 << 32) for value in range(1, LANES + 1)]
+
+
+def source_lane(mode: str, lane: int, b: int, c: int) -> tuple[int, bool]:
+    """The lane that a shuffle reads, by the pseudocode of the ISA."""
+    segment, clamp = c >> 8 & 31, c & 31
+    last, first = (lane & segment) | (clamp & ~segment), lane & segment
+    source = {"up": lane - b, "down": lane + b, "bfly": lane ^ b, "idx": first | (b & ~segment & 31)}[mode]
+    is_inside = source >= last if mode == "up" else source <= last
+    return (source if is_inside else lane), is_inside
+
+
+@pytest.mark.parametrize("mode", ["up", "down", "bfly", "idx"])
+@pytest.mark.parametrize("width", [32, 8])
+def test_shuffle_reads_the_lane_of_the_isas_pseudocode(mode, width):
+    for b in (0, 1, 5, 31):
+        c = (32 - width) << 8 | (0 if mode == "up" else 31)
+        body = f"shfl.sync.{mode}.b32 %r2|%p1, %r1, {b}, {c}, -1; selp.b32 %r3, 1, 0, %p1; xor.b32 %r2, %r2, %r3; st.global.u32 [%d0], %r2;"
+        expected = []
+        for lane in range(LANES):
+            source, is_inside = source_lane(mode, lane, b, c)
+            expected.append(VALUES[source] ^ is_inside)
+        assert run_kernel(body, VALUES, seed=b) == expected
+
+
+@pytest.mark.parametrize("kind", ["s32", "u32"])
+@pytest.mark.parametrize(("name", "function"), [("add", sum), ("min", min), ("max", max)])
+def test_reduction_of_a_half_warp_equals_pythons(name, function, kind):
+    body = f"""setp.lt.u32 %p1, %r0, 16; mov.u32 %r2, 7; @!%p1 bra END;
+redux.sync.{name}.{kind} %r2, %r1, 65535;
+END:
+st.global.u32 [%d0], %r2;"""
+    expected = function(value_of(value, kind) for value in VALUES[:16]) & 0xFFFFFFFF
+    assert run_kernel(body, VALUES, seed=3) == [expected] * 16 + [7] * 16
+
+
+def test_votes_see_the_lanes_of_their_mask():
+    body = """and.b32 %r2, %r1, 1; setp.ne.u32 %p1, %r2, 0; vote.sync.ballot.b32 %r3, %p1, -1;
+vote.sync.any.pred %p2, %p1, -1; vote.sync.all.pred %p3, %p1, -1; selp.b32 %r4, 1, 0, %p2; selp.b32 %r5, 2, 0, %p3;
+xor.b32 %r3, %r3, %r4; xor.b32 %r3, %r3, %r5; bar.warp.sync -1; st.global.u32 [%d0], %r3;"""
+    ballot = sum((value & 1) << lane for lane, value in enumerate(VALUES))
+    assert run_kernel(body, VALUES) == [ballot ^ 1] * LANES
+
+
+@pytest.mark.parametrize("is_transposed", [False, True])
+@pytest.mark.parametrize("opcode", ["ld", "st"])
+def test_matrices_move_to_the_lanes_that_the_isa_names(opcode, is_transposed):
+    """Two matrices; rows of 16 bytes follow one another in shared memory."""
+    order = ".trans" if is_transposed else ""
+    form = f"{opcode}matrix.sync.aligned.m8n8.x2{order}.shared.b16"
+    address = "shl.b32 %r4, %r0, 4; and.b32 %r4, %r4, 255; shl.b32 %r5, %r0, 3;"
+    if opcode == "ld":
+        body = f"{address} st.shared.v2.b32 [%r5], {{%r1, %r1}}; bar.sync 0; {form} {{%r2, %r3}}, [%r4];"
+    else:
+        body = f"{address} {form} [%r4], {{%r1, %r1}}; bar.sync 0; ld.shared.v2.b32 {{%r2, %r3}}, [%r5];"
+    got = run_kernel(
+        body + "xor.b32 %r2, %r2, %r3; st.global.u32 [%d0], %r2;",
+        VALUES,
+        shared=".shared .align 16 .b8 m[256];",
+        undefined=1,
+        races=1,
+    )
+
+    def place(matrix: int, lane: int, half: int) -> int:  # of an element, in 16 bits
+        outer, inner = lane // 4, lane % 4 * 2 + half
+        return matrix * 64 + (inner * 8 + outer if is_transposed else outer * 8 + inner)
+
+    places = list(itertools.product(range(2), range(LANES), range(2)))
+    stored = [VALUES[i // 4] >> 16 * (i % 2) & 0xFFFF for i in range(128)]  # a lane's value is there twice
+    expected = [0] * LANES
+    if opcode == "ld":
+        for matrix, lane, half in places:
+            expected[lane] ^= stored[place(matrix, lane, half)] << 16 * half
+    else:
+        memory = [0] * 128
+        for matrix, lane, half in places:
+            memory[place(matrix, lane, half)] = VALUES[lane] >> 16 * half & 0xFFFF
+        for i, element in enumerate(memory):
+            expected[i // 4] ^= element << 16 * (i % 2)
+    assert got == expected
+
+
+def test_cluster_reads_the_shared_memory_of_its_other_block():
+    body = """st.shared.u32 [m], %r1; barrier.cluster.arrive; barrier.cluster.wait;
+mov.u32 %r2, %cluster_ctarank; xor.b32 %r3, %r2, 1; mov.u32 %r4, m; cvt.u64.u32 %d3, %r4; cvta.shared.u64 %d3, %d3;
+mapa.u64 %d4, %d3, %r3; ld.u32 %r5, [%d4]; add.s32 %r5, %r5, %r2;
+barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
+mov.u32 %r6, %ctaid.x; mul.wide.u32 %d5, %r6, 4; add.s64 %d5, %d1, %d5; st.global.u32 [%d5], %r5;"""
+    options = {"grid": (2, 1, 1), "block": (1, 1, 1), "cluster_blocks": 2, "shared": ".shared .align 4 .u32 m;"}
+    assert run_kernel(body, [5], results=2, races=1, undefined=1, **options)[:2] == [5, 6]
+    without_wait = body.replace("barrier.cluster.arrive; barrier.cluster.wait;", "")
+    with pytest.raises(PtxError, match=r"data race|undefined"):
+        run_kernel(without_wait, [5], results=2, races=1, undefined=1, **options)
+    with pytest.raises(PtxError, match="mapa to block 3 of a cluster of 2"):
+        run_kernel(body.replace("xor.b32 %r3, %r2, 1", "mov.u32 %r3, 3"), [5], results=2, **options)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_diverged_lanes_meet_again_and_each_runs_its_own_loop(seed):
+    body = """and.b32 %r2, %r0, 7; mov.u32 %r3, 0;
+LOOP:
+setp.ge.u32 %p1, %r3, %r2; @%p1 bra.uni DONE;
+add.s32 %r1, %r1, %r0; add.s32 %r3, %r3, 1; bra LOOP;
+DONE:
+bar.sync 0; st.global.u32 [%d0], %r1; exit;"""
+    expected = [value + lane * (lane & 7) & 0xFFFFFFFF for lane, value in enumerate(VALUES)]
+    assert run_kernel(body, VALUES, seed=seed) == expected
+
+
+# Each is refused with what is wrong, the line and the instruction.
+FAULTS = {
+    "fadd.s32 %r1, %r1, %r1;": "no such instruction: fadd.s32",
+    "add.sat.s32 %r1, %r1, %r1;": "no such instruction: add.sat.s32",
+    "ld.global.weird.u32 %r1, [%d0];": "no such instruction: ld.global.weird.u32",
+    "ld.acquire.global.u32 %r1, [%d0];": "no such instruction: ld.acquire.global.u32",
+    "mov.u32 %r1, %smid;": "no such register: %smid",
+    "bar.sync 1;": "only barrier 0",
+    "add.s32 %r1, %r1, %r99;": "no such register: %r99",
+    "bra NOWHERE;": "no label NOWHERE",
+    "ld.global.u64 %d3, [%d0+4];": "misaligned access",
+    "ld.shared.u32 %r1, [64];": "access past shared memory, at 64",
+    "mov.u64 %d3, 8; ld.global.u32 %r1, [%d3];": "outside of global memory",
+    "vote.sync.ballot.b32 %r2, 1, 255;": "is not in its mask 0x000000ff",
+    "shfl.sync.idx.b32 %r2, %r1, 40, 8223, 65535;": "is not in its mask",
+    "setp.eq.u32 %p1, %r0, 3; @%p1 bra A; bar.sync 0; bra B;\nA:\nbar.sync 0;\nB:\n": "different barriers",
+    "barrier.cluster.arrive; barrier.cluster.arrive;": "arrives twice",
+    "barrier.cluster.wait;": "deadlock",
+    "trap;": "trap",
+    "L:\nbra L;": "too many instructions",
+    "st.shared.u32 [m], %r1; ld.shared.u32 %r2, [m+4]; st.global.u32 [%d0], %r2;": "undefined value stored",
+    "ld.shared.u32 %r2, [m]; setp.eq.u32 %p1, %r2, 0; @%p1 bra A;\nA:\n": "undefined guard",
+    "st.global.u32 [%d0], %r9;": "undefined value stored",
+}
+
+
+@pytest.mark.parametrize("body", FAULTS)
+def test_machine_refuses_what_is_wrong_and_says_why(body):
+    shared = ".shared .align 8 .b8 m[8];"
+    with pytest.raises(PtxError) as refusal:
+        run_kernel(body, VALUES, shared=shared, undefined=1, max_instructions=100_000)
+    assert FAULTS[body] in str(refusal.value)
+    assert "line " in str(refusal.value) or "label" in str(refusal.value) or "deadlock" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "is_race"),
+    [
+        ("st.shared.u32 [m], %r1; bar.sync 0; ld.shared.u32 %r2, [m];", True),  # of the stores
+        ("setp.eq.u32 %p1, %r0, 0; @%p1 st.shared.u32 [m], %r1; bar.sync 0; ld.shared.u32 %r2, [m];", False),
+        ("setp.eq.u32 %p1, %r0, 0; @%p1 st.shared.u32 [m], %r1; ld.shared.u32 %r2, [m];", True),
+        ("setp.eq.u32 %p1, %r0, 0; ld.shared.u32 %r2, [m]; @%p1 st.shared.u32 [m], %r1;", True),
+        ("atom.shared.add.u32 %r2, [m], 1;", False),
+        ("atom.shared.add.u32 %r2, [m], 1; ld.shared.u32 %r3, [m];", True),
+        ("atom.shared.add.u32 %r2, [m], 1; ld.volatile.shared.u32 %r3, [m];", False),
+    ],
+)
+@pytest.mark.parametrize("seed", [0, 5])
+def test_races_between_warps_are_found_in_any_order(body, is_race, seed):
+    def run() -> None:
+        run_kernel(
+            body, [1] * 64, results=64, block=(64, 1, 1), shared=".shared .align 8 .b8 m[8];", races=1, seed=seed
+        )
+
+    if is_race:
+        with pytest.raises(PtxError, match="data race"):
+            run()
+    else:
+        run()
+
+
+def test_a_fence_and_a_flag_order_memory_between_blocks():
+    """Block 0 stores and raises a flag; block 1 waits for it and reads."""
+    body = """mov.u32 %r2, %ctaid.x; setp.ne.u32 %p1, %r2, 0; @%p1 bra WAIT;
+st.global.u32 [%d1+4], %r1; FENCE_0 st.volatile.global.u32 [%d1+8], 1; ret;
+WAIT:
+nanosleep.u32 20; ld.volatile.global.u32 %r3, [%d1+8]; setp.eq.u32 %p2, %r3, 0; @%p2 bra WAIT;
+FENCE_1 ld.global.u32 %r4, [%d1+4]; st.global.u32 [%d1+12], %r4;"""
+
+    def run(first: str, second: str) -> list[int]:
+        text = body.replace("FENCE_0", first).replace("FENCE_1", second)
+        return run_kernel(text, [9], results=4, grid=(2, 1, 1), block=(1, 1, 1), races=1, seed=4)
+
+    for fence in ("membar.gl;", "membar.sys;"):
+        assert run(fence, fence)[3] == 9
+    for fences in (("", "membar.gl;"), ("membar.gl;", "")):
+        with pytest.raises(PtxError, match="data race"):
+            run(*fences)
+
+
+def test_report_counts_executions_sectors_and_wavefronts():
+    body = """shl.b32 %r2, %r0, 7; st.shared.u32 [%r2], %r1; mul.wide.u32 %d3, %r0, 32; add.s64 %d3, %d1, %d3;
+ld.global.u32 %r3, [%d3];"""
+    memory = (ctypes.c_uint32 * 512)()
+    begin = "ld.param.u64 %d1, [p0]; mov.u32 %r0, %tid.x; mov.u32 %r1, 0;"
+    text = kernel_text((begin + body).replace("; ", ";\n"), shared=".shared .align 8 .b8 m[4096];")
+    module = Module(text)
+    module.launch("test", [ctypes.c_uint64(ctypes.addressof(memory) + -ctypes.addressof(memory) % 32)], counts=1)
+    report = module.report()["test"]
+    assert report.counters["shared_wavefronts"] == 32  # all lanes in one bank
+    assert report.counters["load_sectors"] == 32
+    assert report.counters["instructions"] == 9 == sum(report.executions.values())
