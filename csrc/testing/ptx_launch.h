@@ -59,6 +59,7 @@ class PtxBackend {
   }
 
   bool is_on() const { return !modules_.empty(); }
+  bool finds_races() const { return is_on() && options_.finds_races; }
   int max_compute_capability() const { return capability_; }
 
   // Replaces the modules. The machine stays loaded, and so do modules of files that were

@@ -20,8 +20,10 @@ bool run_random_case(std::mt19937_64& rng) {
   using V = cuda::Vector<kFormat>;
   using Element = typename V::Element;
   const auto rounded = [](float x) {
-    if constexpr (kFormat == FloatFormat::kFloat32) return bits_of_float(x);
-    else return kFormat == FloatFormat::kFloat16 ? half_bits(x) : bfloat16_bits(x);
+    if constexpr (kFormat == FloatFormat::kFloat32)
+      return bits_of_float(x);
+    else
+      return kFormat == FloatFormat::kFloat16 ? half_bits(x) : bfloat16_bits(x);
   };
   const auto below = [&](int64_t bound) { return static_cast<int64_t>(rng() % static_cast<uint64_t>(bound)); };
   const auto real = [&] { return static_cast<float>(below(2001) - 1000) * 0.01f; };
@@ -48,7 +50,8 @@ bool run_random_case(std::mt19937_64& rng) {
 
   // Integers of either width.
   const std::vector<int64_t> wide_indptr(indptr.begin(), indptr.end());
-  const std::vector<int32_t> narrow_ids(token_ids.begin(), token_ids.end()), narrow_counts(counts.begin(), counts.end());
+  const std::vector<int32_t> narrow_ids(token_ids.begin(), token_ids.end()),
+      narrow_counts(counts.begin(), counts.end());
   const auto either = [&](const std::vector<int64_t>& wide, const std::vector<int32_t>& narrow) {
     return below(2) ? StridedIntegers{wide.data(), 1, true} : StridedIntegers{narrow.data(), 1, false};
   };

@@ -130,8 +130,10 @@ class RandomTokenLogprobs {
 
   template <FloatFormat kFormat>
   static auto to_element(float x) {
-    if constexpr (kFormat == FloatFormat::kFloat32) return bits_of_float(x);
-    else return x != x ? uint16_t{0x7fff} : kFormat == FloatFormat::kFloat16 ? half_bits(x) : bfloat16_bits(x);
+    if constexpr (kFormat == FloatFormat::kFloat32)
+      return bits_of_float(x);
+    else
+      return x != x ? uint16_t{0x7fff} : kFormat == FloatFormat::kFloat16 ? half_bits(x) : bfloat16_bits(x);
   }
 
   int64_t below(uint64_t bound) { return static_cast<int64_t>(rng_() % bound); }

@@ -27,12 +27,14 @@ bool run_random_case(std::mt19937_64& rng) {
   std::vector<int64_t> expected_ids = ids;
   std::vector<int32_t> accepted(num_requests, 77), expected_accepted(num_requests, 77);
   const void* indptr = is_int64 ? static_cast<const void*>(wide_ends.data()) : ends.data();
-  VerifyDraftsParams params{num_requests,          num_tokens, expected_ids.data(), {drafts.data(), stride}, {indptr, 1, is_int64},
-                            expected_accepted.data()};
+  VerifyDraftsParams params{num_requests,          num_tokens,
+                            expected_ids.data(),   {drafts.data(), stride},
+                            {indptr, 1, is_int64}, expected_accepted.data()};
   // Ranges that overlap, which only a damaged row_indptr has, are not compared: requests
   // run in no order.
   bool is_damaged = false;
-  for (int64_t i = 0; i < num_requests; ++i) is_damaged |= ends[i] > ends[i + 1] || ends[i] < 0 || ends[i + 1] > num_tokens;
+  for (int64_t i = 0; i < num_requests; ++i)
+    is_damaged |= ends[i] > ends[i + 1] || ends[i] < 0 || ends[i + 1] > num_tokens;
   for (int64_t i = 0; i < num_requests; ++i) params.run(i);
   params.ids = ids.data();
   params.num_accepted = accepted.data();

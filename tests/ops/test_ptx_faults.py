@@ -1,5 +1,5 @@
-"""The machine finds faults that are planted in the PTX of the CUDA kernels: each makes a
-program fail, by a check or by a wrong result. docs/testing_without_a_gpu.md lists the
+"""The machine finds faults that are planted in the PTX of the CUDA kernels: each makes
+a program fail, by a check or by a wrong result. docs/testing_without_a_gpu.md lists the
 kinds that it cannot find."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ARGUMENTS = {
     "apply_bitmask": (120, 5),
     "fsm_states": (40, 5),
     "listed_logits": (80, 5),
-    "masked_sample": (40, 5),
+    "masked_sample": (60, 5),
     "push": ("mixed", 40, 5, 2, 3),
 }
 CHECKS = {"seed": 1, "races": 1, "undefined": 1, "instructions": 20_000_000}
@@ -88,12 +88,12 @@ PLACES: dict[tuple[str, str], dict[str, tuple[float, ...]]] = {
         "a bound that is one too small": ENDS,
     },
     ("masked_sample", CLUSTERS): {
-        "no barrier": FOUR,
+        "no barrier": (0.0, 0.67, 1.0),
         "no cluster barrier": FOUR,
         "no arrival at a cluster barrier": FOUR,
         "no wait at a cluster barrier": FOUR,
         "a store after the barrier": FOUR,
-        "no store to shared memory": ENDS,
+        "no store to shared memory": (0.0,),
         "a vote without the last lane": FOUR,
         "a shuffle without the last lane": ENDS,
     },

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import math
+import operator
 import random
 import struct
 from collections.abc import Callable, Sequence
@@ -15,8 +16,8 @@ import pytest
 from ptx_machine import Module, PtxError, forms
 
 LANES = 32
-WIDTH = {"pred": 1, "b8": 8, "s8": 8, "u8": 8, "b16": 16, "u16": 16, "s16": 16, "b32": 32, "u32": 32, "s32": 32,
-         "f32": 32, "b64": 64, "u64": 64, "s64": 64, "f16": 16, "bf16": 16, "u16x2": 32, "f16x2": 32, "bf16x2": 32}  # fmt: skip
+WIDTH = {f"{kind}{width}": width for kind in "bsu" for width in (8, 16, 32, 64)}
+WIDTH |= {"pred": 1, "f32": 32, "f16": 16, "bf16": 16, "u16x2": 32, "f16x2": 32, "bf16x2": 32}
 NAN = 0x7FFFFFFF
 
 
@@ -24,7 +25,8 @@ def kernel_text(body: str, parameters: int = 1, shared: str = "") -> str:
     """Write a kernel that has all registers which the tests use."""
     listed = ", ".join(f".param .u64 p{i}" for i in range(parameters))
     registers = ".reg .pred %p<8>;\n.reg .b16 %h<16>;\n.reg .b32 %r<32>;\n.reg .b64 %d<32>;\n"
-    return f".version 9.0\n.target sm_90\n.address_size 64\n.visible .entry test({listed})\n{{\n{registers}{shared}\n{body}\nret;\n}}\n"
+    header = ".version 9.0\n.target sm_90\n.address_size 64\n"
+    return f"{header}.visible .entry test({listed})\n{{\n{registers}{shared}\n{body}\nret;\n}}\n"
 
 
 def register(width: int, number: int) -> str:
@@ -215,7 +217,6 @@ def meaning(form: str) -> tuple[list[str], str, Callable[..., int]] | None:
     if kind not in WIDTH:
         return None
     if opcode == "setp":
-        names = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
         def compare(a: int, b: int) -> int:
             x, y = (float_of(a), float_of(b)) if kind == "f32" else (value_of(a, kind), value_of(b, kind))
@@ -225,7 +226,7 @@ def meaning(form: str) -> tuple[list[str], str, Callable[..., int]] | None:
                 return is_unordered == (test == "nan")
             if is_unordered:
                 return test.endswith("u")
-            return eval(f"x {names[test[:2]]} y", {"x": x, "y": y})
+            return getattr(operator, test[:2])(x, y)
 
         return [kind, kind], "pred", compare
     if opcode == "cvt":
@@ -373,7 +374,8 @@ def source_lane(mode: str, lane: int, b: int, c: int) -> tuple[int, bool]:
 def test_shuffle_reads_the_lane_of_the_isas_pseudocode(mode, width):
     for b in (0, 1, 5, 31):
         c = (32 - width) << 8 | (0 if mode == "up" else 31)
-        body = f"shfl.sync.{mode}.b32 %r2|%p1, %r1, {b}, {c}, -1; selp.b32 %r3, 1, 0, %p1; xor.b32 %r2, %r2, %r3; st.global.u32 [%d0], %r2;"
+        body = f"""shfl.sync.{mode}.b32 %r2|%p1, %r1, {b}, {c}, -1; selp.b32 %r3, 1, 0, %p1;
+xor.b32 %r2, %r2, %r3; st.global.u32 [%d0], %r2;"""
         expected = []
         for lane in range(LANES):
             source, is_inside = source_lane(mode, lane, b, c)
@@ -549,7 +551,7 @@ def test_report_counts_executions_sectors_and_wavefronts():
     body = """shl.b32 %r2, %r0, 7; st.shared.u32 [%r2], %r1; mul.wide.u32 %d3, %r0, 32; add.s64 %d3, %d1, %d3;
 ld.global.u32 %r3, [%d3];"""
     memory = (ctypes.c_uint32 * 512)()
-    begin = "ld.param.u64 %d1, [p0]; mov.u32 %r0, %tid.x; mov.u32 %r1, 0;"
+    begin = "ld.param.u64 %d1, [p0]; mov.u32 %r0, %tid.x; mov.u32 %r1, 0; "
     text = kernel_text((begin + body).replace("; ", ";\n"), shared=".shared .align 8 .b8 m[4096];")
     module = Module(text)
     module.launch("test", [ctypes.c_uint64(ctypes.addressof(memory) + -ctypes.addressof(memory) % 32)], counts=1)

@@ -24,9 +24,15 @@ VOCAB = 3_008
 def run_smoke_calls() -> None:
     """Compare one call of every op with the reference."""
     from smoke_calls import is_same, smoke_calls
-
-    from structout.triton_kernels import apply_bitmask, fsm_states, listed_logits, masked_sample
-    from structout.triton_kernels import shards, token_logprobs, verify_drafts
+    from structout.triton_kernels import (
+        apply_bitmask,
+        fsm_states,
+        listed_logits,
+        masked_sample,
+        shards,
+        token_logprobs,
+        verify_drafts,
+    )
 
     ops = types.SimpleNamespace()
     for module in (apply_bitmask, fsm_states, listed_logits, masked_sample, shards, token_logprobs, verify_drafts):
@@ -43,7 +49,6 @@ def run_smoke_calls() -> None:
 def run_forms(num_forms: int, num_cases: int) -> None:
     """Compare masked_sample on random values of each form with the reference."""
     from masked_sample_cases import TRITON_FORMS, check, random_case
-
     from structout.triton_kernels.masked_sample import masked_sample_logprobs
 
     for form in TRITON_FORMS[:num_forms]:

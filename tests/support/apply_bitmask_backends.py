@@ -16,8 +16,8 @@ def get(name: str) -> Op:
     """Return the op of a backend.
 
     Args:
-        name: "cpu", "cuda", "triton" (interpreted without a GPU), "cuda_on_cpu" (the .cu
-            file on CPU threads, for CPU tensors) or "ptx" (what nvcc made of it).
+        name: "cpu", "cuda", "triton" (interpreted without a GPU), "cuda_on_cpu" (the
+            .cu file on CPU threads, for CPU tensors) or "ptx" (what nvcc made of it).
     """
     if name in ("cpu", "cuda"):
         return torch.ops.structout.apply_bitmask.default

@@ -35,7 +35,7 @@ NVCC = ("nvcc", "-ptx", "-O3", "-std=c++17", "-fmad=false")
 KERNEL_ROOMS = ("cuda", "common")
 
 MACHINE = CSRC / "testing" / "ptx_vm"
-# -fwrapv: PTX's integers wrap. -ffp-contract=off: every float operation is rounded once.
+# -fwrapv: PTX's integers wrap. -ffp-contract=off: float operations are rounded once.
 MACHINE_FLAGS = ("-O2", "-std=c++20", "-fPIC", "-fwrapv", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror")
 
 # The sources of the kernels that each program of tests/host_cuda_programs launches.
@@ -67,8 +67,8 @@ def machine() -> Path:
 
 
 def _this_cpu() -> str:
-    """Return what ``-march=native`` means here, so that a library for another machine is
-    not taken from the cache."""
+    """Return what ``-march=native`` means here, so that a library for another machine
+    is not taken from the cache."""
     if platform.machine() != "x86_64":
         return "native"
     command = [*builds.cxx(), "-march=native", "-Q", "--help=target"]

@@ -1,4 +1,4 @@
-"""Faults planted in PTX: one instruction that a kernel executes is removed or changed."""
+"""Faults planted in PTX: an executed instruction is removed or changed."""
 
 from __future__ import annotations
 
@@ -50,6 +50,21 @@ def _swap_with_next_barrier(lines: Lines, at: int) -> None:
     lines[at], lines[barrier] = lines[barrier], lines[at]
 
 
+def _add_a_word(lines: Lines, at: int) -> None:
+    lines[at] = re.sub(r"(\+(\d+))?\]", lambda match: f"+{int(match[2] or 0) + 4}]", lines[at], count=1)
+
+
+def _as_load_and_store(lines: Lines, at: int) -> None:
+    """Replace an atomic addition by a load and a store."""
+    match = re.search(r"atom(\.global|\.shared)?\S*\.add\.(\w+)\s+(%\w+), (\[.*?\]), ([^;]+);", lines[at])
+    assert match, lines[at]
+    space, kind, to, address, value = match[1] or "", match[2], match[3], match[4], match[5]
+    lines[at] = (
+        f"ld{space}.{kind} {to}, {address}; {{ .reg .b32 planted; add.u32 planted, {to}, {value}; "
+        f"st{space}.{kind} {address}, planted; }}"
+    )
+
+
 # For each kind of fault: which instructions it changes, and how.
 KINDS: dict[str, tuple[str, Callable[[Lines, int], None]]] = {
     "no barrier": (r"bar\.sync", _remove),
@@ -65,11 +80,11 @@ KINDS: dict[str, tuple[str, Callable[[Lines, int], None]]] = {
     "a store one element too far": (r"^\s*(@\S+ )?st\.global\.(u|b|f)(16|32)", _replace(r"\]", "+4]")),
     "a load one vector too far": (r"ld\.global\.nc\.v4", _replace(r"(\+\d+)?\]", "+16]")),
     "a misaligned load": (r"ld\.global\.nc\.v4", _replace(r"(\+\d+)?\]", "+4]")),
-    "a load of shared memory one word too far": (r"ld\.shared\.(u32|f32|b32)", _replace(r"(\+(\d+))?\]", lambda m: f"+{int(m[2] or 0) + 4}]")),
+    "a load of shared memory one word too far": (r"ld\.shared\.(u32|f32|b32)", _add_a_word),
     "a bound that is one too large": (r"setp\.ge\.(s|u)(32|64)", _replace(r"setp\.ge", "setp.gt")),
     "a bound that is one too small": (r"setp\.lt\.(s|u)(32|64)", _replace(r"setp\.lt", "setp.le")),
     "another block's address": (r"mapa\.u64", _replace(r", [^\s,]+;", ", 0;")),
-    "an atomic that is none": (r"atom\S*\.add\.u32\s+%r\d+, \[(%r?d?\d+)", lambda lines, at: _as_load_and_store(lines, at)),
+    "an atomic that is none": (r"atom\S*\.add\.u32\s+%r\d+, \[", _as_load_and_store),
     "no fence": (r"membar\.", _remove),
     "a release that does not": (r"st\.release\.sys", _replace(r"st\.release\.sys", "st.relaxed.sys")),
     "an acquire that does not": (r"ld\.acquire\.sys", _replace(r"ld\.acquire\.sys", "ld.relaxed.sys")),
@@ -77,17 +92,6 @@ KINDS: dict[str, tuple[str, Callable[[Lines, int], None]]] = {
     "an acquire for its own device": (r"ld\.acquire\.sys", _replace(r"ld\.acquire\.sys", "ld.acquire.gpu")),
     "a global access to shared memory": (r"ld\.shared\.u32", _replace(r"ld\.shared", "ld.global")),
 }  # fmt: skip
-
-
-def _as_load_and_store(lines: Lines, at: int) -> None:
-    """Replace an atomic addition by a load and a store."""
-    match = re.search(r"atom(\.global|\.shared)?\S*\.add\.(\w+)\s+(%\w+), (\[.*?\]), ([^;]+);", lines[at])
-    assert match, lines[at]
-    space, kind, to, address, value = match[1] or "", match[2], match[3], match[4], match[5]
-    lines[at] = (
-        f"ld{space}.{kind} {to}, {address}; {{ .reg .b32 planted; add.u32 planted, {to}, {value}; "
-        f"st{space}.{kind} {address}, planted; }}"
-    )
 
 
 def places(lines: Lines, executed: set[int], kind: str) -> list[int]:

@@ -70,8 +70,8 @@ class Module:
 
         Args:
             arguments: A ctypes value for each parameter.
-            options: ``seed``, ``races``, ``undefined``, ``counts``, ``max_instructions``,
-                ``equal_stores`` (of several warps to one address are no race).
+            options: ``seed``, ``races``, ``undefined``, ``counts``,
+                ``max_instructions``, ``equal_stores`` (of several warps are no race).
 
         Raises:
             PtxError: If the kernel does what it must not.

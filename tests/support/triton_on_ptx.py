@@ -10,7 +10,8 @@ from __future__ import annotations
 import ctypes
 import itertools
 import os
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
 import torch
 from builds import BUILD
@@ -28,7 +29,7 @@ _CTYPES = {"i1": ctypes.c_bool, "i8": ctypes.c_int8, "i16": ctypes.c_int16, "i32
 
 
 class _Utils:
-    modules: dict[str, Module] = {}
+    modules: ClassVar[dict[str, Module]] = {}
 
     def get_device_properties(self, device: int) -> dict[str, int]:
         return {"max_shared_mem": 227 * 1024, "multiprocessor_count": 4}
@@ -69,8 +70,8 @@ class _Launcher:
 class PtxDriver(DriverBase):
     """Triton's driver of a GPU that is not there."""
 
-    options: dict[str, int] = {}
-    seeds = itertools.count()
+    options: ClassVar[dict[str, int]] = {}
+    seeds: ClassVar[Iterator[int]] = itertools.count()
 
     def __init__(self, architecture: int):
         super().__init__()

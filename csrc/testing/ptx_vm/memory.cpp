@@ -311,7 +311,8 @@ Form memory_form(const std::string& opcode, const std::vector<std::string>& modi
 // 8 i + 7 hold the addresses of the rows of matrix i, of which each lane gets or gives
 // two elements.
 void move_matrix(Warp& warp, const Instruction& instruction, Mask lanes) {
-  const bool is_load = instruction.opcode[0] == 'l', is_transposed = instruction.opcode.find(".trans") != std::string::npos;
+  const bool is_load = instruction.opcode[0] == 'l',
+             is_transposed = instruction.opcode.find(".trans") != std::string::npos;
   const Operand &data = instruction.operands[is_load ? 0 : 1], &address = instruction.operands[is_load ? 1 : 0];
   if (lanes != kAllLanes) fail(warp, std::countr_zero(lanes), "a matrix is moved by a part of a warp");
   Instruction row = instruction;  // as one access to 16 bytes

@@ -1,7 +1,7 @@
-"""Counts what the compiled CUDA kernels execute for a table of calls: warp instructions,
-divergences, sectors, wavefronts, barriers. Needs nvcc, and no GPU.
+"""Counts what the compiled CUDA kernels execute for a table of calls: warp
+instructions, divergences, sectors, wavefronts, barriers. Needs nvcc, and no GPU.
 
-    python bench/ptx_counts.py [--write]
+    python tests/support/make_ptx_counts.py [--write]
 
 ``--write`` replaces tests/data/ptx_counts.json, with which a test compares. The machine
 of csrc/testing/ptx_vm executes nvcc's PTX for sm_90 in a fixed order, so the counts are
@@ -14,23 +14,19 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "tests" / "support")]
-
 import apply_bitmask_backends
 import masked_sample_builds
 import ptx
+import torch
+from locations import DATA
 
 from structout import pack_bitmask
 
-COUNTS = ROOT / "tests" / "data" / "ptx_counts.json"
+COUNTS = DATA / "ptx_counts.json"
 VOCAB, ROWS = 151_936, 4
 COUNTERS = ("instructions", "divergences", "global_loads", "load_sectors", "global_stores", "store_sectors",
             "shared_accesses", "shared_wavefronts", "barriers", "cluster_barriers")  # fmt: skip
@@ -116,7 +112,7 @@ def count(name: str) -> dict[str, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--write", action="store_true", help=f"replace {COUNTS.relative_to(ROOT)}")
+    parser.add_argument("--write", action="store_true", help=f"replace {COUNTS.name}")
     arguments = parser.parse_args()
     counts = {name: count(name) for name in CALLS}
     for name, counters in counts.items():
