@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "json/machine.h"
+#include "json/rivals.h"
+#include "masks/embedded.h"
 
 namespace structout::json {
 
@@ -66,7 +68,7 @@ struct Frame {
 
 // Positions share what they have in common, so copies are cheap. Reading makes states of
 // the machine, so all positions of a machine need one lock.
-class Position {
+class Position final : public engine::EmbeddedPosition {
  public:
   explicit Position(Machine& machine) : Position(machine, machine.start()) {}
   Position(Machine& machine, State start) : machine_(&machine), state_(start) {}
@@ -84,8 +86,22 @@ class Position {
   // begun.
   bool has_unused() const;
 
+  // The same for one item around, as far as the numbers of values tell.
+  enum class Outlook : uint8_t { kLive, kDead, kUnknown };
+  Outlook outlook(const Frame& item) const;
+
+  // What is kept to compare items with earlier ones: the same for positions that follow.
+  void prepare_rivals() const;
+
+  // What tells positions apart from which the same items may be completed.
+  std::string key_within(const Frame& item) const;
+
   // The bytes that must follow.
   std::string forced() const;
+
+  // Whether the same may follow as from another position. False where it takes long to
+  // tell: where texts are remembered.
+  bool equals(const Position& other) const;
 
   State state() const { return state_; }  // on top of the stack
   const Frame* below() const { return below_.get(); }
@@ -113,7 +129,7 @@ class Position {
   std::string text_since(size_t begin) const;
   void follow_string(State next, uint8_t byte);
   bool complete_item(const Frame& waiting, std::string text);
-  bool may_run_out(const Frame& item) const;
+  const Rivals& rivals_of(const Frame& item) const;
 
   Machine* machine_;
   // The stack: the state on top with its memory, and what is below.
@@ -122,7 +138,10 @@ class Position {
   std::shared_ptr<const Frame> below_;
   TextSet::Cursor used_begin_;
   bool is_new_ = false;
+  bool has_free_key_ = false;             // in the items around
   std::shared_ptr<const TextNode> text_;  // while a key or an item is read that is remembered
+  // By the memory of the frame that waits for the item.
+  mutable std::vector<std::pair<std::shared_ptr<const Memory>, std::shared_ptr<const Rivals>>> rivals_;
 };
 
 }  // namespace structout::json
