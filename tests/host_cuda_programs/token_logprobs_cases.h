@@ -66,7 +66,7 @@ class RandomTokenLogprobs {
     for (uint32_t& word : mask) {
       word = static_cast<uint32_t>(rng_());
       if (is_sparse && below(4)) word = 0;
-      if (is_huge) word = below(30) == 0 ? 1u << below(32) : 0;
+      if (is_huge) word &= below(60) == 0 ? static_cast<uint32_t>(rng_()) : 0;
     }
     const float temperatures[] = {0, 0.7f, 1e-40f, NAN}, temperature = temperatures[below(10) ? below(3) : 3];
     const bool has_temperature = below(4) != 0, is_valid = !has_temperature || temperature >= 0;

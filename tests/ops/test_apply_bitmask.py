@@ -134,7 +134,8 @@ def test_apply_bitmask_on_random_cases_matches_reference(backend, request, num_c
     name = "gpu" if device == "cuda" else request.node.callspec.id
     count = {
         "cpu": num_cases(1_000, long=25_000),
-        "cuda_on_cpu": num_cases(200, long=2_000),
+        "cuda_on_cpu": num_cases(50, long=400),
+        "ptx": num_cases(200, long=2_000),
         "triton": num_cases(20, long=150),
         "gpu": 5_000,
     }[name]
