@@ -256,9 +256,7 @@ void launch(const MaskedSampleParams& params, const Shape& shape, void* stream) 
   cudaLaunchKernelEx(&config, kernel, params, shape.store_vectors);
 #else
   simt::check_dynamic_shared(kernel, store_bytes);
-  // The harness runs a cluster as one block of up to 1,024 threads.
-  const dim3 block(std::min(threads, 1024 / blocks_per_row), blocks_per_row);
-  simt::launch(dim3(num_rows), block, store_bytes * blocks_per_row, kernel, params, shape.store_vectors);
+  simt::launch_clusters(num_rows, blocks_per_row, threads, store_bytes, kernel, params, shape.store_vectors);
 #endif
 }
 

@@ -88,7 +88,10 @@ __device__ __forceinline__ void select_digit(Team& team, SelectScratch& scratch,
     uint64_t sum = 0;
 #pragma unroll  // overlaps the reads from other blocks
     for (int rank = 0; rank < Team::kMaxBlocks; ++rank) {
-      if (rank < team.num_blocks()) sum += team.in_block(&histogram, rank)->sum(bin);
+      // The compiler maps the address above the condition, and PTX does not define the
+      // address of a rank that the cluster does not have. Their number is a power of two.
+      const int valid_rank = rank & (team.num_blocks() - 1);
+      if (rank < team.num_blocks()) sum += team.in_block(&histogram, valid_rank)->sum(bin);
     }
     return sum;
   };

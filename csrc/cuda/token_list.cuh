@@ -158,17 +158,20 @@ class MaskReader {
           word + kWordsPerLoad <= num_words_) {
         four_[i] = __ldg(reinterpret_cast<const uint4*>(words_ + word));
       } else {
-        four_[i] = make_uint4(word_within(word), word_within(word + 1), word_within(word + 2), word_within(word + 3));
+        const bool is_first = i == 0;
+        four_[i] = make_uint4(word_within(word, is_first), word_within(word + 1, is_first),
+                              word_within(word + 2, is_first), word_within(word + 3, is_first));
       }
     }
   }
 
-  // A word without the bits of tokens outside [begin, end).
-  __device__ uint32_t word_within(int32_t i) const {
+  // A word without the bits of tokens outside [begin, end). Only a thread's first load can
+  // hold words that begin before.
+  __device__ uint32_t word_within(int32_t i, bool is_first) const {
     if (i >= num_words_) return 0;
     const int32_t first = i * kBits, left = end_ - first;
     uint32_t bits = words_[i];
-    if (first < begin_) bits = begin_ - first < kBits ? bits & kAllAllowed << (begin_ - first) : 0;
+    if (is_first && first < begin_) bits = begin_ - first < kBits ? bits & kAllAllowed << (begin_ - first) : 0;
     return left >= kBits ? bits : left <= 0 ? 0 : bits & ((1u << left) - 1);
   }
 

@@ -35,6 +35,7 @@
 #include <vector>
 
 #include "testing/host_simt_block.h"
+#include "testing/ptx_launch.h"
 
 #define __global__
 #define __device__
@@ -104,14 +105,6 @@ void check_dynamic_shared(Kernel* kernel, size_t bytes) {
   }
 }
 
-// kernel<<<grid, block, dynamic_shared_bytes>>>(args...) and a synchronization.
-template <class Kernel, class... Args>
-void launch(dim3 grid, dim3 block, size_t dynamic_shared_bytes, Kernel kernel, Args... args) {
-  auto thread = [&] { kernel(args...); };
-  const auto run_thread = [](void* closure) { (*static_cast<decltype(thread)*>(closure))(); };
-  launch_blocks(grid, block, {dynamic_shared_bytes, run_thread, &thread});
-}
-
 // A second address for several buffers, as NVLink SHARP provides it: a store to it goes
 // to all of them.
 class Multicast {
@@ -139,6 +132,17 @@ class Multicast {
     fail("%p is no multicast address", address);
   }
 
+  // The addresses that a store to `multicast` reaches; 0 if it is no multicast address.
+  static int find_targets(uint64_t multicast, uint64_t* targets) {
+    for (const Multicast* each : all()) {
+      const size_t offset = multicast - reinterpret_cast<uintptr_t>(each->address_);
+      if (offset >= each->bytes_) continue;
+      for (char* buffer : each->buffers_) *targets++ = reinterpret_cast<uintptr_t>(buffer + offset);
+      return static_cast<int>(each->buffers_.size());
+    }
+    return 0;
+  }
+
  private:
   // Must not change while a kernel runs.
   static std::vector<const Multicast*>& all() {
@@ -150,6 +154,39 @@ class Multicast {
   char* address_;
   size_t bytes_;
 };
+
+// Launches in the machine that executes PTX, which copies the arguments as CUDA does.
+template <class... Parameters>
+void launch_ptx(dim3 grid, dim3 block, unsigned cluster_blocks, size_t dynamic_shared_bytes,
+                void (*kernel)(Parameters...), std::common_type_t<Parameters>... parameters) {
+  const void* arguments[] = {&parameters...};
+  PtxBackend::get().launch(reinterpret_cast<const void*>(kernel), grid, block, cluster_blocks, dynamic_shared_bytes,
+                           arguments, Multicast::find_targets);
+}
+
+// kernel<<<grid, block, dynamic_shared_bytes>>>(args...) and a synchronization.
+template <class Kernel, class... Args>
+void launch(dim3 grid, dim3 block, size_t dynamic_shared_bytes, Kernel kernel, Args... args) {
+  if constexpr (std::is_pointer_v<Kernel>) {
+    if (PtxBackend::get().is_on()) return launch_ptx(grid, block, 1, dynamic_shared_bytes, kernel, args...);
+  }
+  auto thread = [&] { kernel(args...); };
+  const auto run_thread = [](void* closure) { (*static_cast<decltype(thread)*>(closure))(); };
+  launch_blocks(grid, block, {dynamic_shared_bytes, run_thread, &thread});
+}
+
+// The same with a cluster of blocks for each block of the grid. Fibers run a cluster as
+// one block of up to 1,024 threads, in which y is the rank.
+template <class Kernel, class... Args>
+void launch_clusters(unsigned num_clusters, unsigned cluster_blocks, unsigned threads, size_t dynamic_shared_bytes,
+                     Kernel kernel, Args... args) {
+  if (PtxBackend::get().is_on()) {
+    return launch_ptx(dim3(num_clusters * cluster_blocks), dim3(threads), cluster_blocks, dynamic_shared_bytes, kernel,
+                      args...);
+  }
+  const dim3 block(std::min(threads, kMaxBlockThreads / cluster_blocks), cluster_blocks);
+  launch(dim3(num_clusters), block, dynamic_shared_bytes * cluster_blocks, kernel, args...);
+}
 
 // The clock that all devices share.
 inline int64_t clock_ns() { return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1); }

@@ -61,7 +61,7 @@ inline void AnnotateIgnoreSyncEnd(const char*, int) {}
 
 constexpr unsigned kAllLanes = ~0u;
 constexpr unsigned kVote = warpSize;  // as Wait::source: the mask of lanes whose value is not 0
-constexpr size_t kMaxBlockThreads = 1024;
+constexpr unsigned kMaxBlockThreads = 1024;
 constexpr size_t kStackBytes = 256 * 1024;  // sanitized frames are large, and TSan reports from this stack
 constexpr int kUnwrittenByte = 0xCB;
 

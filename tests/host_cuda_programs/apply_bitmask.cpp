@@ -17,7 +17,9 @@ extern "C" void apply_bitmask_on_host(const ApplyBitmaskParams* params, int num_
 template <class T>
 bool run_random_case(std::mt19937_64& rng, T neg_inf) {
   const auto below = [&](int64_t bound) { return static_cast<int64_t>(rng() % static_cast<uint64_t>(bound)); };
-  const int64_t num_rows = 1 + below(3), num_masks = 1 + below(3), vocab_size = 1 + below(below(4) ? 600 : 9000);
+  const bool has_many_rows = below(12) == 0;  // so that a block has several
+  const int64_t num_rows = has_many_rows ? 50 + below(60) : 1 + below(3), num_masks = 1 + below(3);
+  const int64_t vocab_size = 1 + below(below(4) || has_many_rows ? 600 : 9000);
   const int64_t words = std::max<int64_t>(0, words_for(vocab_size) + below(5) - 2);
   const int64_t row_stride = vocab_size + (below(2) ? below(20) : 0), mask_stride = words + (below(2) ? below(5) : 0);
   const int64_t offset = below(2) ? below(9) : 0;
@@ -30,8 +32,11 @@ bool run_random_case(std::mt19937_64& rng, T neg_inf) {
     if (density == 1) word = below(20) == 0 ? static_cast<uint32_t>(rng()) : below(3) == 0 ? ~(1u << below(32)) : ~0u;
     if (density == 2) word = below(200) == 0 ? 1u << below(32) : 0;
   }
-  std::vector<int32_t> rows(num_rows);
-  for (int32_t& row : rows) row = static_cast<int32_t>(below(num_masks + 3) - 2);
+  // Row ids of either width, or none: row i has mask i.
+  const bool has_rows = below(5) != 0, is_int64 = below(2);
+  std::vector<int64_t> rows(num_rows);
+  for (int64_t& row : rows) row = has_rows ? below(num_masks + 3) - 2 : &row - rows.data();
+  const std::vector<int32_t> narrow_rows(rows.begin(), rows.end());
 
   ApplyBitmaskParams params{};
   params.logits = logits.data() + offset;
@@ -41,7 +46,7 @@ bool run_random_case(std::mt19937_64& rng, T neg_inf) {
   params.element_bytes = sizeof(T);
   params.neg_inf = neg_inf;
   params.bitmask = {mask.data(), num_masks, words, mask_stride};
-  params.rows = {rows.data(), 1, false};
+  if (has_rows) params.rows = {is_int64 ? static_cast<const void*>(rows.data()) : narrow_rows.data(), 1, is_int64};
 
   std::vector<T> expected = logits;
   for (int64_t row = 0; row < num_rows; ++row) {

@@ -30,7 +30,7 @@ struct Case {
   }
 
   explicit Case(std::mt19937_64& rng) : rng(rng) {
-    const int64_t num_states = 1 + below(9), num_grammars = below(3), max_stops = below(3);
+    const int64_t num_states = 1 + below(9), num_grammars = below(3), max_stops = below(7);
     const int64_t vocab_size = 1 + below(below(3) ? 100 : 700);
     transitions.resize(num_states * kNumByteValues);
     for (int32_t& next : transitions) next = below(3) ? mostly_below(num_states) : -1;
@@ -58,7 +58,10 @@ struct Case {
     std::vector<int32_t> states = random_states(num_rows * stride), expected = states, tokens(num_rows);
     for (int32_t& token : tokens) token = mostly_below(tables.vocab_size);
     for (int64_t i = 0; i < num_rows; ++i) expected[i * stride] = tables.advance(expected[i * stride], tokens[i]);
-    cuda::fsm_advance({tables, num_rows, states.data(), stride, {tokens.data(), 1, false}}, nullptr);
+    const std::vector<int64_t> wide_tokens(tokens.begin(), tokens.end());
+    const bool is_int64 = below(2);
+    const void* any_tokens = is_int64 ? static_cast<const void*>(wide_tokens.data()) : tokens.data();
+    cuda::fsm_advance({tables, num_rows, states.data(), stride, {any_tokens, 1, is_int64}}, nullptr);
     return states == expected;
   }
 
@@ -91,13 +94,17 @@ struct Case {
     const int64_t num_requests = below(200), num_rows = below(3) ? 4 * num_requests : below(50);
     const std::vector<int32_t> states = random_states(num_requests);
     std::vector<int64_t> drafts(num_rows);
-    for (int64_t& draft : drafts) draft = mostly_below(tables.vocab_size + 1) - 1;
+    for (int64_t& draft : drafts) draft = static_cast<int32_t>(mostly_below(tables.vocab_size + 1) - 1);
     std::vector<int32_t> indptr(num_requests + 1);
     for (int64_t i = 0; i <= num_requests; ++i) indptr[i] = static_cast<int32_t>(4 * i + 1);  // clamped at the end
     std::vector<int32_t> row_states(num_rows, -77), expected(num_rows, -77);
-    FsmDraftStatesParams params{
-        tables,         num_requests, {states.data(), 1}, num_rows, {drafts.data(), 1, true}, {indptr.data(), 1, false},
-        expected.data()};
+    const std::vector<int32_t> narrow_drafts(drafts.begin(), drafts.end());
+    const std::vector<int64_t> wide_indptr(indptr.begin(), indptr.end());
+    StridedIntegers any_drafts{drafts.data(), 1, true}, any_indptr{indptr.data(), 1, false};
+    if (below(2)) any_drafts = {narrow_drafts.data(), 1, false};
+    if (below(2)) any_indptr = {wide_indptr.data(), 1, true};
+    FsmDraftStatesParams params{tables,     num_requests, {states.data(), 1}, num_rows,
+                                any_drafts, any_indptr,   expected.data()};
     for (int64_t i = 0; i <= num_requests; ++i) params.run(i);
     params.row_states = row_states.data();
     cuda::fsm_draft_states(params, nullptr);

@@ -15,13 +15,22 @@ void apply_penalties_on_host(const PenaltiesParams* params) { cuda::apply_penalt
 void apply_logit_bias_on_host(const LogitBiasParams* params) { cuda::apply_logit_bias(*params, nullptr); }
 }
 
+template <FloatFormat kFormat>
 bool run_random_case(std::mt19937_64& rng) {
+  using V = cuda::Vector<kFormat>;
+  using Element = typename V::Element;
+  const auto rounded = [](float x) {
+    if constexpr (kFormat == FloatFormat::kFloat32)
+      return bits_of_float(x);
+    else
+      return kFormat == FloatFormat::kFloat16 ? half_bits(x) : bfloat16_bits(x);
+  };
   const auto below = [&](int64_t bound) { return static_cast<int64_t>(rng() % static_cast<uint64_t>(bound)); };
   const auto real = [&] { return static_cast<float>(below(2001) - 1000) * 0.01f; };
   const int64_t num_rows = 1 + below(3), vocab_size = 1 + below(below(3) ? 100 : 3000);
   const int64_t row_stride = vocab_size + below(5);
-  std::vector<float> logits((num_rows - 1) * row_stride + vocab_size);
-  for (float& x : logits) x = real();
+  std::vector<Element> logits((num_rows - 1) * row_stride + vocab_size);
+  for (Element& x : logits) x = static_cast<Element>(rounded(real()));
   std::vector<int32_t> indptr(num_rows + 1);
   for (int64_t i = 0; i < num_rows; ++i) indptr[i + 1] = indptr[i] + static_cast<int32_t>(below(below(2) ? 40 : 1300));
   std::vector<int64_t> token_ids(indptr[num_rows]), counts(indptr[num_rows]);
@@ -39,24 +48,31 @@ bool run_random_case(std::mt19937_64& rng) {
   if (below(8) == 0)
     indptr[below(num_rows + 1)] = static_cast<int32_t>(below(5000) - 2000);  // out of range, or decreasing
 
-  const TokenLists lists{
-      {indptr.data(), 1, false}, {token_ids.data(), 1, true}, static_cast<int64_t>(token_ids.size())};
-  const ListedLogits listed{logits.data(), num_rows, vocab_size, row_stride, FloatFormat::kFloat32, lists};
+  // Integers of either width.
+  const std::vector<int64_t> wide_indptr(indptr.begin(), indptr.end());
+  const std::vector<int32_t> narrow_ids(token_ids.begin(), token_ids.end()),
+      narrow_counts(counts.begin(), counts.end());
+  const auto either = [&](const std::vector<int64_t>& wide, const std::vector<int32_t>& narrow) {
+    return below(2) ? StridedIntegers{wide.data(), 1, true} : StridedIntegers{narrow.data(), 1, false};
+  };
+  const TokenLists lists{either(wide_indptr, indptr), either(token_ids, narrow_ids),
+                         static_cast<int64_t>(token_ids.size())};
+  const ListedLogits listed{logits.data(), num_rows, vocab_size, row_stride, kFormat, lists};
   const PenaltiesParams penalties{listed,
-                                  {counts.data(), 1, true},
+                                  either(counts, narrow_counts),
                                   {values.data(), 1},
                                   {values.data() + num_rows, 1},
                                   {values.data() + 2 * num_rows, 1}};
   const LogitBiasParams biases{listed, {bias.data(), 1}};
 
-  std::vector<float> expected = logits;
+  std::vector<Element> expected = logits;
   const auto apply = [&](const auto& params) {
     for (int64_t row = 0; row < num_rows; ++row) {
       const auto [begin, end] = lists.entries(row);
       for (int64_t i = begin; i < end; ++i) {
         if (token_ids[i] < 0 || token_ids[i] >= vocab_size) continue;
-        float& x = expected[row * row_stride + token_ids[i]];
-        x = params.changed(x, i, params.row_values(row));
+        Element& x = expected[row * row_stride + token_ids[i]];
+        x = static_cast<Element>(rounded(params.changed(V::widen(x), i, params.row_values(row))));
       }
     }
   };
@@ -67,14 +83,18 @@ bool run_random_case(std::mt19937_64& rng) {
     cuda::apply_logit_bias(biases, nullptr);
     apply(biases);
   }
-  return memcmp(logits.data(), expected.data(), logits.size() * sizeof(float)) == 0;
+  return memcmp(logits.data(), expected.data(), logits.size() * sizeof(Element)) == 0;
 }
 
 int main(int argc, char** argv) {
   const int count = argc > 1 ? std::atoi(argv[1]) : 100;
   std::mt19937_64 rng(argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 0);
   for (int i = 0; i < count; ++i) {
-    if (!run_random_case(rng)) {
+    const uint64_t format = rng() % 3;
+    const bool is_same = format == 0   ? run_random_case<FloatFormat::kFloat32>(rng)
+                         : format == 1 ? run_random_case<FloatFormat::kFloat16>(rng)
+                                       : run_random_case<FloatFormat::kBFloat16>(rng);
+    if (!is_same) {
       std::printf("case %d differs\n", i);
       return 1;
     }

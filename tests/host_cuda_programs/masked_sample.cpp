@@ -9,6 +9,7 @@
 #include <random>
 #include <vector>
 
+#include "add_weights.cu"
 #include "cuda/shards.cu"
 #include "token_logprobs_cases.h"
 
@@ -20,6 +21,7 @@ namespace {
 // KB they read the copy. Long rows are split over a cluster if the device has clusters
 // and idle multiprocessors.
 cuda::DeviceFacts device_with(int compute_capability, int shared_kilobytes) {
+  compute_capability = std::min(compute_capability, simt::PtxBackend::get().max_compute_capability());
   if (compute_capability < 90) return {64, compute_capability, shared_kilobytes * 1024};
   return {64, compute_capability, shared_kilobytes * 1024, {32, 16, 8}};
 }
@@ -112,7 +114,11 @@ class RandomCase {
   bool run() {
     using V = cuda::Vector<kFormat>;
     const int64_t num_rows = 1 + below(2), num_masks = 1 + below(2);
-    const int64_t vocab_size = 1 + below(below(3) ? 700 : 9000);
+    // PTX runs faster than fibers unless it looks for races, so that it gets more long
+    // rows. A huge row allows few tokens: the rounds in which the mask is read.
+    const bool is_fast = simt::PtxBackend::get().is_on() && !simt::PtxBackend::get().finds_races();
+    const bool is_huge = below(is_fast ? 12 : 60) == 0, is_long = below(is_fast ? 2 : 12) == 0;
+    const int64_t vocab_size = 1 + below(is_huge ? 700'000 : is_long ? 40'000 : below(3) ? 700 : 9000);
     const int64_t words = std::max<int64_t>(0, words_for(vocab_size) + below(5) - 2);
     const int64_t row_stride = vocab_size + (below(2) ? below(20) : 0), mask_stride = words + (below(2) ? below(5) : 0);
     const int64_t offset = below(2) ? below(9) : 0;
@@ -124,23 +130,43 @@ class RandomCase {
       logits[below(logits.size())] =
           static_cast<typename V::Element>(kFormat == FloatFormat::kFloat32 ? 0x7fc00000u : 0x7fffu);
     std::vector<uint32_t> mask((num_masks - 1) * mask_stride + words);
-    const int64_t sparsity = below(4);
+    const int64_t sparsity = is_huge ? 4 : below(4);
     for (uint32_t& word : mask) {
       word = static_cast<uint32_t>(rng_());
       if (sparsity == 0) word |= static_cast<uint32_t>(rng_()) | static_cast<uint32_t>(rng_());
       if (sparsity == 1) word = below(vocab_size / 16 + 1) == 0 ? 1u << below(32) : 0;
       if (sparsity == 2 && below(3)) word = 0;
+      if (sparsity == 4) word &= below(100) == 0 ? static_cast<uint32_t>(rng_()) : 0;
     }
-    std::vector<int32_t> rows(num_rows);
-    for (int32_t& row : rows) row = static_cast<int32_t>(below(num_masks + 3) - 2);
-    const auto one_of = [&](std::vector<float> values) { return values[below(values.size())]; };
-    const float temperature = one_of({0, 1, 0.7f, 1.3f, 1e-3f, 50, 1e-40f, -1}), top_p = one_of({1, 0.9f, 0.5f, 0, 2});
-    const float min_p = one_of({0, 0.05f, 0.5f, 3});
-    const int64_t top_k = std::vector<int64_t>{0, 1, 5, 50, 2000, int64_t{1} << 40}[below(6)];
-    const int64_t seed = static_cast<int64_t>(rng_()), position = static_cast<int64_t>(rng_());
+    // Row ids of either width, or none: row i has mask i.
+    const bool has_rows = below(6) != 0, has_mask = is_huge || below(8) != 0;
+    std::vector<int64_t> rows(num_rows);
+    for (int64_t& row : rows) row = !has_mask ? -1 : has_rows ? below(num_masks + 3) - 2 : &row - rows.data();
+    const std::vector<int32_t> narrow_rows(rows.begin(), rows.end());
+    // Parameters of each row, or one for all.
+    const auto each = [&](auto choices) {
+      decltype(choices) values(num_rows);
+      for (auto& value : values) value = choices[below(choices.size())];
+      if (below(2)) std::fill(values.begin(), values.end(), values[0]);
+      return values;
+    };
+    const auto are_all = [](const auto& values, auto wanted) {
+      return std::all_of(values.begin(), values.end(), [&](auto value) { return value == wanted; });
+    };
+    const auto strided = [&](const auto& values) {
+      return Strided<std::decay_t<decltype(values[0])>>{values.data(), are_all(values, values[0]) ? 0 : 1};
+    };
+    const std::vector<float> temperature = each(std::vector<float>{0, 1, 0.7f, 1.3f, 1e-3f, 50, 1e-40f, -1});
+    const bool has_filters = below(3), return_logprobs = below(2);
+    std::vector<float> top_p(num_rows, 1), min_p(num_rows, 0);
+    std::vector<int64_t> top_k(num_rows, 0);
+    if (has_filters && below(4)) top_p = each(std::vector<float>{1, 0.9f, 0.5f, 0, 2});
+    if (has_filters && below(4)) min_p = each(std::vector<float>{0, 0.05f, 0.5f, 3});
+    if (has_filters && below(4)) top_k = each(std::vector<int64_t>{0, 1, 5, 50, 2000, int64_t{1} << 30});
+    const std::vector<int32_t> narrow_top_k(top_k.begin(), top_k.end());
+    const std::vector<int64_t> seed(num_rows, static_cast<int64_t>(rng_())), position{static_cast<int64_t>(rng_())};
     std::vector<int64_t> ids(num_rows, 7);
     std::vector<float> logprobs(num_rows, 7);
-    const bool has_filters = below(3), return_logprobs = below(2);
 
     MaskedSampleParams params{};
     params.logits = logits.data() + offset;
@@ -148,17 +174,19 @@ class RandomCase {
     params.vocab_end = vocab_size;
     params.row_stride = row_stride;
     params.format = kFormat;
-    params.has_mask = true;
+    params.has_mask = has_mask;
     params.bitmask = {mask.data(), num_masks, words, mask_stride};
-    params.rows = {rows.data(), 1, false};
-    params.temperature = {&temperature, 0};
+    if (has_rows) params.rows = either(rows, narrow_rows);
+    params.temperature = strided(temperature);
     if (has_filters) {
-      params.top_k = {&top_k, 0, true};
-      params.top_p = {&top_p, 0};
-      params.min_p = {&min_p, 0};
+      // An argument that is absent filters nothing. At least one is there.
+      if (!are_all(top_k, 0) || below(2)) params.top_k = either(top_k, narrow_top_k);
+      if (!are_all(min_p, 0) || below(2)) params.min_p = strided(min_p);
+      const bool has_others = params.top_k.values != nullptr || params.min_p.values != nullptr;
+      if (!are_all(top_p, 1) || !has_others) params.top_p = strided(top_p);
     }
-    params.seed = {&seed, 0};
-    params.position = {&position, 0};
+    params.seed = strided(seed);
+    params.position = {position.data(), 0};
     params.ids = ids.data();
     params.logprobs = return_logprobs ? logprobs.data() : nullptr;
     cuda::masked_sample(params, device_with(below(2) ? 80 : 90, below(2) ? 200 : 0), nullptr);
@@ -172,8 +200,8 @@ class RandomCase {
           allowed.push_back({V::widen(logits[offset + row * row_stride + token]), 0, 0, 0, token});
         }
       }
-      const Sampled expected = has_filters ? sample(allowed, temperature, top_k, top_p, min_p, seed, position)
-                                           : sample(allowed, temperature, 0, 1, 0, seed, position);
+      const Sampled expected =
+          sample(allowed, temperature[row], top_k[row], top_p[row], min_p[row], seed[row], position[0]);
       if (ids[row] != expected.id) return false;
       if (return_logprobs && bits_of_float(logprobs[row]) != bits_of_float(expected.logprob)) return false;
     }
@@ -184,7 +212,7 @@ class RandomCase {
   template <FloatFormat kFormat>
   bool shards_agree(const MaskedSampleParams& whole) {
     using Element = typename cuda::Vector<kFormat>::Element;
-    const int64_t num_shards = 1 + below(4), num_rows = whole.num_rows;
+    const int64_t num_shards = 1 + below(9), num_rows = whole.num_rows;
     std::vector<int64_t> cuts{0, whole.vocab_end};
     for (int64_t i = 1; i < num_shards; ++i) cuts.push_back(below(whole.vocab_end + 1));
     std::sort(cuts.begin(), cuts.end());
@@ -232,8 +260,36 @@ class RandomCase {
            std::equal(logprobs.begin(), logprobs.end(), whole.logprobs);
   }
 
+  // Checks rare values of merge_shard_results against the function that it runs.
+  bool merges() {
+    const int64_t num_rows = 1 + below(70), num_shards = 1 + below(9), num_fields = kShardResultFields - below(2);
+    std::vector<int32_t> shard_results(num_shards * num_fields * num_rows);
+    const float values[] = {1, 2, -3, -INFINITY, 3e38f, INFINITY, -3e38f, 0};
+    for (int32_t& field : shard_results)
+      field = static_cast<int32_t>(bits_of_float(below(300) ? values[below(8)] : NAN));
+    const std::vector<float> temperatures{0, 1, 0.1f, 1e-40f};
+    const float temperature = temperatures[below(4)];
+    std::vector<int64_t> ids(num_rows, 7), expected_ids(num_rows, 8);
+    std::vector<int32_t> merged(kShardResultFields * num_rows, 7), expected(kShardResultFields * num_rows, 8);
+    MergeShardResultsParams params{shard_results.data(), num_shards, num_fields,   num_rows,
+                                   {&temperature, 0},    ids.data(), merged.data()};
+    cuda::merge_shard_results(params, nullptr);
+    params.ids = expected_ids.data();
+    params.merged = expected.data();
+    for (int64_t row = 0; row < num_rows; ++row) params.run(row);
+    const auto is_same = [](int32_t a, int32_t b) {  // a GPU's NaN has other bits
+      const float x = float_of_bits(static_cast<uint32_t>(a)), y = float_of_bits(static_cast<uint32_t>(b));
+      return a == b || (x != x && y != y);
+    };
+    return ids == expected_ids && std::equal(merged.begin(), merged.end(), expected.begin(), is_same);
+  }
+
  private:
   int64_t below(uint64_t bound) { return static_cast<int64_t>(rng_() % bound); }
+
+  StridedIntegers either(const std::vector<int64_t>& wide, const std::vector<int32_t>& narrow) {
+    return below(2) ? StridedIntegers{wide.data(), 1, true} : StridedIntegers{narrow.data(), 1, false};
+  }
 
   template <FloatFormat kFormat>
   uint32_t random_logit(uint64_t distinct) {
@@ -247,23 +303,6 @@ class RandomCase {
   std::mt19937_64& rng_;
 };
 
-struct Additions {
-  const int64_t* weights;
-  int count;
-  uint64_t* sums;  // [2], one per bin
-};
-
-void add_weights(Additions additions) {
-  __shared__ cuda::Histogram histogram;
-  histogram.clear();
-  __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < additions.count; i += static_cast<int>(blockDim.x)) {
-    histogram.add(i & 1, additions.weights[i]);
-  }
-  __syncthreads();
-  if (threadIdx.x < 2) additions.sums[threadIdx.x] = histogram.sum(threadIdx.x);
-}
-
 bool histogram_is_exact(std::mt19937_64& rng) {
   std::vector<int64_t> weights(500);
   uint64_t expected[2] = {}, sums[2] = {};
@@ -271,7 +310,8 @@ bool histogram_is_exact(std::mt19937_64& rng) {
     weights[i] = static_cast<int64_t>(rng() >> 23 >> rng() % 12);  // up to 2^41; a mass is at most 2^40
     expected[i & 1] += static_cast<uint64_t>(weights[i]);
   }
-  simt::launch(dim3(1), dim3(64), 0, add_weights, Additions{weights.data(), static_cast<int>(weights.size()), sums});
+  const cuda::Additions additions{weights.data(), static_cast<int>(weights.size()), sums};
+  simt::launch(dim3(1), dim3(64), 0, cuda::add_weights, additions);
   return sums[0] == expected[0] && sums[1] == expected[1];
 }
 
@@ -290,8 +330,9 @@ int main(int argc, char** argv) {
     const bool is_same = format == 0   ? random_case.run<FloatFormat::kFloat32>()
                          : format == 1 ? random_case.run<FloatFormat::kFloat16>()
                                        : random_case.run<FloatFormat::kBFloat16>();
-    if (!is_same || (i % 4 == 0 && !RandomTokenLogprobs(rng).run())) {
-      std::printf("case %d differs\n", i);
+    const bool is_merged = i % 8 != 1 || random_case.merges();
+    if (!is_same || !is_merged || (i % 2 == 0 && !RandomTokenLogprobs(rng).run_any_format())) {
+      std::printf("case %d differs%s\n", i, !is_same ? " (sample)" : !is_merged ? " (merge)" : " (logprobs)");
       return 1;
     }
   }

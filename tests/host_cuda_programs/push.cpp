@@ -58,8 +58,13 @@ struct World {
       memories.push_back(buffers.back()->memory);
       addresses.push_back(reinterpret_cast<uint64_t>(memories.back()));
     }
+    // Only memory that ranks share is watched for data races from launch to launch.
+    for (char* memory : memories) simt::PtxBackend::get().watch(memory, static_cast<size_t>(size));
+    has_multicast &= simt::PtxBackend::get().max_compute_capability() >= 90;
     if (has_multicast) multicast = std::make_unique<simt::Multicast>(memories, static_cast<size_t>(size));
   }
+
+  ~World() { simt::PtxBackend::get().watch_nothing(); }
 
   PushGroup group(int64_t rank, uint64_t token, int64_t timeout_ns) {
     return {addresses.data(),
@@ -201,7 +206,9 @@ void exchange_rows(World& world, const Call& call, int64_t rank, int64_t capacit
   params.element_bytes = sizeof(T);
   params.has_mask = rows.has_mask;
   params.bitmask = {rows.mask.data(), rows.num_masks, rows.mask_words, rows.mask_words};
-  if (rows.has_row_map) params.rows = {rows.map.data(), 1, true};
+  const std::vector<int32_t> narrow_map(rows.map.begin(), rows.map.end());
+  if (rows.has_row_map && call.seed % 2) params.rows = {rows.map.data(), 1, true};
+  if (rows.has_row_map && call.seed % 2 == 0) params.rows = {narrow_map.data(), 1, false};
   params.rows_out = rows_out.data();
   cuda::push_rows(params, call.max_grid, nullptr);
 

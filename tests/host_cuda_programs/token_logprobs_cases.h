@@ -6,6 +6,7 @@
 #include <random>
 #include <vector>
 
+#include "common/listed_logits.h"
 #include "cuda/token_logprobs.cu"
 
 using namespace structout;
@@ -38,44 +39,74 @@ class RandomTokenLogprobs {
  public:
   explicit RandomTokenLogprobs(std::mt19937_64& rng) : rng_(rng) {}
 
+  bool run_any_format() {
+    const uint64_t format = rng_() % 3;
+    return format == 0   ? run<FloatFormat::kFloat32>()
+           : format == 1 ? run<FloatFormat::kFloat16>()
+                         : run<FloatFormat::kBFloat16>();
+  }
+
+ private:
+  template <FloatFormat kFormat>
   bool run() {
-    const int64_t num_rows = 1 + below(2), vocab_size = 1 + below(below(3) ? 600 : 7000), words = words_for(vocab_size);
-    std::vector<float> logits(num_rows * vocab_size);
+    using V = cuda::Vector<kFormat>;
+    const bool is_huge = below(12) == 0;  // and allows few tokens
+    const int64_t num_rows = 1 + below(2), vocab_size = 1 + below(is_huge ? 400'000 : below(3) ? 600 : 7000);
+    const int64_t words = words_for(vocab_size);
+    const int64_t offset = below(2) ? below(9) : 0;
+    std::vector<typename V::Element> logits(offset + num_rows * vocab_size);
     const uint64_t distinct = below(3) == 0 ? 3 : 1u << 20;
-    for (float& logit : logits) logit = static_cast<float>(rng_() % distinct) / static_cast<float>(distinct) * 9 - 5;
-    if (below(4) == 0) logits[below(logits.size())] = NAN;
+    const bool has_nan = below(4) == 0;
+    for (auto& logit : logits) {
+      const float x = static_cast<float>(rng_() % distinct) / static_cast<float>(distinct) * 9 - 5;
+      logit = to_element<kFormat>(has_nan && below(vocab_size) == 0 ? NAN : x);
+    }
     std::vector<uint32_t> mask(num_rows * words);
     const bool is_sparse = below(2);
     for (uint32_t& word : mask) {
       word = static_cast<uint32_t>(rng_());
       if (is_sparse && below(4)) word = 0;
+      if (is_huge) word &= below(60) == 0 ? static_cast<uint32_t>(rng_()) : 0;
     }
-    const float temperature = below(2) ? 0.7f : 0;
+    const float temperatures[] = {0, 0.7f, 1e-40f, NAN}, temperature = temperatures[below(10) ? below(3) : 3];
+    const bool has_temperature = below(4) != 0, is_valid = !has_temperature || temperature >= 0;
     std::vector<int64_t> token_ids(num_rows);
     for (int64_t& token : token_ids) token = below(vocab_size + 2) - 1;
     const int64_t top_n = std::vector<int64_t>{0, 1, 5, 64}[below(4)];
 
     MaskedLogits matrix{};
-    matrix.logits = logits.data();
+    matrix.logits = logits.data() + offset;
+    matrix.format = kFormat;
     matrix.num_rows = num_rows;
     matrix.vocab_end = matrix.row_stride = vocab_size;
-    matrix.has_mask = below(3);
-    matrix.bitmask = {mask.data(), num_rows, words, words};
+    matrix.has_mask = is_huge || below(3);
+    const int64_t num_words = below(3) ? words : below(words + 1);  // a mask may be narrower than the row
+    matrix.bitmask = {mask.data(), num_rows, num_words, words};
+    std::vector<int64_t> rows(num_rows);
+    const bool has_rows = below(2), is_int64 = below(2);
+    for (int64_t& row : rows) row = has_rows ? below(num_rows + 3) - 2 : &row - rows.data();
+    const std::vector<int32_t> narrow_rows(rows.begin(), rows.end());
+    if (has_rows) {
+      matrix.rows = {is_int64 ? static_cast<const void*>(rows.data()) : narrow_rows.data(), 1, is_int64};
+    }
     std::vector<float> logprobs(num_rows), top_logprobs(num_rows * top_n);
     std::vector<int64_t> ranks(num_rows), top_ids(num_rows * top_n);
-    token_logprobs_on_host(&matrix, {&temperature, 0}, token_ids.data(), top_n, logprobs.data(), ranks.data(),
+    const Strided<float> temperature_of{has_temperature ? &temperature : nullptr, 0};
+    token_logprobs_on_host(&matrix, temperature_of, token_ids.data(), top_n, logprobs.data(), ranks.data(),
                            top_ids.data(), top_logprobs.data());
 
     for (int64_t row = 0; row < num_rows; ++row) {
       std::vector<ListedToken> tokens;
       for (int64_t token = 0; token < vocab_size; ++token) {
-        const bool is_allowed = !matrix.has_mask || mask[row * words + token / 32] >> (token % 32) & 1;
-        const float x = logits[row * vocab_size + token];
-        if (is_allowed && x > -INFINITY && token_ids[row] >= 0) tokens.push_back({x, token});
+        const bool is_known = rows[row] >= 0 && rows[row] < num_rows && token / 32 < num_words;
+        const bool is_allowed = !matrix.has_mask || rows[row] == -1 ||
+                                (is_known && mask[rows[row] * words + token / 32] >> (token % 32) & 1);
+        const float x = V::widen(logits[offset + row * vocab_size + token]);
+        if (is_allowed && x > -INFINITY && token_ids[row] >= 0 && is_valid) tokens.push_back({x, token});
       }
       std::stable_sort(tokens.begin(), tokens.end(),
                        [](const ListedToken& a, const ListedToken& b) { return a.x > b.x; });
-      const Scale scale = scale_of(tokens.empty() ? 0 : tokens[0].x, temperature);
+      const Scale scale = scale_of(tokens.empty() ? 0 : tokens[0].x, has_temperature ? temperature : 1);
       int64_t total = 0;
       for (const ListedToken& token : tokens) total += mass(scale.t(token.x));
       const auto logprob = [&](float x) { return scale.t(x) - log_of_mass(total); };
@@ -97,7 +128,14 @@ class RandomTokenLogprobs {
     return true;
   }
 
- private:
+  template <FloatFormat kFormat>
+  static auto to_element(float x) {
+    if constexpr (kFormat == FloatFormat::kFloat32)
+      return bits_of_float(x);
+    else
+      return x != x ? uint16_t{0x7fff} : kFormat == FloatFormat::kFloat16 ? half_bits(x) : bfloat16_bits(x);
+  }
+
   int64_t below(uint64_t bound) { return static_cast<int64_t>(rng_() % bound); }
 
   std::mt19937_64& rng_;

@@ -7,6 +7,7 @@ import apply_bitmask_backends
 import apply_bitmask_cases as cases
 import fresh_process
 import host_cuda
+import ptx
 import pytest
 import torch
 from devices import DEVICES, TRITON_DEVICE
@@ -19,6 +20,7 @@ from structout.bitmask import bitmask_width, pack_bitmask
 BACKENDS = [
     pytest.param(("cpu", "cpu"), id="cpu"),
     pytest.param(("cuda_on_cpu", "cpu"), id="cuda_on_cpu"),
+    pytest.param(("ptx", "cpu"), id="ptx", marks=ptx.NEEDS_NVCC),
     pytest.param(("triton", TRITON_DEVICE), id="triton", marks=pytest.mark.triton),
     pytest.param(("cuda", "cuda"), id="cuda", marks=pytest.mark.gpu),
 ]
@@ -133,7 +135,8 @@ def test_apply_bitmask_on_random_cases_matches_reference(backend, request, num_c
     name = "gpu" if device == "cuda" else request.node.callspec.id
     count = {
         "cpu": num_cases(1_000, long=25_000),
-        "cuda_on_cpu": num_cases(200, long=2_000),
+        "cuda_on_cpu": num_cases(50, long=400),
+        "ptx": num_cases(200, long=2_000),
         "triton": num_cases(20, long=150),
         "gpu": 5_000,
     }[name]

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import host_cuda
+import ptx
 import pytest
 import torch
 from devices import DEVICES, TRITON_DEVICE
@@ -98,12 +99,14 @@ def op_of(backend: str, name: str) -> Callable[..., Any]:
         from structout.triton_kernels import fsm_states
 
         return getattr(fsm_states, name)
-    return functools.partial(run_cuda_on_cpu, name)
+    run = functools.partial(run_cuda_on_cpu, name)
+    return ptx.on_ptx(run, cuda_library, "fsm_states") if backend == "ptx" else run
 
 
 BACKENDS = [
     pytest.param(("cpu", "cpu"), id="cpu"),
     pytest.param(("cuda_on_cpu", "cpu"), id="cuda_on_cpu"),
+    pytest.param(("ptx", "cpu"), id="ptx", marks=ptx.NEEDS_NVCC),
     pytest.param(("triton", TRITON_DEVICE), id="triton", marks=pytest.mark.triton),
     pytest.param(("cuda", "cuda"), id="cuda", marks=pytest.mark.gpu),
 ]

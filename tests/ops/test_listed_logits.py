@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import host_cuda
+import ptx
 import pytest
 import torch
 from apply_bitmask_cases import DTYPES, assert_same_bits
@@ -33,7 +34,8 @@ def op_of(backend: str, name: str) -> Callable[..., None]:
         from structout.triton_kernels import listed_logits
 
         return getattr(listed_logits, name)
-    return functools.partial(run_cuda_on_cpu, name)
+    run = functools.partial(run_cuda_on_cpu, name)
+    return ptx.on_ptx(run, cuda_library, "listed_logits") if backend == "ptx" else run
 
 
 class Listed(ctypes.Structure):
@@ -77,6 +79,7 @@ def run_cuda_on_cpu(
 BACKENDS = [
     pytest.param(("cpu", "cpu"), id="cpu"),
     pytest.param(("cuda_on_cpu", "cpu"), id="cuda_on_cpu"),
+    pytest.param(("ptx", "cpu"), id="ptx", marks=ptx.NEEDS_NVCC),
     pytest.param(("triton", TRITON_DEVICE), id="triton", marks=pytest.mark.triton),
     pytest.param(("cuda", "cuda"), id="cuda", marks=pytest.mark.gpu),
 ]

@@ -7,6 +7,7 @@ import re
 
 import host_cuda
 import masked_sample_builds
+import ptx
 import pytest
 import torch
 from gpu_code import ARCHITECTURES, NEEDS_NVCC, ptx_of_source, stack_bytes
@@ -33,6 +34,14 @@ def _on_host(*arguments, device, logprobs=True):
 def test_cuda_source_on_random_long_rows_matches_reference(device, num_cases):
     for case in random_cases(sum(device), num_cases(3, long=12), max_vocab=40_000, max_rows=2):
         check(functools.partial(_on_host, device=device), case)
+
+
+@ptx.NEEDS_NVCC
+@pytest.mark.parametrize("device", [(80, 0), (80, 100), (90, 0), (90, 200)])
+def test_compiled_kernels_on_random_cases_match_reference(device, num_cases):
+    op = ptx.on_ptx(functools.partial(_on_host, device=device), cuda_library, "masked_sample")
+    for case in random_cases(sum(device), num_cases(20, long=400), max_vocab=40_000, max_rows=2):
+        check(op, case)
 
 
 @pytest.mark.parametrize("shared_kilobytes", [0, 200])  # rows are read again, rows are kept
@@ -68,7 +77,7 @@ def test_cuda_source_sets_shared_memory_limit_once_and_never_in_a_launch():
 @pytest.mark.parametrize("sanitize", [None, "address", "thread"])
 def test_cuda_source_under_sanitizer_matches_reference(sanitize, num_cases):
     count = {
-        None: num_cases(200, long=1500),
+        None: num_cases(40, long=200),
         "address": num_cases(50, long=250),
         "thread": num_cases(5, long=60),
     }[sanitize]

@@ -8,6 +8,7 @@ import functools
 import random
 from collections.abc import Callable
 
+import ptx
 import pytest
 import torch
 from devices import DEVICES, TRITON_DEVICE
@@ -53,6 +54,8 @@ def cuda_on_cpu(
 def op_of(backend: str) -> Op:
     if backend == "cuda_on_cpu":
         return cuda_on_cpu
+    if backend == "ptx":
+        return ptx.on_ptx(cuda_on_cpu, cuda_library, "masked_sample")
     if backend == "triton":
         from structout.triton_kernels.token_logprobs import token_logprobs
 
@@ -63,6 +66,7 @@ def op_of(backend: str) -> Op:
 BACKENDS = [
     pytest.param(("cpu", "cpu"), id="cpu"),
     pytest.param(("cuda_on_cpu", "cpu"), id="cuda_on_cpu"),
+    pytest.param(("ptx", "cpu"), id="ptx", marks=ptx.NEEDS_NVCC),
     pytest.param(("triton", TRITON_DEVICE), id="triton", marks=pytest.mark.triton),
     pytest.param(("cuda", "cuda"), id="cuda", marks=pytest.mark.gpu),
 ]

@@ -4,6 +4,7 @@ import ctypes
 import functools
 
 import host_cuda
+import ptx
 import torch
 from apply_bitmask_cases import Op
 from locations import HOST_CUDA_PROGRAMS
@@ -15,8 +16,8 @@ def get(name: str) -> Op:
     """Return the op of a backend.
 
     Args:
-        name: "cpu", "cuda", "triton" (interpreted without a GPU) or "cuda_on_cpu" (the
-            .cu file on CPU threads, for CPU tensors).
+        name: "cpu", "cuda", "triton" (interpreted without a GPU), "cuda_on_cpu" (the
+            .cu file on CPU threads, for CPU tensors) or "ptx" (what nvcc made of it).
     """
     if name in ("cpu", "cuda"):
         return torch.ops.structout.apply_bitmask.default
@@ -24,7 +25,7 @@ def get(name: str) -> Op:
         from structout.triton_kernels.apply_bitmask import apply_bitmask
 
         return apply_bitmask
-    return _cuda_on_cpu
+    return ptx.on_ptx(_cuda_on_cpu, library, "apply_bitmask") if name == "ptx" else _cuda_on_cpu
 
 
 class _Bitmask(ctypes.Structure):
@@ -48,7 +49,7 @@ _NEG_INF = {torch.float32: 0xFF800000, torch.float16: 0xFC00, torch.bfloat16: 0x
 
 
 @functools.cache
-def _library() -> ctypes.CDLL:
+def library() -> ctypes.CDLL:
     return ctypes.CDLL(str(host_cuda.build("apply_bitmask", [_PROGRAM], sanitize=None, shared=True)))
 
 
@@ -65,4 +66,4 @@ def _cuda_on_cpu(logits: torch.Tensor, bitmask: torch.Tensor, rows: torch.Tensor
         logits.data_ptr(), *logits.shape, logits.stride(0), logits.element_size(), _NEG_INF[logits.dtype],
         _Bitmask(bitmask.data_ptr(), *bitmask.shape, bitmask.stride(0)), row_map,
     )  # fmt: skip
-    _library().apply_bitmask_on_host(ctypes.byref(params), 2)
+    library().apply_bitmask_on_host(ctypes.byref(params), 2)

@@ -32,6 +32,7 @@ def compiled(
     *,
     suffix: str = "",
     csrc: Path = CSRC,
+    rooms: Sequence[str] = (".",),
     allow_messages: bool = True,
 ) -> Path:
     """Return the output of a compiler, and run it only if its inputs are new.
@@ -44,12 +45,15 @@ def compiled(
         sources: The files to compile.
         suffix: The end of the output's file name.
         csrc: The directory that ``#include`` is relative to.
+        rooms: The folders of csrc whose files may be included.
         allow_messages: Whether the compiler may print something.
 
     Raises:
         RuntimeError: If the compiler fails, with what it printed.
     """
-    output = BUILD / f"{name}-{_digest([*command, str(allow_messages)], sources, csrc)}{suffix}"
+    output = (
+        BUILD / f"{name}-{_digest([*command, str(allow_messages)], sources, [csrc / room for room in rooms])}{suffix}"
+    )
     BUILD.mkdir(parents=True, exist_ok=True)
     with output.with_name(f"{output.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -86,10 +90,10 @@ def changed_csrc(directory: Path, file: str, old: str, new: str) -> Path:
     return csrc
 
 
-def _digest(command: Sequence[str], sources: Sequence[Path], csrc: Path) -> str:
+def _digest(command: Sequence[str], sources: Sequence[Path], rooms: Sequence[Path]) -> str:
     digest = hashlib.sha256("\0".join(command).encode())
     suffixes = (".h", ".cuh", ".cu", ".inc", ".cpp")
-    included = sorted(path for path in csrc.rglob("*") if path.suffix in suffixes)
+    included = sorted(path for room in rooms for path in room.rglob("*") if path.suffix in suffixes)
     included += sorted({header for source in sources for header in source.parent.glob("*.h")})
     for path in (*sources, *included):
         digest.update(b"\0" + path.name.encode() + b"\0" + path.read_bytes())

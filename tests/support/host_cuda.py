@@ -78,15 +78,21 @@ def build(
         ) from None
 
 
-def run(executable: Path, *args: object) -> subprocess.CompletedProcess[str]:
+def run(executable: Path, *args: object, ptx: str = "", report: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run a program. A sanitizer ends it at the first report, which is in
-    ``stderr``."""
+    ``stderr``.
+
+    Args:
+        ptx: A configuration of ``ptx.configuration``. Empty: kernels run on fibers.
+        report: Where the program writes what its kernels did as PTX.
+    """
     command = [str(executable), *map(str, args)]
-    result = _run(command)
+    environment = {"STRUCTOUT_PTX": ptx} | ({} if report is None else {"STRUCTOUT_PTX_REPORT": str(report)})
+    result = _run(command, environment)
     if "ThreadSanitizer: unexpected memory mapping" in result.stderr:
         # GCC before 14 has no room for the 32 random bits that some kernels give to
         # addresses.
-        result = _run(["setarch", "--addr-no-randomize", *command])
+        result = _run(["setarch", "--addr-no-randomize", *command], environment)
     return result
 
 
@@ -101,6 +107,6 @@ def run_main(library: Path, *args: object) -> subprocess.CompletedProcess[str]:
     return _run([sys.executable, "-c", script, str(library), *map(str, args)])
 
 
-def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, **ENVIRONMENT}
+def _run(command: list[str], variables: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **ENVIRONMENT, **(variables or {})}
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=TIMEOUT_S)

@@ -1,0 +1,12 @@
+// Runs clusters of warps to their end.
+#pragma once
+
+#include "testing/ptx_vm/machine.h"
+
+namespace structout::ptx_vm {
+
+// Runs the clusters together. `pause` is called whenever every warp has had a turn and
+// one of them sleeps or waits for another device.
+void run_clusters(std::vector<Cluster*> clusters, void (*pause)());
+
+}  // namespace structout::ptx_vm

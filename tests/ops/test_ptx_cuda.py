@@ -1,0 +1,104 @@
+"""Every CUDA kernel as nvcc compiles it for release, executed by the machine of
+csrc/testing/ptx_vm: results of random cases, and how much of each kernel they
+execute."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import host_cuda
+import ptx
+import pytest
+from locations import HOST_CUDA_PROGRAMS, ROOT
+
+pytestmark = ptx.NEEDS_NVCC
+
+# The number of random cases of each program: by default, and under --long.
+COUNTS = {
+    "apply_bitmask": (100, 4000),
+    "fsm_states": (20, 400),
+    "listed_logits": (60, 3000),
+    "masked_sample": (60, 2500),
+    "verify_drafts": (40, 400),
+}
+CHECKS = {"races": 1, "undefined": 1}
+MIN_COVERAGE = 0.95
+
+# Kernels of which less than MIN_COVERAGE is executed, and why.
+LESS_COVERED: dict[str, str] = {}
+
+
+@functools.cache
+def program(name: str) -> Path:
+    return host_cuda.build(name, [HOST_CUDA_PROGRAMS / f"{name}.cpp"], sanitize=None, shared=False)
+
+
+def run(name: str, architecture: int, *arguments: object, report: Path, **options: int) -> Counter[tuple[str, int]]:
+    """Run a program, and return how often each line of each kernel was executed."""
+    configuration = ptx.configuration(name, architecture, **options)
+    result = host_cuda.run(program(name), *arguments, ptx=configuration, report=report)
+    assert result.returncode == 0, result.stdout + result.stderr
+    executions: Counter[tuple[str, int]] = Counter()
+    for kernel, of_kernel in ptx.read_report(report).items():
+        executions.update({(kernel, line): count for line, count in of_kernel.executions.items()})
+    return executions
+
+
+def coverage(executions: Counter[tuple[str, int]]) -> dict[str, float]:
+    """Return the executed share of the instructions of each kernel."""
+    executed, all_lines = Counter[str](), Counter[str]()
+    for (kernel, _), count in executions.items():
+        executed[kernel] += count > 0
+        all_lines[kernel] += 1
+    return {kernel: executed[kernel] / all_lines[kernel] for kernel in all_lines}
+
+
+def check_coverage(executions: Counter[tuple[str, int]]) -> None:
+    low = {kernel: share for kernel, share in coverage(executions).items() if share < MIN_COVERAGE}
+    unexplained = {kernel: share for kernel, share in low.items() if not any(part in kernel for part in LESS_COVERED)}
+    assert not unexplained, unexplained
+
+
+@pytest.mark.parametrize("architecture", ptx.ARCHITECTURES)
+@pytest.mark.parametrize("name", COUNTS)
+def test_compiled_kernels_match_the_loop_and_all_of_their_code_runs(
+    name: str, architecture: int, num_cases: Callable[..., int], tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    """In the order that compilers intend, and in random orders with every check."""
+    default, long = COUNTS[name]
+    count = num_cases(default, long=long)
+    executions = run(name, architecture, count, 3, report=tmp_path / "fixed")
+    executions += run(name, architecture, count // 3, 4, report=tmp_path / "random", seed=architecture, **CHECKS)
+    if pytestconfig.getoption("--long"):
+        check_coverage(executions)
+
+
+@pytest.mark.parametrize("architecture", ptx.ARCHITECTURES)
+def test_compiled_push_kernels_deliver_bytes_and_all_of_their_code_runs(
+    architecture: int, num_cases: Callable[..., int], tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    """Ranks are threads of one process. With checks, data races are found between their
+    devices, too."""
+    epochs = num_cases(20, long=150)
+    executions = run("push", architecture, "mixed", epochs, 1, 1, 2, 3, 8, report=tmp_path / "fixed")
+    for seed in range(num_cases(1, long=6)):
+        options = {"seed": seed + 1} | CHECKS
+        executions += run("push", architecture, "mixed", epochs, seed, 2, 3, 4, report=tmp_path / "mixed", **options)
+        executions += run("push", architecture, "gather", epochs, seed, 2, 5, report=tmp_path / "gather", **options)
+    for failure in ("absent", "mismatch"):
+        executions += run("push", architecture, failure, 3, report=tmp_path / failure, **CHECKS)
+    if pytestconfig.getoption("--long"):
+        check_coverage(executions)
+
+
+def test_nvcc_gets_the_flags_of_the_release() -> None:
+    setup = (ROOT / "setup.py").read_text()
+    assert all(f'"{flag}"' in setup for flag in ptx.NVCC[2:]), ptx.NVCC
+
+
+def test_every_cuda_source_is_executed() -> None:
+    sources = {source for sources in ptx.PROGRAMS.values() for source in sources}
+    assert {path.stem for path in (ROOT / "csrc" / "cuda").glob("*.cu")} <= sources

@@ -1,0 +1,20 @@
+"""What the compiled CUDA kernels execute stays as tests/data/ptx_counts.json tells."""
+
+import json
+
+import make_ptx_counts
+import ptx
+
+COMMITTED = json.loads(make_ptx_counts.COUNTS.read_text())
+TOLERANCE = 0.02
+
+
+@ptx.NEEDS_NVCC
+def test_calls_execute_the_committed_counts():
+    """After a change that is meant to change them: python
+    tests/support/make_ptx_counts.py --write."""
+    assert set(COMMITTED) == set(make_ptx_counts.CALLS)
+    for name, committed in COMMITTED.items():
+        for counter, value in make_ptx_counts.count(name).items():
+            difference = abs(value - committed[counter])
+            assert difference <= TOLERANCE * committed[counter], (name, counter, committed[counter], value)

@@ -1,0 +1,152 @@
+"""Compiled CUDA kernels on the CPU: nvcc's PTX of csrc/cuda, executed by the machine of
+csrc/testing/ptx_vm.
+
+A test program is compiled once, by a C++ compiler. Its launches run on fibers, or with
+a configuration of this module as PTX (csrc/testing/ptx_launch.h).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import json
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import builds
+import pytest
+from builds import CSRC
+from locations import HOST_CUDA_PROGRAMS
+
+ARCHITECTURES = (80, 90, 100)
+NEEDS_NVCC = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+
+# The flags of setup.py that change device code.
+NVCC = ("nvcc", "-ptx", "-O3", "-std=c++17", "-fmad=false")
+# The files that nvcc reads. A change of the engine compiles no kernel again.
+KERNEL_ROOMS = ("cuda", "common")
+
+MACHINE = CSRC / "testing" / "ptx_vm"
+# -fwrapv: PTX's integers wrap. -ffp-contract=off: float operations are rounded once.
+MACHINE_FLAGS = ("-O2", "-std=c++20", "-fPIC", "-fwrapv", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror")
+
+# The sources of the kernels that each program of tests/host_cuda_programs launches.
+PROGRAMS = {
+    "apply_bitmask": ("apply_bitmask",),
+    "fsm_states": ("fsm_states",),
+    "listed_logits": ("listed_logits",),
+    "masked_sample": ("masked_sample", "shards", "token_logprobs", "add_weights"),
+    "verify_drafts": ("verify_drafts",),
+    "push": ("push_all_gather", "push_rows"),
+}
+
+
+@functools.cache
+def machine() -> Path:
+    """Return the machine as a library."""
+    command = [*builds.cxx(), *MACHINE_FLAGS, f"-march={_this_cpu()}"]
+    sources = sorted(MACHINE.glob("*.cpp"))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        objects = list(
+            pool.map(
+                lambda path: builds.compiled(
+                    f"ptx_vm_{path.stem}", [*command, "-c"], [path], suffix=".o", rooms=("testing",)
+                ),
+                sources,
+            )
+        )
+    return builds.compiled("ptx_vm", [*command, "-shared"], objects, suffix=".so", rooms=("testing",))
+
+
+def _this_cpu() -> str:
+    """Return what ``-march=native`` means here, so that a library for another machine
+    is not taken from the cache."""
+    if platform.machine() != "x86_64":
+        return "native"
+    command = [*builds.cxx(), "-march=native", "-Q", "--help=target"]
+    options = subprocess.run(command, capture_output=True, text=True).stdout
+    names = [line.split()[-1] for line in options.splitlines() if line.strip().startswith("-march=")]
+    return names[0] if names else "native"
+
+
+def ptx_of(name: str, architecture: int, csrc: Path = CSRC) -> Path:
+    """Return the PTX of a source, which nvcc compiles once for each content of
+    csrc/cuda and csrc/common."""
+    source = csrc / "cuda" / f"{name}.cu"
+    if not source.exists():
+        source = HOST_CUDA_PROGRAMS / f"{name}.cu"
+    command = [*NVCC, f"-arch=sm_{architecture}"]
+    return builds.compiled(f"{name}_{architecture}", command, [source], suffix=".ptx", csrc=csrc, rooms=KERNEL_ROOMS)
+
+
+def configuration(
+    program: str, architecture: int, *, csrc: Path = CSRC, ptx: Sequence[Path] | None = None, **options: int
+) -> str:
+    """Return the configuration that runs a program's kernels as PTX.
+
+    Args:
+        program: A program of tests/host_cuda_programs.
+        architecture: The compute capability that nvcc compiles for: 80, 90 or 100.
+        ptx: Files to run instead of what nvcc makes of csrc.
+        options: ``seed``, ``races``, ``undefined``, ``counts``, ``instructions``.
+    """
+    if ptx is None:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            ptx = list(pool.map(lambda name: ptx_of(name, architecture, csrc), PROGRAMS[program]))
+    options = {"capability": architecture} | options
+    return " ".join([str(machine()), *(f"{name}={value}" for name, value in options.items()), *map(str, ptx)])
+
+
+@contextlib.contextmanager
+def running(library: ctypes.CDLL, configuration: str) -> Iterator[None]:
+    """Let a library of a test program run its launches as PTX."""
+    library.simt_use_ptx(configuration.encode())
+    try:
+        yield
+    finally:
+        library.simt_use_ptx(b"")
+
+
+def on_ptx(function: Callable[..., Any], library: Callable[[], ctypes.CDLL], program: str) -> Callable[..., Any]:
+    """Return ``function``, with the launches of ``library`` run as PTX for sm_90, in an
+    order that changes from call to call."""
+    seeds = iter(range(1, 1 << 30))
+
+    @functools.wraps(function)
+    def run(*arguments: Any, **options: Any) -> Any:
+        with running(library(), configuration(program, 90, seed=next(seeds))):
+            return function(*arguments, **options)
+
+    return run
+
+
+@dataclass
+class KernelReport:
+    """What a program's launches of one kernel did."""
+
+    counters: dict[str, float]
+    executions: dict[int, int]
+    """How often each line of the PTX was executed, by warps."""
+
+
+def kernel_reports(modules: Sequence[dict[str, Any]]) -> dict[str, KernelReport]:
+    """Return what the machine reports of each kernel, by mangled name."""
+    kernels: dict[str, KernelReport] = {}
+    for module in modules:
+        for name, counters in module.items():
+            executions = {line: count for line, count in counters.pop("executions")}
+            kernels[name] = KernelReport(counters, executions)
+    return kernels
+
+
+def read_report(path: Path) -> dict[str, KernelReport]:
+    """Read the file that STRUCTOUT_PTX_REPORT names."""
+    return kernel_reports(json.loads(path.read_text()))
