@@ -140,7 +140,8 @@ class FsmBackend(StructuredOutputBackend):
             case StructuredOutputOptions.CHOICE:
                 return Automaton.from_choices(constraint.value)
             case StructuredOutputOptions.GRAMMAR:
-                return compile_grammar(constraint.spec, self.vocabulary, limits)
+                form = replace(self._form, key_order=constraint.key_order or self._form.key_order)
+                return compile_grammar(constraint.spec, self.vocabulary, limits, form)
         message = f"fsm takes json, regex, choice and grammar constraints only, got a {kind.value} constraint"
         raise GrammarError(message, kind=GrammarErrorKind.UNSUPPORTED)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from structout.errors import GrammarError, GrammarLimitError
 from structout.grammar.fsm.automaton import AutomatonLimits
+from structout.grammar.fsm.grammar_context import GrammarContext
 from structout.grammar.fsm.letter_case import other_forms
 from structout.grammar.fsm.rules import (
     REPETITIONS,
@@ -17,6 +18,7 @@ from structout.grammar.fsm.rules import (
     unsupported_error,
 )
 from structout.grammar.fsm.rust_regex import ecma_from_rust
+from structout.grammar.fsm.substrings import add_substrings
 
 START = "start"
 
@@ -39,6 +41,7 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _JSON = json.JSONDecoder()
+_JSON_STATEMENTS = frozenset(("%llguidance", "%json", "%regex"))
 _HARMLESS_OPTIONS = frozenset(("no_forcing",))
 _HARMLESS_ATTRIBUTES = frozenset(("capture", "capture_name", "stop_capture"))
 _LAZY_ATTRIBUTES = frozenset(("lazy", "suffix"))
@@ -74,18 +77,25 @@ _COMMON = {
 }
 
 
-def parse_lark(text: str, limits: AutomatonLimits) -> RuleSet:
+def parse_lark(text: str, limits: AutomatonLimits, context: GrammarContext) -> RuleSet:
     """Parse a grammar of llguidance's Lark dialect.
+
+    Args:
+        context: what the grammar may refer to.
 
     Raises:
         GrammarError: the grammar is malformed or uses what is not supported.
     """
-    return _Parser(text, limits).parse()
+    rules = RuleSet(START, limits, has_lexer=True)
+    _Parser(text, _tokens_of(text), rules, context).parse()
+    return rules
 
 
 class _Token:
-    def __init__(self, kind: str, text: str, start: int, match: re.Match[str], value: Any = None):
-        self.kind, self.text, self.start, self.match, self.value = kind, text, start, match, value
+    """``value`` and ``json``: what stands behind a statement, and how it is written."""
+
+    def __init__(self, kind: str, text: str, start: int, match: re.Match[str], value: Any = None, json: str = ""):
+        self.kind, self.text, self.start, self.match, self.value, self.json = kind, text, start, match, value, json
 
 
 def _tokens_of(text: str) -> list[_Token]:
@@ -99,11 +109,13 @@ def _tokens_of(text: str) -> list[_Token]:
             raise malformed_error(text, at, f"unexpected {text[at]!r}, or what it opens is not closed")
         token = _Token(match.lastgroup or "", match.group(), at, match)
         at = match.end()
-        if token.text == "%llguidance":
+        if token.text in _JSON_STATEMENTS:
+            begin = _end_of_space(text, at)
             try:
-                token.value, at = _JSON.raw_decode(text, _end_of_space(text, at))
+                token.value, at = _JSON.raw_decode(text, begin)
             except (ValueError, RecursionError):
-                raise malformed_error(text, at, "expected a JSON object behind %llguidance") from None
+                raise malformed_error(text, at, f"expected a JSON value behind {token.text}") from None
+            token.json = text[begin:at]
         if token.text == "|":
             while tokens and tokens[-1].kind == "newline":
                 tokens.pop()
@@ -119,14 +131,15 @@ def _end_of_space(text: str, at: int) -> int:
 
 
 class _Parser:
-    def __init__(self, text: str, limits: AutomatonLimits):
+    def __init__(self, text: str, tokens: list[_Token], rules: RuleSet, context: GrammarContext):
         self._text = text
-        self._rules = RuleSet(START, limits, has_lexer=True)
+        self._rules = rules
+        self._context = context
         self._first_uses: dict[str, int] = {}
-        self._tokens = _tokens_of(text)
+        self._tokens = tokens
         self._at = 0
 
-    def parse(self) -> RuleSet:
+    def parse(self) -> None:
         while self._at < len(self._tokens):
             token = self._tokens[self._at]
             if token.kind == "newline":
@@ -140,7 +153,6 @@ class _Parser:
         for name in self._rules.undefined_names:
             where = place(self._text, self._first_uses[name])
             raise GrammarError(f"{where}: the grammar uses {name}, which it does not define")
-        return self._rules
 
     def _take(self, text: str) -> bool:
         if self._at < len(self._tokens) and self._tokens[self._at].text == text:
@@ -271,6 +283,9 @@ class _Parser:
             if token.kind in ("text", "regex", "name"):
                 add(self._parse_value(token, is_terminal))
                 continue
+            if token.kind == "token" or token.text in ("%json", "%regex"):
+                add(self._parse_reference(token, is_terminal))
+                continue
             if may_repeat and (bounds := self._repetition(token)) is not None:
                 groups.repeat_last(*bounds)
                 may_repeat = False
@@ -307,8 +322,6 @@ class _Parser:
         match token.kind:
             case "statement":
                 return self._unsupported(f"{token.text} is")
-            case "token":
-                return self._unsupported(f"the token {token.text} is")
             case "grammar":
                 return self._unsupported(f"the grammar {token.text} is")
         return self._malformed(f"unexpected {token.text}")
@@ -330,6 +343,23 @@ class _Parser:
         if high is not None and high < low:
             raise self._malformed("the bounds of a repetition are out of order")
         return low, high
+
+    def _parse_reference(self, token: _Token, is_terminal: bool) -> int:
+        """Parse a token, or what stands in JSON."""
+        self._at += 1
+        if is_terminal and token.text != "%regex":
+            raise malformed_error(self._text, token.start, f"{token.text} has no place in a terminal")
+        try:
+            if token.kind == "token":
+                return self._context.add_token(self._rules, token.text)
+            if token.text == "%json":
+                return self._context.add_schema(self._rules, token.json)
+            part = add_substrings(self._rules, token.value)
+        except GrammarLimitError:
+            raise
+        except GrammarError as error:
+            raise GrammarError(f"{place(self._text, token.start)}: {error}", kind=error.kind) from None
+        return part if is_terminal else self._rules.native.add_terminal(part)
 
     def _parse_value(self, token: _Token, is_terminal: bool) -> int:
         """Parse a string, a range, a regular expression or a name."""
