@@ -121,6 +121,11 @@ class RuleSet:
         """Allow texts of the alternatives between two terminals."""
         self._ignored.append(self.add_alternatives(sequences))
 
+    @property
+    def ignores_something(self) -> bool:
+        """Whether something may stand between terminals."""
+        return bool(self._ignored)
+
     def network(self, vocabulary_trie: Any = None) -> Any:
         """The automata of all rules, a ``Network`` of the core.
 
