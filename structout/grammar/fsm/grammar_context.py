@@ -18,13 +18,18 @@ class GrammarContext:
 
     Args:
         vocabulary: the token ids of the model. None to check a grammar without one: any
-            schema and any token stand for something then.
+            schema stands for something then.
         form: how JSON is written.
+        knows_tokens: whether the names and ids of tokens are those of the vocabulary.
+            Otherwise, and without a vocabulary, any stands for some token.
     """
 
-    def __init__(self, vocabulary: Vocabulary | None = None, form: TextForm = DEFAULT_FORM):
+    def __init__(
+        self, vocabulary: Vocabulary | None = None, form: TextForm = DEFAULT_FORM, *, knows_tokens: bool = True
+    ):
         self._vocabulary = vocabulary
         self._form = form
+        self._tokens = vocabulary if knows_tokens else None  # the vocabulary to look them up
 
     def add_schema(self, rules: RuleSet, schema: str) -> int:
         """Add a text of a JSON schema.
@@ -58,7 +63,7 @@ class GrammarContext:
 
     @property
     def _size(self) -> int:
-        return 1 << 30 if self._vocabulary is None else self._vocabulary.size
+        return 1 << 30 if self._tokens is None else self._tokens.size
 
     def _ranges(self, written: str) -> Iterator[tuple[int, int]]:
         inside = written[2:-2].removeprefix("^") if written.endswith("]>") else ""
@@ -72,9 +77,9 @@ class GrammarContext:
             yield first, last
 
     def _id_of(self, name: str) -> int:
-        if self._vocabulary is None:
+        if self._tokens is None:
             return 0
-        ids = dict(self._vocabulary.special_tokens)
+        ids = dict(self._tokens.special_tokens)
         if name not in ids:
             shown = ", ".join([*ids][:_SHOWN_NAMES]) or "none"
             more = ", ..." if len(ids) > _SHOWN_NAMES else ""
@@ -83,7 +88,7 @@ class GrammarContext:
 
     def _others(self, ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """All ids that do not end a text and are in none of the ranges, as ranges."""
-        stops = [] if self._vocabulary is None else [(stop, stop) for stop in self._vocabulary.stop_token_ids]
+        stops = [] if self._tokens is None else [(stop, stop) for stop in self._tokens.stop_token_ids]
         others, begin = [], 0
         for first, last in sorted([*ranges, *stops, (self._size, self._size)]):
             if begin < first:

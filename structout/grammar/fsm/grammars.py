@@ -34,18 +34,25 @@ def parse_grammar(
 
 
 def compile_grammar(
-    text: str, vocabulary: Vocabulary, limits: AutomatonLimits = DEFAULT_LIMITS, form: TextForm = DEFAULT_FORM
+    text: str,
+    vocabulary: Vocabulary,
+    limits: AutomatonLimits = DEFAULT_LIMITS,
+    form: TextForm = DEFAULT_FORM,
+    *,
+    knows_tokens: bool = True,
 ) -> "Automaton | GrammarIndex":
     """Compile a grammar: into an automaton where that is possible.
 
     Args:
         form: how the JSON in it is written.
+        knows_tokens: whether the tokens that it names are those of the vocabulary.
+            Otherwise it is only checked.
 
     Raises:
         GrammarError: the grammar is malformed or uses what is not supported.
         GrammarLimitError: it would exceed one of ``limits``.
     """
-    rules = parse_grammar(text, limits, GrammarContext(vocabulary, form))
+    rules = parse_grammar(text, limits, GrammarContext(vocabulary, form, knows_tokens=knows_tokens))
     automaton = rules.automaton()
     return GrammarIndex(rules, vocabulary) if automaton is None else automaton
 
