@@ -8,6 +8,14 @@ namespace structout::context_free {
 
 using engine::EmbeddedView;
 
+namespace {
+
+bool depends_on_text(const EmbeddedView& view) {
+  return view.mask == nullptr || view.entry == EmbeddedView::kNoEntry || !view.own_exits.empty();
+}
+
+}  // namespace
+
 std::vector<EmbeddedView> EmbeddedMasks::views(const Place& place) {
   std::vector<EmbeddedView> views;
   for (const EmbeddedRun& run : place.others->runs) {
@@ -35,26 +43,26 @@ std::string EmbeddedMasks::key_of(const Place& place, const std::vector<Embedded
   return key;
 }
 
-EmbeddedMasks::Found EmbeddedMasks::find(const Place& place, engine::Budget& budget) {
-  std::vector<EmbeddedView> views = this->views(place);
-  auto depends_on_text = [](const EmbeddedView& view) {
-    return view.mask == nullptr || view.entry == EmbeddedView::kNoEntry || !view.own_exits.empty();
-  };
+KnownMask EmbeddedMasks::find(const Place& place, engine::Budget& budget) {
+  if (place.others->known_mask.mask != nullptr) return place.others->known_mask;
+  return find(place, views(place), budget);
+}
+
+KnownMask EmbeddedMasks::find(const Place& place, const std::vector<EmbeddedView>& views, engine::Budget& budget) {
   if (std::any_of(views.begin(), views.end(), depends_on_text)) return {};
   std::string key = key_of(place, views);
   auto known = found_.find(key);
-  if (known != found_.end()) return known->second;
-  Found found = computed(place, views, budget);
-  if (found.mask != nullptr) found_.emplace(std::move(key), found);
-  return found;
+  KnownMask found = known != found_.end() ? known->second : computed(place, views, budget);
+  if (found.mask == nullptr) return found;
+  if (known == found_.end()) found_.emplace(std::move(key), found);
+  return place.others->known_mask = found;
 }
 
-EmbeddedMasks::Found EmbeddedMasks::computed(const Place& place, const std::vector<EmbeddedView>& views,
-                                             engine::Budget& budget) {
+KnownMask EmbeddedMasks::computed(const Place& place, const std::vector<EmbeddedView>& views, engine::Budget& budget) {
   const std::vector<EmbeddedRun>& runs = place.others->runs;
   std::fill(row_.begin(), row_.end(), 0);
   bool has_others = add_others(place, views, row_.data(), budget);
-  if (!has_others && runs.size() == 1) return {views[0].mask, runs[0].states};
+  if (!has_others && runs.size() == 1) return {views[0].mask, true};
   for (size_t i = 0; i < runs.size(); ++i) {
     reader_.embedded().held(runs[i].states).expand(*views[i].mask, added_row_.data());
     for (size_t word = 0; word < row_.size(); ++word) row_[word] |= added_row_[word];
@@ -105,13 +113,17 @@ bool EmbeddedMasks::add_others(const Place& place, const std::vector<EmbeddedVie
 }
 
 bool EmbeddedMasks::has_mask(const Place& place) {
+  if (place.others->known_mask.mask != nullptr) return true;
   std::vector<EmbeddedView> views;
   for (const EmbeddedRun& run : place.others->runs) {
-    engine::EmbeddedStates& states = reader_.embedded().held(run.states);
-    if (!states.has_view(*run.position)) return false;
-    views.push_back(states.view(*run.position));
+    std::optional<EmbeddedView> view = reader_.embedded().held(run.states).known_view(*run.position);
+    if (!view || depends_on_text(*view)) return false;
+    views.push_back(std::move(*view));
   }
-  return found_.count(key_of(place, views)) != 0;
+  auto known = found_.find(key_of(place, views));
+  if (known == found_.end()) return false;
+  place.others->known_mask = known->second;
+  return true;
 }
 
 uint32_t EmbeddedMasks::number_of(const Place& place) {
@@ -119,10 +131,14 @@ uint32_t EmbeddedMasks::number_of(const Place& place) {
 }
 
 void EmbeddedMasks::fill(const Place& place, uint32_t* row, engine::Budget& budget) {
-  Found found = find(place, budget);
-  if (found.mask != nullptr && found.owner == nullptr) return store_.expand(*found.mask, row);
-  if (found.mask != nullptr) return reader_.embedded().held(found.owner).expand(*found.mask, row);
-  std::vector<EmbeddedView> views = this->views(place);
+  KnownMask found = place.others->known_mask;
+  std::vector<EmbeddedView> views;
+  if (found.mask == nullptr) {
+    views = this->views(place);
+    found = find(place, views, budget);
+  }
+  if (found.mask != nullptr && !found.is_of_language) return store_.expand(*found.mask, row);
+  if (found.mask != nullptr) return reader_.embedded().held(place.others->runs[0].states).expand(*found.mask, row);
   std::fill(row, row + row_.size(), 0);
   add_others(place, views, row, budget);
   for (const EmbeddedRun& run : place.others->runs) {

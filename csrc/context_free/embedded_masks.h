@@ -29,12 +29,8 @@ class EmbeddedMasks {
         added_row_(vocabulary->row_words()),
         row_(vocabulary->row_words()) {}
 
-  // `owner`: the states of the language whose mask it is, or null if it is of this object.
-  struct Found {
-    const engine::Mask* mask = nullptr;  // null if it is not kept, or depends on what is remembered
-    std::shared_ptr<engine::EmbeddedStates> owner{};
-  };
-  Found find(const Place& place, engine::Budget& budget);
+  // The mask is null if it is not kept, or depends on what is remembered.
+  KnownMask find(const Place& place, engine::Budget& budget);
   bool has_mask(const Place& place);
 
   // The number of all places whose masks are kept under the same numbers.
@@ -44,7 +40,7 @@ class EmbeddedMasks {
 
   engine::MaskStore& store() { return store_; }
   size_t memory_bytes() const {
-    return store_.memory_bytes() + found_.size() * (sizeof(Found) + kBytesPerKey) + numbers_.size() * kBytesPerKey;
+    return store_.memory_bytes() + found_.size() * (sizeof(KnownMask) + kBytesPerKey) + numbers_.size() * kBytesPerKey;
   }
 
  private:
@@ -52,7 +48,8 @@ class EmbeddedMasks {
 
   std::vector<engine::EmbeddedView> views(const Place& place);
   std::string key_of(const Place& place, const std::vector<engine::EmbeddedView>& views) const;
-  Found computed(const Place& place, const std::vector<engine::EmbeddedView>& views, engine::Budget& budget);
+  KnownMask find(const Place& place, const std::vector<engine::EmbeddedView>& views, engine::Budget& budget);
+  KnownMask computed(const Place& place, const std::vector<engine::EmbeddedView>& views, engine::Budget& budget);
   // Adds the tokens with bytes behind the ends of embedded texts, and those of the other
   // places. Returns whether there are any.
   bool add_others(const Place& place, const std::vector<engine::EmbeddedView>& views, uint32_t* row,
@@ -62,7 +59,7 @@ class EmbeddedMasks {
   Reader& reader_;
   engine::MaskStore store_;
   const HasEnd has_end_;
-  std::unordered_map<std::string, Found> found_;
+  std::unordered_map<std::string, KnownMask> found_;
   std::unordered_map<std::string, uint32_t> numbers_;
   std::vector<uint32_t> added_row_, row_;
 };

@@ -148,16 +148,22 @@ class GrammarMatcher final : public engine::Matcher {
   }
 
   uint64_t key_of_mask(uint32_t state) const override {
-    TextPlace place = this->place(state);
-    EmbeddedMasks::Found found = with_room([&] { return states_->mask(place); });
+    TextPlace place;
+    KnownMask found = with_room([&] {
+      place = this->place(state);
+      return states_->mask(place);
+    });
     if (found.mask == nullptr || may_read_stop_both_ways()) return 0;
-    uint32_t number = number_;
-    if (found.owner != nullptr) {
-      number = found.owner->number_with(stop_tokens());
-    } else if (place.others != nullptr) {
-      number = states_->number_with(stop_tokens());
-    }
+    uint32_t number = place.others == nullptr ? number_ : number_of(*place.others, found);
     return uint64_t(number) << 32 | uint64_t(found.mask->slot) << 1 | uint64_t(is_complete(state));
+  }
+
+  // Of what keeps the mask of a place inside embedded texts, with these stop tokens.
+  uint32_t number_of(const OtherPlaces& others, const KnownMask& found) const {
+    if (!found.is_of_language) return states_->number_with(stop_tokens());
+    engine::EmbeddedStates& states = *others.runs[0].states;
+    if (last_language_.first != states.number()) last_language_ = {states.number(), states.number_with(stop_tokens())};
+    return last_language_.second;
   }
 
   // Whether the bit of a stop token in a mask of the text may be that of its bytes or of its
@@ -180,6 +186,7 @@ class GrammarMatcher final : public engine::Matcher {
   uint32_t number_;                         // of the index with these stop tokens
   mutable std::vector<TextPlace> history_;  // before each step, and now
   mutable std::vector<Draft> drafts_;
+  mutable std::pair<uint32_t, uint32_t> last_language_{0, 0};  // the number of its states, and with the stop tokens
 };
 
 }  // namespace structout::context_free

@@ -150,7 +150,7 @@ const engine::Mask* GrammarStates::mask_of(uint32_t state) {
   return states_[state].mask = mask;
 }
 
-EmbeddedMasks::Found GrammarStates::mask(const TextPlace& text) {
+KnownMask GrammarStates::mask(const TextPlace& text) {
   Lock lock(*this);
   if (text.others == nullptr) return {mask_of(text.state)};
   return embedded_masks_.find(place_of(text), budget());
@@ -213,7 +213,7 @@ std::vector<TextPlace> GrammarStates::copied(GrammarStates& from, const std::vec
     place.node = copy(place.node);
     TextPlace copied{number_of(place)};
     if (each.others != nullptr) {
-      OtherPlaces others = *each.others;
+      OtherPlaces others = {each.others->lexer_places, each.others->runs};
       for (LexerPlace& other : others.lexer_places) other.node = copy(other.node);
       for (EmbeddedRun& run : others.runs) run.below = copy(run.below);
       copied.others = std::make_shared<const OtherPlaces>(std::move(others));

@@ -80,7 +80,7 @@ class GrammarStates {
   std::vector<uint32_t> walked_row(const TextPlace& text);
 
   // Null if it is not kept, or depends on what the text remembers.
-  EmbeddedMasks::Found mask(const TextPlace& text);
+  KnownMask mask(const TextPlace& text);
   bool has_mask(const TextPlace& text);
 
   // A number above 0 for the masks of places inside embedded texts, with a set of stop

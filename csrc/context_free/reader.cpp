@@ -16,7 +16,7 @@ class Reader::PlaceBuilder {
   }
 
   void add(EmbeddedRun run) {
-    budget_.spend(1 + runs_.size());
+    if (!runs_.empty()) budget_.spend(runs_.size());
     for (EmbeddedRun& other : runs_) {
       if (other.states != run.states) continue;
       if (!reader_.embedded().held(run.states).are_equal(*other.position, *run.position)) continue;

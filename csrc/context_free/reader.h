@@ -29,9 +29,17 @@ struct EmbeddedRun {
   Node below;  // where its end returns to: see Stacks::returned()
 };
 
+// The mask of a place inside embedded texts, once it was found. `is_of_language`: whether
+// it is kept by the states of the first of these texts.
+struct KnownMask {
+  const engine::Mask* mask = nullptr;
+  bool is_of_language = false;
+};
+
 struct OtherPlaces {
   std::vector<LexerPlace> lexer_places;  // beside the first: a lexeme here may be an embedded text there
   std::vector<EmbeddedRun> runs;
+  mutable KnownMask known_mask{};
 };
 
 // Where a text stands: in which stacks, and inside of which embedded texts. Where one of

@@ -16,8 +16,8 @@ const Position& json(const EmbeddedPosition& position) { return static_cast<cons
 
 void EmbeddedSchema::hold() {
   auto lock = std::make_unique<SchemaStates::Lock>(*states_);
-  states_->machine_->schema().budget().restart();
   lock_ = std::move(lock);  // no other thread is here now
+  has_read_ = false;
 }
 
 void EmbeddedSchema::release() noexcept { std::unique_ptr<SchemaStates::Lock> lock = std::move(lock_); }
@@ -34,6 +34,8 @@ std::bitset<256> EmbeddedSchema::first_bytes() {
 }
 
 engine::PositionPtr EmbeddedSchema::after(const EmbeddedPosition& position, const uint8_t*& at, const uint8_t* end) {
+  if (!has_read_) states_->machine_->schema().budget().restart();
+  has_read_ = true;
   Position next = json(position);
   while (at < end) {
     if (!next.read(*at)) return nullptr;
@@ -66,24 +68,30 @@ bool EmbeddedSchema::reaches_bottom(const Position& position, State top) const {
   return num_frames < num_looked_at;
 }
 
-bool EmbeddedSchema::has_view(const EmbeddedPosition& given) {
+std::optional<engine::EmbeddedView> EmbeddedSchema::known_view(const EmbeddedPosition& given) {
   const Position& position = json(given);
+  if (position.has_used()) return std::nullopt;
   State top = states_->mask_state(position);
-  const SchemaStates::Entry* known = position.has_used() ? nullptr : states_->known_entry(position, top);
-  return known != nullptr && (known->exits != nullptr || !reaches_bottom(position, top));
+  const SchemaStates::Entry* entry = states_->known_entry(position, top);
+  bool is_known = entry != nullptr && (entry->exits != nullptr || !reaches_bottom(position, top));
+  return is_known ? std::optional(view_of(position, top, *entry)) : std::nullopt;
 }
 
 engine::EmbeddedView EmbeddedSchema::view(const EmbeddedPosition& given) {
   const Position& position = json(given);
   State top = states_->mask_state(position);
   const SchemaStates::Entry* entry = &states_->entry_of(position, top);
-  bool reaches_bottom = this->reaches_bottom(position, top);
-  if (reaches_bottom && entry->exits == nullptr && !states_->find_exits(position, top, *entry)) return view(given);
+  bool needs_exits = entry->exits == nullptr && reaches_bottom(position, top);
+  while (needs_exits && !states_->find_exits(position, top, *entry)) entry = &states_->entry_of(position, top);
+  return view_of(position, top, *entry);
+}
+
+engine::EmbeddedView EmbeddedSchema::view_of(const Position& position, State top, const SchemaStates::Entry& entry) {
   engine::EmbeddedView view;
-  view.entry = entry->number;
-  if (states_->is_exact(position, *entry)) view.mask = entry->mask;
-  if (!reaches_bottom) return view;
-  const std::shared_ptr<const SchemaStates::Exits>& exits = entry->exits;
+  view.entry = entry.number;
+  if (states_->is_exact(position, entry)) view.mask = entry.mask;
+  if (entry.exits == nullptr || !reaches_bottom(position, top)) return view;
+  const std::shared_ptr<const SchemaStates::Exits>& exits = entry.exits;
   view.exits = {exits, &exits->lists};
   std::vector<bool> holds;
   bool has_conditions = exits->conditions.all.size() > 2;
@@ -114,9 +122,13 @@ void EmbeddedSchema::fill(const EmbeddedPosition& position, uint32_t* row) { sta
 
 void EmbeddedSchema::expand(const engine::Mask& mask, uint32_t* row) { states_->store_.expand(mask, row); }
 
-std::string EmbeddedSchema::forced(const EmbeddedPosition& position) { return json(position).forced(); }
+std::string EmbeddedSchema::forced(const EmbeddedPosition& position) {
+  states_->machine_->schema().budget().restart();
+  return json(position).forced();
+}
 
 std::optional<std::string> EmbeddedSchema::some_end(const EmbeddedPosition& position) {
+  states_->machine_->schema().budget().restart();
   return some_completion(json(position));
 }
 

@@ -29,7 +29,7 @@ class EmbeddedSchema final : public engine::EmbeddedStates {
   bool has_end(const engine::EmbeddedPosition& position) override;
   bool are_equal(const engine::EmbeddedPosition& a, const engine::EmbeddedPosition& b) override;
   engine::EmbeddedView view(const engine::EmbeddedPosition& position) override;
-  bool has_view(const engine::EmbeddedPosition& position) override;
+  std::optional<engine::EmbeddedView> known_view(const engine::EmbeddedPosition& position) override;
   void fill(const engine::EmbeddedPosition& position, uint32_t* row) override;
   void expand(const engine::Mask& mask, uint32_t* row) override;
   std::string forced(const engine::EmbeddedPosition& position) override;
@@ -38,6 +38,7 @@ class EmbeddedSchema final : public engine::EmbeddedStates {
   uint32_t number_with(const std::vector<uint32_t>& stop_tokens) override { return states_->number_with(stop_tokens); }
 
  private:
+  engine::EmbeddedView view_of(const Position& position, State top, const SchemaStates::Entry& entry);
   bool is_exit(const Position& position, uint32_t node) const;
 
   // Whether masks with the same top look at all of the stack.
@@ -45,6 +46,7 @@ class EmbeddedSchema final : public engine::EmbeddedStates {
 
   const std::shared_ptr<SchemaStates> states_;
   std::unique_ptr<SchemaStates::Lock> lock_;  // of the thread that holds them
+  bool has_read_ = false;                     // while they are held
 };
 
 }  // namespace structout::json

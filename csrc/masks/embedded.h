@@ -69,7 +69,9 @@ class EmbeddedStates {
   virtual bool are_equal(const EmbeddedPosition& a, const EmbeddedPosition& b) = 0;
 
   virtual EmbeddedView view(const EmbeddedPosition& position) = 0;
-  virtual bool has_view(const EmbeddedPosition& position) = 0;  // whether view() is short
+
+  // The same if it takes no work.
+  virtual std::optional<EmbeddedView> known_view(const EmbeddedPosition& position) = 0;
 
   // Fills a row with the tokens all of whose bytes belong to the embedded text.
   virtual void fill(const EmbeddedPosition& position, uint32_t* row) = 0;
@@ -93,6 +95,7 @@ class EmbeddedLanguage {
   virtual ~EmbeddedLanguage() = default;
   virtual const VocabularyTrie& embedded_vocabulary() const = 0;
   virtual const std::bitset<256>& first_bytes() const = 0;
+  virtual size_t memory_bytes() = 0;  // of all states in use
 
   // The states for new texts to use now.
   virtual std::shared_ptr<EmbeddedStates> embedded_states() = 0;

@@ -10,6 +10,7 @@ from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.fsm.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
+from structout.grammar.fsm.grammar_context import GrammarContext
 from structout.grammar.fsm.grammars import ContextFreeGrammar, GrammarIndex, compile_grammar
 from structout.grammar.fsm.json_schema import DEFAULT_FORM, JsonSchemaGrammar, SchemaIndex, TextForm
 from structout.grammar.fsm.matcher import FsmGrammar
@@ -89,7 +90,7 @@ class FsmBackend(StructuredOutputBackend):
             stop_token_ids: tokens that end the text. Default: those of the vocabulary.
         """
         schemas = self._tag_schemas(constraint, self._limits)
-        native = self._compiled(constraint, self._limits, schemas)
+        native = self._compiled(constraint, self._limits, schemas, stop_token_ids)
         annotations = native.annotations if isinstance(native, SchemaIndex) else tuple(schemas.annotations)
         weakened = tuple(schemas.weakened)
         if annotations and constraint.lenient:
@@ -106,7 +107,7 @@ class FsmBackend(StructuredOutputBackend):
         """
         try:
             schemas = self._tag_schemas(constraint, _CHECK_LIMITS)
-            self._refuse_empty(constraint, self._compiled(constraint, _CHECK_LIMITS, schemas))
+            self._refuse_empty(constraint, self._compiled(constraint, _CHECK_LIMITS, schemas, knows_tokens=False))
             return tuple(schemas.weakened)
         except GrammarLimitError as error:
             if error.limit != "cpu_milliseconds":
@@ -125,7 +126,15 @@ class FsmBackend(StructuredOutputBackend):
     def _form_of(self, constraint: Constraint) -> TextForm:
         return replace(self._form, key_order=constraint.key_order or self._form.key_order)
 
-    def _compiled(self, constraint: Constraint, limits: AutomatonLimits, schemas: TagSchemas) -> _Compiled:
+    def _compiled(
+        self,
+        constraint: Constraint,
+        limits: AutomatonLimits,
+        schemas: TagSchemas,
+        stop_token_ids: Sequence[int] | None = None,
+        *,
+        knows_tokens: bool = True,
+    ) -> _Compiled:
         kind = constraint.kind
         if constraint.whitespace_pattern is not None:
             is_json = kind is StructuredOutputOptions.JSON
@@ -148,9 +157,12 @@ class FsmBackend(StructuredOutputBackend):
             case StructuredOutputOptions.CHOICE:
                 return Automaton.from_choices(constraint.value)
             case StructuredOutputOptions.GRAMMAR:
-                return compile_grammar(constraint.spec, self.vocabulary, limits)
+                form = self._form_of(constraint)
+                return compile_grammar(constraint.spec, self.vocabulary, limits, form, knows_tokens=knows_tokens)
             case StructuredOutputOptions.STRUCTURAL_TAG:
-                rules = structural_tag_rules(constraint.value, limits, schemas.add)
+                context = GrammarContext(self.vocabulary, self._form_of(constraint), knows_tokens=knows_tokens)
+                stops = self.vocabulary.stop_token_ids if stop_token_ids is None else stop_token_ids
+                rules = structural_tag_rules(constraint.value, limits, context, schemas.add, stops)
                 automaton = None if constraint.tag_schemas else rules.automaton()
                 return GrammarIndex(rules, self.vocabulary) if automaton is None else automaton
 
