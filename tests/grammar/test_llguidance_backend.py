@@ -106,7 +106,7 @@ def takes(backend, grammar, text):
 LANGUAGES = [
     (Kind.JSON, json.dumps(PERSON), [PERSON_TEXT], ['{"name": "Ada"}', '{"age": 1, "name": "Ada"}', "[]", ""]),
     (Kind.JSON, "true", ['{"a": [1, null]}', '"x"', "7"], ["x", "{a: 1}"]),
-    (Kind.JSON_OBJECT, "{}", ['{"a": {"b": 1e5}}', "[]", '[{}, "x"]'], ['"x"', "1", "null", "{"]),
+    (Kind.JSON_OBJECT, "{}", ['{"a": {"b": 1e5}}', '{"a": [{}, "x"]}'], ["[]", '"x"', "1", "null", "{"]),
     (Kind.REGEX, r"\d{3}-[a-z]+", ["123-abc"], ["12-abc", "123-", "123-ABC", "x123-abc"]),
     (Kind.REGEX, "a*", ["", "aaa"], ["b"]),
     (Kind.CHOICE, '["yes", "no", "yes, but"]', ["yes", "no", "yes, but"], ["ye", "yes,", "maybe", ""]),

@@ -92,7 +92,7 @@ TAG = {
         ({"grammar": 'root ::= "a" root "b" | "c"'}, "fsm", "aacbb"),
         ({"grammar": 'start: "a" | "b"'}, "fsm", "b"),
         ({"grammar": 'start: "a" start "b" | "c"'}, "fsm", "aacbb"),
-        ({"structural_tag": TAG}, "xgrammar", '<a>{"a": 1}</a>'),
+        ({"structural_tag": TAG}, "fsm", '<a>{"a": 1}</a>'),
     ],
 )
 def test_compile_with_auto_chooses_the_best_backend(backend_set, params, name, member):
@@ -195,7 +195,7 @@ def test_compile_json_with_auto_allows_utf_8_only(backend_set, params, before, a
 def test_xgrammar_allows_surrogates_in_free_text(backend_set):
     """If this fails, xgrammar has changed, and xgrammar/support.py need not mention
     it."""
-    for params, before, after in (({"regex": '"[^"]*"'}, b'"', b'"'), ({"json_object": True}, b'["', b'"]')):
+    for params, before, after in (({"regex": '"[^"]*"'}, b'"', b'"'), ({"json_object": True}, b'{"a": "', b'"}')):
         by_xgrammar = constraint(**params, backend="xgrammar:no-fallback")
         assert takes_surrogates(backend_set.compile(by_xgrammar), before, after)
 
@@ -218,7 +218,15 @@ def test_compile_with_a_name_that_cannot_enforce_falls_back(backend_set):
     bounded = {"const": 2**53 + 1}
     assert backend_set.compile(constraint(json=bounded, backend="llguidance")).backend_name == "fsm"
     assert backend_set.compile(constraint(json={"minimum": 3}, backend="xgrammar")).backend_name == "fsm"
-    assert backend_set.compile(constraint(structural_tag=TAG, backend="llguidance")).backend_name == "xgrammar"
+    assert backend_set.compile(constraint(structural_tag=TAG, backend="llguidance")).backend_name == "fsm"
+
+
+def test_xgrammar_serves_tags_and_lark_for_requests_that_name_it(backend_set):
+    for params, member in (({"structural_tag": TAG}, '<a>{"a": 1}</a>'), ({"grammar": "start: /a+/"}, "aa")):
+        compiled = backend_set.compile(constraint(**params, backend="xgrammar:no-fallback"))
+        assert compiled.backend_name == "xgrammar"
+        assert takes(compiled, member)
+        assert backend_set.compile(constraint(**params)).backend_name == "fsm"
 
 
 @pytest.mark.usefixtures("without_fsm")
@@ -233,7 +241,6 @@ def test_compile_with_a_name_that_cannot_enforce_falls_back_to_the_other_engine(
     [
         ({"json": {"const": 2**53 + 1}, "backend": "llguidance:no-fallback"}, "llguidance does not enforce #/const"),
         ({"json": {"minimum": 3}, "backend": "xgrammar:no-fallback"}, "xgrammar does not enforce #/minimum"),
-        ({"grammar": 'start: "a"', "backend": "xgrammar:no-fallback"}, "xgrammar takes GBNF grammars"),
         ({"grammar": 'root ::= "a"', "backend": "llguidance:no-fallback"}, "llguidance takes Lark grammars"),
         ({"json": AB, "whitespace_pattern": " ", "backend": "xgrammar:no-fallback"}, "whitespace_pattern"),
         ({"json": {"type": "foo"}}, "^#/type: unknown type foo"),
@@ -243,7 +250,6 @@ def test_compile_with_a_name_that_cannot_enforce_falls_back_to_the_other_engine(
             {"json": AB, "backend": "outlines"},
             "unknown backend 'outlines': the known ones are auto, llguidance, xgrammar, fsm",
         ),
-        ({"structural_tag": TAG, "backend": "fsm:no-fallback"}, "fsm has no structural tags"),
         (
             {"regex": "(?<=a)b", "backend": "fsm:no-fallback"},
             "^fsm refuses the pattern: lookbehind is not supported",
@@ -617,7 +623,6 @@ def test_compile_of_a_constraint_without_a_value_parses_its_text():
         {"json": {"uniqueItems": True}, "backend": "llguidance:no-fallback"},
         {"json": {"$ref": "#"}},
         {"regex": "(?=a)b", "backend": "xgrammar:no-fallback"},
-        {"grammar": "start: A", "backend": "xgrammar:no-fallback"},
         {"choice": ["a"], "backend": "outlines"},
         {},
     ],

@@ -90,7 +90,10 @@ class FsmBackend(StructuredOutputBackend):
             stop_token_ids: tokens that end the text. Default: those of the vocabulary.
         """
         schemas = self._tag_schemas(constraint, self._limits)
-        native = self._compiled(constraint, self._limits, schemas, stop_token_ids)
+        if constraint.kind is StructuredOutputOptions.STRUCTURAL_TAG:
+            native = self._compiled(constraint, self._limits, schemas, stop_token_ids)
+        else:
+            native = self.compile_native(constraint)
         annotations = native.annotations if isinstance(native, SchemaIndex) else tuple(schemas.annotations)
         weakened = tuple(schemas.weakened)
         if annotations and constraint.lenient:

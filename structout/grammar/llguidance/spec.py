@@ -34,7 +34,7 @@ _JSON_ESCAPES = 'nrbtf\\"'
 _ESCAPE = re.compile(r"\\.", re.DOTALL)
 _JSON_WHITESPACE = r"[ \t\n\r]"
 _COMPACT_JSON = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-_ANY_JSON = {"type": ["object", "array"]}
+_ANY_OBJECT = {"type": "object"}
 
 # Without this, a mask shows only the first of the tokens that llguidance would force,
 # which is narrower than what it accepts. Filling it also calls the tokenizer.
@@ -68,7 +68,7 @@ def llguidance_spec(constraint: Constraint, *, any_whitespace: bool, max_whitesp
         case StructuredOutputOptions.JSON:
             return _json_spec(constraint.value, constraint.nodes, options | {"lenient": constraint.lenient})
         case StructuredOutputOptions.JSON_OBJECT:
-            return _json_spec(_ANY_JSON, [], options)
+            return _json_spec(_ANY_OBJECT, [], options)
         case StructuredOutputOptions.REGEX:
             return lark_spec(f"start: /{regex_to_lark(with_explicit_classes(spec), '')}/")
         case StructuredOutputOptions.CHOICE:

@@ -27,6 +27,7 @@ from structout.grammar.interface import (
     check_mask_buffer,
     nodes_below,
 )
+from structout.grammar.support import is_gbnf
 from structout.grammar.vocabulary import Vocabulary, token_id
 from structout.grammar.xgrammar import native
 from structout.grammar.xgrammar.refusals import explain_refusal
@@ -346,15 +347,15 @@ class XgrammarBackend(StructuredOutputBackend):
                     spec if schema is constraint.value else exact_json.dumps(schema, ensure_ascii=False)
                 )
             case StructuredOutputOptions.JSON_OBJECT:
-                if self._any_whitespace and self._max_whitespace is None:
-                    return lambda compiler: compiler.compile_builtin_json_grammar()
                 return self._compile_json_call('{"type": "object"}')
             case StructuredOutputOptions.REGEX:
                 return lambda compiler: compiler.compile_regex(spec)
             case StructuredOutputOptions.CHOICE:
                 return lambda compiler: compiler.compile_grammar(_choice_grammar(constraint.value))
             case StructuredOutputOptions.GRAMMAR:
-                return lambda compiler: compiler.compile_grammar(spec)
+                if is_gbnf(spec):
+                    return lambda compiler: compiler.compile_grammar(spec)
+                return lambda compiler: compiler.compile_grammar(xgrammar.Grammar.from_lark(spec))
             case StructuredOutputOptions.STRUCTURAL_TAG:
                 schemas = {
                     part.pointer: without_no_ops(part.schema, part.nodes, FORMATS) for part in constraint.tag_schemas

@@ -119,8 +119,8 @@ def xgrammar_support(constraint: Constraint) -> Support:
         case StructuredOutputOptions.CHOICE:
             is_slow = len(constraint.value) > _MANY_ALTERNATIVES
         case StructuredOutputOptions.GRAMMAR:
-            if not is_gbnf(constraint.spec):
-                return Support(refusal="takes GBNF grammars (::=), not Lark")
+            if not is_gbnf(constraint.spec):  # which xgrammar reads without a lexer
+                unproved = ("grammar",)
             is_slow = _has_large_bound(constraint.spec)
         case StructuredOutputOptions.STRUCTURAL_TAG:
             schemas = constraint.tag_schemas
