@@ -14,7 +14,7 @@ from typing import Any
 from structout import exact_json
 from structout.config import KEY_ORDERS, StructuredOutputsConfig
 from structout.errors import GrammarError, GrammarLimitError
-from structout.json_schema import Nodes, check_keywords, has_nul, subschemas
+from structout.json_schema import Nodes, has_nul, subschemas
 from structout.limits import Limits, check_limits, check_size
 from structout.output_types import is_output_type, options_of, read_json, schema_of
 from structout.structural_tag import TagSchema, tag_schemas
@@ -259,7 +259,6 @@ def _read_schemas(given: object, limits: Limits) -> tuple[tuple[str, str], ...]:
         try:
             value, texts[document] = _read_schema(schema)
             _check_characters(StructuredOutputOptions.JSON, value, texts[document])
-            check_keywords(list(subschemas(value, with_definitions=True)), f"{document}#")
             check_limits(StructuredOutputOptions.JSON.value, value, texts[document], limits)
         except GrammarLimitError:
             raise

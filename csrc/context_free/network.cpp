@@ -273,7 +273,7 @@ class NetworkBuilder {
   uint32_t terminal_of(uint32_t part, bool is_lazy, bool is_ignored) {
     auto [found, is_new] = terminals_.try_emplace({part, 2 * is_lazy + is_ignored}, uint32_t(0));
     if (!is_new) return found->second;
-    Terminal terminal{with_allowed_bytes(rules_.compile(part, limits_)), is_lazy, is_ignored};
+    Terminal terminal{rules_.compile(part, limits_), is_lazy, is_ignored};
     const engine::Part& definition = pattern_.parts[part];
     if (definition.kind == engine::PartKind::kRule) terminal.priority = pattern_.rules[definition.index].priority;
     std::vector<Terminal>& terminals = network_.terminals_;
@@ -283,22 +283,10 @@ class NetworkBuilder {
     return found->second;
   }
 
-  engine::Automaton with_allowed_bytes(const engine::Automaton& automaton) {
-    if (automaton.num_states() == 0) return automaton;
-    engine::AutomatonBuilder builder;
-    for (uint32_t state = 0; state < automaton.num_states(); ++state) {
-      std::vector<engine::Edge> edges;
-      for (const engine::Edge* edge = automaton.begin(state); edge < automaton.end(state); ++edge) {
-        visit_allowed(*edge, [&](uint8_t first, uint8_t last) { edges.push_back({first, last, edge->target}); });
-      }
-      builder.add_state(automaton.accepts(state), edges);
-    }
-    return builder.minimal(0, budget_);
-  }
-
   // Numbers the rules that the root still calls, and hands them over.
   void finish() {
     network_.has_lexer_ = options_.has_lexer;
+    network_.allowed_bytes_ = options_.allowed_bytes;
     network_.matches_empty_ = is_nullable_[root_rule()];
     network_.is_empty_ = !is_productive_[root_rule()] && !network_.matches_empty_;
     std::vector<uint32_t> number(root_rule() + 1, kNone), kept = {root_rule()};

@@ -11,7 +11,7 @@ from structout.cli.loading import load_tokenizer
 from structout.cli.progress import duration, say
 from structout.cli.validate import UserError, read_params
 from structout.config import StructuredOutputsConfig
-from structout.explain import EngineVerdict, Explanation, Size, explain
+from structout.explain import Explanation, Size, explain
 from structout.grammar.fsm.dot import to_dot
 from structout.json_schema import draft_of
 from structout.params import StructuredOutputOptions
@@ -83,7 +83,6 @@ def _fields(explanation: Explanation, tokenizer_name: str, key_order: str) -> It
     else:
         yield "engine", explanation.backend_name
     yield from _keyword_fields(explanation)
-    yield from (_verdict_field(verdict) for verdict in explanation.others if not _repeats(verdict, explanation))
     if explanation.error is None:
         yield "ready", f"{duration(explanation.ready_seconds)}, with {tokenizer_name}"
         yield from _size_fields(explanation, key_order)
@@ -105,18 +104,6 @@ def _keyword_fields(explanation: Explanation) -> Iterator[Field]:
         yield "unknown", f"{_places(use.unknown)} (ignored: not in this draft)"
     if use is not None and use.beside_ref:
         yield "ignored", f"{_places(use.beside_ref)} (nothing beside $ref counts in this draft)"
-
-
-def _repeats(verdict: EngineVerdict, explanation: Explanation) -> bool:
-    return verdict.error is not None and str(verdict.error) == str(explanation.error)
-
-
-def _verdict_field(verdict: EngineVerdict) -> Field:
-    if verdict.error is not None:
-        return verdict.name, str(verdict.error).partition("; ")[0].removeprefix(f"{verdict.name} ")
-    if verdict.weakened:
-        return verdict.name, f"does not enforce {_places(verdict.weakened)}"
-    return verdict.name, "enforces it too"
 
 
 def _size_fields(explanation: Explanation, key_order: str) -> Iterator[Field]:

@@ -100,7 +100,8 @@ class _Parser:
             may_repeat = self._parse_token(i, groups, may_repeat)
         if groups.depth:
             raise malformed_error(self._text, self._tokens[end - 1].end(), "a ( is not closed")
-        self._check_element(groups, self._tokens[end - 1].end())
+        if groups.alternatives == [[]]:
+            raise malformed_error(self._text, self._tokens[end - 1].end(), 'the rule is empty: write ""')
         self._rules.define(name.group(), groups.close_alternatives())
 
     def _parse_token(self, index: int, groups: OpenGroups, may_repeat: bool) -> bool:
@@ -115,6 +116,9 @@ class _Parser:
                 groups.add(self._add_class(token))
                 return True
             case "name":
+                if part == ".":  # llama.cpp's any character
+                    groups.add(self._rules.native.add_characters([], True))
+                    return True
                 if part in _MACROS:
                     raise unsupported_error(self._text, at, f"the macro {part} is")
                 self._first_uses.setdefault(part, at)
@@ -135,13 +139,10 @@ class _Parser:
             groups.open()
             return False
         if part == ")" and groups.depth:
-            if groups.alternatives != [[]] or self._tokens[index - 1].group() != "(":  # () is the empty text
-                self._check_element(groups, at)
             inside = groups.close()
             groups.add(inside)
             return True
         if part == "|":
-            self._check_element(groups, at)
             groups.begin_alternative()
             return False
         raise malformed_error(self._text, at, f"unexpected {part}")
@@ -151,10 +152,6 @@ class _Parser:
             return self._context.add_token(self._rules, token["token"], is_negated=token["negation"] == "!")
         except GrammarError as error:
             raise GrammarError(f"{place(self._text, token.start())}: {error}") from None
-
-    def _check_element(self, groups: OpenGroups, at: int) -> None:
-        if not groups.alternatives[-1]:
-            raise malformed_error(self._text, at, 'an alternative is empty: write ""')
 
     def _bounds(self, token: re.Match[str]) -> tuple[int, int | None]:
         low = bounded_int(token["low"])

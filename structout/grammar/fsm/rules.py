@@ -57,6 +57,7 @@ class RuleSet:
         self._native_limits = limits.as_native()
         self._references: dict[str, int] = {}
         self._defined: set[str] = set()
+        self._root = self.reference(start)
 
     def reference(self, name: str) -> int:
         """The expression that stands for a rule."""
@@ -168,6 +169,12 @@ class RuleSet:
         """Whether something may stand between terminals."""
         return bool(self._ignored)
 
+    def allow_ignored_at_start(self) -> None:
+        """Allow what may stand between two terminals also in front of the first."""
+        if self._ignored:
+            ignored = self.native.add_terminal(self.add_alternatives([[part] for part in self._ignored]))
+            self._root = self.add_sequence([self.add_repetition(ignored, 0, None), self._root])
+
     def network(self, vocabulary_trie: Any = None) -> Any:
         """The automata of all rules, a ``Network`` of the core.
 
@@ -183,9 +190,7 @@ class RuleSet:
             return self._network
         ignored = self._ignored if self.has_lexer else None
         with grammar_errors("the grammar"):
-            network = core().Network(
-                self.native, self.reference(self.start), ignored, self._native_limits, vocabulary_trie
-            )
+            network = core().Network(self.native, self._root, ignored, self._native_limits, vocabulary_trie)
         if vocabulary_trie is None:
             self._network = network
         return network
@@ -195,13 +200,12 @@ class RuleSet:
         at their ends, or if the automaton would exceed one of the limits, or take more
         than 0.2 s."""
         limits = replace(self.limits, seconds=min(self.limits.seconds, _AUTOMATON_SECONDS)).as_native()
-        start = self.reference(self.start)
         try:
             if self.has_lexer:
                 native = self.network().as_automaton(limits)
             else:
-                self.native.check_recursion(start)
-                native = self.native.compile(start, limits)
+                self.native.check_recursion(self._root)
+                native = self.native.compile(self._root, limits)
         except (core().PatternError, core().LimitError):
             return None
         return None if native is None else Automaton(native)

@@ -6,12 +6,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from structout import exact_json
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.fsm import gbnf, lark
 from structout.grammar.fsm.automaton import Automaton, AutomatonLimits
 from structout.grammar.fsm.grammar_context import GrammarContext
+from structout.grammar.fsm.grammars import is_gbnf
 from structout.grammar.fsm.rules import RuleSet, Way
-from structout.grammar.support import is_gbnf
 from structout.json_schema import keyword_at
 
 START = "text"
@@ -151,6 +152,19 @@ class _Fields:
             raise malformed(self.pointer, f"{self.type} has no field {min(self._left)}")
 
 
+def _parsed(schema: Any, pointer: str) -> Any:
+    """A schema that may be given as text."""
+    if not isinstance(schema, str):
+        return schema
+    try:
+        value = exact_json.loads(schema)
+    except (ValueError, RecursionError) as error:
+        raise malformed(pointer, f"the JSON schema is not JSON: {error}") from None
+    if not isinstance(value, bool | dict):
+        raise malformed(pointer, f"a JSON schema must be an object or a boolean, got {_named(value)}")
+    return value
+
+
 class _Translator:
     """Adds formats to rules. Each method that adds one returns its expression, with the
     end of the tag around it if it closes that."""
@@ -246,7 +260,7 @@ class _Translator:
     def _add_json_schema(self, fields: _Fields, around: _Around) -> int:
         default_style = "qwen_xml" if fields.type == "qwen_xml_parameter" else "json"
         schema = SchemaFormat(
-            schema=fields.take("json_schema", (bool, Mapping)),
+            schema=_parsed(fields.take("json_schema", (bool, Mapping, str)), fields.place("json_schema")),
             pointer=fields.place("json_schema"),
             style=fields.take("style", str, default_style),
             key_order="any" if fields.flag("any_order") else None,

@@ -12,7 +12,7 @@ from sglang.srt.constrained.torch_ops.token_filter_torch_ops import set_token_fi
 from structout.bitmask import allocate_token_bitmask
 from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarError
-from structout.grammar.router import BackendSet
+from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from structout.integrations.sglang.grammar import RefusedGrammar, StructoutGrammar
 from structout.integrations.sglang.grammar_cache import GrammarCache

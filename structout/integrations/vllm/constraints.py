@@ -11,7 +11,7 @@ from vllm.exceptions import VLLMValidationError
 from structout import envs, exact_json
 from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarError
-from structout.grammar.router import check_params
+from structout.grammar.registry import check_params
 from structout.integrations.structural_tags import as_parsers_read, current_structural_tag
 from structout.params import StructuredOutputsParams
 
@@ -79,7 +79,7 @@ def validating(validate: Callable[..., None]) -> Callable[..., None]:
             return
         try:
             params = params_of(constraint, config.backend, self)
-            weakened = check_params(params, manager_config(config), compiles=True)
+            weakened = check_params(params, manager_config(config))
         except GrammarError as error:
             raise VLLMValidationError(str(error)) from None
         if weakened:
@@ -99,7 +99,7 @@ def supporting(_: Callable[..., bool]) -> Callable[..., bool]:
         try:
             tag = {"type": "structural_tag", "format": _format_of(constraint)}
             params = StructuredOutputsParams(structural_tag=tag, lenient=not envs.vllm_strict())
-            check_params(params, compiles=True)
+            check_params(params)
         except GrammarError as error:
             _log.info("tool calls cannot stand beside the constraint: %s", error)
             return False
