@@ -10,6 +10,7 @@ from tag_texts import is_text_of
 from structout.bitmask import allocate_token_bitmask, unpack_bitmask
 from structout.errors import GrammarError
 from structout.grammar.fsm.automaton import DEFAULT_LIMITS
+from structout.grammar.fsm.grammar_context import GrammarContext
 from structout.grammar.fsm.grammars import ContextFreeGrammar, GrammarIndex
 from structout.grammar.fsm.structural_tags import structural_tag_rules
 from structout.grammar.vocabulary import Vocabulary
@@ -22,7 +23,8 @@ def no_schema(rules, schema):
 
 
 def rules_of(part):
-    return structural_tag_rules({"type": "structural_tag", "format": part}, DEFAULT_LIMITS, no_schema)
+    context = GrammarContext(BYTES)
+    return structural_tag_rules({"type": "structural_tag", "format": part}, DEFAULT_LIMITS, context, no_schema)
 
 
 def tag(begin, content, end):
@@ -202,3 +204,74 @@ def test_max_chars_counts_characters_and_not_bytes():
     assert index.matches("<>")
     assert not index.matches("<abcd>")
     assert not index.matches("<a>b>")
+
+
+# A vocabulary with special tokens, which no text spells: their ids follow the bytes.
+MARKED = Vocabulary(
+    (*BYTES.token_bytes, b"", b"", b""),
+    stop_token_ids=(256,),
+    special_tokens=(("<|call|>", 257), ("<|end|>", 258), ("<|think|>", 259)),
+)
+
+
+def accepts(part, *tokens, stop_token_ids=(256,)):
+    """Whether tokens, given as texts and ids, are a whole text of a format."""
+    rules = structural_tag_rules({"format": part}, DEFAULT_LIMITS, GrammarContext(MARKED), no_schema, stop_token_ids)
+    grammar = ContextFreeGrammar(GrammarIndex(rules, MARKED), MARKED.size, stop_token_ids, None)
+    ids = [i for token in tokens for i in ([token] if isinstance(token, int) else token.encode())]
+    return grammar.accept_tokens("", [*ids, stop_token_ids[0]])
+
+
+DIGITS = {"type": "regex", "pattern": "[0-9]+"}
+
+
+def test_a_marker_with_the_name_of_a_special_token_is_this_token():
+    call = tag("<|call|>f:", DIGITS, "<|end|>")
+    part = {"type": "triggered_tags", "triggers": ["<|call|>"], "tags": [call]}
+    assert accepts(part, "a", 257, "f:12", 258, "b")
+    assert accepts(part, "a<|cal")
+    assert accepts(part, 257, "f:1", 258, 257, "f:2", 258)
+    assert not accepts(part, "a<|call|>f:12<|end|>")  # a reader of the text would see a call
+    assert not accepts(part, "a", 257, "g")
+    assert not accepts(part, 257, "f:12<|end|>")
+    assert not accepts(part, "a", 259)
+    thought = tag("<|think|>", {"type": "any_text"}, ["<|end|>", "</t>"])
+    assert accepts(thought, 259, "a<b", 258)
+    assert accepts(thought, 259, "a", "</t>")
+    assert not accepts(thought, 259, "a<|end|>", 258)
+
+
+def test_a_marker_that_is_a_stop_token_is_left_to_the_end_of_the_text():
+    part = tag("<|call|>", DIGITS, "<|end|>")
+    assert accepts(part, 257, "12", stop_token_ids=(258, 256))
+    assert not accepts(part, 257, stop_token_ids=(258, 256))
+
+
+def test_formats_of_tokens_take_names_ids_and_texts():
+    token = {"type": "token", "token": "<|call|>"}
+    assert accepts({"type": "sequence", "elements": [token, {"type": "token", "token": ord("x")}]}, 257, "x")
+    assert not accepts(token, 258)
+    other = {"type": "exclude_token", "exclude_tokens": ["<|call|>", "x"]}
+    assert [accepts(other, *tokens) for tokens in ((258,), ("y",), (257,), ("x",), ())] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
+    some = {"type": "any_tokens", "exclude_tokens": [259], "max_tokens": 2}
+    assert [accepts(some, *tokens) for tokens in ((), (257, "x"), ("xyz",), (259,))] == [True, True, False, False]
+    call = {"type": "tag", "begin": token, "content": DIGITS, "end": {"type": "token", "token": 258}}
+    part = {"type": "token_triggered_tags", "trigger_tokens": ["<|call|>"], "tags": [call], "exclude_tokens": [259]}
+    assert accepts(part, "a", 257, "1", 258, "b", 257, "2", 258)
+    assert accepts(part, "a", 258)
+    for tokens in (("a", 257, "x"), ("a", 259), (257, "1")):
+        assert not accepts(part, *tokens)
+    assert accepts(part | {"at_least_one": True}, 257, "1", 258, "a")
+    assert not accepts(part | {"at_least_one": True}, "a", 257, "1", 258)
+    assert not accepts(part | {"stop_after_first": True}, 257, "1", 258, "a")
+    dispatch = {"type": "token_dispatch", "rules": [["<|call|>", DIGITS]], "exclude_tokens": [259]}
+    assert accepts(dispatch, "a", 257, "1", "b", 257, "2")
+    assert not accepts(dispatch, 257, "b")
+    with pytest.raises(GrammarError, match=re.escape("has no special token <|no|>; it has <|call|>")):
+        accepts({"type": "token", "token": "<|no|>"}, 1)

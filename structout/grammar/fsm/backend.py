@@ -10,6 +10,7 @@ from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.fsm.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
+from structout.grammar.fsm.grammar_context import GrammarContext
 from structout.grammar.fsm.grammars import ContextFreeGrammar, GrammarIndex, compile_grammar
 from structout.grammar.fsm.json_schema import DEFAULT_FORM, JsonSchemaGrammar, SchemaIndex, TextForm
 from structout.grammar.fsm.lenient import without
@@ -89,7 +90,8 @@ class FsmBackend(StructuredOutputBackend):
                 engine cannot enforce in this schema are not enforced.
             stop_token_ids: tokens that end the text. Default: those of the vocabulary.
         """
-        compiled = self._compiled_leniently(constraint, self._limits)
+        stops = self.vocabulary.stop_token_ids if stop_token_ids is None else stop_token_ids
+        compiled = self._compiled_leniently(constraint, self._limits, stops)
         native, (weakened, annotations) = compiled[0], _not_enforced(constraint, *compiled)
         grammar = self._grammar(constraint, native, stop_token_ids)
         return CompiledConstraint(grammar, weakened=weakened, annotations=annotations)
@@ -103,7 +105,7 @@ class FsmBackend(StructuredOutputBackend):
             formats that constrain nothing.
         """
         try:
-            compiled = self._compiled_leniently(constraint, _CHECK_LIMITS)
+            compiled = self._compiled_leniently(constraint, _CHECK_LIMITS, knows_tokens=False)
         except GrammarLimitError as error:
             if error.limit != "cpu_milliseconds":
                 raise
@@ -116,7 +118,12 @@ class FsmBackend(StructuredOutputBackend):
         return self._compiled(constraint, self._limits, self._tag_schemas(constraint, self._limits))
 
     def _compiled_leniently(
-        self, constraint: Constraint, limits: AutomatonLimits
+        self,
+        constraint: Constraint,
+        limits: AutomatonLimits,
+        stop_token_ids: Sequence[int] = (),
+        *,
+        knows_tokens: bool = True,
     ) -> tuple[_Compiled, TagSchemas, tuple[str, ...]]:
         """Compile, and return what has compiled the schemas of a tag, and the keywords
         that were left out of lenient schemas."""
@@ -124,7 +131,8 @@ class FsmBackend(StructuredOutputBackend):
         while True:
             schemas = self._tag_schemas(constraint, limits)
             try:
-                return self._compiled(constraint, limits, schemas), schemas, tuple(left_out)
+                native = self._compiled(constraint, limits, schemas, stop_token_ids, knows_tokens=knows_tokens)
+                return native, schemas, tuple(left_out)
             except GrammarError as error:
                 if not constraint.lenient or not _is_in_a_schema(constraint, error) or len(left_out) >= _MAX_LEFT_OUT:
                     raise
@@ -144,7 +152,15 @@ class FsmBackend(StructuredOutputBackend):
         key_order = constraint.key_order or self._form.key_order
         return replace(self._form, key_order=key_order, whitespace_pattern=constraint.whitespace_pattern)
 
-    def _compiled(self, constraint: Constraint, limits: AutomatonLimits, schemas: TagSchemas) -> _Compiled:
+    def _compiled(
+        self,
+        constraint: Constraint,
+        limits: AutomatonLimits,
+        schemas: TagSchemas,
+        stop_token_ids: Sequence[int] = (),
+        *,
+        knows_tokens: bool = True,
+    ) -> _Compiled:
         kind = constraint.kind
         if constraint.whitespace_pattern is not None and kind is not StructuredOutputOptions.JSON:
             raise GrammarError(f"whitespace_pattern applies to json only, got a {kind.value} constraint")
@@ -160,9 +176,11 @@ class FsmBackend(StructuredOutputBackend):
             case StructuredOutputOptions.CHOICE:
                 return Automaton.from_choices(constraint.value)
             case StructuredOutputOptions.GRAMMAR:
-                return compile_grammar(constraint.spec, self.vocabulary, limits)
+                form = self._form_of(constraint)
+                return compile_grammar(constraint.spec, self.vocabulary, limits, form, knows_tokens=knows_tokens)
             case StructuredOutputOptions.STRUCTURAL_TAG:
-                rules = structural_tag_rules(constraint.value, limits, schemas.add)
+                context = GrammarContext(self.vocabulary, self._form_of(constraint), knows_tokens=knows_tokens)
+                rules = structural_tag_rules(constraint.value, limits, context, schemas.add, stop_token_ids)
                 automaton = None if constraint.tag_schemas else rules.automaton()
                 return GrammarIndex(rules, self.vocabulary) if automaton is None else automaton
 

@@ -1,5 +1,6 @@
 """Builds the rules of a grammar while it is parsed."""
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -51,6 +52,7 @@ class RuleSet:
         self.limits = limits
         self.has_lexer = has_lexer
         self._ignored: list[int] = []
+        self._numbers = itertools.count()
         self._network: Any = None
         self._native_limits = limits.as_native()
         self._references: dict[str, int] = {}
@@ -69,6 +71,10 @@ class RuleSet:
 
     def is_defined(self, name: str) -> bool:
         return name in self._defined
+
+    def new_number(self) -> int:
+        """A number for the names of rules that stand for what has none."""
+        return next(self._numbers)
 
     def add_text(self, text: str) -> int:
         return self.native.add_text(text.encode())
@@ -157,6 +163,11 @@ class RuleSet:
     def ignore(self, sequences: Sequence[Sequence[int]]) -> None:
         """Allow texts of the alternatives between two terminals."""
         self._ignored.append(self.add_alternatives(sequences))
+
+    @property
+    def ignores_something(self) -> bool:
+        """Whether something may stand between terminals."""
+        return bool(self._ignored)
 
     def allow_ignored_at_start(self) -> None:
         """Allow what may stand between two terminals also in front of the first."""

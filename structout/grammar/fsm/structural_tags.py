@@ -1,6 +1,7 @@
 """Structural tags as rules: xgrammar's format, with tags, free text and schemas."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from structout import exact_json
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.fsm import gbnf, lark
 from structout.grammar.fsm.automaton import Automaton, AutomatonLimits
+from structout.grammar.fsm.grammar_context import GrammarContext
 from structout.grammar.fsm.grammars import is_gbnf
 from structout.grammar.fsm.rules import RuleSet, Way
 from structout.json_schema import keyword_at
@@ -44,14 +46,25 @@ class SchemaFormat:
 # Adds the texts that a schema describes to rules.
 AddSchema = Callable[[RuleSet, SchemaFormat], int]
 Part = tuple[object, str]  # a format, and its JSON pointer
+Mark = str | int  # a text that marks the begin or the end of a tag, or the id of a token
 
 
-def structural_tag_rules(tag: Mapping[str, Any], limits: AutomatonLimits, add_schema: AddSchema) -> RuleSet:
+def structural_tag_rules(
+    tag: Mapping[str, Any],
+    limits: AutomatonLimits,
+    context: GrammarContext,
+    add_schema: AddSchema,
+    stop_token_ids: Collection[int] = (),
+) -> RuleSet:
     """Translate a structural tag.
 
     Args:
         tag: as xgrammar documents it. docs/tool_calls.md has its formats.
         limits: what the rules may cost.
+        context: the tokens that the tag may name. A marker whose text is the name of a
+            special token is this token.
+        stop_token_ids: tokens that end the text. A marker that is one of them is left
+            to the end of the text.
         add_schema: called for each ``json_schema``.
 
     Raises:
@@ -59,7 +72,7 @@ def structural_tag_rules(tag: Mapping[str, Any], limits: AutomatonLimits, add_sc
             the place in the tag.
     """
     rules = RuleSet(START, limits)
-    translator = _Translator(rules, limits, add_schema)
+    translator = _Translator(rules, limits, context, add_schema, stop_token_ids)
     fields = _Fields(tag, "#", "structural_tag")
     body = translator.add(fields.part("format"), _OUTSIDE)
     fields.finish()
@@ -72,12 +85,13 @@ class _Around:
     """The tag around a format.
 
     Attributes:
-        ends: texts that end the tag. Free text does not contain them.
+        ends: what ends the tag: texts, and ids of tokens. Free text does not contain
+            them.
         closes: whether the format is the last one in the tag, so that one of ``ends``
             follows it: free text ends where one of them first occurs.
     """
 
-    ends: tuple[str, ...] = ()
+    ends: tuple["Mark", ...] = ()
     closes: bool = False
 
     @property
@@ -155,9 +169,20 @@ class _Translator:
     """Adds formats to rules. Each method that adds one returns its expression, with the
     end of the tag around it if it closes that."""
 
-    def __init__(self, rules: RuleSet, limits: AutomatonLimits, add_schema: AddSchema):
+    def __init__(
+        self,
+        rules: RuleSet,
+        limits: AutomatonLimits,
+        context: GrammarContext,
+        add_schema: AddSchema,
+        stop_token_ids: Collection[int],
+    ):
         self._rules = rules
         self._limits = limits
+        self._context = context
+        self._stop_token_ids = stop_token_ids
+        names = sorted(context.markers, key=len, reverse=True)
+        self._names = re.compile(f"({'|'.join(map(re.escape, names))})") if names else None
         self._add_schema = add_schema
         self._depth = 0
         self._nothing = rules.add_text("")
@@ -166,9 +191,6 @@ class _Translator:
         fields = _Fields(*part)
         adder = _ADDERS.get(fields.type)
         if adder is None:
-            if "token" in fields.type:
-                message = f"the format {fields.type} is not supported: give markers as text"
-                raise unsupported(fields.pointer, message)
             raise malformed(fields.pointer, f"there is no format {fields.type}")
         self._depth += 1
         if self._depth > _MAX_NESTING:
@@ -181,11 +203,37 @@ class _Translator:
     def _closed(self, part: int, around: _Around) -> int:
         return self._rules.add_sequence([part, self._any_of(around.ends)]) if around.closes else part
 
-    def _any_of(self, texts: Iterable[str]) -> int:
-        return self._rules.add_alternatives([[self._rules.add_text(text)] for text in texts])
+    def _any_of(self, marks: Iterable[Mark]) -> int:
+        return self._rules.add_alternatives([[self._marker(mark)] for mark in marks])
+
+    def _marker(self, mark: Mark) -> int:
+        """A text in which the names of special tokens stand for these, or a token."""
+        if isinstance(mark, int):
+            return self._nothing if mark in self._stop_token_ids else self._rules.token([mark])
+        if self._is_spelled(mark):
+            return self._rules.add_text(mark)
+        assert self._names is not None
+        pieces = [piece for piece in self._names.split(mark) if piece]
+        ids = self._context.markers
+        return self._rules.add_sequence(
+            [self._marker(ids[piece]) if piece in ids else self._rules.add_text(piece) for piece in pieces]
+        )
+
+    def _is_spelled(self, mark: Mark) -> bool:
+        """Whether a mark is text alone."""
+        return isinstance(mark, str) and (self._names is None or self._names.search(mark) is None)
+
+    def _token(self, fields: _Fields, token: object) -> int:
+        with errors_at(fields.pointer):
+            if isinstance(token, bool) or not isinstance(token, int | str):
+                raise malformed(fields.pointer, f"expected the id or the name of a token, got {_named(token)}")
+            return self._context.token_of(token)
+
+    def _tokens(self, fields: _Fields, key: str) -> list[int]:
+        return [self._token(fields, token) for token in fields.take(key, list, [])]
 
     def _add_const_string(self, fields: _Fields, around: _Around) -> int:
-        return self._closed(self._rules.add_text(fields.take("value", str)), around)
+        return self._closed(self._marker(fields.take("value", str)), around)
 
     def _add_regex(self, fields: _Fields, around: _Around) -> int:
         pattern, place = fields.take("pattern", str), fields.place("pattern")
@@ -202,8 +250,8 @@ class _Translator:
 
     def _parsed(self, grammar: str) -> int:
         if is_gbnf(grammar):
-            return gbnf.parse_gbnf(grammar, self._limits, self._rules).reference(gbnf.START)
-        automaton = lark.parse_lark(grammar, self._limits).automaton()
+            return gbnf.parse_gbnf(grammar, self._limits, self._context, self._rules).reference(gbnf.START)
+        automaton = lark.parse_lark(grammar, self._limits, self._context).automaton()
         if automaton is None:
             message = "a Lark grammar with recursion is not supported in a tag: write it in GBNF, with ::="
             raise GrammarError(message, kind=GrammarErrorKind.UNSUPPORTED)
@@ -218,7 +266,7 @@ class _Translator:
             key_order="any" if fields.flag("any_order") else None,
             max_whitespace=fields.take("max_whitespace_cnt", int, None),
             excluded=fields.texts("excludes"),
-            ends=around.ends,
+            ends=tuple(end for end in around.ends if isinstance(end, str)),
         )
         return self._closed(self._add_schema(self._rules, schema), around)
 
@@ -236,11 +284,19 @@ class _Translator:
             bounded = self._rules.add_regex(f"{_ANY}{{0,{max_chars}}}")
         return self._rules.native.add_intersection([text, self._closed(bounded, around)])
 
-    def _add_free_text(self, stops: dict[str, Way], excluded: tuple[str, ...], around: _Around) -> int:
+    def _add_free_text(
+        self, stops: dict[str, Way], excluded: tuple[str, ...], around: _Around, tokens: Sequence[Way] = ()
+    ) -> int:
+        """Any text up to a stop, to one of ``tokens``, which are what begins with a
+        special token, or to the end of the tag around it."""
+        ways = [Way(self._nothing)]
+        texts = [end for end in around.ends if isinstance(end, str)]  # what looks like a special token is none
         if around.closes:
-            closing = {end: Way(self._nothing) for end in around.ends}
-            return self._rules.add_free_text(closing | stops, excluded)
-        return self._rules.add_free_text(stops, (*excluded, *around.ends), [Way(self._nothing)])
+            closing = [end for end in texts if self._is_spelled(end)]
+            texts = [end for end in texts if end not in closing]
+            stops = {end: Way(self._nothing) for end in closing} | stops
+            ways = [Way(self._marker(end)) for end in around.ends if end not in closing]
+        return self._rules.add_free_text(stops, (*excluded, *texts), [*ways, *tokens])
 
     def _add_sequence(self, fields: _Fields, around: _Around) -> int:
         parts = fields.parts("elements")
@@ -277,24 +333,34 @@ class _Translator:
 
     def _add_tag(self, fields: _Fields, around: _Around) -> int:
         begin, rest = self._tag(fields)
-        return self._closed(self._rules.add_sequence([self._rules.add_text(begin), rest]), around)
+        return self._closed(self._rules.add_sequence([self._marker(begin), rest]), around)
 
-    def _tag(self, fields: _Fields) -> tuple[str, int]:
+    def _tag(self, fields: _Fields) -> tuple[Mark, int]:
         """The beginning of a tag, and what follows it."""
-        begin = _text_marker(fields, "begin")
-        ends = fields.take("end", (str, list, Mapping))
-        ends = [_text_marker(fields, "end", ends)] if not isinstance(ends, list) else ends
-        if not ends or not all(isinstance(end, str) for end in ends):
-            raise malformed(fields.place("end"), f"a tag ends with a text or one of several, got {_named(ends)}")
-        marks = tuple(dict.fromkeys(end for end in ends if end))
+        begin = self._mark(fields.take("begin", (str, Mapping)), fields.place("begin"))
+        given = fields.take("end", (str, list, Mapping))
+        ends = [self._mark(end, fields.place("end")) for end in (given if isinstance(given, list) else [given])]
+        if not ends:
+            raise malformed(fields.place("end"), "a tag needs an end, got an empty list")
+        marks = tuple(dict.fromkeys(end for end in ends if end != ""))
         if len(marks) == len(set(ends)):
             return begin, self.add(fields.part("content"), _Around(marks, closes=True))
         content = self.add(fields.part("content"), _Around(marks))  # it may also end with nothing
         return begin, self._rules.add_sequence([content, self._any_of(ends)])
 
-    def _tags(self, fields: _Fields) -> dict[str, int]:
+    def _mark(self, given: object, pointer: str) -> Mark:
+        if isinstance(given, str):
+            return given
+        fields = _Fields(given, pointer)
+        if fields.type != "token":
+            raise malformed(pointer, f"a tag begins and ends with a text or a token, got the format {fields.type}")
+        token = self._token(fields, fields.take("token", (int, str)))
+        fields.finish()
+        return token
+
+    def _tags(self, fields: _Fields) -> dict[Mark, int]:
         """The tags of a format: what follows each beginning."""
-        following: dict[str, list[int]] = {}
+        following: dict[Mark, list[int]] = {}
         for part, pointer in fields.parts("tags"):
             tag = _Fields(part, pointer, "tag")
             if tag.type != "tag":
@@ -306,38 +372,44 @@ class _Translator:
             raise malformed(fields.place("tags"), f"{fields.type} needs a tag")
         return {begin: self._rules.add_alternatives([[rest] for rest in rests]) for begin, rests in following.items()}
 
-    def _any_tag(self, tags: Mapping[str, int], num_read: int = 0) -> int:
+    def _any_tag(self, tags: Mapping[Mark, int], num_read: int = 0) -> int:
         """Any of the tags, the first characters of whose beginnings have been read."""
         return self._rules.add_alternatives(
-            [[self._rules.add_text(begin[num_read:]), rest] for begin, rest in tags.items()]
+            [
+                [self._marker(begin[num_read:] if isinstance(begin, str) else begin), rest]
+                for begin, rest in tags.items()
+            ]
         )
 
     def _add_triggered_tags(self, fields: _Fields, around: _Around) -> int:
-        triggers, excluded = fields.texts("triggers"), fields.texts("excludes")
+        triggers, excluded = fields.texts("triggers"), [*fields.texts("excludes")]
         tags = self._tags(fields)
         for begin in tags:
-            if not begin.startswith(triggers):
+            if not isinstance(begin, str) or not begin.startswith(triggers):
                 raise malformed(fields.place("triggers"), f"no trigger begins the tag {begin!r}")
         is_last = fields.flag("stop_after_first")
 
         def behind(tag: int) -> Way:
             return Way(self._closed(tag, around)) if is_last else Way(tag, returns=True)
 
-        stops = {}
+        stops, tokens = {}, []
         for trigger in triggers:
-            begun = {begin: rest for begin, rest in tags.items() if begin.startswith(trigger)}
-            if begun:
+            begun = {begin: rest for begin, rest in tags.items() if str(begin).startswith(trigger)}
+            if begun and self._is_spelled(trigger):
                 stops[trigger] = behind(self._any_tag(begun, len(trigger)))
-        unused = tuple(trigger for trigger in triggers if trigger not in stops)
+                continue
+            excluded.append(trigger)
+            if begun:
+                tokens.append(behind(self._any_tag(begun)))
         at_least_one = fields.flag("at_least_one")
         if at_least_one and is_last:
             return self._closed(self._any_tag(tags), around)
-        text = self._add_free_text(stops, (*excluded, *unused), around)
+        text = self._add_free_text(stops, tuple(excluded), around, tokens)
         return self._rules.add_sequence([self._any_tag(tags), text]) if at_least_one else text
 
     def _add_tags_with_separator(self, fields: _Fields, around: _Around) -> int:
         tag = self._any_tag(self._tags(fields))
-        separator = self._rules.add_text(fields.take("separator", str))
+        separator = self._marker(fields.take("separator", str))
         if not fields.flag("stop_after_first"):
             others = self._rules.add_repetition(self._rules.add_sequence([separator, tag]), 0, None)
             tag = self._rules.add_sequence([tag, others])
@@ -347,14 +419,77 @@ class _Translator:
 
     def _add_dispatch(self, fields: _Fields, around: _Around) -> int:
         excluded, returns = fields.texts("excludes"), fields.take("loop", bool, True)
-        stops = {}
+        stops, tokens = {}, []
         for i, rule in enumerate(fields.take("rules", list)):
             place = f"{fields.place('rules')}/{i}"
             if not isinstance(rule, Sequence) or len(rule) != 2 or not isinstance(rule[0], str) or not rule[0]:
                 raise malformed(place, f"expected a pattern that is not empty and a format, got {_named(rule)}")
             part = self.add((rule[1], f"{place}/1"), around.inner)
-            stops[rule[0]] = Way(part, returns=True) if returns else Way(self._closed(part, around))
-        return self._add_free_text(stops, excluded, around)
+            if self._is_spelled(rule[0]):
+                stops[rule[0]] = Way(part, returns=True) if returns else Way(self._closed(part, around))
+                continue
+            part = self._rules.add_sequence([self._marker(rule[0]), part])
+            tokens.append(Way(part, returns=True) if returns else Way(self._closed(part, around)))
+            excluded = (*excluded, rule[0])
+        return self._add_free_text(stops, excluded, around, tokens)
+
+    # -- formats that count tokens ---------------------------------------------------
+
+    def _add_token(self, fields: _Fields, around: _Around) -> int:
+        token = self._token(fields, fields.take("token", (int, str)))
+        return self._closed(self._rules.token([token]), around)
+
+    def _add_exclude_token(self, fields: _Fields, around: _Around) -> int:
+        return self._closed(self._other_token(self._tokens(fields, "exclude_tokens")), around)
+
+    def _add_any_tokens(self, fields: _Fields, around: _Around) -> int:
+        excluded = [*self._tokens(fields, "exclude_tokens"), *self._end_tokens(around)]
+        maximum = fields.take("max_tokens", int, None)
+        return self._closed(self._rules.add_repetition(self._other_token(excluded), 0, maximum), around)
+
+    def _other_token(self, excluded: Iterable[int]) -> int:
+        """Any token that does not end the text, but some."""
+        return self._rules.token(self._context.other_tokens(dict.fromkeys([*excluded, *self._stop_token_ids])))
+
+    def _end_tokens(self, around: _Around) -> list[int]:
+        ids = self._context.markers
+        marks = [ids.get(end) if isinstance(end, str) else end for end in around.ends]
+        return [mark for mark in marks if mark is not None]
+
+    def _add_token_triggered_tags(self, fields: _Fields, around: _Around) -> int:
+        triggers, excluded = self._tokens(fields, "trigger_tokens"), self._tokens(fields, "exclude_tokens")
+        tags = self._tags(fields)
+        for begin in tags:
+            if begin not in triggers:
+                raise malformed(fields.place("trigger_tokens"), f"no trigger begins the tag {begin!r}")
+        is_last, at_least_one = fields.flag("stop_after_first"), fields.flag("at_least_one")
+        return self._between_tokens(self._any_tag(tags), [*triggers, *excluded], around, is_last, at_least_one)
+
+    def _add_token_dispatch(self, fields: _Fields, around: _Around) -> int:
+        excluded = self._tokens(fields, "exclude_tokens")
+        loops = fields.take("loop", bool, True)
+        choices, triggers = [], []
+        for i, rule in enumerate(fields.take("rules", list)):
+            place = f"{fields.place('rules')}/{i}"
+            if not isinstance(rule, Sequence) or len(rule) != 2:
+                raise malformed(place, f"expected a token and a format, got {_named(rule)}")
+            triggers.append(self._token(fields, rule[0]))
+            part = self.add((rule[1], f"{place}/1"), around.inner)
+            choices.append([self._rules.token([triggers[-1]]), part])
+        if not choices:
+            raise malformed(fields.place("rules"), "token_dispatch needs a rule")
+        dispatched = self._rules.add_alternatives(choices)
+        return self._between_tokens(dispatched, [*triggers, *excluded], around, not loops, False)
+
+    def _between_tokens(self, tag: int, excluded: list[int], around: _Around, is_last: bool, at_least_one: bool) -> int:
+        """Any tokens, and tags between them."""
+        free = self._rules.add_repetition(self._other_token([*excluded, *self._end_tokens(around)]), 0, None)
+        if is_last:
+            parts = [tag] if at_least_one else [free, self._rules.add_repetition(tag, 0, 1)]
+        else:
+            others = self._rules.add_repetition(self._rules.add_sequence([tag, free]), 0, None)
+            parts = [tag, free, others] if at_least_one else [free, others]
+        return self._closed(self._rules.add_sequence(parts), around)
 
 
 _ADDERS: dict[str, Callable[[_Translator, _Fields, _Around], int]] = {
@@ -374,14 +509,12 @@ _ADDERS: dict[str, Callable[[_Translator, _Fields, _Around], int]] = {
     "triggered_tags": _Translator._add_triggered_tags,
     "tags_with_separator": _Translator._add_tags_with_separator,
     "dispatch": _Translator._add_dispatch,
+    "token": _Translator._add_token,
+    "exclude_token": _Translator._add_exclude_token,
+    "any_tokens": _Translator._add_any_tokens,
+    "token_triggered_tags": _Translator._add_token_triggered_tags,
+    "token_dispatch": _Translator._add_token_dispatch,
 }
-
-
-def _text_marker(fields: _Fields, key: str, value: object = None) -> str:
-    marker = fields.take(key, (str, Mapping)) if value is None else value
-    if isinstance(marker, str):
-        return marker
-    raise unsupported(fields.place(key), "a token as a marker is not supported: give its text")
 
 
 def malformed(pointer: str, problem: str) -> GrammarError:
