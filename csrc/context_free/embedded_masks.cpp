@@ -45,7 +45,10 @@ std::string EmbeddedMasks::key_of(const Place& place, const std::vector<Embedded
 
 KnownMask EmbeddedMasks::find(const Place& place, engine::Budget& budget) {
   if (place.others->known_mask.mask != nullptr) return place.others->known_mask;
-  std::vector<EmbeddedView> views = this->views(place);
+  return find(place, views(place), budget);
+}
+
+KnownMask EmbeddedMasks::find(const Place& place, const std::vector<EmbeddedView>& views, engine::Budget& budget) {
   if (std::any_of(views.begin(), views.end(), depends_on_text)) return {};
   std::string key = key_of(place, views);
   auto known = found_.find(key);
@@ -126,10 +129,14 @@ uint32_t EmbeddedMasks::number_of(const Place& place) {
 }
 
 void EmbeddedMasks::fill(const Place& place, uint32_t* row, engine::Budget& budget) {
-  KnownMask found = find(place, budget);
+  KnownMask found = place.others->known_mask;
+  std::vector<EmbeddedView> views;
+  if (found.mask == nullptr) {
+    views = this->views(place);
+    found = find(place, views, budget);
+  }
   if (found.mask != nullptr && !found.is_of_language) return store_.expand(*found.mask, row);
   if (found.mask != nullptr) return reader_.embedded().held(place.others->runs[0].states).expand(*found.mask, row);
-  std::vector<EmbeddedView> views = this->views(place);
   std::fill(row, row + row_.size(), 0);
   add_others(place, views, row, budget);
   for (const EmbeddedRun& run : place.others->runs) {

@@ -48,6 +48,7 @@ class EmbeddedMasks {
 
   std::vector<engine::EmbeddedView> views(const Place& place);
   std::string key_of(const Place& place, const std::vector<engine::EmbeddedView>& views) const;
+  KnownMask find(const Place& place, const std::vector<engine::EmbeddedView>& views, engine::Budget& budget);
   KnownMask computed(const Place& place, const std::vector<engine::EmbeddedView>& views, engine::Budget& budget);
   // Adds the tokens with bytes behind the ends of embedded texts, and those of the other
   // places. Returns whether there are any.

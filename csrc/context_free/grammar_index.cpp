@@ -51,6 +51,7 @@ size_t GrammarIndex::memory_bytes() {
     std::lock_guard<std::mutex> parts_lock(parts_->mutex);
     bytes += parts_->lexer.memory_bytes() + parts_->sure_ways.memory_bytes() + parts_->masks.memory_bytes();
   }
+  for (const auto& language : parts_->network->embedded()) bytes += language->memory_bytes();
   for (const std::weak_ptr<GrammarStates>& each : earlier_) {
     if (std::shared_ptr<GrammarStates> states = each.lock()) bytes += states->memory_bytes();
   }

@@ -48,7 +48,7 @@ class GrammarIndex {
   // Whether no text can be finished.
   bool is_empty() { return states()->start().is_dead(); }
 
-  // Of all states in use, and of the pieces and masks.
+  // Of all states in use, those of embedded languages included, and of the pieces and masks.
   size_t memory_bytes();
 
  private:

@@ -44,7 +44,7 @@ class SchemaIndex final : public engine::EmbeddedLanguage {
   }
 
   // Of all states that some text uses, or a new one would.
-  size_t memory_bytes();
+  size_t memory_bytes() override;
 
  private:
   const std::string schema_;

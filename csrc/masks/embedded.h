@@ -95,6 +95,7 @@ class EmbeddedLanguage {
   virtual ~EmbeddedLanguage() = default;
   virtual const VocabularyTrie& embedded_vocabulary() const = 0;
   virtual const std::bitset<256>& first_bytes() const = 0;
+  virtual size_t memory_bytes() = 0;  // of all states in use
 
   // The states for new texts to use now.
   virtual std::shared_ptr<EmbeddedStates> embedded_states() = 0;

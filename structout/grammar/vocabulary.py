@@ -19,10 +19,13 @@ class Vocabulary:
             special tokens, padding ids and unused ids. These are never allowed inside
             constrained text, whatever their printed form looks like.
         stop_token_ids: the ids that end a text.
+        special_tokens: names of tokens that stand beside the text, with their ids: a
+            grammar may ask for them.
     """
 
     token_bytes: tuple[bytes, ...]
     stop_token_ids: tuple[int, ...]
+    special_tokens: tuple[tuple[str, int], ...] = ()
 
     @property
     def size(self) -> int:
@@ -97,7 +100,9 @@ class Vocabulary:
         for token, i in ids.items():
             if i not in special:
                 token_bytes[i] = added[i].content.encode() if i in added else to_bytes(token)
-        return cls(tuple(token_bytes), tuple(sorted(set(stop_token_ids))))
+        named = special | added.keys()
+        names = sorted(((token, i) for token, i in ids.items() if i in named), key=lambda each: each[1])
+        return cls(tuple(token_bytes), tuple(sorted(set(stop_token_ids))), tuple(names))
 
 
 def token_id(token: object, vocab_size: int) -> int | None:

@@ -1,5 +1,5 @@
-"""JSON schemas inside of grammars, and tokens that grammars read by their ids: against a
-plain judge, against walks over whole places, and against the schemas alone."""
+"""JSON schemas inside of grammars, and tokens that grammars read by their ids: against
+a plain judge, against walks over whole places, and against the schemas alone."""
 
 import functools
 import json
@@ -143,7 +143,7 @@ class Judge:
         return known
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def json_ends(schema, key_order, symbols, begin):
     length = next((i for i, symbol in enumerate(symbols) if symbol > 255), len(symbols))
     index = schema_index(schema, key_order)
@@ -275,9 +275,8 @@ def test_mask_is_that_of_a_walk_over_whole_places_and_of_trying_each_token(name,
         grammar = started(index)
         for _ in range(25):
             tokens = allowed(grammar)
-            assert tokens_in(np.array(grammar.matcher.walked_row(), dtype=np.uint32)) == [
-                t for t in tokens if t != STOP
-            ]
+            walked = tokens_in(np.array(grammar.matcher.walked_row(), dtype=np.uint32))
+            assert walked == [token for token in tokens if token != STOP]
             if rng.random() < 0.2:
                 tried = []
                 for token in range(VOCABULARY.size):
@@ -409,8 +408,8 @@ def test_number_ends_in_front_of_what_follows():
 
 
 def test_ambiguous_values_do_not_multiply():
-    """A number in a list without commas may end behind each digit: the ways meet in equal
-    places."""
+    """A number in a list without commas may end behind each digit: the ways meet in
+    equal places."""
     index = GrammarIndex(scannerless("numbers"), VOCABULARY)
     grammar = started(index)
     assert grammar.accept_bytes(b"1" * 400)
@@ -423,8 +422,8 @@ def names_of(count):
 
 
 def test_texts_whose_schema_has_no_room_beside_others_go_on_alone():
-    """The limit of a schema's states is one for each text: what it lacks beside others, a
-    text makes again, drafts included."""
+    """The limit of a schema's states is one for each text: what it lacks beside others,
+    a text makes again, drafts included."""
     engine, rng = JsonEngine(text_bytes(VOCABULARY), STOP), random.Random(3)
     # The objects of this schema have a state for each set of names.
     schema = names_of(40) | {"anyOf": [names_of(30) | {"maxProperties": 38}, names_of(35) | {"maxProperties": 36}]}

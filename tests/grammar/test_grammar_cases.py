@@ -99,11 +99,7 @@ def texts_are_read(engine, name):
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_own_engine_reads_programs(name, own):
-    if name == "calls.lark":
-        with pytest.raises(Refused, match="%json is not supported"):
-            texts_are_read(own, name)
-    else:
-        texts_are_read(own, name)
+    texts_are_read(own, name)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -108,7 +108,7 @@ class FsmBackend(StructuredOutputBackend):
         What takes more than ``_CHECK_SECONDS`` passes.
         """
         try:
-            self._refuse_empty(constraint, self._compiled(constraint, _CHECK_LIMITS))
+            self._refuse_empty(constraint, self._compiled(constraint, _CHECK_LIMITS, knows_tokens=False))
         except GrammarLimitError as error:
             if error.limit != "cpu_milliseconds":
                 raise
@@ -118,7 +118,7 @@ class FsmBackend(StructuredOutputBackend):
         """A schema or a recursive grammar over tokens, or an automaton over bytes."""
         return self._compiled(constraint, self._limits)
 
-    def _compiled(self, constraint: Constraint, limits: AutomatonLimits) -> _Compiled:
+    def _compiled(self, constraint: Constraint, limits: AutomatonLimits, *, knows_tokens: bool = True) -> _Compiled:
         kind = constraint.kind
         if constraint.whitespace_pattern is not None:
             is_json = kind is StructuredOutputOptions.JSON
@@ -140,7 +140,8 @@ class FsmBackend(StructuredOutputBackend):
             case StructuredOutputOptions.CHOICE:
                 return Automaton.from_choices(constraint.value)
             case StructuredOutputOptions.GRAMMAR:
-                return compile_grammar(constraint.spec, self.vocabulary, limits)
+                form = replace(self._form, key_order=constraint.key_order or self._form.key_order)
+                return compile_grammar(constraint.spec, self.vocabulary, limits, form, knows_tokens=knows_tokens)
         message = f"fsm takes json, regex, choice and grammar constraints only, got a {kind.value} constraint"
         raise GrammarError(message, kind=GrammarErrorKind.UNSUPPORTED)
 

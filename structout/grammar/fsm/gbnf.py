@@ -4,6 +4,7 @@ import re
 
 from structout.errors import GrammarError
 from structout.grammar.fsm.automaton import AutomatonLimits
+from structout.grammar.fsm.grammar_context import GrammarContext
 from structout.grammar.fsm.rules import (
     REPETITIONS,
     OpenGroups,
@@ -24,6 +25,7 @@ _TOKEN = re.compile(
       | (?P<characters>\[(?:[^\]\\\r\n]|\\[^\r\n])*\])
       | (?P<bounds>\{[ \t\r\n]*(?P<low>[0-9]+)[ \t\r\n]*(?P<comma>,[ \t\r\n]*(?P<high>[0-9]*)[ \t\r\n]*)?\})
       | (?P<lookahead>\(=)
+      | (?P<negation>!?)(?P<token><(?:\[[^\]<>\r\n]*\]|[^\[\]<>\s]+)>)
       | (?P<sign>[()|*+?,=])""",
     re.VERBOSE,
 )
@@ -34,18 +36,22 @@ _SELF_ESCAPES_IN_CLASSES = _SELF_ESCAPES + "^$.*+()[]{}|/-"
 _MACROS = frozenset(("TagDispatch", "Token", "ExcludeToken", "TokenTagDispatch", "Regex"))
 
 
-def parse_gbnf(text: str, limits: AutomatonLimits) -> RuleSet:
-    """Parse a grammar as xgrammar does.
+def parse_gbnf(text: str, limits: AutomatonLimits, context: GrammarContext) -> RuleSet:
+    """Parse a grammar as xgrammar does, and tokens as llama.cpp does.
+
+    Args:
+        context: what the grammar may refer to.
 
     Raises:
         GrammarError: the grammar is malformed or uses what is not supported.
     """
-    return _Parser(text, limits).parse()
+    return _Parser(text, limits, context).parse()
 
 
 class _Parser:
-    def __init__(self, text: str, limits: AutomatonLimits):
+    def __init__(self, text: str, limits: AutomatonLimits, context: GrammarContext):
         self._text = text
+        self._context = context
         self._rules = RuleSet(START, limits)
         self._first_uses: dict[str, int] = {}
         self._tokens = self._all_tokens()
@@ -115,6 +121,9 @@ class _Parser:
                 self._first_uses.setdefault(part, at)
                 groups.add(self._rules.reference(part))
                 return True
+            case "token":
+                groups.add(self._add_token(token))
+                return True
             case "bounds" if may_repeat:
                 groups.repeat_last(*self._bounds(token))
                 return False
@@ -134,6 +143,12 @@ class _Parser:
             groups.begin_alternative()
             return False
         raise malformed_error(self._text, at, f"unexpected {part}")
+
+    def _add_token(self, token: re.Match[str]) -> int:
+        try:
+            return self._context.add_token(self._rules, token["token"], is_negated=token["negation"] == "!")
+        except GrammarError as error:
+            raise GrammarError(f"{place(self._text, token.start())}: {error}") from None
 
     def _bounds(self, token: re.Match[str]) -> tuple[int, int | None]:
         low = bounded_int(token["low"])

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.fsm import gbnf, lark
 from structout.grammar.fsm.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
+from structout.grammar.fsm.grammar_context import GrammarContext
+from structout.grammar.fsm.json_schema import DEFAULT_FORM, TextForm
 from structout.grammar.fsm.native import core, grammar_errors
 from structout.grammar.fsm.native_grammar import NativeGrammar
 from structout.grammar.fsm.rules import RuleSet
@@ -13,27 +15,44 @@ from structout.grammar.support import is_gbnf
 from structout.grammar.vocabulary import Vocabulary
 
 
-def parse_grammar(text: str, limits: AutomatonLimits = DEFAULT_LIMITS) -> RuleSet:
+def parse_grammar(
+    text: str, limits: AutomatonLimits = DEFAULT_LIMITS, context: GrammarContext | None = None
+) -> RuleSet:
     """Parse a grammar in GBNF (with ``::=``, from ``root``) or in llguidance's Lark
     (from ``start``). docs/fsm.md has what is supported.
+
+    Args:
+        context: what the grammar may refer to. Default: schemas and tokens are not
+            looked at.
 
     Raises:
         GrammarError: the grammar is malformed or uses what is not supported.
         GrammarLimitError: its groups are nested too deep.
     """
-    return gbnf.parse_gbnf(text, limits) if is_gbnf(text) else lark.parse_lark(text, limits)
+    parse = gbnf.parse_gbnf if is_gbnf(text) else lark.parse_lark
+    return parse(text, limits, context or GrammarContext())
 
 
 def compile_grammar(
-    text: str, vocabulary: Vocabulary, limits: AutomatonLimits = DEFAULT_LIMITS
+    text: str,
+    vocabulary: Vocabulary,
+    limits: AutomatonLimits = DEFAULT_LIMITS,
+    form: TextForm = DEFAULT_FORM,
+    *,
+    knows_tokens: bool = True,
 ) -> "Automaton | GrammarIndex":
     """Compile a grammar: into an automaton where that is possible.
+
+    Args:
+        form: how the JSON in it is written.
+        knows_tokens: whether the tokens that it names are those of the vocabulary.
+            Otherwise it is only checked.
 
     Raises:
         GrammarError: the grammar is malformed or uses what is not supported.
         GrammarLimitError: it would exceed one of ``limits``.
     """
-    rules = parse_grammar(text, limits)
+    rules = parse_grammar(text, limits, GrammarContext(vocabulary, form, knows_tokens=knows_tokens))
     automaton = rules.automaton()
     return GrammarIndex(rules, vocabulary) if automaton is None else automaton
 

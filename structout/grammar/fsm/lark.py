@@ -6,6 +6,7 @@ from typing import Any
 
 from structout.errors import GrammarError, GrammarLimitError
 from structout.grammar.fsm.automaton import AutomatonLimits
+from structout.grammar.fsm.grammar_context import GrammarContext
 from structout.grammar.fsm.letter_case import other_forms
 from structout.grammar.fsm.rules import (
     REPETITIONS,
@@ -17,6 +18,7 @@ from structout.grammar.fsm.rules import (
     unsupported_error,
 )
 from structout.grammar.fsm.rust_regex import ecma_from_rust
+from structout.grammar.fsm.substrings import add_substrings
 
 START = "start"
 
@@ -39,12 +41,14 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _JSON = json.JSONDecoder()
+_JSON_STATEMENTS = frozenset(("%llguidance", "%json", "%regex"))
 _HEX_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|.)")
 _OPTIONS = frozenset(("no_forcing", "allow_initial_skip"))
 _HARMLESS_ATTRIBUTES = frozenset(("capture", "capture_name", "stop_capture"))
 _LAZY_ATTRIBUTES = frozenset(("lazy", "suffix"))
 _LEXEME_ATTRIBUTES = _LAZY_ATTRIBUTES | {"temperature"}  # their rules are read as one terminal
 _MAX_PRIORITY = 1 << 30
+_MAX_GRAMMARS_INSIDE = 20
 
 # The terminals of Lark's library "common".
 _FLOAT = r"(?:(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)"
@@ -76,42 +80,70 @@ _COMMON = {
 }
 
 
-def parse_lark(text: str, limits: AutomatonLimits) -> RuleSet:
+def parse_lark(text: str, limits: AutomatonLimits, context: GrammarContext) -> RuleSet:
     """Parse a grammar of llguidance's Lark dialect.
+
+    Args:
+        context: what the grammar may refer to.
 
     Raises:
         GrammarError: the grammar is malformed or uses what is not supported.
     """
-    return _Parser(text, limits).parse()
+    rules = RuleSet(START, limits, has_lexer=True)
+    _Parser(text, _tokens_of(text)[0], rules, context).parse()
+    return rules
 
 
 class _Token:
-    def __init__(self, kind: str, text: str, start: int, match: re.Match[str], value: Any = None):
-        self.kind, self.text, self.start, self.match, self.value = kind, text, start, match, value
+    """``value`` and ``json``: what stands behind a statement, and how it is written."""
+
+    def __init__(self, kind: str, text: str, start: int, match: re.Match[str], value: Any = None, json: str = ""):
+        self.kind, self.text, self.start, self.match, self.value, self.json = kind, text, start, match, value, json
 
 
-def _tokens_of(text: str) -> list[_Token]:
+def _tokens_of(text: str, at: int = 0, depth: int = 0) -> tuple[list[_Token], int]:
     """Split a grammar into tokens, without spaces, comments and the line ends before
-    ``|``."""
+    ``|``.
+
+    Args:
+        at: where it begins.
+        depth: the number of grammars around it. If there are some, it ends with ``}``.
+
+    Returns:
+        the tokens, and where the grammar ends.
+    """
     tokens: list[_Token] = []
-    at = 0
+    begin = at
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None:
             raise malformed_error(text, at, f"unexpected {text[at]!r}, or what it opens is not closed")
         token = _Token(match.lastgroup or "", match.group(), at, match)
         at = match.end()
-        if token.text == "%llguidance":
+        if token.text in _JSON_STATEMENTS:
+            json_begin = _end_of_space(text, at)
             try:
-                token.value, at = _JSON.raw_decode(text, _end_of_space(text, at))
+                token.value, at = _JSON.raw_decode(text, json_begin)
             except (ValueError, RecursionError):
-                raise malformed_error(text, at, "expected a JSON object behind %llguidance") from None
+                raise malformed_error(text, at, f"expected a JSON value behind {token.text}") from None
+            token.json = text[json_begin:at]
+        elif token.text == "%lark":
+            at = _end_of_space(text, at)
+            if text[at : at + 1] != "{":
+                raise malformed_error(text, at, "expected { behind %lark")
+            if depth == _MAX_GRAMMARS_INSIDE:
+                raise GrammarLimitError("nesting", depth + 1, _MAX_GRAMMARS_INSIDE)
+            token.value, at = _tokens_of(text, at + 1, depth + 1)
+        elif token.text == "}" and depth:
+            return tokens, at
         if token.text == "|":
             while tokens and tokens[-1].kind == "newline":
                 tokens.pop()
         if token.kind != "space":
             tokens.append(token)
-    return tokens
+    if depth:
+        raise malformed_error(text, begin, "the { behind %lark is not closed")
+    return tokens, at
 
 
 def _end_of_space(text: str, at: int) -> int:
@@ -121,15 +153,25 @@ def _end_of_space(text: str, at: int) -> int:
 
 
 class _Parser:
-    def __init__(self, text: str, limits: AutomatonLimits):
+    """Parses a grammar.
+
+    Args:
+        tokens: of the grammar, which is all of ``text`` or stands inside of it.
+        prefix: of the names that its rules have among all.
+    """
+
+    def __init__(self, text: str, tokens: list[_Token], rules: RuleSet, context: GrammarContext, prefix: str = ""):
         self._text = text
-        self._rules = RuleSet(START, limits, has_lexer=True)
+        self._prefix = prefix
+        self._first_grammar_inside: int | None = None
+        self._rules = rules
+        self._context = context
         self._first_uses: dict[str, int] = {}
         self._may_begin_ignored = False
-        self._tokens = _tokens_of(text)
+        self._tokens = tokens
         self._at = 0
 
-    def parse(self) -> RuleSet:
+    def parse(self) -> None:
         while self._at < len(self._tokens):
             token = self._tokens[self._at]
             if token.kind == "newline":
@@ -138,14 +180,23 @@ class _Parser:
                 self._parse_statement(token)
             else:
                 self._parse_rule()
-        if not self._rules.is_defined(START):
+        if not self._is_defined(START):
             raise GrammarError(f"a Lark grammar must have a rule named {START}")
-        for name in self._rules.undefined_names:
-            where = place(self._text, self._first_uses[name])
-            raise GrammarError(f"{where}: the grammar uses {name}, which it does not define")
+        for name, offset in self._first_uses.items():
+            if not self._is_defined(name):
+                where = place(self._text, offset)
+                raise GrammarError(f"{where}: the grammar uses {name}, which it does not define")
+        if self._first_grammar_inside is not None and self._rules.ignores_something:
+            feature = "%ignore together with %lark is"  # each applies to one of the grammars only
+            raise unsupported_error(self._text, self._first_grammar_inside, feature)
         if self._may_begin_ignored:
             self._rules.allow_ignored_at_start()
-        return self._rules
+
+    def _reference(self, name: str) -> int:
+        return self._rules.reference(self._prefix + name)
+
+    def _is_defined(self, name: str) -> bool:
+        return self._rules.is_defined(self._prefix + name)
 
     def _take(self, text: str) -> bool:
         if self._at < len(self._tokens) and self._tokens[self._at].text == text:
@@ -178,22 +229,23 @@ class _Parser:
         if priority:
             value = self._expect("priority", "").match["priority_value"]
             bounded = max(-_MAX_PRIORITY, min(_MAX_PRIORITY, bounded_int(value)))
-            self._rules.native.set_priority(self._rules.reference(name), bounded)
+            self._rules.native.set_priority(self._reference(name), bounded)
         if self._take("{"):
             raise self._unsupported("templates are")
         is_lexeme, is_lazy, suffix = self._parse_attributes() if self._take("[") else (False, False, None)
         if not self._take(":"):
             raise self._malformed(f"expected : behind {name}")
-        if self._rules.is_defined(name):
+        if self._is_defined(name):
             raise malformed_error(self._text, start, f"{name} is defined twice")
         is_terminal = _is_terminal(name)
         if is_terminal or not is_lexeme:
-            self._rules.define(name, self._parse_alternatives(is_terminal=is_terminal))
+            self._rules.define(self._prefix + name, self._parse_alternatives(is_terminal=is_terminal))
             return
         lexeme = [self._rules.add_alternatives(self._parse_alternatives(is_terminal=True))]
         if suffix is not None:
             lexeme.append(suffix)
-        self._rules.define(name, [[self._rules.native.add_terminal(self._rules.add_sequence(lexeme), is_lazy)]])
+        part = self._rules.native.add_terminal(self._rules.add_sequence(lexeme), is_lazy)
+        self._rules.define(self._prefix + name, [[part]])
 
     def _parse_attributes(self) -> tuple[bool, bool, int | None]:
         """Parse the attributes of a rule. Return whether it is one lexeme, whether that
@@ -263,9 +315,9 @@ class _Parser:
     def _import(self, name: str, alias: str) -> None:
         if name not in _COMMON:
             raise self._malformed(f"the library common has no {name}, only {', '.join(_COMMON)}")
-        if self._rules.is_defined(alias):
+        if self._is_defined(alias):
             raise self._malformed(f"{alias} is defined twice")
-        self._rules.define(alias, [[self._rules.add_regex(_COMMON[name])]])
+        self._rules.define(self._prefix + alias, [[self._rules.add_regex(_COMMON[name])]])
 
     def _parse_alternatives(self, *, is_terminal: bool) -> list[list[int]]:
         """Parse what follows the colon of a rule, up to the end of the line."""
@@ -286,6 +338,9 @@ class _Parser:
             token = self._tokens[self._at]
             if token.kind in ("text", "regex", "name"):
                 add(self._parse_value(token, is_terminal))
+                continue
+            if token.kind == "token" or token.text in ("%json", "%regex", "%lark"):
+                add(self._parse_reference(token, is_terminal))
                 continue
             if may_repeat and (bounds := self._repetition(token)) is not None:
                 groups.repeat_last(*bounds)
@@ -323,8 +378,6 @@ class _Parser:
         match token.kind:
             case "statement":
                 return self._unsupported(f"{token.text} is")
-            case "token":
-                return self._unsupported(f"the token {token.text} is")
             case "grammar":
                 return self._unsupported(f"the grammar {token.text} is")
         return self._malformed(f"unexpected {token.text}")
@@ -347,6 +400,32 @@ class _Parser:
             raise self._malformed("the bounds of a repetition are out of order")
         return low, high
 
+    def _parse_reference(self, token: _Token, is_terminal: bool) -> int:
+        """Parse a token, or what stands in JSON."""
+        self._at += 1
+        if is_terminal and token.text != "%regex":
+            raise malformed_error(self._text, token.start, f"{token.text} has no place in a terminal")
+        try:
+            if token.kind == "token":
+                return self._context.add_token(self._rules, token.text)
+            if token.text == "%json":
+                return self._context.add_schema(self._rules, token.json)
+            if token.text == "%lark":
+                return self._parse_grammar_inside(token)
+            part = add_substrings(self._rules, token.value)
+        except GrammarLimitError:
+            raise
+        except GrammarError as error:
+            raise GrammarError(f"{place(self._text, token.start)}: {error}", kind=error.kind) from None
+        return part if is_terminal else self._rules.native.add_terminal(part)
+
+    def _parse_grammar_inside(self, token: _Token) -> int:
+        if self._first_grammar_inside is None:
+            self._first_grammar_inside = token.start
+        prefix = f"%lark {self._rules.new_number()}: "
+        _Parser(self._text, token.value, self._rules, self._context, prefix).parse()
+        return self._rules.reference(prefix + START)
+
     def _parse_value(self, token: _Token, is_terminal: bool) -> int:
         """Parse a string, a range, a regular expression or a name."""
         self._at += 1
@@ -354,11 +433,11 @@ class _Parser:
             if is_terminal:
                 raise malformed_error(self._text, token.start, f"the terminal uses the rule {token.text}")
             self._first_uses.setdefault(token.text, token.start)
-            return self._rules.reference(token.text)
+            return self._reference(token.text)
         match token.kind:
             case "name":
                 self._first_uses.setdefault(token.text, token.start)
-                part = self._rules.reference(token.text)
+                part = self._reference(token.text)
             case "regex":
                 part = self._parse_regex(token)
             case _:

@@ -1,5 +1,6 @@
 """Builds the rules of a grammar while it is parsed."""
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -34,6 +35,7 @@ class RuleSet:
         self.limits = limits
         self.has_lexer = has_lexer
         self._ignored: list[int] = []
+        self._numbers = itertools.count()
         self._network: Any = None
         self._native_limits = limits.as_native()
         self._references: dict[str, int] = {}
@@ -52,6 +54,10 @@ class RuleSet:
 
     def is_defined(self, name: str) -> bool:
         return name in self._defined
+
+    def new_number(self) -> int:
+        """A number for the names of rules that stand for what has none."""
+        return next(self._numbers)
 
     def add_text(self, text: str) -> int:
         return self.native.add_text(text.encode())
@@ -121,6 +127,11 @@ class RuleSet:
         if self._ignored:
             ignored = self.native.add_terminal(self.add_alternatives([[part] for part in self._ignored]))
             self._root = self.add_sequence([self.add_repetition(ignored, 0, None), self._root])
+
+    @property
+    def ignores_something(self) -> bool:
+        """Whether something may stand between terminals."""
+        return bool(self._ignored)
 
     def network(self, vocabulary_trie: Any = None) -> Any:
         """The automata of all rules, a ``Network`` of the core.

@@ -1,0 +1,97 @@
+"""What grammars refer to outside of themselves: JSON schemas, and tokens by their
+names and ids."""
+
+import re
+from collections.abc import Iterator
+
+from structout.errors import GrammarError
+from structout.grammar.fsm.json_schema import DEFAULT_FORM, SchemaIndex, TextForm
+from structout.grammar.fsm.rules import RuleSet, bounded_int
+from structout.grammar.vocabulary import Vocabulary
+
+_RANGE = re.compile(r"[ ]*([0-9]+)[ ]*(?:-[ ]*([0-9]+)[ ]*)?")
+_SHOWN_NAMES = 12
+
+
+class GrammarContext:
+    """Adds to rules what a grammar refers to.
+
+    Args:
+        vocabulary: the token ids of the model. None to check a grammar without one: any
+            schema stands for something then.
+        form: how JSON is written.
+        knows_tokens: whether the names and ids of tokens are those of the vocabulary.
+            Otherwise, and without a vocabulary, any stands for some token.
+    """
+
+    def __init__(
+        self, vocabulary: Vocabulary | None = None, form: TextForm = DEFAULT_FORM, *, knows_tokens: bool = True
+    ):
+        self._vocabulary = vocabulary
+        self._form = form
+        self._tokens = vocabulary if knows_tokens else None  # the vocabulary to look them up
+
+    def add_schema(self, rules: RuleSet, schema: str) -> int:
+        """Add a text of a JSON schema.
+
+        Raises:
+            GrammarError: the schema is malformed, unsupported or allows no text.
+            GrammarLimitError: it would exceed one of the limits of the rules.
+        """
+        if self._vocabulary is None:
+            return rules.token([0])
+        return rules.json(SchemaIndex(schema, self._vocabulary, self._form, rules.limits))
+
+    def add_token(self, rules: RuleSet, written: str, *, is_negated: bool = False) -> int:
+        """Add a token: ``<name>`` of a special one, or one of ``<[1,5-7]>``, of all but
+        ``<[^1,5-7]>`` or of all ``<[*]>``. All are those that do not end a text.
+
+        Args:
+            is_negated: any other token in its place.
+
+        Raises:
+            GrammarError: there is no such token.
+        """
+        if written == "<[*]>":
+            ranges, is_negated = [], not is_negated
+        elif written.startswith("<["):
+            ranges, is_negated = [*self._ranges(written)], is_negated != written.startswith("<[^")
+        else:
+            token = self._id_of(written)
+            ranges = [(token, token)]
+        return rules.token(self._others(ranges) if is_negated else ranges)
+
+    @property
+    def _size(self) -> int:
+        return 1 << 30 if self._tokens is None else self._tokens.size
+
+    def _ranges(self, written: str) -> Iterator[tuple[int, int]]:
+        inside = written[2:-2].removeprefix("^") if written.endswith("]>") else ""
+        for part in inside.split(","):
+            match = _RANGE.fullmatch(part)
+            if match is None:
+                raise GrammarError(f"{written} is no list of token ids such as <[5,7-9]>, <[^5]> or <[*]>")
+            first, last = bounded_int(match[1]), bounded_int(match[2] or match[1])
+            if not first <= last < self._size:
+                raise GrammarError(f"{written} has ids that are out of order, or not below {self._size}")
+            yield first, last
+
+    def _id_of(self, name: str) -> int:
+        if self._tokens is None:
+            return 0
+        ids = dict(self._tokens.special_tokens)
+        if name not in ids:
+            shown = ", ".join([*ids][:_SHOWN_NAMES]) or "none"
+            more = ", ..." if len(ids) > _SHOWN_NAMES else ""
+            raise GrammarError(f"the tokenizer has no special token {name}; it has {shown}{more}")
+        return ids[name]
+
+    def _others(self, ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """All ids that do not end a text and are in none of the ranges, as ranges."""
+        stops = [] if self._tokens is None else [(stop, stop) for stop in self._tokens.stop_token_ids]
+        others, begin = [], 0
+        for first, last in sorted([*ranges, *stops, (self._size, self._size)]):
+            if begin < first:
+                others.append((begin, first - 1))
+            begin = max(begin, last + 1)
+        return others
