@@ -20,7 +20,7 @@ from structout.grammar.fsm.backend import FsmBackend
 from structout.grammar.fsm.grammars import ContextFreeGrammar, GrammarIndex, compile_grammar, parse_grammar
 from structout.grammar.fsm.native import core
 from structout.grammar.fsm.token_index import vocabulary_trie
-from structout.grammar.router import BackendSet
+from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from structout.params import StructuredOutputOptions as Kind
 

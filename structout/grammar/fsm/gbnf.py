@@ -36,23 +36,26 @@ _SELF_ESCAPES_IN_CLASSES = _SELF_ESCAPES + "^$.*+()[]{}|/-"
 _MACROS = frozenset(("TagDispatch", "Token", "ExcludeToken", "TokenTagDispatch", "Regex"))
 
 
-def parse_gbnf(text: str, limits: AutomatonLimits, context: GrammarContext) -> RuleSet:
+def parse_gbnf(text: str, limits: AutomatonLimits, context: GrammarContext, shared: RuleSet | None = None) -> RuleSet:
     """Parse a grammar as xgrammar does, and tokens as llama.cpp does.
 
     Args:
-        context: what the grammar may refer to.
+        text: the grammar.
+        limits: what it may cost.
+        context: what it may refer to.
+        shared: other rules, to whose expressions those of the grammar are added.
 
     Raises:
         GrammarError: the grammar is malformed or uses what is not supported.
     """
-    return _Parser(text, limits, context).parse()
+    return _Parser(text, limits, context, shared).parse()
 
 
 class _Parser:
-    def __init__(self, text: str, limits: AutomatonLimits, context: GrammarContext):
+    def __init__(self, text: str, limits: AutomatonLimits, context: GrammarContext, shared: RuleSet | None):
         self._text = text
         self._context = context
-        self._rules = RuleSet(START, limits)
+        self._rules = RuleSet(START, limits, shared=shared)
         self._first_uses: dict[str, int] = {}
         self._tokens = self._all_tokens()
 
