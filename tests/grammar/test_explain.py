@@ -83,10 +83,10 @@ def test_explain_with_a_recursive_grammar_has_states_and_masks_but_no_automaton(
 
 
 def test_explain_with_a_grammar_that_fsm_refuses_says_why_and_who_serves_it():
-    found = explained(grammar='start: %json {"type": "object"}')
+    found = explained(grammar='start: "a" b\nb: %lark {\n start: "c" "d"\n %ignore " "\n}')
     assert found.backend_name not in ("", "fsm")
     (fsm,) = (verdict for verdict in found.others if verdict.name == "fsm")
-    assert "%json is not supported" in str(fsm.error)
+    assert "%ignore together with %lark is not supported" in str(fsm.error)
     assert found.visited is None
     assert found.memory_bytes > 0
 

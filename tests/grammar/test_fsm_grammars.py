@@ -266,9 +266,19 @@ REFUSED = [
     ('root ::= "a"\n  b', "malformed", "line 2, column 3: the grammar uses b, which it does not define"),
     ('a ::= "b"', "malformed", "a GBNF grammar must have a rule named root"),
     ('::= "a"', "malformed", "expected a rule"),
-    ('start: %json {"type": "object"}', "unsupported", "%json is not"),
-    ('start: %regex {"substring_chars": "ab"}', "unsupported", "%regex is not"),
-    ("start: <|im_end|>", "unsupported", "the token <|im_end|> is not"),
+    ('start: "a" %json {"type": 5}', "malformed", r"line 1, column 12: #/type: "),
+    ('start: "a" %json {"minimum": 2, "maximum": 1, "type": "number"}', "impossible", "line 1, column 12: .* no text"),
+    ('start: "a" %json nothing', "malformed", "expected a JSON value behind %json"),
+    ('start: T\nT: %json {"type": "object"}', "malformed", "%json has no place in a terminal"),
+    ('start: %regex {"substring_chars": ["ab"]}', "malformed", "substring_chars needs a string"),
+    ('start: %regex {"substring": "ab"}', "malformed", "%regex needs an object with one of substring_chunks"),
+    ("start: <|im_end|>", "malformed", r"the tokenizer has no special token <\|im_end\|>; it has none"),
+    ("start: <[5-]>", "malformed", r"<\[5-\]> is no list of token ids"),
+    ("start: <[250-300]>", "malformed", "not below 257"),
+    ("root ::= <[7-5]>", "malformed", "out of order"),
+    ('start: %lark {\n start: "a"\n', "malformed", "is not closed"),
+    ('start: %lark {\n start: b\n}\nb: "b"', "malformed", "line 2, column 9: the grammar uses b"),
+    ('start: %lark {\n start: "b"\n}\n%ignore " "', "unsupported", "%ignore together with %lark is not"),
     ('start: x\nx[stop="b"]: /a*/', "unsupported", "the attribute stop of a rule is not"),
     ("start: x\nx[suffix]: /a*/", "unsupported", "the attribute suffix without a text is"),
     ("start: x\nx[suffix=]: /a*/", "malformed", "expected a string, a regular expression or a terminal behind suffix="),
@@ -300,7 +310,7 @@ REFUSED = [
     ('a: "x"', "malformed", "a Lark grammar must have a rule named start"),
     ("%import common.XYZ\nstart: XYZ", "malformed", "common has no XYZ, only DIGIT"),
     ('start: "\\ud83e"', "malformed", "a surrogate alone"),
-    ("%llguidance {\nstart: X", "malformed", "expected a JSON object"),
+    ("%llguidance {\nstart: X", "malformed", "expected a JSON value"),
 ]
 
 
@@ -417,6 +427,7 @@ def test_grammars_go_to_fsm_unless_it_refuses_them():
     assert backend_of('start: A+\nA: "a" | "b"') == "fsm"
     assert backend_of('root ::= "(" root ")" | "b"') == "fsm"
     assert backend_of('root ::= TagDispatch(("a", b))\nb ::= "c"') == "xgrammar"
-    assert backend_of('start: %json {"type": "object"}') == "llguidance"
+    assert backend_of('start: "a" %json {"type": "object"}') == "fsm"
+    assert backend_of('start: "a" b\nb: %lark {\n start: "c" "d"\n %ignore " "\n}') == "llguidance"
     with pytest.raises(GrammarError, match=r"fsm refuses the grammar: .* TagDispatch is not"):
         backend_of('root ::= TagDispatch(("a", b))\nb ::= "c"', "fsm:no-fallback")
