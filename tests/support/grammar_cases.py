@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import json
+import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -44,6 +45,20 @@ def byte_tokenizer() -> Any:
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token=END, additional_special_tokens=list(SPECIAL[1:])
     )
+
+
+@functools.cache
+def program_vocabulary() -> Vocabulary:
+    """Pieces of programs, as a vocabulary has them: bytes, characters, words, and what
+    stands between words; also characters of other scripts, some of them cut."""
+    rng = random.Random(7)
+    programs = "".join(path.read_text() for path in sorted((DATA / "grammars").glob("*.*")))
+    cuts = {programs[i : i + rng.randint(2, 7)].encode() for i in rng.sample(range(len(programs) - 8), 3_000)}
+    characters = [chr(code) for code in (*range(0xA1, 0x180), *range(0x4E00, 0x4E80), *range(0x1F600, 0x1F640))]
+    foreign = {"".join(rng.choices(characters, k=rng.randint(1, 3))).encode() for _ in range(1_500)}
+    cuts |= foreign | {token[: rng.randint(2, len(token))] for token in sorted(foreign)}
+    tokens = [*(bytes([byte]) for byte in range(256)), *sorted(cuts), b""]
+    return Vocabulary(tuple(tokens), stop_token_ids=(len(tokens) - 1,))
 
 
 @functools.cache

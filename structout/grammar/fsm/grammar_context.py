@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 
-from structout.errors import GrammarError
+from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.fsm.json_schema import DEFAULT_FORM, SchemaIndex, TextForm
 from structout.grammar.fsm.rules import RuleSet, bounded_int
 from structout.grammar.vocabulary import Vocabulary
@@ -123,3 +123,14 @@ class GrammarContext:
                 others.append((begin, first - 1))
             begin = max(begin, last + 1)
         return others
+
+
+class TagContext(GrammarContext):
+    """The context of a grammar inside of a structural tag, which cannot refer to
+    anything yet."""
+
+    def add_schema(self, rules: RuleSet, schema: str) -> int:
+        raise GrammarError("%json is not supported in a tag", kind=GrammarErrorKind.UNSUPPORTED)
+
+    def add_token(self, rules: RuleSet, written: str, *, is_negated: bool = False) -> int:
+        raise GrammarError(f"the token {written} is not supported in a tag", kind=GrammarErrorKind.UNSUPPORTED)
