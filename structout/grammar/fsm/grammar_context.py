@@ -123,14 +123,3 @@ class GrammarContext:
                 others.append((begin, first - 1))
             begin = max(begin, last + 1)
         return others
-
-
-class TagContext(GrammarContext):
-    """The context of a grammar inside of a structural tag, which cannot refer to
-    anything yet."""
-
-    def add_schema(self, rules: RuleSet, schema: str) -> int:
-        raise GrammarError("%json is not supported in a tag", kind=GrammarErrorKind.UNSUPPORTED)
-
-    def add_token(self, rules: RuleSet, written: str, *, is_negated: bool = False) -> int:
-        raise GrammarError(f"the token {written} is not supported in a tag", kind=GrammarErrorKind.UNSUPPORTED)
