@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 
-from structout.errors import GrammarError, GrammarErrorKind
+from structout.errors import GrammarError
 from structout.grammar.fsm.json_schema import DEFAULT_FORM, SchemaIndex, TextForm
 from structout.grammar.fsm.rules import RuleSet, bounded_int
 from structout.grammar.vocabulary import Vocabulary
