@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from structout import exact_json
-from structout.config import KEY_ORDERS, StructuredOutputsConfig
+from structout.config import FORMAT_RULES, KEY_ORDERS, StructuredOutputsConfig
 from structout.errors import GrammarError, GrammarLimitError
 from structout.json_schema import Nodes, check_keywords, has_nul, subschemas
 from structout.limits import Limits, check_limits, check_size
@@ -54,6 +54,8 @@ class Constraint:
         lenient: whether a backend may ignore what it cannot enforce.
         schemas: URI and JSON text of each other schema that ``spec`` may refer to.
         key_order: of the objects of json. None leaves it to the manager's config.
+        formats: what happens to a format of json that no backend enforces. None leaves
+            it to the manager's config.
         value: ``spec`` parsed, for the kinds whose spec is JSON. Not part of the key.
             By default it is parsed from ``spec``.
     """
@@ -65,6 +67,7 @@ class Constraint:
     lenient: bool = False
     schemas: tuple[tuple[str, str], ...] = ()
     key_order: str | None = None
+    formats: str | None = None
     value: Any = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -129,6 +132,9 @@ class StructuredOutputsParams:
         key_order: the order of the keys of JSON objects, "declared" or "any", see
             :class:`structout.StructuredOutputsConfig`. Applies to json only. Default:
             that of the manager's config.
+        formats: what happens to a ``format`` that the engine of the request does not
+            enforce, "annotate" or "strict", see the same. Applies to json only.
+            Default: that of the manager's config.
     """
 
     json: Any = None
@@ -142,6 +148,7 @@ class StructuredOutputsParams:
     lenient: bool = False
     schemas: Mapping[str, Any] | None = None
     key_order: str | None = None
+    formats: str | None = None
 
     def validate(self, config: StructuredOutputsConfig | None = None) -> None:
         """Check everything that can be checked without a tokenizer.
@@ -166,11 +173,15 @@ class StructuredOutputsParams:
         kind = StructuredOutputOptions(given[0])
         if self.whitespace_pattern is not None and kind is not StructuredOutputOptions.JSON:
             raise GrammarError(f"whitespace_pattern applies to json only, got a {kind.value} constraint")
-        if self.key_order is not None:
-            if self.key_order not in KEY_ORDERS:
-                raise GrammarError(f'key_order must be "declared" or "any", got {self.key_order!r}')
+        for name, choices in (("key_order", KEY_ORDERS), ("formats", FORMAT_RULES)):
+            chosen = getattr(self, name)
+            if chosen is None:
+                continue
+            if chosen not in choices:
+                raise GrammarError(f'{name} must be "{choices[0]}" or "{choices[1]}", got {chosen!r}')
             if kind is not StructuredOutputOptions.JSON:
-                raise GrammarError(f"key_order applies to json only, got a {kind.value} constraint")
+                verb = "applies" if name == "key_order" else "apply"
+                raise GrammarError(f"{name} {verb} to json only, got a {kind.value} constraint")
         value, text = _READERS[kind](getattr(self, kind.value))
         _check_characters(kind, value, text)
         limits = (config or StructuredOutputsConfig()).limits
@@ -179,7 +190,15 @@ class StructuredOutputsParams:
             raise GrammarError(f"schemas apply to json only, got a {kind.value} constraint")
         schemas = _read_schemas(self.schemas or {}, limits)
         return Constraint(
-            kind, text, self.backend, self.whitespace_pattern, self.lenient, schemas, self.key_order, value
+            kind,
+            text,
+            self.backend,
+            self.whitespace_pattern,
+            self.lenient,
+            schemas,
+            self.key_order,
+            self.formats,
+            value,
         )
 
     def parse(self, text: str) -> Any:

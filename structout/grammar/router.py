@@ -284,7 +284,8 @@ class BackendSet:
                 pool.close()
 
     def _refuses(self, constraint: Constraint, unread_formats: tuple[str, ...]) -> bool:
-        return bool(unread_formats) and self._config.formats == "strict" and not constraint.lenient
+        rule = constraint.formats or self._config.formats
+        return bool(unread_formats) and rule == "strict" and not constraint.lenient
 
     def _check_name(self, name: str) -> None:
         if name not in self._backends:

@@ -19,7 +19,7 @@ from typing import Any
 
 from structout.exact_json import ExactNumber
 from structout.grammar.regex_features import Feature, regex_features
-from structout.json_schema import Node, Nodes, has_nul, is_no_op, patterns_at, standard_format
+from structout.json_schema import Node, Nodes, formats_of_draft_3, has_nul, is_no_op, patterns_at, standard_format
 
 
 @dataclass(frozen=True)
@@ -138,10 +138,14 @@ def weakened_in_schema(
 def formats_beyond(nodes: Nodes, enforced: Container[str], root: str = "#") -> tuple[str, ...]:
     """Return JSON pointers to each standard ``format`` that is not one of
     ``enforced``."""
+    older = formats_of_draft_3(nodes)
     return tuple(
         f"{root}{pointer}/format"
         for pointer, node in nodes
-        if "format" in node and standard_format(node) and node["format"] not in enforced and may_be(node, "string")
+        if "format" in node
+        and (standard_format(node) or node["format"] in older)
+        and node["format"] not in enforced
+        and may_be(node, "string")
     )
 
 

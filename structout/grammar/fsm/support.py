@@ -4,7 +4,7 @@ from functools import lru_cache
 
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.fsm.automaton import AutomatonLimits
-from structout.grammar.fsm.formats import FORMATS
+from structout.grammar.fsm.formats import ENFORCED_FORMATS
 from structout.grammar.fsm.grammars import parse_grammar
 from structout.grammar.fsm.native import core, is_available
 from structout.grammar.support import Support, formats_beyond
@@ -25,7 +25,7 @@ def fsm_support(constraint: Constraint) -> Support:
     if not is_available():
         return Support(refusal="is not built for this version of Python")
     if kind is StructuredOutputOptions.JSON:
-        return Support(weakened=formats_beyond(constraint.nodes, FORMATS))
+        return Support(weakened=formats_beyond(constraint.nodes, ENFORCED_FORMATS))
     if kind in (StructuredOutputOptions.JSON_OBJECT, StructuredOutputOptions.CHOICE):
         return Support()
     return Support(refusal=_refusal_of(kind, constraint.spec))
