@@ -21,7 +21,7 @@ using namespace structout;
 
 namespace {
 
-constexpr size_t kMaxBytes = 150;  // of a walk that goes on as long as it may
+constexpr size_t kMaxBytes = 60;  // of a walk that goes on as long as it may
 constexpr uint32_t kStop = 256;
 constexpr const char* kPreferred = "\"{}[],:ab01nktruel";
 constexpr const char* kEnds = "\"]}:,0";

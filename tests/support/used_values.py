@@ -1,7 +1,7 @@
 """Schemas whose items or keys run out, and walks through them.
 
-As a program, it walks for as long as it is told: ``python used_values.py 1000000``, from
-a seed on, in C++ if a build of ``tests/data/used_walks.cpp`` follows.
+As a program, it walks for as long as it is told: ``python used_values.py 1000000``,
+from a seed on, in C++ if a build of ``tests/data/used_walks.cpp`` follows.
 """
 
 from __future__ import annotations
@@ -283,6 +283,10 @@ def check_walks(engine: JsonEngine, seed: int, num_schemas: int, num_walks: int)
     return found
 
 
+def _is_valid(schema: dict[str, Any], text: str) -> bool:
+    return jsonschema.Draft202012Validator(schema).is_valid(json.loads(text))
+
+
 def check_native_walks(program: Path, seed: int, num_schemas: int, num_walks: int) -> Findings:
     """The same, many times, by the program of ``tests/data/used_walks.cpp``. Finite
     schemas have keys in any order, others in any order or the declared one."""
@@ -312,9 +316,8 @@ def check_native_walks(program: Path, seed: int, num_schemas: int, num_walks: in
                 found.wrong.append(f"{schemas[number][:1000]}: refused as impossible")
             if kind == "text" and schemas is parts[0][1]:
                 found.wrong.append(f"{schemas[number]}: has no text, and {rest[1]} is served")
-            elif kind == "text":
-                if not jsonschema.Draft202012Validator(infinite[number]).is_valid(json.loads(rest[1])):
-                    found.wrong.append(f"{schemas[number]}: {rest[1]} is not valid")
+            elif kind == "text" and not _is_valid(infinite[number], rest[1]):
+                found.wrong.append(f"{schemas[number]}: {rest[1]} is not valid")
     for drawn in finite:
         found.counts["finite schemas without a text"] += not drawn.texts
     return found

@@ -46,7 +46,6 @@ _TIME = (
 )
 
 
-
 def _leap_seconds() -> str:
     """The last second of a day in UTC, in every offset."""
     times = []
@@ -60,9 +59,7 @@ def _leap_seconds() -> str:
     return "|".join(times)
 
 
-_EVERY_TIME = (
-    f"(?:{_HOUR_AND_MINUTE}:[0-5][0-9]{_FRACTION}(?:[Zz]|[+-]{_HOUR_AND_MINUTE})|{_leap_seconds()})"
-)
+_EVERY_TIME = f"(?:{_HOUR_AND_MINUTE}:[0-5][0-9]{_FRACTION}(?:[Zz]|[+-]{_HOUR_AND_MINUTE})|{_leap_seconds()})"
 
 _MINUTES = "[0-9]+M(?:[0-9]+S)?"
 _TIME_OF_DURATION = f"T(?:[0-9]+H(?:{_MINUTES})?|{_MINUTES}|[0-9]+S)"
