@@ -32,6 +32,12 @@ class LimitError : public std::runtime_error {
   std::string place;  // in the constraint, if that is known: a JSON pointer
 };
 
+// There is no room for more states beside those that other texts have made.
+class RoomError : public LimitError {
+ public:
+  using LimitError::LimitError;
+};
+
 // A pattern that is not well formed, or that uses what is not supported.
 class PatternError : public std::runtime_error {
  public:
@@ -85,9 +91,10 @@ class Budget {
  public:
   explicit Budget(const Limits& limits) : limits(limits), start_(cpu_seconds()) {}
 
-  // Restarts the clock. Until the next time, at most `max_steps` may be spent.
+  // Restarts the clock, with the next step: reading it takes longer than a lookup that
+  // takes no step. Until the next time, at most `max_steps` may be spent.
   void restart(uint64_t max_steps = UINT64_MAX) {
-    start_ = cpu_seconds();
+    is_running_ = false;
     unchecked_ = 0;
     max_steps_ = max_steps;
     max_total_ = max_steps < UINT64_MAX - total_ ? total_ + max_steps : UINT64_MAX;
@@ -97,6 +104,10 @@ class Budget {
     total_ += steps;
     if (total_ > max_total_) throw LimitError("work_of_a_token", max_steps_ + total_ - max_total_, max_steps_);
     if (allowance_ != nullptr) allowance_->spend(steps);
+    if (!is_running_) {
+      start_ = cpu_seconds();
+      is_running_ = true;
+    }
     unchecked_ += steps;
     if (unchecked_ < kStepsPerCheck) return;
     unchecked_ = 0;
@@ -126,7 +137,8 @@ class Budget {
     return double(time.tv_sec) + double(time.tv_nsec) * 1e-9;
   }
 
-  double start_;
+  double start_;  // of the clock
+  bool is_running_ = true;
   uint64_t unchecked_ = 0, total_ = 0;
   uint64_t max_steps_ = UINT64_MAX, max_total_ = UINT64_MAX;
   WorkAllowance* allowance_ = nullptr;

@@ -7,7 +7,7 @@
 namespace structout::context_free {
 
 std::optional<engine::Automaton> as_automaton(const Network& network, const engine::Limits& limits) try {
-  if (network.is_recursive()) return std::nullopt;
+  if (network.is_recursive() || !network.embedded().empty() || network.has_tokens()) return std::nullopt;
   engine::Budget budget(limits);
   Lexer lexer(network);
   Reader reader(network, lexer);

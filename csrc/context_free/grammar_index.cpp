@@ -1,6 +1,7 @@
 #include "context_free/grammar_index.h"
 
 #include <algorithm>
+#include <stdexcept>
 #include <utility>
 
 #include "masks/unique_number.h"
@@ -11,7 +12,13 @@ GrammarIndex::GrammarIndex(std::shared_ptr<const Network> network, const engine:
                            std::shared_ptr<const engine::VocabularyTrie> vocabulary, size_t max_growth)
     : parts_(std::make_shared<SharedParts>(std::move(network), limits, std::move(vocabulary))),
       max_growth_(max_growth),
-      states_(std::make_shared<GrammarStates>(parts_)) {}
+      states_(std::make_shared<GrammarStates>(parts_, false)) {
+  for (const auto& language : parts_->network->embedded()) {
+    if (&language->embedded_vocabulary() != parts_->vocabulary.get()) {
+      throw std::invalid_argument("an embedded language is over another vocabulary than the grammar");
+    }
+  }
+}
 
 std::shared_ptr<GrammarStates> GrammarIndex::states() {
   std::lock_guard<std::mutex> lock(mutex_);
@@ -19,14 +26,14 @@ std::shared_ptr<GrammarStates> GrammarIndex::states() {
     earlier_.erase(std::remove_if(earlier_.begin(), earlier_.end(), [](const auto& other) { return other.expired(); }),
                    earlier_.end());
     earlier_.push_back(states_);
-    states_ = std::make_shared<GrammarStates>(parts_);
+    states_ = std::make_shared<GrammarStates>(parts_, false);
   }
   return states_;
 }
 
-std::shared_ptr<GrammarStates> GrammarIndex::moved(GrammarStates& from, std::vector<uint32_t>& states) {
+std::shared_ptr<GrammarStates> GrammarIndex::moved(GrammarStates& from, std::vector<TextPlace>& places) {
   std::shared_ptr<GrammarStates> to = this->states();
-  states = to->copied(from, states);
+  places = to->copied(from, places);
   return to;
 }
 
@@ -42,7 +49,7 @@ size_t GrammarIndex::memory_bytes() {
   size_t bytes = states_->memory_bytes() + parts_->network->memory_bytes();
   {
     std::lock_guard<std::mutex> parts_lock(parts_->mutex);
-    bytes += parts_->lexer.memory_bytes() + parts_->masks.memory_bytes();
+    bytes += parts_->lexer.memory_bytes() + parts_->sure_ways.memory_bytes() + parts_->masks.memory_bytes();
   }
   for (const std::weak_ptr<GrammarStates>& each : earlier_) {
     if (std::shared_ptr<GrammarStates> states = each.lock()) bytes += states->memory_bytes();

@@ -20,6 +20,7 @@ class GrammarIndex {
   static constexpr size_t kMaxGrowth = 8 << 20;
 
   // `max_growth`: bytes of states that texts make before they move to new ones.
+  // Throws std::invalid_argument if an embedded language is over another vocabulary.
   GrammarIndex(std::shared_ptr<const Network> network, const engine::Limits& limits,
                std::shared_ptr<const engine::VocabularyTrie> vocabulary, size_t max_growth = kMaxGrowth);
 
@@ -29,20 +30,23 @@ class GrammarIndex {
   // The states for texts to use now.
   std::shared_ptr<GrammarStates> states();
 
+  // States that no other text uses, those of embedded languages included.
+  std::shared_ptr<GrammarStates> own_states() const { return std::make_shared<GrammarStates>(parts_, true); }
+
   // Whether texts on these states should move on to others. What they take along counts
   // less, so that moving pays.
   bool is_outgrown(const GrammarStates& states) const {
     return states.memory_bytes() > max_growth_ + 2 * states.moved_bytes();
   }
 
-  // Moves states of a text, and returns what holds them.
-  std::shared_ptr<GrammarStates> moved(GrammarStates& from, std::vector<uint32_t>& states);
+  // Moves places of a text, and returns the states to use.
+  std::shared_ptr<GrammarStates> moved(GrammarStates& from, std::vector<TextPlace>& places);
 
   // A number above 0 for this grammar with a set of stop tokens, unique in the process.
   uint32_t number_with(const std::vector<uint32_t>& stop_tokens);
 
   // Whether no text can be finished.
-  bool is_empty() { return states()->start() == kNone; }
+  bool is_empty() { return states()->start().is_dead(); }
 
   // Of all states in use, and of the pieces and masks.
   size_t memory_bytes();

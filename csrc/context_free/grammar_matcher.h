@@ -1,8 +1,10 @@
 // The position of one text in a grammar with recursion.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -11,69 +13,180 @@
 
 namespace structout::context_free {
 
-// Its states are those of GrammarStates.
+// Its states are those of GrammarStates. With embedded languages they are numbers of
+// places: kOwn for the present one, then those that drafts lead to.
 class GrammarMatcher final : public engine::Matcher {
  public:
   // Throws std::invalid_argument if no text can be finished.
   GrammarMatcher(std::shared_ptr<GrammarIndex> index, std::vector<uint32_t> stop_tokens)
       : Matcher(index->shared_vocabulary(), std::move(stop_tokens)),
         index_(std::move(index)),
+        has_embedded_(!network().embedded().empty()),
         states_(index_->states()),
         number_(index_->number_with(this->stop_tokens())),
         history_{states_->start()} {
-    if (history_[0] == kNone) throw std::invalid_argument("the grammar has no text");
+    if (history_[0].is_dead()) throw std::invalid_argument("the grammar has no text");
   }
 
-  uint32_t current_state() const override { return history_.back(); }
-  std::optional<std::string> shortest_end() const { return states_->shortest_end(current_state()); }
-  std::vector<Item> items() const { return states_->items(current_state()); }
-  std::vector<uint32_t> walked_row() const { return states_->walked_row(current_state()); }
-  bool has_mask(uint32_t state) const override { return states_->has_mask(state); }
+  uint32_t current_state() const override { return has_embedded_ ? kOwn : history_.back().state; }
   std::unique_ptr<Matcher> copy() const override { return std::make_unique<GrammarMatcher>(*this); }
+  bool has_mask(uint32_t state) const override { return states_->has_mask(place(state)); }
+
+  // The number of the present place. Inside an embedded text, of all places that masks do
+  // not tell apart.
+  uint32_t place_number() const {
+    return with_room([&] { return states_->number_of(history_.back()); });
+  }
+  std::optional<std::string> shortest_end() const {
+    return with_room([&] { return states_->shortest_end(history_.back()); });
+  }
+  std::vector<Item> items() const { return states_->items(history_.back()); }
+  std::vector<uint32_t> walked_row() const {
+    return with_room([&] { return states_->walked_row(history_.back()); });
+  }
 
  private:
   static_assert(engine::kNoState == kNone);
+  static constexpr uint32_t kOwn = 1u << 31;
 
-  bool read(const uint8_t* begin, const uint8_t* end) {
-    uint32_t next = states_->after(current_state(), begin, end);  // asked where the mask was filled
-    if (next == kNone) return false;
-    history_.push_back(next);
-    if (index_->is_outgrown(*states_)) states_ = index_->moved(*states_, history_);
+  // A step of the text: a token, or bytes.
+  struct Step {
+    uint32_t token = engine::kNoState;
+    std::string bytes{};
+  };
+  struct Draft {
+    uint32_t before;  // the state that it follows
+    uint32_t token;
+    TextPlace place;
+  };
+
+  const Network& network() const { return *index_->parts().network; }
+
+  TextPlace place(uint32_t state) const {
+    if (!has_embedded_) return {state};
+    return state == kOwn ? history_.back() : drafts_[state - kOwn - 1].place;
+  }
+
+  // Calls a function that may make states. If embedded languages have no room for more of
+  // them beside those of other texts, makes those of this text again, apart from the
+  // others.
+  template <typename Function>
+  std::invoke_result_t<Function> with_room(Function function) const {
+    try {
+      return function();
+    } catch (const engine::RoomError&) {
+      if (has_own_states_) throw;
+      read_again();
+    }
+    return function();
+  }
+
+  void read_again() const {
+    std::shared_ptr<GrammarStates> states = index_->own_states();
+    std::vector<TextPlace> history = {states->start()};
+    for (const Step& step : steps_) history.push_back(after(*states, history.back(), step));
+    std::vector<Draft> drafts = drafts_;
+    for (Draft& draft : drafts) {
+      const TextPlace& before = draft.before == kOwn ? history.back() : drafts[draft.before - kOwn - 1].place;
+      draft.place = after(*states, before, {draft.token});
+    }
+    states_ = std::move(states);
+    has_own_states_ = true;
+    history_ = std::move(history);
+    drafts_ = std::move(drafts);
+  }
+
+  TextPlace after(GrammarStates& states, const TextPlace& from, const Step& step) const {
+    if (step.token != engine::kNoState) return states.after_token(from, step.token, is_stop(step.token));
+    const uint8_t* begin = reinterpret_cast<const uint8_t*>(step.bytes.data());
+    return states.after(from, begin, begin + step.bytes.size());
+  }
+
+  bool read(Step step) {
+    TextPlace next =
+        with_room([&] { return after(*states_, history_.back(), step); });  // asked where the mask was filled
+    if (next.is_dead()) return false;
+    history_.push_back(std::move(next));
+    if (has_embedded_) steps_.push_back(std::move(step));
+    drafts_.clear();
+    if (index_->is_outgrown(*states_)) {
+      states_ = index_->moved(*states_, history_);
+      has_own_states_ = false;
+    }
     return true;
   }
 
-  bool advance(uint32_t token) override {
-    const uint8_t *begin = vocabulary().begin(token), *end = vocabulary().end(token);
-    return begin != end && read(begin, end);
+  bool advance(uint32_t token) override { return read({token}); }
+  bool advance_bytes(const std::string& bytes) override { return read({engine::kNoState, bytes}); }
+
+  void drop(size_t count) override {
+    history_.resize(history_.size() - count);
+    if (has_embedded_) steps_.resize(steps_.size() - count);
+    drafts_.clear();
   }
 
-  bool advance_bytes(const std::string& bytes) override {
-    const uint8_t* begin = reinterpret_cast<const uint8_t*>(bytes.data());
-    return read(begin, begin + bytes.size());
+  bool is_complete(uint32_t state) const override {
+    return with_room([&] { return states_->may_end(place(state)); });
   }
 
-  void drop(size_t count) override { history_.resize(history_.size() - count); }
-  bool is_complete(uint32_t state) const override { return states_->may_end(state); }
+  bool reads_stop(uint32_t state, uint32_t stop) const override {
+    if (!network().has_tokens()) return false;
+    return with_room([&] { return !states_->after_token(place(state), stop, true).is_dead(); });
+  }
 
   uint32_t next_state(uint32_t state, uint32_t token) const override {
-    const uint8_t *begin = vocabulary().begin(token), *end = vocabulary().end(token);
-    return begin == end ? kNone : states_->after(state, begin, end);
+    return with_room([&]() -> uint32_t {
+      TextPlace next = after(*states_, place(state), {token});
+      if (next.is_dead() || !has_embedded_) return next.state;
+      drafts_.push_back({state, token, std::move(next)});
+      return kOwn + uint32_t(drafts_.size());
+    });
   }
 
-  bool fill_text(uint32_t state, uint32_t* row) const override { return states_->fill(state, row); }
+  bool fill_text(uint32_t state, uint32_t* row) const override {
+    return with_room([&] { return states_->fill(place(state), row); });
+  }
 
   uint64_t key_of_mask(uint32_t state) const override {
-    const engine::Mask* mask = states_->mask(state);
-    if (mask == nullptr) return 0;
-    return uint64_t(number_) << 32 | uint64_t(mask->slot) << 1 | uint64_t(is_complete(state));
+    TextPlace place;
+    KnownMask found = with_room([&] {
+      place = this->place(state);
+      return states_->mask(place);
+    });
+    if (found.mask == nullptr || may_read_stop_both_ways()) return 0;
+    uint32_t number = place.others == nullptr ? number_ : number_of(*place.others, found);
+    return uint64_t(number) << 32 | uint64_t(found.mask->slot) << 1 | uint64_t(is_complete(state));
   }
 
-  std::string forced_bytes() const override { return states_->forced(current_state()); }
+  // Of what keeps the mask of a place inside embedded texts, with these stop tokens.
+  uint32_t number_of(const OtherPlaces& others, const KnownMask& found) const {
+    if (!found.is_of_language) return states_->number_with(stop_tokens());
+    engine::EmbeddedStates& states = *others.runs[0].states;
+    if (last_language_.first != states.number()) last_language_ = {states.number(), states.number_with(stop_tokens())};
+    return last_language_.second;
+  }
+
+  // Whether the bit of a stop token in a mask of the text may be that of its bytes or of its
+  // id.
+  bool may_read_stop_both_ways() const {
+    auto has_bytes = [this](uint32_t stop) { return vocabulary().begin(stop) != vocabulary().end(stop); };
+    return network().has_tokens() && std::any_of(stop_tokens().begin(), stop_tokens().end(), has_bytes);
+  }
+
+  std::string forced_bytes() const override {
+    return with_room([&] { return states_->forced(history_.back()); });
+  }
 
   std::shared_ptr<GrammarIndex> index_;
-  std::shared_ptr<GrammarStates> states_;
-  uint32_t number_;                // of the index with these stop tokens
-  std::vector<uint32_t> history_;  // the states before each step, and now
+  bool has_embedded_;
+  std::vector<Step> steps_;  // of the text, with embedded languages
+  // What follows changes where states are made again.
+  mutable std::shared_ptr<GrammarStates> states_;
+  mutable bool has_own_states_ = false;
+  uint32_t number_;                         // of the index with these stop tokens
+  mutable std::vector<TextPlace> history_;  // before each step, and now
+  mutable std::vector<Draft> drafts_;
+  mutable std::pair<uint32_t, uint32_t> last_language_{0, 0};  // the number of its states, and with the stop tokens
 };
 
 }  // namespace structout::context_free

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "masks/unique_number.h"
+
 namespace structout::context_free {
 
 SharedParts::SharedParts(std::shared_ptr<const Network> given, const engine::Limits& limits,
@@ -11,70 +13,102 @@ SharedParts::SharedParts(std::shared_ptr<const Network> given, const engine::Lim
       vocabulary(std::move(trie)),
       budget(limits),
       lexer(*network),
-      masks(*network, lexer, vocabulary) {
-  always_has_end = context_free::always_has_end(*network, budget);
-}
+      sure_ways(*network, lexer),
+      masks(*network, lexer, sure_ways, vocabulary) {}
 
-GrammarStates::GrammarStates(std::shared_ptr<SharedParts> parts)
-    : parts_(std::move(parts)), reader_(*parts_->network, parts_->lexer), row_(parts_->vocabulary->row_words()) {
-  if (!parts_->always_has_end) end_search_.emplace(*parts_->network);
-}
+GrammarStates::GrammarStates(std::shared_ptr<SharedParts> parts, bool has_own)
+    : parts_(std::move(parts)),
+      embedded_(*parts_->network, has_own),
+      reader_(*parts_->network, parts_->lexer, &embedded_),
+      embedded_masks_(parts_->masks, reader_, parts_->vocabulary,
+                      [this](const Place& place) { return has_end(place); }),
+      end_search_(*parts_->network, parts_->sure_ways) {}
 
 size_t GrammarStates::size_in_bytes() const {
-  return reader_.memory_bytes() + states_.capacity() * sizeof(State) + numbers_.memory_bytes();
+  return reader_.memory_bytes() + states_.memory_bytes() + numbers_.memory_bytes() + embedded_masks_.memory_bytes();
 }
 
-uint32_t GrammarStates::number_of(Place place) {
+uint32_t GrammarStates::number_of(const LexerPlace& place) {
   uint32_t known = numbers_.find(place.node, place.lexer_state);
   if (known != PairTable::kMissing) return known;
-  uint32_t number = uint32_t(states_.size());
-  states_.push_back({place, nullptr});
+  uint32_t number = states_.add();
+  states_[number].place = place;
   numbers_.add(place.node, place.lexer_state, number);
   return number;
 }
 
-EndSearch& GrammarStates::end_search() {
-  if (!end_search_) end_search_.emplace(*parts_->network);
-  return *end_search_;
+bool GrammarStates::has_end(const Place& place) {
+  auto of_one = [this](const LexerPlace& each) {
+    return each.node != Stacks::kDead && end_search_.has_end(reader_, each, budget());
+  };
+  if (of_one(place)) return true;
+  if (place.others == nullptr) return false;
+  auto of_run = [&](const EmbeddedRun& run) { return of_one(reader_.behind(run.below, budget())); };
+  return std::any_of(place.others->lexer_places.begin(), place.others->lexer_places.end(), of_one) ||
+         std::any_of(place.others->runs.begin(), place.others->runs.end(), of_run);
 }
 
-bool GrammarStates::has_end(Place place) {
-  return parts_->always_has_end || end_search().has_end(reader_, place, budget());
+TextPlace GrammarStates::finishable(Place place) {
+  auto has_end = [this](const EmbeddedRun& run) {
+    return end_search_.has_end(reader_, reader_.behind(run.below, budget()), budget());
+  };
+  place = reader_.with_ends(place, has_end);
+  if (place.is_dead() || !this->has_end(place)) return {};
+  uint32_t state = number_of(place);
+  return {state, std::move(place.others)};
 }
 
-std::optional<std::string> GrammarStates::shortest_end(uint32_t state) {
+std::optional<std::string> GrammarStates::shortest_end(const TextPlace& text) {
   Lock lock(*this);
-  return end_search().shortest(reader_, states_[state].place, budget());
+  return end_search_.shortest(reader_, place_of(text), budget());
 }
 
-uint32_t GrammarStates::start() {
+TextPlace GrammarStates::start() {
   Lock lock(*this);
-  Place place = reader_.start(budget());
-  return place.is_dead() || !has_end(place) ? kNone : number_of(place);
+  return finishable(reader_.start(budget()));
 }
 
-uint32_t GrammarStates::after(uint32_t state, const uint8_t* begin, const uint8_t* end) {
+TextPlace GrammarStates::after(const TextPlace& from, const uint8_t* begin, const uint8_t* end) {
   Lock lock(*this);
-  size_t bytes = size_in_bytes();
-  if (bytes > kMaxBytes) throw engine::LimitError("grammar_state_bytes", bytes, kMaxBytes);
-  Place place = states_[state].place;
-  for (const uint8_t* byte = begin; byte < end; ++byte) {
-    place = reader_.after(place, *byte, budget());
-    if (place.is_dead()) return kNone;
+  check_room();
+  return finishable(reader_.after(place_of(from), begin, end, budget()));
+}
+
+TextPlace GrammarStates::after_token(const TextPlace& from, uint32_t token, bool by_id) {
+  Lock lock(*this);
+  check_room();
+  const uint8_t *begin = parts_->vocabulary->begin(token), *end = parts_->vocabulary->end(token);
+  Place place;
+  if (!by_id && begin != end) place = reader_.after(place_of(from), begin, end, budget());
+  if (parts_->network->has_tokens()) {
+    place = reader_.united(place, reader_.after_token(place_of(from), token, budget()), budget());
   }
-  return has_end(place) ? number_of(place) : kNone;
+  return finishable(std::move(place));
 }
 
-bool GrammarStates::may_end(uint32_t state) {
+bool GrammarStates::may_end(const TextPlace& text) {
+  State& state = states_[text.state];
+  bool is_alone = text.others == nullptr;
+  if (is_alone && state.may_end != MayEnd::kUnknown) return state.may_end == MayEnd::kYes;
   Lock lock(*this);
-  return reader_.may_end(states_[state].place, budget());
+  bool result = reader_.may_end(place_of(text), budget());
+  if (is_alone) state.may_end = result ? MayEnd::kYes : MayEnd::kNo;
+  return result;
 }
 
-std::string GrammarStates::forced(uint32_t state) {
+std::string GrammarStates::forced(const TextPlace& text) {
   Lock lock(*this);
   std::string bytes;
-  Place place = states_[state].place;
-  while (bytes.size() < kMaxForcedBytes && !reader_.may_end(place, budget())) {
+  Place place = place_of(text);
+  while (bytes.size() < kMaxForcedBytes && !reader_.may_end(place, budget()) && !reader_.reads_token(place, budget())) {
+    if (const EmbeddedRun* run = place.only_run()) {
+      std::string inside = embedded_.held(run->states).forced(*run->position);
+      if (inside.empty()) return bytes;
+      const uint8_t* begin = reinterpret_cast<const uint8_t*>(inside.data());
+      place = reader_.after(place, begin, begin + inside.size(), budget());
+      bytes += inside;
+      continue;
+    }
     Place only;
     int forced_byte = -1;
     for (int byte = 0; byte < 256; ++byte) {
@@ -91,66 +125,93 @@ std::string GrammarStates::forced(uint32_t state) {
   return bytes;
 }
 
-void GrammarStates::fill_by_walk(Place place, uint32_t* row) {
-  parts_->masks.fill_by_walk(reader_, place, budget(), [this](Place next) { return has_end(next); }, row);
+void GrammarStates::fill_by_walk(const Place& place, uint32_t* row) {
+  auto is_allowed = [this](const Place& next) { return has_end(reader_.with_ends(next)); };
+  std::fill(row, row + parts_->vocabulary->row_words(), 0);
+  parts_->masks.add_by_walk(reader_, place, budget(), is_allowed, row);
 }
 
-const engine::Mask* GrammarStates::mask_of(uint32_t state) {
-  if (states_[state].mask != nullptr) return states_[state].mask;
-  Place place = states_[state].place;
-  const engine::Mask* mask;
-  if (parts_->always_has_end) {
-    mask = parts_->masks.mask(reader_, place, budget());
-  } else {
-    fill_by_walk(place, row_.data());
-    mask = parts_->masks.store().add(row_.data());
+const engine::Mask* GrammarStates::mask_of(uint32_t number) {
+  State& state = states_[number];
+  if (state.mask == nullptr) {
+    Lock lock(*this);
+    auto has_end = [this](const LexerPlace& next) { return end_search_.has_end(reader_, next, budget()); };
+    state.mask = parts_->masks.mask(reader_, state.place, has_end, budget());
   }
-  return states_[state].mask = mask;
+  return state.mask;
 }
 
-const engine::Mask* GrammarStates::mask(uint32_t state) {
+KnownMask GrammarStates::mask(const TextPlace& text) {
+  if (text.others == nullptr) return {mask_of(text.state)};
   Lock lock(*this);
-  return mask_of(state);
+  return embedded_masks_.find(place_of(text), budget());
 }
 
-bool GrammarStates::has_mask(uint32_t state) {
+bool GrammarStates::has_mask(const TextPlace& text) {
+  if (text.others == nullptr) return states_[text.state].mask != nullptr;
   Lock lock(*this);
-  return states_[state].mask != nullptr;
+  return embedded_masks_.has_mask(place_of(text));
 }
 
-bool GrammarStates::fill(uint32_t state, uint32_t* row) {
-  Lock lock(*this);
-  const engine::Mask* mask = mask_of(state);
+bool GrammarStates::fill(const TextPlace& text, uint32_t* row) {
+  const engine::Mask* mask = text.others == nullptr ? mask_of(text.state) : nullptr;
   if (mask != nullptr) {
     parts_->masks.store().expand(*mask, row);
     return !mask->is_empty();
   }
-  fill_by_walk(states_[state].place, row);
-  return std::any_of(row, row + row_.size(), [](uint32_t word) { return word != 0; });
+  Lock lock(*this);
+  if (text.others == nullptr) {
+    fill_by_walk(place_of(text), row);
+  } else {
+    embedded_masks_.fill(place_of(text), row, budget());
+  }
+  return std::any_of(row, row + parts_->vocabulary->row_words(), [](uint32_t word) { return word != 0; });
 }
 
-std::vector<Item> GrammarStates::items(uint32_t state) {
+std::vector<Item> GrammarStates::items(const TextPlace& text) {
   Lock lock(*this);
-  return reader_.stacks().items(states_[state].place.node);
+  return reader_.stacks().items(states_[text.state].place.node);
 }
 
-std::vector<uint32_t> GrammarStates::walked_row(uint32_t state) {
+uint32_t GrammarStates::number_of(const TextPlace& text) {
   Lock lock(*this);
-  std::vector<uint32_t> row(row_.size());
-  fill_by_walk(states_[state].place, row.data());
+  constexpr uint32_t kInside = 1u << 31;
+  return text.others == nullptr ? text.state : kInside + embedded_masks_.number_of(place_of(text));
+}
+
+std::vector<uint32_t> GrammarStates::walked_row(const TextPlace& text) {
+  Lock lock(*this);
+  std::vector<uint32_t> row(parts_->vocabulary->row_words());
+  fill_by_walk(place_of(text), row.data());
   return row;
 }
 
-std::vector<uint32_t> GrammarStates::copied(GrammarStates& from, const std::vector<uint32_t>& states) {
+uint32_t GrammarStates::number_with(const std::vector<uint32_t>& stop_tokens) {
+  Lock lock(*this);
+  auto [found, is_new] = mask_numbers_.try_emplace(stop_tokens, 0);
+  if (is_new) found->second = engine::unique_number();
+  return found->second;
+}
+
+std::vector<TextPlace> GrammarStates::copied(GrammarStates& from, const std::vector<TextPlace>& places) {
   Lock lock(*this);
   size_t bytes_before = size_in_bytes();
   PairTable copies;
-  std::vector<uint32_t> result;
-  for (uint32_t state : states) {
-    Place place = from.states_[state].place;
-    place.node = reader_.stacks().copied(place.node, from.reader_.stacks(), copies);
-    result.push_back(number_of(place));
-    states_[result.back()].mask = from.states_[state].mask;
+  auto copy = [&](Node node) { return reader_.stacks().copied(node, from.reader_.stacks(), copies); };
+  std::vector<TextPlace> result;
+  for (const TextPlace& each : places) {
+    LexerPlace place = from.states_[each.state].place;
+    place.node = copy(place.node);
+    TextPlace copied{number_of(place)};
+    if (each.others != nullptr) {
+      OtherPlaces others = {each.others->lexer_places, each.others->runs};
+      for (LexerPlace& other : others.lexer_places) other.node = copy(other.node);
+      for (EmbeddedRun& run : others.runs) run.below = copy(run.below);
+      copied.others = std::make_shared<const OtherPlaces>(std::move(others));
+    } else {
+      states_[copied.state].mask = from.states_[each.state].mask.load();
+    }
+    result.push_back(std::move(copied));
   }
   moved_bytes_ += size_in_bytes() - bytes_before;
   return result;
@@ -158,7 +219,12 @@ std::vector<uint32_t> GrammarStates::copied(GrammarStates& from, const std::vect
 
 uint32_t GrammarStates::num_states() {
   Lock lock(*this);
-  return uint32_t(states_.size());
+  return states_.size();
+}
+
+void GrammarStates::check_room() const {
+  size_t bytes = size_in_bytes();
+  if (bytes > kMaxBytes) throw engine::LimitError("grammar_state_bytes", bytes, kMaxBytes);
 }
 
 }  // namespace structout::context_free

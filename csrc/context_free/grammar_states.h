@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -9,6 +10,8 @@
 #include <vector>
 
 #include "base/allowance_lock.h"
+#include "base/stable_vector.h"
+#include "context_free/embedded_masks.h"
 #include "context_free/liveness.h"
 #include "context_free/masks.h"
 #include "context_free/network.h"
@@ -25,49 +28,69 @@ struct SharedParts {
 
   const std::shared_ptr<const Network> network;
   const std::shared_ptr<const engine::VocabularyTrie> vocabulary;
-  bool always_has_end;  // see liveness.h
-  std::mutex mutex;     // guards what follows, and the states of all texts
+  std::mutex mutex;  // guards what follows, and the states of all texts
   engine::Budget budget;
   Lexer lexer;
+  SureWays sure_ways;
   Masks masks;
 };
 
+// The place of a text: what has a number, and what each text has for itself.
+struct TextPlace {
+  uint32_t state = kNone;  // of the first lexer place
+  std::shared_ptr<const OtherPlaces> others{};
+  bool is_dead() const { return state == kNone; }
+};
+
 // Numbers for the places where texts stand. They are made when they are first needed, and
-// stay as long as this does. Threads may share it.
+// stay as long as this does. Threads may share it, and wait for none where a mask is known,
+// outside of embedded texts.
 class GrammarStates {
  public:
-  explicit GrammarStates(std::shared_ptr<SharedParts> parts);
+  // `has_own`: whether embedded languages get states that no other text uses.
+  GrammarStates(std::shared_ptr<SharedParts> parts, bool has_own);
 
-  // The state of the empty text, or kNone if no text can be finished.
-  uint32_t start();
+  // The place of the empty text. Dead if no text can be finished.
+  TextPlace start();
 
-  // The state after bytes, or kNone if they are not allowed.
-  uint32_t after(uint32_t state, const uint8_t* begin, const uint8_t* end);
-  bool may_end(uint32_t state);
+  // The place after bytes. Dead if they are not allowed.
+  TextPlace after(const TextPlace& from, const uint8_t* begin, const uint8_t* end);
+
+  // The place after a token: after its bytes, or where it is read by its id. `by_id`: only
+  // the latter.
+  TextPlace after_token(const TextPlace& from, uint32_t token, bool by_id);
+  bool may_end(const TextPlace& text);
 
   // The bytes that must follow.
-  std::string forced(uint32_t state);
+  std::string forced(const TextPlace& text);
 
-  // The bytes of a shortest way to the end of the text. Nothing if the search gives up.
-  std::optional<std::string> shortest_end(uint32_t state);
+  // The bytes of a shortest way to the end of the text: see EndSearch.
+  std::optional<std::string> shortest_end(const TextPlace& text);
 
   // The stacks of a state: what stands on top of each, and the node below. Equal nodes are
   // equal sets of stacks.
-  std::vector<Item> items(uint32_t state);
+  std::vector<Item> items(const TextPlace& text);
+
+  // The number of a place. Inside embedded texts, of all places with one mask.
+  uint32_t number_of(const TextPlace& text);
 
   // Fills the mask of the tokens that may follow, without stop tokens. Returns whether
   // there is one.
-  bool fill(uint32_t state, uint32_t* row);
+  bool fill(const TextPlace& text, uint32_t* row);
 
-  // The same by a walk over whole stacks, which uses no pieces and keeps nothing.
-  std::vector<uint32_t> walked_row(uint32_t state);
+  // The same by a walk over whole places, which uses no pieces and keeps nothing.
+  std::vector<uint32_t> walked_row(const TextPlace& text);
 
-  // Null if it is not kept.
-  const engine::Mask* mask(uint32_t state);
-  bool has_mask(uint32_t state);
+  // Null if it is not kept, or depends on what the text remembers.
+  KnownMask mask(const TextPlace& text);
+  bool has_mask(const TextPlace& text);
 
-  // States of these for states of another object of the same grammar.
-  std::vector<uint32_t> copied(GrammarStates& from, const std::vector<uint32_t>& states);
+  // A number above 0 for the masks of places inside embedded texts, with a set of stop
+  // tokens, unique in the process.
+  uint32_t number_with(const std::vector<uint32_t>& stop_tokens);
+
+  // Places of these for places of another object of the same grammar.
+  std::vector<TextPlace> copied(GrammarStates& from, const std::vector<TextPlace>& places);
 
   uint32_t num_states();
 
@@ -80,9 +103,13 @@ class GrammarStates {
   static constexpr size_t kMaxBytes = 64 << 20;
   static constexpr uint64_t kMaxStepsOfCall = 1 << 20;  // of the budget
 
+  // Whether a text may end in a state.
+  enum class MayEnd : uint8_t { kUnknown, kNo, kYes };
+
   struct State {
-    Place place;
-    const engine::Mask* mask;  // null if unknown or not kept
+    LexerPlace place;
+    std::atomic<const engine::Mask*> mask;  // null if unknown or not kept
+    std::atomic<MayEnd> may_end;
   };
 
   // Holds the shared parts and the states for this thread.
@@ -91,7 +118,10 @@ class GrammarStates {
     explicit Lock(GrammarStates& states) : states_(states), lock_(states.parts_->mutex, states.parts_->budget) {
       states.parts_->budget.restart(kMaxStepsOfCall);
     }
-    ~Lock() { states_.memory_bytes_ = states_.size_in_bytes(); }
+    ~Lock() {
+      states_.embedded_.release();
+      states_.memory_bytes_ = states_.size_in_bytes();
+    }
 
    private:
     GrammarStates& states_;
@@ -100,18 +130,23 @@ class GrammarStates {
 
   engine::Budget& budget() { return parts_->budget; }
   size_t size_in_bytes() const;
-  uint32_t number_of(Place place);
-  bool has_end(Place place);
-  EndSearch& end_search();
+  void check_room() const;
+  uint32_t number_of(const LexerPlace& place);
+  Place place_of(const TextPlace& text) const { return {states_[text.state].place, text.others}; }
+  // Dead if the text cannot be finished.
+  TextPlace finishable(Place place);
+  bool has_end(const Place& place);
   const engine::Mask* mask_of(uint32_t state);
-  void fill_by_walk(Place place, uint32_t* row);
+  void fill_by_walk(const Place& place, uint32_t* row);
 
   const std::shared_ptr<SharedParts> parts_;
+  EmbeddedUse embedded_;
   Reader reader_;
-  std::optional<EndSearch> end_search_;  // once it is needed
-  std::vector<State> states_;
-  PairTable numbers_;  // by node and state of the lexer
-  std::vector<uint32_t> row_;
+  EmbeddedMasks embedded_masks_;
+  EndSearch end_search_;
+  engine::StableVector<State> states_;
+  PairTable numbers_;                                       // by node and state of the lexer
+  std::map<std::vector<uint32_t>, uint32_t> mask_numbers_;  // by stop tokens
   std::atomic<size_t> memory_bytes_{0}, moved_bytes_{0};
 };
 

@@ -28,17 +28,21 @@ class NetworkBuilder {
         limits_(limits),
         budget_(limits),
         network_(network) {
-    size_t num_rules = pattern_.rules.size();
-    automata_.resize(num_rules + 1);
-    is_nullable_.resize(num_rules + 1);
-    is_productive_.resize(num_rules + 1);
-    is_recursive_.resize(num_rules + 1);
+    size_t num_rules = first_embedded() + pattern_.embedded.size();
+    automata_.resize(num_rules);
+    is_nullable_.resize(num_rules);
+    is_productive_.resize(num_rules);
+    is_recursive_.resize(num_rules);
+    std::fill(is_productive_.begin() + first_embedded(), is_productive_.end(), 1);
     build_rules(root);
   }
 
  private:
   // The root is a rule of its own, whose number follows those of the others.
   uint32_t root_rule() const { return uint32_t(pattern_.rules.size()); }
+
+  // Embedded languages are rules without an automaton, which are never empty.
+  uint32_t first_embedded() const { return root_rule() + 1; }
 
   void build_rules(uint32_t root) {
     std::vector<std::vector<uint32_t>> called(root_rule() + 1);
@@ -119,6 +123,8 @@ class NetworkBuilder {
     budget_.spend(1);
     if (nfa.num_nodes() > limits_.nodes) throw engine::LimitError("pattern_nodes", nfa.num_nodes(), limits_.nodes);
     const engine::Part& part = pattern_.parts[index];
+    if (part.kind == engine::PartKind::kText) return add_text(nfa, pattern_.texts[part.index], node);
+    if (part.kind == engine::PartKind::kBranching) return add_branching(nfa, part, node);
     if (is_regular(index)) return add_regular(nfa, index, node);
     switch (part.kind) {
       case engine::PartKind::kTerminal: {
@@ -141,6 +147,18 @@ class NetworkBuilder {
         }
         return end;
       }
+      case engine::PartKind::kEmbedded: {
+        uint32_t end = nfa.add_node();
+        nfa.add_call(node, {first_embedded() + part.index, end});
+        return end;
+      }
+      case engine::PartKind::kTokens: {
+        uint32_t end = nfa.add_node();
+        for (auto [first, last] : pattern_.tokens[part.index]) {
+          nfa.add_edge(node, {kFirstToken + first, kFirstToken + last, end});
+        }
+        return end;
+      }
       case engine::PartKind::kSequence:
         for (uint32_t child : part.children) node = add(nfa, child, node);
         return node;
@@ -152,8 +170,40 @@ class NetworkBuilder {
       case engine::PartKind::kRepetition:
         return add_repetition(nfa, part, node);
       default:  // the others are regular
-        throw engine::PatternError("recursion is not supported below & and ~", false);
+        throw engine::PatternError("rules, tokens and embedded languages are not supported below & and ~", false);
     }
+  }
+
+  uint32_t add_text(RuleNfa& nfa, const std::string& text, uint32_t node) {
+    for (char character : text) {
+      uint8_t byte = uint8_t(character);
+      uint32_t next = nfa.add_node();
+      visit_allowed({byte, byte, 0}, [&](uint8_t first, uint8_t last) { nfa.add_edge(node, {first, last, next}); });
+      node = next;
+    }
+    return node;
+  }
+
+  uint32_t add_branching(RuleNfa& nfa, const engine::Part& part, uint32_t node) {
+    const engine::Branching& branching = pattern_.branchings[part.index];
+    uint32_t base = nfa.num_nodes(), end = base + uint32_t(branching.states.size());
+    for (uint32_t i = base; i <= end; ++i) nfa.add_node();
+    nfa.add_empty(node, base);
+    std::vector<uint32_t> doors;
+    for (size_t i = 0; i < part.children.size(); ++i) {
+      doors.push_back(nfa.add_node());
+      nfa.add_empty(add(nfa, part.children[i], doors[i]), branching.returns[i] ? base : end);
+    }
+    for (uint32_t state = 0; state < branching.states.size(); ++state) {
+      const engine::Branching::State& from = branching.states[state];
+      budget_.spend(from.edges.size());
+      for (uint32_t exit : from.exits) nfa.add_empty(base + state, doors[exit]);
+      for (const engine::Edge& edge : from.edges) {
+        visit_allowed(
+            edge, [&](uint8_t first, uint8_t last) { nfa.add_edge(base + state, {first, last, base + edge.target}); });
+      }
+    }
+    return end;
   }
 
   uint32_t add_repetition(RuleNfa& nfa, const engine::Part& part, uint32_t node) {
@@ -176,12 +226,14 @@ class NetworkBuilder {
     return end;
   }
 
-  // Whether a part has no rules and no terminals.
+  // Whether a part consists of bytes only.
   bool is_regular(uint32_t index) {
     auto found = is_regular_.find(index);
     if (found != is_regular_.end()) return found->second;
     const engine::Part& part = pattern_.parts[index];
-    bool result = part.kind != engine::PartKind::kRule && part.kind != engine::PartKind::kTerminal &&
+    bool is_other = part.kind == engine::PartKind::kRule || part.kind == engine::PartKind::kTerminal ||
+                    part.kind == engine::PartKind::kEmbedded || part.kind == engine::PartKind::kTokens;
+    bool result = !is_other &&
                   std::all_of(part.children.begin(), part.children.end(), [this](uint32_t i) { return is_regular(i); });
     return is_regular_[index] = result;
   }
@@ -221,7 +273,7 @@ class NetworkBuilder {
   uint32_t terminal_of(uint32_t part, bool is_lazy, bool is_ignored) {
     auto [found, is_new] = terminals_.try_emplace({part, 2 * is_lazy + is_ignored}, uint32_t(0));
     if (!is_new) return found->second;
-    Terminal terminal{with_allowed_bytes(rules_.compile(part, limits_)), is_lazy, is_ignored};
+    Terminal terminal{rules_.compile(part, limits_), is_lazy, is_ignored};
     const engine::Part& definition = pattern_.parts[part];
     if (definition.kind == engine::PartKind::kRule) terminal.priority = pattern_.rules[definition.index].priority;
     std::vector<Terminal>& terminals = network_.terminals_;
@@ -231,22 +283,10 @@ class NetworkBuilder {
     return found->second;
   }
 
-  engine::Automaton with_allowed_bytes(const engine::Automaton& automaton) {
-    if (automaton.num_states() == 0) return automaton;
-    engine::AutomatonBuilder builder;
-    for (uint32_t state = 0; state < automaton.num_states(); ++state) {
-      std::vector<engine::Edge> edges;
-      for (const engine::Edge* edge = automaton.begin(state); edge < automaton.end(state); ++edge) {
-        visit_allowed(*edge, [&](uint8_t first, uint8_t last) { edges.push_back({first, last, edge->target}); });
-      }
-      builder.add_state(automaton.accepts(state), edges);
-    }
-    return builder.minimal(0, budget_);
-  }
-
   // Numbers the rules that the root still calls, and hands them over.
   void finish() {
     network_.has_lexer_ = options_.has_lexer;
+    network_.allowed_bytes_ = options_.allowed_bytes;
     network_.matches_empty_ = is_nullable_[root_rule()];
     network_.is_empty_ = !is_productive_[root_rule()] && !network_.matches_empty_;
     std::vector<uint32_t> number(root_rule() + 1, kNone), kept = {root_rule()};
@@ -255,6 +295,12 @@ class NetworkBuilder {
     for (size_t i = 0; i < kept.size(); ++i) {
       RuleAutomaton automaton = automata_[kept[i]];
       for (RuleState& state : automaton) {
+        auto is_embedded = [this](const Call& call) { return call.rule >= first_embedded(); };
+        auto first = std::find_if(state.calls.begin(), state.calls.end(), is_embedded);  // they are the last
+        for (auto call = first; call != state.calls.end(); ++call) {
+          state.embedded.push_back({number_of_embedded(call->rule - first_embedded()), call->target});
+        }
+        state.calls.erase(first, state.calls.end());
         for (Call& call : state.calls) {
           if (number[call.rule] == kNone) {
             number[call.rule] = uint32_t(kept.size());
@@ -269,6 +315,13 @@ class NetworkBuilder {
     network_.rank_rules(automata);
   }
 
+  // Numbers the embedded languages that are still called.
+  uint32_t number_of_embedded(uint32_t index) {
+    auto [found, is_new] = embedded_numbers_.try_emplace(index, uint32_t(network_.embedded_.size()));
+    if (is_new) network_.embedded_.push_back(pattern_.embedded[index]);
+    return found->second;
+  }
+
   const engine::Rules& rules_;
   const engine::Pattern& pattern_;
   const NetworkOptions& options_;
@@ -281,6 +334,7 @@ class NetworkBuilder {
   std::map<uint32_t, bool> is_regular_;            // by part
   std::map<uint32_t, engine::Automaton> regular_;  // by part
   std::map<std::pair<uint32_t, int>, uint32_t> terminals_;
+  std::map<uint32_t, uint32_t> embedded_numbers_;
 };
 
 Network::Network(const engine::Rules& rules, uint32_t root, const NetworkOptions& options,
@@ -293,12 +347,21 @@ void Network::add_states(const std::vector<RuleAutomaton>& automata) {
   for (const RuleAutomaton& automaton : automata) {
     starts_.push_back(num_states());
     for (const RuleState& state : automaton) {
-      bool is_end = state.is_accepting && state.edges.empty() && state.calls.empty();
-      uint32_t begin = uint32_t(calls_.size());
+      bool reads_symbols = !state.edges.empty() || !state.embedded.empty();
+      bool is_end = state.is_accepting && !reads_symbols && state.calls.empty();
+      uint32_t begin = uint32_t(calls_.size()), embedded_begin = uint32_t(embedded_calls_.size());
+      uint32_t tokens_begin = uint32_t(token_edges_.size());
       for (const Call& call : state.calls) calls_.push_back({call.rule, starts_.back() + call.target});
-      states_.push_back({state.is_accepting, is_end, !state.edges.empty(), begin, uint32_t(calls_.size())});
-      if (has_lexer_) continue;
-      for (const SymbolEdge& edge : state.edges) bounds[edge.first] = bounds[edge.last + 1] = true;
+      for (const Call& call : state.embedded) embedded_calls_.push_back({call.rule, starts_.back() + call.target});
+      for (const SymbolEdge& edge : state.edges) {
+        if (edge.first >= kFirstToken) {
+          token_edges_.push_back({edge.first, edge.last, starts_.back() + edge.target});
+        } else if (!has_lexer_) {
+          bounds[edge.first] = bounds[edge.last + 1] = true;
+        }
+      }
+      states_.push_back({state.is_accepting, is_end, reads_symbols, begin, uint32_t(calls_.size()), embedded_begin,
+                         uint32_t(embedded_calls_.size()), tokens_begin, uint32_t(token_edges_.size())});
     }
   }
   num_classes_ = uint32_t(terminals_.size());
@@ -314,6 +377,7 @@ void Network::add_states(const std::vector<RuleAutomaton>& automata) {
   for (size_t rule = 0; rule < automata.size(); ++rule) {
     for (const RuleState& state : automata[rule]) {
       for (const SymbolEdge& edge : state.edges) {
+        if (edge.first >= kFirstToken) break;  // they are the last
         uint32_t first = has_lexer_ ? edge.first : class_of_byte_[edge.first];
         uint32_t last = has_lexer_ ? edge.last : class_of_byte_[edge.last];
         for (uint32_t symbol = first; symbol <= last; ++symbol) {
@@ -323,6 +387,13 @@ void Network::add_states(const std::vector<RuleAutomaton>& automata) {
       ++number;
     }
   }
+}
+
+uint32_t Network::next_of_token(uint32_t state, uint32_t token) const {
+  for (const SymbolEdge* edge = tokens_begin(state); edge < tokens_end(state); ++edge) {
+    if (token + kFirstToken <= edge->last) return token + kFirstToken >= edge->first ? edge->target : kNone;
+  }
+  return kNone;
 }
 
 void Network::rank_rules(const std::vector<RuleAutomaton>& automata) {
@@ -350,7 +421,8 @@ void Network::rank_rules(const std::vector<RuleAutomaton>& automata) {
 
 size_t Network::memory_bytes() const {
   size_t bytes = states_.capacity() * sizeof(State) + next_.capacity() * sizeof(uint32_t) +
-                 calls_.capacity() * sizeof(Call) + 3 * starts_.capacity() * sizeof(uint32_t);
+                 (calls_.capacity() + embedded_calls_.capacity()) * sizeof(Call) +
+                 token_edges_.capacity() * sizeof(SymbolEdge) + 3 * starts_.capacity() * sizeof(uint32_t);
   for (const Terminal& terminal : terminals_) bytes += terminal.automaton.memory_bytes();
   return bytes;
 }

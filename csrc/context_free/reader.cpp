@@ -1,8 +1,68 @@
 #include "context_free/reader.h"
 
+#include <algorithm>
+#include <tuple>
 #include <utility>
 
 namespace structout::context_free {
+
+// Collects the ways in which a text goes on.
+class Reader::PlaceBuilder {
+ public:
+  PlaceBuilder(Reader& reader, engine::Budget& budget) : reader_(reader), budget_(budget) {}
+
+  void add(const LexerPlace& place) {
+    if (place.node != Stacks::kDead) lexer_places_.push_back(place);
+  }
+
+  void add(EmbeddedRun run) {
+    if (!runs_.empty()) budget_.spend(runs_.size());
+    for (EmbeddedRun& other : runs_) {
+      if (other.states != run.states) continue;
+      if (!reader_.embedded().held(run.states).are_equal(*other.position, *run.position)) continue;
+      other.below = reader_.stacks_.united({other.below, run.below}, budget_);
+      return;
+    }
+    runs_.push_back(std::move(run));
+  }
+
+  Place place() {
+    Place place;
+    if (!lexer_places_.empty() && !reader_.network_.has_lexer()) {
+      std::vector<Node> nodes;
+      for (const LexerPlace& each : lexer_places_) nodes.push_back(each.node);
+      place.node = reader_.stacks_.united(std::move(nodes), budget_);
+      place.lexer_state = 0;
+      lexer_places_.clear();
+    } else if (!lexer_places_.empty()) {
+      auto is_before = [](const LexerPlace& a, const LexerPlace& b) {
+        return std::tie(a.node, a.lexer_state) < std::tie(b.node, b.lexer_state);
+      };
+      std::sort(lexer_places_.begin(), lexer_places_.end(), is_before);
+      lexer_places_.erase(std::unique(lexer_places_.begin(), lexer_places_.end()), lexer_places_.end());
+      static_cast<LexerPlace&>(place) = lexer_places_[0];
+      lexer_places_.erase(lexer_places_.begin());
+    }
+    if (runs_.empty() && lexer_places_.empty()) return place;
+    place.others = std::make_shared<const OtherPlaces>(OtherPlaces{std::move(lexer_places_), std::move(runs_)});
+    return place;
+  }
+
+ private:
+  Reader& reader_;
+  engine::Budget& budget_;
+  std::vector<LexerPlace> lexer_places_;
+  std::vector<EmbeddedRun> runs_;
+};
+
+Reader::Reader(const Network& network, Lexer& lexer, EmbeddedUse* embedded)
+    : network_(network), lexer_(lexer), embedded_(embedded), stacks_(network) {
+  bool has_classes = network.has_lexer() && network.embedded().empty();
+  if (has_classes) bytes_with_tokens_ = lexer.bytes_with_tokens();
+  for (uint32_t byte = 0; byte < 256 && !has_classes; ++byte) {
+    if (network.may_consist_of(uint8_t(byte))) bytes_with_tokens_.push_back(uint8_t(byte));
+  }
+}
 
 // The terminals that may follow, without those that are ignored.
 std::vector<uint32_t> Reader::allowed_terminals(Node node) const {
@@ -23,7 +83,7 @@ uint32_t Reader::lexer_start(Node node) {
   // What is ignored stands between terminals: not at the start of a text, and not behind
   // the last one that may follow.
   std::vector<uint32_t> allowed = allowed_terminals(node);
-  for (uint32_t terminal = 0; terminal < network_.terminals().size() && !allowed.empty(); ++terminal) {
+  for (uint32_t terminal = 0; terminal < network_.terminals().size() && stacks_.reads_symbols(node); ++terminal) {
     if (lexer_.is_ignored(terminal)) allowed.push_back(terminal);
   }
   return lexer_starts_[node] = lexer_.start(lexer_.set_of(allowed));
@@ -32,8 +92,13 @@ uint32_t Reader::lexer_start(Node node) {
 Place Reader::start(engine::Budget& budget) {
   Place place;
   place.node = stacks_.start(budget);
-  if (network_.has_lexer()) place.lexer_state = lexer_.start(lexer_.set_of(allowed_terminals(place.node)));
+  place.lexer_state = network_.has_lexer() ? lexer_.start(lexer_.set_of(allowed_terminals(place.node))) : 0;
   return place;
+}
+
+LexerPlace Reader::behind(Node below, engine::Budget& budget) {
+  Node node = stacks_.returned(below, budget);
+  return {node, network_.has_lexer() ? lexer_start(node) : 0};
 }
 
 Node Reader::after_lexeme(Node node, uint32_t set, engine::Budget& budget) {
@@ -50,20 +115,110 @@ Node Reader::after_lexeme(Node node, uint32_t set, engine::Budget& budget) {
   return result;
 }
 
-Place Reader::after(Place place, uint8_t byte, engine::Budget& budget) {
-  if (!network_.has_lexer()) return {stacks_.after(place.node, byte, budget), 0};
+Place Reader::after_alone(const LexerPlace& place, uint8_t byte, engine::Budget& budget) {
+  if (!network_.has_lexer()) return {{stacks_.after(place.node, byte, budget), 0}};
   uint32_t next = lexer_.after(place.lexer_state, byte, budget);
-  if (next != Lexer::kStuck) return {place.node, next};
+  if (next != Lexer::kStuck) return {{place.node, next}};
   Node node = after_lexeme(place.node, lexer_.accepted(place.lexer_state), budget);
   if (node == Stacks::kDead) return {};
   next = lexer_.after(lexer_start(node), byte, budget);
-  return next == Lexer::kStuck ? Place() : Place{node, next};
+  return next == Lexer::kStuck ? Place() : Place{{node, next}};
 }
 
-bool Reader::may_end(Place place, engine::Budget& budget) {
-  if (!network_.has_lexer()) return stacks_.may_end(place.node);
-  if (lexer_.is_fresh(place.lexer_state) || place.lexer_state == Lexer::kStuck) return stacks_.may_end(place.node);
-  return stacks_.may_end(after_lexeme(place.node, lexer_.accepted(place.lexer_state), budget));
+// Reads bytes of an embedded text, up to one behind which it may end.
+void Reader::read_run(const EmbeddedRun& run, const uint8_t*& at, const uint8_t* end, PlaceBuilder& builder,
+                      engine::Budget& budget) {
+  engine::EmbeddedStates& states = embedded_->held(run.states);
+  engine::PositionPtr position = states.after(*run.position, at, end);
+  if (position == nullptr) return;
+  bool may_end = states.may_end(*position);
+  if (may_end) builder.add(behind(run.below, budget));
+  if (!may_end || states.may_go_on(*position)) builder.add({run.states, std::move(position), run.below});
+}
+
+Place Reader::after_all(const Place& place, uint8_t byte, engine::Budget& budget) {
+  PlaceBuilder builder(*this, budget);
+  auto read_byte = [&](const EmbeddedRun& run) {
+    const uint8_t* at = &byte;
+    read_run(run, at, &byte + 1, builder, budget);
+  };
+  visit_lexer_places(place, [&](LexerPlace from) {
+    if (!is_between(from)) {
+      uint32_t next = lexer_.after(from.lexer_state, byte, budget);
+      if (next != Lexer::kStuck) return builder.add({from.node, next});
+      from.node = after_lexeme(from.node, lexer_.accepted(from.lexer_state), budget);
+      if (from.node == Stacks::kDead) return;
+      from.lexer_state = lexer_start(from.node);
+    }
+    for (const EmbeddedStart& start : stacks_.embedded_starts(from.node, budget)) {
+      if (!network_.embedded()[start.language]->first_bytes()[byte]) continue;
+      std::shared_ptr<engine::EmbeddedStates> states = embedded_->current(start.language);
+      engine::PositionPtr position = embedded_->held(states).start();
+      read_byte({std::move(states), std::move(position), start.below});
+    }
+    if (!network_.has_lexer()) return builder.add({stacks_.after(from.node, byte, budget), 0});
+    uint32_t next = lexer_.after(from.lexer_state, byte, budget);
+    if (next != Lexer::kStuck) builder.add({from.node, next});
+  });
+  if (place.others != nullptr) {
+    for (const EmbeddedRun& run : place.others->runs) read_byte(run);
+  }
+  return builder.place();
+}
+
+Place Reader::after(Place place, const uint8_t* begin, const uint8_t* end, engine::Budget& budget) {
+  for (const uint8_t* at = begin; at < end && !place.is_dead();) {
+    if (const EmbeddedRun* run = place.only_run()) {
+      PlaceBuilder builder(*this, budget);
+      read_run(*run, at, end, builder, budget);
+      place = builder.place();
+    } else {
+      place = after(place, *at++, budget);
+    }
+  }
+  return place;
+}
+
+Place Reader::after_token(const Place& place, uint32_t token, engine::Budget& budget) {
+  if (!network_.has_tokens()) return {};
+  PlaceBuilder builder(*this, budget);
+  visit_lexer_places(place, [&](const LexerPlace& from) {
+    Node node = stacks_.after(before_token(from, budget), kFirstToken + token, budget);
+    builder.add({node, network_.has_lexer() ? lexer_start(node) : 0});
+  });
+  return builder.place();
+}
+
+Place Reader::united(const Place& a, const Place& b, engine::Budget& budget) {
+  if (a.is_dead()) return b;
+  if (b.is_dead()) return a;
+  PlaceBuilder builder(*this, budget);
+  for (const Place* place : {&a, &b}) {
+    visit_lexer_places(*place, [&](const LexerPlace& each) { builder.add(each); });
+    if (place->others == nullptr) continue;
+    for (const EmbeddedRun& run : place->others->runs) builder.add(run);
+  }
+  return builder.place();
+}
+
+bool Reader::reads_token(const Place& place, engine::Budget& budget) {
+  bool reads_token = false;
+  auto reads_one = [this](const Item& item) {
+    return item.state < kHole && network_.tokens_begin(item.state) != network_.tokens_end(item.state);
+  };
+  if (!network_.has_tokens()) return false;
+  visit_lexer_places(place, [&](const LexerPlace& each) {
+    std::vector<Item> items = stacks_.items(before_token(each, budget));
+    reads_token = reads_token || std::any_of(items.begin(), items.end(), reads_one);
+  });
+  return reads_token;
+}
+
+bool Reader::may_end(const Place& place, engine::Budget& budget) {
+  bool may_end = false;
+  visit_lexer_places(place,
+                     [&](const LexerPlace& each) { may_end = may_end || stacks_.may_end(before_token(each, budget)); });
+  return may_end;
 }
 
 }  // namespace structout::context_free

@@ -10,8 +10,11 @@ namespace structout::context_free {
 
 constexpr uint32_t kNone = UINT32_MAX;
 
-// Reads any of the symbols first ... last. A symbol is a byte, or the number of a
-// terminal.
+// Symbols from here on are tokens, by their ids. Those below are bytes, or the numbers of
+// terminals.
+constexpr uint32_t kFirstToken = 1u << 31;
+
+// Reads any of the symbols first ... last.
 struct SymbolEdge {
   uint32_t first, last, target;
   bool operator==(const SymbolEdge& other) const {
@@ -19,7 +22,7 @@ struct SymbolEdge {
   }
 };
 
-// Reads any text of a rule.
+// Reads any text of a rule, or of an embedded language.
 struct Call {
   uint32_t rule, target;
   bool operator==(const Call& other) const { return rule == other.rule && target == other.target; }
@@ -31,6 +34,7 @@ struct RuleState {
   bool is_accepting = false;
   std::vector<SymbolEdge> edges;  // by increasing symbols
   std::vector<Call> calls;        // by increasing rules
+  std::vector<Call> embedded{};   // calls of embedded languages, once the network has told them apart
 };
 
 // Minimal. The start is state 0: no edge or call leads to it, and it does not accept,

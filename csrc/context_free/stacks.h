@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <vector>
 
 #include "base/limits.h"
@@ -19,6 +20,13 @@ struct Item {
   Node below;
   bool operator==(const Item& other) const { return state == other.state && below == other.below; }
   bool operator<(const Item& other) const { return state != other.state ? state < other.state : below < other.below; }
+};
+
+// Where a text of an embedded language may begin, and the stacks behind it, which are not
+// closed: see Stacks::returned().
+struct EmbeddedStart {
+  uint32_t language;
+  Node below;
 };
 
 // In the place of a state, behind all others: the end of the whole text, and of a part of
@@ -43,11 +51,20 @@ class Stacks {
   // The stacks after a symbol.
   Node after(Node node, uint32_t symbol, engine::Budget& budget);
 
+  // The stacks after a call returns to those of `below`.
+  Node returned(Node below, engine::Budget& budget);
+
+  // The embedded texts that may begin, each language once.
+  const std::vector<EmbeddedStart>& embedded_starts(Node node, engine::Budget& budget);
+
   // The state alone, above a hole. `is_closed`: only its own symbols; otherwise also what
   // it calls and returns to.
   Node above_hole(uint32_t state, bool is_closed, engine::Budget& budget);
 
   Node united(std::vector<Node> nodes, engine::Budget& budget);
+
+  // Whether a set has all stacks of another. False if it takes long to tell.
+  bool is_subset(Node a, Node b, engine::Budget& budget);
 
   const Item* begin(Node node) const { return nodes_.begin(node); }
   const Item* end(Node node) const { return nodes_.end(node); }
@@ -55,7 +72,7 @@ class Stacks {
   bool may_end(Node node) const { return node != kDead && (nodes_.end(node) - 1)->state == kEndOfText; }
   bool has_hole(Node node) const { return node != kDead && (nodes_.end(node) - 1)->state == kHole; }
 
-  // Whether a symbol may follow.
+  // Whether a symbol or an embedded text may follow.
   bool reads_symbols(Node node) const { return node != kDead && nodes_.begin(node)->state < kHole; }
 
   // Adds a set of another object over the same network.
@@ -64,7 +81,8 @@ class Stacks {
   uint32_t num_nodes() const { return nodes_.size(); }
   size_t memory_bytes() const {
     return nodes_.memory_bytes() + unions_.memory_bytes() + union_results_.capacity() * sizeof(Node) +
-           after_.memory_bytes();
+           after_.memory_bytes() + is_subset_.memory_bytes() + returned_.memory_bytes() +
+           starts_numbers_.memory_bytes() + starts_.size() * sizeof(starts_[0]);
   }
 
  private:
@@ -76,8 +94,12 @@ class Stacks {
   ListNumbers<Node> unions_;
   std::vector<Node> union_results_;  // of each list in unions_, as far as known
   PairTable after_;                  // by node and symbol
+  PairTable is_subset_;              // by two nodes: 0 or 1
   PairTable above_hole_;             // by state and is_closed
-  uint32_t union_depth_ = 0;         // calls of united() inside each other
+  PairTable returned_;               // by node and 0
+  PairTable starts_numbers_;         // by node and 0: into starts_
+  std::deque<std::vector<EmbeddedStart>> starts_;
+  uint32_t union_depth_ = 0;  // calls of united() inside each other
 };
 
 }  // namespace structout::context_free

@@ -20,10 +20,6 @@ class SchemaError : public std::runtime_error {
   std::string pointer;
 };
 
-// There is no room for more states, formulas or edges beside those that were made so far.
-class RoomError : public engine::LimitError {
- public:
-  using LimitError::LimitError;
-};
+using engine::RoomError;
 
 }  // namespace structout::json

@@ -18,6 +18,7 @@
 #include "base/state_numbers.h"
 #include "json/liveness.h"
 #include "json/used_values.h"
+#include "json/whitespace.h"
 
 namespace structout::json {
 
@@ -28,8 +29,7 @@ enum class KeyOrderRule : uint8_t {
 
 struct TextForm {
   KeyOrderRule key_order = KeyOrderRule::kAny;
-  bool any_whitespace = true;                  // false: one space after , and :, and no other
-  std::optional<uint32_t> max_whitespace = 2;  // characters in a row, outside of strings
+  WhitespaceForm whitespace;
 };
 
 using State = uint32_t;
@@ -321,10 +321,6 @@ class Machine {
 
   Action replace(State state) const { return {Action::kReplace, state}; }
   Action pop(const std::vector<bool>& verdicts) { return {Action::kPop, verdicts_.number_of(verdicts)}; }
-  // Whitespace is counted. Without any_whitespace 0 asks for one space, 1 for none.
-  uint32_t spaces_at(bool is_after_separator) const { return form_.any_whitespace || is_after_separator ? 0 : 1; }
-  std::optional<uint32_t> spaces_after(uint32_t spaces, uint8_t byte) const;
-  bool may_end_spaces(uint32_t spaces) const { return form_.any_whitespace || spaces != 0; }
 
   uint32_t order_of(uint32_t children, const Numbers& objects);
   const Order& order(const Object& object) const { return orders_[shapes_[object.shape].order]; }
@@ -395,6 +391,7 @@ class Machine {
   Texts& texts_;
   Liveness liveness_;
   const TextForm form_;
+  const Whitespace whitespace_;
 
   std::vector<Kind> kinds_;
   std::vector<std::array<uint32_t, 5>> fields_;

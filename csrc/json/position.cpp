@@ -12,8 +12,6 @@ namespace {
 
 using MemoryKind = Machine::Memory;
 
-bool is_space(char byte) { return byte == ' ' || byte == '\n' || byte == '\t' || byte == '\r'; }
-
 std::shared_ptr<const Memory> with_used(const std::shared_ptr<const Memory>& memory, UsedValues used) {
   return std::make_shared<const Memory>(Memory{std::make_shared<const UsedValues>(std::move(used)), 0, memory->names});
 }
@@ -25,7 +23,29 @@ std::shared_ptr<const Memory> with_name(const std::shared_ptr<const Memory>& mem
   return std::make_shared<const Memory>(Memory{memory->used, 0, std::move(names)});
 }
 
+// Whether two memories hold the same names, and no texts.
+bool are_equal(const Memory* a, const Memory* b) {
+  if (a == b) return true;
+  if (a == nullptr || b == nullptr) return false;
+  return a->used == nullptr && b->used == nullptr && a->begin == b->begin && a->is_outer_new == b->is_outer_new &&
+         a->names == b->names;
+}
+
 }  // namespace
+
+bool Position::equals(const Position& other) const {
+  if (machine_ != other.machine_ || state_ != other.state_ || is_new_ != other.is_new_) return false;
+  bool remembers_text = has_used() || other.has_used() || text_ != nullptr || other.text_ != nullptr;
+  if (remembers_text || !are_equal(memory_.get(), other.memory_.get())) return false;
+  const Frame *frame = below_.get(), *other_frame = other.below_.get();
+  while (frame != other_frame) {
+    if (frame == nullptr || other_frame == nullptr || frame->state != other_frame->state) return false;
+    if (!are_equal(frame->memory.get(), other_frame->memory.get())) return false;
+    frame = frame->below.get();
+    other_frame = other_frame->below.get();
+  }
+  return true;
+}
 
 std::string Position::text_since(size_t begin) const {
   std::string text;
@@ -264,7 +284,7 @@ bool Position::has_unused() const {
       if (!machine_->is_in_string(state_)) {
         begin = item->memory->used->values.begin();
         for (char byte : text_since(item->memory->begin)) {
-          if (!is_space(byte)) begin.read(uint8_t(byte));
+          if (!is_space(uint8_t(byte))) begin.read(uint8_t(byte));
         }
       }
       if (!machine_->has_unused_scalar(state_, begin)) return false;

@@ -9,6 +9,7 @@
 
 #include "json/machine.h"
 #include "json/rivals.h"
+#include "masks/embedded.h"
 
 namespace structout::json {
 
@@ -67,7 +68,7 @@ struct Frame {
 
 // Positions share what they have in common, so copies are cheap. Reading makes states of
 // the machine, so all positions of a machine need one lock.
-class Position {
+class Position final : public engine::EmbeddedPosition {
  public:
   explicit Position(Machine& machine) : Position(machine, machine.start()) {}
   Position(Machine& machine, State start) : machine_(&machine), state_(start) {}
@@ -97,6 +98,10 @@ class Position {
 
   // The bytes that must follow.
   std::string forced() const;
+
+  // Whether the same may follow as from another position. False where it takes long to
+  // tell: where texts are remembered.
+  bool equals(const Position& other) const;
 
   State state() const { return state_; }  // on top of the stack
   const Frame* below() const { return below_.get(); }

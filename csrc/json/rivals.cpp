@@ -3,14 +3,13 @@
 #include <algorithm>
 
 #include "json/decimal.h"
+#include "json/whitespace.h"
 
 namespace structout::json {
 
 namespace {
 
 constexpr uint64_t kItemsPerStep = 32;  // of a budget: one item takes a few nanoseconds
-
-bool is_space(uint8_t byte) { return byte == ' ' || byte == '\n' || byte == '\t' || byte == '\r'; }
 
 bool is_of_number(uint8_t byte) {
   return (byte >= '0' && byte <= '9') || byte == '-' || byte == '+' || byte == '.' || byte == 'e' || byte == 'E';

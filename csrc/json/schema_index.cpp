@@ -16,6 +16,11 @@ SchemaIndex::SchemaIndex(std::string schema, SchemaOptions options, const TextFo
       states_(new_states()),
       compiled_bytes_(states_->memory_bytes()) {
   annotations_ = states_->annotations();
+  EmbeddedSchema embedded(states_);
+  embedded.hold();
+  first_bytes_ = embedded.first_bytes();
+  embedded.release();
+  compiled_bytes_ = states_->memory_bytes();
 }
 
 std::shared_ptr<SchemaStates> SchemaIndex::new_states() const {
@@ -38,6 +43,13 @@ std::shared_ptr<SchemaStates> SchemaIndex::states() {
     compiled_bytes_ = states_->memory_bytes();
   }
   return states_;
+}
+
+std::shared_ptr<engine::EmbeddedStates> SchemaIndex::embedded_states() {
+  std::shared_ptr<SchemaStates> states = this->states();
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (embedded_ == nullptr || embedded_->states() != states) embedded_ = std::make_shared<EmbeddedSchema>(states);
+  return embedded_;
 }
 
 size_t SchemaIndex::memory_bytes() {

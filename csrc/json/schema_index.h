@@ -1,11 +1,13 @@
 // A schema over the tokens of a vocabulary.
 #pragma once
 
+#include <bitset>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "json/embedded_schema.h"
 #include "json/schema_states.h"
 
 namespace structout::json {
@@ -15,7 +17,7 @@ namespace structout::json {
 // the last text that stands on them. So a schema serves any number of texts.
 //
 // Threads may share it.
-class SchemaIndex {
+class SchemaIndex final : public engine::EmbeddedLanguage {
  public:
   static constexpr size_t kMaxGrowth = 8 << 20;
 
@@ -33,6 +35,14 @@ class SchemaIndex {
   // States that no other text has used.
   std::shared_ptr<SchemaStates> new_states() const;
 
+  // As a part of another language.
+  const engine::VocabularyTrie& embedded_vocabulary() const override { return *vocabulary_; }
+  const std::bitset<256>& first_bytes() const override { return first_bytes_; }
+  std::shared_ptr<engine::EmbeddedStates> embedded_states() override;
+  std::shared_ptr<engine::EmbeddedStates> new_embedded_states() override {
+    return std::make_shared<EmbeddedSchema>(new_states());
+  }
+
   // Of all states that some text uses, or a new one would.
   size_t memory_bytes();
 
@@ -44,10 +54,12 @@ class SchemaIndex {
   const std::shared_ptr<const engine::VocabularyTrie> vocabulary_;
   const size_t max_growth_;
   std::vector<std::string> annotations_;
+  std::bitset<256> first_bytes_;
   std::mutex mutex_;  // guards what follows
   std::shared_ptr<SchemaStates> states_;
   size_t compiled_bytes_;  // of states_ before the first text
   std::vector<std::weak_ptr<SchemaStates>> earlier_;
+  std::shared_ptr<EmbeddedSchema> embedded_;  // of the last states that another language has used
 };
 
 }  // namespace structout::json

@@ -20,6 +20,7 @@ SchemaStates::SchemaStates(std::unique_ptr<Machine> machine, std::shared_ptr<con
     : machine_(std::move(machine)),
       vocabulary_(std::move(vocabulary)),
       store_(vocabulary_),
+      number_(engine::unique_number()),
       row_(vocabulary_->row_words()),
       memory_bytes_(size_in_bytes()) {}
 
@@ -158,7 +159,10 @@ const SchemaStates::Entry& SchemaStates::computed_entry(const Position& position
   num_frames_[top] = std::max(num_frames_[top], uint32_t(walk.num_looked_at()));
   if (similar) num_frames_[top] = std::max(num_frames_[top], num_frames_[*similar]);
   last_.mask = store_.add(row_.data());
+  last_.exits = nullptr;
+  last_.number = engine::EmbeddedView::kNoEntry;
   if (last_.mask == nullptr) return last_;
+  last_.number = uint32_t(masks_.size());
   suspect_bytes_ += (last_.suspects.of_earlier.size() + last_.suspects.of_themselves.size()) * sizeof(uint32_t) +
                     last_.conditions.tokens.size() * sizeof(last_.conditions.tokens[0]) +
                     last_.conditions.all.size() * sizeof(last_.conditions.all[0]);
@@ -168,10 +172,36 @@ const SchemaStates::Entry& SchemaStates::computed_entry(const Position& position
 const engine::Mask* SchemaStates::mask(const Position& position) {
   if (position.has_used()) return nullptr;
   Lock lock(*this);
-  State top = mask_state(position);
-  const Entry* known = known_entry(position, top);
-  const Entry& entry = known != nullptr ? *known : computed_entry(position, top);
+  const Entry& entry = entry_of(position, mask_state(position));
   return is_exact(position, entry) ? entry.mask : nullptr;
+}
+
+bool SchemaStates::find_exits(const Position& position, State top, const Entry& entry) {
+  auto exits = std::make_shared<Exits>();
+  std::vector<std::pair<uint32_t, uint32_t>> nodes;
+  machine_->schema().budget().restart();
+  TokenWalk walk(*machine_, position, top);
+  walk.list_exits(*vocabulary_, nodes, exits->conditions);
+  if (walk.num_looked_at() > num_frames_[top]) {
+    num_frames_[top] = uint32_t(walk.num_looked_at());
+    return false;
+  }
+  for (auto [node, condition] : nodes) {
+    if (condition == Conditions::kByReading) {
+      exits->by_reading.push_back(node);
+      continue;
+    }
+    auto same = std::find(exits->of_lists.begin(), exits->of_lists.end(), condition);
+    if (same == exits->of_lists.end()) {
+      exits->of_lists.push_back(condition);
+      exits->lists.emplace_back();
+      same = exits->of_lists.end() - 1;
+    }
+    exits->lists[size_t(same - exits->of_lists.begin())].push_back(node);
+  }
+  suspect_bytes_ += nodes.size() * sizeof(uint32_t);
+  entry.exits = std::move(exits);
+  return true;
 }
 
 bool SchemaStates::is_exact(const Position& position, const Entry& entry) {
@@ -231,9 +261,11 @@ bool SchemaStates::has_mask(const Position& position) {
 
 bool SchemaStates::fill(const Position& position, uint32_t* row) {
   Lock lock(*this);
-  State top = mask_state(position);
-  const Entry* known = known_entry(position, top);
-  const Entry& entry = known != nullptr ? *known : computed_entry(position, top);
+  return fill_row(position, row);
+}
+
+bool SchemaStates::fill_row(const Position& position, uint32_t* row) {
+  const Entry& entry = entry_of(position, mask_state(position));
   if (entry.mask == nullptr) {
     std::copy(row_.begin(), row_.end(), row);
   } else {

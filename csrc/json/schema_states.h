@@ -57,6 +57,8 @@ class SchemaStates {
   uint32_t number_with(const std::vector<uint32_t>& stop_tokens);
 
  private:
+  friend class EmbeddedSchema;
+
   // Holds the states for this thread, whose allowance bounds the work, and notes how large
   // they are in the end.
   class Lock {
@@ -70,17 +72,34 @@ class SchemaStates {
   };
   size_t size_in_bytes() const;
 
+  // Nodes of the trie behind which the whole text may end inside a token.
+  struct Exits {
+    Conditions conditions;
+    std::vector<uint32_t> of_lists;            // the condition of each list
+    std::vector<std::vector<uint32_t>> lists;  // nodes that have one condition
+    std::vector<uint32_t> by_reading;          // nodes that only reading tells
+  };
+
   struct Entry {
     const engine::Mask* mask = nullptr;  // null if it is not kept
+    uint32_t number = engine::EmbeddedView::kNoEntry;
+    mutable std::shared_ptr<const Exits> exits{};  // null until they are needed
     Suspects suspects;
     Conditions conditions;
   };
 
   bool read(Position& position, const uint8_t* begin, const uint8_t* end);
+  bool fill_row(const Position& position, uint32_t* row);
   State mask_state(const Position& position);
   std::string key_of(const Position& position, State top) const;
   const Entry* known_entry(const Position& position, State top) const;
   const Entry& computed_entry(const Position& position, State top);
+  const Entry& entry_of(const Position& position, State top) {
+    const Entry* known = known_entry(position, top);
+    return known != nullptr ? *known : computed_entry(position, top);
+  }
+  // False if masks with the same top must look at more of the stack.
+  bool find_exits(const Position& position, State top, const Entry& entry);
   // Whether the mask of the entry is that of the position, whatever this remembers.
   bool is_exact(const Position& position, const Entry& entry);
   std::vector<bool> truths(const Position& position, const Conditions& conditions);
@@ -96,6 +115,7 @@ class SchemaStates {
   std::vector<uint32_t> num_frames_;  // for each state: how many a mask with it on top looks at
   std::unordered_map<std::string, Entry> masks_;
   Entry last_;  // computed, if it is not kept
+  const uint32_t number_;
   std::unordered_map<std::string, uint32_t> numbers_;
   size_t suspect_bytes_ = 0;
   std::vector<uint32_t> row_;

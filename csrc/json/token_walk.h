@@ -96,6 +96,44 @@ class TokenWalk {
     }
   }
 
+  // Lists the nodes of the trie behind which the whole text may end inside a token, with
+  // their conditions.
+  void list_exits(const engine::VocabularyTrie& vocabulary, std::vector<std::pair<uint32_t, uint32_t>>& exits,
+                  Conditions& conditions) {
+    Suspects suspects;
+    start(vocabulary, nullptr, suspects, conditions);
+    const std::vector<engine::VocabularyTrie::Node>& nodes = vocabulary.nodes();
+    const engine::StringTokens& strings = vocabulary.string_tokens();
+    auto enter = [&](uint32_t number) {
+      if (!follow(nodes[number])) return false;
+      const WalkFrame& top = frames_[tops_[nodes[number].depth + 1]];
+      bool is_inner = top.below != kBottom || nodes[number].end == number + 1;
+      if (is_inner || !(machine_.is_end(top.state) || machine_.verdicts_at_end(top.state))) return true;
+      bool is_remembered = (top.events & kCompleted) != 0;
+      exits.emplace_back(number, is_remembered ? Conditions::kByReading : top.condition);
+      return true;
+    };
+    open(0);
+    vocabulary.visit_below(engine::VocabularyTrie::kRoot, [&](uint32_t number, uint8_t byte, uint32_t depth) {
+      if (machine_.action(frames_[tops_[depth]].state, byte).kind == Action::kFail) return false;
+      const Level& level = levels_[depth];
+      // Inside a string, plain characters lead to no exit.
+      bool is_plain = level.num_plain_bytes > 0 && strings.is_after_plain[number] != 0 &&
+                      level.num_plain_bytes > strings.height[number];
+      if (is_plain) {
+        for (uint32_t i = strings.num_special_before[number]; i < strings.num_special_before[nodes[number].end];) {
+          uint32_t special = strings.special_nodes[i];
+          i = enter(special) ? i + 1 : strings.num_special_before[nodes[special].end];
+        }
+        return false;
+      }
+      if (level.repeated_classes != 0 && (strings.classes[number] & ~level.repeated_classes) == 0) return false;
+      if (!enter(number)) return false;
+      open(depth + 1);
+      return true;
+    });
+  }
+
   // Changes the row of the state without its limit of the length. False if fill() is faster.
   bool forbid_longer(const engine::VocabularyTrie& vocabulary, const Machine::LengthLimit& limit, uint32_t* row) {
     row_ = row;

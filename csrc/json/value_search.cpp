@@ -19,8 +19,6 @@ constexpr uint64_t kMaxReads = 1 << 16;                               // of a se
 constexpr uint64_t kStepsPerRead = 16;                                // of a budget
 constexpr std::string_view kFirst = "\"}],:0123456789-.tfnaeulrs[{";  // what ends a value comes first
 
-bool is_space(int byte) { return byte == ' ' || byte == '\n' || byte == '\t' || byte == '\r'; }
-
 std::array<uint8_t, 256> bytes_in_order() {
   std::array<uint8_t, 256> bytes;
   size_t count = 0;
@@ -166,6 +164,16 @@ bool can_complete(const Position& position, const Frame* item) {
     return is_tight && !seen.insert(next.key_within(*item)).second;
   };
   return ValueSearch(machine, UINT64_MAX).find(position, is_found, is_hopeless);
+}
+
+std::optional<std::string> some_completion(const Position& position) {
+  if (position.is_complete()) return "";
+  std::optional<std::string> completion;
+  ValueSearch(position.machine()).find(position, [&](const Position& next, const std::string& text) {
+    if (next.is_complete()) completion = text;
+    return completion.has_value();
+  });
+  return completion;
 }
 
 size_t num_different_values(Machine& machine, State start, size_t max) {

@@ -2,11 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/limits.h"
 #include "regular/automaton.h"
+#include "regular/branching.h"
 #include "regular/code_points.h"
 
 namespace structout::engine {
@@ -23,10 +26,13 @@ enum class PartKind : uint8_t {
   // Not written in regular expressions: Rules adds them.
   kText,
   kAutomaton,
+  kBranching,
   kIntersection,
   kComplement,
   kTerminal,
   kRule,
+  kEmbedded,
+  kTokens,
 };
 
 constexpr uint32_t kUnbounded = UINT32_MAX;
@@ -37,7 +43,7 @@ struct Part {
   bool is_negative = false;          // of a lookahead
   bool is_lazy = false;              // of a terminal: it ends as soon as it may
   uint32_t min = 0, max = 0;         // of a repetition
-  uint32_t index = 0;                // into Pattern::sets, texts, automata or rules
+  uint32_t index = 0;                // into the list of Pattern for its kind
   std::vector<uint32_t> children{};  // indices into Pattern::parts
 };
 
@@ -49,12 +55,20 @@ struct Rule {
   int priority = 0;            // as a terminal, among those that read the same text
 };
 
+class EmbeddedLanguage;  // see masks/embedded.h
+
+// Ids of tokens: first ... last, by increasing ids, without overlap.
+using TokenRanges = std::vector<std::pair<uint32_t, uint32_t>>;
+
 struct Pattern {
   std::vector<Part> parts;
   std::vector<CodePointSet> sets;  // normalized
   std::vector<std::string> texts;
   std::vector<Automaton> automata;
+  std::vector<Branching> branchings;
   std::vector<Rule> rules;
+  std::vector<std::shared_ptr<EmbeddedLanguage>> embedded;
+  std::vector<TokenRanges> tokens;
 };
 
 // Adds the parts of a regular expression and returns the last one, which stands for the

@@ -67,6 +67,14 @@ uint32_t Rules::add_automaton(Automaton automaton) {
   return add_indexed(PartKind::kAutomaton, pattern_.automata.size() - 1);
 }
 
+uint32_t Rules::add_branching(Branching branching, std::vector<uint32_t> exits) {
+  if (branching.returns.size() != exits.size()) throw std::invalid_argument("an exit needs a part that follows it");
+  uint32_t part = add(PartKind::kBranching, std::move(exits));
+  pattern_.parts[part].index = uint32_t(pattern_.branchings.size());
+  pattern_.branchings.push_back(std::move(branching));
+  return part;
+}
+
 uint32_t Rules::add_sequence(std::vector<uint32_t> parts) { return add(PartKind::kSequence, std::move(parts)); }
 
 uint32_t Rules::add_alternatives(std::vector<uint32_t> parts) { return add(PartKind::kAlternatives, std::move(parts)); }
@@ -92,6 +100,26 @@ uint32_t Rules::add_terminal(uint32_t part, bool is_lazy) {
   terminal.is_lazy = is_lazy;
   terminal.children.push_back(part);
   return add(std::move(terminal));
+}
+
+uint32_t Rules::add_embedded(std::shared_ptr<EmbeddedLanguage> language) {
+  pattern_.embedded.push_back(std::move(language));
+  return add_indexed(PartKind::kEmbedded, pattern_.embedded.size() - 1);
+}
+
+uint32_t Rules::add_tokens(TokenRanges ids) {
+  std::sort(ids.begin(), ids.end());
+  TokenRanges merged;
+  for (auto [first, last] : ids) {
+    if (first > last || last > kMaxToken) throw std::invalid_argument("no range of token ids");
+    if (!merged.empty() && first <= merged.back().second + 1) {
+      merged.back().second = std::max(merged.back().second, last);
+    } else {
+      merged.emplace_back(first, last);
+    }
+  }
+  pattern_.tokens.push_back(std::move(merged));
+  return add_indexed(PartKind::kTokens, pattern_.tokens.size() - 1);
 }
 
 uint32_t Rules::add_rule(std::string name) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,9 @@ class Rules {
   uint32_t add_regex(const std::string& pattern, const Limits& limits);
 
   uint32_t add_automaton(Automaton automaton);
+
+  // `exits`: what follows each exit. Throws std::invalid_argument if their number is wrong.
+  uint32_t add_branching(Branching branching, std::vector<uint32_t> exits);
   uint32_t add_sequence(std::vector<uint32_t> parts);
   uint32_t add_alternatives(std::vector<uint32_t> parts);
   uint32_t add_repetition(uint32_t part, uint32_t min, uint32_t max);
@@ -33,6 +37,14 @@ class Rules {
 
   // A part that a lexer reads as one symbol. If it is lazy, it ends as soon as it may.
   uint32_t add_terminal(uint32_t part, bool is_lazy);
+
+  // A text of a language with a machine of its own, such as a JSON schema.
+  uint32_t add_embedded(std::shared_ptr<EmbeddedLanguage> language);
+
+  // One of some tokens, whatever their bytes are. The ranges may be in any order. Throws
+  // std::invalid_argument for a range that ends before it begins, or above kMaxToken.
+  static constexpr uint32_t kMaxToken = (1u << 31) - 2;
+  uint32_t add_tokens(TokenRanges ids);
 
   // A reference to a new rule, which has to be defined later.
   uint32_t add_rule(std::string name);

@@ -17,7 +17,7 @@ constexpr uint32_t kNoState = UINT32_MAX;
 constexpr uint32_t kFreeRow = kNoState - 1;  // in the place of a state
 
 // What all kinds of grammars share: stop tokens, the history of tokens, drafts. A kind
-// implements the hooks, which never see a stop token.
+// implements the hooks.
 //
 // A state is the number of a position. It is valid until the matcher moves.
 //
@@ -57,9 +57,11 @@ class Matcher {
     try {
       for (; i < count; ++i) {
         if (is_stop(tokens[i])) {
-          if (!can_end(current_state())) return i;
-          num_stopped_ = count - i;
-          return count;
+          if (can_end(current_state())) {
+            num_stopped_ = count - i;
+            return count;
+          }
+          if (!or_error(false, [&] { return reads_stop(current_state(), uint32_t(tokens[i])); })) return i;
         }
         bool is_allowed = is_token(tokens[i]) && or_error(false, [&] { return advance(uint32_t(tokens[i])); });
         if (!is_allowed) return i;
@@ -108,9 +110,14 @@ class Matcher {
         return i;
       }
       uint32_t next = kNoState;
-      if (is_stop(drafts[i])) {
-        if (can_end(state)) next = kFreeRow;
-      } else if (is_token(drafts[i])) {
+      bool ends = is_stop(drafts[i]) && can_end(state);
+      bool is_inside = is_token(drafts[i]) && !ends;
+      if (is_inside && is_stop(drafts[i])) {
+        is_inside = or_error(false, [&] { return reads_stop(state, uint32_t(drafts[i])); });
+      }
+      if (ends) {
+        next = kFreeRow;
+      } else if (is_inside) {
         next = or_error(kNoState, [&] { return next_state(state, uint32_t(drafts[i])); });
       }
       if (next == kNoState) {
@@ -141,8 +148,9 @@ class Matcher {
     error_ = std::move(error_before);
     for (uint32_t stop : stop_tokens_) {
       uint32_t bit = 1u << (stop & 31), &word = row[stop >> 5];
-      has_cleared = has_cleared || (!can_stop && (word & bit) != 0);
-      word = can_stop ? word | bit : word & ~bit;
+      bool is_allowed = can_stop || or_error(false, [&] { return reads_stop(state, stop); });
+      has_cleared = has_cleared || (!is_allowed && (word & bit) != 0);
+      word = is_allowed ? word | bit : word & ~bit;
     }
     if (has_cleared) {  // of a stop token with text, maybe the only one that was allowed
       allows_text = std::any_of(row, row + row_words(), [](uint32_t word) { return word != 0; });
@@ -171,7 +179,12 @@ class Matcher {
   virtual std::unique_ptr<Matcher> copy() const = 0;
 
  protected:
-  // `stop_tokens` end a text, and have no place inside it. Throws std::invalid_argument
+  bool is_stop(int64_t token) const {
+    return std::find(stop_tokens_.begin(), stop_tokens_.end(), token) != stop_tokens_.end();
+  }
+
+  // `stop_tokens` end a text. Inside of it only a grammar that names them has a place for
+  // them. Throws std::invalid_argument
   // if one is not in the vocabulary.
   Matcher(std::shared_ptr<const VocabularyTrie> vocabulary, std::vector<uint32_t> stop_tokens)
       : vocabulary_(std::move(vocabulary)), stop_tokens_(std::move(stop_tokens)) {
@@ -189,6 +202,10 @@ class Matcher {
 
   // Moves by bytes, as one step.
   virtual bool advance_bytes(const std::string& bytes) = 0;
+
+  // Whether a stop token has a place inside the text in the state. The other hooks get it
+  // only there.
+  virtual bool reads_stop(uint32_t, uint32_t) const { return false; }
 
   // Undoes the last `count` steps.
   virtual void drop(size_t count) = 0;
@@ -227,10 +244,6 @@ class Matcher {
   }
 
   bool is_token(int64_t token) const { return token >= 0 && token < vocabulary_->size(); }
-
-  bool is_stop(int64_t token) const {
-    return std::find(stop_tokens_.begin(), stop_tokens_.end(), token) != stop_tokens_.end();
-  }
 
   void drop_tokens(size_t count) {
     size_t num_stopped = std::min(count, num_stopped_);

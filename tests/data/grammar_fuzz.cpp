@@ -1,5 +1,6 @@
-// Builds random grammars, with and without a lexer, and reads texts that follow their masks
-// or do not. Compares each mask with a walk over whole stacks. Built with sanitizers.
+// Builds random grammars, with and without a lexer, with embedded schemas and with tokens that
+// are read by their ids, and reads texts that follow their masks or do not. Compares each mask
+// with a walk over whole places. Built with sanitizers.
 // Prints how many grammars had texts, and how many were refused.
 #include <cstdio>
 #include <cstdlib>
@@ -11,6 +12,7 @@
 #include "context_free/as_automaton.h"
 #include "context_free/grammar_index.h"
 #include "context_free/grammar_matcher.h"
+#include "json/schema_index.h"
 #include "regular/rules.h"
 
 using namespace structout;
@@ -21,9 +23,11 @@ std::mt19937_64 rng(23);
 
 size_t below(size_t bound) { return rng() % bound; }
 
+using Languages = std::vector<std::shared_ptr<engine::EmbeddedLanguage>>;
+
 class RandomGrammar {
  public:
-  explicit RandomGrammar(bool has_lexer) : has_lexer_(has_lexer) {
+  RandomGrammar(bool has_lexer, const Languages& languages) : has_lexer_(has_lexer), languages_(languages) {
     for (size_t i = 0, count = 1 + below(5); i < count; ++i) references_.push_back(rules.add_rule("r"));
     for (uint32_t reference : references_) rules.define(reference, part(3));
     root = references_[0];
@@ -37,6 +41,11 @@ class RandomGrammar {
 
  private:
   uint32_t part(int depth) {
+    if (!languages_.empty() && below(6) == 0) return rules.add_embedded(languages_[below(languages_.size())]);
+    if (!languages_.empty() && below(10) == 0) {
+      uint32_t first = uint32_t(250 + below(20));
+      return rules.add_tokens({{first, first + uint32_t(below(3))}, {456, 456}});
+    }
     if (depth == 0 || below(4) == 0) return below(3) != 0 ? symbol() : references_[below(references_.size())];
     return inner(depth, [this](int below_it) { return part(below_it); });
   }
@@ -74,26 +83,51 @@ class RandomGrammar {
   }
 
   const bool has_lexer_;
+  const Languages& languages_;
   std::vector<uint32_t> references_;
 };
 
 std::shared_ptr<const engine::VocabularyTrie> vocabulary() {
   std::vector<std::string> tokens;
   for (int byte = 0; byte < 256; ++byte) tokens.push_back(std::string(1, char(byte)));
-  static const std::string kBytes = "aaabb()c\xC3\xA9";
+  static const std::string kBytes = "aaabb()c{}[]\"\"1,:\xC3\xA9";
   for (int i = 0; i < 200; ++i) {
     std::string token;
     for (size_t length = 2 + below(4); token.size() < length;) token.push_back(kBytes[below(kBytes.size())]);
     tokens.push_back(token);
   }
   tokens.push_back("");
-  return std::make_shared<engine::VocabularyTrie>(tokens, false);
+  tokens.push_back("");
+  return std::make_shared<engine::VocabularyTrie>(tokens);
+}
+
+Languages schemas(const std::shared_ptr<const engine::VocabularyTrie>& tokens) {
+  static const std::vector<std::string> kSchemas = {
+      R"({"type": "integer"})",
+      R"({"type": "array", "items": {"enum": [1, 11, "a", "ab"]}, "uniqueItems": true})",
+      R"({"type": "object", "additionalProperties": {"type": "integer"}, "maxProperties": 2})",
+      R"({"type": "object", "properties": {"a": {"type": "string"}, "b": {}}, "required": ["b"]})",
+      R"({"type": "string", "maxLength": 2})",
+      R"({"$ref": "#/$defs/t", "$defs": {"t": {"type": "array", "items": {"$ref": "#/$defs/t"}}}})",
+  };
+  Languages languages;
+  for (const std::string& schema : kSchemas) {
+    json::TextForm form;
+    if (below(2) == 0) form.key_order = json::KeyOrderRule::kDeclared;
+    if (below(2) == 0) form.any_whitespace = false;
+    size_t max_growth = below(2) == 0 ? 1 : json::SchemaIndex::kMaxGrowth;
+    languages.push_back(
+        std::make_shared<json::SchemaIndex>(schema, json::SchemaOptions(), form, engine::Limits(), tokens, max_growth));
+  }
+  return languages;
 }
 
 void read_text(const std::shared_ptr<context_free::GrammarIndex>& index, uint32_t stop) {
   context_free::GrammarMatcher matcher(index, {stop});
   std::vector<uint32_t> row(matcher.row_words());
+  std::vector<std::unique_ptr<engine::Matcher>> forks;
   for (int step = 0; step < 25 && !matcher.is_terminated(); ++step) {
+    if (below(8) == 0) forks.push_back(matcher.copy());
     bool allows_any = matcher.fill(matcher.current_state(), row.data());
     if (!matcher.error().empty()) return;
     if (!allows_any) std::abort();
@@ -110,7 +144,18 @@ void read_text(const std::shared_ptr<context_free::GrammarIndex>& index, uint32_
     if (below(6) == 0) matcher.rollback(below(matcher.num_tokens() + 1));
     matcher.forced();
     if (below(5) == 0) matcher.shortest_end();
+    if (below(5) == 0) matcher.place_number();
+    std::vector<uint32_t> states;
+    std::vector<int64_t> drafts;
+    for (size_t i = below(4); i > 0; --i) drafts.push_back(allowed[below(allowed.size())]);
+    if (drafts.empty() || matcher.is_terminated()) continue;
+    matcher.append_draft_states(drafts.data(), drafts.size(), states);
+    for (uint32_t state : states) {
+      if (state != engine::kFreeRow) matcher.fill(state, row.data());
+      if (state != engine::kFreeRow) matcher.mask_key(state);
+    }
   }
+  for (const auto& fork : forks) fork->fill(fork->current_state(), row.data());
 }
 
 }  // namespace
@@ -121,8 +166,9 @@ int main(int, char** arguments) {
   limits.states = 2'000;
   limits.seconds = 5;
   int num_with_texts = 0, num_refused = 0;
+  const Languages none, some = schemas(tokens);
   for (int i = 0; i < std::atoi(arguments[1]); ++i) {
-    RandomGrammar grammar(below(2) == 0);
+    RandomGrammar grammar(below(2) == 0, below(3) == 0 ? none : some);
     try {
       auto network = std::make_shared<context_free::Network>(grammar.rules, grammar.root, grammar.options, limits);
       context_free::as_automaton(*network, limits);

@@ -191,7 +191,11 @@ def test_generate_keeps_no_tokenizer_alive(parts):
             ValueError,
             "give params its own formats",
         ),
-        ({"regex": "a", "formats": "strict"}, GrammarError, "formats apply to json only, got a regex constraint"),
+        (
+            {"regex": "a", "formats": "strict"},
+            GrammarError,
+            "formats apply to json, tags and tools only, got a regex constraint",
+        ),
         ({"json": {"format": "path"}, "formats": "strict"}, GrammarError, 'and formats="strict" asks for it'),
         ({"regex": "a", "num_beams": 2}, ValueError, "got beam search: leave out num_beams=2"),
         ({"regex": "a", "assistant_model": object()}, ValueError, "does not support assistant_model"),

@@ -25,6 +25,9 @@ class JsonEngine:
         declared: whether named keys keep the order of their declaration.
         may_negate_hosts: whether ``hostname`` is taken by its shape, as the engine does
             for schemas in which it is negated.
+
+    Attributes:
+        trie: the vocabulary of the core.
     """
 
     def __init__(
@@ -37,11 +40,11 @@ class JsonEngine:
     ):
         self.token_bytes = list(token_bytes)
         self.stop = len(self.token_bytes) - 1 if stop is None else stop
-        self._trie = core().VocabularyTrie(self.token_bytes)
+        self.trie = core().VocabularyTrie(self.token_bytes)
         self._options = core().SchemaOptions()
         self._options.formats = native_formats(may_be_negated=may_negate_hosts)
         self._form = core().TextForm()
-        self._form.max_whitespace = None
+        self._form.set_whitespace(True, None)
         self._form.declared_key_order = declared
 
     def compile(self, schema: Any, seconds: float = DEFAULT_LIMITS.seconds, **options: Any) -> Any:
@@ -59,7 +62,7 @@ class JsonEngine:
         data = text.encode(errors="surrogatepass") if isinstance(text, str) else text
         limits = DEFAULT_LIMITS.as_native()
         limits.seconds = seconds
-        return core().SchemaIndex(data, self._options, self._form, options.pop("limits", limits), self._trie, **options)
+        return core().SchemaIndex(data, self._options, self._form, options.pop("limits", limits), self.trie, **options)
 
     def walk(self, index: Any) -> EngineWalk:
         """The start of a text."""

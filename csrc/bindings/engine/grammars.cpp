@@ -66,18 +66,18 @@ void define_grammars(py::module_& module) {
       .def_property_readonly("num_masks", [](GrammarIndex& self) { return self.parts().masks.num_masks(); })
       .def_property_readonly("num_pieces", [](GrammarIndex& self) { return self.parts().masks.num_pieces(); })
       .def_property_readonly("num_trie_steps", [](GrammarIndex& self) { return self.parts().masks.num_trie_steps(); })
-      .def_property_readonly("always_has_end", [](GrammarIndex& self) { return self.parts().always_has_end; })
+      .def_property_readonly("work", [](GrammarIndex& self) { return self.parts().budget.total(); })
       .def_property_readonly("memory_bytes", &GrammarIndex::memory_bytes)
       .def("matches", [](GrammarIndex& self, const py::bytes& given) {
         std::string text = given;
         return run(true, [&] {
           std::shared_ptr<GrammarStates> states = self.states();
           const uint8_t* begin = reinterpret_cast<const uint8_t*>(text.data());
-          uint32_t state = states->start();
-          for (size_t i = 0; i < text.size() && state != context_free::kNone; ++i) {
-            state = states->after(state, begin + i, begin + i + 1);
+          context_free::TextPlace place = states->start();
+          for (size_t i = 0; i < text.size() && !place.is_dead(); ++i) {
+            place = states->after(place, begin + i, begin + i + 1);
           }
-          return state != context_free::kNone && states->may_end(state);
+          return !place.is_dead() && states->may_end(place);
         });
       });
 
@@ -85,7 +85,8 @@ void define_grammars(py::module_& module) {
       .def(py::init([](const std::shared_ptr<GrammarIndex>& index, const std::vector<uint32_t>& stop_tokens) {
         return run_short_first([&] { return std::make_unique<GrammarMatcher>(index, stop_tokens); });
       }))
-      .def_property_readonly("state", &GrammarMatcher::current_state)
+      .def_property_readonly("state",
+                             [](const GrammarMatcher& self) { return run(true, [&] { return self.place_number(); }); })
       .def_property_readonly("items",
                              [](const GrammarMatcher& self) {
                                std::vector<std::pair<int64_t, uint32_t>> items;  // -1: the end of the text

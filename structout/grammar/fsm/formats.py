@@ -14,7 +14,6 @@ from typing import Any
 
 from structout.grammar.fsm.native import core
 from structout.grammar.fsm.regex_format import REGEX
-from structout.json_schema import FORMATS_OF_DRAFT_3
 
 
 @dataclass(frozen=True)
@@ -213,8 +212,6 @@ _EXACT_UNDER_NEGATION = {
     "time": Format((_EVERY_TIME,)),
     "date-time": Format((f"{_DATE}[Tt]{_EVERY_TIME}",)),
 }
-
-ENFORCED_FORMATS = FORMATS.keys() | FORMATS_OF_DRAFT_3
 
 
 @cache

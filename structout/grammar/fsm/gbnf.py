@@ -34,19 +34,24 @@ _SELF_ESCAPES_IN_CLASSES = _SELF_ESCAPES + "^$.*+()[]{}|/-"
 _MACROS = frozenset(("TagDispatch", "Token", "ExcludeToken", "TokenTagDispatch", "Regex"))
 
 
-def parse_gbnf(text: str, limits: AutomatonLimits) -> RuleSet:
+def parse_gbnf(text: str, limits: AutomatonLimits, shared: RuleSet | None = None) -> RuleSet:
     """Parse a grammar as xgrammar does.
+
+    Args:
+        text: the grammar.
+        limits: what it may cost.
+        shared: other rules, to whose expressions those of the grammar are added.
 
     Raises:
         GrammarError: the grammar is malformed or uses what is not supported.
     """
-    return _Parser(text, limits).parse()
+    return _Parser(text, limits, shared).parse()
 
 
 class _Parser:
-    def __init__(self, text: str, limits: AutomatonLimits):
+    def __init__(self, text: str, limits: AutomatonLimits, shared: RuleSet | None):
         self._text = text
-        self._rules = RuleSet(START, limits)
+        self._rules = RuleSet(START, limits, shared=shared)
         self._first_uses: dict[str, int] = {}
         self._tokens = self._all_tokens()
 
@@ -91,7 +96,8 @@ class _Parser:
             may_repeat = self._parse_token(i, groups, may_repeat)
         if groups.depth:
             raise malformed_error(self._text, self._tokens[end - 1].end(), "a ( is not closed")
-        self._check_element(groups, self._tokens[end - 1].end())
+        if groups.alternatives == [[]]:
+            raise malformed_error(self._text, self._tokens[end - 1].end(), 'the rule is empty: write ""')
         self._rules.define(name.group(), groups.close_alternatives())
 
     def _parse_token(self, index: int, groups: OpenGroups, may_repeat: bool) -> bool:
@@ -106,6 +112,9 @@ class _Parser:
                 groups.add(self._add_class(token))
                 return True
             case "name":
+                if part == ".":  # llama.cpp's any character
+                    groups.add(self._rules.native.add_characters([], True))
+                    return True
                 if part in _MACROS:
                     raise unsupported_error(self._text, at, f"the macro {part} is")
                 self._first_uses.setdefault(part, at)
@@ -123,20 +132,13 @@ class _Parser:
             groups.open()
             return False
         if part == ")" and groups.depth:
-            if groups.alternatives != [[]] or self._tokens[index - 1].group() != "(":  # () is the empty text
-                self._check_element(groups, at)
             inside = groups.close()
             groups.add(inside)
             return True
         if part == "|":
-            self._check_element(groups, at)
             groups.begin_alternative()
             return False
         raise malformed_error(self._text, at, f"unexpected {part}")
-
-    def _check_element(self, groups: OpenGroups, at: int) -> None:
-        if not groups.alternatives[-1]:
-            raise malformed_error(self._text, at, 'an alternative is empty: write ""')
 
     def _bounds(self, token: re.Match[str]) -> tuple[int, int | None]:
         low = bounded_int(token["low"])

@@ -1,5 +1,6 @@
 """Compiles grammars in GBNF and in Lark."""
 
+import re
 from collections.abc import Sequence
 
 from structout.grammar.forced_tokens import CanonicalTokenizer
@@ -9,7 +10,6 @@ from structout.grammar.fsm.native import core, grammar_errors
 from structout.grammar.fsm.native_grammar import NativeGrammar
 from structout.grammar.fsm.rules import RuleSet
 from structout.grammar.fsm.token_index import vocabulary_trie
-from structout.grammar.support import is_gbnf
 from structout.grammar.vocabulary import Vocabulary
 
 
@@ -36,6 +36,16 @@ def compile_grammar(
     rules = parse_grammar(text, limits)
     automaton = rules.automaton()
     return GrammarIndex(rules, vocabulary) if automaton is None else automaton
+
+
+def is_gbnf(grammar: str) -> bool:
+    """Whether a grammar uses ``::=``, which Lark has only inside strings."""
+    return "::=" in _TEXT.sub("", grammar)
+
+
+# Strings, classes and comments. Unclosed ones end at the end of their line, so that the
+# time stays linear.
+_TEXT = re.compile(r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"?|\[[^\]\\\n]*(?:\\.[^\]\\\n]*)*\]?|//[^\n]*|#[^\n]*')
 
 
 class GrammarIndex:

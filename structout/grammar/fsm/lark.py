@@ -23,7 +23,7 @@ START = "start"
 _TOKEN = re.compile(
     r"""(?P<space>[ \t]+|(?:\#|//)[^\n]*)
       | (?P<newline>\r?\n)
-      | (?P<text>"(?:[^"\\\x00-\x1f\x7f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"i?)
+      | (?P<text>"(?:[^"\\\x00-\x1f\x7f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}))*"i?)
       | (?P<regex>/(?P<pattern>(?:[^/\\]|\\.)+)/(?P<flags>[imslux]*))
       | (?P<name>_?[a-z][_a-z0-9-]*|_?[A-Z][_A-Z0-9-]*)
       | (?P<statement>%[a-z]+)
@@ -39,9 +39,11 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _JSON = json.JSONDecoder()
-_HARMLESS_OPTIONS = frozenset(("no_forcing",))
+_HEX_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|.)")
+_OPTIONS = frozenset(("no_forcing", "allow_initial_skip"))
 _HARMLESS_ATTRIBUTES = frozenset(("capture", "capture_name", "stop_capture"))
 _LAZY_ATTRIBUTES = frozenset(("lazy", "suffix"))
+_LEXEME_ATTRIBUTES = _LAZY_ATTRIBUTES | {"temperature"}  # their rules are read as one terminal
 _MAX_PRIORITY = 1 << 30
 
 # The terminals of Lark's library "common".
@@ -123,6 +125,7 @@ class _Parser:
         self._text = text
         self._rules = RuleSet(START, limits, has_lexer=True)
         self._first_uses: dict[str, int] = {}
+        self._may_begin_ignored = False
         self._tokens = _tokens_of(text)
         self._at = 0
 
@@ -140,6 +143,8 @@ class _Parser:
         for name in self._rules.undefined_names:
             where = place(self._text, self._first_uses[name])
             raise GrammarError(f"{where}: the grammar uses {name}, which it does not define")
+        if self._may_begin_ignored:
+            self._rules.allow_ignored_at_start()
         return self._rules
 
     def _take(self, text: str) -> bool:
@@ -176,31 +181,36 @@ class _Parser:
             self._rules.native.set_priority(self._rules.reference(name), bounded)
         if self._take("{"):
             raise self._unsupported("templates are")
-        is_lazy, suffix = self._parse_attributes() if self._take("[") else (False, None)
+        is_lexeme, is_lazy, suffix = self._parse_attributes() if self._take("[") else (False, False, None)
         if not self._take(":"):
             raise self._malformed(f"expected : behind {name}")
         if self._rules.is_defined(name):
             raise malformed_error(self._text, start, f"{name} is defined twice")
         is_terminal = _is_terminal(name)
-        if is_terminal or not is_lazy:
+        if is_terminal or not is_lexeme:
             self._rules.define(name, self._parse_alternatives(is_terminal=is_terminal))
             return
         lexeme = [self._rules.add_alternatives(self._parse_alternatives(is_terminal=True))]
         if suffix is not None:
             lexeme.append(suffix)
-        self._rules.define(name, [[self._rules.native.add_terminal(self._rules.add_sequence(lexeme), is_lazy=True)]])
+        self._rules.define(name, [[self._rules.native.add_terminal(self._rules.add_sequence(lexeme), is_lazy)]])
 
-    def _parse_attributes(self) -> tuple[bool, int | None]:
-        """Parse the attributes of a rule. Return whether it is a lazy lexeme, and what
-        it ends with, if an attribute tells."""
-        is_lazy, suffix = False, None
+    def _parse_attributes(self) -> tuple[bool, bool, int | None]:
+        """Parse the attributes of a rule. Return whether it is one lexeme, whether that
+        is lazy, and what it ends with, if an attribute tells."""
+        is_lexeme, is_lazy, suffix = False, False, None
         while not self._take("]"):
             start = self._offset()
             name = self._expect("name", "the name of an attribute").text
-            if name not in _LAZY_ATTRIBUTES | _HARMLESS_ATTRIBUTES:
+            if name not in _LEXEME_ATTRIBUTES | _HARMLESS_ATTRIBUTES:
                 raise unsupported_error(self._text, start, f"the attribute {name} of a rule is")
+            is_lexeme = is_lexeme or name in _LEXEME_ATTRIBUTES
             value = None
-            if self._take("="):
+            if name == "temperature":
+                if not self._take("="):
+                    raise self._malformed("expected = behind temperature")
+                self._expect("number", "a number behind temperature=")
+            elif self._take("="):
                 if self._at == len(self._tokens) or self._tokens[self._at].kind not in ("text", "regex", "name"):
                     raise self._malformed(f"expected a string, a regular expression or a terminal behind {name}=")
                 value = self._tokens[self._at]
@@ -213,7 +223,7 @@ class _Parser:
             else:
                 self._at += value is not None
             self._take(",")
-        return is_lazy, suffix
+        return is_lexeme, is_lazy, suffix
 
     def _parse_statement(self, token: _Token) -> None:
         self._at += 1
@@ -223,8 +233,14 @@ class _Parser:
             case "%import":
                 self._parse_import()
             case "%llguidance":
-                if not isinstance(token.value, dict) or not token.value.keys() <= _HARMLESS_OPTIONS:
-                    raise self._unsupported("an option of llguidance is")
+                if not isinstance(token.value, dict):
+                    raise self._malformed("expected a JSON object behind %llguidance")
+                for option, value in token.value.items():
+                    if option not in _OPTIONS:
+                        raise self._unsupported(f"the option {option} of llguidance is")
+                    if not isinstance(value, bool):
+                        raise self._malformed(f"the option {option} must be true or false")
+                self._may_begin_ignored |= token.value.get("allow_initial_skip", False)
             case _:
                 raise unsupported_error(self._text, token.start, f"{token.text} is")
 
@@ -371,7 +387,8 @@ class _Parser:
         )
 
     def _text_of(self, token: _Token) -> str:
-        text: str = json.loads(token.text.removesuffix("i"))
+        as_json = _HEX_ESCAPE.sub(lambda m: f"\\u00{m[1]}" if m[1] else m[0], token.text.removesuffix("i"))
+        text: str = json.loads(as_json)
         if any("\ud800" <= character <= "\udfff" for character in text):
             raise malformed_error(self._text, token.start, "a surrogate alone is no character")
         return text

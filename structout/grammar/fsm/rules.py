@@ -1,16 +1,31 @@
 """Builds the rules of a grammar while it is parsed."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.fsm.automaton import Automaton, AutomatonLimits
+from structout.grammar.fsm.json_schema import SchemaIndex
 from structout.grammar.fsm.native import core, grammar_errors
 
 _AUTOMATON_SECONDS = 0.2
 _LARGEST_BOUND = 1 << 30  # exceeds every limit on nodes
+_LAST_TOKEN_ID = (1 << 31) - 2
 _MAX_DIGITS = 18  # int() refuses more than 4,300 digits
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a text goes on where free text ends.
+
+    Attributes:
+        part: the expression that follows.
+        returns: whether free text goes on behind it, from its start.
+    """
+
+    part: int
+    returns: bool = False
 
 
 class RuleSet:
@@ -24,10 +39,14 @@ class RuleSet:
         limits: what the grammar may cost.
         has_lexer: whether rules consist of terminals, which ``add_terminal`` marks and
             a greedy lexer reads, instead of bytes.
+        shared: other rules, to whose expressions those of these rules are added. They
+            do not see each other's names.
     """
 
-    def __init__(self, start: str, limits: AutomatonLimits, *, has_lexer: bool = False):
-        self.native = core().Rules()
+    def __init__(
+        self, start: str, limits: AutomatonLimits, *, has_lexer: bool = False, shared: "RuleSet | None" = None
+    ):
+        self.native: Any = core().Rules() if shared is None else shared.native
         self.start = start
         self.limits = limits
         self.has_lexer = has_lexer
@@ -36,6 +55,7 @@ class RuleSet:
         self._native_limits = limits.as_native()
         self._references: dict[str, int] = {}
         self._defined: set[str] = set()
+        self._root = self.reference(start)
 
     def reference(self, name: str) -> int:
         """The expression that stands for a rule."""
@@ -58,6 +78,55 @@ class RuleSet:
         lookahead."""
         with grammar_errors():
             return self.native.add_regex(pattern.encode(errors="surrogatepass"), self._native_limits)
+
+    def add_automaton(self, automaton: Automaton) -> int:
+        return self.native.add_automaton(automaton.native)
+
+    def add_free_text(
+        self, stops: Mapping[str, Way], excluded: Iterable[str] = (), anywhere: Sequence[Way] = ()
+    ) -> int:
+        """Add any UTF-8 text up to one of several ends.
+
+        Args:
+            stops: texts that end it, each where it first occurs, and what follows. Of
+                several that occur first at the same place, the longest counts.
+            excluded: texts that must not occur in front of a stop. A stop may contain
+                one.
+            anywhere: what may follow behind any character, and instead of the text.
+        """
+        ways = [*stops.values(), *anywhere]
+        with grammar_errors():
+            return self.native.add_free_text(
+                [stop.encode() for stop in stops],
+                [text.encode() for text in excluded],
+                [way.part for way in ways],
+                [way.returns for way in ways],
+                self._native_limits,
+            )
+
+    def json(self, index: SchemaIndex) -> int:
+        """Add a text of a JSON schema, enforced and written as in a request of its own.
+
+        Args:
+            index: the schema, over the vocabulary that the grammar is compiled for.
+        """
+        return self.native.add_json(index.native)
+
+    def token(self, ids: Iterable[int | tuple[int, int]]) -> int:
+        """Add one token out of some, read by its id, whatever its bytes are.
+
+        Args:
+            ids: of the tokens; a pair stands for all ids from one to the other.
+
+        Raises:
+            ValueError: an id is no number in ``[0, 2**31 - 2]``, or a range ends before
+                it begins.
+        """
+        ranges = [(each, each) if isinstance(each, int) else each for each in ids]
+        bad = [each for each in ranges if not 0 <= each[0] <= each[1] <= _LAST_TOKEN_ID]
+        if bad:
+            raise ValueError(f"expected token ids and ranges of them in [0, {_LAST_TOKEN_ID}], got {bad[0]}")
+        return self.native.add_tokens(ranges)
 
     def add_repetition(self, part: int, minimum: int, maximum: int | None) -> int:
         maximum = maximum if maximum is None else min(maximum, _LARGEST_BOUND)
@@ -89,6 +158,12 @@ class RuleSet:
         """Allow texts of the alternatives between two terminals."""
         self._ignored.append(self.add_alternatives(sequences))
 
+    def allow_ignored_at_start(self) -> None:
+        """Allow what may stand between two terminals also in front of the first."""
+        if self._ignored:
+            ignored = self.native.add_terminal(self.add_alternatives([[part] for part in self._ignored]))
+            self._root = self.add_sequence([self.add_repetition(ignored, 0, None), self._root])
+
     def network(self, vocabulary_trie: Any = None) -> Any:
         """The automata of all rules, a ``Network`` of the core.
 
@@ -104,9 +179,7 @@ class RuleSet:
             return self._network
         ignored = self._ignored if self.has_lexer else None
         with grammar_errors("the grammar"):
-            network = core().Network(
-                self.native, self.reference(self.start), ignored, self._native_limits, vocabulary_trie
-            )
+            network = core().Network(self.native, self._root, ignored, self._native_limits, vocabulary_trie)
         if vocabulary_trie is None:
             self._network = network
         return network
@@ -116,13 +189,12 @@ class RuleSet:
         at their ends, or if the automaton would exceed one of the limits, or take more
         than 0.2 s."""
         limits = replace(self.limits, seconds=min(self.limits.seconds, _AUTOMATON_SECONDS)).as_native()
-        start = self.reference(self.start)
         try:
             if self.has_lexer:
                 native = self.network().as_automaton(limits)
             else:
-                self.native.check_recursion(start)
-                native = self.native.compile(start, limits)
+                self.native.check_recursion(self._root)
+                native = self.native.compile(self._root, limits)
         except (core().PatternError, core().LimitError):
             return None
         return None if native is None else Automaton(native)

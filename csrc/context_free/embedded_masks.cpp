@@ -1,0 +1,141 @@
+#include "context_free/embedded_masks.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+namespace structout::context_free {
+
+using engine::EmbeddedView;
+
+namespace {
+
+bool depends_on_text(const EmbeddedView& view) {
+  return view.mask == nullptr || view.entry == EmbeddedView::kNoEntry || !view.own_exits.empty();
+}
+
+}  // namespace
+
+std::vector<EmbeddedView> EmbeddedMasks::views(const Place& place) {
+  std::vector<EmbeddedView> views;
+  for (const EmbeddedRun& run : place.others->runs) {
+    views.push_back(reader_.embedded().held(run.states).view(*run.position));
+  }
+  return views;
+}
+
+std::string EmbeddedMasks::key_of(const Place& place, const std::vector<EmbeddedView>& views) const {
+  std::string key;
+  auto append = [&key](auto value) { key.append(reinterpret_cast<const char*>(&value), sizeof value); };
+  auto append_place = [&](const LexerPlace& each) {
+    append(each.node);
+    append(each.lexer_state);
+  };
+  append_place(place);
+  append(uint32_t(place.others->lexer_places.size()));
+  for (const LexerPlace& each : place.others->lexer_places) append_place(each);
+  for (size_t i = 0; i < views.size(); ++i) {
+    append(place.others->runs[i].states->number());
+    append(views[i].entry);
+    append(views[i].counting_exits);
+    append(place.others->runs[i].below);
+  }
+  return key;
+}
+
+KnownMask EmbeddedMasks::find(const Place& place, engine::Budget& budget) {
+  if (place.others->known_mask.mask != nullptr) return place.others->known_mask;
+  std::vector<EmbeddedView> views = this->views(place);
+  if (std::any_of(views.begin(), views.end(), depends_on_text)) return {};
+  std::string key = key_of(place, views);
+  auto known = found_.find(key);
+  KnownMask found = known != found_.end() ? known->second : computed(place, views, budget);
+  if (found.mask == nullptr) return found;
+  if (known == found_.end()) found_.emplace(std::move(key), found);
+  return place.others->known_mask = found;
+}
+
+KnownMask EmbeddedMasks::computed(const Place& place, const std::vector<EmbeddedView>& views, engine::Budget& budget) {
+  const std::vector<EmbeddedRun>& runs = place.others->runs;
+  std::fill(row_.begin(), row_.end(), 0);
+  bool has_others = add_others(place, views, row_.data(), budget);
+  if (!has_others && runs.size() == 1) return {views[0].mask, true};
+  for (size_t i = 0; i < runs.size(); ++i) {
+    reader_.embedded().held(runs[i].states).expand(*views[i].mask, added_row_.data());
+    for (size_t word = 0; word < row_.size(); ++word) row_[word] |= added_row_[word];
+  }
+  return {store_.add(row_.data())};
+}
+
+bool EmbeddedMasks::add_others(const Place& place, const std::vector<EmbeddedView>& views, uint32_t* row,
+                               engine::Budget& budget) {
+  const std::vector<EmbeddedRun>& runs = place.others->runs;
+  std::vector<Masks::Branch> branches;
+  if (place.node != Stacks::kDead) branches.push_back(masks_.at(place));
+  for (const LexerPlace& each : place.others->lexer_places) branches.push_back(masks_.at(each));
+  for (size_t i = 0; i < runs.size(); ++i) {
+    for (size_t list = 0; views[i].exits != nullptr && list < views[i].exits->size(); ++list) {
+      if (list >= 64 || (views[i].counting_exits >> list & 1) == 0) continue;
+      branches.push_back(masks_.behind((*views[i].exits)[list], runs[i].below, reader_, budget));
+    }
+  }
+  auto has_end = [this](const LexerPlace& next) { return has_end_(Place{next}); };
+  std::optional<std::vector<uint32_t>> pieces = masks_.pieces_of(reader_, branches, has_end, budget);
+  if (pieces) masks_.add_tokens(*pieces, row);
+  auto is_allowed = [this](const Place& next) {
+    Place with_ends = reader_.with_ends(next);
+    return !with_ends.is_dead() && has_end_(with_ends);
+  };
+  if (!pieces) {
+    Place others{static_cast<const LexerPlace&>(place)};
+    auto lexer_places = place.others->lexer_places;
+    others.others =
+        lexer_places.empty() ? nullptr : std::make_shared<const OtherPlaces>(OtherPlaces{std::move(lexer_places), {}});
+    if (!others.is_dead()) masks_.add_by_walk(reader_, others, budget, is_allowed, row);
+  }
+  for (size_t i = 0; i < runs.size(); ++i) {
+    auto add_below = [&](const std::vector<uint32_t>& nodes) {
+      if (nodes.empty()) return;
+      Place behind{reader_.behind(runs[i].below, budget)};
+      for (uint32_t node : nodes) masks_.add_below(node, reader_, behind, budget, is_allowed, row);
+    };
+    for (size_t list = 0; !pieces && views[i].exits != nullptr && list < views[i].exits->size(); ++list) {
+      if (list < 64 && (views[i].counting_exits >> list & 1) != 0) add_below((*views[i].exits)[list]);
+    }
+    add_below(views[i].own_exits);
+  }
+  return std::any_of(row, row + row_.size(), [](uint32_t word) { return word != 0; });
+}
+
+bool EmbeddedMasks::has_mask(const Place& place) {
+  if (place.others->known_mask.mask != nullptr) return true;
+  std::vector<EmbeddedView> views;
+  for (const EmbeddedRun& run : place.others->runs) {
+    std::optional<EmbeddedView> view = reader_.embedded().held(run.states).known_view(*run.position);
+    if (!view || depends_on_text(*view)) return false;
+    views.push_back(std::move(*view));
+  }
+  auto known = found_.find(key_of(place, views));
+  if (known == found_.end()) return false;
+  place.others->known_mask = known->second;
+  return true;
+}
+
+uint32_t EmbeddedMasks::number_of(const Place& place) {
+  return numbers_.try_emplace(key_of(place, views(place)), uint32_t(numbers_.size())).first->second;
+}
+
+void EmbeddedMasks::fill(const Place& place, uint32_t* row, engine::Budget& budget) {
+  KnownMask found = find(place, budget);
+  if (found.mask != nullptr && !found.is_of_language) return store_.expand(*found.mask, row);
+  if (found.mask != nullptr) return reader_.embedded().held(place.others->runs[0].states).expand(*found.mask, row);
+  std::vector<EmbeddedView> views = this->views(place);
+  std::fill(row, row + row_.size(), 0);
+  add_others(place, views, row, budget);
+  for (const EmbeddedRun& run : place.others->runs) {
+    reader_.embedded().held(run.states).fill(*run.position, added_row_.data());
+    for (size_t word = 0; word < row_.size(); ++word) row[word] |= added_row_[word];
+  }
+}
+
+}  // namespace structout::context_free

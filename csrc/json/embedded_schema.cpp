@@ -1,0 +1,135 @@
+#include "json/embedded_schema.h"
+
+#include "json/value_search.h"
+
+namespace structout::json {
+
+using engine::EmbeddedPosition;
+
+namespace {
+
+constexpr char kNumberBytes[] = "0123456789+-.eE";
+
+const Position& json(const EmbeddedPosition& position) { return static_cast<const Position&>(position); }
+
+}  // namespace
+
+void EmbeddedSchema::hold() {
+  auto lock = std::make_unique<SchemaStates::Lock>(*states_);
+  lock_ = std::move(lock);  // no other thread is here now
+  has_read_ = false;
+}
+
+void EmbeddedSchema::release() noexcept { std::unique_ptr<SchemaStates::Lock> lock = std::move(lock_); }
+
+engine::PositionPtr EmbeddedSchema::start() { return std::make_shared<Position>(*states_->machine_); }
+
+std::bitset<256> EmbeddedSchema::first_bytes() {
+  std::bitset<256> bytes;
+  for (size_t byte = 0; byte < 256; ++byte) {
+    Position position(*states_->machine_);
+    bytes[byte] = position.read(uint8_t(byte));
+  }
+  return bytes;
+}
+
+engine::PositionPtr EmbeddedSchema::after(const EmbeddedPosition& position, const uint8_t*& at, const uint8_t* end) {
+  if (!has_read_) states_->machine_->schema().budget().restart();
+  has_read_ = true;
+  Position next = json(position);
+  while (at < end) {
+    if (!next.read(*at)) return nullptr;
+    ++at;
+    if (next.is_complete()) break;
+  }
+  return std::make_shared<Position>(std::move(next));
+}
+
+bool EmbeddedSchema::may_end(const EmbeddedPosition& position) { return json(position).is_complete(); }
+
+bool EmbeddedSchema::may_go_on(const EmbeddedPosition& position) {
+  // Only numbers do.
+  for (const char* byte = kNumberBytes; *byte != 0; ++byte) {
+    if (states_->machine_->action(json(position).state(), uint8_t(*byte)).kind == Action::kReplace) return true;
+  }
+  return false;
+}
+
+bool EmbeddedSchema::has_end(const EmbeddedPosition& position) { return json(position).has_unused(); }
+
+bool EmbeddedSchema::are_equal(const EmbeddedPosition& a, const EmbeddedPosition& b) { return json(a).equals(json(b)); }
+
+bool EmbeddedSchema::reaches_bottom(const Position& position, State top) const {
+  size_t num_frames = 1, num_looked_at = states_->num_frames_[top];
+  for (const Frame* frame = position.below(); frame != nullptr && num_frames < num_looked_at;
+       frame = frame->below.get()) {
+    ++num_frames;
+  }
+  return num_frames < num_looked_at;
+}
+
+std::optional<engine::EmbeddedView> EmbeddedSchema::known_view(const EmbeddedPosition& given) {
+  const Position& position = json(given);
+  if (position.has_used()) return std::nullopt;
+  State top = states_->mask_state(position);
+  const SchemaStates::Entry* entry = states_->known_entry(position, top);
+  bool is_known = entry != nullptr && (entry->exits != nullptr || !reaches_bottom(position, top));
+  return is_known ? std::optional(view_of(position, top, *entry)) : std::nullopt;
+}
+
+engine::EmbeddedView EmbeddedSchema::view(const EmbeddedPosition& given) {
+  const Position& position = json(given);
+  State top = states_->mask_state(position);
+  const SchemaStates::Entry* entry = &states_->entry_of(position, top);
+  bool needs_exits = entry->exits == nullptr && reaches_bottom(position, top);
+  while (needs_exits && !states_->find_exits(position, top, *entry)) entry = &states_->entry_of(position, top);
+  return view_of(position, top, *entry);
+}
+
+engine::EmbeddedView EmbeddedSchema::view_of(const Position& position, State top, const SchemaStates::Entry& entry) {
+  engine::EmbeddedView view;
+  view.entry = entry.number;
+  if (states_->is_exact(position, entry)) view.mask = entry.mask;
+  if (entry.exits == nullptr || !reaches_bottom(position, top)) return view;
+  const std::shared_ptr<const SchemaStates::Exits>& exits = entry.exits;
+  view.exits = {exits, &exits->lists};
+  std::vector<bool> holds;
+  bool has_conditions = exits->conditions.all.size() > 2;
+  if (has_conditions) holds = states_->truths(position, exits->conditions);
+  for (size_t i = 0; i < exits->lists.size(); ++i) {
+    if (has_conditions && !holds[exits->of_lists[i]]) continue;
+    if (i < 64) {
+      view.counting_exits |= uint64_t(1) << i;
+    } else {
+      view.own_exits.insert(view.own_exits.end(), exits->lists[i].begin(), exits->lists[i].end());
+    }
+  }
+  for (uint32_t node : exits->by_reading) {
+    if (is_exit(position, node)) view.own_exits.push_back(node);
+  }
+  return view;
+}
+
+// Whether the text may end behind the bytes of a node.
+bool EmbeddedSchema::is_exit(const Position& position, uint32_t node) const {
+  const engine::VocabularyTrie& vocabulary = *states_->vocabulary_;
+  const uint8_t* bytes = vocabulary.begin(vocabulary.tokens()[vocabulary.first_token(node)]);
+  Position next = position;
+  return next.read(bytes, bytes + vocabulary.nodes()[node].depth + 1) && next.is_complete();
+}
+
+void EmbeddedSchema::fill(const EmbeddedPosition& position, uint32_t* row) { states_->fill_row(json(position), row); }
+
+void EmbeddedSchema::expand(const engine::Mask& mask, uint32_t* row) { states_->store_.expand(mask, row); }
+
+std::string EmbeddedSchema::forced(const EmbeddedPosition& position) {
+  states_->machine_->schema().budget().restart();
+  return json(position).forced();
+}
+
+std::optional<std::string> EmbeddedSchema::some_end(const EmbeddedPosition& position) {
+  states_->machine_->schema().budget().restart();
+  return some_completion(json(position));
+}
+
+}  // namespace structout::json

@@ -1,0 +1,52 @@
+// Texts of a schema inside those of another language.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "json/schema_states.h"
+#include "masks/embedded.h"
+
+namespace structout::json {
+
+// The states of a schema, which texts that consist of JSON alone may use at the same time.
+class EmbeddedSchema final : public engine::EmbeddedStates {
+ public:
+  explicit EmbeddedSchema(std::shared_ptr<SchemaStates> states) : states_(std::move(states)) {}
+
+  const std::shared_ptr<SchemaStates>& states() const { return states_; }
+  std::bitset<256> first_bytes();  // while they are held
+
+  void hold() override;
+  void release() noexcept override;
+  engine::PositionPtr start() override;
+  engine::PositionPtr after(const engine::EmbeddedPosition& position, const uint8_t*& at, const uint8_t* end) override;
+  bool may_end(const engine::EmbeddedPosition& position) override;
+  bool may_go_on(const engine::EmbeddedPosition& position) override;
+  bool has_end(const engine::EmbeddedPosition& position) override;
+  bool are_equal(const engine::EmbeddedPosition& a, const engine::EmbeddedPosition& b) override;
+  engine::EmbeddedView view(const engine::EmbeddedPosition& position) override;
+  std::optional<engine::EmbeddedView> known_view(const engine::EmbeddedPosition& position) override;
+  void fill(const engine::EmbeddedPosition& position, uint32_t* row) override;
+  void expand(const engine::Mask& mask, uint32_t* row) override;
+  std::string forced(const engine::EmbeddedPosition& position) override;
+  std::optional<std::string> some_end(const engine::EmbeddedPosition& position) override;
+  uint32_t number() const override { return states_->number_; }
+  uint32_t number_with(const std::vector<uint32_t>& stop_tokens) override { return states_->number_with(stop_tokens); }
+
+ private:
+  engine::EmbeddedView view_of(const Position& position, State top, const SchemaStates::Entry& entry);
+  bool is_exit(const Position& position, uint32_t node) const;
+
+  // Whether masks with the same top look at all of the stack.
+  bool reaches_bottom(const Position& position, State top) const;
+
+  const std::shared_ptr<SchemaStates> states_;
+  std::unique_ptr<SchemaStates::Lock> lock_;  // of the thread that holds them
+  bool has_read_ = false;                     // while they are held
+};
+
+}  // namespace structout::json
