@@ -89,6 +89,7 @@ def _parser() -> argparse.ArgumentParser:
         default="declared",
         help="the order of keys in JSON: as the schema declares them (default), or any",
     )
+    _add_formats(generate)
     generate.add_argument("--compact", action="store_true", help="print a single JSON text on one line")
     model = generate.add_argument_group("model")
     model.add_argument(
@@ -176,6 +177,7 @@ def _parser() -> argparse.ArgumentParser:
         default="declared",
         help="the order of keys in JSON: as the schema declares them (default), or any",
     )
+    _add_formats(explain)
     explain.add_argument("--compact", action="store_true", help="JSON has one space after , and : and no other")
     explain.add_argument("--seed", type=_seed, default=0, help="of the texts that are drawn (default: 0)")
     explain.add_argument("--dot", type=_text, metavar="FILE", help="write a picture of a small automaton, for graphviz")
@@ -183,6 +185,15 @@ def _parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help="print versions, the kernels for each device, and what is missing")
     doctor.set_defaults(run=_doctor)
     return parser
+
+
+def _add_formats(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--formats",
+        choices=("annotate", "strict"),
+        default="annotate",
+        help="what becomes of a format that the engine does not enforce: it is listed (default), or refused",
+    )
 
 
 def _add_schemas(command: argparse.ArgumentParser) -> None:

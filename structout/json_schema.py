@@ -68,6 +68,9 @@ STANDARD_FORMATS = frozenset(
     "uuid uri-template json-pointer relative-json-pointer regex".split()
 )
 
+# Formats that only draft 3 defines, as far as texts can be checked for them.
+FORMATS_OF_DRAFT_3 = frozenset(("host-name", "ip-address", "color"))
+
 
 def draft_of(schema: Any) -> int:
     """The draft that ``$schema`` names (3, 4, 6, 7, 2019 or 2020), or the newest if it
@@ -238,8 +241,14 @@ def standard_format(node: Node) -> str | None:
     return name if isinstance(name, str) and name in STANDARD_FORMATS else None
 
 
+def formats_of_draft_3(nodes: Nodes) -> frozenset[str]:
+    """The formats that the schema may name because it is of draft 3."""
+    return FORMATS_OF_DRAFT_3 if nodes and draft_of(nodes[0][1]) == 3 else frozenset()
+
+
 def unknown_formats(nodes: Nodes, root: str = "#") -> Iterator[str]:
     """Yield JSON pointers to the ``format`` keywords whose value no draft defines."""
+    older = formats_of_draft_3(nodes)
     for pointer, node in nodes:
-        if "format" in node and standard_format(node) is None:
+        if "format" in node and standard_format(node) is None and node["format"] not in older:
             yield f"{root}{pointer}/format"

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from structout import exact_json
-from structout.config import KEY_ORDERS, StructuredOutputsConfig
+from structout.config import FORMAT_RULES, KEY_ORDERS, StructuredOutputsConfig
 from structout.errors import GrammarError, GrammarLimitError
 from structout.json_schema import Nodes, has_nul, subschemas
 from structout.limits import Limits, check_limits, check_size
@@ -56,6 +56,8 @@ class Constraint:
         lenient: whether a backend may ignore what it cannot enforce.
         schemas: URI and JSON text of each other schema that ``spec`` may refer to.
         key_order: of JSON objects. None leaves it to the manager's config.
+        formats: what happens to a format that is not enforced. None leaves it to the
+            manager's config.
         value: ``spec`` parsed, for the kinds whose spec is JSON. Not part of the key.
             By default it is parsed from ``spec``.
     """
@@ -67,6 +69,7 @@ class Constraint:
     lenient: bool = False
     schemas: tuple[tuple[str, str], ...] = ()
     key_order: str | None = None
+    formats: str | None = None
     value: Any = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -131,6 +134,9 @@ class StructuredOutputsParams:
         key_order: the order of the keys of JSON objects, "declared" or "any", see
             :class:`structout.StructuredOutputsConfig`. Applies to json, tags and tools.
             Default: that of the manager's config.
+        formats: what happens to a ``format`` that the engine of the request does not
+            enforce, "annotate" or "strict", see the same. Applies to json, tags and
+            tools. Default: that of the manager's config.
         tools: what the model may call, a list of Pydantic model classes, dataclasses,
             functions with annotated parameters, and OpenAI's tool objects. See
             docs/tool_calls.md.
@@ -153,6 +159,7 @@ class StructuredOutputsParams:
     lenient: bool = False
     schemas: Mapping[str, Any] | None = None
     key_order: str | None = None
+    formats: str | None = None
     tools: Sequence[Any] | None = None
     tool_choice: str = "auto"
     tool_format: str = "hermes"
@@ -183,11 +190,15 @@ class StructuredOutputsParams:
         kind = StructuredOutputOptions(given[0])
         if self.whitespace_pattern is not None and kind is not StructuredOutputOptions.JSON:
             raise GrammarError(f"whitespace_pattern applies to json only, got a {kind.value} constraint")
-        if self.key_order is not None:
-            if self.key_order not in KEY_ORDERS:
-                raise GrammarError(f'key_order must be "declared" or "any", got {self.key_order!r}')
+        for name, choices in (("key_order", KEY_ORDERS), ("formats", FORMAT_RULES)):
+            chosen = getattr(self, name)
+            if chosen is None:
+                continue
+            if chosen not in choices:
+                raise GrammarError(f'{name} must be "{choices[0]}" or "{choices[1]}", got {chosen!r}')
             if kind not in (StructuredOutputOptions.JSON, StructuredOutputOptions.STRUCTURAL_TAG):
-                raise GrammarError(f"key_order applies to json, tags and tools only, got a {kind.value} constraint")
+                verb = "applies" if name == "key_order" else "apply"
+                raise GrammarError(f"{name} {verb} to json, tags and tools only, got a {kind.value} constraint")
         value, text = _READERS[kind](getattr(self, kind.value))
         _check_characters(kind, value, text)
         limits = (config or StructuredOutputsConfig()).limits
@@ -196,7 +207,15 @@ class StructuredOutputsParams:
             raise GrammarError(f"schemas apply to json only, got a {kind.value} constraint")
         schemas = _read_schemas(self.schemas or {}, limits)
         return Constraint(
-            kind, text, self.backend, self.whitespace_pattern, self.lenient, schemas, self.key_order, value
+            kind,
+            text,
+            self.backend,
+            self.whitespace_pattern,
+            self.lenient,
+            schemas,
+            self.key_order,
+            self.formats,
+            value,
         )
 
     def parse(self, text: str) -> Any:

@@ -24,6 +24,10 @@ Machine::Machine(const std::string& schema, const SchemaOptions& options, const 
 State Machine::start() {
   Formula root = schema_.root();
   if (!liveness_.is_satisfiable(root)) {
+    if (schema_.has_narrower_texts()) {
+      throw SchemaError(ErrorKind::kUnsupported, "no value satisfies the schema among those of its formats and steps",
+                        "#");
+    }
     throw SchemaError(ErrorKind::kImpossible, "no value satisfies the schema", "#");
   }
   for (Formula schema : schema_.children()) {

@@ -134,19 +134,40 @@ Machine::NumValues Machine::num_objects_behind_key(State state, const PastKeys& 
   bool has_free = free != kNoText;
   if (has_free && object.max_keys == UINT32_MAX && texts_.count(lists_[free][0]) == kMany) return kManyOfThem;
   if (!object.is_kept) return {};
-  NumValues count = {0, true};
   const std::vector<uint32_t> by_spelling = order(object).by_spelling;
-  for (uint32_t i = begin; i < end && !count.are_many(); ++i) {
-    if (!holds({Guard::kKeys, number, i, i + 1, false}, names)) continue;
+  std::vector<uint32_t> allowed;  // of the names that begin so
+  for (uint32_t i = begin; i < end; ++i) {
+    if (holds({Guard::kKeys, number, i, i + 1, false}, names)) allowed.push_back(i);
+  }
+  bool is_in_any_order = is_guarded(object);
+  if (is_in_any_order && !has_free) {
+    // Each object with one of these names: all but those with none of them.
+    NumValues all = num_objects(number, names);
+    PastKeys without = names;
+    without.resize(by_spelling.size());
+    bool is_one_required = false;
+    for (uint32_t i : allowed) {
+      without[by_spelling[i]] = true;
+      is_one_required = is_one_required || shapes_[object.shape].is_required[by_spelling[i]];
+    }
+    if (all.is_exact && !all.are_many()) {
+      return {all.least - (is_one_required ? 0 : num_objects(number, without).least), true};
+    }
+  }
+  NumValues count = {0, true};
+  for (uint32_t i : allowed) {
+    if (count.are_many()) break;
     uint32_t key = number_of_key({order(object).order.names[by_spelling[i]]});
     PastKeys after = names;
-    if (is_guarded(object)) {
+    if (is_in_any_order) {
       after.resize(by_spelling.size());
       after[by_spelling[i]] = true;
     }
     State waiting = add(Kind::kWaitingKey, {number, key}, memory_of(prepared(number)));
-    count =
-        sum(count, product(num_values(value_state(key_plan(number, key).children)), num_values_behind(waiting, after)));
+    NumValues behind =
+        product(num_values(value_state(key_plan(number, key).children)), num_values_behind(waiting, after));
+    // In any order an object may begin with several of its names.
+    count = is_in_any_order ? NumValues{std::max(count.least, behind.least), false} : sum(count, behind);
   }
   if (has_free || object.allows_free) count.is_exact = false;
   if (!count.is_exact) count.least = std::max(count.least, 1u);

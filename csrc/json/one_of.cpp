@@ -89,8 +89,7 @@ Formula Schema::exactly_one(const Value& schemas, Type type) {
     for (Formula literal : literals) {
       const FormulaNode node = formulas_[literal];
       if (node.op == Op::kRequired) branch.required.push_back(node.a);
-      if (node.op == Op::kForKeys && node.b == kNever && !has_narrower_format(node.a))
-        branch.forbidden.push_back(node.a);
+      if (node.op == Op::kForKeys && node.b == kNever && !has_narrower_text(node.a)) branch.forbidden.push_back(node.a);
       if (node.op != Op::kForName || formulas_.op(node.b) != Op::kSchema) continue;
       std::optional<Scalars> values = listed_values(*schemas_[formulas_[node.b].a].value, kMaxReferences);
       if (values) branch.keys.emplace(node.a, std::move(*values));

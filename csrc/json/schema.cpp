@@ -13,7 +13,10 @@ namespace {
 
 constexpr uint32_t kLargestCount = 1u << 30;
 constexpr size_t kMaxExpansions = 512;
-constexpr size_t kBytesPerStep = 16;    // of constants, in steps of the budget
+constexpr size_t kBytesPerStep = 16;  // of constants, in steps of the budget
+constexpr size_t kMaxStepDigits = 15;
+constexpr uint64_t kMaxFactor = 200;
+constexpr int64_t kMaxFactorZeros = 3;
 constexpr size_t kMaxSharedText = 256;  // of schemas of which equal ones are taken for one
 
 constexpr Type kAllTypes[] = {Type::kNull,   Type::kFalse, Type::kTrue,  Type::kNumber,
@@ -390,6 +393,27 @@ Formula Schema::number_bound(const Value& bound, bool is_lower, bool is_exclusiv
   return numbers;
 }
 
+// An automaton of all multiples has a state for each remainder, so of a step with many
+// digits only those by integers of few digits are taken: zero, 1 to 199, 10, 20 to 1990 ...
+// Where the step has decimals, those that are integers are among them.
+Formula Schema::some_multiples(const Decimal& step) {
+  return texts_.language(TextKind::kNumber, "some multiples of " + step.text(), [&] {
+    std::vector<std::string> texts = {"0"};
+    uint64_t digits = std::stoull(step.digits());
+    for (uint64_t factor = 1; factor < kMaxFactor; ++factor) {
+      for (int64_t zeros = 0; zeros <= kMaxFactorZeros - std::min<int64_t>(step.exponent(), 0); ++zeros) {
+        std::string exponent = std::to_string(step.exponent() + zeros);
+        std::string text = Decimal(std::to_string(digits * factor) + "e" + exponent).text();
+        texts.push_back("-" + text);
+        texts.push_back(std::move(text));
+      }
+    }
+    std::sort(texts.begin(), texts.end());
+    texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
+    return engine::compile_choices(std::move(texts));
+  });
+}
+
 void Schema::add_number(const Value& schema, std::vector<Formula>& all) {
   for (bool is_lower : {true, false}) {
     const Value* inclusive = schema.find(is_lower ? "minimum" : "maximum");
@@ -412,8 +436,15 @@ void Schema::add_number(const Value& schema, std::vector<Formula>& all) {
     throw SchemaError(ErrorKind::kMalformed, "must be above 0",
                       document_.pointer_to(schema) + "/" + std::string(keyword));
   }
-  Formula multiples = texts_.language(TextKind::kNumber, "multiple of " + decimal.text(),
-                                      [&] { return multiples_of(decimal, budget_); });
+  Formula multiples = kNever;
+  try {
+    multiples = texts_.language(TextKind::kNumber, "multiple of " + decimal.text(),
+                                [&] { return multiples_of(decimal, budget_); });
+  } catch (const engine::LimitError& error) {
+    if (error.limit != "multiple_of_states" || decimal.digits().size() > kMaxStepDigits) throw;
+    multiples = some_multiples(decimal);
+    narrower_texts_.try_emplace(multiples, &schema, std::string(keyword));
+  }
   NumberSpelling spelling(decimal);
   spelling.is_step = true;
   if (decimal.is_integer()) spelling.form = without_zero_fraction();
@@ -447,14 +478,17 @@ void Schema::add_string(const Value& schema, std::vector<Formula>& all) {
   if (format == nullptr || !format->is_string()) return;
   auto known = options_.formats.find(format->text);
   if (document_.draft(schema) <= 6) {  // drafts before 7 may read the same name by an older standard
-    auto older = options_.formats.find(format->text + " before draft 7");
-    if (older != options_.formats.end()) known = older;
+    for (const char* draft : {"7", "4"}) {
+      if (draft == std::string("4") && document_.draft(schema) > 3) continue;
+      auto older = options_.formats.find(format->text + " before draft " + draft);
+      if (older != options_.formats.end()) known = older;
+    }
   }
   if (known != options_.formats.end()) {
     const Format& of = known->second;
     for (const std::string& expression : of.expressions) {
       all.push_back(texts_.strings_matching("^(?:" + expression + ")$"));
-      if (of.is_narrower) narrower_formats_.try_emplace(all.back(), &schema);
+      if (of.is_narrower) narrower_texts_.try_emplace(all.back(), &schema, "format");
     }
     if (of.max_length > 0) all.push_back(no(texts_.min_length(of.max_length + 1)));
   } else if (std::find(options_.refused_formats.begin(), options_.refused_formats.end(), format->text) !=

@@ -51,9 +51,10 @@ class Schema {
   // refused is refused now.
   void expand_all();
 
-  // Throws SchemaError if a value may satisfy the document because it does not satisfy a
-  // format that is narrower than its standard.
-  void check_narrower_formats();
+  // Throws SchemaError if a value may satisfy the document because it does not have a
+  // format or a step of which the languages here allow only some values.
+  void check_narrower_texts();
+  bool has_narrower_texts() const { return !narrower_texts_.empty(); }
 
   // The child formulas of all schemas that were expanded.
   std::vector<Formula> children();
@@ -154,7 +155,7 @@ class Schema {
   Context entered(const Value& schema) {
     return {document_.entered(context_.scope, schema), context_.ignores_dependencies};
   }
-  bool has_narrower_format(Formula texts);
+  bool has_narrower_text(Formula texts);
   // The number of a schema that asks the same, or a new number.
   uint32_t number_alike(const Node& node);
   Formula constant(const Value& value);
@@ -182,6 +183,7 @@ class Schema {
   void add_array(const Value& schema, std::vector<Formula>& all);
   void add_object(const Value& schema, std::vector<Formula>& all);
 
+  Formula some_multiples(const Decimal& step);
   Formula number_bound(const Value& bound, bool is_lower, bool is_exclusive);
   Formula numbers_equal(const Value& value);
   Formula integers(int draft);
@@ -237,7 +239,8 @@ class Schema {
   std::vector<std::string> annotations_;
   Constants listed_;
   std::unordered_map<Formula, Formula> without_among_;
-  std::unordered_map<Formula, const Value*> narrower_formats_;  // schemas, by their languages
+  std::unordered_map<Formula, std::pair<const Value*, std::string>>
+      narrower_texts_;  // schemas and keywords, by their languages
 };
 
 template <typename Compile>

@@ -26,7 +26,7 @@ SchemaIndex::SchemaIndex(std::string schema, SchemaOptions options, const TextFo
 std::shared_ptr<SchemaStates> SchemaIndex::new_states() const {
   auto machine = std::make_unique<Machine>(schema_, options_, form_, limits_);
   machine->schema().expand_all();
-  machine->schema().check_narrower_formats();
+  machine->schema().check_narrower_texts();
   // What is too large to begin with is refused now.
   State start = machine->start();
   for (int byte = 0; byte < 256; ++byte) machine->action(start, uint8_t(byte));

@@ -31,7 +31,7 @@ Formula Schema::keys_matching(const std::string& pattern, const Value& schema, c
 
 Formula Schema::for_keys(Formula keys, Formula child) {
   if (child == kAlways || keys == kNever) return kAlways;
-  if (has_narrower_format(keys)) return formulas_.atom(Op::kForKeys, keys, child);
+  if (has_narrower_text(keys)) return formulas_.atom(Op::kForKeys, keys, child);
   std::optional<std::vector<std::string>> few = texts_.all_texts(TextKind::kString, keys, kMaxListedKeys);
   if (!few) return formulas_.atom(Op::kForKeys, keys, child);
   std::vector<Formula> all;

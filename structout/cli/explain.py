@@ -46,7 +46,9 @@ def run(arguments: argparse.Namespace) -> int:
 def _explain(arguments: argparse.Namespace) -> int:
     name, params = read_params(arguments)
     tokenizer, tokenizer_name = load_tokenizer(arguments.tokenizer)
-    config = StructuredOutputsConfig(any_whitespace=not arguments.compact, key_order=arguments.key_order)
+    config = StructuredOutputsConfig(
+        any_whitespace=not arguments.compact, key_order=arguments.key_order, formats=arguments.formats
+    )
     try:
         explanation = explain(params, tokenizer, config=config, seed=arguments.seed)
     except ValueError as error:

@@ -40,7 +40,7 @@ def _generate(arguments: argparse.Namespace) -> int:
     max_tokens = _max_tokens(arguments.max_tokens, len(prompt_ids), max_positions(model))
     try:
         width = model.get_output_embeddings().weight.shape[0]
-        config = StructuredOutputsConfig(any_whitespace=False, key_order=arguments.key_order)
+        config = StructuredOutputsConfig(any_whitespace=False, key_order=arguments.key_order, formats=arguments.formats)
         manager = StructuredOutputManager(tokenizer, width, config)
     except ValueError as error:
         raise UserError(f"cannot use {name}: {error}") from error

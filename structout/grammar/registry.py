@@ -214,7 +214,8 @@ class BackendSet:
         return hashlib.sha256(self._file_context.get() + repr(parts).encode()).digest()
 
     def _check_formats(self, name: str, constraint: Constraint, unread_formats: Sequence[str]) -> None:
-        if unread_formats and self._config.formats == "strict" and not constraint.lenient:
+        rule = constraint.formats or self._config.formats
+        if unread_formats and rule == "strict" and not constraint.lenient:
             pointer = unread_formats[0]
             message = f'{name} does not enforce {pointer}, and formats="strict" asks for it: '
             raise GrammarError(

@@ -1,7 +1,7 @@
 """The schemas that JSON Schema's drafts give for schemas, reduced to what they ask.
 
-Titles, descriptions, defaults and comments are left out, and so is the format
-``regex``. Each file has the documents of one draft by their URIs.
+Titles, descriptions, defaults and comments are left out. Each file has the documents of
+one draft by their URIs.
 """
 
 import json

@@ -396,6 +396,12 @@ def test_generate_with_an_unknown_format_names_it_as_an_annotation(capsys):
     assert "\nannotations, which constrain nothing: #/format\n" in output.err
 
 
+def test_generate_with_strict_formats_refuses_an_unknown_one(capsys):
+    schema = '{"enum": ["a"], "type": "string", "format": "path"}'
+    assert main(["generate", "--json-schema", schema, "--formats", "strict"]) != 0
+    assert 'does not enforce #/format, and formats="strict" asks for it' in capsys.readouterr().err
+
+
 def test_generate_with_lenient_still_rejects_a_text_that_breaks_the_schema(capsys):
     schema = '{"enum": ["b"], "pattern": "^(?<=x)b$"}'  # no engine has what looks behind
     assert main(["generate", "--json-schema", schema, "--lenient"]) == 1

@@ -110,3 +110,34 @@ def test_host_name_with_labels_of_punycode_is_valid_only_where_it_may_be_negated
     assert index(host).matches('"a-b.example"')
     assert index({"oneOf": [host, {"const": "_"}]}).matches('"xn--4gbwdl"')
     assert not index({"type": "string", "not": host}).matches('"xn--4gbwdl"')
+
+
+def test_leap_second_with_any_offset_is_a_time_where_it_may_be_negated():
+    schema = {"type": "string", "not": {"format": "date-time"}}
+    index = SchemaIndex(json.dumps(schema), VOCABULARY)
+    times = ["1990-12-31T23:59:60Z", "1990-12-31T15:59:60-08:00", "1991-01-01T05:29:60.5+05:30"]
+    others = ["1990-12-31T15:59:60+08:00", "1990-12-31T23:58:60Z", "x"]
+    assert [index.matches(json.dumps(text)) for text in times] == [False] * 3
+    assert [index.matches(json.dumps(text)) for text in others] == [True] * 3
+    asked = SchemaIndex(json.dumps({"type": "string", "format": "date-time"}), VOCABULARY)
+    assert [asked.matches(json.dumps(text)) for text in times] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("name", "valid", "invalid"),
+    [
+        ("host-name", ["www.example.com", "a--b"], ["a b", "-a"]),
+        ("ip-address", ["127.0.0.1"], ["256.1.1.1", "::1"]),
+        (
+            "color",
+            ["fuchsia", "#CC8899", "#fff", "rgb(1, 2,3)", "rgb(10%,20%,30.5%)"],
+            ["puce", "#00332520", "rgb(1,2%,3)"],
+        ),
+        ("time", ["08:30:06"], ["08:30:06Z", "8:30 AM"]),
+    ],
+)
+def test_formats_of_draft_3_are_enforced_there_alone(name, valid, invalid):
+    schema = {"$schema": "http://json-schema.org/draft-03/schema#", "type": "string", "format": name}
+    assert matches(schema, *valid, *invalid) == [True] * len(valid) + [False] * len(invalid)
+    if name != "time":
+        assert all(matches({"type": "string", "format": name}, *invalid))

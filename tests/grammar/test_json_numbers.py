@@ -3,10 +3,13 @@ against fractions."""
 
 import json
 import random
+from decimal import Decimal
 from fractions import Fraction
 
 import pytest
 from json_engine import JsonEngine, refusal_of
+
+from structout.grammar.fsm.native import core
 
 ENGINE = JsonEngine()
 NUMBERS = ["0", "1", "-1", "5", "10", "2.5", "-0.5", "0.1", "99.99", "1e16", "-1e16", "1e-5", "1.5e300", "-2e-300"]
@@ -130,3 +133,40 @@ def test_numbers_with_exponents_in_unique_items_are_compared_by_value(items, uni
         walk = ENGINE.walk(index)
         is_allowed = all(byte in walk.allowed() and walk.matcher.accept([byte]) for byte in data)
         assert is_allowed is (text in unique), text
+
+
+@pytest.mark.parametrize(
+    ("step", "type_", "served", "others"),
+    [
+        ("0.123456789", "number", [0, 1, -1, 199, 5_000, 10**9, 123 * 10**9], [201, 12_345]),
+        ("0.123456789", "integer", [0, 10**9, -123 * 10**9], [1, 199, 201 * 10**9]),
+        ("987654321", "integer", [0, 1, -1, 199, 5_000, 199_000], [201, 10**6]),
+    ],
+)
+def test_step_of_many_digits_has_some_of_its_multiples(step, type_, served, others):
+    index = ENGINE.compile(f'{{"type": "{type_}", "multipleOf": {step}}}')
+
+    def matches(factor):
+        text = f"{Decimal(step) * factor:f}"
+        return index.matches((text.rstrip("0").rstrip(".") if "." in text else text).encode())
+
+    assert [factor for factor in served if not matches(factor)] == []
+    assert [factor for factor in others if matches(factor)] == []
+    for text in ("1", "0.1234567891", "0.123456788", "987654320"):
+        assert not index.matches(text.encode())
+
+
+@pytest.mark.parametrize(
+    "schema", ['{"not": STEP}', '{"if": STEP, "then": false}', '{"maxContains": 1, "contains": STEP}']
+)
+def test_step_of_many_digits_is_refused_where_it_may_be_negated(schema):
+    with pytest.raises(core().SchemaError) as error:
+        ENGINE.compile(schema.replace("STEP", '{"multipleOf": 0.123456789}'))
+    assert refusal_of(error.value) == "unsupported"
+    assert error.value.args[-1].endswith("/multipleOf")
+
+
+def test_step_without_a_known_multiple_in_its_bounds_is_not_called_impossible():
+    with pytest.raises(core().SchemaError) as error:
+        ENGINE.compile('{"type": "number", "multipleOf": 0.123456789, "minimum": 31, "maximum": 31.5}')
+    assert refusal_of(error.value) == "unsupported"

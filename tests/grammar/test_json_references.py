@@ -471,6 +471,13 @@ def test_document_of_a_draft_is_a_schema_of_its_draft(uri):
     assert accepts({"$ref": document["$schema"]}, document)
 
 
+@pytest.mark.parametrize("uri", DRAFTS)
+def test_schema_of_a_draft_asks_for_regular_expressions(uri):
+    schema = {"$schema": uri, "$ref": uri, "extends": {"$ref": uri}}
+    assert accepts(schema, {"pattern": "^(a|b)*$"})
+    assert not accepts(schema, {"pattern": "("})
+
+
 def test_texts_drawn_for_a_recursive_document_are_valid(num_cases):
     rng = random.Random("drawn")
     walker = Walker(JsonEngine(), num_checked=8)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
+from builds import compiled_engine
 from json_engine import BYTE_TOKENS, JsonEngine, refusal_of
-from used_values import check_walks
+from locations import ROOT
+from used_values import check_native_walks, check_walks
 
 from structout.grammar.fsm.native import core
 
@@ -63,6 +66,45 @@ DEAD_ENDS = {
         b"3",
     ),
 }
+DEAD_ENDS["28 of 27 keys, in one of two branches"] = (
+    {
+        "type": "object",
+        "propertyNames": {"pattern": "^[a-z]{1,2}$"},
+        "patternProperties": {"^(?!a)": False},
+        "anyOf": [{"minProperties": 28}, {"maxProperties": 1}],
+    },
+    '{"a": true',
+    b",",
+    b"}",
+)
+DEAD_ENDS["28 of 27 keys that a branch allows"] = (
+    {
+        "type": "object",
+        "propertyNames": {"pattern": "^[a-z]{1,2}$"},
+        "anyOf": [{"minProperties": 28, "patternProperties": {"^(?!a)": False}}, {"maxProperties": 1}],
+    },
+    '{"a": true',
+    b",",
+    b"}",
+)
+DEAD_ENDS["a value that satisfies what is needed no more"] = (
+    UNIQUE
+    | {
+        "prefixItems": [True, {"anyOf": [{"type": "string"}, {"enum": [1, 2]}]}, {"enum": [1, 5]}],
+        "items": False,
+        "contains": {"enum": [1, 2]},
+        "minContains": 2,
+    },
+    "[1, ",
+    b'"',
+    b"2",
+)
+DEAD_ENDS["all arrays of different letters"] = (
+    UNIQUE | {"items": UNIQUE | {"items": {"enum": ["a", "b"]}}},
+    '[[], ["a"], ["b"], ["a", "b"], ["b"',
+    b"]",
+    b",",
+)
 REFUSED = {
     "contains": UNIQUE | {"contains": {"enum": [1, 2]}, "minContains": 2, "items": {"not": {"const": 1}}},
     "33 of 32 objects": UNIQUE | {"items": BOOLEANS, "minItems": 33},
@@ -94,6 +136,45 @@ def test_schema_that_needs_more_values_than_there_are_is_refused(name):
 def test_schema_that_needs_as_many_values_as_there_are_is_served():
     assert allowed_behind(UNIQUE | {"items": BOOLEANS, "minItems": 32}, "[") - SPACES == {b"{"}
     assert allowed_behind(LIMITED | {"minProperties": 10}, "{") - SPACES == {b'"'}
+
+
+# Of 8,000 objects the search for an unused one would read more than 65,536 bytes.
+@pytest.mark.parametrize(("is_declared", "count"), [(True, 4_000), (False, 500)])
+def test_thousands_of_used_objects_are_exact_and_cheap(is_declared, count):
+    names = [f"n{i}" for i in range(count)]
+    properties = {"name": {"enum": names}, "active": {"type": "boolean"}}
+    item = {"type": "object", "properties": properties, "required": ["name", "active"], "additionalProperties": False}
+    engine = JsonEngine(declared=is_declared)
+    index = engine.compile(UNIQUE | {"items": item}, 60)
+    walk = engine.walk(index)
+    used = [{"name": name, "active": active} for name in names for active in (True, False)]
+    text = json.dumps(used[:-1], separators=(",", ":"))[:-1].encode()
+    assert walk.matcher.accept_bytes(text)
+    steps = []
+    for byte in b',{"name":"n' + str(count - 1).encode() + b'","active":false}':
+        before = index.work
+        assert byte in walk.allowed()
+        assert walk.matcher.accept([byte])
+        steps.append(index.work - before)
+    assert {BYTE_TOKENS[token] for token in walk.allowed()} - SPACES == {b"]"}
+    assert max(steps) < 30_000  # a millisecond
+
+
+def test_native_walks_through_random_schemas_find_no_dead_end(request, num_cases):
+    if not request.config.getoption("--long"):
+        pytest.skip("building the engine for native walks takes minutes: make test-all")
+    program = compiled_engine(
+        "used_walks", ROOT / "tests" / "data" / "used_walks.cpp", ["-std=c++17", "-O1", "-pthread"]
+    )
+    seconds = num_cases(4, long=60, full=3000)
+    end = time.monotonic() + seconds
+    num_walks = seed = 0
+    while time.monotonic() < end:
+        found = check_native_walks(program, seed, 200, 25)
+        assert not found.wrong, (seed, found.wrong[0])
+        num_walks += found.counts["walks"]
+        seed += 1
+    assert num_walks > 1000 * seconds / 4
 
 
 def test_masks_of_random_schemas_are_those_of_their_texts(num_cases):

@@ -415,3 +415,27 @@ def test_check_params_stops_early_on_a_costly_pattern(regex):
 
 def test_check_params_does_not_make_a_backend_that_is_named():
     assert check_params(StructuredOutputsParams(json={"type": "nothing"}, backend="llguidance")) == ()
+
+
+def test_rule_for_formats_of_a_request_goes_before_that_of_the_config():
+    unknown = {"type": "string", "format": "password"}
+    for of_config, of_request, is_refused in [
+        ("annotate", "strict", True),
+        ("strict", "annotate", False),
+        ("strict", None, True),
+        ("annotate", None, False),
+    ]:
+        backends = BackendSet(VOCABULARY, StructuredOutputsConfig(formats=of_config))
+        asked = constraint(json=unknown, formats=of_request)
+        if is_refused:
+            with pytest.raises(GrammarError, match='formats="strict"'):
+                backends.compile(asked)
+        else:
+            assert backends.compile(asked).annotations == ("#/format",)
+
+
+def test_unknown_rule_for_formats_and_one_that_does_not_apply_are_refused():
+    with pytest.raises(GrammarError, match='formats must be "annotate" or "strict", got \'ignore\''):
+        constraint(json=True, formats="ignore")
+    with pytest.raises(GrammarError, match="formats apply to json, tags and tools only, got a regex constraint"):
+        constraint(regex="a", formats="strict")

@@ -186,6 +186,17 @@ def test_generate_keeps_no_tokenizer_alive(parts):
         ),
         ({"regex": "a", "key_order": "any"}, GrammarError, "key_order applies to json only, got a regex constraint"),
         ({"json": True, "key_order": "sorted"}, GrammarError, 'key_order must be "declared" or "any", got \'sorted\''),
+        (
+            {"params": StructuredOutputsParams(json=True), "formats": "strict"},
+            ValueError,
+            "give params its own formats",
+        ),
+        (
+            {"regex": "a", "formats": "strict"},
+            GrammarError,
+            "formats apply to json, tags and tools only, got a regex constraint",
+        ),
+        ({"json": {"format": "path"}, "formats": "strict"}, GrammarError, 'and formats="strict" asks for it'),
         ({"regex": "a", "num_beams": 2}, ValueError, "got beam search: leave out num_beams=2"),
         ({"regex": "a", "assistant_model": object()}, ValueError, "does not support assistant_model"),
         ({"regex": "a", "streamer": object()}, ValueError, "does not support streamer: see masked_generate"),

@@ -3,10 +3,11 @@ r"""The formats of JSON Schema as regular expressions, in the dialect of docs/fs
 They follow the standards that JSON Schema names. Some are wider: the labels of
 ``idn-email`` are checked by their shape only, and a host name inside of another format
 may have more than 253 characters. ``regex``, ``idn-hostname`` and ``hostname`` are
-narrower: a host name has no labels ``xn--``, but for schemas that ask for it under a
-negation. A leap second may have the offset ``Z`` or ``+00:00`` only.
+narrower: a host name has no labels ``xn--``, and a leap second has the offset ``Z`` or
+``+00:00``, but for schemas that ask for them under a negation.
 """
 
+import itertools
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -42,6 +43,22 @@ _FRACTION = r"(?:\.[0-9]+)?"
 _TIME = (
     f"(?:{_HOUR_AND_MINUTE}:[0-5][0-9]{_FRACTION}(?:[Zz]|[+-]{_HOUR_AND_MINUTE})|23:59:60{_FRACTION}(?:[Zz]|[+-]00:00))"
 )
+
+
+def _leap_seconds() -> str:
+    """The last second of a day in UTC, in every offset."""
+    times = []
+    for hour, minute in itertools.product(range(24), range(60)):
+        offsets = []
+        for sign in (1, -1):
+            offset = sign * (hour * 60 + minute + 1) % 1440  # from 23:59 in UTC
+            offsets.append(f"{'+' if sign > 0 else '-'}{offset // 60:02}:{offset % 60:02}")
+        zulu = "|[Zz]" if (hour, minute) == (23, 59) else ""
+        times.append(rf"{hour:02}:{minute:02}:60{_FRACTION}(?:\{offsets[0]}|{offsets[1]}{zulu})")
+    return "|".join(times)
+
+
+_EVERY_TIME = f"(?:{_HOUR_AND_MINUTE}:[0-5][0-9]{_FRACTION}(?:[Zz]|[+-]{_HOUR_AND_MINUTE})|{_leap_seconds()})"
 
 _MINUTES = "[0-9]+M(?:[0-9]+S)?"
 _TIME_OF_DURATION = f"T(?:[0-9]+H(?:{_MINUTES})?|{_MINUTES}|[0-9]+S)"
@@ -151,8 +168,8 @@ _LITERAL = rf"(?:[!#$&-;=?-\[\]_a-z~{_BEYOND_ASCII}{_PRIVATE}]|{_ENCODED})"
 
 FORMATS = {
     "date": Format((_DATE,)),
-    "time": Format((_TIME,)),
-    "date-time": Format((f"{_DATE}[Tt]{_TIME}",)),
+    "time": Format((_TIME,), is_narrower=True),
+    "date-time": Format((f"{_DATE}[Tt]{_TIME}",), is_narrower=True),
     "duration": Format((_DURATION,)),
     "email": Format((_EMAIL,)),
     "hostname": Format((_HOSTNAME,), max_length=_MAX_HOSTNAME, is_narrower=True),
@@ -173,9 +190,28 @@ FORMATS = {
 
 
 # Drafts 3 to 6 read a host name by RFC 1034 and 1123, which know no reserved labels.
-# For schemas that ask for hosts under a negation: with labels xn--, whatever they mean.
-_BY_SHAPE = {"hostname": Format((_HOSTNAME_BY_SHAPE,), max_length=_MAX_HOSTNAME)}
-_OLDER_FORMATS = {"hostname before draft 7": Format((_DOMAIN,), max_length=_MAX_HOSTNAME)}
+_OLDER_HOSTNAME = Format((_DOMAIN,), max_length=_MAX_HOSTNAME)
+_THREE_NUMBERS, _THREE_PERCENTAGES = (
+    f"(?: *{number} *,){{2}} *{number} *" for number in ("[0-9]{1,3}", r"[0-9]{1,3}(?:\.[0-9]{1,3})?%")
+)
+_COLOR_NAMES = "aqua|black|blue|fuchsia|gray|green|lime|maroon|navy|olive|orange|purple|red|silver|teal|white|yellow"
+_COLOR = rf"#{_HEX}{{3}}|#{_HEX}{{6}}|{_COLOR_NAMES}|rgb\((?:{_THREE_NUMBERS}|{_THREE_PERCENTAGES})\)"
+_OLDER_FORMATS = {
+    "hostname before draft 7": _OLDER_HOSTNAME,
+    # Draft 3 has names of its own, and a time without an offset.
+    "host-name before draft 4": _OLDER_HOSTNAME,
+    "ip-address before draft 4": FORMATS["ipv4"],
+    "time before draft 4": Format((f"{_HOUR_AND_MINUTE}:[0-5][0-9]",)),
+    "color before draft 4": Format((_COLOR,), is_narrower=True),
+}
+
+# For schemas that ask for these under a negation: hosts with labels xn--, whatever they
+# mean, and all leap seconds. The automaton of the latter is large.
+_EXACT_UNDER_NEGATION = {
+    "hostname": Format((_HOSTNAME_BY_SHAPE,), max_length=_MAX_HOSTNAME),
+    "time": Format((_EVERY_TIME,)),
+    "date-time": Format((f"{_DATE}[Tt]{_EVERY_TIME}",)),
+}
 
 
 @cache
@@ -186,7 +222,7 @@ def native_formats(*, may_be_negated: bool = False, are_narrower_left_out: bool 
         may_be_negated: take those that are not narrower, where there are any.
         are_narrower_left_out: whether the other narrower ones are annotations.
     """
-    formats = FORMATS | _OLDER_FORMATS | (_BY_SHAPE if may_be_negated else {})
+    formats = FORMATS | _OLDER_FORMATS | (_EXACT_UNDER_NEGATION if may_be_negated else {})
     return {
         name: core().Format(list(each.expressions), each.max_length or 0, each.is_narrower)
         for name, each in formats.items()

@@ -65,6 +65,7 @@ def generate(
     grammar: str | None = None,
     schemas: Mapping[str, Any] | None = None,
     key_order: str | None = None,
+    formats: str | None = None,
     params: StructuredOutputsParams | None = None,
     manager: StructuredOutputManager | None = None,
     num_return_sequences: int = 1,
@@ -91,6 +92,7 @@ def generate(
         grammar: as in ``StructuredOutputsParams``.
         schemas: other schemas by their URIs, which ``json`` refers to.
         key_order: as in ``StructuredOutputsParams``; with json only.
+        formats: the same.
         params: a constraint with further options.
         manager: made for this tokenizer and lm_head. Default: one that later calls with
             the same tokenizer share, so that a constraint compiles once.
@@ -111,12 +113,19 @@ def generate(
     """
     if params is None:
         params = StructuredOutputsParams(
-            json=json, regex=regex, choice=choice, grammar=grammar, schemas=schemas, key_order=key_order
+            json=json,
+            regex=regex,
+            choice=choice,
+            grammar=grammar,
+            schemas=schemas,
+            key_order=key_order,
+            formats=formats,
         )
     elif (json, regex, choice, grammar, schemas) != (None,) * 5:
         raise ValueError("expected one of json, regex, choice, grammar and params, got params and another")
-    elif key_order is not None:
-        raise ValueError("key_order goes with json: give params its own key_order")
+    elif (key_order, formats) != (None, None):
+        name = "formats" if key_order is None else "key_order"
+        raise ValueError(f"{name} goes with json: give params its own {name}")
     params.validate(None if manager is None else manager.config)
     unsupported = [name for name in ("streamer", "assistant_model") if generation_kwargs.get(name) is not None]
     if unsupported:

@@ -1,22 +1,23 @@
-// Formats whose expressions allow less than the standards. A text of such an expression
-// satisfies the format, but another text may satisfy it too: the schema may ask for the
-// format, and may not ask for anything else.
+// Formats whose expressions allow less than the standards, and steps of numbers of which
+// only some multiples are known. A text of such a language satisfies the keyword, but
+// another text may satisfy it too: the schema may ask for the keyword, and may not ask for
+// anything else.
 #include <algorithm>
 
 #include "json/schema.h"
 
 namespace structout::json {
 
-bool Schema::has_narrower_format(Formula texts) {
-  if (narrower_formats_.empty()) return false;
+bool Schema::has_narrower_text(Formula texts) {
+  if (narrower_texts_.empty()) return false;
   const std::vector<Formula>& atoms = formulas_.atoms(texts);
-  return std::any_of(atoms.begin(), atoms.end(), [this](Formula atom) { return narrower_formats_.count(atom) != 0; });
+  return std::any_of(atoms.begin(), atoms.end(), [this](Formula atom) { return narrower_texts_.count(atom) != 0; });
 }
 
-// Where a document with narrower formats is monotone in them, whatever it allows is
+// Where a document with such languages is monotone in them, whatever it allows is
 // valid. So it is enough to follow the sign with which each formula occurs.
-void Schema::check_narrower_formats() {
-  if (narrower_formats_.empty()) return;
+void Schema::check_narrower_texts() {
+  if (narrower_texts_.empty()) return;
   struct Occurrence {
     Formula child;
     bool is_negated;
@@ -30,13 +31,15 @@ void Schema::check_narrower_formats() {
     formulas_.visit_literals(
         texts,
         [&](Formula atom, bool atom_is_negated) {
-          auto found = narrower_formats_.find(atom);
-          if (found == narrower_formats_.end() || !atom_is_negated) return;
-          const Value& schema = *found->second;
-          refuse(schema, "format",
-                 "the format " + schema.find("format")->text +
-                     " is enforced by an expression that is narrower than its standard, so nothing can depend on that "
-                     "a value does not have it (in not, if, oneOf or maxContains)");
+          auto found = narrower_texts_.find(atom);
+          if (found == narrower_texts_.end() || !atom_is_negated) return;
+          const auto& [schema, keyword] = found->second;
+          std::string what = keyword == "format"
+                                 ? "the format " + schema->find("format")->text +
+                                       " is enforced by an expression that is narrower than its standard"
+                                 : "only some of the multiples of " + schema->find(keyword)->text + " are known";
+          refuse(*schema, keyword,
+                 what + ", so nothing can depend on that a value does not have it (in not, if, oneOf or maxContains)");
         },
         is_negated);
   };
@@ -48,6 +51,7 @@ void Schema::check_narrower_formats() {
         occurrence.child, [&](Formula atom, bool is_negated) { add(atom, is_negated); }, occurrence.is_negated);
     if (!is_atom(formulas_.op(occurrence.child))) continue;
     check(expand(occurrence.child, Type::kString), occurrence.is_negated);
+    check(expand(occurrence.child, Type::kNumber), occurrence.is_negated);
     for (Type type : {Type::kArray, Type::kObject}) {
       Formula expanded = expand(occurrence.child, type);
       formulas_.visit_literals(
