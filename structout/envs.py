@@ -63,7 +63,7 @@ def key_order() -> str:
 
 def max_whitespace() -> int:
     """STRUCTOUT_MAX_WHITESPACE: the largest number of whitespace characters in a row in
-    JSON that vLLM and SGLang serve. Default: 2."""
+    JSON that vLLM serves. Default: 2. SGLang has a flag for it."""
     return int(_number("STRUCTOUT_MAX_WHITESPACE", 2))
 
 

@@ -10,6 +10,9 @@ from structout import exact_json
 # a longer begin, "<function=" in "<function=add>".
 _MARKER = re.compile(r'<[^<>\n"{}=]+[>=]')
 
+# Some parsers find arguments on one line only.
+_ONE_LINE = " {0,2}"
+
 _FREE_TEXTS = ("any_text", "triggered_tags", "dispatch")
 
 
@@ -72,7 +75,8 @@ def as_parsers_read(tag: Any) -> Any:
     are meant.
 
     Parsers look for the markers of tags anywhere, also in string values, and in free
-    text for any part of what begins a tag. So markers are not generated there.
+    text for any part of what begins a tag. So markers are not generated there, and the
+    arguments of a call stand on one line.
 
     Args:
         tag: as ``current_structural_tag`` returns it. It is changed in place.
@@ -82,6 +86,7 @@ def as_parsers_read(tag: Any) -> Any:
     for part in _parts(tag.get("format") if markers else None):
         kind = part.get("type")
         if kind == "json_schema":
+            part.setdefault("whitespace_pattern", _ONE_LINE)
             _exclude(part, markers)
         elif kind in _FREE_TEXTS:
             if kind == "triggered_tags" and isinstance(part.get("triggers"), list):

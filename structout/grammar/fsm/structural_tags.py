@@ -30,6 +30,8 @@ class SchemaFormat:
         style: "json", or the name of another notation of arguments.
         key_order: "any" or None, which leaves it to the configuration.
         max_whitespace: the same for the characters in a row.
+        whitespace_pattern: regular expression of the whitespace between two tokens of
+            JSON, where the configuration allows any, or None.
         excluded: texts that string values and keys must not contain.
         ends: texts that end the tag around it.
     """
@@ -39,6 +41,7 @@ class SchemaFormat:
     style: str
     key_order: str | None
     max_whitespace: int | None
+    whitespace_pattern: str | None
     excluded: tuple[str, ...]
     ends: tuple[str, ...]
 
@@ -265,6 +268,7 @@ class _Translator:
             style=fields.take("style", str, default_style),
             key_order="any" if fields.flag("any_order") else None,
             max_whitespace=fields.take("max_whitespace_cnt", int, None),
+            whitespace_pattern=fields.take("whitespace_pattern", str, None),
             excluded=fields.texts("excludes"),
             ends=tuple(end for end in around.ends if isinstance(end, str)),
         )

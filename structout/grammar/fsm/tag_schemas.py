@@ -89,6 +89,7 @@ class _Document:
             shared.form,
             key_order=given.key_order or shared.form.key_order,
             max_whitespace=shared.form.max_whitespace if given.max_whitespace is None else given.max_whitespace,
+            whitespace_pattern=given.whitespace_pattern if shared.form.any_whitespace else None,
         )
 
     def index(
