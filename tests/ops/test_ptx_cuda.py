@@ -29,12 +29,12 @@ MIN_COVERAGE = 0.95
 
 # The executed share of kernels of which that is less, and why.
 LESS_COVERED = {
-    # Parts of rows that are not aligned, in groups of loads that no row of this length
-    # fills, for each of two shapes of loop: more random rows than there is time for.
+    # Parts of unaligned rows in groups of loads, for each of two shapes of loop, which
+    # takes more random rows than there is time for.
     "sample_by_clusters": 0.84,
     "sample_by_blocks": 0.90,
     "top_tokens_kernel": 0.80,
-    # 64-bit divisions, which NVVM puts beside 32-bit ones for rows that no memory holds.
+    # 64-bit divisions, which NVVM puts beside 32-bit ones for what no memory holds.
     "push_rows_kernel": 0.84,
     # Formats of 16 bits round numbers of all sizes in branches of their own.
     "change_listed_logits": 0.88,
