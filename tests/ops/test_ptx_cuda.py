@@ -27,8 +27,18 @@ COUNTS = {
 CHECKS = {"races": 1, "undefined": 1}
 MIN_COVERAGE = 0.95
 
-# Kernels of which less than MIN_COVERAGE is executed, and why.
-LESS_COVERED: dict[str, str] = {}
+# The executed share of kernels of which that is less, and why.
+LESS_COVERED = {
+    # Parts of unaligned rows in groups of loads, for each of two shapes of loop, which
+    # takes more random rows than there is time for.
+    "sample_by_clusters": 0.84,
+    "sample_by_blocks": 0.90,
+    "top_tokens_kernel": 0.80,
+    # 64-bit divisions, which NVVM puts beside 32-bit ones for what no memory holds.
+    "push_rows_kernel": 0.84,
+    # Formats of 16 bits round numbers of all sizes in branches of their own.
+    "change_listed_logits": 0.88,
+}
 
 
 @functools.cache
@@ -57,9 +67,11 @@ def coverage(executions: Counter[tuple[str, int]]) -> dict[str, float]:
 
 
 def check_coverage(executions: Counter[tuple[str, int]]) -> None:
-    low = {kernel: share for kernel, share in coverage(executions).items() if share < MIN_COVERAGE}
-    unexplained = {kernel: share for kernel, share in low.items() if not any(part in kernel for part in LESS_COVERED)}
-    assert not unexplained, unexplained
+    def wanted(kernel: str) -> float:
+        return next((share for part, share in LESS_COVERED.items() if part in kernel), MIN_COVERAGE)
+
+    low = {kernel: share for kernel, share in coverage(executions).items() if share < wanted(kernel)}
+    assert not low, low
 
 
 @pytest.mark.parametrize("architecture", ptx.ARCHITECTURES)
