@@ -184,7 +184,11 @@ def test_generate_keeps_no_tokenizer_alive(parts):
             ValueError,
             "give params its own key_order",
         ),
-        ({"regex": "a", "key_order": "any"}, GrammarError, "key_order applies to json only, got a regex constraint"),
+        (
+            {"regex": "a", "key_order": "any"},
+            GrammarError,
+            "key_order applies to json, tags and tools only, got a regex constraint",
+        ),
         ({"json": True, "key_order": "sorted"}, GrammarError, 'key_order must be "declared" or "any", got \'sorted\''),
         (
             {"params": StructuredOutputsParams(json=True), "formats": "strict"},
