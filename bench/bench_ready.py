@@ -7,9 +7,6 @@ alone.
 structout's time starts at add_request. It includes one mask, because llguidance defers
 work until then. All engines compile a schema before the next one follows; xgrammar and
 llguidance run on one thread, without caches. Takes minutes, most of them in xgrammar.
-
---cpu measures the CPU time of one thread instead, without requests: what structout adds
-to llguidance, for the schemas that llguidance serves.
 """
 
 import statistics
@@ -23,12 +20,6 @@ import torch
 from engines_alone import Engine, Refused, engines, read_cases
 from large_tokenizer import VOCAB_SIZE, large_tokenizer, trained_tokenizer
 
-from structout import GrammarError, StructuredOutputsConfig, StructuredOutputsParams
-from structout.grammar.llguidance.matcher import CompiledSpec, LlguidanceGrammar
-from structout.grammar.router import BackendSet
-from structout.grammar.vocabulary import Vocabulary
-
-CPU_ROUNDS = 3
 TARGET_MS = {"p50": 5, "p99": 250, "max": 1000}
 
 
@@ -43,77 +34,15 @@ def seconds_to_ready(engine: Engine, schema: Any) -> float | None:
     return time.perf_counter() - start
 
 
-def cpu_times(cases: list[dict[str, Any]], tokenizer: Any, vocab_size: int) -> list[dict[str, Any]]:
-    """Return the CPU milliseconds of a schema: all of it, and what structout adds.
-
-    What llguidance's own calls take, the first mask included, is measured inside of
-    structout's. The median of three rounds counts for each schema.
-    """
-    config = StructuredOutputsConfig()
-    backends = BackendSet(Vocabulary.from_tokenizer(tokenizer, vocab_size), config, tokenizer)
-    clock = CallClock()
-    clock.watch(CompiledSpec, "__init__")
-    clock.watch(LlguidanceGrammar, "fill_bitmask")
-    samples: list[list[tuple[float, float]]] = [[] for _ in cases]
-    for _ in range(CPU_ROUNDS + 1):
-        for case, taken in zip(cases, samples, strict=True):
-            clock.seconds, start = 0.0, time.thread_time()
-            try:
-                compiled = backends.compile(StructuredOutputsParams(json=case["schema"]).constraint(config))
-            except GrammarError:
-                continue
-            seconds = time.thread_time() - start
-            if compiled.backend_name == "llguidance":
-                taken.append((seconds * 1e3, (seconds - clock.seconds) * 1e3))
-    clock.stop()
-    backends.destroy()
-    medians = [[statistics.median(values) for values in zip(*taken[1:], strict=True)] for taken in samples if taken]
-    columns = zip(*medians, strict=True)
-    return [
-        {"cpu": name, "schemas": len(medians), "p50_ms": statistics.median(column), "mean_ms": statistics.mean(column)}
-        for name, column in zip(("all", "without llguidance"), columns, strict=True)
-    ]
-
-
-class CallClock:
-    """Adds up the CPU seconds of a thread in some methods."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self._watched: list[tuple[type, str, Any]] = []
-
-    def watch(self, owner: type, name: str) -> None:
-        method = getattr(owner, name)
-
-        def timed(*arguments: Any) -> Any:
-            start = time.thread_time()
-            try:
-                return method(*arguments)
-            finally:
-                self.seconds += time.thread_time() - start
-
-        setattr(owner, name, timed)
-        self._watched.append((owner, name, method))
-
-    def stop(self) -> None:
-        for owner, name, method in self._watched:
-            setattr(owner, name, method)
-
-
 def main() -> None:
     parser = harness.argument_parser("time to ready beside xgrammar's and llguidance's", quick="a small vocabulary")
     parser.add_argument("--maskbench", type=Path, metavar="FILE", help="default: the schemas of our tests")
-    parser.add_argument("--cpu", action="store_true", help="CPU time of structout alone")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="take every N-th schema of the file")
     arguments = parser.parse_args()
     tokenizer = trained_tokenizer(2000, 1_000_000) if arguments.quick else large_tokenizer()
     vocab_size = len(tokenizer) if arguments.quick else VOCAB_SIZE
 
     cases = read_cases(arguments.maskbench)[:: arguments.every]
-    if arguments.cpu:
-        for row in cpu_times(cases, tokenizer, vocab_size):
-            print(f"{row['cpu']:20} {row['schemas']} schemas  p50 {row['p50_ms']:.2f} ms  mean {row['mean_ms']:.2f} ms")
-        return
     peers = engines(tokenizer, vocab_size)
     for engine in peers:
         seconds_to_ready(engine, {"type": "integer"})

@@ -31,7 +31,7 @@ import heapq
 import itertools
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,11 +91,16 @@ def resources(library: Path) -> dict[str, tuple[int, int]]:
     return {name: (int(registers), int(shared)) for name, registers, shared in found}
 
 
-def blocks_of(code: dict[int, str]) -> Blocks:
-    """Split instructions, given by address, into blocks."""
+def blocks_of(code: dict[int, str], successors_of: Callable[[str, int | None], set[int]] | None = None) -> Blocks:
+    """Split instructions, given by address, into blocks.
+
+    ``successors_of`` gets an instruction and the address of the next one, and returns
+    the addresses that may follow.
+    """
     addresses = sorted(code)
     following = dict(itertools.pairwise(addresses))
-    successors = {address: _successors(code[address], following.get(address)) for address in addresses}
+    find = successors_of or _successors
+    successors = {address: find(code[address], following.get(address)) for address in addresses}
     starts = {addresses[0]}
     for address in addresses:
         if successors[address] != {following.get(address)}:

@@ -16,7 +16,7 @@ from llguidance.gbnf_to_lark import any_to_lark
 
 from structout import GrammarError, allocate_token_bitmask
 from structout.grammar.fsm.backend import FsmBackend
-from structout.grammar.llguidance.backend import LlguidanceBackend
+from structout.grammar.optional.llguidance import LlguidanceBackend
 from structout.grammar.vocabulary import Vocabulary
 from structout.params import StructuredOutputOptions
 

@@ -230,11 +230,15 @@ def argument_parser(description: str, *, quick: str) -> argparse.ArgumentParser:
 class ResultsFile:
     """The environment and rows of one bench on one kind of device.
 
-    It is complete after every row: a bench that is stopped keeps what it has measured.
+    On the CPU with STRUCTOUT_CPU_CAPABILITY=avx2 they are those of ``BENCH_avx2``. The
+    file is complete after every row: a bench that is stopped keeps what it has
+    measured.
     """
 
     def __init__(self, bench: str, device: torch.device, arguments: argparse.Namespace):
-        self._path = None if arguments.quick else arguments.results / f"{bench}_{device.type}.json"
+        capability = os.environ.get("STRUCTOUT_CPU_CAPABILITY") if device.type == "cpu" else None
+        name = f"{bench}_{capability}" if capability else bench
+        self._path = None if arguments.quick else results_path(name, device.type, arguments.results)
         self._environment = environment(device)  # now, because the file may be tracked by git
         self._rows: list[dict[str, Any]] = []
 
@@ -249,7 +253,11 @@ class ResultsFile:
         print("--quick: no results were written" if self._path is None else f"wrote {self._path}")
 
 
+def results_path(bench: str, device_type: str, folder: Path = RESULTS) -> Path:
+    return folder / f"{bench}_{device_type}.json"
+
+
 def read_results(bench: str, device_type: str, folder: Path = RESULTS) -> dict[str, Any]:
     """Return ``{"environment": ..., "rows": [...]}``."""
-    results: dict[str, Any] = json.loads((folder / f"{bench}_{device_type}.json").read_text())
+    results: dict[str, Any] = json.loads(results_path(bench, device_type, folder).read_text())
     return results

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 import structout
 from structout import StructuredOutputManager, StructuredOutputOptions, StructuredOutputsParams
+from structout.grammar.optional.xgrammar import XgrammarBackend
 from structout.grammar.vocabulary import Vocabulary
-from structout.grammar.xgrammar.backend import XgrammarBackend
 
 
 class Peer(Protocol):

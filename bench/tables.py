@@ -6,13 +6,14 @@ from typing import Any
 
 import harness
 
+_NOT_MEASURED = "Not measured yet.\n"
 PEERS = ("xgrammar", "xgrammar cuda", "llguidance", "masked_fill_")
 SMALLEST_OP = "smallest op"  # torch.add of one number: the least that a call costs
 Row = dict[str, Any]
 
 
-def apply_bitmask_rows(device: str) -> list[Row]:
-    return [row for row in harness.read_results("apply_bitmask", device)["rows"] if "us" in row]
+def apply_bitmask_rows(device: str, bench: str = "apply_bitmask") -> list[Row]:
+    return [row for row in harness.read_results(bench, device)["rows"] if "us" in row]
 
 
 def short_table() -> str:
@@ -44,8 +45,10 @@ def short_table() -> str:
     return _markdown(head, cells) + _provenance("apply_bitmask", "cpu", about)
 
 
-def full_table(device: str) -> str:
-    return _table(apply_bitmask_rows(device)) + _provenance("apply_bitmask", device)
+def full_table(device: str, bench: str = "apply_bitmask") -> str:
+    if not harness.results_path(bench, device).exists():
+        return _NOT_MEASURED
+    return _table(apply_bitmask_rows(device, bench)) + _provenance(bench, device)
 
 
 def _table(rows: list[Row]) -> str:
@@ -99,12 +102,14 @@ def _microseconds(us: dict[str, float], names: tuple[str, ...]) -> list[str]:
     return [f"**{cells[0]}**", *cells[1:]]
 
 
-def masked_sample_rows(device: str) -> list[Row]:
-    return [row for row in harness.read_results("masked_sample", device)["rows"] if "us" in row]
+def masked_sample_rows(device: str, bench: str = "masked_sample") -> list[Row]:
+    return [row for row in harness.read_results(bench, device)["rows"] if "us" in row]
 
 
-def masked_sample_table(device: str) -> str:
-    rows = masked_sample_rows(device)
+def masked_sample_table(device: str, bench: str = "masked_sample") -> str:
+    if not harness.results_path(bench, device).exists():
+        return _NOT_MEASURED
+    rows = masked_sample_rows(device, bench)
     measured = {name for row in rows for name in row["us"]}
     peers = [
         name for name in ("torch", "xgrammar + torch", "transformers", "xgrammar + flashinfer") if name in measured
@@ -126,7 +131,7 @@ def masked_sample_table(device: str) -> str:
         cells += [f"{us[peer] / us['structout']:,.0f}×" if peer in us else "" for peer in peers]
         cells += [_time(us[name]) for name in floor]
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n" + _provenance("masked_sample", device)
+    return "\n".join(lines) + "\n" + _provenance(bench, device)
 
 
 def fill_bandwidth_fraction(row: Row) -> float:
@@ -663,6 +668,22 @@ def sass_table() -> str:
     return _markdown(head, cells) + _provenance("sass", "cpu", about)
 
 
+def cpu_code_table() -> str:
+    results = harness.read_results("cpu_code", "cpu")
+    counts: dict[str, dict[str, float]] = {}
+    for row in results["rows"]:
+        counts.setdefault(row["loop"], {})[f"{row['instructions']}, {row['lanes']} lanes"] = row["count"]
+    sets = list(dict.fromkeys(name for of_loop in counts.values() for name in of_loop))
+    cells = [
+        [loop, *(f"{of_loop[name]:g}" if name in of_loop else "" for name in sets)] for loop, of_loop in counts.items()
+    ]
+    about = (
+        "\nInstructions for 64 tokens of float32 logits, in the shortest turn of each loop. "
+        f"{results['rows'][0]['compiler']} -O3; commit {results['environment']['commit']}.\n"
+    )
+    return _markdown(["loop", *sets], cells) + about
+
+
 def sass_estimates_table() -> str:
     rows = _sass_rows("case")
     names = ("path_instructions", "dependent_loads", "barriers", "cluster_barriers", "registers", "us")
@@ -683,11 +704,16 @@ def sass_estimates_table() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "apply_bitmask_cpu_short": short_table,
     "apply_bitmask_cpu": partial(full_table, "cpu"),
+    "apply_bitmask_avx2_cpu": partial(full_table, "cpu", "apply_bitmask_avx2"),
+    "apply_bitmask_default_cpu": partial(full_table, "cpu", "apply_bitmask_default"),
     "apply_bitmask_cuda": partial(full_table, "cuda"),
     "vllm_cpu": vllm_table,
     "masked_sample_cpu_short": masked_sample_short_table,
     "masked_sample_cpu": partial(masked_sample_table, "cpu"),
+    "masked_sample_avx2_cpu": partial(masked_sample_table, "cpu", "masked_sample_avx2"),
+    "masked_sample_default_cpu": partial(masked_sample_table, "cpu", "masked_sample_default"),
     "masked_sample_cuda": partial(masked_sample_table, "cuda"),
+    "cpu_code": cpu_code_table,
     "step_ops_cpu": partial(step_ops_table, "cpu"),
     "step_ops_cuda": partial(step_ops_table, "cuda"),
     "device_fsm_cpu": partial(device_fsm_table, "cpu"),

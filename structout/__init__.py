@@ -71,7 +71,7 @@ if TYPE_CHECKING:
         sharded_masked_sample_topn,
         sharded_token_logprobs,
     )
-    from structout.grammar.router import BackendSet, check_params, register_backend
+    from structout.grammar.registry import BackendSet, check_params, register_backend
     from structout.grammar.vocabulary import Vocabulary
     from structout.scheduler.manager import StructuredOutputManager
     from structout.scheduler.requests import GrammarStatus
@@ -146,7 +146,7 @@ __all__ = [
 ]
 
 _MODULE_OF = {
-    "BackendSet": "grammar.router",
+    "BackendSet": "grammar.registry",
     "DeviceFSM": "device_fsm",
     "DeviceGrammar": "device_fsm",
     "GrammarStatus": "scheduler.requests",
@@ -156,8 +156,8 @@ _MODULE_OF = {
     "VocabParallelSampler": "distributed",
     "Vocabulary": "grammar.vocabulary",
     "all_gather_bitmask": "distributed",
-    "check_params": "grammar.router",
-    "register_backend": "grammar.router",
+    "check_params": "grammar.registry",
+    "register_backend": "grammar.registry",
     "sharded_masked_sample": "distributed",
     "sharded_masked_sample_logprobs": "distributed",
     "sharded_masked_sample_topn": "distributed",

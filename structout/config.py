@@ -26,8 +26,8 @@ class StructuredOutputsConfig:
         tenant_queue_size: the same limit for each tenant.
         cache_bytes: memory for compiled grammars that are kept, keys included.
         cache_dir: directory in which compiled constraints are kept between runs of the
-            server: those of the fsm engine, and those that took a separate process.
-            None keeps none. Whoever can write to it decides what requests may generate.
+            server. None keeps none. Whoever can write to it decides what requests may
+            generate.
         cache_dir_bytes: bound on the size of these files. Those that were not used for
             the longest time are removed first.
         failures_kept: number of invalid constraints that are remembered, so that they
@@ -37,9 +37,6 @@ class StructuredOutputsConfig:
             longer than this to accept, or three masks to fill. Its grammar is so
             ambiguous that it would delay all other requests. CPU seconds of one thread:
             a busy machine fails nobody.
-        isolate_slow_compiles: whether a constraint that may take long to compile is
-            compiled in a separate process, which can be killed at the deadline. A
-            thread cannot be killed.
         fill_threads: number of native threads of each engine that share the masks of a
             large step.
         num_mask_buffers: number of ``grammar_bitmask`` calls after which the memory of
@@ -75,7 +72,6 @@ class StructuredOutputsConfig:
     failures_kept: int = 4_096
     failure_ttl: float = 60.0
     slow_token_seconds: float = 0.05
-    isolate_slow_compiles: bool = True
     fill_threads: int = field(default_factory=lambda: min(8, os.cpu_count() or 1))
     num_mask_buffers: int = 2
     any_whitespace: bool = True

@@ -9,10 +9,9 @@ import sys
 from structout import envs
 from structout._version import __version__
 
-_PACKAGES = ("torch", "numpy", "triton", "xgrammar", "llguidance", "transformers", "jsonschema")
+_PACKAGES = ("torch", "numpy", "triton", "transformers", "jsonschema", "xgrammar", "llguidance")
 _NO_TORCH: tuple[list[str], list[str], list[str]] = ([], ["torch is not installed: pip install 'torch>=2.10'"], [])
 _EXTRAS = {
-    "StructuredOutputManager": ("manager", ("xgrammar", "llguidance", "xxhash")),
     "structout generate": ("generate", ("transformers", "jsonschema")),
 }
 

@@ -61,6 +61,18 @@ def key_order() -> str:
     return _choice("STRUCTOUT_KEY_ORDER", ("declared", "any")) or "declared"
 
 
+def max_whitespace() -> int:
+    """STRUCTOUT_MAX_WHITESPACE: the largest number of whitespace characters in a row in
+    JSON that vLLM and SGLang serve. Default: 2."""
+    return int(_number("STRUCTOUT_MAX_WHITESPACE", 2))
+
+
+def compile_timeout() -> float:
+    """STRUCTOUT_COMPILE_TIMEOUT: seconds after which a constraint of vLLM or SGLang
+    that still compiles fails. Default: 10."""
+    return _number("STRUCTOUT_COMPILE_TIMEOUT", 10.0)
+
+
 def sglang() -> bool:
     """STRUCTOUT_SGLANG = 0 | 1: whether SGLang gets structout's grammar backend and
     sampler to choose from. Default: 1."""
@@ -74,6 +86,22 @@ def cache_dir() -> Path:
     if requested:
         return Path(requested)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "structout"
+
+
+def _number(name: str, default: float) -> float:
+    """The value of a variable, or ``default`` if it is unset or empty.
+
+    Raises:
+        ValueError: the value is no number, or is negative.
+    """
+    value = os.environ.get(name) or str(default)
+    try:
+        number = float(value)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise ValueError(f"{name} must be a number that is not negative, got {value!r}")
+    return number
 
 
 def _choice(name: str, choices: tuple[str, ...]) -> str | None:

@@ -1,5 +1,5 @@
-"""Explains what becomes of a constraint: which engine enforces it, what is only an
-annotation, what is refused and why, and what it costs."""
+"""Explains what becomes of a constraint: what is only an annotation, what is refused
+and why, and what it costs."""
 
 import time
 from collections.abc import Collection, Iterator
@@ -21,7 +21,7 @@ from structout.grammar.keyword_use import (
     property_names,
     recursive_references,
 )
-from structout.grammar.router import BackendSet
+from structout.grammar.registry import BackendSet
 from structout.grammar.text_sampler import TextSampler
 from structout.grammar.vocabulary import Vocabulary
 from structout.json_schema import draft_of
@@ -45,21 +45,6 @@ _ADVICE_BY_KIND = {
     "alternatives into several schemas",
     GrammarErrorKind.IMPOSSIBLE: "remove one of the keywords that contradict each other",
 }
-
-
-@dataclass(frozen=True)
-class EngineVerdict:
-    """What one engine makes of the constraint.
-
-    Attributes:
-        name: the engine.
-        error: why it refuses the constraint; None if it does not.
-        weakened: what it would not enforce of a lenient constraint.
-    """
-
-    name: str
-    error: GrammarError | None = None
-    weakened: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -87,9 +72,8 @@ class Explanation:
         error: why no engine serves it; None if one does.
         advice: how a constraint that is refused could be changed; empty if unknown.
         backend_name: the engine that serves it; empty if none does.
-        others: what the other engines make of it.
-        keywords: the keywords of a JSON schema, without those of ``annotations`` and
-            ``weakened``.
+        keywords: the keywords of a JSON schema, or of those in a tag, without those of
+            ``annotations`` and ``weakened``.
         annotations: each ``format`` that constrains nothing, such as
             ``#/properties/file/format``.
         weakened: what is not enforced of a lenient constraint.
@@ -111,7 +95,6 @@ class Explanation:
     error: GrammarError | None = None
     advice: str = ""
     backend_name: str = ""
-    others: tuple[EngineVerdict, ...] = ()
     keywords: KeywordUse | None = None
     annotations: tuple[str, ...] = ()
     weakened: tuple[str, ...] = ()
@@ -137,7 +120,7 @@ def explain(
 ) -> Explanation:
     """Compile a constraint, draw texts from its masks, and say what was found.
 
-    Takes seconds: it asks every engine.
+    Takes seconds: it draws texts.
 
     Args:
         params: the constraint of a request.
@@ -162,16 +145,13 @@ def explain(
     vocabulary = Vocabulary.from_tokenizer(tokenizer, vocab_size)
     backends = BackendSet(vocabulary, config, tokenizer)
     try:
-        refusals: dict[str, GrammarError] = {}
         try:
-            compiled, seconds = _compiled(backends, constraint, vocabulary, refusals)
+            compiled, seconds = _compiled(backends, constraint, vocabulary)
         except GrammarError as error:
-            verdicts = tuple(_verdicts(backends, constraint, "", refusals))
-            return Explanation(constraint, error, advice(error), others=verdicts, keywords=_keywords(constraint))
+            return Explanation(constraint, error, advice(error), keywords=_keywords(constraint))
         served = Explanation(
             constraint,
             backend_name=compiled.backend_name,
-            others=tuple(_verdicts(backends, constraint, compiled.backend_name, refusals)),
             keywords=_keywords(constraint, {*compiled.annotations, *compiled.weakened}),
             annotations=compiled.annotations,
             weakened=compiled.weakened,
@@ -192,15 +172,13 @@ def advice(error: GrammarError) -> str:
     return _ADVICE_BY_KIND.get(error.kind, "")
 
 
-def _compiled(
-    backends: BackendSet, constraint: Constraint, vocabulary: Vocabulary, refusals: dict[str, GrammarError]
-) -> tuple[CompiledConstraint, float]:
+def _compiled(backends: BackendSet, constraint: Constraint, vocabulary: Vocabulary) -> tuple[CompiledConstraint, float]:
     """Compile, and return the seconds to the first mask."""
     mask = allocate_token_bitmask(1, vocabulary.size, pin_memory=False)
     fewest_seconds = float("inf")
     for _ in range(2):  # the first time makes the engines
         start = time.perf_counter()
-        compiled = backends.compile(constraint, refusals=refusals)
+        compiled = backends.compile(constraint)
         compiled.grammar.fill_bitmask(mask, 0)
         seconds = time.perf_counter() - start
         fewest_seconds = min(fewest_seconds, seconds)
@@ -209,26 +187,14 @@ def _compiled(
     return compiled, fewest_seconds
 
 
-def _verdicts(
-    backends: BackendSet, constraint: Constraint, server: str, refusals: dict[str, GrammarError]
-) -> Iterator[EngineVerdict]:
-    names = backends.names if constraint.allows_fallback else (constraint.backend_name,)
-    for name in names:
-        if name in refusals:
-            yield EngineVerdict(name, refusals[name])
-        elif name != server:
-            try:
-                weakened = backends.check(replace(constraint, backend=f"{name}:no-fallback"), compiles=True)
-            except GrammarError as error:
-                yield EngineVerdict(name, error)
-            else:
-                yield EngineVerdict(name, weakened=weakened)
-
-
 def _keywords(constraint: Constraint, not_enforced: Collection[str] = ()) -> KeywordUse | None:
-    if constraint.kind is not StructuredOutputOptions.JSON:
+    if constraint.kind is StructuredOutputOptions.JSON:
+        return keyword_use(constraint.nodes, draft_of(constraint.value), not_enforced)
+    schemas = constraint.tag_schemas if constraint.kind is StructuredOutputOptions.STRUCTURAL_TAG else []
+    if not schemas:
         return None
-    return keyword_use(constraint.nodes, draft_of(constraint.value), not_enforced)
+    nodes = [(schema.pointer[1:] + pointer, node) for schema in schemas for pointer, node in schema.nodes]
+    return keyword_use(nodes, draft_of(schemas[0].schema), not_enforced)
 
 
 def _with_costs(

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
+import xxhash
 
 from structout.bitmask import bitmask_dtype, bitmask_width
 from structout.mask_batch import MaskBatch, MaskRows
@@ -108,10 +109,10 @@ class MaskDeduplicator:
         _check_capacity(capacity)
         self.capacity = capacity
         self._width = bitmask_width(vocab_size)
-        self._hash = partial(_import_xxh3(), seed=secrets.randbits(64))
+        self._hash = partial(xxhash.xxh3_128_digest, seed=secrets.randbits(64))
         self._slot_of: OrderedDict[bytes, int] = OrderedDict()  # by hash, the most recently used mask last
         self._hash_of_key: dict[int, bytes] = {}
-        self._empty_hash = self._hash(np.zeros(self._width, dtype=np.int32))
+        self._empty_hash = self._hash(np.zeros(self._width, dtype=np.int32).data)
         self._sequence = 0
         self._num_sent = self._num_reused = self._num_evicted = 0
 
@@ -319,15 +320,3 @@ def _check_masks(bitmask: npt.NDArray[np.int32], width: int) -> None:
             f"expected masks int32 [rows, {width}], got {bitmask.dtype} {list(bitmask.shape)}; "
             "use the same vocab_size for the manager, the MaskDeduplicator and the MaskPool"
         )
-
-
-def _import_xxh3() -> Callable[..., bytes]:
-    """Import the hash of masks, which only schedulers need. hashlib's fastest hash
-    takes 20 times as long."""
-    try:
-        from xxhash import xxh3_128_digest
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            "MaskDeduplicator needs xxhash, which is not installed: pip install 'structout[manager]'"
-        ) from error
-    return xxh3_128_digest

@@ -14,10 +14,12 @@ from typing import Any
 from structout import exact_json
 from structout.config import KEY_ORDERS, StructuredOutputsConfig
 from structout.errors import GrammarError, GrammarLimitError
-from structout.json_schema import Nodes, check_keywords, has_nul, subschemas
+from structout.json_schema import Nodes, has_nul, subschemas
 from structout.limits import Limits, check_limits, check_size
 from structout.output_types import is_output_type, options_of, read_json, schema_of
 from structout.structural_tag import TagSchema, tag_schemas
+from structout.tools.definitions import ToolCall, read_tools
+from structout.tools.formats import TOOL_FORMATS, ToolFormat
 
 _BACKEND = re.compile(r"\w[\w.-]*(:no-fallback)?")
 _ABSOLUTE_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -53,7 +55,7 @@ class Constraint:
             tokens. None leaves it to the manager's config.
         lenient: whether a backend may ignore what it cannot enforce.
         schemas: URI and JSON text of each other schema that ``spec`` may refer to.
-        key_order: of the objects of json. None leaves it to the manager's config.
+        key_order: of JSON objects. None leaves it to the manager's config.
         value: ``spec`` parsed, for the kinds whose spec is JSON. Not part of the key.
             By default it is parsed from ``spec``.
     """
@@ -101,7 +103,7 @@ class Constraint:
 class StructuredOutputsParams:
     """The constraint of one request, and how it is compiled.
 
-    Exactly one of the first six arguments must be given.
+    Exactly one of the first six arguments or ``tools`` must be given.
 
     Args:
         json: a JSON Schema as a dict, a bool or JSON text; or a type: a Pydantic model
@@ -112,7 +114,7 @@ class StructuredOutputsParams:
             Enum of strings.
         grammar: an EBNF grammar whose root rule is ``root`` (GBNF), or a Lark grammar
             whose start rule is ``start``.
-        json_object: any JSON object or array.
+        json_object: any JSON object.
         structural_tag: tags that start constrained stretches of otherwise free text,
             as a dict or JSON text in xgrammar's format.
         whitespace_pattern: regular expression of the whitespace allowed between two
@@ -127,8 +129,17 @@ class StructuredOutputsParams:
             Schema or of one of them may name. The schemas of the drafts themselves are
             known.
         key_order: the order of the keys of JSON objects, "declared" or "any", see
-            :class:`structout.StructuredOutputsConfig`. Applies to json only. Default:
-            that of the manager's config.
+            :class:`structout.StructuredOutputsConfig`. Applies to json, tags and tools.
+            Default: that of the manager's config.
+        tools: what the model may call, a list of Pydantic model classes, dataclasses,
+            functions with annotated parameters, and OpenAI's tool objects. See
+            docs/tool_calls.md.
+        tool_choice: "auto", where text may stand before, between and behind calls;
+            "required", one call or more and no other text; or the name of the one tool
+            that is called.
+        tool_format: how the model writes calls, one of
+            ``structout.tools.formats.TOOL_FORMATS``.
+        parallel_tool_calls: whether there may be more than one call.
     """
 
     json: Any = None
@@ -142,6 +153,10 @@ class StructuredOutputsParams:
     lenient: bool = False
     schemas: Mapping[str, Any] | None = None
     key_order: str | None = None
+    tools: Sequence[Any] | None = None
+    tool_choice: str = "auto"
+    tool_format: str = "hermes"
+    parallel_tool_calls: bool = True
 
     def validate(self, config: StructuredOutputsConfig | None = None) -> None:
         """Check everything that can be checked without a tokenizer.
@@ -159,18 +174,20 @@ class StructuredOutputsParams:
         hold."""
         if not isinstance(self.backend, str) or not _BACKEND.fullmatch(self.backend):
             raise GrammarError(f"backend must be a name or name:no-fallback, got {self.backend!r}")
-        names = [field.name for field in fields(self)[:6]]
+        names = [*(field.name for field in fields(self)[:6]), "tools"]
         given = [name for name in names if getattr(self, name) not in (None, False) or self._is_false_schema(name)]
         if len(given) != 1:
             raise GrammarError(f"expected exactly one constraint, got {', '.join(given) or 'none'}")
+        if self.tools is not None:
+            return replace(self, tools=None, structural_tag=self._structural_tag()).constraint(config)
         kind = StructuredOutputOptions(given[0])
         if self.whitespace_pattern is not None and kind is not StructuredOutputOptions.JSON:
             raise GrammarError(f"whitespace_pattern applies to json only, got a {kind.value} constraint")
         if self.key_order is not None:
             if self.key_order not in KEY_ORDERS:
                 raise GrammarError(f'key_order must be "declared" or "any", got {self.key_order!r}')
-            if kind is not StructuredOutputOptions.JSON:
-                raise GrammarError(f"key_order applies to json only, got a {kind.value} constraint")
+            if kind not in (StructuredOutputOptions.JSON, StructuredOutputOptions.STRUCTURAL_TAG):
+                raise GrammarError(f"key_order applies to json, tags and tools only, got a {kind.value} constraint")
         value, text = _READERS[kind](getattr(self, kind.value))
         _check_characters(kind, value, text)
         limits = (config or StructuredOutputsConfig()).limits
@@ -196,6 +213,28 @@ class StructuredOutputsParams:
             return read_json(self.json, text) if is_output_type(self.json) else json.loads(text)
         return self.choice(text) if isinstance(self.choice, type) else text
 
+    def parse_tool_calls(self, text: str) -> list[ToolCall]:
+        """Read the calls of a complete text of these ``tools``.
+
+        Raises:
+            ValueError: the text has a call that is not complete.
+            GrammarError: the params have no tools, or they are malformed.
+        """
+        if self.tools is None:
+            raise GrammarError("there are no tools whose calls could be read")
+        return self._read_format().calls_in(text, read_tools(self.tools))
+
+    def _structural_tag(self) -> dict[str, Any]:
+        """What the tools stand for."""
+        tools = read_tools(self.tools)
+        return self._read_format().structural_tag(tools, self.tool_choice, is_parallel=self.parallel_tool_calls)
+
+    def _read_format(self) -> ToolFormat:
+        tool_format = TOOL_FORMATS.get(self.tool_format)
+        if tool_format is None:
+            raise GrammarError(f"tool_format must be one of {', '.join(TOOL_FORMATS)}, got {self.tool_format!r}")
+        return tool_format
+
     def _is_false_schema(self, name: str) -> bool:
         return name == "json" and self.json is False
 
@@ -220,7 +259,6 @@ def _read_schemas(given: object, limits: Limits) -> tuple[tuple[str, str], ...]:
         try:
             value, texts[document] = _read_schema(schema)
             _check_characters(StructuredOutputOptions.JSON, value, texts[document])
-            check_keywords(list(subschemas(value, with_definitions=True)), f"{document}#")
             check_limits(StructuredOutputOptions.JSON.value, value, texts[document], limits)
         except GrammarLimitError:
             raise

@@ -24,6 +24,13 @@ class PairTable {
     }
   }
 
+  // The pair must be there.
+  void set(uint32_t a, uint32_t b, uint32_t value) {
+    size_t at = slot_of(a, b);
+    while (slots_[at].value == kMissing || slots_[at].a != a || slots_[at].b != b) at = (at + 1) & (slots_.size() - 1);
+    slots_[at].value = value;
+  }
+
   // The pair must be missing, and `value` must not be kMissing.
   void add(uint32_t a, uint32_t b, uint32_t value) {
     if (2 * ++size_ > slots_.size()) grow();

@@ -54,7 +54,7 @@ class DrawBound {
   // The largest random bits that let it win. Needs can_win(log_limit).
   STRUCTOUT_HOST_DEVICE static uint32_t max_winning_bits(float log_limit) {
     // The 23 mantissa bits of a float in [128, 256) are 2^16 (float - 128).
-    const float in_range = 4 * fminf(fmaxf(log_limit, 128.0f / 4), 160.0f / 4);
+    const float in_range = log_limit < 128.0f / 4 ? 128.0f : log_limit > 160.0f / 4 ? 160.0f : 4 * log_limit;
     const float limit = float_of_bits((bits_of_float(in_range) & 0x7fffffu) << 7 | 128u << 23);
     return limit < 0x1p32f ? static_cast<uint32_t>(limit) : ~0u;
   }

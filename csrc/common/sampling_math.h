@@ -69,24 +69,30 @@ STRUCTOUT_HOST_DEVICE float log_float(float y) {
   return log_of_split(s.f, s.n);
 }
 
-// exp(t) for t <= 0. Below -30 it is exp(-30). The fraction uses the polynomial of
-// Cephes' exp2f.
-STRUCTOUT_HOST_DEVICE float exp_float(float t) {
-  constexpr float kFloor = -30.0f;
-  constexpr float kLog2E = 0x1.7154760000000p+0f;
-  constexpr float kRoundToInteger = 12582912.0f;  // 1.5 * 2^23
-  const float a = (t < kFloor ? kFloor : t) * kLog2E;
-  const float n = (a + kRoundToInteger) - kRoundToInteger;
-  const float f = a - n;
-  float y = 0x1.41fbbc0000000p-13f;
-  y = y * f + 0x1.5f3e520000000p-10f;
+constexpr float kExpFloor = -30.0f;
+constexpr float kLog2E = 0x1.7154760000000p+0f;
+constexpr float kRoundToInteger = 12582912.0f;  // 1.5 * 2^23: added and subtracted, it rounds
+
+// 2^f for f in [-1/2, 1/2], by the polynomial of Cephes' exp2f. For floats and vectors of
+// them.
+template <class Floats>
+STRUCTOUT_HOST_DEVICE Floats exp2_of_fraction(const Floats& f) {
+  Floats y = f * 0x1.41fbbc0000000p-13f + 0x1.5f3e520000000p-10f;
   y = y * f + 0x1.3b2d4c0000000p-7f;
   y = y * f + 0x1.c6aee80000000p-5f;
   y = y * f + 0x1.ebfbdc0000000p-3f;
   y = y * f + 0x1.62e4300000000p-1f;
-  y = y * f + 0x1.0000000000000p+0f;
-  return y * float_of_bits(static_cast<uint32_t>(static_cast<int32_t>(n) + 127) << 23);
+  return y * f + 0x1.0000000000000p+0f;
 }
+
+// exp(t) for t <= 0. Below kExpFloor it is exp(kExpFloor), which has no mass.
+STRUCTOUT_HOST_DEVICE float exp_float(float t) {
+  const float a = (t < kExpFloor ? kExpFloor : t) * kLog2E;
+  const float n = (a + kRoundToInteger) - kRoundToInteger;
+  return exp2_of_fraction(a - n) * float_of_bits(static_cast<uint32_t>(static_cast<int32_t>(n) + 127) << 23);
+}
+
+constexpr float kNoMassBelow = -28.0f;
 
 // A token's weight exp(t) in fixed point.
 STRUCTOUT_HOST_DEVICE int64_t mass(float t) { return static_cast<int64_t>(exp_float(t) * kMassScale); }

@@ -73,23 +73,21 @@ KnownMask EmbeddedMasks::computed(const Place& place, const std::vector<Embedded
 bool EmbeddedMasks::add_others(const Place& place, const std::vector<EmbeddedView>& views, uint32_t* row,
                                engine::Budget& budget) {
   const std::vector<EmbeddedRun>& runs = place.others->runs;
-  std::optional<std::vector<uint32_t>> pieces;
-  if (has_end_ == nullptr) {
-    std::vector<Masks::Branch> branches;
-    if (place.node != Stacks::kDead) branches.push_back(masks_.at(place));
-    for (const LexerPlace& each : place.others->lexer_places) branches.push_back(masks_.at(each));
-    for (size_t i = 0; i < runs.size(); ++i) {
-      for (size_t list = 0; views[i].exits != nullptr && list < views[i].exits->size(); ++list) {
-        if (list >= 64 || (views[i].counting_exits >> list & 1) == 0) continue;
-        branches.push_back(masks_.behind((*views[i].exits)[list], runs[i].below, reader_, budget));
-      }
+  std::vector<Masks::Branch> branches;
+  if (place.node != Stacks::kDead) branches.push_back(masks_.at(place));
+  for (const LexerPlace& each : place.others->lexer_places) branches.push_back(masks_.at(each));
+  for (size_t i = 0; i < runs.size(); ++i) {
+    for (size_t list = 0; views[i].exits != nullptr && list < views[i].exits->size(); ++list) {
+      if (list >= 64 || (views[i].counting_exits >> list & 1) == 0) continue;
+      branches.push_back(masks_.behind((*views[i].exits)[list], runs[i].below, reader_, budget));
     }
-    pieces = masks_.pieces_of(reader_, branches, budget);
-    if (pieces) masks_.add_tokens(*pieces, row);
   }
+  auto has_end = [this](const LexerPlace& next) { return has_end_(Place{next}); };
+  std::optional<std::vector<uint32_t>> pieces = masks_.pieces_of(reader_, branches, has_end, budget);
+  if (pieces) masks_.add_tokens(*pieces, row);
   auto is_allowed = [this](const Place& next) {
     Place with_ends = reader_.with_ends(next);
-    return !with_ends.is_dead() && (has_end_ == nullptr || has_end_(with_ends));
+    return !with_ends.is_dead() && has_end_(with_ends);
   };
   if (!pieces) {
     Place others{static_cast<const LexerPlace&>(place)};

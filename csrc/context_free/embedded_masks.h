@@ -19,7 +19,7 @@ namespace structout::context_free {
 // embedded text may go on, the mask is that of its language.
 class EmbeddedMasks {
  public:
-  // `has_end`: whether a text can be finished from a place. Null if all can.
+  // `has_end`: whether a text can be finished from a place.
   using HasEnd = std::function<bool(const Place&)>;
   EmbeddedMasks(Masks& masks, Reader& reader, std::shared_ptr<const engine::VocabularyTrie> vocabulary, HasEnd has_end)
       : masks_(masks),

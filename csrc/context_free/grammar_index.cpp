@@ -49,7 +49,7 @@ size_t GrammarIndex::memory_bytes() {
   size_t bytes = states_->memory_bytes() + parts_->network->memory_bytes();
   {
     std::lock_guard<std::mutex> parts_lock(parts_->mutex);
-    bytes += parts_->lexer.memory_bytes() + parts_->masks.memory_bytes();
+    bytes += parts_->lexer.memory_bytes() + parts_->sure_ways.memory_bytes() + parts_->masks.memory_bytes();
   }
   for (const auto& language : parts_->network->embedded()) bytes += language->memory_bytes();
   for (const std::weak_ptr<GrammarStates>& each : earlier_) {

@@ -13,44 +13,33 @@ SharedParts::SharedParts(std::shared_ptr<const Network> given, const engine::Lim
       vocabulary(std::move(trie)),
       budget(limits),
       lexer(*network),
-      masks(*network, lexer, vocabulary) {
-  always_has_end = context_free::always_has_end(*network, budget);
-}
+      sure_ways(*network, lexer),
+      masks(*network, lexer, sure_ways, vocabulary) {}
 
 GrammarStates::GrammarStates(std::shared_ptr<SharedParts> parts, bool has_own)
     : parts_(std::move(parts)),
       embedded_(*parts_->network, has_own),
       reader_(*parts_->network, parts_->lexer, &embedded_),
-      embedded_masks_(
-          parts_->masks, reader_, parts_->vocabulary,
-          parts_->always_has_end ? EmbeddedMasks::HasEnd() : [this](const Place& place) { return has_end(place); }),
-      row_(parts_->vocabulary->row_words()) {
-  if (!parts_->always_has_end) end_search_.emplace(*parts_->network);
-}
+      embedded_masks_(parts_->masks, reader_, parts_->vocabulary,
+                      [this](const Place& place) { return has_end(place); }),
+      end_search_(*parts_->network, parts_->sure_ways) {}
 
 size_t GrammarStates::size_in_bytes() const {
-  return reader_.memory_bytes() + states_.capacity() * sizeof(State) + numbers_.memory_bytes() +
-         embedded_masks_.memory_bytes();
+  return reader_.memory_bytes() + states_.memory_bytes() + numbers_.memory_bytes() + embedded_masks_.memory_bytes();
 }
 
 uint32_t GrammarStates::number_of(const LexerPlace& place) {
   uint32_t known = numbers_.find(place.node, place.lexer_state);
   if (known != PairTable::kMissing) return known;
-  uint32_t number = uint32_t(states_.size());
-  states_.push_back({place, nullptr});
+  uint32_t number = states_.add();
+  states_[number].place = place;
   numbers_.add(place.node, place.lexer_state, number);
   return number;
 }
 
-EndSearch& GrammarStates::end_search() {
-  if (!end_search_) end_search_.emplace(*parts_->network);
-  return *end_search_;
-}
-
 bool GrammarStates::has_end(const Place& place) {
-  if (parts_->always_has_end) return !place.is_dead();
   auto of_one = [this](const LexerPlace& each) {
-    return each.node != Stacks::kDead && end_search().has_end(reader_, each, budget());
+    return each.node != Stacks::kDead && end_search_.has_end(reader_, each, budget());
   };
   if (of_one(place)) return true;
   if (place.others == nullptr) return false;
@@ -61,7 +50,7 @@ bool GrammarStates::has_end(const Place& place) {
 
 TextPlace GrammarStates::finishable(Place place) {
   auto has_end = [this](const EmbeddedRun& run) {
-    return parts_->always_has_end || end_search().has_end(reader_, reader_.behind(run.below, budget()), budget());
+    return end_search_.has_end(reader_, reader_.behind(run.below, budget()), budget());
   };
   place = reader_.with_ends(place, has_end);
   if (place.is_dead() || !this->has_end(place)) return {};
@@ -71,7 +60,7 @@ TextPlace GrammarStates::finishable(Place place) {
 
 std::optional<std::string> GrammarStates::shortest_end(const TextPlace& text) {
   Lock lock(*this);
-  return end_search().shortest(reader_, place_of(text), budget());
+  return end_search_.shortest(reader_, place_of(text), budget());
 }
 
 TextPlace GrammarStates::start() {
@@ -98,8 +87,13 @@ TextPlace GrammarStates::after_token(const TextPlace& from, uint32_t token, bool
 }
 
 bool GrammarStates::may_end(const TextPlace& text) {
+  State& state = states_[text.state];
+  bool is_alone = text.others == nullptr;
+  if (is_alone && state.may_end != MayEnd::kUnknown) return state.may_end == MayEnd::kYes;
   Lock lock(*this);
-  return reader_.may_end(place_of(text), budget());
+  bool result = reader_.may_end(place_of(text), budget());
+  if (is_alone) state.may_end = result ? MayEnd::kYes : MayEnd::kNo;
+  return result;
 }
 
 std::string GrammarStates::forced(const TextPlace& text) {
@@ -133,48 +127,45 @@ std::string GrammarStates::forced(const TextPlace& text) {
 
 void GrammarStates::fill_by_walk(const Place& place, uint32_t* row) {
   auto is_allowed = [this](const Place& next) { return has_end(reader_.with_ends(next)); };
-  std::fill(row, row + row_.size(), 0);
+  std::fill(row, row + parts_->vocabulary->row_words(), 0);
   parts_->masks.add_by_walk(reader_, place, budget(), is_allowed, row);
 }
 
-const engine::Mask* GrammarStates::mask_of(uint32_t state) {
-  if (states_[state].mask != nullptr) return states_[state].mask;
-  LexerPlace place = states_[state].place;
-  const engine::Mask* mask;
-  if (parts_->always_has_end) {
-    mask = parts_->masks.mask(reader_, place, budget());
-  } else {
-    fill_by_walk(Place{place}, row_.data());
-    mask = parts_->masks.store().add(row_.data());
+const engine::Mask* GrammarStates::mask_of(uint32_t number) {
+  State& state = states_[number];
+  if (state.mask == nullptr) {
+    Lock lock(*this);
+    auto has_end = [this](const LexerPlace& next) { return end_search_.has_end(reader_, next, budget()); };
+    state.mask = parts_->masks.mask(reader_, state.place, has_end, budget());
   }
-  return states_[state].mask = mask;
+  return state.mask;
 }
 
 KnownMask GrammarStates::mask(const TextPlace& text) {
-  Lock lock(*this);
   if (text.others == nullptr) return {mask_of(text.state)};
+  Lock lock(*this);
   return embedded_masks_.find(place_of(text), budget());
 }
 
 bool GrammarStates::has_mask(const TextPlace& text) {
-  Lock lock(*this);
   if (text.others == nullptr) return states_[text.state].mask != nullptr;
+  Lock lock(*this);
   return embedded_masks_.has_mask(place_of(text));
 }
 
 bool GrammarStates::fill(const TextPlace& text, uint32_t* row) {
-  Lock lock(*this);
   const engine::Mask* mask = text.others == nullptr ? mask_of(text.state) : nullptr;
   if (mask != nullptr) {
     parts_->masks.store().expand(*mask, row);
     return !mask->is_empty();
   }
+  Lock lock(*this);
   if (text.others == nullptr) {
     fill_by_walk(place_of(text), row);
   } else {
     embedded_masks_.fill(place_of(text), row, budget());
   }
-  return std::any_of(row, row + row_.size(), [](uint32_t word) { return word != 0; });
+  return std::any_of(row, row + parts_->vocabulary->row_words(), [](uint32_t word) { return word != 0; });
 }
 
 std::vector<Item> GrammarStates::items(const TextPlace& text) {
@@ -190,7 +181,7 @@ uint32_t GrammarStates::number_of(const TextPlace& text) {
 
 std::vector<uint32_t> GrammarStates::walked_row(const TextPlace& text) {
   Lock lock(*this);
-  std::vector<uint32_t> row(row_.size());
+  std::vector<uint32_t> row(parts_->vocabulary->row_words());
   fill_by_walk(place_of(text), row.data());
   return row;
 }
@@ -218,7 +209,7 @@ std::vector<TextPlace> GrammarStates::copied(GrammarStates& from, const std::vec
       for (EmbeddedRun& run : others.runs) run.below = copy(run.below);
       copied.others = std::make_shared<const OtherPlaces>(std::move(others));
     } else {
-      states_[copied.state].mask = from.states_[each.state].mask;
+      states_[copied.state].mask = from.states_[each.state].mask.load();
     }
     result.push_back(std::move(copied));
   }
@@ -228,7 +219,7 @@ std::vector<TextPlace> GrammarStates::copied(GrammarStates& from, const std::vec
 
 uint32_t GrammarStates::num_states() {
   Lock lock(*this);
-  return uint32_t(states_.size());
+  return states_.size();
 }
 
 void GrammarStates::check_room() const {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/allowance_lock.h"
+#include "base/stable_vector.h"
 #include "context_free/embedded_masks.h"
 #include "context_free/liveness.h"
 #include "context_free/masks.h"
@@ -27,10 +28,10 @@ struct SharedParts {
 
   const std::shared_ptr<const Network> network;
   const std::shared_ptr<const engine::VocabularyTrie> vocabulary;
-  bool always_has_end;  // see liveness.h
-  std::mutex mutex;     // guards what follows, and the states of all texts
+  std::mutex mutex;  // guards what follows, and the states of all texts
   engine::Budget budget;
   Lexer lexer;
+  SureWays sure_ways;
   Masks masks;
 };
 
@@ -42,7 +43,8 @@ struct TextPlace {
 };
 
 // Numbers for the places where texts stand. They are made when they are first needed, and
-// stay as long as this does. Threads may share it.
+// stay as long as this does. Threads may share it, and wait for none where a mask is known,
+// outside of embedded texts.
 class GrammarStates {
  public:
   // `has_own`: whether embedded languages get states that no other text uses.
@@ -101,9 +103,13 @@ class GrammarStates {
   static constexpr size_t kMaxBytes = 64 << 20;
   static constexpr uint64_t kMaxStepsOfCall = 1 << 20;  // of the budget
 
+  // Whether a text may end in a state.
+  enum class MayEnd : uint8_t { kUnknown, kNo, kYes };
+
   struct State {
     LexerPlace place;
-    const engine::Mask* mask;  // null if unknown or not kept
+    std::atomic<const engine::Mask*> mask;  // null if unknown or not kept
+    std::atomic<MayEnd> may_end;
   };
 
   // Holds the shared parts and the states for this thread.
@@ -130,7 +136,6 @@ class GrammarStates {
   // Dead if the text cannot be finished.
   TextPlace finishable(Place place);
   bool has_end(const Place& place);
-  EndSearch& end_search();
   const engine::Mask* mask_of(uint32_t state);
   void fill_by_walk(const Place& place, uint32_t* row);
 
@@ -138,10 +143,9 @@ class GrammarStates {
   EmbeddedUse embedded_;
   Reader reader_;
   EmbeddedMasks embedded_masks_;
-  std::optional<EndSearch> end_search_;  // once it is needed
-  std::vector<State> states_;
-  PairTable numbers_;  // by node and state of the lexer
-  std::vector<uint32_t> row_;
+  EndSearch end_search_;
+  engine::StableVector<State> states_;
+  PairTable numbers_;                                       // by node and state of the lexer
   std::map<std::vector<uint32_t>, uint32_t> mask_numbers_;  // by stop tokens
   std::atomic<size_t> memory_bytes_{0}, moved_bytes_{0};
 };

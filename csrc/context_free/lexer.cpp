@@ -8,13 +8,35 @@ namespace structout::context_free {
 
 namespace {
 
-constexpr uint32_t kMaxStates = 50'000;  // 1 kB each
+constexpr uint32_t kMaxStates = 50'000;  // up to 1 kB each
 
 }  // namespace
 
 Lexer::Lexer(const Network& network, bool is_plain) : network_(network), is_plain_(is_plain) {
+  std::array<bool, 257> bounds{};
+  bounds[0] = true;
+  for (const Terminal& terminal : network.terminals()) {
+    for (uint32_t state = 0; state < terminal.automaton.num_states(); ++state) {
+      for (const engine::Edge* edge = terminal.automaton.begin(state); edge < terminal.automaton.end(state); ++edge) {
+        bounds[edge->first] = bounds[edge->last + 1] = true;
+      }
+    }
+  }
+  for (uint32_t byte = 0; byte < 256; ++byte) {
+    if (bounds[byte]) byte_of_class_.push_back(uint8_t(byte));
+    class_of_byte_[byte] = uint8_t(byte_of_class_.size() - 1);
+  }
   set_of({});
   number_of({});
+}
+
+std::vector<uint8_t> Lexer::bytes_with_tokens() const {
+  std::vector<uint8_t> bytes;
+  for (uint32_t byte = 0; byte < 256; ++byte) {
+    bool is_of_new_class = bytes.empty() || class_of(bytes.back()) != class_of(uint8_t(byte));
+    if (network_.may_consist_of(uint8_t(byte)) && is_of_new_class) bytes.push_back(uint8_t(byte));
+  }
+  return bytes;
 }
 
 uint32_t Lexer::start(uint32_t set) {
@@ -42,9 +64,7 @@ std::vector<uint32_t> Lexer::chosen(const Network& network, std::vector<uint32_t
 
 uint32_t Lexer::number_of(const std::vector<Item>& items) {
   uint32_t number = items_.number_of(items);
-  if (number < states_.size()) return number;
-  State state;
-  state.after.fill(kNone);
+  if (number < num_states()) return number;
   std::vector<uint32_t> accepted;
   bool is_over = false;
   for (const Item& item : items) {
@@ -53,25 +73,24 @@ uint32_t Lexer::number_of(const std::vector<Item>& items) {
     accepted.push_back(item.terminal);
     is_over = is_over || (terminal.is_lazy && !is_plain_);
   }
-  if (is_over) state.after.fill(kStuck);
-  state.accepted = set_of(is_plain_ ? accepted : chosen(network_, accepted));
-  states_.push_back(state);
+  accepted_.push_back(set_of(is_plain_ ? accepted : chosen(network_, accepted)));
+  after_.resize(after_.size() + num_classes(), is_over ? kStuck : kNone);
   return number;
 }
 
-uint32_t Lexer::computed_after(uint32_t state, uint8_t byte, engine::Budget& budget) {
+uint32_t Lexer::computed_after(uint32_t state, uint8_t byte_class, engine::Budget& budget) {
   std::vector<Item> items;
   budget.spend(items_.count(state) + 1);
   for (const Item* item = items_.begin(state); item < items_.end(state); ++item) {
     const Terminal& terminal = network_.terminals()[item->terminal];
     uint32_t state_before = item->place == kFresh ? 0 : item->place - 1;
     if (item->place != kFresh && terminal.is_lazy && terminal.automaton.accepts(state_before)) continue;
-    uint32_t next = terminal.automaton.next(state_before, byte);
+    uint32_t next = terminal.automaton.next(state_before, byte_of_class_[byte_class]);
     if (next != engine::kDead) items.push_back({item->terminal, next + 1});
   }
   uint32_t result = number_of(items);
   if (num_states() > kMaxStates) throw engine::LimitError("lexer_states", num_states(), kMaxStates);
-  return states_[state].after[byte] = result;
+  return after_[size_t(state) * num_classes() + byte_class] = result;
 }
 
 }  // namespace structout::context_free

@@ -3,7 +3,6 @@
 
 #include <array>
 #include <cstdint>
-#include <deque>
 #include <vector>
 
 #include "base/limits.h"
@@ -14,9 +13,11 @@ namespace structout::context_free {
 
 // Follows the terminals that may stand somewhere side by side. A lexeme ends where none
 // of them can go on, or where a lazy one accepts it, and is one of each terminal that
-// accepts it. So the lexer is greedy,
-// among the terminals that the grammar allows at the place (a contextual lexer: Van Wyk
-// and Schwerdfeger, "Context-Aware Scanning for Parsing Extensible Languages", 2007).
+// accepts it. So the lexer is greedy, among the terminals that the grammar allows at the
+// place (a contextual lexer: Van Wyk and Schwerdfeger, "Context-Aware Scanning for Parsing
+// Extensible Languages", 2007).
+//
+// Bytes that no terminal tells apart are of one class, and take one entry of its tables.
 class Lexer {
  public:
   static constexpr uint32_t kStuck = 0;  // no terminal can go on
@@ -36,9 +37,16 @@ class Lexer {
 
   // The state after a byte of the lexeme.
   uint32_t after(uint32_t state, uint8_t byte, engine::Budget& budget) {
-    uint32_t known = states_[state].after[byte];
-    return known != kNone ? known : computed_after(state, byte, budget);
+    uint8_t byte_class = class_of_byte_[byte];
+    uint32_t known = after_[size_t(state) * num_classes() + byte_class];
+    return known != kNone ? known : computed_after(state, byte_class, budget);
   }
+
+  uint32_t num_classes() const { return uint32_t(byte_of_class_.size()); }
+  uint8_t class_of(uint8_t byte) const { return class_of_byte_[byte]; }
+
+  // One byte of each class, a byte that texts may consist of. Not of classes without one.
+  std::vector<uint8_t> bytes_with_tokens() const;
 
   // Those of the terminals that a lexeme counts as if it is a text of all of them: lazy
   // ones if there are some, of these the ones of the highest priority, and what is ignored.
@@ -46,14 +54,15 @@ class Lexer {
 
   // The set of terminals that accept what was read of the lexeme. Not those that accept
   // the empty text, if nothing was read.
-  uint32_t accepted(uint32_t state) const { return states_[state].accepted; }
+  uint32_t accepted(uint32_t state) const { return accepted_[state]; }
 
   // Whether nothing was read.
   bool is_fresh(uint32_t state) const { return items_.count(state) != 0 && items_.begin(state)->place == kFresh; }
 
-  uint32_t num_states() const { return uint32_t(states_.size()); }
+  uint32_t num_states() const { return uint32_t(accepted_.size()); }
   size_t memory_bytes() const {
-    return states_.size() * sizeof(State) + items_.memory_bytes() + sets_.memory_bytes() + starts_.capacity() * 4;
+    return (after_.capacity() + accepted_.capacity() + starts_.capacity()) * sizeof(uint32_t) + items_.memory_bytes() +
+           sets_.memory_bytes();
   }
 
  private:
@@ -63,20 +72,19 @@ class Lexer {
     uint32_t place;  // 1 + the state of its automaton, or kFresh
     bool operator==(const Item& other) const { return terminal == other.terminal && place == other.place; }
   };
-  struct State {
-    uint32_t accepted;
-    std::array<uint32_t, 256> after;
-  };
 
   uint32_t number_of(const std::vector<Item>& items);
-  uint32_t computed_after(uint32_t state, uint8_t byte, engine::Budget& budget);
+  uint32_t computed_after(uint32_t state, uint8_t byte_class, engine::Budget& budget);
 
   const Network& network_;
   const bool is_plain_;
   ListNumbers<Item> items_;
   ListNumbers<uint32_t> sets_;
   std::vector<uint32_t> starts_;  // by set, as far as known
-  std::deque<State> states_;
+  std::array<uint8_t, 256> class_of_byte_{};
+  std::vector<uint8_t> byte_of_class_;  // one of each class
+  std::vector<uint32_t> accepted_;      // by state
+  std::vector<uint32_t> after_;         // by state and class, as far as known
 };
 
 }  // namespace structout::context_free

@@ -1,407 +1,13 @@
 #include "context_free/liveness.h"
 
 #include <algorithm>
-#include <array>
-#include <bitset>
-#include <map>
 #include <queue>
 #include <set>
-#include <tuple>
-#include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
 namespace structout::context_free {
 
 namespace {
-
-using ByteSet = std::bitset<256>;
-
-constexpr uint32_t kMaxContexts = 5'000;  // sets of states that stand side by side
-
-// Sets of bytes with numbers.
-class ByteSets {
- public:
-  static constexpr uint32_t kNone = 0;  // the empty set
-
-  ByteSets() { number_of(ByteSet()); }
-
-  const ByteSet& operator[](uint32_t number) const { return sets_[number]; }
-  uint32_t number_of(const ByteSet& bytes) {
-    auto [found, is_new] = numbers_.try_emplace(bytes, uint32_t(sets_.size()));
-    if (is_new) sets_.push_back(bytes);
-    return found->second;
-  }
-
- private:
-  std::vector<ByteSet> sets_;
-  std::unordered_map<ByteSet, uint32_t> numbers_;
-};
-
-// How a lexeme begins and ends: the number of the set of its first bytes, and that of the
-// bytes that would extend it.
-using Spelling = std::pair<uint32_t, uint32_t>;
-
-// Which lexemes can follow each other, if the lexer always follows the same terminals.
-//
-// The real lexer follows some of them only, so fewer bytes extend a lexeme. All texts of
-// terminals count as lexemes here, also where another terminal is lazy or preferred, so no
-// real lexeme is missing, and no byte that would extend it. Those that no other terminal
-// can take away are sure: the real lexer reads them, too.
-class Lexemes {
- public:
-  Lexemes(const Network& network, engine::Budget& budget) : network_(network), budget_(budget), lexer_(network, true) {
-    std::array<bool, 257> bounds{};
-    bounds[0] = true;
-    for (const Terminal& terminal : network.terminals()) {
-      for (uint32_t state = 0; state < terminal.automaton.num_states(); ++state) {
-        for (const engine::Edge* edge = terminal.automaton.begin(state); edge < terminal.automaton.end(state); ++edge) {
-          bounds[edge->first] = bounds[edge->last + 1] = true;
-        }
-      }
-    }
-    for (int byte = 0; byte < 256; ++byte) {
-      if (bounds[size_t(byte)]) byte_groups_.push_back({uint8_t(byte), ByteSet()});
-      byte_groups_.back().second.set(size_t(byte));
-    }
-  }
-
-  // The end of a lexeme, and whether it is that of a sure one.
-  using End = std::pair<uint32_t, bool>;
-
-  // The ends of lexemes of the terminal that may stand behind the given end, where the
-  // lexer follows the given terminals.
-  const std::vector<End>& ends_behind(uint32_t context, uint32_t terminal, uint32_t end) {
-    auto [found, is_new] = behind_.try_emplace({context, terminal, end});
-    if (!is_new) return found->second;
-    std::map<uint32_t, bool> ends;
-    for (const auto& [spelling, is_sure] : spellings(context)[terminal]) {
-      if ((sets_[spelling.first] & ~sets_[end]).none()) continue;
-      bool& of_end = ends[spelling.second];
-      of_end = of_end || is_sure;
-    }
-    return found->second = {ends.begin(), ends.end()};
-  }
-
-  // Whether one of the bytes would not extend a lexeme with the given end.
-  bool may_follow(const ByteSet& bytes, uint32_t end) const { return (bytes & ~sets_[end]).any(); }
-
-  uint32_t context_of(const std::set<uint32_t>& terminals) {
-    return lexer_.set_of({terminals.begin(), terminals.end()});
-  }
-
- private:
-  // A state of the lexer, with what can be read from it.
-  struct State {
-    uint32_t end;                // the number of the bytes that extend the lexeme
-    std::vector<uint32_t> next;  // the states behind them
-  };
-
-  const State& state_of(uint32_t number) {
-    auto [found, is_new] = states_.try_emplace(number);
-    State& state = found->second;
-    if (!is_new) return state;
-    ByteSet extending;
-    for (const auto& [byte, group] : byte_groups_) {
-      uint32_t next = lexer_.after(number, byte, budget_);
-      if (next == Lexer::kStuck) continue;
-      extending |= group;
-      state.next.push_back(next);
-    }
-    std::sort(state.next.begin(), state.next.end());
-    state.next.erase(std::unique(state.next.begin(), state.next.end()), state.next.end());
-    state.end = sets_.number_of(extending);
-    return state;
-  }
-
-  using Spellings = std::map<Spelling, bool>;  // whether a sure lexeme has it
-
-  // The spellings of each terminal.
-  std::vector<Spellings>& spellings(uint32_t context) {
-    auto [found, is_new] = spellings_.try_emplace(context);
-    if (!is_new) return found->second;
-    found->second.resize(network_.terminals().size());
-    std::map<uint32_t, ByteSet> first_bytes;  // by the state after them
-    uint32_t start = lexer_.start(context);
-    for (const auto& [byte, group] : byte_groups_) {
-      uint32_t next = lexer_.after(start, byte, budget_);
-      if (next != Lexer::kStuck) first_bytes[next] |= group;
-    }
-    for (const auto& [first_state, bytes] : first_bytes) add_spellings(first_state, bytes, found->second);
-    return found->second;
-  }
-
-  void add_spellings(uint32_t first_state, const ByteSet& first_bytes, std::vector<Spellings>& spellings) {
-    struct Reached {
-      uint32_t state;
-      bool is_sure;  // no lazy terminal has ended the lexeme before
-    };
-    std::set<std::pair<uint32_t, bool>> seen = {{first_state, true}};
-    std::vector<Reached> pending = {{first_state, true}};
-    uint32_t first = sets_.number_of(first_bytes);
-    while (!pending.empty()) {
-      Reached reached = pending.back();
-      pending.pop_back();
-      budget_.spend(1);
-      const State& state = state_of(reached.state);
-      uint32_t set = lexer_.accepted(reached.state);
-      std::vector<uint32_t> accepted(lexer_.begin(set), lexer_.end(set));
-      auto is_lazy = [this](uint32_t terminal) { return network_.terminals()[terminal].is_lazy; };
-      for (uint32_t terminal : accepted) {
-        spellings[terminal].try_emplace({first, is_lazy(terminal) ? ByteSets::kNone : state.end}, false);
-      }
-      bool goes_on_surely = reached.is_sure && std::none_of(accepted.begin(), accepted.end(), is_lazy);
-      if (reached.is_sure) {
-        for (uint32_t terminal : Lexer::chosen(network_, accepted)) {
-          spellings[terminal][{first, is_lazy(terminal) ? ByteSets::kNone : state.end}] = true;
-        }
-      }
-      for (uint32_t next : state.next) {
-        if (seen.insert({next, goes_on_surely}).second) pending.push_back({next, goes_on_surely});
-      }
-    }
-  }
-
-  const Network& network_;
-  engine::Budget& budget_;
-  Lexer lexer_;
-  ByteSets sets_;
-  std::vector<std::pair<uint8_t, ByteSet>> byte_groups_;  // bytes that no terminal tells apart, and one of them
-  std::unordered_map<uint32_t, State> states_;
-  std::map<uint32_t, std::vector<Spellings>> spellings_;  // by context
-  std::map<std::tuple<uint32_t, uint32_t, uint32_t>, std::vector<End>> behind_;
-};
-
-// Calls visit(symbol, target) for the embedded texts and the tokens that a state reads.
-template <typename Visit>
-void visit_others(const Network& network, uint32_t state, Visit visit) {
-  for (const Call* call = network.embedded_begin(state); call < network.embedded_end(state); ++call) {
-    visit(kFirstToken - 1 - call->rule, call->target);  // no terminal has such a number
-  }
-  for (auto edge = network.tokens_begin(state); edge < network.tokens_end(state); ++edge) {
-    visit(edge->first, edge->target);
-  }
-}
-
-// For each state, the terminals that the lexer may follow where the state stands: all
-// that are allowed beside those of the state, and maybe more. Empty if that takes too much.
-class Contexts {
- public:
-  Contexts(const Network& network, engine::Budget& budget) : network_(network), budget_(budget) {
-    returns_.resize(network.num_rules());
-    for (uint32_t rule = 0, state = 0; rule < network.num_rules(); ++rule) {
-      uint32_t end = rule + 1 < network.num_rules() ? network.start(rule + 1) : network.num_states();
-      for (; state < end; ++state) {
-        rule_of_state_.push_back(rule);
-        for (const Call* call = network.calls_begin(state); call < network.calls_end(state); ++call) {
-          returns_[call->rule].insert(call->target);
-        }
-      }
-    }
-  }
-
-  std::vector<std::set<uint32_t>> of_states() {
-    std::vector<std::set<uint32_t>> contexts(network_.num_states());
-    std::set<std::vector<uint32_t>> seen;
-    std::vector<std::vector<uint32_t>> pending = {{network_.start(network_.root())}};
-    seen.insert(pending[0]);
-    while (!pending.empty()) {
-      std::set<uint32_t> states = closure(pending.back());
-      pending.pop_back();
-      std::map<uint32_t, std::set<uint32_t>> after;  // by terminal
-      for (uint32_t state : states) {
-        for (uint32_t terminal = 0; terminal < network_.terminals().size(); ++terminal) {
-          uint32_t next = network_.next(state, terminal);
-          if (next != kNone) after[terminal].insert(next);
-        }
-        visit_others(network_, state, [&](uint32_t symbol, uint32_t next) {
-          after[std::min(symbol, kFirstToken)].insert(next);  // as if all tokens were one
-        });
-        budget_.spend(network_.terminals().size());
-      }
-      for (uint32_t state : states) {
-        for (const auto& [symbol, targets] : after) {
-          if (symbol < network_.terminals().size()) contexts[state].insert(symbol);
-        }
-        for (uint32_t terminal = 0; terminal < network_.terminals().size() && !after.empty(); ++terminal) {
-          if (network_.terminals()[terminal].is_ignored) contexts[state].insert(terminal);
-        }
-      }
-      for (const auto& [terminal, targets] : after) {
-        std::vector<uint32_t> kernel(targets.begin(), targets.end());
-        if (seen.insert(kernel).second) pending.push_back(std::move(kernel));
-      }
-      if (seen.size() > kMaxContexts) return {};
-    }
-    return contexts;
-  }
-
- private:
-  // The states where a text may stand that stands in one of the given ones. A rule may
-  // return to wherever it is called.
-  std::set<uint32_t> closure(std::vector<uint32_t> pending) const {
-    std::set<uint32_t> states;
-    while (!pending.empty()) {
-      uint32_t state = pending.back();
-      pending.pop_back();
-      if (!states.insert(state).second) continue;
-      budget_.spend(1);
-      for (const Call* call = network_.calls_begin(state); call < network_.calls_end(state); ++call) {
-        pending.push_back(network_.start(call->rule));
-      }
-      if (!network_.is_accepting(state)) continue;
-      const std::set<uint32_t>& targets = returns_[rule_of_state_[state]];
-      pending.insert(pending.end(), targets.begin(), targets.end());
-    }
-    return states;
-  }
-
-  const Network& network_;
-  engine::Budget& budget_;
-  std::vector<uint32_t> rule_of_state_;
-  std::vector<std::set<uint32_t>> returns_;  // by rule
-};
-
-// The ends of lexemes with which texts of rules can end, as a least fixpoint: the ends of
-// all texts, and of those that the lexer surely reads as they are meant.
-class RuleEnds {
- public:
-  // `contexts`: the terminals that the lexer follows in each state, or more.
-  RuleEnds(const Network& network, const std::vector<std::set<uint32_t>>& contexts, engine::Budget& budget)
-      : network_(network), lexemes_(network, budget), budget_(budget) {
-    for (const std::set<uint32_t>& context : contexts) contexts_.push_back(lexemes_.context_of(context));
-    for (uint32_t terminal = 0; terminal < network.terminals().size(); ++terminal) {
-      if (network.terminals()[terminal].is_ignored) ignored_.push_back(terminal);
-    }
-  }
-
-  // Whether each place that a rule may reach surely has a way to its end.
-  bool all_places_have_one() {
-    want({network_.root(), ByteSets::kNone});
-    while (!pending_.empty()) {
-      Start start = *pending_.begin();
-      pending_.erase(pending_.begin());
-      search(start);
-    }
-    for (const auto& [start, found] : searches_) {
-      std::vector<uint64_t> live;
-      std::unordered_set<uint64_t> is_live;
-      for (const auto& [key, before] : found.reached) {
-        if (!network_.is_accepting(spot_of(key).state)) continue;
-        live.push_back(key);
-        is_live.insert(key);
-      }
-      while (!live.empty()) {
-        uint64_t key = live.back();
-        live.pop_back();
-        for (uint64_t before : found.reached.at(key)) {
-          if (is_live.insert(before).second) live.push_back(before);
-        }
-      }
-      if (is_live.size() < found.reached.size()) return false;
-    }
-    return true;
-  }
-
- private:
-  using Start = std::pair<uint32_t, uint32_t>;  // a rule, and the end of the lexeme before it
-  struct Spot {
-    uint32_t state, end;  // of the lexeme before it
-  };
-  struct Search {
-    std::set<uint32_t> ends, sure_ends;
-    std::set<Start> callers;                                        // whose searches use these ends
-    std::unordered_map<uint64_t, std::vector<uint64_t>> reached{};  // spots, with those that surely lead there
-  };
-
-  static uint64_t key_of(Spot spot) { return uint64_t(spot.state) << 32 | spot.end; }
-  static Spot spot_of(uint64_t key) { return {uint32_t(key >> 32), uint32_t(key)}; }
-
-  void want(const Start& start) {
-    if (searches_.try_emplace(start).second) pending_.insert(start);
-  }
-
-  // All spots that the rule reaches from its start, as far as the ends of others are known.
-  void search(const Start& start) {
-    std::unordered_map<uint64_t, std::vector<uint64_t>> reached;
-    std::vector<uint64_t> pending = {key_of({network_.start(start.first), start.second})};
-    std::unordered_set<uint64_t> surely_reached = {pending[0]};
-    std::vector<uint64_t> surely_pending = pending;
-    std::unordered_map<uint64_t, std::vector<uint64_t>> sure_ways;
-    reached[pending[0]];
-    while (!pending.empty()) {
-      uint64_t key = pending.back();
-      pending.pop_back();
-      visit_ways(start, spot_of(key), [&](Spot next, bool is_sure) {
-        budget_.spend(1);
-        auto [found, is_new] = reached.try_emplace(key_of(next));
-        if (is_new) pending.push_back(key_of(next));
-        if (!is_sure) return;
-        found->second.push_back(key);
-        sure_ways[key].push_back(key_of(next));
-      });
-    }
-    std::set<uint32_t> ends, sure_ends;
-    for (const auto& [key, before] : reached) {
-      if (network_.is_accepting(spot_of(key).state)) ends.insert(spot_of(key).end);
-    }
-    while (!surely_pending.empty()) {
-      uint64_t key = surely_pending.back();
-      surely_pending.pop_back();
-      if (network_.is_accepting(spot_of(key).state)) sure_ends.insert(spot_of(key).end);
-      for (uint64_t next : sure_ways[key]) {
-        if (surely_reached.insert(next).second) surely_pending.push_back(next);
-      }
-    }
-    Search& result = searches_[start];
-    result.reached = std::move(reached);
-    if (result.ends == ends && result.sure_ends == sure_ends) return;
-    result.ends = std::move(ends);
-    result.sure_ends = std::move(sure_ends);
-    pending_.insert(result.callers.begin(), result.callers.end());
-  }
-
-  // Calls visit(next, is_sure) for the spots behind a lexeme or a call.
-  template <typename Visit>
-  void visit_ways(const Start& start, Spot spot, Visit visit) {
-    auto read = [&](uint32_t terminal, uint32_t next) {
-      for (auto [end, is_sure] : lexemes_.ends_behind(contexts_[spot.state], terminal, spot.end)) {
-        visit({next, end}, is_sure);
-      }
-    };
-    for (uint32_t terminal = 0; terminal < network_.terminals().size(); ++terminal) {
-      uint32_t next = network_.next(spot.state, terminal);
-      if (next != kNone) read(terminal, next);
-    }
-    // The lexer does not read embedded texts, nor tokens that are read by their ids.
-    visit_others(network_, spot.state, [&](uint32_t symbol, uint32_t next) {
-      if (symbol >= kFirstToken ||
-          lexemes_.may_follow(network_.embedded()[kFirstToken - 1 - symbol]->first_bytes(), spot.end)) {
-        visit({next, ByteSets::kNone}, true);
-      }
-    });
-    // What is ignored may stand in front of the next terminal. Not at the start of a text,
-    // where it makes no difference here: any terminal may come first.
-    if (network_.reads_symbols(spot.state)) {
-      for (uint32_t terminal : ignored_) read(terminal, spot.state);
-    }
-    for (const Call* call = network_.calls_begin(spot.state); call < network_.calls_end(spot.state); ++call) {
-      Start callee = {call->rule, spot.end};
-      want(callee);
-      Search& found = searches_[callee];
-      found.callers.insert(start);
-      for (uint32_t end : found.ends) visit({call->target, end}, found.sure_ends.count(end) != 0);
-    }
-  }
-
-  const Network& network_;
-  Lexemes lexemes_;
-  std::vector<uint32_t> contexts_;  // by state
-  engine::Budget& budget_;
-  std::vector<uint32_t> ignored_;
-  std::map<Start, Search> searches_;
-  std::set<Start> pending_;
-};
 
 // Symbols from each state to the end of its rule, at least.
 std::vector<uint32_t> symbols_to_rule_end(const Network& network) {
@@ -447,19 +53,8 @@ std::vector<uint32_t> symbols_to_rule_end(const Network& network) {
 
 }  // namespace
 
-bool always_has_end(const Network& network, engine::Budget& budget) {
-  if (!network.has_lexer()) return true;
-  std::set<uint32_t> all;
-  for (uint32_t terminal = 0; terminal < network.terminals().size(); ++terminal) all.insert(terminal);
-  // A lexer that follows all terminals ends fewer lexemes than the real one, so what can
-  // be finished with it can be finished.
-  std::vector<std::set<uint32_t>> contexts(network.num_states(), all);
-  if (RuleEnds(network, contexts, budget).all_places_have_one()) return true;
-  contexts = Contexts(network, budget).of_states();
-  return !contexts.empty() && RuleEnds(network, contexts, budget).all_places_have_one();
-}
-
-EndSearch::EndSearch(const Network& network) : network_(network), to_rule_end_(symbols_to_rule_end(network)) {}
+EndSearch::EndSearch(const Network& network, SureWays& sure_ways)
+    : network_(network), sure_ways_(sure_ways), to_rule_end_(symbols_to_rule_end(network)) {}
 
 uint32_t EndSearch::distance(const Reader& reader, Node node) {
   if (distances_.size() <= node) distances_.resize(reader.stacks().num_nodes(), kNone);
@@ -510,14 +105,15 @@ std::pair<uint32_t, bool> EndSearch::search(Reader& reader, const Place& place, 
     }
   };
   reach_all(place, kNone, "");
+  uint64_t work_before = budget.total();
   for (uint32_t num_expanded = 0; !pending.empty(); ++num_expanded) {
-    if (num_expanded == kMaxPlaces) return {kNone, false};
+    if (num_expanded == kMaxPlaces || budget.total() - work_before > kMaxWork) return {kNone, false};
     uint32_t step = pending.top().second;
     pending.pop();
     Place current{steps[step].place};
     if (reader.may_end(current, budget) || is_known_end(current)) return {step, false};
-    for (uint32_t byte = 0; byte < 256; ++byte) {
-      reach_all(reader.after(current, uint8_t(byte), budget), step, std::string(1, char(byte)));
+    for (uint8_t byte : reader.bytes_with_tokens()) {
+      reach_all(reader.after(current, byte, budget), step, std::string(1, char(byte)));
     }
     if (by_bytes || !network_.has_tokens()) continue;
     for (const Item& item : reader.stacks().items(reader.before_token(current, budget))) {
@@ -530,14 +126,63 @@ std::pair<uint32_t, bool> EndSearch::search(Reader& reader, const Place& place, 
   return {kNone, true};
 }
 
-bool EndSearch::has_end(Reader& reader, const LexerPlace& place, engine::Budget& budget) {
+std::optional<bool> EndSearch::at_a_glance(Reader& reader, const LexerPlace& place, engine::Budget& budget) {
+  if (reader.may_end(Place{place}, budget)) return true;
+  Lexer& lexer = reader.lexer();
+  const std::vector<SureWays::Completion>& completions = sure_ways_.completions(place.lexer_state, budget);
+  const std::vector<Item> items = reader.stacks().items(place.node);
+  bool has_others = false;  // whether an embedded text or a token may follow here
+  for (const Item& item : items) {
+    if (item.state >= kHole || !reader.is_between(place)) continue;
+    bool is_good = false;
+    visit_others(network_, item.state, [&](uint32_t, uint32_t next) {
+      has_others = true;
+      is_good = is_good || sure_ways_.is_good(next, ByteClassSets::kEmpty, budget);
+    });
+    if (is_good) return true;
+  }
+  for (const SureWays::Completion& completion : completions) {
+    const std::vector<uint32_t> terminals(lexer.begin(completion.accepted), lexer.end(completion.accepted));
+    for (uint32_t terminal : terminals) {
+      for (const Item& item : items) {
+        if (item.state >= kHole) continue;
+        uint32_t next = lexer.is_ignored(terminal) ? item.state : network_.next(item.state, terminal);
+        if (next != kNone && sure_ways_.is_good(next, completion.end, budget)) return true;
+      }
+    }
+  }
+  if (has_others) return std::nullopt;
+  for (const SureWays::Completion& completion : completions) {
+    Node node = reader.after_lexeme(place.node, completion.accepted, budget);
+    if (node == Stacks::kDead) continue;
+    if (reader.stacks().may_end(node)) return true;
+    if (sure_ways_.may_begin(reader.lexer_start(node), completion.end, budget)) return std::nullopt;
+    for (const Item& item : reader.stacks().items(node)) {
+      bool may_follow = false;
+      if (item.state >= kHole) continue;
+      visit_others(network_, item.state, [&](uint32_t symbol, uint32_t) {
+        may_follow = may_follow || sure_ways_.may_follow(symbol, completion.end);
+      });
+      if (may_follow) return std::nullopt;
+    }
+  }
+  return false;
+}
+
+bool EndSearch::searched_has_end(Reader& reader, const LexerPlace& place, engine::Budget& budget) {
   auto result_of = [this](const LexerPlace& of) { return results_.find(of.node, of.lexer_state); };
   auto note = [&](const LexerPlace& of, bool has_end) {
     if (result_of(of) == PairTable::kMissing) results_.add(of.node, of.lexer_state, has_end);
   };
   if (result_of(place) != PairTable::kMissing) return result_of(place) == 1;
+  if (std::optional<bool> result = at_a_glance(reader, place, budget)) {
+    note(place, *result);
+    return *result;
+  }
   std::vector<Step> steps;
-  auto is_known_end = [&](const LexerPlace& reached) { return result_of(reached) == 1; };
+  auto is_known_end = [&](const LexerPlace& reached) {
+    return result_of(reached) == 1 || sure_ways_.is_safe(reached.lexer_state, budget);
+  };
   auto [last, were_all_tried] = search(reader, Place{place}, false, is_known_end, steps, budget);
   for (uint32_t step = last; step != kNone; step = steps[step].before) note(steps[step].place, true);
   if (last != kNone) return true;

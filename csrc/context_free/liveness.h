@@ -10,21 +10,23 @@
 #include "base/limits.h"
 #include "context_free/network.h"
 #include "context_free/reader.h"
+#include "context_free/sure_ways.h"
 
 namespace structout::context_free {
 
-// Whether a way to the end is known for every place that a text of the network can reach.
-// Without a lexer there always is one. A greedy lexer may swallow what a rule needs next:
-// "<" TEXT ">" with the terminal /[^<]+/ has no text, though each rule has one.
-bool always_has_end(const Network& network, engine::Budget& budget);
-
-// Finds ways from single places to the end of a text.
+// Finds ways from places to the end of a text. Without a lexer there always is one. A
+// greedy lexer may swallow what a rule needs next: "<" TEXT ">" with the terminal /[^<]+/
+// has no text, though each rule has one.
 class EndSearch {
  public:
-  explicit EndSearch(const Network& network);
+  EndSearch(const Network& network, SureWays& sure_ways);
 
-  // Whether there is a way. False also if none is found among the first `kMaxPlaces` places.
-  bool has_end(Reader& reader, const LexerPlace& place, engine::Budget& budget);
+  // Whether there is a way. False also if a search among single places gives up, after
+  // `kMaxPlaces` of them or so much work.
+  bool has_end(Reader& reader, const LexerPlace& place, engine::Budget& budget) {
+    if (!network_.has_lexer() || sure_ways_.is_safe(place.lexer_state, budget)) return true;
+    return searched_has_end(reader, place, budget);
+  }
 
   // The bytes of a shortest way. Nothing if none is found, or if none does without tokens
   // that are read by their ids. Embedded texts on the way may have shorter ends.
@@ -32,6 +34,7 @@ class EndSearch {
 
  private:
   static constexpr uint32_t kMaxPlaces = 4'000;
+  static constexpr uint64_t kMaxWork = 1 << 18;  // of a budget
 
   // A place that was reached from another, by a byte, by an embedded text or by a token.
   struct Step {
@@ -48,8 +51,14 @@ class EndSearch {
   std::pair<uint32_t, bool> search(Reader& reader, const Place& place, bool by_bytes, IsKnownEnd is_known_end,
                                    std::vector<Step>& steps, engine::Budget& budget);
   uint32_t distance(const Reader& reader, Node node);
+  bool searched_has_end(Reader& reader, const LexerPlace& place, engine::Budget& budget);
+
+  // What the ends of the present lexeme tell, if they do: there is a sure way behind one,
+  // or no byte can follow any.
+  std::optional<bool> at_a_glance(Reader& reader, const LexerPlace& place, engine::Budget& budget);
 
   const Network& network_;
+  SureWays& sure_ways_;
   std::vector<uint32_t> to_rule_end_;  // by state: symbols to the end of its rule, at least
   std::vector<uint32_t> distances_;    // by node: symbols to the end of the text, at least, as far as known
   PairTable results_;                  // by node and state of the lexer: whether it has an end, 0 or 1

@@ -13,12 +13,15 @@ using engine::VocabularyTrie;
 namespace {
 
 constexpr size_t kBytesPerKey = 96;  // of the table, roughly
+constexpr size_t kMaxCompared = 4;   // nodes, with those that a rule returns to
 
 }  // namespace
 
-Masks::Masks(const Network& network, Lexer& lexer, std::shared_ptr<const VocabularyTrie> vocabulary)
+Masks::Masks(const Network& network, Lexer& lexer, SureWays& sure_ways,
+             std::shared_ptr<const VocabularyTrie> vocabulary)
     : network_(network),
       lexer_(lexer),
+      sure_ways_(sure_ways),
       vocabulary_(std::move(vocabulary)),
       stacks_(network),
       store_(vocabulary_),
@@ -77,27 +80,88 @@ class Masks::Walk {
       walk_all_rules(trie_nodes, start);
     }
     Piece piece;
-    if (tokens_.size() > masks_.row_.size() / kWordsPerListedToken) {
-      piece.row.resize(masks_.row_.size());
-      for (uint32_t token : tokens_) piece.row[token >> 5] |= 1u << (token & 31);
-    } else {
-      piece.tokens = std::move(tokens_);
-    }
+    piece.tokens = token_set();
     for (auto& [label, list] : exits_) piece.exits.push_back({label, masks_.trie_nodes_.number_of(list)});
+    for (auto& [lexer_state, tokens] : guarded_) {
+      Piece of_state;
+      of_state.tokens = set_of(tokens);
+      piece.guarded.push_back({lexer_state, masks_.add_piece(std::move(of_state))});
+    }
     return piece;
   }
 
  private:
-  static constexpr uint32_t kTrieStepsPerUnit = 8;     // of a budget: a step is short
+  // What the tokens below one node do.
+  Part walk_below(uint32_t node, uint32_t state) {
+    if (masks_.network_.has_lexer()) {
+      states_[vocabulary_.nodes()[node].depth + 1] = state;
+      vocabulary_.visit_below(
+          node, [&](uint32_t child, uint8_t byte, uint32_t depth) { return read_lexeme(child, byte, depth); });
+    } else {
+      walk_rules({node}, state);
+      if (!ends_.empty()) exits_[0] = std::move(ends_);
+    }
+    return {token_set(), {exits_.begin(), exits_.end()}, {guarded_.begin(), guarded_.end()}};
+  }
+
+  // Adds what the tokens below a node do, if they are so many that it is kept: other
+  // walks come to the same node in the same state.
+  bool add_part(uint32_t node, uint32_t state) {
+    if (vocabulary_.nodes()[node].end - node < kMinNodesOfPart) return false;
+    if (!masks_.network_.has_lexer() && !masks_.network_.embedded().empty()) return false;
+    uint32_t number = masks_.part_numbers_.find(node, state);
+    if (number == PairTable::kMissing) {
+      Part walked = Walk(masks_, reader_, budget_).walk_below(node, state);
+      number = uint32_t(masks_.parts_.size());
+      masks_.add_bytes(walked.memory_bytes());
+      masks_.parts_.push_back(std::move(walked));
+      masks_.part_numbers_.add(node, state, number);
+    }
+    const Part& part = masks_.parts_[number];
+    tokens_.insert(tokens_.end(), part.tokens.listed.begin(), part.tokens.listed.end());
+    add_row(part.tokens.row);
+    for (const auto& [label, nodes] : part.exits) {
+      std::vector<uint32_t>& exits = masks_.network_.has_lexer() ? exits_[label] : ends_;
+      exits.insert(exits.end(), nodes.begin(), nodes.end());
+    }
+    for (const auto& [lexer_state, tokens] : part.guarded) {
+      guarded_[lexer_state].insert(guarded_[lexer_state].end(), tokens.begin(), tokens.end());
+    }
+    return true;
+  }
+
+  void add_row(const std::vector<uint32_t>& row) {
+    if (row_.empty()) row_ = row;
+    for (size_t i = 0; i < row.size(); ++i) row_[i] |= row[i];
+  }
+
+  static constexpr uint32_t kTrieStepsPerUnit = 8;  // of a budget: a step is short
+  static constexpr uint32_t kMinNodesOfLoop = 16;   // to read fewer takes no longer
+  static constexpr uint32_t kMinNodesOfPart = 128;
   static constexpr uint32_t kWordsPerListedToken = 4;  // setting a bit takes as long as copying some words
 
   void count_step() {
     if (++masks_.num_trie_steps_ % kTrieStepsPerUnit == 0) budget_.spend(1);
   }
 
-  void add_tokens(uint32_t node) {
+  TokenSet set_of(const std::vector<uint32_t>& tokens) const {
+    if (tokens.size() <= masks_.row_.size() / kWordsPerListedToken) return {tokens, {}};
+    TokenSet set{{}, std::vector<uint32_t>(masks_.row_.size())};
+    for (uint32_t token : tokens) set.row[token >> 5] |= 1u << (token & 31);
+    return set;
+  }
+
+  // All that were added.
+  TokenSet token_set() const {
+    if (row_.empty()) return set_of(tokens_);
+    TokenSet set{{}, row_};
+    for (uint32_t token : tokens_) set.row[token >> 5] |= 1u << (token & 31);
+    return set;
+  }
+
+  void add_tokens(uint32_t node, std::vector<uint32_t>& tokens) {
     uint32_t end = vocabulary_.nodes()[node].tokens_end;
-    for (uint32_t i = vocabulary_.first_token(node); i < end; ++i) tokens_.push_back(vocabulary_.tokens()[i]);
+    for (uint32_t i = vocabulary_.first_token(node); i < end; ++i) tokens.push_back(vocabulary_.tokens()[i]);
   }
 
   void add_token_ids(uint32_t state) {
@@ -106,6 +170,25 @@ class Masks::Walk {
         tokens_.push_back(symbol - kFirstToken);
       }
     }
+  }
+
+  // Where the bytes below a node all lead back to one state, they need not be read.
+  bool add_loop(uint32_t node, uint32_t state) {
+    uint32_t end = vocabulary_.nodes()[node].end;
+    if (end - node < kMinNodesOfLoop) return false;
+    auto after = [this](uint32_t from, uint8_t byte) {
+      return masks_.network_.has_lexer() ? masks_.lexer_.after(from, byte, budget_)
+                                         : masks_.after(from, byte, budget_).node;
+    };
+    auto is_usual = [this](uint32_t of) {
+      if (masks_.network_.has_lexer()) return of != Lexer::kStuck && masks_.sure_ways_.is_safe(of, budget_);
+      return of != Stacks::kDead && !masks_.stacks_.has_hole(of) && masks_.stacks_.embedded_starts(of, budget_).empty();
+    };
+    if (!masks_.loops_.of(state, after, is_usual).covers(vocabulary_.bytes_below(), node)) return false;
+    uint32_t tokens_end = vocabulary_.nodes()[end - 1].tokens_end;
+    auto tokens = vocabulary_.tokens().begin();
+    tokens_.insert(tokens_.end(), tokens + vocabulary_.nodes()[node].tokens_end, tokens + tokens_end);
+    return true;
   }
 
   // From the begin of an embedded text.
@@ -120,7 +203,7 @@ class Masks::Walk {
       engine::PositionPtr next = states.after(*positions[depth], at, at + 1);
       if (next == nullptr) return false;
       if (vocabulary_.first_token(node) < vocabulary_.nodes()[node].tokens_end && states.has_end(*next)) {
-        add_tokens(node);
+        add_tokens(node, tokens_);
       }
       bool has_more = vocabulary_.nodes()[node].end > node + 1, may_end = states.may_end(*next);
       if (may_end && has_more) ends.push_back(node);
@@ -163,8 +246,10 @@ class Masks::Walk {
       return false;
     }
     states_[depth + 1] = next;
-    add_tokens(node);
-    return true;
+    if (vocabulary_.first_token(node) < vocabulary_.nodes()[node].tokens_end) {
+      add_tokens(node, masks_.sure_ways_.is_safe(next, budget_) ? tokens_ : guarded_[next]);
+    }
+    return !add_loop(node, next) && !add_part(node, next);
   }
 
   // Goes on behind the embedded texts that begin and end on the way.
@@ -201,12 +286,8 @@ class Masks::Walk {
   }
 
   void add_all_tokens(const Piece& piece) {
-    tokens_.insert(tokens_.end(), piece.tokens.begin(), piece.tokens.end());
-    for (uint32_t word = 0; word < piece.row.size(); ++word) {
-      for (uint32_t bits = piece.row[word]; bits != 0; bits &= bits - 1) {
-        tokens_.push_back(word << 5 | uint32_t(__builtin_ctz(bits)));
-      }
-    }
+    tokens_.insert(tokens_.end(), piece.tokens.listed.begin(), piece.tokens.listed.end());
+    add_row(piece.tokens.row);
   }
 
   void begin_embedded(Node node, const std::vector<uint32_t>& trie_nodes) {
@@ -243,7 +324,7 @@ class Masks::Walk {
         const VocabularyTrie::Node& read = all[child];
         Next next = masks_.after(states_[read.depth], read.byte, budget_);
         if (next.node != Stacks::kDead) {
-          add_tokens(child);
+          add_tokens(child, tokens_);
           if (next.has_hole && read.end > child + 1) ends_.push_back(child);
           if (next.begins_embedded && read.end > child + 1) begin_embedded(next.node, {child});
           if (is_start[child]) {
@@ -252,6 +333,11 @@ class Masks::Walk {
             next.reads_symbols = true;
           }
           states_[read.depth + 1] = next.node;
+          if (next.reads_symbols && read.end - child >= kMinNodesOfLoop) {
+            bool has_starts = nodes.size() > 1 && std::upper_bound(nodes.begin(), nodes.end(), child) !=
+                                                      std::lower_bound(nodes.begin(), nodes.end(), read.end);
+            if (!has_starts && (add_loop(child, next.node) || add_part(child, next.node))) next.reads_symbols = false;
+          }
         }
         child = next.reads_symbols ? child + 1 : read.end;
       }
@@ -264,11 +350,36 @@ class Masks::Walk {
   engine::Budget& budget_;
   std::vector<uint32_t> states_;  // of the lexer, or nodes, before the byte at each depth
   std::vector<uint32_t> tokens_;
+  std::vector<uint32_t> row_;   // of further tokens, if there are any
   std::vector<uint32_t> ends_;  // of the rule, in front of other bytes
   // Where embedded texts begin, by their languages and the stacks below.
   std::map<std::pair<uint32_t, Node>, std::vector<uint32_t>> embedded_;
-  std::map<uint32_t, std::vector<uint32_t>> exits_;  // by label
+  std::map<uint32_t, std::vector<uint32_t>> exits_;    // by label
+  std::map<uint32_t, std::vector<uint32_t>> guarded_;  // tokens by the state of the lexer
 };
+
+void Masks::TokenSet::add_to(uint32_t* mask) const {
+  for (uint32_t token : listed) mask[token >> 5] |= 1u << (token & 31);
+  for (size_t i = 0; i < row.size(); ++i) mask[i] |= row[i];
+}
+
+size_t Masks::Part::memory_bytes() const {
+  size_t bytes = tokens.memory_bytes();
+  for (const auto& [label, nodes] : exits) bytes += nodes.size() * sizeof(uint32_t);
+  for (const auto& [lexer_state, listed] : guarded) bytes += listed.size() * sizeof(uint32_t);
+  return bytes;
+}
+
+void Masks::add_bytes(size_t bytes) {
+  piece_bytes_ += bytes;
+  is_full_ = is_full_ || piece_bytes_ > kMaxPieceBytes;
+}
+
+uint32_t Masks::add_piece(Piece piece) {
+  add_bytes(piece.tokens.memory_bytes());
+  pieces_.push_back(std::move(piece));
+  return uint32_t(pieces_.size() - 1);
+}
 
 // `start`: a state of the lexer, a node of stacks_, a language from kEmbedded on, or a
 // state whose tokens are read by their ids.
@@ -278,10 +389,7 @@ uint32_t Masks::piece_of(uint32_t trie_nodes, uint32_t start, Reader& reader, en
   Piece piece = Walk(*this, reader, budget).walk(trie_nodes, start);
   bool is_node = !network_.has_lexer() && start < kEmbedded && trie_nodes != kTokenIds;
   if (is_node && stacks_.has_hole(start)) piece.exits.push_back({0, trie_nodes});
-  piece_bytes_ += (piece.tokens.size() + piece.row.size()) * sizeof(uint32_t);
-  is_full_ = is_full_ || piece_bytes_ > kMaxPieceBytes;
-  pieces_.push_back(std::move(piece));
-  uint32_t number = uint32_t(pieces_.size() - 1);
+  uint32_t number = add_piece(std::move(piece));
   piece_numbers_.add(trie_nodes, start, number);
   return number;
 }
@@ -293,17 +401,37 @@ Masks::Branch Masks::behind(const std::vector<uint32_t>& trie_nodes, Node below,
   return {list, reader.stacks().returned(below, budget), kNone, true};
 }
 
+bool Masks::has_end_behind_tokens(uint32_t state, engine::Budget& budget) {
+  return !network_.has_lexer() ||
+         std::all_of(network_.tokens_begin(state), network_.tokens_end(state), [&](const SymbolEdge& edge) {
+           return sure_ways_.is_good(edge.target, ByteClassSets::kEmpty, budget);
+         });
+}
+
 std::optional<std::vector<uint32_t>> Masks::pieces_of(Reader& reader, const std::vector<Branch>& branches,
-                                                      engine::Budget& budget) {
+                                                      const HasEnd& has_end, engine::Budget& budget) {
   if (is_full_) return std::nullopt;
   std::vector<Branch> pending = branches;
   std::set<Branch> seen(pending.begin(), pending.end());
   std::vector<uint32_t> numbers;
-  auto go_on = [&](const Branch& branch) {
-    if (branch.node != Stacks::kDead && seen.insert(branch).second) pending.push_back(branch);
+  // In an ambiguous grammar a rule often returns to what is already there.
+  std::map<uint32_t, std::vector<Node>> seen_open;  // nodes that are not closed, by list of nodes of the trie
+  auto is_there = [&](const Branch& branch) {
+    if (branch.is_closed || network_.has_lexer()) return false;
+    std::vector<Node>& nodes = seen_open[branch.trie_nodes];
+    auto has_all = [&](Node node) { return reader.stacks().is_subset(branch.node, node, budget); };
+    if (std::any_of(nodes.end() - ptrdiff_t(std::min(nodes.size(), kMaxCompared)), nodes.end(), has_all)) return true;
+    nodes.push_back(branch.node);
+    return false;
   };
+  auto go_on = [&](const Branch& branch) {
+    if (branch.node == Stacks::kDead || !seen.insert(branch).second || is_there(branch)) return;
+    pending.push_back(branch);
+  };
+  bool are_ends_sure = true;
   auto add_token_ids = [&](const Item& item) {
     if (item.state >= kHole || network_.tokens_begin(item.state) == network_.tokens_end(item.state)) return;
+    are_ends_sure = are_ends_sure && has_end_behind_tokens(item.state, budget);
     numbers.push_back(piece_of(kTokenIds, item.state, reader, budget));
   };
   while (!pending.empty()) {
@@ -318,6 +446,7 @@ std::optional<std::vector<uint32_t>> Masks::pieces_of(Reader& reader, const std:
       }
       if (lexer_state == kNone || reader.is_between(place)) {
         for (const EmbeddedStart& start : reader.stacks().embedded_starts(node, budget)) {
+          if (!has_end(reader.behind(start.below, budget))) continue;
           numbers.push_back(piece_of(trie_nodes, kEmbedded + start.language, reader, budget));
           for (const Exit& exit : piece(numbers.back()).exits) {
             go_on({exit.trie_nodes, reader.stacks().returned(start.below, budget), kNone, true});
@@ -326,7 +455,11 @@ std::optional<std::vector<uint32_t>> Masks::pieces_of(Reader& reader, const std:
       }
       if (place.lexer_state == Lexer::kStuck) continue;
       numbers.push_back(piece_of(trie_nodes, place.lexer_state, reader, budget));
-      for (const Exit& exit : piece(numbers.back()).exits) {
+      const Piece& found = piece(numbers.back());
+      for (const Guarded& guarded : found.guarded) {
+        if (has_end({node, guarded.lexer_state})) numbers.push_back(guarded.piece);
+      }
+      for (const Exit& exit : found.exits) {
         go_on({exit.trie_nodes, reader.after_lexeme(node, exit.label, budget), kNone, true});
       }
       continue;
@@ -338,8 +471,8 @@ std::optional<std::vector<uint32_t>> Masks::pieces_of(Reader& reader, const std:
       for (const Exit& exit : piece(numbers.back()).exits) go_on({exit.trie_nodes, item.below, 0, false});
     }
   }
-  if (is_full_) return std::nullopt;
-  auto has_no_tokens = [this](uint32_t number) { return piece(number).tokens.empty() && piece(number).row.empty(); };
+  if (is_full_ || !are_ends_sure) return std::nullopt;
+  auto has_no_tokens = [this](uint32_t number) { return piece(number).tokens.is_empty(); };
   numbers.erase(std::remove_if(numbers.begin(), numbers.end(), has_no_tokens), numbers.end());
   std::sort(numbers.begin(), numbers.end());
   numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
@@ -347,14 +480,12 @@ std::optional<std::vector<uint32_t>> Masks::pieces_of(Reader& reader, const std:
 }
 
 void Masks::add_tokens(const std::vector<uint32_t>& pieces, uint32_t* row) const {
-  for (uint32_t number : pieces) {
-    for (uint32_t token : piece(number).tokens) row[token >> 5] |= 1u << (token & 31);
-    for (size_t i = 0; i < piece(number).row.size(); ++i) row[i] |= piece(number).row[i];
-  }
+  for (uint32_t number : pieces) piece(number).tokens.add_to(row);
 }
 
-const engine::Mask* Masks::mask(Reader& reader, const LexerPlace& place, engine::Budget& budget) {
-  std::optional<std::vector<uint32_t>> numbers = pieces_of(reader, {at(place)}, budget);
+const engine::Mask* Masks::mask(Reader& reader, const LexerPlace& place, const HasEnd& has_end,
+                                engine::Budget& budget) {
+  std::optional<std::vector<uint32_t>> numbers = pieces_of(reader, {at(place)}, has_end, budget);
   if (!numbers) return nullptr;
   std::string key(reinterpret_cast<const char*>(numbers->data()), numbers->size() * sizeof(uint32_t));
   auto [found, is_new] = masks_.try_emplace(std::move(key), nullptr);
@@ -370,8 +501,9 @@ const engine::Mask* Masks::mask(Reader& reader, const LexerPlace& place, engine:
 
 size_t Masks::memory_bytes() const {
   size_t bytes = store_.memory_bytes() + stacks_.memory_bytes() + trie_nodes_.memory_bytes() +
-                 after_.capacity() * sizeof(Next) + piece_numbers_.memory_bytes() + pieces_.size() * sizeof(Piece) +
-                 piece_bytes_ + is_start_.capacity();
+                 after_.capacity() * sizeof(Next) + piece_numbers_.memory_bytes() + part_numbers_.memory_bytes() +
+                 loops_.memory_bytes() + pieces_.size() * sizeof(Piece) + parts_.size() * sizeof(Part) + piece_bytes_ +
+                 is_start_.capacity();
   return bytes + masks_.size() * kBytesPerKey;
 }
 

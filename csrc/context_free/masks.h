@@ -3,14 +3,18 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
+#include "context_free/loops.h"
 #include "context_free/reader.h"
+#include "context_free/sure_ways.h"
 #include "masks/mask_store.h"
 #include "masks/vocabulary.h"
 
@@ -38,18 +42,24 @@ class Masks {
     }
   };
 
-  Masks(const Network& network, Lexer& lexer, std::shared_ptr<const engine::VocabularyTrie> vocabulary);
+  // Whether a text can be finished. It is asked where tokens end, and a lexer might not leave a way to the end.
+  using HasEnd = std::function<bool(const LexerPlace&)>;
+
+  Masks(const Network& network, Lexer& lexer, SureWays& sure_ways,
+        std::shared_ptr<const engine::VocabularyTrie> vocabulary);
 
   // The mask of a place, which must not be dead. Null if too many bytes are kept.
-  const engine::Mask* mask(Reader& reader, const LexerPlace& place, engine::Budget& budget);
+  const engine::Mask* mask(Reader& reader, const LexerPlace& place, const HasEnd& has_end, engine::Budget& budget);
 
   // In front of all tokens, or behind nodes of the trie where embedded texts end.
   Branch at(const LexerPlace& place) const { return {whole_trie_, place.node, place.lexer_state, true}; }
   Branch behind(const std::vector<uint32_t>& trie_nodes, Node below, Reader& reader, engine::Budget& budget);
 
-  // The pieces that have tokens, by increasing numbers. None if too many bytes are kept.
+  // The pieces that have tokens, by increasing numbers. None if too many bytes are kept,
+  // or if it is not sure that a text can be finished behind tokens that are read by their
+  // ids.
   std::optional<std::vector<uint32_t>> pieces_of(Reader& reader, const std::vector<Branch>& branches,
-                                                 engine::Budget& budget);
+                                                 const HasEnd& has_end, engine::Budget& budget);
   void add_tokens(const std::vector<uint32_t>& pieces, uint32_t* row) const;
 
   // Adds the tokens of a place by a walk over whole places. `is_allowed(place)` is asked
@@ -74,10 +84,30 @@ class Masks {
     uint32_t label;       // the accepted terminals; 0 without a lexer, and of embedded texts
     uint32_t trie_nodes;  // a list of trie_nodes_
   };
+  // Tokens that are only allowed where texts in a state of the lexer can be finished.
+  struct Guarded {
+    uint32_t lexer_state;
+    uint32_t piece;  // the number of the piece of these tokens
+  };
+  struct TokenSet {
+    std::vector<uint32_t> listed;  // if they are few
+    std::vector<uint32_t> row;     // or their mask
+    bool is_empty() const { return listed.empty() && row.empty(); }
+    void add_to(uint32_t* mask) const;
+    size_t memory_bytes() const { return (listed.size() + row.size()) * sizeof(uint32_t); }
+  };
   struct Piece {
-    std::vector<uint32_t> tokens;  // if they are few
-    std::vector<uint32_t> row;     // or the mask of the tokens
+    TokenSet tokens;
     std::vector<Exit> exits;
+    std::vector<Guarded> guarded;
+  };
+  // What the tokens below one node of the trie do. Pieces are made of parts.
+  struct Part {
+    using Lists = std::vector<std::pair<uint32_t, std::vector<uint32_t>>>;
+    TokenSet tokens;
+    Lists exits;    // nodes of the trie, by label
+    Lists guarded;  // tokens, by the state of the lexer
+    size_t memory_bytes() const;
   };
   class Walk;
   static constexpr size_t kMaxPieceBytes = 24 << 20;
@@ -87,7 +117,10 @@ class Masks {
   static constexpr uint32_t kEmbedded = 1u << 31, kTokenIds = kNone - 1;
 
   const Piece& piece(uint32_t number) const { return pieces_[number]; }
+  void add_bytes(size_t bytes);
+  uint32_t add_piece(Piece piece);
   uint32_t piece_of(uint32_t trie_nodes, uint32_t start, Reader& reader, engine::Budget& budget);
+  bool has_end_behind_tokens(uint32_t state, engine::Budget& budget);
 
   // Numbers a list of nodes of the trie, given those whose children's bytes come next.
   uint32_t list_of(std::vector<uint32_t> trie_nodes);
@@ -105,6 +138,7 @@ class Masks {
 
   const Network& network_;
   Lexer& lexer_;
+  SureWays& sure_ways_;
   std::shared_ptr<const engine::VocabularyTrie> vocabulary_;
   Stacks stacks_;            // of single states above a hole
   std::vector<Next> after_;  // by node of stacks_ and byte, as far as known
@@ -114,10 +148,13 @@ class Masks {
   uint32_t whole_trie_;      // the list in front of all tokens
   PairTable piece_numbers_;  // by list of trie nodes and start
   std::deque<Piece> pieces_;
+  PairTable part_numbers_;  // by node of the trie and state behind its byte
+  std::deque<Part> parts_;
   std::unordered_map<std::string, const engine::Mask*> masks_;  // by the numbers of their pieces
   engine::MaskStore store_;
-  size_t piece_bytes_ = 0;
-  bool is_full_ = false;  // whether too many bytes are kept
+  size_t piece_bytes_ = 0;  // of parts, too
+  bool is_full_ = false;    // whether too many bytes are kept
+  Loops loops_;             // of states of the lexer, or of nodes of stacks_
   std::vector<uint32_t> row_;
   std::vector<uint8_t> is_start_;  // by node of the trie: whether a walk that is not over starts there
   uint64_t num_trie_steps_ = 0;

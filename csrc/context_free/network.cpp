@@ -123,6 +123,8 @@ class NetworkBuilder {
     budget_.spend(1);
     if (nfa.num_nodes() > limits_.nodes) throw engine::LimitError("pattern_nodes", nfa.num_nodes(), limits_.nodes);
     const engine::Part& part = pattern_.parts[index];
+    if (part.kind == engine::PartKind::kText) return add_text(nfa, pattern_.texts[part.index], node);
+    if (part.kind == engine::PartKind::kBranching) return add_branching(nfa, part, node);
     if (is_regular(index)) return add_regular(nfa, index, node);
     switch (part.kind) {
       case engine::PartKind::kTerminal: {
@@ -170,6 +172,38 @@ class NetworkBuilder {
       default:  // the others are regular
         throw engine::PatternError("rules, tokens and embedded languages are not supported below & and ~", false);
     }
+  }
+
+  uint32_t add_text(RuleNfa& nfa, const std::string& text, uint32_t node) {
+    for (char character : text) {
+      uint8_t byte = uint8_t(character);
+      uint32_t next = nfa.add_node();
+      visit_allowed({byte, byte, 0}, [&](uint8_t first, uint8_t last) { nfa.add_edge(node, {first, last, next}); });
+      node = next;
+    }
+    return node;
+  }
+
+  uint32_t add_branching(RuleNfa& nfa, const engine::Part& part, uint32_t node) {
+    const engine::Branching& branching = pattern_.branchings[part.index];
+    uint32_t base = nfa.num_nodes(), end = base + uint32_t(branching.states.size());
+    for (uint32_t i = base; i <= end; ++i) nfa.add_node();
+    nfa.add_empty(node, base);
+    std::vector<uint32_t> doors;
+    for (size_t i = 0; i < part.children.size(); ++i) {
+      doors.push_back(nfa.add_node());
+      nfa.add_empty(add(nfa, part.children[i], doors[i]), branching.returns[i] ? base : end);
+    }
+    for (uint32_t state = 0; state < branching.states.size(); ++state) {
+      const engine::Branching::State& from = branching.states[state];
+      budget_.spend(from.edges.size());
+      for (uint32_t exit : from.exits) nfa.add_empty(base + state, doors[exit]);
+      for (const engine::Edge& edge : from.edges) {
+        visit_allowed(
+            edge, [&](uint8_t first, uint8_t last) { nfa.add_edge(base + state, {first, last, base + edge.target}); });
+      }
+    }
+    return end;
   }
 
   uint32_t add_repetition(RuleNfa& nfa, const engine::Part& part, uint32_t node) {
@@ -239,7 +273,7 @@ class NetworkBuilder {
   uint32_t terminal_of(uint32_t part, bool is_lazy, bool is_ignored) {
     auto [found, is_new] = terminals_.try_emplace({part, 2 * is_lazy + is_ignored}, uint32_t(0));
     if (!is_new) return found->second;
-    Terminal terminal{with_allowed_bytes(rules_.compile(part, limits_)), is_lazy, is_ignored};
+    Terminal terminal{rules_.compile(part, limits_), is_lazy, is_ignored};
     const engine::Part& definition = pattern_.parts[part];
     if (definition.kind == engine::PartKind::kRule) terminal.priority = pattern_.rules[definition.index].priority;
     std::vector<Terminal>& terminals = network_.terminals_;
@@ -249,22 +283,10 @@ class NetworkBuilder {
     return found->second;
   }
 
-  engine::Automaton with_allowed_bytes(const engine::Automaton& automaton) {
-    if (automaton.num_states() == 0) return automaton;
-    engine::AutomatonBuilder builder;
-    for (uint32_t state = 0; state < automaton.num_states(); ++state) {
-      std::vector<engine::Edge> edges;
-      for (const engine::Edge* edge = automaton.begin(state); edge < automaton.end(state); ++edge) {
-        visit_allowed(*edge, [&](uint8_t first, uint8_t last) { edges.push_back({first, last, edge->target}); });
-      }
-      builder.add_state(automaton.accepts(state), edges);
-    }
-    return builder.minimal(0, budget_);
-  }
-
   // Numbers the rules that the root still calls, and hands them over.
   void finish() {
     network_.has_lexer_ = options_.has_lexer;
+    network_.allowed_bytes_ = options_.allowed_bytes;
     network_.matches_empty_ = is_nullable_[root_rule()];
     network_.is_empty_ = !is_productive_[root_rule()] && !network_.matches_empty_;
     std::vector<uint32_t> number(root_rule() + 1, kNone), kept = {root_rule()};

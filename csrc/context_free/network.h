@@ -1,6 +1,7 @@
 // A grammar as a recursive transition network: an automaton for each rule.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -34,11 +35,17 @@ struct NetworkOptions {
   // Parts that may stand between terminals.
   std::vector<uint32_t> ignored;
 
-  // The bytes that texts may consist of.
+  // The bytes that texts may consist of. A lexer follows all texts of terminals, also those
+  // that nobody can write.
   std::array<bool, 256> allowed_bytes;
 
   NetworkOptions() { allowed_bytes.fill(true); }
 };
+
+// Tells embedded languages from terminals and tokens, and back. No terminal has such a
+// number.
+constexpr uint32_t symbol_of_embedded(uint32_t language) { return kFirstToken - 1 - language; }
+constexpr uint32_t embedded_of_symbol(uint32_t symbol) { return kFirstToken - 1 - symbol; }
 
 // Rules without empty texts, without left recursion and without ways that lead to no
 // text. States of all rules are numbered together.
@@ -69,6 +76,8 @@ class Network {
   const Call* calls_begin(uint32_t state) const { return calls_.data() + states_[state].calls_begin; }
   const Call* calls_end(uint32_t state) const { return calls_.data() + states_[state].calls_end; }
 
+  bool may_consist_of(uint8_t byte) const { return allowed_bytes_[byte]; }  // whether texts may
+
   // Calls of embedded languages, by their numbers.
   const Call* embedded_begin(uint32_t state) const { return embedded_calls_.data() + states_[state].embedded_begin; }
   const Call* embedded_end(uint32_t state) const { return embedded_calls_.data() + states_[state].embedded_end; }
@@ -82,6 +91,11 @@ class Network {
 
   uint32_t root() const { return 0; }
   uint32_t start(uint32_t rule) const { return starts_[rule]; }
+
+  // The rule that a state belongs to.
+  uint32_t rule_of(uint32_t state) const {
+    return uint32_t(std::upper_bound(starts_.begin(), starts_.end(), state) - starts_.begin() - 1);
+  }
 
   // A rule that begins with another has a lower rank.
   uint32_t rank(uint32_t rule) const { return ranks_[rule]; }
@@ -104,6 +118,7 @@ class Network {
   bool has_lexer_, is_empty_ = false, is_recursive_ = false, matches_empty_ = false;
   uint32_t num_classes_ = 0;  // of symbols that all states treat alike
   std::array<uint8_t, 256> class_of_byte_{};
+  std::array<bool, 256> allowed_bytes_{};
   std::vector<State> states_;
   std::vector<uint32_t> next_;  // by state and class
   std::vector<Call> calls_, embedded_calls_;
@@ -112,5 +127,16 @@ class Network {
   std::vector<Terminal> terminals_;
   std::vector<std::shared_ptr<engine::EmbeddedLanguage>> embedded_;
 };
+
+// Calls visit(symbol, target) for the embedded texts and the tokens that a state reads.
+template <typename Visit>
+void visit_others(const Network& network, uint32_t state, Visit visit) {
+  for (const Call* call = network.embedded_begin(state); call < network.embedded_end(state); ++call) {
+    visit(symbol_of_embedded(call->rule), call->target);
+  }
+  for (auto edge = network.tokens_begin(state); edge < network.tokens_end(state); ++edge) {
+    visit(edge->first, edge->target);
+  }
+}
 
 }  // namespace structout::context_free

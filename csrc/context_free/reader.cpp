@@ -55,6 +55,15 @@ class Reader::PlaceBuilder {
   std::vector<EmbeddedRun> runs_;
 };
 
+Reader::Reader(const Network& network, Lexer& lexer, EmbeddedUse* embedded)
+    : network_(network), lexer_(lexer), embedded_(embedded), stacks_(network) {
+  bool has_classes = network.has_lexer() && network.embedded().empty();
+  if (has_classes) bytes_with_tokens_ = lexer.bytes_with_tokens();
+  for (uint32_t byte = 0; byte < 256 && !has_classes; ++byte) {
+    if (network.may_consist_of(uint8_t(byte))) bytes_with_tokens_.push_back(uint8_t(byte));
+  }
+}
+
 // The terminals that may follow, without those that are ignored.
 std::vector<uint32_t> Reader::allowed_terminals(Node node) const {
   std::vector<uint32_t> allowed;

@@ -61,8 +61,7 @@ struct Place : LexerPlace {
 class Reader {
  public:
   // `embedded`: null if the network has no embedded languages.
-  Reader(const Network& network, Lexer& lexer, EmbeddedUse* embedded = nullptr)
-      : network_(network), lexer_(lexer), embedded_(embedded), stacks_(network) {}
+  Reader(const Network& network, Lexer& lexer, EmbeddedUse* embedded = nullptr);
 
   Place start(engine::Budget& budget);
   Place after(const Place& place, uint8_t byte, engine::Budget& budget) {
@@ -106,6 +105,9 @@ class Reader {
     return is_between(place) ? place.node : after_lexeme(place.node, lexer_.accepted(place.lexer_state), budget);
   }
 
+  // Bytes that texts may consist of. One of each class of a lexer if nothing is embedded.
+  const std::vector<uint8_t>& bytes_with_tokens() const { return bytes_with_tokens_; }
+
   // The stacks after a lexeme that all terminals of a set accept.
   Node after_lexeme(Node node, uint32_t set, engine::Budget& budget);
 
@@ -136,6 +138,7 @@ class Reader {
   Lexer& lexer_;
   EmbeddedUse* const embedded_;
   Stacks stacks_;
+  std::vector<uint8_t> bytes_with_tokens_;
   PairTable after_lexeme_;              // by node and set of terminals
   std::vector<uint32_t> lexer_starts_;  // by node, as far as known
 };

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <utility>
 
 namespace structout::context_free {
@@ -16,6 +15,8 @@ Stacks::Stacks(const Network& network) : network_(network) {
 namespace {
 
 constexpr uint32_t kMaxUnionDepth = 4'000;  // united() and merged() call each other for each level of the stacks
+constexpr size_t kMaxCompared = 4;          // nodes, with those that a rule returns to
+constexpr uint32_t kMaxPairs = 10'000;      // of nodes, to find out whether one is a subset of another
 
 }  // namespace
 
@@ -25,6 +26,10 @@ Node Stacks::united(std::vector<Node> nodes, engine::Budget& budget) {
   if (!nodes.empty() && nodes[0] == kDead) nodes.erase(nodes.begin());
   if (nodes.empty()) return kDead;
   if (nodes.size() == 1) return nodes[0];
+  if (nodes.size() == 2) {
+    if (is_subset(nodes[0], nodes[1], budget)) return nodes[1];
+    if (is_subset(nodes[1], nodes[0], budget)) return nodes[0];
+  }
   uint32_t number = unions_.number_of(nodes);
   union_results_.resize(unions_.size(), kNone);
   if (union_results_[number] != kNone) return union_results_[number];
@@ -38,6 +43,41 @@ Node Stacks::united(std::vector<Node> nodes, engine::Budget& budget) {
   if (union_depth_ > kMaxUnionDepth) throw engine::LimitError("grammar_nesting", union_depth_, kMaxUnionDepth);
   Node result = merged(std::move(items), budget);
   return union_results_[number] = result;
+}
+
+bool Stacks::is_subset(Node a, Node b, engine::Budget& budget) {
+  if (a == b || a == kDead) return true;
+  if (b == kDead) return false;
+  std::vector<std::pair<Node, Node>> pending = {{a, b}};
+  for (uint32_t num_visited = 0; !pending.empty(); ++num_visited) {
+    if (num_visited == kMaxPairs) return false;
+    auto [x, y] = pending.back();
+    if (is_subset_.find(x, y) != PairTable::kMissing) {
+      pending.pop_back();
+      continue;
+    }
+    budget.spend(1);
+    bool result = true, is_known = true;
+    const Item* other = begin(y);
+    for (const Item* item = begin(x); item < end(x) && result; ++item) {
+      while (other < end(y) && other->state < item->state) ++other;
+      if (other == end(y) || other->state != item->state || (other->below == kDead && item->below != kDead)) {
+        result = false;
+      } else if (item->below != other->below && item->below != kDead) {
+        uint32_t known = is_subset_.find(item->below, other->below);
+        if (known == PairTable::kMissing) {
+          pending.emplace_back(item->below, other->below);
+          is_known = false;
+        } else {
+          result = known == 1;
+        }
+      }
+    }
+    if (result && !is_known) continue;
+    // What was added on top is of no use if this is false.
+    is_subset_.add(x, y, result);
+  }
+  return is_subset_.find(a, b) == 1;
 }
 
 // The set of the items, which may be in any order.
@@ -60,12 +100,17 @@ Node Stacks::merged(std::vector<Item> items, engine::Budget& budget) {
 // symbols are left.
 Node Stacks::closure(std::vector<Item> kernel, engine::Budget& budget) {
   std::vector<Item> items, result;
-  std::set<Item> seen;
+  std::map<uint32_t, std::vector<Node>> seen;  // the nodes below each state
   while (!kernel.empty()) {
     Item item = kernel.back();
     kernel.pop_back();
     budget.spend(1);
-    if (!seen.insert(item).second) continue;
+    // In an ambiguous grammar a rule often returns to what is already there.
+    std::vector<Node>& belows = seen[item.state];
+    auto has_all = [&](Node below) { return is_subset(item.below, below, budget); };
+    size_t num_compared = std::min(belows.size(), kMaxCompared);
+    if (std::any_of(belows.end() - ptrdiff_t(num_compared), belows.end(), has_all)) continue;
+    belows.push_back(item.below);
     if (item.state >= kHole) {
       result.push_back(item);
       continue;

@@ -63,6 +63,9 @@ class Stacks {
 
   Node united(std::vector<Node> nodes, engine::Budget& budget);
 
+  // Whether a set has all stacks of another. False if it takes long to tell.
+  bool is_subset(Node a, Node b, engine::Budget& budget);
+
   const Item* begin(Node node) const { return nodes_.begin(node); }
   const Item* end(Node node) const { return nodes_.end(node); }
   std::vector<Item> items(Node node) const { return nodes_.list(node); }
@@ -78,8 +81,8 @@ class Stacks {
   uint32_t num_nodes() const { return nodes_.size(); }
   size_t memory_bytes() const {
     return nodes_.memory_bytes() + unions_.memory_bytes() + union_results_.capacity() * sizeof(Node) +
-           after_.memory_bytes() + returned_.memory_bytes() + starts_numbers_.memory_bytes() +
-           starts_.size() * sizeof(starts_[0]);
+           after_.memory_bytes() + is_subset_.memory_bytes() + returned_.memory_bytes() +
+           starts_numbers_.memory_bytes() + starts_.size() * sizeof(starts_[0]);
   }
 
  private:
@@ -91,6 +94,7 @@ class Stacks {
   ListNumbers<Node> unions_;
   std::vector<Node> union_results_;  // of each list in unions_, as far as known
   PairTable after_;                  // by node and symbol
+  PairTable is_subset_;              // by two nodes: 0 or 1
   PairTable above_hole_;             // by state and is_closed
   PairTable returned_;               // by node and 0
   PairTable starts_numbers_;         // by node and 0: into starts_

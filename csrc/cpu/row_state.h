@@ -21,8 +21,9 @@ struct Kept {
   bool has(const Scale& scale, float x) const { return x >= at_least && scale.t(x) >= t_at_least; }
 };
 
-// Some tokens of a row, in ascending order, with their logits. Padded with logits of
-// -inf, so that readers may take 16 at a time.
+constexpr int64_t kPadding = 64;  // logits of -inf, so that readers may take so many at a time
+
+// Some tokens of a row, in ascending order, with their logits.
 struct Candidates {
   std::vector<int32_t> tokens;
   std::vector<float> x;
@@ -30,7 +31,7 @@ struct Candidates {
 
   // Makes room for `capacity` tokens and the padding.
   void reserve(int64_t capacity) {
-    const size_t needed = static_cast<size_t>(capacity) + 16;
+    const size_t needed = static_cast<size_t>(capacity + kPadding);
     if (x.size() >= needed) return;
     const size_t room = std::max(needed, 2 * x.size());
     tokens.resize(room);
@@ -41,8 +42,8 @@ struct Candidates {
     x[count++] = logit;
   }
   void pad() {
-    std::fill_n(tokens.begin() + count, 16, 0);
-    std::fill_n(x.begin() + count, 16, kLowest);
+    std::fill_n(tokens.begin() + count, kPadding, 0);
+    std::fill_n(x.begin() + count, kPadding, kLowest);
   }
   void keep(const Scale& scale, const Kept& kept) {
     const int64_t old_count = std::exchange(count, 0);

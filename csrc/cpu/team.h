@@ -9,8 +9,8 @@
 
 namespace structout::cpu {
 
-constexpr int64_t kBlock = 64;              // tokens that are read or skipped together
-constexpr int64_t kMinSharedBlocks = 1024;  // a row of fewer blocks is faster on one thread than on two
+constexpr int64_t kBlock = 128;            // tokens that are read or skipped together
+constexpr int64_t kMinSharedBlocks = 512;  // a row of fewer blocks is faster on one thread than on two
 
 class Team {
  public:

@@ -44,12 +44,42 @@ void append_canonical(const Value& value, std::string& text) {
   }
 }
 
+void append_written(const Value& value, std::string& text) {
+  if (value.is_string()) {
+    text += '"' + value.text + '"';
+  } else if (!value.is_array() && !value.is_object()) {
+    append_canonical(value, text);
+  } else {
+    text += value.is_array() ? '[' : '{';
+    for (size_t i = 0; i < value.items.size(); ++i) {
+      if (i > 0) text += ',';
+      if (value.is_object()) text += '"' + value.names[i] + "\":";
+      append_written(value.items[i], text);
+    }
+    text += value.is_array() ? ']' : '}';
+  }
+}
+
 }  // namespace
+
+std::string written(const Value& value) {
+  std::string text;
+  append_written(value, text);
+  return text;
+}
 
 std::string canonical(const Value& value) {
   std::string text;
   append_canonical(value, text);
   return text;
+}
+
+Value with_canonical_texts(Value value) {
+  if (value.is_number()) value.text = Decimal(value.text).text();
+  if (value.is_string()) value.text = engine::spelled_canonically(value.text);
+  for (std::string& name : value.names) name = engine::spelled_canonically(name);
+  for (Value& item : value.items) item = with_canonical_texts(std::move(item));
+  return value;
 }
 
 }  // namespace structout::json

@@ -9,6 +9,12 @@ struct Value;
 
 std::string canonical(const Value& value);
 
+// The JSON text of a value that has canonical texts, with its keys in their order.
+std::string written(const Value& value);
+
+// The value with texts and names as canonical() writes them, without quotes.
+Value with_canonical_texts(Value value);
+
 // Whether a canonical text is that of an array or object.
 inline bool is_compound(const std::string& canonical) { return canonical[0] == '[' || canonical[0] == '{'; }
 

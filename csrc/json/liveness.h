@@ -44,6 +44,11 @@ class Liveness {
   // formula. `order` must have all names of the formula.
   bool is_object_live(Formula object, const KeyOrder& order, const PastKeys& past);
 
+  // An equal formula that says how many keys there can be, in each branch that needs some
+  // number of them. What is left of the formula behind some keys then tells what is left of
+  // this number.
+  Formula with_key_bounds(Formula object);
+
   // Whether more items can follow, maybe none, so that the array satisfies a formula.
   bool is_array_live(Formula array);
 
@@ -82,6 +87,7 @@ class Liveness {
   // Also guards the stack: what a schema nests and repeats decides how deep a search goes.
   void spend(uint64_t steps);
   bool is_satisfiable(Formula child, Type type);
+  Formula with_key_bounds(Formula object, Literals around);
   bool are_object_literals_live(const Literals& literals, const KeyOrder& order, const PastKeys& past,
                                 Literals& conflict);
   bool is_some_implicant_live(Formula array, const TextSet& used);

@@ -264,8 +264,7 @@ struct Liveness::ObjectSearch {
     uint64_t num_free = 0;
     for (const Key& key : free_keys()) {
       if (!is_satisfiable(key)) continue;
-      Formula description = liveness.description(key, known_sets, order);
-      uint32_t num_alike = liveness.texts_.count(liveness.texts_.start(TextKind::kString, description)).first;
+      uint32_t num_alike = num_keys(key);
       auto is_alike = [&](const Witness& witness) { return is_free(witness) && witness.key == key; };
       if (std::count_if(witnesses.begin(), witnesses.end(), is_alike) > num_alike) return false;
       num_free += num_alike;
@@ -273,6 +272,22 @@ struct Liveness::ObjectSearch {
     // Witnesses that are free keys are among these.
     count -= size_t(std::count_if(witnesses.begin(), witnesses.end(), is_free));
     return count + num_free >= min_keys;
+  }
+
+  // How many keys there can be.
+  uint64_t num_possible_keys() {
+    uint64_t count = 0;
+    for (uint32_t name : order.names) count += is_possible(name) && is_satisfiable({name});
+    for (const Key& key : free_keys()) {
+      if (is_satisfiable(key)) count += num_keys(key);
+    }
+    return count;
+  }
+
+  // How many keys a free one stands for.
+  uint32_t num_keys(const Key& key) {
+    Formula description = liveness.description(key, known_sets, order);
+    return liveness.texts_.count(liveness.texts_.start(TextKind::kString, description));
   }
 
   bool is_live(Literals& conflict) {
@@ -327,6 +342,41 @@ struct Liveness::ObjectSearch {
 bool Liveness::are_object_literals_live(const Literals& literals, const KeyOrder& order, const PastKeys& past,
                                         Literals& conflict) {
   return ObjectSearch(*this, literals, order, past).is_live(conflict);
+}
+
+Formula Liveness::with_key_bounds(Formula object) {
+  bool needs_number = false;  // in one of several branches
+  auto visit = [&](Formula atom, bool is_negated) {
+    const FormulaNode& node = formulas_[atom];
+    needs_number = needs_number || (node.op == Op::kMinKeys && node.a > 1 && !is_negated);
+  };
+  for (Formula part : formulas_.op(object) == Op::kAnd ? formulas_.operands(object) : Literals{object}) {
+    if (formulas_.op(part) != Op::kMinKeys) formulas_.visit_literals(part, visit);
+  }
+  return needs_number ? with_key_bounds(object, {}) : object;
+}
+
+Formula Liveness::with_key_bounds(Formula object, Literals around) {
+  Literals parts = formulas_.op(object) == Op::kAnd ? formulas_.operands(object) : Literals{object};
+  auto is_branching = [this](Formula part) { return formulas_.op(part) == Op::kOr; };
+  auto first_branching =
+      std::stable_partition(parts.begin(), parts.end(), [&](Formula part) { return !is_branching(part); });
+  around.insert(around.end(), parts.begin(), first_branching);
+  for (auto part = first_branching; part != parts.end(); ++part) {
+    std::vector<Formula> branches = formulas_.operands(*part);
+    for (Formula& branch : branches) branch = with_key_bounds(branch, around);
+    *part = formulas_.disjunction(std::move(branches));
+  }
+  KeyOrder order;
+  for (uint32_t name : schema_.names_in(formulas_.conjunction(around))) {
+    order.positions.emplace(name, uint32_t(order.names.size()));
+    order.names.push_back(name);
+  }
+  uint64_t most = ObjectSearch(*this, around, order, {}).num_possible_keys();
+  if (most < Texts::kManyTexts) {
+    parts.push_back(formulas_.negation(formulas_.atom(Op::kMinKeys, uint32_t(most + 1))));
+  }
+  return formulas_.conjunction(std::move(parts));
 }
 
 }  // namespace structout::json

@@ -7,11 +7,8 @@ namespace structout::json {
 
 namespace {
 
-constexpr uint32_t kNoSpaces = UINT32_MAX;  // may come
 // Outside of strings and keys other bytes make no difference, but for literals.
 constexpr std::string_view kStructure = " \t\n\r{}[],:\"-0123456789ntf";
-
-bool is_space(uint8_t byte) { return byte == ' ' || byte == '\n' || byte == '\t' || byte == '\r'; }
 
 }  // namespace
 
@@ -21,7 +18,8 @@ Machine::Machine(const std::string& schema, const SchemaOptions& options, const 
       formulas_(schema_.formulas()),
       texts_(schema_.texts()),
       liveness_(schema_),
-      form_(form) {}
+      form_(form),
+      whitespace_(form.whitespace) {}
 
 State Machine::start() {
   Formula root = schema_.root();
@@ -42,9 +40,7 @@ State Machine::start() {
   return value_state(lists_.number_of({root}));
 }
 
-State Machine::value_state(uint32_t children) {
-  return add(Kind::kValue, {children, form_.any_whitespace ? kNoSpaces : 1});
-}
+State Machine::value_state(uint32_t children) { return add(Kind::kValue, {children, Whitespace::kNone}); }
 
 State Machine::add(Kind kind, std::array<uint32_t, 5> fields, Memory memory) {
   uint64_t hash = uint64_t(kind);
@@ -140,46 +136,41 @@ Action Machine::read(State state, uint8_t byte) {
     case Kind::kKey:
       return read_key(state, byte);
     case Kind::kAfterKey: {
-      if (byte == ':') {
-        State value = add(Kind::kValue, {key_plan(fields[0], fields[1]).children, spaces_at(true)});
+      if (byte == ':' && whitespace_.may_end(fields[2])) {
+        State value = add(Kind::kValue, {key_plan(fields[0], fields[1]).children, whitespace_.start(true)});
         State waiting = add(Kind::kWaitingKey, {fields[0], fields[1]}, memory_of(prepared(fields[0])));
         return {Action::kPush, value, waiting};
       }
-      std::optional<uint32_t> spaces = spaces_after(fields[2], byte);
+      std::optional<uint32_t> spaces = whitespace_.after(fields[2], byte);
       if (!spaces) return {};
       return replace(add(Kind::kAfterKey, {fields[0], fields[1], *spaces}, memories_[state]));
     }
     case Kind::kAfterMember: {
+      if (std::optional<uint32_t> spaces = whitespace_.after(fields[1], byte)) {
+        return replace(add(Kind::kAfterMember, {fields[0], *spaces}, memories_[state]));
+      }
+      if (!whitespace_.may_end(fields[1])) return {};
       Object& object = prepared(fields[0]);
       if (byte == '}') return end_of_object(object).value_or(Action{});
-      bool may_go_on = object.allows_free || object.num_allowed_before.back() > 0;
-      if (byte == ',' && may_go_on)
-        return replace(add(Kind::kBeforeKey, {fields[0], spaces_at(true)}, memories_[state]));
-      std::optional<uint32_t> spaces = spaces_after(fields[1], byte);
-      return spaces ? replace(add(Kind::kAfterMember, {fields[0], *spaces}, memories_[state])) : Action{};
+      if (byte != ',' || (!object.allows_free && object.num_allowed_before.back() == 0)) return {};
+      return replace(add(Kind::kBeforeKey, {fields[0], whitespace_.start(true)}, memories_[state]));
     }
     case Kind::kBeforeKey:
       return read_before_key(fields[0], fields[1], byte);
     case Kind::kArrayStart:
       return read_array_start(fields[0], fields[1], byte);
     case Kind::kAfterItem: {
-      if (byte == ']') return pop_at_end(lists_[fields[0]]).value_or(Action{});
-      if (byte == ',' && item_plan(fields[0]).is_live) {
-        State value = add(Kind::kValue, {item_plan(fields[0]).children, spaces_at(true)});
-        return {Action::kPush, value, waiting_item(fields[0])};
+      if (std::optional<uint32_t> spaces = whitespace_.after(fields[1], byte)) {
+        return replace(add(Kind::kAfterItem, {fields[0], *spaces}, memories_[state]));
       }
-      std::optional<uint32_t> spaces = spaces_after(fields[1], byte);
-      return spaces ? replace(add(Kind::kAfterItem, {fields[0], *spaces}, memories_[state])) : Action{};
+      if (!whitespace_.may_end(fields[1])) return {};
+      if (byte == ']') return pop_at_end(lists_[fields[0]]).value_or(Action{});
+      if (byte != ',' || !item_plan(fields[0]).is_live) return {};
+      State value = add(Kind::kValue, {item_plan(fields[0]).children, whitespace_.start(true)});
+      return {Action::kPush, value, waiting_item(fields[0])};
     }
   }
   return {};
-}
-
-std::optional<uint32_t> Machine::spaces_after(uint32_t spaces, uint8_t byte) const {
-  if (!form_.any_whitespace) return byte == ' ' && spaces == 0 ? std::optional(1u) : std::nullopt;
-  if (!is_space(byte) || spaces == kNoSpaces) return std::nullopt;
-  if (!form_.max_whitespace) return 0;
-  return spaces < *form_.max_whitespace ? std::optional(spaces + 1) : std::nullopt;
 }
 
 // -- values -------------------------------------------------------------------------
@@ -197,22 +188,23 @@ Machine::Numbers Machine::expanded(uint32_t children, Type type) {
 }
 
 Action Machine::read_value(uint32_t children, uint32_t spaces, uint8_t byte) {
-  if (std::optional<uint32_t> more = spaces_after(spaces, byte)) {
+  if (std::optional<uint32_t> more = whitespace_.after(spaces, byte)) {
     return replace(add(Kind::kValue, {children, *more}));
   }
-  if (!may_end_spaces(spaces)) return {};
+  if (!whitespace_.may_end(spaces)) return {};
   if (byte == '{') {
     Numbers formulas = expanded(children, Type::kObject);
     uint32_t order = order_of(children, formulas);
     PastKeys past(orders_[order].order.names.size());
+    formulas[0] = liveness_.with_key_bounds(formulas[0]);
     if (!liveness_.is_object_live(formulas[0], orders_[order].order, past)) return {};
     uint32_t object = object_of(shape_of(kAlways, order), std::move(formulas), std::move(past));
-    return replace(add(Kind::kObjectStart, {object, spaces_at(false)}, memory_at_start()));
+    return replace(add(Kind::kObjectStart, {object, whitespace_.start(false)}, memory_at_start()));
   }
   if (byte == '[') {
     Numbers formulas = expanded(children, Type::kArray);
     if (!liveness_.is_array_live(formulas[0])) return {};
-    return replace(add(Kind::kArrayStart, {lists_.number_of(formulas), spaces_at(false)}));
+    return replace(add(Kind::kArrayStart, {lists_.number_of(formulas), whitespace_.start(false)}));
   }
   if (byte == '"' || byte == '-' || (byte >= '0' && byte <= '9')) {
     bool is_string = byte == '"';
@@ -279,7 +271,7 @@ State Machine::resume(State waiting, uint32_t verdicts) {
   State state = kNoState;
   if (kinds_[waiting] == Kind::kWaitingKey) {
     if (std::optional<uint32_t> after = object_after(fields[0], fields[1], truths)) {
-      state = add(Kind::kAfterMember, {*after, spaces_at(false)}, memory_of(prepared(*after)));
+      state = add(Kind::kAfterMember, {*after, whitespace_.start(false)}, memory_of(prepared(*after)));
     }
   } else {
     const Plan& plan = item_plan(fields[0]);
@@ -292,8 +284,8 @@ State Machine::resume(State waiting, uint32_t verdicts) {
     }
     if (liveness_.is_array_live(formulas[0])) {
       uint32_t array = lists_.number_of(formulas);
-      state =
-          add(Kind::kAfterItem, {array, spaces_at(false)}, are_items_unique(array) ? Memory::kItems : Memory::kNone);
+      state = add(Kind::kAfterItem, {array, whitespace_.start(false)},
+                  are_items_unique(array) ? Memory::kItems : Memory::kNone);
     }
   }
   resumed_[{waiting, verdicts}] = state;
@@ -329,21 +321,31 @@ State Machine::waiting_item(uint32_t array) {
 }
 
 Action Machine::read_array_start(uint32_t array, uint32_t spaces, uint8_t byte) {
+  if (std::optional<uint32_t> more = whitespace_.after(spaces, byte))
+    return replace(add(Kind::kArrayStart, {array, *more}));
+  if (!whitespace_.may_end(spaces)) return {};
   if (byte == ']') return pop_at_end(lists_[array]).value_or(Action{});
-  if (std::optional<uint32_t> more = spaces_after(spaces, byte)) return replace(add(Kind::kArrayStart, {array, *more}));
   if (!item_plan(array).is_live) return {};
-  Action first = read_value(item_plan(array).children, form_.any_whitespace ? kNoSpaces : 1, byte);
+  Action first = read_value(item_plan(array).children, Whitespace::kNone, byte);
   if (first.kind != Action::kReplace) return {};
   return {Action::kPush, first.state, waiting_item(array)};
 }
 
-// How many items an array must have.
+// How many items an array must have, and may have.
 uint32_t Machine::min_items(uint32_t array) {
   uint32_t min = 0;
   formulas_.visit_literals(lists_[array][0], [&](Formula atom, bool is_negated) {
     if (formulas_.op(atom) == Op::kMinItems && !is_negated) min = std::max(min, formulas_[atom].a);
   });
   return min;
+}
+
+uint32_t Machine::max_items(uint32_t array) {
+  uint32_t max = UINT32_MAX;
+  formulas_.visit_literals(lists_[array][0], [&](Formula atom, bool is_negated) {
+    if (formulas_.op(atom) == Op::kMinItems && is_negated) max = std::min(max, formulas_[atom].a - 1);
+  });
+  return max;
 }
 
 }  // namespace structout::json

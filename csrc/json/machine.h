@@ -18,6 +18,7 @@
 #include "base/state_numbers.h"
 #include "json/liveness.h"
 #include "json/used_values.h"
+#include "json/whitespace.h"
 
 namespace structout::json {
 
@@ -28,8 +29,7 @@ enum class KeyOrderRule : uint8_t {
 
 struct TextForm {
   KeyOrderRule key_order = KeyOrderRule::kAny;
-  bool any_whitespace = true;                  // false: one space after , and :, and no other
-  std::optional<uint32_t> max_whitespace = 2;  // characters in a row, outside of strings
+  WhitespaceForm whitespace;
 };
 
 using State = uint32_t;
@@ -160,25 +160,40 @@ class Machine {
   // Whether the schema speaks of items that differ.
   bool has_unique_items() const { return has_unique_items_; }
 
-  // At least how many different values of the innermost array, object or scalar go on from
-  // a state, or from one that waits for a value, when that is complete. kManyValues: so
-  // many or more. `names`: as in holds().
+  // How many different values there are.
   static constexpr uint32_t kManyValues = Texts::kManyTexts;
-  uint32_t num_values(State state, const PastKeys& names = {});
-  uint32_t num_values_behind(State waiting, const PastKeys& names);
+  struct NumValues {
+    uint32_t least = 1;     // kManyValues: so many or more
+    bool is_exact = false;  // no more than these; then no object that is open has free keys
+    bool are_many() const { return least == kManyValues; }
+  };
+  // Those of the innermost array, object or scalar that go on from a state, or from one
+  // that waits for a value, when that is complete. `names`: as in holds(). `num_items`: that
+  // an array whose items differ has then; kUnknownItems: no one knows.
+  static constexpr size_t kUnknownItems = SIZE_MAX;
+  NumValues num_values(State state, const PastKeys& names = {}, size_t num_items = kUnknownItems);
+  NumValues num_values_behind(State waiting, const PastKeys& names, size_t num_items = kUnknownItems);
   bool has_many_values(State state);  // whichever names have come
+
+  // For a state that waits for an item: a number of what is asked of the item.
+  uint32_t item_children(State waiting) { return item_plan(fields_[waiting][0]).children; }
 
   // For a state before or inside a key: whether one may follow that is not used. `begin`:
   // where the used ones are that begin as this one has begun.
   bool has_unused_key(State state, const TextSet& used, TextSet::Cursor begin, const PastKeys& names);
-  // The same for an item that is a scalar. None if that would have to be tried.
-  std::optional<bool> has_unused_scalar(State state, TextSet::Cursor begin);
+  // The same for an item that is a scalar.
+  bool has_unused_scalar(State state, TextSet::Cursor begin);
   // For a state before or inside a key: whether free keys may be used up.
   bool may_lack_keys(State state);
 
   // For states of an array: whether it may depend on the values of earlier items whether
   // it can be completed, and whether it can.
   bool is_tight(State state);
+  // Of a tight one that waits for an item: whether it matters what else the item satisfies,
+  // even if it is none of the few values; and whether it may become one of these. With one
+  // `contains` alone it does not matter: what was used of it has counted.
+  bool depends_on_verdicts(State waiting);
+  bool may_be_scarce(State waiting, const std::string& text);
   bool stays_live(State state, const TextSet& used);
 
   size_t num_states() const { return kinds_.size(); }
@@ -306,10 +321,6 @@ class Machine {
 
   Action replace(State state) const { return {Action::kReplace, state}; }
   Action pop(const std::vector<bool>& verdicts) { return {Action::kPop, verdicts_.number_of(verdicts)}; }
-  // Whitespace is counted. Without any_whitespace 0 asks for one space, 1 for none.
-  uint32_t spaces_at(bool is_after_separator) const { return form_.any_whitespace || is_after_separator ? 0 : 1; }
-  std::optional<uint32_t> spaces_after(uint32_t spaces, uint8_t byte) const;
-  bool may_end_spaces(uint32_t spaces) const { return form_.any_whitespace || spaces != 0; }
 
   uint32_t order_of(uint32_t children, const Numbers& objects);
   const Order& order(const Object& object) const { return orders_[shapes_[object.shape].order]; }
@@ -360,10 +371,14 @@ class Machine {
   Plan make_plan(const Numbers& formulas, const Context& context);
   bool are_items_unique(uint32_t array);
   uint32_t min_items(uint32_t array);
+  uint32_t max_items(uint32_t array);
   void check_unique_items(uint32_t array);
-  uint32_t counted_values(State state, const PastKeys& names);
-  uint32_t num_values_of(uint32_t children);
-  uint32_t num_objects(uint32_t object, const PastKeys& names);
+  NumValues counted_values(State state, const PastKeys& names, size_t num_items);
+  NumValues num_arrays(uint32_t array, size_t num_items);
+  NumValues num_values_of(uint32_t children);
+  NumValues num_objects(uint32_t object, const PastKeys& names);
+  NumValues num_constants(Formula among);
+  NumValues num_objects_behind_key(State state, const PastKeys& names);
   bool is_plain_array(uint32_t array);
   std::vector<Formula> few_children(uint32_t array);  // children that few values satisfy
   State waiting_item(uint32_t array);
@@ -376,6 +391,7 @@ class Machine {
   Texts& texts_;
   Liveness liveness_;
   const TextForm form_;
+  const Whitespace whitespace_;
 
   std::vector<Kind> kinds_;
   std::vector<std::array<uint32_t, 5>> fields_;
@@ -403,7 +419,7 @@ class Machine {
   std::map<std::pair<uint32_t, uint32_t>, Plan> key_plans_;
   std::map<uint32_t, Plan> item_plans_;
   bool has_unique_items_ = false;
-  std::unordered_map<State, uint32_t> num_values_;
+  std::unordered_map<State, NumValues> num_values_;
   std::unordered_set<State> being_counted_;
   size_t count_depth_ = 0;
   std::unordered_map<State, bool> has_many_values_;

@@ -401,23 +401,23 @@ std::optional<uint32_t> Machine::completed_name(State state, State next) const {
 // -- reading ------------------------------------------------------------------------
 
 Action Machine::read_object_start(uint32_t object, uint32_t spaces, uint8_t byte) {
-  if (byte == '}') return end_of_object(objects_[object]).value_or(Action{});
-  if (std::optional<uint32_t> more = spaces_after(spaces, byte)) {
+  if (std::optional<uint32_t> more = whitespace_.after(spaces, byte)) {
     return replace(add(Kind::kObjectStart, {object, *more}, memory_at_start()));
   }
+  if (byte == '}') return whitespace_.may_end(spaces) ? end_of_object(objects_[object]).value_or(Action{}) : Action{};
   return read_before_key(object, spaces, byte);
 }
 
 Action Machine::read_before_key(uint32_t number, uint32_t spaces, uint8_t byte) {
   Object& object = prepared(number);
-  if (byte == '"' && may_end_spaces(spaces) && (object.allows_free || object.num_allowed_before.back() > 0)) {
+  if (byte == '"' && whitespace_.may_end(spaces) && (object.allows_free || object.num_allowed_before.back() > 0)) {
     bool has_named = object.num_allowed_before.back() > 0;
     uint32_t num_names = uint32_t(object.num_allowed_before.size() - 1);
     return replace(add(Kind::kKey,
                        {number, 0, has_named ? num_names : 0, 0, object.allows_free ? object.free : kNoText},
                        object.allows_free ? Memory::kInsideKey : memory_of(object)));
   }
-  std::optional<uint32_t> more = spaces_after(spaces, byte);
+  std::optional<uint32_t> more = whitespace_.after(spaces, byte);
   return more ? replace(add(Kind::kBeforeKey, {number, *more}, memory_of(object))) : Action{};
 }
 
@@ -437,14 +437,14 @@ Action Machine::read_key(State state, uint8_t byte) {
     bool is_named = begin < end && spelling(begin).size() == length;
     if (is_named && is_allowed(begin)) {
       uint32_t key = number_of_key({order.order.names[order.by_spelling[begin]]});
-      return replace(add(Kind::kAfterKey, {number, key, spaces_at(false)}, after_memory));
+      return replace(add(Kind::kAfterKey, {number, key, whitespace_.start(false)}, after_memory));
     }
     if (free != kNoText && texts_.accepts(lists_[free][0])) {
       Key key;
       for (size_t i = 0; i < object.sets.size(); ++i) {
         if (texts_.accepts(lists_[free][i + 1])) key.sets.push_back(object.sets[i]);
       }
-      return replace(add(Kind::kAfterKey, {number, number_of_key(key), spaces_at(false)}, after_memory));
+      return replace(add(Kind::kAfterKey, {number, number_of_key(key), whitespace_.start(false)}, after_memory));
     }
   }
   // Named keys.

@@ -13,8 +13,16 @@ constexpr size_t kMaxDepth = 64;        // of values and items that one count lo
 constexpr uint32_t kMaxCounted = 1024;  // values that are followed one by one
 constexpr uint32_t kMaxSpellings = 22;  // of a number that need not be canonical
 
-uint32_t product(uint64_t a, uint64_t b) { return uint32_t(std::min<uint64_t>(a * b, kMany)); }
-uint32_t sum(uint64_t a, uint64_t b) { return uint32_t(std::min<uint64_t>(a + b, kMany)); }
+using NumValues = Machine::NumValues;
+constexpr NumValues kManyOfThem = {kMany, true};
+
+NumValues product(NumValues a, NumValues b) {
+  return {uint32_t(std::min<uint64_t>(uint64_t(a.least) * b.least, kMany)), a.is_exact && b.is_exact};
+}
+
+NumValues sum(NumValues a, NumValues b) {
+  return {uint32_t(std::min<uint64_t>(uint64_t(a.least) + b.least, kMany)), a.is_exact && b.is_exact};
+}
 
 }  // namespace
 
@@ -26,19 +34,20 @@ bool Machine::is_scalar(State state) const { return kinds_[state] == Kind::kText
 
 bool Machine::is_key(State state) const { return kinds_[state] == Kind::kKey; }
 
-uint32_t Machine::num_values(State state, const PastKeys& names) {
-  bool is_kept = names.empty();
+Machine::NumValues Machine::num_values(State state, const PastKeys& names, size_t num_items) {
+  bool depends_on_items = kinds_[state] == Kind::kAfterItem && num_items != kUnknownItems;
+  bool is_kept = names.empty() && !depends_on_items;
   auto known = is_kept ? num_values_.find(state) : num_values_.end();
   if (known != num_values_.end()) return known->second;
   // What leads back to a state that is being counted can be repeated.
-  if (is_kept && being_counted_.count(state) != 0) return kinds_[state] == Kind::kValue ? kMany : 1;
-  if (count_depth_ == kMaxDepth) return 1;
+  if (is_kept && being_counted_.count(state) != 0) return kManyOfThem;
+  if (count_depth_ == kMaxDepth) return {};
   schema_.budget().spend(1);
   if (is_kept) being_counted_.insert(state);
-  uint32_t count = 0;
+  NumValues count;
   ++count_depth_;
   try {
-    count = counted_values(state, names);
+    count = counted_values(state, names, num_items);
   } catch (...) {
     --count_depth_;
     being_counted_.erase(state);
@@ -52,13 +61,16 @@ uint32_t Machine::num_values(State state, const PastKeys& names) {
   return count;
 }
 
-uint32_t Machine::counted_values(State state, const PastKeys& names) {
+Machine::NumValues Machine::counted_values(State state, const PastKeys& names, size_t num_items) {
   const std::array<uint32_t, 5> fields = fields_[state];
   switch (kinds_[state]) {
+    case Kind::kLiteral:
+      return {1, true};
     case Kind::kText: {
-      uint32_t count = texts_.count(lists_[fields[1]][0]).first;
-      bool is_number = TextKind(fields[0]) == TextKind::kNumber;
-      return is_number && count < kMany ? std::max(count / kMaxSpellings, 1u) : count;
+      uint32_t count = texts_.count(lists_[fields[1]][0]);
+      bool is_string = TextKind(fields[0]) == TextKind::kString;
+      if (is_string || count == kMany) return {count, is_string};
+      return {std::max(count / kMaxSpellings, 1u), false};
     }
     case Kind::kValue:
       return num_values_of(fields[0]);
@@ -66,33 +78,79 @@ uint32_t Machine::counted_values(State state, const PastKeys& names) {
     case Kind::kAfterMember:
       return num_objects(fields[0], names);
     case Kind::kBeforeKey: {  // but not the object that has no more keys
-      uint32_t count = num_objects(fields[0], names);
-      return count == kMany ? kMany : std::max(count - 1, 1u);
-    }
-    case Kind::kKey: {
-      if (fields[4] != kNoText && texts_.count(lists_[fields[4]][0]).first == kMany) return kMany;
+      NumValues count = num_objects(fields[0], names);
       const Object object = objects_[fields[0]];
-      const std::vector<uint32_t> by_spelling = order(object).by_spelling;
-      if (fields[2] - fields[1] != 1 || fields[4] != kNoText) return 1;
-      uint32_t key = number_of_key({order(object).order.names[by_spelling[fields[1]]]});
-      return num_values(value_state(key_plan(fields[0], key).children));
+      bool may_end = end_of_object(object) && (!is_guarded(object) || holds({Guard::kClose, fields[0]}, names));
+      if (may_end && !count.are_many() && count.least > 0) --count.least;
+      if (!count.is_exact) count.least = std::max(count.least, 1u);
+      return count;
     }
+    case Kind::kKey:
+      return num_objects_behind_key(state, names);
     case Kind::kAfterKey:
       return product(
           num_values(value_state(key_plan(fields[0], fields[1]).children)),
           num_values_behind(add(Kind::kWaitingKey, {fields[0], fields[1]}, memory_of(prepared(fields[0]))), names));
     case Kind::kArrayStart:
-    case Kind::kAfterItem: {
-      uint32_t end = pop_at_end(lists_[fields[0]]) ? 1 : 0;
-      if (!item_plan(fields[0]).is_live) return end;
-      uint32_t item = num_values(value_state(item_plan(fields[0]).children));
-      if (item == kMany) return kMany;
-      if (are_items_unique(fields[0])) return 1;  // which ones are left is not known here
-      return sum(end, product(item, num_values_behind(add(Kind::kWaitingItem, {fields[0]}), {})));
-    }
+      return num_arrays(fields[0], 0);
+    case Kind::kAfterItem:
+      return num_arrays(fields[0], num_items);
     default:
-      return 1;
+      return {};
   }
+}
+
+Machine::NumValues Machine::num_arrays(uint32_t array, size_t num_items) {
+  const Numbers formulas = lists_[array];
+  if (is_among(formulas)) return num_constants(formulas[0]);
+  NumValues end = {pop_at_end(formulas) ? 1u : 0u, true};
+  if (!item_plan(array).is_live) return end;
+  NumValues item = num_values(value_state(item_plan(array).children));
+  if (item.are_many()) return item;
+  if (!are_items_unique(array)) {
+    return sum(end, product(item, num_values_behind(add(Kind::kWaitingItem, {array}), {})));
+  }
+  if (num_items == kUnknownItems || !is_plain_array(array)) return {};  // which ones are left is not known
+  // Sequences of different ones of those that are left.
+  uint64_t num_left = item.least > num_items ? item.least - num_items : 0;
+  uint32_t min = min_items(array), max = max_items(array);
+  NumValues count = {0, item.is_exact}, sequences = {1, true};
+  for (uint32_t length = 0; length <= max && sequences.least > 0 && !count.are_many(); ++length) {
+    if (length >= min) count = sum(count, sequences);
+    sequences = product(sequences, {uint32_t(num_left > length ? num_left - length : 0), true});
+  }
+  if (!count.is_exact) count.least = std::max(count.least, 1u);
+  return count;
+}
+
+// The values that are left of those that an object or array must be one of.
+Machine::NumValues Machine::num_constants(Formula among) {
+  return {uint32_t(schema_.constants()[formulas_[among].a].size()), true};
+}
+
+Machine::NumValues Machine::num_objects_behind_key(State state, const PastKeys& names) {
+  const auto [number, begin, end, length, free] = fields_[state];
+  const Object object = objects_[number];
+  bool has_free = free != kNoText;
+  if (has_free && object.max_keys == UINT32_MAX && texts_.count(lists_[free][0]) == kMany) return kManyOfThem;
+  if (!object.is_kept) return {};
+  NumValues count = {0, true};
+  const std::vector<uint32_t> by_spelling = order(object).by_spelling;
+  for (uint32_t i = begin; i < end && !count.are_many(); ++i) {
+    if (!holds({Guard::kKeys, number, i, i + 1, false}, names)) continue;
+    uint32_t key = number_of_key({order(object).order.names[by_spelling[i]]});
+    PastKeys after = names;
+    if (is_guarded(object)) {
+      after.resize(by_spelling.size());
+      after[by_spelling[i]] = true;
+    }
+    State waiting = add(Kind::kWaitingKey, {number, key}, memory_of(prepared(number)));
+    count =
+        sum(count, product(num_values(value_state(key_plan(number, key).children)), num_values_behind(waiting, after)));
+  }
+  if (has_free || object.allows_free) count.is_exact = false;
+  if (!count.is_exact) count.least = std::max(count.least, 1u);
+  return count;
 }
 
 bool Machine::has_many_values(State state) {
@@ -105,58 +163,65 @@ bool Machine::has_many_values(State state) {
   if (may_have_names && is_guarded(objects_[fields_[state][0]])) {
     names.assign(order(objects_[fields_[state][0]]).order.names.size(), true);
   }
-  return has_many_values_[state] = num_values(state, names) == kMany;
+  return has_many_values_[state] = num_values(state, names).are_many();
 }
 
-uint32_t Machine::num_values_of(uint32_t children) {
+Machine::NumValues Machine::num_values_of(uint32_t children) {
   Formula goal = lists_[children][0];
-  uint32_t count = 0;
-  for (Type type : {Type::kNull, Type::kFalse, Type::kTrue}) count += schema_.expand(goal, type) == kAlways;
+  NumValues count = {0, true};
+  for (Type type : {Type::kNull, Type::kFalse, Type::kTrue}) count.least += schema_.expand(goal, type) == kAlways;
   Formula strings = schema_.expand(goal, Type::kString), numbers = schema_.expand(goal, Type::kNumber);
-  if (strings != kNever) count = sum(count, texts_.count(texts_.start(TextKind::kString, strings)).first);
-  if (numbers != kNever) {
+  auto num_texts = [this](TextKind kind, Formula formula) { return texts_.count(texts_.start(kind, formula)); };
+  if (strings != kNever) count = sum(count, {num_texts(TextKind::kString, strings), true});
+  if (numbers != kNever && !count.are_many()) {
     Formula canonical = schema_.expand(formulas_.atom(Op::kCanonicalNumber), Type::kNumber);
-    Formula all = formulas_.conjunction({numbers, canonical});
-    count = sum(count, texts_.count(texts_.start(TextKind::kNumber, all)).first);
+    Formula others = formulas_.conjunction({numbers, formulas_.negation(canonical)});
+    bool is_exact = others == kNever || !texts_.is_live(texts_.start(TextKind::kNumber, others));
+    count = sum(count, {num_texts(TextKind::kNumber, formulas_.conjunction({numbers, canonical})), is_exact});
   }
   State value = value_state(children);
   for (uint8_t byte : {'[', '{'}) {
-    if (count == kMany) return count;
+    if (count.are_many()) return count;
     Action action = read_value(children, fields_[value][1], byte);
     if (action.kind == Action::kReplace) count = sum(count, num_values(action.state));
   }
-  return std::max(count, 1u);
+  count.least = std::max(count.least, 1u);
+  return count;
 }
 
-uint32_t Machine::num_objects(uint32_t number, const PastKeys& names) {
+Machine::NumValues Machine::num_objects(uint32_t number, const PastKeys& names) {
   const Object object = prepared(number);
+  if (is_among(lists_[object.formulas])) return num_constants(lists_[object.formulas][0]);
   bool is_free = object.allows_free && object.max_keys == UINT32_MAX;
-  if (is_free && texts_.count(lists_[object.free][0]).first == kMany) return kMany;
+  if (is_free && texts_.count(lists_[object.free][0]) == kMany) return kManyOfThem;
   const KeyOrder& order = this->order(object).order;
-  if (!object.is_kept) return 1;  // which keys may come together is not known here
+  if (!object.is_kept) return {};  // which keys may come together is not known here
   Formula rest = lists_[object.formulas][0];
   const std::vector<uint32_t> in_rest = schema_.names_in(rest);
-  const Shape& shape = shapes_[object.shape];
-  uint32_t count = 1;
-  for (uint32_t i = 0; i < order.names.size() && count < kMany; ++i) {
+  NumValues count = {1, rest == kAlways && object.max_keys == UINT32_MAX && !object.allows_free};
+  for (uint32_t i = 0; i < order.names.size() && !count.are_many(); ++i) {
     bool has_come = is_guarded(object) ? i < names.size() && names[i] : i < object.next;
     if (has_come || std::find(in_rest.begin(), in_rest.end(), order.names[i]) != in_rest.end()) continue;
-    bool is_optional = !shape.is_required[i];
+    bool is_optional = !shapes_[object.shape].is_required[i];
     if (is_optional && (rest != kAlways || object.max_keys != UINT32_MAX)) continue;
     const Plan plan = shape_plan(object.shape, number_of_key({order.names[i]}));
     if (!plan.is_live) continue;
-    count = product(count, sum(num_values(value_state(plan.children)), is_optional));
+    count = product(count, sum(num_values(value_state(plan.children)), {is_optional, true}));
   }
   return count;
 }
 
-uint32_t Machine::num_values_behind(State waiting, const PastKeys& names) {
+Machine::NumValues Machine::num_values_behind(State waiting, const PastKeys& names, size_t num_items) {
   const std::array<uint32_t, 5> fields = fields_[waiting];
   bool is_key = kinds_[waiting] == Kind::kWaitingKey;
   const Plan& plan = is_key ? key_plan(fields[0], fields[1]) : item_plan(fields[0]);
-  if (!plan.tracked.empty() || (is_key && !objects_[fields[0]].is_kept)) return 1;
+  bool tells_values = !plan.tracked.empty() || plan.values != kUnknown;
+  if (tells_values || (is_key && !objects_[fields[0]].is_kept)) return {};
   State state = resume(waiting, verdicts_.number_of({true}));
-  return state == kNoState ? 1 : num_values(state, is_key ? names : PastKeys());
+  if (state == kNoState) return {};
+  bool are_alike = !is_key && item_children(state) == item_children(waiting);
+  if (!are_alike) num_items = kUnknownItems;
+  return num_values(state, is_key ? names : PastKeys(), num_items);
 }
 
 bool Machine::has_unused_key(State state, const TextSet& used, TextSet::Cursor begin, const PastKeys& names) {
@@ -175,31 +240,28 @@ bool Machine::has_unused_key(State state, const TextSet& used, TextSet::Cursor b
     begin = used.begin();
   }
   if (text == kNoText) return true;
-  auto [count, is_exact] = texts_.count(text);
-  if (count > begin.count()) return true;
-  return texts_.num_among(text, begin) < count;
+  uint32_t count = texts_.count(text);
+  return count > begin.count() || texts_.num_among(text, begin) < count;
 }
 
-std::optional<bool> Machine::has_unused_scalar(State state, TextSet::Cursor begin) {
+bool Machine::has_unused_scalar(State state, TextSet::Cursor begin) {
   if (kinds_[state] == Kind::kLiteral) {
     for (char byte : kLiterals[fields_[state][0]].substr(fields_[state][1])) begin.read(uint8_t(byte));
     return !begin.is_whole();
   }
   uint32_t text = lists_[fields_[state][1]][0];
-  auto [count, is_exact] = texts_.count(text);
-  if (count > begin.count()) return true;
-  if (texts_.num_among(text, begin) < count) return true;
-  return is_exact ? std::optional(false) : std::nullopt;
+  uint32_t count = texts_.count(text);
+  return count > begin.count() || texts_.num_among(text, begin) < count;
 }
 
 bool Machine::may_lack_keys(State state) {
   const std::array<uint32_t, 5> fields = fields_[state];
   if (kinds_[state] == Kind::kKey) {
-    return fields[4] != kNoText && texts_.count(lists_[fields[4]][0]).first < kMany;
+    return fields[4] != kNoText && texts_.count(lists_[fields[4]][0]) < kMany;
   }
   if (kinds_[state] != Kind::kBeforeKey) return false;
   const Object& object = prepared(fields[0]);
-  return object.allows_free && texts_.count(lists_[object.free][0]).first < kMany;
+  return object.allows_free && texts_.count(lists_[object.free][0]) < kMany;
 }
 
 // -- arrays that must go on ---------------------------------------------------------
@@ -227,7 +289,7 @@ std::vector<Formula> Machine::few_children(uint32_t array) {
   if (item_plan(array).is_live) children.push_back(lists_[item_plan(array).children][0]);
   for (Formula child : children) {
     bool is_possible = child != kNever && child != kAlways && liveness_.is_satisfiable(child);
-    if (is_possible && num_values_of(lists_.number_of({child})) < kMany) few.push_back(child);
+    if (is_possible && !num_values_of(lists_.number_of({child})).are_many()) few.push_back(child);
   }
   return few;
 }
@@ -241,14 +303,43 @@ bool Machine::is_tight(State state) {
   return tight_arrays_[array] = is_tight;
 }
 
+bool Machine::depends_on_verdicts(State waiting) {
+  uint32_t array = fields_[waiting][0];
+  if (!is_tight(waiting) || item_plan(array).tracked.empty()) return false;
+  Formula formula = lists_[array][0];
+  std::vector<Formula> literals = {formula};
+  if (formulas_.op(formula) == Op::kAnd) literals = formulas_.operands(formula);
+  size_t num_has = 0;
+  bool are_simple = std::all_of(literals.begin(), literals.end(), [&](Formula literal) {
+    const FormulaNode& node = formulas_[literal];
+    if (node.op == Op::kHas) return ++num_has == 1;
+    if (node.op == Op::kNot) return formulas_.op(node.a) == Op::kMinItems;
+    if (node.op == Op::kForItems) return node.a == 0 && node.b == UINT32_MAX;
+    return node.op == Op::kMinItems || node.op == Op::kUnique;
+  });
+  return !are_simple;
+}
+
+bool Machine::may_be_scarce(State waiting, const std::string& text) {
+  for (Formula child : few_children(fields_[waiting][0])) {
+    Liveness::Values values = liveness_.all_values(child);
+    if (values == nullptr) continue;
+    schema_.budget().spend(values->size());
+    auto begins_so = [&text](const std::string& value) { return value.compare(0, text.size(), text) == 0; };
+    if (std::any_of(values->begin(), values->end(), begins_so)) return true;
+  }
+  return false;
+}
+
 // Refuses arrays of which it is not known whether enough values are left.
 void Machine::check_unique_items(uint32_t array) {
   if (!item_plan(array).is_live) return;
   uint32_t children = item_plan(array).children;
   if (is_plain_array(array)) {
     uint32_t min = min_items(array);
-    if (min < 2 || num_values_of(children) >= min) return;
-    if (min <= kMaxCounted && num_different_values(*this, value_state(children), min) >= min) return;
+    NumValues count = num_values_of(children);
+    if (min < 2 || count.least >= min) return;
+    if (!count.is_exact && min <= kMaxCounted && num_different_values(*this, value_state(children), min) >= min) return;
     throw SchemaError(ErrorKind::kUnsupported, "under uniqueItems, an array needs more items than there are values");
   }
   for (Formula child : few_children(array)) {

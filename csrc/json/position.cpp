@@ -12,8 +12,6 @@ namespace {
 
 using MemoryKind = Machine::Memory;
 
-bool is_space(char byte) { return byte == ' ' || byte == '\n' || byte == '\t' || byte == '\r'; }
-
 std::shared_ptr<const Memory> with_used(const std::shared_ptr<const Memory>& memory, UsedValues used) {
   return std::make_shared<const Memory>(Memory{std::make_shared<const UsedValues>(std::move(used)), 0, memory->names});
 }
@@ -96,6 +94,7 @@ bool Position::apply(const Action& action, uint8_t byte) {
         if (used.values.contains(key)) return false;
         used.values = used.values.with(key);
         memory_ = with_used(memory_, std::move(used));
+        has_free_key_ = has_free_key_ || (below_ != nullptr && below_->item != nullptr);
       } else if (std::optional<uint32_t> name = machine_->completed_name(state_, action.state)) {
         memory_ = with_name(memory_, *name);
       } else if (next == MemoryKind::kInsideKey) {
@@ -141,6 +140,8 @@ bool Position::apply(const Action& action, uint8_t byte) {
       if (machine_->memory(state) != MemoryKind::kNone) memory_ = waiting->memory;
       bool is_item = waiting->memory != nullptr && machine_->memory(waiting->state) == MemoryKind::kInsideItem;
       if (is_item) {
+        auto is_done = [&waiting](const auto& entry) { return entry.first == waiting->memory; };
+        rivals_.erase(std::remove_if(rivals_.begin(), rivals_.end(), is_done), rivals_.end());
         std::string item = text_since(waiting->memory->begin);
         if (action.kind == Action::kPop) item.push_back(char(byte));
         if (!complete_item(*waiting, std::move(item))) return false;
@@ -184,6 +185,13 @@ bool Position::complete_item(const Frame& waiting, std::string text) {
   is_new_ = waiting.memory->is_outer_new;
   if (machine_->memory(state_) == MemoryKind::kNone) return true;
   used.values = used.values.with(item);
+  Value used_value = with_canonical_texts(value);
+  uint32_t children = machine_->item_children(waiting.state);
+  used.are_alike = used.last == nullptr || (used.are_alike && used.last->children == children);
+  used.are_written_once = used.are_written_once && !machine_->allows_any_order() && !has_free_key_;
+  used.written = used.are_written_once ? used.written.with(written(used_value)) : TextSet();
+  used.last = std::make_shared<const UsedItem>(std::move(used_value), children, used.last);
+  if (waiting.below == nullptr || waiting.below->item == nullptr) has_free_key_ = false;
   if (is_compound(item)) {
     visit_strings(value, [&used](const std::string& each) {
       if (!used.strings.contains(each)) used.strings = used.strings.with(each);
@@ -194,21 +202,70 @@ bool Position::complete_item(const Frame& waiting, std::string text) {
   return true;
 }
 
-// Whether all values with which an item may go on may have been used.
-bool Position::may_run_out(const Frame& item) const {
-  size_t num_used = item.memory->used == nullptr ? 0 : item.memory->used->values.size();
-  uint64_t count = machine_->num_values(state_, names());
-  bool is_tight = machine_->is_tight(item.state);
-  for (const Frame* frame = below_.get(); frame != &item && count < Machine::kManyValues; frame = frame->below.get()) {
-    // In an array inside, the items that have come cannot come again.
-    if (machine_->memory(frame->state) == MemoryKind::kInsideItem && frame->memory->used != nullptr) {
-      size_t num_past = frame->memory->used->values.size();
-      count = count > num_past ? count - num_past : 1;
-    }
-    if (!is_tight && count > num_used) return false;
-    count *= machine_->num_values_behind(frame->state, names_of(frame->memory.get()));
+const Rivals& Position::rivals_of(const Frame& item) const {
+  auto known =
+      std::find_if(rivals_.begin(), rivals_.end(), [&](const auto& entry) { return entry.first == item.memory; });
+  if (known != rivals_.end() && known->second->length() == length()) return *known->second;
+  if (known == rivals_.end()) known = rivals_.insert(known, {item.memory, nullptr});
+  auto rivals = std::make_shared<Rivals>(known->second != nullptr ? *known->second
+                                                                  : Rivals(item.memory->used, item.memory->begin));
+  rivals->read(text_since(rivals->length()));
+  machine_->schema().budget().spend(rivals->take_work());
+  known->second = std::move(rivals);
+  return *known->second;
+}
+
+void Position::prepare_rivals() const {
+  for (const Frame* item = below_ == nullptr ? nullptr : below_->item; item != nullptr;) {
+    if (item->memory->used != nullptr) rivals_of(*item);
+    item = item->below == nullptr ? nullptr : item->below->item;
   }
-  return is_tight ? count < Machine::kManyValues : count <= num_used;
+}
+
+Position::Outlook Position::outlook(const Frame& item) const {
+  auto num_used = [](const Frame& frame) {
+    return frame.memory->used == nullptr ? size_t(0) : frame.memory->used->values.size();
+  };
+  // How many items there are, if the same was asked of all.
+  auto num_items = [this](const Memory* memory, State array) {
+    const UsedValues* used = memory == nullptr ? nullptr : memory->used.get();
+    if (used == nullptr) return size_t(0);
+    bool are_alike = used->are_alike && used->last->children == machine_->item_children(array);
+    return are_alike ? used->values.size() : Machine::kUnknownItems;
+  };
+  bool is_in_array = machine_->memory(state_) == MemoryKind::kItems;
+  Machine::NumValues count =
+      machine_->num_values(state_, names(), is_in_array ? num_items(memory_.get(), state_) : Machine::kUnknownItems);
+  for (const Frame* frame = below_.get(); frame != &item; frame = frame->below.get()) {
+    if (machine_->memory(frame->state) == MemoryKind::kInsideItem) {
+      // In an array inside, the items that have come cannot come again.
+      bool is_tight = machine_->is_tight(frame->state);
+      if (is_tight && (!count.are_many() || machine_->depends_on_verdicts(frame->state))) return Outlook::kUnknown;
+      if (num_used(*frame) > 0 && !count.are_many()) {
+        const Rivals& rivals = rivals_of(*frame);
+        size_t num_past = rivals.size();
+        size_t num_alike = rivals.num_alike(machine_->item_children(frame->state), machine_->allows_any_order());
+        count = {count.least > num_past ? uint32_t(count.least - num_past) : 0,
+                 count.is_exact && num_alike == num_past};
+      }
+    }
+    bool is_in_array = machine_->memory(frame->state) == MemoryKind::kInsideItem;
+    size_t num_past = is_in_array ? num_items(frame->memory.get(), frame->state) : Machine::kUnknownItems;
+    if (num_past != Machine::kUnknownItems) ++num_past;
+    Machine::NumValues behind = machine_->num_values_behind(frame->state, names_of(frame->memory.get()), num_past);
+    uint64_t all = uint64_t(count.least) * behind.least;
+    count = {uint32_t(std::min<uint64_t>(all, Machine::kManyValues)), count.is_exact && behind.is_exact};
+  }
+  if (machine_->is_tight(item.state)) {
+    bool are_alike = count.are_many() && !machine_->depends_on_verdicts(item.state);
+    return are_alike ? Outlook::kLive : Outlook::kUnknown;
+  }
+  if (count.least > num_used(item)) return Outlook::kLive;
+  const Rivals& rivals = rivals_of(item);
+  if (count.least > rivals.size()) return Outlook::kLive;
+  bool is_dead = count.is_exact &&
+                 count.least <= rivals.num_alike(machine_->item_children(item.state), machine_->allows_any_order());
+  return is_dead ? Outlook::kDead : Outlook::kUnknown;
 }
 
 bool Position::has_unused() const {
@@ -222,25 +279,44 @@ bool Position::has_unused() const {
   for (const Frame* item = below_ == nullptr ? nullptr : below_->item; item != nullptr;) {
     bool is_tight = machine_->is_tight(item->state);
     bool is_used = item->memory->used != nullptr && !is_new;
-    if ((is_used || is_tight) && may_run_out(*item)) {
-      std::optional<bool> is_known;
-      if (item == below_.get() && !is_tight && machine_->is_scalar(state_)) {
-        TextSet::Cursor begin = used_begin_;
-        if (!machine_->is_in_string(state_)) {
-          begin = item->memory->used->values.begin();
-          for (char byte : text_since(item->memory->begin)) {
-            if (!is_space(byte)) begin.read(uint8_t(byte));
-          }
+    if (!is_tight && is_used && item == below_.get() && machine_->is_scalar(state_)) {
+      TextSet::Cursor begin = used_begin_;
+      if (!machine_->is_in_string(state_)) {
+        begin = item->memory->used->values.begin();
+        for (char byte : text_since(item->memory->begin)) {
+          if (!is_space(uint8_t(byte))) begin.read(uint8_t(byte));
         }
-        is_known = machine_->has_unused_scalar(state_, begin);
       }
-      if (is_known && !*is_known) return false;
-      if (!is_known) outermost = item;
+      if (!machine_->has_unused_scalar(state_, begin)) return false;
+    } else if (is_used || is_tight) {
+      Outlook outlook = this->outlook(*item);
+      if (outlook == Outlook::kDead) return false;
+      if (outlook == Outlook::kUnknown) outermost = item;
     }
     is_new = item->memory->is_outer_new;
     item = item->below == nullptr ? nullptr : item->below->item;
   }
   return outermost == nullptr || can_complete(*this, outermost);
+}
+
+std::string Position::key_within(const Frame& item) const {
+  std::string key;
+  auto append = [&key](uint64_t number) { key.append(reinterpret_cast<const char*>(&number), sizeof number); };
+  auto append_names = [&](const Memory* memory) {
+    for (bool has_come : names_of(memory)) key.push_back(has_come ? '1' : '0');
+  };
+  append(state_);
+  append_names(memory_.get());
+  bool depends_on_text = memory_ != nullptr && memory_->used != nullptr;
+  for (const Frame* frame = below_.get(); frame != item.below.get(); frame = frame->below.get()) {
+    append(frame->state);
+    append_names(frame->memory.get());
+    bool has_used = frame->memory != nullptr && frame->memory->used != nullptr;
+    bool is_item = machine_->memory(frame->state) == MemoryKind::kInsideItem;
+    depends_on_text = depends_on_text || (has_used && (!is_item || rivals_of(*frame).size() > 0));
+  }
+  if (!depends_on_text) depends_on_text = machine_->may_be_scarce(item.state, text_since(item.memory->begin));
+  return depends_on_text ? key + text_since(item.memory->begin) : key;
 }
 
 std::string Position::forced() const {

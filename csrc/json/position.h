@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "json/machine.h"
+#include "json/rivals.h"
 #include "masks/embedded.h"
 
 namespace structout::json {
@@ -85,6 +86,16 @@ class Position final : public engine::EmbeddedPosition {
   // begun.
   bool has_unused() const;
 
+  // The same for one item around, as far as the numbers of values tell.
+  enum class Outlook : uint8_t { kLive, kDead, kUnknown };
+  Outlook outlook(const Frame& item) const;
+
+  // What is kept to compare items with earlier ones: the same for positions that follow.
+  void prepare_rivals() const;
+
+  // What tells positions apart from which the same items may be completed.
+  std::string key_within(const Frame& item) const;
+
   // The bytes that must follow.
   std::string forced() const;
 
@@ -118,7 +129,7 @@ class Position final : public engine::EmbeddedPosition {
   std::string text_since(size_t begin) const;
   void follow_string(State next, uint8_t byte);
   bool complete_item(const Frame& waiting, std::string text);
-  bool may_run_out(const Frame& item) const;
+  const Rivals& rivals_of(const Frame& item) const;
 
   Machine* machine_;
   // The stack: the state on top with its memory, and what is below.
@@ -127,7 +138,10 @@ class Position final : public engine::EmbeddedPosition {
   std::shared_ptr<const Frame> below_;
   TextSet::Cursor used_begin_;
   bool is_new_ = false;
+  bool has_free_key_ = false;             // in the items around
   std::shared_ptr<const TextNode> text_;  // while a key or an item is read that is remembered
+  // By the memory of the frame that waits for the item.
+  mutable std::vector<std::pair<std::shared_ptr<const Memory>, std::shared_ptr<const Rivals>>> rivals_;
 };
 
 }  // namespace structout::json

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "json/keyword_types.h"
 #include "json/number.h"
 #include "regular/compile.h"
 #include "regular/regex.h"
@@ -78,6 +79,7 @@ Formula Schema::child(const Value& schema) {
   Node node = {&schema, entered(schema)};
   auto [found, is_new] = schema_numbers_.try_emplace(node, 0);
   if (is_new) {
+    check_keyword_types(document_, schema);
     found->second = number_alike(node);
     if (found->second == schemas_.size()) schemas_.push_back(node);
   }

@@ -303,6 +303,7 @@ void SchemaStates::forbid_used(const Position& position, const Suspects& suspect
     return false;
   };
   size_t num_of_themselves = 0;  // that were tried
+  bool are_rivals_prepared = false;
   for (uint32_t token : remembers ? suspects.of_earlier : suspects.of_themselves) {
     bool is_of_itself = !remembers || (num_of_themselves < suspects.of_themselves.size() &&
                                        suspects.of_themselves[num_of_themselves] == token);
@@ -310,6 +311,8 @@ void SchemaStates::forbid_used(const Position& position, const Suspects& suspect
     uint32_t bit = 1u << (token & 31);
     if ((row[token >> 5] & bit) == 0) continue;
     if (!is_of_itself && (is_in_string || (is_in_item && position.is_new_item())) && is_new_item(token)) continue;
+    if (!are_rivals_prepared) position.prepare_rivals();
+    are_rivals_prepared = true;
     if (!may_follow(position, token)) row[token >> 5] &= ~bit;
   }
   bool is_key = machine_->memory(position.state()) == Machine::Memory::kInsideKey;

@@ -528,25 +528,6 @@ bool Texts::is_live(uint32_t state) {
   return found;
 }
 
-std::optional<uint32_t> Texts::num_texts(uint32_t state, std::vector<uint32_t>& path) {
-  if (!is_live(state)) return 0;
-  auto known = num_texts_.find(state);
-  if (known != num_texts_.end()) return known->second;
-  if (std::find(path.begin(), path.end(), state) != path.end()) return kManyTexts;  // it leads back
-  if (path.size() > kMaxListedLength) return std::nullopt;
-  path.push_back(state);
-  expand(state);
-  uint64_t count = accepts(state);
-  for (size_t i = 0; i < steps_[state].edges.size() && count < kManyTexts; ++i) {
-    const Edge edge = steps_[state].edges[i];
-    std::optional<uint32_t> longer = num_texts(edge.target, path);
-    if (!longer) return std::nullopt;
-    count += uint64_t(edge.last - edge.first + 1) * *longer;
-  }
-  path.pop_back();
-  return num_texts_[state] = uint32_t(std::min<uint64_t>(count, kManyTexts));
-}
-
 std::optional<std::vector<std::string>> Texts::all_texts(uint32_t start, size_t max) {
   struct Visit {
     uint32_t state;

@@ -128,16 +128,9 @@ class Texts {
     return all_texts(start(kind, formula), max);
   }
 
-  // How many of them there are, up to a large number. None if some are long.
-  std::optional<uint32_t> num_texts(uint32_t state) {
-    std::vector<uint32_t> path;
-    return num_texts(state, path);
-  }
-
-  // At least how many they are, however long, and whether that is exact. kManyTexts: so
-  // many or more.
+  // How many they are, however long. kManyTexts: so many or more.
   static constexpr uint32_t kManyTexts = 1 << 30;
-  std::pair<uint32_t, bool> count(uint32_t state);
+  uint32_t count(uint32_t state);
 
   // How many texts of a set that begin so are among them, with a quote behind or without.
   uint32_t num_among(uint32_t state, const TextSet::Cursor& begin);
@@ -161,7 +154,6 @@ class Texts {
   };
   struct SharedLanguage;
   class SharedLanguages;
-  std::optional<uint32_t> num_texts(uint32_t state, std::vector<uint32_t>& path);
   bool asks_for_length_only(uint32_t state) const;
   bool allows_plain(uint32_t state);
   bool leads_back(uint32_t start, uint32_t state, uint32_t num_separator_bytes,
@@ -206,8 +198,7 @@ class Texts {
   std::vector<Steps> steps_;
   engine::StateNumbers state_numbers_;
   std::unordered_map<uint32_t, uint32_t> distances_, largest_distances_;
-  std::unordered_map<uint32_t, uint32_t> num_texts_;
-  std::unordered_map<uint32_t, std::pair<uint32_t, bool>> counts_;
+  std::unordered_map<uint32_t, uint32_t> counts_;
   std::unordered_map<uint32_t, bool> allows_plain_;
   std::unordered_map<uint32_t, uint64_t> repeated_classes_;
   size_t memory_bytes_ = 0;

@@ -1,6 +1,6 @@
 // How many texts go on from a state.
 #include <algorithm>
-#include <map>
+#include <unordered_set>
 
 #include "json/texts.h"
 
@@ -9,43 +9,59 @@ namespace structout::json {
 namespace {
 
 constexpr uint32_t kManyCharacters = 5;  // of any kind: more than kManyTexts texts
-constexpr uint64_t kMaxSteps = 1 << 16;
 
 }  // namespace
 
-std::pair<uint32_t, bool> Texts::count(uint32_t state) {
-  auto known = counts_.find(state);
+uint32_t Texts::count(uint32_t start) {
+  auto known = counts_.find(start);
   if (known != counts_.end()) return known->second;
-  if (states_[state].kind == TextKind::kString) {
-    auto split = split_limit(state);
+  if (states_[start].kind == TextKind::kString) {
+    auto split = split_limit(start);
     bool is_long = !split || split->second > kManyCharacters;
-    if (is_long && is_between_characters(state) && asks_for_length_only(split ? split->first : state)) {
-      return counts_[state] = {is_live(state) ? kManyTexts : 0, true};
+    if (is_long && is_between_characters(start) && asks_for_length_only(split ? split->first : start)) {
+      return counts_[start] = is_live(start) ? kManyTexts : 0;
     }
   }
-  if (std::optional<uint32_t> count = num_texts(state)) return counts_[state] = {*count, true};
-  // Some texts are long. By length, with how many ways there are to each state.
-  std::map<uint32_t, uint64_t> ways = {{state, 1}};
-  uint64_t count = 0, num_steps = 0;
-  while (!ways.empty() && count < kManyTexts && num_steps < kMaxSteps) {
-    std::map<uint32_t, uint64_t> longer;
-    for (auto [from, num_ways] : ways) {
-      if (accepts(from)) count = std::min<uint64_t>(count + num_ways, kManyTexts);
-      for (const engine::Edge& edge : std::vector<engine::Edge>(edges(from))) {
-        ++num_steps;
-        if (!is_live(edge.target)) continue;
-        uint64_t& to = longer[edge.target];
-        to = std::min<uint64_t>(to + num_ways * uint64_t(edge.last - edge.first + 1), kManyTexts);
-      }
+  // Depth first: the count of a state is known behind those of all that follow it, or as
+  // soon as it is large. A state that leads back to itself has infinitely many texts.
+  struct Visit {
+    uint32_t state;
+    size_t edge = 0;
+    uint64_t count = 0;
+  };
+  std::vector<Visit> path;
+  std::unordered_set<uint32_t> is_on_path;
+  auto enter = [&](uint32_t state) {
+    expand(state);
+    path.push_back({state});
+    path.back().count = accepts(state);
+    is_on_path.insert(state);
+    budget_.spend(1);
+  };
+  if (!is_live(start)) return counts_[start] = 0;
+  enter(start);
+  while (!path.empty()) {
+    Visit& visit = path.back();
+    if (visit.count >= kManyTexts || visit.edge == steps_[visit.state].edges.size()) {
+      counts_[visit.state] = uint32_t(std::min<uint64_t>(visit.count, kManyTexts));
+      is_on_path.erase(visit.state);
+      path.pop_back();
+      continue;
     }
-    // Each of these ways leads to a text of its own.
-    uint64_t num_open = 0;
-    for (auto [to, num_ways] : longer) num_open += num_ways;
-    if (num_open >= kManyTexts) count = kManyTexts;
-    ways = std::move(longer);
+    const engine::Edge edge = steps_[visit.state].edges[visit.edge];
+    auto known = counts_.find(edge.target);
+    if (known != counts_.end()) {
+      visit.count += uint64_t(edge.last - edge.first + 1) * known->second;
+      ++visit.edge;
+    } else if (is_on_path.count(edge.target) != 0) {
+      visit.count = kManyTexts;
+    } else if (is_live(edge.target)) {
+      enter(edge.target);
+    } else {
+      counts_[edge.target] = 0;
+    }
   }
-  budget_.spend(num_steps);
-  return counts_[state] = {uint32_t(count), count == kManyTexts || ways.empty()};
+  return counts_[start];
 }
 
 uint32_t Texts::num_among(uint32_t state, const TextSet::Cursor& begin) {

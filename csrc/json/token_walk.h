@@ -424,7 +424,8 @@ class TokenWalk {
       if (memory(frames_[below].state) != Machine::Memory::kInsideItem) continue;
       bool is_tight = machine_.is_tight(frames_[below].state);
       if (is_tight && completes) return Suspicion::kOfItself;
-      if (machine_.has_many_values(frame.state)) continue;
+      bool may_fail = is_tight && machine_.depends_on_verdicts(frames_[below].state);
+      if (!may_fail && machine_.has_many_values(frame.state)) continue;
       if (is_tight || completes || enters_another) return Suspicion::kOfItself;
       found = Suspicion::kOfEarlier;
     }

@@ -14,6 +14,12 @@ auto find_child(Links& children, uint8_t byte) {
 
 }  // namespace
 
+// In a loop: destructors that call each other would run out of stack.
+UsedItem::~UsedItem() {
+  std::shared_ptr<const UsedItem> item = std::move(before);
+  while (item != nullptr && item.use_count() == 1) item = std::move(const_cast<UsedItem&>(*item).before);
+}
+
 void TextSet::Cursor::read(uint8_t byte) {
   if (node_ == nullptr) return;
   if (offset_ < node_->label.size()) {

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "json/value.h"
+
 namespace structout::json {
 
 // A set of texts: a tree whose edges are labelled with what texts have in common.
@@ -67,9 +69,26 @@ class TextSet {
   Link root_;
 };
 
+// An item that is complete, and those before it.
+struct UsedItem {
+  UsedItem(Value value, uint32_t children, std::shared_ptr<const UsedItem> before)
+      : value(std::move(value)), children(children), before(std::move(before)) {}
+  ~UsedItem();
+
+  const Value value;        // with texts and names in canonical form
+  const uint32_t children;  // what was asked of it: a number of the machine
+  std::shared_ptr<const UsedItem> before;
+};
+
 struct UsedValues {
-  TextSet values;   // keys as they are spelled, or items in canonical form
-  TextSet strings;  // all strings in items that are arrays or objects
+  TextSet values;                        // keys as they are spelled, or items in canonical form
+  TextSet strings;                       // all strings in items that are arrays or objects
+  std::shared_ptr<const UsedItem> last;  // of the items
+  // The items as they were written, without spaces and with canonical texts, if each value
+  // can be written in one order only.
+  TextSet written;
+  bool are_written_once = true;
+  bool are_alike = true;  // the same was asked of all items
 };
 
 }  // namespace structout::json

@@ -4,6 +4,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -14,10 +15,9 @@ namespace structout::json {
 
 namespace {
 
-constexpr uint64_t kMaxReads = 1 << 16;  // of a search; after so many it is taken to find one
+constexpr uint64_t kMaxReads = 1 << 16;                               // of a search that may give up
+constexpr uint64_t kStepsPerRead = 16;                                // of a budget
 constexpr std::string_view kFirst = "\"}],:0123456789-.tfnaeulrs[{";  // what ends a value comes first
-
-bool is_space(int byte) { return byte == ' ' || byte == '\n' || byte == '\t' || byte == '\r'; }
 
 std::array<uint8_t, 256> bytes_in_order() {
   std::array<uint8_t, 256> bytes;
@@ -38,11 +38,18 @@ size_t depth_of(const Position& position) {
 // Follows texts depth first, without spaces, and the keys of an object in one order only.
 class ValueSearch {
  public:
-  explicit ValueSearch(Machine& machine) : machine_(machine) {}
+  // After so many bytes it gives up, and says that it has found what it searches for.
+  explicit ValueSearch(Machine& machine, uint64_t max_reads = kMaxReads) : machine_(machine), max_reads_(max_reads) {}
 
   // Calls is_found(position, text behind the start) for each text until it says true.
   template <typename IsFound>
   bool find(const Position& start, IsFound&& is_found) {
+    return find(start, is_found, [](const Position&) { return false; });
+  }
+
+  // Does not go on from positions that are hopeless.
+  template <typename IsFound, typename IsHopeless>
+  bool find(const Position& start, IsFound&& is_found, IsHopeless&& is_hopeless) {
     static const std::array<uint8_t, 256> kBytes = bytes_in_order();
     std::vector<Step> path = {{start}};
     uint64_t num_reads = 0;
@@ -64,10 +71,15 @@ class ValueSearch {
         uint8_t byte = kBytes[step.next++];
         if (!is_inside && is_space(byte)) continue;
         if (machine_.action(state, byte).kind == Action::kFail) continue;
-        if (++num_reads > kMaxReads) return true;
+        if (++num_reads > max_reads_) return true;
+        machine_.schema().budget().spend(kStepsPerRead);
         if (!enter(path, byte)) continue;
       }
       if (is_found(path.back().position, text_)) return true;
+      if (is_hopeless(path.back().position)) {
+        path.pop_back();
+        text_.pop_back();
+      }
     }
     return false;
   }
@@ -123,17 +135,35 @@ class ValueSearch {
   }
 
   Machine& machine_;
+  const uint64_t max_reads_;
   std::string text_;
 };
 
 }  // namespace
 
+// What was used, and few values else, decides what is worth to be followed, so the search
+// ends: each value that it completes is used, and no more than those are.
 bool can_complete(const Position& position, const Frame* item) {
-  return ValueSearch(position.machine()).find(position, [item](const Position& next, const std::string&) {
+  Machine& machine = position.machine();
+  bool is_tight = false;  // one of the arrays, so that it matters which value is completed
+  std::unordered_set<std::string> seen;
+  Position::Outlook outlook = Position::Outlook::kUnknown;
+  auto is_found = [&](const Position& next, const std::string&) {
+    is_tight = false;
     const Frame* frame = next.below();
-    while (frame != nullptr && frame != item) frame = frame->below.get();
-    return frame == nullptr;
-  });
+    for (; frame != nullptr && frame != item; frame = frame->below.get()) {
+      is_tight = is_tight || machine.is_tight(frame->state);
+    }
+    if (frame == nullptr) return true;
+    is_tight = is_tight || machine.is_tight(item->state);
+    outlook = next.outlook(*item);
+    return outlook == Position::Outlook::kLive;
+  };
+  auto is_hopeless = [&](const Position& next) {
+    if (outlook == Position::Outlook::kDead) return true;
+    return is_tight && !seen.insert(next.key_within(*item)).second;
+  };
+  return ValueSearch(machine, UINT64_MAX).find(position, is_found, is_hopeless);
 }
 
 std::optional<std::string> some_completion(const Position& position) {

@@ -48,6 +48,7 @@ VocabularyTrie::VocabularyTrie(const std::vector<std::string>& token_bytes, bool
   for (uint32_t node : path) nodes_[node].end = uint32_t(nodes_.size());
   nodes_.shrink_to_fit();
   list_children();
+  bytes_below_ = std::make_unique<BytesBelow>(*this);
   if (has_string_tokens) string_tokens_ = std::make_unique<StringTokens>(*this);
 }
 
@@ -79,7 +80,7 @@ size_t VocabularyTrie::memory_bytes() const {
          (child_begin_.capacity() + child_nodes_.capacity() + token_begin_.capacity() + tokens_.capacity() +
           text_row_.capacity()) *
              sizeof(uint32_t) +
-         (string_tokens_ == nullptr ? 0 : string_tokens_->memory_bytes());
+         bytes_below_->memory_bytes() + (string_tokens_ == nullptr ? 0 : string_tokens_->memory_bytes());
 }
 
 }  // namespace structout::engine

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "masks/bytes_below.h"
 #include "masks/string_tokens.h"
 
 namespace structout::engine {
@@ -73,6 +74,8 @@ class VocabularyTrie {
   // Only if the constructor was asked for them.
   const StringTokens& string_tokens() const { return *string_tokens_; }
 
+  const BytesBelow& bytes_below() const { return *bytes_below_; }
+
   // Equal for equal vocabularies.
   uint64_t fingerprint() const { return fingerprint_; }
   size_t memory_bytes() const;
@@ -97,6 +100,7 @@ class VocabularyTrie {
   uint32_t max_depth_ = 0;
   uint64_t fingerprint_ = 0;
   std::unique_ptr<const StringTokens> string_tokens_;
+  std::unique_ptr<const BytesBelow> bytes_below_;
 };
 
 }  // namespace structout::engine

@@ -80,6 +80,8 @@ class NfaBuilder {
         return compile_text(pattern_.texts[part.index], next);
       case PartKind::kAutomaton:
         return add_automaton(pattern_.automata[part.index], next);
+      case PartKind::kBranching:
+        return compile_branching(part, next);
       case PartKind::kIntersection:
       case PartKind::kComplement:
         return add_automaton(combination(index), next);
@@ -199,6 +201,30 @@ class NfaBuilder {
       if (automaton.accepts(state)) add_split({node, next});
     }
     return entries[0];
+  }
+
+  // Adds a node for each state, in front of its bytes and its exits.
+  uint32_t compile_branching(const Part& part, uint32_t next) {
+    const Branching& branching = pattern_.branchings[part.index];
+    uint32_t start_begin = uint32_t(nfa_.targets.size());
+    nfa_.targets.push_back(0);
+    uint32_t start = add({NodeKind::kSplit, start_begin, 1});
+    std::vector<uint32_t> behind;
+    for (size_t i = 0; i < part.children.size(); ++i) {
+      behind.push_back(compile(part.children[i], branching.returns[i] ? start : next));
+    }
+    uint32_t first_node = uint32_t(nfa_.nodes.size());
+    for (const Branching::State& state : branching.states) {
+      std::vector<uint32_t> targets = {uint32_t(nfa_.nodes.size() + 1)};
+      for (uint32_t exit : state.exits) targets.push_back(behind[exit]);
+      add_split(targets);
+      uint32_t begin = uint32_t(nfa_.edges.size());
+      for (const Edge& edge : state.edges) nfa_.edges.push_back({edge.first, edge.last, first_node + 2 * edge.target});
+      check_edges();
+      add({NodeKind::kBytes, begin, uint32_t(state.edges.size())});
+    }
+    nfa_.targets[start_begin] = first_node;
+    return start;
   }
 
   // The automaton of an intersection or a complement.

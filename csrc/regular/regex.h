@@ -9,6 +9,7 @@
 
 #include "base/limits.h"
 #include "regular/automaton.h"
+#include "regular/branching.h"
 #include "regular/code_points.h"
 
 namespace structout::engine {
@@ -25,6 +26,7 @@ enum class PartKind : uint8_t {
   // Not written in regular expressions: Rules adds them.
   kText,
   kAutomaton,
+  kBranching,
   kIntersection,
   kComplement,
   kTerminal,
@@ -41,7 +43,7 @@ struct Part {
   bool is_negative = false;          // of a lookahead
   bool is_lazy = false;              // of a terminal: it ends as soon as it may
   uint32_t min = 0, max = 0;         // of a repetition
-  uint32_t index = 0;                // into Pattern::sets, texts, automata, rules, embedded or tokens
+  uint32_t index = 0;                // into the list of Pattern for its kind
   std::vector<uint32_t> children{};  // indices into Pattern::parts
 };
 
@@ -63,6 +65,7 @@ struct Pattern {
   std::vector<CodePointSet> sets;  // normalized
   std::vector<std::string> texts;
   std::vector<Automaton> automata;
+  std::vector<Branching> branchings;
   std::vector<Rule> rules;
   std::vector<std::shared_ptr<EmbeddedLanguage>> embedded;
   std::vector<TokenRanges> tokens;

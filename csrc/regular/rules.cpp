@@ -67,6 +67,14 @@ uint32_t Rules::add_automaton(Automaton automaton) {
   return add_indexed(PartKind::kAutomaton, pattern_.automata.size() - 1);
 }
 
+uint32_t Rules::add_branching(Branching branching, std::vector<uint32_t> exits) {
+  if (branching.returns.size() != exits.size()) throw std::invalid_argument("an exit needs a part that follows it");
+  uint32_t part = add(PartKind::kBranching, std::move(exits));
+  pattern_.parts[part].index = uint32_t(pattern_.branchings.size());
+  pattern_.branchings.push_back(std::move(branching));
+  return part;
+}
+
 uint32_t Rules::add_sequence(std::vector<uint32_t> parts) { return add(PartKind::kSequence, std::move(parts)); }
 
 uint32_t Rules::add_alternatives(std::vector<uint32_t> parts) { return add(PartKind::kAlternatives, std::move(parts)); }

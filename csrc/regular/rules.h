@@ -26,6 +26,9 @@ class Rules {
   uint32_t add_regex(const std::string& pattern, const Limits& limits);
 
   uint32_t add_automaton(Automaton automaton);
+
+  // `exits`: what follows each exit. Throws std::invalid_argument if their number is wrong.
+  uint32_t add_branching(Branching branching, std::vector<uint32_t> exits);
   uint32_t add_sequence(std::vector<uint32_t> parts);
   uint32_t add_alternatives(std::vector<uint32_t> parts);
   uint32_t add_repetition(uint32_t part, uint32_t min, uint32_t max);

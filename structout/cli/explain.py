@@ -11,7 +11,7 @@ from structout.cli.loading import load_tokenizer
 from structout.cli.progress import duration, say
 from structout.cli.validate import UserError, read_params
 from structout.config import StructuredOutputsConfig
-from structout.explain import EngineVerdict, Explanation, Size, explain
+from structout.explain import Explanation, Size, explain
 from structout.grammar.fsm.dot import to_dot
 from structout.json_schema import draft_of
 from structout.params import StructuredOutputOptions
@@ -27,6 +27,9 @@ _KIND_NAMES = {
     StructuredOutputOptions.GRAMMAR: "grammar",
     StructuredOutputOptions.STRUCTURAL_TAG: "structural tag",
 }
+
+# Kinds of which only those are followed with a stack that have no automaton.
+_NESTED_KINDS = (StructuredOutputOptions.GRAMMAR, StructuredOutputOptions.STRUCTURAL_TAG)
 
 Field = tuple[str, str]  # a label, and what stands beside it
 
@@ -80,7 +83,6 @@ def _fields(explanation: Explanation, tokenizer_name: str, key_order: str) -> It
     else:
         yield "engine", explanation.backend_name
     yield from _keyword_fields(explanation)
-    yield from (_verdict_field(verdict) for verdict in explanation.others if not _repeats(verdict, explanation))
     if explanation.error is None:
         yield "ready", f"{duration(explanation.ready_seconds)}, with {tokenizer_name}"
         yield from _size_fields(explanation, key_order)
@@ -104,18 +106,6 @@ def _keyword_fields(explanation: Explanation) -> Iterator[Field]:
         yield "ignored", f"{_places(use.beside_ref)} (nothing beside $ref counts in this draft)"
 
 
-def _repeats(verdict: EngineVerdict, explanation: Explanation) -> bool:
-    return verdict.error is not None and str(verdict.error) == str(explanation.error)
-
-
-def _verdict_field(verdict: EngineVerdict) -> Field:
-    if verdict.error is not None:
-        return verdict.name, str(verdict.error).partition("; ")[0].removeprefix(f"{verdict.name} ")
-    if verdict.weakened:
-        return verdict.name, f"does not enforce {_places(verdict.weakened)}"
-    return verdict.name, "enforces it too"
-
-
 def _size_fields(explanation: Explanation, key_order: str) -> Iterator[Field]:
     texts = f"after {_counted(explanation.num_texts, 'text')}"
     if explanation.visited is None:
@@ -131,6 +121,8 @@ def _size_fields(explanation: Explanation, key_order: str) -> Iterator[Field]:
         if explanation.recursive_references:
             causes.append(f"{_places(explanation.recursive_references)} leads back to itself")
         yield "automaton", f"none: {'; '.join(causes)}"
+    elif explanation.constraint is not None and explanation.constraint.kind in _NESTED_KINDS:
+        yield "automaton", "none: parts lie inside each other"
     else:
         hint = "; --key-order declared needs fewer states" if key_order == "any" else ""
         yield "automaton", f"none with at most 50,000 states that is made in 50 ms{hint}"

@@ -56,6 +56,10 @@ def read_params(arguments: argparse.Namespace) -> tuple[str, StructuredOutputsPa
         name, grammar = _read_source("--grammar", arguments.grammar)
     if arguments.structural_tag is not None:
         name, structural_tag = _read_source("--structural-tag", arguments.structural_tag)
+    tools = None
+    if getattr(arguments, "tools", None) is not None:
+        name, text = _read_source("--tools", arguments.tools)
+        tools = _read_tools(name, text)
     schemas = {}
     for given in arguments.schema_for:
         uri, separator, source = given.rpartition("=")  # a URI may have one of its own
@@ -71,6 +75,9 @@ def read_params(arguments: argparse.Namespace) -> tuple[str, StructuredOutputsPa
         backend=arguments.backend,
         lenient=arguments.lenient,
         schemas=schemas,
+        tools=tools,
+        tool_choice=getattr(arguments, "tool_choice", "auto"),
+        tool_format=getattr(arguments, "tool_format", "hermes"),
     )
     return name, params
 
@@ -125,6 +132,18 @@ def _read_source(option: str, source: str) -> tuple[str, str]:
         name = "standard input" if source == "-" else source
         hint = " (JSON on the command line starts with {)" if is_json and not Path(source).suffix else ""
         raise UserError(f"cannot read {name}: {getattr(error, 'strerror', None) or error}{hint}") from error
+
+
+def _read_tools(name: str, text: str) -> list[Any]:
+    """The tools of a file: a list, or a request with a list of ``tools``."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{name}: the tools are not JSON: {error}") from error
+    tools = value.get("tools") if isinstance(value, dict) else value
+    if not isinstance(tools, list):
+        raise UserError(f"{name}: expected a list of tools, got {type(tools).__name__}")
+    return tools
 
 
 def _json_check(params: StructuredOutputsParams) -> Check:

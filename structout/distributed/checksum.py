@@ -7,13 +7,7 @@ batch.
 import numpy as np
 import numpy.typing as npt
 import torch
-
-try:
-    import xxhash
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        "ranks compare checksums made by xxhash, which is not installed: pip install 'structout[manager]'"
-    ) from error
+import xxhash
 
 
 def checksum_tensors(*tensors: torch.Tensor | None) -> int:

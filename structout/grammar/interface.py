@@ -233,8 +233,8 @@ class StructuredOutputGrammar(ABC):
         """
         rows = bitmask[first_row : first_row + len(draft_tokens)]
         order = nodes_below(next_token, next_sibling)
-        rows[:] = 0
         self._fill(bitmask, first_row)
+        rows[1:] = 0
         is_allowed = [True] + [False] * (len(rows) - 1)
         depths = [0] * len(rows)
         num_before = self.num_tokens
@@ -471,14 +471,11 @@ class StructuredOutputBackend(ABC):
         vocabulary: the token ids of the model.
 
     Attributes:
-        can_isolate: whether slow constraints can be compiled in another process:
-            ``compile_native``, ``serialize`` and ``load_grammar`` are implemented. The
-            factory given to ``register_backend`` must then be importable by name.
         saved_kinds: the kinds of constraint that are saved in ``config.cache_dir``, by
-            the same methods. It should load them faster than it compiles them.
+            ``serialize`` and ``load_grammar``. It should load them faster than it
+            compiles them.
     """
 
-    can_isolate: bool = False
     saved_kinds: frozenset[StructuredOutputOptions] = frozenset()
 
     def __init__(self, vocabulary: Vocabulary):
@@ -503,7 +500,8 @@ class StructuredOutputBackend(ABC):
         """Compile a constraint with all its options (``whitespace_pattern``,
         ``lenient``).
 
-        The default calls ``compile_grammar``, which has no place for the options.
+        The default calls ``compile_grammar``, which has no place for the options, and
+        refuses those that would change what is allowed.
 
         Args:
             constraint: what to compile.
@@ -512,31 +510,16 @@ class StructuredOutputBackend(ABC):
         Raises:
             GrammarError: as ``compile_grammar``.
         """
+        options = {"whitespace_pattern": constraint.whitespace_pattern is not None, "schemas": bool(constraint.schemas)}
+        for option, is_given in options.items():
+            if is_given:
+                message = f"{type(self).__name__} takes no {option}"
+                raise GrammarError(message, kind=GrammarErrorKind.UNSUPPORTED)
         return CompiledConstraint(self.compile_grammar(constraint.kind, constraint.spec, stop_token_ids))
 
-    def check(self, constraint: Constraint) -> tuple[str, ...]:
-        """Find out whether ``compile`` would refuse a constraint, within milliseconds.
-
-        Called in frontend processes, for constraints that compile quickly. The default
-        compiles.
-
-        Returns:
-            the parts of a lenient constraint that would not be enforced.
-
-        Raises:
-            GrammarError: as ``compile``.
-        """
-        return self.compile(constraint).weakened
-
-    def compile_native(self, constraint: Constraint) -> Any:
-        """Compile into the engine's own object, for any stop tokens. Runs in a separate
-        process if the constraint is slow."""
-        raise NotImplementedError(f"{type(self).__name__} has no compiled objects")
-
-    def serialize(self, native: Any, max_bytes: int) -> bytes | None:
-        """Turn the result of ``compile_native`` into bytes. None if that takes more
-        than ``max_bytes`` or too long."""
-        raise NotImplementedError(f"{type(self).__name__} cannot serialize")
+    def serialize(self, grammar: StructuredOutputGrammar) -> bytes | None:
+        """Turn what a grammar was compiled into into bytes. None if that cannot be."""
+        return None
 
     def load_grammar(
         self, constraint: Constraint, serialized: bytes, stop_token_ids: Sequence[int] | None = None
@@ -545,15 +528,17 @@ class StructuredOutputBackend(ABC):
         process or another."""
         raise NotImplementedError(f"{type(self).__name__} cannot load what was serialized")
 
-    @abstractmethod
     def fill_bitmask_batch(
         self, grammars: Sequence[StructuredOutputGrammar], bitmask: torch.Tensor, rows: Sequence[int]
     ) -> None:
         """Fill ``bitmask[rows[i]]`` from ``grammars[i]``. Other rows do not change.
 
         Should release Python's global lock at most once: getting it back may take
-        milliseconds while other threads run Python code.
+        milliseconds while other threads run Python code. The default fills one row
+        after the other.
         """
+        for grammar, row in zip(grammars, rows, strict=True):
+            grammar.fill_bitmask(bitmask, row)
 
     def fill_bitmask_drafts_batch(
         self,

@@ -5,15 +5,8 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from structout.json_schema import DRAFT_OF_KEYWORD, Node, Nodes
+from structout.json_schema import CONSTRAINING_KEYWORDS, DRAFT_OF_KEYWORD, Node, Nodes
 
-_CONSTRAINTS = frozenset(
-    "type enum const properties required additionalProperties patternProperties propertyNames minProperties "
-    "maxProperties unevaluatedProperties dependencies dependentRequired dependentSchemas items prefixItems "
-    "additionalItems minItems maxItems uniqueItems contains minContains maxContains unevaluatedItems minLength "
-    "maxLength pattern format minimum maximum exclusiveMinimum exclusiveMaximum multipleOf allOf anyOf oneOf not if "
-    "then else $ref $dynamicRef $recursiveRef".split()
-)
 _ANNOTATIONS = frozenset(
     "title description default examples deprecated readOnly writeOnly $comment contentEncoding contentMediaType "
     "contentSchema".split()
@@ -62,7 +55,7 @@ def keyword_use(nodes: Nodes, draft: int, not_enforced: Collection[str] = ()) ->
                 annotations[keyword] += 1
             elif has_only_ref and keyword != "$ref":
                 beside_ref.append(place)
-            elif keyword in _CONSTRAINTS and DRAFT_OF_KEYWORD.get(keyword, 0) <= draft:
+            elif keyword in CONSTRAINING_KEYWORDS and DRAFT_OF_KEYWORD.get(keyword, 0) <= draft:
                 constraints[keyword] += 1
             else:
                 unknown.append(place)

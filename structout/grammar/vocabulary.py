@@ -6,7 +6,7 @@ import operator
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 
@@ -35,6 +35,14 @@ class Vocabulary:
         """The text of the tokens. Unlike a tokenizer's decoder, it changes no
         spaces."""
         return b"".join(self.token_bytes[i] for i in token_ids).decode(errors="replace")
+
+    def token_of_byte(self, byte: int) -> int | None:
+        """The first token whose text is one byte, or None if there is none."""
+        return self._tokens_of_bytes.get(bytes([byte]))
+
+    @cached_property
+    def _tokens_of_bytes(self) -> dict[bytes, int]:
+        return {data: token for token, data in reversed([*enumerate(self.token_bytes)]) if len(data) == 1}
 
     def spell(self, text: str) -> list[int] | None:
         """The shortest tokens that spell ``text``, or None if no tokens do."""

@@ -130,8 +130,8 @@ int main(int, char** arguments) {
     std::string schema = corpus[below(corpus.size())];
     if (i % 3 != 0) schema = damaged(std::move(schema));
     json::TextForm form;
-    form.any_whitespace = below(3) > 0;
-    if (below(2) == 0) form.max_whitespace.reset();
+    form.whitespace.is_any = below(3) > 0;
+    if (below(2) == 0) form.whitespace.max_length.reset();
     if (below(2) == 0) form.key_order = json::KeyOrderRule::kDeclared;
     try {
       auto index =

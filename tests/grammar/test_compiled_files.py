@@ -11,12 +11,11 @@ from tokenizers_on_the_spot import byte_level
 
 from structout import StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams
 from structout.errors import GrammarError
-from structout.grammar import router
-from structout.grammar.compile_pool import CompileProcessPool
+from structout.grammar import registry
 from structout.grammar.compiled_files import CompiledFiles
 from structout.grammar.fsm import automaton
 from structout.grammar.fsm.native import core
-from structout.grammar.router import BackendSet
+from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 
 KEY, OTHER_KEY = b"\x01" * 32, b"\x02" * 32
@@ -142,7 +141,7 @@ def test_files_of_another_model_or_version_are_not_used(tmp_path, monkeypatch, c
     elif change == "stop tokens":
         vocabulary = Vocabulary(VOCABULARY.token_bytes, (7,))
     else:
-        monkeypatch.setattr(router, "__version__", "another")
+        monkeypatch.setattr(registry, "__version__", "another")
     BackendSet(vocabulary, config).compile(constraint)
     assert len(list(tmp_path.iterdir())) == 2
 
@@ -158,25 +157,6 @@ def test_file_that_the_engine_refuses_is_compiled_again(tmp_path):
     assert path.read_bytes() != content
     assert BackendSet(VOCABULARY, config).compile(constraint).backend_name == "fsm"
     assert path.read_bytes() == content
-
-
-def test_slow_constraint_of_a_compile_process_is_loaded_from_its_file(tmp_path, monkeypatch):
-    config = StructuredOutputsConfig(cache_dir=str(tmp_path), compile_workers=1, compile_timeout=60)
-    params = StructuredOutputsParams(json={"type": "string", "maxLength": 20}, backend="xgrammar")
-    first = BackendSet(VOCABULARY, config)
-    first.compile(params.constraint())
-    first.destroy()
-    assert len(list(tmp_path.iterdir())) == 1
-
-    def run(pool, constraint, timeout):
-        raise AssertionError("nothing is left to compile")
-
-    monkeypatch.setattr(CompileProcessPool, "run", run)
-    second = BackendSet(VOCABULARY, config)
-    compiled = second.compile(params.constraint())
-    second.destroy()
-    assert compiled.backend_name == "xgrammar"
-    assert compiled.grammar.accept_tokens("r", [*VOCABULARY.spell('"a"'), VOCABULARY.stop_token_ids[0]])
 
 
 def test_no_file_is_written_without_a_directory(tmp_path, monkeypatch):

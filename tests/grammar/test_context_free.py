@@ -19,14 +19,14 @@ from structout.grammar.fsm.backend import FsmBackend
 from structout.grammar.fsm.grammars import ContextFreeGrammar, GrammarIndex, compile_grammar, parse_grammar
 from structout.grammar.fsm.native import core
 from structout.grammar.fsm.token_index import vocabulary_trie
-from structout.grammar.router import BackendSet
+from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from structout.params import StructuredOutputOptions as Kind
 
 BYTES = Vocabulary((*(bytes([byte]) for byte in range(256)), b""), stop_token_ids=(256,))
 NESTED = 'root ::= "(" root ")" | [a-c]+'
 LISTS = 'root ::= item ("," item)*\nitem ::= "(" root ")" | "[" root "]" | "a"'
-AMBIGUOUS = 'root ::= s\ns ::= s s | "a"'
+AMBIGUOUS = ['root ::= s\ns ::= s s | "a"', 'root ::= s\ns ::= s s s | s s | "a" | "(" s ")"']
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +36,9 @@ def texts():
     rng = random.Random(7)
     programs = "".join(path.read_text() for path in sorted((DATA / "grammars").glob("*.*")))
     cuts = {programs[i : i + rng.randint(2, 7)].encode() for i in rng.sample(range(len(programs) - 8), 3_000)}
+    characters = [chr(code) for code in (*range(0xA1, 0x180), *range(0x4E00, 0x4E80), *range(0x1F600, 0x1F640))]
+    foreign = {"".join(rng.choices(characters, k=rng.randint(1, 3))).encode() for _ in range(1_500)}
+    cuts |= foreign | {token[: rng.randint(2, len(token))] for token in foreign}  # also cut inside of a character
     tokens = [*(bytes([byte]) for byte in range(256)), *sorted(cuts), b""]
     return Vocabulary(tuple(tokens), stop_token_ids=(len(tokens) - 1,))
 
@@ -95,7 +98,7 @@ def test_mask_of_pieces_is_that_of_a_walk_over_whole_stacks(path, texts, num_cas
 def test_random_text_never_gets_stuck_and_ends_with_its_shortest_completion(path, texts, num_cases):
     index = compile_grammar(path.read_text(), texts)
     rng = random.Random(path.name)
-    for _ in range(num_cases(8, long=400)):
+    for _ in range(num_cases(8, long=600)):
         grammar = started(index, texts)
         for mask in walk(grammar, texts, rng, rng.randint(0, 25)):
             assert mask.any()
@@ -189,21 +192,34 @@ def test_text_that_has_moved_to_new_states_goes_on_as_before():
     assert fork.accept_tokens("r", [*b"c))))", 256])
 
 
-def test_ambiguous_text_costs_little_or_ends_in_a_limit_and_disturbs_no_other():
-    index = compile_grammar(AMBIGUOUS, BYTES)
+@pytest.mark.parametrize("grammar", AMBIGUOUS)
+def test_ambiguous_text_costs_as_much_at_its_end_as_at_its_beginning(grammar):
+    text = started(compile_grammar(grammar, BYTES))
+    work = []
+    for _ in range(2_000):
+        before = text.index.native.work
+        mask_of(text)
+        assert text.accept_tokens("r", [*b"a"])
+        work.append(text.index.native.work - before)
+    assert max(work[1_000:]) <= 1.5 * max(work[10:100])
+    assert max(work[1_000:]) < 100
+
+
+def test_text_that_exceeds_a_limit_disturbs_no_other():
+    """Palindromes of one letter may have their middle anywhere, so stacks never agree."""
+    index = compile_grammar('root ::= p\np ::= "a" p "a" | "a" p "b" | q\nq ::= "a" q "a" q | "a"', BYTES)
     hungry, other = started(index), started(index)
     assert other.accept_tokens("r", [*b"aaa"])
-    slowest, num_accepted = 0.0, 0
+    slowest = 0.0
     for _ in range(2_000):
         start = time.thread_time()
         is_accepted = hungry.accept_tokens("r", [*b"a"])
         slowest = max(slowest, time.thread_time() - start)
         if not is_accepted:
             break
-        num_accepted += 1
-    assert num_accepted == 2_000 or "limited to" in hungry.error_reason
+    assert is_accepted or "limited to" in hungry.error_reason
     assert slowest < 0.5
-    assert other.accept_tokens("r", [*b"a", 256])
+    assert other.accept_tokens("r", [*b"a"])
 
 
 def test_limits_of_a_grammar_are_those_that_were_given():
@@ -220,6 +236,7 @@ def test_limits_of_a_grammar_are_those_that_were_given():
     [
         'start: "<" TEXT ">" | "(" start ")"\nTEXT: /[^<]+/',
         "start: A start B | A B\nA: /a+/\nB: /ab/",
+        'start: a "b" "c"\na: a* | T\nT: "bc"',
         'root ::= "(" root ")"',
         'root ::= a "x"\na ::= b "y"\nb ::= a',
     ],

@@ -9,12 +9,12 @@ import torch
 from seeds import for_each_seed
 
 from structout.bitmask import allocate_token_bitmask, unpack_bitmask
+from structout.grammar.fsm.backend import FsmBackend
 from structout.grammar.interface import StructuredOutputGrammar, nodes_below
-from structout.grammar.llguidance import backend as llguidance_backend
-from structout.grammar.llguidance.backend import LlguidanceBackend
+from structout.grammar.optional.llguidance import LlguidanceBackend
+from structout.grammar.optional.xgrammar import XgrammarBackend
 from structout.grammar.reasoning import ReasoningGrammar
 from structout.grammar.vocabulary import Vocabulary
-from structout.grammar.xgrammar.backend import XgrammarBackend
 from structout.params import StructuredOutputOptions
 
 V = 512
@@ -23,7 +23,7 @@ STOP = TOKENIZER.eos_token_id
 REGEX = '\\{"a":(true|false|[0-9]{1,3})\\}'
 
 
-@pytest.fixture(scope="module", params=[XgrammarBackend, LlguidanceBackend])
+@pytest.fixture(scope="module", params=[FsmBackend, XgrammarBackend, LlguidanceBackend])
 def backend(request):
     return request.param(Vocabulary.from_tokenizer(TOKENIZER, V))
 
@@ -105,10 +105,8 @@ def test_draft_chain_has_the_masks_of_accepting_its_tokens(start, seed, plain):
     assert here.num_tokens == before
 
 
-@pytest.mark.parametrize("together", [False, True], ids=["one by one", "in one native call"])
 @for_each_seed(10, long=60)
-def test_draft_chains_of_a_batch_have_the_masks_of_each_alone(backend, start, seed, together, monkeypatch):
-    monkeypatch.setattr(llguidance_backend, "_NUM_BATCHED_ROWS", 1 if together else 10_000)
+def test_draft_chains_of_a_batch_have_the_masks_of_each_alone(backend, start, seed):
     rng = random.Random(seed)
     grammars = [at_some_position(rng, start) for _ in range(6)]
     drafts = [random_drafts(rng, grammar) for grammar in grammars]

@@ -13,10 +13,8 @@ from structout.cli.validate import independent_check
 from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarError
 from structout.exact_json import ExactNumber
-from structout.grammar.router import BackendSet
-from structout.grammar.schema_rewrites.facts import equality_key
+from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
-from structout.json_schema import copied
 from structout.params import StructuredOutputsParams
 
 TOKENIZER = byte_level()
@@ -39,7 +37,6 @@ def test_number_that_no_double_has_keeps_its_text(text):
     assert isinstance(value["a"][1], ExactNumber)
     assert exact_json.has_exact_numbers(value)
     assert exact_json.dumps(value) == f'{{"a": [1, {text}, 0.5], "b": "{text}"}}'
-    assert exact_json.dumps(copied(value)) == exact_json.dumps(value)
 
 
 def test_exact_numbers_compare_by_value():
@@ -51,7 +48,6 @@ def test_exact_numbers_compare_by_value():
         assert (a < b, a <= b, a == b, a != b, a > b, a >= b) == (
             *(left < right, left <= right, left == right, left != right, left > right, left >= right),
         )
-        assert (equality_key(a) == equality_key(b)) is (left == right)
         assert a != b or hash(a) == hash(b)
         assert bool(a) is (left != 0)
 
@@ -62,7 +58,6 @@ def test_exact_number_is_an_integer_if_it_has_no_fraction():
     assert int(exact_json.loads("9007199254740993.0")) == 2**53 + 1
     with pytest.raises(OverflowError, match="1e999999999 has too many digits"):
         int(exact_json.loads("1e999999999"))
-    assert equality_key(exact_json.loads("1e999999999")) == "1e999999999"
 
 
 @pytest.mark.parametrize("text", ["NaN", "-Infinity", "[Infinity]", "1e99999999999999999999", "01", "1.", "[1e400"])
@@ -125,9 +120,3 @@ def test_numbers_that_are_no_json_are_refused_in_schemas():
     for schema in ('{"minimum": NaN}', '{"minimum": Infinity}', {"minimum": math.inf}, huge):
         with pytest.raises(GrammarError, match="the JSON schema is not JSON"):
             StructuredOutputsParams(json=schema).validate()
-
-
-def test_backend_that_reads_doubles_does_not_claim_to_enforce_other_numbers():
-    for backend in ("xgrammar:no-fallback", "llguidance:no-fallback"):
-        with pytest.raises(GrammarError, match="minimum"):
-            takes('{"type": "number", "minimum": 9007199254740993.25}', "9007199254740994", backend=backend)

@@ -23,8 +23,8 @@ from transformers import PreTrainedTokenizerFast
 from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarError
 from structout.grammar.forced_tokens import CanonicalTokenizer
+from structout.grammar.optional.xgrammar import XgrammarBackend
 from structout.grammar.vocabulary import Vocabulary
-from structout.grammar.xgrammar.backend import XgrammarBackend
 from structout.params import StructuredOutputOptions, StructuredOutputsParams
 from structout.scheduler.manager import StructuredOutputManager
 
@@ -268,7 +268,7 @@ def test_compute_ff_tokens_without_a_tokenizer_raises():
     engine = XgrammarBackend(backend("byte level").vocabulary)
     grammar = engine.compile_grammar(StructuredOutputOptions.CHOICE, '["abc"]')
     assert grammar.find_jump_forward_string() == "abc"
-    with pytest.raises(RuntimeError, match="pass canonical_tokenizer to XgrammarBackend"):
+    with pytest.raises(RuntimeError, match="needs the tokenizer: pass canonical_tokenizer"):
         grammar.compute_ff_tokens()
 
 

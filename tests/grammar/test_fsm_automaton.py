@@ -19,10 +19,18 @@ from random_patterns import HOSTILE, PLAIN, anchored, mutated, random_pattern
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.fsm.algorithms import ForcedPath, coalesce
 from structout.grammar.fsm.automaton import Automaton, AutomatonLimits
-from structout.json_schema import patterns_of, schemas
+from structout.json_schema import schemas
 
 SCHEMAS = [json.loads(line)["schema"] for line in (DATA / "schemas.jsonl").read_text().splitlines()]
-SCHEMA_PATTERNS = sorted({pattern for schema in SCHEMAS for node in schemas(schema) for pattern in patterns_of(node)})
+SCHEMA_PATTERNS = sorted(
+    {
+        pattern
+        for schema in SCHEMAS
+        for node in schemas(schema)
+        for pattern in (node.get("pattern"), *node.get("patternProperties", ()))
+        if isinstance(pattern, str)
+    }
+)
 
 
 # -- the dialect -----------------------------------------------------------------------

@@ -10,27 +10,20 @@ import time
 
 import pytest
 import tokenizers_on_the_spot
-import tvm_ffi
-from xgrammar.tvm_ffi_binding import BatchGrammarMatcher, GrammarMatcher
 
 from structout import StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams
-from structout.grammar.llguidance.backend import LlguidanceBackend
-from structout.grammar.llguidance.matcher import LlguidanceGrammar
-from structout.grammar.xgrammar import backend, native
-from structout.grammar.xgrammar.backend import XgrammarGrammar
 
 V = 512
 TOKENIZER = tokenizers_on_the_spot.byte_level()
 A, B = TOKENIZER("ab", add_special_tokens=False)["input_ids"]
 NAMES = [f"r{i}" for i in range(64)]
-PATIENT = StructuredOutputsConfig(slow_token_seconds=60)  # a slow step, of a busy machine, fills each row alone
 
 
-@pytest.fixture(params=["xgrammar", "llguidance", "fsm"])
-def manager(request):
+@pytest.fixture
+def manager():
     with StructuredOutputManager(TOKENIZER, V) as manager:
         for name in NAMES:
-            manager.add_request(name, StructuredOutputsParams(regex="[ab]*", backend=f"{request.param}:no-fallback"))
+            manager.add_request(name, StructuredOutputsParams(regex="[ab]*"))
             manager.wait_ready(name, 60)
         yield manager
 
@@ -79,90 +72,6 @@ def test_lock_is_counted_where_it_is_given_away(switches):
     assert switches[0] > before
 
 
-class Counter:
-    """Counts the calls of an object's methods."""
-
-    def __init__(self, target):
-        self.calls = []
-        self._target = target
-
-    def __getattr__(self, name):
-        def call(*arguments):
-            self.calls.append(name)
-            return getattr(self._target, name)(*arguments)
-
-        return call
-
-
-@pytest.mark.parametrize("drafts", [None, {name: [A, B, -1] for name in NAMES}], ids=["plain", "drafts"])
-def test_llguidance_fills_a_large_step_in_one_call(monkeypatch, drafts):
-    counter = None
-    executor = LlguidanceBackend._executor
-
-    def counted(backend):
-        nonlocal counter
-        counter = counter or Counter(executor(backend))
-        return counter
-
-    with StructuredOutputManager(TOKENIZER, V, PATIENT) as manager:
-        for name in NAMES:
-            manager.add_request(name, StructuredOutputsParams(regex="[ab]*", backend="llguidance:no-fallback"))
-            manager.wait_ready(name, 60)
-        monkeypatch.setattr(LlguidanceBackend, "_executor", counted)
-        monkeypatch.setattr(LlguidanceGrammar, "fill_row", None)  # gives the lock away once a row
-        for calls in range(1, 4):
-            batch = manager.grammar_bitmask(NAMES, drafts)
-            assert batch.bitmask.any(axis=1).all()
-            assert len(counter.calls) == calls
-
-
-@pytest.mark.parametrize("drafts", [None, {name: [A, B, -1] for name in NAMES}], ids=["plain", "drafts"])
-def test_xgrammar_fills_a_short_step_without_giving_the_lock_away(monkeypatch, drafts):
-    with StructuredOutputManager(TOKENIZER, V, PATIENT) as manager:
-        for name in NAMES:
-            manager.add_request(name, StructuredOutputsParams(regex="[ab]*", backend="xgrammar:no-fallback"))
-            manager.wait_ready(name, 60)
-        xgrammar = manager._backends.backend("xgrammar")
-        monkeypatch.setattr(backend, "_MIN_SHARED_SECONDS", 60)  # a busy machine may take long for a short step
-        monkeypatch.setattr(xgrammar, "_batch", None)  # xgrammar's own methods give it away
-        monkeypatch.setattr(XgrammarGrammar, "fill_bitmask", None)
-        for name in NAMES:
-            monkeypatch.setattr(manager._requests[name].grammar, "matcher", HandleOnly(manager, name))
-        assert manager.grammar_bitmask(NAMES, drafts).bitmask.any(axis=1).all()
-
-
-class HandleOnly:
-    """A matcher of which only the handle can be used."""
-
-    def __init__(self, manager, name):
-        self._handle = manager._requests[name].grammar.matcher._handle
-
-
-@pytest.mark.parametrize(
-    ("cls", "name", "function"),
-    [
-        (GrammarMatcher, "accept_token", native.accept_token),
-        (GrammarMatcher, "accept_string", native.accept_string),
-        (GrammarMatcher, "rollback", native.rollback),
-        (GrammarMatcher, "is_completed", native.is_completed),
-        (BatchGrammarMatcher, "batch_fill_next_token_bitmask", native.fill_batch),
-    ],
-)
-def test_native_calls_keep_the_lock_and_leave_xgrammars_own_as_they_are(cls, name, function):
-    assert isinstance(function, tvm_ffi.Function)
-    assert not function.release_gil
-    own = next(method.func for method in cls.__tvm_ffi_type_info__.methods if method.name == name)
-    assert own.release_gil
-
-
-def test_native_calls_of_changed_bindings_are_the_methods():
-    class Changed:
-        def rollback(self, num_tokens):
-            return num_tokens + 1
-
-    assert native._keeping_lock(Changed, "rollback")(Changed(), 1) == 2
-
-
 DEAR = {  # the first key of the inner object asks for all the others
     "properties": {
         "a": {
@@ -180,7 +89,7 @@ DEAR = {  # the first key of the inner object asks for all the others
 
 
 @pytest.mark.parametrize("call", ["accept_tokens", "accept_batch", "validate_tokens", "drafts", "forced"])
-def test_calls_of_the_fsm_engine_that_take_long_give_the_lock_away(switches, call):
+def test_calls_that_take_long_give_the_lock_away(switches, call):
     with StructuredOutputManager(TOKENIZER, V, StructuredOutputsConfig(any_whitespace=False)) as manager:
         manager.add_request("r", StructuredOutputsParams(json=DEAR, key_order="any", backend="fsm:no-fallback"))
         manager.wait_ready("r", 60)

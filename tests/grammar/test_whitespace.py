@@ -1,4 +1,4 @@
-"""Whitespace in generated JSON: bounded by default, in both engines alike."""
+"""Whitespace in generated JSON: bounded by default, in all engines alike."""
 
 import json
 import random
@@ -8,8 +8,8 @@ from tokenizers_on_the_spot import byte_level
 
 from structout.bitmask import allocate_token_bitmask
 from structout.config import StructuredOutputsConfig
-from structout.grammar.engine_versions import LLGUIDANCE_WHITESPACE_PATTERN, is_at_least
-from structout.grammar.router import BackendSet
+from structout.errors import GrammarError
+from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from structout.params import StructuredOutputsParams
 
@@ -68,7 +68,7 @@ def sample_uniformly(grammar, draw, num_tokens):
 
 
 @pytest.mark.parametrize("params", PARAMS, ids=["json", "json_object"])
-@pytest.mark.parametrize("name", ["llguidance", "xgrammar"])
+@pytest.mark.parametrize("name", ["fsm", "llguidance", "xgrammar"])
 def test_default_config_bounds_whitespace_of_a_uniform_sampler(name, params):
     grammar = compile_with(BackendSet(VOCABULARY, StructuredOutputsConfig()), name, params)
     num_runs = 0
@@ -79,25 +79,24 @@ def test_default_config_bounds_whitespace_of_a_uniform_sampler(name, params):
     assert num_runs > 0  # the limit was reached, so it was tested
 
 
-@pytest.mark.parametrize("name", ["llguidance", "xgrammar"])
+@pytest.mark.parametrize("name", ["fsm", "llguidance", "xgrammar"])
 def test_unbounded_whitespace_runs_on(backend_sets, name):
     grammar = compile_with(backend_sets[None], name, PARAMS[0])
     assert takes(grammar, '{"a":' + " " * 500 + '1, "b": []}')
 
 
 @pytest.mark.parametrize("params", PARAMS, ids=["json", "json_object"])
-@pytest.mark.parametrize("name", ["llguidance", "xgrammar"])
+@pytest.mark.parametrize("name", ["fsm", "llguidance", "xgrammar"])
 @pytest.mark.parametrize("limit", [1, 2])
-def test_max_whitespace_means_the_same_in_both_engines(backend_sets, name, params, limit):
+def test_max_whitespace_means_the_same_in_all_engines(backend_sets, name, params, limit):
     grammar = compile_with(backend_sets[limit], name, params)
-    brackets = limit if name == "xgrammar" or is_at_least("llguidance", LLGUIDANCE_WHITESPACE_PATTERN) else 0
     template = '{<"a">:>1>,>"b">:>[<true>,>false<]<}'
     for inside, separators, is_allowed in (
         (0, 0, True),
         (0, limit, True),
         (0, limit + 1, False),
-        (brackets, limit, True),
-        (brackets + 1, limit, False),
+        (limit, limit, True),
+        (limit + 1, limit, False),
     ):
         for space in (" ", "\n"):
             text = template.replace("<", space * inside).replace(">,", space * separators + ",")
@@ -107,6 +106,57 @@ def test_max_whitespace_means_the_same_in_both_engines(backend_sets, name, param
             assert takes(grammar, text) == is_allowed, text
     assert not takes(grammar, ' {"a":1,"b":[]}')
     assert not takes(grammar, '{"a":1,"b":[]} ')
+
+
+@pytest.mark.parametrize(
+    ("pattern", "runs", "others"),
+    [
+        ("", [""], [" ", "\n"]),
+        (" ?", ["", " "], ["  ", "\n", "\t"]),
+        ("[\n\t ]*", ["", "\n\n\n", " \t"], ["\r"]),
+        (r"\s{0,2}", ["", "\r\n", "\t "], ["   ", "\u00a0"]),
+        ("\n  ", ["", "\n  "], ["\n", "\n ", "  ", "\n   "]),  # a part of what the pattern asks for is no whitespace
+        (" +", ["", " ", "   "], ["\n"]),
+    ],
+)
+def test_whitespace_pattern_is_what_may_stand_between_any_two_tokens(pattern, runs, others):
+    params = {"json": SCHEMA, "whitespace_pattern": pattern}
+    grammar = compile_with(BackendSet(VOCABULARY, StructuredOutputsConfig()), "fsm", params)
+    tokens = ["{", '"a"', ":", "12", ",", '"b"', ":", "[", "true", ",", "false", "]", "}"]
+    draw = random.Random(pattern)
+    for _ in range(20):
+        spaces = ["", *draw.choices(runs, k=len(tokens) - 1)]
+        assert takes(grammar, "".join(map("".join, zip(spaces, tokens, strict=True))))
+        spaces[draw.randrange(1, len(spaces))] = draw.choice(others)
+        text = "".join(map("".join, zip(spaces, tokens, strict=True)))
+        assert not takes(grammar, text), text
+    assert takes(grammar, json.dumps({"a": 1, "b": []}, separators=(",", ":")))
+
+
+@pytest.mark.parametrize("pattern", ["\n  ", " +", r"\s{3}"])
+def test_texts_of_a_uniform_sampler_end_whatever_the_whitespace_pattern_asks_for(pattern):
+    few = {"type": "array", "items": {"type": "boolean"}, "uniqueItems": True, "minItems": 2, "maxItems": 2}
+    params = {"json": {**SCHEMA, "properties": {"a": {"const": 1}, "b": few}}, "whitespace_pattern": pattern}
+    grammar = compile_with(BackendSet(VOCABULARY, StructuredOutputsConfig()), "fsm", params)
+    for seed in range(20):
+        text, is_complete = sample_uniformly(grammar.copy(), random.Random(seed), 2_000)
+        assert is_complete
+        assert json.loads(text)["b"] in ([True, False], [False, True])
+
+
+@pytest.mark.parametrize("pattern", ["x", "[ x]*", "\u00a0", "."])
+def test_whitespace_pattern_with_other_characters_raises(pattern):
+    with pytest.raises(
+        GrammarError, match="whitespace_pattern may match spaces, tabs, line feeds and carriage returns"
+    ):
+        compile_with(
+            BackendSet(VOCABULARY, StructuredOutputsConfig()), "fsm", {"json": {}, "whitespace_pattern": pattern}
+        )
+
+
+def test_whitespace_pattern_that_is_malformed_raises():
+    with pytest.raises(GrammarError, match="the whitespace_pattern does not parse"):
+        compile_with(BackendSet(VOCABULARY, StructuredOutputsConfig()), "fsm", {"json": {}, "whitespace_pattern": "("})
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, True, "2"])

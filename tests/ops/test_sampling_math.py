@@ -262,11 +262,14 @@ def test_chi_square_of_pairs_finds_shared_bits():
 
 
 def test_header_constants_equal_python_constants():
-    log, exp = _numbers_in("log_of_split"), _numbers_in("exp_float")
+    log, exp2 = _numbers_in("log_of_split"), _numbers_in("exp2_of_fraction")
     m = sampling_math
     assert log == [m.LN2_HIGH, m.LN2_LOW, *m.LOG_COEFFICIENTS, 0.5]
-    assert exp == [m.EXP_FLOOR, m.LOG2_E, m.ROUND_TO_INTEGER, *m.EXP2_COEFFICIENTS]
+    assert exp2 == list(m.EXP2_COEFFICIENTS)
     header = HEADER.read_text()
+    assert _literal(re.search(r"kExpFloor = (\S+);", header).group(1)) == m.EXP_FLOOR
+    assert _literal(re.search(r"kLog2E = (\S+);", header).group(1)) == m.LOG2_E
+    assert _literal(re.search(r"kRoundToInteger = (\S+);", header).group(1)) == m.ROUND_TO_INTEGER
     assert _literal(re.search(r"kMassScale = (\S+);", header).group(1)) == m.MASS_SCALE
     assert _literal(re.search(r"kSmallestMinP = (\S+);", header).group(1)) == m.SMALLEST_MIN_P
     assert int(re.search(r"kSqrtHalfBits = (\S+);", header).group(1), 16) == m.SQRT_HALF_BITS
@@ -281,7 +284,7 @@ def test_constants_are_float32_values():
 
 def _numbers_in(function: str) -> list[float]:
     """Return the float literals of a function in the header, in order."""
-    body = re.search(rf"float {function}\(.*?\n}}", HEADER.read_text(), re.DOTALL).group(0)
+    body = re.search(rf"(?:float|Floats) {function}\(.*?\n}}", HEADER.read_text(), re.DOTALL).group(0)
     code = re.sub(r"//.*", "", body)
     return [_literal(text) for text in re.findall(r"-?(?:0x[\d.a-f]+p[+-]?\d+|\d+\.\d+)f", code)]
 

@@ -26,8 +26,6 @@ import pytest
 from locations import ROOT
 
 import structout
-from structout import GrammarError, GrammarTimeoutError, StructuredOutputManager, StructuredOutputsParams
-from structout.cli.demo_model import load_demo_model
 
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 NAMES = [str(path.relative_to(ROOT)) for path in DOCUMENTS]
@@ -265,25 +263,6 @@ def keyword_rows() -> list[tuple[str, dict[str, bool]]]:
     text = (ROOT / "docs" / "json_schema.md").read_text()
     rows = re.findall(r"^\| .*? \| `(.*)` \| (yes|no) \| (yes|no) \|$", text, re.MULTILINE)
     return [(schema, {"llguidance": first == "yes", "xgrammar": second == "yes"}) for schema, first, second in rows]
-
-
-def test_json_schema_table_says_which_engine_enforces_what():
-    rows = keyword_rows()
-    assert len(rows) > 30
-    _, tokenizer, _ = load_demo_model()
-    with StructuredOutputManager(tokenizer, vocab_size=1024) as manager:
-        for schema, enforced in rows:
-            for engine, expected in enforced.items():
-                manager.add_request("a", StructuredOutputsParams(json=schema, backend=f"{engine}:no-fallback"))
-                try:
-                    manager.wait_ready("a")
-                    got = not manager.annotations("a")
-                except GrammarTimeoutError:
-                    raise
-                except GrammarError:
-                    got = False
-                manager.finish_request("a")
-                assert got == expected, f"{engine}: {schema}"
 
 
 def run_report(*arguments: str) -> subprocess.CompletedProcess[str]:

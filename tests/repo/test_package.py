@@ -157,7 +157,7 @@ def test_wheel_metadata_is_complete(wheel):
     assert urls == {"Homepage", "Repository", "Documentation", "Changelog"}
     assert "Programming Language :: Python :: 3.10" in metadata.get_all("Classifier")
     requirements = metadata.get_all("Requires-Dist")
-    assert sorted(line for line in requirements if "extra" not in line) == ["numpy", "torch>=2.10"]
+    assert sorted(line for line in requirements if "extra" not in line) == ["numpy", "torch>=2.10", "xxhash"]
     of_manager = [line.partition(";")[0] for line in requirements if 'extra == "manager"' in line]
     assert sorted(of_manager) == ["llguidance<2,>=1.7.6", "xgrammar<0.3,>=0.2.7", "xxhash"]
 
@@ -227,7 +227,7 @@ def test_install_in_a_fresh_environment_fails_in_one_line(requirement, clean_env
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize("extra", ["", "[manager]", "[generate]", "[metrics]"])
+@pytest.mark.parametrize("extra", ["", "[generate]", "[metrics]", "[llguidance,xgrammar]"])
 def test_install_beside_the_pinned_packages_needs_no_other_package(extra, source_tree, wheel):
     """The sources are built for one of the cases only."""
     distribution = str(wheel) if extra else "."

@@ -760,16 +760,15 @@ from structout.scheduler.compile_service import CompileService
 from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarTimeoutError, StructOutError
 from structout.grammar.vocabulary import Vocabulary
-from structout.grammar.xgrammar.backend import XgrammarBackend
-from structout.params import Constraint, StructuredOutputOptions
+from structout.grammar.optional.xgrammar import XgrammarBackend
+from structout.params import StructuredOutputOptions
 
 backend = XgrammarBackend(Vocabulary((*[bytes([i]) for i in range(256)], b""), (256,)))
 SLOW = json.dumps({{"enum": ["".join(random.Random(i).choices("abcdefghij", k=12)) for i in range(30_000)]}})
 
 class Compiled:
     def __init__(self, spec):
-        self.native = backend.compile_native(Constraint(StructuredOutputOptions.JSON, spec))
-        self.memory_bytes = self.native.memory_size_bytes
+        self.memory_bytes = backend.compile_grammar(StructuredOutputOptions.JSON, spec).memory_bytes
 
 def compile_with(service, spec):
     results, is_done = [], threading.Event()

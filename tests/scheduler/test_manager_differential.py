@@ -6,7 +6,6 @@ MaskBench's format, one per line.
 
 import json
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from tokenizers_on_the_spot import byte_level
 from structout import StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams
 from structout.bitmask import allocate_token_bitmask
 from structout.errors import GrammarError
-from structout.grammar.router import BackendSet
+from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 
 OWN = [json.loads(line) for line in (DATA / "schemas.jsonl").read_text().splitlines()]
@@ -64,7 +63,7 @@ def follow_all(cases, backend):
     step."""
     rng = random.Random(0)
     config = StructuredOutputsConfig(compile_workers=2, fill_threads=2, tenant_queue_size=512, compile_timeout=60)
-    engines = BackendSet(VOCABULARY, replace(config, isolate_slow_compiles=False))  # no second compile process
+    engines = BackendSet(VOCABULARY, config)
     texts = [(case["schema"], test["data"]) for case in cases for test in case["tests"]]
     rng.shuffle(texts)
     num_masks = num_refused = 0

@@ -6,8 +6,6 @@ import tokenizers_on_the_spot
 import torch
 
 from structout import StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams
-from structout.grammar.llguidance import backend as llguidance_backend
-from structout.grammar.xgrammar import backend as xgrammar_backend
 
 V = 512
 TOKENIZER = tokenizers_on_the_spot.byte_level()
@@ -22,7 +20,7 @@ def ids_of(text):
 A, B, C = (ids_of(letter)[0] for letter in "abc")
 
 
-@pytest.fixture(params=["xgrammar", "llguidance"])
+@pytest.fixture(params=["fsm", "xgrammar", "llguidance"])
 def manager(request):
     with StructuredOutputManager(TOKENIZER, V) as manager:
         for name in ("r", "other"):
@@ -158,21 +156,3 @@ def test_grammar_bitmask_in_inference_mode_fills_free_and_constrained_rows():
             batch = manager.grammar_bitmask(["a", "b"], {"a": [A], "b": [7, A]})
         assert not batch.errors
         assert batch.num_acceptable_drafts.tolist() == [1, 2]
-
-
-@pytest.mark.parametrize("backend", ["xgrammar", "llguidance"])
-def test_grammar_bitmask_with_three_threads_equals_one_thread(monkeypatch, backend):
-    monkeypatch.setattr(llguidance_backend, "_NUM_BATCHED_ROWS", 1)
-    monkeypatch.setattr(xgrammar_backend, "_MIN_SHARED_SECONDS", 0)
-    masks = []
-    for num_threads in (1, 3):
-        with StructuredOutputManager(TOKENIZER, V, StructuredOutputsConfig(fill_threads=num_threads)) as manager:
-            names = [f"r{i}" for i in range(40)]
-            for i, name in enumerate(names):
-                regex = f"[ab]{{{i % 5 + 1}}}x{i}"
-                manager.add_request(name, StructuredOutputsParams(regex=regex, backend=f"{backend}:no-fallback"))
-                manager.wait_ready(name, 30)
-            batch = manager.grammar_bitmask(names, {name: [A, B, STOP] for name in names[::3]})
-            masks.append((batch.bitmask.copy(), batch.num_acceptable_drafts.tolist()))
-    assert (masks[0][0] == masks[1][0]).all()
-    assert masks[0][1] == masks[1][1]

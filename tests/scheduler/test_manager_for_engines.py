@@ -19,7 +19,7 @@ from structout import (
     StructuredOutputsParams,
     UnknownRequestError,
 )
-from structout.grammar.router import BackendSet
+from structout.grammar.registry import BackendSet
 from structout.scheduler.requests import RequestTable
 
 V = 512
@@ -77,7 +77,7 @@ def test_grammar_bitmask_with_an_unknown_id_raises_before_it_fills(manager):
 # -- refusals --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("backend", ["xgrammar", "llguidance"])
+@pytest.mark.parametrize("backend", ["fsm", "xgrammar", "llguidance"])
 def test_explain_refusal_names_the_token_and_what_would_be_allowed(manager, backend):
     add(manager, "r", choice=["ab", "ac"], backend=f"{backend}:no-fallback")
     a, b, c, x = (ids_of(letter)[0] for letter in "abcx")
@@ -341,7 +341,7 @@ def test_slowest_request_is_the_ambiguous_one():
     with StructuredOutputManager(TOKENIZER, V, config) as manager:
         for i in range(8):
             add(manager, f"good {i}", regex="a*")
-        add(manager, "bad", grammar='root ::= s\ns ::= s s | s s s | "a"', backend="xgrammar")
+        add(manager, "bad", grammar='root ::= s\ns ::= s s | s s s | "a"', backend="xgrammar:no-fallback")
         names = [*(f"good {i}" for i in range(8)), "bad"]
         while manager.status("bad") is READY:
             manager.accept_batch({name: ids_of("a") for name in names})

@@ -19,7 +19,7 @@ from structout import (
     StructuredOutputsParams,
     UnknownRequestError,
 )
-from structout.grammar.router import BackendSet
+from structout.grammar.registry import BackendSet
 
 V = 512
 
@@ -102,7 +102,7 @@ def test_grammar_bitmask_runs_while_xgrammar_compiles():
     tenths of a second of steps, and ``close`` does not wait for it."""
     part = {"type": "object", "properties": {f"k{i}": {"type": "string", "minLength": 1} for i in range(900)}}
     slow = {"type": "object", "properties": {f"part{i}": part for i in range(4)}}
-    config = StructuredOutputsConfig(isolate_slow_compiles=False, compile_timeout=60)
+    config = StructuredOutputsConfig(compile_timeout=60)
     with StructuredOutputManager(tokenizers_on_the_spot.byte_level(), V, config) as manager:
         add(manager, "quick", regex="a")
         manager.add_request("slow", StructuredOutputsParams(json=slow, backend="xgrammar:no-fallback"))
@@ -197,7 +197,7 @@ def test_process_exits_while_a_constraint_compiles(ending):
     script = f"""
 import sys, time, tokenizers_on_the_spot
 from structout import StructuredOutputManager, StructuredOutputsParams
-from structout.grammar.router import BackendSet
+from structout.grammar.registry import BackendSet
 BackendSet.compile = lambda *arguments: time.sleep(600)
 manager = StructuredOutputManager(tokenizers_on_the_spot.byte_level(), {V})
 manager.add_request("r", StructuredOutputsParams(regex="a"))

@@ -17,7 +17,7 @@ from locations import ROOT
 
 CSRC = ROOT / "csrc"
 BUILD = ROOT / "build" / "tests"
-ENGINE_ROOMS = ("base", "regular", "masks", "step", "context_free", "json")
+ENGINE_ROOMS = ("base", "regular", "masks", "step", "context_free", "json", "tags")
 
 
 def cxx() -> list[str]:

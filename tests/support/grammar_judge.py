@@ -404,8 +404,8 @@ class Lexed:
         terminals: by name.
         ignored: what may stand between two terminals, or None.
         alphabet: all bytes that there are for the lexer.
-        available: the bytes of texts, some of the alphabet. A terminal does not end
-            where it could go on with another byte.
+        available: the bytes of texts, some of the alphabet. The lexer follows terminals
+            also where they go on with other bytes.
         prunes: whether rules and terminals without a text are removed. llguidance keeps
             them.
     """
@@ -430,7 +430,7 @@ class Lexed:
             if has_empty_text(texts):  # may be left out
                 productions = list(_with_optional(productions, Terminal(value)))
         if prunes:
-            without = {Terminal(v) for v, texts in self._languages.items() if not has_texts(texts, available)}
+            without = {Terminal(v) for v, texts in self._languages.items() if not has_texts(texts, alphabet)}
             productions = [p for p in productions if without.isdisjoint(p[1])]
         if ignored is not None:
             self._languages[IGNORED] = language(ignored, terminals, alphabet)

@@ -32,7 +32,7 @@ class FiniteSchema:
     """
 
     def __init__(self, rng: random.Random):
-        draw = rng.choice([_array, _array, _array_of_objects, _object])
+        draw = rng.choice([_array, _array, _array_of_objects, _array_of_arrays, _object, _object])
         self.schema, values = draw(rng)
         validator = jsonschema.Draft202012Validator(self.schema)
         self.texts = {
@@ -72,12 +72,32 @@ def _bounds(rng: random.Random, universe: list[Any]) -> dict[str, Any]:
     return bounds
 
 
+def _array_of_arrays(rng: random.Random) -> tuple[dict[str, Any], Iterator[Any]]:
+    universe = rng.sample(INNER, rng.randint(1, 3))
+    inner: dict[str, Any] = {"type": "array", "items": {"enum": universe}, "maxItems": rng.randint(1, 2)}
+    if rng.random() < 0.7:
+        inner["uniqueItems"] = True
+    if rng.random() < 0.3:
+        inner["minItems"] = 1
+    if rng.random() < 0.3:
+        inner["contains"] = _values(rng, universe)
+    rows = [list(row) for count in range(3) for row in itertools.product(universe, repeat=count)]
+    valid = [row for row in rows if jsonschema.Draft202012Validator(inner).is_valid(row)]
+    rng.shuffle(valid)
+    schema: dict[str, Any] = {"type": "array", "uniqueItems": True, "items": inner}
+    if len(valid) > 4:
+        schema["maxItems"] = rng.randint(1, 2)
+    if rng.random() < 0.4:
+        schema["minItems"] = rng.randint(0, 3)
+    return schema, _different(valid, schema.get("maxItems", 4))
+
+
 def _values(rng: random.Random, universe: list[Any]) -> dict[str, Any]:
     return {"enum": rng.sample(universe, rng.randint(1, len(universe)))}
 
 
-def _different(universe: list[Any]) -> Iterator[list[Any]]:
-    for count in range(len(universe) + 1):
+def _different(universe: list[Any], most: int = 4) -> Iterator[list[Any]]:
+    for count in range(min(len(universe), most) + 1):
         for items in itertools.permutations(universe, count):
             yield list(items)
 
@@ -129,9 +149,24 @@ def _object(rng: random.Random) -> tuple[dict[str, Any], Iterator[Any]]:
         schema["minProperties"] = rng.randint(0, 4)
     if rng.random() < 0.3:
         schema["maxProperties"] = rng.randint(0, 3)
+    if rng.random() < 0.4:
+        schema["anyOf"] = [_sizes(rng, keys) for _ in range(2)]
     values = ({key: value for key, value in zip(keys, chosen, strict=True) if value is not None}
               for chosen in itertools.product([None, True, False], repeat=len(keys)))  # fmt: skip
     return schema, values
+
+
+def _sizes(rng: random.Random, keys: list[str]) -> dict[str, Any]:
+    sizes: dict[str, Any] = {}
+    if rng.random() < 0.6:
+        sizes["minProperties"] = rng.randint(0, 4)
+    if rng.random() < 0.4:
+        sizes["maxProperties"] = rng.randint(0, 3)
+    if rng.random() < 0.2:
+        sizes["required"] = [rng.choice(keys)]
+    if rng.random() < 0.2:
+        sizes["additionalProperties"] = {"const": rng.choice([True, False])}
+    return sizes
 
 
 def infinite_schema(rng: random.Random) -> dict[str, Any]:
@@ -153,7 +188,13 @@ def infinite_schema(rng: random.Random) -> dict[str, Any]:
     if rng.random() < 0.3:
         schema["items"] = {"anyOf": [item, few]}
     if rng.random() < 0.3:
-        schema["minItems"] = 2
+        schema["minItems"] = rng.randint(2, 4)
+    if rng.random() < 0.4:
+        schema |= {"items": {"anyOf": [few, open_string]}} | _bounds(rng, SCALARS[:5])
+        if rng.random() < 0.5:
+            schema["prefixItems"] = [rng.choice([_values(rng, SCALARS[:5]), open_string]) for _ in range(2)]
+        if rng.random() < 0.3:
+            schema["contains"] = rng.choice([{"type": "string"}, {"type": "string", "pattern": "^a"}])
     return schema
 
 

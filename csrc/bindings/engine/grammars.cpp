@@ -66,7 +66,7 @@ void define_grammars(py::module_& module) {
       .def_property_readonly("num_masks", [](GrammarIndex& self) { return self.parts().masks.num_masks(); })
       .def_property_readonly("num_pieces", [](GrammarIndex& self) { return self.parts().masks.num_pieces(); })
       .def_property_readonly("num_trie_steps", [](GrammarIndex& self) { return self.parts().masks.num_trie_steps(); })
-      .def_property_readonly("always_has_end", [](GrammarIndex& self) { return self.parts().always_has_end; })
+      .def_property_readonly("work", [](GrammarIndex& self) { return self.parts().budget.total(); })
       .def_property_readonly("memory_bytes", &GrammarIndex::memory_bytes)
       .def("matches", [](GrammarIndex& self, const py::bytes& given) {
         std::string text = given;

@@ -46,8 +46,15 @@ void define_json(py::module_& module) {
 
   py::class_<json::TextForm>(module, "TextForm")
       .def(py::init<>())
-      .def_readwrite("any_whitespace", &json::TextForm::any_whitespace)
-      .def_readwrite("max_whitespace", &json::TextForm::max_whitespace)
+      .def("set_whitespace",
+           [](json::TextForm& self, bool is_any, std::optional<uint32_t> max_length) {
+             self.whitespace.is_any = is_any;
+             self.whitespace.max_length = max_length;
+           })
+      .def("set_whitespace_pattern",
+           [](json::TextForm& self, const std::string& pattern, const Limits& limits) {
+             self.whitespace.pattern = run(true, [&] { return json::whitespace_of_pattern(pattern, limits); });
+           })
       .def_property(
           "declared_key_order",
           [](const json::TextForm& self) { return self.key_order == json::KeyOrderRule::kDeclared; },

@@ -11,10 +11,16 @@
 
 #include "bindings/engine/module.h"
 #include "json/schema_index.h"
+#include "tags/free_text.h"
+#include "tags/raw_strings.h"
 
 namespace structout::engine {
 
 void define_rules(py::module_& module) {
+  module.def("raw_strings", [](const Automaton& json_strings, const Limits& limits) {
+    Budget budget(limits);
+    return tags::raw_strings(json_strings, budget);
+  });
   py::class_<Rules>(module, "Rules")
       .def(py::init<>())
       .def("add_text", [](Rules& self, const py::bytes& text) { return self.add_text(text); })
@@ -30,6 +36,15 @@ void define_rules(py::module_& module) {
       .def("add_regex",
            [](Rules& self, const py::bytes& regex, const Limits& limits) { return self.add_regex(regex, limits); })
       .def("add_automaton", &Rules::add_automaton)
+      .def("add_free_text",
+           [](Rules& self, const std::vector<std::string>& stops, const std::vector<std::string>& excluded,
+              std::vector<uint32_t> exits, const std::vector<bool>& returns, const Limits& limits) {
+             if (exits.size() < stops.size()) throw std::invalid_argument("a stop needs an exit");
+             Budget budget(limits);
+             Branching text = tags::free_text(stops, excluded, uint32_t(exits.size() - stops.size()), budget);
+             text.returns.assign(returns.begin(), returns.end());
+             return self.add_branching(std::move(text), std::move(exits));
+           })
       .def("add_sequence", &Rules::add_sequence)
       .def("add_alternatives", &Rules::add_alternatives)
       .def("add_repetition",

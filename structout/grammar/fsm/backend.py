@@ -1,7 +1,6 @@
-"""Compiles JSON schemas, regular expressions, choices and grammars with structout's own
-engine."""
+"""Compiles constraints of all kinds with structout's own engine."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -11,11 +10,15 @@ from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.fsm.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
+from structout.grammar.fsm.grammar_context import GrammarContext
 from structout.grammar.fsm.grammars import ContextFreeGrammar, GrammarIndex, compile_grammar
 from structout.grammar.fsm.json_schema import DEFAULT_FORM, JsonSchemaGrammar, SchemaIndex, TextForm
+from structout.grammar.fsm.lenient import without
 from structout.grammar.fsm.matcher import FsmGrammar
 from structout.grammar.fsm.native import core, grammar_errors
 from structout.grammar.fsm.native_grammar import NativeGrammar, mask_memory
+from structout.grammar.fsm.structural_tags import structural_tag_rules
+from structout.grammar.fsm.tag_schemas import TagSchemas
 from structout.grammar.fsm.token_index import TokenIndex, vocabulary_trie
 from structout.grammar.interface import CompiledConstraint, StructuredOutputBackend, StructuredOutputGrammar
 from structout.grammar.vocabulary import Vocabulary
@@ -24,16 +27,15 @@ from structout.params import Constraint, StructuredOutputOptions
 
 _CHECK_SECONDS = 0.05
 _CHECK_LIMITS = AutomatonLimits(seconds=_CHECK_SECONDS)
+_MAX_LEFT_OUT = 64  # keywords of a lenient schema
 
-
-_JSON_OBJECT = '{"type": ["object", "array"]}'
+_JSON_OBJECT = '{"type": "object"}'
 
 _Compiled = Automaton | SchemaIndex | GrammarIndex
 
 
 class FsmBackend(StructuredOutputBackend):
-    """Compiles JSON schemas, regular expressions, choices and grammars, for one
-    vocabulary.
+    """Compiles constraints of all kinds, for one vocabulary.
 
     Args:
         vocabulary: the token ids of the model.
@@ -76,11 +78,7 @@ class FsmBackend(StructuredOutputBackend):
     def compile_grammar(
         self, request_type: StructuredOutputOptions, grammar_spec: str, stop_token_ids: Sequence[int] | None = None
     ) -> NativeGrammar:
-        """Compile a constraint as the interface specifies.
-
-        Raises:
-            GrammarError: also for a structural tag.
-        """
+        """Compile a constraint as the interface specifies."""
         constraint = Constraint(request_type, grammar_spec)
         return self._grammar(constraint, self.compile_native(constraint), stop_token_ids)
 
@@ -92,64 +90,89 @@ class FsmBackend(StructuredOutputBackend):
                 engine cannot enforce in this schema are not enforced.
             stop_token_ids: tokens that end the text. Default: those of the vocabulary.
         """
-        native = self.compile_native(constraint)
-        annotations = native.annotations if isinstance(native, SchemaIndex) else ()
-        weakened: tuple[str, ...] = ()
-        if annotations and constraint.lenient:
-            unknown = set(unknown_formats(constraint.nodes))
-            weakened = tuple(place for place in annotations if place not in unknown)
-            annotations = tuple(place for place in annotations if place in unknown)
+        compiled = self._compiled_leniently(constraint, self._limits)
+        native, (weakened, annotations) = compiled[0], _not_enforced(constraint, *compiled)
         grammar = self._grammar(constraint, native, stop_token_ids)
         return CompiledConstraint(grammar, weakened=weakened, annotations=annotations)
 
-    def check(self, constraint: Constraint) -> tuple[str, ...]:
-        """Check a constraint as the interface specifies.
+    def check(self, constraint: Constraint) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Find out what ``compile`` would refuse, within milliseconds. What takes more
+        than ``_CHECK_SECONDS`` passes.
 
-        What takes more than ``_CHECK_SECONDS`` passes.
+        Returns:
+            the parts of a lenient constraint that would not be enforced, and the
+            formats that constrain nothing.
         """
         try:
-            self._refuse_empty(constraint, self._compiled(constraint, _CHECK_LIMITS, knows_tokens=False))
+            compiled = self._compiled_leniently(constraint, _CHECK_LIMITS)
         except GrammarLimitError as error:
             if error.limit != "cpu_milliseconds":
                 raise
-        return ()
+            return (), ()
+        self._refuse_empty(constraint, compiled[0])
+        return _not_enforced(constraint, *compiled)
 
     def compile_native(self, constraint: Constraint) -> _Compiled:
         """A schema or a recursive grammar over tokens, or an automaton over bytes."""
-        return self._compiled(constraint, self._limits)
+        return self._compiled(constraint, self._limits, self._tag_schemas(constraint, self._limits))
 
-    def _compiled(self, constraint: Constraint, limits: AutomatonLimits, *, knows_tokens: bool = True) -> _Compiled:
+    def _compiled_leniently(
+        self, constraint: Constraint, limits: AutomatonLimits
+    ) -> tuple[_Compiled, TagSchemas, tuple[str, ...]]:
+        """Compile, and return what has compiled the schemas of a tag, and the keywords
+        that were left out of lenient schemas."""
+        left_out: list[str] = []
+        while True:
+            schemas = self._tag_schemas(constraint, limits)
+            try:
+                return self._compiled(constraint, limits, schemas), schemas, tuple(left_out)
+            except GrammarError as error:
+                if not constraint.lenient or not _is_in_a_schema(constraint, error) or len(left_out) >= _MAX_LEFT_OUT:
+                    raise
+                try:
+                    value, places = without(constraint.value, error.pointer or "")
+                except LookupError:
+                    raise error from None
+                constraint = constraint.rewritten(value)
+                left_out += places
+
+    def _tag_schemas(self, constraint: Constraint, limits: AutomatonLimits) -> TagSchemas:
+        """What compiles the schemas of a structural tag."""
+        ignored = STANDARD_FORMATS if constraint.lenient else ()
+        return TagSchemas(self.vocabulary, self._form_of(constraint), limits, ignored, constraint.lenient)
+
+    def _context(self, constraint: Constraint, limits: AutomatonLimits) -> GrammarContext:
+        """What grammars may refer to. A check may be made without the model's tokens."""
+        return GrammarContext(self.vocabulary, self._form_of(constraint), knows_tokens=limits is not _CHECK_LIMITS)
+
+    def _form_of(self, constraint: Constraint) -> TextForm:
+        key_order = constraint.key_order or self._form.key_order
+        return replace(self._form, key_order=key_order, whitespace_pattern=constraint.whitespace_pattern)
+
+    def _compiled(self, constraint: Constraint, limits: AutomatonLimits, schemas: TagSchemas) -> _Compiled:
         kind = constraint.kind
-        if constraint.whitespace_pattern is not None:
-            is_json = kind is StructuredOutputOptions.JSON
-            message = (
-                "fsm takes no whitespace_pattern"
-                if is_json
-                else f"whitespace_pattern applies to json only, got a {kind.value} constraint"
-            )
-            error_kind = GrammarErrorKind.UNSUPPORTED if is_json else GrammarErrorKind.MALFORMED
-            raise GrammarError(message, kind=error_kind)
+        if constraint.whitespace_pattern is not None and kind is not StructuredOutputOptions.JSON:
+            raise GrammarError(f"whitespace_pattern applies to json only, got a {kind.value} constraint")
         match kind:
             case StructuredOutputOptions.JSON | StructuredOutputOptions.JSON_OBJECT:
                 schema = constraint.spec if kind is StructuredOutputOptions.JSON else _JSON_OBJECT
                 ignored = STANDARD_FORMATS if constraint.lenient else ()
-                form = replace(self._form, key_order=constraint.key_order or self._form.key_order)
-                return SchemaIndex(schema, self.vocabulary, form, limits, ignored, dict(constraint.schemas))
+                return SchemaIndex(
+                    schema, self.vocabulary, self._form_of(constraint), limits, ignored, dict(constraint.schemas)
+                )
             case StructuredOutputOptions.REGEX:
                 return Automaton.from_regex(constraint.spec, limits)
             case StructuredOutputOptions.CHOICE:
                 return Automaton.from_choices(constraint.value)
             case StructuredOutputOptions.GRAMMAR:
-                form = replace(self._form, key_order=constraint.key_order or self._form.key_order)
-                return compile_grammar(constraint.spec, self.vocabulary, limits, form, knows_tokens=knows_tokens)
-        message = f"fsm takes json, regex, choice and grammar constraints only, got a {kind.value} constraint"
-        raise GrammarError(message, kind=GrammarErrorKind.UNSUPPORTED)
+                return compile_grammar(constraint.spec, self.vocabulary, limits, self._context(constraint, limits))
+            case StructuredOutputOptions.STRUCTURAL_TAG:
+                rules = structural_tag_rules(constraint.value, limits, schemas.add, self._context(constraint, limits))
+                automaton = None if constraint.tag_schemas else rules.automaton()
+                return GrammarIndex(rules, self.vocabulary) if automaton is None else automaton
 
-    def serialize(self, native: _Compiled, max_bytes: int) -> bytes | None:
-        if not isinstance(native, Automaton):
-            return None
-        data = native.serialize()
-        return data if len(data) <= max_bytes else None
+    def serialize(self, grammar: StructuredOutputGrammar) -> bytes | None:
+        return grammar.index.automaton.serialize() if isinstance(grammar, FsmGrammar) else None
 
     def load_grammar(
         self, constraint: Constraint, serialized: bytes, stop_token_ids: Sequence[int] | None = None
@@ -203,6 +226,36 @@ class FsmBackend(StructuredOutputBackend):
         if not isinstance(native, SchemaIndex) and native.is_empty:  # SchemaIndex refuses by itself
             message = f"the {constraint.kind.value} constraint allows no text at all"
             raise GrammarError(message, kind=GrammarErrorKind.IMPOSSIBLE)
+
+
+def _is_in_a_schema(constraint: Constraint, error: GrammarError) -> bool:
+    """Whether an error names a part of a JSON schema that is not supported."""
+    if error.kind is not GrammarErrorKind.UNSUPPORTED or error.pointer is None:
+        return False
+    is_json = constraint.kind is StructuredOutputOptions.JSON
+    return is_json or any(error.pointer.startswith(f"{schema.pointer}/") for schema in constraint.tag_schemas)
+
+
+def _not_enforced(
+    constraint: Constraint, native: _Compiled, schemas: TagSchemas, left_out: tuple[str, ...]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What is not enforced of a lenient constraint, and the formats that constrain
+    nothing."""
+    annotations = native.annotations if isinstance(native, SchemaIndex) else tuple(schemas.annotations)
+    weakened = (*left_out, *schemas.weakened)
+    if not annotations or not constraint.lenient:
+        return weakened, annotations
+    unknown = set(_unknown_formats(constraint))
+    standard = tuple(place for place in annotations if place not in unknown)
+    return weakened + standard, tuple(place for place in annotations if place in unknown)
+
+
+def _unknown_formats(constraint: Constraint) -> Iterator[str]:
+    if constraint.kind is StructuredOutputOptions.STRUCTURAL_TAG:
+        for schema in constraint.tag_schemas:
+            yield from unknown_formats(schema.nodes, schema.pointer)
+    else:
+        yield from unknown_formats(constraint.nodes)
 
 
 def _matchers(grammars: Sequence[StructuredOutputGrammar]) -> list[Any]:

@@ -36,23 +36,26 @@ _SELF_ESCAPES_IN_CLASSES = _SELF_ESCAPES + "^$.*+()[]{}|/-"
 _MACROS = frozenset(("TagDispatch", "Token", "ExcludeToken", "TokenTagDispatch", "Regex"))
 
 
-def parse_gbnf(text: str, limits: AutomatonLimits, context: GrammarContext) -> RuleSet:
+def parse_gbnf(text: str, limits: AutomatonLimits, context: GrammarContext, shared: RuleSet | None = None) -> RuleSet:
     """Parse a grammar as xgrammar does, and tokens as llama.cpp does.
 
     Args:
-        context: what the grammar may refer to.
+        text: the grammar.
+        limits: what it may cost.
+        context: what it may refer to.
+        shared: other rules, to whose expressions those of the grammar are added.
 
     Raises:
         GrammarError: the grammar is malformed or uses what is not supported.
     """
-    return _Parser(text, limits, context).parse()
+    return _Parser(text, limits, context, shared).parse()
 
 
 class _Parser:
-    def __init__(self, text: str, limits: AutomatonLimits, context: GrammarContext):
+    def __init__(self, text: str, limits: AutomatonLimits, context: GrammarContext, shared: RuleSet | None):
         self._text = text
         self._context = context
-        self._rules = RuleSet(START, limits)
+        self._rules = RuleSet(START, limits, shared=shared)
         self._first_uses: dict[str, int] = {}
         self._tokens = self._all_tokens()
 
@@ -97,7 +100,8 @@ class _Parser:
             may_repeat = self._parse_token(i, groups, may_repeat)
         if groups.depth:
             raise malformed_error(self._text, self._tokens[end - 1].end(), "a ( is not closed")
-        self._check_element(groups, self._tokens[end - 1].end())
+        if groups.alternatives == [[]]:
+            raise malformed_error(self._text, self._tokens[end - 1].end(), 'the rule is empty: write ""')
         self._rules.define(name.group(), groups.close_alternatives())
 
     def _parse_token(self, index: int, groups: OpenGroups, may_repeat: bool) -> bool:
@@ -112,6 +116,9 @@ class _Parser:
                 groups.add(self._add_class(token))
                 return True
             case "name":
+                if part == ".":  # llama.cpp's any character
+                    groups.add(self._rules.native.add_characters([], True))
+                    return True
                 if part in _MACROS:
                     raise unsupported_error(self._text, at, f"the macro {part} is")
                 self._first_uses.setdefault(part, at)
@@ -132,13 +139,10 @@ class _Parser:
             groups.open()
             return False
         if part == ")" and groups.depth:
-            if groups.alternatives != [[]] or self._tokens[index - 1].group() != "(":  # () is the empty text
-                self._check_element(groups, at)
             inside = groups.close()
             groups.add(inside)
             return True
         if part == "|":
-            self._check_element(groups, at)
             groups.begin_alternative()
             return False
         raise malformed_error(self._text, at, f"unexpected {part}")
@@ -147,11 +151,7 @@ class _Parser:
         try:
             return self._context.add_token(self._rules, token["token"], is_negated=token["negation"] == "!")
         except GrammarError as error:
-            raise GrammarError(f"{place(self._text, token.start())}: {error}") from None
-
-    def _check_element(self, groups: OpenGroups, at: int) -> None:
-        if not groups.alternatives[-1]:
-            raise malformed_error(self._text, at, 'an alternative is empty: write ""')
+            raise GrammarError(f"{place(self._text, token.start())}: {error}", kind=error.kind) from None
 
     def _bounds(self, token: re.Match[str]) -> tuple[int, int | None]:
         low = bounded_int(token["low"])

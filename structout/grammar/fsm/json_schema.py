@@ -6,16 +6,18 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
+from structout import exact_json
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.fsm.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
 from structout.grammar.fsm.formats import FORMATS, native_formats
+from structout.grammar.fsm.impossible import cause_of_impossibility
 from structout.grammar.fsm.native import core, grammar_errors
 from structout.grammar.fsm.native_grammar import NativeGrammar
 from structout.grammar.fsm.token_index import TokenIndex, vocabulary_trie
 from structout.grammar.interface import DeviceTables
 from structout.grammar.vocabulary import Vocabulary
-from structout.json_schema import STANDARD_FORMATS
+from structout.json_schema import STANDARD_FORMATS, keyword_at, subschemas
 from structout.metaschemas import referred_metaschemas
 
 
@@ -27,16 +29,31 @@ class TextForm:
         any_whitespace: as in :class:`structout.StructuredOutputsConfig`.
         max_whitespace: the same.
         key_order: the same.
+        whitespace_pattern: a regular expression of the whitespace that may stand
+            between two tokens of JSON, in place of the first two. There may also be
+            none.
     """
 
     any_whitespace: bool = True
     max_whitespace: int | None = 2
     key_order: str = "declared"
+    whitespace_pattern: str | None = None
 
-    def as_native(self) -> Any:
+    def as_native(self, limits: AutomatonLimits) -> Any:
+        """Raises ``GrammarError`` for a whitespace_pattern that is malformed or may
+        match other characters."""
         form = core().TextForm()
-        form.any_whitespace, form.max_whitespace = self.any_whitespace, self.max_whitespace
+        form.set_whitespace(self.any_whitespace, self.max_whitespace)
         form.declared_key_order = self.key_order == "declared"
+        if self.whitespace_pattern is not None:
+            try:
+                with grammar_errors("the whitespace_pattern"):
+                    form.set_whitespace_pattern(self.whitespace_pattern, limits.as_native())
+            except ValueError as error:
+                if isinstance(error, GrammarError):
+                    raise
+                message = f"whitespace_pattern may match {error}, got {self.whitespace_pattern!r}"
+                raise GrammarError(message) from None
         return form
 
 
@@ -78,6 +95,7 @@ class SchemaIndex:
         options.refused_formats = [
             name for name in sorted(STANDARD_FORMATS) if name not in FORMATS and name not in ignored_formats
         ]
+        native_form = form.as_native(limits)
         options.documents = {**referred_metaschemas([schema, *schemas.values()]), **schemas}
         self._vocabulary = vocabulary
         choices = [{}, {"may_be_negated": True}]
@@ -88,12 +106,12 @@ class SchemaIndex:
             try:
                 with grammar_errors():
                     self.native = core().SchemaIndex(
-                        schema.encode(), options, form.as_native(), limits.as_native(), vocabulary_trie(vocabulary)
+                        schema.encode(), options, native_form, limits.as_native(), vocabulary_trie(vocabulary)
                     )
                 return
             except GrammarError as error:
                 if error.keyword != "format" or error.kind is not GrammarErrorKind.UNSUPPORTED or choice is choices[-1]:
-                    raise
+                    raise _with_cause(error, schema) from None
 
     @property
     def annotations(self) -> tuple[str, ...]:
@@ -139,6 +157,21 @@ class SchemaIndex:
         """
         with grammar_errors():
             return self.native.matches(text.encode() if isinstance(text, str) else text)
+
+
+def _with_cause(error: GrammarError, schema: str) -> GrammarError:
+    """The error with the part of a schema that makes it impossible, if it is one of the
+    usual mistakes."""
+    if error.kind not in (GrammarErrorKind.IMPOSSIBLE, GrammarErrorKind.UNSUPPORTED):
+        return error
+    value = exact_json.loads(schema)
+    found = cause_of_impossibility(value, list(subschemas(value)))
+    if found is None:
+        return error
+    cause, pointer = found
+    message = f"the json constraint allows no text at all: {cause}"
+    keyword = None if pointer is None else keyword_at(pointer)
+    return GrammarError(message, kind=GrammarErrorKind.IMPOSSIBLE, pointer=pointer, keyword=keyword)
 
 
 class JsonSchemaGrammar(NativeGrammar):

@@ -1,8 +1,8 @@
 """Builds the rules of a grammar while it is parsed."""
 
 import itertools
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
@@ -16,6 +16,19 @@ _LAST_TOKEN_ID = (1 << 31) - 2
 _MAX_DIGITS = 18  # int() refuses more than 4,300 digits
 
 
+@dataclass(frozen=True)
+class Way:
+    """How a text goes on where free text ends.
+
+    Attributes:
+        part: the expression that follows.
+        returns: whether free text goes on behind it, from its start.
+    """
+
+    part: int
+    returns: bool = False
+
+
 class RuleSet:
     """The rules of a grammar, held by the C++ core.
 
@@ -27,10 +40,14 @@ class RuleSet:
         limits: what the grammar may cost.
         has_lexer: whether rules consist of terminals, which ``add_terminal`` marks and
             a greedy lexer reads, instead of bytes.
+        shared: other rules, to whose expressions those of these rules are added. They
+            do not see each other's names.
     """
 
-    def __init__(self, start: str, limits: AutomatonLimits, *, has_lexer: bool = False):
-        self.native = core().Rules()
+    def __init__(
+        self, start: str, limits: AutomatonLimits, *, has_lexer: bool = False, shared: "RuleSet | None" = None
+    ):
+        self.native: Any = core().Rules() if shared is None else shared.native
         self.start = start
         self.limits = limits
         self.has_lexer = has_lexer
@@ -40,6 +57,7 @@ class RuleSet:
         self._native_limits = limits.as_native()
         self._references: dict[str, int] = {}
         self._defined: set[str] = set()
+        self._root = self.reference(start)
 
     def reference(self, name: str) -> int:
         """The expression that stands for a rule."""
@@ -66,6 +84,31 @@ class RuleSet:
         lookahead."""
         with grammar_errors():
             return self.native.add_regex(pattern.encode(errors="surrogatepass"), self._native_limits)
+
+    def add_automaton(self, automaton: Automaton) -> int:
+        return self.native.add_automaton(automaton.native)
+
+    def add_free_text(
+        self, stops: Mapping[str, Way], excluded: Iterable[str] = (), anywhere: Sequence[Way] = ()
+    ) -> int:
+        """Add any UTF-8 text up to one of several ends.
+
+        Args:
+            stops: texts that end it, each where it first occurs, and what follows. Of
+                several that occur first at the same place, the longest counts.
+            excluded: texts that must not occur in front of a stop. A stop may contain
+                one.
+            anywhere: what may follow behind any character, and instead of the text.
+        """
+        ways = [*stops.values(), *anywhere]
+        with grammar_errors():
+            return self.native.add_free_text(
+                [stop.encode() for stop in stops],
+                [text.encode() for text in excluded],
+                [way.part for way in ways],
+                [way.returns for way in ways],
+                self._native_limits,
+            )
 
     def json(self, index: SchemaIndex) -> int:
         """Add a text of a JSON schema, enforced and written as in a request of its own.
@@ -126,6 +169,12 @@ class RuleSet:
         """Whether something may stand between terminals."""
         return bool(self._ignored)
 
+    def allow_ignored_at_start(self) -> None:
+        """Allow what may stand between two terminals also in front of the first."""
+        if self._ignored:
+            ignored = self.native.add_terminal(self.add_alternatives([[part] for part in self._ignored]))
+            self._root = self.add_sequence([self.add_repetition(ignored, 0, None), self._root])
+
     def network(self, vocabulary_trie: Any = None) -> Any:
         """The automata of all rules, a ``Network`` of the core.
 
@@ -141,9 +190,7 @@ class RuleSet:
             return self._network
         ignored = self._ignored if self.has_lexer else None
         with grammar_errors("the grammar"):
-            network = core().Network(
-                self.native, self.reference(self.start), ignored, self._native_limits, vocabulary_trie
-            )
+            network = core().Network(self.native, self._root, ignored, self._native_limits, vocabulary_trie)
         if vocabulary_trie is None:
             self._network = network
         return network
@@ -153,13 +200,12 @@ class RuleSet:
         at their ends, or if the automaton would exceed one of the limits, or take more
         than 0.2 s."""
         limits = replace(self.limits, seconds=min(self.limits.seconds, _AUTOMATON_SECONDS)).as_native()
-        start = self.reference(self.start)
         try:
             if self.has_lexer:
                 native = self.network().as_automaton(limits)
             else:
-                self.native.check_recursion(start)
-                native = self.native.compile(start, limits)
+                self.native.check_recursion(self._root)
+                native = self.native.compile(self._root, limits)
         except (core().PatternError, core().LimitError):
             return None
         return None if native is None else Automaton(native)

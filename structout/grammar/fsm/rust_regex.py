@@ -5,7 +5,7 @@ import re
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.fsm.letter_case import other_forms
 
-_PART = re.compile(r"\\[pP]\{[^}]*\}|\\.|\[\^?\]?(?:[^\]\\]|\\.)*\]|\(\?s:|.", re.DOTALL)
+_PART = re.compile(r"\\[pP]\{[^}]*\}|\\.|\[\^?\]?(?:[^\]\\]|\\.)*\]|\(\?[a-zA-Z]*(?:-[a-zA-Z]+)?[:)]|.", re.DOTALL)
 _MEMBER = re.compile(r"\\[pP]\{[^}]*\}|\\.|&&|--|~~|.", re.DOTALL)
 _CONTROLS = {r"\t": "\t", r"\n": "\n", r"\r": "\r", r"\f": "\f", r"\v": "\v"}
 _SET_OPERATORS = ("[", "&&", "--", "~~")
@@ -24,7 +24,7 @@ _OTHER_MEMBERS = {
     r"\S": r"\0-\x08\x0e-\x1f!-\x84\x86-\x9f\xa1-\u167f\u1681-\u1fff\u200b-\u2027\u202a-\u202e\u2030-\u205e"
     r"\u2060-\u2fff\u3001-\u{10ffff}",
 }
-_SYNTAX = frozenset("()|*+?{}^$.")
+_SYNTAX = frozenset(("(?:", *"()|*+?{}^$."))
 
 
 def ecma_from_rust(pattern: str, flags: str = "") -> str:
@@ -40,29 +40,39 @@ def ecma_from_rust(pattern: str, flags: str = "") -> str:
         GrammarError: it uses what means something else there, and what cannot be
             rewritten.
     """
-    for flag in flags:
-        if flag not in "is":
-            raise _unsupported(f"the flag {flag}")
-    ignores_case = "i" in flags
-    dot_takes_all = ["s" in flags]  # of the open groups
+    open_flags = [_with_flags(frozenset(), flags)]  # of the open groups
     parts = []
     for part in _PART.findall(pattern):
-        match part:
-            case ".":
-                parts.append(r"[\s\S]" if dot_takes_all[-1] else r"[^\n]")
+        if part == ".":
+            parts.append(r"[\s\S]" if "s" in open_flags[-1] else r"[^\n]")
+            continue
+        if part.startswith("(?") and part != "(?:" and part[-1] in ":)":
+            inside = _with_flags(open_flags[-1], part[2:-1])
+            if part[-1] == ")":  # up to the end of the group
+                open_flags[-1] = inside
                 continue
-            case "(?s:":
-                dot_takes_all.append(True)
-                part = "(?:"
-            case "(":
-                dot_takes_all.append(dot_takes_all[-1])
-            case ")" if len(dot_takes_all) > 1:
-                dot_takes_all.pop()
+            open_flags.append(inside)
+            part = "(?:"
+        elif part in ("(", "(?:"):
+            open_flags.append(open_flags[-1])
+        elif part == ")" and len(open_flags) > 1:
+            open_flags.pop()
+        ignores_case = "i" in open_flags[-1]
         if part[0] == "[":
             parts.append(_class(part, ignores_case))
         else:
             parts.append(_any_case(part) if ignores_case and part not in _SYNTAX else _escape(part))
     return "".join(parts)
+
+
+def _with_flags(outer: frozenset[str], written: str) -> frozenset[str]:
+    """The flags inside of a group: those around it, with letters that are switched on,
+    and off behind a ``-``."""
+    on, _, off = written.partition("-")
+    for flag in on + off:
+        if flag not in "is":
+            raise _unsupported(f"the flag {flag}")
+    return (outer | set(on)) - set(off)
 
 
 def _any_case(part: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 from sglang.srt.constrained.base_grammar_backend import BaseGrammarBackend
 from sglang.srt.constrained.reasoner_grammar_backend import ReasonerGrammarBackend
 from sglang.srt.parser.reasoning_parser import ReasoningParser
-from sglang.srt.runtime_context import get_parallel, get_serving
+from sglang.srt.runtime_context import get_serving
 
 from structout import envs
 from structout.config import StructuredOutputsConfig
@@ -22,7 +22,8 @@ def create_grammar_backend(
     It honours ``--constrained-json-whitespace-pattern``,
     ``--constrained-json-disable-any-whitespace``,
     ``--constrained-json-max-whitespace-cnt``, ``--reasoning-parser``,
-    ``--enable-strict-thinking`` and the environment variable ``STRUCTOUT_KEY_ORDER``.
+    ``--enable-strict-thinking`` and the environment variables ``STRUCTOUT_KEY_ORDER``
+    and ``STRUCTOUT_COMPILE_TIMEOUT``.
 
     Args:
         server_args: ignored; the resolved settings are in SGLang's runtime context.
@@ -40,20 +41,14 @@ def create_grammar_backend(
 
 
 def _config() -> StructuredOutputsConfig:
-    """The config that the server's settings imply.
-
-    A compilation in a process of its own fails after ``compile_timeout`` seconds. If
-    several ranks compile each constraint, one of them may fail alone, and the ranks
-    would go on with different batches. So they compile in threads, and SGLang's own
-    time limit applies, which the ranks agree on.
-    """
-    serving, parallel = get_serving(), get_parallel()
+    """The config that the server's settings imply."""
+    serving = get_serving()
     max_whitespace = serving.constrained_json_max_whitespace_cnt
     settings = {} if max_whitespace is None else {"max_whitespace": max_whitespace}
     return StructuredOutputsConfig(
         any_whitespace=not serving.constrained_json_disable_any_whitespace,
         key_order=envs.key_order(),
-        isolate_slow_compiles=parallel.tp_size == 1 and parallel.pp_size == 1,
+        compile_timeout=envs.compile_timeout(),
         **settings,
     )
 

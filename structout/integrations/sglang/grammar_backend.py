@@ -12,11 +12,11 @@ from sglang.srt.constrained.torch_ops.token_filter_torch_ops import set_token_fi
 from structout.bitmask import allocate_token_bitmask
 from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarError
-from structout.grammar.router import BackendSet
+from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from structout.integrations.sglang.grammar import RefusedGrammar, StructoutGrammar
 from structout.integrations.sglang.grammar_cache import GrammarCache
-from structout.integrations.structural_tags import current_structural_tag
+from structout.integrations.structural_tags import as_parsers_read, current_structural_tag
 from structout.params import StructuredOutputsParams
 
 _ANY_JSON = "$$ANY$$"  # SGLang's key for JSON without a schema
@@ -76,7 +76,7 @@ class StructoutGrammarBackend(BaseGrammarBackend):  # type: ignore[misc]  # mypy
         return self._compile("ebnf", grammar=key_string)
 
     def dispatch_structural_tag(self, key_string: str) -> BaseGrammarObject:
-        return self._compile("structural_tag", structural_tag=current_structural_tag(key_string))
+        return self._compile("structural_tag", structural_tag=as_parsers_read(current_structural_tag(key_string)))
 
     def dispatch_fallback(self, key_type: str, key_string: str) -> BaseGrammarObject:
         return RefusedGrammar(f"structout knows no constraint of type {key_type!r}", is_permanent=True)

@@ -8,11 +8,11 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 from vllm.exceptions import VLLMValidationError
 
-from structout import envs
+from structout import envs, exact_json
 from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarError
-from structout.grammar.router import check_params
-from structout.integrations.structural_tags import current_structural_tag
+from structout.grammar.registry import check_params
+from structout.integrations.structural_tags import as_parsers_read, current_structural_tag
 from structout.params import StructuredOutputsParams
 
 _log = logging.getLogger("vllm.structout")
@@ -32,7 +32,13 @@ def serves(structured_outputs_config: Any, tokenizer: Any) -> bool:
 def manager_config(structured_outputs_config: Any, **arguments: Any) -> StructuredOutputsConfig:
     """The manager's config for vLLM's ``StructuredOutputsConfig``."""
     any_whitespace = not structured_outputs_config.disable_any_whitespace
-    return StructuredOutputsConfig(any_whitespace=any_whitespace, key_order=envs.key_order(), **arguments)
+    return StructuredOutputsConfig(
+        any_whitespace=any_whitespace,
+        max_whitespace=envs.max_whitespace(),
+        key_order=envs.key_order(),
+        compile_timeout=envs.compile_timeout(),
+        **arguments,
+    )
 
 
 def params_of(constraint: Any, backend: str, sampling_params: Any = None) -> StructuredOutputsParams:
@@ -44,6 +50,9 @@ def params_of(constraint: Any, backend: str, sampling_params: Any = None) -> Str
         sampling_params: those of the request. Their ``extra_args``, ``vllm_xargs`` in
             vLLM's API, may have a ``structout_key_order``.
     """
+    tag = current_structural_tag(constraint.structural_tag)
+    if backend == "auto":  # xgrammar ignores the bounds of strings that exclude texts
+        tag = as_parsers_read(tag)
     extra = getattr(sampling_params, "extra_args", None) or {}
     return StructuredOutputsParams(
         json=constraint.json,
@@ -51,7 +60,7 @@ def params_of(constraint: Any, backend: str, sampling_params: Any = None) -> Str
         choice=constraint.choice,
         grammar=constraint.grammar,
         json_object=bool(constraint.json_object),
-        structural_tag=current_structural_tag(constraint.structural_tag),
+        structural_tag=tag,
         whitespace_pattern=constraint.whitespace_pattern if constraint.json is not None else None,
         backend=_BACKENDS[backend],
         lenient=not envs.vllm_strict(),
@@ -70,7 +79,7 @@ def validating(validate: Callable[..., None]) -> Callable[..., None]:
             return
         try:
             params = params_of(constraint, config.backend, self)
-            weakened = check_params(params, manager_config(config), compiles=True)
+            weakened = check_params(params, manager_config(config))
         except GrammarError as error:
             raise VLLMValidationError(str(error)) from None
         if weakened:
@@ -80,6 +89,51 @@ def validating(validate: Callable[..., None]) -> Callable[..., None]:
         constraint._backend_was_auto = config.backend == "auto"
 
     return validate_structured_outputs
+
+
+def supporting(_: Callable[..., bool]) -> Callable[..., bool]:
+    """Make the replacement of ``_xgrammar_supports``, which decides whether tools may
+    stand beside a ``response_format``: both are one structural tag then."""
+
+    def supports(constraint: Any) -> bool:
+        try:
+            tag = {"type": "structural_tag", "format": _format_of(constraint)}
+            params = StructuredOutputsParams(structural_tag=tag, lenient=not envs.vllm_strict())
+            check_params(params)
+        except GrammarError as error:
+            _log.info("tool calls cannot stand beside the constraint: %s", error)
+            return False
+        return True
+
+    return supports
+
+
+def formatting(to_format: Callable[..., Any]) -> Callable[..., Any]:
+    """Make the replacement of ``structured_outputs_to_format``, in which xgrammar
+    translates Lark."""
+
+    def structured_outputs_to_format(constraint: Any) -> Any:
+        if constraint.grammar is None:
+            return to_format(constraint)
+        from xgrammar.structural_tag import GrammarFormat  # vLLM's own type of a format
+
+        return GrammarFormat(grammar=constraint.grammar)
+
+    return structured_outputs_to_format
+
+
+def _format_of(constraint: Any) -> Any:
+    """A constraint as a format of structural tags."""
+    if constraint.structural_tag is not None:
+        return current_structural_tag(constraint.structural_tag)["format"]
+    if constraint.json is not None or constraint.json_object:
+        schema = {"type": "object"} if constraint.json is None else constraint.json
+        return {"type": "json_schema", "json_schema": exact_json.loads(schema) if isinstance(schema, str) else schema}
+    if constraint.regex is not None:
+        return {"type": "regex", "pattern": constraint.regex}
+    if constraint.choice is not None:
+        return {"type": "or", "elements": [{"type": "const_string", "value": choice} for choice in constraint.choice]}
+    return {"type": "grammar", "grammar": constraint.grammar}
 
 
 @lru_cache(maxsize=1024)  # one line for each kind of constraint

@@ -17,11 +17,13 @@ class Hook:
         module: the vLLM module.
         name: the name in it, or ``Class.method``.
         make: called with the original; returns what replaces it.
+        is_optional: whether some of the supported versions lack the name.
     """
 
     module: str
     name: str
     make: Callable[[Any], Any]
+    is_optional: bool = False
 
     def owner(self) -> Any:
         """The module or class that has the name."""
@@ -42,9 +44,12 @@ def manager_hooks() -> list[Hook]:
     """The hooks of the frontend and of the scheduler."""
     from structout.integrations.vllm import constraints, manager
 
+    parser = "vllm.parser.abstract_parser"
     return [
         Hook("vllm.v1.engine.core", "StructuredOutputManager", lambda original: manager.GrammarManager),
         Hook("vllm.sampling_params", "SamplingParams._validate_structured_outputs", constraints.validating),
+        Hook(parser, "_xgrammar_supports", constraints.supporting, is_optional=True),
+        Hook(parser, "structured_outputs_to_format", constraints.formatting, is_optional=True),
     ]
 
 
@@ -90,6 +95,13 @@ def _model_runner_v2_hooks() -> list[Hook]:
     ]
 
 
+def _exists(hook: Hook) -> bool:
+    try:
+        return hasattr(hook.owner(), hook.attribute)
+    except (ImportError, AttributeError):
+        return False
+
+
 def install(*, with_manager: bool = True, with_sampler: bool = True) -> None:
     """Replace the names. Those that are replaced already stay as they are. If this
     vLLM lacks one of them, log a warning and replace none.
@@ -101,7 +113,8 @@ def install(*, with_manager: bool = True, with_sampler: bool = True) -> None:
     replaced = {(hook.module, hook.name) for hook in _originals}
     try:
         wanted = [*(manager_hooks() if with_manager else []), *(sampler_hooks() if with_sampler else [])]
-        found = [(hook, hook.owner()) for hook in wanted if (hook.module, hook.name) not in replaced]
+        new = [hook for hook in wanted if (hook.module, hook.name) not in replaced]
+        found = [(hook, hook.owner()) for hook in new if not (hook.is_optional and not _exists(hook))]
         originals = {hook: getattr(owner, hook.attribute) for hook, owner in found}
     except (ImportError, AttributeError) as error:
         _log.warning("structout does not know this build of vLLM: %s. Structured output is vLLM's own.", error)

@@ -59,7 +59,10 @@ class PendingGrammar(Future["Grammar | GrammarError"]):
         Raised, the error would keep the scheduler's frames, and through them other
         requests, until a garbage collection.
         """
-        return self._grammar.manager.error(self._grammar.key) or self._grammar
+        error = self._grammar.manager.error(self._grammar.key)
+        if error is not None:  # the client of vLLM learns no reason
+            _log.error("request %s is refused: %s", self._grammar.key.rpartition("#")[0], error)
+        return error or self._grammar
 
 
 class GrammarManager(VllmManager):  # type: ignore[misc]  # mypy does not read vLLM

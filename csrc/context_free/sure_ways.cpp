@@ -1,0 +1,278 @@
+#include "context_free/sure_ways.h"
+
+#include <algorithm>
+#include <set>
+
+#include "context_free/contexts.h"
+
+namespace structout::context_free {
+
+RuleWays::RuleWays(const Network& network, Lexemes& lexemes, const ByteClassSets& sets, std::vector<uint32_t> contexts)
+    : network_(network), lexemes_(lexemes), sets_(sets), contexts_(std::move(contexts)), returns_(network.num_rules()) {
+  for (uint32_t state = 0; state < network.num_states(); ++state) {
+    for (const Call* call = network.calls_begin(state); call < network.calls_end(state); ++call) {
+      returns_[call->rule].push_back(call->target);
+    }
+  }
+  for (uint32_t terminal = 0; terminal < network.terminals().size(); ++terminal) {
+    if (network.terminals()[terminal].is_ignored) ignored_.push_back(terminal);
+  }
+}
+
+uint32_t RuleWays::spot_of(uint32_t state, uint32_t end) {
+  uint32_t known = spot_numbers_.find(state, end);
+  if (known != PairTable::kMissing) return known;
+  uint32_t number = uint32_t(spots_.size());
+  spots_.push_back({state, end});
+  spot_numbers_.add(state, end, number);
+  return number;
+}
+
+// Whether another spot still looks for exits. There is none smaller than the empty one.
+bool RuleWays::is_needed(const Spot& spot) const {
+  auto is_done = [this](uint32_t number) {
+    const Spot& other = spots_[number];
+    return other.exits.size() == 1 && other.exits[0] == ByteClassSets::kEmpty;
+  };
+  return spot.is_wanted ||
+         std::any_of(spot.parents.begin(), spot.parents.end(), [&](uint32_t number) { return !is_done(number); }) ||
+         std::any_of(spot.callers.begin(), spot.callers.end(), [&](auto caller) { return !is_done(caller.first); });
+}
+
+// Throws before anything has changed.
+void RuleWays::expand(uint32_t number, engine::Budget& budget) {
+  auto [state, end] = std::make_pair(spots_[number].state, spots_[number].end);
+  std::vector<std::pair<uint32_t, uint32_t>> next;  // states and ends
+  for (uint32_t terminal = 0; terminal < network_.terminals().size() && network_.reads_symbols(state); ++terminal) {
+    uint32_t target = network_.next(state, terminal);
+    if (target == kNone) continue;
+    for (uint32_t of : lexemes_.ends_behind(contexts_[state], terminal, end, budget)) next.emplace_back(target, of);
+  }
+  // What is ignored may stand in front of the next terminal. Not at the start of a text,
+  // where it makes no difference here: any terminal may come first.
+  for (uint32_t terminal : ignored_) {
+    if (!network_.reads_symbols(state)) break;
+    for (uint32_t of : lexemes_.ends_behind(contexts_[state], terminal, end, budget)) next.emplace_back(state, of);
+  }
+  // The lexer reads no embedded texts, and no tokens that are read by their ids.
+  visit_others(network_, state, [&](uint32_t symbol, uint32_t target) {
+    if (lexemes_.may_follow(symbol, end)) next.emplace_back(target, ByteClassSets::kEmpty);
+  });
+  budget.spend(next.size() + 1);
+  spots_[number].is_expanded = true;
+  if (network_.is_accepting(state)) add_exit(number, end);
+  for (auto [target, of] : next) link(number, spot_of(target, of));
+  for (const Call* call = network_.calls_begin(state); call < network_.calls_end(state); ++call) {
+    uint32_t callee = spot_of(network_.start(call->rule), end);
+    spots_[callee].callers.emplace_back(number, call->target);
+    if (!spots_[callee].is_expanded) to_expand_.push_back(callee);
+    const std::vector<uint32_t> exits = spots_[callee].exits;
+    for (uint32_t exit : exits) link(number, spot_of(call->target, exit));
+  }
+}
+
+// The exits of `to` are those of `from`, too.
+void RuleWays::link(uint32_t from, uint32_t to) {
+  if (from == to) return;
+  std::vector<uint32_t>& parents = spots_[to].parents;
+  if (std::find(parents.begin(), parents.end(), from) != parents.end()) return;
+  parents.push_back(from);
+  if (!spots_[to].is_expanded) to_expand_.push_back(to);
+  const std::vector<uint32_t> exits = spots_[to].exits;
+  for (uint32_t exit : exits) add_exit(from, exit);
+}
+
+void RuleWays::add_exit(uint32_t spot, uint32_t end) {
+  if (sets_.add_minimal(spots_[spot].exits, end)) new_exits_.emplace_back(spot, end);
+}
+
+const std::vector<uint32_t>& RuleWays::exits(uint32_t state, uint32_t end, engine::Budget& budget) {
+  uint32_t wanted = spot_of(state, end);
+  spots_[wanted].is_wanted = true;
+  to_expand_.push_back(wanted);
+  while (!to_expand_.empty() || !new_exits_.empty()) {
+    if (!new_exits_.empty()) {
+      auto [number, exit] = new_exits_.back();
+      new_exits_.pop_back();
+      const std::vector<uint32_t> parents = spots_[number].parents;
+      for (uint32_t parent : parents) add_exit(parent, exit);
+      const std::vector<std::pair<uint32_t, uint32_t>> callers = spots_[number].callers;
+      for (auto [caller, target] : callers) link(caller, spot_of(target, exit));
+      continue;
+    }
+    uint32_t number = to_expand_.back();
+    if (!spots_[number].is_expanded && is_needed(spots_[number])) {
+      expand(number, budget);  // puts others on top
+    } else {
+      to_expand_.pop_back();
+    }
+  }
+  return spots_[wanted].exits;
+}
+
+// A greatest fixpoint over the ends of rules: a rule may end so if each place that it may
+// return to is good. It always returns to a smaller stack, so that is no circle.
+bool RuleWays::is_good(uint32_t state, uint32_t end, engine::Budget& budget) {
+  uint32_t known = is_good_.find(state, end);
+  if (known != PairTable::kMissing) return known == 1;
+  PairTable assumed;  // exits of rules: 1, or 0 once that is refuted
+  std::vector<std::pair<uint32_t, uint32_t>> exits_assumed;
+  // Whether the spot has a good exit, if those that are assumed to be good are.
+  auto has_exit = [&](uint32_t from, uint32_t behind) {
+    uint32_t rule = network_.rule_of(from);
+    std::vector<uint32_t> ends = exits(from, behind, budget);
+    if (rule == network_.root()) return !ends.empty();
+    std::sort(ends.begin(), ends.end());  // first the empty one
+    for (uint32_t of : ends) {
+      uint32_t verdict = is_good_exit_.find(rule, of);
+      if (verdict == PairTable::kMissing) verdict = assumed.find(rule, of);
+      if (verdict == 0) continue;
+      if (verdict == PairTable::kMissing) {
+        assumed.add(rule, of, 1);
+        exits_assumed.emplace_back(rule, of);
+      }
+      return true;
+    }
+    return false;
+  };
+  bool result = has_exit(state, end);
+  for (bool has_changed = true; has_changed;) {
+    has_changed = false;
+    for (size_t i = 0; i < exits_assumed.size(); ++i) {
+      auto [rule, of] = exits_assumed[i];
+      if (assumed.find(rule, of) == 0) continue;
+      budget.spend(returns_[rule].size());
+      bool holds = std::all_of(returns_[rule].begin(), returns_[rule].end(),
+                               [&, of = of](uint32_t target) { return has_exit(target, of); });
+      if (holds) continue;
+      assumed.set(rule, of, 0);
+      has_changed = true;
+    }
+    if (has_changed) result = has_exit(state, end);
+  }
+  for (auto [rule, of] : exits_assumed) is_good_exit_.add(rule, of, assumed.find(rule, of));
+  is_good_.add(state, end, result);
+  return result;
+}
+
+SureWays::SureWays(const Network& network, Lexer& lexer)
+    : network_(network),
+      lexer_(lexer),
+      lexemes_(network, sets_),
+      bytes_(lexer.bytes_with_tokens()),
+      targets_(network.terminals().size()) {
+  std::vector<uint32_t> all;
+  for (uint32_t terminal = 0; terminal < targets_.size(); ++terminal) {
+    all.push_back(terminal);
+    for (uint32_t state = 0; state < network.num_states(); ++state) {
+      bool is_ignored = network.terminals()[terminal].is_ignored;
+      if (!network.reads_symbols(state)) continue;
+      uint32_t next = is_ignored ? state : network.next(state, terminal);
+      if (next != kNone) targets_[terminal].push_back(next);
+    }
+    std::sort(targets_[terminal].begin(), targets_[terminal].end());
+    targets_[terminal].erase(std::unique(targets_[terminal].begin(), targets_[terminal].end()),
+                             targets_[terminal].end());
+  }
+  std::vector<uint32_t> contexts(network.num_states(), lexemes_.context_of(all));
+  with_all_ = std::make_unique<RuleWays>(network, lexemes_, sets_, std::move(contexts));
+}
+
+SureWays::~SureWays() = default;
+
+// The number of the classes that would extend the lexeme.
+uint32_t SureWays::end_of(uint32_t lexer_state, engine::Budget& budget) {
+  ByteClasses extending;
+  for (uint8_t byte : bytes_) {
+    if (lexer_.after(lexer_state, byte, budget) != Lexer::kStuck) extending.set(lexer_.class_of(byte));
+  }
+  return sets_.number_of(extending);
+}
+
+// A lexer that follows all terminals ends fewer lexemes than the real one, so what can be
+// finished with it can be finished. That is simpler than to find out which terminals may
+// stand where, and mostly enough.
+bool SureWays::is_good(uint32_t state, uint32_t end, engine::Budget& budget) {
+  if (with_all_->is_good(state, end, budget)) return true;
+  if (!are_contexts_known_) {
+    std::vector<std::vector<uint32_t>> contexts = contexts_of_states(network_, budget);
+    std::vector<uint32_t> numbers;
+    for (const std::vector<uint32_t>& context : contexts) numbers.push_back(lexemes_.context_of(context));
+    if (!contexts.empty()) {
+      with_contexts_ = std::make_unique<RuleWays>(network_, lexemes_, sets_, std::move(numbers));
+    }
+    are_contexts_known_ = true;
+  }
+  return with_contexts_ != nullptr && with_contexts_->is_good(state, end, budget);
+}
+
+// Whether the text can be finished wherever a lexeme of the terminal has this end.
+bool SureWays::is_good_behind(uint32_t terminal, uint32_t end, engine::Budget& budget) {
+  uint32_t known = is_good_behind_.find(terminal, end);
+  if (known != PairTable::kMissing) return known == 1;
+  bool result = std::all_of(targets_[terminal].begin(), targets_[terminal].end(),
+                            [&](uint32_t target) { return is_good(target, end, budget); });
+  is_good_behind_.add(terminal, end, result);
+  return result;
+}
+
+// Looks for a lexeme behind which all is good, the shortest first.
+bool SureWays::computed_is_safe(uint32_t lexer_state, engine::Budget& budget) {
+  struct Step {
+    uint32_t state, before;
+  };
+  std::vector<Step> steps = {{lexer_state, kNone}};
+  std::set<uint32_t> seen = {lexer_state};
+  uint32_t found = kNone;
+  for (uint32_t i = 0; i < steps.size() && found == kNone; ++i) {
+    uint32_t state = steps[i].state, accepted = lexer_.accepted(state);
+    budget.spend(1);
+    if (accepted != 0) {
+      uint32_t end = end_of(state, budget);
+      std::vector<uint32_t> terminals(lexer_.begin(accepted), lexer_.end(accepted));
+      auto is_good = [&](uint32_t terminal) { return is_good_behind(terminal, end, budget); };
+      if (std::any_of(terminals.begin(), terminals.end(), is_good)) found = i;
+    }
+    if (found == kNone && state < is_safe_.size() && is_safe_[state] == 1) found = i;
+    for (uint8_t byte : bytes_) {
+      if (found != kNone) break;
+      uint32_t next = lexer_.after(state, byte, budget);
+      if (next != Lexer::kStuck && seen.insert(next).second) steps.push_back({next, i});
+    }
+  }
+  if (is_safe_.size() < lexer_.num_states()) is_safe_.resize(lexer_.num_states(), kUnknown);
+  // Nothing is good behind any state that was reached, or the way to the one that was found.
+  if (found == kNone) {
+    for (const Step& step : steps) is_safe_[step.state] = 0;
+  }
+  for (; found != kNone; found = steps[found].before) is_safe_[steps[found].state] = 1;
+  return is_safe_[lexer_state] == 1;
+}
+
+const std::vector<SureWays::Completion>& SureWays::completions(uint32_t lexer_state, engine::Budget& budget) {
+  auto known = completions_.find(lexer_state);
+  if (known != completions_.end()) return known->second;
+  std::set<Completion> found;
+  std::vector<uint32_t> states = {lexer_state};
+  std::set<uint32_t> seen = {lexer_state};
+  for (size_t i = 0; i < states.size(); ++i) {
+    budget.spend(1);
+    uint32_t accepted = lexer_.accepted(states[i]);
+    if (accepted != 0) found.insert({accepted, end_of(states[i], budget)});
+    for (uint8_t byte : bytes_) {
+      uint32_t next = lexer_.after(states[i], byte, budget);
+      if (next != Lexer::kStuck && seen.insert(next).second) states.push_back(next);
+    }
+  }
+  return completions_[lexer_state] = {found.begin(), found.end()};
+}
+
+bool SureWays::may_begin(uint32_t lexer_start, uint32_t end, engine::Budget& budget) {
+  return std::any_of(bytes_.begin(), bytes_.end(), [&](uint8_t byte) {
+    return !sets_[end][lexer_.class_of(byte)] && lexer_.after(lexer_start, byte, budget) != Lexer::kStuck;
+  });
+}
+
+size_t SureWays::memory_bytes() const { return lexemes_.memory_bytes() + is_safe_.capacity(); }
+
+}  // namespace structout::context_free

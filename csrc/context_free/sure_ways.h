@@ -1,0 +1,119 @@
+// Whether a greedy lexer surely leaves a way to the end.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/limits.h"
+#include "base/number_table.h"
+#include "context_free/lexemes.h"
+#include "context_free/network.h"
+
+namespace structout::context_free {
+
+// Ways through single rules, and which of them go on in whatever rule calls.
+//
+// A spot is a state of a rule, and the end of the lexeme in front of it: the set of bytes
+// that would extend it. From a spot lexemes and calls lead to the end of the rule. The
+// ends with which that may happen are a least fixpoint, computed as far as it is asked for
+// (tabulation: Reps, Horwitz, Sagiv, "Precise interprocedural dataflow analysis via graph
+// reachability", 1995). What can be read behind an end can be read behind a smaller one,
+// so only minimal ends count.
+//
+// After OverAllowance the same call may be made again.
+class RuleWays {
+ public:
+  // `contexts`: for each state, the number of the terminals that may stand beside.
+  RuleWays(const Network& network, Lexemes& lexemes, const ByteClassSets& sets, std::vector<uint32_t> contexts);
+
+  // Whether each text that has reached the spot can be finished, whatever the stack below.
+  bool is_good(uint32_t state, uint32_t end, engine::Budget& budget);
+
+ private:
+  struct Spot {
+    uint32_t state, end;
+    bool is_expanded = false, is_wanted = false;
+    std::vector<uint32_t> exits;                           // ends at the end of its rule, the minimal ones
+    std::vector<uint32_t> parents;                         // spots that lead here in the same rule
+    std::vector<std::pair<uint32_t, uint32_t>> callers{};  // spots that call a rule here, and the states behind
+  };
+
+  uint32_t spot_of(uint32_t state, uint32_t end);
+  bool is_needed(const Spot& spot) const;
+  void expand(uint32_t number, engine::Budget& budget);
+  void link(uint32_t from, uint32_t to);
+  void add_exit(uint32_t spot, uint32_t end);
+  const std::vector<uint32_t>& exits(uint32_t state, uint32_t end, engine::Budget& budget);
+
+  const Network& network_;
+  Lexemes& lexemes_;
+  const ByteClassSets& sets_;
+  const std::vector<uint32_t> contexts_;
+  std::vector<std::vector<uint32_t>> returns_;  // by rule: the states behind its calls
+  std::vector<uint32_t> ignored_;
+  PairTable spot_numbers_;
+  std::vector<Spot> spots_;
+  std::vector<uint32_t> to_expand_;
+  std::vector<std::pair<uint32_t, uint32_t>> new_exits_;  // spots and ends
+  PairTable is_good_exit_;                                // by rule and end: 0 or 1
+  PairTable is_good_;                                     // by state and end
+};
+
+// What is known of the states of a lexer. Texts of all stacks share it.
+class SureWays {
+ public:
+  SureWays(const Network& network, Lexer& lexer);
+  ~SureWays();
+
+  // Whether each text in this state of the lexer can be finished, whatever its stacks.
+  bool is_safe(uint32_t lexer_state, engine::Budget& budget) {
+    if (lexer_state < is_safe_.size() && is_safe_[lexer_state] != kUnknown) return is_safe_[lexer_state] == 1;
+    return computed_is_safe(lexer_state, budget);
+  }
+
+  // How the lexeme may end from a state that is not safe: the terminals that accept it,
+  // and the number of the bytes that would extend it then.
+  struct Completion {
+    uint32_t accepted, end;
+    bool operator<(const Completion& other) const {
+      return accepted != other.accepted ? accepted < other.accepted : end < other.end;
+    }
+  };
+  const std::vector<Completion>& completions(uint32_t lexer_state, engine::Budget& budget);
+
+  // Whether each text behind a lexeme can be finished that stands in this state of a rule.
+  bool is_good(uint32_t state, uint32_t end, engine::Budget& budget);
+
+  // Whether a lexeme may begin behind the end of another.
+  bool may_begin(uint32_t lexer_start, uint32_t end, engine::Budget& budget);
+
+  // The same for an embedded text or a token.
+  bool may_follow(uint32_t symbol, uint32_t end) const { return lexemes_.may_follow(symbol, end); }
+
+  size_t memory_bytes() const;
+
+ private:
+  static constexpr uint8_t kUnknown = 2;
+
+  bool computed_is_safe(uint32_t lexer_state, engine::Budget& budget);
+  uint32_t end_of(uint32_t lexer_state, engine::Budget& budget);
+  bool is_good_behind(uint32_t terminal, uint32_t end, engine::Budget& budget);
+
+  const Network& network_;
+  Lexer& lexer_;
+  ByteClassSets sets_;
+  Lexemes lexemes_;
+  std::vector<uint8_t> bytes_;               // one of each class that has tokens
+  std::unique_ptr<RuleWays> with_all_;       // where the lexer might follow all terminals
+  std::unique_ptr<RuleWays> with_contexts_;  // only those that may stand there; once it is needed
+  bool are_contexts_known_ = false;
+  std::vector<std::vector<uint32_t>> targets_;  // of each terminal; an ignored one leads back
+  PairTable is_good_behind_;                    // by terminal and end: 0 or 1
+  std::vector<uint8_t> is_safe_;                // by state of the lexer: 0, 1 or kUnknown
+  std::unordered_map<uint32_t, std::vector<Completion>> completions_;
+};
+
+}  // namespace structout::context_free

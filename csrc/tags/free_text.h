@@ -1,0 +1,27 @@
+// Text between tags.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/limits.h"
+#include "regular/branching.h"
+
+namespace structout::tags {
+
+// Any UTF-8 text up to the first place where one of `stops` ends. None of `excluded` is in
+// it in front of that stop; a stop itself may contain one. Exit `i` is open behind the stop
+// `i`; those that follow the stops, `num_anywhere` of them, are open wherever no character
+// is begun, no stop has ended and no excluded text has.
+//
+// Where several stops end at one place, the longest counts. A stop that ends earlier ends
+// the search: in front of the stop "<f" no stop "<f=" can be found.
+//
+// The states are those of Aho and Corasick, "Efficient string matching: an aid to
+// bibliographic search" (1975). Inside a character they also know what is left of it.
+//
+// Throws std::invalid_argument for texts that are empty or not UTF-8, and LimitError.
+engine::Branching free_text(const std::vector<std::string>& stops, const std::vector<std::string>& excluded,
+                            uint32_t num_anywhere, engine::Budget& budget);
+
+}  // namespace structout::tags

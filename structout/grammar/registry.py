@@ -1,0 +1,314 @@
+"""The engines that compile constraints: structout's own, and others that a request may
+name."""
+
+import hashlib
+import importlib
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import Any, Generic, TypeVar, cast
+
+from structout._version import __version__
+from structout.config import StructuredOutputsConfig
+from structout.errors import CompileCrashError, GrammarError, GrammarErrorKind, GrammarTimeoutError
+from structout.grammar.compiled_files import CompiledFiles
+from structout.grammar.forced_tokens import CanonicalTokenizer
+from structout.grammar.fsm.backend import FsmBackend
+from structout.grammar.interface import CompiledConstraint, StructuredOutputBackend
+from structout.grammar.vocabulary import Vocabulary
+from structout.params import Constraint, StructuredOutputOptions, StructuredOutputsParams
+
+BackendFactory = Callable[[Vocabulary, StructuredOutputsConfig, "CanonicalTokenizer | None"], StructuredOutputBackend]
+
+_log = logging.getLogger("structout.grammar")
+_AUTO = "auto"
+_OWN = "fsm"
+_MAX_SERIALIZED = 16 << 20  # bytes; compiling again is faster than reading more
+_BYTES = Vocabulary((*(bytes([byte]) for byte in range(256)), b""), stop_token_ids=(256,))
+
+
+def _optional(name: str, class_name: str) -> BackendFactory:
+    """The factory of an engine whose package may be missing."""
+
+    def make(
+        vocabulary: Vocabulary, config: StructuredOutputsConfig, canonical_tokenizer: CanonicalTokenizer | None
+    ) -> StructuredOutputBackend:
+        try:
+            module = importlib.import_module(f"structout.grammar.optional.{name}")
+        except ImportError as error:
+            message = f"backend {name!r} needs a package that cannot be imported ({error}): "
+            raise GrammarError(
+                f"{message}pip install 'structout[{name}]'", kind=GrammarErrorKind.UNSUPPORTED
+            ) from error
+        backend: StructuredOutputBackend = getattr(module, class_name).from_config(
+            vocabulary, config, canonical_tokenizer
+        )
+        return backend
+
+    return make
+
+
+_factories: dict[str, BackendFactory] = {
+    _OWN: FsmBackend.from_config,
+    "llguidance": _optional("llguidance", "LlguidanceBackend"),
+    "xgrammar": _optional("xgrammar", "XgrammarBackend"),
+}
+
+
+def register_backend(name: str, make: BackendFactory) -> None:
+    """Register a grammar engine under a name.
+
+    Managers made from now on offer it to requests that name it.
+
+    Args:
+        name: what requests call it. Replaces a backend of the same name.
+        make: called once in each manager, with the vocabulary, the config, and what the
+            grammars need to compute fast-forward tokens (None without a tokenizer).
+
+    Raises:
+        ValueError: the name is ``auto``, ``fsm`` or not an identifier.
+    """
+    if name in (_AUTO, _OWN) or not name.isidentifier():
+        raise ValueError(
+            f"a backend needs a name that is an identifier, and neither {_AUTO!r} nor {_OWN!r}, got {name!r}"
+        )
+    _factories[name] = make
+
+
+class BackendSet:
+    """The backends of one vocabulary, each made when it is first needed. Safe to use
+    from any thread.
+
+    Args:
+        vocabulary: the token ids of the model.
+        config: the config of the manager.
+        tokenizer: the Hugging Face tokenizer of the vocabulary. Without it, grammars
+            compute no fast-forward tokens.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, config: StructuredOutputsConfig, tokenizer: Any = None):
+        self._vocabulary = vocabulary
+        self._config = config
+        self._canonical_tokenizer = _Lazy(partial(_canonical_tokenizer, tokenizer, vocabulary))
+        self._backends = {name: _Lazy(partial(self._make, make)) for name, make in _factories.items()}
+        self._files = CompiledFiles(config.cache_dir, config.cache_dir_bytes) if config.cache_dir is not None else None
+        self._file_context = _Lazy(partial(_file_context, vocabulary, config))
+        self._is_destroyed = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the backends."""
+        return tuple(self._backends)
+
+    def prepare(self) -> None:
+        """Make the backend that serves requests which name none."""
+        self._backends[_OWN].get()
+
+    def canonical_tokenizer(self) -> CanonicalTokenizer | None:
+        """The tokenizer that all backends share, or None."""
+        return self._canonical_tokenizer.get()
+
+    def backend(self, name: str) -> StructuredOutputBackend:
+        """The backend of that name. Raises ``GrammarError`` if there is none, or after
+        ``destroy``."""
+        self._check_name(name)
+        return self._backends[name].get()
+
+    def compile(self, constraint: Constraint, stop_token_ids: Sequence[int] | None = None) -> CompiledConstraint:
+        """Compile a constraint with the backend that it names, or with structout's own,
+        which also serves what the named one refuses unless that is forbidden.
+
+        Args:
+            constraint: see :class:`structout.params.Constraint`.
+            stop_token_ids: tokens that end the text. Default: those of the vocabulary.
+
+        Raises:
+            GrammarError: the constraint is malformed or impossible, or no backend that
+                may serve it does.
+        """
+        if self._is_destroyed:
+            raise _closed()
+        *named, last = _names(constraint)
+        for name in named:
+            self._check_name(name)
+            try:
+                return self._compile_with(name, constraint, stop_token_ids)
+            except (GrammarTimeoutError, CompileCrashError):  # says nothing about the constraint
+                raise
+            except GrammarError as error:
+                _log.info("backend %s does not serve a constraint, %s does: %s", name, last, error)
+        return self._compile_with(last, constraint, stop_token_ids)
+
+    def check(self, constraint: Constraint) -> tuple[str, ...]:
+        """Find out what ``compile`` would refuse, without the vocabulary and within
+        milliseconds.
+
+        Backends that a constraint names are not asked: they may take long.
+
+        Args:
+            constraint: see :class:`structout.params.Constraint`.
+
+        Returns:
+            the parts of a lenient constraint that would not be enforced.
+
+        Raises:
+            GrammarError: as ``compile``.
+        """
+        first = _names(constraint)[0]
+        self._check_name(first)
+        if first != _OWN:
+            return ()
+        weakened, annotations = cast(FsmBackend, self.backend(_OWN)).check(constraint)
+        self._check_formats(_OWN, constraint, annotations)
+        return weakened
+
+    def destroy(self) -> None:
+        """Release everything that was compiled. Every later call raises
+        ``GrammarError``."""
+        self._is_destroyed = True
+        for lazy_backend in self._backends.values():
+            backend = lazy_backend.discard()
+            if backend is not None:
+                backend.destroy()
+
+    def _check_name(self, name: str) -> None:
+        if name not in self._backends:
+            raise GrammarError(f"unknown backend {name!r}: the known ones are {', '.join([_AUTO, *self._backends])}")
+
+    def _make(self, make: BackendFactory) -> StructuredOutputBackend:
+        return make(self._vocabulary, self._config, self.canonical_tokenizer())
+
+    def _compile_with(
+        self, name: str, constraint: Constraint, stop_token_ids: Sequence[int] | None
+    ) -> CompiledConstraint:
+        compiled = self._loaded_or_compiled(name, constraint, stop_token_ids)
+        # Nobody knows which formats another engine enforces.
+        unread_formats = compiled.annotations if name == _OWN else tuple(_formats(constraint))
+        self._check_formats(name, constraint, unread_formats)
+        return replace(compiled, backend_name=name)
+
+    def _loaded_or_compiled(
+        self, name: str, constraint: Constraint, stop_token_ids: Sequence[int] | None
+    ) -> CompiledConstraint:
+        backend = self.backend(name)
+        if self._files is None or constraint.kind not in backend.saved_kinds:
+            return backend.compile(constraint, stop_token_ids)
+        key = self._file_key(name, constraint)
+        serialized = self._files.load(key)
+        if serialized is not None:
+            with suppress(GrammarError, ValueError):  # of another version of the engine
+                return backend.load_grammar(constraint, serialized, stop_token_ids)
+        compiled = backend.compile(constraint, stop_token_ids)
+        serialized = backend.serialize(compiled.grammar)
+        if serialized is not None and len(serialized) <= _MAX_SERIALIZED:
+            self._files.save(key, serialized)
+        return compiled
+
+    def _file_key(self, name: str, constraint: Constraint) -> bytes:
+        """A hash of all that a compiled constraint depends on."""
+        options = constraint.whitespace_pattern, constraint.lenient, constraint.key_order, constraint.schemas
+        parts = name, constraint.kind, constraint.spec, *options
+        return hashlib.sha256(self._file_context.get() + repr(parts).encode()).digest()
+
+    def _check_formats(self, name: str, constraint: Constraint, unread_formats: Sequence[str]) -> None:
+        if unread_formats and self._config.formats == "strict" and not constraint.lenient:
+            pointer = unread_formats[0]
+            message = f'{name} does not enforce {pointer}, and formats="strict" asks for it: '
+            raise GrammarError(
+                f"{message}drop the format or pass lenient=True",
+                kind=GrammarErrorKind.UNSUPPORTED,
+                pointer=pointer,
+                keyword="format",
+            )
+
+
+def check_params(params: StructuredOutputsParams, config: StructuredOutputsConfig | None = None) -> tuple[str, ...]:
+    """Find out what a manager would refuse, without a tokenizer.
+
+    Takes milliseconds, for a frontend that answers a bad request at once. The
+    constraint is compiled for a vocabulary of single bytes. With the model's vocabulary
+    it may still be refused.
+
+    Args:
+        params: the constraint of a request.
+        config: the manager's config. Default: the default config.
+
+    Returns:
+        the parts of a ``lenient`` constraint that would not be enforced.
+
+    Raises:
+        GrammarError: the constraint is malformed, too large, impossible or not
+            supported. Its ``as_dict`` is the body of a response.
+    """
+    config = config or StructuredOutputsConfig()
+    return _check_constraint(params.constraint(config), config)
+
+
+@lru_cache(maxsize=256)  # clients repeat their schemas
+def _check_constraint(constraint: Constraint, config: StructuredOutputsConfig) -> tuple[str, ...]:
+    return _byte_backends(config).check(constraint)
+
+
+@lru_cache(maxsize=4)
+def _byte_backends(config: StructuredOutputsConfig) -> BackendSet:
+    return BackendSet(_BYTES, config)
+
+
+def _names(constraint: Constraint) -> list[str]:
+    """The backends that may serve a constraint, in the order in which they are
+    tried."""
+    requested = constraint.backend_name
+    if requested in (_AUTO, _OWN):
+        return [_OWN]
+    return [requested, _OWN] if constraint.allows_fallback else [requested]
+
+
+def _formats(constraint: Constraint) -> Iterator[str]:
+    """Yield JSON pointers to the formats of a JSON schema."""
+    if constraint.kind is StructuredOutputOptions.JSON:
+        yield from (f"#{pointer}/format" for pointer, node in constraint.nodes if "format" in node)
+
+
+def _canonical_tokenizer(tokenizer: Any, vocabulary: Vocabulary) -> CanonicalTokenizer | None:
+    return None if tokenizer is None else CanonicalTokenizer(tokenizer, vocabulary)
+
+
+def _file_context(vocabulary: Vocabulary, config: StructuredOutputsConfig) -> bytes:
+    """A hash of what is the same for all compiled constraints of a manager."""
+    options = config.any_whitespace, config.max_whitespace, config.key_order
+    return hashlib.sha256(repr((__version__, vocabulary, options)).encode()).digest()
+
+
+def _closed() -> GrammarError:
+    return GrammarError("the manager is closed", kind=GrammarErrorKind.CLOSED)
+
+
+Made = TypeVar("Made")
+
+
+class _Lazy(Generic[Made]):
+    """A value made by the first thread that needs it, while others wait. It can be
+    discarded for good."""
+
+    def __init__(self, make: Callable[[], Made]):
+        self._make = make
+        self._made: Made | None = None
+        self._is_discarded = False
+        self._lock = threading.Lock()
+
+    def get(self) -> Made:
+        with self._lock:
+            if self._is_discarded:
+                raise _closed()
+            if self._made is None:
+                self._made = self._make()
+            return self._made
+
+    def discard(self) -> Made | None:
+        with self._lock:
+            self._is_discarded = True
+            made, self._made = self._made, None
+            return made

@@ -1,1 +1,0 @@
-"""Rewrites JSON schemas into equivalent ones that engines enforce."""

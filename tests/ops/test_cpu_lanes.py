@@ -1,0 +1,45 @@
+"""The vectors of csrc/cpu on instruction sets that no machine of the tests runs by
+itself: those of 64-bit Arm, by an emulator, and those that g++ finds for any
+processor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import apply_bitmask_cases
+import builds
+import masked_sample_cases
+import pytest
+from cpu_programs import ARM_COMPILER, ARM_EMULATOR, NEEDS_ARM, CpuProgram, compiled
+
+PORTABLE = "-DSTRUCTOUT_PORTABLE_LANES"
+TARGETS = [
+    pytest.param("portable", id="portable"),
+    pytest.param("arm", id="arm", marks=NEEDS_ARM),
+    pytest.param("portable on arm", id="portable_on_arm", marks=NEEDS_ARM),
+]
+
+
+@pytest.fixture(scope="module", params=TARGETS)
+def program(request) -> Iterator[CpuProgram]:
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("STRUCTOUT_CPU_CAPABILITY", "default")
+        flags = [PORTABLE] if "portable" in request.param else []
+        if "arm" in request.param:
+            command = [ARM_EMULATOR, str(compiled([ARM_COMPILER], "-static", *flags))]
+        else:
+            command = [str(compiled(builds.cxx(), *flags))]
+        with CpuProgram(command) as running:
+            yield running
+
+
+def test_masked_sample_on_other_lanes_matches_reference(program, num_cases):
+    for case in masked_sample_cases.random_cases(31, count=num_cases(400, long=4000)):
+        masked_sample_cases.check(program.masked_sample_logprobs, case)
+    for case in masked_sample_cases.random_cases(32, count=num_cases(20, long=200), max_vocab=150_000, max_rows=3):
+        masked_sample_cases.check(program.masked_sample_logprobs, case)
+
+
+def test_apply_bitmask_on_other_lanes_matches_reference(program, num_cases):
+    for case in apply_bitmask_cases.random_cases(33, count=num_cases(1000, long=10_000)):
+        apply_bitmask_cases.check(program.apply_bitmask, case)
