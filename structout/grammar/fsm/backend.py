@@ -142,7 +142,7 @@ class FsmBackend(StructuredOutputBackend):
         return TagSchemas(self.vocabulary, self._form_of(constraint), limits, ignored, constraint.lenient)
 
     def _context(self, constraint: Constraint, limits: AutomatonLimits) -> GrammarContext:
-        """What grammars may refer to. A check may be made without the model's tokens."""
+        """What grammars may refer to. A check may be one without the tokens."""
         return GrammarContext(self.vocabulary, self._form_of(constraint), knows_tokens=limits is not _CHECK_LIMITS)
 
     def _form_of(self, constraint: Constraint) -> TextForm:
