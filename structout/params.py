@@ -132,8 +132,8 @@ class StructuredOutputsParams:
             Schema or of one of them may name. The schemas of the drafts themselves are
             known.
         key_order: the order of the keys of JSON objects, "declared" or "any", see
-            :class:`structout.StructuredOutputsConfig`. Applies to json, tags and tools.
-            Default: that of the manager's config.
+            :class:`structout.StructuredOutputsConfig`. Applies to json, to ``%json`` in
+            grammars, tags and tools. Default: that of the manager's config.
         formats: what happens to a ``format`` that the engine of the request does not
             enforce, "annotate" or "strict", see the same. Applies to json, tags and
             tools. Default: that of the manager's config.
@@ -192,13 +192,14 @@ class StructuredOutputsParams:
             raise GrammarError(f"whitespace_pattern applies to json only, got a {kind.value} constraint")
         for name, choices in (("key_order", KEY_ORDERS), ("formats", FORMAT_RULES)):
             chosen = getattr(self, name)
-            if chosen is None:
-                continue
-            if chosen not in choices:
+            if chosen not in (None, *choices):
                 raise GrammarError(f'{name} must be "{choices[0]}" or "{choices[1]}", got {chosen!r}')
-            if kind not in (StructuredOutputOptions.JSON, StructuredOutputOptions.STRUCTURAL_TAG):
-                verb = "applies" if name == "key_order" else "apply"
-                raise GrammarError(f"{name} {verb} to json, tags and tools only, got a {kind.value} constraint")
+        has_schemas = kind in (StructuredOutputOptions.JSON, StructuredOutputOptions.STRUCTURAL_TAG)
+        if self.formats is not None and not has_schemas:
+            raise GrammarError(f"formats apply to json, tags and tools only, got a {kind.value} constraint")
+        if self.key_order is not None and not has_schemas and kind is not StructuredOutputOptions.GRAMMAR:
+            message = f"key_order applies to json, grammars, tags and tools only, got a {kind.value} constraint"
+            raise GrammarError(message)
         value, text = _READERS[kind](getattr(self, kind.value))
         _check_characters(kind, value, text)
         limits = (config or StructuredOutputsConfig()).limits

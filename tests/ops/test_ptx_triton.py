@@ -54,7 +54,7 @@ def run_forms(num_forms: int, num_cases: int) -> None:
     for form in TRITON_FORMS[:num_forms]:
         rng = random.Random(str(form))
         for _ in range(num_cases):
-            check(masked_sample_logprobs, random_case(rng, form=form, max_vocab=2000))
+            check(masked_sample_logprobs, random_case(rng, forms=[form], max_vocab=2000))
         print(form, flush=True)
 
 
