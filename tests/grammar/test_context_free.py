@@ -206,7 +206,7 @@ def test_ambiguous_text_costs_as_much_at_its_end_as_at_its_beginning(grammar):
 
 
 def test_text_that_exceeds_a_limit_disturbs_no_other():
-    """Palindromes of one letter may have their middle anywhere, so stacks never agree."""
+    """Palindromes of one letter may have their middle anywhere, so no stacks agree."""
     index = compile_grammar('root ::= p\np ::= "a" p "a" | "a" p "b" | q\nq ::= "a" q "a" q | "a"', BYTES)
     hungry, other = started(index), started(index)
     assert other.accept_tokens("r", [*b"aaa"])

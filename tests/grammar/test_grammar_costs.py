@@ -1,5 +1,5 @@
-"""What masks of grammars cost, counted: steps over the vocabulary's trie, pieces, masks and
-work, along the texts of the grammars in tests/data. No clock is read."""
+"""What masks of grammars cost, counted: steps over the vocabulary's trie, pieces, masks
+and work, along the texts of the grammars in tests/data. No clock is read."""
 
 import json
 
