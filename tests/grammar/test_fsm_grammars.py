@@ -324,7 +324,8 @@ def test_unreadable_grammar_raises_with_the_cause_and_the_place(grammar, kind, m
 
 def test_random_tokens_raise_nothing_but_grammar_errors(num_cases):
     parts = (
-        'root start ::= : "a" "b"i [a-z] /x+/ /(/ ( ) [ ] { } {2} {1,} * + ? | & ~ .. -> _T A b % %ignore \\ , = ! . #'
+        'root start ::= : "a" "b"i [a-z] /x+/ /(/ ( ) [ ] { } {2} {1,} * + ? | & ~ .. -> _T A b % %ignore \\ , = ! . # '
+        '%json {"type":"integer"} %regex {"substring_chars":"ab"} <[1]> %lark'
     )
     tokens = [*parts.split(), "\n", " ", '"', "\n root ::=", "\nstart:", "\nA:", "é", "\x00"]
     rng = random.Random(3)
