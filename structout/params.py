@@ -43,6 +43,14 @@ _KINDS_OF_JSON = (
 )
 
 
+# Kinds of constraints that may have JSON objects in them.
+_KINDS_WITH_KEYS = (
+    StructuredOutputOptions.JSON,
+    StructuredOutputOptions.GRAMMAR,
+    StructuredOutputOptions.STRUCTURAL_TAG,
+)
+
+
 @dataclass(frozen=True)
 class Constraint:
     """One constraint as backends compile it. Caches use it as a key.
@@ -129,8 +137,8 @@ class StructuredOutputsParams:
             Schema or of one of them may name. The schemas of the drafts themselves are
             known.
         key_order: the order of the keys of JSON objects, "declared" or "any", see
-            :class:`structout.StructuredOutputsConfig`. Applies to json, tags and tools.
-            Default: that of the manager's config.
+            :class:`structout.StructuredOutputsConfig`. Applies to json, to ``%json`` in
+            grammars, tags and tools. Default: that of the manager's config.
         tools: what the model may call, a list of Pydantic model classes, dataclasses,
             functions with annotated parameters, and OpenAI's tool objects. See
             docs/tool_calls.md.
@@ -186,8 +194,9 @@ class StructuredOutputsParams:
         if self.key_order is not None:
             if self.key_order not in KEY_ORDERS:
                 raise GrammarError(f'key_order must be "declared" or "any", got {self.key_order!r}')
-            if kind not in (StructuredOutputOptions.JSON, StructuredOutputOptions.STRUCTURAL_TAG):
-                raise GrammarError(f"key_order applies to json, tags and tools only, got a {kind.value} constraint")
+            if kind not in _KINDS_WITH_KEYS:
+                message = f"key_order applies to json, grammars, tags and tools only, got a {kind.value} constraint"
+                raise GrammarError(message)
         value, text = _READERS[kind](getattr(self, kind.value))
         _check_characters(kind, value, text)
         limits = (config or StructuredOutputsConfig()).limits

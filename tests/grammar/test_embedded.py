@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from json_engine import EngineWalk, JsonEngine
 
+from structout import StructuredOutputsParams, check_params
 from structout.bitmask import allocate_token_bitmask
+from structout.errors import GrammarError
 from structout.grammar.fsm.automaton import DEFAULT_LIMITS
 from structout.grammar.fsm.backend import FsmBackend
 from structout.grammar.fsm.grammars import ContextFreeGrammar, GrammarIndex
@@ -510,3 +512,30 @@ def test_schema_over_another_vocabulary_is_refused():
     rules.define("root", [[any_json(rules, INTEGER)]])
     with pytest.raises(ValueError, match="over another vocabulary"):
         core().GrammarIndex(rules.network(), rules.limits.as_native(), vocabulary_trie(other))
+
+
+# -- grammars as requests write them ---------------------------------------------------
+
+
+def test_json_in_a_grammar_is_written_as_the_backend_and_the_request_say():
+    grammar = 'start: "x" %json {"properties": {"a": {"const": 1}, "b": {"const": 2}}, "additionalProperties": false}'
+    backend = FsmBackend(VOCABULARY, form=TextForm(any_whitespace=False, key_order="any"))
+    index = backend.compile_native(StructuredOutputsParams(grammar=grammar).constraint())
+    assert index.matches('x{"b": 2, "a": 1}')
+    assert not index.matches('x{"b":2, "a": 1}')
+    declared = StructuredOutputsParams(grammar=grammar, key_order="declared").constraint()
+    assert not backend.compile_native(declared).matches('x{"b": 2, "a": 1}')
+
+
+def test_check_without_a_tokenizer_takes_any_token_but_refuses_what_no_tokenizer_has():
+    check_params(StructuredOutputsParams(grammar='start: <|im_end|> <[151645]> %json {"type": "integer"}'))
+    check_params(StructuredOutputsParams(grammar="root ::= !<[151645]> <think>"))
+    with pytest.raises(GrammarError, match="is no list of token ids"):
+        check_params(StructuredOutputsParams(grammar='start: <[5-]> "a"'))
+
+
+def test_memory_of_a_grammar_counts_its_schemas():
+    rules = RuleSet("root", DEFAULT_LIMITS)
+    schema = schema_index(json.dumps(CLOSED))
+    rules.define("root", [[rules.json(schema)]])
+    assert GrammarIndex(rules, VOCABULARY).memory_bytes > schema.memory_bytes

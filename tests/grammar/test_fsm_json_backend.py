@@ -452,7 +452,9 @@ def test_key_order_of_another_name_is_refused():
         StructuredOutputsConfig(key_order="sorted")
     with pytest.raises(GrammarError, match=message):
         StructuredOutputsParams(json=OBJECT, key_order="sorted").validate()
-    with pytest.raises(GrammarError, match="key_order applies to json, tags and tools only, got a regex constraint"):
+    with pytest.raises(
+        GrammarError, match="key_order applies to json, grammars, tags and tools only, got a regex constraint"
+    ):
         StructuredOutputsParams(regex="a", key_order="any").validate()
 
 
