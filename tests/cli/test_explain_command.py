@@ -168,3 +168,30 @@ def test_explain_with_wrong_arguments_exits_with_2(capsys, arguments):
     with pytest.raises(SystemExit, match="2"):
         main(["explain", *arguments])
     assert "usage: structout explain" in capsys.readouterr().err
+
+
+TOOLS = [
+    {"type": "function", "function": {"name": "find", "parameters": {
+        "type": "object", "properties": {"day": {"type": "string", "format": "date"}}, "required": ["day"],
+        "additionalProperties": False,
+    }}},
+]  # fmt: skip
+
+
+def test_explain_with_tools_prints_what_their_schemas_enforce_and_a_call(capsys, tmp_path):
+    path = tmp_path / "tools.json"
+    path.write_text(json.dumps({"tools": TOOLS}))
+    output = run(capsys, "--tools", str(path), "--tool-choice", "required", "--tool-format", "qwen_3_coder")
+    assert output.splitlines()[0] == f"{path}: structural tag"
+    fields = fields_of(output)
+    assert fields["engine"] == "fsm"
+    assert "format 1" in fields["enforced"]
+    assert fields["automaton"] == "none: parts lie inside each other"
+    assert re.search(r"<function=find>.*parameter=day>.*\d{4}-\d\d-\d\d", fields["example"])
+
+
+def test_explain_with_a_bad_tool_names_it(capsys, tmp_path):
+    path = tmp_path / "tools.json"
+    path.write_text(json.dumps([*TOOLS, {"name": "g", "parameters": {"properties": {"a": {"pattern": "("}}}}]))
+    fields = fields_of(run(capsys, "--tools", str(path), status=1))
+    assert fields["refused"].startswith("#/format/tags/1/content/json_schema/properties/a/pattern: ")

@@ -24,7 +24,7 @@ def no_schema(rules, schema):
 
 def rules_of(part):
     context = GrammarContext(BYTES)
-    return structural_tag_rules({"type": "structural_tag", "format": part}, DEFAULT_LIMITS, context, no_schema)
+    return structural_tag_rules({"type": "structural_tag", "format": part}, DEFAULT_LIMITS, no_schema, context)
 
 
 def tag(begin, content, end):
@@ -216,7 +216,7 @@ MARKED = Vocabulary(
 
 def accepts(part, *tokens, stop_token_ids=(256,)):
     """Whether tokens, given as texts and ids, are a whole text of a format."""
-    rules = structural_tag_rules({"format": part}, DEFAULT_LIMITS, GrammarContext(MARKED), no_schema, stop_token_ids)
+    rules = structural_tag_rules({"format": part}, DEFAULT_LIMITS, no_schema, GrammarContext(MARKED), stop_token_ids)
     grammar = ContextFreeGrammar(GrammarIndex(rules, MARKED), MARKED.size, stop_token_ids, None)
     ids = [i for token in tokens for i in ([token] if isinstance(token, int) else token.encode())]
     return grammar.accept_tokens("", [*ids, stop_token_ids[0]])

@@ -52,6 +52,22 @@ def test_engine_loop_serves_constrained_and_free_requests_and_fails_the_bad_one(
     assert texts["free"]
 
 
+def test_tool_loop_calls_its_tools_with_valid_arguments(capsys):
+    load_example("tool_loop").main()
+    calls = capsys.readouterr().out.splitlines()
+    assert len(calls) == 3
+    for call in calls:
+        assert re.fullmatch(
+            r"add\(\{'a': -?\d+, 'b': -?\d+\}\) = -?\d+|paint\(\{'color': .*\}\) = -?\d+ x (red|green)", call
+        )
+
+
+def test_tool_loop_is_25_lines():
+    source = (EXAMPLES / "tool_loop.py").read_text()
+    lines = source[source.index("# BEGIN\n") : source.index("    # END")].splitlines()[1:]
+    assert len([line for line in lines if line]) <= 25
+
+
 # -- the server, over HTTP -------------------------------------------------------------
 
 

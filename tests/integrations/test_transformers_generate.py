@@ -187,7 +187,7 @@ def test_generate_keeps_no_tokenizer_alive(parts):
         (
             {"regex": "a", "key_order": "any"},
             GrammarError,
-            "key_order applies to json, tags and tools only, got a regex constraint",
+            "key_order applies to json, grammars, tags and tools only, got a regex constraint",
         ),
         ({"json": True, "key_order": "sorted"}, GrammarError, 'key_order must be "declared" or "any", got \'sorted\''),
         (

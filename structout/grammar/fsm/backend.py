@@ -105,7 +105,7 @@ class FsmBackend(StructuredOutputBackend):
             formats that constrain nothing.
         """
         try:
-            compiled = self._compiled_leniently(constraint, _CHECK_LIMITS, knows_tokens=False)
+            compiled = self._compiled_leniently(constraint, _CHECK_LIMITS)
         except GrammarLimitError as error:
             if error.limit != "cpu_milliseconds":
                 raise
@@ -118,12 +118,7 @@ class FsmBackend(StructuredOutputBackend):
         return self._compiled(constraint, self._limits, self._tag_schemas(constraint, self._limits))
 
     def _compiled_leniently(
-        self,
-        constraint: Constraint,
-        limits: AutomatonLimits,
-        stop_token_ids: Sequence[int] = (),
-        *,
-        knows_tokens: bool = True,
+        self, constraint: Constraint, limits: AutomatonLimits, stop_token_ids: Sequence[int] = ()
     ) -> tuple[_Compiled, TagSchemas, tuple[str, ...]]:
         """Compile, and return what has compiled the schemas of a tag, and the keywords
         that were left out of lenient schemas."""
@@ -131,8 +126,7 @@ class FsmBackend(StructuredOutputBackend):
         while True:
             schemas = self._tag_schemas(constraint, limits)
             try:
-                native = self._compiled(constraint, limits, schemas, stop_token_ids, knows_tokens=knows_tokens)
-                return native, schemas, tuple(left_out)
+                return self._compiled(constraint, limits, schemas, stop_token_ids), schemas, tuple(left_out)
             except GrammarError as error:
                 if not constraint.lenient or not _is_in_a_schema(constraint, error) or len(left_out) >= _MAX_LEFT_OUT:
                     raise
@@ -148,6 +142,10 @@ class FsmBackend(StructuredOutputBackend):
         ignored = STANDARD_FORMATS if constraint.lenient else ()
         return TagSchemas(self.vocabulary, self._form_of(constraint), limits, ignored, constraint.lenient)
 
+    def _context(self, constraint: Constraint, limits: AutomatonLimits) -> GrammarContext:
+        """What grammars may refer to. A check may be one without the tokens."""
+        return GrammarContext(self.vocabulary, self._form_of(constraint), knows_tokens=limits is not _CHECK_LIMITS)
+
     def _form_of(self, constraint: Constraint) -> TextForm:
         key_order = constraint.key_order or self._form.key_order
         return replace(self._form, key_order=key_order, whitespace_pattern=constraint.whitespace_pattern)
@@ -158,8 +156,6 @@ class FsmBackend(StructuredOutputBackend):
         limits: AutomatonLimits,
         schemas: TagSchemas,
         stop_token_ids: Sequence[int] = (),
-        *,
-        knows_tokens: bool = True,
     ) -> _Compiled:
         kind = constraint.kind
         if constraint.whitespace_pattern is not None and kind is not StructuredOutputOptions.JSON:
@@ -176,11 +172,10 @@ class FsmBackend(StructuredOutputBackend):
             case StructuredOutputOptions.CHOICE:
                 return Automaton.from_choices(constraint.value)
             case StructuredOutputOptions.GRAMMAR:
-                form = self._form_of(constraint)
-                return compile_grammar(constraint.spec, self.vocabulary, limits, form, knows_tokens=knows_tokens)
+                return compile_grammar(constraint.spec, self.vocabulary, limits, self._context(constraint, limits))
             case StructuredOutputOptions.STRUCTURAL_TAG:
-                context = GrammarContext(self.vocabulary, self._form_of(constraint), knows_tokens=knows_tokens)
-                rules = structural_tag_rules(constraint.value, limits, context, schemas.add, stop_token_ids)
+                context = self._context(constraint, limits)
+                rules = structural_tag_rules(constraint.value, limits, schemas.add, context, stop_token_ids)
                 automaton = None if constraint.tag_schemas else rules.automaton()
                 return GrammarIndex(rules, self.vocabulary) if automaton is None else automaton
 

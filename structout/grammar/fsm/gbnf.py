@@ -42,7 +42,7 @@ def parse_gbnf(text: str, limits: AutomatonLimits, context: GrammarContext, shar
     Args:
         text: the grammar.
         limits: what it may cost.
-        context: what the grammar may refer to.
+        context: what it may refer to.
         shared: other rules, to whose expressions those of the grammar are added.
 
     Raises:
@@ -151,7 +151,7 @@ class _Parser:
         try:
             return self._context.add_token(self._rules, token["token"], is_negated=token["negation"] == "!")
         except GrammarError as error:
-            raise GrammarError(f"{place(self._text, token.start())}: {error}") from None
+            raise GrammarError(f"{place(self._text, token.start())}: {error}", kind=error.kind) from None
 
     def _bounds(self, token: re.Match[str]) -> tuple[int, int | None]:
         low = bounded_int(token["low"])

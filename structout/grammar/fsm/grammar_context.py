@@ -5,24 +5,25 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 
-from structout.errors import GrammarError
+from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.fsm.json_schema import DEFAULT_FORM, SchemaIndex, TextForm
 from structout.grammar.fsm.rules import RuleSet, bounded_int
 from structout.grammar.vocabulary import Vocabulary
 
 _RANGE = re.compile(r"[ ]*([0-9]+)[ ]*(?:-[ ]*([0-9]+)[ ]*)?")
 _SHOWN_NAMES = 12
+_ANY_SIZE = 1 << 30  # of a vocabulary that is not known
 
 
 class GrammarContext:
     """Adds to rules what a grammar refers to.
 
     Args:
-        vocabulary: the token ids of the model. None to check a grammar without one: any
-            schema stands for something then.
+        vocabulary: the token ids of the model. Without it a grammar may refer to
+            nothing.
         form: how JSON is written.
         knows_tokens: whether the names and ids of tokens are those of the vocabulary.
-            Otherwise, and without a vocabulary, any stands for some token.
+            Otherwise any stands for some token: a grammar can be checked only.
     """
 
     def __init__(
@@ -30,7 +31,7 @@ class GrammarContext:
     ):
         self._vocabulary = vocabulary
         self._form = form
-        self._tokens = vocabulary if knows_tokens else None  # the vocabulary to look them up
+        self._knows_tokens = knows_tokens
 
     def add_schema(self, rules: RuleSet, schema: str) -> int:
         """Add a text of a JSON schema.
@@ -39,9 +40,7 @@ class GrammarContext:
             GrammarError: the schema is malformed, unsupported or allows no text.
             GrammarLimitError: it would exceed one of the limits of the rules.
         """
-        if self._vocabulary is None:
-            return rules.token([0])
-        return rules.json(SchemaIndex(schema, self._vocabulary, self._form, rules.limits))
+        return rules.json(SchemaIndex(schema, self._known_vocabulary, self._form, rules.limits))
 
     def add_token(self, rules: RuleSet, written: str, *, is_negated: bool = False) -> int:
         """Add a token: ``<name>`` of a special one, or one of ``<[1,5-7]>``, of all but
@@ -68,14 +67,15 @@ class GrammarContext:
         Raises:
             GrammarError: there is no such token.
         """
-        if self._tokens is None:
+        if not self._knows_tokens:
             return 0
+        vocabulary = self._known_vocabulary
         if isinstance(token, int):
             if not 0 <= token < self._size:
                 raise GrammarError(f"there is no token {token}: ids are below {self._size}")
             return token
-        if token not in dict(self._tokens.special_tokens) and token.encode() in self._tokens.token_bytes:
-            return self._tokens.token_bytes.index(token.encode())
+        if token not in dict(vocabulary.special_tokens) and token.encode() in vocabulary.token_bytes:
+            return vocabulary.token_bytes.index(token.encode())
         return self._id_of(token)
 
     def other_tokens(self, ids: Iterable[int]) -> list[tuple[int, int]]:
@@ -85,13 +85,21 @@ class GrammarContext:
     @cached_property
     def markers(self) -> dict[str, int]:
         """The special tokens that no text spells, by their names."""
-        if self._tokens is None:
+        if self._vocabulary is None or not self._knows_tokens:
             return {}
-        return {name: i for name, i in self._tokens.special_tokens if name and not self._tokens.token_bytes[i]}
+        texts = self._vocabulary.token_bytes
+        return {name: i for name, i in self._vocabulary.special_tokens if name and not texts[i]}
+
+    @property
+    def _known_vocabulary(self) -> Vocabulary:
+        if self._vocabulary is None:
+            message = "a schema or a token in a grammar needs the vocabulary of the model, which is not known here"
+            raise GrammarError(message, kind=GrammarErrorKind.UNSUPPORTED)
+        return self._vocabulary
 
     @property
     def _size(self) -> int:
-        return 1 << 30 if self._tokens is None else self._tokens.size
+        return self._known_vocabulary.size if self._knows_tokens else _ANY_SIZE
 
     def _ranges(self, written: str) -> Iterator[tuple[int, int]]:
         inside = written[2:-2].removeprefix("^") if written.endswith("]>") else ""
@@ -105,9 +113,9 @@ class GrammarContext:
             yield first, last
 
     def _id_of(self, name: str) -> int:
-        if self._tokens is None:
+        ids = dict(self._known_vocabulary.special_tokens)
+        if not self._knows_tokens:
             return 0
-        ids = dict(self._tokens.special_tokens)
         if name not in ids:
             shown = ", ".join([*ids][:_SHOWN_NAMES]) or "none"
             more = ", ..." if len(ids) > _SHOWN_NAMES else ""
@@ -116,10 +124,13 @@ class GrammarContext:
 
     def _others(self, ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """All ids that do not end a text and are in none of the ranges, as ranges."""
-        stops = [] if self._tokens is None else [(stop, stop) for stop in self._tokens.stop_token_ids]
+        stops = [(stop, stop) for stop in self._known_vocabulary.stop_token_ids]
         others, begin = [], 0
         for first, last in sorted([*ranges, *stops, (self._size, self._size)]):
             if begin < first:
                 others.append((begin, first - 1))
             begin = max(begin, last + 1)
         return others
+
+
+NO_CONTEXT = GrammarContext()

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.fsm import gbnf, lark
 from structout.grammar.fsm.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
-from structout.grammar.fsm.grammar_context import GrammarContext
-from structout.grammar.fsm.json_schema import DEFAULT_FORM, TextForm
+from structout.grammar.fsm.grammar_context import NO_CONTEXT, GrammarContext
 from structout.grammar.fsm.native import core, grammar_errors
 from structout.grammar.fsm.native_grammar import NativeGrammar
 from structout.grammar.fsm.rules import RuleSet
@@ -15,44 +14,37 @@ from structout.grammar.fsm.token_index import vocabulary_trie
 from structout.grammar.vocabulary import Vocabulary
 
 
-def parse_grammar(
-    text: str, limits: AutomatonLimits = DEFAULT_LIMITS, context: GrammarContext | None = None
-) -> RuleSet:
+def parse_grammar(text: str, limits: AutomatonLimits = DEFAULT_LIMITS, context: GrammarContext = NO_CONTEXT) -> RuleSet:
     """Parse a grammar in GBNF (with ``::=``, from ``root``) or in llguidance's Lark
     (from ``start``). docs/fsm.md has what is supported.
 
     Args:
-        context: what the grammar may refer to. Default: schemas and tokens are not
-            looked at.
+        context: what the grammar may refer to.
 
     Raises:
         GrammarError: the grammar is malformed or uses what is not supported.
         GrammarLimitError: its groups are nested too deep.
     """
-    parse = gbnf.parse_gbnf if is_gbnf(text) else lark.parse_lark
-    return parse(text, limits, context or GrammarContext())
+    return gbnf.parse_gbnf(text, limits, context) if is_gbnf(text) else lark.parse_lark(text, limits, context)
 
 
 def compile_grammar(
     text: str,
     vocabulary: Vocabulary,
     limits: AutomatonLimits = DEFAULT_LIMITS,
-    form: TextForm = DEFAULT_FORM,
-    *,
-    knows_tokens: bool = True,
+    context: GrammarContext | None = None,
 ) -> "Automaton | GrammarIndex":
     """Compile a grammar: into an automaton where that is possible.
 
     Args:
-        form: how the JSON in it is written.
-        knows_tokens: whether the tokens that it names are those of the vocabulary.
-            Otherwise it is only checked.
+        context: what the grammar may refer to. Default: schemas, and the tokens of the
+            vocabulary.
 
     Raises:
         GrammarError: the grammar is malformed or uses what is not supported.
         GrammarLimitError: it would exceed one of ``limits``.
     """
-    rules = parse_grammar(text, limits, GrammarContext(vocabulary, form, knows_tokens=knows_tokens))
+    rules = parse_grammar(text, limits, context or GrammarContext(vocabulary))
     automaton = rules.automaton()
     return GrammarIndex(rules, vocabulary) if automaton is None else automaton
 

@@ -41,8 +41,8 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _JSON = json.JSONDecoder()
-_JSON_STATEMENTS = frozenset(("%llguidance", "%json", "%regex"))
 _HEX_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|.)")
+_JSON_STATEMENTS = frozenset(("%llguidance", "%json", "%regex"))
 _OPTIONS = frozenset(("no_forcing", "allow_initial_skip"))
 _HARMLESS_ATTRIBUTES = frozenset(("capture", "capture_name", "stop_capture"))
 _LAZY_ATTRIBUTES = frozenset(("lazy", "suffix"))
@@ -153,19 +153,13 @@ def _end_of_space(text: str, at: int) -> int:
 
 
 class _Parser:
-    """Parses a grammar.
+    """Parses a grammar, which is all of ``text`` or stands inside of it."""
 
-    Args:
-        tokens: of the grammar, which is all of ``text`` or stands inside of it.
-        prefix: of the names that its rules have among all.
-    """
-
-    def __init__(self, text: str, tokens: list[_Token], rules: RuleSet, context: GrammarContext, prefix: str = ""):
+    def __init__(self, text: str, tokens: list[_Token], rules: RuleSet, context: GrammarContext):
         self._text = text
-        self._prefix = prefix
-        self._first_grammar_inside: int | None = None
         self._rules = rules
         self._context = context
+        self._inside: list[tuple[_Token, RuleSet]] = []  # grammars
         self._first_uses: dict[str, int] = {}
         self._may_begin_ignored = False
         self._tokens = tokens
@@ -180,23 +174,16 @@ class _Parser:
                 self._parse_statement(token)
             else:
                 self._parse_rule()
-        if not self._is_defined(START):
+        if not self._rules.is_defined(START):
             raise GrammarError(f"a Lark grammar must have a rule named {START}")
-        for name, offset in self._first_uses.items():
-            if not self._is_defined(name):
-                where = place(self._text, offset)
-                raise GrammarError(f"{where}: the grammar uses {name}, which it does not define")
-        if self._first_grammar_inside is not None and self._rules.ignores_something:
-            feature = "%ignore together with %lark is"  # each applies to one of the grammars only
-            raise unsupported_error(self._text, self._first_grammar_inside, feature)
+        for name in self._rules.undefined_names:
+            where = place(self._text, self._first_uses[name])
+            raise GrammarError(f"{where}: the grammar uses {name}, which it does not define")
         if self._may_begin_ignored:
             self._rules.allow_ignored_at_start()
-
-    def _reference(self, name: str) -> int:
-        return self._rules.reference(self._prefix + name)
-
-    def _is_defined(self, name: str) -> bool:
-        return self._rules.is_defined(self._prefix + name)
+        for token, rules in self._inside:
+            if self._rules.ignores_something or rules.ignores_something:  # each applies to one of them only
+                raise unsupported_error(self._text, token.start, "%ignore together with %lark is")
 
     def _take(self, text: str) -> bool:
         if self._at < len(self._tokens) and self._tokens[self._at].text == text:
@@ -229,23 +216,22 @@ class _Parser:
         if priority:
             value = self._expect("priority", "").match["priority_value"]
             bounded = max(-_MAX_PRIORITY, min(_MAX_PRIORITY, bounded_int(value)))
-            self._rules.native.set_priority(self._reference(name), bounded)
+            self._rules.native.set_priority(self._rules.reference(name), bounded)
         if self._take("{"):
             raise self._unsupported("templates are")
         is_lexeme, is_lazy, suffix = self._parse_attributes() if self._take("[") else (False, False, None)
         if not self._take(":"):
             raise self._malformed(f"expected : behind {name}")
-        if self._is_defined(name):
+        if self._rules.is_defined(name):
             raise malformed_error(self._text, start, f"{name} is defined twice")
         is_terminal = _is_terminal(name)
         if is_terminal or not is_lexeme:
-            self._rules.define(self._prefix + name, self._parse_alternatives(is_terminal=is_terminal))
+            self._rules.define(name, self._parse_alternatives(is_terminal=is_terminal))
             return
         lexeme = [self._rules.add_alternatives(self._parse_alternatives(is_terminal=True))]
         if suffix is not None:
             lexeme.append(suffix)
-        whole = self._rules.native.add_terminal(self._rules.add_sequence(lexeme), is_lazy)
-        self._rules.define(self._prefix + name, [[whole]])
+        self._rules.define(name, [[self._rules.native.add_terminal(self._rules.add_sequence(lexeme), is_lazy)]])
 
     def _parse_attributes(self) -> tuple[bool, bool, int | None]:
         """Parse the attributes of a rule. Return whether it is one lexeme, whether that
@@ -315,9 +301,9 @@ class _Parser:
     def _import(self, name: str, alias: str) -> None:
         if name not in _COMMON:
             raise self._malformed(f"the library common has no {name}, only {', '.join(_COMMON)}")
-        if self._is_defined(alias):
+        if self._rules.is_defined(alias):
             raise self._malformed(f"{alias} is defined twice")
-        self._rules.define(self._prefix + alias, [[self._rules.add_regex(_COMMON[name])]])
+        self._rules.define(alias, [[self._rules.add_regex(_COMMON[name])]])
 
     def _parse_alternatives(self, *, is_terminal: bool) -> list[list[int]]:
         """Parse what follows the colon of a rule, up to the end of the line."""
@@ -401,17 +387,17 @@ class _Parser:
         return low, high
 
     def _parse_reference(self, token: _Token, is_terminal: bool) -> int:
-        """Parse a token, or what stands in JSON."""
+        """Parse a token, a grammar, or what stands in JSON."""
         self._at += 1
         if is_terminal and token.text != "%regex":
             raise malformed_error(self._text, token.start, f"{token.text} has no place in a terminal")
+        if token.text == "%lark":
+            return self._parse_grammar_inside(token)
         try:
             if token.kind == "token":
                 return self._context.add_token(self._rules, token.text)
             if token.text == "%json":
                 return self._context.add_schema(self._rules, token.json)
-            if token.text == "%lark":
-                return self._parse_grammar_inside(token)
             part = add_substrings(self._rules, token.value)
         except GrammarLimitError:
             raise
@@ -420,11 +406,10 @@ class _Parser:
         return part if is_terminal else self._rules.native.add_terminal(part)
 
     def _parse_grammar_inside(self, token: _Token) -> int:
-        if self._first_grammar_inside is None:
-            self._first_grammar_inside = token.start
-        prefix = f"%lark {self._rules.new_number()}: "
-        _Parser(self._text, token.value, self._rules, self._context, prefix).parse()
-        return self._rules.reference(prefix + START)
+        rules = RuleSet(START, self._rules.limits, has_lexer=True, shared=self._rules)
+        _Parser(self._text, token.value, rules, self._context).parse()
+        self._inside.append((token, rules))
+        return rules.reference(START)
 
     def _parse_value(self, token: _Token, is_terminal: bool) -> int:
         """Parse a string, a range, a regular expression or a name."""
@@ -433,11 +418,11 @@ class _Parser:
             if is_terminal:
                 raise malformed_error(self._text, token.start, f"the terminal uses the rule {token.text}")
             self._first_uses.setdefault(token.text, token.start)
-            return self._reference(token.text)
+            return self._rules.reference(token.text)
         match token.kind:
             case "name":
                 self._first_uses.setdefault(token.text, token.start)
-                part = self._reference(token.text)
+                part = self._rules.reference(token.text)
             case "regex":
                 part = self._parse_regex(token)
             case _:

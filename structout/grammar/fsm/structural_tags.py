@@ -10,7 +10,7 @@ from structout import exact_json
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.fsm import gbnf, lark
 from structout.grammar.fsm.automaton import Automaton, AutomatonLimits
-from structout.grammar.fsm.grammar_context import GrammarContext
+from structout.grammar.fsm.grammar_context import NO_CONTEXT, GrammarContext
 from structout.grammar.fsm.grammars import is_gbnf
 from structout.grammar.fsm.rules import RuleSet, Way
 from structout.json_schema import keyword_at
@@ -55,8 +55,8 @@ Mark = str | int  # a text that marks the begin or the end of a tag, or the id o
 def structural_tag_rules(
     tag: Mapping[str, Any],
     limits: AutomatonLimits,
-    context: GrammarContext,
     add_schema: AddSchema,
+    context: GrammarContext = NO_CONTEXT,
     stop_token_ids: Collection[int] = (),
 ) -> RuleSet:
     """Translate a structural tag.
@@ -64,11 +64,11 @@ def structural_tag_rules(
     Args:
         tag: as xgrammar documents it. docs/tool_calls.md has its formats.
         limits: what the rules may cost.
-        context: the tokens that the tag may name. A marker whose text is the name of a
-            special token is this token.
+        add_schema: called for each ``json_schema``.
+        context: what grammars inside may refer to, and the tokens that the tag may
+            name. A marker whose text is the name of a special token is this token.
         stop_token_ids: tokens that end the text. A marker that is one of them is left
             to the end of the text.
-        add_schema: called for each ``json_schema``.
 
     Raises:
         GrammarError: the tag is malformed or uses what is not supported. Its pointer is

@@ -105,7 +105,7 @@ class ArgumentRules:
         if body is None:
             message = "no choice of keys satisfies minProperties, maxProperties, required and dependentRequired"
             raise self._schemas.error(place, message, GrammarErrorKind.IMPOSSIBLE)
-        return self._rules.add_sequence([body, self._line_break])
+        return self._ended(body)
 
     def _free_entries(self, node: Node, values: str | None) -> int:
         """Entries whose keys the schema does not name."""
@@ -120,7 +120,7 @@ class ArgumentRules:
             return self._nothing
         minimum, maximum = node.get("minProperties", 0), node.get("maxProperties")
         entries = self._rules.add_repetition(self._rules.add_sequence([self._line_break, entry]), minimum, maximum)
-        return self._rules.add_sequence([entries, self._line_break])
+        return self._ended(entries)
 
     def _array(self, pointer: str | None, node: Node) -> int:
         place = pointer or ""
@@ -130,7 +130,12 @@ class ArgumentRules:
         minimum, maximum = node.get("minItems", 0), node.get("maxItems")
         if item is None:
             return self._nothing
-        return self._rules.add_sequence([self._rules.add_repetition(item, minimum, maximum), self._line_break])
+        return self._ended(self._rules.add_repetition(item, minimum, maximum))
+
+    def _ended(self, entries: int) -> int:
+        """Entries and a line break that may follow them, except where they lie inside
+        each other."""
+        return entries if self._style.is_recursive else self._rules.add_sequence([entries, self._line_break])
 
     # -- values ---------------------------------------------------------------------
 
