@@ -18,7 +18,9 @@ from structout.params import StructuredOutputsParams
 _log = logging.getLogger("vllm.structout")
 
 # vLLM's backend names. Naming one rules out the others, in vLLM as here.
-_BACKENDS = {"auto": "auto", "xgrammar": "xgrammar:no-fallback", "guidance": "llguidance:no-fallback"}
+# By vLLM's names. What a named engine refuses, such as Lark in xgrammar, is served by
+# structout's own.
+_BACKENDS = {"auto": "auto", "xgrammar": "xgrammar", "guidance": "llguidance"}
 
 _KEY_ORDER = "structout_key_order"  # in the extra_args of SamplingParams
 

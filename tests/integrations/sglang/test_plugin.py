@@ -21,7 +21,7 @@ from sglang.srt import plugins
 from sglang.srt.constrained import base_grammar_backend as sglang_grammar
 from sglang.srt.constrained.base_grammar_backend import create_grammar_backend
 from sglang.srt.layers import sampler as sglang_sampler
-from sglang.srt.runtime_context import get_context, get_parallel
+from sglang.srt.runtime_context import get_context
 from sglang.srt.server_args import ServerArgs
 from sglang_requests import EOS, KEYS, WIDTH, compile_key, generate, is_valid, text_of
 
@@ -149,14 +149,6 @@ def test_server_settings_reach_the_constraints(server, monkeypatch):
     assert not accepts(server(), '{    "name"')
     assert not accepts(server(constrained_json_whitespace_pattern="\t"), '{ "name"')
     assert accepts(server(constrained_json_whitespace_pattern="\t"), '{\t"name"')
-
-
-def test_several_ranks_compile_where_none_can_fail_alone(server, monkeypatch):
-    monkeypatch.setattr(StructoutGrammarBackend, "prepare", lambda self: None)
-    assert server()._config.isolate_slow_compiles
-    for sizes in ({"tp_size": 2}, {"pp_size": 2}):
-        with get_parallel().override(**sizes):
-            assert not server()._config.isolate_slow_compiles
 
 
 def test_key_order_of_the_environment_reaches_the_constraints(server, monkeypatch):
