@@ -1,12 +1,8 @@
 """Faults among ranks raise on every surviving rank, in time."""
 
 import copy
-import os
 import random
-import runpy
-import sys
 
-import fresh_process
 import pytest
 import rank_programs
 import ranks
@@ -163,21 +159,6 @@ def test_all_gather_bitmask_with_unknown_group_names_it():
 def test_collective_error_survives_pickling():
     error = copy.copy(CollectiveError("no", 1, 2, (3,)))  # uses __reduce__, as pickle does
     assert (str(error), error.rank, error.step, error.at_fault) == ("[rank 1, step 2] no", 1, 2, (3,))
-
-
-def test_checksum_without_xxhash_says_how_to_install_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "xxhash", None)
-    with pytest.raises(
-        ModuleNotFoundError, match=r"xxhash, which is not installed: pip install 'structout\[manager\]'"
-    ):
-        runpy.run_module("structout.distributed.checksum")
-
-
-def test_vocab_parallel_sampler_imports_without_xxhash():
-    """Workers with CUDA tensors need no checksum, so they need not install it."""
-    script = "import sys; sys.modules['xxhash'] = None; from structout import VocabParallelSampler, all_gather_bitmask"
-    run = fresh_process.run("-c", script, env=dict(os.environ))
-    assert run.returncode == 0, run.stderr
 
 
 def test_rank_without_symmetric_memory_fails_on_every_rank_before_the_rendezvous():

@@ -111,7 +111,7 @@ ASKED = [
     {"regex": "ab{2}[a-c]"},
     {"choice": ["yes", "no"]},
     {"json": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}},
-    {"json": {"type": "array", "uniqueItems": True}, "lenient": True, "backend": "llguidance:no-fallback"},
+    {"json": {"type": "string", "pattern": "(?<=a)b"}, "lenient": True},
     {"json": {"type": "string", "format": "colour"}},
     {"regex": "(unclosed"},
 ]
