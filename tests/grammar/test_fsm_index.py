@@ -220,15 +220,15 @@ def mask_of(grammar):
     return bitmask[0]
 
 
-SHARED_PATTERNS = [
-    r"\d{3}-\d{4}",
+SHARED_PATTERNS = [  # with classes that both read alike: llguidance's \d, \w and \s are Unicode's
+    r"[0-9]{3}-[0-9]{4}",
     r"[a-zA-Z0-9._%+-]+@[a-zA-Z0-9.-]+\.[a-z]{2,4}",
     '\\{"name": "[^"\\\\]{0,20}", "age": [0-9]{1,3}\\}',
-    ".*END",
-    r"(\w+\s?){1,6}",
+    "[^\n\r\u2028\u2029]*END",
+    r"([0-9A-Za-z_]+[ \t]?){1,6}",
     "^(true|false|null)$",
     r"[^,]{5}",
-    r"\S+ \D{3}",
+    r"[^ ]+ [^0-9]{3}",
 ]
 
 

@@ -206,7 +206,7 @@ def test_processor_frees_its_requests_when_collected_reset_or_failed(parts, mana
         ({"tokenizer": True, "request_ids": ["a"]}, ValueError, "request_ids need the manager that has them"),
         ({"tokenizer": True, "manager": True, "json": {}}, ValueError, "a tokenizer or a manager, and not both"),
         ({"manager": True, "request_ids": ["a"], "key_order": "any"}, ValueError, "key_order goes with json"),
-        ({"tokenizer": True, "regex": "a", "key_order": "any"}, GrammarError, "key_order applies to json only"),
+        ({"tokenizer": True, "regex": "a", "key_order": "any"}, GrammarError, "key_order applies to json, grammars"),
         ({"tokenizer": True, "json": "{"}, GrammarError, "is not JSON"),
         ({"tokenizer": True, "json": {}, "regex": "a"}, GrammarError, "got json, regex"),
     ],
