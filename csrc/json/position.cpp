@@ -34,7 +34,8 @@ bool are_equal(const Memory* a, const Memory* b) {
 }  // namespace
 
 bool Position::equals(const Position& other) const {
-  if (machine_ != other.machine_ || state_ != other.state_ || is_new_ != other.is_new_) return false;
+  if (machine_ != other.machine_ || state_ != other.state_) return false;
+  if (is_new_ != other.is_new_ || has_free_key_ != other.has_free_key_) return false;
   bool remembers_text = has_used() || other.has_used() || text_ != nullptr || other.text_ != nullptr;
   if (remembers_text || !are_equal(memory_.get(), other.memory_.get())) return false;
   const Frame *frame = below_.get(), *other_frame = other.below_.get();

@@ -36,13 +36,13 @@ Mask MaskStore::smallest_form(const uint32_t* row) const {
   uint32_t words = vocabulary_->row_words();
   size_t most = words / kWordsPerListedToken;
   const std::vector<uint32_t>& text = vocabulary_->text_row();
-  std::vector<uint32_t> allowed, forbidden;
+  std::vector<uint32_t> allowed, differing;
   bool is_short = list_bits(words, most, [&](uint32_t i) { return row[i]; }, allowed);
   if (is_short) most = allowed.size();
-  bool is_other_shorter = list_bits(words, most, [&](uint32_t i) { return text[i] & ~row[i]; }, forbidden);
-  if (is_other_shorter && !(is_short && allowed.size() <= forbidden.size())) {
-    forbidden.shrink_to_fit();
-    return {MaskKind::kForbidden, std::move(forbidden)};
+  bool is_other_shorter = list_bits(words, most, [&](uint32_t i) { return text[i] ^ row[i]; }, differing);
+  if (is_other_shorter && !(is_short && allowed.size() <= differing.size())) {
+    differing.shrink_to_fit();
+    return {MaskKind::kDiffering, std::move(differing)};
   }
   if (!is_short) return {MaskKind::kRow, std::vector<uint32_t>(row, row + words)};
   allowed.shrink_to_fit();
@@ -59,9 +59,9 @@ void MaskStore::expand(const Mask& mask, uint32_t* row) const {
       std::memset(row, 0, row_bytes);
       for (uint32_t token : mask.words) row[token >> 5] |= 1u << (token & 31);
       break;
-    case MaskKind::kForbidden:
+    case MaskKind::kDiffering:
       std::memcpy(row, vocabulary_->text_row().data(), row_bytes);
-      for (uint32_t token : mask.words) row[token >> 5] &= ~(1u << (token & 31));
+      for (uint32_t token : mask.words) row[token >> 5] ^= 1u << (token & 31);
       break;
   }
 }

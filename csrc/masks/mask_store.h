@@ -14,7 +14,11 @@ namespace structout::engine {
 
 constexpr uint32_t kNoSlot = UINT32_MAX;
 
-enum class MaskKind : uint8_t { kRow, kAllowed, kForbidden };
+enum class MaskKind : uint8_t {
+  kRow,
+  kAllowed,    // a list of its tokens
+  kDiffering,  // a list of where it differs from the row of all tokens with bytes
+};
 
 struct Mask {
   MaskKind kind;

@@ -114,7 +114,7 @@ Languages schemas(const std::shared_ptr<const engine::VocabularyTrie>& tokens) {
   for (const std::string& schema : kSchemas) {
     json::TextForm form;
     if (below(2) == 0) form.key_order = json::KeyOrderRule::kDeclared;
-    if (below(2) == 0) form.any_whitespace = false;
+    if (below(2) == 0) form.whitespace.is_any = false;
     size_t max_growth = below(2) == 0 ? 1 : json::SchemaIndex::kMaxGrowth;
     languages.push_back(
         std::make_shared<json::SchemaIndex>(schema, json::SchemaOptions(), form, engine::Limits(), tokens, max_growth));

@@ -14,7 +14,7 @@ from structout.bitmask import allocate_token_bitmask
 from structout.errors import GrammarError
 from structout.grammar.fsm.automaton import DEFAULT_LIMITS
 from structout.grammar.fsm.backend import FsmBackend
-from structout.grammar.fsm.grammars import ContextFreeGrammar, GrammarIndex
+from structout.grammar.fsm.grammars import ContextFreeGrammar, GrammarIndex, compile_grammar
 from structout.grammar.fsm.json_schema import SchemaIndex, TextForm
 from structout.grammar.fsm.native import core
 from structout.grammar.fsm.rules import RuleSet
@@ -479,6 +479,19 @@ def test_token_is_read_by_its_id_where_the_grammar_names_it_and_by_its_bytes_els
     grammar.reset()
     assert grammar.accept_tokens("r", [ord("a"), *b"<x>"])
     assert allowed(grammar) == [ord("?")]
+
+
+def test_token_without_bytes_is_allowed_beside_nearly_all_others():
+    """Such a mask is kept as a list of what differs from all tokens with bytes."""
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    words = [word.encode() for word in (*letters, *(first + second for first in "abcdefgh" for second in letters))]
+    vocabulary = Vocabulary((*words, b"1", b"", b""), stop_token_ids=(len(words) + 2,))
+    for dialect in ("root ::= [a-z]* <[{}]>", "start: /[a-z]*/ <[{}]>"):
+        index = compile_grammar(dialect.format(len(words) + 1), vocabulary)
+        grammar = ContextFreeGrammar(index, vocabulary.size, vocabulary.stop_token_ids, None)
+        mask = allocate_token_bitmask(1, vocabulary.size, pin_memory=False)
+        grammar.fill_bitmask(mask, 0)
+        assert tokens_in(mask.numpy()[0]) == [*range(len(words)), len(words) + 1]
 
 
 def test_stop_token_that_a_grammar_names_has_a_place_inside_the_text():
