@@ -258,13 +258,6 @@ def test_every_page_is_in_the_navigation():
         assert re.search(rf"- {page.relative_to(ROOT / 'docs')}$", navigation, re.MULTILINE), page
 
 
-def keyword_rows() -> list[tuple[str, dict[str, bool]]]:
-    """The schemas of json_schema.md's table, and which engine enforces each of them."""
-    text = (ROOT / "docs" / "json_schema.md").read_text()
-    rows = re.findall(r"^\| .*? \| `(.*)` \| (yes|no) \| (yes|no) \|$", text, re.MULTILINE)
-    return [(schema, {"llguidance": first == "yes", "xgrammar": second == "yes"}) for schema, first, second in rows]
-
-
 def run_report(*arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONSAFEPATH"}  # it imports a neighbour
     command = [sys.executable, "bench/report.py", *arguments]
