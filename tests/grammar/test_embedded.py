@@ -273,7 +273,7 @@ def test_mask_is_that_of_a_walk_over_whole_places_and_of_trying_each_token(name,
     index = GrammarIndex(GRAMMARS[name](), VOCABULARY)
     rng = random.Random(name)
     num_inside = 0
-    for _ in range(num_cases(12, long=600)):
+    for _ in range(num_cases(12, long=200, full=600)):
         grammar = started(index)
         for _ in range(25):
             tokens = allowed(grammar)
@@ -299,7 +299,7 @@ def test_texts_are_those_that_a_split_into_rules_and_values_explains(name, num_c
     rules, rng = SCANNERLESS[name], random.Random(name)
     index = GrammarIndex(scannerless(name), VOCABULARY)
     verdicts = {True: 0, False: 0}
-    for _ in range(num_cases(25, long=2_000)):
+    for _ in range(num_cases(25, long=400, full=2_000)):
         grammar, tokens = random_tokens(index, rng, rng.randint(0, 6))
         symbols = [symbol for token in tokens for symbol in VOCABULARY.token_bytes[token] or [token]]
         rest = grammar.shortest_end()
@@ -322,7 +322,7 @@ def test_random_text_is_finished_by_its_completion_and_forced_bytes_follow(name,
     index = GrammarIndex(GRAMMARS[name](), VOCABULARY)
     rng = random.Random(name)
     num_finished = 0
-    for _ in range(num_cases(10, long=500)):
+    for _ in range(num_cases(10, long=150, full=500)):
         grammar, _ = random_tokens(index, rng, rng.randint(0, 12))
         assert allowed(grammar)
         forced, rest = grammar.forced_bytes(), grammar.shortest_end()
@@ -343,7 +343,7 @@ def test_drafts_forks_rollback_and_new_states_change_nothing(name, num_cases):
     index, moving = GrammarIndex(rules, VOCABULARY), GrammarIndex(rules, VOCABULARY)
     trie = vocabulary_trie(VOCABULARY)
     moving.native = core().GrammarIndex(rules.network(), rules.limits.as_native(), trie, max_growth=1)
-    for _ in range(num_cases(6, long=200)):
+    for _ in range(num_cases(6, long=60, full=200)):
         _, tokens = random_tokens(index, rng, 14)
         masks = []
         grammar = started(index)

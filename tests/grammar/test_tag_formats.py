@@ -56,7 +56,7 @@ def compiled(backend, tag, **options):
 def test_every_builder_compiles_with_every_choice(model, backend, num_cases):
     cases = [*itertools.product(CHOICES, REASONING, (True, False))]
     random.Random(model).shuffle(cases)
-    for choice, reasoning, is_parallel in cases[: num_cases(3, long=len(cases))]:
+    for choice, reasoning, is_parallel in cases[: num_cases(3, long=8, full=len(cases))]:
         tag = built(model, as_openai_tools(PLAIN), choice, reasoning, is_parallel=is_parallel)
         assert compiled(backend, tag).weakened == ()
 
@@ -127,13 +127,13 @@ def test_calls_as_parsers_read_them_are_valid_and_accepted_by_xgrammar(model, ch
     accepts = judged_by_xgrammar(tag)
     grammar = compiled(backend, as_parsers_read(tag)).grammar
     num_calls = 0
-    for text in drawn_texts(grammar, tag, f"{model} {choice}", num_cases(20, long=250)):
+    for text in drawn_texts(grammar, tag, f"{model} {choice}", num_cases(20, long=40, full=250)):
         assert accepts(text), text
         calls = read_calls(tag["format"], text)
         for _, arguments, schema in calls:
             check_call(arguments, schema)
         num_calls += len(calls)
-        if num_calls >= num_cases(3, long=250):
+        if num_calls >= num_cases(3, long=40, full=250):
             break
     assert num_calls > 0
 
@@ -145,11 +145,11 @@ def test_calls_with_every_keyword_are_valid(model, backend, num_cases):
     tag = built(model, as_openai_tools(tools), "required")
     grammar = compiled(backend, tag).grammar
     num_calls = 0
-    for text in drawn_texts(grammar, tag, model, num_cases(20, long=500)):
+    for text in drawn_texts(grammar, tag, model, num_cases(20, long=80, full=500)):
         calls = read_calls(tag["format"], text)
         for _, arguments, schema in calls:
             check_call(arguments, schema)
         num_calls += len(calls)
-        if num_calls >= num_cases(10, long=500):
+        if num_calls >= num_cases(10, long=80, full=500):
             break
     assert num_calls > 0
