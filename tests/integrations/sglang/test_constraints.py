@@ -71,7 +71,7 @@ def test_mask_allows_what_is_accepted_and_nothing_else(backend):
         (("json", ""), "not JSON"),
         (("json", "[]"), "must be an object or a boolean, got list"),
         (("json", "false"), "allows no text at all"),
-        (("json", '{"$ref": "http://x"}'), "cannot follow the reference http://x: it leaves the document"),
+        (("json", '{"$ref": "#/$defs/a"}'), "cannot follow the reference #/\\$defs/a"),
         (("json", "[" * 100_000), "nested too deeply|not JSON|limited|Recursion"),
         (("json", json.dumps({"enum": ["x" * 300_000]})), "is limited to"),
         (("regex", "("), "does not parse"),
