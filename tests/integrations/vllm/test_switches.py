@@ -25,6 +25,8 @@ from structout.integrations.vllm.manager import GrammarManager
 MANAGER = {
     "vllm.v1.engine.core.StructuredOutputManager",
     "vllm.sampling_params.SamplingParams._validate_structured_outputs",
+    "vllm.parser.abstract_parser._xgrammar_supports",
+    "vllm.parser.abstract_parser.structured_outputs_to_format",
 }
 
 
