@@ -82,8 +82,10 @@ class EngineWalk:
         self._row = allocate_token_bitmask(1, self._size, pin_memory=False)
 
     def allowed(self) -> np.ndarray:
-        """The tokens that the mask allows."""
+        """The tokens that the mask allows. Raises ``LimitError`` if a limit was met."""
         core().fill_batch([self.matcher], self._row.data_ptr(), 4 * self._row.stride(0), [0])
+        if self.matcher.error:
+            raise core().LimitError(self.matcher.error)
         bits = np.unpackbits(self._row[0].numpy().view(np.uint8), bitorder="little", count=self._size)
         return np.flatnonzero(bits)
 
