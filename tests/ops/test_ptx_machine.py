@@ -4,6 +4,7 @@ computes by itself, and what it refuses."""
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
 import math
 import operator
@@ -17,7 +18,7 @@ from ptx_machine import Module, PtxError, forms
 
 LANES = 32
 WIDTH = {f"{kind}{width}": width for kind in "bsu" for width in (8, 16, 32, 64)}
-WIDTH |= {"pred": 1, "f32": 32, "f16": 16, "bf16": 16, "u16x2": 32, "f16x2": 32, "bf16x2": 32}
+WIDTH |= {"pred": 1, "f32": 32, "f16": 16, "bf16": 16, "u16x2": 32, "f16x2": 32, "bf16x2": 32, "f32x2": 64}
 NAN = 0x7FFFFFFF
 
 
@@ -109,8 +110,8 @@ EDGES = {
 
 
 def random_bits(rng: random.Random, kind: str) -> int:
-    if kind in ("f16x2", "bf16x2"):
-        return random_bits(rng, kind[:-2]) << 16 | random_bits(rng, kind[:-2])
+    if kind in ("f16x2", "bf16x2", "f32x2"):
+        return random_bits(rng, kind[:-2]) << WIDTH[kind] // 2 | random_bits(rng, kind[:-2])
     if kind in EDGES and rng.random() < 0.4:
         return rng.choice(EDGES[kind])
     width = WIDTH[kind]
@@ -149,8 +150,10 @@ def extreme(kind: str, takes_larger: bool, is_nan_wanted: bool) -> Callable[[int
     return compute
 
 
-def on_halves(function: Callable[[int, int], int]) -> Callable[[int, int], int]:
-    return lambda a, b: function(a >> 16, b >> 16) << 16 | function(a & 0xFFFF, b & 0xFFFF)
+def on_halves(function: Callable[[int, int], int], width: int = 16) -> Callable[[int, int], int]:
+    """Apply ``function`` to the halves, of ``width`` bits each, of two integers."""
+    low = (1 << width) - 1
+    return lambda a, b: function(a >> width, b >> width) << width | function(a & low, b & low)
 
 
 def half_value(bits: int, kind: str) -> float:
@@ -281,6 +284,10 @@ def meaning(form: str) -> tuple[list[str], str, Callable[..., int]] | None:
         return ([kind], kind, unary[opcode]) if opcode in unary else None
     if kind in ("f16x2", "bf16x2"):
         return [kind, kind], kind, on_halves(larger_half(kind[:-2]))
+    if kind == "f32x2":
+        of_one = meaning(form.removesuffix("x2"))
+        assert of_one is not None
+        return [kind, kind], kind, on_halves(of_one[2], 32)
     if kind == "u16x2":
         return [kind, kind], kind, on_halves(min)
     one = {"neg": lambda a: -v(a), "not": lambda a: ~a, "mov": lambda a: a, "popc": lambda a: a.bit_count(),
@@ -311,6 +318,7 @@ OTHER_FORMS = {
     *(f"shfl.sync.{mode}.b32" for mode in ("idx", "up", "down", "bfly")),
     *("vote.sync.any.pred", "vote.sync.all.pred", "vote.sync.ballot.b32", "bar.warp.sync"),
     *(f"redux.sync.{function}.{kind}" for function in ("add", "min", "max") for kind in ("s32", "u32")),
+    *(f"redux.sync.{function}.f32" for function in ("min", "max", "max.NaN")),
     *("cvta.shared.u64", "cvta.to.shared.u64", "mapa.u64", "mov.u64", "%globaltimer"),
     *("bar.sync", "barrier.cluster.arrive", "barrier.cluster.wait"),
     *(
@@ -392,6 +400,31 @@ END:
 st.global.u32 [%d0], %r2;"""
     expected = function(value_of(value, kind) for value in VALUES[:16]) & 0xFFFFFFFF
     assert run_kernel(body, VALUES, seed=3) == [expected] * 16 + [7] * 16
+
+
+@pytest.mark.parametrize("values", [VALUES, [*VALUES[:5], NAN, *VALUES[6:]], [NAN] * LANES], ids=["", "NaN", "all NaN"])
+@pytest.mark.parametrize("function", ["min", "max", "max.NaN"])
+def test_reduction_of_floats_is_the_function_of_two_from_lane_to_lane(function, values):
+    _, _, compute = meaning(f"{function}.f32")
+    body = f"redux.sync.{function}.f32 %r2, %r1, -1; st.global.u32 [%d0], %r2;"
+    assert run_kernel(body, values) == [functools.reduce(compute, values)] * LANES
+
+
+@pytest.mark.parametrize("function", ["min", "max", "max.NaN"])
+def test_extreme_of_three_floats_is_that_of_the_first_two_and_the_third(function):
+    _, _, compute = meaning(f"{function}.f32")
+    rng = random.Random(function)
+    for _ in range(8):
+        values = [random_bits(rng, "f32") for _ in range(LANES)]
+        second, third = random_bits(rng, "f32"), random_bits(rng, "f32")
+        body = f"{function}.f32 %r2, %r1, {second}, {third}; st.global.u32 [%d0], %r2;"
+        assert run_kernel(body, values) == [compute(compute(value, second), third) for value in values]
+
+
+def test_operands_that_an_instruction_does_not_have_are_refused():
+    for instruction in ("add.s32 %r2, %r1, %r1, %r1;", "neg.f32 %r2, %r1, %r1;", "mul.rn.f32 %r2, %r1;"):
+        with pytest.raises(PtxError, match="no such number of operands"):
+            run_kernel(instruction)
 
 
 def test_votes_see_the_lanes_of_their_mask():

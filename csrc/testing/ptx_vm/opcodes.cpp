@@ -231,6 +231,21 @@ template <auto kFunction>
 constexpr auto on_halves =
     [](uint32_t a, uint32_t b) { return kFunction(a >> 16, b >> 16) << 16 | kFunction(a & 0xffffu, b & 0xffffu); };
 
+constexpr auto sum = [](float a, float b) { return canonical(a + b); };
+constexpr auto difference = [](float a, float b) { return canonical(a - b); };
+constexpr auto product = [](float a, float b) { return canonical(a * b); };
+
+// Applies a function to the low and the high floats of two double words.
+template <auto kFunction>
+constexpr auto on_floats = [](uint64_t a, uint64_t b) {
+  const auto at = [&](int bit) {
+    const float x = std::bit_cast<float>(static_cast<uint32_t>(a >> bit));
+    const float y = std::bit_cast<float>(static_cast<uint32_t>(b >> bit));
+    return uint64_t{std::bit_cast<uint32_t>(kFunction(x, y))} << bit;
+  };
+  return at(32) | at(0);
+};
+
 template <float (*kWiden)(uint16_t)>
 constexpr auto larger_half_or_nan = [](uint32_t a, uint32_t b) {
   const float x = kWiden(static_cast<uint16_t>(a)), y = kWiden(static_cast<uint16_t>(b));
@@ -317,24 +332,31 @@ class Builder {
   // A form with one type for operands and result.
   template <class Function, class... Ts>
   void unary(std::string form, Function, Type<Ts>... types) {
-    (add(with_type(form, types.name), map_lanes<Function, Ts, Ts>), ...);
+    (mixed<Ts, Ts>(with_type(form, types.name), Function{}), ...);
   }
   template <class Function, class... Ts>
   void binary(std::string form, Function, Type<Ts>... types) {
-    (add(with_type(form, types.name), map_lanes<Function, Ts, Ts, Ts>), ...);
+    (mixed<Ts, Ts, Ts>(with_type(form, types.name), Function{}), ...);
+  }
+  // A function of two inputs or, folded from the left, of three.
+  template <class Function, class... Ts>
+  void fold(std::string form, Function function, Type<Ts>... types) {
+    binary(form, function, types...);
+    (take_third<Function, Ts>(table_[with_type(form, types.name)]), ...);
   }
   template <class Function, class... Ts>
   void ternary(std::string form, Function, Type<Ts>... types) {
-    (add(with_type(form, types.name), map_lanes<Function, Ts, Ts, Ts, Ts>), ...);
+    (mixed<Ts, Ts, Ts, Ts>(with_type(form, types.name), Function{}), ...);
   }
   template <class Function, class... Ts>
   void shift(std::string form, Function, Type<Ts>... types) {
-    (add(with_type(form, types.name), map_lanes<Function, Ts, Ts, uint32_t>), ...);
+    (mixed<Ts, Ts, uint32_t>(with_type(form, types.name), Function{}), ...);
   }
   // A form whose types differ: the result's, then the operands'.
   template <class To, class... From, class Function>
   void mixed(std::string form, Function) {
     add(form, map_lanes<Function, To, From...>);
+    table_[form].fewest_operands = table_[form].most_operands = 1 + sizeof...(From);
   }
   template <class Function, class... Ts>
   void compare(std::string form, Function, Type<Ts>... types) {
@@ -342,18 +364,11 @@ class Builder {
   }
   template <class To, class... From>
   void convert(std::string to, Type<To>, Type<From>... types) {
-    (add("cvt." + to + "." + std::string(types.name), map_lanes<decltype([](From a) { return To(a); }), To, From>),
-     ...);
+    (mixed<To, From>("cvt." + to + "." + std::string(types.name), [](From a) { return To(a); }), ...);
   }
-  template <class... Ts>
-  void reduction(Type<Ts>... types) {
-    const auto add_all = [&]<class T>(Type<T> type) {
-      const auto form = [&](const char* name) { return std::string("redux.sync.") + name + std::string(type.name); };
-      warp_wide(form("add."), reduce<decltype([](T a, T b) { return T(a + b); }), T>, Propagation::kVote);
-      warp_wide(form("min."), reduce<decltype([](T a, T b) { return std::min(a, b); }), T>, Propagation::kVote);
-      warp_wide(form("max."), reduce<decltype([](T a, T b) { return std::max(a, b); }), T>, Propagation::kVote);
-    };
-    (add_all(types), ...);
+  template <class Function, class... Ts>
+  void reduction(std::string form, Function, Type<Ts>... types) {
+    (warp_wide(with_type(form, types.name), reduce<Function, Ts>, Propagation::kVote), ...);
   }
   template <class Function>
   void predicates(std::string form, Function, Propagation propagation = Propagation::kMerge) {
@@ -370,6 +385,17 @@ class Builder {
   }
 
  private:
+  template <class Function, class T>
+  static void take_third(Form& form) {
+    constexpr auto of_three = [](T a, T b, T c) { return Function{}(Function{}(a, b), c); };
+    form.execute = [](Warp& warp, const Instruction& instruction, Mask lanes) {
+      const auto map =
+          instruction.operands.size() == 4 ? map_lanes<decltype(of_three), T, T, T, T> : map_lanes<Function, T, T, T>;
+      map(warp, instruction, lanes);
+    };
+    form.most_operands = 4;
+  }
+
   Table& table_;
 };
 
@@ -406,16 +432,19 @@ Table make_table() {
   t.mixed<uint64_t, uint64_t, uint64_t, uint32_t, uint32_t>("bfi.b64", insert_bits);
 
   // 9.7.3 float arithmetic
-  t.binary("add.rn.*", [](float a, float b) { return canonical(a + b); }, f32);
-  t.binary("sub.rn.*", [](float a, float b) { return canonical(a - b); }, f32);
-  t.binary("mul.rn.*", [](float a, float b) { return canonical(a * b); }, f32);
+  t.binary("add.rn.*", sum, f32);
+  t.binary("sub.rn.*", difference, f32);
+  t.binary("mul.rn.*", product, f32);
+  t.binary("add.rn.*", on_floats<sum>, Type<uint64_t>{"f32x2"});
+  t.binary("sub.rn.*", on_floats<difference>, Type<uint64_t>{"f32x2"});
+  t.binary("mul.rn.*", on_floats<product>, Type<uint64_t>{"f32x2"});
   t.binary("div.rn.*", divide, f32);
   t.unary("rcp.rn.*", [](float a) { return canonical(1.0f / a); }, f32);
   t.unary("neg.*", [](float a) { return -a; }, f32);
   t.unary("abs.*", [](float a) { return std::fabs(a); }, f32);
-  t.binary("min.*", smaller, f32);
-  t.binary("max.*", larger, f32);
-  t.binary("max.NaN.*", larger_or_nan, f32);
+  t.fold("min.*", smaller, f32);
+  t.fold("max.*", larger, f32);
+  t.fold("max.NaN.*", larger_or_nan, f32);
   t.binary("max.NaN.*", on_halves<larger_half_or_nan<float_of_half>>, Type<uint32_t>{"f16x2"});
   t.binary("max.NaN.*", on_halves<larger_half_or_nan<float_of_bfloat16>>, Type<uint32_t>{"bf16x2"});
 
@@ -490,7 +519,10 @@ Table make_table() {
   t.warp_wide("vote.sync.any.pred", vote<false>, Propagation::kVote);
   t.warp_wide("vote.sync.all.pred", vote<true>, Propagation::kVote);
   t.warp_wide("vote.sync.ballot.b32", ballot, Propagation::kVote);
-  t.reduction(s32, u32);
+  t.reduction("redux.sync.add.*", [](auto a, auto b) { return a + b; }, s32, u32);
+  t.reduction("redux.sync.min.*", smaller, s32, u32, f32);
+  t.reduction("redux.sync.max.*", larger, s32, u32, f32);
+  t.reduction("redux.sync.max.NaN.*", larger_or_nan, f32);
   for (const char* count : {"x1", "x2", "x4"}) {
     for (const char* order : {"", ".trans"}) {
       const std::string form = std::string("matrix.sync.aligned.m8n8.") + count + order + ".shared.b16";

@@ -1,6 +1,8 @@
 // The instructions that the machine knows.
 #pragma once
 
+#include <cstddef>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -14,6 +16,7 @@ struct Form {
   Flow flow = Flow::kNext;
   Propagation propagation = Propagation::kMerge;
   Access access;
+  size_t fewest_operands = 0, most_operands = std::numeric_limits<size_t>::max();
 };
 
 // Throws a Fault that names the opcode if there is no such form.

@@ -196,6 +196,9 @@ class KernelParser {
     const std::vector<std::string> operands = split(std::string_view(text).substr(end));
     if (operands.size() == 2 && operands[1] == "%globaltimer") instruction.opcode += " %globaltimer";
     const Form form = form_of(instruction.opcode);
+    if (operands.size() < form.fewest_operands || operands.size() > form.most_operands) {
+      throw Fault("no such number of operands: " + std::to_string(operands.size()));
+    }
     instruction.execute = form.execute;
     instruction.flow = form.flow;
     instruction.propagation = form.propagation;
