@@ -48,7 +48,8 @@ class GrammarIndex {
   // Whether no text can be finished.
   bool is_empty() { return states()->start().is_dead(); }
 
-  // Of all states in use, those of embedded languages included, and of the pieces and masks.
+  // What the states in use, including those of embedded languages, the pieces and the
+  // masks take.
   size_t memory_bytes();
 
  private:

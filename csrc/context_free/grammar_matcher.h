@@ -158,7 +158,8 @@ class GrammarMatcher final : public engine::Matcher {
     return uint64_t(number) << 32 | uint64_t(found.mask->slot) << 1 | uint64_t(is_complete(state));
   }
 
-  // Of what keeps the mask of a place inside embedded texts, with these stop tokens.
+  // The number, for these stop tokens, of the object that keeps the mask: the embedded
+  // language or these states.
   uint32_t number_of(const OtherPlaces& others, const KnownMask& found) const {
     if (!found.is_of_language) return states_->number_with(stop_tokens());
     engine::EmbeddedStates& states = *others.runs[0].states;

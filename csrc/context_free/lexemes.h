@@ -53,8 +53,8 @@ class Lexemes {
   // The number of a set of terminals in increasing order.
   uint32_t context_of(const std::vector<uint32_t>& terminals) { return lexer_.set_of(terminals); }
 
-  // Of the lexemes of a terminal that may stand behind the end of another: the ends, those
-  // that are minimal.
+  // Where a lexeme of `terminal` may end if it follows a lexeme that ended with `end`: the
+  // minimal ends.
   std::vector<uint32_t> ends_behind(uint32_t context, uint32_t terminal, uint32_t end, engine::Budget& budget);
 
   // Whether an embedded text or a token may stand behind the end of a lexeme.

@@ -48,8 +48,8 @@ class Lexer {
   // One byte of each class, a byte that texts may consist of. Not of classes without one.
   std::vector<uint8_t> bytes_with_tokens() const;
 
-  // Those of the terminals that a lexeme counts as if it is a text of all of them: lazy
-  // ones if there are some, of these the ones of the highest priority, and what is ignored.
+  // Which terminals a lexeme counts as if all of these match it: the lazy ones if there are
+  // any, among them those of the highest priority, and what is ignored.
   static std::vector<uint32_t> chosen(const Network& network, std::vector<uint32_t> terminals);
 
   // The set of terminals that accept what was read of the lexeme. Not those that accept

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/utf8.h"
 #include "masks/bytes_below.h"
 
 namespace structout::context_free {

@@ -167,9 +167,9 @@ class Machine {
     bool is_exact = false;  // no more than these; then no object that is open has free keys
     bool are_many() const { return least == kManyValues; }
   };
-  // Those of the innermost array, object or scalar that go on from a state, or from one
-  // that waits for a value, when that is complete. `names`: as in holds(). `num_items`: that
-  // an array whose items differ has then; kUnknownItems: no one knows.
+  // How many values the innermost array, object or scalar can still become from a state; or,
+  // from a state that waits for a value, once that value is complete. `names`: as in holds().
+  // `num_items`: how many items an array whose items differ has then, or kUnknownItems.
   static constexpr size_t kUnknownItems = SIZE_MAX;
   NumValues num_values(State state, const PastKeys& names = {}, size_t num_items = kUnknownItems);
   NumValues num_values_behind(State waiting, const PastKeys& names, size_t num_items = kUnknownItems);
@@ -189,9 +189,9 @@ class Machine {
   // For states of an array: whether it may depend on the values of earlier items whether
   // it can be completed, and whether it can.
   bool is_tight(State state);
-  // Of a tight one that waits for an item: whether it matters what else the item satisfies,
-  // even if it is none of the few values; and whether it may become one of these. With one
-  // `contains` alone it does not matter: what was used of it has counted.
+  // For a tight state that waits for an item: whether it matters what else the item
+  // satisfies, even if it is none of the few values; and whether the item may become one of
+  // these. With one `contains` alone it does not matter: what was used of it has counted.
   bool depends_on_verdicts(State waiting);
   bool may_be_scarce(State waiting, const std::string& text);
   bool stays_live(State state, const TextSet& used);

@@ -52,8 +52,8 @@ class Rivals {
     std::vector<std::string> names = {};  // of members
   };
 
-  // Of an item: the values around the present one, the outermost first, and this one
-  // itself if it is known.
+  // For the item `index`: the values around the present one, the outermost first, then the
+  // present one if it is known.
   const Value* const* row(size_t index) const { return values_.data() + index * width_; }
 
   void read_written(uint8_t byte);

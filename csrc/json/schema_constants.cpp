@@ -10,7 +10,7 @@ namespace structout::json {
 
 namespace {
 
-// Of numbers that are listed by their texts. Others may have exponents.
+// The digits of a number that is listed by its text, at most. Others may have exponents.
 constexpr size_t kMaxDigits = 16;
 constexpr const char* kSmall = "0000";  // the fraction of a small number begins so
 

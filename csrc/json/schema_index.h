@@ -43,7 +43,7 @@ class SchemaIndex final : public engine::EmbeddedLanguage {
     return std::make_shared<EmbeddedSchema>(new_states());
   }
 
-  // Of all states that some text uses, or a new one would.
+  // What all states take that some text uses, or that a new text would.
   size_t memory_bytes() override;
 
  private:

@@ -34,7 +34,7 @@ struct Conditions {
   // The condition with another one.
   uint32_t with(uint32_t before, uint32_t frame, const Machine::Guard& guard) {
     if (before == kByReading) return kByReading;
-    // Of one key the later bytes allow fewer names.
+    // The later bytes of one key allow fewer names.
     bool is_narrower = before != kAlways && guard.kind == Machine::Guard::kKeys && all[before].frame == frame &&
                        all[before].guard.kind == Machine::Guard::kKeys && all[before].guard.object == guard.object;
     if (is_narrower) before = all[before].before;

@@ -1,5 +1,6 @@
 #include "masks/bytes_below.h"
 
+#include "base/utf8.h"
 #include "masks/vocabulary.h"
 
 namespace structout::engine {

@@ -5,44 +5,13 @@
 #include <stdexcept>
 #include <utility>
 
+#include "base/utf8.h"
+
 namespace structout::tags {
 
+namespace utf8 = engine::utf8;
+
 namespace {
-
-// What is left of a character: of any, or, behind a first byte that rules some out, of
-// those that are in Unicode and not longer than needed.
-enum Rest : uint8_t { kNothing, kOne, kTwo, kThree, kAfterE0, kAfterED, kAfterF0, kAfterF4, kNumRests, kBroken };
-
-Rest after(Rest rest, uint8_t byte) {
-  auto in = [byte](uint8_t first, uint8_t last) { return first <= byte && byte <= last; };
-  switch (rest) {
-    case kNothing:
-      if (in(0x00, 0x7F)) return kNothing;
-      if (in(0xC2, 0xDF)) return kOne;
-      if (byte == 0xE0) return kAfterE0;
-      if (byte == 0xED) return kAfterED;
-      if (in(0xE1, 0xEF)) return kTwo;
-      if (byte == 0xF0) return kAfterF0;
-      if (byte == 0xF4) return kAfterF4;
-      return in(0xF1, 0xF3) ? kThree : kBroken;
-    case kOne:
-      return in(0x80, 0xBF) ? kNothing : kBroken;
-    case kTwo:
-      return in(0x80, 0xBF) ? kOne : kBroken;
-    case kThree:
-      return in(0x80, 0xBF) ? kTwo : kBroken;
-    case kAfterE0:
-      return in(0xA0, 0xBF) ? kOne : kBroken;
-    case kAfterED:
-      return in(0x80, 0x9F) ? kOne : kBroken;
-    case kAfterF0:
-      return in(0x90, 0xBF) ? kTwo : kBroken;
-    case kAfterF4:
-      return in(0x80, 0x8F) ? kTwo : kBroken;
-    default:
-      return kBroken;
-  }
-}
 
 // The trie of some texts, with the longest of their beginnings that each text ends with.
 class Matcher {
@@ -51,7 +20,7 @@ class Matcher {
 
   // `texts[i]` ends with number `i`.
   Matcher(const std::vector<std::string>& texts, engine::Budget& budget) {
-    add_node(kNothing, 0, budget);
+    add_node(utf8::kBetween, 0, budget);
     for (size_t i = 0; i < texts.size(); ++i) add(texts[i], uint32_t(i), budget);
     link(budget);
   }
@@ -59,7 +28,7 @@ class Matcher {
   uint32_t size() const { return uint32_t(nodes_.size()); }
   uint32_t next(uint32_t node, uint8_t byte) const { return nodes_[node].next[byte]; }
   uint32_t depth(uint32_t node) const { return nodes_[node].depth; }
-  Rest rest(uint32_t node) const { return nodes_[node].rest; }
+  uint8_t rest(uint32_t node) const { return nodes_[node].rest; }
 
   // The texts that end here, of the longest length first.
   const std::vector<uint32_t>& ending(uint32_t node) const { return nodes_[node].ending; }
@@ -68,11 +37,11 @@ class Matcher {
   struct Node {
     std::array<uint32_t, 256> next;
     uint32_t depth;
-    Rest rest;  // of the last character
+    uint8_t rest;  // what the last character lacks: a state of utf8
     std::vector<uint32_t> ending;
   };
 
-  uint32_t add_node(Rest rest, uint32_t depth, engine::Budget& budget) {
+  uint32_t add_node(uint8_t rest, uint32_t depth, engine::Budget& budget) {
     nodes_.emplace_back();
     nodes_.back().next.fill(kNone);
     nodes_.back().depth = depth;
@@ -86,8 +55,8 @@ class Matcher {
     uint32_t node = kRoot;
     for (size_t i = 0; i < text.size(); ++i) {
       uint8_t byte = uint8_t(text[i]);
-      Rest rest = after(nodes_[node].rest, byte);
-      if (rest == kBroken) throw std::invalid_argument("a text to look for is not UTF-8");
+      uint8_t rest = utf8::after(nodes_[node].rest, byte);
+      if (rest == utf8::kInvalid) throw std::invalid_argument("a text to look for is not UTF-8");
       uint32_t next = nodes_[node].next[byte];
       if (next == kNone) {
         next = add_node(rest, uint32_t(i + 1), budget);
@@ -95,7 +64,7 @@ class Matcher {
       }
       node = next;
     }
-    if (nodes_[node].rest != kNothing) throw std::invalid_argument("a text to look for is not UTF-8");
+    if (nodes_[node].rest != utf8::kBetween) throw std::invalid_argument("a text to look for is not UTF-8");
     nodes_[node].ending.push_back(number);
   }
 
@@ -137,7 +106,7 @@ class FreeText {
 
   engine::Branching build() {
     result_.returns.assign(stops_.size() + num_anywhere_, 0);
-    uint32_t num_searching = all_.size() + kNumRests - 1;  // behind the nodes: the root inside of a character
+    uint32_t num_searching = all_.size() + utf8::kNumStates - 1;  // behind the nodes: the root inside of a character
     result_.states.resize(num_searching);
     find_begun_stops();
     for (uint32_t state = 0; state < num_searching; ++state) add_edges_of_search(state);
@@ -183,21 +152,21 @@ class FreeText {
 
   void add_edges_of_search(uint32_t state) {
     uint32_t node = state < all_.size() ? state : uint32_t(Matcher::kRoot);
-    Rest rest = state < all_.size() ? all_.rest(node) : Rest(state - all_.size() + 1);
+    uint8_t rest = state < all_.size() ? all_.rest(node) : uint8_t(state - all_.size() + 1);
     budget_.spend(16);
     if (state < all_.size() && !all_.ending(node).empty()) {
       result_.states[state].exits = longest_stops(all_.ending(node));
       return;
     }
-    for (uint32_t i = 0; rest == kNothing && i < num_anywhere_; ++i) {
+    for (uint32_t i = 0; rest == utf8::kBetween && i < num_anywhere_; ++i) {
       result_.states[state].exits.push_back(uint32_t(stops_.size()) + i);
     }
     for (uint32_t byte = 0; byte < 256; ++byte) {
-      Rest left = after(rest, uint8_t(byte));
-      if (left == kBroken) continue;
+      uint8_t left = utf8::after(rest, uint8_t(byte));
+      if (left == utf8::kInvalid) continue;
       // No text begins inside of a character: what is not the root knows the character.
       uint32_t target = all_.next(node, uint8_t(byte));
-      if (target == Matcher::kRoot && left != kNothing) target = all_.size() + left - 1;
+      if (target == Matcher::kRoot && left != utf8::kBetween) target = all_.size() + left - 1;
       if (target < all_.size() && !all_.ending(target).empty() && longest_stops(all_.ending(target)).empty()) {
         if (begun_[target] != Matcher::kRoot) add_edge(state, uint8_t(byte), saved(begun_[target], 0));
         continue;
@@ -209,7 +178,7 @@ class FreeText {
   void add_edges_of_saved(Saved from) {
     budget_.spend(16);
     for (uint32_t byte = 0; byte < 256; ++byte) {
-      if (after(only_stops_.rest(from.node), uint8_t(byte)) == kBroken) continue;
+      if (utf8::after(only_stops_.rest(from.node), uint8_t(byte)) == utf8::kInvalid) continue;
       uint32_t node = only_stops_.next(from.node, uint8_t(byte));
       if (only_stops_.depth(node) <= from.num_bytes + 1) continue;  // begun too late
       std::vector<uint32_t> ending = longest_stops(only_stops_.ending(node));

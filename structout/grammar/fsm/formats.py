@@ -106,7 +106,7 @@ _FROM_LEFT = (
 _FROM_RIGHT = r"(?:[\u05d0-\u05ea]{1,10}|[\u0621-\u063a\u0641-\u064a]{1,10})"
 _U_END = f"[a-z0-9{_FROM_LEFT}]"
 _U_LDH = f"[a-z0-9{_FROM_LEFT}-]"
-# Of so few characters that the label in Punycode has 63 at most.
+# Few enough characters for the label in Punycode to have 63 at most.
 _U_LABEL = f"{_U_END}(?:{_U_LDH}{{0,2}}{_U_END}|{_U_LDH}(?:{_U_END}{_U_LDH}|-{_U_END}){_U_LDH}{{0,5}}{_U_END})?"
 _ANY_LABEL = f"(?:{_UNRESERVED}|{_U_LABEL})"
 # Where one label is written from the right, no other begins with a digit.

@@ -47,7 +47,7 @@ class LlguidanceGrammar(OptionalGrammar):
         super().__init__(vocabulary, stop_token_ids, canonical_tokenizer)
         self._tokenizer = tokenizer
         self._spec = spec
-        # Of its own: copies of a matcher would share the lexer, and its limits.
+        # Not a copy of another matcher: copies share the lexer, and its limits.
         self._matcher = LLMatcher(tokenizer, spec, log_level=0)
         if self._matcher.is_error():
             reason = str(self._matcher.get_error()).strip().split("\n")[0]
