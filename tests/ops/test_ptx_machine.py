@@ -246,7 +246,7 @@ def meaning(form: str) -> tuple[list[str], str, Callable[..., int]] | None:
         if opcode == "mul":
             return [kind, kind], wide, lambda a, b: value_of(a, kind) * value_of(b, kind)
         return [kind, kind, wide], wide, lambda a, b, c: value_of(a, kind) * value_of(b, kind) + c
-    v = lambda bits: value_of(bits, kind)  # noqa: E731
+    v = functools.partial(value_of, kind=kind)
     width = WIDTH[kind]
     shift = {"shl": lambda a, n: a << n if n < 64 else 0, "shr": lambda a, n: v(a) >> min(n, 64)}
     if opcode in shift:
