@@ -18,10 +18,10 @@ from large_tokenizer import VOCAB_SIZE, large_tokenizer, trained_tokenizer
 
 from structout import DeviceFSM
 from structout.bitmask import allocate_token_bitmask
-from structout.fsm_states import fsm_rows
 from structout.grammar.fsm.backend import FsmBackend
 from structout.grammar.fsm.matcher import FsmGrammar
 from structout.grammar.vocabulary import Vocabulary
+from structout.ops.fsm_states import fsm_rows
 from structout.params import StructuredOutputOptions
 
 PATTERNS = {

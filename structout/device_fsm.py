@@ -11,7 +11,10 @@ import torch
 
 from structout.bitmask import bitmask_dtype, bitmask_width
 from structout.errors import GrammarLimitError
-from structout.fsm_states import (
+from structout.grammar.fsm.automaton import Automaton
+from structout.grammar.fsm.token_index import TokenIndex, text_bytes, vocabulary_trie
+from structout.grammar.vocabulary import Vocabulary
+from structout.ops.fsm_states import (
     ACCEPTING_FLAG,
     FREE_STATE,
     GRAMMAR_SHIFT,
@@ -21,9 +24,6 @@ from structout.fsm_states import (
     fsm_draft_states,
     fsm_rows,
 )
-from structout.grammar.fsm.automaton import Automaton
-from structout.grammar.fsm.token_index import TokenIndex, text_bytes, vocabulary_trie
-from structout.grammar.vocabulary import Vocabulary
 
 _MAX_NEW_MASKS = 256
 

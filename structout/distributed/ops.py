@@ -7,15 +7,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from structout import ops
 from structout.distributed import sharded_logprobs, vocab_parallel
 from structout.distributed.cpu_communicator import cpu_communicator
 from structout.distributed.cuda_communicator import cuda_communicator
 from structout.distributed.process_groups import group_name_of, world_size_of
 from structout.distributed.sharded_logprobs import exchange_cpu, exchange_cuda
 from structout.distributed.vocab_shard import VocabShard
-from structout.logprobs import TokenLogprobs, TopnSample, check_top_n
-from structout.parameters import float_parameter
+from structout.ops.row_parameters import float_parameter, row_parameters
+from structout.ops.token_logprobs import TokenLogprobs, TopnSample, check_top_n
 
 
 @contextlib.contextmanager
@@ -180,7 +179,7 @@ def sharded_masked_sample(
     """
     name = group_name_of(group)
     with _report_failure_to_peers("sharded_masked_sample", logits_shard, name):
-        parameters = ops.row_parameters(logits_shard, temperature, top_k, top_p, min_p, seed, position)
+        parameters = row_parameters(logits_shard, temperature, top_k, top_p, min_p, seed, position)
     ids: torch.Tensor = torch.ops.structout.sharded_masked_sample(
         logits_shard, bitmask, rows, *parameters, vocab_begin, name
     )
@@ -209,7 +208,7 @@ def sharded_masked_sample_logprobs(
     """
     name = group_name_of(group)
     with _report_failure_to_peers("sharded_masked_sample", logits_shard, name):
-        parameters = ops.row_parameters(logits_shard, temperature, top_k, top_p, min_p, seed, position)
+        parameters = row_parameters(logits_shard, temperature, top_k, top_p, min_p, seed, position)
     ids, logprobs = torch.ops.structout.sharded_masked_sample_logprobs(
         logits_shard, bitmask, rows, *parameters, vocab_begin, name
     )
@@ -287,7 +286,7 @@ def sharded_masked_sample_topn(
     """
     name = group_name_of(group)
     with _report_failure_to_peers("sharded_masked_sample", logits_shard, name):
-        parameters = ops.row_parameters(logits_shard, temperature, top_k, top_p, min_p, seed, position)
+        parameters = row_parameters(logits_shard, temperature, top_k, top_p, min_p, seed, position)
     return TopnSample(
         *torch.ops.structout.sharded_masked_sample_topn(
             logits_shard, bitmask, rows, *parameters, vocab_begin, top_n, raw, name

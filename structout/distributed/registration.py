@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from structout.logprobs import empty_token_logprobs
-from structout.ops import empty_ids
+from structout.ops.row_parameters import empty_ids
+from structout.ops.token_logprobs import empty_token_logprobs
 
 _library = torch.library.Library("structout", "IMPL")
 

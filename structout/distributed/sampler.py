@@ -8,9 +8,8 @@ import torch.distributed as dist
 
 from structout.distributed.ops import all_gather_bitmask, sharded_masked_sample, sharded_token_logprobs
 from structout.distributed.process_groups import group_name_of
-from structout.logprobs import check_top_n
 from structout.mask_batch import MaskShard
-from structout.sampler import (
+from structout.ops.sampler import (
     DeviceMasks,
     Drafts,
     LogitBias,
@@ -22,6 +21,7 @@ from structout.sampler import (
     op_arguments,
     unchanged_logits,
 )
+from structout.ops.token_logprobs import check_top_n
 
 
 def gather_device_masks(

@@ -14,7 +14,7 @@ from sglang.srt.constrained.base_grammar_backend import (
 
 from structout.bitmask import allocate_token_bitmask
 from structout.grammar.interface import CompiledConstraint, StructuredOutputBackend, StructuredOutputGrammar
-from structout.ops import apply_bitmask
+from structout.ops.apply_bitmask import apply_bitmask
 
 
 class RefusedGrammar(InvalidGrammarObject):  # type: ignore[misc]  # mypy does not read SGLang

@@ -7,8 +7,8 @@ from sglang.srt.layers.logprob_processor import LogprobResult
 from sglang.srt.layers.sampler import SGLANG_RETURN_ORIGINAL_LOGPROB, Sampler
 from sglang.srt.runtime_context import get_exec
 
-from structout.logprobs import MAX_TOP_N, token_logprobs
-from structout.ops import masked_sample
+from structout.ops.masked_sample import masked_sample
+from structout.ops.token_logprobs import MAX_TOP_N, token_logprobs
 
 _LOWEST = torch.finfo(torch.float32).min  # SGLang's logprob of an impossible token, which JSON can hold
 

@@ -8,10 +8,10 @@ import torch
 from transformers import StaticCache
 
 from structout.device_fsm import DeviceFSM
-from structout.fsm_states import FINISHED_STATE, FREE_STATE
 from structout.integrations.transformers.decode import Monitor, Text
-from structout.ops import masked_sample
-from structout.sampler import SamplingParams
+from structout.ops.fsm_states import FINISHED_STATE, FREE_STATE
+from structout.ops.masked_sample import masked_sample
+from structout.ops.sampler import SamplingParams
 from structout.scheduler.manager import StructuredOutputManager
 
 _STEPS_BETWEEN_CHECKS = 16

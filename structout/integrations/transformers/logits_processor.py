@@ -14,9 +14,9 @@ import transformers
 
 from structout.integrations.transformers.constrained_sampler import DeadEndError, Row
 from structout.integrations.transformers.manager_cache import new_request_id, shared_manager
-from structout.ops import apply_bitmask
+from structout.ops.apply_bitmask import apply_bitmask
+from structout.ops.sampler import DeviceMasks
 from structout.params import StructuredOutputsParams
-from structout.sampler import DeviceMasks
 from structout.scheduler.manager import StructuredOutputManager
 
 

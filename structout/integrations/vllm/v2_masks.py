@@ -8,8 +8,8 @@ import torch
 from vllm.utils.torch_utils import async_tensor_h2d
 
 from structout.mask_batch import MaskBatch
-from structout.ops import apply_bitmask
-from structout.sampler import DeviceMasks
+from structout.ops.apply_bitmask import apply_bitmask
+from structout.ops.sampler import DeviceMasks
 
 _ATTRIBUTE = "structout_masks"
 

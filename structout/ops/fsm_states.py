@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import torch
 
-from structout import _kernels
+from structout.ops import kernels
 
-_kernels.require()
+kernels.require()
 _fsm_advance = torch.ops.structout.fsm_advance.default
 _fsm_rows = torch.ops.structout.fsm_rows.default
 _fsm_draft_states = torch.ops.structout.fsm_draft_states.default

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import torch
 
-from structout import sampling_math
 from structout.bitmask import pack_bitmask, unpack_bitmask
+from structout.ops import sampling_math
 
 
 def apply_bitmask(logits: torch.Tensor, bitmask: torch.Tensor, rows: torch.Tensor | None = None) -> None:

@@ -2,10 +2,10 @@
 
 import torch
 
-from structout import _kernels
-from structout.parameters import float_parameter
+from structout.ops import kernels
+from structout.ops.row_parameters import float_parameter
 
-_kernels.require()
+kernels.require()
 _apply_penalties = torch.ops.structout.apply_penalties.default
 _apply_logit_bias = torch.ops.structout.apply_logit_bias.default
 

@@ -14,7 +14,7 @@ import torch
 
 from structout import envs
 
-_PACKAGE = Path(__file__).parent
+_PACKAGE = Path(__file__).parents[1]  # the build puts the libraries there
 _REINSTALL = "reinstall from structout's checkout: pip install --no-build-isolation --force-reinstall --no-deps ."
 
 

@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from structout.listed_logits import apply_logit_bias, apply_penalties
-from structout.logprobs import check_top_n, token_logprobs
 from structout.mask_batch import MaskBatch
 from structout.mask_pool import MaskPool, PooledMaskBatch
-from structout.ops import masked_sample, verify_drafts
+from structout.ops.listed_logits import apply_logit_bias, apply_penalties
+from structout.ops.masked_sample import masked_sample
+from structout.ops.token_logprobs import check_top_n, token_logprobs
+from structout.ops.verify_drafts import verify_drafts
 
 
 @dataclass(frozen=True)

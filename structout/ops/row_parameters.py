@@ -11,6 +11,37 @@ _LARGEST_FLOAT32 = 3.4028234663852886e38
 _ROUNDS_TO_ZERO = 2.0**-150  # half of the smallest positive float32
 
 
+def row_parameters(
+    logits: torch.Tensor,
+    temperature: torch.Tensor | float,
+    top_k: torch.Tensor | int | None,
+    top_p: torch.Tensor | float | None,
+    min_p: torch.Tensor | float | None,
+    seed: torch.Tensor | int,
+    position: torch.Tensor | int,
+) -> tuple[torch.Tensor | None, ...]:
+    """The per-row parameters of the op: numbers become tensors ``[N]`` of stride 0.
+
+    Raises:
+        ValueError: a number is out of range.
+        TypeError: a parameter is neither a tensor nor a number.
+    """
+    op = "masked_sample"
+    return (
+        float_parameter(op, "temperature", temperature, logits),
+        None if top_k is None else integer_parameter(op, "top_k", top_k, logits, is_kept=True),
+        None if top_p is None else float_parameter(op, "top_p", top_p, logits),
+        None if min_p is None else float_parameter(op, "min_p", min_p, logits),
+        integer_parameter(op, "seed", seed, logits),
+        integer_parameter(op, "position", position, logits),
+    )
+
+
+def empty_ids(logits: torch.Tensor) -> torch.Tensor:
+    """An uninitialized int64 ``[N]`` tensor for the ids of these logits."""
+    return logits.new_empty(logits.shape[0] if logits.dim() == 2 else 1, dtype=torch.int64)
+
+
 def float_parameter(
     op: str, name: str, value: torch.Tensor | float, logits: torch.Tensor, *, minimum: float = 0.0
 ) -> torch.Tensor:

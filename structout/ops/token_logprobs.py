@@ -4,11 +4,10 @@ from typing import NamedTuple
 
 import torch
 
-from structout import _kernels
-from structout.ops import empty_ids, row_parameters
-from structout.parameters import float_parameter
+from structout.ops import kernels
+from structout.ops.row_parameters import empty_ids, float_parameter, row_parameters
 
-_kernels.require()
+kernels.require()
 _token_logprobs = torch.ops.structout.token_logprobs.default
 _masked_sample_topn = torch.ops.structout.masked_sample_topn.default
 
