@@ -16,7 +16,7 @@ import torch
 from harness import Call
 
 import structout
-from structout.bitmask import bitmask_width
+from structout.masks.bitmask import bitmask_width
 from structout.ops import reference
 
 BATCHES = {"cpu": (1, 8, 64, 256, 512), "cuda": (1, 8, 64, 256, 512, 4096)}

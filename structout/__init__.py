@@ -10,16 +10,6 @@ from structout._version import __version__
 # Without torch the package can be imported all the same, so that the doctor can name
 # the cause.
 if importlib.util.find_spec("torch") is not None:
-    from structout.bitmask import (
-        allocate_token_bitmask,
-        bitmask_dtype,
-        bitmask_width,
-        count_allowed,
-        get_bitmask_shape,
-        pack_bitmask,
-        reset_token_bitmask,
-        unpack_bitmask,
-    )
     from structout.config import StructuredOutputsConfig
     from structout.errors import (
         CollectiveError,
@@ -33,8 +23,18 @@ if importlib.util.find_spec("torch") is not None:
         UnknownRequestError,
     )
     from structout.limits import Limits
-    from structout.mask_batch import MaskBatch, MaskShard
-    from structout.mask_pool import MaskDeduplicator, MaskPool, PooledMaskBatch
+    from structout.masks.batch import MaskBatch, MaskShard
+    from structout.masks.bitmask import (
+        allocate_token_bitmask,
+        bitmask_dtype,
+        bitmask_width,
+        count_allowed,
+        get_bitmask_shape,
+        pack_bitmask,
+        reset_token_bitmask,
+        unpack_bitmask,
+    )
+    from structout.masks.pool import MaskDeduplicator, MaskPool, PooledMaskBatch
     from structout.ops import kernels
     from structout.params import StructuredOutputOptions, StructuredOutputsParams
 

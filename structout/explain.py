@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from structout.bitmask import allocate_token_bitmask
 from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.fsm.grammars import ContextFreeGrammar
@@ -25,6 +24,7 @@ from structout.grammar.registry import BackendSet
 from structout.grammar.text_sampler import TextSampler
 from structout.grammar.vocabulary import Vocabulary
 from structout.json_schema import draft_of
+from structout.masks.bitmask import allocate_token_bitmask
 from structout.params import Constraint, StructuredOutputOptions, StructuredOutputsParams
 
 _REPEATED_BELOW = 0.5  # seconds: what compiles faster is compiled again, with warm caches

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from structout.distributed import registration as registration
 from structout.errors import CollectiveError
-from structout.mask_batch import MaskShard
+from structout.masks.batch import MaskShard
 
 if TYPE_CHECKING:
     from structout.distributed.cpu_communicator import Traffic

@@ -15,8 +15,8 @@ from structout.distributed.process_groups import group_name_of, world_size_of
 from structout.distributed.shared_requests import SharedRequests, outcome_of
 from structout.distributed.step_message import StepMessage, deduplicate_rows
 from structout.errors import CompileCrashError, GrammarError, GrammarTimeoutError, StructOutError
-from structout.mask_batch import MaskBatch, MaskShard
-from structout.mask_buffers import BufferRing
+from structout.masks.batch import MaskBatch, MaskShard
+from structout.masks.buffers import BufferRing
 from structout.params import StructuredOutputsParams
 from structout.scheduler.bitmask_filler import Bounds, Drafts, Trees
 from structout.scheduler.manager import StructuredOutputManager

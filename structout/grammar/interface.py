@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from structout.bitmask import allocate_token_bitmask, bitmask_width
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.vocabulary import Vocabulary
-from structout.mask_pool import DistinctMasks
+from structout.masks.bitmask import allocate_token_bitmask, bitmask_width
+from structout.masks.pool import DistinctMasks
 from structout.params import Constraint, StructuredOutputOptions
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import torch
 
-from structout.bitmask import BITS_PER_WORD, bitmask_width
+from structout.masks.bitmask import BITS_PER_WORD, bitmask_width
 from structout.ops import kernels
 
 kernels.require()

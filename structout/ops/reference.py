@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import torch
 
-from structout.bitmask import pack_bitmask, unpack_bitmask
+from structout.masks.bitmask import pack_bitmask, unpack_bitmask
 from structout.ops import sampling_math
 
 

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from structout.mask_batch import MaskBatch
-from structout.mask_pool import MaskPool, PooledMaskBatch
+from structout.masks.batch import MaskBatch
+from structout.masks.pool import MaskPool, PooledMaskBatch
 from structout.ops.listed_logits import apply_logit_bias, apply_penalties
 from structout.ops.masked_sample import masked_sample
 from structout.ops.token_logprobs import check_top_n, token_logprobs

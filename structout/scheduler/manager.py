@@ -15,8 +15,8 @@ from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import CompiledConstraint, DeviceTables, StructuredOutputGrammar, batch_class
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
-from structout.mask_batch import MaskBatch
-from structout.mask_pool import MaskDeduplicator, PooledMaskBatch
+from structout.masks.batch import MaskBatch
+from structout.masks.pool import MaskDeduplicator, PooledMaskBatch
 from structout.params import Constraint, StructuredOutputsParams
 from structout.process_guard import ForkGuard
 from structout.scheduler.bitmask_filler import Bounds, Drafts, MaskFiller, Trees

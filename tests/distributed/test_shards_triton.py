@@ -23,7 +23,7 @@ from structout.triton_kernels import masked_sample, shards, token_logprobs
 from triton.runtime import interpreter
 from triton_ptx import Kernel, assert_operations_are_rounded_once, compile_for, masked_sample_kernel
 
-from structout.bitmask import bitmask_width
+from structout.masks.bitmask import bitmask_width
 from structout.ops import kernels
 
 CPU_OPS = torch.ops.structout  # called with CPU tensors

@@ -11,7 +11,6 @@ from random_patterns import random_pattern
 from tokenizers_on_the_spot import byte_fallback, byte_level
 
 from structout import StructuredOutputManager, StructuredOutputsParams
-from structout.bitmask import allocate_token_bitmask
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.fsm import native
@@ -21,6 +20,7 @@ from structout.grammar.fsm.backend import FsmBackend
 from structout.grammar.fsm.token_index import TokenIndex
 from structout.grammar.optional.llguidance import LlguidanceBackend
 from structout.grammar.vocabulary import Vocabulary
+from structout.masks.bitmask import allocate_token_bitmask
 from structout.params import Constraint
 from structout.params import StructuredOutputOptions as Kind
 

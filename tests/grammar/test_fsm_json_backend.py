@@ -11,7 +11,6 @@ from mask_walks import STYLES, MaskWalker
 from tokenizers_on_the_spot import byte_fallback, byte_level
 
 from structout import GrammarStatus, StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams
-from structout.bitmask import allocate_token_bitmask, unpack_bitmask
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar import registry
 from structout.grammar.forced_tokens import CanonicalTokenizer
@@ -23,7 +22,8 @@ from structout.grammar.fsm.matcher import FsmGrammar
 from structout.grammar.interface import batch_class
 from structout.grammar.registry import BackendSet, check_params, register_backend
 from structout.grammar.vocabulary import Vocabulary
-from structout.mask_pool import MaskPool
+from structout.masks.bitmask import allocate_token_bitmask, unpack_bitmask
+from structout.masks.pool import MaskPool
 from structout.params import Constraint
 from structout.params import StructuredOutputOptions as Kind
 

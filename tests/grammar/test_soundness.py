@@ -10,11 +10,11 @@ import time
 import pytest
 from tokenizers_on_the_spot import byte_level
 
-from structout.bitmask import allocate_token_bitmask
 from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
+from structout.masks.bitmask import allocate_token_bitmask
 from structout.params import Constraint
 from structout.params import StructuredOutputOptions as Kind
 

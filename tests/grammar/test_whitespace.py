@@ -6,11 +6,11 @@ import random
 import pytest
 from tokenizers_on_the_spot import byte_level
 
-from structout.bitmask import allocate_token_bitmask
 from structout.config import StructuredOutputsConfig
 from structout.errors import GrammarError
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
+from structout.masks.bitmask import allocate_token_bitmask
 from structout.params import StructuredOutputsParams
 
 VOCABULARY = Vocabulary.from_tokenizer(byte_level(), 525)

@@ -15,7 +15,7 @@ from locations import HOST_CUDA_PROGRAMS, importing
 from refusals import REFUSED
 
 import structout
-from structout.bitmask import bitmask_width, pack_bitmask
+from structout.masks.bitmask import bitmask_width, pack_bitmask
 
 BACKENDS = [
     pytest.param(("cpu", "cpu"), id="cpu"),

@@ -16,7 +16,7 @@ from locations import importing
 from refusals import REFUSED
 
 import structout
-from structout.bitmask import bitmask_width
+from structout.masks.bitmask import bitmask_width
 from structout.ops import reference
 
 sample = torch.ops.structout.masked_sample.default

@@ -28,7 +28,7 @@ from structout.errors import GrammarLimitError
 from structout.grammar.fsm.backend import FsmBackend
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
-from structout.mask_buffers import BufferRing
+from structout.masks.buffers import BufferRing
 from structout.params import StructuredOutputOptions
 from structout.scheduler.compile_service import CompileService
 

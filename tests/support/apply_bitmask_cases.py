@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from structout.bitmask import bitmask_width
+from structout.masks.bitmask import bitmask_width
 from structout.ops import reference
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)

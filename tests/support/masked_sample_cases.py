@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from apply_bitmask_cases import DTYPES, random_words
 
-from structout.bitmask import bitmask_width, pack_bitmask
+from structout.masks.bitmask import bitmask_width, pack_bitmask
 from structout.ops import kernels, reference
 
 # masked_sample_logprobs, as a function of the op's own signature.

@@ -11,7 +11,7 @@ import torch
 from structout.grammar.forced_tokens import NUM_CONTEXT_TOKENS, CanonicalTokenizer
 from structout.grammar.fsm.native import core
 from structout.grammar.interface import PrefixGrammar, StructuredOutputGrammar, check_mask_buffer
-from structout.mask_pool import DistinctMasks
+from structout.masks.pool import DistinctMasks
 
 _Grammar = TypeVar("_Grammar", bound="NativeGrammar")
 

@@ -12,8 +12,8 @@ from sglang.srt.constrained.base_grammar_backend import (
     InvalidGrammarObject,
 )
 
-from structout.bitmask import allocate_token_bitmask
 from structout.grammar.interface import CompiledConstraint, StructuredOutputBackend, StructuredOutputGrammar
+from structout.masks.bitmask import allocate_token_bitmask
 from structout.ops.apply_bitmask import apply_bitmask
 
 

@@ -22,7 +22,7 @@ from structout.integrations.vllm.layout import Layout
 from structout.integrations.vllm.logprobs import dense_logprobs, is_dense, listed_logprobs
 from structout.integrations.vllm.mask_edits import MaskEdits, edits_masks
 from structout.integrations.vllm.token_lists import TokenLists
-from structout.mask_batch import MaskBatch
+from structout.masks.batch import MaskBatch
 from structout.ops.apply_bitmask import apply_bitmask
 from structout.ops.listed_logits import apply_logit_bias, apply_penalties
 from structout.ops.masked_sample import masked_sample

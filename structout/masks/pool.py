@@ -17,8 +17,8 @@ import numpy.typing as npt
 import torch
 import xxhash
 
-from structout.bitmask import bitmask_dtype, bitmask_width
-from structout.mask_batch import MaskBatch, MaskRows
+from structout.masks.batch import MaskBatch, MaskRows
+from structout.masks.bitmask import bitmask_dtype, bitmask_width
 
 _SLOT_BYTES = 4
 _KEYS_PER_MASK = 64  # several keys may stand for equal masks

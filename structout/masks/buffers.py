@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from structout.bitmask import allocate_token_bitmask
+from structout.masks.bitmask import allocate_token_bitmask
 
 
 @dataclass(eq=False, slots=True)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from structout.errors import StaleMasksError
-from structout.mask_buffers import Lease
+from structout.masks.buffers import Lease
 
 Rows = TypeVar("Rows", bound="MaskRows")
 
