@@ -17,12 +17,12 @@ import torch
 from large_tokenizer import VOCAB_SIZE, large_tokenizer, trained_tokenizer
 
 from structout import DeviceFSM
+from structout.constraints.params import StructuredOutputOptions
 from structout.grammar.fsm.backend import FsmBackend
 from structout.grammar.fsm.matcher import FsmGrammar
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask
 from structout.ops.fsm_states import fsm_rows
-from structout.params import StructuredOutputOptions
 
 PATTERNS = {
     "phone": r"\([0-9]{3}\) [0-9]{3}-[0-9]{4}",

@@ -10,7 +10,9 @@ from structout._version import __version__
 # Without torch the package can be imported all the same, so that the doctor can name
 # the cause.
 if importlib.util.find_spec("torch") is not None:
-    from structout.config import StructuredOutputsConfig
+    from structout.constraints.config import StructuredOutputsConfig
+    from structout.constraints.limits import Limits
+    from structout.constraints.params import StructuredOutputOptions, StructuredOutputsParams
     from structout.errors import (
         CollectiveError,
         DuplicateRequestError,
@@ -22,7 +24,6 @@ if importlib.util.find_spec("torch") is not None:
         StructOutError,
         UnknownRequestError,
     )
-    from structout.limits import Limits
     from structout.masks.batch import MaskBatch, MaskShard
     from structout.masks.bitmask import (
         allocate_token_bitmask,
@@ -36,7 +37,6 @@ if importlib.util.find_spec("torch") is not None:
     )
     from structout.masks.pool import MaskDeduplicator, MaskPool, PooledMaskBatch
     from structout.ops import kernels
-    from structout.params import StructuredOutputOptions, StructuredOutputsParams
 
     if kernels.load().broken is None:
         from structout.distributed import registration  # noqa: F401 - registers the collective ops

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from structout.constraints.params import StructuredOutputsParams
 from structout.distributed.checksum import CallChecksum, checksum_bytes
 from structout.distributed.cpu_communicator import CpuCommunicator, cpu_communicator
 from structout.distributed.process_groups import group_name_of, world_size_of
@@ -17,7 +18,6 @@ from structout.distributed.step_message import StepMessage, deduplicate_rows
 from structout.errors import CompileCrashError, GrammarError, GrammarTimeoutError, StructOutError
 from structout.masks.batch import MaskBatch, MaskShard
 from structout.masks.buffers import BufferRing
-from structout.params import StructuredOutputsParams
 from structout.scheduler.bitmask_filler import Bounds, Drafts, Trees
 from structout.scheduler.manager import StructuredOutputManager
 from structout.scheduler.refusals import AllowedToken, Refusal

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from structout.constraints.params import Constraint, StructuredOutputOptions
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask, bitmask_width
 from structout.masks.pool import DistinctMasks
-from structout.params import Constraint, StructuredOutputOptions
 
 
 class DeviceTables(NamedTuple):
@@ -489,7 +489,7 @@ class StructuredOutputBackend(ABC):
 
         Args:
             request_type: the kind of constraint.
-            grammar_spec: see :class:`structout.params.Constraint`.
+            grammar_spec: see :class:`structout.constraints.params.Constraint`.
             stop_token_ids: tokens that end the text. Default: those of the vocabulary.
 
         Raises:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from structout import exact_json
+from structout.constraints import exact_json
 
 # What parsers of tool calls look for in the texts of tags: "<tool_call>" in
 # a longer begin, "<function=" in "<function=add>".

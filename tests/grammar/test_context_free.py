@@ -13,6 +13,7 @@ from grammar_cases import program_vocabulary
 from locations import DATA, ROOT
 
 from structout import StructuredOutputsConfig, StructuredOutputsParams
+from structout.constraints.params import StructuredOutputOptions as Kind
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.fsm.automaton import AutomatonLimits
 from structout.grammar.fsm.backend import FsmBackend
@@ -22,7 +23,6 @@ from structout.grammar.fsm.token_index import vocabulary_trie
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask
-from structout.params import StructuredOutputOptions as Kind
 
 BYTES = Vocabulary((*(bytes([byte]) for byte in range(256)), b""), stop_token_ids=(256,))
 NESTED = 'root ::= "(" root ")" | [a-c]+'

@@ -8,6 +8,7 @@ import tokenizers_on_the_spot
 import torch
 from seeds import for_each_seed
 
+from structout.constraints.params import StructuredOutputOptions
 from structout.grammar.fsm.backend import FsmBackend
 from structout.grammar.interface import StructuredOutputGrammar, nodes_below
 from structout.grammar.optional.llguidance import LlguidanceBackend
@@ -15,7 +16,6 @@ from structout.grammar.optional.xgrammar import XgrammarBackend
 from structout.grammar.reasoning import ReasoningGrammar
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask, unpack_bitmask
-from structout.params import StructuredOutputOptions
 
 V = 512
 TOKENIZER = tokenizers_on_the_spot.byte_level()

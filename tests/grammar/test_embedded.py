@@ -10,6 +10,7 @@ import pytest
 from json_engine import EngineWalk, JsonEngine
 
 from structout import StructuredOutputsParams, check_params
+from structout.constraints.params import StructuredOutputOptions as Kind
 from structout.errors import GrammarError
 from structout.grammar.fsm.automaton import DEFAULT_LIMITS
 from structout.grammar.fsm.backend import FsmBackend
@@ -20,7 +21,6 @@ from structout.grammar.fsm.rules import RuleSet
 from structout.grammar.fsm.token_index import text_bytes, vocabulary_trie
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask
-from structout.params import StructuredOutputOptions as Kind
 
 # Tokens that begin, cross and end values: at and behind the bytes, then special ones.
 CROSSING = (

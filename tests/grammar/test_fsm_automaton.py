@@ -16,10 +16,10 @@ from builds import compiled_engine
 from locations import DATA
 from random_patterns import HOSTILE, PLAIN, anchored, mutated, random_pattern
 
+from structout.constraints.schema_walks import schemas
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.fsm.algorithms import ForcedPath, coalesce
 from structout.grammar.fsm.automaton import Automaton, AutomatonLimits
-from structout.json_schema import schemas
 
 SCHEMAS = [json.loads(line)["schema"] for line in (DATA / "schemas.jsonl").read_text().splitlines()]
 SCHEMA_PATTERNS = sorted(

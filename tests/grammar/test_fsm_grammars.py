@@ -14,6 +14,7 @@ from random_grammars import random_grammar
 from random_patterns import HOSTILE, PLAIN, mutated
 
 from structout import StructuredOutputsConfig, StructuredOutputsParams
+from structout.constraints.params import StructuredOutputOptions as Kind
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.fsm.automaton import AutomatonLimits
 from structout.grammar.fsm.backend import FsmBackend
@@ -22,7 +23,6 @@ from structout.grammar.optional.llguidance import LlguidanceBackend
 from structout.grammar.optional.xgrammar import XgrammarBackend
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
-from structout.params import StructuredOutputOptions as Kind
 
 BYTES = Vocabulary((*(bytes([byte]) for byte in range(256)), b""), stop_token_ids=(256,))
 

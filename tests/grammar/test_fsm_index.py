@@ -11,6 +11,8 @@ from random_patterns import random_pattern
 from tokenizers_on_the_spot import byte_fallback, byte_level
 
 from structout import StructuredOutputManager, StructuredOutputsParams
+from structout.constraints.params import Constraint
+from structout.constraints.params import StructuredOutputOptions as Kind
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.fsm import native
@@ -21,8 +23,6 @@ from structout.grammar.fsm.token_index import TokenIndex
 from structout.grammar.optional.llguidance import LlguidanceBackend
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask
-from structout.params import Constraint
-from structout.params import StructuredOutputOptions as Kind
 
 
 def odd_vocabulary():

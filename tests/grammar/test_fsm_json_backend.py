@@ -11,6 +11,8 @@ from mask_walks import STYLES, MaskWalker
 from tokenizers_on_the_spot import byte_fallback, byte_level
 
 from structout import GrammarStatus, StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams
+from structout.constraints.params import Constraint
+from structout.constraints.params import StructuredOutputOptions as Kind
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar import registry
 from structout.grammar.forced_tokens import CanonicalTokenizer
@@ -24,8 +26,6 @@ from structout.grammar.registry import BackendSet, check_params, register_backen
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask, unpack_bitmask
 from structout.masks.pool import MaskPool
-from structout.params import Constraint
-from structout.params import StructuredOutputOptions as Kind
 
 V = 525
 TOKENIZER = byte_level()

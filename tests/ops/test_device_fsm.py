@@ -14,6 +14,7 @@ from tokenizers_on_the_spot import byte_level
 
 import structout
 from structout import DeviceFSM, Vocabulary
+from structout.constraints.params import StructuredOutputOptions
 from structout.errors import GrammarError, GrammarLimitError
 from structout.grammar.fsm.automaton import Automaton
 from structout.grammar.fsm.backend import FsmBackend
@@ -21,7 +22,6 @@ from structout.grammar.fsm.matcher import FsmGrammar
 from structout.grammar.fsm.token_index import TokenIndex
 from structout.masks.bitmask import allocate_token_bitmask, unpack_bitmask
 from structout.ops.fsm_states import DEAD_STATE, FINISHED_STATE, FREE_STATE
-from structout.params import StructuredOutputOptions
 
 PATTERNS = [
     "a|ab|abc",

@@ -6,7 +6,9 @@ from typing import Any, cast
 
 import torch
 
-from structout.config import StructuredOutputsConfig
+from structout.constraints.config import StructuredOutputsConfig
+from structout.constraints.params import Constraint, StructuredOutputOptions
+from structout.constraints.schema_walks import STANDARD_FORMATS, unknown_formats
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.fsm.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
@@ -22,8 +24,6 @@ from structout.grammar.fsm.tag_schemas import TagSchemas
 from structout.grammar.fsm.token_index import TokenIndex, vocabulary_trie
 from structout.grammar.interface import CompiledConstraint, StructuredOutputBackend, StructuredOutputGrammar
 from structout.grammar.vocabulary import Vocabulary
-from structout.json_schema import STANDARD_FORMATS, unknown_formats
-from structout.params import Constraint, StructuredOutputOptions
 
 _CHECK_SECONDS = 0.05
 _CHECK_LIMITS = AutomatonLimits(seconds=_CHECK_SECONDS)

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from types import NoneType, UnionType
 from typing import Any
 
-from structout import exact_json
-from structout.json_schema import Node, Nodes, escaped, referred
+from structout.constraints import exact_json
+from structout.constraints.schema_walks import Node, Nodes, escaped, referred
 
 # How often _allows_finite_text goes over a schema before it gives up and says yes. Each
 # pass resolves at least one more step of a cycle.

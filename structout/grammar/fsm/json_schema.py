@@ -6,7 +6,9 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from structout import exact_json
+from structout.constraints import exact_json
+from structout.constraints.metaschemas import referred_metaschemas
+from structout.constraints.schema_walks import STANDARD_FORMATS, keyword_at, subschemas
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.fsm.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
@@ -17,8 +19,6 @@ from structout.grammar.fsm.native_grammar import NativeGrammar
 from structout.grammar.fsm.token_index import TokenIndex, vocabulary_trie
 from structout.grammar.interface import DeviceTables
 from structout.grammar.vocabulary import Vocabulary
-from structout.json_schema import STANDARD_FORMATS, keyword_at, subschemas
-from structout.metaschemas import referred_metaschemas
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote
 
-from structout.json_schema import escaped
+from structout.constraints.schema_walks import escaped
 
 # What such a keyword holds counts the other way round, or against others. So the whole
 # keyword is left out, and the schema becomes weaker and not stronger.

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
+from structout.constraints.schema_walks import keyword_at
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
-from structout.json_schema import keyword_at
 
 
 @cache

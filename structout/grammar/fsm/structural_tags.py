@@ -6,14 +6,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from structout import exact_json
+from structout.constraints import exact_json
+from structout.constraints.schema_walks import keyword_at
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.fsm import gbnf, lark
 from structout.grammar.fsm.automaton import Automaton, AutomatonLimits
 from structout.grammar.fsm.grammar_context import NO_CONTEXT, GrammarContext
 from structout.grammar.fsm.grammars import is_gbnf
 from structout.grammar.fsm.rules import RuleSet, Way
-from structout.json_schema import keyword_at
 
 START = "text"
 _MAX_NESTING = 200

@@ -4,12 +4,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property, lru_cache
 from typing import Any, Protocol
 
+from structout.constraints.tools.schema_kinds import Node, below, branches_of, kinds_of, property_pointer, resolved
+from structout.constraints.tools.styles import LOOKS_LIKE_JSON, STRING, ArgumentStyle
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.fsm.automaton import Automaton
 from structout.grammar.fsm.json_schema import SchemaIndex
 from structout.grammar.fsm.rules import RuleSet
-from structout.tools.schema_kinds import Node, below, branches_of, kinds_of, property_pointer, resolved
-from structout.tools.styles import LOOKS_LIKE_JSON, STRING, ArgumentStyle
 
 # Keywords of an object that hold for every text, since only known keys are written.
 _READ_OF_OBJECTS = frozenset(

@@ -8,7 +8,9 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
-from structout import exact_json
+from structout.constraints import exact_json
+from structout.constraints.schema_walks import keyword_at, part_at
+from structout.constraints.tools.styles import STYLES
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.fsm.automaton import Automaton, AutomatonLimits
 from structout.grammar.fsm.json_schema import SchemaIndex, TextForm
@@ -17,8 +19,6 @@ from structout.grammar.fsm.rules import RuleSet, Way
 from structout.grammar.fsm.structural_tags import SchemaFormat
 from structout.grammar.fsm.tag_arguments import ArgumentRules
 from structout.grammar.vocabulary import Vocabulary
-from structout.json_schema import keyword_at, part_at
-from structout.tools.styles import STYLES
 
 _DOCUMENT, _CLEAN = "structout:schema", "structout:clean"
 _REFERS = ('"$ref"', '"$id"', '"$dynamicRef"', '"$recursiveRef"', '"$schema"')

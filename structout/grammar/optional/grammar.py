@@ -6,12 +6,12 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from structout.constraints.params import Constraint
+from structout.constraints.schema_walks import has_nul
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import StructuredOutputGrammar, check_mask_buffer
 from structout.grammar.vocabulary import Vocabulary, token_id
-from structout.json_schema import has_nul
-from structout.params import Constraint
 
 
 def refuse_nul(constraint: Constraint) -> None:

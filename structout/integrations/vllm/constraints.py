@@ -8,12 +8,13 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 from vllm.exceptions import VLLMValidationError
 
-from structout import envs, exact_json
-from structout.config import StructuredOutputsConfig
+from structout import envs
+from structout.constraints import exact_json
+from structout.constraints.config import StructuredOutputsConfig
+from structout.constraints.params import StructuredOutputsParams
 from structout.errors import GrammarError
 from structout.grammar.registry import check_params
 from structout.integrations.structural_tags import as_parsers_read, current_structural_tag
-from structout.params import StructuredOutputsParams
 
 _log = logging.getLogger("vllm.structout")
 

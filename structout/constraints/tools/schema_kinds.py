@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from structout.json_schema import escaped, part_at, referred
-from structout.tools.styles import JSON_KINDS, STRING
+from structout.constraints.schema_walks import escaped, part_at, referred
+from structout.constraints.tools.styles import JSON_KINDS, STRING
 
 Node = Mapping[str, Any]
 

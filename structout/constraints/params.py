@@ -11,15 +11,15 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
-from structout import exact_json
-from structout.config import FORMAT_RULES, KEY_ORDERS, StructuredOutputsConfig
+from structout.constraints import exact_json
+from structout.constraints.config import FORMAT_RULES, KEY_ORDERS, StructuredOutputsConfig
+from structout.constraints.limits import Limits, check_limits, check_size
+from structout.constraints.output_types import is_output_type, options_of, read_json, schema_of
+from structout.constraints.schema_walks import Nodes, has_nul, subschemas
+from structout.constraints.schemas_in_tags import TagSchema, tag_schemas
+from structout.constraints.tools.call_formats import TOOL_FORMATS, ToolFormat
+from structout.constraints.tools.definitions import ToolCall, read_tools
 from structout.errors import GrammarError, GrammarLimitError
-from structout.json_schema import Nodes, has_nul, subschemas
-from structout.limits import Limits, check_limits, check_size
-from structout.output_types import is_output_type, options_of, read_json, schema_of
-from structout.structural_tag import TagSchema, tag_schemas
-from structout.tools.definitions import ToolCall, read_tools
-from structout.tools.formats import TOOL_FORMATS, ToolFormat
 
 _BACKEND = re.compile(r"\w[\w.-]*(:no-fallback)?")
 _ABSOLUTE_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -78,7 +78,7 @@ class Constraint:
 
     @cached_property
     def nodes(self) -> Nodes:
-        """What ``structout.json_schema.subschemas`` yields for ``value``."""
+        """What :func:`.schema_walks.subschemas` yields for ``value``."""
         return list(subschemas(self.value))
 
     @cached_property
@@ -111,7 +111,8 @@ class StructuredOutputsParams:
     Args:
         json: a JSON Schema as a dict, a bool or JSON text; or a type: a Pydantic model
             class, a dataclass, ``list[int]``, ``Literal``, an Enum, ``int | None``. See
-            :func:`structout.output_types.schema_of`. The numbers of a text are exact.
+            :func:`structout.constraints.output_types.schema_of`. The numbers of a text
+            are exact.
         regex: a regular expression that the whole output matches.
         choice: a list of strings, one of which is the output; or a ``Literal`` or an
             Enum of strings.
@@ -144,7 +145,7 @@ class StructuredOutputsParams:
             "required", one call or more and no other text; or the name of the one tool
             that is called.
         tool_format: how the model writes calls, one of
-            ``structout.tools.formats.TOOL_FORMATS``.
+            ``structout.constraints.tools.call_formats.TOOL_FORMATS``.
         parallel_tool_calls: whether there may be more than one call.
     """
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from structout.constraints.output_types import name_of, read_json, schema_of
 from structout.errors import GrammarError
-from structout.output_types import name_of, read_json, schema_of
 
 
 @dataclass(frozen=True)

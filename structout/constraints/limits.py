@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from structout.constraints.schema_walks import depth, pointer_to, schemas
 from structout.errors import GrammarError, GrammarLimitError
-from structout.json_schema import depth, pointer_to, schemas
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,9 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from structout.config import StructuredOutputsConfig
+from structout.constraints.config import StructuredOutputsConfig
+from structout.constraints.params import Constraint, StructuredOutputOptions, StructuredOutputsParams
+from structout.constraints.schema_walks import draft_of
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.fsm.grammars import ContextFreeGrammar
 from structout.grammar.fsm.json_schema import JsonSchemaGrammar
@@ -23,9 +25,7 @@ from structout.grammar.keyword_use import (
 from structout.grammar.registry import BackendSet
 from structout.grammar.text_sampler import TextSampler
 from structout.grammar.vocabulary import Vocabulary
-from structout.json_schema import draft_of
 from structout.masks.bitmask import allocate_token_bitmask
-from structout.params import Constraint, StructuredOutputOptions, StructuredOutputsParams
 
 _REPEATED_BELOW = 0.5  # seconds: what compiles faster is compiled again, with warm caches
 _SAMPLING_SECONDS = 2.0

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from structout.constraints.tools.definitions import Tool, ToolCall
+from structout.constraints.tools.reading import read_arguments
+from structout.constraints.tools.styles import STYLES
 from structout.errors import GrammarError
-from structout.tools.definitions import Tool, ToolCall
-from structout.tools.reading import read_arguments
-from structout.tools.styles import STYLES
 
 _DECODER = json.JSONDecoder()
 _AUTO, _REQUIRED = "auto", "required"

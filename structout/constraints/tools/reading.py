@@ -5,8 +5,8 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from structout.tools.schema_kinds import Node, below, branches_of, kinds_of, property_pointer, resolved
-from structout.tools.styles import LOOKS_LIKE_JSON, STRING, ArgumentStyle
+from structout.constraints.tools.schema_kinds import Node, below, branches_of, kinds_of, property_pointer, resolved
+from structout.constraints.tools.styles import LOOKS_LIKE_JSON, STRING, ArgumentStyle
 
 _LOOKS_LIKE_JSON = re.compile(LOOKS_LIKE_JSON)
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from structout import exact_json
-from structout.json_schema import Nodes, subschemas
+from structout.constraints import exact_json
+from structout.constraints.schema_walks import Nodes, subschemas
 
 _SCHEMA_KEYS = ("json_schema", "schema")
 

@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass, field
 
-from structout.limits import Limits
+from structout.constraints.limits import Limits
 
 KEY_ORDERS = ("declared", "any")
 FORMAT_RULES = ("annotate", "strict")
