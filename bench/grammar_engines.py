@@ -16,7 +16,7 @@ from llguidance.gbnf_to_lark import any_to_lark
 
 from structout import GrammarError, allocate_token_bitmask
 from structout.constraints.params import StructuredOutputOptions
-from structout.grammar.fsm.backend import FsmBackend
+from structout.grammar.native.backend import FsmBackend
 from structout.grammar.optional.llguidance import LlguidanceBackend
 from structout.grammar.vocabulary import Vocabulary
 

@@ -57,7 +57,6 @@ if importlib.util.find_spec("torch") is not None:
         from structout.ops.verify_drafts import verify_drafts
 
 if TYPE_CHECKING:
-    from structout.device_fsm import DeviceFSM, DeviceGrammar
     from structout.distributed import (
         ShardedManager,
         VocabParallelSampler,
@@ -67,6 +66,7 @@ if TYPE_CHECKING:
         sharded_masked_sample_topn,
         sharded_token_logprobs,
     )
+    from structout.grammar.native.device_fsm import DeviceFSM, DeviceGrammar
     from structout.grammar.registry import BackendSet, check_params, register_backend
     from structout.grammar.vocabulary import Vocabulary
     from structout.scheduler.manager import StructuredOutputManager
@@ -143,8 +143,8 @@ __all__ = [
 
 _MODULE_OF = {
     "BackendSet": "grammar.registry",
-    "DeviceFSM": "device_fsm",
-    "DeviceGrammar": "device_fsm",
+    "DeviceFSM": "grammar.native.device_fsm",
+    "DeviceGrammar": "grammar.native.device_fsm",
     "GrammarStatus": "scheduler.requests",
     "ManagerStats": "scheduler.stats",
     "ShardedManager": "distributed",

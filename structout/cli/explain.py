@@ -14,7 +14,7 @@ from structout.constraints.config import StructuredOutputsConfig
 from structout.constraints.params import StructuredOutputOptions
 from structout.constraints.schema_walks import draft_of
 from structout.grammar.explanation import Explanation, Size, explain
-from structout.grammar.fsm.dot import to_dot
+from structout.grammar.native.dot import to_dot
 
 _LABEL_WIDTH = 12
 _MAX_WIDTH = 120

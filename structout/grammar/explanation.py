@@ -10,10 +10,6 @@ from structout.constraints.config import StructuredOutputsConfig
 from structout.constraints.params import Constraint, StructuredOutputOptions, StructuredOutputsParams
 from structout.constraints.schema_walks import draft_of
 from structout.errors import GrammarError, GrammarErrorKind
-from structout.grammar.fsm.grammars import ContextFreeGrammar
-from structout.grammar.fsm.json_schema import JsonSchemaGrammar
-from structout.grammar.fsm.matcher import FsmGrammar
-from structout.grammar.fsm.token_index import TokenIndex
 from structout.grammar.interface import CompiledConstraint, StructuredOutputGrammar
 from structout.grammar.keyword_use import (
     KeywordUse,
@@ -22,6 +18,10 @@ from structout.grammar.keyword_use import (
     property_names,
     recursive_references,
 )
+from structout.grammar.native.grammars import ContextFreeGrammar
+from structout.grammar.native.json_schema import JsonSchemaGrammar
+from structout.grammar.native.matcher import FsmGrammar
+from structout.grammar.native.token_index import TokenIndex
 from structout.grammar.registry import BackendSet
 from structout.grammar.text_sampler import TextSampler
 from structout.grammar.vocabulary import Vocabulary

@@ -25,7 +25,7 @@ class DeviceTables(NamedTuple):
     """A position in a regular language over tokens.
 
     Attributes:
-        index: a :class:`structout.grammar.fsm.token_index.TokenIndex`.
+        index: a :class:`structout.grammar.native.token_index.TokenIndex`.
         stop_token_ids: tokens that end the text.
         state: the state of ``index``; None after a stop token.
     """

@@ -17,8 +17,8 @@ from structout.constraints.params import Constraint, StructuredOutputOptions, St
 from structout.errors import CompileCrashError, GrammarError, GrammarErrorKind, GrammarTimeoutError
 from structout.grammar.compiled_files import CompiledFiles
 from structout.grammar.forced_tokens import CanonicalTokenizer
-from structout.grammar.fsm.backend import FsmBackend
 from structout.grammar.interface import CompiledConstraint, StructuredOutputBackend
+from structout.grammar.native.backend import FsmBackend
 from structout.grammar.vocabulary import Vocabulary
 
 BackendFactory = Callable[[Vocabulary, StructuredOutputsConfig, "CanonicalTokenizer | None"], StructuredOutputBackend]

@@ -9,8 +9,8 @@ import torch
 from seeds import for_each_seed
 
 from structout.constraints.params import StructuredOutputOptions
-from structout.grammar.fsm.backend import FsmBackend
 from structout.grammar.interface import StructuredOutputGrammar, nodes_below
+from structout.grammar.native.backend import FsmBackend
 from structout.grammar.optional.llguidance import LlguidanceBackend
 from structout.grammar.optional.xgrammar import XgrammarBackend
 from structout.grammar.reasoning import ReasoningGrammar

@@ -12,9 +12,9 @@ from tokenizers_on_the_spot import byte_level
 from structout import StructuredOutputsConfig, StructuredOutputsParams
 from structout.constraints.schema_walks import subschemas
 from structout.grammar.explanation import explain
-from structout.grammar.fsm.automaton import Automaton
-from structout.grammar.fsm.dot import arrows, to_dot
 from structout.grammar.keyword_use import keyword_use, memory_places, property_names, recursive_references
+from structout.grammar.native.automaton import Automaton
+from structout.grammar.native.dot import arrows, to_dot
 
 ORDER = json.loads((ROOT / "examples" / "order.schema.json").read_text())
 LINKED = {"properties": {"next": {"$ref": "#/$defs/n"}}, "$defs": {"n": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}}

@@ -8,7 +8,7 @@ import pytest
 from grammar_cases import program_vocabulary
 from locations import DATA
 
-from structout.grammar.fsm.grammars import ContextFreeGrammar, GrammarIndex, compile_grammar
+from structout.grammar.native.grammars import ContextFreeGrammar, GrammarIndex, compile_grammar
 from structout.masks.bitmask import allocate_token_bitmask
 
 COSTS = json.loads((DATA / "grammar_costs.json").read_text())

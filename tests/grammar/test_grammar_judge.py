@@ -12,8 +12,8 @@ from seeds import for_each_seed
 
 from structout.constraints.params import StructuredOutputOptions
 from structout.errors import GrammarError, GrammarErrorKind
-from structout.grammar.fsm.backend import FsmBackend
-from structout.grammar.fsm.grammars import compile_grammar
+from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.grammars import compile_grammar
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask
 

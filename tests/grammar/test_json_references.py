@@ -13,7 +13,7 @@ from tokenizers_on_the_spot import byte_level
 from structout import GrammarError, StructuredOutputManager, StructuredOutputsParams
 from structout.constraints.metaschemas import metaschemas, referred_metaschemas
 from structout.errors import GrammarErrorKind, GrammarLimitError
-from structout.grammar.fsm.backend import FsmBackend
+from structout.grammar.native.backend import FsmBackend
 from structout.grammar.registry import check_params
 from structout.grammar.vocabulary import Vocabulary
 

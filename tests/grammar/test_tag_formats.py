@@ -14,7 +14,7 @@ from xgrammar.builtin_structural_tag import get_model_structural_tag
 
 from structout import StructuredOutputsParams
 from structout.constraints.tools.styles import STYLES
-from structout.grammar.fsm.backend import FsmBackend
+from structout.grammar.native.backend import FsmBackend
 from structout.grammar.vocabulary import Vocabulary
 from structout.integrations.structural_tags import as_parsers_read
 

@@ -12,7 +12,7 @@ from structout import StructuredOutputsParams
 from structout.constraints.tools.call_formats import TOOL_FORMATS
 from structout.constraints.tools.styles import STYLES
 from structout.errors import GrammarError
-from structout.grammar.fsm.backend import FsmBackend
+from structout.grammar.native.backend import FsmBackend
 from structout.grammar.vocabulary import Vocabulary
 from structout.integrations.structural_tags import as_parsers_read, current_structural_tag
 

@@ -26,7 +26,7 @@ from structout import (
 )
 from structout.constraints.params import StructuredOutputOptions
 from structout.errors import GrammarLimitError
-from structout.grammar.fsm.backend import FsmBackend
+from structout.grammar.native.backend import FsmBackend
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.buffers import BufferRing

@@ -18,7 +18,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from structout.constraints.params import StructuredOutputOptions
 from structout.errors import GrammarError
-from structout.grammar.fsm.backend import FsmBackend
+from structout.grammar.native.backend import FsmBackend
 from structout.grammar.vocabulary import Vocabulary
 
 END, SPECIAL = "<|end|>", ("<|end|>", "<|tool|>", "<think>", "</think>")

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import StaticCache
 
-from structout.device_fsm import DeviceFSM
+from structout.grammar.native.device_fsm import DeviceFSM
 from structout.integrations.transformers.decode import Monitor, Text
 from structout.ops.fsm_states import FINISHED_STATE, FREE_STATE
 from structout.ops.masked_sample import masked_sample

@@ -5,10 +5,10 @@ import re
 from typing import Any
 
 from structout.errors import GrammarError, GrammarLimitError
-from structout.grammar.fsm.automaton import AutomatonLimits
-from structout.grammar.fsm.grammar_context import GrammarContext
-from structout.grammar.fsm.letter_case import other_forms
-from structout.grammar.fsm.rules import (
+from structout.grammar.native.automaton import AutomatonLimits
+from structout.grammar.native.grammar_context import GrammarContext
+from structout.grammar.native.letter_case import other_forms
+from structout.grammar.native.rules import (
     REPETITIONS,
     OpenGroups,
     RuleSet,
@@ -17,8 +17,8 @@ from structout.grammar.fsm.rules import (
     place,
     unsupported_error,
 )
-from structout.grammar.fsm.rust_regex import ecma_from_rust
-from structout.grammar.fsm.substrings import add_substrings
+from structout.grammar.native.rust_regex import ecma_from_rust
+from structout.grammar.native.substrings import add_substrings
 
 START = "start"
 

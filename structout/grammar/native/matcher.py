@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from structout.grammar.forced_tokens import CanonicalTokenizer
-from structout.grammar.fsm.native import core
-from structout.grammar.fsm.native_grammar import NativeGrammar
-from structout.grammar.fsm.token_index import TokenIndex
 from structout.grammar.interface import DeviceTables
+from structout.grammar.native.extension import core
+from structout.grammar.native.native_grammar import NativeGrammar
+from structout.grammar.native.token_index import TokenIndex
 
 
 class FsmGrammar(NativeGrammar):

@@ -1,9 +1,9 @@
 """JSON strings as automata."""
 
 from structout.errors import GrammarError, GrammarErrorKind
-from structout.grammar.fsm.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
-from structout.grammar.fsm.formats import FORMATS
-from structout.grammar.fsm.native import core, grammar_errors
+from structout.grammar.native.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
+from structout.grammar.native.extension import core, grammar_errors
+from structout.grammar.native.formats import FORMATS
 
 _LARGEST_LENGTH = 1 << 30  # exceeds every limit on nodes
 

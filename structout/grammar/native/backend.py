@@ -11,18 +11,18 @@ from structout.constraints.params import Constraint, StructuredOutputOptions
 from structout.constraints.schema_walks import STANDARD_FORMATS, unknown_formats
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.forced_tokens import CanonicalTokenizer
-from structout.grammar.fsm.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
-from structout.grammar.fsm.grammar_context import GrammarContext
-from structout.grammar.fsm.grammars import ContextFreeGrammar, GrammarIndex, compile_grammar
-from structout.grammar.fsm.json_schema import DEFAULT_FORM, JsonSchemaGrammar, SchemaIndex, TextForm
-from structout.grammar.fsm.lenient import without
-from structout.grammar.fsm.matcher import FsmGrammar
-from structout.grammar.fsm.native import core, grammar_errors
-from structout.grammar.fsm.native_grammar import NativeGrammar, mask_memory
-from structout.grammar.fsm.structural_tags import structural_tag_rules
-from structout.grammar.fsm.tag_schemas import TagSchemas
-from structout.grammar.fsm.token_index import TokenIndex, vocabulary_trie
 from structout.grammar.interface import CompiledConstraint, StructuredOutputBackend, StructuredOutputGrammar
+from structout.grammar.native.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
+from structout.grammar.native.extension import core, grammar_errors
+from structout.grammar.native.grammar_context import GrammarContext
+from structout.grammar.native.grammars import ContextFreeGrammar, GrammarIndex, compile_grammar
+from structout.grammar.native.json_schema import DEFAULT_FORM, JsonSchemaGrammar, SchemaIndex, TextForm
+from structout.grammar.native.lenient import without
+from structout.grammar.native.matcher import FsmGrammar
+from structout.grammar.native.native_grammar import NativeGrammar, mask_memory
+from structout.grammar.native.structural_tags import structural_tag_rules
+from structout.grammar.native.tag_schemas import TagSchemas
+from structout.grammar.native.token_index import TokenIndex, vocabulary_trie
 from structout.grammar.vocabulary import Vocabulary
 
 _CHECK_SECONDS = 0.05

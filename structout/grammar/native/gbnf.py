@@ -3,9 +3,9 @@
 import re
 
 from structout.errors import GrammarError
-from structout.grammar.fsm.automaton import AutomatonLimits
-from structout.grammar.fsm.grammar_context import GrammarContext
-from structout.grammar.fsm.rules import (
+from structout.grammar.native.automaton import AutomatonLimits
+from structout.grammar.native.grammar_context import GrammarContext
+from structout.grammar.native.rules import (
     REPETITIONS,
     OpenGroups,
     RuleSet,

@@ -6,7 +6,7 @@ trie of the vocabulary instead of one token after another.
 
 from typing import NamedTuple
 
-from structout.grammar.fsm.automaton import Automaton
+from structout.grammar.native.automaton import Automaton
 from structout.grammar.vocabulary import Vocabulary
 
 

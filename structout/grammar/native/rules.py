@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
-from structout.grammar.fsm.automaton import Automaton, AutomatonLimits
-from structout.grammar.fsm.json_schema import SchemaIndex
-from structout.grammar.fsm.native import core, grammar_errors
+from structout.grammar.native.automaton import Automaton, AutomatonLimits
+from structout.grammar.native.extension import core, grammar_errors
+from structout.grammar.native.json_schema import SchemaIndex
 
 _AUTOMATON_SECONDS = 0.2
 _LARGEST_BOUND = 1 << 30  # exceeds every limit on nodes

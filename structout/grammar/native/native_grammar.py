@@ -9,8 +9,8 @@ import numpy.typing as npt
 import torch
 
 from structout.grammar.forced_tokens import NUM_CONTEXT_TOKENS, CanonicalTokenizer
-from structout.grammar.fsm.native import core
 from structout.grammar.interface import PrefixGrammar, StructuredOutputGrammar, check_mask_buffer
+from structout.grammar.native.extension import core
 from structout.masks.pool import DistinctMasks
 
 _Grammar = TypeVar("_Grammar", bound="NativeGrammar")

@@ -10,8 +10,8 @@ import numpy.typing as npt
 import torch
 
 from structout.errors import GrammarLimitError
-from structout.grammar.fsm.automaton import Automaton
-from structout.grammar.fsm.token_index import TokenIndex, text_bytes, vocabulary_trie
+from structout.grammar.native.automaton import Automaton
+from structout.grammar.native.token_index import TokenIndex, text_bytes, vocabulary_trie
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import bitmask_dtype, bitmask_width
 from structout.ops.fsm_states import (

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from structout.grammar.fsm.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
-from structout.grammar.fsm.native import core, grammar_errors
+from structout.grammar.native.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
+from structout.grammar.native.extension import core, grammar_errors
 
 _NOT, _AND, _OR, _TRUE, _FALSE = -1, -2, -3, -4, -5
 _WORD_BITS = 64

@@ -3,7 +3,7 @@
 import re
 
 from structout.errors import GrammarError, GrammarErrorKind
-from structout.grammar.fsm.letter_case import other_forms
+from structout.grammar.native.letter_case import other_forms
 
 _PART = re.compile(r"\\[pP]\{[^}]*\}|\\.|\[\^?\]?(?:[^\]\\]|\\.)*\]|\(\?[a-zA-Z]*(?:-[a-zA-Z]+)?[:)]|.", re.DOTALL)
 _MEMBER = re.compile(r"\\[pP]\{[^}]*\}|\\.|&&|--|~~|.", re.DOTALL)

@@ -11,13 +11,13 @@ from structout.constraints.metaschemas import referred_metaschemas
 from structout.constraints.schema_walks import STANDARD_FORMATS, keyword_at, subschemas
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.forced_tokens import CanonicalTokenizer
-from structout.grammar.fsm.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
-from structout.grammar.fsm.formats import FORMATS, native_formats
-from structout.grammar.fsm.impossible import cause_of_impossibility
-from structout.grammar.fsm.native import core, grammar_errors
-from structout.grammar.fsm.native_grammar import NativeGrammar
-from structout.grammar.fsm.token_index import TokenIndex, vocabulary_trie
 from structout.grammar.interface import DeviceTables
+from structout.grammar.native.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
+from structout.grammar.native.extension import core, grammar_errors
+from structout.grammar.native.formats import FORMATS, native_formats
+from structout.grammar.native.impossible import cause_of_impossibility
+from structout.grammar.native.native_grammar import NativeGrammar
+from structout.grammar.native.token_index import TokenIndex, vocabulary_trie
 from structout.grammar.vocabulary import Vocabulary
 
 

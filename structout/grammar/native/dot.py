@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import NamedTuple
 
-from structout.grammar.fsm.automaton import Automaton
+from structout.grammar.native.automaton import Automaton
 
 _NUM_BYTES = 256
 _MAX_LABEL = 40  # characters of a label; longer ones are cut in the middle

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from structout.grammar.fsm.native import core, grammar_errors
+from structout.grammar.native.extension import core, grammar_errors
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from structout.errors import GrammarError
-from structout.grammar.fsm.rules import RuleSet
+from structout.grammar.native.rules import RuleSet
 
 _WORD = re.compile(r"\w+|\s+|[^\w\s]+")
 _KEYS = ("substring_chunks", "substring_words", "substring_chars")

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 from structout.errors import GrammarError, GrammarErrorKind
-from structout.grammar.fsm.json_schema import DEFAULT_FORM, SchemaIndex, TextForm
-from structout.grammar.fsm.rules import RuleSet, bounded_int
+from structout.grammar.native.json_schema import DEFAULT_FORM, SchemaIndex, TextForm
+from structout.grammar.native.rules import RuleSet, bounded_int
 from structout.grammar.vocabulary import Vocabulary
 
 _RANGE = re.compile(r"[ ]*([0-9]+)[ ]*(?:-[ ]*([0-9]+)[ ]*)?")

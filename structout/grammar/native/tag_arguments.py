@@ -7,9 +7,9 @@ from typing import Any, Protocol
 from structout.constraints.tools.schema_kinds import Node, below, branches_of, kinds_of, property_pointer, resolved
 from structout.constraints.tools.styles import LOOKS_LIKE_JSON, STRING, ArgumentStyle
 from structout.errors import GrammarError, GrammarErrorKind
-from structout.grammar.fsm.automaton import Automaton
-from structout.grammar.fsm.json_schema import SchemaIndex
-from structout.grammar.fsm.rules import RuleSet
+from structout.grammar.native.automaton import Automaton
+from structout.grammar.native.json_schema import SchemaIndex
+from structout.grammar.native.rules import RuleSet
 
 # Keywords of an object that hold for every text, since only known keys are written.
 _READ_OF_OBJECTS = frozenset(

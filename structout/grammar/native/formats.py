@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from structout.grammar.fsm.native import core
-from structout.grammar.fsm.regex_format import REGEX
+from structout.grammar.native.extension import core
+from structout.grammar.native.regex_format import REGEX
 
 
 @dataclass(frozen=True)

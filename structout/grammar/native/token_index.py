@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from structout.grammar.fsm.automaton import Automaton
-from structout.grammar.fsm.native import core, grammar_errors
+from structout.grammar.native.automaton import Automaton
+from structout.grammar.native.extension import core, grammar_errors
 from structout.grammar.vocabulary import Vocabulary
 
 _MAX_TABLE_BYTES = 256 << 20

@@ -4,13 +4,13 @@ import re
 from collections.abc import Sequence
 
 from structout.grammar.forced_tokens import CanonicalTokenizer
-from structout.grammar.fsm import gbnf, lark
-from structout.grammar.fsm.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
-from structout.grammar.fsm.grammar_context import NO_CONTEXT, GrammarContext
-from structout.grammar.fsm.native import core, grammar_errors
-from structout.grammar.fsm.native_grammar import NativeGrammar
-from structout.grammar.fsm.rules import RuleSet
-from structout.grammar.fsm.token_index import vocabulary_trie
+from structout.grammar.native import gbnf, lark
+from structout.grammar.native.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
+from structout.grammar.native.extension import core, grammar_errors
+from structout.grammar.native.grammar_context import NO_CONTEXT, GrammarContext
+from structout.grammar.native.native_grammar import NativeGrammar
+from structout.grammar.native.rules import RuleSet
+from structout.grammar.native.token_index import vocabulary_trie
 from structout.grammar.vocabulary import Vocabulary
 
 

@@ -12,12 +12,12 @@ from structout.constraints import exact_json
 from structout.constraints.schema_walks import keyword_at, part_at
 from structout.constraints.tools.styles import STYLES
 from structout.errors import GrammarError, GrammarErrorKind
-from structout.grammar.fsm.automaton import Automaton, AutomatonLimits
-from structout.grammar.fsm.json_schema import SchemaIndex, TextForm
-from structout.grammar.fsm.native import core, grammar_errors
-from structout.grammar.fsm.rules import RuleSet, Way
-from structout.grammar.fsm.structural_tags import SchemaFormat
-from structout.grammar.fsm.tag_arguments import ArgumentRules
+from structout.grammar.native.automaton import Automaton, AutomatonLimits
+from structout.grammar.native.extension import core, grammar_errors
+from structout.grammar.native.json_schema import SchemaIndex, TextForm
+from structout.grammar.native.rules import RuleSet, Way
+from structout.grammar.native.structural_tags import SchemaFormat
+from structout.grammar.native.tag_arguments import ArgumentRules
 from structout.grammar.vocabulary import Vocabulary
 
 _DOCUMENT, _CLEAN = "structout:schema", "structout:clean"
@@ -76,7 +76,7 @@ class TagSchemas:
 
 class _Document:
     """One schema of a tag, whose parts are compiled alone. Implements
-    :class:`structout.grammar.fsm.tag_arguments.Schemas`."""
+    :class:`structout.grammar.native.tag_arguments.Schemas`."""
 
     def __init__(self, shared: TagSchemas, given: SchemaFormat):
         self.root = given.schema
