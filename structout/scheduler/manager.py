@@ -18,10 +18,10 @@ from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.batch import MaskBatch
 from structout.masks.pool import MaskDeduplicator, PooledMaskBatch
-from structout.process_guard import ForkGuard
 from structout.scheduler.bitmask_filler import Bounds, Drafts, MaskFiller, Trees
 from structout.scheduler.compile_service import CompileService
 from structout.scheduler.late_masks import EXHAUSTED, LateMasks
+from structout.scheduler.process_guard import ForkGuard
 from structout.scheduler.refusals import Refusal, explain_refusal
 from structout.scheduler.request_start import OnSettled, RequestStart
 from structout.scheduler.requests import GrammarStatus, Request, RequestTable

@@ -15,6 +15,7 @@ from structout.constraints.params import Constraint
 from structout.constraints.params import StructuredOutputOptions as Kind
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.forced_tokens import CanonicalTokenizer
+from structout.grammar.native import extension
 from structout.grammar.native.algorithms import find_sub_sequences, map_states_to_vocab
 from structout.grammar.native.automaton import Automaton
 from structout.grammar.native.backend import FsmBackend

@@ -17,6 +17,7 @@ from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar import registry
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import batch_class
+from structout.grammar.native import extension
 from structout.grammar.native.automaton import AutomatonLimits
 from structout.grammar.native.backend import FsmBackend
 from structout.grammar.native.json_schema import JsonSchemaGrammar, SchemaIndex, TextForm

@@ -16,7 +16,7 @@ from structout import StructuredOutputsParams
 from structout.constraints.tools.styles import STYLES
 from structout.grammar.native.backend import FsmBackend
 from structout.grammar.vocabulary import Vocabulary
-from structout.integrations.structural_tags import as_parsers_read
+from structout.integrations.client_tags import as_parsers_read
 
 MODELS = (
     "llama kimi kimi_k3 deepseek_r1 deepseek_v3_1 qwen_3_coder qwen_3_5 mimo qwen_3 harmony deepseek_v3_2 minimax "

@@ -1,4 +1,4 @@
-"""The C++ core of the engine (csrc/bindings/engine), and its errors in structout's words."""
+"""The C++ core of the engine (csrc/bindings/engine), and its errors as ours."""
 
 import importlib
 from collections.abc import Iterator

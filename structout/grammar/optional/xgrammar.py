@@ -12,7 +12,7 @@ from structout.constraints.params import Constraint, StructuredOutputOptions
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import StructuredOutputBackend
-from structout.grammar.optional.grammar import OptionalGrammar, refuse_nul
+from structout.grammar.optional.optional_grammar import OptionalGrammar, refuse_nul
 from structout.grammar.vocabulary import Vocabulary
 
 _CACHE_SHARE = 8  # xgrammar may cache one part in so many of the config's cache_bytes

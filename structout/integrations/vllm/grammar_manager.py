@@ -13,7 +13,7 @@ from vllm.v1.structured_output import StructuredOutputManager as VllmManager
 from vllm.v1.structured_output.utils import apply_grammar_bitmask, strip_speculative_padding
 
 from structout.errors import GrammarError
-from structout.integrations.vllm import constraints
+from structout.integrations.vllm import request_params
 from structout.integrations.vllm.jump_forward import is_jump_forward
 from structout.masks.batch import MaskBatch
 from structout.scheduler.manager import StructuredOutputManager
@@ -84,14 +84,14 @@ class GrammarManager(VllmManager):  # type: ignore[misc]  # mypy does not read v
         self.structout: StructuredOutputManager | None = None
         self._keys = itertools.count()
         config = vllm_config.structured_outputs_config
-        if not vllm_config.model_config.skip_tokenizer_init and constraints.serves(config, self.tokenizer):
+        if not vllm_config.model_config.skip_tokenizer_init and request_params.serves(config, self.tokenizer):
             # vLLM holds the masks of the steps that a pipeline has in flight.
             num_buffers = vllm_config.parallel_config.pipeline_parallel_size + 2
             max_requests = max(4096, 4 * vllm_config.scheduler_config.max_num_seqs)
             self.structout = StructuredOutputManager(
                 self.tokenizer,
                 vllm_config.model_config.get_vocab_size(),
-                constraints.manager_config(
+                request_params.manager_config(
                     config, num_mask_buffers=num_buffers, queue_size=max_requests, tenant_queue_size=max_requests
                 ),
             )
@@ -108,7 +108,7 @@ class GrammarManager(VllmManager):  # type: ignore[misc]  # mypy does not read v
         key = f"{request.request_id}#{next(self._keys)}"
         stop = request.sampling_params.all_stop_token_ids if request.sampling_params is not None else None
         backend = self.vllm_config.structured_outputs_config.backend
-        params = constraints.params_of(structured.params, backend, request.sampling_params)
+        params = request_params.params_of(structured.params, backend, request.sampling_params)
         self.structout.add_request(key, params, stop_token_ids=list(stop) if stop else None)
         structured.grammar = PendingGrammar(Grammar(self.structout, key))
         if not self._use_async_grammar_compilation:  # every rank has a scheduler: they must go on in the same step

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from structout.distributed.ops import all_gather_bitmask, sharded_masked_sample, sharded_token_logprobs
+from structout.distributed.collectives import all_gather_bitmask, sharded_masked_sample, sharded_token_logprobs
 from structout.distributed.process_groups import group_name_of
 from structout.masks.batch import MaskShard
 from structout.ops.sampler import (

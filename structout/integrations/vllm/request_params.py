@@ -14,7 +14,7 @@ from structout.constraints.config import StructuredOutputsConfig
 from structout.constraints.params import StructuredOutputsParams
 from structout.errors import GrammarError
 from structout.grammar.registry import check_params
-from structout.integrations.structural_tags import as_parsers_read, current_structural_tag
+from structout.integrations.client_tags import as_parsers_read, current_structural_tag
 
 _log = logging.getLogger("vllm.structout")
 
