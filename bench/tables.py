@@ -134,6 +134,16 @@ def masked_sample_table(device: str, bench: str = "masked_sample") -> str:
     return "\n".join(lines) + "\n" + _provenance(bench, device)
 
 
+def masked_sample_calls_table() -> str:
+    """Where the microseconds of a call for one row go."""
+    rows = [row for row in harness.read_results("masked_sample", "cpu")["rows"] if "warm_call" in row]
+    cells = [[row["warm_call"], _time(row["microseconds"])] for row in rows]
+    if not rows:
+        return _NOT_MEASURED
+    about = "Medians of calls from Python for one row of float32 logits, everything in the caches."
+    return _markdown(["call", "time"], cells) + _provenance("masked_sample", "cpu", about)
+
+
 def fill_bandwidth_fraction(row: Row) -> float:
     """Achieved bandwidth (mask read, disallowed logits written) as a fraction of
     ``fill_``'s."""
@@ -709,6 +719,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "apply_bitmask_cuda": partial(full_table, "cuda"),
     "vllm_cpu": vllm_table,
     "masked_sample_cpu_short": masked_sample_short_table,
+    "masked_sample_calls": masked_sample_calls_table,
     "masked_sample_cpu": partial(masked_sample_table, "cpu"),
     "masked_sample_avx2_cpu": partial(masked_sample_table, "cpu", "masked_sample_avx2"),
     "masked_sample_default_cpu": partial(masked_sample_table, "cpu", "masked_sample_default"),
