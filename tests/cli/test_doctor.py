@@ -54,7 +54,7 @@ with warnings.catch_warnings(record=True) as caught:
     import structout
 print(*(warning.message for warning in caught))
 structout.StructuredOutputsParams(regex="a").validate()
-for ask in (lambda: structout.apply_bitmask, lambda: __import__("structout.ops")):
+for ask in (lambda: structout.apply_bitmask, lambda: __import__("structout.ops.apply_bitmask")):
     try:
         ask()
     except ImportError as error:
