@@ -19,7 +19,7 @@ import harness
 import torch
 
 import structout
-from structout import reference
+from structout.ops import reference
 
 VOCAB = 151_936
 BATCHES = {"cpu": (1, 16, 64), "cuda": (1, 8, 64, 128, 256, 512)}
