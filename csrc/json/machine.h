@@ -111,7 +111,8 @@ class Machine {
   Guard guard(State state, uint8_t byte, const Action& action);
   bool holds(const Guard& guard, const PastKeys& names);
 
-  // Whether a state is inside or behind a free key of an object that still lacks names.
+  // Whether a state is inside or after a free key of an object that cannot do without names
+  // that have not come.
   bool lacks_names(State state, const PastKeys& names);
 
   // The position of the name that is complete with the step from one state to the next, if
@@ -271,7 +272,7 @@ class Machine {
     uint32_t shape;
     uint32_t formulas;                              // what is asked beside the shape
     uint32_t past;                                  // keys that cannot follow any more, if the state knows them
-    bool is_kept;                                   // there is one formula, and it is kept
+    bool is_kept;                                   // the goal is kept, and the other formulas are known to hold or not
     uint32_t next;                                  // the first position that is not past
     uint32_t max_keys;                              // how many may follow, if the formula is kept
     bool is_prepared = false;                       // what follows is known
@@ -380,7 +381,13 @@ class Machine {
   NumValues num_constants(Formula among);
   NumValues num_objects_behind_key(State state, const PastKeys& names);
   bool is_plain_array(uint32_t array);
-  std::vector<Formula> few_children(uint32_t array);  // children that few values satisfy
+  struct ItemGoal {
+    uint32_t begin;  // the first item of which it is asked
+    Formula goal;
+  };
+  std::vector<ItemGoal> item_goals(uint32_t array);
+  // The formulas on items that few values satisfy, and that some item may satisfy.
+  std::vector<Formula> few_children(uint32_t array);
   State waiting_item(uint32_t array);
   State value_state(uint32_t children);  // before a value, without spaces in front of it
   std::optional<Action> pop_at_end(const Numbers& formulas);

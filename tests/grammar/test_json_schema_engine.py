@@ -58,8 +58,7 @@ def test_text_is_accepted_if_and_only_if_jsonschema_finds_it_valid(num_cases):
     counts = found.counts
     assert counts["valid accepted"] >= 600 * num_seeds
     assert counts["invalid refused"] >= 900 * num_seeds
-    assert counts["limits while reading"] <= 0.001 * counts["schemas served"]
-    assert counts["schemas refused: limit"] <= 0.002 * counts["schemas served"]
+    assert counts["limits while reading"] == counts["schemas refused: limit"] == 0
 
 
 # -- texts from masks ------------------------------------------------------------------
@@ -80,7 +79,7 @@ def test_text_drawn_from_masks_is_valid_and_ends(num_cases, vocabulary):
     num_texts = sum(found.counts[f"texts, {style}"] for style in STYLES)
     assert num_texts >= 80 * num_seeds
     assert found.counts["not ended"] <= 0.01 * num_texts
-    assert found.counts["limits while reading"] <= 0.01 * found.counts["schemas served"]
+    assert found.counts["limits while reading"] == 0
 
 
 # -- by name ---------------------------------------------------------------------------

@@ -138,6 +138,47 @@ def test_schema_that_needs_as_many_values_as_there_are_is_served():
     assert allowed_behind(LIMITED | {"minProperties": 10}, "{") - SPACES == {b'"'}
 
 
+OPEN_OBJECT = {
+    "type": "object",
+    "properties": {
+        "a": {"enum": ["x", "y", 3]},
+        "abc": {"type": "null"},
+        "0": {"exclusiveMaximum": 2, "type": "integer"},
+    },
+    "required": ["a"],
+}
+# In the first no item can be what `contains` counts. In the others free keys may follow, but
+# not before those that are required.
+SEARCHED = [
+    (UNIQUE | {"items": OPEN_OBJECT, "contains": {"const": ""}, "minContains": 0, "maxContains": 3}, '[{"a":"x"},{"'),
+    (
+        UNIQUE
+        | {"prefixItems": [OPEN_OBJECT], "items": {"anyOf": [OPEN_OBJECT, {"enum": ["", "b"]}]}, "minItems": 2}
+        | {"contains": {"const": ""}, "minContains": 0, "maxContains": 1},
+        '[{"a":"x"},{"a":"x","',
+    ),
+    (UNIQUE | {"items": {"type": "integer", "multipleOf": 864}, "maxItems": 3}, "[1728,8640,"),
+    (
+        UNIQUE | {"items": NAMED | {"properties": {"name": {"multipleOf": 864}, "active": {}}}},
+        '[{"name":1728,"active":1',
+    ),
+]
+
+
+@pytest.mark.parametrize("engine", [ENGINE, JsonEngine(declared=True)], ids=["any", "declared"])
+@pytest.mark.parametrize(("schema", "text"), SEARCHED)
+def test_array_of_different_items_takes_milliseconds_for_its_first_masks(engine, schema, text):
+    index = engine.compile(schema)
+    walk = engine.walk(index)
+    steps = [index.work]
+    for byte in text.encode():
+        before = index.work
+        assert byte in walk.allowed()
+        assert walk.matcher.accept([byte])
+        steps.append(index.work - before)
+    assert max(steps) < 150_000, steps  # three to five milliseconds
+
+
 # With 8,000 objects in any order the search for an unused one reads over 65,536 bytes.
 @pytest.mark.parametrize(("is_declared", "count"), [(True, 4_000), (False, 500)])
 def test_thousands_of_used_objects_are_exact_and_cheap(is_declared, count):
