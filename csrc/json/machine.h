@@ -62,6 +62,10 @@ class Machine {
 
   State start();
 
+  // The schemas that the start has found no array to satisfy, because there are fewer
+  // different items than they need: for SchemaOptions::impossible_arrays of another machine.
+  const std::vector<std::string>& impossible_arrays() const { return impossible_arrays_; }
+
   // Reading may throw SchemaError or engine::LimitError: states are made when they are
   // first needed.
   Action action(State state, uint8_t byte) {
@@ -373,7 +377,8 @@ class Machine {
   bool are_items_unique(uint32_t array);
   uint32_t min_items(uint32_t array);
   uint32_t max_items(uint32_t array);
-  void check_unique_items(uint32_t array);
+  // Whether there are as many different items as an array needs. Throws where it is not known.
+  bool has_enough_items(uint32_t array);
   NumValues counted_values(State state, const PastKeys& names, size_t num_items);
   NumValues num_arrays(uint32_t array, size_t num_items);
   NumValues num_values_of(uint32_t children);
@@ -425,7 +430,9 @@ class Machine {
   std::deque<Key> keys_;
   std::map<std::pair<uint32_t, uint32_t>, Plan> key_plans_;
   std::map<uint32_t, Plan> item_plans_;
+  State start_ = kNoState;
   bool has_unique_items_ = false;
+  std::vector<std::string> impossible_arrays_;
   std::unordered_map<State, NumValues> num_values_;
   std::unordered_set<State> being_counted_;
   size_t count_depth_ = 0;

@@ -389,15 +389,15 @@ bool Machine::may_be_scarce(State waiting, const std::string& text) {
   return false;
 }
 
-// Refuses arrays of which it is not known whether enough values are left.
-void Machine::check_unique_items(uint32_t array) {
-  if (!item_plan(array).is_live) return;
+bool Machine::has_enough_items(uint32_t array) {
+  if (!item_plan(array).is_live) return true;
   uint32_t children = item_plan(array).children;
   if (is_plain_array(array)) {
     uint32_t min = min_items(array);
+    if (min < 2) return true;
     NumValues count = num_values_of(children);
-    if (min < 2 || count.least >= min) return;
-    if (!count.is_exact && min <= kMaxCounted && num_different_values(*this, value_state(children), min) >= min) return;
+    if (count.least >= min || count.is_exact) return count.least >= min;
+    if (min <= kMaxCounted && num_different_values(*this, value_state(children), min) >= min) return true;
     throw SchemaError(ErrorKind::kUnsupported, "under uniqueItems, an array needs more items than there are values");
   }
   for (Formula child : few_children(array)) {
@@ -405,6 +405,7 @@ void Machine::check_unique_items(uint32_t array) {
     throw SchemaError(ErrorKind::kUnsupported,
                       "under uniqueItems, items may use up the values of those that must follow");
   }
+  return true;
 }
 
 bool Machine::stays_live(State state, const TextSet& used) {

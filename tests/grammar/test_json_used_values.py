@@ -133,6 +133,28 @@ def test_schema_that_needs_more_values_than_there_are_is_refused(name):
     assert refusal_of(error.value) in ("impossible", "unsupported")
 
 
+TOO_MANY = UNIQUE | {"items": BOOLEANS, "minItems": 33}
+SERVED_WITHOUT_ARRAYS = {
+    "null instead": ({"anyOf": [{"type": "null"}, TOO_MANY]}, {b"n"}),
+    "null by type": (TOO_MANY | {"type": ["array", "null"]}, {b"n"}),
+    "in an object": (
+        {"type": "object", "properties": {"a": TOO_MANY, "b": True}, "required": ["b"], "additionalProperties": False},
+        {b"{"},
+    ),
+    "in an array": ({"type": "array", "items": UNIQUE | {"items": TOO_MANY, "minItems": 2}}, {b"["}),
+}
+
+
+@pytest.mark.parametrize("name", SERVED_WITHOUT_ARRAYS)
+def test_schema_with_an_array_that_has_too_few_values_is_served_without_it(name):
+    schema, first = SERVED_WITHOUT_ARRAYS[name]
+    assert allowed_behind(schema, "") == first
+    if first == {b"{"}:
+        assert allowed_behind(schema, '{"') == {b"b"}
+    if first == {b"["}:
+        assert allowed_behind(schema, "[") - SPACES == {b"]"}
+
+
 def test_schema_that_needs_as_many_values_as_there_are_is_served():
     assert allowed_behind(UNIQUE | {"items": BOOLEANS, "minItems": 32}, "[") - SPACES == {b"{"}
     assert allowed_behind(LIMITED | {"minProperties": 10}, "{") - SPACES == {b'"'}
@@ -147,8 +169,8 @@ OPEN_OBJECT = {
     },
     "required": ["a"],
 }
-# In the first no item can be what `contains` counts. In the others free keys may follow, but
-# not before those that are required.
+# In the first no item can be what `contains` counts. In the second free keys may follow,
+# but not before those that are required.
 SEARCHED = [
     (UNIQUE | {"items": OPEN_OBJECT, "contains": {"const": ""}, "minContains": 0, "maxContains": 3}, '[{"a":"x"},{"'),
     (
