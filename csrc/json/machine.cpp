@@ -22,6 +22,7 @@ Machine::Machine(const std::string& schema, const SchemaOptions& options, const 
       whitespace_(form.whitespace) {}
 
 State Machine::start() {
+  if (start_ != kNoState) return start_;
   Formula root = schema_.root();
   if (!liveness_.is_satisfiable(root)) {
     if (schema_.has_narrower_texts()) {
@@ -35,13 +36,13 @@ State Machine::start() {
     if (!are_items_unique(array)) continue;
     has_unique_items_ = true;
     try {
-      check_unique_items(array);
+      if (!has_enough_items(array)) impossible_arrays_.push_back(schema_.place_of(schema));
     } catch (SchemaError& error) {
       if (error.pointer.empty()) error.pointer = schema_.place_of(schema) + "/uniqueItems";
       throw;
     }
   }
-  return value_state(lists_.number_of({root}));
+  return start_ = value_state(lists_.number_of({root}));
 }
 
 State Machine::value_state(uint32_t children) { return add(Kind::kValue, {children, Whitespace::kNone}); }

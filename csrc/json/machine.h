@@ -62,6 +62,10 @@ class Machine {
 
   State start();
 
+  // The schemas that the start has found no array to satisfy, because there are fewer
+  // different items than they need: for SchemaOptions::impossible_arrays of another machine.
+  const std::vector<std::string>& impossible_arrays() const { return impossible_arrays_; }
+
   // Reading may throw SchemaError or engine::LimitError: states are made when they are
   // first needed.
   Action action(State state, uint8_t byte) {
@@ -111,7 +115,8 @@ class Machine {
   Guard guard(State state, uint8_t byte, const Action& action);
   bool holds(const Guard& guard, const PastKeys& names);
 
-  // Whether a state is inside or behind a free key of an object that still lacks names.
+  // Whether a state is inside or after a free key of an object that cannot do without names
+  // that have not come.
   bool lacks_names(State state, const PastKeys& names);
 
   // The position of the name that is complete with the step from one state to the next, if
@@ -271,7 +276,7 @@ class Machine {
     uint32_t shape;
     uint32_t formulas;                              // what is asked beside the shape
     uint32_t past;                                  // keys that cannot follow any more, if the state knows them
-    bool is_kept;                                   // there is one formula, and it is kept
+    bool is_kept;                                   // the goal is kept, and the other formulas are known to hold or not
     uint32_t next;                                  // the first position that is not past
     uint32_t max_keys;                              // how many may follow, if the formula is kept
     bool is_prepared = false;                       // what follows is known
@@ -372,7 +377,8 @@ class Machine {
   bool are_items_unique(uint32_t array);
   uint32_t min_items(uint32_t array);
   uint32_t max_items(uint32_t array);
-  void check_unique_items(uint32_t array);
+  // Whether there are as many different items as an array needs. Throws where it is not known.
+  bool has_enough_items(uint32_t array);
   NumValues counted_values(State state, const PastKeys& names, size_t num_items);
   NumValues num_arrays(uint32_t array, size_t num_items);
   NumValues num_values_of(uint32_t children);
@@ -380,7 +386,13 @@ class Machine {
   NumValues num_constants(Formula among);
   NumValues num_objects_behind_key(State state, const PastKeys& names);
   bool is_plain_array(uint32_t array);
-  std::vector<Formula> few_children(uint32_t array);  // children that few values satisfy
+  struct ItemGoal {
+    uint32_t begin;  // the first item of which it is asked
+    Formula goal;
+  };
+  std::vector<ItemGoal> item_goals(uint32_t array);
+  // The formulas on items that few values satisfy, and that some item may satisfy.
+  std::vector<Formula> few_children(uint32_t array);
   State waiting_item(uint32_t array);
   State value_state(uint32_t children);  // before a value, without spaces in front of it
   std::optional<Action> pop_at_end(const Numbers& formulas);
@@ -418,7 +430,9 @@ class Machine {
   std::deque<Key> keys_;
   std::map<std::pair<uint32_t, uint32_t>, Plan> key_plans_;
   std::map<uint32_t, Plan> item_plans_;
+  State start_ = kNoState;
   bool has_unique_items_ = false;
+  std::vector<std::string> impossible_arrays_;
   std::unordered_map<State, NumValues> num_values_;
   std::unordered_set<State> being_counted_;
   size_t count_depth_ = 0;

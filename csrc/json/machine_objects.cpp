@@ -97,7 +97,9 @@ uint32_t Machine::shape_of(Formula lasting, uint32_t order_number) {
 }
 
 uint32_t Machine::object_of(uint32_t shape, Numbers formulas, PastKeys past) {
-  bool is_kept = formulas.size() == 1 && parts_of(formulas[0]).is_kept;
+  bool are_others_known =
+      std::all_of(formulas.begin() + 1, formulas.end(), [](Formula each) { return each <= kNever; });
+  bool is_kept = are_others_known && parts_of(formulas[0]).is_kept;
   if (is_kept && shapes_[shape].lasting == kAlways) {
     const Parts parts = parts_of(formulas[0]);
     shape = shape_of(parts.lasting, shapes_[shape].order);
@@ -123,15 +125,15 @@ uint32_t Machine::object_of(uint32_t shape, Numbers formulas, PastKeys past) {
 uint32_t Machine::object_at(uint32_t number, uint32_t position) {
   const Object object = objects_[number];
   if (!object.is_kept || is_guarded(object) || position <= object.next) return number;
-  Formula rest = lists_[object.formulas][0];
+  const Numbers formulas = lists_[object.formulas];
   const KeyOrder& order = this->order(object).order;
-  for (uint32_t name : schema_.names_in(rest)) {
+  for (uint32_t name : schema_.names_in(formulas[0])) {
     uint32_t other = order.positions.at(name);
     if (object.next <= other && other < position) return number;
   }
   PastKeys past = pasts_[object.past];
   std::fill(past.begin(), past.begin() + position, true);
-  return object_of(object.shape, {rest}, std::move(past));
+  return object_of(object.shape, formulas, std::move(past));
 }
 
 Machine::Memory Machine::memory_of(const Object& object) const {
@@ -386,8 +388,11 @@ bool Machine::lacks_names(State state, const PastKeys& names) {
   const std::array<uint32_t, 5>& fields = fields_[state];
   bool is_inside = kinds_[state] == Kind::kKey && fields[1] == fields[2];
   bool is_free = is_inside || (kinds_[state] == Kind::kAfterKey && keys_[fields[1]].is_free());
-  if (!is_free || !is_guarded(objects_[fields[0]])) return false;
-  return !holds({Guard::kClose, fields[0]}, names);
+  if (!is_free || !allows_any_order()) return false;
+  const Object& object = objects_[fields[0]];
+  if (is_guarded(object)) return !holds({Guard::kClose, fields[0]}, names);
+  const KeyOrder& order = this->order(object).order;
+  return !liveness_.is_object_live(lists_[object.formulas][0], order, PastKeys(order.names.size(), true));
 }
 
 std::optional<uint32_t> Machine::completed_name(State state, State next) const {

@@ -1,5 +1,6 @@
 // How many values may follow, where they must differ from earlier ones.
 #include <algorithm>
+#include <set>
 
 #include "json/machine.h"
 #include "json/value_search.h"
@@ -67,7 +68,7 @@ Machine::NumValues Machine::counted_values(State state, const PastKeys& names, s
     case Kind::kLiteral:
       return {1, true};
     case Kind::kText: {
-      uint32_t count = texts_.count(lists_[fields[1]][0]);
+      uint32_t count = texts_.least_count(lists_[fields[1]][0]);
       bool is_string = TextKind(fields[0]) == TextKind::kString;
       if (is_string || count == kMany) return {count, is_string};
       return {std::max(count / kMaxSpellings, 1u), false};
@@ -197,8 +198,10 @@ Machine::NumValues Machine::num_values_of(uint32_t children) {
   if (numbers != kNever && !count.are_many()) {
     Formula canonical = schema_.expand(formulas_.atom(Op::kCanonicalNumber), Type::kNumber);
     Formula others = formulas_.conjunction({numbers, formulas_.negation(canonical)});
-    bool is_exact = others == kNever || !texts_.is_live(texts_.start(TextKind::kNumber, others));
-    count = sum(count, {num_texts(TextKind::kNumber, formulas_.conjunction({numbers, canonical})), is_exact});
+    uint32_t num_canonical = num_texts(TextKind::kNumber, formulas_.conjunction({numbers, canonical}));
+    bool is_exact =
+        num_canonical == kMany || others == kNever || !texts_.is_live(texts_.start(TextKind::kNumber, others));
+    count = sum(count, {num_canonical, is_exact});
   }
   State value = value_state(children);
   for (uint8_t byte : {'[', '{'}) {
@@ -271,6 +274,7 @@ bool Machine::has_unused_scalar(State state, TextSet::Cursor begin) {
     return !begin.is_whole();
   }
   uint32_t text = lists_[fields_[state][1]][0];
+  if (texts_.least_count(text) > begin.count()) return true;
   uint32_t count = texts_.count(text);
   return count > begin.count() || texts_.num_among(text, begin) < count;
 }
@@ -299,19 +303,52 @@ bool Machine::is_plain_array(uint32_t array) {
   });
 }
 
+// What is asked of items by the array as a whole, where this changes: each range of items
+// begins with another goal.
+std::vector<Machine::ItemGoal> Machine::item_goals(uint32_t array) {
+  Formula formula = lists_[array][0];
+  std::vector<Formula> literals = {formula};
+  if (formulas_.op(formula) == Op::kAnd) literals = formulas_.operands(formula);
+  std::vector<FormulaNode> all;
+  std::set<uint32_t> begins = {0};
+  for (Formula literal : literals) {
+    const FormulaNode& node = formulas_[literal];
+    if (node.op != Op::kForItems) continue;
+    all.push_back(node);
+    begins.insert(node.a);
+    if (node.b != UINT32_MAX) begins.insert(node.b);
+  }
+  std::vector<ItemGoal> goals;
+  for (uint32_t begin : begins) {
+    std::vector<Formula> asked;
+    for (const FormulaNode& items : all) {
+      if (items.a <= begin && begin < items.b) asked.push_back(items.c);
+    }
+    schema_.budget().spend(1 + all.size() / 16);
+    goals.push_back({begin, formulas_.conjunction(std::move(asked))});
+  }
+  return goals;
+}
+
 std::vector<Formula> Machine::few_children(uint32_t array) {
-  std::vector<Formula> children, few;
+  const std::vector<ItemGoal> goals = item_goals(array);
+  std::vector<Formula> few;
+  // Of a child that items in a range may satisfy.
+  auto consider = [&](Formula child, uint32_t begin, uint32_t end) {
+    if (child == kNever || child == kAlways || std::find(few.begin(), few.end(), child) != few.end()) return;
+    bool is_possible = std::any_of(goals.begin(), goals.end(), [&](const ItemGoal& goal) {
+      bool is_in_range = begin <= goal.begin && goal.begin < end;
+      return is_in_range && liveness_.is_satisfiable(formulas_.conjunction({child, goal.goal}));
+    });
+    if (is_possible && !num_values_of(lists_.number_of({child})).are_many()) few.push_back(child);
+  };
   for (Formula atom : std::vector<Formula>(formulas_.atoms(lists_[array][0]))) {
     const FormulaNode node = formulas_[atom];
-    if (node.op == Op::kForItems) children.push_back(node.c);
-    if (node.op == Op::kForItems) children.push_back(formulas_.negation(node.c));
-    if (node.op == Op::kHas) children.push_back(node.a);
+    if (node.op == Op::kForItems) consider(node.c, node.a, node.b);
+    if (node.op == Op::kForItems) consider(formulas_.negation(node.c), node.a, node.b);
+    if (node.op == Op::kHas) consider(node.a, 0, UINT32_MAX);
   }
-  if (item_plan(array).is_live) children.push_back(lists_[item_plan(array).children][0]);
-  for (Formula child : children) {
-    bool is_possible = child != kNever && child != kAlways && liveness_.is_satisfiable(child);
-    if (is_possible && !num_values_of(lists_.number_of({child})).are_many()) few.push_back(child);
-  }
+  if (item_plan(array).is_live) consider(lists_[item_plan(array).children][0], 0, 1);
   return few;
 }
 
@@ -352,15 +389,15 @@ bool Machine::may_be_scarce(State waiting, const std::string& text) {
   return false;
 }
 
-// Refuses arrays of which it is not known whether enough values are left.
-void Machine::check_unique_items(uint32_t array) {
-  if (!item_plan(array).is_live) return;
+bool Machine::has_enough_items(uint32_t array) {
+  if (!item_plan(array).is_live) return true;
   uint32_t children = item_plan(array).children;
   if (is_plain_array(array)) {
     uint32_t min = min_items(array);
+    if (min < 2) return true;
     NumValues count = num_values_of(children);
-    if (min < 2 || count.least >= min) return;
-    if (!count.is_exact && min <= kMaxCounted && num_different_values(*this, value_state(children), min) >= min) return;
+    if (count.least >= min || count.is_exact) return count.least >= min;
+    if (min <= kMaxCounted && num_different_values(*this, value_state(children), min) >= min) return true;
     throw SchemaError(ErrorKind::kUnsupported, "under uniqueItems, an array needs more items than there are values");
   }
   for (Formula child : few_children(array)) {
@@ -368,6 +405,7 @@ void Machine::check_unique_items(uint32_t array) {
     throw SchemaError(ErrorKind::kUnsupported,
                       "under uniqueItems, items may use up the values of those that must follow");
   }
+  return true;
 }
 
 bool Machine::stays_live(State state, const TextSet& used) {

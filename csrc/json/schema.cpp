@@ -214,7 +214,13 @@ const Value* Schema::reference_target(const Value& schema, std::string_view keyw
   return &document_.target(schema, keyword, reference->text, context_.scope);
 }
 
+bool Schema::is_impossible_array(const Value& schema) const {
+  const std::vector<std::string>& all = options_.impossible_arrays;
+  return !all.empty() && std::find(all.begin(), all.end(), document_.pointer_to(schema)) != all.end();
+}
+
 Formula Schema::expand_schema(const Value& schema, Type type) {
+  if (type == Type::kArray && is_impossible_array(schema)) return kNever;
   std::vector<Formula> all;
   for (std::string_view keyword : {"$ref", "$dynamicRef", "$recursiveRef"}) {
     const Value* target = reference_target(schema, keyword);

@@ -32,6 +32,7 @@ struct SchemaOptions {
   std::map<std::string, Format> formats;                           // by name
   std::vector<std::string> refused_formats;      // that JSON Schema defines and no expression enforces
   std::map<std::string, std::string> documents;  // texts of other schemas that references may name, by URI
+  std::vector<std::string> impossible_arrays{};  // JSON pointers to schemas that no array satisfies
 };
 
 class Schema {
@@ -165,6 +166,7 @@ class Schema {
   Formula either(Formula a, Formula b) { return formulas_.disjunction({a, b}); }
   Formula no(Formula formula) { return formulas_.negation(formula); }
 
+  bool is_impossible_array(const Value& schema) const;
   Formula expand_schema(const Value& schema, Type type);
   // Throws SchemaError unless the keywords that go by names have objects.
   void check_names(const Value& schema) const;

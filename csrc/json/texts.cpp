@@ -26,7 +26,6 @@ constexpr size_t kBytesOfPair = 40;             // in a set
 constexpr uint32_t kBoundary = 0;               // the syntax state between two characters of a string
 constexpr uint8_t kSeparator[] = {0xE2, 0x80};  // U+2028 and U+2029 begin so
 constexpr uint32_t kUnlimited = UINT32_MAX - 1;
-constexpr uint32_t kFar = UINT32_MAX;
 constexpr size_t kMaxSearched = 2000;
 constexpr size_t kMaxPlainStates = 500;
 constexpr size_t kMaxListedLength = 256;
@@ -39,6 +38,7 @@ struct Texts::SharedLanguage {
   Automaton automaton;
   // Pairs of its states with states of the syntax at which it accepts whatever may follow.
   std::unordered_set<uint64_t> is_everything;
+  std::vector<uint32_t> distances;  // of each state to the nearest that accepts
 };
 
 // Languages that several schemas use, such as those of formats. The oldest go first.
@@ -69,7 +69,8 @@ class Texts::SharedLanguages {
   using Entries = std::list<std::pair<std::string, std::shared_ptr<const SharedLanguage>>>;
 
   static size_t size_of(const std::string& name, const SharedLanguage& language) {
-    return 2 * name.size() + language.automaton.memory_bytes() + kBytesOfPair * language.is_everything.size();
+    return 2 * name.size() + language.automaton.memory_bytes() + kBytesOfPair * language.is_everything.size() +
+           language.distances.size() * sizeof(uint32_t);
   }
 
   std::mutex mutex_;
@@ -138,6 +139,25 @@ std::unordered_set<uint64_t> pairs_that_accept_everything(const Automaton& autom
   return everything;
 }
 
+std::vector<uint32_t> distances_to_an_end(const Automaton& automaton) {
+  std::vector<std::vector<uint32_t>> sources(automaton.num_states());
+  std::vector<uint32_t> distances(automaton.num_states(), 0), reached;
+  for (uint32_t state = 0; state < automaton.num_states(); ++state) {
+    if (automaton.accepts(state)) reached.push_back(state);
+    for (const Edge* edge = automaton.begin(state); edge < automaton.end(state); ++edge) {
+      sources[edge->target].push_back(state);
+    }
+  }
+  for (size_t i = 0; i < reached.size(); ++i) {
+    for (uint32_t source : sources[reached[i]]) {
+      if (automaton.accepts(source) || distances[source] != 0) continue;
+      distances[source] = distances[reached[i]] + 1;
+      reached.push_back(source);
+    }
+  }
+  return distances;
+}
+
 }  // namespace
 
 Texts::Texts(Formulas& formulas, engine::Budget& budget, const std::vector<bool>& allowed_bytes)
@@ -149,7 +169,9 @@ Texts::Texts(Formulas& formulas, engine::Budget& budget, const std::vector<bool>
       allows_all_bytes_(std::count(allowed_bytes.begin(), allowed_bytes.end(), true) == 256) {}
 
 Texts::SharedLanguage::SharedLanguage(Automaton given, const Automaton& syntax)
-    : automaton(std::move(given)), is_everything(pairs_that_accept_everything(automaton, syntax)) {}
+    : automaton(std::move(given)),
+      is_everything(pairs_that_accept_everything(automaton, syntax)),
+      distances(distances_to_an_end(automaton)) {}
 
 Formula Texts::language(TextKind kind, const std::string& name, const std::function<Automaton()>& compile) {
   auto [found, is_new] = languages_by_name_.try_emplace(name, uint32_t(languages_.size()));
@@ -161,7 +183,8 @@ Formula Texts::language(TextKind kind, const std::string& name, const std::funct
         shared = std::make_shared<const SharedLanguage>(compile(), syntax(kind));
         all->add(name, shared);
       }
-      languages_.push_back({kind, {shared, &shared->automaton}, {shared, &shared->is_everything}});
+      languages_.push_back(
+          {kind, {shared, &shared->automaton}, {shared, &shared->is_everything}, {shared, &shared->distances}});
       memory_bytes_ += shared->automaton.memory_bytes();
       budget_.spend(kWorkPerLanguage);
     } catch (...) {
@@ -182,7 +205,7 @@ Formula Texts::listed(TextKind kind, const std::string& name, uint32_t which,
   }
   auto [found, is_new] =
       languages_by_name_.try_emplace(name + " " + std::to_string(which), uint32_t(languages_.size()));
-  if (is_new) languages_.push_back({kind, {texts, &texts->automaton()}, nullptr, texts, which});
+  if (is_new) languages_.push_back({kind, {texts, &texts->automaton()}, nullptr, nullptr, texts, which});
   return atom_of(found->second, 0, 0);
 }
 
@@ -479,6 +502,22 @@ std::optional<Texts::LengthLimit> Texts::length_limit(uint32_t state) {
   return LengthLimit{without, limit - 1 - largest, limit - 1};
 }
 
+uint32_t Texts::least_length(uint32_t state) const {
+  Formula formula = states_[state].formula;
+  uint32_t length = 0;
+  auto take = [&](Formula literal) {
+    const FormulaNode& node = formulas_[literal];
+    if (node.op != Op::kText || languages_[node.a].distances == nullptr) return;
+    length = std::max(length, (*languages_[node.a].distances)[node.b]);
+  };
+  if (formulas_.op(formula) != Op::kAnd) {
+    take(formula);
+  } else {
+    for (Formula literal : formulas_.operands(formula)) take(literal);
+  }
+  return length;
+}
+
 bool Texts::is_live(uint32_t state) {
   if (steps_[state].life != Life::kUnknown) return steps_[state].life == Life::kLive;
   if (auto split = split_limit(state)) {
@@ -488,36 +527,44 @@ bool Texts::is_live(uint32_t state) {
   }
   struct Visit {
     uint32_t state;
-    size_t edge;
+    std::vector<uint32_t> targets = {};  // that are left to be visited, the best one last
   };
-  // A depth-first search to any text that the formula accepts. All states on the way to
-  // it are live; if there is none, all visited states are dead.
-  std::vector<Visit> path = {{state, 0}};
-  std::vector<uint32_t> visited = {state};
-  std::unordered_map<uint32_t, bool> is_visited = {{state, true}};
+  // A depth-first search to any text that the formula accepts, which goes where the end is
+  // near first: multiples of 86,400 with 17 digits have a million states, and an end five
+  // digits away. All states on the way to it are live; if there is none, all visited
+  // states are dead.
+  std::vector<Visit> path;
+  std::vector<uint32_t> visited;
+  std::unordered_map<uint32_t, bool> is_visited;
+  auto enter = [&](uint32_t entered) {
+    is_visited[entered] = true;
+    visited.push_back(entered);
+    path.push_back({entered});
+    if (states_[entered].formula == kNever || steps_[entered].accepts) return;
+    expand(entered);
+    std::vector<uint32_t>& targets = path.back().targets;
+    for (auto edge = steps_[entered].edges.rbegin(); edge != steps_[entered].edges.rend(); ++edge) {
+      targets.push_back(edge->target);
+    }
+    std::stable_sort(targets.begin(), targets.end(),
+                     [this](uint32_t a, uint32_t b) { return least_length(a) > least_length(b); });
+  };
+  enter(state);
   bool found = false;
   while (!path.empty() && !found) {
     Visit& visit = path.back();
-    uint32_t now = visit.state;
-    if (visit.edge == 0) {
-      if (states_[now].formula == kNever) {
-        path.pop_back();
-        continue;
-      }
-      found = steps_[now].accepts;
-      if (found) break;
-      expand(now);
-    }
-    if (visit.edge == steps_[now].edges.size()) {
+    found = steps_[visit.state].accepts;
+    if (found) break;
+    if (visit.targets.empty()) {
       path.pop_back();
       continue;
     }
-    uint32_t target = steps_[now].edges[visit.edge++].target;
+    uint32_t target = visit.targets.back();
+    visit.targets.pop_back();
     if (steps_[target].life == Life::kLive) {
       found = true;
-    } else if (steps_[target].life == Life::kUnknown && is_visited.try_emplace(target, true).second) {
-      visited.push_back(target);
-      path.push_back({target, 0});
+    } else if (steps_[target].life == Life::kUnknown && is_visited.count(target) == 0) {
+      enter(target);
     }
   }
   if (found) {
@@ -536,6 +583,7 @@ std::optional<std::vector<std::string>> Texts::all_texts(uint32_t start, size_t 
   };
   std::vector<std::string> texts;
   if (!is_live(start)) return std::vector<std::string>{};
+  if (states_[start].kind == TextKind::kNumber && count(start) > max) return std::nullopt;
   std::vector<Visit> path = {{start, 0, -1}};
   std::string text;
   size_t num_steps = 0;
