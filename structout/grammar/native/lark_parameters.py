@@ -80,9 +80,7 @@ class _Evaluation:
             return self._number(word)
         self._expect("(")
         if word in _VALUES:
-            argument = self._number(self._take())
-            if word.endswith("_bit") and argument >= _BITS:
-                raise ParameterError(f"there is no bit {argument}")
+            argument = self._bit() if word.endswith("_bit") else self._number(self._take())
             value = _VALUES[word](self._own(), argument)
         elif word in ("incr", "decr"):
             first, end = self._bits()
@@ -110,7 +108,7 @@ class _Evaluation:
         elif word == "not":
             result = not self._condition()
         elif word in ("bit_set", "bit_clear"):
-            result = (self._own() >> self._number(self._take()) & 1) == (word == "bit_set")
+            result = (self._own() >> self._bit() & 1) == (word == "bit_set")
         elif word in ("is_ones", "is_zeros"):
             first, end = self._bits()
             result = self._own_bits((first, end)) == ((1 << end - first) - 1 if word == "is_ones" else 0)
@@ -143,6 +141,12 @@ class _Evaluation:
         if not first < end <= _BITS:
             raise ParameterError(f"expected bits in their order, up to {_BITS}, got {word}")
         return first, end
+
+    def _bit(self) -> int:
+        bit = self._number(self._take())
+        if bit >= _BITS:
+            raise ParameterError(f"there is no bit {bit}: there are {_BITS}")
+        return bit
 
     def _number(self, word: str) -> int:
         if not word[:1].isdigit():
