@@ -29,7 +29,8 @@ class EndSearch {
   }
 
   // The bytes of a shortest way. Nothing if none is found, or if none does without tokens
-  // that are read by their ids. Embedded texts on the way may have shorter ends.
+  // that are read by their ids, or without lexemes that end because they have taken as
+  // many tokens as they may. Embedded texts on the way may have shorter ends.
   std::optional<std::string> shortest(Reader& reader, const Place& place, engine::Budget& budget);
 
  private:

@@ -398,7 +398,8 @@ Masks::Branch Masks::behind(const std::vector<uint32_t>& trie_nodes, Node below,
                             engine::Budget& budget) {
   uint32_t list = list_of(trie_nodes);
   if (!network_.has_lexer()) return {list, below, 0, false};
-  return {list, reader.stacks().returned(below, budget), kNone, true};
+  LexerPlace place = reader.behind(below, budget);
+  return {list, place.node, place.lexer_state, true};
 }
 
 bool Masks::has_end_behind_tokens(uint32_t state, engine::Budget& budget) {
@@ -440,16 +441,17 @@ std::optional<std::vector<uint32_t>> Masks::pieces_of(Reader& reader, const std:
     budget.spend(1);
     bool is_in_front = trie_nodes == whole_trie_;
     if (network_.has_lexer()) {
-      LexerPlace place = {node, lexer_state != kNone ? lexer_state : reader.lexer_start(node)};
+      LexerPlace place = {node, lexer_state};
       if (is_in_front && network_.has_tokens()) {
         for (const Item& item : reader.stacks().items(reader.before_token(place, budget))) add_token_ids(item);
       }
-      if (lexer_state == kNone || reader.is_between(place)) {
+      if (reader.is_between(place)) {
         for (const EmbeddedStart& start : reader.stacks().embedded_starts(node, budget)) {
           if (!has_end(reader.behind(start.below, budget))) continue;
           numbers.push_back(piece_of(trie_nodes, kEmbedded + start.language, reader, budget));
           for (const Exit& exit : piece(numbers.back()).exits) {
-            go_on({exit.trie_nodes, reader.stacks().returned(start.below, budget), kNone, true});
+            LexerPlace behind = reader.behind(start.below, budget);
+            go_on({exit.trie_nodes, behind.node, behind.lexer_state, true});
           }
         }
       }
@@ -460,7 +462,8 @@ std::optional<std::vector<uint32_t>> Masks::pieces_of(Reader& reader, const std:
         if (has_end({node, guarded.lexer_state})) numbers.push_back(guarded.piece);
       }
       for (const Exit& exit : found.exits) {
-        go_on({exit.trie_nodes, reader.after_lexeme(node, exit.label, budget), kNone, true});
+        LexerPlace behind = reader.behind_lexeme(node, exit.label, budget);
+        go_on({exit.trie_nodes, behind.node, behind.lexer_state, true});
       }
       continue;
     }

@@ -34,8 +34,8 @@ class Masks {
   struct Branch {
     uint32_t trie_nodes;
     Node node;
-    uint32_t lexer_state;  // kNone in front of a lexeme
-    bool is_closed;        // see Stacks::above_hole()
+    uint32_t lexer_state;
+    bool is_closed;  // see Stacks::above_hole()
     bool operator<(const Branch& other) const {
       return std::tie(trie_nodes, node, lexer_state, is_closed) <
              std::tie(other.trie_nodes, other.node, other.lexer_state, other.is_closed);

@@ -73,7 +73,6 @@ class RuleNfa {
 
   RuleAutomaton determinize(engine::Budget& budget) const;
 
- private:
   struct Node {
     bool is_accepting = false;
     std::vector<SymbolEdge> edges;
@@ -82,6 +81,9 @@ class RuleNfa {
     bool matters() const { return is_accepting || !edges.empty() || !calls.empty(); }
   };
 
+  const Node& node(uint32_t number) const { return nodes_[number]; }
+
+ private:
   std::vector<uint32_t> closure(std::vector<uint32_t> nodes) const;
   std::vector<uint8_t> live_nodes(const std::vector<uint8_t>& is_productive) const;
 

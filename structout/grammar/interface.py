@@ -163,6 +163,11 @@ class StructuredOutputGrammar(ABC):
         last character."""
         return whole_characters(self.forced_bytes())
 
+    def captures(self) -> list[tuple[str, bytes]]:
+        """The names and texts of the rules whose captures the grammar asks for, in the
+        order in which they end. Empty until the text is complete."""
+        return []
+
     @abstractmethod
     def compute_ff_tokens(self) -> list[int]:
         """Return the tokens that must follow, as the tokenizer itself would write them.

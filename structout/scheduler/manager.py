@@ -506,6 +506,19 @@ class StructuredOutputManager:
         assert tokenizer is not None  # the backends were given the manager's tokenizer
         return tokenizer
 
+    # -- captures ----------------------------------------------------------------------
+
+    def captures(self, request_id: str) -> list[tuple[str, bytes]]:
+        """The texts of the rules of a grammar that have the attribute ``capture``, each
+        with its name, in the order in which they end. Empty until the text is complete,
+        and for other constraints.
+
+        Raises:
+            GrammarLimitError: to find them takes more than the limits.
+        """
+        with self._lock_grammars():
+            return _grammar_of(self._requests[request_id]).unwrapped.captures()
+
     # -- the manager itself ------------------------------------------------------------
 
     def stats(self) -> ManagerStats:
