@@ -1,7 +1,7 @@
 """Structural tags as engines' clients send them, in xgrammar's format."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from structout import exact_json
@@ -70,19 +70,26 @@ def _or_any(schema: Any) -> Any:
     return {} if schema is None else schema
 
 
-def as_parsers_read(tag: Any) -> Any:
+def as_parsers_read(tag: Any, reasoning_marks: Sequence[str] = ()) -> Any:
     """Return a current structural tag whose texts a parser of tool calls reads as they
     are meant.
 
     Parsers look for the markers of tags anywhere, also in string values, and in free
     text for any part of what begins a tag. So markers are not generated there, and the
-    arguments of a call stand on one line.
+    arguments of a call stand on one line. Some parsers know a marker by its token only:
+    where a tokenizer has one, the marker is not spelled out.
 
     Args:
         tag: as ``current_structural_tag`` returns it. It is changed in place.
+        reasoning_marks: what begins and ends a reasoning for the parser that reads it.
+            Such parsers look for them behind the reasoning too.
     """
     calls = list(_calls(tag.get("format") if isinstance(tag, dict) else None))
     markers = dict.fromkeys(marker for call in calls for text in _texts_of(call) for marker in _MARKER.findall(text))
+    if markers:
+        meant = {text for part in _parts(tag["format"]) for text in _texts_of(part)}
+        markers |= dict.fromkeys(mark for mark in reasoning_marks if mark not in meant)
+        tag.setdefault("markers", "added")
     for part in _parts(tag.get("format") if markers else None):
         kind = part.get("type")
         if kind == "json_schema":
