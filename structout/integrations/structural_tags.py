@@ -15,6 +15,9 @@ _ONE_LINE = " {0,2}"
 
 _FREE_TEXTS = ("any_text", "triggered_tags", "dispatch")
 
+# xgrammar's tags of MiMo have the style of Qwen. Its parser leaves line breaks in values.
+_MIMO = "<tool_call><function="
+
 
 def current_structural_tag(tag: Any) -> Any:
     """Return a structural tag in xgrammar's present format, as a dict.
@@ -90,18 +93,23 @@ def as_parsers_read(tag: Any, reasoning_marks: Sequence[str] = ()) -> Any:
         meant = {text for part in _parts(tag["format"]) for text in _texts_of(part)}
         markers |= dict.fromkeys(mark for mark in reasoning_marks if mark not in meant)
         tag.setdefault("markers", "added")
-    for part in _parts(tag.get("format") if markers else None):
+    # What begins a call without any marker is JSON, which a parser looks for anywhere.
+    openings = markers | dict.fromkeys("{" for call in calls if str(call.get("begin")).startswith("{"))
+    for part in (each for call in calls if str(call.get("begin")).startswith(_MIMO) for each in _parts(call)):
+        if part.get("style") == "qwen_xml":
+            part["style"] = "mimo_xml"
+    for part in _parts(tag.get("format") if openings else None):
         kind = part.get("type")
         if kind == "json_schema":
             part.setdefault("whitespace_pattern", _ONE_LINE)
             _exclude(part, markers)
         elif kind in _FREE_TEXTS:
             if kind == "triggered_tags" and isinstance(part.get("triggers"), list):
-                part["triggers"] = list(dict.fromkeys(_shortest(trigger, markers) for trigger in part["triggers"]))
+                part["triggers"] = list(dict.fromkeys(_shortest(trigger, openings) for trigger in part["triggers"]))
             begun = part.get("triggers") or [
                 rule[0] for rule in part.get("rules") or () if isinstance(rule, list) and rule
             ]
-            _exclude(part, [marker for marker in markers if not any(marker in str(text) for text in begun)])
+            _exclude(part, [opening for opening in openings if not any(opening in str(text) for text in begun)])
     return tag
 
 

@@ -66,7 +66,7 @@ def tool_request(
         tool["function"]["strict"] = True
     biases = _CLOSING | {"</parameter>": 9.0, "</arg_value>": 9.0}
     if choice == "auto":
-        biases[tokenizer.tokenize(BEGINS[parser][1])[0]] = 9.0
+        biases |= dict.fromkeys(tokenizer.tokenize(BEGINS[parser][1]), 10.0)
     if thinks:
         biases["</think>"] = 12.0
     return {
