@@ -44,7 +44,7 @@ EXCEPTIONS = {
 _PLUGIN = """
 import structout.integrations.vllm
 import vllm.v1.structured_output
-from structout.integrations.vllm.manager import GrammarManager
+from structout.integrations.vllm.grammar_manager import GrammarManager
 
 structout.integrations.vllm.register()
 vllm.v1.structured_output.StructuredOutputManager = GrammarManager

@@ -10,9 +10,9 @@ from mask_walks import STYLES as WALKS
 from mask_walks import MaskWalker
 from tool_calls import tags_with_schemas
 
+from structout.constraints.tools.styles import STYLES
 from structout.grammar.interface import StructuredOutputGrammar
 from structout.grammar.vocabulary import Vocabulary
-from structout.tools.styles import STYLES
 
 _WORDS = (
     "<tool_call> </tool_call> </parameter> </arg_value> <|close|> ｜DSML｜ ]<]minimax[>[ {} [] : , é 日本 true null"

@@ -20,7 +20,7 @@ from vllm_requests import LETTERS, SCHEMA, greedy, structured
 
 from structout import StructuredOutputManager, StructuredOutputsParams
 from structout.grammar.vocabulary import Vocabulary
-from structout.integrations.vllm import constraints
+from structout.integrations.vllm import request_params
 
 DATA = Path(mistral_common.__file__).parent / "data"
 TEKKEN, SENTENCEPIECE = "tekken_240911.json", "mistral_instruct_tokenizer_240323.model.v3"
@@ -37,7 +37,7 @@ def tokenizer(request):
 
 
 def test_the_vocabulary_is_that_of_the_tokenizer(tokenizer):
-    assert constraints.serves(StructuredOutputsConfig(), tokenizer)
+    assert request_params.serves(StructuredOutputsConfig(), tokenizer)
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     assert vocabulary.size == tokenizer.vocab_size
     assert vocabulary.stop_token_ids == (tokenizer.eos_token_id,)

@@ -16,8 +16,8 @@ from vllm.parser import ParserManager
 from vllm.sampling_params import StructuredOutputsParams
 from vllm.tool_parsers.tool_strict_level import ToolStrictLevel
 
-from structout.grammar.fsm.backend import FsmBackend
-from structout.integrations.vllm import constraints
+from structout.grammar.native.backend import FsmBackend
+from structout.integrations.vllm import request_params
 
 PARSERS = (
     "hermes llama3_json qwen3_coder step3p5 mimo longcat glm47 ling3 minimax_m2 deepseek_v3 deepseek_v31 deepseek_v32 "
@@ -92,7 +92,7 @@ def test_parsers_read_what_was_generated(name, choice, tokenizer, backend, num_c
     made = tool_parser.get_structural_tag(request, reasoning=False, strict_level=ToolStrictLevel.AUTO)
     tag = json.loads(made.model_dump_json())
     constraint = StructuredOutputsParams(structural_tag=json.dumps(tag))
-    params = constraints.params_of(constraint, StructuredOutputsConfig(), tokenizer)
+    params = request_params.params_of(constraint, StructuredOutputsConfig(), tokenizer)
     grammar = backend.compile(params.constraint()).grammar
     num_calls = 0
     for text in drawn_texts(grammar, tag, f"{name} {choice}", num_cases(80, long=100, full=300)):
