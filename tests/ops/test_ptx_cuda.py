@@ -4,7 +4,6 @@ execute."""
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import host_cuda
 import ptx
 import pytest
-from locations import HOST_CUDA_PROGRAMS, ROOT
+from locations import ROOT
 
 pytestmark = ptx.NEEDS_NVCC
 
@@ -41,15 +40,10 @@ LESS_COVERED = {
 }
 
 
-@functools.cache
-def program(name: str) -> Path:
-    return host_cuda.build(name, [HOST_CUDA_PROGRAMS / f"{name}.cpp"], sanitize=None, shared=False)
-
-
 def run(name: str, architecture: int, *arguments: object, report: Path, **options: int) -> Counter[tuple[str, int]]:
     """Run a program, and return how often each line of each kernel was executed."""
     configuration = ptx.configuration(name, architecture, **options)
-    result = host_cuda.run(program(name), *arguments, ptx=configuration, report=report)
+    result = host_cuda.run(ptx.program(name), *arguments, ptx=configuration, report=report)
     assert result.returncode == 0, result.stdout + result.stderr
     executions: Counter[tuple[str, int]] = Counter()
     for kernel, of_kernel in ptx.read_report(report).items():
@@ -108,7 +102,7 @@ def test_compiled_push_kernels_deliver_bytes_and_all_of_their_code_runs(
 
 def test_nvcc_gets_the_flags_of_the_release() -> None:
     setup = (ROOT / "setup.py").read_text()
-    assert all(f'"{flag}"' in setup for flag in ptx.NVCC[2:]), ptx.NVCC
+    assert all(f'"{flag}"' in setup for flag in ptx.RELEASE_FLAGS), ptx.RELEASE_FLAGS
 
 
 def test_every_cuda_source_is_executed() -> None:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import builds
+import host_cuda
 import pytest
 from builds import CSRC
 from locations import HOST_CUDA_PROGRAMS
@@ -30,7 +31,9 @@ ARCHITECTURES = (80, 90, 100)
 NEEDS_NVCC = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 
 # The flags of setup.py that change device code.
-NVCC = ("nvcc", "-ptx", "-O3", "-std=c++17", "-fmad=false")
+RELEASE_FLAGS = ("-O3", "-std=c++17", "-fmad=false")
+# -lineinfo: the source line of each instruction, which changes no instruction.
+NVCC = ("nvcc", "-ptx", "-lineinfo", *RELEASE_FLAGS)
 # The files that nvcc reads. A change of the engine compiles no kernel again.
 KERNEL_ROOMS = ("cuda", "common")
 
@@ -85,6 +88,12 @@ def ptx_of(name: str, architecture: int, csrc: Path = CSRC) -> Path:
         source = HOST_CUDA_PROGRAMS / f"{name}.cu"
     command = [*NVCC, f"-arch=sm_{architecture}"]
     return builds.compiled(f"{name}_{architecture}", command, [source], suffix=".ptx", csrc=csrc, rooms=KERNEL_ROOMS)
+
+
+@functools.cache
+def program(name: str, sanitize: host_cuda.Sanitizer | None = None) -> Path:
+    """Return a program of tests/host_cuda_programs."""
+    return host_cuda.build(name, [HOST_CUDA_PROGRAMS / f"{name}.cpp"], sanitize=sanitize, shared=False)
 
 
 def configuration(
