@@ -59,9 +59,11 @@ if importlib.util.find_spec("torch") is not None:
             SamplerOutput,
             SamplingParams,
         )
+        from structout.stack_tables import StackTableTensors, stack_advance, stack_draft_rows, stack_rows
 
 if TYPE_CHECKING:
     from structout.device_fsm import DeviceFSM, DeviceGrammar
+    from structout.device_stacks import DeviceStacks
     from structout.distributed import (
         ShardedManager,
         VocabParallelSampler,
@@ -83,6 +85,7 @@ __all__ = [
     "DeviceFSM",
     "DeviceGrammar",
     "DeviceMasks",
+    "DeviceStacks",
     "Drafts",
     "DuplicateRequestError",
     "FsmTables",
@@ -104,6 +107,7 @@ __all__ = [
     "SamplerOutput",
     "SamplingParams",
     "ShardedManager",
+    "StackTableTensors",
     "StaleMasksError",
     "StructOutError",
     "StructuredOutputManager",
@@ -140,6 +144,9 @@ __all__ = [
     "sharded_masked_sample_logprobs",
     "sharded_masked_sample_topn",
     "sharded_token_logprobs",
+    "stack_advance",
+    "stack_draft_rows",
+    "stack_rows",
     "token_logprobs",
     "unpack_bitmask",
     "verify_drafts",
@@ -149,6 +156,7 @@ _MODULE_OF = {
     "BackendSet": "grammar.registry",
     "DeviceFSM": "device_fsm",
     "DeviceGrammar": "device_fsm",
+    "DeviceStacks": "device_stacks",
     "GrammarStatus": "scheduler.requests",
     "ManagerStats": "scheduler.stats",
     "ShardedManager": "distributed",
