@@ -42,6 +42,12 @@ class StackTableBuilder {
   // place, or there is no room.
   bool keep_mask(const int32_t* row, int64_t max_depth);
 
+  // The slot of a place's mask, kept if there is none yet; below 0 if it has none.
+  int32_t slot_of_place(const int32_t* row, int64_t max_depth) {
+    keep_mask(row, max_depth);
+    return tables().mask_row({const_cast<int32_t*>(row), 1}, max_depth);
+  }
+
   // A text that the engine follows, and what it is for the ops.
   std::unique_ptr<StackLanguage::Text> text(uint32_t language) { return languages_.at(language).language->text(); }
   // Writes its place, or kAskedStack in its top.

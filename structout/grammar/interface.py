@@ -14,18 +14,18 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from structout.bitmask import allocate_token_bitmask, bitmask_width
+from structout.constraints.params import Constraint, StructuredOutputOptions
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.vocabulary import Vocabulary
-from structout.mask_pool import DistinctMasks
-from structout.params import Constraint, StructuredOutputOptions
+from structout.masks.bitmask import allocate_token_bitmask, bitmask_width
+from structout.masks.pool import DistinctMasks
 
 
 class DeviceTables(NamedTuple):
     """A position in a regular language over tokens.
 
     Attributes:
-        index: a :class:`structout.grammar.fsm.token_index.TokenIndex`.
+        index: a :class:`structout.grammar.native.token_index.TokenIndex`.
         stop_token_ids: tokens that end the text.
         state: the state of ``index``; None after a stop token.
     """
@@ -33,6 +33,20 @@ class DeviceTables(NamedTuple):
     index: Any
     stop_token_ids: tuple[int, ...]
     state: int | None
+
+
+class StackTables(NamedTuple):
+    """A text of a constraint whose machine may go into stack tables.
+
+    Attributes:
+        language: a ``StackLanguage`` of the engine's core, the same for equal constraints.
+        stop_token_ids: tokens that end the text.
+        token_ids: the text so far; None after a stop token.
+    """
+
+    language: Any
+    stop_token_ids: tuple[int, ...]
+    token_ids: tuple[int, ...] | None
 
 
 class StructuredOutputGrammar(ABC):
@@ -151,6 +165,11 @@ class StructuredOutputGrammar(ABC):
     def device_tables(self) -> DeviceTables | None:
         """What a :class:`structout.DeviceFSM` takes to follow this grammar on a device.
         None if its language is not regular, or the engine has no names for states."""
+        return None
+
+    def stack_tables(self) -> StackTables | None:
+        """What a :class:`structout.DeviceStacks` takes to follow this grammar on a device.
+        None if the engine has no machine for it there."""
         return None
 
     @abstractmethod
@@ -489,7 +508,7 @@ class StructuredOutputBackend(ABC):
 
         Args:
             request_type: the kind of constraint.
-            grammar_spec: see :class:`structout.params.Constraint`.
+            grammar_spec: see :class:`structout.constraints.params.Constraint`.
             stop_token_ids: tokens that end the text. Default: those of the vocabulary.
 
         Raises:

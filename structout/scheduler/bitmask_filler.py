@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from structout.bitmask import allocate_token_bitmask
 from structout.grammar.interface import StepPlan, StructuredOutputBackend, StructuredOutputGrammar, batch_class
-from structout.mask_batch import MaskBatch, MaskRows
-from structout.mask_buffers import BufferRing
-from structout.mask_pool import MaskDeduplicator, PooledMaskBatch
+from structout.masks.batch import MaskBatch, MaskRows
+from structout.masks.bitmask import allocate_token_bitmask
+from structout.masks.buffers import BufferRing
+from structout.masks.pool import MaskDeduplicator, PooledMaskBatch
 from structout.scheduler.late_masks import EXHAUSTED, STEP_WORK, finish_rows
 from structout.scheduler.requests import Request, RequestTable, check_known
 
@@ -412,7 +412,7 @@ class _Plan:
         plain: by backend name, the grammars without drafts and their rows.
         drafted: the requests with drafts or bounds.
         row_errors: the rows of requests that are not ready, and why.
-        row_indptr: see :class:`structout.mask_batch.MaskRows`.
+        row_indptr: see :class:`structout.masks.batch.MaskRows`.
         num_rows: the number of rows so far.
     """
 

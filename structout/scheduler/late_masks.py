@@ -7,9 +7,9 @@ from typing import Protocol
 
 import torch
 
-from structout.bitmask import allocate_token_bitmask
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.interface import StructuredOutputGrammar
+from structout.masks.bitmask import allocate_token_bitmask
 from structout.scheduler.requests import REQUEST_WORK, Request, RequestTable
 
 STEP_WORK = 100_000  # in steps of the engine's work, some 30,000 of which take a millisecond

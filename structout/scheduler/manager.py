@@ -9,19 +9,25 @@ from typing import Any
 
 import numpy as np
 
-from structout.config import StructuredOutputsConfig
+from structout.constraints.config import StructuredOutputsConfig
+from structout.constraints.params import Constraint, StructuredOutputsParams
 from structout.errors import GrammarError, GrammarErrorKind, StructOutError
 from structout.grammar.forced_tokens import CanonicalTokenizer
-from structout.grammar.interface import CompiledConstraint, DeviceTables, StructuredOutputGrammar, batch_class
+from structout.grammar.interface import (
+    CompiledConstraint,
+    DeviceTables,
+    StackTables,
+    StructuredOutputGrammar,
+    batch_class,
+)
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
-from structout.mask_batch import MaskBatch
-from structout.mask_pool import MaskDeduplicator, PooledMaskBatch
-from structout.params import Constraint, StructuredOutputsParams
-from structout.process_guard import ForkGuard
+from structout.masks.batch import MaskBatch
+from structout.masks.pool import MaskDeduplicator, PooledMaskBatch
 from structout.scheduler.bitmask_filler import Bounds, Drafts, MaskFiller, Trees
 from structout.scheduler.compile_service import CompileService
 from structout.scheduler.late_masks import EXHAUSTED, LateMasks
+from structout.scheduler.process_guard import ForkGuard
 from structout.scheduler.refusals import Refusal, explain_refusal
 from structout.scheduler.request_start import OnSettled, RequestStart
 from structout.scheduler.requests import GrammarStatus, Request, RequestTable
@@ -485,6 +491,17 @@ class StructuredOutputManager:
         """
         with self._lock_grammars():
             return _grammar_of(self._requests[request_id]).device_tables()
+
+    def stack_tables(self, request_id: str) -> StackTables | None:
+        """What a :class:`structout.DeviceStacks` takes to follow the request on a device.
+        None if the engine that serves it has no machine for it, see
+        :meth:`backend_name`.
+
+        Raises:
+            StructOutError: the request is not READY.
+        """
+        with self._lock_grammars():
+            return _grammar_of(self._requests[request_id]).stack_tables()
 
     # -- jump-forward decoding ---------------------------------------------------------
 

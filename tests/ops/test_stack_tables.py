@@ -23,7 +23,8 @@ from strided import StridedIntegers, strided_integers
 from triton_ptx import Kernel, compile_for
 
 import structout
-from structout import StackTableTensors, reference
+from structout import StackTableTensors
+from structout.ops import reference
 
 PROGRAM = HOST_CUDA_PROGRAMS / "stack_tables.cpp"
 OPS = ("stack_advance", "stack_rows", "stack_draft_rows")

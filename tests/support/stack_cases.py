@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from structout import StackTableTensors, reference
+from structout import StackTableTensors
+from structout.ops import reference
 
 BETWEEN = -99  # what is between the entries of a vector
 LETTERS = 4  # the bytes that do anything; most walks would end at once with more

@@ -99,6 +99,12 @@ void define_stack_tables(py::module_& module) {
              const int32_t* values = row.data();
              return run(true, [&] { return self.keep_mask(values, max_depth); });
            })
+      .def("slot",
+           [](StackTableBuilder& self, const Row& row) {
+             int64_t max_depth = depth_of(row);
+             const int32_t* values = row.data();
+             return run(true, [&] { return self.slot_of_place(values, max_depth); });
+           })
       .def("text", &StackTableBuilder::text)
       .def("place",
            [](StackTableBuilder& self, uint32_t language, StackLanguage::Text& text, int64_t max_depth) {
