@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from structout.grammar.forced_tokens import CanonicalTokenizer
-from structout.grammar.interface import DeviceTables
+from structout.grammar.interface import DeviceTables, StackTables
 from structout.grammar.native.extension import core
 from structout.grammar.native.native_grammar import NativeGrammar
 from structout.grammar.native.token_index import TokenIndex
@@ -49,3 +49,7 @@ class FsmGrammar(NativeGrammar):
 
     def device_tables(self) -> DeviceTables:
         return DeviceTables(self._index, self._stop_token_ids, None if self.is_terminated() else self.state_id())
+
+    def stack_tables(self) -> StackTables:
+        tokens = tuple(self.matcher.recent_tokens(self.num_tokens))
+        return StackTables(self._index.stack_language, self._stop_token_ids, None if self.is_terminated() else tokens)

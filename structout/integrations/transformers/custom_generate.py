@@ -15,7 +15,7 @@ import torch
 
 from structout.integrations.transformers.constrained_sampler import ConstrainedSampler, Row, row_seeds
 from structout.integrations.transformers.decode import DecodingLoop, Monitor, Text
-from structout.integrations.transformers.device_loop import DeviceDecodingLoop, states_on_device
+from structout.integrations.transformers.device_loop import DeviceDecodingLoop, constraints_on_device
 from structout.integrations.transformers.model_feed import ModelFeed
 from structout.jump_forward import JumpForward
 from structout.ops.sampler import SamplingParams
@@ -134,11 +134,11 @@ def masked_generate(
     if stream_to is not None:
         stream_to.put(input_ids.cpu())
     if device_fsm:
-        fsm, states = states_on_device(manager, [text.request_id for text in texts], input_ids.device)
+        constraints = constraints_on_device(manager, [text.request_id for text in texts], input_ids.device)
         mask = model_kwargs.get("attention_mask")
         mask = torch.ones_like(input_ids) if mask is None else mask
         DeviceDecodingLoop(
-            model, input_ids, mask, texts, fsm, states, params, max_length - input_ids.shape[1], monitor
+            model, input_ids, mask, texts, constraints, params, max_length - input_ids.shape[1], monitor
         ).run(sampler.accept)
     else:
         DecodingLoop(
