@@ -57,6 +57,12 @@ class Schema {
   void check_narrower_texts();
   bool has_narrower_texts() const { return !narrower_texts_.empty(); }
 
+  // One of SchemaOptions::impossible_arrays, if there are any.
+  std::optional<std::string> impossible_array() const {
+    const std::vector<std::string>& all = options_.impossible_arrays;
+    return all.empty() ? std::nullopt : std::optional(all[0]);
+  }
+
   // The child formulas of all schemas that were expanded.
   std::vector<Formula> children();
 
@@ -185,6 +191,7 @@ class Schema {
   void add_array(const Value& schema, std::vector<Formula>& all);
   void add_object(const Value& schema, std::vector<Formula>& all);
 
+  Formula canonical_number();  // every number has one such text
   Formula some_multiples(const Decimal& step);
   Formula number_bound(const Value& bound, bool is_lower, bool is_exclusive);
   Formula numbers_equal(const Value& value);

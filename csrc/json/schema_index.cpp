@@ -23,6 +23,8 @@ SchemaIndex::SchemaIndex(std::string schema, SchemaOptions options, const TextFo
   compiled_bytes_ = states_->memory_bytes();
 }
 
+// Whatever a machine knows takes its arrays to be possible. Where its start finds that some
+// are not, another machine takes its place.
 std::shared_ptr<SchemaStates> SchemaIndex::new_states() const {
   SchemaOptions options = options_;
   for (;;) {
@@ -31,8 +33,7 @@ std::shared_ptr<SchemaStates> SchemaIndex::new_states() const {
     machine->schema().check_narrower_texts();
     // What is too large to begin with is refused now.
     State start = machine->start();
-    // Whatever is known so far took these arrays to be possible.
-    std::vector<std::string> impossible = machine->impossible_arrays();
+    const std::vector<std::string>& impossible = machine->impossible_arrays();
     if (impossible.empty()) {
       for (int byte = 0; byte < 256; ++byte) machine->action(start, uint8_t(byte));
       return std::make_shared<SchemaStates>(std::move(machine), vocabulary_);

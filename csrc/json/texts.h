@@ -36,6 +36,11 @@ struct TextState {
 // How numbers are written that satisfy a language.
 struct NumberSpelling {
   NumberSpelling() = default;
+  static NumberSpelling without_exponents() {
+    NumberSpelling spelling;
+    spelling.is_plain = true;
+    return spelling;
+  }
   explicit NumberSpelling(const Decimal& value);
 
   // Of the number in the schema: digits before the point and behind it, and whether it
@@ -92,7 +97,7 @@ class Texts {
   }
 
   // Whether the text of a string ends with a whole character.
-  bool is_between_characters(uint32_t state) const { return states_[state].syntax == 0; }
+  bool is_between_characters(uint32_t state) const { return states_[state].syntax == kBoundary; }
   bool allows_all_bytes() const { return allows_all_bytes_; }
 
   // Whether the formula holds for a text that ends here.
@@ -145,6 +150,7 @@ class Texts {
 
  private:
   static constexpr uint32_t kFar = UINT32_MAX;
+  static constexpr uint32_t kBoundary = 0;  // the syntax state between two characters of a string
 
   struct Language {
     TextKind kind;
@@ -159,8 +165,6 @@ class Texts {
 
     bool accepts(uint32_t state) const;
   };
-  struct SharedLanguage;
-  class SharedLanguages;
   bool asks_for_length_only(uint32_t state) const;
   bool allows_plain(uint32_t state);
   bool leads_back(uint32_t start, uint32_t state, uint32_t num_separator_bytes,

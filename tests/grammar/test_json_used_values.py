@@ -169,7 +169,7 @@ OPEN_OBJECT = {
     },
     "required": ["a"],
 }
-# In the first no item can be what `contains` counts. In the second free keys may follow,
+# In the first no item can be what `contains` counts. In the second free keys may come,
 # but not before those that are required.
 SEARCHED = [
     (UNIQUE | {"items": OPEN_OBJECT, "contains": {"const": ""}, "minContains": 0, "maxContains": 3}, '[{"a":"x"},{"'),
