@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kNowhere = SIZE_MAX;
 
-// A place in a text: in front of a byte, behind some of the tokens without bytes that
+// A place in a text: in front of a byte, after some of the tokens without bytes that
 // stand there. `is_again`: where a stop is read that a lexeme has left to the next.
 struct Position {
   size_t byte;
@@ -38,7 +38,8 @@ struct Entry {
 struct Chart {
   std::vector<uint32_t> entries;
   std::map<std::tuple<uint32_t, uint32_t, Position>, uint32_t> numbers;
-  std::map<uint32_t, std::vector<std::pair<uint32_t, uint32_t>>> callers;  // by rule: entries, and the nodes behind
+  std::map<uint32_t, std::vector<std::pair<uint32_t, uint32_t>>>
+      callers;                         // by rule: entries, and the nodes after the calls
   std::map<uint32_t, uint32_t> empty;  // by rule: the entry that ends it where it begins
   bool may_ignore = false;             // whether something that is ignored may stand here
 };
@@ -68,7 +69,7 @@ class CaptureParser::Parse {
     uint32_t root = uint32_t(parser_.rules_.size() - 1);
     Position start{0, 0, false};
     add(start, {root, RuleNfa::kStart, start, kNone, kNone, kNowhere, kNowhere});
-    for (auto at = charts_.begin(); at != charts_.end(); ++at) {  // scanning adds charts behind
+    for (auto at = charts_.begin(); at != charts_.end(); ++at) {  // scanning adds later charts
       close(at->first, at->second);
       scan(at->first, at->second);
     }
@@ -102,7 +103,7 @@ class CaptureParser::Parse {
     entries_.push_back(entry);
   }
 
-  // An entry that goes on from another behind bytes begin ... end.
+  // An entry that goes on from another after bytes begin ... end.
   static Entry behind(const Entry& entry, uint32_t number, uint32_t node, size_t begin, size_t end) {
     return {entry.rule, node, entry.origin, number, kNone, entry.first == kNowhere ? begin : entry.first, end};
   }
@@ -143,7 +144,7 @@ class CaptureParser::Parse {
 
   bool is_embedded(uint32_t rule) const { return rule >= parser_.rules_.size(); }
 
-  // Goes on behind what stands at the position.
+  // Goes on after what stands at the position.
   void scan(const Position& position, const Chart& chart) {
     const TokenAt& token = token_at_[position.byte];
     if (position.num_tokens < token.without_bytes.size()) {
@@ -258,7 +259,7 @@ class CaptureParser::Parse {
     }
   }
 
-  // Everything that waits for a symbol waits for it behind what is ignored, too.
+  // Everything that waits for a symbol waits for it after what is ignored, too.
   void skip(const Chart& chart, const Position& end) {
     for (uint32_t number : std::vector(chart.entries)) {
       Entry entry = entries_[number];

@@ -54,7 +54,7 @@ class EndSearch {
   uint32_t distance(const Reader& reader, Node node);
   bool searched_has_end(Reader& reader, const LexerPlace& place, engine::Budget& budget);
 
-  // What the ends of the present lexeme tell, if they do: there is a sure way behind one,
+  // What the ends of the present lexeme tell, if they do: there is a sure way after one,
   // or no byte can follow any.
   std::optional<bool> at_a_glance(Reader& reader, const LexerPlace& place, engine::Budget& budget);
 

@@ -124,7 +124,7 @@ class NetworkBuilder {
     for (size_t i = 0; i < group.size(); ++i) automata_[group[i]] = std::move(automata[i]);
   }
 
-  // Adds a part behind a node. Returns the node behind it.
+  // Adds a part after a node. Returns the node after it.
   uint32_t add(RuleNfa& nfa, uint32_t index, uint32_t node) {
     budget_.spend(1);
     if (nfa.num_nodes() > limits_.nodes) throw engine::LimitError("pattern_nodes", nfa.num_nodes(), limits_.nodes);

@@ -53,7 +53,7 @@ constexpr uint32_t embedded_of_symbol(uint32_t symbol) { return kFirstToken - 1 
 class Network {
  public:
   // `written`: gets the rules as they are written instead, those of the pattern, then the
-  // root's; embedded languages are called by the numbers behind. The network has nothing
+  // root's; embedded languages are called by the numbers that follow. The network has nothing
   // but their terminals and languages then.
   //
   // Throws PatternError and LimitError.

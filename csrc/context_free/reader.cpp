@@ -81,7 +81,7 @@ uint32_t Reader::lexer_start(Node node, bool may_ignore) {
   std::vector<uint32_t>& starts = lexer_starts_[may_ignore];
   if (starts.size() <= node) starts.resize(stacks_.num_nodes(), kNone);
   if (starts[node] != kNone) return starts[node];
-  // What is ignored stands between terminals: not at the start of a text, and not behind
+  // What is ignored stands between terminals: not at the start of a text, and not after
   // the last one that may follow.
   std::vector<uint32_t> allowed = allowed_terminals(node);
   may_ignore = may_ignore && stacks_.reads_symbols(node);
@@ -147,7 +147,7 @@ Place Reader::after_alone(const LexerPlace& place, uint8_t byte, engine::Budget&
   return next == Lexer::kStuck ? Place() : Place{{behind.node, next}};
 }
 
-// Reads bytes of an embedded text, up to one behind which it may end.
+// Reads bytes of an embedded text, up to one after which it may end.
 void Reader::read_run(const EmbeddedRun& run, const uint8_t*& at, const uint8_t* end, PlaceBuilder& builder,
                       engine::Budget& budget) {
   engine::EmbeddedStates& states = embedded_->held(run.states);

@@ -45,7 +45,7 @@ struct OtherPlaces {
 };
 
 // Where a text stands: in which stacks, and inside of which embedded texts. Where one of
-// them may end, the stacks behind it are among the others.
+// them may end, the stacks after it are among the others.
 struct Place : LexerPlace {
   std::shared_ptr<const OtherPlaces> others{};  // null if there are none
 
@@ -91,7 +91,7 @@ class Reader {
   // Whether a token may follow that is read by its id.
   bool reads_token(const Place& place, engine::Budget& budget);
 
-  // Behind the end of an embedded text.
+  // After the end of an embedded text.
   LexerPlace behind(Node below, engine::Budget& budget);
 
   bool may_end(const Place& place, engine::Budget& budget);
@@ -110,7 +110,7 @@ class Reader {
   // Bytes that texts may consist of. One of each class of a lexer if nothing is embedded.
   const std::vector<uint8_t>& bytes_with_tokens() const { return bytes_with_tokens_; }
 
-  // In front of the next lexeme, behind one that all terminals of a set accept. Behind a
+  // In front of the next lexeme, after one that all terminals of a set accept. After a
   // stop that belongs to what follows, the next lexeme has begun with it.
   LexerPlace behind_lexeme(Node node, uint32_t set, engine::Budget& budget);
 

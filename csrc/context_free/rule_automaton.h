@@ -56,7 +56,7 @@ class RuleNfa {
   uint32_t num_nodes() const { return uint32_t(nodes_.size()); }
 
   // Copies an automaton, whose start becomes another way on from `node`. Returns the node
-  // behind it.
+  // after it.
   uint32_t add_automaton(uint32_t node, const RuleAutomaton& automaton);
 
   // Whether nothing but calls of the given rules leads to the end.

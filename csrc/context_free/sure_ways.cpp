@@ -217,7 +217,7 @@ bool SureWays::is_good_behind(uint32_t terminal, uint32_t end, engine::Budget& b
   return result;
 }
 
-// Looks for a lexeme behind which all is good, the shortest first.
+// Looks for a lexeme after which all is good, the shortest first.
 bool SureWays::computed_is_safe(uint32_t lexer_state, engine::Budget& budget) {
   struct Step {
     uint32_t state, before;
@@ -246,7 +246,7 @@ bool SureWays::computed_is_safe(uint32_t lexer_state, engine::Budget& budget) {
     }
   }
   if (is_safe_.size() < lexer_.num_states()) is_safe_.resize(lexer_.num_states(), kUnknown);
-  // Nothing is good behind any state that was reached, or the way to the one that was found.
+  // Nothing is good after any state that was reached, or the way to the one that was found.
   if (found == kNone) {
     for (const Step& step : steps) is_safe_[step.state] = 0;
   }
