@@ -114,6 +114,37 @@ def validating(validate: Callable[..., None]) -> Callable[..., None]:
     return validate_structured_outputs
 
 
+def checking_tags(validate: Callable[..., None]) -> Callable[..., None]:
+    """Make the replacement of ``validate_structural_tag_payload``, in which xgrammar
+    checks the structural tags that clients send."""
+
+    def validate_structural_tag_payload(payload: Any, *, parameter: str) -> None:
+        try:
+            tag = current_structural_tag(payload)
+            check_params(StructuredOutputsParams(structural_tag=tag, lenient=not envs.vllm_strict()))
+        except GrammarError as error:
+            try:
+                validate(payload, parameter=parameter)  # the engine may have a backend that takes more
+            except VLLMValidationError:
+                message = f"Invalid {parameter} structural_tag specification: {error}"
+                raise VLLMValidationError(message, parameter=parameter) from None
+
+    return validate_structural_tag_payload
+
+
+def naming_reasons(validate: Callable[..., None]) -> Callable[..., None]:
+    """Make the replacement of ``validate_structural_tag_response_format``, whose own
+    error hides the reason."""
+
+    def validate_structural_tag_response_format(response_format: Any) -> None:
+        try:
+            validate(response_format)
+        except VLLMValidationError as error:
+            raise error.__cause__ if isinstance(error.__cause__, VLLMValidationError) else error from None
+
+    return validate_structural_tag_response_format
+
+
 def _takes(validate: Callable[..., None], sampling_params: Any, *arguments: Any) -> bool:
     """Whether vLLM's own validation accepts a constraint. The constraint is not
     changed."""
