@@ -51,15 +51,6 @@ def manager_hooks() -> list[Hook]:
         Hook(parser, "_xgrammar_supports", request_params.supporting, is_optional=True),
         Hook(parser, "structured_outputs_to_format", request_params.formatting, is_optional=True),
         Hook(protocol, "validate_structural_tag_payload", request_params.checking_tags, is_optional=True),
-        *(
-            Hook(
-                f"vllm.entrypoints.openai.{kind}.protocol",
-                "validate_structural_tag_response_format",
-                request_params.naming_reasons,
-                is_optional=True,
-            )
-            for kind in ("chat_completion", "completion")
-        ),
     ]
 
 

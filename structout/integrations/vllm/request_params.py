@@ -132,19 +132,6 @@ def checking_tags(validate: Callable[..., None]) -> Callable[..., None]:
     return validate_structural_tag_payload
 
 
-def naming_reasons(validate: Callable[..., None]) -> Callable[..., None]:
-    """Make the replacement of ``validate_structural_tag_response_format``, whose own
-    error hides the reason."""
-
-    def validate_structural_tag_response_format(response_format: Any) -> None:
-        try:
-            validate(response_format)
-        except VLLMValidationError as error:
-            raise error.__cause__ if isinstance(error.__cause__, VLLMValidationError) else error from None
-
-    return validate_structural_tag_response_format
-
-
 def _takes(validate: Callable[..., None], sampling_params: Any, *arguments: Any) -> bool:
     """Whether vLLM's own validation accepts a constraint. The constraint is not
     changed."""
@@ -152,7 +139,7 @@ def _takes(validate: Callable[..., None], sampling_params: Any, *arguments: Any)
     tried.structured_outputs = replace(sampling_params.structured_outputs)
     try:
         validate(tried, *arguments)
-    except ValueError:
+    except (TypeError, ValueError, VLLMValidationError):
         return False
     return True
 

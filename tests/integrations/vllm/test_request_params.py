@@ -111,7 +111,7 @@ def test_the_engine_that_vllm_is_configured_with_may_take_more_than_structouts_o
         request_params.validating(vllms_own)(params, ModelConfig(), config, tokenizer)
 
     def refuse(*_):
-        raise ValueError("vLLM's own message")
+        raise VLLMValidationError("vLLM's own message")
 
     validate(StructuredOutputsConfig(backend="guidance"), lambda *_: None)
     for config, vllms_own in (("guidance", refuse), ("auto", lambda *_: None)):
@@ -187,5 +187,5 @@ def test_a_structural_tag_of_a_client_is_checked_by_structout(vllms_protocol):
         vllms_protocol.ChatCompletionRequest.model_validate(request | body)
     schema["properties"]["a"] = {"type": "strin"}
     for body in ({"response_format": tag}, {"structured_outputs": {"structural_tag": json.dumps(tag)}}):
-        with pytest.raises(ValueError, match="#/format/json_schema/properties/a/type: unknown type strin"):
+        with pytest.raises(VLLMValidationError, match="#/format/json_schema/properties/a/type: unknown type strin"):
             vllms_protocol.ChatCompletionRequest.model_validate(request | body)

@@ -28,8 +28,6 @@ MANAGER = {
     "vllm.parser.abstract_parser._xgrammar_supports",
     "vllm.parser.abstract_parser.structured_outputs_to_format",
     "vllm.entrypoints.generate.base.protocol.validate_structural_tag_payload",
-    "vllm.entrypoints.openai.chat_completion.protocol.validate_structural_tag_response_format",
-    "vllm.entrypoints.openai.completion.protocol.validate_structural_tag_response_format",
 }
 
 
