@@ -20,6 +20,8 @@ from typing import Any
 import harness
 import torch
 
+import structout  # noqa: F401 - registers the op that the description of the machine asks
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 PARSERS = ("hermes", "qwen3_coder", "kimi_k2", "glm47", "minimax_m2")

@@ -114,6 +114,24 @@ def validating(validate: Callable[..., None]) -> Callable[..., None]:
     return validate_structured_outputs
 
 
+def checking_tags(validate: Callable[..., None]) -> Callable[..., None]:
+    """Make the replacement of ``validate_structural_tag_payload``, in which xgrammar
+    checks the structural tags that clients send."""
+
+    def validate_structural_tag_payload(payload: Any, *, parameter: str) -> None:
+        try:
+            tag = current_structural_tag(payload)
+            check_params(StructuredOutputsParams(structural_tag=tag, lenient=not envs.vllm_strict()))
+        except GrammarError as error:
+            try:
+                validate(payload, parameter=parameter)  # the engine may have a backend that takes more
+            except VLLMValidationError:
+                message = f"Invalid {parameter} structural_tag specification: {error}"
+                raise VLLMValidationError(message, parameter=parameter) from None
+
+    return validate_structural_tag_payload
+
+
 def _takes(validate: Callable[..., None], sampling_params: Any, *arguments: Any) -> bool:
     """Whether vLLM's own validation accepts a constraint. The constraint is not
     changed."""
@@ -121,7 +139,7 @@ def _takes(validate: Callable[..., None], sampling_params: Any, *arguments: Any)
     tried.structured_outputs = replace(sampling_params.structured_outputs)
     try:
         validate(tried, *arguments)
-    except ValueError:
+    except (TypeError, ValueError, VLLMValidationError):
         return False
     return True
 

@@ -48,7 +48,8 @@ def taken(tokenizer, constraint, *texts, config=None, sampling=None):
     grammar = backend.compile(params.constraint()).grammar
 
     def takes(text):
-        return grammar.copy().accept_tokens("", [*vocabulary.spell(text), *vocabulary.stop_token_ids])
+        tokens = tokenizer.encode(text, add_special_tokens=False)
+        return grammar.copy().accept_tokens("", [*tokens, *vocabulary.stop_token_ids])
 
     return [takes(text) for text in texts]
 
@@ -110,7 +111,7 @@ def test_the_engine_that_vllm_is_configured_with_may_take_more_than_structouts_o
         request_params.validating(vllms_own)(params, ModelConfig(), config, tokenizer)
 
     def refuse(*_):
-        raise ValueError("vLLM's own message")
+        raise VLLMValidationError("vLLM's own message")
 
     validate(StructuredOutputsConfig(backend="guidance"), lambda *_: None)
     for config, vllms_own in (("guidance", refuse), ("auto", lambda *_: None)):
@@ -164,3 +165,27 @@ def test_tools_may_stand_beside_every_kind_of_constraint(constraint):
 
 def test_tools_cannot_stand_beside_what_no_engine_takes():
     assert not request_params.supporting(None)(StructuredOutputsParams(regex="(?<=a)b"))
+
+
+@pytest.fixture
+def vllms_protocol():
+    """vLLM's checks of what clients send, with the hooks in place."""
+    from vllm.entrypoints.openai.chat_completion import protocol
+
+    hooks.install()
+    yield protocol
+    hooks.uninstall()
+
+
+def test_a_structural_tag_of_a_client_is_checked_by_structout(vllms_protocol):
+    """xgrammar rewrites this schema to false and refuses the tag."""
+    schema = {"type": "object", "properties": {"a": {}, "b": {}}, "dependentRequired": {"a": ["b"]}}
+    part = {"type": "json_schema", "json_schema": schema}
+    request = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
+    tag = {"type": "structural_tag", "format": part}
+    for body in ({"response_format": tag}, {"structured_outputs": {"structural_tag": json.dumps(tag)}}):
+        vllms_protocol.ChatCompletionRequest.model_validate(request | body)
+    schema["properties"]["a"] = {"type": "strin"}
+    for body in ({"response_format": tag}, {"structured_outputs": {"structural_tag": json.dumps(tag)}}):
+        with pytest.raises(VLLMValidationError, match="#/format/json_schema/properties/a/type: unknown type strin"):
+            vllms_protocol.ChatCompletionRequest.model_validate(request | body)

@@ -27,6 +27,7 @@ MANAGER = {
     "vllm.sampling_params.SamplingParams._validate_structured_outputs",
     "vllm.parser.abstract_parser._xgrammar_supports",
     "vllm.parser.abstract_parser.structured_outputs_to_format",
+    "vllm.entrypoints.generate.base.protocol.validate_structural_tag_payload",
 }
 
 
