@@ -1,4 +1,4 @@
-"""Which instructions of the compiled kernels the tests execute, and why not all."""
+"""Which source lines the instructions of compiled kernels come from."""
 
 from __future__ import annotations
 
@@ -8,12 +8,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from locations import ROOT
-
-MIN_SHARE = 0.95
-
-# The source lines of which a test does not execute every instruction that the compiler
-# made, and why. The compiler copies a line to several places of a kernel.
-UNEXECUTED: dict[str, str] = {}
 
 _FILES = re.compile(r'^\s*\.file\s+(\d+) "([^"]+)"', re.MULTILINE)
 _PLACES = re.compile(r"(?:\.loc\s+|inlined_at )(\d+) (\d+)")
