@@ -1,15 +1,13 @@
-"""Which instructions of the compiled kernels the tests execute, and why not all."""
+"""Which source lines the instructions of compiled kernels come from."""
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from locations import ROOT
-
-MIN_SHARE = 0.95
 
 _FILES = re.compile(r'^\s*\.file\s+(\d+) "([^"]+)"', re.MULTILINE)
 _PLACES = re.compile(r"(?:\.loc\s+|inlined_at )(\d+) (\d+)")
@@ -33,21 +31,16 @@ def source_of_lines(ptx: Path) -> dict[int, str]:
     return source_of
 
 
-def unexecuted(executions: Mapping[tuple[str, int], int], files: Iterable[Path]) -> dict[str, dict[str, int]]:
-    """Return for each kernel the source lines of instructions that nothing executed,
-    with their number.
+def unexecuted(executions: Mapping[tuple[str, int], int], files: Iterable[Path]) -> Counter[str]:
+    """Return the source lines of instructions that nothing executed, with their number.
 
     Args:
         executions: How often each line of each kernel was executed.
         files: The PTX of the kernels.
     """
-    found: dict[str, dict[str, int]] = {}
+    found: Counter[str] = Counter()
     for file in files:
-        text = file.read_text()
-        kernels = set(re.findall(r"\.entry (\w+)\(", text))
+        kernels = set(re.findall(r"\.entry (\w+)\(", file.read_text()))
         sources = source_of_lines(file)
-        for (kernel, line), count in executions.items():
-            if count == 0 and kernel in kernels:
-                of_kernel = found.setdefault(kernel, defaultdict(int))
-                of_kernel[sources[line]] += 1
+        found.update(sources[line] for (kernel, line), count in executions.items() if not count and kernel in kernels)
     return found
