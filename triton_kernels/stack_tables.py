@@ -245,10 +245,10 @@ def mixed(value, part):
 @triton.jit
 def found(k0, k1, k2, k3, k4, k5, k6, k7, is_asked, keys, num_keys):
     """The slots of keys, -1 for those that are not in the table."""
-    value = tl.full(k0.shape, 0x9E3779B1, tl.uint32)
-    value = mixed(mixed(mixed(mixed(value, k0), k1), k2), k3)
-    value = mixed(mixed(mixed(mixed(value, k4), k5), k6), k7)
-    at = value.to(tl.int64) & (num_keys - 1)
+    hashed = tl.full(k0.shape, 0x9E3779B1, tl.uint32)
+    hashed = mixed(mixed(mixed(mixed(hashed, k0), k1), k2), k3)
+    hashed = mixed(mixed(mixed(mixed(hashed, k4), k5), k6), k7)
+    at = hashed.to(tl.int64) & (num_keys - 1)
     slot = tl.full(k0.shape, -1, tl.int32)
     is_searching = is_asked
     step = tl.zeros([1], tl.int64)
