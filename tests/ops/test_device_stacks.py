@@ -17,12 +17,12 @@ from object_schemas import ObjectSchema
 
 from structout import DeviceStacks, Vocabulary
 from structout.errors import GrammarError
+from structout.grammar.interface import StructuredOutputGrammar
+from structout.grammar.native.automaton import Automaton
 from structout.grammar.native.extension import core
 from structout.grammar.native.json_schema import JsonSchemaGrammar, SchemaIndex, TextForm
 from structout.grammar.native.matcher import FsmGrammar
-from structout.grammar.native.automaton import Automaton
 from structout.grammar.native.token_index import TokenIndex, vocabulary_trie
-from structout.grammar.interface import StructuredOutputGrammar
 from structout.masks.bitmask import allocate_token_bitmask
 from structout.ops.stack_tables import ASKED_STACK, DEAD_STACK, FINISHED_STACK
 
@@ -195,7 +195,7 @@ def test_rows_of_drafts_are_those_of_the_engine(key_order, num_cases):
             for row, want in zip(rows, expected, strict=False):
                 assert torch.equal(walk.stacks.masks[row] if row != -1 else torch.full_like(want, -1), want)
             bonus = [ends[i] + count for i, count in enumerate(accepted)]
-            for row, grammar in zip(bonus, walk.grammars, strict=True):
+            for row in bonus:
                 drafts[row] = 0 if rows[row] == -1 else walk.draw(expected[row])
             walk.stacks.advance_verified(torch.tensor(ends), torch.tensor(drafts), torch.tensor(accepted))
             for i, grammar in enumerate(walk.grammars):

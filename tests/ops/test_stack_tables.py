@@ -176,8 +176,8 @@ def test_cuda_source_under_sanitizer_matches_loop(sanitizer, num_cases):
 
 def text_tables(device: str = "cpu") -> StackTableTensors:
     """Balanced brackets ``[...]`` around an ``x`` each, with the tokens "[", "x", "]",
-    "[x]", "]]" and a stop token. States: 0 the bottom, 1 before a value, 2 behind an x, 3
-    waiting, 4 behind a value in brackets, 5 the end."""
+    "[x]", "]]" and a stop token. States: 0 the bottom, 1 before a value, 2 behind an x,
+    3 waiting, 4 behind a value in brackets, 5 the end."""
     cells = [0, 2 << 3 | 1, 3 << 3 | 2, 5, 1, 3]  # 0: fail; 1: x; 2: push; 3: unused; 4: a push
     cells[2] = 4 << 3 | 2
     actions_of_value, actions_of_end = len(cells), len(cells) + 3
@@ -320,7 +320,9 @@ def test_triton_kernels_compile_for_every_architecture(architecture, are_sizes_1
         return {"LANES": 32} | (dict.fromkeys((*sizes, *names), 1) if are_sizes_1 else {})
 
     advance = machine | walk | {"tokens": tokens, "results": "i32"}
-    draft_rows = machine | walk | {"drafts": tokens, "row_indptr": tokens} | dict.fromkeys(("rows", "copies", "keys"), "i32")
+    draft_rows = (
+        machine | walk | {"drafts": tokens, "row_indptr": tokens} | dict.fromkeys(("rows", "copies", "keys"), "i32")
+    )
     compiled = compile_for(
         architecture,
         Kernel("stack_tables", "stack_advance_kernel", advance, constants("tokens_stride", *walk_sizes), num_warps=1),
