@@ -1,8 +1,8 @@
 """stack_advance, stack_rows and stack_draft_rows in Triton.
 
 One program takes LANES texts, which go on byte by byte side by side, one text a thread.
-The frames that a token pushes are in scratch memory of the text until the token is known
-to be allowed; a thread reads there what it has written itself.
+The frames that a token pushes are in scratch memory of the text until the token is
+known to be allowed; a thread reads there what it has written itself.
 """
 
 from typing import Any
@@ -245,10 +245,10 @@ def mixed(value, part):
 @triton.jit
 def found(k0, k1, k2, k3, k4, k5, k6, k7, is_asked, keys, num_keys):
     """The slots of keys, -1 for those that are not in the table."""
-    value = tl.full(k0.shape, 0x9E3779B1, tl.uint32)
-    value = mixed(mixed(mixed(mixed(value, k0), k1), k2), k3)
-    value = mixed(mixed(mixed(mixed(value, k4), k5), k6), k7)
-    at = value.to(tl.int64) & (num_keys - 1)
+    hashed = tl.full(k0.shape, 0x9E3779B1, tl.uint32)
+    hashed = mixed(mixed(mixed(mixed(hashed, k0), k1), k2), k3)
+    hashed = mixed(mixed(mixed(mixed(hashed, k4), k5), k6), k7)
+    at = hashed.to(tl.int64) & (num_keys - 1)
     slot = tl.full(k0.shape, -1, tl.int32)
     is_searching = is_asked
     step = tl.zeros([1], tl.int64)
@@ -273,8 +273,8 @@ def found(k0, k1, k2, k3, k4, k5, k6, k7, is_asked, keys, num_keys):
 
 @triton.jit
 def key_part(stack, column_stride, depth, num_frames, is_asked, i: tl.constexpr):
-    """The state that is ``i`` below the top; -2 behind the bottom, -1 where no key needs
-    it."""
+    """The state that is ``i`` below the top; -2 behind the bottom, -1 where no key
+    needs it."""
     is_frame = is_asked & (i < num_frames) & (depth >= i)
     frame = stack + (4 + 3 * (depth - i)).to(tl.int64) * column_stride
     state = tl.load(frame, mask=is_frame, other=-1)
@@ -290,9 +290,7 @@ def with_bit(word, is_set, bit, i: tl.constexpr):
 
 
 @triton.jit
-def rows_of(
-    stack, column_stride, is_row, state_fields, cells, keys, max_depth, num_states, num_cells, num_keys
-):
+def rows_of(stack, column_stride, is_row, state_fields, cells, keys, max_depth, num_states, num_cells, num_keys):
     """The slots of the masks of the stacks at the pointers."""
     top = tl.load(stack, mask=is_row, other=-1)
     depth = tl.load(stack + column_stride, mask=is_row, other=0)

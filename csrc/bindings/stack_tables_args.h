@@ -30,6 +30,8 @@ StackDraftRowsParams stack_draft_rows_params(const torch::stable::Tensor& stacks
 template <class Write>
 torch::stable::Tensor make_results(const torch::stable::Tensor& stacks, StackAdvanceParams params, const Write& write) {
   auto results = torch::stable::new_empty(stacks, {params.num_rows});
+  auto scratch = torch::stable::new_empty(stacks, {params.num_rows, kScratchColumns});
+  params.scratch = static_cast<int32_t*>(scratch.data_ptr());
   params.results = static_cast<int32_t*>(results.data_ptr());
   if (params.num_rows > 0) write(params);
   return results;
@@ -48,7 +50,7 @@ torch::stable::Tensor make_rows(const torch::stable::Tensor& stacks, StackRowsPa
 template <class Write>
 torch::stable::Tensor make_rows(const torch::stable::Tensor& stacks, StackDraftRowsParams params, const Write& write) {
   auto rows = torch::stable::new_empty(stacks, {params.num_rows});
-  auto scratch = torch::stable::new_empty(stacks, {params.num_requests, stacks.size(1)});
+  auto scratch = torch::stable::new_empty(stacks, {params.num_requests, stacks.size(1) + kScratchColumns});
   params.rows = static_cast<int32_t*>(rows.data_ptr());
   params.scratch = static_cast<int32_t*>(scratch.data_ptr());
   if (params.num_rows > 0) write(params);

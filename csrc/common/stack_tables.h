@@ -87,13 +87,33 @@ constexpr int32_t kEndOfConditions = -2;
 constexpr int32_t kRawNames = -1;                    // in the place of a guard: the names themselves
 constexpr int32_t kNoFrame = -1, kBelowBottom = -2;  // in a key
 
+// What following a token needs: the frames that it has pushed, until it is known to be
+// allowed.
+constexpr int64_t kScratchColumns = kMaxTokenFrames * kFrameColumns;
+
 struct StackNames {
-  uint32_t words[kNameWords] = {};
+  uint32_t words[kNameWords];
 
   STRUCTOUT_HOST_DEVICE bool any() const { return (words[0] | words[1]) != 0; }
   STRUCTOUT_HOST_DEVICE void clear() { words[0] = words[1] = 0; }
   STRUCTOUT_HOST_DEVICE void add(int32_t name) {
-    if (name >= 0 && name < 32 * kNameWords) words[name / 32] |= 1u << (name % 32);
+    for (int i = 0; i < kNameWords; ++i) words[i] |= name >> 5 == i ? 1u << (name & 31) : 0u;
+  }
+};
+
+// A frame, at its columns.
+struct StackFrame {
+  int32_t* values;
+  int64_t stride;
+
+  STRUCTOUT_HOST_DEVICE int32_t state() const { return values[0]; }
+  STRUCTOUT_HOST_DEVICE StackNames names() const {
+    return {{static_cast<uint32_t>(values[stride]), static_cast<uint32_t>(values[2 * stride])}};
+  }
+  STRUCTOUT_HOST_DEVICE void set(int32_t state, const StackNames& names) const {
+    values[0] = state;
+    values[stride] = static_cast<int32_t>(names.words[0]);
+    values[2 * stride] = static_cast<int32_t>(names.words[1]);
   }
 };
 
@@ -103,17 +123,13 @@ struct StackRow {
   int64_t stride;  // of columns
 
   STRUCTOUT_HOST_DEVICE int32_t& at(int64_t column) const { return values[column * stride]; }
-  STRUCTOUT_HOST_DEVICE int32_t& frame(int64_t i) const { return at(kFramesColumn + i * kFrameColumns); }
-  STRUCTOUT_HOST_DEVICE StackNames names_at(int64_t column) const {
-    return {{static_cast<uint32_t>(at(column)), static_cast<uint32_t>(at(column + 1))}};
+  STRUCTOUT_HOST_DEVICE StackFrame frame(int64_t i) const { return {&at(kFramesColumn + i * kFrameColumns), stride}; }
+  STRUCTOUT_HOST_DEVICE StackNames names() const {
+    return {{static_cast<uint32_t>(at(kNamesColumn)), static_cast<uint32_t>(at(kNamesColumn + 1))}};
   }
-  STRUCTOUT_HOST_DEVICE StackNames names() const { return names_at(kNamesColumn); }
-  STRUCTOUT_HOST_DEVICE StackNames frame_names(int64_t i) const {
-    return names_at(kFramesColumn + i * kFrameColumns + 1);
-  }
-  STRUCTOUT_HOST_DEVICE void set_names(int64_t column, const StackNames& names) const {
-    at(column) = static_cast<int32_t>(names.words[0]);
-    at(column + 1) = static_cast<int32_t>(names.words[1]);
+  STRUCTOUT_HOST_DEVICE void set_names(const StackNames& names) const {
+    at(kNamesColumn) = static_cast<int32_t>(names.words[0]);
+    at(kNamesColumn + 1) = static_cast<int32_t>(names.words[1]);
   }
 };
 
@@ -230,8 +246,9 @@ struct StackTables {
     return false;
   }
 
-  // Advances a text by a token. `max_depth`: frames that fit into the row.
-  STRUCTOUT_HOST_DEVICE int32_t advance(const StackRow& row, int64_t max_depth, int64_t token,
+  // Advances a text by a token. `max_depth`: frames that fit into the row. `scratch`: of
+  // kScratchColumns.
+  STRUCTOUT_HOST_DEVICE int32_t advance(const StackRow& row, int64_t max_depth, int64_t token, int32_t* scratch,
                                         StackMiss* miss = nullptr) const {
     int32_t top = row.at(kTopColumn);
     if (top == kAskedStack) return kStackMissed;
@@ -245,7 +262,7 @@ struct StackTables {
       } else {
         const int64_t begin = token_begin[token], end = token_begin[token + 1];
         if (begin >= 0 && end <= num_bytes && begin < end) {
-          return walk(row, depth, max_depth, token_bytes + begin, token_bytes + end, miss);
+          return walk(row, depth, max_depth, token_bytes + begin, token_bytes + end, scratch, miss);
         }
       }
     }
@@ -266,7 +283,7 @@ struct StackTables {
     int32_t key[kKeyFrames];
     key[0] = state;
     for (int i = 1; i < kKeyFrames; ++i) {
-      key[i] = i >= num_frames || depth + 1 < i ? kNoFrame : depth < i ? kBelowBottom : row.frame(depth - i);
+      key[i] = i >= num_frames || depth + 1 < i ? kNoFrame : depth < i ? kBelowBottom : row.frame(depth - i).state();
     }
     int32_t slot = find(key);
     if (slot <= -2 && slot != kAskedSlot) {
@@ -298,32 +315,24 @@ struct StackTables {
     for (int bit = 0; bit < kMaxConditions && has_cells(cell, 3); ++bit, cell += 3) {
       const int32_t before = cells[cell], frame = cells[cell + 1], guard = cells[cell + 2];
       if (before == kEndOfConditions) break;
-      StackNames names;
+      StackNames names{};
       if (frame == 0) names = row.names();
-      if (frame > 0 && frame <= depth) names = row.frame_names(depth - frame);
+      if (frame > 0 && frame <= depth) names = row.frame(depth - frame).names();
       if (guard == kRawNames) {
         if (1 + (bit + 1) * kNameWords > kKeyFrames) break;
-        for (int64_t i = 0; i < kNameWords; ++i) {
-          key[1 + bit * kNameWords + i] = static_cast<int32_t>(names.words[i]);
-        }
+        for (int i = 0; i < kNameWords; ++i) set_word(key, bit * int{kNameWords} + i, names.words[i]);
         continue;
       }
-      const bool is_open = before < 0 || before >= bit || ((key[1 + before / 32] >> (before % 32)) & 1) != 0;
+      const bool is_open = before < 0 || before >= bit || ((word_at(key, before / 32) >> (before % 32)) & 1) != 0;
       if (is_open && holds(guard, names)) {
-        key[1 + bit / 32] = static_cast<int32_t>(static_cast<uint32_t>(key[1 + bit / 32]) | 1u << (bit % 32));
+        set_word(key, bit / 32, static_cast<uint32_t>(word_at(key, bit / 32)) | 1u << (bit % 32));
       }
     }
   }
 
  private:
-  struct Frame {
-    int32_t state;
-    StackNames names;
-  };
-
   STRUCTOUT_HOST_DEVICE int32_t walk(const StackRow& row, int32_t depth, int64_t max_depth, const uint8_t* byte,
-                                     const uint8_t* end, StackMiss* miss) const {
-    Frame pushed[kMaxTokenFrames];
+                                     const uint8_t* end, int32_t* scratch, StackMiss* miss) const {
     int32_t num_kept = depth, num_pushed = 0;
     int32_t top = row.at(kTopColumn);
     StackNames names = row.names();
@@ -349,22 +358,21 @@ struct StackTables {
         top = cells[operand];
         const int32_t below = cells[operand + 1];
         if (names.any() && !keeps_names(below)) names.clear();
-        pushed[num_pushed++] = {below, names};
+        pushed(scratch, num_pushed++).set(below, names);
         names.clear();
         ++byte;
       } else if (kind == kActionPop || kind == kActionPopBefore) {
         if (num_kept + num_pushed == 0) return dead(row);
-        Frame frame;
+        const StackFrame frame = num_pushed > 0 ? pushed(scratch, num_pushed - 1) : row.frame(num_kept - 1);
         if (num_pushed > 0) {
-          frame = pushed[--num_pushed];
+          --num_pushed;
         } else {
           --num_kept;
-          frame = {row.frame(num_kept), row.frame_names(num_kept)};
         }
-        top = resumed(frame.state, operand);
-        if (top == kNoResume && miss != nullptr) *miss = {frame.state, operand};
+        top = resumed(frame.state(), operand);
+        if (top == kNoResume && miss != nullptr) *miss = {frame.state(), operand};
         if (top == kResumeAsked || top == kNoResume) return kStackMissed;
-        names = frame.names;
+        names = frame.names();
         if (kind == kActionPop) ++byte;
       } else {
         return kind == kActionFail ? dead(row) : kStackMissed;
@@ -374,13 +382,26 @@ struct StackTables {
     }
     if ((field(top, kFlagsField) & kStackLive) == 0) return dead(row);
     for (int32_t i = 0; i < num_pushed; ++i) {
-      row.frame(num_kept + i) = pushed[i].state;
-      row.set_names(kFramesColumn + (num_kept + i) * kFrameColumns + 1, pushed[i].names);
+      row.frame(num_kept + i).set(pushed(scratch, i).state(), pushed(scratch, i).names());
     }
     row.at(kTopColumn) = top;
     row.at(kDepthColumn) = num_kept + num_pushed;
-    row.set_names(kNamesColumn, names);
+    row.set_names(names);
     return kStackAdvanced;
+  }
+
+  STRUCTOUT_HOST_DEVICE static StackFrame pushed(int32_t* scratch, int32_t i) {
+    return {scratch + i * kFrameColumns, 1};
+  }
+
+  // Arrays whose places are computed would be in memory, not in registers.
+  STRUCTOUT_HOST_DEVICE static int32_t word_at(const int32_t (&key)[kKeyFrames], int i) {
+    int32_t word = 0;
+    for (int k = 1; k < kKeyFrames; ++k) word = k == 1 + i ? key[k] : word;
+    return word;
+  }
+  STRUCTOUT_HOST_DEVICE static void set_word(int32_t (&key)[kKeyFrames], int i, uint32_t word) {
+    for (int k = 1; k < kKeyFrames; ++k) key[k] = k == 1 + i ? static_cast<int32_t>(word) : key[k];
   }
 
   STRUCTOUT_HOST_DEVICE static int32_t dead(const StackRow& row) {
@@ -397,10 +418,12 @@ struct StackAdvanceParams {
   int64_t column_stride;
   int64_t max_depth;       // frames that fit into the columns
   StridedIntegers tokens;  // [num_rows]
+  int32_t* scratch;        // [num_rows, kScratchColumns]
   int32_t* results;        // [num_rows], contiguous: kStackAdvanced or kStackMissed
 
   STRUCTOUT_HOST_DEVICE void run(int64_t row) const {
-    results[row] = tables.advance({stacks + row * row_stride, column_stride}, max_depth, tokens.at(row));
+    int32_t* own = scratch + row * kScratchColumns;
+    results[row] = tables.advance({stacks + row * row_stride, column_stride}, max_depth, tokens.at(row), own);
   }
 };
 
@@ -428,7 +451,7 @@ struct StackDraftRowsParams {
   int64_t num_rows;
   StridedIntegers drafts;      // [num_rows]; the last of each request is not read
   StridedIntegers row_indptr;  // [num_requests + 1]; request i owns rows row_indptr[i] ... row_indptr[i + 1]
-  int32_t* scratch;            // [num_requests, columns], contiguous: the stacks along the drafts
+  int32_t* scratch;            // [num_requests, columns + kScratchColumns], with the stacks along the drafts
   int32_t* rows;               // [num_rows], contiguous: the result
 
   // Writes the rows of one request, or those of no request for `num_requests`.
@@ -450,7 +473,7 @@ struct StackDraftRowsParams {
       if (draft == -1) {
         top = kFreeStack;
         mask_row = kFreeStackRow;
-      } else if (tables.advance(stack, max_depth, draft) == kStackMissed) {
+      } else if (tables.advance(stack, max_depth, draft, stack.values + num_columns()) == kStackMissed) {
         mask_row = kMissedStackRow;
         is_open = false;
       } else if (top == kDeadStack) {
@@ -462,10 +485,11 @@ struct StackDraftRowsParams {
   }
 
  private:
+  STRUCTOUT_HOST_DEVICE int64_t num_columns() const { return kFramesColumn + max_depth * kFrameColumns; }
+
   STRUCTOUT_HOST_DEVICE StackRow copied(int64_t request) const {
-    const int64_t num_columns = kFramesColumn + max_depth * kFrameColumns;
     const int32_t* from = stacks + request * row_stride;
-    int32_t* to = scratch + request * num_columns;
+    int32_t* to = scratch + request * (num_columns() + kScratchColumns);
     const int32_t depth = from[kDepthColumn * column_stride];
     const int64_t num_frames = depth < 0 ? 0 : depth < max_depth ? depth : max_depth;
     for (int64_t i = 0; i < kFramesColumn + num_frames * kFrameColumns; ++i) to[i] = from[i * column_stride];

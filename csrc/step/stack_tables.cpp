@@ -309,10 +309,10 @@ void StackTableBuilder::start(uint32_t language, int32_t* row, int64_t max_depth
 }
 
 bool StackTableBuilder::complete(const int32_t* row, int64_t max_depth, int64_t token) {
-  std::vector<int32_t> copy(row, row + kFramesColumn + max_depth * kFrameColumns);
+  std::vector<int32_t> copy(row, row + kFramesColumn + max_depth * kFrameColumns), scratch(kScratchColumns);
   for (;;) {
     StackMiss miss;
-    if (tables().advance(row_of(copy.data()), max_depth, token, &miss) == kStackAdvanced) return true;
+    if (tables().advance(row_of(copy.data()), max_depth, token, scratch.data(), &miss) == kStackAdvanced) return true;
     if (miss.state < 0) return false;
     if (miss.verdicts < 0) {
       add_actions(miss.state);
@@ -335,14 +335,13 @@ void StackTableBuilder::write_place(uint32_t language, StackLanguage::Text& text
   std::fill(row + kDepthColumn, row + kFramesColumn + max_depth * kFrameColumns, 0);
   StackRow to = row_of(row);
   auto names_of = [](uint64_t names) { return StackNames{{uint32_t(names), uint32_t(names >> 32)}}; };
-  if (num_bottoms > 0) to.frame(0) = bottom;
+  if (num_bottoms > 0) to.frame(0).set(bottom, {});
   for (int64_t i = 0; i < num_below; ++i) {
     const StackPlace::Frame& frame = place.frames[size_t(i)];
-    to.frame(num_bottoms + i) = number_of(language, frame.state);
-    to.set_names(kFramesColumn + (num_bottoms + i) * kFrameColumns + 1, names_of(frame.names));
+    to.frame(num_bottoms + i).set(number_of(language, frame.state), names_of(frame.names));
   }
   to.at(kDepthColumn) = int32_t(num_below + num_bottoms);
-  to.set_names(kNamesColumn, names_of(place.frames.back().names));
+  to.set_names(names_of(place.frames.back().names));
   to.at(kTopColumn) = number_of(language, place.frames.back().state);
 }
 
@@ -375,7 +374,7 @@ bool StackTableBuilder::place_of(const int32_t* row, int64_t max_depth, StackPla
   };
   StackRow stack = row_of(row);
   for (int32_t i = 0; i < depth; ++i) {
-    if (!add(stack.frame(i), stack.frame_names(i))) return false;
+    if (!add(stack.frame(i).state(), stack.frame(i).names())) return false;
   }
   return add(top, stack.names()) && origins_[size_t(top)].state != kBottomState;
 }
@@ -402,7 +401,9 @@ bool StackTableBuilder::keep_mask(const int32_t* row, int64_t max_depth) {
   key[0] = state;
   StackRow stack = row_of(row);
   for (int i = 1; i < kKeyFrames; ++i) {
-    key[i] = i >= int(num_frames) || depth + 1 < i ? kNoFrame : depth < i ? kBelowBottom : stack.frame(depth - i);
+    key[i] = i >= int(num_frames) || depth + 1 < i ? kNoFrame
+             : depth < i                           ? kBelowBottom
+                                                   : stack.frame(depth - i).state();
   }
   size_t num_conditions = mask.conditions.size() + mask.frames_with_names.size() * kNameWords;
   size_t max_conditions = mask.conditions.empty() ? kConditionWords : kMaxConditions;

@@ -39,7 +39,8 @@ class StackTables(NamedTuple):
     """A text of a constraint whose machine may go into stack tables.
 
     Attributes:
-        language: a ``StackLanguage`` of the engine's core, the same for equal constraints.
+        language: a ``StackLanguage`` of the engine's core, the same for equal
+            constraints.
         stop_token_ids: tokens that end the text.
         token_ids: the text so far; None after a stop token.
     """
@@ -168,8 +169,8 @@ class StructuredOutputGrammar(ABC):
         return None
 
     def stack_tables(self) -> StackTables | None:
-        """What a :class:`structout.DeviceStacks` takes to follow this grammar on a device.
-        None if the engine has no machine for it there."""
+        """What a :class:`structout.DeviceStacks` takes to follow this grammar on a
+        device. None if the engine has no machine for it there."""
         return None
 
     @abstractmethod

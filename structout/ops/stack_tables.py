@@ -22,9 +22,9 @@ Tops below 0 are in no tables:
 * ``ASKED_STACK``: the engine itself follows the text, because more than its states
   matters: used keys, or items that must differ.
 
-Tables are made when they are first needed, so entries may be missing. A text that comes to
-one does not change, and the op says so. ``structout.DeviceStacks`` makes the tables, and
-completes them.
+Tables are made when they are first needed, so entries may be missing. A text that comes
+to one does not change, and the op says so. ``structout.DeviceStacks`` makes the tables,
+and completes them.
 """
 
 from typing import NamedTuple
@@ -66,23 +66,23 @@ class StackTableTensors(NamedTuple):
     are safe: they allow nothing.
 
     Attributes:
-        state_fields: int32 ``[S, 5]``: the row of class_maps, -1 while it is missing; the
-            cell of the action of class 0; the cell of the pairs of a state that waits, or
-            -1; the state that names its masks, or -1; flags. Flag 1: the text may end in
-            the state. 2: it keeps names. 4: a token may end in it. Bits 3 to 6: how many
-            frames name its mask, 0 while that is not known. From bit 7 on: the number of
-            the constraint.
+        state_fields: int32 ``[S, 5]``: the row of class_maps, -1 while it is missing;
+            the cell of the action of class 0; the cell of the pairs of a state that
+            waits, or -1; the state that names its masks, or -1; flags. Flag 1: the text
+            may end in the state. 2: it keeps names. 4: a token may end in it. Bits 3 to
+            6: how many frames name its mask, 0 while that is not known. From bit 7 on:
+            the number of the constraint.
         class_maps: uint8 ``[C, 256]``, the class of each byte.
         cells: int32 ``[L]``. Actions, of a kind in bits 0 to 2 and an operand above:
-            0 fail; 1 replace the top by the state; 2 push: the cells of the state on top
-            and of the one below; 3 pop, with the number of verdicts; 4 pop, and read the
-            byte again; 5 missing; 6 guarded: the cells of a guard's cell, of an action,
-            and of the name that it completes. Pairs of verdicts and the state that
-            follows, -1 at the end. Guards: 64 bits of required names, 64 of those of
-            which one must be left, a limit on keys or -1, flags. Conditions of masks:
-            the condition before, a frame and a guard's cell, -2 at the end.
-        keys: int32 ``[K, 9]``, K a power of 2: a hash table with open addressing. Up to 8
-            frames name a mask, whose slot is the last; -1: an empty entry.
+            0 fail; 1 replace the top by the state; 2 push: the cells of the state on
+            top and of the one below; 3 pop, with the number of verdicts; 4 pop, and
+            read the byte again; 5 missing; 6 guarded: the cells of a guard's cell, of
+            an action, and of the name that it completes. Pairs of verdicts and the
+            state that follows, -1 at the end. Guards: 64 bits of required names, 64 of
+            those of which one must be left, a limit on keys or -1, flags. Conditions of
+            masks: the condition before, a frame and a guard's cell, -2 at the end.
+        keys: int32 ``[K, 9]``, K a power of 2: a hash table with open addressing. Up to
+            8 frames name a mask, whose slot is the last; -1: an empty entry.
         stop_tokens: int32 ``[G, M]``, the tokens that end a text of each constraint,
             padded with -1.
         token_bytes: uint8 ``[B]``, the bytes of all tokens.
@@ -121,8 +121,8 @@ def stack_advance(stacks: torch.Tensor, tokens: torch.Tensor, tables: StackTable
                 except Missing:                      # the stack has not changed
                     results[n] = MISSED
 
-    A token without bytes, -1 and an id out of range are not allowed. A token that pushes
-    more than 24 frames, or more than fit into the stack, misses.
+    A token without bytes, -1 and an id out of range are not allowed. A token that
+    pushes more than 24 frames, or more than fit into the stack, misses.
 
     Args:
         stacks: int32 ``[N, 4 + 3 D]``, of any strides that keep entries apart.
@@ -161,8 +161,8 @@ def stack_rows(stacks: torch.Tensor, tables: StackTableTensors) -> torch.Tensor:
     The key of a stack is its top and as many frames below as the mask looks at. Where
     the mask depends on the names that have come, the first key leads to a list of
     conditions, whose truth is a second key. The rows go to ``apply_bitmask``,
-    ``masked_sample`` and ``verify_drafts``, with the masks that the slots name: a row of
-    ``MISSED_ROW`` allows nothing there.
+    ``masked_sample`` and ``verify_drafts``, with the masks that the slots name: a row
+    of ``MISSED_ROW`` allows nothing there.
 
     Args:
         stacks: int32 ``[N, 4 + 3 D]``, of any strides.
@@ -201,9 +201,9 @@ def stack_draft_rows(
                     rows[t : row_indptr[b + 1]] = row
                     break
 
-    After a draft that misses, the later rows of the request are ``MISSED_ROW``. The layout
-    is that of ``verify_drafts``. To advance stacks by the drafts that were accepted, give
-    these to ``stack_advance``.
+    After a draft that misses, the later rows of the request are ``MISSED_ROW``. The
+    layout is that of ``verify_drafts``. To advance stacks by the drafts that were
+    accepted, give these to ``stack_advance``.
 
     Args:
         stacks: int32 ``[B, 4 + 3 D]``, of any strides.

@@ -493,8 +493,8 @@ class StructuredOutputManager:
             return _grammar_of(self._requests[request_id]).device_tables()
 
     def stack_tables(self, request_id: str) -> StackTables | None:
-        """What a :class:`structout.DeviceStacks` takes to follow the request on a device.
-        None if the engine that serves it has no machine for it, see
+        """What a :class:`structout.DeviceStacks` takes to follow the request on a
+        device. None if the engine that serves it has no machine for it, see
         :meth:`backend_name`.
 
         Raises:

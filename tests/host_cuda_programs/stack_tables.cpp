@@ -116,13 +116,21 @@ struct Case {
     const int64_t num_rows = below(200);
     std::vector<int32_t> stacks = random_stacks(num_rows), expected = stacks, tokens(num_rows), results(num_rows);
     for (int32_t& token : tokens) token = mostly_below(tables.vocab_size);
-    std::vector<int32_t> expected_results;
+    std::vector<int32_t> expected_results, scratch(kScratchColumns), all_scratch(num_rows * kScratchColumns);
     for (int64_t i = 0; i < num_rows; ++i) {
-      expected_results.push_back(tables.advance({expected.data() + i * num_columns, 1}, max_depth, tokens[i]));
+      expected_results.push_back(
+          tables.advance({expected.data() + i * num_columns, 1}, max_depth, tokens[i], scratch.data()));
     }
-    cuda::stack_advance(
-        {tables, num_rows, stacks.data(), num_columns, 1, max_depth, {tokens.data(), 1, false}, results.data()},
-        nullptr);
+    cuda::stack_advance({tables,
+                         num_rows,
+                         stacks.data(),
+                         num_columns,
+                         1,
+                         max_depth,
+                         {tokens.data(), 1, false},
+                         all_scratch.data(),
+                         results.data()},
+                        nullptr);
     return stacks == expected && results == expected_results;
   }
 
@@ -145,7 +153,8 @@ struct Case {
     for (int64_t& draft : drafts) draft = static_cast<int32_t>(mostly_below(tables.vocab_size + 1) - 1);
     std::vector<int32_t> indptr(num_requests + 1);
     for (int64_t i = 0; i <= num_requests; ++i) indptr[i] = static_cast<int32_t>(4 * i + 1);  // clamped at the end
-    std::vector<int32_t> rows(num_rows, -77), expected(num_rows, -77), scratch(stacks.size());
+    std::vector<int32_t> rows(num_rows, -77), expected(num_rows, -77),
+        scratch(num_requests * (num_columns + kScratchColumns));
     StackDraftRowsParams params{tables,
                                 num_requests,
                                 stacks.data(),

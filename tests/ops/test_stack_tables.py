@@ -27,6 +27,7 @@ from structout import StackTableTensors
 from structout.ops import reference
 
 PROGRAM = HOST_CUDA_PROGRAMS / "stack_tables.cpp"
+SCRATCH = 24 * 3  # the frames that a token may push
 OPS = ("stack_advance", "stack_rows", "stack_draft_rows")
 
 
@@ -56,7 +57,7 @@ def stacks_of(stacks: torch.Tensor) -> tuple[int, ...]:
 
 class AdvanceParams(ctypes.Structure):
     _fields_ = [("tables", Tables), ("num_rows", ctypes.c_int64), *STACKS, ("tokens", StridedIntegers),
-                ("results", ctypes.c_void_p)]  # fmt: skip
+                ("scratch", ctypes.c_void_p), ("results", ctypes.c_void_p)]  # fmt: skip
 
 
 class RowsParams(ctypes.Structure):
@@ -79,14 +80,15 @@ def run_cuda_on_cpu(name: str, stacks: torch.Tensor, *arguments: Any) -> torch.T
     tables = Tables.of(StackTableTensors(*arguments[-len(StackTableTensors._fields) :]))
     if name == "stack_draft_rows":
         drafts, row_indptr = arguments[:2]
-        result, scratch = stacks.new_empty(len(drafts)), stacks.new_empty(stacks.shape)
+        result, scratch = stacks.new_empty(len(drafts)), stacks.new_empty(len(stacks), stacks.shape[1] + SCRATCH)
         params: ctypes.Structure = DraftRowsParams(
             tables, len(stacks), *stacks_of(stacks), len(drafts), strided_integers(drafts),
             strided_integers(row_indptr), scratch.data_ptr(), result.data_ptr(),
         )  # fmt: skip
     else:
         result = stacks.new_empty(len(stacks))
-        tokens = [strided_integers(arguments[0])] if name == "stack_advance" else []
+        scratch = stacks.new_empty(len(stacks), SCRATCH)
+        tokens = [strided_integers(arguments[0]), scratch.data_ptr()] if name == "stack_advance" else []
         kind = AdvanceParams if name == "stack_advance" else RowsParams
         params = kind(tables, len(stacks), *stacks_of(stacks), *tokens, result.data_ptr())
     getattr(cuda_library(), f"{name}_on_host")(ctypes.byref(params))
@@ -174,8 +176,8 @@ def test_cuda_source_under_sanitizer_matches_loop(sanitizer, num_cases):
 
 def text_tables(device: str = "cpu") -> StackTableTensors:
     """Balanced brackets ``[...]`` around an ``x`` each, with the tokens "[", "x", "]",
-    "[x]", "]]" and a stop token. States: 0 the bottom, 1 before a value, 2 behind an x, 3
-    waiting, 4 behind a value in brackets, 5 the end."""
+    "[x]", "]]" and a stop token. States: 0 the bottom, 1 before a value, 2 behind an x,
+    3 waiting, 4 behind a value in brackets, 5 the end."""
     cells = [0, 2 << 3 | 1, 3 << 3 | 2, 5, 1, 3]  # 0: fail; 1: x; 2: push; 3: unused; 4: a push
     cells[2] = 4 << 3 | 2
     actions_of_value, actions_of_end = len(cells), len(cells) + 3
@@ -318,7 +320,9 @@ def test_triton_kernels_compile_for_every_architecture(architecture, are_sizes_1
         return {"LANES": 32} | (dict.fromkeys((*sizes, *names), 1) if are_sizes_1 else {})
 
     advance = machine | walk | {"tokens": tokens, "results": "i32"}
-    draft_rows = machine | walk | {"drafts": tokens, "row_indptr": tokens} | dict.fromkeys(("rows", "copies", "keys"), "i32")
+    draft_rows = (
+        machine | walk | {"drafts": tokens, "row_indptr": tokens} | dict.fromkeys(("rows", "copies", "keys"), "i32")
+    )
     compiled = compile_for(
         architecture,
         Kernel("stack_tables", "stack_advance_kernel", advance, constants("tokens_stride", *walk_sizes), num_warps=1),

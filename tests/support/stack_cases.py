@@ -84,7 +84,13 @@ class TableMaker:
         flags = self.rng.choice([0, 1]) | self.rng.choice([0, 2, 2]) | (self.rng.random() < 0.9) << 2
         flags |= self.rng.choice([0, 1, 1, 2, 3, 5, 8]) << 3 | self.rng.randrange(self.num_languages) << 7
         class_map = self.rng.randrange(len(self.class_maps)) if self.rng.random() < 0.95 else -1
-        return [class_map, begin, self.rng.choice([resumes] * 9 + [-1]), self.rng.choice([self.state()] * 9 + [-1]), flags]
+        return [
+            class_map,
+            begin,
+            self.rng.choice([resumes] * 9 + [-1]),
+            self.rng.choice([self.state()] * 9 + [-1]),
+            flags,
+        ]
 
     def conditions(self) -> int:
         """A list of conditions, or of raw names."""
@@ -118,7 +124,9 @@ def make_case(rng: random.Random, device: str, *, is_damaged: bool = False) -> C
     token_begin = [0, *itertools.accumulate(lengths)]
     token_bytes = [rng.randrange(LETTERS) if rng.random() < 0.98 else 255 for _ in range(token_begin[-1])]
     max_stops = rng.choice([0, 1, 3])
-    stops = [rng.sample(range(vocab_size), min(vocab_size, rng.randint(0, max_stops))) for _ in range(maker.num_languages)]
+    stops = [
+        rng.sample(range(vocab_size), min(vocab_size, rng.randint(0, max_stops))) for _ in range(maker.num_languages)
+    ]
     stops = [listed + [-1] * (max_stops - len(listed)) for listed in stops]
     max_depth, num_rows = rng.choice([0, 1, 3, 30]), rng.choice([1, 2, 5, 40])
     stacks = [_stack(rng, maker, max_depth, is_damaged) for _ in range(num_rows)]
@@ -222,8 +230,8 @@ def _table_of(rng: random.Random, slots: dict[tuple[int, ...], int]) -> list[lis
 
 
 def _buffer(rng: random.Random, stacks: list[list[int]], max_depth: int) -> tuple[torch.Tensor, Any]:
-    """A buffer with the stacks in it, and what makes the view of them: rows side by side,
-    with a gap, or columns side by side."""
+    """A buffer with the stacks in it, and what makes the view of them: rows side by
+    side, with a gap, or columns side by side."""
     values = torch.tensor(stacks, dtype=torch.int32).reshape(-1, 4 + 3 * max_depth)
     form, (num_rows, num_columns) = rng.choice(["rows", "gap", "columns"]), values.shape
 

@@ -2,6 +2,7 @@
 without the CPU, except where the tables miss."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -48,10 +49,10 @@ class DeviceStacks:
         tokens = masked_sample(logits, device.masks, device.rows())
         device.advance(tokens)
 
-    Where an entry is missing, the engine makes it, and the op runs again. Texts that have
-    used keys without a name or items that must differ are followed by the engine itself
-    until the object or array ends. So each call looks once at what has missed, which waits
-    for the device.
+    Where an entry is missing, the engine makes it, and the op runs again. Texts that
+    have used keys without a name or items that must differ are followed by the engine
+    itself until the object or array ends. So each call looks once at what has missed,
+    which waits for the device.
 
     It is not thread-safe.
 
@@ -69,8 +70,8 @@ class DeviceStacks:
             :mod:`structout.ops.stack_tables`.
         tables: what the ops read.
         masks: int32 ``[max_masks + max_rows, ceil(V / 32)]``, the bitmask that the
-            result of ``rows`` refers to. The rows from ``max_masks`` on are those of one
-            call.
+            result of ``rows`` refers to. The rows from ``max_masks`` on are those of
+            one call.
     """
 
     needs_host = True
@@ -205,7 +206,7 @@ class DeviceStacks:
             return rows
         bounds, tokens, found = row_indptr.clamp(0, len(drafts)).tolist(), drafts.tolist(), rows.tolist()
         with grammar_errors():
-            for row, (begin, end) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+            for row, (begin, end) in enumerate(pairwise(bounds)):
                 if MISSED_ROW in found[begin:end]:
                     found[begin:end] = self._rows_along(row, tokens[begin:end], begin)
         self._upload()
@@ -235,8 +236,8 @@ class DeviceStacks:
 
     def _upload(self) -> None:
         """Write the tables and the new masks to the device."""
-        arrays = (torch.from_numpy(array).to(self.device) for array in self._native.arrays())
-        self.tables = StackTableTensors(*arrays, *self._vocabulary_tensors)
+        fields, class_maps, cells, keys, stops = (torch.from_numpy(a).to(self.device) for a in self._native.arrays())
+        self.tables = StackTableTensors(fields, class_maps, cells, keys, stops, *self._vocabulary_tensors)
         if self._native.num_masks > self._num_masks:
             new = torch.from_numpy(self._native.masks(self._num_masks)).to(self.device)
             self.masks[self._num_masks : self._num_masks + len(new)] = new
@@ -269,8 +270,8 @@ class DeviceStacks:
         return after
 
     def _rows_along(self, row: int, drafts: list[int], first: int) -> list[int]:
-        """The rows of masks along the drafts of a text, found by the engine. What it needs
-        goes into the tables."""
+        """The rows of masks along the drafts of a text, found by the engine. What it
+        needs goes into the tables."""
         given, text = self._texts[row], self._text_of(row).copy()
         rows: list[int] = []
         for i, draft in enumerate(drafts):

@@ -226,9 +226,7 @@ class JsonSchemaGrammar(NativeGrammar):
 
     def stack_tables(self) -> StackTables:
         tokens = tuple(self.matcher.recent_tokens(self.num_tokens))
-        return StackTables(
-            self._index.stack_language, self._stop_token_ids, None if self.is_terminated() else tokens
-        )
+        return StackTables(self._index.stack_language, self._stop_token_ids, None if self.is_terminated() else tokens)
 
     def copy(self, stop_token_ids: Sequence[int] | None = None) -> "JsonSchemaGrammar":
         stops = self._stop_token_ids if stop_token_ids is None else stop_token_ids

@@ -24,8 +24,8 @@ class DeviceConstraints(Protocol):
 
     Attributes:
         masks: the bitmask that the result of ``rows`` refers to.
-        needs_host: whether ``rows`` and ``advance`` may need the CPU, so that no CUDA graph
-            can hold them.
+        needs_host: whether ``rows`` and ``advance`` may need the CPU, so that no CUDA
+            graph can hold them.
     """
 
     masks: torch.Tensor
@@ -70,9 +70,9 @@ class DeviceDecodingLoop:
     """Decodes a batch of texts to their ends with constraints on the device.
 
     A step is a forward pass, :func:`structout.masked_sample` under the masks of the
-    places, and an op that advances these. With automata it is captured on CUDA as a graph
-    once and replayed. With stacks the CPU looks in each step at what the tables lack. It
-    looks every 16 steps whether all texts are complete.
+    places, and an op that advances these. With automata it is captured on CUDA as a
+    graph once and replayed. With stacks the CPU looks in each step at what the tables
+    lack. It looks every 16 steps whether all texts are complete.
 
     Args:
         model: a transformers causal LM that takes a ``StaticCache``.
@@ -187,8 +187,8 @@ class DeviceDecodingLoop:
 def constraints_on_device(
     manager: StructuredOutputManager, request_ids: Sequence[str], device: torch.device
 ) -> DeviceConstraints:
-    """Copy the tables of READY requests to a device: as automata if all have them, else as
-    stacks.
+    """Copy the tables of READY requests to a device: as automata if all have them, else
+    as stacks.
 
     Raises:
         ValueError: the engine of a request has no tables.
