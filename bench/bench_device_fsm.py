@@ -21,6 +21,7 @@ from structout.bitmask import allocate_token_bitmask
 from structout.fsm_states import fsm_rows
 from structout.grammar.fsm.backend import FsmBackend
 from structout.grammar.fsm.matcher import FsmGrammar
+from structout.grammar.fsm.native import core
 from structout.grammar.vocabulary import Vocabulary
 from structout.params import StructuredOutputOptions
 
@@ -105,8 +106,12 @@ def advance_by_classes(batch: Batch) -> harness.Call | None:
 def advance_on_host(batch: Batch) -> harness.Call:
     tokens = [[token] for token in batch.tokens.tolist()]
 
+    positions = {i: grammar.position for i, grammar in enumerate(batch.grammars)}
+
     def call() -> None:
-        FsmGrammar.accept_batch(batch.grammars, tokens)
+        step = core().Step(positions, [])
+        step.draw([*positions], tokens)
+        step.accept()
         for grammar in batch.grammars:
             grammar.rollback(1)
 

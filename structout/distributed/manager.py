@@ -18,7 +18,7 @@ from structout.errors import CompileCrashError, GrammarError, GrammarTimeoutErro
 from structout.mask_batch import MaskBatch, MaskShard
 from structout.mask_buffers import BufferRing
 from structout.params import StructuredOutputsParams
-from structout.scheduler.bitmask_filler import Bounds, Drafts, Trees
+from structout.scheduler.decoding_step import Bounds, Drafts, Trees
 from structout.scheduler.manager import StructuredOutputManager
 from structout.scheduler.refusals import AllowedToken, Refusal
 from structout.scheduler.requests import GrammarStatus, check_known

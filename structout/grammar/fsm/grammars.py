@@ -151,9 +151,8 @@ class ContextFreeGrammar(NativeGrammar):
         with grammar_errors("the grammar"):
             return self.matcher.shortest_end()
 
-    def copy(self, stop_token_ids: Sequence[int] | None = None) -> "ContextFreeGrammar":
-        stops = self._stop_token_ids if stop_token_ids is None else stop_token_ids
-        return ContextFreeGrammar(self._index, self._vocab_size, stops, self._canonical_tokenizer)
+    def _at_start(self, stop_token_ids: Sequence[int]) -> "ContextFreeGrammar":
+        return ContextFreeGrammar(self._index, self._vocab_size, stop_token_ids, self._canonical_tokenizer)
 
     @property
     def memory_bytes(self) -> int:
