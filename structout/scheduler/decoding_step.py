@@ -185,11 +185,12 @@ class DecodingSteps:
         memory = mask_memory(buffer, self._vocab_size, [])
         self.work = step.run(STEP_WORK, *memory, len(buffer), given.tokens is not None)
         native_seconds = time.perf_counter() - started
-        row_indptr, num_allowed = step.row_indptr, step.num_allowed
+        row_indptr = step.row_indptr
         num_rows = int(row_indptr[-1])
         buffer = buffer[:num_rows]
         errors = self._errors(step, given.request_ids)
         unfinished = self._finish(step, given, buffer, errors)
+        num_allowed = step.num_allowed  # also of the requests that were finished last
         for index in step.dead_ends:
             errors[given.request_ids[index]] = self._fail_exhausted(given.request_ids[index])
         num_foreign = self._fill_foreign(step, given, buffer, row_indptr, num_allowed, errors)

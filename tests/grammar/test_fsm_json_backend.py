@@ -132,7 +132,7 @@ def add(manager, request_id, *, stop_token_ids=None, **params):
 @pytest.fixture
 def finish(manager):
     yield
-    for request in list(manager._requests.snapshot()):
+    for request in list(manager._requests.by_id.values()):
         manager.finish_request(request.request_id)
 
 

@@ -140,12 +140,13 @@ def test_batch_with_requests_that_are_not_ready_or_free_serves_the_others(manage
     assert manager.grammar_bitmask(["r", "unknown"], strict=False).row_indptr.tolist() == [0, 1, 1]
 
 
-@pytest.mark.parametrize("drafts", [[object()], "text", {1, 2}])
+@pytest.mark.parametrize("drafts", [[object()], "text", {1, 2}, 5])
 def test_malformed_drafts_fail_no_other_request(manager, drafts):
     add(manager, "good", regex="[ab]+")
     add(manager, "bad", regex="[ab]+")
     masks = manager.grammar_bitmask(["good", "bad"], {"bad": drafts})
     assert "good" not in masks.errors
+    assert ("bad" in masks.errors) == (drafts == 5)
     expected = allocate_token_bitmask(1, V, pin_memory=False)
     manager._requests["good"].grammar.fill_bitmask(expected, 0)
     assert (masks.bitmask[0] == expected[0].numpy()).all()
