@@ -9,7 +9,7 @@ VLLM_PIP = $(VLLM_VENV)/bin/python -m pip --disable-pip-version-check -qq
 SOURCES := $(wildcard csrc/*.* csrc/*/*.* csrc/*/*/*.*) setup.py pyproject.toml constraints.txt
 NATIVE_SOURCES = $(filter-out %.md,$(shell git ls-files 'csrc/*' 'tests/*.cpp' 'tests/*.cu' 'tests/*.h'))
 
-.PHONY: help demo test test-all test-sglang test-install test-headers test-arm test-torch test-vllm bench gpu-check docs lint format clean
+.PHONY: help demo test test-all test-sglang test-install test-headers test-arm test-torch test-vllm bench gpu-check wheel docs lint format clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,11 @@ bench: $(VENV)/test.installed  ## measure beside the peers; writes bench/results
 gpu-check:  ## on a machine with a GPU, in the Python you name: build, benches, tests, sanitizers
 	$(PYTHON) bench/gpu_check.py
 
+wheel: $(VENV)/tools.installed  ## the sdist, and from it a wheel for this Python and processor, in dist
+	rm -rf dist
+	$(BIN)/python setup.py --quiet sdist
+	$(PIP) wheel --no-build-isolation --no-deps -w dist dist/*.tar.gz
+
 lint: $(VENV)/lint.installed  ## formatters in check mode, linters and type checks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -75,7 +80,7 @@ docs: $(VENV)/docs.installed  ## these pages and an API reference, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 clean:  ## remove the environments and everything that was built
-	rm -rf $(VENV) $(VLLM_VENV) .venv-torch build tests/build structout/*.so *.egg-info
+	rm -rf $(VENV) $(VLLM_VENV) .venv-torch build dist tests/build structout/*.so *.egg-info
 
 # torch comes first and the build uses it as it is: an isolated build would download another.
 $(VENV)/tools.installed: constraints.txt pyproject.toml

@@ -16,8 +16,8 @@ import torch
 from harness import Call
 
 import structout
-from structout import reference
-from structout.bitmask import bitmask_width
+from structout.masks.bitmask import bitmask_width
+from structout.ops import reference
 
 BATCHES = {"cpu": (1, 8, 64, 256, 512), "cuda": (1, 8, 64, 256, 512, 4096)}
 SECONDS = {"cpu": 0.3, "cuda": 0.03}  # for each call and state of the caches

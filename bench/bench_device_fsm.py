@@ -17,13 +17,13 @@ import torch
 from large_tokenizer import VOCAB_SIZE, large_tokenizer, trained_tokenizer
 
 from structout import DeviceFSM
-from structout.bitmask import allocate_token_bitmask
-from structout.fsm_states import fsm_rows
-from structout.grammar.fsm.backend import FsmBackend
-from structout.grammar.fsm.matcher import FsmGrammar
-from structout.grammar.fsm.native import core
+from structout.constraints.params import StructuredOutputOptions
+from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.extension import core
+from structout.grammar.native.matcher import FsmGrammar
 from structout.grammar.vocabulary import Vocabulary
-from structout.params import StructuredOutputOptions
+from structout.masks.bitmask import allocate_token_bitmask
+from structout.ops.fsm_states import fsm_rows
 
 PATTERNS = {
     "phone": r"\([0-9]{3}\) [0-9]{3}-[0-9]{4}",

@@ -26,13 +26,13 @@ import torch
 from large_tokenizer import VOCAB_SIZE, large_tokenizer, trained_tokenizer
 
 from structout import StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams
-from structout.bitmask import allocate_token_bitmask
-from structout.grammar.fsm.automaton import Automaton, AutomatonLimits
-from structout.grammar.fsm.backend import FsmBackend
-from structout.grammar.fsm.native import core
-from structout.grammar.fsm.token_index import TokenIndex, vocabulary_trie
+from structout.constraints.params import StructuredOutputOptions
+from structout.grammar.native.automaton import Automaton, AutomatonLimits
+from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.extension import core
+from structout.grammar.native.token_index import TokenIndex, vocabulary_trie
 from structout.grammar.vocabulary import Vocabulary
-from structout.params import StructuredOutputOptions
+from structout.masks.bitmask import allocate_token_bitmask
 
 _LIMITS = AutomatonLimits(states=1 << 20, nodes=1 << 22, seconds=60)
 _EMAIL = r"[a-z0-9._%+-]+@[a-z0-9.-]+\.[a-z]{2,}"

@@ -28,13 +28,13 @@ from engines_alone import read_cases
 from large_tokenizer import VOCAB_SIZE, large_tokenizer, trained_tokenizer
 from llguidance import LLMatcher
 
+from structout.constraints.params import StructuredOutputOptions
 from structout.errors import GrammarError
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import StructuredOutputBackend
 from structout.grammar.optional.llguidance import LlguidanceBackend
 from structout.grammar.optional.xgrammar import XgrammarBackend
 from structout.grammar.vocabulary import Vocabulary
-from structout.params import StructuredOutputOptions
 
 SLOW_IN_XGRAMMAR = ('"maxLength"', '"pattern"', '"maxItems"')
 WHITESPACE: dict[str, dict[str, Any]] = {"flexible": {"indent": 2}, "compact": {}}

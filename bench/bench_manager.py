@@ -35,7 +35,7 @@ from vllm_manager import VllmManager, vllm_version
 import structout
 from structout import StructuredOutputManager, StructuredOutputsConfig
 from structout.grammar.vocabulary import Vocabulary
-from structout.mask_pool import MaskDeduplicator, MaskPool
+from structout.masks.pool import MaskDeduplicator, MaskPool
 
 AUTO = "structout auto"  # with the engine that it chooses; "structout" uses xgrammar, as vLLM does
 # The peers bound no whitespace, and masks are compared.

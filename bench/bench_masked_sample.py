@@ -11,7 +11,7 @@ where the peers have just evicted everything from the caches.
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ import harness
 import torch
 
 import structout
-from structout import reference
+from structout.ops import reference
 
 VOCAB = 151_936
 BATCHES = {"cpu": (1, 16, 64), "cuda": (1, 8, 64, 128, 256, 512)}
@@ -33,6 +33,7 @@ FILTERS: dict[str, dict[str, float]] = {
     "min-p 0.05": {"min_p": 0.05},
 }
 TEMPERATURE = 0.7
+SMALLEST_OP = "torch.add of one number"
 Draw = Callable[[], torch.Tensor]
 
 
@@ -222,6 +223,26 @@ def run_case(n: int, dtype: torch.dtype, allowed: str, filters: str, device: str
     }
 
 
+def warm_calls() -> Iterator[dict[str, Any]]:
+    """Time calls for one row from Python, everything in the caches. Each does one thing
+    more than the one before."""
+    problem = make_problem(1, torch.float32, 1, {}, "cpu")
+    assert problem.bitmask is not None
+    few_tokens = Problem(problem.logits[:, :64], torch.tensor([[4, 0]], dtype=torch.int32), {})
+    calls = {
+        "no row: dispatch, checks, result": Problem(problem.logits[:0], problem.bitmask[:0], {}),
+        "and the row, of 64 tokens": few_tokens,
+        "and 151,936 bits to search, 1 allowed": problem,
+        "and 16 tokens to draw from": make_problem(1, torch.float32, 16, {}, "cpu"),
+        "and 1,000 tokens to draw from": make_problem(1, torch.float32, 1000, {}, "cpu"),
+    }
+    smallest = smallest_op(problem)
+    assert smallest is not None
+    yield {"warm_call": SMALLEST_OP, "microseconds": harness.host_microseconds(smallest)}
+    for name, of_call in calls.items():
+        yield {"warm_call": name, "microseconds": harness.host_microseconds(ours(of_call))}
+
+
 def host_time(device: str) -> dict[str, Any]:
     """Time one call of the op from Python, on one allowed token."""
     problem = make_problem(1, torch.float32, 1, FILTERS["top-k 50, top-p 0.9"], device)
@@ -254,9 +275,9 @@ def main() -> None:
                 f"{shape:<24}{row['allowed']:<22}{row['filters']:<22}structout {mine:,.1f} us  {beside}{missing}",
                 flush=True,
             )
-        overhead = host_time(device)
-        results.add(overhead)
-        print(overhead)
+        for row in (host_time(device), *(warm_calls() if device == "cpu" else ())):
+            results.add(row)
+            print(row)
     results.close()
 
 

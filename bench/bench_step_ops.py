@@ -18,7 +18,8 @@ from typing import Any
 import harness
 import torch
 
-from structout import pack_bitmask, reference
+from structout import pack_bitmask
+from structout.ops import reference
 
 VOCAB = 151_936
 SECONDS = {"cpu": 0.3, "cuda": 0.05}

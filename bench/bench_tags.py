@@ -16,11 +16,11 @@ import torch
 from large_tokenizer import VOCAB_SIZE, large_tokenizer, trained_tokenizer
 
 from structout import StructuredOutputsParams, allocate_token_bitmask
-from structout.grammar.fsm.backend import FsmBackend
-from structout.grammar.fsm.json_schema import JsonSchemaGrammar, SchemaIndex
+from structout.constraints.tools.call_formats import TOOL_FORMATS
+from structout.constraints.tools.definitions import Tool
+from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.json_schema import JsonSchemaGrammar, SchemaIndex
 from structout.grammar.vocabulary import Vocabulary
-from structout.tools.definitions import Tool
-from structout.tools.formats import TOOL_FORMATS
 
 NUM_TOOLS = (1, 10, 50, 200)
 NUM_TRIGGERS = (1, 10, 139)

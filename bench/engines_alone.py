@@ -12,12 +12,12 @@ import xgrammar
 from llguidance import LLMatcher, LLTokenizer
 
 from structout import GrammarError, StructuredOutputManager, StructuredOutputsParams, allocate_token_bitmask
+from structout.constraints.params import Constraint, StructuredOutputOptions
 from structout.errors import GrammarErrorKind, GrammarLimitError
-from structout.grammar.fsm.backend import FsmBackend
-from structout.grammar.fsm.json_schema import TextForm
-from structout.grammar.fsm.native import core
+from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.extension import core
+from structout.grammar.native.json_schema import TextForm
 from structout.grammar.vocabulary import Vocabulary
-from structout.params import Constraint, StructuredOutputOptions
 
 OWN_SCHEMAS = Path(__file__).parent.parent / "tests" / "data" / "schemas.jsonl"
 

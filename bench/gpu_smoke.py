@@ -14,13 +14,13 @@ os.environ["STRUCTOUT_BACKEND"] = sys.argv[1]  # read when structout is imported
 import torch
 from smoke_calls import is_same, smoke_calls
 
-from structout import _kernels
+from structout.ops import kernels
 
 VOCAB = 151_936
 
 
 def main() -> int:
-    loaded = _kernels.load()
+    loaded = kernels.load()
     print(loaded)
     if loaded.cuda != sys.argv[1]:
         return 1

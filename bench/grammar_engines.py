@@ -15,10 +15,10 @@ from llguidance import LLMatcher, LLTokenizer
 from llguidance.gbnf_to_lark import any_to_lark
 
 from structout import GrammarError, allocate_token_bitmask
-from structout.grammar.fsm.backend import FsmBackend
+from structout.constraints.params import StructuredOutputOptions
+from structout.grammar.native.backend import FsmBackend
 from structout.grammar.optional.llguidance import LlguidanceBackend
 from structout.grammar.vocabulary import Vocabulary
-from structout.params import StructuredOutputOptions
 
 GRAMMARS = Path(__file__).parent.parent / "tests" / "data" / "grammars"
 

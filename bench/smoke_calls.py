@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import structout
-from structout import reference
+from structout.ops import reference
 
 ROWS = 4
 Result = torch.Tensor | tuple[torch.Tensor, ...]

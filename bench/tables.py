@@ -134,12 +134,26 @@ def masked_sample_table(device: str, bench: str = "masked_sample") -> str:
     return "\n".join(lines) + "\n" + _provenance(bench, device)
 
 
+def masked_sample_calls_table() -> str:
+    """Where the microseconds of a call for one row go."""
+    rows = [row for row in harness.read_results("masked_sample", "cpu")["rows"] if "warm_call" in row]
+    cells = [[row["warm_call"], _time(row["microseconds"])] for row in rows]
+    if not rows:
+        return _NOT_MEASURED
+    about = "Medians of calls from Python for one row of float32 logits, everything in the caches."
+    return _markdown(["call", "time"], cells) + _provenance("masked_sample", "cpu", about)
+
+
 def fill_bandwidth_fraction(row: Row) -> float:
     """Achieved bandwidth (mask read, disallowed logits written) as a fraction of
     ``fill_``'s."""
     bytes_filled = row["batch"] * row["vocab"] * (4 if row["dtype"] == "float32" else 2)
     us_at_fill_bandwidth: float = row["us"]["fill_"] * row["bytes"] / bytes_filled
     return us_at_fill_bandwidth / row["us"]["structout"]
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' if count != 1 else ''}"
 
 
 _INTERLEAVED = "Medians of interleaved runs in one process; ×: how many times the time of structout."
@@ -155,7 +169,7 @@ def _provenance(bench: str, device: str, about: str = _INTERLEAVED) -> str:
     not_measured = "".join(f" Not measured: {name} ({why})." for name, why in missing.items())
     return (
         f"\n{about}{overhead}{not_measured} "
-        f"{where['device']}, {where['threads']} threads; {versions}; commit "
+        f"{where['device']}, {_counted(where['threads'], 'thread')}; {versions}; commit "
         f"{where['commit']}, {where['date']}.\n"
     )
 
@@ -709,6 +723,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "apply_bitmask_cuda": partial(full_table, "cuda"),
     "vllm_cpu": vllm_table,
     "masked_sample_cpu_short": masked_sample_short_table,
+    "masked_sample_calls": masked_sample_calls_table,
     "masked_sample_cpu": partial(masked_sample_table, "cpu"),
     "masked_sample_avx2_cpu": partial(masked_sample_table, "cpu", "masked_sample_avx2"),
     "masked_sample_default_cpu": partial(masked_sample_table, "cpu", "masked_sample_default"),

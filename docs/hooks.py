@@ -1,13 +1,17 @@
 """mkdocs: README.md, CONTRIBUTING.md, CHANGELOG.md and plots become pages beside those
-of docs/."""
+of docs/, and the page on the architecture gets the table of imports."""
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+import import_table  # noqa: E402
+
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 
 
@@ -22,7 +26,9 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Point links of the repository at the pages of the site."""
+    """Point links of the repository at the pages of the site, and fill in the table of
+    imports."""
+    markdown = markdown.replace("<!-- table of imports -->", f"```\n{import_table.table()}```")
     return _with_site_links(markdown)
 
 

@@ -12,8 +12,8 @@ import torch
 
 import structout
 from structout.cli.demo_model import load_demo_model
-from structout.grammar.fsm.automaton import Automaton
-from structout.grammar.fsm.token_index import TokenIndex
+from structout.grammar.native.automaton import Automaton
+from structout.grammar.native.token_index import TokenIndex
 from structout.grammar.vocabulary import Vocabulary
 
 NUM_STEPS = 24

@@ -19,7 +19,7 @@ import transformers
 import structout
 from structout.cli.demo_model import load_demo_model
 from structout.distributed import ShardedManager, VocabParallelSampler, owned_rows, traffic
-from structout.sampler import DeviceMasks, SamplingParams
+from structout.ops.sampler import DeviceMasks, SamplingParams
 
 NUM_REQUESTS = 8
 MAX_TOKENS = 48

@@ -10,18 +10,9 @@ from structout._version import __version__
 # Without torch the package can be imported all the same, so that the doctor can name
 # the cause.
 if importlib.util.find_spec("torch") is not None:
-    from structout import _kernels
-    from structout.bitmask import (
-        allocate_token_bitmask,
-        bitmask_dtype,
-        bitmask_width,
-        count_allowed,
-        get_bitmask_shape,
-        pack_bitmask,
-        reset_token_bitmask,
-        unpack_bitmask,
-    )
-    from structout.config import StructuredOutputsConfig
+    from structout.constraints.config import StructuredOutputsConfig
+    from structout.constraints.limits import Limits
+    from structout.constraints.params import StructuredOutputOptions, StructuredOutputsParams
     from structout.errors import (
         CollectiveError,
         DuplicateRequestError,
@@ -33,24 +24,27 @@ if importlib.util.find_spec("torch") is not None:
         StructOutError,
         UnknownRequestError,
     )
-    from structout.limits import Limits
-    from structout.mask_batch import MaskBatch, MaskShard
-    from structout.mask_pool import MaskDeduplicator, MaskPool, PooledMaskBatch
-    from structout.params import StructuredOutputOptions, StructuredOutputsParams
+    from structout.masks.batch import MaskBatch, MaskShard
+    from structout.masks.bitmask import (
+        allocate_token_bitmask,
+        bitmask_dtype,
+        bitmask_width,
+        count_allowed,
+        get_bitmask_shape,
+        pack_bitmask,
+        reset_token_bitmask,
+        unpack_bitmask,
+    )
+    from structout.masks.pool import MaskDeduplicator, MaskPool, PooledMaskBatch
+    from structout.ops import kernels
 
-    if _kernels.load().broken is None:
+    if kernels.load().broken is None:
         from structout.distributed import registration  # noqa: F401 - registers the collective ops
-        from structout.fsm_states import FsmTables, fsm_advance, fsm_draft_states, fsm_rows
-        from structout.listed_logits import apply_logit_bias, apply_penalties
-        from structout.logprobs import TokenLogprobs, TopnSample, masked_sample_topn, token_logprobs
-        from structout.ops import (
-            apply_bitmask,
-            apply_token_bitmask_inplace,
-            masked_sample,
-            masked_sample_logprobs,
-            verify_drafts,
-        )
-        from structout.sampler import (
+        from structout.ops.apply_bitmask import apply_bitmask, apply_token_bitmask_inplace
+        from structout.ops.fsm_states import FsmTables, fsm_advance, fsm_draft_states, fsm_rows
+        from structout.ops.listed_logits import apply_logit_bias, apply_penalties
+        from structout.ops.masked_sample import masked_sample, masked_sample_logprobs
+        from structout.ops.sampler import (
             DeviceMasks,
             Drafts,
             LogitBias,
@@ -59,9 +53,10 @@ if importlib.util.find_spec("torch") is not None:
             SamplerOutput,
             SamplingParams,
         )
+        from structout.ops.token_logprobs import TokenLogprobs, TopnSample, masked_sample_topn, token_logprobs
+        from structout.ops.verify_drafts import verify_drafts
 
 if TYPE_CHECKING:
-    from structout.device_fsm import DeviceFSM, DeviceGrammar
     from structout.distributed import (
         ShardedManager,
         VocabParallelSampler,
@@ -71,6 +66,7 @@ if TYPE_CHECKING:
         sharded_masked_sample_topn,
         sharded_token_logprobs,
     )
+    from structout.grammar.native.device_fsm import DeviceFSM, DeviceGrammar
     from structout.grammar.registry import BackendSet, check_params, register_backend
     from structout.grammar.vocabulary import Vocabulary
     from structout.scheduler.manager import StructuredOutputManager
@@ -147,8 +143,8 @@ __all__ = [
 
 _MODULE_OF = {
     "BackendSet": "grammar.registry",
-    "DeviceFSM": "device_fsm",
-    "DeviceGrammar": "device_fsm",
+    "DeviceFSM": "grammar.native.device_fsm",
+    "DeviceGrammar": "grammar.native.device_fsm",
     "GrammarStatus": "scheduler.requests",
     "ManagerStats": "scheduler.stats",
     "ShardedManager": "distributed",
@@ -181,5 +177,5 @@ def __getattr__(name: str) -> Any:
     if name in _MODULE_OF:
         return getattr(importlib.import_module(f"structout.{_MODULE_OF[name]}"), name)
     if name in __all__:
-        _kernels.require()
+        kernels.require()
     raise AttributeError(f"module 'structout' has no attribute {name!r}")

@@ -40,9 +40,9 @@ def _examine_kernels() -> tuple[list[str], list[str], list[str]]:
     """Returns the report on kernels and ranks, what is broken, and what is missing."""
     import torch
 
-    from structout import _kernels
+    from structout.ops import kernels
 
-    loaded = _kernels.load()
+    loaded = kernels.load()
     broken = [] if loaded.broken is None else [loaded.broken]
     if loaded.broken is None and loaded.cuda is None and torch.cuda.is_available():
         broken.append("there is a CUDA device, but no kernels for it: see what is missing")

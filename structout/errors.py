@@ -145,7 +145,7 @@ class GrammarLimitError(GrammarError):
     """The constraint is too large, or too many constraints are waiting.
 
     Attributes:
-        limit: the name of the limit, as in :class:`structout.config.Limits`.
+        limit: the name of the limit, as in :class:`structout.Limits`.
         got: the size that was found.
         max: the largest size that is allowed.
     """

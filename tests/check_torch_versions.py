@@ -29,12 +29,12 @@ TRITON_TESTS = (
 )
 PROBE = """
 import torch, structout, triton
-from structout import _kernels
-loaded = _kernels.load()
+from structout.ops import kernels
+loaded = kernels.load()
 print(f"torch {torch.__version__}, triton {triton.__version__}: {loaded}")
 assert torch.version.cuda is not None
-assert loaded == _kernels.Backends("cuda", ())
-assert _kernels.has_cuda_kernels()
+assert loaded == kernels.Backends("cuda", ())
+assert kernels.has_cuda_kernels()
 """
 
 

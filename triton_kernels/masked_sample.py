@@ -46,7 +46,7 @@ from structout.triton_kernels.sampling_row import (
 )
 from structout.triton_kernels.shard_result import store_shard_result
 
-from structout import sampling_math as table
+from structout.ops import sampling_math as table
 
 TILE = 2048
 NUM_WARPS = 8

@@ -1,4 +1,4 @@
-"""The arithmetic of masked_sample in Triton. Constants are structout.sampling_math's.
+"""The arithmetic of masked_sample in Triton, with the constants of the torch reference.
 
 docs/sampling_contract.md fixes every rounding. Launch kernels that use this module with
 enable_fp_fusion=False: then every operation is rounded on its own and gives the bits of
@@ -8,7 +8,7 @@ the reference. Triton's exp, log and `/` are approximations, so they are not use
 import triton
 import triton.language as tl
 
-from structout import sampling_math as table
+from structout.ops import sampling_math as table
 
 LN2_HIGH, LN2_LOW, LOG2_E = map(tl.constexpr, (table.LN2_HIGH, table.LN2_LOW, table.LOG2_E))
 LOG_0, LOG_1, LOG_2, LOG_3, LOG_4, LOG_5, LOG_6, LOG_7, LOG_8 = map(tl.constexpr, table.LOG_COEFFICIENTS)

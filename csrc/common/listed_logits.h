@@ -2,7 +2,7 @@
 // place. Their structs cross from the torch bindings to the CPU and CUDA kernels.
 //
 // Float operations are rounded one by one (compile without fused multiply-add), so
-// every backend gives the bits of structout/reference.py.
+// every backend gives the bits of structout/ops/reference.py.
 #pragma once
 
 #include "common/masked_sample.h"

@@ -2,7 +2,7 @@
 // every rounding.
 //
 // Compile without fused multiply-add (-ffp-contract=off, -fmad=false) and without
-// flush-to-zero: then every backend gives the bits of structout/sampling_math.py. The
+// flush-to-zero: then every backend gives the bits of structout/ops/sampling_math.py. The
 // functions have no branches, so loops over them vectorise.
 #pragma once
 

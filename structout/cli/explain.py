@@ -10,11 +10,11 @@ from pathlib import Path
 from structout.cli.loading import load_tokenizer
 from structout.cli.progress import duration, say
 from structout.cli.validate import UserError, read_params
-from structout.config import StructuredOutputsConfig
-from structout.explain import Explanation, Size, explain
-from structout.grammar.fsm.dot import to_dot
-from structout.json_schema import draft_of
-from structout.params import StructuredOutputOptions
+from structout.constraints.config import StructuredOutputsConfig
+from structout.constraints.params import StructuredOutputOptions
+from structout.constraints.schema_walks import draft_of
+from structout.grammar.explanation import Explanation, Size, explain
+from structout.grammar.native.dot import to_dot
 
 _LABEL_WIDTH = 12
 _MAX_WIDTH = 120

@@ -9,11 +9,11 @@ import torch
 from structout.cli.loading import load_model
 from structout.cli.progress import Progress, indent_json, passes_summary, say, summary
 from structout.cli.validate import UserError, first_line, independent_check, read_constraint, replay_check
-from structout.config import StructuredOutputsConfig
+from structout.constraints.config import StructuredOutputsConfig
+from structout.constraints.params import StructuredOutputsParams
 from structout.errors import GrammarError, GrammarTimeoutError
 from structout.integrations.transformers.constrained_sampler import DeadEndError
 from structout.integrations.transformers.generation import Generation, generate, max_positions
-from structout.params import StructuredOutputsParams
 from structout.scheduler.manager import StructuredOutputManager
 
 _DEFAULT_MAX_TOKENS = 512

@@ -10,8 +10,8 @@ from decimal import Context, Decimal, localcontext
 from pathlib import Path
 from typing import Any
 
+from structout.constraints.params import StructuredOutputsParams
 from structout.errors import GrammarError
-from structout.params import StructuredOutputsParams
 from structout.scheduler.manager import StructuredOutputManager
 
 _PRECISION = 8_000  # digits; more than the numbers of a schema that is served may have

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 from structout.distributed import registration as registration
 from structout.errors import CollectiveError
-from structout.mask_batch import MaskShard
+from structout.masks.batch import MaskShard
 
 if TYPE_CHECKING:
-    from structout.distributed.cpu_communicator import Traffic
-    from structout.distributed.diagnostics import check, traffic
-    from structout.distributed.manager import ShardedManager
-    from structout.distributed.ops import (
+    from structout.distributed.collectives import (
         all_gather_bitmask,
         sharded_masked_sample,
         sharded_masked_sample_logprobs,
         sharded_masked_sample_topn,
         sharded_token_logprobs,
     )
-    from structout.distributed.sampler import VocabParallelSampler, gather_device_masks
+    from structout.distributed.cpu_communicator import Traffic
+    from structout.distributed.diagnostics import check, traffic
+    from structout.distributed.sharded_manager import ShardedManager
+    from structout.distributed.vocab_parallel_sampler import VocabParallelSampler, gather_device_masks
     from structout.distributed.vocab_shard import owned_rows
 
 __all__ = [
@@ -43,17 +43,17 @@ __all__ = [
 ]
 
 _MODULE_OF = {
-    "ShardedManager": "manager",
+    "ShardedManager": "sharded_manager",
     "Traffic": "cpu_communicator",
-    "VocabParallelSampler": "sampler",
-    "all_gather_bitmask": "ops",
+    "VocabParallelSampler": "vocab_parallel_sampler",
+    "all_gather_bitmask": "collectives",
     "check": "diagnostics",
-    "gather_device_masks": "sampler",
+    "gather_device_masks": "vocab_parallel_sampler",
     "owned_rows": "vocab_shard",
-    "sharded_masked_sample": "ops",
-    "sharded_masked_sample_logprobs": "ops",
-    "sharded_masked_sample_topn": "ops",
-    "sharded_token_logprobs": "ops",
+    "sharded_masked_sample": "collectives",
+    "sharded_masked_sample_logprobs": "collectives",
+    "sharded_masked_sample_topn": "collectives",
+    "sharded_token_logprobs": "collectives",
     "traffic": "diagnostics",
 }
 

@@ -15,10 +15,10 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from structout import _kernels
 from structout.distributed.process_groups import resolve_group
 from structout.distributed.vocab_shard import VocabShard, owned_rows
 from structout.errors import CollectiveError
+from structout.ops import kernels
 
 _MIN_CAPACITY = 1 << 20  # bytes
 # PushState of csrc/common/push.h, in int64.
@@ -152,7 +152,7 @@ class SymmetricMemoryCommunicator:
         return gathered
 
     def gather_owned_rows(self, shard: VocabShard, vocab_size: int) -> tuple[torch.Tensor, torch.Tensor | None]:
-        if _kernels.load().cuda == "triton":  # there is no push_rows in Triton
+        if kernels.load().cuda == "triton":  # there is no push_rows in Triton
             return self._collectives.gather_owned_rows(shard, vocab_size)
         logits = shard.logits
         num_rows, row_bytes = logits.shape[0], -(-vocab_size * logits.element_size() // 16) * 16

@@ -10,40 +10,40 @@ from typing import Any
 
 import torch
 
-from structout.logprobs import empty_token_logprobs
-from structout.ops import empty_ids
+from structout.ops.row_parameters import empty_ids
+from structout.ops.token_logprobs import empty_token_logprobs
 
 _library = torch.library.Library("structout", "IMPL")
 
 
 def _all_gather_bitmask(shard: torch.Tensor, group_name: str) -> torch.Tensor:
-    from structout.distributed import ops
+    from structout.distributed import collectives
 
-    return ops.all_gather_bitmask_impl(shard, group_name)
+    return collectives.all_gather_bitmask_impl(shard, group_name)
 
 
 def _sharded_masked_sample(*arguments: Any) -> torch.Tensor:
-    from structout.distributed import ops
+    from structout.distributed import collectives
 
-    return ops.sharded_masked_sample_impl(*arguments, return_logprobs=False)[0]
+    return collectives.sharded_masked_sample_impl(*arguments, return_logprobs=False)[0]
 
 
 def _sharded_masked_sample_logprobs(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
-    from structout.distributed import ops
+    from structout.distributed import collectives
 
-    return ops.sharded_masked_sample_impl(*arguments, return_logprobs=True)
+    return collectives.sharded_masked_sample_impl(*arguments, return_logprobs=True)
 
 
 def _sharded_masked_sample_topn(*arguments: Any) -> tuple[torch.Tensor, ...]:
-    from structout.distributed import ops
+    from structout.distributed import collectives
 
-    return ops.sharded_masked_sample_topn_impl(*arguments)
+    return collectives.sharded_masked_sample_topn_impl(*arguments)
 
 
 def _sharded_token_logprobs(*arguments: Any) -> tuple[torch.Tensor, ...]:
-    from structout.distributed import ops
+    from structout.distributed import collectives
 
-    return ops.sharded_token_logprobs_impl(*arguments)
+    return collectives.sharded_token_logprobs_impl(*arguments)
 
 
 for _device in ("CPU", "CUDA"):

@@ -12,17 +12,17 @@ from typing import Any, NamedTuple
 
 import torch
 
-from structout.bitmask import allocate_token_bitmask, bitmask_width
+from structout.constraints.params import Constraint, StructuredOutputOptions
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.vocabulary import Vocabulary
-from structout.params import Constraint, StructuredOutputOptions
+from structout.masks.bitmask import allocate_token_bitmask, bitmask_width
 
 
 class DeviceTables(NamedTuple):
     """A position in a regular language over tokens.
 
     Attributes:
-        index: a :class:`structout.grammar.fsm.token_index.TokenIndex`.
+        index: a :class:`structout.grammar.native.token_index.TokenIndex`.
         stop_token_ids: tokens that end the text.
         state: the state of ``index``; None after a stop token.
     """
@@ -353,7 +353,7 @@ class StructuredOutputBackend(ABC):
 
         Args:
             request_type: the kind of constraint.
-            grammar_spec: see :class:`structout.params.Constraint`.
+            grammar_spec: see :class:`structout.constraints.params.Constraint`.
             stop_token_ids: tokens that end the text. Default: those of the vocabulary.
 
         Raises:

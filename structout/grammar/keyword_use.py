@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from structout.json_schema import CONSTRAINING_KEYWORDS, DRAFT_OF_KEYWORD, Node, Nodes
+from structout.constraints.schema_walks import CONSTRAINING_KEYWORDS, DRAFT_OF_KEYWORD, Node, Nodes
 
 _ANNOTATIONS = frozenset(
     "title description default examples deprecated readOnly writeOnly $comment contentEncoding contentMediaType "

@@ -12,14 +12,14 @@ from functools import lru_cache, partial
 from typing import Any, Generic, TypeVar, cast
 
 from structout._version import __version__
-from structout.config import StructuredOutputsConfig
+from structout.constraints.config import StructuredOutputsConfig
+from structout.constraints.params import Constraint, StructuredOutputOptions, StructuredOutputsParams
 from structout.errors import CompileCrashError, GrammarError, GrammarErrorKind, GrammarTimeoutError
 from structout.grammar.compiled_files import CompiledFiles
 from structout.grammar.forced_tokens import CanonicalTokenizer
-from structout.grammar.fsm.backend import FsmBackend
 from structout.grammar.interface import CompiledConstraint, StructuredOutputBackend
+from structout.grammar.native.backend import FsmBackend
 from structout.grammar.vocabulary import Vocabulary
-from structout.params import Constraint, StructuredOutputOptions, StructuredOutputsParams
 
 BackendFactory = Callable[[Vocabulary, StructuredOutputsConfig, "CanonicalTokenizer | None"], StructuredOutputBackend]
 
@@ -122,7 +122,7 @@ class BackendSet:
         which also serves what the named one refuses unless that is forbidden.
 
         Args:
-            constraint: see :class:`structout.params.Constraint`.
+            constraint: see :class:`structout.constraints.params.Constraint`.
             stop_token_ids: tokens that end the text. Default: those of the vocabulary.
 
         Raises:
@@ -149,7 +149,7 @@ class BackendSet:
         Backends that a constraint names are not asked: they may take long.
 
         Args:
-            constraint: see :class:`structout.params.Constraint`.
+            constraint: see :class:`structout.constraints.params.Constraint`.
 
         Returns:
             the parts of a lenient constraint that would not be enforced.

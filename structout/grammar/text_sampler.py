@@ -7,9 +7,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from structout.bitmask import allocate_token_bitmask
 from structout.grammar.interface import StructuredOutputGrammar
 from structout.grammar.vocabulary import Vocabulary
+from structout.masks.bitmask import allocate_token_bitmask
 
 _STOP_CHANCE = 0.5
 _NAME_CHANCE = 0.9

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from structout.config import StructuredOutputsConfig
+from structout.constraints.config import StructuredOutputsConfig
 from structout.errors import CompileCrashError, GrammarError, GrammarTimeoutError
 
 _FAILURES_FRACTION = 16  # failures may use 1/16 of the cache, so that bad constraints evict few good ones

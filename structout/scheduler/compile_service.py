@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from structout.config import StructuredOutputsConfig
+from structout.constraints.config import StructuredOutputsConfig
 from structout.errors import (
     CompileCrashError,
     GrammarError,
@@ -19,10 +19,10 @@ from structout.errors import (
     GrammarTimeoutError,
     StructOutError,
 )
-from structout.process_guard import ForkGuard
 from structout.scheduler.compile_cache import CompileCache, Compiled, copy_error, copy_if_error, is_crash
 from structout.scheduler.fair_queue import FairQueue, Job, Subscription
 from structout.scheduler.owned_condition import OwnedCondition
+from structout.scheduler.process_guard import ForkGuard
 
 _MAX_OVERDUE_PER_WORKER = 4  # with this many overdue threads per worker, nothing new is started
 _NUM_TIMINGS = 1024  # how many compilations the percentiles cover

@@ -10,15 +10,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from structout.bitmask import allocate_token_bitmask
-from structout.config import StructuredOutputsConfig
+from structout.constraints.config import StructuredOutputsConfig
 from structout.errors import GrammarError, GrammarErrorKind
-from structout.grammar.fsm.native import core
-from structout.grammar.fsm.native_grammar import mask_memory
+from structout.grammar.native.extension import core
+from structout.grammar.native.native_grammar import mask_memory
 from structout.grammar.row_loop import RowLoop
-from structout.mask_batch import MaskBatch, MaskRows
-from structout.mask_buffers import BufferRing
-from structout.mask_pool import DistinctMasks, MaskDeduplicator, PooledMaskBatch
+from structout.masks.batch import MaskBatch, MaskRows
+from structout.masks.bitmask import allocate_token_bitmask
+from structout.masks.buffers import BufferRing
+from structout.masks.pool import DistinctMasks, MaskDeduplicator, PooledMaskBatch
 from structout.scheduler.late_masks import EXHAUSTED, LateMasks, finish_rows
 from structout.scheduler.requests import Request, RequestTable, check_known
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from structout.config import StructuredOutputsConfig
+from structout.constraints.config import StructuredOutputsConfig
 from structout.errors import GrammarErrorKind, GrammarLimitError
 
 _WORKERS_PER_SHARE = 4  # a tenant's share is a quarter of the workers

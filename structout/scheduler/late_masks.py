@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from structout.bitmask import allocate_token_bitmask
 from structout.errors import GrammarError, GrammarErrorKind
-from structout.grammar.fsm.native import core
-from structout.grammar.fsm.native_grammar import mask_memory
 from structout.grammar.interface import StructuredOutputGrammar
+from structout.grammar.native.extension import core
+from structout.grammar.native.native_grammar import mask_memory
+from structout.masks.bitmask import allocate_token_bitmask
 from structout.scheduler.requests import REQUEST_WORK, Request, RequestTable
 
 EXHAUSTED = f"the masks of this request take more than {REQUEST_WORK:,} steps of work outside of decoding steps"

@@ -11,18 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from structout.config import StructuredOutputsConfig
+from structout.constraints.config import StructuredOutputsConfig
+from structout.constraints.params import Constraint, StructuredOutputsParams
 from structout.errors import GrammarError, StructOutError
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import CompiledConstraint, DeviceTables, StructuredOutputGrammar
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
-from structout.mask_batch import MaskBatch
-from structout.mask_pool import MaskDeduplicator, PooledMaskBatch
-from structout.params import Constraint, StructuredOutputsParams
-from structout.process_guard import ForkGuard
+from structout.masks.batch import MaskBatch
+from structout.masks.pool import MaskDeduplicator, PooledMaskBatch
 from structout.scheduler.compile_service import CompileService
 from structout.scheduler.decoding_step import Bounds, DecodingSteps, Drafts, StepInput, Trees
+from structout.scheduler.process_guard import ForkGuard
 from structout.scheduler.refusals import Refusal, explain_refusal
 from structout.scheduler.request_start import OnSettled, RequestStart
 from structout.scheduler.requests import GrammarStatus, Request, RequestTable

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from structout.bitmask import allocate_token_bitmask
 from structout.grammar.interface import StructuredOutputGrammar
 from structout.grammar.vocabulary import Vocabulary
+from structout.masks.bitmask import allocate_token_bitmask
 
 _NUM_SAMPLES = 8
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from structout.mask_pool import MaskPoolStats
+from structout.masks.pool import MaskPoolStats
 from structout.scheduler.compile_service import CompileStats
 from structout.scheduler.decoding_step import BackendFills
 

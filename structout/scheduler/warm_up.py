@@ -3,10 +3,10 @@
 import queue
 from collections.abc import Iterable
 
-from structout.config import StructuredOutputsConfig
+from structout.constraints.config import StructuredOutputsConfig
+from structout.constraints.params import Constraint, StructuredOutputsParams
 from structout.errors import GrammarError, GrammarTimeoutError
 from structout.grammar.interface import CompiledConstraint
-from structout.params import Constraint, StructuredOutputsParams
 from structout.scheduler.compile_service import CompileService
 
 _Service = CompileService[Constraint, CompiledConstraint]

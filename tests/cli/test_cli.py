@@ -451,7 +451,7 @@ def test_generate_with_a_long_compilation_says_so_and_ends_with_ctrl_c():
     """A thread reads standard error and does what Ctrl-C does."""
     script = """
 import os, pathlib, signal, threading, time
-from structout.grammar.fsm.backend import FsmBackend
+from structout.grammar.native.backend import FsmBackend
 from structout_cli import main
 
 def interrupt():

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import structout
-from structout import _kernels, envs
+from structout import envs
+from structout.ops import kernels
 
 PACKAGE = Path(structout.__file__).parent
 NO_CUDA = pytest.mark.skipif(torch.version.cuda is not None, reason="needs a torch without CUDA")
@@ -53,7 +54,7 @@ with warnings.catch_warnings(record=True) as caught:
     import structout
 print(*(warning.message for warning in caught))
 structout.StructuredOutputsParams(regex="a").validate()
-for ask in (lambda: structout.apply_bitmask, lambda: __import__("structout.ops")):
+for ask in (lambda: structout.apply_bitmask, lambda: __import__("structout.ops.apply_bitmask")):
     try:
         ask()
     except ImportError as error:
@@ -176,7 +177,7 @@ def test_ops_and_manager_work_without_another_engine():
 
 
 def raise_not_built(cause):
-    raise _kernels._NotBuiltError(cause)
+    raise kernels._NotBuiltError(cause)
 
 
 @pytest.mark.parametrize(
@@ -201,11 +202,11 @@ def test_load_with_a_cuda_torch_chooses_the_kernels(monkeypatch, requested, prob
         return lambda: raise_not_built(problems[name]) if name in problems else None
 
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(_kernels, "_load_cuda_library", stand_in("cuda"))
-    monkeypatch.setattr(_kernels, "_register_triton", stand_in("triton"))
-    monkeypatch.setattr(_kernels, "_load_cpu_library", lambda: None)
+    monkeypatch.setattr(kernels, "_load_cuda_library", stand_in("cuda"))
+    monkeypatch.setattr(kernels, "_register_triton", stand_in("triton"))
+    monkeypatch.setattr(kernels, "_load_cpu_library", lambda: None)
     monkeypatch.setenv("STRUCTOUT_BACKEND", requested or "")
-    load = _kernels.load.__wrapped__
+    load = kernels.load.__wrapped__
     if warning is None:
         assert load().cuda == cuda
         assert load().unused is None
@@ -218,9 +219,9 @@ def test_load_with_a_cuda_torch_chooses_the_kernels(monkeypatch, requested, prob
 def built_cuda_library(tmp_path, monkeypatch):
     """A CUDA torch, and a path at which the CUDA library is expected."""
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(_kernels, "_PACKAGE", tmp_path)
-    monkeypatch.setattr(_kernels, "_register_triton", lambda: None)
-    monkeypatch.setattr(_kernels, "_load_cpu_library", lambda: None)
+    monkeypatch.setattr(kernels, "_PACKAGE", tmp_path)
+    monkeypatch.setattr(kernels, "_register_triton", lambda: None)
+    monkeypatch.setattr(kernels, "_load_cpu_library", lambda: None)
     monkeypatch.delenv("STRUCTOUT_BACKEND", raising=False)
     library = tmp_path / "_C_cuda.so"
     library.write_bytes(b"not a library")
@@ -232,7 +233,7 @@ def test_load_with_a_cuda_library_that_does_not_load_warns_with_the_loaders_erro
         f"the CUDA ops were built but do not load in torch {torch.__version__}: {built_cuda_library}: file too short"
     )
     with pytest.warns(RuntimeWarning) as warnings:
-        loaded = _kernels.load.__wrapped__()
+        loaded = kernels.load.__wrapped__()
     assert [str(warning.message) for warning in warnings] == [f"structout uses its Triton kernels: {cause}"]
     assert (loaded.cuda, loaded.unused) == ("triton", cause)
     assert "reinstall" not in cause
@@ -240,17 +241,17 @@ def test_load_with_a_cuda_library_that_does_not_load_warns_with_the_loaders_erro
 
 def test_load_with_a_cuda_library_without_kernels_warns(built_cuda_library, monkeypatch):
     monkeypatch.setattr(torch.ops, "load_library", lambda path: None)
-    monkeypatch.setattr(_kernels, "has_cuda_kernels", lambda: False)
+    monkeypatch.setattr(kernels, "has_cuda_kernels", lambda: False)
     with pytest.warns(RuntimeWarning, match="_C_cuda.so was loaded but registers no kernels"):
-        assert _kernels.load.__wrapped__().cuda == "triton"
+        assert kernels.load.__wrapped__().cuda == "triton"
 
 
 def test_doctor_with_a_cuda_library_that_does_not_load_reports_it_as_broken(built_cuda_library, monkeypatch, capsys):
     from structout import doctor
 
     with pytest.warns(RuntimeWarning):
-        loaded = _kernels.load.__wrapped__()
-    monkeypatch.setattr(_kernels, "load", lambda: loaded)
+        loaded = kernels.load.__wrapped__()
+    monkeypatch.setattr(kernels, "load", lambda: loaded)
     assert doctor.main() == 1
     report, broken = capsys.readouterr().out.split("\nbroken\n")
     assert broken.splitlines()[0].endswith("_C_cuda.so: file too short")
@@ -259,18 +260,18 @@ def test_doctor_with_a_cuda_library_that_does_not_load_reports_it_as_broken(buil
 
 def test_load_without_a_cuda_library_uses_triton_without_a_warning(built_cuda_library, recwarn):
     built_cuda_library.unlink()
-    assert _kernels.load.__wrapped__().cuda == "triton"
+    assert kernels.load.__wrapped__().cuda == "triton"
     assert not recwarn.list
 
 
 def test_has_cuda_kernels_tells_whether_kernels_are_registered():
     script = """
 import structout, torch
-from structout import _kernels
-print(_kernels.has_cuda_kernels())
+from structout.ops import kernels
+print(kernels.has_cuda_kernels())
 library = torch.library.Library("structout", "IMPL")
 library.impl("apply_bitmask", lambda *arguments: None, "CUDA")
-print(_kernels.has_cuda_kernels())
+print(kernels.has_cuda_kernels())
 """
     expected = ["True" if torch.version.cuda else "False", "True"]
     assert run_python("-P", "-c", script).stdout.split() == expected

@@ -23,8 +23,8 @@ from structout.triton_kernels import masked_sample, shards, token_logprobs
 from triton.runtime import interpreter
 from triton_ptx import Kernel, assert_operations_are_rounded_once, compile_for, masked_sample_kernel
 
-from structout import _kernels
-from structout.bitmask import bitmask_width
+from structout.masks.bitmask import bitmask_width
+from structout.ops import kernels
 
 CPU_OPS = torch.ops.structout  # called with CPU tensors
 TOKEN = 2  # the only field of a shard result that is not a float
@@ -322,7 +322,7 @@ def test_every_shard_op_is_registered_with_its_schema(monkeypatch):
             registered[name] = function
 
     monkeypatch.setattr(torch.library, "Library", Library)
-    assert _kernels._register_triton() is None
+    assert kernels._register_triton() is None
     for module, names in (
         (shards, ("_sample_shard", "_merge_shard_results")),
         (token_logprobs, ("_top_tokens", "_row_totals", "_merge_totals", "token_logprobs", "masked_sample_topn")),

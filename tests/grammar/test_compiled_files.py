@@ -13,8 +13,8 @@ from structout import StructuredOutputManager, StructuredOutputsConfig, Structur
 from structout.errors import GrammarError
 from structout.grammar import registry
 from structout.grammar.compiled_files import CompiledFiles
-from structout.grammar.fsm import automaton
-from structout.grammar.fsm.native import core
+from structout.grammar.native import automaton
+from structout.grammar.native.extension import core
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 

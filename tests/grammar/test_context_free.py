@@ -13,16 +13,16 @@ from grammar_cases import program_vocabulary
 from locations import DATA, ROOT
 
 from structout import StructuredOutputsConfig, StructuredOutputsParams
-from structout.bitmask import allocate_token_bitmask
+from structout.constraints.params import StructuredOutputOptions as Kind
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
-from structout.grammar.fsm.automaton import AutomatonLimits
-from structout.grammar.fsm.backend import FsmBackend
-from structout.grammar.fsm.grammars import ContextFreeGrammar, GrammarIndex, compile_grammar, parse_grammar
-from structout.grammar.fsm.native import core
-from structout.grammar.fsm.token_index import vocabulary_trie
+from structout.grammar.native.automaton import AutomatonLimits
+from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.extension import core
+from structout.grammar.native.grammars import ContextFreeGrammar, GrammarIndex, compile_grammar, parse_grammar
+from structout.grammar.native.token_index import vocabulary_trie
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
-from structout.params import StructuredOutputOptions as Kind
+from structout.masks.bitmask import allocate_token_bitmask
 
 BYTES = Vocabulary((*(bytes([byte]) for byte in range(256)), b""), stop_token_ids=(256,))
 NESTED = 'root ::= "(" root ")" | [a-c]+'

@@ -14,12 +14,12 @@ import pytest
 from locations import DATA
 from tokenizers_on_the_spot import byte_level
 
-from structout.bitmask import allocate_token_bitmask
-from structout.config import StructuredOutputsConfig
+from structout.constraints.config import StructuredOutputsConfig
+from structout.constraints.params import StructuredOutputsParams
 from structout.errors import GrammarError
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
-from structout.params import StructuredOutputsParams
+from structout.masks.bitmask import allocate_token_bitmask
 
 OWN = [json.loads(line) for line in (DATA / "schemas.jsonl").read_text().splitlines()]
 VOCABULARY = Vocabulary.from_tokenizer(byte_level(), 525)

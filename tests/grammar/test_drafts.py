@@ -9,14 +9,14 @@ import tokenizers_on_the_spot
 import torch
 from seeds import for_each_seed
 
-from structout.bitmask import allocate_token_bitmask, unpack_bitmask
-from structout.grammar.fsm.backend import FsmBackend
+from structout.constraints.params import StructuredOutputOptions
 from structout.grammar.interface import StructuredOutputGrammar, nodes_below
+from structout.grammar.native.backend import FsmBackend
 from structout.grammar.optional.llguidance import LlguidanceBackend
 from structout.grammar.optional.xgrammar import XgrammarBackend
 from structout.grammar.reasoning import ReasoningGrammar
 from structout.grammar.vocabulary import Vocabulary
-from structout.params import StructuredOutputOptions
+from structout.masks.bitmask import allocate_token_bitmask, unpack_bitmask
 
 V = 512
 TOKENIZER = tokenizers_on_the_spot.byte_level()

@@ -10,17 +10,17 @@ import pytest
 from json_engine import EngineWalk, JsonEngine
 
 from structout import StructuredOutputsParams, check_params
-from structout.bitmask import allocate_token_bitmask
+from structout.constraints.params import StructuredOutputOptions as Kind
 from structout.errors import GrammarError
-from structout.grammar.fsm.automaton import DEFAULT_LIMITS
-from structout.grammar.fsm.backend import FsmBackend
-from structout.grammar.fsm.grammars import ContextFreeGrammar, GrammarIndex, compile_grammar
-from structout.grammar.fsm.json_schema import SchemaIndex, TextForm
-from structout.grammar.fsm.native import core
-from structout.grammar.fsm.rules import RuleSet
-from structout.grammar.fsm.token_index import text_bytes, vocabulary_trie
+from structout.grammar.native.automaton import DEFAULT_LIMITS
+from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.extension import core
+from structout.grammar.native.grammars import ContextFreeGrammar, GrammarIndex, compile_grammar
+from structout.grammar.native.json_schema import SchemaIndex, TextForm
+from structout.grammar.native.rules import RuleSet
+from structout.grammar.native.token_index import text_bytes, vocabulary_trie
 from structout.grammar.vocabulary import Vocabulary
-from structout.params import StructuredOutputOptions as Kind
+from structout.masks.bitmask import allocate_token_bitmask
 
 # Tokens that begin, cross and end values: at and behind the bytes, then special ones.
 CROSSING = (

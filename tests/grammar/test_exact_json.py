@@ -8,14 +8,14 @@ from fractions import Fraction
 import pytest
 from tokenizers_on_the_spot import byte_level
 
-from structout import exact_json
 from structout.cli.validate import independent_check
-from structout.config import StructuredOutputsConfig
+from structout.constraints import exact_json
+from structout.constraints.config import StructuredOutputsConfig
+from structout.constraints.exact_json import ExactNumber
+from structout.constraints.params import StructuredOutputsParams
 from structout.errors import GrammarError
-from structout.exact_json import ExactNumber
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
-from structout.params import StructuredOutputsParams
 
 TOKENIZER = byte_level()
 VOCABULARY = Vocabulary.from_tokenizer(TOKENIZER, len(TOKENIZER))

@@ -1,4 +1,4 @@
-"""``structout.explain`` and what it is made of: drawn texts, keywords, pictures."""
+"""The explanation of a constraint and its parts: drawn texts, keywords, pictures."""
 
 import itertools
 import json
@@ -10,11 +10,11 @@ from locations import ROOT
 from tokenizers_on_the_spot import byte_level
 
 from structout import StructuredOutputsConfig, StructuredOutputsParams
-from structout.explain import explain
-from structout.grammar.fsm.automaton import Automaton
-from structout.grammar.fsm.dot import arrows, to_dot
+from structout.constraints.schema_walks import subschemas
+from structout.grammar.explanation import explain
 from structout.grammar.keyword_use import keyword_use, memory_places, property_names, recursive_references
-from structout.json_schema import subschemas
+from structout.grammar.native.automaton import Automaton
+from structout.grammar.native.dot import arrows, to_dot
 
 ORDER = json.loads((ROOT / "examples" / "order.schema.json").read_text())
 LINKED = {"properties": {"next": {"$ref": "#/$defs/n"}}, "$defs": {"n": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}}

@@ -20,12 +20,12 @@ from canonical_cases import (
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from structout.config import StructuredOutputsConfig
+from structout.constraints.config import StructuredOutputsConfig
+from structout.constraints.params import StructuredOutputOptions, StructuredOutputsParams
 from structout.errors import GrammarError
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.optional.xgrammar import XgrammarBackend
 from structout.grammar.vocabulary import Vocabulary
-from structout.params import StructuredOutputOptions, StructuredOutputsParams
 from structout.scheduler.manager import StructuredOutputManager
 
 

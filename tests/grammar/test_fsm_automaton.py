@@ -16,10 +16,10 @@ from builds import compiled_engine
 from locations import DATA
 from random_patterns import HOSTILE, PLAIN, anchored, mutated, random_pattern
 
+from structout.constraints.schema_walks import schemas
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
-from structout.grammar.fsm.algorithms import ForcedPath, coalesce
-from structout.grammar.fsm.automaton import Automaton, AutomatonLimits
-from structout.json_schema import schemas
+from structout.grammar.native.algorithms import ForcedPath, coalesce
+from structout.grammar.native.automaton import Automaton, AutomatonLimits
 
 SCHEMAS = [json.loads(line)["schema"] for line in (DATA / "schemas.jsonl").read_text().splitlines()]
 SCHEMA_PATTERNS = sorted(
@@ -310,7 +310,7 @@ def test_hostile_pattern_fails_at_a_limit_in_time_and_memory():
     script = """
 import json, resource, sys, time
 from structout.errors import GrammarLimitError
-from structout.grammar.fsm.automaton import Automaton
+from structout.grammar.native.automaton import Automaton
 Automaton.from_regex("a")
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 found = []

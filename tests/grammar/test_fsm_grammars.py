@@ -14,15 +14,15 @@ from random_grammars import random_grammar
 from random_patterns import HOSTILE, PLAIN, mutated
 
 from structout import StructuredOutputsConfig, StructuredOutputsParams
+from structout.constraints.params import StructuredOutputOptions as Kind
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
-from structout.grammar.fsm.automaton import AutomatonLimits
-from structout.grammar.fsm.backend import FsmBackend
-from structout.grammar.fsm.grammars import GrammarIndex, compile_grammar
+from structout.grammar.native.automaton import AutomatonLimits
+from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.grammars import GrammarIndex, compile_grammar
 from structout.grammar.optional.llguidance import LlguidanceBackend
 from structout.grammar.optional.xgrammar import XgrammarBackend
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
-from structout.params import StructuredOutputOptions as Kind
 
 BYTES = Vocabulary((*(bytes([byte]) for byte in range(256)), b""), stop_token_ids=(256,))
 
@@ -372,7 +372,7 @@ def test_hostile_grammar_ends_in_time_and_memory():
     script = """
 import json, resource, sys, time
 from structout.errors import GrammarError
-from structout.grammar.fsm.grammars import compile_grammar
+from structout.grammar.native.grammars import compile_grammar
 from structout.grammar.vocabulary import Vocabulary
 vocabulary = Vocabulary((*(bytes([byte]) for byte in range(256)), b""), stop_token_ids=(256,))
 compile_grammar('root ::= "a"', vocabulary)

@@ -11,18 +11,18 @@ from random_patterns import random_pattern
 from tokenizers_on_the_spot import byte_fallback, byte_level
 
 from structout import StructuredOutputManager, StructuredOutputsParams
-from structout.bitmask import allocate_token_bitmask
+from structout.constraints.params import Constraint
+from structout.constraints.params import StructuredOutputOptions as Kind
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.forced_tokens import CanonicalTokenizer
-from structout.grammar.fsm import native
-from structout.grammar.fsm.algorithms import find_sub_sequences, map_states_to_vocab
-from structout.grammar.fsm.automaton import Automaton
-from structout.grammar.fsm.backend import FsmBackend
-from structout.grammar.fsm.token_index import TokenIndex
+from structout.grammar.native import extension
+from structout.grammar.native.algorithms import find_sub_sequences, map_states_to_vocab
+from structout.grammar.native.automaton import Automaton
+from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.token_index import TokenIndex
 from structout.grammar.optional.llguidance import LlguidanceBackend
 from structout.grammar.vocabulary import Vocabulary
-from structout.params import Constraint
-from structout.params import StructuredOutputOptions as Kind
+from structout.masks.bitmask import allocate_token_bitmask
 
 
 def odd_vocabulary():
@@ -283,7 +283,7 @@ def test_state_id_follows_the_text_and_its_rollbacks(backend):
 
 
 def test_batched_call_with_what_is_no_matcher_raises(backend):
-    core = native.core()
+    core = extension.core()
     matcher = backend.compile_grammar(Kind.REGEX, "a+").matcher
     assert type(matcher) is type(matcher.copy()) is core.IndexMatcher
     rows = allocate_token_bitmask(2, 525)
@@ -331,13 +331,13 @@ def test_engine_that_was_not_built_is_refused_by_message(monkeypatch):
     def missing(name):
         raise ImportError("no module")
 
-    monkeypatch.setattr(native.importlib, "import_module", missing)
-    native.core.cache_clear()
+    monkeypatch.setattr(extension.importlib, "import_module", missing)
+    extension.core.cache_clear()
     try:
         with pytest.raises(ImportError, match="structout's own grammar engine cannot be loaded"):
             FsmBackend(Vocabulary((b"a", b""), (1,)))
     finally:
-        native.core.cache_clear()
+        extension.core.cache_clear()
 
 
 def test_manager_serves_requests_with_the_engine():

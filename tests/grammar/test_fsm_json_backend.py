@@ -12,20 +12,20 @@ from mask_walks import STYLES, MaskWalker
 from tokenizers_on_the_spot import byte_fallback, byte_level
 
 from structout import GrammarStatus, StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams
-from structout.bitmask import allocate_token_bitmask, unpack_bitmask
+from structout.constraints.params import Constraint
+from structout.constraints.params import StructuredOutputOptions as Kind
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar import registry
 from structout.grammar.forced_tokens import CanonicalTokenizer
-from structout.grammar.fsm import native
-from structout.grammar.fsm.automaton import AutomatonLimits
-from structout.grammar.fsm.backend import FsmBackend
-from structout.grammar.fsm.json_schema import JsonSchemaGrammar, SchemaIndex, TextForm
-from structout.grammar.fsm.matcher import FsmGrammar
+from structout.grammar.native import extension
+from structout.grammar.native.automaton import AutomatonLimits
+from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.json_schema import JsonSchemaGrammar, SchemaIndex, TextForm
+from structout.grammar.native.matcher import FsmGrammar
 from structout.grammar.registry import BackendSet, check_params, register_backend
 from structout.grammar.vocabulary import Vocabulary
-from structout.mask_pool import MaskPool
-from structout.params import Constraint
-from structout.params import StructuredOutputOptions as Kind
+from structout.masks.bitmask import allocate_token_bitmask, unpack_bitmask
+from structout.masks.pool import MaskPool
 
 V = 525
 TOKENIZER = byte_level()
@@ -673,7 +673,7 @@ def test_compilation_beyond_the_limits_raises_a_limit_error():
 
 
 def test_check_passes_what_takes_too_long(monkeypatch):
-    monkeypatch.setattr("structout.grammar.fsm.backend._CHECK_LIMITS", _NO_TIME)
+    monkeypatch.setattr("structout.grammar.native.backend._CHECK_LIMITS", _NO_TIME)
     slow = constraint_of({"type": "string", "not": {"pattern": "(c|d)*c(c|d){13}$"}})
     with pytest.raises(GrammarLimitError, match="cpu_milliseconds"):
         FsmBackend(VOCABULARY, limits=_NO_TIME).compile(slow)
@@ -815,15 +815,15 @@ def test_pooled_masks_are_those_that_are_filled(manager, finish):
 
 
 def test_errors_of_the_core_are_translated():
-    with pytest.raises(GrammarError) as refused, native.grammar_errors():
-        raise native.core().SchemaError("not enforced", "unsupported", "#/a/format")
+    with pytest.raises(GrammarError) as refused, extension.grammar_errors():
+        raise extension.core().SchemaError("not enforced", "unsupported", "#/a/format")
     assert (str(refused.value), refused.value.pointer, refused.value.keyword) == (
         "#/a/format: not enforced",
         "#/a/format",
         "format",
     )
-    with pytest.raises(GrammarError, match=r"^expected a value$") as refused, native.grammar_errors():
-        raise native.core().SchemaError("expected a value", "malformed", "")
+    with pytest.raises(GrammarError, match=r"^expected a value$") as refused, extension.grammar_errors():
+        raise extension.core().SchemaError("expected a value", "malformed", "")
     assert refused.value.pointer is None
 
 

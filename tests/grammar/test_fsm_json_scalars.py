@@ -13,7 +13,7 @@ import pytest
 from automaton_texts import drawn_text
 from random_patterns import HOSTILE, PLAIN, anchored, mutated, random_pattern
 
-from structout.grammar.fsm.native import core
+from structout.grammar.native.extension import core
 
 NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?", re.ASCII)
 SCIENTIFIC = re.compile(

@@ -13,9 +13,9 @@ from automaton_texts import drawn_text
 from random_patterns import HOSTILE, PLAIN, anchored, mutated, random_pattern
 
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
-from structout.grammar.fsm.automaton import Automaton
-from structout.grammar.fsm.formats import FORMATS
-from structout.grammar.fsm.json_strings import json_string_automaton
+from structout.grammar.native.automaton import Automaton
+from structout.grammar.native.formats import FORMATS
+from structout.grammar.native.json_strings import json_string_automaton
 
 
 def spelled(value, rng):

@@ -10,9 +10,9 @@ import pytest
 from random_patterns import mutated, random_pattern
 
 from structout.errors import GrammarError, GrammarLimitError
-from structout.grammar.fsm.automaton import Automaton, AutomatonLimits
-from structout.grammar.fsm.json_strings import json_string_automaton
-from structout.grammar.fsm.product import Condition, LazyProduct, accepted_by, always, never
+from structout.grammar.native.automaton import Automaton, AutomatonLimits
+from structout.grammar.native.json_strings import json_string_automaton
+from structout.grammar.native.product import Condition, LazyProduct, accepted_by, always, never
 
 ALL = ~Automaton.from_choices([])
 NONE = Automaton.from_choices([])

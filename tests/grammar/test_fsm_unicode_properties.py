@@ -9,7 +9,7 @@ import pytest
 from make_unicode_properties import BINARY_PROPERTIES, SCRIPTS
 
 from structout import GrammarError
-from structout.grammar.fsm.automaton import Automaton
+from structout.grammar.native.automaton import Automaton
 
 # Prints, for each pair of a pattern and a list of code points, those that match.
 PROGRAM = r"""

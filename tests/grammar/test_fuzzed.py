@@ -12,7 +12,7 @@ from random_patterns import anchored, mutated, random_pattern
 from soundness import IN_TAG, Findings, check_regexes, check_schemas, check_walks
 from tokenizers_on_the_spot import byte_level
 
-from structout.config import StructuredOutputsConfig
+from structout.constraints.config import StructuredOutputsConfig
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 

@@ -8,8 +8,8 @@ import pytest
 from grammar_cases import program_vocabulary
 from locations import DATA
 
-from structout.bitmask import allocate_token_bitmask
-from structout.grammar.fsm.grammars import ContextFreeGrammar, GrammarIndex, compile_grammar
+from structout.grammar.native.grammars import ContextFreeGrammar, GrammarIndex, compile_grammar
+from structout.masks.bitmask import allocate_token_bitmask
 
 COSTS = json.loads((DATA / "grammar_costs.json").read_text())
 TEXTS = json.loads((DATA / "grammars" / "texts.json").read_text())

@@ -10,12 +10,12 @@ from grammar_cases import Llguidance, Xgrammar, byte_vocabulary
 from recursive_grammars import random_lexed_grammar, random_scannerless_grammar
 from seeds import for_each_seed
 
-from structout.bitmask import allocate_token_bitmask
+from structout.constraints.params import StructuredOutputOptions
 from structout.errors import GrammarError, GrammarErrorKind
-from structout.grammar.fsm.backend import FsmBackend
-from structout.grammar.fsm.grammars import compile_grammar
+from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.grammars import compile_grammar
 from structout.grammar.vocabulary import Vocabulary
-from structout.params import StructuredOutputOptions
+from structout.masks.bitmask import allocate_token_bitmask
 
 
 def step_all(judge, state, data):

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import structout
-from structout.grammar.fsm.json_schema import JsonSchemaGrammar, SchemaIndex, TextForm
-from structout.grammar.fsm.token_index import TokenIndex
+from structout.grammar.native.json_schema import JsonSchemaGrammar, SchemaIndex, TextForm
+from structout.grammar.native.token_index import TokenIndex
 from structout.grammar.vocabulary import Vocabulary
 
 TOKENS = [*(bytes([byte]) for byte in range(256)), b'"a', b'": ', b'", "', b"],", b"12", b"yy", b'{"b', b"<stop>"]

@@ -6,8 +6,8 @@ import json
 import pytest
 from json_engine import JsonEngine, refusal_of
 
-from structout.grammar.fsm.json_schema import SchemaIndex
-from structout.grammar.fsm.native import core
+from structout.grammar.native.extension import core
+from structout.grammar.native.json_schema import SchemaIndex
 from structout.grammar.vocabulary import Vocabulary
 
 ENGINE = JsonEngine(may_negate_hosts=False)

@@ -9,7 +9,7 @@ import pytest
 from json_engine import BYTE_TOKENS, JsonEngine
 from json_engine_checks import STYLES, Walker
 
-from structout.grammar.fsm.native import core
+from structout.grammar.native.extension import core
 
 ENGINES = {"any": JsonEngine(), "declared": JsonEngine(declared=True)}
 SCALARS = [0, 1, 10, 105, -1, 1.05, 1.005, 0.5, "", "a", "ab", "é", None, True, False]

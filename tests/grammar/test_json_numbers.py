@@ -9,7 +9,7 @@ from fractions import Fraction
 import pytest
 from json_engine import JsonEngine, refusal_of
 
-from structout.grammar.fsm.native import core
+from structout.grammar.native.extension import core
 
 ENGINE = JsonEngine()
 NUMBERS = ["0", "1", "-1", "5", "10", "2.5", "-0.5", "0.1", "99.99", "1e16", "-1e16", "1e-5", "1.5e300", "-2e-300"]

@@ -13,8 +13,8 @@ from json_engine import BYTE_TOKENS, JsonEngine, refusal_of
 from json_engine_checks import NOT_ENDED, Walker
 from object_schemas import NAMES, TOKENS, ObjectSchema
 
-from structout.grammar.fsm.automaton import DEFAULT_LIMITS
-from structout.grammar.fsm.native import core
+from structout.grammar.native.automaton import DEFAULT_LIMITS
+from structout.grammar.native.extension import core
 
 PARTS = [b'", "', b'": "', b'","', b'":', b"prop", b"property_"]
 ENGINES = {

@@ -11,11 +11,11 @@ from json_engine_checks import STYLES, Walker
 from tokenizers_on_the_spot import byte_level
 
 from structout import GrammarError, StructuredOutputManager, StructuredOutputsParams
+from structout.constraints.metaschemas import metaschemas, referred_metaschemas
 from structout.errors import GrammarErrorKind, GrammarLimitError
-from structout.grammar.fsm.backend import FsmBackend
+from structout.grammar.native.backend import FsmBackend
 from structout.grammar.registry import check_params
 from structout.grammar.vocabulary import Vocabulary
-from structout.metaschemas import metaschemas, referred_metaschemas
 
 BACKEND = FsmBackend(Vocabulary((*(bytes([byte]) for byte in range(256)), b""), stop_token_ids=(256,)))
 DRAFT_7 = {"$schema": "http://json-schema.org/draft-07/schema#"}

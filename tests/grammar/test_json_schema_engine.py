@@ -19,7 +19,7 @@ from json_engine_checks import NOT_ENDED, STYLES, Walker, check_texts, check_wal
 from soundness import Findings
 from tokenizers_on_the_spot import byte_fallback, byte_level
 
-from structout.grammar.fsm.native import core
+from structout.grammar.native.extension import core
 from structout.grammar.vocabulary import Vocabulary
 
 ENGINE = JsonEngine()
@@ -582,7 +582,7 @@ MEASURE = """
 import json, resource, sys, time
 sys.path.insert(0, {support!r})
 from json_engine import JsonEngine
-from structout.grammar.fsm.native import core
+from structout.grammar.native.extension import core
 engine = JsonEngine()
 engine.compile({{"type": "string"}})
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -10,7 +10,7 @@ import pytest
 from json_engine import BYTE_TOKENS, JsonEngine
 from json_engine_checks import STYLES, Walker
 
-from structout.grammar.fsm.native import core
+from structout.grammar.native.extension import core
 
 ENGINE = JsonEngine()
 VALUES = [0, 1, 1.5, "a", "b", None, False]

@@ -11,7 +11,7 @@ from json_engine import BYTE_TOKENS, JsonEngine, refusal_of
 from locations import ROOT
 from used_values import check_native_walks, check_walks
 
-from structout.grammar.fsm.native import core
+from structout.grammar.native.extension import core
 
 ENGINE = JsonEngine()
 SPACES = {b" ", b"\n", b"\r", b"\t"}

@@ -3,8 +3,8 @@
 import pytest
 
 from structout import GrammarError, StructuredOutputsConfig, StructuredOutputsParams
+from structout.constraints.limits import Limits
 from structout.errors import GrammarLimitError
-from structout.limits import Limits
 
 SMALL = StructuredOutputsConfig(
     limits=Limits(

@@ -5,7 +5,7 @@ import pydantic
 import pytest
 
 from structout import GrammarError, StructuredOutputOptions, StructuredOutputsConfig, StructuredOutputsParams
-from structout.params import Constraint
+from structout.constraints.params import Constraint
 
 
 class City(pydantic.BaseModel):

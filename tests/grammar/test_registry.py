@@ -11,14 +11,14 @@ import pydantic
 import pytest
 from tokenizers_on_the_spot import byte_level
 
-from structout.config import StructuredOutputsConfig
+from structout.constraints.config import StructuredOutputsConfig
+from structout.constraints.params import Constraint, StructuredOutputsParams
+from structout.constraints.params import StructuredOutputOptions as Kind
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar import registry
 from structout.grammar.optional.llguidance import LlguidanceBackend
 from structout.grammar.registry import BackendSet, check_params, register_backend
 from structout.grammar.vocabulary import Vocabulary
-from structout.params import Constraint, StructuredOutputsParams
-from structout.params import StructuredOutputOptions as Kind
 
 VOCABULARY = Vocabulary.from_tokenizer(byte_level(), 525)
 S, I = {"type": "string"}, {"type": "integer"}  # noqa: E741 - schemas of one line each

@@ -10,13 +10,13 @@ import time
 import pytest
 from tokenizers_on_the_spot import byte_level
 
-from structout.bitmask import allocate_token_bitmask
-from structout.config import StructuredOutputsConfig
+from structout.constraints.config import StructuredOutputsConfig
+from structout.constraints.params import Constraint
+from structout.constraints.params import StructuredOutputOptions as Kind
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
-from structout.params import Constraint
-from structout.params import StructuredOutputOptions as Kind
+from structout.masks.bitmask import allocate_token_bitmask
 
 VOCABULARY = Vocabulary.from_tokenizer(byte_level(), 525)
 

@@ -13,10 +13,10 @@ from tool_calls import JSON_ONLY, NASTY, PLAIN, as_openai_tools, check_call, rea
 from xgrammar.builtin_structural_tag import get_model_structural_tag
 
 from structout import StructuredOutputsParams
-from structout.grammar.fsm.backend import FsmBackend
+from structout.constraints.tools.styles import STYLES
+from structout.grammar.native.backend import FsmBackend
 from structout.grammar.vocabulary import Vocabulary
-from structout.integrations.structural_tags import as_parsers_read
-from structout.tools.styles import STYLES
+from structout.integrations.client_tags import as_parsers_read
 
 MODELS = (
     "llama kimi kimi_k3 deepseek_r1 deepseek_v3_1 qwen_3_coder qwen_3_5 mimo qwen_3 harmony deepseek_v3_2 minimax "

@@ -7,13 +7,13 @@ import re
 import pytest
 from tag_texts import is_text_of
 
-from structout.bitmask import allocate_token_bitmask, unpack_bitmask
 from structout.errors import GrammarError
-from structout.grammar.fsm.automaton import DEFAULT_LIMITS
-from structout.grammar.fsm.grammar_context import GrammarContext
-from structout.grammar.fsm.grammars import ContextFreeGrammar, GrammarIndex
-from structout.grammar.fsm.structural_tags import structural_tag_rules
+from structout.grammar.native.automaton import DEFAULT_LIMITS
+from structout.grammar.native.grammar_context import GrammarContext
+from structout.grammar.native.grammars import ContextFreeGrammar, GrammarIndex
+from structout.grammar.native.structural_tags import structural_tag_rules
 from structout.grammar.vocabulary import Vocabulary
+from structout.masks.bitmask import allocate_token_bitmask, unpack_bitmask
 
 BYTES = Vocabulary((*(bytes([byte]) for byte in range(256)), b""), stop_token_ids=(256,))
 

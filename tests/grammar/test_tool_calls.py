@@ -9,12 +9,12 @@ from mask_walks import MaskWalker
 from pydantic import BaseModel, ValidationError
 
 from structout import StructuredOutputsParams
+from structout.constraints.tools.call_formats import TOOL_FORMATS
+from structout.constraints.tools.styles import STYLES
 from structout.errors import GrammarError
-from structout.grammar.fsm.backend import FsmBackend
+from structout.grammar.native.backend import FsmBackend
 from structout.grammar.vocabulary import Vocabulary
-from structout.integrations.structural_tags import as_parsers_read, current_structural_tag
-from structout.tools.formats import TOOL_FORMATS
-from structout.tools.styles import STYLES
+from structout.integrations.client_tags import as_parsers_read, current_structural_tag
 
 _TOKENS = (*(bytes([byte]) for byte in range(256)), "｜DSML｜".encode(), b"<|", b"</", b"parameter", b"")
 VOCABULARY = Vocabulary(_TOKENS, stop_token_ids=(len(_TOKENS) - 1,))

@@ -6,12 +6,12 @@ import random
 import pytest
 from tokenizers_on_the_spot import byte_level
 
-from structout.bitmask import allocate_token_bitmask
-from structout.config import StructuredOutputsConfig
+from structout.constraints.config import StructuredOutputsConfig
+from structout.constraints.params import StructuredOutputsParams
 from structout.errors import GrammarError
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
-from structout.params import StructuredOutputsParams
+from structout.masks.bitmask import allocate_token_bitmask
 
 VOCABULARY = Vocabulary.from_tokenizer(byte_level(), 525)
 STOP = VOCABULARY.stop_token_ids[0]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from structout import StructuredOutputsParams, check_params
-from structout.integrations.structural_tags import current_structural_tag
+from structout.integrations.client_tags import current_structural_tag
 
 SCHEMA = {"type": "integer"}
 OLDER = {"structures": [{"begin": "<f>", "schema": SCHEMA, "end": "</f>"}], "triggers": ["<f"]}

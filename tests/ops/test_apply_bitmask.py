@@ -1,4 +1,4 @@
-"""apply_bitmask on every backend equals structout.reference bit for bit."""
+"""apply_bitmask on every backend equals structout.ops.reference bit for bit."""
 
 import os
 import random
@@ -15,7 +15,7 @@ from locations import HOST_CUDA_PROGRAMS, importing
 from refusals import REFUSED
 
 import structout
-from structout.bitmask import bitmask_width, pack_bitmask
+from structout.masks.bitmask import bitmask_width, pack_bitmask
 
 BACKENDS = [
     pytest.param(("cpu", "cpu"), id="cpu"),
@@ -51,7 +51,7 @@ def test_reference_matches_loop_over_bits():
                 allowed = row == -1 or (is_in_mask and int(case.bitmask[row, token // 32]) >> (token % 32) & 1)
                 if not allowed:
                     expected[i, token] = float("-inf")
-        structout.reference.apply_bitmask(case.logits, case.bitmask, case.rows)
+        structout.ops.reference.apply_bitmask(case.logits, case.bitmask, case.rows)
         cases.assert_same_bits(case.logits.contiguous(), expected, str(case))
 
 
@@ -125,7 +125,7 @@ def test_apply_bitmask_with_rows_2_to_the_31_elements_apart_matches_reference(ba
     op, device = backend
     case = cases.far_apart_rows(dtype, device)
     expected = case.logits.clone()
-    structout.reference.apply_bitmask(expected, case.bitmask)
+    structout.ops.reference.apply_bitmask(expected, case.bitmask)
     op(case.logits, case.bitmask, None)
     cases.assert_same_bits(case.logits.contiguous(), expected)
 

@@ -14,14 +14,14 @@ from tokenizers_on_the_spot import byte_level
 
 import structout
 from structout import DeviceFSM, Vocabulary
-from structout.bitmask import allocate_token_bitmask, unpack_bitmask
+from structout.constraints.params import StructuredOutputOptions
 from structout.errors import GrammarError, GrammarLimitError
-from structout.fsm_states import DEAD_STATE, FINISHED_STATE, FREE_STATE
-from structout.grammar.fsm.automaton import Automaton
-from structout.grammar.fsm.backend import FsmBackend
-from structout.grammar.fsm.matcher import FsmGrammar
-from structout.grammar.fsm.token_index import TokenIndex
-from structout.params import StructuredOutputOptions
+from structout.grammar.native.automaton import Automaton
+from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.matcher import FsmGrammar
+from structout.grammar.native.token_index import TokenIndex
+from structout.masks.bitmask import allocate_token_bitmask, unpack_bitmask
+from structout.ops.fsm_states import DEAD_STATE, FINISHED_STATE, FREE_STATE
 
 PATTERNS = [
     "a|ab|abc",

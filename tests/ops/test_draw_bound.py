@@ -18,7 +18,7 @@ from devices import TRITON_DEVICE as DEVICE
 from locations import DATA
 from structout.triton_kernels import gumbel_draw
 
-from structout import sampling_math
+from structout.ops import sampling_math
 
 PROGRAM = DATA / "draw_bound.cpp"
 

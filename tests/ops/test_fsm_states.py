@@ -1,4 +1,4 @@
-"""fsm_advance, fsm_rows and fsm_draft_states on every backend equal structout.reference
+"""fsm_advance, fsm_rows and fsm_draft_states on every backend equal their reference
 bit for bit."""
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from strided import Strided, StridedIntegers, strided, strided_integers
 from triton_ptx import Kernel, compile_for
 
 import structout
-from structout import FsmTables, reference
+from structout import FsmTables
+from structout.ops import reference
 
 PROGRAM = HOST_CUDA_PROGRAMS / "fsm_states.cpp"
 OPS = ("fsm_advance", "fsm_rows", "fsm_draft_states")

@@ -1,5 +1,5 @@
-"""apply_penalties and apply_logit_bias on every backend equal structout.reference bit
-for bit."""
+"""apply_penalties and apply_logit_bias on every backend equal their reference bit for
+bit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from refusals import REFUSED
 from strided import Strided, StridedIntegers, strided, strided_integers
 
 import structout
-from structout import reference
+from structout.ops import reference
 
 OPS = ("apply_penalties", "apply_logit_bias")
 PROGRAM = HOST_CUDA_PROGRAMS / "listed_logits.cpp"

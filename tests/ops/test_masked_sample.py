@@ -1,4 +1,4 @@
-"""masked_sample on CPU, and on CUDA with a GPU, equals structout.reference bit for
+"""masked_sample on CPU, and on CUDA with a GPU, equals structout.ops.reference bit for
 bit."""
 
 import json
@@ -16,8 +16,8 @@ from locations import importing
 from refusals import REFUSED
 
 import structout
-from structout import reference
-from structout.bitmask import bitmask_width
+from structout.masks.bitmask import bitmask_width
+from structout.ops import reference
 
 sample = torch.ops.structout.masked_sample.default
 sample_logprobs = torch.ops.structout.masked_sample_logprobs.default

@@ -20,7 +20,8 @@ import pytest
 import torch
 from seeds import for_each_seed
 
-from structout import pack_bitmask, reference, sampling_math
+from structout import pack_bitmask
+from structout.ops import reference, sampling_math
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 

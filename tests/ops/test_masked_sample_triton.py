@@ -24,8 +24,8 @@ from structout.triton_kernels import masked_sample as kernels
 from structout.triton_kernels import sampling_math as triton_math
 from triton_ptx import assert_operations_are_rounded_once, compile_for, masked_sample_kernel
 
-from structout import sampling_math
-from structout.bitmask import bitmask_width
+from structout.masks.bitmask import bitmask_width
+from structout.ops import sampling_math
 
 COMMITTED = json.loads(vectors.VECTORS.read_text())
 pytestmark = pytest.mark.triton

@@ -24,7 +24,7 @@ import torch
 from locations import DATA
 from sampling_statistics import chi_square_survival
 
-from structout import sampling_math
+from structout.ops import sampling_math
 
 HEADER = builds.CSRC / "common" / "sampling_math.h"
 LIBRARY_SOURCE = DATA / "sampling_math.cpp"
@@ -51,7 +51,7 @@ ffffffff ffffffff ffffffff ffffffff ffffffff ffffffff   408f276d 41c83b0e a20bc7
 
 class CppMath:
     """csrc/common/sampling_math.h on tensors, with the names and dtypes of
-    structout.sampling_math."""
+    structout.ops.sampling_math."""
 
     def __init__(self, library: Path):
         self._library = ctypes.CDLL(str(library))
@@ -119,7 +119,7 @@ def cpp() -> CppMath:
 
 @pytest.fixture(params=["torch", "cpp"])
 def math_of(request: pytest.FixtureRequest, cpp: CppMath):
-    """structout.sampling_math, or the header with the same names."""
+    """structout.ops.sampling_math, or the header with the same names."""
     return sampling_math if request.param == "torch" else cpp
 
 

@@ -1,5 +1,5 @@
-"""token_logprobs and masked_sample_topn on every backend equal structout.reference bit
-for bit, and what torch computes."""
+"""token_logprobs and masked_sample_topn on every backend equal their reference bit for
+bit, and what torch computes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from masked_sample_cases import Case, random_case
 from refusals import REFUSED
 
 import structout
-from structout import reference
+from structout.ops import reference
 
 Op = Callable[..., tuple[torch.Tensor, ...]]
 

@@ -11,7 +11,8 @@ from devices import DEVICES, TRITON_DEVICE
 from refusals import REFUSED
 
 import structout
-from structout import pack_bitmask, reference
+from structout import pack_bitmask
+from structout.ops import reference
 
 BACKENDS = [
     pytest.param(("cpu", "cpu"), id="cpu"),

@@ -23,6 +23,14 @@ def test_hosted_ci_runs_targets_of_the_makefile_only():
     assert {command.removeprefix("make ") for command in commands} <= documented_targets()
 
 
+def test_a_release_builds_wheels_for_both_processors_from_a_target_of_the_makefile():
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
+    (job,) = workflow["jobs"].values()
+    assert job["strategy"]["matrix"]["runner"] == ["ubuntu-24.04", "ubuntu-24.04-arm"]
+    assert [step["run"] for step in job["steps"] if "run" in step] == ["make wheel"]
+    assert "wheel" in documented_targets()
+
+
 def test_pre_commit_runs_the_linters_of_make_lint():
     lint = (ROOT / "Makefile").read_text().partition("\nlint:")[2].partition("\n\n")[0]
     linters = set(re.findall(r"\$\(BIN\)/(\S+)", lint))

@@ -1,102 +1,98 @@
-"""Imports and includes follow the table of layers in docs/architecture.md."""
+"""Imports and includes follow the tables of rooms in docs/architecture.md."""
 
-import ast
 import graphlib
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Collection
+from collections import Counter
 from pathlib import Path
 
 import fresh_process
+import import_table
 import pytest
+from import_table import imports_of
 from locations import ROOT
 
-# Each module of structout, and the rooms and modules that it may import.
-MAY_IMPORT = {
-    module: set(imports.split())
-    for module, imports in re.findall(
-        r"^([\w.]+) +<-(.*)$", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE
-    )
-}
+DOCUMENT = (ROOT / "docs" / "architecture.md").read_text()
+# Each room or module of structout with a line of its own, and what it may import.
+MAY_IMPORT = {room: set(imports.split()) for room, imports in re.findall(r"^([\w.]+) +<-(.*)$", DOCUMENT, re.MULTILINE)}
 # Each folder of csrc, and the folders that it may include.
 MAY_INCLUDE = {
-    folder: set(includes.split())
-    for folder, includes in re.findall(
-        r"^csrc/(\w+) <-(.*)$", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE
-    )
+    folder: set(includes.split()) for folder, includes in re.findall(r"^csrc/(\w+) <-(.*)$", DOCUMENT, re.MULTILINE)
 }
-# Packages that other modules may import any module of.
-ROOMS = ("triton_kernels",)
+IMPORTS = import_table.imports()
+# Users import both: structout's own loops, and vLLM's drafts.
+TWICE = {"jump_forward"}
 
 
-def modules() -> dict[str, Path]:
-    """Map module names as in architecture.md ("grammar.router") to paths."""
-    package = ROOT / "structout"
-    found = {".".join(path.relative_to(package).with_suffix("").parts): path for path in package.rglob("*.py")}
-    found |= {f"triton_kernels.{path.stem}": path for path in (ROOT / "triton_kernels").glob("*.py")}
-    return {name.removesuffix(".__init__"): path for name, path in found.items() if name != "__init__"}
-
-
-def imports_of(source: str, known: Collection[str]) -> set[str]:
-    """Return the modules of structout that a source imports, by their names in
-    ``known``."""
-    found = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"line {node.lineno}: imports are absolute here"
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        else:
-            continue
-        inside = [name.removeprefix("structout.") for name in names if name.split(".")[0] == "structout"]
-        found |= {next((name for name in (n, n.rpartition(".")[0]) if name in known), n) for n in inside}
+def line_of(module: str) -> str:
+    """The line of the table for a module: the module's own, or that of the room in
+    which it is."""
+    parts = module.split(".")
+    prefixes = [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
+    found = next((prefix for prefix in prefixes if prefix in MAY_IMPORT), None)
+    assert found is not None, f"{module} is not in the table of docs/architecture.md: add its room"
     return found
 
 
-def is_allowed(module: str, imported: str) -> bool:
-    room = imported.split(".")[0]
-    return bool({imported, room if room in ROOMS else imported} & MAY_IMPORT[module])
+def permissions(module: str) -> dict[str, set[str]]:
+    """Map each module that a module imports to the entries that permit it: the
+    imported module's own name, or its line's."""
+    return {name: MAY_IMPORT[line_of(module)] & {name, line_of(name)} for name in IMPORTS[module]}
 
 
-def test_modules_import_only_modules_below_them():
-    known = modules()
-    for module, path in known.items():
-        layer = module.split(".")[0] if module.split(".")[0] in ROOMS else module
-        assert layer in MAY_IMPORT, f"{module} is not in the table of docs/architecture.md: add it"
-        imported = imports_of(path.read_text(), known)
-        assert [name for name in sorted(imported) if not is_allowed(layer, name)] == [], module
+@pytest.mark.parametrize("module", sorted(IMPORTS))
+def test_module_imports_only_rooms_below_its_own(module):
+    allowed_by = permissions(module)
+    assert [name for name, entries in allowed_by.items() if not entries and line_of(name) != line_of(module)] == []
 
 
-def test_layering_table_names_only_modules_that_exist():
-    names = set(MAY_IMPORT).union(*MAY_IMPORT.values())
-    assert names - set(modules()) - set(ROOMS) == set()
+def test_table_of_rooms_permits_nothing_that_no_module_needs():
+    used = {(line_of(module), entry) for module in IMPORTS for entry in set().union(*permissions(module).values())}
+    assert {(line, entry) for line, entries in MAY_IMPORT.items() for entry in entries} - used == set()
 
 
-def test_layering_table_has_no_cycle():
-    graphlib.TopologicalSorter({name: below - {name} for name, below in MAY_IMPORT.items()}).prepare()
+def test_table_of_rooms_has_no_cycle():
+    graph = {line: {line_of(entry) for entry in entries} - {line} for line, entries in MAY_IMPORT.items()}
+    graphlib.TopologicalSorter(graph).prepare()
+
+
+def test_modules_do_not_import_one_another():
+    lines = import_table.table().splitlines()
+    assert len(lines) == len(IMPORTS)
+
+
+def test_no_two_modules_have_one_name():
+    """A kernel in Triton has the name of its op, though."""
+    names = Counter(name.rpartition(".")[2] for name in IMPORTS if not name.startswith("triton_kernels."))
+    assert {name for name, count in names.items() if count > 1} == TWICE
 
 
 def test_imports_of_returns_modules_and_not_their_members():
     source = (
-        "import torch, structout.ops\nfrom structout import params, Name\nfrom structout.grammar.vocabulary import x"
+        "import torch, structout.errors\nfrom structout import envs, Name\nfrom structout.grammar.vocabulary import x"
     )
-    assert imports_of(source, modules()) == {"ops", "params", "Name", "grammar.vocabulary"}
-    assert imports_of("import structout", modules()) == {"structout"}
+    assert imports_of(source, IMPORTS) == {"errors", "envs", "Name", "grammar.vocabulary"}
+    assert imports_of("import structout", IMPORTS) == {"structout"}
+    assert imports_of("if TYPE_CHECKING:\n    from structout import envs", IMPORTS) == set()
+    assert imports_of("def f():\n    from structout import envs", IMPORTS) == {"envs"}
     with pytest.raises(AssertionError, match="imports are absolute here"):
-        imports_of("from . import ops", modules())
+        imports_of("from . import ops", IMPORTS)
 
 
 def test_table_of_folders_names_the_folders_of_csrc():
     assert {path.name for path in (ROOT / "csrc").iterdir() if path.is_dir()} == set(MAY_INCLUDE)
 
 
+def sources_in(folder: str) -> list[Path]:
+    return [path for path in (ROOT / "csrc" / folder).rglob("*") if path.is_file()]
+
+
 @pytest.mark.parametrize("folder", MAY_INCLUDE)
 def test_sources_include_only_folders_below_theirs(folder):
     allowed = MAY_INCLUDE[folder] | {folder}
-    for path in (path for path in (ROOT / "csrc" / folder).rglob("*") if path.is_file()):
+    for path in sources_in(folder):
         source = path.read_text()
         included = set(re.findall(r'^#include "(\w+)/', source, re.MULTILINE))
         assert included <= allowed, path

@@ -122,7 +122,8 @@ def test_wheel_without_nvcc_contains_every_module_and_the_cpu_library(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     modules = {f"structout/{path.relative_to(ROOT / 'structout')}" for path in (ROOT / "structout").rglob("*.py")}
     kernels = {f"structout/triton_kernels/{path.name}" for path in (ROOT / "triton_kernels").glob("*.py")}
-    metaschemas = {f"structout/metaschemas/{path.name}" for path in (ROOT / "structout/metaschemas").glob("*.json")}
+    folder = "structout/constraints/metaschemas"
+    metaschemas = {f"{folder}/{path.name}" for path in (ROOT / folder).glob("*.json")}
     assert len(metaschemas) == 6  # drafts
     assert modules | kernels | metaschemas <= names
     assert {"structout/_C.so", "structout/py.typed", "structout_cli.py"} <= names

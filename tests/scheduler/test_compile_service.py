@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import fresh_process
 import pytest
 
-from structout.config import StructuredOutputsConfig
+from structout.constraints.config import StructuredOutputsConfig
+from structout.constraints.limits import Limits
 from structout.errors import CompileCrashError, GrammarError, GrammarLimitError, GrammarTimeoutError, StructOutError
-from structout.limits import Limits
 from structout.scheduler.compile_cache import copy_error
 from structout.scheduler.compile_service import CompileService
 
@@ -757,11 +757,11 @@ def test_close_inside_on_done_stops_the_next_callback(make, gates):
 PREAMBLE = f"""
 import json, os, random, sys, threading, time
 from structout.scheduler.compile_service import CompileService
-from structout.config import StructuredOutputsConfig
+from structout.constraints.config import StructuredOutputsConfig
 from structout.errors import GrammarTimeoutError, StructOutError
 from structout.grammar.vocabulary import Vocabulary
 from structout.grammar.optional.xgrammar import XgrammarBackend
-from structout.params import StructuredOutputOptions
+from structout.constraints.params import StructuredOutputOptions
 
 backend = XgrammarBackend(Vocabulary((*[bytes([i]) for i in range(256)], b""), (256,)))
 SLOW = json.dumps({{"enum": ["".join(random.Random(i).choices("abcdefghij", k=12)) for i in range(30_000)]}})

@@ -6,9 +6,9 @@ import random
 import pytest
 from canonical_cases import ORDER, TOKENIZERS, backend, canonical_tokens, grammar_of, instance, schema
 
-from structout.bitmask import allocate_token_bitmask
+from structout.constraints.params import StructuredOutputOptions
 from structout.jump_forward import NO_JUMP, JumpForward, draft, ff_tokens, jump, retokenize
-from structout.params import StructuredOutputOptions
+from structout.masks.bitmask import allocate_token_bitmask
 
 
 def tokenizer_of(name):

@@ -354,9 +354,9 @@ def test_grammar_bitmask_while_eight_threads_add_and_finish(manager, tokenizer):
 
 def test_grammar_interface_without_a_manager(tokenizer):
     """validate_tokens, rollback across termination, copy, fork and reset."""
-    from structout.grammar.fsm.backend import FsmBackend
+    from structout.constraints.params import StructuredOutputOptions
+    from structout.grammar.native.backend import FsmBackend
     from structout.grammar.vocabulary import Vocabulary
-    from structout.params import StructuredOutputOptions
 
     backend = FsmBackend(Vocabulary.from_tokenizer(tokenizer, V))
     grammar = backend.compile_grammar(StructuredOutputOptions.JSON, json.dumps(PERSON))

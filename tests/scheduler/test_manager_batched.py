@@ -11,11 +11,11 @@ from random_patterns import random_pattern
 from tokenizers_on_the_spot import byte_level
 
 from structout import StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams, UnknownRequestError
-from structout.bitmask import allocate_token_bitmask
-from structout.grammar.fsm.automaton import Automaton
-from structout.grammar.fsm.native import core
-from structout.grammar.fsm.native_grammar import NativeGrammar
-from structout.mask_pool import MaskPool
+from structout.grammar.native.automaton import Automaton
+from structout.grammar.native.extension import core
+from structout.grammar.native.native_grammar import NativeGrammar
+from structout.masks.bitmask import allocate_token_bitmask
+from structout.masks.pool import MaskPool
 from structout.scheduler import decoding_step
 from structout.scheduler.decoding_step import DEAD_END
 

@@ -14,10 +14,10 @@ from locations import DATA
 from tokenizers_on_the_spot import byte_level
 
 from structout import StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams
-from structout.bitmask import allocate_token_bitmask
 from structout.errors import GrammarError
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
+from structout.masks.bitmask import allocate_token_bitmask
 
 OWN = [json.loads(line) for line in (DATA / "schemas.jsonl").read_text().splitlines()]
 V = 525

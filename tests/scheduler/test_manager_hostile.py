@@ -24,12 +24,12 @@ from structout import (
     StructuredOutputsConfig,
     StructuredOutputsParams,
 )
+from structout.constraints.params import StructuredOutputOptions
 from structout.errors import GrammarLimitError
-from structout.grammar.fsm.backend import FsmBackend
+from structout.grammar.native.backend import FsmBackend
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
-from structout.mask_buffers import BufferRing
-from structout.params import StructuredOutputOptions
+from structout.masks.buffers import BufferRing
 from structout.scheduler.compile_service import CompileService
 
 V = 512

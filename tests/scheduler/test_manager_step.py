@@ -11,7 +11,7 @@ import tokenizers_on_the_spot
 from structout import GrammarStatus, StructuredOutputManager, StructuredOutputsParams, UnknownRequestError
 from structout.errors import GrammarErrorKind, StructOutError
 from structout.grammar.registry import BackendSet
-from structout.mask_buffers import BufferRing
+from structout.masks.buffers import BufferRing
 
 V = 512
 TOKENIZER = tokenizers_on_the_spot.byte_level()

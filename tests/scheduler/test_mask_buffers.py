@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from structout.bitmask import bitmask_width
-from structout.mask_buffers import BufferRing
+from structout.masks.bitmask import bitmask_width
+from structout.masks.buffers import BufferRing
 
 VOCAB = 70
 

@@ -14,8 +14,8 @@ from seeds import for_each_seed
 
 import structout
 from structout import DeviceMasks, MaskBatch, MaskedSampler, SamplerOutput, SamplingParams
-from structout.bitmask import bitmask_width
-from structout.mask_pool import MaskDeduplicator, MaskPool, MaskPoolStats, PooledMaskBatch
+from structout.masks.bitmask import bitmask_width
+from structout.masks.pool import MaskDeduplicator, MaskPool, MaskPoolStats, PooledMaskBatch
 
 VOCAB = 70
 WIDTH = bitmask_width(VOCAB)

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from structout.errors import StructOutError
-from structout.process_guard import ForkGuard
+from structout.scheduler.process_guard import ForkGuard
 
 
 def test_check_in_the_same_process_passes():

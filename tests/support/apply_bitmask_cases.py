@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from structout import reference
-from structout.bitmask import bitmask_width
+from structout.masks.bitmask import bitmask_width
+from structout.ops import reference
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 Op = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], None]

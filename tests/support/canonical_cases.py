@@ -9,10 +9,10 @@ import tokenizers_on_the_spot
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from structout.constraints.params import StructuredOutputOptions
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.optional.xgrammar import XgrammarBackend
 from structout.grammar.vocabulary import Vocabulary
-from structout.params import StructuredOutputOptions
 
 KEYS = "name orderId orderName name_of_the_person age tags city é 東京 emoji🦊 a b items x-y".split()
 WORDS = "Ada London naïve 東京 fox, engine. 🦊 A-17 a\\b".split()

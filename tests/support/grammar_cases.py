@@ -16,10 +16,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+from structout.constraints.params import StructuredOutputOptions
 from structout.errors import GrammarError
-from structout.grammar.fsm.backend import FsmBackend
+from structout.grammar.native.backend import FsmBackend
 from structout.grammar.vocabulary import Vocabulary
-from structout.params import StructuredOutputOptions
 
 END, SPECIAL = "<|end|>", ("<|end|>", "<|tool|>", "<think>", "</think>")
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from structout.bitmask import allocate_token_bitmask
-from structout.grammar.fsm.automaton import DEFAULT_LIMITS
-from structout.grammar.fsm.formats import native_formats
-from structout.grammar.fsm.native import core
+from structout.grammar.native.automaton import DEFAULT_LIMITS
+from structout.grammar.native.extension import core
+from structout.grammar.native.formats import native_formats
+from structout.masks.bitmask import allocate_token_bitmask
 
 BYTE_TOKENS = [bytes([byte]) for byte in range(256)] + [b""]  # the last one is a stop token
 

@@ -17,7 +17,7 @@ from json_texts import texts_named_in, with_short_numbers
 from mask_walks import closing_rank, tried_hints
 from soundness import Findings
 
-from structout.grammar.fsm.native import core
+from structout.grammar.native.extension import core
 
 NOT_ENDED = "not ended"  # a text for which random trials find no end
 STYLES = ("uniform", "longest", "shortest", "rare")

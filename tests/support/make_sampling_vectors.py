@@ -1,5 +1,5 @@
-"""Writes sampling_math_vectors.json: results of structout/sampling_math.py that every
-backend must match.
+"""Writes sampling_math_vectors.json: results of structout/ops/sampling_math.py, which
+every backend must match.
 
     python tests/support/make_sampling_vectors.py
 
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 import torch
 from locations import DATA
 
-from structout import sampling_math
+from structout.ops import sampling_math
 
 VECTORS = DATA / "sampling_math_vectors.json"
 CHUNK = 1 << 18  # the intermediate results of a chunk stay in the cache

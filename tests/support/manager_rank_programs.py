@@ -182,7 +182,7 @@ def wait_for_a_slow_compilation(rank: int) -> list[str]:
         local.wait_ready("b", JOIN_TIMEOUT_S)
     results = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("structout.distributed.manager._WAIT_SECONDS", 0.05)
+        patch.setattr("structout.distributed.sharded_manager._WAIT_SECONDS", 0.05)
         for timeout in (0, 0.2):
             with pytest.raises(structout.GrammarTimeoutError) as raised:
                 manager.wait_all(timeout=timeout)

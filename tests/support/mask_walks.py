@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from structout.bitmask import allocate_token_bitmask
 from structout.grammar.interface import StructuredOutputGrammar
 from structout.grammar.vocabulary import Vocabulary
+from structout.masks.bitmask import allocate_token_bitmask
 
 STYLES = ("uniform", "longest", "rare")
 _CLOSING = b'"]}'

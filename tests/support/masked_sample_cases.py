@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from apply_bitmask_cases import DTYPES, random_words
 
-from structout import _kernels, reference
-from structout.bitmask import bitmask_width, pack_bitmask
+from structout.masks.bitmask import bitmask_width, pack_bitmask
+from structout.ops import kernels, reference
 
 # masked_sample_logprobs, as a function of the op's own signature.
 Op = Callable[..., tuple[torch.Tensor, torch.Tensor]]
@@ -148,7 +148,7 @@ def random_case(
     Without ``forms`` it has any form; or one of TRITON_FORMS where Triton serves the
     ops on a GPU, because compiling a kernel takes seconds there.
     """
-    if forms is None and device == "cuda" and _kernels.load().cuda == "triton":
+    if forms is None and device == "cuda" and kernels.load().cuda == "triton":
         forms = TRITON_FORMS
     form = rng.choice(forms) if forms else random_form(rng)
     generator = torch.Generator().manual_seed(rng.getrandbits(62))

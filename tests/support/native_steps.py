@@ -1,8 +1,8 @@
 """Steps of the engine's grammars, without a manager."""
 
-from structout.bitmask import allocate_token_bitmask
-from structout.grammar.fsm.native import core
-from structout.grammar.fsm.native_grammar import mask_memory
+from structout.grammar.native.extension import core
+from structout.grammar.native.native_grammar import mask_memory
+from structout.masks.bitmask import allocate_token_bitmask
 
 MAX_WORK = 1 << 62
 

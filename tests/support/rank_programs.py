@@ -20,7 +20,6 @@ from masked_sample_cases import Case
 
 import structout
 import structout.distributed
-from structout import ops
 from structout.distributed import sharded_logprobs, vocab_parallel
 from structout.distributed.cpu_communicator import cpu_communicator
 from structout.distributed.cuda_communicator import (
@@ -31,6 +30,7 @@ from structout.distributed.cuda_communicator import (
 from structout.distributed.shared_memory import SharedMemorySegment
 from structout.distributed.vocab_shard import VocabShard
 from structout.errors import CollectiveError
+from structout.ops.row_parameters import row_parameters
 
 # -- sampling --------------------------------------------------------------------------
 
@@ -342,7 +342,7 @@ def sample_in_compiled_code(rank: int, backend: str) -> None:
                 assert eager_part is expected is None or torch.equal(eager_part, expected)
                 assert compiled_part is expected is None or torch.equal(compiled_part, expected)
     verify_with_lists_of_the_whole_vocabulary(logits, columns)
-    arguments = (*ops.row_parameters(shard, 1.0, None, None, None, 0, 0), columns.start, default_group())
+    arguments = (*row_parameters(shard, 1.0, None, None, None, 0, 0), columns.start, default_group())
     torch.library.opcheck(torch.ops.structout.all_gather_bitmask.default, (local_masks, default_group()))
     torch.library.opcheck(torch.ops.structout.sharded_masked_sample.default, (shard, None, None, *arguments))
     torch.library.opcheck(torch.ops.structout.sharded_masked_sample_logprobs.default, (shard, None, None, *arguments))

@@ -24,7 +24,7 @@ from torch.distributed import distributed_c10d
 # The fork server has everything imported; a spawned process would import torch for
 # seconds.
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["rank_programs", "manager_rank_programs", "structout.distributed.ops"])
+_context.set_forkserver_preload(["rank_programs", "manager_rank_programs", "structout.distributed.collectives"])
 
 JOIN_TIMEOUT_S = 600  # only ends ranks that hang: a busy machine must not fail a test
 

@@ -14,11 +14,11 @@ from mask_walks import STYLES, MaskWalker
 from random_patterns import anchored, mutated, random_pattern
 from random_schemas import RandomSchema
 
+from structout.constraints.params import StructuredOutputsParams
 from structout.errors import GrammarError
 from structout.grammar.interface import CompiledConstraint
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
-from structout.params import StructuredOutputsParams
 
 IN_TAG = "structural tag"  # in place of a backend: the schema is the content of a tag
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import jsonschema
 
-from structout.tools.reading import read_arguments
-from structout.tools.styles import STYLES
+from structout.constraints.tools.reading import read_arguments
+from structout.constraints.tools.styles import STYLES
 
 _DECODER = json.JSONDecoder()
 

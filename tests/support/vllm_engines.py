@@ -25,7 +25,7 @@ from vllm.distributed import cleanup_dist_env_and_memory
 from vllm.platforms.cpu import CpuPlatform
 
 from structout.integrations.vllm import hooks
-from structout.integrations.vllm.manager import GrammarManager
+from structout.integrations.vllm.grammar_manager import GrammarManager
 
 logging.getLogger("vllm").setLevel("WARNING")
 

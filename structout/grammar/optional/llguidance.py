@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from llguidance import LLMatcher, LLTokenizer, regex_to_lark
 
-from structout import exact_json
-from structout.config import StructuredOutputsConfig
+from structout.constraints import exact_json
+from structout.constraints.config import StructuredOutputsConfig
+from structout.constraints.params import Constraint, StructuredOutputOptions
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import StructuredOutputBackend
-from structout.grammar.optional.grammar import OptionalGrammar, refuse_nul
+from structout.grammar.optional.optional_grammar import OptionalGrammar, refuse_nul
 from structout.grammar.vocabulary import Vocabulary
-from structout.params import Constraint, StructuredOutputOptions
 
 _JSON_WHITESPACE = r"[ \t\n\r]"
 _COMPACT_JSON = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}

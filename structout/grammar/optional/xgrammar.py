@@ -7,13 +7,13 @@ from typing import Any
 import torch
 import xgrammar
 
-from structout.config import StructuredOutputsConfig
+from structout.constraints.config import StructuredOutputsConfig
+from structout.constraints.params import Constraint, StructuredOutputOptions
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import StructuredOutputBackend
-from structout.grammar.optional.grammar import OptionalGrammar, refuse_nul
+from structout.grammar.optional.optional_grammar import OptionalGrammar, refuse_nul
 from structout.grammar.vocabulary import Vocabulary
-from structout.params import Constraint, StructuredOutputOptions
 
 _CACHE_SHARE = 8  # xgrammar may cache one part in so many of the config's cache_bytes
 

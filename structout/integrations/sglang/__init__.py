@@ -64,6 +64,6 @@ def _register_sampler() -> None:
     if _SAMPLER_MODULE in sys.modules:
         from sglang.srt.layers.sampler import register_sampler_backend
 
-        from structout.integrations.sglang.sampler import StructoutSampler
+        from structout.integrations.sglang.token_sampler import StructoutSampler
 
         register_sampler_backend(NAME, StructoutSampler)

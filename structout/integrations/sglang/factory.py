@@ -9,7 +9,7 @@ from sglang.srt.parser.reasoning_parser import ReasoningParser
 from sglang.srt.runtime_context import get_serving
 
 from structout import envs
-from structout.config import StructuredOutputsConfig
+from structout.constraints.config import StructuredOutputsConfig
 from structout.integrations.sglang.grammar_backend import StructoutGrammarBackend
 from structout.integrations.sglang.grammar_cache import GrammarCache
 

@@ -9,15 +9,15 @@ import torch
 from sglang.srt.constrained.base_grammar_backend import BaseGrammarBackend, BaseGrammarObject, GrammarStats
 from sglang.srt.constrained.torch_ops.token_filter_torch_ops import set_token_filter_torch
 
-from structout.bitmask import allocate_token_bitmask
-from structout.config import StructuredOutputsConfig
+from structout.constraints.config import StructuredOutputsConfig
+from structout.constraints.params import StructuredOutputsParams
 from structout.errors import GrammarError
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
-from structout.integrations.sglang.grammar import RefusedGrammar, StructoutGrammar
+from structout.integrations.client_tags import as_parsers_read, current_structural_tag
 from structout.integrations.sglang.grammar_cache import GrammarCache
-from structout.integrations.structural_tags import as_parsers_read, current_structural_tag
-from structout.params import StructuredOutputsParams
+from structout.integrations.sglang.grammar_object import RefusedGrammar, StructoutGrammar
+from structout.masks.bitmask import allocate_token_bitmask
 
 _ANY_JSON = "$$ANY$$"  # SGLang's key for JSON without a schema
 

@@ -8,7 +8,7 @@ from typing import cast
 
 import torch
 
-from structout.sampler import DeviceMasks, MaskedSampler, SamplingParams
+from structout.ops.sampler import DeviceMasks, MaskedSampler, SamplingParams
 from structout.scheduler.manager import StructuredOutputManager
 
 

@@ -13,10 +13,10 @@ import torch
 from transformers import ContinuousBatchingConfig
 from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessor
 
-from structout.bitmask import bitmask_width, pack_bitmask
 from structout.errors import StructOutError
 from structout.integrations.transformers.manager_cache import new_request_id
-from structout.ops import apply_bitmask
+from structout.masks.bitmask import bitmask_width, pack_bitmask
+from structout.ops.apply_bitmask import apply_bitmask
 from structout.scheduler.manager import StructuredOutputManager
 
 

@@ -18,7 +18,7 @@ from structout.integrations.transformers.decode import DecodingLoop, Monitor, Te
 from structout.integrations.transformers.device_loop import DeviceDecodingLoop, states_on_device
 from structout.integrations.transformers.model_feed import ModelFeed
 from structout.jump_forward import JumpForward
-from structout.sampler import SamplingParams
+from structout.ops.sampler import SamplingParams
 from structout.scheduler.manager import StructuredOutputManager
 
 # The warpers that masked_sample replaces, and the parameter that each of them holds.

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from transformers import StaticCache
 
-from structout.device_fsm import DeviceFSM
-from structout.fsm_states import FINISHED_STATE, FREE_STATE
+from structout.grammar.native.device_fsm import DeviceFSM
 from structout.integrations.transformers.decode import Monitor, Text
-from structout.ops import masked_sample
-from structout.sampler import SamplingParams
+from structout.ops.fsm_states import FINISHED_STATE, FREE_STATE
+from structout.ops.masked_sample import masked_sample
+from structout.ops.sampler import SamplingParams
 from structout.scheduler.manager import StructuredOutputManager
 
 _STEPS_BETWEEN_CHECKS = 16

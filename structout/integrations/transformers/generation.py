@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
+from structout.constraints.params import StructuredOutputsParams
 from structout.integrations.transformers.custom_generate import masked_generate
 from structout.integrations.transformers.decode import Monitor
 from structout.integrations.transformers.manager_cache import new_request_id, shared_manager
 from structout.jump_forward import JumpForward
-from structout.params import StructuredOutputsParams
 from structout.scheduler.manager import StructuredOutputManager
 
 _DEFAULT_MAX_NEW_TOKENS = 512

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 import transformers
 
+from structout.constraints.params import StructuredOutputsParams
 from structout.integrations.transformers.constrained_sampler import DeadEndError, Row
 from structout.integrations.transformers.manager_cache import new_request_id, shared_manager
-from structout.ops import apply_bitmask
-from structout.params import StructuredOutputsParams
-from structout.sampler import DeviceMasks
+from structout.ops.apply_bitmask import apply_bitmask
+from structout.ops.sampler import DeviceMasks
 from structout.scheduler.manager import StructuredOutputManager
 
 

@@ -42,14 +42,14 @@ _originals: dict[Hook, Any] = {}
 
 def manager_hooks() -> list[Hook]:
     """The hooks of the frontend and of the scheduler."""
-    from structout.integrations.vllm import constraints, manager
+    from structout.integrations.vllm import grammar_manager, request_params
 
     parser = "vllm.parser.abstract_parser"
     return [
-        Hook("vllm.v1.engine.core", "StructuredOutputManager", lambda original: manager.GrammarManager),
-        Hook("vllm.sampling_params", "SamplingParams._validate_structured_outputs", constraints.validating),
-        Hook(parser, "_xgrammar_supports", constraints.supporting, is_optional=True),
-        Hook(parser, "structured_outputs_to_format", constraints.formatting, is_optional=True),
+        Hook("vllm.v1.engine.core", "StructuredOutputManager", lambda original: grammar_manager.GrammarManager),
+        Hook("vllm.sampling_params", "SamplingParams._validate_structured_outputs", request_params.validating),
+        Hook(parser, "_xgrammar_supports", request_params.supporting, is_optional=True),
+        Hook(parser, "structured_outputs_to_format", request_params.formatting, is_optional=True),
     ]
 
 
@@ -57,11 +57,11 @@ def sampler_hooks() -> list[Hook]:
     """The hooks of the workers, for both model runners: an engine chooses one later."""
     from vllm.triton_utils import HAS_TRITON
 
-    from structout.integrations.vllm import manager
+    from structout.integrations.vllm import grammar_manager
 
     structured_output = "vllm.v1.structured_output"
     return [
-        Hook(structured_output, "StructuredOutputManager.accept_tokens", manager.ending_dead_ends),
+        Hook(structured_output, "StructuredOutputManager.accept_tokens", grammar_manager.ending_dead_ends),
         *_model_runner_v1_hooks(),
         *(_model_runner_v2_hooks() if HAS_TRITON else []),
     ]
@@ -119,9 +119,9 @@ def install(*, with_manager: bool = True, with_sampler: bool = True) -> None:
     except (ImportError, AttributeError) as error:
         _log.warning("structout does not know this build of vLLM: %s. Structured output is vLLM's own.", error)
         return
-    from structout.integrations.vllm import manager
+    from structout.integrations.vllm import grammar_manager
 
-    manager.GrammarManager.has_structout_workers = with_sampler
+    grammar_manager.GrammarManager.has_structout_workers = with_sampler
     for hook, owner in found:
         setattr(owner, hook.attribute, hook.make(originals[hook]))
     _originals.update(originals)
@@ -130,9 +130,9 @@ def install(*, with_manager: bool = True, with_sampler: bool = True) -> None:
 def uninstall() -> None:
     """Put vLLM's own names back. Engines keep the manager that they were made with, and
     their workers get its masks in vLLM's form."""
-    from structout.integrations.vllm import manager
+    from structout.integrations.vllm import grammar_manager
 
-    manager.GrammarManager.has_structout_workers = False
+    grammar_manager.GrammarManager.has_structout_workers = False
     while _originals:
         hook, original = _originals.popitem()
         setattr(hook.owner(), hook.attribute, original)

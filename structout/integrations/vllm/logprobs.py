@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from vllm.v1.outputs import LogprobsTensors
 
-from structout.logprobs import MAX_TOP_N, token_logprobs
-from structout.ops import apply_bitmask
-from structout.sampler import DeviceMasks
+from structout.ops.apply_bitmask import apply_bitmask
+from structout.ops.sampler import DeviceMasks
+from structout.ops.token_logprobs import MAX_TOP_N, token_logprobs
 
 
 def is_dense(metadata: Any, logprobs_mode: str) -> bool:

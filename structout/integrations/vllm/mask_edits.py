@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from structout.bitmask import bitmask_width
 from structout.integrations.vllm.layout import Layout
+from structout.masks.bitmask import bitmask_width
 
 _Masks = npt.NDArray[np.int32]
 

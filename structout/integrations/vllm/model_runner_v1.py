@@ -22,10 +22,12 @@ from structout.integrations.vllm.layout import Layout
 from structout.integrations.vllm.logprobs import dense_logprobs, is_dense, listed_logprobs
 from structout.integrations.vllm.mask_edits import MaskEdits, edits_masks
 from structout.integrations.vllm.token_lists import TokenLists
-from structout.listed_logits import apply_logit_bias, apply_penalties
-from structout.mask_batch import MaskBatch
-from structout.ops import apply_bitmask, masked_sample, verify_drafts
-from structout.sampler import DeviceMasks, SamplingParams, op_arguments
+from structout.masks.batch import MaskBatch
+from structout.ops.apply_bitmask import apply_bitmask
+from structout.ops.listed_logits import apply_logit_bias, apply_penalties
+from structout.ops.masked_sample import masked_sample
+from structout.ops.sampler import DeviceMasks, SamplingParams, op_arguments
+from structout.ops.verify_drafts import verify_drafts
 
 _MASKS = "structout_masks"  # attribute of the input batch, from one hook to the next
 _SAMPLER = "structout_sampler"  # attribute of the model runner

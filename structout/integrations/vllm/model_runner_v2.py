@@ -18,8 +18,8 @@ from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler, g
 
 from structout.integrations.vllm.v2_masks import StepMasks, mask_in_place, take_masks, upload_masks
 from structout.integrations.vllm.v2_sampling import draw, draw_and_verify, logits_context, logprobs_tensors
-from structout.mask_batch import MaskBatch
-from structout.sampler import DeviceMasks
+from structout.masks.batch import MaskBatch
+from structout.ops.sampler import DeviceMasks
 
 _Function = Callable[..., Any]
 

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import torch
 
 from structout.integrations.vllm.layout import Layout
-from structout.sampler import LogitBias, Penalties
+from structout.ops.sampler import LogitBias, Penalties
 
 _Array = npt.NDArray[Any]
 

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from vllm.utils.torch_utils import async_tensor_h2d
 
-from structout.mask_batch import MaskBatch
-from structout.ops import apply_bitmask
-from structout.sampler import DeviceMasks
+from structout.masks.batch import MaskBatch
+from structout.ops.apply_bitmask import apply_bitmask
+from structout.ops.sampler import DeviceMasks
 
 _ATTRIBUTE = "structout_masks"
 

@@ -18,9 +18,10 @@ from vllm.v1.worker.gpu.spec_decode.rejection_sampler import _iter_request_chunk
 
 from structout.integrations.vllm.logprobs import listed_logprobs
 from structout.integrations.vllm.v2_masks import mask_in_place
-from structout.logprobs import MAX_TOP_N
-from structout.ops import masked_sample, verify_drafts
-from structout.sampler import DeviceMasks, SamplingParams, op_arguments
+from structout.ops.masked_sample import masked_sample
+from structout.ops.sampler import DeviceMasks, SamplingParams, op_arguments
+from structout.ops.token_logprobs import MAX_TOP_N
+from structout.ops.verify_drafts import verify_drafts
 
 _NATIVE = (LogitBiasState, PenaltiesState, BadWordsState)
 

@@ -27,8 +27,8 @@ from sglang.srt.constrained.grammar_manager import GrammarManager
 from sglang.srt.runtime_context import get_context, get_parallel
 from sglang_requests import EOS, KEYS, ORDER, WIDTH, allowed, compile_key, generate, is_valid, row_of, text_of
 
-from structout.integrations.sglang.grammar import RefusedGrammar, StructoutGrammar
 from structout.integrations.sglang.grammar_backend import StructoutGrammarBackend
+from structout.integrations.sglang.grammar_object import RefusedGrammar, StructoutGrammar
 
 # -- constraints -----------------------------------------------------------------------
 

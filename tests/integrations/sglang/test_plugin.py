@@ -26,7 +26,7 @@ from sglang.srt.server_args import ServerArgs
 from sglang_requests import EOS, KEYS, WIDTH, compile_key, generate, is_valid, text_of
 
 from structout.integrations.sglang.grammar_backend import StructoutGrammarBackend
-from structout.integrations.sglang.sampler import StructoutSampler
+from structout.integrations.sglang.token_sampler import StructoutSampler
 
 # -- registration ----------------------------------------------------------------------
 

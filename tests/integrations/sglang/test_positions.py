@@ -29,8 +29,8 @@ from sglang_requests import (
     text_of,
 )
 
-from structout.integrations.sglang.grammar import StructoutGrammar
 from structout.integrations.sglang.grammar_backend import StructoutGrammarBackend
+from structout.integrations.sglang.grammar_object import StructoutGrammar
 
 # -- masks of a batch ------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from sglang.srt.runtime_context import get_context, get_parallel
 from sglang.srt.sampling.sampling_params import TOP_K_ALL
 from sglang_requests import EOS, KEYS, WIDTH, compile_key, is_valid, sampling_info, text_of
 
-from structout.integrations.sglang.sampler import StructoutSampler
+from structout.integrations.sglang.token_sampler import StructoutSampler
 
 # -- the sampler -----------------------------------------------------------------------
 

@@ -17,13 +17,13 @@ from vllm.v1.sample.ops.penalties import apply_all_penalties
 from vllm.v1.sample.sampler import Sampler
 from vllm.v1.worker.gpu_input_batch import CachedRequestState
 
-from structout.bitmask import bitmask_width, pack_bitmask, unpack_bitmask
 from structout.integrations.vllm.layout import Layout
 from structout.integrations.vllm.logprobs import _distinct, dense_logprobs, is_dense, listed_logprobs
 from structout.integrations.vllm.mask_edits import MaskEdits, edits_masks
 from structout.integrations.vllm.token_lists import TokenLists
-from structout.listed_logits import apply_logit_bias, apply_penalties
-from structout.sampler import DeviceMasks
+from structout.masks.bitmask import bitmask_width, pack_bitmask, unpack_bitmask
+from structout.ops.listed_logits import apply_logit_bias, apply_penalties
+from structout.ops.sampler import DeviceMasks
 
 VOCAB_SIZE = 77
 CPU = torch.device("cpu")

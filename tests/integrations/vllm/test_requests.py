@@ -14,7 +14,7 @@ from vllm.exceptions import VLLMValidationError
 from vllm_engines import PROMPT, engine, finish_reasons, texts, token_ids, vllm_sampler
 from vllm_requests import LETTERS, check_dead_ends, check_preempted_requests, letters_of, structured
 
-from structout.integrations.vllm import manager as adapter
+from structout.integrations.vllm import grammar_manager as adapter
 
 BAD_CONSTRAINTS = {
     "regex without a closing bracket": {"regex": "[a-"},
@@ -87,9 +87,9 @@ WEAKENED = {"enum": ["b"], "pattern": "^(?<=x)b$"}  # no engine has what looks b
 
 
 def test_a_weakened_schema_is_logged_once(running, caplog):
-    from structout.integrations.vllm import constraints
+    from structout.integrations.vllm import request_params
 
-    constraints._log_weakened.cache_clear()
+    request_params._log_weakened.cache_clear()
     vllm_log = logging.getLogger("vllm")
     vllm_log.addHandler(caplog.handler)
     try:

@@ -20,7 +20,7 @@ from vllm_requests import LETTERS, SCHEMA, dead_ends, greedy, structured
 
 from structout.integrations import vllm as plugin
 from structout.integrations.vllm import hooks
-from structout.integrations.vllm.manager import GrammarManager
+from structout.integrations.vllm.grammar_manager import GrammarManager
 
 MANAGER = {
     "vllm.v1.engine.core.StructuredOutputManager",

@@ -19,8 +19,8 @@ from vllm.v1.worker.gpu.sample.sampler import Sampler
 
 from structout import MaskBatch, bitmask_width, masked_sample, pack_bitmask, unpack_bitmask
 from structout.integrations.vllm import hooks, v2_sampling
+from structout.integrations.vllm.grammar_manager import dense_masks
 from structout.integrations.vllm.hooks import Hook
-from structout.integrations.vllm.manager import dense_masks
 from structout.integrations.vllm.v2_masks import row_map
 
 V = 203  # no multiple of 32

@@ -1,0 +1,107 @@
+"""Settings of a manager, shared by all its requests."""
+
+import os
+from dataclasses import dataclass, field
+
+from structout.constraints.limits import Limits
+
+KEY_ORDERS = ("declared", "any")
+FORMAT_RULES = ("annotate", "strict")
+
+
+def _half_the_processors() -> int:
+    return min(8, max(2, (os.cpu_count() or 1) // 2))
+
+
+@dataclass(frozen=True)
+class StructuredOutputsConfig:
+    """Settings of a :class:`structout.StructuredOutputManager`.
+
+    Attributes:
+        limits: largest size of a single constraint.
+        compile_workers: number of constraints compiled at the same time.
+        compile_timeout: seconds after which a constraint that still compiles fails.
+        queue_size: number of constraints that may wait to be compiled. One more is
+            refused.
+        tenant_queue_size: the same limit for each tenant.
+        cache_bytes: memory for compiled grammars that are kept, keys included.
+        cache_dir: directory in which compiled constraints are kept between runs of the
+            server. None keeps none. Whoever can write to it decides what requests may
+            generate.
+        cache_dir_bytes: bound on the size of these files. Those that were not used for
+            the longest time are removed first.
+        failures_kept: number of invalid constraints that are remembered, so that they
+            fail at once.
+        failure_ttl: seconds for which a failure is remembered.
+        slow_token_seconds: a request of another engine than structout's own fails
+            after three tokens in a row that each take longer than this to accept, or
+            three masks to fill. Its grammar is so ambiguous that it would delay all
+            other requests. CPU seconds of one thread: a busy machine fails nobody.
+        num_mask_buffers: number of ``grammar_bitmask`` calls after which the memory of
+            a MaskBatch is used again. With 2, one step can be copied to the device
+            while the next one is filled.
+        any_whitespace: whether generated JSON may contain whitespace between any two
+            tokens. If False, it is written as ``{"a": 1, "b": [2, 3]}``.
+        max_whitespace: the largest number of whitespace characters in a row outside
+            strings, where ``any_whitespace`` allows whitespace. None means unbounded:
+            then a small model may write spaces until it runs out of tokens. Does not
+            apply to structural tags and to requests with a whitespace_pattern.
+        key_order: the order of an object's keys in JSON that the fsm engine serves,
+            for requests that choose none. "declared": the keys that the schema names
+            come in its order, and other keys behind them; those that are not required
+            may be missing. "any": they come once each, in any order.
+            docs/json_schema.md says which to choose.
+        formats: what happens to a ``format`` that the engine of a request does not
+            enforce, such as one that no draft defines. "annotate": it constrains
+            nothing, and ``manager.annotations`` lists it. "strict": the request is
+            refused unless it is ``lenient``.
+        mask_pool_capacity: number of masks in the workers' MaskPool. With 0 there is
+            no pool and the manager has no ``deduplicator``.
+    """
+
+    limits: Limits = field(default_factory=Limits)
+    compile_workers: int = field(default_factory=_half_the_processors)
+    compile_timeout: float = 10.0
+    queue_size: int = 512
+    tenant_queue_size: int = 64
+    cache_bytes: int = 512 << 20
+    cache_dir: str | None = None
+    cache_dir_bytes: int = 1 << 30
+    failures_kept: int = 4_096
+    failure_ttl: float = 60.0
+    slow_token_seconds: float = 0.05
+    num_mask_buffers: int = 2
+    any_whitespace: bool = True
+    max_whitespace: int | None = 2
+    key_order: str = "declared"
+    formats: str = "annotate"
+    mask_pool_capacity: int = 0
+
+    def __post_init__(self) -> None:
+        minimums = {
+            "compile_workers": 1,
+            "queue_size": 1,
+            "tenant_queue_size": 1,
+            "cache_bytes": 0,
+            "cache_dir_bytes": 0,
+            "failures_kept": 0,
+            "num_mask_buffers": 1,
+            "mask_pool_capacity": 0,
+        }
+        for name, minimum in minimums.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < minimum:
+                raise ValueError(f"{name} must be an int of at least {minimum}, got {value!r}")
+        for name in ("compile_timeout", "failure_ttl", "slow_token_seconds"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be more than 0 seconds, got {getattr(self, name)!r}")
+        if self.key_order not in KEY_ORDERS:
+            raise ValueError(f'key_order must be "declared" or "any", got {self.key_order!r}')
+        if self.formats not in FORMAT_RULES:
+            raise ValueError(f'formats must be "annotate" or "strict", got {self.formats!r}')
+        spaces = self.max_whitespace
+        if spaces is not None and (isinstance(spaces, bool) or not isinstance(spaces, int) or spaces < 1):
+            raise ValueError(
+                f"max_whitespace must be an int of at least 1 or None, got {spaces!r}; "
+                "any_whitespace=False fixes the whitespace"
+            )

@@ -1,0 +1,353 @@
+"""The constraint of one request.
+
+It is checked without a tokenizer, so that a frontend process can do it.
+"""
+
+import enum
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any
+
+from structout.constraints import exact_json
+from structout.constraints.config import FORMAT_RULES, KEY_ORDERS, StructuredOutputsConfig
+from structout.constraints.limits import Limits, check_limits, check_size
+from structout.constraints.output_types import is_output_type, options_of, read_json, schema_of
+from structout.constraints.schema_walks import Nodes, has_nul, subschemas
+from structout.constraints.schemas_in_tags import TagSchema, tag_schemas
+from structout.constraints.tools.call_formats import TOOL_FORMATS, ToolFormat
+from structout.constraints.tools.definitions import ToolCall, read_tools
+from structout.errors import GrammarError, GrammarLimitError
+
+_BACKEND = re.compile(r"\w[\w.-]*(:no-fallback)?")
+_ABSOLUTE_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+
+
+class StructuredOutputOptions(enum.Enum):
+    """The kinds of constraint, with vLLM's names."""
+
+    JSON = "json"
+    JSON_OBJECT = "json_object"
+    REGEX = "regex"
+    CHOICE = "choice"
+    GRAMMAR = "grammar"
+    STRUCTURAL_TAG = "structural_tag"
+
+
+_KINDS_OF_JSON = (
+    StructuredOutputOptions.JSON,
+    StructuredOutputOptions.CHOICE,
+    StructuredOutputOptions.STRUCTURAL_TAG,
+)
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """One constraint as backends compile it. Caches use it as a key.
+
+    Attributes:
+        kind: what ``spec`` is.
+        spec: JSON text for json, choice and structural_tag, else the user's own text.
+        backend: "auto" or the name of a backend. ``name:no-fallback`` allows no other.
+        whitespace_pattern: regular expression of the whitespace between two JSON
+            tokens. None leaves it to the manager's config.
+        lenient: whether a backend may ignore what it cannot enforce.
+        schemas: URI and JSON text of each other schema that ``spec`` may refer to.
+        key_order: of JSON objects. None leaves it to the manager's config.
+        formats: what happens to a format that is not enforced. None leaves it to the
+            manager's config.
+        value: ``spec`` parsed, for the kinds whose spec is JSON. Not part of the key.
+            By default it is parsed from ``spec``.
+    """
+
+    kind: StructuredOutputOptions
+    spec: str
+    backend: str = "auto"
+    whitespace_pattern: str | None = None
+    lenient: bool = False
+    schemas: tuple[tuple[str, str], ...] = ()
+    key_order: str | None = None
+    formats: str | None = None
+    value: Any = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.value is None and self.kind in _KINDS_OF_JSON:
+            object.__setattr__(self, "value", exact_json.loads(self.spec))
+
+    @cached_property
+    def nodes(self) -> Nodes:
+        """What :func:`.schema_walks.subschemas` yields for ``value``."""
+        return list(subschemas(self.value))
+
+    @cached_property
+    def tag_schemas(self) -> list[TagSchema]:
+        """The schemas of a structural tag."""
+        return tag_schemas(self.value)
+
+    def rewritten(self, value: Any, **parsed: Any) -> "Constraint":
+        """The constraint with another value, and with the ``nodes`` or ``tag_schemas``
+        that stand for those of the given one."""
+        rewritten = replace(self, spec=exact_json.dumps(value, ensure_ascii=False), value=value)
+        rewritten.__dict__.update(parsed)
+        return rewritten
+
+    @property
+    def backend_name(self) -> str:
+        return self.backend.split(":")[0]
+
+    @property
+    def allows_fallback(self) -> bool:
+        return not self.backend.endswith(":no-fallback")
+
+
+@dataclass(frozen=True)
+class StructuredOutputsParams:
+    """The constraint of one request, and how it is compiled.
+
+    Exactly one of the first six arguments or ``tools`` must be given.
+
+    Args:
+        json: a JSON Schema as a dict, a bool or JSON text; or a type: a Pydantic model
+            class, a dataclass, ``list[int]``, ``Literal``, an Enum, ``int | None``. See
+            :func:`structout.constraints.output_types.schema_of`. The numbers of a text
+            are exact.
+        regex: a regular expression that the whole output matches.
+        choice: a list of strings, one of which is the output; or a ``Literal`` or an
+            Enum of strings.
+        grammar: an EBNF grammar whose root rule is ``root`` (GBNF), or a Lark grammar
+            whose start rule is ``start``.
+        json_object: any JSON object.
+        structural_tag: tags that start constrained stretches of otherwise free text,
+            as a dict or JSON text in xgrammar's format.
+        whitespace_pattern: regular expression of the whitespace allowed between two
+            JSON tokens. Applies to json only.
+        backend: "auto", "xgrammar", "llguidance", "fsm" or a registered backend. A name
+            is a preference: another backend serves what the named one cannot enforce.
+            ``name:no-fallback`` disables that.
+        lenient: accept a constraint that no backend enforces in full, and enforce as
+            much of it as one backend can. ``StructuredOutputManager.weakened`` lists
+            what is not enforced. By default such a constraint is refused.
+        schemas: other schemas by their absolute URIs, which a ``$ref`` of the JSON
+            Schema or of one of them may name. The schemas of the drafts themselves are
+            known.
+        key_order: the order of the keys of JSON objects, "declared" or "any", see
+            :class:`structout.StructuredOutputsConfig`. Applies to json, to ``%json`` in
+            grammars, tags and tools. Default: that of the manager's config.
+        formats: what happens to a ``format`` that the engine of the request does not
+            enforce, "annotate" or "strict", see the same. Applies to json, tags and
+            tools. Default: that of the manager's config.
+        tools: what the model may call, a list of Pydantic model classes, dataclasses,
+            functions with annotated parameters, and OpenAI's tool objects. See
+            docs/tool_calls.md.
+        tool_choice: "auto", where text may stand before, between and behind calls;
+            "required", one call or more and no other text; or the name of the one tool
+            that is called.
+        tool_format: how the model writes calls, one of
+            ``structout.constraints.tools.call_formats.TOOL_FORMATS``.
+        parallel_tool_calls: whether there may be more than one call.
+    """
+
+    json: Any = None
+    regex: str | None = None
+    choice: Any = None
+    grammar: str | None = None
+    json_object: bool = False
+    structural_tag: dict[str, Any] | str | None = None
+    whitespace_pattern: str | None = None
+    backend: str = "auto"
+    lenient: bool = False
+    schemas: Mapping[str, Any] | None = None
+    key_order: str | None = None
+    formats: str | None = None
+    tools: Sequence[Any] | None = None
+    tool_choice: str = "auto"
+    tool_format: str = "hermes"
+    parallel_tool_calls: bool = True
+
+    def validate(self, config: StructuredOutputsConfig | None = None) -> None:
+        """Check everything that can be checked without a tokenizer.
+
+        Args:
+            config: the manager's config, for its limits. Default: the default config.
+
+        Raises:
+            GrammarError: the constraint is malformed or too large.
+        """
+        self.constraint(config)
+
+    def constraint(self, config: StructuredOutputsConfig | None = None) -> Constraint:
+        """Check the params as ``validate`` does, and return the one constraint they
+        hold."""
+        if not isinstance(self.backend, str) or not _BACKEND.fullmatch(self.backend):
+            raise GrammarError(f"backend must be a name or name:no-fallback, got {self.backend!r}")
+        names = [*(field.name for field in fields(self)[:6]), "tools"]
+        given = [name for name in names if getattr(self, name) not in (None, False) or self._is_false_schema(name)]
+        if len(given) != 1:
+            raise GrammarError(f"expected exactly one constraint, got {', '.join(given) or 'none'}")
+        if self.tools is not None:
+            return replace(self, tools=None, structural_tag=self._structural_tag()).constraint(config)
+        kind = StructuredOutputOptions(given[0])
+        if self.whitespace_pattern is not None and kind is not StructuredOutputOptions.JSON:
+            raise GrammarError(f"whitespace_pattern applies to json only, got a {kind.value} constraint")
+        for name, choices in (("key_order", KEY_ORDERS), ("formats", FORMAT_RULES)):
+            chosen = getattr(self, name)
+            if chosen not in (None, *choices):
+                raise GrammarError(f'{name} must be "{choices[0]}" or "{choices[1]}", got {chosen!r}')
+        has_schemas = kind in (StructuredOutputOptions.JSON, StructuredOutputOptions.STRUCTURAL_TAG)
+        if self.formats is not None and not has_schemas:
+            raise GrammarError(f"formats apply to json, tags and tools only, got a {kind.value} constraint")
+        if self.key_order is not None and not has_schemas and kind is not StructuredOutputOptions.GRAMMAR:
+            message = f"key_order applies to json, grammars, tags and tools only, got a {kind.value} constraint"
+            raise GrammarError(message)
+        value, text = _READERS[kind](getattr(self, kind.value))
+        _check_characters(kind, value, text)
+        limits = (config or StructuredOutputsConfig()).limits
+        check_limits(kind.value, value, text, limits)
+        if self.schemas and kind is not StructuredOutputOptions.JSON:
+            raise GrammarError(f"schemas apply to json only, got a {kind.value} constraint")
+        schemas = _read_schemas(self.schemas or {}, limits)
+        return Constraint(
+            kind,
+            text,
+            self.backend,
+            self.whitespace_pattern,
+            self.lenient,
+            schemas,
+            self.key_order,
+            self.formats,
+            value,
+        )
+
+    def parse(self, text: str) -> Any:
+        """Read back a complete text of this constraint.
+
+        Returns:
+            for a type its value, for other JSON what ``json.loads`` gives, for an Enum
+            its member, else the text itself.
+
+        Raises:
+            ValueError: the text is not of this constraint.
+        """
+        if self.json_object or self.json is not None:
+            return read_json(self.json, text) if is_output_type(self.json) else json.loads(text)
+        return self.choice(text) if isinstance(self.choice, type) else text
+
+    def parse_tool_calls(self, text: str) -> list[ToolCall]:
+        """Read the calls of a complete text of these ``tools``.
+
+        Raises:
+            ValueError: the text has a call that is not complete.
+            GrammarError: the params have no tools, or they are malformed.
+        """
+        if self.tools is None:
+            raise GrammarError("there are no tools whose calls could be read")
+        return self._read_format().calls_in(text, read_tools(self.tools))
+
+    def _structural_tag(self) -> dict[str, Any]:
+        """What the tools stand for."""
+        tools = read_tools(self.tools)
+        return self._read_format().structural_tag(tools, self.tool_choice, is_parallel=self.parallel_tool_calls)
+
+    def _read_format(self) -> ToolFormat:
+        tool_format = TOOL_FORMATS.get(self.tool_format)
+        if tool_format is None:
+            raise GrammarError(f"tool_format must be one of {', '.join(TOOL_FORMATS)}, got {self.tool_format!r}")
+        return tool_format
+
+    def _is_false_schema(self, name: str) -> bool:
+        return name == "json" and self.json is False
+
+
+def _read_schema(schema: object) -> tuple[object, str]:
+    if is_output_type(schema):
+        schema = schema_of(schema)
+    value, text = _read_json("JSON schema", schema)
+    if not isinstance(value, dict | bool):
+        raise GrammarError(f"a JSON schema must be an object or a boolean, got {type(value).__name__}")
+    return value, text
+
+
+def _read_schemas(given: object, limits: Limits) -> tuple[tuple[str, str], ...]:
+    if not isinstance(given, Mapping):
+        raise GrammarError(f"schemas must be a dict from URIs to JSON schemas, got {type(given).__name__}")
+    texts = {}
+    for uri, schema in given.items():
+        document, _, fragment = uri.partition("#") if isinstance(uri, str) else ("", "", "")
+        if not _ABSOLUTE_URI.match(document) or fragment:
+            raise GrammarError(f"the URI of a schema must be absolute and have no fragment, got {uri!r}")
+        try:
+            value, texts[document] = _read_schema(schema)
+            _check_characters(StructuredOutputOptions.JSON, value, texts[document])
+            check_limits(StructuredOutputOptions.JSON.value, value, texts[document], limits)
+        except GrammarLimitError:
+            raise
+        except GrammarError as error:
+            raise GrammarError(
+                f"the schema {document}: {error}", pointer=error.pointer, keyword=error.keyword
+            ) from error
+    check_size("".join(texts.values()), limits)
+    return tuple(sorted(texts.items()))
+
+
+def _read_json(name: str, given: object) -> tuple[object, str]:
+    """Parse JSON text, or copy a JSON value, so that later changes to the user's own
+    value have no effect."""
+    try:
+        if isinstance(given, str):
+            value = exact_json.loads(given)
+            return value, exact_json.dumps(value, ensure_ascii=False)
+        text = exact_json.dumps(given, ensure_ascii=False)
+        return exact_json.loads(text), text
+    except RecursionError:
+        raise GrammarError(f"the {name} is nested too deeply") from None
+    except (TypeError, ValueError) as error:
+        raise GrammarError(f"the {name} is not JSON: {error}") from error
+
+
+def _read_text(text: object) -> tuple[object, str]:
+    if not isinstance(text, str):
+        raise GrammarError(f"the constraint must be a string, got {type(text).__name__}")
+    if not text:
+        raise GrammarError("the constraint is an empty string")
+    return text, text
+
+
+def _read_choice(choice: object) -> tuple[object, str]:
+    choice = options_of(choice) or choice
+    if isinstance(choice, str) or not isinstance(choice, Sequence) or not choice:
+        raise GrammarError(f"choice must be a non-empty list of strings, got {choice!r}")
+    if not all(isinstance(option, str) and option for option in choice):
+        raise GrammarError("every choice must be a non-empty string")
+    options = list(choice)
+    return options, json.dumps(options, ensure_ascii=False)
+
+
+def _read_structural_tag(tag: object) -> tuple[object, str]:
+    value, text = _read_json("structural tag", tag)
+    if not isinstance(value, dict):
+        raise GrammarError(f"a structural tag must be an object, got {type(value).__name__}")
+    return value, text
+
+
+# Each returns the constraint as a Python value, and its text for a compiler.
+_READERS = {
+    StructuredOutputOptions.JSON: _read_schema,
+    StructuredOutputOptions.JSON_OBJECT: lambda _: (True, "{}"),
+    StructuredOutputOptions.REGEX: _read_text,
+    StructuredOutputOptions.CHOICE: _read_choice,
+    StructuredOutputOptions.GRAMMAR: _read_text,
+    StructuredOutputOptions.STRUCTURAL_TAG: _read_structural_tag,
+}
+
+
+def _check_characters(kind: StructuredOutputOptions, value: object, text: str) -> None:
+    """Refuse lone surrogates, which have no UTF-8, and NUL in what is no JSON Schema:
+    some native compilers take C strings."""
+    if kind is not StructuredOutputOptions.JSON and has_nul(value, text):
+        raise GrammarError(f"the {kind.value} constraint contains a NUL character")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise GrammarError(f"the {kind.value} constraint contains a lone surrogate at {error.start}") from error

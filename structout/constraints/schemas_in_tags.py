@@ -1,0 +1,83 @@
+"""The JSON schemas inside a structural tag, in xgrammar's format."""
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from structout.constraints import exact_json
+from structout.constraints.schema_walks import Nodes, subschemas
+
+_SCHEMA_KEYS = ("json_schema", "schema")
+
+
+@dataclass(frozen=True)
+class TagSchema:
+    """A schema in a structural tag.
+
+    Attributes:
+        pointer: JSON pointer to it in the tag.
+        schema: the schema, parsed.
+        nodes: its object schemas, as ``subschemas`` yields them.
+        is_plain: whether the text between the tags is JSON that satisfies the schema.
+            There are other styles, such as XML, and an option that ignores
+            ``required``.
+    """
+
+    pointer: str
+    schema: Any
+    nodes: Nodes
+    is_plain: bool
+
+
+def tag_schemas(tag: Any) -> list[TagSchema]:
+    """Find the schemas of a structural tag. Text that does not parse is left out: the
+    engine will refuse it."""
+    found = []
+    for pointer, part in tag_parts(tag):
+        for key in _SCHEMA_KEYS:
+            schema = _parsed(part.get(key))
+            if schema is not None:
+                found.append(TagSchema(f"{pointer}/{key}", schema, list(subschemas(schema)), _is_plain(part)))
+    return found
+
+
+def with_schemas(tag: Any, schemas: Mapping[str, Any]) -> Any:
+    """Copy a structural tag with other schemas.
+
+    Args:
+        tag: does not change itself.
+        schemas: the new schemas by JSON pointer, as in :func:`tag_schemas`.
+    """
+    changed = copy.deepcopy(tag)
+    for pointer, part in tag_parts(changed):
+        for key in _SCHEMA_KEYS:
+            if f"{pointer}/{key}" in schemas:
+                part[key] = schemas[f"{pointer}/{key}"]
+    return changed
+
+
+def tag_parts(tag: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the objects of a structural tag with their JSON pointers, without its
+    schemas."""
+    pending = [("#", tag)]
+    while pending:
+        pointer, part = pending.pop()
+        if isinstance(part, list):
+            pending += [(f"{pointer}/{i}", child) for i, child in enumerate(part)]
+        elif isinstance(part, dict):
+            yield pointer, part
+            pending += [(f"{pointer}/{key}", child) for key, child in part.items() if key not in _SCHEMA_KEYS]
+
+
+def _is_plain(part: dict[str, Any]) -> bool:
+    is_json = part.get("type", "json_schema") == "json_schema" and part.get("style", "json") == "json"
+    return is_json and not part.get("any_order")
+
+
+def _parsed(schema: Any) -> Any:
+    """A schema that may be given as text, or None."""
+    try:
+        return exact_json.loads(schema) if isinstance(schema, str) else schema
+    except (ValueError, RecursionError):
+        return None

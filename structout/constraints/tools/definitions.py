@@ -1,0 +1,145 @@
+"""Tools from Pydantic models, functions and OpenAI's tool objects."""
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from structout.constraints.output_types import name_of, read_json, schema_of
+from structout.errors import GrammarError
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A tool that a model may call.
+
+    Attributes:
+        name: what calls it.
+        parameters: JSON Schema of its arguments, which are an object.
+        description: for a prompt.
+        definition: what it was made from.
+    """
+
+    name: str
+    parameters: Any
+    description: str
+    definition: Any
+
+    @cached_property
+    def as_dict(self) -> dict[str, Any]:
+        """OpenAI's form, for chat templates."""
+        function = {"name": self.name, "description": self.description, "parameters": self.parameters}
+        return {"type": "function", "function": function}
+
+
+def read_tools(given: object) -> list[Tool]:
+    """Read the tools of a request.
+
+    Args:
+        given: a list of Pydantic model classes, dataclasses, functions with annotated
+            parameters, and OpenAI's tool objects.
+
+    Raises:
+        GrammarError: one of them is none of these, or two have one name.
+    """
+    if isinstance(given, str | Mapping) or not isinstance(given, Sequence) or not given:
+        raise GrammarError(f"tools must be a list that is not empty, got {given!r}")
+    tools = [_read_tool(tool, f"tool {i}") for i, tool in enumerate(given, 1)]
+    for i, tool in enumerate(tools):
+        if any(other.name == tool.name for other in tools[:i]):
+            raise GrammarError(f"two tools have the name {tool.name}")
+    return tools
+
+
+def _read_tool(given: Any, place: str) -> Tool:
+    if isinstance(given, Mapping):
+        return _read_object(given, place)
+    try:
+        if isinstance(given, type):
+            return Tool(given.__name__, schema_of(given), inspect.getdoc(given) or "", given)
+        if callable(given):
+            return Tool(name_of_function(given), schema_of(arguments_of(given)), inspect.getdoc(given) or "", given)
+    except GrammarError as error:
+        raise GrammarError(f"{place}: {error}") from error
+    raise GrammarError(f"{place}: expected a class, a function or an object with its name, got {given!r}")
+
+
+def _read_object(given: Mapping[str, Any], place: str) -> Tool:
+    function = given.get("function", given)
+    if given.get("type", "function") != "function" or not isinstance(function, Mapping):
+        raise GrammarError(f'{place}: expected the type "function", got {given.get("type")!r}')
+    name = function.get("name")
+    if not isinstance(name, str) or not name:
+        raise GrammarError(f"{place}: a tool needs a name, got {name!r}")
+    parameters = function.get("parameters")
+    if parameters is None:
+        parameters = {"type": "object", "properties": {}, "additionalProperties": False}
+    if not isinstance(parameters, Mapping):
+        raise GrammarError(f"{place} ({name}): parameters must be a JSON schema, got {parameters!r}")
+    if function.get("strict") is False:
+        parameters = {"type": "object"}
+    return Tool(name, dict(parameters), str(function.get("description") or ""), given)
+
+
+def name_of_function(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def arguments_of(function: Callable[..., Any]) -> Any:
+    """The type of a function's arguments: a model with a field for each parameter.
+
+    Raises:
+        GrammarError: a parameter has no annotation or cannot be given by name, or
+            Pydantic is not installed.
+    """
+    try:
+        from pydantic import ConfigDict, create_model
+    except ImportError as error:
+        raise GrammarError("functions as tools need pydantic: pip install pydantic, or give a JSON schema") from error
+    hints = typing.get_type_hints(function, include_extras=True)
+    fields: dict[str, Any] = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise GrammarError(f"the parameter {name} of {name_of_function(function)} cannot be given by its name")
+        if name not in hints:
+            raise GrammarError(f"the parameter {name} of {name_of_function(function)} needs a type")
+        fields[name] = (hints[name], ... if parameter.default is parameter.empty else parameter.default)
+    return create_model(name_of_function(function), __config__=ConfigDict(extra="forbid"), **fields)
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call that a model has written.
+
+    Attributes:
+        name: the tool's name.
+        arguments: its arguments, as ``json.loads`` gives them.
+        tool: the tool.
+        text: what ``arguments`` were read from, as JSON.
+    """
+
+    name: str
+    arguments: dict[str, Any]
+    tool: Tool
+    text: str
+
+    @property
+    def value(self) -> Any:
+        """The arguments as an instance of the tool's class, or else ``arguments``."""
+        definition = self.tool.definition
+        return read_json(definition, self.text) if isinstance(definition, type) else self.arguments
+
+    def run(self) -> Any:
+        """Call the tool's function with the arguments, converted to the types of its
+        parameters.
+
+        Raises:
+            TypeError: the tool is no function.
+        """
+        function = self.tool.definition
+        if isinstance(function, type) or not callable(function):
+            raise TypeError(f"the tool {self.name} is no function, but {name_of(type(function))}: call it yourself")
+        given = read_json(arguments_of(function), self.text)
+        return function(**{name: getattr(given, name) for name in given.model_fields_set})

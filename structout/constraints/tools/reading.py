@@ -1,0 +1,98 @@
+"""Reads arguments that were written in one of the styles."""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from structout.constraints.tools.schema_kinds import Node, below, branches_of, kinds_of, property_pointer, resolved
+from structout.constraints.tools.styles import LOOKS_LIKE_JSON, STRING, ArgumentStyle
+
+_LOOKS_LIKE_JSON = re.compile(LOOKS_LIKE_JSON)
+
+
+class Read(NamedTuple):
+    """What stands in a text, and where it ends."""
+
+    value: Any
+    end: int
+
+
+def read_arguments(style: ArgumentStyle, text: str, start: int, schema: Any) -> Read:
+    """Read the arguments of a call.
+
+    Args:
+        style: how they are written.
+        text: where they stand.
+        start: where they begin.
+        schema: what they were generated from. It tells strings from other values where
+            the style does not.
+
+    Raises:
+        ValueError: a value is not closed, or is not JSON where it must be.
+    """
+    return _Reader(style, text, schema).read_object(start, *resolved(schema, ""))
+
+
+class _Reader:
+    def __init__(self, style: ArgumentStyle, text: str, schema: Any):
+        self._style = style
+        self._text = text
+        self._schema = schema
+
+    def read_object(self, at: int, pointer: str | None, node: Node) -> Read:
+        values: dict[str, Any] = {}
+        at, entry = self._next_entry(at)
+        while entry is not None:
+            key = entry["key"]
+            values[key], end = self._read_value(at, entry, property_pointer(pointer, node, key))
+            at, entry = self._next_entry(end)
+        return Read(values, at)
+
+    def _read_array(self, at: int, pointer: str | None, node: Node) -> Read:
+        items = []
+        at, entry = self._next_entry(at)
+        while entry is not None:
+            item, end = self._read_value(at, entry, below(pointer, node, "items"))
+            items.append(item)
+            at, entry = self._next_entry(end)
+        return Read(items, at)
+
+    def _next_entry(self, at: int) -> tuple[int, re.Match[str] | None]:
+        """Where the next value begins, with what opens it; or where the values end."""
+        entry = self._style.entry.match(self._text, at)
+        if entry is not None:
+            return entry.end(), entry
+        return at + self._text.startswith("\n", at), None
+
+    def _read_value(self, at: int, entry: re.Match[str], pointer: str | None) -> Read:
+        place, node = resolved(self._schema, pointer)
+        kinds = kinds_of(node)
+        closing = self._style.closing(entry.groupdict().get("key"))
+        kind = self._style.kind_of(entry)
+        if self._style.is_recursive:
+            may_be = {kind} if kind else kinds
+            readers: dict[str, Callable[..., Read]] = {"object": self.read_object, "array": self._read_array}
+            is_entry = self._style.entry.match(self._text, at) is not None
+            for container, read in readers.items():
+                if container in may_be and (kind or is_entry or not kinds - {container}):
+                    value, end = read(at, *self._branch(place, node, container))
+                    if self._text.startswith(closing, end):
+                        return Read(value, end + len(closing))
+        end = self._text.find(closing, at)
+        if end < 0:
+            raise ValueError(f"the value at character {at} is not closed by {closing!r}")
+        written = self._text[at:end]
+        if self._style.is_wrapped:
+            written = written.removeprefix("\n").removesuffix("\n")
+        is_string = kind == STRING if kind else self._is_string(written, kinds)
+        return Read(written if is_string else json.loads(written), end + len(closing))
+
+    def _branch(self, pointer: str | None, node: Node, kind: str) -> tuple[str | None, Node]:
+        """The first alternative of a part that has values of a kind, or the part."""
+        branches = (resolved(self._schema, branch) for branch in branches_of(pointer, node))
+        return next((branch for branch in branches if kind in kinds_of(branch[1])), (pointer, node))
+
+    @staticmethod
+    def _is_string(written: str, kinds: frozenset[str]) -> bool:
+        return STRING in kinds and (len(kinds) == 1 or not _LOOKS_LIKE_JSON.fullmatch(written))

@@ -1,0 +1,133 @@
+"""VocabParallelSampler: MaskedSampler for a vocabulary that is divided among ranks."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from structout.distributed.collectives import all_gather_bitmask, sharded_masked_sample, sharded_token_logprobs
+from structout.distributed.process_groups import group_name_of
+from structout.masks.batch import MaskShard
+from structout.ops.sampler import (
+    DeviceMasks,
+    Drafts,
+    LogitBias,
+    Penalties,
+    SamplerOutput,
+    SamplingParams,
+    change_listed,
+    logprob_context,
+    op_arguments,
+    unchanged_logits,
+)
+from structout.ops.token_logprobs import check_top_n
+
+
+def gather_device_masks(
+    shard: MaskShard,
+    request_ids: Sequence[str],
+    device: torch.device | str,
+    num_logits_per_request: Sequence[int] | None = None,
+    group: dist.ProcessGroup | str | None = None,
+) -> DeviceMasks:
+    """Gather the masks of all ranks on each rank's device.
+
+    Each rank copies only the rows that it filled to its device. The devices exchange
+    the rest.
+
+    Args:
+        shard: from :meth:`ShardedManager.grammar_bitmask_shard`.
+        request_ids: the requests of the worker's batch, in its order.
+        device: the logits' device.
+        num_logits_per_request: logits rows of each request. Default: one each.
+        group: as in :func:`all_gather_bitmask`.
+    """
+    row_map = shard.rows_for(request_ids, num_logits_per_request)
+    max_rows = max(shard.rows_of_rank)
+    local_rows = torch.from_numpy(shard.bitmask)
+    # Padded, because an all-gather needs equal sizes.
+    local_masks = torch.zeros(max_rows, local_rows.shape[1], dtype=torch.int32, device=device)
+    local_masks[: len(local_rows)].copy_(local_rows, non_blocking=True)
+    all_masks = all_gather_bitmask(local_masks, group).split(max_rows) if max_rows > 0 else []
+    masks_of_ranks = [masks[:num_rows] for masks, num_rows in zip(all_masks, shard.rows_of_rank, strict=False)]
+    bitmask = torch.cat([local_masks[:0], *masks_of_ranks])
+    return DeviceMasks(bitmask, row_map.to(device, non_blocking=True))
+
+
+class VocabParallelSampler(torch.nn.Module):
+    """:class:`MaskedSampler` for a sharded lm_head.
+
+    It takes this rank's columns of the logits and returns the ids that a single rank
+    with all columns would draw, bit for bit. The logits are never gathered.
+
+    Args:
+        vocab_begin: the token id of this rank's first column.
+        group: the tensor-parallel ranks: a process group, its name, or None for the
+            default group. ``""`` is a single rank without a group.
+        top_n: as in :class:`MaskedSampler`.
+        raw: as in :class:`MaskedSampler`.
+    """
+
+    def __init__(
+        self,
+        vocab_begin: int,
+        group: dist.ProcessGroup | str | None = None,
+        *,
+        top_n: int | None = None,
+        raw: bool = False,
+    ):
+        super().__init__()
+        self.vocab_begin = vocab_begin
+        self.group_name = group_name_of(group)
+        if group is None and self.group_name == "":
+            raise ValueError(
+                "there is no default process group; call torch.distributed.init_process_group first, or pass "
+                "group='' for a single rank"
+            )
+        if top_n is not None:
+            check_top_n("VocabParallelSampler", top_n)
+        self.top_n = top_n
+        self.raw = raw
+
+    def forward(
+        self,
+        logits_shard: torch.Tensor,
+        masks: DeviceMasks | None,
+        params: SamplingParams,
+        *,
+        penalties: Penalties | None = None,
+        bias: LogitBias | None = None,
+        drafts: Drafts | None = None,
+    ) -> SamplerOutput:
+        """Sample one token a row.
+
+        Args:
+            logits_shard: ``[N, width]``, the output of this rank's part of the lm_head.
+                Penalties and bias change this rank's columns in place.
+            masks: as in :class:`MaskedSampler`; the same on all ranks, as are all
+                further arguments.
+            params: as in :class:`MaskedSampler`.
+            penalties: as in :class:`MaskedSampler`, with token ids of the whole
+                vocabulary.
+            bias: as in :class:`MaskedSampler`, with token ids of the whole vocabulary.
+            drafts: as in :class:`MaskedSampler`.
+
+        Returns:
+            As :class:`MaskedSampler`; the same on all ranks.
+        """
+        raw_logits = logits_shard
+        if self.raw and self.top_n is not None:
+            raw_logits = unchanged_logits(logits_shard, penalties, bias)
+        change_listed(logits_shard, penalties, bias, self.vocab_begin)
+        arguments = op_arguments(masks, params)
+        shard: dict[str, Any] = {"vocab_begin": self.vocab_begin, "group": self.group_name}
+        ids = sharded_masked_sample(logits_shard, **arguments, **shard)
+        num_accepted = None
+        if drafts is not None:
+            num_accepted = torch.ops.structout._accept_drafts(ids, drafts.token_ids, drafts.row_indptr)
+        if self.top_n is None:
+            return SamplerOutput(ids, num_accepted=num_accepted)
+        context = {} if self.raw else logprob_context(arguments)
+        logprobs = sharded_token_logprobs(raw_logits, ids, **context, **shard, top_n=self.top_n)
+        return SamplerOutput(ids, *logprobs, num_accepted=num_accepted)

@@ -1,0 +1,261 @@
+"""Compiles constraints of all kinds with structout's own engine."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+
+from structout.constraints.config import StructuredOutputsConfig
+from structout.constraints.params import Constraint, StructuredOutputOptions
+from structout.constraints.schema_walks import STANDARD_FORMATS, unknown_formats
+from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
+from structout.grammar.forced_tokens import CanonicalTokenizer
+from structout.grammar.interface import CompiledConstraint, StructuredOutputBackend, StructuredOutputGrammar
+from structout.grammar.native.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
+from structout.grammar.native.extension import core, grammar_errors
+from structout.grammar.native.grammar_context import GrammarContext
+from structout.grammar.native.grammars import ContextFreeGrammar, GrammarIndex, compile_grammar
+from structout.grammar.native.json_schema import DEFAULT_FORM, JsonSchemaGrammar, SchemaIndex, TextForm
+from structout.grammar.native.lenient import without
+from structout.grammar.native.matcher import FsmGrammar
+from structout.grammar.native.native_grammar import NativeGrammar, mask_memory
+from structout.grammar.native.structural_tags import structural_tag_rules
+from structout.grammar.native.tag_schemas import TagSchemas
+from structout.grammar.native.token_index import TokenIndex, vocabulary_trie
+from structout.grammar.vocabulary import Vocabulary
+
+_CHECK_SECONDS = 0.05
+_CHECK_LIMITS = AutomatonLimits(seconds=_CHECK_SECONDS)
+_MAX_LEFT_OUT = 64  # keywords of a lenient schema
+
+_JSON_OBJECT = '{"type": "object"}'
+
+_Compiled = Automaton | SchemaIndex | GrammarIndex
+
+
+class FsmBackend(StructuredOutputBackend):
+    """Compiles constraints of all kinds, for one vocabulary.
+
+    Args:
+        vocabulary: the token ids of the model.
+        form: how JSON is written, unless a constraint has a key order of its own.
+        canonical_tokenizer: needed for ``compute_ff_tokens`` of the grammars. By
+            default that method raises.
+        limits: what one constraint may cost.
+
+    Raises:
+        ImportError: the engine was not built for this version of Python.
+    """
+
+    # They compile within their limits, so they need no other process. A schema compiles
+    # faster than it could be loaded.
+    saved_kinds = frozenset(
+        {StructuredOutputOptions.REGEX, StructuredOutputOptions.CHOICE, StructuredOutputOptions.GRAMMAR}
+    )
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        *,
+        form: TextForm = DEFAULT_FORM,
+        canonical_tokenizer: CanonicalTokenizer | None = None,
+        limits: AutomatonLimits = DEFAULT_LIMITS,
+    ):
+        super().__init__(vocabulary)
+        self._form = form
+        self._canonical_tokenizer = canonical_tokenizer
+        self._limits = limits
+        vocabulary_trie(vocabulary)  # the first constraint should not wait for it
+
+    @classmethod
+    def from_config(
+        cls, vocabulary: Vocabulary, config: StructuredOutputsConfig, canonical_tokenizer: CanonicalTokenizer | None
+    ) -> "FsmBackend":
+        form = TextForm(config.any_whitespace, config.max_whitespace, config.key_order)
+        return cls(vocabulary, form=form, canonical_tokenizer=canonical_tokenizer)
+
+    def compile_grammar(
+        self, request_type: StructuredOutputOptions, grammar_spec: str, stop_token_ids: Sequence[int] | None = None
+    ) -> NativeGrammar:
+        """Compile a constraint as the interface specifies."""
+        constraint = Constraint(request_type, grammar_spec)
+        return self._grammar(constraint, self.compile_native(constraint), stop_token_ids)
+
+    def compile(self, constraint: Constraint, stop_token_ids: Sequence[int] | None = None) -> CompiledConstraint:
+        """Compile a constraint with all its options.
+
+        Args:
+            constraint: with ``lenient``, formats that JSON Schema defines and the
+                engine cannot enforce in this schema are not enforced.
+            stop_token_ids: tokens that end the text. Default: those of the vocabulary.
+        """
+        stops = self.vocabulary.stop_token_ids if stop_token_ids is None else stop_token_ids
+        compiled = self._compiled_leniently(constraint, self._limits, stops)
+        native, (weakened, annotations) = compiled[0], _not_enforced(constraint, *compiled)
+        grammar = self._grammar(constraint, native, stop_token_ids)
+        return CompiledConstraint(grammar, weakened=weakened, annotations=annotations)
+
+    def check(self, constraint: Constraint) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Find out what ``compile`` would refuse, within milliseconds. What takes more
+        than ``_CHECK_SECONDS`` passes.
+
+        Returns:
+            the parts of a lenient constraint that would not be enforced, and the
+            formats that constrain nothing.
+        """
+        try:
+            compiled = self._compiled_leniently(constraint, _CHECK_LIMITS)
+        except GrammarLimitError as error:
+            if error.limit != "cpu_milliseconds":
+                raise
+            return (), ()
+        self._refuse_empty(constraint, compiled[0])
+        return _not_enforced(constraint, *compiled)
+
+    def compile_native(self, constraint: Constraint) -> _Compiled:
+        """A schema or a recursive grammar over tokens, or an automaton over bytes."""
+        return self._compiled(constraint, self._limits, self._tag_schemas(constraint, self._limits))
+
+    def _compiled_leniently(
+        self, constraint: Constraint, limits: AutomatonLimits, stop_token_ids: Sequence[int] = ()
+    ) -> tuple[_Compiled, TagSchemas, tuple[str, ...]]:
+        """Compile, and return what has compiled the schemas of a tag, and the keywords
+        that were left out of lenient schemas."""
+        left_out: list[str] = []
+        while True:
+            schemas = self._tag_schemas(constraint, limits)
+            try:
+                return self._compiled(constraint, limits, schemas, stop_token_ids), schemas, tuple(left_out)
+            except GrammarError as error:
+                if not constraint.lenient or not _is_in_a_schema(constraint, error) or len(left_out) >= _MAX_LEFT_OUT:
+                    raise
+                try:
+                    value, places = without(constraint.value, error.pointer or "")
+                except LookupError:
+                    raise error from None
+                constraint = constraint.rewritten(value)
+                left_out += places
+
+    def _tag_schemas(self, constraint: Constraint, limits: AutomatonLimits) -> TagSchemas:
+        """What compiles the schemas of a structural tag."""
+        ignored = STANDARD_FORMATS if constraint.lenient else ()
+        return TagSchemas(self.vocabulary, self._form_of(constraint), limits, ignored, constraint.lenient)
+
+    def _context(self, constraint: Constraint, limits: AutomatonLimits) -> GrammarContext:
+        """What grammars may refer to. A check may be one without the tokens."""
+        return GrammarContext(self.vocabulary, self._form_of(constraint), knows_tokens=limits is not _CHECK_LIMITS)
+
+    def _form_of(self, constraint: Constraint) -> TextForm:
+        key_order = constraint.key_order or self._form.key_order
+        return replace(self._form, key_order=key_order, whitespace_pattern=constraint.whitespace_pattern)
+
+    def _compiled(
+        self,
+        constraint: Constraint,
+        limits: AutomatonLimits,
+        schemas: TagSchemas,
+        stop_token_ids: Sequence[int] = (),
+    ) -> _Compiled:
+        kind = constraint.kind
+        if constraint.whitespace_pattern is not None and kind is not StructuredOutputOptions.JSON:
+            raise GrammarError(f"whitespace_pattern applies to json only, got a {kind.value} constraint")
+        match kind:
+            case StructuredOutputOptions.JSON | StructuredOutputOptions.JSON_OBJECT:
+                schema = constraint.spec if kind is StructuredOutputOptions.JSON else _JSON_OBJECT
+                ignored = STANDARD_FORMATS if constraint.lenient else ()
+                return SchemaIndex(
+                    schema, self.vocabulary, self._form_of(constraint), limits, ignored, dict(constraint.schemas)
+                )
+            case StructuredOutputOptions.REGEX:
+                return Automaton.from_regex(constraint.spec, limits)
+            case StructuredOutputOptions.CHOICE:
+                return Automaton.from_choices(constraint.value)
+            case StructuredOutputOptions.GRAMMAR:
+                return compile_grammar(constraint.spec, self.vocabulary, limits, self._context(constraint, limits))
+            case StructuredOutputOptions.STRUCTURAL_TAG:
+                context = self._context(constraint, limits)
+                rules = structural_tag_rules(constraint.value, limits, schemas.add, context, stop_token_ids)
+                automaton = None if constraint.tag_schemas else rules.automaton()
+                return GrammarIndex(rules, self.vocabulary) if automaton is None else automaton
+
+    def serialize(self, grammar: StructuredOutputGrammar) -> bytes | None:
+        return grammar.index.automaton.serialize() if isinstance(grammar, FsmGrammar) else None
+
+    def load_grammar(
+        self, constraint: Constraint, serialized: bytes, stop_token_ids: Sequence[int] | None = None
+    ) -> CompiledConstraint:
+        return CompiledConstraint(self._grammar(constraint, Automaton.deserialize(serialized), stop_token_ids))
+
+    def fill_bitmask_batch(
+        self, grammars: Sequence[StructuredOutputGrammar], bitmask: torch.Tensor, rows: Sequence[int]
+    ) -> None:
+        """Fill rows as the interface specifies, in one native call.
+
+        It keeps Python's global lock unless a mask has to be computed.
+        """
+        address, row_bytes = mask_memory(bitmask, self.vocabulary.size, rows)
+        core().fill_batch(_matchers(grammars), address, row_bytes, rows)
+
+    def destroy(self) -> None:
+        """Do nothing: the backend keeps nothing that no grammar holds, except the
+        vocabulary, which other managers may share."""
+
+    def _grammar(
+        self, constraint: Constraint, native: _Compiled, stop_token_ids: Sequence[int] | None
+    ) -> NativeGrammar:
+        self._refuse_empty(constraint, native)
+        stops = self.vocabulary.stop_token_ids if stop_token_ids is None else stop_token_ids
+        grammar: NativeGrammar
+        if isinstance(native, SchemaIndex):
+            grammar = JsonSchemaGrammar(native, self.vocabulary.size, stops, self._canonical_tokenizer)
+        elif isinstance(native, GrammarIndex):
+            grammar = ContextFreeGrammar(native, self.vocabulary.size, stops, self._canonical_tokenizer)
+        else:
+            index = TokenIndex(native, self.vocabulary)
+            grammar = FsmGrammar(index, self.vocabulary.size, stops, self._canonical_tokenizer)
+        with grammar_errors():
+            self._refuse_empty_language(grammar, constraint.kind)
+        return grammar
+
+    def _refuse_empty(self, constraint: Constraint, native: _Compiled) -> None:
+        if not isinstance(native, SchemaIndex) and native.is_empty:  # SchemaIndex refuses by itself
+            message = f"the {constraint.kind.value} constraint allows no text at all"
+            raise GrammarError(message, kind=GrammarErrorKind.IMPOSSIBLE)
+
+
+def _is_in_a_schema(constraint: Constraint, error: GrammarError) -> bool:
+    """Whether an error names a part of a JSON schema that is not supported."""
+    if error.kind is not GrammarErrorKind.UNSUPPORTED or error.pointer is None:
+        return False
+    is_json = constraint.kind is StructuredOutputOptions.JSON
+    return is_json or any(error.pointer.startswith(f"{schema.pointer}/") for schema in constraint.tag_schemas)
+
+
+def _not_enforced(
+    constraint: Constraint, native: _Compiled, schemas: TagSchemas, left_out: tuple[str, ...]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What is not enforced of a lenient constraint, and the formats that constrain
+    nothing."""
+    annotations = native.annotations if isinstance(native, SchemaIndex) else tuple(schemas.annotations)
+    weakened = (*left_out, *schemas.weakened)
+    if not annotations or not constraint.lenient:
+        return weakened, annotations
+    unknown = set(_unknown_formats(constraint))
+    standard = tuple(place for place in annotations if place not in unknown)
+    return weakened + standard, tuple(place for place in annotations if place in unknown)
+
+
+def _unknown_formats(constraint: Constraint) -> Iterator[str]:
+    if constraint.kind is StructuredOutputOptions.STRUCTURAL_TAG:
+        for schema in constraint.tag_schemas:
+            yield from unknown_formats(schema.nodes, schema.pointer)
+    else:
+        yield from unknown_formats(constraint.nodes)
+
+
+def _matchers(grammars: Sequence[StructuredOutputGrammar]) -> list[Any]:
+    for grammar_class in set(map(type, grammars)):  # few classes: isinstance is slow for abstract ones
+        if not issubclass(grammar_class, NativeGrammar):
+            raise TypeError(f"expected grammars that FsmBackend compiled, got a {grammar_class.__name__}")
+    return [grammar.matcher for grammar in cast(Sequence[NativeGrammar], grammars)]

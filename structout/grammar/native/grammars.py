@@ -1,0 +1,159 @@
+"""Compiles grammars in GBNF and in Lark."""
+
+import re
+from collections.abc import Sequence
+
+from structout.grammar.forced_tokens import CanonicalTokenizer
+from structout.grammar.native import gbnf, lark
+from structout.grammar.native.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
+from structout.grammar.native.extension import core, grammar_errors
+from structout.grammar.native.grammar_context import NO_CONTEXT, GrammarContext
+from structout.grammar.native.native_grammar import NativeGrammar
+from structout.grammar.native.rules import RuleSet
+from structout.grammar.native.token_index import vocabulary_trie
+from structout.grammar.vocabulary import Vocabulary
+
+
+def parse_grammar(text: str, limits: AutomatonLimits = DEFAULT_LIMITS, context: GrammarContext = NO_CONTEXT) -> RuleSet:
+    """Parse a grammar in GBNF (with ``::=``, from ``root``) or in llguidance's Lark
+    (from ``start``). docs/fsm.md has what is supported.
+
+    Args:
+        context: what the grammar may refer to.
+
+    Raises:
+        GrammarError: the grammar is malformed or uses what is not supported.
+        GrammarLimitError: its groups are nested too deep.
+    """
+    return gbnf.parse_gbnf(text, limits, context) if is_gbnf(text) else lark.parse_lark(text, limits, context)
+
+
+def compile_grammar(
+    text: str,
+    vocabulary: Vocabulary,
+    limits: AutomatonLimits = DEFAULT_LIMITS,
+    context: GrammarContext | None = None,
+) -> "Automaton | GrammarIndex":
+    """Compile a grammar: into an automaton where that is possible.
+
+    Args:
+        context: what the grammar may refer to. Default: schemas, and the tokens of the
+            vocabulary.
+
+    Raises:
+        GrammarError: the grammar is malformed or uses what is not supported.
+        GrammarLimitError: it would exceed one of ``limits``.
+    """
+    rules = parse_grammar(text, limits, context or GrammarContext(vocabulary))
+    automaton = rules.automaton()
+    return GrammarIndex(rules, vocabulary) if automaton is None else automaton
+
+
+def is_gbnf(grammar: str) -> bool:
+    """Whether a grammar uses ``::=``, which Lark has only inside strings."""
+    return "::=" in _TEXT.sub("", grammar)
+
+
+# Strings, classes and comments. Unclosed ones end at the end of their line, so that the
+# time stays linear.
+_TEXT = re.compile(r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"?|\[[^\]\\\n]*(?:\\.[^\]\\\n]*)*\]?|//[^\n]*|#[^\n]*')
+
+
+class GrammarIndex:
+    """A grammar with recursion over the tokens of a vocabulary. Threads may share it.
+
+    Args:
+        rules: of the grammar.
+        vocabulary: the token ids of the model.
+
+    Raises:
+        GrammarError: the rules use what is not supported.
+        GrammarLimitError: they exceed one of their limits.
+    """
+
+    def __init__(self, rules: RuleSet, vocabulary: Vocabulary):
+        trie = vocabulary_trie(vocabulary)
+        network = rules.network() if trie.has_all_bytes else rules.network(trie)
+        with grammar_errors("the grammar"):
+            self.native = core().GrammarIndex(network, rules.limits.as_native(), trie)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no text can be finished."""
+        with grammar_errors("the grammar"):
+            return self.native.is_empty
+
+    @property
+    def num_states(self) -> int:
+        """The number of places where texts have stood, since states were last freed."""
+        return self.native.num_states
+
+    @property
+    def num_masks(self) -> int:
+        """The number of different masks so far, pieces included."""
+        return self.native.num_masks
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of all states, pieces and masks, without the trie of the vocabulary.
+        States that texts have made are freed when they exceed 8 MB."""
+        return self.native.memory_bytes
+
+    def matches(self, text: str | bytes) -> bool:
+        """Whether a text is a whole text of the grammar.
+
+        Raises:
+            GrammarLimitError: that takes more than the limits.
+        """
+        with grammar_errors("the grammar"):
+            return self.native.matches(text.encode() if isinstance(text, str) else text)
+
+
+class ContextFreeGrammar(NativeGrammar):
+    """The position of one request in a grammar with recursion.
+
+    Args:
+        index: what the grammar was compiled into.
+        vocab_size: V, the number of tokens that a mask covers.
+        stop_token_ids: tokens that end the text.
+        canonical_tokenizer: needed for ``compute_ff_tokens``.
+    """
+
+    def __init__(
+        self,
+        index: GrammarIndex,
+        vocab_size: int,
+        stop_token_ids: Sequence[int],
+        canonical_tokenizer: CanonicalTokenizer | None,
+    ):
+        matcher = core().GrammarMatcher(index.native, sorted(set(stop_token_ids)))
+        super().__init__(matcher, vocab_size, stop_token_ids, canonical_tokenizer)
+        self._index = index
+
+    @property
+    def index(self) -> GrammarIndex:
+        """The grammar that all copies and forks share."""
+        return self._index
+
+    def state_id(self) -> int:
+        """The number of the place in the grammar where the text stands: the set of all
+        stacks that it may have led to. Texts at equal places have equal numbers, until
+        states are freed."""
+        return self.matcher.state
+
+    def shortest_end(self) -> bytes | None:
+        """Return a shortest continuation that completes the text. None if the search
+        for one gives up.
+
+        Raises:
+            GrammarLimitError: that takes more than the limits.
+        """
+        with grammar_errors("the grammar"):
+            return self.matcher.shortest_end()
+
+    def _at_start(self, stop_token_ids: Sequence[int]) -> "ContextFreeGrammar":
+        return ContextFreeGrammar(self._index, self._vocab_size, stop_token_ids, self._canonical_tokenizer)
+
+    @property
+    def memory_bytes(self) -> int:
+        return self._index.memory_bytes

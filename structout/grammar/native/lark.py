@@ -1,0 +1,466 @@
+"""Parses Lark grammars as llguidance reads them."""
+
+import json
+import re
+from typing import Any
+
+from structout.errors import GrammarError, GrammarLimitError
+from structout.grammar.native.automaton import AutomatonLimits
+from structout.grammar.native.grammar_context import GrammarContext
+from structout.grammar.native.letter_case import other_forms
+from structout.grammar.native.rules import (
+    REPETITIONS,
+    OpenGroups,
+    RuleSet,
+    bounded_int,
+    malformed_error,
+    place,
+    unsupported_error,
+)
+from structout.grammar.native.rust_regex import ecma_from_rust
+from structout.grammar.native.substrings import add_substrings
+
+START = "start"
+
+_TOKEN = re.compile(
+    r"""(?P<space>[ \t]+|(?:\#|//)[^\n]*)
+      | (?P<newline>\r?\n)
+      | (?P<text>"(?:[^"\\\x00-\x1f\x7f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}))*"i?)
+      | (?P<regex>/(?P<pattern>(?:[^/\\]|\\.)+)/(?P<flags>[imslux]*))
+      | (?P<name>_?[a-z][_a-z0-9-]*|_?[A-Z][_A-Z0-9-]*)
+      | (?P<statement>%[a-z]+)
+      | (?P<alias>->[ \t]*(?P<alias_name>\w+))
+      | (?P<times>~[ \t]*(?P<low>[0-9]+)(?:[ \t]*\.\.[ \t]*(?P<high>[0-9]+))?)
+      | (?P<bounds>\{[ \t]*(?P<from>[0-9]*)[ \t]*(?P<comma>,[ \t]*(?P<to>[0-9]*)[ \t]*)?\})
+      | (?P<range>\.\.)
+      | (?P<priority>\.[ \t]*(?P<priority_value>[+-]?[0-9]+))
+      | (?P<token><[^<>\s]+>)
+      | (?P<grammar>@[A-Za-z0-9_-]+)
+      | (?P<number>[0-9]+(?:\.[0-9]+)?)
+      | (?P<sign>[()\[\]{}|*+?&~:!.,=])""",
+    re.VERBOSE,
+)
+_JSON = json.JSONDecoder()
+_HEX_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|.)")
+_JSON_STATEMENTS = frozenset(("%llguidance", "%json", "%regex"))
+_OPTIONS = frozenset(("no_forcing", "allow_initial_skip"))
+_HARMLESS_ATTRIBUTES = frozenset(("capture", "capture_name", "stop_capture"))
+_LAZY_ATTRIBUTES = frozenset(("lazy", "suffix"))
+_LEXEME_ATTRIBUTES = _LAZY_ATTRIBUTES | {"temperature"}  # their rules are read as one terminal
+_MAX_PRIORITY = 1 << 30
+_MAX_GRAMMARS_INSIDE = 20
+
+# The terminals of Lark's library "common".
+_FLOAT = r"(?:(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)"
+_COMMON = {
+    "DIGIT": "[0-9]",
+    "HEXDIGIT": "[0-9A-Fa-f]",
+    "INT": "[0-9]+",
+    "SIGNED_INT": "[+-]?[0-9]+",
+    "DECIMAL": r"(?:[0-9]+\.[0-9]*|\.[0-9]+)",
+    "FLOAT": _FLOAT,
+    "SIGNED_FLOAT": f"[+-]?{_FLOAT}",
+    "NUMBER": f"(?:{_FLOAT}|[0-9]+)",
+    "SIGNED_NUMBER": f"[+-]?(?:{_FLOAT}|[0-9]+)",
+    "ESCAPED_STRING": r'"(?:[^"\\]|\\[^\n])*"',
+    "LCASE_LETTER": "[a-z]",
+    "UCASE_LETTER": "[A-Z]",
+    "LETTER": "[A-Za-z]",
+    "WORD": "[A-Za-z]+",
+    "CNAME": "[_A-Za-z][_A-Za-z0-9]*",
+    "WS_INLINE": r"[ \t]+",
+    "WS": r"[ \t\f\r\n]+",
+    "CR": r"\r",
+    "LF": r"\n",
+    "NEWLINE": r"(?:\r?\n)+",
+    "SH_COMMENT": r"#[^\n]*",
+    "CPP_COMMENT": r"//[^\n]*",
+    "C_COMMENT": r"/\*[^*]*\*+(?:[^/*][^*]*\*+)*/",
+    "SQL_COMMENT": r"--[^\n]*",
+}
+
+
+def parse_lark(text: str, limits: AutomatonLimits, context: GrammarContext) -> RuleSet:
+    """Parse a grammar of llguidance's Lark dialect.
+
+    Args:
+        context: what the grammar may refer to.
+
+    Raises:
+        GrammarError: the grammar is malformed or uses what is not supported.
+    """
+    rules = RuleSet(START, limits, has_lexer=True)
+    _Parser(text, _tokens_of(text)[0], rules, context).parse()
+    return rules
+
+
+class _Token:
+    """``value`` and ``json``: what stands behind a statement, and how it is written."""
+
+    def __init__(self, kind: str, text: str, start: int, match: re.Match[str], value: Any = None, json: str = ""):
+        self.kind, self.text, self.start, self.match, self.value, self.json = kind, text, start, match, value, json
+
+
+def _tokens_of(text: str, at: int = 0, depth: int = 0) -> tuple[list[_Token], int]:
+    """Split a grammar into tokens, without spaces, comments and the line ends before
+    ``|``.
+
+    Args:
+        at: where it begins.
+        depth: the number of grammars around it. If there are some, it ends with ``}``.
+
+    Returns:
+        the tokens, and where the grammar ends.
+    """
+    tokens: list[_Token] = []
+    begin = at
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            raise malformed_error(text, at, f"unexpected {text[at]!r}, or what it opens is not closed")
+        token = _Token(match.lastgroup or "", match.group(), at, match)
+        at = match.end()
+        if token.text in _JSON_STATEMENTS:
+            json_begin = _end_of_space(text, at)
+            try:
+                token.value, at = _JSON.raw_decode(text, json_begin)
+            except (ValueError, RecursionError):
+                raise malformed_error(text, at, f"expected a JSON value behind {token.text}") from None
+            token.json = text[json_begin:at]
+        elif token.text == "%lark":
+            at = _end_of_space(text, at)
+            if text[at : at + 1] != "{":
+                raise malformed_error(text, at, "expected { behind %lark")
+            if depth == _MAX_GRAMMARS_INSIDE:
+                raise GrammarLimitError("nesting", depth + 1, _MAX_GRAMMARS_INSIDE)
+            token.value, at = _tokens_of(text, at + 1, depth + 1)
+        elif token.text == "}" and depth:
+            return tokens, at
+        if token.text == "|":
+            while tokens and tokens[-1].kind == "newline":
+                tokens.pop()
+        if token.kind != "space":
+            tokens.append(token)
+    if depth:
+        raise malformed_error(text, begin, "the { behind %lark is not closed")
+    return tokens, at
+
+
+def _end_of_space(text: str, at: int) -> int:
+    while at < len(text) and text[at].isspace():
+        at += 1
+    return at
+
+
+class _Parser:
+    """Parses a grammar, which is all of ``text`` or stands inside of it."""
+
+    def __init__(self, text: str, tokens: list[_Token], rules: RuleSet, context: GrammarContext):
+        self._text = text
+        self._rules = rules
+        self._context = context
+        self._inside: list[tuple[_Token, RuleSet]] = []  # grammars
+        self._first_uses: dict[str, int] = {}
+        self._may_begin_ignored = False
+        self._tokens = tokens
+        self._at = 0
+
+    def parse(self) -> None:
+        while self._at < len(self._tokens):
+            token = self._tokens[self._at]
+            if token.kind == "newline":
+                self._at += 1
+            elif token.kind == "statement":
+                self._parse_statement(token)
+            else:
+                self._parse_rule()
+        if not self._rules.is_defined(START):
+            raise GrammarError(f"a Lark grammar must have a rule named {START}")
+        for name in self._rules.undefined_names:
+            where = place(self._text, self._first_uses[name])
+            raise GrammarError(f"{where}: the grammar uses {name}, which it does not define")
+        if self._may_begin_ignored:
+            self._rules.allow_ignored_at_start()
+        for token, rules in self._inside:
+            if self._rules.ignores_something or rules.ignores_something:  # each applies to one of them only
+                raise unsupported_error(self._text, token.start, "%ignore together with %lark is")
+
+    def _take(self, text: str) -> bool:
+        if self._at < len(self._tokens) and self._tokens[self._at].text == text:
+            self._at += 1
+            return True
+        return False
+
+    def _expect(self, kind: str, what: str) -> _Token:
+        if self._at == len(self._tokens) or self._tokens[self._at].kind != kind:
+            raise self._malformed(f"expected {what}")
+        self._at += 1
+        return self._tokens[self._at - 1]
+
+    def _offset(self) -> int:
+        """The offset of the next token."""
+        return self._tokens[self._at].start if self._at < len(self._tokens) else len(self._text)
+
+    def _malformed(self, problem: str) -> GrammarError:
+        return malformed_error(self._text, self._offset(), problem)
+
+    def _unsupported(self, feature: str) -> GrammarError:
+        return unsupported_error(self._text, self._offset(), feature)
+
+    def _parse_rule(self) -> None:
+        while self._take("?") or self._take("!"):  # only shape the syntax tree
+            pass
+        start = self._offset()
+        name = self._expect("name", "a rule, a terminal or a statement").text
+        priority = self._at < len(self._tokens) and self._tokens[self._at].kind == "priority"
+        if priority:
+            value = self._expect("priority", "").match["priority_value"]
+            bounded = max(-_MAX_PRIORITY, min(_MAX_PRIORITY, bounded_int(value)))
+            self._rules.native.set_priority(self._rules.reference(name), bounded)
+        if self._take("{"):
+            raise self._unsupported("templates are")
+        is_lexeme, is_lazy, suffix = self._parse_attributes() if self._take("[") else (False, False, None)
+        if not self._take(":"):
+            raise self._malformed(f"expected : behind {name}")
+        if self._rules.is_defined(name):
+            raise malformed_error(self._text, start, f"{name} is defined twice")
+        is_terminal = _is_terminal(name)
+        if is_terminal or not is_lexeme:
+            self._rules.define(name, self._parse_alternatives(is_terminal=is_terminal))
+            return
+        lexeme = [self._rules.add_alternatives(self._parse_alternatives(is_terminal=True))]
+        if suffix is not None:
+            lexeme.append(suffix)
+        self._rules.define(name, [[self._rules.native.add_terminal(self._rules.add_sequence(lexeme), is_lazy)]])
+
+    def _parse_attributes(self) -> tuple[bool, bool, int | None]:
+        """Parse the attributes of a rule. Return whether it is one lexeme, whether that
+        is lazy, and what it ends with, if an attribute tells."""
+        is_lexeme, is_lazy, suffix = False, False, None
+        while not self._take("]"):
+            start = self._offset()
+            name = self._expect("name", "the name of an attribute").text
+            if name not in _LEXEME_ATTRIBUTES | _HARMLESS_ATTRIBUTES:
+                raise unsupported_error(self._text, start, f"the attribute {name} of a rule is")
+            is_lexeme = is_lexeme or name in _LEXEME_ATTRIBUTES
+            value = None
+            if name == "temperature":
+                if not self._take("="):
+                    raise self._malformed("expected = behind temperature")
+                self._expect("number", "a number behind temperature=")
+            elif self._take("="):
+                if self._at == len(self._tokens) or self._tokens[self._at].kind not in ("text", "regex", "name"):
+                    raise self._malformed(f"expected a string, a regular expression or a terminal behind {name}=")
+                value = self._tokens[self._at]
+            if name in _LAZY_ATTRIBUTES:
+                is_lazy = True
+                if value is not None and value.text != '""':
+                    suffix = self._parse_value(value, is_terminal=True)
+                elif name != "lazy":  # the end of the text would stop the lexeme
+                    raise unsupported_error(self._text, start, f"the attribute {name} without a text is")
+            else:
+                self._at += value is not None
+            self._take(",")
+        return is_lexeme, is_lazy, suffix
+
+    def _parse_statement(self, token: _Token) -> None:
+        self._at += 1
+        match token.text:
+            case "%ignore":
+                self._rules.ignore(self._parse_alternatives(is_terminal=True))
+            case "%import":
+                self._parse_import()
+            case "%llguidance":
+                if not isinstance(token.value, dict):
+                    raise self._malformed("expected a JSON object behind %llguidance")
+                for option, value in token.value.items():
+                    if option not in _OPTIONS:
+                        raise self._unsupported(f"the option {option} of llguidance is")
+                    if not isinstance(value, bool):
+                        raise self._malformed(f"the option {option} must be true or false")
+                self._may_begin_ignored |= token.value.get("allow_initial_skip", False)
+            case _:
+                raise unsupported_error(self._text, token.start, f"{token.text} is")
+
+    def _parse_import(self) -> None:
+        library = self._expect("name", "the name of a library").text
+        if library != "common":
+            raise self._unsupported(f"the library {library} is")
+        if self._take("("):
+            while not self._take(")"):
+                name = self._expect("name", "the name of a terminal").text
+                self._import(name, name)
+                self._take(",")
+            return
+        if not self._take("."):
+            raise self._malformed("expected . behind common")
+        name = self._expect("name", "the name of a terminal").text
+        has_alias = self._at < len(self._tokens) and self._tokens[self._at].kind == "alias"
+        self._import(name, self._expect("alias", "").match["alias_name"] if has_alias else name)
+
+    def _import(self, name: str, alias: str) -> None:
+        if name not in _COMMON:
+            raise self._malformed(f"the library common has no {name}, only {', '.join(_COMMON)}")
+        if self._rules.is_defined(alias):
+            raise self._malformed(f"{alias} is defined twice")
+        self._rules.define(alias, [[self._rules.add_regex(_COMMON[name])]])
+
+    def _parse_alternatives(self, *, is_terminal: bool) -> list[list[int]]:
+        """Parse what follows the colon of a rule, up to the end of the line."""
+        groups = OpenGroups(self._rules)
+        closings: list[str] = []
+        outer_complements: list[int] = []  # the number of ~ before each open group
+        num_complements = 0
+        may_repeat = False
+
+        def add(part: int) -> None:
+            nonlocal num_complements, may_repeat
+            for _ in range(num_complements):
+                part = self._rules.native.add_complement(part)
+            groups.add(part)
+            num_complements, may_repeat = 0, True
+
+        while self._at < len(self._tokens) and self._tokens[self._at].kind != "newline":
+            token = self._tokens[self._at]
+            if token.kind in ("text", "regex", "name"):
+                add(self._parse_value(token, is_terminal))
+                continue
+            if token.kind == "token" or token.text in ("%json", "%regex", "%lark"):
+                add(self._parse_reference(token, is_terminal))
+                continue
+            if may_repeat and (bounds := self._repetition(token)) is not None:
+                groups.repeat_last(*bounds)
+                may_repeat = False
+            elif token.text in ("(", "["):
+                groups.open()
+                closings.append(")" if token.text == "(" else "]")
+                outer_complements.append(num_complements)
+                num_complements, may_repeat = 0, False
+            elif closings and token.text == closings[-1] and not num_complements:
+                inside = groups.close()
+                num_complements = outer_complements.pop()
+                add(inside if closings.pop() == ")" else self._rules.add_repetition(inside, 0, 1))
+            elif token.text == "|" and not num_complements:
+                groups.begin_alternative()
+                may_repeat = False
+            elif token.text in ("&", "~"):
+                if not is_terminal:
+                    raise self._malformed(f"{token.text} is for terminals only, whose names have upper case")
+                if token.text == "~":
+                    num_complements += 1
+                elif groups.alternatives[-1] and not num_complements:
+                    groups.intersect()
+                else:
+                    raise self._malformed("unexpected &")
+                may_repeat = False
+            elif token.kind != "alias" or closings:
+                raise self._unexpected(token)
+            self._at += 1
+        if closings or num_complements:
+            raise self._malformed(f"expected {closings[-1] if closings else 'a terminal'}")
+        return groups.close_alternatives()
+
+    def _unexpected(self, token: _Token) -> GrammarError:
+        match token.kind:
+            case "statement":
+                return self._unsupported(f"{token.text} is")
+            case "grammar":
+                return self._unsupported(f"the grammar {token.text} is")
+        return self._malformed(f"unexpected {token.text}")
+
+    def _repetition(self, token: _Token) -> tuple[int, int | None] | None:
+        """The bounds that a token stands for, or None if it is no repetition."""
+        if token.kind == "sign":
+            return REPETITIONS.get(token.text)
+        if token.kind == "times":
+            low = bounded_int(token.match["low"])
+            high: int | None = low if token.match["high"] is None else bounded_int(token.match["high"])
+        elif token.kind == "bounds" and (token.match["from"] or token.match["comma"]):
+            low = bounded_int(token.match["from"] or "0")
+            high = low
+            if token.match["comma"] is not None:
+                high = bounded_int(token.match["to"]) if token.match["to"] else None
+        else:
+            return None
+        if high is not None and high < low:
+            raise self._malformed("the bounds of a repetition are out of order")
+        return low, high
+
+    def _parse_reference(self, token: _Token, is_terminal: bool) -> int:
+        """Parse a token, a grammar, or what stands in JSON."""
+        self._at += 1
+        if is_terminal and token.text != "%regex":
+            raise malformed_error(self._text, token.start, f"{token.text} has no place in a terminal")
+        if token.text == "%lark":
+            return self._parse_grammar_inside(token)
+        try:
+            if token.kind == "token":
+                return self._context.add_token(self._rules, token.text)
+            if token.text == "%json":
+                return self._context.add_schema(self._rules, token.json)
+            part = add_substrings(self._rules, token.value)
+        except GrammarLimitError:
+            raise
+        except GrammarError as error:
+            raise GrammarError(f"{place(self._text, token.start)}: {error}", kind=error.kind) from None
+        return part if is_terminal else self._rules.native.add_terminal(part)
+
+    def _parse_grammar_inside(self, token: _Token) -> int:
+        rules = RuleSet(START, self._rules.limits, has_lexer=True, shared=self._rules)
+        _Parser(self._text, token.value, rules, self._context).parse()
+        self._inside.append((token, rules))
+        return rules.reference(START)
+
+    def _parse_value(self, token: _Token, is_terminal: bool) -> int:
+        """Parse a string, a range, a regular expression or a name."""
+        self._at += 1
+        if token.kind == "name" and not _is_terminal(token.text):
+            if is_terminal:
+                raise malformed_error(self._text, token.start, f"the terminal uses the rule {token.text}")
+            self._first_uses.setdefault(token.text, token.start)
+            return self._rules.reference(token.text)
+        match token.kind:
+            case "name":
+                self._first_uses.setdefault(token.text, token.start)
+                part = self._rules.reference(token.text)
+            case "regex":
+                part = self._parse_regex(token)
+            case _:
+                part = self._parse_text(token)
+        return part if is_terminal or token.text == '""' else self._rules.native.add_terminal(part)
+
+    def _parse_regex(self, token: _Token) -> int:
+        try:
+            return self._rules.add_regex(ecma_from_rust(token.match["pattern"], token.match["flags"]))
+        except GrammarLimitError:
+            raise
+        except GrammarError as error:
+            raise GrammarError(f"{place(self._text, token.start)}: {error}", kind=error.kind) from None
+
+    def _parse_text(self, token: _Token) -> int:
+        text = self._text_of(token)
+        if self._take(".."):
+            last = self._text_of(self._expect("text", "a string"))
+            if len(text) != 1 or len(last) != 1 or text > last:
+                raise malformed_error(self._text, token.start, "a range needs two characters in their order")
+            return self._rules.native.add_characters([(ord(text), ord(last))], False)
+        if not token.text.endswith("i"):
+            return self._rules.add_text(text)
+        return self._rules.add_sequence(
+            [self._add_any_case(character) for character in text] or [self._rules.add_text("")]
+        )
+
+    def _text_of(self, token: _Token) -> str:
+        as_json = _HEX_ESCAPE.sub(lambda m: f"\\u00{m[1]}" if m[1] else m[0], token.text.removesuffix("i"))
+        text: str = json.loads(as_json)
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise malformed_error(self._text, token.start, "a surrogate alone is no character")
+        return text
+
+    def _add_any_case(self, character: str) -> int:
+        forms = {character, *other_forms(character, character)}
+        return self._rules.native.add_characters([(ord(form), ord(form)) for form in forms], False)
+
+
+def _is_terminal(name: str) -> bool:
+    return name.lstrip("_")[:1].isupper()

@@ -1,0 +1,299 @@
+"""Builds the rules of a grammar while it is parsed."""
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
+from structout.grammar.native.automaton import Automaton, AutomatonLimits
+from structout.grammar.native.extension import core, grammar_errors
+from structout.grammar.native.json_schema import SchemaIndex
+
+_AUTOMATON_SECONDS = 0.2
+_LARGEST_BOUND = 1 << 30  # exceeds every limit on nodes
+_LAST_TOKEN_ID = (1 << 31) - 2
+_MAX_DIGITS = 18  # int() refuses more than 4,300 digits
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a text goes on where free text ends.
+
+    Attributes:
+        part: the expression that follows.
+        returns: whether free text goes on behind it, from its start.
+    """
+
+    part: int
+    returns: bool = False
+
+
+class RuleSet:
+    """The rules of a grammar, held by the C++ core.
+
+    Expressions are numbers that the ``add_…`` methods return. A rule may be referred to
+    before it is defined.
+
+    Args:
+        start: the rule that a whole text matches.
+        limits: what the grammar may cost.
+        has_lexer: whether rules consist of terminals, which ``add_terminal`` marks and
+            a greedy lexer reads, instead of bytes.
+        shared: other rules, to whose expressions those of these rules are added. They
+            do not see each other's names.
+    """
+
+    def __init__(
+        self, start: str, limits: AutomatonLimits, *, has_lexer: bool = False, shared: "RuleSet | None" = None
+    ):
+        self.native: Any = core().Rules() if shared is None else shared.native
+        self.start = start
+        self.limits = limits
+        self.has_lexer = has_lexer
+        self._ignored: list[int] = []
+        self._numbers = itertools.count()
+        self._network: Any = None
+        self._native_limits = limits.as_native()
+        self._references: dict[str, int] = {}
+        self._defined: set[str] = set()
+        self._root = self.reference(start)
+
+    def reference(self, name: str) -> int:
+        """The expression that stands for a rule."""
+        if name not in self._references:
+            self._references[name] = self.native.add_rule(name)
+        return self._references[name]
+
+    @property
+    def undefined_names(self) -> list[str]:
+        return [name for name in self._references if name not in self._defined]
+
+    def is_defined(self, name: str) -> bool:
+        return name in self._defined
+
+    def new_number(self) -> int:
+        """A number for the names of rules that stand for what has none."""
+        return next(self._numbers)
+
+    def add_text(self, text: str) -> int:
+        return self.native.add_text(text.encode())
+
+    def add_regex(self, pattern: str) -> int:
+        """Add a regular expression in the dialect of docs/fsm.md, without anchors and
+        lookahead."""
+        with grammar_errors():
+            return self.native.add_regex(pattern.encode(errors="surrogatepass"), self._native_limits)
+
+    def add_automaton(self, automaton: Automaton) -> int:
+        return self.native.add_automaton(automaton.native)
+
+    def add_free_text(
+        self, stops: Mapping[str, Way], excluded: Iterable[str] = (), anywhere: Sequence[Way] = ()
+    ) -> int:
+        """Add any UTF-8 text up to one of several ends.
+
+        Args:
+            stops: texts that end it, each where it first occurs, and what follows. Of
+                several that occur first at the same place, the longest counts.
+            excluded: texts that must not occur in front of a stop. A stop may contain
+                one.
+            anywhere: what may follow behind any character, and instead of the text.
+        """
+        ways = [*stops.values(), *anywhere]
+        with grammar_errors():
+            return self.native.add_free_text(
+                [stop.encode() for stop in stops],
+                [text.encode() for text in excluded],
+                [way.part for way in ways],
+                [way.returns for way in ways],
+                self._native_limits,
+            )
+
+    def json(self, index: SchemaIndex) -> int:
+        """Add a text of a JSON schema, enforced and written as in a request of its own.
+
+        Args:
+            index: the schema, over the vocabulary that the grammar is compiled for.
+        """
+        return self.native.add_json(index.native)
+
+    def token(self, ids: Iterable[int | tuple[int, int]]) -> int:
+        """Add one token out of some, read by its id, whatever its bytes are.
+
+        Args:
+            ids: of the tokens; a pair stands for all ids from one to the other.
+
+        Raises:
+            ValueError: an id is no number in ``[0, 2**31 - 2]``, or a range ends before
+                it begins.
+        """
+        ranges = [(each, each) if isinstance(each, int) else each for each in ids]
+        bad = [each for each in ranges if not 0 <= each[0] <= each[1] <= _LAST_TOKEN_ID]
+        if bad:
+            raise ValueError(f"expected token ids and ranges of them in [0, {_LAST_TOKEN_ID}], got {bad[0]}")
+        return self.native.add_tokens(ranges)
+
+    def add_repetition(self, part: int, minimum: int, maximum: int | None) -> int:
+        maximum = maximum if maximum is None else min(maximum, _LARGEST_BOUND)
+        return self.native.add_repetition(part, min(minimum, _LARGEST_BOUND), maximum)
+
+    def add_sequence(self, parts: Sequence[int]) -> int:
+        return parts[0] if len(parts) == 1 else self.native.add_sequence(parts)
+
+    def add_alternatives(self, sequences: Sequence[Sequence[int]]) -> int:
+        parts = [self.add_sequence(parts) for parts in sequences]
+        return parts[0] if len(parts) == 1 else self.native.add_alternatives(parts)
+
+    def define(self, name: str, sequences: Sequence[Sequence[int]]) -> None:
+        """Define a rule by its alternatives, each a list of expressions.
+
+        Alternatives that begin with the rule itself repeat what follows there:
+        ``a ::= a "x" | "y"`` becomes ``a ::= "y" "x"*``.
+        """
+        reference = self.reference(name)
+        self._defined.add(name)
+        others = [parts for parts in sequences if list(parts[:1]) != [reference]]
+        endings = [parts[1:] for parts in sequences if list(parts[:1]) == [reference]]
+        body = self.add_alternatives(others)
+        if any(endings):
+            body = self.add_sequence([body, self.add_repetition(self.add_alternatives(endings), 0, None)])
+        self.native.define(reference, body)
+
+    def ignore(self, sequences: Sequence[Sequence[int]]) -> None:
+        """Allow texts of the alternatives between two terminals."""
+        self._ignored.append(self.add_alternatives(sequences))
+
+    @property
+    def ignores_something(self) -> bool:
+        """Whether something may stand between terminals."""
+        return bool(self._ignored)
+
+    def allow_ignored_at_start(self) -> None:
+        """Allow what may stand between two terminals also in front of the first."""
+        if self._ignored:
+            ignored = self.native.add_terminal(self.add_alternatives([[part] for part in self._ignored]))
+            self._root = self.add_sequence([self.add_repetition(ignored, 0, None), self._root])
+
+    def network(self, vocabulary_trie: Any = None) -> Any:
+        """The automata of all rules, a ``Network`` of the core.
+
+        Args:
+            vocabulary_trie: whose bytes texts may consist of. Default: all bytes. The
+                rules must be complete then.
+
+        Raises:
+            GrammarError: the rules use what is not supported.
+            GrammarLimitError: the automata would exceed one of the limits.
+        """
+        if vocabulary_trie is None and self._network is not None:
+            return self._network
+        ignored = self._ignored if self.has_lexer else None
+        with grammar_errors("the grammar"):
+            network = core().Network(self.native, self._root, ignored, self._native_limits, vocabulary_trie)
+        if vocabulary_trie is None:
+            self._network = network
+        return network
+
+    def automaton(self) -> Automaton | None:
+        """The language as an automaton. None if the rules refer to themselves, except
+        at their ends, or if the automaton would exceed one of the limits, or take more
+        than 0.2 s."""
+        limits = replace(self.limits, seconds=min(self.limits.seconds, _AUTOMATON_SECONDS)).as_native()
+        try:
+            if self.has_lexer:
+                native = self.network().as_automaton(limits)
+            else:
+                self.native.check_recursion(self._root)
+                native = self.native.compile(self._root, limits)
+        except (core().PatternError, core().LimitError):
+            return None
+        return None if native is None else Automaton(native)
+
+
+class OpenGroups:
+    """The groups of a rule that the parser has not closed yet.
+
+    Args:
+        rules: where the expressions are added.
+    """
+
+    def __init__(self, rules: RuleSet):
+        self._rules = rules
+        self._groups: list[list[list[int]]] = [[[]]]
+        # For each group, the other operands of an intersection with the last sequence.
+        self._operands: list[list[int]] = [[]]
+
+    @property
+    def alternatives(self) -> list[list[int]]:
+        """The alternatives of the innermost group so far."""
+        return self._groups[-1]
+
+    @property
+    def depth(self) -> int:
+        """The number of open groups, without the rule itself."""
+        return len(self._groups) - 1
+
+    def open(self) -> None:
+        self._groups.append([[]])
+        self._operands.append([])
+        limit = self._rules.limits.nesting
+        if self.depth > limit:
+            raise GrammarLimitError("nesting", self.depth, limit)
+
+    def close(self) -> int:
+        """Close the innermost group and return its expression."""
+        return self._rules.add_alternatives(self.close_alternatives())
+
+    def close_alternatives(self) -> list[list[int]]:
+        """Close the innermost group and return its alternatives."""
+        self._end_alternative()
+        self._operands.pop()
+        return self._groups.pop()
+
+    def add(self, part: int) -> None:
+        self.alternatives[-1].append(part)
+
+    def begin_alternative(self) -> None:
+        self._end_alternative()
+        self.alternatives.append([])
+
+    def intersect(self) -> None:
+        """Begin another operand of an intersection, in the same alternative."""
+        self._operands[-1].append(self._rules.add_sequence(self.alternatives[-1]))
+        self.alternatives[-1] = []
+
+    def _end_alternative(self) -> None:
+        if self._operands[-1]:
+            operands = [*self._operands[-1], self._rules.add_sequence(self.alternatives[-1])]
+            self.alternatives[-1] = [self._rules.native.add_intersection(operands)]
+            self._operands[-1] = []
+
+    def repeat_last(self, minimum: int, maximum: int | None) -> None:
+        """Replace the last expression by its repetition."""
+        sequence = self.alternatives[-1]
+        sequence[-1] = self._rules.add_repetition(sequence[-1], minimum, maximum)
+
+
+REPETITIONS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
+
+
+def bounded_int(digits: str) -> int:
+    """Convert digits to a number. A number with too many digits for ``int`` becomes one
+    that exceeds every limit."""
+    return int(digits) if len(digits) <= _MAX_DIGITS else 1 << 62
+
+
+def place(text: str, offset: int) -> str:
+    """The line and column of a character, for a message."""
+    line_start = text.rfind("\n", 0, offset) + 1
+    return f"line {text.count(chr(10), 0, offset) + 1}, column {offset - line_start + 1}"
+
+
+def malformed_error(text: str, offset: int, problem: str) -> GrammarError:
+    return GrammarError(f"{place(text, offset)}: the grammar does not parse: {problem}")
+
+
+def unsupported_error(text: str, offset: int, feature: str) -> GrammarError:
+    message = f"{place(text, offset)}: {feature} not supported"
+    return GrammarError(message, kind=GrammarErrorKind.UNSUPPORTED)

@@ -1,0 +1,312 @@
+"""Arguments of a call in a notation other than JSON, as rules."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cached_property, lru_cache
+from typing import Any, Protocol
+
+from structout.constraints.tools.schema_kinds import Node, below, branches_of, kinds_of, property_pointer, resolved
+from structout.constraints.tools.styles import LOOKS_LIKE_JSON, STRING, ArgumentStyle
+from structout.errors import GrammarError, GrammarErrorKind
+from structout.grammar.native.automaton import Automaton
+from structout.grammar.native.json_schema import SchemaIndex
+from structout.grammar.native.rules import RuleSet
+
+# Keywords of an object that hold for every text, since only known keys are written.
+_READ_OF_OBJECTS = frozenset(
+    ("type", "properties", "required", "additionalProperties", "unevaluatedProperties", "dependentRequired")
+) | {"minProperties", "maxProperties"}
+_READ_OF_ARRAYS = frozenset(("type", "items", "minItems", "maxItems"))
+_OF_OBJECTS = frozenset(("patternProperties", "propertyNames", "dependentSchemas", "dependencies", *_READ_OF_OBJECTS))
+_OF_ARRAYS = (
+    frozenset(
+        ("prefixItems", "contains", "minContains", "maxContains", "uniqueItems", "additionalItems", "unevaluatedItems")
+    )
+    | _READ_OF_ARRAYS
+)
+_OF_ALL = frozenset(("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "const", "enum"))
+
+_ENDS_WITH_LINE_BREAK = r"\n[\s\S]*|[\s\S]*\n"
+
+
+class Schemas(Protocol):
+    """A schema whose parts can be compiled alone."""
+
+    root: Any
+    string_rules: dict[object, int | None]  # the rules of strings, for all schemas of a tag
+
+    def index(
+        self, pointer: str | None, types: Collection[str] = (), excluded: Collection[str] = ()
+    ) -> SchemaIndex | None: ...
+
+    def strings(self, pointer: str | None, excluded: Collection[str]) -> Automaton | None: ...
+
+    def refuse(self, pointer: str, keyword: str, reason: str) -> None: ...
+
+    def error(self, pointer: str, message: str, kind: GrammarErrorKind) -> GrammarError: ...
+
+
+class ArgumentRules:
+    """Adds the arguments that a schema describes to rules.
+
+    The keys are those that the schema names, in their order.
+
+    Args:
+        rules: where they are added.
+        schemas: the schema.
+        style: the notation.
+        excluded: texts that no value contains.
+    """
+
+    def __init__(self, rules: RuleSet, schemas: Schemas, style: ArgumentStyle, excluded: tuple[str, ...]):
+        # Names of rules are of this schema alone.
+        self._rules = RuleSet("arguments", rules.limits, shared=rules)
+        self._schemas = schemas
+        self._style = style
+        self._excluded = excluded
+        self._nothing = rules.add_text("")
+
+    def add_arguments(self) -> int:
+        pointer, node = resolved(self._schemas.root, "")
+        if "object" not in kinds_of(node):
+            message = "the arguments of a call are an object, which the schema does not allow"
+            raise self._schemas.error("", message, GrammarErrorKind.IMPOSSIBLE)
+        return self._object(pointer, node)
+
+    @cached_property
+    def _line_break(self) -> int:
+        return self._rules.add_repetition(self._rules.add_text("\n"), 0, 1)
+
+    # -- objects and arrays ---------------------------------------------------------
+
+    def _object(self, pointer: str | None, node: Node) -> int:
+        """The entries of an object."""
+        place = pointer or ""
+        for keyword in sorted(node.keys() & (_OF_OBJECTS | _OF_ALL | {"$ref"}) - _READ_OF_OBJECTS):
+            self._schemas.refuse(place, keyword, f"cannot enforce {keyword} of an object")
+        properties = node.get("properties", {})
+        required = list(dict.fromkeys(node.get("required", ())))
+        others = node.get("additionalProperties", node.get("unevaluatedProperties", True))
+        if not properties and not required and others is not False:
+            return self._free_entries(node, below(pointer, node, "additionalProperties"))
+        entries: dict[str, int] = {}
+        for name in dict.fromkeys([*properties, *required]):
+            value_pointer = property_pointer(pointer, node, name)
+            if name not in properties and others is False:
+                message = f"the key {name!r} is required, and no property has it"
+                raise self._schemas.error(f"{place}/required", message, GrammarErrorKind.IMPOSSIBLE)
+            entry = self._entry(name, value_pointer)
+            if entry is not None:
+                entries[name] = entry
+            elif name in required:
+                message = f"no value is allowed for the key {name!r}, which is required"
+                raise self._schemas.error(value_pointer or place, message, GrammarErrorKind.IMPOSSIBLE)
+        presence = _Presence(self._rules, entries, node)
+        body = presence.add()
+        if body is None:
+            message = "no choice of keys satisfies minProperties, maxProperties, required and dependentRequired"
+            raise self._schemas.error(place, message, GrammarErrorKind.IMPOSSIBLE)
+        return self._ended(body)
+
+    def _free_entries(self, node: Node, values: str | None) -> int:
+        """Entries whose keys the schema does not name."""
+        if "\0" in self._style.closing("\0"):  # the key again, which no rule can compare
+            if node.get("minProperties", 0) > 0:
+                message = f"{self._style.closing('key')} cannot close keys that the schema does not name"
+                raise self._schemas.error("", message, GrammarErrorKind.UNSUPPORTED)
+            return self._nothing
+        key = self._rules.add_regex(self._style.key_pattern)
+        entry = self._value_between(lambda kind: self._opening_of(key, kind), None, values)
+        if entry is None:
+            return self._nothing
+        minimum, maximum = node.get("minProperties", 0), node.get("maxProperties")
+        entries = self._rules.add_repetition(self._rules.add_sequence([self._line_break, entry]), minimum, maximum)
+        return self._ended(entries)
+
+    def _array(self, pointer: str | None, node: Node) -> int:
+        place = pointer or ""
+        for keyword in sorted(node.keys() & (_OF_ARRAYS | _OF_ALL | {"$ref"}) - _READ_OF_ARRAYS):
+            self._schemas.refuse(place, keyword, f"cannot enforce {keyword} of an array")
+        item = self._entry(None, below(pointer, node, "items"))
+        minimum, maximum = node.get("minItems", 0), node.get("maxItems")
+        if item is None:
+            return self._nothing
+        return self._ended(self._rules.add_repetition(item, minimum, maximum))
+
+    def _ended(self, entries: int) -> int:
+        """Entries and a line break that may follow them, except where they lie inside
+        each other."""
+        return entries if self._style.is_recursive else self._rules.add_sequence([entries, self._line_break])
+
+    # -- values ---------------------------------------------------------------------
+
+    def _entry(self, key: str | None, pointer: str | None) -> int | None:
+        """A value with what stands around it. None if no value is allowed."""
+        if key is not None and not _texts_of(self._style.key_pattern).matches(key):
+            message = f"the key {key!r} cannot be written between tags"
+            raise self._schemas.error(pointer or "", message, GrammarErrorKind.UNSUPPORTED)
+
+        value = self._value_between(lambda kind: self._rules.add_text(self._style.opening(key, kind)), key, pointer)
+        return None if value is None else self._rules.add_sequence([self._line_break, value])
+
+    def _opening_of(self, key: int, kind: str) -> int:
+        """What stands in front of a value whose key is an expression."""
+        before, behind = self._style.opening("\0", kind).split("\0")
+        return self._rules.add_sequence([self._rules.add_text(before), key, self._rules.add_text(behind)])
+
+    def _value_between(self, opening: Callable[[str], int], key: str | None, pointer: str | None) -> int | None:
+        values = self._values(self._style.closing(key), pointer, is_alone=True)
+        choices = [[opening(kind), value] for kind, value in values]
+        return self._rules.add_alternatives(choices) if choices else None
+
+    def _values(self, closing: str, pointer: str | None, *, is_alone: bool) -> Iterator[tuple[str, int]]:
+        """The kinds of values that a part allows, and how they are written.
+
+        Args:
+            closing: what stands behind them.
+            pointer: the part.
+            is_alone: whether the values of no other part may stand in the same place.
+        """
+        place, node = resolved(self._schemas.root, pointer)
+        if self._style.is_recursive and (branches := branches_of(place, node)):
+            for branch in branches:
+                yield from self._values(closing, branch, is_alone=False)
+            return
+        kinds = kinds_of(node)
+        strings = self._schemas.strings(place, self._excluded) if STRING in kinds else None
+        others = []
+        end = self._rules.add_text(closing)
+        for group in self._style.kinds:
+            types = [kind for kind in group if kind in kinds]
+            if not types:
+                continue
+            if self._style.is_recursive and group[0] in ("object", "array"):
+                if node and "type" not in node and self._schemas.index(place, types) is None:
+                    continue
+                container = self._container(group[0], place, node)
+                others.append((group[0], self._rules.add_sequence([container, end])))
+                continue
+            index = self._schemas.index(place, types, self._excluded)
+            if index is not None:
+                others.append((group[0], self._rules.add_sequence([self._wrapped(self._rules.json(index)), end])))
+        if strings is not None:
+            is_mixed = (len(kinds) > 1 or not is_alone) and not self._style.tells_strings  # as the reader decides it
+            string = self._string(strings, closing, is_mixed=is_mixed)
+            if string is not None:
+                yield STRING, string
+        yield from others
+
+    def _container(self, kind: str, pointer: str | None, node: Node) -> int:
+        name = f"{kind} {pointer}"
+        is_new = not self._rules.is_defined(name) and name not in self._rules.undefined_names
+        reference = self._rules.reference(name)
+        if is_new:
+            body = self._object(pointer, node) if kind == "object" else self._array(pointer, node)
+            self._rules.define(name, [[body]])
+        return reference
+
+    def _string(self, strings: Automaton, closing: str, *, is_mixed: bool) -> int | None:
+        """A rule for strings, one for all values of the tag that are written alike.
+        None if there is no string.
+
+        Args:
+            strings: what they are.
+            closing: what stands behind them.
+            is_mixed: whether other values may stand in their place.
+        """
+        key = (closing, is_mixed, strings)
+        known = self._schemas.string_rules
+        if key not in known:
+            if is_mixed:
+                strings -= _texts_of(LOOKS_LIKE_JSON)
+            known[key] = None if strings.is_empty else self._string_rule(strings, closing, f"string {len(known)}")
+        return known[key]
+
+    def _string_rule(self, strings: Automaton, closing: str, name: str) -> int:
+        end = self._rules.add_text(closing)
+        if self._style.is_wrapped:
+            line_break = self._rules.add_text("\n")
+            bare = self._rules.add_automaton(strings - _texts_of(_ENDS_WITH_LINE_BREAK))
+            alone = [line_break, self._rules.add_automaton(strings), line_break, end]
+            self._rules.define(name, [alone, [bare, end]])
+        else:
+            self._rules.define(name, [[self._rules.add_automaton(strings), end]])
+        return self._rules.reference(name)
+
+    def _wrapped(self, value: int) -> int:
+        if not self._style.is_wrapped:
+            return value
+        line_break = self._rules.add_text("\n")
+        return self._rules.add_alternatives([[line_break, value, line_break], [value]])
+
+
+@lru_cache
+def _texts_of(pattern: str) -> Automaton:
+    return Automaton.from_regex(pattern)
+
+
+class _Presence:
+    """Which entries of an object are there, in their order.
+
+    Args:
+        rules: where the choices are added.
+        entries: the expression of each entry, by its key.
+        node: the schema of the object.
+    """
+
+    def __init__(self, rules: RuleSet, entries: Mapping[str, int], node: Node):
+        self._rules = rules
+        self._entries = list(entries.items())
+        self._required = frozenset(node.get("required", ()))
+        self._minimum = node.get("minProperties", 0)
+        self._maximum = node.get("maxProperties", len(entries))
+        self._needs = {name: frozenset(needed) for name, needed in node.get("dependentRequired", {}).items()}
+        self._needed_by_some = frozenset().union(*self._needs.values())
+        self._counts = self._minimum > len(self._required) or self._maximum < len(entries)
+        self._rests: dict[object, int | None] = {}
+
+    def add(self) -> int | None:
+        """The expression of all choices. None if there is none."""
+        if self._counts or self._needs:
+            return self._rest(0, 0, frozenset(), frozenset())
+        parts = [
+            entry if name in self._required else self._rules.add_repetition(entry, 0, 1)
+            for name, entry in self._entries
+        ]
+        return self._rules.add_sequence(parts) if parts else self._rules.add_text("")
+
+    def _rest(self, i: int, count: int, taken: frozenset[str], needed: frozenset[str]) -> int | None:
+        """What may follow the entries before ``i``.
+
+        Args:
+            i: the next entry.
+            count: how many have been taken, if they are counted.
+            taken: those of them that another one may need.
+            needed: those that one of them needs, of the rest.
+        """
+        if i == len(self._entries):
+            return self._rules.add_text("") if not needed and count >= self._minimum * self._counts else None
+        key = (i, count, taken, needed)
+        if key not in self._rests:
+            name, entry = self._entries[i]
+            choices = []
+            needs = self._needs.get(name, frozenset()) - {name} - taken
+            comes_later = {later for later, _ in self._entries[i + 1 :]}
+            if needs <= comes_later and count < self._maximum:
+                rest = self._rest(
+                    i + 1,
+                    count + self._counts,
+                    taken | ({name} & self._needed_by_some),
+                    (needed - {name}) | needs,
+                )
+                choices += [] if rest is None else [[entry, rest]]
+            if name not in self._required | needed:
+                rest = self._rest(i + 1, count, taken, needed)
+                choices += [] if rest is None else [[rest]]
+            self._rests[key] = self._named(choices) if choices else None
+        return self._rests[key]
+
+    def _named(self, choices: list[list[int]]) -> int:
+        """A rule, which others share."""
+        name = f"entries {len(self._rests)} {id(self)}"
+        self._rules.define(name, choices)
+        return self._rules.reference(name)

@@ -1,0 +1,241 @@
+"""The schemas inside a structural tag, as rules."""
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+from urllib.parse import quote
+
+from structout.constraints import exact_json
+from structout.constraints.schema_walks import keyword_at, part_at
+from structout.constraints.tools.styles import STYLES
+from structout.errors import GrammarError, GrammarErrorKind
+from structout.grammar.native.automaton import Automaton, AutomatonLimits
+from structout.grammar.native.extension import core, grammar_errors
+from structout.grammar.native.json_schema import SchemaIndex, TextForm
+from structout.grammar.native.rules import RuleSet, Way
+from structout.grammar.native.structural_tags import SchemaFormat
+from structout.grammar.native.tag_arguments import ArgumentRules
+from structout.grammar.vocabulary import Vocabulary
+
+_DOCUMENT, _CLEAN = "structout:schema", "structout:clean"
+_REFERS = ('"$ref"', '"$id"', '"$dynamicRef"', '"$recursiveRef"', '"$schema"')
+_CACHED_EXCLUSIONS = 1 << 8
+_STRING_LIMITS = AutomatonLimits(states=50_000, seconds=0.1)
+
+
+@dataclass
+class TagSchemas:
+    """Adds the schemas of one tag to its rules. Equal schemas are compiled once.
+
+    Args:
+        vocabulary: the token ids of the model.
+        form: how JSON is written, where the tag does not say.
+        limits: what each schema may cost.
+        ignored_formats: as in :class:`SchemaIndex`.
+        is_lenient: whether keywords that a style of arguments cannot enforce are left
+            out.
+
+    Attributes:
+        annotations: JSON pointers to each ``format`` that constrains nothing.
+        weakened: JSON pointers to what is not enforced.
+    """
+
+    vocabulary: Vocabulary
+    form: TextForm
+    limits: AutomatonLimits
+    ignored_formats: Collection[str] = ()
+    is_lenient: bool = False
+    annotations: list[str] = field(default_factory=list)
+    weakened: list[str] = field(default_factory=list)
+    _indices: dict[object, SchemaIndex | None] = field(default_factory=dict)
+    _strings: dict[object, Automaton | None] = field(default_factory=dict)
+    _string_rules: dict[object, int | None] = field(default_factory=dict)
+
+    def add(self, rules: RuleSet, given: SchemaFormat) -> int:
+        """Add the texts of a schema.
+
+        Raises:
+            GrammarError: the schema is refused. Its pointer is the place in the tag.
+        """
+        document = _Document(self, given)
+        if given.style == "json":
+            index = document.index("", excluded=given.excluded)
+            assert index is not None
+            return rules.json(index)
+        style = STYLES.get(given.style)
+        if style is None:
+            raise GrammarError(f"there is no style {given.style!r}, only json, {', '.join(STYLES)}").at(
+                given.pointer, "style"
+            )
+        excluded = (*style.markers, *given.excluded, *(end.strip() for end in given.ends if end.strip()))
+        return ArgumentRules(rules, document, style, tuple(dict.fromkeys(excluded))).add_arguments()
+
+
+class _Document:
+    """One schema of a tag, whose parts are compiled alone. Implements
+    :class:`structout.grammar.native.tag_arguments.Schemas`."""
+
+    def __init__(self, shared: TagSchemas, given: SchemaFormat):
+        self.root = given.schema
+        self.string_rules = shared._string_rules
+        self._shared = shared
+        self._given = given
+        self._text = exact_json.dumps(given.schema, ensure_ascii=False)
+        self._has_references = any(keyword in self._text for keyword in _REFERS)
+        self._form = replace(
+            shared.form,
+            key_order=given.key_order or shared.form.key_order,
+            max_whitespace=shared.form.max_whitespace if given.max_whitespace is None else given.max_whitespace,
+            whitespace_pattern=given.whitespace_pattern if shared.form.any_whitespace else None,
+        )
+
+    def index(
+        self, pointer: str | None, types: Collection[str] = (), excluded: Collection[str] = ()
+    ) -> SchemaIndex | None:
+        """A part of the schema, compiled.
+
+        Args:
+            pointer: JSON pointer to it, without ``#``. None stands for any value.
+            types: JSON types of the values. Default: all.
+            excluded: texts that no string and no key contains.
+
+        Returns:
+            None if there is no value, and ``types`` are given.
+        """
+        schema, documents = self._part(pointer, types, excluded)
+        key = (schema, tuple(documents.items()), self._form)
+        known = self._shared._indices
+        if key not in known:
+            known[key] = None
+            try:
+                with self._located(pointer or ""):
+                    known[key] = SchemaIndex(
+                        schema,
+                        self._shared.vocabulary,
+                        self._form,
+                        self._shared.limits,
+                        self._shared.ignored_formats,
+                        documents,
+                    )
+            except GrammarError as error:
+                if not types or error.kind is not GrammarErrorKind.IMPOSSIBLE:
+                    del known[key]
+                    raise
+        index = known[key]
+        if index is not None:
+            places = (self._place(pointer or "", place) for place in index.annotations)
+            self._shared.annotations += [place for place in places if place not in self._shared.annotations]
+        return index
+
+    def strings(self, pointer: str | None, excluded: Collection[str]) -> Automaton | None:
+        """The strings of a part, without quotes and escapes. None if it has none.
+
+        Args:
+            pointer: as in ``index``.
+            excluded: texts that they do not contain.
+        """
+        index = self.index(pointer, ("string",))
+        if index is None:
+            return None
+        key = (index, tuple(excluded))
+        known = self._shared._strings
+        if key not in known:
+            known[key] = self._raw_strings(index, pointer) & _without(tuple(excluded), self._shared.limits)
+        return known[key]
+
+    def refuse(self, pointer: str, keyword: str, reason: str) -> None:
+        """Refuse a keyword, or leave it out if the constraint is lenient."""
+        place = f"{self._given.pointer}{pointer}/{keyword}"
+        if not self._shared.is_lenient:
+            message = f"{self._given.style} arguments {reason}: {_ALTERNATIVE}"
+            raise GrammarError(message, kind=GrammarErrorKind.UNSUPPORTED).at(place, keyword)
+        if place not in self._shared.weakened:
+            self._shared.weakened.append(place)
+
+    def error(self, pointer: str, message: str, kind: GrammarErrorKind) -> GrammarError:
+        place = self._given.pointer + pointer
+        return GrammarError(message, kind=kind).at(place, keyword_at(place))
+
+    def _raw_strings(self, index: SchemaIndex, pointer: str | None) -> Automaton:
+        limits = _STRING_LIMITS.as_native()
+        closed = index.native.closed(limits)
+        if closed is None:
+            message = f"the strings have no automaton with at most {_STRING_LIMITS.states:,} states: lower maxLength"
+            raise self.error(pointer or "", message, GrammarErrorKind.UNSUPPORTED)
+        with grammar_errors():
+            return Automaton(core().raw_strings(closed, limits))
+
+    def _part(
+        self, pointer: str | None, types: Collection[str], excluded: Collection[str]
+    ) -> tuple[str, dict[str, str]]:
+        """A schema for the engine, and the documents that it refers to."""
+        documents: dict[str, str] = {}
+        if pointer is None:
+            part: Any = True
+        elif pointer == "" and not types and not excluded:
+            return self._text, documents
+        else:
+            part = part_at(self.root, pointer)
+            if self._has_references:
+                part = {"$ref": f"{_DOCUMENT}#{quote(pointer, safe='/~')}"}
+                documents[_DOCUMENT] = self._text
+        parts = [part]
+        if types:
+            parts.append({"type": list(types)})
+        if excluded:
+            parts.append({"$ref": f"{_CLEAN}#/$defs/value"})
+            documents[_CLEAN] = _clean_values(excluded)
+        return exact_json.dumps({"allOf": parts}, ensure_ascii=False), documents
+
+    @contextmanager
+    def _located(self, pointer: str) -> Iterator[None]:
+        """Give errors of a part their place in the tag."""
+        try:
+            yield
+        except GrammarError as error:
+            own = error.pointer or "#"
+            error.args = (str(error).removeprefix(f"{own}: "),)
+            place = self._place(pointer, own)
+            raise error.at(place, keyword_at(place)) from None
+
+    def _place(self, pointer: str, own: str) -> str:
+        """Where a place in a compiled part is in the tag."""
+        document, _, inside = own.partition("#")
+        if document == _DOCUMENT:
+            return self._given.pointer + inside
+        inside = inside.removeprefix("/allOf/0") if inside.startswith("/allOf/0") else inside
+        return self._given.pointer + pointer + inside
+
+
+_ALTERNATIVE = "use the style json, or pass lenient=True to leave it out"
+
+
+def _clean_values(excluded: Collection[str]) -> str:
+    """A schema document whose ``#/$defs/value`` is any value without the texts in its
+    strings and keys. JSON is written canonically, so that a text that needs no escapes
+    is in the written string where it is in the value."""
+    pattern = "|".join(_escaped_pattern(json.dumps(text, ensure_ascii=False)[1:-1]) for text in excluded)
+    value = {"$ref": "#/$defs/value"}
+    clean: Mapping[str, Any] = {
+        "not": {"type": "string", "pattern": pattern},
+        "items": value,
+        "additionalProperties": value,
+        "propertyNames": {"not": {"pattern": pattern}},
+    }
+    return exact_json.dumps({"$defs": {"value": clean}}, ensure_ascii=False)
+
+
+def _escaped_pattern(text: str) -> str:
+    return "".join(f"\\{character}" if character in r"^$\.*+?()[]{}|/" else character for character in text)
+
+
+@lru_cache(_CACHED_EXCLUSIONS)
+def _without(excluded: tuple[str, ...], limits: AutomatonLimits) -> Automaton:
+    """All texts that contain none of some texts."""
+    rules = RuleSet("text", limits)
+    rules.define("text", [[rules.add_free_text({}, excluded, [Way(rules.add_text(""))])]])
+    with grammar_errors():
+        return Automaton(rules.native.compile(rules.reference("text"), limits.as_native()))

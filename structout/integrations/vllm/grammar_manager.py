@@ -1,0 +1,226 @@
+"""GrammarManager: structout's manager in the place of vLLM's."""
+
+import itertools
+import logging
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from vllm.v1.structured_output import StructuredOutputManager as VllmManager
+from vllm.v1.structured_output.utils import apply_grammar_bitmask, strip_speculative_padding
+
+from structout.errors import GrammarError
+from structout.integrations.vllm import request_params
+from structout.integrations.vllm.jump_forward import is_jump_forward
+from structout.masks.batch import MaskBatch
+from structout.scheduler.manager import StructuredOutputManager
+from structout.scheduler.requests import GrammarStatus
+
+_log = logging.getLogger("vllm.structout")
+
+# Since 0.33 vLLM's workers skip a fixed number of rows for each request. Before, they
+# counted its rows.
+_HAS_STRIDE = "mask_stride" in apply_grammar_bitmask.__code__.co_varnames
+
+
+class Grammar:
+    """What vLLM keeps of a request's grammar.
+
+    The request is finished when vLLM drops this object, however the request ends.
+
+    Args:
+        manager: the manager that has the request.
+        key: the id of the request with the manager. It is not vLLM's, which may be used
+            again while an earlier request is still there.
+    """
+
+    def __init__(self, manager: StructuredOutputManager, key: str):
+        self.manager = manager
+        self.key = key
+        weakref.finalize(self, manager.finish_request, key).atexit = False
+
+
+class PendingGrammar(Future["Grammar | GrammarError"]):
+    """The future of a :class:`Grammar`. vLLM polls it, so nobody has to be woken."""
+
+    def __init__(self, grammar: Grammar):
+        super().__init__()
+        self._grammar = grammar
+
+    def done(self) -> bool:
+        return self._grammar.manager.status(self._grammar.key) is not GrammarStatus.WAITING
+
+    def result(self, timeout: float | None = None) -> Grammar | GrammarError:
+        """The grammar, or the error, which vLLM keeps in its place.
+
+        Raised, the error would keep the scheduler's frames, and through them other
+        requests, until a garbage collection.
+        """
+        error = self._grammar.manager.error(self._grammar.key)
+        if error is not None:  # the client of vLLM learns no reason
+            _log.error("request %s is refused: %s", self._grammar.key.rpartition("#")[0], error)
+        return error or self._grammar
+
+
+class GrammarManager(VllmManager):  # type: ignore[misc]  # mypy does not read vLLM
+    """vLLM's ``StructuredOutputManager`` over structout's.
+
+    Where vLLM is configured with a backend that structout does not have, it is vLLM's
+    own.
+
+    Attributes:
+        has_structout_workers: whether the workers take a :class:`structout.MaskBatch`.
+            Otherwise they get vLLM's dense masks.
+        structout: the manager; None if vLLM's own backend is used.
+    """
+
+    has_structout_workers = True
+
+    def __init__(self, vllm_config: Any):
+        super().__init__(vllm_config)
+        self.structout: StructuredOutputManager | None = None
+        self._keys = itertools.count()
+        config = vllm_config.structured_outputs_config
+        if not vllm_config.model_config.skip_tokenizer_init and request_params.serves(config, self.tokenizer):
+            # vLLM holds the masks of the steps that a pipeline has in flight.
+            num_buffers = vllm_config.parallel_config.pipeline_parallel_size + 2
+            max_requests = max(4096, 4 * vllm_config.scheduler_config.max_num_seqs)
+            self.structout = StructuredOutputManager(
+                self.tokenizer,
+                vllm_config.model_config.get_vocab_size(),
+                request_params.manager_config(
+                    config, num_mask_buffers=num_buffers, queue_size=max_requests, tenant_queue_size=max_requests
+                ),
+            )
+            # A compile deadline must not pass while the first request waits for an
+            # engine's tables of the vocabulary.
+            self.structout.warm_up(())
+        self._jumps_forward = is_jump_forward(vllm_config.speculative_config)
+
+    def grammar_init(self, request: Any) -> None:
+        structured = request.structured_output_request
+        if self.structout is None or structured is None:
+            super().grammar_init(request)
+            return
+        key = f"{request.request_id}#{next(self._keys)}"
+        stop = request.sampling_params.all_stop_token_ids if request.sampling_params is not None else None
+        backend = self.vllm_config.structured_outputs_config.backend
+        params = request_params.params_of(structured.params, backend, request.sampling_params)
+        self.structout.add_request(key, params, stop_token_ids=list(stop) if stop else None)
+        structured.grammar = PendingGrammar(Grammar(self.structout, key))
+        if not self._use_async_grammar_compilation:  # every rank has a scheduler: they must go on in the same step
+            self.structout.wait_all([key])
+
+    def grammar_bitmask(
+        self,
+        requests: Mapping[str, Any],
+        structured_output_request_ids: list[str],
+        scheduled_spec_decode_tokens: Mapping[str, list[int]],
+    ) -> MaskBatch | npt.NDArray[np.int32] | None:
+        ids = structured_output_request_ids
+        if self.structout is None or not ids:
+            return super().grammar_bitmask(requests, ids, scheduled_spec_decode_tokens)
+        keys = [_key_of(requests[request_id]) for request_id in ids]
+        drafts = {}
+        bounds = {}
+        for request_id, key in zip(ids, keys, strict=True):
+            tokens = scheduled_spec_decode_tokens.get(request_id, ())
+            if tokens:
+                drafts[key] = tokens
+            if self._is_reasoning(requests[request_id]):
+                bounds[key] = self._get_constraint_bounds(requests[request_id], strip_speculative_padding(tokens))
+        masks = self.structout.grammar_bitmask(keys, drafts, bounds=bounds)
+        for key, reason in masks.errors.items():
+            _log.error("request %s cannot continue: %s", key.rpartition("#")[0], reason)
+        masks = masks.renamed(ids)
+        if self.has_structout_workers:
+            return masks
+        num_logits = [1 + len(scheduled_spec_decode_tokens.get(request_id, ())) for request_id in ids]
+        return dense_masks(masks, num_logits, 1 + self.vllm_config.num_speculative_tokens)
+
+    def accept_tokens(self, request: Any, new_token_ids: list[int]) -> bool:
+        if self.structout is None:
+            return super().accept_tokens(request, new_token_ids)
+        if _drop_undrawn(new_token_ids):
+            return False
+        if not request.use_structured_output or not new_token_ids:
+            return True
+        tokens: Sequence[int] = new_token_ids
+        if self._is_reasoning(request):
+            start, _ = self._get_constraint_bounds(request, new_token_ids, spec_tokens_committed=True)
+            if start > len(new_token_ids):
+                return True
+            request.structured_output_request.reasoning_ended = True
+            tokens = new_token_ids[start:]
+        return self.structout.accept_tokens(_key_of(request), tokens)
+
+    def validate_tokens(self, request: Any, spec_tokens: list[int]) -> list[int]:
+        if self.structout is None:
+            return super().validate_tokens(request, spec_tokens)
+        if not request.use_structured_output:
+            return [] if self._jumps_forward else spec_tokens
+        key = _key_of(request)
+        if self._jumps_forward:
+            is_free = self._is_reasoning(request)
+            return [] if is_free else self.structout.compute_ff_tokens(key)[: len(spec_tokens)]
+        tokens = strip_speculative_padding(spec_tokens)
+        start = 0
+        if self._is_reasoning(request):
+            start, _ = self._get_constraint_bounds(request, tokens)
+        if start >= len(tokens):
+            return tokens
+        return [*tokens[:start], *self.structout.validate_tokens(key, tokens[start:])]
+
+    def clear_backend(self) -> None:
+        if self.structout is not None:
+            self.structout.close()
+        super().clear_backend()
+
+    def _is_reasoning(self, request: Any) -> bool:
+        return self.reasoner_cls is not None and not request.structured_output_request.reasoning_ended
+
+
+def dense_masks(masks: MaskBatch, num_logits: Sequence[int], max_num_logits: int) -> npt.NDArray[np.int32]:
+    """The masks as vLLM's own workers read them: a row for each logits row, and since
+    0.33 ``max_num_logits`` rows for each request.
+
+    Args:
+        masks: the step's masks.
+        num_logits: how many logits rows each of its requests has.
+        max_num_logits: how many a request can have.
+    """
+    rows = masks.dense(masks.request_ids, num_logits)
+    if not _HAS_STRIDE:
+        return rows
+    padded = np.full((len(num_logits) * max_num_logits, rows.shape[1]), -1, dtype=np.int32)
+    is_used = np.arange(max_num_logits) < np.array(num_logits)[:, None]
+    padded[is_used.reshape(-1)] = rows
+    return padded
+
+
+def ending_dead_ends(accept_tokens: Callable[..., bool]) -> Callable[..., bool]:
+    """Make the replacement of ``accept_tokens`` of vLLM's own manager, which does not
+    know the id of a token that could not be drawn."""
+
+    def accept_drawn_tokens(self: Any, request: Any, new_token_ids: list[int]) -> bool:
+        return not _drop_undrawn(new_token_ids) and accept_tokens(self, request, new_token_ids)
+
+    return accept_drawn_tokens
+
+
+def _drop_undrawn(new_token_ids: list[int]) -> bool:
+    """Whether the last token could not be drawn. It is removed: vLLM ends the request
+    with an error, and sends this list to the client."""
+    if not new_token_ids or min(new_token_ids) >= 0:
+        return False
+    del new_token_ids[next(i for i, token in enumerate(new_token_ids) if token < 0) :]
+    return True
+
+
+def _key_of(request: Any) -> str:
+    grammar = request.structured_output_request.grammar
+    assert isinstance(grammar, Grammar)  # vLLM schedules no request before
+    return grammar.key

@@ -1,0 +1,147 @@
+"""vLLM's constraints as structout's, and their validation in vLLM's frontend."""
+
+import logging
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+from vllm.exceptions import VLLMValidationError
+
+from structout import envs
+from structout.constraints import exact_json
+from structout.constraints.config import StructuredOutputsConfig
+from structout.constraints.params import StructuredOutputsParams
+from structout.errors import GrammarError
+from structout.grammar.registry import check_params
+from structout.integrations.client_tags import as_parsers_read, current_structural_tag
+
+_log = logging.getLogger("vllm.structout")
+
+# vLLM's backend names. Naming one rules out the others, in vLLM as here.
+# By vLLM's names. What a named engine refuses, such as Lark in xgrammar, is served by
+# structout's own.
+_BACKENDS = {"auto": "auto", "xgrammar": "xgrammar", "guidance": "llguidance"}
+
+_KEY_ORDER = "structout_key_order"  # in the extra_args of SamplingParams
+
+
+def serves(structured_outputs_config: Any, tokenizer: Any) -> bool:
+    """Whether structout has the backend that vLLM was configured with, and reads the
+    model's tokenizer. Mistral's own tokenizers are left to vLLM."""
+    return structured_outputs_config.backend in _BACKENDS and isinstance(tokenizer, PreTrainedTokenizerBase)
+
+
+def manager_config(structured_outputs_config: Any, **arguments: Any) -> StructuredOutputsConfig:
+    """The manager's config for vLLM's ``StructuredOutputsConfig``."""
+    any_whitespace = not structured_outputs_config.disable_any_whitespace
+    return StructuredOutputsConfig(
+        any_whitespace=any_whitespace,
+        max_whitespace=envs.max_whitespace(),
+        key_order=envs.key_order(),
+        compile_timeout=envs.compile_timeout(),
+        **arguments,
+    )
+
+
+def params_of(constraint: Any, backend: str, sampling_params: Any = None) -> StructuredOutputsParams:
+    """structout's params for vLLM's.
+
+    Args:
+        constraint: a ``vllm.sampling_params.StructuredOutputsParams``.
+        backend: the backend that vLLM was configured with.
+        sampling_params: those of the request. Their ``extra_args``, ``vllm_xargs`` in
+            vLLM's API, may have a ``structout_key_order``.
+    """
+    tag = current_structural_tag(constraint.structural_tag)
+    if backend == "auto":  # xgrammar ignores the bounds of strings that exclude texts
+        tag = as_parsers_read(tag)
+    extra = getattr(sampling_params, "extra_args", None) or {}
+    return StructuredOutputsParams(
+        json=constraint.json,
+        regex=constraint.regex,
+        choice=constraint.choice,
+        grammar=constraint.grammar,
+        json_object=bool(constraint.json_object),
+        structural_tag=tag,
+        whitespace_pattern=constraint.whitespace_pattern if constraint.json is not None else None,
+        backend=_BACKENDS[backend],
+        lenient=not envs.vllm_strict(),
+        key_order=extra.get(_KEY_ORDER),
+    )
+
+
+def validating(validate: Callable[..., None]) -> Callable[..., None]:
+    """Make the replacement of ``SamplingParams._validate_structured_outputs``."""
+
+    def validate_structured_outputs(self: Any, model_config: Any, config: Any, tokenizer: Any) -> None:
+        constraint = self.structured_outputs
+        is_ours = config is not None and constraint is not None and serves(config, tokenizer)
+        if not is_ours or model_config.is_diffusion:  # vLLM refuses these models' requests
+            validate(self, model_config, config, tokenizer)
+            return
+        try:
+            params = params_of(constraint, config.backend, self)
+            weakened = check_params(params, manager_config(config))
+        except GrammarError as error:
+            raise VLLMValidationError(str(error)) from None
+        if weakened:
+            _log_weakened(weakened)
+        # vLLM requires the name of one of its own backends; GrammarManager ignores it.
+        constraint._backend = "xgrammar" if config.backend == "auto" else config.backend
+        constraint._backend_was_auto = config.backend == "auto"
+
+    return validate_structured_outputs
+
+
+def supporting(_: Callable[..., bool]) -> Callable[..., bool]:
+    """Make the replacement of ``_xgrammar_supports``, which decides whether tools may
+    stand beside a ``response_format``: both are one structural tag then."""
+
+    def supports(constraint: Any) -> bool:
+        try:
+            tag = {"type": "structural_tag", "format": _format_of(constraint)}
+            params = StructuredOutputsParams(structural_tag=tag, lenient=not envs.vllm_strict())
+            check_params(params)
+        except GrammarError as error:
+            _log.info("tool calls cannot stand beside the constraint: %s", error)
+            return False
+        return True
+
+    return supports
+
+
+def formatting(to_format: Callable[..., Any]) -> Callable[..., Any]:
+    """Make the replacement of ``structured_outputs_to_format``, in which xgrammar
+    translates Lark."""
+
+    def structured_outputs_to_format(constraint: Any) -> Any:
+        if constraint.grammar is None:
+            return to_format(constraint)
+        from xgrammar.structural_tag import GrammarFormat  # vLLM's own type of a format
+
+        return GrammarFormat(grammar=constraint.grammar)
+
+    return structured_outputs_to_format
+
+
+def _format_of(constraint: Any) -> Any:
+    """A constraint as a format of structural tags."""
+    if constraint.structural_tag is not None:
+        return current_structural_tag(constraint.structural_tag)["format"]
+    if constraint.json is not None or constraint.json_object:
+        schema = {"type": "object"} if constraint.json is None else constraint.json
+        return {"type": "json_schema", "json_schema": exact_json.loads(schema) if isinstance(schema, str) else schema}
+    if constraint.regex is not None:
+        return {"type": "regex", "pattern": constraint.regex}
+    if constraint.choice is not None:
+        return {"type": "or", "elements": [{"type": "const_string", "value": choice} for choice in constraint.choice]}
+    return {"type": "grammar", "grammar": constraint.grammar}
+
+
+@lru_cache(maxsize=1024)  # one line for each kind of constraint
+def _log_weakened(weakened: tuple[str, ...]) -> None:
+    _log.warning(
+        "a constraint is not enforced in full: %s; STRUCTOUT_VLLM_STRICT=1 refuses such constraints",
+        ", ".join(weakened),
+    )

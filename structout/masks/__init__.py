@@ -1,0 +1,1 @@
+"""Masks of tokens: their bits, the message of a step, and what the device holds."""

@@ -1,0 +1,229 @@
+"""MaskBatch: the message from the scheduler to the workers, one per decoding step."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from structout.errors import StaleMasksError
+from structout.masks.buffers import Lease
+
+Rows = TypeVar("Rows", bound="MaskRows")
+
+
+def _no_draft_counts() -> npt.NDArray[np.int32]:
+    return np.zeros(0, dtype=np.int32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskRows:
+    """The mask rows of a step's requests, without the masks themselves.
+
+    Attributes:
+        request_ids: the requests of the step.
+        row_indptr: int32 ``[len(request_ids) + 1]``. Request i owns rows
+            ``row_indptr[i] ... row_indptr[i + 1]``. It owns none if it is
+            unconstrained: it has terminated, or the manager does not know it.
+        errors: the reason for each request that cannot continue. Its rows allow
+            nothing.
+        num_acceptable_drafts: int32 ``[len(request_ids)]``. How many of each request's
+            leading drafts its grammar allows.
+        unfinished: the requests whose rows allow nothing because computing them takes
+            longer than a step. They must not be sampled in this step.
+    """
+
+    request_ids: tuple[str, ...]
+    row_indptr: npt.NDArray[np.int32]
+    errors: Mapping[str, str] = field(default_factory=dict)
+    num_acceptable_drafts: npt.NDArray[np.int32] = field(default_factory=_no_draft_counts)
+    unfinished: tuple[str, ...] = ()
+
+    def renamed(self: Rows, request_ids: Sequence[str]) -> Rows:
+        """The same rows under other request ids, for an engine whose own ids differ
+        from the manager's.
+
+        Args:
+            request_ids: the new id of each request, in the order of ``request_ids``.
+
+        Raises:
+            ValueError: there is not one new id for each request, or two are equal.
+        """
+        names = dict(zip(self.request_ids, request_ids, strict=False))
+        if len(request_ids) != len(self.request_ids) or len(set(request_ids)) < len(request_ids):
+            raise ValueError(
+                f"request_ids needs a different id for each of the {len(self.request_ids)} requests, "
+                f"got {list(request_ids)}"
+            )
+        errors = {names[request_id]: reason for request_id, reason in self.errors.items()}
+        unfinished = tuple(names[request_id] for request_id in self.unfinished)
+        return replace(self, request_ids=tuple(request_ids), errors=errors, unfinished=unfinished)
+
+    def rows_for(
+        self,
+        batch_request_ids: Sequence[str],
+        num_logits_per_request: Sequence[int] | None = None,
+        *,
+        expected_rows: int | None = None,
+    ) -> torch.Tensor:
+        """The row map of a worker's batch, in the worker's order.
+
+        Args:
+            batch_request_ids: the requests whose logits are in the batch, in order.
+            num_logits_per_request: how many logits rows each of them has. Default: one
+                each. N is their sum.
+            expected_rows: the number of logits rows that the worker has. Default: not
+                checked.
+
+        Returns:
+            int32 ``[N]``: the mask row that governs each logits row, -1 for requests
+            without mask rows. A request's first logits row takes its first mask row.
+
+        Raises:
+            ValueError: ``num_logits_per_request`` has the wrong length, a request has
+                more logits rows than mask rows, or N is not ``expected_rows``.
+            StaleMasksError: the masks' buffer has been filled again.
+        """
+        return torch.from_numpy(self._map_rows(batch_request_ids, num_logits_per_request, expected_rows))
+
+    def _map_rows(
+        self,
+        batch_request_ids: Sequence[str],
+        num_logits_per_request: Sequence[int] | None,
+        expected_rows: int | None = None,
+    ) -> npt.NDArray[np.int32]:
+        num_requests = len(batch_request_ids)
+        counts = np.ones(num_requests, dtype=np.intp)
+        if num_logits_per_request is not None:
+            counts = np.array(num_logits_per_request, dtype=np.intp)
+        if len(counts) != num_requests:
+            raise ValueError(
+                f"num_logits_per_request needs one entry for each of the {num_requests} requests, got {len(counts)}"
+            )
+        index_of = {request_id: i for i, request_id in enumerate(self.request_ids)}
+        unknown = len(self.request_ids)  # the index of an empty range, appended below
+        index = np.array([index_of.get(request_id, unknown) for request_id in batch_request_ids], dtype=np.intp)
+        first_mask_row = np.append(self.row_indptr[:-1], 0)[index]
+        num_masks = np.append(np.diff(self.row_indptr), 0)[index]
+        has_too_many = (num_masks > 0) & (counts > num_masks)
+        if has_too_many.any():
+            i = int(has_too_many.argmax())
+            raise ValueError(
+                f"request {batch_request_ids[i]!r} has {counts[i]} logits rows but only {num_masks[i]} mask rows; "
+                "pass its drafts to grammar_bitmask too"
+            )
+        if expected_rows is not None and counts.sum() != expected_rows:
+            raise ValueError(
+                f"the {num_requests} requests have {counts.sum()} logits rows, expected {expected_rows}; pass "
+                "num_logits_per_request in the order of the batch"
+            )
+        first_logits_row = np.cumsum(counts) - counts
+        rows = np.arange(counts.sum()) + np.repeat(first_mask_row - first_logits_row, counts)
+        rows[np.repeat(num_masks == 0, counts)] = -1
+        return rows.astype(np.int32)
+
+
+class _LeasedBitmask:
+    """An attribute that can be read as long as no later step uses its buffer."""
+
+    def __get__(self, masks: "_LeasedRows | None", owner: type) -> npt.NDArray[np.int32]:
+        if masks is None:
+            raise AttributeError("bitmask")  # dataclasses: it has no default
+        if masks.lease is not None and masks.lease.is_over:
+            raise StaleMasksError(
+                "the buffer of these masks has been filled by a later step: use them before the num_mask_buffers-th "
+                "next call of grammar_bitmask, copy the bitmask, or raise num_mask_buffers"
+            )
+        bitmask: npt.NDArray[np.int32] = vars(masks)["bitmask"]
+        return bitmask
+
+    def __set__(self, masks: "_LeasedRows", bitmask: npt.NDArray[np.int32]) -> None:
+        vars(masks)["bitmask"] = bitmask
+
+
+@dataclass(frozen=True, kw_only=True)
+class _LeasedRows(MaskRows):
+    """Masks in a buffer that a later step will use.
+
+    A pickled copy has its own memory and never expires.
+    """
+
+    bitmask: _LeasedBitmask = _LeasedBitmask()
+    lease: Lease | None = field(default=None, repr=False, compare=False)
+
+    def _map_rows(
+        self,
+        batch_request_ids: Sequence[str],
+        num_logits_per_request: Sequence[int] | None,
+        expected_rows: int | None = None,
+    ) -> npt.NDArray[np.int32]:
+        _ = self.bitmask  # raises if it has expired
+        return super()._map_rows(batch_request_ids, num_logits_per_request, expected_rows)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"bitmask": self.bitmask, "lease": None}
+
+    def __copy__(self: Rows) -> Rows:
+        return replace(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskBatch(_LeasedRows):
+    """The masks of one step.
+
+    It crosses processes as numpy, because pickling tensors is 10 to 1,000 times slower.
+    The bitmask lives in one of the manager's buffers: it stays valid until the
+    ``num_mask_buffers``-th next call of ``grammar_bitmask``. From then on every use
+    raises :class:`structout.errors.StaleMasksError`. A pickled copy stays valid.
+
+    Attributes:
+        bitmask: int32 ``[R, ceil(V / 32)]``, one row for each constrained position.
+        lease: of the buffer; None if the memory is the batch's own.
+    """
+
+    def to(self, device: torch.device | str) -> torch.Tensor:
+        """Copy the bitmask to ``device``, asynchronously where the buffer is pinned."""
+        return torch.from_numpy(self.bitmask).to(device, non_blocking=True)
+
+    def dense(
+        self, batch_request_ids: Sequence[str], num_logits_per_request: Sequence[int] | None = None
+    ) -> npt.NDArray[np.int32]:
+        """A mask for each logits row of a worker's batch, for engines that take no row
+        map.
+
+        Args:
+            batch_request_ids: as in ``rows_for``.
+            num_logits_per_request: as in ``rows_for``.
+
+        Returns:
+            int32 ``[N, ceil(V / 32)]``, of its own memory. Rows of requests without
+            mask rows allow everything.
+
+        Raises:
+            ValueError: as ``rows_for``.
+            StaleMasksError: as ``rows_for``.
+        """
+        rows = self._map_rows(batch_request_ids, num_logits_per_request)
+        masks = np.full((len(rows), self.bitmask.shape[1]), -1, dtype=np.int32)
+        is_constrained = rows >= 0
+        masks[is_constrained] = self.bitmask[rows[is_constrained]]
+        return masks
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskShard(_LeasedRows):
+    """One rank's part of a step's masks: the rows that this rank filled.
+
+    ``request_ids``, ``row_indptr``, ``errors`` and ``num_acceptable_drafts`` cover the
+    requests of all ranks, in rank order.
+
+    Attributes:
+        bitmask: int32 ``[rows_of_rank[rank], ceil(V / 32)]``, in one of the manager's
+            buffers.
+        rows_of_rank: how many rows each rank has filled.
+        lease: of the buffer; None if the memory is the shard's own.
+    """
+
+    rows_of_rank: tuple[int, ...]
