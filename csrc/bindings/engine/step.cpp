@@ -166,7 +166,7 @@ class PythonStep {
   std::optional<uint64_t> finish(size_t request, uint64_t work, uintptr_t address, int64_t row_bytes,
                                  size_t buffer_rows) {
     if (request >= step_.requests.size()) throw py::index_error("the step has no such request");
-    MaskRows masks = checked(address, row_bytes, buffer_rows, size_t(step_.ends.back()));
+    MaskRows masks = checked(address, row_bytes, buffer_rows, num_rows());
     return structout::engine::run(true, [&] { return step_.finish(request, work, masks); });
   }
 
@@ -178,9 +178,7 @@ class PythonStep {
   std::vector<size_t> fill(const std::vector<size_t>& rows, uintptr_t address, int64_t row_bytes,
                            size_t buffer_rows) const {
     for (size_t row : rows) {
-      if (row >= size_t(step_.ends.back())) {
-        throw py::index_error("the step has " + std::to_string(step_.ends.back()) + " rows");
-      }
+      if (row >= num_rows()) throw py::index_error("the step has " + std::to_string(num_rows()) + " rows");
     }
     MaskRows masks = checked(address, row_bytes, buffer_rows, rows.size());
     LongWork long_work;
@@ -188,6 +186,7 @@ class PythonStep {
   }
 
   py::tuple distinct_masks() const {
+    num_rows();
     DistinctRows found;
     {
       LongWork long_work;
@@ -203,6 +202,7 @@ class PythonStep {
 
   // What is wrong with the drafts of which requests that have rows.
   std::vector<std::pair<size_t, std::string>> problems() const {
+    num_rows();
     std::vector<std::pair<size_t, std::string>> found;
     for (size_t i = 0; i < step_.requests.size(); ++i) {
       const StepRequest& request = step_.requests[i];
@@ -212,6 +212,11 @@ class PythonStep {
   }
 
  private:
+  size_t num_rows() const {
+    if (step_.ends.empty()) throw std::logic_error("the step has no rows before it is run or planned");
+    return size_t(step_.ends.back());
+  }
+
   // Null for a request that is unknown, or another one than expected. None for one whose
   // rows stay empty, also if it is not ready any more, or was not yet.
   py::object position_of(PyObject* id) const {
