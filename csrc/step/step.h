@@ -45,7 +45,6 @@ struct StepTokens {
 struct MaskRows {
   uintptr_t address;  // of the first row
   int64_t row_bytes;  // from one row to the next
-  size_t num_rows;
 
   void fill(size_t i, uint32_t word) const { std::fill_n(row(i), size_t(row_bytes) / sizeof(word), word); }
   uint32_t* row(size_t i) const { return reinterpret_cast<uint32_t*>(address + uintptr_t(int64_t(i) * row_bytes)); }

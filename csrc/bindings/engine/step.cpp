@@ -100,7 +100,6 @@ class PythonStep {
       py::object position = position_of(id);
       if (!position) {
         request.max_rows = 0;
-        unknown_.push_back(i);
       } else if (is_matcher(position.ptr())) {
         request.matcher = &matcher_of(position.ptr());
       } else if (position.is_none()) {
@@ -196,7 +195,6 @@ class PythonStep {
   }
 
   const Step& step() const { return step_; }
-  const std::vector<size_t>& unknown() const { return unknown_; }
   const std::vector<size_t>& blocked() const { return blocked_; }
   const std::vector<std::pair<size_t, py::object>>& foreign() const { return foreign_; }
 
@@ -283,14 +281,14 @@ class PythonStep {
 
   static MaskRows checked(uintptr_t address, int64_t row_bytes, size_t buffer_rows, size_t needed_rows) {
     if (needed_rows > buffer_rows) throw std::invalid_argument("the buffer has too few rows");
-    return {address, row_bytes, buffer_rows};
+    return {address, row_bytes};
   }
 
   Step step_;
   py::dict positions_;
   py::object expected_;
   std::vector<py::object> positions_used_;
-  std::vector<size_t> unknown_, blocked_, foreign_drawn_;
+  std::vector<size_t> blocked_, foreign_drawn_;
   std::vector<std::pair<size_t, py::object>> foreign_;
 };
 
@@ -338,7 +336,6 @@ void define_step(py::module_& module) {
       .def_property_readonly("num_allowed", [](const PythonStep& self) { return array_of(self.step().num_allowed); })
       .def_property_readonly("dead_ends", [](const PythonStep& self) { return self.step().dead_ends; })
       .def_property_readonly("unfinished", [](const PythonStep& self) { return self.step().unfinished; })
-      .def_property_readonly("unknown", &PythonStep::unknown)
       .def_property_readonly("blocked", &PythonStep::blocked)
       .def_property_readonly("foreign", &PythonStep::foreign)
       .def_property_readonly("problems", &PythonStep::problems);
