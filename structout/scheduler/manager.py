@@ -548,7 +548,7 @@ class StructuredOutputManager:
             GrammarLimitError: to find them takes more than the limits.
         """
         with self._lock_grammars():
-            return _grammar_of(self._requests[request_id]).unwrapped.captures()
+            return _grammar_of(self._requests[request_id]).captures()
 
     # -- the manager itself ------------------------------------------------------------
 
