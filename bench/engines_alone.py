@@ -19,7 +19,7 @@ from structout.grammar.native.extension import core
 from structout.grammar.native.json_schema import TextForm
 from structout.grammar.vocabulary import Vocabulary
 
-OWN_SCHEMAS = Path(__file__).parent.parent / "tests" / "data" / "schemas.jsonl"
+OWN_SCHEMAS = Path(__file__).parent.parent / "tests" / "corpus" / "schemas.jsonl"
 
 Schemas = Mapping[str, Any] | None
 

@@ -1,7 +1,7 @@
 """Instances token by token: engines accept what the schema allows, and masks allow what
 engines accept.
 
-The schemas of tests/data always run. ``--maskbench PATH`` adds those of a file in
+The schemas of tests/corpus always run. ``--maskbench PATH`` adds those of a file in
 MaskBench's format, one per line.
 """
 
@@ -11,8 +11,6 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from locations import DATA
-from tokenizers_on_the_spot import byte_level
 
 from structout.constraints.config import StructuredOutputsConfig
 from structout.constraints.params import StructuredOutputsParams
@@ -20,8 +18,10 @@ from structout.errors import GrammarError
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask
+from support.locations import CORPUS
+from support.tokenizers_on_the_spot import byte_level
 
-OWN = [json.loads(line) for line in (DATA / "schemas.jsonl").read_text().splitlines()]
+OWN = [json.loads(line) for line in (CORPUS / "schemas.jsonl").read_text().splitlines()]
 VOCABULARY = Vocabulary.from_tokenizer(byte_level(), 525)
 STOP = VOCABULARY.stop_token_ids[0]
 

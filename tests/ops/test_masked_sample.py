@@ -7,17 +7,17 @@ import os
 import random
 from pathlib import Path
 
-import fresh_process
-import masked_sample_cases as cases
 import pytest
 import torch
-from devices import DEVICES
-from locations import importing
-from refusals import REFUSED
 
 import structout
 from structout.masks.bitmask import bitmask_width
 from structout.ops import reference
+from support import fresh_process
+from support import masked_sample_cases as cases
+from support.devices import DEVICES
+from support.locations import importing
+from support.refusals import REFUSED
 
 sample = torch.ops.structout.masked_sample.default
 sample_logprobs = torch.ops.structout.masked_sample_logprobs.default

@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-import host_cuda
-import ptx
 import pytest
-from locations import HOST_CUDA_PROGRAMS, ROOT
+
+from support import host_cuda, ptx
+from support.locations import CUDA_PROGRAMS, ROOT
 
 pytestmark = ptx.NEEDS_NVCC
 
@@ -43,7 +43,7 @@ LESS_COVERED = {
 
 @functools.cache
 def program(name: str) -> Path:
-    return host_cuda.build(name, [HOST_CUDA_PROGRAMS / f"{name}.cpp"], sanitize=None, shared=False)
+    return host_cuda.build(name, [CUDA_PROGRAMS / f"{name}.cpp"], sanitize=None, shared=False)
 
 
 def run(name: str, architecture: int, *arguments: object, report: Path, **options: int) -> Counter[tuple[str, int]]:

@@ -8,11 +8,11 @@ import functools
 import re
 from pathlib import Path
 
-import host_cuda
-import ptx
 import pytest
-from locations import HOST_CUDA_PROGRAMS
-from ptx_faults import Fault, planted
+
+from support import host_cuda, ptx
+from support.locations import CUDA_PROGRAMS
+from support.ptx_faults import Fault, planted
 
 # What a program is called with, so that a second of it finds the faults.
 ARGUMENTS = {
@@ -116,7 +116,7 @@ ALWAYS = [
 @functools.cache
 def program(name: str) -> Path:
     sanitize = "address" if name in SANITIZED else None
-    return host_cuda.build(name, [HOST_CUDA_PROGRAMS / f"{name}.cpp"], sanitize=sanitize, shared=False)
+    return host_cuda.build(name, [CUDA_PROGRAMS / f"{name}.cpp"], sanitize=sanitize, shared=False)
 
 
 @functools.cache

@@ -7,8 +7,6 @@ import random
 import numpy as np
 import pytest
 import torch
-from random_patterns import random_pattern
-from tokenizers_on_the_spot import byte_level
 
 from structout import StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams, UnknownRequestError
 from structout.grammar.interface import StructuredOutputGrammar, batch_class
@@ -19,6 +17,8 @@ from structout.grammar.native.native_grammar import NativeStep
 from structout.masks.bitmask import allocate_token_bitmask
 from structout.masks.pool import MaskPool
 from structout.scheduler import bitmask_filler
+from support.random_patterns import random_pattern
+from support.tokenizers_on_the_spot import byte_level
 
 TOKENIZER = byte_level()
 V, STOP = 525, TOKENIZER.eos_token_id

@@ -1,6 +1,6 @@
 """The manager compared with grammar engines used directly: equal masks and verdicts.
 
-The schemas of tests/data always run. ``--maskbench PATH`` adds those of a file in
+The schemas of tests/corpus always run. ``--maskbench PATH`` adds those of a file in
 MaskBench's format, one per line.
 """
 
@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 import xgrammar
-from locations import DATA
-from tokenizers_on_the_spot import byte_level
 
 from structout import StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams
 from structout.errors import GrammarError
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask
+from support.locations import CORPUS
+from support.tokenizers_on_the_spot import byte_level
 
-OWN = [json.loads(line) for line in (DATA / "schemas.jsonl").read_text().splitlines()]
+OWN = [json.loads(line) for line in (CORPUS / "schemas.jsonl").read_text().splitlines()]
 V = 525
 VOCABULARY = Vocabulary.from_tokenizer(byte_level(), V)
 STOP = VOCABULARY.stop_token_ids[0]

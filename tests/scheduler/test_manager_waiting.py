@@ -4,10 +4,7 @@ import queue
 import threading
 import time
 
-import fresh_process
 import pytest
-import tokenizers_on_the_spot
-from locations import importing
 
 import structout
 from structout import (
@@ -20,6 +17,8 @@ from structout import (
     UnknownRequestError,
 )
 from structout.grammar.registry import BackendSet
+from support import fresh_process, tokenizers_on_the_spot
+from support.locations import importing
 
 V = 512
 

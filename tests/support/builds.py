@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from locations import ROOT
+from support.locations import ROOT
 
 CSRC = ROOT / "csrc"
 BUILD = ROOT / "build" / "tests"

@@ -7,7 +7,7 @@ import functools
 import json
 from collections.abc import Sequence
 
-import ptx
+from support import ptx
 
 
 class _Launch(ctypes.Structure):

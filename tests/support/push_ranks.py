@@ -16,6 +16,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 import numpy as np
 import torch
+
 from structout.triton_kernels.push import push_all_gather
 
 CAPACITY = 40_000
