@@ -152,6 +152,10 @@ def fill_bandwidth_fraction(row: Row) -> float:
     return us_at_fill_bandwidth / row["us"]["structout"]
 
 
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' if count != 1 else ''}"
+
+
 _INTERLEAVED = "Medians of interleaved runs in one process; ×: how many times the time of structout."
 
 
@@ -165,7 +169,7 @@ def _provenance(bench: str, device: str, about: str = _INTERLEAVED) -> str:
     not_measured = "".join(f" Not measured: {name} ({why})." for name, why in missing.items())
     return (
         f"\n{about}{overhead}{not_measured} "
-        f"{where['device']}, {where['threads']} threads; {versions}; commit "
+        f"{where['device']}, {_counted(where['threads'], 'thread')}; {versions}; commit "
         f"{where['commit']}, {where['date']}.\n"
     )
 
