@@ -24,6 +24,7 @@ from structout.grammar.registry import BackendSet, check_params, register_backen
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask, unpack_bitmask
 from structout.masks.pool import MaskPool
+from support import corpus
 from support.mask_walks import STYLES, MaskWalker
 from support.tokenizers_on_the_spot import byte_fallback, byte_level
 
@@ -35,44 +36,8 @@ STOP = VOCABULARY.stop_token_ids[0]
 BYTES = Vocabulary((*(bytes([byte]) for byte in range(256)), b""), stop_token_ids=(256,))
 
 STRING = {"type": "string"}
-OBJECT = {
-    "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 5}, "age": {"type": "integer", "minimum": 0}},
-    "required": ["name"],
-}
-TREE = {
-    "$ref": "#/$defs/node",
-    "$defs": {
-        "node": {
-            "type": "object",
-            "properties": {"v": {"enum": [1, "a", None]}, "next": {"anyOf": [{"$ref": "#/$defs/node"}, {"const": 0}]}},
-            "required": ["v"],
-            "additionalProperties": False,
-        }
-    },
-}
-SCHEMAS = {
-    "anything": True,
-    "object": OBJECT,
-    "recursion": TREE,
-    "not": {"type": ["string", "integer"], "not": {"anyOf": [{"pattern": "a", "type": "string"}, {"const": 3}]}},
-    "one_of": {"oneOf": [{"type": "integer", "minimum": 1}, {"type": "integer", "maximum": 5}, {"const": "é"}]},
-    "if": {"type": "object", "if": {"required": ["a"]}, "then": {"required": ["b"]}, "maxProperties": 3},
-    "unique": {"type": "array", "items": {"type": ["integer", "array"]}, "uniqueItems": True, "minItems": 2},
-    "contains": {"type": "array", "contains": {"type": "string"}, "maxContains": 2, "maxItems": 5},
-    "unevaluated": {
-        "type": "object",
-        "anyOf": [{"properties": {"a": {"type": "null"}}, "required": ["a"]}, {"properties": {"b": {"const": 2}}}],
-        "unevaluatedProperties": False,
-    },
-    "overlapping_patterns": {
-        "type": "object",
-        "patternProperties": {"^a": {"type": "integer"}, "b$": {"minimum": 5}},
-        "additionalProperties": False,
-    },
-    "format": {"type": "string", "format": "date", "pattern": "^20"},
-    "dependent": {"type": "object", "dependentRequired": {"a": ["b"]}, "propertyNames": {"enum": ["a", "b", "c"]}},
-}
+SCHEMAS = corpus.schemas("masks")
+OBJECT, TREE = SCHEMAS["object"], SCHEMAS["recursion"]
 
 
 # What has to be written before a text may end.
@@ -80,7 +45,7 @@ HINTS = {
     "object": [b'"name":""'],
     "recursion": [b'"v":1'],
     "unique": [b"1", b"[]", b"2"],
-    "overlapping_patterns": [b'"a":1', b'"b":9', b'b"'],
+    "overlapping patterns": [b'"a":1', b'"b":9', b'b"'],
     "format": [b"2024-02-29"],
     "anything": [b'"":0'],
 }

@@ -14,11 +14,12 @@ import pytest
 
 from structout.grammar.native.extension import core
 from structout.grammar.vocabulary import Vocabulary
+from support import corpus
 from support.builds import compiled_engine
 from support.engine_schemas import EngineSchema
 from support.json_engine import BYTE_TOKENS, JsonEngine, refusal_of
 from support.json_engine_checks import NOT_ENDED, STYLES, Walker, check_texts, check_walks
-from support.locations import CORPUS, NATIVE, TESTS
+from support.locations import NATIVE, TESTS
 from support.soundness import Findings
 from support.tokenizers_on_the_spot import byte_fallback, byte_level
 
@@ -247,50 +248,7 @@ def test_items_that_are_equal_but_spelled_differently_are_not_unique():
         assert accepts({"uniqueItems": True}, f"[{items}]"), items
 
 
-IMPOSSIBLE = {
-    "false": False,
-    "not anything": {"not": {}},
-    "length": {"type": "string", "minLength": 3, "maxLength": 2},
-    "no integer between": {"type": "integer", "minimum": 1.1, "maximum": 1.9},
-    "no multiple between": {"type": "number", "multipleOf": 0.3, "minimum": 0.1, "maximum": 0.2},
-    "required but false": {"type": "object", "required": ["a"], "properties": {"a": False}},
-    "more required than allowed": {"type": "object", "required": ["a", "b"], "maxProperties": 1},
-    "empty enum": {"enum": []},
-    "two types": {"allOf": [{"type": "string"}, {"type": "null"}]},
-    "two constants": {"const": 1, "enum": [2]},
-    "items": {"type": "array", "items": False, "minItems": 1},
-    "contains nothing": {"type": "array", "contains": False},
-    "contains 3 of at most 2": {"type": "array", "contains": {"const": 1}, "minContains": 3, "maxContains": 2},
-    "contains all of too many": {"type": "array", "items": {"const": 1}, "contains": {"const": 1}, "maxContains": 2}
-    | {"minItems": 3},
-    "contains too few of both": {"type": "array", "items": {"enum": [1, 2]}, "minItems": 4}
-    | {"allOf": [{"contains": {"const": 1}, "maxContains": 1}, {"contains": {"const": 2}, "maxContains": 2}]},
-    "contains one among bounded": {"type": "array", "contains": {"const": 1}, "minContains": 3}
-    | {"not": {"contains": {"type": "integer"}, "minContains": 3}},
-    "pattern and length": {"type": "string", "pattern": "^a$", "minLength": 2},
-    "no key": {"type": "object", "minProperties": 1, "propertyNames": False},
-    "two names": {"type": "object", "minProperties": 3, "propertyNames": {"enum": ["a", "b"]}},
-    "one empty name": {"type": "object", "minProperties": 2, "propertyNames": {"maxLength": 0}},
-    "10 keys": {"type": "object", "additionalProperties": False, "patternProperties": {"^a[0-9]$": {}}}
-    | {"minProperties": 11},
-    "100 keys": {"type": "object", "propertyNames": {"pattern": "^[0-9]{2}$"}, "minProperties": 101},
-    "endless object": {"type": "object", "properties": {"n": {"$ref": "#"}}, "required": ["n"]},
-    "endless array": {"type": "array", "items": {"$ref": "#"}, "minItems": 1},
-    "endless pair": {
-        "$ref": "#/$defs/a",
-        "$defs": {
-            "a": {"type": "object", "properties": {"b": {"$ref": "#/$defs/b"}}, "required": ["b"]},
-            "b": {"type": "array", "items": {"$ref": "#/$defs/a"}, "minItems": 1},
-        },
-    },
-    "unique among 2": {"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True, "minItems": 3},
-    "unique among spellings": {"type": "array", "items": {"enum": [1, 1.0]}, "uniqueItems": True, "minItems": 2},
-    "unique booleans": {"type": "array", "items": {"type": "boolean"}, "uniqueItems": True, "minItems": 3},
-    "unique prefix of equals": {"type": "array", "prefixItems": [{"const": 1}] * 2, "minItems": 2, "uniqueItems": True},
-    "unique prefix of 3 among 2": {"type": "array", "prefixItems": [{"enum": [1, 2]}] * 3, "minItems": 3}
-    | {"uniqueItems": True},
-    "unique and contained twice": {"type": "array", "contains": {"const": 1}, "minContains": 2, "uniqueItems": True},
-}
+IMPOSSIBLE = corpus.schemas("impossible")
 
 
 def test_schema_that_is_not_utf_8_is_malformed():
@@ -303,57 +261,7 @@ def test_schema_without_a_value_is_refused_as_impossible(name):
     assert refusal(IMPOSSIBLE[name]) == "impossible"
 
 
-UNIQUE = {"type": "array", "uniqueItems": True}
-KIND = {
-    "type": "object",
-    "properties": {"kind": {"enum": ["a", "ab"]}},
-    "required": ["kind"],
-    "additionalProperties": False,
-}
-FINITE = {
-    "tree": {"anyOf": [{"type": "null"}, {"type": "array", "items": {"$ref": "#"}}]},
-    "tree of objects": {"type": "object", "properties": {"l": {"$ref": "#"}}, "additionalProperties": False},
-    "10 keys": {"type": "object", "additionalProperties": False, "patternProperties": {"^a[0-9]$": {}}},
-    "10 keys of one value": {
-        "type": "object",
-        "additionalProperties": False,
-        "patternProperties": {"^a[0-9]$": {"const": 1}},
-    },
-    "200 keys": {"additionalProperties": False, "patternProperties": {"^[ab][0-9]{2}$": {}}, "type": "object"},
-    "empty key": {"type": "object", "propertyNames": {"maxLength": 0}},
-    "space": {"type": "object", "propertyNames": {"pattern": "^ ?$"}, "additionalProperties": {"const": 1}},
-    "4 names": {"type": "object", "propertyNames": {"pattern": "^[a-c]?$"}, "additionalProperties": {"const": 1}},
-    "286 names": {
-        "type": "object",
-        "propertyNames": {"pattern": "^[a-z][0-9]?$"},
-        "additionalProperties": {"const": 1},
-    },
-    "keys and names": {"type": "object", "minProperties": 2, "maxProperties": 3, "properties": {"a": {"const": 1}}}
-    | {"patternProperties": {"^b[0-9]$": {"const": 2}}, "additionalProperties": False},
-    "strings": {"type": "array", "items": {"enum": ["a", "b", "ab"]}, "uniqueItems": True},
-    "prefixes": {"type": "array", "items": {"enum": ["a", 1, 10, None]}, "uniqueItems": True, "minItems": 2},
-    "integers": {"type": "array", "items": {"type": "integer", "minimum": 8, "maximum": 12}, "uniqueItems": True},
-    "short strings": {"type": "array", "items": {"type": "string", "pattern": "^[ab]?$"}, "uniqueItems": True},
-    "different items": {"type": "array", "prefixItems": [{"enum": [1]}, {"enum": [2, 3]}], "uniqueItems": True}
-    | {"minItems": 2, "items": {"enum": [2, 3, 4, 5]}},
-    "contains one": {"type": "array", "items": {"enum": [1, 2, 3]}, "contains": {"const": 1}, "uniqueItems": True}
-    | {"minItems": 2},
-    "contains two": {"type": "array", "items": {"enum": [1, 2, 3]}, "contains": {"enum": [1, 2]}, "minContains": 2}
-    | {"uniqueItems": True},
-    "contains at most one": {"type": "array", "items": {"enum": [1, 2]}, "contains": {"const": 1}, "maxContains": 1}
-    | {"minItems": 3},
-    "empty object": UNIQUE | {"items": {"const": {}}},
-    "empty array or number": UNIQUE | {"items": {"enum": [[], 1]}},
-    "pairs": UNIQUE | {"items": {"enum": [[1, 1], [1, 2], [2, 1]]}},
-    "kinds": UNIQUE | {"items": KIND},
-    "two kinds": UNIQUE | {"items": KIND, "minItems": 2},
-    "options": UNIQUE
-    | {"items": {"properties": {"a": {"type": "boolean"}, "b": {"const": 1}}, "additionalProperties": False}},
-    "sets": UNIQUE | {"items": {"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True}},
-    "kinds in arrays": UNIQUE | {"items": {"type": "array", "items": KIND, "maxItems": 1}},
-    "contains at most two of both": {"type": "array", "items": {"enum": [1, 2]}, "minItems": 3}
-    | {"allOf": [{"contains": {"const": value}, "maxContains": 2} for value in (1, 2)]},
-}
+FINITE = corpus.schemas("finite")
 
 
 @pytest.mark.parametrize("name", FINITE)
@@ -482,7 +390,7 @@ def test_few_keys_may_refute_many_schemas():
 
 
 def test_array_that_needs_more_items_than_there_are_values_is_refused():
-    few = UNIQUE | {"items": KIND}
+    few = FINITE["kinds"]
     assert accepts({**few, "minItems": 2}, '[{"kind":"ab"},{"kind":"a"}]')
     with pytest.raises(core().SchemaError, match="needs more items than there are values") as error:
         ENGINE.compile({"properties": {"a": {**few, "minItems": 3}}})
@@ -625,9 +533,7 @@ def test_fuzzed_json_schema_has_no_memory_error_and_no_undefined_behaviour(reque
     if not request.config.getoption("--long"):
         pytest.skip("building JSON Schema with sanitizers takes minutes: make test-all")
     rng = random.Random("corpus")
-    corpus = [json.loads(line)["schema"] for line in (CORPUS / "schemas.jsonl").read_text().splitlines()]
-    corpus += [*IMPOSSIBLE.values(), *FINITE.values()]
-    texts = [json.dumps(schema) for schema in corpus] + [EngineSchema(rng).text for _ in range(300)]
+    texts = [json.dumps(line["schema"]) for line in corpus.LINES] + [EngineSchema(rng).text for _ in range(300)]
     (tmp_path / "corpus").write_text("\n".join(texts))
     flags = ["-std=c++17", "-g1", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     program = compiled_engine("json_fuzz", NATIVE / "json_fuzz.cpp", flags)

@@ -16,12 +16,13 @@ from structout.constraints.schema_walks import schemas
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.native.algorithms import ForcedPath, coalesce
 from structout.grammar.native.automaton import Automaton, AutomatonLimits
+from support import corpus
 from support.automaton_texts import drawn_text
 from support.builds import compiled_engine
 from support.locations import CORPUS, NATIVE
 from support.random_patterns import HOSTILE, PLAIN, anchored, mutated, random_pattern
 
-SCHEMAS = [json.loads(line)["schema"] for line in (CORPUS / "schemas.jsonl").read_text().splitlines()]
+SCHEMAS = [line["schema"] for line in corpus.LINES]
 SCHEMA_PATTERNS = sorted(
     {
         pattern
