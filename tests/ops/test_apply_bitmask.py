@@ -158,7 +158,7 @@ def test_apply_bitmask_on_random_long_rows_matches_reference(backend, is_slow, n
 @pytest.mark.parametrize("capability", ["default", "avx2"])
 def test_apply_bitmask_with_fewer_cpu_instructions_matches_reference(capability, num_cases):
     script = (
-        "import torch, structout, apply_bitmask_cases as cases\n"
+        "import torch, structout\nfrom support import apply_bitmask_cases as cases\n"
         f"for case in cases.random_cases(seed=7, count={num_cases(1000, long=5000)}):\n"
         "    cases.check(torch.ops.structout.apply_bitmask, case)\n"
         "print(torch.ops.structout._cpu_capability())"

@@ -194,7 +194,8 @@ def test_add_request_that_raises_leaves_no_request(manager, monkeypatch):
 @pytest.mark.parametrize("ending", ["sys.exit(7)", "manager.close(); sys.exit(7)"])
 def test_process_exits_while_a_constraint_compiles(ending):
     script = f"""
-import sys, time, tokenizers_on_the_spot
+import sys, time
+from support import tokenizers_on_the_spot
 from structout import StructuredOutputManager, StructuredOutputsParams
 from structout.grammar.registry import BackendSet
 BackendSet.compile = lambda *arguments: time.sleep(600)
