@@ -107,6 +107,14 @@ class Machine {
   }
   bool holds(const Guard& guard, const PastKeys& names);
 
+  // The same as sets of positions of names: those that are required, and those of which one
+  // must still be able to come. `max_keys`: how many keys may follow.
+  struct GuardNames {
+    PastKeys required, candidates;
+    std::optional<uint32_t> max_keys;
+  };
+  GuardNames names_of(const Guard& guard) const;
+
   // Whether a state is inside or after a free key of an object that cannot do without names
   // that have not come.
   bool lacks_names(State state, const PastKeys& names);

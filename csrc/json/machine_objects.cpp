@@ -390,6 +390,21 @@ bool Machine::holds(const Guard& guard, const PastKeys& names) {
   return false;
 }
 
+Machine::GuardNames Machine::names_of(const Guard& guard) const {
+  const Object& object = objects_[guard.object];
+  const Shape& shape = shapes_[object.shape];
+  const std::vector<uint32_t>& by_spelling = order(object).by_spelling;
+  GuardNames names;
+  if (object.max_keys != UINT32_MAX) names.max_keys = object.max_keys;
+  if (guard.kind == Guard::kClose || names.max_keys) names.required = shape.is_required;
+  names.candidates.resize(by_spelling.size());
+  for (uint32_t i = guard.begin; i < guard.end; ++i) {
+    bool is_allowed = object.num_allowed_before[i + 1] > object.num_allowed_before[i];
+    names.candidates[by_spelling[i]] = is_allowed;
+  }
+  return names;
+}
+
 bool Machine::lacks_names(State state, const PastKeys& names) {
   if (!allows_any_order()) return false;
   const auto* inside = at<InKey>(state);
