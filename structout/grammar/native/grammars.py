@@ -162,9 +162,8 @@ class ContextFreeGrammar(NativeGrammar):
         reader = self._index.capture_reader
         return [] if reader is None else reader.captures(self.matcher.recent_tokens(self.num_tokens))
 
-    def copy(self, stop_token_ids: Sequence[int] | None = None) -> "ContextFreeGrammar":
-        stops = self._stop_token_ids if stop_token_ids is None else stop_token_ids
-        return ContextFreeGrammar(self._index, self._vocab_size, stops, self._canonical_tokenizer)
+    def _at_start(self, stop_token_ids: Sequence[int]) -> "ContextFreeGrammar":
+        return ContextFreeGrammar(self._index, self._vocab_size, stop_token_ids, self._canonical_tokenizer)
 
     @property
     def memory_bytes(self) -> int:
