@@ -254,7 +254,7 @@ REFUSED = [
     ('root ::= TagDispatch(("a", b), stop=1)\nb ::= "c"', "unsupported", "the option stop of TagDispatch is not"),
     ('root ::= Token("a")', "malformed", "expected the id of a token"),
     ("root ::= Regex(a)", "malformed", "expected a text"),
-    ('root ::= Substring("a"', "malformed", "expected )"),
+    ('root ::= Substring("a"', "malformed", r"expected \)"),
     (r"root ::= [\d]", "unsupported", r"\\d in a class is not"),
     (r'root ::= "\ud83e"', "unsupported", r"the character U\+D83E is not"),
     ('root ::= "a', "malformed", "line 1, column 10: .*unexpected .*, or what it opens is not closed"),
