@@ -53,6 +53,7 @@ if importlib.util.find_spec("torch") is not None:
             SamplerOutput,
             SamplingParams,
         )
+        from structout.ops.stack_tables import StackTableTensors, stack_advance, stack_draft_rows, stack_rows
         from structout.ops.token_logprobs import TokenLogprobs, TopnSample, masked_sample_topn, token_logprobs
         from structout.ops.verify_drafts import verify_drafts
 
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
         sharded_token_logprobs,
     )
     from structout.grammar.native.device_fsm import DeviceFSM, DeviceGrammar
+    from structout.grammar.native.device_stacks import DeviceStacks
     from structout.grammar.registry import BackendSet, check_params, register_backend
     from structout.grammar.vocabulary import Vocabulary
     from structout.scheduler.manager import StructuredOutputManager
@@ -79,6 +81,7 @@ __all__ = [
     "DeviceFSM",
     "DeviceGrammar",
     "DeviceMasks",
+    "DeviceStacks",
     "Drafts",
     "DuplicateRequestError",
     "FsmTables",
@@ -100,6 +103,7 @@ __all__ = [
     "SamplerOutput",
     "SamplingParams",
     "ShardedManager",
+    "StackTableTensors",
     "StaleMasksError",
     "StructOutError",
     "StructuredOutputManager",
@@ -136,6 +140,9 @@ __all__ = [
     "sharded_masked_sample_logprobs",
     "sharded_masked_sample_topn",
     "sharded_token_logprobs",
+    "stack_advance",
+    "stack_draft_rows",
+    "stack_rows",
     "token_logprobs",
     "unpack_bitmask",
     "verify_drafts",
@@ -145,6 +152,7 @@ _MODULE_OF = {
     "BackendSet": "grammar.registry",
     "DeviceFSM": "grammar.native.device_fsm",
     "DeviceGrammar": "grammar.native.device_fsm",
+    "DeviceStacks": "grammar.native.device_stacks",
     "GrammarStatus": "scheduler.requests",
     "ManagerStats": "scheduler.stats",
     "ShardedManager": "distributed",

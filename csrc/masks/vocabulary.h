@@ -66,6 +66,10 @@ class VocabularyTrie {
   const uint8_t* begin(uint32_t token) const { return bytes_.data() + token_begin_[token]; }
   const uint8_t* end(uint32_t token) const { return bytes_.data() + token_begin_[token + 1]; }
 
+  // The bytes of all tokens, and where those of each begin, and one more.
+  const std::vector<uint8_t>& bytes() const { return bytes_; }
+  const std::vector<uint32_t>& token_begin() const { return token_begin_; }
+
   // The mask of all tokens with bytes.
   const std::vector<uint32_t>& text_row() const { return text_row_; }
   bool has_byte(uint8_t byte) const { return has_byte_[byte]; }  // as a token of its own
@@ -82,7 +86,7 @@ class VocabularyTrie {
 
  private:
   void list_children();
-  // First and behind the last in child_nodes_.
+  // First, and one past the last, in child_nodes_.
   std::pair<uint32_t, uint32_t> children(uint32_t node) const {
     uint32_t number = node + 1;  // 0 for the root
     return {child_begin_[number], child_begin_[number + 1]};

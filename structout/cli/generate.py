@@ -116,10 +116,10 @@ def _compile(manager: StructuredOutputManager, params: StructuredOutputsParams, 
     manager.add_request("constraint", params)
     try:
         _wait(manager)
-        if needs_tables and manager.device_tables("constraint") is None:
+        if needs_tables and manager.stack_tables("constraint") is None:
             engine = manager.backend_name("constraint")
             raise UserError(
-                "--device-fsm follows regular expressions, choices and grammars without recursion; "
+                "--device-fsm follows JSON schemas, regular expressions, choices and grammars without recursion; "
                 f"this constraint is served by {engine}"
             )
     finally:

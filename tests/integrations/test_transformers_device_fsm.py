@@ -20,6 +20,12 @@ CONSTRAINTS = {
     "choice": {"choice": ["naïve 東京 🦊", "naïve 東京", "no"]},
 }
 
+SCHEMAS = {
+    "recursive": {"type": "array", "items": {"$ref": "#"}, "maxItems": 3},
+    "free keys": {"type": "object", "properties": {"id": {"type": "integer"}}, "minProperties": 3},
+    "items that differ": {"type": "array", "items": {"type": "integer"}, "uniqueItems": True, "minItems": 4},
+}
+
 NO = StructuredOutputsParams(choice=["no"], backend="fsm")
 
 
@@ -29,6 +35,17 @@ def test_generate_with_a_device_fsm_draws_the_texts_of_the_managers_masks(parts,
     """Also of left-padded rows, and of those that run out of tokens."""
     params = StructuredOutputsParams(**constraint, backend="fsm")
     options = {"num_return_sequences": 2, "max_new_tokens": 40, "seed": 3, "params": params, **sampling}
+    expected = generate(*parts, PROMPTS, **options)
+    result = generate(*parts, PROMPTS, device_fsm=True, **options)
+    assert (result.texts, result.is_complete) == (expected.texts, expected.is_complete)
+
+
+@pytest.mark.parametrize("sampling", [SAMPLED, {"do_sample": False}])
+@pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS)
+def test_generate_with_stacks_on_the_device_draws_the_texts_of_the_managers_masks(parts, schema, sampling):
+    """Also of recursive schemas, and of those with keys and items that must differ."""
+    params = StructuredOutputsParams(json=schema, backend="fsm")
+    options = {"num_return_sequences": 2, "max_new_tokens": 60, "seed": 3, "params": params, **sampling}
     expected = generate(*parts, PROMPTS, **options)
     result = generate(*parts, PROMPTS, device_fsm=True, **options)
     assert (result.texts, result.is_complete) == (expected.texts, expected.is_complete)
@@ -81,7 +98,7 @@ def test_generate_with_a_device_fsm_ends_soon_after_the_longest_text(parts):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"json": {"type": "array"}}, "is served by fsm, which has no tables of its constraint for devices"),
+        ({"grammar": 'root ::= "(" root ")" | "a"'}, "is served by fsm, which has no tables of its constraint for dev"),
         ({"regex": "a", "jump_forward": "draft"}, "device_fsm does not go with jump_forward='draft'"),
         ({"regex": "a", "repetition_penalty": 1.5}, "leave out RepetitionPenaltyLogitsProcessor"),
         ({"regex": "a", "max_time": 1.0}, "does not go with stopping criteria: leave out MaxTimeCriteria"),

@@ -55,6 +55,7 @@ def test_apply_bitmask_in_cuda_moves_16_bytes_at_a_time_and_never_reads_logits()
         ("listed_logits", []),
         ("verify_drafts", []),
         ("fsm_states", []),
+        ("stack_tables", []),
         ("push_all_gather", ["-G"]),
         ("push_rows", ["-G"]),
     ],

@@ -306,7 +306,7 @@ class DeviceFSM:
         def filled(*shape: int, value: int = -1) -> torch.Tensor:
             return torch.full(shape, value, dtype=torch.int32, device=device)
 
-        token_bytes, token_begin = _token_table(self.vocabulary)
+        token_bytes, token_begin = token_table(self.vocabulary)
         self.tables = FsmTables(
             transitions=filled(max_states, 256),
             state_flags=filled(max_states, value=0),
@@ -451,7 +451,7 @@ def _states_of(grammar: DeviceGrammar) -> slice:
     return slice(grammar.start_state, grammar.start_state + grammar.num_states)
 
 
-def _token_table(vocabulary: Vocabulary) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]:
+def token_table(vocabulary: Vocabulary) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]:
     """The bytes of all tokens, and where each token's begin."""
     texts = text_bytes(vocabulary)
     token_begin = np.zeros(len(texts) + 1, dtype=np.int32)

@@ -11,7 +11,7 @@ from structout.constraints.metaschemas import referred_metaschemas
 from structout.constraints.schema_walks import STANDARD_FORMATS, keyword_at, subschemas
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.forced_tokens import CanonicalTokenizer
-from structout.grammar.interface import DeviceTables
+from structout.grammar.interface import DeviceTables, StackTables
 from structout.grammar.native.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
 from structout.grammar.native.extension import core, grammar_errors
 from structout.grammar.native.formats import FORMATS, native_formats
@@ -149,6 +149,11 @@ class SchemaIndex:
         automaton = self.native.closed(_CLOSURE_LIMITS.as_native())
         return None if automaton is None else TokenIndex(Automaton(automaton), self._vocabulary)
 
+    @cached_property
+    def stack_language(self) -> Any:
+        """The machine, for stack tables: see :class:`structout.DeviceStacks`."""
+        return core().StackLanguage(self.native)
+
     def matches(self, text: str | bytes) -> bool:
         """Whether a text can be generated: it is valid, and written in the given form.
 
@@ -219,9 +224,12 @@ class JsonSchemaGrammar(NativeGrammar):
             state = index.next(state, token)
         return DeviceTables(index, self._stop_token_ids, None if self.is_terminated() else state)
 
-    def copy(self, stop_token_ids: Sequence[int] | None = None) -> "JsonSchemaGrammar":
-        stops = self._stop_token_ids if stop_token_ids is None else stop_token_ids
-        return JsonSchemaGrammar(self._index, self._vocab_size, stops, self._canonical_tokenizer)
+    def stack_tables(self) -> StackTables:
+        tokens = tuple(self.matcher.recent_tokens(self.num_tokens))
+        return StackTables(self._index.stack_language, self._stop_token_ids, None if self.is_terminated() else tokens)
+
+    def _at_start(self, stop_token_ids: Sequence[int]) -> "JsonSchemaGrammar":
+        return JsonSchemaGrammar(self._index, self._vocab_size, stop_token_ids, self._canonical_tokenizer)
 
     @property
     def memory_bytes(self) -> int:

@@ -1,0 +1,105 @@
+// A language whose machine may go into stack tables (step/stack_tables.h).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "common/stack_tables.h"
+#include "masks/vocabulary.h"
+
+namespace structout::engine {
+
+// A condition on the names that have come in a value, as sets of names by number.
+struct StackGuard {
+  uint64_t required = 0;
+  uint64_t candidates = 0;
+  int32_t max_keys = -1;  // how many may follow; -1: any number
+  bool closes = false;
+  bool allows_free = false;
+};
+
+// What a byte does to the top of the stack.
+struct StackAction {
+  enum Kind : uint8_t { kFail, kReplace, kPush, kPop, kPopBefore, kAsk };
+  Kind kind = kFail;
+  uint32_t state = 0;  // the next state, or the number of the verdicts
+  uint32_t below = 0;
+  bool has_guard = false;
+  StackGuard guard{};
+  int32_t name = -1;  // that is complete with the byte
+
+  bool operator==(const StackAction& other) const {
+    return kind == other.kind && state == other.state && below == other.below && !has_guard && !other.has_guard &&
+           name == other.name;
+  }
+};
+
+// A text by its states, and the names that have come around each. The top is the last.
+struct StackPlace {
+  struct Frame {
+    uint32_t state;
+    uint64_t names;
+  };
+  std::vector<Frame> frames;
+};
+
+// The mask of a place, and what it depends on.
+struct StackMask {
+  struct Condition {
+    int32_t before;  // another condition, or -1
+    uint32_t frame;  // whose names the guard asks, 0 for the top
+    StackGuard guard;
+  };
+  uint32_t state = 0;  // one with the same masks as the top
+  uint32_t num_frames = 1;
+  bool is_asked = false;  // it depends on what the place does not tell
+  std::vector<Condition> conditions;
+  std::vector<uint32_t> frames_with_names;  // whose names it depends on, in the place of conditions
+};
+
+// States are numbers. They are made when they are first needed; what makes them may throw
+// a LimitError.
+class StackLanguage {
+ public:
+  static constexpr uint32_t kBottom = UINT32_MAX;  // in the place of a state that waits
+  enum : int64_t { kRefused = kResumeRefused, kAsked = kResumeAsked };
+
+  virtual ~StackLanguage() = default;
+
+  virtual const VocabularyTrie& vocabulary() const = 0;
+
+  // The state of the empty text, and whether it is a value above the bottom of a stack.
+  virtual uint32_t start() = 0;
+  virtual bool has_stack() const = 0;
+
+  virtual bool accepts(uint32_t state) = 0;  // above the bottom, or behind it
+  virtual bool is_behind_bottom(uint32_t state) = 0;
+  virtual bool keeps_names(uint32_t state) = 0;
+  virtual bool is_live(uint32_t state) = 0;  // whether a token may end there
+
+  // One for each byte.
+  virtual void list_actions(uint32_t state, StackAction* actions) = 0;
+
+  // The state that follows a waiting one, kRefused or kAsked.
+  virtual int64_t resume(uint32_t waiting, uint32_t verdicts) = 0;
+
+  // Fills the row of a place, without stop tokens.
+  virtual StackMask fill(const StackPlace& place, uint32_t* row) = 0;
+
+  // A text that the engine itself follows.
+  class Text {
+   public:
+    virtual ~Text() = default;
+    virtual std::unique_ptr<Text> copy() const = 0;
+    // False if the token is not allowed; the text is of no use any more then.
+    virtual bool read(uint32_t token) = 0;
+    virtual bool is_complete() = 0;
+    virtual void fill(uint32_t* row) = 0;
+    // False if tables cannot follow it, because more than its place matters.
+    virtual bool find_place(StackPlace& place) = 0;
+  };
+  virtual std::unique_ptr<Text> text() = 0;
+};
+
+}  // namespace structout::engine
