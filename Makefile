@@ -9,10 +9,10 @@ VLLM_PIP = $(VLLM_VENV)/bin/python -m pip --disable-pip-version-check -qq
 SOURCES := $(wildcard csrc/*.* csrc/*/*.* csrc/*/*/*.*) setup.py pyproject.toml constraints.txt
 NATIVE_SOURCES = $(filter-out %.md,$(shell git ls-files 'csrc/*' 'tests/*.cpp' 'tests/*.cu' 'tests/*.h'))
 
-.PHONY: help demo test test-all test-sglang test-install test-headers test-arm test-torch test-vllm bench gpu-check wheel docs lint format clean
+.PHONY: help demo test test-all test-sglang test-install test-headers test-arm test-torch test-vllm test-vllm-own test-xgrammar-own bench gpu-check wheel docs lint format clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/demo.installed  ## structured generation end to end, on a model made on the spot
 	$(BIN)/structout generate --json-schema examples/order.schema.json --seed 7
@@ -49,6 +49,12 @@ test-arm: $(VENV)/test.installed  ## the CPU kernels compiled for 64-bit Arm, in
 test-vllm: $(VLLM_VENV)/test.installed  ## the vLLM plugin in real engines, in an environment of its own
 	PYTHONSAFEPATH=1 $(VLLM_VENV)/bin/python -m pytest --quiet $(PLUGINS) --numprocesses 2 --dist loadfile tests/integrations/vllm
 	$(VLLM_VENV)/bin/python bench/bench_vllm.py --quick
+
+test-vllm-own: $(VLLM_VENV)/test.installed  ## vLLM's own tests of structured output, with and without the plugin
+	$(VLLM_VENV)/bin/python -P tests/check_vllm_own_tests.py
+
+test-xgrammar-own: $(VENV)/test.installed  ## xgrammar's own tests of structural tags, with structout as the judge
+	$(BIN)/python tests/check_xgrammar_own_tests.py
 
 test-torch:  ## one wheel in the oldest and the newest CUDA build of torch; needs nvcc and 16 GB, but no GPU
 	$(PYTHON) tests/check_torch_versions.py

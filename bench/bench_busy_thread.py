@@ -29,7 +29,7 @@ from large_tokenizer import VOCAB_SIZE, large_tokenizer, trained_tokenizer
 from structout import StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams
 
 Samples = dict[tuple[str, int, bool], list[float]]  # seconds by engine, drafts, and whether a thread is busy
-ENGINES = ("xgrammar", "llguidance")
+ENGINES = ("fsm", "xgrammar", "llguidance")
 NUM_REQUESTS = 64
 ROOT = Path(__file__).parents[1]
 

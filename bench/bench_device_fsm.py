@@ -19,6 +19,7 @@ from large_tokenizer import VOCAB_SIZE, large_tokenizer, trained_tokenizer
 from structout import DeviceFSM
 from structout.constraints.params import StructuredOutputOptions
 from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.extension import core
 from structout.grammar.native.matcher import FsmGrammar
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask
@@ -105,8 +106,12 @@ def advance_by_classes(batch: Batch) -> harness.Call | None:
 def advance_on_host(batch: Batch) -> harness.Call:
     tokens = [[token] for token in batch.tokens.tolist()]
 
+    positions = {i: grammar.position for i, grammar in enumerate(batch.grammars)}
+
     def call() -> None:
-        FsmGrammar.accept_batch(batch.grammars, tokens)
+        step = core().Step(positions, [])
+        step.draw([*positions], tokens)
+        step.accept()
         for grammar in batch.grammars:
             grammar.rollback(1)
 

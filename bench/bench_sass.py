@@ -203,7 +203,7 @@ def dependent_loads(path: list[str]) -> int:
 PHILOX = r"0x2daee0ad|0xd2511f53"  # a multiplier, or its negative
 LOAD_16 = r"LDG\.E\.128"
 STORED_16 = r"LDS\.128"
-SHUFFLE = r"SHFL\.BFLY PT, R\d+, R\d+, R"  # over a distance that is not a constant
+EXCHANGES = [rf"SHFL\.BFLY PT, R\d+, R\d+, 0x{distance:x}," for distance in (16, 8, 4, 2, 1)]  # in a warp
 BARRIER = r"BAR\.SYNC"
 CLUSTER_BARRIER = r"UCGABAR_WAIT"
 # Row ids may have 32 bits instead. So may top_k, loaded after seed and position.
@@ -217,12 +217,16 @@ STORE_ID = [r"STG\.E\.64"]
 
 
 def sort(count: int) -> list[str]:
-    """The exchanges of a bitonic sort of ``count`` keys."""
-    exchanges = []
-    for size in (2**i for i in range(1, count.bit_length())):
-        for distance in (2**i for i in reversed(range(size.bit_length() - 1))):
-            exchanges += [SHUFFLE] if distance < LANES else ["STS", BARRIER]
-    return exchanges
+    """The exchanges of a bitonic sort of ``count`` keys: one per thread of the warps,
+    then of the block."""
+    landmarks = [exchange for first in (4, 3, 2, 1, 0) for exchange in EXCHANGES[first:]]
+    size = 2 * LANES
+    while size < 2 * count:
+        for _ in range((size // LANES).bit_length() - 1):
+            landmarks += ["STS", BARRIER]
+        landmarks += EXCHANGES
+        size *= 2
+    return landmarks
 
 
 RADIX_DIGIT = ["ATOMS", BARRIER, r"SHFL\.UP", BARRIER, BARRIER]

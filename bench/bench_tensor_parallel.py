@@ -157,10 +157,9 @@ def time_fills(
 ) -> Row:
     """Time both managers' fills for requests at random positions of their texts."""
     tokenizer = make_tokenizer()
-    config = structout.StructuredOutputsConfig(fill_threads=1)  # a core for each rank
     with (
-        structout.StructuredOutputManager(tokenizer, VOCAB_SIZE, config) as single,
-        structout.StructuredOutputManager(tokenizer, VOCAB_SIZE, config) as local,
+        structout.StructuredOutputManager(tokenizer, VOCAB_SIZE) as single,
+        structout.StructuredOutputManager(tokenizer, VOCAB_SIZE) as local,
     ):
         sharded = ShardedManager(local)
         rng = random.Random(0)

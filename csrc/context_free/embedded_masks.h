@@ -14,7 +14,7 @@
 namespace structout::context_free {
 
 // The mask of such a place is the union of the masks that embedded languages have alone,
-// and of pieces: those of the other places, and those behind the nodes of the trie where
+// and of pieces: those of the other places, and those after the nodes of the trie where
 // embedded texts end. It is kept under the numbers of all of them. Where nothing but an
 // embedded text may go on, the mask is that of its language.
 class EmbeddedMasks {
@@ -50,7 +50,7 @@ class EmbeddedMasks {
   std::string key_of(const Place& place, const std::vector<engine::EmbeddedView>& views) const;
   KnownMask find(const Place& place, const std::vector<engine::EmbeddedView>& views, engine::Budget& budget);
   KnownMask computed(const Place& place, const std::vector<engine::EmbeddedView>& views, engine::Budget& budget);
-  // Adds the tokens with bytes behind the ends of embedded texts, and those of the other
+  // Adds the tokens with bytes after the ends of embedded texts, and those of the other
   // places. Returns whether there are any.
   bool add_others(const Place& place, const std::vector<engine::EmbeddedView>& views, uint32_t* row,
                   engine::Budget& budget);

@@ -13,8 +13,9 @@
 
 namespace structout::context_free {
 
-// Its states are those of GrammarStates. With embedded languages they are numbers of
-// places: kOwn for the present one, then those that drafts lead to.
+// Its states are those of GrammarStates. With embedded languages, and where tokens are
+// counted, they are numbers of places: kOwn for the present one, then those that drafts
+// lead to.
 class GrammarMatcher final : public engine::Matcher {
  public:
   // Throws std::invalid_argument if no text can be finished.
@@ -22,13 +23,14 @@ class GrammarMatcher final : public engine::Matcher {
       : Matcher(index->shared_vocabulary(), std::move(stop_tokens)),
         index_(std::move(index)),
         has_embedded_(!network().embedded().empty()),
+        keeps_places_(has_embedded_ || network().has_token_limits()),
         states_(index_->states()),
         number_(index_->number_with(this->stop_tokens())),
         history_{states_->start()} {
     if (history_[0].is_dead()) throw std::invalid_argument("the grammar has no text");
   }
 
-  uint32_t current_state() const override { return has_embedded_ ? kOwn : history_.back().state; }
+  uint32_t current_state() const override { return keeps_places_ ? kOwn : history_.back().state; }
   std::unique_ptr<Matcher> copy() const override { return std::make_unique<GrammarMatcher>(*this); }
   bool has_mask(uint32_t state) const override { return states_->has_mask(place(state)); }
 
@@ -63,7 +65,7 @@ class GrammarMatcher final : public engine::Matcher {
   const Network& network() const { return *index_->parts().network; }
 
   TextPlace place(uint32_t state) const {
-    if (!has_embedded_) return {state};
+    if (!keeps_places_) return {state};
     return state == kOwn ? history_.back() : drafts_[state - kOwn - 1].place;
   }
 
@@ -137,7 +139,7 @@ class GrammarMatcher final : public engine::Matcher {
   uint32_t next_state(uint32_t state, uint32_t token) const override {
     return with_room([&]() -> uint32_t {
       TextPlace next = after(*states_, place(state), {token});
-      if (next.is_dead() || !has_embedded_) return next.state;
+      if (next.is_dead() || !keeps_places_) return next.state;
       drafts_.push_back({state, token, std::move(next)});
       return kOwn + uint32_t(drafts_.size());
     });
@@ -180,6 +182,7 @@ class GrammarMatcher final : public engine::Matcher {
 
   std::shared_ptr<GrammarIndex> index_;
   bool has_embedded_;
+  bool keeps_places_;        // whether states do not name places
   std::vector<Step> steps_;  // of the text, with embedded languages
   // What follows changes where states are made again.
   mutable std::shared_ptr<GrammarStates> states_;

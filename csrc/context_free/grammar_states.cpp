@@ -32,7 +32,7 @@ uint32_t GrammarStates::number_of(const LexerPlace& place) {
   uint32_t known = numbers_.find(place.node, place.lexer_state);
   if (known != PairTable::kMissing) return known;
   uint32_t number = states_.add();
-  states_[number].place = place;
+  states_[number].place = {place.node, place.lexer_state};
   numbers_.add(place.node, place.lexer_state, number);
   return number;
 }
@@ -53,9 +53,13 @@ TextPlace GrammarStates::finishable(Place place) {
     return end_search_.has_end(reader_, reader_.behind(run.below, budget()), budget());
   };
   place = reader_.with_ends(place, has_end);
+  if (parts_->network->has_token_limits() && !place.is_dead()) {
+    auto has_end_of_one = [this](const LexerPlace& each) { return end_search_.has_end(reader_, each, budget()); };
+    place = reader_.at_token_end(std::move(place), has_end_of_one, budget());
+  }
   if (place.is_dead() || !this->has_end(place)) return {};
   uint32_t state = number_of(place);
-  return {state, std::move(place.others)};
+  return {state, place.num_tokens, std::move(place.others)};
 }
 
 std::optional<std::string> GrammarStates::shortest_end(const TextPlace& text) {
@@ -202,7 +206,7 @@ std::vector<TextPlace> GrammarStates::copied(GrammarStates& from, const std::vec
   for (const TextPlace& each : places) {
     LexerPlace place = from.states_[each.state].place;
     place.node = copy(place.node);
-    TextPlace copied{number_of(place)};
+    TextPlace copied{number_of(place), each.num_tokens};
     if (each.others != nullptr) {
       OtherPlaces others = {each.others->lexer_places, each.others->runs};
       for (LexerPlace& other : others.lexer_places) other.node = copy(other.node);

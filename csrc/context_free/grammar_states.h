@@ -37,7 +37,8 @@ struct SharedParts {
 
 // The place of a text: what has a number, and what each text has for itself.
 struct TextPlace {
-  uint32_t state = kNone;  // of the first lexer place
+  uint32_t state = kNone;   // of the first lexer place
+  uint32_t num_tokens = 0;  // see LexerPlace
   std::shared_ptr<const OtherPlaces> others{};
   bool is_dead() const { return state == kNone; }
 };
@@ -132,8 +133,12 @@ class GrammarStates {
   size_t size_in_bytes() const;
   void check_room() const;
   uint32_t number_of(const LexerPlace& place);
-  Place place_of(const TextPlace& text) const { return {states_[text.state].place, text.others}; }
-  // Dead if the text cannot be finished.
+  Place place_of(const TextPlace& text) const {
+    Place place = {states_[text.state].place, text.others};
+    place.num_tokens = text.num_tokens;
+    return place;
+  }
+  // The place of a text at the end of a token. Dead if the text cannot be finished.
   TextPlace finishable(Place place);
   bool has_end(const Place& place);
   const engine::Mask* mask_of(uint32_t state);

@@ -48,7 +48,7 @@ const Lexemes::Spellings& Lexemes::spellings(uint32_t context, engine::Budget& b
   }
   std::vector<uint32_t> pending;
   for (const auto& [state, classes] : first_classes) pending.push_back(state);
-  auto is_lazy = [this](uint32_t terminal) { return network_.terminals()[terminal].is_lazy; };
+  auto is_lazy = [this](uint32_t terminal) { return network_.terminals()[terminal].options.is_lazy; };
   while (!pending.empty()) {
     uint32_t number = pending.back();
     pending.pop_back();
@@ -69,7 +69,8 @@ const Lexemes::Spellings& Lexemes::spellings(uint32_t context, engine::Budget& b
     uint32_t set = lexer_.accepted(number);
     if (set == 0) continue;
     for (uint32_t terminal : Lexer::chosen(network_, {lexer_.begin(set), lexer_.end(set)})) {
-      uint32_t end = is_lazy(terminal) ? ByteClassSets::kEmpty : state_of(number, budget).end;
+      bool ends_here = is_lazy(terminal) || lexer_.has_token_limit(terminal);
+      uint32_t end = ends_here ? ByteClassSets::kEmpty : state_of(number, budget).end;
       auto same = std::find_if(result[terminal].begin(), result[terminal].end(),
                                [&](const Spelling& other) { return other.end == end; });
       if (same == result[terminal].end()) same = result[terminal].insert(same, {end, ByteClasses()});

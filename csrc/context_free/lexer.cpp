@@ -52,14 +52,41 @@ uint32_t Lexer::start(uint32_t set) {
 std::vector<uint32_t> Lexer::chosen(const Network& network, std::vector<uint32_t> terminals) {
   auto rank = [&](uint32_t terminal) {
     const Terminal& of = network.terminals()[terminal];
-    return std::make_tuple(of.is_lazy, of.priority, of.is_ignored);
+    return std::make_tuple(of.options.is_lazy, of.priority, of.is_ignored);
   };
   auto is_better = [&](uint32_t a, uint32_t b) { return rank(a) < rank(b); };
   if (terminals.empty()) return terminals;
   auto best = rank(*std::max_element(terminals.begin(), terminals.end(), is_better));
-  auto is_worse = [&](uint32_t terminal) { return rank(terminal) < best; };
+  uint32_t first = *std::find_if(terminals.begin(), terminals.end(), [&](uint32_t of) { return rank(of) == best; });
+  const std::string& stop = network.terminals()[first].options.stop;
+  auto is_worse = [&](uint32_t terminal) {
+    return rank(terminal) < best || network.terminals()[terminal].options.stop != stop;
+  };
   terminals.erase(std::remove_if(terminals.begin(), terminals.end(), is_worse), terminals.end());
   return terminals;
+}
+
+bool Lexer::accepts(const Item& item) const {
+  return item.place != kFresh && network_.terminals()[item.terminal].automaton.accepts(item.place - 1);
+}
+
+bool Lexer::exceeds_limit(uint32_t state, uint32_t num_tokens) const {
+  return std::any_of(items_.begin(state), items_.end(state), [&](const Item& item) {
+    return network_.terminals()[item.terminal].options.max_tokens <= num_tokens;
+  });
+}
+
+Lexer::Limited Lexer::limited(uint32_t state, uint32_t num_tokens) {
+  std::vector<Item> left;
+  std::vector<uint32_t> accepted;
+  for (const Item* item = items_.begin(state); item < items_.end(state); ++item) {
+    if (network_.terminals()[item->terminal].options.max_tokens > num_tokens) {
+      left.push_back(*item);
+    } else if (accepts(*item)) {
+      accepted.push_back(item->terminal);
+    }
+  }
+  return {number_of(left), set_of(chosen(network_, std::move(accepted)))};
 }
 
 uint32_t Lexer::number_of(const std::vector<Item>& items) {
@@ -69,9 +96,9 @@ uint32_t Lexer::number_of(const std::vector<Item>& items) {
   bool is_over = false;
   for (const Item& item : items) {
     const Terminal& terminal = network_.terminals()[item.terminal];
-    if (item.place == kFresh || !terminal.automaton.accepts(item.place - 1)) continue;
+    if (!accepts(item) || terminal.options.ends_at_limit_only) continue;
     accepted.push_back(item.terminal);
-    is_over = is_over || (terminal.is_lazy && !is_plain_);
+    is_over = is_over || (terminal.options.is_lazy && !is_plain_);
   }
   accepted_.push_back(set_of(is_plain_ ? accepted : chosen(network_, accepted)));
   after_.resize(after_.size() + num_classes(), is_over ? kStuck : kNone);
@@ -84,7 +111,7 @@ uint32_t Lexer::computed_after(uint32_t state, uint8_t byte_class, engine::Budge
   for (const Item* item = items_.begin(state); item < items_.end(state); ++item) {
     const Terminal& terminal = network_.terminals()[item->terminal];
     uint32_t state_before = item->place == kFresh ? 0 : item->place - 1;
-    if (item->place != kFresh && terminal.is_lazy && terminal.automaton.accepts(state_before)) continue;
+    if (terminal.options.is_lazy && accepts(*item)) continue;
     uint32_t next = terminal.automaton.next(state_before, byte_of_class_[byte_class]);
     if (next != engine::kDead) items.push_back({item->terminal, next + 1});
   }

@@ -49,12 +49,32 @@ class Lexer {
   std::vector<uint8_t> bytes_with_tokens() const;
 
   // Which terminals a lexeme counts as if all of these match it: the lazy ones if there are
-  // any, among them those of the highest priority, and what is ignored.
+  // any, among them those of the highest priority, and what is ignored. Of terminals that
+  // end with a stop, those of one stop.
   static std::vector<uint32_t> chosen(const Network& network, std::vector<uint32_t> terminals);
 
   // The set of terminals that accept what was read of the lexeme. Not those that accept
   // the empty text, if nothing was read.
   uint32_t accepted(uint32_t state) const { return accepted_[state]; }
+
+  // Whether a lexeme of the terminal ends wherever it may once it has taken some number of
+  // tokens, whatever would extend it.
+  bool has_token_limit(uint32_t terminal) const {
+    return network_.terminals()[terminal].options.max_tokens != engine::kUnbounded;
+  }
+
+  // Whether a terminal would go on though it has taken so many tokens.
+  bool exceeds_limit(uint32_t state, uint32_t num_tokens) const;
+
+  // The state without the terminals that have taken so many tokens, and the set of those
+  // among them that accept what was read.
+  struct Limited {
+    uint32_t state, accepted;
+  };
+  Limited limited(uint32_t state, uint32_t num_tokens);
+
+  // The set of the terminals with a limit that accept what was read.
+  uint32_t accepted_at_limit(uint32_t state) { return limited(state, engine::kUnbounded - 1).accepted; }
 
   // Whether nothing was read.
   bool is_fresh(uint32_t state) const { return items_.count(state) != 0 && items_.begin(state)->place == kFresh; }
@@ -73,6 +93,7 @@ class Lexer {
     bool operator==(const Item& other) const { return terminal == other.terminal && place == other.place; }
   };
 
+  bool accepts(const Item& item) const;
   uint32_t number_of(const std::vector<Item>& items);
   uint32_t computed_after(uint32_t state, uint8_t byte_class, engine::Budget& budget);
 

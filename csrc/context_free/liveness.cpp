@@ -115,7 +115,12 @@ std::pair<uint32_t, bool> EndSearch::search(Reader& reader, const Place& place, 
     for (uint8_t byte : reader.bytes_with_tokens()) {
       reach_all(reader.after(current, byte, budget), step, std::string(1, char(byte)));
     }
-    if (by_bytes || !network_.has_tokens()) continue;
+    if (by_bytes) continue;
+    if (network_.has_token_limits()) {
+      uint32_t at_limit = reader.lexer().accepted_at_limit(current.lexer_state);
+      if (at_limit != 0) reach(reader.behind_lexeme(current.node, at_limit, budget), step, "");
+    }
+    if (!network_.has_tokens()) continue;
     for (const Item& item : reader.stacks().items(reader.before_token(current, budget))) {
       if (item.state >= kHole) continue;
       for (auto edge = network_.tokens_begin(item.state); edge < network_.tokens_end(item.state); ++edge) {
@@ -144,6 +149,7 @@ std::optional<bool> EndSearch::at_a_glance(Reader& reader, const LexerPlace& pla
   for (const SureWays::Completion& completion : completions) {
     const std::vector<uint32_t> terminals(lexer.begin(completion.accepted), lexer.end(completion.accepted));
     for (uint32_t terminal : terminals) {
+      if (!network_.terminals()[terminal].options.stop.empty()) return std::nullopt;
       for (const Item& item : items) {
         if (item.state >= kHole) continue;
         uint32_t next = lexer.is_ignored(terminal) ? item.state : network_.next(item.state, terminal);
@@ -153,10 +159,10 @@ std::optional<bool> EndSearch::at_a_glance(Reader& reader, const LexerPlace& pla
   }
   if (has_others) return std::nullopt;
   for (const SureWays::Completion& completion : completions) {
-    Node node = reader.after_lexeme(place.node, completion.accepted, budget);
+    auto [node, lexer_start, num_tokens] = reader.behind_lexeme(place.node, completion.accepted, budget);
     if (node == Stacks::kDead) continue;
     if (reader.stacks().may_end(node)) return true;
-    if (sure_ways_.may_begin(reader.lexer_start(node), completion.end, budget)) return std::nullopt;
+    if (sure_ways_.may_begin(lexer_start, completion.end, budget)) return std::nullopt;
     for (const Item& item : reader.stacks().items(node)) {
       bool may_follow = false;
       if (item.state >= kHole) continue;

@@ -29,7 +29,8 @@ class EndSearch {
   }
 
   // The bytes of a shortest way. Nothing if none is found, or if none does without tokens
-  // that are read by their ids. Embedded texts on the way may have shorter ends.
+  // that are read by their ids, or without lexemes that end because they have taken as
+  // many tokens as they may. Embedded texts on the way may have shorter ends.
   std::optional<std::string> shortest(Reader& reader, const Place& place, engine::Budget& budget);
 
  private:
@@ -53,7 +54,7 @@ class EndSearch {
   uint32_t distance(const Reader& reader, Node node);
   bool searched_has_end(Reader& reader, const LexerPlace& place, engine::Budget& budget);
 
-  // What the ends of the present lexeme tell, if they do: there is a sure way behind one,
+  // What the ends of the present lexeme tell, if they do: there is a sure way after one,
   // or no byte can follow any.
   std::optional<bool> at_a_glance(Reader& reader, const LexerPlace& place, engine::Budget& budget);
 

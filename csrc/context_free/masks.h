@@ -7,11 +7,11 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "context_free/branch_set.h"
 #include "context_free/loops.h"
 #include "context_free/reader.h"
 #include "context_free/sure_ways.h"
@@ -29,18 +29,7 @@ namespace structout::context_free {
 // a state reads by their ids.
 class Masks {
  public:
-  // What goes on where: the nodes of the trie (see list_of()) in front of which stacks
-  // stand.
-  struct Branch {
-    uint32_t trie_nodes;
-    Node node;
-    uint32_t lexer_state;  // kNone in front of a lexeme
-    bool is_closed;        // see Stacks::above_hole()
-    bool operator<(const Branch& other) const {
-      return std::tie(trie_nodes, node, lexer_state, is_closed) <
-             std::tie(other.trie_nodes, other.node, other.lexer_state, other.is_closed);
-    }
-  };
+  using Branch = context_free::Branch;
 
   // Whether a text can be finished. It is asked where tokens end, and a lexer might not leave a way to the end.
   using HasEnd = std::function<bool(const LexerPlace&)>;
@@ -51,12 +40,12 @@ class Masks {
   // The mask of a place, which must not be dead. Null if too many bytes are kept.
   const engine::Mask* mask(Reader& reader, const LexerPlace& place, const HasEnd& has_end, engine::Budget& budget);
 
-  // In front of all tokens, or behind nodes of the trie where embedded texts end.
+  // In front of all tokens, or after nodes of the trie where embedded texts end.
   Branch at(const LexerPlace& place) const { return {whole_trie_, place.node, place.lexer_state, true}; }
   Branch behind(const std::vector<uint32_t>& trie_nodes, Node below, Reader& reader, engine::Budget& budget);
 
   // The pieces that have tokens, by increasing numbers. None if too many bytes are kept,
-  // or if it is not sure that a text can be finished behind tokens that are read by their
+  // or if it is not sure that a text can be finished after tokens that are read by their
   // ids.
   std::optional<std::vector<uint32_t>> pieces_of(Reader& reader, const std::vector<Branch>& branches,
                                                  const HasEnd& has_end, engine::Budget& budget);
@@ -110,6 +99,7 @@ class Masks {
     size_t memory_bytes() const;
   };
   class Walk;
+  class PieceSearch;
   static constexpr size_t kMaxPieceBytes = 24 << 20;
 
   // In the place of a start: that of an embedded text, whose language is added. In the
@@ -120,7 +110,6 @@ class Masks {
   void add_bytes(size_t bytes);
   uint32_t add_piece(Piece piece);
   uint32_t piece_of(uint32_t trie_nodes, uint32_t start, Reader& reader, engine::Budget& budget);
-  bool has_end_behind_tokens(uint32_t state, engine::Budget& budget);
 
   // Numbers a list of nodes of the trie, given those whose children's bytes come next.
   uint32_t list_of(std::vector<uint32_t> trie_nodes);
@@ -148,10 +137,11 @@ class Masks {
   uint32_t whole_trie_;      // the list in front of all tokens
   PairTable piece_numbers_;  // by list of trie nodes and start
   std::deque<Piece> pieces_;
-  PairTable part_numbers_;  // by node of the trie and state behind its byte
+  PairTable part_numbers_;  // by node of the trie and state after its byte
   std::deque<Part> parts_;
   std::unordered_map<std::string, const engine::Mask*> masks_;  // by the numbers of their pieces
   engine::MaskStore store_;
+  BranchSet branches_;      // of the present search
   size_t piece_bytes_ = 0;  // of parts, too
   bool is_full_ = false;    // whether too many bytes are kept
   Loops loops_;             // of states of the lexer, or of nodes of stacks_

@@ -21,13 +21,14 @@ constexpr size_t kMaxCopiedStates = 40;
 class NetworkBuilder {
  public:
   NetworkBuilder(const engine::Rules& rules, uint32_t root, const NetworkOptions& options, const engine::Limits& limits,
-                 Network& network)
+                 Network& network, std::vector<RuleNfa>* written)
       : rules_(rules),
         pattern_(rules.pattern()),
         options_(options),
         limits_(limits),
         budget_(limits),
-        network_(network) {
+        network_(network),
+        written_(written) {
     size_t num_rules = first_embedded() + pattern_.embedded.size();
     automata_.resize(num_rules);
     is_nullable_.resize(num_rules);
@@ -68,8 +69,9 @@ class NetworkBuilder {
       is_recursive_[rule] =
           group.size() > 1 || std::find(called[rule].begin(), called[rule].end(), rule) != called[rule].end();
     }
+    if (written_ != nullptr) written_->resize(first_embedded());
     for (const std::vector<uint32_t>& group : groups) build_group(group);
-    for (uint32_t part : options_.ignored) terminal_of(part, false, true);
+    for (uint32_t part : options_.ignored) terminal_of(part, {}, true);
     finish();
   }
 
@@ -96,6 +98,10 @@ class NetworkBuilder {
     for (size_t i = 0; i < group.size(); ++i) {
       nfas[i].set_accepting(add(nfas[i], bodies_[group[i]], RuleNfa::kStart));
     }
+    if (written_ != nullptr) {
+      for (size_t i = 0; i < group.size(); ++i) (*written_)[group[i]] = std::move(nfas[i]);
+      return;
+    }
     // Least fixpoints.
     auto mark_all = [&](std::vector<uint8_t>& marks, auto holds) {
       for (bool has_changed = true; has_changed;) {
@@ -118,7 +124,7 @@ class NetworkBuilder {
     for (size_t i = 0; i < group.size(); ++i) automata_[group[i]] = std::move(automata[i]);
   }
 
-  // Adds a part behind a node. Returns the node behind it.
+  // Adds a part after a node. Returns the node after it.
   uint32_t add(RuleNfa& nfa, uint32_t index, uint32_t node) {
     budget_.spend(1);
     if (nfa.num_nodes() > limits_.nodes) throw engine::LimitError("pattern_nodes", nfa.num_nodes(), limits_.nodes);
@@ -128,17 +134,19 @@ class NetworkBuilder {
     if (is_regular(index)) return add_regular(nfa, index, node);
     switch (part.kind) {
       case engine::PartKind::kTerminal: {
-        uint32_t terminal = terminal_of(part.children[0], part.is_lazy, false), end = nfa.add_node();
+        uint32_t terminal = terminal_of(part.children[0], pattern_.terminals[part.index], false);
+        uint32_t end = nfa.add_node();
         const Terminal& read = network_.terminals_[terminal];
         bool may_be_empty = read.automaton.num_states() != 0 && read.automaton.accepts(0);
-        if (may_be_empty) nfa.add_empty(node, end);
-        bool ends_at_once = may_be_empty && read.is_lazy;
-        if (read.automaton.num_states() != 0 && !ends_at_once) nfa.add_edge(node, {terminal, terminal, end});
+        if (may_be_empty && !read.options.ends_at_limit_only) nfa.add_empty(node, end);
+        bool ends_at_once = may_be_empty && read.options.is_lazy;
+        bool may_be_read = read.automaton.num_states() != 0 && !ends_at_once && read.options.max_tokens > 0;
+        if (may_be_read) nfa.add_edge(node, {terminal, terminal, end});
         return end;
       }
       case engine::PartKind::kRule: {
         uint32_t rule = part.index, end;
-        if (!is_recursive_[rule] && automata_[rule].size() <= kMaxCopiedStates) {
+        if (written_ == nullptr && !is_recursive_[rule] && automata_[rule].size() <= kMaxCopiedStates) {
           end = nfa.add_automaton(node, automata_[rule]);
           if (is_nullable_[rule]) nfa.add_empty(node, end);
         } else {
@@ -270,23 +278,34 @@ class NetworkBuilder {
   }
 
   // The number of a terminal. Equal ones have one number.
-  uint32_t terminal_of(uint32_t part, bool is_lazy, bool is_ignored) {
-    auto [found, is_new] = terminals_.try_emplace({part, 2 * is_lazy + is_ignored}, uint32_t(0));
-    if (!is_new) return found->second;
-    Terminal terminal{rules_.compile(part, limits_), is_lazy, is_ignored};
+  uint32_t terminal_of(uint32_t part, const engine::TerminalOptions& options, bool is_ignored) {
+    auto [found, is_new] = automata_of_terminals_.try_emplace(part);
+    if (is_new) found->second = rules_.compile(part, limits_);
+    Terminal terminal{found->second, options, is_ignored};
     const engine::Part& definition = pattern_.parts[part];
     if (definition.kind == engine::PartKind::kRule) terminal.priority = pattern_.rules[definition.index].priority;
     std::vector<Terminal>& terminals = network_.terminals_;
     auto same = std::find(terminals.begin(), terminals.end(), terminal);
-    found->second = uint32_t(same - terminals.begin());
+    uint32_t number = uint32_t(same - terminals.begin());
     if (same == terminals.end()) terminals.push_back(std::move(terminal));
-    return found->second;
+    return number;
   }
 
   // Numbers the rules that the root still calls, and hands them over.
   void finish() {
     network_.has_lexer_ = options_.has_lexer;
+    network_.ignores_once_ = options_.ignores_once;
+    for (const Terminal& terminal : network_.terminals_) {
+      if (terminal.options.max_tokens != engine::kUnbounded) network_.has_token_limits_ = true;
+      if (!terminal.options.stop.empty() && !pattern_.embedded.empty()) {
+        throw engine::PatternError("stop= beside %json is not supported: write suffix=", false);
+      }
+    }
     network_.allowed_bytes_ = options_.allowed_bytes;
+    if (written_ != nullptr) {
+      network_.embedded_ = pattern_.embedded;
+      return;
+    }
     network_.matches_empty_ = is_nullable_[root_rule()];
     network_.is_empty_ = !is_productive_[root_rule()] && !network_.matches_empty_;
     std::vector<uint32_t> number(root_rule() + 1, kNone), kept = {root_rule()};
@@ -328,18 +347,19 @@ class NetworkBuilder {
   const engine::Limits& limits_;
   engine::Budget budget_;
   Network& network_;
+  std::vector<RuleNfa>* const written_;
   std::vector<uint32_t> bodies_;         // by rule: its part
   std::vector<RuleAutomaton> automata_;  // by rule
   std::vector<uint8_t> is_nullable_, is_productive_, is_recursive_;
-  std::map<uint32_t, bool> is_regular_;            // by part
-  std::map<uint32_t, engine::Automaton> regular_;  // by part
-  std::map<std::pair<uint32_t, int>, uint32_t> terminals_;
+  std::map<uint32_t, bool> is_regular_;                          // by part
+  std::map<uint32_t, engine::Automaton> regular_;                // by part
+  std::map<uint32_t, engine::Automaton> automata_of_terminals_;  // by part
   std::map<uint32_t, uint32_t> embedded_numbers_;
 };
 
-Network::Network(const engine::Rules& rules, uint32_t root, const NetworkOptions& options,
-                 const engine::Limits& limits) {
-  NetworkBuilder(rules, root, options, limits, *this);
+Network::Network(const engine::Rules& rules, uint32_t root, const NetworkOptions& options, const engine::Limits& limits,
+                 std::vector<RuleNfa>* written) {
+  NetworkBuilder(rules, root, options, limits, *this, written);
 }
 
 void Network::add_states(const std::vector<RuleAutomaton>& automata) {

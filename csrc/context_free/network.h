@@ -19,11 +19,11 @@ namespace structout::context_free {
 // What a lexer reads as one symbol.
 struct Terminal {
   engine::Automaton automaton;
-  bool is_lazy = false;     // ends as soon as it may
+  engine::TerminalOptions options{};
   bool is_ignored = false;  // may stand between others
   int priority = 0;         // of several that read the same text, those of the highest count
   bool operator==(const Terminal& other) const {
-    return is_lazy == other.is_lazy && is_ignored == other.is_ignored && priority == other.priority &&
+    return options == other.options && is_ignored == other.is_ignored && priority == other.priority &&
            automaton == other.automaton;
   }
 };
@@ -32,8 +32,9 @@ struct NetworkOptions {
   // Whether symbols are terminals, instead of bytes.
   bool has_lexer = false;
 
-  // Parts that may stand between terminals.
+  // Parts that may stand between terminals. `ignores_once`: one of them, not several.
   std::vector<uint32_t> ignored;
+  bool ignores_once = false;
 
   // The bytes that texts may consist of. A lexer follows all texts of terminals, also those
   // that nobody can write.
@@ -51,13 +52,20 @@ constexpr uint32_t embedded_of_symbol(uint32_t symbol) { return kFirstToken - 1 
 // text. States of all rules are numbered together.
 class Network {
  public:
+  // `written`: gets the rules as they are written instead, those of the pattern, then the
+  // root's; embedded languages are called by the numbers that follow. The network has nothing
+  // but their terminals and languages then.
+  //
   // Throws PatternError and LimitError.
-  Network(const engine::Rules& rules, uint32_t root, const NetworkOptions& options, const engine::Limits& limits);
+  Network(const engine::Rules& rules, uint32_t root, const NetworkOptions& options, const engine::Limits& limits,
+          std::vector<RuleNfa>* written = nullptr);
 
   bool has_lexer() const { return has_lexer_; }
-  bool is_empty() const { return is_empty_; }            // whether there is no text
-  bool is_recursive() const { return is_recursive_; }    // whether stacks have no bound
-  bool matches_empty() const { return matches_empty_; }  // whether the empty text belongs to it
+  bool ignores_once() const { return ignores_once_; }
+  bool has_token_limits() const { return has_token_limits_; }  // whether a terminal has max_tokens
+  bool is_empty() const { return is_empty_; }                  // whether there is no text
+  bool is_recursive() const { return is_recursive_; }          // whether stacks have no bound
+  bool matches_empty() const { return matches_empty_; }        // whether the empty text belongs to it
   uint32_t num_states() const { return uint32_t(states_.size()); }
   uint32_t num_rules() const { return uint32_t(starts_.size()); }
 
@@ -115,7 +123,8 @@ class Network {
   void add_states(const std::vector<RuleAutomaton>& automata);
   void rank_rules(const std::vector<RuleAutomaton>& automata);
 
-  bool has_lexer_, is_empty_ = false, is_recursive_ = false, matches_empty_ = false;
+  bool has_lexer_, ignores_once_, has_token_limits_ = false, is_empty_ = false, is_recursive_ = false,
+                                  matches_empty_ = false;
   uint32_t num_classes_ = 0;  // of symbols that all states treat alike
   std::array<uint8_t, 256> class_of_byte_{};
   std::array<bool, 256> allowed_bytes_{};

@@ -36,7 +36,7 @@ class Reader::PlaceBuilder {
       lexer_places_.clear();
     } else if (!lexer_places_.empty()) {
       auto is_before = [](const LexerPlace& a, const LexerPlace& b) {
-        return std::tie(a.node, a.lexer_state) < std::tie(b.node, b.lexer_state);
+        return std::tie(a.node, a.lexer_state, a.num_tokens) < std::tie(b.node, b.lexer_state, b.num_tokens);
       };
       std::sort(lexer_places_.begin(), lexer_places_.end(), is_before);
       lexer_places_.erase(std::unique(lexer_places_.begin(), lexer_places_.end()), lexer_places_.end());
@@ -77,22 +77,24 @@ std::vector<uint32_t> Reader::allowed_terminals(Node node) const {
   return allowed;
 }
 
-uint32_t Reader::lexer_start(Node node) {
-  if (lexer_starts_.size() <= node) lexer_starts_.resize(stacks_.num_nodes(), kNone);
-  if (lexer_starts_[node] != kNone) return lexer_starts_[node];
-  // What is ignored stands between terminals: not at the start of a text, and not behind
+uint32_t Reader::lexer_start(Node node, bool may_ignore) {
+  std::vector<uint32_t>& starts = lexer_starts_[may_ignore];
+  if (starts.size() <= node) starts.resize(stacks_.num_nodes(), kNone);
+  if (starts[node] != kNone) return starts[node];
+  // What is ignored stands between terminals: not at the start of a text, and not after
   // the last one that may follow.
   std::vector<uint32_t> allowed = allowed_terminals(node);
-  for (uint32_t terminal = 0; terminal < network_.terminals().size() && stacks_.reads_symbols(node); ++terminal) {
+  may_ignore = may_ignore && stacks_.reads_symbols(node);
+  for (uint32_t terminal = 0; terminal < network_.terminals().size() && may_ignore; ++terminal) {
     if (lexer_.is_ignored(terminal)) allowed.push_back(terminal);
   }
-  return lexer_starts_[node] = lexer_.start(lexer_.set_of(allowed));
+  return starts[node] = lexer_.start(lexer_.set_of(allowed));
 }
 
 Place Reader::start(engine::Budget& budget) {
   Place place;
   place.node = stacks_.start(budget);
-  place.lexer_state = network_.has_lexer() ? lexer_.start(lexer_.set_of(allowed_terminals(place.node))) : 0;
+  place.lexer_state = network_.has_lexer() ? lexer_start(place.node, false) : 0;
   return place;
 }
 
@@ -115,17 +117,37 @@ Node Reader::after_lexeme(Node node, uint32_t set, engine::Budget& budget) {
   return result;
 }
 
+LexerPlace Reader::behind_lexeme(Node node, uint32_t set, engine::Budget& budget) {
+  Node next = after_lexeme(node, set, budget);
+  if (next == Stacks::kDead) return {};
+  const Terminal& terminal = network_.terminals()[*lexer_.begin(set)];
+  LexerPlace behind = {next, lexer_start(next, !(terminal.is_ignored && network_.ignores_once()))};
+  if (terminal.options.stop.empty()) return behind;
+  // No other lexeme may end with the same stop: it would leave it to the next, and so on.
+  auto ends_with_stop = [this](uint32_t lexer_state) {
+    uint32_t accepted = lexer_.accepted(lexer_state);
+    return accepted != 0 && !network_.terminals()[*lexer_.begin(accepted)].options.stop.empty();
+  };
+  Place within{behind};
+  for (char byte : terminal.options.stop) {
+    within = after_alone(within, uint8_t(byte), budget);
+    if (within.is_dead() || ends_with_stop(within.lexer_state)) return behind;
+  }
+  return within;
+}
+
 Place Reader::after_alone(const LexerPlace& place, uint8_t byte, engine::Budget& budget) {
   if (!network_.has_lexer()) return {{stacks_.after(place.node, byte, budget), 0}};
   uint32_t next = lexer_.after(place.lexer_state, byte, budget);
-  if (next != Lexer::kStuck) return {{place.node, next}};
-  Node node = after_lexeme(place.node, lexer_.accepted(place.lexer_state), budget);
-  if (node == Stacks::kDead) return {};
-  next = lexer_.after(lexer_start(node), byte, budget);
-  return next == Lexer::kStuck ? Place() : Place{{node, next}};
+  if (next != Lexer::kStuck) return {{place.node, next, place.num_tokens}};
+  LexerPlace behind = behind_lexeme(place.node, lexer_.accepted(place.lexer_state), budget);
+  if (behind.node == Stacks::kDead) return {};
+  if (!is_between(behind)) return after_alone(behind, byte, budget);
+  next = lexer_.after(behind.lexer_state, byte, budget);
+  return next == Lexer::kStuck ? Place() : Place{{behind.node, next}};
 }
 
-// Reads bytes of an embedded text, up to one behind which it may end.
+// Reads bytes of an embedded text, up to one after which it may end.
 void Reader::read_run(const EmbeddedRun& run, const uint8_t*& at, const uint8_t* end, PlaceBuilder& builder,
                       engine::Budget& budget) {
   engine::EmbeddedStates& states = embedded_->held(run.states);
@@ -145,10 +167,9 @@ Place Reader::after_all(const Place& place, uint8_t byte, engine::Budget& budget
   visit_lexer_places(place, [&](LexerPlace from) {
     if (!is_between(from)) {
       uint32_t next = lexer_.after(from.lexer_state, byte, budget);
-      if (next != Lexer::kStuck) return builder.add({from.node, next});
-      from.node = after_lexeme(from.node, lexer_.accepted(from.lexer_state), budget);
+      if (next != Lexer::kStuck) return builder.add({from.node, next, from.num_tokens});
+      from = behind_lexeme(from.node, lexer_.accepted(from.lexer_state), budget);
       if (from.node == Stacks::kDead) return;
-      from.lexer_state = lexer_start(from.node);
     }
     for (const EmbeddedStart& start : stacks_.embedded_starts(from.node, budget)) {
       if (!network_.embedded()[start.language]->first_bytes()[byte]) continue;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <iterator>
 #include <memory>
@@ -19,6 +20,7 @@ namespace structout::context_free {
 struct LexerPlace {
   Node node = Stacks::kDead;
   uint32_t lexer_state = Lexer::kStuck;  // 0 without a lexer
+  uint32_t num_tokens = 0;               // that have ended inside the lexeme, if the network limits them
   bool operator==(const LexerPlace& other) const { return node == other.node && lexer_state == other.lexer_state; }
 };
 
@@ -43,7 +45,7 @@ struct OtherPlaces {
 };
 
 // Where a text stands: in which stacks, and inside of which embedded texts. Where one of
-// them may end, the stacks behind it are among the others.
+// them may end, the stacks after it are among the others.
 struct Place : LexerPlace {
   std::shared_ptr<const OtherPlaces> others{};  // null if there are none
 
@@ -89,7 +91,7 @@ class Reader {
   // Whether a token may follow that is read by its id.
   bool reads_token(const Place& place, engine::Budget& budget);
 
-  // Behind the end of an embedded text.
+  // After the end of an embedded text.
   LexerPlace behind(Node below, engine::Budget& budget);
 
   bool may_end(const Place& place, engine::Budget& budget);
@@ -102,17 +104,24 @@ class Reader {
   // The stacks in front of a token that is read by its id, or of the end of the text: a
   // lexeme ends there.
   Node before_token(const LexerPlace& place, engine::Budget& budget) {
-    return is_between(place) ? place.node : after_lexeme(place.node, lexer_.accepted(place.lexer_state), budget);
+    return is_between(place) ? place.node : behind_lexeme(place.node, lexer_.accepted(place.lexer_state), budget).node;
   }
 
   // Bytes that texts may consist of. One of each class of a lexer if nothing is embedded.
   const std::vector<uint8_t>& bytes_with_tokens() const { return bytes_with_tokens_; }
 
-  // The stacks after a lexeme that all terminals of a set accept.
-  Node after_lexeme(Node node, uint32_t set, engine::Budget& budget);
+  // In front of the next lexeme, after one that all terminals of a set accept. After a
+  // stop that belongs to what follows, the next lexeme has begun with it.
+  LexerPlace behind_lexeme(Node node, uint32_t set, engine::Budget& budget);
 
-  // The state of the lexer in front of the next lexeme.
-  uint32_t lexer_start(Node node);
+  // The place at the end of a token: where a lexeme has taken as many tokens as it may, it
+  // ends. `has_end(place)` tells whether texts can go on there; if not, it goes on.
+  template <typename HasEnd>
+  Place at_token_end(Place place, HasEnd has_end, engine::Budget& budget);
+
+  // The state of the lexer in front of the next lexeme. `may_ignore`: whether something
+  // that is ignored may stand there.
+  uint32_t lexer_start(Node node, bool may_ignore = true);
 
   const Network& network() const { return network_; }
   Lexer& lexer() { return lexer_; }
@@ -120,13 +129,15 @@ class Reader {
   const Stacks& stacks() const { return stacks_; }
   EmbeddedUse& embedded() { return *embedded_; }
   size_t memory_bytes() const {
-    return stacks_.memory_bytes() + after_lexeme_.memory_bytes() + lexer_starts_.capacity() * sizeof(uint32_t);
+    return stacks_.memory_bytes() + after_lexeme_.memory_bytes() +
+           (lexer_starts_[0].capacity() + lexer_starts_[1].capacity()) * sizeof(uint32_t);
   }
 
  private:
   class PlaceBuilder;
 
   std::vector<uint32_t> allowed_terminals(Node node) const;
+  Node after_lexeme(Node node, uint32_t set, engine::Budget& budget);
   Place after_alone(const LexerPlace& place, uint8_t byte, engine::Budget& budget);
   Place after_all(const Place& place, uint8_t byte, engine::Budget& budget);
   template <typename Visit>
@@ -139,8 +150,8 @@ class Reader {
   EmbeddedUse* const embedded_;
   Stacks stacks_;
   std::vector<uint8_t> bytes_with_tokens_;
-  PairTable after_lexeme_;              // by node and set of terminals
-  std::vector<uint32_t> lexer_starts_;  // by node, as far as known
+  PairTable after_lexeme_;                             // by node and set of terminals
+  std::array<std::vector<uint32_t>, 2> lexer_starts_;  // by may_ignore and node, as far as known
 };
 
 template <typename Counts>
@@ -157,6 +168,27 @@ Place Reader::with_ends(const Place& place, Counts counts) {
   bool is_empty = others.runs.empty() && others.lexer_places.empty();
   result.others = is_empty ? nullptr : std::make_shared<const OtherPlaces>(std::move(others));
   return result;
+}
+
+template <typename HasEnd>
+Place Reader::at_token_end(Place place, HasEnd has_end, engine::Budget& budget) {
+  auto limit = [&](LexerPlace& each) {
+    if (is_between(each) || !lexer_.exceeds_limit(each.lexer_state, ++each.num_tokens)) return;
+    Lexer::Limited limited = lexer_.limited(each.lexer_state, each.num_tokens);
+    LexerPlace without = {each.node, limited.state, each.num_tokens};
+    LexerPlace behind = behind_lexeme(each.node, limited.accepted, budget);
+    if (limited.state != Lexer::kStuck && has_end(without)) {
+      each = without;
+    } else if (behind.node != Stacks::kDead && has_end(behind)) {
+      each = behind;
+    }
+  };
+  if (place.node != Stacks::kDead) limit(place);
+  if (place.others == nullptr || place.others->lexer_places.empty()) return place;
+  OtherPlaces others{place.others->lexer_places, place.others->runs};
+  for (LexerPlace& each : others.lexer_places) limit(each);
+  place.others = std::make_shared<const OtherPlaces>(std::move(others));
+  return place;
 }
 
 template <typename Visit>

@@ -56,7 +56,7 @@ class RuleNfa {
   uint32_t num_nodes() const { return uint32_t(nodes_.size()); }
 
   // Copies an automaton, whose start becomes another way on from `node`. Returns the node
-  // behind it.
+  // after it.
   uint32_t add_automaton(uint32_t node, const RuleAutomaton& automaton);
 
   // Whether nothing but calls of the given rules leads to the end.
@@ -73,7 +73,6 @@ class RuleNfa {
 
   RuleAutomaton determinize(engine::Budget& budget) const;
 
- private:
   struct Node {
     bool is_accepting = false;
     std::vector<SymbolEdge> edges;
@@ -82,6 +81,9 @@ class RuleNfa {
     bool matters() const { return is_accepting || !edges.empty() || !calls.empty(); }
   };
 
+  const Node& node(uint32_t number) const { return nodes_[number]; }
+
+ private:
   std::vector<uint32_t> closure(std::vector<uint32_t> nodes) const;
   std::vector<uint8_t> live_nodes(const std::vector<uint8_t>& is_productive) const;
 

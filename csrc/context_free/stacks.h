@@ -22,14 +22,14 @@ struct Item {
   bool operator<(const Item& other) const { return state != other.state ? state < other.state : below < other.below; }
 };
 
-// Where a text of an embedded language may begin, and the stacks behind it, which are not
+// Where a text of an embedded language may begin, and the stacks after it, which are not
 // closed: see Stacks::returned().
 struct EmbeddedStart {
   uint32_t language;
   Node below;
 };
 
-// In the place of a state, behind all others: the end of the whole text, and of a part of
+// In the place of a state, after all others: the end of the whole text, and of a part of
 // it that does not know what follows.
 constexpr uint32_t kHole = kNone - 1, kEndOfText = kNone;
 

@@ -15,7 +15,7 @@ RuleWays::RuleWays(const Network& network, Lexemes& lexemes, const ByteClassSets
     }
   }
   for (uint32_t terminal = 0; terminal < network.terminals().size(); ++terminal) {
-    if (network.terminals()[terminal].is_ignored) ignored_.push_back(terminal);
+    if (network.terminals()[terminal].is_ignored && !network.ignores_once()) ignored_.push_back(terminal);
   }
 }
 
@@ -45,7 +45,7 @@ void RuleWays::expand(uint32_t number, engine::Budget& budget) {
   std::vector<std::pair<uint32_t, uint32_t>> next;  // states and ends
   for (uint32_t terminal = 0; terminal < network_.terminals().size() && network_.reads_symbols(state); ++terminal) {
     uint32_t target = network_.next(state, terminal);
-    if (target == kNone) continue;
+    if (target == kNone || !network_.terminals()[terminal].options.stop.empty()) continue;
     for (uint32_t of : lexemes_.ends_behind(contexts_[state], terminal, end, budget)) next.emplace_back(target, of);
   }
   // What is ignored may stand in front of the next terminal. Not at the start of a text,
@@ -208,6 +208,7 @@ bool SureWays::is_good(uint32_t state, uint32_t end, engine::Budget& budget) {
 
 // Whether the text can be finished wherever a lexeme of the terminal has this end.
 bool SureWays::is_good_behind(uint32_t terminal, uint32_t end, engine::Budget& budget) {
+  if (!network_.terminals()[terminal].options.stop.empty()) return false;  // that depends on what follows
   uint32_t known = is_good_behind_.find(terminal, end);
   if (known != PairTable::kMissing) return known == 1;
   bool result = std::all_of(targets_[terminal].begin(), targets_[terminal].end(),
@@ -216,7 +217,7 @@ bool SureWays::is_good_behind(uint32_t terminal, uint32_t end, engine::Budget& b
   return result;
 }
 
-// Looks for a lexeme behind which all is good, the shortest first.
+// Looks for a lexeme after which all is good, the shortest first.
 bool SureWays::computed_is_safe(uint32_t lexer_state, engine::Budget& budget) {
   struct Step {
     uint32_t state, before;
@@ -232,6 +233,10 @@ bool SureWays::computed_is_safe(uint32_t lexer_state, engine::Budget& budget) {
       std::vector<uint32_t> terminals(lexer_.begin(accepted), lexer_.end(accepted));
       auto is_good = [&](uint32_t terminal) { return is_good_behind(terminal, end, budget); };
       if (std::any_of(terminals.begin(), terminals.end(), is_good)) found = i;
+      auto is_good_at_limit = [&](uint32_t terminal) {
+        return lexer_.has_token_limit(terminal) && is_good_behind(terminal, ByteClassSets::kEmpty, budget);
+      };
+      if (std::any_of(terminals.begin(), terminals.end(), is_good_at_limit)) found = i;
     }
     if (found == kNone && state < is_safe_.size() && is_safe_[state] == 1) found = i;
     for (uint8_t byte : bytes_) {
@@ -241,7 +246,7 @@ bool SureWays::computed_is_safe(uint32_t lexer_state, engine::Budget& budget) {
     }
   }
   if (is_safe_.size() < lexer_.num_states()) is_safe_.resize(lexer_.num_states(), kUnknown);
-  // Nothing is good behind any state that was reached, or the way to the one that was found.
+  // Nothing is good after any state that was reached, or the way to the one that was found.
   if (found == kNone) {
     for (const Step& step : steps) is_safe_[step.state] = 0;
   }
@@ -259,6 +264,8 @@ const std::vector<SureWays::Completion>& SureWays::completions(uint32_t lexer_st
     budget.spend(1);
     uint32_t accepted = lexer_.accepted(states[i]);
     if (accepted != 0) found.insert({accepted, end_of(states[i], budget)});
+    uint32_t at_limit = network_.has_token_limits() ? lexer_.accepted_at_limit(states[i]) : 0;
+    if (at_limit != 0) found.insert({at_limit, ByteClassSets::kEmpty});
     for (uint8_t byte : bytes_) {
       uint32_t next = lexer_.after(states[i], byte, budget);
       if (next != Lexer::kStuck && seen.insert(next).second) states.push_back(next);

@@ -20,7 +20,7 @@ namespace structout::context_free {
 // that would extend it. From a spot lexemes and calls lead to the end of the rule. The
 // ends with which that may happen are a least fixpoint, computed as far as it is asked for
 // (tabulation: Reps, Horwitz, Sagiv, "Precise interprocedural dataflow analysis via graph
-// reachability", 1995). What can be read behind an end can be read behind a smaller one,
+// reachability", 1995). What can be read after an end can be read after a smaller one,
 // so only minimal ends count.
 //
 // After OverAllowance the same call may be made again.
@@ -36,9 +36,10 @@ class RuleWays {
   struct Spot {
     uint32_t state, end;
     bool is_expanded = false, is_wanted = false;
-    std::vector<uint32_t> exits;                           // ends at the end of its rule, the minimal ones
-    std::vector<uint32_t> parents;                         // spots that lead here in the same rule
-    std::vector<std::pair<uint32_t, uint32_t>> callers{};  // spots that call a rule here, and the states behind
+    std::vector<uint32_t> exits;    // ends at the end of its rule, the minimal ones
+    std::vector<uint32_t> parents;  // spots that lead here in the same rule
+    std::vector<std::pair<uint32_t, uint32_t>>
+        callers{};  // spots that call a rule here, and the states after the calls
   };
 
   uint32_t spot_of(uint32_t state, uint32_t end);
@@ -52,7 +53,7 @@ class RuleWays {
   Lexemes& lexemes_;
   const ByteClassSets& sets_;
   const std::vector<uint32_t> contexts_;
-  std::vector<std::vector<uint32_t>> returns_;  // by rule: the states behind its calls
+  std::vector<std::vector<uint32_t>> returns_;  // by rule: the states after its calls
   std::vector<uint32_t> ignored_;
   PairTable spot_numbers_;
   std::vector<Spot> spots_;
@@ -84,10 +85,10 @@ class SureWays {
   };
   const std::vector<Completion>& completions(uint32_t lexer_state, engine::Budget& budget);
 
-  // Whether each text behind a lexeme can be finished that stands in this state of a rule.
+  // Whether each text after a lexeme can be finished that stands in this state of a rule.
   bool is_good(uint32_t state, uint32_t end, engine::Budget& budget);
 
-  // Whether a lexeme may begin behind the end of another.
+  // Whether a lexeme may begin after the end of another.
   bool may_begin(uint32_t lexer_start, uint32_t end, engine::Budget& budget);
 
   // The same for an embedded text or a token.

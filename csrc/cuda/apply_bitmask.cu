@@ -1,10 +1,10 @@
 // logits[n, v] = -inf where bit v of bitmask[rows[n]] is 0.
 //
 // One warp owns a tile of 4,096 tokens of one row: 32 lanes x 16 bytes of mask, loaded
-// coalesced, a row ahead. A tile that is fully disallowed is filled. Otherwise a lane
-// whose group of 128 tokens has few disallowed ones stores -inf to each of them. For
-// other groups the warp exchanges the mask words by shuffles and stores 16 bytes per
-// lane where all of those tokens are disallowed, otherwise one element at a time.
+// coalesced, a row ahead. Groups of 128 tokens, whose mask one lane holds, are filled
+// with 16 bytes per lane if they are fully disallowed. In a group with few disallowed
+// tokens its lane stores -inf to each of them. For other groups the warp gets the words
+// by shuffles, and its lanes store to tokens that lie side by side.
 //
 // Bytes moved per row: V/8 of mask, and the logit of each disallowed token once. Logits
 // are never read.
@@ -65,70 +65,46 @@ __device__ __forceinline__ void mask_word(T* logits, uint32_t allowed, T neg_inf
   }
 }
 
-// Word `index` of the tile's 128. Every lane must call this; lanes may ask for
-// different words.
-__device__ __forceinline__ uint32_t word_of_tile(const uint4& lane_words, int index) {
-  const int lane = index / kWordsPerGroup;
-  const uint32_t x = __shfl_sync(kWholeWarp, lane_words.x, lane);
-  const uint32_t y = __shfl_sync(kWholeWarp, lane_words.y, lane);
-  const uint32_t z = __shfl_sync(kWholeWarp, lane_words.z, lane);
-  const uint32_t w = __shfl_sync(kWholeWarp, lane_words.w, lane);
-  switch (index % kWordsPerGroup) {
-    case 0:
-      return x;
-    case 1:
-      return y;
-    case 2:
-      return z;
-    default:
-      return w;
-  }
-}
-
-// Each lane stores kTokensPerStore tokens at a time: 16 bytes, or one token if the row
-// is not aligned to 16 bytes.
-template <class T, int kTokensPerStore>
+template <class T, bool kIsAligned>
 __device__ __forceinline__ void mask_tile(T* logits, const uint4& lane_words, T neg_inf, int lane) {
-  constexpr int kTokensPerStep = kLanes * kTokensPerStore;
-  constexpr int kGroupsPerStep = kTokensPerStep > kTokensPerGroup ? kTokensPerStep / kTokensPerGroup : 1;
-  constexpr int kStepsPerVisit = kTokensPerStep < kTokensPerGroup ? kTokensPerGroup / kTokensPerStep : 1;
-  constexpr uint32_t kVisitGroups = (1u << kGroupsPerStep) - 1;
-  constexpr uint32_t kStoreBits = (1u << kTokensPerStore) - 1;
+  constexpr int kTokensPerStore = 16 / sizeof(T), kTokensPerStep = kLanes * kTokensPerStore;
+  constexpr int kGroupsPerStep = kTokensPerStep / kTokensPerGroup;
+  constexpr uint32_t kStepGroups = (1u << kGroupsPerStep) - 1;
   const uint32_t fill = sizeof(T) == 4 ? neg_inf : neg_inf * 0x10001u;
+  const uint4 fill_16_bytes = make_uint4(fill, fill, fill, fill);
 
   const int num_allowed = __popc(lane_words.x) + __popc(lane_words.y) + __popc(lane_words.z) + __popc(lane_words.w);
-  if (kTokensPerStore > 1 && __all_sync(kWholeWarp, num_allowed == 0)) {
+  const uint32_t empty_groups = kIsAligned ? __ballot_sync(kWholeWarp, num_allowed == 0) : 0;
+  T* const first = logits + lane * kTokensPerStore;
+  if (empty_groups == kWholeWarp) {
 #pragma unroll 4
     for (int step = 0; step < kTokensPerTile / kTokensPerStep; ++step) {
-      store_16_bytes(logits + step * kTokensPerStep + lane * kTokensPerStore, make_uint4(fill, fill, fill, fill));
+      store_16_bytes(first + step * kTokensPerStep, fill_16_bytes);
     }
     return;
   }
-  uint32_t groups = __ballot_sync(kWholeWarp, num_allowed < kTokensPerGroup - kFewDisallowed);
-  if (kGroupsPerStep == 2) groups |= (groups & 0x55555555u) << 1 | (groups >> 1 & 0x55555555u);
-  if ((groups >> lane & 1u) == 0 && num_allowed < kTokensPerGroup) {
+  const bool has_few = num_allowed >= kTokensPerGroup - kFewDisallowed;
+  if (has_few && num_allowed < kTokensPerGroup) {
     T* group = logits + lane * kTokensPerGroup;
     mask_word(group, lane_words.x, neg_inf);
     mask_word(group + kBitsPerWord, lane_words.y, neg_inf);
     mask_word(group + 2 * kBitsPerWord, lane_words.z, neg_inf);
     mask_word(group + 3 * kBitsPerWord, lane_words.w, neg_inf);
   }
-  while (groups != 0) {
+  const uint32_t lane_group = static_cast<uint32_t>(lane * kTokensPerStore) / kTokensPerGroup;
+  for (uint32_t groups = empty_groups; groups != 0;) {
     const int group = (__ffs(static_cast<int>(groups)) - 1) & ~(kGroupsPerStep - 1);
-    groups &= ~(kVisitGroups << group);
+    groups &= ~(kStepGroups << group);
+    if (empty_groups >> (group + lane_group) & 1u) store_16_bytes(first + group * kTokensPerGroup, fill_16_bytes);
+  }
+  for (uint32_t groups = __ballot_sync(kWholeWarp, !has_few) & ~empty_groups; groups != 0; groups &= groups - 1) {
+    const int group = __ffs(static_cast<int>(groups)) - 1;
+    T* const logit = logits + group * kTokensPerGroup + lane;
+    const uint32_t words[] = {lane_words.x, lane_words.y, lane_words.z, lane_words.w};
 #pragma unroll
-    for (int step = 0; step < kStepsPerVisit; ++step) {
-      const int token = group * kTokensPerGroup + step * kTokensPerStep + lane * kTokensPerStore;
-      const uint32_t word = word_of_tile(lane_words, token / kBitsPerWord);
-      const uint32_t allowed = word >> (token % kBitsPerWord) & kStoreBits;
-      if (kTokensPerStore > 1 && allowed == 0) {
-        store_16_bytes(logits + token, make_uint4(fill, fill, fill, fill));
-      } else {
-#pragma unroll
-        for (int i = 0; i < kTokensPerStore; ++i) {
-          if ((allowed >> i & 1u) == 0) logits[token + i] = neg_inf;
-        }
-      }
+    for (int i = 0; i < kWordsPerGroup; ++i) {
+      const uint32_t allowed = __shfl_sync(kWholeWarp, words[i], group);
+      if ((allowed >> lane & 1u) == 0) logit[i * kBitsPerWord] = neg_inf;
     }
   }
 }
@@ -147,9 +123,9 @@ __global__ void __launch_bounds__(kWarps* kLanes, kBlocksPerSm) apply_bitmask_ke
     if (row + gridDim.y < params.num_rows) next_words = load_group(params, row + gridDim.y, tile, lane);
     T* logits = static_cast<T*>(params.logits) + row * params.row_stride + first_token;
     if (is_16_byte_aligned(logits)) {
-      mask_tile<T, 16 / sizeof(T)>(logits, lane_words, neg_inf, lane);
+      mask_tile<T, true>(logits, lane_words, neg_inf, lane);
     } else {
-      mask_tile<T, 1>(logits, lane_words, neg_inf, lane);
+      mask_tile<T, false>(logits, lane_words, neg_inf, lane);
     }
   }
 }

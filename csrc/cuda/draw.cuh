@@ -43,9 +43,7 @@ __device__ Drawn draw(Team& team, Source& source, RowScratch& scratch, bool retu
 
   int64_t total_mass = 0;
   if (return_logprobs) {
-    source.for_each([&](float x, int32_t) {
-      if (x > -INFINITY) total_mass += mass(scale.t(x));
-    });
+    source.for_each([&](float x, int32_t) { total_mass += mass(scale.t(x)); });  // of -inf: 0
     total_mass = static_cast<int64_t>(team.reduce(static_cast<uint64_t>(total_mass), Sum{}));
   }
   Kept kept{scale, is_filtered ? scratch.row.lowest_t() : -INFINITY};

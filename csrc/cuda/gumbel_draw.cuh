@@ -58,6 +58,7 @@ class GumbelDraw {
   template <class V, class ZOf>
   __device__ void add_vector(const V& vector, int32_t first, ZOf z_of) {
     const PhiloxWords noise = noise_words(seed_, position_, group_of(first));
+    if (!__any_sync(kWholeWarp, may_win(z_of(vector.highest()), smallest_half<V::kTokens>(noise, first)))) return;
     // A loop, because this is rare and copies of the code would not pay.
 #pragma unroll 1
     for (int i = 0; i < V::kTokens; ++i) {
@@ -134,15 +135,14 @@ __device__ __forceinline__ auto add_all(GumbelDraw& gumbel_draw, RowReader<kForm
         __syncthreads();
       },
       [&](const V(&pair)[2], int32_t first, int i) {
-        bool may_win = false;
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
           const uint32_t highest = pair[k].highest_word();
           survey.add_word(highest);
           const float z = z_of(V::highest_of_word(highest));
-          may_win |= gumbel_draw.template may_win<V::kTokens>(z, first + k * reader.step());
+          const bool may_win = gumbel_draw.template may_win<V::kTokens>(z, first + k * reader.step());
+          if (__any_sync(kWholeWarp, may_win)) open |= 1u << (2 * i + k);
         }
-        if (__any_sync(kWholeWarp, may_win)) open |= 3u << 2 * i;
       },
       [&](int32_t first) {
         gumbel_draw.raise_bound(load_relaxed(&scratch.best_score_key));

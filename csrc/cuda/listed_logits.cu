@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kChunk, 2) change_listed_logits(Params params)
     return token < params.vocab_size ? token : int64_t{-1};
   };
   for (int64_t chunk = entries.begin; chunk < entries.end; chunk += kChunk) {
-    for (unsigned place = threadIdx.x; place < kTableSize; place += kChunk) table[place] = kEmpty;
+    for (unsigned first = 0; first < kTableSize; first += kChunk) table[first + threadIdx.x] = kEmpty;
     if (threadIdx.x == 0) has_duplicates = 0;
     __syncthreads();
     const int64_t entry = chunk + threadIdx.x;

@@ -133,6 +133,7 @@ __device__ __forceinline__ void write_rows_out(const PushRowsParams& params, boo
   const PushGroup& group = params.group;
   const int64_t begin = first_row_of(group.rank, group.layout.world_size, params.num_rows);
   const int64_t end = first_row_of(group.rank + 1, group.layout.world_size, params.num_rows);
+#pragma unroll 1  // a thread has one row, if any
   for (int64_t row = begin + threadIdx.x; row < end; row += blockDim.x) {
     const int64_t governing_row = !params.has_mask ? -1 : params.rows.values == nullptr ? row : params.rows.at(row);
     params.rows_out[row - begin] = has_failed ? kNoRow : governing_row;

@@ -162,13 +162,16 @@ class RowReader {
   __device__ static int32_t step() { return static_cast<int32_t>(blockDim.x) * V::kTokens; }
 
   // The vector that begins at token `first`, one of this thread's, with -inf for
-  // disallowed tokens and after the end.
+  // disallowed tokens and after the end. All threads of a warp must call this.
   __device__ V vector_at(int32_t first) const {
-    if (is_stored_ && first < end_) return of_uint4(store_[(first - begin_) / V::kTokens]);
-    const uint32_t allowed = is_stored_ ? 0 : allowed_tokens(first);
-    V vector{};
+    V vector{{V::kNegInf, V::kNegInf, V::kNegInf, V::kNegInf}};
+    if (is_stored_) {
+      if (first < end_) vector = of_uint4(store_[(first - begin_) / V::kTokens]);
+      return vector;
+    }
+    const uint32_t allowed = allowed_tokens(first);
     load_part(vector, first, allowed);
-    vector.keep_only(allowed);
+    if (!__all_sync(kWholeWarp, allowed == V::kAllTokens)) vector.keep_only(allowed);
     return vector;
   }
 
@@ -197,12 +200,12 @@ class RowReader {
 #pragma unroll
         for (int i = 0; i < kGroup; ++i) queue[i / 2][i % 2].keep_only(allowed >> 8 * i);
       }
-      const bool is_empty = !is_whole && !__any_sync(kWholeWarp, allowed != 0);
       const int32_t next = first + kGroup * step();
 #pragma unroll
       for (int i = 0; i < kGroup / 2; ++i) {
         store(queue[i][0], first + 2 * i * step());
         store(queue[i][1], first + (2 * i + 1) * step());
+        const bool is_empty = !is_whole && !__any_sync(kWholeWarp, (allowed >> 16 * i & 0xffffu) != 0);
         if (!is_empty) visit(queue[i], first + 2 * i * step(), i);
         load_pair(queue[i], next, i, next_allowed);
       }

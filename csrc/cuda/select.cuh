@@ -14,10 +14,11 @@ namespace structout::cuda {
 
 constexpr int kNumDigits = 3;  // 11, 11 and 10 bits
 constexpr int kBins = 1 << 11;
+static_assert(kBins / kMaxThreads % 4 == 0);
 
 // 64-bit sums as two 32-bit words each, because the hardware has no 64-bit atomic
 // addition in shared memory.
-struct Histogram {
+struct alignas(16) Histogram {
   unsigned low[kBins], high[kBins];
 
   __device__ void count(uint32_t bin) { atomicAdd(&low[bin], 1u); }
@@ -31,6 +32,14 @@ struct Histogram {
   }
 
   __device__ uint64_t sum(uint32_t bin) const { return uint64_t{high[bin]} << 32 | low[bin]; }
+
+  // The sum of four bins, the first of which is a multiple of four: two loads, without
+  // conflicts of threads that read side by side.
+  __device__ uint64_t sum_of_four(uint32_t bin) const {
+    const uint4 lows = *reinterpret_cast<const uint4*>(low + bin), highs = *reinterpret_cast<const uint4*>(high + bin);
+    const uint64_t sum_of_lows = uint64_t{lows.x} + lows.y + lows.z + lows.w;
+    return (uint64_t{highs.x + highs.y + highs.z + highs.w} << 32) + sum_of_lows;
+  }
 
   __device__ void clear() {
     for (unsigned bin = threadIdx.x; bin < kBins; bin += blockDim.x) low[bin] = high[bin] = 0;
@@ -84,21 +93,24 @@ __device__ __forceinline__ void select_digit(Team& team, SelectScratch& scratch,
 
   // Each thread takes the same number of bins, from the top. The thread whose bins
   // contain the target writes the selection for the others.
-  const auto team_sum = [&](uint32_t bin) {
+  const auto team_sum = [&](auto sum_of) {
     uint64_t sum = 0;
 #pragma unroll  // overlaps the reads from other blocks
     for (int rank = 0; rank < Team::kMaxBlocks; ++rank) {
-      // The compiler maps the address above the condition, and PTX does not define the
-      // address of a rank that the cluster does not have. Their number is a power of two.
+      // The compiler maps the address above the condition. Of mapa's operand b the PTX ISA
+      // (9.0) says only that it represents "the rank of the target CTA", so no other value
+      // may get there. The number of blocks is a power of two.
       const int valid_rank = rank & (team.num_blocks() - 1);
-      if (rank < team.num_blocks()) sum += team.in_block(&histogram, valid_rank)->sum(bin);
+      if (rank < team.num_blocks()) sum += sum_of(*team.in_block(&histogram, valid_rank));
     }
     return sum;
   };
-  const uint32_t bins_per_thread = kBins / blockDim.x;
+  const uint32_t bins_per_thread = kBins / blockDim.x;  // a multiple of four
   const uint32_t top_bin = kBins - 1 - threadIdx.x * bins_per_thread;
   uint64_t thread_sum = 0;
-  for (uint32_t i = 0; i < bins_per_thread; ++i) thread_sum += team_sum(top_bin - i);
+  for (uint32_t i = 3; i < bins_per_thread; i += 4) {
+    thread_sum += team_sum([&](const Histogram& block) { return block.sum_of_four(top_bin - i); });
+  }
   const uint64_t sum_to_thread = inclusive_sum(thread_sum, scratch.warp_sums);
   if (digit == 0 && threadIdx.x == blockDim.x - 1) {
     const uint64_t target = target_of(sum_to_thread);
@@ -110,7 +122,8 @@ __device__ __forceinline__ void select_digit(Team& team, SelectScratch& scratch,
   if (sum_to_thread - thread_sum < remaining && remaining <= sum_to_thread) {
     uint64_t above = sum_to_thread - thread_sum, in_bin = 0;
     uint32_t bin = top_bin;
-    while (above + (in_bin = team_sum(bin)) < remaining) {
+    const auto sum_of_bin = [&](const Histogram& block) { return block.sum(bin); };
+    while (above + (in_bin = team_sum(sum_of_bin)) < remaining) {
       above += in_bin;
       --bin;
     }

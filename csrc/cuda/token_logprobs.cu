@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kRankingThreads, kRankingBlocksPerSm) row_tota
 
   int64_t total = 0, num_likelier = 0;
   const auto add = [&](float x, int32_t) {
-    if (x > -INFINITY) total += mass(scale.t(x));
+    total += mass(scale.t(fmaxf(x, -INFINITY)));  // of -inf, and of NaN: 0
     num_likelier += x > token_logit;
   };
   if (!mask.is_free && list_allowed(params, mask, scratch.list) <= kMaxListed) {

@@ -18,8 +18,8 @@ constexpr size_t kMaxStackDepth = 64;  // deeper ones are taken for recursion
 std::optional<std::string> name_of(const Position& position) {
   std::string name;
   auto add = [&](State state, const Memory* memory) {
-    Machine::Memory kind = position.machine().memory(state);
-    if (kind != Machine::Memory::kNone && kind != Machine::Memory::kKeys) return false;
+    MemoryKind kind = position.machine().memory(state);
+    if (kind != MemoryKind::kNone && kind != MemoryKind::kKeys) return false;
     name.append(reinterpret_cast<const char*>(&state), sizeof state);
     for (size_t i = 0; memory != nullptr && i < memory->names.size(); ++i) {
       if (memory->names[i]) name += std::to_string(i) + ',';

@@ -17,6 +17,7 @@
 #include "base/hash.h"
 #include "base/state_numbers.h"
 #include "json/liveness.h"
+#include "json/states.h"
 #include "json/used_values.h"
 #include "json/whitespace.h"
 
@@ -31,9 +32,6 @@ struct TextForm {
   KeyOrderRule key_order = KeyOrderRule::kAny;
   WhitespaceForm whitespace;
 };
-
-using State = uint32_t;
-constexpr State kNoState = UINT32_MAX;
 
 // What a byte does to the top of the stack.
 struct Action {
@@ -62,6 +60,10 @@ class Machine {
 
   State start();
 
+  // The schemas that the start has found no array to satisfy, because there are fewer
+  // different items than they need: for SchemaOptions::impossible_arrays of another machine.
+  const std::vector<std::string>& impossible_arrays() const { return impossible_arrays_; }
+
   // Reading may throw SchemaError or engine::LimitError: states are made when they are
   // first needed.
   Action action(State state, uint8_t byte) {
@@ -78,17 +80,9 @@ class Machine {
   std::optional<uint32_t> verdicts_at_end(State state);
 
   // Whether the whole text is complete in this state at the bottom of the stack.
-  bool is_end(State state) const { return kinds_[state] == Kind::kEnd; }
+  bool is_end(State state) const { return at<TextEnd>(state) != nullptr; }
 
-  // The memory of a text that goes with a state, because keys and items must differ.
-  enum class Memory : uint8_t {
-    kNone,
-    kKeys,        // an object: its free keys, and its named ones where they come in any order
-    kInsideKey,   // the same, and the begin of this one
-    kItems,       // an array: its items
-    kInsideItem,  // waiting for an item
-  };
-  Memory memory(State state) const { return memories_[state]; }
+  MemoryKind memory(State state) const { return states_.memory(state); }
 
   // A condition on the names that have come. Where they come in any order, the frame of the
   // object remembers them, and actions are those of an object that has no keys yet.
@@ -119,7 +113,8 @@ class Machine {
   };
   GuardNames names_of(const Guard& guard) const;
 
-  // Whether a state is inside or behind a free key of an object that still lacks names.
+  // Whether a state is inside or after a free key of an object that cannot do without names
+  // that have not come.
   bool lacks_names(State state, const PastKeys& names);
 
   // The position of the name that is complete with the step from one state to the next, if
@@ -184,7 +179,7 @@ class Machine {
   bool has_many_values(State state);  // whichever names have come
 
   // For a state that waits for an item: a number of what is asked of the item.
-  uint32_t item_children(State waiting) { return item_plan(fields_[waiting][0]).children; }
+  uint32_t item_children(State waiting) { return item_plan(array_of(waiting)).children; }
 
   // For a state before or inside a key: whether one may follow that is not used. `begin`:
   // where the used ones are that begin as this one has begun.
@@ -204,27 +199,11 @@ class Machine {
   bool may_be_scarce(State waiting, const std::string& text);
   bool stays_live(State state, const TextSet& used);
 
-  size_t num_states() const { return kinds_.size(); }
+  size_t num_states() const { return states_.size(); }
   size_t memory_bytes() const;
 
  private:
   using Numbers = std::vector<uint32_t>;
-  enum class Kind : uint8_t {
-    kEnd,
-    kValue,        // a: children, b: whitespace
-    kLiteral,      // a: which, b: position, c: verdicts
-    kText,         // a: text kind, b: text states
-    kObjectStart,  // a: object, b: whitespace
-    kKey,          // a: object, b, c: named keys [b, c) that begin so, d: length, e: text states of free keys
-    kAfterKey,     // a: object, b: key, c: whitespace
-    kWaitingKey,   // a: object, b: key
-    kAfterMember,  // a: object, b: whitespace
-    kBeforeKey,    // a: object, b: whitespace
-    kArrayStart,   // a: array, b: whitespace
-    kWaitingItem,  // a: array
-    kAfterItem,    // a: array, b: whitespace
-  };
-
   // Numbers contents. Equal ones get one number.
   template <typename Contents>
   class Table {
@@ -279,7 +258,7 @@ class Machine {
     uint32_t shape;
     uint32_t formulas;                              // what is asked beside the shape
     uint32_t past;                                  // keys that cannot follow any more, if the state knows them
-    bool is_kept;                                   // there is one formula, and it is kept
+    bool is_kept;                                   // the goal is kept, and the other formulas are known to hold or not
     uint32_t next;                                  // the first position that is not past
     uint32_t max_keys;                              // how many may follow, if the formula is kept
     bool is_prepared = false;                       // what follows is known
@@ -308,7 +287,6 @@ class Machine {
 
   static constexpr uint8_t kUnknownAction = 0;
   static constexpr uint64_t kUnknownClasses = UINT64_MAX;
-  static constexpr uint32_t kNoText = UINT32_MAX;
   static constexpr std::string_view kLiterals[] = {"null", "false", "true"};
 
   bool has_constant_texts(uint32_t texts) const;
@@ -316,16 +294,45 @@ class Machine {
   Action new_action(State state, uint8_t byte);
   // Bytes around the given one that do the same.
   std::pair<uint8_t, uint8_t> range_of(State state, uint8_t byte);
-  State add(Kind kind, std::array<uint32_t, 5> fields, Memory memory = Memory::kNone);
+  State add(const StateContents& contents, MemoryKind memory = MemoryKind::kNone);
+  template <typename Contents>
+  const Contents* at(State state) const {
+    return states_.find<Contents>(state);
+  }
+  // Of a state that waits for an item or is after one.
+  uint32_t array_of(State state) const {
+    const auto* waiting = at<WaitingForItem>(state);
+    return waiting != nullptr ? waiting->array : at<AfterItem>(state)->array;
+  }
+  // The object of a state before a key or after a member.
+  std::optional<uint32_t> object_between_members(State state) const;
+  // The texts of a string, or of a key that can only be a free one.
+  std::optional<uint32_t> texts_of_characters(State state) const;
 
-  Action read(State state, uint8_t byte);
-  Action read_value(uint32_t children, uint32_t spaces, uint8_t byte);
-  Action read_text(State state, uint8_t byte);
-  std::optional<uint32_t> verdicts_of_text(State state);  // if the text may end in the state
-  Action read_object_start(uint32_t object, uint32_t spaces, uint8_t byte);
-  Action read_key(State state, uint8_t byte);
-  Action read_before_key(uint32_t object, uint32_t spaces, uint8_t byte);
-  Action read_array_start(uint32_t array, uint32_t spaces, uint8_t byte);
+  Action read(State state, uint8_t byte) {
+    const StateContents contents = states_[state];
+    return std::visit([&](const auto& each) { return read(each, states_.memory(state), byte); }, contents);
+  }
+  // What a byte does in a state with some contents and a memory.
+  Action read(const TextEnd&, MemoryKind, uint8_t) { return {}; }
+  Action read(const WaitingForMember&, MemoryKind, uint8_t) { return {}; }
+  Action read(const WaitingForItem&, MemoryKind, uint8_t) { return {}; }
+  Action read(const BeforeValue& value, MemoryKind memory, uint8_t byte);
+  Action read(const InLiteral& literal, MemoryKind memory, uint8_t byte);
+  Action read(const InString& string, MemoryKind memory, uint8_t byte);
+  Action read(const InNumber& number, MemoryKind memory, uint8_t byte);
+  Action read(const ObjectStart& object, MemoryKind memory, uint8_t byte);
+  Action read(const BeforeKey& key, MemoryKind memory, uint8_t byte);
+  Action read(const InKey& key, MemoryKind memory, uint8_t byte);
+  Action read(const AfterKey& key, MemoryKind memory, uint8_t byte);
+  Action read(const AfterMember& member, MemoryKind memory, uint8_t byte);
+  Action read(const ArrayStart& array, MemoryKind memory, uint8_t byte);
+  Action read(const AfterItem& item, MemoryKind memory, uint8_t byte);
+  // The texts after a byte. Nothing if their goal cannot be reached any more.
+  std::optional<uint32_t> texts_after(uint32_t texts, uint8_t byte);
+  std::optional<uint32_t> verdicts_of_texts(uint32_t texts);  // if these may end here
+  State resume(const WaitingForMember& waiting, const std::vector<bool>& verdicts);
+  State resume(const WaitingForItem& waiting, const std::vector<bool>& verdicts);
 
   Action replace(State state) const { return {Action::kReplace, state}; }
   Action pop(const std::vector<bool>& verdicts) { return {Action::kPop, verdicts_.number_of(verdicts)}; }
@@ -340,8 +347,8 @@ class Machine {
   Object& prepared(uint32_t object);
   const std::vector<FreeKey>& free_keys(uint32_t order, const Numbers& sets);
   uint32_t number_of_key(const Key& key);
-  Memory memory_of(const Object& object) const;
-  Memory memory_at_start() const { return form_.key_order == KeyOrderRule::kAny ? Memory::kKeys : Memory::kNone; }
+  MemoryKind memory_of(const Object& object) const;
+  MemoryKind memory_at_start() const { return allows_any_order() ? MemoryKind::kKeys : MemoryKind::kNone; }
   // Whether the frame of an object, not its state, tells which names have come.
   bool is_guarded(const Object& object) const { return object.is_kept && form_.key_order == KeyOrderRule::kAny; }
   // None if the key cannot come now.
@@ -351,7 +358,7 @@ class Machine {
   bool changes_rest(const Object& object, const Key& key);
   Formula with_shape(const Object& object, Formula rest, const Key* key = nullptr);
   bool may_come(uint32_t object, uint32_t key);
-  bool may_be_named(State state, const PastKeys& names);
+  bool may_be_named(const InKey& key, const PastKeys& names);
   std::optional<uint32_t> object_after(uint32_t object, uint32_t key, const std::vector<bool>& verdicts);
   std::optional<Action> end_of_object(const Object& object);
   const Plan& shape_plan(uint32_t shape, uint32_t key);
@@ -380,16 +387,25 @@ class Machine {
   bool are_items_unique(uint32_t array);
   uint32_t min_items(uint32_t array);
   uint32_t max_items(uint32_t array);
-  void check_unique_items(uint32_t array);
+  // Whether there are as many different items as an array needs. Throws where it is not known.
+  bool has_enough_items(uint32_t array);
   NumValues counted_values(State state, const PastKeys& names, size_t num_items);
   NumValues num_arrays(uint32_t array, size_t num_items);
   NumValues num_values_of(uint32_t children);
   NumValues num_objects(uint32_t object, const PastKeys& names);
   NumValues num_constants(Formula among);
-  NumValues num_objects_behind_key(State state, const PastKeys& names);
+  NumValues num_objects_behind_key(const InKey& key, const PastKeys& names);
+  NumValues num_members(uint32_t object, uint32_t key, const PastKeys& names);
   bool is_plain_array(uint32_t array);
-  std::vector<Formula> few_children(uint32_t array);  // children that few values satisfy
+  struct ItemGoal {
+    uint32_t begin;  // the first item of which it is asked
+    Formula goal;
+  };
+  std::vector<ItemGoal> item_goals(uint32_t array);
+  // The formulas on items that few values satisfy, and that some item may satisfy.
+  std::vector<Formula> few_children(uint32_t array);
   State waiting_item(uint32_t array);
+  State waiting_member(uint32_t object, uint32_t key);
   State value_state(uint32_t children);  // before a value, without spaces in front of it
   std::optional<Action> pop_at_end(const Numbers& formulas);
   Numbers expanded(uint32_t children, Type type);
@@ -401,13 +417,10 @@ class Machine {
   const TextForm form_;
   const Whitespace whitespace_;
 
-  std::vector<Kind> kinds_;
-  std::vector<std::array<uint32_t, 5>> fields_;
-  std::vector<Memory> memories_;
+  StateTable states_;
   std::map<State, std::optional<State>> states_without_name_;
   std::vector<uint32_t> num_plain_bytes_;   // kUnknown where it is not computed yet
   std::vector<uint64_t> repeated_classes_;  // kUnknownClasses where they are not computed yet
-  engine::StateNumbers numbers_;            // of kinds with fields
   std::vector<std::unique_ptr<ActionRow>> rows_;
   size_t row_bytes_ = 0;
 
@@ -426,7 +439,9 @@ class Machine {
   std::deque<Key> keys_;
   std::map<std::pair<uint32_t, uint32_t>, Plan> key_plans_;
   std::map<uint32_t, Plan> item_plans_;
+  State start_ = kNoState;
   bool has_unique_items_ = false;
+  std::vector<std::string> impossible_arrays_;
   std::unordered_map<State, NumValues> num_values_;
   std::unordered_set<State> being_counted_;
   size_t count_depth_ = 0;

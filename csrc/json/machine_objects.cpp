@@ -97,7 +97,9 @@ uint32_t Machine::shape_of(Formula lasting, uint32_t order_number) {
 }
 
 uint32_t Machine::object_of(uint32_t shape, Numbers formulas, PastKeys past) {
-  bool is_kept = formulas.size() == 1 && parts_of(formulas[0]).is_kept;
+  bool are_others_known =
+      std::all_of(formulas.begin() + 1, formulas.end(), [](Formula each) { return each <= kNever; });
+  bool is_kept = are_others_known && parts_of(formulas[0]).is_kept;
   if (is_kept && shapes_[shape].lasting == kAlways) {
     const Parts parts = parts_of(formulas[0]);
     shape = shape_of(parts.lasting, shapes_[shape].order);
@@ -123,19 +125,19 @@ uint32_t Machine::object_of(uint32_t shape, Numbers formulas, PastKeys past) {
 uint32_t Machine::object_at(uint32_t number, uint32_t position) {
   const Object object = objects_[number];
   if (!object.is_kept || is_guarded(object) || position <= object.next) return number;
-  Formula rest = lists_[object.formulas][0];
+  const Numbers formulas = lists_[object.formulas];
   const KeyOrder& order = this->order(object).order;
-  for (uint32_t name : schema_.names_in(rest)) {
+  for (uint32_t name : schema_.names_in(formulas[0])) {
     uint32_t other = order.positions.at(name);
     if (object.next <= other && other < position) return number;
   }
   PastKeys past = pasts_[object.past];
   std::fill(past.begin(), past.begin() + position, true);
-  return object_of(object.shape, {rest}, std::move(past));
+  return object_of(object.shape, formulas, std::move(past));
 }
 
-Machine::Memory Machine::memory_of(const Object& object) const {
-  return object.allows_free ? Memory::kKeys : memory_at_start();
+MemoryKind Machine::memory_of(const Object& object) const {
+  return object.allows_free ? MemoryKind::kKeys : memory_at_start();
 }
 
 // -- what a key makes of an object --------------------------------------------------
@@ -340,24 +342,30 @@ Machine::Object& Machine::prepared(uint32_t number) {
 }
 
 Machine::Guard Machine::guard(State state, uint8_t byte, const Action& action) {
-  Kind kind = kinds_[state];
-  bool is_between = kind == Kind::kObjectStart || kind == Kind::kBeforeKey || kind == Kind::kAfterMember;
-  if ((!is_between && kind != Kind::kKey) || !is_guarded(objects_[fields_[state][0]])) return {};
-  uint32_t number = fields_[state][0];
+  const auto* key = at<InKey>(state);
+  std::optional<uint32_t> between = key == nullptr ? object_between_members(state) : std::nullopt;
+  if (key == nullptr && !between) return {};
+  uint32_t number = key != nullptr ? key->object : *between;
   const Object& object = objects_[number];
+  if (!is_guarded(object)) return {};
   if (action.kind == Action::kPop) return {Guard::kClose, number};
-  if (is_between) {
+  if (key == nullptr) {
     if (byte != '"' && byte != ',') return {};
     return {Guard::kKeys, number, 0, uint32_t(object.num_allowed_before.size() - 1), object.allows_free};
   }
-  auto [_, begin, end, length, free] = fields_[state];
-  if (begin == end) return {};  // it was a free key before
-  if (kinds_[action.state] == Kind::kKey) {
-    const std::array<uint32_t, 5>& next = fields_[action.state];
-    return {Guard::kKeys, number, next[1], next[2], next[4] != kNoText};
+  if (!key->may_be_named()) return {};  // it was a free key before
+  if (const auto* next = at<InKey>(action.state)) {
+    return {Guard::kKeys, number, next->begin, next->end, next->may_be_free()};
   }
-  if (completed_name(state, action.state)) return {Guard::kKeys, number, begin, begin + 1, false};
+  if (completed_name(state, action.state)) return {Guard::kKeys, number, key->begin, key->begin + 1, false};
   return {Guard::kKeys, number, 0, 0, true};
+}
+
+std::optional<uint32_t> Machine::object_between_members(State state) const {
+  if (const auto* start = at<ObjectStart>(state)) return start->object;
+  if (const auto* before = at<BeforeKey>(state)) return before->object;
+  if (const auto* after = at<AfterMember>(state)) return after->object;
+  return std::nullopt;
 }
 
 bool Machine::holds(const Guard& guard, const PastKeys& names) {
@@ -398,47 +406,51 @@ Machine::GuardNames Machine::names_of(const Guard& guard) const {
 }
 
 bool Machine::lacks_names(State state, const PastKeys& names) {
-  const std::array<uint32_t, 5>& fields = fields_[state];
-  bool is_inside = kinds_[state] == Kind::kKey && fields[1] == fields[2];
-  bool is_free = is_inside || (kinds_[state] == Kind::kAfterKey && keys_[fields[1]].is_free());
-  if (!is_free || !is_guarded(objects_[fields[0]])) return false;
-  return !holds({Guard::kClose, fields[0]}, names);
+  if (!allows_any_order()) return false;
+  const auto* inside = at<InKey>(state);
+  const auto* after = at<AfterKey>(state);
+  bool is_free = inside != nullptr ? !inside->may_be_named() : after != nullptr && keys_[after->key].is_free();
+  if (!is_free) return false;
+  uint32_t number = inside != nullptr ? inside->object : after->object;
+  const Object& object = objects_[number];
+  if (is_guarded(object)) return !holds({Guard::kClose, number}, names);
+  const KeyOrder& order = this->order(object).order;
+  return !liveness_.is_object_live(lists_[object.formulas][0], order, PastKeys(order.names.size(), true));
 }
 
 std::optional<uint32_t> Machine::completed_name(State state, State next) const {
-  if (form_.key_order != KeyOrderRule::kAny) return std::nullopt;
-  if (kinds_[state] != Kind::kKey || kinds_[next] != Kind::kAfterKey) return std::nullopt;
-  const Key& key = keys_[fields_[next][1]];
-  if (key.is_free()) return std::nullopt;
-  return order(objects_[fields_[next][0]]).order.positions.at(key.name);
+  if (!allows_any_order() || at<InKey>(state) == nullptr) return std::nullopt;
+  const auto* after = at<AfterKey>(next);
+  if (after == nullptr || keys_[after->key].is_free()) return std::nullopt;
+  return order(objects_[after->object]).order.positions.at(keys_[after->key].name);
 }
 
 // -- reading ------------------------------------------------------------------------
 
-Action Machine::read_object_start(uint32_t object, uint32_t spaces, uint8_t byte) {
-  if (std::optional<uint32_t> more = whitespace_.after(spaces, byte)) {
-    return replace(add(Kind::kObjectStart, {object, *more}, memory_at_start()));
+Action Machine::read(const ObjectStart& start, MemoryKind memory, uint8_t byte) {
+  if (std::optional<uint32_t> more = whitespace_.after(start.spaces, byte)) {
+    return replace(add(ObjectStart{start.object, *more}, memory));
   }
-  if (byte == '}') return whitespace_.may_end(spaces) ? end_of_object(objects_[object]).value_or(Action{}) : Action{};
-  return read_before_key(object, spaces, byte);
+  if (byte != '}') return read(BeforeKey{start.object, start.spaces}, memory, byte);
+  return whitespace_.may_end(start.spaces) ? end_of_object(objects_[start.object]).value_or(Action{}) : Action{};
 }
 
-Action Machine::read_before_key(uint32_t number, uint32_t spaces, uint8_t byte) {
-  Object& object = prepared(number);
-  if (byte == '"' && whitespace_.may_end(spaces) && (object.allows_free || object.num_allowed_before.back() > 0)) {
-    bool has_named = object.num_allowed_before.back() > 0;
+Action Machine::read(const BeforeKey& before, MemoryKind, uint8_t byte) {
+  Object& object = prepared(before.object);
+  bool has_named = object.num_allowed_before.back() > 0;
+  if (byte == '"' && whitespace_.may_end(before.spaces) && (object.allows_free || has_named)) {
     uint32_t num_names = uint32_t(object.num_allowed_before.size() - 1);
-    return replace(add(Kind::kKey,
-                       {number, 0, has_named ? num_names : 0, 0, object.allows_free ? object.free : kNoText},
-                       object.allows_free ? Memory::kInsideKey : memory_of(object)));
+    return replace(
+        add(InKey{before.object, 0, has_named ? num_names : 0, 0, object.allows_free ? object.free : InKey::kNotFree},
+            object.allows_free ? MemoryKind::kInsideKey : memory_of(object)));
   }
-  std::optional<uint32_t> more = whitespace_.after(spaces, byte);
-  return more ? replace(add(Kind::kBeforeKey, {number, *more}, memory_of(object))) : Action{};
+  std::optional<uint32_t> more = whitespace_.after(before.spaces, byte);
+  return more ? replace(add(BeforeKey{before.object, *more}, memory_of(object))) : Action{};
 }
 
-Action Machine::read_key(State state, uint8_t byte) {
-  auto [number, begin, end, length, free] = fields_[state];
-  const Object& object = objects_[number];
+Action Machine::read(const InKey& given, MemoryKind, uint8_t byte) {
+  InKey key = given;
+  const Object& object = objects_[key.object];
   const Order& order = this->order(object);
   auto spelling = [&](uint32_t index) -> const std::string& {
     return schema_.spelled_name(order.order.names[order.by_spelling[index]]);
@@ -446,50 +458,67 @@ Action Machine::read_key(State state, uint8_t byte) {
   auto is_allowed = [&](uint32_t index) {
     return object.num_allowed_before[index + 1] > object.num_allowed_before[index];
   };
-  Memory after_memory = memory_of(object);
+  MemoryKind after_memory = memory_of(object);
   if (byte == '"') {
+    std::optional<uint32_t> complete;
     // Spellings never end inside an escape. The shortest of those that begin so is first.
-    bool is_named = begin < end && spelling(begin).size() == length;
-    if (is_named && is_allowed(begin)) {
-      uint32_t key = number_of_key({order.order.names[order.by_spelling[begin]]});
-      return replace(add(Kind::kAfterKey, {number, key, whitespace_.start(false)}, after_memory));
-    }
-    if (free != kNoText && texts_.accepts(lists_[free][0])) {
-      Key key;
+    bool is_named = key.may_be_named() && spelling(key.begin).size() == key.length;
+    if (is_named && is_allowed(key.begin)) {
+      complete = number_of_key({order.order.names[order.by_spelling[key.begin]]});
+    } else if (key.may_be_free() && texts_.accepts(lists_[key.free][0])) {
+      Key free;
       for (size_t i = 0; i < object.sets.size(); ++i) {
-        if (texts_.accepts(lists_[free][i + 1])) key.sets.push_back(object.sets[i]);
+        if (texts_.accepts(lists_[key.free][i + 1])) free.sets.push_back(object.sets[i]);
       }
-      return replace(add(Kind::kAfterKey, {number, number_of_key(key), whitespace_.start(false)}, after_memory));
+      complete = number_of_key(free);
     }
+    if (complete) return replace(add(AfterKey{key.object, *complete, whitespace_.start(false)}, after_memory));
   }
   // Named keys.
-  while (begin < end && (spelling(begin).size() <= length || uint8_t(spelling(begin)[length]) < byte)) ++begin;
-  uint32_t last = begin;
-  while (last < end && uint8_t(spelling(last)[length]) == byte) ++last;
-  end = last;
-  if (object.num_allowed_before[end] == object.num_allowed_before[begin]) begin = end = 0;
-  // Free keys.
-  uint32_t free_after = kNoText;
-  if (free != kNoText) {
-    Numbers states;
-    for (uint32_t each : Numbers(lists_[free])) {
-      uint32_t next = texts_.next(each, byte);
-      if (next != engine::kDead) states.push_back(next);
-    }
-    if (states.size() == lists_[free].size() && texts_.is_live(states[0])) free_after = lists_.number_of(states);
+  while (key.begin < key.end &&
+         (spelling(key.begin).size() <= key.length || uint8_t(spelling(key.begin)[key.length]) < byte)) {
+    ++key.begin;
   }
-  if (begin == end && free_after == kNoText) return {};
-  length = begin == end ? 0 : length + 1;
-  Memory memory = free_after != kNoText ? Memory::kInsideKey : after_memory;
+  uint32_t last = key.begin;
+  while (last < key.end && uint8_t(spelling(last)[key.length]) == byte) ++last;
+  key.end = last;
+  if (object.num_allowed_before[key.end] == object.num_allowed_before[key.begin]) key.begin = key.end = 0;
+  if (key.may_be_free()) key.free = texts_after(key.free, byte).value_or(InKey::kNotFree);
+  if (!key.may_be_named() && !key.may_be_free()) return {};
+  key.length = key.may_be_named() ? key.length + 1 : 0;
   // The names that are left may all stand further behind, so that one state serves all
   // positions before them.
   auto position = uint32_t(order.order.names.size());
-  for (uint32_t i = begin; i < end; ++i) {
+  for (uint32_t i = key.begin; i < key.end; ++i) {
     if (is_allowed(i)) position = std::min(position, order.by_spelling[i]);
   }
-  number = object_at(number, position);
-  prepared(number);
-  return replace(add(Kind::kKey, {number, begin, end, length, free_after}, memory));
+  key.object = object_at(key.object, position);
+  prepared(key.object);
+  return replace(add(key, key.may_be_free() ? MemoryKind::kInsideKey : after_memory));
+}
+
+Action Machine::read(const AfterKey& key, MemoryKind memory, uint8_t byte) {
+  if (byte == ':' && whitespace_.may_end(key.spaces)) {
+    State value = add(BeforeValue{key_plan(key.object, key.key).children, whitespace_.start(true)});
+    return {Action::kPush, value, waiting_member(key.object, key.key)};
+  }
+  std::optional<uint32_t> spaces = whitespace_.after(key.spaces, byte);
+  return spaces ? replace(add(AfterKey{key.object, key.key, *spaces}, memory)) : Action{};
+}
+
+State Machine::waiting_member(uint32_t object, uint32_t key) {
+  return add(WaitingForMember{object, key}, memory_of(prepared(object)));
+}
+
+Action Machine::read(const AfterMember& member, MemoryKind memory, uint8_t byte) {
+  if (std::optional<uint32_t> spaces = whitespace_.after(member.spaces, byte)) {
+    return replace(add(AfterMember{member.object, *spaces}, memory));
+  }
+  if (!whitespace_.may_end(member.spaces)) return {};
+  Object& object = prepared(member.object);
+  if (byte == '}') return end_of_object(object).value_or(Action{});
+  if (byte != ',' || (!object.allows_free && object.num_allowed_before.back() == 0)) return {};
+  return replace(add(BeforeKey{member.object, whitespace_.start(true)}, memory));
 }
 
 }  // namespace structout::json

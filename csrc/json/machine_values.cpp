@@ -1,5 +1,6 @@
 // How many values may follow, where they must differ from earlier ones.
 #include <algorithm>
+#include <set>
 
 #include "json/machine.h"
 #include "json/value_search.h"
@@ -26,16 +27,16 @@ NumValues sum(NumValues a, NumValues b) {
 
 }  // namespace
 
-bool Machine::is_in_string(State state) const {
-  return kinds_[state] == Kind::kText && TextKind(fields_[state][0]) == TextKind::kString;
+bool Machine::is_in_string(State state) const { return at<InString>(state) != nullptr; }
+
+bool Machine::is_scalar(State state) const {
+  return is_in_string(state) || at<InNumber>(state) != nullptr || at<InLiteral>(state) != nullptr;
 }
 
-bool Machine::is_scalar(State state) const { return kinds_[state] == Kind::kText || kinds_[state] == Kind::kLiteral; }
-
-bool Machine::is_key(State state) const { return kinds_[state] == Kind::kKey; }
+bool Machine::is_key(State state) const { return at<InKey>(state) != nullptr; }
 
 Machine::NumValues Machine::num_values(State state, const PastKeys& names, size_t num_items) {
-  bool depends_on_items = kinds_[state] == Kind::kAfterItem && num_items != kUnknownItems;
+  bool depends_on_items = at<AfterItem>(state) != nullptr && num_items != kUnknownItems;
   bool is_kept = names.empty() && !depends_on_items;
   auto known = is_kept ? num_values_.find(state) : num_values_.end();
   if (known != num_values_.end()) return known->second;
@@ -62,42 +63,35 @@ Machine::NumValues Machine::num_values(State state, const PastKeys& names, size_
 }
 
 Machine::NumValues Machine::counted_values(State state, const PastKeys& names, size_t num_items) {
-  const std::array<uint32_t, 5> fields = fields_[state];
-  switch (kinds_[state]) {
-    case Kind::kLiteral:
-      return {1, true};
-    case Kind::kText: {
-      uint32_t count = texts_.count(lists_[fields[1]][0]);
-      bool is_string = TextKind(fields[0]) == TextKind::kString;
-      if (is_string || count == kMany) return {count, is_string};
-      return {std::max(count / kMaxSpellings, 1u), false};
-    }
-    case Kind::kValue:
-      return num_values_of(fields[0]);
-    case Kind::kObjectStart:
-    case Kind::kAfterMember:
-      return num_objects(fields[0], names);
-    case Kind::kBeforeKey: {  // but not the object that has no more keys
-      NumValues count = num_objects(fields[0], names);
-      const Object object = objects_[fields[0]];
-      bool may_end = end_of_object(object) && (!is_guarded(object) || holds({Guard::kClose, fields[0]}, names));
-      if (may_end && !count.are_many() && count.least > 0) --count.least;
-      if (!count.is_exact) count.least = std::max(count.least, 1u);
-      return count;
-    }
-    case Kind::kKey:
-      return num_objects_behind_key(state, names);
-    case Kind::kAfterKey:
-      return product(
-          num_values(value_state(key_plan(fields[0], fields[1]).children)),
-          num_values_behind(add(Kind::kWaitingKey, {fields[0], fields[1]}, memory_of(prepared(fields[0]))), names));
-    case Kind::kArrayStart:
-      return num_arrays(fields[0], 0);
-    case Kind::kAfterItem:
-      return num_arrays(fields[0], num_items);
-    default:
-      return {};
+  const StateContents contents = states_[state];
+  if (std::holds_alternative<InLiteral>(contents)) return {1, true};
+  if (const auto* string = std::get_if<InString>(&contents)) return {texts_.count(lists_[string->texts][0]), true};
+  if (const auto* number = std::get_if<InNumber>(&contents)) {
+    uint32_t count = texts_.least_count(lists_[number->texts][0]);
+    return {count == kMany ? count : std::max(count / kMaxSpellings, 1u), false};
   }
+  if (const auto* value = std::get_if<BeforeValue>(&contents)) return num_values_of(value->children);
+  if (const auto* start = std::get_if<ObjectStart>(&contents)) return num_objects(start->object, names);
+  if (const auto* member = std::get_if<AfterMember>(&contents)) return num_objects(member->object, names);
+  if (const auto* before = std::get_if<BeforeKey>(&contents)) {  // but not the object that has no more keys
+    NumValues count = num_objects(before->object, names);
+    const Object object = objects_[before->object];
+    bool may_end = end_of_object(object) && (!is_guarded(object) || holds({Guard::kClose, before->object}, names));
+    if (may_end && !count.are_many() && count.least > 0) --count.least;
+    if (!count.is_exact) count.least = std::max(count.least, 1u);
+    return count;
+  }
+  if (const auto* key = std::get_if<InKey>(&contents)) return num_objects_behind_key(*key, names);
+  if (const auto* key = std::get_if<AfterKey>(&contents)) return num_members(key->object, key->key, names);
+  if (const auto* start = std::get_if<ArrayStart>(&contents)) return num_arrays(start->array, 0);
+  if (const auto* item = std::get_if<AfterItem>(&contents)) return num_arrays(item->array, num_items);
+  return {};
+}
+
+// How many objects go on with a key, whose value comes next.
+Machine::NumValues Machine::num_members(uint32_t object, uint32_t key, const PastKeys& names) {
+  return product(num_values(value_state(key_plan(object, key).children)),
+                 num_values_behind(waiting_member(object, key), names));
 }
 
 Machine::NumValues Machine::num_arrays(uint32_t array, size_t num_items) {
@@ -108,7 +102,7 @@ Machine::NumValues Machine::num_arrays(uint32_t array, size_t num_items) {
   NumValues item = num_values(value_state(item_plan(array).children));
   if (item.are_many()) return item;
   if (!are_items_unique(array)) {
-    return sum(end, product(item, num_values_behind(add(Kind::kWaitingItem, {array}), {})));
+    return sum(end, product(item, num_values_behind(waiting_item(array), {})));
   }
   if (num_items == kUnknownItems || !is_plain_array(array)) return {};  // which ones are left is not known
   // Sequences of different ones of those that are left.
@@ -128,15 +122,15 @@ Machine::NumValues Machine::num_constants(Formula among) {
   return {uint32_t(schema_.constants()[formulas_[among].a].size()), true};
 }
 
-Machine::NumValues Machine::num_objects_behind_key(State state, const PastKeys& names) {
-  const auto [number, begin, end, length, free] = fields_[state];
+Machine::NumValues Machine::num_objects_behind_key(const InKey& behind, const PastKeys& names) {
+  const uint32_t number = behind.object;
   const Object object = objects_[number];
-  bool has_free = free != kNoText;
-  if (has_free && object.max_keys == UINT32_MAX && texts_.count(lists_[free][0]) == kMany) return kManyOfThem;
+  bool has_free = behind.may_be_free();
+  if (has_free && object.max_keys == UINT32_MAX && texts_.count(lists_[behind.free][0]) == kMany) return kManyOfThem;
   if (!object.is_kept) return {};
   const std::vector<uint32_t> by_spelling = order(object).by_spelling;
   std::vector<uint32_t> allowed;  // of the names that begin so
-  for (uint32_t i = begin; i < end; ++i) {
+  for (uint32_t i = behind.begin; i < behind.end; ++i) {
     if (holds({Guard::kKeys, number, i, i + 1, false}, names)) allowed.push_back(i);
   }
   bool is_in_any_order = is_guarded(object);
@@ -163,11 +157,9 @@ Machine::NumValues Machine::num_objects_behind_key(State state, const PastKeys& 
       after.resize(by_spelling.size());
       after[by_spelling[i]] = true;
     }
-    State waiting = add(Kind::kWaitingKey, {number, key}, memory_of(prepared(number)));
-    NumValues behind =
-        product(num_values(value_state(key_plan(number, key).children)), num_values_behind(waiting, after));
+    NumValues with_key = num_members(number, key, after);
     // In any order an object may begin with several of its names.
-    count = is_in_any_order ? NumValues{std::max(count.least, behind.least), false} : sum(count, behind);
+    count = is_in_any_order ? NumValues{std::max(count.least, with_key.least), false} : sum(count, with_key);
   }
   if (has_free || object.allows_free) count.is_exact = false;
   if (!count.is_exact) count.least = std::max(count.least, 1u);
@@ -178,11 +170,11 @@ bool Machine::has_many_values(State state) {
   auto known = has_many_values_.find(state);
   if (known != has_many_values_.end()) return known->second;
   PastKeys names;
-  Kind kind = kinds_[state];
-  bool may_have_names =
-      kind == Kind::kAfterMember || kind == Kind::kBeforeKey || kind == Kind::kKey || kind == Kind::kAfterKey;
-  if (may_have_names && is_guarded(objects_[fields_[state][0]])) {
-    names.assign(order(objects_[fields_[state][0]]).order.names.size(), true);
+  std::optional<uint32_t> object = object_between_members(state);
+  if (const auto* key = at<InKey>(state)) object = key->object;
+  if (const auto* key = at<AfterKey>(state)) object = key->object;
+  if (object && at<ObjectStart>(state) == nullptr && is_guarded(objects_[*object])) {
+    names.assign(order(objects_[*object]).order.names.size(), true);
   }
   return has_many_values_[state] = num_values(state, names).are_many();
 }
@@ -197,13 +189,14 @@ Machine::NumValues Machine::num_values_of(uint32_t children) {
   if (numbers != kNever && !count.are_many()) {
     Formula canonical = schema_.expand(formulas_.atom(Op::kCanonicalNumber), Type::kNumber);
     Formula others = formulas_.conjunction({numbers, formulas_.negation(canonical)});
-    bool is_exact = others == kNever || !texts_.is_live(texts_.start(TextKind::kNumber, others));
-    count = sum(count, {num_texts(TextKind::kNumber, formulas_.conjunction({numbers, canonical})), is_exact});
+    uint32_t num_canonical = num_texts(TextKind::kNumber, formulas_.conjunction({numbers, canonical}));
+    bool is_exact =
+        num_canonical == kMany || others == kNever || !texts_.is_live(texts_.start(TextKind::kNumber, others));
+    count = sum(count, {num_canonical, is_exact});
   }
-  State value = value_state(children);
   for (uint8_t byte : {'[', '{'}) {
     if (count.are_many()) return count;
-    Action action = read_value(children, fields_[value][1], byte);
+    Action action = read(BeforeValue{children, Whitespace::kNone}, MemoryKind::kNone, byte);
     if (action.kind == Action::kReplace) count = sum(count, num_values(action.state));
   }
   count.least = std::max(count.least, 1u);
@@ -233,11 +226,12 @@ Machine::NumValues Machine::num_objects(uint32_t number, const PastKeys& names) 
 }
 
 Machine::NumValues Machine::num_values_behind(State waiting, const PastKeys& names, size_t num_items) {
-  const std::array<uint32_t, 5> fields = fields_[waiting];
-  bool is_key = kinds_[waiting] == Kind::kWaitingKey;
-  const Plan& plan = is_key ? key_plan(fields[0], fields[1]) : item_plan(fields[0]);
+  const StateContents contents = states_[waiting];
+  const auto* member = std::get_if<WaitingForMember>(&contents);
+  bool is_key = member != nullptr;
+  const Plan& plan = is_key ? key_plan(member->object, member->key) : item_plan(array_of(waiting));
   bool tells_values = !plan.tracked.empty() || plan.values != kUnknown;
-  if (tells_values || (is_key && !objects_[fields[0]].is_kept)) return {};
+  if (tells_values || (is_key && !objects_[member->object].is_kept)) return {};
   State state = resume(waiting, verdicts_.number_of({true}));
   if (state == kNoState) return {};
   bool are_alike = !is_key && item_children(state) == item_children(waiting);
@@ -246,42 +240,46 @@ Machine::NumValues Machine::num_values_behind(State waiting, const PastKeys& nam
 }
 
 bool Machine::has_unused_key(State state, const TextSet& used, TextSet::Cursor begin, const PastKeys& names) {
-  const std::array<uint32_t, 5> fields = fields_[state];
-  uint32_t text = kNoText;
-  if (kinds_[state] == Kind::kKey) {
-    if (may_be_named(state, names) || fields[4] == kNoText) return true;
-    text = lists_[fields[4]][0];
-  } else if (kinds_[state] == Kind::kBeforeKey) {
-    const Object object = prepared(fields[0]);
+  uint32_t texts;
+  if (const auto* key = at<InKey>(state)) {
+    if (may_be_named(*key, names) || !key->may_be_free()) return true;
+    texts = key->free;
+  } else if (const auto* before = at<BeforeKey>(state)) {
+    uint32_t number = before->object;
+    const Object object = prepared(number);
     auto num_names = uint32_t(object.num_allowed_before.size() - 1);
-    bool is_named = is_guarded(object) ? holds({Guard::kKeys, fields[0], 0, num_names, false}, names)
+    bool is_named = is_guarded(object) ? holds({Guard::kKeys, number, 0, num_names, false}, names)
                                        : object.num_allowed_before.back() > 0;
     if (is_named || !object.allows_free) return true;
-    text = lists_[object.free][0];
+    texts = object.free;
     begin = used.begin();
+  } else {
+    return true;
   }
-  if (text == kNoText) return true;
+  uint32_t text = lists_[texts][0];
   uint32_t count = texts_.count(text);
   return count > begin.count() || texts_.num_among(text, begin) < count;
 }
 
 bool Machine::has_unused_scalar(State state, TextSet::Cursor begin) {
-  if (kinds_[state] == Kind::kLiteral) {
-    for (char byte : kLiterals[fields_[state][0]].substr(fields_[state][1])) begin.read(uint8_t(byte));
+  if (const auto* literal = at<InLiteral>(state)) {
+    for (char byte : kLiterals[literal->literal].substr(literal->position)) begin.read(uint8_t(byte));
     return !begin.is_whole();
   }
-  uint32_t text = lists_[fields_[state][1]][0];
+  const auto* string = at<InString>(state);
+  uint32_t text = lists_[string != nullptr ? string->texts : at<InNumber>(state)->texts][0];
+  if (texts_.least_count(text) > begin.count()) return true;
   uint32_t count = texts_.count(text);
   return count > begin.count() || texts_.num_among(text, begin) < count;
 }
 
 bool Machine::may_lack_keys(State state) {
-  const std::array<uint32_t, 5> fields = fields_[state];
-  if (kinds_[state] == Kind::kKey) {
-    return fields[4] != kNoText && texts_.count(lists_[fields[4]][0]) < kMany;
+  if (const auto* key = at<InKey>(state)) {
+    return key->may_be_free() && texts_.count(lists_[key->free][0]) < kMany;
   }
-  if (kinds_[state] != Kind::kBeforeKey) return false;
-  const Object& object = prepared(fields[0]);
+  const auto* before = at<BeforeKey>(state);
+  if (before == nullptr) return false;
+  const Object& object = prepared(before->object);
   return object.allows_free && texts_.count(lists_[object.free][0]) < kMany;
 }
 
@@ -299,25 +297,58 @@ bool Machine::is_plain_array(uint32_t array) {
   });
 }
 
+// What is asked of items by the array as a whole, where this changes: each range of items
+// begins with another goal.
+std::vector<Machine::ItemGoal> Machine::item_goals(uint32_t array) {
+  Formula formula = lists_[array][0];
+  std::vector<Formula> literals = {formula};
+  if (formulas_.op(formula) == Op::kAnd) literals = formulas_.operands(formula);
+  std::vector<FormulaNode> all;
+  std::set<uint32_t> begins = {0};
+  for (Formula literal : literals) {
+    const FormulaNode& node = formulas_[literal];
+    if (node.op != Op::kForItems) continue;
+    all.push_back(node);
+    begins.insert(node.a);
+    if (node.b != UINT32_MAX) begins.insert(node.b);
+  }
+  std::vector<ItemGoal> goals;
+  for (uint32_t begin : begins) {
+    std::vector<Formula> asked;
+    for (const FormulaNode& items : all) {
+      if (items.a <= begin && begin < items.b) asked.push_back(items.c);
+    }
+    schema_.budget().spend(1 + all.size() / 16);
+    goals.push_back({begin, formulas_.conjunction(std::move(asked))});
+  }
+  return goals;
+}
+
 std::vector<Formula> Machine::few_children(uint32_t array) {
-  std::vector<Formula> children, few;
+  const std::vector<ItemGoal> goals = item_goals(array);
+  std::vector<Formula> few;
+  // Of a child that items in a range may satisfy.
+  auto consider = [&](Formula child, uint32_t begin, uint32_t end) {
+    if (child == kNever || child == kAlways || std::find(few.begin(), few.end(), child) != few.end()) return;
+    bool is_possible = std::any_of(goals.begin(), goals.end(), [&](const ItemGoal& goal) {
+      bool is_in_range = begin <= goal.begin && goal.begin < end;
+      return is_in_range && liveness_.is_satisfiable(formulas_.conjunction({child, goal.goal}));
+    });
+    if (is_possible && !num_values_of(lists_.number_of({child})).are_many()) few.push_back(child);
+  };
   for (Formula atom : std::vector<Formula>(formulas_.atoms(lists_[array][0]))) {
     const FormulaNode node = formulas_[atom];
-    if (node.op == Op::kForItems) children.push_back(node.c);
-    if (node.op == Op::kForItems) children.push_back(formulas_.negation(node.c));
-    if (node.op == Op::kHas) children.push_back(node.a);
+    if (node.op == Op::kForItems) consider(node.c, node.a, node.b);
+    if (node.op == Op::kForItems) consider(formulas_.negation(node.c), node.a, node.b);
+    if (node.op == Op::kHas) consider(node.a, 0, UINT32_MAX);
   }
-  if (item_plan(array).is_live) children.push_back(lists_[item_plan(array).children][0]);
-  for (Formula child : children) {
-    bool is_possible = child != kNever && child != kAlways && liveness_.is_satisfiable(child);
-    if (is_possible && !num_values_of(lists_.number_of({child})).are_many()) few.push_back(child);
-  }
+  if (item_plan(array).is_live) consider(lists_[item_plan(array).children][0], 0, 1);
   return few;
 }
 
 bool Machine::is_tight(State state) {
-  if (kinds_[state] != Kind::kWaitingItem && kinds_[state] != Kind::kAfterItem) return false;
-  uint32_t array = fields_[state][0];
+  if (at<WaitingForItem>(state) == nullptr && at<AfterItem>(state) == nullptr) return false;
+  uint32_t array = array_of(state);
   auto known = tight_arrays_.find(array);
   if (known != tight_arrays_.end()) return known->second;
   bool is_tight = are_items_unique(array) && !is_plain_array(array) && !few_children(array).empty();
@@ -325,7 +356,7 @@ bool Machine::is_tight(State state) {
 }
 
 bool Machine::depends_on_verdicts(State waiting) {
-  uint32_t array = fields_[waiting][0];
+  uint32_t array = array_of(waiting);
   if (!is_tight(waiting) || item_plan(array).tracked.empty()) return false;
   Formula formula = lists_[array][0];
   std::vector<Formula> literals = {formula};
@@ -342,7 +373,7 @@ bool Machine::depends_on_verdicts(State waiting) {
 }
 
 bool Machine::may_be_scarce(State waiting, const std::string& text) {
-  for (Formula child : few_children(fields_[waiting][0])) {
+  for (Formula child : few_children(array_of(waiting))) {
     Liveness::Values values = liveness_.all_values(child);
     if (values == nullptr) continue;
     schema_.budget().spend(values->size());
@@ -352,15 +383,15 @@ bool Machine::may_be_scarce(State waiting, const std::string& text) {
   return false;
 }
 
-// Refuses arrays of which it is not known whether enough values are left.
-void Machine::check_unique_items(uint32_t array) {
-  if (!item_plan(array).is_live) return;
+bool Machine::has_enough_items(uint32_t array) {
+  if (!item_plan(array).is_live) return true;
   uint32_t children = item_plan(array).children;
   if (is_plain_array(array)) {
     uint32_t min = min_items(array);
+    if (min < 2) return true;
     NumValues count = num_values_of(children);
-    if (min < 2 || count.least >= min) return;
-    if (!count.is_exact && min <= kMaxCounted && num_different_values(*this, value_state(children), min) >= min) return;
+    if (count.least >= min || count.is_exact) return count.least >= min;
+    if (min <= kMaxCounted && num_different_values(*this, value_state(children), min) >= min) return true;
     throw SchemaError(ErrorKind::kUnsupported, "under uniqueItems, an array needs more items than there are values");
   }
   for (Formula child : few_children(array)) {
@@ -368,11 +399,12 @@ void Machine::check_unique_items(uint32_t array) {
     throw SchemaError(ErrorKind::kUnsupported,
                       "under uniqueItems, items may use up the values of those that must follow");
   }
+  return true;
 }
 
 bool Machine::stays_live(State state, const TextSet& used) {
-  if (pop_at_end(lists_[fields_[state][0]])) return true;
-  return liveness_.is_array_live(lists_[fields_[state][0]][0], used);
+  const Numbers& formulas = lists_[array_of(state)];
+  return pop_at_end(formulas) || liveness_.is_array_live(formulas[0], used);
 }
 
 }  // namespace structout::json

@@ -10,8 +10,6 @@ namespace structout::json {
 
 namespace {
 
-using MemoryKind = Machine::Memory;
-
 std::shared_ptr<const Memory> with_used(const std::shared_ptr<const Memory>& memory, UsedValues used) {
   return std::make_shared<const Memory>(Memory{std::make_shared<const UsedValues>(std::move(used)), 0, memory->names});
 }

@@ -3,20 +3,13 @@
 #include <algorithm>
 
 #include "json/keyword_types.h"
-#include "json/number.h"
-#include "regular/compile.h"
-#include "regular/regex.h"
 
 namespace structout::json {
 
 namespace {
 
-constexpr uint32_t kLargestCount = 1u << 30;
 constexpr size_t kMaxExpansions = 512;
-constexpr size_t kBytesPerStep = 16;  // of constants, in steps of the budget
-constexpr size_t kMaxStepDigits = 15;
-constexpr uint64_t kMaxFactor = 200;
-constexpr int64_t kMaxFactorZeros = 3;
+constexpr size_t kBytesPerStep = 16;    // of constants, in steps of the budget
 constexpr size_t kMaxSharedText = 256;  // of schemas of which equal ones are taken for one
 
 constexpr Type kAllTypes[] = {Type::kNull,   Type::kFalse, Type::kTrue,  Type::kNumber,
@@ -41,12 +34,6 @@ bool is_type(const std::string& name, Type type) {
       return name == "object";
   }
   return false;
-}
-
-NumberSpelling without_exponents() {
-  NumberSpelling spelling;
-  spelling.is_plain = true;
-  return spelling;
 }
 
 }  // namespace
@@ -145,12 +132,7 @@ Formula Schema::expand(Formula child, Type type) {
       expanded = expand_listed(node.a, node.b, type);
       break;
     case Op::kCanonicalNumber:
-      if (type == Type::kNumber) {
-        expanded = texts_.language(TextKind::kNumber, "canonical number", [&] {
-          return engine::compile_regex("0|-?(?:[1-9][0-9]*(?:\\.[0-9]*[1-9])?|0\\.[0-9]*[1-9])", budget_.limits);
-        });
-        texts_.set_spelling(expanded, without_exponents());
-      }
+      if (type == Type::kNumber) expanded = canonical_number();
       break;
     default: {
       const Value& schema = *schemas_[node.a].value;
@@ -214,7 +196,13 @@ const Value* Schema::reference_target(const Value& schema, std::string_view keyw
   return &document_.target(schema, keyword, reference->text, context_.scope);
 }
 
+bool Schema::is_impossible_array(const Value& schema) const {
+  const std::vector<std::string>& all = options_.impossible_arrays;
+  return !all.empty() && std::find(all.begin(), all.end(), document_.pointer_to(schema)) != all.end();
+}
+
 Formula Schema::expand_schema(const Value& schema, Type type) {
+  if (type == Type::kArray && is_impossible_array(schema)) return kNever;
   std::vector<Formula> all;
   for (std::string_view keyword : {"$ref", "$dynamicRef", "$recursiveRef"}) {
     const Value* target = reference_target(schema, keyword);
@@ -348,154 +336,6 @@ void Schema::add_applicators(const Value& schema, Type type, std::vector<Formula
       }
     }
     if (const Value* disallowed = schema.find("disallow")) all.push_back(no(expand_types(*disallowed, 3, type)));
-  }
-}
-
-// -- numbers and strings ------------------------------------------------------------
-
-Formula Schema::integers(int draft) {
-  Formula without_point =
-      texts_.language(TextKind::kNumber, "integer without a point", [] { return json::integers(false); });
-  NumberSpelling spelling = without_exponents();
-  bool allows_fraction = draft > 4;
-  Formula integers = without_point;
-  if (allows_fraction) {
-    integers = texts_.language(TextKind::kNumber, "integer", [] { return json::integers(true); });
-    spelling.form = without_point;
-  }
-  texts_.set_spelling(integers, spelling);
-  return integers;
-}
-
-Formula Schema::without_zero_fraction() {
-  return texts_.language(TextKind::kNumber, "no zeros behind the point", json::without_zero_fraction);
-}
-
-Formula Schema::numbers_equal(const Value& value) {
-  Decimal decimal(value.text);
-  NumberSpelling spelling(decimal);
-  bool is_written_with_fraction = value.text.find('.') != std::string::npos && decimal.is_integer();
-  if (decimal.is_integer() && !is_written_with_fraction) spelling.form = without_zero_fraction();
-  std::string name = "= " + decimal.text() + (is_written_with_fraction ? ".0" : "");
-  Formula equal = texts_.language(TextKind::kNumber, name, [&] { return json::numbers_equal(decimal); });
-  texts_.set_spelling(equal, spelling);
-  return equal;
-}
-
-Formula Schema::number_bound(const Value& bound, bool is_lower, bool is_exclusive) {
-  if (!bound.is_number()) return kAlways;
-  Decimal decimal(bound.text);
-  std::string name = std::string(is_lower ? ">" : "<") + (is_exclusive ? " " : "= ") + decimal.text();
-  Formula numbers = texts_.language(TextKind::kNumber, name, [&] {
-    return is_lower ? json::numbers_from(decimal, is_exclusive) : json::numbers_to(decimal, is_exclusive);
-  });
-  texts_.set_spelling(numbers, NumberSpelling(decimal));
-  return numbers;
-}
-
-// An automaton of all multiples has a state for each remainder, so of a step with many
-// digits only those by integers of few digits are taken: zero, 1 to 199, 10, 20 to 1990 ...
-// Where the step has decimals, those that are integers are among them.
-Formula Schema::some_multiples(const Decimal& step) {
-  return texts_.language(TextKind::kNumber, "some multiples of " + step.text(), [&] {
-    std::vector<std::string> texts = {"0"};
-    uint64_t digits = std::stoull(step.digits());
-    for (uint64_t factor = 1; factor < kMaxFactor; ++factor) {
-      for (int64_t zeros = 0; zeros <= kMaxFactorZeros - std::min<int64_t>(step.exponent(), 0); ++zeros) {
-        std::string exponent = std::to_string(step.exponent() + zeros);
-        std::string text = Decimal(std::to_string(digits * factor) + "e" + exponent).text();
-        texts.push_back("-" + text);
-        texts.push_back(std::move(text));
-      }
-    }
-    std::sort(texts.begin(), texts.end());
-    texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
-    return engine::compile_choices(std::move(texts));
-  });
-}
-
-void Schema::add_number(const Value& schema, std::vector<Formula>& all) {
-  for (bool is_lower : {true, false}) {
-    const Value* inclusive = schema.find(is_lower ? "minimum" : "maximum");
-    const Value* exclusive = schema.find(is_lower ? "exclusiveMinimum" : "exclusiveMaximum");
-    bool is_flag = exclusive != nullptr && exclusive->is_bool();  // until draft 4
-    if (inclusive != nullptr) {
-      all.push_back(number_bound(*inclusive, is_lower, is_flag && exclusive->kind == ValueKind::kTrue));
-    }
-    if (exclusive != nullptr && !is_flag) all.push_back(number_bound(*exclusive, is_lower, true));
-  }
-  const Value* step = schema.find("multipleOf");
-  std::string_view keyword = "multipleOf";
-  if (step == nullptr && document_.draft(schema) <= 3) {
-    step = schema.find("divisibleBy");
-    keyword = "divisibleBy";
-  }
-  if (step == nullptr || !step->is_number()) return;
-  Decimal decimal(step->text);
-  if (decimal.is_zero() || decimal.is_negative()) {
-    throw SchemaError(ErrorKind::kMalformed, "must be above 0",
-                      document_.pointer_to(schema) + "/" + std::string(keyword));
-  }
-  Formula multiples = kNever;
-  try {
-    multiples = texts_.language(TextKind::kNumber, "multiple of " + decimal.text(),
-                                [&] { return multiples_of(decimal, budget_); });
-  } catch (const engine::LimitError& error) {
-    if (error.limit != "multiple_of_states" || decimal.digits().size() > kMaxStepDigits) throw;
-    multiples = some_multiples(decimal);
-    narrower_texts_.try_emplace(multiples, &schema, std::string(keyword));
-  }
-  NumberSpelling spelling(decimal);
-  spelling.is_step = true;
-  if (decimal.is_integer()) spelling.form = without_zero_fraction();
-  texts_.set_spelling(multiples, spelling);
-  all.push_back(multiples);
-}
-
-uint32_t Schema::count_of(const Value& count, const Value& schema, std::string_view keyword) {
-  auto fail = [&](const std::string& message) {
-    throw SchemaError(ErrorKind::kMalformed, message, document_.pointer_to(schema) + "/" + std::string(keyword));
-  };
-  if (!count.is_number()) fail("must be an integer");
-  Decimal decimal(count.text);
-  if (!decimal.is_integer()) fail("must be an integer, got " + count.text);
-  if (decimal.is_negative()) return 0;
-  std::string digits = decimal.whole_digits();
-  return digits.size() > 9 ? kLargestCount : std::min(kLargestCount, uint32_t(std::stoul(digits)));
-}
-
-void Schema::add_string(const Value& schema, std::vector<Formula>& all) {
-  if (const Value* pattern = schema.find("pattern")) {
-    all.push_back(at(schema, "pattern", [&] { return texts_.strings_matching(pattern->text); }));
-  }
-  if (const Value* least = schema.find("minLength")) {
-    all.push_back(texts_.min_length(count_of(*least, schema, "minLength")));
-  }
-  if (const Value* most = schema.find("maxLength")) {
-    all.push_back(no(texts_.min_length(count_of(*most, schema, "maxLength") + 1)));
-  }
-  const Value* format = schema.find("format");
-  if (format == nullptr || !format->is_string()) return;
-  auto known = options_.formats.find(format->text);
-  if (document_.draft(schema) <= 6) {  // drafts before 7 may read the same name by an older standard
-    for (const char* draft : {"7", "4"}) {
-      if (draft == std::string("4") && document_.draft(schema) > 3) continue;
-      auto older = options_.formats.find(format->text + " before draft " + draft);
-      if (older != options_.formats.end()) known = older;
-    }
-  }
-  if (known != options_.formats.end()) {
-    const Format& of = known->second;
-    for (const std::string& expression : of.expressions) {
-      all.push_back(texts_.strings_matching("^(?:" + expression + ")$"));
-      if (of.is_narrower) narrower_texts_.try_emplace(all.back(), &schema, "format");
-    }
-    if (of.max_length > 0) all.push_back(no(texts_.min_length(of.max_length + 1)));
-  } else if (std::find(options_.refused_formats.begin(), options_.refused_formats.end(), format->text) !=
-             options_.refused_formats.end()) {
-    refuse(schema, "format", "the format " + format->text + " is not enforced");
-  } else {
-    annotations_.push_back(document_.pointer_to(schema) + "/format");
   }
 }
 

@@ -32,6 +32,7 @@ struct SchemaOptions {
   std::map<std::string, Format> formats;                           // by name
   std::vector<std::string> refused_formats;      // that JSON Schema defines and no expression enforces
   std::map<std::string, std::string> documents;  // texts of other schemas that references may name, by URI
+  std::vector<std::string> impossible_arrays{};  // JSON pointers to schemas that no array satisfies
 };
 
 class Schema {
@@ -55,6 +56,12 @@ class Schema {
   // format or a step of which the languages here allow only some values.
   void check_narrower_texts();
   bool has_narrower_texts() const { return !narrower_texts_.empty(); }
+
+  // One of SchemaOptions::impossible_arrays, if there are any.
+  std::optional<std::string> impossible_array() const {
+    const std::vector<std::string>& all = options_.impossible_arrays;
+    return all.empty() ? std::nullopt : std::optional(all[0]);
+  }
 
   // The child formulas of all schemas that were expanded.
   std::vector<Formula> children();
@@ -165,6 +172,7 @@ class Schema {
   Formula either(Formula a, Formula b) { return formulas_.disjunction({a, b}); }
   Formula no(Formula formula) { return formulas_.negation(formula); }
 
+  bool is_impossible_array(const Value& schema) const;
   Formula expand_schema(const Value& schema, Type type);
   // Throws SchemaError unless the keywords that go by names have objects.
   void check_names(const Value& schema) const;
@@ -183,6 +191,7 @@ class Schema {
   void add_array(const Value& schema, std::vector<Formula>& all);
   void add_object(const Value& schema, std::vector<Formula>& all);
 
+  Formula canonical_number();  // every number has one such text
   Formula some_multiples(const Decimal& step);
   Formula number_bound(const Value& bound, bool is_lower, bool is_exclusive);
   Formula numbers_equal(const Value& value);

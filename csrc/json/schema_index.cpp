@@ -23,14 +23,23 @@ SchemaIndex::SchemaIndex(std::string schema, SchemaOptions options, const TextFo
   compiled_bytes_ = states_->memory_bytes();
 }
 
+// Whatever a machine knows takes its arrays to be possible. Where its start finds that some
+// are not, another machine takes its place.
 std::shared_ptr<SchemaStates> SchemaIndex::new_states() const {
-  auto machine = std::make_unique<Machine>(schema_, options_, form_, limits_);
-  machine->schema().expand_all();
-  machine->schema().check_narrower_texts();
-  // What is too large to begin with is refused now.
-  State start = machine->start();
-  for (int byte = 0; byte < 256; ++byte) machine->action(start, uint8_t(byte));
-  return std::make_shared<SchemaStates>(std::move(machine), vocabulary_);
+  SchemaOptions options = options_;
+  for (;;) {
+    auto machine = std::make_unique<Machine>(schema_, options, form_, limits_);
+    machine->schema().expand_all();
+    machine->schema().check_narrower_texts();
+    // What is too large to begin with is refused now.
+    State start = machine->start();
+    const std::vector<std::string>& impossible = machine->impossible_arrays();
+    if (impossible.empty()) {
+      for (int byte = 0; byte < 256; ++byte) machine->action(start, uint8_t(byte));
+      return std::make_shared<SchemaStates>(std::move(machine), vocabulary_);
+    }
+    options.impossible_arrays.insert(options.impossible_arrays.end(), impossible.begin(), impossible.end());
+  }
 }
 
 std::shared_ptr<SchemaStates> SchemaIndex::states() {

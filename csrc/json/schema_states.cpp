@@ -315,7 +315,7 @@ void SchemaStates::forbid_used(const Position& position, const Suspects& suspect
     are_rivals_prepared = true;
     if (!may_follow(position, token)) row[token >> 5] &= ~bit;
   }
-  bool is_key = machine_->memory(position.state()) == Machine::Memory::kInsideKey;
+  bool is_key = machine_->memory(position.state()) == MemoryKind::kInsideKey;
   if (!is_key || position.memory()->used == nullptr) return;
   // The way of each used key through the vocabulary. A key has one spelling, so no token is
   // allowed that completes a used one.

@@ -36,6 +36,11 @@ struct TextState {
 // How numbers are written that satisfy a language.
 struct NumberSpelling {
   NumberSpelling() = default;
+  static NumberSpelling without_exponents() {
+    NumberSpelling spelling;
+    spelling.is_plain = true;
+    return spelling;
+  }
   explicit NumberSpelling(const Decimal& value);
 
   // Of the number in the schema: digits before the point and behind it, and whether it
@@ -92,7 +97,7 @@ class Texts {
   }
 
   // Whether the text of a string ends with a whole character.
-  bool is_between_characters(uint32_t state) const { return states_[state].syntax == 0; }
+  bool is_between_characters(uint32_t state) const { return states_[state].syntax == kBoundary; }
   bool allows_all_bytes() const { return allows_all_bytes_; }
 
   // Whether the formula holds for a text that ends here.
@@ -132,6 +137,9 @@ class Texts {
   static constexpr uint32_t kManyTexts = 1 << 30;
   uint32_t count(uint32_t state);
 
+  // The same, or fewer of numbers, of which not all are counted. Not 0 if there are any.
+  uint32_t least_count(uint32_t state);
+
   // How many texts of a set that begin so are among them, with a quote behind or without.
   uint32_t num_among(uint32_t state, const TextSet::Cursor& begin);
 
@@ -141,19 +149,22 @@ class Texts {
   size_t memory_bytes() const { return memory_bytes_; }
 
  private:
+  static constexpr uint32_t kFar = UINT32_MAX;
+  static constexpr uint32_t kBoundary = 0;  // the syntax state between two characters of a string
+
   struct Language {
     TextKind kind;
     std::shared_ptr<const engine::Automaton> automaton;
     // Pairs of its states with states of the syntax at which it accepts whatever may follow.
     // Null: there are none.
     std::shared_ptr<const std::unordered_set<uint64_t>> is_everything;
+    // Of each state to the nearest that accepts. Null where they are not known.
+    std::shared_ptr<const std::vector<uint32_t>> distances;
     std::shared_ptr<const ListedTexts> listed = nullptr;  // or those of which `which` tells some
     uint32_t which = 0;
 
     bool accepts(uint32_t state) const;
   };
-  struct SharedLanguage;
-  class SharedLanguages;
   bool asks_for_length_only(uint32_t state) const;
   bool allows_plain(uint32_t state);
   bool leads_back(uint32_t start, uint32_t state, uint32_t num_separator_bytes,
@@ -161,6 +172,8 @@ class Texts {
   // The formula of a state without its limit of the length, and that limit: fewer
   // characters than so many may follow.
   std::optional<std::pair<uint32_t, uint32_t>> split_limit(uint32_t state);
+  // Bytes that a text must still have for its formula to hold, or fewer than those.
+  uint32_t least_length(uint32_t state) const;
   // Characters of a shortest continuation that the formula accepts.
   uint32_t distance(uint32_t state);
   // The largest distance of the live states between two characters that follow, or kFar.
@@ -176,6 +189,13 @@ class Texts {
     Life life = Life::kUnknown;
     std::vector<engine::Edge> edges;
   };
+
+  // How many continuations a number has by digits before its point alone, or fewer than
+  // those if it takes long to tell.
+  uint32_t num_whole_numbers(uint32_t state);
+  // After how many digits, at most, a number may end, whichever digits have come before
+  // them; kFar if there are digits after which it cannot.
+  uint32_t num_digits_to_an_end(uint32_t state);
 
   uint32_t add(const TextState& state);
   const engine::Automaton& syntax(TextKind kind) const { return kind == TextKind::kString ? strings_ : numbers_; }
@@ -193,6 +213,8 @@ class Texts {
   std::unordered_map<std::string, uint32_t> languages_by_name_;
   std::unordered_map<Formula, NumberSpelling> spellings_;  // of languages of numbers
   std::unordered_map<Formula, Formula> written_;
+  std::unordered_set<uint32_t> forms_;  // languages that limit the digits of numbers
+  std::unordered_map<uint32_t, uint32_t> digits_to_an_end_;
   std::unordered_map<std::string, std::shared_ptr<const ListedTexts>> listed_by_name_;
   std::vector<TextState> states_;
   std::vector<Steps> steps_;

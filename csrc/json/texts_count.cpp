@@ -1,6 +1,7 @@
 // How many texts go on from a state.
 #include <algorithm>
 #include <unordered_set>
+#include <utility>
 
 #include "json/texts.h"
 
@@ -9,8 +10,81 @@ namespace structout::json {
 namespace {
 
 constexpr uint32_t kManyCharacters = 5;  // of any kind: more than kManyTexts texts
+constexpr size_t kMaxRemainders = 4096;  // of a step, for each length of a bound
 
 }  // namespace
+
+// A limit of 17 digits makes a million states of the multiples of 86,400. Without it they
+// are few, and from each of them any digits can be read, and then a few more to an end.
+uint32_t Texts::num_whole_numbers(uint32_t state) {
+  const TextState given = states_[state];
+  if (given.kind != TextKind::kNumber || formulas_.op(given.formula) != Op::kAnd) return 0;
+  std::vector<Formula> others;
+  uint32_t num_digits = 0;  // that the form allows, whichever they are
+  for (Formula literal : formulas_.operands(given.formula)) {
+    const FormulaNode node = formulas_[literal];
+    if (node.op != Op::kText || forms_.count(node.a) == 0) {
+      others.push_back(literal);
+      continue;
+    }
+    const engine::Automaton& form = *languages_[node.a].automaton;
+    auto after_any_digit = [&form](uint32_t place) {
+      for (const engine::Edge* edge = form.begin(place); edge < form.end(place); ++edge) {
+        if (edge->first <= '0' && '9' <= edge->last) return form.accepts(edge->target) ? edge->target : engine::kDead;
+      }
+      return engine::kDead;
+    };
+    for (uint32_t place = after_any_digit(node.b); place != engine::kDead; place = after_any_digit(place)) ++num_digits;
+  }
+  if (num_digits == 0) return 0;
+  uint32_t to_an_end = num_digits_to_an_end(add({given.kind, given.syntax, formulas_.conjunction(std::move(others))}));
+  if (to_an_end == kFar || to_an_end >= num_digits) return 0;
+  uint64_t count = 1;
+  for (uint32_t i = to_an_end; i < num_digits && count < kManyTexts; ++i) count *= 10;
+  return uint32_t(std::min<uint64_t>(count, kManyTexts));
+}
+
+uint32_t Texts::least_count(uint32_t state) {
+  uint32_t count = num_whole_numbers(state);
+  return count > 0 ? count : this->count(state);
+}
+
+uint32_t Texts::num_digits_to_an_end(uint32_t start) {
+  auto known = digits_to_an_end_.find(start);
+  if (known != digits_to_an_end_.end()) return known->second;
+  std::vector<uint32_t> reached = {start};
+  std::unordered_map<uint32_t, std::vector<uint32_t>> sources = {{start, {}}};
+  bool is_closed = true;  // any digits may follow each other
+  for (size_t i = 0; i < reached.size() && is_closed; ++i) {
+    for (uint8_t digit = '0'; digit <= '9'; ++digit) {
+      uint32_t target = next(reached[i], digit);
+      is_closed = is_closed && target != engine::kDead && states_[target].formula != kNever;
+      if (!is_closed) break;
+      auto [found, is_new] = sources.try_emplace(target);
+      found->second.push_back(reached[i]);
+      if (is_new) reached.push_back(target);
+    }
+    is_closed = is_closed && reached.size() <= kMaxRemainders;
+  }
+  if (!is_closed) return digits_to_an_end_[start] = kFar;
+  std::unordered_set<uint32_t> is_near;  // to an end
+  std::vector<uint32_t> level;
+  auto add_near = [&](uint32_t state) {
+    if (is_near.insert(state).second) level.push_back(state);
+  };
+  for (uint32_t state : reached) {
+    if (accepts(state)) add_near(state);
+  }
+  uint32_t distance = 0;
+  for (; !level.empty() && is_near.size() < reached.size(); ++distance) {
+    for (uint32_t state : std::exchange(level, {})) {
+      for (uint32_t source : sources[state]) add_near(source);
+    }
+  }
+  if (is_near.size() < reached.size()) distance = kFar;
+  for (uint32_t state : reached) digits_to_an_end_[state] = distance;  // for some an upper bound
+  return distance;
+}
 
 uint32_t Texts::count(uint32_t start) {
   auto known = counts_.find(start);
@@ -39,6 +113,7 @@ uint32_t Texts::count(uint32_t start) {
     budget_.spend(1);
   };
   if (!is_live(start)) return counts_[start] = 0;
+  if (num_whole_numbers(start) == kManyTexts) return counts_[start] = kManyTexts;
   enter(start);
   while (!path.empty()) {
     Visit& visit = path.back();
@@ -53,7 +128,7 @@ uint32_t Texts::count(uint32_t start) {
     if (known != counts_.end()) {
       visit.count += uint64_t(edge.last - edge.first + 1) * known->second;
       ++visit.edge;
-    } else if (is_on_path.count(edge.target) != 0) {
+    } else if (is_on_path.count(edge.target) != 0 || num_whole_numbers(edge.target) == kManyTexts) {
       visit.count = kManyTexts;
     } else if (is_live(edge.target)) {
       enter(edge.target);

@@ -177,7 +177,7 @@ class TokenWalk {
           return add({action.state, frame.below, events, frame.names, has_new_name, *condition});
         }
         case Action::kPush: {
-          uint32_t event = memory(action.below) == Machine::Memory::kInsideItem ? kEntered : 0;
+          uint32_t event = memory(action.below) == MemoryKind::kInsideItem ? kEntered : 0;
           uint32_t below = add({action.below, frame.below, 0, frame.names, frame.has_new_name});
           return add({action.state, below, events_with(top, event), kNoNames, false, *condition});
         }
@@ -188,7 +188,7 @@ class TokenWalk {
           State waiting = below == kBottom ? kNoState : frames_[below].state;
           State state = machine_.resume(waiting, action.state);
           if (state == kNoState) return kBottom;
-          bool completes_item = waiting != kNoState && memory(waiting) == Machine::Memory::kInsideItem;
+          bool completes_item = waiting != kNoState && memory(waiting) == MemoryKind::kInsideItem;
           uint32_t events = events_with(top, completes_item ? kCompleted : 0);
           if (below == kBottom) {
             top = add({state, kBottom, events, kNoNames, false, *condition});
@@ -250,7 +250,7 @@ class TokenWalk {
   // Whether strings or keys that go on from a state may be used up, so that each token is
   // looked at.
   bool may_run_out(State state) {
-    bool must_differ = machine_.has_unique_items() || memory(state) == Machine::Memory::kInsideKey;
+    bool must_differ = machine_.has_unique_items() || memory(state) == MemoryKind::kInsideKey;
     return must_differ && machine_.num_plain_bytes(state) < kUnlimited;
   }
 
@@ -396,11 +396,11 @@ class TokenWalk {
     return before | event;
   }
 
-  Machine::Memory memory(State state) const { return machine_.memory(state); }
+  MemoryKind memory(State state) const { return machine_.memory(state); }
 
   uint32_t replacement_event(uint32_t top, State next) {
-    bool was_inside = memory(frames_[top].state) == Machine::Memory::kInsideKey;
-    bool is_inside = memory(next) == Machine::Memory::kInsideKey;
+    bool was_inside = memory(frames_[top].state) == MemoryKind::kInsideKey;
+    bool is_inside = memory(next) == MemoryKind::kInsideKey;
     if (is_inside) return was_inside ? 0 : kEntered;
     if (!was_inside || !machine_.ends_free_key(frames_[top].state)) return 0;
     return frames_[top].events == 0 ? kCompleted | kCompletedPresentKey : kCompleted;
@@ -418,10 +418,10 @@ class TokenWalk {
       found = Suspicion::kOfEarlier;
     }
     if (!machine_.has_unique_items()) return found;
-    if (memory(frame.state) == Machine::Memory::kItems && machine_.is_tight(frame.state)) return Suspicion::kOfItself;
+    if (memory(frame.state) == MemoryKind::kItems && machine_.is_tight(frame.state)) return Suspicion::kOfItself;
     for (uint32_t below = frame.below; below != kBottom; below = frames_[below].below) {
       look_at(below);
-      if (memory(frames_[below].state) != Machine::Memory::kInsideItem) continue;
+      if (memory(frames_[below].state) != MemoryKind::kInsideItem) continue;
       bool is_tight = machine_.is_tight(frames_[below].state);
       if (is_tight && completes) return Suspicion::kOfItself;
       bool may_fail = is_tight && machine_.depends_on_verdicts(frames_[below].state);

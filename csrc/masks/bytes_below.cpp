@@ -26,7 +26,7 @@ uint8_t BytesBelow::group_of(uint8_t byte) {
 
 BytesBelow::BytesBelow(const VocabularyTrie& trie) : groups_(trie.nodes().size()), valid_from_(trie.nodes().size()) {
   const std::vector<VocabularyTrie::Node>& nodes = trie.nodes();
-  for (uint32_t node = uint32_t(nodes.size()); node-- > 0;) {  // children lie behind their parents
+  for (uint32_t node = uint32_t(nodes.size()); node-- > 0;) {  // children lie after their parents
     uint8_t valid = UINT8_MAX;
     for (uint32_t child = node + 1; child < nodes[node].end; child = nodes[child].end) {
       groups_[node] |= groups_[child] | ByteGroups(1) << group_of(nodes[child].byte);

@@ -25,7 +25,7 @@ class BytesBelow {
   // The groups of the bytes below a node.
   ByteGroups groups(uint32_t node) const { return groups_[node]; }
 
-  // Whether what follows the node is UTF-8, where a character begins behind the node. The
+  // Whether what follows the node is UTF-8, where a character begins after the node. The
   // last one of a token may be cut.
   bool are_characters(uint32_t node) const { return valid_from_[node] & 1; }
 
@@ -33,7 +33,7 @@ class BytesBelow {
 
  private:
   std::vector<ByteGroups> groups_;   // by node
-  std::vector<uint8_t> valid_from_;  // by node: bit s says whether all below is valid behind state s of UTF-8
+  std::vector<uint8_t> valid_from_;  // by node: bit s says whether all below is valid after state s of UTF-8
 };
 
 }  // namespace structout::engine

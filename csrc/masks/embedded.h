@@ -13,7 +13,7 @@
 
 namespace structout::engine {
 
-// Where a text stands in an embedded language, behind its first byte.
+// Where a text stands in an embedded language, after its first byte.
 class EmbeddedPosition {
  public:
   virtual ~EmbeddedPosition() = default;
@@ -32,7 +32,7 @@ struct EmbeddedView {
   // Positions of one entry have equal masks and `exits`. kNoEntry if the entry is not kept.
   uint32_t entry = kNoEntry;
 
-  // Nodes of the vocabulary's trie behind which the text may end inside a token. Those
+  // Nodes of the vocabulary's trie after which the text may end inside a token. Those
   // lists count whose bits are set.
   std::shared_ptr<const std::vector<std::vector<uint32_t>>> exits;
   uint64_t counting_exits = 0;
@@ -55,7 +55,7 @@ class EmbeddedStates {
 
   virtual PositionPtr start() = 0;
 
-  // Reads bytes up to the first behind which the text may end. `at` moves behind those
+  // Reads bytes up to the first after which the text may end. `at` moves past those
   // that were read. Null if one of them is not allowed.
   virtual PositionPtr after(const EmbeddedPosition& position, const uint8_t*& at, const uint8_t* end) = 0;
 

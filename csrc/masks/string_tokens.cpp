@@ -21,12 +21,12 @@ StringTokens::StringTokens(const VocabularyTrie& vocabulary)
   const Automaton strings = any_string_content();
   const std::vector<VocabularyTrie::Node>& nodes = vocabulary.nodes();
   struct Reading {
-    uint32_t state = kBoundary;  // of strings; kDead behind the string
+    uint32_t state = kBoundary;  // of strings; kDead after the string
     bool is_plain = true;
     uint32_t last_bytes = 0;  // three of them
     uint32_t num_characters = 0;
     uint64_t character_class = 0;  // of the last one that is not in ASCII
-    uint32_t exit_begin = 0;       // behind the quote that ends the string, if one does
+    uint32_t exit_begin = 0;       // after the quote that ends the string, if one does
   };
   std::vector<Reading> readings(vocabulary.max_depth() + 2);  // before each depth
   std::vector<uint8_t> is_special(nodes.size());

@@ -18,7 +18,7 @@ struct StringTokens {
   // incomplete at the end.
   std::vector<uint32_t> inner_row;
 
-  // What stands behind the first quote that ends the string: the different texts, as a
+  // What stands after the first quote that ends the string: the different texts, as a
   // vocabulary, and the tokens that end in each. Some tokens end with the quote.
   std::unique_ptr<const VocabularyTrie> exits;
   std::vector<std::vector<uint32_t>> tokens_of_exit;

@@ -86,7 +86,7 @@ class VocabularyTrie {
 
  private:
   void list_children();
-  // First and behind the last in child_nodes_.
+  // First, and one past the last, in child_nodes_.
   std::pair<uint32_t, uint32_t> children(uint32_t node) const {
     uint32_t number = node + 1;  // 0 for the root
     return {child_begin_[number], child_begin_[number + 1]};

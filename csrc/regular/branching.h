@@ -17,7 +17,7 @@ struct Branching {
   };
   std::vector<State> states;  // the start is state 0
 
-  // By exit: whether the text comes back to the start behind the child. The others leave
+  // By exit: whether the text comes back to the start after the child. The others leave
   // for good.
   std::vector<uint8_t> returns;
 };

@@ -121,7 +121,7 @@ class GraphBuilder {
   // character.
   std::vector<Units> units_of(const CodePointSet& set) {
     std::vector<Units> units;
-    std::vector<std::vector<CodePointRange>> lows(kNumHigh);  // behind each high surrogate
+    std::vector<std::vector<CodePointRange>> lows(kNumHigh);  // after each high surrogate
     for (const CodePointRange& range : set.ranges()) {
       if (range.first < kFirstHigh) units.push_back({range.first, std::min(range.last, kFirstHigh - 1), kExit});
       if (range.first < kFirstPair && range.last >= kEndOfSurrogates) {

@@ -269,7 +269,7 @@ class NfaBuilder {
   uint32_t depth_ = 0;
   std::vector<CachedGraph> graphs_;
   std::vector<uint8_t> is_open_;                          // by rule: whether its body is being compiled
-  std::unordered_map<uint64_t, uint32_t> rule_entries_;   // by rule and the node behind it
+  std::unordered_map<uint64_t, uint32_t> rule_entries_;   // by rule and the node after it
   std::unordered_map<uint32_t, Automaton> combinations_;  // by part
   Nfa nfa_;
   uint32_t num_repetitions_ = 0;

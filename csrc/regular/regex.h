@@ -41,13 +41,24 @@ constexpr uint32_t kUnbounded = UINT32_MAX;
 struct Part {
   PartKind kind;
   bool is_negative = false;          // of a lookahead
-  bool is_lazy = false;              // of a terminal: it ends as soon as it may
   uint32_t min = 0, max = 0;         // of a repetition
   uint32_t index = 0;                // into the list of Pattern for its kind
   std::vector<uint32_t> children{};  // indices into Pattern::parts
 };
 
 constexpr uint32_t kUndefined = UINT32_MAX;
+
+// How a lexer reads a terminal.
+struct TerminalOptions {
+  bool is_lazy = false;              // it ends as soon as it may
+  bool ends_at_limit_only = false;   // after max_tokens, and nowhere else
+  uint32_t max_tokens = kUnbounded;  // it ends after so many, if it may
+  std::string stop{};                // its last bytes, which belong to what follows if that begins so
+  bool operator==(const TerminalOptions& other) const {
+    return is_lazy == other.is_lazy && ends_at_limit_only == other.ends_at_limit_only &&
+           max_tokens == other.max_tokens && stop == other.stop;
+  }
+};
 
 struct Rule {
   std::string name;
@@ -69,6 +80,7 @@ struct Pattern {
   std::vector<Rule> rules;
   std::vector<std::shared_ptr<EmbeddedLanguage>> embedded;
   std::vector<TokenRanges> tokens;
+  std::vector<TerminalOptions> terminals;
 };
 
 // Adds the parts of a regular expression and returns the last one, which stands for the

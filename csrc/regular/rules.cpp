@@ -95,11 +95,11 @@ uint32_t Rules::add_intersection(std::vector<uint32_t> parts) {
 
 uint32_t Rules::add_complement(uint32_t part) { return add(PartKind::kComplement, {part}); }
 
-uint32_t Rules::add_terminal(uint32_t part, bool is_lazy) {
-  Part terminal{PartKind::kTerminal};
-  terminal.is_lazy = is_lazy;
-  terminal.children.push_back(part);
-  return add(std::move(terminal));
+uint32_t Rules::add_terminal(uint32_t part, TerminalOptions options) {
+  uint32_t terminal = add(PartKind::kTerminal, {part});
+  pattern_.parts[terminal].index = uint32_t(pattern_.terminals.size());
+  pattern_.terminals.push_back(std::move(options));
+  return terminal;
 }
 
 uint32_t Rules::add_embedded(std::shared_ptr<EmbeddedLanguage> language) {

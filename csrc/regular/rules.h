@@ -35,8 +35,8 @@ class Rules {
   uint32_t add_intersection(std::vector<uint32_t> parts);
   uint32_t add_complement(uint32_t part);
 
-  // A part that a lexer reads as one symbol. If it is lazy, it ends as soon as it may.
-  uint32_t add_terminal(uint32_t part, bool is_lazy);
+  // A part that a lexer reads as one symbol.
+  uint32_t add_terminal(uint32_t part, TerminalOptions options);
 
   // A text of a language with a machine of its own, such as a JSON schema.
   uint32_t add_embedded(std::shared_ptr<EmbeddedLanguage> language);

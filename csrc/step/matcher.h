@@ -10,6 +10,7 @@
 
 #include "base/limits.h"
 #include "masks/vocabulary.h"
+#include "step/reasoning.h"
 
 namespace structout::engine {
 
@@ -34,7 +35,15 @@ class Matcher {
   uint32_t row_words() const { return vocabulary_->row_words(); }
   const std::vector<uint32_t>& stop_tokens() const { return stop_tokens_; }
   bool is_terminated() const { return num_stopped_ > 0; }
-  size_t num_tokens() const { return tokens_.size() + num_stopped_; }
+  size_t num_tokens() const { return reasoning_.num_tokens() + tokens_.size() + num_stopped_; }
+
+  // Lets the text begin after reasoning, which no hook sees. To be called at the start.
+  void begin_after(Reasoning reasoning) { reasoning_ = std::move(reasoning); }
+
+  bool is_reasoning() const { return !reasoning_.is_over(); }
+
+  // Whether any token may come next.
+  bool is_unconstrained() const { return is_terminated() || is_reasoning(); }
 
   // Why nothing was allowed, if it was not for the text: the last such error since the
   // matcher has moved. Empty without one.
@@ -49,29 +58,14 @@ class Matcher {
   // After a stop token all are.
   size_t accept_prefix(const int64_t* tokens, size_t count) {
     error_.clear();
-    if (is_terminated()) {
-      num_stopped_ += count;
-      return count;
-    }
-    size_t i = 0;
+    size_t num_free = reasoning_.read(tokens, count, vocabulary_->size());
+    if (is_reasoning()) return num_free;
     try {
-      for (; i < count; ++i) {
-        if (is_stop(tokens[i])) {
-          if (can_end(current_state())) {
-            num_stopped_ = count - i;
-            return count;
-          }
-          if (!or_error(false, [&] { return reads_stop(current_state(), uint32_t(tokens[i])); })) return i;
-        }
-        bool is_allowed = is_token(tokens[i]) && or_error(false, [&] { return advance(uint32_t(tokens[i])); });
-        if (!is_allowed) return i;
-        tokens_.push_back(uint32_t(tokens[i]));
-      }
+      return num_free + accept_constrained(tokens + num_free, count - num_free);
     } catch (const OverAllowance&) {
-      drop_steps(i);
+      reasoning_.drop(num_free);
       throw;
     }
-    return count;
   }
 
   // Accepts all tokens, or none if one of them is not allowed.
@@ -102,9 +96,12 @@ class Matcher {
   // where the row allows everything: see StructuredOutputGrammar.fill_bitmask_drafts.
   // Returns the number of drafts before the first that is not allowed.
   size_t append_draft_states(const int64_t* drafts, size_t count, std::vector<uint32_t>& states) const {
+    auto [num_free, is_constrained] = reasoning_.look_at(drafts, count, vocabulary_->size());
+    states.insert(states.end(), is_constrained ? num_free : count + 1, kFreeRow);
+    if (!is_constrained) return num_free;
     uint32_t state = is_terminated() ? kFreeRow : current_state();
     states.push_back(state);
-    for (size_t i = 0; i < count; ++i) {
+    for (size_t i = num_free; i < count; ++i) {
       if (state == kFreeRow || drafts[i] == -1) {
         states.insert(states.end(), count - i, kFreeRow);
         return i;
@@ -172,6 +169,7 @@ class Matcher {
 
   // The bytes that must follow.
   std::string forced() const {
+    if (is_reasoning()) return "";
     return or_error(std::string(), [&] { return forced_bytes(); });
   }
 
@@ -239,6 +237,33 @@ class Matcher {
     }
   }
 
+  // accept_prefix() of tokens after the reasoning.
+  size_t accept_constrained(const int64_t* tokens, size_t count) {
+    if (is_terminated()) {
+      num_stopped_ += count;
+      return count;
+    }
+    size_t i = 0;
+    try {
+      for (; i < count; ++i) {
+        if (is_stop(tokens[i])) {
+          if (can_end(current_state())) {
+            num_stopped_ = count - i;
+            return count;
+          }
+          if (!or_error(false, [&] { return reads_stop(current_state(), uint32_t(tokens[i])); })) return i;
+        }
+        bool is_allowed = is_token(tokens[i]) && or_error(false, [&] { return advance(uint32_t(tokens[i])); });
+        if (!is_allowed) return i;
+        tokens_.push_back(uint32_t(tokens[i]));
+      }
+    } catch (const OverAllowance&) {
+      drop_steps(i);
+      throw;
+    }
+    return count;
+  }
+
   bool can_end(uint32_t state) const {
     return or_error(false, [&] { return is_complete(state); });
   }
@@ -248,7 +273,9 @@ class Matcher {
   void drop_tokens(size_t count) {
     size_t num_stopped = std::min(count, num_stopped_);
     num_stopped_ -= num_stopped;
-    drop_steps(count - num_stopped);
+    size_t num_steps = std::min(count - num_stopped, tokens_.size());
+    drop_steps(num_steps);
+    reasoning_.drop(count - num_stopped - num_steps);
   }
 
   void drop_steps(size_t count) {
@@ -258,6 +285,7 @@ class Matcher {
 
   std::shared_ptr<const VocabularyTrie> vocabulary_;
   std::vector<uint32_t> stop_tokens_;
+  Reasoning reasoning_;
   std::vector<uint32_t> tokens_;  // of the text, one for each step; kNoToken for bytes
   size_t num_stopped_ = 0;        // the stop token and those after it
   mutable std::string error_;

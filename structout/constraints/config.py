@@ -33,12 +33,10 @@ class StructuredOutputsConfig:
         failures_kept: number of invalid constraints that are remembered, so that they
             fail at once.
         failure_ttl: seconds for which a failure is remembered.
-        slow_token_seconds: a request fails after three tokens in a row that each take
-            longer than this to accept, or three masks to fill. Its grammar is so
-            ambiguous that it would delay all other requests. CPU seconds of one thread:
-            a busy machine fails nobody.
-        fill_threads: number of native threads of each engine that share the masks of a
-            large step.
+        slow_token_seconds: a request of another engine than structout's own fails
+            after three tokens in a row that each take longer than this to accept, or
+            three masks to fill. Its grammar is so ambiguous that it would delay all
+            other requests. CPU seconds of one thread: a busy machine fails nobody.
         num_mask_buffers: number of ``grammar_bitmask`` calls after which the memory of
             a MaskBatch is used again. With 2, one step can be copied to the device
             while the next one is filled.
@@ -72,7 +70,6 @@ class StructuredOutputsConfig:
     failures_kept: int = 4_096
     failure_ttl: float = 60.0
     slow_token_seconds: float = 0.05
-    fill_threads: int = field(default_factory=lambda: min(8, os.cpu_count() or 1))
     num_mask_buffers: int = 2
     any_whitespace: bool = True
     max_whitespace: int | None = 2
@@ -88,7 +85,6 @@ class StructuredOutputsConfig:
             "cache_bytes": 0,
             "cache_dir_bytes": 0,
             "failures_kept": 0,
-            "fill_threads": 1,
             "num_mask_buffers": 1,
             "mask_pool_capacity": 0,
         }

@@ -18,7 +18,7 @@ from structout.distributed.step_message import StepMessage, deduplicate_rows
 from structout.errors import CompileCrashError, GrammarError, GrammarTimeoutError, StructOutError
 from structout.masks.batch import MaskBatch, MaskShard
 from structout.masks.buffers import BufferRing
-from structout.scheduler.bitmask_filler import Bounds, Drafts, Trees
+from structout.scheduler.decoding_step import Bounds, Drafts, Trees
 from structout.scheduler.manager import StructuredOutputManager
 from structout.scheduler.refusals import AllowedToken, Refusal
 from structout.scheduler.requests import GrammarStatus, check_known

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 from structout.grammar.interface import whole_characters
+from structout.grammar.mistral import MistralEncoder, mistral_tokenizer
 from structout.grammar.vocabulary import Vocabulary
 
 NUM_CONTEXT_TOKENS = 4  # the last token, and those before it that hold the start of its first character
@@ -209,6 +210,9 @@ class CanonicalTokenizer:
 def _encoder_inside_a_text(tokenizer: Any) -> Any:
     """A deterministic copy of the tokenizer that treats the start of a text like any
     other position."""
+    mistral = mistral_tokenizer(tokenizer)
+    if mistral is not None:
+        return MistralEncoder(mistral)
     from tokenizers import Tokenizer
 
     spec = json.loads(tokenizer.backend_tokenizer.to_str())

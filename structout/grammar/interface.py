@@ -6,19 +6,16 @@ needs.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from structout.constraints.params import Constraint, StructuredOutputOptions
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask, bitmask_width
-from structout.masks.pool import DistinctMasks
 
 
 class DeviceTables(NamedTuple):
@@ -56,15 +53,9 @@ class StructuredOutputGrammar(ABC):
 
     Attributes:
         error_reason: why no token is allowed any more, if the engine itself gave up.
-        batch_kind: not empty if ``accept_batch`` and ``plan_step`` are single native
-            calls that take microseconds for each grammar, whatever the texts are.
-            Classes of the same kind have these calls in common, and their grammars may
-            be mixed in one. Otherwise tokens are accepted for one grammar after the
-            other, and each is timed.
     """
 
     error_reason: str = ""
-    batch_kind: ClassVar[str] = ""
 
     @abstractmethod
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
@@ -74,36 +65,6 @@ class StructuredOutputGrammar(ABC):
         Never raises for a token. After a stop token every token is accepted, and counts
         for ``rollback``.
         """
-
-    @classmethod
-    def accept_batch(cls, grammars: Sequence["StructuredOutputGrammar"], tokens: Sequence[Iterable[int]]) -> list[bool]:
-        """Do what ``accept_tokens`` does for each of several grammars.
-
-        Args:
-            grammars: different grammars, of this class or of classes of its
-                ``batch_kind``.
-            tokens: the tokens of each.
-        """
-        return [grammar.accept_tokens("", [*ids]) for grammar, ids in zip(grammars, tokens, strict=True)]
-
-    @classmethod
-    def plan_step(
-        cls, grammars: Sequence["StructuredOutputGrammar"], draft_tokens: Sequence[Sequence[int] | None] | None
-    ) -> "StepPlan":
-        """Plan the rows of a decoding step, one grammar after the other.
-
-        Each grammar that has not terminated gets the rows of ``fill_bitmask_drafts``.
-        Only for classes that are batched.
-
-        Args:
-            grammars: different grammars of one vocabulary, of classes of this
-                ``batch_kind``.
-            draft_tokens: the drafts of each grammar, None for none.
-
-        Raises:
-            TypeError: the drafts of a grammar are no sequence.
-        """
-        raise NotImplementedError(f"{cls.__name__} is not batched")
 
     @abstractmethod
     def validate_tokens(self, tokens: list[int]) -> list[int]:
@@ -144,9 +105,20 @@ class StructuredOutputGrammar(ABC):
         """Return a new grammar at this position, for beams and n > 1."""
 
     @property
-    def unwrapped(self) -> "StructuredOutputGrammar":
-        """The engine's own grammar: self, unless this grammar wraps another one."""
+    def position(self) -> Any:
+        """What a step follows: a matcher of structout's own engine, for all such in one
+        native call, or this grammar, which is then called alone."""
         return self
+
+    def begin_after(self, end_of_reasoning: Sequence[int]) -> bool:
+        """Let the text begin with free tokens, up to and including these. To be called
+        at the start.
+
+        Returns:
+            False if the engine knows no reasoning. The grammar is unchanged then, and
+            :class:`structout.grammar.reasoning.ReasoningGrammar` may wrap it.
+        """
+        return False
 
     def is_unconstrained(self) -> bool:
         """Whether any token may come next, so that its logits need no mask."""
@@ -182,6 +154,11 @@ class StructuredOutputGrammar(ABC):
         """The text with which every allowed continuation starts, without an incomplete
         last character."""
         return whole_characters(self.forced_bytes())
+
+    def captures(self) -> list[tuple[str, bytes]]:
+        """The names and texts of the rules whose captures the grammar asks for, in the
+        order in which they end. Empty until the text is complete."""
+        return []
 
     @abstractmethod
     def compute_ff_tokens(self) -> list[int]:
@@ -280,59 +257,6 @@ class StructuredOutputGrammar(ABC):
             self.fill_bitmask(bitmask, row)
 
 
-class StepPlan(Protocol):
-    """The rows of a decoding step. It is valid until one of its grammars moves.
-
-    Attributes:
-        row_indptr: int32 ``[len(grammars) + 1]``. Grammar i owns the rows
-            ``row_indptr[i] ... row_indptr[i + 1]``.
-        num_allowed: int32 ``[len(grammars)]``. The number of its drafts before the
-            first one that is not allowed.
-    """
-
-    row_indptr: npt.NDArray[np.int32]
-    num_allowed: npt.NDArray[np.int32]
-
-    @property
-    def num_rows(self) -> int: ...
-
-    def distinct_masks(self) -> DistinctMasks:
-        """The different masks of the rows."""
-
-    def fill(self, bitmask: torch.Tensor, rows: Sequence[int] | None = None) -> list[int]:
-        """Fill ``bitmask[i]`` with the mask of row ``rows[i]``, or of row i.
-
-        Args:
-            bitmask: as in ``fill_bitmask``.
-            rows: rows of the step. Default: all.
-
-        Returns:
-            the indices i of the masks that allow nothing.
-        """
-
-    def fill_within(self, bitmask: torch.Tensor, work: int) -> tuple[list[int], list[int], int]:
-        """Fill ``bitmask[i]`` with the mask of row i. Rows whose masks are known are
-        filled first.
-
-        Args:
-            bitmask: as in ``fill_bitmask``.
-            work: what the other masks may take together, in the engine's unit. One
-                grammar may take a quarter of it. The rows of those that need more stay
-                empty.
-
-        Returns:
-            the rows that allow nothing, the indices of the grammars whose rows are
-            unfinished, and the work that was done.
-        """
-
-    def finish(self, bitmask: torch.Tensor, index: int, work: int) -> int | None:
-        """Fill the rows of grammar ``index``.
-
-        Returns:
-            the work that it has taken, or None if ``work`` is not enough.
-        """
-
-
 class PrefixGrammar(StructuredOutputGrammar):
     """A grammar whose engine accepts tokens one by one, up to the first that is not
     allowed."""
@@ -353,17 +277,6 @@ class PrefixGrammar(StructuredOutputGrammar):
         accepted = self._accept_prefix(tokens)
         self.rollback(accepted)
         return tokens[:accepted]
-
-
-def batch_class(grammars: Iterable[StructuredOutputGrammar]) -> type[StructuredOutputGrammar] | None:
-    """Find a class whose batched calls serve all ``grammars``.
-
-    Returns:
-        None if they are not all of one ``batch_kind``.
-    """
-    classes: set[type[StructuredOutputGrammar]] = set(map(type, grammars))
-    kinds = {grammar_class.batch_kind for grammar_class in classes}
-    return classes.pop() if len(kinds) == 1 and "" not in kinds else None
 
 
 def nodes_below(next_token: Sequence[int], next_sibling: Sequence[int]) -> list[tuple[int, int]]:
@@ -413,50 +326,6 @@ def whole_characters(data: bytes) -> str:
         return data.decode()
     except UnicodeDecodeError as error:
         return data[: error.start].decode()
-
-
-@dataclass
-class _DraftChain:
-    """A grammar on its way along its drafts.
-
-    Attributes:
-        grammar: advanced by the drafts so far.
-        row: the next row to fill.
-        draft_tokens: the drafts that are left.
-        num_allowed: how many drafts the grammar has accepted.
-    """
-
-    grammar: StructuredOutputGrammar
-    row: int
-    draft_tokens: list[int]
-    num_allowed: int = 0
-
-    def ends_in(self, rows: npt.NDArray[np.int32]) -> bool:
-        """Whether the text is complete. All rows that are left are free then."""
-        is_terminated = self.grammar.is_terminated()
-        if is_terminated:
-            rows[self.row : self.row + len(self.draft_tokens) + 1] = -1
-        return is_terminated
-
-    def advance(self, rows: npt.NDArray[np.int32]) -> bool:
-        """Accept the next draft, once the row is filled.
-
-        Returns:
-            whether there is another row to fill. If not, all rows have their masks.
-        """
-        if not self.draft_tokens:
-            return False
-        left = rows[self.row + 1 : self.row + 1 + len(self.draft_tokens)]
-        token = self.draft_tokens.pop(0)
-        if token == -1:
-            left[:] = -1
-            return False
-        if not self.grammar.accept_tokens("", [token]):
-            left[:] = rows[self.row]
-            return False
-        self.num_allowed += 1
-        self.row += 1
-        return not self.ends_in(rows)
 
 
 @dataclass(frozen=True)
@@ -559,43 +428,6 @@ class StructuredOutputBackend(ABC):
         """
         for grammar, row in zip(grammars, rows, strict=True):
             grammar.fill_bitmask(bitmask, row)
-
-    def fill_bitmask_drafts_batch(
-        self,
-        grammars: Sequence[StructuredOutputGrammar],
-        bitmask: torch.Tensor,
-        first_rows: Sequence[int],
-        draft_tokens: Sequence[Sequence[int]],
-    ) -> list[int]:
-        """Do what ``StructuredOutputGrammar.fill_bitmask_drafts`` does for each
-        grammar.
-
-        The default fills row j of all grammars in one call of ``fill_bitmask_batch``.
-
-        Args:
-            grammars: different grammars that this backend compiled.
-            bitmask: as in ``fill_bitmask``.
-            first_rows: the first row of each grammar.
-            draft_tokens: the drafts of each grammar.
-
-        Returns:
-            for each grammar, the number of drafts before the first one that is not
-            allowed.
-        """
-        chains = [
-            _DraftChain(grammar, row, list(tokens))
-            for grammar, row, tokens in zip(grammars, first_rows, draft_tokens, strict=True)
-        ]
-        rows = bitmask.numpy()
-        going = [chain for chain in chains if not chain.ends_in(rows)]
-        try:
-            while going:
-                self.fill_bitmask_batch([chain.grammar for chain in going], bitmask, [chain.row for chain in going])
-                going = [chain for chain in going if chain.advance(rows)]
-        finally:
-            for chain in chains:
-                chain.grammar.rollback(chain.num_allowed)
-        return [chain.num_allowed for chain in chains]
 
     def allocate_token_bitmask(self, max_num_seqs: int) -> torch.Tensor:
         return allocate_token_bitmask(max_num_seqs, self.vocabulary.size)

@@ -10,6 +10,7 @@ from structout.grammar.vocabulary import token_id
 
 class ReasoningGrammar(StructuredOutputGrammar):
     """A grammar that applies after certain tokens. Before them, every token is allowed.
+    For engines that know no reasoning themselves.
 
     Args:
         grammar: the grammar at its start.
@@ -23,10 +24,6 @@ class ReasoningGrammar(StructuredOutputGrammar):
         self._end_of_reasoning = list(end_of_reasoning)
         self._vocab_size = vocab_size
         self._free_tokens: list[int] = []  # up to the end of the reasoning, which is included
-
-    @property
-    def unwrapped(self) -> StructuredOutputGrammar:
-        return self.grammar
 
     @property
     def is_open(self) -> bool:

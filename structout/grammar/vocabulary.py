@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
+from structout.grammar.mistral import mistral_tokenizer, mistral_tokens
+
 
 @dataclass(frozen=True)
 class Vocabulary:
@@ -67,11 +69,11 @@ class Vocabulary:
     def from_tokenizer(
         cls, tokenizer: Any, vocab_size: int | None = None, stop_token_ids: Sequence[int] | None = None
     ) -> "Vocabulary":
-        """Read the vocabulary of a Hugging Face tokenizer.
+        """Read the vocabulary of a Hugging Face tokenizer, or of one of mistral-common.
 
         Args:
             tokenizer: a tokenizer that stores tokens byte-level (GPT-2 style) or with
-                byte fallback (SentencePiece style).
+                byte fallback (SentencePiece style), or one of mistral-common.
             vocab_size: the width of the model's lm_head, padding included. Default: the
                 highest id + 1.
             stop_token_ids: tokens that end a text. Default: the tokenizer's
@@ -82,6 +84,9 @@ class Vocabulary:
             ValueError: vocab_size is too small for the tokenizer, stop ids are missing
                 or out of range, or the bytes of the tokens cannot be determined.
         """
+        mistral = mistral_tokenizer(tokenizer)
+        if mistral is not None:
+            return cls._from_mistral(mistral, vocab_size, stop_token_ids)
         if isinstance(tokenizer, str | os.PathLike) or not hasattr(tokenizer, "get_vocab"):
             given = f"the {type(tokenizer).__name__} {tokenizer!r}" if isinstance(tokenizer, str) else repr(tokenizer)
             raise TypeError(
@@ -89,18 +94,12 @@ class Vocabulary:
                 "load one with transformers.AutoTokenizer.from_pretrained"
             )
         ids = tokenizer.get_vocab()
-        highest = max(ids.values())
-        size = highest + 1 if vocab_size is None else vocab_size
-        if highest >= size:
-            raise ValueError(f"vocab_size is {size}, but the tokenizer has a token of id {highest}")
+        size = _size(max(ids.values()), vocab_size)
         if stop_token_ids is None:
             stop_token_ids = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
         if not stop_token_ids:
             raise ValueError("the tokenizer has no eos_token, so that no text could end: pass stop_token_ids")
-        bad = [stop for stop in stop_token_ids if not 0 <= stop < size]
-        if bad:
-            raise ValueError(f"stop_token_ids must be in [0, {size}), got {bad}")
-
+        _check_stops(stop_token_ids, size)
         added = tokenizer.added_tokens_decoder
         special = set(tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}
         to_bytes = _token_decoder(tokenizer)
@@ -111,6 +110,31 @@ class Vocabulary:
         named = special | added.keys()
         names = sorted(((token, i) for token, i in ids.items() if i in named), key=lambda each: each[1])
         return cls(tuple(token_bytes), tuple(sorted(set(stop_token_ids))), tuple(names))
+
+    @classmethod
+    def _from_mistral(
+        cls, tokenizer: Any, vocab_size: int | None, stop_token_ids: Sequence[int] | None
+    ) -> "Vocabulary":
+        tokens = mistral_tokens(tokenizer)
+        size = _size(len(tokens.token_bytes) - 1, vocab_size)
+        stops = [tokens.eos_token_id] if stop_token_ids is None else stop_token_ids
+        _check_stops(stops, size)
+        token_bytes = [data or b"" for data in tokens.token_bytes]
+        padding = [b""] * (size - len(token_bytes))
+        return cls((*token_bytes, *padding), tuple(sorted(set(stops))), tokens.names)
+
+
+def _size(highest: int, vocab_size: int | None) -> int:
+    size = highest + 1 if vocab_size is None else vocab_size
+    if highest >= size:
+        raise ValueError(f"vocab_size is {size}, but the tokenizer has a token of id {highest}")
+    return size
+
+
+def _check_stops(stop_token_ids: Sequence[int], size: int) -> None:
+    bad = [stop for stop in stop_token_ids if not 0 <= stop < size]
+    if bad:
+        raise ValueError(f"stop_token_ids must be in [0, {size}), got {bad}")
 
 
 def token_id(token: object, vocab_size: int) -> int | None:

@@ -1,7 +1,7 @@
 """Structural tags as engines' clients send them, in xgrammar's format."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from structout.constraints import exact_json
@@ -14,6 +14,10 @@ _MARKER = re.compile(r'<[^<>\n"{}=]+[>=]')
 _ONE_LINE = " {0,2}"
 
 _FREE_TEXTS = ("any_text", "triggered_tags", "dispatch")
+
+# xgrammar's tags of MiMo have the style of Qwen. Its parser leaves line breaks in
+# values.
+_MIMO = "<tool_call><function="
 
 
 def current_structural_tag(tag: Any) -> Any:
@@ -70,31 +74,43 @@ def _or_any(schema: Any) -> Any:
     return {} if schema is None else schema
 
 
-def as_parsers_read(tag: Any) -> Any:
+def as_parsers_read(tag: Any, reasoning_marks: Sequence[str] = ()) -> Any:
     """Return a current structural tag whose texts a parser of tool calls reads as they
     are meant.
 
     Parsers look for the markers of tags anywhere, also in string values, and in free
     text for any part of what begins a tag. So markers are not generated there, and the
-    arguments of a call stand on one line.
+    arguments of a call stand on one line. Some parsers know a marker by its token only:
+    where a tokenizer has one, the marker is not spelled out.
 
     Args:
         tag: as ``current_structural_tag`` returns it. It is changed in place.
+        reasoning_marks: what begins and ends a reasoning for the parser that reads it.
+            Such parsers look for them behind the reasoning too.
     """
     calls = list(_calls(tag.get("format") if isinstance(tag, dict) else None))
     markers = dict.fromkeys(marker for call in calls for text in _texts_of(call) for marker in _MARKER.findall(text))
-    for part in _parts(tag.get("format") if markers else None):
+    if markers:
+        meant = {text for part in _parts(tag["format"]) for text in _texts_of(part)}
+        markers |= dict.fromkeys(mark for mark in reasoning_marks if mark not in meant)
+        tag.setdefault("markers", "added")
+    # What begins a call without any marker is JSON, which a parser looks for anywhere.
+    openings = markers | dict.fromkeys("{" for call in calls if str(call.get("begin")).startswith("{"))
+    for part in (each for call in calls if str(call.get("begin")).startswith(_MIMO) for each in _parts(call)):
+        if part.get("style") == "qwen_xml":
+            part["style"] = "mimo_xml"
+    for part in _parts(tag.get("format") if openings else None):
         kind = part.get("type")
         if kind == "json_schema":
             part.setdefault("whitespace_pattern", _ONE_LINE)
             _exclude(part, markers)
         elif kind in _FREE_TEXTS:
             if kind == "triggered_tags" and isinstance(part.get("triggers"), list):
-                part["triggers"] = list(dict.fromkeys(_shortest(trigger, markers) for trigger in part["triggers"]))
+                part["triggers"] = list(dict.fromkeys(_shortest(trigger, openings) for trigger in part["triggers"]))
             begun = part.get("triggers") or [
                 rule[0] for rule in part.get("rules") or () if isinstance(rule, list) and rule
             ]
-            _exclude(part, [marker for marker in markers if not any(marker in str(text) for text in begun)])
+            _exclude(part, [opening for opening in openings if not any(opening in str(text) for text in begun)])
     return tag
 
 

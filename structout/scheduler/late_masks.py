@@ -3,30 +3,24 @@ of it."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
+from typing import Any
 
 import torch
 
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.interface import StructuredOutputGrammar
+from structout.grammar.native.extension import core
+from structout.grammar.native.native_grammar import mask_memory
 from structout.masks.bitmask import allocate_token_bitmask
 from structout.scheduler.requests import REQUEST_WORK, Request, RequestTable
-
-STEP_WORK = 100_000  # in steps of the engine's work, some 30,000 of which take a millisecond
 
 EXHAUSTED = f"the masks of this request take more than {REQUEST_WORK:,} steps of work outside of decoding steps"
 
 
-class UnfinishedPlan(Protocol):
-    """The part of a ``StepPlan`` that finishes rows."""
-
-    def finish(self, bitmask: torch.Tensor, index: int, work: int) -> int | None: ...
-
-
-def finish_rows(plan: UnfinishedPlan, bitmask: torch.Tensor, index: int, request: Request) -> bool:
-    """Fill the rows of a step's request ``index`` with the work that ``request`` has
-    left. Return False if it is not enough."""
-    work = plan.finish(bitmask, index, request.work_left)
+def finish_rows(step: Any, index: int, buffer: torch.Tensor, vocab_size: int, request: Request) -> bool:
+    """Fill the rows of a native step's request ``index`` with the work that ``request``
+    has left, without Python's global lock. Return False if it is not enough."""
+    work = step.finish(index, request.work_left, *mask_memory(buffer, vocab_size, []), len(buffer))
     request.work_left -= request.work_left if work is None else work
     return work is not None
 
@@ -49,26 +43,20 @@ class LateMasks:
         computed. The caller holds the lock of the grammars."""
         grammar = request.grammar
         if grammar is not None and self._requests.set_waiting(request):
-            position = grammar.num_tokens
-            self._executor.submit(self._finish, request, grammar.fork(), position, draft_tokens)
+            self._executor.submit(self._finish, request, grammar.fork(), draft_tokens)
 
     def close(self) -> None:
         """Drop what has not begun."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
-    def _finish(
-        self,
-        request: Request,
-        grammar: StructuredOutputGrammar,
-        position: int,
-        draft_tokens: Sequence[int] | None,
-    ) -> None:
+    def _finish(self, request: Request, grammar: StructuredOutputGrammar, draft_tokens: Sequence[int] | None) -> None:
         if request.removal_error is not None:
             return
-        plan = grammar.plan_step([grammar], [draft_tokens] if draft_tokens else None)
-        masks = allocate_token_bitmask(plan.num_rows, self._vocab_size, pin_memory=False)
-        if finish_rows(plan, masks, 0, request) and not grammar.error_reason:
-            request.finished_position = position
+        step = core().Step({0: grammar.position}, [0], {0: draft_tokens})
+        masks = allocate_token_bitmask(step.max_rows, self._vocab_size, pin_memory=False)
+        step.run(0, *mask_memory(masks, self._vocab_size, []), len(masks))
+        if finish_rows(step, 0, masks, self._vocab_size, request) and not grammar.error_reason:
+            request.finished_position = grammar.num_tokens
             self._requests.set_ready_again(request)
         else:
             error = GrammarError(grammar.error_reason or EXHAUSTED, kind=GrammarErrorKind.LIMIT)

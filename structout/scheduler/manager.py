@@ -3,7 +3,9 @@
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,31 +13,21 @@ import numpy as np
 
 from structout.constraints.config import StructuredOutputsConfig
 from structout.constraints.params import Constraint, StructuredOutputsParams
-from structout.errors import GrammarError, GrammarErrorKind, StructOutError
+from structout.errors import GrammarError, StructOutError
 from structout.grammar.forced_tokens import CanonicalTokenizer
-from structout.grammar.interface import (
-    CompiledConstraint,
-    DeviceTables,
-    StackTables,
-    StructuredOutputGrammar,
-    batch_class,
-)
+from structout.grammar.interface import CompiledConstraint, DeviceTables, StackTables, StructuredOutputGrammar
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.batch import MaskBatch
 from structout.masks.pool import MaskDeduplicator, PooledMaskBatch
-from structout.scheduler.bitmask_filler import Bounds, Drafts, MaskFiller, Trees
 from structout.scheduler.compile_service import CompileService
-from structout.scheduler.late_masks import EXHAUSTED, LateMasks
+from structout.scheduler.decoding_step import Bounds, DecodingSteps, Drafts, StepInput, Trees
 from structout.scheduler.process_guard import ForkGuard
 from structout.scheduler.refusals import Refusal, explain_refusal
 from structout.scheduler.request_start import OnSettled, RequestStart
 from structout.scheduler.requests import GrammarStatus, Request, RequestTable
-from structout.scheduler.slow_requests import SlowRequests
 from structout.scheduler.stats import ManagerStats
 from structout.scheduler.warm_up import compile_ahead
-
-_NUM_SLOWEST = 5
 
 
 class StructuredOutputManager:
@@ -60,12 +52,6 @@ class StructuredOutputManager:
         self.vocabulary = Vocabulary.from_tokenizer(tokenizer, vocab_size)
         self._backends = BackendSet(self.vocabulary, self.config, tokenizer)
         self._compiler: CompileService[Constraint, CompiledConstraint] = CompileService(self._compile, self.config)
-        self._filler = MaskFiller(
-            self._backends.backend,
-            vocab_size,
-            self.config.num_mask_buffers,
-            self.config.slow_token_seconds,
-        )
         capacity = self.config.mask_pool_capacity
         self.deduplicator = MaskDeduplicator(capacity, vocab_size) if capacity else None
         self._fork_guard = ForkGuard("StructuredOutputManager")
@@ -73,8 +59,10 @@ class StructuredOutputManager:
         # never after.
         self._grammar_lock = threading.RLock()
         self._requests = RequestTable()
-        self._late_masks = LateMasks(self._requests, vocab_size)
-        self._slow_requests = SlowRequests(self._requests, self.config.slow_token_seconds)
+        self._steps = DecodingSteps(self._requests, vocab_size, self.config)
+        self._step_thread = ThreadPoolExecutor(1, thread_name_prefix="structout-step")
+        self._step_thread_id = -1
+        self._pending_step: Future[MaskBatch] | None = None  # the last one that step() was asked for
         self._finished_late: deque[str] = deque()  # see finish_request
 
     # -- the life of a request ---------------------------------------------------------
@@ -363,16 +351,60 @@ class StructuredOutputManager:
         """
         self._finish_late()
         with self._lock_grammars():
-            batch = self._filler.fill(request_ids, self._requests, draft_tokens, bounds, draft_trees, strict, wait)
-            self._slow_requests.note_masks(self._filler.seconds_alone)
-            self._fail_exhausted(batch.errors)
-            for request in map(self._requests.get, self._filler.exhausted):
-                if request is not None:
-                    self._requests.set_failed(request, GrammarError(EXHAUSTED, kind=GrammarErrorKind.LIMIT))
-            for request_id in batch.unfinished:
-                if (request := self._requests.get(request_id)) is not None:
-                    self._late_masks.finish(request, (draft_tokens or {}).get(request_id))
-            return batch
+            given = StepInput.checked(self._requests, request_ids, draft_tokens, bounds, draft_trees, strict, wait)
+            return self._steps.fill(given)
+
+    def step(
+        self,
+        tokens: Mapping[str, Sequence[int]],
+        request_ids: Sequence[str],
+        draft_tokens: Drafts | None = None,
+        *,
+        bounds: Bounds | None = None,
+        draft_trees: Trees | None = None,
+        strict: bool = True,
+        wait: bool = True,
+    ) -> "Future[MaskBatch]":
+        """:meth:`accept_batch` and then :meth:`grammar_bitmask`, as one native call on
+        the manager's own thread, while the engine goes on.
+
+        Steps run in the order in which they were asked for. Later calls that read or
+        move grammars wait for them, so that :meth:`fork` and :meth:`rollback` find the
+        tokens accepted. :meth:`finish_request` does not wait: a request that was
+        finished before its step is left out of it, also if its id is in use again.
+
+        Args:
+            tokens: what each request has drawn. A request that does not allow its
+                tokens is FAILED with kind ``replay``, since the engine goes on without
+                an answer: its rows allow nothing, and ``errors`` has the reason.
+            request_ids: as in :meth:`grammar_bitmask`, as are the others.
+
+        Returns:
+            the future of the masks. Their buffers are those of
+            :meth:`grammar_bitmask`.
+
+        Raises:
+            ValueError: a request id occurs twice.
+            UnknownRequestError: the manager does not know one of ``request_ids``.
+            StructOutError: the manager is closed.
+        """
+        self._finish_late()
+        self._fork_guard.check()
+        given = StepInput.checked(
+            self._requests,
+            request_ids,
+            _copied(draft_tokens or {}),
+            dict(bounds or {}),
+            dict(draft_trees or {}),
+            strict,
+            wait,
+        )
+        given = replace(given, tokens=_copied(tokens), positions=self._requests.positions.copy())
+        try:
+            self._pending_step = self._step_thread.submit(self._run_step, given)
+        except RuntimeError as error:
+            raise StructOutError("the manager is closed") from error
+        return self._pending_step
 
     def pooled_bitmask(
         self,
@@ -405,15 +437,8 @@ class StructuredOutputManager:
             raise RuntimeError("there is no mask pool: set StructuredOutputsConfig.mask_pool_capacity")
         self._finish_late()
         with self._lock_grammars():
-            if not bounds and not draft_trees:
-                filler = self._filler
-                pooled = filler.fill_pooled(request_ids, self._requests, draft_tokens, self.deduplicator, strict)
-                if pooled is not None:
-                    self._fail_exhausted(pooled.errors)
-                    return pooled
-            return self.deduplicator.deduplicate(
-                self.grammar_bitmask(request_ids, draft_tokens, bounds=bounds, draft_trees=draft_trees, strict=strict)
-            )
+            given = StepInput.checked(self._requests, request_ids, draft_tokens, bounds, draft_trees, strict)
+            return self._steps.fill_pooled(given, self.deduplicator)
 
     def accept_tokens(self, request_id: str, token_ids: Sequence[int]) -> bool:
         """Advance by all of ``token_ids``, or by none if one of them is not allowed.
@@ -426,23 +451,12 @@ class StructuredOutputManager:
             whether all tokens were accepted.
         """
         with self._lock_grammars():
-            return self._accept(self._requests[request_id], token_ids)
+            return self._steps.accept_alone(self._requests[request_id], token_ids)
 
     def accept_batch(self, token_ids: Mapping[str, Sequence[int]]) -> dict[str, bool]:
         """``accept_tokens`` for many requests. The result is False for unknown ids."""
         with self._lock_grammars():
-            requests = map(self._requests.by_id.get, token_ids)
-            grammars = [request.grammar for request in requests if request is not None and request.grammar is not None]
-            if len(grammars) == len(token_ids) and (grammar_class := batch_class(grammars)) is not None:
-                accepted = dict(
-                    zip(token_ids, grammar_class.accept_batch(grammars, [*token_ids.values()]), strict=True)
-                )
-                self._fail_exhausted([request_id for request_id in accepted if not accepted[request_id]])
-                return accepted
-            return {
-                request_id: (request := self._requests.get(request_id)) is not None and self._accept(request, tokens)
-                for request_id, tokens in token_ids.items()
-            }
+            return self._steps.accept(token_ids)
 
     def explain_refusal(self, request_id: str, token_ids: Sequence[int]) -> Refusal | None:
         """Find the first of ``token_ids`` that the request does not allow, and what it
@@ -523,24 +537,35 @@ class StructuredOutputManager:
         assert tokenizer is not None  # the backends were given the manager's tokenizer
         return tokenizer
 
+    # -- captures ----------------------------------------------------------------------
+
+    def captures(self, request_id: str) -> list[tuple[str, bytes]]:
+        """The texts of the rules of a grammar that have the attribute ``capture``, each
+        with its name, in the order in which they end. Empty until the text is complete,
+        and for other constraints.
+
+        Raises:
+            GrammarLimitError: to find them takes more than the limits.
+        """
+        with self._lock_grammars():
+            return _grammar_of(self._requests[request_id]).captures()
+
     # -- the manager itself ------------------------------------------------------------
 
     def stats(self) -> ManagerStats:
-        """The counters of requests, compilations and masks, and the slowest
-        requests."""
+        """The counters of requests, compilations and masks."""
         self._finish_late()
         count = self._requests.count_statuses()
-        seconds = list(self._filler.seconds) or [0.0]
+        seconds = list(self._steps.seconds) or [0.0]
         return ManagerStats(
             waiting=count[GrammarStatus.WAITING],
             ready=count[GrammarStatus.READY],
             failed=count[GrammarStatus.FAILED],
             compilation=self._compiler.stats(),
-            rows_filled=self._filler.num_rows_filled,
+            rows_filled=self._steps.num_rows_filled,
             fill_seconds=(float(np.percentile(seconds, 50)), float(np.percentile(seconds, 99))),
             mask_pool=self.deduplicator.stats() if self.deduplicator is not None else None,
-            backends=dict(self._filler.fills),
-            slowest=self._slow_requests.slowest(_NUM_SLOWEST),
+            backends=dict(self._steps.fills),
         )
 
     def close(self) -> None:
@@ -551,7 +576,8 @@ class StructuredOutputManager:
         """
         self._requests.close()
         self._compiler.close()
-        self._late_masks.close()
+        self._step_thread.shutdown(wait=False, cancel_futures=True)
+        self._steps.close()
         with self._grammar_lock:
             self._backends.destroy()
 
@@ -588,32 +614,24 @@ class StructuredOutputManager:
                 self.finish_request(self._finished_late.popleft())
 
     def _lock_grammars(self) -> threading.RLock:
+        """The lock of the grammars, after the steps that this manager was asked for
+        before."""
         self._fork_guard.check()
+        pending = self._pending_step
+        if pending is not None and not pending.done() and threading.get_ident() != self._step_thread_id:
+            with suppress(CancelledError):
+                pending.exception()  # waits
         return self._grammar_lock
 
-    def _accept(self, request: Request, token_ids: Sequence[int]) -> bool:
-        grammar = request.grammar
-        if grammar is None:
-            return False
-        try:
-            tokens = list(token_ids)
-        except TypeError:
-            return False
-        clock = self._slow_requests.clock(request)
-        start = clock()
-        is_accepted = grammar.accept_tokens(request.request_id, tokens)
-        self._slow_requests.note_tokens(request, clock() - start, len(tokens))
-        if not is_accepted:
-            self._fail_exhausted([request.request_id])
-        return is_accepted
+    def _run_step(self, given: StepInput) -> MaskBatch:
+        self._step_thread_id = threading.get_ident()
+        with self._grammar_lock:
+            return self._steps.fill(given)
 
-    def _fail_exhausted(self, request_ids: Iterable[str]) -> None:
-        """Make those of the requests FAILED whose engine has reached a limit, so that
-        they allow nothing."""
-        for request in map(self._requests.get, request_ids):
-            reason = request.grammar.error_reason if request is not None and request.grammar is not None else ""
-            if request is not None and reason:
-                self._requests.set_failed(request, GrammarError(reason, kind=GrammarErrorKind.LIMIT))
+
+def _copied(tokens: Mapping[str, Sequence[int]]) -> dict[str, Sequence[int]]:
+    """A copy that later changes of the tokens leave alone."""
+    return {request_id: list(ids) if isinstance(ids, Iterable) else ids for request_id, ids in tokens.items()}
 
 
 def _grammar_of(request: Request) -> StructuredOutputGrammar:

@@ -59,7 +59,7 @@ class RequestStart:
         """A grammar at the position of the request, or why there is none."""
         try:
             grammar = compiled.grammar.copy(self.stop_token_ids)
-            if self.constrain_after is not None:
+            if self.constrain_after is not None and not grammar.begin_after(self.constrain_after):
                 grammar = ReasoningGrammar(grammar, self.constrain_after, self.vocab_size)
             is_replayed = grammar.accept_tokens("", list(self.output_token_ids))
         except Exception as error:  # whatever a native library raises: the request must not wait forever

@@ -31,21 +31,6 @@ class GrammarStatus(enum.Enum):
     UNREADY = "waiting"  # the name in vLLM's RFC
 
 
-@dataclass(slots=True)
-class CpuTime:
-    """The CPU time of a request's tokens or masks.
-
-    Attributes:
-        slowest: seconds of the slowest one.
-        num_slow: how many of the last ones, without a break, each took too long.
-        may_be_slow: whether one took too long by the wall clock.
-    """
-
-    slowest: float = 0.0
-    num_slow: int = 0
-    may_be_slow: bool = False
-
-
 @dataclass(eq=False, slots=True)
 class Request:
     """One request of a manager.
@@ -63,8 +48,6 @@ class Request:
         annotations: the parts of the constraint that constrain nothing by definition.
         error: why the request FAILED.
         removal_error: what its waiters raise once it has left the table.
-        tokens: the CPU time that its tokens take to accept.
-        masks: the CPU time that its masks take to fill, where it is known.
         work_left: what its masks may still take outside of steps; see
             :mod:`structout.scheduler.late_masks`.
         finished_position: the number of tokens after which masks were last computed
@@ -81,8 +64,6 @@ class Request:
     annotations: tuple[str, ...] = ()
     error: GrammarError | None = None
     removal_error: StructOutError | None = None
-    tokens: CpuTime = field(default_factory=CpuTime)
-    masks: CpuTime = field(default_factory=CpuTime)
     work_left: int = REQUEST_WORK
     finished_position: int = -1
     subscription: Any = field(default=None, repr=False)
@@ -95,13 +76,17 @@ class RequestTable:
     and the states of its requests, and wakes those who wait for a request.
 
     Attributes:
-        by_id: the requests by id, for steps that look up many. Only this class changes
-            it.
+        by_id: the requests by id. Only this class changes it.
+        positions: by request id, what a native step follows; None unless the request
+            has a grammar. A request never has the position of an earlier one.
+        foreign: the ids of requests that other engines serve.
     """
 
     def __init__(self) -> None:
         self.changed = OwnedCondition()  # guards the fields below
         self.by_id: dict[str, Request] = {}
+        self.positions: dict[str, Any] = {}
+        self.foreign: set[str] = set()
         self._newly_settled: dict[str, None] = {}  # an ordered set of ids in _requests
         self._free_slots: list[int] = []  # a heap
         self._num_slots = 0
@@ -136,6 +121,7 @@ class RequestTable:
             if request_id in self.by_id:
                 raise DuplicateRequestError(f"request {request_id!r} is already with the manager", request_id)
             request = self.by_id[request_id] = Request(request_id, self._take_slot())
+            self.positions[request_id] = None
         return request
 
     def set_ready(
@@ -153,6 +139,9 @@ class RequestTable:
             request.backend_name = backend_name
             request.weakened, request.annotations = weakened, annotations
             request.grammar = grammar
+            self.positions[request.request_id] = grammar.position
+            if grammar.position is grammar:
+                self.foreign.add(request.request_id)
             self._settle(request, GrammarStatus.READY)
         return True
 
@@ -183,6 +172,8 @@ class RequestTable:
             request.error = error.copy()
             request.error.request_id = request.request_id
             request.grammar = None
+            self.positions[request.request_id] = None
+            self.foreign.discard(request.request_id)
             self._settle(request, GrammarStatus.FAILED)
         return True
 
@@ -223,11 +214,6 @@ class RequestTable:
             self._newly_settled.clear()
         return changes
 
-    def snapshot(self) -> list[Request]:
-        """All requests, in the order in which they were added."""
-        with self.changed:
-            return list(self.by_id.values())
-
     def count_statuses(self) -> Counter[GrammarStatus]:
         with self.changed:
             return Counter(request.status for request in self.by_id.values())
@@ -238,6 +224,8 @@ class RequestTable:
             request = self.by_id.pop(request_id, None)
             if request is not None:
                 request.removal_error = _unknown(request_id)
+                del self.positions[request_id]
+                self.foreign.discard(request_id)
                 self._newly_settled.pop(request_id, None)
                 heapq.heappush(self._free_slots, request.slot)
                 self.changed.notify_all()
@@ -250,6 +238,8 @@ class RequestTable:
             for request in self.by_id.values():
                 request.removal_error = StructOutError("the manager was closed", request.request_id)
             self.by_id.clear()
+            self.positions.clear()
+            self.foreign.clear()
             self._newly_settled.clear()
             self.changed.notify_all()
 

@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 
 from structout.masks.pool import MaskPoolStats
-from structout.scheduler.bitmask_filler import BackendFills
 from structout.scheduler.compile_service import CompileStats
-from structout.scheduler.slow_requests import SlowRequest
+from structout.scheduler.decoding_step import BackendFills
 
 
 @dataclass(frozen=True)
@@ -22,8 +21,6 @@ class ManagerStats:
             ``grammar_bitmask``.
         mask_pool: the deduplicator's counters; None without a mask pool.
         backends: by backend name, what its fills have taken since the start.
-        slowest: the requests with the slowest tokens and masks, the slowest first, at
-            most five.
     """
 
     waiting: int
@@ -34,4 +31,3 @@ class ManagerStats:
     fill_seconds: tuple[float, float]
     mask_pool: MaskPoolStats | None
     backends: dict[str, BackendFills]
-    slowest: tuple[SlowRequest, ...]

@@ -1,15 +1,19 @@
 // Builds random grammars, with and without a lexer, with embedded schemas and with tokens that
 // are read by their ids, and reads texts that follow their masks or do not. Compares each mask
-// with a walk over whole places. Built with sanitizers.
-// Prints how many grammars had texts, and how many were refused.
+// with a walk over whole places, and asks which parts of whole texts were read as which rules.
+// Built with sanitizers. Arguments: the number of grammars, and seconds of CPU time after which
+// no more of them are begun. Prints how many grammars had texts, and how many were refused.
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "context_free/as_automaton.h"
+#include "context_free/captures.h"
 #include "context_free/grammar_index.h"
 #include "context_free/grammar_matcher.h"
 #include "json/schema_index.h"
@@ -33,11 +37,13 @@ class RandomGrammar {
     root = references_[0];
     options.has_lexer = has_lexer;
     for (size_t i = 0, count = has_lexer ? below(2) : 0; i < count; ++i) options.ignored.push_back(regular(1));
+    options.ignores_once = below(2) == 0;
   }
 
   engine::Rules rules;
   uint32_t root;
   context_free::NetworkOptions options;
+  const std::vector<uint32_t>& references() const { return references_; }
 
  private:
   uint32_t part(int depth) {
@@ -53,7 +59,15 @@ class RandomGrammar {
   uint32_t symbol() {
     if (!has_lexer_) return regular(1);
     uint32_t terminal = regular(2);
-    return rules.add_terminal(terminal, below(6) == 0);
+    engine::TerminalOptions how;
+    how.is_lazy = below(6) == 0;
+    if (below(5) == 0) how.max_tokens = uint32_t(below(4));
+    if (languages_.empty() && below(6) == 0) {
+      how.stop = below(2) == 0 ? "a" : "()";
+      how.is_lazy = true;
+      terminal = rules.add_sequence({terminal, rules.add_text(how.stop)});
+    }
+    return rules.add_terminal(terminal, how);
   }
 
   uint32_t regular(int depth) {
@@ -122,7 +136,8 @@ Languages schemas(const std::shared_ptr<const engine::VocabularyTrie>& tokens) {
   return languages;
 }
 
-void read_text(const std::shared_ptr<context_free::GrammarIndex>& index, uint32_t stop) {
+void read_text(const std::shared_ptr<context_free::GrammarIndex>& index, const context_free::CaptureParser& parser,
+               uint32_t stop) {
   context_free::GrammarMatcher matcher(index, {stop});
   std::vector<uint32_t> row(matcher.row_words());
   std::vector<std::unique_ptr<engine::Matcher>> forks;
@@ -156,6 +171,17 @@ void read_text(const std::shared_ptr<context_free::GrammarIndex>& index, uint32_
     }
   }
   for (const auto& fork : forks) fork->fill(fork->current_state(), row.data());
+  std::vector<context_free::TokenText> text;
+  for (uint32_t token : matcher.recent_tokens(matcher.num_tokens())) {
+    const engine::VocabularyTrie& tokens = matcher.vocabulary();
+    text.push_back({token, {tokens.begin(token), tokens.end(token)}});
+  }
+  std::optional<std::vector<context_free::Capture>> captures = parser.captures(text);
+  size_t num_bytes = 0;
+  for (const context_free::TokenText& token : text) num_bytes += token.bytes.size();
+  for (const context_free::Capture& each : captures ? *captures : std::vector<context_free::Capture>()) {
+    if (each.begin > each.end || each.end > num_bytes) std::abort();
+  }
 }
 
 }  // namespace
@@ -167,7 +193,8 @@ int main(int, char** arguments) {
   limits.seconds = 5;
   int num_with_texts = 0, num_refused = 0;
   const Languages none, some = schemas(tokens);
-  for (int i = 0; i < std::atoi(arguments[1]); ++i) {
+  std::clock_t last = std::clock() + std::clock_t(std::atoi(arguments[2])) * CLOCKS_PER_SEC;
+  for (int i = 0; i < std::atoi(arguments[1]) && std::clock() < last; ++i) {
     RandomGrammar grammar(below(2) == 0, below(3) == 0 ? none : some);
     try {
       auto network = std::make_shared<context_free::Network>(grammar.rules, grammar.root, grammar.options, limits);
@@ -178,7 +205,8 @@ int main(int, char** arguments) {
         continue;
       }
       ++num_with_texts;
-      for (int text = 0; text < 3; ++text) read_text(index, tokens->size() - 1);
+      context_free::CaptureParser parser(grammar.rules, grammar.root, grammar.options, grammar.references(), limits);
+      for (int text = 0; text < 3; ++text) read_text(index, parser, tokens->size() - 1);
     } catch (const std::runtime_error&) {
       ++num_refused;
     }

@@ -33,10 +33,10 @@ def test_push_kernels_deliver_every_rank_its_peers_bytes(sanitize, what, epochs,
 
 
 @pytest.mark.parametrize("sanitize", [None, "address", "thread"])
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize(("ranks", "row_element_bytes"), [(2, 0), (4, 0), (3, 2)])
 @pytest.mark.parametrize("failure", ["absent", "mismatch"])
-def test_push_kernels_after_a_failure_set_the_state_and_fill_the_output(failure, ranks, sanitize):
-    result = run(sanitize, failure, ranks)
+def test_push_kernels_after_a_failure_set_the_state_and_fill_the_output(failure, ranks, row_element_bytes, sanitize):
+    result = run(sanitize, failure, ranks, row_element_bytes)
     assert (result.returncode, result.stdout) == (0, "ok\n"), result.stderr
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from builds import compiled_engine
 from grammar_cases import program_vocabulary
+from grammar_walks import BYTES, allowed, mask_of, started, walk
 from locations import DATA, ROOT
 
 from structout import StructuredOutputsConfig, StructuredOutputsParams
@@ -18,13 +19,12 @@ from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.native.automaton import AutomatonLimits
 from structout.grammar.native.backend import FsmBackend
 from structout.grammar.native.extension import core
-from structout.grammar.native.grammars import ContextFreeGrammar, GrammarIndex, compile_grammar, parse_grammar
+from structout.grammar.native.grammars import GrammarIndex, compile_grammar, parse_grammar
 from structout.grammar.native.token_index import vocabulary_trie
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask
 
-BYTES = Vocabulary((*(bytes([byte]) for byte in range(256)), b""), stop_token_ids=(256,))
 NESTED = 'root ::= "(" root ")" | [a-c]+'
 LISTS = 'root ::= item ("," item)*\nitem ::= "(" root ")" | "[" root "]" | "a"'
 AMBIGUOUS = ['root ::= s\ns ::= s s | "a"', 'root ::= s\ns ::= s s s | s s | "a" | "(" s ")"']
@@ -41,33 +41,6 @@ RECURSIVE = [
     for path in sorted((DATA / "grammars").iterdir())
     if path.suffix in (".gbnf", ".lark") and path.name not in ("calls.lark", "chess.gbnf")
 ]
-
-
-def started(index, vocabulary=BYTES):
-    return ContextFreeGrammar(index, vocabulary.size, vocabulary.stop_token_ids, None)
-
-
-def mask_of(grammar, vocabulary=BYTES):
-    mask = allocate_token_bitmask(1, vocabulary.size, pin_memory=False)
-    grammar.fill_bitmask(mask, 0)
-    return mask.numpy()[0].view(np.uint32)
-
-
-def allowed(mask):
-    return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
-
-
-def walk(grammar, vocabulary, rng, num_steps):
-    """Accept random tokens. Yields the mask in front of each."""
-    for _ in range(num_steps):
-        mask = mask_of(grammar, vocabulary)
-        yield mask
-        tokens = [int(token) for token in allowed(mask) if token not in vocabulary.stop_token_ids]
-        if not tokens:
-            return
-        short = [token for token in tokens if len(vocabulary.token_bytes[token]) <= 2]
-        token = rng.choice(short if short and rng.random() < 0.5 else tokens)
-        assert grammar.accept_tokens("r", [token])
 
 
 @pytest.mark.parametrize("path", RECURSIVE, ids=lambda path: path.name)
@@ -326,8 +299,8 @@ def test_fuzzed_grammars_have_no_memory_error_and_no_undefined_behaviour(request
         pytest.skip("building grammars with sanitizers takes minutes: make test-all")
     flags = ["-std=c++17", "-g1", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     program = compiled_engine("grammar_fuzz", DATA / "grammar_fuzz.cpp", flags)
-    result = subprocess.run([program, "3000"], capture_output=True, text=True, timeout=600)
+    result = subprocess.run([program, "3000", "90"], capture_output=True, text=True, timeout=900)
     assert result.returncode == 0, result.stderr[-3_000:]
     num_with_texts, num_refused = map(int, result.stdout.split())
-    assert num_with_texts > 1_000
-    assert num_refused > 100
+    assert num_with_texts > 300
+    assert num_refused > 30

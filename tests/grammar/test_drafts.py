@@ -3,6 +3,7 @@ one."""
 
 import random
 
+import native_steps
 import pytest
 import tokenizers_on_the_spot
 import torch
@@ -106,18 +107,21 @@ def test_draft_chain_has_the_masks_of_accepting_its_tokens(start, seed, plain):
 
 
 @for_each_seed(10, long=60)
-def test_draft_chains_of_a_batch_have_the_masks_of_each_alone(backend, start, seed):
+def test_draft_chains_of_a_step_have_the_masks_of_each_alone(backend, start, seed):
     rng = random.Random(seed)
     grammars = [at_some_position(rng, start) for _ in range(6)]
     drafts = [random_drafts(rng, grammar) for grammar in grammars]
     before = [grammar.num_tokens for grammar in grammars]
-    first_rows = [1 + i + sum(map(len, drafts[:i])) for i in range(len(drafts))]
-    bitmask = torch.full((2 + len(drafts) + sum(map(len, drafts)), V // 32), 77, dtype=torch.int32)
     expected = [expected_rows(grammar, tokens) for grammar, tokens in zip(grammars, drafts, strict=True)]
-    allowed = backend.fill_bitmask_drafts_batch(grammars, bitmask, first_rows, drafts)
-    assert allowed == [num_allowed for _, num_allowed in expected]
-    assert torch.equal(bitmask[1:-1], torch.cat([rows for rows, _ in expected]))
-    assert (bitmask[[0, -1]] == 77).all()
+    step = native_steps.step_of(grammars, drafts)
+    if not isinstance(backend, FsmBackend):
+        assert [grammar for _, grammar in step.foreign] == grammars
+        return
+    rows = native_steps.run(step, V)
+    is_over = [grammar.is_terminated() for grammar in grammars]
+    num_allowed = [0 if over else allowed for (_, allowed), over in zip(expected, is_over, strict=True)]
+    assert step.num_allowed.tolist() == num_allowed
+    assert torch.equal(rows, torch.cat([rows for (rows, _), over in zip(expected, is_over, strict=True) if not over]))
     assert [grammar.num_tokens for grammar in grammars] == before
 
 
@@ -179,7 +183,44 @@ MARK = ids_of("</think>")
 
 
 def gated(start):
-    return ReasoningGrammar(start.copy(), MARK, V)
+    """With the reasoning of the engine itself, if it has one."""
+    grammar = start.copy()
+    return grammar if grammar.begin_after(MARK) else ReasoningGrammar(grammar, MARK, V)
+
+
+def test_reasoning_of_the_engine_has_the_rows_of_the_wrapper(num_cases):
+    """Along random texts of few tokens, in which the mark often begins."""
+    start = FsmBackend(Vocabulary.from_tokenizer(TOKENIZER, V)).compile_grammar(
+        StructuredOutputOptions.REGEX, "[ab]{2}(cd)*"
+    )
+    rng = random.Random(5)
+    letters = ids_of("abcd")
+    a, b, c, _ = letters
+    for _ in range(num_cases(60, long=2_000)):
+        mark = rng.choice([[a], [a, a, b], [a, b, a, b, c], [a, a]])
+        grammar = start.copy()
+        assert grammar.begin_after(mark)
+        wrapper = ReasoningGrammar(start.copy(), mark, V)
+        for _ in range(12):
+            tokens = rng.choices([*letters, STOP, -1, V], [6, 6, 3, 3, 1, 0.3, 0.3], k=rng.randrange(4))
+            assert grammar.validate_tokens(tokens) == wrapper.validate_tokens(tokens)
+            assert grammar.accept_tokens("", tokens) == wrapper.accept_tokens("", tokens)
+            if rng.random() < 0.3:
+                count = rng.randint(0, grammar.num_tokens)
+                grammar.rollback(count)
+                wrapper.rollback(count)
+            if rng.random() < 0.2:
+                grammar, wrapper = grammar.fork(), wrapper.fork()
+            assert grammar.num_tokens == wrapper.num_tokens
+            assert grammar.is_unconstrained() == wrapper.is_unconstrained()
+            assert grammar.forced_bytes() == wrapper.forced_bytes()
+            if grammar.is_terminated():
+                continue
+            drafts = rng.choices([*letters, STOP, -1], [6, 6, 3, 3, 1, 0.5], k=rng.randrange(1, 6))
+            rows, expected = allocate_token_bitmask(len(drafts) + 1, V), allocate_token_bitmask(len(drafts) + 1, V)
+            num_allowed = wrapper.fill_bitmask_drafts(expected, 0, drafts)
+            assert grammar.fill_bitmask_drafts(rows, 0, drafts) == num_allowed
+            assert torch.equal(rows, expected)
 
 
 @pytest.mark.parametrize("num_before", range(len(MARK) + 1))
@@ -213,7 +254,7 @@ def test_reasoning_grammar_accepts_a_chunk_across_the_mark_whole_or_not_at_all(s
     grammar = gated(start)
     assert not grammar.accept_tokens("", [*MARK, *ids_of("wrong")])
     assert grammar.num_tokens == 0
-    assert not grammar.is_open
+    assert grammar.is_unconstrained()
     assert grammar.validate_tokens([*MARK, *ids_of("{"), *ids_of("wrong")]) == [*MARK, *ids_of("{")]
     for bad in (-1, V, None, 2**40):
         assert not grammar.accept_tokens("", [5, bad])
@@ -229,7 +270,7 @@ def test_rollback_across_the_mark_equals_a_fresh_replay(start, num_tokens):
     grammar.rollback(num_tokens)
     assert replayed.accept_tokens("", text[: len(text) - num_tokens])
     assert grammar.num_tokens == replayed.num_tokens
-    assert grammar.is_open == replayed.is_open
+    assert grammar.is_unconstrained() == replayed.is_unconstrained()
     assert torch.equal(mask_of(grammar), mask_of(replayed))
     assert grammar.accept_tokens("", text[len(text) - num_tokens :])
 
@@ -239,6 +280,6 @@ def test_fork_of_reasoning_grammar_advances_independently(start):
     assert grammar.accept_tokens("", [1, 2, *MARK[:1]])
     fork = grammar.fork()
     assert grammar.accept_tokens("", MARK[1:])
-    assert grammar.is_open
-    assert not fork.is_open
+    assert not grammar.is_unconstrained()
+    assert fork.is_unconstrained()
     assert fork.num_tokens == 2 + 1

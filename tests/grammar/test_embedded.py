@@ -387,7 +387,9 @@ def test_value_has_the_masks_that_its_schema_has_alone():
     assert alone.accept_bytes(b"{")
     num_shared = 0
     for byte in b'"a": "x", "b": 12':
-        masks = core().Step([grammar.matcher, alone.matcher], None).distinct_masks()
+        step = core().Step({0: grammar.matcher, 1: alone.matcher}, [0, 1])
+        step.plan()
+        masks = step.distinct_masks()
         num_shared += len(set(np.asarray(masks[0]).tolist())) == 1
         assert set(allowed(alone)) <= set(allowed(grammar))
         assert grammar.accept_tokens("r", [byte])
@@ -452,9 +454,9 @@ def test_texts_whose_schema_has_no_room_beside_others_go_on_alone():
         for walk, each in zip(walks, texts, strict=True):
             part = each[at : at + 7]
             if part:
-                address, row_bytes = rows.data_ptr(), 4 * rows.stride(0)
-                drafted = core().fill_drafts_batch([walk.matcher], address, row_bytes, [0], [[*part]])
-                assert drafted == [len(part)], walk.matcher.error
+                step = core().Step({0: walk.matcher}, [0], {0: [*part]})
+                step.run(1 << 62, rows.data_ptr(), 4 * rows.stride(0), len(rows))
+                assert step.num_allowed.tolist() == [len(part)], walk.matcher.error
                 assert walk.matcher.accept_bytes(part), walk.matcher.error
     for walk in walks:
         assert walk.allowed().tolist() == [STOP]

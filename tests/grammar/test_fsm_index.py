@@ -286,12 +286,14 @@ def test_batched_call_with_what_is_no_matcher_raises(backend):
     core = extension.core()
     matcher = backend.compile_grammar(Kind.REGEX, "a+").matcher
     assert type(matcher) is type(matcher.copy()) is core.IndexMatcher
-    assert core.accept_batch([matcher, matcher.copy()], [[], []]) == [True, True]
+    rows = allocate_token_bitmask(2, 525)
+    core.fill_batch([matcher, matcher.copy()], rows.data_ptr(), 4 * rows.stride(0), [0, 1])
+    assert torch.equal(rows[0], rows[1])
     for given, message in ((core.Limits(), "expected a Matcher, got a .*Limits"), (None, "expected a Matcher")):
         with pytest.raises(TypeError, match=message):
-            core.accept_batch([matcher, given], [[], []])
+            core.fill_batch([matcher, given], rows.data_ptr(), 4 * rows.stride(0), [0, 1])
     with pytest.raises(TypeError, match="not initialised"):
-        core.accept_batch([core.IndexMatcher.__new__(core.IndexMatcher)], [[]])
+        core.Step({0: core.IndexMatcher.__new__(core.IndexMatcher)}, [0])
     with pytest.raises(TypeError, match="No constructor"):
         core.Matcher()
 

@@ -5,6 +5,7 @@ import json
 import random
 
 import jsonschema
+import native_steps
 import numpy as np
 import pytest
 from mask_walks import STYLES, MaskWalker
@@ -16,7 +17,6 @@ from structout.constraints.params import StructuredOutputOptions as Kind
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar import registry
 from structout.grammar.forced_tokens import CanonicalTokenizer
-from structout.grammar.interface import batch_class
 from structout.grammar.native import extension
 from structout.grammar.native.automaton import AutomatonLimits
 from structout.grammar.native.backend import FsmBackend
@@ -132,7 +132,7 @@ def add(manager, request_id, *, stop_token_ids=None, **params):
 @pytest.fixture
 def finish(manager):
     yield
-    for request in list(manager._requests.snapshot()):
+    for request in list(manager._requests.by_id.values()):
         manager.finish_request(request.request_id)
 
 
@@ -272,14 +272,9 @@ def test_drafts_have_the_masks_of_their_positions(name, num_cases):
         alone = _filled_one_by_one(grammar, reference, drafts)
         assert num_allowed == alone
         assert np.array_equal(expected.numpy(), reference.numpy())
-        batched = allocate_token_bitmask(len(drafts) + 1, V, pin_memory=False)
-        assert own_backend.fill_bitmask_drafts_batch([grammar], batched, [0], [drafts]) == [alone]
-        assert np.array_equal(batched.numpy(), reference.numpy())
-        step = JsonSchemaGrammar.plan_step([grammar], [drafts])
+        step = native_steps.step_of([grammar], [drafts])
+        assert np.array_equal(native_steps.run(step, V).numpy(), reference.numpy())
         assert step.num_allowed.tolist() == [alone]
-        assert step.num_rows == len(drafts) + 1
-        step.fill(batched)
-        assert np.array_equal(batched.numpy(), reference.numpy())
         assert grammar.num_tokens == 0
 
 
@@ -383,17 +378,17 @@ def test_grammars_of_schemas_and_patterns_share_a_step():
     ]
     assert isinstance(grammars[1], FsmGrammar)
     texts = ['{"name"', "ab", '{"v": ', "y"]
-    assert batch_class(grammars).accept_batch(grammars, [ids_of(text) for text in texts]) == [True] * 4
+    assert native_steps.accept(grammars, [ids_of(text) for text in texts]) == [True] * 4
     drafts = [ids_of(": "), ids_of("c"), None, ids_of("n")]
-    step = batch_class(grammars).plan_step(grammars, drafts)
-    rows = allocate_token_bitmask(step.num_rows, V, pin_memory=False)
-    assert step.fill(rows) == []
-    expected = allocate_token_bitmask(step.num_rows, V, pin_memory=False)
+    step = native_steps.step_of(grammars, drafts)
+    rows = native_steps.run(step, V)
+    assert step.dead_ends == []
+    expected = allocate_token_bitmask(len(rows), V, pin_memory=False)
     for grammar, first, tokens in zip(grammars, step.row_indptr, drafts, strict=False):
         grammar.fill_bitmask_drafts(expected, int(first), tokens or [])
     assert np.array_equal(rows.numpy(), expected.numpy())
-    masks = step.distinct_masks()
-    kinds = {0: rows.numpy()[masks.index_of_row == 0]}
+    _, _, index_of_row = step.distinct_masks()
+    kinds = {0: rows.numpy()[index_of_row == 0]}
     assert all(np.array_equal(row, kinds[0][0]) for row in kinds[0])
 
 
@@ -704,15 +699,15 @@ def test_limit_in_a_step_leaves_the_other_rows_alone():
     same = hard.fork()
     assert hard.accept_tokens("", ids_of("["))
     grammars = [easy, hard, same]
-    step = JsonSchemaGrammar.plan_step(grammars, [None, ids_of("[7"), ids_of("[")])
-    rows = allocate_token_bitmask(step.num_rows, V, pin_memory=False)
-    assert set(step.fill(rows)) >= {int(step.row_indptr[1])}
+    step = native_steps.step_of(grammars, [None, ids_of("[7"), ids_of("[")])
+    rows = native_steps.run(step, V)
+    assert step.dead_ends == [1]
     assert np.array_equal(rows[0].numpy(), mask_of(easy))
     assert np.array_equal(rows[int(step.row_indptr[2])].numpy(), mask_of(same))
     assert hard.error_reason
     assert not easy.error_reason
     step.distinct_masks()
-    assert JsonSchemaGrammar.accept_batch(grammars, [ids_of("{"), ids_of("x"), ids_of("[]")]) == [True, False, True]
+    assert native_steps.accept(grammars, [ids_of("{"), ids_of("x"), ids_of("[]")]) == [True, False, True]
 
 
 @pytest.mark.parametrize("pooled", [False, True])

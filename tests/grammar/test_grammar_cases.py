@@ -62,6 +62,12 @@ def test_own_engine_reads_case(case, own):
         own.verdicts(case, texts_of(case))
 
 
+@pytest.mark.parametrize("case", named([case for case in LARK + GBNF if "captures" in case]))
+def test_captures_of_text_are_those_of_the_case(case, own):
+    for text, captures in case["captures"]:
+        assert own.captures(case, text) == [(name, captured.encode()) for name, captured in captures]
+
+
 @pytest.mark.parametrize("case", named(LARK))
 def test_llguidance_reads_lark_case_as_recorded(case, llguidance):
     check(llguidance, case)

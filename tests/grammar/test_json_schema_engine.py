@@ -58,8 +58,7 @@ def test_text_is_accepted_if_and_only_if_jsonschema_finds_it_valid(num_cases):
     counts = found.counts
     assert counts["valid accepted"] >= 600 * num_seeds
     assert counts["invalid refused"] >= 900 * num_seeds
-    assert counts["limits while reading"] <= 0.001 * counts["schemas served"]
-    assert counts["schemas refused: limit"] <= 0.002 * counts["schemas served"]
+    assert counts["limits while reading"] == counts["schemas refused: limit"] == 0
 
 
 # -- texts from masks ------------------------------------------------------------------
@@ -80,7 +79,7 @@ def test_text_drawn_from_masks_is_valid_and_ends(num_cases, vocabulary):
     num_texts = sum(found.counts[f"texts, {style}"] for style in STYLES)
     assert num_texts >= 80 * num_seeds
     assert found.counts["not ended"] <= 0.01 * num_texts
-    assert found.counts["limits while reading"] <= 0.01 * found.counts["schemas served"]
+    assert found.counts["limits while reading"] == 0
 
 
 # -- by name ---------------------------------------------------------------------------
@@ -486,8 +485,8 @@ def test_array_that_needs_more_items_than_there_are_values_is_refused():
     few = UNIQUE | {"items": KIND}
     assert accepts({**few, "minItems": 2}, '[{"kind":"ab"},{"kind":"a"}]')
     with pytest.raises(core().SchemaError, match="needs more items than there are values") as error:
-        ENGINE.compile({"properties": {"a": {**few, "minItems": 3}}})
-    assert error.value.args[1:] == ("unsupported", "#/properties/a/uniqueItems")
+        ENGINE.compile({"type": "object", "properties": {"a": {**few, "minItems": 3}}, "required": ["a"]})
+    assert error.value.args[1:] == ("impossible", "#/properties/a/uniqueItems")
 
 
 def test_array_that_must_contain_itself_is_impossible_also_under_unique_items():

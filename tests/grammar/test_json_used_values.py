@@ -133,9 +133,72 @@ def test_schema_that_needs_more_values_than_there_are_is_refused(name):
     assert refusal_of(error.value) in ("impossible", "unsupported")
 
 
+TOO_MANY = UNIQUE | {"items": BOOLEANS, "minItems": 33}
+SERVED_WITHOUT_ARRAYS = {
+    "null instead": ({"anyOf": [{"type": "null"}, TOO_MANY]}, {b"n"}),
+    "null by type": (TOO_MANY | {"type": ["array", "null"]}, {b"n"}),
+    "in an object": (
+        {"type": "object", "properties": {"a": TOO_MANY, "b": True}, "required": ["b"], "additionalProperties": False},
+        {b"{"},
+    ),
+    "in an array": ({"type": "array", "items": UNIQUE | {"items": TOO_MANY, "minItems": 2}}, {b"["}),
+}
+
+
+@pytest.mark.parametrize("name", SERVED_WITHOUT_ARRAYS)
+def test_schema_with_an_array_that_has_too_few_values_is_served_without_it(name):
+    schema, first = SERVED_WITHOUT_ARRAYS[name]
+    assert allowed_behind(schema, "") == first
+    if first == {b"{"}:
+        assert allowed_behind(schema, '{"') == {b"b"}
+    if first == {b"["}:
+        assert allowed_behind(schema, "[") - SPACES == {b"]"}
+
+
 def test_schema_that_needs_as_many_values_as_there_are_is_served():
     assert allowed_behind(UNIQUE | {"items": BOOLEANS, "minItems": 32}, "[") - SPACES == {b"{"}
     assert allowed_behind(LIMITED | {"minProperties": 10}, "{") - SPACES == {b'"'}
+
+
+OPEN_OBJECT = {
+    "type": "object",
+    "properties": {
+        "a": {"enum": ["x", "y", 3]},
+        "abc": {"type": "null"},
+        "0": {"exclusiveMaximum": 2, "type": "integer"},
+    },
+    "required": ["a"],
+}
+# In the first no item can be what `contains` counts. In the second free keys may come,
+# but not before those that are required.
+SEARCHED = [
+    (UNIQUE | {"items": OPEN_OBJECT, "contains": {"const": ""}, "minContains": 0, "maxContains": 3}, '[{"a":"x"},{"'),
+    (
+        UNIQUE
+        | {"prefixItems": [OPEN_OBJECT], "items": {"anyOf": [OPEN_OBJECT, {"enum": ["", "b"]}]}, "minItems": 2}
+        | {"contains": {"const": ""}, "minContains": 0, "maxContains": 1},
+        '[{"a":"x"},{"a":"x","',
+    ),
+    (UNIQUE | {"items": {"type": "integer", "multipleOf": 864}, "maxItems": 3}, "[1728,8640,"),
+    (
+        UNIQUE | {"items": NAMED | {"properties": {"name": {"multipleOf": 864}, "active": {}}}},
+        '[{"name":1728,"active":1',
+    ),
+]
+
+
+@pytest.mark.parametrize("engine", [ENGINE, JsonEngine(declared=True)], ids=["any", "declared"])
+@pytest.mark.parametrize(("schema", "text"), SEARCHED)
+def test_array_of_different_items_takes_milliseconds_for_its_first_masks(engine, schema, text):
+    index = engine.compile(schema)
+    walk = engine.walk(index)
+    steps = [index.work]
+    for byte in text.encode():
+        before = index.work
+        assert byte in walk.allowed()
+        assert walk.matcher.accept([byte])
+        steps.append(index.work - before)
+    assert max(steps) < 150_000, steps  # three to five milliseconds
 
 
 # With 8,000 objects in any order the search for an unused one reads over 65,536 bytes.

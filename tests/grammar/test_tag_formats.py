@@ -7,15 +7,12 @@ import random
 
 import pytest
 import xgrammar
-from mask_walks import STYLES as WALKS
-from mask_walks import MaskWalker
-from tool_calls import JSON_ONLY, NASTY, PLAIN, as_openai_tools, check_call, read_calls, tags_with_schemas
+from tag_walks import VOCABULARY, drawn_texts, parts_of
+from tool_calls import JSON_ONLY, NASTY, PLAIN, as_openai_tools, check_call, read_calls
 from xgrammar.builtin_structural_tag import get_model_structural_tag
 
 from structout import StructuredOutputsParams
-from structout.constraints.tools.styles import STYLES
 from structout.grammar.native.backend import FsmBackend
-from structout.grammar.vocabulary import Vocabulary
 from structout.integrations.client_tags import as_parsers_read
 
 MODELS = (
@@ -24,12 +21,6 @@ MODELS = (
 ).split()
 CHOICES = ["auto", "required", {"type": "function", "function": {"name": "find"}}, "none"]
 REASONING = ["enabled", "disabled", "auto"]
-
-_WORDS = (
-    "<tool_call> </tool_call> </parameter> </arg_value> <|close|> ｜DSML｜ ]<]minimax[>[ {} [] : , é 日本 true null"
-).split()
-_TOKENS = [*(bytes([byte]) for byte in range(256)), *(word.encode() for word in _WORDS), b'{"', b'"}', b'": "', b""]
-VOCABULARY = Vocabulary(tuple(_TOKENS), stop_token_ids=(len(_TOKENS) - 1,))
 
 
 def test_the_models_are_those_that_xgrammar_has():
@@ -74,52 +65,6 @@ def judged_by_xgrammar(tag):
     return accepts
 
 
-def drawn_texts(grammar, tag, seed, number):
-    """Texts that begin a call at once or behind some free text, where that is
-    allowed."""
-    rng = random.Random(seed)
-    walker = MaskWalker(VOCABULARY)
-    calls = tags_with_schemas(tag["format"])
-    begins = [call["begin"] for call in calls]
-    openings = list(dict.fromkeys(_trigger(part) for part in _parts(tag["format"])))
-    styles = [STYLES[part["style"]] for part in _parts(tag["format"]) if part.get("style", "json") != "json"]
-    closings = {style.closing(key).encode() for style in styles for key in ("location", "where", "tags", "a", None)}
-    hints = [*dict.fromkeys(text.encode() for text in _texts(tag["format"])), *sorted(closings), b'"', b"}", b"]"]
-    for _ in range(number):
-        fork = grammar.copy()
-        lead = rng.choice(["", "", "a<b ", "日"])
-        begun = ""
-        for piece in (fork.forced_bytes().decode(), lead, rng.choice([*openings, *begins, ""])):
-            tokens = VOCABULARY.spell(piece) if piece else None
-            if tokens and fork.accept_tokens("", tokens):
-                begun += piece
-        text = walker.draw(fork, rng.choice(WALKS), rng, rng.choice([3, 40]), hints)
-        if text is not None:
-            yield begun + text.decode()
-
-
-def _parts(part):
-    pending = [part]
-    while pending:
-        part = pending.pop()
-        if isinstance(part, list):
-            pending += part
-        elif isinstance(part, dict):
-            yield part
-            pending += [part.get(name) for name in ("content", "elements", "tags")]
-
-
-def _texts(part):
-    """The ends of tags."""
-    for each in _parts(part):
-        ends = each.get("end", "")
-        yield from (text for text in (ends if isinstance(ends, list) else [ends]) if text)
-
-
-def _trigger(part):
-    return part["triggers"][0] if part.get("triggers") else part.get("begin", "") if part.get("type") == "tag" else ""
-
-
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("choice", CHOICES[:3], ids=["auto", "required", "named"])
 def test_calls_as_parsers_read_them_are_valid_and_accepted_by_xgrammar(model, choice, backend, num_cases):
@@ -140,7 +85,7 @@ def test_calls_as_parsers_read_them_are_valid_and_accepted_by_xgrammar(model, ch
 
 @pytest.mark.parametrize("model", MODELS)
 def test_calls_with_every_keyword_are_valid(model, backend, num_cases):
-    styles = {part.get("style") for part in _parts(built(model, as_openai_tools(PLAIN), "auto")["format"])}
+    styles = {part.get("style") for part in parts_of(built(model, as_openai_tools(PLAIN), "auto")["format"])}
     tools = PLAIN | NASTY | (JSON_ONLY if styles == {None, "json"} else {})
     tag = built(model, as_openai_tools(tools), "required")
     grammar = compiled(backend, tag).grammar

@@ -206,17 +206,19 @@ def test_max_chars_counts_characters_and_not_bytes():
     assert not index.matches("<a>b>")
 
 
-# A vocabulary with special tokens, which no text spells: their ids follow the bytes.
+# A vocabulary with special tokens, which no text spells, and added ones, which have a
+# text: their ids follow the bytes.
 MARKED = Vocabulary(
-    (*BYTES.token_bytes, b"", b"", b""),
+    (*BYTES.token_bytes, b"", b"", b"", b"<f>", b"</f>"),
     stop_token_ids=(256,),
-    special_tokens=(("<|call|>", 257), ("<|end|>", 258), ("<|think|>", 259)),
+    special_tokens=(("<|call|>", 257), ("<|end|>", 258), ("<|think|>", 259), ("<f>", 260), ("</f>", 261)),
 )
 
 
-def accepts(part, *tokens, stop_token_ids=(256,)):
+def accepts(part, *tokens, stop_token_ids=(256,), **options):
     """Whether tokens, given as texts and ids, are a whole text of a format."""
-    rules = structural_tag_rules({"format": part}, DEFAULT_LIMITS, no_schema, GrammarContext(MARKED), stop_token_ids)
+    given = {"format": part, **options}
+    rules = structural_tag_rules(given, DEFAULT_LIMITS, no_schema, GrammarContext(MARKED), stop_token_ids)
     grammar = ContextFreeGrammar(GrammarIndex(rules, MARKED), MARKED.size, stop_token_ids, None)
     ids = [i for token in tokens for i in ([token] if isinstance(token, int) else token.encode())]
     return grammar.accept_tokens("", [*ids, stop_token_ids[0]])
@@ -239,6 +241,38 @@ def test_a_marker_with_the_name_of_a_special_token_is_this_token():
     assert accepts(thought, 259, "a<b", 258)
     assert accepts(thought, 259, "a", "</t>")
     assert not accepts(thought, 259, "a<|end|>", 258)
+
+
+def test_a_marker_may_be_its_token_its_text_or_either():
+    special = {"type": "triggered_tags", "triggers": ["<|call|>"], "tags": [tag("<|call|>f:", DIGITS, "<|end|>")]}
+    added = {"type": "triggered_tags", "triggers": ["<f>"], "tags": [tag("<f>", {"type": "any_text"}, "</f>")]}
+    as_tokens = ("a", 257, "f:1", 258, "b")
+    as_text = ("a<|call|>f:1<|end|>b",)
+    mixed = ("a", 257, "f:1<|end|>b")
+    assert [accepts(special, *text) for text in (as_tokens, as_text, mixed)] == [True, False, False]
+    assert [accepts(special, *text, markers="added") for text in (as_tokens, as_text, mixed)] == [True, False, False]
+    assert [accepts(special, *text, markers="text") for text in (as_tokens, as_text, mixed)] == [False, True, False]
+    assert [accepts(special, *text, markers="either") for text in (as_tokens, as_text, mixed)] == [True, True, True]
+    for markers in ("special", "added", "text", "either"):
+        assert not accepts(special, "a<|call|>g", markers=markers)
+        assert not accepts(special, 257, "g", markers=markers)
+    as_tokens = ("a", 260, "x<y", 261, "b", 260, 261)
+    as_text = ("a<f>x<y</f>b<f></f>",)
+    mixed = ("a", 260, "x<y</f>b<f>", 261)
+    for markers in ("special", "text", "either"):
+        assert all(accepts(added, *text, markers=markers) for text in (as_tokens, as_text, mixed))
+    assert [accepts(added, *text, markers="added") for text in (as_tokens, as_text, mixed)] == [True, False, False]
+    with pytest.raises(GrammarError, match="markers must be one of special, added, text, either, got 'x'"):
+        accepts(added, markers="x")
+
+
+def test_a_dispatch_takes_its_patterns_in_either_spelling():
+    part = {"type": "dispatch", "rules": [["<|call|>", DIGITS], ["<f>", DIGITS]]}
+    as_tokens, as_text = ("a", 257, "1b", 260, "2"), ("a<|call|>1b<f>2",)
+    for markers, expected in {"added": [True, False], "text": [False, True], "either": [True, True]}.items():
+        assert [accepts(part, *text, markers=markers) for text in (as_tokens, as_text)] == expected, markers
+    assert accepts(part, *as_tokens)
+    assert not accepts(part, *as_text)
 
 
 def test_a_marker_that_is_a_stop_token_is_left_to_the_end_of_the_text():

@@ -26,14 +26,16 @@ bool run_random_case(std::mt19937_64& rng) {
       return kFormat == FloatFormat::kFloat16 ? half_bits(x) : bfloat16_bits(x);
   };
   const auto below = [&](int64_t bound) { return static_cast<int64_t>(rng() % static_cast<uint64_t>(bound)); };
-  // Never 0, so that nothing becomes NaN, whose bits a GPU chooses by itself. Some values
-  // overflow or lose bits in 16 bits.
+  // Never 0, so that no float32 becomes NaN, whose bits a GPU chooses by itself. Some
+  // values overflow or lose bits in 16 bits, where a NaN of every origin is the same.
   const float scale = below(4) ? 0.01f : below(2) ? 300.0f : 1e-9f;
   const auto real = [&] { return (static_cast<float>(below(2001) - 1000) + 0.5f) * scale; };
   const int64_t num_rows = 1 + below(3), vocab_size = 1 + below(below(3) ? 100 : 3000);
   const int64_t row_stride = vocab_size + below(5);
   std::vector<Element> logits((num_rows - 1) * row_stride + vocab_size);
   for (Element& x : logits) x = static_cast<Element>(rounded(real()));
+  if (kFormat != FloatFormat::kFloat32 && below(4) == 0)
+    logits[below(logits.size())] = static_cast<Element>(rounded(NAN));
   std::vector<int32_t> indptr(num_rows + 1);
   for (int64_t i = 0; i < num_rows; ++i) indptr[i + 1] = indptr[i] + static_cast<int32_t>(below(below(2) ? 40 : 1300));
   std::vector<int64_t> token_ids(indptr[num_rows]), counts(indptr[num_rows]);

@@ -1,5 +1,5 @@
 // The CUDA kernels of masked_sample and token_logprobs on the CPU: a library for the Python tests, and a
-// program (COUNT SEED) that runs random cases under sanitizers, in buffers of exactly
+// program (COUNT SEED [SHAPES]) that runs random cases under sanitizers, in buffers of exactly
 // the right size, and compares them with a plain loop over a sorted row. The program
 // also checks the carries of the mass histogram, which draws alone would hardly show.
 #include "cuda/masked_sample.cu"
@@ -106,9 +106,18 @@ Sampled sample(std::vector<Token> row, float temperature, int64_t top_k, float t
   return {chosen.id, chosen.t - log_of_mass(total)};
 }
 
+// What random cases hardly ever have together, so that all code of each kernel runs: rows
+// of several groups of loads in each block of a cluster, logits and masks that are not
+// aligned to 16 bytes.
+struct Shape {
+  int64_t vocab_size;
+  bool has_filters, is_sparse;
+  int compute_capability;
+};
+
 class RandomCase {
  public:
-  explicit RandomCase(std::mt19937_64& rng) : rng_(rng) {}
+  explicit RandomCase(std::mt19937_64& rng, const Shape* shape = nullptr) : rng_(rng), shape_(shape) {}
 
   template <FloatFormat kFormat>
   bool run() {
@@ -118,10 +127,15 @@ class RandomCase {
     // rows. A huge row allows few tokens: the rounds in which the mask is read.
     const bool is_fast = simt::PtxBackend::get().is_on() && !simt::PtxBackend::get().finds_races();
     const bool is_huge = below(is_fast ? 12 : 60) == 0, is_long = below(is_fast ? 2 : 12) == 0;
-    const int64_t vocab_size = 1 + below(is_huge ? 700'000 : is_long ? 40'000 : below(3) ? 700 : 9000);
+    const bool is_sparse = shape_ != nullptr ? shape_->is_sparse : is_huge;
+    const int64_t vocab_size = shape_ != nullptr ? shape_->vocab_size - below(3)
+                                                 : 1 + below(is_huge    ? 700'000
+                                                             : is_long  ? 40'000
+                                                             : below(3) ? 700
+                                                                        : 9000);
     const int64_t words = std::max<int64_t>(0, words_for(vocab_size) + below(5) - 2);
     const int64_t row_stride = vocab_size + (below(2) ? below(20) : 0), mask_stride = words + (below(2) ? below(5) : 0);
-    const int64_t offset = below(2) ? below(9) : 0;
+    const int64_t offset = below(shape_ != nullptr ? 5 : 2) ? below(9) : 0;
 
     std::vector<typename V::Element> logits(offset + (num_rows - 1) * row_stride + vocab_size);
     const uint64_t distinct = below(3) == 0 ? 12 : 1u << 16;
@@ -130,7 +144,7 @@ class RandomCase {
       logits[below(logits.size())] =
           static_cast<typename V::Element>(kFormat == FloatFormat::kFloat32 ? 0x7fc00000u : 0x7fffu);
     std::vector<uint32_t> mask((num_masks - 1) * mask_stride + words);
-    const int64_t sparsity = is_huge ? 4 : below(4);
+    const int64_t sparsity = is_sparse ? 4 : below(4);
     for (uint32_t& word : mask) {
       word = static_cast<uint32_t>(rng_());
       if (sparsity == 0) word |= static_cast<uint32_t>(rng_()) | static_cast<uint32_t>(rng_());
@@ -139,7 +153,7 @@ class RandomCase {
       if (sparsity == 4) word &= below(100) == 0 ? static_cast<uint32_t>(rng_()) : 0;
     }
     // Row ids of either width, or none: row i has mask i.
-    const bool has_rows = below(6) != 0, has_mask = is_huge || below(8) != 0;
+    const bool has_rows = below(6) != 0, has_mask = is_sparse || below(8) != 0;
     std::vector<int64_t> rows(num_rows);
     for (int64_t& row : rows) row = !has_mask ? -1 : has_rows ? below(num_masks + 3) - 2 : &row - rows.data();
     const std::vector<int32_t> narrow_rows(rows.begin(), rows.end());
@@ -157,7 +171,7 @@ class RandomCase {
       return Strided<std::decay_t<decltype(values[0])>>{values.data(), are_all(values, values[0]) ? 0 : 1};
     };
     const std::vector<float> temperature = each(std::vector<float>{0, 1, 0.7f, 1.3f, 1e-3f, 50, 1e-40f, -1});
-    const bool has_filters = below(3), return_logprobs = below(2);
+    const bool has_filters = shape_ != nullptr ? shape_->has_filters : below(3) != 0, return_logprobs = below(2);
     std::vector<float> top_p(num_rows, 1), min_p(num_rows, 0);
     std::vector<int64_t> top_k(num_rows, 0);
     if (has_filters && below(4)) top_p = each(std::vector<float>{1, 0.9f, 0.5f, 0, 2});
@@ -189,7 +203,7 @@ class RandomCase {
     params.position = {position.data(), 0};
     params.ids = ids.data();
     params.logprobs = return_logprobs ? logprobs.data() : nullptr;
-    cuda::masked_sample(params, device_with(below(2) ? 80 : 90, below(2) ? 200 : 0), nullptr);
+    cuda::masked_sample(params, random_device(), nullptr);
 
     for (int64_t row = 0; row < num_rows; ++row) {
       const bool is_known = rows[row] >= 0 && rows[row] < num_masks;
@@ -231,7 +245,7 @@ class RandomCase {
       shard.logits = logits[i].data();
       shard.row_stride = shard.num_columns();
       shard.shard_results = shard_results.data() + i * kShardResultFields * num_rows;
-      cuda::masked_sample(shard, device_with(below(2) ? 80 : 90, below(2) ? 200 : 0), nullptr);
+      cuda::masked_sample(shard, random_device(), nullptr);
     }
     std::vector<int64_t> ids(num_rows, 7), totals(num_shards * 2 * num_rows, 7), ranks(num_rows, 7);
     std::vector<float> logprobs(num_rows, 7);
@@ -287,6 +301,11 @@ class RandomCase {
  private:
   int64_t below(uint64_t bound) { return static_cast<int64_t>(rng_() % bound); }
 
+  cuda::DeviceFacts random_device() {
+    const int compute_capability = below(2) ? 80 : 90, shared_kilobytes = below(2) ? 200 : 0;
+    return device_with(shape_ != nullptr ? shape_->compute_capability : compute_capability, shared_kilobytes);
+  }
+
   StridedIntegers either(const std::vector<int64_t>& wide, const std::vector<int32_t>& narrow) {
     return below(2) ? StridedIntegers{wide.data(), 1, true} : StridedIntegers{narrow.data(), 1, false};
   }
@@ -301,7 +320,26 @@ class RandomCase {
   }
 
   std::mt19937_64& rng_;
+  const Shape* shape_;
 };
+
+bool run_any_format(RandomCase random_case, uint64_t format) {
+  return format == 0   ? random_case.run<FloatFormat::kFloat32>()
+         : format == 1 ? random_case.run<FloatFormat::kFloat16>()
+                       : random_case.run<FloatFormat::kBFloat16>();
+}
+
+bool run_shapes(int count, std::mt19937_64& rng) {
+  for (int i = 0; i < count; ++i) {
+    for (int kind = 0; kind < 24; ++kind) {
+      const Shape shape{i % 2 == 0 ? 300'000 : 20'000, kind / 3 % 2 == 0, kind / 6 % 2 == 0, kind / 12 ? 80 : 90};
+      if (run_any_format(RandomCase(rng, &shape), static_cast<uint64_t>(kind % 3))) continue;
+      std::printf("shape %d differs, the %d-th time\n", kind, i);
+      return false;
+    }
+  }
+  return true;
+}
 
 bool histogram_is_exact(std::mt19937_64& rng) {
   std::vector<int64_t> weights(500);
@@ -324,12 +362,10 @@ int main(int argc, char** argv) {
     std::printf("the histogram loses weight\n");
     return 1;
   }
+  if (argc > 3 && !run_shapes(std::atoi(argv[3]), rng)) return 1;
   for (int i = 0; i < count; ++i) {
     RandomCase random_case(rng);
-    const uint64_t format = rng() % 3;
-    const bool is_same = format == 0   ? random_case.run<FloatFormat::kFloat32>()
-                         : format == 1 ? random_case.run<FloatFormat::kFloat16>()
-                                       : random_case.run<FloatFormat::kBFloat16>();
+    const bool is_same = run_any_format(random_case, rng() % 3);
     const bool is_merged = i % 8 != 1 || random_case.merges();
     if (!is_same || !is_merged || (i % 2 == 0 && !RandomTokenLogprobs(rng).run_any_format())) {
       std::printf("case %d differs%s\n", i, !is_same ? " (sample)" : !is_merged ? " (merge)" : " (logprobs)");

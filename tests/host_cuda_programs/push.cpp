@@ -3,8 +3,10 @@
 //
 //   gather EPOCHS SEED RANKS...   push_all_gather
 //   mixed EPOCHS SEED RANKS...    push_all_gather and push_rows
-//   absent RANKS                  the last rank never arrives
-//   mismatch RANKS                the last rank makes another call
+//   absent RANKS [BYTES [CALLS]]     the last rank never arrives
+//   mismatch RANKS [BYTES [CALLS]]   the last rank makes another call
+// in push_rows of elements of so many bytes, after CALLS of them (0 or 1) that succeeded,
+// or without BYTES in push_all_gather
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -258,9 +260,9 @@ void expect_error(const PushState& state, PushError error, int64_t peer, uint64_
   if (state.error_epoch != epoch) fail("epoch is " + std::to_string(state.error_epoch));
 }
 
-// Makes two calls that succeed, one that fails, and one more of each kind, which must
-// end at once.
-void run_failure(PushError error, int64_t ranks) {
+// Makes calls that succeed, one that fails, of push_rows if `element_bytes` is not 0, and
+// one more of each kind, which must end at once.
+void run_failure(PushError error, int64_t ranks, int32_t element_bytes, bool has_pushed_rows) {
   constexpr int64_t kBytes = 1000, kRows = 5, kVocab = 100;
   World world(ranks, kBytes, 4096, false);
   const auto gather = [&](int64_t rank, uint64_t token, int64_t timeout_ns, bool succeeds) {
@@ -278,29 +280,35 @@ void run_failure(PushError error, int64_t ranks) {
     if (is_filled == succeeds)
       fail(succeeds ? "out is filled after a call that succeeded" : "out is not filled after a call that failed");
   };
-  on_all_ranks(ranks, [&](int64_t rank) {
-    for (uint64_t epoch = 1; epoch <= 2; ++epoch) gather(rank, epoch, kLongTime, true);
-    const bool is_last = rank == ranks - 1;
-    if (error == PushError::kTimeout && is_last) return;
-    const bool is_other = error == PushError::kMismatch && is_last;
-    gather(rank, is_other ? 99 : 3, error == PushError::kTimeout ? kShortTime : kLongTime, false);
-    gather(rank, 4, kLongTime, false);
-
+  const auto push_rows = [&](int64_t rank, uint64_t token, int64_t timeout_ns, bool succeeds) {
     const std::vector<float> logits(kRows * kVocab);
     std::vector<int64_t> rows_out(kRows, 77);
     PushRowsParams params{};
-    params.group = world.group(rank, 5, kLongTime);
+    params.group = world.group(rank, token, timeout_ns);
     params.logits = reinterpret_cast<const char*>(logits.data());
     params.num_rows = kRows;
     params.width = params.vocab_size = params.row_stride = kVocab;
-    params.element_bytes = 4;
+    params.element_bytes = element_bytes == 0 ? 4 : element_bytes;
     params.rows_out = rows_out.data();
     cuda::push_rows(params, {4, 32}, nullptr);
     const int64_t owned = first_row_of(rank + 1, ranks, kRows) - first_row_of(rank, ranks, kRows);
     for (int64_t i = 0; i < kRows; ++i) {
-      if (rows_out[static_cast<size_t>(i)] != (i < owned ? kNoRow : 77)) fail("rows_out is not that of a failure");
+      const int64_t expected = i >= owned ? 77 : succeeds ? -1 : kNoRow;
+      if (rows_out[static_cast<size_t>(i)] != expected) fail("rows_out has " + std::to_string(rows_out[i]));
     }
-    expect_error(world.states[static_cast<size_t>(rank)], error, is_other ? -1 : ranks - 1, 3);
+  };
+  on_all_ranks(ranks, [&](int64_t rank) {
+    for (uint64_t epoch = 1; epoch <= 2; ++epoch) gather(rank, epoch, kLongTime, true);
+    if (has_pushed_rows) push_rows(rank, 2, kLongTime, true);
+    const bool is_last = rank == ranks - 1;
+    if (error == PushError::kTimeout && is_last) return;
+    const bool is_other = error == PushError::kMismatch && is_last;
+    const uint64_t token = is_other ? 99 : 3;
+    const int64_t timeout_ns = error == PushError::kTimeout ? kShortTime : kLongTime;
+    element_bytes == 0 ? gather(rank, token, timeout_ns, false) : push_rows(rank, token, timeout_ns, false);
+    gather(rank, 4, kLongTime, false);
+    push_rows(rank, 5, kLongTime, false);
+    expect_error(world.states[static_cast<size_t>(rank)], error, is_other ? -1 : ranks - 1, has_pushed_rows ? 4 : 3);
   });
 }
 
@@ -310,7 +318,9 @@ int main(int argc, char** argv) {
   const std::string what = argv[1];
   const int64_t number = std::atoll(argv[2]);
   if (what == "absent" || what == "mismatch") {
-    run_failure(what == "absent" ? PushError::kTimeout : PushError::kMismatch, number);
+    const int32_t element_bytes = argc > 3 ? std::atoi(argv[3]) : 0;
+    run_failure(what == "absent" ? PushError::kTimeout : PushError::kMismatch, number, element_bytes,
+                argc > 4 && std::atoi(argv[4]) == 1);
   } else {
     const uint64_t seed = std::strtoull(argv[3], nullptr, 10);
     for (int i = 4; i < argc; ++i)

@@ -51,7 +51,10 @@ class RandomTokenLogprobs {
   bool run() {
     using V = cuda::Vector<kFormat>;
     const bool is_huge = below(12) == 0;  // and allows few tokens
-    const int64_t num_rows = 1 + below(2), vocab_size = 1 + below(is_huge ? 400'000 : below(3) ? 600 : 7000);
+    const int64_t num_rows = 1 + below(2), vocab_size = 1 + below(is_huge    ? 400'000
+                                                                  : below(3) ? 600
+                                                                  : below(3) ? 7000
+                                                                             : 40'000);
     const int64_t words = words_for(vocab_size);
     const int64_t offset = below(2) ? below(9) : 0;
     std::vector<typename V::Element> logits(offset + num_rows * vocab_size);

@@ -11,7 +11,6 @@ from pathlib import Path
 import host_cuda
 import ptx
 import pytest
-from locations import HOST_CUDA_PROGRAMS
 from ptx_faults import Fault, planted
 
 # What a program is called with, so that a second of it finds the faults.
@@ -104,6 +103,8 @@ FAULTS = [
     for kind, places in kinds.items()
     for place in places
 ]
+# Those that no program fails for, and why.
+NOT_FOUND: dict[Fault, str] = {}
 # A few that every run plants.
 ALWAYS = [
     Fault("push", GATHER, "a release that does not", 0.0),
@@ -113,10 +114,8 @@ ALWAYS = [
 ]
 
 
-@functools.cache
 def program(name: str) -> Path:
-    sanitize = "address" if name in SANITIZED else None
-    return host_cuda.build(name, [HOST_CUDA_PROGRAMS / f"{name}.cpp"], sanitize=sanitize, shared=False)
+    return ptx.program(name, "address" if name in SANITIZED else None)
 
 
 @functools.cache
@@ -131,7 +130,8 @@ def executed_lines(name: str, directory: Path) -> dict[str, set[int]]:
 
 
 def run_with(fault: Fault, directory: Path) -> str:
-    """Run a program with a fault, and return what it prints when it fails."""
+    """Run a program with a fault, and return what it prints when it fails; "" if it
+    does not."""
     lines = executed_lines(fault.program, directory)
     kernel = next(name for name in lines if fault.kernel in name)
     files = [ptx.ptx_of(source, 90) for source in ptx.PROGRAMS[fault.program]]
@@ -143,8 +143,7 @@ def run_with(fault: Fault, directory: Path) -> str:
     )
     result = host_cuda.run(program(fault.program), *ARGUMENTS[fault.program], ptx=configuration)
     wrong.unlink()
-    assert result.returncode != 0, f"not found: {fault}"
-    return result.stdout + result.stderr
+    return "" if result.returncode == 0 else result.stdout + result.stderr
 
 
 @pytest.fixture(scope="session")
@@ -165,7 +164,8 @@ def test_machine_finds_a_planted_fault(fault, directory):
 
 @ptx.NEEDS_NVCC
 @pytest.mark.planted
-def test_machine_finds_every_planted_fault(directory, num_cases):
+def test_machine_finds_planted_faults_except_those_of_the_list(directory, num_cases):
     """A part of them, unless under ``--full``."""
-    for fault in FAULTS[:: len(FAULTS) // num_cases(1, long=16, full=len(FAULTS))]:
-        assert run_with(fault, directory), fault
+    planted_faults = FAULTS[:: len(FAULTS) // num_cases(1, long=16, full=len(FAULTS))]
+    not_found = {fault for fault in planted_faults if not run_with(fault, directory)}
+    assert not_found == NOT_FOUND.keys() & set(planted_faults)

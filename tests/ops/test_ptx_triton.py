@@ -15,7 +15,7 @@ import sys
 import types
 
 import pytest
-from locations import ROOT, importing
+from locations import ROOT, SUPPORT, importing
 
 ARCHITECTURES = (80, 90, 100)
 VOCAB = 3_008
@@ -58,18 +58,54 @@ def run_forms(num_forms: int, num_cases: int) -> None:
         print(form, flush=True)
 
 
+def run_compiled(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run a script in a process whose Triton compiles kernels."""
+    environment = importing(__file__)
+    environment["PYTHONPATH"] += os.pathsep + str(ROOT / "bench")
+    environment.pop("TRITON_INTERPRET", None)
+    command = [sys.executable, script, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_triton_kernels_compiled_for_a_gpu_give_the_references_bits(architecture, num_cases):
     if architecture != 90 and num_cases(0, long=1) == 0:
         pytest.skip("compiles for minutes: make test-all")
-    environment = importing(__file__) | {"STRUCTOUT_TEST_ARCHITECTURE": str(architecture)}
-    environment["PYTHONPATH"] += os.pathsep + str(ROOT / "bench")
-    environment.pop("TRITON_INTERPRET", None)
-    counts = [num_cases(0, long=12 if architecture == 90 else 3), 12]
-    command = [sys.executable, __file__, str(architecture), *map(str, counts)]
-    result = subprocess.run(command, capture_output=True, text=True, env=environment)
+    result = run_compiled(__file__, architecture, num_cases(0, long=12 if architecture == 90 else 3), 12)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "shards, merged" in result.stdout
+
+
+def run_ranks(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return run_compiled(str(SUPPORT / "push_ranks_on_ptx.py"), *arguments)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_triton_push_all_gather_delivers_bytes_between_devices_without_a_race(architecture, num_cases):
+    """Ranks are threads of one process, and devices of the machine."""
+    if architecture != 90 and num_cases(0, long=1) == 0:
+        pytest.skip("compiles for minutes: make test-all")
+    for world_size in (2,) if num_cases(0, long=1) == 0 else (1, 2, 3, 5):
+        result = run_ranks(architecture, world_size, num_cases(4, long=30), architecture)
+        assert result.returncode == 0, result.stdout + result.stderr
+    for failure in ("absent", "mismatch"):
+        result = run_ranks(architecture, 3, 0, 0, failure)
+        assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (r"release\.exch", "relaxed.exch"),
+        (r"sys\.release", "gpu.release"),
+        (r"acquire\.add", "relaxed.add"),
+        (r"sys\.acquire", "gpu.acquire"),
+    ],
+)
+def test_triton_push_all_gather_with_a_weaker_signal_is_a_race(old, new):
+    result = run_ranks(90, 2, 4, 1, "--replace", old, new)
+    assert result.returncode != 0
+    assert "data race" in result.stderr, result.stdout + result.stderr
 
 
 if __name__ == "__main__":

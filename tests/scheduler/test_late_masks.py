@@ -8,7 +8,7 @@ import tokenizers_on_the_spot
 
 from structout import GrammarStatus, StructuredOutputManager, StructuredOutputsParams
 from structout.errors import GrammarErrorKind
-from structout.scheduler.late_masks import STEP_WORK
+from structout.scheduler.decoding_step import STEP_WORK
 
 V = 512
 TOKENIZER = tokenizers_on_the_spot.byte_level()
@@ -80,11 +80,11 @@ def test_step_with_many_dear_requests_works_no_more_than_a_step_may(manager):
         add(manager, name, dear_schema(i))
     add(manager, "cheap", cheap_schema(0))
     batch = manager.grammar_bitmask([*names, "cheap"], wait=False)
-    assert 0 < manager._filler.work <= STEP_WORK
+    assert 0 < manager._steps.work <= STEP_WORK
     assert set(batch.unfinished) == set(names)
     manager.wait_all(timeout=60)
     manager.grammar_bitmask(["cheap"])
-    assert manager._filler.work == 0
+    assert manager._steps.work == 0
 
 
 def test_waiting_step_finishes_the_dear_request_after_the_others(manager):
@@ -94,7 +94,7 @@ def test_waiting_step_finishes_the_dear_request_after_the_others(manager):
     assert batch.unfinished == ()
     assert not batch.errors
     assert all(mask.any() for mask in masks(batch).values())
-    assert manager._filler.work <= STEP_WORK
+    assert manager._steps.work <= STEP_WORK
     assert manager._requests["dear"].work_left < manager._requests["cheap"].work_left
     assert manager.status("dear") is GrammarStatus.READY
 

@@ -11,22 +11,17 @@ from random_patterns import random_pattern
 from tokenizers_on_the_spot import byte_level
 
 from structout import StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams, UnknownRequestError
-from structout.grammar.interface import StructuredOutputGrammar, batch_class
 from structout.grammar.native.automaton import Automaton
 from structout.grammar.native.extension import core
-from structout.grammar.native.matcher import FsmGrammar
-from structout.grammar.native.native_grammar import NativeStep
+from structout.grammar.native.native_grammar import NativeGrammar
 from structout.masks.bitmask import allocate_token_bitmask
 from structout.masks.pool import MaskPool
-from structout.scheduler import bitmask_filler
+from structout.scheduler import decoding_step
+from structout.scheduler.decoding_step import DEAD_END
 
 TOKENIZER = byte_level()
 V, STOP = 525, TOKENIZER.eos_token_id
 NOT_TOKENS = [-1, V, 2**40, None, 1.5, True, "x"]
-
-
-class OtherNativeGrammar(FsmGrammar):
-    """Of another class, but of the same batch_kind."""
 
 
 @pytest.fixture
@@ -37,10 +32,11 @@ def manager():
 
 @pytest.fixture
 def one_by_one(monkeypatch):
-    """A function after which managers call each grammar alone."""
+    """A function after which managers call each grammar alone, as those of other
+    engines."""
 
     def switch():
-        monkeypatch.setattr(FsmGrammar, "batch_kind", "")
+        monkeypatch.setattr(NativeGrammar, "position", property(lambda grammar: grammar))
 
     return switch
 
@@ -107,23 +103,26 @@ def test_steps_of_a_batch_equal_those_of_each_grammar_alone(seed, one_by_one, nu
 
 
 def test_batch_is_one_native_call(manager, monkeypatch):
-    calls = []
-    for name in ("Step", "accept_batch"):
-        native = getattr(core(), name)
-        monkeypatch.setattr(core(), name, lambda *given, name=name, native=native: calls.append(name) or native(*given))
-    for i in range(3):
-        add(manager, f"r{i}", regex="[ab]+")
-    manager._requests["r1"].grammar.__class__ = OtherNativeGrammar
+    steps = []
+    native = core().Step
+    monkeypatch.setattr(core(), "Step", lambda *given: steps.append(native(*given)) or steps[-1])
+    add(manager, "r0", regex="[ab]+")
+    add(manager, "r1", json={"type": "string"})
+    manager.add_request("r2", StructuredOutputsParams(regex="a+"), constrain_after=[7])
+    manager.wait_ready("r2", 60)
     (a,) = TOKENIZER("a", add_special_tokens=False)["input_ids"]
+    (quote,) = TOKENIZER('"', add_special_tokens=False)["input_ids"]
     names = ["r2", "r0", "r1"]
     manager.grammar_bitmask(names)
-    manager.grammar_bitmask(names, {"r0": [a, a]})
-    assert manager.accept_batch({name: [a] for name in names}) == dict.fromkeys(names, True)
-    assert calls == ["Step", "Step", "accept_batch"]
-    assert manager.stats().backends["fsm"].rows == 3 + 5
+    manager.grammar_bitmask(names, {"r0": [a, a], "r2": [7, a]}, bounds={"r1": (0, 1)})
+    assert manager.accept_batch({"r0": [a], "r1": [quote], "r2": [7]}) == {"r0": True, "r1": True, "r2": True}
+    manager.step({"r0": [a]}, names).result(60)
+    assert len(steps) == 4
+    assert all(not step.foreign for step in steps)
+    assert manager.stats().backends["fsm"].rows == 2 + 7 + 3
 
 
-def test_batch_with_requests_of_other_kinds_falls_back_to_each_alone(manager):
+def test_batch_with_requests_that_are_not_ready_or_free_serves_the_others(manager):
     add(manager, "r", regex="[ab]+")
     manager.add_request("json", StructuredOutputsParams(json={"type": "integer"}))
     manager.add_request("bad", StructuredOutputsParams(regex="("))
@@ -141,12 +140,13 @@ def test_batch_with_requests_of_other_kinds_falls_back_to_each_alone(manager):
     assert manager.grammar_bitmask(["r", "unknown"], strict=False).row_indptr.tolist() == [0, 1, 1]
 
 
-@pytest.mark.parametrize("drafts", [[object()], "text", {1, 2}])
+@pytest.mark.parametrize("drafts", [[object()], "text", {1, 2}, 5])
 def test_malformed_drafts_fail_no_other_request(manager, drafts):
     add(manager, "good", regex="[ab]+")
     add(manager, "bad", regex="[ab]+")
     masks = manager.grammar_bitmask(["good", "bad"], {"bad": drafts})
     assert "good" not in masks.errors
+    assert ("bad" in masks.errors) == (drafts == 5)
     expected = allocate_token_bitmask(1, V, pin_memory=False)
     manager._requests["good"].grammar.fill_bitmask(expected, 0)
     assert (masks.bitmask[0] == expected[0].numpy()).all()
@@ -201,7 +201,7 @@ def test_pooled_masks_equal_those_of_grammar_bitmask(capacity, num_cases):
 def test_pooled_step_fills_no_mask_that_the_pool_holds(pooling, monkeypatch):
     add(pooling, "r", regex="[ab]+")
     assert len(pooling.pooled_bitmask(["r"]).new_masks) == 1
-    monkeypatch.setattr(NativeStep, "fill", None)
+    monkeypatch.setattr(decoding_step, "allocate_token_bitmask", None)
     assert len(pooling.pooled_bitmask(["r"]).new_masks) == 0
     pooling.deduplicator.reset()
     with pytest.raises(TypeError):
@@ -258,7 +258,7 @@ def test_pooled_dead_end_is_an_error_of_its_request_alone(pooling):
         assert pooling.pooled_bitmask(["good", "stuck"], {"stuck": [a]}).errors == {}
     pooling.accept_batch({"good": [a], "stuck": [a]})
     for _ in range(2):
-        assert pooling.pooled_bitmask(["good", "stuck"]).errors == {"stuck": bitmask_filler._DEAD_END}
+        assert pooling.pooled_bitmask(["good", "stuck"]).errors == {"stuck": DEAD_END}
 
 
 # -- dead ends -------------------------------------------------------------------------
@@ -272,37 +272,6 @@ def test_dead_end_of_a_batch_is_an_error_of_its_request_alone(manager):
     manager.wait_ready("stuck", 60)
     assert manager.accept_batch({"good": [a], "stuck": [a]}) == {"good": True, "stuck": True}
     masks = manager.grammar_bitmask(["good", "stuck"])
-    assert masks.errors == {"stuck": bitmask_filler._DEAD_END}
+    assert masks.errors == {"stuck": DEAD_END}
     assert not masks.bitmask[1].any()
     assert masks.bitmask[0].any()
-
-
-def test_batch_class_of_mixed_grammars_is_none_unless_their_batch_kinds_are_equal(manager):
-    class GrammarOfOtherKind(FsmGrammar):
-        batch_kind = "other"
-
-    for name in ("a", "b"):
-        add(manager, name, regex="[ab]+")
-    grammars = [manager._requests[name].grammar for name in ("a", "b")]
-    assert batch_class([]) is None
-    assert batch_class(grammars) is FsmGrammar
-    for other, expected in ((OtherNativeGrammar, {FsmGrammar, OtherNativeGrammar}), (GrammarOfOtherKind, {None})):
-        grammars[1].__class__ = other
-        assert batch_class(grammars) in expected
-    assert batch_class(grammars[1:]) is GrammarOfOtherKind
-
-
-def test_grammar_that_is_not_batched_has_no_step():
-    with pytest.raises(NotImplementedError, match="is not batched"):
-        StructuredOutputGrammar.plan_step([], None)
-
-
-def test_slow_step_of_a_batch_is_followed_by_one_that_times_each_request():
-    config = StructuredOutputsConfig(slow_token_seconds=1e-9)
-    with StructuredOutputManager(TOKENIZER, V, config) as manager:
-        for name in ("a", "b"):
-            add(manager, name, regex="[ab]+")
-        manager.grammar_bitmask(["a", "b"])
-        assert manager._filler.seconds_alone == {}
-        manager.grammar_bitmask(["a", "b"])
-        assert set(manager._filler.seconds_alone) == {"a", "b"}

@@ -5,7 +5,7 @@ import pytest
 import tokenizers_on_the_spot
 import torch
 
-from structout import StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams
+from structout import StructuredOutputManager, StructuredOutputsParams
 
 V = 512
 TOKENIZER = tokenizers_on_the_spot.byte_level()
@@ -148,7 +148,7 @@ def test_invalid_drafts_close_only_their_requests_rows(manager, drafts, bounds, 
 
 
 def test_grammar_bitmask_in_inference_mode_fills_free_and_constrained_rows():
-    with StructuredOutputManager(TOKENIZER, V, StructuredOutputsConfig(fill_threads=2)) as manager:
+    with StructuredOutputManager(TOKENIZER, V) as manager:
         for name in "ab":
             manager.add_request(name, StructuredOutputsParams(regex="a+"), constrain_after=[7])
             manager.wait_ready(name, 30)

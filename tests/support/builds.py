@@ -6,6 +6,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -32,7 +33,7 @@ def compiled(
     *,
     suffix: str = "",
     csrc: Path = CSRC,
-    rooms: Sequence[str] = (".",),
+    follows_includes: bool = False,
     allow_messages: bool = True,
 ) -> Path:
     """Return the output of a compiler, and run it only if its inputs are new.
@@ -45,15 +46,15 @@ def compiled(
         sources: The files to compile.
         suffix: The end of the output's file name.
         csrc: The directory that ``#include`` is relative to.
-        rooms: The folders of csrc whose files may be included.
+        follows_includes: Whether only the files that the sources include by name are
+            inputs, not all of csrc: if no name is that of a macro.
         allow_messages: Whether the compiler may print something.
 
     Raises:
         RuntimeError: If the compiler fails, with what it printed.
     """
-    output = (
-        BUILD / f"{name}-{_digest([*command, str(allow_messages)], sources, [csrc / room for room in rooms])}{suffix}"
-    )
+    inputs = _with_included(sources, csrc) if follows_includes else [*sources, *_all_included(sources, csrc)]
+    output = BUILD / f"{name}-{_digest([*command, str(allow_messages)], inputs)}{suffix}"
     BUILD.mkdir(parents=True, exist_ok=True)
     with output.with_name(f"{output.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -90,11 +91,30 @@ def changed_csrc(directory: Path, file: str, old: str, new: str) -> Path:
     return csrc
 
 
-def _digest(command: Sequence[str], sources: Sequence[Path], rooms: Sequence[Path]) -> str:
-    digest = hashlib.sha256("\0".join(command).encode())
+def _with_included(sources: Sequence[Path], csrc: Path) -> list[Path]:
+    """Return the sources and the files that they include, directly or not."""
+    found: dict[Path, None] = {}
+    waiting = list(sources)
+    while waiting:
+        path = waiting.pop()
+        if path in found:
+            continue
+        found[path] = None
+        names = re.findall(rb'^#include "(.+)"', path.read_bytes(), re.MULTILINE)
+        places = [base / name.decode() for name in names for base in (path.parent, csrc)]
+        waiting += [place for place in places if place.is_file()]
+    return sorted(found)
+
+
+def _all_included(sources: Sequence[Path], csrc: Path) -> list[Path]:
+    """Return every file that the sources might include."""
     suffixes = (".h", ".cuh", ".cu", ".inc", ".cpp")
-    included = sorted(path for room in rooms for path in room.rglob("*") if path.suffix in suffixes)
-    included += sorted({header for source in sources for header in source.parent.glob("*.h")})
-    for path in (*sources, *included):
+    included = sorted(path for path in csrc.rglob("*") if path.suffix in suffixes)
+    return [*included, *sorted({header for source in sources for header in source.parent.glob("*.h")})]
+
+
+def _digest(command: Sequence[str], inputs: Sequence[Path]) -> str:
+    digest = hashlib.sha256("\0".join(command).encode())
+    for path in inputs:
         digest.update(b"\0" + path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]

@@ -140,6 +140,12 @@ class OwnEngine:
             raise Refused(f"{error.kind.value}: {error}") from error
         return [self._verdict(grammar.copy(), tokens_of(text)) for text in texts]
 
+    def captures(self, case: dict[str, Any], text: Text) -> list[tuple[str, bytes]]:
+        """The captures of a whole text."""
+        grammar = self._backend.compile_grammar(StructuredOutputOptions.GRAMMAR, case["grammar"])
+        assert grammar.accept_tokens("", tokens_of(text))
+        return grammar.captures()
+
     def _verdict(self, grammar: Any, tokens: list[int]) -> str:
         stop = byte_vocabulary().stop_token_ids[0]
         if not grammar.accept_tokens("", tokens):

@@ -68,7 +68,7 @@ def build(
         *("-x", "c++"),
     ]
     try:
-        return builds.compiled(name, command, sources, suffix=".so" if shared else "", csrc=csrc)
+        return builds.compiled(name, command, sources, suffix=".so" if shared else "", csrc=csrc, follows_includes=True)
     except RuntimeError as error:
         if not re.search(r"cannot find \S*(asan|tsan|ubsan)", str(error)):
             raise

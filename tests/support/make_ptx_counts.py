@@ -43,13 +43,13 @@ def logits() -> torch.Tensor:
     return (torch.rand(ROWS, VOCAB, generator=generator) * 16 - 8).bfloat16()
 
 
-def sample(
-    device: tuple[int, int], bitmask: torch.Tensor | None, *, filters: bool = False, logprobs: bool = False
-) -> None:
+def sample(device: tuple[int, int], bitmask: torch.Tensor | None, *, filters: int = 0, logprobs: bool = False) -> None:
+    """Sample with ``top_k=filters`` and ``top_p=0.9``, or without filters."""
+
     def kernel(params: masked_sample_builds.Params) -> None:
         masked_sample_builds.cuda_library().masked_sample_on_host(ctypes.byref(params), *device)
 
-    top_k = torch.full((ROWS,), 50) if filters else None
+    top_k = torch.full((ROWS,), filters) if filters else None
     top_p = torch.full((ROWS,), 0.9) if filters else None
     seeds = torch.arange(ROWS)
     masked_sample_builds.run(
@@ -73,9 +73,11 @@ CALLS: dict[str, tuple[str, Callable[[], ctypes.CDLL], Callable[[], None]]] = {
                 "all allowed, clusters": lambda: sample(CLUSTERS, None),
                 "half allowed, blocks, logprobs": lambda: sample(BLOCKS, masks(0.5), logprobs=True),
                 "16 allowed, blocks": lambda: sample(BLOCKS, masks(16 / VOCAB)),
-                "16 allowed, clusters, top_k 50, top_p 0.9": lambda: sample(CLUSTERS, masks(16 / VOCAB), filters=True),
-                "all allowed, blocks, top_k 50, top_p 0.9": lambda: sample(BLOCKS, None, filters=True),
-                "all allowed, clusters, top_k 50, top_p 0.9": lambda: sample(CLUSTERS, None, filters=True),
+                "16 allowed, clusters, top_k 50, top_p 0.9": lambda: sample(CLUSTERS, masks(16 / VOCAB), filters=50),
+                "all allowed, blocks, top_k 50, top_p 0.9": lambda: sample(BLOCKS, None, filters=50),
+                "all allowed, clusters, top_k 50, top_p 0.9": lambda: sample(CLUSTERS, None, filters=50),
+                "all allowed, blocks, top_k 2000, top_p 0.9": lambda: sample(BLOCKS, None, filters=2000),
+                "all allowed, clusters, top_k 2000, top_p 0.9": lambda: sample(CLUSTERS, None, filters=2000),
             },
         ),
         (

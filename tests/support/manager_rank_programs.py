@@ -265,7 +265,7 @@ def fail_on_owner(rank: int) -> list[str]:
     assert "TypeError: 'int' object is not iterable" in masks_of_failed.errors["bad"]
     for call in (
         lambda: manager.grammar_bitmask(["a", "b", "a"]),
-        lambda: manager.grammar_bitmask(["a", "b"], {"a": 5}),
+        lambda: _step_that_fails(manager, rank == manager.owner("a")),
         lambda: manager.fork("bad", "c"),
     ):
         try:
@@ -284,6 +284,21 @@ def fail_on_owner(rank: int) -> list[str]:
         manager.finish_request(request_id)
     manager.add_request("a", structout.StructuredOutputsParams(regex="a*"))
     return [*messages, _poll_until_settled(manager, ["a"])["a"]]
+
+
+def _step_that_fails(manager: Any, is_owner: bool) -> None:
+    """A step in which this rank's own manager raises, if it is the owner."""
+
+    def fail(*_: object, **options: object) -> None:
+        raise TypeError("out of order")
+
+    local = manager._manager
+    if is_owner:
+        local.grammar_bitmask = fail
+    try:
+        manager.grammar_bitmask(["a", "b"])
+    finally:
+        vars(local).pop("grammar_bitmask", None)
 
 
 def fork_with_failing_owner(rank: int) -> dict[str, Any]:

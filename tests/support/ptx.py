@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import builds
+import host_cuda
 import pytest
 from builds import CSRC
 from locations import HOST_CUDA_PROGRAMS
@@ -30,9 +31,9 @@ ARCHITECTURES = (80, 90, 100)
 NEEDS_NVCC = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 
 # The flags of setup.py that change device code.
-NVCC = ("nvcc", "-ptx", "-O3", "-std=c++17", "-fmad=false")
-# The files that nvcc reads. A change of the engine compiles no kernel again.
-KERNEL_ROOMS = ("cuda", "common")
+RELEASE_FLAGS = ("-O3", "-std=c++17", "-fmad=false")
+# -lineinfo: the source line of each instruction, which changes no instruction.
+NVCC = ("nvcc", "-ptx", "-lineinfo", *RELEASE_FLAGS)
 
 MACHINE = CSRC / "testing" / "ptx_vm"
 # -fwrapv: PTX's integers wrap. -ffp-contract=off: float operations are rounded once.
@@ -59,12 +60,12 @@ def machine() -> Path:
         objects = list(
             pool.map(
                 lambda path: builds.compiled(
-                    f"ptx_vm_{path.stem}", [*command, "-c"], [path], suffix=".o", rooms=("testing",)
+                    f"ptx_vm_{path.stem}", [*command, "-c"], [path], suffix=".o", follows_includes=True
                 ),
                 sources,
             )
         )
-    return builds.compiled("ptx_vm", [*command, "-shared"], objects, suffix=".so", rooms=("testing",))
+    return builds.compiled("ptx_vm", [*command, "-shared"], objects, suffix=".so", follows_includes=True)
 
 
 def _this_cpu() -> str:
@@ -79,13 +80,19 @@ def _this_cpu() -> str:
 
 
 def ptx_of(name: str, architecture: int, csrc: Path = CSRC) -> Path:
-    """Return the PTX of a source, which nvcc compiles once for each content of
-    csrc/cuda and csrc/common."""
+    """Return the PTX of a source, which nvcc compiles once for each content of the
+    source and what it includes."""
     source = csrc / "cuda" / f"{name}.cu"
     if not source.exists():
         source = HOST_CUDA_PROGRAMS / f"{name}.cu"
     command = [*NVCC, f"-arch=sm_{architecture}"]
-    return builds.compiled(f"{name}_{architecture}", command, [source], suffix=".ptx", csrc=csrc, rooms=KERNEL_ROOMS)
+    return builds.compiled(f"{name}_{architecture}", command, [source], suffix=".ptx", csrc=csrc, follows_includes=True)
+
+
+@functools.cache
+def program(name: str, sanitize: host_cuda.Sanitizer | None = None) -> Path:
+    """Return a program of tests/host_cuda_programs."""
+    return host_cuda.build(name, [HOST_CUDA_PROGRAMS / f"{name}.cpp"], sanitize=sanitize, shared=False)
 
 
 def configuration(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import ptx
+import torch
 
 
 class _Launch(ctypes.Structure):
@@ -41,6 +43,19 @@ def _library() -> ctypes.CDLL:
 def forms() -> list[str]:
     """Return the opcodes that the machine's table has, with all their modifiers."""
     return _library().ptx_vm_forms().decode().split()
+
+
+@contextlib.contextmanager
+def watching(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Find data races in memory that several devices share, from launch to launch. A
+    device is a thread that launches."""
+    for tensor in tensors:
+        begin = tensor.data_ptr()
+        _library().ptx_vm_watch(ctypes.c_uint64(begin), ctypes.c_uint64(begin + tensor.nbytes))
+    try:
+        yield
+    finally:
+        _library().ptx_vm_watch_nothing()
 
 
 class Module:

@@ -1,38 +1,45 @@
 """Run push_all_gather in Triton's interpreter, each rank a process.
 
-Usage: python push_ranks.py RANKS EPOCHS SEED [absent | mismatch]
+Usage: TRITON_INTERPRET=1 python push_ranks.py RANKS EPOCHS SEED [absent | mismatch]
+
+push_ranks_on_ptx.py runs the same ranks as compiled code.
 """
 
 import mmap
 import multiprocessing
-import os
 import random
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-os.environ["TRITON_INTERPRET"] = "1"
-
 import numpy as np
 import torch
+import triton
 from structout.triton_kernels.push import push_all_gather
 
 CAPACITY = 40_000
 FILL = 0xA5
-LONG_TIMEOUT_NS = 20_000_000  # 20,000 polls
-SHORT_TIMEOUT_NS = 200_000
+# A rank that is present must not look absent because the machine is busy. In the
+# interpreter a poll counts as 1 us.
+IS_INTERPRETED = triton.knobs.runtime.interpret
+LONG_TIMEOUT_NS, SHORT_TIMEOUT_NS = (20_000_000, 200_000) if IS_INTERPRETED else (120_000_000_000, 500_000_000)
+
+
+def buffer_size(world_size: int) -> int:
+    return torch.ops.structout._push_buffer(world_size, CAPACITY, 0)[1]
 
 
 class Rank:
-    def __init__(self, rank: int, world_size: int, directory: str):
-        self.rank, self.world_size = rank, world_size
-        _, size = torch.ops.structout._push_buffer(world_size, CAPACITY, 0)
-        self.gaps, self.buffers = [], []
-        for i in range(world_size):
-            self.gaps.append(mmap.mmap(-1, mmap.PAGESIZE * (1 + rank)))  # makes addresses differ among ranks
-            self.buffers.append(torch.from_file(f"{directory}/{i}", shared=True, size=size, dtype=torch.uint8))
-        self.addresses = torch.tensor([buffer.data_ptr() for buffer in self.buffers])
+    """One rank.
+
+    Args:
+        buffers: The buffers of all ranks, where this rank has them.
+    """
+
+    def __init__(self, rank: int, buffers: list[torch.Tensor]):
+        self.rank, self.world_size, self.buffers = rank, len(buffers), buffers
+        self.addresses = torch.tensor([buffer.data_ptr() for buffer in buffers])
         self.state = torch.zeros(6, dtype=torch.int64)
 
     def gather(self, shard: torch.Tensor, token: int, timeout_ns: int = LONG_TIMEOUT_NS) -> torch.Tensor:
@@ -54,8 +61,8 @@ def random_shard(rank: int, epoch: int, seed: int) -> torch.Tensor:
     return torch.from_numpy(bits).view(dtype)[1 + offset :]
 
 
-def run(rank: int, world_size: int, epochs: int, seed: int, directory: str) -> None:
-    local, rng = Rank(rank, world_size, directory), random.Random(f"{seed} {rank}")
+def run(rank: int, buffers: list[torch.Tensor], epochs: int, seed: int) -> None:
+    local, rng, world_size = Rank(rank, buffers), random.Random(f"{seed} {rank}"), len(buffers)
     for epoch in range(1, epochs + 1):
         if rng.random() < (0.5 if rank == 0 else 0.1):
             time.sleep(rng.random() * 0.01)
@@ -65,8 +72,9 @@ def run(rank: int, world_size: int, epochs: int, seed: int, directory: str) -> N
     assert local.state.tolist() == [epochs, 0, 0, 0, 0, 0]
 
 
-def run_failure(rank: int, world_size: int, failure: str, directory: str) -> None:
-    local, shard = Rank(rank, world_size, directory), torch.full((1000,), rank, dtype=torch.uint8)
+def run_failure(rank: int, buffers: list[torch.Tensor], failure: str) -> None:
+    """Make a call that succeeds, one that fails, and one that must end at once."""
+    local, shard, world_size = Rank(rank, buffers), torch.full((1000,), rank, dtype=torch.uint8), len(buffers)
     assert local.gather(shard, token=1)[-1, 0] == world_size - 1
     is_last = rank == world_size - 1
     if failure == "absent" and is_last:
@@ -79,16 +87,24 @@ def run_failure(rank: int, world_size: int, failure: str, directory: str) -> Non
     assert peer == world_size - 1 or is_last
 
 
+def run_process(rank: int, world_size: int, epochs: int, seed: int, failure: str | None, directory: str) -> None:
+    gaps, buffers = [], []
+    for i in range(world_size):
+        gaps.append(mmap.mmap(-1, mmap.PAGESIZE * (1 + rank)))  # makes addresses differ among ranks
+        size = buffer_size(world_size)
+        buffers.append(torch.from_file(f"{directory}/{i}", shared=True, size=size, dtype=torch.uint8))
+    run(rank, buffers, epochs, seed) if failure is None else run_failure(rank, buffers, failure)
+
+
 def main(world_size: int, epochs: int, seed: int, failure: str | None = None) -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as directory:
-        _, size = torch.ops.structout._push_buffer(world_size, CAPACITY, 0)
         for rank in range(world_size):
-            Path(directory, str(rank)).write_bytes(bytes(size))
+            Path(directory, str(rank)).write_bytes(bytes(buffer_size(world_size)))
         fork = multiprocessing.get_context("fork")  # imports Triton only once
-        target, arguments = (run, (epochs, seed)) if failure is None else (run_failure, (failure,))
         ranks = [
-            fork.Process(target=target, args=(rank, world_size, *arguments, directory)) for rank in range(world_size)
+            fork.Process(target=run_process, args=(rank, world_size, epochs, seed, failure, directory))
+            for rank in range(world_size)
         ]
         for process in ranks:
             process.start()

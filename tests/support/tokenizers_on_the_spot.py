@@ -1,6 +1,7 @@
 """Real tokenizers, trained in a second: byte-level (GPT-2, Llama 3, Qwen) and
 byte-fallback (Llama 2, Gemma)."""
 
+import copy
 import functools
 import json
 from typing import Any
@@ -21,6 +22,13 @@ def _wrap(tokenizer: Tokenizer) -> Any:
         tokenizer_object=tokenizer, eos_token=SPECIAL[0], additional_special_tokens=SPECIAL[1:]
     )
     wrapped.add_tokens([AddedToken("<tool_call>", special=False)])
+    return wrapped
+
+
+def with_tokens(tokenizer: Any, tokens: list[AddedToken]) -> Any:
+    """A copy of a tokenizer that has more tokens."""
+    wrapped = copy.deepcopy(tokenizer)
+    wrapped.add_tokens(tokens)
     return wrapped
 
 

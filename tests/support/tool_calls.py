@@ -82,6 +82,81 @@ NASTY = {
     },
 }
 
+# Ten tools that all styles take, as vLLM's parsers read them: a value of an XML style
+# has its type beside a reference, as they follow none.
+_ANCHORED = {
+    "root": {"$ref": "#/$defs/node", "type": "object"},
+    "ids": {"$ref": "#/$defs/ids", "type": "array"},
+}
+TEN = (
+    PLAIN
+    | {"book": NASTY["book"], "tree": NASTY["tree"] | {"properties": _ANCHORED}}
+    | {
+        "measure": {
+            "type": "object",
+            "properties": {
+                "steps": {"type": "integer", "multipleOf": 7, "minimum": -50, "maximum": 50},
+                "ratio": {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
+                "limit": {"type": ["integer", "null"]},
+            },
+            "required": ["steps", "ratio"],
+            "additionalProperties": False,
+        },
+        "sort": {
+            "type": "object",
+            "properties": {
+                "items": {
+                    "type": "array",
+                    "items": {"enum": ["a", "b", "c"]},
+                    "uniqueItems": True,
+                    "contains": {"const": "a"},
+                },
+                "pair": {"type": "array", "prefixItems": [{"type": "integer"}, {"type": "boolean"}], "items": False},
+            },
+            "required": ["items"],
+            "additionalProperties": False,
+        },
+        "register": {
+            "type": "object",
+            "properties": {
+                "id": {"type": "string", "format": "uuid"},
+                "mail": {"type": "string", "format": "email", "maxLength": 20},
+                "nick": {"type": "string", "minLength": 3, "maxLength": 6},
+                "plan": {"const": 'the "big" one'},
+            },
+            "required": ["id", "nick"],
+            "additionalProperties": False,
+        },
+        "move": {
+            "type": "object",
+            "properties": {name: {"type": "integer", "minimum": 0, "maximum": 9} for name in ("x", "y", "z")},
+            "additionalProperties": False,
+            "minProperties": 1,
+            "maxProperties": 2,
+            "dependentRequired": {"z": ["y"]},
+        },
+        "pay": {
+            "type": "object",
+            "properties": {
+                "by": {
+                    "type": "object",
+                    "properties": {
+                        "way": {"enum": ["card", "cash"]},
+                        "card": {"type": "string", "pattern": "^\\d{4}$"},
+                    },
+                    "required": ["way"],
+                    "if": {"properties": {"way": {"const": "card"}}},
+                    "then": {"required": ["card"]},
+                    "patternProperties": {"^x_": {"type": "integer"}},
+                    "additionalProperties": False,
+                },
+            },
+            "required": ["by"],
+            "additionalProperties": False,
+        },
+    }
+)
+
 # Keywords of the arguments themselves, which only JSON takes.
 JSON_ONLY = {
     "pay": {

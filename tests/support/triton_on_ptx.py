@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import torch
@@ -35,7 +35,7 @@ class _Utils:
         return {"max_shared_mem": 227 * 1024, "multiprocessor_count": 4}
 
     def load_binary(self, name: str, ptx: bytes, shared: int, device: int) -> tuple[Any, ...]:
-        text = ptx.decode()
+        text = PtxDriver.change(ptx.decode())
         module = self.modules.setdefault(text, Module(text))
         return module, (module, name), 0, 0, 1024
 
@@ -71,6 +71,7 @@ class PtxDriver(DriverBase):
     """Triton's driver of a GPU that is not there."""
 
     options: ClassVar[dict[str, int]] = {}
+    change: Callable[[str], str] = staticmethod(str)
     seeds: ClassVar[Iterator[int]] = itertools.count()
 
     def __init__(self, architecture: int):
@@ -102,9 +103,14 @@ class PtxDriver(DriverBase):
         raise NotImplementedError("there is nothing to measure")
 
 
-def install(architecture: int, **options: int) -> None:
-    """Make this process's Triton compile for ``architecture`` and run on the CPU."""
-    PtxDriver.options = options
+def install(architecture: int, change: Callable[[str], str] = str, **options: int) -> None:
+    """Make this process's Triton compile for ``architecture`` and run on the CPU.
+
+    Args:
+        change: Gives the text that runs in place of a kernel's PTX.
+        options: Those of ``Module.launch``.
+    """
+    PtxDriver.options, PtxDriver.change = options, staticmethod(change)
     driver.set_active(PtxDriver(architecture))
     stages_with_machine_code = CUDABackend.add_stages
 

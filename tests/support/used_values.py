@@ -265,8 +265,8 @@ def check_walks(engine: JsonEngine, seed: int, num_schemas: int, num_walks: int)
         except ValueError as error:
             refusal = refusal_of(error)
             found.counts[f"refused: {refusal}"] += 1
-            if drawn is not None and drawn.texts and refusal == "impossible":
-                found.wrong.append(f"{json.dumps(schema)}: refused as impossible")
+            if refusal == "limit" or (drawn is not None and drawn.texts and refusal == "impossible"):
+                found.wrong.append(f"{json.dumps(schema)}: refused: {error}")
             continue
         if drawn is not None and not drawn.texts:
             found.wrong.append(f"{json.dumps(schema)}: has no text, and is served")

@@ -14,18 +14,21 @@ _CHAT_TEMPLATE = (
 )
 
 
-def save_small_model(folder: Path, tokenizer: Any = None, vocab_size: int = 512, **config: Any) -> Path:
+def save_small_model(
+    folder: Path, tokenizer: Any = None, vocab_size: int = 512, chat_template: str = _CHAT_TEMPLATE, **config: Any
+) -> Path:
     """Save a random Llama and its tokenizer.
 
     Args:
         folder: where; it must exist.
         tokenizer: a Hugging Face tokenizer. Default: one of 420 byte-level tokens.
         vocab_size: the width of the lm_head.
+        chat_template: how the tokenizer writes messages.
         config: changes to the model's config. vLLM's CPU attention needs a head_dim of
             at least 32.
     """
     tokenizer = tokenizer or byte_level()
-    tokenizer.chat_template = _CHAT_TEMPLATE
+    tokenizer.chat_template = chat_template
     tokenizer.save_pretrained(folder)
     shape = {
         "hidden_size": 64,

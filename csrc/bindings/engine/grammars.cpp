@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -12,12 +13,15 @@
 #include "bindings/engine/module.h"
 #include "bindings/engine/run.h"
 #include "context_free/as_automaton.h"
+#include "context_free/captures.h"
 #include "context_free/grammar_index.h"
 #include "context_free/grammar_matcher.h"
 #include "context_free/network.h"
 
 namespace structout::engine {
 
+using context_free::Capture;
+using context_free::CaptureParser;
 using context_free::GrammarIndex;
 using context_free::GrammarMatcher;
 using context_free::GrammarStates;
@@ -27,11 +31,18 @@ using context_free::NetworkOptions;
 namespace {
 
 // `ignored`: parts that may stand between terminals. Without a list symbols are bytes.
-std::shared_ptr<Network> build(const Rules& rules, uint32_t root, const std::optional<std::vector<uint32_t>>& ignored,
-                               const Limits& limits, const std::shared_ptr<const VocabularyTrie>& vocabulary) {
+NetworkOptions options_of(const std::optional<std::vector<uint32_t>>& ignored, bool ignores_once) {
   NetworkOptions options;
   options.has_lexer = ignored.has_value();
+  options.ignores_once = ignores_once;
   if (ignored) options.ignored = *ignored;
+  return options;
+}
+
+std::shared_ptr<Network> build(const Rules& rules, uint32_t root, const std::optional<std::vector<uint32_t>>& ignored,
+                               const Limits& limits, const std::shared_ptr<const VocabularyTrie>& vocabulary,
+                               bool ignores_once) {
+  NetworkOptions options = options_of(ignored, ignores_once);
   for (int byte = 0; byte < 256 && vocabulary != nullptr; ++byte) {
     options.allowed_bytes[size_t(byte)] = vocabulary->has_byte(uint8_t(byte));
   }
@@ -43,13 +54,33 @@ std::shared_ptr<Network> build(const Rules& rules, uint32_t root, const std::opt
 void define_grammars(py::module_& module) {
   py::class_<Network, std::shared_ptr<Network>>(module, "Network")
       .def(py::init(&build), py::arg("rules"), py::arg("root"), py::arg("ignored"), py::arg("limits"),
-           py::arg("vocabulary") = nullptr)
+           py::arg("vocabulary") = nullptr, py::arg("ignores_once") = false)
       .def_property_readonly("is_empty", &Network::is_empty)
       .def_property_readonly("is_recursive", &Network::is_recursive)
       .def_property_readonly("num_rules", &Network::num_rules)
       .def_property_readonly("num_states", &Network::num_states)
       .def("as_automaton", [](const Network& self, const Limits& limits) {
         return run(true, [&] { return context_free::as_automaton(self, limits); });
+      });
+
+  py::class_<CaptureParser>(module, "CaptureParser")
+      .def(py::init([](const Rules& rules, uint32_t root, const std::optional<std::vector<uint32_t>>& ignored,
+                       bool ignores_once, const std::vector<uint32_t>& captured, const Limits& limits) {
+             return run(true, [&] {
+               return std::make_unique<CaptureParser>(rules, root, options_of(ignored, ignores_once), captured, limits);
+             });
+           }),
+           py::arg("rules"), py::arg("root"), py::arg("ignored"), py::arg("ignores_once"), py::arg("captured"),
+           py::arg("limits"))
+      .def("captures", [](const CaptureParser& self, const std::vector<std::pair<uint32_t, py::bytes>>& tokens) {
+        std::vector<context_free::TokenText> text;
+        for (const auto& [id, bytes] : tokens) text.push_back({id, bytes});
+        std::optional<std::vector<Capture>> found = run(true, [&] { return self.captures(text); });
+        std::optional<std::vector<std::tuple<uint32_t, size_t, size_t>>> spans;
+        if (!found) return spans;
+        spans.emplace();
+        for (const Capture& each : *found) spans->emplace_back(each.rule, each.begin, each.end);
+        return spans;
       });
 
   py::class_<GrammarIndex, std::shared_ptr<GrammarIndex>>(module, "GrammarIndex")

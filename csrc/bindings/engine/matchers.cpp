@@ -6,6 +6,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bindings/engine/conversions.h"
@@ -23,10 +24,13 @@ std::vector<PyTypeObject*> matcher_types;  // a few, that live as long as the pr
 
 void add_matcher_type(py::handle type) { matcher_types.push_back(reinterpret_cast<PyTypeObject*>(type.ptr())); }
 
+bool is_matcher(PyObject* object) {
+  return std::find(matcher_types.begin(), matcher_types.end(), Py_TYPE(object)) != matcher_types.end();
+}
+
 Matcher& matcher_of(PyObject* object) {
-  PyTypeObject* type = Py_TYPE(object);
-  if (std::find(matcher_types.begin(), matcher_types.end(), type) == matcher_types.end()) {
-    throw py::type_error("expected a Matcher, got a " + std::string(type->tp_name));
+  if (!is_matcher(object)) {
+    throw py::type_error("expected a Matcher, got a " + std::string(Py_TYPE(object)->tp_name));
   }
   void* value = reinterpret_cast<py::detail::instance*>(object)->get_value_and_holder().value_ptr();
   if (value == nullptr) throw py::type_error("the Matcher was not initialised");
@@ -37,7 +41,10 @@ void define_matchers(py::module_& module) {
   py::class_<Matcher>(module, "Matcher")
       .def("copy", [](const Matcher& self) { return self.copy().release(); })
       .def_property_readonly("is_terminated", &Matcher::is_terminated)
+      .def_property_readonly("is_reasoning", &Matcher::is_reasoning)
+      .def_property_readonly("is_unconstrained", &Matcher::is_unconstrained)
       .def_property_readonly("num_tokens", &Matcher::num_tokens)
+      .def("begin_after", [](Matcher& self, std::vector<uint32_t> end) { self.begin_after(Reasoning(std::move(end))); })
       .def_property_readonly("error", &Matcher::error)
       .def("accept_prefix",
            [](Matcher& self, const py::sequence& given) {

@@ -21,6 +21,8 @@ pybind11::class_<Kind, Matcher> define_matcher(pybind11::module_& module, const 
   return type;
 }
 
+bool is_matcher(PyObject* object);
+
 // The matcher of a Python object. A batch converts thousands of them, so it does without
 // pybind11's search for the type.
 Matcher& matcher_of(PyObject* object);

@@ -53,7 +53,14 @@ void define_rules(py::module_& module) {
            })
       .def("add_intersection", &Rules::add_intersection)
       .def("add_complement", &Rules::add_complement)
-      .def("add_terminal", &Rules::add_terminal, py::arg("part"), py::arg("is_lazy") = false)
+      .def(
+          "add_terminal",
+          [](Rules& self, uint32_t part, bool is_lazy, const py::bytes& stop, std::optional<uint32_t> max_tokens,
+             bool ends_at_limit_only) {
+            return self.add_terminal(part, {is_lazy, ends_at_limit_only, max_tokens.value_or(kUnbounded), stop});
+          },
+          py::arg("part"), py::arg("is_lazy") = false, py::arg("stop") = py::bytes(),
+          py::arg("max_tokens") = py::none(), py::arg("ends_at_limit_only") = false)
       .def("add_json",
            [](Rules& self, std::shared_ptr<json::SchemaIndex> index) { return self.add_embedded(std::move(index)); })
       .def("add_tokens", &Rules::add_tokens)

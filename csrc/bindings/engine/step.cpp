@@ -1,14 +1,17 @@
-// The calls of a decoding step, each for many matchers at once.
+// A decoding step of many requests, in calls that give Python's global lock away once, and
+// only if they take long.
+#include "step/step.h"
+
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
 #include <algorithm>
-#include <map>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "bindings/engine/conversions.h"
@@ -20,298 +23,323 @@ namespace structout::engine {
 
 namespace {
 
-uint32_t* row_at(uintptr_t address, int64_t row, int64_t row_bytes) {
-  return reinterpret_cast<uint32_t*>(address + uintptr_t(row * row_bytes));
-}
-
-// Whether each matcher has accepted all of its tokens. One that has not does not move.
-py::list accept_batch(const py::list& matchers, const py::list& tokens_of_each) {
-  size_t count = matchers.size();
-  if (tokens_of_each.size() != count) throw std::invalid_argument("expected tokens for each matcher");
-  py::list are_accepted(count);
-  std::vector<int64_t> tokens;
-  for (size_t i = 0; i < count; ++i) {
-    tokens.clear();
-    Matcher& matcher = matcher_of(PyList_GET_ITEM(matchers.ptr(), Py_ssize_t(i)));
-    bool is_accepted = append_tokens(PyList_GET_ITEM(tokens_of_each.ptr(), Py_ssize_t(i)), tokens) &&
-                       run_short_first([&] { return matcher.accept(tokens.data(), tokens.size()); });
-    PyList_SET_ITEM(are_accepted.ptr(), Py_ssize_t(i), py::bool_(is_accepted).release().ptr());
-  }
-  return are_accepted;
-}
-
-constexpr uint32_t kUnplanned = kFreeRow - 1;  // in the place of a state that is not known yet
-
-// The rows of a step: the matcher and the state of each.
-struct Rows {
-  std::vector<const Matcher*> matchers;
-  std::vector<uint32_t> states;
-
-  void add(const Matcher& matcher) { matchers.resize(states.size(), &matcher); }
-
-  // Whether filling a row is short. Never waits.
-  bool has_mask(size_t i) const try {
-    if (states[i] == kUnplanned) return false;
-    WorkAllowance allowance(kShortWork);
-    return states[i] == kFreeRow || matchers[i]->has_mask(states[i]);
-  } catch (const OverAllowance&) {
-    return false;
+// Gives Python's global lock away when it is first called, until it is destroyed.
+class LongWork {
+ public:
+  Step::BeforeLongWork announcer() {
+    return [this] {
+      if (!released_) released_.emplace();
+    };
   }
 
-  bool has_masks() const {
-    for (size_t i = 0; i < states.size(); ++i) {
-      if (!has_mask(i)) return false;
+ private:
+  std::optional<py::gil_scoped_release> released_;
+};
+
+template <typename Value>
+py::array_t<Value> array_of(const std::vector<Value>& values) {
+  return py::array_t<Value>(ptrdiff_t(values.size()), values.data());
+}
+
+// A new reference to the value of a key, or null. Hashes like a dict, so it may raise.
+py::object value_of(const py::object& dict, PyObject* key) {
+  if (dict.is_none()) return {};
+  PyObject* value = PyDict_GetItemWithError(dict.ptr(), key);
+  if (value == nullptr && PyErr_Occurred() != nullptr) throw py::error_already_set();
+  return py::reinterpret_borrow<py::object>(value);
+}
+
+// A bound of drafts: above their number it counts as past the last row.
+std::optional<size_t> bound_of(py::handle given) {
+  int64_t value = token_of(given);
+  return value < 0 ? std::nullopt : std::optional<size_t>(size_t(value));
+}
+
+std::string shown(const py::object& object) { return py::cast<std::string>(py::str(object)); }
+
+// The nodes of a tree of drafts below node 0, each with its parent, which comes first.
+// Throws std::invalid_argument if they are no tree.
+std::vector<std::pair<size_t, size_t>> nodes_below(const std::vector<int64_t>& next_token,
+                                                   const std::vector<int64_t>& next_sibling) {
+  std::vector<std::pair<size_t, size_t>> order;
+  std::vector<bool> seen(next_token.size());
+  seen[0] = true;
+  std::vector<std::pair<int64_t, size_t>> pending{{next_token[0], 0}};
+  while (!pending.empty()) {
+    auto [node, parent] = pending.back();
+    pending.pop_back();
+    if (node == -1) continue;
+    if (node <= 0 || size_t(node) >= seen.size() || seen[size_t(node)]) {
+      throw std::invalid_argument("the drafts must form a tree, got node " + std::to_string(node) +
+                                  ", which is out of range or has two parents");
     }
-    return true;
+    seen[size_t(node)] = true;
+    order.emplace_back(size_t(node), parent);
+    pending.emplace_back(next_sibling[size_t(node)], parent);
+    pending.emplace_back(next_token[size_t(node)], size_t(node));
+  }
+  return order;
+}
+
+// A step, and the Python objects that it must keep alive.
+class PythonStep {
+ public:
+  // `positions` has for each request id a matcher, None for a request whose rows stay
+  // empty, or another object that fills its rows itself: one with the methods
+  // is_unconstrained and is_terminated. What it has no entry for is unknown and gets no
+  // rows. `expected` has earlier entries: a request of another position is unknown too.
+  // `drafts`, `bounds` and `trees` are dicts by request id, or None.
+  PythonStep(py::dict positions, const py::list& ids, py::object drafts, py::object bounds, py::object trees,
+             py::object expected)
+      : positions_(std::move(positions)), expected_(std::move(expected)) {
+    step_.requests.resize(ids.size());
+    for (size_t i = 0; i < ids.size(); ++i) {
+      PyObject* id = PyList_GET_ITEM(ids.ptr(), Py_ssize_t(i));
+      StepRequest& request = step_.requests[i];
+      read_drafts(request, value_of(drafts, id), value_of(bounds, id), value_of(trees, id));
+      py::object position = position_of(id);
+      if (!position) {
+        request.max_rows = 0;
+      } else if (is_matcher(position.ptr())) {
+        request.matcher = &matcher_of(position.ptr());
+      } else if (position.is_none()) {
+        blocked_.push_back(i);
+      } else {
+        bool is_single = request.num_drafts == 0 && !request.has_bounds;
+        const char* asked = is_single ? "is_unconstrained" : "is_terminated";
+        if (py::cast<bool>(position.attr(asked)())) request.max_rows = 0;
+        foreign_.emplace_back(i, position);
+      }
+      positions_used_.push_back(std::move(position));
+    }
   }
 
-  // Fills a row and returns whether it allows anything.
-  bool fill(size_t i, uint32_t* row) const {
-    if (states[i] != kFreeRow) return matchers[i]->fill(states[i], row);
-    std::fill(row, row + matchers[i]->row_words(), UINT32_MAX);
-    return true;
+  // Lets requests accept what they have drawn, all of it or nothing, when the step is run.
+  // Ids are looked up as in the constructor.
+  void draw(const py::list& ids, const py::list& tokens_of_each) {
+    if (ids.size() != tokens_of_each.size()) throw std::invalid_argument("expected tokens for each request");
+    for (size_t i = 0; i < ids.size(); ++i) {
+      py::object position = position_of(PyList_GET_ITEM(ids.ptr(), Py_ssize_t(i)));
+      StepTokens of{nullptr, step_.tokens.size(), 0};
+      if (position && is_matcher(position.ptr())) {
+        if (append_tokens(PyList_GET_ITEM(tokens_of_each.ptr(), Py_ssize_t(i)), step_.tokens)) {
+          of.matcher = &matcher_of(position.ptr());
+        }
+      } else if (position && !position.is_none()) {
+        foreign_drawn_.push_back(i);
+      }
+      of.num_tokens = step_.tokens.size() - of.first_token;
+      step_.drawn.push_back(of);
+      positions_used_.push_back(std::move(position));
+    }
   }
+
+  // Accepts what was drawn, unless the step was run.
+  // Returns whether each of them has accepted its tokens, the indices of those that are no
+  // matchers, and of those that have reached a limit.
+  std::tuple<py::list, std::vector<size_t>, std::vector<size_t>> accept() {
+    {
+      LongWork long_work;
+      step_.accept(long_work.announcer());
+    }
+    py::list accepted(step_.drawn.size());
+    std::vector<size_t> exhausted;
+    for (size_t i = 0; i < step_.drawn.size(); ++i) {
+      const StepTokens& of = step_.drawn[i];
+      if (!of.is_accepted && of.matcher != nullptr && !of.matcher->error().empty()) exhausted.push_back(i);
+      PyList_SET_ITEM(accepted.ptr(), Py_ssize_t(i), py::bool_(of.is_accepted).release().ptr());
+    }
+    return {std::move(accepted), foreign_drawn_, std::move(exhausted)};
+  }
+
+  // Accepts what was drawn, then plans and fills all rows, as Step::run says. A step
+  // `apart` gives the global lock away from the start.
+  uint64_t run(uint64_t work, uintptr_t address, int64_t row_bytes, size_t buffer_rows, bool apart) {
+    MaskRows masks = checked(address, row_bytes, buffer_rows, step_.max_rows());
+    LongWork long_work;
+    if (apart) long_work.announcer()();
+    step_.accept(long_work.announcer());
+    return step_.run(work, masks, long_work.announcer());
+  }
+
+  std::optional<uint64_t> finish(size_t request, uint64_t work, uintptr_t address, int64_t row_bytes,
+                                 size_t buffer_rows) {
+    if (request >= step_.requests.size()) throw py::index_error("the step has no such request");
+    MaskRows masks = checked(address, row_bytes, buffer_rows, num_rows());
+    return structout::engine::run(true, [&] { return step_.finish(request, work, masks); });
+  }
+
+  void plan() {
+    LongWork long_work;
+    step_.plan_all(long_work.announcer());
+  }
+
+  std::vector<size_t> fill(const std::vector<size_t>& rows, uintptr_t address, int64_t row_bytes,
+                           size_t buffer_rows) const {
+    for (size_t row : rows) {
+      if (row >= num_rows()) throw py::index_error("the step has " + std::to_string(num_rows()) + " rows");
+    }
+    MaskRows masks = checked(address, row_bytes, buffer_rows, rows.size());
+    LongWork long_work;
+    return step_.fill(rows, masks, long_work.announcer());
+  }
+
+  py::tuple distinct_masks() const {
+    num_rows();
+    DistinctRows found;
+    {
+      LongWork long_work;
+      found = step_.distinct_rows(long_work.announcer());
+    }
+    return py::make_tuple(array_of(found.keys), array_of(found.first_rows), array_of(found.index_of_row));
+  }
+
+  const Step& step() const { return step_; }
+  const std::vector<size_t>& blocked() const { return blocked_; }
+  const std::vector<std::pair<size_t, py::object>>& foreign() const { return foreign_; }
+
+  // What is wrong with the drafts of which requests that have rows.
+  std::vector<std::pair<size_t, std::string>> problems() const {
+    num_rows();
+    std::vector<std::pair<size_t, std::string>> found;
+    for (size_t i = 0; i < step_.requests.size(); ++i) {
+      const StepRequest& request = step_.requests[i];
+      if (!request.problem.empty() && step_.ends[i] < step_.ends[i + 1]) found.emplace_back(i, request.problem);
+    }
+    return found;
+  }
+
+ private:
+  size_t num_rows() const {
+    if (step_.ends.empty()) throw std::logic_error("the step has no rows before it is run or planned");
+    return size_t(step_.ends.back());
+  }
+
+  // Null for a request that is unknown, or another one than expected. None for one whose
+  // rows stay empty, also if it is not ready any more, or was not yet.
+  py::object position_of(PyObject* id) const {
+    py::object position = value_of(positions_, id);
+    if (!position || expected_.is_none()) return position;
+    py::object expected = value_of(expected_, id);
+    if (expected && expected.is(position)) return position;
+    return position.is_none() || (expected && expected.is_none()) ? py::object(py::none()) : py::object();
+  }
+
+  void read_drafts(StepRequest& request, const py::object& drafts, const py::object& bounds, const py::object& tree) {
+    request.first_draft = step_.drafts.size();
+    if (drafts && !drafts.is_none() && !append_tokens(drafts, step_.drafts)) {
+      request.problem = "drafts must be a sequence of tokens, got " + shown(py::type::of(drafts));
+    }
+    request.num_drafts = step_.drafts.size() - request.first_draft;
+    request.max_rows = request.num_drafts + 1;
+    if (bounds) read_bounds(request, bounds);
+    if (tree && request.num_drafts > 0) read_tree(request, tree);
+  }
+
+  void read_bounds(StepRequest& request, const py::object& given) {
+    request.has_bounds = true;
+    try {
+      auto bounds = py::cast<std::pair<py::object, py::object>>(given);
+      std::optional<size_t> grammar = bound_of(bounds.first), constraint = bound_of(bounds.second);
+      if (!grammar || !constraint) {
+        request.problem = "bounds must not be negative, got " + shown(given);
+        return;
+      }
+      request.grammar_start = *grammar;
+      request.constraint_start = *constraint;
+    } catch (const py::cast_error&) {
+      request.problem = "bounds must be (grammar_start, constraint_start), got " + shown(given);
+    }
+  }
+
+  void read_tree(StepRequest& request, const py::object& given) {
+    request.is_tree = true;
+    request.max_rows = request.num_drafts;
+    if (request.has_bounds) {
+      request.problem = "bounds apply to chains of drafts, got a tree; pass bounds or draft_trees, not both";
+      return;
+    }
+    try {
+      auto tree = py::cast<std::pair<py::object, py::object>>(given);
+      std::vector<int64_t> next_token, next_sibling;
+      append_tokens(tree.first, next_token);
+      append_tokens(tree.second, next_sibling);
+      size_t count = request.num_drafts;
+      if (next_token.size() == count && next_sibling.size() == count) {
+        request.tree = nodes_below(next_token, next_sibling);
+        return;
+      }
+      request.problem = "a tree of " + std::to_string(count) + " drafts needs " + std::to_string(count) +
+                        " entries in next_token and in next_sibling, got " + std::to_string(next_token.size()) +
+                        " and " + std::to_string(next_sibling.size());
+    } catch (const std::invalid_argument& error) {
+      request.problem = error.what();
+    } catch (const py::cast_error&) {
+      request.problem = "a tree must be (next_token, next_sibling), got " + shown(given);
+    }
+  }
+
+  static MaskRows checked(uintptr_t address, int64_t row_bytes, size_t buffer_rows, size_t needed_rows) {
+    if (needed_rows > buffer_rows) throw std::invalid_argument("the buffer has too few rows");
+    return {address, row_bytes};
+  }
+
+  Step step_;
+  py::dict positions_;
+  py::object expected_;
+  std::vector<py::object> positions_used_;
+  std::vector<size_t> blocked_, foreign_drawn_;
+  std::vector<std::pair<size_t, py::object>> foreign_;
 };
 
 void fill_batch(const py::list& matchers, uintptr_t address, int64_t row_bytes, const std::vector<int64_t>& row_ids) {
-  Rows rows;
-  for (py::handle given : matchers) {
-    const Matcher& matcher = matcher_of(given.ptr());
-    rows.states.push_back(matcher.current_state());
-    rows.add(matcher);
-  }
-  if (row_ids.size() != rows.states.size()) throw std::invalid_argument("expected a row for each matcher");
-  run(!rows.has_masks(), [&] {
-    for (size_t i = 0; i < row_ids.size(); ++i) rows.fill(i, row_at(address, row_ids[i], row_bytes));
-  });
-}
-
-// The rows of a decoding step: for each matcher that has not terminated its next mask,
-// and one for each of its drafts. To be used before a matcher moves.
-class Step {
- public:
-  // `drafts` has a sequence or None for each matcher, or is None.
-  Step(py::list matchers, const py::object& drafts)
-      : row_indptr{ptrdiff_t(matchers.size() + 1)},
-        num_allowed{ptrdiff_t(matchers.size())},
-        matchers_(std::move(matchers)),
-        ends_(row_indptr.mutable_data()),
-        allowed_(num_allowed.mutable_data()) {
-    std::vector<int64_t> tokens;
-    ends_[0] = 0;
+  if (row_ids.size() != matchers.size()) throw std::invalid_argument("expected a row for each matcher");
+  std::vector<const Matcher*> of_rows;
+  for (py::handle given : matchers) of_rows.push_back(&matcher_of(given.ptr()));
+  auto fill = [&](size_t i) {
+    uint32_t* row = reinterpret_cast<uint32_t*>(address + uintptr_t(row_ids[i] * row_bytes));
+    const Matcher& matcher = *of_rows[i];
+    if (matcher.is_reasoning()) {
+      std::fill_n(row, matcher.row_words(), UINT32_MAX);
+    } else {
+      matcher.fill(matcher.current_state(), row);
+    }
+  };
+  size_t done = 0;
+  try {
     WorkAllowance allowance(kShortWork);
-    for (size_t i = 0; i < matchers_.size(); ++i) {
-      const Matcher& matcher = matcher_of(PyList_GET_ITEM(matchers_.ptr(), Py_ssize_t(i)));
-      tokens.clear();
-      if (!drafts.is_none()) {
-        py::handle given = PyList_GET_ITEM(drafts.ptr(), Py_ssize_t(i));
-        if (!given.is_none() && !append_tokens(given, tokens))
-          throw py::type_error("drafts must be sequences of tokens");
-      }
-      allowed_[i] = 0;
-      if (!matcher.is_terminated()) {
-        rows_.states.resize(rows_.states.size() + tokens.size() + 1, kUnplanned);
-        rows_.add(matcher);
-      }
-      ends_[i + 1] = int32_t(rows_.states.size());
-      try {
-        plan(i, tokens);
-      } catch (const OverAllowance&) {
-        drafts_left_[i] = tokens;
-      }
-    }
-  }
-
-  size_t num_rows() const { return rows_.states.size(); }
-
-  // The different masks of the rows, as far as Matcher::mask_key tells: the key of each,
-  // its first row, and for each row the index of its mask.
-  py::tuple distinct_masks() {
-    std::vector<uint64_t> keys;
-    std::vector<int64_t> first_rows;
-    py::array_t<int64_t> index_of_row{ptrdiff_t(num_rows())};
-    int64_t* index = index_of_row.mutable_data();
-    int bits = 1;
-    while ((size_t(1) << bits) < 2 * num_rows()) ++bits;
-    std::vector<int64_t> table(size_t(1) << bits, -1);  // indices of masks, by open addressing
-    run(!rows_.has_masks(), [&] {
-      plan_all();
-      for (size_t i = 0; i < num_rows(); ++i) {
-        uint64_t key = rows_.states[i] == kFreeRow ? kFreeKey : rows_.matchers[i]->mask_key(rows_.states[i]);
-        size_t slot = size_t(key * 0x9E3779B97F4A7C15u >> (64 - bits));
-        while (table[slot] >= 0 && keys[size_t(table[slot])] != key) slot = (slot + 1) & (table.size() - 1);
-        if (table[slot] < 0 || key == kNoKey) {
-          table[slot] = int64_t(keys.size());
-          keys.push_back(key);
-          first_rows.push_back(int64_t(i));
-        }
-        index[i] = table[slot];
-      }
+    for (; done < of_rows.size(); ++done) fill(done);
+  } catch (const OverAllowance&) {
+    run(true, [&] {
+      for (; done < of_rows.size(); ++done) fill(done);
     });
-    return py::make_tuple(py::array_t<uint64_t>(ptrdiff_t(keys.size()), keys.data()),
-                          py::array_t<int64_t>(ptrdiff_t(first_rows.size()), first_rows.data()), index_of_row);
   }
-
-  // Writes the masks of all rows, or of the given ones, to consecutive rows of a buffer.
-  // Returns the rows of the buffer that allow nothing.
-  std::vector<size_t> fill(const std::optional<std::vector<size_t>>& given, uintptr_t address, int64_t row_bytes,
-                           size_t buffer_rows) {
-    size_t count = given ? given->size() : num_rows();
-    if (count > buffer_rows) throw std::invalid_argument("the buffer has too few rows");
-    std::vector<size_t> empty_rows;
-    run(!rows_.has_masks(), [&] {
-      plan_all();
-      for (size_t i = 0; i < count; ++i) {
-        size_t row = given ? (*given)[i] : i;
-        if (row >= num_rows()) throw py::index_error("the step has " + std::to_string(num_rows()) + " rows");
-        bool allows_any = rows_.fill(row, row_at(address, int64_t(i), row_bytes));
-        if (!allows_any) empty_rows.push_back(i);
-      }
-    });
-    return empty_rows;
-  }
-
-  // Writes the masks of all rows to the rows of a buffer. Masks that have to be computed
-  // take at most `steps` of work together, and a quarter of it for one matcher. Where that
-  // is not enough, the rows of the matcher stay empty and it is unfinished.
-  // Returns the rows that allow nothing, the unfinished matchers, and the steps taken.
-  std::tuple<std::vector<size_t>, std::vector<size_t>, uint64_t> fill_within(uint64_t steps, uintptr_t address,
-                                                                             int64_t row_bytes, size_t buffer_rows) {
-    if (num_rows() > buffer_rows) throw std::invalid_argument("the buffer has too few rows");
-    std::vector<size_t> empty_rows, unfinished;
-    uint64_t left = steps;
-    run(!rows_.has_masks(), [&] {
-      std::vector<size_t> later;
-      // Those that are short come first, so that they never wait for the others.
-      for (size_t i = 0; i < matchers_.size(); ++i) {
-        bool is_short = true;
-        for (int32_t row = ends_[i]; row < ends_[i + 1]; ++row) is_short = is_short && rows_.has_mask(size_t(row));
-        std::optional<uint64_t> left =
-            is_short ? fill_matcher(i, kShortWork, address, row_bytes, empty_rows) : std::nullopt;
-        if (!left) later.push_back(i);
-      }
-      // Many dear ones leave something for others behind them.
-      for (uint64_t share : {steps / 32, steps / 4}) {
-        unfinished.clear();
-        for (size_t i : later) {
-          uint64_t allowed = std::min(left, share);
-          std::optional<uint64_t> left_of_it = fill_matcher(i, allowed, address, row_bytes, empty_rows);
-          left -= allowed - left_of_it.value_or(0);
-          if (!left_of_it) unfinished.push_back(i);
-        }
-        later = unfinished;
-      }
-    });
-    return {std::move(empty_rows), std::move(unfinished), steps - left};
-  }
-
-  // Fills the rows of an unfinished matcher with at most `steps` of work. Returns how many
-  // it has taken, or nothing if they were not enough.
-  std::optional<uint64_t> finish(size_t matcher, uint64_t steps, uintptr_t address, int64_t row_bytes,
-                                 size_t buffer_rows) {
-    if (matcher >= matchers_.size()) throw py::index_error("the step has no such matcher");
-    if (num_rows() > buffer_rows) throw std::invalid_argument("the buffer has too few rows");
-    std::vector<size_t> empty_rows;
-    std::optional<uint64_t> left =
-        run(true, [&] { return fill_matcher(matcher, steps, address, row_bytes, empty_rows, true); });
-    return left ? std::optional<uint64_t>(steps - *left) : std::nullopt;
-  }
-
-  py::array_t<int32_t> row_indptr;   // matcher i owns the rows row_indptr[i] ... row_indptr[i + 1]
-  py::array_t<int32_t> num_allowed;  // of each matcher's drafts
-
- private:
-  static constexpr uint64_t kNoKey = 0, kFreeKey = 1;  // below the keys of states
-
-  // Finds the states of a matcher's rows.
-  void plan(size_t i, const std::vector<int64_t>& drafts) {
-    if (ends_[i] == ends_[i + 1]) return;
-    std::vector<uint32_t> states;
-    allowed_[i] = int32_t(rows_.matchers[size_t(ends_[i])]->append_draft_states(drafts.data(), drafts.size(), states));
-    std::copy(states.begin(), states.end(), rows_.states.begin() + ends_[i]);
-  }
-
-  void plan_left(size_t i) {
-    auto left = drafts_left_.find(i);
-    if (left == drafts_left_.end()) return;
-    plan(i, left->second);
-    drafts_left_.erase(left);
-  }
-
-  void plan_all() {
-    while (!drafts_left_.empty()) plan_left(drafts_left_.begin()->first);
-  }
-
-  // Fills the rows of a matcher, and returns how many steps of work are left. If they are
-  // not enough, the rows are empty.
-  std::optional<uint64_t> fill_matcher(size_t i, uint64_t steps, uintptr_t address, int64_t row_bytes,
-                                       std::vector<size_t>& empty_rows, bool may_wait = false) {
-    size_t num_empty = empty_rows.size();
-    try {
-      WorkAllowance allowance(steps, may_wait);
-      plan_left(i);
-      for (int32_t row = ends_[i]; row < ends_[i + 1]; ++row) {
-        bool allows_any = rows_.fill(size_t(row), row_at(address, row, row_bytes));
-        if (!allows_any) empty_rows.push_back(size_t(row));
-      }
-      return allowance.left();
-    } catch (const OverAllowance&) {
-      empty_rows.resize(num_empty);
-      for (int32_t row = ends_[i]; row < ends_[i + 1]; ++row) {
-        std::fill_n(row_at(address, row, row_bytes), rows_.matchers[size_t(row)]->row_words(), 0);
-      }
-      return std::nullopt;
-    }
-  }
-
-  py::list matchers_;
-  int32_t *ends_, *allowed_;  // of row_indptr and num_allowed
-  Rows rows_;
-  std::map<size_t, std::vector<int64_t>> drafts_left_;  // of the matchers whose rows are not planned yet
-};
-
-std::vector<size_t> fill_drafts_batch(const py::list& matchers, uintptr_t address, int64_t row_bytes,
-                                      const std::vector<int64_t>& first_rows, const std::vector<py::sequence>& drafts) {
-  if (first_rows.size() != matchers.size() || drafts.size() != matchers.size()) {
-    throw std::invalid_argument("expected a first row and drafts for each matcher");
-  }
-  Rows rows;
-  std::vector<int64_t> row_ids;
-  std::vector<size_t> num_allowed;
-  for (size_t i = 0; i < matchers.size(); ++i) {
-    const Matcher& matcher = matcher_of(PyList_GET_ITEM(matchers.ptr(), Py_ssize_t(i)));
-    std::vector<int64_t> tokens = tokens_of(drafts[i]);
-    std::vector<uint32_t> states;
-    num_allowed.push_back(run_short_first([&] {
-      states.clear();
-      return matcher.append_draft_states(tokens.data(), tokens.size(), states);
-    }));
-    rows.states.insert(rows.states.end(), states.begin(), states.end());
-    rows.add(matcher);
-    for (size_t j = 0; j <= tokens.size(); ++j) row_ids.push_back(first_rows[i] + int64_t(j));
-  }
-  run(!rows.has_masks(), [&] {
-    for (size_t i = 0; i < row_ids.size(); ++i) rows.fill(i, row_at(address, row_ids[i], row_bytes));
-  });
-  return num_allowed;
 }
 
 }  // namespace
 
 void define_step(py::module_& module) {
-  py::class_<Step>(module, "Step")
-      .def(py::init<py::list, py::object>())
-      .def_readonly("row_indptr", &Step::row_indptr)
-      .def_readonly("num_allowed", &Step::num_allowed)
-      .def_property_readonly("num_rows", &Step::num_rows)
-      .def("distinct_masks", &Step::distinct_masks)
-      .def("fill", &Step::fill)
-      .def("fill_within", &Step::fill_within)
-      .def("finish", &Step::finish);
-
-  module.def("accept_batch", accept_batch);
+  py::class_<PythonStep>(module, "Step")
+      .def(py::init<py::dict, py::list, py::object, py::object, py::object, py::object>(), py::arg("positions"),
+           py::arg("ids"), py::arg("drafts") = py::none(), py::arg("bounds") = py::none(),
+           py::arg("trees") = py::none(), py::arg("expected") = py::none())
+      .def("draw", &PythonStep::draw)
+      .def("accept", &PythonStep::accept)
+      .def("run", &PythonStep::run, py::arg("work"), py::arg("address"), py::arg("row_bytes"), py::arg("buffer_rows"),
+           py::arg("apart") = false)
+      .def("finish", &PythonStep::finish)
+      .def("plan", &PythonStep::plan)
+      .def("fill", &PythonStep::fill)
+      .def("distinct_masks", &PythonStep::distinct_masks)
+      .def_property_readonly("max_rows", [](const PythonStep& self) { return self.step().max_rows(); })
+      .def_property_readonly("row_indptr", [](const PythonStep& self) { return array_of(self.step().ends); })
+      .def_property_readonly("num_allowed", [](const PythonStep& self) { return array_of(self.step().num_allowed); })
+      .def_property_readonly("dead_ends", [](const PythonStep& self) { return self.step().dead_ends; })
+      .def_property_readonly("unfinished", [](const PythonStep& self) { return self.step().unfinished; })
+      .def_property_readonly("blocked", &PythonStep::blocked)
+      .def_property_readonly("foreign", &PythonStep::foreign)
+      .def_property_readonly("problems", &PythonStep::problems);
   module.def("fill_batch", fill_batch);
-  module.def("fill_drafts_batch", fill_drafts_batch);
 }
 
 }  // namespace structout::engine

@@ -1,8 +1,6 @@
 // Launches: finds the kernel, sets up its blocks, and runs them one cluster after
 // another, or with a seed several at a time in a random order. Devices, which are threads
 // of the program, take turns at one lock.
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstdarg>
 #include <ctime>
@@ -42,7 +40,6 @@ using Module = std::map<std::string, Kernel>;
 constexpr uint32_t kMaxSharedBytes = 227 * 1024, kMaxClusterBlocks = 8, kMaxBlockThreads = 1024;
 constexpr size_t kBlocksAtATime = 8;  // in random order
 constexpr unsigned char kUnwritten = 0xCB;
-constexpr size_t kKeptBytes = size_t{64} << 20;
 
 std::mutex machine;
 thread_local std::string last_problem;
@@ -64,31 +61,6 @@ void pause() {
   std::this_thread::yield();
   machine.lock();
 }
-
-// Memory for registers. They are not zeroed: what a kernel does not write costs nothing.
-class RegisterFile {
- public:
-  ~RegisterFile() { unmap(); }
-  char* of_bytes(size_t bytes) {
-    if (bytes > bytes_) {
-      unmap();
-      bytes_ = bytes;
-      memory_ = static_cast<char*>(
-          mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-      if (memory_ == MAP_FAILED) throw Fault(text_of("no memory for %zu bytes of registers", bytes));
-    } else if (bytes > kKeptBytes) {
-      madvise(memory_, bytes, MADV_DONTNEED);
-    }
-    return memory_;
-  }
-
- private:
-  void unmap() {
-    if (memory_ != nullptr) munmap(memory_, bytes_);
-  }
-  char* memory_ = nullptr;
-  size_t bytes_ = 0;
-};
 
 // The name without its unnamed namespaces, which every compiler names in its own way.
 std::string common_name(std::string name) {
@@ -191,8 +163,8 @@ void run(Launch& launch) {
   const size_t at_a_time = launch.options.seed == 0
                                ? 1
                                : std::min(num_clusters, std::max<uint64_t>(1, kBlocksAtATime / launch.cluster_blocks));
-  static thread_local RegisterFile register_file;
-  char* registers = register_file.of_bytes(launch.kernel.register_bytes * warps * at_a_time + 1);
+  // Not zeroed: what a kernel does not write costs nothing.
+  const auto registers = std::make_unique_for_overwrite<char[]>(launch.kernel.register_bytes * warps * at_a_time);
   if (launch.options.finds_races) launch.races->begin_launch(static_cast<uint32_t>(num_clusters * warps));
   std::vector<uint64_t> order(num_clusters);
   std::iota(order.begin(), order.end(), 0);
@@ -202,7 +174,7 @@ void run(Launch& launch) {
     std::vector<Cluster*> all;
     for (uint64_t i = first; i < std::min(first + at_a_time, num_clusters); ++i) {
       all.push_back(&clusters.emplace_back(launch));
-      start_cluster(clusters.back(), order[i], registers + launch.kernel.register_bytes * warps * (i - first));
+      start_cluster(clusters.back(), order[i], registers.get() + launch.kernel.register_bytes * warps * (i - first));
     }
     run_clusters(all, pause);
     if (!launch.options.finds_races) continue;
@@ -274,8 +246,7 @@ const char* ptx_vm_launch(void* module, const PtxLaunch* asked, const PtxOptions
                   asked->cluster_blocks,
                   kernel.static_shared_bytes + asked->dynamic_shared_bytes,
                   reinterpret_cast<char*>(parameters.data()),
-                  {options->seed, options->finds_races, options->finds_undefined, options->counts_memory,
-                   options->allows_equal_stores, options->max_instructions},
+                  *options,
                   asked->find_targets,
                   &races(),
                   std::mt19937_64(options->seed + kernel.counters.launches),

@@ -18,6 +18,8 @@
 #include <string>
 #include <vector>
 
+#include "testing/ptx_vm/api.h"
+
 namespace structout::ptx_vm {
 
 constexpr int kLanes = 32;
@@ -191,13 +193,6 @@ struct Block {
   std::vector<MemoryWord> words;      // of shared memory
 };
 
-// What a launch checks and counts beside alignment and bounds, which it always checks.
-struct Options {
-  uint64_t seed = 0;  // 0: a fixed order; otherwise warps and diverged lanes take random turns
-  bool finds_races = false, finds_undefined = false, counts_memory = false, allows_equal_stores = false;
-  uint64_t max_instructions = ~uint64_t{0};
-};
-
 constexpr int kMaxTargets = 64;
 
 // Finds where a store to a multicast address goes: fills in up to kMaxTargets addresses
@@ -209,7 +204,7 @@ struct Launch {
   Dim3 grid, block;
   uint32_t cluster_blocks, shared_bytes;
   const char* parameters;
-  Options options;
+  PtxOptions options;
   FindTargets find_targets;
   RaceDetector* races;
   std::mt19937_64 random;

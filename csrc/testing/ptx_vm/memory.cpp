@@ -119,7 +119,7 @@ void count_access(const Warp& warp, const Access& access, Mask lanes, const Addr
 // `racing` are the lanes that may race with others.
 void observe(Warp& warp, const Instruction& instruction, Mask lanes, const Addresses& addresses,
              Mask racing = kAllLanes) {
-  const Options& options = warp.cluster->launch.options;
+  const PtxOptions& options = warp.cluster->launch.options;
   const bool is_param = instruction.access.space == Space::kParam;
   if (options.counts_memory && !is_param) count_access(warp, instruction.access, lanes, addresses);
   if (options.finds_races && !is_param) {
@@ -321,7 +321,7 @@ void move_matrix(Warp& warp, const Instruction& instruction, Mask lanes) {
   const Mask row_lanes = count >= 4 ? kAllLanes : (Mask{1} << (8 * count)) - 1;
   Addresses rows;
   find_addresses(warp, row, address, row_lanes, rows);
-  const Options& options = warp.cluster->launch.options;
+  const PtxOptions& options = warp.cluster->launch.options;
   if (options.counts_memory) count_access(warp, row.access, row_lanes, rows);
   for_each_lane(row_lanes, [&](int lane) {
     if (options.finds_races) warp.cluster->launch.races->access(warp, lane, rows.at[lane], row.access);
@@ -377,13 +377,5 @@ void map_shared_rank(Warp& warp, const Instruction& instruction, Mask lanes) {
     set_value(warp, instruction.operands[0], lane, address + (rank - owner->rank) * warp.cluster->shared_stride);
   });
 }
-
-// 9.7.13.4 membar
-static void fence(Warp& warp, Scope scope) {
-  if (warp.cluster->launch.options.finds_races) warp.cluster->launch.races->fence(warp, scope);
-}
-void fence_block(Warp& warp, const Instruction&, Mask) { fence(warp, Scope::kBlock); }
-void fence_device(Warp& warp, const Instruction&, Mask) { fence(warp, Scope::kDevice); }
-void fence_system(Warp& warp, const Instruction&, Mask) { fence(warp, Scope::kSystem); }
 
 }  // namespace structout::ptx_vm

@@ -13,6 +13,8 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "testing/ptx_vm/races.h"
+
 namespace structout::ptx_vm {
 namespace {
 
@@ -137,6 +139,11 @@ void read_clock(Warp& warp, const Instruction& instruction, Mask lanes) {
 
 void trap(Warp& warp, const Instruction&, Mask lanes) { fail(warp, std::countr_zero(lanes), "trap"); }
 void do_nothing(Warp&, const Instruction&, Mask) {}
+
+template <Scope kScope>
+void fence(Warp& warp, const Instruction&, Mask) {
+  if (warp.cluster->launch.options.finds_races) warp.cluster->launch.races->fence(warp, kScope);
+}
 
 // -- warp-wide instructions: all lanes of the mask are here
 
@@ -538,9 +545,9 @@ Table make_table() {
   t.flow("barrier.cluster.arrive.aligned", Flow::kClusterArrive);
   t.flow("barrier.cluster.wait", Flow::kClusterWait);
   t.flow("barrier.cluster.wait.aligned", Flow::kClusterWait);
-  t.add("membar.cta", fence_block, Propagation::kNone);
-  t.add("membar.gl", fence_device, Propagation::kNone);
-  t.add("membar.sys", fence_system, Propagation::kNone);
+  t.add("membar.cta", fence<Scope::kBlock>, Propagation::kNone);
+  t.add("membar.gl", fence<Scope::kDevice>, Propagation::kNone);
+  t.add("membar.sys", fence<Scope::kSystem>, Propagation::kNone);
   t.add("fence.proxy.alias", do_nothing, Propagation::kNone);
 
   // 9.7.12 control flow, 9.7.20 miscellaneous

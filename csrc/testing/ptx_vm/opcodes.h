@@ -34,8 +34,5 @@ void convert_shared_to_generic(Warp&, const Instruction&, Mask);
 void convert_generic_to_shared(Warp&, const Instruction&, Mask);
 void map_shared_rank(Warp&, const Instruction&, Mask);
 void move_matrix(Warp&, const Instruction&, Mask);
-void fence_block(Warp&, const Instruction&, Mask);
-void fence_device(Warp&, const Instruction&, Mask);
-void fence_system(Warp&, const Instruction&, Mask);
 
 }  // namespace structout::ptx_vm

@@ -1,5 +1,4 @@
-// A module is read in statements: up to a semicolon, a brace or the colon of a label. A
-// kernel's declarations are read before its instructions, because the dynamic shared
+// A kernel's declarations are read before its instructions, because the dynamic shared
 // memory, which every kernel may name, begins where its own variables end.
 #include "testing/ptx_vm/parser.h"
 
@@ -88,9 +87,8 @@ uint32_t aligned(uint32_t offset, uint32_t alignment) { return (offset + alignme
 
 class KernelParser {
  public:
-  KernelParser(Kernel& kernel, const std::vector<std::string>& dynamic_shared) : kernel_(kernel) {
-    for (const std::string& name : dynamic_shared) dynamic_shared_.push_back(name);
-  }
+  KernelParser(Kernel& kernel, const std::vector<std::string>& dynamic_shared)
+      : kernel_(kernel), dynamic_shared_(dynamic_shared) {}
 
   // "name(parameters) .maxntid 512 ..."
   void read_entry(const std::string& text) {
@@ -292,112 +290,78 @@ class KernelParser {
   uint32_t used_bytes_ = ~0u;
 };
 
-// Reads one statement after another. A statement outside of a kernel ends at a
-// semicolon, at the brace that opens a kernel, or with its line if it is a directive
-// about the whole module.
-class Scanner {
- public:
-  explicit Scanner(std::string_view text) : text_(text) {}
-
-  bool at_end() { return skip_space() == text_.size(); }
-
-  bool skip(char wanted) {
-    if (skip_space() == text_.size() || text_[at_] != wanted) return false;
-    advance();
-    return true;
-  }
-
-  bool skip_line_of(std::initializer_list<std::string_view> directives) {
-    skip_space();
-    for (const std::string_view directive : directives) {
-      if (!text_.substr(at_).starts_with(directive)) continue;
-      while (at_ < text_.size() && text_[at_] != '\n') advance();
-      return true;
+// Splits a text at semicolons. A brace that opens or closes a scope and a label with its
+// colon are statements, too. Comments and directives of one line are dropped.
+std::vector<Statement> statements_of(std::string_view text) {
+  std::vector<Statement> found;
+  Statement now{"", 1};
+  const auto end = [&](std::string_view brace = "") {
+    now.text = trimmed(now.text);
+    if (!now.text.empty()) found.push_back(now);
+    if (!brace.empty()) found.push_back({std::string(brace), now.line});
+    now.text.clear();
+  };
+  const auto begins_with = [&](std::initializer_list<std::string_view> words) {
+    return std::any_of(words.begin(), words.end(), [&](std::string_view word) { return now.text.starts_with(word); });
+  };
+  int line = 1, depth = 0;  // of braces around operands
+  for (size_t at = 0; at < text.size(); ++at) {
+    if (text.substr(at).starts_with("//") && (at = text.find('\n', at)) == text.npos) break;
+    const char here = text[at];
+    if (here == '\n') {
+      ++line;
+      if (begins_with({".version", ".target", ".address_size", ".file", ".loc"})) now.text.clear();
     }
-    return false;
-  }
-
-  // Reads up to one of the ends, which is kept only if it is a colon.
-  Statement read(std::string_view ends) {
-    skip_space();
-    Statement statement{"", line_};
-    int depth = 0;
-    for (; at_ < text_.size(); advance()) {
-      if (text_.substr(at_).starts_with("//")) skip_comment();
-      const char here = text_[at_];
-      const bool is_label = here == ':' && statement.text.find_first_of(" \t.:") == std::string::npos &&
-                            !text_.substr(at_).starts_with("::");
-      if (depth == 0 && (is_label || (here != ':' && ends.find(here) != ends.npos))) {
-        if (is_label) statement.text += ':';
-        if (here != '{') advance();
-        break;
-      }
-      if (here == '{') ++depth;
-      if (here == '}') --depth;
-      statement.text += here == '\n' || here == '\t' ? ' ' : here;
+    if (now.text.empty()) now.line = line;
+    const bool is_scope = now.text.empty() || begins_with({".section"}) || now.text.find(".entry ") != now.text.npos;
+    if (depth == 0 && here == ';') {
+      end();
+    } else if (depth == 0 && here == '{' && is_scope) {
+      end("{");
+    } else if (depth == 0 && here == '}') {
+      end("}");
+    } else if (!now.text.empty() || !std::isspace(here)) {
+      depth += here == '{' ? 1 : here == '}' ? -1 : 0;
+      const bool is_label =
+          here == ':' && !text.substr(at + 1).starts_with(':') && now.text.find_first_of(" .:") == std::string::npos;
+      now.text += std::isspace(here) ? ' ' : here;
+      if (is_label) end();
     }
-    statement.text = trimmed(statement.text);
-    return statement;
   }
-
-  // Skips what {} encloses.
-  void skip_block() {
-    int depth = 0;
-    do {
-      depth += text_[at_] == '{' ? 1 : text_[at_] == '}' ? -1 : 0;
-      advance();
-    } while (depth > 0 && at_ < text_.size());
-  }
-
- private:
-  void advance() { line_ += text_[at_++] == '\n'; }
-  void skip_comment() {
-    while (at_ < text_.size() && text_[at_] != '\n') ++at_;
-  }
-  size_t skip_space() {
-    while (at_ < text_.size()) {
-      if (text_.substr(at_).starts_with("//")) skip_comment();
-      if (at_ == text_.size() || !std::isspace(text_[at_])) break;
-      advance();
-    }
-    return at_;
-  }
-
-  std::string_view text_;
-  size_t at_ = 0;
-  int line_ = 1;
-};
+  end();
+  return found;
+}
 
 }  // namespace
 
 std::map<std::string, Kernel> parse(std::string_view text) {
   std::map<std::string, Kernel> kernels;
   std::vector<std::string> dynamic_shared;
-  Scanner scanner(text);
-  while (!scanner.at_end()) {
-    if (scanner.skip_line_of({".version", ".target", ".address_size", ".file", ".loc"})) continue;
-    const Statement statement = scanner.read(";{");
+  const std::vector<Statement> statements = statements_of(text);
+  for (size_t i = 0; i < statements.size(); ++i) {
+    const Statement& statement = statements[i];
     const size_t entry = statement.text.find(".entry ");
+    // The statements of a scope; of those within, which assembly opens, all names differ.
+    const auto scope = [&] {
+      std::vector<Statement> inside;
+      int depth = 0;
+      do {
+        if (++i == statements.size()) throw Fault("a scope has no end: " + statement.text);
+        const std::string& each = statements[i].text;
+        depth += each == "{" ? 1 : each == "}" ? -1 : 0;
+        if (each != "{" && each != "}") inside.push_back(statements[i]);
+      } while (depth > 0);
+      return inside;
+    };
     if (statement.text.starts_with(".section")) {
-      scanner.skip_block();
+      scope();
     } else if (statement.text.starts_with(".extern .shared")) {
       dynamic_shared.push_back(Variable(statement.text).name);
-    } else if (entry != statement.text.npos && scanner.skip('{')) {
+    } else if (entry != statement.text.npos) {
       Kernel kernel;
       KernelParser parser(kernel, dynamic_shared);
       parser.read_entry(statement.text.substr(entry + 7));
-      std::vector<Statement> body;
-      for (int depth = 1; depth > 0;) {
-        if (scanner.skip('{')) {  // a scope of assembly: its names are unique, as nvcc and Triton write them
-          ++depth;
-        } else if (scanner.skip('}')) {
-          --depth;
-        } else if (!scanner.skip_line_of({".loc"})) {
-          body.push_back(scanner.read(";"));
-        }
-        if (scanner.at_end() && depth > 0) throw Fault("a kernel has no end: " + kernel.name);
-      }
-      parser.read_body(body);
+      parser.read_body(scope());
       const std::string name = kernel.name;
       if (!kernels.emplace(name, std::move(kernel)).second) throw Fault("two kernels " + name);
     } else {

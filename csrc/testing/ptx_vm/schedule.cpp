@@ -196,7 +196,7 @@ class WarpRunner {
 
   Warp& warp_;
   Launch& launch_;
-  const Options& options_;
+  const PtxOptions& options_;
   Mask runnable_ = 0, group_ = 0;
   uint32_t pc_ = 0, next_group_ = 0;
   uint64_t left_ = 0, group_left_ = 0;
@@ -276,12 +276,11 @@ void run_clusters(std::vector<Cluster*> clusters, void (*pause)()) {
   }
   const auto is_live = [](const Cluster* cluster) { return cluster->live > 0; };
   while (std::any_of(clusters.begin(), clusters.end(), is_live)) {
-    bool has_progressed = false, has_slept = false;
+    bool has_progressed = false;
     if (launch.options.seed != 0) std::shuffle(warps.begin(), warps.end(), launch.random);
     for (Warp* warp : warps) {
       WarpRunner runner(*warp);
       has_progressed |= runner.run(launch.options.seed != 0 ? 1 + launch.random() % kMaxRandomTurn : kTurn);
-      has_slept |= runner.slept;
     }
     for (Cluster* cluster : clusters) {
       for (Block& block : cluster->blocks) {
@@ -295,7 +294,7 @@ void run_clusters(std::vector<Cluster*> clusters, void (*pause)()) {
       }
       if (cluster->live > 0 && !has_progressed) report_deadlock(*cluster);
     }
-    if (has_slept) pause();
+    pause();
   }
 }
 

@@ -5,8 +5,8 @@
 
 namespace structout::ptx_vm {
 
-// Runs the clusters together. `pause` is called whenever every warp has had a turn and
-// one of them sleeps or waits for another device.
+// Runs the clusters together. `pause` is called whenever every warp has had a turn, so
+// that other devices may run.
 void run_clusters(std::vector<Cluster*> clusters, void (*pause)());
 
 }  // namespace structout::ptx_vm

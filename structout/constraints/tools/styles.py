@@ -33,7 +33,7 @@ class ArgumentStyle:
         markers: texts that would be read as the notation. No value contains them.
         is_wrapped: whether a value may stand on lines of its own, so that a line break
             at either end of it is not read as a part of it.
-        tells_strings: whether ``opening`` tells strings from other values.
+        tells_strings: whether readers tell strings from other values by ``opening``.
         kinds: JSON types that ``opening`` tells from each other.
         is_recursive: whether objects and arrays are written in the same notation.
         key_pattern: the keys that can be written.
@@ -61,8 +61,9 @@ def _dsml(space: str) -> ArgumentStyle:
         lambda key, kind: f'<{name} name="{key}" string="{"true" if kind == STRING else "false"}">',
         lambda _: f"</{name}>",
         re.compile(f'\n?<{name} name="(?P<key>[^"]*)" string="(?P<kind>true|false)">'),
+        # tells_strings stays False: vLLM's readers convert what is marked as a string
+        # too, where the schema allows other types.
         (f"<{name}", f"</{name}", f"<｜DSML｜{space}invoke", f"</｜DSML｜{space}invoke"),
-        tells_strings=True,
     )
 
 
@@ -72,16 +73,21 @@ def _cofl_opening(key: str | None, kind: str) -> str:
     return f'<cofl:value{name} type="{types.get(kind, "json")}">'
 
 
-_M3 = "]<]minimax[>["
-
-STYLES = {
-    "qwen_xml": ArgumentStyle(
+def _qwen(*, is_wrapped: bool) -> ArgumentStyle:
+    return ArgumentStyle(
         lambda key, _: f"<parameter={key}>",
         lambda _: "</parameter>",
         re.compile("\n?<parameter=(?P<key>[^>]*)>"),
         ("<parameter=", "</parameter>", "<function=", "</function>"),
-        is_wrapped=True,
-    ),
+        is_wrapped=is_wrapped,
+    )
+
+
+_M3 = "]<]minimax[>["
+
+STYLES = {
+    "qwen_xml": _qwen(is_wrapped=True),
+    "mimo_xml": _qwen(is_wrapped=False),
     "minimax_xml": ArgumentStyle(
         lambda key, _: f'<parameter name="{key}">',
         lambda _: "</parameter>",

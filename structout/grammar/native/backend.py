@@ -197,18 +197,6 @@ class FsmBackend(StructuredOutputBackend):
         address, row_bytes = mask_memory(bitmask, self.vocabulary.size, rows)
         core().fill_batch(_matchers(grammars), address, row_bytes, rows)
 
-    def fill_bitmask_drafts_batch(
-        self,
-        grammars: Sequence[StructuredOutputGrammar],
-        bitmask: torch.Tensor,
-        first_rows: Sequence[int],
-        draft_tokens: Sequence[Sequence[int]],
-    ) -> list[int]:
-        """Fill rows as the interface specifies, in one native call."""
-        last_rows = [row + len(tokens) for row, tokens in zip(first_rows, draft_tokens, strict=True)]
-        address, row_bytes = mask_memory(bitmask, self.vocabulary.size, [*first_rows, *last_rows])
-        return core().fill_drafts_batch(_matchers(grammars), address, row_bytes, first_rows, draft_tokens)
-
     def destroy(self) -> None:
         """Do nothing: the backend keeps nothing that no grammar holds, except the
         vocabulary, which other managers may share."""

@@ -1,26 +1,33 @@
 """Parses GBNF, the notation of grammars that xgrammar reads."""
 
 import re
+from collections.abc import Callable
+from typing import TypeVar
 
 from structout.errors import GrammarError
 from structout.grammar.native.automaton import AutomatonLimits
+from structout.grammar.native.gbnf_options import RuleOptions
 from structout.grammar.native.grammar_context import GrammarContext
 from structout.grammar.native.rules import (
     REPETITIONS,
     OpenGroups,
     RuleSet,
+    Way,
     bounded_int,
     malformed_error,
     place,
     unsupported_error,
 )
+from structout.grammar.native.substrings import add_substrings
 
 START = "root"
+_Value = TypeVar("_Value")
 
 _TOKEN = re.compile(
     r"""(?P<space>[ \t\r\n]+|\#[^\r\n]*)
       | (?P<assign>::=)
       | (?P<name>[A-Za-z_.-][A-Za-z0-9_.-]*)
+      | (?P<number>[0-9]+)
       | (?P<text>"(?:[^"\\\r\n]|\\[^\r\n])*")
       | (?P<characters>\[(?:[^\]\\\r\n]|\\[^\r\n])*\])
       | (?P<bounds>\{[ \t\r\n]*(?P<low>[0-9]+)[ \t\r\n]*(?P<comma>,[ \t\r\n]*(?P<high>[0-9]*)[ \t\r\n]*)?\})
@@ -33,7 +40,8 @@ _CHARACTER = re.compile(r"\\x[0-9a-fA-F]+|\\u[0-9a-fA-F]{4}|\\U[0-9a-fA-F]{8}|\\
 _CODES = {"a": 0x07, "b": 0x08, "t": 0x09, "n": 0x0A, "v": 0x0B, "f": 0x0C, "r": 0x0D, "e": 0x1B, "0": 0x00}
 _SELF_ESCAPES = "'\"?\\"
 _SELF_ESCAPES_IN_CLASSES = _SELF_ESCAPES + "^$.*+()[]{}|/-"
-_MACROS = frozenset(("TagDispatch", "Token", "ExcludeToken", "TokenTagDispatch", "Regex"))
+_MACROS = frozenset(("TagDispatch", "Token", "ExcludeToken", "Regex", "Substring"))
+_OTHER_MACROS = frozenset(("TokenTagDispatch",))
 
 
 def parse_gbnf(text: str, limits: AutomatonLimits, context: GrammarContext, shared: RuleSet | None = None) -> RuleSet:
@@ -58,6 +66,7 @@ class _Parser:
         self._rules = RuleSet(START, limits, shared=shared)
         self._first_uses: dict[str, int] = {}
         self._tokens = self._all_tokens()
+        self._at = 0  # the next token of the rule
 
     def _all_tokens(self) -> list[re.Match[str]]:
         tokens, at = [], 0
@@ -73,7 +82,8 @@ class _Parser:
 
     def parse(self) -> RuleSet:
         starts = [i - 1 for i, token in enumerate(self._tokens) if token.lastgroup == "assign"]
-        if not starts or (starts[0] != 0 and self._tokens[max(starts[0], 0)].lastgroup != "characters"):
+        starts = [i - (i > 0 and self._tokens[i].lastgroup == "characters") for i in starts]
+        if not starts or starts[0] != 0:
             raise malformed_error(self._text, 0, "expected a rule such as root ::= ...")
         for start, end in zip(starts, [*starts[1:], len(self._tokens)], strict=True):
             self._parse_rule(start, end)
@@ -87,30 +97,132 @@ class _Parser:
     def _parse_rule(self, start: int, end: int) -> None:
         name = self._tokens[start]
         if name.lastgroup != "name":
-            if name.lastgroup == "characters":  # name[capture] ::= ...
-                raise unsupported_error(self._text, name.start(), "attributes of rules are")
             raise malformed_error(self._text, name.start(), "expected the name of a rule before ::=")
         if start > 0 and "\n" not in self._text[self._tokens[start - 1].end() : name.start()].replace("\r", "\n"):
             raise malformed_error(self._text, name.start(), "a rule must begin on a new line")
         if self._rules.is_defined(name.group()):
             raise malformed_error(self._text, name.start(), f"the rule {name.group()} is defined twice")
+        options = self._options(start)
         groups = OpenGroups(self._rules)
         may_repeat = False
-        for i in range(start + 2, end):
-            may_repeat = self._parse_token(i, groups, may_repeat)
+        self._at = start + (2 if options is None else 3)
+        while self._at < end:
+            token = self._tokens[self._at]
+            self._at += 1
+            if token.lastgroup == "name" and token.group() in _MACROS:
+                groups.add(self._parse_macro(token))
+                may_repeat = True
+            else:
+                may_repeat = self._parse_token(token, groups, may_repeat)
         if groups.depth:
             raise malformed_error(self._text, self._tokens[end - 1].end(), "a ( is not closed")
         if groups.alternatives == [[]]:
             raise malformed_error(self._text, self._tokens[end - 1].end(), 'the rule is empty: write ""')
-        self._rules.define(name.group(), groups.close_alternatives())
+        alternatives = groups.close_alternatives()
+        if options is not None:
+            body = self._rules.add_alternatives(alternatives)
+            alternatives = [[options.applied(self._rules, self._rules.reference(name.group()), body)]]
+        self._rules.define(name.group(), alternatives)
 
-    def _parse_token(self, index: int, groups: OpenGroups, may_repeat: bool) -> bool:
+    def _options(self, start: int) -> RuleOptions | None:
+        """The options of the rule whose name is a token."""
+        written = self._tokens[start + 1]
+        if written.lastgroup != "characters":
+            return None
+        try:
+            return RuleOptions.parse(written.group()[1:-1], self._tokens[start].group())
+        except GrammarError as error:
+            raise GrammarError(f"{place(self._text, written.start())}: {error}", kind=error.kind) from None
+
+    def _parse_macro(self, name: re.Match[str]) -> int:
+        """Parse the arguments of a macro of xgrammar."""
+        self._expect("(")
+        match name.group():
+            case "Regex":
+                part = self._rules.add_regex(self._expect_text())
+            case "Substring":
+                part = add_substrings(self._rules, {"substring_chunks": self._list_of(self._expect_text)})
+            case "TagDispatch":
+                part = self._parse_tag_dispatch()
+            case kind:
+                ids = self._list_of(self._expect_number)
+                tokens = [self._context.token_of(token) for token in ids]
+                part = self._rules.token(tokens if kind == "Token" else self._context.other_tokens(tokens))
+        self._expect(")")
+        return part
+
+    def _parse_tag_dispatch(self) -> int:
+        """Parse free text with tags: (text, rule) pairs, then options."""
+        tags: dict[str, Way] = {}
+        excluded: list[str] = []
+        loops = True
+        while not self._is_next(")"):
+            if self._is_next("("):
+                self._at += 1
+                tag = self._expect_text()
+                self._expect(",")
+                rule = self._take("name", "the name of a rule")
+                self._first_uses.setdefault(rule.group(), rule.start())
+                tags[tag] = Way(self._rules.reference(rule.group()), returns=True)
+                self._expect(")")
+            else:
+                option = self._take("name", "a tag or an option")
+                self._expect("=")
+                if option.group() == "excludes":
+                    self._expect("(")
+                    excluded = self._list_of(self._expect_text)
+                    self._expect(")")
+                elif option.group() == "loop_after_dispatch":
+                    loops = self._take("name", "true or false").group() == "true"
+                else:
+                    feature = f"the option {option.group()} of TagDispatch is"
+                    raise unsupported_error(self._text, option.start(), feature)
+            if not self._is_next(")"):
+                self._expect(",")
+        nothing = Way(self._rules.add_text(""))
+        ways = {tag: Way(way.part, returns=loops) for tag, way in tags.items()}
+        return self._rules.add_free_text(ways, excluded, [nothing])
+
+    def _list_of(self, parse: Callable[[], _Value]) -> list[_Value]:
+        values = [parse()]
+        while self._is_next(","):
+            self._at += 1
+            values.append(parse())
+        return values
+
+    def _is_next(self, sign: str) -> bool:
+        return self._at < len(self._tokens) and self._tokens[self._at].group() == sign
+
+    def _expect(self, sign: str) -> None:
+        if not self._is_next(sign):
+            raise malformed_error(self._text, self._offset(), f"expected {sign}")
+        self._at += 1
+
+    def _take(self, kind: str, what: str) -> re.Match[str]:
+        if self._at == len(self._tokens) or self._tokens[self._at].lastgroup != kind:
+            raise malformed_error(self._text, self._offset(), f"expected {what}")
+        self._at += 1
+        return self._tokens[self._at - 1]
+
+    def _expect_text(self) -> str:
+        return self._text_of(self._take("text", "a text"))
+
+    def _expect_number(self) -> int:
+        return bounded_int(self._take("number", "the id of a token").group())
+
+    def _offset(self) -> int:
+        """Where the next token begins."""
+        return self._tokens[self._at].start() if self._at < len(self._tokens) else len(self._text)
+
+    def _text_of(self, token: re.Match[str]) -> str:
+        return "".join(map(chr, self._codes(token.group()[1:-1], token.start() + 1, _SELF_ESCAPES)))
+
+    def _parse_token(self, token: re.Match[str], groups: OpenGroups, may_repeat: bool) -> bool:
         """Add a token to the open groups. Return whether a repetition may follow."""
-        token = self._tokens[index]
         part, at = token.group(), token.start()
         match token.lastgroup:
             case "text":
-                groups.add(self._rules.add_text("".join(map(chr, self._codes(part[1:-1], at + 1, _SELF_ESCAPES)))))
+                groups.add(self._rules.add_text(self._text_of(token)))
                 return True
             case "characters":
                 groups.add(self._add_class(token))
@@ -119,7 +231,7 @@ class _Parser:
                 if part == ".":  # llama.cpp's any character
                     groups.add(self._rules.native.add_characters([], True))
                     return True
-                if part in _MACROS:
+                if part in _OTHER_MACROS:
                     raise unsupported_error(self._text, at, f"the macro {part} is")
                 self._first_uses.setdefault(part, at)
                 groups.add(self._rules.reference(part))

@@ -83,12 +83,17 @@ class GrammarContext:
         return self._others([(each, each) for each in ids])
 
     @cached_property
-    def markers(self) -> dict[str, int]:
-        """The special tokens that no text spells, by their names."""
+    def added_tokens(self) -> dict[str, int]:
+        """The tokens that a tokenizer finds in a text before it splits the rest, by
+        their names."""
         if self._vocabulary is None or not self._knows_tokens:
             return {}
-        texts = self._vocabulary.token_bytes
-        return {name: i for name, i in self._vocabulary.special_tokens if name and not texts[i]}
+        return {name: i for name, i in self._vocabulary.special_tokens if name}
+
+    @cached_property
+    def markers(self) -> dict[str, int]:
+        """Those that no text spells."""
+        return {name: i for name, i in self.added_tokens.items() if not self._known_vocabulary.token_bytes[i]}
 
     @property
     def _known_vocabulary(self) -> Vocabulary:

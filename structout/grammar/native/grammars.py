@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.native import gbnf, lark
 from structout.grammar.native.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
+from structout.grammar.native.captures import CaptureReader
 from structout.grammar.native.extension import core, grammar_errors
 from structout.grammar.native.grammar_context import NO_CONTEXT, GrammarContext
 from structout.grammar.native.native_grammar import NativeGrammar
@@ -76,6 +77,7 @@ class GrammarIndex:
         network = rules.network() if trie.has_all_bytes else rules.network(trie)
         with grammar_errors("the grammar"):
             self.native = core().GrammarIndex(network, rules.limits.as_native(), trie)
+        self.capture_reader = CaptureReader(rules, vocabulary) if rules.captured else None
 
     @property
     def is_empty(self) -> bool:
@@ -151,9 +153,17 @@ class ContextFreeGrammar(NativeGrammar):
         with grammar_errors("the grammar"):
             return self.matcher.shortest_end()
 
-    def copy(self, stop_token_ids: Sequence[int] | None = None) -> "ContextFreeGrammar":
-        stops = self._stop_token_ids if stop_token_ids is None else stop_token_ids
-        return ContextFreeGrammar(self._index, self._vocab_size, stops, self._canonical_tokenizer)
+    def captures(self) -> list[tuple[str, bytes]]:
+        """Return captured texts as the interface specifies.
+
+        Raises:
+            GrammarLimitError: that takes more than the limits.
+        """
+        reader = self._index.capture_reader
+        return [] if reader is None else reader.captures(self.matcher.recent_tokens(self.num_tokens))
+
+    def _at_start(self, stop_token_ids: Sequence[int]) -> "ContextFreeGrammar":
+        return ContextFreeGrammar(self._index, self._vocab_size, stop_token_ids, self._canonical_tokenizer)
 
     @property
     def memory_bytes(self) -> int:

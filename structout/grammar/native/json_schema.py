@@ -228,9 +228,8 @@ class JsonSchemaGrammar(NativeGrammar):
         tokens = tuple(self.matcher.recent_tokens(self.num_tokens))
         return StackTables(self._index.stack_language, self._stop_token_ids, None if self.is_terminated() else tokens)
 
-    def copy(self, stop_token_ids: Sequence[int] | None = None) -> "JsonSchemaGrammar":
-        stops = self._stop_token_ids if stop_token_ids is None else stop_token_ids
-        return JsonSchemaGrammar(self._index, self._vocab_size, stops, self._canonical_tokenizer)
+    def _at_start(self, stop_token_ids: Sequence[int]) -> "JsonSchemaGrammar":
+        return JsonSchemaGrammar(self._index, self._vocab_size, stop_token_ids, self._canonical_tokenizer)
 
     @property
     def memory_bytes(self) -> int:

@@ -7,7 +7,9 @@ from typing import Any
 from structout.errors import GrammarError, GrammarLimitError
 from structout.grammar.native.automaton import AutomatonLimits
 from structout.grammar.native.grammar_context import GrammarContext
+from structout.grammar.native.lark_parameters import ParameterError, holds, value_of
 from structout.grammar.native.letter_case import other_forms
+from structout.grammar.native.lexeme_options import LexemeOptions
 from structout.grammar.native.rules import (
     REPETITIONS,
     OpenGroups,
@@ -22,12 +24,19 @@ from structout.grammar.native.substrings import add_substrings
 
 START = "start"
 
+_PARENTHESES = r"\([^()\n]*\)"
+for _ in range(5):  # inside each other
+    _PARENTHESES = rf"\((?:[^()\n]|{_PARENTHESES})*\)"
 _TOKEN = re.compile(
     r"""(?P<space>[ \t]+|(?:\#|//)[^\n]*)
       | (?P<newline>\r?\n)
       | (?P<text>"(?:[^"\\\x00-\x1f\x7f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}))*"i?)
       | (?P<regex>/(?P<pattern>(?:[^/\\]|\\.)+)/(?P<flags>[imslux]*))
       | (?P<name>_?[a-z][_a-z0-9-]*|_?[A-Z][_A-Z0-9-]*)
+      | (?P<parameter>::[ \t]*(?P<expression>\w+(?:\([^()\n]*\))?))
+      | (?P<condition>%if[ \t]+(?P<tested>\w+[ \t]*(?:"""
+    + _PARENTHESES
+    + r""")?))
       | (?P<statement>%[a-z]+)
       | (?P<alias>->[ \t]*(?P<alias_name>\w+))
       | (?P<times>~[ \t]*(?P<low>[0-9]+)(?:[ \t]*\.\.[ \t]*(?P<high>[0-9]+))?)
@@ -43,12 +52,15 @@ _TOKEN = re.compile(
 _JSON = json.JSONDecoder()
 _HEX_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|.)")
 _JSON_STATEMENTS = frozenset(("%llguidance", "%json", "%regex"))
-_OPTIONS = frozenset(("no_forcing", "allow_initial_skip"))
-_HARMLESS_ATTRIBUTES = frozenset(("capture", "capture_name", "stop_capture"))
-_LAZY_ATTRIBUTES = frozenset(("lazy", "suffix"))
-_LEXEME_ATTRIBUTES = _LAZY_ATTRIBUTES | {"temperature"}  # their rules are read as one terminal
+_OPTIONS = frozenset(("no_forcing", "allow_initial_skip", "ignore_once"))
+_CAPTURE_ATTRIBUTES = frozenset(("capture", "stop_capture"))
+_ENDING_ATTRIBUTES = frozenset(("suffix", "stop"))
+_NUMBER_ATTRIBUTES = frozenset(("max_tokens", "temperature"))
+_LEXEME_ATTRIBUTES = _ENDING_ATTRIBUTES | _NUMBER_ATTRIBUTES | {"lazy"}  # their rules are read as one terminal
 _MAX_PRIORITY = 1 << 30
+_MAX_TOKENS = (1 << 32) - 2
 _MAX_GRAMMARS_INSIDE = 20
+_MAX_INSTANCES = 20_000  # of rules with parameters
 
 # The terminals of Lark's library "common".
 _FLOAT = r"(?:(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)"
@@ -161,6 +173,9 @@ class _Parser:
         self._context = context
         self._inside: list[tuple[_Token, RuleSet]] = []  # grammars
         self._first_uses: dict[str, int] = {}
+        self._parametric: dict[str, int] = {}  # rules with a parameter, and the token behind it
+        self._instances: list[tuple[str, int, _Token]] = []  # of them, with a value, and where they are first used
+        self._parameter: int | None = None  # of the rule that is parsed
         self._may_begin_ignored = False
         self._tokens = tokens
         self._at = 0
@@ -174,6 +189,8 @@ class _Parser:
                 self._parse_statement(token)
             else:
                 self._parse_rule()
+        for name, value, token in self._instances:  # each may add others
+            self._parse_instance(name, value, token)
         if not self._rules.is_defined(START):
             raise GrammarError(f"a Lark grammar must have a rule named {START}")
         for name in self._rules.undefined_names:
@@ -219,49 +236,96 @@ class _Parser:
             self._rules.native.set_priority(self._rules.reference(name), bounded)
         if self._take("{"):
             raise self._unsupported("templates are")
-        is_lexeme, is_lazy, suffix = self._parse_attributes() if self._take("[") else (False, False, None)
+        if self._at < len(self._tokens) and self._tokens[self._at].kind == "parameter":
+            self._skip_parametric_rule(name)
+        else:
+            self._parse_definition(name, start)
+
+    def _skip_parametric_rule(self, name: str) -> None:
+        token = self._expect("parameter", "")
+        if token.match["expression"] != "_" or _is_terminal(name):
+            raise malformed_error(self._text, token.start, "a rule with a parameter begins with its name and ::_")
+        if name in self._parametric or self._rules.is_defined(name):
+            raise malformed_error(self._text, token.start, f"{name} is defined twice")
+        self._parametric[name] = self._at
+        while self._at < len(self._tokens) and self._tokens[self._at].kind != "newline":
+            self._at += 1
+
+    def _parse_instance(self, name: str, value: int, use: _Token) -> None:
+        if name not in self._parametric:
+            raise malformed_error(self._text, use.start, f"the grammar has no rule {name}::_")
+        self._at, self._parameter = self._parametric[name], value
+        self._parse_definition(_instance(name, value), use.start)
+
+    def _parse_definition(self, name: str, start: int) -> None:
+        """Parse what stands behind the name of a rule, and its parameter."""
+        is_terminal = _is_terminal(name)
+        if is_terminal and self._take("["):
+            raise malformed_error(self._text, start, f"attributes are for rules, whose names have lower case: {name}")
+        options = self._parse_attributes(name) if self._take("[") else LexemeOptions()
         if not self._take(":"):
             raise self._malformed(f"expected : behind {name}")
         if self._rules.is_defined(name):
             raise malformed_error(self._text, start, f"{name} is defined twice")
-        is_terminal = _is_terminal(name)
-        if is_terminal or not is_lexeme:
+        if is_terminal or not options.is_lexeme:
+            options.capture(self._rules, name)
             self._rules.define(name, self._parse_alternatives(is_terminal=is_terminal))
             return
-        lexeme = [self._rules.add_alternatives(self._parse_alternatives(is_terminal=True))]
-        if suffix is not None:
-            lexeme.append(suffix)
-        self._rules.define(name, [[self._rules.native.add_terminal(self._rules.add_sequence(lexeme), is_lazy)]])
+        body = self._rules.add_alternatives(self._parse_alternatives(is_terminal=True))
+        options.capture(self._rules, name, body)
+        self._rules.define(name, options.lexemes(self._rules, body))
 
-    def _parse_attributes(self) -> tuple[bool, bool, int | None]:
-        """Parse the attributes of a rule. Return whether it is one lexeme, whether that
-        is lazy, and what it ends with, if an attribute tells."""
-        is_lexeme, is_lazy, suffix = False, False, None
+    def _parse_attributes(self, rule: str) -> LexemeOptions:
+        options = LexemeOptions()
         while not self._take("]"):
             start = self._offset()
             name = self._expect("name", "the name of an attribute").text
-            if name not in _LEXEME_ATTRIBUTES | _HARMLESS_ATTRIBUTES:
+            if name not in _LEXEME_ATTRIBUTES | _CAPTURE_ATTRIBUTES:
                 raise unsupported_error(self._text, start, f"the attribute {name} of a rule is")
-            is_lexeme = is_lexeme or name in _LEXEME_ATTRIBUTES
-            value = None
-            if name == "temperature":
-                if not self._take("="):
-                    raise self._malformed("expected = behind temperature")
-                self._expect("number", "a number behind temperature=")
-            elif self._take("="):
-                if self._at == len(self._tokens) or self._tokens[self._at].kind not in ("text", "regex", "name"):
-                    raise self._malformed(f"expected a string, a regular expression or a terminal behind {name}=")
-                value = self._tokens[self._at]
-            if name in _LAZY_ATTRIBUTES:
-                is_lazy = True
-                if value is not None and value.text != '""':
-                    suffix = self._parse_value(value, is_terminal=True)
-                elif name != "lazy":  # the end of the text would stop the lexeme
-                    raise unsupported_error(self._text, start, f"the attribute {name} without a text is")
-            else:
-                self._at += value is not None
+            options.is_lexeme |= name in _LEXEME_ATTRIBUTES
+            options.is_lazy |= name == "lazy" or name in _ENDING_ATTRIBUTES
+            value = self._attribute_value(name) if self._take("=") else None
+            if value is None and name in _ENDING_ATTRIBUTES | _NUMBER_ATTRIBUTES:
+                raise self._malformed(f"expected = behind {name}")
+            if name == "max_tokens":
+                if value is None or "." in value.text:
+                    raise malformed_error(self._text, start, "max_tokens must be an integer")
+                options.max_tokens = min(bounded_int(value.text), _MAX_TOKENS)
+            elif name in _CAPTURE_ATTRIBUTES:
+                self._set_capture(options, name, value, rule)
+            elif name in _ENDING_ATTRIBUTES and value is not None:
+                self._set_ending(options, name, value, start)
             self._take(",")
-        return is_lexeme, is_lazy, suffix
+        return options
+
+    def _attribute_value(self, name: str) -> _Token:
+        if name in _NUMBER_ATTRIBUTES:
+            return self._expect("number", f"a number behind {name}=")
+        if self._at == len(self._tokens) or self._tokens[self._at].kind not in ("text", "regex", "name"):
+            raise self._malformed(f"expected a string, a regular expression or a terminal behind {name}=")
+        self._at += 1
+        return self._tokens[self._at - 1]
+
+    def _set_capture(self, options: LexemeOptions, name: str, value: _Token | None, rule: str) -> None:
+        if value is not None and value.kind != "text":
+            raise self._malformed(f"expected a string behind {name}=")
+        if name == "capture":
+            options.capture_name = rule.partition("::")[0] if value is None else self._text_of(value)
+        elif value is None:
+            raise self._malformed("expected = behind stop_capture")
+        else:
+            options.ending_name = self._text_of(value)
+
+    def _set_ending(self, options: LexemeOptions, name: str, value: _Token, start: int) -> None:
+        if value.text == '""':  # a token that ends the text would have to be taken back
+            raise unsupported_error(self._text, start, f"the attribute {name} without a text is")
+        if name == "stop" and value.kind == "text" and value.text.endswith('"'):
+            options.stop = self._text_of(value)
+        elif name == "stop":  # what is left to the next rule must be known
+            raise unsupported_error(self._text, start, "stop= with anything but a string, instead of suffix=, is")
+        else:
+            self._at -= 1
+            options.suffix = self._parse_value(value, is_terminal=True)
 
     def _parse_statement(self, token: _Token) -> None:
         self._at += 1
@@ -279,6 +343,8 @@ class _Parser:
                     if not isinstance(value, bool):
                         raise self._malformed(f"the option {option} must be true or false")
                 self._may_begin_ignored |= token.value.get("allow_initial_skip", False)
+                if token.value.get("ignore_once", False):
+                    self._rules.ignores_once = True
             case _:
                 raise unsupported_error(self._text, token.start, f"{token.text} is")
 
@@ -313,6 +379,8 @@ class _Parser:
         num_complements = 0
         may_repeat = False
 
+        self._skip_false_alternative()
+
         def add(part: int) -> None:
             nonlocal num_complements, may_repeat
             for _ in range(num_complements):
@@ -325,6 +393,12 @@ class _Parser:
             if token.kind in ("text", "regex", "name"):
                 add(self._parse_value(token, is_terminal))
                 continue
+            if token.kind == "condition" and not is_terminal:
+                if not self._holds(token):
+                    groups.drop_alternative()
+                self._at += 1
+                may_repeat = False
+                continue
             if token.kind == "token" or token.text in ("%json", "%regex", "%lark"):
                 add(self._parse_reference(token, is_terminal))
                 continue
@@ -336,6 +410,9 @@ class _Parser:
                 closings.append(")" if token.text == "(" else "]")
                 outer_complements.append(num_complements)
                 num_complements, may_repeat = 0, False
+                self._at += 1
+                self._skip_false_alternative()
+                continue
             elif closings and token.text == closings[-1] and not num_complements:
                 inside = groups.close()
                 num_complements = outer_complements.pop()
@@ -343,6 +420,9 @@ class _Parser:
             elif token.text == "|" and not num_complements:
                 groups.begin_alternative()
                 may_repeat = False
+                self._at += 1
+                self._skip_false_alternative()
+                continue
             elif token.text in ("&", "~"):
                 if not is_terminal:
                     raise self._malformed(f"{token.text} is for terminals only, whose names have upper case")
@@ -359,6 +439,20 @@ class _Parser:
         if closings or num_complements:
             raise self._malformed(f"expected {closings[-1] if closings else 'a terminal'}")
         return groups.close_alternatives()
+
+    def _skip_false_alternative(self) -> None:
+        """Go on at the condition of the alternative that begins here, if that does not
+        hold: what stands in front of it may have parameters without an end."""
+        depth = 0
+        for at in range(self._at, len(self._tokens)):
+            token = self._tokens[at]
+            depth += (token.text in ("(", "[")) - (token.text in (")", "]"))
+            if depth < 0 or token.kind == "newline" or (depth == 0 and token.text == "|"):
+                return
+            if depth == 0 and token.kind == "condition":
+                if not self._holds(token):
+                    self._at = at
+                return
 
     def _unexpected(self, token: _Token) -> GrammarError:
         match token.kind:
@@ -418,6 +512,8 @@ class _Parser:
             if is_terminal:
                 raise malformed_error(self._text, token.start, f"the terminal uses the rule {token.text}")
             self._first_uses.setdefault(token.text, token.start)
+            if self._at < len(self._tokens) and self._tokens[self._at].kind == "parameter":
+                return self._instance_of(token)
             return self._rules.reference(token.text)
         match token.kind:
             case "name":
@@ -428,6 +524,26 @@ class _Parser:
             case _:
                 part = self._parse_text(token)
         return part if is_terminal or token.text == '""' else self._rules.native.add_terminal(part)
+
+    def _instance_of(self, rule: _Token) -> int:
+        token = self._expect("parameter", "")
+        try:
+            value = value_of(token.match["expression"], self._parameter)
+        except ParameterError as error:
+            raise malformed_error(self._text, token.start, str(error)) from None
+        name = _instance(rule.text, value)
+        if name not in self._first_uses:
+            self._first_uses[name] = rule.start
+            self._instances.append((rule.text, value, rule))
+            if len(self._instances) > _MAX_INSTANCES:
+                raise GrammarLimitError("rule_parameters", len(self._instances), _MAX_INSTANCES)
+        return self._rules.reference(name)
+
+    def _holds(self, token: _Token) -> bool:
+        try:
+            return holds(token.match["tested"], self._parameter)
+        except ParameterError as error:
+            raise malformed_error(self._text, token.start, str(error)) from None
 
     def _parse_regex(self, token: _Token) -> int:
         try:
@@ -460,6 +576,11 @@ class _Parser:
     def _add_any_case(self, character: str) -> int:
         forms = {character, *other_forms(character, character)}
         return self._rules.native.add_characters([(ord(form), ord(form)) for form in forms], False)
+
+
+def _instance(name: str, parameter: int) -> str:
+    """The name of a rule with a value for its parameter."""
+    return f"{name}::{parameter:#x}"
 
 
 def _is_terminal(name: str) -> bool:

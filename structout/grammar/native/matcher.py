@@ -39,15 +39,16 @@ class FsmGrammar(NativeGrammar):
         """The state of ``index`` after the text so far."""
         return self.matcher.state
 
-    def copy(self, stop_token_ids: Sequence[int] | None = None) -> "FsmGrammar":
-        stops = self._stop_token_ids if stop_token_ids is None else stop_token_ids
-        return FsmGrammar(self._index, self._vocab_size, stops, self._canonical_tokenizer)
+    def _at_start(self, stop_token_ids: Sequence[int]) -> "FsmGrammar":
+        return FsmGrammar(self._index, self._vocab_size, stop_token_ids, self._canonical_tokenizer)
 
     @property
     def memory_bytes(self) -> int:
         return self._index.memory_bytes
 
-    def device_tables(self) -> DeviceTables:
+    def device_tables(self) -> DeviceTables | None:
+        if self.matcher.is_reasoning:
+            return None
         return DeviceTables(self._index, self._stop_token_ids, None if self.is_terminated() else self.state_id())
 
     def stack_tables(self) -> StackTables:

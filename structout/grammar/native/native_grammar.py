@@ -1,24 +1,24 @@
 """What the engine's grammars share, whatever they were compiled into."""
 
-from collections.abc import Iterable, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
 from copy import copy
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, TypeVar, cast
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from structout.grammar.forced_tokens import NUM_CONTEXT_TOKENS, CanonicalTokenizer
-from structout.grammar.interface import PrefixGrammar, StructuredOutputGrammar, check_mask_buffer
+from structout.grammar.interface import PrefixGrammar, check_mask_buffer
 from structout.grammar.native.extension import core
-from structout.masks.pool import DistinctMasks
 
 _Grammar = TypeVar("_Grammar", bound="NativeGrammar")
+
+_MAX_WORK = 1 << 62  # no bound but the limits of the constraint
 
 
 class NativeGrammar(PrefixGrammar):
     """The position of one request in a constraint, which a matcher of the C++ core
-    keeps. Grammars of all subclasses take part in the same batched calls.
+    keeps.
 
     Args:
         matcher: a ``Matcher`` of the core.
@@ -26,8 +26,6 @@ class NativeGrammar(PrefixGrammar):
         stop_token_ids: tokens that end the text.
         canonical_tokenizer: needed for ``compute_ff_tokens``.
     """
-
-    batch_kind: ClassVar[str] = "native"
 
     def __init__(
         self,
@@ -40,23 +38,20 @@ class NativeGrammar(PrefixGrammar):
         self._vocab_size = vocab_size
         self._stop_token_ids = tuple(stop_token_ids)
         self._canonical_tokenizer = canonical_tokenizer
+        self._end_of_reasoning: tuple[int, ...] = ()
 
-    @classmethod
-    def accept_batch(cls, grammars: Sequence[StructuredOutputGrammar], tokens: Sequence[Iterable[int]]) -> list[bool]:
-        """Accept tokens as the interface specifies. Tokens that are no iterable are
-        refused."""
-        matchers = [grammar.matcher for grammar in cast(Sequence[NativeGrammar], grammars)]
-        accepted: list[bool] = core().accept_batch(matchers, tokens)
-        return accepted
+    @abstractmethod
+    def _at_start(self, stop_token_ids: Sequence[int]) -> "NativeGrammar":
+        """A grammar at the start of the same constraint."""
 
-    @classmethod
-    def plan_step(
-        cls, grammars: Sequence[StructuredOutputGrammar], draft_tokens: Sequence[Sequence[int] | None] | None
-    ) -> "NativeStep":
-        """Plan rows as the interface specifies."""
-        own_grammars = cast(Sequence[NativeGrammar], grammars)
-        native = core().Step([grammar.matcher for grammar in own_grammars], draft_tokens)
-        return NativeStep(native, own_grammars[0]._vocab_size)
+    @property
+    def position(self) -> Any:
+        return self.matcher
+
+    def begin_after(self, end_of_reasoning: Sequence[int]) -> bool:
+        self._end_of_reasoning = tuple(end_of_reasoning)
+        self.matcher.begin_after(self._end_of_reasoning)
+        return True
 
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
         accepted: bool = self.matcher.accept(tokens)
@@ -70,14 +65,55 @@ class NativeGrammar(PrefixGrammar):
         core().fill_batch([self.matcher], address, row_bytes, [batch_index])
 
     def fill_bitmask_drafts(self, bitmask: torch.Tensor, first_row: int, draft_tokens: Sequence[int]) -> int:
-        address, row_bytes = mask_memory(bitmask, self._vocab_size, [first_row, first_row + len(draft_tokens)])
-        return core().fill_drafts_batch([self.matcher], address, row_bytes, [first_row], [draft_tokens])[0]
+        return self._fill_drafted(bitmask, first_row, len(draft_tokens) + 1, draft_tokens, None)
+
+    def fill_bitmask_tree(
+        self,
+        bitmask: torch.Tensor,
+        first_row: int,
+        draft_tokens: Sequence[int],
+        next_token: Sequence[int],
+        next_sibling: Sequence[int],
+    ) -> int:
+        """Fill rows as the interface specifies, in one native call."""
+        return self._fill_drafted(bitmask, first_row, len(draft_tokens), draft_tokens, (next_token, next_sibling))
+
+    def _fill_drafted(
+        self,
+        bitmask: torch.Tensor,
+        first_row: int,
+        num_rows: int,
+        draft_tokens: Sequence[int],
+        tree: tuple[Sequence[int], Sequence[int]] | None,
+    ) -> int:
+        mask_memory(bitmask, self._vocab_size, [first_row, first_row + num_rows - 1])
+        rows = bitmask[first_row : first_row + num_rows]
+        if self.is_terminated():  # a step gives it no rows
+            rows.fill_(-1)
+            return 0
+        step = core().Step({0: self.matcher}, [0], {0: draft_tokens}, None, {0: tree} if tree is not None else None)
+        memory = (*mask_memory(rows, self._vocab_size, []), num_rows)
+        step.run(_MAX_WORK, *memory)
+        for _, problem in step.problems:
+            raise ValueError(problem)
+        if step.unfinished:  # another thread computes what it needs
+            step.finish(0, _MAX_WORK, *memory)
+        return int(step.num_allowed[0])
 
     def is_terminated(self) -> bool:
         return self.matcher.is_terminated
 
+    def is_unconstrained(self) -> bool:
+        return self.matcher.is_unconstrained
+
     def reset(self) -> None:
         self.rollback(self.num_tokens)
+
+    def copy(self: _Grammar, stop_token_ids: Sequence[int] | None = None) -> _Grammar:
+        at_start = self._at_start(self._stop_token_ids if stop_token_ids is None else stop_token_ids)
+        if self._end_of_reasoning:
+            at_start.begin_after(self._end_of_reasoning)
+        return cast(_Grammar, at_start)
 
     def fork(self: _Grammar) -> _Grammar:
         fork = copy(self)
@@ -104,6 +140,8 @@ class NativeGrammar(PrefixGrammar):
         """
         if self._canonical_tokenizer is None:
             raise RuntimeError("compute_ff_tokens needs the tokenizer: pass canonical_tokenizer to FsmBackend")
+        if self.is_unconstrained():
+            return []
         return self._canonical_tokenizer.ff_tokens(self, self.matcher.recent_tokens(NUM_CONTEXT_TOKENS))
 
     def accept_bytes(self, data: bytes) -> bool:
@@ -118,38 +156,6 @@ class NativeGrammar(PrefixGrammar):
     def _accept_prefix(self, tokens: list[int]) -> int:
         accepted: int = self.matcher.accept_prefix(tokens)
         return accepted
-
-
-class NativeStep:
-    """A StepPlan of the engine. It keeps Python's global lock unless a mask has to be
-    computed."""
-
-    def __init__(self, native: Any, vocab_size: int):
-        self._native = native
-        self._vocab_size = vocab_size
-        self.row_indptr: npt.NDArray[np.int32] = native.row_indptr
-        self.num_allowed: npt.NDArray[np.int32] = native.num_allowed
-
-    @property
-    def num_rows(self) -> int:
-        return self._native.num_rows
-
-    def distinct_masks(self) -> DistinctMasks:
-        return DistinctMasks(*self._native.distinct_masks())
-
-    def fill(self, bitmask: torch.Tensor, rows: Sequence[int] | None = None) -> list[int]:
-        address, row_bytes = mask_memory(bitmask, self._vocab_size, [])
-        return self._native.fill(rows, address, row_bytes, len(bitmask))
-
-    def fill_within(self, bitmask: torch.Tensor, work: int) -> tuple[list[int], list[int], int]:
-        address, row_bytes = mask_memory(bitmask, self._vocab_size, [])
-        return self._native.fill_within(work, address, row_bytes, len(bitmask))
-
-    def finish(self, bitmask: torch.Tensor, index: int, work: int) -> int | None:
-        """Fill the rows of a grammar as the interface specifies, without the global
-        lock."""
-        address, row_bytes = mask_memory(bitmask, self._vocab_size, [])
-        return self._native.finish(index, work, address, row_bytes, len(bitmask))
 
 
 def mask_memory(bitmask: torch.Tensor, vocab_size: int, rows: Sequence[int]) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.native.automaton import Automaton, AutomatonLimits
+from structout.grammar.native.captures import CapturedRule
 from structout.grammar.native.extension import core, grammar_errors
 from structout.grammar.native.json_schema import SchemaIndex
 
@@ -51,6 +52,8 @@ class RuleSet:
         self.start = start
         self.limits = limits
         self.has_lexer = has_lexer
+        self.captured: list[CapturedRule] = [] if shared is None else shared.captured
+        self.ignores_once = False  # between two terminals, instead of any number of times
         self._ignored: list[int] = []
         self._numbers = itertools.count()
         self._network: Any = None
@@ -190,15 +193,33 @@ class RuleSet:
             return self._network
         ignored = self._ignored if self.has_lexer else None
         with grammar_errors("the grammar"):
-            network = core().Network(self.native, self._root, ignored, self._native_limits, vocabulary_trie)
+            network = core().Network(
+                self.native, self._root, ignored, self._native_limits, vocabulary_trie, self.ignores_once
+            )
         if vocabulary_trie is None:
             self._network = network
         return network
 
+    def capture_parser(self) -> Any:
+        """What finds the texts of ``captured``, a ``CaptureParser`` of the core.
+
+        Raises:
+            GrammarLimitError: the rules would exceed one of the limits.
+        """
+        ignored = self._ignored if self.has_lexer else None
+        references = [rule.reference for rule in self.captured]
+        with grammar_errors("the grammar"):
+            return core().CaptureParser(
+                self.native, self._root, ignored, self.ignores_once, references, self._native_limits
+            )
+
     def automaton(self) -> Automaton | None:
         """The language as an automaton. None if the rules refer to themselves, except
         at their ends, or if the automaton would exceed one of the limits, or take more
-        than 0.2 s."""
+        than 0.2 s. None if texts of rules are asked for: an automaton knows no
+        rules."""
+        if self.captured:
+            return None
         limits = replace(self.limits, seconds=min(self.limits.seconds, _AUTOMATON_SECONDS)).as_native()
         try:
             if self.has_lexer:
@@ -223,6 +244,7 @@ class OpenGroups:
         self._groups: list[list[list[int]]] = [[[]]]
         # For each group, the other operands of an intersection with the last sequence.
         self._operands: list[list[int]] = [[]]
+        self._dropped: list[bool] = [False]  # for each group, whether its last sequence is left out
 
     @property
     def alternatives(self) -> list[list[int]]:
@@ -237,6 +259,7 @@ class OpenGroups:
     def open(self) -> None:
         self._groups.append([[]])
         self._operands.append([])
+        self._dropped.append(False)
         limit = self._rules.limits.nesting
         if self.depth > limit:
             raise GrammarLimitError("nesting", self.depth, limit)
@@ -249,6 +272,7 @@ class OpenGroups:
         """Close the innermost group and return its alternatives."""
         self._end_alternative()
         self._operands.pop()
+        self._dropped.pop()
         return self._groups.pop()
 
     def add(self, part: int) -> None:
@@ -257,6 +281,10 @@ class OpenGroups:
     def begin_alternative(self) -> None:
         self._end_alternative()
         self.alternatives.append([])
+
+    def drop_alternative(self) -> None:
+        """Leave out the present alternative."""
+        self._dropped[-1] = True
 
     def intersect(self) -> None:
         """Begin another operand of an intersection, in the same alternative."""
@@ -268,6 +296,9 @@ class OpenGroups:
             operands = [*self._operands[-1], self._rules.add_sequence(self.alternatives[-1])]
             self.alternatives[-1] = [self._rules.native.add_intersection(operands)]
             self._operands[-1] = []
+        if self._dropped[-1]:
+            self.alternatives.pop()
+            self._dropped[-1] = False
 
     def repeat_last(self, minimum: int, maximum: int | None) -> None:
         """Replace the last expression by its repetition."""

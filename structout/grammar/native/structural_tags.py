@@ -19,6 +19,10 @@ START = "text"
 _MAX_NESTING = 200
 _ANY = r"[\s\S]"
 
+# How a marker is written whose text is the name of a token. Special tokens have no
+# text of their own; added ones may have one.
+_AS_SPECIAL, _AS_ADDED, _AS_TEXT, _AS_EITHER = _SPELLINGS = ("special", "added", "text", "either")
+
 
 @dataclass(frozen=True)
 class SchemaFormat:
@@ -66,7 +70,7 @@ def structural_tag_rules(
         limits: what the rules may cost.
         add_schema: called for each ``json_schema``.
         context: what grammars inside may refer to, and the tokens that the tag may
-            name. A marker whose text is the name of a special token is this token.
+            name.
         stop_token_ids: tokens that end the text. A marker that is one of them is left
             to the end of the text.
 
@@ -75,8 +79,11 @@ def structural_tag_rules(
             the place in the tag.
     """
     rules = RuleSet(START, limits)
-    translator = _Translator(rules, limits, context, add_schema, stop_token_ids)
     fields = _Fields(tag, "#", "structural_tag")
+    spelling = fields.take("markers", str, _AS_SPECIAL)
+    if spelling not in _SPELLINGS:
+        raise malformed("#/markers", f"markers must be one of {', '.join(_SPELLINGS)}, got {spelling!r}")
+    translator = _Translator(rules, limits, context, add_schema, stop_token_ids, spelling)
     body = translator.add(fields.part("format"), _OUTSIDE)
     fields.finish()
     rules.define(START, [[body]])
@@ -179,12 +186,17 @@ class _Translator:
         context: GrammarContext,
         add_schema: AddSchema,
         stop_token_ids: Collection[int],
+        spelling: str,
     ):
         self._rules = rules
         self._limits = limits
         self._context = context
         self._stop_token_ids = stop_token_ids
-        names = sorted(context.markers, key=len, reverse=True)
+        self._allows_text = spelling in (_AS_TEXT, _AS_EITHER)
+        self._tokens_by_name = {} if spelling == _AS_TEXT else context.markers
+        if spelling == _AS_ADDED:
+            self._tokens_by_name = context.added_tokens
+        names = sorted(self._tokens_by_name, key=len, reverse=True)
         self._names = re.compile(f"({'|'.join(map(re.escape, names))})") if names else None
         self._add_schema = add_schema
         self._depth = 0
@@ -216,15 +228,22 @@ class _Translator:
         if self._is_spelled(mark):
             return self._rules.add_text(mark)
         assert self._names is not None
-        pieces = [piece for piece in self._names.split(mark) if piece]
-        ids = self._context.markers
-        return self._rules.add_sequence(
-            [self._marker(ids[piece]) if piece in ids else self._rules.add_text(piece) for piece in pieces]
-        )
+        return self._rules.add_sequence([self._piece(piece) for piece in self._names.split(mark) if piece])
+
+    def _piece(self, piece: str) -> int:
+        token = self._tokens_by_name.get(piece)
+        if token is None:
+            return self._rules.add_text(piece)
+        marker = self._marker(token)
+        return self._rules.add_alternatives([[marker], [self._rules.add_text(piece)]]) if self._allows_text else marker
 
     def _is_spelled(self, mark: Mark) -> bool:
         """Whether a mark is text alone."""
         return isinstance(mark, str) and (self._names is None or self._names.search(mark) is None)
+
+    def _may_be_spelled(self, mark: Mark) -> bool:
+        """Whether a mark may be written as text."""
+        return isinstance(mark, str) and (self._allows_text or self._is_spelled(mark))
 
     def _token(self, fields: _Fields, token: object) -> int:
         with errors_at(fields.pointer):
@@ -296,10 +315,10 @@ class _Translator:
         ways = [Way(self._nothing)]
         texts = [end for end in around.ends if isinstance(end, str)]  # what looks like a special token is none
         if around.closes:
-            closing = [end for end in texts if self._is_spelled(end)]
+            closing = [end for end in texts if self._may_be_spelled(end)]
             texts = [end for end in texts if end not in closing]
             stops = {end: Way(self._nothing) for end in closing} | stops
-            ways = [Way(self._marker(end)) for end in around.ends if end not in closing]
+            ways = [Way(self._marker(end)) for end in around.ends if not self._is_spelled(end)]
         return self._rules.add_free_text(stops, (*excluded, *texts), [*ways, *tokens])
 
     def _add_sequence(self, fields: _Fields, around: _Around) -> int:
@@ -399,11 +418,11 @@ class _Translator:
         stops, tokens = {}, []
         for trigger in triggers:
             begun = {begin: rest for begin, rest in tags.items() if str(begin).startswith(trigger)}
-            if begun and self._is_spelled(trigger):
+            if begun and self._may_be_spelled(trigger):
                 stops[trigger] = behind(self._any_tag(begun, len(trigger)))
-                continue
-            excluded.append(trigger)
-            if begun:
+            else:
+                excluded.append(trigger)
+            if begun and not self._is_spelled(trigger):
                 tokens.append(behind(self._any_tag(begun)))
         at_least_one = fields.flag("at_least_one")
         if at_least_one and is_last:
@@ -429,12 +448,13 @@ class _Translator:
             if not isinstance(rule, Sequence) or len(rule) != 2 or not isinstance(rule[0], str) or not rule[0]:
                 raise malformed(place, f"expected a pattern that is not empty and a format, got {_named(rule)}")
             part = self.add((rule[1], f"{place}/1"), around.inner)
-            if self._is_spelled(rule[0]):
+            if self._may_be_spelled(rule[0]):
                 stops[rule[0]] = Way(part, returns=True) if returns else Way(self._closed(part, around))
-                continue
-            part = self._rules.add_sequence([self._marker(rule[0]), part])
-            tokens.append(Way(part, returns=True) if returns else Way(self._closed(part, around)))
-            excluded = (*excluded, rule[0])
+            else:
+                excluded = (*excluded, rule[0])
+            if not self._is_spelled(rule[0]):
+                part = self._rules.add_sequence([self._marker(rule[0]), part])
+                tokens.append(Way(part, returns=True) if returns else Way(self._closed(part, around)))
         return self._add_free_text(stops, excluded, around, tokens)
 
     # -- formats that count tokens ---------------------------------------------------
@@ -456,8 +476,7 @@ class _Translator:
         return self._rules.token(self._context.other_tokens(dict.fromkeys([*excluded, *self._stop_token_ids])))
 
     def _end_tokens(self, around: _Around) -> list[int]:
-        ids = self._context.markers
-        marks = [ids.get(end) if isinstance(end, str) else end for end in around.ends]
+        marks = [self._tokens_by_name.get(end) if isinstance(end, str) else end for end in around.ends]
         return [mark for mark in marks if mark is not None]
 
     def _add_token_triggered_tags(self, fields: _Fields, around: _Around) -> int:

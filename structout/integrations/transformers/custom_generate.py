@@ -94,8 +94,8 @@ def masked_generate(
             a :class:`structout.DeviceFSM`, so that no step waits for the CPU, or, where
             not all are automata, in a :class:`structout.DeviceStacks`. For JSON schemas
             and regular languages that structout's own engine serves, and models that
-            take a ``StaticCache``. Draws the same tokens, except where the model's attention
-            rounds differently.
+            take a ``StaticCache``. Draws the same tokens, except where the model's
+            attention rounds differently.
         stream_to: one of transformers' streamers, or None.
         monitor: watches the decoding loop.
 

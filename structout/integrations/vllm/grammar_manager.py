@@ -27,7 +27,8 @@ _HAS_STRIDE = "mask_stride" in apply_grammar_bitmask.__code__.co_varnames
 
 
 class Grammar:
-    """What vLLM keeps of a request's grammar.
+    """What vLLM keeps of a request's grammar, with the methods that vLLM's own have for
+    one request.
 
     The request is finished when vLLM drops this object, however the request ends.
 
@@ -41,6 +42,18 @@ class Grammar:
         self.manager = manager
         self.key = key
         weakref.finalize(self, manager.finish_request, key).atexit = False
+
+    def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
+        return self.manager.accept_tokens(self.key, tokens)
+
+    def validate_tokens(self, tokens: list[int]) -> list[int]:
+        return self.manager.validate_tokens(self.key, tokens)
+
+    def rollback(self, num_tokens: int) -> None:
+        self.manager.rollback(self.key, num_tokens)
+
+    def is_terminated(self) -> bool:
+        return self.manager.is_terminated(self.key)
 
 
 class PendingGrammar(Future["Grammar | GrammarError"]):
@@ -107,12 +120,14 @@ class GrammarManager(VllmManager):  # type: ignore[misc]  # mypy does not read v
             return
         key = f"{request.request_id}#{next(self._keys)}"
         stop = request.sampling_params.all_stop_token_ids if request.sampling_params is not None else None
-        backend = self.vllm_config.structured_outputs_config.backend
-        params = request_params.params_of(structured.params, backend, request.sampling_params)
+        config = self.vllm_config.structured_outputs_config
+        params = request_params.params_of(structured.params, config, self.tokenizer, request.sampling_params)
         self.structout.add_request(key, params, stop_token_ids=list(stop) if stop else None)
-        structured.grammar = PendingGrammar(Grammar(self.structout, key))
+        structured.grammar = pending = PendingGrammar(Grammar(self.structout, key))
         if not self._use_async_grammar_compilation:  # every rank has a scheduler: they must go on in the same step
             self.structout.wait_all([key])
+            if self.structout.error(key) is None:
+                structured.grammar = pending.result()
 
     def grammar_bitmask(
         self,
@@ -153,8 +168,8 @@ class GrammarManager(VllmManager):  # type: ignore[misc]  # mypy does not read v
             start, _ = self._get_constraint_bounds(request, new_token_ids, spec_tokens_committed=True)
             if start > len(new_token_ids):
                 return True
-            request.structured_output_request.reasoning_ended = True
             tokens = new_token_ids[start:]
+        request.structured_output_request.reasoning_ended = True
         return self.structout.accept_tokens(_key_of(request), tokens)
 
     def validate_tokens(self, request: Any, spec_tokens: list[int]) -> list[int]:
@@ -172,7 +187,15 @@ class GrammarManager(VllmManager):  # type: ignore[misc]  # mypy does not read v
             start, _ = self._get_constraint_bounds(request, tokens)
         if start >= len(tokens):
             return tokens
-        return [*tokens[:start], *self.structout.validate_tokens(key, tokens[start:])]
+        return [*tokens[:start], *self._up_to_the_end(request, self.structout.validate_tokens(key, tokens[start:]))]
+
+    def _up_to_the_end(self, request: Any, tokens: list[int]) -> list[int]:
+        """Drafts without those behind a token that ends the text: they would be
+        verified in vain."""
+        assert self.structout is not None
+        stops = {*self.structout.vocabulary.stop_token_ids, *request.sampling_params.all_stop_token_ids}
+        end = next((i for i, token in enumerate(tokens) if token in stops), len(tokens))
+        return tokens[: end + 1]
 
     def clear_backend(self) -> None:
         if self.structout is not None:

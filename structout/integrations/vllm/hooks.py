@@ -44,12 +44,13 @@ def manager_hooks() -> list[Hook]:
     """The hooks of the frontend and of the scheduler."""
     from structout.integrations.vllm import grammar_manager, request_params
 
-    parser = "vllm.parser.abstract_parser"
+    parser, protocol = "vllm.parser.abstract_parser", "vllm.entrypoints.generate.base.protocol"
     return [
         Hook("vllm.v1.engine.core", "StructuredOutputManager", lambda original: grammar_manager.GrammarManager),
         Hook("vllm.sampling_params", "SamplingParams._validate_structured_outputs", request_params.validating),
         Hook(parser, "_xgrammar_supports", request_params.supporting, is_optional=True),
         Hook(parser, "structured_outputs_to_format", request_params.formatting, is_optional=True),
+        Hook(protocol, "validate_structural_tag_payload", request_params.checking_tags, is_optional=True),
     ]
 
 

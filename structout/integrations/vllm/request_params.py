@@ -1,7 +1,9 @@
 """vLLM's constraints as structout's, and their validation in vLLM's frontend."""
 
+import copy
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -13,6 +15,7 @@ from structout.constraints import exact_json
 from structout.constraints.config import StructuredOutputsConfig
 from structout.constraints.params import StructuredOutputsParams
 from structout.errors import GrammarError
+from structout.grammar.mistral import mistral_tokenizer
 from structout.grammar.registry import check_params
 from structout.integrations.client_tags import as_parsers_read, current_structural_tag
 
@@ -28,8 +31,9 @@ _KEY_ORDER = "structout_key_order"  # in the extra_args of SamplingParams
 
 def serves(structured_outputs_config: Any, tokenizer: Any) -> bool:
     """Whether structout has the backend that vLLM was configured with, and reads the
-    model's tokenizer. Mistral's own tokenizers are left to vLLM."""
-    return structured_outputs_config.backend in _BACKENDS and isinstance(tokenizer, PreTrainedTokenizerBase)
+    model's tokenizer."""
+    is_read = isinstance(tokenizer, PreTrainedTokenizerBase) or mistral_tokenizer(tokenizer) is not None
+    return structured_outputs_config.backend in _BACKENDS and is_read
 
 
 def manager_config(structured_outputs_config: Any, **arguments: Any) -> StructuredOutputsConfig:
@@ -44,18 +48,22 @@ def manager_config(structured_outputs_config: Any, **arguments: Any) -> Structur
     )
 
 
-def params_of(constraint: Any, backend: str, sampling_params: Any = None) -> StructuredOutputsParams:
+def params_of(
+    constraint: Any, structured_outputs_config: Any, tokenizer: Any, sampling_params: Any = None
+) -> StructuredOutputsParams:
     """structout's params for vLLM's.
 
     Args:
         constraint: a ``vllm.sampling_params.StructuredOutputsParams``.
-        backend: the backend that vLLM was configured with.
+        structured_outputs_config: vLLM's ``StructuredOutputsConfig``.
+        tokenizer: the model's.
         sampling_params: those of the request. Their ``extra_args``, ``vllm_xargs`` in
             vLLM's API, may have a ``structout_key_order``.
     """
+    backend, reasoning_parser = structured_outputs_config.backend, structured_outputs_config.reasoning_parser
     tag = current_structural_tag(constraint.structural_tag)
-    if backend == "auto":  # xgrammar ignores the bounds of strings that exclude texts
-        tag = as_parsers_read(tag)
+    if tag is not None and backend == "auto":  # xgrammar ignores the bounds of strings that exclude texts
+        tag = as_parsers_read(tag, _reasoning_marks(reasoning_parser, tokenizer) if reasoning_parser else ())
     extra = getattr(sampling_params, "extra_args", None) or {}
     return StructuredOutputsParams(
         json=constraint.json,
@@ -71,6 +79,15 @@ def params_of(constraint: Any, backend: str, sampling_params: Any = None) -> Str
     )
 
 
+@lru_cache(maxsize=8)
+def _reasoning_marks(parser: str, tokenizer: Any) -> tuple[str, ...]:
+    """What begins and ends a reasoning for one of vLLM's parsers."""
+    from vllm.reasoning import ReasoningParserManager
+
+    reader = ReasoningParserManager.get_reasoning_parser(parser)(tokenizer)
+    return tuple(mark for mark in (reader.reasoning_start_str, reader.reasoning_end_str) if mark)
+
+
 def validating(validate: Callable[..., None]) -> Callable[..., None]:
     """Make the replacement of ``SamplingParams._validate_structured_outputs``."""
 
@@ -81,10 +98,13 @@ def validating(validate: Callable[..., None]) -> Callable[..., None]:
             validate(self, model_config, config, tokenizer)
             return
         try:
-            params = params_of(constraint, config.backend, self)
-            weakened = check_params(params, manager_config(config))
+            params = params_of(constraint, config, tokenizer, self)
+            weakened = check_params(replace(params, backend="auto"), manager_config(config))
         except GrammarError as error:
-            raise VLLMValidationError(str(error)) from None
+            # The engine that vLLM is configured with comes first: it may take more.
+            if config.backend == "auto" or not _takes(validate, self, model_config, config, tokenizer):
+                raise VLLMValidationError(str(error)) from None
+            weakened = ()
         if weakened:
             _log_weakened(weakened)
         # vLLM requires the name of one of its own backends; GrammarManager ignores it.
@@ -92,6 +112,36 @@ def validating(validate: Callable[..., None]) -> Callable[..., None]:
         constraint._backend_was_auto = config.backend == "auto"
 
     return validate_structured_outputs
+
+
+def checking_tags(validate: Callable[..., None]) -> Callable[..., None]:
+    """Make the replacement of ``validate_structural_tag_payload``, in which xgrammar
+    checks the structural tags that clients send."""
+
+    def validate_structural_tag_payload(payload: Any, *, parameter: str) -> None:
+        try:
+            tag = current_structural_tag(payload)
+            check_params(StructuredOutputsParams(structural_tag=tag, lenient=not envs.vllm_strict()))
+        except GrammarError as error:
+            try:
+                validate(payload, parameter=parameter)  # the engine may have a backend that takes more
+            except VLLMValidationError:
+                message = f"Invalid {parameter} structural_tag specification: {error}"
+                raise VLLMValidationError(message, parameter=parameter) from None
+
+    return validate_structural_tag_payload
+
+
+def _takes(validate: Callable[..., None], sampling_params: Any, *arguments: Any) -> bool:
+    """Whether vLLM's own validation accepts a constraint. The constraint is not
+    changed."""
+    tried = copy.copy(sampling_params)
+    tried.structured_outputs = replace(sampling_params.structured_outputs)
+    try:
+        validate(tried, *arguments)
+    except (TypeError, ValueError, VLLMValidationError):
+        return False
+    return True
 
 
 def supporting(_: Callable[..., bool]) -> Callable[..., bool]:

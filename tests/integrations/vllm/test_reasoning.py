@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("vllm")
 
 from tokenizers import AddedToken
-from tokenizers_on_the_spot import byte_level
+from tokenizers_on_the_spot import byte_level, with_tokens
 from vllm import SamplingParams
 from vllm_engines import PROMPT, engine, token_ids
 from vllm_models import save_small_model
@@ -19,12 +19,8 @@ ANSWER = "</think>"
 
 @pytest.fixture(scope="module")
 def reasoning_model(tmp_path_factory):
-    tokenizer = byte_level()
-    tokenizer = type(tokenizer).from_pretrained(
-        tokenizer.save_pretrained(tmp_path_factory.mktemp("tokenizer"))[0].rpartition("/")[0]
-    )
-    tokenizer.add_tokens([AddedToken("<think>", special=False), AddedToken(ANSWER, special=False)])
-    return save_small_model(tmp_path_factory.mktemp("model"), tokenizer)
+    tokens = [AddedToken("<think>", special=False), AddedToken(ANSWER, special=False)]
+    return save_small_model(tmp_path_factory.mktemp("model"), with_tokens(byte_level(), tokens))
 
 
 @pytest.fixture(scope="module")

@@ -27,6 +27,7 @@ MANAGER = {
     "vllm.sampling_params.SamplingParams._validate_structured_outputs",
     "vllm.parser.abstract_parser._xgrammar_supports",
     "vllm.parser.abstract_parser.structured_outputs_to_format",
+    "vllm.entrypoints.generate.base.protocol.validate_structural_tag_payload",
 }
 
 
@@ -172,3 +173,6 @@ def test_vllms_own_backend_name_is_the_only_one(small_model):
     with engine(small_model, structured_outputs_config=config) as running:
         outputs_of(running)
         assert set(running.manager.structout.stats().backends) == {"xgrammar"}
+        # vLLM translates Lark for xgrammar; here the own engine reads it.
+        lark = 'start: "id=" NUMBER\nNUMBER: /[0-9]{2}/'
+        assert re.fullmatch("id=[0-9]{2}", texts(running.generate([greedy(**structured(grammar=lark))]))[0][0])

@@ -1,0 +1,101 @@
+#include "context_free/piece_search.h"
+
+#include <algorithm>
+
+namespace structout::context_free {
+
+namespace {
+
+constexpr size_t kMaxCompared = 4;  // nodes, with those that a rule returns to
+
+}  // namespace
+
+std::optional<std::vector<uint32_t>> Masks::PieceSearch::pieces(const std::vector<Branch>& branches) {
+  masks_.branches_.clear();
+  for (const Branch& branch : branches) {
+    if (masks_.branches_.insert(branch)) pending_.push_back(branch);
+  }
+  while (!pending_.empty()) {
+    Branch branch = pending_.back();
+    pending_.pop_back();
+    budget_.spend(1);
+    network_.has_lexer() ? follow_lexemes(branch) : follow_rules(branch);
+  }
+  if (masks_.is_full_ || !are_ends_sure_) return std::nullopt;
+  auto has_no_tokens = [this](uint32_t number) { return masks_.piece(number).tokens.is_empty(); };
+  numbers_.erase(std::remove_if(numbers_.begin(), numbers_.end(), has_no_tokens), numbers_.end());
+  std::sort(numbers_.begin(), numbers_.end());
+  numbers_.erase(std::unique(numbers_.begin(), numbers_.end()), numbers_.end());
+  return std::move(numbers_);
+}
+
+void Masks::PieceSearch::go_on(const Branch& branch) {
+  if (branch.node == Stacks::kDead || !masks_.branches_.insert(branch) || is_there(branch)) return;
+  pending_.push_back(branch);
+}
+
+// In an ambiguous grammar a rule often returns to what is already there.
+bool Masks::PieceSearch::is_there(const Branch& branch) {
+  if (branch.is_closed || network_.has_lexer()) return false;
+  std::vector<Node>& nodes = open_nodes_[branch.trie_nodes];
+  auto has_all = [&](Node node) { return reader_.stacks().is_subset(branch.node, node, budget_); };
+  if (std::any_of(nodes.end() - ptrdiff_t(std::min(nodes.size(), kMaxCompared)), nodes.end(), has_all)) return true;
+  nodes.push_back(branch.node);
+  return false;
+}
+
+void Masks::PieceSearch::follow_lexemes(const Branch& branch) {
+  LexerPlace place = {branch.node, branch.lexer_state};
+  if (is_in_front(branch)) {
+    for (const Item& item : reader_.stacks().items(reader_.before_token(place, budget_))) add_token_ids(item);
+  }
+  if (!network_.embedded().empty() && reader_.is_between(place)) begin_embedded(branch);
+  if (place.lexer_state == Lexer::kStuck) return;
+  const Piece& found = masks_.piece(add_piece(branch.trie_nodes, place.lexer_state));
+  for (const Guarded& guarded : found.guarded) {
+    if (has_end_({place.node, guarded.lexer_state})) numbers_.push_back(guarded.piece);
+  }
+  for (const Exit& exit : found.exits) {
+    LexerPlace next = reader_.behind_lexeme(place.node, exit.label, budget_);
+    go_on({exit.trie_nodes, next.node, next.lexer_state, true});
+  }
+}
+
+void Masks::PieceSearch::begin_embedded(const Branch& branch) {
+  for (const EmbeddedStart& start : reader_.stacks().embedded_starts(branch.node, budget_)) {
+    LexerPlace behind = reader_.behind(start.below, budget_);
+    if (!has_end_(behind)) continue;
+    const Piece& found = masks_.piece(add_piece(branch.trie_nodes, kEmbedded + start.language));
+    for (const Exit& exit : found.exits) go_on({exit.trie_nodes, behind.node, behind.lexer_state, true});
+  }
+}
+
+void Masks::PieceSearch::follow_rules(const Branch& branch) {
+  for (const Item& item : reader_.stacks().items(branch.node)) {
+    if (item.state >= kHole) continue;
+    if (is_in_front(branch)) add_token_ids(item);
+    Node start = masks_.stacks_.above_hole(item.state, branch.is_closed, budget_);
+    const Piece& found = masks_.piece(add_piece(branch.trie_nodes, start));
+    for (const Exit& exit : found.exits) go_on({exit.trie_nodes, item.below, 0, false});
+  }
+}
+
+uint32_t Masks::PieceSearch::add_piece(uint32_t trie_nodes, uint32_t start) {
+  numbers_.push_back(masks_.piece_of(trie_nodes, start, reader_, budget_));
+  return numbers_.back();
+}
+
+void Masks::PieceSearch::add_token_ids(const Item& item) {
+  if (item.state >= kHole || network_.tokens_begin(item.state) == network_.tokens_end(item.state)) return;
+  are_ends_sure_ = are_ends_sure_ && has_end_behind_tokens(item.state);
+  add_piece(kTokenIds, item.state);
+}
+
+bool Masks::PieceSearch::has_end_behind_tokens(uint32_t state) {
+  return !network_.has_lexer() ||
+         std::all_of(network_.tokens_begin(state), network_.tokens_end(state), [&](const SymbolEdge& edge) {
+           return masks_.sure_ways_.is_good(edge.target, ByteClassSets::kEmpty, budget_);
+         });
+}
+
+}  // namespace structout::context_free

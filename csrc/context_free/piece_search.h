@@ -1,0 +1,50 @@
+// Which pieces a mask has.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "context_free/masks.h"
+
+namespace structout::context_free {
+
+// Follows branches from where a text stands: a piece for each, and further branches where
+// the exits of the piece lead.
+class Masks::PieceSearch {
+ public:
+  PieceSearch(Masks& masks, Reader& reader, const HasEnd& has_end, engine::Budget& budget)
+      : masks_(masks), network_(masks.network_), reader_(reader), has_end_(has_end), budget_(budget) {}
+
+  // See Masks::pieces_of().
+  std::optional<std::vector<uint32_t>> pieces(const std::vector<Branch>& branches);
+
+ private:
+  void go_on(const Branch& branch);
+  bool is_there(const Branch& branch);
+  void follow_lexemes(const Branch& branch);
+  void follow_rules(const Branch& branch);
+  void begin_embedded(const Branch& branch);
+  void add_token_ids(const Item& item);
+  bool has_end_behind_tokens(uint32_t state);
+  uint32_t add_piece(uint32_t trie_nodes, uint32_t start);
+
+  // In front of all tokens, where also those may stand that are read by their ids.
+  bool is_in_front(const Branch& branch) const {
+    return network_.has_tokens() && branch.trie_nodes == masks_.whole_trie_;
+  }
+
+  Masks& masks_;
+  const Network& network_;
+  Reader& reader_;
+  const HasEnd& has_end_;
+  engine::Budget& budget_;
+  std::vector<Branch> pending_;
+  std::vector<uint32_t> numbers_;  // of pieces
+  std::unordered_map<uint32_t, std::vector<Node>>
+      open_nodes_;  // those that are not closed, by list of nodes of the trie
+  bool are_ends_sure_ = true;
+};
+
+}  // namespace structout::context_free

@@ -1,0 +1,269 @@
+#include "context_free/piece_walk.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+namespace structout::context_free {
+
+using engine::VocabularyTrie;
+
+Masks::Piece Masks::Walk::walk(uint32_t trie_nodes, uint32_t start) {
+  if (trie_nodes == kTokenIds) {
+    add_token_ids(start);
+  } else if (start >= kEmbedded) {
+    walk_embedded(masks_.trie_nodes_.list(trie_nodes), start - kEmbedded);
+  } else if (masks_.network_.has_lexer()) {
+    walk_lexemes(masks_.trie_nodes_.list(trie_nodes), start);
+  } else {
+    walk_all_rules(trie_nodes, start);
+  }
+  Piece piece;
+  piece.tokens = token_set();
+  for (auto& [label, list] : exits_) piece.exits.push_back({label, masks_.trie_nodes_.number_of(list)});
+  for (auto& [lexer_state, tokens] : guarded_) {
+    Piece of_state;
+    of_state.tokens = set_of(tokens);
+    piece.guarded.push_back({lexer_state, masks_.add_piece(std::move(of_state))});
+  }
+  return piece;
+}
+
+Masks::Part Masks::Walk::walk_below(uint32_t node, uint32_t state) {
+  if (masks_.network_.has_lexer()) {
+    states_[vocabulary_.nodes()[node].depth + 1] = state;
+    vocabulary_.visit_below(
+        node, [&](uint32_t child, uint8_t byte, uint32_t depth) { return read_lexeme(child, byte, depth); });
+  } else {
+    walk_rules({node}, state);
+    if (!ends_.empty()) exits_[0] = std::move(ends_);
+  }
+  return {token_set(), {exits_.begin(), exits_.end()}, {guarded_.begin(), guarded_.end()}};
+}
+
+bool Masks::Walk::add_part(uint32_t node, uint32_t state) {
+  if (vocabulary_.nodes()[node].end - node < kMinNodesOfPart) return false;
+  if (!masks_.network_.has_lexer() && !masks_.network_.embedded().empty()) return false;
+  uint32_t number = masks_.part_numbers_.find(node, state);
+  if (number == PairTable::kMissing) {
+    Part walked = Walk(masks_, reader_, budget_).walk_below(node, state);
+    number = uint32_t(masks_.parts_.size());
+    masks_.add_bytes(walked.memory_bytes());
+    masks_.parts_.push_back(std::move(walked));
+    masks_.part_numbers_.add(node, state, number);
+  }
+  const Part& part = masks_.parts_[number];
+  tokens_.insert(tokens_.end(), part.tokens.listed.begin(), part.tokens.listed.end());
+  add_row(part.tokens.row);
+  for (const auto& [label, nodes] : part.exits) {
+    std::vector<uint32_t>& exits = masks_.network_.has_lexer() ? exits_[label] : ends_;
+    exits.insert(exits.end(), nodes.begin(), nodes.end());
+  }
+  for (const auto& [lexer_state, tokens] : part.guarded) {
+    guarded_[lexer_state].insert(guarded_[lexer_state].end(), tokens.begin(), tokens.end());
+  }
+  return true;
+}
+
+void Masks::Walk::add_row(const std::vector<uint32_t>& row) {
+  if (row_.empty()) row_ = row;
+  for (size_t i = 0; i < row.size(); ++i) row_[i] |= row[i];
+}
+
+void Masks::Walk::count_step() {
+  if (++masks_.num_trie_steps_ % kTrieStepsPerUnit == 0) budget_.spend(1);
+}
+
+Masks::TokenSet Masks::Walk::set_of(const std::vector<uint32_t>& tokens) const {
+  if (tokens.size() <= masks_.row_.size() / kWordsPerListedToken) return {tokens, {}};
+  TokenSet set{{}, std::vector<uint32_t>(masks_.row_.size())};
+  for (uint32_t token : tokens) set.row[token >> 5] |= 1u << (token & 31);
+  return set;
+}
+
+Masks::TokenSet Masks::Walk::token_set() const {
+  if (row_.empty()) return set_of(tokens_);
+  TokenSet set{{}, row_};
+  for (uint32_t token : tokens_) set.row[token >> 5] |= 1u << (token & 31);
+  return set;
+}
+
+void Masks::Walk::add_tokens(uint32_t node, std::vector<uint32_t>& tokens) {
+  uint32_t end = vocabulary_.nodes()[node].tokens_end;
+  for (uint32_t i = vocabulary_.first_token(node); i < end; ++i) tokens.push_back(vocabulary_.tokens()[i]);
+}
+
+void Masks::Walk::add_token_ids(uint32_t state) {
+  for (auto edge = masks_.network_.tokens_begin(state); edge < masks_.network_.tokens_end(state); ++edge) {
+    for (uint32_t symbol = edge->first; symbol <= edge->last && symbol - kFirstToken < vocabulary_.size(); ++symbol) {
+      tokens_.push_back(symbol - kFirstToken);
+    }
+  }
+}
+
+bool Masks::Walk::add_loop(uint32_t node, uint32_t state) {
+  uint32_t end = vocabulary_.nodes()[node].end;
+  if (end - node < kMinNodesOfLoop) return false;
+  auto after = [this](uint32_t from, uint8_t byte) {
+    return masks_.network_.has_lexer() ? masks_.lexer_.after(from, byte, budget_)
+                                       : masks_.after(from, byte, budget_).node;
+  };
+  auto is_usual = [this](uint32_t of) {
+    if (masks_.network_.has_lexer()) return of != Lexer::kStuck && masks_.sure_ways_.is_safe(of, budget_);
+    return of != Stacks::kDead && !masks_.stacks_.has_hole(of) && masks_.stacks_.embedded_starts(of, budget_).empty();
+  };
+  if (!masks_.loops_.of(state, after, is_usual).covers(vocabulary_.bytes_below(), node)) return false;
+  uint32_t tokens_end = vocabulary_.nodes()[end - 1].tokens_end;
+  auto tokens = vocabulary_.tokens().begin();
+  tokens_.insert(tokens_.end(), tokens + vocabulary_.nodes()[node].tokens_end, tokens + tokens_end);
+  return true;
+}
+
+void Masks::Walk::walk_embedded(const std::vector<uint32_t>& nodes, uint32_t language) {
+  std::shared_ptr<engine::EmbeddedStates> shared = reader_.embedded().current(language);
+  engine::EmbeddedStates& states = reader_.embedded().held(shared);
+  std::vector<engine::PositionPtr> positions(vocabulary_.max_depth() + 1);  // before each byte
+  std::vector<uint32_t> ends;
+  auto read = [&](uint32_t node, uint8_t byte, uint32_t depth) {
+    budget_.spend(1);
+    const uint8_t* at = &byte;
+    engine::PositionPtr next = states.after(*positions[depth], at, at + 1);
+    if (next == nullptr) return false;
+    if (vocabulary_.first_token(node) < vocabulary_.nodes()[node].tokens_end && states.has_end(*next)) {
+      add_tokens(node, tokens_);
+    }
+    bool has_more = vocabulary_.nodes()[node].end > node + 1, may_end = states.may_end(*next);
+    if (may_end && has_more) ends.push_back(node);
+    if (!has_more || (may_end && !states.may_go_on(*next))) return false;
+    positions[depth + 1] = std::move(next);
+    return true;
+  };
+  for (uint32_t node : nodes) {
+    bool is_root = node == VocabularyTrie::kRoot;
+    uint32_t depth = is_root ? 0 : vocabulary_.nodes()[node].depth;
+    if (masks_.network_.has_lexer()) {
+      positions[depth] = states.start();
+      if (!read(node, vocabulary_.nodes()[node].byte, depth)) continue;
+    } else {
+      positions[is_root ? 0 : depth + 1] = states.start();
+    }
+    vocabulary_.visit_below(node, read);
+  }
+  if (!ends.empty()) exits_[0] = masks_.trie_nodes_.list(masks_.list_of(std::move(ends)));
+}
+
+void Masks::Walk::walk_lexemes(const std::vector<uint32_t>& nodes, uint32_t start) {
+  for (uint32_t node : nodes) {
+    const VocabularyTrie::Node& first = vocabulary_.nodes()[node];
+    states_[first.depth] = start;
+    if (!read_lexeme(node, first.byte, first.depth) || first.end == node + 1) continue;
+    vocabulary_.visit_below(
+        node, [&](uint32_t child, uint8_t byte, uint32_t depth) { return read_lexeme(child, byte, depth); });
+  }
+}
+
+bool Masks::Walk::read_lexeme(uint32_t node, uint8_t byte, uint32_t depth) {
+  count_step();
+  uint32_t before = states_[depth], next = masks_.lexer_.after(before, byte, budget_);
+  if (next == Lexer::kStuck) {
+    uint32_t accepted = masks_.lexer_.accepted(before);
+    if (accepted != 0) exits_[accepted].push_back(node);
+    return false;
+  }
+  states_[depth + 1] = next;
+  if (vocabulary_.first_token(node) < vocabulary_.nodes()[node].tokens_end) {
+    add_tokens(node, masks_.sure_ways_.is_safe(next, budget_) ? tokens_ : guarded_[next]);
+  }
+  return !add_loop(node, next) && !add_part(node, next);
+}
+
+void Masks::Walk::walk_all_rules(uint32_t trie_nodes, Node start) {
+  using Begin = std::pair<uint32_t, Node>;  // a list of nodes of the trie, and what goes on there
+  std::vector<Begin> pending = {{trie_nodes, start}};
+  std::set<Begin> seen(pending.begin(), pending.end());
+  while (!pending.empty()) {
+    auto [list, node] = pending.back();
+    pending.pop_back();
+    std::vector<uint32_t> nodes = masks_.trie_nodes_.list(list);
+    begin_embedded(node, nodes);
+    walk_rules(nodes, node);
+    for (auto& [text, begins] : std::exchange(embedded_, {})) {
+      auto [language, below] = text;
+      const Piece& piece =
+          masks_.piece(masks_.piece_of(masks_.list_of(begins), kEmbedded + language, reader_, budget_));
+      add_all_tokens(piece);
+      Node next = masks_.stacks_.returned(below, budget_);
+      for (const Exit& exit : piece.exits) {
+        if (masks_.stacks_.has_hole(next)) {
+          std::vector<uint32_t> ends = masks_.trie_nodes_.list(exit.trie_nodes);
+          ends_.insert(ends_.end(), ends.begin(), ends.end());
+        }
+        bool goes_on = masks_.stacks_.reads_symbols(next) && seen.insert({exit.trie_nodes, next}).second;
+        if (goes_on) pending.emplace_back(exit.trie_nodes, next);
+      }
+    }
+  }
+  if (ends_.empty()) return;
+  std::sort(ends_.begin(), ends_.end());
+  ends_.erase(std::unique(ends_.begin(), ends_.end()), ends_.end());
+  exits_[0] = std::move(ends_);
+}
+
+void Masks::Walk::add_all_tokens(const Piece& piece) {
+  tokens_.insert(tokens_.end(), piece.tokens.listed.begin(), piece.tokens.listed.end());
+  add_row(piece.tokens.row);
+}
+
+void Masks::Walk::begin_embedded(Node node, const std::vector<uint32_t>& trie_nodes) {
+  for (const EmbeddedStart& start : masks_.stacks_.embedded_starts(node, budget_)) {
+    std::vector<uint32_t>& list = embedded_[{start.language, start.below}];
+    list.insert(list.end(), trie_nodes.begin(), trie_nodes.end());
+  }
+}
+
+void Masks::Walk::walk_rules(const std::vector<uint32_t>& nodes, Node start) {
+  std::vector<uint8_t>& is_start = masks_.is_start_;
+  struct Marks {
+    ~Marks() {
+      for (uint32_t node : nodes) {
+        if (node != VocabularyTrie::kRoot) is_start[node] = 0;
+      }
+    }
+    const std::vector<uint32_t>& nodes;
+    std::vector<uint8_t>& is_start;
+  } marks{nodes, is_start};
+  for (uint32_t node : nodes) {
+    if (node != VocabularyTrie::kRoot) is_start[node] = 1;
+  }
+  const std::vector<VocabularyTrie::Node>& all = vocabulary_.nodes();
+  for (uint32_t node : nodes) {
+    bool is_root = node == VocabularyTrie::kRoot;
+    if (!is_root && !std::exchange(is_start[node], 0)) continue;
+    states_[is_root ? 0 : all[node].depth + 1] = start;
+    uint32_t end = is_root ? uint32_t(all.size()) : all[node].end;
+    for (uint32_t child = is_root ? 0 : node + 1; child < end;) {
+      count_step();
+      const VocabularyTrie::Node& read = all[child];
+      Next next = masks_.after(states_[read.depth], read.byte, budget_);
+      if (next.node != Stacks::kDead) {
+        add_tokens(child, tokens_);
+        if (next.has_hole && read.end > child + 1) ends_.push_back(child);
+        if (next.begins_embedded && read.end > child + 1) begin_embedded(next.node, {child});
+        if (is_start[child]) {
+          is_start[child] = 0;
+          next.node = masks_.stacks_.united({next.node, start}, budget_);
+          next.reads_symbols = true;
+        }
+        states_[read.depth + 1] = next.node;
+        if (next.reads_symbols && read.end - child >= kMinNodesOfLoop) {
+          bool has_starts = nodes.size() > 1 && std::upper_bound(nodes.begin(), nodes.end(), child) !=
+                                                    std::lower_bound(nodes.begin(), nodes.end(), read.end);
+          if (!has_starts && (add_loop(child, next.node) || add_part(child, next.node))) next.reads_symbols = false;
+        }
+      }
+      child = next.reads_symbols ? child + 1 : read.end;
+    }
+  }
+}
+
+}  // namespace structout::context_free

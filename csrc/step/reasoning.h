@@ -1,0 +1,67 @@
+// The free text in front of a constrained one, such as a model's reasoning.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace structout::engine {
+
+// Everything up to the first uninterrupted occurrence of certain tokens is free. They are
+// searched for as Knuth, Morris and Pratt do.
+class Reasoning {
+ public:
+  Reasoning() = default;  // over at the start
+
+  explicit Reasoning(std::vector<uint32_t> end) : end_(std::move(end)), borders_(end_.size()) {
+    for (size_t i = 1; i < end_.size(); ++i) borders_[i] = matched_with(borders_[i - 1], end_[i]);
+  }
+
+  bool is_over() const { return is_over(matched()); }
+  size_t num_tokens() const { return matched_after_.size(); }
+
+  // Reads tokens until it is over, or up to a value that is no token below `num_ids`.
+  // Returns how many it has read.
+  size_t read(const int64_t* tokens, size_t count, uint32_t num_ids) {
+    return follow(tokens, count, num_ids, [&](uint32_t matched) { matched_after_.push_back(matched); });
+  }
+
+  // What read() would return, and whether it would be over then.
+  std::pair<size_t, bool> look_at(const int64_t* tokens, size_t count, uint32_t num_ids) const {
+    uint32_t last = matched();
+    size_t num_read = follow(tokens, count, num_ids, [&](uint32_t matched) { last = matched; });
+    return {num_read, is_over(last)};
+  }
+
+  // Undoes the last `count` tokens.
+  void drop(size_t count) { matched_after_.resize(matched_after_.size() - count); }
+
+ private:
+  bool is_over(uint32_t matched) const { return matched == end_.size(); }
+  uint32_t matched() const { return matched_after_.empty() ? 0 : matched_after_.back(); }
+
+  // How many tokens of the end the text ends with, from how many it did before `token`.
+  uint32_t matched_with(uint32_t matched, uint32_t token) const {
+    while (matched > 0 && end_[matched] != token) matched = borders_[matched - 1];
+    return end_[matched] == token ? matched + 1 : 0;
+  }
+
+  template <typename Note>
+  size_t follow(const int64_t* tokens, size_t count, uint32_t num_ids, Note note) const {
+    uint32_t now = matched();
+    size_t i = 0;
+    for (; i < count && !is_over(now) && tokens[i] >= 0 && tokens[i] < num_ids; ++i) {
+      now = matched_with(now, uint32_t(tokens[i]));
+      note(now);
+    }
+    return i;
+  }
+
+  std::vector<uint32_t> end_;
+  std::vector<uint32_t> borders_;        // the length of the longest border of each prefix of the end
+  std::vector<uint32_t> matched_after_;  // each token of the text, how many tokens of the end
+};
+
+}  // namespace structout::engine

@@ -1,0 +1,244 @@
+#include "step/step.h"
+
+#include <algorithm>
+
+namespace structout::engine {
+
+namespace {
+
+constexpr uint32_t kUnplanned = kFreeRow - 1;  // in the place of a state that is not known yet
+constexpr uint32_t kEmptyRow = kFreeRow - 2;   // of a row that others fill
+
+// In steps of a Budget:
+constexpr uint64_t kLookupWork = 3'000;  // of what is expected to be known: about 0.1 ms
+constexpr uint64_t kHeldWork = 30'000;   // before others may go on: about 1 ms
+
+}  // namespace
+
+size_t Step::max_rows() const {
+  size_t sum = 0;
+  for (const StepRequest& request : requests) sum += request.max_rows;
+  return sum;
+}
+
+void Step::accept(const BeforeLongWork& before_long_work) {
+  if (std::exchange(has_accepted_, true)) return;
+  uint64_t left = kHeldWork;
+  std::vector<StepTokens*> later;
+  for (StepTokens& of : drawn) {
+    if (of.matcher == nullptr) continue;
+    try {
+      uint64_t allowed = std::min(left, kLookupWork);
+      WorkAllowance allowance(allowed);
+      of.is_accepted = of.matcher->accept(tokens.data() + of.first_token, of.num_tokens);
+      left -= allowed - allowance.left();
+    } catch (const OverAllowance&) {
+      left -= std::min(left, kLookupWork);
+      later.push_back(&of);
+    }
+  }
+  if (!later.empty()) before_long_work();
+  for (StepTokens* of : later) of->is_accepted = of->matcher->accept(tokens.data() + of->first_token, of->num_tokens);
+}
+
+// Finds out how many rows each request has, which depends on where it stands.
+void Step::lay_out() {
+  ends.assign(1, 0);
+  num_allowed.assign(requests.size(), 0);
+  states_.clear();
+  matchers_.clear();
+  is_planned_.assign(requests.size(), false);
+  dead_ends.clear();
+  unfinished.clear();
+  for (const StepRequest& request : requests) {
+    size_t count = request.max_rows;
+    if (request.matcher != nullptr) {
+      bool is_single = request.num_drafts == 0 && !request.has_bounds;
+      if (is_single ? request.matcher->is_unconstrained() : request.matcher->is_terminated()) count = 0;
+    }
+    bool is_empty = request.matcher == nullptr || !request.problem.empty();
+    states_.resize(states_.size() + count, is_empty ? kEmptyRow : kUnplanned);
+    matchers_.resize(states_.size(), request.matcher);
+    ends.push_back(int32_t(states_.size()));
+  }
+}
+
+// Finds the states of a request's rows.
+void Step::plan(size_t i) {
+  size_t first = size_t(ends[i]), count = size_t(ends[i + 1]) - first;
+  is_planned_[i] = count == 0 || states_[first] != kUnplanned;
+  if (is_planned_[i]) return;
+  const StepRequest& request = requests[i];
+  const int64_t* of_request = drafts.data() + request.first_draft;
+  const Matcher& matcher = *request.matcher;
+  std::vector<uint32_t>& states = planned_states_;
+  states.clear();
+  if (request.is_tree) {
+    // The chain to each node. Trees are small, and their states are known after the first.
+    std::vector<std::vector<int64_t>> chains(count);
+    states.resize(count);
+    std::vector<uint32_t> along;
+    matcher.append_draft_states(nullptr, 0, along);
+    states[0] = along.back();
+    for (auto [node, parent] : request.tree) {
+      chains[node] = chains[parent];
+      chains[node].push_back(of_request[node]);
+      along.clear();
+      size_t allowed = matcher.append_draft_states(chains[node].data(), chains[node].size(), along);
+      num_allowed[i] += allowed == chains[node].size();
+      states[node] = along.back();
+    }
+  } else {
+    size_t start = std::min(request.grammar_start, request.num_drafts);
+    states.assign(start, kFreeRow);
+    num_allowed[i] =
+        int32_t(start + matcher.append_draft_states(of_request + start, request.num_drafts - start, states));
+    size_t num_free = std::max(request.grammar_start, request.constraint_start);
+    std::fill_n(states.begin(), std::min(count, num_free), kFreeRow);
+  }
+  std::copy(states.begin(), states.end(), states_.begin() + ptrdiff_t(first));
+  is_planned_[i] = true;
+}
+
+// Whether filling a row is short. Never waits.
+bool Step::has_mask(size_t row) const try {
+  if (states_[row] == kUnplanned) return false;
+  if (states_[row] == kFreeRow || states_[row] == kEmptyRow) return true;
+  WorkAllowance allowance(kLookupWork);
+  return matchers_[row]->has_mask(states_[row]);
+} catch (const OverAllowance&) {
+  return false;
+}
+
+bool Step::have_masks() const {
+  for (size_t row = 0; row < num_rows(); ++row) {
+    if (!has_mask(row)) return false;
+  }
+  return true;
+}
+
+// Fills row i of `masks`. Returns whether it allows anything.
+bool Step::fill_row(size_t row, const MaskRows& masks, size_t i) const {
+  uint32_t state = states_[row];
+  if (state == kFreeRow || state == kEmptyRow) {
+    masks.fill(i, state == kFreeRow ? UINT32_MAX : 0);
+    return state == kFreeRow;
+  }
+  return matchers_[row]->fill(state, masks.row(i));
+}
+
+// Returns how many steps of work are left. If they are not enough, the rows are empty.
+std::optional<uint64_t> Step::fill_request(size_t i, uint64_t work, const MaskRows& masks, bool may_wait) {
+  size_t first = size_t(ends[i]), last = size_t(ends[i + 1]);
+  bool is_dead = false;
+  int32_t allowed_before = num_allowed[i];
+  try {
+    WorkAllowance allowance(work, may_wait);
+    if (!is_planned_[i]) plan(i);
+    for (size_t row = first; row < last; ++row) {
+      bool allows_any = fill_row(row, masks, row);
+      is_dead = is_dead || (row == first && !allows_any && states_[row] != kEmptyRow);
+    }
+    if (is_dead) dead_ends.push_back(i);
+    return allowance.left();
+  } catch (const OverAllowance&) {
+    if (!is_planned_[i]) num_allowed[i] = allowed_before;
+    for (size_t row = first; row < last; ++row) masks.fill(row, 0);
+    return std::nullopt;
+  }
+}
+
+uint64_t Step::run(uint64_t work, const MaskRows& masks, const BeforeLongWork& before_long_work) {
+  lay_out();
+  std::vector<size_t> later;
+  // Those whose masks are known come first, so that they never wait for the others.
+  for (size_t i = 0; i < requests.size(); ++i) {
+    bool is_short = true;
+    try {
+      WorkAllowance allowance(kLookupWork);
+      plan(i);
+    } catch (const OverAllowance&) {
+      num_allowed[i] = 0;
+      is_short = false;
+    }
+    for (int32_t row = ends[i]; is_short && row < ends[i + 1]; ++row) is_short = has_mask(size_t(row));
+    if (!is_short || !fill_request(i, kLookupWork, masks, false)) later.push_back(i);
+  }
+  uint64_t left = work;
+  bool is_long = false;
+  // Many dear ones leave something for others after them.
+  for (uint64_t share : {work / 32, work / 4}) {
+    std::vector<size_t> over;
+    for (size_t i : later) {
+      uint64_t allowed = std::min(left, share);
+      if (!is_long && work - left + allowed > kHeldWork) {
+        is_long = true;
+        before_long_work();
+      }
+      std::optional<uint64_t> left_of_it = fill_request(i, allowed, masks, false);
+      left -= allowed - left_of_it.value_or(0);
+      if (!left_of_it) over.push_back(i);
+    }
+    later = over;
+  }
+  unfinished = later;
+  return work - left;
+}
+
+std::optional<uint64_t> Step::finish(size_t request, uint64_t work, const MaskRows& masks) {
+  std::optional<uint64_t> left = fill_request(request, work, masks, true);
+  return left ? std::optional<uint64_t>(work - *left) : std::nullopt;
+}
+
+void Step::plan_all(const BeforeLongWork& before_long_work) {
+  lay_out();
+  bool is_long = false;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    try {
+      WorkAllowance allowance(kLookupWork);
+      plan(i);
+      continue;
+    } catch (const OverAllowance&) {
+      num_allowed[i] = 0;
+    }
+    if (!is_long) before_long_work();
+    is_long = true;
+    plan(i);
+  }
+}
+
+std::vector<size_t> Step::fill(const std::vector<size_t>& rows, const MaskRows& masks,
+                               const BeforeLongWork& before_long_work) const {
+  bool are_known = std::all_of(rows.begin(), rows.end(), [&](size_t row) { return has_mask(row); });
+  if (!are_known) before_long_work();
+  std::vector<size_t> empty;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (!fill_row(rows[i], masks, i)) empty.push_back(i);
+  }
+  return empty;
+}
+
+DistinctRows Step::distinct_rows(const BeforeLongWork& before_long_work) const {
+  constexpr uint64_t kNoKey = 0, kFreeKey = 1, kEmptyKey = 2;  // below the keys of states
+  if (!have_masks()) before_long_work();
+  DistinctRows found;
+  int bits = 1;
+  while ((size_t(1) << bits) < 2 * num_rows()) ++bits;
+  std::vector<int64_t> table(size_t(1) << bits, -1);  // indices of masks, by open addressing
+  for (size_t row = 0; row < num_rows(); ++row) {
+    uint64_t key = states_[row] == kFreeRow    ? kFreeKey
+                   : states_[row] == kEmptyRow ? kEmptyKey
+                                               : matchers_[row]->mask_key(states_[row]);
+    size_t slot = size_t(key * 0x9E3779B97F4A7C15u >> (64 - bits));
+    while (table[slot] >= 0 && found.keys[size_t(table[slot])] != key) slot = (slot + 1) & (table.size() - 1);
+    if (table[slot] < 0 || key == kNoKey) {
+      table[slot] = int64_t(found.keys.size());
+      found.keys.push_back(key);
+      found.first_rows.push_back(int64_t(row));
+    }
+    found.index_of_row.push_back(table[slot]);
+  }
+  return found;
+}
+
+}  // namespace structout::engine

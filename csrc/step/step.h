@@ -1,0 +1,120 @@
+// A decoding step of many requests: their tokens, and the masks that follow.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "step/matcher.h"
+
+namespace structout::engine {
+
+// What a step asks of one request.
+struct StepRequest {
+  Matcher* matcher = nullptr;  // null if others fill its rows, which are left empty
+  size_t first_draft = 0;      // among the drafts of the step
+  size_t num_drafts = 0;
+  size_t max_rows = 1;  // all of them, if `matcher` is null
+
+  // Drafts from grammar_start on advance the matcher, rows from constraint_start on are
+  // masked, and rows before the grammar's start are free.
+  bool has_bounds = false;
+  size_t grammar_start = 0, constraint_start = 0;
+
+  // The nodes of a tree of drafts below node 0, each with its parent. Parents come first.
+  std::vector<std::pair<size_t, size_t>> tree;
+  bool is_tree = false;
+
+  std::string problem;  // what is wrong with the drafts: the rows are left empty
+};
+
+// The tokens that a request has drawn.
+struct StepTokens {
+  Matcher* matcher;
+  size_t first_token;  // among the tokens of the step
+  size_t num_tokens;
+  bool is_accepted = false;
+};
+
+// Where masks are written.
+struct MaskRows {
+  uintptr_t address;  // of the first row
+  int64_t row_bytes;  // from one row to the next
+
+  void fill(size_t i, uint32_t word) const { std::fill_n(row(i), size_t(row_bytes) / sizeof(word), word); }
+  uint32_t* row(size_t i) const { return reinterpret_cast<uint32_t*>(address + uintptr_t(int64_t(i) * row_bytes)); }
+};
+
+// The different masks of the rows, as far as Matcher::mask_key tells.
+struct DistinctRows {
+  std::vector<uint64_t> keys;         // of each mask
+  std::vector<int64_t> first_rows;    // that have it
+  std::vector<int64_t> index_of_row;  // for each row the index of its mask
+};
+
+// One step. accept() comes first and plan() or run() next. Both must be over before a
+// matcher moves again. Not safe to use from two threads at once.
+class Step {
+ public:
+  // Is called once, before work that may take long, so that other threads may go on.
+  using BeforeLongWork = std::function<void()>;
+
+  std::vector<StepTokens> drawn;
+  std::vector<int64_t> tokens;
+  std::vector<StepRequest> requests;
+  std::vector<int64_t> drafts;
+
+  // The rows that the step may have at most.
+  size_t max_rows() const;
+
+  // Accepts what each request has drawn: all of it, or nothing. Once.
+  void accept(const BeforeLongWork& before_long_work);
+
+  // Finds the states of all rows.
+  void plan_all(const BeforeLongWork& before_long_work);
+
+  // Plans and fills all rows. Masks that have to be computed take at most `work` steps
+  // together, and a quarter of it for one request. Where that is not enough, the rows of
+  // the request stay empty and it is unfinished. Returns the steps taken.
+  uint64_t run(uint64_t work, const MaskRows& masks, const BeforeLongWork& before_long_work);
+
+  // Fills the rows of an unfinished request with at most `work` steps. Returns how many
+  // it has taken, or nothing if they were not enough. Waits for other threads.
+  std::optional<uint64_t> finish(size_t request, uint64_t work, const MaskRows& masks);
+
+  // Fills row i of `masks` with the mask of row rows[i]. Returns the indices i of those
+  // that allow nothing. After plan_all().
+  std::vector<size_t> fill(const std::vector<size_t>& rows, const MaskRows& masks,
+                           const BeforeLongWork& before_long_work) const;
+
+  // After plan_all().
+  DistinctRows distinct_rows(const BeforeLongWork& before_long_work) const;
+
+  // Once planned: request i owns the rows ends[i] ... ends[i + 1].
+  std::vector<int32_t> ends;
+  std::vector<int32_t> num_allowed;  // of each request's drafts
+  std::vector<size_t> dead_ends;     // requests whose first row allows nothing, once it is filled
+  std::vector<size_t> unfinished;    // see run()
+
+ private:
+  size_t num_rows() const { return states_.size(); }
+  void lay_out();
+  void plan(size_t request);
+  bool has_mask(size_t row) const;
+  bool fill_row(size_t row, const MaskRows& masks, size_t i) const;
+  bool have_masks() const;
+  std::optional<uint64_t> fill_request(size_t request, uint64_t work, const MaskRows& masks, bool may_wait);
+
+  bool has_accepted_ = false;
+  std::vector<uint32_t> states_;          // of each row, kUnplanned, kFreeRow or kEmptyRow
+  std::vector<const Matcher*> matchers_;  // of each row
+  std::vector<bool> is_planned_;          // for each request
+  std::vector<uint32_t> planned_states_;  // of the request that plan() is at
+};
+
+}  // namespace structout::engine

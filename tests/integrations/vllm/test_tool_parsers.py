@@ -1,0 +1,112 @@
+"""Calls in every format that vLLM constrains, read by vLLM's own parsers."""
+
+import json
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from tag_walks import VOCABULARY, drawn_texts
+from tokenizers import AddedToken
+from tokenizers_on_the_spot import byte_level, with_tokens
+from tool_calls import TEN, as_openai_tools, check_call, read_calls
+from vllm.config import StructuredOutputsConfig
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.parser import ParserManager
+from vllm.sampling_params import StructuredOutputsParams
+from vllm.tool_parsers.tool_strict_level import ToolStrictLevel
+
+from structout.grammar.native.backend import FsmBackend
+from structout.integrations.vllm import request_params
+
+PARSERS = (
+    "hermes llama3_json qwen3_coder step3p5 mimo longcat glm47 ling3 minimax_m2 deepseek_v3 deepseek_v31 deepseek_v32 "
+    "deepseek_v4 deepseek_v41 kimi_k2 plamo3"
+).split()
+# Its streams lose calls behind a text and calls without arguments, whoever writes them.
+READS_NO_STREAMS = ("llama3_json",)
+# What the parsers ask the tokenizers of their models for.
+MARKERS = """
+<tool_call> </tool_call> <longcat_tool_call> </longcat_tool_call> <minimax:tool_call> </minimax:tool_call>
+<｜tool▁calls▁begin｜> <｜tool▁calls▁end｜> <｜tool▁call▁begin｜> <｜tool▁sep｜> <｜tool▁call▁end｜>
+<|tool_calls_section_begin|> <|tool_calls_section_end|> <|tool_call_begin|> <|tool_call_argument_begin|>
+<|tool_call_end|> <|python_tag|> <think> </think>
+""".split()
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return with_tokens(byte_level(), [AddedToken(marker, special=False) for marker in MARKERS])
+
+
+@pytest.fixture(scope="module")
+def backend():
+    return FsmBackend(VOCABULARY)
+
+
+def request_of(choice):
+    tools = as_openai_tools(TEN)
+    for tool in tools:
+        tool["function"]["strict"] = True
+    named = {"type": "function", "function": {"name": choice}} if choice in TEN else choice
+    messages = [{"role": "user", "content": "x"}]
+    return ChatCompletionRequest(model="m", messages=messages, tools=tools, tool_choice=named)
+
+
+def parser_of(name, tokenizer, request):
+    made = ParserManager.get_parser(tool_parser_name=name, reasoning_parser_name=None, enable_auto_tools=True)
+    return made(tokenizer, request.tools)
+
+
+def read_at_once(name, tokenizer, request, text):
+    _, _, calls = parser_of(name, tokenizer, request).parse(
+        text, request, enable_auto_tools=True, model_output_token_ids=tokenizer.encode(text, add_special_tokens=False)
+    )
+    return [(call.name, call.arguments) for call in calls or []]
+
+
+def read_as_a_stream(name, tokenizer, request, text):
+    """The calls that arrive with one token at a time. Some parsers lose the end of a
+    call where more arrive at once."""
+    parser, calls, written = parser_of(name, tokenizer, request), {}, ""
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    for end, token in enumerate(ids, 1):
+        is_last = end == len(ids)
+        now = tokenizer.decode(ids[:end])
+        if now.endswith("\ufffd") and not is_last:  # vLLM's detokenizer waits for the rest of the character
+            now = written
+        delta = parser.parse_delta(now[len(written) :], [token], request, prompt_token_ids=[], finished=is_last)
+        written = now
+        for call in delta.tool_calls if delta is not None else ():
+            parts = calls.setdefault(call.index, ["", ""])
+            parts[0] += (call.function and call.function.name) or ""
+            parts[1] += (call.function and call.function.arguments) or ""
+    return [(name, arguments) for _, (name, arguments) in sorted(calls.items())]
+
+
+@pytest.mark.parametrize("name", PARSERS)
+@pytest.mark.parametrize("choice", ["auto", "required", "book"])
+def test_parsers_read_what_was_generated(name, choice, tokenizer, backend, num_cases):
+    request = request_of(choice)
+    tool_parser = parser_of(name, tokenizer, request).tool_parser
+    made = tool_parser.get_structural_tag(request, reasoning=False, strict_level=ToolStrictLevel.AUTO)
+    tag = json.loads(made.model_dump_json())
+    constraint = StructuredOutputsParams(structural_tag=json.dumps(tag))
+    params = request_params.params_of(constraint, StructuredOutputsConfig(), tokenizer)
+    grammar = backend.compile(params.constraint()).grammar
+    num_calls = 0
+    for text in drawn_texts(grammar, tag, f"{name} {choice}", num_cases(80, long=100, full=300)):
+        calls = read_calls(tag["format"], text)
+        expected = [arguments for _, arguments, _ in calls]
+        for _, arguments, schema in calls:
+            check_call(arguments, schema)
+        reads = [read_at_once(name, tokenizer, request, text)]
+        if name not in READS_NO_STREAMS:
+            reads.append(read_as_a_stream(name, tokenizer, request, text))
+        for read in reads:
+            assert [json.loads(arguments) for _, arguments in read] == expected, text
+            assert choice not in TEN or {called for called, _ in read} <= {choice}
+        num_calls += len(calls)
+        if num_calls >= num_cases(8, long=60, full=250):
+            break
+    assert num_calls > 0

@@ -1,0 +1,46 @@
+"""Texts that follow the masks of structout's own grammars."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from structout.grammar.native.grammars import ContextFreeGrammar, GrammarIndex
+from structout.grammar.vocabulary import Vocabulary
+from structout.masks.bitmask import allocate_token_bitmask
+
+BYTES = Vocabulary((*(bytes([byte]) for byte in range(256)), b""), stop_token_ids=(256,))
+Mask = Any  # a row of np.uint32
+
+
+def started(index: GrammarIndex, vocabulary: Vocabulary = BYTES) -> ContextFreeGrammar:
+    """The position of the empty text."""
+    return ContextFreeGrammar(index, vocabulary.size, vocabulary.stop_token_ids, None)
+
+
+def mask_of(grammar: ContextFreeGrammar, vocabulary: Vocabulary = BYTES) -> Mask:
+    """The mask of the next token."""
+    mask = allocate_token_bitmask(1, vocabulary.size, pin_memory=False)
+    grammar.fill_bitmask(mask, 0)
+    return mask.numpy()[0].view(np.uint32)
+
+
+def allowed(mask: Mask) -> Any:
+    """The tokens of a mask."""
+    return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
+
+
+def walk(grammar: ContextFreeGrammar, vocabulary: Vocabulary, rng: random.Random, num_steps: int) -> Iterator[Mask]:
+    """Accept random tokens. Yields the mask in front of each."""
+    for _ in range(num_steps):
+        mask = mask_of(grammar, vocabulary)
+        yield mask
+        tokens = [int(token) for token in allowed(mask) if token not in vocabulary.stop_token_ids]
+        if not tokens:
+            return
+        short = [token for token in tokens if len(vocabulary.token_bytes[token]) <= 2]
+        token = rng.choice(short if short and rng.random() < 0.5 else tokens)
+        assert grammar.accept_tokens("r", [token])
