@@ -12,7 +12,6 @@ take steps, with caches warm and with caches full of other data.
 import json
 import random
 import statistics
-import sys
 import time
 from collections import Counter
 from functools import partial
@@ -135,7 +134,8 @@ def measure_steps(
         the microseconds of stack_rows, and of stack_advance.
     """
     rng = random.Random(num_rows)
-    places, tokens = [], []
+    places: list[torch.Tensor] = []
+    tokens: list[int] = []
     while len(places) < num_rows:
         grammar, text = rng.choice(texts.found)
         at = rng.randrange(len(text))
@@ -194,4 +194,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
