@@ -8,7 +8,6 @@ using engine::StackAction;
 using engine::StackGuard;
 using engine::StackMask;
 using engine::StackPlace;
-using MemoryKind = Machine::Memory;
 
 namespace {
 
