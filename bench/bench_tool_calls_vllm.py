@@ -42,12 +42,13 @@ async def count(parser: str, url: str, tokenizer: Any, num_calls: int) -> dict[s
     from support.tool_requests import MAX_TOKENS, ask, problems_of, tool_request
 
     counts = {"requests": 0, "calls": 0, "invalid or lost": 0, "cut off": 0, "HTTP errors": 0}
-    cases = enumerate(itertools.product(itertools.count(), CHOICES, (False, True), (False, True)))
+    kinds = [*itertools.product(CHOICES, (False, True), (False, True))]
+    cases = enumerate(itertools.cycle(kinds))
     limits = httpx.Limits(max_connections=NUM_CLIENTS)
 
     async def serve(client: Any) -> None:
         while counts["calls"] < num_calls:
-            seed, (_, choice, thinks, is_stream) = next(cases)
+            seed, (choice, thinks, is_stream) = next(cases)
             body = tool_request(tokenizer, parser, TEN, choice, seed, thinks=thinks)
             answer = await ask(client, url, body, is_stream=is_stream)
             counts["requests"] += 1
