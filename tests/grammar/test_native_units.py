@@ -28,7 +28,7 @@ def schemas(tmp_path):
 def formulas(csrc=CSRC):
     sources = [NATIVE / "formulas.cpp", csrc / "json" / "formula.cpp"]
     command = [*cxx(), *SANITIZED, "-Wall", "-Wextra", "-Werror"]
-    return compiled("formulas", command, sources, csrc=csrc, rooms=("base", "json"))
+    return compiled("formulas", command, sources, csrc=csrc, follows_includes=True)
 
 
 def test_formulas_mean_what_their_operators_say():
