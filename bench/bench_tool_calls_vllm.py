@@ -4,8 +4,9 @@ those that are invalid against their schemas, and those that its parsers lose.
     python bench/bench_tool_calls_vllm.py [--quick]
 
 Needs the environment of `make test-vllm`. The model is random, so that it never writes
-what it was not made to write. Half of the answers are streamed, and where the
-format is Qwen's, half of them begin with a reasoning; tool_choice is "auto", "required" or the name of a tool, in turn.
+what it was not made to write. Half of the answers are streamed, and where the format is
+Qwen's, half of them begin with a reasoning; tool_choice is "auto", "required" or the
+name of a tool, in turn.
 """
 
 import asyncio
