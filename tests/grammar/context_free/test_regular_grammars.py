@@ -248,9 +248,13 @@ def test_lark_without_a_text_is_impossible(llguidance):
 
 REFUSED = [
     ('root ::= "a" (= "b")', "unsupported", "line 1, column 14: lookahead in a grammar is not"),
-    ('root[capture] ::= "a"', "unsupported", "attributes of rules are not"),
-    ('root ::= TagDispatch(("a", b))\nb ::= "c"', "unsupported", "the macro TagDispatch is not"),
-    ('root ::= Token("a")', "unsupported", "the macro Token is not"),
+    ('root[max_tokens=2] ::= "a"', "unsupported", "max_tokens in GBNF is not"),
+    ('root[max_chars=x] ::= "a"', "malformed", "expected options such as"),
+    ('root ::= TokenTagDispatch((5, b))\nb ::= "c"', "unsupported", "the macro TokenTagDispatch is not"),
+    ('root ::= TagDispatch(("a", b), stop=1)\nb ::= "c"', "unsupported", "the option stop of TagDispatch is not"),
+    ('root ::= Token("a")', "malformed", "expected the id of a token"),
+    ("root ::= Regex(a)", "malformed", "expected a text"),
+    ('root ::= Substring("a"', "malformed", r"expected \)"),
     (r"root ::= [\d]", "unsupported", r"\\d in a class is not"),
     (r'root ::= "\ud83e"', "unsupported", r"the character U\+D83E is not"),
     ('root ::= "a', "malformed", "line 1, column 10: .*unexpected .*, or what it opens is not closed"),
@@ -279,17 +283,17 @@ REFUSED = [
     ('start: %lark {\n start: "a"\n', "malformed", "is not closed"),
     ('start: %lark {\n start: b\n}\nb: "b"', "malformed", "line 2, column 9: the grammar uses b"),
     ('start: %lark {\n start: "b"\n}\n%ignore " "', "unsupported", "%ignore together with %lark is not"),
-    ('start: x\nx[stop="b"]: /a*/', "unsupported", "the attribute stop of a rule is not"),
-    ("start: x\nx[suffix]: /a*/", "unsupported", "the attribute suffix without a text is"),
+    ('start: x\nx[stop=""]: /a*/', "unsupported", "the attribute stop without a text is"),
+    ("start: x\nx[suffix]: /a*/", "malformed", "expected = behind suffix"),
     ("start: x\nx[suffix=]: /a*/", "malformed", "expected a string, a regular expression or a terminal behind suffix="),
     (r"start: /\p{Lu}/i", "unsupported", "without regard to case"),
     (r"start: /\x41/i", "unsupported", "without regard to case"),
     ("start: @other", "unsupported", "the grammar @other is not"),
-    ('start[max_tokens=5]: "a"', "unsupported", "the attribute max_tokens of a rule is not"),
+    ('start[max_chars=5]: "a"', "unsupported", "the attribute max_chars of a rule is not"),
     ('start[temperature]: "a"', "malformed", "expected = behind temperature"),
     ('start{x}: "a"', "unsupported", "templates are not"),
     ('%declare X\nstart: "a"', "unsupported", "%declare is not"),
-    ('%llguidance {"ignore_once": true}\nstart: "a"', "unsupported", "the option ignore_once of llguidance is not"),
+    ('%llguidance {"skip": true}\nstart: "a"', "unsupported", "the option skip of llguidance is not"),
     ('%llguidance {"allow_initial_skip": 1}\nstart: "a"', "malformed", "must be true or false"),
     ('%import mylib.X\nstart: "a"', "unsupported", "the library mylib is not"),
     (r"start: /[a\W]/", "unsupported", r"\\W in a class is not"),
@@ -420,8 +424,8 @@ def test_backend_compiles_grammars(xgrammar):
 
 def test_grammar_that_is_refused_is_refused_by_message_and_a_named_engine_may_serve_it():
     backends = BackendSet(BYTES, StructuredOutputsConfig())
-    dispatch = 'root ::= TagDispatch(("a", b))\nb ::= "c"'
-    with pytest.raises(GrammarError, match=r"the macro TagDispatch is not supported"):
-        backends.compile(StructuredOutputsParams(grammar=dispatch).constraint())
-    by_another = StructuredOutputsParams(grammar=dispatch, backend="xgrammar").constraint()
+    limited = 'root ::= a "!"\na[max_tokens=2] ::= "c"+'
+    with pytest.raises(GrammarError, match=r"max_tokens in GBNF is not supported"):
+        backends.compile(StructuredOutputsParams(grammar=limited).constraint())
+    by_another = StructuredOutputsParams(grammar=limited, backend="xgrammar").constraint()
     assert backends.compile(by_another).backend_name == "xgrammar"

@@ -287,7 +287,9 @@ void run_failure(PushError error, int64_t ranks, int32_t element_bytes, bool has
     params.group = world.group(rank, token, timeout_ns);
     params.logits = reinterpret_cast<const char*>(logits.data());
     params.num_rows = kRows;
-    params.width = params.vocab_size = params.row_stride = kVocab;
+    params.vocab_size = kVocab;
+    params.vocab_begin = kVocab * rank / ranks;
+    params.width = params.row_stride = kVocab * (rank + 1) / ranks - params.vocab_begin;
     params.element_bytes = element_bytes == 0 ? 4 : element_bytes;
     params.rows_out = rows_out.data();
     cuda::push_rows(params, {4, 32}, nullptr);

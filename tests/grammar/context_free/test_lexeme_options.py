@@ -148,3 +148,25 @@ def test_manager_tells_captures_of_a_request():
         assert manager.captures("b") == []
     finally:
         manager.close()
+
+
+# -- tokens in two readings ------------------------------------------------------------
+
+
+def test_token_that_is_read_by_its_id_and_by_its_bytes_leaves_both_ways_open():
+    vocabulary = byte_vocabulary()
+    grammar = started(compile_grammar('start: <[97]> "b" | "a" "c"', vocabulary), vocabulary)
+    assert grammar.accept_tokens("r", [97])
+    assert list(allowed(mask_of(grammar, vocabulary))) == [*b"bc"]
+    rows = allocate_token_bitmask(2, vocabulary.size, pin_memory=False)
+    grammar.reset()
+    assert grammar.fill_bitmask_drafts(rows, 0, [97]) == 1
+    assert list(allowed(rows.numpy()[1].view(np.uint32))) == [*b"bc"]
+
+
+def test_limit_that_a_short_terminal_never_reaches_makes_no_text_possible():
+    """After ``a`` the other terminal takes the ``b`` that should follow."""
+    grammar = 'start: x "b" | OTHER "d"\nx[max_tokens=3]: "a"\nOTHER: "ab"'
+    matched = started(compile_grammar(grammar, byte_vocabulary()), byte_vocabulary())
+    assert matched.accept_tokens("r", [*b"ab"])
+    assert list(allowed(mask_of(matched, byte_vocabulary()))) == [*b"d"]
