@@ -13,7 +13,8 @@
 
 namespace structout::context_free {
 
-// Its states are those of GrammarStates. With embedded languages, and where tokens are
+// Its states are those of GrammarStates. Where a text may stand in several lexemes, as with
+// embedded languages and with tokens that are read by their ids, and where tokens are
 // counted, they are numbers of places: kOwn for the present one, then those that drafts
 // lead to.
 class GrammarMatcher final : public engine::Matcher {
@@ -23,7 +24,8 @@ class GrammarMatcher final : public engine::Matcher {
       : Matcher(index->shared_vocabulary(), std::move(stop_tokens)),
         index_(std::move(index)),
         has_embedded_(!network().embedded().empty()),
-        keeps_places_(has_embedded_ || network().has_token_limits()),
+        keeps_places_(has_embedded_ || network().has_token_limits() ||
+                      (network().has_lexer() && network().has_tokens())),
         states_(index_->states()),
         number_(index_->number_with(this->stop_tokens())),
         history_{states_->start()} {

@@ -69,7 +69,8 @@ const Lexemes::Spellings& Lexemes::spellings(uint32_t context, engine::Budget& b
     uint32_t set = lexer_.accepted(number);
     if (set == 0) continue;
     for (uint32_t terminal : Lexer::chosen(network_, {lexer_.begin(set), lexer_.end(set)})) {
-      bool ends_here = is_lazy(terminal) || lexer_.has_token_limit(terminal);
+      bool ends_here =
+          is_lazy(terminal) || (lexer_.has_token_limit(terminal) && lexer_.accepted_at_limit(number, budget) != 0);
       uint32_t end = ends_here ? ByteClassSets::kEmpty : state_of(number, budget).end;
       auto same = std::find_if(result[terminal].begin(), result[terminal].end(),
                                [&](const Spelling& other) { return other.end == end; });

@@ -1,6 +1,7 @@
 #include "context_free/lexer.h"
 
 #include <algorithm>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -87,6 +88,31 @@ Lexer::Limited Lexer::limited(uint32_t state, uint32_t num_tokens) {
     }
   }
   return {number_of(left), set_of(chosen(network_, std::move(accepted)))};
+}
+
+// By any number of bytes without a lazy terminal that ends the lexeme on the way.
+bool Lexer::leads_back(uint32_t state, engine::Budget& budget) {
+  const std::vector<uint8_t> bytes = bytes_with_tokens();
+  auto is_lazy = [this](uint32_t terminal) { return network_.terminals()[terminal].options.is_lazy; };
+  std::vector<uint32_t> pending = {state};
+  std::set<uint32_t> seen;
+  while (!pending.empty()) {
+    uint32_t from = pending.back();
+    pending.pop_back();
+    uint32_t set = accepted(from);
+    if (std::any_of(begin(set), end(set), is_lazy)) continue;
+    for (uint8_t byte : bytes) {
+      uint32_t next = after(from, byte, budget);
+      if (next == state) return true;
+      if (next != kStuck && seen.insert(next).second) pending.push_back(next);
+    }
+  }
+  return false;
+}
+
+uint32_t Lexer::accepted_at_limit(uint32_t state, engine::Budget& budget) {
+  uint32_t set = limited(state, engine::kUnbounded - 1).accepted;
+  return set != 0 && leads_back(state, budget) ? set : 0;
 }
 
 uint32_t Lexer::number_of(const std::vector<Item>& items) {

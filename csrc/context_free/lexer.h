@@ -57,8 +57,8 @@ class Lexer {
   // the empty text, if nothing was read.
   uint32_t accepted(uint32_t state) const { return accepted_[state]; }
 
-  // Whether a lexeme of the terminal ends wherever it may once it has taken some number of
-  // tokens, whatever would extend it.
+  // Whether a lexeme of the terminal ends as soon as it may once it has taken some number
+  // of tokens, whatever would extend it.
   bool has_token_limit(uint32_t terminal) const {
     return network_.terminals()[terminal].options.max_tokens != engine::kUnbounded;
   }
@@ -73,8 +73,10 @@ class Lexer {
   };
   Limited limited(uint32_t state, uint32_t num_tokens);
 
-  // The set of the terminals with a limit that accept what was read.
-  uint32_t accepted_at_limit(uint32_t state) { return limited(state, engine::kUnbounded - 1).accepted; }
+  // The set of the terminals with a limit that accept what was read. Empty unless more can
+  // be read that leads back to the state: then it can be that of a text that has reached
+  // the limit.
+  uint32_t accepted_at_limit(uint32_t state, engine::Budget& budget);
 
   // Whether nothing was read.
   bool is_fresh(uint32_t state) const { return items_.count(state) != 0 && items_.begin(state)->place == kFresh; }
@@ -95,6 +97,7 @@ class Lexer {
 
   bool accepts(const Item& item) const;
   uint32_t number_of(const std::vector<Item>& items);
+  bool leads_back(uint32_t state, engine::Budget& budget);
   uint32_t computed_after(uint32_t state, uint8_t byte_class, engine::Budget& budget);
 
   const Network& network_;

@@ -117,7 +117,7 @@ std::pair<uint32_t, bool> EndSearch::search(Reader& reader, const Place& place, 
     }
     if (by_bytes) continue;
     if (network_.has_token_limits()) {
-      uint32_t at_limit = reader.lexer().accepted_at_limit(current.lexer_state);
+      uint32_t at_limit = reader.lexer().accepted_at_limit(current.lexer_state, budget);
       if (at_limit != 0) reach(reader.behind_lexeme(current.node, at_limit, budget), step, "");
     }
     if (!network_.has_tokens()) continue;

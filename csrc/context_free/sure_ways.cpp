@@ -233,10 +233,12 @@ bool SureWays::computed_is_safe(uint32_t lexer_state, engine::Budget& budget) {
       std::vector<uint32_t> terminals(lexer_.begin(accepted), lexer_.end(accepted));
       auto is_good = [&](uint32_t terminal) { return is_good_behind(terminal, end, budget); };
       if (std::any_of(terminals.begin(), terminals.end(), is_good)) found = i;
-      auto is_good_at_limit = [&](uint32_t terminal) {
-        return lexer_.has_token_limit(terminal) && is_good_behind(terminal, ByteClassSets::kEmpty, budget);
-      };
-      if (std::any_of(terminals.begin(), terminals.end(), is_good_at_limit)) found = i;
+    }
+    uint32_t at_limit = network_.has_token_limits() ? lexer_.accepted_at_limit(state, budget) : 0;
+    if (at_limit != 0) {
+      const std::vector<uint32_t> terminals(lexer_.begin(at_limit), lexer_.end(at_limit));
+      auto is_good = [&](uint32_t terminal) { return is_good_behind(terminal, ByteClassSets::kEmpty, budget); };
+      if (std::any_of(terminals.begin(), terminals.end(), is_good)) found = i;
     }
     if (found == kNone && state < is_safe_.size() && is_safe_[state] == 1) found = i;
     for (uint8_t byte : bytes_) {
@@ -264,7 +266,7 @@ const std::vector<SureWays::Completion>& SureWays::completions(uint32_t lexer_st
     budget.spend(1);
     uint32_t accepted = lexer_.accepted(states[i]);
     if (accepted != 0) found.insert({accepted, end_of(states[i], budget)});
-    uint32_t at_limit = network_.has_token_limits() ? lexer_.accepted_at_limit(states[i]) : 0;
+    uint32_t at_limit = network_.has_token_limits() ? lexer_.accepted_at_limit(states[i], budget) : 0;
     if (at_limit != 0) found.insert({at_limit, ByteClassSets::kEmpty});
     for (uint8_t byte : bytes_) {
       uint32_t next = lexer_.after(states[i], byte, budget);

@@ -196,14 +196,16 @@ Action Machine::read(const InNumber& number, MemoryKind, uint8_t byte) {
 }
 
 std::optional<uint32_t> Machine::texts_after(uint32_t texts, uint8_t byte) {
+  const Numbers& before = lists_[texts];
   Numbers after;
-  for (uint32_t each : Numbers(lists_[texts])) {
+  after.reserve(before.size());
+  for (uint32_t each : before) {
     uint32_t next = texts_.next(each, byte);
     if (next == engine::kDead) return std::nullopt;
     after.push_back(next);
   }
   if (!texts_.is_live(after[0])) return std::nullopt;
-  return lists_.number_of(after);
+  return after == before ? texts : lists_.number_of(after);
 }
 
 std::optional<uint32_t> Machine::verdicts_at_end(State state) {

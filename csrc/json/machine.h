@@ -102,7 +102,9 @@ class Machine {
     }
   };
   // The condition of an action. `names`: positions of names that have come.
-  Guard guard(State state, uint8_t byte, const Action& action);
+  Guard guard(State state, uint8_t byte, const Action& action) {
+    return allows_any_order() ? guard_in_any_order(state, byte, action) : Guard();
+  }
   bool holds(const Guard& guard, const PastKeys& names);
 
   // The same as sets of positions of names: those that are required, and those of which one
@@ -119,7 +121,10 @@ class Machine {
 
   // The position of the name that is complete with the step from one state to the next, if
   // the frame remembers it.
-  std::optional<uint32_t> completed_name(State state, State next) const;
+  std::optional<uint32_t> completed_name(State state, State next) const {
+    bool may_be_complete = allows_any_order() && at<InKey>(state) != nullptr && at<AfterKey>(next) != nullptr;
+    return may_be_complete ? position_of_name(*at<AfterKey>(next)) : std::nullopt;
+  }
 
   // Inside a string or a free key: how many bytes may follow of any characters that are
   // written as themselves. 0 if the schema asks more of them.
@@ -304,6 +309,8 @@ class Machine {
     const auto* waiting = at<WaitingForItem>(state);
     return waiting != nullptr ? waiting->array : at<AfterItem>(state)->array;
   }
+  Guard guard_in_any_order(State state, uint8_t byte, const Action& action);
+  std::optional<uint32_t> position_of_name(const AfterKey& after) const;  // None: it was a free key
   // The object of a state before a key or after a member.
   std::optional<uint32_t> object_between_members(State state) const;
   // The texts of a string, or of a key that can only be a free one.

@@ -341,7 +341,7 @@ Machine::Object& Machine::prepared(uint32_t number) {
   return object;
 }
 
-Machine::Guard Machine::guard(State state, uint8_t byte, const Action& action) {
+Machine::Guard Machine::guard_in_any_order(State state, uint8_t byte, const Action& action) {
   const auto* key = at<InKey>(state);
   std::optional<uint32_t> between = key == nullptr ? object_between_members(state) : std::nullopt;
   if (key == nullptr && !between) return {};
@@ -418,11 +418,10 @@ bool Machine::lacks_names(State state, const PastKeys& names) {
   return !liveness_.is_object_live(lists_[object.formulas][0], order, PastKeys(order.names.size(), true));
 }
 
-std::optional<uint32_t> Machine::completed_name(State state, State next) const {
-  if (!allows_any_order() || at<InKey>(state) == nullptr) return std::nullopt;
-  const auto* after = at<AfterKey>(next);
-  if (after == nullptr || keys_[after->key].is_free()) return std::nullopt;
-  return order(objects_[after->object]).order.positions.at(keys_[after->key].name);
+std::optional<uint32_t> Machine::position_of_name(const AfterKey& after) const {
+  const Key& key = keys_[after.key];
+  if (key.is_free()) return std::nullopt;
+  return order(objects_[after.object]).order.positions.at(key.name);
 }
 
 // -- reading ------------------------------------------------------------------------

@@ -9,11 +9,10 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-import host_cuda
-import ptx
-import ptx_coverage
 import pytest
-from locations import ROOT
+
+from support import host_cuda, ptx, ptx_coverage
+from support.locations import ROOT
 
 pytestmark = ptx.NEEDS_NVCC
 
@@ -37,8 +36,6 @@ LESS_COVERED = {
     "sample_by_blocks": 0.90,
     "top_tokens_kernel": 0.80,
     "row_totals_kernel": 0.94,
-    # 64-bit divisions, which NVVM puts beside 32-bit ones for what no memory holds.
-    "push_rows_kernel": 0.92,
 }
 
 

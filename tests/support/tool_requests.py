@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 import jsonschema
-from tool_calls import as_openai_tools, check_call
+
+from support.tool_calls import as_openai_tools, check_call
 
 # What begins a call in the text of each of vLLM's tool parsers, and what begins the
 # section of all calls.
@@ -110,7 +112,7 @@ async def _read_stream(client: httpx.AsyncClient, address: str, body: dict[str, 
     async with client.stream("POST", address, json=body) as response:
         if response.status_code != 200:
             return Answer(response.status_code, error=(await response.aread()).decode())
-        async for line in response.aiter_lines():
+        async for line in _lines(response):
             if not line.startswith("data: ") or line == "data: [DONE]":
                 continue
             event = json.loads(line.removeprefix("data: "))
@@ -129,6 +131,15 @@ async def _read_stream(client: httpx.AsyncClient, address: str, body: dict[str, 
                     parts[1] += function.get("arguments") or ""
     answer.calls = [(name, arguments) for _, (name, arguments) in sorted(calls.items())]
     return answer
+
+
+async def _lines(response: httpx.Response) -> AsyncIterator[str]:
+    """The lines of a stream. httpx's own end at characters of the texts, too."""
+    left = b""
+    async for data in response.aiter_bytes():
+        *lines, left = (left + data).split(b"\n")
+        for line in lines:
+            yield line.decode()
 
 
 def problems_of(answer: Answer, parser: str, tools: dict[str, Any], tokenizer: Any) -> list[str]:
