@@ -145,6 +145,9 @@ def measure_steps(
             places.append(place)
             tokens.append(text[at])
     start, drawn = torch.stack(places), torch.tensor(tokens)
+    num_missed = int((stack_rows(start, stacks.tables) == MISSED_ROW).sum())
+    if num_missed > num_rows // 20 or stack_advance(start.clone(), drawn, stacks.tables).sum() > num_rows // 20:
+        raise SystemExit(f"{num_missed} of {num_rows} rows have no mask: the times would be those of misses")
     evicted = torch.zeros(EVICTED_BYTES, dtype=torch.uint8)
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(STEPS):
