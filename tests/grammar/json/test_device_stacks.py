@@ -28,10 +28,9 @@ from support.object_schemas import ObjectSchema
 
 # Tokens that close values, end keys and begin others, or do all of these at once.
 TOKENS = (
-    b'", ', b'": ', b'"}', b"}}", b"}}}", b'"]', b'], "', b'{"', b'[{"', b"true", b"false", b"null", b"12", b"1.",
-    b"abc",
+    b'", ', b'": ', b'"}', b"}}", b'"]', b'], "', b'{"', b'[{"', b"true", b"false", b"null", b"12", b"1.", b"abc",
     b'":1,"', b'a":', b'b":1}', b'"a"', b'"b":', b'":1}', b'""', b'"":', b"1,2", b"[1,1]", b'":"","', b'a":1,"b":2}',
-    b',"c":', b'"}, {"', b"}]", b"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", b"\n",
+    b',"c":', b'"}, {"', b"}]", b"}}}", b"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", b"\n",
 )  # fmt: skip
 VOCABULARY = Vocabulary((*(bytes([byte]) for byte in range(256)), *TOKENS, b""), (256 + len(TOKENS),))
 STOP = VOCABULARY.stop_token_ids[0]
