@@ -53,7 +53,7 @@ def main() -> None:
             if seconds is not None:
                 times[engine.name].append(seconds * 1e3)
 
-    cases_name = arguments.maskbench.name if arguments.maskbench else "tests/data/schemas.jsonl"
+    cases_name = arguments.maskbench.name if arguments.maskbench else "tests/corpus/schemas.jsonl"
     described = {"cases": cases_name, "every": arguments.every, "vocabulary": tokenizer.name_or_path}
     results = harness.ResultsFile("ready", torch.device("cpu"), arguments)
     for name, taken in times.items():

@@ -22,7 +22,7 @@ import torch
 
 import structout  # noqa: F401 - registers the op that the description of the machine asks
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 PARSERS = ("hermes", "qwen3_coder", "kimi_k2", "glm47", "minimax_m2")
 CHOICES = ("auto", "required", "book")
@@ -37,8 +37,9 @@ async def count(parser: str, url: str, tokenizer: Any, num_calls: int) -> dict[s
         that ran out of tokens, and of errors by HTTP status.
     """
     import httpx
-    from tool_calls import TEN
-    from tool_requests import MAX_TOKENS, ask, problems_of, tool_request
+
+    from support.tool_calls import TEN
+    from support.tool_requests import MAX_TOKENS, ask, problems_of, tool_request
 
     counts = {"requests": 0, "calls": 0, "invalid or lost": 0, "cut off": 0, "HTTP errors": 0}
     cases = enumerate(itertools.product(itertools.count(), CHOICES, (False, True), (False, True)))
@@ -76,7 +77,8 @@ def main() -> None:
         return
     os.environ["VLLM_LOGGING_LEVEL"] = "ERROR"
     from transformers import AutoTokenizer
-    from vllm_tool_servers import save_tool_model, tool_servers
+
+    from support.vllm_tool_servers import save_tool_model, tool_servers
 
     results = harness.ResultsFile("tool_calls_vllm", torch.device("cpu"), arguments)
     with tempfile.TemporaryDirectory() as name:

@@ -156,7 +156,7 @@ def main() -> None:
     cases = read_cases(arguments.maskbench)
     path = arguments.maskbench
     # MaskBench keeps its schemas in maskbench/data.
-    cases_name = (path.parent if path.name == "data" else path).name if path else "tests/data/schemas.jsonl"
+    cases_name = (path.parent if path.name == "data" else path).name if path else "tests/corpus/schemas.jsonl"
     described = {"cases": cases_name, "vocabulary": tokenizer.name_or_path}
     results = harness.ResultsFile("verdicts", torch.device("cpu"), arguments)
     for engine in [*engines(tokenizer, vocab_size), *fsm_engines(tokenizer, vocab_size)]:

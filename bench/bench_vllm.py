@@ -29,7 +29,7 @@ from large_tokenizer import VOCAB_SIZE, large_tokenizer, trained_tokenizer
 
 from structout.integrations.vllm import hooks
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 _ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -271,7 +271,7 @@ def main() -> None:
         return
     os.environ.update(_ENVIRONMENT)
     torch.set_num_threads(1)
-    from vllm_models import save_small_model
+    from support.vllm_models import save_small_model
 
     results = harness.ResultsFile("vllm", torch.device("cpu"), arguments)
     for model in MODELS[-1:] if arguments.quick else MODELS:

@@ -19,7 +19,7 @@ from structout.grammar.native.extension import core
 from structout.grammar.native.json_schema import TextForm
 from structout.grammar.vocabulary import Vocabulary
 
-OWN_SCHEMAS = Path(__file__).parent.parent / "tests" / "data" / "schemas.jsonl"
+OWN_SCHEMAS = Path(__file__).parent.parent / "tests" / "corpus" / "schemas.jsonl"
 
 Schemas = Mapping[str, Any] | None
 
@@ -285,6 +285,7 @@ def read_cases(path: Path | None) -> list[dict[str, Any]]:
         cases = [{"tests": []} | json.loads(file.read_text()) for file in sorted(path.glob("*.json"))]
     else:
         cases = [json.loads(line) for line in (path or OWN_SCHEMAS).read_text().splitlines()]
+        cases = [case for case in cases if "tests" in case]
     if not cases:
         raise SystemExit(f"{path} has no schemas")
     return cases

@@ -34,7 +34,7 @@ NEEDED = ("torch", "triton", "ninja", "setuptools", "pytest", "xdist", "hypothes
 # -P: the folder triton_kernels must not be importable as a top-level package.
 PYTEST = (sys.executable, "-P", "-m", "pytest", "--quiet", "-p", "no:cacheprovider")
 FEW_WORKERS = ("--numprocesses", "3", "--dist", "worksteal")  # each holds a context and compiles kernels
-GPU_TESTS = ("tests/ops", "tests/distributed", "tests/scheduler/test_mask_pool.py")
+GPU_TESTS = ("tests/ops", "tests/distributed", "tests/masks/test_pool.py", "tests/grammar/regular/test_device_fsm.py")
 SANITIZED_TESTS = (
     "every_path or (cuda and not cuda_on_cpu and (residue or row_map or expanded_mask or (fsm_rows and random)))"
 )

@@ -20,7 +20,7 @@ from structout.grammar.native.backend import FsmBackend
 from structout.grammar.optional.llguidance import LlguidanceBackend
 from structout.grammar.vocabulary import Vocabulary
 
-GRAMMARS = Path(__file__).parent.parent / "tests" / "data" / "grammars"
+GRAMMARS = Path(__file__).parent.parent / "tests" / "corpus" / "grammars"
 
 
 class Steps(NamedTuple):

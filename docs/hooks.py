@@ -9,8 +9,9 @@ from typing import Any
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "support"))
-import import_table  # noqa: E402
+sys.path.insert(0, str(ROOT / "tests"))
+
+from support import import_table  # noqa: E402
 
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 

@@ -20,8 +20,8 @@ ENVIRONMENTS = ROOT / ".venv-torch"
 TORCH = {"oldest": "torch==2.10.0", "newest": "torch"}
 PACKAGES = ("numpy", "xgrammar", "pytest", "hypothesis", "setuptools>=77", "ninja", "pybind11>=3")
 CPU_TESTS = (
-    *("tests/ops/test_apply_bitmask.py", "tests/ops/test_apply_token_bitmask_inplace.py", "tests/ops/test_bitmask.py"),
-    *("tests/ops/test_masked_sample.py", "tests/ops/test_masked_sample_oracle.py"),
+    *("tests/ops/test_apply_bitmask.py", "tests/ops/test_apply_token_bitmask_inplace.py"),
+    *("tests/ops/test_masked_sample.py", "tests/ops/test_masked_sample_oracle.py", "tests/masks/test_bitmask.py"),
 )
 TRITON_TESTS = (
     *("tests/ops/test_masked_sample_triton.py", "tests/repo/test_gpu_builds.py"),

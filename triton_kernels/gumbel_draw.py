@@ -16,6 +16,7 @@ score is so large that the limit is NaN, no token is ruled out.
 
 import triton
 import triton.language as tl
+
 from structout.triton_kernels.sampling_math import (
     LOG2_E,
     coarse_noise,

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+
 from structout.triton_kernels.masked_sample import as_matrix
 
 CHUNK = 64

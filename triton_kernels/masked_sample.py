@@ -29,6 +29,8 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+
+from structout.ops import sampling_math as table
 from structout.triton_kernels.gumbel_draw import draw
 from structout.triton_kernels.sampling_filters import bound_by_lanes, select
 from structout.triton_kernels.sampling_math import log, log_of_mass, mass, order_key
@@ -45,8 +47,6 @@ from structout.triton_kernels.sampling_row import (
     t_of,
 )
 from structout.triton_kernels.shard_result import store_shard_result
-
-from structout.ops import sampling_math as table
 
 TILE = 2048
 NUM_WARPS = 8

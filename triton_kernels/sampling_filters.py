@@ -2,6 +2,7 @@
 
 import triton
 import triton.language as tl
+
 from structout.triton_kernels.sampling_math import mass, order_key
 from structout.triton_kernels.sampling_row import allowed_bytes, begin_of, end_of, keeps, list_kept, logits_of, t_of
 

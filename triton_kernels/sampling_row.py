@@ -2,6 +2,7 @@
 
 import triton
 import triton.language as tl
+
 from structout.triton_kernels.sampling_math import mass, order_key
 
 LOWEST_DRAWABLE_KEY = tl.constexpr(0x00800000)  # just above the order key of -inf

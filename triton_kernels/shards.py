@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+
 from structout.triton_kernels import masked_sample
 from structout.triton_kernels.masked_sample import as_matrix
 from structout.triton_kernels.sampling_row import scale_of

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+
 from structout.triton_kernels.masked_sample import (
     IDLE_KEY_BITS,
     NUM_WARPS,

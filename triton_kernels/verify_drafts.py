@@ -6,6 +6,7 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+
 from structout.triton_kernels.masked_sample import masked_sample
 
 

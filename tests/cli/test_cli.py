@@ -11,12 +11,10 @@ import sys
 import time
 from pathlib import Path
 
-import fresh_process
 import jsonschema
 import pytest
 import torch
 import transformers
-from locations import ROOT
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import structout
@@ -24,6 +22,8 @@ from structout import StructuredOutputManager, StructuredOutputsParams
 from structout.cli.demo_model import load_demo_model
 from structout.cli.validate import replay_check
 from structout_cli import main
+from support import fresh_process
+from support.locations import ROOT
 
 EXAMPLES = ROOT / "examples"
 ORDER = EXAMPLES / "order.schema.json"

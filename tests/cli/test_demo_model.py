@@ -2,12 +2,12 @@
 
 import os
 
-import fresh_process
 import pytest
 import torch
 
 from structout.cli import demo_model
 from structout.cli.demo_model import NAME, load_demo_model
+from support import fresh_process
 
 
 @pytest.fixture

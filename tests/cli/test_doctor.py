@@ -5,13 +5,13 @@ import os
 import shutil
 from pathlib import Path
 
-import fresh_process
 import pytest
 import torch
 
 import structout
 from structout import envs
 from structout.ops import kernels
+from support import fresh_process
 
 PACKAGE = Path(structout.__file__).parent
 NO_CUDA = pytest.mark.skipif(torch.version.cuda is not None, reason="needs a torch without CUDA")

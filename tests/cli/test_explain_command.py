@@ -7,9 +7,9 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from locations import ROOT
 
 from structout_cli import main
+from support.locations import ROOT
 
 ORDER = ROOT / "examples" / "order.schema.json"
 COLORS = '{"type": "array", "items": {"enum": ["red", 3, null]}}'

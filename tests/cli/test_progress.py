@@ -7,10 +7,10 @@ import sys
 import time
 
 import pytest
-from seeds import for_each_seed
 
 from structout.cli.progress import LiveLine, indent_json, printable
 from structout.grammar.vocabulary import Vocabulary
+from support.seeds import for_each_seed
 
 
 def random_value(rng, depth=0):

@@ -4,14 +4,13 @@ import copy
 import random
 
 import pytest
-import rank_programs
-import ranks
 import torch
-from seeds import for_each_seed
 
 import structout
 from structout.distributed.shared_memory import SharedMemorySegment
 from structout.errors import CollectiveError
+from support import rank_programs, ranks
+from support.seeds import for_each_seed
 
 TIMEOUT_S = 1.5
 FAULTS = ("killed before", "killed after its header", "killed during a transfer", "dead long before", "stalled")

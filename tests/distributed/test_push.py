@@ -4,9 +4,9 @@ from itertools import pairwise
 
 import pytest
 import torch
-from refusals import REFUSED
 
 import structout
+from support.refusals import REFUSED
 
 GATHER_CAPACITY, ROWS_CAPACITY = 1 << 20, 1 << 22
 FILL = 0xFF

@@ -3,12 +3,13 @@
 import re
 import shutil
 
-import host_cuda
 import pytest
-from gpu_code import ARCHITECTURES, NEEDS_NVCC, ptx_of_source, stack_bytes
-from locations import HOST_CUDA_PROGRAMS
 
-PROGRAM = HOST_CUDA_PROGRAMS / "push.cpp"
+from support import host_cuda
+from support.gpu_code import ARCHITECTURES, NEEDS_NVCC, ptx_of_source, stack_bytes
+from support.locations import CUDA_PROGRAMS
+
+PROGRAM = CUDA_PROGRAMS / "push.cpp"
 
 
 def run(sanitize, *arguments, csrc=host_cuda.CSRC):

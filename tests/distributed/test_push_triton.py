@@ -6,11 +6,12 @@ import re
 import subprocess
 import sys
 
-import fresh_process
 import pytest
-from locations import SUPPORT
 
-RANKS = SUPPORT / "push_ranks.py"
+from support import fresh_process
+from support.locations import TESTS
+
+RANKS = TESTS / "support" / "push_ranks.py"
 
 
 def run_ranks(*arguments):

@@ -7,18 +7,16 @@ import subprocess
 import sys
 from itertools import pairwise
 
-import fresh_process
 import pytest
-import rank_programs
-import ranks
 import torch
-from devices import DEVICES
-from locations import ROOT
-from masked_sample_cases import random_case
-from refusals import REFUSED
 
 import structout
 from structout.distributed import Traffic, owned_rows, traffic
+from support import fresh_process, rank_programs, ranks
+from support.devices import DEVICES
+from support.locations import ROOT
+from support.masked_sample_cases import random_case
+from support.refusals import REFUSED
 
 WORLD_SIZES = (1, 2, 3, 4, 8)
 

@@ -13,18 +13,18 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 import torch
-from apply_bitmask_cases import DTYPES, random_words
-from devices import HAS_GPU
-from devices import TRITON_DEVICE as DEVICE
-from masked_sample_cases import TRITON_FORMS, Case, random_case
-from refusals import REFUSED
-from seeds import for_each_seed
-from structout.triton_kernels import masked_sample, shards, token_logprobs
 from triton.runtime import interpreter
-from triton_ptx import Kernel, assert_operations_are_rounded_once, compile_for, masked_sample_kernel
 
 from structout.masks.bitmask import bitmask_width
 from structout.ops import kernels
+from structout.triton_kernels import masked_sample, shards, token_logprobs
+from support.apply_bitmask_cases import DTYPES, random_words
+from support.devices import HAS_GPU
+from support.devices import TRITON_DEVICE as DEVICE
+from support.masked_sample_cases import TRITON_FORMS, Case, random_case
+from support.refusals import REFUSED
+from support.seeds import for_each_seed
+from support.triton_ptx import Kernel, assert_operations_are_rounded_once, compile_for, masked_sample_kernel
 
 CPU_OPS = torch.ops.structout  # called with CPU tensors
 TOKEN = 2  # the only field of a shard result that is not a float

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
-from tokenizers_on_the_spot import byte_level
 
 from structout import StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams
 from structout.errors import GrammarError
@@ -17,6 +16,7 @@ from structout.grammar.native import automaton
 from structout.grammar.native.extension import core
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
+from support.tokenizers_on_the_spot import byte_level
 
 KEY, OTHER_KEY = b"\x01" * 32, b"\x02" * 32
 FRAME = len(b"structout compiled constraint 1\n") + 32  # bytes of a file beside the data

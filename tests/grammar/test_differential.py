@@ -1,7 +1,7 @@
 """Instances token by token: engines accept what the schema allows, and masks allow what
 engines accept.
 
-The schemas of tests/data always run. ``--maskbench PATH`` adds those of a file in
+The schemas of tests/corpus always run. ``--maskbench PATH`` adds those of a file in
 MaskBench's format, one per line.
 """
 
@@ -11,8 +11,6 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from locations import DATA
-from tokenizers_on_the_spot import byte_level
 
 from structout.constraints.config import StructuredOutputsConfig
 from structout.constraints.params import StructuredOutputsParams
@@ -20,8 +18,9 @@ from structout.errors import GrammarError
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask
+from support.corpus import CASES
+from support.tokenizers_on_the_spot import byte_level
 
-OWN = [json.loads(line) for line in (DATA / "schemas.jsonl").read_text().splitlines()]
 VOCABULARY = Vocabulary.from_tokenizer(byte_level(), 525)
 STOP = VOCABULARY.stop_token_ids[0]
 
@@ -91,7 +90,7 @@ def check_masks(grammar, tokens, draw):
 
 
 @pytest.mark.parametrize("backend", ["auto", "xgrammar:no-fallback", "llguidance:no-fallback"])
-@pytest.mark.parametrize("case", OWN, ids=lambda case: case["name"])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_masks_along_instances_of_own_schemas_allow_what_is_accepted(backend_set, case, backend):
     compiled = compile_or_none(backend_set, case["schema"], backend)
     if compiled is None:
@@ -110,7 +109,7 @@ def test_masks_along_instances_of_own_schemas_allow_what_is_accepted(backend_set
 
 
 def test_compile_serves_all_own_schemas(backend_set):
-    assert [case["name"] for case in OWN if compile_or_none(backend_set, case["schema"], "auto") is None] == []
+    assert [case["name"] for case in CASES if compile_or_none(backend_set, case["schema"], "auto") is None] == []
 
 
 def test_maskbench_verdicts(backend_set, maskbench):

@@ -3,11 +3,8 @@ one."""
 
 import random
 
-import native_steps
 import pytest
-import tokenizers_on_the_spot
 import torch
-from seeds import for_each_seed
 
 from structout.constraints.params import StructuredOutputOptions
 from structout.grammar.interface import StructuredOutputGrammar, nodes_below
@@ -17,6 +14,8 @@ from structout.grammar.optional.xgrammar import XgrammarBackend
 from structout.grammar.reasoning import ReasoningGrammar
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask, unpack_bitmask
+from support import native_steps, tokenizers_on_the_spot
+from support.seeds import for_each_seed
 
 V = 512
 TOKENIZER = tokenizers_on_the_spot.byte_level()

@@ -6,17 +6,6 @@ import random
 from pathlib import Path
 
 import pytest
-import tokenizers_on_the_spot
-from canonical_cases import (
-    TOKENIZERS,
-    backend,
-    canonical_tokens,
-    grammar_of,
-    instance,
-    larger_byte_level,
-    llama_2,
-    schema,
-)
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -27,6 +16,17 @@ from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.optional.xgrammar import XgrammarBackend
 from structout.grammar.vocabulary import Vocabulary
 from structout.scheduler.manager import StructuredOutputManager
+from support import tokenizers_on_the_spot
+from support.canonical_cases import (
+    TOKENIZERS,
+    backend,
+    canonical_tokens,
+    grammar_of,
+    instance,
+    larger_byte_level,
+    llama_2,
+    schema,
+)
 
 
 def pieces(name, tokens):

@@ -8,13 +8,13 @@ import random
 import re
 
 import pytest
-from random_patterns import anchored, mutated, random_pattern
-from soundness import IN_TAG, Findings, check_regexes, check_schemas, check_walks
-from tokenizers_on_the_spot import byte_level
 
 from structout.constraints.config import StructuredOutputsConfig
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
+from support.random_patterns import anchored, mutated, random_pattern
+from support.soundness import IN_TAG, Findings, check_regexes, check_schemas, check_walks
+from support.tokenizers_on_the_spot import byte_level
 
 VOCABULARY = Vocabulary.from_tokenizer(byte_level(), 525)
 

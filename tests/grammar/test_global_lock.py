@@ -9,9 +9,9 @@ import threading
 import time
 
 import pytest
-import tokenizers_on_the_spot
 
 from structout import StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams
+from support import tokenizers_on_the_spot
 
 V = 512
 TOKENIZER = tokenizers_on_the_spot.byte_level()

@@ -5,13 +5,13 @@ import random
 
 import numpy as np
 import pytest
-from grammar_cases import byte_tokenizer, byte_vocabulary, program_vocabulary
-from grammar_walks import allowed, mask_of, started, walk
 
 from structout import StructuredOutputManager, StructuredOutputsParams, allocate_token_bitmask
 from structout.errors import GrammarError, GrammarLimitError
 from structout.grammar.native.grammar_context import GrammarContext
 from structout.grammar.native.grammars import GrammarIndex, compile_grammar, parse_grammar
+from support.grammar_cases import byte_tokenizer, byte_vocabulary, program_vocabulary
+from support.grammar_walks import allowed, mask_of, started, walk
 
 LIMITED = {
     "text that only a limit ends": 'start: (x "!")+\nx[max_tokens=3]: /(.|\\n)*/',

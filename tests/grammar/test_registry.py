@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pydantic
 import pytest
-from tokenizers_on_the_spot import byte_level
 
 from structout.constraints.config import StructuredOutputsConfig
 from structout.constraints.params import Constraint, StructuredOutputsParams
@@ -19,6 +18,7 @@ from structout.grammar import registry
 from structout.grammar.optional.llguidance import LlguidanceBackend
 from structout.grammar.registry import BackendSet, check_params, register_backend
 from structout.grammar.vocabulary import Vocabulary
+from support.tokenizers_on_the_spot import byte_level
 
 VOCABULARY = Vocabulary.from_tokenizer(byte_level(), 525)
 S, I = {"type": "string"}, {"type": "integer"}  # noqa: E741 - schemas of one line each

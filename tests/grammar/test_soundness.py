@@ -8,7 +8,6 @@ import json
 import time
 
 import pytest
-from tokenizers_on_the_spot import byte_level
 
 from structout.constraints.config import StructuredOutputsConfig
 from structout.constraints.params import Constraint
@@ -17,6 +16,7 @@ from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask
+from support.tokenizers_on_the_spot import byte_level
 
 VOCABULARY = Vocabulary.from_tokenizer(byte_level(), 525)
 

@@ -1,12 +1,12 @@
 import pathlib
 
 import pytest
-import tokenizers_on_the_spot
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from structout import StructuredOutputManager
 from structout.grammar.vocabulary import Vocabulary
+from support import tokenizers_on_the_spot
 
 TEXTS = ["Ada, 36!", '{"café": [1, 2.5, null]}', "naïve 東京 🦊\n\ttab", " leading and  double"]
 

@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import jsonschema
 import pytest
-from example_scripts import EXAMPLES, load_example
+
+from support.example_scripts import EXAMPLES, load_example
 
 SCHEMA = {
     "type": "object",

@@ -3,19 +3,16 @@
 import os
 import random
 
-import apply_bitmask_backends
-import apply_bitmask_cases as cases
-import fresh_process
-import host_cuda
-import ptx
 import pytest
 import torch
-from devices import DEVICES, TRITON_DEVICE
-from locations import HOST_CUDA_PROGRAMS, importing
-from refusals import REFUSED
 
 import structout
 from structout.masks.bitmask import bitmask_width, pack_bitmask
+from support import apply_bitmask_backends, fresh_process, host_cuda, ptx
+from support import apply_bitmask_cases as cases
+from support.devices import DEVICES, TRITON_DEVICE
+from support.locations import CUDA_PROGRAMS, importing
+from support.refusals import REFUSED
 
 BACKENDS = [
     pytest.param(("cpu", "cpu"), id="cpu"),
@@ -161,7 +158,7 @@ def test_apply_bitmask_on_random_long_rows_matches_reference(backend, is_slow, n
 @pytest.mark.parametrize("capability", ["default", "avx2"])
 def test_apply_bitmask_with_fewer_cpu_instructions_matches_reference(capability, num_cases):
     script = (
-        "import torch, structout, apply_bitmask_cases as cases\n"
+        "import torch, structout\nfrom support import apply_bitmask_cases as cases\n"
         f"for case in cases.random_cases(seed=7, count={num_cases(1000, long=5000)}):\n"
         "    cases.check(torch.ops.structout.apply_bitmask, case)\n"
         "print(torch.ops.structout._cpu_capability())"
@@ -194,7 +191,7 @@ def test_apply_bitmask_writes_no_row_without_disallowed_tokens(capability):
 @pytest.mark.parametrize("sanitizer", ["address", "thread"])
 def test_apply_bitmask_cuda_source_under_sanitizer_matches_reference(sanitizer, num_cases):
     count = {"address": num_cases(400, long=3000), "thread": num_cases(40, long=500)}[sanitizer]
-    program = HOST_CUDA_PROGRAMS / "apply_bitmask.cpp"
+    program = CUDA_PROGRAMS / "apply_bitmask.cpp"
     executable = host_cuda.build("apply_bitmask", [program], sanitize=sanitizer, shared=False)
     run = host_cuda.run(executable, str(count), "1")
     assert run.returncode == 0, run.stdout + run.stderr

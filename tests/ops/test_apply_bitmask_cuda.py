@@ -3,12 +3,12 @@ allocation."""
 
 import random
 
-import apply_bitmask_backends
-import apply_bitmask_cases as cases
 import pytest
 import torch
 
 import structout
+from support import apply_bitmask_backends
+from support import apply_bitmask_cases as cases
 
 pytestmark = pytest.mark.gpu
 

@@ -4,12 +4,12 @@ it."""
 import random
 import warnings
 
-import apply_bitmask_cases as cases
 import pytest
 import torch
 import xgrammar
 
 import structout
+from support import apply_bitmask_cases as cases
 
 
 def xgrammar_result(logits, mask, vocab_size=None, indices=None):

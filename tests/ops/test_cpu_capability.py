@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import fresh_process
 import pytest
 import torch
 
 import structout
+from support import fresh_process
 
 SCRIPT = """
 import sys

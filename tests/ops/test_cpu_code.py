@@ -10,9 +10,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import builds
 import pytest
-from locations import ROOT
+
+from support import builds
+from support.locations import ROOT
 
 sys.path.insert(0, str(ROOT / "bench"))
 bench = importlib.import_module("bench_cpu_code")

@@ -6,11 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import apply_bitmask_cases
-import builds
-import masked_sample_cases
 import pytest
-from cpu_programs import ARM_COMPILER, ARM_EMULATOR, NEEDS_ARM, CpuProgram, compiled
+
+from support import apply_bitmask_cases, builds, masked_sample_cases
+from support.cpu_programs import ARM_COMPILER, ARM_EMULATOR, NEEDS_ARM, CpuProgram, compiled
 
 PORTABLE = "-DSTRUCTOUT_PORTABLE_LANES"
 TARGETS = [

@@ -11,9 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from devices import DEVICES
-from engine_schemas import EngineSchema
-from object_schemas import ObjectSchema
 
 from structout import DeviceStacks, Vocabulary
 from structout.errors import GrammarError
@@ -25,6 +22,9 @@ from structout.grammar.native.matcher import FsmGrammar
 from structout.grammar.native.token_index import TokenIndex, vocabulary_trie
 from structout.masks.bitmask import allocate_token_bitmask
 from structout.ops.stack_tables import ASKED_STACK, DEAD_STACK, FINISHED_STACK
+from support.devices import DEVICES
+from support.engine_schemas import EngineSchema
+from support.object_schemas import ObjectSchema
 
 # Tokens that close values, end keys and begin others, or do all of these at once.
 TOKENS = (

@@ -8,19 +8,19 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-import builds
 import pytest
 import torch
 import triton
 import triton.language as tl
-from devices import HAS_GPU
-from devices import TRITON_DEVICE as DEVICE
-from locations import DATA
-from structout.triton_kernels import gumbel_draw
 
 from structout.ops import sampling_math
+from structout.triton_kernels import gumbel_draw
+from support import builds
+from support.devices import HAS_GPU
+from support.devices import TRITON_DEVICE as DEVICE
+from support.locations import NATIVE
 
-PROGRAM = DATA / "draw_bound.cpp"
+PROGRAM = NATIVE / "draw_bound.cpp"
 
 
 def check_cpp_bound(num_tokens: int, csrc: Path = builds.CSRC) -> str:

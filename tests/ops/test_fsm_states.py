@@ -11,22 +11,21 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import host_cuda
-import ptx
 import pytest
 import torch
-from devices import DEVICES, TRITON_DEVICE
-from gpu_code import ARCHITECTURES
-from locations import HOST_CUDA_PROGRAMS
-from refusals import REFUSED
-from strided import Strided, StridedIntegers, strided, strided_integers
-from triton_ptx import Kernel, compile_for
 
 import structout
 from structout import FsmTables
 from structout.ops import reference
+from support import host_cuda, ptx
+from support.devices import DEVICES, TRITON_DEVICE
+from support.gpu_code import ARCHITECTURES
+from support.locations import CUDA_PROGRAMS
+from support.refusals import REFUSED
+from support.strided import Strided, StridedIntegers, strided, strided_integers
+from support.triton_ptx import Kernel, compile_for
 
-PROGRAM = HOST_CUDA_PROGRAMS / "fsm_states.cpp"
+PROGRAM = CUDA_PROGRAMS / "fsm_states.cpp"
 OPS = ("fsm_advance", "fsm_rows", "fsm_draft_states")
 BETWEEN = -99  # what is between the entries of a vector
 LETTERS = 4  # the bytes that lead anywhere; most walks would end at once with more

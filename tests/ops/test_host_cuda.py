@@ -3,9 +3,10 @@ planted mistakes."""
 
 from __future__ import annotations
 
-import host_cuda
 import pytest
-from locations import HOST_CUDA_PROGRAMS as PROGRAMS
+
+from support import host_cuda
+from support.locations import CUDA_PROGRAMS as PROGRAMS
 
 
 def run_program(name, sanitize, *plant):

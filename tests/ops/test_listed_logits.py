@@ -10,21 +10,20 @@ import random
 from collections.abc import Callable
 from typing import NamedTuple
 
-import host_cuda
-import ptx
 import pytest
 import torch
-from apply_bitmask_cases import DTYPES, assert_same_bits
-from devices import DEVICES, TRITON_DEVICE
-from locations import HOST_CUDA_PROGRAMS
-from refusals import REFUSED
-from strided import Strided, StridedIntegers, strided, strided_integers
 
 import structout
 from structout.ops import reference
+from support import host_cuda, ptx
+from support.apply_bitmask_cases import DTYPES, assert_same_bits
+from support.devices import DEVICES, TRITON_DEVICE
+from support.locations import CUDA_PROGRAMS
+from support.refusals import REFUSED
+from support.strided import Strided, StridedIntegers, strided, strided_integers
 
 OPS = ("apply_penalties", "apply_logit_bias")
-PROGRAM = HOST_CUDA_PROGRAMS / "listed_logits.cpp"
+PROGRAM = CUDA_PROGRAMS / "listed_logits.cpp"
 
 
 def op_of(backend: str, name: str) -> Callable[..., None]:

@@ -7,17 +7,17 @@ import os
 import random
 from pathlib import Path
 
-import fresh_process
-import masked_sample_cases as cases
 import pytest
 import torch
-from devices import DEVICES
-from locations import importing
-from refusals import REFUSED
 
 import structout
 from structout.masks.bitmask import bitmask_width
 from structout.ops import reference
+from support import fresh_process
+from support import masked_sample_cases as cases
+from support.devices import DEVICES
+from support.locations import importing
+from support.refusals import REFUSED
 
 sample = torch.ops.structout.masked_sample.default
 sample_logprobs = torch.ops.structout.masked_sample_logprobs.default
@@ -67,7 +67,7 @@ def test_masked_sample_with_fewer_cpu_instructions_matches_reference(capability,
     if torch.ops.structout._cpu_capability() == "default" and capability == "avx2":
         pytest.skip(f"needs a CPU with {capability}")
     script = (
-        "import torch, structout, masked_sample_cases as cases\n"
+        "import torch, structout\nfrom support import masked_sample_cases as cases\n"
         f"small = {{'count': {num_cases(200, long=800)}}}\n"
         f"large = {{'count': {num_cases(25, long=100)}, 'max_vocab': 150_000, 'max_rows': 3}}\n"
         "for limits in (small, large):\n"

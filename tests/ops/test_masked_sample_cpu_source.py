@@ -8,9 +8,10 @@ import re
 
 import pytest
 import torch
-from builds import CSRC
-from masked_sample_builds import CpuKernel
-from masked_sample_cases import Case, check, random_cases
+
+from support.builds import CSRC
+from support.masked_sample_builds import CpuKernel
+from support.masked_sample_cases import Case, check, random_cases
 
 
 @pytest.fixture(scope="module")

@@ -5,14 +5,13 @@ import ctypes
 import functools
 import re
 
-import host_cuda
-import masked_sample_builds
-import ptx
 import pytest
 import torch
-from gpu_code import ARCHITECTURES, NEEDS_NVCC, ptx_of_source, stack_bytes
-from masked_sample_builds import CUDA_SOURCE, cuda_library, cuda_library_path
-from masked_sample_cases import check, random_cases
+
+from support import host_cuda, masked_sample_builds, ptx
+from support.gpu_code import ARCHITECTURES, NEEDS_NVCC, ptx_of_source, stack_bytes
+from support.masked_sample_builds import CUDA_SOURCE, cuda_library, cuda_library_path
+from support.masked_sample_cases import check, random_cases
 
 PATHS = ("none", "one", "few", "many", "many_split")
 

@@ -10,17 +10,17 @@ import dataclasses
 import math
 import random
 
-import builds
 import numpy as np
 import pytest
-import sampling_statistics as statistics
 import torch
-from masked_sample_builds import CpuKernel
-from masked_sample_cases import Case
-from sampling_statistics import Setting
 
 import structout  # noqa: F401 (registers the ops)
 from structout import pack_bitmask, unpack_bitmask
+from support import builds
+from support import sampling_statistics as statistics
+from support.masked_sample_builds import CpuKernel
+from support.masked_sample_cases import Case
+from support.sampling_statistics import Setting
 
 DRAWS = 1_000_000  # under --long
 SHORT_DRAWS = 100_000  # sees faults that are three times as large
@@ -164,8 +164,8 @@ def test_masked_sample_of_equal_logits_far_from_zero_loses_noise_as_specified(z,
 
 
 def test_masked_sample_never_draws_a_disallowed_token(num_cases):
-    """For a release, `python tests/support/sampling_statistics.py` draws 10^8
-    tokens."""
+    """For a release, ``PYTHONPATH=tests python -m support.sampling_statistics`` draws
+    10^8 tokens."""
     statistics.fuzz_disallowed(draw, num_cases(200_000, long=2_000_000))
 
 

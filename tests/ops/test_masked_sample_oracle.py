@@ -14,14 +14,14 @@ from __future__ import annotations
 import random
 from unittest import mock
 
-import masked_sample_oracle as oracle
 import numpy as np
 import pytest
 import torch
-from seeds import for_each_seed
 
 from structout import pack_bitmask
 from structout.ops import reference, sampling_math
+from support import masked_sample_oracle as oracle
+from support.seeds import for_each_seed
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 

@@ -9,23 +9,23 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-import make_sampling_vectors as vectors
-import masked_sample_cases
 import pytest
 import torch
 import triton
 import triton.language as tl
-from apply_bitmask_cases import DTYPES, random_words
-from devices import HAS_GPU
-from devices import TRITON_DEVICE as DEVICE
-from masked_sample_cases import TRITON_FORMS, Case, check
-from refusals import REFUSED
-from structout.triton_kernels import masked_sample as kernels
-from structout.triton_kernels import sampling_math as triton_math
-from triton_ptx import assert_operations_are_rounded_once, compile_for, masked_sample_kernel
 
 from structout.masks.bitmask import bitmask_width
 from structout.ops import sampling_math
+from structout.triton_kernels import masked_sample as kernels
+from structout.triton_kernels import sampling_math as triton_math
+from support import make_sampling_vectors as vectors
+from support import masked_sample_cases
+from support.apply_bitmask_cases import DTYPES, random_words
+from support.devices import HAS_GPU
+from support.devices import TRITON_DEVICE as DEVICE
+from support.masked_sample_cases import TRITON_FORMS, Case, check
+from support.refusals import REFUSED
+from support.triton_ptx import assert_operations_are_rounded_once, compile_for, masked_sample_kernel
 
 COMMITTED = json.loads(vectors.VECTORS.read_text())
 pytestmark = pytest.mark.triton

@@ -9,11 +9,10 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-import host_cuda
-import ptx
-import ptx_coverage
 import pytest
-from locations import ROOT
+
+from support import host_cuda, ptx, ptx_coverage
+from support.locations import ROOT
 
 pytestmark = ptx.NEEDS_NVCC
 

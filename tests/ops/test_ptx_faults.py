@@ -8,10 +8,10 @@ import functools
 import re
 from pathlib import Path
 
-import host_cuda
-import ptx
 import pytest
-from ptx_faults import Fault, planted
+
+from support import host_cuda, ptx
+from support.ptx_faults import Fault, planted
 
 # What a program is called with, so that a second of it finds the faults.
 ARGUMENTS = {

@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 import pytest
-from ptx_machine import Module, PtxError, forms
+
+from support.ptx_machine import Module, PtxError, forms
 
 LANES = 32
 WIDTH = {f"{kind}{width}": width for kind in "bsu" for width in (8, 16, 32, 64)}

@@ -15,7 +15,8 @@ import sys
 import types
 
 import pytest
-from locations import ROOT, SUPPORT, importing
+
+from support.locations import ROOT, SUPPORT, importing
 
 ARCHITECTURES = (80, 90, 100)
 VOCAB = 3_008
@@ -24,6 +25,7 @@ VOCAB = 3_008
 def run_smoke_calls() -> None:
     """Compare one call of every op with the reference."""
     from smoke_calls import is_same, smoke_calls
+
     from structout.triton_kernels import (
         apply_bitmask,
         fsm_states,
@@ -48,8 +50,8 @@ def run_smoke_calls() -> None:
 
 def run_forms(num_forms: int, num_cases: int) -> None:
     """Compare masked_sample on random values of each form with the reference."""
-    from masked_sample_cases import TRITON_FORMS, check, random_case
     from structout.triton_kernels.masked_sample import masked_sample_logprobs
+    from support.masked_sample_cases import TRITON_FORMS, check, random_case
 
     for form in TRITON_FORMS[:num_forms]:
         rng = random.Random(str(form))
@@ -109,7 +111,7 @@ def test_triton_push_all_gather_with_a_weaker_signal_is_a_race(old, new):
 
 
 if __name__ == "__main__":
-    import triton_on_ptx
+    from support import triton_on_ptx
 
     triton_on_ptx.install(int(sys.argv[1]), races=1, undefined=1, equal_stores=1)
     run_smoke_calls()

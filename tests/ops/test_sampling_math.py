@@ -16,18 +16,18 @@ import platform
 import re
 from pathlib import Path
 
-import builds
-import make_sampling_vectors as vectors
 import numpy as np
 import pytest
 import torch
-from locations import DATA
-from sampling_statistics import chi_square_survival
 
 from structout.ops import sampling_math
+from support import builds
+from support import make_sampling_vectors as vectors
+from support.locations import NATIVE
+from support.sampling_statistics import chi_square_survival
 
 HEADER = builds.CSRC / "common" / "sampling_math.h"
-LIBRARY_SOURCE = DATA / "sampling_math.cpp"
+LIBRARY_SOURCE = NATIVE / "sampling_math.cpp"
 COMMITTED = json.loads(vectors.VECTORS.read_text())
 
 # With these flags a compiler may fuse a multiply and an add. Other machines need no

@@ -10,23 +10,22 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import host_cuda
-import ptx
 import pytest
 import torch
-from devices import DEVICES, TRITON_DEVICE
-from gpu_code import ARCHITECTURES
-from locations import HOST_CUDA_PROGRAMS
-from refusals import REFUSED
-from stack_cases import Case, clone, make_case
-from strided import StridedIntegers, strided_integers
-from triton_ptx import Kernel, compile_for
 
 import structout
 from structout import StackTableTensors
 from structout.ops import reference
+from support import host_cuda, ptx
+from support.devices import DEVICES, TRITON_DEVICE
+from support.gpu_code import ARCHITECTURES
+from support.locations import CUDA_PROGRAMS
+from support.refusals import REFUSED
+from support.stack_cases import Case, clone, make_case
+from support.strided import StridedIntegers, strided_integers
+from support.triton_ptx import Kernel, compile_for
 
-PROGRAM = HOST_CUDA_PROGRAMS / "stack_tables.cpp"
+PROGRAM = CUDA_PROGRAMS / "stack_tables.cpp"
 SCRATCH = 24 * 3  # the frames that a token may push
 OPS = ("stack_advance", "stack_rows", "stack_draft_rows")
 

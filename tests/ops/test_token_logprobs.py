@@ -8,17 +8,17 @@ import functools
 import random
 from collections.abc import Callable
 
-import ptx
 import pytest
 import torch
-from devices import DEVICES, TRITON_DEVICE
-from gpu_code import ARCHITECTURES, NEEDS_NVCC, stack_bytes
-from masked_sample_builds import MaskedLogits, cuda_library, strided
-from masked_sample_cases import Case, random_case
-from refusals import REFUSED
 
 import structout
 from structout.ops import reference
+from support import ptx
+from support.devices import DEVICES, TRITON_DEVICE
+from support.gpu_code import ARCHITECTURES, NEEDS_NVCC, stack_bytes
+from support.masked_sample_builds import MaskedLogits, cuda_library, strided
+from support.masked_sample_cases import Case, random_case
+from support.refusals import REFUSED
 
 Op = Callable[..., tuple[torch.Tensor, ...]]
 
@@ -287,7 +287,7 @@ def test_cuda_machine_code_spills_no_registers(kernel):
 @pytest.mark.parametrize(("architecture", "logits"), [(80, "fp32"), (90, "bf16"), (100, "fp16")])
 def test_ptx_rounds_every_operation_once(architecture, logits):
     from structout.triton_kernels import token_logprobs
-    from triton_ptx import Kernel, assert_operations_are_rounded_once, compile_for
+    from support.triton_ptx import Kernel, assert_operations_are_rounded_once, compile_for
 
     masks = {"HAS_MASK": True, "HAS_ROWS": True, "HAS_TEMPERATURE": True}
     inputs = {"logits": logits, "bitmask": "i32", "rows": "i32", "temperatures": "fp32", "lists": "i32"}

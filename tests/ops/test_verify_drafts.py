@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from devices import DEVICES, TRITON_DEVICE
-from refusals import REFUSED
 
 import structout
 from structout import pack_bitmask
 from structout.ops import reference
+from support.devices import DEVICES, TRITON_DEVICE
+from support.refusals import REFUSED
 
 BACKENDS = [
     pytest.param(("cpu", "cpu"), id="cpu"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 
 import pytest
-from locations import ROOT
+
+from support.locations import ROOT
 
 
 @pytest.fixture

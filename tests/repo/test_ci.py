@@ -3,7 +3,8 @@
 import re
 
 import yaml
-from locations import ROOT
+
+from support.locations import ROOT
 
 
 def documented_targets() -> set[str]:

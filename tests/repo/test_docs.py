@@ -21,11 +21,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import fresh_process
 import pytest
-from locations import ROOT
 
 import structout
+from support import fresh_process
+from support.locations import ROOT
 
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 NAMES = [str(path.relative_to(ROOT)) for path in DOCUMENTS]

@@ -5,10 +5,11 @@ import shutil
 import subprocess
 
 import pytest
-from gpu_code import ARCHITECTURES, CUDA_LIBRARY, NEEDS_NVCC, cuobjdump, function_names
-from locations import ROOT
+
 from structout.triton_kernels.apply_bitmask import TILE_WORDS
-from triton_ptx import Kernel, compile_for
+from support.gpu_code import ARCHITECTURES, CUDA_LIBRARY, NEEDS_NVCC, cuobjdump, function_names
+from support.locations import ROOT
+from support.triton_ptx import Kernel, compile_for
 
 
 @NEEDS_NVCC

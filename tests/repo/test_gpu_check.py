@@ -6,9 +6,10 @@ import os
 import subprocess
 import sys
 
-import fresh_process
 import pytest
-from locations import ROOT
+
+from support import fresh_process
+from support.locations import ROOT
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,11 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-import fresh_process
-import import_table
 import pytest
-from import_table import imports_of
-from locations import ROOT
+
+from support import fresh_process, import_table
+from support.import_table import imports_of
+from support.locations import ROOT
 
 DOCUMENT = (ROOT / "docs" / "architecture.md").read_text()
 # Each room or module of structout with a line of its own, and what it may import.

@@ -16,13 +16,12 @@ import venv
 import zipfile
 from pathlib import Path
 
-import builds
-import fresh_process
 import pytest
 import torch
-from locations import ROOT
 
 import structout
+from support import builds, fresh_process
+from support.locations import ROOT
 
 SOURCE_FOLDERS = ("bench", "csrc", "docs", "examples", "tests", "triton_kernels")
 SOURCE_FILES = (

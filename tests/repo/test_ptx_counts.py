@@ -1,9 +1,8 @@
-"""What the compiled CUDA kernels execute stays as tests/data/ptx_counts.json tells."""
+"""What the compiled CUDA kernels execute stays as the committed counts tell."""
 
 import json
 
-import make_ptx_counts
-import ptx
+from support import make_ptx_counts, ptx
 
 COMMITTED = json.loads(make_ptx_counts.COUNTS.read_text())
 TOLERANCE = 0.02
@@ -11,8 +10,8 @@ TOLERANCE = 0.02
 
 @ptx.NEEDS_NVCC
 def test_calls_execute_the_committed_counts():
-    """After a change that is meant to change them: python
-    tests/support/make_ptx_counts.py --write."""
+    """After a change that is meant to change them:
+    ``PYTHONPATH=tests python -m support.make_ptx_counts --write``."""
     assert set(COMMITTED) == set(make_ptx_counts.CALLS)
     for name, committed in COMMITTED.items():
         for counter, value in make_ptx_counts.count(name).items():

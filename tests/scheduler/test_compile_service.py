@@ -13,7 +13,6 @@ import weakref
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
-import fresh_process
 import pytest
 
 from structout.constraints.config import StructuredOutputsConfig
@@ -21,6 +20,7 @@ from structout.constraints.limits import Limits
 from structout.errors import CompileCrashError, GrammarError, GrammarLimitError, GrammarTimeoutError, StructOutError
 from structout.scheduler.compile_cache import copy_error
 from structout.scheduler.compile_service import CompileService
+from support import fresh_process
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 

@@ -4,11 +4,11 @@ import json
 import random
 
 import pytest
-from canonical_cases import ORDER, TOKENIZERS, backend, canonical_tokens, grammar_of, instance, schema
 
 from structout.constraints.params import StructuredOutputOptions
 from structout.jump_forward import NO_JUMP, JumpForward, draft, ff_tokens, jump, retokenize
 from structout.masks.bitmask import allocate_token_bitmask
+from support.canonical_cases import ORDER, TOKENIZERS, backend, canonical_tokens, grammar_of, instance, schema
 
 
 def tokenizer_of(name):

@@ -4,11 +4,11 @@ import itertools
 
 import numpy as np
 import pytest
-import tokenizers_on_the_spot
 
 from structout import GrammarStatus, StructuredOutputManager, StructuredOutputsParams
 from structout.errors import GrammarErrorKind
 from structout.scheduler.decoding_step import STEP_WORK
+from support import tokenizers_on_the_spot
 
 V = 512
 TOKENIZER = tokenizers_on_the_spot.byte_level()

@@ -6,7 +6,6 @@ import pickle
 import threading
 
 import pytest
-import tokenizers_on_the_spot
 import torch
 
 import structout
@@ -21,6 +20,7 @@ from structout import (
     UnknownRequestError,
 )
 from structout.errors import StaleMasksError
+from support import tokenizers_on_the_spot
 
 V = 512
 PERSON = {

@@ -7,8 +7,6 @@ import random
 import numpy as np
 import pytest
 import torch
-from random_patterns import random_pattern
-from tokenizers_on_the_spot import byte_level
 
 from structout import StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams, UnknownRequestError
 from structout.grammar.native.automaton import Automaton
@@ -18,6 +16,8 @@ from structout.masks.bitmask import allocate_token_bitmask
 from structout.masks.pool import MaskPool
 from structout.scheduler import decoding_step
 from structout.scheduler.decoding_step import DEAD_END
+from support.random_patterns import random_pattern
+from support.tokenizers_on_the_spot import byte_level
 
 TOKENIZER = byte_level()
 V, STOP = 525, TOKENIZER.eos_token_id

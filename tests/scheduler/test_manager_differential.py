@@ -1,6 +1,6 @@
 """The manager compared with grammar engines used directly: equal masks and verdicts.
 
-The schemas of tests/data always run. ``--maskbench PATH`` adds those of a file in
+The schemas of tests/corpus always run. ``--maskbench PATH`` adds those of a file in
 MaskBench's format, one per line.
 """
 
@@ -10,16 +10,15 @@ from pathlib import Path
 
 import pytest
 import xgrammar
-from locations import DATA
-from tokenizers_on_the_spot import byte_level
 
 from structout import StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams
 from structout.errors import GrammarError
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask
+from support.corpus import CASES
+from support.tokenizers_on_the_spot import byte_level
 
-OWN = [json.loads(line) for line in (DATA / "schemas.jsonl").read_text().splitlines()]
 V = 525
 VOCABULARY = Vocabulary.from_tokenizer(byte_level(), V)
 STOP = VOCABULARY.stop_token_ids[0]
@@ -102,7 +101,7 @@ def follow_all(cases, backend):
 
 @pytest.mark.parametrize("backend", ["auto", "xgrammar:no-fallback", "llguidance:no-fallback"])
 def test_masks_and_verdicts_equal_the_engines_over_own_schemas(backend):
-    num_masks, num_refused = follow_all(OWN, backend)
+    num_masks, num_refused = follow_all(CASES, backend)
     assert num_masks > 1_000
     assert num_refused < 200
 

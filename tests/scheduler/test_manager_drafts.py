@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-import tokenizers_on_the_spot
 import torch
 
 from structout import StructuredOutputManager, StructuredOutputsParams
+from support import tokenizers_on_the_spot
 
 V = 512
 TOKENIZER = tokenizers_on_the_spot.byte_level()

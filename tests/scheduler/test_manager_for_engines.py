@@ -7,7 +7,6 @@ import time
 import weakref
 
 import pytest
-import tokenizers_on_the_spot
 
 from structout import (
     GrammarError,
@@ -21,6 +20,7 @@ from structout import (
 )
 from structout.grammar.registry import BackendSet
 from structout.scheduler.requests import RequestTable
+from support import tokenizers_on_the_spot
 
 V = 512
 TOKENIZER = tokenizers_on_the_spot.byte_level()

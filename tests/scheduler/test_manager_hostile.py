@@ -9,12 +9,9 @@ import threading
 import time
 from pathlib import Path
 
-import fresh_process
 import numpy as np
 import pytest
-import tokenizers_on_the_spot
 import torch
-from locations import importing
 
 import structout
 from structout import (
@@ -31,6 +28,8 @@ from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.buffers import BufferRing
 from structout.scheduler.compile_service import CompileService
+from support import fresh_process, tokenizers_on_the_spot
+from support.locations import importing
 
 V = 512
 TOKENIZER = tokenizers_on_the_spot.byte_level()

@@ -5,7 +5,6 @@ import copy
 from dataclasses import dataclass, field
 
 import pytest
-import tokenizers_on_the_spot
 import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -19,6 +18,7 @@ from structout import (
     StructuredOutputsParams,
     UnknownRequestError,
 )
+from support import tokenizers_on_the_spot
 
 V = 512
 TOKENIZER = tokenizers_on_the_spot.byte_level()

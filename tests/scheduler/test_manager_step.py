@@ -6,12 +6,12 @@ import threading
 
 import numpy as np
 import pytest
-import tokenizers_on_the_spot
 
 from structout import GrammarStatus, StructuredOutputManager, StructuredOutputsParams, UnknownRequestError
 from structout.errors import GrammarErrorKind, StructOutError
 from structout.grammar.registry import BackendSet
 from structout.masks.buffers import BufferRing
+from support import tokenizers_on_the_spot
 
 V = 512
 TOKENIZER = tokenizers_on_the_spot.byte_level()

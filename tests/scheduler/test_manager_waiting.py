@@ -4,10 +4,7 @@ import queue
 import threading
 import time
 
-import fresh_process
 import pytest
-import tokenizers_on_the_spot
-from locations import importing
 
 import structout
 from structout import (
@@ -20,6 +17,8 @@ from structout import (
     UnknownRequestError,
 )
 from structout.grammar.registry import BackendSet
+from support import fresh_process, tokenizers_on_the_spot
+from support.locations import importing
 
 V = 512
 
@@ -195,7 +194,8 @@ def test_add_request_that_raises_leaves_no_request(manager, monkeypatch):
 @pytest.mark.parametrize("ending", ["sys.exit(7)", "manager.close(); sys.exit(7)"])
 def test_process_exits_while_a_constraint_compiles(ending):
     script = f"""
-import sys, time, tokenizers_on_the_spot
+import sys, time
+from support import tokenizers_on_the_spot
 from structout import StructuredOutputManager, StructuredOutputsParams
 from structout.grammar.registry import BackendSet
 BackendSet.compile = lambda *arguments: time.sleep(600)

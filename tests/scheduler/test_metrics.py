@@ -1,11 +1,11 @@
 """ManagerCollector: what a Prometheus server scrapes."""
 
 import pytest
-import tokenizers_on_the_spot
 from prometheus_client import CollectorRegistry, generate_latest
 
 from structout import GrammarError, StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams
 from structout.metrics import ManagerCollector
+from support import tokenizers_on_the_spot
 
 
 @pytest.fixture

@@ -3,13 +3,13 @@
 import ctypes
 import functools
 
-import host_cuda
-import ptx
 import torch
-from apply_bitmask_cases import Op
-from locations import HOST_CUDA_PROGRAMS
 
-_PROGRAM = HOST_CUDA_PROGRAMS / "apply_bitmask.cpp"
+from support import host_cuda, ptx
+from support.apply_bitmask_cases import Op
+from support.locations import CUDA_PROGRAMS
+
+_PROGRAM = CUDA_PROGRAMS / "apply_bitmask.cpp"
 
 
 def get(name: str) -> Op:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from locations import ROOT
+from support.locations import ROOT
 
 CSRC = ROOT / "csrc"
 BUILD = ROOT / "build" / "tests"
@@ -70,11 +70,22 @@ def compiled(
     return output
 
 
-def compiled_engine(name: str, source: Path, flags: Sequence[str]) -> Path:
+def compiled_engine(name: str, source: Path, flags: Sequence[str], *, csrc: Path = CSRC) -> Path:
     """Return a program of ``source`` and the engine of csrc. The engine is compiled
-    once for all programs with the same flags."""
+    once for all programs with the same flags.
+
+    Args:
+        name: The beginning of the program's file name.
+        source: The file with ``main``.
+        flags: Options of the compiler.
+        csrc: A copy of csrc, whose .cpp files replace those that it has changed.
+    """
     command = [*cxx(), *flags]
     sources = [path for room in ENGINE_ROOMS for path in sorted((CSRC / room).glob("*.cpp"))]
+    copies = [csrc / path.relative_to(CSRC) for path in sources]
+    sources = [
+        copy if copy.read_bytes() != path.read_bytes() else path for path, copy in zip(sources, copies, strict=True)
+    ]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = pool.map(lambda path: compiled(path.stem, [*command, "-c"], [path], suffix=".o"), [*sources, source])
     return compiled(name, command, list(objects))

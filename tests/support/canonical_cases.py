@@ -5,7 +5,6 @@ import functools
 import json
 import random
 
-import tokenizers_on_the_spot
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
@@ -13,6 +12,7 @@ from structout.constraints.params import StructuredOutputOptions
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.optional.xgrammar import XgrammarBackend
 from structout.grammar.vocabulary import Vocabulary
+from support import tokenizers_on_the_spot
 
 KEYS = "name orderId orderName name_of_the_person age tags city é 東京 emoji🦊 a b items x-y".split()
 WORDS = "Ada London naïve 東京 fox, engine. 🦊 A-17 a\\b".split()

@@ -7,10 +7,11 @@ import struct
 import subprocess
 from pathlib import Path
 
-import builds
 import pytest
 import torch
-from locations import DATA
+
+from support import builds
+from support.locations import NATIVE
 
 ARM_COMPILER, ARM_EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
 NEEDS_ARM = pytest.mark.skipif(
@@ -23,7 +24,7 @@ FLAGS = ("-std=c++17", "-O1", "-ffp-contract=off", "-fno-trapping-math", "-fno-m
 
 
 def compiled(compiler: list[str], *flags: str) -> Path:
-    sources = [DATA / "cpu_kernels.cpp"]
+    sources = [NATIVE / "cpu_kernels.cpp"]
     sources += [builds.CSRC / "cpu" / f"{name}.cpp" for name in ("apply_bitmask", "capability", "masked_sample")]
     return builds.compiled("cpu_kernels", [*compiler, *FLAGS, *flags], sources, allow_messages=False)
 

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-import triton_interpreter
+
+from support import triton_interpreter
 
 HAS_GPU = torch.cuda.is_available()
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
-from json_texts import compact, has_exponent
-from random_schemas import RandomSchema
+from support.json_texts import compact, has_exponent
+from support.random_schemas import RandomSchema
 
 
 class EngineSchema(RandomSchema):

@@ -3,7 +3,7 @@
 import importlib.util
 from types import ModuleType
 
-from locations import ROOT
+from support.locations import ROOT
 
 EXAMPLES = ROOT / "examples"
 

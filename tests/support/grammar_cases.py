@@ -11,7 +11,6 @@ from typing import Any
 
 import llguidance
 import xgrammar
-from locations import DATA
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
@@ -20,6 +19,7 @@ from structout.constraints.params import StructuredOutputOptions
 from structout.errors import GrammarError
 from structout.grammar.native.backend import FsmBackend
 from structout.grammar.vocabulary import Vocabulary
+from support.locations import CORPUS
 
 END, SPECIAL = "<|end|>", ("<|end|>", "<|tool|>", "<think>", "</think>")
 
@@ -52,7 +52,7 @@ def program_vocabulary() -> Vocabulary:
     """Pieces of programs, as a vocabulary has them: bytes, characters, words, and what
     stands between words; also characters of other scripts, some of them cut."""
     rng = random.Random(7)
-    programs = "".join(path.read_text() for path in sorted((DATA / "grammars").glob("*.*")))
+    programs = "".join(path.read_text() for path in sorted((CORPUS / "grammars").glob("*.*")))
     cuts = {programs[i : i + rng.randint(2, 7)].encode() for i in rng.sample(range(len(programs) - 8), 3_000)}
     characters = [chr(code) for code in (*range(0xA1, 0x180), *range(0x4E00, 0x4E80), *range(0x1F600, 0x1F640))]
     foreign = {"".join(rng.choices(characters, k=rng.randint(1, 3))).encode() for _ in range(1_500)}
@@ -79,12 +79,12 @@ def tokens_of(text: Text) -> list[int]:
 
 
 def read_cases(name: str) -> list[dict[str, Any]]:
-    """The cases of a file in tests/data.
+    """The cases of a file in tests/corpus.
 
     Grammars are lists of lines there. A long text may be written as
     ``{"times": [["(", 1000], ["x", 1]]}``.
     """
-    cases = json.loads((DATA / name).read_text())
+    cases = json.loads((CORPUS / name).read_text())
     for case in cases:
         case["grammar"] = "\n".join(case["grammar"])
         for kind in VERDICTS:

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-import builds
-from builds import CSRC
+from support import builds
+from support.builds import CSRC
 
 Sanitizer = Literal["address", "thread"]
 

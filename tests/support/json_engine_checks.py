@@ -11,13 +11,13 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
-from engine_schemas import EngineSchema, arrays_in, has_equal_items, has_longer_number
-from json_engine import EngineWalk, JsonEngine, refusal_of
-from json_texts import texts_named_in, with_short_numbers
-from mask_walks import closing_rank, tried_hints
-from soundness import Findings
 
 from structout.grammar.native.extension import core
+from support.engine_schemas import EngineSchema, arrays_in, has_equal_items, has_longer_number
+from support.json_engine import EngineWalk, JsonEngine, refusal_of
+from support.json_texts import texts_named_in, with_short_numbers
+from support.mask_walks import closing_rank, tried_hints
+from support.soundness import Findings
 
 NOT_ENDED = "not ended"  # a text for which random trials find no end
 STYLES = ("uniform", "longest", "shortest", "rare")

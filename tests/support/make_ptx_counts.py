@@ -1,12 +1,13 @@
 """Counts what the compiled CUDA kernels execute for a table of calls: warp
 instructions, divergences, sectors, wavefronts, barriers. Needs nvcc, and no GPU.
 
-    python tests/support/make_ptx_counts.py [--write]
+    PYTHONPATH=tests python -m support.make_ptx_counts [--write]
 
-``--write`` replaces tests/data/ptx_counts.json, with which a test compares. The machine
-of csrc/testing/ptx_vm executes nvcc's PTX for sm_90 in a fixed order, so the counts are
-the same everywhere. They are counts, not times: an instruction of PTX is none, one or
-several of a GPU, and nothing is known of stalls, caches and how warps overlap.
+``--write`` replaces tests/corpus/ptx_counts.json, with which a test compares. The
+machine of csrc/testing/ptx_vm executes nvcc's PTX for sm_90 in a fixed order, so the
+counts are the same everywhere. They are counts, not times: an instruction of PTX is
+none, one or several of a GPU, and nothing is known of stalls, caches and how warps
+overlap.
 """
 
 from __future__ import annotations
@@ -18,15 +19,13 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-import apply_bitmask_backends
-import masked_sample_builds
-import ptx
 import torch
-from locations import DATA
 
 from structout import pack_bitmask
+from support import apply_bitmask_backends, masked_sample_builds, ptx
+from support.locations import CORPUS
 
-COUNTS = DATA / "ptx_counts.json"
+COUNTS = CORPUS / "ptx_counts.json"
 VOCAB, ROWS = 151_936, 4
 COUNTERS = ("instructions", "divergences", "global_loads", "load_sectors", "global_stores", "store_sectors",
             "shared_accesses", "shared_wavefronts", "barriers", "cluster_barriers")  # fmt: skip

@@ -1,7 +1,7 @@
 """Writes sampling_math_vectors.json: results of structout/ops/sampling_math.py, which
 every backend must match.
 
-    python tests/support/make_sampling_vectors.py
+    PYTHONPATH=tests python -m support.make_sampling_vectors
 
 Floats are written as bits, so that a difference in the last bit shows. The checksums
 are SHA-256 of little-endian results on more inputs than can be listed;
@@ -15,11 +15,11 @@ import json
 from collections.abc import Callable, Iterable
 
 import torch
-from locations import DATA
 
 from structout.ops import sampling_math
+from support.locations import CORPUS
 
-VECTORS = DATA / "sampling_math_vectors.json"
+VECTORS = CORPUS / "sampling_math_vectors.json"
 CHUNK = 1 << 18  # the intermediate results of a chunk stay in the cache
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 SQRT_HALF_BITS = sampling_math.SQRT_HALF_BITS

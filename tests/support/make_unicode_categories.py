@@ -1,13 +1,14 @@
 """Writes csrc/regular/unicode_categories.inc: the general category of every character,
 from the tables of the package ``regex``.
 
-    python tests/support/make_unicode_categories.py
+    PYTHONPATH=tests python -m support.make_unicode_categories
 """
 
 from __future__ import annotations
 
 import regex
-from locations import ROOT
+
+from support.locations import ROOT
 
 CATEGORIES = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Cs Co Cn".split()
 LAST = 0x10FFFF

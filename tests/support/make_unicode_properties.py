@@ -1,7 +1,7 @@
 """Writes csrc/regular/unicode_properties.inc: the scripts and the binary properties of
 ECMA-262, as ``node`` knows them.
 
-    python tests/support/make_unicode_properties.py
+    PYTHONPATH=tests python -m support.make_unicode_properties
 
 A set is a text of numbers: the distances between the bounds of its ranges, of which the
 first one begins a range. A number has five bits a character, the lowest ones first: the
@@ -15,7 +15,7 @@ import json
 import subprocess
 from itertools import pairwise
 
-from locations import ROOT
+from support.locations import ROOT
 
 WIDTH = 112
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tokenizers_on_the_spot
 import torch
-from ranks import JOIN_TIMEOUT_S
 
 import structout
 from structout.errors import CollectiveError
+from support import tokenizers_on_the_spot
+from support.ranks import JOIN_TIMEOUT_S
 
 CONSTRAINTS: list[dict[str, Any]] = [
     {"regex": "[a-c]{2,5}"},

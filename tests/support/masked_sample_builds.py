@@ -8,14 +8,14 @@ import functools
 from collections.abc import Callable
 from pathlib import Path
 
-import builds
-import host_cuda
 import torch
-from locations import DATA, HOST_CUDA_PROGRAMS
-from strided import Strided, StridedIntegers, strided, strided_integers
 
-CPU_SOURCE = DATA / "masked_sample_cpu.cpp"
-CUDA_SOURCE = HOST_CUDA_PROGRAMS / "masked_sample.cpp"
+from support import builds, host_cuda
+from support.locations import CUDA_PROGRAMS, NATIVE
+from support.strided import Strided, StridedIntegers, strided, strided_integers
+
+CPU_SOURCE = NATIVE / "masked_sample_cpu.cpp"
+CUDA_SOURCE = CUDA_PROGRAMS / "masked_sample.cpp"
 
 
 class Bitmask(ctypes.Structure):

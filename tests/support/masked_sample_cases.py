@@ -8,10 +8,10 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
-from apply_bitmask_cases import DTYPES, random_words
 
 from structout.masks.bitmask import bitmask_width, pack_bitmask
 from structout.ops import kernels, reference
+from support.apply_bitmask_cases import DTYPES, random_words
 
 # masked_sample_logprobs, as a function of the op's own signature.
 Op = Callable[..., tuple[torch.Tensor, torch.Tensor]]

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import builds
-import host_cuda
 import pytest
-from builds import CSRC
-from locations import HOST_CUDA_PROGRAMS
+
+from support import builds, host_cuda
+from support.builds import CSRC
+from support.locations import CUDA_PROGRAMS
 
 ARCHITECTURES = (80, 90, 100)
 NEEDS_NVCC = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
@@ -39,7 +39,7 @@ MACHINE = CSRC / "testing" / "ptx_vm"
 # -fwrapv: PTX's integers wrap. -ffp-contract=off: float operations are rounded once.
 MACHINE_FLAGS = ("-O2", "-std=c++20", "-fPIC", "-fwrapv", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror")
 
-# The sources of the kernels that each program of tests/host_cuda_programs launches.
+# The sources of the kernels that each program of tests/native/cuda launches.
 PROGRAMS = {
     "apply_bitmask": ("apply_bitmask",),
     "fsm_states": ("fsm_states",),
@@ -84,15 +84,15 @@ def ptx_of(name: str, architecture: int, csrc: Path = CSRC) -> Path:
     source and what it includes."""
     source = csrc / "cuda" / f"{name}.cu"
     if not source.exists():
-        source = HOST_CUDA_PROGRAMS / f"{name}.cu"
+        source = CUDA_PROGRAMS / f"{name}.cu"
     command = [*NVCC, f"-arch=sm_{architecture}"]
     return builds.compiled(f"{name}_{architecture}", command, [source], suffix=".ptx", csrc=csrc, follows_includes=True)
 
 
 @functools.cache
 def program(name: str, sanitize: host_cuda.Sanitizer | None = None) -> Path:
-    """Return a program of tests/host_cuda_programs."""
-    return host_cuda.build(name, [HOST_CUDA_PROGRAMS / f"{name}.cpp"], sanitize=sanitize, shared=False)
+    """Return a program of tests/native/cuda."""
+    return host_cuda.build(name, [CUDA_PROGRAMS / f"{name}.cpp"], sanitize=sanitize, shared=False)
 
 
 def configuration(
@@ -101,7 +101,7 @@ def configuration(
     """Return the configuration that runs a program's kernels as PTX.
 
     Args:
-        program: A program of tests/host_cuda_programs.
+        program: A program of tests/native/cuda.
         architecture: The compute capability that nvcc compiles for: 80, 90 or 100.
         ptx: Files to run instead of what nvcc makes of csrc.
         options: ``seed``, ``races``, ``undefined``, ``counts``, ``instructions``.

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from locations import ROOT
+from support.locations import ROOT
 
 _FILES = re.compile(r'^\s*\.file\s+(\d+) "([^"]+)"', re.MULTILINE)
 _PLACES = re.compile(r"(?:\.loc\s+|inlined_at )(\d+) (\d+)")

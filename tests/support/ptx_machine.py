@@ -8,8 +8,9 @@ import functools
 import json
 from collections.abc import Iterator, Sequence
 
-import ptx
 import torch
+
+from support import ptx
 
 
 class _Launch(ctypes.Structure):

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import triton
+
 from structout.triton_kernels.push import push_all_gather
 
 CAPACITY = 40_000

@@ -17,8 +17,9 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import torch
-import triton_on_ptx
-from ptx_machine import watching
+
+from support import triton_on_ptx
+from support.ptx_machine import watching
 
 
 def main() -> None:
@@ -37,7 +38,7 @@ def main() -> None:
         return text
 
     triton_on_ptx.install(asked.architecture, changed, races=1, undefined=1, equal_stores=1)
-    from push_ranks import buffer_size, run, run_failure  # decorates the kernel for what is installed
+    from support.push_ranks import buffer_size, run, run_failure  # decorates the kernel for what is installed
 
     def run_rank(rank: int) -> None:
         if asked.failure is None:

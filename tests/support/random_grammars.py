@@ -7,7 +7,7 @@ import json
 import random
 from dataclasses import dataclass
 
-from random_patterns import HOSTILE, PLAIN
+from support.random_patterns import HOSTILE, PLAIN
 
 
 @dataclass(frozen=True)

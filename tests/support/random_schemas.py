@@ -19,7 +19,8 @@ from functools import cache
 from typing import Any
 
 import jsonschema
-from random_patterns import HOSTILE, Pattern, anchored, mutated, random_pattern
+
+from support.random_patterns import HOSTILE, Pattern, anchored, mutated, random_pattern
 
 DRAFTS = {
     "": jsonschema.Draft202012Validator,

@@ -12,11 +12,9 @@ import threading
 import time
 from typing import Any
 
-import masked_sample_cases
 import pytest
 import torch
 import torch.distributed as dist
-from masked_sample_cases import Case
 
 import structout
 import structout.distributed
@@ -31,6 +29,8 @@ from structout.distributed.shared_memory import SharedMemorySegment
 from structout.distributed.vocab_shard import VocabShard
 from structout.errors import CollectiveError
 from structout.ops.row_parameters import row_parameters
+from support import masked_sample_cases
+from support.masked_sample_cases import Case
 
 # -- sampling --------------------------------------------------------------------------
 

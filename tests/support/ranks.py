@@ -18,13 +18,16 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from locations import SUPPORT
 from torch.distributed import distributed_c10d
+
+from support.locations import TESTS
 
 # The fork server has everything imported; a spawned process would import torch for
 # seconds.
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["rank_programs", "manager_rank_programs", "structout.distributed.collectives"])
+_context.set_forkserver_preload(
+    ["support.rank_programs", "support.manager_rank_programs", "structout.distributed.collectives"]
+)
 
 JOIN_TIMEOUT_S = 600  # only ends ranks that hang: a busy machine must not fail a test
 
@@ -90,13 +93,13 @@ def collect_outcomes(
 
 @functools.cache
 def _start_fork_server() -> None:
-    """Start the server with the modules of tests/support on its path.
+    """Start the server with tests/support on its path.
 
     It passes over modules that it cannot import, and Python 3.11's ignores the
     ``sys.path`` of this process.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(SUPPORT))
+        patch.setenv("PYTHONPATH", str(TESTS))
         forkserver.ensure_running()
 
 

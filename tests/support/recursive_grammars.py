@@ -7,7 +7,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from grammar_judge import (
+from support.grammar_judge import (
     Both,
     Characters,
     Choice,

@@ -16,8 +16,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-import host_cuda
-import ptx
+from support import host_cuda, ptx
 
 CASES = {"apply_bitmask": 200, "fsm_states": 20, "listed_logits": 200, "masked_sample": 60, "verify_drafts": 40}
 CHECKS = {"races": 1, "undefined": 1}

@@ -1,6 +1,6 @@
 """Chi-square tests of many draws, and a fuzz test for disallowed tokens.
 
-    python tests/support/sampling_statistics.py --draws 100000000
+    PYTHONPATH=tests python -m support.sampling_statistics --draws 100000000
 
 runs the fuzz test as long as for a release; the test suite runs a shorter one.
 """
@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import masked_sample_oracle as oracle
 import numpy as np
 import torch
 
 from structout import pack_bitmask
+from support import masked_sample_oracle as oracle
 
 # masked_sample, as a function of the op's own signature.
 Op = Callable[..., torch.Tensor]

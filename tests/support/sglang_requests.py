@@ -12,10 +12,10 @@ import torch
 from sglang.srt.constrained.base_grammar_backend import BaseGrammarBackend, BaseGrammarObject
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 from sglang.srt.sampling.sampling_params import TOP_K_ALL
-from tokenizers_on_the_spot import byte_level
 
 from structout import unpack_bitmask
 from structout.integrations.sglang.grammar_backend import StructoutGrammarBackend
+from support.tokenizers_on_the_spot import byte_level
 
 WIDTH = 525  # of the lm_head: beyond the tokenizer's ids, and no multiple of 32
 EOS = byte_level().eos_token_id

@@ -9,16 +9,15 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from json_texts import texts_named_in
-from mask_walks import STYLES, MaskWalker
-from random_patterns import anchored, mutated, random_pattern
-from random_schemas import RandomSchema
-
 from structout.constraints.params import StructuredOutputsParams
 from structout.errors import GrammarError
 from structout.grammar.interface import CompiledConstraint
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
+from support.json_texts import texts_named_in
+from support.mask_walks import STYLES, MaskWalker
+from support.random_patterns import anchored, mutated, random_pattern
+from support.random_schemas import RandomSchema
 
 IN_TAG = "structural tag"  # in place of a backend: the schema is the content of a tag
 

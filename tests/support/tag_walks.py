@@ -6,13 +6,12 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from mask_walks import STYLES as WALKS
-from mask_walks import MaskWalker
-from tool_calls import tags_with_schemas
-
 from structout.constraints.tools.styles import STYLES
 from structout.grammar.interface import StructuredOutputGrammar
 from structout.grammar.vocabulary import Vocabulary
+from support.mask_walks import STYLES as WALKS
+from support.mask_walks import MaskWalker
+from support.tool_calls import tags_with_schemas
 
 _WORDS = (
     "<tool_call> </tool_call> </parameter> </arg_value> <|close|> ｜DSML｜ ]<]minimax[>[ {} [] : , é 日本 true null"

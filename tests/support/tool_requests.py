@@ -8,7 +8,8 @@ from typing import Any
 
 import httpx
 import jsonschema
-from tool_calls import as_openai_tools, check_call
+
+from support.tool_calls import as_openai_tools, check_call
 
 # What begins a call in the text of each of vLLM's tool parsers, and what begins the
 # section of all calls.

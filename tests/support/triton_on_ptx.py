@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import torch
-from builds import BUILD
-from ptx_machine import Module
+
+from support.builds import BUILD
+from support.ptx_machine import Module
 
 os.environ["TRITON_CACHE_DIR"] = str(BUILD / "triton")  # what is cached here has no machine code
 

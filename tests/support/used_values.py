@@ -1,7 +1,7 @@
 """Schemas whose items or keys run out, and walks through them.
 
 As a program, it walks for as long as it is told: ``python used_values.py 1000000``,
-from a seed on, in C++ if a build of ``tests/data/used_walks.cpp`` follows.
+from a seed on, in C++ if a build of ``tests/native/used_walks.cpp`` follows.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-from json_engine import BYTE_TOKENS, JsonEngine, refusal_of
-from soundness import Findings
+
+from support.json_engine import BYTE_TOKENS, JsonEngine, refusal_of
+from support.soundness import Findings
 
 SCALARS = [1, 2, 13, "a", "b", "ab", None, True]
 INNER = ["a", "b", "ab", None, True, False]  # whose spelling is the only one
@@ -288,7 +289,7 @@ def _is_valid(schema: dict[str, Any], text: str) -> bool:
 
 
 def check_native_walks(program: Path, seed: int, num_schemas: int, num_walks: int) -> Findings:
-    """The same, many times, by the program of ``tests/data/used_walks.cpp``. Finite
+    """The same, many times, by the program of ``tests/native/used_walks.cpp``. Finite
     schemas have keys in any order, others in any order or the declared one."""
     rng = random.Random(f"used values {seed}")
     finite = [FiniteSchema(rng) for _ in range(num_schemas // 2)]

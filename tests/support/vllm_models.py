@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers_on_the_spot import byte_level
 from transformers import LlamaConfig, LlamaForCausalLM
+
+from support.tokenizers_on_the_spot import byte_level
 
 _CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"

@@ -4,7 +4,8 @@ from typing import Any
 
 from vllm import SamplingParams
 from vllm.sampling_params import StructuredOutputsParams
-from vllm_engines import Engine, finish_reasons, token_ids
+
+from support.vllm_engines import Engine, finish_reasons, token_ids
 
 SCHEMA = {
     "type": "object",

@@ -54,8 +54,9 @@ def save_tool_model(folder: Path, tokenizer: Any = None, vocab_size: int = 512) 
         vocab_size: the width of the lm_head.
     """
     from tokenizers import AddedToken
-    from tokenizers_on_the_spot import byte_level, with_tokens
-    from vllm_models import save_small_model
+
+    from support.tokenizers_on_the_spot import byte_level, with_tokens
+    from support.vllm_models import save_small_model
 
     tokens = [AddedToken(text, special=False) for text in (*THINKING, *_MARKERS)]
     tokens += [AddedToken(text, special=True) for text in _SPECIAL_MARKERS]

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
-import vllm_under_interpreter  # noqa: F401  before vLLM
+
+from support import vllm_under_interpreter  # noqa: F401  before vLLM
 
 import vllm.v1.worker.cpu.shm  # noqa: F401  replaces streams and pinned memory, as vLLM's CPU worker does  isort: skip
 from vllm.sampling_params import SamplingParams

@@ -15,9 +15,8 @@ def registered():
 @pytest.fixture(scope="session")
 def backend():
     """A grammar backend for a tokenizer of single bytes and a few merges."""
-    from sglang_requests import EOS, WIDTH
-    from tokenizers_on_the_spot import byte_level
-
     from structout.integrations.sglang.grammar_backend import StructoutGrammarBackend
+    from support.sglang_requests import EOS, WIDTH
+    from support.tokenizers_on_the_spot import byte_level
 
     return StructoutGrammarBackend(byte_level(), WIDTH, [EOS])

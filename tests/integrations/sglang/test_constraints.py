@@ -13,11 +13,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from sglang_imports import make_sglang_importable
-from tokenizers_on_the_spot import byte_fallback, byte_level
 
 from structout import StructuredOutputsConfig
 from structout.integrations.sglang.grammar_cache import GrammarCache
+from support.sglang_imports import make_sglang_importable
+from support.tokenizers_on_the_spot import byte_fallback, byte_level
 
 if not make_sglang_importable():
     pytest.skip("needs SGLang: make test-sglang", allow_module_level=True)
@@ -25,10 +25,10 @@ if not make_sglang_importable():
 from sglang.srt.constrained.base_grammar_backend import InvalidGrammarObject
 from sglang.srt.constrained.grammar_manager import GrammarManager
 from sglang.srt.runtime_context import get_context, get_parallel
-from sglang_requests import EOS, KEYS, ORDER, WIDTH, allowed, compile_key, generate, is_valid, row_of, text_of
 
 from structout.integrations.sglang.grammar_backend import StructoutGrammarBackend
 from structout.integrations.sglang.grammar_object import RefusedGrammar, StructoutGrammar
+from support.sglang_requests import EOS, KEYS, ORDER, WIDTH, allowed, compile_key, generate, is_valid, row_of, text_of
 
 # -- constraints -----------------------------------------------------------------------
 

@@ -8,11 +8,11 @@ from importlib.metadata import EntryPoint
 
 import pytest
 import tomllib
-from locations import ROOT
-from sglang_imports import make_sglang_importable
-from tokenizers_on_the_spot import byte_level
 
 from structout.integrations import sglang as adapter
+from support.locations import ROOT
+from support.sglang_imports import make_sglang_importable
+from support.tokenizers_on_the_spot import byte_level
 
 if not make_sglang_importable():
     pytest.skip("needs SGLang: make test-sglang", allow_module_level=True)
@@ -23,10 +23,10 @@ from sglang.srt.constrained.base_grammar_backend import create_grammar_backend
 from sglang.srt.layers import sampler as sglang_sampler
 from sglang.srt.runtime_context import get_context
 from sglang.srt.server_args import ServerArgs
-from sglang_requests import EOS, KEYS, WIDTH, compile_key, generate, is_valid, text_of
 
 from structout.integrations.sglang.grammar_backend import StructoutGrammarBackend
 from structout.integrations.sglang.token_sampler import StructoutSampler
+from support.sglang_requests import EOS, KEYS, WIDTH, compile_key, generate, is_valid, text_of
 
 # -- registration ----------------------------------------------------------------------
 
@@ -50,12 +50,12 @@ def test_plugin_loader_of_sglang_registers_both(monkeypatch):
 
 def test_register_in_a_process_without_sglangs_sampler_does_not_import_it():
     script = (
-        "import sys, sglang_imports; sglang_imports.make_sglang_importable(); "
+        "import sys; from support import sglang_imports; sglang_imports.make_sglang_importable(); "
         "from structout.integrations import sglang; sglang.register(); "
         "from sglang.srt.arg_groups.choices import SAMPLING_BACKEND_CHOICES; "
         "print('structout' in SAMPLING_BACKEND_CHOICES, 'sglang.srt.layers.sampler' in sys.modules)"
     )
-    path = os.pathsep.join([*sys.path, str(ROOT / "tests" / "support")])
+    path = os.pathsep.join([*sys.path, str(ROOT / "tests")])
     environment = os.environ | {"PYTHONPATH": path}
     command = [sys.executable, "-W", "ignore", "-c", script]
     run = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)

@@ -3,11 +3,11 @@ rollback, trees of drafts, jump-forward and reasoning."""
 
 import pytest
 import torch
-from sglang_imports import make_sglang_importable
-from tokenizers_on_the_spot import byte_level
 
 from structout import StructuredOutputsConfig, allocate_token_bitmask, unpack_bitmask
 from structout.integrations.sglang.grammar_cache import GrammarCache
+from support.sglang_imports import make_sglang_importable
+from support.tokenizers_on_the_spot import byte_level
 
 if not make_sglang_importable():
     pytest.skip("needs SGLang: make test-sglang", allow_module_level=True)
@@ -16,7 +16,10 @@ from sglang.srt.constrained.base_grammar_backend import GrammarRow, InvalidGramm
 from sglang.srt.constrained.reasoner_grammar_backend import ReasonerGrammarBackend
 from sglang.srt.runtime_context import get_context
 from sglang.srt.speculative.spec_utils import traverse_tree
-from sglang_requests import (
+
+from structout.integrations.sglang.grammar_backend import StructoutGrammarBackend
+from structout.integrations.sglang.grammar_object import StructoutGrammar
+from support.sglang_requests import (
     EOS,
     KEYS,
     WIDTH,
@@ -28,9 +31,6 @@ from sglang_requests import (
     sampling_info,
     text_of,
 )
-
-from structout.integrations.sglang.grammar_backend import StructoutGrammarBackend
-from structout.integrations.sglang.grammar_object import StructoutGrammar
 
 # -- masks of a batch ------------------------------------------------------------------
 

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from sglang_imports import make_sglang_importable
 
 from structout import masked_sample
+from support.sglang_imports import make_sglang_importable
 
 if not make_sglang_importable():
     pytest.skip("needs SGLang: make test-sglang", allow_module_level=True)
@@ -15,9 +15,9 @@ from sglang.srt.layers import sampler as sglang_sampler
 from sglang.srt.layers.logits_processor import LogitsProcessorOutput
 from sglang.srt.runtime_context import get_context, get_parallel
 from sglang.srt.sampling.sampling_params import TOP_K_ALL
-from sglang_requests import EOS, KEYS, WIDTH, compile_key, is_valid, sampling_info, text_of
 
 from structout.integrations.sglang.token_sampler import StructoutSampler
+from support.sglang_requests import EOS, KEYS, WIDTH, compile_key, is_valid, sampling_info, text_of
 
 # -- the sampler -----------------------------------------------------------------------
 

@@ -3,19 +3,20 @@
 import json
 
 import pytest
-from sglang_imports import make_sglang_importable
+
+from support.sglang_imports import make_sglang_importable
 
 if not make_sglang_importable():
     pytest.skip("needs SGLang: make test-sglang", allow_module_level=True)
 
 from sglang.srt.entrypoints.openai.protocol import Function, Tool, ToolChoice, ToolChoiceFuncName
 from sglang.srt.function_call.function_call_parser import FunctionCallParser
-from tag_walks import VOCABULARY, drawn_texts
-from tool_calls import TEN, check_call, read_calls
 
 from structout import StructuredOutputsParams
 from structout.grammar.native.backend import FsmBackend
 from structout.integrations.client_tags import as_parsers_read, current_structural_tag
+from support.tag_walks import VOCABULARY, drawn_texts
+from support.tool_calls import TEN, check_call, read_calls
 
 # SGLang's tags of other formats hold no schemas, or their calls are JSON constraints.
 PARSERS = ("qwen25", "hermes", "llama3", "qwen3_coder", "deepseekv32", "kimi_k2")

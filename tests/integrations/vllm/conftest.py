@@ -6,6 +6,6 @@ import pytest
 @pytest.fixture(scope="session")
 def small_model(tmp_path_factory):
     """The folder of a model with 420 tokens and 512 logits."""
-    from vllm_models import save_small_model
+    from support.vllm_models import save_small_model
 
     return save_small_model(tmp_path_factory.mktemp("model"))

@@ -4,8 +4,8 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from vllm_engines import engine, finish_reasons, token_ids
-from vllm_requests import (
+from support.vllm_engines import engine, finish_reasons, token_ids
+from support.vllm_requests import (
     LETTERS,
     check_dead_ends,
     check_preempted_requests,

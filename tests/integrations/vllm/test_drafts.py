@@ -7,8 +7,9 @@ import pytest
 pytest.importorskip("vllm")
 
 from vllm import SamplingParams
-from vllm_engines import PROMPT, engine, finish_reasons, texts, token_ids, vllm_sampler
-from vllm_requests import (
+
+from support.vllm_engines import PROMPT, engine, finish_reasons, texts, token_ids, vllm_sampler
+from support.vllm_requests import (
     LETTERS,
     SCHEMA,
     check_dead_ends,

@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from example_scripts import load_example
-from vllm_engines import engine
+from support.example_scripts import load_example
+from support.vllm_engines import engine
 
 
 def test_offline_example_prints_an_order_and_an_answer(small_model, monkeypatch):

@@ -14,13 +14,13 @@ from mistral_common.protocol.instruct.validator import ValidationMode
 from transformers import MistralCommonBackend
 from vllm.config import StructuredOutputsConfig
 from vllm.tokenizers.mistral import MistralTokenizer
-from vllm_engines import engine
-from vllm_models import save_small_model
-from vllm_requests import LETTERS, SCHEMA, greedy, structured
 
 from structout import StructuredOutputManager, StructuredOutputsParams
 from structout.grammar.vocabulary import Vocabulary
 from structout.integrations.vllm import request_params
+from support.vllm_engines import engine
+from support.vllm_models import save_small_model
+from support.vllm_requests import LETTERS, SCHEMA, greedy, structured
 
 DATA = Path(mistral_common.__file__).parent / "data"
 TEKKEN, SENTENCEPIECE = "tekken_240911.json", "mistral_instruct_tokenizer_240323.model.v3"

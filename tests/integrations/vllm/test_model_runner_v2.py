@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from locations import ROOT
+
+from support.locations import ROOT
 
 missing = [name for name in ("vllm", "triton") if importlib.util.find_spec(name) is None]
 if missing:

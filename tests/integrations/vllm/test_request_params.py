@@ -8,7 +8,6 @@ import pytest
 pytest.importorskip("vllm")
 
 from tokenizers import AddedToken
-from tokenizers_on_the_spot import byte_level, with_tokens
 from vllm import SamplingParams
 from vllm.config import StructuredOutputsConfig
 from vllm.exceptions import VLLMValidationError
@@ -17,6 +16,7 @@ from vllm.sampling_params import StructuredOutputsParams
 from structout.grammar.native.backend import FsmBackend
 from structout.grammar.vocabulary import Vocabulary
 from structout.integrations.vllm import hooks, request_params
+from support.tokenizers_on_the_spot import byte_level, with_tokens
 
 VALUE = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}}
 CALL = {

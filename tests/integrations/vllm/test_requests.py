@@ -11,10 +11,10 @@ pytest.importorskip("vllm")
 
 from vllm import SamplingParams
 from vllm.exceptions import VLLMValidationError
-from vllm_engines import PROMPT, engine, finish_reasons, texts, token_ids, vllm_sampler
-from vllm_requests import LETTERS, check_dead_ends, check_preempted_requests, letters_of, structured
 
 from structout.integrations.vllm import grammar_manager as adapter
+from support.vllm_engines import PROMPT, engine, finish_reasons, texts, token_ids, vllm_sampler
+from support.vllm_requests import LETTERS, check_dead_ends, check_preempted_requests, letters_of, structured
 
 BAD_CONSTRAINTS = {
     "regex without a closing bracket": {"regex": "[a-"},

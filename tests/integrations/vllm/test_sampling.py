@@ -9,8 +9,9 @@ import pytest
 pytest.importorskip("vllm")
 
 from vllm import SamplingParams
-from vllm_engines import engine, finish_reasons, texts, token_ids, vllm_sampler
-from vllm_requests import LETTERS, SCHEMA, every_kind, greedy, seeded_kinds, structured
+
+from support.vllm_engines import engine, finish_reasons, texts, token_ids, vllm_sampler
+from support.vllm_requests import LETTERS, SCHEMA, every_kind, greedy, seeded_kinds, structured
 
 
 @pytest.fixture(scope="module")

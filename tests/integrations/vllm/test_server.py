@@ -15,8 +15,9 @@ import pytest
 pytest.importorskip("vllm")
 
 import httpx
-from locations import ROOT
-from vllm_requests import LETTERS, SCHEMA
+
+from support.locations import ROOT
+from support.vllm_requests import LETTERS, SCHEMA
 
 MESSAGES = [{"role": "user", "content": "The quick brown fox"}]
 SLOW_SCHEMA = {"enum": [f"value {i} {i * 7919 % 10007}" for i in range(4000)]}

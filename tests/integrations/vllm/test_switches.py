@@ -11,16 +11,16 @@ import pytest
 pytest.importorskip("vllm")
 
 import vllm
-from locations import ROOT
 from vllm import SamplingParams
 from vllm.exceptions import VLLMValidationError
 from vllm.v1.structured_output import StructuredOutputManager
-from vllm_engines import engine, finish_reasons, texts
-from vllm_requests import LETTERS, SCHEMA, dead_ends, greedy, structured
 
 from structout.integrations import vllm as plugin
 from structout.integrations.vllm import hooks
 from structout.integrations.vllm.grammar_manager import GrammarManager
+from support.locations import ROOT
+from support.vllm_engines import engine, finish_reasons, texts
+from support.vllm_requests import LETTERS, SCHEMA, dead_ends, greedy, structured
 
 MANAGER = {
     "vllm.v1.engine.core.StructuredOutputManager",

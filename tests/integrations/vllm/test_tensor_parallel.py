@@ -4,8 +4,8 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from vllm_engines import engine, finish_reasons, token_ids
-from vllm_requests import dead_ends, every_kind, seeded_kinds
+from support.vllm_engines import engine, finish_reasons, token_ids
+from support.vllm_requests import dead_ends, every_kind, seeded_kinds
 
 
 def test_two_workers_draw_what_one_draws(small_model):

@@ -11,10 +11,11 @@ pytest.importorskip("vllm")
 
 import httpx
 import jsonschema
-from tool_calls import TEN
-from tool_requests import BEGINS, MAX_TOKENS, ask, problems_of, tool_request
 from transformers import AutoTokenizer
-from vllm_tool_servers import save_tool_model, tool_servers
+
+from support.tool_calls import TEN
+from support.tool_requests import BEGINS, MAX_TOKENS, ask, problems_of, tool_request
+from support.vllm_tool_servers import save_tool_model, tool_servers
 
 # Markers that are tokens with a text, tokens beside the text, and text alone.
 PARSERS = ("hermes", "qwen3_coder", "kimi_k2", "minimax_m2")

@@ -6,10 +6,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from tag_walks import VOCABULARY, drawn_texts
 from tokenizers import AddedToken
-from tokenizers_on_the_spot import byte_level, with_tokens
-from tool_calls import TEN, as_openai_tools, check_call, read_calls
 from vllm.config import StructuredOutputsConfig
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.parser import ParserManager
@@ -18,6 +15,9 @@ from vllm.tool_parsers.tool_strict_level import ToolStrictLevel
 
 from structout.grammar.native.backend import FsmBackend
 from structout.integrations.vllm import request_params
+from support.tag_walks import VOCABULARY, drawn_texts
+from support.tokenizers_on_the_spot import byte_level, with_tokens
+from support.tool_calls import TEN, as_openai_tools, check_call, read_calls
 
 PARSERS = (
     "hermes llama3_json qwen3_coder step3p5 mimo longcat glm47 ling3 minimax_m2 deepseek_v3 deepseek_v31 deepseek_v32 "

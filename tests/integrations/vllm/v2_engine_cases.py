@@ -15,16 +15,16 @@ os.environ["VLLM_CPU_KVCACHE_SPACE"] = "1"
 os.environ["VLLM_CPU_CI_ENV"] = "1"  # no warm-up
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-import vllm_under_interpreter  # isort: skip  # noqa: F401
+from support import vllm_under_interpreter  # isort: skip  # noqa: F401
 
 import pytest
 from vllm import LLM, SamplingParams
 from vllm.distributed import cleanup_dist_env_and_memory
 from vllm.platforms.cpu import CpuPlatform
 from vllm.sampling_params import StructuredOutputsParams
-from vllm_models import save_small_model
 
 from structout.integrations.vllm import model_runner_v2, register
+from support.vllm_models import save_small_model
 
 N_GRAMS = {"method": "ngram_gpu", "num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 1}
 SCHEMA = {

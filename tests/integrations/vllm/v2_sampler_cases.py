@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from vllm_v2_worker import Request, SamplingParams, Worker, structured_outputs, tokens_of  # isort: skip
+from support.vllm_v2_worker import Request, SamplingParams, Worker, structured_outputs, tokens_of  # isort: skip
 
 from vllm.v1.worker.gpu.sample import batch_shard
 from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcessor

@@ -1,0 +1,162 @@
+"""Python types as constraints: their schemas, and texts read back."""
+
+import dataclasses
+import enum
+import json
+import os
+from collections import deque
+from typing import Annotated, Literal, NamedTuple
+
+import jsonschema
+import pydantic
+import pytest
+from typing_extensions import TypedDict  # Pydantic wants it before Python 3.12
+
+from structout import GrammarError, StructuredOutputOptions, StructuredOutputsParams
+from support import fresh_process
+
+
+class Color(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 9
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    y: float = 0.5
+
+
+@dataclasses.dataclass
+class Line:
+    points: list[Point]
+    color: Color | None = None
+
+
+class Named(TypedDict, total=False):
+    name: str
+
+
+class Pair(NamedTuple):
+    left: int
+    right: str
+
+
+class City(pydantic.BaseModel):
+    name: str
+    center: Point
+
+
+CASES = [
+    (int, 3, "3.5"),
+    (float, 2.5, '"two"'),
+    (bool, True, "7"),
+    (str, "a", "a"),
+    (list[int], [1, 2], "[1.5]"),
+    (dict[str, list[bool]], {"a": [True]}, '{"a": true}'),
+    (tuple[int, str], (1, "a"), "[1]"),
+    (set[int], {1, 2}, '["a"]'),
+    (deque[int], deque([1]), '["a"]'),
+    (int | None, None, '"a"'),
+    (int | str, "a", "[]"),
+    (Literal["a", 1, None], 1, '"b"'),
+    (Color, Color.BLUE, '"green"'),
+    (Level, Level.HIGH, "2"),
+    (Annotated[int, pydantic.Field(ge=0)], 0, "-1"),
+    (Point, Point(1, 2.0), '{"x": "one"}'),
+    (Line, Line([Point(1, 2.0)], Color.RED), '{"points": [{}]}'),
+    (Named, {"name": "a"}, '{"name": 1}'),
+    (Pair, Pair(1, "a"), '[1, 2, "a"]'),
+    (City, City(name="a", center=Point(1, 2.0)), "{}"),
+]
+
+
+@pytest.mark.parametrize(("output_type", "value", "other"), CASES, ids=[str(case[0]) for case in CASES])
+def test_types_have_a_schema_that_their_values_satisfy_and_are_read_back(output_type, value, other):
+    params = StructuredOutputsParams(json=output_type)
+    constraint = params.constraint()
+    assert constraint.kind is StructuredOutputOptions.JSON
+    text = pydantic.TypeAdapter(output_type).dump_json(value).decode()
+    jsonschema.validate(json.loads(text), constraint.value)
+    assert params.parse(text) == value
+    assert type(params.parse(text)) is type(value)
+    with pytest.raises(ValueError, match=r"validation error|JSON"):
+        params.parse(other)
+
+
+def test_dataclasses_and_typed_dictionaries_have_no_other_keys():
+    """Also those inside of other types. Pydantic's models say it themselves."""
+    for output_type in (Point, Named, list[Point], dict[str, Line]):
+        schema = StructuredOutputsParams(json=output_type).constraint().value
+        objects = [part for part in (schema, *schema.get("$defs", {}).values()) if "properties" in part]
+        assert objects
+        assert all(part["additionalProperties"] is False for part in objects)
+    city = StructuredOutputsParams(json=City).constraint().value
+    assert "additionalProperties" not in city
+
+
+@pytest.mark.parametrize(
+    ("choice", "options", "value"),
+    [
+        (Color, ["red", "blue"], Color.RED),
+        (Literal["red", "green"], ["red", "green"], "red"),
+        (["red"], ["red"], "red"),
+    ],
+)
+def test_choice_takes_an_enum_and_literals(choice, options, value):
+    params = StructuredOutputsParams(choice=choice)
+    constraint = params.constraint()
+    assert (constraint.kind, constraint.value) == (StructuredOutputOptions.CHOICE, options)
+    assert params.parse("red") == value
+    assert type(params.parse("red")) is type(value)
+
+
+def test_parse_without_a_type_gives_json_or_the_text():
+    assert StructuredOutputsParams(json={"type": "object"}).parse('{"a": 1}') == {"a": 1}
+    assert StructuredOutputsParams(json=True).parse("1") == 1
+    assert StructuredOutputsParams(json_object=True).parse("[]") == []
+    assert StructuredOutputsParams(regex="[0-9]").parse("1") == "1"
+    assert StructuredOutputsParams(grammar='root ::= "1"').parse("1") == "1"
+
+
+class Indescribable:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"json": Indescribable}, "the type Indescribable has no JSON schema: Unable to generate pydantic-core schema"),
+        ({"json": list[Indescribable]}, r"the type list\[.*Indescribable\] has no JSON schema"),
+        ({"choice": Level}, "every choice must be a non-empty string"),
+        ({"choice": Literal["a", 1]}, "every choice must be a non-empty string"),
+        ({"choice": int}, "choice must be a non-empty list of strings, got <class 'int'>"),
+        ({"choice": enum.Enum}, "choice must be a non-empty list of strings"),
+    ],
+)
+def test_types_that_are_no_constraint_are_refused_by_message(arguments, message):
+    with pytest.raises(GrammarError, match=message):
+        StructuredOutputsParams(**arguments).validate()
+
+
+WITHOUT_PYDANTIC = """
+import sys
+sys.modules["pydantic"] = None
+from structout import GrammarError, StructuredOutputsParams
+StructuredOutputsParams(json={"type": "string"}).validate()
+try:
+    StructuredOutputsParams(json=list[int]).validate()
+except GrammarError as error:
+    print(error)
+"""
+
+
+def test_types_without_pydantic_say_what_to_install():
+    run = fresh_process.run("-c", WITHOUT_PYDANTIC, env=dict(os.environ))
+    message = "the type list[int] needs pydantic, which is not installed: pip install pydantic, or give a JSON schema\n"
+    assert run.stdout == message, run.stderr

@@ -1,0 +1,211 @@
+"""Tools: from models, functions and objects to tags, and calls read back; what parsers
+of vLLM and SGLang would read otherwise is not generated."""
+
+import json
+import random
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from structout import StructuredOutputsParams
+from structout.constraints.tools.call_formats import TOOL_FORMATS
+from structout.constraints.tools.styles import STYLES
+from structout.errors import GrammarError
+from structout.grammar.native.backend import FsmBackend
+from structout.grammar.vocabulary import Vocabulary
+from structout.integrations.client_tags import as_parsers_read, current_structural_tag
+from support.mask_walks import MaskWalker
+
+_TOKENS = (*(bytes([byte]) for byte in range(256)), "｜DSML｜".encode(), b"<|", b"</", b"parameter", b"")
+VOCABULARY = Vocabulary(_TOKENS, stop_token_ids=(len(_TOKENS) - 1,))
+
+
+class GetWeather(BaseModel, extra="forbid"):
+    """The weather at a place."""
+
+    location: str
+    days: int = 1
+    note: str | None = None
+
+
+def add(a: int, b: float, tag: str = "x") -> float:
+    """Add two numbers."""
+    return a + b
+
+
+OBJECT = {"type": "function", "function": {"name": "now", "description": "The time.", "parameters": None}}
+TOOLS = [GetWeather, add, OBJECT]
+
+
+@pytest.fixture(scope="module")
+def backend():
+    return FsmBackend(VOCABULARY)
+
+
+def takes(backend, params, text):
+    """Whether a text is a whole one of the params."""
+    grammar = backend.compile(params.constraint()).grammar
+    return grammar.accept_tokens("", [*text.encode(), VOCABULARY.stop_token_ids[0]])
+
+
+@pytest.mark.parametrize("tool_format", TOOL_FORMATS)
+@pytest.mark.parametrize("choice", ["required", "add", "auto"])
+def test_calls_that_are_generated_are_read_back_and_run(backend, tool_format, choice):
+    params = StructuredOutputsParams(tools=TOOLS, tool_choice=choice, tool_format=tool_format)
+    form = TOOL_FORMATS[tool_format]
+    grammar = backend.compile(params.constraint()).grammar
+    begun = form.section[0] if form.section else form.begin("add") if choice == "auto" else ""
+    tokens = list(begun.encode())
+    assert grammar.accept_tokens("", tokens)
+    closing = [] if form.style == "json" else [STYLES[form.style].closing("a").encode()]
+    hints = [form.end.encode(), *closing, *([form.section[1].encode()] if form.section else []), b'"', b"}"]
+    walker, rng, num_calls = MaskWalker(VOCABULARY), random.Random(f"{tool_format} {choice}"), 0
+    for _ in range(6):
+        text = walker.draw(grammar, "uniform", rng, 20, hints)
+        calls = [] if text is None else params.parse_tool_calls(begun + text.decode())
+        for call in calls:
+            if call.name == "add":
+                assert call.run() == pytest.approx(call.arguments["a"] + call.arguments["b"])
+            elif call.name == "GetWeather":
+                assert call.value.location == call.arguments["location"]
+            else:
+                assert call.arguments == {}
+        num_calls += len(calls)
+        assert {call.name for call in calls} <= ({"add"} if choice == "add" else {"add", "GetWeather", "now"})
+    assert num_calls > 0
+
+
+def test_choices_bound_the_calls_and_the_text_around_them(backend):
+    def call(name, arguments):
+        return f'<tool_call>\n{{"name": "{name}", "arguments": {json.dumps(arguments)}}}\n</tool_call>'
+
+    sum_of, time_of = call("add", {"a": 1, "b": 2.5}), call("now", {})
+    expected = {
+        ("auto", True): {"": True, "a": True, f"a{sum_of}b{time_of}": True, sum_of: True, "<tool_call>": False},
+        ("auto", False): {"": True, f"a{sum_of}": True, f"{sum_of}b": False, sum_of + time_of: False},
+        ("required", True): {"": False, sum_of + time_of: True, f"a{sum_of}": False, time_of: True},
+        ("required", False): {sum_of: True, sum_of + time_of: False},
+        ("add", True): {sum_of: True, time_of: False, sum_of + sum_of: False, "": False},
+    }
+    for (choice, is_parallel), texts in expected.items():
+        params = StructuredOutputsParams(tools=TOOLS, tool_choice=choice, parallel_tool_calls=is_parallel)
+        assert {text: takes(backend, params, text) for text in texts} == texts, (choice, is_parallel)
+
+
+def test_arguments_of_other_types_are_refused_when_they_are_read():
+    params = StructuredOutputsParams(tools=TOOLS)
+    text = '<tool_call>\n{"name": "GetWeather", "arguments": {"location": 3}}\n</tool_call>'
+    with pytest.raises(ValidationError):
+        _ = params.parse_tool_calls(text)[0].value
+    with pytest.raises(ValueError, match="is not closed by"):
+        params.parse_tool_calls(text.removesuffix("</tool_call>"))
+    with pytest.raises(TypeError, match="the tool GetWeather is no function"):
+        params.parse_tool_calls(text)[0].run()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"tools": []}, "tools must be a list that is not empty"),
+        ({"tools": [3]}, "tool 1: expected a class, a function or an object"),
+        ({"tools": [add, add]}, "two tools have the name add"),
+        ({"tools": [lambda x: x]}, "tool 1: the parameter x of <lambda> needs a type"),
+        ({"tools": [{"type": "web_search"}]}, 'tool 1: expected the type "function"'),
+        ({"tools": [add], "tool_choice": "sub"}, 'tool_choice must be "auto", "required" or the name'),
+        ({"tools": [add], "tool_format": "xml"}, "tool_format must be one of hermes"),
+        ({"tools": [add], "regex": "a"}, "expected exactly one constraint, got regex, tools"),
+    ],
+)
+def test_what_is_wrong_with_tools_is_named(given, message):
+    with pytest.raises(GrammarError, match=message):
+        StructuredOutputsParams(**given).constraint()
+
+
+@pytest.mark.parametrize("tool_format", ["hermes", "qwen_3_coder"])
+def test_a_bad_schema_in_a_tool_is_named_with_its_place(backend, tool_format):
+    bad = {"type": "object", "properties": {"age": {"type": "string", "pattern": "(?<=a)b"}}}
+    tools = [OBJECT, {"name": "find", "parameters": bad}]
+    params = StructuredOutputsParams(tools=tools, tool_format=tool_format)
+    with pytest.raises(GrammarError, match="lookbehind is not supported") as caught:
+        backend.compile(params.constraint())
+    assert caught.value.pointer == "#/format/tags/1/content/json_schema/properties/age/pattern"
+
+
+# -- what made calls fail in vLLM ------------------------------------------------------
+
+
+def hermes(schema):
+    tool = {"name": "f", "parameters": schema}
+    return StructuredOutputsParams(tools=[tool], tool_choice="required"), (
+        lambda arguments: f'<tool_call>\n{{"name": "f", "arguments": {arguments}}}\n</tool_call>'
+    )
+
+
+@pytest.mark.parametrize(
+    ("schema", "valid", "invalid"),
+    [
+        ({"properties": {"d": {"type": "string", "format": "date"}}}, ['{"d": "2024-02-29"}'], ['{"d": "2023-02-29"}']),
+        ({"properties": {"d": {"type": "string", "format": "ipv4"}}}, ['{"d": "1.2.3.4"}'], ['{"d": "1.2.3.256"}']),
+        (
+            {"properties": {"a": {}, "b": {}}, "dependentRequired": {"a": ["b"]}},
+            ["{}", '{"a": 1, "b": 2}'],
+            ['{"a": 1}'],
+        ),
+        (
+            {"properties": {"a": {}, "b": {}}, "if": {"required": ["a"]}, "then": {"required": ["b"]}},
+            ["{}", '{"a": 1, "b": 2}'],
+            ['{"a": 1}'],
+        ),
+        (
+            {"properties": {"s": {"type": "string", "maxLength": 2}}},
+            ['{"s": "\\n\\""}', '{"s": "é"}'],
+            ['{"s": "abc"}', '{"s": "\n"}'],
+        ),
+        ({"properties": {"a": {"type": "integer"}}}, ['{"a": 1}'], ['{"\\u0061": 1}', '{"a": "x"}']),
+        ({"properties": {"a": {}}}, ['{"a":  1}'], ['{"a":    1}']),
+    ],
+)
+def test_arguments_hold_what_their_schema_says(backend, schema, valid, invalid):
+    params, written = hermes({"type": "object", "additionalProperties": False, **schema})
+    for arguments in valid:
+        assert takes(backend, params, written(arguments)), arguments
+    for arguments in invalid:
+        assert not takes(backend, params, written(arguments)), arguments
+
+
+def as_read(tag):
+    return StructuredOutputsParams(structural_tag=as_parsers_read(current_structural_tag(json.dumps(tag))))
+
+
+def test_an_end_marker_inside_a_string_is_generated_only_if_no_parser_takes_it_for_one(backend):
+    params, written = hermes({"type": "object", "properties": {"s": {"type": "string"}, "o": {}}})
+    for arguments in ('{"s": "</tool_call>"}', '{"o": {"<tool_call>": ["</tool_call>"]}}'):
+        text = written(arguments)
+        assert takes(backend, params, text)
+        assert params.parse_tool_calls(text)[0].arguments == json.loads(arguments)
+        assert not takes(backend, as_read(params.constraint().value), text)
+    assert takes(backend, as_read(params.constraint().value), written('{"s": "</tool_cal>"}'))
+
+
+def test_a_marker_that_a_parser_looks_for_does_not_stand_in_free_text(backend):
+    """vLLM's parser of qwen_3_coder reads a call from "<function=" on."""
+    schema = {"type": "object", "properties": {"s": {"type": "string"}}}
+    begin, end = "<tool_call>\n<function=f>\n", "\n</function>\n</tool_call>"
+    content = {"type": "json_schema", "json_schema": schema, "style": "qwen_xml"}
+    tags = [{"type": "tag", "begin": begin, "content": content, "end": end}]
+    tag = {"format": {"type": "triggered_tags", "triggers": ["<tool_call>\n<function="], "tags": tags}}
+    call = f"{begin}<parameter=s>\nx\n</parameter>{end}"
+    params = as_read(tag)
+    assert takes(backend, params, f"a < b {call} <tool {call}")
+    for text in ("<function=f>", "</tool_call>", "<tool_call> ", call.replace("x", "<function=")):
+        assert not takes(backend, params, text), text
+        assert takes(backend, StructuredOutputsParams(structural_tag=tag), text) is (
+            "x" not in text and "=f>\n" not in text
+        )
+
+
+def test_the_older_spelling_reaches_the_engine(backend):
+    structures = [{"begin": "<f>", "schema": {"type": "integer"}, "end": "</f>"}, {"begin": "<g>", "end": "</g>"}]
+    params = as_read({"structures": structures, "triggers": ["<f", "<g"]})
+    assert takes(backend, params, 'a<f>12</f>b<g>"x"</g>')
+    assert not takes(backend, params, "<f>1.5</f>")

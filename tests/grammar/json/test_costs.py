@@ -1,0 +1,98 @@
+"""What large schemas cost the engine, in steps of work: the same on every machine."""
+
+import pytest
+
+from support.json_engine import JsonEngine
+
+ENGINE = JsonEngine()
+LIMIT = 60  # seconds: the tests count work
+
+
+def listed_objects(count):
+    return {"enum": [{"id": i, "name": f"item {i}", "tags": ["a", i % 7]} for i in range(count)]}
+
+
+def objects_with_keys_of_their_own(count):
+    return {"enum": [{f"key{i}": i} for i in range(count)]}
+
+
+def nested_objects(count):
+    return {"enum": [{"a": {"b": {"c": i}}, "d": [i]} for i in range(count)]}
+
+
+def overlapping_branches(count):
+    """Each requires a key of its own and allows the others."""
+    return {
+        "oneOf": [
+            {"type": "object", "properties": {f"p{i}": {"type": "string"}, "n": {"type": "integer"}}}
+            | {"required": [f"p{i}"]}
+            for i in range(count)
+        ]
+    }
+
+
+def chain_of_dependencies(count):
+    return {
+        "type": "object",
+        "properties": {f"k{i}": {"type": "integer"} for i in range(count + 1)},
+        "dependentRequired": {f"k{i}": [f"k{i + 1}"] for i in range(count)},
+    }
+
+
+def clauses(count, num_keys=60):
+    """Of three keys each, of which one must or must not be there."""
+    all_of = []
+    for i in range(count):
+        keys = [f"k{(i * factor + factor // 2) % num_keys}" for factor in (7, 11, 13)]
+        required = [{"required": [key]} for key in keys]
+        all_of.append({"anyOf": [required[0], {"not": required[1]}, required[2]]})
+    return {"type": "object", "properties": {f"k{i}": {"type": "integer"} for i in range(num_keys)}, "allOf": all_of}
+
+
+def work_until_first_key(schema):
+    index = ENGINE.compile(schema, LIMIT)
+    walk = ENGINE.walk(index)
+    for byte in b'{"':
+        assert len(walk.allowed()) > 0
+        assert walk.matcher.accept([byte])
+    assert len(walk.allowed()) > 0
+    assert walk.matcher.error == ""
+    return index.work
+
+
+# About 30,000 steps take a millisecond.
+@pytest.mark.parametrize(
+    ("family", "count", "most"),
+    [
+        (listed_objects, 5_000, 250_000),
+        (objects_with_keys_of_their_own, 5_000, 250_000),
+        (nested_objects, 5_000, 250_000),
+        (overlapping_branches, 100, 1_600_000),
+        (chain_of_dependencies, 200, 4_000_000),
+        (clauses, 210, 400_000),
+    ],
+)
+def test_large_schema_reaches_its_first_key_with_little_work(family, count, most):
+    work = work_until_first_key(family(count))
+    assert work <= most
+    assert work > most / 10, work  # or the limit says nothing
+
+
+@pytest.mark.parametrize("family", [listed_objects, objects_with_keys_of_their_own, nested_objects])
+def test_work_of_a_list_of_objects_grows_with_its_length(family):
+    assert work_until_first_key(family(4_000)) <= 2.5 * work_until_first_key(family(2_000))
+
+
+def test_work_of_an_enum_value_is_that_of_its_own_part():
+    """Behind the value of a key only the objects that have it count."""
+    index = ENGINE.compile(listed_objects(5_000), LIMIT)
+    walk = ENGINE.walk(index)
+    text = b'{"id":17,"name":"item 17","tags":["a",3]}'
+    for byte in text[:9]:
+        walk.allowed()
+        assert walk.matcher.accept([byte])
+    before = index.work
+    for byte in text[9:]:
+        walk.allowed()
+        assert walk.matcher.accept([byte])
+    assert index.work - before < 5_000

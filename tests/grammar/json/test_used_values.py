@@ -1,0 +1,248 @@
+"""Items and keys that must differ: what has been used does not lead to a dead end."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from structout.grammar.native.extension import core
+from support.builds import compiled_engine
+from support.json_engine import BYTE_TOKENS, JsonEngine, refusal_of
+from support.locations import NATIVE
+from support.used_values import check_native_walks, check_walks
+
+ENGINE = JsonEngine()
+SPACES = {b" ", b"\n", b"\r", b"\t"}
+UNIQUE = {"type": "array", "uniqueItems": True}
+NAMED = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "active": {"type": "boolean"}},
+    "required": ["name", "active"],
+    "additionalProperties": False,
+}
+BOOLEANS = {
+    "type": "object",
+    "properties": {name: {"type": "boolean"} for name in "abcde"},
+    "required": list("abcde"),
+    "additionalProperties": False,
+}
+BOTH = '[{"name":"a","active":true},{"name":"a","active":false},'
+CHAR = {"type": "array", "items": {"type": "string", "maxLength": 1}, "minItems": 1, "maxItems": 1}
+LIMITED = {"type": "object", "propertyNames": {"pattern": "^[0-9]$"}, "allOf": [{"propertyNames": {"maxLength": 1}}]}
+# A schema, a text, a byte that must not follow, and one that may.
+DEAD_ENDS = {
+    "object of a used name": (UNIQUE | {"items": NAMED}, BOTH + '{"name":"a', b'"', b"b"),
+    "character of a used array": (UNIQUE | {"items": CHAR}, '[[" "],["', b" ", b"a"),
+    "300 integers": (
+        UNIQUE | {"items": {"type": "integer", "minimum": 0, "maximum": 299}},
+        f"[{','.join(map(str, range(300)))}",
+        b",",
+        b"]",
+    ),
+    "1,000 keys": (
+        {"type": "object", "propertyNames": {"pattern": "^[0-9]{3}$"}},
+        "{" + ",".join(f'"{i:03}":true' for i in range(1000)),
+        b",",
+        b"}",
+    ),
+    "one key": (
+        {"type": "object", "patternProperties": {"^(?!a)": False}, "propertyNames": {"maxLength": 1}},
+        '{"a": true',
+        b",",
+        b"}",
+    ),
+    "more items than values": (
+        UNIQUE | {"items": {"enum": ["a", "b", "c"]}, "anyOf": [{"minItems": 4}, {"maxItems": 1}]},
+        '["b"',
+        b",",
+        b"]",
+    ),
+    "values of a later item": (
+        UNIQUE | {"prefixItems": [{"enum": [1, 2]}, {"enum": [1, 2, 3]}, {"enum": [1, 2]}], "contains": {"const": 7}},
+        "[1, ",
+        b"2",
+        b"3",
+    ),
+}
+DEAD_ENDS["28 of 27 keys, in one of two branches"] = (
+    {
+        "type": "object",
+        "propertyNames": {"pattern": "^[a-z]{1,2}$"},
+        "patternProperties": {"^(?!a)": False},
+        "anyOf": [{"minProperties": 28}, {"maxProperties": 1}],
+    },
+    '{"a": true',
+    b",",
+    b"}",
+)
+DEAD_ENDS["28 of 27 keys that a branch allows"] = (
+    {
+        "type": "object",
+        "propertyNames": {"pattern": "^[a-z]{1,2}$"},
+        "anyOf": [{"minProperties": 28, "patternProperties": {"^(?!a)": False}}, {"maxProperties": 1}],
+    },
+    '{"a": true',
+    b",",
+    b"}",
+)
+DEAD_ENDS["a value that satisfies what is needed no more"] = (
+    UNIQUE
+    | {
+        "prefixItems": [True, {"anyOf": [{"type": "string"}, {"enum": [1, 2]}]}, {"enum": [1, 5]}],
+        "items": False,
+        "contains": {"enum": [1, 2]},
+        "minContains": 2,
+    },
+    "[1, ",
+    b'"',
+    b"2",
+)
+DEAD_ENDS["all arrays of different letters"] = (
+    UNIQUE | {"items": UNIQUE | {"items": {"enum": ["a", "b"]}}},
+    '[[], ["a"], ["b"], ["a", "b"], ["b"',
+    b"]",
+    b",",
+)
+REFUSED = {
+    "contains": UNIQUE | {"contains": {"enum": [1, 2]}, "minContains": 2, "items": {"not": {"const": 1}}},
+    "33 of 32 objects": UNIQUE | {"items": BOOLEANS, "minItems": 33},
+    "11 of 10 keys": LIMITED | {"minProperties": 11},
+}
+
+
+def allowed_behind(schema, text):
+    walk = ENGINE.walk(ENGINE.compile(schema))
+    assert walk.matcher.accept_bytes(text.encode())
+    return {BYTE_TOKENS[token] for token in walk.allowed()}
+
+
+@pytest.mark.parametrize("name", DEAD_ENDS)
+def test_byte_after_which_only_used_values_follow_is_not_allowed(name):
+    schema, text, dead, live = DEAD_ENDS[name]
+    allowed = allowed_behind(schema, text)
+    assert dead not in allowed
+    assert live in allowed
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_schema_that_needs_more_values_than_there_are_is_refused(name):
+    with pytest.raises(core().SchemaError) as error:
+        ENGINE.compile(REFUSED[name])
+    assert refusal_of(error.value) in ("impossible", "unsupported")
+
+
+TOO_MANY = UNIQUE | {"items": BOOLEANS, "minItems": 33}
+SERVED_WITHOUT_ARRAYS = {
+    "null instead": ({"anyOf": [{"type": "null"}, TOO_MANY]}, {b"n"}),
+    "null by type": (TOO_MANY | {"type": ["array", "null"]}, {b"n"}),
+    "in an object": (
+        {"type": "object", "properties": {"a": TOO_MANY, "b": True}, "required": ["b"], "additionalProperties": False},
+        {b"{"},
+    ),
+    "in an array": ({"type": "array", "items": UNIQUE | {"items": TOO_MANY, "minItems": 2}}, {b"["}),
+}
+
+
+@pytest.mark.parametrize("name", SERVED_WITHOUT_ARRAYS)
+def test_schema_with_an_array_that_has_too_few_values_is_served_without_it(name):
+    schema, first = SERVED_WITHOUT_ARRAYS[name]
+    assert allowed_behind(schema, "") == first
+    if first == {b"{"}:
+        assert allowed_behind(schema, '{"') == {b"b"}
+    if first == {b"["}:
+        assert allowed_behind(schema, "[") - SPACES == {b"]"}
+
+
+def test_schema_that_needs_as_many_values_as_there_are_is_served():
+    assert allowed_behind(UNIQUE | {"items": BOOLEANS, "minItems": 32}, "[") - SPACES == {b"{"}
+    assert allowed_behind(LIMITED | {"minProperties": 10}, "{") - SPACES == {b'"'}
+
+
+OPEN_OBJECT = {
+    "type": "object",
+    "properties": {
+        "a": {"enum": ["x", "y", 3]},
+        "abc": {"type": "null"},
+        "0": {"exclusiveMaximum": 2, "type": "integer"},
+    },
+    "required": ["a"],
+}
+# In the first no item can be what `contains` counts. In the second free keys may come,
+# but not before those that are required.
+SEARCHED = [
+    (UNIQUE | {"items": OPEN_OBJECT, "contains": {"const": ""}, "minContains": 0, "maxContains": 3}, '[{"a":"x"},{"'),
+    (
+        UNIQUE
+        | {"prefixItems": [OPEN_OBJECT], "items": {"anyOf": [OPEN_OBJECT, {"enum": ["", "b"]}]}, "minItems": 2}
+        | {"contains": {"const": ""}, "minContains": 0, "maxContains": 1},
+        '[{"a":"x"},{"a":"x","',
+    ),
+    (UNIQUE | {"items": {"type": "integer", "multipleOf": 864}, "maxItems": 3}, "[1728,8640,"),
+    (
+        UNIQUE | {"items": NAMED | {"properties": {"name": {"multipleOf": 864}, "active": {}}}},
+        '[{"name":1728,"active":1',
+    ),
+]
+
+
+@pytest.mark.parametrize("engine", [ENGINE, JsonEngine(declared=True)], ids=["any", "declared"])
+@pytest.mark.parametrize(("schema", "text"), SEARCHED)
+def test_array_of_different_items_takes_milliseconds_for_its_first_masks(engine, schema, text):
+    index = engine.compile(schema)
+    walk = engine.walk(index)
+    steps = [index.work]
+    for byte in text.encode():
+        before = index.work
+        assert byte in walk.allowed()
+        assert walk.matcher.accept([byte])
+        steps.append(index.work - before)
+    assert max(steps) < 150_000, steps  # three to five milliseconds
+
+
+# With 8,000 objects in any order the search for an unused one reads over 65,536 bytes.
+@pytest.mark.parametrize(("is_declared", "count"), [(True, 4_000), (False, 500)])
+def test_thousands_of_used_objects_are_exact_and_cheap(is_declared, count):
+    names = [f"n{i}" for i in range(count)]
+    properties = {"name": {"enum": names}, "active": {"type": "boolean"}}
+    item = {"type": "object", "properties": properties, "required": ["name", "active"], "additionalProperties": False}
+    engine = JsonEngine(declared=is_declared)
+    index = engine.compile(UNIQUE | {"items": item}, 60)
+    walk = engine.walk(index)
+    used = [{"name": name, "active": active} for name in names for active in (True, False)]
+    text = json.dumps(used[:-1], separators=(",", ":"))[:-1].encode()
+    assert walk.matcher.accept_bytes(text)
+    steps = []
+    for byte in b',{"name":"n' + str(count - 1).encode() + b'","active":false}':
+        before = index.work
+        assert byte in walk.allowed()
+        assert walk.matcher.accept([byte])
+        steps.append(index.work - before)
+    assert {BYTE_TOKENS[token] for token in walk.allowed()} - SPACES == {b"]"}
+    assert max(steps) < 30_000  # a millisecond
+
+
+def num_walks_in(seconds, check):
+    """Check one seed after another until the time is over; nothing may be wrong."""
+    end = time.monotonic() + seconds
+    num_walks = seed = 0
+    while time.monotonic() < end:
+        found = check(seed)
+        assert not found.wrong, (seed, found.wrong[0])
+        num_walks += found.counts["walks"]
+        seed += 1
+    return num_walks
+
+
+def test_native_walks_through_random_schemas_find_no_dead_end(request, num_cases):
+    if not request.config.getoption("--long"):
+        pytest.skip("building the engine for native walks takes minutes: make test-all")
+    program = compiled_engine("used_walks", NATIVE / "used_walks.cpp", ["-std=c++17", "-O1", "-pthread"])
+    seconds = num_cases(4, long=60, full=3000)
+    assert num_walks_in(seconds, lambda seed: check_native_walks(program, seed, 200, 25)) > 1000 * seconds / 4
+
+
+def test_masks_of_random_schemas_are_those_of_their_texts(num_cases):
+    seconds = num_cases(4, long=60, full=6000)
+    assert num_walks_in(seconds, lambda seed: check_walks(ENGINE, seed, 50, 10)) > 100 * seconds / 4

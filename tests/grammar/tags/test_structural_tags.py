@@ -1,0 +1,311 @@
+"""Structural tags on structout's own engine: what their texts are."""
+
+import itertools
+import random
+import re
+
+import pytest
+
+from structout.errors import GrammarError
+from structout.grammar.native.automaton import DEFAULT_LIMITS
+from structout.grammar.native.grammar_context import GrammarContext
+from structout.grammar.native.grammars import ContextFreeGrammar, GrammarIndex
+from structout.grammar.native.structural_tags import structural_tag_rules
+from structout.grammar.vocabulary import Vocabulary
+from structout.masks.bitmask import allocate_token_bitmask, unpack_bitmask
+from support.tag_texts import is_text_of
+
+BYTES = Vocabulary((*(bytes([byte]) for byte in range(256)), b""), stop_token_ids=(256,))
+
+
+def no_schema(rules, schema):
+    raise AssertionError("these tags have no schemas")
+
+
+def rules_of(part):
+    context = GrammarContext(BYTES)
+    return structural_tag_rules({"type": "structural_tag", "format": part}, DEFAULT_LIMITS, no_schema, context)
+
+
+def tag(begin, content, end):
+    return {"type": "tag", "begin": begin, "content": content, "end": end}
+
+
+def random_word(rng, longest=3):
+    return "".join(rng.choices("ab<", k=rng.randint(1, longest)))
+
+
+def random_tag(rng, depth, begin=None):
+    end = random_word(rng) if rng.random() < 0.8 else [random_word(rng), random_word(rng)]
+    return tag(begin if begin is not None else random_word(rng), random_format(rng, depth - 1), end)
+
+
+def random_format(rng, depth):
+    leaves = ["const_string", "regex", "any_text"]
+    inner = ["sequence", "or", "optional", "star", "plus", "repeat", "tag", "tags_with_separator"]
+    kind = rng.choice(leaves if depth == 0 else [*leaves, *inner, *["triggered_tags", "dispatch"] * 4])
+    part = {"type": kind}
+    match kind:
+        case "const_string":
+            part["value"] = random_word(rng)
+        case "regex":
+            part["pattern"] = rng.choice(["a*", "(ab)+", "<?b", "[ab]{1,2}"])
+        case "any_text":
+            part["excludes"] = [random_word(rng) for _ in range(rng.randint(0, 2))]
+        case "sequence" | "or":
+            part["elements"] = [random_format(rng, depth - 1) for _ in range(rng.randint(1, 3))]
+        case "optional" | "star" | "plus":
+            part["content"] = random_format(rng, depth - 1)
+        case "repeat":
+            part |= {"content": random_format(rng, depth - 1), "min": rng.randint(0, 1), "max": rng.choice([-1, 2])}
+        case "tag":
+            return random_tag(rng, depth)
+        case "tags_with_separator":
+            part["tags"] = [random_tag(rng, depth) for _ in range(rng.randint(1, 2))]
+            part["separator"] = rng.choice(["", "a", "<"])
+        case "triggered_tags":
+            part["triggers"] = [random_word(rng) for _ in range(rng.randint(1, 3))]
+            begins = [rng.choice(part["triggers"]) + rng.choice(["", "a", "<b"]) for _ in range(rng.randint(1, 3))]
+            part["tags"] = [random_tag(rng, depth, begin) for begin in begins]
+            part["excludes"] = [random_word(rng) for _ in range(rng.randint(0, 1))]
+        case "dispatch":
+            words = {random_word(rng) for _ in range(rng.randint(1, 3))}
+            part["rules"] = [[word, random_format(rng, depth - 1)] for word in sorted(words)]
+            part["loop"] = rng.random() < 0.5
+            part["excludes"] = [random_word(rng) for _ in range(rng.randint(0, 1))]
+    if kind in ("triggered_tags", "tags_with_separator"):
+        part["at_least_one"] = rng.random() < 0.3
+        part["stop_after_first"] = rng.random() < 0.3
+    return part
+
+
+def random_vocabulary(rng):
+    """Tokens that cut markers anywhere, and tokens with halves of a character."""
+    tokens = {random_word(rng, 6).encode() for _ in range(30)}
+    tokens |= {bytes(rng.choices(b"ab<\xc3\xa9", k=rng.randint(1, 4))) for _ in range(30)}
+    tokens |= {bytes([byte]) for byte in b"ab<\xc3\xa9"}
+    return Vocabulary((*sorted(tokens), b""), stop_token_ids=(len(tokens),))
+
+
+TEXTS = ["".join(letters) for length in range(7) for letters in itertools.product("ab<", repeat=length)]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_texts_of_random_tags_are_those_of_the_definition(seed):
+    rng = random.Random(seed)
+    part = random_format(rng, 2)
+    expected = [text for text in TEXTS if is_text_of({"format": part}, text)]
+    rules = rules_of(part)
+    index = GrammarIndex(rules, BYTES)
+    assert [text for text in TEXTS if index.matches(text)] == expected, part
+    automaton = rules.automaton()
+    assert [text for text in TEXTS if automaton.matches(text)] == expected, part
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_masks_along_texts_of_tags_are_those_of_their_automaton(seed):
+    rng = random.Random(1_000 + seed)
+    vocabulary = random_vocabulary(rng)
+    mask = allocate_token_bitmask(1, vocabulary.size, pin_memory=False)
+    num_compared = 0
+    while num_compared < 40:
+        rules = rules_of(random_format(rng, 2))
+        automaton, index = rules.automaton(), GrammarIndex(rules, vocabulary)
+        if automaton.is_empty or index.is_empty:
+            assert automaton.is_empty or not reaches_an_end(automaton, vocabulary, 0)
+            continue
+        grammar = ContextFreeGrammar(index, vocabulary.size, vocabulary.stop_token_ids, None)
+        state = 0
+        for _ in range(20):
+            after = [walked(automaton, state, token) for token in vocabulary.token_bytes[:-1]]
+            expected = [reaches_an_end(automaton, vocabulary, each) for each in after]
+            grammar.fill_bitmask(mask, 0)
+            bits = unpack_bitmask(mask, vocabulary.size)[0].tolist()
+            assert bits == [*expected, automaton.accepts(state)]
+            num_compared += 1
+            allowed = [token for token, is_allowed in enumerate(expected) if is_allowed]
+            if not allowed:
+                break
+            token = rng.choice(allowed)
+            assert grammar.accept_tokens("", [token])
+            state = after[token]
+
+
+def walked(automaton, state, token):
+    for byte in token:
+        state = automaton.next(state, byte) if state >= 0 else -1
+    return state
+
+
+def reaches_an_end(automaton, vocabulary, state):
+    """Whether tokens lead from a state to the end of a text."""
+    seen, todo = {state}, [state]
+    for each in todo:
+        if each < 0:
+            continue
+        if automaton.accepts(each):
+            return True
+        new = {walked(automaton, each, token) for token in vocabulary.token_bytes[:-1]} - seen
+        seen |= new
+        todo += new
+    return False
+
+
+def test_free_text_is_any_utf8_without_the_triggers():
+    part = {"type": "triggered_tags", "triggers": ["<é", "日本"], "tags": [tag("<é", {"type": "any_text"}, "¶")]}
+    index = GrammarIndex(rules_of(part), BYTES)
+    for text in ("", "a\0\U0010ffff\ud7ff\ue000", "<", "<è", "<éx¶", "<é¶<é日¶é", "日", "日月"):
+        assert index.matches(text), text
+    for text in ("<é", "<éx", "<é¶<é", "日本", "a日本x"):
+        assert not index.matches(text), text
+    for data in (b"\xff", b"\xc3", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"<\xc3", b"a\x80"):
+        assert not index.matches(data), data
+
+
+@pytest.mark.parametrize(
+    ("part", "pointer", "message"),
+    [
+        ({"type": "tags"}, "#/format", "there is no format tags"),
+        ({"type": "any_text", "exclude": ["a"]}, "#/format", "any_text has no field exclude"),
+        ({"type": "sequence", "elements": ["a"]}, "#/format/elements/0", "expected an object, got 'a'"),
+        ({"type": "tag", "begin": "a", "content": {"type": "any_text"}}, "#/format", "tag needs end"),
+        ({"type": "or", "elements": []}, "#/format/elements", "or needs an element"),
+        ({"type": "any_text", "max_tokens": 3}, "#/format/max_tokens", "max_tokens is not supported"),
+        ({"type": "regex", "pattern": "a("}, "#/format/pattern", "does not parse"),
+        ({"type": "regex", "pattern": "(?!)"}, "#/format/pattern", "allows no text"),
+        ({"type": "grammar", "grammar": "root ::= a"}, "#/format/grammar", "uses a, which it does not define"),
+        (
+            {"type": "triggered_tags", "triggers": ["x"], "tags": [tag("<a", {"type": "any_text"}, ">")]},
+            "#/format/triggers",
+            "no trigger begins the tag '<a'",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_tag_is_named_with_its_place(part, pointer, message):
+    with pytest.raises(GrammarError, match=re.escape(message)) as caught:
+        rules_of(part)
+    assert caught.value.pointer == pointer
+    assert str(caught.value).startswith(f"{pointer}: ")
+
+
+def test_grammars_in_tags_may_be_recursive_and_do_not_see_each_others_rules():
+    grammars = ['root ::= "(" root ")" | x\nx ::= "a"', 'root ::= "[" root "]" | x\nx ::= "b"', "start: /c+/"]
+    parts = [{"type": "grammar", "grammar": grammar} for grammar in grammars]
+    index = GrammarIndex(rules_of({"type": "sequence", "elements": parts}), BYTES)
+    assert index.matches("((a))[b]cc")
+    assert index.matches("abc")
+    for text in ("((a)[b]c", "(b)[a]c", "ab"):
+        assert not index.matches(text)
+
+
+def test_max_chars_counts_characters_and_not_bytes():
+    index = GrammarIndex(rules_of(tag("<", {"type": "any_text", "max_chars": 3}, ">")), BYTES)
+    assert index.matches("<日日日>")
+    assert index.matches("<>")
+    assert not index.matches("<abcd>")
+    assert not index.matches("<a>b>")
+
+
+# A vocabulary with special tokens, which no text spells, and added ones, which have a
+# text: their ids follow the bytes.
+MARKED = Vocabulary(
+    (*BYTES.token_bytes, b"", b"", b"", b"<f>", b"</f>"),
+    stop_token_ids=(256,),
+    special_tokens=(("<|call|>", 257), ("<|end|>", 258), ("<|think|>", 259), ("<f>", 260), ("</f>", 261)),
+)
+
+
+def accepts(part, *tokens, stop_token_ids=(256,), **options):
+    """Whether tokens, given as texts and ids, are a whole text of a format."""
+    given = {"format": part, **options}
+    rules = structural_tag_rules(given, DEFAULT_LIMITS, no_schema, GrammarContext(MARKED), stop_token_ids)
+    grammar = ContextFreeGrammar(GrammarIndex(rules, MARKED), MARKED.size, stop_token_ids, None)
+    ids = [i for token in tokens for i in ([token] if isinstance(token, int) else token.encode())]
+    return grammar.accept_tokens("", [*ids, stop_token_ids[0]])
+
+
+DIGITS = {"type": "regex", "pattern": "[0-9]+"}
+
+
+def test_a_marker_with_the_name_of_a_special_token_is_this_token():
+    call = tag("<|call|>f:", DIGITS, "<|end|>")
+    part = {"type": "triggered_tags", "triggers": ["<|call|>"], "tags": [call]}
+    assert accepts(part, "a", 257, "f:12", 258, "b")
+    assert accepts(part, "a<|cal")
+    assert accepts(part, 257, "f:1", 258, 257, "f:2", 258)
+    assert not accepts(part, "a<|call|>f:12<|end|>")  # a reader of the text would see a call
+    assert not accepts(part, "a", 257, "g")
+    assert not accepts(part, 257, "f:12<|end|>")
+    assert not accepts(part, "a", 259)
+    thought = tag("<|think|>", {"type": "any_text"}, ["<|end|>", "</t>"])
+    assert accepts(thought, 259, "a<b", 258)
+    assert accepts(thought, 259, "a", "</t>")
+    assert not accepts(thought, 259, "a<|end|>", 258)
+
+
+def test_a_marker_may_be_its_token_its_text_or_either():
+    special = {"type": "triggered_tags", "triggers": ["<|call|>"], "tags": [tag("<|call|>f:", DIGITS, "<|end|>")]}
+    added = {"type": "triggered_tags", "triggers": ["<f>"], "tags": [tag("<f>", {"type": "any_text"}, "</f>")]}
+    as_tokens = ("a", 257, "f:1", 258, "b")
+    as_text = ("a<|call|>f:1<|end|>b",)
+    mixed = ("a", 257, "f:1<|end|>b")
+    assert [accepts(special, *text) for text in (as_tokens, as_text, mixed)] == [True, False, False]
+    assert [accepts(special, *text, markers="added") for text in (as_tokens, as_text, mixed)] == [True, False, False]
+    assert [accepts(special, *text, markers="text") for text in (as_tokens, as_text, mixed)] == [False, True, False]
+    assert [accepts(special, *text, markers="either") for text in (as_tokens, as_text, mixed)] == [True, True, True]
+    for markers in ("special", "added", "text", "either"):
+        assert not accepts(special, "a<|call|>g", markers=markers)
+        assert not accepts(special, 257, "g", markers=markers)
+    as_tokens = ("a", 260, "x<y", 261, "b", 260, 261)
+    as_text = ("a<f>x<y</f>b<f></f>",)
+    mixed = ("a", 260, "x<y</f>b<f>", 261)
+    for markers in ("special", "text", "either"):
+        assert all(accepts(added, *text, markers=markers) for text in (as_tokens, as_text, mixed))
+    assert [accepts(added, *text, markers="added") for text in (as_tokens, as_text, mixed)] == [True, False, False]
+    with pytest.raises(GrammarError, match="markers must be one of special, added, text, either, got 'x'"):
+        accepts(added, markers="x")
+
+
+def test_a_dispatch_takes_its_patterns_in_either_spelling():
+    part = {"type": "dispatch", "rules": [["<|call|>", DIGITS], ["<f>", DIGITS]]}
+    as_tokens, as_text = ("a", 257, "1b", 260, "2"), ("a<|call|>1b<f>2",)
+    for markers, expected in {"added": [True, False], "text": [False, True], "either": [True, True]}.items():
+        assert [accepts(part, *text, markers=markers) for text in (as_tokens, as_text)] == expected, markers
+    assert accepts(part, *as_tokens)
+    assert not accepts(part, *as_text)
+
+
+def test_a_marker_that_is_a_stop_token_is_left_to_the_end_of_the_text():
+    part = tag("<|call|>", DIGITS, "<|end|>")
+    assert accepts(part, 257, "12", stop_token_ids=(258, 256))
+    assert not accepts(part, 257, stop_token_ids=(258, 256))
+
+
+def test_formats_of_tokens_take_names_ids_and_texts():
+    token = {"type": "token", "token": "<|call|>"}
+    assert accepts({"type": "sequence", "elements": [token, {"type": "token", "token": ord("x")}]}, 257, "x")
+    assert not accepts(token, 258)
+    other = {"type": "exclude_token", "exclude_tokens": ["<|call|>", "x"]}
+    assert [accepts(other, *tokens) for tokens in ((258,), ("y",), (257,), ("x",), ())] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
+    some = {"type": "any_tokens", "exclude_tokens": [259], "max_tokens": 2}
+    assert [accepts(some, *tokens) for tokens in ((), (257, "x"), ("xyz",), (259,))] == [True, True, False, False]
+    call = {"type": "tag", "begin": token, "content": DIGITS, "end": {"type": "token", "token": 258}}
+    part = {"type": "token_triggered_tags", "trigger_tokens": ["<|call|>"], "tags": [call], "exclude_tokens": [259]}
+    assert accepts(part, "a", 257, "1", 258, "b", 257, "2", 258)
+    assert accepts(part, "a", 258)
+    for tokens in (("a", 257, "x"), ("a", 259), (257, "1")):
+        assert not accepts(part, *tokens)
+    assert accepts(part | {"at_least_one": True}, 257, "1", 258, "a")
+    assert not accepts(part | {"at_least_one": True}, "a", 257, "1", 258)
+    assert not accepts(part | {"stop_after_first": True}, 257, "1", 258, "a")
+    dispatch = {"type": "token_dispatch", "rules": [["<|call|>", DIGITS]], "exclude_tokens": [259]}
+    assert accepts(dispatch, "a", 257, "1", "b", 257, "2")
+    assert not accepts(dispatch, 257, "b")
+    with pytest.raises(GrammarError, match=re.escape("has no special token <|no|>; it has <|call|>")):
+        accepts({"type": "token", "token": "<|no|>"}, 1)

@@ -1,0 +1,372 @@
+"""generate: texts from prompts in one call, with and without jump-forward."""
+
+import copy
+import dataclasses
+import enum
+import functools
+import gc
+import json
+import re
+import weakref
+from typing import Literal
+
+import jsonschema
+import pydantic
+import pytest
+import torch
+from transformers import MambaConfig, MambaForCausalLM, StopStringCriteria
+
+from structout import GrammarError, StructuredOutputsParams
+from structout.integrations.transformers import Monitor, generate, masked_generate, shared_manager
+from structout.integrations.transformers.constrained_sampler import DeadEndError
+from structout.integrations.transformers.decode import DecodingLoop
+from structout.jump_forward import JumpForward
+from support.canonical_cases import ORDER
+from support.recording_streamer import RecordingStreamer
+
+CONSTRAINTS = {
+    "order": {"json": ORDER},
+    "regex": {"regex": "(name|orderId): [a-z]{1,5}; that is all[.!]"},
+    "no choice": {"choice": ["naïve 東京 🦊"]},
+}
+PROMPTS = ["order:", "an order of a rather long prompt:"]
+SAMPLED = {"do_sample": True, "temperature": 1.0, "top_k": 0}
+
+
+class Passes(Monitor):
+    def __init__(self):
+        self.count = 0
+
+    def after_step(self, texts):
+        self.count += 1
+
+
+@dataclasses.dataclass
+class Item:
+    name: Literal["apple", "pear"]
+    count: int
+
+
+class Size(enum.Enum):
+    SMALL = "small"
+    LARGE = "large"
+
+
+class Model(pydantic.BaseModel, extra="forbid"):
+    size: Size
+    items: list[Item] = pydantic.Field(max_length=2)
+
+
+# -- results ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("constraint", "check"),
+    [
+        ({"json": ORDER}, lambda value: jsonschema.validate(value, ORDER) is None),
+        ({"json": Model}, lambda value: isinstance(value, Model) and all(type(x) is Item for x in value.items)),
+        ({"json": Item}, lambda value: type(value) is Item and value.name in ("apple", "pear")),
+        ({"json": Literal["yes", 3, None]}, lambda value: value in ("yes", 3, None)),
+        ({"json": Size | None}, lambda value: value is None or value in Size),
+        ({"json": {"$ref": "urn:a"}, "schemas": {"urn:a": {"enum": ["x", 5]}}}, lambda value: value in ("x", 5)),
+        ({"choice": Size}, lambda value: value in Size),
+        ({"choice": Literal["yes", "no"]}, lambda value: value in ("yes", "no")),
+        ({"regex": "[a-z]{3,9}"}, lambda value: re.fullmatch("[a-z]{3,9}", value)),
+        ({"grammar": 'root ::= "a" | "b" root'}, lambda value: re.fullmatch("b*a", value)),
+    ],
+)
+def test_generate_gives_valid_texts_and_their_values(parts, constraint, check):
+    result = generate(*parts, PROMPTS, **constraint, **SAMPLED, seed=3, max_new_tokens=150)
+    assert result.is_complete == [True, True]
+    assert all(map(check, result.parsed)), result.texts
+    assert (result.weakened, result.annotations) == ((), ())
+    manager = shared_manager(parts[1], 1024)
+    assert result.texts == [manager.vocabulary.text_of(ids) for ids in result.token_ids]
+    assert manager.num_requests == 0
+
+
+def test_generate_writes_keys_in_the_order_that_it_is_asked_for(parts):
+    names = ["a", "b"]
+    properties = {name: {"const": 1} for name in names}
+    schema = {"type": "object", "properties": properties, "required": names, "additionalProperties": False}
+
+    def orders(key_order):
+        options = {"num_return_sequences": 40, "do_sample": True, "temperature": 100.0, "top_k": 0}
+        result = generate(*parts, "text:", json=schema, key_order=key_order, **options)
+        return {tuple(value) for value in result.parsed}
+
+    assert orders(None) == orders("declared") == {("a", "b")}
+    assert orders("any") == {("a", "b"), ("b", "a")}
+
+
+def test_generate_of_incomplete_texts_has_no_values(parts):
+    result = generate(*parts, "order:", json=ORDER, max_new_tokens=3)
+    assert (result.is_complete, result.parsed, len(result.token_ids[0])) == ([False], [None], 3)
+
+
+def test_generate_draws_the_texts_of_masked_generate(parts, manager):
+    """Also of left-padded rows."""
+    model, tokenizer = parts
+    for options in (SAMPLED | {"top_p": 0.9}, {"do_sample": False}):
+        result = generate(model, tokenizer, PROMPTS, json=ORDER, manager=manager, seed=5, max_new_tokens=150, **options)
+        for i in range(2):
+            manager.add_request(f"r{i}", StructuredOutputsParams(json=ORDER))
+        prompt = tokenizer(PROMPTS, return_tensors="pt", padding=True, padding_side="left")
+        options |= {"custom_generate": masked_generate, "manager": manager, "request_ids": ["r0", "r1"], "seed": 5}
+        ids = model.generate(**prompt, max_new_tokens=150, **options)
+        texts = tokenizer.batch_decode(ids[:, prompt["input_ids"].shape[1] :], skip_special_tokens=True)
+        assert result.texts == texts
+        for i in range(2):
+            manager.finish_request(f"r{i}")
+
+
+def test_generate_takes_prompts_as_text_tokens_and_chat_messages(parts):
+    model, tokenizer = parts
+    text = tokenizer("user: order: assistant: ")["input_ids"]
+    options = SAMPLED | {"regex": "[a-z]{20}", "seed": 1, "max_new_tokens": 30}
+    with pytest.MonkeyPatch.context() as patch:
+        template = "{% for m in messages %}{{ m.role }}: {{ m.content }} {% endfor %}assistant: "
+        patch.setattr(tokenizer, "chat_template", template, raising=False)
+        chat = [{"role": "user", "content": "order:"}]
+        expected = generate(model, tokenizer, "user: order: assistant: ", **options).texts
+        for prompts in (text, [text], chat, [chat]):
+            assert generate(model, tokenizer, prompts, **options).texts == expected
+
+
+def test_generate_with_several_sequences_gives_each_prompt_consecutive_texts(parts):
+    result = generate(*parts, PROMPTS, regex="[a-z]{20}", num_return_sequences=3, **SAMPLED, max_new_tokens=30)
+    assert len(set(result.texts)) == 6
+    greedy = generate(*parts, PROMPTS, regex="[a-z]{20}", num_return_sequences=2, do_sample=False).texts
+    assert (greedy[0], greedy[2]) == (greedy[1], greedy[3])
+    alone = generate(*parts, PROMPTS[1:], regex="[a-z]{20}", do_sample=False).texts
+    assert alone == greedy[2:3]
+
+
+def test_generate_limits_texts_to_512_tokens_and_to_the_models_positions(parts):
+    assert len(generate(*parts, "order:", regex="🦊{1000}", do_sample=False).token_ids[0]) == 512
+    long_prompt = [5] * 4090
+    assert len(generate(*parts, long_prompt, regex="[a-z]{999}", do_sample=False).token_ids[0]) == 6
+
+
+def test_shared_manager_lives_as_long_as_its_tokenizer(parts):
+    tokenizer = copy.deepcopy(parts[1])
+    manager = shared_manager(tokenizer, 1024)
+    assert shared_manager(tokenizer, 1024) is manager
+    assert shared_manager(tokenizer, 1056) is not manager
+    assert shared_manager(parts[1], 1024) is not manager
+    references = [weakref.ref(manager), weakref.ref(tokenizer)]
+    del manager, tokenizer
+    gc.collect()
+    assert [reference() for reference in references] == [None, None]
+
+
+def test_generate_keeps_no_tokenizer_alive(parts):
+    tokenizer = copy.deepcopy(parts[1])
+    assert generate(parts[0], tokenizer, "order:", choice=["yes"], jump_forward="draft").texts == ["yes"]
+    reference = weakref.ref(tokenizer)
+    del tokenizer
+    gc.collect()
+    assert reference() is None
+
+
+# -- refusals --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({}, GrammarError, "expected exactly one constraint, got none"),
+        ({"regex": "a", "json": {}}, GrammarError, "expected exactly one constraint, got json, regex"),
+        ({"regex": "("}, GrammarError, r"a \( is not closed"),
+        ({"params": StructuredOutputsParams(regex="a"), "regex": "a"}, ValueError, "got params and another"),
+        (
+            {"params": StructuredOutputsParams(json=True), "key_order": "any"},
+            ValueError,
+            "give params its own key_order",
+        ),
+        (
+            {"regex": "a", "key_order": "any"},
+            GrammarError,
+            "key_order applies to json, grammars, tags and tools only, got a regex constraint",
+        ),
+        ({"json": True, "key_order": "sorted"}, GrammarError, 'key_order must be "declared" or "any", got \'sorted\''),
+        (
+            {"params": StructuredOutputsParams(json=True), "formats": "strict"},
+            ValueError,
+            "give params its own formats",
+        ),
+        (
+            {"regex": "a", "formats": "strict"},
+            GrammarError,
+            "formats apply to json, tags and tools only, got a regex constraint",
+        ),
+        ({"json": {"format": "path"}, "formats": "strict"}, GrammarError, 'and formats="strict" asks for it'),
+        ({"regex": "a", "num_beams": 2}, ValueError, "got beam search: leave out num_beams=2"),
+        ({"regex": "a", "assistant_model": object()}, ValueError, "does not support assistant_model"),
+        ({"regex": "a", "streamer": object()}, ValueError, "does not support streamer: see masked_generate"),
+        ({"regex": "a", "prompt_lookup_num_tokens": 2}, ValueError, "leave out prompt_lookup_num_tokens=2"),
+        ({"regex": "a", "return_dict_in_generate": True}, ValueError, "leave out return_dict_in_generate"),
+        ({"regex": "a", "num_return_sequences": 0}, ValueError, "num_return_sequences must be at least 1, got 0"),
+        ({"regex": "a", "jump_forward": "far"}, ValueError, "'far' is not a valid JumpForward"),
+        ({"regex": "a", "max_new_tokens": 4096}, ValueError, "need 4,099 positions, but the model has 4,096"),
+    ],
+)
+def test_generate_refuses_before_a_forward_pass(parts, options, error, message):
+    model, tokenizer = parts
+
+    @functools.wraps(model.forward)
+    def forward(*args, **kwargs):
+        raise AssertionError("a forward pass")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model, "forward", forward)
+        with pytest.raises(error, match=message):
+            generate(model, tokenizer, "order:", **options)
+    assert shared_manager(tokenizer, 1024).num_requests == 0
+
+
+@pytest.mark.parametrize("prompts", [[], "", ["order:", ""], [[]]])
+def test_generate_refuses_prompts_without_tokens(parts, prompts):
+    with pytest.raises(ValueError, match="a prompt has no tokens"):
+        generate(*parts, prompts, regex="a")
+
+
+def test_generate_that_fails_leaves_no_request(parts):
+    model, tokenizer = parts
+    with pytest.raises(DeadEndError, match="the model gave NaN"):
+        generate(model, tokenizer, "order:", regex="a", logits_processor=[lambda ids, scores: scores * float("nan")])
+    assert shared_manager(tokenizer, 1024).num_requests == 0
+
+
+# -- jump-forward ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+@pytest.mark.parametrize("constraint", CONSTRAINTS.values(), ids=CONSTRAINTS)
+def test_generate_with_drafts_draws_the_tokens_of_generate_without(parts, constraint, sampled):
+    """For one prompt, and for left-padded ones."""
+    for seed, (prompts, n) in enumerate([("order:", 1), (PROMPTS, 2)]):
+        results, passes = {}, {}
+        for mode in ("off", "draft"):
+            monitor = Passes()
+            sampling = SAMPLED if sampled else {"do_sample": False}
+            options = {"num_return_sequences": n, "max_new_tokens": 150, "monitor": monitor, "seed": seed}
+            result = generate(*parts, prompts, **constraint, jump_forward=mode, **options, **sampling)
+            results[mode], passes[mode] = (result.token_ids, result.is_complete), monitor.count
+        assert results["draft"] == results["off"]
+        assert passes["off"] == max(len(ids) + end for ids, end in zip(*results["off"], strict=True))
+        assert passes["draft"] < passes["off"]
+
+
+@pytest.mark.parametrize("mode", ["ff_tokens", "retokenize"])
+@pytest.mark.parametrize("constraint", CONSTRAINTS.values(), ids=CONSTRAINTS)
+def test_generate_with_forced_tokens_writes_valid_texts_in_fewer_passes(parts, constraint, mode):
+    model, tokenizer = parts
+    for prompts in ("order:", PROMPTS * 2):
+        monitor = Passes()
+        options = SAMPLED | {"seed": 1, "max_new_tokens": 150, "monitor": monitor}
+        result = generate(model, tokenizer, prompts, **constraint, jump_forward=mode, **options)
+        assert monitor.count < max(map(len, result.token_ids))
+        assert all(result.is_complete)
+        manager = shared_manager(tokenizer, 1024)
+        for tokens in result.token_ids:
+            again = {"output_token_ids": [*tokens, manager.vocabulary.stop_token_ids[0]]}
+            manager.add_request("again", StructuredOutputsParams(**constraint), **again)
+            manager.wait_ready("again", 30)
+            assert manager.is_terminated("again")
+            manager.finish_request("again")
+        for value in result.parsed if "json" in constraint else ():
+            jsonschema.validate(value, ORDER)
+
+
+@pytest.mark.parametrize("mode", JumpForward)
+def test_decoding_loop_feeds_the_model_each_text_and_nothing_else(parts, mode, monkeypatch):
+    """In every step the logits are those of a model that starts anew."""
+    model, tokenizer = parts
+    forward = DecodingLoop._forward
+    prompt_ids = [tokenizer(prompt)["input_ids"] for prompt in PROMPTS]
+    num_steps = []
+
+    def checked(loop, live):
+        logits = forward(loop, live)
+        expected = []
+        for i in live:
+            text = loop._texts[i]
+            whole = [*prompt_ids[i], *text.token_ids, *text.drafts]
+            expected.append(model(input_ids=torch.tensor([whole])).logits[0, -1 - len(text.drafts) :])
+        torch.testing.assert_close(logits, torch.cat(expected), atol=1e-4, rtol=1e-4)
+        num_steps.append(len(live))
+        return logits
+
+    monkeypatch.setattr(DecodingLoop, "_forward", checked)
+    generate(*parts, PROMPTS, json=ORDER, jump_forward=mode, seed=1, max_new_tokens=150, **SAMPLED)
+    assert len(num_steps) > 10
+    assert set(num_steps) == {1, 2}
+
+
+@pytest.mark.parametrize("mode", JumpForward)
+def test_generate_stops_at_max_new_tokens_within_a_jump(parts, mode):
+    for max_new_tokens in (1, 3, 5, 9):
+        options = {"choice": ["naïve 東京 🦊"], "jump_forward": mode, "max_new_tokens": max_new_tokens}
+        result = generate(*parts, "order:", **options)
+        assert (len(result.token_ids[0]), result.is_complete) == (max_new_tokens, [False])
+
+
+def test_masked_generate_jumps_in_constrained_rows_beside_free_ones(parts, manager):
+    model, tokenizer = parts
+    prompt = tokenizer(PROMPTS, return_tensors="pt", padding=True, padding_side="left")
+    texts = {}
+    for mode in ("off", "draft", "ff_tokens"):
+        manager.add_request("a", StructuredOutputsParams(json=ORDER))
+        options = {"custom_generate": masked_generate, "manager": manager, "request_ids": ["a", None], "seed": 5}
+        ids = model.generate(**prompt, **options, **SAMPLED, jump_forward=mode, max_new_tokens=80)
+        texts[mode] = tokenizer.batch_decode(ids[:, prompt["input_ids"].shape[1] :], skip_special_tokens=True)
+        manager.finish_request("a")
+    assert texts["off"] == texts["draft"]
+    jsonschema.validate(json.loads(texts["ff_tokens"][0]), ORDER)
+    assert texts["ff_tokens"][1] == texts["off"][1]
+
+
+@pytest.mark.parametrize("mode", ["off", "draft", "ff_tokens"])
+def test_masked_generate_streams_every_token_of_its_jumps(parts, manager, mode):
+    model, _ = parts
+    manager.add_request("a", StructuredOutputsParams(json=ORDER))
+    streamer = RecordingStreamer()
+    options = {"custom_generate": masked_generate, "manager": manager, "request_ids": ["a"], "stream_to": streamer}
+    ids = model.generate(torch.tensor([[5, 6]]), **options, jump_forward=mode, max_new_tokens=150, **SAMPLED)
+    assert (streamer.tokens, streamer.has_ended) == (ids[0].tolist(), True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"use_cache": False}, "jump_forward='draft' needs a DynamicCache, got NoneType"),
+        ({"cache_implementation": "static"}, "needs a DynamicCache, got StaticCache"),
+        ({"repetition_penalty": 1.2}, "does not go with logits processors: leave out RepetitionPenaltyLogitsProcessor"),
+        ({"stop_strings": ["a"]}, "stopping criteria on the text: leave out StopStringCriteria"),
+    ],
+)
+def test_generate_refuses_what_needs_one_token_a_step(parts, manager, options, message):
+    model, tokenizer = parts
+    if "stop_strings" in options:  # transformers keeps the tokenizer from custom loops
+        options = {"stopping_criteria": [StopStringCriteria(tokenizer, **options)]}
+    manager.add_request("a", StructuredOutputsParams(json=ORDER))
+    with pytest.raises(ValueError, match=message):
+        model.generate(
+            torch.tensor([[5, 6]]),
+            custom_generate=masked_generate,
+            manager=manager,
+            request_ids=["a"],
+            jump_forward="draft",
+            max_new_tokens=20,
+            **options,
+        )
+    assert manager.stats().rows_filled == 0
+
+
+def test_generate_with_jump_forward_needs_a_model_that_can_forget(parts):
+    _, tokenizer = parts
+    mamba = MambaForCausalLM(MambaConfig(hidden_size=8, num_hidden_layers=1, vocab_size=1024))
+    with pytest.raises(ValueError, match="MambaForCausalLM cannot forget tokens: jump_forward='draft' must be 'off'"):
+        generate(mamba, tokenizer, "order:", regex="ab", jump_forward="draft")
+    assert generate(mamba, tokenizer, "order:", regex="ab").texts == ["ab"]

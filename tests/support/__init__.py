@@ -1,0 +1,1 @@
+"""What several tests share: cases, builds, judges, and processes of a kind."""
