@@ -16,7 +16,7 @@ import types
 
 import pytest
 
-from support.locations import ROOT, SUPPORT, importing
+from support.locations import ROOT, TESTS, importing
 
 ARCHITECTURES = (80, 90, 100)
 VOCAB = 3_008
@@ -79,7 +79,7 @@ def test_triton_kernels_compiled_for_a_gpu_give_the_references_bits(architecture
 
 
 def run_ranks(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return run_compiled(str(SUPPORT / "push_ranks_on_ptx.py"), *arguments)
+    return run_compiled(str(TESTS / "support" / "push_ranks_on_ptx.py"), *arguments)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
