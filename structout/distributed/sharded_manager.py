@@ -364,6 +364,15 @@ class ShardedManager:
         name = "compute_ff_tokens"
         return list(self._ask_owner(name, request_id, lambda: self._manager.compute_ff_tokens(request_id)))
 
+    def captures(self, request_id: str) -> list[tuple[str, bytes]]:
+        """Return what :meth:`StructuredOutputManager.captures` returns on the owner.
+        Collective."""
+
+        def answer() -> list[tuple[str, str]]:
+            return [(name, text.hex()) for name, text in self._manager.captures(request_id)]
+
+        return [(name, bytes.fromhex(text)) for name, text in self._ask_owner("captures", request_id, answer)]
+
     # -- helpers -----------------------------------------------------------------------
 
     def _run_step(

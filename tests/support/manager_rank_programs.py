@@ -155,6 +155,13 @@ def wait_and_ask_owners(rank: int) -> dict[str, Any]:
     ):
         with pytest.raises(error, match=message):
             ask()
+    grammar = structout.StructuredOutputsParams(grammar='start: word\nword[capture]: "ab"')
+    for manager in (sharded, single):
+        manager.add_request("captured", grammar)
+        manager.wait_ready("captured", JOIN_TIMEOUT_S)
+        manager.accept_tokens("captured", [*tokenizer.encode("ab"), tokenizer.eos_token_id])
+    assert sharded.captures("captured") == single.captures("captured") == [("word", b"ab")]
+    sharded.poll_changed()
     sharded.add_failed_request("refused", structout.GrammarError("not today"))
     assert sharded.wait_all()["refused"] is structout.GrammarStatus.FAILED
     assert sharded.poll_changed() == [("refused", structout.GrammarStatus.FAILED)]
