@@ -108,6 +108,7 @@ __device__ __forceinline__ void select_digit(Team& team, SelectScratch& scratch,
   const uint32_t bins_per_thread = kBins / blockDim.x;  // a multiple of four
   const uint32_t top_bin = kBins - 1 - threadIdx.x * bins_per_thread;
   uint64_t thread_sum = 0;
+#pragma unroll 1
   for (uint32_t i = 3; i < bins_per_thread; i += 4) {
     thread_sum += team_sum([&](const Histogram& block) { return block.sum_of_four(top_bin - i); });
   }
