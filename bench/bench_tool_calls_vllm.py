@@ -4,8 +4,9 @@ those that are invalid against their schemas, and those that its parsers lose.
     python bench/bench_tool_calls_vllm.py [--quick]
 
 Needs the environment of `make test-vllm`. The model is random, so that it never writes
-what it was not made to write. Half of the answers are streamed, and half of them begin
-with a reasoning; tool_choice is "auto", "required" or the name of a tool, in turn.
+what it was not made to write. Half of the answers are streamed, and where the format is
+Qwen's, half of them begin with a reasoning; tool_choice is "auto", "required" or the
+name of a tool, in turn.
 """
 
 import asyncio
@@ -25,6 +26,9 @@ import structout  # noqa: F401 - registers the op that the description of the ma
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 PARSERS = ("hermes", "qwen3_coder", "kimi_k2", "glm47", "minimax_m2")
+# The engine's parser of reasonings is Qwen's, which "<tool_call>" ends too: in texts of
+# other formats this would be an error.
+REASONING_PARSERS = ("hermes", "qwen3_coder", "glm47")
 CHOICES = ("auto", "required", "book")
 NUM_CLIENTS = 32
 
@@ -42,7 +46,7 @@ async def count(parser: str, url: str, tokenizer: Any, num_calls: int) -> dict[s
     from support.tool_requests import MAX_TOKENS, ask, problems_of, tool_request
 
     counts = {"requests": 0, "calls": 0, "invalid or lost": 0, "cut off": 0, "HTTP errors": 0}
-    kinds = [*itertools.product(CHOICES, (False, True), (False, True))]
+    kinds = [*itertools.product(CHOICES, (False, True) if parser in REASONING_PARSERS else (False,), (False, True))]
     cases = enumerate(itertools.cycle(kinds))
     limits = httpx.Limits(max_connections=NUM_CLIENTS)
 

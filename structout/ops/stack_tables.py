@@ -2,7 +2,7 @@
 their masks.
 
 They do for JSON schemas, whose values are inside each other, what
-:mod:`structout.fsm_states` does for automata. A place of a text is a row of int32:
+:mod:`structout.ops.fsm_states` does for automata. A place of a text is a row of int32:
 
 ===========  ===================================================================
 column       what it holds

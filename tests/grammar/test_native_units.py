@@ -28,7 +28,7 @@ def schemas(tmp_path):
 def formulas(csrc=CSRC):
     sources = [NATIVE / "formulas.cpp", csrc / "json" / "formula.cpp"]
     command = [*cxx(), *SANITIZED, "-Wall", "-Wextra", "-Werror"]
-    return compiled("formulas", command, sources, csrc=csrc, rooms=("base", "json"))
+    return compiled("formulas", command, sources, csrc=csrc, follows_includes=True)
 
 
 def test_formulas_mean_what_their_operators_say():
@@ -55,7 +55,7 @@ FAULTS = {
     "stacks-all subsets": ("context_free/stacks.cpp", "is_subset_.add(x, y, result);", "is_subset_.add(x, y, true);"),
     "texts-edges of a byte": ("json/texts_count.cpp", "uint64_t(edge.last - edge.first + 1) * known", "known"),
     "texts-length": (
-        "json/texts.cpp",
+        "json/texts_search.cpp",
         "distance(split->first) < split->second;",
         "distance(split->first) <= split->second;",
     ),

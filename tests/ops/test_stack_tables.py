@@ -1,5 +1,5 @@
 """stack_advance, stack_rows and stack_draft_rows on every backend equal
-structout.reference bit for bit."""
+their reference bit for bit."""
 
 from __future__ import annotations
 

@@ -86,8 +86,12 @@ def compiled_engine(name: str, source: Path, flags: Sequence[str], *, csrc: Path
     sources = [
         copy if copy.read_bytes() != path.read_bytes() else path for path, copy in zip(sources, copies, strict=True)
     ]
+
+    def compiled_object(path: Path) -> Path:
+        return compiled(path.stem, [*command, "-c"], [path], suffix=".o", follows_includes=True)
+
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        objects = pool.map(lambda path: compiled(path.stem, [*command, "-c"], [path], suffix=".o"), [*sources, source])
+        objects = pool.map(compiled_object, [*sources, source])
     return compiled(name, command, list(objects))
 
 

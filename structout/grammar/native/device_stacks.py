@@ -148,22 +148,23 @@ class DeviceStacks:
         Raises:
             GrammarLimitError: a text needs more than the engine's limits.
         """
+        own: set[int] = set()
         rows = stack_rows(self.stacks, self.tables)
-        missed = _list(rows == MISSED_ROW)
-        if not missed:
-            return rows
-        stacks = self.stacks[missed].cpu().numpy()
-        own = []
-        with grammar_errors():
-            for row, stack in zip(missed, stacks, strict=True):
-                if stack[0] == ASKED_STACK or not self._native.keep_mask(stack):
-                    mask = self._native.mask(self._texts[row].language, self._text_of(row))
-                    self.masks[self.max_masks + row] = torch.from_numpy(mask).to(self.device)
-                    own.append(row)
-        self._upload()
-        rows = stack_rows(self.stacks, self.tables)
+        # A mask that looks at more frames takes its slot from others of the same state,
+        # so they may miss in turn: at most once for each frame of a key.
+        while missed := [row for row in _list(rows == MISSED_ROW) if row not in own]:
+            stacks = self.stacks[missed].cpu().numpy()
+            with grammar_errors():
+                for row, stack in zip(missed, stacks, strict=True):
+                    if stack[0] == ASKED_STACK or not self._native.keep_mask(stack):
+                        mask = self._native.mask(self._texts[row].language, self._text_of(row))
+                        self.masks[self.max_masks + row] = torch.from_numpy(mask).to(self.device)
+                        own.add(row)
+            self._upload()
+            rows = stack_rows(self.stacks, self.tables)
         if own:
-            rows[own] = torch.tensor(own, dtype=torch.int32, device=self.device) + self.max_masks
+            at = torch.tensor(sorted(own), device=self.device)
+            rows[at] = at.int() + self.max_masks
         return rows
 
     def advance(self, tokens: torch.Tensor, is_active: torch.Tensor | None = None) -> None:

@@ -30,7 +30,7 @@ from support.object_schemas import ObjectSchema
 TOKENS = (
     b'", ', b'": ', b'"}', b"}}", b'"]', b'], "', b'{"', b'[{"', b"true", b"false", b"null", b"12", b"1.", b"abc",
     b'":1,"', b'a":', b'b":1}', b'"a"', b'"b":', b'":1}', b'""', b'"":', b"1,2", b"[1,1]", b'":"","', b'a":1,"b":2}',
-    b',"c":', b'"}, {"', b"}]", b"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", b"\n",
+    b',"c":', b'"}, {"', b"}]", b"}}}", b"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", b"\n",
 )  # fmt: skip
 VOCABULARY = Vocabulary((*(bytes([byte]) for byte in range(256)), *TOKENS, b""), (256 + len(TOKENS),))
 STOP = VOCABULARY.stop_token_ids[0]
@@ -166,6 +166,20 @@ def test_texts_that_are_too_deep_are_the_engines_own_until_they_are_not():
         assert all(grammar.accept_tokens("", [token]) for grammar in walk.grammars)
     assert walk.num_asked > 0
     assert (walk.stacks.stacks[:, 0] >= 0).all()
+    walk.masks()
+
+
+def test_a_mask_that_looks_deeper_leaves_no_other_text_without_one():
+    """The masks of both texts have the same state on top; that of the second looks at
+    more frames, so the key of the first grows after its mask was found."""
+    schema = {"type": "object", "properties": {"a": {"$ref": "#"}}, "additionalProperties": False}
+    grammar = schema_grammar(schema, "declared")
+    grammars = [grammar, grammar.copy()]
+    key = [b'{"', b"a", b'": ']
+    for each, num_keys in zip(grammars, (1, 3), strict=True):
+        assert each.accept_tokens("", [VOCABULARY.token_bytes.index(text) for text in [*key * num_keys, b"{"]])
+    walk = Walk(grammars, "cpu", random.Random(1))
+    assert (walk.stacks.rows() >= 0).all()  # before the engine has looked at either
     walk.masks()
 
 
