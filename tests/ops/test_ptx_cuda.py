@@ -32,9 +32,9 @@ MIN_COVERAGE = 0.95
 LESS_COVERED = {
     # Parts of unaligned rows and masks in groups of loads, for each place in the group,
     # which takes more random rows than there is time for.
-    "sample_by_clusters": 0.84,
-    "sample_by_blocks": 0.90,
-    "top_tokens_kernel": 0.80,
+    "sample_by_clusters": 0.87,
+    "sample_by_blocks": 0.92,
+    "top_tokens_kernel": 0.90,
     "row_totals_kernel": 0.94,
 }
 

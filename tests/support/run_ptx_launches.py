@@ -29,7 +29,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
     done: Counter[str] = Counter()
-    runs = itertools.product(itertools.count(asked.seed), ptx.ARCHITECTURES, CASES)
+    seeds = itertools.count(asked.seed)
+    runs = ((seed, architecture, name) for seed in seeds for architecture in ptx.ARCHITECTURES for name in CASES)
     for number, (seed, architecture, name) in enumerate(runs):
         checks = {"seed": seed} | CHECKS if number % 3 == 2 else {}
         with tempfile.NamedTemporaryFile() as report:
