@@ -313,10 +313,12 @@ std::vector<Statement> statements_of(std::string_view text) {
       if (begins_with({".version", ".target", ".address_size", ".file", ".loc"})) now.text.clear();
     }
     if (now.text.empty()) now.line = line;
-    const bool is_scope = now.text.empty() || begins_with({".section"}) || now.text.find(".entry ") != now.text.npos;
+    const auto is_scope = [&] {
+      return now.text.empty() || begins_with({".section"}) || now.text.find(".entry ") != now.text.npos;
+    };
     if (depth == 0 && here == ';') {
       end();
-    } else if (depth == 0 && here == '{' && is_scope) {
+    } else if (depth == 0 && here == '{' && is_scope()) {
       end("{");
     } else if (depth == 0 && here == '}') {
       end("}");
