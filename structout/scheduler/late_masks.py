@@ -43,11 +43,17 @@ class LateMasks:
         computed. The caller holds the lock of the grammars."""
         grammar = request.grammar
         if grammar is not None and self._requests.set_waiting(request):
-            self._executor.submit(self._finish, request, grammar.fork(), draft_tokens)
+            self._executor.submit(self._settle, request, grammar.fork(), draft_tokens)
 
     def close(self) -> None:
         """Drop what has not begun."""
         self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _settle(self, request: Request, grammar: StructuredOutputGrammar, draft_tokens: Sequence[int] | None) -> None:
+        try:
+            self._finish(request, grammar, draft_tokens)
+        except Exception as error:  # whatever it is, the request must not wait for ever
+            self._requests.set_failed(request, GrammarError(f"its masks could not be computed: {error}"))
 
     def _finish(self, request: Request, grammar: StructuredOutputGrammar, draft_tokens: Sequence[int] | None) -> None:
         if request.removal_error is not None:
