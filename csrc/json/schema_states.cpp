@@ -302,6 +302,11 @@ void SchemaStates::forbid_used(const Position& position, const Suspects& suspect
     }
     return false;
   };
+  // Whether the token may begin and complete a key, which earlier ones of its object rule
+  // out however new the item is: its quotes are two bytes of the token.
+  auto may_complete_key = [&](uint32_t token) {
+    return std::count(vocabulary_->begin(token), vocabulary_->end(token), uint8_t('"')) >= 2;
+  };
   size_t num_of_themselves = 0;  // that were tried
   bool are_rivals_prepared = false;
   for (uint32_t token : remembers ? suspects.of_earlier : suspects.of_themselves) {
@@ -310,7 +315,8 @@ void SchemaStates::forbid_used(const Position& position, const Suspects& suspect
     num_of_themselves += is_of_itself;
     uint32_t bit = 1u << (token & 31);
     if ((row[token >> 5] & bit) == 0) continue;
-    if (!is_of_itself && (is_in_string || (is_in_item && position.is_new_item())) && is_new_item(token)) continue;
+    bool is_for_item = !is_of_itself && (is_in_string || (is_in_item && position.is_new_item()));
+    if (is_for_item && is_new_item(token) && !may_complete_key(token)) continue;
     if (!are_rivals_prepared) position.prepare_rivals();
     are_rivals_prepared = true;
     if (!may_follow(position, token)) row[token >> 5] &= ~bit;

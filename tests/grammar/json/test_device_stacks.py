@@ -123,8 +123,7 @@ class Walk:
 @pytest.mark.parametrize("key_order", ["declared", "any"])
 def test_masks_and_places_are_those_of_the_engine(key_order, num_cases):
     rng = random.Random(7)
-    # Sixty walks find a difference: docs/fsm.md, "Schemas on the device".
-    for _ in range(num_cases(2, long=2)):
+    for _ in range(num_cases(2, long=60)):
         walk = Walk([schema_grammar(schema, key_order) for schema in SCHEMAS], "cpu", rng)
         for _ in range(40):
             walk.step()
@@ -195,8 +194,7 @@ def test_masks_beyond_the_slots_are_filled_by_the_engine():
 def test_rows_of_drafts_are_those_of_the_engine(key_order, num_cases):
     """And verified drafts advance the texts as single tokens do."""
     rng = random.Random(9)
-    # Thirty walks find a difference: docs/fsm.md, "Schemas on the device".
-    for _ in range(num_cases(1, long=1)):
+    for _ in range(num_cases(1, long=30)):
         walk = Walk([schema_grammar(schema, key_order) for schema in SCHEMAS], "cpu", rng, max_rows=8 * len(SCHEMAS))
         for _ in range(12):
             drafts, ends, accepted = [], [0], []

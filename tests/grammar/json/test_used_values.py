@@ -235,6 +235,23 @@ def num_walks_in(seconds, check):
     return num_walks
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b'[{"y":"a","c":0', {b',"z":'}),
+        (b'[{"c":"a","y":"b', {b'","c', b'","z":'}),  # "cc" may follow
+        (b'[[{"c":"a","y":"b', {b'","c', b'","z":'}),
+    ],
+)
+def test_token_that_repeats_a_key_is_not_allowed_in_an_item_that_is_new(text, expected):
+    """A string makes the item differ from all before it, but not the keys within."""
+    tokens = [b',"c":', b'","c":', b'","c', b',"z":', b'","z":']
+    engine = JsonEngine([*BYTE_TOKENS[:-1], *tokens, b""])
+    walk = engine.walk(engine.compile(UNIQUE))
+    assert walk.matcher.accept_bytes(text)
+    assert {engine.token_bytes[token] for token in walk.allowed() if 256 <= token < engine.stop} == expected
+
+
 def test_native_walks_through_random_schemas_find_no_dead_end(request, num_cases):
     if not request.config.getoption("--long"):
         pytest.skip("building the engine for native walks takes minutes: make test-all")
