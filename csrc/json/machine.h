@@ -304,7 +304,7 @@ class Machine {
   const Contents* at(State state) const {
     return states_.find<Contents>(state);
   }
-  // Of a state that waits for an item or is after one.
+  // The array whose item the state waits for or has just read.
   uint32_t array_of(State state) const {
     const auto* waiting = at<WaitingForItem>(state);
     return waiting != nullptr ? waiting->array : at<AfterItem>(state)->array;

@@ -327,7 +327,7 @@ std::vector<Machine::ItemGoal> Machine::item_goals(uint32_t array) {
 std::vector<Formula> Machine::few_children(uint32_t array) {
   const std::vector<ItemGoal> goals = item_goals(array);
   std::vector<Formula> few;
-  // Of a child that items in a range may satisfy.
+  // Adds a child formula to `few` if few values satisfy it and an item in the range may.
   auto consider = [&](Formula child, uint32_t begin, uint32_t end) {
     if (child == kNever || child == kAlways || std::find(few.begin(), few.end(), child) != few.end()) return;
     bool is_possible = std::any_of(goals.begin(), goals.end(), [&](const ItemGoal& goal) {

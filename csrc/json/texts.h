@@ -158,7 +158,7 @@ class Texts {
     // Pairs of its states with states of the syntax at which it accepts whatever may follow.
     // Null: there are none.
     std::shared_ptr<const std::unordered_set<uint64_t>> is_everything;
-    // Of each state to the nearest that accepts. Null where they are not known.
+    // From each state, how many bytes to the nearest one that accepts. Null: not known.
     std::shared_ptr<const std::vector<uint32_t>> distances;
     std::shared_ptr<const ListedTexts> listed = nullptr;  // or those of which `which` tells some
     uint32_t which = 0;

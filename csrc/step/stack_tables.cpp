@@ -280,7 +280,7 @@ class StackTableBuilder::Saturation {
   std::unordered_set<uint64_t> pairs_;
   std::vector<std::pair<int32_t, int32_t>> work_;
   std::unordered_set<int32_t> states_;
-  // Of an entry: where values that have begun so return to, and with which verdicts.
+  // For each entry state, the states that values entered there return to, with their verdicts.
   std::unordered_map<int32_t, std::set<std::pair<int32_t, int32_t>>> returns_;
   std::unordered_map<int32_t, std::set<int32_t>> pops_;
 };

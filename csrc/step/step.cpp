@@ -151,7 +151,7 @@ std::optional<uint64_t> Step::fill_request(size_t i, uint64_t work, const MaskRo
 uint64_t Step::run(uint64_t work, const MaskRows& masks, const BeforeLongWork& before_long_work) {
   lay_out();
   std::vector<size_t> later;
-  // Those whose masks are known come first, so that they never wait for the others.
+  // Requests with known masks come first, so that they never wait for the others.
   for (size_t i = 0; i < requests.size(); ++i) {
     bool is_short = true;
     try {

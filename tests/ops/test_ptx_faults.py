@@ -103,7 +103,7 @@ FAULTS = [
     for kind, places in kinds.items()
     for place in places
 ]
-# Those that no program fails for, and why.
+# Planted faults that make no program fail, and why.
 NOT_FOUND: dict[Fault, str] = {}
 # A few that every run plants.
 ALWAYS = [

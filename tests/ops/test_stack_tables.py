@@ -15,7 +15,7 @@ import torch
 
 import structout
 from structout import StackTableTensors
-from structout.ops import reference
+from structout.ops import reference, stack_reference
 from support import host_cuda, ptx
 from support.devices import DEVICES, TRITON_DEVICE
 from support.gpu_code import ARCHITECTURES
@@ -201,7 +201,7 @@ def text_tables(device: str = "cpu") -> StackTableTensors:
     keys = torch.full((16, 9), -1, dtype=torch.int32)
     for key, slot in {(1,): 0, (4, 3): 1, (4, 0): 2, (5,): 3}.items():
         full = [*key, *[-1] * (8 - len(key))]
-        at = reference._hash_of_key(full) % 16
+        at = stack_reference._hash_of_key(full) % 16
         while keys[at, 8] != -1:
             at = (at + 1) % 16
         keys[at] = torch.tensor([*full, slot])

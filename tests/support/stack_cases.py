@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from structout import StackTableTensors
-from structout.ops import reference
+from structout.ops import stack_reference
 
 BETWEEN = -99  # what is between the entries of a vector
 LETTERS = 4  # the bytes that do anything; most walks would end at once with more
@@ -103,7 +103,7 @@ class TableMaker:
         return self.put(*itertools.chain(*entries), *self.rng.choice([(-2, 0, 0), (-2, 0, 0), ()]))
 
 
-class _Recorder(reference._StackMachines):
+class _Recorder(stack_reference._StackMachines):
     """Notes the keys that are looked up."""
 
     def __init__(self, *tables: torch.Tensor):
@@ -222,7 +222,7 @@ def _table_of(rng: random.Random, slots: dict[tuple[int, ...], int]) -> list[lis
         size *= 2
     table = [[-1] * 9 for _ in range(size)]
     for key, slot in slots.items():
-        at = reference._hash_of_key(list(key))
+        at = stack_reference._hash_of_key(list(key))
         while table[at % size][8] != -1:
             at += 1
         table[at % size] = [*key, slot]

@@ -92,7 +92,7 @@ class GrammarContext:
 
     @cached_property
     def markers(self) -> dict[str, int]:
-        """Those that no text spells."""
+        """The added tokens that have no text, by name."""
         return {name: i for name, i in self.added_tokens.items() if not self._known_vocabulary.token_bytes[i]}
 
     @property
