@@ -91,15 +91,15 @@ def as_parsers_read(tag: Any, reasoning_marks: Sequence[str] = ()) -> Any:
     calls = list(_calls(tag.get("format") if isinstance(tag, dict) else None))
     markers = dict.fromkeys(marker for call in calls for text in _texts_of(call) for marker in _MARKER.findall(text))
     if markers:
-        meant = {text for part in _parts(tag["format"]) for text in _texts_of(part)}
+        meant = {text for part in parts_of(tag["format"]) for text in _texts_of(part)}
         markers |= dict.fromkeys(mark for mark in reasoning_marks if mark not in meant)
         tag.setdefault("markers", "added")
     # What begins a call without any marker is JSON, which a parser looks for anywhere.
     openings = markers | dict.fromkeys("{" for call in calls if str(call.get("begin")).startswith("{"))
-    for part in (each for call in calls if str(call.get("begin")).startswith(_MIMO) for each in _parts(call)):
+    for part in (each for call in calls if str(call.get("begin")).startswith(_MIMO) for each in parts_of(call)):
         if part.get("style") == "qwen_xml":
             part["style"] = "mimo_xml"
-    for part in _parts(tag.get("format") if openings else None):
+    for part in parts_of(tag.get("format") if openings else None):
         kind = part.get("type")
         if kind == "json_schema":
             part.setdefault("whitespace_pattern", _ONE_LINE)
@@ -114,7 +114,7 @@ def as_parsers_read(tag: Any, reasoning_marks: Sequence[str] = ()) -> Any:
     return tag
 
 
-def _parts(part: Any) -> Iterator[dict[str, Any]]:
+def parts_of(part: Any) -> Iterator[dict[str, Any]]:
     """Yield a format and those inside it."""
     pending = [part]
     while pending:
@@ -128,9 +128,9 @@ def _parts(part: Any) -> Iterator[dict[str, Any]]:
 
 def _calls(part: Any) -> Iterator[dict[str, Any]]:
     """Yield the tags whose content has a schema, and those around them."""
-    for tag in _parts(part):
+    for tag in parts_of(part):
         if tag.get("type", "tag") == "tag" and any(
-            inside.get("type") in ("json_schema", "qwen_xml_parameter") for inside in _parts(tag.get("content"))
+            inside.get("type") in ("json_schema", "qwen_xml_parameter") for inside in parts_of(tag.get("content"))
         ):
             yield tag
 

@@ -17,10 +17,11 @@ import torch
 import structout
 from structout import FsmTables
 from structout.ops import reference
-from support import host_cuda, ptx
-from support.devices import DEVICES, TRITON_DEVICE
+from support import host_cuda
+from support.devices import DEVICES
 from support.gpu_code import ARCHITECTURES
 from support.locations import CUDA_PROGRAMS
+from support.op_backends import BACKENDS, op_of
 from support.refusals import REFUSED
 from support.strided import Strided, StridedIntegers, strided, strided_integers
 from support.triton_ptx import Kernel, compile_for
@@ -90,26 +91,6 @@ def run_cuda_on_cpu(name: str, *arguments: Any) -> torch.Tensor | None:
         )  # fmt: skip
     getattr(cuda_library(), f"{name}_on_host")(ctypes.byref(params))
     return result
-
-
-def op_of(backend: str, name: str) -> Callable[..., Any]:
-    if backend in ("cpu", "cuda"):
-        return getattr(torch.ops.structout, name).default
-    if backend == "triton":
-        from structout.triton_kernels import fsm_states
-
-        return getattr(fsm_states, name)
-    run = functools.partial(run_cuda_on_cpu, name)
-    return ptx.on_ptx(run, cuda_library, "fsm_states") if backend == "ptx" else run
-
-
-BACKENDS = [
-    pytest.param(("cpu", "cpu"), id="cpu"),
-    pytest.param(("cuda_on_cpu", "cpu"), id="cuda_on_cpu"),
-    pytest.param(("ptx", "cpu"), id="ptx", marks=ptx.NEEDS_NVCC),
-    pytest.param(("triton", TRITON_DEVICE), id="triton", marks=pytest.mark.triton),
-    pytest.param(("cuda", "cuda"), id="cuda", marks=pytest.mark.gpu),
-]
 
 
 class Case(NamedTuple):
@@ -255,7 +236,7 @@ def check(op: Callable[..., Any], name: str, case: Case) -> None:
 @pytest.mark.parametrize("name", OPS)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_fsm_op_on_random_automata_matches_reference(backend, name, is_damaged, num_cases):
-    rng, op = random.Random(1), op_of(backend[0], name)
+    rng, op = random.Random(1), op_of(backend[0], name, "fsm_states", run_cuda_on_cpu, cuda_library)
     is_interpreted = backend == ("triton", "cpu")
     for _ in range(num_cases(40, long=600) if is_interpreted else num_cases(150, long=3000)):
         check(op, name, make_case(rng, backend[1], is_damaged=is_damaged))
@@ -263,7 +244,7 @@ def test_fsm_op_on_random_automata_matches_reference(backend, name, is_damaged, 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_fsm_draft_states_with_bad_row_indptr_stays_inside_the_rows(backend):
-    rng, op = random.Random(2), op_of(backend[0], "fsm_draft_states")
+    rng, op = random.Random(2), op_of(backend[0], "fsm_draft_states", "fsm_states", run_cuda_on_cpu, cuda_library)
     for ends in ([-5, 3, 10**9], [4, 1, 2], [0, 2**31 - 1, 0], [9, 9, 9]):
         tables = make_tables(rng, is_damaged=False)
         states = torch.tensor([0, -2], dtype=torch.int32)

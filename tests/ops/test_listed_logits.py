@@ -19,22 +19,12 @@ from support import host_cuda, ptx
 from support.apply_bitmask_cases import DTYPES, assert_same_bits
 from support.devices import DEVICES, TRITON_DEVICE
 from support.locations import CUDA_PROGRAMS
+from support.op_backends import op_of
 from support.refusals import REFUSED
 from support.strided import Strided, StridedIntegers, strided, strided_integers
 
 OPS = ("apply_penalties", "apply_logit_bias")
 PROGRAM = CUDA_PROGRAMS / "listed_logits.cpp"
-
-
-def op_of(backend: str, name: str) -> Callable[..., None]:
-    if backend in ("cpu", "cuda"):
-        return getattr(torch.ops.structout, name).default
-    if backend == "triton":
-        from structout.triton_kernels import listed_logits
-
-        return getattr(listed_logits, name)
-    run = functools.partial(run_cuda_on_cpu, name)
-    return ptx.on_ptx(run, cuda_library, "listed_logits") if backend == "ptx" else run
 
 
 class Listed(ctypes.Structure):
@@ -150,7 +140,7 @@ def check(op: Callable[..., None], name: str, case: Case) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_op_on_random_lists_matches_reference(backend, name, num_cases):
     rng = random.Random(5)
-    op = op_of(backend[0], name)
+    op = op_of(backend[0], name, "listed_logits", run_cuda_on_cpu, cuda_library)
     for i in range(num_cases(60, long=800)):
         check(op, name, make_case(rng, name, DTYPES[i % 3], backend[1]))
 
@@ -160,7 +150,7 @@ def test_op_on_random_lists_matches_reference(backend, name, num_cases):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_op_with_lists_longer_than_a_chunk_matches_reference(backend, name):
     rng = random.Random(6)
-    op = op_of(backend[0], name)
+    op = op_of(backend[0], name, "listed_logits", run_cuda_on_cpu, cuda_library)
     for dtype in DTYPES:
         check(op, name, make_case(rng, name, dtype, backend[1], max_listed=1500))
 

@@ -16,10 +16,11 @@ import torch
 import structout
 from structout import StackTableTensors
 from structout.ops import reference, stack_reference
-from support import host_cuda, ptx
-from support.devices import DEVICES, TRITON_DEVICE
+from support import host_cuda
+from support.devices import DEVICES
 from support.gpu_code import ARCHITECTURES
 from support.locations import CUDA_PROGRAMS
+from support.op_backends import BACKENDS, op_of
 from support.refusals import REFUSED
 from support.stack_cases import Case, clone, make_case
 from support.strided import StridedIntegers, strided_integers
@@ -94,26 +95,6 @@ def run_cuda_on_cpu(name: str, stacks: torch.Tensor, *arguments: Any) -> torch.T
     return result
 
 
-def op_of(backend: str, name: str) -> Callable[..., Any]:
-    if backend in ("cpu", "cuda"):
-        return getattr(torch.ops.structout, name).default
-    if backend == "triton":
-        from structout.triton_kernels import stack_tables
-
-        return getattr(stack_tables, name)
-    run = functools.partial(run_cuda_on_cpu, name)
-    return ptx.on_ptx(run, cuda_library, "stack_tables") if backend == "ptx" else run
-
-
-BACKENDS = [
-    pytest.param(("cpu", "cpu"), id="cpu"),
-    pytest.param(("cuda_on_cpu", "cpu"), id="cuda_on_cpu"),
-    pytest.param(("ptx", "cpu"), id="ptx", marks=ptx.NEEDS_NVCC),
-    pytest.param(("triton", TRITON_DEVICE), id="triton", marks=pytest.mark.triton),
-    pytest.param(("cuda", "cuda"), id="cuda", marks=pytest.mark.gpu),
-]
-
-
 def check(op: Callable[..., Any], name: str, case: Case) -> torch.Tensor:
     expected_case = clone(case)
     expected = getattr(reference, name)(*expected_case.arguments(name))
@@ -128,7 +109,7 @@ def check(op: Callable[..., Any], name: str, case: Case) -> torch.Tensor:
 @pytest.mark.parametrize("name", OPS)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_stack_op_on_random_tables_matches_reference(backend, name, is_damaged, num_cases):
-    rng, op = random.Random(1), op_of(backend[0], name)
+    rng, op = random.Random(1), op_of(backend[0], name, "stack_tables", run_cuda_on_cpu, cuda_library)
     is_interpreted = backend == ("triton", "cpu")
     seen: set[int] = set()
     for _ in range(num_cases(25, long=600) if is_interpreted else num_cases(150, long=3000)):
@@ -154,7 +135,7 @@ def test_random_tables_cover_what_the_ops_do():
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_stack_draft_rows_with_bad_row_indptr_stays_inside_the_rows(backend):
-    rng, op = random.Random(2), op_of(backend[0], "stack_draft_rows")
+    rng, op = random.Random(2), op_of(backend[0], "stack_draft_rows", "stack_tables", run_cuda_on_cpu, cuda_library)
     case = make_case(rng, backend[1])
     stacks = case.stacks[:1].expand(2, -1)
     for ends in ([-5, 3, 10**9], [4, 1, 2], [0, 2**31 - 1, 0], [9, 9, 9]):

@@ -9,6 +9,7 @@ from typing import Any
 from structout.constraints.tools.styles import STYLES
 from structout.grammar.interface import StructuredOutputGrammar
 from structout.grammar.vocabulary import Vocabulary
+from structout.integrations.client_tags import parts_of
 from support.mask_walks import STYLES as WALKS
 from support.mask_walks import MaskWalker
 from support.tool_calls import tags_with_schemas
@@ -48,18 +49,6 @@ def drawn_texts(grammar: StructuredOutputGrammar, tag: Any, seed: str, number: i
         text = walker.draw(fork, rng.choice(WALKS), rng, rng.choice([3, 40]), hints)
         if text is not None:
             yield begun + text.decode()
-
-
-def parts_of(part: Any) -> Iterator[dict[str, Any]]:
-    """A format and those inside it."""
-    pending = [part]
-    while pending:
-        part = pending.pop()
-        if isinstance(part, list):
-            pending += part
-        elif isinstance(part, dict):
-            yield part
-            pending += [part.get(name) for name in ("content", "elements", "tags")]
 
 
 def _texts(part: Any) -> Iterator[str]:

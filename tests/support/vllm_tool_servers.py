@@ -10,12 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import os
-import signal
-import socket
-import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -80,53 +75,17 @@ def tool_servers(
     Raises:
         AssertionError: the servers did not start, or one of them ended by itself.
     """
-    ports = dict(zip(parsers, _free_ports(len(parsers)), strict=True))
+    from support.server_processes import free_ports, running  # this file is a program, too
+
+    ports = dict(zip(parsers, free_ports(len(parsers)), strict=True))
     command = [sys.executable, "-P", __file__, ",".join(f"{parser}={port}" for parser, port in ports.items())]
     command += ["--model", str(model), "--served-model-name", "small", "--host", "127.0.0.1", "--enforce-eager"]
     command += ["--dtype", "float32", "--max-model-len", "2048", "--max-num-seqs", "64", "--reasoning-parser", "qwen3"]
     settings = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
     settings |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "1"}
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            [*command, *arguments], stdout=output, stderr=output, env=os.environ | settings | environment
-        )
-        urls = {parser: f"http://127.0.0.1:{port}" for parser, port in ports.items()}
-        try:
-            for url in urls.values():
-                _wait_for(process, url, log)
-            yield urls
-            assert process.poll() is None, log.read_text()[-3000:]
-        finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(60)
-            finally:
-                process.kill()
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
-def _wait_for(process: subprocess.Popen[Any], url: str, log: Path) -> None:
-    import httpx
-
-    deadline = time.monotonic() + 900
-    while time.monotonic() < deadline:
-        assert process.poll() is None, log.read_text()[-3000:]
-        try:
-            if httpx.get(f"{url}/health", timeout=5).status_code == 200:
-                return
-        except httpx.HTTPError:
-            pass
-        time.sleep(0.5)
-    raise AssertionError(log.read_text()[-3000:])
+    urls = {parser: f"http://127.0.0.1:{port}" for parser, port in ports.items()}
+    with running([*command, *arguments], settings | environment, log, urls.values()):
+        yield urls
 
 
 async def _serve(ports: dict[str, int], arguments: Any) -> None:

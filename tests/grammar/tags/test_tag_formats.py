@@ -11,8 +11,8 @@ from xgrammar.builtin_structural_tag import get_model_structural_tag
 
 from structout import StructuredOutputsParams
 from structout.grammar.native.backend import FsmBackend
-from structout.integrations.client_tags import as_parsers_read
-from support.tag_walks import VOCABULARY, drawn_texts, parts_of
+from structout.integrations.client_tags import as_parsers_read, parts_of
+from support.tag_walks import VOCABULARY, drawn_texts
 from support.tool_calls import JSON_ONLY, NASTY, PLAIN, as_openai_tools, check_call, read_calls
 
 MODELS = (

@@ -2,10 +2,7 @@
 
 import asyncio
 import json
-import os
 import re
-import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +14,7 @@ pytest.importorskip("vllm")
 import httpx
 
 from support.locations import ROOT
+from support.server_processes import free_ports, running
 from support.vllm_requests import LETTERS, SCHEMA
 
 MESSAGES = [{"role": "user", "content": "The quick brown fox"}]
@@ -26,42 +24,16 @@ SLOW_SCHEMA = {"enum": [f"value {i} {i * 7919 % 10007}" for i in range(4000)]}
 @pytest.fixture(scope="module")
 def server(small_model, tmp_path_factory):
     """The address of a server, which runs without errors until it is told to stop."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     arguments = ["--model", str(small_model), "--served-model-name", "small", "--port", str(port)]
     arguments += ["--host", "127.0.0.1", "--max-model-len", "512", "--enforce-eager", "--dtype", "float32"]
     arguments += ["--num-gpu-blocks-override", "256", "--max-num-seqs", "64"]
-    environment = os.environ | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
     log = tmp_path_factory.mktemp("server") / "log"
-    with log.open("w") as output:
-        command = [sys.executable, "-P", "-m", "vllm.entrypoints.openai.api_server", *arguments]
-        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
-        url = f"http://127.0.0.1:{port}"
-        try:
-            wait_for(process, url, log)
-            yield url
-            assert process.poll() is None, log.read_text()[-3000:]
-            assert "EngineDeadError" not in log.read_text()
-        finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(60)
-            finally:
-                process.kill()
-
-
-def wait_for(process, url, log):
-    deadline = time.monotonic() + 300
-    while time.monotonic() < deadline:
-        assert process.poll() is None, log.read_text()[-3000:]
-        try:
-            if httpx.get(f"{url}/health", timeout=5).status_code == 200:
-                return
-        except httpx.HTTPError:
-            pass
-        time.sleep(0.5)
-    raise AssertionError(log.read_text()[-3000:])
+    command = [sys.executable, "-P", "-m", "vllm.entrypoints.openai.api_server", *arguments]
+    url = f"http://127.0.0.1:{port}"
+    with running(command, {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}, log, [url]):
+        yield url
+        assert "EngineDeadError" not in log.read_text()
 
 
 def post(url, path="/v1/chat/completions", **body):

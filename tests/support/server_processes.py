@@ -1,0 +1,66 @@
+"""Servers in a process of their own."""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+_START_SECONDS = 900
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+@contextmanager
+def running(command: Sequence[str], variables: Mapping[str, str], log: Path, urls: Iterable[str]) -> Iterator[None]:
+    """Run a process whose servers at ``urls`` answer ``/health``.
+
+    Args:
+        command: the process.
+        variables: its environment variables beside those of this process.
+        log: the file that gets its output.
+        urls: the addresses of its servers.
+
+    Raises:
+        AssertionError: the servers did not start, or the process ended by itself.
+    """
+    with log.open("w") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | variables)
+        try:
+            for url in urls:
+                _wait_for(process, url, log)
+            yield
+            assert process.poll() is None, log.read_text()[-3000:]
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(60)
+            finally:
+                process.kill()
+
+
+def _wait_for(process: subprocess.Popen[Any], url: str, log: Path) -> None:
+    import httpx  # comes with vLLM
+
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline:
+        assert process.poll() is None, log.read_text()[-3000:]
+        try:
+            if httpx.get(f"{url}/health", timeout=5).status_code == 200:
+                return
+        except httpx.HTTPError:
+            pass
+        time.sleep(0.5)
+    raise AssertionError(log.read_text()[-3000:])
