@@ -21,7 +21,7 @@ COUNTS = {
     "apply_bitmask": (100, 4000),
     "fsm_states": (20, 400),
     "listed_logits": (60, 3000),
-    "masked_sample": (24, 2500),
+    "masked_sample": (60, 2500),
     "stack_tables": (60, 1000),
     "verify_drafts": (40, 400),
 }
