@@ -75,7 +75,8 @@ lint: $(VENV)/lint.installed  ## formatters in check mode, linters and type chec
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/clang-format --dry-run --Werror $(NATIVE_SOURCES)
+	@echo 'clang-format --dry-run' $(words $(NATIVE_SOURCES)) files of C++ and CUDA
+	@$(BIN)/clang-format --dry-run --Werror $(NATIVE_SOURCES)
 
 format: $(VENV)/lint.installed  ## format Python, C++ and CUDA sources
 	$(BIN)/ruff check --fix .

@@ -51,10 +51,14 @@ def _signals(buffer, epoch, source, world_size):
 
 @triton.jit
 def _copy(source, size, to, begin, end, TILE: tl.constexpr):
-    """Copy elements [begin, end). Elements from `size` on are 0."""
+    """Copy elements [begin, end). Elements from `size` on are 0.
+
+    What comes after `end` is not read: another program may still wait for it.
+    """
     for at in range(begin, end, TILE):
         i = at + tl.arange(0, TILE)
-        tl.store(to + i, tl.load(source + i, mask=i < size, other=0), mask=i < end)
+        is_copied = i < end
+        tl.store(to + i, tl.load(source + i, mask=is_copied & (i < size), other=0), mask=is_copied)
 
 
 @triton.jit

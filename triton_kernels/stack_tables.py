@@ -47,7 +47,7 @@ def bits_of_names(names):
 
 @triton.jit
 def guards_hold(guard, names_0, names_1, is_asked, cells, num_cells):
-    is_guard = is_asked & (guard >= 0) & (guard + 6 <= num_cells)
+    is_guard = is_asked & (guard >= 0) & (guard <= num_cells - 6)  # guard + 6 might overflow
     at = cells + guard.to(tl.int64)
     required_0 = tl.load(at, mask=is_guard, other=0)
     required_1 = tl.load(at + 1, mask=is_guard, other=0)

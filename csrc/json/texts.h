@@ -213,7 +213,6 @@ class Texts {
   std::unordered_map<std::string, uint32_t> languages_by_name_;
   std::unordered_map<Formula, NumberSpelling> spellings_;  // of languages of numbers
   std::unordered_map<Formula, Formula> written_;
-  std::unordered_set<uint32_t> forms_;  // languages that limit the digits of numbers
   std::unordered_map<uint32_t, uint32_t> digits_to_an_end_;
   std::unordered_map<std::string, std::shared_ptr<const ListedTexts>> listed_by_name_;
   std::vector<TextState> states_;

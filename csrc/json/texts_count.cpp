@@ -10,37 +10,54 @@ namespace structout::json {
 namespace {
 
 constexpr uint32_t kManyCharacters = 5;  // of any kind: more than kManyTexts texts
-constexpr size_t kMaxRemainders = 4096;  // of a step, for each length of a bound
+constexpr size_t kMaxRemainders = 4096;  // of a step
+
+// So many digits may follow, whichever they are, and the automaton accepts after each of
+// them. UINT32_MAX: as many as there are.
+uint32_t num_free_digits(const engine::Automaton& language, uint32_t state) {
+  std::unordered_set<uint32_t> reached = {state};
+  std::vector<uint32_t> level = {state};
+  for (uint32_t num_digits = 0; !level.empty(); ++num_digits) {
+    for (uint32_t from : std::exchange(level, {})) {
+      uint32_t digits_left = 10;
+      for (const engine::Edge* edge = language.begin(from); edge < language.end(from); ++edge) {
+        int first = std::max<int>(edge->first, '0'), last = std::min<int>(edge->last, '9');
+        if (first > last) continue;
+        if (!language.accepts(edge->target)) return num_digits;
+        digits_left -= uint32_t(last - first + 1);
+        if (reached.insert(edge->target).second) level.push_back(edge->target);
+      }
+      if (digits_left > 0) return num_digits;
+    }
+  }
+  return UINT32_MAX;
+}
 
 }  // namespace
 
 // A limit of 17 digits makes a million states of the multiples of 86,400. Without it they
-// are few, and from each of them any digits can be read, and then a few more to an end.
+// are few, and from each of them any digits can be read, and then a few more to an end. The
+// same holds of bounds: at most 2^64 is whatever has 19 digits.
 uint32_t Texts::num_whole_numbers(uint32_t state) {
   const TextState given = states_[state];
   if (given.kind != TextKind::kNumber || formulas_.op(given.formula) != Op::kAnd) return 0;
   std::vector<Formula> others;
-  uint32_t num_digits = 0;  // that the form allows, whichever they are
+  uint32_t num_free = kFar;
   for (Formula literal : formulas_.operands(given.formula)) {
     const FormulaNode node = formulas_[literal];
-    if (node.op != Op::kText || forms_.count(node.a) == 0) {
+    const engine::Automaton* language = node.op == Op::kText ? languages_[node.a].automaton.get() : nullptr;
+    uint32_t num_free_here = language == nullptr ? 0 : num_free_digits(*language, node.b);
+    if (num_free_here == 0) {
       others.push_back(literal);
-      continue;
+    } else {
+      num_free = std::min(num_free, num_free_here);
     }
-    const engine::Automaton& form = *languages_[node.a].automaton;
-    auto after_any_digit = [&form](uint32_t place) {
-      for (const engine::Edge* edge = form.begin(place); edge < form.end(place); ++edge) {
-        if (edge->first <= '0' && '9' <= edge->last) return form.accepts(edge->target) ? edge->target : engine::kDead;
-      }
-      return engine::kDead;
-    };
-    for (uint32_t place = after_any_digit(node.b); place != engine::kDead; place = after_any_digit(place)) ++num_digits;
   }
-  if (num_digits == 0) return 0;
+  if (num_free == kFar) return 0;
   uint32_t to_an_end = num_digits_to_an_end(add({given.kind, given.syntax, formulas_.conjunction(std::move(others))}));
-  if (to_an_end == kFar || to_an_end >= num_digits) return 0;
+  if (to_an_end == kFar || to_an_end >= num_free) return 0;
   uint64_t count = 1;
-  for (uint32_t i = to_an_end; i < num_digits && count < kManyTexts; ++i) count *= 10;
+  for (uint32_t i = to_an_end; i < num_free && count < kManyTexts; ++i) count *= 10;
   return uint32_t(std::min<uint64_t>(count, kManyTexts));
 }
 

@@ -76,7 +76,6 @@ Formula Texts::written(Formula formula) {
   form.num_digits = std::max(form.num_digits, num_whole + num_decimals + 1);
   form.num_zeros = std::max(form.num_zeros, num_decimals);
   Formula in_form = language(TextKind::kNumber, name_of(form), [&] { return numbers_of(form, budget_); });
-  forms_.insert(formulas_[in_form].a);
   return written_[formula] = formulas_.conjunction({with_forms(formula), in_form});
 }
 

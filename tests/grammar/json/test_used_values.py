@@ -180,6 +180,7 @@ SEARCHED = [
         '[{"a":"x"},{"a":"x","',
     ),
     (UNIQUE | {"items": {"type": "integer", "multipleOf": 864}, "maxItems": 3}, "[1728,8640,"),
+    (UNIQUE | {"items": {"type": "number", "multipleOf": 1001, "minimum": -2, "maximum": 2**64}}, "[1001,2002,3003"),
     (
         UNIQUE | {"items": NAMED | {"properties": {"name": {"multipleOf": 864}, "active": {}}}},
         '[{"name":1728,"active":1',
