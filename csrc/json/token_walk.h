@@ -137,13 +137,28 @@ class TokenWalk {
   // Changes the row of the state without its limit of the length. False if fill() is faster.
   bool forbid_longer(const engine::VocabularyTrie& vocabulary, const Machine::LengthLimit& limit, uint32_t* row) {
     row_ = row;
-    const std::vector<std::vector<uint32_t>>& rows_up_to = vocabulary.string_tokens().rows_up_to;
-    const std::vector<uint32_t>& free = rows_up_to[std::min<size_t>(limit.num_free, rows_up_to.size() - 1)];
+    const engine::StringTokens& strings = vocabulary.string_tokens();
+    const uint32_t longest = engine::StringTokens::kNumLengths - 1;
     std::vector<uint32_t> doubtful;
-    for (uint32_t i = 0; i < free.size(); ++i) {
-      if (limit.num_at_most < rows_up_to.size()) row[i] &= rows_up_to[limit.num_at_most][i];
-      for (uint32_t bits = row[i] & ~free[i]; bits != 0; bits &= bits - 1) {
-        doubtful.push_back(i << 5 | uint32_t(__builtin_ctz(bits)));
+    if (limit.num_free < longest) {
+      const std::vector<uint32_t>& free = strings.rows_up_to[limit.num_free];
+      const std::vector<uint32_t>& at_most = strings.rows_up_to[std::min(limit.num_at_most, longest)];
+      const std::vector<uint32_t>& listed = strings.rows_up_to[longest];
+      for (uint32_t i = 0; i < free.size(); ++i) {
+        row[i] &= at_most[i] | ~listed[i];
+        for (uint32_t bits = row[i] & at_most[i] & ~free[i]; bits != 0; bits &= bits - 1) {
+          doubtful.push_back(i << 5 | uint32_t(__builtin_ctz(bits)));
+        }
+      }
+    }
+    auto first = std::upper_bound(strings.longer.begin(), strings.longer.end(), std::pair(limit.num_free, UINT32_MAX));
+    for (auto each = first; each != strings.longer.end(); ++each) {
+      auto [length, token] = *each;
+      if ((row[token >> 5] >> (token & 31) & 1) == 0) continue;
+      if (length > limit.num_at_most) {
+        forbid(token);
+      } else {
+        doubtful.push_back(token);
       }
     }
     if (doubtful.size() > kMaxDoubtful) return false;
@@ -166,6 +181,9 @@ class TokenWalk {
       Action action = machine_.action(frames_[top].state, byte);
       if (action.kind == Action::kFail) return kBottom;
       const WalkFrame frame = frames_[top];
+      if (action.kind == Action::kReplace && machine_.is_scalar(frame.state)) {  // most bytes: nothing is remembered
+        return add({action.state, frame.below, frame.events, frame.names, frame.has_new_name, frame.condition});
+      }
       std::optional<uint32_t> condition = condition_after(frame, byte, action);
       if (!condition) return kBottom;
       switch (action.kind) {
@@ -286,7 +304,7 @@ class TokenWalk {
         }
         return false;
       }
-      if (!enter(vocabulary, number)) return false;
+      if (!enter(vocabulary, number) || nodes[number].end == number + 1) return false;
       open(depth + 1);
       return true;
     });
@@ -334,6 +352,7 @@ class TokenWalk {
     for (uint8_t byte : bytes) {
       uint32_t number = vocabulary.child(node, byte);
       if (number == engine::VocabularyTrie::kNone) continue;
+      if (byte == '"' && ends_as_without_name(tops_[depth])) continue;
       bool is_allowed = follow(nodes[number]);
       if (is_allowed && byte != '"' && machine_.state_without_name(frames_[tops_[depth + 1]].state)) {
         enter(vocabulary, number);
@@ -352,6 +371,14 @@ class TokenWalk {
       enter(vocabulary, number);
       fill_below(vocabulary, number, depth + 1);
     }
+  }
+
+  // Whether the quote does the same where the key cannot become a named one.
+  bool ends_as_without_name(uint32_t top) {
+    State state = frames_[top].state, without = *machine_.state_without_name(state);
+    Action action = machine_.action(state, '"');
+    bool is_same = frames_[top].condition == Conditions::kAlways && action == machine_.action(without, '"');
+    return is_same && machine_.guard(state, '"', action) == machine_.guard(without, '"', action);
   }
 
   // `top`: where the token leads.

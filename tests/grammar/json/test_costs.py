@@ -96,3 +96,38 @@ def test_work_of_an_enum_value_is_that_of_its_own_part():
         walk.allowed()
         assert walk.matcher.accept([byte])
     assert index.work - before < 5_000
+
+
+def test_limit_that_is_far_away_costs_no_look_at_long_tokens():
+    """A string of which 130 characters are left asks nothing of a token of 100."""
+    tokens = [bytes([byte]) for byte in range(256)] + [b"x" * length for length in range(2, 200)] + [b""]
+    engine = JsonEngine(tokens)
+    index = engine.compile({"type": "string", "maxLength": 150}, LIMIT)
+    walk = engine.walk(index)
+    walk.allowed()
+    for token in (*b'"a', 256 + 18):  # the last one has 20 characters
+        assert walk.matcher.accept([token])
+        before = index.work
+        allowed = walk.allowed()
+    assert len(tokens[max(allowed)]) == 129
+    assert index.work - before < 40
+
+
+def test_prefixes_of_names_are_ends_of_free_keys_without_a_look_at_what_follows():
+    """A free key ends behind "na" as behind any other text, so tokens that end it there
+    are known from keys without names."""
+    names = ["name", "nature", "nation", "native", "nanny"]
+    ends = [b'":', b'": ', b'": "', b'": {', b'": [', b'":"', b'": {"', b'": ["', b'": true', b'": null']
+    tokens = [bytes([byte]) for byte in range(256)] + ends
+    tokens += [name[:length].encode() + end for name in names for length in range(1, len(name)) for end in ends]
+    tokens = [*dict.fromkeys(tokens), b""]
+    engine = JsonEngine(tokens)
+    index = engine.compile({"type": "object", "properties": dict.fromkeys(names, {})}, LIMIT)
+    walk = engine.walk(index)
+    for token in b'{"':
+        walk.allowed()
+        assert walk.matcher.accept([token])
+    before = index.work
+    allowed = {tokens[token] for token in walk.allowed()}
+    assert {b'na":', b'natur": ["', b'": {"'} <= allowed
+    assert index.work - before < 120
