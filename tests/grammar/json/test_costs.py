@@ -3,50 +3,17 @@
 import pytest
 
 from support.json_engine import JsonEngine
+from support.large_schemas import (
+    chain_of_dependencies,
+    clauses,
+    listed_objects,
+    nested_objects,
+    objects_with_keys_of_their_own,
+    overlapping_branches,
+)
 
 ENGINE = JsonEngine()
 LIMIT = 60  # seconds: the tests count work
-
-
-def listed_objects(count):
-    return {"enum": [{"id": i, "name": f"item {i}", "tags": ["a", i % 7]} for i in range(count)]}
-
-
-def objects_with_keys_of_their_own(count):
-    return {"enum": [{f"key{i}": i} for i in range(count)]}
-
-
-def nested_objects(count):
-    return {"enum": [{"a": {"b": {"c": i}}, "d": [i]} for i in range(count)]}
-
-
-def overlapping_branches(count):
-    """Each requires a key of its own and allows the others."""
-    return {
-        "oneOf": [
-            {"type": "object", "properties": {f"p{i}": {"type": "string"}, "n": {"type": "integer"}}}
-            | {"required": [f"p{i}"]}
-            for i in range(count)
-        ]
-    }
-
-
-def chain_of_dependencies(count):
-    return {
-        "type": "object",
-        "properties": {f"k{i}": {"type": "integer"} for i in range(count + 1)},
-        "dependentRequired": {f"k{i}": [f"k{i + 1}"] for i in range(count)},
-    }
-
-
-def clauses(count, num_keys=60):
-    """Of three keys each, of which one must or must not be there."""
-    all_of = []
-    for i in range(count):
-        keys = [f"k{(i * factor + factor // 2) % num_keys}" for factor in (7, 11, 13)]
-        required = [{"required": [key]} for key in keys]
-        all_of.append({"anyOf": [required[0], {"not": required[1]}, required[2]]})
-    return {"type": "object", "properties": {f"k{i}": {"type": "integer"} for i in range(num_keys)}, "allOf": all_of}
 
 
 def work_until_first_key(schema):
@@ -122,7 +89,7 @@ def test_prefixes_of_names_are_ends_of_free_keys_without_a_look_at_what_follows(
     tokens += [name[:length].encode() + end for name in names for length in range(1, len(name)) for end in ends]
     tokens = [*dict.fromkeys(tokens), b""]
     engine = JsonEngine(tokens)
-    index = engine.compile({"type": "object", "properties": dict.fromkeys(names, {})}, LIMIT)
+    index = engine.compile({"type": "object", "properties": {name: {} for name in names}}, LIMIT)
     walk = engine.walk(index)
     for token in b'{"':
         walk.allowed()
