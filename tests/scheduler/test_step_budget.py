@@ -22,7 +22,7 @@ def small_objects(count):
     return {"enum": [{"id": i, "name": f"item {i}"} for i in range(count)]}
 
 
-# A schema, a text of it, and whether some of its masks must take more than a step gives.
+# A schema, a text of it, and whether one of its masks must take more than a share.
 HOSTILE = {
     "clauses": (large_schemas.clauses(210), '{"k1": 1, "k2": 2', True),
     "unique integers": (UNIQUE | {"items": {"type": "integer"}}, json.dumps([*range(2_000)])[:-1], False),
