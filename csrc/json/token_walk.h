@@ -261,6 +261,7 @@ class TokenWalk {
 
   // What may follow before a depth without a look at each byte.
   struct Level {
+    State state = kNoState;
     uint32_t num_plain_bytes;
     uint64_t repeated_classes;
   };
@@ -274,6 +275,11 @@ class TokenWalk {
 
   void open(uint32_t depth) {
     State state = frames_[tops_[depth]].state;
+    if (depth > 0 && levels_[depth - 1].state == state) {
+      levels_[depth] = levels_[depth - 1];
+      return;
+    }
+    levels_[depth].state = state;
     levels_[depth].num_plain_bytes = machine_.num_plain_bytes(state);
     levels_[depth].repeated_classes = machine_.repeated_classes(state);
     if (may_run_out(state)) levels_[depth].num_plain_bytes = 0;
@@ -292,16 +298,14 @@ class TokenWalk {
         // Most tokens below need not be followed.
         uint32_t first_plain = strings.num_plain_before[vocabulary.first_token(number)];
         uint32_t last_plain = strings.num_plain_before[nodes[nodes[number].end - 1].tokens_end];
-        for (uint32_t i = first_plain; i < last_plain; ++i) allow(strings.plain[i], Suspicion::kNone, tops_[depth]);
+        allow_all(strings.plain, first_plain, last_plain, Suspicion::kNone, tops_[depth]);
         fill_special(vocabulary, number, nodes[number].end);
         return false;
       }
       if (level.repeated_classes != 0 && (strings.classes[number] & ~level.repeated_classes) == 0) {
         Suspicion suspicion = this->suspicion(tops_[depth]);
         uint32_t last_token = nodes[nodes[number].end - 1].tokens_end;
-        for (uint32_t i = vocabulary.first_token(number); i < last_token; ++i) {
-          allow(vocabulary.tokens()[i], suspicion, tops_[depth]);
-        }
+        allow_all(vocabulary.tokens(), vocabulary.first_token(number), last_token, suspicion, tops_[depth]);
         return false;
       }
       if (!enter(vocabulary, number) || nodes[number].end == number + 1) return false;
@@ -390,6 +394,15 @@ class TokenWalk {
     if (suspicion == Suspicion::kOfItself) suspects_->of_themselves.push_back(token);
   }
 
+  void allow_all(const std::vector<uint32_t>& tokens, uint32_t first, uint32_t end, Suspicion suspicion, uint32_t top) {
+    if (suspicion != Suspicion::kNone || frames_[top].condition != Conditions::kAlways) {
+      for (uint32_t i = first; i < end; ++i) allow(tokens[i], suspicion, top);
+      return;
+    }
+    uint32_t* row = row_;
+    for (uint32_t i = first; i < end; ++i) row[tokens[i] >> 5] |= 1u << (tokens[i] & 31);
+  }
+
   void forbid(uint32_t token) { row_[token >> 5] &= ~(1u << (token & 31)); }
 
   // What the present token has done to keys and items that are remembered.
@@ -434,7 +447,8 @@ class TokenWalk {
   }
 
   Suspicion suspicion(uint32_t top) {
-    const WalkFrame frame = frames_[top];
+    const WalkFrame& frame = frames_[top];
+    if (frame.events == 0 && !machine_.has_unique_items() && machine_.is_scalar(frame.state)) return Suspicion::kNone;
     bool completes = (frame.events & kCompleted) != 0, enters_another = (frame.events & kEnteredAnother) != 0;
     if ((frame.events & kCompletedAnother) != 0) return Suspicion::kOfItself;
     Suspicion found = Suspicion::kNone;
