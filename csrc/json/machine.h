@@ -161,8 +161,10 @@ class Machine {
   bool ends_free_key(State state);
 
   bool is_key(State state) const;
-  bool is_in_string(State state) const;
-  bool is_scalar(State state) const;  // inside a number, string or literal
+  bool is_in_string(State state) const { return at<InString>(state) != nullptr; }
+  bool is_scalar(State state) const {  // inside a number, string or literal
+    return is_in_string(state) || at<InNumber>(state) != nullptr || at<InLiteral>(state) != nullptr;
+  }
   bool allows_any_order() const { return form_.key_order == KeyOrderRule::kAny; }
 
   // Whether the schema speaks of items that differ.

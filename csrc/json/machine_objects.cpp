@@ -349,16 +349,18 @@ Machine::Guard Machine::guard_in_any_order(State state, uint8_t byte, const Acti
   const Object& object = objects_[number];
   if (!is_guarded(object)) return {};
   if (action.kind == Action::kPop) return {Guard::kClose, number};
+  auto one_of = [&](uint32_t begin, uint32_t end, bool allows_free) {
+    bool is_always_true = allows_free && object.max_keys == UINT32_MAX;
+    return is_always_true ? Guard() : Guard{Guard::kKeys, number, begin, end, allows_free};
+  };
   if (key == nullptr) {
     if (byte != '"' && byte != ',') return {};
-    return {Guard::kKeys, number, 0, uint32_t(object.num_allowed_before.size() - 1), object.allows_free};
+    return one_of(0, uint32_t(object.num_allowed_before.size() - 1), object.allows_free);
   }
   if (!key->may_be_named()) return {};  // it was a free key before
-  if (const auto* next = at<InKey>(action.state)) {
-    return {Guard::kKeys, number, next->begin, next->end, next->may_be_free()};
-  }
-  if (completed_name(state, action.state)) return {Guard::kKeys, number, key->begin, key->begin + 1, false};
-  return {Guard::kKeys, number, 0, 0, true};
+  if (const auto* next = at<InKey>(action.state)) return one_of(next->begin, next->end, next->may_be_free());
+  if (completed_name(state, action.state)) return one_of(key->begin, key->begin + 1, false);
+  return one_of(0, 0, true);
 }
 
 std::optional<uint32_t> Machine::object_between_members(State state) const {

@@ -27,12 +27,6 @@ NumValues sum(NumValues a, NumValues b) {
 
 }  // namespace
 
-bool Machine::is_in_string(State state) const { return at<InString>(state) != nullptr; }
-
-bool Machine::is_scalar(State state) const {
-  return is_in_string(state) || at<InNumber>(state) != nullptr || at<InLiteral>(state) != nullptr;
-}
-
 bool Machine::is_key(State state) const { return at<InKey>(state) != nullptr; }
 
 Machine::NumValues Machine::num_values(State state, const PastKeys& names, size_t num_items) {

@@ -193,6 +193,9 @@ class Texts {
   // How many continuations a number has by digits before its point alone, or fewer than
   // those if it takes long to tell.
   uint32_t num_whole_numbers(uint32_t state);
+  // Whether strings of so many characters are kManyTexts or more, if all are allowed; of
+  // any number if it is kFar.
+  bool are_many_of_length(uint32_t length) const;
   // After how many digits, at most, a number may end, whichever digits have come before
   // them; kFar if there are digits after which it cannot.
   uint32_t num_digits_to_an_end(uint32_t state);

@@ -9,7 +9,6 @@ namespace structout::json {
 
 namespace {
 
-constexpr uint32_t kManyCharacters = 5;  // of any kind: more than kManyTexts texts
 constexpr size_t kMaxRemainders = 4096;  // of a step
 
 // So many digits may follow, whichever they are, and the automaton accepts after each of
@@ -103,13 +102,21 @@ uint32_t Texts::num_digits_to_an_end(uint32_t start) {
   return distance;
 }
 
+// Characters of one byte alone, of which the vocabulary may spell few.
+bool Texts::are_many_of_length(uint32_t length) const {
+  uint64_t num_plain = 0, count = 1;
+  for (int byte = 0x20; byte < 0x7F; ++byte) num_plain += allowed_bytes_[byte] && byte != '"' && byte != '\\';
+  for (uint32_t i = 0; i < length && count < kManyTexts && num_plain > 1; ++i) count *= num_plain;
+  return count >= kManyTexts || (length == kFar && num_plain > 0);
+}
+
 uint32_t Texts::count(uint32_t start) {
   auto known = counts_.find(start);
   if (known != counts_.end()) return known->second;
   if (states_[start].kind == TextKind::kString) {
     auto split = split_limit(start);
-    bool is_long = !split || split->second > kManyCharacters;
-    if (is_long && is_between_characters(start) && asks_for_length_only(split ? split->first : start)) {
+    bool is_free = is_between_characters(start) && asks_for_length_only(split ? split->first : start);
+    if (is_free && are_many_of_length(split ? split->second - 1 : kFar)) {
       return counts_[start] = is_live(start) ? kManyTexts : 0;
     }
   }

@@ -39,21 +39,42 @@ bool Texts::allows_plain(uint32_t start) {
   struct Visit {
     uint32_t state;
     uint32_t num_separator_bytes;  // of E2 80 A8 and E2 80 A9 that lead to the state
+    size_t before;                 // the visit that led to this one
   };
-  std::vector<Visit> seen = {{start, 0}};
+  std::vector<Visit> seen = {{start, 0, 0}};
   std::unordered_set<uint64_t> is_seen = {start};
+  // What leads to a state that some characters cannot follow is one itself.
+  auto refuse = [&](size_t i) {
+    for (; i != 0; i = seen[i].before) {
+      if (seen[i].num_separator_bytes == 0) allows_plain_[seen[i].state] = false;
+    }
+    return allows_plain_[start] = false;
+  };
   for (size_t i = 0; i < seen.size(); ++i) {
     Visit visit = seen[i];
+    auto known = allows_plain_.find(visit.state);
+    if (visit.num_separator_bytes == 0 && known != allows_plain_.end()) {
+      if (!known->second) return refuse(i);
+      continue;
+    }
+    // Half of a long way is not searched again from each of its states.
+    if (seen.size() > kMaxPlainStates) return refuse(i / 2);
     expand(visit.state);
-    for (const Edge& edge : std::vector<Edge>(steps_[visit.state].edges)) {
-      if (edge.first == '\\' && edge.last == '\\') continue;
-      if (visit.num_separator_bytes == 2 && edge.first >= 0xA8 && edge.last <= 0xA9) continue;
-      if (!is_live(edge.target) || seen.size() > kMaxPlainStates) return allows_plain_[start] = false;
+    const std::vector<Edge> edges = steps_[visit.state].edges;
+    auto is_asked = [&](const Edge& edge) {
+      if (edge.first == '\\' && edge.last == '\\') return false;
+      return visit.num_separator_bytes < 2 || edge.first < 0xA8 || edge.last > 0xA9;
+    };
+    for (const Edge& edge : edges) {
+      if (is_asked(edge) && !is_live(edge.target)) return refuse(i);
+    }
+    for (const Edge& edge : edges) {
+      if (!is_asked(edge)) continue;
       uint32_t count = visit.num_separator_bytes;
       bool goes_on = count < 2 && edge.first <= kSeparator[count] && kSeparator[count] <= edge.last;
       auto add = [&](uint32_t num_separator_bytes) {
         bool is_new = is_seen.insert(uint64_t(num_separator_bytes) << 32 | edge.target).second;
-        if (is_new) seen.push_back({edge.target, num_separator_bytes});
+        if (is_new) seen.push_back({edge.target, num_separator_bytes, i});
       };
       if (goes_on) add(visit.num_separator_bytes + 1);
       if (!goes_on || edge.first < edge.last) add(0);

@@ -137,13 +137,28 @@ class TokenWalk {
   // Changes the row of the state without its limit of the length. False if fill() is faster.
   bool forbid_longer(const engine::VocabularyTrie& vocabulary, const Machine::LengthLimit& limit, uint32_t* row) {
     row_ = row;
-    const std::vector<std::vector<uint32_t>>& rows_up_to = vocabulary.string_tokens().rows_up_to;
-    const std::vector<uint32_t>& free = rows_up_to[std::min<size_t>(limit.num_free, rows_up_to.size() - 1)];
+    const engine::StringTokens& strings = vocabulary.string_tokens();
+    const uint32_t longest = engine::StringTokens::kNumLengths - 1;
     std::vector<uint32_t> doubtful;
-    for (uint32_t i = 0; i < free.size(); ++i) {
-      if (limit.num_at_most < rows_up_to.size()) row[i] &= rows_up_to[limit.num_at_most][i];
-      for (uint32_t bits = row[i] & ~free[i]; bits != 0; bits &= bits - 1) {
-        doubtful.push_back(i << 5 | uint32_t(__builtin_ctz(bits)));
+    if (limit.num_free < longest) {
+      const std::vector<uint32_t>& free = strings.rows_up_to[limit.num_free];
+      const std::vector<uint32_t>& at_most = strings.rows_up_to[std::min(limit.num_at_most, longest)];
+      const std::vector<uint32_t>& listed = strings.rows_up_to[longest];
+      for (uint32_t i = 0; i < free.size(); ++i) {
+        row[i] &= at_most[i] | ~listed[i];
+        for (uint32_t bits = row[i] & at_most[i] & ~free[i]; bits != 0; bits &= bits - 1) {
+          doubtful.push_back(i << 5 | uint32_t(__builtin_ctz(bits)));
+        }
+      }
+    }
+    auto first = std::upper_bound(strings.longer.begin(), strings.longer.end(), std::pair(limit.num_free, UINT32_MAX));
+    for (auto each = first; each != strings.longer.end(); ++each) {
+      auto [length, token] = *each;
+      if ((row[token >> 5] >> (token & 31) & 1) == 0) continue;
+      if (length > limit.num_at_most) {
+        forbid(token);
+      } else {
+        doubtful.push_back(token);
       }
     }
     if (doubtful.size() > kMaxDoubtful) return false;
@@ -166,6 +181,9 @@ class TokenWalk {
       Action action = machine_.action(frames_[top].state, byte);
       if (action.kind == Action::kFail) return kBottom;
       const WalkFrame frame = frames_[top];
+      if (action.kind == Action::kReplace && machine_.is_scalar(frame.state)) {  // most bytes: nothing is remembered
+        return add({action.state, frame.below, frame.events, frame.names, frame.has_new_name, frame.condition});
+      }
       std::optional<uint32_t> condition = condition_after(frame, byte, action);
       if (!condition) return kBottom;
       switch (action.kind) {
@@ -243,6 +261,7 @@ class TokenWalk {
 
   // What may follow before a depth without a look at each byte.
   struct Level {
+    State state = kNoState;
     uint32_t num_plain_bytes;
     uint64_t repeated_classes;
   };
@@ -256,6 +275,11 @@ class TokenWalk {
 
   void open(uint32_t depth) {
     State state = frames_[tops_[depth]].state;
+    if (depth > 0 && levels_[depth - 1].state == state) {
+      levels_[depth] = levels_[depth - 1];
+      return;
+    }
+    levels_[depth].state = state;
     levels_[depth].num_plain_bytes = machine_.num_plain_bytes(state);
     levels_[depth].repeated_classes = machine_.repeated_classes(state);
     if (may_run_out(state)) levels_[depth].num_plain_bytes = 0;
@@ -274,19 +298,17 @@ class TokenWalk {
         // Most tokens below need not be followed.
         uint32_t first_plain = strings.num_plain_before[vocabulary.first_token(number)];
         uint32_t last_plain = strings.num_plain_before[nodes[nodes[number].end - 1].tokens_end];
-        for (uint32_t i = first_plain; i < last_plain; ++i) allow(strings.plain[i], Suspicion::kNone, tops_[depth]);
+        allow_all(strings.plain, first_plain, last_plain, Suspicion::kNone, tops_[depth]);
         fill_special(vocabulary, number, nodes[number].end);
         return false;
       }
       if (level.repeated_classes != 0 && (strings.classes[number] & ~level.repeated_classes) == 0) {
         Suspicion suspicion = this->suspicion(tops_[depth]);
         uint32_t last_token = nodes[nodes[number].end - 1].tokens_end;
-        for (uint32_t i = vocabulary.first_token(number); i < last_token; ++i) {
-          allow(vocabulary.tokens()[i], suspicion, tops_[depth]);
-        }
+        allow_all(vocabulary.tokens(), vocabulary.first_token(number), last_token, suspicion, tops_[depth]);
         return false;
       }
-      if (!enter(vocabulary, number)) return false;
+      if (!enter(vocabulary, number) || nodes[number].end == number + 1) return false;
       open(depth + 1);
       return true;
     });
@@ -334,6 +356,7 @@ class TokenWalk {
     for (uint8_t byte : bytes) {
       uint32_t number = vocabulary.child(node, byte);
       if (number == engine::VocabularyTrie::kNone) continue;
+      if (byte == '"' && ends_as_without_name(tops_[depth])) continue;
       bool is_allowed = follow(nodes[number]);
       if (is_allowed && byte != '"' && machine_.state_without_name(frames_[tops_[depth + 1]].state)) {
         enter(vocabulary, number);
@@ -354,6 +377,14 @@ class TokenWalk {
     }
   }
 
+  // Whether the quote does the same where the key cannot become a named one.
+  bool ends_as_without_name(uint32_t top) {
+    State state = frames_[top].state, without = *machine_.state_without_name(state);
+    Action action = machine_.action(state, '"');
+    bool is_same = frames_[top].condition == Conditions::kAlways && action == machine_.action(without, '"');
+    return is_same && machine_.guard(state, '"', action) == machine_.guard(without, '"', action);
+  }
+
   // `top`: where the token leads.
   void allow(uint32_t token, Suspicion suspicion, uint32_t top) {
     row_[token >> 5] |= 1u << (token & 31);
@@ -361,6 +392,15 @@ class TokenWalk {
     if (condition != Conditions::kAlways) conditions_->tokens.emplace_back(token, condition);
     if (suspicion != Suspicion::kNone) suspects_->of_earlier.push_back(token);
     if (suspicion == Suspicion::kOfItself) suspects_->of_themselves.push_back(token);
+  }
+
+  void allow_all(const std::vector<uint32_t>& tokens, uint32_t first, uint32_t end, Suspicion suspicion, uint32_t top) {
+    if (suspicion != Suspicion::kNone || frames_[top].condition != Conditions::kAlways) {
+      for (uint32_t i = first; i < end; ++i) allow(tokens[i], suspicion, top);
+      return;
+    }
+    uint32_t* row = row_;
+    for (uint32_t i = first; i < end; ++i) row[tokens[i] >> 5] |= 1u << (tokens[i] & 31);
   }
 
   void forbid(uint32_t token) { row_[token >> 5] &= ~(1u << (token & 31)); }
@@ -407,7 +447,8 @@ class TokenWalk {
   }
 
   Suspicion suspicion(uint32_t top) {
-    const WalkFrame frame = frames_[top];
+    const WalkFrame& frame = frames_[top];
+    if (frame.events == 0 && !machine_.has_unique_items() && machine_.is_scalar(frame.state)) return Suspicion::kNone;
     bool completes = (frame.events & kCompleted) != 0, enters_another = (frame.events & kEnteredAnother) != 0;
     if ((frame.events & kCompletedAnother) != 0) return Suspicion::kOfItself;
     Suspicion found = Suspicion::kNone;

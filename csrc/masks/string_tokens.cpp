@@ -81,12 +81,17 @@ StringTokens::StringTokens(const VocabularyTrie& vocabulary)
       }
       num_plain_before.push_back(uint32_t(plain.size()));
       uint32_t length = reading.num_characters + (is_inner_token && reading.state != kBoundary);
-      if (length < kNumLengths) rows_up_to[length][token >> 5] |= 1u << (token & 31);
+      if (length < kNumLengths) {
+        rows_up_to[length][token >> 5] |= 1u << (token & 31);
+      } else {
+        longer.emplace_back(length, token);
+      }
     }
   }
   for (uint32_t length = 1; length < kNumLengths; ++length) {
     for (size_t i = 0; i < rows_up_to[length].size(); ++i) rows_up_to[length][i] |= rows_up_to[length - 1][i];
   }
+  std::sort(longer.begin(), longer.end());
   exits = std::make_unique<const VocabularyTrie>(exit_texts, false);
   height.resize(nodes.size());
   for (uint32_t node = uint32_t(nodes.size()); node-- > 0;) {
@@ -107,7 +112,7 @@ StringTokens::~StringTokens() = default;
 size_t StringTokens::memory_bytes() const {
   size_t num_listed = inner_row.capacity() + plain_row.capacity() + tokens_that_end.capacity() + plain.capacity() +
                       num_plain_before.capacity() + height.capacity() + special_nodes.capacity() +
-                      num_special_before.capacity() + rows_up_to.size() * inner_row.size();
+                      num_special_before.capacity() + rows_up_to.size() * inner_row.size() + 2 * longer.capacity();
   for (const std::vector<uint32_t>& tokens : tokens_of_exit) num_listed += tokens.capacity();
   return num_listed * sizeof(uint32_t) + classes.capacity() * sizeof(uint64_t) + is_after_plain.capacity() +
          exits->memory_bytes();

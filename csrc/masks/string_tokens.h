@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace structout::engine {
@@ -36,7 +37,8 @@ struct StringTokens {
 
   // How many characters each token adds to the string, one of which may be incomplete.
   static constexpr uint32_t kNumLengths = 32;
-  std::vector<std::vector<uint32_t>> rows_up_to;  // the tokens that add at most 0, 1, ... kNumLengths - 1
+  std::vector<std::vector<uint32_t>> rows_up_to;      // the tokens that add at most 0, 1, ... kNumLengths - 1
+  std::vector<std::pair<uint32_t, uint32_t>> longer;  // the number of characters and the token, for the others
 
   // The nodes on the way to the other tokens that stay inside the string or end it, and
   // how many of them come before each node.

@@ -163,6 +163,7 @@ _BYTES_OF_SEPARATORS = tuple("\u2028\u2029\u2030é".encode()[i:j] for i in range
         {"pattern": "ab", "maxLength": 5},
         {"minLength": 3, "maxLength": 3},
         {"minLength": 2, "maxLength": 36},
+        {"maxLength": 38},
         {"pattern": "^[^\\s]+$"},
         {"pattern": "^[^:]*$", "maxLength": 34},
         {"pattern": "^[a-z0-9._-]+$"},

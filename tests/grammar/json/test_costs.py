@@ -3,50 +3,17 @@
 import pytest
 
 from support.json_engine import JsonEngine
+from support.large_schemas import (
+    chain_of_dependencies,
+    clauses,
+    listed_objects,
+    nested_objects,
+    objects_with_keys_of_their_own,
+    overlapping_branches,
+)
 
 ENGINE = JsonEngine()
 LIMIT = 60  # seconds: the tests count work
-
-
-def listed_objects(count):
-    return {"enum": [{"id": i, "name": f"item {i}", "tags": ["a", i % 7]} for i in range(count)]}
-
-
-def objects_with_keys_of_their_own(count):
-    return {"enum": [{f"key{i}": i} for i in range(count)]}
-
-
-def nested_objects(count):
-    return {"enum": [{"a": {"b": {"c": i}}, "d": [i]} for i in range(count)]}
-
-
-def overlapping_branches(count):
-    """Each requires a key of its own and allows the others."""
-    return {
-        "oneOf": [
-            {"type": "object", "properties": {f"p{i}": {"type": "string"}, "n": {"type": "integer"}}}
-            | {"required": [f"p{i}"]}
-            for i in range(count)
-        ]
-    }
-
-
-def chain_of_dependencies(count):
-    return {
-        "type": "object",
-        "properties": {f"k{i}": {"type": "integer"} for i in range(count + 1)},
-        "dependentRequired": {f"k{i}": [f"k{i + 1}"] for i in range(count)},
-    }
-
-
-def clauses(count, num_keys=60):
-    """Of three keys each, of which one must or must not be there."""
-    all_of = []
-    for i in range(count):
-        keys = [f"k{(i * factor + factor // 2) % num_keys}" for factor in (7, 11, 13)]
-        required = [{"required": [key]} for key in keys]
-        all_of.append({"anyOf": [required[0], {"not": required[1]}, required[2]]})
-    return {"type": "object", "properties": {f"k{i}": {"type": "integer"} for i in range(num_keys)}, "allOf": all_of}
 
 
 def work_until_first_key(schema):
@@ -96,3 +63,38 @@ def test_work_of_an_enum_value_is_that_of_its_own_part():
         walk.allowed()
         assert walk.matcher.accept([byte])
     assert index.work - before < 5_000
+
+
+def test_limit_that_is_far_away_costs_no_look_at_long_tokens():
+    """A string of which 130 characters are left asks nothing of a token of 100."""
+    tokens = [bytes([byte]) for byte in range(256)] + [b"x" * length for length in range(2, 200)] + [b""]
+    engine = JsonEngine(tokens)
+    index = engine.compile({"type": "string", "maxLength": 150}, LIMIT)
+    walk = engine.walk(index)
+    walk.allowed()
+    for token in (*b'"a', 256 + 18):  # the last one has 20 characters
+        assert walk.matcher.accept([token])
+        before = index.work
+        allowed = walk.allowed()
+    assert len(tokens[max(allowed)]) == 129
+    assert index.work - before < 40
+
+
+def test_prefixes_of_names_are_ends_of_free_keys_without_a_look_at_what_follows():
+    """A free key ends behind "na" as behind any other text, so tokens that end it there
+    are known from keys without names."""
+    names = ["name", "nature", "nation", "native", "nanny"]
+    ends = [b'":', b'": ', b'": "', b'": {', b'": [', b'":"', b'": {"', b'": ["', b'": true', b'": null']
+    tokens = [bytes([byte]) for byte in range(256)] + ends
+    tokens += [name[:length].encode() + end for name in names for length in range(1, len(name)) for end in ends]
+    tokens = [*dict.fromkeys(tokens), b""]
+    engine = JsonEngine(tokens)
+    index = engine.compile({"type": "object", "properties": {name: {} for name in names}}, LIMIT)
+    walk = engine.walk(index)
+    for token in b'{"':
+        walk.allowed()
+        assert walk.matcher.accept([token])
+    before = index.work
+    allowed = {tokens[token] for token in walk.allowed()}
+    assert {b'na":', b'natur": ["', b'": {"'} <= allowed
+    assert index.work - before < 120

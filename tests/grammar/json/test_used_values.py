@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 
@@ -124,6 +125,38 @@ def test_byte_after_which_only_used_values_follow_is_not_allowed(name):
     allowed = allowed_behind(schema, text)
     assert dead not in allowed
     assert live in allowed
+
+
+@pytest.mark.parametrize(
+    ("alphabet", "schema", "end", "written"),
+    [
+        ("[],", UNIQUE | {"items": {"type": "string", "maxLength": 5}}, "]", '"{}"'),
+        (
+            "{}:,",
+            {"type": "object", "propertyNames": {"maxLength": 5}, "additionalProperties": {"maxProperties": 0}},
+            "}",
+            '"{}":{{}}',
+        ),
+    ],
+    ids=["items", "keys"],
+)
+def test_strings_of_a_vocabulary_that_spells_few_characters_are_counted(alphabet, schema, end, written):
+    """Of three characters there are 364 strings of at most five, and no more."""
+    engine = JsonEngine([*(byte.encode() for byte in alphabet + '"'), b""])
+    walk = engine.walk(engine.compile(schema))
+    strings = ["".join(each) for length in range(6) for each in itertools.product(alphabet, repeat=length)]
+    texts = [written.format(string) for string in strings]
+    assert walk.matcher.accept_bytes((alphabet[0] + ",".join(texts[:-1])).encode())
+    assert {engine.token_bytes[token] for token in walk.allowed()} == {b",", end.encode()}
+    assert walk.matcher.accept_bytes(("," + texts[-1]).encode())
+    assert {engine.token_bytes[token] for token in walk.allowed()} == {end.encode()}
+
+
+def test_strings_of_any_length_are_many_even_of_few_characters():
+    engine = JsonEngine([b"[", b"]", b",", b'"', b""])
+    walk = engine.walk(engine.compile(UNIQUE | {"items": {"type": "string"}}))
+    assert walk.matcher.accept_bytes(("[" + ",".join(f'"{"," * i}"' for i in range(50))).encode())
+    assert {engine.token_bytes[token] for token in walk.allowed()} == {b",", b"]"}
 
 
 @pytest.mark.parametrize("name", REFUSED)
