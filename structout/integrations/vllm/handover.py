@@ -15,6 +15,7 @@ from vllm.v1.request import Request, RequestStatus
 from structout import envs
 from structout.errors import GrammarError
 from structout.integrations.vllm.grammar_manager import Grammar, GrammarManager, PendingGrammar
+from structout.masks.batch import MaskBatch
 
 _log = logging.getLogger("vllm.structout")
 
@@ -116,10 +117,12 @@ class AdmittingManager(GrammarManager):
         request_id = request.request_id
         twin = request_of(request_id, request.prompt_token_ids, request.sampling_params)
         tokens = [token for token in request.output_token_ids if token >= 0]
-        masks = None
-        if replay(self, twin, tokens):
-            masks = self.grammar_bitmask({request_id: twin}, [request_id], {})  # logs why it allows nothing
+        if not replay(self, twin, tokens):
+            reason = f"its grammar does not allow its tokens {tokens}"
         else:
-            _log.error("request %s cannot continue: its grammar does not allow its tokens %s", request_id, tokens)
-        if masks is not None and not masks.errors:
-            _log.error("request %s cannot continue: its parameters forbid what its grammar allows", request_id)
+            masks = self.grammar_bitmask({request_id: twin}, [request_id], {})
+            assert isinstance(masks, MaskBatch)
+            if masks.errors:  # they have been logged
+                return
+            reason = "its grammar allows a token, but its sampling parameters forbid it, or its logits are NaN"
+        _log.error("request %s cannot continue: %s", request_id, reason)

@@ -94,7 +94,10 @@ def sampling(sample: Callable[..., Any]) -> Callable[..., Any]:
         states = getattr(self, _STATES, None)
         if states is None:
             return draw(self, logits, masks, spec_decode_metadata)
-        output = draw(self, logits, joined(states.take_masks(), masks), None)
+        masks = joined(states.take_masks(), masks)
+        output = draw(self, logits, masks, None)
+        if masks is not None and _wants_processed_logprobs(self):
+            output.sampled_token_ids = _undrawn_where_disallowed(output.sampled_token_ids, masks, batch.req_ids)
         states.end_step(output.sampled_token_ids, batch.req_id_to_index)
         return output
 
@@ -125,6 +128,17 @@ def _wants_processed_logprobs(runner: Any) -> bool:
     computes."""
     is_processed = runner.sampler.logprobs_mode.startswith("processed")
     return is_processed and runner.input_batch.sampling_metadata.max_num_logprobs is not None
+
+
+def _undrawn_where_disallowed(token_ids: torch.Tensor, masks: MaskBatch, request_ids: list[str]) -> torch.Tensor:
+    """Tokens ``[B, 1]``, with -1 for those that their masks do not allow: where nothing
+    is left, vLLM's sampler draws any."""
+    bitmask, rows = masks.to(token_ids.device), masks.rows_for(request_ids).to(token_ids.device)
+    if len(bitmask) == 0:
+        return token_ids
+    words = bitmask[rows.clamp(min=0).long(), token_ids.flatten().long() // 32]
+    is_allowed = (rows < 0) | ((words >> (token_ids.flatten() % 32)) & 1).bool()
+    return token_ids.masked_fill(~is_allowed.unsqueeze(1), -1)
 
 
 def bookkeeping(bookkeeping_sync: Callable[..., Any]) -> Callable[..., Any]:

@@ -154,7 +154,8 @@ class WorkerStates:
             if accepted:
                 tokens[key_of(request)] = accepted
         for pending in starting:
-            pending.wait()
+            if not pending.wait():
+                pending.result()  # logs why; its rows allow nothing, so that the scheduler ends it
         keys = [key_of(request) for request in rows]
         bounds = {
             key: self._manager.bounds(request)
