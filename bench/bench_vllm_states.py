@@ -43,10 +43,11 @@ def engines(folder: Path) -> Iterator[dict[str, Any]]:
         "dtype": "bfloat16",
         "disable_log_stats": True,
     }
-    with engine(folder, is_async=True, **arguments) as scheduler:
-        os.environ["STRUCTOUT_VLLM_WORKER_STATES"] = "1"
-        with engine(folder, is_async=True, **arguments) as worker:
-            yield {"scheduler": scheduler, "worker": worker}
+    with (
+        engine(folder, is_async=True, **arguments) as scheduler,
+        engine(folder, is_async=True, keeps_states=True, **arguments) as worker,
+    ):
+        yield {"scheduler": scheduler, "worker": worker}
 
 
 @contextmanager

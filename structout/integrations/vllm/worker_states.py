@@ -5,6 +5,7 @@ the tokens that it has drawn, and fills their masks while the model computes the
 that they are for. Each rank that draws follows all requests, so nothing is exchanged.
 """
 
+import weakref
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -64,6 +65,9 @@ class WorkerStates:
 
     def __init__(self, vllm_config: Any):
         self._manager = GrammarManager(vllm_config, compile_timeout=_COMPILE_TIMEOUT)
+        # vLLM tells no model runner that it ends. Without this a thread would wait for
+        # the compile deadline.
+        weakref.finalize(self, self._manager.clear_backend).atexit = False
         self._requests: dict[str, Request] = {}
         self._rows: list[Request] = []  # whose masks the step in progress needs
         self._starting: list[PendingGrammar] = []  # the grammars that may still be compiled

@@ -3,30 +3,25 @@
 import itertools
 import logging
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 import pytest
 
 pytest.importorskip("vllm")
 
-from tokenizers import AddedToken
 from vllm import SamplingParams
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.structured_output import StructuredOutputManager
 
 from structout.integrations.vllm import handover
 from structout.integrations.vllm.grammar_manager import GrammarManager
-from support.tokenizers_on_the_spot import byte_level, with_tokens
-from support.vllm_engines import PROMPT, engine, finish_reasons, token_ids
-from support.vllm_models import save_small_model
+from support.vllm_engines import engine, finish_reasons, token_ids
 from support.vllm_requests import (
     LETTERS,
     PENALTIES,
     SCHEMA,
     check_dead_ends,
     check_preempted_requests,
-    dead_ends,
     every_kind,
     greedy,
     letters_of,
@@ -38,20 +33,6 @@ ANSWER = "</think>"
 NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
 
 
-@contextmanager
-def keeping_engine(model, **arguments):
-    """An engine whose worker keeps states."""
-    with ExitStack() as stack:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("STRUCTOUT_VLLM_WORKER_STATES", "1")
-            running = stack.enter_context(engine(model, **arguments))
-        yield running
-
-
-def states_of(running):
-    return running.core.model_executor.driver_worker.worker.model_runner.structout_states
-
-
 @pytest.fixture(scope="module")
 def plain(small_model):
     with engine(small_model) as plain:
@@ -60,7 +41,7 @@ def plain(small_model):
 
 @pytest.fixture(scope="module")
 def running(small_model):
-    with keeping_engine(small_model, is_async=True, block_size=32, num_gpu_blocks_override=20) as running:
+    with engine(small_model, is_async=True, keeps_states=True, block_size=32, num_gpu_blocks_override=20) as running:
         yield running
 
 
@@ -99,7 +80,7 @@ def no_request_is_left(request):
         running = request.getfixturevalue("running")
         running.assert_empty()
         running.step(2)
-        assert states_of(running).num_requests == 0
+        assert running.states.num_requests == 0
 
 
 def test_texts_are_those_of_the_host_path_and_no_step_is_deferred(running, plain, calls, monkeypatch):
@@ -138,10 +119,10 @@ def test_tokens_that_vllm_drops_are_taken_back(running, plain):
     num_replayed = 0
     while not running.is_idle:
         outputs |= {output.request_id: output for output in running.step(4)}
-        before = dict(states_of(running)._requests)
+        before = dict(running.states._requests)
         running.llm.llm_engine.reset_prefix_cache(reset_running_requests=True)
         outputs |= {output.request_id: output for output in running.step()}
-        after = states_of(running)._requests
+        after = running.states._requests
         num_replayed += sum(after.get(request_id) is not request for request_id, request in before.items())
     assert num_replayed > 5
     assert token_ids([outputs[request_id] for request_id in ids]) == token_ids(expected)
@@ -178,7 +159,7 @@ def test_a_dead_end_is_explained_once(running, messages):
 def test_the_grammars_own_reason_is_that_of_the_scheduler(running, messages, monkeypatch):
     params = greedy(60, **structured(json=SCHEMA))
     grammar_bitmask = running.manager.structout.grammar_bitmask
-    step = states_of(running)._manager.structout.step
+    step = running.states._manager.structout.step
     num_steps = itertools.count()
 
     def failing_step(*arguments, **options):
@@ -194,7 +175,7 @@ def test_the_grammars_own_reason_is_that_of_the_scheduler(running, messages, mon
         masks = grammar_bitmask(*arguments, **options)
         return replace(masks, errors=dict.fromkeys(masks.request_ids, "the text is too deep"))
 
-    monkeypatch.setattr(states_of(running)._manager.structout, "step", failing_step)
+    monkeypatch.setattr(running.states._manager.structout, "step", failing_step)
     monkeypatch.setattr(running.manager.structout, "grammar_bitmask", failing_bitmask)
     assert finish_reasons(running.generate([params])) == [["error"]]
     (message,) = messages()
@@ -202,7 +183,7 @@ def test_the_grammars_own_reason_is_that_of_the_scheduler(running, messages, mon
 
 
 def test_a_constraint_that_only_a_worker_refuses_ends_its_request(running):
-    manager = states_of(running)._manager.structout
+    manager = running.states._manager.structout
     others = [greedy(40, **structured(regex=LETTERS)), greedy(20)]
     expected = token_ids(running.generate(others))
     with pytest.MonkeyPatch.context() as patch:
@@ -217,7 +198,7 @@ def test_a_constraint_that_only_a_worker_refuses_ends_its_request(running):
 def test_aborted_requests_leave_nothing(running):
     ids = [running.add(greedy(200, **structured(regex="[a-z ]{150,}"))) for _ in range(4)]
     running.abort(ids[0])
-    while states_of(running).num_requests < 3:
+    while running.states.num_requests < 3:
         running.step()
     assert running.num_held == 0  # the scheduler keeps none
     for request_id in ids[1:]:
@@ -239,85 +220,3 @@ def test_an_id_is_used_again_while_its_first_request_is_in_flight(running, plain
 def test_no_client_hands_a_request_over(running, plain):
     params = greedy(40, **structured(regex=LETTERS), extra_args={handover._MARK: {"reasoning_ended": False}})
     assert token_ids(running.generate([params])) == token_ids(plain.generate([params]))
-
-
-def test_logprobs_after_filters_are_those_of_the_host_path(small_model):
-    requests = [
-        greedy(12, logprobs=2, **structured(regex=LETTERS)),
-        SamplingParams(seed=1, max_tokens=30, logprobs=2, **structured(json=SCHEMA)),
-        greedy(12),
-    ]
-    arguments = {"logprobs_mode": "processed_logprobs"}
-    with engine(small_model, is_async=True, **arguments) as host:
-        expected = host.generate(requests)
-    with keeping_engine(small_model, is_async=True, **arguments) as keeping:
-        outputs = keeping.generate(requests)
-        assert token_ids(outputs) == token_ids(expected)
-        for output, other in zip(outputs[:2], expected[:2], strict=True):
-            assert [set(step) for step in output.outputs[0].logprobs] == [
-                set(step) for step in other.outputs[0].logprobs
-            ]
-        a, b, c = letters_of(keeping, "abc")
-        dead = greedy(20, logprobs=1, **structured(regex="abc[xy]"), allowed_token_ids=[a, b, c])
-        assert finish_reasons(keeping.generate([dead])) == [["error"]]
-
-
-def test_prompts_in_chunks_and_synchronous_steps_change_no_text(small_model, plain):
-    # Not seeded: on CPUs vLLM cannot cut the prompts of requests that are.
-    kinds = {name: params for name, params in every_kind(plain).items() if params.structured_outputs}
-    prompts = [" ".join([PROMPT] * (1 + number % 5)) for number in range(len(kinds))]
-    expected = plain.generate(list(kinds.values()), prompts)
-    for is_async in (True, False):
-        arguments = {"max_num_batched_tokens": 32, "max_num_seqs": 16, "enable_chunked_prefill": True}
-        with keeping_engine(small_model, is_async=is_async, **arguments) as chunked:
-            assert token_ids(chunked.generate(list(kinds.values()), prompts)) == token_ids(expected)
-            chunked.assert_empty()
-
-
-def test_reasoning_is_free_and_answers_are_those_of_the_host_path(tmp_path):
-    tokens = [AddedToken("<think>", special=False), AddedToken(ANSWER, special=False)]
-    model = save_small_model(tmp_path, with_tokens(byte_level(), tokens))
-    arguments = {"structured_outputs_config": {"reasoning_parser": "deepseek_r1"}}
-
-    def requests(running):
-        end = running.tokenizer.convert_tokens_to_ids(ANSWER)
-        return [
-            SamplingParams(seed=seed, max_tokens=100, logit_bias={end: bias}, **structured(regex=LETTERS), **more)
-            for seed, bias in enumerate((100.0, 9.0, 8.0, 7.0))
-            for more in ({}, {"n": 3}, PENALTIES)
-        ]
-
-    prompts = [PROMPT if number % 4 else f"{PROMPT}<think>yes{ANSWER}" for number in range(12)]
-    with engine(model, **arguments) as host:
-        expected = host.generate(requests(host), prompts)
-    assert sum(ANSWER in completion.text for output in expected for completion in output.outputs) > 8
-    tight = {"block_size": 32, "num_gpu_blocks_override": 28}
-    with keeping_engine(model, is_async=True, **arguments, **tight) as keeping:
-        outputs = keeping.generate(requests(keeping), prompts)
-        assert sum(output.metrics.num_preemptions for output in outputs) > 0
-        assert token_ids(outputs) == token_ids(expected)
-        keeping.assert_empty()
-
-
-def test_engines_with_drafts_keep_states_in_the_scheduler(small_model, plain):
-    requests = [greedy(40, **structured(regex=LETTERS)), greedy(60, **structured(json=SCHEMA))]
-    with keeping_engine(small_model, speculative_config=NGRAM) as drafting:
-        assert type(drafting.manager) is GrammarManager
-        assert token_ids(drafting.generate(requests)) == token_ids(plain.generate(requests))
-
-
-@pytest.mark.parametrize("parallel", ["tensor_parallel_size", "pipeline_parallel_size"])
-def test_two_workers_draw_what_one_draws(small_model, plain, parallel):
-    kinds = every_kind(plain)
-    names = "all penalties", "allowed, bad words, bias, penalties", "regex", "json", "regex, minimum"
-    requests = [*(kinds[name] for name in names), *seeded_kinds().values()]
-    for params in requests:
-        params.max_tokens = min(params.max_tokens, 30)
-    expected = plain.generate(requests)
-    arguments = {parallel: 2, "distributed_executor_backend": "mp"}
-    with keeping_engine(small_model, is_async=True, **arguments) as pair:
-        outputs = pair.generate(requests)
-        assert token_ids(outputs) == token_ids(expected)
-        ends = dead_ends(pair)
-        assert finish_reasons(pair.generate([params for params, _ in ends[:4]])) == [["error"]] * 4
-        assert pair.num_held == 0
