@@ -150,8 +150,7 @@ def engine(model: Path, *, is_async: bool = False, keeps_states: bool = False, *
     # are imported later let it.
     CpuPlatform.register_triton_kernel_overrides = classmethod(lambda cls: None)
     started = Engine(llm)
-    has_queue = is_async or llm.llm_engine.vllm_config.parallel_config.pipeline_parallel_size > 1
-    assert (started.core.batch_queue is not None) == has_queue
+    assert (started.core.batch_queue is not None) == is_async
     try:
         yield started
     finally:

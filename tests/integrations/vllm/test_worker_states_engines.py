@@ -31,9 +31,10 @@ NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1,
 PROMPTS_OF = [" ".join([PROMPT] * count) for count in range(1, 6)]
 
 
-def requests_and_tokens(model):
+@pytest.fixture(scope="module")
+def served(small_model):
     """Greedy requests, seeded requests, and the tokens of both on the host path."""
-    with engine(model) as host:
+    with engine(small_model) as host:
         greedy_requests = [
             greedy(30, ignore_eos=True, **PENALTIES),
             greedy(30, **structured(regex=LETTERS)),
@@ -50,11 +51,6 @@ def requests_and_tokens(model):
             (greedy_requests, prompts, token_ids(host.generate(greedy_requests, prompts))),
             (seeded_requests, PROMPT, token_ids(host.generate(seeded_requests))),
         )
-
-
-@pytest.fixture(scope="module")
-def served(small_model):
-    return requests_and_tokens(small_model)
 
 
 def test_logprobs_after_filters_are_those_of_the_host_path(small_model):
@@ -123,21 +119,12 @@ def test_engines_with_drafts_keep_states_in_the_scheduler(small_model, served):
         assert token_ids(drafting.generate(requests, prompts)) == expected
 
 
-def check_two_workers(model, served, **arguments):
-    with engine(model, keeps_states=True, distributed_executor_backend="mp", **arguments) as pair:
+def test_two_ranks_follow_all_requests(small_model, served):
+    arguments = {"tensor_parallel_size": 2, "distributed_executor_backend": "mp"}
+    with engine(small_model, is_async=True, keeps_states=True, **arguments) as pair:
         assert type(pair.manager) is AdmittingManager
         for requests, prompts, expected in served:
             assert token_ids(pair.generate(requests, prompts)) == expected
         ends = dead_ends(pair)
         assert finish_reasons(pair.generate([params for params, _ in ends[:4]])) == [["error"]] * 4
         assert pair.num_held == 0
-
-
-def test_two_ranks_follow_all_requests(small_model, served):
-    check_two_workers(small_model, served, is_async=True, tensor_parallel_size=2)
-
-
-def test_the_last_stage_follows_all_requests(tmp_path):
-    # Model runner V1 schedules no pipeline asynchronously.
-    model = save_small_model(tmp_path, num_hidden_layers=2)
-    check_two_workers(model, requests_and_tokens(model), pipeline_parallel_size=2)
