@@ -8,6 +8,7 @@ drawn. Its text is replayed here once, to log the reason.
 """
 
 import logging
+import weakref
 from typing import Any
 
 from vllm.v1.request import Request, RequestStatus
@@ -79,16 +80,17 @@ class _HandOver(PendingGrammar):
 
     def __init__(self, grammar: Grammar, request: Request):
         super().__init__(grammar)
-        self._request = request
+        self._request = weakref.ref(request)  # which has this future: no cycle
 
     def result(self, timeout: float | None = None) -> Grammar | GrammarError:
         grammar = super().result(timeout)
-        if isinstance(grammar, Grammar) and self._is_for_workers():
-            structured, params = self._request.structured_output_request, self._request.sampling_params
+        request = self._request()
+        if request is not None and isinstance(grammar, Grammar) and self._is_for_workers():
+            structured, params = request.structured_output_request, request.sampling_params
             mark = {name: getattr(structured, name) for name in ("reasoning_ended", "reasoning_parser_kwargs")}
             params.extra_args = (params.extra_args or {}) | {_MARK: mark}
-            self._request.structured_output_request = None
-            self._request.status = RequestStatus.WAITING
+            request.structured_output_request = None
+            request.status = RequestStatus.WAITING
         return grammar
 
     def _is_for_workers(self) -> bool:

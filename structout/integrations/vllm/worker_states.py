@@ -24,6 +24,23 @@ from structout.masks.batch import MaskBatch
 _COMPILE_TIMEOUT = 3600.0
 
 
+@dataclass(eq=False)
+class _Followed:
+    """A request whose grammar the worker advances.
+
+    Attributes:
+        request: vLLM's ``Request``. It has its tokens while it may reason.
+        key: its id with the manager.
+        token_ids: its tokens.
+        is_reasoning: whether its constraint may not hold yet.
+    """
+
+    request: Request
+    key: str
+    token_ids: list[int]
+    is_reasoning: bool
+
+
 @dataclass(frozen=True)
 class _DrawnTokens:
     """The tokens of a step, on their way to the host.
@@ -35,11 +52,11 @@ class _DrawnTokens:
     """
 
     token_ids: torch.Tensor
-    requests: dict[int, Request]
+    requests: dict[int, _Followed]
     copied: Any
 
     @classmethod
-    def copy(cls, token_ids: torch.Tensor, requests: dict[int, Request]) -> "_DrawnTokens":
+    def copy(cls, token_ids: torch.Tensor, requests: dict[int, _Followed]) -> "_DrawnTokens":
         if not token_ids.is_cuda:
             return cls(token_ids.clone(), requests, None)
         host = torch.empty(token_ids.shape, dtype=token_ids.dtype, pin_memory=True)
@@ -48,7 +65,11 @@ class _DrawnTokens:
         copied.record()
         return cls(host, requests, copied)
 
-    def wait(self) -> list[tuple[Request, int]]:
+    @property
+    def is_here(self) -> bool:
+        return self.copied is None or self.copied.query()
+
+    def wait(self) -> list[tuple[_Followed, int]]:
         """Each request with its token."""
         if self.copied is not None:
             self.copied.synchronize()
@@ -68,11 +89,11 @@ class WorkerStates:
         # vLLM tells no model runner that it ends. Without this a thread would wait for
         # the compile deadline.
         weakref.finalize(self, self._manager.clear_backend).atexit = False
-        self._requests: dict[str, Request] = {}
-        self._rows: list[Request] = []  # whose masks the step in progress needs
-        self._starting: list[PendingGrammar] = []  # the grammars that may still be compiled
+        self._requests: dict[str, _Followed] = {}
+        self._rows: list[_Followed] = []  # whose masks the step in progress needs
+        self._starting: list[PendingGrammar] = []  # that may still be compiled
         self._drawn: _DrawnTokens | None = None
-        self._masks: Future[MaskBatch | None] | None = None
+        self._masks: Future[MaskBatch] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="structout-states")
 
     @property
@@ -95,24 +116,27 @@ class WorkerStates:
             self._requests.pop(new.req_id, None)
             if is_handed_over(new.sampling_params):
                 self._add(request_of(new.req_id, new.prompt_token_ids, new.sampling_params))
-        if not self._requests and self._drawn is None:
-            self._rows = []
-            return
         self._take_back(scheduler_output.scheduled_cached_reqs)
         num_scheduled = scheduler_output.num_scheduled_tokens
         self._rows = [
-            request
-            for request_id, request in self._requests.items()
+            followed
+            for request_id, followed in self._requests.items()
             if request_id in num_scheduled and _is_prefilled(states[request_id], num_scheduled[request_id])
         ]
+        drawn, self._drawn = self._drawn, None
         starting, self._starting = self._starting, []
-        self._masks = self._thread.submit(self._advance, self._drawn, self._rows, starting)
-        self._drawn = None
+        if not self._rows and drawn is None and not starting:
+            return
+        if starting or not (drawn is None or drawn.is_here):
+            self._masks = self._thread.submit(self._wait_and_advance, drawn, self._rows, starting)
+        else:
+            self._masks = self._advance(drawn, self._rows)
 
     def take_masks(self) -> MaskBatch | None:
         """The masks of the step, None if none of its rows is constrained."""
-        masks, self._masks = self._masks, None
-        return None if masks is None else masks.result()
+        future, self._masks = self._masks, None
+        masks = None if future is None else future.result()
+        return masks and masks.renamed([followed.request.request_id for followed in self._rows]) if self._rows else None
 
     def end_step(self, token_ids: torch.Tensor, index_of: Mapping[str, int]) -> None:
         """Take the tokens of the step.
@@ -122,7 +146,7 @@ class WorkerStates:
             index_of: the place of each request in the batch.
         """
         if self._rows:
-            requests = {index_of[request.request_id]: request for request in self._rows}
+            requests = {index_of[followed.request.request_id]: followed for followed in self._rows}
             self._drawn = _DrawnTokens.copy(token_ids, requests)
 
     # -- private -----------------------------------------------------------------------
@@ -130,46 +154,57 @@ class WorkerStates:
     def _add(self, request: Request) -> None:
         pending = self._manager.start(request)
         request.structured_output_request.grammar = pending.grammar
-        self._requests[request.request_id] = request
         self._starting.append(pending)
+        self._follow(request)
+
+    def _follow(self, request: Request) -> None:
+        is_reasoning = self._manager.is_reasoning(request)
+        self._requests[request.request_id] = _Followed(
+            request, key_of(request), list(request.output_token_ids), is_reasoning
+        )
 
     def _take_back(self, cached: Any) -> None:
         """Replay the requests whose last tokens vLLM has dropped, to compute them
         again."""
-        drawn = set() if self._drawn is None else {request.request_id for request in self._drawn.requests.values()}
+        drawn = set() if self._drawn is None else set(self._drawn.requests.values())
         for request_id, num_tokens in zip(cached.req_ids, cached.num_output_tokens, strict=True):
-            request = self._requests.get(request_id)
-            if request is None or num_tokens >= request.num_output_tokens + (request_id in drawn):
+            followed = self._requests.get(request_id)
+            if followed is None or num_tokens >= len(followed.token_ids) + (followed in drawn):
                 continue
-            twin = request_of(request_id, request.prompt_token_ids, request.sampling_params)
-            replay(self._manager, twin, list(request.output_token_ids)[:num_tokens])
-            self._requests[request_id] = twin
+            old = followed.request
+            twin = request_of(request_id, old.prompt_token_ids, old.sampling_params)
+            replay(self._manager, twin, followed.token_ids[:num_tokens])
+            self._follow(twin)
 
-    def _advance(
-        self, drawn: _DrawnTokens | None, rows: list[Request], starting: list[PendingGrammar]
-    ) -> MaskBatch | None:
-        """Accept the tokens of the last step, and fill the masks of the next."""
-        structout = self._manager.structout
-        assert structout is not None
-        tokens = {}
-        for request, token in [] if drawn is None else drawn.wait():
-            request.append_output_token_ids(token)
-            accepted = None if token < 0 else self._manager.constrained(request, [token])
-            if accepted:
-                tokens[key_of(request)] = accepted
+    def _wait_and_advance(
+        self, drawn: _DrawnTokens | None, rows: list[_Followed], starting: list[PendingGrammar]
+    ) -> MaskBatch:
+        """``_advance``, after what has to come before it."""
         for pending in starting:
             if not pending.wait():
                 pending.result()  # logs why; its rows allow nothing, so that the scheduler ends it
-        keys = [key_of(request) for request in rows]
-        bounds = {
-            key: self._manager.bounds(request)
-            for key, request in zip(keys, rows, strict=True)
-            if self._manager.is_reasoning(request)
-        }
-        if not keys and not tokens:
-            return None
-        masks = structout.step(tokens, keys, bounds=bounds, strict=False).result()
-        return masks.renamed([request.request_id for request in rows]) if rows else None
+        return self._advance(drawn, rows).result()
+
+    def _advance(self, drawn: _DrawnTokens | None, rows: list[_Followed]) -> Future[MaskBatch]:
+        """Accept the tokens of the last step, and fill the masks of the next."""
+        assert self._manager.structout is not None
+        tokens = {}
+        for followed, token in [] if drawn is None else drawn.wait():
+            followed.token_ids.append(token)
+            accepted = [token]
+            if token < 0 or (followed.is_reasoning and not (accepted := self._constrained(followed, token))):
+                continue
+            tokens[followed.key] = accepted
+        bounds = {followed.key: self._manager.bounds(followed.request) for followed in rows if followed.is_reasoning}
+        keys = [followed.key for followed in rows]
+        return self._manager.structout.step(tokens, keys, bounds=bounds, strict=False)
+
+    def _constrained(self, followed: _Followed, token: int) -> list[int]:
+        """The token if the grammar is to accept it."""
+        followed.request.append_output_token_ids(token)
+        tokens = self._manager.constrained(followed.request, [token])
+        followed.is_reasoning = self._manager.is_reasoning(followed.request)
+        return tokens or []
 
 
 def joined(own: MaskBatch | None, sent: MaskBatch | None) -> MaskBatch | None:
