@@ -34,8 +34,8 @@ def scheduler_manager(vllm_config: Any) -> GrammarManager:
         return GrammarManager(vllm_config)
     if not can_keep_states(vllm_config):
         _log.warning(
-            "STRUCTOUT_VLLM_WORKER_STATES=1 has no effect with model runner V2 or speculative decoding: "
-            "the scheduler keeps the states of grammars"
+            "STRUCTOUT_VLLM_WORKER_STATES=1 has no effect with model runner V2, speculative decoding or an external "
+            "launcher: the scheduler keeps the states of grammars"
         )
         return GrammarManager(vllm_config)
     return AdmittingManager(vllm_config)
@@ -43,7 +43,9 @@ def scheduler_manager(vllm_config: Any) -> GrammarManager:
 
 def can_keep_states(vllm_config: Any) -> bool:
     """Whether the workers of an engine can keep the states of grammars."""
-    return not vllm_config.use_v2_model_runner and vllm_config.speculative_config is None
+    # With an external launcher each rank has a scheduler, and all must schedule alike.
+    has_one_scheduler = vllm_config.parallel_config.distributed_executor_backend != "external_launcher"
+    return has_one_scheduler and not vllm_config.use_v2_model_runner and vllm_config.speculative_config is None
 
 
 def is_handed_over(params: Any) -> bool:
@@ -53,8 +55,9 @@ def is_handed_over(params: Any) -> bool:
 
 
 def request_of(request_id: str, prompt_token_ids: list[int] | None, params: Any) -> Request:
-    """vLLM's ``Request`` for one that was handed over, without tokens of its own."""
-    return Request(request_id, prompt_token_ids, params, None, **params.extra_args[_MARK])
+    """vLLM's ``Request`` for one that was handed over, without tokens of its own. A
+    prompt of embeddings has no ids."""
+    return Request(request_id, prompt_token_ids or [], params, None, **params.extra_args[_MARK])
 
 
 def replay(manager: GrammarManager, request: Request, token_ids: list[int]) -> bool:
@@ -85,7 +88,7 @@ class _HandOver(PendingGrammar):
     def result(self, timeout: float | None = None) -> Grammar | GrammarError:
         grammar = super().result(timeout)
         request = self._request()
-        if request is not None and isinstance(grammar, Grammar) and self._is_for_workers():
+        if request is not None and isinstance(grammar, Grammar) and self._is_for_workers(request):
             structured, params = request.structured_output_request, request.sampling_params
             mark = {name: getattr(structured, name) for name in ("reasoning_ended", "reasoning_parser_kwargs")}
             params.extra_args = (params.extra_args or {}) | {_MARK: mark}
@@ -93,10 +96,12 @@ class _HandOver(PendingGrammar):
             request.status = RequestStatus.WAITING
         return grammar
 
-    def _is_for_workers(self) -> bool:
-        # Other engines have limits of time, at which ranks might differ.
+    def _is_for_workers(self, request: Request) -> bool:
         manager, key = self.grammar.manager, self.grammar.key
-        return manager.backend_name(key) == _OWN_ENGINE and manager.compile_seconds(key) <= MAX_COMPILE_SECONDS
+        # Other engines have limits of time, at which ranks might differ.
+        is_own = manager.backend_name(key) == _OWN_ENGINE
+        # A session's next prompt goes on with its grammar.
+        return is_own and manager.compile_seconds(key) <= MAX_COMPILE_SECONDS and not request.resumable
 
 
 class AdmittingManager(GrammarManager):

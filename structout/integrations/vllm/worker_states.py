@@ -166,6 +166,8 @@ class WorkerStates:
     def _take_back(self, cached: Any) -> None:
         """Replay the requests whose last tokens vLLM has dropped, to compute them
         again."""
+        if not self._requests:
+            return
         drawn = set() if self._drawn is None else set(self._drawn.requests.values())
         for request_id, num_tokens in zip(cached.req_ids, cached.num_output_tokens, strict=True):
             followed = self._requests.get(request_id)

@@ -131,7 +131,7 @@ def test_tokens_that_vllm_drops_are_taken_back(running, plain):
 @pytest.mark.parametrize("kept", [lambda number: False, lambda number: number % 2 == 0], ids=["none", "half"])
 def test_slow_constraints_stay_with_the_scheduler(running, plain, calls, monkeypatch, kept):
     numbers = iter(range(100))
-    monkeypatch.setattr(handover._HandOver, "_is_for_workers", lambda _: kept(next(numbers)))
+    monkeypatch.setattr(handover._HandOver, "_is_for_workers", lambda *_: kept(next(numbers)))
     requests = [
         SamplingParams(seed=seed, max_tokens=40, **structured(**constraint))
         for seed in range(4)
