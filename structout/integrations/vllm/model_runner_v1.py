@@ -78,7 +78,7 @@ def beginning_steps(update_states: Callable[..., Any]) -> Callable[..., Any]:
         result = update_states(self, scheduler_output)
         states = getattr(self, _STATES, None)
         if states is not None:
-            states.begin_step(scheduler_output, self.requests)
+            states.begin_step(scheduler_output, self.requests, self.input_batch.req_ids)
         return result
 
     return _update_states

@@ -6,7 +6,7 @@ that they are for. Each rank that draws follows all requests, so nothing is exch
 """
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -101,13 +101,14 @@ class WorkerStates:
         """How many requests it follows."""
         return len(self._requests)
 
-    def begin_step(self, scheduler_output: Any, states: Mapping[str, Any]) -> None:
+    def begin_step(self, scheduler_output: Any, states: Mapping[str, Any], batch: Iterable[str]) -> None:
         """Start to fill the masks of a step.
 
         Args:
             scheduler_output: vLLM's ``SchedulerOutput``.
             states: vLLM's ``CachedRequestState`` of each request, after the scheduler's
                 changes.
+            batch: the requests of the step, in the order of its rows.
         """
         self.take_masks()  # of a step that drew nothing: its thread has ended
         for request_id in scheduler_output.finished_req_ids:
@@ -119,9 +120,9 @@ class WorkerStates:
         self._take_back(scheduler_output.scheduled_cached_reqs)
         num_scheduled = scheduler_output.num_scheduled_tokens
         self._rows = [
-            followed
-            for request_id, followed in self._requests.items()
-            if request_id in num_scheduled and _is_prefilled(states[request_id], num_scheduled[request_id])
+            self._requests[request_id]
+            for request_id in batch
+            if request_id in self._requests and _is_prefilled(states[request_id], num_scheduled[request_id])
         ]
         drawn, self._drawn = self._drawn, None
         starting, self._starting = self._starting, []
