@@ -49,6 +49,7 @@ test-arm: $(VENV)/test.installed  ## the CPU kernels compiled for 64-bit Arm, in
 test-vllm: $(VLLM_VENV)/test.installed  ## the vLLM plugin in real engines, in an environment of its own
 	PYTHONSAFEPATH=1 $(VLLM_VENV)/bin/python -m pytest --quiet $(PLUGINS) --numprocesses 2 --dist loadfile tests/integrations/vllm
 	$(VLLM_VENV)/bin/python bench/bench_vllm.py --quick
+	$(VLLM_VENV)/bin/python bench/bench_vllm_states.py --quick
 
 test-vllm-own: $(VLLM_VENV)/test.installed  ## vLLM's own tests of structured output, with and without the plugin
 	$(VLLM_VENV)/bin/python -P tests/check_vllm_own_tests.py

@@ -55,6 +55,12 @@ def vllm_strict() -> bool:
     return _choice("STRUCTOUT_VLLM_STRICT", ("0", "1")) == "1"
 
 
+def vllm_worker_states() -> bool:
+    """STRUCTOUT_VLLM_WORKER_STATES = 0 | 1: whether vLLM's workers keep the states of
+    grammars, instead of its scheduler. Default: 0."""
+    return _choice("STRUCTOUT_VLLM_WORKER_STATES", ("0", "1")) == "1"
+
+
 def key_order() -> str:
     """STRUCTOUT_KEY_ORDER = declared | any: the order of an object's keys in JSON that
     vLLM and SGLang serve. Default: declared."""

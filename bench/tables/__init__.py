@@ -42,6 +42,7 @@ from tables.serving import (
     mask_pool_table,
     tool_calls_table,
     transformers_table,
+    vllm_states_table,
     vllm_table,
 )
 
@@ -52,6 +53,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "apply_bitmask_default_cpu": partial(full_table, "cpu", "apply_bitmask_default"),
     "apply_bitmask_cuda": partial(full_table, "cuda"),
     "vllm_cpu": vllm_table,
+    "vllm_states_cpu": vllm_states_table,
     "masked_sample_cpu_short": masked_sample_short_table,
     "masked_sample_calls": masked_sample_calls_table,
     "masked_sample_cpu": partial(masked_sample_table, "cpu"),

@@ -81,6 +81,30 @@ def vllm_table() -> str:
     return markdown(head, cells) + provenance("vllm", "cpu", about)
 
 
+def vllm_states_table() -> str:
+    rows = harness.read_results("vllm_states", "cpu")["rows"]
+    cells = []
+    for row in rows:
+        for place in ("scheduler", "worker"):
+            free, ours, ratio = (row[f"{place} {name}"] for name in ("free", "JSON", "ratio"))
+            cells.append(
+                [
+                    place,
+                    row["sampling"],
+                    *(with_range(case["tokens_per_second"], ",.0f") for case in (free, ours)),
+                    f"**{ratio['tokens_per_second']:.2f}×**",
+                    *(with_range(case["core_ms"], ".2f") for case in (free, ours)),
+                    f"{ratio['core_ms']:.2f}×",
+                ]
+            )
+    head = ["states", "sampling", "free tokens/s", "JSON", "", "free, engine core ms a step", "JSON", ""]
+    about = (
+        f"{rows[0]['vllm_version']}, {rows[0]['model']} model, V = {rows[0]['vocab']:,}, bfloat16, {rows[0]['batch']} "
+        "requests, asynchronous scheduling. Medians of nine alternating rounds, with the range."
+    )
+    return markdown(head, cells) + provenance("vllm_states", "cpu", about)
+
+
 def transformers_table() -> str:
     """Each peer's time of a step beside the forward pass, and how many times as fast as
     xgrammar's processor that is."""

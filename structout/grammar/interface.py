@@ -340,12 +340,14 @@ class CompiledConstraint:
         annotations: parts of the constraint that constrain nothing, as JSON Schema
             allows: each ``format`` that it does not define, or that no backend which
             can serve the constraint enforces, such as ``#/properties/file/format``.
+        cpu_seconds: how long the compilation took, by the clock of its thread.
     """
 
     grammar: StructuredOutputGrammar
     backend_name: str = ""
     weakened: tuple[str, ...] = ()
     annotations: tuple[str, ...] = ()
+    cpu_seconds: float = 0.0
 
     @property
     def memory_bytes(self) -> int:

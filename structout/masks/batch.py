@@ -102,6 +102,8 @@ class MaskRows:
             raise ValueError(
                 f"num_logits_per_request needs one entry for each of the {num_requests} requests, got {len(counts)}"
             )
+        if self._is_one_to_one(batch_request_ids, counts) and expected_rows in (None, num_requests):
+            return np.arange(num_requests, dtype=np.int32)
         index_of = {request_id: i for i, request_id in enumerate(self.request_ids)}
         unknown = len(self.request_ids)  # the index of an empty range, appended below
         index = np.array([index_of.get(request_id, unknown) for request_id in batch_request_ids], dtype=np.intp)
@@ -123,6 +125,15 @@ class MaskRows:
         rows = np.arange(counts.sum()) + np.repeat(first_mask_row - first_logits_row, counts)
         rows[np.repeat(num_masks == 0, counts)] = -1
         return rows.astype(np.int32)
+
+    def _is_one_to_one(self, batch_request_ids: Sequence[str], counts: npt.NDArray[np.intp]) -> bool:
+        """Whether the batch has the same requests in the same order, each with one row:
+        the common case of a worker that fills its own masks."""
+        return (
+            self.request_ids == tuple(batch_request_ids)
+            and bool((counts == 1).all())
+            and bool((np.diff(self.row_indptr) == 1).all())
+        )
 
 
 class _LeasedBitmask:

@@ -1,6 +1,7 @@
 """StructuredOutputManager: the scheduler's side of structured output requests."""
 
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
@@ -185,6 +186,11 @@ class StructuredOutputManager:
     def backend_name(self, request_id: str) -> str:
         """The name of the backend that serves the request; empty until it is READY."""
         return self._requests[request_id].backend_name
+
+    def compile_seconds(self, request_id: str) -> float:
+        """The CPU time that compiling the request's constraint took, be it for another
+        request; 0 until it is READY."""
+        return self._requests[request_id].compile_seconds
 
     def poll_ready(self) -> list[str]:
         """The requests that became READY or FAILED since the last call, in that order.
@@ -590,7 +596,9 @@ class StructuredOutputManager:
     # -- private -----------------------------------------------------------------------
 
     def _compile(self, constraint: Constraint) -> CompiledConstraint:
-        return self._backends.compile(constraint)
+        begin = time.thread_time()
+        compiled = self._backends.compile(constraint)
+        return replace(compiled, cpu_seconds=time.thread_time() - begin)
 
     def _start_request(self, request: Request, start: RequestStart, result: CompiledConstraint | GrammarError) -> None:
         """Make the request READY or FAILED. Runs on the thread that compiled."""
@@ -601,6 +609,7 @@ class StructuredOutputManager:
             is_settled = self._requests.set_failed(request, grammar)
         else:
             assert isinstance(result, CompiledConstraint)
+            request.compile_seconds = result.cpu_seconds
             is_settled = self._requests.set_ready(
                 request, grammar, result.backend_name, result.weakened, result.annotations
             )

@@ -44,6 +44,7 @@ class Request:
             and if it has FAILED. It is set after all other fields, because a step may
             read it at once.
         backend_name: the backend that compiled the constraint.
+        compile_seconds: the CPU time that this took.
         weakened: the parts of the constraint that are not enforced.
         annotations: the parts of the constraint that constrain nothing by definition.
         error: why the request FAILED.
@@ -60,6 +61,7 @@ class Request:
     status: GrammarStatus = GrammarStatus.WAITING
     grammar: StructuredOutputGrammar | None = None
     backend_name: str = ""
+    compile_seconds: float = 0.0
     weakened: tuple[str, ...] = ()
     annotations: tuple[str, ...] = ()
     error: GrammarError | None = None

@@ -58,6 +58,12 @@ class Engine:
         return self.manager.structout.num_requests
 
     @property
+    def states(self) -> Any:
+        """What the worker in this process keeps; None if it keeps no states."""
+        runner = self.core.model_executor.driver_worker.worker.model_runner
+        return getattr(runner, "structout_states", None)
+
+    @property
     def is_idle(self) -> bool:
         return not self.llm.llm_engine.has_unfinished_requests()
 
@@ -109,12 +115,13 @@ class Engine:
 
 
 @contextmanager
-def engine(model: Path, *, is_async: bool = False, **arguments: Any) -> Iterator[Engine]:
+def engine(model: Path, *, is_async: bool = False, keeps_states: bool = False, **arguments: Any) -> Iterator[Engine]:
     """An engine in this process, which ends with the context.
 
     Args:
         model: the model's folder.
         is_async: whether to schedule asynchronously, which vLLM does not do on the CPU.
+        keeps_states: whether the workers are to keep the states of grammars.
         arguments: those of ``LLM``.
     """
     defaults = {
@@ -133,9 +140,11 @@ def engine(model: Path, *, is_async: bool = False, **arguments: Any) -> Iterator
         config.scheduler_config.async_scheduling = is_async
 
     CpuPlatform.check_and_update_config = classmethod(check_and_update_config)
+    os.environ["STRUCTOUT_VLLM_WORKER_STATES"] = str(int(keeps_states))
     try:
         llm = LLM(str(model), **defaults | arguments)
     finally:
+        del os.environ["STRUCTOUT_VLLM_WORKER_STATES"]
         CpuPlatform.check_and_update_config = classmethod(check)
     # vLLM does this in each process once: it looks into all modules, and not all that
     # are imported later let it.

@@ -5,6 +5,7 @@ import logging
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -61,10 +62,15 @@ class PendingGrammar(Future["Grammar | GrammarError"]):
 
     def __init__(self, grammar: Grammar):
         super().__init__()
-        self._grammar = grammar
+        self.grammar = grammar
 
     def done(self) -> bool:
-        return self._grammar.manager.status(self._grammar.key) is not GrammarStatus.WAITING
+        return self.grammar.manager.status(self.grammar.key) is not GrammarStatus.WAITING
+
+    def wait(self) -> bool:
+        """Block until it is done. Return whether it is a grammar."""
+        self.grammar.manager.wait_all([self.grammar.key])
+        return self.grammar.manager.error(self.grammar.key) is None
 
     def result(self, timeout: float | None = None) -> Grammar | GrammarError:
         """The grammar, or the error, which vLLM keeps in its place.
@@ -72,10 +78,10 @@ class PendingGrammar(Future["Grammar | GrammarError"]):
         Raised, the error would keep the scheduler's frames, and through them other
         requests, until a garbage collection.
         """
-        error = self._grammar.manager.error(self._grammar.key)
+        error = self.grammar.manager.error(self.grammar.key)
         if error is not None:  # the client of vLLM learns no reason
-            _log.error("request %s is refused: %s", self._grammar.key.rpartition("#")[0], error)
-        return error or self._grammar
+            _log.error("request %s is refused: %s", self.grammar.key.rpartition("#")[0], error)
+        return error or self.grammar
 
 
 class GrammarManager(VllmManager):  # type: ignore[misc]  # mypy does not read vLLM
@@ -83,6 +89,11 @@ class GrammarManager(VllmManager):  # type: ignore[misc]  # mypy does not read v
 
     Where vLLM is configured with a backend that structout does not have, it is vLLM's
     own.
+
+    Args:
+        vllm_config: vLLM's config.
+        config_changes: what the manager's ``StructuredOutputsConfig`` has instead of
+            what vLLM's config and the environment give it.
 
     Attributes:
         has_structout_workers: whether the workers take a :class:`structout.MaskBatch`.
@@ -92,7 +103,7 @@ class GrammarManager(VllmManager):  # type: ignore[misc]  # mypy does not read v
 
     has_structout_workers = True
 
-    def __init__(self, vllm_config: Any):
+    def __init__(self, vllm_config: Any, **config_changes: Any):
         super().__init__(vllm_config)
         self.structout: StructuredOutputManager | None = None
         self._keys = itertools.count()
@@ -104,8 +115,11 @@ class GrammarManager(VllmManager):  # type: ignore[misc]  # mypy does not read v
             self.structout = StructuredOutputManager(
                 self.tokenizer,
                 vllm_config.model_config.get_vocab_size(),
-                request_params.manager_config(
-                    config, num_mask_buffers=num_buffers, queue_size=max_requests, tenant_queue_size=max_requests
+                replace(
+                    request_params.manager_config(
+                        config, num_mask_buffers=num_buffers, queue_size=max_requests, tenant_queue_size=max_requests
+                    ),
+                    **config_changes,
                 ),
             )
             # A compile deadline must not pass while the first request waits for an
@@ -118,16 +132,21 @@ class GrammarManager(VllmManager):  # type: ignore[misc]  # mypy does not read v
         if self.structout is None or structured is None:
             super().grammar_init(request)
             return
+        structured.grammar = pending = self.start(request)
+        if not self._use_async_grammar_compilation and pending.wait():
+            # Every rank has a scheduler: they must go on in the same step.
+            structured.grammar = pending.result()
+
+    def start(self, request: Any) -> PendingGrammar:
+        """Start to compile the constraint of a structured request."""
+        assert self.structout is not None
+        structured = request.structured_output_request
         key = f"{request.request_id}#{next(self._keys)}"
         stop = request.sampling_params.all_stop_token_ids if request.sampling_params is not None else None
         config = self.vllm_config.structured_outputs_config
         params = request_params.params_of(structured.params, config, self.tokenizer, request.sampling_params)
         self.structout.add_request(key, params, stop_token_ids=list(stop) if stop else None)
-        structured.grammar = pending = PendingGrammar(Grammar(self.structout, key))
-        if not self._use_async_grammar_compilation:  # every rank has a scheduler: they must go on in the same step
-            self.structout.wait_all([key])
-            if self.structout.error(key) is None:
-                structured.grammar = pending.result()
+        return PendingGrammar(Grammar(self.structout, key))
 
     def grammar_bitmask(
         self,
@@ -138,15 +157,15 @@ class GrammarManager(VllmManager):  # type: ignore[misc]  # mypy does not read v
         ids = structured_output_request_ids
         if self.structout is None or not ids:
             return super().grammar_bitmask(requests, ids, scheduled_spec_decode_tokens)
-        keys = [_key_of(requests[request_id]) for request_id in ids]
+        keys = [key_of(requests[request_id]) for request_id in ids]
         drafts = {}
         bounds = {}
         for request_id, key in zip(ids, keys, strict=True):
             tokens = scheduled_spec_decode_tokens.get(request_id, ())
             if tokens:
                 drafts[key] = tokens
-            if self._is_reasoning(requests[request_id]):
-                bounds[key] = self._get_constraint_bounds(requests[request_id], strip_speculative_padding(tokens))
+            if self.is_reasoning(requests[request_id]):
+                bounds[key] = self.bounds(requests[request_id], tokens)
         masks = self.structout.grammar_bitmask(keys, drafts, bounds=bounds)
         for key, reason in masks.errors.items():
             _log.error("request %s cannot continue: %s", key.rpartition("#")[0], reason)
@@ -159,31 +178,47 @@ class GrammarManager(VllmManager):  # type: ignore[misc]  # mypy does not read v
     def accept_tokens(self, request: Any, new_token_ids: list[int]) -> bool:
         if self.structout is None:
             return super().accept_tokens(request, new_token_ids)
-        if _drop_undrawn(new_token_ids):
+        if drop_undrawn(new_token_ids):
             return False
         if not request.use_structured_output or not new_token_ids:
             return True
-        tokens: Sequence[int] = new_token_ids
-        if self._is_reasoning(request):
+        tokens = self.constrained(request, new_token_ids)
+        return tokens is None or self.structout.accept_tokens(key_of(request), tokens)
+
+    def constrained(self, request: Any, new_token_ids: list[int]) -> list[int] | None:
+        """The tokens that the grammar is to accept: those after the reasoning. None
+        while the reasoning goes on.
+
+        Args:
+            request: vLLM's ``Request``, which has the tokens already.
+            new_token_ids: its last tokens.
+        """
+        start = 0
+        if self.is_reasoning(request):
             start, _ = self._get_constraint_bounds(request, new_token_ids, spec_tokens_committed=True)
             if start > len(new_token_ids):
-                return True
-            tokens = new_token_ids[start:]
+                return None
         request.structured_output_request.reasoning_ended = True
-        return self.structout.accept_tokens(_key_of(request), tokens)
+        return new_token_ids[start:]
+
+    def bounds(self, request: Any, drafts: Sequence[int] = ()) -> tuple[int, int]:
+        """From which draft on the grammar of a request advances, and from which row on
+        it masks."""
+        start, constraint_start = self._get_constraint_bounds(request, strip_speculative_padding(drafts))
+        return start, constraint_start
 
     def validate_tokens(self, request: Any, spec_tokens: list[int]) -> list[int]:
         if self.structout is None:
             return super().validate_tokens(request, spec_tokens)
         if not request.use_structured_output:
             return [] if self._jumps_forward else spec_tokens
-        key = _key_of(request)
+        key = key_of(request)
         if self._jumps_forward:
-            is_free = self._is_reasoning(request)
+            is_free = self.is_reasoning(request)
             return [] if is_free else self.structout.compute_ff_tokens(key)[: len(spec_tokens)]
         tokens = strip_speculative_padding(spec_tokens)
         start = 0
-        if self._is_reasoning(request):
+        if self.is_reasoning(request):
             start, _ = self._get_constraint_bounds(request, tokens)
         if start >= len(tokens):
             return tokens
@@ -202,7 +237,8 @@ class GrammarManager(VllmManager):  # type: ignore[misc]  # mypy does not read v
             self.structout.close()
         super().clear_backend()
 
-    def _is_reasoning(self, request: Any) -> bool:
+    def is_reasoning(self, request: Any) -> bool:
+        """Whether the constraint of a request may not hold yet."""
         return self.reasoner_cls is not None and not request.structured_output_request.reasoning_ended
 
 
@@ -229,12 +265,12 @@ def ending_dead_ends(accept_tokens: Callable[..., bool]) -> Callable[..., bool]:
     know the id of a token that could not be drawn."""
 
     def accept_drawn_tokens(self: Any, request: Any, new_token_ids: list[int]) -> bool:
-        return not _drop_undrawn(new_token_ids) and accept_tokens(self, request, new_token_ids)
+        return not drop_undrawn(new_token_ids) and accept_tokens(self, request, new_token_ids)
 
     return accept_drawn_tokens
 
 
-def _drop_undrawn(new_token_ids: list[int]) -> bool:
+def drop_undrawn(new_token_ids: list[int]) -> bool:
     """Whether the last token could not be drawn. It is removed: vLLM ends the request
     with an error, and sends this list to the client."""
     if not new_token_ids or min(new_token_ids) >= 0:
@@ -243,7 +279,7 @@ def _drop_undrawn(new_token_ids: list[int]) -> bool:
     return True
 
 
-def _key_of(request: Any) -> str:
+def key_of(request: Any) -> str:
     grammar = request.structured_output_request.grammar
     assert isinstance(grammar, Grammar)  # vLLM schedules no request before
     return grammar.key

@@ -42,11 +42,11 @@ _originals: dict[Hook, Any] = {}
 
 def manager_hooks() -> list[Hook]:
     """The hooks of the frontend and of the scheduler."""
-    from structout.integrations.vllm import grammar_manager, request_params
+    from structout.integrations.vllm import handover, request_params
 
     parser, protocol = "vllm.parser.abstract_parser", "vllm.entrypoints.generate.base.protocol"
     return [
-        Hook("vllm.v1.engine.core", "StructuredOutputManager", lambda original: grammar_manager.GrammarManager),
+        Hook("vllm.v1.engine.core", "StructuredOutputManager", lambda original: handover.scheduler_manager),
         Hook("vllm.sampling_params", "SamplingParams._validate_structured_outputs", request_params.validating),
         Hook(parser, "_xgrammar_supports", request_params.supporting, is_optional=True),
         Hook(parser, "structured_outputs_to_format", request_params.formatting, is_optional=True),
@@ -74,6 +74,8 @@ def _model_runner_v1_hooks() -> list[Hook]:
     runner = "vllm.v1.worker.gpu_model_runner"
     return [
         Hook(runner, "apply_grammar_bitmask", model_runner_v1.applying_masks),
+        Hook(runner, "GPUModelRunner.initialize_kv_cache", model_runner_v1.keeping_states),
+        Hook(runner, "GPUModelRunner._update_states", model_runner_v1.beginning_steps),
         Hook(runner, "GPUModelRunner._sample", model_runner_v1.sampling),
         Hook(runner, "GPUModelRunner._bookkeeping_sync", model_runner_v1.bookkeeping),
     ]

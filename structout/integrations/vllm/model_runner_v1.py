@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from vllm.distributed import get_pp_group
 from vllm.v1.outputs import SamplerOutput
 from vllm.v1.sample.logits_processor.builtin import (
     LogitBiasLogitsProcessor,
@@ -18,10 +19,13 @@ from vllm.v1.sample.logits_processor.builtin import (
     MinTokensLogitsProcessor,
 )
 
+from structout import envs
+from structout.integrations.vllm.handover import can_keep_states
 from structout.integrations.vllm.layout import Layout
 from structout.integrations.vllm.logprobs import dense_logprobs, is_dense, listed_logprobs
 from structout.integrations.vllm.mask_edits import MaskEdits, edits_masks
 from structout.integrations.vllm.token_lists import TokenLists
+from structout.integrations.vllm.worker_states import WorkerStates, joined
 from structout.masks.batch import MaskBatch
 from structout.ops.apply_bitmask import apply_bitmask
 from structout.ops.listed_logits import apply_logit_bias, apply_penalties
@@ -31,6 +35,7 @@ from structout.ops.verify_drafts import verify_drafts
 
 _MASKS = "structout_masks"  # attribute of the input batch, from one hook to the next
 _SAMPLER = "structout_sampler"  # attribute of the model runner
+_STATES = "structout_states"  # the same: a WorkerStates, where the worker keeps states
 
 # What masked_sample, apply_logit_bias and the masks do instead of these.
 _REPLACED_PROCESSORS = (MinPLogitsProcessor, LogitBiasLogitsProcessor, MinTokensLogitsProcessor)
@@ -53,6 +58,32 @@ def applying_masks(apply_grammar_bitmask: Callable[..., None]) -> Callable[..., 
     return keep_masks
 
 
+def keeping_states(initialize_kv_cache: Callable[..., None]) -> Callable[..., None]:
+    """Make the replacement of ``GPUModelRunner.initialize_kv_cache``, the last call
+    before the first request."""
+
+    def _initialize_kv_cache(self: Any, *args: Any, **kwargs: Any) -> None:
+        initialize_kv_cache(self, *args, **kwargs)
+        is_wanted = envs.vllm_worker_states() and can_keep_states(self.vllm_config) and get_pp_group().is_last_rank
+        if is_wanted and not hasattr(self, _STATES):
+            setattr(self, _STATES, WorkerStates(self.vllm_config))
+
+    return _initialize_kv_cache
+
+
+def beginning_steps(update_states: Callable[..., Any]) -> Callable[..., Any]:
+    """Make the replacement of ``GPUModelRunner._update_states``."""
+
+    def _update_states(self: Any, scheduler_output: Any) -> Any:
+        result = update_states(self, scheduler_output)
+        states = getattr(self, _STATES, None)
+        if states is not None:
+            states.begin_step(scheduler_output, self.requests, self.input_batch.req_ids)
+        return result
+
+    return _update_states
+
+
 def sampling(sample: Callable[..., Any]) -> Callable[..., Any]:
     """Make the replacement of ``GPUModelRunner._sample``."""
 
@@ -60,6 +91,18 @@ def sampling(sample: Callable[..., Any]) -> Callable[..., Any]:
         batch = self.input_batch
         masks = getattr(batch, _MASKS, None)
         setattr(batch, _MASKS, None)
+        states = getattr(self, _STATES, None)
+        if states is None:
+            return draw(self, logits, masks, spec_decode_metadata)
+        masks = joined(states.take_masks(), masks)
+        output = draw(self, logits, masks, None)
+        if masks is not None and _wants_processed_logprobs(self):
+            output.sampled_token_ids = _undrawn_where_disallowed(output.sampled_token_ids, masks, batch.req_ids)
+        states.end_step(output.sampled_token_ids, batch.req_id_to_index)
+        return output
+
+    def draw(self: Any, logits: torch.Tensor, masks: MaskBatch | None, spec_decode_metadata: Any) -> Any:
+        batch = self.input_batch
         if _wants_processed_logprobs(self):
             if masks is not None:
                 num_logits = None
@@ -85,6 +128,17 @@ def _wants_processed_logprobs(runner: Any) -> bool:
     computes."""
     is_processed = runner.sampler.logprobs_mode.startswith("processed")
     return is_processed and runner.input_batch.sampling_metadata.max_num_logprobs is not None
+
+
+def _undrawn_where_disallowed(token_ids: torch.Tensor, masks: MaskBatch, request_ids: list[str]) -> torch.Tensor:
+    """Tokens ``[B, 1]``, with -1 for those that their masks do not allow: where nothing
+    is left, vLLM's sampler draws any."""
+    bitmask, rows = masks.to(token_ids.device), masks.rows_for(request_ids).to(token_ids.device)
+    if len(bitmask) == 0:
+        return token_ids
+    words = bitmask[rows.clamp(min=0).long(), token_ids.flatten().long() // 32]
+    is_allowed = (rows < 0) | ((words >> (token_ids.flatten() % 32)) & 1).bool()
+    return token_ids.masked_fill(~is_allowed.unsqueeze(1), -1)
 
 
 def bookkeeping(bookkeeping_sync: Callable[..., Any]) -> Callable[..., Any]:

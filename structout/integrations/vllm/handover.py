@@ -1,0 +1,135 @@
+"""The scheduler's side of grammars whose states live in vLLM's workers.
+
+The scheduler compiles a constraint to admit its request, and hands the request over:
+from then on vLLM's scheduler takes it for a free one. No step waits for its tokens, and
+no mask is sent. The worker (worker_states.py) recognizes it by a mark in its sampling
+parameters. A request that can go on no further comes back as a token that could not be
+drawn. Its text is replayed here once, to log the reason.
+"""
+
+import logging
+import weakref
+from typing import Any
+
+from vllm.v1.request import Request, RequestStatus
+
+from structout import envs
+from structout.errors import GrammarError
+from structout.integrations.vllm.grammar_manager import Grammar, GrammarManager, PendingGrammar
+from structout.masks.batch import MaskBatch
+
+_log = logging.getLogger("vllm.structout")
+
+_MARK = "structout_worker_states"  # in the extra_args of SamplingParams
+_OWN_ENGINE = "fsm"
+
+# A worker compiles once more, in a step of all its requests. A constraint that takes
+# longer stays with the scheduler, which lets the other requests go on meanwhile.
+MAX_COMPILE_SECONDS = 0.1
+
+
+def scheduler_manager(vllm_config: Any) -> GrammarManager:
+    """The manager of an engine's scheduler."""
+    if not envs.vllm_worker_states():
+        return GrammarManager(vllm_config)
+    if not can_keep_states(vllm_config):
+        _log.warning(
+            "STRUCTOUT_VLLM_WORKER_STATES=1 has no effect with model runner V2, speculative decoding or an external "
+            "launcher: the scheduler keeps the states of grammars"
+        )
+        return GrammarManager(vllm_config)
+    return AdmittingManager(vllm_config)
+
+
+def can_keep_states(vllm_config: Any) -> bool:
+    """Whether the workers of an engine can keep the states of grammars."""
+    # With an external launcher each rank has a scheduler, and all must schedule alike.
+    has_one_scheduler = vllm_config.parallel_config.distributed_executor_backend != "external_launcher"
+    return has_one_scheduler and not vllm_config.use_v2_model_runner and vllm_config.speculative_config is None
+
+
+def is_handed_over(params: Any) -> bool:
+    """Whether a worker keeps the state of the request with these sampling
+    parameters."""
+    return params is not None and params.structured_outputs is not None and _MARK in (params.extra_args or {})
+
+
+def request_of(request_id: str, prompt_token_ids: list[int] | None, params: Any) -> Request:
+    """vLLM's ``Request`` for one that was handed over, without tokens of its own. A
+    prompt of embeddings has no ids."""
+    return Request(request_id, prompt_token_ids or [], params, None, **params.extra_args[_MARK])
+
+
+def replay(manager: GrammarManager, request: Request, token_ids: list[int]) -> bool:
+    """Compile the constraint of a new request, and let its grammar accept tokens.
+
+    Returns:
+        whether it has compiled, and accepts them.
+    """
+    pending = GrammarManager.start(manager, request)
+    request.structured_output_request.grammar = pending.grammar
+    is_compiled = pending.wait()
+    request.append_output_token_ids(token_ids)
+    return is_compiled and manager.accept_tokens(request, list(token_ids))
+
+
+class _HandOver(PendingGrammar):
+    """The future of a grammar that hands its request over when it is done.
+
+    Args:
+        grammar: the grammar.
+        request: vLLM's ``Request``.
+    """
+
+    def __init__(self, grammar: Grammar, request: Request):
+        super().__init__(grammar)
+        self._request = weakref.ref(request)  # which has this future: no cycle
+
+    def result(self, timeout: float | None = None) -> Grammar | GrammarError:
+        grammar = super().result(timeout)
+        request = self._request()
+        if request is not None and isinstance(grammar, Grammar) and self._is_for_workers(request):
+            structured, params = request.structured_output_request, request.sampling_params
+            mark = {name: getattr(structured, name) for name in ("reasoning_ended", "reasoning_parser_kwargs")}
+            params.extra_args = (params.extra_args or {}) | {_MARK: mark}
+            request.structured_output_request = None
+            request.status = RequestStatus.WAITING
+        return grammar
+
+    def _is_for_workers(self, request: Request) -> bool:
+        manager, key = self.grammar.manager, self.grammar.key
+        # Other engines have limits of time, at which ranks might differ.
+        is_own = manager.backend_name(key) == _OWN_ENGINE
+        # A session's next prompt goes on with its grammar.
+        return is_own and manager.compile_seconds(key) <= MAX_COMPILE_SECONDS and not request.resumable
+
+
+class AdmittingManager(GrammarManager):
+    """The manager of a scheduler that only admits requests, and ends them."""
+
+    def start(self, request: Request) -> PendingGrammar:
+        params = request.sampling_params
+        if params.extra_args:  # a client has no say in this
+            params.extra_args = {name: value for name, value in params.extra_args.items() if name != _MARK}
+        pending = super().start(request)
+        return _HandOver(pending.grammar, request) if self.has_structout_workers else pending
+
+    def accept_tokens(self, request: Request, new_token_ids: list[int]) -> bool:
+        is_accepted = super().accept_tokens(request, new_token_ids)
+        if not is_accepted and not request.use_structured_output and is_handed_over(request.sampling_params):
+            self._log_reason(request)
+        return is_accepted
+
+    def _log_reason(self, request: Request) -> None:
+        request_id = request.request_id
+        twin = request_of(request_id, request.prompt_token_ids, request.sampling_params)
+        tokens = [token for token in request.output_token_ids if token >= 0]
+        if not replay(self, twin, tokens):
+            reason = f"its grammar does not allow its tokens {tokens}"
+        else:
+            masks = self.grammar_bitmask({request_id: twin}, [request_id], {})
+            assert isinstance(masks, MaskBatch)
+            if masks.errors:  # they have been logged
+                return
+            reason = "its grammar allows a token, but its sampling parameters forbid it, or its logits are NaN"
+        _log.error("request %s cannot continue: %s", request_id, reason)

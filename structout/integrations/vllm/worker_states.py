@@ -1,0 +1,229 @@
+"""The states of grammars in vLLM's worker.
+
+The scheduler hands requests over (handover.py). The worker advances their grammars by
+the tokens that it has drawn, and fills their masks while the model computes the logits
+that they are for. Each rank that draws follows all requests, so nothing is exchanged.
+"""
+
+import weakref
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from vllm.v1.request import Request
+
+from structout.integrations.vllm.grammar_manager import GrammarManager, PendingGrammar, key_of
+from structout.integrations.vllm.handover import is_handed_over, replay, request_of
+from structout.masks.batch import MaskBatch
+
+# The scheduler has compiled each constraint before. Ranks must not differ because one
+# of them was slower.
+_COMPILE_TIMEOUT = 3600.0
+
+
+@dataclass(eq=False)
+class _Followed:
+    """A request whose grammar the worker advances.
+
+    Attributes:
+        request: vLLM's ``Request``. It has its tokens while it may reason.
+        key: its id with the manager.
+        token_ids: its tokens.
+        is_reasoning: whether its constraint may not hold yet.
+    """
+
+    request: Request
+    key: str
+    token_ids: list[int]
+    is_reasoning: bool
+
+
+@dataclass(frozen=True)
+class _DrawnTokens:
+    """The tokens of a step, on their way to the host.
+
+    Attributes:
+        token_ids: on the host. A copy to it may be in flight.
+        requests: the requests that follow grammars, by their place in ``token_ids``.
+        copied: the event of the copy; None on the CPU.
+    """
+
+    token_ids: torch.Tensor
+    requests: dict[int, _Followed]
+    copied: Any
+
+    @classmethod
+    def copy(cls, token_ids: torch.Tensor, requests: dict[int, _Followed]) -> "_DrawnTokens":
+        if not token_ids.is_cuda:
+            return cls(token_ids.clone(), requests, None)
+        host = torch.empty(token_ids.shape, dtype=token_ids.dtype, pin_memory=True)
+        host.copy_(token_ids, non_blocking=True)
+        copied = torch.cuda.Event(blocking=True)
+        copied.record()
+        return cls(host, requests, copied)
+
+    @property
+    def is_here(self) -> bool:
+        return self.copied is None or self.copied.query()
+
+    def wait(self) -> list[tuple[_Followed, int]]:
+        """Each request with its token."""
+        if self.copied is not None:
+            self.copied.synchronize()
+        token_ids = self.token_ids.flatten().tolist()
+        return [(request, token_ids[place]) for place, request in self.requests.items()]
+
+
+class WorkerStates:
+    """Follows the requests that were handed over to one model runner.
+
+    Args:
+        vllm_config: vLLM's config.
+    """
+
+    def __init__(self, vllm_config: Any):
+        self._manager = GrammarManager(vllm_config, compile_timeout=_COMPILE_TIMEOUT)
+        # vLLM tells no model runner that it ends. Without this a thread would wait for
+        # the compile deadline.
+        weakref.finalize(self, self._manager.clear_backend).atexit = False
+        self._requests: dict[str, _Followed] = {}
+        self._rows: list[_Followed] = []  # whose masks the step in progress needs
+        self._starting: list[PendingGrammar] = []  # that may still be compiled
+        self._drawn: _DrawnTokens | None = None
+        self._masks: Future[MaskBatch] | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="structout-states")
+
+    @property
+    def num_requests(self) -> int:
+        """How many requests it follows."""
+        return len(self._requests)
+
+    def begin_step(self, scheduler_output: Any, states: Mapping[str, Any], batch: Iterable[str]) -> None:
+        """Start to fill the masks of a step.
+
+        Args:
+            scheduler_output: vLLM's ``SchedulerOutput``.
+            states: vLLM's ``CachedRequestState`` of each request, after the scheduler's
+                changes.
+            batch: the requests of the step, in the order of its rows.
+        """
+        self.take_masks()  # of a step that drew nothing: its thread has ended
+        for request_id in scheduler_output.finished_req_ids:
+            self._requests.pop(request_id, None)
+        for new in scheduler_output.scheduled_new_reqs:
+            self._requests.pop(new.req_id, None)
+            if is_handed_over(new.sampling_params):
+                self._add(request_of(new.req_id, new.prompt_token_ids, new.sampling_params))
+        self._take_back(scheduler_output.scheduled_cached_reqs)
+        num_scheduled = scheduler_output.num_scheduled_tokens
+        self._rows = [
+            self._requests[request_id]
+            for request_id in batch
+            if request_id in self._requests and _is_prefilled(states[request_id], num_scheduled[request_id])
+        ]
+        drawn, self._drawn = self._drawn, None
+        starting, self._starting = self._starting, []
+        if not self._rows and drawn is None and not starting:
+            return
+        if starting or not (drawn is None or drawn.is_here):
+            self._masks = self._thread.submit(self._wait_and_advance, drawn, self._rows, starting)
+        else:
+            self._masks = self._advance(drawn, self._rows)
+
+    def take_masks(self) -> MaskBatch | None:
+        """The masks of the step, None if none of its rows is constrained."""
+        future, self._masks = self._masks, None
+        masks = None if future is None else future.result()
+        return masks and masks.renamed([followed.request.request_id for followed in self._rows]) if self._rows else None
+
+    def end_step(self, token_ids: torch.Tensor, index_of: Mapping[str, int]) -> None:
+        """Take the tokens of the step.
+
+        Args:
+            token_ids: ``[B, 1]``, -1 where none could be drawn.
+            index_of: the place of each request in the batch.
+        """
+        if self._rows:
+            requests = {index_of[followed.request.request_id]: followed for followed in self._rows}
+            self._drawn = _DrawnTokens.copy(token_ids, requests)
+
+    # -- private -----------------------------------------------------------------------
+
+    def _add(self, request: Request) -> None:
+        pending = self._manager.start(request)
+        request.structured_output_request.grammar = pending.grammar
+        self._starting.append(pending)
+        self._follow(request)
+
+    def _follow(self, request: Request) -> None:
+        is_reasoning = self._manager.is_reasoning(request)
+        self._requests[request.request_id] = _Followed(
+            request, key_of(request), list(request.output_token_ids), is_reasoning
+        )
+
+    def _take_back(self, cached: Any) -> None:
+        """Replay the requests whose last tokens vLLM has dropped, to compute them
+        again."""
+        if not self._requests:
+            return
+        drawn = set() if self._drawn is None else set(self._drawn.requests.values())
+        for request_id, num_tokens in zip(cached.req_ids, cached.num_output_tokens, strict=True):
+            followed = self._requests.get(request_id)
+            if followed is None or num_tokens >= len(followed.token_ids) + (followed in drawn):
+                continue
+            old = followed.request
+            twin = request_of(request_id, old.prompt_token_ids, old.sampling_params)
+            replay(self._manager, twin, followed.token_ids[:num_tokens])
+            self._follow(twin)
+
+    def _wait_and_advance(
+        self, drawn: _DrawnTokens | None, rows: list[_Followed], starting: list[PendingGrammar]
+    ) -> MaskBatch:
+        """``_advance``, after what has to come before it."""
+        for pending in starting:
+            if not pending.wait():
+                pending.result()  # logs why; its rows allow nothing, so that the scheduler ends it
+        return self._advance(drawn, rows).result()
+
+    def _advance(self, drawn: _DrawnTokens | None, rows: list[_Followed]) -> Future[MaskBatch]:
+        """Accept the tokens of the last step, and fill the masks of the next."""
+        assert self._manager.structout is not None
+        tokens = {}
+        for followed, token in [] if drawn is None else drawn.wait():
+            followed.token_ids.append(token)
+            accepted = [token]
+            if token < 0 or (followed.is_reasoning and not (accepted := self._constrained(followed, token))):
+                continue
+            tokens[followed.key] = accepted
+        bounds = {followed.key: self._manager.bounds(followed.request) for followed in rows if followed.is_reasoning}
+        keys = [followed.key for followed in rows]
+        return self._manager.structout.step(tokens, keys, bounds=bounds, strict=False)
+
+    def _constrained(self, followed: _Followed, token: int) -> list[int]:
+        """The token if the grammar is to accept it."""
+        followed.request.append_output_token_ids(token)
+        tokens = self._manager.constrained(followed.request, [token])
+        followed.is_reasoning = self._manager.is_reasoning(followed.request)
+        return tokens or []
+
+
+def joined(own: MaskBatch | None, sent: MaskBatch | None) -> MaskBatch | None:
+    """The masks of a step: the worker's, and those of requests that the scheduler
+    keeps. Without both nothing is copied."""
+    if own is None or sent is None:
+        return own or sent
+    return MaskBatch(
+        request_ids=own.request_ids + sent.request_ids,
+        row_indptr=np.concatenate([own.row_indptr, sent.row_indptr[1:] + own.row_indptr[-1]]),
+        errors={**own.errors, **sent.errors},
+        num_acceptable_drafts=np.concatenate([own.num_acceptable_drafts, sent.num_acceptable_drafts]),
+        bitmask=np.concatenate([own.bitmask, sent.bitmask]),
+    )
+
+
+def _is_prefilled(state: Any, num_scheduled: int) -> bool:
+    """Whether a step computes the last of a request's tokens, so that it draws one."""
+    return bool(state.num_computed_tokens + num_scheduled >= state.num_tokens)
