@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "context_free/lexeme_regions.h"
 #include "context_free/piece_search.h"
 #include "context_free/piece_walk.h"
 
@@ -35,7 +36,10 @@ Masks::Masks(const Network& network, Lexer& lexer, SureWays& sure_ways,
     });
   }
   whole_trie_ = trie_nodes_.number_of(nodes);
+  if (Regions::is_of_use(network_)) regions_ = std::make_unique<Regions>(*this, network_, lexer_);
 }
+
+Masks::~Masks() = default;
 
 Masks::Next Masks::computed_after(Node node, uint8_t byte, engine::Budget& budget) {
   Node next = stacks_.after(node, byte, budget);
@@ -107,6 +111,10 @@ Masks::Branch Masks::behind(const std::vector<uint32_t>& trie_nodes, Node below,
 std::optional<std::vector<uint32_t>> Masks::pieces_of(Reader& reader, const std::vector<Branch>& branches,
                                                       const HasEnd& has_end, engine::Budget& budget) {
   if (is_full_) return std::nullopt;
+  // An ambiguous text may have any number of different tops.
+  if (regions_ != nullptr && regions_->memory_bytes() > kMaxRegionBytes) {
+    regions_ = std::make_unique<Regions>(*this, network_, lexer_);
+  }
   return PieceSearch(*this, reader, has_end, budget).pieces(branches);
 }
 
@@ -135,6 +143,7 @@ size_t Masks::memory_bytes() const {
                  after_.capacity() * sizeof(Next) + piece_numbers_.memory_bytes() + part_numbers_.memory_bytes() +
                  loops_.memory_bytes() + branches_.memory_bytes() + pieces_.size() * sizeof(Piece) +
                  parts_.size() * sizeof(Part) + piece_bytes_ + is_start_.capacity();
+  if (regions_ != nullptr) bytes += regions_->memory_bytes();
   return bytes + masks_.size() * kBytesPerKey;
 }
 

@@ -36,6 +36,7 @@ class Masks {
 
   Masks(const Network& network, Lexer& lexer, SureWays& sure_ways,
         std::shared_ptr<const engine::VocabularyTrie> vocabulary);
+  ~Masks();
 
   // The mask of a place, which must not be dead. Null if too many bytes are kept.
   const engine::Mask* mask(Reader& reader, const LexerPlace& place, const HasEnd& has_end, engine::Budget& budget);
@@ -100,7 +101,8 @@ class Masks {
   };
   class Walk;
   class PieceSearch;
-  static constexpr size_t kMaxPieceBytes = 24 << 20;
+  class Regions;
+  static constexpr size_t kMaxPieceBytes = 24 << 20, kMaxRegionBytes = 12 << 20;
 
   // In the place of a start: that of an embedded text, whose language is added. In the
   // place of nodes of the trie: tokens that a state reads by their ids.
@@ -141,10 +143,11 @@ class Masks {
   std::deque<Part> parts_;
   std::unordered_map<std::string, const engine::Mask*> masks_;  // by the numbers of their pieces
   engine::MaskStore store_;
-  BranchSet branches_;      // of the present search
-  size_t piece_bytes_ = 0;  // of parts, too
-  bool is_full_ = false;    // whether too many bytes are kept
-  Loops loops_;             // of states of the lexer, or of nodes of stacks_
+  std::unique_ptr<Regions> regions_;  // null if they are of no use
+  BranchSet branches_;                // of the present search
+  size_t piece_bytes_ = 0;            // of parts, too
+  bool is_full_ = false;              // whether too many bytes are kept
+  Loops loops_;                       // of states of the lexer, or of nodes of stacks_
   std::vector<uint32_t> row_;
   std::vector<uint8_t> is_start_;  // by node of the trie: whether a walk that is not over starts there
   uint64_t num_trie_steps_ = 0;

@@ -63,7 +63,7 @@ def test_mask_of_pieces_is_that_of_a_walk_over_whole_stacks(path, texts, num_cas
 def test_random_text_never_gets_stuck_and_ends_with_its_shortest_completion(path, texts, num_cases):
     index = compile_grammar(path.read_text(), texts)
     rng = random.Random(path.name)
-    for _ in range(num_cases(8, long=600)):
+    for _ in range(num_cases(5, long=350)):
         grammar = started(index, texts)
         for mask in walk(grammar, texts, rng, rng.randint(0, 25)):
             assert mask.any()
