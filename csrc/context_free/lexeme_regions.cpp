@@ -18,17 +18,17 @@ Masks::Regions::Top::Top(Regions& regions, Stacks& stacks, Node node, engine::Bu
     : from_(regions.reader_.stacks()), to_(stacks) {
   Stacks& above_holes = regions.reader_.stacks();
   std::vector<Item> items;
-  for (const Item* item = stacks.begin(node); item < stacks.end(node); ++item) {
-    if (item->state == kEndOfText) {  // what is ignored may go on here
-      items.push_back(*item);
+  for (const Item& item : stacks.items(node)) {
+    if (item.state == kEndOfText) {  // what is ignored may go on here
+      items.push_back(item);
       continue;
     }
-    auto hole = std::find(belows_.begin(), belows_.end(), item->below);
+    auto hole = std::find(belows_.begin(), belows_.end(), item.below);
     if (hole == belows_.end()) {
       if (belows_.size() == kMaxHoles) return;
-      hole = belows_.insert(hole, item->below);
+      hole = belows_.insert(hole, item.below);
     }
-    items.push_back({item->state, above_holes.hole(uint32_t(hole - belows_.begin()))});
+    items.push_back({item.state, above_holes.hole(uint32_t(hole - belows_.begin()))});
   }
   node_ = above_holes.node_of(items, budget);
 }
