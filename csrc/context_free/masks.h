@@ -103,6 +103,7 @@ class Masks {
   class PieceSearch;
   class Regions;
   static constexpr size_t kMaxPieceBytes = 24 << 20, kMaxRegionBytes = 12 << 20;
+  static constexpr uint32_t kMaxReturns = 4;  // that a piece looks through
 
   // In the place of a start: that of an embedded text, whose language is added. In the
   // place of nodes of the trie: tokens that a state reads by their ids.
@@ -115,6 +116,14 @@ class Masks {
 
   // Numbers a list of nodes of the trie, given those whose children's bytes come next.
   uint32_t list_of(std::vector<uint32_t> trie_nodes);
+
+  // Where the walk of a piece begins, without a lexer: the state of an item above a hole
+  // that stands for `below`.
+  struct Start {
+    Node node, below;
+  };
+  Start start_of(const Item& item, bool is_closed, Stacks& stacks, engine::Budget& budget);
+  bool is_open_ended(Node start, engine::Budget& budget);
 
   // The stacks above a hole after a byte.
   struct Next {
@@ -133,6 +142,7 @@ class Masks {
   std::shared_ptr<const engine::VocabularyTrie> vocabulary_;
   Stacks stacks_;            // of single states above a hole
   std::vector<Next> after_;  // by node of stacks_ and byte, as far as known
+  PairTable is_open_ended_;  // by node of stacks_ and 0
   // Lists of nodes of the trie: with a lexer, those whose byte comes next; without, those
   // whose children's bytes come next.
   ListNumbers<uint32_t> trie_nodes_;

@@ -206,12 +206,13 @@ const std::vector<EmbeddedStart>& Stacks::embedded_starts(Node node, engine::Bud
   return starts_.back();
 }
 
-Node Stacks::above_hole(uint32_t state, bool is_closed, engine::Budget& budget) {
-  uint32_t known = above_hole_.find(state, is_closed);
+Node Stacks::above(uint32_t state, Node below, bool is_closed, engine::Budget& budget) {
+  uint32_t key = state << 1 | uint32_t(is_closed);
+  uint32_t known = above_.find(key, below);
   if (known != PairTable::kMissing) return known;
-  std::vector<Item> kernel = {{state, kAboveHole}};
+  std::vector<Item> kernel = {{state, below}};
   Node result = is_closed ? nodes_.number_of(kernel) : closure(kernel, budget);
-  above_hole_.add(state, is_closed, result);
+  above_.add(key, below, result);
   return result;
 }
 

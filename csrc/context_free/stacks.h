@@ -60,7 +60,10 @@ class Stacks {
 
   // The state alone, above a hole. `is_closed`: only its own symbols; otherwise also what
   // it calls and returns to.
-  Node above_hole(uint32_t state, bool is_closed, engine::Budget& budget);
+  Node above_hole(uint32_t state, bool is_closed, engine::Budget& budget) {
+    return above(state, kAboveHole, is_closed, budget);
+  }
+  Node above(uint32_t state, Node below, bool is_closed, engine::Budget& budget);
 
   // One of kMaxHoles holes, alone.
   Node hole(uint32_t number) { return number == 0 ? kAboveHole : nodes_.number_of({{kHole + number, kDead}}); }
@@ -105,7 +108,7 @@ class Stacks {
   std::vector<Node> union_results_;  // of each list in unions_, as far as known
   PairTable after_;                  // by node and symbol
   PairTable is_subset_;              // by two nodes: 0 or 1
-  PairTable above_hole_;             // by state and is_closed
+  PairTable above_;                  // by state and node below, and whether it is closed
   PairTable returned_;               // by node and 0
   PairTable starts_numbers_;         // by node and 0: into starts_
   std::deque<std::vector<EmbeddedStart>> starts_;
