@@ -2,7 +2,7 @@
 
 import harness
 import matplotlib
-from tables import apply_bitmask_rows, masked_sample_rows
+from tables.ops import apply_bitmask_rows, masked_sample_rows
 
 matplotlib.use("Agg")
 from matplotlib import pyplot

@@ -68,7 +68,7 @@ def max_whitespace() -> int:
 
 
 def compile_timeout() -> float:
-    """STRUCTOUT_COMPILE_TIMEOUT: seconds after which a constraint of vLLM or SGLang
+    """STRUCTOUT_COMPILE_TIMEOUT: CPU seconds after which a constraint of vLLM or SGLang
     that still compiles fails. Default: 10."""
     return _number("STRUCTOUT_COMPILE_TIMEOUT", 10.0)
 

@@ -25,7 +25,9 @@ SchemaStates::SchemaStates(std::unique_ptr<Machine> machine, std::shared_ptr<con
       memory_bytes_(size_in_bytes()) {}
 
 SchemaStates::Lock::Lock(SchemaStates& states)
-    : states_(states), lock_(states.mutex_, states.machine_->schema().budget()) {}
+    : states_(states), lock_(states.mutex_, states.machine_->schema().budget()) {
+  states.machine_->schema().budget().restart();  // its clock may be another thread's
+}
 
 SchemaStates::Lock::~Lock() { states_.memory_bytes_ = states_.size_in_bytes(); }
 
@@ -46,7 +48,6 @@ bool SchemaStates::read(Position& position, const std::string& bytes) {
 
 bool SchemaStates::read(Position& position, const uint8_t* begin, const uint8_t* end) {
   Lock lock(*this);
-  machine_->schema().budget().restart();
   return position.read(begin, end) && position.has_unused();
 }
 
@@ -57,7 +58,6 @@ bool SchemaStates::is_complete(const Position& position) {
 
 std::string SchemaStates::forced(const Position& position) {
   Lock lock(*this);
-  machine_->schema().budget().restart();
   return position.forced();
 }
 
@@ -77,7 +77,6 @@ size_t SchemaStates::size_in_bytes() const {
 
 std::optional<engine::Automaton> SchemaStates::closed(const engine::Limits& limits) try {
   Lock lock(*this);
-  machine_->schema().budget().restart();
   engine::Budget budget(limits);
   return closure(*machine_, budget);
 } catch (const engine::LimitError&) {

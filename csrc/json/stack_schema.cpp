@@ -117,14 +117,12 @@ StackAction StackSchema::action(State state, uint8_t byte) {
 
 void StackSchema::list_actions(uint32_t state, StackAction* actions) {
   SchemaStates::Lock lock(*states_);
-  states_->machine_->schema().budget().restart();
   for (int byte = 0; byte < 256; ++byte) actions[byte] = action(state, uint8_t(byte));
 }
 
 int64_t StackSchema::resume(uint32_t waiting, uint32_t verdicts) {
   SchemaStates::Lock lock(*states_);
   Machine& machine = *states_->machine_;
-  machine.schema().budget().restart();
   State state = machine.resume(waiting == kBottom ? kNoState : waiting, verdicts);
   if (state == kNoState) return kRefused;
   bool is_item = waiting != kBottom && machine.memory(waiting) == MemoryKind::kInsideItem;
@@ -134,7 +132,6 @@ int64_t StackSchema::resume(uint32_t waiting, uint32_t verdicts) {
 StackMask StackSchema::fill(const StackPlace& place, uint32_t* row) {
   SchemaStates::Lock lock(*states_);
   Machine& machine = *states_->machine_;
-  machine.schema().budget().restart();
   std::vector<std::pair<State, PastKeys>> stack;
   bool is_in_item = false;
   for (const StackPlace::Frame& frame : place.frames) {

@@ -20,7 +20,9 @@ class StructuredOutputsConfig:
     Attributes:
         limits: largest size of a single constraint.
         compile_workers: number of constraints compiled at the same time.
-        compile_timeout: seconds after which a constraint that still compiles fails.
+        compile_timeout: CPU seconds after which a constraint that still compiles fails,
+            so that a busy machine fails nobody. One that gets no CPU time fails after
+            ten times as many by the clock.
         queue_size: number of constraints that may wait to be compiled. One more is
             refused.
         tenant_queue_size: the same limit for each tenant.

@@ -3,11 +3,13 @@
 import atexit
 import hashlib
 import logging
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
 
 from structout.constraints.config import StructuredOutputsConfig
@@ -25,6 +27,8 @@ from structout.scheduler.owned_condition import OwnedCondition
 from structout.scheduler.process_guard import ForkGuard
 
 _MAX_OVERDUE_PER_WORKER = 4  # with this many overdue threads per worker, nothing new is started
+_CLOCK_FACTOR = 10  # a compilation may take so many times its CPU seconds by the clock
+_SHORTEST_WAIT = 0.01  # seconds between two looks at the CPU time of compilations
 _NUM_TIMINGS = 1024  # how many compilations the percentiles cover
 _EXIT_WAIT_SECONDS = 0.5  # how long the process waits for compilations when it exits
 
@@ -33,6 +37,14 @@ _threads: set[threading.Thread] = set()
 _is_process_exiting = threading.Event()
 
 Key = TypeVar("Key")
+
+
+def thread_cpu_clock() -> Callable[[], float]:
+    """The CPU seconds of the calling thread, which other threads may read while it
+    lives. Where the platform does not tell them, a clock of its time."""
+    if not hasattr(time, "pthread_getcpuclockid"):
+        return time.monotonic
+    return partial(time.clock_gettime, time.pthread_getcpuclockid(threading.get_ident()))
 
 
 @dataclass(frozen=True)
@@ -83,6 +95,10 @@ class CompileService(Generic[Key, Compiled]):
             retried once and never cached.
         config: its workers, deadline, queue, cache and ``limits.compiled_bytes``.
         clock: seconds, monotonic.
+        cpu_clock: makes the clock of the thread that calls it.
+
+    A deadline is one of CPU time: what a busy machine does beside a compilation does
+    not count. One that gets no CPU time ends after ten times as much.
 
     Keys are equal if their ``repr`` is, as for frozen dataclasses, tuples, strings and
     numbers.
@@ -94,10 +110,12 @@ class CompileService(Generic[Key, Compiled]):
         config: StructuredOutputsConfig,
         *,
         clock: Callable[[], float] = time.monotonic,
+        cpu_clock: Callable[[], Callable[[], float]] = thread_cpu_clock,
     ):
         self._compile = compile
         self._config = config
         self._clock = clock
+        self._cpu_clock = cpu_clock
         self._fork_guard = ForkGuard("CompileService")  # checked before the lock is taken
         self.changed = OwnedCondition()  # guards the fields below
         self._is_closed = False
@@ -216,7 +234,7 @@ class CompileService(Generic[Key, Compiled]):
 
     def _overload_error(self) -> GrammarError:
         return GrammarError(
-            f"{self._num_overdue} compilations still run past their deadline of {self._config.compile_timeout:g} s; "
+            f"{self._num_overdue} compilations still run past their deadline of {self._config.compile_timeout:g} CPU seconds; "
             "nothing new is compiled until one of them ends",
             kind=GrammarErrorKind.OVERLOADED,
         )
@@ -243,7 +261,9 @@ class CompileService(Generic[Key, Compiled]):
         return job
 
     def _set_deadline(self, job: Job) -> None:
-        job.deadline = self._clock() + self._config.compile_timeout
+        job.deadline = self._clock() + _CLOCK_FACTOR * self._config.compile_timeout
+        if job.cpu_clock is not None:
+            job.cpu_deadline = job.cpu_clock() + self._config.compile_timeout
         if not self._is_monitored:
             self._is_monitored = True
             try:
@@ -252,15 +272,21 @@ class CompileService(Generic[Key, Compiled]):
                 self._is_monitored = False
                 _log.warning("compile deadlines are not enforced for now: %s", error)
 
+    def _seconds_left(self, job: Job) -> float:
+        """How long the job cannot miss its deadline; infinite without one."""
+        if job.deadline is None:
+            return math.inf
+        cpu_seconds = self._config.compile_timeout if job.cpu_clock is None else job.cpu_deadline - job.cpu_clock()
+        return min(cpu_seconds, job.deadline - self._clock())
+
     def _enforce_deadlines(self) -> list[tuple[list[Subscription], GrammarError]]:
         """Returns the subscriptions that failed, and with what error."""
-        now = self._clock()
         failed: list[tuple[list[Subscription], GrammarError]] = []
         for job in self._jobs.values():
-            if job.deadline is not None and job.deadline <= now:
+            if self._seconds_left(job) <= 0:
                 self._mark_overdue(job)
                 error = GrammarTimeoutError(
-                    f"the constraint took more than {self._config.compile_timeout:g} s to compile"
+                    f"the constraint took more than {self._config.compile_timeout:g} CPU seconds to compile"
                 )
                 failed.append((job.pop_subscriptions(), error))
         if self._is_overloaded():
@@ -289,6 +315,8 @@ class CompileService(Generic[Key, Compiled]):
 
     def _compile_job(self, job: Job) -> Compiled | GrammarError:
         with self.changed:
+            job.cpu_clock = self._cpu_clock()
+            job.cpu_deadline = job.cpu_clock() + self._config.compile_timeout
             cached = self._cache.get(job.digest)
         result = self._try_compile(job) if cached is None else cached
         if is_crash(result) and not job.is_overdue and not self._is_closed:
@@ -352,13 +380,12 @@ class CompileService(Generic[Key, Compiled]):
         """Run until no job has a deadline."""
         while True:
             with self.changed:
-                deadlines = [job.deadline for job in self._jobs.values() if job.deadline is not None]
-                if not deadlines:
+                seconds_left = min(map(self._seconds_left, self._jobs.values()), default=math.inf)
+                if seconds_left == math.inf:
                     self._is_monitored = False
                     return
-                seconds_left = min(deadlines) - self._clock()
                 if seconds_left > 0:
-                    self.changed.wait(seconds_left)
+                    self.changed.wait(max(seconds_left, _SHORTEST_WAIT))
                     continue
                 failed = self._enforce_deadlines()
             for subscriptions, error in failed:

@@ -56,6 +56,9 @@ class Job:
         charged_tenant: the tenant whose share the running job counts for.
         deadline: when its subscriptions fail with a timeout. None: not started, or they
             have failed already and nobody has subscribed since.
+        cpu_clock: the CPU seconds of the thread that compiles it; None until it has
+            begun.
+        cpu_deadline: when they fail with a timeout by that clock.
         is_overdue: it has missed a deadline, and no longer holds a worker.
     """
 
@@ -66,6 +69,8 @@ class Job:
     has_started: bool = False
     charged_tenant: str = ""
     deadline: float | None = None
+    cpu_clock: Callable[[], float] | None = None
+    cpu_deadline: float = math.inf
     is_overdue: bool = False
 
     def pop_subscriptions(self) -> list[Subscription]:

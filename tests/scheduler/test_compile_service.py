@@ -85,7 +85,7 @@ def make(request):
 
     def make(compile, *, clock=time.monotonic, **config):
         config = {"compile_workers": 1, "compile_timeout": LONG, **config}
-        service = CompileService(compile, StructuredOutputsConfig(**config), clock=clock)
+        service = CompileService(compile, StructuredOutputsConfig(**config), clock=clock, cpu_clock=lambda: clock)
         request.addfinalizer(service.close)
         return service
 
@@ -487,6 +487,7 @@ def test_deadline_fails_all_subscriptions_and_frees_the_worker(make, gates, capl
     service.submit("slow", "", inboxes[1])
     service.submit("next", "", inboxes[2])
     gates.open("next")
+    assert gates.next_started() == "slow"
     clock.now += 0.14
     time.sleep(0.3)  # the deadlines are checked meanwhile, by the clock
     assert all(inbox.is_empty() for inbox in inboxes)
@@ -495,7 +496,7 @@ def test_deadline_fails_all_subscriptions_and_frees_the_worker(make, gates, capl
     for inbox in inboxes[:2]:
         error = inbox.get()
         assert isinstance(error, GrammarTimeoutError)
-        assert str(error) == "the constraint took more than 0.15 s to compile"
+        assert str(error) == "the constraint took more than 0.15 CPU seconds to compile"
     assert inboxes[2].get().text == "next"
     assert (service.stats().overdue, service.stats().timeouts) == (1, 1)
     assert service.get("slow") is None
@@ -524,12 +525,29 @@ def test_deadline_counts_from_the_start_of_the_compilation(make, gates):
     assert inboxes["last"].get().text == "last"
 
 
+def test_deadline_counts_cpu_time_and_ten_times_as_much_without_any(request):
+    """A compilation that sleeps uses no CPU time."""
+    clock, is_over = Clock(), threading.Event()
+    config = StructuredOutputsConfig(compile_workers=1, compile_timeout=0.2)
+    service = CompileService(lambda key: is_over.wait(LONG) and Compiled("{}"), config, clock=clock)
+    request.addfinalizer(service.close)
+    request.addfinalizer(is_over.set)
+    inbox = Inbox()
+    service.submit("blocked", "", inbox)
+    clock.now += 1.9
+    time.sleep(0.5)  # the deadline is checked every 0.2 s
+    assert inbox.is_empty()
+    clock.now += 0.2
+    assert isinstance(inbox.get(), GrammarTimeoutError)
+
+
 def test_submit_of_an_overdue_key_joins_its_compilation(make, gates):
     clock = Clock()
     service = make(gates, clock=clock, compile_timeout=0.05)
-    for _ in range(2):
+    for is_first in (True, False):
         inbox = Inbox()
         service.submit("slow", "", inbox)
+        assert not is_first or gates.next_started() == "slow"
         clock.now += 0.1
         assert isinstance(inbox.get(), GrammarTimeoutError)
     inbox = Inbox()
@@ -549,7 +567,7 @@ def test_too_many_overdue_compilations_refuse_new_ones(make, gates):
     for i in range(4):
         assert gates.next_started() == f"slow {i}"
         clock.now += 0.1
-    message = "4 compilations still run past their deadline of 0.05 s; nothing new is compiled until one of them ends"
+    message = "4 compilations still run past their deadline of 0.05 CPU seconds; nothing new is compiled until one of them ends"
     assert str(waiting.get()) == message
     with pytest.raises(GrammarError, match=message):
         service.submit("new", "", Inbox())
