@@ -239,6 +239,8 @@ class ResultsFile:
         capability = os.environ.get("STRUCTOUT_CPU_CAPABILITY") if device.type == "cpu" else None
         name = f"{bench}_{capability}" if capability else bench
         self._path = None if arguments.quick else results_path(name, device.type, arguments.results)
+        if self._path is not None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
         self._environment = environment(device)  # now, because the file may be tracked by git
         self._rows: list[dict[str, Any]] = []
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/sorted_set.h"
 #include "context_free/lexeme_regions.h"
 #include "context_free/piece_search.h"
 #include "context_free/piece_walk.h"
@@ -101,8 +102,7 @@ uint32_t Masks::list_of(std::vector<uint32_t> trie_nodes) {
     }
     trie_nodes = std::move(children);
   }
-  std::sort(trie_nodes.begin(), trie_nodes.end());
-  trie_nodes.erase(std::unique(trie_nodes.begin(), trie_nodes.end()), trie_nodes.end());
+  engine::make_set(trie_nodes);
   return trie_nodes_.number_of(trie_nodes);
 }
 

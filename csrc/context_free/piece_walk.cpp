@@ -4,6 +4,8 @@
 #include <set>
 #include <utility>
 
+#include "base/sorted_set.h"
+
 namespace structout::context_free {
 
 using engine::VocabularyTrie;
@@ -219,8 +221,7 @@ void Masks::Walk::walk_all_rules(uint32_t trie_nodes, Node start) {
     }
   }
   if (ends_.empty()) return;
-  std::sort(ends_.begin(), ends_.end());
-  ends_.erase(std::unique(ends_.begin(), ends_.end()), ends_.end());
+  engine::make_set(ends_);
   exits_[0] = std::move(ends_);
 }
 

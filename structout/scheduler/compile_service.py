@@ -234,8 +234,8 @@ class CompileService(Generic[Key, Compiled]):
 
     def _overload_error(self) -> GrammarError:
         return GrammarError(
-            f"{self._num_overdue} compilations still run past their deadline of {self._config.compile_timeout:g} CPU seconds; "
-            "nothing new is compiled until one of them ends",
+            f"{self._num_overdue} compilations still run past their deadline of {self._config.compile_timeout:g} CPU "
+            "seconds; nothing new is compiled until one of them ends",
             kind=GrammarErrorKind.OVERLOADED,
         )
 

@@ -567,7 +567,10 @@ def test_too_many_overdue_compilations_refuse_new_ones(make, gates):
     for i in range(4):
         assert gates.next_started() == f"slow {i}"
         clock.now += 0.1
-    message = "4 compilations still run past their deadline of 0.05 CPU seconds; nothing new is compiled until one of them ends"
+    message = (
+        "4 compilations still run past their deadline of 0.05 CPU seconds; "
+        "nothing new is compiled until one of them ends"
+    )
     assert str(waiting.get()) == message
     with pytest.raises(GrammarError, match=message):
         service.submit("new", "", Inbox())

@@ -16,7 +16,7 @@ class ParameterError(ValueError):
 
 
 def value_of(expression: str, parameter: int | None) -> int:
-    """Evaluate what stands behind ``::``.
+    """Evaluate what follows ``::``.
 
     Args:
         parameter: of the rule around it. None if that has none.
@@ -29,7 +29,7 @@ def value_of(expression: str, parameter: int | None) -> int:
 
 
 def holds(condition: str, parameter: int | None) -> bool:
-    """Evaluate what stands behind ``%if``. Arguments and errors as of ``value_of``."""
+    """Evaluate what follows ``%if``. Arguments and errors as of ``value_of``."""
     return _Evaluation(condition, parameter).condition()
 
 

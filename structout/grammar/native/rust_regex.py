@@ -34,7 +34,7 @@ def ecma_from_rust(pattern: str, flags: str = "") -> str:
 
     Args:
         pattern: the regular expression.
-        flags: the letters behind it, of which ``i`` and ``s`` are supported.
+        flags: the letters after it, of which ``i`` and ``s`` are supported.
 
     Raises:
         GrammarError: it uses what means something else there, and what cannot be
@@ -67,7 +67,7 @@ def ecma_from_rust(pattern: str, flags: str = "") -> str:
 
 def _with_flags(outer: frozenset[str], written: str) -> frozenset[str]:
     """The flags inside of a group: those around it, with letters that are switched on,
-    and off behind a ``-``."""
+    and off after a ``-``."""
     on, _, off = written.partition("-")
     for flag in on + off:
         if flag not in "is":

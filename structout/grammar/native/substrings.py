@@ -32,13 +32,13 @@ def add_substrings(rules: RuleSet, options: Any) -> int:
         raise GrammarError(f"{key} needs {'a list of strings' if is_list else 'a string'}")
     chunks = value if key != "substring_words" else _WORD.findall(value)
     # Each rule begins with a part and goes on with the next rule, if at all. They lead
-    # to the same places behind: the automaton has about one state for each byte.
+    # to the same places after it: the automaton has about one state for each byte.
     number = rules.new_number()
     empty = rules.add_text("")
-    behind, begins = empty, [empty]
+    rest, begins = empty, [empty]
     for index, chunk in reversed([*enumerate(chunks)]):
         name = f"%regex {number}, from part {index}"
-        rules.define(name, [[rules.add_text(chunk), behind], [empty]])
-        behind = rules.reference(name)
-        begins.append(behind)
+        rules.define(name, [[rules.add_text(chunk), rest], [empty]])
+        rest = rules.reference(name)
+        begins.append(rest)
     return rules.native.add_alternatives(begins)
