@@ -19,6 +19,7 @@ from grammar_engines import GrammarEngine, Own, Steps, allowed_tokens
 from structout.grammar.vocabulary import Vocabulary
 
 NUM_TRIALS, MAX_TRIAL_BYTES = 40, 60
+END = b"<end>"  # a stop token, in lists of differing ones
 _CLOSING = b"\n)]}\"';>,:=|"
 
 
@@ -36,7 +37,7 @@ def compared(
     refused: dict[str, Any] = {}
     for peer in peers:
         try:
-            running[peer.name] = Comparison(peer, peer.compile(grammar), vocabulary)
+            running[peer.name] = Comparison(peer, peer.compile(grammar), own, compiled, vocabulary)
         except Refused as error:
             refused[peer.name] = {"refused": first_line(error)}
     deadline = time.perf_counter() + seconds
@@ -53,7 +54,7 @@ def compared(
             going = [comparison for comparison in going if comparison.fill()]
             differences = [difference(ours, comparison.steps, vocabulary) for comparison in going]
             for comparison, found in zip(going, differences, strict=True):
-                comparison.count(tokens[:position], found, is_alone=differences.count(None) > 0)
+                comparison.count(tokens[:position], found)
             if position < len(tokens) and ours.accept(tokens[position]):
                 going = [comparison for comparison in going if comparison.accept(tokens[position])]
             else:
@@ -64,8 +65,9 @@ def compared(
 class Comparison:
     """Masks of another engine beside those of structout's own."""
 
-    def __init__(self, peer: GrammarEngine, compiled: Any, vocabulary: Vocabulary):
+    def __init__(self, peer: GrammarEngine, compiled: Any, own: Own, own_compiled: Any, vocabulary: Vocabulary):
         self._peer, self._compiled, self._vocabulary = peer, compiled, vocabulary
+        self._own, self._own_compiled = own, own_compiled
         self._counts = {"masks": 0, "equal": 0, "explained": 0, "unexplained": 0, "gave_up": 0, "refused_tokens": 0}
         self._reasons: dict[str, list[Any]] = {}
         self._us: list[float] = []
@@ -93,19 +95,18 @@ class Comparison:
         self._counts["refused_tokens"] += not is_accepted
         return is_accepted
 
-    def count(self, before: Sequence[int], found: tuple[list[bytes], list[bytes]] | None, *, is_alone: bool) -> None:
+    def count(self, before: Sequence[int], found: tuple[list[bytes], list[bytes]] | None) -> None:
         """Count a mask.
 
         Args:
             before: the tokens of the text.
             found: the tokens that the engine lacks, and those that it adds.
-            is_alone: whether a third engine agrees with structout's.
         """
         self._counts["masks"] += 1
         if found is None:
             self._counts["equal"] += 1
             return
-        reason = self._explanation(before, *found, is_alone=is_alone)
+        reason = self._explanation(before, *found)
         self._counts["explained" if reason else "unexplained"] += 1
         examples = self._reasons.setdefault(reason or "unexplained", [])
         if len(examples) < 3:
@@ -118,18 +119,37 @@ class Comparison:
             "us_max": round(max(self._us, default=0)),
         }
 
-    def _explanation(
-        self, before: Sequence[int], lacks: Sequence[bytes], adds: Sequence[bytes], *, is_alone: bool
-    ) -> str | None:
+    def _explanation(self, before: Sequence[int], lacks: Sequence[bytes], adds: Sequence[bytes]) -> str | None:
         if self._peer.name == "xgrammar" and not lacks and all(0x80 <= token[0] < 0xC0 for token in adds):
             return "a character may begin in its middle"
         if not adds and all(has_new_character(token) for token in lacks):
             return "characters of a newer Unicode"
-        if is_alone:
-            return "a third engine agrees with structout"
+        if not adds and self._contradicts_itself(before, lacks):
+            return "it lacks tokens whose bytes it accepts one by one, behind the same text"
+        if not lacks and self._only_adds_spaces(before, adds):
+            return "structout bounds white space in JSON: it reads the added tokens with less of it"
         if not lacks and self._is_dead(before, adds):
             return "no text goes on so: none of many trials comes to an end, though they do without the added tokens"
         return None
+
+    def _contradicts_itself(self, before: Sequence[int], lacks: Sequence[bytes]) -> bool:
+        """Whether the engine accepts the bytes of some of the tokens that it lacks: the
+        shortest ones, and others."""
+        tokens = sorted((token for token in lacks if token != END), key=len)
+        tried = [*tokens[:3], *random.Random(0).sample(tokens, min(5, len(tokens)))]
+        start = time.perf_counter()
+        accepts = all(reads(self._peer, self._compiled, before, token, self._vocabulary) for token in tried)
+        self.trial_seconds += time.perf_counter() - start
+        return accepts and bool(tried)
+
+    def _only_adds_spaces(self, before: Sequence[int], adds: Sequence[bytes]) -> bool:
+        """Whether structout reads all of the tokens once their runs of white space are
+        a single space or line end."""
+        shorter = [re.sub(rb"([ \t\r\n])[ \t\r\n]+", rb"\1", token) for token in adds]
+        return all(
+            len(cut) < len(token) and reads(self._own, self._own_compiled, before, cut, self._vocabulary)
+            for cut, token in zip(shorter, adds, strict=True)
+        )
 
     def _is_dead(self, before: Sequence[int], adds: Sequence[bytes]) -> bool:
         """Whether texts seem to come to no end behind the added tokens."""
@@ -159,6 +179,21 @@ def has_new_character(token: bytes) -> bool:
     return any(unicodedata.category(character) == "Cn" for character in text)
 
 
+def reads(engine: GrammarEngine, compiled: Any, before: Sequence[int], text: bytes, vocabulary: Vocabulary) -> bool:
+    """Whether an engine accepts the bytes of a text one by one, behind other tokens."""
+    single = single_bytes(vocabulary)
+    steps = engine.start(compiled)
+    return all(steps.accept(token) for token in before) and all(
+        byte in single and steps.accept(single[byte]) for byte in text
+    )
+
+
+@functools.cache
+def single_bytes(vocabulary: Vocabulary) -> dict[int, int]:
+    """The tokens of one byte, by their bytes."""
+    return {token[0]: i for i, token in enumerate(vocabulary.token_bytes) if len(token) == 1}
+
+
 def finds_end(
     peer: GrammarEngine,
     compiled: Any,
@@ -172,7 +207,7 @@ def finds_end(
         without: what the first token of a continuation does not begin with.
     """
     rng = random.Random(0)
-    single = {token[0]: i for i, token in enumerate(vocabulary.token_bytes) if len(token) == 1}
+    single = single_bytes(vocabulary)
     for _ in range(NUM_TRIALS):
         steps = peer.start(compiled)
         if not all(steps.accept(token) for token in tokens):
@@ -209,7 +244,7 @@ def difference(ours: Steps, theirs: Steps, vocabulary: Vocabulary) -> tuple[list
         return None
     lacks, adds = np.flatnonzero(own & ~other).tolist(), np.flatnonzero(other & ~own).tolist()
     texts = vocabulary.token_bytes
-    return [texts[i] or b"<end>" for i in lacks], [texts[i] or b"<end>" for i in adds]
+    return [texts[i] or END for i in lacks], [texts[i] or END for i in adds]
 
 
 def example(before: Sequence[int], lacks: list[bytes], adds: list[bytes], vocabulary: Vocabulary) -> dict[str, Any]:

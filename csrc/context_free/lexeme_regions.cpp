@@ -5,6 +5,8 @@
 #include <tuple>
 #include <utility>
 
+#include "base/sorted_set.h"
+
 namespace structout::context_free {
 
 bool Masks::Regions::is_of_use(const Network& network) {
@@ -87,8 +89,7 @@ Masks::Regions::Region Masks::Regions::computed(uint32_t trie_nodes, Node top, u
       go_on({exit.trie_nodes, inner.filled(exit.node, false, budget), exit.may_ignore});
     }
   }
-  std::sort(region.pieces.begin(), region.pieces.end());
-  region.pieces.erase(std::unique(region.pieces.begin(), region.pieces.end()), region.pieces.end());
+  engine::make_set(region.pieces);
   return region;
 }
 

@@ -110,6 +110,20 @@ def test_repetition_by_recursion_at_the_end_of_a_rule_needs_no_deeper_stack():
     assert index.num_states == num_states
 
 
+def test_mask_of_a_new_place_under_known_states_takes_little_work(texts):
+    """What tokens do from the states on top of the stacks is found once."""
+    index = compile_grammar((CORPUS / "grammars" / "java_like.lark").read_text(), texts)
+    grammar, work = started(index, texts), []
+    assert grammar.accept_bytes(b"class A { int x = f(")
+    for _ in range(30):
+        assert grammar.accept_bytes(b"1 + g(")
+        states, before = index.num_states, index.native.work
+        mask_of(grammar, texts)
+        work.append(index.native.work - before)
+        assert index.num_states == states  # of the place, made by its last byte
+    assert max(work[5:]) < 200
+
+
 # -- memory and limits -----------------------------------------------------------------
 
 
