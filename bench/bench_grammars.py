@@ -247,7 +247,8 @@ def long_runs(own: Own, vocabulary: Vocabulary, num_tokens: int) -> list[dict[st
     rows = []
     for name in LONG_RUNS:
         compiled, rng = own.compile((GRAMMARS / name).read_text()), random.Random(name)
-        drawn, samples, num_texts, start = 0, [], 0, time.perf_counter()
+        samples: list[int] = []
+        drawn, num_texts, start = 0, 0, time.perf_counter()
         while drawn < num_tokens:
             steps, num_texts = own.start(compiled), num_texts + 1
             for _ in range(MAX_TEXT_TOKENS):

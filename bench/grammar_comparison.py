@@ -18,7 +18,7 @@ from grammar_engines import GrammarEngine, Own, Steps, allowed_tokens
 
 from structout.grammar.vocabulary import Vocabulary
 
-NUM_TRIALS, MAX_TRIAL_BYTES = 40, 60
+NUM_TRIALS, MAX_TRIAL_BYTES, MAX_TRIED_TOKENS = 15, 40, 8
 END = b"<end>"  # a stop token, in lists of differing ones
 _CLOSING = b"\n)]}\"';>,:=|"
 
@@ -37,7 +37,7 @@ def compared(
     refused: dict[str, Any] = {}
     for peer in peers:
         try:
-            running[peer.name] = Comparison(peer, peer.compile(grammar), own, compiled, vocabulary)
+            running[peer.name] = Comparison(peer, grammar, own, compiled, vocabulary)
         except Refused as error:
             refused[peer.name] = {"refused": first_line(error)}
     deadline = time.perf_counter() + seconds
@@ -54,7 +54,7 @@ def compared(
             going = [comparison for comparison in going if comparison.fill()]
             differences = [difference(ours, comparison.steps, vocabulary) for comparison in going]
             for comparison, found in zip(going, differences, strict=True):
-                comparison.count(tokens[:position], found)
+                comparison.count(tokens[:position], found, is_alone=differences.count(None) > 0)
             if position < len(tokens) and ours.accept(tokens[position]):
                 going = [comparison for comparison in going if comparison.accept(tokens[position])]
             else:
@@ -65,13 +65,15 @@ def compared(
 class Comparison:
     """Masks of another engine beside those of structout's own."""
 
-    def __init__(self, peer: GrammarEngine, compiled: Any, own: Own, own_compiled: Any, vocabulary: Vocabulary):
-        self._peer, self._compiled, self._vocabulary = peer, compiled, vocabulary
+    def __init__(self, peer: GrammarEngine, grammar: str, own: Own, own_compiled: Any, vocabulary: Vocabulary):
+        self._peer, self._compiled, self._vocabulary = peer, peer.compile(grammar), vocabulary
+        self._is_gbnf = "::=" in grammar
         self._own, self._own_compiled = own, own_compiled
         self._counts = {"masks": 0, "equal": 0, "explained": 0, "unexplained": 0, "gave_up": 0, "refused_tokens": 0}
         self._reasons: dict[str, list[Any]] = {}
         self._us: list[float] = []
-        self._dead: dict[tuple[bytes, ...], bool] = {}
+        self._dead: dict[tuple[int, bytes], bool] = {}
+        self._ids = {token: i for i, token in enumerate(vocabulary.token_bytes) if token}
         self.trial_seconds = 0.0
 
     def start(self) -> None:
@@ -95,18 +97,19 @@ class Comparison:
         self._counts["refused_tokens"] += not is_accepted
         return is_accepted
 
-    def count(self, before: Sequence[int], found: tuple[list[bytes], list[bytes]] | None) -> None:
+    def count(self, before: Sequence[int], found: tuple[list[bytes], list[bytes]] | None, *, is_alone: bool) -> None:
         """Count a mask.
 
         Args:
             before: the tokens of the text.
             found: the tokens that the engine lacks, and those that it adds.
+            is_alone: whether the mask of a third engine is structout's.
         """
         self._counts["masks"] += 1
         if found is None:
             self._counts["equal"] += 1
             return
-        reason = self._explanation(before, *found)
+        reason = self._explanation(before, *found, is_alone=is_alone)
         self._counts["explained" if reason else "unexplained"] += 1
         examples = self._reasons.setdefault(reason or "unexplained", [])
         if len(examples) < 3:
@@ -119,17 +122,34 @@ class Comparison:
             "us_max": round(max(self._us, default=0)),
         }
 
-    def _explanation(self, before: Sequence[int], lacks: Sequence[bytes], adds: Sequence[bytes]) -> str | None:
-        if self._peer.name == "xgrammar" and not lacks and all(0x80 <= token[0] < 0xC0 for token in adds):
-            return "a character may begin in its middle"
-        if not adds and all(has_new_character(token) for token in lacks):
-            return "characters of a newer Unicode"
-        if not adds and self._contradicts_itself(before, lacks):
-            return "it lacks tokens whose bytes it accepts one by one, behind the same text"
-        if not lacks and self._only_adds_spaces(before, adds):
-            return "structout bounds white space in JSON: it reads the added tokens with less of it"
-        if not lacks and self._is_dead(before, adds):
-            return "no text goes on so: none of many trials comes to an end, though they do without the added tokens"
+    def _explanation(
+        self, before: Sequence[int], lacks: Sequence[bytes], adds: Sequence[bytes], *, is_alone: bool
+    ) -> str | None:
+        found = [self._why_lacks(before, lacks)] if lacks else []
+        found += [self._why_adds(before, adds)] if adds else []
+        reasons = [reason for reason in found if reason is not None]
+        if len(reasons) == len(found):
+            return "; ".join(reasons)
+        if self._peer.name == "llguidance" and self._is_gbnf and is_alone:
+            return "llguidance reads GBNF with a greedy lexer; the mask of xgrammar, which has none, is structout's"
+        return None
+
+    def _why_lacks(self, before: Sequence[int], tokens: Sequence[bytes]) -> str | None:
+        if all(has_new_character(token) for token in tokens):
+            return "lacks characters of a newer Unicode"
+        if self._peer.name == "llguidance" and all(b"\x7f" in token for token in tokens):
+            return "lacks the character 7F in JSON strings, which RFC 8259 allows"
+        if self._contradicts_itself(before, tokens):
+            return "lacks tokens whose bytes it accepts one by one, behind the same text"
+        return None
+
+    def _why_adds(self, before: Sequence[int], tokens: Sequence[bytes]) -> str | None:
+        if self._peer.name == "xgrammar" and all(0x80 <= token[0] < 0xC0 for token in tokens):
+            return "lets a character begin in its middle"
+        if self._only_adds_spaces(before, tokens):
+            return "allows more white space in JSON: structout reads the added tokens with less of it"
+        if self._is_dead(before, tokens):
+            return "goes where no text ends: none of many trials does, though they do without the added tokens"
         return None
 
     def _contradicts_itself(self, before: Sequence[int], lacks: Sequence[bytes]) -> bool:
@@ -152,17 +172,24 @@ class Comparison:
         )
 
     def _is_dead(self, before: Sequence[int], adds: Sequence[bytes]) -> bool:
-        """Whether texts seem to come to no end behind the added tokens."""
-        key = tuple(sorted({token[:2] for token in adds}))
-        if key not in self._dead:
-            start = time.perf_counter()
-            ids = {token: i for i, token in enumerate(self._vocabulary.token_bytes)}
-            shortest = sorted((token for token in adds if token in ids), key=len)[:3]
-            ends = [finds_end(self._peer, self._compiled, [*before, ids[t]], self._vocabulary) for t in shortest]
-            without = finds_end(self._peer, self._compiled, before, self._vocabulary, frozenset(adds))
-            self._dead[key] = without and not any(ends) and bool(ends)
-            self.trial_seconds += time.perf_counter() - start
-        return self._dead[key]
+        """Whether texts seem to come to no end behind the added tokens: behind the
+        shortest of those that begin alike, tried once for each mask of the engine."""
+        mask = hash(self.steps.row.numpy().tobytes())
+        start = time.perf_counter()
+        if (mask, b"") not in self._dead:
+            self._dead[mask, b""] = finds_end(self._peer, self._compiled, before, self._vocabulary, frozenset(adds))
+        is_dead = self._dead[mask, b""]
+        alike = {token[:2]: token for token in sorted(adds, key=len, reverse=True)}
+        for begin, token in sorted(alike.items(), key=lambda item: len(item[1]))[:MAX_TRIED_TOKENS]:
+            if not is_dead or token not in self._ids:
+                is_dead = False
+                break
+            if (mask, begin) not in self._dead:
+                text = [*before, self._ids[token]]
+                self._dead[mask, begin] = not finds_end(self._peer, self._compiled, text, self._vocabulary)
+            is_dead = self._dead[mask, begin]
+        self.trial_seconds += time.perf_counter() - start
+        return is_dead and bool(alike)
 
 
 @functools.cache
