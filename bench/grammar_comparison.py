@@ -244,7 +244,7 @@ def finds_end(
                 steps.fill()
             except Refused:
                 break
-            row = steps.row[0]
+            row = steps.row[0].numpy().view(np.uint32).tolist()
             if any(row[stop >> 5] >> (stop & 31) & 1 for stop in vocabulary.stop_token_ids):
                 return True
             allowed = [b for b, i in single.items() if row[i >> 5] >> (i & 31) & 1 and b < 0x80]
