@@ -3,6 +3,8 @@ structural tag that it was written under."""
 
 from __future__ import annotations
 
+import copy
+import datetime
 import json
 import re
 from typing import Any
@@ -263,7 +265,20 @@ def _read_content(content: dict[str, Any], text: str, at: int) -> tuple[Any, int
     return tuple(read_arguments(STYLES[content["style"]], text, at, content["json_schema"]))
 
 
+_CHECKER = copy.deepcopy(jsonschema.Draft202012Validator.FORMAT_CHECKER)
+
+
+@_CHECKER.checks("date", raises=ValueError)
+def _is_date(value: Any) -> bool:
+    """As RFC 3339 has it. Python knows no year 0, which is a leap year."""
+    if not isinstance(value, str):
+        return True
+    if not re.fullmatch("[0-9]{4}-[0-9]{2}-[0-9]{2}", value):
+        return False
+    datetime.date.fromisoformat(re.sub("^0000", "0004", value))
+    return True
+
+
 def check_call(arguments: Any, schema: Any) -> None:
     """Raise jsonschema's error if the arguments are not valid, formats included."""
-    checker = jsonschema.Draft202012Validator.FORMAT_CHECKER
-    jsonschema.Draft202012Validator(schema, format_checker=checker).validate(arguments)
+    jsonschema.Draft202012Validator(schema, format_checker=_CHECKER).validate(arguments)
