@@ -2,11 +2,13 @@
 alone.
 
     python bench/bench_grammars.py [--quick] [--grammars FOLDER] [--seconds S]
+    python bench/bench_grammars.py --memory 1000000
 
 For each grammar: the time until its first mask is there; masks along its texts,
 compared with the masks of the other engines token by token; how many states and masks
 the texts have, and how often a mask was known; the time of a mask that is known. Then
-texts that are ambiguous or nested.
+texts that are ambiguous or nested, and how much memory many random texts take: with
+``--memory`` nothing but that is measured, and no row is written.
 
 A folder has files ``NAME.gbnf`` and ``NAME.lark``, and ``texts.json``: the texts of
 each. Default: the grammars of the tests.
@@ -41,6 +43,9 @@ AMBIGUOUS = {
     "palindromes": ('root ::= p\np ::= "a" p "a" | "b" p "b" | "" | [ab]', "ab"),
     "right recursion": ('root ::= x\nx ::= "a" x | "a"', "a"),
 }
+LONG_RUNS = ("go_like.lark", "java_like.lark")
+NUM_SAMPLES = 10  # of the memory, along the tokens
+MAX_TEXT_TOKENS = 1_000
 NESTED = ("json.gbnf", '{"a": [', "1, 2", "]}")
 DEPTHS = (1, 2, 5, 10, 50, 200, 1000)
 
@@ -48,13 +53,18 @@ DEPTHS = (1, 2, 5, 10, 50, 200, 1000)
 def main() -> None:
     parser = harness.argument_parser("recursive grammars", quick="a small vocabulary, the first two texts of each")
     parser.add_argument("--grammars", type=Path, default=GRAMMARS, metavar="FOLDER")
-    parser.add_argument("--seconds", type=float, default=30, help="for the masks of each engine and grammar")
+    parser.add_argument("--seconds", type=float, default=6, help="for the masks of each engine and grammar")
     parser.add_argument("--only", nargs="*", metavar="NAME", help="files of the folder")
-    parser.add_argument("--drawn", type=int, default=5, metavar="N", help="texts of each grammar drawn from masks")
+    parser.add_argument("--drawn", type=int, default=18, metavar="N", help="texts of each grammar drawn from masks")
+    parser.add_argument("--memory", type=int, metavar="TOKENS", help="only draw so many tokens of each long run")
     arguments = parser.parse_args()
     tokenizer = trained_tokenizer(2000, 1_000_000) if arguments.quick else large_tokenizer()
     vocabulary = Vocabulary.from_tokenizer(tokenizer, len(tokenizer) if arguments.quick else VOCAB_SIZE)
     own = Own(vocabulary)
+    if arguments.memory:
+        for row in long_runs(own, vocabulary, arguments.memory):
+            print(row)
+        return
     peers: list[GrammarEngine] = [Llguidance(vocabulary), Xgrammar(vocabulary)]
     engines: list[GrammarEngine] = [own, *peers]
     results = harness.ResultsFile("grammars", torch.device("cpu"), arguments)
@@ -64,11 +74,11 @@ def main() -> None:
         if arguments.only and name not in arguments.only:
             continue
         tokens = [tokenizer.encode(text, add_special_tokens=False) for text in texts[:num_texts]]
-        row = names | {"grammar": name, "ready_ms": {e.name: ready_ms(e, grammar) for e in engines}}
+        chosen = peers if name.endswith(".gbnf") else peers[:1]  # xgrammar reads Lark without a lexer
+        row = names | {"grammar": name, "ready_ms": {e.name: ready_ms(e, grammar) for e in (own, *chosen)}}
         try:
             row["own"] = own_masks(own, grammar, tokens)
             drawn = drawn_texts(own, grammar, tokens, vocabulary, 1 if arguments.quick else arguments.drawn)
-            chosen = peers if name.endswith(".gbnf") else peers[:1]  # xgrammar reads Lark without a lexer
             row["masks"] = compared(own, chosen, grammar, [*tokens, *drawn], vocabulary, seconds)
         except Refused as error:
             row["refused"] = str(error)
@@ -82,14 +92,17 @@ def main() -> None:
     for row in nested(own, tokenizer, DEPTHS[:4] if arguments.quick else DEPTHS):
         results.add(names | row)
         print(row)
+    for row in long_runs(own, vocabulary, 2_000 if arguments.quick else 30_000):
+        results.add(names | row)
+        print(row)
     results.close()
 
 
 def ready_ms(engine: GrammarEngine, grammar: str) -> float | None:
     """CPU time until the first mask, the median of three. None if the engine refuses
     the grammar."""
-    times = []
-    for _ in range(3):
+    times: list[float] = []
+    while len(times) < (1 if sum(times) > 1 else 3):
         start = time.process_time()
         try:
             engine.start(engine.compile(grammar)).fill()
@@ -226,6 +239,49 @@ def nested(own: Own, tokenizer: Any, depths: Sequence[int]) -> list[dict[str, An
         row: dict[str, Any] = {"nested": name, "depth": depth, "tokens": len(tokens), "masks": len(masks)}
         rows.append(row | {"hit_rate": rate, "us": middle(times), "us_p99": last(times)})
     return rows
+
+
+def long_runs(own: Own, vocabulary: Vocabulary, num_tokens: int) -> list[dict[str, Any]]:
+    """The memory of a grammar along random texts, one after the other: after each tenth
+    of the tokens."""
+    rows = []
+    for name in LONG_RUNS:
+        compiled, rng = own.compile((GRAMMARS / name).read_text()), random.Random(name)
+        samples: list[int] = []
+        drawn, num_texts, start = 0, 0, time.perf_counter()
+        while drawn < num_tokens:
+            steps, num_texts = own.start(compiled), num_texts + 1
+            for _ in range(MAX_TEXT_TOKENS):
+                steps.fill()
+                token = random_token(steps.row[0].numpy(), vocabulary, rng)
+                if token is None:
+                    break
+                if not steps.accept(token):
+                    raise AssertionError(f"a mask allows token {token}, which is not accepted")
+                drawn += 1
+                if drawn * NUM_SAMPLES // num_tokens > len(samples):
+                    samples.append(compiled.memory_bytes)
+        took = 1e6 * (time.perf_counter() - start) / drawn
+        row: dict[str, Any] = {"long_run": name, "tokens": drawn, "texts": num_texts}
+        rows.append(row | {"memory_bytes": samples, "us_a_token": round(took, 1)})
+    return rows
+
+
+def random_token(row: np.ndarray[Any, Any], vocabulary: Vocabulary, rng: random.Random) -> int | None:
+    """A token of a mask that does not end the text. None if there is no other."""
+    words = row.view(np.uint32)
+    for _ in range(20):  # where much is allowed, one is soon found
+        token = rng.randrange(vocabulary.size)
+        if words[token >> 5] >> (token & 31) & 1 and token not in vocabulary.stop_token_ids:
+            return token
+    filled = np.flatnonzero(words)
+    rng.shuffle(order := filled.tolist())
+    for word in order:
+        bits = [32 * word + bit for bit in range(32) if words[word] >> bit & 1]
+        tokens = [token for token in bits if token not in vocabulary.stop_token_ids]
+        if tokens:
+            return rng.choice(tokens)
+    return None
 
 
 def describe(row: dict[str, Any]) -> str:

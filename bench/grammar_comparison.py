@@ -18,7 +18,8 @@ from grammar_engines import GrammarEngine, Own, Steps, allowed_tokens
 
 from structout.grammar.vocabulary import Vocabulary
 
-NUM_TRIALS, MAX_TRIAL_BYTES = 40, 60
+NUM_TRIALS, MAX_TRIAL_BYTES, MAX_TRIED_TOKENS = 15, 40, 8
+END = b"<end>"  # a stop token, in lists of differing ones
 _CLOSING = b"\n)]}\"';>,:=|"
 
 
@@ -36,7 +37,7 @@ def compared(
     refused: dict[str, Any] = {}
     for peer in peers:
         try:
-            running[peer.name] = Comparison(peer, peer.compile(grammar), vocabulary)
+            running[peer.name] = Comparison(peer, grammar, own, compiled, vocabulary)
         except Refused as error:
             refused[peer.name] = {"refused": first_line(error)}
     deadline = time.perf_counter() + seconds
@@ -64,12 +65,15 @@ def compared(
 class Comparison:
     """Masks of another engine beside those of structout's own."""
 
-    def __init__(self, peer: GrammarEngine, compiled: Any, vocabulary: Vocabulary):
-        self._peer, self._compiled, self._vocabulary = peer, compiled, vocabulary
+    def __init__(self, peer: GrammarEngine, grammar: str, own: Own, own_compiled: Any, vocabulary: Vocabulary):
+        self._peer, self._compiled, self._vocabulary = peer, peer.compile(grammar), vocabulary
+        self._is_gbnf = "::=" in grammar
+        self._own, self._own_compiled = own, own_compiled
         self._counts = {"masks": 0, "equal": 0, "explained": 0, "unexplained": 0, "gave_up": 0, "refused_tokens": 0}
         self._reasons: dict[str, list[Any]] = {}
         self._us: list[float] = []
-        self._dead: dict[tuple[bytes, ...], bool] = {}
+        self._dead: dict[tuple[int, bytes], bool] = {}
+        self._ids = {token: i for i, token in enumerate(vocabulary.token_bytes) if token}
         self.trial_seconds = 0.0
 
     def start(self) -> None:
@@ -99,7 +103,7 @@ class Comparison:
         Args:
             before: the tokens of the text.
             found: the tokens that the engine lacks, and those that it adds.
-            is_alone: whether a third engine agrees with structout's.
+            is_alone: whether the mask of a third engine is structout's.
         """
         self._counts["masks"] += 1
         if found is None:
@@ -121,28 +125,71 @@ class Comparison:
     def _explanation(
         self, before: Sequence[int], lacks: Sequence[bytes], adds: Sequence[bytes], *, is_alone: bool
     ) -> str | None:
-        if self._peer.name == "xgrammar" and not lacks and all(0x80 <= token[0] < 0xC0 for token in adds):
-            return "a character may begin in its middle"
-        if not adds and all(has_new_character(token) for token in lacks):
-            return "characters of a newer Unicode"
-        if is_alone:
-            return "a third engine agrees with structout"
-        if not lacks and self._is_dead(before, adds):
-            return "no text goes on so: none of many trials comes to an end, though they do without the added tokens"
+        found = [self._why_lacks(before, lacks)] if lacks else []
+        found += [self._why_adds(before, adds)] if adds else []
+        reasons = [reason for reason in found if reason is not None]
+        if len(reasons) == len(found):
+            return "; ".join(reasons)
+        if self._peer.name == "llguidance" and self._is_gbnf and is_alone:
+            return "llguidance reads GBNF with a greedy lexer; the mask of xgrammar, which has none, is structout's"
         return None
 
+    def _why_lacks(self, before: Sequence[int], tokens: Sequence[bytes]) -> str | None:
+        if all(has_new_character(token) for token in tokens):
+            return "lacks characters of a newer Unicode"
+        if self._peer.name == "llguidance" and all(b"\x7f" in token for token in tokens):
+            return "lacks the character 7F in JSON strings, which RFC 8259 allows"
+        if self._contradicts_itself(before, tokens):
+            return "lacks tokens whose bytes it accepts one by one, behind the same text"
+        return None
+
+    def _why_adds(self, before: Sequence[int], tokens: Sequence[bytes]) -> str | None:
+        if self._peer.name == "xgrammar" and all(0x80 <= token[0] < 0xC0 for token in tokens):
+            return "lets a character begin in its middle"
+        if self._only_adds_spaces(before, tokens):
+            return "allows more white space in JSON: structout reads the added tokens with less of it"
+        if self._is_dead(before, tokens):
+            return "goes where no text ends: none of many trials does, though they do without the added tokens"
+        return None
+
+    def _contradicts_itself(self, before: Sequence[int], lacks: Sequence[bytes]) -> bool:
+        """Whether the engine accepts the bytes of some of the tokens that it lacks: the
+        shortest ones, and others."""
+        tokens = sorted((token for token in lacks if token != END), key=len)
+        tried = [*tokens[:3], *random.Random(0).sample(tokens, min(5, len(tokens)))]
+        start = time.perf_counter()
+        accepts = all(reads(self._peer, self._compiled, before, token, self._vocabulary) for token in tried)
+        self.trial_seconds += time.perf_counter() - start
+        return accepts and bool(tried)
+
+    def _only_adds_spaces(self, before: Sequence[int], adds: Sequence[bytes]) -> bool:
+        """Whether structout reads all of the tokens once their runs of white space are
+        a single space or line end."""
+        shorter = [re.sub(rb"([ \t\r\n])[ \t\r\n]+", rb"\1", token) for token in adds]
+        return all(
+            len(cut) < len(token) and reads(self._own, self._own_compiled, before, cut, self._vocabulary)
+            for cut, token in zip(shorter, adds, strict=True)
+        )
+
     def _is_dead(self, before: Sequence[int], adds: Sequence[bytes]) -> bool:
-        """Whether texts seem to come to no end behind the added tokens."""
-        key = tuple(sorted({token[:2] for token in adds}))
-        if key not in self._dead:
-            start = time.perf_counter()
-            ids = {token: i for i, token in enumerate(self._vocabulary.token_bytes)}
-            shortest = sorted((token for token in adds if token in ids), key=len)[:3]
-            ends = [finds_end(self._peer, self._compiled, [*before, ids[t]], self._vocabulary) for t in shortest]
-            without = finds_end(self._peer, self._compiled, before, self._vocabulary, frozenset(adds))
-            self._dead[key] = without and not any(ends) and bool(ends)
-            self.trial_seconds += time.perf_counter() - start
-        return self._dead[key]
+        """Whether texts seem to come to no end behind the added tokens: behind the
+        shortest of those that begin alike, tried once for each mask of the engine."""
+        mask = hash(self.steps.row.numpy().tobytes())
+        start = time.perf_counter()
+        if (mask, b"") not in self._dead:
+            self._dead[mask, b""] = finds_end(self._peer, self._compiled, before, self._vocabulary, frozenset(adds))
+        is_dead = self._dead[mask, b""]
+        alike = {token[:2]: token for token in sorted(adds, key=len, reverse=True)}
+        for begin, token in sorted(alike.items(), key=lambda item: len(item[1]))[:MAX_TRIED_TOKENS]:
+            if not is_dead or token not in self._ids:
+                is_dead = False
+                break
+            if (mask, begin) not in self._dead:
+                text = [*before, self._ids[token]]
+                self._dead[mask, begin] = not finds_end(self._peer, self._compiled, text, self._vocabulary)
+            is_dead = self._dead[mask, begin]
+        self.trial_seconds += time.perf_counter() - start
+        return is_dead and bool(alike)
 
 
 @functools.cache
@@ -159,6 +206,21 @@ def has_new_character(token: bytes) -> bool:
     return any(unicodedata.category(character) == "Cn" for character in text)
 
 
+def reads(engine: GrammarEngine, compiled: Any, before: Sequence[int], text: bytes, vocabulary: Vocabulary) -> bool:
+    """Whether an engine accepts the bytes of a text one by one, behind other tokens."""
+    single = single_bytes(vocabulary)
+    steps = engine.start(compiled)
+    return all(steps.accept(token) for token in before) and all(
+        byte in single and steps.accept(single[byte]) for byte in text
+    )
+
+
+@functools.cache
+def single_bytes(vocabulary: Vocabulary) -> dict[int, int]:
+    """The tokens of one byte, by their bytes."""
+    return {token[0]: i for i, token in enumerate(vocabulary.token_bytes) if len(token) == 1}
+
+
 def finds_end(
     peer: GrammarEngine,
     compiled: Any,
@@ -172,7 +234,7 @@ def finds_end(
         without: what the first token of a continuation does not begin with.
     """
     rng = random.Random(0)
-    single = {token[0]: i for i, token in enumerate(vocabulary.token_bytes) if len(token) == 1}
+    single = single_bytes(vocabulary)
     for _ in range(NUM_TRIALS):
         steps = peer.start(compiled)
         if not all(steps.accept(token) for token in tokens):
@@ -182,7 +244,7 @@ def finds_end(
                 steps.fill()
             except Refused:
                 break
-            row = steps.row[0]
+            row = steps.row[0].numpy().view(np.uint32).tolist()
             if any(row[stop >> 5] >> (stop & 31) & 1 for stop in vocabulary.stop_token_ids):
                 return True
             allowed = [b for b, i in single.items() if row[i >> 5] >> (i & 31) & 1 and b < 0x80]
@@ -209,7 +271,7 @@ def difference(ours: Steps, theirs: Steps, vocabulary: Vocabulary) -> tuple[list
         return None
     lacks, adds = np.flatnonzero(own & ~other).tolist(), np.flatnonzero(other & ~own).tolist()
     texts = vocabulary.token_bytes
-    return [texts[i] or b"<end>" for i in lacks], [texts[i] or b"<end>" for i in adds]
+    return [texts[i] or END for i in lacks], [texts[i] or END for i in adds]
 
 
 def example(before: Sequence[int], lacks: list[bytes], adds: list[bytes], vocabulary: Vocabulary) -> dict[str, Any]:

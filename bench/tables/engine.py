@@ -1,5 +1,6 @@
 """Tables of the constraint engine."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from tables.text import Row, markdown, provenance, rows_of, time_of
@@ -104,7 +105,7 @@ def unions_table() -> str:
         [
             row["union"],
             str(row["tools"]),
-            *("refused" if row["ready_ms"][name] is None else time_of(row["ready_ms"][name] * 1e3) for name in engines),
+            *(_ready(row["ready_ms"], name) for name in engines),
         ]
         for row in found
     ]
@@ -117,7 +118,7 @@ def grammars_table() -> str:
     rows = [
         [
             row["grammar"],
-            *("refused" if row["ready_ms"][name] is None else time_of(row["ready_ms"][name] * 1e3) for name in engines),
+            *(_ready(row["ready_ms"], name) for name in engines),
             f"{row['own']['tokens']:,}",
             str(row["own"]["states"]),
             str(row["own"]["masks"]),
@@ -130,6 +131,13 @@ def grammars_table() -> str:
         "Ready: CPU time until the first mask. Tokens, states and masks: of structout, along the texts of each grammar."
     )
     return markdown(head, rows) + provenance("grammars", "cpu", f"{first} {found[0]['vocabulary']}.")
+
+
+def _ready(milliseconds: Mapping[str, float | None], engine: str) -> str:
+    if engine not in milliseconds:
+        return ""
+    measured = milliseconds[engine]
+    return "refused" if measured is None else time_of(measured * 1e3)
 
 
 def _compared_masks(counts: dict[str, Any] | None) -> str:
@@ -181,7 +189,7 @@ def schema_costs_table() -> str:
         [
             row["schema"],
             str(row["length"]),
-            *("refused" if row["ready_ms"][name] is None else time_of(row["ready_ms"][name] * 1e3) for name in engines),
+            *(_ready(row["ready_ms"], name) for name in engines),
         ]
         for row in found
     ]

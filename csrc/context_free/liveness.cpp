@@ -1,8 +1,8 @@
 #include "context_free/liveness.h"
 
 #include <algorithm>
+#include <map>
 #include <queue>
-#include <set>
 #include <utility>
 
 namespace structout::context_free {
@@ -85,11 +85,14 @@ std::pair<uint32_t, bool> EndSearch::search(Reader& reader, const Place& place, 
                                             std::vector<Step>& steps, engine::Budget& budget) {
   using Promise = std::pair<uint32_t, uint32_t>;  // bytes of the whole way, at least; the step
   std::priority_queue<Promise, std::vector<Promise>, std::greater<>> pending;
-  std::set<std::pair<Node, uint32_t>> seen;
+  std::map<std::pair<Node, uint32_t>, uint32_t> lengths;  // of the shortest ways so far, by place
   steps.clear();
   auto reach = [&](const LexerPlace& next, uint32_t before, std::string bytes) {
-    if (next.node == Stacks::kDead || !seen.insert({next.node, next.lexer_state}).second) return;
+    if (next.node == Stacks::kDead) return;
     uint32_t length = uint32_t(bytes.size()) + (before == kNone ? 0 : steps[before].length);
+    auto [known, is_new] = lengths.try_emplace({next.node, next.lexer_state}, length);
+    if (!is_new && known->second <= length) return;  // an embedded text may be a longer way to the same place
+    known->second = length;
     steps.push_back({next, before, length, std::move(bytes)});
     pending.push({length + distance(reader, next.node), uint32_t(steps.size() - 1)});
   };
@@ -100,7 +103,7 @@ std::pair<uint32_t, bool> EndSearch::search(Reader& reader, const Place& place, 
     for (const EmbeddedRun& run : next.others->runs) {
       // Any end of an embedded text will do, and it always has one.
       std::optional<std::string> end;
-      if (by_bytes) end = reader.embedded().held(run.states).some_end(*run.position);
+      if (by_bytes) end = reader.embedded().held(run.states).short_end(*run.position);
       if (end || !by_bytes) reach(reader.behind(run.below, budget), before, bytes + end.value_or(""));
     }
   };
@@ -111,6 +114,7 @@ std::pair<uint32_t, bool> EndSearch::search(Reader& reader, const Place& place, 
     uint32_t step = pending.top().second;
     pending.pop();
     Place current{steps[step].place};
+    if (lengths[{current.node, current.lexer_state}] < steps[step].length) continue;
     if (reader.may_end(current, budget) || is_known_end(current)) return {step, false};
     for (uint8_t byte : reader.bytes_with_tokens()) {
       reach_all(reader.after(current, byte, budget), step, std::string(1, char(byte)));

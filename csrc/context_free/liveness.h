@@ -30,7 +30,7 @@ class EndSearch {
 
   // The bytes of a shortest way. Nothing if none is found, or if none does without tokens
   // that are read by their ids, or without lexemes that end because they have taken as
-  // many tokens as they may. Embedded texts on the way may have shorter ends.
+  // many tokens as they may. Of embedded texts: see EmbeddedStates::short_end().
   std::optional<std::string> shortest(Reader& reader, const Place& place, engine::Budget& budget);
 
  private:

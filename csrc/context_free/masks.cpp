@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/sorted_set.h"
+#include "context_free/lexeme_regions.h"
 #include "context_free/piece_search.h"
 #include "context_free/piece_walk.h"
 
@@ -36,13 +37,58 @@ Masks::Masks(const Network& network, Lexer& lexer, SureWays& sure_ways,
     });
   }
   whole_trie_ = trie_nodes_.number_of(nodes);
+  if (Regions::is_of_use(network_)) regions_ = std::make_unique<Regions>(*this, network_, lexer_);
 }
+
+Masks::~Masks() = default;
 
 Masks::Next Masks::computed_after(Node node, uint8_t byte, engine::Budget& budget) {
   Node next = stacks_.after(node, byte, budget);
   after_.resize(size_t(stacks_.num_nodes()) << 8);
   return after_[size_t(node) << 8 | byte] = {next, stacks_.has_hole(next), stacks_.reads_symbols(next),
                                              !stacks_.embedded_starts(next, budget).empty()};
+}
+
+// Whether a word may end anywhere: one letter leads to a place that the next leads back
+// to, and the hole may be next. Most tokens are words, so most would be exits.
+bool Masks::is_open_ended(Node start, engine::Budget& budget) {
+  uint32_t known = is_open_ended_.find(start, 0);
+  if (known != PairTable::kMissing) return known == 1;
+  Node word = after(start, 'a', budget).node;
+  bool result = word != Stacks::kDead && after(word, 'a', budget).node == word && stacks_.has_hole(word);
+  is_open_ended_.add(start, 0, result);
+  return result;
+}
+
+// A piece with an exit in most of its tokens is of no use, since another must go on from
+// all of these. Mostly the words of a text may go on where its rule returns to, so that
+// the tokens do not leave two or three rules together.
+Masks::Start Masks::start_of(const Item& item, bool is_closed, Stacks& stacks, engine::Budget& budget) {
+  Start start = {stacks_.above_hole(item.state, is_closed, budget), item.below};
+  if (!is_open_ended(start.node, budget)) return start;
+  std::vector<std::vector<uint32_t>> returns;  // the states that each rule returns to
+  Node below = item.below;
+  for (uint32_t i = 0; i < kMaxReturns; ++i) {
+    Node end = Stacks::kBottom;
+    if (below != Stacks::kBottom) {
+      Node next = stacks.begin(below)->below;
+      returns.emplace_back();
+      for (const Item* each = stacks.begin(below); each < stacks.end(below); ++each) {
+        if (each->below != next || each->state >= kHole) return start;
+        returns.back().push_back(each->state);
+      }
+      below = next;
+      end = Stacks::kAboveHole;
+    }
+    for (auto states = returns.rbegin(); states != returns.rend(); ++states) {
+      std::vector<Item> items;
+      for (uint32_t state : *states) items.push_back({state, end});
+      end = stacks_.node_of(items, budget);
+    }
+    Node node = stacks_.above(item.state, end, is_closed, budget);
+    if (!is_open_ended(node, budget)) return {node, below};
+  }
+  return start;
 }
 
 uint32_t Masks::list_of(std::vector<uint32_t> trie_nodes) {
@@ -107,6 +153,10 @@ Masks::Branch Masks::behind(const std::vector<uint32_t>& trie_nodes, Node below,
 std::optional<std::vector<uint32_t>> Masks::pieces_of(Reader& reader, const std::vector<Branch>& branches,
                                                       const HasEnd& has_end, engine::Budget& budget) {
   if (is_full_) return std::nullopt;
+  // An ambiguous text may have any number of different tops.
+  if (regions_ != nullptr && regions_->memory_bytes() > kMaxRegionBytes) {
+    regions_ = std::make_unique<Regions>(*this, network_, lexer_);
+  }
   return PieceSearch(*this, reader, has_end, budget).pieces(branches);
 }
 
@@ -133,8 +183,9 @@ const engine::Mask* Masks::mask(Reader& reader, const LexerPlace& place, const H
 size_t Masks::memory_bytes() const {
   size_t bytes = store_.memory_bytes() + stacks_.memory_bytes() + trie_nodes_.memory_bytes() +
                  after_.capacity() * sizeof(Next) + piece_numbers_.memory_bytes() + part_numbers_.memory_bytes() +
-                 loops_.memory_bytes() + branches_.memory_bytes() + pieces_.size() * sizeof(Piece) +
-                 parts_.size() * sizeof(Part) + piece_bytes_ + is_start_.capacity();
+                 is_open_ended_.memory_bytes() + loops_.memory_bytes() + branches_.memory_bytes() +
+                 pieces_.size() * sizeof(Piece) + parts_.size() * sizeof(Part) + piece_bytes_ + is_start_.capacity();
+  if (regions_ != nullptr) bytes += regions_->memory_bytes();
   return bytes + masks_.size() * kBytesPerKey;
 }
 

@@ -36,6 +36,7 @@ class Masks {
 
   Masks(const Network& network, Lexer& lexer, SureWays& sure_ways,
         std::shared_ptr<const engine::VocabularyTrie> vocabulary);
+  ~Masks();
 
   // The mask of a place, which must not be dead. Null if too many bytes are kept.
   const engine::Mask* mask(Reader& reader, const LexerPlace& place, const HasEnd& has_end, engine::Budget& budget);
@@ -100,7 +101,9 @@ class Masks {
   };
   class Walk;
   class PieceSearch;
-  static constexpr size_t kMaxPieceBytes = 24 << 20;
+  class Regions;
+  static constexpr size_t kMaxPieceBytes = 24 << 20, kMaxRegionBytes = 12 << 20;
+  static constexpr uint32_t kMaxReturns = 4;  // that a piece looks through
 
   // In the place of a start: that of an embedded text, whose language is added. In the
   // place of nodes of the trie: tokens that a state reads by their ids.
@@ -113,6 +116,14 @@ class Masks {
 
   // Numbers a list of nodes of the trie, given those whose children's bytes come next.
   uint32_t list_of(std::vector<uint32_t> trie_nodes);
+
+  // Where the walk of a piece begins, without a lexer: the state of an item above a hole
+  // that stands for `below`.
+  struct Start {
+    Node node, below;
+  };
+  Start start_of(const Item& item, bool is_closed, Stacks& stacks, engine::Budget& budget);
+  bool is_open_ended(Node start, engine::Budget& budget);
 
   // The stacks above a hole after a byte.
   struct Next {
@@ -131,6 +142,7 @@ class Masks {
   std::shared_ptr<const engine::VocabularyTrie> vocabulary_;
   Stacks stacks_;            // of single states above a hole
   std::vector<Next> after_;  // by node of stacks_ and byte, as far as known
+  PairTable is_open_ended_;  // by node of stacks_ and 0
   // Lists of nodes of the trie: with a lexer, those whose byte comes next; without, those
   // whose children's bytes come next.
   ListNumbers<uint32_t> trie_nodes_;
@@ -141,10 +153,11 @@ class Masks {
   std::deque<Part> parts_;
   std::unordered_map<std::string, const engine::Mask*> masks_;  // by the numbers of their pieces
   engine::MaskStore store_;
-  BranchSet branches_;      // of the present search
-  size_t piece_bytes_ = 0;  // of parts, too
-  bool is_full_ = false;    // whether too many bytes are kept
-  Loops loops_;             // of states of the lexer, or of nodes of stacks_
+  std::unique_ptr<Regions> regions_;  // null if they are of no use
+  BranchSet branches_;                // of the present search
+  size_t piece_bytes_ = 0;            // of parts, too
+  bool is_full_ = false;              // whether too many bytes are kept
+  Loops loops_;                       // of states of the lexer, or of nodes of stacks_
   std::vector<uint32_t> row_;
   std::vector<uint8_t> is_start_;  // by node of the trie: whether a walk that is not over starts there
   uint64_t num_trie_steps_ = 0;

@@ -44,7 +44,30 @@ bool Masks::PieceSearch::is_there(const Branch& branch) {
   return false;
 }
 
+// Returns whether the states on top of the branch were found in a region.
+bool Masks::PieceSearch::follow_region(const Branch& branch) {
+  if (masks_.regions_ == nullptr) return false;
+  if (branch.lexer_state == Lexer::kStuck) return true;
+  auto found = tops_.find(branch.node);
+  if (found == tops_.end()) {
+    found = tops_.try_emplace(branch.node, *masks_.regions_, reader_.stacks(), branch.node, budget_).first;
+  }
+  Regions::Top& top = found->second;
+  if (top.node() == Stacks::kDead) return false;
+  const Regions::Region& region = masks_.regions_->of(branch.trie_nodes, top.node(), branch.lexer_state, budget_);
+  numbers_.insert(numbers_.end(), region.pieces.begin(), region.pieces.end());
+  for (const Regions::Ending& ending : region.endings) {
+    if (has_end_({top.filled(ending.node, false, budget_), ending.lexer_state})) numbers_.push_back(ending.piece);
+  }
+  for (const Regions::Exit& exit : region.exits) {
+    Node next = top.filled(exit.node, false, budget_);
+    go_on({exit.trie_nodes, next, reader_.lexer_start(next, exit.may_ignore), true});
+  }
+  return true;
+}
+
 void Masks::PieceSearch::follow_lexemes(const Branch& branch) {
+  if (follow_region(branch)) return;
   LexerPlace place = {branch.node, branch.lexer_state};
   if (is_in_front(branch)) {
     for (const Item& item : reader_.stacks().items(reader_.before_token(place, budget_))) add_token_ids(item);
@@ -74,9 +97,9 @@ void Masks::PieceSearch::follow_rules(const Branch& branch) {
   for (const Item& item : reader_.stacks().items(branch.node)) {
     if (item.state >= kHole) continue;
     if (is_in_front(branch)) add_token_ids(item);
-    Node start = masks_.stacks_.above_hole(item.state, branch.is_closed, budget_);
+    auto [start, below] = masks_.start_of(item, branch.is_closed, reader_.stacks(), budget_);
     const Piece& found = masks_.piece(add_piece(branch.trie_nodes, start));
-    for (const Exit& exit : found.exits) go_on({exit.trie_nodes, item.below, 0, false});
+    for (const Exit& exit : found.exits) go_on({exit.trie_nodes, below, 0, false});
   }
 }
 

@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "context_free/lexeme_regions.h"
 #include "context_free/masks.h"
 
 namespace structout::context_free {
@@ -24,6 +25,7 @@ class Masks::PieceSearch {
   void go_on(const Branch& branch);
   bool is_there(const Branch& branch);
   void follow_lexemes(const Branch& branch);
+  bool follow_region(const Branch& branch);
   void follow_rules(const Branch& branch);
   void begin_embedded(const Branch& branch);
   void add_token_ids(const Item& item);
@@ -43,7 +45,8 @@ class Masks::PieceSearch {
   std::vector<Branch> pending_;
   std::vector<uint32_t> numbers_;  // of pieces
   std::unordered_map<uint32_t, std::vector<Node>>
-      open_nodes_;  // those that are not closed, by list of nodes of the trie
+      open_nodes_;                               // those that are not closed, by list of nodes of the trie
+  std::unordered_map<Node, Regions::Top> tops_;  // of nodes that were reached
   bool are_ends_sure_ = true;
 };
 

@@ -110,14 +110,29 @@ bool Masks::Walk::add_loop(uint32_t node, uint32_t state) {
     return masks_.network_.has_lexer() ? masks_.lexer_.after(from, byte, budget_)
                                        : masks_.after(from, byte, budget_).node;
   };
-  auto is_usual = [this](uint32_t of) {
-    if (masks_.network_.has_lexer()) return of != Lexer::kStuck && masks_.sure_ways_.is_safe(of, budget_);
+  // Where it is not sure that texts can be finished, all of these can or none: inside of a
+  // character there is no other way than back to the state.
+  bool is_sure = !masks_.network_.has_lexer() || masks_.sure_ways_.is_safe(state, budget_);
+  auto is_usual = [&](uint32_t of) {
+    if (masks_.network_.has_lexer()) return of == state || leads_like(of, is_sure);
     return of != Stacks::kDead && !masks_.stacks_.has_hole(of) && masks_.stacks_.embedded_starts(of, budget_).empty();
   };
   if (!masks_.loops_.of(state, after, is_usual).covers(vocabulary_.bytes_below(), node)) return false;
   uint32_t tokens_end = vocabulary_.nodes()[end - 1].tokens_end;
   auto tokens = vocabulary_.tokens().begin();
-  tokens_.insert(tokens_.end(), tokens + vocabulary_.nodes()[node].tokens_end, tokens + tokens_end);
+  std::vector<uint32_t>& to = is_sure ? tokens_ : guarded_[state];
+  to.insert(to.end(), tokens + vocabulary_.nodes()[node].tokens_end, tokens + tokens_end);
+  return true;
+}
+
+bool Masks::Walk::leads_like(uint32_t inside_character, bool is_sure) {
+  if (inside_character == Lexer::kStuck) return false;
+  if (is_sure) return masks_.sure_ways_.is_safe(inside_character, budget_);
+  if (masks_.lexer_.accepted(inside_character) != 0) return false;
+  for (uint32_t byte = 0; byte < 256; ++byte) {
+    bool is_inner = byte >= 0x80 && byte < 0xC0;
+    if (!is_inner && masks_.lexer_.after(inside_character, uint8_t(byte), budget_) != Lexer::kStuck) return false;
+  }
   return true;
 }
 

@@ -45,6 +45,10 @@ class Masks::Walk {
   // Where the bytes below a node all lead back to one state, they need not be read.
   bool add_loop(uint32_t node, uint32_t state);
 
+  // Whether a state of the lexer inside of a character is safe, or leads nowhere but to the
+  // character's end.
+  bool leads_like(uint32_t inside_character, bool is_sure);
+
   // From the begin of an embedded text.
   void walk_embedded(const std::vector<uint32_t>& nodes, uint32_t language);
 

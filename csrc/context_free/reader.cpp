@@ -65,30 +65,39 @@ Reader::Reader(const Network& network, Lexer& lexer, EmbeddedUse* embedded)
 }
 
 // The terminals that may follow, without those that are ignored.
-std::vector<uint32_t> Reader::allowed_terminals(Node node) const {
+std::vector<uint32_t> Reader::allowed_terminals(const std::vector<uint32_t>& states) const {
   std::vector<uint32_t> allowed;
   for (uint32_t terminal = 0; terminal < network_.terminals().size(); ++terminal) {
-    for (const Item* item = stacks_.begin(node); item < stacks_.end(node) && item->state < kHole; ++item) {
-      if (network_.next(item->state, terminal) == kNone) continue;
-      allowed.push_back(terminal);
-      break;
-    }
+    auto reads = [&](uint32_t state) { return network_.next(state, terminal) != kNone; };
+    if (std::any_of(states.begin(), states.end(), reads)) allowed.push_back(terminal);
   }
   return allowed;
 }
 
+// Stacks with the same states on top have one start.
 uint32_t Reader::lexer_start(Node node, bool may_ignore) {
   std::vector<uint32_t>& starts = lexer_starts_[may_ignore];
   if (starts.size() <= node) starts.resize(stacks_.num_nodes(), kNone);
   if (starts[node] != kNone) return starts[node];
+  tops_.clear();
+  for (const Item* item = stacks_.begin(node); item < stacks_.end(node) && item->state < kHole; ++item) {
+    tops_.push_back(item->state);
+  }
+  uint32_t number = top_numbers_.number_of(tops_);
+  std::vector<uint32_t>& starts_of_tops = starts_of_tops_[may_ignore];
+  if (starts_of_tops.size() <= number) starts_of_tops.resize(top_numbers_.size(), kNone);
+  if (starts_of_tops[number] == kNone) starts_of_tops[number] = computed_lexer_start(tops_, may_ignore);
+  return starts[node] = starts_of_tops[number];
+}
+
+uint32_t Reader::computed_lexer_start(const std::vector<uint32_t>& states, bool may_ignore) {
   // What is ignored stands between terminals: not at the start of a text, and not after
   // the last one that may follow.
-  std::vector<uint32_t> allowed = allowed_terminals(node);
-  may_ignore = may_ignore && stacks_.reads_symbols(node);
-  for (uint32_t terminal = 0; terminal < network_.terminals().size() && may_ignore; ++terminal) {
+  std::vector<uint32_t> allowed = allowed_terminals(states);
+  for (uint32_t terminal = 0; terminal < network_.terminals().size() && may_ignore && !states.empty(); ++terminal) {
     if (lexer_.is_ignored(terminal)) allowed.push_back(terminal);
   }
-  return starts[node] = lexer_.start(lexer_.set_of(allowed));
+  return lexer_.start(lexer_.set_of(allowed));
 }
 
 Place Reader::start(engine::Budget& budget) {
@@ -106,11 +115,13 @@ LexerPlace Reader::behind(Node below, engine::Budget& budget) {
 Node Reader::after_lexeme(Node node, uint32_t set, engine::Budget& budget) {
   uint32_t known = after_lexeme_.find(node, set);
   if (known != PairTable::kMissing) return known;
-  std::vector<uint32_t> terminals(lexer_.begin(set), lexer_.end(set));
+  const uint32_t *first = lexer_.begin(set), *last = lexer_.end(set);
   Node result = node;
-  if (terminals.empty() || !lexer_.is_ignored(terminals[0])) {  // all of them are ignored, or none
+  if (last - first == 1 && !lexer_.is_ignored(*first)) {
+    result = stacks_.after(node, *first, budget);
+  } else if (first == last || !lexer_.is_ignored(*first)) {  // all of them are ignored, or none
     std::vector<Node> nodes;
-    for (uint32_t terminal : terminals) nodes.push_back(stacks_.after(node, terminal, budget));
+    for (; first < last; ++first) nodes.push_back(stacks_.after(node, *first, budget));
     result = stacks_.united(std::move(nodes), budget);
   }
   after_lexeme_.add(node, set, result);
@@ -121,7 +132,7 @@ LexerPlace Reader::behind_lexeme(Node node, uint32_t set, engine::Budget& budget
   Node next = after_lexeme(node, set, budget);
   if (next == Stacks::kDead) return {};
   const Terminal& terminal = network_.terminals()[*lexer_.begin(set)];
-  LexerPlace behind = {next, lexer_start(next, !(terminal.is_ignored && network_.ignores_once()))};
+  LexerPlace behind = {next, lexer_start(next, may_ignore_behind(set))};
   if (terminal.options.stop.empty()) return behind;
   // No other lexeme may end with the same stop: it would leave it to the next, and so on.
   auto ends_with_stop = [this](uint32_t lexer_state) {

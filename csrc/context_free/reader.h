@@ -114,6 +114,12 @@ class Reader {
   // stop that belongs to what follows, the next lexeme has begun with it.
   LexerPlace behind_lexeme(Node node, uint32_t set, engine::Budget& budget);
 
+  // The stacks there, and whether something that is ignored may stand in front of them.
+  Node after_lexeme(Node node, uint32_t set, engine::Budget& budget);
+  bool may_ignore_behind(uint32_t set) const {
+    return !network_.ignores_once() || !lexer_.is_ignored(*lexer_.begin(set));
+  }
+
   // The place at the end of a token: where a lexeme has taken as many tokens as it may, it
   // ends. `has_end(place)` tells whether texts can go on there; if not, it goes on.
   template <typename HasEnd>
@@ -129,15 +135,19 @@ class Reader {
   const Stacks& stacks() const { return stacks_; }
   EmbeddedUse& embedded() { return *embedded_; }
   size_t memory_bytes() const {
-    return stacks_.memory_bytes() + after_lexeme_.memory_bytes() +
-           (lexer_starts_[0].capacity() + lexer_starts_[1].capacity()) * sizeof(uint32_t);
+    size_t num_starts = 0;
+    for (const auto* starts : {&lexer_starts_, &starts_of_tops_}) {
+      num_starts += (*starts)[0].capacity() + (*starts)[1].capacity();
+    }
+    return stacks_.memory_bytes() + after_lexeme_.memory_bytes() + top_numbers_.memory_bytes() +
+           num_starts * sizeof(uint32_t);
   }
 
  private:
   class PlaceBuilder;
 
-  std::vector<uint32_t> allowed_terminals(Node node) const;
-  Node after_lexeme(Node node, uint32_t set, engine::Budget& budget);
+  std::vector<uint32_t> allowed_terminals(const std::vector<uint32_t>& states) const;
+  uint32_t computed_lexer_start(const std::vector<uint32_t>& states, bool may_ignore);
   Place after_alone(const LexerPlace& place, uint8_t byte, engine::Budget& budget);
   Place after_all(const Place& place, uint8_t byte, engine::Budget& budget);
   template <typename Visit>
@@ -152,6 +162,9 @@ class Reader {
   std::vector<uint8_t> bytes_with_tokens_;
   PairTable after_lexeme_;                             // by node and set of terminals
   std::array<std::vector<uint32_t>, 2> lexer_starts_;  // by may_ignore and node, as far as known
+  ListNumbers<uint32_t> top_numbers_;                  // of lists of states
+  std::array<std::vector<uint32_t>, 2> starts_of_tops_;
+  std::vector<uint32_t> tops_;  // of the present node
 };
 
 template <typename Counts>

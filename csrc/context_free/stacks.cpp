@@ -6,19 +6,21 @@
 
 namespace structout::context_free {
 
-Stacks::Stacks(const Network& network) : network_(network) {
+namespace {
+
+constexpr uint32_t kMaxUnionDepth = 4'000;    // united() and node_of() call each other for each level of the stacks
+constexpr uint32_t kNumEnds = kMaxHoles + 1;  // holes and kEndOfText
+constexpr size_t kMaxCompared = 4;            // nodes, with those that a rule returns to
+constexpr uint32_t kMaxPairs = 10'000;        // of nodes, to find out whether one is a subset of another
+
+}  // namespace
+
+Stacks::Stacks(const Network& network)
+    : network_(network), seen_(network.num_states() + kNumEnds), callers_(network.num_rules()) {
   nodes_.number_of({});
   nodes_.number_of({{kEndOfText, kDead}});
   nodes_.number_of({{kHole, kDead}});
 }
-
-namespace {
-
-constexpr uint32_t kMaxUnionDepth = 4'000;  // united() and merged() call each other for each level of the stacks
-constexpr size_t kMaxCompared = 4;          // nodes, with those that a rule returns to
-constexpr uint32_t kMaxPairs = 10'000;      // of nodes, to find out whether one is a subset of another
-
-}  // namespace
 
 Node Stacks::united(std::vector<Node> nodes, engine::Budget& budget) {
   std::sort(nodes.begin(), nodes.end());
@@ -41,7 +43,7 @@ Node Stacks::united(std::vector<Node> nodes, engine::Budget& budget) {
     uint32_t& depth;
   } level(union_depth_);
   if (union_depth_ > kMaxUnionDepth) throw engine::LimitError("grammar_nesting", union_depth_, kMaxUnionDepth);
-  Node result = merged(std::move(items), budget);
+  Node result = node_of(items, budget);
   return union_results_[number] = result;
 }
 
@@ -80,39 +82,45 @@ bool Stacks::is_subset(Node a, Node b, engine::Budget& budget) {
   return is_subset_.find(a, b) == 1;
 }
 
-// The set of the items, which may be in any order.
-Node Stacks::merged(std::vector<Item> items, engine::Budget& budget) {
+Node Stacks::node_of(std::vector<Item>& items, engine::Budget& budget) {
   budget.spend(items.size() + 1);
-  std::sort(items.begin(), items.end());
-  std::vector<Item> united_items;
+  if (items.size() > 1) std::sort(items.begin(), items.end());
+  size_t num_united = 0;
   for (size_t i = 0; i < items.size();) {
     size_t same_end = i + 1;
     while (same_end < items.size() && items[same_end].state == items[i].state) ++same_end;
-    std::vector<Node> below;
-    for (size_t j = i; j < same_end; ++j) below.push_back(items[j].below);
-    united_items.push_back({items[i].state, below.size() == 1 ? below[0] : united(std::move(below), budget)});
+    Item item = items[i];
+    if (same_end > i + 1) {
+      std::vector<Node> below;
+      for (size_t j = i; j < same_end; ++j) below.push_back(items[j].below);
+      item.below = united(std::move(below), budget);
+    }
+    items[num_united++] = item;
     i = same_end;
   }
-  return nodes_.number_of(united_items);
+  items.resize(num_united);
+  return nodes_.number_of(items);
 }
 
 // Returns from the rules that end and calls those that begin, until only states that read
 // symbols are left.
-Node Stacks::closure(std::vector<Item> kernel, engine::Budget& budget) {
-  std::vector<Item> items, result;
-  std::map<uint32_t, std::vector<Node>> seen;  // the nodes below each state
+Node Stacks::closure(std::vector<Item>& kernel, engine::Budget& budget) {
+  seen_.clear();
+  callers_.clear();
+  closed_items_.clear();
+  std::vector<Item>& items = closure_items_;
+  items.clear();
   while (!kernel.empty()) {
     Item item = kernel.back();
     kernel.pop_back();
     budget.spend(1);
     // In an ambiguous grammar a rule often returns to what is already there.
-    std::vector<Node>& belows = seen[item.state];
     auto has_all = [&](Node below) { return is_subset(item.below, below, budget); };
-    size_t num_compared = std::min(belows.size(), kMaxCompared);
-    if (std::any_of(belows.end() - ptrdiff_t(num_compared), belows.end(), has_all)) continue;
-    belows.push_back(item.below);
-    if (item.state >= kHole) {
-      result.push_back(item);
+    bool is_end = item.state >= kHole;
+    uint32_t seen_state = is_end ? network_.num_states() + (item.state - kHole) : item.state;
+    if (!seen_.add(seen_state, item.below, kMaxCompared, has_all)) continue;
+    if (is_end) {
+      closed_items_.push_back(item);
       continue;
     }
     items.push_back(item);
@@ -120,11 +128,10 @@ Node Stacks::closure(std::vector<Item> kernel, engine::Budget& budget) {
   }
   // A rule is begun after all rules that begin with it, so that it is begun once, with the
   // stacks of all its callers.
-  std::map<uint32_t, std::vector<Item>> callers;  // by the rank of the called rule
   auto call_all = [&](uint32_t state, Node below) {
     for (const Call* call = network_.calls_begin(state); call < network_.calls_end(state); ++call) {
       budget.spend(1);
-      std::vector<Item>& list = callers[network_.rank(call->rule)];
+      std::vector<Item>& list = callers_.of(network_.rank(call->rule));
       if (network_.is_end(call->target)) {  // a tail call
         list.insert(list.end(), begin(below), end(below));
       } else {
@@ -133,25 +140,23 @@ Node Stacks::closure(std::vector<Item> kernel, engine::Budget& budget) {
     }
   };
   for (const Item& item : items) call_all(item.state, item.below);
-  while (!callers.empty()) {
-    auto [rank, list] = std::move(*callers.begin());
-    callers.erase(callers.begin());
-    Node below = merged(std::move(list), budget);
+  for (uint32_t rank = 0; (rank = callers_.next(rank)) != kNone; ++rank) {
+    Node below = node_of(callers_.take(rank), budget);
     uint32_t state = network_.start(network_.rule_of_rank(rank));
     call_all(state, below);
-    if (network_.reads_symbols(state)) result.push_back({state, below});
+    if (network_.reads_symbols(state)) closed_items_.push_back({state, below});
   }
   for (const Item& item : items) {
-    if (network_.reads_symbols(item.state)) result.push_back(item);
+    if (network_.reads_symbols(item.state)) closed_items_.push_back(item);
   }
-  return merged(std::move(result), budget);
+  return node_of(closed_items_, budget);
 }
 
 Node Stacks::start(engine::Budget& budget) {
   if (network_.is_empty()) return kDead;
   std::vector<Item> kernel = {{network_.start(network_.root()), kBottom}};
   if (network_.matches_empty()) kernel.push_back({kEndOfText, kDead});
-  return closure(std::move(kernel), budget);
+  return closure(kernel, budget);
 }
 
 Node Stacks::after(Node node, uint32_t symbol, engine::Budget& budget) {
@@ -163,7 +168,7 @@ Node Stacks::after(Node node, uint32_t symbol, engine::Budget& budget) {
                                          : network_.next_of_token(item->state, symbol - kFirstToken);
     if (next != kNone) kernel.push_back({next, item->below});
   }
-  Node result = kernel.empty() ? kDead : closure(std::move(kernel), budget);
+  Node result = kernel.empty() ? kDead : closure(kernel, budget);
   after_.add(node, symbol, result);
   return result;
 }
@@ -171,7 +176,8 @@ Node Stacks::after(Node node, uint32_t symbol, engine::Budget& budget) {
 Node Stacks::returned(Node below, engine::Budget& budget) {
   uint32_t known = returned_.find(below, 0);
   if (known != PairTable::kMissing) return known;
-  Node result = closure(items(below), budget);
+  std::vector<Item> kernel = items(below);
+  Node result = closure(kernel, budget);
   returned_.add(below, 0, result);
   return result;
 }
@@ -194,18 +200,19 @@ const std::vector<EmbeddedStart>& Stacks::embedded_starts(Node node, engine::Bud
     }
   }
   std::vector<EmbeddedStart> starts;
-  for (auto& [language, list] : callers) starts.push_back({language, merged(std::move(list), budget)});
+  for (auto& [language, list] : callers) starts.push_back({language, node_of(list, budget)});
   starts_numbers_.add(node, 0, uint32_t(starts_.size()));
   starts_.push_back(std::move(starts));
   return starts_.back();
 }
 
-Node Stacks::above_hole(uint32_t state, bool is_closed, engine::Budget& budget) {
-  uint32_t known = above_hole_.find(state, is_closed);
+Node Stacks::above(uint32_t state, Node below, bool is_closed, engine::Budget& budget) {
+  uint32_t key = state << 1 | uint32_t(is_closed);
+  uint32_t known = above_.find(key, below);
   if (known != PairTable::kMissing) return known;
-  Item item = {state, kAboveHole};
-  Node result = is_closed ? nodes_.number_of({item}) : closure({item}, budget);
-  above_hole_.add(state, is_closed, result);
+  std::vector<Item> kernel = {{state, below}};
+  Node result = is_closed ? nodes_.number_of(kernel) : closure(kernel, budget);
+  above_.add(key, below, result);
   return result;
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/limits.h"
 #include "base/number_table.h"
+#include "context_free/closure_scratch.h"
 #include "context_free/network.h"
 
 namespace structout::context_free {
@@ -29,9 +30,9 @@ struct EmbeddedStart {
   Node below;
 };
 
-// In the place of a state, after all others: the end of the whole text, and of a part of
-// it that does not know what follows.
-constexpr uint32_t kHole = kNone - 1, kEndOfText = kNone;
+// In the place of a state, after all others: the end of the whole text, and from kHole on
+// ends of parts of it that do not know what follows.
+constexpr uint32_t kMaxHoles = 255, kHole = kNone - kMaxHoles, kEndOfText = kNone;
 
 // Equal sets are stored once, and an item's stacks are united with those of other items
 // of the same state. So a set is stored as the minimal acyclic automaton of its stacks,
@@ -41,7 +42,7 @@ constexpr uint32_t kHole = kNone - 1, kEndOfText = kNone;
 // Exceptions leave it as it was, apart from sets that nobody refers to.
 class Stacks {
  public:
-  static constexpr Node kDead = 0, kBottom = 1, kAboveHole = 2;  // no stack; one of kEndOfText; one of kHole
+  static constexpr Node kDead = 0, kBottom = 1, kAboveHole = 2;  // no stack; one of kEndOfText; one of the first hole
 
   explicit Stacks(const Network& network);
 
@@ -59,7 +60,16 @@ class Stacks {
 
   // The state alone, above a hole. `is_closed`: only its own symbols; otherwise also what
   // it calls and returns to.
-  Node above_hole(uint32_t state, bool is_closed, engine::Budget& budget);
+  Node above_hole(uint32_t state, bool is_closed, engine::Budget& budget) {
+    return above(state, kAboveHole, is_closed, budget);
+  }
+  Node above(uint32_t state, Node below, bool is_closed, engine::Budget& budget);
+
+  // One of kMaxHoles holes, alone.
+  Node hole(uint32_t number) { return number == 0 ? kAboveHole : nodes_.number_of({{kHole + number, kDead}}); }
+
+  // The set of items, in any order. They are changed.
+  Node node_of(std::vector<Item>& items, engine::Budget& budget);
 
   Node united(std::vector<Node> nodes, engine::Budget& budget);
 
@@ -70,7 +80,10 @@ class Stacks {
   const Item* end(Node node) const { return nodes_.end(node); }
   std::vector<Item> items(Node node) const { return nodes_.list(node); }
   bool may_end(Node node) const { return node != kDead && (nodes_.end(node) - 1)->state == kEndOfText; }
-  bool has_hole(Node node) const { return node != kDead && (nodes_.end(node) - 1)->state == kHole; }
+  bool has_hole(Node node) const {
+    uint32_t last = node == kDead ? 0 : (nodes_.end(node) - 1)->state;  // beside a hole there is no end of the text
+    return last >= kHole && last < kEndOfText;
+  }
 
   // Whether a symbol or an embedded text may follow.
   bool reads_symbols(Node node) const { return node != kDead && nodes_.begin(node)->state < kHole; }
@@ -86,8 +99,8 @@ class Stacks {
   }
 
  private:
-  Node merged(std::vector<Item> items, engine::Budget& budget);
-  Node closure(std::vector<Item> kernel, engine::Budget& budget);
+  // Changes its items.
+  Node closure(std::vector<Item>& kernel, engine::Budget& budget);
 
   const Network& network_;
   ListNumbers<Item> nodes_;
@@ -95,11 +108,16 @@ class Stacks {
   std::vector<Node> union_results_;  // of each list in unions_, as far as known
   PairTable after_;                  // by node and symbol
   PairTable is_subset_;              // by two nodes: 0 or 1
-  PairTable above_hole_;             // by state and is_closed
+  PairTable above_;                  // by state and node below, and whether it is closed
   PairTable returned_;               // by node and 0
   PairTable starts_numbers_;         // by node and 0: into starts_
   std::deque<std::vector<EmbeddedStart>> starts_;
   uint32_t union_depth_ = 0;  // calls of united() inside each other
+
+  // Of closure(), which keeps their memory.
+  SeenBelow seen_;
+  CallersByRank<Item> callers_;
+  std::vector<Item> closure_items_, closed_items_;
 };
 
 }  // namespace structout::context_free

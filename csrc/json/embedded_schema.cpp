@@ -127,9 +127,9 @@ std::string EmbeddedSchema::forced(const EmbeddedPosition& position) {
   return json(position).forced();
 }
 
-std::optional<std::string> EmbeddedSchema::some_end(const EmbeddedPosition& position) {
+std::optional<std::string> EmbeddedSchema::short_end(const EmbeddedPosition& position) {
   states_->machine_->schema().budget().restart();
-  return some_completion(json(position));
+  return short_completion(json(position));
 }
 
 }  // namespace structout::json

@@ -1,9 +1,11 @@
 #include "json/value_search.h"
 
+#include <algorithm>
 #include <array>
 #include <set>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -16,6 +18,7 @@ namespace structout::json {
 namespace {
 
 constexpr uint64_t kMaxReads = 1 << 16;                               // of a search that may give up
+constexpr uint64_t kMaxShortestReads = 1 << 13;                       // of one for a shortest text
 constexpr uint64_t kStepsPerRead = 16;                                // of a budget
 constexpr std::string_view kFirst = "\"}],:0123456789-.tfnaeulrs[{";  // what ends a value comes first
 
@@ -174,6 +177,45 @@ std::optional<std::string> some_completion(const Position& position) {
     return completion.has_value();
   });
   return completion;
+}
+
+// Reads all bytes at all positions of one length after the other, each position once.
+std::optional<std::string> short_completion(const Position& start) {
+  std::optional<std::string> some = some_completion(start);
+  if (!some || some->size() < 2) return some;
+  struct Step {
+    Position position;
+    size_t before;
+    uint8_t byte;
+  };
+  std::vector<Step> steps = {{start, 0, 0}};
+  std::unordered_map<State, std::vector<size_t>> seen;  // steps by their states
+  Machine& machine = start.machine();
+  uint64_t num_reads = 0;
+  for (size_t at = 0, end = 1, length = 1; at < steps.size() && length < some->size(); ++at) {
+    for (uint32_t byte = 0; byte < 256; ++byte) {
+      if (machine.action(steps[at].position.state(), uint8_t(byte)).kind == Action::kFail) continue;
+      if (++num_reads > kMaxShortestReads) return some;
+      machine.schema().budget().spend(kStepsPerRead);
+      Position next = steps[at].position;
+      if (!next.read(uint8_t(byte))) continue;
+      if (next.is_complete()) {
+        std::string text(1, char(byte));
+        for (size_t step = at; step != 0; step = steps[step].before) text.push_back(char(steps[step].byte));
+        return std::string(text.rbegin(), text.rend());
+      }
+      std::vector<size_t>& others = seen[next.state()];
+      auto is_equal = [&](size_t other) { return steps[other].position.equals(next); };
+      if (std::any_of(others.begin(), others.end(), is_equal)) continue;
+      others.push_back(steps.size());
+      steps.push_back({std::move(next), at, uint8_t(byte)});
+    }
+    if (at + 1 == end) {
+      end = steps.size();
+      ++length;
+    }
+  }
+  return some;
 }
 
 size_t num_different_values(Machine& machine, State start, size_t max) {

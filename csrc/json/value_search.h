@@ -16,6 +16,10 @@ bool can_complete(const Position& position, const Frame* item);
 // Bytes that complete the text of a position, without spaces. None if none are found soon.
 std::optional<std::string> some_completion(const Position& position);
 
+// The same, and the shortest ones if they are found soon: always, but where keys or items
+// are remembered.
+std::optional<std::string> short_completion(const Position& position);
+
 // How many different values go on from a state without a stack, up to `max`.
 size_t num_different_values(Machine& machine, State start, size_t max);
 

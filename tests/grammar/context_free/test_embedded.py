@@ -317,6 +317,26 @@ def test_texts_are_those_that_a_split_into_rules_and_values_explains(name, num_c
     assert min(verdicts.values()) > 0
 
 
+@pytest.mark.parametrize(
+    ("schema", "begun", "rest"),
+    [
+        ({"enum": ["a longer text", 17, None]}, b"<", b"17>"),
+        ({"enum": ["a longer text", 17, None]}, b'<"a lo', b'nger text">'),
+        ({"anyOf": [{"type": "string", "minLength": 9}, {"type": "boolean"}]}, b"<", b"true>"),
+        ({"type": "array", "minItems": 2, "items": {"enum": ["long", 12, 3]}}, b"<[12", b",3]>"),
+        ({"type": "object", "required": ["k"], "properties": {"k": {"enum": ["texts", 0]}}}, b'<{"k":', b"0}>"),
+        (INTEGER, b"<1", b">"),
+    ],
+)
+def test_shortest_end_is_shortest_inside_of_a_value_too(schema, begun, rest):
+    rules = RuleSet("root", DEFAULT_LIMITS)
+    part = rules.json(schema_index(json.dumps(schema)))
+    rules.define("root", [[rules.add_text("<"), part, rules.add_text(">")]])
+    grammar = started(GrammarIndex(rules, VOCABULARY))
+    assert grammar.accept_bytes(begun)
+    assert grammar.shortest_end() == rest
+
+
 @pytest.mark.parametrize("name", GRAMMARS)
 def test_random_text_is_finished_by_its_completion_and_forced_bytes_follow(name, num_cases):
     index = GrammarIndex(GRAMMARS[name](), VOCABULARY)

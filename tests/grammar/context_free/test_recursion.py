@@ -63,7 +63,7 @@ def test_mask_of_pieces_is_that_of_a_walk_over_whole_stacks(path, texts, num_cas
 def test_random_text_never_gets_stuck_and_ends_with_its_shortest_completion(path, texts, num_cases):
     index = compile_grammar(path.read_text(), texts)
     rng = random.Random(path.name)
-    for _ in range(num_cases(8, long=600)):
+    for _ in range(num_cases(5, long=350)):
         grammar = started(index, texts)
         for mask in walk(grammar, texts, rng, rng.randint(0, 25)):
             assert mask.any()
@@ -108,6 +108,20 @@ def test_repetition_by_recursion_at_the_end_of_a_rule_needs_no_deeper_stack():
     num_states = index.num_states
     assert grammar.accept_tokens("r", [*(b"x," * 1_000)])
     assert index.num_states == num_states
+
+
+def test_mask_of_a_new_place_under_known_states_takes_little_work(texts):
+    """What tokens do from the states on top of the stacks is found once."""
+    index = compile_grammar((CORPUS / "grammars" / "java_like.lark").read_text(), texts)
+    grammar, work = started(index, texts), []
+    assert grammar.accept_bytes(b"class A { int x = f(")
+    for _ in range(30):
+        assert grammar.accept_bytes(b"1 + g(")
+        states, before = index.num_states, index.native.work
+        mask_of(grammar, texts)
+        work.append(index.native.work - before)
+        assert index.num_states == states  # of the place, made by its last byte
+    assert max(work[5:]) < 200
 
 
 # -- memory and limits -----------------------------------------------------------------

@@ -1,0 +1,121 @@
+#include "context_free/lexeme_regions.h"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "base/sorted_set.h"
+
+namespace structout::context_free {
+
+bool Masks::Regions::is_of_use(const Network& network) {
+  const std::vector<Terminal>& terminals = network.terminals();
+  auto has_stop = [](const Terminal& terminal) { return !terminal.options.stop.empty(); };
+  return network.has_lexer() && network.embedded().empty() && !network.has_tokens() && !network.has_token_limits() &&
+         std::none_of(terminals.begin(), terminals.end(), has_stop);
+}
+
+Masks::Regions::Top::Top(Regions& regions, Stacks& stacks, Node node, engine::Budget& budget)
+    : from_(regions.reader_.stacks()), to_(stacks) {
+  Stacks& above_holes = regions.reader_.stacks();
+  std::vector<Item> items;
+  for (const Item& item : stacks.items(node)) {
+    if (item.state == kEndOfText) {  // what is ignored may go on here
+      items.push_back(item);
+      continue;
+    }
+    auto hole = std::find(belows_.begin(), belows_.end(), item.below);
+    if (hole == belows_.end()) {
+      if (belows_.size() == kMaxHoles) return;
+      hole = belows_.insert(hole, item.below);
+    }
+    items.push_back({item.state, above_holes.hole(uint32_t(hole - belows_.begin()))});
+  }
+  node_ = above_holes.node_of(items, budget);
+}
+
+const Masks::Regions::Region& Masks::Regions::of(uint32_t trie_nodes, Node top, uint32_t lexer_state,
+                                                 engine::Budget& budget) {
+  uint32_t start = start_numbers_.find(top, lexer_state);
+  if (start == PairTable::kMissing) start_numbers_.add(top, lexer_state, start = num_starts_++);
+  uint32_t number = numbers_.find(trie_nodes, start);
+  if (number != PairTable::kMissing) return regions_[number];
+  Region region = computed(trie_nodes, top, lexer_state, budget);
+  region_bytes_ += region.pieces.size() * sizeof(uint32_t) + region.endings.size() * sizeof(Ending) +
+                   region.exits.size() * sizeof(Exit);
+  numbers_.add(trie_nodes, start, uint32_t(regions_.size()));
+  regions_.push_back(std::move(region));
+  return regions_.back();
+}
+
+// The region of one piece, and those behind its exits. These are asked for as regions of
+// their own tops: what a nested text may go on with is a part of many regions. Exits lead
+// down the trie, so that is no circle.
+Masks::Regions::Region Masks::Regions::computed(uint32_t trie_nodes, Node top, uint32_t lexer_state,
+                                                engine::Budget& budget) {
+  Region region;
+  uint32_t number = masks_.piece_of(trie_nodes, lexer_state, reader_, budget);
+  const Piece& piece = masks_.piece(number);
+  if (!piece.tokens.is_empty()) region.pieces.push_back(number);
+  for (const Guarded& guarded : piece.guarded) region.endings.push_back({top, guarded.lexer_state, guarded.piece});
+  std::vector<Exit> pending;
+  std::set<std::tuple<uint32_t, Node, bool>> seen;
+  auto go_on = [&](const Exit& exit) {
+    if (exit.node == Stacks::kDead || !seen.insert({exit.trie_nodes, exit.node, exit.may_ignore}).second) return;
+    (reader_.stacks().has_hole(exit.node) ? region.exits : pending).push_back(exit);
+  };
+  for (const Masks::Exit& exit : piece.exits) {
+    go_on({exit.trie_nodes, reader_.after_lexeme(top, exit.label, budget), reader_.may_ignore_behind(exit.label)});
+  }
+  std::unordered_map<Node, Top> tops;
+  while (!pending.empty()) {
+    Exit begin = pending.back();
+    pending.pop_back();
+    budget.spend(1);
+    uint32_t start = reader_.lexer_start(begin.node, begin.may_ignore);
+    if (start == Lexer::kStuck) continue;
+    Top& inner = tops.try_emplace(begin.node, *this, reader_.stacks(), begin.node, budget).first->second;
+    if (inner.node() == Stacks::kDead) {
+      region.exits.push_back(begin);
+      continue;
+    }
+    const Region& rest = of(begin.trie_nodes, inner.node(), start, budget);
+    region.pieces.insert(region.pieces.end(), rest.pieces.begin(), rest.pieces.end());
+    for (const Ending& ending : rest.endings) {
+      region.endings.push_back({inner.filled(ending.node, false, budget), ending.lexer_state, ending.piece});
+    }
+    for (const Exit& exit : rest.exits) {
+      go_on({exit.trie_nodes, inner.filled(exit.node, false, budget), exit.may_ignore});
+    }
+  }
+  engine::make_set(region.pieces);
+  return region;
+}
+
+Node Masks::Regions::Top::filled(Node node, bool is_below, engine::Budget& budget) {
+  auto [known, is_new] = known_.try_emplace(uint64_t(node) << 1 | uint64_t(is_below), Stacks::kDead);
+  if (!is_new) return known->second;
+  std::vector<Item> items;
+  for (const Item& item : from_.items(node)) {
+    if (item.state == kEndOfText) {
+      items.push_back(item);
+    } else if (item.state >= kHole) {
+      Node below = belows_[item.state - kHole];
+      Node real = is_below ? below : to_.returned(below, budget);
+      if (from_.begin(node) + 1 == from_.end(node)) return known_[uint64_t(node) << 1 | uint64_t(is_below)] = real;
+      items.insert(items.end(), to_.begin(real), to_.end(real));
+    } else {
+      items.push_back({item.state, filled(item.below, true, budget)});
+    }
+  }
+  Node result = to_.node_of(items, budget);
+  return known_[uint64_t(node) << 1 | uint64_t(is_below)] = result;
+}
+
+size_t Masks::Regions::memory_bytes() const {
+  return reader_.memory_bytes() + start_numbers_.memory_bytes() + numbers_.memory_bytes() +
+         regions_.size() * sizeof(Region) + region_bytes_;
+}
+
+}  // namespace structout::context_free
