@@ -195,7 +195,7 @@ def ninja_rules(ext: CudaExtension, library: Path, stubs: Path) -> str:
     flags += ["--threads=0"]  # compile for several architectures at a time, as many as there are cores
     flags += [f"-I{CSRC}", *(f"-isystem={path}" for path in include_paths()), *gencode_flags(ext.architectures)]
     # --no-as-needed: the linker drops libraries that define no symbol. As arguments of
-    # -Xlinker the stubs stay behind this option; nvcc moves other arguments.
+    # -Xlinker the stubs stay after this option; nvcc moves other arguments.
     stub_flags = ["--push-state", "--no-as-needed", *(str(stubs / name) for name in TORCH_LIBRARIES), "--pop-state"]
     link_flags = ["-cudart=static", f"-Xlinker={','.join([*stub_flags, '-s'])}"]
     objects = {source: f"{Path(source).relative_to('csrc')}.o".replace("/", ".") for source in ext.cuda_sources}

@@ -40,7 +40,7 @@ def _tool(name: str) -> Tool:
 
 
 def triggered(count: int, version: int) -> dict[str, Any]:
-    """As many tags, each behind a trigger of its own."""
+    """As many tags, each after a trigger of its own."""
     begins = [f"<call_{version}_{number}>" for number in range(count)]
     tags = [
         {"type": "tag", "begin": b, "content": {"type": "regex", "pattern": "[0-9]+"}, "end": "</>"} for b in begins

@@ -140,7 +140,7 @@ class Comparison:
         if self._peer.name == "llguidance" and all(b"\x7f" in token for token in tokens):
             return "lacks the character 7F in JSON strings, which RFC 8259 allows"
         if self._contradicts_itself(before, tokens):
-            return "lacks tokens whose bytes it accepts one by one, behind the same text"
+            return "lacks tokens whose bytes it accepts one by one, after the same text"
         return None
 
     def _why_adds(self, before: Sequence[int], tokens: Sequence[bytes]) -> str | None:
@@ -172,7 +172,7 @@ class Comparison:
         )
 
     def _is_dead(self, before: Sequence[int], adds: Sequence[bytes]) -> bool:
-        """Whether texts seem to come to no end behind the added tokens: behind the
+        """Whether texts seem to come to no end after the added tokens: after the
         shortest of those that begin alike, tried once for each mask of the engine."""
         mask = hash(self.steps.row.numpy().tobytes())
         start = time.perf_counter()
@@ -207,7 +207,7 @@ def has_new_character(token: bytes) -> bool:
 
 
 def reads(engine: GrammarEngine, compiled: Any, before: Sequence[int], text: bytes, vocabulary: Vocabulary) -> bool:
-    """Whether an engine accepts the bytes of a text one by one, behind other tokens."""
+    """Whether an engine accepts the bytes of a text one by one, after other tokens."""
     single = single_bytes(vocabulary)
     steps = engine.start(compiled)
     return all(steps.accept(token) for token in before) and all(

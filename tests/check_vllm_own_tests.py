@@ -38,7 +38,7 @@ EXCEPTIONS = {
     "test_auto_with_xgrammar_unsupported_nested_schema": _SERVED,
     "test_auto_with_xgrammar_unsupported_schema": _SERVED,
     "test_clear_backend_waits_for_running_grammar": "it waits for vLLM's own pool of compiling threads",
-    "test_real_flow[implicit_end_rejected": "behind a rejected draft, whose rows nobody draws from, one more is masked",
+    "test_real_flow[implicit_end_rejected": "after a rejected draft, whose rows nobody draws from, one more is masked",
 }
 
 _PLUGIN = """

@@ -273,7 +273,7 @@ def found(k0, k1, k2, k3, k4, k5, k6, k7, is_asked, keys, num_keys):
 
 @triton.jit
 def key_part(stack, column_stride, depth, num_frames, is_asked, i: tl.constexpr):
-    """The state that is ``i`` below the top; -2 behind the bottom, -1 where no key
+    """The state that is ``i`` below the top; -2 after the bottom, -1 where no key
     needs it."""
     is_frame = is_asked & (i < num_frames) & (depth >= i)
     frame = stack + (4 + 3 * (depth - i)).to(tl.int64) * column_stride
@@ -490,7 +490,7 @@ def stack_draft_rows_kernel(
     end = tl.load(row_indptr + (request + 1) * indptr_stride, mask=is_request, other=0).to(tl.int64)
     end = tl.minimum(tl.maximum(end, 0), num_rows)
 
-    # The rows of no request: before the first, and behind the last.
+    # The rows of no request: before the first, and after the last.
     first = tl.minimum(tl.maximum(tl.load(row_indptr).to(tl.int64), 0), num_rows)
     place = tl.zeros(row.shape, tl.int64)
     is_free = (request == 0) & (place < first)

@@ -49,7 +49,7 @@ const Masks::Regions::Region& Masks::Regions::of(uint32_t trie_nodes, Node top, 
   return regions_.back();
 }
 
-// The region of one piece, and those behind its exits. These are asked for as regions of
+// The region of one piece, and those after its exits. These are asked for as regions of
 // their own tops: what a nested text may go on with is a part of many regions. Exits lead
 // down the trie, so that is no circle.
 Masks::Regions::Region Masks::Regions::computed(uint32_t trie_nodes, Node top, uint32_t lexer_state,

@@ -17,7 +17,7 @@ namespace structout::context_free {
 using ByteClasses = std::bitset<256>;
 
 // Sets of classes with numbers. The larger the set of the bytes that would extend a
-// lexeme, the fewer lexemes may stand after it.
+// lexeme, the fewer lexemes may come after it.
 class ByteClassSets {
  public:
   static constexpr uint32_t kEmpty = 0;
@@ -57,7 +57,7 @@ class Lexemes {
   // minimal ends.
   std::vector<uint32_t> ends_behind(uint32_t context, uint32_t terminal, uint32_t end, engine::Budget& budget);
 
-  // Whether an embedded text or a token may stand after the end of a lexeme.
+  // Whether an embedded text or a token may come after the end of a lexeme.
   bool may_follow(uint32_t symbol, uint32_t end) const;
 
   size_t memory_bytes() const { return lexer_.memory_bytes(); }

@@ -28,7 +28,7 @@ class Decimal {
   // The number of digits before the point; negative if zeros follow the point.
   int64_t point() const { return int64_t(digits_.size()) + exponent_; }
 
-  // The digits before the point, at least one, and those behind it without final zeros.
+  // The digits before the point, at least one, and those after it without final zeros.
   std::string whole_digits() const;
   std::string fraction_digits() const;
 

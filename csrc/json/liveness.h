@@ -45,7 +45,7 @@ class Liveness {
   bool is_object_live(Formula object, const KeyOrder& order, const PastKeys& past);
 
   // An equal formula that says how many keys there can be, in each branch that needs some
-  // number of them. What is left of the formula behind some keys then tells what is left of
+  // number of them. What is left of the formula after some keys then tells what is left of
   // this number.
   Formula with_key_bounds(Formula object);
 

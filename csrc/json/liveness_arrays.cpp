@@ -43,7 +43,7 @@ struct Liveness::ArraySearch {
     uint32_t max;
     Formula child;
   };
-  struct Place {  // of an item that must exist: before the last bound, or one behind it
+  struct Place {  // of an item that must exist: before the last bound, or one after it
     uint32_t index;
     std::vector<Formula> also;
   };
@@ -182,7 +182,7 @@ struct Liveness::ArraySearch {
         return true;
       places[i].also.pop_back();
     }
-    // New places, whose number the length allows. Those behind the last bound are alike.
+    // New places, whose number the length allows. Those after the last bound are alike.
     uint32_t num_behind = count_places_behind();
     bool has_tried_behind = false;
     for (uint32_t index = wanted.begin; index < wanted.end && index < cap && !has_tried_behind; ++index) {

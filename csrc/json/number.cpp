@@ -27,7 +27,7 @@ struct Progress {
 //   start(is_negative)          the progress before the first digit
 //   whole_digit(progress, d)    after a digit before the point
 //   point(progress)             after the point, or at the end of a number without one
-//   fraction_digit(progress, d) after a digit behind the point
+//   fraction_digit(progress, d) after a digit of the fraction
 //   accepts(progress)           whether the number may end, after point()
 // point and fraction_digit return nothing if no further digits fulfil the condition.
 template <typename Condition>
@@ -150,7 +150,7 @@ class Comparison {
 
 // The multiples of modulus * 10^exponent. Progress before the point: the number of final
 // zeros, at most as many as the step has, and the remainder of the digits before them.
-// Progress behind the point: the number of digits there, and the remainder of all digits
+// Progress after the point: the number of digits there, and the remainder of all digits
 // as one integer. The sign does not matter.
 class Multiple {
  public:
@@ -192,7 +192,7 @@ class Multiple {
  private:
   uint32_t remainder(uint64_t value) const { return uint32_t(value % modulus_); }
 
-  // Behind the last decimal of the step there may only be zeros.
+  // After the last decimal of the step there may only be zeros.
   std::optional<Progress> unless_hopeless(const Progress& progress) const {
     if (progress.position == num_decimals_ && progress.value != 0) return std::nullopt;
     return progress;
@@ -210,7 +210,7 @@ class PlainForm {
   struct State {
     Place place = Place::kStart;
     uint32_t num_digits = 0;  // from the first that is no zero on
-    uint32_t num_zeros = 0;   // behind the point, while there are no such digits
+    uint32_t num_zeros = 0;   // after the point, while there are no such digits
 
     uint64_t key() const { return uint64_t(num_digits) << 32 | uint64_t(num_zeros) << 8 | uint64_t(place); }
   };

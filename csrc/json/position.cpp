@@ -127,7 +127,7 @@ bool Position::apply(const Action& action, uint8_t byte) {
         memory_ = std::make_shared<const Memory>();
       }
       if (is_item) {
-        // A first item begins with this byte, another one behind the comma.
+        // A first item begins with this byte, another one after the comma.
         size_t begin = length() + (machine_->memory(state_) == MemoryKind::kItems ? 1 : 0);
         memory_ = std::make_shared<const Memory>(Memory{memory_->used, begin, {}, is_new_});
         is_new_ = false;

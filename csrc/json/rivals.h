@@ -39,7 +39,7 @@ class Rivals {
     kValue,       // before a value or the end of an array
     kString,      // inside of a string
     kNumber,      // inside of a number
-    kLiteral,     // behind offset_ bytes of a literal
+    kLiteral,     // after offset_ bytes of a literal
     kAfterValue,  // before a comma or the end
     kBeforeKey,   // before a key or the end of an object
     kKey,         // inside of a key

@@ -40,7 +40,7 @@ Formula Schema::integers(int draft) {
 }
 
 Formula Schema::without_zero_fraction() {
-  return texts_.language(TextKind::kNumber, "no zeros behind the point", json::without_zero_fraction);
+  return texts_.language(TextKind::kNumber, "no zeros after the point", json::without_zero_fraction);
 }
 
 Formula Schema::numbers_equal(const Value& value) {

@@ -73,7 +73,7 @@ class SchemaStates {
   };
   size_t size_in_bytes() const;
 
-  // Nodes of the trie behind which the whole text may end inside a token.
+  // Nodes of the trie after which the whole text may end inside a token.
   struct Exits {
     Conditions conditions;
     std::vector<uint32_t> of_lists;            // the condition of each list

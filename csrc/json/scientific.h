@@ -1,6 +1,6 @@
 // Automata over the texts of numbers with an exponent, as Python and JavaScript write
 // large and small doubles: 1e+16, 1.5e+300, 2.5e-05, 1e-7. One digit stands before the
-// point and at most 16 behind it, the last of which is no zero. The magnitude is at least
+// point and at most 16 after it, the last of which is no zero. The magnitude is at least
 // 1e16 or less than 1e-4, and the exponent has at most three digits.
 #pragma once
 

@@ -43,7 +43,7 @@ struct NumberSpelling {
   }
   explicit NumberSpelling(const Decimal& value);
 
-  // Of the number in the schema: digits before the point and behind it, and whether it
+  // Of the number in the schema: digits before the point and after it, and whether it
   // can be written with an exponent, perhaps one that a double does not have.
   uint32_t num_whole = 0, num_decimals = 0;
   bool has_exponent = false, exceeds_doubles = false;
@@ -140,7 +140,7 @@ class Texts {
   // The same, or fewer of numbers, of which not all are counted. Not 0 if there are any.
   uint32_t least_count(uint32_t state);
 
-  // How many texts of a set that begin so are among them, with a quote behind or without.
+  // How many texts of a set that begin so are among them, with a quote after or without.
   uint32_t num_among(uint32_t state, const TextSet::Cursor& begin);
 
   // Some text for which a formula holds.

@@ -120,7 +120,7 @@ uint32_t Texts::count(uint32_t start) {
       return counts_[start] = is_live(start) ? kManyTexts : 0;
     }
   }
-  // Depth first: the count of a state is known behind those of all that follow it, or as
+  // Depth first: the count of a state is known after those of all that follow it, or as
   // soon as it is large. A state that leads back to itself has infinitely many texts.
   struct Visit {
     uint32_t state;

@@ -96,7 +96,7 @@ class TokenWalk {
     }
   }
 
-  // Lists the nodes of the trie behind which the whole text may end inside a token, with
+  // Lists the nodes of the trie after which the whole text may end inside a token, with
   // their conditions.
   void list_exits(const engine::VocabularyTrie& vocabulary, std::vector<std::pair<uint32_t, uint32_t>>& exits,
                   Conditions& conditions) {

@@ -44,7 +44,7 @@ class ValueSearch {
   // After so many bytes it gives up, and says that it has found what it searches for.
   explicit ValueSearch(Machine& machine, uint64_t max_reads = kMaxReads) : machine_(machine), max_reads_(max_reads) {}
 
-  // Calls is_found(position, text behind the start) for each text until it says true.
+  // Calls is_found(position, text after the start) for each text until it says true.
   template <typename IsFound>
   bool find(const Position& start, IsFound&& is_found) {
     return find(start, is_found, [](const Position&) { return false; });

@@ -73,7 +73,7 @@ class StackLanguage {
   virtual uint32_t start() = 0;
   virtual bool has_stack() const = 0;
 
-  virtual bool accepts(uint32_t state) = 0;  // above the bottom, or behind it
+  virtual bool accepts(uint32_t state) = 0;  // above the bottom, or after it
   virtual bool is_behind_bottom(uint32_t state) = 0;
   virtual bool keeps_names(uint32_t state) = 0;
   virtual bool is_live(uint32_t state) = 0;  // whether a token may end there

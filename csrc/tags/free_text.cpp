@@ -106,7 +106,7 @@ class FreeText {
 
   engine::Branching build() {
     result_.returns.assign(stops_.size() + num_anywhere_, 0);
-    uint32_t num_searching = all_.size() + utf8::kNumStates - 1;  // behind the nodes: the root inside of a character
+    uint32_t num_searching = all_.size() + utf8::kNumStates - 1;  // after the nodes: the root inside of a character
     result_.states.resize(num_searching);
     find_begun_stops();
     for (uint32_t state = 0; state < num_searching; ++state) add_edges_of_search(state);

@@ -10,7 +10,7 @@
 namespace structout::tags {
 
 // Any UTF-8 text up to the first place where one of `stops` ends. None of `excluded` is in
-// it in front of that stop; a stop itself may contain one. Exit `i` is open behind the stop
+// it in front of that stop; a stop itself may contain one. Exit `i` is open after the stop
 // `i`; those that follow the stops, `num_anywhere` of them, are open wherever no character
 // is begun, no stop has ended and no excluded text has.
 //

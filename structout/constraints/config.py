@@ -50,7 +50,7 @@ class StructuredOutputsConfig:
             apply to structural tags and to requests with a whitespace_pattern.
         key_order: the order of an object's keys in JSON that the fsm engine serves,
             for requests that choose none. "declared": the keys that the schema names
-            come in its order, and other keys behind them; those that are not required
+            come in its order, and other keys after them; those that are not required
             may be missing. "any": they come once each, in any order.
             docs/json_schema.md says which to choose.
         formats: what happens to a ``format`` that the engine of a request does not

@@ -141,7 +141,7 @@ class StructuredOutputsParams:
         tools: what the model may call, a list of Pydantic model classes, dataclasses,
             functions with annotated parameters, and OpenAI's tool objects. See
             docs/tool_calls.md.
-        tool_choice: "auto", where text may stand before, between and behind calls;
+        tool_choice: "auto", where text may stand before, between and after calls;
             "required", one call or more and no other text; or the name of the one tool
             that is called.
         tool_format: how the model writes calls, one of

@@ -113,7 +113,7 @@ class TextSampler:
         return self._vocabulary.token_bytes[token]
 
     def _write_name(self, grammar: StructuredOutputGrammar, written: bytes) -> bytes:
-        """Write one of the names behind the quote that starts it, if one is allowed."""
+        """Write one of the names after the quote that starts it, if one is allowed."""
         before = written[:-1].rstrip(_SPACES)
         if not self._names or not written.endswith(b'"') or not before.endswith((b"{", b",")):
             return b""

@@ -86,7 +86,7 @@ def as_parsers_read(tag: Any, reasoning_marks: Sequence[str] = ()) -> Any:
     Args:
         tag: as ``current_structural_tag`` returns it. It is changed in place.
         reasoning_marks: what begins and ends a reasoning for the parser that reads it.
-            Such parsers look for them behind the reasoning too.
+            Such parsers look for them after the reasoning too.
     """
     calls = list(_calls(tag.get("format") if isinstance(tag, dict) else None))
     markers = dict.fromkeys(marker for call in calls for text in _texts_of(call) for marker in _MARKER.findall(text))

@@ -36,7 +36,7 @@ TAG = json.dumps(
         "format": {"type": "tag", "begin": "<a>", "content": {"type": "regex", "pattern": "[0-9]{3}"}, "end": "</a>"},
     }
 )
-# No engine has what looks behind.
+# No engine has what looks after.
 UNENFORCED = '{"type": "object", "properties": {"a": {"enum": ["xy"], "pattern": "(?<=x)y"}}, '
 UNENFORCED += '"required": ["a"], "additionalProperties": false}'
 
@@ -403,7 +403,7 @@ def test_generate_with_strict_formats_refuses_an_unknown_one(capsys):
 
 
 def test_generate_with_lenient_still_rejects_a_text_that_breaks_the_schema(capsys):
-    schema = '{"enum": ["b"], "pattern": "^(?<=x)b$"}'  # no engine has what looks behind
+    schema = '{"enum": ["b"], "pattern": "^(?<=x)b$"}'  # no engine looks behind
     assert main(["generate", "--json-schema", schema, "--lenient"]) == 1
     output = capsys.readouterr()
     assert output.out == ""

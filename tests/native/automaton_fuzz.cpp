@@ -119,7 +119,7 @@ std::string damaged(std::string bytes) {
   return bytes;
 }
 
-// Damage behind a checksum that is right, so that the checks behind it are reached.
+// Damage after a checksum that is right, so that the checks after it are reached.
 std::string damaged_and_signed(std::string bytes) {
   bytes.resize(bytes.size() - 8);
   bytes = damaged(bytes);

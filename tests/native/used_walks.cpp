@@ -1,4 +1,4 @@
-// Walks through the schemas of a file, one a line. Behind the schema, and tabs, may be all
+// Walks through the schemas of a file, one a line. After the schema, and tabs, may be all
 // of its texts without spaces: then each mask must be that of these texts. Otherwise walks
 // prefer few characters, so that values come again, and must end. Prints what is wrong,
 // some texts with the numbers of their lines, and how many walks there were.
@@ -150,7 +150,7 @@ int main(int, char** arguments) {
         bool is_complete = true;
         std::string wrong = texts.empty() ? walk_on(walk, is_complete) : walk_finite(walk, texts);
         if (!wrong.empty()) {
-          std::printf("wrong\t%s: %s behind %s\n", schema.c_str(), wrong.c_str(), walk.text().c_str());
+          std::printf("wrong\t%s: %s after %s\n", schema.c_str(), wrong.c_str(), walk.text().c_str());
           break;
         }
         bool is_line = walk.text().find_first_of("\t\n\r") == std::string::npos;

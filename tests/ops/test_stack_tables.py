@@ -156,8 +156,8 @@ def test_cuda_source_under_sanitizer_matches_loop(sanitizer, num_cases):
 
 def text_tables(device: str = "cpu") -> StackTableTensors:
     """Balanced brackets ``[...]`` around an ``x`` each, with the tokens "[", "x", "]",
-    "[x]", "]]" and a stop token. States: 0 the bottom, 1 before a value, 2 behind an x,
-    3 waiting, 4 behind a value in brackets, 5 the end."""
+    "[x]", "]]" and a stop token. States: 0 the bottom, 1 before a value, 2 after an x,
+    3 waiting, 4 after a value in brackets, 5 the end."""
     cells = [0, 2 << 3 | 1, 3 << 3 | 2, 5, 1, 3]  # 0: fail; 1: x; 2: push; 3: unused; 4: a push
     cells[2] = 4 << 3 | 2
     actions_of_value, actions_of_end = len(cells), len(cells) + 3

@@ -103,7 +103,7 @@ class Terminal:
 
 
 class ParserState:
-    """The items behind a text: a production, how much of it has been read, and the
+    """The items after a text: a production, how much of it has been read, and the
     state where it began (None: this one). Equal states are one object.
 
     Attributes:
@@ -142,7 +142,7 @@ class Parser:
         self.start = self._closed([(production, 0, None) for production in self._productions.get(start, ())])
 
     def step(self, state: ParserState, terminals: frozenset[Hashable]) -> ParserState | None:
-        """The state behind one of the terminals. None if there is none."""
+        """The state after one of the terminals. None if there is none."""
         if terminals not in state.following:
             kernel = {
                 (production, read + 1, origin or state)
@@ -380,7 +380,7 @@ class LexedState:
     """What has been parsed, and what the text since then is the beginning of.
 
     Attributes:
-        parsed: the state of the parser behind the last terminal.
+        parsed: the state of the parser after the last terminal.
         begun: each terminal that the text since then begins, with the rests of it.
         is_started: whether there is a text since then.
         may_ignore: whether something ignored may come before the next terminal.
@@ -488,7 +488,7 @@ class Lexed:
         return frozenset((terminal, rest) for terminal, rest in rests if has_texts(rest, self._alphabet))
 
     def _ended(self, state: LexedState) -> LexedState | None:
-        """The state behind the terminals that have the text up to here."""
+        """The state after the terminals that have the text up to here."""
         terminals = frozenset(terminal for terminal, rest in state.begun if has_empty_text(rest))
         if IGNORED in terminals:
             return self._behind(state.parsed, may_ignore=state.may_ignore)

@@ -45,7 +45,7 @@ def _replace(old: str, new: str) -> Callable[[Lines, int], None]:
 
 
 def _swap_with_next_barrier(lines: Lines, at: int) -> None:
-    """Move a store behind the barrier that follows it."""
+    """Move a store after the barrier that follows it."""
     barrier = _next(lines, at, r"bar\.sync|barrier\.cluster\.arrive")
     lines[at], lines[barrier] = lines[barrier], lines[at]
 

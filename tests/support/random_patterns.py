@@ -73,7 +73,7 @@ def random_pattern(rng: random.Random, depth: int = 3) -> Pattern:
 
 
 def anchored(pattern: Pattern, at_start: bool, at_end: bool) -> Pattern:
-    """``pattern`` with ``^`` in front of it, ``$`` behind it, or both."""
+    """``pattern`` with ``^`` in front of it, ``$`` after it, or both."""
     start, end = "^" if at_start else "", "$" if at_end else ""
     needs_group = "|" in pattern.text and (at_start or at_end)
     text = f"{start}(?:{pattern.text}){end}" if needs_group else start + pattern.text + end

@@ -602,7 +602,7 @@ def _judge(schema: Any, draft: str, patterns: dict[str, Pattern]) -> Any:
     validator = jsonschema.validators.extend(_validator(DRAFTS[draft]), {"pattern": pattern})
     judged = _with_names_for_python(schema, patterns)
     if isinstance(judged, dict):
-        judged.pop("$schema", None)  # behind a reference, jsonschema would choose its own validator
+        judged.pop("$schema", None)  # after a reference, jsonschema would choose its own validator
     return validator(judged, format_checker=_FORMAT_CHECKER)
 
 

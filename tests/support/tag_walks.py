@@ -22,7 +22,7 @@ VOCABULARY = Vocabulary(tuple(_TOKENS), stop_token_ids=(len(_TOKENS) - 1,))
 
 
 def drawn_texts(grammar: StructuredOutputGrammar, tag: Any, seed: str, number: int) -> Iterator[str]:
-    """Texts that begin a call at once or behind some free text, where that is allowed.
+    """Texts that begin a call at once or after some free text, where that is allowed.
 
     Args:
         grammar: compiled from the tag for ``VOCABULARY``.

@@ -216,7 +216,7 @@ def check_finite_walk(engine: JsonEngine, drawn: FiniteSchema, index: Any, rng: 
         allowed = {bytes(BYTE_TOKENS[token]) for token in walk.allowed()}
         expected = {each[len(text) : len(text) + 1] for each in left}
         if allowed - {bytes([space]) for space in SPACES} != expected:
-            return f"behind {text!r} the mask has {sorted(allowed)}, and the texts {sorted(expected)}"
+            return f"after {text!r} the mask has {sorted(allowed)}, and the texts {sorted(expected)}"
         going_on = sorted(expected - {b""})
         if not going_on or (b"" in expected and rng.random() < 0.3):
             return None
@@ -247,7 +247,7 @@ def check_infinite_walk(engine: JsonEngine, schema: dict[str, Any], index: Any, 
         if len(text) > MAX_BYTES and b"]" in bytes_:
             byte = b"]"
         if not walk.matcher.accept([byte[0]]):
-            return f"the mask allows {byte!r} behind {text!r}, which is not accepted"
+            return f"the mask allows {byte!r} after {text!r}, which is not accepted"
         text += byte
     if not jsonschema.Draft202012Validator(schema).is_valid(json.loads(text)):
         return f"{text!r} is not valid"

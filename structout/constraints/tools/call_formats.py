@@ -22,13 +22,13 @@ class ToolFormat:
 
     Attributes:
         begin: what stands in front of the arguments, for the name of a tool.
-        end: what stands behind them.
+        end: what comes after them.
         trigger: what a call, or the section of all calls, begins with. Free text has it
             nowhere else.
         style: "json", or one of ``STYLES``.
         section: what stands around all calls, if anything does.
         separator: what stands between two calls.
-        numbered: what follows a number that stands behind ``begin``.
+        numbered: what follows a number that comes after ``begin``.
         excluded: what a reader would take for a part of a call. Free text has none of
             it.
     """

@@ -27,8 +27,8 @@ class ArgumentStyle:
     Attributes:
         opening: what stands in front of a value, by its key and its kind. The key is
             None for the items of an array.
-        closing: what stands behind it, by its key.
-        entry: what ``opening`` writes, behind a line break that may stand between
+        closing: what comes after it, by its key.
+        entry: what ``opening`` writes, after a line break that may stand between
             values. Its groups are the ``key``, and the ``kind`` if it tells that.
         markers: texts that would be read as the notation. No value contains them.
         is_wrapped: whether a value may stand on lines of its own, so that a line break

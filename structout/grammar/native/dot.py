@@ -98,7 +98,7 @@ def _class(taken: set[int]) -> str:
 
 
 def _sequence(classes: list[str]) -> str:
-    """One class behind the other. A repeated one is written once, with its number."""
+    """One class after the other. A repeated one is written once, with its number."""
     parts = []
     for taken, repeated in groupby(classes):
         count = len(list(repeated))

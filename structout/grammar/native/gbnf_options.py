@@ -30,7 +30,7 @@ class RuleOptions:
 
     @staticmethod
     def parse(written: str, rule: str) -> "RuleOptions":
-        """Parse what stands in brackets behind the name of a rule.
+        """Parse what stands in brackets after the name of a rule.
 
         Raises:
             GrammarError: an option is unknown, or not supported.

@@ -107,7 +107,7 @@ def parse_lark(text: str, limits: AutomatonLimits, context: GrammarContext) -> R
 
 
 class _Token:
-    """``value`` and ``json``: what stands behind a statement, and how it is written."""
+    """``value`` and ``json``: what comes after a statement, and how it is written."""
 
     def __init__(self, kind: str, text: str, start: int, match: re.Match[str], value: Any = None, json: str = ""):
         self.kind, self.text, self.start, self.match, self.value, self.json = kind, text, start, match, value, json
@@ -137,12 +137,12 @@ def _tokens_of(text: str, at: int = 0, depth: int = 0) -> tuple[list[_Token], in
             try:
                 token.value, at = _JSON.raw_decode(text, json_begin)
             except (ValueError, RecursionError):
-                raise malformed_error(text, at, f"expected a JSON value behind {token.text}") from None
+                raise malformed_error(text, at, f"expected a JSON value after {token.text}") from None
             token.json = text[json_begin:at]
         elif token.text == "%lark":
             at = _end_of_space(text, at)
             if text[at : at + 1] != "{":
-                raise malformed_error(text, at, "expected { behind %lark")
+                raise malformed_error(text, at, "expected { after %lark")
             if depth == _MAX_GRAMMARS_INSIDE:
                 raise GrammarLimitError("nesting", depth + 1, _MAX_GRAMMARS_INSIDE)
             token.value, at = _tokens_of(text, at + 1, depth + 1)
@@ -154,7 +154,7 @@ def _tokens_of(text: str, at: int = 0, depth: int = 0) -> tuple[list[_Token], in
         if token.kind != "space":
             tokens.append(token)
     if depth:
-        raise malformed_error(text, begin, "the { behind %lark is not closed")
+        raise malformed_error(text, begin, "the { after %lark is not closed")
     return tokens, at
 
 
@@ -173,7 +173,7 @@ class _Parser:
         self._context = context
         self._inside: list[tuple[_Token, RuleSet]] = []  # grammars
         self._first_uses: dict[str, int] = {}
-        self._parametric: dict[str, int] = {}  # rules with a parameter, and the token behind it
+        self._parametric: dict[str, int] = {}  # rules with a parameter, and the token after it
         self._instances: list[tuple[str, int, _Token]] = []  # of them, with a value, and where they are first used
         self._parameter: int | None = None  # of the rule that is parsed
         self._may_begin_ignored = False
@@ -258,13 +258,13 @@ class _Parser:
         self._parse_definition(_instance(name, value), use.start)
 
     def _parse_definition(self, name: str, start: int) -> None:
-        """Parse what stands behind the name of a rule, and its parameter."""
+        """Parse what comes after the name of a rule, and its parameter."""
         is_terminal = _is_terminal(name)
         if is_terminal and self._take("["):
             raise malformed_error(self._text, start, f"attributes are for rules, whose names have lower case: {name}")
         options = self._parse_attributes(name) if self._take("[") else LexemeOptions()
         if not self._take(":"):
-            raise self._malformed(f"expected : behind {name}")
+            raise self._malformed(f"expected : after {name}")
         if self._rules.is_defined(name):
             raise malformed_error(self._text, start, f"{name} is defined twice")
         if is_terminal or not options.is_lexeme:
@@ -286,7 +286,7 @@ class _Parser:
             options.is_lazy |= name == "lazy" or name in _ENDING_ATTRIBUTES
             value = self._attribute_value(name) if self._take("=") else None
             if value is None and name in _ENDING_ATTRIBUTES | _NUMBER_ATTRIBUTES:
-                raise self._malformed(f"expected = behind {name}")
+                raise self._malformed(f"expected = after {name}")
             if name == "max_tokens":
                 if value is None or "." in value.text:
                     raise malformed_error(self._text, start, "max_tokens must be an integer")
@@ -300,19 +300,19 @@ class _Parser:
 
     def _attribute_value(self, name: str) -> _Token:
         if name in _NUMBER_ATTRIBUTES:
-            return self._expect("number", f"a number behind {name}=")
+            return self._expect("number", f"a number after {name}=")
         if self._at == len(self._tokens) or self._tokens[self._at].kind not in ("text", "regex", "name"):
-            raise self._malformed(f"expected a string, a regular expression or a terminal behind {name}=")
+            raise self._malformed(f"expected a string, a regular expression or a terminal after {name}=")
         self._at += 1
         return self._tokens[self._at - 1]
 
     def _set_capture(self, options: LexemeOptions, name: str, value: _Token | None, rule: str) -> None:
         if value is not None and value.kind != "text":
-            raise self._malformed(f"expected a string behind {name}=")
+            raise self._malformed(f"expected a string after {name}=")
         if name == "capture":
             options.capture_name = rule.partition("::")[0] if value is None else self._text_of(value)
         elif value is None:
-            raise self._malformed("expected = behind stop_capture")
+            raise self._malformed("expected = after stop_capture")
         else:
             options.ending_name = self._text_of(value)
 
@@ -336,7 +336,7 @@ class _Parser:
                 self._parse_import()
             case "%llguidance":
                 if not isinstance(token.value, dict):
-                    raise self._malformed("expected a JSON object behind %llguidance")
+                    raise self._malformed("expected a JSON object after %llguidance")
                 for option, value in token.value.items():
                     if option not in _OPTIONS:
                         raise self._unsupported(f"the option {option} of llguidance is")
@@ -359,7 +359,7 @@ class _Parser:
                 self._take(",")
             return
         if not self._take("."):
-            raise self._malformed("expected . behind common")
+            raise self._malformed("expected . after common")
         name = self._expect("name", "the name of a terminal").text
         has_alias = self._at < len(self._tokens) and self._tokens[self._at].kind == "alias"
         self._import(name, self._expect("alias", "").match["alias_name"] if has_alias else name)

@@ -25,7 +25,7 @@ _ESCAPED = (
 
 
 def _ranges() -> str:
-    """Some ranges of a class, whose first character is not behind the last one."""
+    """Some ranges of a class, whose first character is not after the last one."""
     digits = [rf"{first}-[{first}-9]" for first in range(10)]
     letters = ["a-[a-z]", "[a-z]-z", "A-[A-Z]", "[A-Z]-Z"]
     no_surrogate = f"(?:[0-9A-Ca-cE-Fe-f]{_HEX}|[Dd][0-7]){_HEX}{{2}}"

@@ -23,7 +23,7 @@ class Way:
 
     Attributes:
         part: the expression that follows.
-        returns: whether free text goes on behind it, from its start.
+        returns: whether free text goes on after it, from its start.
     """
 
     part: int
@@ -101,7 +101,7 @@ class RuleSet:
                 several that occur first at the same place, the longest counts.
             excluded: texts that must not occur in front of a stop. A stop may contain
                 one.
-            anywhere: what may follow behind any character, and instead of the text.
+            anywhere: what may follow after any character, and instead of the text.
         """
         ways = [*stops.values(), *anywhere]
         with grammar_errors():

@@ -162,7 +162,7 @@ class ArgumentRules:
         """The kinds of values that a part allows, and how they are written.
 
         Args:
-            closing: what stands behind them.
+            closing: what comes after them.
             pointer: the part.
             is_alone: whether the values of no other part may stand in the same place.
         """
@@ -210,7 +210,7 @@ class ArgumentRules:
 
         Args:
             strings: what they are.
-            closing: what stands behind them.
+            closing: what comes after them.
             is_mixed: whether other values may stand in their place.
         """
         key = (closing, is_mixed, strings)

@@ -225,7 +225,7 @@ class GrammarManager(VllmManager):  # type: ignore[misc]  # mypy does not read v
         return [*tokens[:start], *self._up_to_the_end(request, self.structout.validate_tokens(key, tokens[start:]))]
 
     def _up_to_the_end(self, request: Any, tokens: list[int]) -> list[int]:
-        """Drafts without those behind a token that ends the text: they would be
+        """Drafts without those after a token that ends the text: they would be
         verified in vain."""
         assert self.structout is not None
         stops = {*self.structout.vocabulary.stop_token_ids, *request.sampling_params.all_stop_token_ids}

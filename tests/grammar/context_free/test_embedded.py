@@ -22,7 +22,7 @@ from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask
 from support.json_engine import EngineWalk, JsonEngine
 
-# Tokens that begin, cross and end values: at and behind the bytes, then special ones.
+# Tokens that begin, cross and end values: at and after the bytes, then special ones.
 CROSSING = (
     '"}', '"}<', '"}</t>', "}</t>", '{"a', ' {"a":', "1,", "12]", '<t>{"', '<t>{"a": "', '"]', "],[", "{}{", "true,",
     '": "', '"b": 1}', 'x"}<t>', "1}<", 'a": 1', "},{", "[1", ", 2", "2, ", "1, 1", '"a"', '"a",', ', "a"', "0)",
@@ -432,7 +432,7 @@ def test_number_ends_in_front_of_what_follows():
 
 
 def test_ambiguous_values_do_not_multiply():
-    """A number in a list without commas may end behind each digit: the ways meet in
+    """A number in a list without commas may end after each digit: the ways meet in
     equal places."""
     index = GrammarIndex(scannerless("numbers"), VOCABULARY)
     grammar = started(index)

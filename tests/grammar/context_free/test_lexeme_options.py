@@ -85,7 +85,7 @@ def test_parameter_that_takes_too_many_values_is_a_limit():
         ('start: p::_\np::_: "x"', "has no parameter"),
         ("start: x\nx[max_tokens=1.5]: /a/", "max_tokens must be an integer"),
         ("start: x\nx[stop=/a/]: /b/", "instead of suffix="),
-        ("start: x\nx[stop_capture]: /b/", "expected = behind stop_capture"),
+        ("start: x\nx[stop_capture]: /b/", "expected = after stop_capture"),
         ("start: X\nX[lazy]: /b/", "attributes are for rules"),
     ],
 )

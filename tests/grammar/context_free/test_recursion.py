@@ -96,7 +96,7 @@ def test_places_with_equal_stacks_have_one_state_and_depth_adds_no_masks():
     for byte in b"(" * 1_000 + b"ab" + b")" * 1_000:
         masks.add(mask_of(deep).tobytes())
         assert deep.accept_tokens("r", [byte])
-    assert len(masks) == 3  # in front of a word, inside it, and behind a bracket
+    assert len(masks) == 3  # in front of a word, inside it, and after a bracket
     assert index.num_masks == 3
 
 
@@ -287,7 +287,7 @@ def test_nodes_along_a_text_are_those_of_the_overview():
         mask_of(grammar, vocabulary)
         num_pieces.append(index.native.num_pieces)
         assert grammar.accept_tokens("r", [token])
-    assert num_pieces[3] - num_pieces[2] == 3  # behind "((a"
+    assert num_pieces[3] - num_pieces[2] == 3  # after "((a"
 
 
 def test_states_along_a_json_text_are_those_of_the_overview():

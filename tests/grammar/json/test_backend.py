@@ -295,7 +295,7 @@ def test_state_id_names_the_states_that_the_mask_looks_at():
 
     for text in ("", "[1", "[1,", "[[1", "[[1]", "[[1],", "[[1],1", "[[1],1]", "[[[1]", "[[[1]]", "[[[1],1],1]"):
         state_id_after(text)
-    # Behind an item a token may close the array around it too, but not the next one.
+    # After an item a token may close the array around it too, but not the next one.
     assert state_id_after("[1") != state_id_after("[[1") == state_id_after("[" * 40 + "1")
     assert len(state_id_after("[[1")) == 3
     other = grammar_of(schema)

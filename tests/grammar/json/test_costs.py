@@ -51,7 +51,7 @@ def test_work_of_a_list_of_objects_grows_with_its_length(family):
 
 
 def test_work_of_an_enum_value_is_that_of_its_own_part():
-    """Behind the value of a key only the objects that have it count."""
+    """After the value of a key only the objects that have it count."""
     index = ENGINE.compile(listed_objects(5_000), LIMIT)
     walk = ENGINE.walk(index)
     text = b'{"id":17,"name":"item 17","tags":["a",3]}'
@@ -81,7 +81,7 @@ def test_limit_that_is_far_away_costs_no_look_at_long_tokens():
 
 
 def test_prefixes_of_names_are_ends_of_free_keys_without_a_look_at_what_follows():
-    """A free key ends behind "na" as behind any other text, so tokens that end it there
+    """A free key ends after "na" as after any other text, so tokens that end it there
     are known from keys without names."""
     names = ["name", "nature", "nation", "native", "nanny"]
     ends = [b'":', b'": ', b'": "', b'": {', b'": [', b'":"', b'": {"', b'": ["', b'": true', b'": null']

@@ -124,7 +124,7 @@ def test_find_begins_at_the_given_state():
 
 
 def test_find_separates_lengths_of_ways_out_from_those_inside():
-    """Both shortest texts have one byte here: one inside, one behind all components."""
+    """Both shortest texts have one byte here: one inside, one after all components."""
     product = LazyProduct(["a|bb", "a"])
     assert product.find(~accepted_by(0) & ~accepted_by(1), state_after(product, b"a")) in (
         bytes([i]) for i in range(256)

@@ -83,7 +83,7 @@ def test_a_bad_constraint_past_the_frontend_fails_its_request_only(running):
     assert texts(outputs[-1:]) == expected
 
 
-WEAKENED = {"enum": ["b"], "pattern": "^(?<=x)b$"}  # no engine has what looks behind
+WEAKENED = {"enum": ["b"], "pattern": "^(?<=x)b$"}  # no engine looks behind
 
 
 def test_a_weakened_schema_is_logged_once(running, caplog):

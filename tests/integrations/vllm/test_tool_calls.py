@@ -79,7 +79,7 @@ def test_what_a_client_gets_is_valid_and_the_same_streamed_or_not(urls, tokenize
         for answer in (whole, streamed):
             assert problems_of(answer, parser, TEN, tokenizer) == []
         assert read(streamed.calls) == read(whole.calls)
-        # Some parsers leave out what stands behind a call, but not of a stream.
+        # Some parsers leave out what comes after a call, but not of a stream.
         assert streamed.content.strip().startswith(whole.content.strip())
         assert streamed.reasoning.strip() == whole.reasoning.strip()
         names = [name for name, _ in whole.calls]

@@ -25,7 +25,7 @@ PARSERS = (
     "hermes llama3_json qwen3_coder step3p5 mimo longcat glm47 ling3 minimax_m2 deepseek_v3 deepseek_v31 deepseek_v32 "
     "deepseek_v4 deepseek_v41 kimi_k2 plamo3"
 ).split()
-# Its streams lose calls behind a text and calls without arguments, whoever writes them.
+# Its streams lose calls after a text and calls without arguments, whoever writes them.
 READS_NO_STREAMS = ("llama3_json",)
 # Reads the string "null" as null where the schema allows both, whoever writes it, but
 # not in streams.
