@@ -205,7 +205,8 @@ def _commit() -> str:
 
     if shutil.which("git") is None or not (commit := git("rev-parse", "--short", "HEAD")):
         return "unknown+"
-    return commit + ("+" if git("status", "--porcelain", "-uno") else "")
+    is_changed = git("status", "--porcelain", "-uno", "--", "..", ":!results")  # rows of other benches change nothing
+    return commit + ("+" if is_changed else "")
 
 
 def version(name: str) -> str | None:
