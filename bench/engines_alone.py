@@ -1,4 +1,4 @@
-"""structout, its own engine, xgrammar and llguidance after one interface; the latter
+"""structout, its own engine, xgrammar and llguidance behind one interface; the latter
 two as their documentation uses them."""
 
 import json

@@ -273,7 +273,7 @@ def found(k0, k1, k2, k3, k4, k5, k6, k7, is_asked, keys, num_keys):
 
 @triton.jit
 def key_part(stack, column_stride, depth, num_frames, is_asked, i: tl.constexpr):
-    """The state that is ``i`` below the top; -2 after the bottom, -1 where no key
+    """The state that is ``i`` below the top; -2 below the bottom, -1 where no key
     needs it."""
     is_frame = is_asked & (i < num_frames) & (depth >= i)
     frame = stack + (4 + 3 * (depth - i)).to(tl.int64) * column_stride

@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/sorted_set.h"
 #include "context_free/lexer.h"
 
 namespace structout::context_free {
@@ -231,8 +232,7 @@ class CaptureParser::Parse {
     for (uint32_t terminal = 0; terminal < parser_.network_.terminals().size() && chart.may_ignore; ++terminal) {
       if (lexer_.is_ignored(terminal)) allowed.push_back(terminal);
     }
-    std::sort(allowed.begin(), allowed.end());
-    allowed.erase(std::unique(allowed.begin(), allowed.end()), allowed.end());
+    engine::make_set(allowed);
     uint32_t state = lexer_.start(lexer_.set_of(allowed)), num_tokens = 0;
     size_t at = position.byte;
     for (size_t end = end_of_bytes(at); at < end; ++at) {

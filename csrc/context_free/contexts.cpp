@@ -5,6 +5,8 @@
 #include <set>
 #include <utility>
 
+#include "base/sorted_set.h"
+
 namespace structout::context_free {
 
 namespace {
@@ -52,8 +54,7 @@ class Contexts {
         }
       }
       for (auto& [symbol, kernel] : after) {
-        std::sort(kernel.begin(), kernel.end());
-        kernel.erase(std::unique(kernel.begin(), kernel.end()), kernel.end());
+        engine::make_set(kernel);
         if (seen.insert(kernel).second) pending.push_back(std::move(kernel));
       }
       if (seen.size() > kMaxSets) return {};

@@ -41,7 +41,7 @@ class Masks::Regions {
     // `stacks`: the real ones, which the node is of. They and `regions` must stay.
     Top(Regions& regions, Stacks& stacks, Node node, engine::Budget& budget);
 
-    // Of the stacks above holes. Dead if it needs too many holes.
+    // The node of these states, each above its hole. Dead if there are too many holes.
     Node node() const { return node_; }
 
     // The real node for one above these holes. `is_below`: whether it lies below a state,

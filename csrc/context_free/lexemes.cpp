@@ -4,6 +4,8 @@
 #include <map>
 #include <utility>
 
+#include "base/sorted_set.h"
+
 namespace structout::context_free {
 
 bool ByteClassSets::add_minimal(std::vector<uint32_t>& minimal, uint32_t set) const {
@@ -30,8 +32,7 @@ const Lexemes::State& Lexemes::state_of(uint32_t number, engine::Budget& budget)
     extending.set(lexer_.class_of(byte));
     state.next.push_back(next);
   }
-  std::sort(state.next.begin(), state.next.end());
-  state.next.erase(std::unique(state.next.begin(), state.next.end()), state.next.end());
+  engine::make_set(state.next);
   state.end = sets_.number_of(extending);
   return states_.emplace(number, std::move(state)).first->second;
 }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/sorted_set.h"
+
 namespace structout::context_free {
 
 namespace {
@@ -24,8 +26,7 @@ std::optional<std::vector<uint32_t>> Masks::PieceSearch::pieces(const std::vecto
   if (masks_.is_full_ || !are_ends_sure_) return std::nullopt;
   auto has_no_tokens = [this](uint32_t number) { return masks_.piece(number).tokens.is_empty(); };
   numbers_.erase(std::remove_if(numbers_.begin(), numbers_.end(), has_no_tokens), numbers_.end());
-  std::sort(numbers_.begin(), numbers_.end());
-  numbers_.erase(std::unique(numbers_.begin(), numbers_.end()), numbers_.end());
+  engine::make_set(numbers_);
   return std::move(numbers_);
 }
 

@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "base/sorted_set.h"
 #include "regular/components.h"
 #include "regular/partition.h"
 
@@ -196,8 +197,7 @@ RuleAutomaton RuleNfa::determinize(engine::Budget& budget) const {
       }
       for (const Call& call : nodes_[node].calls) called[call.rule].push_back(call.target);
     }
-    std::sort(bounds.begin(), bounds.end());
-    bounds.erase(std::unique(bounds.begin(), bounds.end()), bounds.end());
+    engine::make_set(bounds);
     std::sort(edges.begin(), edges.end(), [](const SymbolEdge& a, const SymbolEdge& b) { return a.first < b.first; });
     std::vector<SymbolEdge> open;  // those that the present interval may belong to
     size_t num_opened = 0;

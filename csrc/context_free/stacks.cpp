@@ -4,6 +4,8 @@
 #include <map>
 #include <utility>
 
+#include "base/sorted_set.h"
+
 namespace structout::context_free {
 
 namespace {
@@ -23,8 +25,7 @@ Stacks::Stacks(const Network& network)
 }
 
 Node Stacks::united(std::vector<Node> nodes, engine::Budget& budget) {
-  std::sort(nodes.begin(), nodes.end());
-  nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
+  engine::make_set(nodes);
   if (!nodes.empty() && nodes[0] == kDead) nodes.erase(nodes.begin());
   if (nodes.empty()) return kDead;
   if (nodes.size() == 1) return nodes[0];

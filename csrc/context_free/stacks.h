@@ -114,7 +114,7 @@ class Stacks {
   std::deque<std::vector<EmbeddedStart>> starts_;
   uint32_t union_depth_ = 0;  // calls of united() inside each other
 
-  // Of closure(), which keeps their memory.
+  // Scratch memory that closure() keeps from call to call.
   SeenBelow seen_;
   CallersByRank<Item> callers_;
   std::vector<Item> closure_items_, closed_items_;

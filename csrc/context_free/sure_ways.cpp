@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/sorted_set.h"
 #include "context_free/contexts.h"
 
 namespace structout::context_free {
@@ -170,9 +171,7 @@ SureWays::SureWays(const Network& network, Lexer& lexer)
       uint32_t next = is_ignored ? state : network.next(state, terminal);
       if (next != kNone) targets_[terminal].push_back(next);
     }
-    std::sort(targets_[terminal].begin(), targets_[terminal].end());
-    targets_[terminal].erase(std::unique(targets_[terminal].begin(), targets_[terminal].end()),
-                             targets_[terminal].end());
+    engine::make_set(targets_[terminal]);
   }
   std::vector<uint32_t> contexts(network.num_states(), lexemes_.context_of(all));
   with_all_ = std::make_unique<RuleWays>(network, lexemes_, sets_, std::move(contexts));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/sorted_set.h"
 #include "json/decimal.h"
 
 namespace structout::json {
@@ -39,8 +40,7 @@ uint32_t Constants::number_of(const Value& value) {
 }
 
 uint32_t Constants::set_of(std::vector<uint32_t> constants) {
-  std::sort(constants.begin(), constants.end());
-  constants.erase(std::unique(constants.begin(), constants.end()), constants.end());
+  engine::make_set(constants);
   std::string text(reinterpret_cast<const char*>(constants.data()), constants.size() * sizeof(uint32_t));
   auto [found, is_new] = set_numbers_.try_emplace(std::move(text), uint32_t(sets_.size()));
   if (is_new) {
@@ -69,8 +69,7 @@ std::vector<uint32_t> Constants::keys(uint32_t set) const {
   for (uint32_t constant : sets_[set]) {
     for (const Part& part : constants_[constant].parts) keys.push_back(part.key);
   }
-  std::sort(keys.begin(), keys.end());
-  keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+  engine::make_set(keys);
   return keys;
 }
 

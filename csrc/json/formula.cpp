@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/hash.h"
+#include "base/sorted_set.h"
 #include "json/errors.h"
 
 namespace structout::json {
@@ -101,8 +102,7 @@ Formula Formulas::combine(Op op, std::vector<Formula> operands) {
       flat.push_back(operand);
     }
   }
-  std::sort(flat.begin(), flat.end());
-  flat.erase(std::unique(flat.begin(), flat.end()), flat.end());
+  engine::make_set(flat);
   auto contains = [&flat](Formula other) { return std::binary_search(flat.begin(), flat.end(), other); };
   for (Formula operand : flat) {
     if (nodes_[operand].op == Op::kNot && contains(nodes_[operand].a)) return zero;
@@ -169,8 +169,7 @@ const std::vector<Formula>& Formulas::atoms(Formula formula) {
   if (is_new) {
     std::vector<Formula> atoms;
     visit_literals(formula, [&atoms](Formula atom, bool) { atoms.push_back(atom); });
-    std::sort(atoms.begin(), atoms.end());
-    atoms.erase(std::unique(atoms.begin(), atoms.end()), atoms.end());
+    engine::make_set(atoms);
     found->second = std::move(atoms);
   }
   return found->second;

@@ -487,7 +487,7 @@ Action Machine::read(const InKey& given, MemoryKind, uint8_t byte) {
   if (key.may_be_free()) key.free = texts_after(key.free, byte).value_or(InKey::kNotFree);
   if (!key.may_be_named() && !key.may_be_free()) return {};
   key.length = key.may_be_named() ? key.length + 1 : 0;
-  // The names that are left may all stand further after, so that one state serves all
+  // The names that are left may all stand later, so that one state serves all
   // positions before them.
   auto position = uint32_t(order.order.names.size());
   for (uint32_t i = key.begin; i < key.end; ++i) {

@@ -1,6 +1,7 @@
 // Schemas of objects as formulas: keys, and the names that they may have.
 #include <algorithm>
 
+#include "base/sorted_set.h"
 #include "json/schema.h"
 #include "regular/compile.h"
 
@@ -157,8 +158,7 @@ const std::vector<uint32_t>& Schema::names_in(Formula object) {
     auto outside = names_outside_.find(node.a);
     if (outside != names_outside_.end()) names.insert(names.end(), outside->second.begin(), outside->second.end());
   }
-  std::sort(names.begin(), names.end());
-  names.erase(std::unique(names.begin(), names.end()), names.end());
+  engine::make_set(names);
   return names_in_.emplace(object, std::move(names)).first->second;
 }
 

@@ -1,6 +1,7 @@
 // What a schema asks of numbers and strings.
 #include <algorithm>
 
+#include "base/sorted_set.h"
 #include "json/number.h"
 #include "json/schema.h"
 #include "regular/compile.h"
@@ -80,8 +81,7 @@ Formula Schema::some_multiples(const Decimal& step) {
         texts.push_back(std::move(text));
       }
     }
-    std::sort(texts.begin(), texts.end());
-    texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
+    engine::make_set(texts);
     return engine::compile_choices(std::move(texts));
   });
 }

@@ -1,6 +1,7 @@
 // unevaluatedProperties and unevaluatedItems as formulas.
 #include <algorithm>
 
+#include "base/sorted_set.h"
 #include "json/schema.h"
 
 namespace structout::json {
@@ -94,8 +95,7 @@ Formula Schema::unevaluated_keys(const Value& schema) {
       sets.push_back(each.keys);
     }
   }
-  std::sort(names.begin(), names.end());
-  names.erase(std::unique(names.begin(), names.end()), names.end());
+  engine::make_set(names);
   constexpr size_t kMaxSets = 6;
   if (sets.size() > kMaxSets) {
     throw engine::LimitError("unevaluated_key_sets", sets.size(), kMaxSets);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/hash.h"
+#include "base/sorted_set.h"
 #include "json/errors.h"
 #include "json/number.h"
 #include "json/shared_languages.h"
@@ -78,8 +79,7 @@ Formula Texts::strings_matching(const std::string& pattern) {
 }
 
 Formula Texts::exact_strings(std::vector<std::string> values) {
-  std::sort(values.begin(), values.end());
-  values.erase(std::unique(values.begin(), values.end()), values.end());
+  engine::make_set(values);
   std::string name = "exact";
   for (const std::string& value : values) name += " " + std::to_string(value.size()) + ":" + value;
   return language(TextKind::kString, name, [&] { return engine::exact_string_contents(values); });

@@ -43,7 +43,7 @@ struct NumberSpelling {
   }
   explicit NumberSpelling(const Decimal& value);
 
-  // Of the number in the schema: digits before the point and after it, and whether it
+  // The digits of the schema's number before the point and after it, and whether it
   // can be written with an exponent, perhaps one that a double does not have.
   uint32_t num_whole = 0, num_decimals = 0;
   bool has_exponent = false, exceeds_doubles = false;

@@ -36,7 +36,7 @@ TAG = json.dumps(
         "format": {"type": "tag", "begin": "<a>", "content": {"type": "regex", "pattern": "[0-9]{3}"}, "end": "</a>"},
     }
 )
-# No engine has what looks after.
+# No engine looks behind.
 UNENFORCED = '{"type": "object", "properties": {"a": {"enum": ["xy"], "pattern": "(?<=x)y"}}, '
 UNENFORCED += '"required": ["a"], "additionalProperties": false}'
 

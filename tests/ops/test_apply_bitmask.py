@@ -8,19 +8,13 @@ import torch
 
 import structout
 from structout.masks.bitmask import bitmask_width, pack_bitmask
-from support import apply_bitmask_backends, fresh_process, host_cuda, ptx
+from support import apply_bitmask_backends, fresh_process, host_cuda
 from support import apply_bitmask_cases as cases
-from support.devices import DEVICES, TRITON_DEVICE
+from support.devices import DEVICES
 from support.locations import CUDA_PROGRAMS, importing
+from support.op_backends import BACKENDS
 from support.refusals import REFUSED
 
-BACKENDS = [
-    pytest.param(("cpu", "cpu"), id="cpu"),
-    pytest.param(("cuda_on_cpu", "cpu"), id="cuda_on_cpu"),
-    pytest.param(("ptx", "cpu"), id="ptx", marks=ptx.NEEDS_NVCC),
-    pytest.param(("triton", TRITON_DEVICE), id="triton", marks=pytest.mark.triton),
-    pytest.param(("cuda", "cuda"), id="cuda", marks=pytest.mark.gpu),
-]
 by_dtype = pytest.mark.parametrize("dtype", cases.DTYPES, ids=lambda dtype: str(dtype)[6:])
 
 

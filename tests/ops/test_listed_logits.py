@@ -15,11 +15,11 @@ import torch
 
 import structout
 from structout.ops import reference
-from support import host_cuda, ptx
+from support import host_cuda
 from support.apply_bitmask_cases import DTYPES, assert_same_bits
-from support.devices import DEVICES, TRITON_DEVICE
+from support.devices import DEVICES
 from support.locations import CUDA_PROGRAMS
-from support.op_backends import op_of
+from support.op_backends import BACKENDS, op_of
 from support.refusals import REFUSED
 from support.strided import Strided, StridedIntegers, strided, strided_integers
 
@@ -63,15 +63,6 @@ def run_cuda_on_cpu(
     else:
         params = Bias(listed, strided(others[0]))
     getattr(cuda_library(), f"{name}_on_host")(ctypes.byref(params))
-
-
-BACKENDS = [
-    pytest.param(("cpu", "cpu"), id="cpu"),
-    pytest.param(("cuda_on_cpu", "cpu"), id="cuda_on_cpu"),
-    pytest.param(("ptx", "cpu"), id="ptx", marks=ptx.NEEDS_NVCC),
-    pytest.param(("triton", TRITON_DEVICE), id="triton", marks=pytest.mark.triton),
-    pytest.param(("cuda", "cuda"), id="cuda", marks=pytest.mark.gpu),
-]
 
 
 class Case(NamedTuple):

@@ -18,6 +18,7 @@ from support.devices import DEVICES, TRITON_DEVICE
 from support.gpu_code import ARCHITECTURES, NEEDS_NVCC, stack_bytes
 from support.masked_sample_builds import MaskedLogits, cuda_library, strided
 from support.masked_sample_cases import Case, random_case
+from support.op_backends import BACKENDS
 from support.refusals import REFUSED
 
 Op = Callable[..., tuple[torch.Tensor, ...]]
@@ -63,13 +64,6 @@ def op_of(backend: str) -> Op:
     return torch.ops.structout.token_logprobs.default
 
 
-BACKENDS = [
-    pytest.param(("cpu", "cpu"), id="cpu"),
-    pytest.param(("cuda_on_cpu", "cpu"), id="cuda_on_cpu"),
-    pytest.param(("ptx", "cpu"), id="ptx", marks=ptx.NEEDS_NVCC),
-    pytest.param(("triton", TRITON_DEVICE), id="triton", marks=pytest.mark.triton),
-    pytest.param(("cuda", "cuda"), id="cuda", marks=pytest.mark.gpu),
-]
 NOT_INTERPRETED = [backend for backend in BACKENDS if backend.id != "triton"]
 
 

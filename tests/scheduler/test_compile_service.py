@@ -472,7 +472,7 @@ def test_submit_without_a_thread_raises_and_leaves_no_job(make, monkeypatch):
         with pytest.raises(CompileCrashError, match="the process cannot start another thread"):
             service.submit("a", "", inbox)
     assert is_idle(service)
-    assert compile_with(service, "a").text == "a"  # a job left after would never compile
+    assert compile_with(service, "a").text == "a"  # a job left behind would never compile
     assert inbox.is_empty()
 
 

@@ -51,7 +51,7 @@ def chain_of_dependencies(count: int) -> Schema:
 
 
 def clauses(count: int, num_keys: int = 60) -> Schema:
-    """Of three keys each, of which one must or must not be there."""
+    """Clauses of three keys, each of which must be there or must not."""
     all_of = []
     for i in range(count):
         keys = [f"k{(i * factor + factor // 2) % num_keys}" for factor in (7, 11, 13)]

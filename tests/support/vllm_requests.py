@@ -7,6 +7,8 @@ from vllm.sampling_params import StructuredOutputsParams
 
 from support.vllm_engines import Engine, finish_reasons, token_ids
 
+# vLLM's drafts from the prompt and the text so far.
+NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
 SCHEMA = {
     "type": "object",
     "properties": {"a": {"type": "integer"}, "b": {"enum": ["x", "y"]}},

@@ -101,7 +101,7 @@ class RuleSet:
                 several that occur first at the same place, the longest counts.
             excluded: texts that must not occur in front of a stop. A stop may contain
                 one.
-            anywhere: what may follow after any character, and instead of the text.
+            anywhere: what may follow any character, and instead of the text.
         """
         ways = [*stops.values(), *anywhere]
         with grammar_errors():

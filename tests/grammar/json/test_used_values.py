@@ -141,7 +141,7 @@ def test_byte_after_which_only_used_values_follow_is_not_allowed(name):
     ids=["items", "keys"],
 )
 def test_strings_of_a_vocabulary_that_spells_few_characters_are_counted(alphabet, schema, end, written):
-    """Of three characters there are 364 strings of at most five, and no more."""
+    """An alphabet of three characters spells 364 strings of at most five."""
     engine = JsonEngine([*(byte.encode() for byte in alphabet + '"'), b""])
     walk = engine.walk(engine.compile(schema))
     strings = ["".join(each) for length in range(6) for each in itertools.product(alphabet, repeat=length)]

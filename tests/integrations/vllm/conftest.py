@@ -1,4 +1,4 @@
-"""The model of the tests in this folder."""
+"""The model of the tests in this folder, and an engine of it."""
 
 import pytest
 
@@ -9,3 +9,12 @@ def small_model(tmp_path_factory):
     from support.vllm_models import save_small_model
 
     return save_small_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def plain(small_model):
+    """An engine without drafts and without asynchronous scheduling."""
+    from support.vllm_engines import engine
+
+    with engine(small_model) as plain:
+        yield plain

@@ -11,6 +11,7 @@ from vllm import SamplingParams
 from support.vllm_engines import PROMPT, engine, finish_reasons, texts, token_ids, vllm_sampler
 from support.vllm_requests import (
     LETTERS,
+    NGRAM,
     SCHEMA,
     check_dead_ends,
     check_preempted_requests,
@@ -21,7 +22,6 @@ from support.vllm_requests import (
     structured,
 )
 
-NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
 JUMP_FORWARD = {
     "method": "custom_class",
     "num_speculative_tokens": 8,
@@ -34,12 +34,6 @@ LONG_NAMES = {
     "additionalProperties": False,
 }
 REPEATING = " ".join([PROMPT] * 4)
-
-
-@pytest.fixture(scope="module")
-def plain(small_model):
-    with engine(small_model) as plain:
-        yield plain
 
 
 @pytest.fixture(scope="module")

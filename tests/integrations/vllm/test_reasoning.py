@@ -12,9 +12,8 @@ from vllm import SamplingParams
 from support.tokenizers_on_the_spot import byte_level, with_tokens
 from support.vllm_engines import PROMPT, engine, token_ids
 from support.vllm_models import save_small_model
-from support.vllm_requests import LETTERS, PENALTIES, greedy, structured
+from support.vllm_requests import LETTERS, NGRAM, PENALTIES, greedy, structured
 
-NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
 ANSWER = "</think>"
 
 

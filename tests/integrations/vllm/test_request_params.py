@@ -55,7 +55,7 @@ def taken(tokenizer, constraint, *texts, config=None, sampling=None):
 
 
 def validated(tokenizer, config, **constraint):
-    """The constraint after vLLM's frontend."""
+    """The constraint as vLLM's frontend leaves it."""
     params = SamplingParams(structured_outputs=StructuredOutputsParams(**constraint))
     request_params.validating(vllms_own_validation())(params, ModelConfig(), config, tokenizer)
     return params.structured_outputs

@@ -30,13 +30,6 @@ from support.vllm_requests import (
 )
 
 ANSWER = "</think>"
-NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
-
-
-@pytest.fixture(scope="module")
-def plain(small_model):
-    with engine(small_model) as plain:
-        yield plain
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from support.vllm_engines import PROMPT, engine, finish_reasons, token_ids
 from support.vllm_models import save_small_model
 from support.vllm_requests import (
     LETTERS,
+    NGRAM,
     PENALTIES,
     SCHEMA,
     dead_ends,
@@ -27,7 +28,6 @@ from support.vllm_requests import (
 )
 
 ANSWER = "</think>"
-NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
 PROMPTS_OF = [" ".join([PROMPT] * count) for count in range(1, 6)]
 
 
