@@ -8,16 +8,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from structout.constraints.config import StructuredOutputsConfig
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.native.extension import core
-from structout.grammar.native.native_grammar import mask_memory
 from structout.grammar.row_loop import RowLoop
 from structout.masks.batch import MaskBatch, MaskRows
 from structout.masks.bitmask import allocate_token_bitmask
-from structout.masks.buffers import BufferRing
+from structout.masks.buffers import BufferRing, MaskBuffer
 from structout.masks.pool import DistinctMasks, MaskDeduplicator, PooledMaskBatch
 from structout.scheduler.late_masks import EXHAUSTED, LateMasks, finish_rows
 from structout.scheduler.requests import Request, RequestTable, check_known
@@ -181,13 +179,11 @@ class DecodingSteps:
         step = self._native_step(given)
         if given.tokens is not None:
             step.draw([*given.tokens], [*given.tokens.values()])
-        buffer = self._buffers.next_rows(step.max_rows)
-        memory = mask_memory(buffer, self._vocab_size, [])
-        self.work = step.run(STEP_WORK, *memory, len(buffer), given.tokens is not None)
+        buffer = self._buffers.next(step.max_rows)
+        self.work = step.run(STEP_WORK, *buffer.memory, given.tokens is not None)
         native_seconds = time.perf_counter() - started
         row_indptr = step.row_indptr
         num_rows = int(row_indptr[-1])
-        buffer = buffer[:num_rows]
         errors = self._errors(step, given.request_ids)
         unfinished = self._finish(step, given, buffer, errors)
         num_allowed = step.num_allowed  # also of the requests that were finished last
@@ -199,7 +195,7 @@ class DecodingSteps:
             for index, name in enumerate(given.request_ids) if refused else ():
                 if name in refused:
                     errors[name] = self._fail_refused(name, given.tokens[name])
-                    buffer[row_indptr[index] : row_indptr[index + 1]] = 0
+                    buffer.array[row_indptr[index] : row_indptr[index + 1]] = 0
         self._note(_OWN, num_rows - num_foreign, native_seconds)
         self.seconds.append(time.perf_counter() - started)
         self.num_rows_filled += num_rows
@@ -209,8 +205,8 @@ class DecodingSteps:
             errors=errors,
             num_acceptable_drafts=num_allowed,
             unfinished=tuple(unfinished),
-            bitmask=buffer.numpy(),
-            lease=self._buffers.lease,
+            bitmask=buffer.array[:num_rows],
+            lease=buffer.lease,
         )
 
     def fill_pooled(self, given: StepInput, deduplicator: MaskDeduplicator) -> PooledMaskBatch:
@@ -224,9 +220,9 @@ class DecodingSteps:
         step.plan()
 
         def fill(rows: list[int]) -> npt.NDArray[np.int32]:
-            masks = allocate_token_bitmask(len(rows), self._vocab_size, pin_memory=False)
-            step.fill(rows, *mask_memory(masks, self._vocab_size, []), len(masks))
-            return masks.numpy()
+            masks = MaskBuffer(allocate_token_bitmask(len(rows), self._vocab_size, pin_memory=False))
+            step.fill(rows, *masks.memory)
+            return masks.array
 
         errors = self._errors(step, given.request_ids)
         rows = MaskRows(
@@ -258,7 +254,7 @@ class DecodingSteps:
             errors[request_ids[index]] = str(error or "scheduled before its grammar was ready")
         return errors
 
-    def _finish(self, step: Any, given: StepInput, buffer: torch.Tensor, errors: dict[str, str]) -> list[str]:
+    def _finish(self, step: Any, given: StepInput, buffer: MaskBuffer, errors: dict[str, str]) -> list[str]:
         """Finish the masks that take more work than a step has. Return the requests
         whose masks another thread computes instead."""
         left = []
@@ -271,7 +267,7 @@ class DecodingSteps:
             if not given.wait and request.finished_position != grammar.num_tokens:
                 left.append(name)
                 self._late_masks.finish(request, (given.drafts or {}).get(name))
-            elif not finish_rows(step, index, buffer, self._vocab_size, request):
+            elif not finish_rows(step, index, buffer.memory, request):
                 errors[name] = EXHAUSTED
                 self._requests.set_failed(request, GrammarError(EXHAUSTED, kind=GrammarErrorKind.LIMIT))
         return left
@@ -292,7 +288,7 @@ class DecodingSteps:
         self,
         step: Any,
         given: StepInput,
-        buffer: torch.Tensor,
+        buffer: MaskBuffer,
         row_indptr: npt.NDArray[np.int32],
         num_allowed: npt.NDArray[np.int32],
         errors: dict[str, str],
@@ -300,7 +296,7 @@ class DecodingSteps:
         """Fill their rows, and return how many there are."""
         num_rows = 0
         for index, grammar in step.foreign:
-            name, rows = given.request_ids[index], buffer[row_indptr[index] : row_indptr[index + 1]]
+            name, rows = given.request_ids[index], buffer.rows[row_indptr[index] : row_indptr[index + 1]]
             request = self._requests.get(name)
             if request is None or not len(rows):
                 continue
