@@ -24,7 +24,7 @@ struct Place {
 
   const Position position;
   const bool is_complete;
-  const uint32_t number;                                 // kNoNumber: of one text alone
+  const uint32_t number;                                   // kNoNumber: of one text alone
   mutable std::atomic<const engine::Mask*> mask{nullptr};  // exactly; null until it is known
 };
 

@@ -65,7 +65,7 @@ class StepInput:
     bounds: dict[str, tuple[int, int]] | None = None
     trees: dict[str, tuple[Sequence[int], Sequence[int]]] | None = None
     wait: bool = True
-    tokens: Mapping[str, Sequence[int]] | None = None
+    tokens: dict[str, Sequence[int]] | None = None
     positions: dict[str, Any] | None = None
 
     @classmethod
@@ -135,14 +135,13 @@ class DecodingSteps:
         """Advance each request by all of its tokens, or by none. False for unknown
         ids."""
         step = core().Step(self._requests.positions, [])
-        names, of_each = [*tokens], [*tokens.values()]
-        step.draw(names, of_each)
+        step.draw(tokens if isinstance(tokens, dict) else dict(tokens))
         accepted, foreign, exhausted = step.accept()
-        for index in foreign:
-            accepted[index] = self.accept_alone(self._requests.get(names[index]), of_each[index])
-        for index in exhausted:
-            self._fail_exhausted(names[index])
-        return dict(zip(names, accepted, strict=True))
+        for name in foreign:
+            accepted[name] = self.accept_alone(self._requests.get(name), tokens[name])
+        for name in exhausted:
+            self._fail_exhausted(name)
+        return accepted
 
     def accept_alone(self, request: Request | None, tokens: Sequence[int]) -> bool:
         """``accept`` for one request, without a native step."""
@@ -178,7 +177,7 @@ class DecodingSteps:
         refused = self._accept_foreign(given)
         step = self._native_step(given)
         if given.tokens is not None:
-            step.draw([*given.tokens], [*given.tokens.values()])
+            step.draw(given.tokens)
         buffer = self._buffers.next(step.max_rows)
         self.work = step.run(STEP_WORK, *buffer.memory, given.tokens is not None)
         native_seconds = time.perf_counter() - started
@@ -324,10 +323,7 @@ class DecodingSteps:
     def _refused(self, step: Any, given: StepInput) -> list[str]:
         """The requests of structout's own engine that have refused their tokens."""
         accepted, foreign, _ = step.accept()
-        if accepted.count(False) == len(foreign):
-            return []
-        others = set(foreign)
-        refused = [name for i, name in enumerate(given.tokens or ()) if not accepted[i] and i not in others]
+        refused = {name for name, is_accepted in accepted.items() if not is_accepted}.difference(foreign)
         return [name for name in refused if given.means(name, self._requests)]
 
     def _fail_refused(self, name: str, tokens: Sequence[int]) -> str:
