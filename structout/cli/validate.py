@@ -15,6 +15,8 @@ from structout.errors import GrammarError
 from structout.scheduler.manager import StructuredOutputManager
 
 _PRECISION = 8_000  # digits; more than the numbers of a schema that is served may have
+_INLINE_JSON = re.compile(r"^\s*[{\[]|^(true|false)$")
+_INLINE_GRAMMAR = re.compile(r"::=|^[ \t]*[?!]?start\b[^\n]*:", re.MULTILINE)
 Check = Callable[[str], str | None]  # returns what is wrong with a text, or None
 
 
@@ -122,7 +124,7 @@ def replay_check(params: StructuredOutputsParams, manager: StructuredOutputManag
 def _read_source(option: str, source: str) -> tuple[str, str]:
     """The name of a source for error messages, and its text."""
     is_json = option != "--grammar"
-    if is_json and (source.lstrip().startswith("{") or source in ("true", "false")):
+    if (_INLINE_JSON if is_json else _INLINE_GRAMMAR).search(source):
         return option, source
     try:
         if source == "-":
@@ -130,7 +132,8 @@ def _read_source(option: str, source: str) -> tuple[str, str]:
         return source, Path(source).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         name = "standard input" if source == "-" else source
-        hint = " (JSON on the command line starts with {)" if is_json and not Path(source).suffix else ""
+        inline = "JSON on the command line starts with {" if is_json else "a grammar there has a rule root or start"
+        hint = "" if Path(source).suffix else f" ({inline})"
         raise UserError(f"cannot read {name}: {getattr(error, 'strerror', None) or error}{hint}") from error
 
 

@@ -70,6 +70,29 @@ def tag_parts(tag: Any) -> Iterator[tuple[str, dict[str, Any]]]:
             pending += [(f"{pointer}/{key}", child) for key, child in part.items() if key not in _SCHEMA_KEYS]
 
 
+def tag_around(tag: Any, pointer: str) -> str | None:
+    """The text that begins the innermost tag around a place, such as ``<think>``.
+
+    Args:
+        tag: a structural tag.
+        pointer: JSON pointer to the place, from ``#``.
+
+    Returns:
+        None if there is no tag around it that begins with a text.
+    """
+    begin, part = None, tag
+    for name in pointer.split("/")[1:]:
+        if isinstance(part, dict):
+            found = part.get("begin")
+            begin = found if isinstance(found, str) else begin
+            part = part.get(name.replace("~1", "/").replace("~0", "~"))
+        elif isinstance(part, list) and name.isdecimal() and int(name) < len(part):
+            part = part[int(name)]
+        else:
+            break
+    return begin
+
+
 def _is_plain(part: dict[str, Any]) -> bool:
     is_json = part.get("type", "json_schema") == "json_schema" and part.get("style", "json") == "json"
     return is_json and not part.get("any_order")

@@ -124,6 +124,10 @@ class Vocabulary:
         return cls((*token_bytes, *padding), tuple(sorted(set(stops))), tokens.names)
 
 
+# Its tokens are single bytes, so that texts can be read without a tokenizer.
+BYTES = Vocabulary((*(bytes([byte]) for byte in range(256)), b""), stop_token_ids=(256,))
+
+
 def _size(highest: int, vocab_size: int | None) -> int:
     size = highest + 1 if vocab_size is None else vocab_size
     if highest >= size:

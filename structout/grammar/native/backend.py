@@ -15,11 +15,12 @@ from structout.grammar.interface import CompiledConstraint, StructuredOutputBack
 from structout.grammar.native.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
 from structout.grammar.native.extension import core, grammar_errors
 from structout.grammar.native.grammar_context import GrammarContext
-from structout.grammar.native.grammars import ContextFreeGrammar, GrammarIndex, compile_grammar
+from structout.grammar.native.grammars import ContextFreeGrammar, GrammarIndex, compile_grammar, parse_grammar
 from structout.grammar.native.json_schema import DEFAULT_FORM, JsonSchemaGrammar, SchemaIndex, TextForm
 from structout.grammar.native.lenient import without
 from structout.grammar.native.matcher import FsmGrammar
 from structout.grammar.native.native_grammar import NativeGrammar, mask_memory
+from structout.grammar.native.rules import RuleSet
 from structout.grammar.native.structural_tags import structural_tag_rules
 from structout.grammar.native.tag_schemas import TagSchemas
 from structout.grammar.native.token_index import TokenIndex, vocabulary_trie
@@ -116,6 +117,31 @@ class FsmBackend(StructuredOutputBackend):
     def compile_native(self, constraint: Constraint) -> _Compiled:
         """A schema or a recursive grammar over tokens, or an automaton over bytes."""
         return self._compiled(constraint, self._limits, self._tag_schemas(constraint, self._limits))
+
+    def labelled_rules(self, constraint: Constraint) -> RuleSet:
+        """The constraint as rules, whose ``labels`` name the rules of a grammar, its
+        terminals, and JSON pointers to the formats of a tag.
+
+        Raises:
+            GrammarError: the constraint is malformed, unsupported or allows no text.
+        """
+        limits, stops = self._limits, self.vocabulary.stop_token_ids
+        context = GrammarContext(self.vocabulary, self._form_of(constraint), is_labelled=True)
+        if constraint.kind is StructuredOutputOptions.GRAMMAR:
+            return parse_grammar(constraint.spec, limits, context)
+        if constraint.kind is StructuredOutputOptions.STRUCTURAL_TAG:
+            schemas = self._tag_schemas(constraint, limits)
+            rules = structural_tag_rules(constraint.value, limits, schemas.add, context, stops)
+        else:
+            native = self.compile_native(constraint)
+            rules = RuleSet("text", limits, is_labelled=True)
+            if isinstance(native, SchemaIndex):
+                part = rules.json(native)
+            else:
+                part = rules.add_automaton(cast(Automaton, native))
+            rules.define(rules.start, [[part]])
+        rules.unlabel(rules.start)  # which no author has written
+        return rules
 
     def _compiled_leniently(
         self, constraint: Constraint, limits: AutomatonLimits, stop_token_ids: Sequence[int] = ()
