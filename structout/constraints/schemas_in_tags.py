@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from structout.constraints import exact_json
+from structout.constraints.output_types import is_output_type, schema_of
 from structout.constraints.schema_walks import Nodes, subschemas
 
 _SCHEMA_KEYS = ("json_schema", "schema")
@@ -68,6 +69,21 @@ def tag_parts(tag: Any) -> Iterator[tuple[str, dict[str, Any]]]:
         elif isinstance(part, dict):
             yield pointer, part
             pending += [(f"{pointer}/{key}", child) for key, child in part.items() if key not in _SCHEMA_KEYS]
+
+
+def with_types_described(tag: Any) -> Any:
+    """Copy a structural tag with the JSON schemas of Python types in their place.
+
+    Args:
+        tag: does not change itself. Schemas may be Pydantic model classes, and other
+            types that :func:`structout.constraints.output_types.schema_of` describes.
+
+    Raises:
+        GrammarError: a type has no JSON schema.
+    """
+    types = {f"{pointer}/{key}": part[key] for pointer, part in tag_parts(tag) for key in _SCHEMA_KEYS if key in part}
+    described = {place: schema_of(given) for place, given in types.items() if is_output_type(given)}
+    return with_schemas(tag, described) if described else tag
 
 
 def tag_around(tag: Any, pointer: str) -> str | None:
