@@ -19,6 +19,8 @@ examples:
   structout generate --regex '[A-Z]{3}-[0-9]{4}' -n 5
   structout generate --choice positive --choice negative --prompt 'I loved it.' --temperature 0
   structout generate --grammar examples/sql.ebnf --model ./my-model --device cuda
+  structout generate --grammar 'root ::= "a" | "(" root ")"'
+  structout generate --tools tools.json --tool-choice required
 
 Standard output receives the texts, after all of them are complete and checked: one per line if there are several.
 Standard error receives everything else. If it is a terminal, it shows the text as it grows.
@@ -26,7 +28,7 @@ Standard error receives everything else. If it is a terminal, it shows the text 
 exit status:
   0  every text is complete and valid
   1  a text is incomplete or invalid
-  2  wrong arguments, a bad constraint or an unusable model
+  2  wrong arguments, a bad constraint, an unusable model, or an output that cannot be written
 """
 
 _EXPLAIN_EXAMPLES = """\
@@ -91,6 +93,7 @@ def _parser() -> argparse.ArgumentParser:
         "itself: true, false, or an object that starts with {",
     )
     _add_other_constraints(constraint)
+    _add_tools(generate, constraint)
     _add_schemas(generate)
     generate.add_argument(
         "--lenient",

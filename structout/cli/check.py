@@ -13,7 +13,7 @@ from structout.cli.check_page import page_of
 from structout.cli.fields import NO_BREAK, Field, laid_out, one_line
 from structout.cli.loading import load_model, load_tokenizer
 from structout.cli.progress import printable, say
-from structout.cli.validate import UserError, first_line, read_params
+from structout.cli.validate import UserError, first_line, read_params, warnings_of
 from structout.constraints.config import StructuredOutputsConfig
 from structout.errors import GrammarError
 from structout.grammar.checking.checker import Checker
@@ -52,6 +52,8 @@ def _check(arguments: argparse.Namespace) -> int:
         raise UserError(f"{name}: constraint refused ({error.kind.value}): {message}") from error
     except ValueError as error:
         raise UserError(f"cannot use {tokenizer_name}: {error}") from error
+    for warning in warnings_of(params):
+        say(f"structout: warning: {warning}")
     found = checker.check(text)
     if arguments.html is not None:
         pieces = checker.pieces_of(text)

@@ -11,7 +11,7 @@ from structout.cli.validate import UserError, read_params
 from structout.constraints.config import StructuredOutputsConfig
 from structout.constraints.params import StructuredOutputOptions
 from structout.constraints.schema_walks import draft_of
-from structout.grammar.explanation import Explanation, Size, explain
+from structout.grammar.explanation import Explanation, Size, explain, misspelled_keywords
 from structout.grammar.native.dot import to_dot
 
 _MAX_PLACES = 6
@@ -95,7 +95,9 @@ def _keyword_fields(explanation: Explanation) -> Iterator[Field]:
     if use is not None and use.annotations:
         yield "descriptive", _counts(use.annotations)
     if use is not None and use.unknown:
-        yield "unknown", f"{_places(use.unknown)} (ignored: not in this draft)"
+        near = misspelled_keywords(explanation.constraint) if explanation.constraint is not None else []
+        meant = "".join(f"; {place} may be meant as {keyword}" for place, keyword in near[:_MAX_PLACES])
+        yield "unknown", f"{_places(use.unknown)} (ignored: not in this draft){meant}"
     if use is not None and use.beside_ref:
         yield "ignored", f"{_places(use.beside_ref)} (nothing beside $ref counts in this draft)"
 

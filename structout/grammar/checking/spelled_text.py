@@ -48,7 +48,7 @@ def spelled(
     pieces: list[Piece] = []
     plain = ""
     copy = grammar.fork()
-    for part, token in _parts(text, vocabulary):
+    for part, token in parts_of(text, vocabulary):
         if token is not None and copy.accept_tokens("", [token]):
             pieces += [*_plain_pieces(plain, vocabulary, tokenizer), Piece(token, part.encode())]
             plain = ""
@@ -70,7 +70,7 @@ def may_end(grammar: StructuredOutputGrammar, vocabulary: Vocabulary) -> bool:
     return ends
 
 
-def _parts(text: str, vocabulary: Vocabulary) -> Iterator[tuple[str, int | None]]:
+def parts_of(text: str, vocabulary: Vocabulary) -> Iterator[tuple[str, int | None]]:
     """Yield the names of special tokens, with their ids, and the text between them."""
     ids = {name: token for name, token in vocabulary.special_tokens if name}
     if not ids:

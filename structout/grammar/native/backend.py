@@ -9,6 +9,7 @@ import torch
 from structout.constraints.config import StructuredOutputsConfig
 from structout.constraints.params import Constraint, StructuredOutputOptions
 from structout.constraints.schema_walks import STANDARD_FORMATS, unknown_formats
+from structout.constraints.schemas_in_tags import tag_around
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import CompiledConstraint, StructuredOutputBackend, StructuredOutputGrammar
@@ -201,7 +202,11 @@ class FsmBackend(StructuredOutputBackend):
                 return compile_grammar(constraint.spec, self.vocabulary, limits, self._context(constraint, limits))
             case StructuredOutputOptions.STRUCTURAL_TAG:
                 context = self._context(constraint, limits)
-                rules = structural_tag_rules(constraint.value, limits, schemas.add, context, stop_token_ids)
+                try:
+                    rules = structural_tag_rules(constraint.value, limits, schemas.add, context, stop_token_ids)
+                except GrammarError as error:
+                    tag = None if error.pointer is None else tag_around(constraint.value, error.pointer)
+                    raise (error if tag is None else error.inside(f"the tag {tag!r}")) from None
                 automaton = None if constraint.tag_schemas else rules.automaton()
                 return GrammarIndex(rules, self.vocabulary) if automaton is None else automaton
 
