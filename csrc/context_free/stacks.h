@@ -122,6 +122,7 @@ class Stacks {
   // Scratch memory that closure() keeps from call to call.
   SeenBelow seen_;
   CallersByRank<Item> callers_;
+  RecentClosures<Item> recent_;
   std::vector<Item> closure_items_, closed_items_;
 };
 
