@@ -48,8 +48,7 @@ Position::Position(Machine& machine, const std::vector<std::pair<State, PastKeys
 bool Position::equals(const Position& other) const {
   if (machine_ != other.machine_ || state_ != other.state_) return false;
   if (is_new_ != other.is_new_ || has_free_key_ != other.has_free_key_) return false;
-  bool remembers_text = has_used() || other.has_used() || text_ != nullptr || other.text_ != nullptr;
-  if (remembers_text || !are_equal(memory_.get(), other.memory_.get())) return false;
+  if (remembers_text() || other.remembers_text() || !are_equal(memory_.get(), other.memory_.get())) return false;
   const Frame *frame = below_.get(), *other_frame = other.below_.get();
   while (frame != other_frame) {
     if (frame == nullptr || other_frame == nullptr || frame->state != other_frame->state) return false;

@@ -126,6 +126,9 @@ class Position final : public engine::EmbeddedPosition {
     return (memory_ != nullptr && memory_->used != nullptr) || (below_ != nullptr && below_->has_used);
   }
 
+  // Whether more than states and the names of past keys tells what may follow.
+  bool remembers_text() const { return has_used() || text_ != nullptr; }
+
  private:
   bool apply(const Action& action, uint8_t byte);
   bool has_memory() const { return memory_ != nullptr || (below_ != nullptr && below_->has_memory); }
