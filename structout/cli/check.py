@@ -159,7 +159,8 @@ def _ways(found: TextCheck) -> Iterator[Field]:
     label = "may follow"
     for way in found.may_follow[:_MAX_WAYS]:
         rule = f" ({way.rule})" if way.rule else ""
-        yield label, f"{way.characters}{rule}, as in{NO_BREAK}{_cut(one_line(way.example))}"
+        example = "" if way.example is None else f", as in{NO_BREAK}{_cut(one_line(way.example))}"
+        yield label, f"{way.characters}{rule}{example}"
         label = ""
     if len(found.may_follow) > _MAX_WAYS:
         yield "", f"and {len(found.may_follow) - _MAX_WAYS} more"

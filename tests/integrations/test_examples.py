@@ -1,14 +1,18 @@
 """The scripts of examples/ run; the server answers over HTTP."""
 
+import asyncio
 import http.client
 import json
 import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
 
 import jsonschema
+import openai
 import pytest
+from pydantic import BaseModel, Field
 
 from support.example_scripts import EXAMPLES, load_example
 
@@ -77,7 +81,7 @@ def server(parts):
     """The port and the manager of a server on this machine."""
     import uvicorn
 
-    app = load_example("fastapi_server").create_app(*parts, num_blocks=64)
+    app = load_example("openai_server").create_app(*parts, num_blocks=64)
     running = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
     thread = threading.Thread(target=running.run)
     thread.start()
@@ -169,7 +173,9 @@ def test_server_answers_a_bad_constraint_with_400(server, constraint, message):
     port, manager = server
     response = post(port, prompt="order: ", structured_outputs=constraint)
     assert response.status == 400
-    assert message in json.loads(response.read())["detail"]
+    error = json.loads(response.read())["error"]
+    assert message in error["message"]
+    assert error["type"] == "invalid_request_error"
     wait_for_no_request(manager)
 
 
@@ -180,3 +186,133 @@ def test_server_forgets_requests_whose_client_has_gone(server):
     assert manager.num_requests == 2  # the client's, and its fork
     response.close()
     wait_for_no_request(manager)
+
+
+# -- the server, for OpenAI's client ---------------------------------------------------
+
+
+class Order(BaseModel, extra="forbid"):
+    item: Literal["apple", "pear"]
+    quantity: int = Field(ge=1, le=99)
+
+
+FUNCTION = {"name": "order", "description": "Order fruit.", "parameters": SCHEMA}
+TOOLS = [
+    {"type": "function", "function": FUNCTION},
+    {"type": "function", "function": {"name": "wait", "parameters": {"type": "object", "additionalProperties": False}}},
+]
+ARGUMENTS = [{"item": "pear", "quantity": 1}, {"item": "apple", "quantity": 2}]
+MESSAGES = [{"role": "user", "content": "One pear, please."}]
+
+
+@pytest.fixture
+def chat(server):
+    """``client.chat.completions``, with a model and messages."""
+    port, manager = server
+    with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0) as client:
+        assert [model.id for model in client.models.list()] == ["demo"]
+        yield lambda method="create", **options: getattr(client.chat.completions, method)(
+            **({"model": "demo", "messages": MESSAGES} | options)
+        )
+    wait_for_no_request(manager)
+
+
+def test_chat_reads_an_answer_into_the_class_of_its_response_format(chat):
+    answer = chat("parse", response_format=Order)
+    assert isinstance(answer.choices[0].message.parsed, Order)
+    assert answer.choices[0].finish_reason == "stop"
+    usage = answer.usage
+    assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
+    assert min(usage.prompt_tokens, usage.completion_tokens) > 5
+
+
+def test_chat_with_other_constraints_and_none(chat):
+    for options, pattern in (
+        ({"extra_body": {"structured_outputs": {"regex": "[a-z]{7}"}}}, "[a-z]{7}"),
+        ({"response_format": {"type": "json_object"}, "max_completion_tokens": 3}, r"\{.*"),
+        ({"response_format": {"type": "text"}, "max_tokens": 4}, "(?s).*"),
+    ):
+        choice = chat(**options).choices[0]
+        assert re.fullmatch(pattern, choice.message.content)
+        assert choice.finish_reason in ("stop", "length")
+
+
+def test_chat_streams_the_text_and_its_usage(chat):
+    options = {"response_format": {"type": "json_schema", "json_schema": {"name": "o", "schema": SCHEMA}}}
+    *chunks, last = chat(stream=True, stream_options={"include_usage": True}, **options)
+    pieces = [chunk.choices[0].delta.content or "" for chunk in chunks]
+    jsonschema.validate(json.loads("".join(pieces)), SCHEMA)
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert [chunk.choices[0].finish_reason for chunk in chunks] == [None] * (len(chunks) - 1) + ["stop"]
+    assert (last.choices, last.usage.completion_tokens > 5) == ([], True)
+    assert len(chunks) > 5
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "order"}}])
+def test_chat_calls_tools_with_valid_arguments(chat, choice):
+    answer = chat(tools=TOOLS, tool_choice=choice, parallel_tool_calls=False, max_tokens=400)
+    assert answer.choices[0].finish_reason == "tool_calls"
+    (call,) = answer.choices[0].message.tool_calls
+    if call.function.name == "order":
+        jsonschema.validate(json.loads(call.function.arguments), SCHEMA)
+    else:
+        assert (call.function.name, call.function.arguments, choice) == ("wait", "{}", "required")
+    results = [answer.choices[0].message, {"role": "tool", "tool_call_id": call.id, "content": "done"}]
+    assert chat(messages=[*MESSAGES, *results], max_tokens=2).choices[0].message.content is not None
+
+
+def test_chat_streams_calls_that_the_client_puts_together(chat):
+    named = {"type": "function", "function": {"name": "order"}}
+    chunks = list(chat(tools=TOOLS, tool_choice=named, stream=True, max_tokens=400))
+    calls = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or ()]
+    assert [call.index for call in calls] == [0]
+    jsonschema.validate(json.loads(calls[0].function.arguments), SCHEMA)
+    assert not any(chunk.choices[0].delta.content for chunk in chunks)
+    assert chunks[-1].choices[0].finish_reason == "tool_calls"
+
+
+def test_chat_without_a_choice_of_tools_writes_text(chat):
+    message = chat(tools=TOOLS, tool_choice="none", max_tokens=3).choices[0].message
+    assert message.content is not None
+    assert message.tool_calls is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"response_format": {"type": "xml"}}, "response_format is not supported"),
+        ({"tools": TOOLS, "tool_choice": "sell"}, "or the name of a tool, got 'sell'"),
+        ({"tools": TOOLS, "response_format": {"type": "json_object"}}, "tools and another constraint"),
+        ({"logprobs": True}, "logprobs: Extra inputs are not permitted"),
+        ({"n": 2}, "n: Input should be 1"),
+    ],
+)
+def test_chat_answers_what_it_does_not_support_with_400(chat, options, message):
+    with pytest.raises(openai.BadRequestError) as raised:
+        chat(**options)
+    assert message in raised.value.body["message"]
+
+
+def test_events_of_text_with_calls_hold_back_what_may_begin_one():
+    """A text of a model that writes both, one character at a time."""
+    example = load_example("openai_server")
+    begin, end = '<tool_call>\n{"name": "order", "arguments": ', "}\n</tool_call>"
+    calls = [f"{begin}{json.dumps(arguments)}{end}" for arguments in ARGUMENTS]
+    written = f"1 < 2, so: {calls[0]} and {calls[1]}"
+
+    async def pieces():
+        for length in range(1, len(written) + 1):
+            yield example.Piece(written[:length], length, "stop" if length == len(written) else None)
+
+    async def events():
+        asked = example.ChatCompletion(messages=MESSAGES, tools=TOOLS, stream=True)
+        text = example.Text("cmpl-0", asked.params("hermes"), 3, pieces())
+        return [event async for event in example.Answer(asked, text, "demo").events()]
+
+    *sent, done = asyncio.run(events())
+    choices = [json.loads(event.removeprefix("data: "))["choices"][0] for event in sent]
+    assert done == "data: [DONE]\n\n"
+    assert "".join(choice["delta"].get("content", "") for choice in choices) == "1 < 2, so: "
+    found = [call for choice in choices for call in choice["delta"].get("tool_calls", ())]
+    assert [(call["index"], json.loads(call["function"]["arguments"])) for call in found] == [*enumerate(ARGUMENTS)]
+    assert choices[-1]["finish_reason"] == "tool_calls"

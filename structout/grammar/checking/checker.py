@@ -31,6 +31,7 @@ _OPTIONS = {
     "key_order": 'the keys come in the order in which the schema declares them; key_order="any" allows others',
     "whitespace": "the configuration bounds the whitespace between two tokens of JSON",
 }
+_IGNORED = "%ignore"  # Lark's statement
 _KIND = StructuredOutputOptions
 
 
@@ -263,9 +264,12 @@ class _Examination:
         for way in ways:
             rules = way.rules_at(at)
             begun = next((rule for rule in rules if rule.begin < at), rules[-1] if rules else None)
+            next_one = way.token or described_bytes(way.first)
             if begun is not None:
                 inner = f" ({rules[0].name})" if rules[0].name != begun.name else ""
-                expected.setdefault(begun.name, []).append(described_bytes(way.first) + inner)
+                expected.setdefault(begun.name, []).append(next_one + inner)
+            elif way.spans:  # between two terminals
+                expected.setdefault(_IGNORED, []).append(next_one)
         is_tag = self._checker.constraint.kind is _KIND.STRUCTURAL_TAG
         causes = []
         for name, characters in expected.items():
@@ -354,7 +358,8 @@ def _open_rules(ways: Sequence[Way], at: int) -> list[str]:
 
 def _continuation(way: Way, at: int, is_named: bool) -> Continuation:
     rules = way.rules_at(at) if is_named else []
-    return Continuation(described_bytes(way.first), _shown_text(way.example), rules[0].name if rules else "")
+    example = None if way.example is None else _shown_text(way.example)
+    return Continuation(way.token or described_bytes(way.first), example, rules[0].name if rules else "")
 
 
 def _shown_text(data: bytes) -> str:

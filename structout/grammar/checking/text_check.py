@@ -28,14 +28,16 @@ class Continuation:
     """How a text may go on.
 
     Attributes:
-        characters: what may come next, as people write it: ``a-z``, ``0-9 space``.
+        characters: what may come next, as people write it: ``a-z``, ``0-9 space``, or
+            the name of a special token.
         example: a shortest text that begins with one of them and completes the text.
+            None if none was found soon.
         rule: the innermost rule of the grammar that they belong to, or JSON pointer to
             the format of the tag. Empty for other constraints.
     """
 
     characters: str
-    example: str
+    example: str | None
     rule: str
 
 

@@ -1,5 +1,6 @@
 """Which rules a text has begun, and how it may go on."""
 
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from structout.grammar.vocabulary import Vocabulary
 
 _SPACE = b" \t\r\n"
 _MAX_WAYS = 24  # each is parsed
+_SECONDS_FOR_ENDS = 0.5
 _NO_TOKEN = (1 << 30) - 1  # of bytes that no token spells
 
 
@@ -29,21 +31,25 @@ class Way:
     """One way in which a text may go on.
 
     Attributes:
-        first: the bytes that may come next on this way.
-        end: what completes the text after the first of them.
+        first: the bytes that may come next on this way. Empty for a special token.
+        end: what completes the text after them. None if that was not found soon.
         spans: the rules of the completed text, inner ones first.
+        token: the name of a special token that may come next; empty for bytes.
     """
 
     first: bytes
-    end: bytes
+    end: bytes | None
     spans: tuple[Span, ...] = ()
+    token: str = ""
 
     @property
-    def example(self) -> bytes:
+    def example(self) -> bytes | None:
         """A shortest text on this way, which begins with a readable character if it
-        may."""
+        may. None if ``end`` is."""
+        if self.end is None:
+            return None
         readable = bytes(byte for byte in self.first if 0x20 < byte < 0x7F)
-        return (readable or self.first)[:1] + self.end
+        return self.token.encode() + (readable or self.first)[:1] + self.end
 
     def rules_at(self, offset: int) -> list[Span]:
         """The rules that the byte at an offset belongs to, inner ones first."""
@@ -95,12 +101,21 @@ class WaysOn:
     def ways(self) -> Iterator[Way]:
         """Yield the ways in which the text may go on, by bytes. Whitespace comes
         last."""
-        firsts: dict[tuple[bool, bytes], list[int]] = {}  # by whether they are space, and what completes the text
+        deadline = time.monotonic() + _SECONDS_FOR_ENDS
+        firsts: dict[tuple[bool, bytes | None], list[int]] = {}  # by whether they are space, and the end after them
         for byte in range(256):
             if self._grammar.accept_bytes(bytes([byte])):
-                end = self._grammar.shortest_end()
+                end = self._end_before(deadline)
                 self._grammar.undo_bytes()
-                firsts.setdefault((byte in _SPACE, b"" if end is None else end), []).append(byte)
+                firsts.setdefault((byte in _SPACE, end), []).append(byte)
         for (_, end), first in sorted(firsts.items(), key=lambda item: item[0][0])[:_MAX_WAYS]:
             way = Way(bytes(first), end)
-            yield replace(way, spans=self.spans(way.example))
+            yield replace(way, spans=() if way.example is None else self.spans(way.example))
+        for name, token in self._vocabulary.special_tokens:
+            has_bytes = bool(self._vocabulary.token_bytes[token]) or token in self._vocabulary.stop_token_ids
+            if not has_bytes and self._grammar.accept_tokens("", [token]):
+                yield Way(b"", self._end_before(deadline), token=name)
+                self._grammar.rollback(1)
+
+    def _end_before(self, deadline: float) -> bytes | None:
+        return self._grammar.shortest_end() if time.monotonic() < deadline else None

@@ -10,10 +10,12 @@ import torch
 import structout
 from structout import GrammarError, StructuredOutputsConfig, StructuredOutputsParams, check
 from structout.constraints.params import Constraint, StructuredOutputOptions
+from structout.grammar.checking.checker import Checker
 from structout.grammar.checking.requirements import RelaxedSchema
 from structout.grammar.native.backend import FsmBackend
 from structout.grammar.vocabulary import BYTES
 from support.corpus import CASES
+from support.locations import CORPUS
 from support.tokenizers_on_the_spot import byte_fallback, byte_level
 
 PERSON = {
@@ -176,11 +178,36 @@ def test_check_with_a_grammar_names_the_rules_that_have_begun_and_what_they_expe
     assert found.completion == ")"
 
 
+def test_check_with_every_grammar_of_the_corpus_gives_its_verdicts_and_ends_that_complete_texts():
+    num_ends = 0
+    for case in json.loads((CORPUS / "gbnf_cases.json").read_text()):
+        params = StructuredOutputsParams(grammar="\n".join(case["grammar"]))
+        try:
+            checker = Checker(params)
+        except GrammarError:  # it needs special tokens, or has no text
+            continue
+        for status, texts in (("complete", "texts"), ("incomplete", "prefixes"), ("forbidden", "others")):
+            for text in (text for text in case.get(texts, ()) if isinstance(text, str)):
+                found = checker.check(text)
+                assert found.status == status, (case["name"], text)
+                assert bool(found.causes) == (status != "complete"), (case["name"], text)
+                for end in [found.completion, *(way.example for way in found.may_follow)]:
+                    if end is not None and "\\x" not in end:  # it begins inside a character
+                        assert checker.check(found.allowed_text + end).is_complete, (case["name"], text, end)
+                        num_ends += 1
+    assert num_ends > 300
+
+
 def test_check_with_a_lexer_names_terminals():
     lark = 'start: item ("," item)*\nitem: NAME "=" NUM\nNAME: /[a-z]+/\nNUM: /[0-9]/\n%ignore / /'
     found = checked("a= 1 , b;", grammar=lark)
     assert (found.offset, found.open_rules) == (8, ("start", "item"))
     assert {cause.place: cause.message for cause in found.causes} == {"item": "expects =, space", "NAME": "expects a-z"}
+
+
+def test_check_inside_ignored_text_names_the_statement():
+    found = checked("1 #", grammar='start: N ("," N)*\nN: /[0-9]+/\n%ignore / *#[a-z]+#/')
+    assert found.causes == (structout.Cause("rule", "%ignore", "expects a-z"),)
 
 
 @pytest.mark.parametrize("tokenizer", [None, byte_level(), byte_fallback()])
@@ -204,6 +231,13 @@ def test_check_with_tools_reads_the_names_of_special_tokens_as_these():
     )
     assert found.is_complete
     assert found.token_ids[0] == byte_level().convert_tokens_to_ids("<tool_call>")
+
+
+def test_check_names_special_tokens_that_may_follow():
+    found = checked("ab", byte_level(), grammar='root ::= "a" ("b" <|im_start|> [0-9] | "c")')
+    assert [(way.characters, way.example) for way in found.may_follow] == [("<|im_start|>", "<|im_start|>0")]
+    assert (found.status, found.completion) == ("incomplete", None)
+    assert checked("ab<|im_start|>7", byte_level(), grammar='root ::= "ab" <|im_start|> [0-9]').is_complete
 
 
 def test_check_with_choices_and_regular_expressions_says_what_is_left():

@@ -1,0 +1,390 @@
+"""An OpenAI-compatible server in one file: FastAPI, transformers' continuous batching,
+and a constraint for each request.
+
+    pip install fastapi uvicorn openai
+    python examples/openai_server.py --port 8000
+
+    from openai import OpenAI
+    client = OpenAI(base_url="http://localhost:8000/v1", api_key="none")
+    answer = client.chat.completions.parse(model="demo", response_format=Order,
+        messages=[{"role": "user", "content": "One pear, please."}])
+
+It serves ``/v1/chat/completions`` and ``/v1/completions``: ``response_format`` with
+``json_schema`` or ``json_object``; ``tools`` with ``tool_choice``; ``stream``; and, as
+in vLLM, ``structured_outputs`` with json, regex, choice, grammar or structural_tag. A
+constraint compiles while other requests are being decoded. What is not supported is
+answered with status 400, and not ignored.
+"""
+
+import argparse
+import asyncio
+import itertools
+import json
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import BaseModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, ContinuousBatchingConfig, GenerationConfig
+
+from structout import GrammarError, StructuredOutputManager, StructuredOutputsParams
+from structout.cli.demo_model import load_demo_model
+from structout.constraints.tools.call_formats import TOOL_FORMATS
+from structout.integrations.transformers import structured_batching
+
+# For tokenizers without a chat template of their own.
+TEMPLATE = (
+    "{% if tools %}tools: {{ tools | tojson }}\n{% endif %}"
+    "{% for m in messages %}{{ m.role }}: {{ m.content or m.tool_calls | tojson }}\n{% endfor %}assistant: "
+)
+
+
+# -- requests --------------------------------------------------------------------------
+
+
+class StreamOptions(BaseModel, extra="forbid"):
+    include_usage: bool = False
+
+
+class Asked(BaseModel, extra="forbid"):
+    """What both kinds of requests have."""
+
+    model: str | None = None
+    max_tokens: int = 256
+    stream: bool = False
+    stream_options: StreamOptions = StreamOptions()
+    n: Literal[1] = 1
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+
+    def params(self, tool_format: str) -> StructuredOutputsParams | None:
+        """The constraint, None if there is none.
+
+        Raises:
+            GrammarError: it is malformed.
+        """
+        if self.structured_outputs is not None:
+            try:
+                return StructuredOutputsParams(**self.structured_outputs)
+            except TypeError as error:
+                raise GrammarError(str(error)) from error
+        match self.response_format:
+            case None | {"type": "text"}:
+                return None
+            case {"type": "json_object"}:
+                return StructuredOutputsParams(json_object=True)
+            case {"type": "json_schema", "json_schema": {"schema": schema}}:
+                return StructuredOutputsParams(json=schema)
+        raise GrammarError(f"response_format is not supported: {json.dumps(self.response_format)}")
+
+
+class Completion(Asked):
+    prompt: str
+
+    def text(self, tokenizer: Any) -> str:
+        """The prompt of the model."""
+        return self.prompt
+
+
+class ChatCompletion(Asked):
+    messages: list[dict[str, Any]]
+    max_completion_tokens: int | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] = "auto"
+    parallel_tool_calls: bool = True
+
+    def text(self, tokenizer: Any) -> str:
+        """The prompt of the model."""
+        prompt: str = tokenizer.apply_chat_template(
+            self.messages,
+            tools=None if self.tool_choice == "none" else self.tools,
+            chat_template=tokenizer.chat_template or TEMPLATE,
+            add_generation_prompt=True,
+            tokenize=False,
+        )
+        return prompt
+
+    def params(self, tool_format: str) -> StructuredOutputsParams | None:
+        other = super().params(tool_format)
+        if not self.tools or self.tool_choice == "none":
+            return other
+        if other is not None:
+            raise GrammarError("tools and another constraint cannot be combined")
+        choice = self.tool_choice if isinstance(self.tool_choice, str) else self.tool_choice["function"]["name"]
+        return StructuredOutputsParams(
+            tools=self.tools,
+            tool_choice=choice,
+            tool_format=tool_format,
+            parallel_tool_calls=self.parallel_tool_calls,
+        )
+
+
+# -- decoding --------------------------------------------------------------------------
+
+
+@dataclass
+class Piece:
+    """What has come of a text.
+
+    Attributes:
+        text: the text so far.
+        num_tokens: its tokens, the stop token included.
+        reason: why it is finished; None while it is not.
+    """
+
+    text: str
+    num_tokens: int
+    reason: str | None
+
+
+@dataclass
+class Text:
+    """One text that is decoded: its request, its constraint and its pieces."""
+
+    request_id: str
+    params: StructuredOutputsParams | None
+    num_prompt_tokens: int
+    pieces: AsyncIterator[Piece]
+
+    def usage(self, piece: Piece) -> dict[str, int]:
+        return {
+            "prompt_tokens": self.num_prompt_tokens,
+            "completion_tokens": piece.num_tokens,
+            "total_tokens": self.num_prompt_tokens + piece.num_tokens,
+        }
+
+
+class Server:
+    """The model, its batch and its constraints."""
+
+    def __init__(self, tokenizer: Any, manager: StructuredOutputManager, batching: Any, tool_format: str):
+        self._tokenizer = tokenizer
+        self._manager = manager
+        self._batching = batching
+        self._tool_format = tool_format
+        self._numbers = itertools.count()
+
+    async def begin(self, asked: Completion | ChatCompletion) -> Text:
+        """Compile the constraint. The text begins with the first look at its pieces.
+
+        Raises:
+            GrammarError: the constraint is bad.
+        """
+        request_id = f"cmpl-{next(self._numbers)}"
+        params = asked.params(self._tool_format)
+        if params is not None:
+            params.validate()
+            loop, is_settled = asyncio.get_running_loop(), asyncio.Event()
+            self._manager.add_request(
+                request_id, params, on_settled=lambda *_: loop.call_soon_threadsafe(is_settled.set)
+            )
+            await is_settled.wait()
+            if (error := self._manager.error(request_id)) is not None:
+                self._manager.finish_request(request_id)
+                raise error
+        is_chat = isinstance(asked, ChatCompletion)
+        prompt = self._tokenizer(asked.text(self._tokenizer), add_special_tokens=not is_chat)["input_ids"]
+        limit = (asked.max_completion_tokens if isinstance(asked, ChatCompletion) else None) or asked.max_tokens
+        return Text(request_id, params, len(prompt), self._pieces(request_id, prompt, limit, params is not None))
+
+    async def _pieces(
+        self, request_id: str, prompt: Sequence[int], limit: int, is_constrained: bool
+    ) -> AsyncIterator[Piece]:
+        outputs: asyncio.Queue[Any] = asyncio.Queue()
+        self._batching.register_result_handler(request_id, outputs.put_nowait)
+        constraint = {"structured_request": request_id} if is_constrained else {}
+        self._batching.add_request(prompt, request_id=request_id, max_new_tokens=limit, streaming=True, **constraint)
+        is_finished = False
+        try:
+            while not is_finished:
+                output = await outputs.get()
+                is_finished = output.is_finished()
+                tokens = output.generated_tokens
+                ends = is_finished and tokens[-1:] == [self._tokenizer.eos_token_id]
+                # Special tokens may be part of a call, so their names are written.
+                text = self._manager.vocabulary.text_of(tokens[: len(tokens) - ends], with_names=True)
+                if is_finished or not text.endswith("\ufffd"):  # the end of a character may be missing
+                    has_failed = output.error or request_id in self._batching.structured.errors
+                    reason = "error" if has_failed else "stop" if ends else "length"
+                    yield Piece(text, len(tokens), reason if is_finished else None)
+        finally:
+            if not is_finished:  # the client has gone
+                self._batching.cancel_request(request_id)
+                self._batching.output_router.result_handlers.pop(request_id, None)
+            self._batching.structured.forget(request_id)
+            self._manager.finish_request(request_id)
+
+
+# -- answers ---------------------------------------------------------------------------
+
+
+class Answer:
+    """The answer to one request, whole or in events."""
+
+    def __init__(self, asked: Completion | ChatCompletion, text: Text, model: str):
+        self._asked, self._text = asked, text
+        self._is_chat = isinstance(asked, ChatCompletion)
+        self._object = "chat.completion" if self._is_chat else "text_completion"
+        self._head = {"id": text.request_id, "created": int(time.time()), "model": model}
+        has_tools = text.params is not None and text.params.tools is not None
+        self._format = TOOL_FORMATS[text.params.tool_format] if has_tools and text.params is not None else None
+
+    async def whole(self) -> dict[str, Any]:
+        async for piece in self._text.pieces:
+            last = piece
+        calls = self._calls(last.text)
+        if self._is_chat:
+            message = {"role": "assistant", "content": self._free_text(last.text) or None if calls else last.text}
+            result = {"message": message | ({"tool_calls": calls} if calls else {})}
+        else:
+            result = {"text": last.text}
+        choice = {"index": 0, **result, "finish_reason": "tool_calls" if calls else last.reason}
+        return {**self._head, "object": self._object, "choices": [choice], "usage": self._text.usage(last)}
+
+    async def events(self) -> AsyncIterator[str]:
+        """Server-sent events. A call of a tool is sent when it is complete."""
+        sent, num_calls = "", 0
+        role = {"role": "assistant"} if self._is_chat else {}
+        async for piece in self._text.pieces:
+            calls = self._calls(piece.text)
+            free = self._free_text(piece.text, is_finished=piece.reason is not None)
+            delta: dict[str, Any] = role | ({"content": free[len(sent) :]} if free != sent else {})
+            if len(calls) > num_calls:
+                new = [{"index": i} | call for i, call in enumerate(calls)][num_calls:]
+                delta["tool_calls"] = new
+            reason = "tool_calls" if calls and piece.reason else piece.reason
+            if delta or reason:
+                result = {"delta": delta} if self._is_chat else {"text": delta.get("content", "")}
+                yield self._event([{"index": 0, **result, "finish_reason": reason}])
+            sent, num_calls, role = free, len(calls), {}
+        if self._asked.stream_options.include_usage:
+            yield self._event([], usage=self._text.usage(piece))
+        yield "data: [DONE]\n\n"
+
+    def _event(self, choices: list[dict[str, Any]], **more: Any) -> str:
+        name = f"{self._object}.chunk" if self._is_chat else self._object
+        return f"data: {json.dumps({**self._head, 'object': name, 'choices': choices, **more})}\n\n"
+
+    def _calls(self, text: str) -> list[dict[str, Any]]:
+        """The calls that are complete."""
+        if self._format is None or self._text.params is None:
+            return []
+        whole = text[: text.rfind(self._format.end) + len(self._format.end)] if self._format.end in text else ""
+        try:
+            calls = self._text.params.parse_tool_calls(whole)
+        except ValueError:  # the end of a call is a part of an argument
+            return []
+        return [
+            {
+                "id": f"call-{self._text.request_id}-{i}",
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.text},
+            }
+            for i, call in enumerate(calls)
+        ]
+
+    def _free_text(self, text: str, *, is_finished: bool = True) -> str:
+        """The text in front of the first call, or what may be the beginning of one."""
+        if self._format is None:
+            return text
+        trigger = self._format.trigger
+        free, found, _ = text.partition(trigger)
+        if found or is_finished:
+            return free
+        held = max(length for length in range(len(trigger)) if text.endswith(trigger[:length]))
+        return text[: len(text) - held]
+
+
+def create_app(
+    model: Any,
+    tokenizer: Any,
+    *,
+    name: str = "demo",
+    tool_format: str = "hermes",
+    temperature: float = 1.0,
+    num_blocks: int | None = None,
+) -> FastAPI:
+    """The application. It starts to decode with the server, and stops with it."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        generation = GenerationConfig(
+            do_sample=True, temperature=temperature, eos_token_id=tokenizer.eos_token_id, pad_token_id=0
+        )
+        config = ContinuousBatchingConfig(num_blocks=num_blocks, max_batch_tokens=None if num_blocks is None else 256)
+        width = model.get_output_embeddings().weight.shape[0]
+        with (
+            StructuredOutputManager(tokenizer, width) as manager,
+            structured_batching(
+                model, manager, generation_config=generation, continuous_batching_config=config
+            ) as batching,
+        ):
+            batching.start()
+            app.state.server = Server(tokenizer, manager, batching, tool_format)
+            app.state.manager = manager
+            yield
+
+    app = FastAPI(lifespan=lifespan)
+
+    async def answer(asked: Completion | ChatCompletion) -> Any:
+        made = Answer(asked, await app.state.server.begin(asked), name)
+        if asked.stream:
+            return StreamingResponse(made.events(), media_type="text/event-stream")
+        return JSONResponse(await made.whole())
+
+    @app.post("/v1/completions")
+    async def complete(asked: Completion) -> Any:
+        return await answer(asked)
+
+    @app.post("/v1/chat/completions")
+    async def chat(asked: ChatCompletion) -> Any:
+        return await answer(asked)
+
+    @app.get("/v1/models")
+    async def models() -> Any:
+        return {"object": "list", "data": [{"id": name, "object": "model", "created": 0, "owned_by": "structout"}]}
+
+    @app.exception_handler(GrammarError)
+    async def refuse(_: Request, error: GrammarError) -> JSONResponse:
+        message = f"constraint refused ({error.kind.value}): {error}"
+        return _error(message, 400 if error.client_fault else 503, param=error.pointer)
+
+    @app.exception_handler(RequestValidationError)
+    async def malformed(_: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"][1:]))
+        return _error(f"{place}: {first['msg']}", 400, param=place)
+
+    return app
+
+
+def _error(message: str, status: int, param: str | None) -> JSONResponse:
+    kind = "invalid_request_error" if status == 400 else "server_error"
+    return JSONResponse({"error": {"message": message, "type": kind, "param": param, "code": None}}, status)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="serve a model with structured outputs")
+    parser.add_argument("--model", help="a model of the Hugging Face Hub or a directory; default: a demo model")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--tool-format", choices=TOOL_FORMATS, default="hermes", help="how the model writes calls")
+    arguments = parser.parse_args()
+    options = {"temperature": arguments.temperature, "tool_format": arguments.tool_format}
+    if arguments.model is None:
+        model, tokenizer, _ = load_demo_model()
+        app = create_app(model, tokenizer, num_blocks=256, **options)
+    else:
+        model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype="auto", device_map="auto")
+        app = create_app(model, AutoTokenizer.from_pretrained(arguments.model), name=arguments.model, **options)
+    uvicorn.run(app, port=arguments.port)
+
+
+if __name__ == "__main__":
+    main()
