@@ -169,10 +169,10 @@ class MaskReader {
   // hold words that begin before.
   __device__ uint32_t word_within(int32_t i, bool is_first) const {
     if (i >= num_words_) return 0;
-    const int32_t first = i * kBits, left = end_ - first;
+    const int32_t first = i * kBits, left = end_ - first;  // above 0, because num_words_ ends at end_
     uint32_t bits = words_[i];
     if (is_first && first < begin_) bits = begin_ - first < kBits ? bits & kAllAllowed << (begin_ - first) : 0;
-    return left >= kBits ? bits : left <= 0 ? 0 : bits & ((1u << left) - 1);
+    return left >= kBits ? bits : bits & ((1u << left) - 1);
   }
 
   const uint32_t* words_;

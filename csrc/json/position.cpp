@@ -331,6 +331,23 @@ std::string Position::key_within(const Frame& item) const {
   return depends_on_text ? key + text_since(item.memory->begin) : key;
 }
 
+std::string Position::key() const {
+  std::string key;
+  auto append = [&key](uint32_t number) { key.append(reinterpret_cast<const char*>(&number), sizeof number); };
+  auto append_names = [&](const Memory* memory) {
+    append(memory == nullptr ? UINT32_MAX : uint32_t(memory->names.size()));
+    for (bool has_come : names_of(memory)) key.push_back(has_come ? '1' : '0');
+  };
+  append(state_);
+  append(uint32_t(is_new_) << 1 | uint32_t(has_free_key_));
+  append_names(memory_.get());
+  for (const Frame* frame = below_.get(); frame != nullptr; frame = frame->below.get()) {
+    append(frame->state);
+    append_names(frame->memory.get());
+  }
+  return key;
+}
+
 std::string Position::forced() const {
   std::string bytes;
   Position position = *this;

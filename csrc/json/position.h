@@ -103,6 +103,10 @@ class Position final : public engine::EmbeddedPosition {
   // The bytes that must follow.
   std::string forced() const;
 
+  // Equal for positions of a machine from which the same may follow, if they do not
+  // remember texts.
+  std::string key() const;
+
   // Whether the same may follow as from another position. False where it takes long to
   // tell: where texts are remembered.
   bool equals(const Position& other) const;

@@ -4,7 +4,8 @@ result: what `make test-all` does, for longer. Needs nvcc, and no GPU.
     python tests/support/run_ptx_launches.py [--launches 100000] [--seed 1]
 
 Prints how many launches agreed so far and how fast the machine of csrc/testing/ptx_vm
-executes them on one thread. Every third run has all checks, in a random order.
+executes them on one thread. Every third run of a program has all checks, in a random
+order.
 """
 
 from __future__ import annotations
@@ -30,9 +31,14 @@ def main() -> None:
     asked = parser.parse_args()
     done: Counter[str] = Counter()
     seeds = itertools.count(asked.seed)
-    runs = ((seed, architecture, name) for seed in seeds for architecture in ptx.ARCHITECTURES for name in CASES)
-    for number, (seed, architecture, name) in enumerate(runs):
-        checks = {"seed": seed} | CHECKS if number % 3 == 2 else {}
+    runs = (
+        (seed, architecture, place)
+        for seed in seeds
+        for architecture in ptx.ARCHITECTURES
+        for place in enumerate(CASES)
+    )
+    for seed, architecture, (place, name) in runs:
+        checks = {"seed": seed} | CHECKS if (seed + place) % 3 == 2 else {}
         with tempfile.NamedTemporaryFile() as report:
             configuration = ptx.configuration(name, architecture, **checks)
             arguments = (CASES[name] // (3 if checks else 1), 1000 * seed + architecture)

@@ -6,13 +6,21 @@
 
 extern "C" {
 
+enum { kPtxMaxTargets = 64 };
+
+struct PtxSize {
+  uint32_t x, y, z;
+};
+
 struct PtxLaunch {
   const char* kernel;  // its name in PTX, or the name that g++ gives the same function
-  uint32_t grid[3], block[3];
+  PtxSize grid, block;
   uint32_t cluster_blocks;  // 1: no cluster
   uint32_t dynamic_shared_bytes;
   const void* const* arguments;
-  int (*find_targets)(uint64_t multicast, uint64_t* targets);  // of multimem.st; may be null
+  // Finds where multimem.st stores: fills in up to kPtxMaxTargets addresses and returns
+  // their number, 0 if this is no multicast address. May be null.
+  int (*find_targets)(uint64_t multicast, uint64_t* targets);
 };
 
 struct PtxOptions {

@@ -27,8 +27,6 @@ void require_defined(const Warp& warp, Mask undefined, Mask lanes, const char* u
   if ((undefined & lanes) != 0) fail(warp, std::countr_zero(undefined & lanes), text_of("undefined %s", use));
 }
 
-}  // namespace
-
 void set_undefined(Warp& warp, const Operand& operand, Mask value, Mask lanes) {
   const auto set = [&](Mask& to) { to = (to & ~lanes) | (value & lanes); };
   if (operand.kind == Operand::Kind::kRegister) set(warp.undefined[operand.slot / kUnit]);
@@ -36,9 +34,7 @@ void set_undefined(Warp& warp, const Operand& operand, Mask value, Mask lanes) {
   for (const Operand& part : operand.parts) set_undefined(warp, part, value, lanes);
 }
 
-bool is_undefined(const Warp& warp, const Operand& operand, int lane) {
-  return (undefined_lanes(warp, operand) >> lane & 1u) != 0;
-}
+}  // namespace
 
 void mark_undefined(Block& block, uint32_t shared_bytes) { block.is_undefined.assign(shared_bytes, 1); }
 

@@ -24,9 +24,6 @@ void propagate(Warp& warp, const Instruction& instruction, Mask lanes);
 // The same for an access, with the lanes' addresses.
 void propagate_access(Warp& warp, const Instruction& instruction, Mask lanes, const uint64_t* addresses);
 
-bool is_undefined(const Warp& warp, const Operand& operand, int lane);
-void set_undefined(Warp& warp, const Operand& operand, Mask value, Mask lanes);
-
 // Fails if the guard of an instruction is undefined in one of the lanes.
 void check_guard(const Warp& warp, const Instruction& instruction, Mask lanes);
 

@@ -27,7 +27,7 @@ std::string text_of(const char* format, ...) {
 }
 
 void fail(const Warp& warp, int lane, const std::string& problem) {
-  const Dim3& block = warp.block->index;
+  const PtxSize& block = warp.block->index;
   throw Fault(text_of("%s: line %d `%s`, block (%u, %u, %u), thread %u of kernel %s", problem.c_str(),
                       warp.current->line, warp.current->text.c_str(), block.x, block.y, block.z,
                       warp.id * kLanes + static_cast<unsigned>(lane), warp.kernel->name.c_str()));
@@ -42,13 +42,9 @@ constexpr size_t kBlocksAtATime = 8;  // in random order
 constexpr unsigned char kUnwritten = 0xCB;
 
 std::mutex machine;
+RaceDetector races;
 thread_local std::string last_problem;
 std::string last_report;  // not of a thread: a program may ask for it when it ends
-
-RaceDetector& races() {
-  static RaceDetector detector;
-  return detector;
-}
 
 double thread_seconds() {
   timespec now{};
@@ -79,24 +75,27 @@ const Kernel& find_kernel(const Module& module, const std::string& name) {
   throw Fault("no kernel " + name);
 }
 
-Dim3 index_in(const Dim3& size, uint64_t number) {
+uint64_t count_of(const PtxSize& size) { return uint64_t{size.x} * size.y * size.z; }
+
+PtxSize index_in(const PtxSize& size, uint64_t number) {
   return {static_cast<uint32_t>(number % size.x), static_cast<uint32_t>(number / size.x % size.y),
           static_cast<uint32_t>(number / size.x / size.y)};
 }
 
 uint32_t special_value(const std::string& name, const Block& block, const Launch& launch, uint32_t thread) {
-  const auto part = [&](const Dim3& of) { return name.back() == 'x' ? of.x : name.back() == 'y' ? of.y : of.z; };
-  if (name.starts_with("%tid")) return part(index_in(launch.block, thread));
-  if (name.starts_with("%ntid")) return part(launch.block);
+  const PtxLaunch& asked = launch.asked;
+  const auto part = [&](const PtxSize& of) { return name.back() == 'x' ? of.x : name.back() == 'y' ? of.y : of.z; };
+  if (name.starts_with("%tid")) return part(index_in(asked.block, thread));
+  if (name.starts_with("%ntid")) return part(asked.block);
   if (name.starts_with("%ctaid")) return part(block.index);
-  if (name.starts_with("%nctaid")) return part(launch.grid);
+  if (name.starts_with("%nctaid")) return part(asked.grid);
   if (name == "%cluster_ctarank") return block.rank;
-  return name == "%laneid" ? thread % kLanes : launch.cluster_blocks;
+  return name == "%laneid" ? thread % kLanes : asked.cluster_blocks;
 }
 
 void start_warp(Warp& warp, Block& block, uint32_t id, char* registers) {
   const Launch& launch = block.cluster->launch;
-  const auto threads = static_cast<uint32_t>(launch.block.count());
+  const auto threads = static_cast<uint32_t>(count_of(launch.asked.block));
   warp.block = &block;
   warp.cluster = block.cluster;
   warp.kernel = &launch.kernel;
@@ -116,56 +115,56 @@ void start_warp(Warp& warp, Block& block, uint32_t id, char* registers) {
 
 void start_cluster(Cluster& cluster, uint64_t number, char* registers) {
   const Launch& launch = cluster.launch;
-  const auto threads = static_cast<uint32_t>(launch.block.count()), warps = (threads + kLanes - 1) / kLanes;
-  cluster.blocks.resize(launch.cluster_blocks);
-  cluster.live = threads * launch.cluster_blocks;
-  cluster.shared_stride = (launch.shared_bytes + 2047) & ~1023u;  // a gap, so that an overrun finds no neighbour
-  cluster.shared_memory.assign(size_t{cluster.shared_stride} * launch.cluster_blocks + 1024,
-                               static_cast<char>(kUnwritten));
+  const auto threads = static_cast<uint32_t>(count_of(launch.asked.block)), warps = (threads + kLanes - 1) / kLanes;
+  const uint32_t num_blocks = launch.asked.cluster_blocks;
+  cluster.blocks.resize(num_blocks);
+  cluster.live = threads * num_blocks;
+  cluster.shared_stride = (launch.shared_bytes() + 2047) & ~1023u;  // a gap, so that an overrun finds no neighbour
+  cluster.shared_memory.assign(size_t{cluster.shared_stride} * num_blocks + 1024, static_cast<char>(kUnwritten));
   cluster.shared_begin =
       reinterpret_cast<char*>((reinterpret_cast<uint64_t>(cluster.shared_memory.data()) + 1023) & ~uint64_t{1023});
-  for (uint32_t rank = 0; rank < launch.cluster_blocks; ++rank) {
+  for (uint32_t rank = 0; rank < num_blocks; ++rank) {
     Block& block = cluster.blocks[rank];
     block.cluster = &cluster;
     block.rank = rank;
-    block.index = index_in(launch.grid, number * launch.cluster_blocks + rank);
+    block.index = index_in(launch.asked.grid, number * num_blocks + rank);
     block.shared = cluster.shared_begin + size_t{rank} * cluster.shared_stride;
     block.live = threads;
-    if (launch.options.finds_undefined) mark_undefined(block, launch.shared_bytes);
+    if (launch.options.finds_undefined) mark_undefined(block, launch.shared_bytes());
     block.warps.resize(warps);
     for (uint32_t id = 0; id < warps; ++id) {
       start_warp(block.warps[id], block, id, registers + size_t{launch.kernel.register_bytes} * (rank * warps + id));
-      const uint64_t number_in_grid = (number * launch.cluster_blocks + rank) * warps + id;
-      if (launch.options.finds_races) launch.races->begin_warp(block.warps[id], number_in_grid);
+      const uint64_t number_in_grid = (number * num_blocks + rank) * warps + id;
+      if (launch.options.finds_races) launch.races.begin_warp(block.warps[id], number_in_grid);
     }
   }
 }
 
 void check_launch(const Launch& launch) {
-  const uint64_t threads = launch.block.count();
-  if (launch.grid.count() == 0 || threads == 0 || threads > kMaxBlockThreads || launch.grid.y > 65535 ||
-      launch.grid.z > 65535) {
+  const PtxSize& grid = launch.asked.grid;
+  const uint64_t threads = count_of(launch.asked.block);
+  if (count_of(grid) == 0 || threads == 0 || threads > kMaxBlockThreads || grid.y > 65535 || grid.z > 65535) {
     throw Fault("CUDA refuses a grid or a block of this size");
   }
   if (threads > launch.kernel.max_threads)
     throw Fault(text_of("%llu threads, but the kernel is compiled for %u", static_cast<unsigned long long>(threads),
                         launch.kernel.max_threads));
-  if (launch.shared_bytes > kMaxSharedBytes) throw Fault(text_of("%u bytes of shared memory", launch.shared_bytes));
-  if (launch.cluster_blocks > kMaxClusterBlocks || launch.grid.x % launch.cluster_blocks != 0) {
+  if (launch.shared_bytes() > kMaxSharedBytes) throw Fault(text_of("%u bytes of shared memory", launch.shared_bytes()));
+  if (launch.asked.cluster_blocks > kMaxClusterBlocks || grid.x % launch.asked.cluster_blocks != 0) {
     throw Fault("CUDA refuses a cluster of this size");
   }
 }
 
 void run(Launch& launch) {
   check_launch(launch);
-  const uint64_t num_clusters = launch.grid.count() / launch.cluster_blocks;
-  const size_t warps = (launch.block.count() + kLanes - 1) / kLanes * launch.cluster_blocks;
-  const size_t at_a_time = launch.options.seed == 0
-                               ? 1
-                               : std::min(num_clusters, std::max<uint64_t>(1, kBlocksAtATime / launch.cluster_blocks));
+  const uint32_t cluster_blocks = launch.asked.cluster_blocks;
+  const uint64_t num_clusters = count_of(launch.asked.grid) / cluster_blocks;
+  const size_t warps = (count_of(launch.asked.block) + kLanes - 1) / kLanes * cluster_blocks;
+  const size_t at_a_time =
+      launch.options.seed == 0 ? 1 : std::min(num_clusters, std::max<uint64_t>(1, kBlocksAtATime / cluster_blocks));
   // Not zeroed: what a kernel does not write costs nothing.
   const auto registers = std::make_unique_for_overwrite<char[]>(launch.kernel.register_bytes * warps * at_a_time);
-  if (launch.options.finds_races) launch.races->begin_launch(static_cast<uint32_t>(num_clusters * warps));
+  if (launch.options.finds_races) launch.races.begin_launch(static_cast<uint32_t>(num_clusters * warps));
   std::vector<uint64_t> order(num_clusters);
   std::iota(order.begin(), order.end(), 0);
   if (launch.options.seed != 0) std::shuffle(order.begin(), order.end(), launch.random);
@@ -180,7 +179,7 @@ void run(Launch& launch) {
     if (!launch.options.finds_races) continue;
     for (Cluster& cluster : clusters) {
       for (Block& block : cluster.blocks) {
-        for (Warp& warp : block.warps) launch.races->end_warp(warp);
+        for (Warp& warp : block.warps) launch.races.end_warp(warp);
       }
     }
   }
@@ -198,9 +197,7 @@ void add_report(std::string& text, const Kernel& kernel) {
   }
   text += (text.size() > 1 ? ",\n\"" : "\n\"") + kernel.name + "\":{";
   const std::pair<const char*, uint64_t> fields[] = {{"launches", c.launches},
-                                                     {"blocks", c.blocks},
                                                      {"instructions", instructions},
-                                                     {"lanes", c.lanes},
                                                      {"divergences", c.divergences},
                                                      {"barriers", c.barriers},
                                                      {"cluster_barriers", c.cluster_barriers},
@@ -239,27 +236,20 @@ const char* ptx_vm_launch(void* module, const PtxLaunch* asked, const PtxOptions
       std::memcpy(reinterpret_cast<char*>(parameters.data()) + kernel.parameters[i].offset, asked->arguments[i],
                   kernel.parameters[i].size);
     }
-    const auto dim3_of = [](const uint32_t* size) { return Dim3{size[0], size[1], size[2]}; };
-    Launch launch{kernel,
-                  dim3_of(asked->grid),
-                  dim3_of(asked->block),
-                  asked->cluster_blocks,
-                  kernel.static_shared_bytes + asked->dynamic_shared_bytes,
-                  reinterpret_cast<char*>(parameters.data()),
+    Launch launch{*asked,
                   *options,
-                  asked->find_targets,
-                  &races(),
-                  std::mt19937_64(options->seed + kernel.counters.launches),
-                  0};
+                  kernel,
+                  races,
+                  reinterpret_cast<char*>(parameters.data()),
+                  std::mt19937_64(options->seed + kernel.counters.launches)};
     ++kernel.counters.launches;
-    kernel.counters.blocks += launch.grid.count();
-    has_begun = launch.options.finds_races;
+    has_begun = options->finds_races;
     run(launch);
-    if (has_begun) races().end_launch();
+    if (has_begun) races.end_launch();
     kernel.counters.seconds += thread_seconds() - begin;
     return nullptr;
   } catch (const std::exception& problem) {
-    if (has_begun) races().end_launch();
+    if (has_begun) races.end_launch();
     last_problem = std::string("ptx_vm: ") + problem.what();
     return last_problem.c_str();
   }
@@ -267,12 +257,12 @@ const char* ptx_vm_launch(void* module, const PtxLaunch* asked, const PtxOptions
 
 void ptx_vm_watch(uint64_t begin, uint64_t end) {
   const std::lock_guard<std::mutex> lock(machine);
-  races().watch(begin, end);
+  races.watch(begin, end);
 }
 
 void ptx_vm_watch_nothing() {
   const std::lock_guard<std::mutex> lock(machine);
-  races().watch_nothing();
+  races.watch_nothing();
 }
 
 const char* ptx_vm_report(void* module) {

@@ -88,26 +88,31 @@ enum class Propagation : uint8_t { kMerge, kNone, kSelect, kAnd, kOr, kLoad, kSt
 
 struct Warp;
 struct Instruction;
-using Execute = void (*)(Warp&, const Instruction&, Mask);
 
-struct Instruction {
-  Execute execute = nullptr;
+// What an opcode with all its modifiers does.
+struct Form {
+  void (*execute)(Warp&, const Instruction&, Mask) = nullptr;
   Flow flow = Flow::kNext;
   Propagation propagation = Propagation::kMerge;
+  Access access;
+  uint8_t fewest_operands = 0, most_operands = 255;
+};
+using Execute = decltype(Form::execute);
+
+struct Instruction : Form {
   bool guard_is_negated = false;
   int32_t guard = -1;   // a predicate
   uint32_t target = 0;  // of a branch
-  Access access;
   std::vector<Operand> operands;
-  std::string opcode, text;
+  std::string text;
   int line = 0;
   mutable uint64_t executions = 0;  // by warps
 };
 
 struct Counters {
-  uint64_t launches = 0, blocks = 0, divergences = 0, barriers = 0, cluster_barriers = 0;
+  uint64_t launches = 0, divergences = 0, barriers = 0, cluster_barriers = 0;
   uint64_t global_loads = 0, global_stores = 0, load_sectors = 0, store_sectors = 0;
-  uint64_t shared_accesses = 0, shared_wavefronts = 0, lanes = 0;
+  uint64_t shared_accesses = 0, shared_wavefronts = 0;
   double seconds = 0;
 };
 
@@ -176,15 +181,10 @@ struct Warp {
   Mask live() const { return lanes & ~lanes_in(LaneState::kExited); }
 };
 
-struct Dim3 {
-  uint32_t x = 1, y = 1, z = 1;
-  uint64_t count() const { return uint64_t{x} * y * z; }
-};
-
 struct Block {
   Cluster* cluster;
   uint32_t rank;
-  Dim3 index;
+  PtxSize index;
   char* shared;
   uint32_t live, arrived = 0;  // threads
   std::vector<Warp> warps;
@@ -193,22 +193,16 @@ struct Block {
   std::vector<MemoryWord> words;      // of shared memory
 };
 
-constexpr int kMaxTargets = 64;
-
-// Finds where a store to a multicast address goes: fills in up to kMaxTargets addresses
-// and returns their number, 0 if this is no multicast address.
-using FindTargets = int (*)(uint64_t multicast, uint64_t* targets);
-
 struct Launch {
+  const PtxLaunch& asked;
+  const PtxOptions& options;
   const Kernel& kernel;
-  Dim3 grid, block;
-  uint32_t cluster_blocks, shared_bytes;
+  RaceDetector& races;
   const char* parameters;
-  PtxOptions options;
-  FindTargets find_targets;
-  RaceDetector* races;
   std::mt19937_64 random;
   uint64_t num_instructions = 0;
+
+  uint32_t shared_bytes() const { return kernel.static_shared_bytes + asked.dynamic_shared_bytes; }
 };
 
 struct Cluster {

@@ -46,7 +46,7 @@ void check_process_address(const Warp& warp, const Instruction& instruction, int
   if (owner != nullptr) {
     if (instruction.access.space == Space::kGlobal) fail(warp, lane, "a global access to shared memory");
     const uint64_t offset = address - reinterpret_cast<uint64_t>(owner->shared);
-    if (offset + bytes > warp.cluster->launch.shared_bytes)
+    if (offset + bytes > warp.cluster->launch.shared_bytes())
       fail(warp, lane, text_of("access past shared memory, at %llu", static_cast<unsigned long long>(offset)));
     if (owner->live == 0)
       fail(warp, lane, text_of("access to shared memory of block %u, which has ended", owner->rank));
@@ -62,7 +62,7 @@ void find_addresses(const Warp& warp, const Instruction& instruction, const Oper
   const uint64_t base = operand.kind == Operand::Kind::kRegister ? static_cast<uint64_t>(operand.value) : 0;
   if (access.space == Space::kShared || access.space == Space::kParam) {
     const bool is_shared = access.space == Space::kShared;
-    const uint64_t limit = is_shared ? launch.shared_bytes : warp.kernel->parameter_bytes;
+    const uint64_t limit = is_shared ? launch.shared_bytes() : warp.kernel->parameter_bytes;
     const uint64_t begin = reinterpret_cast<uint64_t>(is_shared ? warp.block->shared : launch.parameters);
     for_each_lane(lanes, [&](int lane) {
       const auto offset = static_cast<uint32_t>(value_of(warp, operand, lane) + base);
@@ -124,7 +124,7 @@ void observe(Warp& warp, const Instruction& instruction, Mask lanes, const Addre
   if (options.counts_memory && !is_param) count_access(warp, instruction.access, lanes, addresses);
   if (options.finds_races && !is_param) {
     for_each_lane(lanes & racing, [&](int lane) {
-      warp.cluster->launch.races->access(warp, lane, addresses.at[lane], instruction.access);
+      warp.cluster->launch.races.access(warp, lane, addresses.at[lane], instruction.access);
     });
   }
   if (options.finds_undefined) propagate_access(warp, instruction, lanes, addresses.at);
@@ -184,8 +184,8 @@ void store_to_all(Warp& warp, const Instruction& instruction, Mask lanes) {
   for_each_lane(lanes, [&](int lane) {
     const uint64_t address =
         value_of(warp, instruction.operands[0], lane) + static_cast<uint64_t>(instruction.operands[0].value);
-    uint64_t targets[kMaxTargets];
-    const FindTargets find = warp.cluster->launch.find_targets;
+    uint64_t targets[kPtxMaxTargets];
+    const auto find = warp.cluster->launch.asked.find_targets;
     const int count = find == nullptr ? 0 : find(address, targets);
     if (count == 0) fail(warp, lane, name_of(address) + " is no multicast address");
     for (int target = 0; target < count; ++target) {
@@ -245,106 +245,88 @@ Execute for_type(const std::string& type, Use use) {
   return nullptr;
 }
 
+// What a modifier tells about an access, and the opcodes that may have it. Compilers
+// write modifiers in more than one order.
+struct Modifier {
+  std::string_view name, opcodes;
+  int scopes;  // 1: asks for a scope, -1: is one
+  void (*apply)(Access&);
+};
+
+constexpr Modifier kModifiers[] = {
+    {"st", "multimem", 0, [](Access&) {}},
+    {"nc", "ld", 0, [](Access&) {}},  // the read-only cache, which changes no value
+    {"global", "ld st atom multimem", 0, [](Access& access) { access.space = Space::kGlobal; }},
+    {"shared", "ld st atom", 0, [](Access& access) { access.space = Space::kShared; }},
+    {"shared::cta", "ld st atom", 0, [](Access& access) { access.space = Space::kShared; }},
+    {"param", "ld", 0, [](Access& access) { access.space = Space::kParam; }},
+    {"v2", "ld st multimem", 0, [](Access& access) { access.count = 2; }},
+    {"v4", "ld st multimem", 0, [](Access& access) { access.count = 4; }},
+    {"volatile", "ld st", 0, [](Access& access) { access.is_strong = true, access.scope = Scope::kSystem; }},
+    {"relaxed", "ld st atom multimem", 1, [](Access& access) { access.is_strong = true; }},
+    {"acquire", "ld atom", 1, [](Access& access) { access.is_strong = access.acquires = true; }},
+    {"release", "st atom", 1, [](Access& access) { access.is_strong = access.releases = true; }},
+    {"acq_rel", "atom", 1, [](Access& access) { access.is_strong = access.acquires = access.releases = true; }},
+    {"cta", "ld st atom multimem", -1, [](Access& access) { access.scope = Scope::kBlock; }},
+    {"gpu", "ld st atom multimem", -1, [](Access& access) { access.scope = Scope::kDevice; }},
+    {"sys", "ld st atom multimem", -1, [](Access& access) { access.scope = Scope::kSystem; }},
+};
+
 }  // namespace
 
 Form memory_form(const std::string& opcode, const std::vector<std::string>& modifiers) {
   const bool is_load = opcode == "ld", is_atomic = opcode == "atom", is_multicast = opcode == "multimem";
-  if ((!is_load && !is_atomic && !is_multicast && opcode != "st") || modifiers.size() < (is_atomic ? 2u : 1u))
-    return {};
-  Form form{nullptr,
-            Flow::kNext,
-            is_atomic ? Propagation::kAtomic
-            : is_load ? Propagation::kLoad
-                      : Propagation::kStore,
-            {}};
+  const size_t num_last = is_atomic ? 2 : 1;  // the operation and the type
+  if ((!is_load && !is_atomic && !is_multicast && opcode != "st") || modifiers.size() < num_last) return {};
+  Form form;
+  form.propagation = is_atomic ? Propagation::kAtomic : is_load ? Propagation::kLoad : Propagation::kStore;
   Access& access = form.access;
   access.reads = is_load || is_atomic;
   access.writes = !is_load;
   access.is_strong = is_atomic;
-  const size_t num_last = is_atomic ? 2 : 1;  // the operation and the type
-  bool has_scope = false, needs_scope = false;
+  int scopes = 0;
   for (size_t i = 0; i + num_last < modifiers.size(); ++i) {
-    const std::string& modifier = modifiers[i];
-    if (is_multicast && i == 0 && modifier == "st") {
-    } else if (modifier == "global") {
-      access.space = Space::kGlobal;
-    } else if (modifier == "shared" || modifier == "shared::cta") {
-      access.space = Space::kShared;
-    } else if (modifier == "param" && is_load) {
-      access.space = Space::kParam;
-    } else if (modifier == "v2" || modifier == "v4") {
-      access.count = modifier == "v2" ? 2 : 4;
-    } else if (modifier == "nc" && is_load) {  // the read-only cache, which changes no value
-    } else if (modifier == "volatile" && !is_atomic) {
-      access.is_strong = true;
-      access.scope = Scope::kSystem;
-    } else if (modifier == "relaxed" || (modifier == "acquire" && access.reads) ||
-               (modifier == "release" && access.writes) || (modifier == "acq_rel" && is_atomic)) {
-      access.is_strong = needs_scope = true;
-      access.acquires = modifier == "acquire" || modifier == "acq_rel";
-      access.releases = modifier == "release" || modifier == "acq_rel";
-    } else if (modifier == "cta" || modifier == "gpu" || modifier == "sys") {
-      access.scope = modifier == "cta" ? Scope::kBlock : modifier == "gpu" ? Scope::kDevice : Scope::kSystem;
-      has_scope = true;
-    } else {
-      return {};
-    }
+    const auto found = std::find_if(std::begin(kModifiers), std::end(kModifiers), [&](const Modifier& known) {
+      return known.name == modifiers[i] && known.opcodes.find(opcode) != known.opcodes.npos;
+    });
+    if (found == std::end(kModifiers)) return {};
+    found->apply(access);
+    scopes += found->scopes;
   }
-  if (!is_atomic && has_scope != needs_scope) return {};
-  const std::string &type = modifiers.back(), &operation = modifiers[modifiers.size() - num_last];
-  form.execute = for_type(type, [&](auto value) -> Execute {
+  if (!is_atomic && scopes != 0) return {};
+  form.execute = for_type(modifiers.back(), [&](auto value) -> Execute {
     using T = decltype(value);
     access.bytes = sizeof(T);
+    if (is_multicast) return modifiers.back() == "f32" ? store_to_all : nullptr;
     if (is_load) return load<T>;
     if (!is_atomic) return store<T>;
     if constexpr (sizeof(T) < 4) {
       return nullptr;
     } else {
-      return update_of<T>(operation);
+      return update_of<T>(modifiers[modifiers.size() - 2]);
     }
   });
-  if (is_multicast && form.execute != nullptr) form.execute = type == "f32" ? store_to_all : nullptr;
   return form;
 }
 
-// 9.7.14.5.15-16 ldmatrix and stmatrix: 8 x 8 matrices of 16-bit elements. Lanes 8 i to
-// 8 i + 7 hold the addresses of the rows of matrix i, of which each lane gets or gives
-// two elements.
-void move_matrix(Warp& warp, const Instruction& instruction, Mask lanes) {
-  const bool is_load = instruction.opcode[0] == 'l',
-             is_transposed = instruction.opcode.find(".trans") != std::string::npos;
-  const Operand &data = instruction.operands[is_load ? 0 : 1], &address = instruction.operands[is_load ? 1 : 0];
+// 9.7.14.5.15 ldmatrix: 8 x 8 matrices of 16-bit elements. Lanes 8 i to 8 i + 7 hold the
+// addresses of the rows of matrix i, of which each lane gets two elements side by side.
+void load_matrix(Warp& warp, const Instruction& instruction, Mask lanes) {
   if (lanes != kAllLanes) fail(warp, std::countr_zero(lanes), "a matrix is moved by a part of a warp");
-  Instruction row = instruction;  // as one access to 16 bytes
-  row.access = {Space::kShared, 2, 8, false, false, false, false, is_load, !is_load};
-  const size_t count = data.parts.size();
-  const Mask row_lanes = count >= 4 ? kAllLanes : (Mask{1} << (8 * count)) - 1;
-  Addresses rows;
-  find_addresses(warp, row, address, row_lanes, rows);
-  const PtxOptions& options = warp.cluster->launch.options;
-  if (options.counts_memory) count_access(warp, row.access, row_lanes, rows);
-  for_each_lane(row_lanes, [&](int lane) {
-    if (options.finds_races) warp.cluster->launch.races->access(warp, lane, rows.at[lane], row.access);
-  });
-  for (size_t matrix = 0; matrix < count; ++matrix) {
-    Mask undefined = 0;
+  const std::vector<Operand>& to = instruction.operands[0].parts;
+  const Mask row_lanes = to.size() >= 4 ? kAllLanes : (Mask{1} << (8 * to.size())) - 1;
+  Addresses rows, pairs;
+  find_addresses(warp, instruction, instruction.operands[1], row_lanes, rows);
+  Instruction load_pair = instruction;
+  load_pair.access.count = 2;
+  load_pair.operands.resize(2);
+  for (size_t matrix = 0; matrix < to.size(); ++matrix) {
+    for (size_t lane = 0; lane < kLanes; ++lane) pairs.at[lane] = rows.at[8 * matrix + lane / 4] + lane % 4 * 4;
+    load_pair.operands[0] = to[matrix];
+    observe(warp, load_pair, lanes, pairs);
     for_each_lane(lanes, [&](int lane) {
-      uint32_t pair = is_load ? 0 : static_cast<uint32_t>(value_of(warp, data.parts[matrix], lane));
-      for (int half = 0; half < 2; ++half) {
-        const int inner = lane % 4 * 2 + half, outer = lane / 4;
-        const uint64_t place = rows.at[8 * matrix + static_cast<size_t>(is_transposed ? inner : outer)] +
-                               2 * static_cast<uint64_t>(is_transposed ? outer : inner);
-        auto* element = reinterpret_cast<uint16_t*>(place);
-        if (is_load) pair |= uint32_t{*element} << (16 * half);
-        if (!is_load) *element = static_cast<uint16_t>(pair >> (16 * half));
-        if (!options.finds_undefined) continue;
-        uint8_t* bytes = &warp.block->is_undefined[place - reinterpret_cast<uint64_t>(warp.block->shared)];
-        if (!is_load) bytes[0] = bytes[1] = is_undefined(warp, data.parts[matrix], lane);
-        if (bytes[0] != 0 || bytes[1] != 0) undefined |= Mask{1} << lane;
-      }
-      if (is_load) set_value(warp, data.parts[matrix], lane, pair);
+      set_value(warp, to[matrix], lane, *reinterpret_cast<const uint32_t*>(pairs.at[lane]));
     });
-    if (is_load && options.finds_undefined) set_undefined(warp, data.parts[matrix], undefined, lanes);
   }
 }
 
@@ -353,13 +335,6 @@ void convert_shared_to_generic(Warp& warp, const Instruction& instruction, Mask 
   for_each_lane(lanes, [&](int lane) {
     set_value(warp, instruction.operands[0], lane,
               reinterpret_cast<uint64_t>(warp.block->shared) + value_of(warp, instruction.operands[1], lane));
-  });
-}
-
-void convert_generic_to_shared(Warp& warp, const Instruction& instruction, Mask lanes) {
-  for_each_lane(lanes, [&](int lane) {
-    set_value(warp, instruction.operands[0], lane,
-              value_of(warp, instruction.operands[1], lane) - reinterpret_cast<uint64_t>(warp.block->shared));
   });
 }
 

@@ -142,12 +142,12 @@ void do_nothing(Warp&, const Instruction&, Mask) {}
 
 template <Scope kScope>
 void fence(Warp& warp, const Instruction&, Mask) {
-  if (warp.cluster->launch.options.finds_races) warp.cluster->launch.races->fence(warp, kScope);
+  if (warp.cluster->launch.options.finds_races) warp.cluster->launch.races.fence(warp, kScope);
 }
 
 // -- warp-wide instructions: all lanes of the mask are here
 
-enum class Shuffle { kIndex, kUp, kDown, kButterfly };
+enum class Shuffle { kIndex, kUp, kButterfly };
 
 // 9.7.9.6 shfl.sync: c holds the last lane of a segment, and which bits name the segment.
 template <Shuffle kMode>
@@ -162,10 +162,7 @@ void shuffle(Warp& warp, const Instruction& instruction, Mask lanes) {
     const int b = static_cast<int>(value_of(warp, instruction.operands[2], lane) & 31);
     const int c = static_cast<int>(value_of(warp, instruction.operands[3], lane));
     const int segment = c >> 8 & 31, first = lane & segment, last = first | (c & 31 & ~segment);
-    int from = kMode == Shuffle::kIndex  ? first | (b & ~segment)
-               : kMode == Shuffle::kUp   ? lane - b
-               : kMode == Shuffle::kDown ? lane + b
-                                         : lane ^ b;
+    int from = kMode == Shuffle::kIndex ? first | (b & ~segment) : kMode == Shuffle::kUp ? lane - b : lane ^ b;
     const bool is_inside = kMode == Shuffle::kUp ? from >= last : from <= last;
     if (!is_inside) from = lane;
     if ((lanes >> from & 1u) == 0) fail(warp, lane, text_of("reads lane %d, which takes no part", from));
@@ -271,11 +268,8 @@ constexpr auto shift_right = [](auto a, uint32_t count) -> decltype(a) {
 };
 
 // 9.7.8.9 shf: a 64-bit value, {b, a}, shifted.
-template <bool kIsLeft, bool kWraps>
-constexpr auto funnel = [](uint32_t a, uint32_t b, uint32_t c) {
-  const uint32_t count = kWraps ? c & 31 : std::min(c, 32u);
-  const uint64_t value = uint64_t{b} << 32 | a;
-  return static_cast<uint32_t>(kIsLeft ? value << count >> 32 : value >> count);
+constexpr auto funnel_left = [](uint32_t a, uint32_t b, uint32_t c) {
+  return static_cast<uint32_t>((uint64_t{b} << 32 | a) << (c & 31) >> 32);
 };
 
 // 9.7.1.18 bfe: `length` bits from `position` on; signed types extend the topmost.
@@ -384,6 +378,13 @@ class Builder {
   void warp_wide(std::string form, Execute execute, Propagation propagation) {
     table_[form] = {execute, Flow::kWarpWide, propagation, {}};
   }
+  template <class... Counts>
+  void matrix(std::string form, Execute execute, Counts... counts) {
+    for (const std::string count : {counts...}) {
+      warp_wide(with_type(form, count), execute, Propagation::kLoad);
+      table_[with_type(form, count)].access = {.space = Space::kShared, .bytes = 2, .count = 8, .reads = true};
+    }
+  }
   void flow(std::string form, Flow flow, Execute execute = do_nothing) {
     table_[form] = {execute, flow, Propagation::kNone, {}};
   }
@@ -488,10 +489,7 @@ Table make_table() {
   t.predicates("not.pred", [](Mask a, Mask) { return ~a; });
   t.shift("shl.*", shift_left, b16, b32, b64);
   t.shift("shr.*", shift_right, u16, b16, s16, u32, b32, s32, u64, b64, s64);
-  t.ternary("shf.l.wrap.*", funnel<true, true>, b32);
-  t.ternary("shf.l.clamp.*", funnel<true, false>, b32);
-  t.ternary("shf.r.wrap.*", funnel<false, true>, b32);
-  t.ternary("shf.r.clamp.*", funnel<false, false>, b32);
+  t.ternary("shf.l.wrap.*", funnel_left, b32);
   t.ternary("prmt.*", permute, b32);
 
   // 9.7.9 moves and conversions
@@ -513,15 +511,12 @@ Table make_table() {
   t.mixed<uint32_t, float>("cvt.rzi.u32.f32", truncate<uint32_t>);
   t.mixed<int64_t, float>("cvt.rzi.s64.f32", truncate<int64_t>);
   t.unary("cvta.to.global.*", [](uint64_t a) { return a; }, u64);
-  t.unary("cvta.global.*", [](uint64_t a) { return a; }, u64);
   t.add("cvta.shared.u64", convert_shared_to_generic);
-  t.add("cvta.to.shared.u64", convert_generic_to_shared);
   t.add("mapa.u64", map_shared_rank);
 
   // 9.7.9.6 and 9.7.13 between the lanes of a warp
   t.warp_wide("shfl.sync.idx.b32", shuffle<Shuffle::kIndex>, Propagation::kShuffle);
   t.warp_wide("shfl.sync.up.b32", shuffle<Shuffle::kUp>, Propagation::kShuffle);
-  t.warp_wide("shfl.sync.down.b32", shuffle<Shuffle::kDown>, Propagation::kShuffle);
   t.warp_wide("shfl.sync.bfly.b32", shuffle<Shuffle::kButterfly>, Propagation::kShuffle);
   t.warp_wide("vote.sync.any.pred", vote<false>, Propagation::kVote);
   t.warp_wide("vote.sync.all.pred", vote<true>, Propagation::kVote);
@@ -530,14 +525,7 @@ Table make_table() {
   t.reduction("redux.sync.min.*", smaller, s32, u32, f32);
   t.reduction("redux.sync.max.*", larger, s32, u32, f32);
   t.reduction("redux.sync.max.NaN.*", larger_or_nan, f32);
-  for (const char* count : {"x1", "x2", "x4"}) {
-    for (const char* order : {"", ".trans"}) {
-      const std::string form = std::string("matrix.sync.aligned.m8n8.") + count + order + ".shared.b16";
-      t.warp_wide("ld" + form, move_matrix, Propagation::kNone);
-      t.warp_wide("st" + form, move_matrix, Propagation::kNone);
-    }
-  }
-  t.warp_wide("bar.warp.sync", do_nothing, Propagation::kNone);
+  t.matrix("ldmatrix.sync.aligned.m8n8.*.shared.b16", load_matrix, "x1", "x2", "x4");
 
   // 9.7.13 barriers and fences
   t.flow("bar.sync", Flow::kBlockBarrier);

@@ -1,23 +1,12 @@
 // The instructions that the machine knows.
 #pragma once
 
-#include <cstddef>
-#include <limits>
 #include <string>
 #include <vector>
 
 #include "testing/ptx_vm/machine.h"
 
 namespace structout::ptx_vm {
-
-// What an opcode with all its modifiers does.
-struct Form {
-  Execute execute = nullptr;
-  Flow flow = Flow::kNext;
-  Propagation propagation = Propagation::kMerge;
-  Access access;
-  size_t fewest_operands = 0, most_operands = std::numeric_limits<size_t>::max();
-};
 
 // Throws a Fault that names the opcode if there is no such form.
 Form form_of(const std::string& opcode);
@@ -31,8 +20,7 @@ std::vector<std::string> form_names();
 
 // Instructions that other files define.
 void convert_shared_to_generic(Warp&, const Instruction&, Mask);
-void convert_generic_to_shared(Warp&, const Instruction&, Mask);
 void map_shared_rank(Warp&, const Instruction&, Mask);
-void move_matrix(Warp&, const Instruction&, Mask);
+void load_matrix(Warp&, const Instruction&, Mask);
 
 }  // namespace structout::ptx_vm

@@ -1,9 +1,10 @@
-// A kernel's declarations are read before its instructions, because the dynamic shared
-// memory, which every kernel may name, begins where its own variables end.
+// Reads PTX: a text into statements of tokens, and those into kernels. A kernel's
+// declarations are read before its instructions, because the dynamic shared memory, which
+// every kernel may name, begins where its own variables end.
 #include "testing/ptx_vm/parser.h"
 
 #include <algorithm>
-#include <cstdlib>
+#include <cctype>
 #include <unordered_map>
 #include <utility>
 
@@ -14,72 +15,127 @@ namespace {
 
 constexpr uint32_t kDynamicAlignment = 16;
 
+// What ends at a semicolon; a label with its colon; a kernel's head; a brace of a scope.
 struct Statement {
-  std::string text;
-  int line;
+  std::vector<std::string_view> tokens;
+  std::string_view text;
+  int line = 0;
+
+  bool has(std::string_view token) const { return std::find(tokens.begin(), tokens.end(), token) != tokens.end(); }
 };
 
-std::string trimmed(std::string_view text) {
-  const size_t begin = text.find_first_not_of(" \t\n"), end = text.find_last_not_of(" \t\n");
-  return begin == text.npos ? std::string() : std::string(text.substr(begin, end - begin + 1));
+bool is_one_of(std::string_view token, std::initializer_list<std::string_view> all) {
+  return std::find(all.begin(), all.end(), token) != all.end();
 }
 
-// Splits at commas outside of brackets.
-std::vector<std::string> split(std::string_view text) {
-  std::vector<std::string> parts;
-  int depth = 0;
-  size_t begin = 0;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '{' || text[i] == '[' || text[i] == '(') ++depth;
-    if (text[i] == '}' || text[i] == ']' || text[i] == ')') --depth;
-    if (text[i] != ',' || depth != 0) continue;
-    parts.push_back(trimmed(text.substr(begin, i - begin)));
-    begin = i + 1;
-  }
-  if (const std::string last = trimmed(text.substr(begin)); !last.empty()) parts.push_back(last);
-  return parts;
+// Where the token that begins at `at` ends: a word, a string or one character.
+size_t end_of_token(std::string_view text, size_t at) {
+  const auto is_word = [&](size_t i) {
+    return i < text.size() && (std::isalnum(text[i]) || is_one_of(text.substr(i, 1), {"_", ".", "%", "$"}));
+  };
+  size_t end = at + 1;
+  if (text[at] == '"') return std::min(text.find('"', end), text.size() - 1) + 1;
+  if (!is_word(at)) return end;
+  while (is_word(end) || text.substr(end, 2) == "::") end += text[end] == ':' ? 2 : 1;
+  return end;
 }
 
-std::vector<std::string> words(std::string_view text) {
-  std::vector<std::string> found;
-  for (size_t begin = 0; (begin = text.find_first_not_of(" \t\n", begin)) != text.npos;) {
-    const size_t end = std::min(text.find_first_of(" \t\n", begin), text.size());
-    found.emplace_back(text.substr(begin, end - begin));
-    begin = end;
+// Leaves out comments, directives of one line and sections of debugging information.
+std::vector<Statement> statements_of(std::string_view text) {
+  std::vector<Statement> found;
+  Statement now;
+  int line = 1;
+  for (size_t at = 0, end; at < text.size(); line += std::count(&text[at], &text[end], '\n'), at = end) {
+    end = end_of_token(text, at);
+    if (std::isspace(text[at])) continue;
+    const std::string_view token = text.substr(at, end - at);
+    const bool is_first = now.tokens.empty();
+    const auto skip_to = [&](char last) { end = std::min(text.find(last, at), text.size() - 1) + 1; };
+    if (text.substr(at).starts_with("//")) {
+      skip_to('\n');
+    } else if (is_first && is_one_of(token, {".version", ".target", ".address_size", ".file", ".loc"})) {
+      skip_to('\n');
+    } else if (is_first && token == ".section") {
+      skip_to('}');
+    } else if (token == ";" || (token == "{" && now.has(".entry"))) {
+      if (!is_first) found.push_back(std::exchange(now, {}));
+      if (token == "{") found.push_back({{token}, token, line});
+    } else {
+      const char* begin = is_first ? &text[at] : now.text.data();
+      if (is_first) now.line = line;
+      now.tokens.push_back(token);
+      now.text = {begin, &text[at] + token.size()};
+      const bool is_label = now.tokens.size() == 2 && token == ":";
+      if (is_label || (is_first && is_one_of(token, {"{", "}"}))) found.push_back(std::exchange(now, {}));
+    }
   }
   return found;
 }
 
+// A statement's tokens, one after another.
+class Tokens {
+ public:
+  explicit Tokens(const Statement& statement) : tokens_(statement.tokens) {}
+
+  bool is_at_end() const { return at_ == tokens_.size(); }
+  std::string_view next() const { return is_at_end() ? std::string_view() : tokens_[at_]; }
+  std::string_view take() {
+    if (is_at_end()) throw Fault("ends too early");
+    return tokens_[at_++];
+  }
+  bool take_if(std::string_view token) {
+    const bool is_here = next() == token;
+    at_ += is_here;
+    return is_here;
+  }
+  void expect(std::string_view token) {
+    if (!take_if(token)) throw Fault("no " + std::string(token));
+  }
+
+  // Bits of a number, such as 12, -0x1f or 0f3f800000.
+  int64_t take_number() {
+    const bool is_negative = take_if("-");
+    const std::string digits(take());
+    if (!std::isdigit(digits[0])) throw Fault("no such number: " + digits);
+    if (digits.starts_with("0f")) return static_cast<int64_t>(std::stoul(digits.substr(2), nullptr, 16));
+    const auto value = static_cast<int64_t>(std::stoull(digits, nullptr, 0));
+    return is_negative ? -value : value;
+  }
+  uint32_t take_count() { return static_cast<uint32_t>(take_number()); }
+
+ private:
+  const std::vector<std::string_view>& tokens_;
+  size_t at_ = 0;
+};
+
 // The bytes of a type such as ".b32"; 0 for ".pred".
-uint32_t bytes_of_type(const std::string& type) {
+uint32_t bytes_of_type(std::string_view type) {
   for (const auto& [name, bytes] : {std::pair{"pred", 0u}, {"64", 8u}, {"32", 4u}, {"16", 2u}, {"8", 1u}}) {
     if (type.ends_with(name)) return bytes;
   }
-  throw Fault("no such type: " + type);
+  throw Fault("no such type: " + std::string(type));
 }
 
-// A variable or parameter: "[.align n] .type name[count]", with other directives
-// between.
+// A variable or parameter: directives with a type among them, and "name" or "name[count]".
 struct Variable {
   std::string name;
   uint32_t bytes = 0, alignment = 0;
-  bool is_unsized = false;
 
-  explicit Variable(const std::string& declaration) {
-    const std::vector<std::string> parts = words(declaration);
-    for (size_t i = 0; i + 1 < parts.size(); ++i) {
-      if (parts[i] == ".align") alignment = static_cast<uint32_t>(std::stoul(parts[i + 1]));
-      const bool is_type = parts[i].size() > 2 && parts[i][0] == '.' && std::isdigit(parts[i].back());
-      if (is_type) bytes = bytes_of_type(parts[i]);
+  explicit Variable(Tokens& in) {
+    bool is_pointer = false;
+    while (in.next().starts_with('.')) {
+      const std::string_view directive = in.take();
+      is_pointer |= directive == ".ptr";
+      if (std::isdigit(directive.back())) bytes = bytes_of_type(directive);
+      if (directive != ".align") continue;
+      const uint32_t asked = in.take_count();
+      if (!is_pointer) alignment = asked;  // not of what the pointer points to
     }
-    name = parts.back();
-    // ".ptr .align" tells what a pointer points to, not how the parameter is aligned.
-    if (alignment == 0 || declaration.find(".ptr") != declaration.npos) alignment = bytes;
-    if (const size_t bracket = name.find('['); bracket != name.npos) {
-      is_unsized = name[bracket + 1] == ']';
-      bytes *= static_cast<uint32_t>(std::strtoul(name.c_str() + bracket + 1, nullptr, 10));
-      name.resize(bracket);
-    }
+    if (alignment == 0) alignment = bytes;
+    name = in.take();
+    if (!in.take_if("[")) return;
+    bytes *= in.next() == "]" ? 0 : in.take_count();
+    in.expect("]");
   }
 };
 
@@ -90,20 +146,21 @@ class KernelParser {
   KernelParser(Kernel& kernel, const std::vector<std::string>& dynamic_shared)
       : kernel_(kernel), dynamic_shared_(dynamic_shared) {}
 
-  // "name(parameters) .maxntid 512 ..."
-  void read_entry(const std::string& text) {
-    const size_t open = text.find('('), close = text.rfind(')');
-    kernel_.name = trimmed(text.substr(0, open));
-    for (const std::string& declaration : split(std::string_view(text).substr(open + 1, close - open - 1))) {
-      const Variable parameter(declaration);
+  // .entry name(parameters) .maxntid 512 ...
+  void read_head(const Statement& statement) {
+    Tokens in(statement);
+    while (in.take() != ".entry") continue;
+    kernel_.name = in.take();
+    in.expect("(");
+    while (!in.take_if(")")) {
+      const Variable parameter(in);
       kernel_.parameter_bytes = aligned(kernel_.parameter_bytes, parameter.alignment);
       kernel_.parameters.push_back({parameter.name, kernel_.parameter_bytes, parameter.bytes});
       kernel_.parameter_bytes += parameter.bytes;
+      in.take_if(",");
     }
-    const std::vector<std::string> directives = words(text.substr(close + 1));
-    for (size_t i = 0; i + 1 < directives.size(); ++i) {
-      if (directives[i] != ".maxntid" && directives[i] != ".reqntid") continue;
-      kernel_.max_threads = static_cast<uint32_t>(std::stoul(directives[i + 1]));
+    while (!in.is_at_end()) {
+      if (is_one_of(in.take(), {".maxntid", ".reqntid"})) kernel_.max_threads = in.take_count();
     }
   }
 
@@ -116,7 +173,7 @@ class KernelParser {
     kernel_.code.back().flow = Flow::kExit;
     for (const auto& [place, label] : branches_) {
       const auto found = labels_.find(label);
-      if (found == labels_.end()) throw Fault("no label " + label);
+      if (found == labels_.end()) throw Fault("no label " + std::string(label));
       kernel_.code[place].target = found->second;
     }
   }
@@ -126,35 +183,35 @@ class KernelParser {
     try {
       (this->*read)(statement);
     } catch (const Fault& fault) {
-      throw Fault(text_of("line %d: %s: %s", statement.line, fault.what(), statement.text.c_str()));
+      throw Fault(text_of("line %d: %s: %s", statement.line, fault.what(), std::string(statement.text).c_str()));
     }
   }
 
   void declare(const Statement& statement) {
-    const std::string& text = statement.text;
-    if (text.starts_with(".shared")) {
-      const Variable variable(text);
+    Tokens in(statement);
+    if (in.next() == ".shared") {
+      const Variable variable(in);
       kernel_.static_shared_bytes = aligned(kernel_.static_shared_bytes, variable.alignment);
       variables_[variable.name] = kernel_.static_shared_bytes;
       kernel_.static_shared_bytes += variable.bytes;
-    } else if (text.starts_with(".reg")) {  // .reg .b32 %r<10>; or names
-      const size_t type = text.find('.', 1), names = text.find_first_of(" \t", type);
-      const uint32_t bytes = bytes_of_type(text.substr(type, names - type));
-      for (const std::string& name : split(std::string_view(text).substr(names))) {
-        const size_t bracket = name.find('<');
-        if (bracket == name.npos) {
+    } else if (in.take_if(".reg")) {  // .reg .b32 %r<10>; or names
+      const uint32_t bytes = bytes_of_type(in.take());
+      do {
+        const std::string name(in.take());
+        if (!in.take_if("<")) {
           add_register(name, bytes);
-        } else {
-          const int count = std::atoi(name.c_str() + bracket + 1);
-          for (int i = 0; i < count; ++i) add_register(name.substr(0, bracket) + std::to_string(i), bytes);
+          continue;
         }
-      }
-    } else if (text[0] == '.' && !text.starts_with(".pragma") && !text.starts_with(".loc")) {
+        const uint32_t count = in.take_count();
+        for (uint32_t i = 0; i < count; ++i) add_register(name + std::to_string(i), bytes);
+        in.expect(">");
+      } while (in.take_if(","));
+    } else if (in.next().starts_with('.') && in.next() != ".pragma") {
       throw Fault("no such directive");
     }
   }
 
-  void add_register(const std::string& name, uint32_t bytes) {
+  const Operand& add_register(const std::string& name, uint32_t bytes) {
     Operand& added = registers_[name];
     if (bytes == 0) {
       added.kind = Operand::Kind::kPredicate;
@@ -165,110 +222,113 @@ class KernelParser {
       added.slot = kernel_.register_bytes;
       kernel_.register_bytes += kLanes * (bytes == 8 ? 8 : 4);
     }
+    return added;
   }
 
   void read_instruction(const Statement& statement) {
-    std::string text = statement.text;
-    if (text[0] == '.') {  // 11.4: which bytes of the next load are used
-      const size_t mask = text.find("used_bytes_mask ");
-      if (mask != text.npos) used_bytes_ = static_cast<uint32_t>(std::stoul(text.substr(mask + 16), nullptr, 0));
-      return;
+    Tokens in(statement);
+    if (in.next() == ".pragma") {  // 11.4: which bytes of the next load are used
+      const std::string text(statement.text), name = "used_bytes_mask ";
+      const size_t mask = text.find(name);
+      if (mask != text.npos)
+        used_bytes_ = static_cast<uint32_t>(std::stoul(text.substr(mask + name.size()), nullptr, 0));
     }
-    if (text.back() == ':') {
-      labels_[text.substr(0, text.size() - 1)] = static_cast<uint32_t>(kernel_.code.size());
+    if (in.next().starts_with('.')) return;
+    if (statement.tokens.back() == ":") {
+      labels_[in.take()] = static_cast<uint32_t>(kernel_.code.size());
       return;
     }
     Instruction instruction;
-    instruction.text = text;
+    instruction.text = statement.text;
     instruction.line = statement.line;
-    if (text[0] == '@') {
-      const size_t end = text.find_first_of(" \t");
-      const Operand guard = operand(text.substr(1, end - 1));
+    if (in.take_if("@")) {
+      const Operand guard = operand(in);
       if (guard.kind != Operand::Kind::kPredicate) throw Fault("no such guard");
       instruction.guard = static_cast<int32_t>(guard.slot);
       instruction.guard_is_negated = guard.is_negated;
-      text = trimmed(text.substr(end));
     }
-    const size_t end = std::min(text.find_first_of(" \t\n"), text.size());
-    instruction.opcode = text.substr(0, end);
-    const std::vector<std::string> operands = split(std::string_view(text).substr(end));
-    if (operands.size() == 2 && operands[1] == "%globaltimer") instruction.opcode += " %globaltimer";
-    const Form form = form_of(instruction.opcode);
-    if (operands.size() < form.fewest_operands || operands.size() > form.most_operands) {
-      throw Fault("no such number of operands: " + std::to_string(operands.size()));
-    }
-    instruction.execute = form.execute;
-    instruction.flow = form.flow;
-    instruction.propagation = form.propagation;
-    instruction.access = form.access;
+    std::string opcode(in.take());
+    const bool reads_timer = statement.tokens.back() == "%globaltimer";
+    if (reads_timer) opcode += " %globaltimer";
+    static_cast<Form&>(instruction) = form_of(opcode);
     instruction.access.used_bytes = std::exchange(used_bytes_, ~0u);
-    if (form.flow == Flow::kBranch) {
-      branches_.emplace_back(kernel_.code.size(), operands.at(0));
+    if (instruction.flow == Flow::kBranch) {
+      branches_.emplace_back(kernel_.code.size(), in.take());
     } else {
-      for (const std::string& each : operands) {
-        if (each != "%globaltimer") instruction.operands.push_back(operand(each));
+      if (!in.is_at_end()) {
+        do {
+          instruction.operands.push_back(operand(in));
+        } while (in.take_if(",") && !(reads_timer && in.take_if("%globaltimer")));
       }
-      if (instruction.opcode.find("matrix.sync.aligned") != std::string::npos) {
-        instruction.operands.push_back(constant(-1));  // the mask: the whole warp
+      const size_t count = instruction.operands.size();
+      if (count < instruction.fewest_operands || count > instruction.most_operands) {
+        throw Fault("no such number of operands: " + std::to_string(count));
       }
-      if (form.flow == Flow::kBlockBarrier && operands != std::vector<std::string>{"0"}) {
+      if (instruction.flow == Flow::kBlockBarrier && (count != 1 || statement.tokens.back() != "0")) {
         throw Fault("only barrier 0 of all threads is known");
       }
+      if (opcode.find("matrix.sync.aligned") != opcode.npos) {
+        instruction.operands.push_back(constant(-1));  // the mask: the whole warp
+      }
     }
+    if (!in.is_at_end()) throw Fault("no such operand: " + std::string(in.take()));
     kernel_.code.push_back(std::move(instruction));
   }
 
-  Operand operand(const std::string& text) {
-    Operand result;
-    if (text == "_") return result;
-    if (text[0] == '!') {
-      result = operand(text.substr(1));
-      result.is_negated = true;
-      return result;
-    }
-    if (text[0] == '{' || text.find('|') != text.npos) {  // {a, b} or d|p
-      result.kind = Operand::Kind::kGroup;
-      std::string inside = text[0] == '{' ? text.substr(1, text.size() - 2) : text;
-      std::replace(inside.begin(), inside.end(), '|', ',');
-      for (const std::string& part : split(inside)) result.parts.push_back(operand(part));
-      return result;
-    }
-    if (text[0] == '[') return address(text.substr(1, text.size() - 2));
-    if (const auto found = registers_.find(text); found != registers_.end()) return found->second;
-    if (text[0] == '%') return special_register(text);
-    if (std::isdigit(text[0]) || text[0] == '-') return constant(number(text));
-    if (const auto found = variables_.find(text); found != variables_.end()) return constant(found->second);
-    for (const Parameter& parameter : kernel_.parameters) {
-      if (parameter.name == text) return constant(parameter.offset);
-    }
-    throw Fault("no such operand: " + text);
+  // An operand, or d|p.
+  Operand operand(Tokens& in) {
+    const Operand first = single_operand(in);
+    if (!in.take_if("|")) return first;
+    Operand both;
+    both.kind = Operand::Kind::kGroup;
+    both.parts = {first, operand(in)};
+    return both;
   }
 
-  // [base+displacement]: `value` is the displacement.
-  Operand address(const std::string& text) {
-    const size_t plus = text.find('+');
-    Operand result = operand(trimmed(text.substr(0, plus)));
-    if (plus != text.npos) result.value += number(trimmed(text.substr(plus + 1)));
+  Operand single_operand(Tokens& in) {
+    Operand result;
+    const std::string_view begin = in.next();
+    if (in.take_if("_")) return result;
+    if (in.take_if("!")) {
+      result = single_operand(in);
+      result.is_negated = true;
+    } else if (in.take_if("{")) {  // {a, b}
+      result.kind = Operand::Kind::kGroup;
+      do {
+        result.parts.push_back(operand(in));
+      } while (in.take_if(","));
+      in.expect("}");
+    } else if (in.take_if("[")) {  // an address: `value` is the displacement, or all of it
+      result = single_operand(in);
+      if (in.take_if("+")) result.value += in.take_number();
+      in.expect("]");
+    } else if (begin == "-" || (!begin.empty() && std::isdigit(begin[0]))) {
+      result = constant(in.take_number());
+    } else {
+      result = named(std::string(in.take()));
+    }
     return result;
   }
 
-  Operand special_register(const std::string& name) {
-    static constexpr std::string_view kNames[] = {"%tid.x",   "%tid.y",           "%tid.z",           "%ntid.x",
-                                                  "%ntid.y",  "%ntid.z",          "%ctaid.x",         "%ctaid.y",
-                                                  "%ctaid.z", "%nctaid.x",        "%nctaid.y",        "%nctaid.z",
-                                                  "%laneid",  "%cluster_ctarank", "%cluster_nctarank"};
-    if (std::find(std::begin(kNames), std::end(kNames), name) == std::end(kNames)) {
-      throw Fault("no such register: " + name);
+  Operand named(const std::string& name) {
+    if (const auto found = registers_.find(name); found != registers_.end()) return found->second;
+    if (name[0] == '%') return special_register(name);
+    if (const auto found = variables_.find(name); found != variables_.end()) return constant(found->second);
+    for (const Parameter& parameter : kernel_.parameters) {
+      if (parameter.name == name) return constant(parameter.offset);
     }
-    add_register(name, 4);
-    kernel_.special_registers[name] = registers_[name].slot;
-    return registers_[name];
+    throw Fault("no such operand: " + name);
   }
 
-  static int64_t number(const std::string& text) {
-    if (text.starts_with("0f")) return static_cast<int64_t>(std::stoul(text.substr(2), nullptr, 16));
-    if (text[0] == '-') return std::stoll(text, nullptr, 0);
-    return static_cast<int64_t>(std::stoull(text, nullptr, 0));
+  const Operand& special_register(const std::string& name) {
+    if (!is_one_of(name,
+                   {"%tid.x", "%tid.y", "%tid.z", "%ntid.x", "%ntid.y", "%ntid.z", "%ctaid.x", "%ctaid.y", "%ctaid.z",
+                    "%nctaid.x", "%nctaid.y", "%nctaid.z", "%laneid", "%cluster_ctarank", "%cluster_nctarank"})) {
+      throw Fault("no such register: " + name);
+    }
+    const Operand& added = add_register(name, 4);
+    kernel_.special_registers[name] = added.slot;
+    return added;
   }
 
   Operand constant(int64_t value) {
@@ -285,54 +345,11 @@ class KernelParser {
   Kernel& kernel_;
   std::vector<std::string> dynamic_shared_;
   std::unordered_map<std::string, Operand> registers_;
-  std::unordered_map<std::string, uint32_t> variables_, labels_;
-  std::vector<std::pair<size_t, std::string>> branches_;
+  std::unordered_map<std::string, uint32_t> variables_;
+  std::unordered_map<std::string_view, uint32_t> labels_;
+  std::vector<std::pair<size_t, std::string_view>> branches_;
   uint32_t used_bytes_ = ~0u;
 };
-
-// Splits a text at semicolons. A brace that opens or closes a scope and a label with its
-// colon are statements, too. Comments and directives of one line are dropped.
-std::vector<Statement> statements_of(std::string_view text) {
-  std::vector<Statement> found;
-  Statement now{"", 1};
-  const auto end = [&](std::string_view brace = "") {
-    now.text = trimmed(now.text);
-    if (!now.text.empty()) found.push_back(now);
-    if (!brace.empty()) found.push_back({std::string(brace), now.line});
-    now.text.clear();
-  };
-  const auto begins_with = [&](std::initializer_list<std::string_view> words) {
-    return std::any_of(words.begin(), words.end(), [&](std::string_view word) { return now.text.starts_with(word); });
-  };
-  int line = 1, depth = 0;  // of braces around operands
-  for (size_t at = 0; at < text.size(); ++at) {
-    if (text.substr(at).starts_with("//") && (at = text.find('\n', at)) == text.npos) break;
-    const char here = text[at];
-    if (here == '\n') {
-      ++line;
-      if (begins_with({".version", ".target", ".address_size", ".file", ".loc"})) now.text.clear();
-    }
-    if (now.text.empty()) now.line = line;
-    const auto is_scope = [&] {
-      return now.text.empty() || begins_with({".section"}) || now.text.find(".entry ") != now.text.npos;
-    };
-    if (depth == 0 && here == ';') {
-      end();
-    } else if (depth == 0 && here == '{' && is_scope()) {
-      end("{");
-    } else if (depth == 0 && here == '}') {
-      end("}");
-    } else if (!now.text.empty() || !std::isspace(here)) {
-      depth += here == '{' ? 1 : here == '}' ? -1 : 0;
-      const bool is_label =
-          here == ':' && !text.substr(at + 1).starts_with(':') && now.text.find_first_of(" .:") == std::string::npos;
-      now.text += std::isspace(here) ? ' ' : here;
-      if (is_label) end();
-    }
-  }
-  end();
-  return found;
-}
 
 }  // namespace
 
@@ -342,33 +359,28 @@ std::map<std::string, Kernel> parse(std::string_view text) {
   const std::vector<Statement> statements = statements_of(text);
   for (size_t i = 0; i < statements.size(); ++i) {
     const Statement& statement = statements[i];
-    const size_t entry = statement.text.find(".entry ");
-    // The statements of a scope; of those within, which assembly opens, all names differ.
-    const auto scope = [&] {
-      std::vector<Statement> inside;
-      int depth = 0;
-      do {
-        if (++i == statements.size()) throw Fault("a scope has no end: " + statement.text);
-        const std::string& each = statements[i].text;
-        depth += each == "{" ? 1 : each == "}" ? -1 : 0;
-        if (each != "{" && each != "}") inside.push_back(statements[i]);
-      } while (depth > 0);
-      return inside;
-    };
-    if (statement.text.starts_with(".section")) {
-      scope();
-    } else if (statement.text.starts_with(".extern .shared")) {
-      dynamic_shared.push_back(Variable(statement.text).name);
-    } else if (entry != statement.text.npos) {
-      Kernel kernel;
-      KernelParser parser(kernel, dynamic_shared);
-      parser.read_entry(statement.text.substr(entry + 7));
-      parser.read_body(scope());
-      const std::string name = kernel.name;
-      if (!kernels.emplace(name, std::move(kernel)).second) throw Fault("two kernels " + name);
-    } else {
-      throw Fault(text_of("line %d: no such directive: %s", statement.line, statement.text.c_str()));
+    if (statement.tokens[0] == ".extern" && statement.has(".shared")) {
+      Tokens in(statement);
+      dynamic_shared.push_back(Variable(in).name);
+      continue;
     }
+    if (!statement.has(".entry")) {
+      throw Fault(text_of("line %d: no such directive: %s", statement.line, std::string(statement.text).c_str()));
+    }
+    std::vector<Statement> body;  // scopes within are those of assembly, whose names all differ
+    int depth = 0;
+    do {
+      if (++i == statements.size()) throw Fault("a scope has no end: " + std::string(statement.text));
+      const std::string_view brace = statements[i].tokens[0];
+      depth += brace == "{" ? 1 : brace == "}" ? -1 : 0;
+      if (!is_one_of(brace, {"{", "}"})) body.push_back(statements[i]);
+    } while (depth > 0);
+    Kernel kernel;
+    KernelParser parser(kernel, dynamic_shared);
+    parser.read_head(statement);
+    parser.read_body(body);
+    const std::string name = kernel.name;
+    if (!kernels.emplace(name, std::move(kernel)).second) throw Fault("two kernels " + name);
   }
   return kernels;
 }

@@ -49,7 +49,7 @@ MemoryWord& RaceDetector::word_at(Warp& warp, Block* owner, uint64_t address) {
   if (owner == nullptr) {
     return is_watched(address) ? watched_words_[address] : devices_.at(std::this_thread::get_id()).words[address];
   }
-  if (owner->words.empty()) owner->words.resize(warp.cluster->launch.shared_bytes / 4 + 1);
+  if (owner->words.empty()) owner->words.resize(warp.cluster->launch.shared_bytes() / 4 + 1);
   return owner->words[(address - reinterpret_cast<uint64_t>(owner->shared)) / 4];
 }
 

@@ -78,7 +78,6 @@ class WarpRunner {
         const Mask guard = warp_.predicates[static_cast<size_t>(instruction.guard)];
         lanes &= instruction.guard_is_negated ? ~guard : guard;
       }
-      warp_.kernel->counters.lanes += static_cast<unsigned>(std::popcount(lanes));
       if (instruction.flow == Flow::kNext) {
         if (lanes != 0) execute(instruction, lanes);
         ++pc_;
@@ -135,7 +134,7 @@ class WarpRunner {
         if ((warp_.has_arrived & lanes) != 0) fail(warp_, std::countr_zero(warp_.has_arrived & lanes), "arrives twice");
         warp_.has_arrived |= lanes;
         warp_.cluster->arrived += static_cast<uint32_t>(std::popcount(lanes));
-        if (options_.finds_races && lanes != 0) launch_.races->arrive(warp_);
+        if (options_.finds_races && lanes != 0) launch_.races.arrive(warp_);
         pc_ = next;
         return;
       case Flow::kClusterWait:
@@ -191,7 +190,7 @@ class WarpRunner {
     if (warp_.has_arrived >> lane & 1u) --warp_.cluster->arrived;
     warp_.set_state(Mask{1} << lane, LaneState::kExited);
     --warp_.cluster->live;
-    if (--warp_.block->live == 0 && options_.finds_races) launch_.races->end_block(*warp_.block);
+    if (--warp_.block->live == 0 && options_.finds_races) launch_.races.end_block(*warp_.block);
   }
 
   Warp& warp_;
@@ -217,7 +216,7 @@ void release(Block& block) {
   block.arrived = 0;
   Launch& launch = block.cluster->launch;
   ++launch.kernel.counters.barriers;
-  if (launch.options.finds_races) launch.races->meet(block);
+  if (launch.options.finds_races) launch.races.meet(block);
 }
 
 void release(Cluster& cluster) {
@@ -230,7 +229,7 @@ void release(Cluster& cluster) {
   }
   cluster.arrived = 0;
   ++cluster.launch.kernel.counters.cluster_barriers;
-  if (cluster.launch.options.finds_races) cluster.launch.races->leave(cluster);
+  if (cluster.launch.options.finds_races) cluster.launch.races.leave(cluster);
 }
 
 // The barrier completes once all threads wait: those that have arrived go on to their

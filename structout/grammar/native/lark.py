@@ -102,7 +102,7 @@ def parse_lark(text: str, limits: AutomatonLimits, context: GrammarContext) -> R
     Raises:
         GrammarError: the grammar is malformed or uses what is not supported.
     """
-    rules = RuleSet(START, limits, has_lexer=True)
+    rules = RuleSet(START, limits, has_lexer=True, is_labelled=context.is_labelled)
     _Parser(text, _tokens_of(text)[0], rules, context).parse()
     return rules
 
@@ -535,7 +535,10 @@ class _Parser:
                     part = self._parse_text(token)
                 else:
                     return self._literal(token)
-        return part if is_terminal or token.text == '""' else self._rules.native.add_terminal(part)
+        if is_terminal or token.text == '""':
+            return part
+        terminal = self._rules.native.add_terminal(part)
+        return self._rules.label(token.text, terminal) if token.kind == "name" else terminal
 
     def _literal(self, token: _Token) -> int:
         """A terminal, the same one wherever it is written alike."""

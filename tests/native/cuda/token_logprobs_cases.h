@@ -52,12 +52,14 @@ class RandomTokenLogprobs {
     using V = cuda::Vector<kFormat>;
     const bool is_huge = below(12) == 0;  // and allows few tokens
     const int64_t num_rows = 1 + below(2), vocab_size = 1 + below(is_huge    ? 400'000
-                                                                  : below(3) ? 600
+                                                                  : below(3) ? (below(4) ? 600 : 40)
                                                                   : below(3) ? 7000
                                                                              : 40'000);
     const int64_t words = words_for(vocab_size);
-    const int64_t offset = below(2) ? below(9) : 0;
-    std::vector<typename V::Element> logits(offset + num_rows * vocab_size);
+    const int64_t vocab_begin = below(3) ? 0 : below(std::min<int64_t>(vocab_size, 400));
+    const int64_t num_columns = vocab_size - vocab_begin;
+    const int64_t offset = below(2) ? below(9) : vocab_begin % V::kTokens;
+    std::vector<typename V::Element> logits(offset + num_rows * num_columns);
     const uint64_t distinct = below(3) == 0 ? 3 : 1u << 20;
     const bool has_nan = below(4) == 0;
     for (auto& logit : logits) {
@@ -81,7 +83,9 @@ class RandomTokenLogprobs {
     matrix.logits = logits.data() + offset;
     matrix.format = kFormat;
     matrix.num_rows = num_rows;
-    matrix.vocab_end = matrix.row_stride = vocab_size;
+    matrix.vocab_begin = vocab_begin;
+    matrix.vocab_end = vocab_size;
+    matrix.row_stride = num_columns;
     matrix.has_mask = is_huge || below(3);
     const int64_t num_words = below(3) ? words : below(words + 1);  // a mask may be narrower than the row
     matrix.bitmask = {mask.data(), num_rows, num_words, words};
@@ -100,11 +104,11 @@ class RandomTokenLogprobs {
 
     for (int64_t row = 0; row < num_rows; ++row) {
       std::vector<ListedToken> tokens;
-      for (int64_t token = 0; token < vocab_size; ++token) {
+      for (int64_t token = vocab_begin; token < vocab_size; ++token) {
         const bool is_known = rows[row] >= 0 && rows[row] < num_rows && token / 32 < num_words;
         const bool is_allowed = !matrix.has_mask || rows[row] == -1 ||
                                 (is_known && mask[rows[row] * words + token / 32] >> (token % 32) & 1);
-        const float x = V::widen(logits[offset + row * vocab_size + token]);
+        const float x = V::widen(logits[offset + row * num_columns + token - vocab_begin]);
         if (is_allowed && x > -INFINITY && token_ids[row] >= 0 && is_valid) tokens.push_back({x, token});
       }
       std::stable_sort(tokens.begin(), tokens.end(),
