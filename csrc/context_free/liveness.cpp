@@ -11,14 +11,16 @@ namespace {
 
 // Symbols from each state to the end of its rule, at least.
 std::vector<uint32_t> symbols_to_rule_end(const Network& network) {
-  // What each state is a way on for, and each start of a rule.
-  std::vector<std::vector<uint32_t>> before(network.num_states());
+  // What each state is a way on for, and each start of a rule; and where symbols lead to.
+  std::vector<std::vector<uint32_t>> before(network.num_states()), after(network.num_states());
   std::vector<uint32_t> least(network.num_states(), kNone), pending;
   uint32_t num_symbols = network.has_lexer() ? uint32_t(network.terminals().size()) : 256;
   for (uint32_t state = 0; state < network.num_states(); ++state) {
     for (uint32_t symbol = 0; symbol < num_symbols; ++symbol) {
       uint32_t next = network.next(state, symbol);
-      if (next != kNone && (before[next].empty() || before[next].back() != state)) before[next].push_back(state);
+      if (next == kNone || (!before[next].empty() && before[next].back() == state)) continue;
+      before[next].push_back(state);
+      after[state].push_back(next);
     }
     for (const Call* call = network.calls_begin(state); call < network.calls_end(state); ++call) {
       before[call->target].push_back(state);
@@ -35,10 +37,7 @@ std::vector<uint32_t> symbols_to_rule_end(const Network& network) {
       auto try_way = [&](uint32_t target, uint32_t cost) {
         if (least[target] != kNone && cost != kNone) shortest = std::min(shortest, least[target] + cost);
       };
-      for (uint32_t symbol = 0; symbol < num_symbols; ++symbol) {
-        uint32_t next = network.next(state, symbol);
-        if (next != kNone) try_way(next, 1);
-      }
+      for (uint32_t next : after[state]) try_way(next, 1);
       for (const Call* call = network.calls_begin(state); call < network.calls_end(state); ++call) {
         try_way(call->target, least[network.start(call->rule)]);
       }

@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "base/number_table.h"
 #include "base/sorted_set.h"
 #include "regular/components.h"
 #include "regular/partition.h"
@@ -151,39 +152,38 @@ void RuleNfa::remove_dead_ends(const std::vector<uint8_t>& is_productive) {
   }
 }
 
-// The nodes that the given ones reach without a symbol, of those that matter.
-std::vector<uint32_t> RuleNfa::closure(std::vector<uint32_t> nodes) const {
+// The nodes that the given ones reach without a symbol, of those that matter. `is_reached`:
+// 0 for each node, also afterwards.
+std::vector<uint32_t> RuleNfa::closure(std::vector<uint32_t> nodes, std::vector<uint8_t>& is_reached) const {
   std::vector<uint32_t> reached;
   while (!nodes.empty()) {
     uint32_t node = nodes.back();
     nodes.pop_back();
-    auto at = std::lower_bound(reached.begin(), reached.end(), node);
-    if (at != reached.end() && *at == node) continue;
-    reached.insert(at, node);
+    if (std::exchange(is_reached[node], 1)) continue;
+    reached.push_back(node);
     nodes.insert(nodes.end(), nodes_[node].empty.begin(), nodes_[node].empty.end());
   }
-  reached.erase(
-      std::remove_if(reached.begin(), reached.end(), [this](uint32_t node) { return !nodes_[node].matters(); }),
-      reached.end());
+  for (uint32_t node : reached) is_reached[node] = 0;
+  auto is_idle = [this](uint32_t node) { return !nodes_[node].matters(); };
+  reached.erase(std::remove_if(reached.begin(), reached.end(), is_idle), reached.end());
+  std::sort(reached.begin(), reached.end());
   return reached;
 }
 
 RuleAutomaton RuleNfa::determinize(engine::Budget& budget) const {
   RuleAutomaton states;
-  std::vector<std::vector<uint32_t>> members = {closure({kStart})};
-  std::map<std::vector<uint32_t>, uint32_t> numbers;  // not of the start, to which nothing leads
+  std::vector<uint8_t> is_reached(num_nodes());
+  const std::vector<uint32_t> start = closure({kStart}, is_reached);
+  ListNumbers<uint32_t> others;  // the nodes of the states that follow; nothing leads to the start
   auto number_of = [&](std::vector<uint32_t> targets) {
-    std::vector<uint32_t> nodes = closure(std::move(targets));
+    std::vector<uint32_t> nodes = closure(std::move(targets), is_reached);
     budget.spend(nodes.size() + 1);
-    auto [found, is_new] = numbers.try_emplace(std::move(nodes), uint32_t(members.size()));
-    if (is_new) {
-      members.push_back(found->first);
-      budget.check_states(members.size());
-    }
-    return found->second;
+    uint32_t number = 1 + others.number_of(nodes);
+    budget.check_states(number + 1);
+    return number;
   };
-  for (uint32_t state = 0; state < members.size(); ++state) {
-    const std::vector<uint32_t> nodes = members[state];
+  for (uint32_t state = 0; state <= others.size(); ++state) {
+    const std::vector<uint32_t> nodes = state == 0 ? start : others.list(state - 1);
     RuleState result;
     std::vector<SymbolEdge> edges;
     std::vector<uint32_t> bounds;

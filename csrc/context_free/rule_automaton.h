@@ -84,7 +84,7 @@ class RuleNfa {
   const Node& node(uint32_t number) const { return nodes_[number]; }
 
  private:
-  std::vector<uint32_t> closure(std::vector<uint32_t> nodes) const;
+  std::vector<uint32_t> closure(std::vector<uint32_t> nodes, std::vector<uint8_t>& is_reached) const;
   std::vector<uint8_t> live_nodes(const std::vector<uint8_t>& is_productive) const;
 
   std::vector<Node> nodes_;

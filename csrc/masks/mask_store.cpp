@@ -11,6 +11,7 @@ namespace {
 
 constexpr size_t kMaxKeptBytes = 64u << 20;   // masks beyond are computed each time
 constexpr uint32_t kWordsPerListedToken = 4;  // setting a bit takes as long as copying some words
+constexpr size_t kManyListedTokens = 256;     // it pays to look for a mask that is alike
 constexpr size_t kBytesPerKeptMask = 128;     // of the deque and the table, roughly
 
 // Lists the set bits of word(0) ... word(count - 1). False if there are more than `most`.
@@ -32,21 +33,39 @@ bool list_bits(uint32_t count, size_t most, Word word, std::vector<uint32_t>& bi
 
 }  // namespace
 
-Mask MaskStore::smallest_form(const uint32_t* row) const {
+Mask MaskStore::smallest_form(const uint32_t* row) {
   uint32_t words = vocabulary_->row_words();
   size_t most = words / kWordsPerListedToken;
+  Mask smallest{MaskKind::kRow, {}};
+  std::vector<uint32_t> bits;
+  auto try_form = [&](MaskKind kind, const Mask* base, auto word) {
+    bits.clear();
+    if (!list_bits(words, most, word, bits)) return false;
+    bool is_smaller = smallest.kind == MaskKind::kRow || bits.size() < smallest.words.size();
+    if (is_smaller) smallest = {kind, bits, base};
+    most = smallest.words.size();
+    return is_smaller;
+  };
   const std::vector<uint32_t>& text = vocabulary_->text_row();
-  std::vector<uint32_t> allowed, differing;
-  bool is_short = list_bits(words, most, [&](uint32_t i) { return row[i]; }, allowed);
-  if (is_short) most = allowed.size();
-  bool is_other_shorter = list_bits(words, most, [&](uint32_t i) { return text[i] ^ row[i]; }, differing);
-  if (is_other_shorter && !(is_short && allowed.size() <= differing.size())) {
-    differing.shrink_to_fit();
-    return {MaskKind::kDiffering, std::move(differing)};
+  try_form(MaskKind::kAllowed, nullptr, [&](uint32_t i) { return row[i]; });
+  try_form(MaskKind::kDiffering, nullptr, [&](uint32_t i) { return text[i] ^ row[i]; });
+  bool is_large = smallest.kind == MaskKind::kRow || smallest.words.size() > kManyListedTokens;
+  size_t used = bases_.size();
+  for (size_t i = 0; i < bases_.size() && is_large; ++i) {
+    const std::vector<uint32_t>& base = bases_[i]->words;
+    if (try_form(MaskKind::kDiffering, bases_[i], [&](uint32_t at) { return base[at] ^ row[at]; })) used = i;
   }
-  if (!is_short) return {MaskKind::kRow, std::vector<uint32_t>(row, row + words)};
-  allowed.shrink_to_fit();
-  return {MaskKind::kAllowed, std::move(allowed)};
+  if (used < bases_.size() && smallest.base != nullptr) {
+    std::rotate(bases_.begin(), bases_.begin() + ptrdiff_t(used), bases_.begin() + ptrdiff_t(used) + 1);
+  }
+  if (smallest.kind == MaskKind::kRow) smallest.words.assign(row, row + words);
+  return smallest;
+}
+
+bool MaskStore::are_equal(const Mask& mask, const uint32_t* row) {
+  expanded_.resize(vocabulary_->row_words());
+  expand(mask, expanded_.data());
+  return std::equal(expanded_.begin(), expanded_.end(), row);
 }
 
 void MaskStore::expand(const Mask& mask, uint32_t* row) const {
@@ -60,27 +79,33 @@ void MaskStore::expand(const Mask& mask, uint32_t* row) const {
       for (uint32_t token : mask.words) row[token >> 5] |= 1u << (token & 31);
       break;
     case MaskKind::kDiffering:
-      std::memcpy(row, vocabulary_->text_row().data(), row_bytes);
+      std::memcpy(row, (mask.base == nullptr ? vocabulary_->text_row() : mask.base->words).data(), row_bytes);
       for (uint32_t token : mask.words) row[token >> 5] ^= 1u << (token & 31);
       break;
   }
 }
 
 const Mask* MaskStore::add(const uint32_t* row) {
-  Mask mask = smallest_form(row);
-  size_t size = mask.words.size() * sizeof(uint32_t);
-  uint64_t hash = mix(hash_bytes(reinterpret_cast<const uint8_t*>(mask.words.data()), size), uint64_t(mask.kind));
+  size_t row_bytes = vocabulary_->row_words() * sizeof(uint32_t);
+  uint64_t hash = hash_bytes(reinterpret_cast<const uint8_t*>(row), row_bytes);
   std::lock_guard<std::mutex> lock(mutex_);
   auto [first, last] = by_hash_.equal_range(hash);
   for (auto found = first; found != last; ++found) {
-    if (found->second->kind == mask.kind && found->second->words == mask.words) return found->second;
+    if (are_equal(*found->second, row)) return found->second;
   }
+  Mask mask = smallest_form(row);
+  size_t size = mask.words.size() * sizeof(uint32_t);
   if (bytes_ + size > kMaxKeptBytes) return nullptr;
   bytes_ += size + kBytesPerKeptMask;
   mask.slot = uint32_t(masks_.size());
   masks_.push_back(std::move(mask));
-  by_hash_.emplace(hash, &masks_.back());
-  return &masks_.back();
+  const Mask* added = &masks_.back();
+  by_hash_.emplace(hash, added);
+  if (added->kind == MaskKind::kRow) {
+    bases_.insert(bases_.begin(), added);
+    if (bases_.size() > kMaxCompared) bases_.pop_back();
+  }
+  return added;
 }
 
 uint32_t MaskStore::size() const {

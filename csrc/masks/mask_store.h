@@ -17,17 +17,19 @@ constexpr uint32_t kNoSlot = UINT32_MAX;
 enum class MaskKind : uint8_t {
   kRow,
   kAllowed,    // a list of its tokens
-  kDiffering,  // a list of where it differs from the row of all tokens with bytes
+  kDiffering,  // a list of where it differs from another row
 };
 
 struct Mask {
   MaskKind kind;
   std::vector<uint32_t> words;  // of the row, or token ids
+  const Mask* base = nullptr;   // what it differs from, of kind kRow; null: the row of all tokens with bytes
   uint32_t slot = kNoSlot;      // its number, in the order in which masks were added
   bool is_empty() const { return kind == MaskKind::kAllowed && words.empty(); }
 };
 
-// Threads may share it.
+// Masks of one constraint are often alike, so a mask may be kept as what it differs in from
+// one that was used like that, or added, not long ago. Threads may share it.
 class MaskStore {
  public:
   explicit MaskStore(std::shared_ptr<const VocabularyTrie> vocabulary) : vocabulary_(std::move(vocabulary)) {}
@@ -40,11 +42,16 @@ class MaskStore {
   size_t memory_bytes() const;
 
  private:
-  Mask smallest_form(const uint32_t* row) const;
+  static constexpr size_t kMaxCompared = 8;  // rows
+
+  Mask smallest_form(const uint32_t* row);
+  bool are_equal(const Mask& mask, const uint32_t* row);
 
   std::shared_ptr<const VocabularyTrie> vocabulary_;
   mutable std::mutex mutex_;  // guards what follows
   std::deque<Mask> masks_;
+  std::vector<const Mask*> bases_;  // of kind kRow, those of late use first
+  std::vector<uint32_t> expanded_;  // scratch memory
   std::unordered_multimap<uint64_t, const Mask*> by_hash_;
   size_t bytes_ = 0;
 };

@@ -30,6 +30,7 @@ for _ in range(5):  # inside each other
 _TOKEN = re.compile(
     r"""(?P<space>[ \t]+|(?:\#|//)[^\n]*)
       | (?P<newline>\r?\n)
+      | (?P<bracket>[()\[\]|])
       | (?P<text>"(?:[^"\\\x00-\x1f\x7f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}))*"i?)
       | (?P<regex>/(?P<pattern>(?:[^/\\]|\\.)+)/(?P<flags>[imslux]*))
       | (?P<name>_?[a-z][_a-z0-9-]*|_?[A-Z][_A-Z0-9-]*)
@@ -46,7 +47,7 @@ _TOKEN = re.compile(
       | (?P<token><[^<>\s]+>)
       | (?P<grammar>@[A-Za-z0-9_-]+)
       | (?P<number>[0-9]+(?:\.[0-9]+)?)
-      | (?P<sign>[()\[\]{}|*+?&~:!.,=])""",
+      | (?P<sign>[{}*+?&~:!.,=])""",
     re.VERBOSE,
 )
 _JSON = json.JSONDecoder()
@@ -109,6 +110,8 @@ def parse_lark(text: str, limits: AutomatonLimits, context: GrammarContext) -> R
 class _Token:
     """``value`` and ``json``: what comes after a statement, and how it is written."""
 
+    __slots__ = ("json", "kind", "match", "start", "text", "value")
+
     def __init__(self, kind: str, text: str, start: int, match: re.Match[str], value: Any = None, json: str = ""):
         self.kind, self.text, self.start, self.match, self.value, self.json = kind, text, start, match, value, json
 
@@ -130,7 +133,11 @@ def _tokens_of(text: str, at: int = 0, depth: int = 0) -> tuple[list[_Token], in
         match = _TOKEN.match(text, at)
         if match is None:
             raise malformed_error(text, at, f"unexpected {text[at]!r}, or what it opens is not closed")
-        token = _Token(match.lastgroup or "", match.group(), at, match)
+        kind = match.lastgroup or ""
+        if kind == "space":
+            at = match.end()
+            continue
+        token = _Token(kind, match.group(), at, match)
         at = match.end()
         if token.text in _JSON_STATEMENTS:
             json_begin = _end_of_space(text, at)
@@ -151,8 +158,7 @@ def _tokens_of(text: str, at: int = 0, depth: int = 0) -> tuple[list[_Token], in
         if token.text == "|":
             while tokens and tokens[-1].kind == "newline":
                 tokens.pop()
-        if token.kind != "space":
-            tokens.append(token)
+        tokens.append(token)
     if depth:
         raise malformed_error(text, begin, "the { after %lark is not closed")
     return tokens, at
@@ -173,6 +179,8 @@ class _Parser:
         self._context = context
         self._inside: list[tuple[_Token, RuleSet]] = []  # grammars
         self._first_uses: dict[str, int] = {}
+        self._literals: dict[str, int] = {}  # terminals, by how they are written
+        self._has_conditions = any(token.kind == "condition" for token in tokens)
         self._parametric: dict[str, int] = {}  # rules with a parameter, and the token after it
         self._instances: list[tuple[str, int, _Token]] = []  # of them, with a value, and where they are first used
         self._parameter: int | None = None  # of the rule that is parsed
@@ -444,7 +452,7 @@ class _Parser:
         """Go on at the condition of the alternative that begins here, if that does not
         hold: what stands in front of it may have parameters without an end."""
         depth = 0
-        for at in range(self._at, len(self._tokens)):
+        for at in range(self._at, len(self._tokens) if self._has_conditions else 0):
             token = self._tokens[at]
             depth += (token.text in ("(", "[")) - (token.text in (")", "]"))
             if depth < 0 or token.kind == "newline" or (depth == 0 and token.text == "|"):
@@ -522,11 +530,22 @@ class _Parser:
             case "regex":
                 part = self._parse_regex(token)
             case _:
-                part = self._parse_text(token)
+                is_range = self._at < len(self._tokens) and self._tokens[self._at].text == ".."
+                if is_terminal or is_range or token.text == '""':
+                    part = self._parse_text(token)
+                else:
+                    return self._literal(token)
         if is_terminal or token.text == '""':
             return part
         terminal = self._rules.native.add_terminal(part)
         return self._rules.label(token.text, terminal) if token.kind == "name" else terminal
+
+    def _literal(self, token: _Token) -> int:
+        """A terminal, the same one wherever it is written alike."""
+        known = self._literals.get(token.text)
+        if known is None:
+            known = self._literals[token.text] = self._rules.native.add_terminal(self._parse_text(token))
+        return known
 
     def _instance_of(self, rule: _Token) -> int:
         token = self._expect("parameter", "")
