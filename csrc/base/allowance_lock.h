@@ -9,12 +9,11 @@
 
 namespace structout::engine {
 
-// Holds a mutex, and lets a budget draw from the allowance of this thread. Unless the
-// allowance may wait, it does not wait for a thread that takes long, but throws
-// OverAllowance.
-class AllowanceLock {
+// Holds a mutex. Unless the allowance of this thread may wait, it does not wait for a thread
+// that takes long, but throws OverAllowance.
+class LookupLock {
  public:
-  AllowanceLock(std::mutex& mutex, Budget& budget) : lock_(mutex, std::defer_lock), budget_(budget) {
+  explicit LookupLock(std::mutex& mutex) : lock_(mutex, std::defer_lock) {
     WorkAllowance* allowance = WorkAllowance::present();
     if (allowance == nullptr || allowance->may_wait()) {
       lock_.lock();
@@ -24,16 +23,26 @@ class AllowanceLock {
         std::this_thread::sleep_for(kBetweenTries);
       }
     }
-    budget.draw_from(allowance);
   }
-  ~AllowanceLock() { budget_.draw_from(nullptr); }
-  AllowanceLock(const AllowanceLock&) = delete;
 
  private:
   static constexpr int kMaxTries = 20;
   static constexpr std::chrono::microseconds kBetweenTries{20};
 
   std::unique_lock<std::mutex> lock_;
+};
+
+// One that lets a budget draw from the allowance.
+class AllowanceLock {
+ public:
+  AllowanceLock(std::mutex& mutex, Budget& budget) : lock_(mutex), budget_(budget) {
+    budget.draw_from(WorkAllowance::present());
+  }
+  ~AllowanceLock() { budget_.draw_from(nullptr); }
+  AllowanceLock(const AllowanceLock&) = delete;
+
+ private:
+  LookupLock lock_;
   Budget& budget_;
 };
 

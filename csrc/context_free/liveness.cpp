@@ -87,6 +87,7 @@ std::pair<uint32_t, bool> EndSearch::search(Reader& reader, const Place& place, 
   std::priority_queue<Promise, std::vector<Promise>, std::greater<>> pending;
   std::map<std::pair<Node, uint32_t>, uint32_t> lengths;  // of the shortest ways so far, by place
   steps.clear();
+  uint64_t work_of_ends = 0;  // of embedded texts
   auto reach = [&](const LexerPlace& next, uint32_t before, std::string bytes) {
     if (next.node == Stacks::kDead) return;
     uint32_t length = uint32_t(bytes.size()) + (before == kNone ? 0 : steps[before].length);
@@ -103,14 +104,15 @@ std::pair<uint32_t, bool> EndSearch::search(Reader& reader, const Place& place, 
     for (const EmbeddedRun& run : next.others->runs) {
       // Any end of an embedded text will do, and it always has one.
       std::optional<std::string> end;
-      if (by_bytes) end = reader.embedded().held(run.states).short_end(*run.position);
+      if (by_bytes) end = reader.embedded().held(run.states).short_end(*run.position, work_of_ends);
       if (end || !by_bytes) reach(reader.behind(run.below, budget), before, bytes + end.value_or(""));
     }
   };
+  const uint64_t total_before = budget.total();
   reach_all(place, kNone, "");
-  uint64_t work_before = budget.total();
   for (uint32_t num_expanded = 0; !pending.empty(); ++num_expanded) {
-    if (num_expanded == kMaxPlaces || budget.total() - work_before > kMaxWork) return {kNone, false};
+    if (num_expanded == kMaxPlaces || budget.total() - total_before > kMaxWork) return {kNone, false};
+    if (work_of_ends > kMaxWorkOfEnds) return {kNone, false};
     uint32_t step = pending.top().second;
     pending.pop();
     Place current{steps[step].place};

@@ -35,7 +35,8 @@ class EndSearch {
 
  private:
   static constexpr uint32_t kMaxPlaces = 4'000;
-  static constexpr uint64_t kMaxWork = 1 << 18;  // of a budget
+  static constexpr uint64_t kMaxWork = 1 << 18;        // of a budget
+  static constexpr uint64_t kMaxWorkOfEnds = 1 << 22;  // of embedded texts
 
   // A place that was reached from another, by a byte, by an embedded text or by a token.
   struct Step {

@@ -127,9 +127,13 @@ std::string EmbeddedSchema::forced(const EmbeddedPosition& position) {
   return json(position).forced();
 }
 
-std::optional<std::string> EmbeddedSchema::short_end(const EmbeddedPosition& position) {
-  states_->machine_->schema().budget().restart();
-  return short_completion(json(position));
+std::optional<std::string> EmbeddedSchema::short_end(const EmbeddedPosition& position, uint64_t& work) {
+  engine::Budget& budget = states_->machine_->schema().budget();
+  budget.restart();
+  uint64_t total_before = budget.total();
+  std::optional<std::string> end = short_completion(json(position));
+  work += budget.total() - total_before;
+  return end;
 }
 
 }  // namespace structout::json

@@ -33,7 +33,7 @@ class EmbeddedSchema final : public engine::EmbeddedStates {
   void fill(const engine::EmbeddedPosition& position, uint32_t* row) override;
   void expand(const engine::Mask& mask, uint32_t* row) override;
   std::string forced(const engine::EmbeddedPosition& position) override;
-  std::optional<std::string> short_end(const engine::EmbeddedPosition& position) override;
+  std::optional<std::string> short_end(const engine::EmbeddedPosition& position, uint64_t& work) override;
   uint32_t number() const override { return states_->number_; }
   uint32_t number_with(const std::vector<uint32_t>& stop_tokens) override { return states_->number_with(stop_tokens); }
 

@@ -48,8 +48,7 @@ Position::Position(Machine& machine, const std::vector<std::pair<State, PastKeys
 bool Position::equals(const Position& other) const {
   if (machine_ != other.machine_ || state_ != other.state_) return false;
   if (is_new_ != other.is_new_ || has_free_key_ != other.has_free_key_) return false;
-  bool remembers_text = has_used() || other.has_used() || text_ != nullptr || other.text_ != nullptr;
-  if (remembers_text || !are_equal(memory_.get(), other.memory_.get())) return false;
+  if (remembers_text() || other.remembers_text() || !are_equal(memory_.get(), other.memory_.get())) return false;
   const Frame *frame = below_.get(), *other_frame = other.below_.get();
   while (frame != other_frame) {
     if (frame == nullptr || other_frame == nullptr || frame->state != other_frame->state) return false;
@@ -330,6 +329,23 @@ std::string Position::key_within(const Frame& item) const {
   }
   if (!depends_on_text) depends_on_text = machine_->may_be_scarce(item.state, text_since(item.memory->begin));
   return depends_on_text ? key + text_since(item.memory->begin) : key;
+}
+
+std::string Position::key() const {
+  std::string key;
+  auto append = [&key](uint32_t number) { key.append(reinterpret_cast<const char*>(&number), sizeof number); };
+  auto append_names = [&](const Memory* memory) {
+    append(memory == nullptr ? UINT32_MAX : uint32_t(memory->names.size()));
+    for (bool has_come : names_of(memory)) key.push_back(has_come ? '1' : '0');
+  };
+  append(state_);
+  append(uint32_t(is_new_) << 1 | uint32_t(has_free_key_));
+  append_names(memory_.get());
+  for (const Frame* frame = below_.get(); frame != nullptr; frame = frame->below.get()) {
+    append(frame->state);
+    append_names(frame->memory.get());
+  }
+  return key;
 }
 
 std::string Position::forced() const {

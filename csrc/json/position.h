@@ -103,6 +103,10 @@ class Position final : public engine::EmbeddedPosition {
   // The bytes that must follow.
   std::string forced() const;
 
+  // Equal for positions of a machine from which the same may follow, if they do not
+  // remember texts.
+  std::string key() const;
+
   // Whether the same may follow as from another position. False where it takes long to
   // tell: where texts are remembered.
   bool equals(const Position& other) const;
@@ -125,6 +129,9 @@ class Position final : public engine::EmbeddedPosition {
   bool has_used() const {
     return (memory_ != nullptr && memory_->used != nullptr) || (below_ != nullptr && below_->has_used);
   }
+
+  // Whether more than states and the names of past keys tells what may follow.
+  bool remembers_text() const { return has_used() || text_ != nullptr; }
 
  private:
   bool apply(const Action& action, uint8_t byte);

@@ -12,8 +12,7 @@
 
 namespace structout::json {
 
-// Its states are numbers of positions: 0 for the present one, then those that drafts
-// lead to.
+// Its states are numbers of places: 0 for the present one, then those that drafts lead to.
 class SchemaMatcher final : public engine::Matcher {
  public:
   SchemaMatcher(std::shared_ptr<SchemaIndex> index, std::vector<uint32_t> stop_tokens)
@@ -21,26 +20,30 @@ class SchemaMatcher final : public engine::Matcher {
         index_(std::move(index)),
         states_(index_->states()),
         number_(states_->number_with(this->stop_tokens())),
-        history_{states_->start()} {}
+        place_(states_->start()) {}
 
   uint32_t current_state() const override { return 0; }
   std::vector<State> control_state() const {
-    return with_room([&] { return states_->control_state(history_.back()); });
+    return with_room([&] { return states_->control_state(*place_); });
   }
-  bool has_mask(uint32_t state) const override { return states_->has_mask(position(state)); }
+  bool has_mask(uint32_t state) const override { return states_->has_mask(place(state)); }
 
   std::unique_ptr<Matcher> copy() const override { return std::make_unique<SchemaMatcher>(*this); }
 
+  void prefetch() const override { __builtin_prefetch(&place_->mask); }
+
  private:
+  struct Step {
+    uint32_t token;  // kNoToken if it is bytes
+    std::string bytes;
+  };
   struct Draft {
     uint32_t before;  // the state that it follows
     uint32_t token;
-    Position position;
+    PlacePtr place;
   };
 
-  const Position& position(uint32_t state) const { return state == 0 ? history_.back() : drafts_[state - 1].position; }
-
-  std::string bytes_of(uint32_t token) const { return std::string(vocabulary().begin(token), vocabulary().end(token)); }
+  const Place& place(uint32_t state) const { return state == 0 ? *place_ : *drafts_[state - 1].place; }
 
   // Calls a function that may make states. If there is no room for more of them beside
   // those of other texts, makes those of this text again, apart from the others.
@@ -57,81 +60,81 @@ class SchemaMatcher final : public engine::Matcher {
 
   void read_again() const {
     std::shared_ptr<SchemaStates> states = index_->new_states();
-    auto after = [&](Position position, const std::string& bytes) {
-      states->read(position, bytes);
-      return position;
-    };
-    std::vector<Position> history = {states->start()};
-    for (const std::string& step : steps_) history.push_back(after(history.back(), step));
+    std::vector<PlacePtr> history;
+    PlacePtr place = states->start();
+    for (const Step& step : steps_) {
+      PlacePtr next = step.token == kNoToken ? states->after(*place, step.bytes) : states->after(*place, step.token);
+      history.push_back(std::exchange(place, std::move(next)));
+    }
     std::vector<Draft> drafts = drafts_;
     for (Draft& draft : drafts) {
-      const Position& before = draft.before == 0 ? history.back() : drafts[draft.before - 1].position;
-      draft.position = after(before, bytes_of(draft.token));
+      draft.place = states->after(draft.before == 0 ? *place : *drafts[draft.before - 1].place, draft.token);
     }
     states_ = std::move(states);
     has_own_states_ = true;
     number_ = states_->number_with(stop_tokens());
+    place_ = std::move(place);
     history_ = std::move(history);
     drafts_ = std::move(drafts);
   }
 
   bool advance(uint32_t token) override {
-    std::string bytes = bytes_of(token);
-    return !bytes.empty() && advance_bytes(bytes);
+    return with_room([&] { return push(states_->after(*place_, token), {token, {}}); });
   }
 
   bool advance_bytes(const std::string& bytes) override {
-    return with_room([&] {
-      Position next = history_.back();
-      if (!states_->read(next, bytes)) return false;
-      history_.push_back(std::move(next));
-      steps_.push_back(bytes);
-      drafts_.clear();
-      return true;
-    });
+    return with_room([&] { return push(states_->after(*place_, bytes), {kNoToken, bytes}); });
+  }
+
+  bool push(PlacePtr next, Step step) {
+    if (next == nullptr) return false;
+    history_.push_back(std::exchange(place_, std::move(next)));
+    steps_.push_back(std::move(step));
+    drafts_.clear();
+    return true;
   }
 
   void drop(size_t count) override {
-    history_.erase(history_.end() - ptrdiff_t(count), history_.end());
+    if (count == 0) return;
+    place_ = history_[history_.size() - count];
+    history_.resize(history_.size() - count);
     steps_.resize(steps_.size() - count);
     drafts_.clear();
   }
 
-  bool is_complete(uint32_t state) const override {
-    return with_room([&] { return states_->is_complete(position(state)); });
-  }
+  bool is_complete(uint32_t state) const override { return place(state).is_complete; }
 
   uint32_t next_state(uint32_t state, uint32_t token) const override {
-    std::string bytes = bytes_of(token);
     return with_room([&]() -> uint32_t {
-      Position next = position(state);
-      if (bytes.empty() || !states_->read(next, bytes)) return engine::kNoState;
+      PlacePtr next = states_->after(place(state), token);
+      if (next == nullptr) return engine::kNoState;
       drafts_.push_back({state, token, std::move(next)});
       return uint32_t(drafts_.size());
     });
   }
 
   bool fill_text(uint32_t state, uint32_t* row) const override {
-    return with_room([&] { return states_->fill(position(state), row); });
+    return with_room([&] { return states_->fill(place(state), row); });
   }
 
   uint64_t key_of_mask(uint32_t state) const override {
-    const engine::Mask* mask = with_room([&] { return states_->mask(position(state)); });
+    const engine::Mask* mask = with_room([&] { return states_->mask(place(state)); });
     if (mask == nullptr) return 0;
     return uint64_t(number_) << 32 | uint64_t(mask->slot) << 1 | uint64_t(is_complete(state));
   }
 
   std::string forced_bytes() const override {
-    return with_room([&] { return states_->forced(history_.back()); });
+    return with_room([&] { return states_->forced(*place_); });
   }
 
   const std::shared_ptr<SchemaIndex> index_;
-  std::vector<std::string> steps_;  // of the text
+  std::vector<Step> steps_;  // of the text
   // What follows changes where states are made again.
   mutable std::shared_ptr<SchemaStates> states_;
   mutable bool has_own_states_ = false;
   mutable uint32_t number_;                // of states_ with these stop tokens
-  mutable std::vector<Position> history_;  // before each step, and now
+  mutable PlacePtr place_;                 // now
+  mutable std::vector<PlacePtr> history_;  // before each step
   mutable std::vector<Draft> drafts_;
 };
 

@@ -31,34 +31,40 @@ SchemaStates::Lock::Lock(SchemaStates& states)
 
 SchemaStates::Lock::~Lock() { states_.memory_bytes_ = states_.size_in_bytes(); }
 
-Position SchemaStates::start() {
+PlacePtr SchemaStates::start() {
   Lock lock(*this);
-  return Position(*machine_);
+  return places_.of(Position(*machine_));
 }
 
-bool SchemaStates::read(Position& position, uint32_t token) {
+PlacePtr SchemaStates::after(const Place& place, uint32_t token) {
+  {
+    engine::LookupLock lock(mutex_);
+    PlacePtr known = places_.after(place, token);
+    if (known != nullptr) return known;
+  }
   const uint8_t *begin = vocabulary_->begin(token), *end = vocabulary_->end(token);
-  return begin != end && read(position, begin, end);
+  if (begin == end) return nullptr;
+  Lock lock(*this);
+  PlacePtr next = read(place, begin, end);
+  if (next != nullptr) places_.add_move(place, token, *next);
+  return next;
 }
 
-bool SchemaStates::read(Position& position, const std::string& bytes) {
+PlacePtr SchemaStates::after(const Place& place, const std::string& bytes) {
   const uint8_t* begin = reinterpret_cast<const uint8_t*>(bytes.data());
-  return read(position, begin, begin + bytes.size());
+  Lock lock(*this);
+  return read(place, begin, begin + bytes.size());
 }
 
-bool SchemaStates::read(Position& position, const uint8_t* begin, const uint8_t* end) {
-  Lock lock(*this);
-  return position.read(begin, end) && position.has_unused();
+PlacePtr SchemaStates::read(const Place& place, const uint8_t* begin, const uint8_t* end) {
+  Position next = place.position;
+  if (!next.read(begin, end) || !next.has_unused()) return nullptr;
+  return places_.of(std::move(next));
 }
 
-bool SchemaStates::is_complete(const Position& position) {
+std::string SchemaStates::forced(const Place& place) {
   Lock lock(*this);
-  return position.is_complete();
-}
-
-std::string SchemaStates::forced(const Position& position) {
-  Lock lock(*this);
-  return position.forced();
+  return place.position.forced();
 }
 
 uint64_t SchemaStates::work() {
@@ -72,7 +78,8 @@ size_t SchemaStates::num_states() {
 }
 
 size_t SchemaStates::size_in_bytes() const {
-  return machine_->memory_bytes() + store_.memory_bytes() + masks_.size() * kBytesPerKey + suspect_bytes_;
+  return machine_->memory_bytes() + store_.memory_bytes() + masks_.size() * kBytesPerKey + suspect_bytes_ +
+         places_.memory_bytes();
 }
 
 std::optional<engine::Automaton> SchemaStates::closed(const engine::Limits& limits) try {
@@ -168,11 +175,27 @@ const SchemaStates::Entry& SchemaStates::computed_entry(const Position& position
   return masks_.emplace(key_of(position, top), last_).first->second;
 }
 
-const engine::Mask* SchemaStates::mask(const Position& position) {
-  if (position.has_used()) return nullptr;
+const engine::Mask* SchemaStates::mask(const Place& place) {
+  const engine::Mask* known = place.mask.load(std::memory_order_acquire);
+  if (known != nullptr || place.position.has_used()) return known;
   Lock lock(*this);
-  const Entry& entry = entry_of(position, mask_state(position));
-  return is_exact(position, entry) ? entry.mask : nullptr;
+  const Entry& entry = entry_of(place.position, mask_state(place.position));
+  const engine::Mask* mask = note_mask(place, entry, nullptr);
+  if (mask != nullptr || place.number == Place::kNoNumber) return mask;
+  std::vector<uint32_t> row(row_.size());
+  fill_row(place.position, entry, row.data());
+  return note_mask(place, entry, row.data());
+}
+
+const engine::Mask* SchemaStates::note_mask(const Place& place, const Entry& entry, const uint32_t* row) {
+  const engine::Mask* mask = nullptr;
+  if (is_exact(place.position, entry)) {
+    mask = entry.mask;
+  } else if (row != nullptr && place.number != Place::kNoNumber) {
+    mask = store_.add(row);
+  }
+  if (mask != nullptr) place.mask.store(mask, std::memory_order_release);
+  return mask;
 }
 
 bool SchemaStates::find_exits(const Position& position, State top, const Entry& entry) {
@@ -241,30 +264,42 @@ void SchemaStates::forbid_past_names(const Position& position, const Conditions&
   }
 }
 
-std::vector<State> SchemaStates::control_state(const Position& position) {
+std::vector<State> SchemaStates::control_state(const Place& place) {
   Lock lock(*this);
-  State top = mask_state(position);
-  if (known_entry(position, top) == nullptr) computed_entry(position, top);
-  std::string key = key_of(position, top);
+  State top = mask_state(place.position);
+  if (known_entry(place.position, top) == nullptr) computed_entry(place.position, top);
+  std::string key = key_of(place.position, top);
   std::vector<State> states(key.size() / sizeof(State));
   std::memcpy(states.data(), key.data(), key.size());
   return states;
 }
 
-bool SchemaStates::has_mask(const Position& position) {
-  if (position.has_used()) return false;
+bool SchemaStates::has_mask(const Place& place) {
+  if (place.mask.load(std::memory_order_acquire) != nullptr) return true;
+  if (place.position.has_used()) return false;
   Lock lock(*this);
-  const Entry* known = known_entry(position, mask_state(position));
-  return known != nullptr && is_exact(position, *known);
+  const Entry* known = known_entry(place.position, mask_state(place.position));
+  return known != nullptr && note_mask(place, *known, nullptr) != nullptr;
 }
 
-bool SchemaStates::fill(const Position& position, uint32_t* row) {
+bool SchemaStates::fill(const Place& place, uint32_t* row) {
+  const engine::Mask* known = place.mask.load(std::memory_order_acquire);
+  if (known != nullptr) {
+    store_.expand(*known, row);
+    return !known->is_empty();
+  }
   Lock lock(*this);
-  return fill_row(position, row);
+  const Entry& entry = entry_of(place.position, mask_state(place.position));
+  bool allows_any = fill_row(place.position, entry, row);
+  note_mask(place, entry, row);
+  return allows_any;
 }
 
 bool SchemaStates::fill_row(const Position& position, uint32_t* row) {
-  const Entry& entry = entry_of(position, mask_state(position));
+  return fill_row(position, entry_of(position, mask_state(position)), row);
+}
+
+bool SchemaStates::fill_row(const Position& position, const Entry& entry, uint32_t* row) {
   if (entry.mask == nullptr) {
     std::copy(row_.begin(), row_.end(), row);
   } else {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/allowance_lock.h"
-#include "json/position.h"
+#include "json/places.h"
 #include "json/token_walk.h"
 #include "masks/mask_store.h"
 
@@ -25,27 +25,26 @@ class SchemaStates {
 
   const std::shared_ptr<const engine::VocabularyTrie>& shared_vocabulary() const { return vocabulary_; }
 
-  Position start();
+  PlacePtr start();
 
-  // False if the token is not allowed; the position is of no use any more then.
-  bool read(Position& position, uint32_t token);
-  bool read(Position& position, const std::string& bytes);
-  bool is_complete(const Position& position);
-  std::string forced(const Position& position);
+  // The place after a token or bytes. Null if they are not allowed.
+  PlacePtr after(const Place& place, uint32_t token);
+  PlacePtr after(const Place& place, const std::string& bytes);
+  std::string forced(const Place& place);
 
   // Fills the mask of the tokens that may follow, without stop tokens. Returns whether
   // there is one.
-  bool fill(const Position& position, uint32_t* row);
+  bool fill(const Place& place, uint32_t* row);
 
-  // The mask of a position, computed if needed. Null if it has none of its own: it
-  // depends on keys or items that were used, or too many masks are kept.
-  const engine::Mask* mask(const Position& position);
+  // The mask of a place, computed if needed. Null if it has none of its own: it depends on
+  // keys or items that were used, or too many masks are kept.
+  const engine::Mask* mask(const Place& place);
 
-  // The states on top of the stack that the mask of a position looks at, the top first.
-  std::vector<State> control_state(const Position& position);
+  // The states on top of the stack that the mask of a place looks at, the top first.
+  std::vector<State> control_state(const Place& place);
 
   // Whether mask() and fill() are short.
-  bool has_mask(const Position& position);
+  bool has_mask(const Place& place);
 
   const std::vector<std::string>& annotations() const { return machine_->schema().annotations(); }
   uint32_t num_masks() const { return store_.size(); }
@@ -89,8 +88,9 @@ class SchemaStates {
     Conditions conditions;
   };
 
-  bool read(Position& position, const uint8_t* begin, const uint8_t* end);
+  PlacePtr read(const Place& place, const uint8_t* begin, const uint8_t* end);
   bool fill_row(const Position& position, uint32_t* row);
+  bool fill_row(const Position& position, const Entry& entry, uint32_t* row);
   State mask_state(const Position& position);
   std::string key_of(const Position& position, State top) const;
   const Entry* known_entry(const Position& position, State top) const;
@@ -103,6 +103,8 @@ class SchemaStates {
   bool find_exits(const Position& position, State top, const Entry& entry);
   // Whether the mask of the entry is that of the position, whatever this remembers.
   bool is_exact(const Position& position, const Entry& entry);
+  // Notes the mask of a place if it is that of the entry, or of a row that it shares.
+  const engine::Mask* note_mask(const Place& place, const Entry& entry, const uint32_t* row);
   std::vector<bool> truths(const Position& position, const Conditions& conditions);
   bool may_follow(const Position& position, uint32_t token);
   void forbid_past_names(const Position& position, const Conditions& conditions, uint32_t* row);
@@ -111,7 +113,8 @@ class SchemaStates {
   std::unique_ptr<Machine> machine_;
   std::shared_ptr<const engine::VocabularyTrie> vocabulary_;
   engine::MaskStore store_;
-  std::mutex mutex_;                  // guards the machine and what follows
+  std::mutex mutex_;  // guards the machine and what follows
+  Places places_;
   std::vector<State> mask_states_;    // for each state: mask_state(), or kNoState
   std::vector<uint32_t> num_frames_;  // for each state: how many a mask with it on top looks at
   std::unordered_map<std::string, Entry> masks_;

@@ -173,17 +173,23 @@ StackMask StackSchema::fill(const StackPlace& place, uint32_t* row) {
 // A text of its own, whose position remembers all.
 class StackSchema::SchemaText final : public engine::StackLanguage::Text {
  public:
-  explicit SchemaText(std::shared_ptr<SchemaStates> states) : states_(std::move(states)), position_(states_->start()) {}
+  explicit SchemaText(std::shared_ptr<SchemaStates> states) : states_(std::move(states)), place_(states_->start()) {}
 
   std::unique_ptr<Text> copy() const override { return std::make_unique<SchemaText>(*this); }
-  bool read(uint32_t token) override { return states_->read(position_, token); }
-  bool is_complete() override { return states_->is_complete(position_); }
-  void fill(uint32_t* row) override { states_->fill(position_, row); }
+  bool read(uint32_t token) override {
+    PlacePtr next = states_->after(*place_, token);
+    if (next == nullptr) return false;
+    place_ = std::move(next);
+    return true;
+  }
+  bool is_complete() override { return place_->is_complete; }
+  void fill(uint32_t* row) override { states_->fill(*place_, row); }
 
   bool find_place(StackPlace& place) override {
     SchemaStates::Lock lock(*states_);
     Machine& machine = *states_->machine_;
-    if (position_.has_used()) return false;
+    const Position& position = place_->position;
+    if (position.has_used()) return false;
     auto add = [&](State state, const PastKeys& names) {
       std::optional<uint64_t> bits = bits_of(names);
       bool is_tight = machine.memory(state) == MemoryKind::kInsideItem && machine.is_tight(state);
@@ -191,8 +197,8 @@ class StackSchema::SchemaText final : public engine::StackLanguage::Text {
       place.frames.push_back({state, *bits});
       return true;
     };
-    if (!add(position_.state(), position_.names())) return false;
-    for (const Frame* frame = position_.below(); frame != nullptr; frame = frame->below.get()) {
+    if (!add(position.state(), position.names())) return false;
+    for (const Frame* frame = position.below(); frame != nullptr; frame = frame->below.get()) {
       if (!add(frame->state, names_of(frame->memory.get()))) return false;
     }
     std::reverse(place.frames.begin(), place.frames.end());
@@ -201,7 +207,7 @@ class StackSchema::SchemaText final : public engine::StackLanguage::Text {
 
  private:
   std::shared_ptr<SchemaStates> states_;
-  Position position_;
+  PlacePtr place_;
 };
 
 std::unique_ptr<engine::StackLanguage::Text> StackSchema::text() { return std::make_unique<SchemaText>(states_); }

@@ -20,7 +20,7 @@ class StackSchema final : public engine::StackLanguage {
   explicit StackSchema(std::shared_ptr<SchemaStates> states) : states_(std::move(states)) {}
 
   const engine::VocabularyTrie& vocabulary() const override { return *states_->shared_vocabulary(); }
-  uint32_t start() override { return states_->start().state(); }
+  uint32_t start() override { return states_->start()->position.state(); }
   bool has_stack() const override { return true; }
   bool accepts(uint32_t state) override;
   bool is_behind_bottom(uint32_t state) override;

@@ -204,10 +204,12 @@ std::optional<std::string> short_completion(const Position& start) {
         for (size_t step = at; step != 0; step = steps[step].before) text.push_back(char(steps[step].byte));
         return std::string(text.rbegin(), text.rend());
       }
-      std::vector<size_t>& others = seen[next.state()];
-      auto is_equal = [&](size_t other) { return steps[other].position.equals(next); };
-      if (std::any_of(others.begin(), others.end(), is_equal)) continue;
-      others.push_back(steps.size());
+      if (!next.remembers_text()) {
+        std::vector<size_t>& others = seen[next.state()];
+        auto is_equal = [&](size_t other) { return steps[other].position.equals(next); };
+        if (std::any_of(others.begin(), others.end(), is_equal)) continue;
+        others.push_back(steps.size());
+      }
       steps.push_back({std::move(next), at, uint8_t(byte)});
     }
     if (at + 1 == end) {

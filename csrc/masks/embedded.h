@@ -80,8 +80,9 @@ class EmbeddedStates {
   // The bytes that must follow, where the text may not end.
   virtual std::string forced(const EmbeddedPosition& position) = 0;
 
-  // Bytes that complete the text, the fewest if they are found quickly.
-  virtual std::optional<std::string> short_end(const EmbeddedPosition& position) = 0;
+  // Bytes that complete the text, the fewest if they are found quickly. Adds the steps of
+  // a Budget that this takes to `work`.
+  virtual std::optional<std::string> short_end(const EmbeddedPosition& position, uint64_t& work) = 0;
 
   // A unique_number() of these states. With stop tokens: the upper half of the keys that
   // their masks have in matchers.

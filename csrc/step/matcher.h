@@ -161,6 +161,9 @@ class Matcher {
   // Whether `fill` of the state is short: a copy of a mask that is kept.
   virtual bool has_mask(uint32_t state) const = 0;
 
+  // Asks for what the next call reads first, so that it does not wait for it.
+  virtual void prefetch() const {}
+
   // A number for the mask of a state: masks of the same number are equal, in the whole
   // process and in all kinds of grammars. 0 if the mask has none.
   uint64_t mask_key(uint32_t state) const {
@@ -177,6 +180,8 @@ class Matcher {
   virtual std::unique_ptr<Matcher> copy() const = 0;
 
  protected:
+  static constexpr uint32_t kNoToken = UINT32_MAX;  // in the place of a token: bytes
+
   bool is_stop(int64_t token) const {
     return std::find(stop_tokens_.begin(), stop_tokens_.end(), token) != stop_tokens_.end();
   }
@@ -223,8 +228,6 @@ class Matcher {
 
   // What forced() returns.
   virtual std::string forced_bytes() const = 0;
-
-  static constexpr uint32_t kNoToken = UINT32_MAX;
 
   // The result of a hook, or `failed` where it throws.
   template <typename Result, typename Hook>

@@ -284,7 +284,9 @@ class ShardedManager:
         local_masks, all_ids, messages = self._run_step("masks", request_ids, draft_tokens, bounds, draft_trees, strict)
         if self._communicator is None:
             return replace(local_masks, **_merge_mask_rows(all_ids, messages))
-        bitmask = self._buffers.next_rows(sum(len(message.row_index) for message in messages)).numpy()
+        num_rows = sum(len(message.row_index) for message in messages)
+        buffer = self._buffers.next(num_rows)
+        bitmask = buffer.array[:num_rows]
         begin = 0
         for rank, message in enumerate(messages):
             rows = bitmask[begin : begin + len(message.row_index)]
@@ -294,7 +296,7 @@ class ShardedManager:
                 # mode="clip" writes to `rows` directly; the default allocates a copy.
                 np.take(message.distinct_rows, message.row_index, axis=0, out=rows, mode="clip")
             begin += len(message.row_index)
-        return MaskBatch(bitmask=bitmask, lease=self._buffers.lease, **_merge_mask_rows(all_ids, messages))
+        return MaskBatch(bitmask=bitmask, lease=buffer.lease, **_merge_mask_rows(all_ids, messages))
 
     def grammar_bitmask_shard(
         self,

@@ -1,8 +1,10 @@
 """BufferRing: CPU mask buffers that steps use in turn."""
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from structout.masks.bitmask import allocate_token_bitmask
@@ -19,6 +21,28 @@ class Lease:
     is_over: bool = False
 
 
+@dataclass(eq=False, slots=True)
+class MaskBuffer:
+    """Memory for the masks of a step.
+
+    Attributes:
+        rows: int32 ``[num_rows, ceil(V / 32)]``, pinned where CUDA is available.
+        array: the same memory. Slices of it are cheap.
+        memory: its address, the bytes from one row to the next, and the number of rows,
+            as native steps take them.
+        lease: of the step that uses it.
+    """
+
+    rows: torch.Tensor
+    array: npt.NDArray[np.int32] = field(init=False)
+    memory: tuple[int, int, int] = field(init=False)
+    lease: Lease = field(default_factory=Lease)
+
+    def __post_init__(self) -> None:
+        self.array = self.rows.numpy()
+        self.memory = (self.rows.data_ptr(), self.rows.stride(0) * self.rows.element_size(), len(self.rows))
+
+
 class BufferRing:
     """Mask buffers that are reused in turn and grow with the largest step.
 
@@ -26,28 +50,25 @@ class BufferRing:
     is filled.
 
     Args:
-        num_buffers: how many calls of :meth:`next_rows` until a buffer is reused.
+        num_buffers: how many calls of :meth:`next` until a buffer is reused.
         vocab_size: V, the number of tokens that a mask row covers.
-
-    Attributes:
-        lease: the lease of the rows that :meth:`next_rows` returned last.
     """
 
     def __init__(self, num_buffers: int, vocab_size: int):
         self._vocab_size = vocab_size
-        self._buffers = deque((allocate_token_bitmask(0, vocab_size), Lease()) for _ in range(num_buffers))
-        self.lease = Lease()
+        self._buffers = deque(MaskBuffer(allocate_token_bitmask(0, vocab_size)) for _ in range(num_buffers))
 
-    def next_rows(self, num_rows: int) -> torch.Tensor:
-        """The next buffer's first rows, int32 ``[num_rows, ceil(V / 32)]``, pinned
-        where CUDA is available. They hold an earlier step's masks, if any."""
-        buffer, lease = self._buffers.popleft()
-        lease.is_over = True
-        self.lease = Lease()
-        # Other threads fill the buffer, and they do not share the caller's inference
-        # mode.
-        with torch.inference_mode(False):
-            if buffer.shape[0] < num_rows:
-                buffer = allocate_token_bitmask(max(num_rows, 2 * buffer.shape[0]), self._vocab_size)
-            self._buffers.append((buffer, self.lease))
-            return buffer[:num_rows]
+    def next(self, num_rows: int) -> MaskBuffer:
+        """A buffer of at least ``num_rows`` rows. They hold an earlier step's masks, if
+        any."""
+        buffer = self._buffers.popleft()
+        buffer.lease.is_over = True
+        if len(buffer.array) < num_rows:
+            # Other threads fill it, and they do not share the caller's inference mode.
+            with torch.inference_mode(False):
+                rows = allocate_token_bitmask(max(num_rows, 2 * len(buffer.array)), self._vocab_size)
+            buffer = MaskBuffer(rows)
+        else:
+            buffer.lease = Lease()
+        self._buffers.append(buffer)
+        return buffer

@@ -8,16 +8,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from structout.constraints.config import StructuredOutputsConfig
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.native.extension import core
-from structout.grammar.native.native_grammar import mask_memory
 from structout.grammar.row_loop import RowLoop
 from structout.masks.batch import MaskBatch, MaskRows
 from structout.masks.bitmask import allocate_token_bitmask
-from structout.masks.buffers import BufferRing
+from structout.masks.buffers import BufferRing, MaskBuffer
 from structout.masks.pool import DistinctMasks, MaskDeduplicator, PooledMaskBatch
 from structout.scheduler.late_masks import EXHAUSTED, LateMasks, finish_rows
 from structout.scheduler.requests import Request, RequestTable, check_known
@@ -67,7 +65,7 @@ class StepInput:
     bounds: dict[str, tuple[int, int]] | None = None
     trees: dict[str, tuple[Sequence[int], Sequence[int]]] | None = None
     wait: bool = True
-    tokens: Mapping[str, Sequence[int]] | None = None
+    tokens: dict[str, Sequence[int]] | None = None
     positions: dict[str, Any] | None = None
 
     @classmethod
@@ -137,14 +135,13 @@ class DecodingSteps:
         """Advance each request by all of its tokens, or by none. False for unknown
         ids."""
         step = core().Step(self._requests.positions, [])
-        names, of_each = [*tokens], [*tokens.values()]
-        step.draw(names, of_each)
+        step.draw(tokens if isinstance(tokens, dict) else dict(tokens))
         accepted, foreign, exhausted = step.accept()
-        for index in foreign:
-            accepted[index] = self.accept_alone(self._requests.get(names[index]), of_each[index])
-        for index in exhausted:
-            self._fail_exhausted(names[index])
-        return dict(zip(names, accepted, strict=True))
+        for name in foreign:
+            accepted[name] = self.accept_alone(self._requests.get(name), tokens[name])
+        for name in exhausted:
+            self._fail_exhausted(name)
+        return accepted
 
     def accept_alone(self, request: Request | None, tokens: Sequence[int]) -> bool:
         """``accept`` for one request, without a native step."""
@@ -180,14 +177,12 @@ class DecodingSteps:
         refused = self._accept_foreign(given)
         step = self._native_step(given)
         if given.tokens is not None:
-            step.draw([*given.tokens], [*given.tokens.values()])
-        buffer = self._buffers.next_rows(step.max_rows)
-        memory = mask_memory(buffer, self._vocab_size, [])
-        self.work = step.run(STEP_WORK, *memory, len(buffer), given.tokens is not None)
+            step.draw(given.tokens)
+        buffer = self._buffers.next(step.max_rows)
+        self.work = step.run(STEP_WORK, *buffer.memory, given.tokens is not None)
         native_seconds = time.perf_counter() - started
         row_indptr = step.row_indptr
         num_rows = int(row_indptr[-1])
-        buffer = buffer[:num_rows]
         errors = self._errors(step, given.request_ids)
         unfinished = self._finish(step, given, buffer, errors)
         num_allowed = step.num_allowed  # also of the requests that were finished last
@@ -199,7 +194,7 @@ class DecodingSteps:
             for index, name in enumerate(given.request_ids) if refused else ():
                 if name in refused:
                     errors[name] = self._fail_refused(name, given.tokens[name])
-                    buffer[row_indptr[index] : row_indptr[index + 1]] = 0
+                    buffer.array[row_indptr[index] : row_indptr[index + 1]] = 0
         self._note(_OWN, num_rows - num_foreign, native_seconds)
         self.seconds.append(time.perf_counter() - started)
         self.num_rows_filled += num_rows
@@ -209,8 +204,8 @@ class DecodingSteps:
             errors=errors,
             num_acceptable_drafts=num_allowed,
             unfinished=tuple(unfinished),
-            bitmask=buffer.numpy(),
-            lease=self._buffers.lease,
+            bitmask=buffer.array[:num_rows],
+            lease=buffer.lease,
         )
 
     def fill_pooled(self, given: StepInput, deduplicator: MaskDeduplicator) -> PooledMaskBatch:
@@ -224,9 +219,9 @@ class DecodingSteps:
         step.plan()
 
         def fill(rows: list[int]) -> npt.NDArray[np.int32]:
-            masks = allocate_token_bitmask(len(rows), self._vocab_size, pin_memory=False)
-            step.fill(rows, *mask_memory(masks, self._vocab_size, []), len(masks))
-            return masks.numpy()
+            masks = MaskBuffer(allocate_token_bitmask(len(rows), self._vocab_size, pin_memory=False))
+            step.fill(rows, *masks.memory)
+            return masks.array
 
         errors = self._errors(step, given.request_ids)
         rows = MaskRows(
@@ -258,7 +253,7 @@ class DecodingSteps:
             errors[request_ids[index]] = str(error or "scheduled before its grammar was ready")
         return errors
 
-    def _finish(self, step: Any, given: StepInput, buffer: torch.Tensor, errors: dict[str, str]) -> list[str]:
+    def _finish(self, step: Any, given: StepInput, buffer: MaskBuffer, errors: dict[str, str]) -> list[str]:
         """Finish the masks that take more work than a step has. Return the requests
         whose masks another thread computes instead."""
         left = []
@@ -271,7 +266,7 @@ class DecodingSteps:
             if not given.wait and request.finished_position != grammar.num_tokens:
                 left.append(name)
                 self._late_masks.finish(request, (given.drafts or {}).get(name))
-            elif not finish_rows(step, index, buffer, self._vocab_size, request):
+            elif not finish_rows(step, index, buffer.memory, request):
                 errors[name] = EXHAUSTED
                 self._requests.set_failed(request, GrammarError(EXHAUSTED, kind=GrammarErrorKind.LIMIT))
         return left
@@ -292,7 +287,7 @@ class DecodingSteps:
         self,
         step: Any,
         given: StepInput,
-        buffer: torch.Tensor,
+        buffer: MaskBuffer,
         row_indptr: npt.NDArray[np.int32],
         num_allowed: npt.NDArray[np.int32],
         errors: dict[str, str],
@@ -300,7 +295,7 @@ class DecodingSteps:
         """Fill their rows, and return how many there are."""
         num_rows = 0
         for index, grammar in step.foreign:
-            name, rows = given.request_ids[index], buffer[row_indptr[index] : row_indptr[index + 1]]
+            name, rows = given.request_ids[index], buffer.rows[row_indptr[index] : row_indptr[index + 1]]
             request = self._requests.get(name)
             if request is None or not len(rows):
                 continue
@@ -328,10 +323,7 @@ class DecodingSteps:
     def _refused(self, step: Any, given: StepInput) -> list[str]:
         """The requests of structout's own engine that have refused their tokens."""
         accepted, foreign, _ = step.accept()
-        if accepted.count(False) == len(foreign):
-            return []
-        others = set(foreign)
-        refused = [name for i, name in enumerate(given.tokens or ()) if not accepted[i] and i not in others]
+        refused = {name for name, is_accepted in accepted.items() if not is_accepted}.difference(foreign)
         return [name for name in refused if given.means(name, self._requests)]
 
     def _fail_refused(self, name: str, tokens: Sequence[int]) -> str:

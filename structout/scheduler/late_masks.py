@@ -5,22 +5,20 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import torch
-
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.interface import StructuredOutputGrammar
 from structout.grammar.native.extension import core
-from structout.grammar.native.native_grammar import mask_memory
 from structout.masks.bitmask import allocate_token_bitmask
+from structout.masks.buffers import MaskBuffer
 from structout.scheduler.requests import REQUEST_WORK, Request, RequestTable
 
 EXHAUSTED = f"the masks of this request take more than {REQUEST_WORK:,} steps of work outside of decoding steps"
 
 
-def finish_rows(step: Any, index: int, buffer: torch.Tensor, vocab_size: int, request: Request) -> bool:
+def finish_rows(step: Any, index: int, memory: tuple[int, int, int], request: Request) -> bool:
     """Fill the rows of a native step's request ``index`` with the work that ``request``
     has left, without Python's global lock. Return False if it is not enough."""
-    work = step.finish(index, request.work_left, *mask_memory(buffer, vocab_size, []), len(buffer))
+    work = step.finish(index, request.work_left, *memory)
     request.work_left -= request.work_left if work is None else work
     return work is not None
 
@@ -59,9 +57,9 @@ class LateMasks:
         if request.removal_error is not None:
             return
         step = core().Step({0: grammar.position}, [0], {0: draft_tokens})
-        masks = allocate_token_bitmask(step.max_rows, self._vocab_size, pin_memory=False)
-        step.run(0, *mask_memory(masks, self._vocab_size, []), len(masks))
-        if finish_rows(step, 0, masks, self._vocab_size, request) and not grammar.error_reason:
+        masks = MaskBuffer(allocate_token_bitmask(step.max_rows, self._vocab_size, pin_memory=False))
+        step.run(0, *masks.memory)
+        if finish_rows(step, 0, masks.memory, request) and not grammar.error_reason:
             request.finished_position = grammar.num_tokens
             self._requests.set_ready_again(request)
         else:

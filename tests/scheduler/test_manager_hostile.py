@@ -350,14 +350,14 @@ def test_finish_request_during_add_request_leaves_nothing_in_the_queue(manager, 
 def test_close_waits_for_the_step_in_progress(manager, monkeypatch):
     add(manager, "r", regex="[ab]*")
     is_filling, is_closed = threading.Event(), threading.Event()
-    next_rows = BufferRing.next_rows
+    next_buffer = BufferRing.next
 
     def slow_buffer(ring, num_rows):
         is_filling.set()
         assert not is_closed.wait(0.2)
-        return next_rows(ring, num_rows)
+        return next_buffer(ring, num_rows)
 
-    monkeypatch.setattr(BufferRing, "next_rows", slow_buffer)
+    monkeypatch.setattr(BufferRing, "next", slow_buffer)
     batches = []
     step = threading.Thread(target=lambda: batches.append(manager.grammar_bitmask(["r"], {"r": ids_of("ab")})))
     step.start()

@@ -34,13 +34,13 @@ def manager():
 @pytest.fixture
 def gate(monkeypatch):
     """An event; until it is set, steps wait before they are run."""
-    opened, next_rows = threading.Event(), BufferRing.next_rows
+    opened, next_buffer = threading.Event(), BufferRing.next
 
     def wait_and_go_on(ring, num_rows):
         assert opened.wait(60)
-        return next_rows(ring, num_rows)
+        return next_buffer(ring, num_rows)
 
-    monkeypatch.setattr(BufferRing, "next_rows", wait_and_go_on)
+    monkeypatch.setattr(BufferRing, "next", wait_and_go_on)
     yield opened
     opened.set()
 

@@ -79,8 +79,8 @@ void define_json(py::module_& module) {
         std::string text = given;
         return run(true, [&] {
           std::shared_ptr<json::SchemaStates> states = self.states();
-          json::Position position = states->start();
-          return states->read(position, text) && states->is_complete(position);
+          json::PlacePtr place = states->after(*states->start(), text);
+          return place != nullptr && place->is_complete;
         });
       });
 

@@ -114,40 +114,41 @@ class PythonStep {
     }
   }
 
-  // Lets requests accept what they have drawn, all of it or nothing, when the step is run.
-  // Ids are looked up as in the constructor.
-  void draw(const py::list& ids, const py::list& tokens_of_each) {
-    if (ids.size() != tokens_of_each.size()) throw std::invalid_argument("expected tokens for each request");
-    for (size_t i = 0; i < ids.size(); ++i) {
-      py::object position = position_of(PyList_GET_ITEM(ids.ptr(), Py_ssize_t(i)));
+  // Lets requests accept what they have drawn, all of it or nothing, when the step is run:
+  // the tokens of each by id. Ids are looked up as in the constructor.
+  void draw(const py::dict& tokens_by_id) {
+    for (auto entry : tokens_by_id) {
+      // Held, because reading the tokens may run Python code.
+      auto id = py::reinterpret_borrow<py::object>(entry.first),
+           tokens = py::reinterpret_borrow<py::object>(entry.second);
+      py::object position = position_of(id.ptr());
       StepTokens of{nullptr, step_.tokens.size(), 0};
       if (position && is_matcher(position.ptr())) {
-        if (append_tokens(PyList_GET_ITEM(tokens_of_each.ptr(), Py_ssize_t(i)), step_.tokens)) {
-          of.matcher = &matcher_of(position.ptr());
-        }
+        if (append_tokens(tokens, step_.tokens)) of.matcher = &matcher_of(position.ptr());
       } else if (position && !position.is_none()) {
-        foreign_drawn_.push_back(i);
+        foreign_drawn_.append(id);
       }
       of.num_tokens = step_.tokens.size() - of.first_token;
       step_.drawn.push_back(of);
+      drawn_ids_.append(id);
       positions_used_.push_back(std::move(position));
     }
   }
 
-  // Accepts what was drawn, unless the step was run.
-  // Returns whether each of them has accepted its tokens, the indices of those that are no
-  // matchers, and of those that have reached a limit.
-  std::tuple<py::list, std::vector<size_t>, std::vector<size_t>> accept() {
+  // Accepts what was drawn, unless the step was run. Returns by id whether the tokens were
+  // accepted, the ids of those that are no matchers, and of those that have reached a limit.
+  std::tuple<py::dict, py::list, py::list> accept() {
     {
       LongWork long_work;
       step_.accept(long_work.announcer());
     }
-    py::list accepted(step_.drawn.size());
-    std::vector<size_t> exhausted;
+    py::dict accepted;
+    py::list exhausted;
     for (size_t i = 0; i < step_.drawn.size(); ++i) {
       const StepTokens& of = step_.drawn[i];
-      if (!of.is_accepted && of.matcher != nullptr && !of.matcher->error().empty()) exhausted.push_back(i);
-      PyList_SET_ITEM(accepted.ptr(), Py_ssize_t(i), py::bool_(of.is_accepted).release().ptr());
+      PyObject* id = PyList_GET_ITEM(drawn_ids_.ptr(), Py_ssize_t(i));
+      if (!of.is_accepted && of.matcher != nullptr && !of.matcher->error().empty()) exhausted.append(py::handle(id));
+      if (PyDict_SetItem(accepted.ptr(), id, of.is_accepted ? Py_True : Py_False) != 0) throw py::error_already_set();
     }
     return {std::move(accepted), foreign_drawn_, std::move(exhausted)};
   }
@@ -288,7 +289,8 @@ class PythonStep {
   py::dict positions_;
   py::object expected_;
   std::vector<py::object> positions_used_;
-  std::vector<size_t> blocked_, foreign_drawn_;
+  std::vector<size_t> blocked_;
+  py::list drawn_ids_, foreign_drawn_;
   std::vector<std::pair<size_t, py::object>> foreign_;
 };
 
