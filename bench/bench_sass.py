@@ -240,8 +240,8 @@ class Loop:
     name: str
     shapes: list[tuple[list[str], int]]  # landmarks, and how many steps a turn makes
     is_filtered: bool = False
-    # Executed instructions for one on the shortest path, in random rows: what the bound
-    # lets through, and the row's end. See docs/testing_without_a_gpu.md.
+    # Executed instructions for one on the shortest path, in random rows, counted in PTX:
+    # what the bound lets through, and the row's end. See docs/testing_without_a_gpu.md.
     executed: float = 1.0
 
     def step(self, blocks: Blocks) -> float:
@@ -254,7 +254,7 @@ class Loop:
 DRAW = Loop(
     "draw",
     [([r"VOTE\.ALL", PHILOX, LOAD_16, LOAD_16, PHILOX, LOAD_16, LOAD_16], 4), ([LOAD_16, PHILOX], 1)],
-    executed=1.8,
+    executed=2.0,
 )
 HIGHEST = Loop(
     "highest logit, kept",
@@ -425,13 +425,13 @@ class MaskTile:
 STORE_16, STORE_1 = r"STG\.E\.128", r"STG\.E\.U16"
 APPLY = "apply_bitmask_kernelIt"
 # 16 stores fill a tile. In a tile of a nearly full mask, each of four groups has one
-# disallowed token, and takes a sector.
+# disallowed token, which its lane finds by itself, and takes a sector.
 TILES = [
     MaskTile("nothing allowed", 256, [[LOAD_16, *[STORE_16] * 16]], 1.0),
     MaskTile(
         "99.9% allowed",
         4096,
-        [[LOAD_16, r"VOTE\.ALL", *[STORE_1] * 4], [LOAD_16, *[*[r"SHFL\.IDX"] * 4, STORE_1] * 4]],
+        [[LOAD_16, *["FLO", STORE_1] * 4], [LOAD_16, *[*[r"SHFL\.IDX"] * 4, STORE_1] * 4]],
         0.001 * 16,
     ),
 ]

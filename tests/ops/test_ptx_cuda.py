@@ -21,16 +21,19 @@ COUNTS = {
     "apply_bitmask": (100, 4000),
     "fsm_states": (20, 400),
     "listed_logits": (60, 3000),
-    "masked_sample": (60, 2500),
+    "masked_sample": (60, 1600),
     "stack_tables": (60, 1000),
     "verify_drafts": (40, 400),
 }
 CHECKS = {"races": 1, "undefined": 1}
 MIN_COVERAGE = 0.95
 
-# What no call can reach, by the source line as ptx_coverage.unexecuted names it. Its
-# instructions that are not executed do not count.
+# What no call can reach, by the beginning of the source line as ptx_coverage.unexecuted
+# names it. Those of its instructions that are not executed do not count.
 UNREACHABLE = {
+    "token_logprobs.h: for (int64_t place = first_place; place < num_top;": (
+        "of a row in which more than 3,072 tokens tie, none of the 64 likeliest is missing"
+    ),
 }
 
 
@@ -50,9 +53,8 @@ def check_coverage(name: str, architecture: int, executions: Counter[tuple[str, 
     files = [ptx.ptx_of(source, architecture) for source in ptx.PROGRAMS[name]]
     for kernel in sorted({kernel for kernel, _ in executions}):
         of_kernel = {key: count for key, count in executions.items() if key[0] == kernel}
-        missed = ptx_coverage.unexecuted(of_kernel, files)
-        for line in UNREACHABLE:
-            missed.pop(line, None)
+        lines = ptx_coverage.unexecuted(of_kernel, files)
+        missed = Counter({line: n for line, n in lines.items() if not line.startswith(tuple(UNREACHABLE))})
         if missed.total() > (1 - MIN_COVERAGE) * len(of_kernel):
             pytest.fail(
                 f"{missed.total()} of {len(of_kernel)} instructions of {kernel} do not run: {missed.most_common(20)}"
@@ -67,7 +69,7 @@ def test_compiled_kernels_match_the_loop_and_all_of_their_code_runs(
     """In the order that compilers intend, and in random orders with every check."""
     default, long = COUNTS[name]
     count = num_cases(default, long=long)
-    shapes = [num_cases(0, long=2)] if name == "masked_sample" else []
+    shapes = [num_cases(0, long=30)] if name == "masked_sample" else []
     executions = run(name, architecture, count, 3, *shapes, report=tmp_path / "fixed")
     executions += run(name, architecture, count // 3, 4, report=tmp_path / "random", seed=architecture, **CHECKS)
     if pytestconfig.getoption("--long"):
