@@ -240,7 +240,7 @@ class Loop:
     name: str
     shapes: list[tuple[list[str], int]]  # landmarks, and how many steps a turn makes
     is_filtered: bool = False
-    # Executed instructions for one on the shortest path, in random rows, counted in PTX:
+    # Executed instructions for one on the shortest path, in random rows, as PTX counts:
     # what the bound lets through, and the row's end. See docs/testing_without_a_gpu.md.
     executed: float = 1.0
 
