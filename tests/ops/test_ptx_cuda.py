@@ -30,10 +30,14 @@ MIN_COVERAGE = 0.95
 
 # What no call can reach, by the beginning of the source line as ptx_coverage.unexecuted
 # names it. Those of its instructions that are not executed do not count.
+NO_MISSING_PLACE = "of a row in which more than 3,072 tokens tie, none of the 64 likeliest is missing"
+UNROLLED = "the loop has a number of rounds for each size of a block; NVVM has code for any"
 UNREACHABLE = {
-    "token_logprobs.h: for (int64_t place = first_place; place < num_top;": (
-        "of a row in which more than 3,072 tokens tie, none of the 64 likeliest is missing"
-    ),
+    "token_logprobs.h: for (int64_t place = first_place; place < num_top;": NO_MISSING_PLACE,
+    "token_logprobs.h: top_ids[row * num_top + place] = token;": NO_MISSING_PLACE,
+    "token_logprobs.h: top_logits[row * num_top + place] = logit;": NO_MISSING_PLACE,
+    "select.cuh: for (unsigned bin = 4 * threadIdx.x;": UNROLLED,
+    "select.cuh: *reinterpret_cast<uint4*>(low + bin) = *reinterpret_cast<uint4*>(high + bin) = zeros;": UNROLLED,
 }
 
 
