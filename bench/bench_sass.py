@@ -414,7 +414,8 @@ class MaskTile:
     masked_share: float
 
     def estimate(self, model: Model, blocks: Blocks) -> dict[str, float]:
-        loop = next(filter(None, (shortest_loop(blocks, marks) for marks in self.shapes)), [])
+        loops = [shortest_loop(blocks, marks) for marks in self.shapes]
+        loop = min(filter(None, loops), key=len, default=[])
         tiles = self.rows * VOCAB / 4096
         moved = self.rows * VOCAB * (1 / 8 + 2 * self.masked_share)
         issue = model.issue(len(loop), tiles)
@@ -431,7 +432,11 @@ TILES = [
     MaskTile(
         "99.9% allowed",
         4096,
-        [[LOAD_16, *["FLO", STORE_1] * 4], [LOAD_16, *[*[r"SHFL\.IDX"] * 4, STORE_1] * 4]],
+        [
+            [LOAD_16, *["FLO", STORE_1] * 4],
+            [LOAD_16, r"VOTE\.ALL", *[STORE_1] * 4],
+            [LOAD_16, *[*[r"SHFL\.IDX"] * 4, STORE_1] * 4],
+        ],
         0.001 * 16,
     ),
 ]
