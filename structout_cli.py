@@ -19,6 +19,8 @@ examples:
   structout generate --regex '[A-Z]{3}-[0-9]{4}' -n 5
   structout generate --choice positive --choice negative --prompt 'I loved it.' --temperature 0
   structout generate --grammar examples/sql.ebnf --model ./my-model --device cuda
+  structout generate --grammar 'root ::= "a" | "(" root ")"'
+  structout generate --tools tools.json --tool-choice required
 
 Standard output receives the texts, after all of them are complete and checked: one per line if there are several.
 Standard error receives everything else. If it is a terminal, it shows the text as it grows.
@@ -26,7 +28,7 @@ Standard error receives everything else. If it is a terminal, it shows the text 
 exit status:
   0  every text is complete and valid
   1  a text is incomplete or invalid
-  2  wrong arguments, a bad constraint or an unusable model
+  2  wrong arguments, a bad constraint, an unusable model, or an output that cannot be written
 """
 
 _EXPLAIN_EXAMPLES = """\
@@ -40,6 +42,21 @@ exit status:
   0  an engine serves the constraint
   1  the constraint is refused
   2  wrong arguments, or something that cannot be read or written
+"""
+
+_CHECK_EXAMPLES = """\
+examples:
+  structout check examples/order.schema.json '{"id": 7}'
+  structout check examples/order.schema.json @answer.json --html answer.html
+  structout check --regex '[A-Z]{3}-[0-9]{4}' ABC-12
+  structout check --grammar examples/sql.ebnf 'SELECT name FROM' --model ./my-model --html query.html
+
+TEXT is the text itself, @FILE, or - for standard input. A newline that ends the file or the input does not count.
+
+exit status:
+  0  the constraint allows the whole text
+  1  it forbids the text, or asks for more
+  2  wrong arguments, a bad constraint, or something that cannot be read or written
 """
 
 
@@ -57,7 +74,7 @@ def main(argv: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="structout", description="Structured output for LLM inference in PyTorch.")
     parser.add_argument("--version", action="version", version=f"structout {_version()}")
-    commands = parser.add_subparsers(required=True, metavar="{generate,explain,doctor}")
+    commands = parser.add_subparsers(required=True, metavar="{generate,explain,check,doctor}")
 
     generate = commands.add_parser(
         "generate",
@@ -76,6 +93,7 @@ def _parser() -> argparse.ArgumentParser:
         "itself: true, false, or an object that starts with {",
     )
     _add_other_constraints(constraint)
+    _add_tools(generate, constraint)
     _add_schemas(generate)
     generate.add_argument(
         "--lenient",
@@ -83,12 +101,7 @@ def _parser() -> argparse.ArgumentParser:
         help="accept a constraint that no grammar engine enforces in full, and print what is not enforced; texts are "
         "still checked against all of it",
     )
-    generate.add_argument(
-        "--key-order",
-        choices=("any", "declared"),
-        default="declared",
-        help="the order of keys in JSON: as the schema declares them (default), or any",
-    )
+    _add_key_order(generate)
     _add_formats(generate)
     generate.add_argument("--compact", action="store_true", help="print a single JSON text on one line")
     model = generate.add_argument_group("model")
@@ -148,21 +161,7 @@ def _parser() -> argparse.ArgumentParser:
         help="a JSON Schema: a file, - for standard input, or the JSON itself",
     )
     _add_other_constraints(constraint)
-    constraint.add_argument(
-        "--tools",
-        type=_text,
-        metavar="SOURCE",
-        help="calls of tools: a list of OpenAI's tool objects. SOURCE is a file, or - for standard input",
-    )
-    explain.add_argument(
-        "--tool-format", default="hermes", metavar="NAME", help="how calls are written (default: hermes)"
-    )
-    explain.add_argument(
-        "--tool-choice",
-        default="auto",
-        metavar="CHOICE",
-        help="auto (default: with text between calls), required (calls alone), or the name of the tool that is called",
-    )
+    _add_tools(explain, constraint)
     _add_schemas(explain)
     explain.add_argument(
         "--backend", default="auto", metavar="NAME", help="auto (default), fsm, llguidance, xgrammar, NAME:no-fallback"
@@ -171,20 +170,89 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_argument(
         "--tokenizer", metavar="DIR_OR_HUB_ID", help="a transformers tokenizer. Default: the demo model's"
     )
-    explain.add_argument(
+    _add_form(explain)
+    explain.add_argument("--seed", type=_seed, default=0, help="of the texts that are drawn (default: 0)")
+    explain.add_argument("--dot", type=_text, metavar="FILE", help="write a picture of a small automaton, for graphviz")
+
+    check = commands.add_parser(
+        "check",
+        help="say where a text leaves its constraint, and why",
+        description="Say where a text leaves its constraint, to the byte and the token, what forbids it, what may "
+        "follow instead, and the shortest way to a complete text.",
+        usage="structout check (SCHEMA | --regex ... | --grammar ... | ...) TEXT [options]",
+        epilog=_CHECK_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    check.set_defaults(run=_check, schema_name="SCHEMA", backend="auto", parser=check)
+    check.add_argument(
+        "inputs",
+        nargs="+",
+        type=_text,
+        metavar="[SCHEMA] TEXT",
+        help="a JSON Schema (a file, - for standard input, or the JSON itself) unless another constraint is given, and "
+        "the text",
+    )
+    constraint = check.add_argument_group("constraint, instead of SCHEMA").add_mutually_exclusive_group()
+    _add_other_constraints(constraint)
+    _add_tools(check, constraint)
+    _add_schemas(check)
+    check.add_argument("--lenient", action="store_true", help="accept what no engine enforces in full")
+    tokens = check.add_mutually_exclusive_group()
+    tokens.add_argument(
+        "--tokenizer", metavar="DIR_OR_HUB_ID", help="a transformers tokenizer. Default: the demo model's"
+    )
+    tokens.add_argument(
+        "--model",
+        metavar="DIR_OR_HUB_ID",
+        help="a transformers model, with its tokenizer, that tells the likeliest tokens on the page",
+    )
+    _add_form(check)
+    check.add_argument("--json", action="store_true", help="print the result as JSON")
+    check.add_argument(
+        "--html",
+        type=_text,
+        metavar="FILE",
+        help="write a page that steps through the tokens: the state, what is open, how many tokens are allowed, and "
+        "the likeliest that are not",
+    )
+
+    doctor = commands.add_parser("doctor", help="print versions, the kernels for each device, and what is missing")
+    doctor.set_defaults(run=_doctor)
+    return parser
+
+
+def _add_tools(command: argparse.ArgumentParser, constraint: argparse._MutuallyExclusiveGroup) -> None:
+    constraint.add_argument(
+        "--tools",
+        type=_text,
+        metavar="SOURCE",
+        help="calls of tools: a list of OpenAI's tool objects. SOURCE is a file, - for standard input, or the JSON",
+    )
+    command.add_argument(
+        "--tool-format", default="hermes", metavar="NAME", help="how calls are written (default: hermes)"
+    )
+    command.add_argument(
+        "--tool-choice",
+        default="auto",
+        metavar="CHOICE",
+        help="auto (default: with text between calls), required (calls alone), or the name of the tool that is called",
+    )
+
+
+def _add_key_order(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
         "--key-order",
         choices=("any", "declared"),
         default="declared",
         help="the order of keys in JSON: as the schema declares them (default), or any",
     )
-    _add_formats(explain)
-    explain.add_argument("--compact", action="store_true", help="JSON has one space after , and : and no other")
-    explain.add_argument("--seed", type=_seed, default=0, help="of the texts that are drawn (default: 0)")
-    explain.add_argument("--dot", type=_text, metavar="FILE", help="write a picture of a small automaton, for graphviz")
 
-    doctor = commands.add_parser("doctor", help="print versions, the kernels for each device, and what is missing")
-    doctor.set_defaults(run=_doctor)
-    return parser
+
+def _add_form(command: argparse.ArgumentParser) -> None:
+    """Add the options of how JSON is written and read."""
+    _add_key_order(command)
+    _add_formats(command)
+    command.add_argument("--compact", action="store_true", help="JSON has one space after , and : and no other")
 
 
 def _add_formats(command: argparse.ArgumentParser) -> None:
@@ -218,7 +286,7 @@ def _add_other_constraints(constraint: argparse._MutuallyExclusiveGroup) -> None
         type=_text,
         metavar="SOURCE",
         help="the text matches this grammar: EBNF with the root rule `root`, or Lark with the start rule `start`. "
-        "SOURCE is a file, or - for standard input",
+        "SOURCE is a file, - for standard input, or the grammar itself",
     )
     constraint.add_argument(
         "--structural-tag",
@@ -285,6 +353,17 @@ def _generate(arguments: argparse.Namespace) -> int:
 
 def _explain(arguments: argparse.Namespace) -> int:
     return _run_command("structout.cli.explain", arguments)
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    names = ("regex", "choice", "grammar", "structural_tag", "tools")
+    num_inputs = 2 if all(getattr(arguments, name) is None for name in names) else 1
+    if len(arguments.inputs) != num_inputs:
+        expected = "SCHEMA and TEXT" if num_inputs == 2 else "TEXT alone beside another constraint"
+        arguments.parser.error(f"expected {expected}, got {len(arguments.inputs)} of them")
+    if arguments.inputs.count("-") > 1:
+        arguments.parser.error("standard input holds the schema or the text, not both")
+    return _run_command("structout.cli.check", arguments)
 
 
 def _run_command(module: str, arguments: argparse.Namespace) -> int:

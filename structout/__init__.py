@@ -67,6 +67,8 @@ if TYPE_CHECKING:
         sharded_masked_sample_topn,
         sharded_token_logprobs,
     )
+    from structout.grammar.checking.checker import check
+    from structout.grammar.checking.text_check import Cause, Continuation, TextCheck
     from structout.grammar.native.device_fsm import DeviceFSM, DeviceGrammar
     from structout.grammar.native.device_stacks import DeviceStacks
     from structout.grammar.registry import BackendSet, check_params, register_backend
@@ -77,7 +79,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BackendSet",
+    "Cause",
     "CollectiveError",
+    "Continuation",
     "DeviceFSM",
     "DeviceGrammar",
     "DeviceMasks",
@@ -110,6 +114,7 @@ __all__ = [
     "StructuredOutputOptions",
     "StructuredOutputsConfig",
     "StructuredOutputsParams",
+    "TextCheck",
     "TokenLogprobs",
     "TopnSample",
     "UnknownRequestError",
@@ -124,6 +129,7 @@ __all__ = [
     "apply_token_bitmask_inplace",
     "bitmask_dtype",
     "bitmask_width",
+    "check",
     "check_params",
     "count_allowed",
     "fsm_advance",
@@ -150,6 +156,8 @@ __all__ = [
 
 _MODULE_OF = {
     "BackendSet": "grammar.registry",
+    "Cause": "grammar.checking.text_check",
+    "Continuation": "grammar.checking.text_check",
     "DeviceFSM": "grammar.native.device_fsm",
     "DeviceGrammar": "grammar.native.device_fsm",
     "DeviceStacks": "grammar.native.device_stacks",
@@ -157,9 +165,11 @@ _MODULE_OF = {
     "ManagerStats": "scheduler.stats",
     "ShardedManager": "distributed",
     "StructuredOutputManager": "scheduler.manager",
+    "TextCheck": "grammar.checking.text_check",
     "VocabParallelSampler": "distributed",
     "Vocabulary": "grammar.vocabulary",
     "all_gather_bitmask": "distributed",
+    "check": "grammar.checking.checker",
     "check_params": "grammar.registry",
     "register_backend": "grammar.registry",
     "sharded_masked_sample": "distributed",

@@ -103,6 +103,12 @@ class GrammarError(StructOutError, ValueError):
         self.args = (f"{pointer}: {self}",)
         return self
 
+    def inside(self, part: str) -> "GrammarError":
+        """This error with the part of the constraint that it is in, such as a tag, at
+        the end of the message."""
+        self.args = (f"{self} (in {part})",)
+        return self
+
     def copy(self) -> "GrammarError":
         """A copy without the traceback, which would keep frames alive."""
         return _restored(type(self), self.args, self.__dict__)

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/hash.h"
 #include "context_free/network.h"
 
 namespace structout::context_free {
@@ -85,6 +86,24 @@ class CallersByRank {
   std::vector<std::vector<Item>> lists_;
   std::vector<uint64_t> is_pending_;
   std::vector<Item> taken_;
+};
+
+// The last closures of sets of items. Many bytes lead from a node to the same items.
+template <typename Item>
+class RecentClosures {
+ public:
+  struct Entry {
+    std::vector<Item> kernel;
+    uint32_t node = kNone;
+  };
+  // What is known of these items, or what they replace.
+  Entry& of(const std::vector<Item>& kernel) {
+    auto bytes = reinterpret_cast<const uint8_t*>(kernel.data());
+    return entries_[engine::hash_bytes(bytes, kernel.size() * sizeof(Item)) % entries_.size()];
+  }
+
+ private:
+  std::vector<Entry> entries_ = std::vector<Entry>(64);
 };
 
 }  // namespace structout::context_free

@@ -13,45 +13,65 @@ namespace structout::context_free {
 // What leads from a state back to it.
 struct Loop {
   engine::ByteGroups groups = 0;  // all bytes of them do; those above ASCII as whole characters
-
-  // Whether all texts below a node of the trie stay in the state. A last character that is
-  // cut may be on the way back.
-  bool covers(const engine::BytesBelow& below, uint32_t node) const {
-    constexpr engine::ByteGroups kAboveAscii = engine::ByteGroups(1) << engine::BytesBelow::kAboveAscii;
-    if ((below.groups(node) & ~groups) != 0) return false;
-    return (below.groups(node) & kAboveAscii) == 0 || below.are_characters(node);
-  }
+  engine::ByteGroups dead = 0;    // all bytes of them lead nowhere
+  bool is_strict = false;         // whether what is not UTF-8 leads nowhere, if `groups` has characters above ASCII
+  std::array<uint32_t, engine::utf8::kNumStates> inside{};  // the states inside of these, by the state of UTF-8
 };
 
-// `after(state, byte)` is a number of a state, and `is_usual(state)` tells whether tokens
-// may simply end there.
-template <typename After, typename IsUsual>
-Loop loop_of(uint32_t state, After after, IsUsual is_usual) {
+// Which tokens below a node of the trie are allowed in a loop.
+enum class Below : uint8_t {
+  kUnknown,  // tokens lead elsewhere
+  kNone,
+  kAll,
+  kThoseLike,  // those of bytes that lead back. A last character that is cut is on the way back
+};
+
+// `utf8_state`: how far the node is in a character.
+inline Below below_in(const Loop& loop, const engine::BytesBelow& bytes, uint32_t node, uint8_t utf8_state) {
+  using engine::BytesBelow;
+  engine::ByteGroups groups = bytes.groups(node);
+  if ((groups & ~(loop.groups | loop.dead)) != 0) return Below::kUnknown;
+  if ((groups & loop.groups) == 0 && utf8_state == engine::utf8::kBetween) return Below::kNone;
+  bool has_other = (groups & BytesBelow::kAboveAscii & loop.groups) != 0 || utf8_state != engine::utf8::kBetween;
+  has_other = has_other && !bytes.are_characters(node, utf8_state);
+  if (has_other && !loop.is_strict) return Below::kUnknown;
+  return has_other || (groups & loop.dead) != 0 ? Below::kThoseLike : Below::kAll;
+}
+
+// `after(state, byte)` is a number of a state, `is_usual(state)` tells whether tokens may
+// simply end there, and `is_dead(state, after)` whether a state that a byte leads to is none.
+template <typename After, typename IsUsual, typename IsDead>
+Loop loop_of(uint32_t state, After after, IsUsual is_usual, IsDead is_dead) {
   using engine::BytesBelow;
   namespace utf8 = engine::utf8;
   Loop loop;
-  if (!is_usual(state)) return loop;
-  engine::ByteGroups others = 0;
-  for (uint32_t byte = 0; byte < 0x80; ++byte) {
-    engine::ByteGroups group = engine::ByteGroups(1) << BytesBelow::group_of(uint8_t(byte));
-    if ((others & group) != 0) continue;
-    (after(state, uint8_t(byte)) == state ? loop.groups : others) |= group;
+  const bool may_loop = is_usual(state);
+  engine::ByteGroups others = 0, alive = 0;
+  for (uint32_t byte = 0; byte < 0x100; ++byte) {
+    engine::ByteGroups group = BytesBelow::group_of(uint8_t(byte));
+    if ((others & alive & group) != 0) continue;
+    uint32_t next = after(state, uint8_t(byte));
+    (is_dead(state, next) ? loop.dead : alive) |= group;
+    (may_loop && next == state && byte < 0x80 ? loop.groups : others) |= group;
   }
+  loop.dead &= ~alive;
   loop.groups &= ~others;
-  if (loop.groups == 0) return loop;
+  if (!may_loop || loop.groups == 0) return loop;
   // Each state of UTF-8 must lead through one state, so that all characters lead back.
-  std::array<uint32_t, utf8::kNumStates> at;
+  std::array<uint32_t, utf8::kNumStates>& at = loop.inside;
   at.fill(UINT32_MAX);
   at[utf8::kBetween] = state;
+  loop.is_strict = true;
   std::vector<uint8_t> pending = {utf8::kBetween};
   while (!pending.empty()) {
     uint8_t from = pending.back();
     pending.pop_back();
-    for (uint32_t byte = 0x80; byte < 0x100; ++byte) {
+    for (uint32_t byte = from == utf8::kBetween ? 0x80 : 0; byte < 0x100; ++byte) {
       uint8_t to = utf8::after(from, uint8_t(byte));
-      if (to == utf8::kInvalid) continue;
       uint32_t next = after(at[from], uint8_t(byte));
-      if (at[to] == UINT32_MAX) {
+      if (to == utf8::kInvalid) {
+        loop.is_strict = loop.is_strict && is_dead(at[from], next);
+      } else if (at[to] == UINT32_MAX) {
         if (!is_usual(next)) return loop;
         at[to] = next;
         pending.push_back(to);
@@ -60,30 +80,47 @@ Loop loop_of(uint32_t state, After after, IsUsual is_usual) {
       }
     }
   }
-  loop.groups |= engine::ByteGroups(1) << BytesBelow::kAboveAscii;
+  loop.groups |= BytesBelow::kAboveAscii;
   return loop;
 }
 
 // The loops of states, as far as they were asked for.
 class Loops {
  public:
-  template <typename After, typename IsUsual>
-  Loop of(uint32_t state, After after, IsUsual is_usual) {
-    if (is_known_.size() <= state) {
-      is_known_.resize(state + 1);
+  // A state of a loop: the one that is led back to, or one inside of a character.
+  struct Place {
+    uint32_t state;
+    uint8_t utf8_state;
+  };
+
+  template <typename After, typename IsUsual, typename IsDead>
+  Place place_of(uint32_t state, After after, IsUsual is_usual, IsDead is_dead) {
+    if (places_.size() <= state) {
+      places_.resize(state + 1, {kNone, 0});
       loops_.resize(state + 1);
     }
-    if (!is_known_[state]) {
-      loops_[state] = loop_of(state, after, is_usual);
-      is_known_[state] = 1;
+    if (places_[state].state == kNone) {
+      Loop loop = loops_[state] = loop_of(state, after, is_usual, is_dead);
+      places_[state] = {state, engine::utf8::kBetween};
+      for (uint8_t each = 1; each < engine::utf8::kNumStates; ++each) {
+        if ((loop.groups & engine::BytesBelow::kAboveAscii) == 0) break;
+        uint32_t inside = loop.inside[each];
+        if (places_.size() <= inside) {
+          places_.resize(inside + 1, {kNone, 0});
+          loops_.resize(inside + 1);
+        }
+        if (places_[inside].state == kNone) places_[inside] = {state, each};
+      }
     }
-    return loops_[state];
+    return places_[state];
   }
-  size_t memory_bytes() const { return loops_.capacity() * sizeof(Loop) + is_known_.capacity(); }
+  const Loop& loop(uint32_t state) const { return loops_[state]; }
+  size_t memory_bytes() const { return loops_.capacity() * sizeof(Loop) + places_.capacity() * sizeof(Place); }
 
  private:
+  static constexpr uint32_t kNone = UINT32_MAX;
   std::vector<Loop> loops_;
-  std::vector<uint8_t> is_known_;
+  std::vector<Place> places_;  // by state
 };
 
 }  // namespace structout::context_free

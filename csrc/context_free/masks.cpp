@@ -44,49 +44,80 @@ Masks::~Masks() = default;
 
 Masks::Next Masks::computed_after(Node node, uint8_t byte, engine::Budget& budget) {
   Node next = stacks_.after(node, byte, budget);
-  after_.resize(size_t(stacks_.num_nodes()) << 8);
-  return after_[size_t(node) << 8 | byte] = {next, stacks_.has_hole(next), stacks_.reads_symbols(next),
-                                             !stacks_.embedded_starts(next, budget).empty()};
+  size_t num_classes = network_.num_byte_classes();
+  after_.resize(stacks_.num_nodes() * num_classes);
+  uint8_t holes = 0;
+  static_assert(kMaxHolesOfPiece <= 8 * sizeof holes);
+  for (const Item* hole = stacks_.holes_begin(next); hole < stacks_.holes_end(next); ++hole) {
+    holes = uint8_t(holes | 1u << (hole->state - kHole));
+  }
+  return after_[node * num_classes + network_.byte_class(byte)] = {next, holes, stacks_.reads_symbols(next),
+                                                                   !stacks_.embedded_starts(next, budget).empty()};
 }
 
-// Whether a word may end anywhere: one letter leads to a place that the next leads back
-// to, and the hole may be next. Most tokens are words, so most would be exits.
+// Whether a word may end anywhere, also one after a space: one letter leads to a place that
+// the next leads back to, and a hole may be next. Most tokens are words, so most would be
+// exits.
 bool Masks::is_open_ended(Node start, engine::Budget& budget) {
   uint32_t known = is_open_ended_.find(start, 0);
   if (known != PairTable::kMissing) return known == 1;
-  Node word = after(start, 'a', budget).node;
-  bool result = word != Stacks::kDead && after(word, 'a', budget).node == word && stacks_.has_hole(word);
+  auto begins_word = [&](Node node) {
+    Node word = after(node, 'a', budget).node;
+    return word != Stacks::kDead && after(word, 'a', budget).node == word && stacks_.has_hole(word);
+  };
+  bool result = begins_word(start) || begins_word(after(start, ' ', budget).node);
   is_open_ended_.add(start, 0, result);
   return result;
 }
+
+class Masks::UpperPart {
+ public:
+  UpperPart(const Stacks& from, Stacks& to, engine::Budget& budget) : from_(from), to_(to), budget_(budget) {}
+
+  std::optional<Node> copied(Node node, uint32_t num_returns) {
+    if (node == Stacks::kBottom || node == Stacks::kDead) return node;
+    if (num_returns == 0) return hole_for(node);
+    if (++num_nodes_ > kMaxReturnNodes) return std::nullopt;
+    std::vector<Item> items = from_.items(node);
+    for (Item& item : items) {
+      std::optional<Node> below = copied(item.below, num_returns - 1);
+      if (!below) return std::nullopt;
+      item.below = *below;
+    }
+    return to_.node_of(items, budget_);
+  }
+
+  // What the holes stand for.
+  std::vector<Node> belows;
+
+ private:
+  std::optional<Node> hole_for(Node node) {
+    auto found = std::find(belows.begin(), belows.end(), node);
+    if (found == belows.end()) {
+      if (belows.size() == kMaxHolesOfPiece) return std::nullopt;
+      found = belows.insert(found, node);
+    }
+    return to_.hole(uint32_t(found - belows.begin()));
+  }
+
+  const Stacks& from_;
+  Stacks& to_;
+  engine::Budget& budget_;
+  uint32_t num_nodes_ = 0;
+};
 
 // A piece with an exit in most of its tokens is of no use, since another must go on from
 // all of these. Mostly the words of a text may go on where its rule returns to, so that
 // the tokens do not leave two or three rules together.
 Masks::Start Masks::start_of(const Item& item, bool is_closed, Stacks& stacks, engine::Budget& budget) {
-  Start start = {stacks_.above_hole(item.state, is_closed, budget), item.below};
+  Start start = {stacks_.above_hole(item.state, is_closed, budget), {item.below}};
   if (!is_open_ended(start.node, budget)) return start;
-  std::vector<std::vector<uint32_t>> returns;  // the states that each rule returns to
-  Node below = item.below;
-  for (uint32_t i = 0; i < kMaxReturns; ++i) {
-    Node end = Stacks::kBottom;
-    if (below != Stacks::kBottom) {
-      Node next = stacks.begin(below)->below;
-      returns.emplace_back();
-      for (const Item* each = stacks.begin(below); each < stacks.end(below); ++each) {
-        if (each->below != next || each->state >= kHole) return start;
-        returns.back().push_back(each->state);
-      }
-      below = next;
-      end = Stacks::kAboveHole;
-    }
-    for (auto states = returns.rbegin(); states != returns.rend(); ++states) {
-      std::vector<Item> items;
-      for (uint32_t state : *states) items.push_back({state, end});
-      end = stacks_.node_of(items, budget);
-    }
-    Node node = stacks_.above(item.state, end, is_closed, budget);
-    if (!is_open_ended(node, budget)) return {node, below};
+  for (uint32_t num_returns = 1; num_returns <= kMaxReturns; ++num_returns) {
+    UpperPart upper(stacks, stacks_, budget);
+    std::optional<Node> below = upper.copied(item.below, num_returns);
+    if (!below) break;
+    Node node = stacks_.above(item.state, *below, is_closed, budget);
+    if (!is_open_ended(node, budget)) return {node, std::move(upper.belows)};
   }
   return start;
 }
@@ -136,7 +167,11 @@ uint32_t Masks::piece_of(uint32_t trie_nodes, uint32_t start, Reader& reader, en
   if (known != PairTable::kMissing) return known;
   Piece piece = Walk(*this, reader, budget).walk(trie_nodes, start);
   bool is_node = !network_.has_lexer() && start < kEmbedded && trie_nodes != kTokenIds;
-  if (is_node && stacks_.has_hole(start)) piece.exits.push_back({0, trie_nodes});
+  if (is_node) {
+    for (const Item* hole = stacks_.holes_begin(start); hole < stacks_.holes_end(start); ++hole) {
+      piece.exits.push_back({hole->state - kHole, trie_nodes});
+    }
+  }
   uint32_t number = add_piece(std::move(piece));
   piece_numbers_.add(trie_nodes, start, number);
   return number;

@@ -71,7 +71,7 @@ class Masks {
 
  private:
   struct Exit {
-    uint32_t label;       // the accepted terminals; 0 without a lexer, and of embedded texts
+    uint32_t label;       // the accepted terminals; without a lexer, a hole; 0 of embedded texts
     uint32_t trie_nodes;  // a list of trie_nodes_
   };
   // Tokens that are only allowed where texts in a state of the lexer can be finished.
@@ -103,7 +103,8 @@ class Masks {
   class PieceSearch;
   class Regions;
   static constexpr size_t kMaxPieceBytes = 24 << 20, kMaxRegionBytes = 12 << 20;
-  static constexpr uint32_t kMaxReturns = 4;  // that a piece looks through
+  static constexpr uint32_t kMaxReturns = 8, kMaxReturnNodes = 64;  // that a piece looks through
+  static constexpr uint32_t kMaxHolesOfPiece = 8;
 
   // In the place of a start: that of an embedded text, whose language is added. In the
   // place of nodes of the trie: tokens that a state reads by their ids.
@@ -117,21 +118,26 @@ class Masks {
   // Numbers a list of nodes of the trie, given those whose children's bytes come next.
   uint32_t list_of(std::vector<uint32_t> trie_nodes);
 
-  // Where the walk of a piece begins, without a lexer: the state of an item above a hole
-  // that stands for `below`.
+  // Where the walk of a piece begins, without a lexer: the state of an item above holes, and
+  // what they stand for.
   struct Start {
-    Node node, below;
+    Node node;
+    std::vector<Node> belows;
   };
   Start start_of(const Item& item, bool is_closed, Stacks& stacks, engine::Budget& budget);
+
+  // The upper part of some stacks: so many returns, then holes. Nothing if it is large.
+  class UpperPart;
   bool is_open_ended(Node start, engine::Budget& budget);
 
   // The stacks above a hole after a byte.
   struct Next {
     Node node = kNone;
-    bool has_hole = false, reads_symbols = false, begins_embedded = false;
+    uint8_t holes = 0;  // a bit for each
+    bool reads_symbols = false, begins_embedded = false;
   };
   Next after(Node node, uint8_t byte, engine::Budget& budget) {
-    size_t at = size_t(node) << 8 | byte;
+    size_t at = size_t(node) * network_.num_byte_classes() + network_.byte_class(byte);
     return at < after_.size() && after_[at].node != kNone ? after_[at] : computed_after(node, byte, budget);
   }
   Next computed_after(Node node, uint8_t byte, engine::Budget& budget);
@@ -141,7 +147,7 @@ class Masks {
   SureWays& sure_ways_;
   std::shared_ptr<const engine::VocabularyTrie> vocabulary_;
   Stacks stacks_;            // of single states above a hole
-  std::vector<Next> after_;  // by node of stacks_ and byte, as far as known
+  std::vector<Next> after_;  // by node of stacks_ and class of the byte, as far as known
   PairTable is_open_ended_;  // by node of stacks_ and 0
   // Lists of nodes of the trie: with a lexer, those whose byte comes next; without, those
   // whose children's bytes come next.

@@ -74,6 +74,10 @@ class Network {
     return next_[size_t(state) * num_classes_ + (has_lexer_ ? symbol : class_of_byte_[symbol])];
   }
   uint32_t next_of_token(uint32_t state, uint32_t token) const;
+  // Bytes of one class lead to the same states. Without a lexer.
+  uint32_t num_byte_classes() const { return num_classes_; }
+  uint8_t byte_class(uint8_t byte) const { return class_of_byte_[byte]; }
+
   bool is_accepting(uint32_t state) const { return states_[state].is_accepting; }
 
   // Whether a rule ends in the state, and cannot go on.

@@ -98,9 +98,9 @@ void Masks::PieceSearch::follow_rules(const Branch& branch) {
   for (const Item& item : reader_.stacks().items(branch.node)) {
     if (item.state >= kHole) continue;
     if (is_in_front(branch)) add_token_ids(item);
-    auto [start, below] = masks_.start_of(item, branch.is_closed, reader_.stacks(), budget_);
-    const Piece& found = masks_.piece(add_piece(branch.trie_nodes, start));
-    for (const Exit& exit : found.exits) go_on({exit.trie_nodes, below, 0, false});
+    Start start = masks_.start_of(item, branch.is_closed, reader_.stacks(), budget_);
+    const Piece& found = masks_.piece(add_piece(branch.trie_nodes, start.node));
+    for (const Exit& exit : found.exits) go_on({exit.trie_nodes, start.belows[exit.label], 0, false});
   }
 }
 

@@ -38,7 +38,7 @@ Masks::Part Masks::Walk::walk_below(uint32_t node, uint32_t state) {
         node, [&](uint32_t child, uint8_t byte, uint32_t depth) { return read_lexeme(child, byte, depth); });
   } else {
     walk_rules({node}, state);
-    if (!ends_.empty()) exits_[0] = std::move(ends_);
+    list_exits();
   }
   return {token_set(), {exits_.begin(), exits_.end()}, {guarded_.begin(), guarded_.end()}};
 }
@@ -58,7 +58,7 @@ bool Masks::Walk::add_part(uint32_t node, uint32_t state) {
   tokens_.insert(tokens_.end(), part.tokens.listed.begin(), part.tokens.listed.end());
   add_row(part.tokens.row);
   for (const auto& [label, nodes] : part.exits) {
-    std::vector<uint32_t>& exits = masks_.network_.has_lexer() ? exits_[label] : ends_;
+    std::vector<uint32_t>& exits = masks_.network_.has_lexer() ? exits_[label] : ends_[label];
     exits.insert(exits.end(), nodes.begin(), nodes.end());
   }
   for (const auto& [lexer_state, tokens] : part.guarded) {
@@ -105,24 +105,62 @@ void Masks::Walk::add_token_ids(uint32_t state) {
 
 bool Masks::Walk::add_loop(uint32_t node, uint32_t state) {
   uint32_t end = vocabulary_.nodes()[node].end;
-  if (end - node < kMinNodesOfLoop) return false;
-  auto after = [this](uint32_t from, uint8_t byte) {
-    return masks_.network_.has_lexer() ? masks_.lexer_.after(from, byte, budget_)
-                                       : masks_.after(from, byte, budget_).node;
+  if (end == node + 1) return true;
+  bool has_lexer = masks_.network_.has_lexer();
+  auto after = [&](uint32_t from, uint8_t byte) {
+    return has_lexer ? masks_.lexer_.after(from, byte, budget_) : masks_.after(from, byte, budget_).node;
   };
   // Where it is not sure that texts can be finished, all of these can or none: inside of a
   // character there is no other way than back to the state.
-  bool is_sure = !masks_.network_.has_lexer() || masks_.sure_ways_.is_safe(state, budget_);
   auto is_usual = [&](uint32_t of) {
-    if (masks_.network_.has_lexer()) return of == state || leads_like(of, is_sure);
+    if (has_lexer) return of == state || leads_like(of, masks_.sure_ways_.is_safe(state, budget_));
     return of != Stacks::kDead && !masks_.stacks_.has_hole(of) && masks_.stacks_.embedded_starts(of, budget_).empty();
   };
-  if (!masks_.loops_.of(state, after, is_usual).covers(vocabulary_.bytes_below(), node)) return false;
-  uint32_t tokens_end = vocabulary_.nodes()[end - 1].tokens_end;
-  auto tokens = vocabulary_.tokens().begin();
-  std::vector<uint32_t>& to = is_sure ? tokens_ : guarded_[state];
-  to.insert(to.end(), tokens + vocabulary_.nodes()[node].tokens_end, tokens + tokens_end);
+  auto is_dead = [&](uint32_t from, uint32_t next) {
+    return has_lexer ? next == Lexer::kStuck && masks_.lexer_.accepted(from) == 0 : next == Stacks::kDead;
+  };
+  Loops::Place place = masks_.loops_.place_of(state, after, is_usual, is_dead);
+  const Loop& loop = masks_.loops_.loop(place.state);
+  Below below = below_in(loop, vocabulary_.bytes_below(), node, place.utf8_state);
+  if (below == Below::kUnknown || below == Below::kNone) return below == Below::kNone;
+  bool is_sure = !has_lexer || masks_.sure_ways_.is_safe(place.state, budget_);
+  std::vector<uint32_t>& to = is_sure ? tokens_ : guarded_[place.state];
+  if (below == Below::kAll) {
+    auto tokens = vocabulary_.tokens().begin();
+    to.insert(to.end(), tokens + vocabulary_.nodes()[node].tokens_end,
+              tokens + vocabulary_.nodes()[end - 1].tokens_end);
+    return true;
+  }
+  uint32_t skipped = std::min<uint32_t>(vocabulary_.nodes()[node].depth + 1, engine::BytesBelow::kMaxSkipped);
+  if (!is_way_of(loop.groups, skipped, node, place.utf8_state)) return false;
+  add_those_like(loop.groups, skipped, node, to);
   return true;
+}
+
+void Masks::Walk::add_those_like(engine::ByteGroups groups, uint32_t skipped, uint32_t node,
+                                 std::vector<uint32_t>& to) {
+  const engine::ByteGroups* of_tokens = vocabulary_.bytes_below().of_tokens(skipped);
+  const VocabularyTrie::Node* nodes = vocabulary_.nodes().data();
+  uint32_t first = nodes[node].tokens_end, end = nodes[nodes[node].end - 1].tokens_end;
+  size_t size = to.size();
+  to.resize(size + (end - first));
+  for (uint32_t i = first; i < end; ++i) {
+    to[size] = vocabulary_.tokens()[i];
+    size += (of_tokens[i] & ~groups) == 0;
+  }
+  to.resize(size);
+}
+
+bool Masks::Walk::is_way_of(engine::ByteGroups groups, uint32_t skipped, uint32_t node, uint8_t utf8_state) const {
+  namespace utf8 = engine::utf8;
+  const VocabularyTrie::Node& last = vocabulary_.nodes()[node];
+  const uint8_t* bytes = vocabulary_.begin(vocabulary_.tokens()[last.tokens_end]);  // of the first token below
+  uint8_t state = utf8::kBetween;
+  for (uint32_t i = skipped; i <= last.depth && state != utf8::kInvalid; ++i) {
+    if ((engine::BytesBelow::group_of(bytes[i]) & ~groups) != 0) return false;
+    state = utf8::after(state, bytes[i]);
+  }
+  return state == utf8_state;
 }
 
 bool Masks::Walk::leads_like(uint32_t inside_character, bool is_sure) {
@@ -211,18 +249,24 @@ void Masks::Walk::walk_all_rules(uint32_t trie_nodes, Node start) {
       add_all_tokens(piece);
       Node next = masks_.stacks_.returned(below, budget_);
       for (const Exit& exit : piece.exits) {
-        if (masks_.stacks_.has_hole(next)) {
+        for (const Item* hole = masks_.stacks_.holes_begin(next); hole < masks_.stacks_.holes_end(next); ++hole) {
           std::vector<uint32_t> ends = masks_.trie_nodes_.list(exit.trie_nodes);
-          ends_.insert(ends_.end(), ends.begin(), ends.end());
+          ends_[hole->state - kHole].insert(ends_[hole->state - kHole].end(), ends.begin(), ends.end());
         }
         bool goes_on = masks_.stacks_.reads_symbols(next) && seen.insert({exit.trie_nodes, next}).second;
         if (goes_on) pending.emplace_back(exit.trie_nodes, next);
       }
     }
   }
-  if (ends_.empty()) return;
-  engine::make_set(ends_);
-  exits_[0] = std::move(ends_);
+  list_exits();
+}
+
+void Masks::Walk::list_exits() {
+  for (uint32_t hole = 0; hole < ends_.size(); ++hole) {
+    if (ends_[hole].empty()) continue;
+    engine::make_set(ends_[hole]);
+    exits_[hole] = std::move(ends_[hole]);
+  }
 }
 
 void Masks::Walk::add_all_tokens(const Piece& piece) {
@@ -255,6 +299,7 @@ void Masks::Walk::walk_rules(const std::vector<uint32_t>& nodes, Node start) {
   for (uint32_t node : nodes) {
     bool is_root = node == VocabularyTrie::kRoot;
     if (!is_root && !std::exchange(is_start[node], 0)) continue;
+    if (!is_root && add_loop(node, start)) continue;
     states_[is_root ? 0 : all[node].depth + 1] = start;
     uint32_t end = is_root ? uint32_t(all.size()) : all[node].end;
     for (uint32_t child = is_root ? 0 : node + 1; child < end;) {
@@ -263,7 +308,9 @@ void Masks::Walk::walk_rules(const std::vector<uint32_t>& nodes, Node start) {
       Next next = masks_.after(states_[read.depth], read.byte, budget_);
       if (next.node != Stacks::kDead) {
         add_tokens(child, tokens_);
-        if (next.has_hole && read.end > child + 1) ends_.push_back(child);
+        for (uint32_t hole = 0, left = read.end > child + 1 ? next.holes : 0; left != 0; ++hole, left >>= 1) {
+          if ((left & 1) != 0) ends_[hole].push_back(child);
+        }
         if (next.begins_embedded && read.end > child + 1) begin_embedded(next.node, {child});
         if (is_start[child]) {
           is_start[child] = 0;
@@ -271,10 +318,12 @@ void Masks::Walk::walk_rules(const std::vector<uint32_t>& nodes, Node start) {
           next.reads_symbols = true;
         }
         states_[read.depth + 1] = next.node;
-        if (next.reads_symbols && read.end - child >= kMinNodesOfLoop) {
+        // Where a walk starts again below, it does so by itself then.
+        if (next.reads_symbols && add_loop(child, next.node)) next.reads_symbols = false;
+        if (next.reads_symbols && read.end - child >= kMinNodesOfPart) {
           bool has_starts = nodes.size() > 1 && std::upper_bound(nodes.begin(), nodes.end(), child) !=
                                                     std::lower_bound(nodes.begin(), nodes.end(), read.end);
-          if (!has_starts && (add_loop(child, next.node) || add_part(child, next.node))) next.reads_symbols = false;
+          if (!has_starts && add_part(child, next.node)) next.reads_symbols = false;
         }
       }
       child = next.reads_symbols ? child + 1 : read.end;

@@ -1,6 +1,7 @@
 // Walks over the vocabulary's trie, for pieces of masks.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <utility>
@@ -30,7 +31,6 @@ class Masks::Walk {
   void add_row(const std::vector<uint32_t>& row);
 
   static constexpr uint32_t kTrieStepsPerUnit = 8;  // of a budget: a step is short
-  static constexpr uint32_t kMinNodesOfLoop = 16;   // to read fewer takes no longer
   static constexpr uint32_t kMinNodesOfPart = 128;
   static constexpr uint32_t kWordsPerListedToken = 4;  // setting a bit takes as long as copying some words
 
@@ -42,8 +42,14 @@ class Masks::Walk {
   void add_tokens(uint32_t node, std::vector<uint32_t>& tokens);
   void add_token_ids(uint32_t state);
 
-  // Where the bytes below a node all lead back to one state, they need not be read.
+  // Adds the tokens below a node if they need not be read byte by byte: where their bytes
+  // lead back to one state, or nowhere.
   bool add_loop(uint32_t node, uint32_t state);
+  void add_those_like(engine::ByteGroups groups, uint32_t skipped, uint32_t node, std::vector<uint32_t>& to);
+
+  // Whether the bytes on the way to a node, after so many, are of some groups, and lead to a
+  // state of UTF-8.
+  bool is_way_of(engine::ByteGroups groups, uint32_t skipped, uint32_t node, uint8_t utf8_state) const;
 
   // Whether a state of the lexer inside of a character is safe, or leads nowhere but to the
   // character's end.
@@ -62,6 +68,7 @@ class Masks::Walk {
   void walk_all_rules(uint32_t trie_nodes, Node start);
   void add_all_tokens(const Piece& piece);
   void begin_embedded(Node node, const std::vector<uint32_t>& trie_nodes);
+  void list_exits();  // from ends_
 
   // A rule may end at nodes below each other, so the walk below one may pass another. It
   // goes on from both then.
@@ -73,8 +80,8 @@ class Masks::Walk {
   engine::Budget& budget_;
   std::vector<uint32_t> states_;  // of the lexer, or nodes, before the byte at each depth
   std::vector<uint32_t> tokens_;
-  std::vector<uint32_t> row_;   // of further tokens, if there are any
-  std::vector<uint32_t> ends_;  // of the rule, in front of other bytes
+  std::vector<uint32_t> row_;                                 // of further tokens, if there are any
+  std::array<std::vector<uint32_t>, kMaxHolesOfPiece> ends_;  // in front of other bytes, by holes
   // Where embedded texts begin, by their languages and the stacks below.
   std::map<std::pair<uint32_t, Node>, std::vector<uint32_t>> embedded_;
   std::map<uint32_t, std::vector<uint32_t>> exits_;    // by label

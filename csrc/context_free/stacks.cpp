@@ -169,7 +169,15 @@ Node Stacks::after(Node node, uint32_t symbol, engine::Budget& budget) {
                                          : network_.next_of_token(item->state, symbol - kFirstToken);
     if (next != kNone) kernel.push_back({next, item->below});
   }
-  Node result = kernel.empty() ? kDead : closure(kernel, budget);
+  Node result = kDead;
+  if (!kernel.empty()) {
+    auto& recent = recent_.of(kernel);
+    if (recent.kernel != kernel) {
+      std::vector<Item> items = kernel;
+      recent = {std::move(kernel), closure(items, budget)};
+    }
+    result = recent.node;
+  }
   after_.add(node, symbol, result);
   return result;
 }

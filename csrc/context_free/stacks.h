@@ -80,10 +80,15 @@ class Stacks {
   const Item* end(Node node) const { return nodes_.end(node); }
   std::vector<Item> items(Node node) const { return nodes_.list(node); }
   bool may_end(Node node) const { return node != kDead && (nodes_.end(node) - 1)->state == kEndOfText; }
-  bool has_hole(Node node) const {
-    uint32_t last = node == kDead ? 0 : (nodes_.end(node) - 1)->state;  // beside a hole there is no end of the text
-    return last >= kHole && last < kEndOfText;
+  bool has_hole(Node node) const { return holes_begin(node) != holes_end(node); }
+
+  // The items that are holes, by increasing numbers.
+  const Item* holes_begin(Node node) const {
+    const Item* at = holes_end(node);
+    while (at > nodes_.begin(node) && (at - 1)->state >= kHole) --at;
+    return at;
   }
+  const Item* holes_end(Node node) const { return nodes_.end(node) - (may_end(node) ? 1 : 0); }
 
   // Whether a symbol or an embedded text may follow.
   bool reads_symbols(Node node) const { return node != kDead && nodes_.begin(node)->state < kHole; }
@@ -117,6 +122,7 @@ class Stacks {
   // Scratch memory that closure() keeps from call to call.
   SeenBelow seen_;
   CallersByRank<Item> callers_;
+  RecentClosures<Item> recent_;
   std::vector<Item> closure_items_, closed_items_;
 };
 

@@ -1,4 +1,4 @@
-// Which bytes stand below each node of a vocabulary's trie.
+// Which bytes stand below each node of a vocabulary's trie, and in the tokens below.
 #pragma once
 
 #include <array>
@@ -16,24 +16,37 @@ using ByteGroups = uint64_t;
 
 class BytesBelow {
  public:
-  static constexpr uint8_t kNumGroups = 64, kAboveAscii = kNumGroups - 1;
+  static constexpr ByteGroups kAboveAscii = ByteGroups(1) << 63;
+  static constexpr ByteGroups kInvalid = ByteGroups(1) << 62;  // not UTF-8; a last character may be cut
+  static constexpr uint32_t kMaxSkipped = 2;                   // bytes of a token
 
-  static uint8_t group_of(uint8_t byte);
+  // One bit.
+  static ByteGroups group_of(uint8_t byte);
 
   explicit BytesBelow(const VocabularyTrie& trie);
 
   // The groups of the bytes below a node.
   ByteGroups groups(uint32_t node) const { return groups_[node]; }
 
-  // Whether what follows the node is UTF-8, where a character begins after the node. The
-  // last one of a token may be cut.
-  bool are_characters(uint32_t node) const { return valid_from_[node] & 1; }
+  // Whether what follows the node is UTF-8, after a state of utf8::after(). The last
+  // character of a token may be cut.
+  bool are_characters(uint32_t node, uint8_t utf8_state) const { return (valid_from_[node] >> utf8_state & 1) != 0; }
 
-  size_t memory_bytes() const { return groups_.capacity() * sizeof(ByteGroups) + valid_from_.capacity(); }
+  // Of each token, in the order of the trie: the groups of its bytes after the first
+  // `skipped`, in front of which a character begins, and maybe kInvalid.
+  const ByteGroups* of_tokens(uint32_t skipped) const { return of_tokens_[skipped].data(); }
+
+  size_t memory_bytes() const {
+    return (groups_.capacity() + of_tokens_.size() * of_tokens_[0].capacity()) * sizeof(ByteGroups) +
+           valid_from_.capacity();
+  }
 
  private:
+  void read_tokens(const VocabularyTrie& trie);
+
   std::vector<ByteGroups> groups_;   // by node
   std::vector<uint8_t> valid_from_;  // by node: bit s says whether all below is valid after state s of UTF-8
+  std::array<std::vector<ByteGroups>, kMaxSkipped + 1> of_tokens_;
 };
 
 }  // namespace structout::engine

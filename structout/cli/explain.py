@@ -1,25 +1,20 @@
 """``structout explain``: from its arguments to its exit status."""
 
 import argparse
-import json
-import shutil
-import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
+from structout.cli.fields import NO_BREAK, Field, counted, laid_out, one_line
 from structout.cli.loading import load_tokenizer
 from structout.cli.progress import duration, say
 from structout.cli.validate import UserError, read_params
 from structout.constraints.config import StructuredOutputsConfig
 from structout.constraints.params import StructuredOutputOptions
 from structout.constraints.schema_walks import draft_of
-from structout.grammar.explanation import Explanation, Size, explain
+from structout.grammar.explanation import Explanation, Size, explain, misspelled_keywords
 from structout.grammar.native.dot import to_dot
 
-_LABEL_WIDTH = 12
-_MAX_WIDTH = 120
 _MAX_PLACES = 6
-_NO_BREAK = "\0"  # a space at which no line ends
 _KIND_NAMES = {
     StructuredOutputOptions.JSON: "JSON schema",
     StructuredOutputOptions.REGEX: "regular expression",
@@ -30,8 +25,6 @@ _KIND_NAMES = {
 
 # Kinds of which only those are followed with a stack that have no automaton.
 _NESTED_KINDS = (StructuredOutputOptions.GRAMMAR, StructuredOutputOptions.STRUCTURAL_TAG)
-
-Field = tuple[str, str]  # a label, and what stands beside it
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -58,8 +51,7 @@ def _explain(arguments: argparse.Namespace) -> int:
     fields = [*_fields(explanation, tokenizer_name, arguments.key_order)]
     if arguments.dot is not None:
         fields.append(("picture", _write_picture(explanation, arguments.dot)))
-    width = min(shutil.get_terminal_size((_MAX_WIDTH, 0)).columns, _MAX_WIDTH)
-    print(f"{title}\n\n" + "\n".join(_laid_out(fields, width)), flush=True)
+    print(f"{title}\n\n" + laid_out(fields), flush=True)
     return 0 if explanation.error is None else 1
 
 
@@ -71,7 +63,7 @@ def _subject(explanation: Explanation) -> str:
     if constraint.kind is StructuredOutputOptions.JSON:
         draft = draft_of(constraint.value)
         draft_name = {2019: "2019-09", 2020: "2020-12"}.get(draft, str(draft))
-        subject += f", draft {draft_name}, {_counted(len(constraint.nodes), 'subschema')}"
+        subject += f", draft {draft_name}, {counted(len(constraint.nodes), 'subschema')}"
     return subject
 
 
@@ -88,7 +80,7 @@ def _fields(explanation: Explanation, tokenizer_name: str, key_order: str) -> It
     if explanation.error is None:
         yield "ready", f"{duration(explanation.ready_seconds)}, with {tokenizer_name}"
         yield from _size_fields(explanation, key_order)
-        yield "example", _printable(explanation.example)
+        yield "example", one_line(explanation.example)
 
 
 def _keyword_fields(explanation: Explanation) -> Iterator[Field]:
@@ -103,13 +95,15 @@ def _keyword_fields(explanation: Explanation) -> Iterator[Field]:
     if use is not None and use.annotations:
         yield "descriptive", _counts(use.annotations)
     if use is not None and use.unknown:
-        yield "unknown", f"{_places(use.unknown)} (ignored: not in this draft)"
+        near = misspelled_keywords(explanation.constraint) if explanation.constraint is not None else []
+        meant = "".join(f"; {place} may be meant as {keyword}" for place, keyword in near[:_MAX_PLACES])
+        yield "unknown", f"{_places(use.unknown)} (ignored: not in this draft){meant}"
     if use is not None and use.beside_ref:
         yield "ignored", f"{_places(use.beside_ref)} (nothing beside $ref counts in this draft)"
 
 
 def _size_fields(explanation: Explanation, key_order: str) -> Iterator[Field]:
-    texts = f"after {_counted(explanation.num_texts, 'text')}"
+    texts = f"after {counted(explanation.num_texts, 'text')}"
     if explanation.visited is None:
         yield "memory", f"{_bytes(explanation.memory_bytes)} {texts}"
         return
@@ -143,19 +137,8 @@ def _write_picture(explanation: Explanation, path: str) -> str:
     return f"{path}, for graphviz: dot -Tsvg {path}"
 
 
-def _laid_out(fields: Iterable[Field], width: int) -> Iterator[str]:
-    """Lay the fields out in two columns."""
-    indent = " " * (_LABEL_WIDTH + 2)
-    for label, text in fields:
-        lines = textwrap.wrap(text, max(width, 40) - len(indent), break_long_words=False, break_on_hyphens=False) or [
-            ""
-        ]
-        yield f"{label:{_LABEL_WIDTH}}  {lines[0]}".replace(_NO_BREAK, " ")
-        yield from ((indent + line).replace(_NO_BREAK, " ") for line in lines[1:])
-
-
 def _counts(counts: dict[str, int]) -> str:
-    return ", ".join(f"{keyword}{_NO_BREAK}{count:,}" for keyword, count in counts.items())
+    return ", ".join(f"{keyword}{NO_BREAK}{count:,}" for keyword, count in counts.items())
 
 
 def _places(places: tuple[str, ...]) -> str:
@@ -164,21 +147,10 @@ def _places(places: tuple[str, ...]) -> str:
 
 
 def _size(size: Size) -> str:
-    return f"{_counted(size.states, 'state')}, {_counted(size.masks, 'mask')}, {_bytes(size.bytes)}"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    return f"{counted(size.states, 'state')}, {counted(size.masks, 'mask')}, {_bytes(size.bytes)}"
 
 
 def _bytes(count: int) -> str:
     if count < 10_000:
         return f"{count:,} bytes"
     return f"{count / 1e3:,.0f} kB" if count < 10e6 else f"{count / 1e6:,.0f} MB"
-
-
-def _printable(text: str | None) -> str:
-    """A text on one line, as it is if that is unambiguous."""
-    if text is None:
-        return "none was found"
-    return text if text.isprintable() and text.strip() == text and text else json.dumps(text, ensure_ascii=False)

@@ -1,14 +1,17 @@
 """``structout generate``: from its arguments to its exit status."""
 
 import argparse
+import os
 import secrets
+import sys
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from structout.cli.loading import load_model
 from structout.cli.progress import Progress, indent_json, passes_summary, say, summary
-from structout.cli.validate import UserError, first_line, independent_check, read_constraint, replay_check
+from structout.cli.validate import UserError, first_line, independent_check, read_constraint, replay_check, warnings_of
 from structout.constraints.config import StructuredOutputsConfig
 from structout.constraints.params import StructuredOutputsParams
 from structout.errors import GrammarError, GrammarTimeoutError
@@ -33,6 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _generate(arguments: argparse.Namespace) -> int:
     params = read_constraint(arguments)
+    for warning in warnings_of(params):
+        say(f"structout: warning: {warning}")
     check = independent_check(params)  # before the model, which may take long to load
     model, tokenizer, name = load_model(arguments.model, _device(arguments.device))
     say(f"{name} on {model.device}")
@@ -176,10 +181,17 @@ def _start_token(tokenizer: Any) -> int:
 
 
 def _print(text: str) -> None:
+    """Print a text. It is written when this returns, whatever becomes of others."""
     try:
-        print(text)
+        print(text, flush=True)
     except UnicodeEncodeError as error:
         character = error.object[error.start]
         raise UserError(
             f"standard output is {error.encoding} and cannot represent {character!r}: set PYTHONIOENCODING=utf-8"
         ) from error
+    except BrokenPipeError:  # a reader that has seen enough
+        raise
+    except OSError as error:
+        with Path(os.devnull).open("w") as nowhere:  # for what Python writes at its exit
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        raise UserError(f"cannot write the texts: {error.strerror or error}") from error

@@ -89,6 +89,7 @@ class LiveLine:
         self.vocabulary = vocabulary
         self.is_live = sys.stderr.isatty()
         self.drawn_at = 0.0
+        self._begun_at = 0.0
 
     def show(self, token_ids: list[list[int]], num_complete: int) -> None:
         """Redraw the line, at most twenty times a second."""
@@ -96,12 +97,14 @@ class LiveLine:
         if not self.is_live or now - self.drawn_at < _REDRAW_SECONDS:
             return
         self.drawn_at = now
+        self._begun_at = self._begun_at or now
         num_tokens = max(len(ids) for ids in token_ids)
-        progress = (
-            f"[{num_tokens} tokens] "
-            if len(token_ids) == 1
-            else f"[{num_tokens} tokens, {num_complete} of {len(token_ids)} done] "
-        )
+        parts = [f"{num_tokens} tokens"]
+        if now > self._begun_at:
+            parts.append(f"{sum(map(len, token_ids)) / (now - self._begun_at):,.0f} tokens/s")
+        if len(token_ids) > 1:
+            parts.append(f"{num_complete} of {len(token_ids)} done")
+        progress = f"[{', '.join(parts)}] "
         width = max(shutil.get_terminal_size().columns - len(progress) - 1, 1)
         tail = printable(self.vocabulary.text_of(token_ids[0][-width:]))
         sys.stderr.write(f"\r\033[K{progress}{tail[-width:]}")

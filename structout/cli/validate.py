@@ -5,16 +5,22 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Context, Decimal, localcontext
 from pathlib import Path
 from typing import Any
 
 from structout.constraints.params import StructuredOutputsParams
 from structout.errors import GrammarError
+from structout.grammar.checking.spelled_text import parts_of
+from structout.grammar.explanation import misspelled_keywords
+from structout.grammar.native.automaton import Automaton
+from structout.grammar.vocabulary import Vocabulary
 from structout.scheduler.manager import StructuredOutputManager
 
 _PRECISION = 8_000  # digits; more than the numbers of a schema that is served may have
+_INLINE_JSON = re.compile(r"^\s*[{\[]|^(true|false)$")
+_INLINE_GRAMMAR = re.compile(r"::=|^[ \t]*[?!]?start\b[^\n]*:", re.MULTILINE)
 Check = Callable[[str], str | None]  # returns what is wrong with a text, or None
 
 
@@ -103,7 +109,7 @@ def replay_check(params: StructuredOutputsParams, manager: StructuredOutputManag
     accept them."""
 
     def check(text: str) -> str | None:
-        tokens = manager.vocabulary.spell(text)
+        tokens = _spelled(text, manager.vocabulary)
         if tokens is None:
             return "cannot be spelled with the model's tokens"
         replayed = [*tokens, manager.vocabulary.stop_token_ids[0]]
@@ -119,10 +125,28 @@ def replay_check(params: StructuredOutputsParams, manager: StructuredOutputManag
     return check
 
 
+def warnings_of(params: StructuredOutputsParams) -> Iterator[str]:
+    """Yield a line for each word in a schema that is no keyword but almost one."""
+    for place, keyword in misspelled_keywords(params.constraint()):
+        yield f"{place} is not a keyword of JSON Schema, so that it constrains nothing: {keyword} is one"
+
+
+def _spelled(text: str, vocabulary: Vocabulary) -> list[int] | None:
+    """Tokens of a text, in which the names of special tokens stand for these."""
+    tokens: list[int] = []
+    for part, token in parts_of(text, vocabulary):
+        is_special = token is not None and not vocabulary.token_bytes[token]
+        spelling = [token] if is_special and token is not None else vocabulary.spell(part)
+        if spelling is None:
+            return None
+        tokens += spelling
+    return tokens
+
+
 def _read_source(option: str, source: str) -> tuple[str, str]:
     """The name of a source for error messages, and its text."""
     is_json = option != "--grammar"
-    if is_json and (source.lstrip().startswith("{") or source in ("true", "false")):
+    if (_INLINE_JSON if is_json else _INLINE_GRAMMAR).search(source):
         return option, source
     try:
         if source == "-":
@@ -130,7 +154,8 @@ def _read_source(option: str, source: str) -> tuple[str, str]:
         return source, Path(source).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         name = "standard input" if source == "-" else source
-        hint = " (JSON on the command line starts with {)" if is_json and not Path(source).suffix else ""
+        inline = "JSON on the command line starts with {" if is_json else "a grammar there has a rule root or start"
+        hint = "" if Path(source).suffix else f" ({inline})"
         raise UserError(f"cannot read {name}: {getattr(error, 'strerror', None) or error}{hint}") from error
 
 
@@ -199,8 +224,9 @@ def _is_integer(_: object, value: object) -> bool:
 
 
 def _regex_check(regex: str) -> Check:
+    """A check by the automaton of the whole expression, in the engine's own dialect."""
     try:
-        pattern = re.compile(regex)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise UserError(f"not a regular expression: {first_line(error)}") from error
-    return lambda text: None if pattern.fullmatch(text) else "does not match the regular expression"
+        automaton = Automaton.from_regex(regex)
+    except GrammarError as error:
+        raise UserError(f"constraint refused ({error.kind.value}): {first_line(error)}") from error
+    return lambda text: None if automaton.matches(text) else "does not match the regular expression"

@@ -16,7 +16,7 @@ from structout.constraints.config import FORMAT_RULES, KEY_ORDERS, StructuredOut
 from structout.constraints.limits import Limits, check_limits, check_size
 from structout.constraints.output_types import is_output_type, options_of, read_json, schema_of
 from structout.constraints.schema_walks import Nodes, has_nul, subschemas
-from structout.constraints.schemas_in_tags import TagSchema, tag_schemas
+from structout.constraints.schemas_in_tags import TagSchema, tag_schemas, with_types_described
 from structout.constraints.tools.call_formats import TOOL_FORMATS, ToolFormat
 from structout.constraints.tools.definitions import ToolCall, read_tools
 from structout.errors import GrammarError, GrammarLimitError
@@ -120,7 +120,8 @@ class StructuredOutputsParams:
             whose start rule is ``start``.
         json_object: any JSON object.
         structural_tag: tags that start constrained stretches of otherwise free text,
-            as a dict or JSON text in xgrammar's format.
+            as a dict or JSON text in xgrammar's format. Its schemas may be types, as
+            ``json`` may.
         whitespace_pattern: regular expression of the whitespace allowed between two
             JSON tokens. Applies to json only.
         backend: "auto", "xgrammar", "llguidance", "fsm" or a registered backend. A name
@@ -225,17 +226,21 @@ class StructuredOutputsParams:
 
         Returns:
             for a type its value, for other JSON what ``json.loads`` gives, for an Enum
-            its member, else the text itself.
+            its member, for ``tools`` the calls as ``parse_tool_calls``, else the text
+            itself.
 
         Raises:
             ValueError: the text is not of this constraint.
         """
+        if self.tools is not None:
+            return self.parse_tool_calls(text)
         if self.json_object or self.json is not None:
             return read_json(self.json, text) if is_output_type(self.json) else json.loads(text)
         return self.choice(text) if isinstance(self.choice, type) else text
 
     def parse_tool_calls(self, text: str) -> list[ToolCall]:
-        """Read the calls of a complete text of these ``tools``.
+        """Read the calls of a complete text of these ``tools``. The ``value`` of a call
+        is an instance of the tool's class.
 
         Raises:
             ValueError: the text has a call that is not complete.
@@ -325,7 +330,7 @@ def _read_choice(choice: object) -> tuple[object, str]:
 
 
 def _read_structural_tag(tag: object) -> tuple[object, str]:
-    value, text = _read_json("structural tag", tag)
+    value, text = _read_json("structural tag", with_types_described(tag))
     if not isinstance(value, dict):
         raise GrammarError(f"a structural tag must be an object, got {type(value).__name__}")
     return value, text

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from structout.constraints import exact_json
+from structout.constraints.output_types import is_output_type, schema_of
 from structout.constraints.schema_walks import Nodes, subschemas
 
 _SCHEMA_KEYS = ("json_schema", "schema")
@@ -68,6 +69,44 @@ def tag_parts(tag: Any) -> Iterator[tuple[str, dict[str, Any]]]:
         elif isinstance(part, dict):
             yield pointer, part
             pending += [(f"{pointer}/{key}", child) for key, child in part.items() if key not in _SCHEMA_KEYS]
+
+
+def with_types_described(tag: Any) -> Any:
+    """Copy a structural tag with the JSON schemas of Python types in their place.
+
+    Args:
+        tag: does not change itself. Schemas may be Pydantic model classes, and other
+            types that :func:`structout.constraints.output_types.schema_of` describes.
+
+    Raises:
+        GrammarError: a type has no JSON schema.
+    """
+    types = {f"{pointer}/{key}": part[key] for pointer, part in tag_parts(tag) for key in _SCHEMA_KEYS if key in part}
+    described = {place: schema_of(given) for place, given in types.items() if is_output_type(given)}
+    return with_schemas(tag, described) if described else tag
+
+
+def tag_around(tag: Any, pointer: str) -> str | None:
+    """The text that begins the innermost tag around a place, such as ``<think>``.
+
+    Args:
+        tag: a structural tag.
+        pointer: JSON pointer to the place, from ``#``.
+
+    Returns:
+        None if there is no tag around it that begins with a text.
+    """
+    begin, part = None, tag
+    for name in pointer.split("/")[1:]:
+        if isinstance(part, dict):
+            found = part.get("begin")
+            begin = found if isinstance(found, str) else begin
+            part = part.get(name.replace("~1", "/").replace("~0", "~"))
+        elif isinstance(part, list) and name.isdecimal() and int(name) < len(part):
+            part = part[int(name)]
+        else:
+            break
+    return begin
 
 
 def _is_plain(part: dict[str, Any]) -> bool:

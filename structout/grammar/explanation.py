@@ -9,12 +9,13 @@ from typing import Any
 from structout.constraints.config import StructuredOutputsConfig
 from structout.constraints.params import Constraint, StructuredOutputOptions, StructuredOutputsParams
 from structout.constraints.schema_walks import draft_of
-from structout.errors import GrammarError, GrammarErrorKind
+from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.interface import CompiledConstraint, StructuredOutputGrammar
 from structout.grammar.keyword_use import (
     KeywordUse,
     keyword_use,
     memory_places,
+    nearest_keyword,
     property_names,
     recursive_references,
 )
@@ -31,19 +32,37 @@ _REPEATED_BELOW = 0.5  # seconds: what compiles faster is compiled again, with w
 _SAMPLING_SECONDS = 2.0
 _MAX_CLOSED_STATES = 5_000  # of an automaton all of whose masks are computed
 
-# How to change a schema, by the keyword that an engine refuses.
+# How to change a constraint, by what its error says that it has.
+_ADVICE_BY_FEATURE = {
+    "word boundaries": "write the characters out that may stand at the boundary, as in (^|\\W)word",
+    "lookbehind": "write what stands in front into the expression, instead of a lookbehind",
+    "backreferences": "write the alternatives out, instead of a backreference",
+    "inline flags": "write both cases, as in [Aa], and groups as (?:...)",
+    "possessive": "write one repetition: a+ matches what a++ does",
+}
 _ADVICE_BY_KEYWORD = {
     "format": "replace the format by a pattern, or pass lenient=True to take it as an annotation",
-    "pattern": "write the pattern without lookbehind and backreferences",
-    "patternProperties": "write the patterns without lookbehind and backreferences",
     "$ref": "copy the schema that it names into $defs, or give it with schemas={uri: schema}",
     "$dynamicRef": "replace it by a $ref",
     "uniqueItems": "bound the array by maxItems, and drop duplicates afterwards",
 }
-_ADVICE_BY_KIND = {
-    GrammarErrorKind.LIMIT: "lower the bounds of lengths, sizes and repetitions, nest less deeply, or split "
-    "alternatives into several schemas",
-    GrammarErrorKind.IMPOSSIBLE: "remove one of the keywords that contradict each other",
+# By the name of a limit, or a part of it.
+_ADVICE_BY_LIMIT = {
+    "nesting": "nest less deeply",
+    "repetition": "lower the bounds of repetitions and lengths",
+    "one_of": "split the alternatives of oneOf into several schemas, or use anyOf",
+    "unevaluated": "use additionalProperties or items, instead of the unevaluated ones",
+    "references": "name fewer schemas by references inside each other",
+    "digits": "lower the number of digits",
+    "multiple_of": "use a multipleOf with fewer digits",
+}
+_ADVICE_ON_SIZE = (
+    "write less, lower the bounds of lengths, sizes and repetitions, or split alternatives into several constraints"
+)
+_ADVICE_ON_IMPOSSIBLE = {
+    "the json": "remove one of the keywords that contradict each other",
+    "the regex": "remove one of the assertions, such as lookahead, ^ or $, that contradict the rest",
+    "the grammar": "give each rule that refers to itself an alternative without the reference",
 }
 
 
@@ -167,9 +186,24 @@ def advice(error: GrammarError) -> str:
     way, or the message of the error has it."""
     if ";" in str(error) or ": copy " in str(error):
         return ""
+    message = str(error)
     if error.kind is GrammarErrorKind.UNSUPPORTED:
-        return _ADVICE_BY_KEYWORD.get(error.keyword or "", "")
-    return _ADVICE_BY_KIND.get(error.kind, "")
+        by_feature = (advice for feature, advice in _ADVICE_BY_FEATURE.items() if feature in message)
+        return next(by_feature, _ADVICE_BY_KEYWORD.get(error.keyword or "", ""))
+    if isinstance(error, GrammarLimitError):
+        return next((advice for name, advice in _ADVICE_BY_LIMIT.items() if name in error.limit), _ADVICE_ON_SIZE)
+    if error.kind is GrammarErrorKind.IMPOSSIBLE:
+        return next((advice for subject, advice in _ADVICE_ON_IMPOSSIBLE.items() if subject in message), "")
+    return ""
+
+
+def misspelled_keywords(constraint: Constraint) -> list[tuple[str, str]]:
+    """JSON pointers to words in a schema, or in those of a tag, that are no keywords
+    but almost, each with the keyword."""
+    use = _keywords(constraint)
+    unknown = [] if use is None else use.unknown
+    found = [(place, nearest_keyword(place.rpartition("/")[2])) for place in unknown]
+    return [(place, keyword) for place, keyword in found if keyword is not None]
 
 
 def _compiled(backends: BackendSet, constraint: Constraint, vocabulary: Vocabulary) -> tuple[CompiledConstraint, float]:

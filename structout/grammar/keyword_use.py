@@ -1,6 +1,7 @@
 """Which keywords a JSON schema uses, and which of its parts need more than an
 automaton."""
 
+import difflib
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ _ANNOTATIONS = frozenset(
     "contentSchema".split()
 )
 _DOCUMENT = frozenset("$schema $id id $anchor $dynamicAnchor $recursiveAnchor $vocabulary $defs definitions".split())
+_NEAR = 0.8  # of difflib: two letters of ten may differ
 _LAST_DRAFT_WITHOUT_SIBLINGS = 7  # up to here, nothing beside $ref counts
 
 
@@ -62,6 +64,12 @@ def keyword_use(nodes: Nodes, draft: int, not_enforced: Collection[str] = ()) ->
     return KeywordUse(
         dict(constraints.most_common()), dict(annotations.most_common()), tuple(unknown), tuple(beside_ref)
     )
+
+
+def nearest_keyword(word: str) -> str | None:
+    """The keyword of JSON Schema that a word is almost, or None."""
+    found = difflib.get_close_matches(word, sorted(CONSTRAINING_KEYWORDS), n=1, cutoff=_NEAR)
+    return found[0] if found and found[0] != word else None
 
 
 def property_names(nodes: Nodes) -> list[str]:

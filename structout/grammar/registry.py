@@ -19,7 +19,7 @@ from structout.grammar.compiled_files import CompiledFiles
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import CompiledConstraint, StructuredOutputBackend
 from structout.grammar.native.backend import FsmBackend
-from structout.grammar.vocabulary import Vocabulary
+from structout.grammar.vocabulary import BYTES, Vocabulary
 
 BackendFactory = Callable[[Vocabulary, StructuredOutputsConfig, "CanonicalTokenizer | None"], StructuredOutputBackend]
 
@@ -27,7 +27,6 @@ _log = logging.getLogger("structout.grammar")
 _AUTO = "auto"
 _OWN = "fsm"
 _MAX_SERIALIZED = 16 << 20  # bytes; compiling again is faster than reading more
-_BYTES = Vocabulary((*(bytes([byte]) for byte in range(256)), b""), stop_token_ids=(256,))
 
 
 def _optional(name: str, class_name: str) -> BackendFactory:
@@ -255,7 +254,7 @@ def _check_constraint(constraint: Constraint, config: StructuredOutputsConfig) -
 
 @lru_cache(maxsize=4)
 def _byte_backends(config: StructuredOutputsConfig) -> BackendSet:
-    return BackendSet(_BYTES, config)
+    return BackendSet(BYTES, config)
 
 
 def _names(constraint: Constraint) -> list[str]:

@@ -33,10 +33,20 @@ class Vocabulary:
     def size(self) -> int:
         return len(self.token_bytes)
 
-    def text_of(self, token_ids: Iterable[int]) -> str:
-        """The text of the tokens. Unlike a tokenizer's decoder, it changes no
-        spaces."""
-        return b"".join(self.token_bytes[i] for i in token_ids).decode(errors="replace")
+    def text_of(self, token_ids: Iterable[int], *, with_names: bool = False) -> str:
+        """The text of the tokens. Unlike a tokenizer's decoder, it changes no spaces.
+
+        Args:
+            token_ids: the tokens.
+            with_names: write special tokens as their names. Otherwise they are left
+                out.
+        """
+        names = self._names if with_names else {}
+        return b"".join(self.token_bytes[i] or names.get(i, b"") for i in token_ids).decode(errors="replace")
+
+    @cached_property
+    def _names(self) -> dict[int, bytes]:
+        return {token: name.encode() for name, token in self.special_tokens}
 
     def token_of_byte(self, byte: int) -> int | None:
         """The first token whose text is one byte, or None if there is none."""
@@ -122,6 +132,10 @@ class Vocabulary:
         token_bytes = [data or b"" for data in tokens.token_bytes]
         padding = [b""] * (size - len(token_bytes))
         return cls((*token_bytes, *padding), tuple(sorted(set(stops))), tokens.names)
+
+
+# Its tokens are single bytes, so that texts can be read without a tokenizer.
+BYTES = Vocabulary((*(bytes([byte]) for byte in range(256)), b""), stop_token_ids=(256,))
 
 
 def _size(highest: int, vocab_size: int | None) -> int:

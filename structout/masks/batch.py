@@ -88,6 +88,23 @@ class MaskRows:
         """
         return torch.from_numpy(self._map_rows(batch_request_ids, num_logits_per_request, expected_rows))
 
+    def rows_in_order(self, num_logits: int) -> torch.Tensor:
+        """The row map of logits that stand in the order of these requests: for each as
+        many rows as it has masks, or one that is free.
+
+        Args:
+            num_logits: N, the number of logits rows.
+
+        Returns:
+            int32 ``[N]``, as ``rows_for``.
+
+        Raises:
+            ValueError: there are more or fewer rows.
+            StaleMasksError: as ``rows_for``.
+        """
+        counts = np.maximum(np.diff(self.row_indptr), 1).tolist()
+        return self.rows_for(self.request_ids, counts, expected_rows=num_logits)
+
     def _map_rows(
         self,
         batch_request_ids: Sequence[str],

@@ -6,14 +6,16 @@ from collections.abc import Iterable
 
 import torch
 
+from structout.masks.batch import MaskBatch
 from structout.masks.bitmask import BITS_PER_WORD, bitmask_width
 from structout.ops import kernels
+from structout.ops.mask_arguments import mask_tensors
 
 kernels.require()
 _apply_bitmask = torch.ops.structout.apply_bitmask.default
 
 
-def apply_bitmask(logits: torch.Tensor, bitmask: torch.Tensor, rows: torch.Tensor | None = None) -> None:
+def apply_bitmask(logits: torch.Tensor, bitmask: torch.Tensor | MaskBatch, rows: torch.Tensor | None = None) -> None:
     """Set the logits of disallowed tokens to -inf, in place.
 
     ``apply_bitmask(logits [N, V], bitmask [R, ceil(V / 32)], rows [N] | None) -> None``
@@ -30,7 +32,9 @@ def apply_bitmask(logits: torch.Tensor, bitmask: torch.Tensor, rows: torch.Tenso
             stride and alignment.
         bitmask: int32 ``[R, W]`` or ``[W]`` on the device of logits. Token ``i`` is
             allowed where bit ``i & 31`` of word ``i >> 5`` is 1. Columns of logits past
-            the last word are disallowed; bits past the last column are ignored.
+            the last word are disallowed; bits past the last column are ignored. A
+            :class:`structout.MaskBatch` is copied to the device; its own requests are
+            then the rows of logits, in their order, unless ``rows`` says otherwise.
         rows: int32 or int64 ``[N]`` on the device of logits, the bitmask row that
             governs each logits row. -1 leaves a logits row unchanged. Any other id
             outside ``[0, R)`` disallows the whole row. Default: bitmask row i governs
@@ -39,6 +43,7 @@ def apply_bitmask(logits: torch.Tensor, bitmask: torch.Tensor, rows: torch.Tenso
     Raises:
         ValueError: a dtype, rank, shape, stride or device is wrong, or rows of logits
             overlap in memory. Nothing is written. In torch 2.15 it is a RuntimeError.
+        TypeError: ``bitmask`` is no mask.
         RuntimeError: logits require a gradient, which this op does not have.
 
     ``torch.ops.structout.apply_bitmask`` is the same op for use in model code. It does
@@ -49,7 +54,12 @@ def apply_bitmask(logits: torch.Tensor, bitmask: torch.Tensor, rows: torch.Tenso
     """
     if logits.requires_grad and torch.is_grad_enabled():
         raise RuntimeError("apply_bitmask has no gradient; call it under torch.inference_mode() or torch.no_grad()")
-    _apply_bitmask(logits, bitmask, rows)
+    if bitmask is None:
+        raise TypeError(
+            "apply_bitmask: bitmask must be a tensor or a MaskBatch, got None; without a mask, do not call it"
+        )
+    mask, rows = mask_tensors("apply_bitmask", logits, bitmask, rows)
+    _apply_bitmask(logits, mask, rows)
     if logits.requires_grad and not logits.is_inference():
         torch.autograd.graph.increment_version(logits)
 

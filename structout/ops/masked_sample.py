@@ -3,7 +3,9 @@
 
 import torch
 
+from structout.masks.batch import MaskBatch
 from structout.ops import kernels
+from structout.ops.mask_arguments import mask_tensors
 from structout.ops.row_parameters import empty_ids, row_parameters
 
 kernels.require()
@@ -13,7 +15,7 @@ _masked_sample_logprobs = torch.ops.structout.masked_sample_logprobs.default
 
 def masked_sample(
     logits: torch.Tensor,
-    bitmask: torch.Tensor | None = None,
+    bitmask: torch.Tensor | MaskBatch | None = None,
     rows: torch.Tensor | None = None,
     *,
     temperature: torch.Tensor | float = 1.0,
@@ -72,19 +74,21 @@ def masked_sample(
     Raises:
         ValueError: a number is out of range; or a dtype, rank, shape, stride or device
             is wrong, which in torch 2.15 is a RuntimeError.
-        TypeError: a parameter is neither a tensor nor a number.
+        TypeError: a parameter is neither a tensor nor a number, or ``bitmask`` is no
+            mask.
 
     Source: the draw is Gumbel-max with Philox noise, as in FlashSampling and vLLM. The
     order of the filters is vLLM's.
     """
     parameters = row_parameters(logits, temperature, top_k, top_p, min_p, seed, position)
-    ids: torch.Tensor = _masked_sample(logits, bitmask, rows, *parameters)
+    mask, rows = mask_tensors("masked_sample", logits, bitmask, rows)
+    ids: torch.Tensor = _masked_sample(logits, mask, rows, *parameters)
     return ids
 
 
 def masked_sample_logprobs(
     logits: torch.Tensor,
-    bitmask: torch.Tensor | None = None,
+    bitmask: torch.Tensor | MaskBatch | None = None,
     rows: torch.Tensor | None = None,
     *,
     temperature: torch.Tensor | float = 1.0,
@@ -123,7 +127,8 @@ def masked_sample_logprobs(
             "a gradient take log_softmax of the masked logits at the ids"
         )
     parameters = row_parameters(logits, temperature, top_k, top_p, min_p, seed, position)
-    ids, logprobs = _masked_sample_logprobs(logits, bitmask, rows, *parameters)
+    mask, rows = mask_tensors("masked_sample_logprobs", logits, bitmask, rows)
+    ids, logprobs = _masked_sample_logprobs(logits, mask, rows, *parameters)
     return ids, logprobs
 
 

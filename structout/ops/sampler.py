@@ -175,7 +175,7 @@ class MaskedSampler(torch.nn.Module):
     def forward(
         self,
         logits: torch.Tensor,
-        masks: DeviceMasks | None,
+        masks: DeviceMasks | MaskBatch | None,
         params: SamplingParams,
         *,
         penalties: Penalties | None = None,
@@ -187,7 +187,9 @@ class MaskedSampler(torch.nn.Module):
         Args:
             logits: ``[N, V]``, float32, float16 or bfloat16. Penalties and bias change
                 them in place, in this order; otherwise they are only read.
-            masks: the step's masks; None if no row is constrained.
+            masks: the step's masks; None if no row is constrained. A ``MaskBatch`` is
+                copied to the device, in an eager call; its requests are the rows of
+                logits, in their order.
             params: the sampling parameters of each row.
             penalties: the tokens to penalize.
             bias: the biased tokens.
@@ -199,6 +201,9 @@ class MaskedSampler(torch.nn.Module):
         Raises:
             ValueError: as the ops.
         """
+        if isinstance(masks, MaskBatch):
+            rows = masks.rows_in_order(logits.shape[0])
+            masks = DeviceMasks(masks.to(logits.device), rows.to(logits.device, non_blocking=True))
         raw_logits = unchanged_logits(logits, penalties, bias) if self.raw and self.top_n is not None else logits
         change_listed(logits, penalties, bias)
         arguments = op_arguments(masks, params)

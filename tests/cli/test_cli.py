@@ -180,7 +180,11 @@ def test_generate_with_too_few_tokens_reports_the_text_and_returns_1(capsys):
             ["--grammar", "FILE"],
             "constraint refused (malformed): line 1, column 11: the grammar does not parse",
         ),
-        (None, ["--regex", "("], "not a regular expression: missing )"),
+        (
+            None,
+            ["--regex", "("],
+            "constraint refused (malformed): a regular expression does not parse: a ( is not closed",
+        ),
         (
             None,
             ["--regex", "(?<=a)b"],
@@ -239,7 +243,10 @@ def test_generate_with_a_mistake_prints_one_line_and_returns_2(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["generate"], "one of the arguments --json-schema --regex --choice --grammar --structural-tag is required"),
+        (
+            ["generate"],
+            "one of the arguments --json-schema --regex --choice --grammar --structural-tag --tools is required",
+        ),
         (["generate", "--regex", "a", "--choice", "a"], "not allowed with argument"),
         (["generate", "--regex", "a", "-n", "0"], "-n: must be an integer from 1 to 2**63 - 1, got '0'"),
         (["generate", "--regex", "a", "--max-tokens", "1.5"], "--max-tokens: must be an integer from 1 to"),
@@ -519,7 +526,69 @@ def test_generate_shows_progress_on_a_terminal_and_only_texts_in_a_pipe():
     assert run.returncode == 0
     assert re.fullmatch(r"[a-z]{40}\n", run.stdout)
     assert seen.startswith("loading torch and transformers ...")
-    assert re.search(r"\r\x1b\[K\[\d+ tokens\] [a-z]+", seen)
+    assert re.search(r"\r\x1b\[K\[\d+ tokens(, [\d,]+ tokens/s)?\] [a-z]+", seen)
+
+
+def test_generate_checks_regular_expressions_in_the_dialect_of_the_engine(capsys):
+    assert main(["generate", "--regex", r"\p{L}{3}", "-n", "4", "--seed", "1"]) == 0
+    texts = capsys.readouterr().out.splitlines()
+    assert [len(text) for text in texts] == [3] * 4
+    assert all(text.isalpha() for text in texts)
+
+
+@pytest.mark.parametrize("grammar", ['root ::= "a" | "(" root ")"', 'start: "a" | "(" start ")"'])
+def test_generate_takes_a_grammar_on_the_command_line(capsys, grammar):
+    assert main(["generate", "--grammar", grammar, "--seed", "1"]) == 0
+    assert re.fullmatch(r"\(*a\)*\n", capsys.readouterr().out)
+
+
+def test_generate_with_tools_writes_calls_that_are_checked(capsys, tmp_path):
+    function = {"name": "get", "parameters": {"properties": {"n": {"enum": [1, 2]}}, "additionalProperties": False}}
+    path = tmp_path / "tools.json"
+    path.write_text(json.dumps([{"type": "function", "function": function}]))
+    assert main(["generate", "--tools", str(path), "--tool-choice", "get", "--seed", "1"]) == 0
+    output = capsys.readouterr()
+    call = json.loads(output.out.strip().removeprefix("<tool_call>").removesuffix("</tool_call>"))
+    assert call["name"] == "get"
+    assert "1 of 1 text valid" in output.err
+
+
+def test_generate_warns_of_a_word_that_is_almost_a_keyword(capsys):
+    schema = '{"type": "integer", "minimun": 5, "x-minimun": 1, "maximum": 9}'
+    assert main(["generate", "--json-schema", schema, "--seed", "1"]) == 0
+    warnings = [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
+    assert warnings == [
+        "structout: warning: #/minimun is not a keyword of JSON Schema, so that it constrains nothing: minimum is one"
+    ]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_generate_with_an_output_that_cannot_be_written_says_so():
+    with Path("/dev/full").open("w") as full:
+        run = subprocess.run(
+            [sys.executable, "-m", "structout", "generate", "--choice", "a"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+        )
+    assert run.returncode == 2
+    assert run.stderr.splitlines()[-1] == "structout: error: cannot write the texts: No space left on device"
+
+
+def test_generate_keeps_the_texts_that_were_written_before_an_error(monkeypatch):
+    class FullDisk(io.StringIO):
+        def flush(self):
+            if self.getvalue().count("\n") == 3:
+                raise OSError(28, "No space left on device")
+
+        def fileno(self):
+            return os.open(os.devnull, os.O_WRONLY)
+
+    output = FullDisk()
+    monkeypatch.setattr(sys, "stdout", output)
+    assert main(["generate", "--regex", "[a-z]{3}", "-n", "5", "--seed", "1"]) == 2
+    assert len(output.getvalue().splitlines()) == 3
 
 
 def test_generate_without_a_terminal_shows_no_progress():

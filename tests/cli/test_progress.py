@@ -57,5 +57,6 @@ def test_live_line_redraws_at_most_twenty_times_a_second(monkeypatch):
     drawn = terminal.getvalue().split("\r\x1b[K")[1:]
     assert drawn[0] == "[2 tokens]  [2Ja"
     assert 15 <= len(drawn) <= 21
+    assert drawn[10].startswith("[52 tokens, 104 tokens/s] ")
     line.clear()
     assert terminal.getvalue().endswith("\r\x1b[K")

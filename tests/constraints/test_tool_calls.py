@@ -209,3 +209,22 @@ def test_the_older_spelling_reaches_the_engine(backend):
     params = as_read({"structures": structures, "triggers": ["<f", "<g"]})
     assert takes(backend, params, 'a<f>12</f>b<g>"x"</g>')
     assert not takes(backend, params, "<f>1.5</f>")
+
+
+def test_tool_objects_take_classes_for_their_parameters_and_calls_are_read_into_them():
+    tool = {"type": "function", "function": {"name": "weather", "parameters": GetWeather}}
+    params = StructuredOutputsParams(tools=[tool])
+    text = '<tool_call>\n{"name": "weather", "arguments": {"location": "Rome"}}\n</tool_call>'
+    (call,) = params.parse(text)
+    assert call.value == GetWeather(location="Rome")
+    assert call.tool.as_dict["function"]["parameters"] == GetWeather.model_json_schema()
+
+
+def test_tags_take_classes_for_their_schemas_at_any_depth():
+    content = {"type": "sequence", "elements": [{"type": "json_schema", "json_schema": GetWeather}]}
+    tag = {"type": "structural_tag", "format": {"type": "tag", "begin": "a", "content": content, "end": "b"}}
+    constraint = StructuredOutputsParams(structural_tag=tag).constraint()
+    assert [schema.schema for schema in constraint.tag_schemas] == [GetWeather.model_json_schema()]
+    content["elements"][0]["json_schema"] = type("NoSchema", (), {})
+    with pytest.raises(GrammarError, match="the type NoSchema has no JSON schema"):
+        StructuredOutputsParams(structural_tag=tag).constraint()

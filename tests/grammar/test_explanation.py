@@ -45,6 +45,38 @@ def test_explain_with_a_schema_names_its_engine_keywords_and_costs():
     jsonschema.validate(json.loads(found.example), ORDER)
 
 
+@pytest.mark.parametrize(
+    ("params", "advice"),
+    [
+        ({"regex": r"\bfoo"}, r"(^|\W)word"),
+        ({"json": {"type": "string", "pattern": r"a\Bb"}}, r"(^|\W)word"),
+        ({"regex": r"(a)\1"}, "backreference"),
+        ({"regex": "(?i)a"}, "[Aa]"),
+        ({"regex": "a++"}, "a+ matches what a++ does"),
+        ({"regex": "a(?=b)c"}, "assertions"),
+        ({"regex": "(" * 400 + ")" * 400}, "nest less deeply"),
+        ({"grammar": 'root ::= "a" root'}, "an alternative without the reference"),
+        ({"json": {"type": "string", "minLength": 10**9, "pattern": "a{99999}"}}, "lower the bounds"),
+    ],
+)
+def test_explain_gives_advice_on_what_the_constraint_has(params, advice):
+    found = explained(**params)
+    assert found.error is not None
+    assert advice in found.advice
+    assert ("lookbehind" in found.advice) == ("lookbehind" in str(found.error))
+
+
+def test_refused_parts_of_tags_name_the_tag():
+    def tag(begin, content):
+        return {"type": "tag", "begin": begin, "content": content, "end": "</f>"}
+
+    bad = {"type": "json_schema", "json_schema": {"type": "string", "pattern": "(?<=a)b"}}
+    tags = [tag("<f=one>", {"type": "regex", "pattern": "a"}), tag("<f=two>", bad)]
+    found = explained(structural_tag={"type": "structural_tag", "format": {"type": "or", "elements": tags}})
+    assert str(found.error).endswith("lookbehind is not supported (at character 3) (in the tag '<f=two>')")
+    assert found.error.pointer == "#/format/elements/1/content/json_schema/pattern"
+
+
 def test_explain_with_a_schema_that_closes_counts_all_states_and_masks():
     found = explained({"enum": ["red", "green"]}, DECLARED)
     assert found.index.num_states == found.closed.states

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from structout.constraints.output_types import name_of, read_json, schema_of
+from structout.constraints.output_types import is_output_type, name_of, read_json, schema_of
 from structout.errors import GrammarError
 
 
@@ -20,12 +20,14 @@ class Tool:
         parameters: JSON Schema of its arguments, which are an object.
         description: for a prompt.
         definition: what it was made from.
+        arguments_type: the class of its arguments. None if none was given.
     """
 
     name: str
     parameters: Any
     description: str
     definition: Any
+    arguments_type: Any = None
 
     @cached_property
     def as_dict(self) -> dict[str, Any]:
@@ -39,7 +41,7 @@ def read_tools(given: object) -> list[Tool]:
 
     Args:
         given: a list of Pydantic model classes, dataclasses, functions with annotated
-            parameters, and OpenAI's tool objects.
+            parameters, and OpenAI's tool objects, whose ``parameters`` may be a class.
 
     Raises:
         GrammarError: one of them is none of these, or two have one name.
@@ -58,7 +60,7 @@ def _read_tool(given: Any, place: str) -> Tool:
         return _read_object(given, place)
     try:
         if isinstance(given, type):
-            return Tool(given.__name__, schema_of(given), inspect.getdoc(given) or "", given)
+            return Tool(given.__name__, schema_of(given), inspect.getdoc(given) or "", given, given)
         if callable(given):
             return Tool(name_of_function(given), schema_of(arguments_of(given)), inspect.getdoc(given) or "", given)
     except GrammarError as error:
@@ -76,11 +78,14 @@ def _read_object(given: Mapping[str, Any], place: str) -> Tool:
     parameters = function.get("parameters")
     if parameters is None:
         parameters = {"type": "object", "properties": {}, "additionalProperties": False}
+    arguments_type = parameters if is_output_type(parameters) else None
+    if arguments_type is not None:
+        parameters = schema_of(arguments_type)
     if not isinstance(parameters, Mapping):
         raise GrammarError(f"{place} ({name}): parameters must be a JSON schema, got {parameters!r}")
     if function.get("strict") is False:
         parameters = {"type": "object"}
-    return Tool(name, dict(parameters), str(function.get("description") or ""), given)
+    return Tool(name, dict(parameters), str(function.get("description") or ""), given, arguments_type)
 
 
 def name_of_function(function: Callable[..., Any]) -> str:
@@ -128,8 +133,8 @@ class ToolCall:
     @property
     def value(self) -> Any:
         """The arguments as an instance of the tool's class, or else ``arguments``."""
-        definition = self.tool.definition
-        return read_json(definition, self.text) if isinstance(definition, type) else self.arguments
+        arguments_type = self.tool.arguments_type
+        return self.arguments if arguments_type is None else read_json(arguments_type, self.text)
 
     def run(self) -> Any:
         """Call the tool's function with the arguments, converted to the types of its

@@ -9,17 +9,19 @@ import torch
 from structout.constraints.config import StructuredOutputsConfig
 from structout.constraints.params import Constraint, StructuredOutputOptions
 from structout.constraints.schema_walks import STANDARD_FORMATS, unknown_formats
+from structout.constraints.schemas_in_tags import tag_around
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import CompiledConstraint, StructuredOutputBackend, StructuredOutputGrammar
 from structout.grammar.native.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
 from structout.grammar.native.extension import core, grammar_errors
 from structout.grammar.native.grammar_context import GrammarContext
-from structout.grammar.native.grammars import ContextFreeGrammar, GrammarIndex, compile_grammar
+from structout.grammar.native.grammars import ContextFreeGrammar, GrammarIndex, compile_grammar, parse_grammar
 from structout.grammar.native.json_schema import DEFAULT_FORM, JsonSchemaGrammar, SchemaIndex, TextForm
 from structout.grammar.native.lenient import without
 from structout.grammar.native.matcher import FsmGrammar
 from structout.grammar.native.native_grammar import NativeGrammar, mask_memory
+from structout.grammar.native.rules import RuleSet
 from structout.grammar.native.structural_tags import structural_tag_rules
 from structout.grammar.native.tag_schemas import TagSchemas
 from structout.grammar.native.token_index import TokenIndex, vocabulary_trie
@@ -117,6 +119,31 @@ class FsmBackend(StructuredOutputBackend):
         """A schema or a recursive grammar over tokens, or an automaton over bytes."""
         return self._compiled(constraint, self._limits, self._tag_schemas(constraint, self._limits))
 
+    def labelled_rules(self, constraint: Constraint) -> RuleSet:
+        """The constraint as rules, whose ``labels`` name the rules of a grammar, its
+        terminals, and JSON pointers to the formats of a tag.
+
+        Raises:
+            GrammarError: the constraint is malformed, unsupported or allows no text.
+        """
+        limits, stops = self._limits, self.vocabulary.stop_token_ids
+        context = GrammarContext(self.vocabulary, self._form_of(constraint), is_labelled=True)
+        if constraint.kind is StructuredOutputOptions.GRAMMAR:
+            return parse_grammar(constraint.spec, limits, context)
+        if constraint.kind is StructuredOutputOptions.STRUCTURAL_TAG:
+            schemas = self._tag_schemas(constraint, limits)
+            rules = structural_tag_rules(constraint.value, limits, schemas.add, context, stops)
+        else:
+            native = self.compile_native(constraint)
+            rules = RuleSet("text", limits, is_labelled=True)
+            if isinstance(native, SchemaIndex):
+                part = rules.json(native)
+            else:
+                part = rules.add_automaton(cast(Automaton, native))
+            rules.define(rules.start, [[part]])
+        rules.unlabel(rules.start)  # which no author has written
+        return rules
+
     def _compiled_leniently(
         self, constraint: Constraint, limits: AutomatonLimits, stop_token_ids: Sequence[int] = ()
     ) -> tuple[_Compiled, TagSchemas, tuple[str, ...]]:
@@ -175,7 +202,11 @@ class FsmBackend(StructuredOutputBackend):
                 return compile_grammar(constraint.spec, self.vocabulary, limits, self._context(constraint, limits))
             case StructuredOutputOptions.STRUCTURAL_TAG:
                 context = self._context(constraint, limits)
-                rules = structural_tag_rules(constraint.value, limits, schemas.add, context, stop_token_ids)
+                try:
+                    rules = structural_tag_rules(constraint.value, limits, schemas.add, context, stop_token_ids)
+                except GrammarError as error:
+                    tag = None if error.pointer is None else tag_around(constraint.value, error.pointer)
+                    raise (error if tag is None else error.inside(f"the tag {tag!r}")) from None
                 automaton = None if constraint.tag_schemas else rules.automaton()
                 return GrammarIndex(rules, self.vocabulary) if automaton is None else automaton
 

@@ -63,7 +63,7 @@ class _Parser:
     def __init__(self, text: str, limits: AutomatonLimits, context: GrammarContext, shared: RuleSet | None):
         self._text = text
         self._context = context
-        self._rules = RuleSet(START, limits, shared=shared)
+        self._rules = RuleSet(START, limits, shared=shared, is_labelled=context.is_labelled)
         self._first_uses: dict[str, int] = {}
         self._tokens = self._all_tokens()
         self._at = 0  # the next token of the rule

@@ -24,11 +24,18 @@ class GrammarContext:
         form: how JSON is written.
         knows_tokens: whether the names and ids of tokens are those of the vocabulary.
             Otherwise any stands for some token: a grammar can be checked only.
+        is_labelled: whether the rules of a grammar keep ``RuleSet.labels``.
     """
 
     def __init__(
-        self, vocabulary: Vocabulary | None = None, form: TextForm = DEFAULT_FORM, *, knows_tokens: bool = True
+        self,
+        vocabulary: Vocabulary | None = None,
+        form: TextForm = DEFAULT_FORM,
+        *,
+        knows_tokens: bool = True,
+        is_labelled: bool = False,
     ):
+        self.is_labelled = is_labelled
         self._vocabulary = vocabulary
         self._form = form
         self._knows_tokens = knows_tokens

@@ -101,7 +101,7 @@ def parse_lark(text: str, limits: AutomatonLimits, context: GrammarContext) -> R
     Raises:
         GrammarError: the grammar is malformed or uses what is not supported.
     """
-    rules = RuleSet(START, limits, has_lexer=True)
+    rules = RuleSet(START, limits, has_lexer=True, is_labelled=context.is_labelled)
     _Parser(text, _tokens_of(text)[0], rules, context).parse()
     return rules
 
@@ -523,7 +523,10 @@ class _Parser:
                 part = self._parse_regex(token)
             case _:
                 part = self._parse_text(token)
-        return part if is_terminal or token.text == '""' else self._rules.native.add_terminal(part)
+        if is_terminal or token.text == '""':
+            return part
+        terminal = self._rules.native.add_terminal(part)
+        return self._rules.label(token.text, terminal) if token.kind == "name" else terminal
 
     def _instance_of(self, rule: _Token) -> int:
         token = self._expect("parameter", "")

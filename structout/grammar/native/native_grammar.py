@@ -45,6 +45,11 @@ class NativeGrammar(PrefixGrammar):
         """A grammar at the start of the same constraint."""
 
     @property
+    def vocab_size(self) -> int:
+        """V, the number of tokens that a mask covers."""
+        return self._vocab_size
+
+    @property
     def position(self) -> Any:
         return self.matcher
 

@@ -43,12 +43,27 @@ class RuleSet:
             a greedy lexer reads, instead of bytes.
         shared: other rules, to whose expressions those of these rules are added. They
             do not see each other's names.
+        is_labelled: whether ``labels`` are kept. Those of ``shared`` are, if it has
+            some.
+
+    Attributes:
+        labels: the names of all rules and of the parts that ``label`` names, by the
+            expressions that stand for them. None if they are not kept.
     """
 
     def __init__(
-        self, start: str, limits: AutomatonLimits, *, has_lexer: bool = False, shared: "RuleSet | None" = None
+        self,
+        start: str,
+        limits: AutomatonLimits,
+        *,
+        has_lexer: bool = False,
+        shared: "RuleSet | None" = None,
+        is_labelled: bool = False,
     ):
         self.native: Any = core().Rules() if shared is None else shared.native
+        self.labels: dict[int, str] | None = {} if is_labelled else None
+        if shared is not None:
+            self.labels = shared.labels
         self.start = start
         self.limits = limits
         self.has_lexer = has_lexer
@@ -65,8 +80,25 @@ class RuleSet:
     def reference(self, name: str) -> int:
         """The expression that stands for a rule."""
         if name not in self._references:
-            self._references[name] = self.native.add_rule(name)
+            reference = self._references[name] = self.native.add_rule(name)
+            if self.labels is not None:
+                self.labels[reference] = name
         return self._references[name]
+
+    def label(self, name: str, part: int) -> int:
+        """Name a part, by a rule of its own, if labels are kept. The language is the
+        same."""
+        if self.labels is None:
+            return part
+        reference: int = self.native.add_rule(name)
+        self.native.define(reference, part)
+        self.labels[reference] = name
+        return reference
+
+    def unlabel(self, name: str) -> None:
+        """Drop the label of a rule, if labels are kept."""
+        if self.labels is not None:
+            self.labels.pop(self._references[name], None)
 
     @property
     def undefined_names(self) -> list[str]:
@@ -206,8 +238,14 @@ class RuleSet:
         Raises:
             GrammarLimitError: the rules would exceed one of the limits.
         """
+        return self._parser_of([rule.reference for rule in self.captured])
+
+    def label_parser(self) -> Any:
+        """The same for the texts of ``labels``."""
+        return self._parser_of(list(self.labels or ()))
+
+    def _parser_of(self, references: list[int]) -> Any:
         ignored = self._ignored if self.has_lexer else None
-        references = [rule.reference for rule in self.captured]
         with grammar_errors("the grammar"):
             return core().CaptureParser(
                 self.native, self._root, ignored, self.ignores_once, references, self._native_limits

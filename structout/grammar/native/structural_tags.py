@@ -78,7 +78,7 @@ def structural_tag_rules(
         GrammarError: the tag is malformed or uses what is not supported. Its pointer is
             the place in the tag.
     """
-    rules = RuleSet(START, limits)
+    rules = RuleSet(START, limits, is_labelled=context.is_labelled)
     fields = _Fields(tag, "#", "structural_tag")
     spelling = fields.take("markers", str, _AS_SPECIAL)
     if spelling not in _SPELLINGS:
@@ -213,7 +213,7 @@ class _Translator:
         added = adder(self, fields, around)
         self._depth -= 1
         fields.finish()
-        return added
+        return self._rules.label(fields.pointer, added)
 
     def _closed(self, part: int, around: _Around) -> int:
         return self._rules.add_sequence([part, self._any_of(around.ends)]) if around.closes else part

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from structout.integrations.transformers.custom_generate import masked_generate
 from structout.integrations.transformers.decode import Monitor
-from structout.integrations.transformers.generation import Generation, generate
+from structout.integrations.transformers.generation import Generation, Usage, generate
 from structout.integrations.transformers.manager_cache import shared_manager
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ __all__ = [
     "Monitor",
     "StructuredBatchingProcessor",
     "StructuredLogitsProcessor",
+    "Usage",
     "generate",
     "masked_generate",
     "shared_manager",

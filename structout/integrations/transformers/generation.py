@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from structout.constraints.params import StructuredOutputsParams
+from structout.constraints.tools.definitions import read_tools
 from structout.integrations.transformers.custom_generate import masked_generate
 from structout.integrations.transformers.decode import Monitor
 from structout.integrations.transformers.manager_cache import new_request_id, shared_manager
@@ -18,15 +19,35 @@ _DEFAULT_MAX_NEW_TOKENS = 512
 
 
 @dataclass(frozen=True)
+class Usage:
+    """The tokens of one text, with OpenAI's names.
+
+    Attributes:
+        prompt_tokens: of the prompt.
+        completion_tokens: of the text, with its stop token if it has one.
+    """
+
+    prompt_tokens: int
+    completion_tokens: int
+
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True)
 class Generation:
     """The texts of one call of :func:`generate`.
 
     Attributes:
         texts: in the order of the prompts; with ``num_return_sequences=k`` each prompt
-            has k consecutive ones.
+            has k consecutive ones. Special tokens inside are written as their names.
         token_ids: the tokens of each text, without its stop token.
         is_complete: for each text whether it ended with a stop token. If not, it ran
             out of tokens, and is only the beginning of a valid text.
+        finish_reasons: for each text why it ended, with OpenAI's names: "stop",
+            "tool_calls" if it calls ``tools``, or "length" if it is not complete.
+        usage: the tokens of each text.
         weakened: parts of the constraint that are not enforced, see
             ``StructuredOutputManager.weakened``.
         annotations: parts of the constraint that constrain nothing by definition, see
@@ -37,6 +58,8 @@ class Generation:
     texts: list[str]
     token_ids: list[list[int]]
     is_complete: list[bool]
+    finish_reasons: list[str]
+    usage: list[Usage]
     weakened: tuple[str, ...]
     annotations: tuple[str, ...]
     params: StructuredOutputsParams = field(repr=False)
@@ -44,8 +67,8 @@ class Generation:
     @cached_property
     def parsed(self) -> list[Any]:
         """Each text read back by ``StructuredOutputsParams.parse``: values of the type
-        that was given as ``json`` or ``choice``, parsed JSON, or the text itself. None
-        for texts that are not complete.
+        that was given as ``json`` or ``choice``, parsed JSON, the calls of ``tools``,
+        or the text itself. None for texts that are not complete.
 
         Raises:
             ValueError: a validator of the type refuses a text.
@@ -63,6 +86,8 @@ def generate(
     regex: str | None = None,
     choice: Any = None,
     grammar: str | None = None,
+    structural_tag: dict[str, Any] | str | None = None,
+    tools: Sequence[Any] | None = None,
     schemas: Mapping[str, Any] | None = None,
     key_order: str | None = None,
     formats: str | None = None,
@@ -77,8 +102,8 @@ def generate(
 ) -> Generation:
     """Generate texts that satisfy one constraint, as one batch.
 
-    Exactly one of ``json``, ``regex``, ``choice``, ``grammar`` and ``params`` must be
-    given.
+    Exactly one of ``json``, ``regex``, ``choice``, ``grammar``, ``structural_tag``,
+    ``tools`` and ``params`` must be given.
 
     Args:
         model: a transformers causal LM.
@@ -90,8 +115,12 @@ def generate(
         regex: as in ``StructuredOutputsParams``.
         choice: as in ``StructuredOutputsParams``.
         grammar: as in ``StructuredOutputsParams``.
+        structural_tag: as in ``StructuredOutputsParams``.
+        tools: as in ``StructuredOutputsParams``, in hermes' format, with text between
+            calls; ``params`` has further options. Prompts that are chat messages get
+            the tools through the chat template.
         schemas: other schemas by their URIs, which ``json`` refers to.
-        key_order: as in ``StructuredOutputsParams``; with json only.
+        key_order: as in ``StructuredOutputsParams``; not with ``params``.
         formats: the same.
         params: a constraint with further options.
         manager: made for this tokenizer and lm_head. Default: one that later calls with
@@ -117,15 +146,19 @@ def generate(
             regex=regex,
             choice=choice,
             grammar=grammar,
+            structural_tag=structural_tag,
+            tools=tools,
             schemas=schemas,
             key_order=key_order,
             formats=formats,
         )
-    elif (json, regex, choice, grammar, schemas) != (None,) * 5:
-        raise ValueError("expected one of json, regex, choice, grammar and params, got params and another")
+    elif any(given is not None for given in (json, regex, choice, grammar, structural_tag, tools, schemas)):
+        raise ValueError(
+            "expected one of json, regex, choice, grammar, structural_tag, tools and params, got params and another"
+        )
     elif (key_order, formats) != (None, None):
         name = "formats" if key_order is None else "key_order"
-        raise ValueError(f"{name} goes with json: give params its own {name}")
+        raise ValueError(f"{name} does not go with params: give params its own {name}")
     params.validate(None if manager is None else manager.config)
     unsupported = [name for name in ("streamer", "assistant_model") if generation_kwargs.get(name) is not None]
     if unsupported:
@@ -133,7 +166,8 @@ def generate(
     if num_return_sequences < 1:
         raise ValueError(f"num_return_sequences must be at least 1, got {num_return_sequences}")
     jump_forward = JumpForward(jump_forward)
-    prompt_ids = [ids for ids in _prompt_ids(tokenizer, prompts) for _ in range(num_return_sequences)]
+    described_tools = None if params.tools is None else [tool.as_dict for tool in read_tools(params.tools)]
+    prompt_ids = [ids for ids in _prompt_ids(tokenizer, prompts, described_tools) for _ in range(num_return_sequences)]
     longest = max(map(len, prompt_ids))
     if not {"max_new_tokens", "max_length", "generation_config"} & generation_kwargs.keys():
         room = (max_positions(model) or longest + _DEFAULT_MAX_NEW_TOKENS) - longest
@@ -163,7 +197,7 @@ def generate(
         )[:, longest:].tolist()
         is_complete = [manager.is_terminated(request_id) for request_id in request_ids]
         lengths = [manager.num_tokens(request_id) for request_id in request_ids]
-        return _generation(manager, request_ids[0], params, generated, lengths, is_complete)
+        return _generation(manager, request_ids[0], params, prompt_ids, generated, lengths, is_complete)
     finally:
         for request_id in request_ids:
             manager.finish_request(request_id)
@@ -179,19 +213,30 @@ def _generation(
     manager: StructuredOutputManager,
     request_id: str,
     params: StructuredOutputsParams,
+    prompt_ids: Sequence[Sequence[int]],
     generated: Sequence[Sequence[int]],
     lengths: Sequence[int],
     is_complete: list[bool],
 ) -> Generation:
-    token_ids = [list(ids[: length - ends]) for ids, length, ends in zip(generated, lengths, is_complete, strict=True)]
+    with_stops = [ids[:length] for ids, length in zip(generated, lengths, strict=True)]
+    token_ids = [list(ids[: len(ids) - ends]) for ids, ends in zip(with_stops, is_complete, strict=True)]
+    texts = [manager.vocabulary.text_of(ids, with_names=True) for ids in token_ids]
     return Generation(
-        texts=[manager.vocabulary.text_of(ids) for ids in token_ids],
+        texts=texts,
         token_ids=token_ids,
         is_complete=is_complete,
+        finish_reasons=[_finish_reason(params, *each) for each in zip(texts, is_complete, strict=True)],
+        usage=[Usage(*map(len, ids)) for ids in zip(prompt_ids, with_stops, strict=True)],
         weakened=manager.weakened(request_id),
         annotations=manager.annotations(request_id),
         params=params,
     )
+
+
+def _finish_reason(params: StructuredOutputsParams, text: str, is_complete: bool) -> str:
+    if not is_complete:
+        return "length"
+    return "tool_calls" if params.tools is not None and params.parse_tool_calls(text) else "stop"
 
 
 def _check_positions(model: Any, num_prompt_tokens: int, max_new_tokens: int | None) -> None:
@@ -204,21 +249,21 @@ def _check_positions(model: Any, num_prompt_tokens: int, max_new_tokens: int | N
         )
 
 
-def _prompt_ids(tokenizer: Any, prompts: Any) -> list[list[int]]:
+def _prompt_ids(tokenizer: Any, prompts: Any, tools: list[dict[str, Any]] | None) -> list[list[int]]:
     """The tokens of each prompt."""
     is_single = isinstance(prompts, str) or all(isinstance(part, int | dict) for part in prompts)
-    prompt_ids = [_tokens_of(tokenizer, prompt) for prompt in ([prompts] if is_single else prompts)]
+    prompt_ids = [_tokens_of(tokenizer, prompt, tools) for prompt in ([prompts] if is_single else prompts)]
     if not prompt_ids or not all(prompt_ids):
         raise ValueError("a prompt has no tokens: give each at least one")
     return prompt_ids
 
 
-def _tokens_of(tokenizer: Any, prompt: Any) -> list[int]:
+def _tokens_of(tokenizer: Any, prompt: Any, tools: list[dict[str, Any]] | None) -> list[int]:
     if isinstance(prompt, str):
         return list(tokenizer(prompt)["input_ids"])
     if all(isinstance(part, int) for part in prompt):
         return list(prompt)
-    text = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False)
+    text = tokenizer.apply_chat_template(prompt, tools=tools, add_generation_prompt=True, tokenize=False)
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 

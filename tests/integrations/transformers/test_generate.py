@@ -99,6 +99,38 @@ def test_generate_writes_keys_in_the_order_that_it_is_asked_for(parts):
     assert orders("any") == {("a", "b"), ("b", "a")}
 
 
+def test_generate_gives_tool_calls_their_classes_reasons_and_usage(parts):
+    tokenizer = parts[1]
+    options = SAMPLED | {"seed": 4, "max_new_tokens": 300}
+    params = StructuredOutputsParams(tools=[Model, Item], tool_choice="required", parallel_tool_calls=False)
+    result = generate(*parts, PROMPTS, params=params, **options)
+    assert result.finish_reasons == ["tool_calls", "tool_calls"]
+    for (call,), prompt, ids, usage in zip(result.parsed, PROMPTS, result.token_ids, result.usage, strict=True):
+        assert type(call.value) is {"Model": Model, "Item": Item}[call.name]
+        assert (usage.prompt_tokens, usage.completion_tokens) == (len(tokenizer(prompt)["input_ids"]), len(ids) + 1)
+        assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
+    short = generate(*parts, "a", tools=[Item], max_new_tokens=2)
+    assert (short.finish_reasons, short.usage[0].completion_tokens) == (["length"], 2)
+    assert generate(*parts, "a", choice=["yes"]).finish_reasons == ["stop"]
+
+
+def test_generate_takes_tags_with_classes_for_schemas(parts):
+    content = {"type": "json_schema", "json_schema": Item}
+    tag = {"type": "structural_tag", "format": {"type": "tag", "begin": "<i>", "content": content, "end": "</i>"}}
+    result = generate(*parts, "items:", structural_tag=tag, key_order="any", **SAMPLED, max_new_tokens=200)
+    assert Item(**json.loads(result.texts[0].removeprefix("<i>").removesuffix("</i>")))
+    assert content["json_schema"] is Item
+
+
+def test_generate_gives_tools_to_the_chat_template(parts):
+    tokenizer = parts[1]
+    with pytest.MonkeyPatch.context() as patch:
+        template = "{{ tools[0].function.name }}: {{ tools[0].function.parameters.required | join(',') }}"
+        patch.setattr(tokenizer, "chat_template", template, raising=False)
+        result = generate(*parts, [{"role": "user", "content": "x"}], tools=[Item], max_new_tokens=1)
+        assert result.usage[0].prompt_tokens == len(tokenizer("Item: name,count")["input_ids"])
+
+
 def test_generate_of_incomplete_texts_has_no_values(parts):
     result = generate(*parts, "order:", json=ORDER, max_new_tokens=3)
     assert (result.is_complete, result.parsed, len(result.token_ids[0])) == ([False], [None], 3)

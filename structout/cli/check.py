@@ -1,0 +1,182 @@
+"""``structout check``: from its arguments to its exit status."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from structout.cli.check_page import page_of
+from structout.cli.fields import NO_BREAK, Field, laid_out, one_line
+from structout.cli.loading import load_model, load_tokenizer
+from structout.cli.progress import printable, say
+from structout.cli.validate import UserError, first_line, read_params, warnings_of
+from structout.constraints.config import StructuredOutputsConfig
+from structout.errors import GrammarError
+from structout.grammar.checking.checker import Checker
+from structout.grammar.checking.spelled_text import Piece
+from structout.grammar.checking.text_check import TextCheck
+from structout.grammar.checking.trace import trace
+
+_MAX_BEFORE = 60  # characters of the text in front of the place
+_MAX_AFTER = 20
+_MAX_WAYS = 8
+_MAX_EXAMPLE = 40
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command. Return its exit status."""
+    try:
+        return _check(arguments)
+    except UserError as error:
+        say(f"structout: error: {error}")
+        return 2
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    *schema, given = arguments.inputs
+    arguments.json_schema = schema[0] if schema else None
+    name, params = read_params(arguments)
+    text = _read_text(given)
+    config = StructuredOutputsConfig(
+        any_whitespace=not arguments.compact, key_order=arguments.key_order, formats=arguments.formats
+    )
+    model, tokenizer, tokenizer_name = _load(arguments)
+    try:
+        checker = Checker(params, tokenizer, config)
+    except GrammarError as error:
+        message = str(error).replace("lenient=True", "--lenient")
+        raise UserError(f"{name}: constraint refused ({error.kind.value}): {message}") from error
+    except ValueError as error:
+        raise UserError(f"cannot use {tokenizer_name}: {error}") from error
+    for warning in warnings_of(params):
+        say(f"structout: warning: {warning}")
+    found = checker.check(text)
+    if arguments.html is not None:
+        pieces = checker.pieces_of(text)
+        logits = None if model is None else _logits(model, tokenizer, pieces)
+        page = page_of(
+            found,
+            trace(checker, pieces, logits),
+            checker.constraint,
+            vocab_size=checker.vocabulary.size,
+            tokenizer_name=tokenizer_name,
+            has_model=model is not None,
+        )
+        _write(arguments.html, page)
+    if arguments.json:
+        print(json.dumps(found.as_dict(), ensure_ascii=False, indent=2))
+    else:
+        print(_report(found, tokenizer_name, arguments.html), flush=True)
+    return 0 if found.is_complete else 1
+
+
+def _read_text(given: str) -> str:
+    """A text, without the newline that ends a file."""
+    if given != "-" and not given.startswith("@"):
+        return given
+    try:
+        data = sys.stdin.buffer.read() if given == "-" else Path(given[1:]).read_bytes()
+        return data.decode().removesuffix("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        name = "standard input" if given == "-" else given[1:]
+        raise UserError(f"cannot read {name}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _load(arguments: argparse.Namespace) -> tuple[Any, Any, str]:
+    """The model, if one is asked for, its tokenizer, and the tokens' name."""
+    if arguments.model is None:
+        return None, *load_tokenizer(arguments.tokenizer)
+    model, tokenizer, name = load_model(arguments.model, torch.device("cpu"))
+    return model, tokenizer, f"the {len(tokenizer):,} tokens of {name}"
+
+
+def _logits(model: Any, tokenizer: Any, pieces: list[Piece]) -> torch.Tensor:
+    """The logits in front of each token and at the end, from one forward pass."""
+    start = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
+    tokens = [piece.token_id for piece in pieces]
+    if None in tokens:
+        raise UserError("the tokenizer does not spell this text, so that the model cannot read it")
+    try:
+        with torch.inference_mode():
+            logits: torch.Tensor = model(torch.tensor([[start, *tokens]])).logits[0]
+            return logits.float()
+    except (RuntimeError, ValueError, IndexError) as error:  # too many positions, out of memory
+        raise UserError(f"the model failed: {first_line(error)}") from error
+
+
+def _write(path: str, page: str) -> None:
+    try:
+        Path(path).write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+# -- the report --------------------------------------------------------------------
+
+
+def _report(found: TextCheck, tokenizer_name: str, page: str | None) -> str:
+    if found.is_complete:
+        title = "complete: the constraint allows this text"
+    elif found.status == "incomplete":
+        title = "not complete: the constraint allows this text, but not its end"
+    else:
+        title = f"not allowed from byte {found.offset:,} on (line {found.line:,}, column {found.column:,})"
+    return f"{title}\n\n{_marked(found)}" + laid_out([*_fields(found, tokenizer_name, page)])
+
+
+def _marked(found: TextCheck) -> str:
+    """The text around the place, with a mark below it."""
+    if found.is_complete:
+        return ""
+    allowed = found.allowed_text
+    before = ("... " if len(allowed) > _MAX_BEFORE else "") + printable(allowed[-_MAX_BEFORE:])
+    after = found.text[len(allowed) :]
+    more = " ..." if len(after) > _MAX_AFTER else ""
+    return f"  {before}{printable(after[:_MAX_AFTER])}{more}\n  {' ' * len(before)}^\n\n"
+
+
+def _fields(found: TextCheck, tokenizer_name: str, page: str | None) -> Iterator[Field]:
+    for i, cause in enumerate(found.causes):
+        place = f"{cause.place}: " if cause.place else ""
+        yield "" if i else "because", f"{place}{cause.message}"
+    if found.path:
+        yield "value", found.path
+    if found.open_rules:
+        yield "inside", " > ".join(found.open_rules)
+    if not found.is_complete:
+        yield from _ways(found)
+        yield "shortest end", one_line(found.completion)
+    yield "tokens", _tokens(found, tokenizer_name)
+    if page is not None:
+        yield "page", page
+
+
+def _ways(found: TextCheck) -> Iterator[Field]:
+    label = "may follow"
+    for way in found.may_follow[:_MAX_WAYS]:
+        rule = f" ({way.rule})" if way.rule else ""
+        yield label, f"{way.characters}{rule}, as in{NO_BREAK}{_cut(one_line(way.example))}"
+        label = ""
+    if len(found.may_follow) > _MAX_WAYS:
+        yield "", f"and {len(found.may_follow) - _MAX_WAYS} more"
+    if found.may_end:
+        yield label, "the end of the text"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_EXAMPLE else f"{text[:_MAX_EXAMPLE]} ..."
+
+
+def _tokens(found: TextCheck, tokenizer_name: str) -> str:
+    if found.token_ids is None:
+        return f"{tokenizer_name} do not spell this text"
+    if found.token_index is None:
+        return f"{len(found.token_ids):,}, of {tokenizer_name}"
+    return (
+        f"number {found.token_index + 1} of {len(found.token_ids):,} (id {found.token_ids[found.token_index]}) is not "
+        f"allowed, where {found.num_allowed_tokens:,} of {tokenizer_name} are"
+    )

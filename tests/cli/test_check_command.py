@@ -1,0 +1,139 @@
+"""``structout check`` from its arguments to its output and its page."""
+
+import io
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from structout.cli.demo_model import load_demo_model
+from structout_cli import main
+from support.locations import ROOT
+
+ORDER = str(ROOT / "examples" / "order.schema.json")
+DOCUMENT = ROOT / "docs" / "checking.md"
+COLORS = '{"type": "array", "items": {"enum": ["red", 3, null]}}'
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(cache, monkeypatch):
+    monkeypatch.setenv("STRUCTOUT_CACHE_DIR", str(cache))
+    monkeypatch.setenv("COLUMNS", "100")
+
+
+def run(capsys, *arguments, status=1):
+    assert main(["check", *arguments]) == status
+    return capsys.readouterr().out
+
+
+def data_of(page):
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1])
+
+
+def test_check_of_a_forbidden_text_marks_the_place_and_names_the_cause(capsys):
+    output = run(capsys, COLORS, '["red", "blue"]', "--compact")
+    lines = output.splitlines()
+    assert lines[0] == "not allowed from byte 9 on (line 1, column 10)"
+    assert lines[2:4] == ['  ["red", "blue"]', "           ^"]
+    assert 'because       #/items/enum: enum is ["red", 3, null]' in lines
+    assert "value         /1" in lines
+    assert 'shortest end  red"]' in lines
+    assert re.search(r"^tokens        number \d+ of \d+ \(id \d+\) is not allowed, where \d+ of the demo", output, re.M)
+
+
+def test_check_of_a_complete_text_has_status_0(capsys):
+    assert run(capsys, COLORS, "[3]", status=0).startswith("complete: the constraint allows this text\n")
+
+
+def test_check_reads_texts_from_files_and_standard_input_without_the_last_newline(capsys, monkeypatch, tmp_path):
+    (tmp_path / "text").write_text("yes\n")
+    run(capsys, "--choice", "yes", f"@{tmp_path / 'text'}", status=0)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"yes\n")))
+    run(capsys, "--choice", "yes", "-", status=0)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"yes\n\n")))
+    run(capsys, "--choice", "yes", "-")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--regex", "a", "b", "c"], "expected TEXT alone beside another constraint, got 2 of them"),
+        ([ORDER], "expected SCHEMA and TEXT, got 1 of them"),
+        (["-", "-"], "standard input holds the schema or the text, not both"),
+        (["--regex", "(", "a"], "constraint: constraint refused (malformed)"),
+        (["--regex", "a", "@missing.txt"], "cannot read missing.txt: No such file or directory"),
+        (["--regex", "a", "a", "--html", "missing/page.html"], "cannot write missing/page.html: No such file"),
+    ],
+)
+def test_check_with_wrong_arguments_says_so_with_status_2(capsys, arguments, message):
+    try:
+        status = main(["check", *arguments])
+    except SystemExit as error:
+        status = error.code
+    assert status == 2
+    assert message in capsys.readouterr().err
+
+
+def test_check_prints_json(capsys):
+    found = json.loads(run(capsys, "--json", "--grammar", str(ROOT / "examples" / "sql.ebnf"), "SELECT abc FROM"))
+    assert (found["status"], found["offset"], found["causes"][0]["kind"]) == ("incomplete", 15, "rule")
+
+
+def test_check_writes_a_page_that_needs_nothing_else(capsys, tmp_path):
+    path = tmp_path / "page.html"
+    run(capsys, COLORS, '["red", "</script><b>"]', "--html", str(path))
+    page = path.read_text()
+    assert not re.search(r"https?:|src=|<link|@import|url\(", page)
+    assert page.count("</script>") == 2
+    data = data_of(page)
+    assert data["title"] == "Not allowed from byte 9 on, line 1, column 10"
+    steps = data["steps"]
+    assert [step["is_allowed"] for step in steps] == [True] * (len(steps) - 1) + [False]
+    assert "".join(step["text"] for step in steps) + data["rest"] == '["red", "</script><b>"]'
+    for step in steps:
+        shown = {token["token_id"] for token in step["forbidden"]}
+        assert step["token_id"] in shown or step["is_allowed"] or len(shown) == 10
+        assert len(step["allowed"]) == min(step["num_allowed"], 10)
+        assert not shown & {token["token_id"] for token in step["allowed"]}
+    assert steps[0]["stack"] == []
+    assert steps[-1]["stack"] == ["1"]
+    assert all(token["probability"] is None for token in steps[0]["allowed"])
+
+
+def test_check_with_a_model_ranks_tokens_by_its_probabilities(capsys, tmp_path):
+    model, tokenizer, _ = load_demo_model()
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    path = tmp_path / "page.html"
+    arguments = ["--model", str(tmp_path / "model"), "--html", str(path)]
+    run(capsys, "--grammar", 'root ::= "a" b\nb ::= [0-9]+', "a1", *arguments, status=0)
+    steps = data_of(path.read_text())["steps"]
+    assert (steps[-1]["token_id"], steps[-1]["is_allowed"]) == (None, True)
+    assert steps[-1]["stack"] == ["root", "b"]
+    for step in steps:
+        for tokens in (step["allowed"], step["forbidden"]):
+            probabilities = [token["probability"] for token in tokens]
+            assert probabilities == sorted(probabilities, reverse=True)
+            assert 0 <= probabilities[-1] <= probabilities[0] <= 1
+
+
+def test_outputs_in_the_documents_are_those_of_the_command(capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    blocks = re.findall(
+        r"^```text\n\$ structout check ([^\n]*)\n(.*?)^```", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL
+    )
+    assert len(blocks) == 2
+    for command, output in blocks:
+        assert run(capsys, *shlex.split(command)) == output
+
+
+def test_page_template_is_installed_with_the_package():
+    assert Path(ROOT / "structout" / "cli" / "check_page.html").is_file()
+    assert '"cli/*.html"' in (ROOT / "pyproject.toml").read_text()

@@ -1,0 +1,242 @@
+"""Where texts leave their constraints, and what is named as the cause."""
+
+import json
+from collections import Counter
+
+import jsonschema
+import pytest
+import torch
+
+import structout
+from structout import GrammarError, StructuredOutputsConfig, StructuredOutputsParams, check
+from structout.constraints.params import Constraint, StructuredOutputOptions
+from structout.grammar.checking.requirements import RelaxedSchema
+from structout.grammar.native.backend import FsmBackend
+from structout.grammar.vocabulary import BYTES
+from support.corpus import CASES
+from support.tokenizers_on_the_spot import byte_fallback, byte_level
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 5},
+        "age": {"type": "integer", "maximum": 120},
+        "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 2},
+    },
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+BEGUN = '{"name":"","age":3,"tags":'
+SUMS = 'root ::= sum\nsum ::= term ("+" term)*\nterm ::= num | "(" sum ")"\nnum ::= [0-9]+'
+TAGS = {
+    "type": "structural_tag",
+    "format": {
+        "type": "triggered_tags",
+        "triggers": ["<f="],
+        "tags": [
+            {
+                "type": "tag",
+                "begin": "<f=one>",
+                "content": {"type": "json_schema", "json_schema": PERSON},
+                "end": "</f>",
+            },
+            {"type": "tag", "begin": "<f=two>", "content": {"type": "regex", "pattern": "[0-9]{2}"}, "end": "</f>"},
+        ],
+    },
+}
+
+
+def checked(text, tokenizer=None, config=None, **params):
+    return check(StructuredOutputsParams(**params), text, tokenizer, config=config)
+
+
+def places(found):
+    return [cause.place for cause in found.causes]
+
+
+# -- schemas ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "allowed", "causes", "path"),
+    [
+        ('{"name": "Bo", "age": 130}', '{"name": "Bo", "age": 13', ["#/properties/age/maximum"], "/age"),
+        ('{"name": "Bonnard"}', '{"name": "Bonna', ["#/properties/name/maxLength"], "/name"),
+        ('{"name": 3}', '{"name": ', ["#/properties/name/type"], "/name"),
+        ('{"name": "Bo", "age": 1.5}', '{"name": "Bo", "age": 1', ["#/properties/age/type"], "/age"),
+        ('{"name": "Bo"}', '{"name": "Bo"', ["#/required"], "/name"),
+        ('{"name":"","age":3,"x":1}', '{"name":"","age":3,"', ["#/additionalProperties"], ""),
+        (f'{BEGUN}["a","c"]}}', f'{BEGUN}["a","', ["#/properties/tags/items/enum"], "/tags/1"),
+        (f'{BEGUN}["a","b","a"]}}', f'{BEGUN}["a","b"', ["#/properties/tags/maxItems"], "/tags/1"),
+        ('{"age": 3, "name": ""}', '{"', ["#/required", "key_order"], ""),
+        ('{"name":    ""}', '{"name":  ', ["whitespace"], "/name"),
+        ("{'name'", "{", [""], ""),
+        ('{"name":"","age":3}}', '{"name":"","age":3}', [""], ""),
+    ],
+)
+def test_check_with_a_schema_names_the_keyword_that_forbids_the_next_byte(text, allowed, causes, path):
+    found = checked(text, json=PERSON)
+    assert (found.status, found.allowed_text, found.offset) == ("forbidden", allowed, len(allowed))
+    assert (places(found), found.path) == (causes, path)
+
+
+def test_check_of_a_complete_text_names_no_cause():
+    found = checked('{"name": "Bo", "age": 3}', json=PERSON)
+    assert (found.status, found.is_complete, found.causes, found.completion) == ("complete", True, (), "")
+    assert (found.offset, found.token_ids, found.token_index) == (24, None, None)
+
+
+def test_check_of_an_incomplete_text_names_what_forbids_its_end():
+    assert checked("12", json={"type": "number", "minimum": 100}).causes[0].place == "#/minimum"
+    assert checked('{"a', json=True).causes == (structout.Cause("json", "", "the JSON text is not complete"),)
+    found = checked("12", json={"oneOf": [{"type": "integer"}, {"minimum": 10}]})
+    assert (found.status, places(found)) == ("incomplete", ["#/oneOf"])
+
+
+@pytest.mark.parametrize("text", ['"\\u0041"', '{"a": 1, "a": 2}', "1.00000000000000000001"])
+def test_check_of_json_that_is_not_written_so_says_so(text):
+    assert checked(text, json=True).causes[0].message.startswith("this is JSON, but not as structout writes it")
+
+
+def test_check_with_alternatives_names_a_cause_in_each():
+    schema = {"anyOf": [{"const": "abc"}, {"const": "abd"}, {"$ref": "#/$defs/n"}], "$defs": {"n": {"type": "integer"}}}
+    assert places(checked('"abe"', json=schema)) == ["#/anyOf/0/const", "#/anyOf/1/const", "#/$defs/n/type"]
+
+
+def test_check_with_any_json_object_names_its_type():
+    found = checked("[1]", json_object=True)
+    assert (found.offset, places(found)) == (0, ["#/type"])
+
+
+def test_check_counts_bytes_lines_and_columns():
+    found = checked('{\n  "é": "ü", 1}', json={"type": "object"}, config=StructuredOutputsConfig(max_whitespace=None))
+    assert (found.offset, found.line, found.column) == (len('{\n  "é": "ü", '.encode()), 2, 13)
+    assert found.as_dict()["column"] == 13
+
+
+def test_check_lists_what_may_follow_and_the_shortest_way_to_the_end():
+    found = checked('{"name": "Bo", "age": 13', json=PERSON)
+    assert [(way.characters, way.example) for way in found.may_follow] == [
+        (",", ',"tags":[]}'),
+        ("}", "}"),
+        ("tab newline return space", "\t}"),
+    ]
+    assert (found.completion, found.may_end) == ("}", False)
+
+
+def test_check_with_every_invalid_text_of_the_corpus_names_keywords_that_jsonschema_finds_violated():
+    """A whole text is forbidden by the causes alone, in the opinion of another
+    validator; and without any one of them the engine allows the byte."""
+    kinds = Counter()
+    for case in CASES:
+        params = StructuredOutputsParams(json=case["schema"], key_order="any")
+        for test in case["tests"]:
+            text = json.dumps(test["data"], ensure_ascii=False)
+            found = check(params, text)
+            if test["valid"]:
+                assert found.status == "complete", (case["name"], text, found.causes)
+                continue
+            assert found.status != "complete", (case["name"], text)
+            kinds.update(cause.kind for cause in found.causes)
+            kept = set(places(found))
+            if {cause.kind for cause in found.causes} != {"keyword"} or any("/format" in place for place in kept):
+                continue  # jsonschema checks few formats
+            alone = RelaxedSchema(case["schema"], kept).value
+            validator = jsonschema.validators.validator_for(alone, jsonschema.Draft202012Validator)(alone)
+            assert not validator.is_valid(test["data"]), (case["name"], text, kept)
+            for place in kept:
+                rest = RelaxedSchema(case["schema"], kept - {place}).value
+                assert goes_on(rest, found), (case["name"], text, kept, place)
+    assert kinds["keyword"] > 100
+    assert kinds["json"] + kinds["option"] + kinds["end"] < kinds["keyword"] / 10, kinds
+
+
+def goes_on(schema, found):
+    """Whether a schema allows what was forbidden: another byte, or the end."""
+    constraint = Constraint(StructuredOutputOptions.JSON, json.dumps(schema), key_order="any")
+    grammar = (
+        FsmBackend.from_config(BYTES, StructuredOutputsConfig(max_whitespace=None), None).compile(constraint).grammar
+    )
+    steps = [*found.text.encode()[: found.offset + 1], *(BYTES.stop_token_ids if found.status == "incomplete" else ())]
+    return grammar.accept_tokens("", steps)
+
+
+# -- other constraints ------------------------------------------------------------
+
+
+def test_check_with_a_grammar_names_the_rules_that_have_begun_and_what_they_expect():
+    found = checked("1+(2;", grammar=SUMS)
+    assert (found.status, found.offset, found.open_rules) == ("forbidden", 4, ("root", "sum", "term"))
+    assert [(cause.kind, cause.place, cause.message) for cause in found.causes] == [
+        ("rule", "term", "expects )"),
+        ("rule", "sum", "expects +"),
+        ("rule", "num", "expects 0-9"),
+    ]
+    assert [(way.rule, way.example) for way in found.may_follow] == [("term", ")"), ("sum", "+0)"), ("num", "0)")]
+    assert found.completion == ")"
+
+
+def test_check_with_a_lexer_names_terminals():
+    lark = 'start: item ("," item)*\nitem: NAME "=" NUM\nNAME: /[a-z]+/\nNUM: /[0-9]/\n%ignore / /'
+    found = checked("a= 1 , b;", grammar=lark)
+    assert (found.offset, found.open_rules) == (8, ("start", "item"))
+    assert {cause.place: cause.message for cause in found.causes} == {"item": "expects =, space", "NAME": "expects a-z"}
+
+
+@pytest.mark.parametrize("tokenizer", [None, byte_level(), byte_fallback()])
+def test_check_with_tags_names_the_tag_and_the_keyword_in_it(tokenizer):
+    found = checked('hello <f=one>{"name":"Bo","age":130', tokenizer, structural_tag=TAGS)
+    assert places(found) == ["#/format/tags/0/content/json_schema/properties/age/maximum"]
+    assert found.causes[0].message == 'maximum is 120, in the tag "<f=one>"'
+    assert (found.path, found.open_rules) == ("/age", ("#/format", "#/format/tags/0/content"))
+    found = checked("hello <f=two>1x", tokenizer, structural_tag=TAGS)
+    assert found.causes == (structout.Cause("format", "#/format/tags/1/content", 'expects 0-9, in the tag "<f=two>"'),)
+    found = checked('<f=one>{"name":"Bo","age":13}</g>', tokenizer, structural_tag=TAGS)
+    assert [(cause.place, cause.message) for cause in found.causes] == [
+        ("#/format/tags/0/content", 'expects f, in the tag "<f=one>"')
+    ]
+
+
+def test_check_with_tools_reads_the_names_of_special_tokens_as_these():
+    tool = {"type": "function", "function": {"name": "get", "parameters": PERSON}}
+    found = checked(
+        '<tool_call>\n{"name": "get", "arguments": {"name": "Bo", "age": 1}}\n</tool_call>', byte_level(), tools=[tool]
+    )
+    assert found.is_complete
+    assert found.token_ids[0] == byte_level().convert_tokens_to_ids("<tool_call>")
+
+
+def test_check_with_choices_and_regular_expressions_says_what_is_left():
+    assert checked("ya", choice=["yes", "no", "yet"]).causes[0].message == 'the choices left are "yes", "yet"'
+    assert checked("yesterday", choice=["yes", "no"]).causes[0].kind == "end"
+    found = checked("ABCd", regex=r"[A-Z]{3}-\p{L}+")
+    assert (found.offset, places(found), found.completion) == (3, [r"[A-Z]{3}-\p{L}+"], "-A")
+    assert checked("", regex="a+").status == "incomplete"
+    assert checked("naïf", regex="naïve").offset == len("naï".encode())
+
+
+# -- tokens -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [byte_level, byte_fallback])
+def test_check_with_a_tokenizer_names_the_first_token_that_the_manager_refuses(make):
+    tokenizer = make()
+    text = '{"name": "Bo", "age": 130}'
+    found = checked(text, tokenizer, json=PERSON)
+    assert found.offset == 24
+    params = StructuredOutputsParams(json=PERSON)
+    with structout.StructuredOutputManager(tokenizer, len(tokenizer)) as manager:
+        manager.add_request("a", params)
+        manager.wait_ready("a")
+        assert len(manager.validate_tokens("a", list(found.token_ids))) == found.token_index
+        manager.accept_tokens("a", list(found.token_ids[: found.token_index]))
+        mask = torch.from_numpy(manager.grammar_bitmask(["a"]).bitmask)
+        assert structout.count_allowed(mask, len(tokenizer))[0] == found.num_allowed_tokens
+    assert manager.vocabulary.text_of(found.token_ids) == text
+
+
+def test_check_of_a_refused_constraint_raises():
+    with pytest.raises(GrammarError, match="does not parse"):
+        checked("a", regex="(")
+    with pytest.raises(ValueError, match="lone surrogate at 1"):
+        checked("a\ud800", regex="a+")
