@@ -240,8 +240,8 @@ class Loop:
     name: str
     shapes: list[tuple[list[str], int]]  # landmarks, and how many steps a turn makes
     is_filtered: bool = False
-    # Executed instructions for one on the shortest path, in random rows: what the bound
-    # lets through, and the row's end. See docs/testing_without_a_gpu.md.
+    # Executed instructions for one on the shortest path, in random rows, as PTX counts:
+    # what the bound lets through, and the row's end. See docs/testing_without_a_gpu.md.
     executed: float = 1.0
 
     def step(self, blocks: Blocks) -> float:
@@ -254,7 +254,7 @@ class Loop:
 DRAW = Loop(
     "draw",
     [([r"VOTE\.ALL", PHILOX, LOAD_16, LOAD_16, PHILOX, LOAD_16, LOAD_16], 4), ([LOAD_16, PHILOX], 1)],
-    executed=1.8,
+    executed=2.0,
 )
 HIGHEST = Loop(
     "highest logit, kept",
@@ -414,7 +414,8 @@ class MaskTile:
     masked_share: float
 
     def estimate(self, model: Model, blocks: Blocks) -> dict[str, float]:
-        loop = next(filter(None, (shortest_loop(blocks, marks) for marks in self.shapes)), [])
+        loops = [shortest_loop(blocks, marks) for marks in self.shapes]
+        loop = min(filter(None, loops), key=len, default=[])
         tiles = self.rows * VOCAB / 4096
         moved = self.rows * VOCAB * (1 / 8 + 2 * self.masked_share)
         issue = model.issue(len(loop), tiles)
@@ -425,13 +426,17 @@ class MaskTile:
 STORE_16, STORE_1 = r"STG\.E\.128", r"STG\.E\.U16"
 APPLY = "apply_bitmask_kernelIt"
 # 16 stores fill a tile. In a tile of a nearly full mask, each of four groups has one
-# disallowed token, and takes a sector.
+# disallowed token, which its lane finds by itself, and takes a sector.
 TILES = [
     MaskTile("nothing allowed", 256, [[LOAD_16, *[STORE_16] * 16]], 1.0),
     MaskTile(
         "99.9% allowed",
         4096,
-        [[LOAD_16, r"VOTE\.ALL", *[STORE_1] * 4], [LOAD_16, *[*[r"SHFL\.IDX"] * 4, STORE_1] * 4]],
+        [
+            [LOAD_16, *["FLO", STORE_1] * 4],
+            [LOAD_16, r"VOTE\.ALL", *[STORE_1] * 4],
+            [LOAD_16, *[*[r"SHFL\.IDX"] * 4, STORE_1] * 4],
+        ],
         0.001 * 16,
     ),
 ]

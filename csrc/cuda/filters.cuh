@@ -33,8 +33,9 @@ template <bool kIsTopK, class Team, class Source>
 __device__ __forceinline__ void select_digit_of(Team& team, Source& source, RowScratch& scratch, const Kept& kept,
                                                 int digit) {
   Histogram& histogram = scratch.select.histogram;
+  const uint32_t lowest_key = max_key(kept.lowest_key, digit == 0 ? 0 : scratch.select.selection.prefix);
   const auto for_each_key = [&](auto visit) {
-    source.for_each([&](float x, int32_t) {
+    source.for_each_from(lowest_key, [&](float x, int32_t) {
       if (!kept.holds(x)) return;
       visit(order_key(x), [&](uint32_t bin) {
         if (kIsTopK) {
@@ -59,7 +60,7 @@ template <bool kIsTopK, class Team, class Source, class AfterFirstDigit>
 __device__ __forceinline__ bool select_threshold(Team& team, Source& source, RowScratch& scratch, Kept& kept,
                                                  AfterFirstDigit after_first_digit) {
   const Selection& selection = scratch.select.selection;
-  for (int digit = 0; digit < kNumDigits; ++digit) {
+  for (int digit = 0; digit < Source::kNumKeyDigits; ++digit) {
     select_digit_of<kIsTopK>(team, source, scratch, kept, digit);
     if (selection.remaining == 0) return false;  // fewer tokens than top_k
     if (digit == 0 && after_first_digit()) return true;

@@ -132,6 +132,9 @@ class RowReader {
  public:
   using V = Vector<kFormat>;
   using Element = typename V::Element;
+  // The last 13 bits or more of a widened 16-bit logit are 0, so those of its order key
+  // tell nothing.
+  static constexpr int kNumKeyDigits = V::kBytesPerToken == 2 ? 2 : 3;  // see select.cuh
 
   __device__ RowReader(const MaskedLogits& params, int64_t row, const MaskRow& mask)
       : logits_(params.token_0<Element>(row)),
@@ -236,7 +239,15 @@ class RowReader {
   // = -inf.
   template <class Visit>
   __device__ __forceinline__ void for_each(Visit visit) const {
+    for_each_from(0, visit);
+  }
+
+  // The same, but may leave out tokens whose order key is below `lowest_key`. No logit
+  // may be NaN.
+  template <class Visit>
+  __device__ __forceinline__ void for_each_from(uint32_t lowest_key, Visit visit) const {
     for_each_vector([&](const V& vector, int32_t first) {
+      if (lowest_key != 0 && !__any_sync(kWholeWarp, order_key(vector.highest()) >= lowest_key)) return;
 #pragma unroll
       for (int k = 0; k < V::kTokens; ++k) visit(vector.at(k), first + k);
     });

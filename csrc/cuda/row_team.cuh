@@ -45,7 +45,6 @@ __device__ __forceinline__ uint32_t max_of_warp(uint32_t value) {
 
 // What teams reduce by. 0 is neutral.
 struct Max {
-  __device__ uint64_t operator()(uint64_t a, uint64_t b) const { return a > b ? a : b; }
   __device__ uint64_t of_warp(uint64_t value) const {
     const auto high = static_cast<uint32_t>(value >> 32), highest = max_of_warp(high);
     return uint64_t{highest} << 32 | max_of_warp(high == highest ? static_cast<uint32_t>(value) : 0);
@@ -53,7 +52,6 @@ struct Max {
 };
 
 struct Sum {
-  __device__ uint64_t operator()(uint64_t a, uint64_t b) const { return a + b; }
   __device__ uint64_t of_warp(uint64_t value) const {
     for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) {
       value += __shfl_xor_sync(kWholeWarp, static_cast<unsigned long long>(value), lanes);
@@ -172,11 +170,12 @@ class ClusterTeam : public BlockTeam {
       for (int i = 0; i < kCount; ++i) (*block_values)[i] = values.at[i];
     }
     sync();
+    // Each lane reads the values of one block. The number of blocks is a power of two, so
+    // lanes beyond it read some block's again.
+    const uint64_t* of_block = *in_block(block_values, lane_id() & (num_blocks() - 1));
     for (int i = 0; i < kCount; ++i) {
-      values.at[i] = 0;
-      for (int rank = 0; rank < num_blocks(); ++rank) {
-        values.at[i] = combine(values.at[i], (*in_block(block_values, rank))[i]);
-      }
+      const uint64_t value = of_block[i];
+      values.at[i] = combine.of_warp(lane_id() < num_blocks() ? value : 0);
     }
     return values;
   }

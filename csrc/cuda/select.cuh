@@ -1,5 +1,5 @@
-// Exact selection without a sort: a radix search over the three digits of an order key,
-// from the top, for the largest key such that the tokens at or above it have the target
+// Exact selection without a sort: a radix search over the digits of an order key, of 11,
+// 11 and 10 bits, from the top, for the largest key such that the tokens at or above it have the target
 // weight. A token's weight is 1 for top-k and its mass for top-p. Both are integers, so
 // neither the order of the atomics nor the number of blocks can change a sum.
 #pragma once
@@ -12,7 +12,6 @@
 
 namespace structout::cuda {
 
-constexpr int kNumDigits = 3;  // 11, 11 and 10 bits
 constexpr int kBins = 1 << 11;
 static_assert(kBins / kMaxThreads % 4 == 0);
 
@@ -42,7 +41,10 @@ struct alignas(16) Histogram {
   }
 
   __device__ void clear() {
-    for (unsigned bin = threadIdx.x; bin < kBins; bin += blockDim.x) low[bin] = high[bin] = 0;
+    const uint4 zeros = make_uint4(0, 0, 0, 0);
+    for (unsigned bin = 4 * threadIdx.x; bin < kBins; bin += 4 * blockDim.x) {
+      *reinterpret_cast<uint4*>(low + bin) = *reinterpret_cast<uint4*>(high + bin) = zeros;
+    }
   }
 };
 
@@ -68,11 +70,10 @@ __device__ __forceinline__ uint64_t inclusive_sum(uint64_t value, uint64_t* warp
   }
   if (lane_id() == kLanes - 1) warp_sums[warp_id()] = value;
   __syncthreads();
-  for (int warp = 0; warp < warp_id(); ++warp) value += warp_sums[warp];
-  return value;
+  return value + Sum{}.of_warp(lane_id() < warp_id() ? warp_sums[lane_id()] : 0);
 }
 
-// Selects one of the three digits. for_each_key(visit) must call visit(key, add) for
+// Selects one of the digits. for_each_key(visit) must call visit(key, add) for
 // every token that takes part, where add(bin) adds the token's weight to a bin of the
 // histogram. At the first digit, target_of(total weight) returns the target weight.
 template <class Team, class ForEachKey, class TargetOf>

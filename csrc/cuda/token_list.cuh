@@ -13,6 +13,8 @@ constexpr int kMaxListed = 3072;  // 24 KB; rows that allow more tokens are read
 
 // One block's list. The thread that lists a token need not be the one that visits it.
 struct TokenList {
+  static constexpr int kNumKeyDigits = 3;  // see RowReader
+
   float x[kMaxListed];
   int32_t ids[kMaxListed];
   unsigned size;
@@ -37,6 +39,10 @@ struct TokenList {
   template <class Visit>
   __device__ void for_each(Visit visit) const {
     for (unsigned i = threadIdx.x; i < size; i += blockDim.x) visit(x[i], ids[i]);
+  }
+  template <class Visit>
+  __device__ void for_each_from(uint32_t, Visit visit) const {
+    for_each(visit);
   }
 };
 

@@ -74,7 +74,7 @@ __device__ bool list_top(BlockTeam& team, Reader& reader, TopScratch& scratch, i
       if (x > -INFINITY) visit(order_key(x), [&](uint32_t bin) { scratch.select.histogram.count(bin); });
     });
   };
-  for (int digit = 0; digit < kNumDigits; ++digit) {
+  for (int digit = 0; digit < Reader::kNumKeyDigits; ++digit) {
     select_digit(team, scratch.select, digit, for_each_key, [&](uint64_t) { return static_cast<uint64_t>(num_top); });
     const bool are_fewer = selection.remaining == 0;  // than num_top: list them all
     // After the first digit, fewer than num_top tokens are above the prefix.

@@ -21,21 +21,23 @@ COUNTS = {
     "apply_bitmask": (100, 4000),
     "fsm_states": (20, 400),
     "listed_logits": (60, 3000),
-    "masked_sample": (60, 2500),
+    "masked_sample": (60, 1600),
     "stack_tables": (60, 1000),
     "verify_drafts": (40, 400),
 }
 CHECKS = {"races": 1, "undefined": 1}
 MIN_COVERAGE = 0.95
 
-# The executed share of kernels of which that is less, and why.
-LESS_COVERED = {
-    # Parts of unaligned rows and masks in groups of loads, for each place in the group,
-    # which takes more random rows than there is time for.
-    "sample_by_clusters": 0.87,
-    "sample_by_blocks": 0.92,
-    "top_tokens_kernel": 0.90,
-    "row_totals_kernel": 0.94,
+# What no call can reach, by the beginning of the source line as ptx_coverage.unexecuted
+# names it. Those of its instructions that are not executed do not count.
+NO_MISSING_PLACE = "of a row in which more than 3,072 tokens tie, none of the 64 likeliest is missing"
+UNROLLED = "the loop has a number of rounds for each size of a block; NVVM has code for any"
+UNREACHABLE = {
+    "token_logprobs.h: for (int64_t place = first_place; place < num_top;": NO_MISSING_PLACE,
+    "token_logprobs.h: top_ids[row * num_top + place] = token;": NO_MISSING_PLACE,
+    "token_logprobs.h: top_logits[row * num_top + place] = logit;": NO_MISSING_PLACE,
+    "select.cuh: for (unsigned bin = 4 * threadIdx.x;": UNROLLED,
+    "select.cuh: *reinterpret_cast<uint4*>(low + bin) = *reinterpret_cast<uint4*>(high + bin) = zeros;": UNROLLED,
 }
 
 
@@ -52,18 +54,15 @@ def run(name: str, architecture: int, *arguments: object, report: Path, **option
 
 def check_coverage(name: str, architecture: int, executions: Counter[tuple[str, int]]) -> None:
     """Fail for a kernel of which too little runs, with the source lines that do not."""
-    executed, all_lines = Counter[str](), Counter[str]()
-    for (kernel, _), count in executions.items():
-        executed[kernel] += count > 0
-        all_lines[kernel] += 1
-    for kernel, total in all_lines.items():
-        wanted = next((share for part, share in LESS_COVERED.items() if part in kernel), MIN_COVERAGE)
-        if executed[kernel] < wanted * total:
-            files = [ptx.ptx_of(source, architecture) for source in ptx.PROGRAMS[name]]
-            lines = ptx_coverage.unexecuted(
-                {key: count for key, count in executions.items() if key[0] == kernel}, files
+    files = [ptx.ptx_of(source, architecture) for source in ptx.PROGRAMS[name]]
+    for kernel in sorted({kernel for kernel, _ in executions}):
+        of_kernel = {key: count for key, count in executions.items() if key[0] == kernel}
+        lines = ptx_coverage.unexecuted(of_kernel, files)
+        missed = Counter({line: n for line, n in lines.items() if not line.startswith(tuple(UNREACHABLE))})
+        if missed.total() > (1 - MIN_COVERAGE) * len(of_kernel):
+            pytest.fail(
+                f"{missed.total()} of {len(of_kernel)} instructions of {kernel} do not run: {missed.most_common(20)}"
             )
-            pytest.fail(f"{kernel}: {executed[kernel]} of {total} instructions run, without {lines.most_common(20)}")
 
 
 @pytest.mark.parametrize("architecture", ptx.ARCHITECTURES)
@@ -74,7 +73,7 @@ def test_compiled_kernels_match_the_loop_and_all_of_their_code_runs(
     """In the order that compilers intend, and in random orders with every check."""
     default, long = COUNTS[name]
     count = num_cases(default, long=long)
-    shapes = [num_cases(0, long=2)] if name == "masked_sample" else []
+    shapes = [num_cases(0, long=30)] if name == "masked_sample" else []
     executions = run(name, architecture, count, 3, *shapes, report=tmp_path / "fixed")
     executions += run(name, architecture, count // 3, 4, report=tmp_path / "random", seed=architecture, **CHECKS)
     if pytestconfig.getoption("--long"):

@@ -433,6 +433,11 @@ xor.b32 %r2, %r2, %r3; st.global.u32 [%d0], %r2;"""
     got = run_kernel(body, VALUES, shared=".shared .align 16 .b8 m[256];", undefined=1, races=1)
     words = [word for lane, value in enumerate(VALUES) for word in (value, lane)]
     assert got == [words[lane] ^ words[LANES + lane] for lane in range(LANES)]
+    whole = "st.shared.v2.b32 [%r5], {%r1, %r0};"
+    for at in (0, 2):  # of each word only two bytes are written
+        halves = f"st.shared.b16 [%r5+{at}], 0; st.shared.b16 [%r5+{at + 4}], 0;"
+        with pytest.raises(PtxError, match="undefined value stored"):
+            run_kernel(body.replace(whole, halves), VALUES, shared=".shared .align 16 .b8 m[256];", undefined=1)
 
 
 def test_cluster_reads_the_shared_memory_of_its_other_block():

@@ -318,8 +318,8 @@ void load_matrix(Warp& warp, const Instruction& instruction, Mask lanes) {
   Addresses rows, pairs;
   find_addresses(warp, instruction, instruction.operands[1], row_lanes, rows);
   Instruction load_pair = instruction;
-  load_pair.access.count = 2;
-  load_pair.operands.resize(2);
+  load_pair.access.bytes = 4;
+  load_pair.access.count = 1;
   for (size_t matrix = 0; matrix < to.size(); ++matrix) {
     for (size_t lane = 0; lane < kLanes; ++lane) pairs.at[lane] = rows.at[8 * matrix + lane / 4] + lane % 4 * 4;
     load_pair.operands[0] = to[matrix];

@@ -375,15 +375,8 @@ class Builder {
   void predicates(std::string form, Function, Propagation propagation = Propagation::kMerge) {
     add(form, map_predicates<Function>, propagation);
   }
-  void warp_wide(std::string form, Execute execute, Propagation propagation) {
-    table_[form] = {execute, Flow::kWarpWide, propagation, {}};
-  }
-  template <class... Counts>
-  void matrix(std::string form, Execute execute, Counts... counts) {
-    for (const std::string count : {counts...}) {
-      warp_wide(with_type(form, count), execute, Propagation::kLoad);
-      table_[with_type(form, count)].access = {.space = Space::kShared, .bytes = 2, .count = 8, .reads = true};
-    }
+  void warp_wide(std::string form, Execute execute, Propagation propagation, Access access = {}) {
+    table_[form] = {execute, Flow::kWarpWide, propagation, access};
   }
   void flow(std::string form, Flow flow, Execute execute = do_nothing) {
     table_[form] = {execute, flow, Propagation::kNone, {}};
@@ -525,7 +518,11 @@ Table make_table() {
   t.reduction("redux.sync.min.*", smaller, s32, u32, f32);
   t.reduction("redux.sync.max.*", larger, s32, u32, f32);
   t.reduction("redux.sync.max.NaN.*", larger_or_nan, f32);
-  t.matrix("ldmatrix.sync.aligned.m8n8.*.shared.b16", load_matrix, "x1", "x2", "x4");
+  const Access row_of_matrix{.space = Space::kShared, .bytes = 2, .count = 8, .reads = true};
+  for (const char* count : {"x1", "x2", "x4"}) {
+    const std::string form = with_type("ldmatrix.sync.aligned.m8n8.*.shared.b16", count);
+    t.warp_wide(form, load_matrix, Propagation::kLoad, row_of_matrix);
+  }
 
   // 9.7.13 barriers and fences
   t.flow("bar.sync", Flow::kBlockBarrier);

@@ -66,7 +66,8 @@ class RandomTokenLogprobs {
       const float x = static_cast<float>(rng_() % distinct) / static_cast<float>(distinct) * 9 - 5;
       logit = to_element<kFormat>(has_nan && below(vocab_size) == 0 ? NAN : x);
     }
-    std::vector<uint32_t> mask(num_rows * words);
+    const int64_t mask_offset = below(2) ? below(4) : 0;
+    std::vector<uint32_t> mask(mask_offset + num_rows * words);
     const bool is_sparse = below(2);
     for (uint32_t& word : mask) {
       word = static_cast<uint32_t>(rng_());
@@ -88,7 +89,7 @@ class RandomTokenLogprobs {
     matrix.row_stride = num_columns;
     matrix.has_mask = is_huge || below(3);
     const int64_t num_words = below(3) ? words : below(words + 1);  // a mask may be narrower than the row
-    matrix.bitmask = {mask.data(), num_rows, num_words, words};
+    matrix.bitmask = {mask.data() + mask_offset, num_rows, num_words, words};
     std::vector<int64_t> rows(num_rows);
     const bool has_rows = below(2), is_int64 = below(2);
     for (int64_t& row : rows) row = has_rows ? below(num_rows + 3) - 2 : &row - rows.data();
@@ -107,7 +108,7 @@ class RandomTokenLogprobs {
       for (int64_t token = vocab_begin; token < vocab_size; ++token) {
         const bool is_known = rows[row] >= 0 && rows[row] < num_rows && token / 32 < num_words;
         const bool is_allowed = !matrix.has_mask || rows[row] == -1 ||
-                                (is_known && mask[rows[row] * words + token / 32] >> (token % 32) & 1);
+                                (is_known && mask[mask_offset + rows[row] * words + token / 32] >> (token % 32) & 1);
         const float x = V::widen(logits[offset + row * num_columns + token - vocab_begin]);
         if (is_allowed && x > -INFINITY && token_ids[row] >= 0 && is_valid) tokens.push_back({x, token});
       }
