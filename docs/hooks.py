@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File
+from mkdocs.utils import get_relative_url
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
@@ -38,6 +39,20 @@ def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
     return re.sub(
         r":(?:attr|class|func|meth|mod):<code>~?(.*?)</code>", r"<code>\1</code>", html.replace("::</p>", ":</p>")
     )
+
+
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """Let the search that works from files load nothing from elsewhere."""
+    return _with_own_worker(output, page.url)
+
+
+def on_post_template(output: str, template_name: str, config: Any) -> str:
+    return _with_own_worker(output, template_name)
+
+
+def _with_own_worker(html: str, url: str) -> str:
+    script = get_relative_url("assets/worker_in_frame.js", url)
+    return html.replace("https://unpkg.com/iframe-worker/shim", script)
 
 
 def _with_site_links(markdown: str) -> str:

@@ -221,6 +221,15 @@ def test_paths_named_in_code_spans_exist():
             assert "OP" in path or "scale_logits" in path or (ROOT / path).exists(), f"{document.name} names {path}"
 
 
+def test_tests_named_in_code_spans_exist():
+    """Promises stand beside the tests that keep them."""
+    sources = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    defined = set(re.findall(r"def (test_\w+)\(", sources))
+    named = {name for path in DOCUMENTS for name in re.findall(r"`(test_\w+)`", path.read_text())}
+    assert named
+    assert named <= defined
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 def test_kernels_of_the_example_op_compile(tmp_path):
     """The parts of docs/adding_an_op.md that know no torch; those that do take a minute
