@@ -18,7 +18,7 @@ ARGUMENTS = {
     "apply_bitmask": (120, 5),
     "fsm_states": (40, 5),
     "listed_logits": (80, 5),
-    "masked_sample": (60, 5),
+    "masked_sample": (60, 7),
     "push": ("mixed", 40, 5, 2, 3),
 }
 CHECKS = {"seed": 1, "races": 1, "undefined": 1, "instructions": 20_000_000}
@@ -26,7 +26,7 @@ CHECKS = {"seed": 1, "races": 1, "undefined": 1, "instructions": 20_000_000}
 SANITIZED = ("apply_bitmask", "fsm_states", "listed_logits", "push")
 
 ENDS, THREE, FOUR = (0.0, 1.0), (0.0, 0.5, 1.0), (0.0, 0.33, 0.67, 1.0)
-CLUSTERS, BLOCKS = "sample_by_clustersILNS_11FloatFormatE1ELb1", "sample_by_blocksILNS_11FloatFormatE2ELb1"
+CLUSTERS = "sample_by_clustersILNS_11FloatFormatE0ELb1"
 GATHER, ROWS = "push_all_gather", "push_rows_kernelIj"
 PENALTIES, APPLY, FSM_ROWS = "ILNS_11FloatFormatE1ENS_15PenaltiesParams", "apply_bitmask_kernelIt", "fsm_rows"
 PLACES: dict[tuple[str, str], dict[str, tuple[float, ...]]] = {

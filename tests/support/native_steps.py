@@ -24,7 +24,7 @@ def run(step, vocab_size):
 def accept(grammars, tokens):
     """Whether each grammar has accepted its tokens, in one native call."""
     step = core().Step({i: grammar.position for i, grammar in enumerate(grammars)}, [])
-    step.draw([*range(len(grammars))], tokens)
+    step.draw(dict(enumerate(tokens)))
     accepted, foreign, _ = step.accept()
     assert not foreign
-    return accepted
+    return [accepted[i] for i in range(len(grammars))]
