@@ -172,9 +172,8 @@ def vllms_protocol():
     """vLLM's checks of what clients send, with the hooks in place."""
     from vllm.entrypoints.openai.chat_completion import protocol
 
-    hooks.install()
-    yield protocol
-    hooks.uninstall()
+    hooks.install()  # they stay: vLLM loads plugins once in a process, and other files make engines
+    return protocol
 
 
 def test_a_structural_tag_of_a_client_is_checked_by_structout(vllms_protocol):
