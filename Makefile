@@ -46,11 +46,9 @@ test-arm: $(VENV)/test.installed  ## the CPU kernels compiled for 64-bit Arm, in
 	  { echo "make test-arm needs$$missing: on Debian, apt-get install g++-aarch64-linux-gnu qemu-user"; exit 1; }
 	$(PYTEST) tests/ops/test_cpu_lanes.py tests/ops/test_cpu_code.py
 
-# Several engines live at once in test_drafts.py: in a process that has ended others they may fail.
 VLLM_PYTEST = PYTHONSAFEPATH=1 $(VLLM_VENV)/bin/python -m pytest --quiet $(PLUGINS)
 test-vllm: $(VLLM_VENV)/test.installed  ## the vLLM plugin in real engines, in an environment of its own
-	$(VLLM_PYTEST) tests/integrations/vllm/test_drafts.py
-	$(VLLM_PYTEST) --numprocesses 2 --dist loadfile --ignore tests/integrations/vllm/test_drafts.py tests/integrations/vllm
+	$(VLLM_PYTEST) --numprocesses 2 --dist loadfile tests/integrations/vllm
 	$(VLLM_VENV)/bin/python bench/bench_vllm.py --quick
 	$(VLLM_VENV)/bin/python bench/bench_vllm_states.py --quick
 

@@ -371,10 +371,18 @@ def _run_command(module: str, arguments: argparse.Namespace) -> int:
         print("loading torch and transformers ...", file=sys.stderr, flush=True)
     try:
         command = importlib.import_module(module)
+        from structout.cli.user_errors import UserError
     except ImportError as error:  # the ops or a grammar engine cannot be loaded
-        print(f"structout: error: {error}", file=sys.stderr)
-        return 2
-    return int(command.run(arguments))
+        return _fail(error)
+    try:
+        return int(command.run(arguments))
+    except UserError as error:
+        return _fail(error)
+
+
+def _fail(error: Exception) -> int:
+    print(f"structout: error: {error}", file=sys.stderr, flush=True)
+    return 2
 
 
 if __name__ == "__main__":

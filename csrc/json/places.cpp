@@ -25,7 +25,7 @@ PlacePtr Places::of(Position position) {
 }
 
 void Places::add_move(const Place& from, uint32_t token, const Place& to) {
-  if (from.number == Place::kNoNumber || to.number == Place::kNoNumber || num_moves_ == kMaxMoves) return;
+  if (!from.is_shared() || !to.is_shared() || num_moves_ == kMaxMoves) return;
   if (2 * (num_moves_ + 1) > moves_.size()) {
     std::vector<Move> old = std::exchange(moves_, std::vector<Move>(std::max(kFirstMoves, 2 * moves_.size())));
     bytes_ += (moves_.size() - old.size()) * sizeof(Move);

@@ -22,6 +22,8 @@ struct Place {
   Place(Position position, bool is_complete, uint32_t number)
       : position(std::move(position)), is_complete(is_complete), number(number) {}
 
+  bool is_shared() const { return number != kNoNumber; }
+
   const Position position;
   const bool is_complete;
   const uint32_t number;                                   // kNoNumber: of one text alone
@@ -38,9 +40,10 @@ using PlacePtr = std::shared_ptr<const Place>;
 // while it runs (Thompson, 1968; re2).
 class Places {
  public:
-  // The place after a token. Null if the token has not been read there.
+  // The place after a token, from one that is shared. Null if the token has not been read
+  // there.
   PlacePtr after(const Place& from, uint32_t token) const {
-    if (moves_.empty() || from.number == Place::kNoNumber) return nullptr;
+    if (moves_.empty()) return nullptr;
     const Move& move = moves_[slot_of(from.number, token)];
     return move.from == Place::kNoNumber ? nullptr : shared(*move.to);
   }

@@ -37,7 +37,7 @@ PlacePtr SchemaStates::start() {
 }
 
 PlacePtr SchemaStates::after(const Place& place, uint32_t token) {
-  {
+  if (place.is_shared()) {
     engine::LookupLock lock(mutex_);
     PlacePtr known = places_.after(place, token);
     if (known != nullptr) return known;
@@ -180,20 +180,14 @@ const engine::Mask* SchemaStates::mask(const Place& place) {
   if (known != nullptr || place.position.has_used()) return known;
   Lock lock(*this);
   const Entry& entry = entry_of(place.position, mask_state(place.position));
-  const engine::Mask* mask = note_mask(place, entry, nullptr);
-  if (mask != nullptr || place.number == Place::kNoNumber) return mask;
+  if (is_exact(place.position, entry)) return keep(place, entry.mask);
+  if (!place.is_shared()) return nullptr;
   std::vector<uint32_t> row(row_.size());
   fill_row(place.position, entry, row.data());
-  return note_mask(place, entry, row.data());
+  return keep(place, store_.add(row.data()));
 }
 
-const engine::Mask* SchemaStates::note_mask(const Place& place, const Entry& entry, const uint32_t* row) {
-  const engine::Mask* mask = nullptr;
-  if (is_exact(place.position, entry)) {
-    mask = entry.mask;
-  } else if (row != nullptr && place.number != Place::kNoNumber) {
-    mask = store_.add(row);
-  }
+const engine::Mask* SchemaStates::keep(const Place& place, const engine::Mask* mask) {
   if (mask != nullptr) place.mask.store(mask, std::memory_order_release);
   return mask;
 }
@@ -279,7 +273,7 @@ bool SchemaStates::has_mask(const Place& place) {
   if (place.position.has_used()) return false;
   Lock lock(*this);
   const Entry* known = known_entry(place.position, mask_state(place.position));
-  return known != nullptr && note_mask(place, *known, nullptr) != nullptr;
+  return known != nullptr && is_exact(place.position, *known) && keep(place, known->mask) != nullptr;
 }
 
 bool SchemaStates::fill(const Place& place, uint32_t* row) {
@@ -291,7 +285,11 @@ bool SchemaStates::fill(const Place& place, uint32_t* row) {
   Lock lock(*this);
   const Entry& entry = entry_of(place.position, mask_state(place.position));
   bool allows_any = fill_row(place.position, entry, row);
-  note_mask(place, entry, row);
+  if (!depends_on_position(place.position, entry)) {
+    keep(place, entry.mask);
+  } else if (place.is_shared()) {
+    keep(place, store_.add(row));
+  }
   return allows_any;
 }
 
@@ -305,14 +303,9 @@ bool SchemaStates::fill_row(const Position& position, const Entry& entry, uint32
   } else {
     store_.expand(*entry.mask, row);
   }
-  bool remembers = position.has_used();
-  bool is_suspect = remembers || !entry.suspects.of_themselves.empty();
-  bool depends_on_text = is_suspect || !entry.conditions.tokens.empty();
   if (!entry.conditions.tokens.empty()) forbid_past_names(position, entry.conditions, row);
-  if (is_suspect) {
-    forbid_used(position, entry.suspects, row);
-  }
-  if (entry.mask != nullptr && !depends_on_text) return !entry.mask->is_empty();
+  if (position.has_used() || !entry.suspects.of_themselves.empty()) forbid_used(position, entry.suspects, row);
+  if (entry.mask != nullptr && !depends_on_position(position, entry)) return !entry.mask->is_empty();
   return std::any_of(row, row + row_.size(), [](uint32_t word) { return word != 0; });
 }
 

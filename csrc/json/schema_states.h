@@ -103,8 +103,12 @@ class SchemaStates {
   bool find_exits(const Position& position, State top, const Entry& entry);
   // Whether the mask of the entry is that of the position, whatever this remembers.
   bool is_exact(const Position& position, const Entry& entry);
-  // Notes the mask of a place if it is that of the entry, or of a row that it shares.
-  const engine::Mask* note_mask(const Place& place, const Entry& entry, const uint32_t* row);
+  // Whether more than its states may change the mask of a position.
+  static bool depends_on_position(const Position& position, const Entry& entry) {
+    return position.has_used() || !entry.suspects.of_themselves.empty() || !entry.conditions.tokens.empty();
+  }
+  // Keeps the mask of a place, unless null. Returns it.
+  static const engine::Mask* keep(const Place& place, const engine::Mask* mask);
   std::vector<bool> truths(const Position& position, const Conditions& conditions);
   bool may_follow(const Position& position, uint32_t token);
   void forbid_past_names(const Position& position, const Conditions& conditions, uint32_t* row);

@@ -32,8 +32,8 @@ class BytesBelow {
   // character of a token may be cut.
   bool are_characters(uint32_t node, uint8_t utf8_state) const { return (valid_from_[node] >> utf8_state & 1) != 0; }
 
-  // Of each token, in the order of the trie: the groups of its bytes after the first
-  // `skipped`, in front of which a character begins, and maybe kInvalid.
+  // The groups of each token's bytes, without the first `skipped` of them, and kInvalid if
+  // what is left is not UTF-8. Tokens are in the order of the trie.
   const ByteGroups* of_tokens(uint32_t skipped) const { return of_tokens_[skipped].data(); }
 
   size_t memory_bytes() const {

@@ -13,8 +13,8 @@ from structout.cli.check_page import page_of
 from structout.cli.fields import NO_BREAK, Field, laid_out, one_line
 from structout.cli.loading import load_model, load_tokenizer
 from structout.cli.progress import printable, say
-from structout.cli.validate import UserError, first_line, read_params, warnings_of
-from structout.constraints.config import StructuredOutputsConfig
+from structout.cli.user_errors import UserError, first_line, write_file
+from structout.cli.validate import read_form, read_params, warnings_of
 from structout.errors import GrammarError
 from structout.grammar.checking.checker import Checker
 from structout.grammar.checking.spelled_text import Piece
@@ -28,22 +28,16 @@ _MAX_EXAMPLE = 40
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command. Return its exit status."""
-    try:
-        return _check(arguments)
-    except UserError as error:
-        say(f"structout: error: {error}")
-        return 2
+    """Run the command. Return its exit status.
 
-
-def _check(arguments: argparse.Namespace) -> int:
+    Raises:
+        UserError: the user made a mistake.
+    """
     *schema, given = arguments.inputs
     arguments.json_schema = schema[0] if schema else None
     name, params = read_params(arguments)
     text = _read_text(given)
-    config = StructuredOutputsConfig(
-        any_whitespace=not arguments.compact, key_order=arguments.key_order, formats=arguments.formats
-    )
+    config = read_form(arguments)
     model, tokenizer, tokenizer_name = _load(arguments)
     try:
         checker = Checker(params, tokenizer, config)
@@ -66,7 +60,7 @@ def _check(arguments: argparse.Namespace) -> int:
             tokenizer_name=tokenizer_name,
             has_model=model is not None,
         )
-        _write(arguments.html, page)
+        write_file(arguments.html, page)
     if arguments.json:
         print(json.dumps(found.as_dict(), ensure_ascii=False, indent=2))
     else:
@@ -106,13 +100,6 @@ def _logits(model: Any, tokenizer: Any, pieces: list[Piece]) -> torch.Tensor:
             return logits.float()
     except (RuntimeError, ValueError, IndexError) as error:  # too many positions, out of memory
         raise UserError(f"the model failed: {first_line(error)}") from error
-
-
-def _write(path: str, page: str) -> None:
-    try:
-        Path(path).write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 # -- the report --------------------------------------------------------------------

@@ -2,13 +2,12 @@
 
 import argparse
 from collections.abc import Iterator
-from pathlib import Path
 
 from structout.cli.fields import NO_BREAK, Field, counted, laid_out, one_line
 from structout.cli.loading import load_tokenizer
-from structout.cli.progress import duration, say
-from structout.cli.validate import UserError, read_params
-from structout.constraints.config import StructuredOutputsConfig
+from structout.cli.progress import duration
+from structout.cli.user_errors import UserError, write_file
+from structout.cli.validate import read_form, read_params
 from structout.constraints.params import StructuredOutputOptions
 from structout.constraints.schema_walks import draft_of
 from structout.grammar.explanation import Explanation, Size, explain, misspelled_keywords
@@ -28,20 +27,14 @@ _NESTED_KINDS = (StructuredOutputOptions.GRAMMAR, StructuredOutputOptions.STRUCT
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command. Return its exit status."""
-    try:
-        return _explain(arguments)
-    except UserError as error:
-        say(f"structout: error: {error}")
-        return 2
+    """Run the command. Return its exit status.
 
-
-def _explain(arguments: argparse.Namespace) -> int:
+    Raises:
+        UserError: the user made a mistake.
+    """
     name, params = read_params(arguments)
     tokenizer, tokenizer_name = load_tokenizer(arguments.tokenizer)
-    config = StructuredOutputsConfig(
-        any_whitespace=not arguments.compact, key_order=arguments.key_order, formats=arguments.formats
-    )
+    config = read_form(arguments)
     try:
         explanation = explain(params, tokenizer, config=config, seed=arguments.seed)
     except ValueError as error:
@@ -130,10 +123,7 @@ def _write_picture(explanation: Explanation, path: str) -> str:
     picture = to_dot(explanation.index.automaton)
     if picture is None:
         return f"{path} is not written: the automaton is too large for a picture"
-    try:
-        Path(path).write_text(picture)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}") from error
+    write_file(path, picture)
     return f"{path}, for graphviz: dot -Tsvg {path}"
 
 

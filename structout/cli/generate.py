@@ -11,7 +11,8 @@ import torch
 
 from structout.cli.loading import load_model
 from structout.cli.progress import Progress, indent_json, passes_summary, say, summary
-from structout.cli.validate import UserError, first_line, independent_check, read_constraint, replay_check, warnings_of
+from structout.cli.user_errors import UserError, first_line
+from structout.cli.validate import independent_check, read_constraint, replay_check, warnings_of
 from structout.constraints.config import StructuredOutputsConfig
 from structout.constraints.params import StructuredOutputsParams
 from structout.errors import GrammarError, GrammarTimeoutError
@@ -26,15 +27,11 @@ _NO_FILTERS = {"top_k": 0, "top_p": 1.0, "repetition_penalty": 1.0}
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command. Return its exit status."""
-    try:
-        return _generate(arguments)
-    except UserError as error:
-        say(f"structout: error: {error}")
-        return 2
+    """Run the command. Return its exit status.
 
-
-def _generate(arguments: argparse.Namespace) -> int:
+    Raises:
+        UserError: the user made a mistake.
+    """
     params = read_constraint(arguments)
     for warning in warnings_of(params):
         say(f"structout: warning: {warning}")

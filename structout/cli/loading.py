@@ -8,7 +8,7 @@ import torch
 from structout import envs
 from structout.cli.demo_model import load_demo_model
 from structout.cli.progress import say
-from structout.cli.validate import UserError, first_line
+from structout.cli.user_errors import UserError, first_line
 
 
 def load_model(source: str | None, device: torch.device) -> tuple[Any, Any, str]:

@@ -10,6 +10,8 @@ from decimal import Context, Decimal, localcontext
 from pathlib import Path
 from typing import Any
 
+from structout.cli.user_errors import UserError, first_line
+from structout.constraints.config import StructuredOutputsConfig
 from structout.constraints.params import StructuredOutputsParams
 from structout.errors import GrammarError
 from structout.grammar.checking.spelled_text import parts_of
@@ -22,17 +24,6 @@ _PRECISION = 8_000  # digits; more than the numbers of a schema that is served m
 _INLINE_JSON = re.compile(r"^\s*[{\[]|^(true|false)$")
 _INLINE_GRAMMAR = re.compile(r"::=|^[ \t]*[?!]?start\b[^\n]*:", re.MULTILINE)
 Check = Callable[[str], str | None]  # returns what is wrong with a text, or None
-
-
-class UserError(Exception):
-    """A mistake that the user can correct: one line on standard error, exit status
-    2."""
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or the name of its type if there is
-    none."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def read_constraint(arguments: argparse.Namespace) -> StructuredOutputsParams:
@@ -63,7 +54,7 @@ def read_params(arguments: argparse.Namespace) -> tuple[str, StructuredOutputsPa
     if arguments.structural_tag is not None:
         name, structural_tag = _read_source("--structural-tag", arguments.structural_tag)
     tools = None
-    if getattr(arguments, "tools", None) is not None:
+    if arguments.tools is not None:
         name, text = _read_source("--tools", arguments.tools)
         tools = _read_tools(name, text)
     schemas = {}
@@ -82,8 +73,8 @@ def read_params(arguments: argparse.Namespace) -> tuple[str, StructuredOutputsPa
         lenient=arguments.lenient,
         schemas=schemas,
         tools=tools,
-        tool_choice=getattr(arguments, "tool_choice", "auto"),
-        tool_format=getattr(arguments, "tool_format", "hermes"),
+        tool_choice=arguments.tool_choice,
+        tool_format=arguments.tool_format,
     )
     return name, params
 
@@ -123,6 +114,13 @@ def replay_check(params: StructuredOutputsParams, manager: StructuredOutputManag
         return None
 
     return check
+
+
+def read_form(arguments: argparse.Namespace) -> StructuredOutputsConfig:
+    """How JSON is written, and what becomes of formats."""
+    return StructuredOutputsConfig(
+        any_whitespace=not arguments.compact, key_order=arguments.key_order, formats=arguments.formats
+    )
 
 
 def warnings_of(params: StructuredOutputsParams) -> Iterator[str]:

@@ -195,7 +195,7 @@ def referred(schema: Any, node: Node) -> Iterator[tuple[str, Any]]:
     if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
         target = schema
         for part in unquote(reference[1:]).split("/")[1:]:
-            name = part.replace("~1", "/").replace("~0", "~")
+            name = unescaped(part)
             if isinstance(target, list) and name.isdecimal() and int(name) < len(target):
                 target = target[int(name)]
             else:
@@ -215,7 +215,7 @@ def part_at(schema: Any, pointer: str) -> Any:
     """
     part = schema
     for name in pointer.split("/")[1:]:
-        part = part[int(name)] if isinstance(part, list) else part[name.replace("~1", "/").replace("~0", "~")]
+        part = part[int(name)] if isinstance(part, list) else part[unescaped(name)]
     return part
 
 
@@ -252,3 +252,8 @@ def unknown_formats(nodes: Nodes, root: str = "#") -> Iterator[str]:
     for pointer, node in nodes:
         if "format" in node and standard_format(node) is None and node["format"] not in older:
             yield f"{root}{pointer}/format"
+
+
+def unescaped(part: str) -> str:
+    """The name that one part of a JSON pointer is."""
+    return part.replace("~1", "/").replace("~0", "~")

@@ -7,7 +7,7 @@ from typing import Any
 
 from structout.constraints import exact_json
 from structout.constraints.output_types import is_output_type, schema_of
-from structout.constraints.schema_walks import Nodes, subschemas
+from structout.constraints.schema_walks import Nodes, subschemas, unescaped
 
 _SCHEMA_KEYS = ("json_schema", "schema")
 
@@ -101,7 +101,7 @@ def tag_around(tag: Any, pointer: str) -> str | None:
         if isinstance(part, dict):
             found = part.get("begin")
             begin = found if isinstance(found, str) else begin
-            part = part.get(name.replace("~1", "/").replace("~0", "~"))
+            part = part.get(unescaped(name))
         elif isinstance(part, list) and name.isdecimal() and int(name) < len(part):
             part = part[int(name)]
         else:

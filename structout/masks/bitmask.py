@@ -41,6 +41,11 @@ def allocate_token_bitmask(batch_size: int, vocab_size: int, *, pin_memory: bool
     return torch.full(shape, -1, dtype=bitmask_dtype, pin_memory=pin_memory)
 
 
+def row_memory(bitmask: torch.Tensor) -> tuple[int, int]:
+    """The address of a bitmask's first row, and the bytes from one row to the next."""
+    return bitmask.data_ptr(), bitmask.stride(0) * bitmask.element_size()
+
+
 def reset_token_bitmask(bitmask: torch.Tensor) -> None:
     """Allow all tokens, in place."""
     bitmask.fill_(-1)

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from structout.masks.bitmask import allocate_token_bitmask
+from structout.masks.bitmask import allocate_token_bitmask, row_memory
 
 
 @dataclass(eq=False, slots=True)
@@ -40,7 +40,7 @@ class MaskBuffer:
 
     def __post_init__(self) -> None:
         self.array = self.rows.numpy()
-        self.memory = (self.rows.data_ptr(), self.rows.stride(0) * self.rows.element_size(), len(self.rows))
+        self.memory = (*row_memory(self.rows), len(self.rows))
 
 
 class BufferRing:

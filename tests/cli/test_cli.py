@@ -41,16 +41,6 @@ UNENFORCED = '{"type": "object", "properties": {"a": {"enum": ["xy"], "pattern":
 UNENFORCED += '"required": ["a"], "additionalProperties": false}'
 
 
-@pytest.fixture(scope="session")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(autouse=True)
-def own_cache(cache, monkeypatch):
-    monkeypatch.setenv("STRUCTOUT_CACHE_DIR", str(cache))
-
-
 @pytest.fixture
 def model_dir(tmp_path):
     """A copy of the demo model, to be changed."""

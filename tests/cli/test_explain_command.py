@@ -15,14 +15,8 @@ ORDER = ROOT / "examples" / "order.schema.json"
 COLORS = '{"type": "array", "items": {"enum": ["red", 3, null]}}'
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("cache")
-
-
 @pytest.fixture(autouse=True)
-def own_cache(cache, monkeypatch):
-    monkeypatch.setenv("STRUCTOUT_CACHE_DIR", str(cache))
+def narrow_terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from structout.constraints.schema_walks import unescaped
 from structout.errors import GrammarError
 from structout.grammar.checking.checker import Checker
 from structout.grammar.checking.descriptions import place_in_json
@@ -150,7 +151,7 @@ def _place_in_json(grammar: NativeGrammar, read: bytes) -> tuple[str, ...]:
     if not isinstance(grammar, JsonSchemaGrammar):
         return ()
     place = place_in_json(read.decode(errors="replace"))
-    return tuple(part.replace("~1", "/").replace("~0", "~") for part in place.split("/")[1:])
+    return tuple(map(unescaped, place.split("/")[1:]))
 
 
 def _with_rules(steps: list[Step], ends: list[int], spans: Sequence[Span]) -> list[Step]:

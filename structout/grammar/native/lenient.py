@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote
 
-from structout.constraints.schema_walks import escaped
+from structout.constraints.schema_walks import escaped, unescaped
 
 # What such a keyword holds counts the other way round, or against others. So the whole
 # keyword is left out, and the schema becomes weaker and not stronger.
@@ -45,7 +45,7 @@ def _keywords_along(schema: Any, pointer: str) -> Iterator[tuple[dict[str, Any],
     the pointer to that schema."""
     place, part, holds_schemas = "#", schema, False
     for name in pointer.split("/")[1:]:
-        name = unquote(name).replace("~1", "/").replace("~0", "~")
+        name = unescaped(unquote(name))
         if isinstance(part, list):
             part, holds_schemas = part[int(name)], False
         else:

@@ -10,6 +10,7 @@ import torch
 from structout.grammar.forced_tokens import NUM_CONTEXT_TOKENS, CanonicalTokenizer
 from structout.grammar.interface import PrefixGrammar, check_mask_buffer
 from structout.grammar.native.extension import core
+from structout.masks.bitmask import row_memory
 
 _Grammar = TypeVar("_Grammar", bound="NativeGrammar")
 
@@ -176,4 +177,4 @@ def mask_memory(bitmask: torch.Tensor, vocab_size: int, rows: Sequence[int]) -> 
     check_mask_buffer(bitmask, vocab_size)
     if rows and not 0 <= min(rows) <= max(rows) < len(bitmask):
         raise IndexError(f"rows must be in [0, {len(bitmask)}), got {min(rows)} ... {max(rows)}")
-    return bitmask.data_ptr(), bitmask.stride(0) * bitmask.element_size()
+    return row_memory(bitmask)
