@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/room.h"
+
 namespace structout::engine {
 
 // Equal states get one number; new ones are numbered from 0. The contents stay with the
@@ -15,31 +17,44 @@ class StateNumbers {
   uint32_t size() const { return uint32_t(hashes_.size()); }
 
   // The number of the state with this hash for which is_equal(number), or the next
-  // number, and whether it is new.
-  template <typename IsEqual>
-  std::pair<uint32_t, bool> find_or_add(uint64_t hash, IsEqual is_equal) {
+  // number, and whether it is new. For a new one calls store(), which keeps its contents,
+  // or throws and keeps nothing. Then there is no new number either.
+  template <typename IsEqual, typename Store>
+  std::pair<uint32_t, bool> find_or_add(uint64_t hash, IsEqual is_equal, Store store) {
     size_t mask = slots_.size() - 1, slot = hash & mask;
     for (; slots_[slot] != kEmptySlot; slot = (slot + 1) & mask) {
       if (hashes_[slots_[slot]] == hash && is_equal(slots_[slot])) return {slots_[slot], false};
     }
+    make_room(hashes_);
+    if (2 * (hashes_.size() + 1) > slots_.size()) {
+      grow();
+      slot = free_slot(hash);
+    }
+    store();
     uint32_t number = size();
     slots_[slot] = number;
     hashes_.push_back(hash);
-    if (2 * hashes_.size() > slots_.size()) grow();
     return {number, true};
+  }
+
+  // For callers whose table ends with an error.
+  template <typename IsEqual>
+  std::pair<uint32_t, bool> find_or_add(uint64_t hash, IsEqual is_equal) {
+    return find_or_add(hash, is_equal, [] {});
   }
 
  private:
   static constexpr uint32_t kEmptySlot = UINT32_MAX;
 
   void grow() {
-    slots_.assign(2 * slots_.size(), kEmptySlot);
-    size_t mask = slots_.size() - 1;
-    for (uint32_t number = 0; number < size(); ++number) {
-      size_t slot = hashes_[number] & mask;
-      while (slots_[slot] != kEmptySlot) slot = (slot + 1) & mask;
-      slots_[slot] = number;
-    }
+    slots_ = std::vector<uint32_t>(2 * slots_.size(), kEmptySlot);
+    for (uint32_t number = 0; number < size(); ++number) slots_[free_slot(hashes_[number])] = number;
+  }
+
+  size_t free_slot(uint64_t hash) const {
+    size_t mask = slots_.size() - 1, slot = hash & mask;
+    while (slots_[slot] != kEmptySlot) slot = (slot + 1) & mask;
+    return slot;
   }
 
   std::vector<uint64_t> hashes_;                                              // by number

@@ -105,7 +105,7 @@ class CaptureParser::Parse {
   }
 
   // An entry that goes on from another after bytes begin ... end.
-  static Entry behind(const Entry& entry, uint32_t number, uint32_t node, size_t begin, size_t end) {
+  static Entry entry_after(const Entry& entry, uint32_t number, uint32_t node, size_t begin, size_t end) {
     return {entry.rule, node, entry.origin, number, kNone, entry.first == kNowhere ? begin : entry.first, end};
   }
 
@@ -165,7 +165,7 @@ class CaptureParser::Parse {
       const Entry entry = entries_[number];
       for (const SymbolEdge& edge : node_of(entry).edges) {
         if (edge.first > symbol || symbol > edge.last) continue;
-        add(end, behind(entry, number, edge.target, begin, end.byte));
+        add(end, entry_after(entry, number, edge.target, begin, end.byte));
         charts_[end].may_ignore = true;
       }
     }
@@ -191,7 +191,7 @@ class CaptureParser::Parse {
     for (const auto& [rule, callers] : begun) {
       for (size_t end : ends_of_embedded(rule - uint32_t(parser_.rules_.size()), position.byte)) {
         for (auto [number, target] : callers) {
-          add({end, 0, false}, behind(entries_[number], number, target, position.byte, end));
+          add({end, 0, false}, entry_after(entries_[number], number, target, position.byte, end));
           charts_[{end, 0, false}].may_ignore = true;
         }
       }
@@ -271,8 +271,8 @@ class CaptureParser::Parse {
                                                               [&](const Call& call) { return is_embedded(call.rule); });
       if (reads_symbols || (is_root && node.is_accepting)) add(end, entry);
     }
-    Chart& behind = charts_[end];
-    behind.may_ignore = behind.may_ignore || !parser_.network_.ignores_once();
+    Chart& after = charts_[end];
+    after.may_ignore = after.may_ignore || !parser_.network_.ignores_once();
   }
 
   // Rules that ended on the way to an entry, by their ends.

@@ -16,10 +16,20 @@ bool depends_on_text(const EmbeddedView& view) {
 
 }  // namespace
 
-std::vector<EmbeddedView> EmbeddedMasks::views(const Place& place) {
+const engine::ByteSet& EmbeddedMasks::followers(Node below, engine::Budget& budget) {
+  auto known = followers_.find(below);
+  if (known != followers_.end()) return known->second;
+  Place after{reader_.after_embedded(below, budget)};
+  engine::ByteSet bytes;
+  for (uint32_t byte = 0; byte < 256; ++byte) bytes[byte] = !reader_.after(after, uint8_t(byte), budget).is_dead();
+  return followers_.emplace(below, bytes).first->second;
+}
+
+std::vector<EmbeddedView> EmbeddedMasks::views(const Place& place, engine::Budget& budget) {
   std::vector<EmbeddedView> views;
   for (const EmbeddedRun& run : place.others->runs) {
-    views.push_back(reader_.embedded().held(run.states).view(*run.position));
+    const engine::ByteSet& followers = this->followers(run.below, budget);
+    views.push_back(reader_.embedded().held(run.states).view(*run.position, followers));
   }
   return views;
 }
@@ -45,7 +55,7 @@ std::string EmbeddedMasks::key_of(const Place& place, const std::vector<Embedded
 
 KnownMask EmbeddedMasks::find(const Place& place, engine::Budget& budget) {
   if (place.others->known_mask.mask != nullptr) return place.others->known_mask;
-  return find(place, views(place), budget);
+  return find(place, views(place, budget), budget);
 }
 
 KnownMask EmbeddedMasks::find(const Place& place, const std::vector<EmbeddedView>& views, engine::Budget& budget) {
@@ -79,7 +89,7 @@ bool EmbeddedMasks::add_others(const Place& place, const std::vector<EmbeddedVie
   for (size_t i = 0; i < runs.size(); ++i) {
     for (size_t list = 0; views[i].exits != nullptr && list < views[i].exits->size(); ++list) {
       if (list >= 64 || (views[i].counting_exits >> list & 1) == 0) continue;
-      branches.push_back(masks_.behind((*views[i].exits)[list], runs[i].below, reader_, budget));
+      branches.push_back(masks_.branch_after((*views[i].exits)[list], runs[i].below, reader_, budget));
     }
   }
   auto has_end = [this](const LexerPlace& next) { return has_end_(Place{next}); };
@@ -99,8 +109,8 @@ bool EmbeddedMasks::add_others(const Place& place, const std::vector<EmbeddedVie
   for (size_t i = 0; i < runs.size(); ++i) {
     auto add_below = [&](const std::vector<uint32_t>& nodes) {
       if (nodes.empty()) return;
-      Place behind{reader_.behind(runs[i].below, budget)};
-      for (uint32_t node : nodes) masks_.add_below(node, reader_, behind, budget, is_allowed, row);
+      Place after{reader_.after_embedded(runs[i].below, budget)};
+      for (uint32_t node : nodes) masks_.add_below(node, reader_, after, budget, is_allowed, row);
     };
     for (size_t list = 0; !pieces && views[i].exits != nullptr && list < views[i].exits->size(); ++list) {
       if (list < 64 && (views[i].counting_exits >> list & 1) != 0) add_below((*views[i].exits)[list]);
@@ -114,7 +124,9 @@ bool EmbeddedMasks::has_mask(const Place& place) {
   if (place.others->known_mask.mask != nullptr) return true;
   std::vector<EmbeddedView> views;
   for (const EmbeddedRun& run : place.others->runs) {
-    std::optional<EmbeddedView> view = reader_.embedded().held(run.states).known_view(*run.position);
+    auto followers = followers_.find(run.below);
+    if (followers == followers_.end()) return false;
+    std::optional<EmbeddedView> view = reader_.embedded().held(run.states).known_view(*run.position, followers->second);
     if (!view || depends_on_text(*view)) return false;
     views.push_back(std::move(*view));
   }
@@ -124,15 +136,15 @@ bool EmbeddedMasks::has_mask(const Place& place) {
   return true;
 }
 
-uint32_t EmbeddedMasks::number_of(const Place& place) {
-  return numbers_.try_emplace(key_of(place, views(place)), uint32_t(numbers_.size())).first->second;
+uint32_t EmbeddedMasks::number_of(const Place& place, engine::Budget& budget) {
+  return numbers_.try_emplace(key_of(place, views(place, budget)), uint32_t(numbers_.size())).first->second;
 }
 
 void EmbeddedMasks::fill(const Place& place, uint32_t* row, engine::Budget& budget) {
   KnownMask found = place.others->known_mask;
   std::vector<EmbeddedView> views;
   if (found.mask == nullptr) {
-    views = this->views(place);
+    views = this->views(place, budget);
     found = find(place, views, budget);
   }
   if (found.mask != nullptr && !found.is_of_language) return store_.expand(*found.mask, row);

@@ -34,19 +34,22 @@ class EmbeddedMasks {
   bool has_mask(const Place& place);
 
   // The number of all places whose masks are kept under the same numbers.
-  uint32_t number_of(const Place& place);
+  uint32_t number_of(const Place& place, engine::Budget& budget);
 
   void fill(const Place& place, uint32_t* row, engine::Budget& budget);
 
   engine::MaskStore& store() { return store_; }
   size_t memory_bytes() const {
-    return store_.memory_bytes() + found_.size() * (sizeof(KnownMask) + kBytesPerKey) + numbers_.size() * kBytesPerKey;
+    return store_.memory_bytes() + found_.size() * (sizeof(KnownMask) + kBytesPerKey) +
+           (numbers_.size() + followers_.size()) * kBytesPerKey;
   }
 
  private:
   static constexpr size_t kBytesPerKey = 96;  // of the table, roughly
 
-  std::vector<engine::EmbeddedView> views(const Place& place);
+  std::vector<engine::EmbeddedView> views(const Place& place, engine::Budget& budget);
+  // The bytes that may follow an embedded text.
+  const engine::ByteSet& followers(Node below, engine::Budget& budget);
   std::string key_of(const Place& place, const std::vector<engine::EmbeddedView>& views) const;
   KnownMask find(const Place& place, const std::vector<engine::EmbeddedView>& views, engine::Budget& budget);
   KnownMask computed(const Place& place, const std::vector<engine::EmbeddedView>& views, engine::Budget& budget);
@@ -61,6 +64,7 @@ class EmbeddedMasks {
   const HasEnd has_end_;
   std::unordered_map<std::string, KnownMask> found_;
   std::unordered_map<std::string, uint32_t> numbers_;
+  std::unordered_map<Node, engine::ByteSet> followers_;  // by the node below
   std::vector<uint32_t> added_row_, row_;
 };
 

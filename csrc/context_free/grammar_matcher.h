@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <new>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -87,17 +88,24 @@ class GrammarMatcher final : public engine::Matcher {
 
   void read_again() const {
     std::shared_ptr<GrammarStates> states = index_->own_states();
+    states->take_over_ends(*states_, history_);
     std::vector<TextPlace> history = {states->start()};
-    for (const Step& step : steps_) history.push_back(after(*states, history.back(), step));
+    for (const Step& step : steps_) history.push_back(finishable(after(*states, history.back(), step)));
     std::vector<Draft> drafts = drafts_;
     for (Draft& draft : drafts) {
       const TextPlace& before = draft.before == kOwn ? history.back() : drafts[draft.before - kOwn - 1].place;
-      draft.place = after(*states, before, {draft.token});
+      draft.place = finishable(after(*states, before, {draft.token}));
     }
     states_ = std::move(states);
     has_own_states_ = true;
     history_ = std::move(history);
     drafts_ = std::move(drafts);
+  }
+
+  // A place that was finishable on other states. A search for its end may need more here.
+  static TextPlace finishable(TextPlace place) {
+    if (place.is_dead()) throw std::runtime_error("the search for an end of the text takes too much work");
+    return place;
   }
 
   TextPlace after(GrammarStates& states, const TextPlace& from, const Step& step) const {
@@ -110,12 +118,17 @@ class GrammarMatcher final : public engine::Matcher {
     TextPlace next =
         with_room([&] { return after(*states_, history_.back(), step); });  // asked where the mask was filled
     if (next.is_dead()) return false;
+    engine::make_room(history_);
+    if (has_embedded_) engine::make_room(steps_);
     history_.push_back(std::move(next));
     if (has_embedded_) steps_.push_back(std::move(step));
     drafts_.clear();
     if (index_->is_outgrown(*states_)) {
-      states_ = index_->moved(*states_, history_);
-      has_own_states_ = false;
+      try {
+        states_ = index_->moved(*states_, history_);
+        has_own_states_ = false;
+      } catch (const std::bad_alloc&) {  // it stays on the old ones until the next step
+      }
     }
     return true;
   }

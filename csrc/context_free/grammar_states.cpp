@@ -25,7 +25,8 @@ GrammarStates::GrammarStates(std::shared_ptr<SharedParts> parts, bool has_own)
       end_search_(*parts_->network, parts_->sure_ways) {}
 
 size_t GrammarStates::size_in_bytes() const {
-  return reader_.memory_bytes() + states_.memory_bytes() + numbers_.memory_bytes() + embedded_masks_.memory_bytes();
+  return reader_.memory_bytes() + states_.memory_bytes() + numbers_.memory_bytes() + embedded_masks_.memory_bytes() +
+         end_search_.memory_bytes();
 }
 
 uint32_t GrammarStates::number_of(const LexerPlace& place) {
@@ -43,14 +44,14 @@ bool GrammarStates::has_end(const Place& place) {
   };
   if (of_one(place)) return true;
   if (place.others == nullptr) return false;
-  auto of_run = [&](const EmbeddedRun& run) { return of_one(reader_.behind(run.below, budget())); };
+  auto of_run = [&](const EmbeddedRun& run) { return of_one(reader_.after_embedded(run.below, budget())); };
   return std::any_of(place.others->lexer_places.begin(), place.others->lexer_places.end(), of_one) ||
          std::any_of(place.others->runs.begin(), place.others->runs.end(), of_run);
 }
 
 TextPlace GrammarStates::finishable(Place place) {
   auto has_end = [this](const EmbeddedRun& run) {
-    return end_search_.has_end(reader_, reader_.behind(run.below, budget()), budget());
+    return end_search_.has_end(reader_, reader_.after_embedded(run.below, budget()), budget());
   };
   place = reader_.with_ends(place, has_end);
   if (parts_->network->has_token_limits() && !place.is_dead()) {
@@ -102,8 +103,11 @@ bool GrammarStates::may_end(const TextPlace& text) {
 
 std::string GrammarStates::forced(const TextPlace& text) {
   Lock lock(*this);
+  return held_forced(place_of(text));
+}
+
+std::string GrammarStates::held_forced(Place place) {
   std::string bytes;
-  Place place = place_of(text);
   while (bytes.size() < kMaxForcedBytes && !reader_.may_end(place, budget()) && !reader_.reads_token(place, budget())) {
     if (const EmbeddedRun* run = place.only_run()) {
       std::string inside = embedded_.held(run->states).forced(*run->position);
@@ -136,9 +140,15 @@ void GrammarStates::fill_by_walk(const Place& place, uint32_t* row) {
 }
 
 const engine::Mask* GrammarStates::mask_of(uint32_t number) {
+  const engine::Mask* known = states_[number].mask;
+  if (known != nullptr) return known;
+  Lock lock(*this);
+  return held_mask_of(number);
+}
+
+const engine::Mask* GrammarStates::held_mask_of(uint32_t number) {
   State& state = states_[number];
   if (state.mask == nullptr) {
-    Lock lock(*this);
     auto has_end = [this](const LexerPlace& next) { return end_search_.has_end(reader_, next, budget()); };
     state.mask = parts_->masks.mask(reader_, state.place, has_end, budget());
   }
@@ -180,7 +190,7 @@ std::vector<Item> GrammarStates::items(const TextPlace& text) {
 uint32_t GrammarStates::number_of(const TextPlace& text) {
   Lock lock(*this);
   constexpr uint32_t kInside = 1u << 31;
-  return text.others == nullptr ? text.state : kInside + embedded_masks_.number_of(place_of(text));
+  return text.others == nullptr ? text.state : kInside + embedded_masks_.number_of(place_of(text), budget());
 }
 
 std::vector<uint32_t> GrammarStates::walked_row(const TextPlace& text) {
@@ -207,18 +217,41 @@ std::vector<TextPlace> GrammarStates::copied(GrammarStates& from, const std::vec
     LexerPlace place = from.states_[each.state].place;
     place.node = copy(place.node);
     TextPlace copied{number_of(place), each.num_tokens};
+    // With a lexer a mask depends on the ends that were found there.
+    if (each.others == nullptr && !parts_->network->has_lexer()) {
+      states_[copied.state].mask = from.states_[each.state].mask.load();
+    }
     if (each.others != nullptr) {
       OtherPlaces others = {each.others->lexer_places, each.others->runs};
       for (LexerPlace& other : others.lexer_places) other.node = copy(other.node);
       for (EmbeddedRun& run : others.runs) run.below = copy(run.below);
       copied.others = std::make_shared<const OtherPlaces>(std::move(others));
-    } else {
-      states_[copied.state].mask = from.states_[each.state].mask.load();
     }
     result.push_back(std::move(copied));
   }
+  take_over_ends(from, places, copies);
   moved_bytes_ += size_in_bytes() - bytes_before;
   return result;
+}
+
+void GrammarStates::take_over_ends(GrammarStates& from, const std::vector<TextPlace>& places) {
+  Lock lock(*this);
+  PairTable copies;
+  take_over_ends(from, places, copies);
+}
+
+void GrammarStates::take_over_ends(GrammarStates& from, const std::vector<TextPlace>& places, PairTable& copies) {
+  if (!parts_->network->has_lexer()) return;
+  auto copy = [&](Node node) { return reader_.stacks().copied(node, from.reader_.stacks(), copies); };
+  auto take_over = [&](const LexerPlace& place) {
+    if (place.node != Stacks::kDead) end_search_.take_over(from.end_search_, place, copy);
+  };
+  for (const TextPlace& each : places) {
+    take_over(from.states_[each.state].place);
+    if (each.others == nullptr) continue;
+    for (const LexerPlace& other : each.others->lexer_places) take_over(other);
+    for (const EmbeddedRun& run : each.others->runs) take_over(from.reader_.after_embedded(run.below, budget()));
+  }
 }
 
 uint32_t GrammarStates::num_states() {

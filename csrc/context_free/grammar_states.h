@@ -93,6 +93,10 @@ class GrammarStates {
   // Places of these for places of another object of the same grammar.
   std::vector<TextPlace> copied(GrammarStates& from, const std::vector<TextPlace>& places);
 
+  // Takes over from another object of the same grammar how its places are finished, so that
+  // texts that were finishable there are so here.
+  void take_over_ends(GrammarStates& from, const std::vector<TextPlace>& places);
+
   uint32_t num_states();
 
   // Without the shared parts. These wait for no thread.
@@ -100,6 +104,7 @@ class GrammarStates {
   size_t moved_bytes() const { return moved_bytes_; }  // of copied states
 
  private:
+  friend class EmbeddedGrammarStates;  // holds them over several calls
   static constexpr size_t kMaxForcedBytes = 4'096;
   static constexpr size_t kMaxBytes = 64 << 20;
   static constexpr uint64_t kMaxStepsOfCall = 1 << 20;  // of the budget
@@ -133,6 +138,7 @@ class GrammarStates {
   size_t size_in_bytes() const;
   void check_room() const;
   uint32_t number_of(const LexerPlace& place);
+  void take_over_ends(GrammarStates& from, const std::vector<TextPlace>& places, PairTable& copies);
   Place place_of(const TextPlace& text) const {
     Place place = {states_[text.state].place, text.others};
     place.num_tokens = text.num_tokens;
@@ -142,6 +148,8 @@ class GrammarStates {
   TextPlace finishable(Place place);
   bool has_end(const Place& place);
   const engine::Mask* mask_of(uint32_t state);
+  const engine::Mask* held_mask_of(uint32_t state);  // while they are held, as the next one
+  std::string held_forced(Place place);
   void fill_by_walk(const Place& place, uint32_t* row);
 
   const std::shared_ptr<SharedParts> parts_;

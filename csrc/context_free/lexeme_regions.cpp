@@ -66,7 +66,7 @@ Masks::Regions::Region Masks::Regions::computed(uint32_t trie_nodes, Node top, u
     (reader_.stacks().has_hole(exit.node) ? region.exits : pending).push_back(exit);
   };
   for (const Masks::Exit& exit : piece.exits) {
-    go_on({exit.trie_nodes, reader_.after_lexeme(top, exit.label, budget), reader_.may_ignore_behind(exit.label)});
+    go_on({exit.trie_nodes, reader_.after_lexeme(top, exit.label, budget), reader_.may_ignore_after(exit.label)});
   }
   std::unordered_map<Node, Top> tops;
   while (!pending.empty()) {

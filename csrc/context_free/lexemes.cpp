@@ -91,7 +91,7 @@ bool Lexemes::may_follow(uint32_t symbol, uint32_t end) const {
   return false;
 }
 
-std::vector<uint32_t> Lexemes::ends_behind(uint32_t context, uint32_t terminal, uint32_t end, engine::Budget& budget) {
+std::vector<uint32_t> Lexemes::ends_after(uint32_t context, uint32_t terminal, uint32_t end, engine::Budget& budget) {
   std::vector<uint32_t> ends;
   for (const Spelling& spelling : spellings(context, budget)[terminal]) {
     if ((spelling.first & ~sets_[end]).any()) sets_.add_minimal(ends, spelling.end);

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "base/limits.h"
-#include "base/number_table.h"
 #include "context_free/lexer.h"
 #include "context_free/network.h"
+#include "context_free/number_tables.h"
 
 namespace structout::context_free {
 
@@ -55,7 +55,7 @@ class Lexemes {
 
   // Where a lexeme of `terminal` may end if it follows a lexeme that ended with `end`: the
   // minimal ends.
-  std::vector<uint32_t> ends_behind(uint32_t context, uint32_t terminal, uint32_t end, engine::Budget& budget);
+  std::vector<uint32_t> ends_after(uint32_t context, uint32_t terminal, uint32_t end, engine::Budget& budget);
 
   // Whether an embedded text or a token may come after the end of a lexeme.
   bool may_follow(uint32_t symbol, uint32_t end) const;

@@ -5,6 +5,8 @@
 #include <tuple>
 #include <utility>
 
+#include "base/room.h"
+
 namespace structout::context_free {
 
 namespace {
@@ -117,7 +119,11 @@ uint32_t Lexer::accepted_at_limit(uint32_t state, engine::Budget& budget) {
 
 uint32_t Lexer::number_of(const std::vector<Item>& items) {
   uint32_t number = items_.number_of(items);
-  if (number < num_states()) return number;
+  while (num_states() <= number) add_state(items_.list(num_states()));  // after a failed allocation more than one
+  return number;
+}
+
+void Lexer::add_state(const std::vector<Item>& items) {
   std::vector<uint32_t> accepted;
   bool is_over = false;
   for (const Item& item : items) {
@@ -126,9 +132,19 @@ uint32_t Lexer::number_of(const std::vector<Item>& items) {
     accepted.push_back(item.terminal);
     is_over = is_over || (terminal.options.is_lazy && !is_plain_);
   }
-  accepted_.push_back(set_of(is_plain_ ? accepted : chosen(network_, accepted)));
-  after_.resize(after_.size() + num_classes(), is_over ? kStuck : kNone);
-  return number;
+  uint32_t set = set_of(is_plain_ ? accepted : chosen(network_, accepted));
+  engine::make_room(accepted_);
+  after_.resize(size_t(num_states() + 1) * num_classes(), kStuck);
+  accepted_.push_back(set);
+  for (const Item& item : items) {
+    if (is_over) break;
+    const engine::Automaton& automaton = network_.terminals()[item.terminal].automaton;
+    uint32_t state = item.place == kFresh ? 0 : item.place - 1;
+    for (const engine::Edge* edge = automaton.begin(state); edge < automaton.end(state); ++edge) {
+      auto classes = after_.end() - num_classes();
+      std::fill(classes + class_of(edge->first), classes + class_of(edge->last) + 1, kNone);
+    }
+  }
 }
 
 uint32_t Lexer::computed_after(uint32_t state, uint8_t byte_class, engine::Budget& budget) {

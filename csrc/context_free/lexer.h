@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/limits.h"
-#include "base/number_table.h"
 #include "context_free/network.h"
+#include "context_free/number_tables.h"
 
 namespace structout::context_free {
 
@@ -97,6 +97,7 @@ class Lexer {
 
   bool accepts(const Item& item) const;
   uint32_t number_of(const std::vector<Item>& items);
+  void add_state(const std::vector<Item>& items);
   bool leads_back(uint32_t state, engine::Budget& budget);
   uint32_t computed_after(uint32_t state, uint8_t byte_class, engine::Budget& budget);
 

@@ -89,6 +89,7 @@ std::pair<uint32_t, bool> EndSearch::search(Reader& reader, const Place& place, 
   uint64_t work_of_ends = 0;  // of embedded texts
   auto reach = [&](const LexerPlace& next, uint32_t before, std::string bytes) {
     if (next.node == Stacks::kDead) return;
+    if (before != kNone && result_of(next) == kNoEnd) return;  // no text may go there
     uint32_t length = uint32_t(bytes.size()) + (before == kNone ? 0 : steps[before].length);
     auto [known, is_new] = lengths.try_emplace({next.node, next.lexer_state}, length);
     if (!is_new && known->second <= length) return;  // an embedded text may be a longer way to the same place
@@ -104,7 +105,7 @@ std::pair<uint32_t, bool> EndSearch::search(Reader& reader, const Place& place, 
       // Any end of an embedded text will do, and it always has one.
       std::optional<std::string> end;
       if (by_bytes) end = reader.embedded().held(run.states).short_end(*run.position, work_of_ends);
-      if (end || !by_bytes) reach(reader.behind(run.below, budget), before, bytes + end.value_or(""));
+      if (end || !by_bytes) reach(reader.after_embedded(run.below, budget), before, bytes + end.value_or(""));
     }
   };
   const uint64_t total_before = budget.total();
@@ -123,7 +124,7 @@ std::pair<uint32_t, bool> EndSearch::search(Reader& reader, const Place& place, 
     if (by_bytes) continue;
     if (network_.has_token_limits()) {
       uint32_t at_limit = reader.lexer().accepted_at_limit(current.lexer_state, budget);
-      if (at_limit != 0) reach(reader.behind_lexeme(current.node, at_limit, budget), step, "");
+      if (at_limit != 0) reach(reader.place_after_lexeme(current.node, at_limit, budget), step, "");
     }
     if (!network_.has_tokens()) continue;
     for (const Item& item : reader.stacks().items(reader.before_token(current, budget))) {
@@ -164,7 +165,7 @@ std::optional<bool> EndSearch::at_a_glance(Reader& reader, const LexerPlace& pla
   }
   if (has_others) return std::nullopt;
   for (const SureWays::Completion& completion : completions) {
-    auto [node, lexer_start, num_tokens] = reader.behind_lexeme(place.node, completion.accepted, budget);
+    auto [node, lexer_start, num_tokens] = reader.place_after_lexeme(place.node, completion.accepted, budget);
     if (node == Stacks::kDead) continue;
     if (reader.stacks().may_end(node)) return true;
     if (sure_ways_.may_begin(lexer_start, completion.end, budget)) return std::nullopt;
@@ -181,24 +182,25 @@ std::optional<bool> EndSearch::at_a_glance(Reader& reader, const LexerPlace& pla
 }
 
 bool EndSearch::searched_has_end(Reader& reader, const LexerPlace& place, engine::Budget& budget) {
-  auto result_of = [this](const LexerPlace& of) { return results_.find(of.node, of.lexer_state); };
-  auto note = [&](const LexerPlace& of, bool has_end) {
-    if (result_of(of) == PairTable::kMissing) results_.add(of.node, of.lexer_state, has_end);
-  };
-  if (result_of(place) != PairTable::kMissing) return result_of(place) == 1;
+  if (result_of(place) != PairTable::kMissing) return is_end(result_of(place));
   if (std::optional<bool> result = at_a_glance(reader, place, budget)) {
-    note(place, *result);
+    note(place, *result ? kEnd : kNoEnd);
     return *result;
   }
   std::vector<Step> steps;
   auto is_known_end = [&](const LexerPlace& reached) {
-    return result_of(reached) == 1 || sure_ways_.is_safe(reached.lexer_state, budget);
+    return is_end(result_of(reached)) || sure_ways_.is_safe(reached.lexer_state, budget);
   };
   auto [last, were_all_tried] = search(reader, Place{place}, false, is_known_end, steps, budget);
-  for (uint32_t step = last; step != kNone; step = steps[step].before) note(steps[step].place, true);
-  if (last != kNone) return true;
+  if (last != kNone) {
+    note(steps[last].place, kEnd);
+    for (uint32_t next = last; steps[next].before != kNone; next = steps[next].before) {
+      note_way(steps[steps[next].before].place, steps[next].place);
+    }
+    return true;
+  }
   if (!were_all_tried) steps.resize(1);
-  for (const Step& step : steps) note(step.place, false);
+  for (const Step& step : steps) note(step.place, kNoEnd);
   return false;
 }
 

@@ -28,15 +28,29 @@ class EndSearch {
     return searched_has_end(reader, place, budget);
   }
 
+  // Takes over that a place of another search has an end, if it was found there, and the way
+  // to it. A search from here alone may give up, since it knows fewer ways. `copied(node)`:
+  // the node here.
+  template <typename Copied>
+  void take_over(const EndSearch& other, LexerPlace place, Copied copied);
+
   // The bytes of a shortest way. Nothing if none is found, or if none does without tokens
   // that are read by their ids, or without lexemes that end because they have taken as
   // many tokens as they may. Of embedded texts: see EmbeddedStates::short_end().
   std::optional<std::string> shortest(Reader& reader, const Place& place, engine::Budget& budget);
 
+  size_t memory_bytes() const {
+    return results_.memory_bytes() + ways_.capacity() * sizeof(LexerPlace) +
+           (to_rule_end_.capacity() + distances_.capacity()) * sizeof(uint32_t);
+  }
+
  private:
   static constexpr uint32_t kMaxPlaces = 4'000;
   static constexpr uint64_t kMaxWork = 1 << 18;        // of a budget
   static constexpr uint64_t kMaxWorkOfEnds = 1 << 22;  // of embedded texts
+
+  // What is known of a place: one of these, or kWay and an index of `ways_`.
+  enum Result : uint32_t { kNoEnd, kEnd, kWay };
 
   // A place that was reached from another, by a byte, by an embedded text or by a token.
   struct Step {
@@ -54,6 +68,16 @@ class EndSearch {
                                    std::vector<Step>& steps, engine::Budget& budget);
   uint32_t distance(const Reader& reader, Node node);
   bool searched_has_end(Reader& reader, const LexerPlace& place, engine::Budget& budget);
+  uint32_t result_of(const LexerPlace& place) const { return results_.find(place.node, place.lexer_state); }
+  static bool is_end(uint32_t result) { return result != kNoEnd && result != PairTable::kMissing; }
+  void note(const LexerPlace& place, uint32_t result) {
+    if (result_of(place) == PairTable::kMissing) results_.add(place.node, place.lexer_state, result);
+  }
+  void note_way(const LexerPlace& place, const LexerPlace& next) {
+    if (result_of(place) != PairTable::kMissing) return;
+    ways_.push_back(next);
+    results_.add(place.node, place.lexer_state, uint32_t(kWay + ways_.size() - 1));
+  }
 
   // What the ends of the present lexeme tell, if they do: there is a sure way after one,
   // or no byte can follow any.
@@ -63,7 +87,23 @@ class EndSearch {
   SureWays& sure_ways_;
   std::vector<uint32_t> to_rule_end_;  // by state: symbols to the end of its rule, at least
   std::vector<uint32_t> distances_;    // by node: symbols to the end of the text, at least, as far as known
-  PairTable results_;                  // by node and state of the lexer: whether it has an end, 0 or 1
+  PairTable results_;                  // by node and state of the lexer
+  std::vector<LexerPlace> ways_;       // places that come next on ways to the end; they have results
 };
+
+template <typename Copied>
+void EndSearch::take_over(const EndSearch& other, LexerPlace place, Copied copied) {
+  for (;;) {
+    LexerPlace here = place;
+    here.node = copied(place.node);
+    uint32_t result = other.result_of(place);
+    if (!is_end(result) || result_of(here) != PairTable::kMissing) return;
+    if (result == kEnd) return note(here, kEnd);
+    place = other.ways_[result - kWay];
+    LexerPlace next = place;
+    next.node = copied(place.node);
+    note_way(here, next);
+  }
+}
 
 }  // namespace structout::context_free

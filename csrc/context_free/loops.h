@@ -96,8 +96,8 @@ class Loops {
   template <typename After, typename IsUsual, typename IsDead>
   Place place_of(uint32_t state, After after, IsUsual is_usual, IsDead is_dead) {
     if (places_.size() <= state) {
+      loops_.resize(state + 1);  // first: the size of places_ tells that both are there
       places_.resize(state + 1, {kNone, 0});
-      loops_.resize(state + 1);
     }
     if (places_[state].state == kNone) {
       Loop loop = loops_[state] = loop_of(state, after, is_usual, is_dead);
@@ -106,8 +106,8 @@ class Loops {
         if ((loop.groups & engine::BytesBelow::kAboveAscii) == 0) break;
         uint32_t inside = loop.inside[each];
         if (places_.size() <= inside) {
-          places_.resize(inside + 1, {kNone, 0});
           loops_.resize(inside + 1);
+          places_.resize(inside + 1, {kNone, 0});
         }
         if (places_[inside].state == kNone) places_[inside] = {state, each};
       }

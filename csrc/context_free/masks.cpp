@@ -177,11 +177,11 @@ uint32_t Masks::piece_of(uint32_t trie_nodes, uint32_t start, Reader& reader, en
   return number;
 }
 
-Masks::Branch Masks::behind(const std::vector<uint32_t>& trie_nodes, Node below, Reader& reader,
-                            engine::Budget& budget) {
+Masks::Branch Masks::branch_after(const std::vector<uint32_t>& trie_nodes, Node below, Reader& reader,
+                                  engine::Budget& budget) {
   uint32_t list = list_of(trie_nodes);
   if (!network_.has_lexer()) return {list, below, 0, false};
-  LexerPlace place = reader.behind(below, budget);
+  LexerPlace place = reader.after_embedded(below, budget);
   return {list, place.node, place.lexer_state, true};
 }
 

@@ -43,7 +43,7 @@ class Masks {
 
   // In front of all tokens, or after nodes of the trie where embedded texts end.
   Branch at(const LexerPlace& place) const { return {whole_trie_, place.node, place.lexer_state, true}; }
-  Branch behind(const std::vector<uint32_t>& trie_nodes, Node below, Reader& reader, engine::Budget& budget);
+  Branch branch_after(const std::vector<uint32_t>& trie_nodes, Node below, Reader& reader, engine::Budget& budget);
 
   // The pieces that have tokens, by increasing numbers. None if too many bytes are kept,
   // or if it is not sure that a text can be finished after tokens that are read by their

@@ -222,9 +222,9 @@ class NetworkBuilder {
     if (part.max == engine::kUnbounded) {
       uint32_t loop = nfa.add_node();  // nothing but repetitions leads back to it
       nfa.add_empty(node, loop);
-      uint32_t behind = add(nfa, child, loop);
-      nfa.add_empty(behind, loop);
-      nfa.add_empty(behind, end);
+      uint32_t after = add(nfa, child, loop);
+      nfa.add_empty(after, loop);
+      nfa.add_empty(after, end);
       return end;
     }
     for (uint32_t i = part.min; i < part.max; ++i) {

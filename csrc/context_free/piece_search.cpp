@@ -8,7 +8,7 @@ namespace structout::context_free {
 
 namespace {
 
-constexpr size_t kMaxCompared = 4;  // nodes, with those that a rule returns to
+constexpr size_t kMaxComparedBelow = 4;  // nodes, with those that a rule returns to
 
 }  // namespace
 
@@ -40,7 +40,8 @@ bool Masks::PieceSearch::is_there(const Branch& branch) {
   if (branch.is_closed || network_.has_lexer()) return false;
   std::vector<Node>& nodes = open_nodes_[branch.trie_nodes];
   auto has_all = [&](Node node) { return reader_.stacks().is_subset(branch.node, node, budget_); };
-  if (std::any_of(nodes.end() - ptrdiff_t(std::min(nodes.size(), kMaxCompared)), nodes.end(), has_all)) return true;
+  if (std::any_of(nodes.end() - ptrdiff_t(std::min(nodes.size(), kMaxComparedBelow)), nodes.end(), has_all))
+    return true;
   nodes.push_back(branch.node);
   return false;
 }
@@ -80,17 +81,17 @@ void Masks::PieceSearch::follow_lexemes(const Branch& branch) {
     if (has_end_({place.node, guarded.lexer_state})) numbers_.push_back(guarded.piece);
   }
   for (const Exit& exit : found.exits) {
-    LexerPlace next = reader_.behind_lexeme(place.node, exit.label, budget_);
+    LexerPlace next = reader_.place_after_lexeme(place.node, exit.label, budget_);
     go_on({exit.trie_nodes, next.node, next.lexer_state, true});
   }
 }
 
 void Masks::PieceSearch::begin_embedded(const Branch& branch) {
   for (const EmbeddedStart& start : reader_.stacks().embedded_starts(branch.node, budget_)) {
-    LexerPlace behind = reader_.behind(start.below, budget_);
-    if (!has_end_(behind)) continue;
+    LexerPlace after = reader_.after_embedded(start.below, budget_);
+    if (!has_end_(after)) continue;
     const Piece& found = masks_.piece(add_piece(branch.trie_nodes, kEmbedded + start.language));
-    for (const Exit& exit : found.exits) go_on({exit.trie_nodes, behind.node, behind.lexer_state, true});
+    for (const Exit& exit : found.exits) go_on({exit.trie_nodes, after.node, after.lexer_state, true});
   }
 }
 
@@ -111,11 +112,11 @@ uint32_t Masks::PieceSearch::add_piece(uint32_t trie_nodes, uint32_t start) {
 
 void Masks::PieceSearch::add_token_ids(const Item& item) {
   if (item.state >= kHole || network_.tokens_begin(item.state) == network_.tokens_end(item.state)) return;
-  are_ends_sure_ = are_ends_sure_ && has_end_behind_tokens(item.state);
+  are_ends_sure_ = are_ends_sure_ && has_end_after_tokens(item.state);
   add_piece(kTokenIds, item.state);
 }
 
-bool Masks::PieceSearch::has_end_behind_tokens(uint32_t state) {
+bool Masks::PieceSearch::has_end_after_tokens(uint32_t state) {
   return !network_.has_lexer() ||
          std::all_of(network_.tokens_begin(state), network_.tokens_end(state), [&](const SymbolEdge& edge) {
            return masks_.sure_ways_.is_good(edge.target, ByteClassSets::kEmpty, budget_);

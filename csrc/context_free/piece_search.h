@@ -29,7 +29,7 @@ class Masks::PieceSearch {
   void follow_rules(const Branch& branch);
   void begin_embedded(const Branch& branch);
   void add_token_ids(const Item& item);
-  bool has_end_behind_tokens(uint32_t state);
+  bool has_end_after_tokens(uint32_t state);
   uint32_t add_piece(uint32_t trie_nodes, uint32_t start);
 
   // In front of all tokens, where also those may stand that are read by their ids.

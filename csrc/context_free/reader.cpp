@@ -107,7 +107,7 @@ Place Reader::start(engine::Budget& budget) {
   return place;
 }
 
-LexerPlace Reader::behind(Node below, engine::Budget& budget) {
+LexerPlace Reader::after_embedded(Node below, engine::Budget& budget) {
   Node node = stacks_.returned(below, budget);
   return {node, network_.has_lexer() ? lexer_start(node) : 0};
 }
@@ -128,21 +128,21 @@ Node Reader::after_lexeme(Node node, uint32_t set, engine::Budget& budget) {
   return result;
 }
 
-LexerPlace Reader::behind_lexeme(Node node, uint32_t set, engine::Budget& budget) {
+LexerPlace Reader::place_after_lexeme(Node node, uint32_t set, engine::Budget& budget) {
   Node next = after_lexeme(node, set, budget);
   if (next == Stacks::kDead) return {};
   const Terminal& terminal = network_.terminals()[*lexer_.begin(set)];
-  LexerPlace behind = {next, lexer_start(next, may_ignore_behind(set))};
-  if (terminal.options.stop.empty()) return behind;
+  LexerPlace after = {next, lexer_start(next, may_ignore_after(set))};
+  if (terminal.options.stop.empty()) return after;
   // No other lexeme may end with the same stop: it would leave it to the next, and so on.
   auto ends_with_stop = [this](uint32_t lexer_state) {
     uint32_t accepted = lexer_.accepted(lexer_state);
     return accepted != 0 && !network_.terminals()[*lexer_.begin(accepted)].options.stop.empty();
   };
-  Place within{behind};
+  Place within{after};
   for (char byte : terminal.options.stop) {
     within = after_alone(within, uint8_t(byte), budget);
-    if (within.is_dead() || ends_with_stop(within.lexer_state)) return behind;
+    if (within.is_dead() || ends_with_stop(within.lexer_state)) return after;
   }
   return within;
 }
@@ -151,11 +151,11 @@ Place Reader::after_alone(const LexerPlace& place, uint8_t byte, engine::Budget&
   if (!network_.has_lexer()) return {{stacks_.after(place.node, byte, budget), 0}};
   uint32_t next = lexer_.after(place.lexer_state, byte, budget);
   if (next != Lexer::kStuck) return {{place.node, next, place.num_tokens}};
-  LexerPlace behind = behind_lexeme(place.node, lexer_.accepted(place.lexer_state), budget);
-  if (behind.node == Stacks::kDead) return {};
-  if (!is_between(behind)) return after_alone(behind, byte, budget);
-  next = lexer_.after(behind.lexer_state, byte, budget);
-  return next == Lexer::kStuck ? Place() : Place{{behind.node, next}};
+  LexerPlace after = place_after_lexeme(place.node, lexer_.accepted(place.lexer_state), budget);
+  if (after.node == Stacks::kDead) return {};
+  if (!is_between(after)) return after_alone(after, byte, budget);
+  next = lexer_.after(after.lexer_state, byte, budget);
+  return next == Lexer::kStuck ? Place() : Place{{after.node, next}};
 }
 
 // Reads bytes of an embedded text, up to one after which it may end.
@@ -165,7 +165,7 @@ void Reader::read_run(const EmbeddedRun& run, const uint8_t*& at, const uint8_t*
   engine::PositionPtr position = states.after(*run.position, at, end);
   if (position == nullptr) return;
   bool may_end = states.may_end(*position);
-  if (may_end) builder.add(behind(run.below, budget));
+  if (may_end) builder.add(after_embedded(run.below, budget));
   if (!may_end || states.may_go_on(*position)) builder.add({run.states, std::move(position), run.below});
 }
 
@@ -179,7 +179,7 @@ Place Reader::after_all(const Place& place, uint8_t byte, engine::Budget& budget
     if (!is_between(from)) {
       uint32_t next = lexer_.after(from.lexer_state, byte, budget);
       if (next != Lexer::kStuck) return builder.add({from.node, next, from.num_tokens});
-      from = behind_lexeme(from.node, lexer_.accepted(from.lexer_state), budget);
+      from = place_after_lexeme(from.node, lexer_.accepted(from.lexer_state), budget);
       if (from.node == Stacks::kDead) return;
     }
     for (const EmbeddedStart& start : stacks_.embedded_starts(from.node, budget)) {

@@ -8,10 +8,10 @@
 #include <memory>
 #include <vector>
 
-#include "base/number_table.h"
 #include "context_free/embedded_use.h"
 #include "context_free/lexer.h"
 #include "context_free/network.h"
+#include "context_free/number_tables.h"
 #include "context_free/stacks.h"
 
 namespace structout::context_free {
@@ -92,7 +92,7 @@ class Reader {
   bool reads_token(const Place& place, engine::Budget& budget);
 
   // After the end of an embedded text.
-  LexerPlace behind(Node below, engine::Budget& budget);
+  LexerPlace after_embedded(Node below, engine::Budget& budget);
 
   bool may_end(const Place& place, engine::Budget& budget);
 
@@ -104,7 +104,8 @@ class Reader {
   // The stacks in front of a token that is read by its id, or of the end of the text: a
   // lexeme ends there.
   Node before_token(const LexerPlace& place, engine::Budget& budget) {
-    return is_between(place) ? place.node : behind_lexeme(place.node, lexer_.accepted(place.lexer_state), budget).node;
+    return is_between(place) ? place.node
+                             : place_after_lexeme(place.node, lexer_.accepted(place.lexer_state), budget).node;
   }
 
   // Bytes that texts may consist of. One of each class of a lexer if nothing is embedded.
@@ -112,11 +113,11 @@ class Reader {
 
   // In front of the next lexeme, after one that all terminals of a set accept. After a
   // stop that belongs to what follows, the next lexeme has begun with it.
-  LexerPlace behind_lexeme(Node node, uint32_t set, engine::Budget& budget);
+  LexerPlace place_after_lexeme(Node node, uint32_t set, engine::Budget& budget);
 
   // The stacks there, and whether something that is ignored may stand in front of them.
   Node after_lexeme(Node node, uint32_t set, engine::Budget& budget);
-  bool may_ignore_behind(uint32_t set) const {
+  bool may_ignore_after(uint32_t set) const {
     return !network_.ignores_once() || !lexer_.is_ignored(*lexer_.begin(set));
   }
 
@@ -189,11 +190,11 @@ Place Reader::at_token_end(Place place, HasEnd has_end, engine::Budget& budget) 
     if (is_between(each) || !lexer_.exceeds_limit(each.lexer_state, ++each.num_tokens)) return;
     Lexer::Limited limited = lexer_.limited(each.lexer_state, each.num_tokens);
     LexerPlace without = {each.node, limited.state, each.num_tokens};
-    LexerPlace behind = behind_lexeme(each.node, limited.accepted, budget);
+    LexerPlace after = place_after_lexeme(each.node, limited.accepted, budget);
     if (limited.state != Lexer::kStuck && has_end(without)) {
       each = without;
-    } else if (behind.node != Stacks::kDead && has_end(behind)) {
-      each = behind;
+    } else if (after.node != Stacks::kDead && has_end(after)) {
+      each = after;
     }
   };
   if (place.node != Stacks::kDead) limit(place);

@@ -4,8 +4,8 @@
 #include <map>
 #include <utility>
 
-#include "base/number_table.h"
 #include "base/sorted_set.h"
+#include "context_free/number_tables.h"
 #include "regular/components.h"
 #include "regular/partition.h"
 
@@ -252,10 +252,10 @@ void remove_left_recursion(const std::vector<uint32_t>& rules, std::vector<RuleA
         for (size_t state = 0; state < before[i].size(); ++state) nfa.add_node();
         nfa.add_empty(RuleNfa::kStart, base[i]);
       }
-      std::map<uint32_t, std::vector<uint32_t>> behind;  // each rule, where another begins with it
+      std::map<uint32_t, std::vector<uint32_t>> after;  // each rule, where another begins with it
       for (uint32_t i : group) {
         for (const Call& call : before[i][0].calls) {
-          if (is_left_corner(0, call)) behind[index_of[call.rule]].push_back(base[i] + call.target);
+          if (is_left_corner(0, call)) after[index_of[call.rule]].push_back(base[i] + call.target);
         }
       }
       for (uint32_t i : group) {
@@ -268,7 +268,7 @@ void remove_left_recursion(const std::vector<uint32_t>& rules, std::vector<RuleA
           }
           if (!from.is_accepting) continue;
           if (i == goal) nfa.set_accepting(node);
-          for (uint32_t next : behind[i]) nfa.add_empty(node, next);
+          for (uint32_t next : after[i]) nfa.add_empty(node, next);
         }
       }
       automata[goal] = nfa.determinize(budget);

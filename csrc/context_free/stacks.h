@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "base/limits.h"
-#include "base/number_table.h"
 #include "context_free/closure_scratch.h"
 #include "context_free/network.h"
+#include "context_free/number_tables.h"
 
 namespace structout::context_free {
 

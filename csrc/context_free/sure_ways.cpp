@@ -47,13 +47,13 @@ void RuleWays::expand(uint32_t number, engine::Budget& budget) {
   for (uint32_t terminal = 0; terminal < network_.terminals().size() && network_.reads_symbols(state); ++terminal) {
     uint32_t target = network_.next(state, terminal);
     if (target == kNone || !network_.terminals()[terminal].options.stop.empty()) continue;
-    for (uint32_t of : lexemes_.ends_behind(contexts_[state], terminal, end, budget)) next.emplace_back(target, of);
+    for (uint32_t of : lexemes_.ends_after(contexts_[state], terminal, end, budget)) next.emplace_back(target, of);
   }
   // What is ignored may stand in front of the next terminal. Not at the start of a text,
   // where it makes no difference here: any terminal may come first.
   for (uint32_t terminal : ignored_) {
     if (!network_.reads_symbols(state)) break;
-    for (uint32_t of : lexemes_.ends_behind(contexts_[state], terminal, end, budget)) next.emplace_back(state, of);
+    for (uint32_t of : lexemes_.ends_after(contexts_[state], terminal, end, budget)) next.emplace_back(state, of);
   }
   // The lexer reads no embedded texts, and no tokens that are read by their ids.
   visit_others(network_, state, [&](uint32_t symbol, uint32_t target) {
@@ -119,9 +119,9 @@ bool RuleWays::is_good(uint32_t state, uint32_t end, engine::Budget& budget) {
   PairTable assumed;  // exits of rules: 1, or 0 once that is refuted
   std::vector<std::pair<uint32_t, uint32_t>> exits_assumed;
   // Whether the spot has a good exit, if those that are assumed to be good are.
-  auto has_exit = [&](uint32_t from, uint32_t behind) {
+  auto has_exit = [&](uint32_t from, uint32_t after) {
     uint32_t rule = network_.rule_of(from);
-    std::vector<uint32_t> ends = exits(from, behind, budget);
+    std::vector<uint32_t> ends = exits(from, after, budget);
     if (rule == network_.root()) return !ends.empty();
     std::sort(ends.begin(), ends.end());  // first the empty one
     for (uint32_t of : ends) {
@@ -206,13 +206,13 @@ bool SureWays::is_good(uint32_t state, uint32_t end, engine::Budget& budget) {
 }
 
 // Whether the text can be finished wherever a lexeme of the terminal has this end.
-bool SureWays::is_good_behind(uint32_t terminal, uint32_t end, engine::Budget& budget) {
+bool SureWays::is_good_after(uint32_t terminal, uint32_t end, engine::Budget& budget) {
   if (!network_.terminals()[terminal].options.stop.empty()) return false;  // that depends on what follows
-  uint32_t known = is_good_behind_.find(terminal, end);
+  uint32_t known = is_good_after_.find(terminal, end);
   if (known != PairTable::kMissing) return known == 1;
   bool result = std::all_of(targets_[terminal].begin(), targets_[terminal].end(),
                             [&](uint32_t target) { return is_good(target, end, budget); });
-  is_good_behind_.add(terminal, end, result);
+  is_good_after_.add(terminal, end, result);
   return result;
 }
 
@@ -230,13 +230,13 @@ bool SureWays::computed_is_safe(uint32_t lexer_state, engine::Budget& budget) {
     if (accepted != 0) {
       uint32_t end = end_of(state, budget);
       std::vector<uint32_t> terminals(lexer_.begin(accepted), lexer_.end(accepted));
-      auto is_good = [&](uint32_t terminal) { return is_good_behind(terminal, end, budget); };
+      auto is_good = [&](uint32_t terminal) { return is_good_after(terminal, end, budget); };
       if (std::any_of(terminals.begin(), terminals.end(), is_good)) found = i;
     }
     uint32_t at_limit = network_.has_token_limits() ? lexer_.accepted_at_limit(state, budget) : 0;
     if (at_limit != 0) {
       const std::vector<uint32_t> terminals(lexer_.begin(at_limit), lexer_.end(at_limit));
-      auto is_good = [&](uint32_t terminal) { return is_good_behind(terminal, ByteClassSets::kEmpty, budget); };
+      auto is_good = [&](uint32_t terminal) { return is_good_after(terminal, ByteClassSets::kEmpty, budget); };
       if (std::any_of(terminals.begin(), terminals.end(), is_good)) found = i;
     }
     if (found == kNone && state < is_safe_.size() && is_safe_[state] == 1) found = i;

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "base/limits.h"
-#include "base/number_table.h"
 #include "context_free/lexemes.h"
 #include "context_free/network.h"
+#include "context_free/number_tables.h"
 
 namespace structout::context_free {
 
@@ -101,7 +101,7 @@ class SureWays {
 
   bool computed_is_safe(uint32_t lexer_state, engine::Budget& budget);
   uint32_t end_of(uint32_t lexer_state, engine::Budget& budget);
-  bool is_good_behind(uint32_t terminal, uint32_t end, engine::Budget& budget);
+  bool is_good_after(uint32_t terminal, uint32_t end, engine::Budget& budget);
 
   const Network& network_;
   Lexer& lexer_;
@@ -112,7 +112,7 @@ class SureWays {
   std::unique_ptr<RuleWays> with_contexts_;  // only those that may stand there; once it is needed
   bool are_contexts_known_ = false;
   std::vector<std::vector<uint32_t>> targets_;  // of each terminal; an ignored one leads back
-  PairTable is_good_behind_;                    // by terminal and end: 0 or 1
+  PairTable is_good_after_;                     // by terminal and end: 0 or 1
   std::vector<uint8_t> is_safe_;                // by state of the lexer: 0, 1 or kUnknown
   std::unordered_map<uint32_t, std::vector<Completion>> completions_;
 };

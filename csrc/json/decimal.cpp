@@ -8,7 +8,7 @@ namespace structout::json {
 
 namespace {
 
-constexpr int64_t kLargestExponent = int64_t(1) << 40;  // larger ones are read as this one; exceeds every limit
+constexpr int64_t kLargestReadExponent = int64_t(1) << 40;  // larger ones are read as this one; exceeds every limit
 
 }  // namespace
 
@@ -40,7 +40,7 @@ Decimal::Decimal(const std::string& text) {
     bool is_below_zero = take("-");
     if (!is_below_zero) take("+");
     int64_t exponent = 0;
-    for (char digit : take_digits()) exponent = std::min(10 * exponent + (digit - '0'), kLargestExponent);
+    for (char digit : take_digits()) exponent = std::min(10 * exponent + (digit - '0'), kLargestReadExponent);
     exponent_ += is_below_zero ? -exponent : exponent;
   }
   check(at == text.size());

@@ -8,7 +8,7 @@ using engine::EmbeddedPosition;
 
 namespace {
 
-constexpr char kNumberBytes[] = "0123456789+-.eE";
+constexpr char kBytesOfNumbers[] = "0123456789+-.eE";
 
 const Position& json(const EmbeddedPosition& position) { return static_cast<const Position&>(position); }
 
@@ -49,7 +49,7 @@ bool EmbeddedSchema::may_end(const EmbeddedPosition& position) { return json(pos
 
 bool EmbeddedSchema::may_go_on(const EmbeddedPosition& position) {
   // Only numbers do.
-  for (const char* byte = kNumberBytes; *byte != 0; ++byte) {
+  for (const char* byte = kBytesOfNumbers; *byte != 0; ++byte) {
     if (states_->machine_->action(json(position).state(), uint8_t(*byte)).kind == Action::kReplace) return true;
   }
   return false;
@@ -68,7 +68,7 @@ bool EmbeddedSchema::reaches_bottom(const Position& position, State top) const {
   return num_frames < num_looked_at;
 }
 
-std::optional<engine::EmbeddedView> EmbeddedSchema::known_view(const EmbeddedPosition& given) {
+std::optional<engine::EmbeddedView> EmbeddedSchema::known_view(const EmbeddedPosition& given, const engine::ByteSet&) {
   const Position& position = json(given);
   if (position.has_used()) return std::nullopt;
   State top = states_->mask_state(position);
@@ -77,7 +77,7 @@ std::optional<engine::EmbeddedView> EmbeddedSchema::known_view(const EmbeddedPos
   return is_known ? std::optional(view_of(position, top, *entry)) : std::nullopt;
 }
 
-engine::EmbeddedView EmbeddedSchema::view(const EmbeddedPosition& given) {
+engine::EmbeddedView EmbeddedSchema::view(const EmbeddedPosition& given, const engine::ByteSet&) {
   const Position& position = json(given);
   State top = states_->mask_state(position);
   const SchemaStates::Entry* entry = &states_->entry_of(position, top);

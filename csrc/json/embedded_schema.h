@@ -28,8 +28,9 @@ class EmbeddedSchema final : public engine::EmbeddedStates {
   bool may_go_on(const engine::EmbeddedPosition& position) override;
   bool has_end(const engine::EmbeddedPosition& position) override;
   bool are_equal(const engine::EmbeddedPosition& a, const engine::EmbeddedPosition& b) override;
-  engine::EmbeddedView view(const engine::EmbeddedPosition& position) override;
-  std::optional<engine::EmbeddedView> known_view(const engine::EmbeddedPosition& position) override;
+  engine::EmbeddedView view(const engine::EmbeddedPosition& position, const engine::ByteSet& followers) override;
+  std::optional<engine::EmbeddedView> known_view(const engine::EmbeddedPosition& position,
+                                                 const engine::ByteSet& followers) override;
   void fill(const engine::EmbeddedPosition& position, uint32_t* row) override;
   void expand(const engine::Mask& mask, uint32_t* row) override;
   std::string forced(const engine::EmbeddedPosition& position) override;

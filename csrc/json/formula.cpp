@@ -31,9 +31,9 @@ void Formulas::check_size() const {
 
 Formula Formulas::add(const FormulaNode& node) {
   uint64_t hash = engine::mix(engine::mix(engine::mix(uint64_t(node.op), node.a), node.b), node.c);
-  auto [number, is_new] = numbers_.find_or_add(hash, [&](uint32_t other) { return nodes_[other] == node; });
+  auto is_equal = [&](uint32_t other) { return nodes_[other] == node; };
+  auto [number, is_new] = numbers_.find_or_add(hash, is_equal, [&] { nodes_.push_back(node); });
   if (is_new) {
-    nodes_.push_back(node);
     budget_.spend(1);
     check_size();
   }
@@ -44,16 +44,19 @@ Formula Formulas::add_list(Op op, const std::vector<Formula>& operands) {
   uint64_t hash = uint64_t(op);
   for (Formula operand : operands) hash = engine::mix(hash, operand);
   budget_.spend(operands.size());
-  auto [number, is_new] = numbers_.find_or_add(hash, [&](uint32_t other) {
+  auto is_equal = [&](uint32_t other) {
     const FormulaNode& node = nodes_[other];
     return node.op == op && node.b == operands.size() &&
            std::equal(operands.begin(), operands.end(), operands_.begin() + node.a);
-  });
-  if (is_new) {
-    nodes_.push_back({op, uint32_t(operands_.size()), uint32_t(operands.size())});
+  };
+  auto store = [&] {
+    engine::make_room(nodes_);
+    FormulaNode node{op, uint32_t(operands_.size()), uint32_t(operands.size())};
     operands_.insert(operands_.end(), operands.begin(), operands.end());
-    check_size();
-  }
+    nodes_.push_back(node);
+  };
+  auto [number, is_new] = numbers_.find_or_add(hash, is_equal, store);
+  if (is_new) check_size();
   return number;
 }
 

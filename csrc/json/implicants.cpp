@@ -77,8 +77,8 @@ class Liveness::ImplicantSearch {
     std::vector<uint32_t>& numbers = liveness_.variable_numbers_;
     if (numbers.size() <= atom) numbers.resize(formulas_.size(), kNone);
     if (numbers[atom] == kNone) {
-      numbers[atom] = uint32_t(variables_.size());
-      variables_.push_back({atom});
+      variables_.push_back({atom});  // first: the destructor forgets the numbers of variables
+      numbers[atom] = uint32_t(variables_.size() - 1);
     }
     return numbers[atom];
   }

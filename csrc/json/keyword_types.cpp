@@ -46,7 +46,7 @@ const std::unordered_map<std::string_view, Types> kTypes = [] {
   return all;
 }();
 
-uint8_t type_of(const Value& value) {
+uint8_t type_bit_of(const Value& value) {
   switch (value.kind) {
     case ValueKind::kNull:
       return kNull;
@@ -77,7 +77,7 @@ std::string names_of(uint8_t types) {
 
 void check_keyword_types(const Document& document, const Value& schema) {
   auto check = [&](const Value& value, uint8_t types, const std::string& place) {
-    uint8_t type = type_of(value);
+    uint8_t type = type_bit_of(value);
     if ((type & types) != 0) return;
     throw SchemaError(ErrorKind::kMalformed, "must be " + names_of(types) + ", got " + names_of(type),
                       document.pointer_to(schema) + "/" + place);

@@ -7,7 +7,7 @@ namespace structout::json {
 
 namespace {
 
-constexpr size_t kMaxDepth = 256;  // of values inside each other that one decision looks at
+constexpr size_t kMaxDecidedDepth = 256;  // of values inside each other that one decision looks at
 constexpr size_t kMaxStackBytes = 2 << 20;
 constexpr size_t kMaxValues = 256;
 
@@ -24,8 +24,8 @@ class Liveness::Decision {
  public:
   Decision(Liveness& liveness, Formula child) : liveness_(liveness), child_(child) {
     if (liveness.being_decided_.empty()) liveness.stack_ = static_cast<const char*>(__builtin_frame_address(0));
-    if (liveness.being_decided_.size() == kMaxDepth)
-      throw engine::LimitError("schema_nesting", kMaxDepth + 1, kMaxDepth);
+    if (liveness.being_decided_.size() == kMaxDecidedDepth)
+      throw engine::LimitError("schema_nesting", kMaxDecidedDepth + 1, kMaxDecidedDepth);
     is_first_ = liveness.being_decided_.insert(child).second;
     if (!is_first_) liveness.assumed_.insert(child);
   }

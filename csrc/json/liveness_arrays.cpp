@@ -8,9 +8,9 @@ namespace structout::json {
 
 namespace {
 
-constexpr size_t kMaxPlaces = 1024;  // of items that must be there
+constexpr size_t kMaxRequiredItems = 1024;  // of items that must be there
 constexpr uint32_t kNoEnd = UINT32_MAX;
-constexpr uint32_t kUnlimited = UINT32_MAX;
+constexpr uint32_t kAnyNumberOfItems = UINT32_MAX;
 
 }  // namespace
 
@@ -183,23 +183,24 @@ struct Liveness::ArraySearch {
       places[i].also.pop_back();
     }
     // New places, whose number the length allows. Those after the last bound are alike.
-    uint32_t num_behind = count_places_behind();
-    bool has_tried_behind = false;
-    for (uint32_t index = wanted.begin; index < wanted.end && index < cap && !has_tried_behind; ++index) {
+    uint32_t num_after = count_places_after();
+    bool has_tried_after = false;
+    for (uint32_t index = wanted.begin; index < wanted.end && index < cap && !has_tried_after; ++index) {
       if (index >= last_bound) {
-        has_tried_behind = true;
-        if (uint64_t(last_bound) + num_behind >= cap) break;
+        has_tried_after = true;
+        if (uint64_t(last_bound) + num_after >= cap) break;
       } else if (is_taken(index)) {
         continue;
       }
       if (!is_satisfiable(index, {wanted.child})) continue;
-      bool are_alike = has_tried_behind && wanted.end == kNoEnd && cap == kUnlimited && bounded.empty();
+      bool are_alike = has_tried_after && wanted.end == kNoEnd && cap == kAnyNumberOfItems && bounded.empty();
       bool may_run_out = is_unique && unused_values(need(index, {wanted.child})) != nullptr;
       if (are_alike && !may_run_out) {  // as many as are needed
         if (find_places(next + 1, 0, 0)) return true;
         continue;
       }
-      if (places.size() == kMaxPlaces) throw engine::LimitError("schema_items", kMaxPlaces + 1, kMaxPlaces);
+      if (places.size() == kMaxRequiredItems)
+        throw engine::LimitError("schema_items", kMaxRequiredItems + 1, kMaxRequiredItems);
       places.push_back({index, {wanted.child}});
       if (find_places(next, num_found + 1, uint32_t(places.size()))) return true;
       places.pop_back();
@@ -207,7 +208,7 @@ struct Liveness::ArraySearch {
     return false;
   }
 
-  uint32_t count_places_behind() const {
+  uint32_t count_places_after() const {
     return uint32_t(
         std::count_if(places.begin(), places.end(), [this](const Place& place) { return place.index >= last_bound; }));
   }
@@ -221,9 +222,9 @@ struct Liveness::ArraySearch {
   bool has_room() {
     if (bounded.empty() && !is_unique) return true;
     std::vector<Place> items = places;
-    uint32_t num_behind = count_places_behind(), num_first = std::min(min_items, last_bound);
+    uint32_t num_after = count_places_after(), num_first = std::min(min_items, last_bound);
     for (const Place& place : places) num_first = std::max(num_first, std::min(place.index + 1, last_bound));
-    if (num_behind > 0) num_first = last_bound;
+    if (num_after > 0) num_first = last_bound;
     for (uint32_t i = 0; i < num_first; ++i) {
       if (!is_taken(i)) items.push_back({i, {}});
     }
@@ -235,11 +236,11 @@ struct Liveness::ArraySearch {
     }
     bool counts_each = !bounded.empty() && !is_satisfiable(last_bound, none);
     Values few = is_unique ? unused_values(need(last_bound)) : nullptr;
-    if (min_items > last_bound + num_behind && (counts_each || few != nullptr)) {
-      uint32_t num_more = min_items - last_bound - num_behind;
+    if (min_items > last_bound + num_after && (counts_each || few != nullptr)) {
+      uint32_t num_more = min_items - last_bound - num_after;
       if (counts_each && num_more > most) return false;
       if (few != nullptr && num_more > few->size()) return false;
-      if (num_more > kMaxPlaces) throw engine::LimitError("schema_items", num_more, kMaxPlaces);
+      if (num_more > kMaxRequiredItems) throw engine::LimitError("schema_items", num_more, kMaxRequiredItems);
       for (uint32_t i = 0; i < num_more; ++i) items.push_back({last_bound, {}});
     }
     return items.empty() || keep_bounds(items, 0, 0, items[0].also, bounded, {});
@@ -271,7 +272,7 @@ struct Liveness::ArraySearch {
   std::vector<Items> all;
   std::vector<Existing> existing;
   std::vector<Bounded> bounded;
-  uint32_t min_items = 0, max_items = kUnlimited;
+  uint32_t min_items = 0, max_items = kAnyNumberOfItems;
   bool is_unique = false, is_repeated = false;
   uint32_t last_bound = 0;  // items from here on are alike
   uint32_t cap = 0;         // how many items there can be

@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kMaxFreeKeys = 256;
 constexpr size_t kMaxConflictTests = 24;
-constexpr uint32_t kUnlimited = UINT32_MAX;
+constexpr uint32_t kAnyNumberOfKeys = UINT32_MAX;
 
 bool is_past(uint32_t name, const KeyOrder& order, const PastKeys& past) {
   if (past.empty()) return false;
@@ -330,7 +330,7 @@ struct Liveness::ObjectSearch {
   const KeyOrder& order;
   const PastKeys& past;
   std::vector<uint32_t> required, forbidden;
-  uint32_t min_keys = 0, max_keys = kUnlimited;
+  uint32_t min_keys = 0, max_keys = kAnyNumberOfKeys;
   std::unordered_map<uint32_t, std::vector<Formula>> for_name;
   std::vector<Formula> for_keys;  // atoms
   // Atoms that must not hold, of one name and of many keys.

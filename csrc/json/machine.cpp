@@ -19,7 +19,12 @@ Machine::Machine(const std::string& schema, const SchemaOptions& options, const 
       texts_(schema_.texts()),
       liveness_(schema_),
       form_(form),
-      whitespace_(form.whitespace) {}
+      whitespace_(form.whitespace),
+      planner_(schema_, liveness_, lists_),
+      objects_(schema_, liveness_, planner_, lists_, form.key_order),
+      arrays_(schema_, liveness_, planner_, lists_),
+      counts_(*this),
+      hints_(*this) {}
 
 State Machine::start() {
   if (start_ != kNoState) return start_;
@@ -37,24 +42,25 @@ State Machine::start() {
   }
   for (Formula schema : schema_.children()) {
     uint32_t array = lists_.number_of({schema_.expand(schema, Type::kArray)});
-    if (!are_items_unique(array)) continue;
+    if (!arrays_.are_items_unique(array)) continue;
     has_unique_items_ = true;
     try {
-      if (!has_enough_items(array)) impossible_arrays_.push_back(schema_.place_of(schema));
+      if (!counts_.has_enough_items(array)) impossible_arrays_.push_back(schema_.place_of(schema));
     } catch (SchemaError& error) {
       if (error.pointer.empty()) error.pointer = schema_.place_of(schema) + "/uniqueItems";
       throw;
     }
   }
-  return start_ = value_state(lists_.number_of({root}));
+  return start_ = before_value(lists_.number_of({root}));
 }
 
-State Machine::value_state(uint32_t children) { return add(BeforeValue{children, Whitespace::kNone}); }
+State Machine::before_value(uint32_t children) { return add(BeforeValue{children, Whitespace::kNone}); }
 
 State Machine::add(const StateContents& contents, MemoryKind memory) {
+  actions_.make_room_for_state();
   auto [state, is_new] = states_.add(contents, memory);
   if (is_new) {
-    rows_.emplace_back();
+    actions_.add_state();
     uint32_t max_states = schema_.budget().limits.schema_states;
     if (states_.size() > max_states) throw RoomError("schema_states", states_.size(), max_states);
   }
@@ -62,24 +68,13 @@ State Machine::add(const StateContents& contents, MemoryKind memory) {
 }
 
 size_t Machine::memory_bytes() const {
-  return schema_.memory_bytes() + states_.size() * 128 + objects_.size() * 256 + row_bytes_;
+  return schema_.memory_bytes() + states_.size() * 128 + objects_.size() * 256 + actions_.memory_bytes();
 }
 
 Action Machine::new_action(State state, uint8_t byte) {
   const Action action = read(state, byte);
   auto [first, last] = range_of(state, byte);
-  std::unique_ptr<ActionRow>& row = rows_[state];
-  if (row == nullptr) {
-    row = std::make_unique<ActionRow>();
-    row_bytes_ += sizeof(ActionRow);
-  }
-  auto found = std::find(row->actions.begin() + 1, row->actions.end(), action);
-  uint8_t number = uint8_t(found - row->actions.begin());
-  if (found == row->actions.end()) {
-    row->actions.push_back(action);
-    row_bytes_ += sizeof(Action);
-  }
-  std::fill(row->numbers + first, row->numbers + last + 1, number);
+  actions_.add(state, first, last, action);
   return action;
 }
 
@@ -101,7 +96,7 @@ std::pair<uint8_t, uint8_t> Machine::range_of(State state, uint8_t byte) {
   if (const auto* key = at<InKey>(state)) {
     if (key->may_be_free()) texts = key->free;
     ends = "\"";
-    for (uint8_t other : name_bytes(state)) keep_out(other);
+    for (uint8_t other : hints_.name_bytes(state)) keep_out(other);
   }
   for (char end : ends) keep_out(uint8_t(end));
   if (!texts) return {first, last};
@@ -119,13 +114,13 @@ std::pair<uint8_t, uint8_t> Machine::range_of(State state, uint8_t byte) {
 
 // -- values -------------------------------------------------------------------------
 
-Machine::Numbers Machine::expanded(uint32_t children, Type type) {
+Numbers Machine::expanded(uint32_t children, Type type) {
   Numbers formulas;
   for (Formula child : Numbers(lists_[children])) formulas.push_back(schema_.expand(child, type));
   auto is_among_or_constant = [this](Formula formula) {
     return formulas_.op(formula) == Op::kAmong || formula <= kNever;
   };
-  if (!is_among(formulas) || !std::all_of(formulas.begin(), formulas.end(), is_among_or_constant)) {
+  if (!planner_.is_among(formulas) || !std::all_of(formulas.begin(), formulas.end(), is_among_or_constant)) {
     for (Formula& formula : formulas) formula = schema_.without_among(formula);
   }
   return formulas;
@@ -138,12 +133,9 @@ Action Machine::read(const BeforeValue& value, MemoryKind, uint8_t byte) {
   if (!whitespace_.may_end(value.spaces)) return {};
   if (byte == '{') {
     Numbers formulas = expanded(value.children, Type::kObject);
-    uint32_t order = order_of(value.children, formulas);
-    PastKeys past(orders_[order].order.names.size());
-    formulas[0] = liveness_.with_key_bounds(formulas[0]);
-    if (!liveness_.is_object_live(formulas[0], orders_[order].order, past)) return {};
-    uint32_t object = object_of(shape_of(kAlways, order), std::move(formulas), std::move(past));
-    return replace(add(ObjectStart{object, whitespace_.start(false)}, memory_at_start()));
+    std::optional<uint32_t> object = objects_.start(value.children, std::move(formulas));
+    if (!object) return {};
+    return replace(add(ObjectStart{*object, whitespace_.start(false)}, objects_.memory_at_start()));
   }
   if (byte == '[') {
     Numbers formulas = expanded(value.children, Type::kArray);
@@ -225,32 +217,17 @@ State Machine::resume(State waiting, uint32_t verdicts) {
   auto known = resumed_.find({waiting, verdicts});
   if (known != resumed_.end()) return known->second;
   const std::vector<bool> truths = verdicts_[verdicts];
-  const auto* member = at<WaitingForMember>(waiting);
-  State state = member != nullptr ? resume(WaitingForMember(*member), truths)
-                                  : resume(WaitingForItem(*at<WaitingForItem>(waiting)), truths);
-  resumed_[{waiting, verdicts}] = state;
-  return state;
-}
-
-State Machine::resume(const WaitingForMember& waiting, const std::vector<bool>& verdicts) {
-  std::optional<uint32_t> after = object_after(waiting.object, waiting.key, verdicts);
-  if (!after) return kNoState;
-  return add(AfterMember{*after, whitespace_.start(false)}, memory_of(prepared(*after)));
-}
-
-State Machine::resume(const WaitingForItem& waiting, const std::vector<bool>& verdicts) {
-  const Plan& plan = item_plan(waiting.array);
-  Numbers formulas = lists_[waiting.array];
-  if (plan.values != kUnknown) {
-    formulas = after_among(formulas, formulas_[formulas[0]].b, nullptr, plan, verdicts);
-  } else {
-    Truth truth = known_truth(plan, verdicts);
-    for (Formula& formula : formulas) formula = after_item(formula, truth);
+  State state = kNoState;
+  if (const auto* found = at<WaitingForMember>(waiting)) {
+    const WaitingForMember member = *found;
+    if (std::optional<uint32_t> after = objects_.after(member.object, member.key, truths)) {
+      state = add(AfterMember{*after, whitespace_.start(false)}, objects_.memory_of(objects_.prepared(*after)));
+    }
+  } else if (std::optional<uint32_t> after = arrays_.after(array_of(waiting), truths)) {
+    state = add(AfterItem{*after, whitespace_.start(false)},
+                arrays_.are_items_unique(*after) ? MemoryKind::kItems : MemoryKind::kNone);
   }
-  if (!liveness_.is_array_live(formulas[0])) return kNoState;
-  uint32_t array = lists_.number_of(formulas);
-  return add(AfterItem{array, whitespace_.start(false)},
-             are_items_unique(array) ? MemoryKind::kItems : MemoryKind::kNone);
+  return resumed_[{waiting, verdicts}] = state;
 }
 
 std::optional<Action> Machine::pop_at_end(const Numbers& formulas) {
@@ -263,22 +240,11 @@ std::optional<Action> Machine::pop_at_end(const Numbers& formulas) {
     }));
   }
   if (!verdicts[0]) return std::nullopt;
-  return pop(verdicts);
-}
-
-// -- arrays -------------------------------------------------------------------------
-
-bool Machine::are_items_unique(uint32_t array) {
-  for (Formula formula : Numbers(lists_[array])) {
-    for (Formula atom : formulas_.atoms(formula)) {
-      if (formulas_.op(atom) == Op::kUnique) return true;
-    }
-  }
-  return false;
+  return Action{Action::kPop, verdicts_.number_of(verdicts)};
 }
 
 State Machine::waiting_item(uint32_t array) {
-  return add(WaitingForItem{array}, are_items_unique(array) ? MemoryKind::kInsideItem : MemoryKind::kNone);
+  return add(WaitingForItem{array}, arrays_.are_items_unique(array) ? MemoryKind::kInsideItem : MemoryKind::kNone);
 }
 
 Action Machine::read(const ArrayStart& start, MemoryKind, uint8_t byte) {
@@ -287,8 +253,8 @@ Action Machine::read(const ArrayStart& start, MemoryKind, uint8_t byte) {
   }
   if (!whitespace_.may_end(start.spaces)) return {};
   if (byte == ']') return pop_at_end(lists_[start.array]).value_or(Action{});
-  if (!item_plan(start.array).is_live) return {};
-  Action first = read(BeforeValue{item_plan(start.array).children, Whitespace::kNone}, MemoryKind::kNone, byte);
+  if (!arrays_.item_plan(start.array).is_live) return {};
+  Action first = read(BeforeValue{arrays_.item_plan(start.array).children, Whitespace::kNone}, MemoryKind::kNone, byte);
   if (first.kind != Action::kReplace) return {};
   return {Action::kPush, first.state, waiting_item(start.array)};
 }
@@ -299,26 +265,9 @@ Action Machine::read(const AfterItem& item, MemoryKind memory, uint8_t byte) {
   }
   if (!whitespace_.may_end(item.spaces)) return {};
   if (byte == ']') return pop_at_end(lists_[item.array]).value_or(Action{});
-  if (byte != ',' || !item_plan(item.array).is_live) return {};
-  State value = add(BeforeValue{item_plan(item.array).children, whitespace_.start(true)});
+  if (byte != ',' || !arrays_.item_plan(item.array).is_live) return {};
+  State value = add(BeforeValue{arrays_.item_plan(item.array).children, whitespace_.start(true)});
   return {Action::kPush, value, waiting_item(item.array)};
-}
-
-// How many items an array must have, and may have.
-uint32_t Machine::min_items(uint32_t array) {
-  uint32_t min = 0;
-  formulas_.visit_literals(lists_[array][0], [&](Formula atom, bool is_negated) {
-    if (formulas_.op(atom) == Op::kMinItems && !is_negated) min = std::max(min, formulas_[atom].a);
-  });
-  return min;
-}
-
-uint32_t Machine::max_items(uint32_t array) {
-  uint32_t max = UINT32_MAX;
-  formulas_.visit_literals(lists_[array][0], [&](Formula atom, bool is_negated) {
-    if (formulas_.op(atom) == Op::kMinItems && is_negated) max = std::min(max, formulas_[atom].a - 1);
-  });
-  return max;
 }
 
 }  // namespace structout::json

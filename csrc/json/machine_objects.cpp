@@ -1,366 +1,13 @@
-// The keys of objects.
-//
-// A schema of 80 optional keys has 2^80 sets of keys that may have come. A state does not
-// name such a set where it can be avoided: what an object asks of each key stays in its
-// shape, whether or not the key has come. Where keys keep their declared order, the state
-// knows the position of the last one; where they come in any order, the frame of the
-// object remembers them, and guards ask it. Only where the rest of the formula weighs all
-// keys against each other (see parts_of()) does a state know the set.
+// Reading the keys of objects.
 #include <algorithm>
-#include <numeric>
 
 #include "json/machine.h"
 
 namespace structout::json {
 
-uint32_t Machine::order_of(uint32_t children, const Numbers& objects) {
-  auto known = order_numbers_.find(children);
-  if (known != order_numbers_.end()) return known->second;
-  Order order;
-  auto add_name = [&](uint32_t name) {
-    if (!order.order.positions.try_emplace(name, uint32_t(order.order.names.size())).second) return;
-    order.order.names.push_back(name);
-  };
-  for (uint32_t name : schema_.declared_names(lists_[children])) add_name(name);
-  for (Formula object : objects) {
-    for (uint32_t name : schema_.names_in(object)) add_name(name);
-  }
-  order.by_spelling.resize(order.order.names.size());
-  std::iota(order.by_spelling.begin(), order.by_spelling.end(), 0);
-  std::sort(order.by_spelling.begin(), order.by_spelling.end(), [&](uint32_t a, uint32_t b) {
-    return schema_.spelled_name(order.order.names[a]) < schema_.spelled_name(order.order.names[b]);
-  });
-  orders_.push_back(std::move(order));
-  return order_numbers_[children] = uint32_t(orders_.size() - 1);
-}
-
-// -- what lasts of a formula --------------------------------------------------------
-
-// A formula is kept if its rest is about the number of keys alone, or about single names
-// alone: then whether it can still hold depends on the rest, and for each name on what the
-// lasting part asks of it, not on which of the other keys have come.
-const Machine::Parts& Machine::parts_of(Formula object) {
-  auto known = parts_.find(object);
-  if (known != parts_.end()) return known->second;
-  Parts parts;
-  std::vector<Formula> literals = {object}, lasting, rest;
-  if (formulas_.op(object) == Op::kAnd) literals = formulas_.operands(object);
-  schema_.budget().spend(literals.size());
-  bool has_counts = false, has_least = false, has_names = false, has_sets = false;
-  for (Formula literal : literals) {
-    Op op = formulas_.op(literal);
-    if (op == Op::kForName || op == Op::kForKeys || op == Op::kRequired) {
-      lasting.push_back(literal);
-      continue;
-    }
-    rest.push_back(literal);
-    if (op == Op::kMinKeys && formulas_[literal].a == 1) continue;  // any key fulfils it
-    bool is_bound = op == Op::kMinKeys || (op == Op::kNot && formulas_.op(formulas_[literal].a) == Op::kMinKeys);
-    has_counts = has_counts || is_bound;
-    has_least = has_least || op == Op::kMinKeys;
-    if (is_bound) continue;
-    for (Formula atom : formulas_.atoms(literal)) {
-      bool is_of_name = formulas_.op(atom) == Op::kForName || formulas_.op(atom) == Op::kRequired;
-      (is_of_name ? has_names : has_sets) = true;
-    }
-  }
-  // In the declared order keys that were left out are missing for a least number.
-  bool are_counts_kept = !has_names && (!has_least || form_.key_order == KeyOrderRule::kAny);
-  parts.is_kept = !has_sets && (!has_counts || are_counts_kept);
-  parts.lasting = parts.is_kept ? formulas_.conjunction(std::move(lasting)) : kAlways;
-  parts.rest = parts.is_kept ? formulas_.conjunction(std::move(rest)) : object;
-  return parts_.emplace(object, parts).first->second;
-}
-
-uint32_t Machine::shape_of(Formula lasting, uint32_t order_number) {
-  auto known = shape_numbers_.find({lasting, order_number});
-  if (known != shape_numbers_.end()) return known->second;
-  const KeyOrder& order = orders_[order_number].order;
-  Shape shape;
-  shape.lasting = lasting;
-  shape.order = order_number;
-  shape.is_required.assign(order.names.size(), false);
-  std::vector<Formula> literals = {lasting};
-  if (formulas_.op(lasting) == Op::kAnd) literals = formulas_.operands(lasting);
-  schema_.budget().spend(literals.size());
-  for (Formula literal : literals) {
-    const FormulaNode& node = formulas_[literal];
-    if (node.op == Op::kRequired) shape.is_required[order.positions.at(node.a)] = true;
-    if (node.op == Op::kForName) shape.for_name[node.a].push_back(node.b);
-    if (node.op == Op::kForKeys) shape.for_keys.push_back(literal);
-  }
-  for (uint32_t i = 0; i < shape.is_required.size(); ++i) {
-    if (shape.is_required[i]) shape.required.push_back(i);
-  }
-  shapes_.push_back(std::move(shape));
-  return shape_numbers_[{lasting, order_number}] = uint32_t(shapes_.size() - 1);
-}
-
-uint32_t Machine::object_of(uint32_t shape, Numbers formulas, PastKeys past) {
-  bool are_others_known =
-      std::all_of(formulas.begin() + 1, formulas.end(), [](Formula each) { return each <= kNever; });
-  bool is_kept = are_others_known && parts_of(formulas[0]).is_kept;
-  if (is_kept && shapes_[shape].lasting == kAlways) {
-    const Parts parts = parts_of(formulas[0]);
-    shape = shape_of(parts.lasting, shapes_[shape].order);
-    formulas[0] = parts.rest;
-  }
-  if (is_kept && form_.key_order == KeyOrderRule::kAny) past.assign(past.size(), false);
-  std::array<uint32_t, 3> key = {lists_.number_of(formulas), shape, pasts_.number_of(past)};
-  auto [found, is_new] = object_numbers_.try_emplace(key, uint32_t(objects_.size()));
-  if (is_new) {
-    uint32_t max_keys = UINT32_MAX;
-    if (is_kept) {
-      formulas_.visit_literals(formulas[0], [&](Formula atom, bool is_negated) {
-        const FormulaNode& node = formulas_[atom];
-        if (node.op == Op::kMinKeys && is_negated) max_keys = std::min(max_keys, node.a - 1);
-      });
-    }
-    auto next = uint32_t(std::find(past.begin(), past.end(), false) - past.begin());
-    objects_.push_back({shape, key[0], key[2], is_kept, next, max_keys});
-  }
-  return found->second;
-}
-
-uint32_t Machine::object_at(uint32_t number, uint32_t position) {
-  const Object object = objects_[number];
-  if (!object.is_kept || is_guarded(object) || position <= object.next) return number;
-  const Numbers formulas = lists_[object.formulas];
-  const KeyOrder& order = this->order(object).order;
-  for (uint32_t name : schema_.names_in(formulas[0])) {
-    uint32_t other = order.positions.at(name);
-    if (object.next <= other && other < position) return number;
-  }
-  PastKeys past = pasts_[object.past];
-  std::fill(past.begin(), past.begin() + position, true);
-  return object_of(object.shape, formulas, std::move(past));
-}
-
-MemoryKind Machine::memory_of(const Object& object) const {
-  return object.allows_free ? MemoryKind::kKeys : memory_at_start();
-}
-
-// -- what a key makes of an object --------------------------------------------------
-
-std::optional<PastKeys> Machine::past_after(const Object& object, const Key& key) const {
-  PastKeys past = pasts_[object.past];
-  bool is_any = form_.key_order == KeyOrderRule::kAny;
-  if (key.is_free()) {
-    if (!is_any) past.assign(past.size(), true);
-    return past;
-  }
-  uint32_t position = order(object).order.positions.at(key.name);
-  if (past[position]) return std::nullopt;
-  past[position] = true;
-  if (!is_any) std::fill(past.begin(), past.begin() + position, true);
-  return past;
-}
-
-bool Machine::changes_rest(const Object& object, const Key& key) {
-  Formula rest = lists_[object.formulas][0];
-  if (rest == kAlways) return false;
-  const KeyOrder& order = this->order(object).order;
-  uint32_t end = key.is_free() ? uint32_t(order.names.size()) : order.positions.at(key.name) + 1;
-  const std::vector<uint32_t>& names = schema_.names_in(rest);
-  if (form_.key_order == KeyOrderRule::kAny) {
-    return !key.is_free() && std::find(names.begin(), names.end(), key.name) != names.end();
-  }
-  return std::any_of(names.begin(), names.end(), [&](uint32_t name) {
-    uint32_t position = order.positions.at(name);
-    return object.next <= position && position < end;
-  });
-}
-
-// The rest, with what the shape asks of the names that it mentions, and of a key. If this
-// can hold, so can the whole.
-Formula Machine::with_shape(const Object& object, Formula rest, const Key* key) {
-  const Shape& shape = shapes_[object.shape];
-  const KeyOrder& order = this->order(object).order;
-  std::vector<uint32_t> names = schema_.names_in(rest);
-  if (key != nullptr && !key->is_free()) names.push_back(key->name);
-  std::vector<Formula> all = shape.for_keys;
-  all.push_back(rest);
-  for (uint32_t name : names) {
-    if (shape.is_required[order.positions.at(name)]) all.push_back(formulas_.atom(Op::kRequired, name));
-    auto asked = shape.for_name.find(name);
-    if (asked == shape.for_name.end()) continue;
-    for (Formula child : asked->second) all.push_back(formulas_.atom(Op::kForName, name, child));
-  }
-  return formulas_.conjunction(std::move(all));
-}
-
-const Machine::Plan& Machine::shape_plan(uint32_t number, uint32_t key_number) {
-  Shape& shape = shapes_[number];
-  auto known = shape.plans.find(key_number);
-  if (known != shape.plans.end()) return known->second;
-  const Key key = keys_[key_number];
-  std::vector<Formula> goal;
-  auto named = shape.for_name.find(key.name);
-  if (!key.is_free() && named != shape.for_name.end()) goal = named->second;
-  for (Formula atom : shape.for_keys) {
-    if (liveness_.applies(formulas_[atom], key)) goal.push_back(formulas_[atom].b);
-  }
-  schema_.budget().spend(goal.size() + 1);
-  Plan plan;
-  for (Formula child : goal) plan.decided.emplace_back(child, true);
-  Formula all = formulas_.conjunction(std::move(goal));
-  plan.is_live = liveness_.is_satisfiable(all);
-  plan.children = lists_.number_of({all});
-  return shape.plans.emplace(key_number, std::move(plan)).first->second;
-}
-
-const Machine::Plan& Machine::key_plan(uint32_t number, uint32_t key_number) {
-  const Object object = objects_[number];
-  const Key key = keys_[key_number];
-  if (object.is_kept && !changes_rest(object, key)) return shape_plan(object.shape, key_number);
-  auto known = key_plans_.find({number, key_number});
-  if (known != key_plans_.end()) return known->second;
-  std::optional<PastKeys> past = past_after(object, key);
-  Plan plan;
-  if (past && is_among(lists_[object.formulas])) {
-    const KeyOrder& order = this->order(object).order;
-    auto is_past = [&](uint32_t name) { return (*past)[order.positions.at(name)]; };
-    if (!key.is_free()) plan = among_plan(lists_[object.formulas], key.name, is_past);
-  } else if (past) {
-    const KeyOrder& order = this->order(object).order;
-    Context context;
-    context.residual = [&](Formula formula, const Truth& truth) {
-      return after_key(formula, key, order, *past, truth);
-    };
-    // What the shape asks of names is in the formula, so it does not need the past.
-    context.is_live = [&](Formula formula) {
-      return liveness_.is_object_live(formula, order, object.is_kept ? PastKeys() : *past);
-    };
-    Numbers formulas = lists_[object.formulas];
-    if (object.is_kept) formulas[0] = with_shape(object, formulas[0], &key);
-    plan = make_plan(formulas, context);
-  }
-  return key_plans_.emplace(std::pair(number, key_number), std::move(plan)).first->second;
-}
-
-bool Machine::may_come(uint32_t number, uint32_t key_number) {
-  const Object object = objects_[number];
-  if (object.is_kept) {
-    const Key key = keys_[key_number];
-    const Shape& shape = shapes_[object.shape];
-    const KeyOrder& order = this->order(object).order;
-    auto position = uint32_t(key.is_free() ? order.names.size() : order.positions.at(key.name));
-    if (object.max_keys == 0) return false;
-    if (!is_guarded(object)) {
-      if (!key.is_free() && position < object.next) return false;
-      auto missing = std::lower_bound(shape.required.begin(), shape.required.end(), object.next);
-      if (missing != shape.required.end() && *missing < position) return false;  // it would be left out
-      bool is_missing = missing != shape.required.end() && *missing == position;
-      auto num_others = size_t(shape.required.end() - missing) - is_missing;
-      if (num_others > object.max_keys - 1) return false;
-    }
-  }
-  return key_plan(number, key_number).is_live;
-}
-
-std::optional<uint32_t> Machine::object_after(uint32_t number, uint32_t key_number, const std::vector<bool>& verdicts) {
-  const Object object = objects_[number];
-  const Key key = keys_[key_number];
-  const KeyOrder& order = this->order(object).order;
-  PastKeys past = *past_after(object, key);
-  Numbers formulas = lists_[object.formulas];
-  bool changes = !object.is_kept || changes_rest(object, key);
-  const Plan& plan = key_plan(number, key_number);
-  if (plan.values != kUnknown) {
-    auto is_past = [&](uint32_t name) { return past[order.positions.at(name)]; };
-    formulas = after_among(formulas, key.name, is_past, plan, verdicts);
-  } else {
-    Truth truth = known_truth(plan, verdicts);
-    for (Formula& formula : formulas) formula = after_key(formula, key, order, past, truth);
-  }
-  if (changes) {
-    bool is_live = object.is_kept ? liveness_.is_object_live(with_shape(object, formulas[0]), order, PastKeys())
-                                  : liveness_.is_object_live(formulas[0], order, past);
-    if (!is_live) return std::nullopt;
-  }
-  return object_of(object.shape, std::move(formulas), std::move(past));
-}
-
 std::optional<Action> Machine::end_of_object(const Object& object) {
-  const Shape& shape = shapes_[object.shape];
-  bool is_missing = !is_guarded(object) && !shape.required.empty() && shape.required.back() >= object.next;
-  if (is_missing) return std::nullopt;
+  if (objects_.lacks_required(object)) return std::nullopt;
   return pop_at_end(lists_[object.formulas]);
-}
-
-// -- what may follow ----------------------------------------------------------------
-
-uint32_t Machine::number_of_key(const Key& key) {
-  auto [found, is_new] = key_numbers_.try_emplace({key.name, key.sets}, uint32_t(keys_.size()));
-  if (is_new) keys_.push_back(key);
-  return found->second;
-}
-
-const std::vector<Machine::FreeKey>& Machine::free_keys(uint32_t order_number, const Numbers& sets) {
-  auto known = free_keys_.find({order_number, sets});
-  if (known != free_keys_.end()) return known->second;
-  const KeyOrder& order = orders_[order_number].order;
-  std::vector<FreeKey> keys;
-  for (const Key& key : liveness_.free_keys(sets, order)) {
-    keys.push_back({number_of_key(key), liveness_.description(key, sets, order)});
-  }
-  return free_keys_.emplace(std::pair(order_number, sets), std::move(keys)).first->second;
-}
-
-Machine::Object& Machine::prepared(uint32_t number) {
-  if (objects_[number].is_prepared) return objects_[number];
-  const Object given = objects_[number];
-  const Order& order = this->order(given);
-  const PastKeys past = pasts_[given.past];
-  std::vector<uint32_t> num_allowed_before = {0};
-  for (uint32_t position : order.by_spelling) {
-    bool is_allowed = !past[position] && may_come(number, number_of_key({order.order.names[position]}));
-    num_allowed_before.push_back(num_allowed_before.back() + is_allowed);
-  }
-  Numbers sets;
-  auto add_set = [&](Formula atom) {
-    const FormulaNode& node = formulas_[atom];
-    if (node.op == Op::kForKeys && std::find(sets.begin(), sets.end(), node.a) == sets.end()) sets.push_back(node.a);
-  };
-  for (Formula atom : shapes_[given.shape].for_keys) add_set(atom);
-  for (Formula formula : Numbers(lists_[given.formulas])) {
-    for (Formula atom : formulas_.atoms(formula)) add_set(atom);
-  }
-  std::vector<Formula> described;
-  for (const FreeKey& free : free_keys(shapes_[given.shape].order, sets)) {
-    if (may_come(number, free.key)) described.push_back(free.description);
-  }
-  Numbers free = {texts_.start(TextKind::kString, formulas_.disjunction(described))};
-  for (Formula set : sets) free.push_back(texts_.start(TextKind::kString, set));
-  Object& object = objects_[number];
-  object.num_allowed_before = std::move(num_allowed_before);
-  object.allows_free = !described.empty();
-  object.free = lists_.number_of(free);
-  object.sets = std::move(sets);
-  object.is_prepared = true;
-  return object;
-}
-
-Machine::Guard Machine::guard_in_any_order(State state, uint8_t byte, const Action& action) {
-  const auto* key = at<InKey>(state);
-  std::optional<uint32_t> between = key == nullptr ? object_between_members(state) : std::nullopt;
-  if (key == nullptr && !between) return {};
-  uint32_t number = key != nullptr ? key->object : *between;
-  const Object& object = objects_[number];
-  if (!is_guarded(object)) return {};
-  if (action.kind == Action::kPop) return {Guard::kClose, number};
-  auto one_of = [&](uint32_t begin, uint32_t end, bool allows_free) {
-    bool is_always_true = allows_free && object.max_keys == UINT32_MAX;
-    return is_always_true ? Guard() : Guard{Guard::kKeys, number, begin, end, allows_free};
-  };
-  if (key == nullptr) {
-    if (byte != '"' && byte != ',') return {};
-    return one_of(0, uint32_t(object.num_allowed_before.size() - 1), object.allows_free);
-  }
-  if (!key->may_be_named()) return {};  // it was a free key before
-  if (const auto* next = at<InKey>(action.state)) return one_of(next->begin, next->end, next->may_be_free());
-  if (completed_name(state, action.state)) return one_of(key->begin, key->begin + 1, false);
-  return one_of(0, 0, true);
 }
 
 std::optional<uint32_t> Machine::object_between_members(State state) const {
@@ -369,64 +16,6 @@ std::optional<uint32_t> Machine::object_between_members(State state) const {
   if (const auto* after = at<AfterMember>(state)) return after->object;
   return std::nullopt;
 }
-
-bool Machine::holds(const Guard& guard, const PastKeys& names) {
-  if (guard.kind == Guard::kNone) return true;
-  const Object& object = objects_[guard.object];
-  const Shape& shape = shapes_[object.shape];
-  auto has_come = [&](uint32_t position) { return position < names.size() && names[position]; };
-  bool are_limited = guard.kind == Guard::kClose || object.max_keys != UINT32_MAX;
-  size_t num_missing = 0;
-  if (are_limited) {
-    num_missing = shape.required.size() - size_t(std::count_if(shape.required.begin(), shape.required.end(), has_come));
-  }
-  if (guard.kind == Guard::kClose) return num_missing == 0;
-  bool must_be_required = are_limited && num_missing >= object.max_keys;
-  if (guard.allows_free && !must_be_required) return true;
-  const std::vector<uint32_t>& by_spelling = order(object).by_spelling;
-  for (uint32_t i = guard.begin; i < guard.end; ++i) {
-    bool is_allowed = object.num_allowed_before[i + 1] > object.num_allowed_before[i];
-    bool is_good = !must_be_required || shape.is_required[by_spelling[i]];
-    if (is_allowed && is_good && !has_come(by_spelling[i])) return true;
-  }
-  return false;
-}
-
-Machine::GuardNames Machine::names_of(const Guard& guard) const {
-  const Object& object = objects_[guard.object];
-  const Shape& shape = shapes_[object.shape];
-  const std::vector<uint32_t>& by_spelling = order(object).by_spelling;
-  GuardNames names;
-  if (object.max_keys != UINT32_MAX) names.max_keys = object.max_keys;
-  if (guard.kind == Guard::kClose || names.max_keys) names.required = shape.is_required;
-  names.candidates.resize(by_spelling.size());
-  for (uint32_t i = guard.begin; i < guard.end; ++i) {
-    bool is_allowed = object.num_allowed_before[i + 1] > object.num_allowed_before[i];
-    names.candidates[by_spelling[i]] = is_allowed;
-  }
-  return names;
-}
-
-bool Machine::lacks_names(State state, const PastKeys& names) {
-  if (!allows_any_order()) return false;
-  const auto* inside = at<InKey>(state);
-  const auto* after = at<AfterKey>(state);
-  bool is_free = inside != nullptr ? !inside->may_be_named() : after != nullptr && keys_[after->key].is_free();
-  if (!is_free) return false;
-  uint32_t number = inside != nullptr ? inside->object : after->object;
-  const Object& object = objects_[number];
-  if (is_guarded(object)) return !holds({Guard::kClose, number}, names);
-  const KeyOrder& order = this->order(object).order;
-  return !liveness_.is_object_live(lists_[object.formulas][0], order, PastKeys(order.names.size(), true));
-}
-
-std::optional<uint32_t> Machine::position_of_name(const AfterKey& after) const {
-  const Key& key = keys_[after.key];
-  if (key.is_free()) return std::nullopt;
-  return order(objects_[after.object]).order.positions.at(key.name);
-}
-
-// -- reading ------------------------------------------------------------------------
 
 Action Machine::read(const ObjectStart& start, MemoryKind memory, uint8_t byte) {
   if (std::optional<uint32_t> more = whitespace_.after(start.spaces, byte)) {
@@ -437,41 +26,39 @@ Action Machine::read(const ObjectStart& start, MemoryKind memory, uint8_t byte) 
 }
 
 Action Machine::read(const BeforeKey& before, MemoryKind, uint8_t byte) {
-  Object& object = prepared(before.object);
-  bool has_named = object.num_allowed_before.back() > 0;
+  const Object& object = objects_.prepared(before.object);
+  bool has_named = object.allows_names();
   if (byte == '"' && whitespace_.may_end(before.spaces) && (object.allows_free || has_named)) {
-    uint32_t num_names = uint32_t(object.num_allowed_before.size() - 1);
+    uint32_t num_names = object.num_names();
     return replace(
         add(InKey{before.object, 0, has_named ? num_names : 0, 0, object.allows_free ? object.free : InKey::kNotFree},
-            object.allows_free ? MemoryKind::kInsideKey : memory_of(object)));
+            object.allows_free ? MemoryKind::kInsideKey : objects_.memory_of(object)));
   }
   std::optional<uint32_t> more = whitespace_.after(before.spaces, byte);
-  return more ? replace(add(BeforeKey{before.object, *more}, memory_of(object))) : Action{};
+  return more ? replace(add(BeforeKey{before.object, *more}, objects_.memory_of(object))) : Action{};
 }
 
 Action Machine::read(const InKey& given, MemoryKind, uint8_t byte) {
   InKey key = given;
   const Object& object = objects_[key.object];
-  const Order& order = this->order(object);
+  const Objects::Order& order = objects_.order(object);
   auto spelling = [&](uint32_t index) -> const std::string& {
     return schema_.spelled_name(order.order.names[order.by_spelling[index]]);
   };
-  auto is_allowed = [&](uint32_t index) {
-    return object.num_allowed_before[index + 1] > object.num_allowed_before[index];
-  };
-  MemoryKind after_memory = memory_of(object);
+  auto is_allowed = [&](uint32_t index) { return object.allows_spelling(index); };
+  MemoryKind after_memory = objects_.memory_of(object);
   if (byte == '"') {
     std::optional<uint32_t> complete;
     // Spellings never end inside an escape. The shortest of those that begin so is first.
     bool is_named = key.may_be_named() && spelling(key.begin).size() == key.length;
     if (is_named && is_allowed(key.begin)) {
-      complete = number_of_key({order.order.names[order.by_spelling[key.begin]]});
+      complete = objects_.number_of_key({order.order.names[order.by_spelling[key.begin]]});
     } else if (key.may_be_free() && texts_.accepts(lists_[key.free][0])) {
       Key free;
       for (size_t i = 0; i < object.sets.size(); ++i) {
         if (texts_.accepts(lists_[key.free][i + 1])) free.sets.push_back(object.sets[i]);
       }
-      complete = number_of_key(free);
+      complete = objects_.number_of_key(free);
     }
     if (complete) return replace(add(AfterKey{key.object, *complete, whitespace_.start(false)}, after_memory));
   }
@@ -493,22 +80,18 @@ Action Machine::read(const InKey& given, MemoryKind, uint8_t byte) {
   for (uint32_t i = key.begin; i < key.end; ++i) {
     if (is_allowed(i)) position = std::min(position, order.by_spelling[i]);
   }
-  key.object = object_at(key.object, position);
-  prepared(key.object);
+  key.object = objects_.at_position(key.object, position);
+  objects_.prepared(key.object);
   return replace(add(key, key.may_be_free() ? MemoryKind::kInsideKey : after_memory));
 }
 
 Action Machine::read(const AfterKey& key, MemoryKind memory, uint8_t byte) {
   if (byte == ':' && whitespace_.may_end(key.spaces)) {
-    State value = add(BeforeValue{key_plan(key.object, key.key).children, whitespace_.start(true)});
+    State value = add(BeforeValue{objects_.plan(key.object, key.key).children, whitespace_.start(true)});
     return {Action::kPush, value, waiting_member(key.object, key.key)};
   }
   std::optional<uint32_t> spaces = whitespace_.after(key.spaces, byte);
   return spaces ? replace(add(AfterKey{key.object, key.key, *spaces}, memory)) : Action{};
-}
-
-State Machine::waiting_member(uint32_t object, uint32_t key) {
-  return add(WaitingForMember{object, key}, memory_of(prepared(object)));
 }
 
 Action Machine::read(const AfterMember& member, MemoryKind memory, uint8_t byte) {
@@ -516,10 +99,65 @@ Action Machine::read(const AfterMember& member, MemoryKind memory, uint8_t byte)
     return replace(add(AfterMember{member.object, *spaces}, memory));
   }
   if (!whitespace_.may_end(member.spaces)) return {};
-  Object& object = prepared(member.object);
+  const Object& object = objects_.prepared(member.object);
   if (byte == '}') return end_of_object(object).value_or(Action{});
-  if (byte != ',' || (!object.allows_free && object.num_allowed_before.back() == 0)) return {};
+  if (byte != ',' || (!object.allows_free && !object.allows_names())) return {};
   return replace(add(BeforeKey{member.object, whitespace_.start(true)}, memory));
+}
+
+State Machine::waiting_member(uint32_t object, uint32_t key) {
+  return add(WaitingForMember{object, key}, objects_.memory_of(objects_.prepared(object)));
+}
+
+// -- names ---------------------------------------------------------------------------
+
+Guard Machine::guard_in_any_order(State state, uint8_t byte, const Action& action) {
+  const auto* key = at<InKey>(state);
+  std::optional<uint32_t> between = key == nullptr ? object_between_members(state) : std::nullopt;
+  if (key == nullptr && !between) return {};
+  uint32_t number = key != nullptr ? key->object : *between;
+  const Object& object = objects_[number];
+  if (!objects_.is_guarded(object)) return {};
+  if (action.kind == Action::kPop) return {Guard::kClose, number};
+  auto one_of = [&](uint32_t begin, uint32_t end, bool allows_free) {
+    bool is_always_true = allows_free && object.max_keys == UINT32_MAX;
+    return is_always_true ? Guard() : Guard{Guard::kKeys, number, begin, end, allows_free};
+  };
+  if (key == nullptr) {
+    if (byte != '"' && byte != ',') return {};
+    return one_of(0, object.num_names(), object.allows_free);
+  }
+  if (!key->may_be_named()) return {};  // it was a free key before
+  if (const auto* next = at<InKey>(action.state)) return one_of(next->begin, next->end, next->may_be_free());
+  if (completed_name(state, action.state)) return one_of(key->begin, key->begin + 1, false);
+  return one_of(0, 0, true);
+}
+
+bool Machine::lacks_names(State state, const PastKeys& names) {
+  if (!allows_any_order()) return false;
+  const auto* inside = at<InKey>(state);
+  const auto* after = at<AfterKey>(state);
+  bool is_free = inside != nullptr ? !inside->may_be_named() : after != nullptr && objects_.key(after->key).is_free();
+  return is_free && objects_.lacks_names(inside != nullptr ? inside->object : after->object, names);
+}
+
+std::optional<uint32_t> Machine::completed_name(State state, State next) const {
+  bool may_be_complete = allows_any_order() && at<InKey>(state) != nullptr && at<AfterKey>(next) != nullptr;
+  return may_be_complete ? position_of_name(*at<AfterKey>(next)) : std::nullopt;
+}
+
+std::optional<uint32_t> Machine::position_of_name(const AfterKey& after) const {
+  const Key& key = objects_.key(after.key);
+  if (key.is_free()) return std::nullopt;
+  return objects_.order(objects_[after.object]).order.positions.at(key.name);
+}
+
+bool Machine::ends_free_key(State state) {
+  if (at<InKey>(state) == nullptr) return false;
+  Action action = this->action(state, '"');
+  if (action.kind != Action::kReplace) return false;
+  const auto* after = at<AfterKey>(action.state);
+  return after != nullptr && objects_.key(after->key).is_free();
 }
 
 }  // namespace structout::json

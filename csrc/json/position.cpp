@@ -209,7 +209,7 @@ bool Position::complete_item(const Frame& waiting, std::string text) {
       if (!used.strings.contains(each)) used.strings = used.strings.with(each);
     });
   }
-  if (machine_->is_tight(waiting.state) && !machine_->stays_live(state_, used.values)) return false;
+  if (machine_->counts().is_tight(waiting.state) && !machine_->counts().stays_live(state_, used.values)) return false;
   memory_ = with_used(waiting.memory, std::move(used));
   return true;
 }
@@ -243,16 +243,17 @@ Position::Outlook Position::outlook(const Frame& item) const {
     const UsedValues* used = memory == nullptr ? nullptr : memory->used.get();
     if (used == nullptr) return size_t(0);
     bool are_alike = used->are_alike && used->last->children == machine_->item_children(array);
-    return are_alike ? used->values.size() : Machine::kUnknownItems;
+    return are_alike ? used->values.size() : ValueCounts::kUnknownItems;
   };
   bool is_in_array = machine_->memory(state_) == MemoryKind::kItems;
-  Machine::NumValues count =
-      machine_->num_values(state_, names(), is_in_array ? num_items(memory_.get(), state_) : Machine::kUnknownItems);
+  ValueCounts::Count count = machine_->counts().values(
+      state_, names(), is_in_array ? num_items(memory_.get(), state_) : ValueCounts::kUnknownItems);
   for (const Frame* frame = below_.get(); frame != &item; frame = frame->below.get()) {
     if (machine_->memory(frame->state) == MemoryKind::kInsideItem) {
       // In an array inside, the items that have come cannot come again.
-      bool is_tight = machine_->is_tight(frame->state);
-      if (is_tight && (!count.are_many() || machine_->depends_on_verdicts(frame->state))) return Outlook::kUnknown;
+      bool is_tight = machine_->counts().is_tight(frame->state);
+      if (is_tight && (!count.are_many() || machine_->counts().depends_on_verdicts(frame->state)))
+        return Outlook::kUnknown;
       if (num_used(*frame) > 0 && !count.are_many()) {
         const Rivals& rivals = rivals_of(*frame);
         size_t num_past = rivals.size();
@@ -262,14 +263,14 @@ Position::Outlook Position::outlook(const Frame& item) const {
       }
     }
     bool is_in_array = machine_->memory(frame->state) == MemoryKind::kInsideItem;
-    size_t num_past = is_in_array ? num_items(frame->memory.get(), frame->state) : Machine::kUnknownItems;
-    if (num_past != Machine::kUnknownItems) ++num_past;
-    Machine::NumValues behind = machine_->num_values_behind(frame->state, names_of(frame->memory.get()), num_past);
-    uint64_t all = uint64_t(count.least) * behind.least;
-    count = {uint32_t(std::min<uint64_t>(all, Machine::kManyValues)), count.is_exact && behind.is_exact};
+    size_t num_past = is_in_array ? num_items(frame->memory.get(), frame->state) : ValueCounts::kUnknownItems;
+    if (num_past != ValueCounts::kUnknownItems) ++num_past;
+    ValueCounts::Count after = machine_->counts().values_after(frame->state, names_of(frame->memory.get()), num_past);
+    uint64_t all = uint64_t(count.least) * after.least;
+    count = {uint32_t(std::min<uint64_t>(all, ValueCounts::kMany)), count.is_exact && after.is_exact};
   }
-  if (machine_->is_tight(item.state)) {
-    bool are_alike = count.are_many() && !machine_->depends_on_verdicts(item.state);
+  if (machine_->counts().is_tight(item.state)) {
+    bool are_alike = count.are_many() && !machine_->counts().depends_on_verdicts(item.state);
     return are_alike ? Outlook::kLive : Outlook::kUnknown;
   }
   if (count.least > num_used(item)) return Outlook::kLive;
@@ -284,12 +285,12 @@ bool Position::has_unused() const {
   MemoryKind kind = machine_->memory(state_);
   bool is_at_key = kind == MemoryKind::kInsideKey || kind == MemoryKind::kKeys;
   if (is_at_key && memory_ != nullptr && memory_->used != nullptr) {
-    if (!machine_->has_unused_key(state_, memory_->used->values, used_begin_, names())) return false;
+    if (!machine_->counts().has_unused_key(state_, memory_->used->values, used_begin_, names())) return false;
   }
   const Frame* outermost = nullptr;
   bool is_new = is_new_;
   for (const Frame* item = below_ == nullptr ? nullptr : below_->item; item != nullptr;) {
-    bool is_tight = machine_->is_tight(item->state);
+    bool is_tight = machine_->counts().is_tight(item->state);
     bool is_used = item->memory->used != nullptr && !is_new;
     if (!is_tight && is_used && item == below_.get() && machine_->is_scalar(state_)) {
       TextSet::Cursor begin = used_begin_;
@@ -299,7 +300,7 @@ bool Position::has_unused() const {
           if (!is_space(uint8_t(byte))) begin.read(uint8_t(byte));
         }
       }
-      if (!machine_->has_unused_scalar(state_, begin)) return false;
+      if (!machine_->counts().has_unused_scalar(state_, begin)) return false;
     } else if (is_used || is_tight) {
       Outlook outlook = this->outlook(*item);
       if (outlook == Outlook::kDead) return false;
@@ -327,7 +328,7 @@ std::string Position::key_within(const Frame& item) const {
     bool is_item = machine_->memory(frame->state) == MemoryKind::kInsideItem;
     depends_on_text = depends_on_text || (has_used && (!is_item || rivals_of(*frame).size() > 0));
   }
-  if (!depends_on_text) depends_on_text = machine_->may_be_scarce(item.state, text_since(item.memory->begin));
+  if (!depends_on_text) depends_on_text = machine_->counts().may_be_scarce(item.state, text_since(item.memory->begin));
   return depends_on_text ? key + text_since(item.memory->begin) : key;
 }
 

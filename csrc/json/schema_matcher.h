@@ -88,6 +88,8 @@ class SchemaMatcher final : public engine::Matcher {
 
   bool push(PlacePtr next, Step step) {
     if (next == nullptr) return false;
+    engine::make_room(history_);
+    engine::make_room(steps_);
     history_.push_back(std::exchange(place_, std::move(next)));
     steps_.push_back(std::move(step));
     drafts_.clear();

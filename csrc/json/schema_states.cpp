@@ -103,7 +103,7 @@ State SchemaStates::mask_state(const Position& position) {
   State state = position.state();
   if (mask_states_.size() <= state) mask_states_.resize(machine_->num_states(), kNoState);
   if (mask_states_[state] == kNoState) {
-    mask_states_[state] = machine_->without_far_limits(state, vocabulary_->max_depth());
+    mask_states_[state] = machine_->hints().without_far_limits(state, vocabulary_->max_depth());
   }
   return mask_states_[state];
 }
@@ -130,9 +130,9 @@ const SchemaStates::Entry* SchemaStates::known_entry(const Position& position, S
 // Leaves the row of the mask in row_.
 const SchemaStates::Entry& SchemaStates::computed_entry(const Position& position, State top) {
   machine_->schema().budget().restart();
-  std::optional<Machine::LengthLimit> limit;
-  if (!machine_->has_unique_items()) limit = machine_->length_limit(top);  // strings with a limit may run out
-  std::optional<State> similar = limit ? limit->without : machine_->state_without_name(top);
+  std::optional<WalkHints::LengthLimit> limit;
+  if (!machine_->has_unique_items()) limit = machine_->hints().length_limit(top);  // strings with a limit may run out
+  std::optional<State> similar = limit ? limit->without : machine_->hints().state_without_name(top);
   const Entry* base = nullptr;
   if (similar) {
     base = known_entry(position, *similar);
@@ -315,8 +315,8 @@ void SchemaStates::forbid_used(const Position& position, const Suspects& suspect
   machine_->schema().budget().restart();
   bool remembers = position.has_used();
   const Frame* item = position.below() == nullptr ? nullptr : position.below()->item;
-  bool is_in_item =
-      item != nullptr && !machine_->is_tight(item->state) && (item->below == nullptr || item->below->item == nullptr);
+  bool is_in_item = item != nullptr && !machine_->counts().is_tight(item->state) &&
+                    (item->below == nullptr || item->below->item == nullptr);
   bool is_in_string = is_in_item && machine_->is_in_string(position.state());
   // Whether the item is known to differ from the others after the token.
   auto is_new_item = [&](uint32_t token) {

@@ -46,7 +46,7 @@ bool StackSchema::accepts(uint32_t state) {
   return states_->machine_->is_end(state) || states_->machine_->verdicts_at_end(state).has_value();
 }
 
-bool StackSchema::is_behind_bottom(uint32_t state) {
+bool StackSchema::is_below_bottom(uint32_t state) {
   SchemaStates::Lock lock(*states_);
   return states_->machine_->is_end(state);
 }
@@ -56,9 +56,9 @@ bool StackSchema::keeps_names(uint32_t state) {
   return states_->machine_->memory(state) != MemoryKind::kNone;
 }
 
-std::optional<StackGuard> StackSchema::packed(Machine& machine, const Machine::Guard& guard) {
-  Machine::GuardNames names = machine.names_of(guard);
-  if (guard.kind == Machine::Guard::kKeys && guard.allows_free && !names.max_keys) {  // it always holds
+std::optional<StackGuard> StackSchema::packed(Machine& machine, const Guard& guard) {
+  GuardNames names = machine.names_of(guard);
+  if (guard.kind == Guard::kKeys && guard.allows_free && !names.max_keys) {  // it always holds
     StackGuard always;
     always.allows_free = true;
     return always;
@@ -69,7 +69,7 @@ std::optional<StackGuard> StackSchema::packed(Machine& machine, const Machine::G
   result.required = *required;
   result.candidates = *candidates;
   result.max_keys = names.max_keys ? int32_t(std::min<uint32_t>(*names.max_keys, INT32_MAX)) : -1;
-  result.closes = guard.kind == Machine::Guard::kClose;
+  result.closes = guard.kind == Guard::kClose;
   result.allows_free = guard.allows_free;
   return result;
 }
@@ -95,7 +95,7 @@ StackAction StackSchema::action(State state, uint8_t byte) {
     }
     case Action::kPush:
       result.kind = StackAction::kPush;
-      if (machine.memory(action.below) == MemoryKind::kInsideItem && machine.is_tight(action.below)) {
+      if (machine.memory(action.below) == MemoryKind::kInsideItem && machine.counts().is_tight(action.below)) {
         return {StackAction::kAsk};
       }
       break;
@@ -106,8 +106,8 @@ StackAction StackSchema::action(State state, uint8_t byte) {
       result.kind = StackAction::kPopBefore;
       break;
   }
-  Machine::Guard guard = machine.guard(state, byte, action);
-  if (guard.kind == Machine::Guard::kNone) return result;
+  Guard guard = machine.guard(state, byte, action);
+  if (guard.kind == Guard::kNone) return result;
   std::optional<StackGuard> names = packed(machine, guard);
   if (!names) return {StackAction::kAsk};
   result.has_guard = true;
@@ -192,7 +192,7 @@ class StackSchema::SchemaText final : public engine::StackLanguage::Text {
     if (position.has_used()) return false;
     auto add = [&](State state, const PastKeys& names) {
       std::optional<uint64_t> bits = bits_of(names);
-      bool is_tight = machine.memory(state) == MemoryKind::kInsideItem && machine.is_tight(state);
+      bool is_tight = machine.memory(state) == MemoryKind::kInsideItem && machine.counts().is_tight(state);
       if (!bits || is_tight) return false;
       place.frames.push_back({state, *bits});
       return true;

@@ -23,7 +23,7 @@ class StackSchema final : public engine::StackLanguage {
   uint32_t start() override { return states_->start()->position.state(); }
   bool has_stack() const override { return true; }
   bool accepts(uint32_t state) override;
-  bool is_behind_bottom(uint32_t state) override;
+  bool is_below_bottom(uint32_t state) override;
   bool keeps_names(uint32_t state) override;
   bool is_live(uint32_t) override { return true; }
   void list_actions(uint32_t state, engine::StackAction* actions) override;
@@ -34,7 +34,7 @@ class StackSchema final : public engine::StackLanguage {
  private:
   class SchemaText;
   engine::StackAction action(State state, uint8_t byte);
-  static std::optional<engine::StackGuard> packed(Machine& machine, const Machine::Guard& guard);
+  static std::optional<engine::StackGuard> packed(Machine& machine, const Guard& guard);
 
   std::shared_ptr<SchemaStates> states_;
 };

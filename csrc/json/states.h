@@ -89,13 +89,13 @@ class StateTable {
  public:
   // The number, and whether it is new.
   std::pair<State, bool> add(const StateContents& contents, MemoryKind memory) {
-    auto [state, is_new] =
-        numbers_.find_or_add(hash_of(contents), [&](State other) { return are_equal(contents_[other], contents); });
-    if (is_new) {
+    auto is_equal = [&](State other) { return are_equal(contents_[other], contents); };
+    auto store = [&] {
+      engine::make_room(memories_);
       contents_.push_back(contents);
       memories_.push_back(memory);
-    }
-    return {state, is_new};
+    };
+    return numbers_.find_or_add(hash_of(contents), is_equal, store);
   }
 
   size_t size() const { return contents_.size(); }

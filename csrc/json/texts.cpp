@@ -124,11 +124,17 @@ bool Texts::matches(TextKind kind, Formula formula, const std::string& text) {
 
 uint32_t Texts::add(const TextState& state) {
   uint64_t hash = engine::mix(engine::mix(uint64_t(state.kind), state.syntax), state.formula);
-  auto [number, is_new] = state_numbers_.find_or_add(hash, [&](uint32_t other) { return states_[other] == state; });
-  if (is_new) {
+  auto is_equal = [&](uint32_t other) { return states_[other] == state; };
+  auto store = [&] {
+    engine::make_room(states_);
+    engine::make_room(steps_);
+    bool accepts = holds_at_end(state);
     states_.push_back(state);
     steps_.emplace_back();
-    steps_.back().accepts = holds_at_end(state);
+    steps_.back().accepts = accepts;
+  };
+  auto [number, is_new] = state_numbers_.find_or_add(hash, is_equal, store);
+  if (is_new) {
     memory_bytes_ += sizeof(TextState) + sizeof(Steps) + 2 * sizeof(uint64_t);
     budget_.spend(1);
     if (states_.size() > kMaxStates) throw RoomError("schema_text_states", states_.size(), kMaxStates);

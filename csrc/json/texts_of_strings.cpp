@@ -12,7 +12,7 @@ using engine::Edge;
 namespace {
 
 constexpr uint8_t kSeparator[] = {0xE2, 0x80};  // U+2028 and U+2029 begin so
-constexpr uint32_t kUnlimited = UINT32_MAX - 1;
+constexpr uint32_t kAnyLength = UINT32_MAX - 1;
 constexpr size_t kMaxSearched = 2000;
 constexpr size_t kMaxPlainStates = 500;
 
@@ -21,8 +21,8 @@ constexpr size_t kMaxPlainStates = 500;
 uint32_t Texts::num_plain_bytes(uint32_t state) {
   if (!allows_all_bytes_ || !is_between_characters(state) || !is_live(state)) return 0;
   auto split = split_limit(state);
-  if (asks_for_length_only(split ? split->first : state)) return split ? split->second - 1 : kUnlimited;
-  return allows_plain(state) ? kUnlimited : 0;
+  if (asks_for_length_only(split ? split->first : state)) return split ? split->second - 1 : kAnyLength;
+  return allows_plain(state) ? kAnyLength : 0;
 }
 
 // Whether a formula without limit asks for nothing but a minimum of the length.

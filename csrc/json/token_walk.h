@@ -19,24 +19,24 @@ struct Suspects {
   std::vector<uint32_t> of_themselves;  // those that may repeat what they themselves have completed
 };
 
-// Tokens that are allowed if names may still come or are not missing: see Machine::Guard.
+// Tokens that are allowed if names may still come or are not missing: see Guard.
 struct Conditions {
   static constexpr uint32_t kAlways = 0;     // no condition
   static constexpr uint32_t kByReading = 1;  // one that only reading the token tells
   struct Condition {
     uint32_t before;  // another condition, which must hold too
     uint32_t frame;   // whose names the guard asks, 0 for that on top
-    Machine::Guard guard;
+    Guard guard;
   };
   std::vector<Condition> all = std::vector<Condition>(2);
   std::vector<std::pair<uint32_t, uint32_t>> tokens;  // with their conditions
 
   // The condition with another one.
-  uint32_t with(uint32_t before, uint32_t frame, const Machine::Guard& guard) {
+  uint32_t with(uint32_t before, uint32_t frame, const Guard& guard) {
     if (before == kByReading) return kByReading;
     // The later bytes of one key allow fewer names.
-    bool is_narrower = before != kAlways && guard.kind == Machine::Guard::kKeys && all[before].frame == frame &&
-                       all[before].guard.kind == Machine::Guard::kKeys && all[before].guard.object == guard.object;
+    bool is_narrower = before != kAlways && guard.kind == Guard::kKeys && all[before].frame == frame &&
+                       all[before].guard.kind == Guard::kKeys && all[before].guard.object == guard.object;
     if (is_narrower) before = all[before].before;
     for (uint32_t i = 2; i < all.size(); ++i) {
       if (all[i].before == before && all[i].frame == frame && all[i].guard == guard) return i;
@@ -72,9 +72,10 @@ class TokenWalk {
   void fill(const engine::VocabularyTrie& vocabulary, uint32_t* row, Suspects& suspects, Conditions& conditions) {
     start(vocabulary, row, suspects, conditions);
     uint32_t num_nodes = uint32_t(vocabulary.nodes().size());
-    if (machine_.is_free_text(frames_[0].state)) {
+    if (machine_.hints().is_free_text(frames_[0].state)) {
       fill_free_text(vocabulary.string_tokens());
-    } else if (machine_.num_plain_bytes(frames_[0].state) >= vocabulary.max_depth() && !may_run_out(frames_[0].state)) {
+    } else if (machine_.hints().num_plain_bytes(frames_[0].state) >= vocabulary.max_depth() &&
+               !may_run_out(frames_[0].state)) {
       const engine::StringTokens& strings = vocabulary.string_tokens();
       std::copy(strings.plain_row.begin(), strings.plain_row.end(), row_);
       fill_special(vocabulary, 0, num_nodes);
@@ -135,7 +136,7 @@ class TokenWalk {
   }
 
   // Changes the row of the state without its limit of the length. False if fill() is faster.
-  bool forbid_longer(const engine::VocabularyTrie& vocabulary, const Machine::LengthLimit& limit, uint32_t* row) {
+  bool forbid_longer(const engine::VocabularyTrie& vocabulary, const WalkHints::LengthLimit& limit, uint32_t* row) {
     row_ = row;
     const engine::StringTokens& strings = vocabulary.string_tokens();
     const uint32_t longest = engine::StringTokens::kNumLengths - 1;
@@ -242,6 +243,8 @@ class TokenWalk {
     frames_.resize(sizes_[node.depth]);
     uint32_t top = next(tops_[node.depth], node.byte);
     if (top == kBottom) return false;
+    // A number may end in front of any byte, so what is below it counts though no byte of JSON leads there.
+    if (frames_[top].below == kBottom && machine_.verdicts_at_end(frames_[top].state)) look_at(kBottom);
     tops_[node.depth + 1] = top;
     sizes_[node.depth + 1] = frames_.size();
     return true;
@@ -270,7 +273,7 @@ class TokenWalk {
   // looked at.
   bool may_run_out(State state) {
     bool must_differ = machine_.has_unique_items() || memory(state) == MemoryKind::kInsideKey;
-    return must_differ && machine_.num_plain_bytes(state) < kUnlimited;
+    return must_differ && machine_.hints().num_plain_bytes(state) < kUnlimited;
   }
 
   void open(uint32_t depth) {
@@ -280,8 +283,8 @@ class TokenWalk {
       return;
     }
     levels_[depth].state = state;
-    levels_[depth].num_plain_bytes = machine_.num_plain_bytes(state);
-    levels_[depth].repeated_classes = machine_.repeated_classes(state);
+    levels_[depth].num_plain_bytes = machine_.hints().num_plain_bytes(state);
+    levels_[depth].repeated_classes = machine_.hints().repeated_classes(state);
     if (may_run_out(state)) levels_[depth].num_plain_bytes = 0;
   }
 
@@ -326,11 +329,11 @@ class TokenWalk {
   // Takes the tokens of a string of which nothing is asked, from its present end on.
   void fill_free_text(const engine::StringTokens& strings) {
     std::copy(strings.inner_row.begin(), strings.inner_row.end(), row_);
-    uint32_t behind_quote = next(0, '"');
-    if (behind_quote == kBottom) return;
-    Suspicion suspicion = this->suspicion(behind_quote);
-    for (uint32_t token : strings.tokens_that_end) allow(token, suspicion, behind_quote);
-    tops_[0] = behind_quote;
+    uint32_t after_quote = next(0, '"');
+    if (after_quote == kBottom) return;
+    Suspicion suspicion = this->suspicion(after_quote);
+    for (uint32_t token : strings.tokens_that_end) allow(token, suspicion, after_quote);
+    tops_[0] = after_quote;
     sizes_.assign(sizes_.size(), frames_.size());
     const std::vector<engine::VocabularyTrie::Node>& nodes = strings.exits->nodes();
     for (uint32_t number = 0; number < nodes.size();) {
@@ -351,14 +354,14 @@ class TokenWalk {
   // the key. The row already has the others.
   void fill_names(const engine::VocabularyTrie& vocabulary, uint32_t node, uint32_t depth) {
     const std::vector<engine::VocabularyTrie::Node>& nodes = vocabulary.nodes();
-    std::vector<uint8_t> bytes = machine_.name_bytes(frames_[tops_[depth]].state);
+    std::vector<uint8_t> bytes = machine_.hints().name_bytes(frames_[tops_[depth]].state);
     bytes.push_back('"');
     for (uint8_t byte : bytes) {
       uint32_t number = vocabulary.child(node, byte);
       if (number == engine::VocabularyTrie::kNone) continue;
       if (byte == '"' && ends_as_without_name(tops_[depth])) continue;
       bool is_allowed = follow(nodes[number]);
-      if (is_allowed && byte != '"' && machine_.state_without_name(frames_[tops_[depth + 1]].state)) {
+      if (is_allowed && byte != '"' && machine_.hints().state_without_name(frames_[tops_[depth + 1]].state)) {
         enter(vocabulary, number);
         for (uint32_t i = vocabulary.first_token(number); !is_followed_.empty() && i < nodes[number].tokens_end; ++i) {
           is_followed_[vocabulary.tokens()[i]] = true;
@@ -379,7 +382,7 @@ class TokenWalk {
 
   // Whether the quote does the same where the key cannot become a named one.
   bool ends_as_without_name(uint32_t top) {
-    State state = frames_[top].state, without = *machine_.state_without_name(state);
+    State state = frames_[top].state, without = *machine_.hints().state_without_name(state);
     Action action = machine_.action(state, '"');
     bool is_same = frames_[top].condition == Conditions::kAlways && action == machine_.action(without, '"');
     return is_same && machine_.guard(state, '"', action) == machine_.guard(without, '"', action);
@@ -422,8 +425,8 @@ class TokenWalk {
 
   // The condition after an action. None if it does not hold.
   std::optional<uint32_t> condition_after(const WalkFrame& frame, uint8_t byte, const Action& action) {
-    Machine::Guard guard = machine_.guard(frame.state, byte, action);
-    if (guard.kind == Machine::Guard::kNone) return frame.condition;
+    Guard guard = machine_.guard(frame.state, byte, action);
+    if (guard.kind == Guard::kNone) return frame.condition;
     if (frame.has_new_name) return Conditions::kByReading;
     if (frame.names != kNoNames) return conditions_->with(frame.condition, frame.names, guard);
     return machine_.holds(guard, {}) ? std::optional(frame.condition) : std::nullopt;
@@ -454,19 +457,20 @@ class TokenWalk {
     Suspicion found = Suspicion::kNone;
     // forbid_used() finds the tokens that complete the present key and do no more.
     if (completes && frame.events != (kCompleted | kCompletedPresentKey)) found = Suspicion::kOfEarlier;
-    if (machine_.may_lack_keys(frame.state)) {
+    if (machine_.counts().may_lack_keys(frame.state)) {
       if (completes) return Suspicion::kOfItself;
       found = Suspicion::kOfEarlier;
     }
     if (!machine_.has_unique_items()) return found;
-    if (memory(frame.state) == MemoryKind::kItems && machine_.is_tight(frame.state)) return Suspicion::kOfItself;
+    if (memory(frame.state) == MemoryKind::kItems && machine_.counts().is_tight(frame.state))
+      return Suspicion::kOfItself;
     for (uint32_t below = frame.below; below != kBottom; below = frames_[below].below) {
       look_at(below);
       if (memory(frames_[below].state) != MemoryKind::kInsideItem) continue;
-      bool is_tight = machine_.is_tight(frames_[below].state);
+      bool is_tight = machine_.counts().is_tight(frames_[below].state);
       if (is_tight && completes) return Suspicion::kOfItself;
-      bool may_fail = is_tight && machine_.depends_on_verdicts(frames_[below].state);
-      if (!may_fail && machine_.has_many_values(frame.state)) continue;
+      bool may_fail = is_tight && machine_.counts().depends_on_verdicts(frames_[below].state);
+      if (!may_fail && machine_.counts().are_many(frame.state)) continue;
       if (is_tight || completes || enters_another) return Suspicion::kOfItself;
       found = Suspicion::kOfEarlier;
     }

@@ -62,8 +62,8 @@ class ValueSearch {
       bool is_inside = machine_.is_in_string(state) || machine_.is_key(state);
       if (step.next == 256) {
         // A space is needed only where nothing else may follow.
-        bool is_behind_space = !text_.empty() && text_.back() == ' ';
-        bool needs_space = !is_inside && !step.has_gone_on && !step.has_tried_space && !is_behind_space;
+        bool is_after_space = !text_.empty() && text_.back() == ' ';
+        bool needs_space = !is_inside && !step.has_gone_on && !step.has_tried_space && !is_after_space;
         step.has_tried_space = true;
         if (!needs_space || !enter(path, ' ')) {
           path.pop_back();
@@ -155,10 +155,10 @@ bool can_complete(const Position& position, const Frame* item) {
     is_tight = false;
     const Frame* frame = next.below();
     for (; frame != nullptr && frame != item; frame = frame->below.get()) {
-      is_tight = is_tight || machine.is_tight(frame->state);
+      is_tight = is_tight || machine.counts().is_tight(frame->state);
     }
     if (frame == nullptr) return true;
-    is_tight = is_tight || machine.is_tight(item->state);
+    is_tight = is_tight || machine.counts().is_tight(item->state);
     outlook = next.outlook(*item);
     return outlook == Position::Outlook::kLive;
   };

@@ -21,6 +21,8 @@ class EmbeddedPosition {
 
 using PositionPtr = std::shared_ptr<const EmbeddedPosition>;
 
+using ByteSet = std::bitset<256>;
+
 // What tokens do from a position.
 struct EmbeddedView {
   static constexpr uint32_t kNoEntry = UINT32_MAX;
@@ -29,7 +31,8 @@ struct EmbeddedView {
   // the position remembers, or are not kept.
   const Mask* mask = nullptr;
 
-  // Positions of one entry have equal masks and `exits`. kNoEntry if the entry is not kept.
+  // Positions of one entry have equal masks and, in front of the same bytes, `exits`.
+  // kNoEntry if the entry is not kept.
   uint32_t entry = kNoEntry;
 
   // Nodes of the vocabulary's trie after which the text may end inside a token. Those
@@ -68,10 +71,12 @@ class EmbeddedStates {
   // False if positions differ, or if it takes long to tell.
   virtual bool are_equal(const EmbeddedPosition& a, const EmbeddedPosition& b) = 0;
 
-  virtual EmbeddedView view(const EmbeddedPosition& position) = 0;
+  // `followers`: the bytes that may follow the text. Exits without one of them below may
+  // be left out.
+  virtual EmbeddedView view(const EmbeddedPosition& position, const ByteSet& followers) = 0;
 
   // The same if it takes no work.
-  virtual std::optional<EmbeddedView> known_view(const EmbeddedPosition& position) = 0;
+  virtual std::optional<EmbeddedView> known_view(const EmbeddedPosition& position, const ByteSet& followers) = 0;
 
   // Fills a row with the tokens all of whose bytes belong to the embedded text.
   virtual void fill(const EmbeddedPosition& position, uint32_t* row) = 0;
@@ -95,7 +100,7 @@ class EmbeddedLanguage {
  public:
   virtual ~EmbeddedLanguage() = default;
   virtual const VocabularyTrie& embedded_vocabulary() const = 0;
-  virtual const std::bitset<256>& first_bytes() const = 0;
+  virtual const ByteSet& first_bytes() const = 0;
   virtual size_t memory_bytes() = 0;  // of all states in use
 
   // The states for new texts to use now.

@@ -7,7 +7,7 @@ namespace structout::engine {
 
 namespace {
 
-constexpr uint32_t kNone = UINT32_MAX - 1;
+constexpr uint32_t kNoNode = UINT32_MAX - 1;
 constexpr uint32_t kFirstHigh = 0xD800, kNumHigh = 0x400, kFirstLow = 0xDC00, kNumLow = 0x400,
                    kEndOfSurrogates = 0xE000;
 constexpr uint32_t kFirstPair = 0x10000;
@@ -45,13 +45,13 @@ class GraphBuilder {
 
   CharacterGraph build(const CodePointSet& set) {
     std::vector<Edge> edges = utf8_edges(spelling_ == Spelling::kUtf8 ? set : difference(set, kEscaped));
-    uint32_t escape = kNone;
+    uint32_t escape = kNoNode;
     if (spelling_ == Spelling::kJson) escape = escape_node(set, set);
     if (spelling_ == Spelling::kJsonCanonical) {
       CodePointSet escaped = difference(set, kEscaped.complement());
       escape = escape_node(escaped, difference(escaped, kShortlyEscaped));
     }
-    if (escape != kNone) insert(edges, {'\\', '\\', escape});
+    if (escape != kNoNode) insert(edges, {'\\', '\\', escape});
     if (edges.empty()) return {};
     graph_.push_back(std::move(edges));
     return std::move(graph_);
@@ -65,7 +65,7 @@ class GraphBuilder {
   };
 
   uint32_t node_of(std::vector<Edge> edges) {
-    if (edges.empty()) return kNone;
+    if (edges.empty()) return kNoNode;
     std::vector<uint32_t> key;
     for (const Edge& edge : edges) key.insert(key.end(), {edge.first, edge.last, edge.target});
     auto [found, is_new] = known_.try_emplace(std::move(key), uint32_t(graph_.size()));
@@ -113,7 +113,7 @@ class GraphBuilder {
       if (contains(set, escape.code)) insert(edges, {uint8_t(escape.letter), uint8_t(escape.letter), kExit});
     }
     uint32_t number = hex_node(units_of(numbered), kHexDigits);
-    if (number != kNone) insert(edges, {'u', 'u', number});
+    if (number != kNoNode) insert(edges, {'u', 'u', number});
     return node_of(std::move(edges));
   }
 
@@ -162,7 +162,7 @@ class GraphBuilder {
 
   // The hexadecimal numbers of `digits` digits in the ranges.
   uint32_t hex_node(const std::vector<Units>& units, int digits) {
-    if (units.empty()) return kNone;
+    if (units.empty()) return kNoNode;
     if (digits == 0) return units[0].target;
     uint32_t span = 1u << (4 * (digits - 1));
     bool is_full = units.size() == 1 && units[0].first == 0 && units[0].last == 16 * span - 1;
@@ -186,7 +186,7 @@ class GraphBuilder {
     for (char first : {'0', 'A', 'a'}) {
       if (first == 'A' && spelling_ == Spelling::kJsonCanonical) continue;
       for (int digit = first == '0' ? 0 : 10; digit < (first == '0' ? 10 : 16); ++digit) {
-        if (targets[digit] == kNone) continue;
+        if (targets[digit] == kNoNode) continue;
         uint8_t byte = uint8_t(first + (first == '0' ? digit : digit - 10));
         append(edges, {byte, byte, targets[digit]});
       }

@@ -26,10 +26,10 @@ uint32_t node_of(Item item) { return uint32_t(item) >> 1; }
 bool has_ended(Item item) { return item & 1; }
 uint32_t conditions_of(Item item) { return uint32_t(item >> 32); }
 
-struct Condition {
+struct LookaheadCondition {
   uint32_t automaton;  // 2 * the lookahead, + 1 for its automaton at the start
   uint32_t state;
-  bool operator<(const Condition& other) const {
+  bool operator<(const LookaheadCondition& other) const {
     return automaton != other.automaton ? automaton < other.automaton : state < other.state;
   }
 };
@@ -43,7 +43,7 @@ class ConditionLists {
   uint32_t with_lookahead(uint32_t list, uint32_t lookahead, bool is_at_start) {
     uint32_t automaton = 2 * lookahead + is_at_start;
     if (automaton_of(automaton).num_states() == 0) return kDead;
-    std::vector<Condition> conditions = lists_[list];
+    std::vector<LookaheadCondition> conditions = lists_[list];
     if (!holds_for_all(automaton, 0)) conditions.push_back({automaton, 0});
     return number_of(std::move(conditions));
   }
@@ -51,8 +51,8 @@ class ConditionLists {
   // The list after another byte, or kDead if one of the conditions fails.
   uint32_t after(uint32_t list, uint8_t byte) {
     if (list == 0) return 0;
-    std::vector<Condition> conditions;
-    for (const Condition& condition : std::vector<Condition>(lists_[list])) {
+    std::vector<LookaheadCondition> conditions;
+    for (const LookaheadCondition& condition : std::vector<LookaheadCondition>(lists_[list])) {
       uint32_t state = automaton_of(condition.automaton).next(condition.state, byte);
       if (state == kDead) return kDead;
       if (!holds_for_all(condition.automaton, state)) conditions.push_back({condition.automaton, state});
@@ -62,14 +62,14 @@ class ConditionLists {
 
   // Whether the text may end here.
   bool hold(uint32_t list) const {
-    return std::all_of(lists_[list].begin(), lists_[list].end(), [this](const Condition& condition) {
+    return std::all_of(lists_[list].begin(), lists_[list].end(), [this](const LookaheadCondition& condition) {
       return automaton_of(condition.automaton).accepts(condition.state);
     });
   }
 
   // Marks the bytes at which the outcome of `after` may change.
   void mark_bounds(uint32_t list, std::array<bool, 257>& bounds) const {
-    for (const Condition& condition : lists_[list]) {
+    for (const LookaheadCondition& condition : lists_[list]) {
       const Automaton& automaton = automaton_of(condition.automaton);
       for (const Edge* edge = automaton.begin(condition.state); edge < automaton.end(condition.state); ++edge) {
         bounds[edge->first] = bounds[edge->last + 1] = true;
@@ -89,7 +89,7 @@ class ConditionLists {
     return of.accepts(state) && of.end(state) - edge == 1 && *edge == Edge{0, 255, state};
   }
 
-  uint32_t number_of(std::vector<Condition> conditions) {
+  uint32_t number_of(std::vector<LookaheadCondition> conditions) {
     std::sort(conditions.begin(), conditions.end());
     auto [found, is_new] = numbers_.try_emplace(std::move(conditions), uint32_t(lists_.size()));
     if (is_new) {
@@ -105,8 +105,8 @@ class ConditionLists {
   const Nfa& nfa_;
   const Budget& budget_;
   uint64_t num_entries_ = 0;
-  std::vector<std::vector<Condition>> lists_;
-  std::map<std::vector<Condition>, uint32_t> numbers_;
+  std::vector<std::vector<LookaheadCondition>> lists_;
+  std::map<std::vector<LookaheadCondition>, uint32_t> numbers_;
 };
 
 }  // namespace

@@ -209,14 +209,14 @@ class NfaBuilder {
     uint32_t start_begin = uint32_t(nfa_.targets.size());
     nfa_.targets.push_back(0);
     uint32_t start = add({NodeKind::kSplit, start_begin, 1});
-    std::vector<uint32_t> behind;
+    std::vector<uint32_t> after;
     for (size_t i = 0; i < part.children.size(); ++i) {
-      behind.push_back(compile(part.children[i], branching.returns[i] ? start : next));
+      after.push_back(compile(part.children[i], branching.returns[i] ? start : next));
     }
     uint32_t first_node = uint32_t(nfa_.nodes.size());
     for (const Branching::State& state : branching.states) {
       std::vector<uint32_t> targets = {uint32_t(nfa_.nodes.size() + 1)};
-      for (uint32_t exit : state.exits) targets.push_back(behind[exit]);
+      for (uint32_t exit : state.exits) targets.push_back(after[exit]);
       add_split(targets);
       uint32_t begin = uint32_t(nfa_.edges.size());
       for (const Edge& edge : state.edges) nfa_.edges.push_back({edge.first, edge.last, first_node + 2 * edge.target});

@@ -8,7 +8,7 @@ namespace structout::engine {
 
 namespace {
 
-constexpr uint32_t kNone = UINT32_MAX;
+constexpr uint32_t kNoTarget = UINT32_MAX;
 
 }  // namespace
 
@@ -89,7 +89,7 @@ std::vector<uint32_t> coarsest_partition(const std::vector<uint32_t>& initial, c
     for (uint32_t i = begin; i < middle; ++i) changed.push_back(sign(members[i]));
     // States that need no comparison all have one signature.
     bool has_unchanged = middle < end;
-    Signed unchanged = has_unchanged ? sign(members[middle]) : Signed{0, kNone};
+    Signed unchanged = has_unchanged ? sign(members[middle]) : Signed{0, kNoTarget};
     std::sort(changed.begin(), changed.end(),
               [](const Signed& a, const Signed& b) { return a.hash != b.hash ? a.hash < b.hash : a.state < b.state; });
     // Equal hashes are compared in full. Different signatures with one hash are so rare that

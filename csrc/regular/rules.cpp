@@ -13,6 +13,17 @@ namespace {
 
 constexpr uint32_t kUnvisited = UINT32_MAX;
 constexpr size_t kShownRules = 8;
+constexpr size_t kMaxShortText = 1'000;
+
+// Most terminals are texts, of which the states are the places between the bytes.
+Automaton chain(const std::string& text) {
+  AutomatonBuilder builder;
+  for (size_t i = 0; i < text.size(); ++i) {
+    builder.add_state(false, {{uint8_t(text[i]), uint8_t(text[i]), uint32_t(i + 1)}});
+  }
+  builder.add_state(true, {});
+  return builder.numbered(0);
+}
 
 }  // namespace
 
@@ -223,6 +234,10 @@ std::string Rules::cycle(const std::vector<std::vector<uint32_t>>& targets, uint
 }
 
 Automaton Rules::compile(uint32_t root, const Limits& limits) const {
+  if (pattern_.parts[root].kind == PartKind::kText) {
+    const std::string& text = pattern_.texts[pattern_.parts[root].index];
+    if (text.size() <= kMaxShortText && text.size() < limits.states) return chain(text);
+  }
   check_recursion(root);
   Budget budget(limits);
   Nfa nfa = build_nfa(pattern_, {root}, Spelling::kUtf8, budget);

@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <memory>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/limits.h"
+#include "base/room.h"
 #include "masks/vocabulary.h"
 #include "step/reasoning.h"
 
@@ -23,8 +25,8 @@ constexpr uint32_t kFreeRow = kNoState - 1;  // in the place of a state
 // A state is the number of a position. It is valid until the matcher moves.
 //
 // Grammars whose states are made when they are first needed may exceed their limits then.
-// Where a hook throws a runtime_error, nothing is allowed, and error() tells why. Where it
-// throws OverAllowance, so does the call, which has changed nothing.
+// Where a hook throws a runtime_error or bad_alloc, nothing is allowed, and error() tells
+// why. Where it throws OverAllowance, so does the call, which has changed nothing.
 //
 // Not safe to use from two threads at once.
 class Matcher {
@@ -62,7 +64,7 @@ class Matcher {
     if (is_reasoning()) return num_free;
     try {
       return num_free + accept_constrained(tokens + num_free, count - num_free);
-    } catch (const OverAllowance&) {
+    } catch (...) {  // OverAllowance
       reasoning_.drop(num_free);
       throw;
     }
@@ -85,7 +87,11 @@ class Matcher {
   // Advances by bytes as one step. If they are not allowed, does nothing.
   bool accept_bytes(const std::string& bytes) {
     error_.clear();
-    if (!or_error(false, [&] { return advance_bytes(bytes); })) return false;
+    bool is_allowed = or_error(false, [&] {
+      make_room(tokens_);
+      return advance_bytes(bytes);
+    });
+    if (!is_allowed) return false;
     tokens_.push_back(kNoToken);
     return true;
   }
@@ -237,6 +243,9 @@ class Matcher {
     } catch (const std::runtime_error& error) {
       error_ = error.what();
       return failed;
+    } catch (const std::bad_alloc&) {
+      error_ = "out of memory";  // short enough to be stored without an allocation
+      return failed;
     }
   }
 
@@ -256,11 +265,14 @@ class Matcher {
           }
           if (!or_error(false, [&] { return reads_stop(current_state(), uint32_t(tokens[i])); })) return i;
         }
-        bool is_allowed = is_token(tokens[i]) && or_error(false, [&] { return advance(uint32_t(tokens[i])); });
+        bool is_allowed = is_token(tokens[i]) && or_error(false, [&] {
+                            make_room(tokens_);  // first, so that nothing fails once the text has moved
+                            return advance(uint32_t(tokens[i]));
+                          });
         if (!is_allowed) return i;
         tokens_.push_back(uint32_t(tokens[i]));
       }
-    } catch (const OverAllowance&) {
+    } catch (...) {  // OverAllowance
       drop_steps(i);
       throw;
     }

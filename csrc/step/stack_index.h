@@ -17,7 +17,7 @@ class StackIndex final : public StackLanguage {
   uint32_t start() override { return 0; }
   bool has_stack() const override { return false; }
   bool accepts(uint32_t state) override { return index_->accepts(state); }
-  bool is_behind_bottom(uint32_t) override { return false; }
+  bool is_below_bottom(uint32_t) override { return false; }
   bool keeps_names(uint32_t) override { return false; }
   bool is_live(uint32_t state) override { return index_->is_live(state); }
 

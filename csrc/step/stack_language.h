@@ -74,7 +74,7 @@ class StackLanguage {
   virtual bool has_stack() const = 0;
 
   virtual bool accepts(uint32_t state) = 0;  // above the bottom, or after it
-  virtual bool is_behind_bottom(uint32_t state) = 0;
+  virtual bool is_below_bottom(uint32_t state) = 0;
   virtual bool keeps_names(uint32_t state) = 0;
   virtual bool is_live(uint32_t state) = 0;  // whether a token may end there
 

@@ -329,7 +329,7 @@ void StackTableBuilder::write_place(uint32_t language, StackLanguage::Text& text
   int32_t bottom = languages_.at(language).bottom;
   // The end of the text is above no bottom.
   bool is_end =
-      bottom >= 0 && place.frames.size() == 1 && languages_[language].language->is_behind_bottom(place.frames[0].state);
+      bottom >= 0 && place.frames.size() == 1 && languages_[language].language->is_below_bottom(place.frames[0].state);
   int64_t num_below = int64_t(place.frames.size()) - 1, num_bottoms = bottom >= 0 && !is_end;
   if (num_below + num_bottoms > max_depth) return;
   std::fill(row + kDepthColumn, row + kFramesColumn + max_depth * kFrameColumns, 0);

@@ -27,6 +27,13 @@ void prefetch_after(const Requests& requests, size_t i) {
   if (const Matcher* matcher = matcher_at(i + kPlacesAhead)) matcher->prefetch();
 }
 
+// Where rows are put together before they are streamed. Empty if they are better written in
+// place.
+std::vector<uint32_t> streamed_row(size_t num_rows, const MaskRows& masks) {
+  bool is_streamed = StreamedRows::is_better(num_rows * size_t(masks.row_bytes));
+  return std::vector<uint32_t>(is_streamed ? masks.row_words() : 0);
+}
+
 }  // namespace
 
 size_t Step::max_rows() const {
@@ -133,14 +140,22 @@ bool Step::have_masks() const {
   return true;
 }
 
-// Fills row i of `masks`. Returns whether it allows anything.
-bool Step::fill_row(size_t row, const MaskRows& masks, size_t i) const {
+// Writes the words of a row. Returns whether it allows anything.
+bool Step::write_row(size_t row, uint32_t* words, size_t num_words) const {
   uint32_t state = states_[row];
   if (state == kFreeRow || state == kEmptyRow) {
-    masks.fill(i, state == kFreeRow ? UINT32_MAX : 0);
+    std::fill_n(words, num_words, state == kFreeRow ? UINT32_MAX : 0);
     return state == kFreeRow;
   }
-  return matchers_[row]->fill(state, masks.row(i));
+  return matchers_[row]->fill(state, words);
+}
+
+// Fills row i of `masks`. Returns whether it allows anything. `streamed`: see streamed_row().
+bool Step::fill_row(size_t row, const MaskRows& masks, size_t i, std::vector<uint32_t>& streamed) const {
+  if (streamed.empty()) return write_row(row, masks.row(i), masks.row_words());
+  bool allows_any = write_row(row, streamed.data(), streamed.size());
+  StreamedRows::copy(masks.row(i), streamed.data(), streamed.size());
+  return allows_any;
 }
 
 // Returns how many steps of work are left. If they are not enough, the rows are empty.
@@ -152,7 +167,7 @@ std::optional<uint64_t> Step::fill_request(size_t i, uint64_t work, const MaskRo
     WorkAllowance allowance(work, may_wait);
     if (!is_planned_[i]) plan(i);
     for (size_t row = first; row < last; ++row) {
-      bool allows_any = fill_row(row, masks, row);
+      bool allows_any = fill_row(row, masks, row, streamed_row_);
       is_dead = is_dead || (row == first && !allows_any && states_[row] != kEmptyRow);
     }
     if (is_dead) dead_ends.push_back(i);
@@ -166,6 +181,7 @@ std::optional<uint64_t> Step::fill_request(size_t i, uint64_t work, const MaskRo
 
 uint64_t Step::run(uint64_t work, const MaskRows& masks, const BeforeLongWork& before_long_work) {
   lay_out();
+  streamed_row_ = streamed_row(num_rows(), masks);
   std::vector<size_t> later;
   // Requests with known masks come first, so that they never wait for the others.
   for (size_t i = 0; i < requests.size(); ++i) {
@@ -199,11 +215,13 @@ uint64_t Step::run(uint64_t work, const MaskRows& masks, const BeforeLongWork& b
     later = over;
   }
   unfinished = later;
+  StreamedRows::finish();
   return work - left;
 }
 
 std::optional<uint64_t> Step::finish(size_t request, uint64_t work, const MaskRows& masks) {
   std::optional<uint64_t> left = fill_request(request, work, masks, true);
+  StreamedRows::finish();
   return left ? std::optional<uint64_t>(work - *left) : std::nullopt;
 }
 
@@ -229,9 +247,11 @@ std::vector<size_t> Step::fill(const std::vector<size_t>& rows, const MaskRows& 
   bool are_known = std::all_of(rows.begin(), rows.end(), [&](size_t row) { return has_mask(row); });
   if (!are_known) before_long_work();
   std::vector<size_t> empty;
+  std::vector<uint32_t> streamed = streamed_row(rows.size(), masks);
   for (size_t i = 0; i < rows.size(); ++i) {
-    if (!fill_row(rows[i], masks, i)) empty.push_back(i);
+    if (!fill_row(rows[i], masks, i, streamed)) empty.push_back(i);
   }
+  StreamedRows::finish();
   return empty;
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "masks/streamed_rows.h"
 #include "step/matcher.h"
 
 namespace structout::engine {
@@ -46,7 +47,8 @@ struct MaskRows {
   uintptr_t address;  // of the first row
   int64_t row_bytes;  // from one row to the next
 
-  void fill(size_t i, uint32_t word) const { std::fill_n(row(i), size_t(row_bytes) / sizeof(word), word); }
+  size_t row_words() const { return size_t(row_bytes) / sizeof(uint32_t); }
+  void fill(size_t i, uint32_t word) const { std::fill_n(row(i), row_words(), word); }
   uint32_t* row(size_t i) const { return reinterpret_cast<uint32_t*>(address + uintptr_t(int64_t(i) * row_bytes)); }
 };
 
@@ -106,7 +108,8 @@ class Step {
   void lay_out();
   void plan(size_t request);
   bool has_mask(size_t row) const;
-  bool fill_row(size_t row, const MaskRows& masks, size_t i) const;
+  bool fill_row(size_t row, const MaskRows& masks, size_t i, std::vector<uint32_t>& streamed) const;
+  bool write_row(size_t row, uint32_t* words, size_t num_words) const;
   bool have_masks() const;
   std::optional<uint64_t> fill_request(size_t request, uint64_t work, const MaskRows& masks, bool may_wait);
 
@@ -115,6 +118,7 @@ class Step {
   std::vector<const Matcher*> matchers_;  // of each row
   std::vector<bool> is_planned_;          // for each request
   std::vector<uint32_t> planned_states_;  // of the request that plan() is at
+  std::vector<uint32_t> streamed_row_;    // see streamed_row()
 };
 
 }  // namespace structout::engine

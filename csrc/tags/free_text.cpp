@@ -77,11 +77,11 @@ class Matcher {
       const Node& shorter = nodes_[longest_ending[node]];
       if (node != kRoot) from.ending.insert(from.ending.end(), shorter.ending.begin(), shorter.ending.end());
       for (uint32_t byte = 0; byte < 256; ++byte) {
-        uint32_t behind = node == kRoot ? uint32_t(kRoot) : shorter.next[byte];
+        uint32_t after = node == kRoot ? uint32_t(kRoot) : shorter.next[byte];
         if (from.next[byte] == kNone) {
-          from.next[byte] = behind;
+          from.next[byte] = after;
         } else {
-          longest_ending[from.next[byte]] = behind;
+          longest_ending[from.next[byte]] = after;
           order.push_back(from.next[byte]);
         }
       }

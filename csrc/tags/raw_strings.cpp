@@ -18,8 +18,8 @@ uint32_t after(const Automaton& automaton, uint32_t state, const std::string& te
 }
 
 bool ends(const Automaton& automaton, uint32_t state) {
-  uint32_t behind_quote = automaton.next(state, '"');
-  return behind_quote != engine::kDead && automaton.accepts(behind_quote);
+  uint32_t after_quote = automaton.next(state, '"');
+  return after_quote != engine::kDead && automaton.accepts(after_quote);
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
-"""The explanation of a constraint and its parts: drawn texts, keywords, pictures."""
+"""The explanation of a constraint and its parts: drawn texts, keywords."""
 
-import itertools
 import json
 import re
 
@@ -11,8 +10,6 @@ from structout import StructuredOutputsConfig, StructuredOutputsParams
 from structout.constraints.schema_walks import subschemas
 from structout.grammar.explanation import explain
 from structout.grammar.keyword_use import keyword_use, memory_places, property_names, recursive_references
-from structout.grammar.native.automaton import Automaton
-from structout.grammar.native.dot import arrows, to_dot
 from support.locations import ROOT
 from support.tokenizers_on_the_spot import byte_level
 
@@ -168,7 +165,7 @@ def test_explain_with_the_same_seed_draws_the_same_example():
 )
 def test_explain_draws_valid_examples(schema):
     found = explained(schema)
-    assert found.num_texts == 16
+    assert len(found.texts) == 16
     assert found.example is not None
     jsonschema.validate(json.loads(found.example), schema)
 
@@ -215,64 +212,3 @@ def test_recursive_references_are_those_that_lead_back():
 def test_property_names_are_of_properties_and_required():
     schema = {"required": ["z", "a"], "properties": {"a": {"properties": {"b": {}}}}}
     assert property_names(nodes_of(schema)) == ["a", "z", "b"]
-
-
-# -- pictures ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("pattern", "labels"),
-    [
-        ("[A-Z]{3}-[0-9]{4}", ["[A-Z]{3}-[0-9]{4}"]),
-        ("true|false", ["tru", "fals", "e"]),
-        (r"\[[ac-e\-]\]", [r"\[[\-ac-e]\]"]),
-        ("(?:ab)*", ["ab"]),
-        ("a+", ["a", "a"]),
-        (r"\n\t", [r"\n\t"]),
-    ],
-)
-def test_arrows_are_labelled_with_regular_expressions(pattern, labels):
-    assert sorted(arrow.label for arrow in arrows(Automaton.from_regex(pattern))) == sorted(labels)
-
-
-@pytest.mark.parametrize(
-    ("pattern", "alphabet"),
-    [
-        ("true|tuu|nut", "trune"),
-        ("[ab]{2,4}(-[0-9]+)?", "ab-0"),
-        ("(a|b)*abb", "ab"),
-        (r"[^a]\n ?\.[\]^-]", "a\n .]^-"),
-        ("é[^x]", "éx\xa9"),
-    ],
-)
-def test_arrows_spell_the_texts_of_the_automaton(pattern, alphabet):
-    automaton = Automaton.from_regex(pattern)
-    outgoing = {}
-    for arrow in arrows(automaton):
-        label = re.compile(arrow.label.encode("latin-1"), re.DOTALL)
-        outgoing.setdefault(arrow.source, []).append((label, arrow.target))
-
-    def is_spelled(text, state=0, start=0):
-        if start == len(text):
-            return automaton.accepts(state)
-        matches = ((label.match(text, start), target) for label, target in outgoing.get(state, ()))
-        return any(match and is_spelled(text, target, match.end()) for match, target in matches)
-
-    texts = ["".join(text).encode() for length in range(6) for text in itertools.product(alphabet, repeat=length)]
-    assert [text for text in texts if is_spelled(text) != automaton.matches(text)] == []
-    assert any(map(automaton.matches, texts))
-
-
-def test_to_dot_quotes_labels_and_marks_states_that_end_a_text():
-    picture = to_dot(Automaton.from_regex(r'"\\"|b c*'))
-    assert picture.startswith("digraph {\n")
-    assert picture.endswith("}\n")
-    assert r'[label="\"\\\\\""]' in picture
-    assert '[label="b␣"]' in picture
-    assert len(re.findall(r"^  \d+ \[shape=doublecircle\]$", picture, re.MULTILINE)) == 2
-
-
-def test_to_dot_with_too_many_states_draws_nothing():
-    automaton = Automaton.from_regex("a{0,100}")
-    assert to_dot(automaton) is None
-    assert to_dot(automaton, max_states=101).count("doublecircle") == 101

@@ -436,23 +436,23 @@ class Lexed:
             self._languages[IGNORED] = language(ignored, terminals, alphabet)
         self._alphabet, self._available = alphabet, available
         self._parser = Parser(productions, 0, prunes=prunes)
-        self.start = self._behind(self._parser.start, may_ignore=False) if self._parser.has_texts else None
+        self.start = self._after(self._parser.start, may_ignore=False) if self._parser.has_texts else None
         self._finishable: dict[LexedState, bool | None] = {}
 
     def step(self, state: LexedState, byte: int) -> LexedState | None:
         begun = self._rests(state.begun, byte)
         if begun:
             return LexedState(state.parsed, begun, True, state.may_ignore)
-        behind = self._ended(state)
-        if behind is None:
+        after = self._ended(state)
+        if after is None:
             return None
-        begun = self._rests(behind.begun, byte)
-        return LexedState(behind.parsed, begun, True, behind.may_ignore) if begun else None
+        begun = self._rests(after.begun, byte)
+        return LexedState(after.parsed, begun, True, after.may_ignore) if begun else None
 
     def accepts(self, state: LexedState) -> bool:
         """Whether the text may end here."""
-        behind = self._ended(state) if state.is_started else state
-        return behind is not None and self._parser.accepts(behind.parsed)
+        after = self._ended(state) if state.is_started else state
+        return after is not None and self._parser.accepts(after.parsed)
 
     def is_finishable(self, state: LexedState, max_states: int = 300) -> bool | None:
         """Whether the text may go on to the end of one. None if a search of
@@ -477,7 +477,7 @@ class Lexed:
                 return None
         return False
 
-    def _behind(self, parsed: ParserState, *, may_ignore: bool) -> LexedState:
+    def _after(self, parsed: ParserState, *, may_ignore: bool) -> LexedState:
         allowed = parsed.allowed()
         if may_ignore and allowed and IGNORED in self._languages:
             allowed.add(IGNORED)
@@ -491,9 +491,9 @@ class Lexed:
         """The state after the terminals that have the text up to here."""
         terminals = frozenset(terminal for terminal, rest in state.begun if has_empty_text(rest))
         if IGNORED in terminals:
-            return self._behind(state.parsed, may_ignore=state.may_ignore)
+            return self._after(state.parsed, may_ignore=state.may_ignore)
         parsed = self._parser.step(state.parsed, terminals) if terminals else None
-        return None if parsed is None else self._behind(parsed, may_ignore=True)
+        return None if parsed is None else self._after(parsed, may_ignore=True)
 
 
 def _with_optional(productions: Iterable[Production], terminal: Terminal) -> Iterable[Production]:

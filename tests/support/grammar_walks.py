@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from structout.grammar.native.grammars import ContextFreeGrammar, GrammarIndex
+from structout.grammar.native.grammar_index import GrammarIndex
+from structout.grammar.native.grammars import ContextFreeGrammar
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask
 

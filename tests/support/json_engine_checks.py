@@ -49,19 +49,19 @@ def check_texts(engine: JsonEngine, seed: int, num_schemas: int, num_texts: int)
                 found.wrong.append(f"seed {seed}: {error.args} for {drawn.text}")
             if refusal == "impossible":
                 for text in texts:
-                    _count(found, seed, drawn, text)
+                    count_verdict(found, seed, drawn, text)
             continue
         found.counts["schemas served"] += 1
         for text in texts:
             try:
-                _count(found, seed, drawn, text, index)
+                count_verdict(found, seed, drawn, text, index)
             except (core().LimitError, core().SchemaError):
                 found.counts["limits while reading"] += 1
                 break
     return found
 
 
-def _count(found: Findings, seed: int, drawn: EngineSchema, text: str, index: Any = None) -> None:
+def count_verdict(found: Findings, seed: int, drawn: EngineSchema, text: str, index: Any = None) -> None:
     """Count the verdict on a text. ``index``: None for a schema that allows no text."""
     is_valid = drawn.is_valid(text)
     if is_valid is None:

@@ -1,14 +1,7 @@
-"""Chi-square tests of many draws, and a fuzz test for disallowed tokens.
-
-    PYTHONPATH=tests python -m support.sampling_statistics --draws 100000000
-
-runs the fuzz test as long as for a release; the test suite runs a shorter one.
-"""
+"""Chi-square tests of many draws, and a fuzz test for disallowed tokens."""
 
 from __future__ import annotations
 
-import argparse
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -179,6 +172,41 @@ def long_tail(tail: int, gap: float) -> Setting:
     return Setting(logits)
 
 
+# ---- the settings
+
+
+def _normal(vocab_size: int, scale: float, seed: int) -> torch.Tensor:
+    return torch.randn(vocab_size, generator=torch.Generator().manual_seed(seed)) * scale
+
+
+def _mask(vocab_size: int, density: float, seed: int) -> torch.Tensor:
+    return torch.rand(vocab_size, generator=torch.Generator().manual_seed(seed)) < density
+
+
+# Distributions for chi-square tests. Sizes are on both sides of 4,096 allowed tokens,
+# where the CPU op goes from a candidate list to the whole row.
+SETTINGS = {
+    "two tokens": Setting(torch.tensor([0.3, -0.4])),
+    "three of sixteen": Setting(_normal(16, 2, 0), allowed=torch.arange(16) % 6 == 1),
+    "all equal": Setting(torch.zeros(1000)),
+    "normal": Setting(_normal(256, 1, 1)),
+    "wide": Setting(_normal(1500, 3, 2)),
+    "long": Setting(_normal(6007, 2, 2)),
+    "cold": Setting(_normal(1023, 0.2, 3), temperature=0.05),
+    "hot": Setting(_normal(500, 8, 4), temperature=50.0),
+    "half allowed": Setting(_normal(2001, 2, 5), allowed=_mask(2001, 0.5, 6), temperature=0.7),
+    "few of many": Setting(_normal(32_000, 2, 7), allowed=_mask(32_000, 0.004, 8), temperature=1.3),
+    "bfloat16": Setting(_normal(1000, 2, 9).bfloat16()),
+    "float16 ties, top_k": Setting((_normal(2000, 2, 10) * 2).round().half() / 2, top_k=40),
+    "top_p": Setting(_normal(900, 2, 11), top_p=0.9),
+    "long, top_p": Setting(_normal(4300, 2, 11), top_p=0.8),
+    "long, min_p": Setting(_normal(4300, 2, 12), min_p=0.05, temperature=1.2),
+    "mask, min_p, top_k, top_p": Setting(_normal(5000, 2, 13), _mask(5000, 0.9, 14), 0.9, 300, 0.8, 0.003),
+    # With noise of 24 bits the tail wins 3 times instead of 46.
+    "long tail": long_tail(tail=8192, gap=19.0),
+}
+
+
 # ---- the fuzz
 
 
@@ -257,17 +285,3 @@ def _fuzz_parameters(generator: torch.Generator, n: int) -> list[torch.Tensor]:
 
 def _integer(generator: torch.Generator, low: int, high: int) -> int:
     return int(torch.randint(low, high, (), generator=generator))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="masked_sample never returns a disallowed token")
-    parser.add_argument("--draws", type=int, default=10**8)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    start = time.perf_counter()
-    fuzz_disallowed(torch.ops.structout.masked_sample, options.draws, options.seed)
-    print(f"no disallowed token in {options.draws:,} draws, {time.perf_counter() - start:.0f} s")
-
-
-if __name__ == "__main__":
-    main()

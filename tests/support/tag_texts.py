@@ -56,8 +56,8 @@ def ends_of(part: dict[str, Any], text: str, start: int, closing: tuple[str, ...
             tags = any_tag_ends(part["tags"], text)
             found = tags(start)
             if not part.get("stop_after_first"):
-                behind = after(found, lambda i: frozenset(_behind(part["separator"], text, i)))
-                found |= after(behind, lambda i: repeated_with(tags, part["separator"], text, i))
+                separated = after(found, lambda i: frozenset(_ends_of(part["separator"], text, i)))
+                found |= after(separated, lambda i: repeated_with(tags, part["separator"], text, i))
             return closed(found if low else found | {start})
         case "triggered_tags":
             tags = any_tag_ends(part["tags"], text)
@@ -151,11 +151,11 @@ def repeated_with(once, separator: str, text: str, start: int) -> Ends:
     while pending:
         new = once(pending.pop()) - found
         found |= new
-        pending |= {end for i in new for end in _behind(separator, text, i)}
+        pending |= {end for i in new for end in _ends_of(separator, text, i)}
     return frozenset(found)
 
 
-def _behind(separator: str, text: str, i: int) -> list[int]:
+def _ends_of(separator: str, text: str, i: int) -> list[int]:
     return [i + len(separator)] if text.startswith(separator, i) else []
 
 
@@ -170,8 +170,8 @@ def repeated(once, start: int, low: int, high: int) -> Ends:
     return frozenset(found)
 
 
-def after(starts: Ends, ends_behind) -> Ends:
-    return frozenset().union(*(ends_behind(i) for i in starts))
+def after(starts: Ends, ends_of_text) -> Ends:
+    return frozenset().union(*(ends_of_text(i) for i in starts))
 
 
 def positions(text: str, start: int) -> range:

@@ -56,6 +56,7 @@ void define_grammars(py::module_& module) {
       .def(py::init(&build), py::arg("rules"), py::arg("root"), py::arg("ignored"), py::arg("limits"),
            py::arg("vocabulary") = nullptr, py::arg("ignores_once") = false)
       .def_property_readonly("is_empty", &Network::is_empty)
+      .def_property_readonly("matches_empty", &Network::matches_empty)
       .def_property_readonly("is_recursive", &Network::is_recursive)
       .def_property_readonly("num_rules", &Network::num_rules)
       .def_property_readonly("num_states", &Network::num_states)

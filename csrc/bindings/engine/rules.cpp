@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "bindings/engine/module.h"
+#include "bindings/engine/run.h"
+#include "context_free/embedded_grammar.h"
 #include "json/schema_index.h"
 #include "tags/free_text.h"
 #include "tags/raw_strings.h"
@@ -63,6 +65,12 @@ void define_rules(py::module_& module) {
           py::arg("max_tokens") = py::none(), py::arg("ends_at_limit_only") = false)
       .def("add_json",
            [](Rules& self, std::shared_ptr<json::SchemaIndex> index) { return self.add_embedded(std::move(index)); })
+      .def("add_grammar",
+           [](Rules& self, std::shared_ptr<context_free::GrammarIndex> index) {
+             return run(true, [&] {
+               return self.add_embedded(std::make_shared<context_free::EmbeddedGrammar>(std::move(index)));
+             });
+           })
       .def("add_tokens", &Rules::add_tokens)
       .def("add_rule", &Rules::add_rule)
       .def("define", &Rules::define)

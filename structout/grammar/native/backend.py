@@ -16,7 +16,8 @@ from structout.grammar.interface import CompiledConstraint, StructuredOutputBack
 from structout.grammar.native.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
 from structout.grammar.native.extension import core, grammar_errors
 from structout.grammar.native.grammar_context import GrammarContext
-from structout.grammar.native.grammars import ContextFreeGrammar, GrammarIndex, compile_grammar, parse_grammar
+from structout.grammar.native.grammar_index import GrammarIndex
+from structout.grammar.native.grammars import ContextFreeGrammar, compile_grammar, parse_grammar
 from structout.grammar.native.json_schema import DEFAULT_FORM, JsonSchemaGrammar, SchemaIndex, TextForm
 from structout.grammar.native.lenient import without
 from structout.grammar.native.matcher import FsmGrammar

@@ -1,7 +1,8 @@
 """Texts on a device whose places are stacks, for constrained decoding of JSON schemas
 without the CPU, except where the tables miss."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -101,8 +102,10 @@ class DeviceStacks:
         self._num_masks = 0  # of those that are on the device
         self._numbers: dict[tuple[int, tuple[int, ...]], int] = {}
         self._languages: list[object] = []  # whose ids are in _numbers
-        self._texts = [_Text() for _ in range(num_texts)]
-        self._steps: list[torch.Tensor] = []  # the tokens of all rows, for texts that the engine follows
+        self._texts: list[_Text | None] = [None] * num_texts  # None: the row is free
+        # The tokens of all rows in late calls of advance, for the engine's own texts.
+        self._steps: list[torch.Tensor] = []
+        self._num_steps = 0  # calls of advance so far
         self._upload()
 
     @property
@@ -132,14 +135,45 @@ class DeviceStacks:
                 self._numbers[key] = number
                 self._languages.append(tables.language)
             number = self._numbers[key]
-            self._texts[row] = _Text(number, stops, tables.token_ids or (), len(self._steps))
-            place = self._native.start(number, self.max_depth)
-            if tables.token_ids:
-                place = self._native.place(number, self._text_of(row), self.max_depth)
+            self._start(row, number, stops, tables.token_ids or ())
         if tables.token_ids is None:
-            place[0] = FINISHED_STACK
-        self._upload()
-        self.stacks[row] = torch.from_numpy(place).to(self.device)
+            self.stacks[row, 0] = FINISHED_STACK
+
+    def release(self, row: int) -> None:
+        """Make a row free: it allows every token, until another text starts there."""
+        self._texts[row] = None
+        self.stacks[row, 0] = FREE_STACK
+        self._forget_steps()
+
+    def fork(self, row: int, new_row: int) -> None:
+        """Put a text into another row as well, where it goes on by itself.
+
+        Raises:
+            ValueError: ``row`` is free.
+        """
+        text = self._live(row)
+        self._catch_up(row)
+        native = None if text.native is None else text.native.copy()
+        self._texts[new_row] = replace(text, tokens=[*text.tokens], native=native)
+        self.stacks[new_row] = self.stacks[row]
+        self._forget_steps()
+
+    def rollback(self, row: int, num_tokens: int) -> None:
+        """Take a text's last tokens back, those that it refused included. It waits for
+        the device, and reads the text again.
+
+        Raises:
+            ValueError: ``row`` is free, or its text has fewer tokens.
+            GrammarLimitError: the text needs more than the engine's limits.
+        """
+        text = self._live(row)
+        self._catch_up(row)
+        num_left = len(text.tokens) - num_tokens
+        if not 0 <= num_left <= len(text.tokens):
+            raise ValueError(f"num_tokens must be in 0..{len(text.tokens)}, the tokens of row {row}, got {num_tokens}")
+        if num_tokens:
+            with grammar_errors():
+                self._start(row, text.language, text.stop_token_ids, text.tokens[:num_left])
 
     def rows(self) -> torch.Tensor:
         """Find the row of ``masks`` for each text, int32 ``[N]``. See
@@ -157,7 +191,7 @@ class DeviceStacks:
             with grammar_errors():
                 for row, stack in zip(missed, stacks, strict=True):
                     if stack[0] == ASKED_STACK or not self._native.keep_mask(stack):
-                        mask = self._native.mask(self._texts[row].language, self._text_of(row))
+                        mask = self._native.mask(self._live(row).language, self._text_of(row))
                         self.masks[self.max_masks + row] = torch.from_numpy(mask).to(self.device)
                         own.add(row)
             self._upload()
@@ -188,6 +222,7 @@ class DeviceStacks:
         if missed:
             self._advance_missed(missed, tokens)
         self._steps.append(tokens.clone())
+        self._num_steps += 1
 
     def draft_rows(self, drafts: torch.Tensor, row_indptr: torch.Tensor) -> torch.Tensor:
         """Find the row of ``masks`` before each draft of each text, and after the last.
@@ -261,7 +296,7 @@ class DeviceStacks:
 
     def _read(self, row: int, stack: npt.NDArray[np.int32], token: int) -> npt.NDArray[np.int32]:
         """The place of a text that the engine follows after a token."""
-        given, text, after = self._texts[row], self._text_of(row).copy(), stack.copy()
+        given, text, after = self._live(row), self._text_of(row).copy(), stack.copy()
         if token in given.stop_token_ids:
             after[0] = FINISHED_STACK if text.is_complete() else DEAD_STACK
         elif 0 <= token < self.vocabulary.size and text.read(token):
@@ -273,7 +308,7 @@ class DeviceStacks:
     def _rows_along(self, row: int, drafts: list[int], first: int) -> list[int]:
         """The rows of masks along the drafts of a text, found by the engine. What it
         needs goes into the tables."""
-        given, text = self._texts[row], self._text_of(row).copy()
+        given, text = self._live(row), self._text_of(row).copy()
         rows: list[int] = []
         for i, draft in enumerate(drafts):
             place = self._native.place(given.language, text, self.max_depth)
@@ -293,19 +328,58 @@ class DeviceStacks:
                 return rows + [slot] * (len(drafts) - len(rows))
         return rows
 
+    def _start(self, row: int, language: int, stop_token_ids: tuple[int, ...], tokens: Sequence[int]) -> None:
+        """Put a text that has read some tokens into a row."""
+        text = self._native.text(language)
+        end = None
+        for token in tokens:
+            if token in stop_token_ids:
+                end = FINISHED_STACK if text.is_complete() else DEAD_STACK
+            elif not 0 <= token < self.vocabulary.size or not text.read(token):
+                end = DEAD_STACK
+            if end is not None:
+                break
+        place = self._native.place(language, text, self.max_depth)
+        if end is not None:
+            place[0] = end
+        self._upload()
+        self.stacks[row] = torch.from_numpy(place).to(self.device)
+        self._texts[row] = _Text(language, stop_token_ids, [*tokens], self._num_steps, text if tokens else None)
+        self._forget_steps()
+
+    def _live(self, row: int) -> "_Text":
+        text = self._texts[row]
+        if text is None:
+            raise ValueError(f"row {row} has no text: start() puts one there")
+        return text
+
     def _text_of(self, row: int) -> Any:
         """The engine's text of a row, after all tokens so far."""
-        text = self._texts[row]
+        text = self._live(row)
+        self._catch_up(row)
         if text.native is None:
             text.native = self._native.text(text.language)
-            for token in text.first_tokens:
-                text.native.read(token)
-        steps = self._steps[text.num_steps :]
-        text.num_steps = len(self._steps)
-        for token in torch.stack(steps)[:, row].tolist() if steps else ():
-            if token != _NO_TOKEN:
+            for token in text.tokens:
                 text.native.read(token)
         return text.native
+
+    def _catch_up(self, row: int) -> None:
+        """Bring a text's tokens up to date, and the engine's own text. It waits for the
+        device."""
+        text = self._live(row)
+        steps = self._steps[len(self._steps) - (self._num_steps - text.num_steps) :]
+        later = torch.stack(steps)[:, row].tolist() if steps else []
+        text.num_steps = self._num_steps
+        for token in later:
+            if token != _NO_TOKEN:
+                text.tokens.append(token)
+                if text.native is not None:
+                    text.native.read(token)
+
+    def _forget_steps(self) -> None:
+        """Drop the tokens of calls that no text needs any more."""
+        num_needed = max((self._num_steps - text.num_steps for text in self._texts if text is not None), default=0)
+        del self._steps[: len(self._steps) - num_needed]
 
 
 @dataclass
@@ -314,15 +388,18 @@ class _Text:
 
     Attributes:
         language: the number of its constraint.
-        first_tokens: those from before it came here.
-        num_steps: the calls of ``advance`` of which it needs no more.
+        stop_token_ids: the tokens that end it.
+        tokens: those that are known on the CPU; where the engine has a text, it has
+            read them.
+        num_steps: the calls of ``advance`` whose tokens are among them.
+        native: the engine's own, or None.
     """
 
-    language: int = 0
-    stop_token_ids: tuple[int, ...] = ()
-    first_tokens: tuple[int, ...] = ()
-    num_steps: int = 0
-    native: Any = None
+    language: int
+    stop_token_ids: tuple[int, ...]
+    tokens: list[int]
+    num_steps: int
+    native: Any
 
 
 def _list(mask: torch.Tensor) -> list[int]:

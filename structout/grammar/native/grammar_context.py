@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 from structout.errors import GrammarError, GrammarErrorKind
+from structout.grammar.native.grammar_index import GrammarIndex
 from structout.grammar.native.json_schema import DEFAULT_FORM, SchemaIndex, TextForm
 from structout.grammar.native.rules import RuleSet, bounded_int
 from structout.grammar.vocabulary import Vocabulary
@@ -48,6 +49,26 @@ class GrammarContext:
             GrammarLimitError: it would exceed one of the limits of the rules.
         """
         return rules.json(SchemaIndex(schema, self._known_vocabulary, self._form, rules.limits))
+
+    def add_grammar(self, rules: RuleSet, inside: RuleSet) -> int:
+        """Add a text of a grammar with a lexer and ``%ignore`` of its own.
+
+        Args:
+            inside: the rules of the grammar.
+
+        Raises:
+            GrammarError: the grammar allows no text, or asks for what it can have only
+                where nothing is around it.
+            GrammarLimitError: it exceeds one of its limits.
+        """
+        if inside.captured:
+            message = "captures are not supported in a grammar with a lexer that is inside of another"
+            raise GrammarError(message, kind=GrammarErrorKind.UNSUPPORTED)
+        index = GrammarIndex(inside, self._known_vocabulary)
+        if index.is_empty:
+            raise GrammarError("the grammar inside allows no text", kind=GrammarErrorKind.IMPOSSIBLE)
+        part = rules.add_grammar(index.native)
+        return rules.add_repetition(part, 0, 1) if inside.network().matches_empty else part
 
     def add_token(self, rules: RuleSet, written: str, *, is_negated: bool = False) -> int:
         """Add a token: ``<name>`` of a special one, or one of ``<[1,5-7]>``, of all but

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.native import gbnf, lark
 from structout.grammar.native.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
-from structout.grammar.native.captures import CaptureReader
 from structout.grammar.native.extension import core, grammar_errors
 from structout.grammar.native.grammar_context import NO_CONTEXT, GrammarContext
+from structout.grammar.native.grammar_index import GrammarIndex
 from structout.grammar.native.native_grammar import NativeGrammar
 from structout.grammar.native.rules import RuleSet
-from structout.grammar.native.token_index import vocabulary_trie
 from structout.grammar.vocabulary import Vocabulary
 
 
@@ -34,7 +33,7 @@ def compile_grammar(
     vocabulary: Vocabulary,
     limits: AutomatonLimits = DEFAULT_LIMITS,
     context: GrammarContext | None = None,
-) -> "Automaton | GrammarIndex":
+) -> Automaton | GrammarIndex:
     """Compile a grammar: into an automaton where that is possible.
 
     Args:
@@ -58,57 +57,6 @@ def is_gbnf(grammar: str) -> bool:
 # Strings, classes and comments. Unclosed ones end at the end of their line, so that the
 # time stays linear.
 _TEXT = re.compile(r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"?|\[[^\]\\\n]*(?:\\.[^\]\\\n]*)*\]?|//[^\n]*|#[^\n]*')
-
-
-class GrammarIndex:
-    """A grammar with recursion over the tokens of a vocabulary. Threads may share it.
-
-    Args:
-        rules: of the grammar.
-        vocabulary: the token ids of the model.
-
-    Raises:
-        GrammarError: the rules use what is not supported.
-        GrammarLimitError: they exceed one of their limits.
-    """
-
-    def __init__(self, rules: RuleSet, vocabulary: Vocabulary):
-        trie = vocabulary_trie(vocabulary)
-        network = rules.network() if trie.has_all_bytes else rules.network(trie)
-        with grammar_errors("the grammar"):
-            self.native = core().GrammarIndex(network, rules.limits.as_native(), trie)
-        self.capture_reader = CaptureReader(rules, vocabulary) if rules.captured else None
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no text can be finished."""
-        with grammar_errors("the grammar"):
-            return self.native.is_empty
-
-    @property
-    def num_states(self) -> int:
-        """The number of places where texts have stood, since states were last freed."""
-        return self.native.num_states
-
-    @property
-    def num_masks(self) -> int:
-        """The number of different masks so far, pieces included."""
-        return self.native.num_masks
-
-    @property
-    def memory_bytes(self) -> int:
-        """Memory of all states, pieces and masks, without the trie of the vocabulary.
-        States that texts have made are freed when they exceed 8 MB."""
-        return self.native.memory_bytes
-
-    def matches(self, text: str | bytes) -> bool:
-        """Whether a text is a whole text of the grammar.
-
-        Raises:
-            GrammarLimitError: that takes more than the limits.
-        """
-        with grammar_errors("the grammar"):
-            return self.native.matches(text.encode() if isinstance(text, str) else text)
 
 
 class ContextFreeGrammar(NativeGrammar):

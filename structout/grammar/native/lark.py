@@ -2,12 +2,13 @@
 
 import json
 import re
-from typing import Any
 
 from structout.errors import GrammarError, GrammarLimitError
 from structout.grammar.native.automaton import AutomatonLimits
 from structout.grammar.native.grammar_context import GrammarContext
+from structout.grammar.native.lark_library import COMMON
 from structout.grammar.native.lark_parameters import ParameterError, holds, value_of
+from structout.grammar.native.lark_tokens import Token, tokens_of
 from structout.grammar.native.letter_case import other_forms
 from structout.grammar.native.lexeme_options import LexemeOptions
 from structout.grammar.native.rules import (
@@ -24,35 +25,7 @@ from structout.grammar.native.substrings import add_substrings
 
 START = "start"
 
-_PARENTHESES = r"\([^()\n]*\)"
-for _ in range(5):  # inside each other
-    _PARENTHESES = rf"\((?:[^()\n]|{_PARENTHESES})*\)"
-_TOKEN = re.compile(
-    r"""(?P<space>[ \t]+|(?:\#|//)[^\n]*)
-      | (?P<newline>\r?\n)
-      | (?P<bracket>[()\[\]|])
-      | (?P<text>"(?:[^"\\\x00-\x1f\x7f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}))*"i?)
-      | (?P<regex>/(?P<pattern>(?:[^/\\]|\\.)+)/(?P<flags>[imslux]*))
-      | (?P<name>_?[a-z][_a-z0-9-]*|_?[A-Z][_A-Z0-9-]*)
-      | (?P<parameter>::[ \t]*(?P<expression>\w+(?:\([^()\n]*\))?))
-      | (?P<condition>%if[ \t]+(?P<tested>\w+[ \t]*(?:"""
-    + _PARENTHESES
-    + r""")?))
-      | (?P<statement>%[a-z]+)
-      | (?P<alias>->[ \t]*(?P<alias_name>\w+))
-      | (?P<times>~[ \t]*(?P<low>[0-9]+)(?:[ \t]*\.\.[ \t]*(?P<high>[0-9]+))?)
-      | (?P<bounds>\{[ \t]*(?P<from>[0-9]*)[ \t]*(?P<comma>,[ \t]*(?P<to>[0-9]*)[ \t]*)?\})
-      | (?P<range>\.\.)
-      | (?P<priority>\.[ \t]*(?P<priority_value>[+-]?[0-9]+))
-      | (?P<token><[^<>\s]+>)
-      | (?P<grammar>@[A-Za-z0-9_-]+)
-      | (?P<number>[0-9]+(?:\.[0-9]+)?)
-      | (?P<sign>[{}*+?&~:!.,=])""",
-    re.VERBOSE,
-)
-_JSON = json.JSONDecoder()
 _HEX_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|.)")
-_JSON_STATEMENTS = frozenset(("%llguidance", "%json", "%regex"))
 _OPTIONS = frozenset(("no_forcing", "allow_initial_skip", "ignore_once"))
 _CAPTURE_ATTRIBUTES = frozenset(("capture", "stop_capture"))
 _ENDING_ATTRIBUTES = frozenset(("suffix", "stop"))
@@ -60,37 +33,7 @@ _NUMBER_ATTRIBUTES = frozenset(("max_tokens", "temperature"))
 _LEXEME_ATTRIBUTES = _ENDING_ATTRIBUTES | _NUMBER_ATTRIBUTES | {"lazy"}  # their rules are read as one terminal
 _MAX_PRIORITY = 1 << 30
 _MAX_TOKENS = (1 << 32) - 2
-_MAX_GRAMMARS_INSIDE = 20
 _MAX_INSTANCES = 20_000  # of rules with parameters
-
-# The terminals of Lark's library "common".
-_FLOAT = r"(?:(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)"
-_COMMON = {
-    "DIGIT": "[0-9]",
-    "HEXDIGIT": "[0-9A-Fa-f]",
-    "INT": "[0-9]+",
-    "SIGNED_INT": "[+-]?[0-9]+",
-    "DECIMAL": r"(?:[0-9]+\.[0-9]*|\.[0-9]+)",
-    "FLOAT": _FLOAT,
-    "SIGNED_FLOAT": f"[+-]?{_FLOAT}",
-    "NUMBER": f"(?:{_FLOAT}|[0-9]+)",
-    "SIGNED_NUMBER": f"[+-]?(?:{_FLOAT}|[0-9]+)",
-    "ESCAPED_STRING": r'"(?:[^"\\]|\\[^\n])*"',
-    "LCASE_LETTER": "[a-z]",
-    "UCASE_LETTER": "[A-Z]",
-    "LETTER": "[A-Za-z]",
-    "WORD": "[A-Za-z]+",
-    "CNAME": "[_A-Za-z][_A-Za-z0-9]*",
-    "WS_INLINE": r"[ \t]+",
-    "WS": r"[ \t\f\r\n]+",
-    "CR": r"\r",
-    "LF": r"\n",
-    "NEWLINE": r"(?:\r?\n)+",
-    "SH_COMMENT": r"#[^\n]*",
-    "CPP_COMMENT": r"//[^\n]*",
-    "C_COMMENT": r"/\*[^*]*\*+(?:[^/*][^*]*\*+)*/",
-    "SQL_COMMENT": r"--[^\n]*",
-}
 
 
 def parse_lark(text: str, limits: AutomatonLimits, context: GrammarContext) -> RuleSet:
@@ -103,86 +46,22 @@ def parse_lark(text: str, limits: AutomatonLimits, context: GrammarContext) -> R
         GrammarError: the grammar is malformed or uses what is not supported.
     """
     rules = RuleSet(START, limits, has_lexer=True, is_labelled=context.is_labelled)
-    _Parser(text, _tokens_of(text)[0], rules, context).parse()
+    _Parser(text, tokens_of(text), rules, context).parse()
     return rules
-
-
-class _Token:
-    """``value`` and ``json``: what comes after a statement, and how it is written."""
-
-    __slots__ = ("json", "kind", "match", "start", "text", "value")
-
-    def __init__(self, kind: str, text: str, start: int, match: re.Match[str], value: Any = None, json: str = ""):
-        self.kind, self.text, self.start, self.match, self.value, self.json = kind, text, start, match, value, json
-
-
-def _tokens_of(text: str, at: int = 0, depth: int = 0) -> tuple[list[_Token], int]:
-    """Split a grammar into tokens, without spaces, comments and the line ends before
-    ``|``.
-
-    Args:
-        at: where it begins.
-        depth: the number of grammars around it. If there are some, it ends with ``}``.
-
-    Returns:
-        the tokens, and where the grammar ends.
-    """
-    tokens: list[_Token] = []
-    begin = at
-    while at < len(text):
-        match = _TOKEN.match(text, at)
-        if match is None:
-            raise malformed_error(text, at, f"unexpected {text[at]!r}, or what it opens is not closed")
-        kind = match.lastgroup or ""
-        if kind == "space":
-            at = match.end()
-            continue
-        token = _Token(kind, match.group(), at, match)
-        at = match.end()
-        if token.text in _JSON_STATEMENTS:
-            json_begin = _end_of_space(text, at)
-            try:
-                token.value, at = _JSON.raw_decode(text, json_begin)
-            except (ValueError, RecursionError):
-                raise malformed_error(text, at, f"expected a JSON value after {token.text}") from None
-            token.json = text[json_begin:at]
-        elif token.text == "%lark":
-            at = _end_of_space(text, at)
-            if text[at : at + 1] != "{":
-                raise malformed_error(text, at, "expected { after %lark")
-            if depth == _MAX_GRAMMARS_INSIDE:
-                raise GrammarLimitError("nesting", depth + 1, _MAX_GRAMMARS_INSIDE)
-            token.value, at = _tokens_of(text, at + 1, depth + 1)
-        elif token.text == "}" and depth:
-            return tokens, at
-        if token.text == "|":
-            while tokens and tokens[-1].kind == "newline":
-                tokens.pop()
-        tokens.append(token)
-    if depth:
-        raise malformed_error(text, begin, "the { after %lark is not closed")
-    return tokens, at
-
-
-def _end_of_space(text: str, at: int) -> int:
-    while at < len(text) and text[at].isspace():
-        at += 1
-    return at
 
 
 class _Parser:
     """Parses a grammar, which is all of ``text`` or stands inside of it."""
 
-    def __init__(self, text: str, tokens: list[_Token], rules: RuleSet, context: GrammarContext):
+    def __init__(self, text: str, tokens: list[Token], rules: RuleSet, context: GrammarContext):
         self._text = text
         self._rules = rules
         self._context = context
-        self._inside: list[tuple[_Token, RuleSet]] = []  # grammars
         self._first_uses: dict[str, int] = {}
         self._literals: dict[str, int] = {}  # terminals, by how they are written
         self._has_conditions = any(token.kind == "condition" for token in tokens)
         self._parametric: dict[str, int] = {}  # rules with a parameter, and the token after it
-        self._instances: list[tuple[str, int, _Token]] = []  # of them, with a value, and where they are first used
+        self._instances: list[tuple[str, int, Token]] = []  # of them, with a value, and where they are first used
         self._parameter: int | None = None  # of the rule that is parsed
         self._may_begin_ignored = False
         self._tokens = tokens
@@ -206,9 +85,6 @@ class _Parser:
             raise GrammarError(f"{where}: the grammar uses {name}, which it does not define")
         if self._may_begin_ignored:
             self._rules.allow_ignored_at_start()
-        for token, rules in self._inside:
-            if self._rules.ignores_something or rules.ignores_something:  # each applies to one of them only
-                raise unsupported_error(self._text, token.start, "%ignore together with %lark is")
 
     def _take(self, text: str) -> bool:
         if self._at < len(self._tokens) and self._tokens[self._at].text == text:
@@ -216,7 +92,7 @@ class _Parser:
             return True
         return False
 
-    def _expect(self, kind: str, what: str) -> _Token:
+    def _expect(self, kind: str, what: str) -> Token:
         if self._at == len(self._tokens) or self._tokens[self._at].kind != kind:
             raise self._malformed(f"expected {what}")
         self._at += 1
@@ -259,7 +135,7 @@ class _Parser:
         while self._at < len(self._tokens) and self._tokens[self._at].kind != "newline":
             self._at += 1
 
-    def _parse_instance(self, name: str, value: int, use: _Token) -> None:
+    def _parse_instance(self, name: str, value: int, use: Token) -> None:
         if name not in self._parametric:
             raise malformed_error(self._text, use.start, f"the grammar has no rule {name}::_")
         self._at, self._parameter = self._parametric[name], value
@@ -306,7 +182,7 @@ class _Parser:
             self._take(",")
         return options
 
-    def _attribute_value(self, name: str) -> _Token:
+    def _attribute_value(self, name: str) -> Token:
         if name in _NUMBER_ATTRIBUTES:
             return self._expect("number", f"a number after {name}=")
         if self._at == len(self._tokens) or self._tokens[self._at].kind not in ("text", "regex", "name"):
@@ -314,7 +190,7 @@ class _Parser:
         self._at += 1
         return self._tokens[self._at - 1]
 
-    def _set_capture(self, options: LexemeOptions, name: str, value: _Token | None, rule: str) -> None:
+    def _set_capture(self, options: LexemeOptions, name: str, value: Token | None, rule: str) -> None:
         if value is not None and value.kind != "text":
             raise self._malformed(f"expected a string after {name}=")
         if name == "capture":
@@ -324,7 +200,7 @@ class _Parser:
         else:
             options.ending_name = self._text_of(value)
 
-    def _set_ending(self, options: LexemeOptions, name: str, value: _Token, start: int) -> None:
+    def _set_ending(self, options: LexemeOptions, name: str, value: Token, start: int) -> None:
         if value.text == '""':  # a token that ends the text would have to be taken back
             raise unsupported_error(self._text, start, f"the attribute {name} without a text is")
         if name == "stop" and value.kind == "text" and value.text.endswith('"'):
@@ -335,7 +211,7 @@ class _Parser:
             self._at -= 1
             options.suffix = self._parse_value(value, is_terminal=True)
 
-    def _parse_statement(self, token: _Token) -> None:
+    def _parse_statement(self, token: Token) -> None:
         self._at += 1
         match token.text:
             case "%ignore":
@@ -373,11 +249,11 @@ class _Parser:
         self._import(name, self._expect("alias", "").match["alias_name"] if has_alias else name)
 
     def _import(self, name: str, alias: str) -> None:
-        if name not in _COMMON:
-            raise self._malformed(f"the library common has no {name}, only {', '.join(_COMMON)}")
+        if name not in COMMON:
+            raise self._malformed(f"the library common has no {name}, only {', '.join(COMMON)}")
         if self._rules.is_defined(alias):
             raise self._malformed(f"{alias} is defined twice")
-        self._rules.define(alias, [[self._rules.add_regex(_COMMON[name])]])
+        self._rules.define(alias, [[self._rules.add_regex(COMMON[name])]])
 
     def _parse_alternatives(self, *, is_terminal: bool) -> list[list[int]]:
         """Parse what follows the colon of a rule, up to the end of the line."""
@@ -462,7 +338,7 @@ class _Parser:
                     self._at = at
                 return
 
-    def _unexpected(self, token: _Token) -> GrammarError:
+    def _unexpected(self, token: Token) -> GrammarError:
         match token.kind:
             case "statement":
                 return self._unsupported(f"{token.text} is")
@@ -470,7 +346,7 @@ class _Parser:
                 return self._unsupported(f"the grammar {token.text} is")
         return self._malformed(f"unexpected {token.text}")
 
-    def _repetition(self, token: _Token) -> tuple[int, int | None] | None:
+    def _repetition(self, token: Token) -> tuple[int, int | None] | None:
         """The bounds that a token stands for, or None if it is no repetition."""
         if token.kind == "sign":
             return REPETITIONS.get(token.text)
@@ -488,14 +364,14 @@ class _Parser:
             raise self._malformed("the bounds of a repetition are out of order")
         return low, high
 
-    def _parse_reference(self, token: _Token, is_terminal: bool) -> int:
+    def _parse_reference(self, token: Token, is_terminal: bool) -> int:
         """Parse a token, a grammar, or what stands in JSON."""
         self._at += 1
         if is_terminal and token.text != "%regex":
             raise malformed_error(self._text, token.start, f"{token.text} has no place in a terminal")
-        if token.text == "%lark":
-            return self._parse_grammar_inside(token)
         try:
+            if token.text == "%lark":
+                return self._parse_grammar_inside(token)
             if token.kind == "token":
                 return self._context.add_token(self._rules, token.text)
             if token.text == "%json":
@@ -507,13 +383,16 @@ class _Parser:
             raise GrammarError(f"{place(self._text, token.start)}: {error}", kind=error.kind) from None
         return part if is_terminal else self._rules.native.add_terminal(part)
 
-    def _parse_grammar_inside(self, token: _Token) -> int:
-        rules = RuleSet(START, self._rules.limits, has_lexer=True, shared=self._rules)
+    def _parse_grammar_inside(self, token: Token) -> int:
+        """Parse the grammar of ``%lark``: its rules become rules of this one, unless
+        either ignores something, which has no place in the other."""
+        has_own_lexer = _ignores_something(self._tokens) or _ignores_something(token.value)
+        shared = None if has_own_lexer else self._rules
+        rules = RuleSet(START, self._rules.limits, has_lexer=True, shared=shared)
         _Parser(self._text, token.value, rules, self._context).parse()
-        self._inside.append((token, rules))
-        return rules.reference(START)
+        return self._context.add_grammar(self._rules, rules) if has_own_lexer else rules.reference(START)
 
-    def _parse_value(self, token: _Token, is_terminal: bool) -> int:
+    def _parse_value(self, token: Token, is_terminal: bool) -> int:
         """Parse a string, a range, a regular expression or a name."""
         self._at += 1
         if token.kind == "name" and not _is_terminal(token.text):
@@ -540,14 +419,14 @@ class _Parser:
         terminal = self._rules.native.add_terminal(part)
         return self._rules.label(token.text, terminal) if token.kind == "name" else terminal
 
-    def _literal(self, token: _Token) -> int:
+    def _literal(self, token: Token) -> int:
         """A terminal, the same one wherever it is written alike."""
         known = self._literals.get(token.text)
         if known is None:
             known = self._literals[token.text] = self._rules.native.add_terminal(self._parse_text(token))
         return known
 
-    def _instance_of(self, rule: _Token) -> int:
+    def _instance_of(self, rule: Token) -> int:
         token = self._expect("parameter", "")
         try:
             value = value_of(token.match["expression"], self._parameter)
@@ -561,13 +440,13 @@ class _Parser:
                 raise GrammarLimitError("rule_parameters", len(self._instances), _MAX_INSTANCES)
         return self._rules.reference(name)
 
-    def _holds(self, token: _Token) -> bool:
+    def _holds(self, token: Token) -> bool:
         try:
             return holds(token.match["tested"], self._parameter)
         except ParameterError as error:
             raise malformed_error(self._text, token.start, str(error)) from None
 
-    def _parse_regex(self, token: _Token) -> int:
+    def _parse_regex(self, token: Token) -> int:
         try:
             return self._rules.add_regex(ecma_from_rust(token.match["pattern"], token.match["flags"]))
         except GrammarLimitError:
@@ -575,7 +454,7 @@ class _Parser:
         except GrammarError as error:
             raise GrammarError(f"{place(self._text, token.start)}: {error}", kind=error.kind) from None
 
-    def _parse_text(self, token: _Token) -> int:
+    def _parse_text(self, token: Token) -> int:
         text = self._text_of(token)
         if self._take(".."):
             last = self._text_of(self._expect("text", "a string"))
@@ -588,7 +467,7 @@ class _Parser:
             [self._add_any_case(character) for character in text] or [self._rules.add_text("")]
         )
 
-    def _text_of(self, token: _Token) -> str:
+    def _text_of(self, token: Token) -> str:
         as_json = _HEX_ESCAPE.sub(lambda m: f"\\u00{m[1]}" if m[1] else m[0], token.text.removesuffix("i"))
         text: str = json.loads(as_json)
         if any("\ud800" <= character <= "\udfff" for character in text):
@@ -607,3 +486,7 @@ def _instance(name: str, parameter: int) -> str:
 
 def _is_terminal(name: str) -> bool:
     return name.lstrip("_")[:1].isupper()
+
+
+def _ignores_something(tokens: list[Token]) -> bool:
+    return any(token.text == "%ignore" for token in tokens)

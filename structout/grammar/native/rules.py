@@ -153,6 +153,20 @@ class RuleSet:
         """
         return self.native.add_json(index.native)
 
+    def add_grammar(self, index: Any) -> int:
+        """Add a text of a grammar that has a lexer of its own, as ``json`` adds values.
+        It is not empty, and ends wherever the rules go on.
+
+        Args:
+            index: the grammar, a ``GrammarIndex`` of the core over the vocabulary that
+                these rules are compiled for.
+
+        Raises:
+            GrammarError: the grammar reads tokens by their ids, or counts them.
+        """
+        with grammar_errors("the grammar"):
+            return self.native.add_grammar(index)
+
     def token(self, ids: Iterable[int | tuple[int, int]]) -> int:
         """Add one token out of some, read by its id, whatever its bytes are.
 
@@ -198,11 +212,6 @@ class RuleSet:
     def ignore(self, sequences: Sequence[Sequence[int]]) -> None:
         """Allow texts of the alternatives between two terminals."""
         self._ignored.append(self.add_alternatives(sequences))
-
-    @property
-    def ignores_something(self) -> bool:
-        """Whether something may stand between terminals."""
-        return bool(self._ignored)
 
     def allow_ignored_at_start(self) -> None:
         """Allow what may stand between two terminals also in front of the first."""

@@ -66,7 +66,7 @@ def structural_tag_rules(
     """Translate a structural tag.
 
     Args:
-        tag: as xgrammar documents it. docs/tool_calls.md has its formats.
+        tag: as xgrammar documents it. docs/structural_tags.md has its formats.
         limits: what the rules may cost.
         add_schema: called for each ``json_schema``.
         context: what grammars inside may refer to, and the tokens that the tag may
@@ -273,10 +273,12 @@ class _Translator:
     def _parsed(self, grammar: str) -> int:
         if is_gbnf(grammar):
             return gbnf.parse_gbnf(grammar, self._limits, self._context, self._rules).reference(gbnf.START)
-        automaton = lark.parse_lark(grammar, self._limits, self._context).automaton()
+        rules = lark.parse_lark(grammar, self._limits, self._context)
+        automaton = rules.automaton()
         if automaton is None:
-            message = "a Lark grammar with recursion is not supported in a tag: write it in GBNF, with ::="
-            raise GrammarError(message, kind=GrammarErrorKind.UNSUPPORTED)
+            return self._context.add_grammar(self._rules, rules)
+        if automaton.is_empty:
+            raise GrammarError("the grammar inside allows no text", kind=GrammarErrorKind.IMPOSSIBLE)
         return self._rules.add_automaton(automaton)
 
     def _add_json_schema(self, fields: _Fields, around: _Around) -> int:
@@ -412,18 +414,18 @@ class _Translator:
                 raise malformed(fields.place("triggers"), f"no trigger begins the tag {begin!r}")
         is_last = fields.flag("stop_after_first")
 
-        def behind(tag: int) -> Way:
+        def way_after(tag: int) -> Way:
             return Way(self._closed(tag, around)) if is_last else Way(tag, returns=True)
 
         stops, tokens = {}, []
         for trigger in triggers:
             begun = {begin: rest for begin, rest in tags.items() if str(begin).startswith(trigger)}
             if begun and self._may_be_spelled(trigger):
-                stops[trigger] = behind(self._any_tag(begun, len(trigger)))
+                stops[trigger] = way_after(self._any_tag(begun, len(trigger)))
             else:
                 excluded.append(trigger)
             if begun and not self._is_spelled(trigger):
-                tokens.append(behind(self._any_tag(begun)))
+                tokens.append(way_after(self._any_tag(begun)))
         at_least_one = fields.flag("at_least_one")
         if at_least_one and is_last:
             return self._closed(self._any_tag(tags), around)

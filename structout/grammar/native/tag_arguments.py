@@ -150,8 +150,8 @@ class ArgumentRules:
 
     def _opening_of(self, key: int, kind: str) -> int:
         """What stands in front of a value whose key is an expression."""
-        before, behind = self._style.opening("\0", kind).split("\0")
-        return self._rules.add_sequence([self._rules.add_text(before), key, self._rules.add_text(behind)])
+        before, after = self._style.opening("\0", kind).split("\0")
+        return self._rules.add_sequence([self._rules.add_text(before), key, self._rules.add_text(after)])
 
     def _value_between(self, opening: Callable[[str], int], key: str | None, pointer: str | None) -> int | None:
         values = self._values(self._style.closing(key), pointer, is_alone=True)

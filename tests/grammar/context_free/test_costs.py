@@ -6,7 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from structout.grammar.native.grammars import ContextFreeGrammar, GrammarIndex, compile_grammar
+from structout.grammar.native.grammar_index import GrammarIndex
+from structout.grammar.native.grammars import ContextFreeGrammar, compile_grammar
 from structout.masks.bitmask import allocate_token_bitmask
 from support.grammar_cases import program_vocabulary
 from support.locations import CORPUS

@@ -1,5 +1,6 @@
-"""JSON schemas inside of grammars, and tokens that grammars read by their ids: against
-a plain judge, against walks over whole places, and against the schemas alone."""
+"""JSON schemas and grammars with a lexer inside of grammars, and tokens that grammars
+read by their ids: against a plain judge, against walks over whole places, and against
+what is inside alone."""
 
 import functools
 import json
@@ -14,7 +15,9 @@ from structout.errors import GrammarError
 from structout.grammar.native.automaton import DEFAULT_LIMITS
 from structout.grammar.native.backend import FsmBackend
 from structout.grammar.native.extension import core
-from structout.grammar.native.grammars import ContextFreeGrammar, GrammarIndex, compile_grammar
+from structout.grammar.native.grammar_context import GrammarContext
+from structout.grammar.native.grammar_index import GrammarIndex
+from structout.grammar.native.grammars import ContextFreeGrammar, compile_grammar, parse_grammar
 from structout.grammar.native.json_schema import SchemaIndex, TextForm
 from structout.grammar.native.rules import RuleSet
 from structout.grammar.native.token_index import text_bytes, vocabulary_trie
@@ -47,6 +50,23 @@ UNIQUE = {"type": "array", "items": {"enum": [1, 2, 12, "a", "b"]}, "uniqueItems
 INTEGER = {"type": "integer"}
 NESTED = {"$ref": "#/$defs/t", "$defs": {"t": {"type": "array", "items": {"$ref": "#/$defs/t"}}}}
 
+# Grammars that are parts of others.
+LISTS = 'start: "[" [start ("," start)*] "]" | INT\nINT: /[0-9]+/\n%ignore " "'
+WORDS = 'start: (/[ab]+/ | "a" "<" start ">")+ | "(" start ")"\n%ignore /[ ]/'
+VALUES = 'start: %json {"type": "integer"} | "[" [start ("," start)*] "]"\n%ignore " "'
+DEAD_ENDS = 'start: "<" /[^<]+/ ">" | "{" start "}" | "," ","?\n%ignore " "'
+INNERMOST = 'start: "(" inner ")" | "(" start ")"\n%ignore ","\ninner: %lark {' + LISTS + "\n}"
+
+
+@functools.cache
+def inner_rules(text):
+    return parse_grammar(text, DEFAULT_LIMITS, GrammarContext(VOCABULARY))
+
+
+@functools.cache
+def inner_index(text):
+    return GrammarIndex(inner_rules(text), VOCABULARY)
+
 
 @functools.cache
 def schema_index(schema, key_order="any"):
@@ -60,6 +80,10 @@ def text(part):
 
 def value(schema, key_order="any"):
     return ("json", json.dumps(schema), key_order)
+
+
+def grammar_inside(text):
+    return ("lark", text)
 
 
 def sequence(*parts):
@@ -95,6 +119,25 @@ SCANNERLESS = {
     "recursive schema": {
         "root": either(sequence(value(NESTED), ROOT, text("]")), text("<"), value({"type": "string"})),
     },
+    "grammars in tags": {
+        "root": sequence(
+            text("<t>"), either(*map(grammar_inside, (LISTS, WORDS))), text("</t>"), either(text(""), ROOT)
+        ),
+    },
+    "grammars without marks": {
+        "root": either(
+            sequence(grammar_inside(WORDS), either(text(""), ROOT)),
+            sequence(grammar_inside(LISTS), text(",")),
+            sequence(grammar_inside(DEAD_ENDS), text("2")),
+        )
+    },
+    "grammars with values inside": {
+        "root": either(
+            sequence(grammar_inside(VALUES), either(text("<"), sequence(text(","), ROOT))),
+            sequence(value(UNIQUE), text(","), ROOT),
+            sequence(grammar_inside(INNERMOST), ROOT),
+        )
+    },
     "tokens": {
         "root": either(
             sequence(("tokens", (CALL,)), value(CLOSED), ("tokens", (CALL, END)), ROOT),
@@ -129,6 +172,8 @@ class Judge:
                 return {end} if self._symbols[begin:end] == list(rest[0].encode()) else set()
             case "json":
                 return set(json_ends(rest[0], rest[1], tuple(self._symbols[begin:]), begin))
+            case "lark":
+                return set(inner_ends(rest[0], tuple(self._symbols[begin:]), begin))
             case "tokens":
                 return {begin + 1} if begin < len(self._symbols) and self._symbols[begin] in rest[0] else set()
             case "sequence":
@@ -145,11 +190,19 @@ class Judge:
         return known
 
 
+def ends_of_texts(index, symbols, begin):
+    length = next((i for i, symbol in enumerate(symbols) if symbol > 255), len(symbols))
+    return tuple(begin + end for end in range(1, length + 1) if index.matches(bytes(symbols[:end])))
+
+
 @functools.cache
 def json_ends(schema, key_order, symbols, begin):
-    length = next((i for i, symbol in enumerate(symbols) if symbol > 255), len(symbols))
-    index = schema_index(schema, key_order)
-    return tuple(begin + end for end in range(1, length + 1) if index.matches(bytes(symbols[:end])))
+    return ends_of_texts(schema_index(schema, key_order), symbols, begin)
+
+
+@functools.cache
+def inner_ends(text, symbols, begin):
+    return ends_of_texts(inner_index(text), symbols, begin)
 
 
 def add_part(rules, part):
@@ -159,6 +212,8 @@ def add_part(rules, part):
             return rules.add_text(rest[0])
         case "json":
             return rules.json(schema_index(*rest))
+        case "lark":
+            return GrammarContext(VOCABULARY).add_grammar(rules, inner_rules(*rest))
         case "tokens":
             return rules.token(rest[0])
         case "sequence":
@@ -235,9 +290,25 @@ def lexed_with_dead_ends(rules, word, pattern):
     )
 
 
+def lexed_grammars(rules, word, pattern):
+    root = rules.reference("root")
+    inside = [add_part(rules, grammar_inside(text)) for text in (LISTS, WORDS, DEAD_ENDS, INNERMOST)]
+    rules.define(
+        "root",
+        [
+            [word("<t>"), inside[0], word("</t>")],
+            [pattern("[0-9]+"), inside[0], pattern("[1,]+"), root],
+            [inside[1], pattern("[a-z}]+")],
+            [word("{"), inside[2], pattern("[^<]+"), word("<")],
+            [inside[3], root],
+        ],
+    )
+    rules.ignore([[rules.add_regex(" +")]])
+
+
 GRAMMARS = {name: functools.partial(scannerless, name) for name in SCANNERLESS} | {
     define.__name__.replace("_", " "): functools.partial(lexed, define)
-    for define in (lexed_tags, lexed_beside_terminals, lexed_ambiguous, lexed_with_dead_ends)
+    for define in (lexed_tags, lexed_beside_terminals, lexed_ambiguous, lexed_with_dead_ends, lexed_grammars)
 }
 
 
@@ -431,6 +502,19 @@ def test_number_ends_in_front_of_what_follows():
     assert allowed(grammar) == [STOP]
 
 
+def test_token_goes_on_after_a_number_that_no_byte_of_json_ends():
+    """No token of this vocabulary leads from a number to JSON around it."""
+    vocabulary = Vocabulary((*(bytes([byte]) for byte in range(256)), b"1a", b""), stop_token_ids=(257,))
+    rules = RuleSet("root", DEFAULT_LIMITS)
+    number = SchemaIndex(json.dumps(INTEGER), vocabulary, TextForm())
+    rules.define("root", [[rules.json(number), rules.add_text("a")]])
+    grammar = ContextFreeGrammar(GrammarIndex(rules, vocabulary), vocabulary.size, vocabulary.stop_token_ids, None)
+    assert grammar.accept_tokens("r", [ord("-")])
+    mask = allocate_token_bitmask(1, vocabulary.size, pin_memory=False)
+    grammar.fill_bitmask(mask, 0)
+    assert tokens_in(mask.numpy()[0]) == [*b"0123456789", 256]
+
+
 def test_ambiguous_values_do_not_multiply():
     """A number in a list without commas may end after each digit: the ways meet in
     equal places."""
@@ -574,3 +658,16 @@ def test_memory_of_a_grammar_counts_its_schemas():
     schema = schema_index(json.dumps(CLOSED))
     rules.define("root", [[rules.json(schema)]])
     assert GrammarIndex(rules, VOCABULARY).memory_bytes > schema.memory_bytes
+
+
+def test_memory_of_a_grammar_counts_the_grammars_inside_and_where_their_texts_may_end():
+    rules, inside = RuleSet("root", DEFAULT_LIMITS), GrammarIndex(inner_rules(WORDS), VOCABULARY)
+    rules.define("root", [[rules.add_grammar(inside.native), rules.add_text("<t>")]])
+    index = GrammarIndex(rules, VOCABULARY)
+    before = index.memory_bytes
+    assert before > inside.memory_bytes
+    inside_before = inside.memory_bytes
+    grammar = started(index)
+    assert grammar.accept_bytes(b"ab")
+    assert allowed(grammar)
+    assert index.memory_bytes - before > inside.memory_bytes - inside_before > 0

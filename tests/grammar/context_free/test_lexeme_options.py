@@ -9,7 +9,8 @@ import pytest
 from structout import StructuredOutputManager, StructuredOutputsParams, allocate_token_bitmask
 from structout.errors import GrammarError, GrammarLimitError
 from structout.grammar.native.grammar_context import GrammarContext
-from structout.grammar.native.grammars import GrammarIndex, compile_grammar, parse_grammar
+from structout.grammar.native.grammar_index import GrammarIndex
+from structout.grammar.native.grammars import compile_grammar, parse_grammar
 from support.grammar_cases import byte_tokenizer, byte_vocabulary, program_vocabulary
 from support.grammar_walks import allowed, mask_of, started, walk
 
@@ -44,7 +45,7 @@ def test_mask_is_that_of_a_walk_and_no_text_gets_stuck(name, num_cases):
 
 
 @pytest.mark.parametrize("name", LIMITED)
-def test_rows_of_drafts_are_the_masks_behind_the_tokens(name):
+def test_rows_of_drafts_are_the_masks_after_the_tokens(name):
     vocabulary, rng = program_vocabulary(), random.Random(name)
     grammar = started(index_of(LIMITED[name], vocabulary), vocabulary)
     for _ in range(6):
@@ -61,7 +62,7 @@ def test_rows_of_drafts_are_the_masks_behind_the_tokens(name):
             return
 
 
-def test_tokens_are_counted_again_behind_a_rollback():
+def test_tokens_are_counted_again_after_a_rollback():
     grammar = started(compile_grammar('start: x "!"\nx[max_tokens=3]: /[a-z!]*/', byte_vocabulary()), byte_vocabulary())
     for text in (b"ab", b"a!", b"zz"):
         assert grammar.accept_tokens("r", [*text])

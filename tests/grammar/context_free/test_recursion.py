@@ -15,7 +15,8 @@ from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.native.automaton import AutomatonLimits
 from structout.grammar.native.backend import FsmBackend
 from structout.grammar.native.extension import core
-from structout.grammar.native.grammars import GrammarIndex, compile_grammar, parse_grammar
+from structout.grammar.native.grammar_index import GrammarIndex
+from structout.grammar.native.grammars import compile_grammar, parse_grammar
 from structout.grammar.native.token_index import vocabulary_trie
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary

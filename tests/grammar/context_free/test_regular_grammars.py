@@ -15,7 +15,8 @@ from structout.constraints.params import StructuredOutputOptions as Kind
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.native.automaton import AutomatonLimits
 from structout.grammar.native.backend import FsmBackend
-from structout.grammar.native.grammars import GrammarIndex, compile_grammar
+from structout.grammar.native.grammar_index import GrammarIndex
+from structout.grammar.native.grammars import compile_grammar
 from structout.grammar.optional.llguidance import LlguidanceBackend
 from structout.grammar.optional.xgrammar import XgrammarBackend
 from structout.grammar.registry import BackendSet
@@ -282,7 +283,11 @@ REFUSED = [
     ("root ::= <[7-5]>", "malformed", "out of order"),
     ('start: %lark {\n start: "a"\n', "malformed", "is not closed"),
     ('start: %lark {\n start: b\n}\nb: "b"', "malformed", "line 2, column 9: the grammar uses b"),
-    ('start: %lark {\n start: "b"\n}\n%ignore " "', "unsupported", "%ignore together with %lark is not"),
+    ('start: %lark {\n start: "a"\n start: "b"\n}\n%ignore " "', "malformed", "line 3, column 2: .*defined twice"),
+    ('start: "a" | %lark {\n start: "a" start\n}\n%ignore " "', "impossible", "line 1, column 14: .*allows no text"),
+    ('start: %lark {\n start: <[5]>\n}\n%ignore " "', "unsupported", "tokens are not supported in a grammar"),
+    ('start: %lark {\n start[max_tokens=2]: /a+/\n}\n%ignore " "', "unsupported", "max_tokens is not supported in a"),
+    ('start: %lark {\n start[capture]: /a+/\n}\n%ignore " "', "unsupported", "captures are not supported in a"),
     ('start: x\nx[stop=""]: /a*/', "unsupported", "the attribute stop without a text is"),
     ("start: x\nx[suffix]: /a*/", "malformed", "expected = after suffix"),
     ("start: x\nx[suffix=]: /a*/", "malformed", "expected a string, a regular expression or a terminal after suffix="),

@@ -107,8 +107,8 @@ class Walk:
         self.stacks.advance(torch.tensor(wrong), refused)
         assert (self.stacks.stacks[refused, 0] == DEAD_STACK).all()
         assert torch.equal(self.stacks.stacks[~refused], before[~refused])
-        self.stacks.stacks.copy_(before)
-        self.stacks._steps.pop()
+        for row in refused.nonzero().flatten().tolist():
+            self.stacks.rollback(row, 1)
         tokens = [0 if g.is_terminated() else self.draw(mask) for g, mask in zip(self.grammars, masks, strict=True)]
         self.stacks.advance(torch.tensor(tokens))
         for grammar, token in zip(self.grammars, tokens, strict=True):
@@ -241,6 +241,51 @@ def test_automata_and_schemas_share_the_tables_and_texts_may_begin_anywhere():
     for _ in range(8):
         walk.step()
     walk.check_ends()
+
+
+@pytest.mark.parametrize("key_order", ["declared", "any"])
+def test_texts_fork_roll_back_and_make_room(key_order, num_cases):
+    rng = random.Random(11)
+    for _ in range(num_cases(2, long=30)):
+        walk = Walk([schema_grammar(schema, key_order) for schema in SCHEMAS], "cpu", rng)
+        for _ in range(30):
+            walk.step()
+            row, other = rng.sample(range(len(SCHEMAS)), 2)
+            match rng.randrange(4):
+                case 0:
+                    walk.stacks.fork(row, other)
+                    walk.grammars[other] = walk.grammars[row].fork()
+                case 1:
+                    num_tokens = rng.randint(0, walk.grammars[row].num_tokens)
+                    walk.stacks.rollback(row, num_tokens)
+                    walk.grammars[row].rollback(num_tokens)
+                case 2:
+                    walk.stacks.release(row)
+                    assert walk.stacks.rows()[row] == -1
+                    walk.grammars[row] = schema_grammar(SCHEMAS[other], key_order)
+                    walk.stacks.start(row, walk.grammars[row].stack_tables())
+        walk.check_ends()
+
+
+def test_tokens_are_kept_only_for_texts_that_need_them():
+    stacks = DeviceStacks(VOCABULARY, "cpu", 2)
+    grammar = schema_grammar(SCHEMAS[0], "declared")
+    stacks.start(0, grammar.stack_tables())
+    bracket = torch.tensor([VOCABULARY.token_bytes.index(b"{"), -1])
+    stacks.advance(bracket)
+    stacks.start(1, grammar.stack_tables())
+    for _ in range(3):
+        stacks.advance(torch.tensor([-1, -1]), torch.tensor([False, False]))
+    assert len(stacks._steps) == 4
+    stacks.release(0)
+    assert len(stacks._steps) == 3
+    stacks.rollback(1, 0)
+    with pytest.raises(ValueError, match=r"num_tokens must be in 0..0, the tokens of row 1, got 1"):
+        stacks.rollback(1, 1)
+    with pytest.raises(ValueError, match=r"row 0 has no text: start\(\) puts one there"):
+        stacks.fork(0, 1)
+    stacks.release(1)
+    assert stacks._steps == []
 
 
 def test_equal_constraints_share_their_tables_and_masks():

@@ -118,7 +118,7 @@ def test_any_number_accepts_plain_numbers_and_scientific_ones_of_large_and_small
 
 
 @pytest.mark.parametrize("allows_fraction", [False, True])
-def test_integers_may_have_zeros_behind_the_point_and_exponents_only_if_allowed(allows_fraction):
+def test_integers_may_have_zeros_after_the_point_and_exponents_only_if_allowed(allows_fraction):
     rng = random.Random(2)
     texts = SHORT_NUMBERS + [random_number(rng) for _ in range(500)] + ["1.000000", "-0.000", "1.0000001"]
     texts += [random_scientific_number(rng) for _ in range(300)] + ["1.234567890123456e+16", "1e-05"]

@@ -113,7 +113,7 @@ REFUSED = {
 }
 
 
-def allowed_behind(schema, text):
+def allowed_after(schema, text):
     walk = ENGINE.walk(ENGINE.compile(schema))
     assert walk.matcher.accept_bytes(text.encode())
     return {BYTE_TOKENS[token] for token in walk.allowed()}
@@ -122,7 +122,7 @@ def allowed_behind(schema, text):
 @pytest.mark.parametrize("name", DEAD_ENDS)
 def test_byte_after_which_only_used_values_follow_is_not_allowed(name):
     schema, text, dead, live = DEAD_ENDS[name]
-    allowed = allowed_behind(schema, text)
+    allowed = allowed_after(schema, text)
     assert dead not in allowed
     assert live in allowed
 
@@ -181,16 +181,16 @@ SERVED_WITHOUT_ARRAYS = {
 @pytest.mark.parametrize("name", SERVED_WITHOUT_ARRAYS)
 def test_schema_with_an_array_that_has_too_few_values_is_served_without_it(name):
     schema, first = SERVED_WITHOUT_ARRAYS[name]
-    assert allowed_behind(schema, "") == first
+    assert allowed_after(schema, "") == first
     if first == {b"{"}:
-        assert allowed_behind(schema, '{"') == {b"b"}
+        assert allowed_after(schema, '{"') == {b"b"}
     if first == {b"["}:
-        assert allowed_behind(schema, "[") - SPACES == {b"]"}
+        assert allowed_after(schema, "[") - SPACES == {b"]"}
 
 
 def test_schema_that_needs_as_many_values_as_there_are_is_served():
-    assert allowed_behind(UNIQUE | {"items": BOOLEANS, "minItems": 32}, "[") - SPACES == {b"{"}
-    assert allowed_behind(LIMITED | {"minProperties": 10}, "{") - SPACES == {b'"'}
+    assert allowed_after(UNIQUE | {"items": BOOLEANS, "minItems": 32}, "[") - SPACES == {b"{"}
+    assert allowed_after(LIMITED | {"minProperties": 10}, "{") - SPACES == {b'"'}
 
 
 OPEN_OBJECT = {

@@ -1,105 +1,19 @@
 """Structural tags on structout's own engine: what their texts are."""
 
-import itertools
 import random
 import re
 
 import pytest
 
-from structout.errors import GrammarError
+from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.native.automaton import DEFAULT_LIMITS
 from structout.grammar.native.grammar_context import GrammarContext
-from structout.grammar.native.grammars import ContextFreeGrammar, GrammarIndex
+from structout.grammar.native.grammar_index import GrammarIndex
+from structout.grammar.native.grammars import ContextFreeGrammar
 from structout.grammar.native.structural_tags import structural_tag_rules
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask, unpack_bitmask
-from support.tag_texts import is_text_of
-
-BYTES = Vocabulary((*(bytes([byte]) for byte in range(256)), b""), stop_token_ids=(256,))
-
-
-def no_schema(rules, schema):
-    raise AssertionError("these tags have no schemas")
-
-
-def rules_of(part):
-    context = GrammarContext(BYTES)
-    return structural_tag_rules({"type": "structural_tag", "format": part}, DEFAULT_LIMITS, no_schema, context)
-
-
-def tag(begin, content, end):
-    return {"type": "tag", "begin": begin, "content": content, "end": end}
-
-
-def random_word(rng, longest=3):
-    return "".join(rng.choices("ab<", k=rng.randint(1, longest)))
-
-
-def random_tag(rng, depth, begin=None):
-    end = random_word(rng) if rng.random() < 0.8 else [random_word(rng), random_word(rng)]
-    return tag(begin if begin is not None else random_word(rng), random_format(rng, depth - 1), end)
-
-
-def random_format(rng, depth):
-    leaves = ["const_string", "regex", "any_text"]
-    inner = ["sequence", "or", "optional", "star", "plus", "repeat", "tag", "tags_with_separator"]
-    kind = rng.choice(leaves if depth == 0 else [*leaves, *inner, *["triggered_tags", "dispatch"] * 4])
-    part = {"type": kind}
-    match kind:
-        case "const_string":
-            part["value"] = random_word(rng)
-        case "regex":
-            part["pattern"] = rng.choice(["a*", "(ab)+", "<?b", "[ab]{1,2}"])
-        case "any_text":
-            part["excludes"] = [random_word(rng) for _ in range(rng.randint(0, 2))]
-        case "sequence" | "or":
-            part["elements"] = [random_format(rng, depth - 1) for _ in range(rng.randint(1, 3))]
-        case "optional" | "star" | "plus":
-            part["content"] = random_format(rng, depth - 1)
-        case "repeat":
-            part |= {"content": random_format(rng, depth - 1), "min": rng.randint(0, 1), "max": rng.choice([-1, 2])}
-        case "tag":
-            return random_tag(rng, depth)
-        case "tags_with_separator":
-            part["tags"] = [random_tag(rng, depth) for _ in range(rng.randint(1, 2))]
-            part["separator"] = rng.choice(["", "a", "<"])
-        case "triggered_tags":
-            part["triggers"] = [random_word(rng) for _ in range(rng.randint(1, 3))]
-            begins = [rng.choice(part["triggers"]) + rng.choice(["", "a", "<b"]) for _ in range(rng.randint(1, 3))]
-            part["tags"] = [random_tag(rng, depth, begin) for begin in begins]
-            part["excludes"] = [random_word(rng) for _ in range(rng.randint(0, 1))]
-        case "dispatch":
-            words = {random_word(rng) for _ in range(rng.randint(1, 3))}
-            part["rules"] = [[word, random_format(rng, depth - 1)] for word in sorted(words)]
-            part["loop"] = rng.random() < 0.5
-            part["excludes"] = [random_word(rng) for _ in range(rng.randint(0, 1))]
-    if kind in ("triggered_tags", "tags_with_separator"):
-        part["at_least_one"] = rng.random() < 0.3
-        part["stop_after_first"] = rng.random() < 0.3
-    return part
-
-
-def random_vocabulary(rng):
-    """Tokens that cut markers anywhere, and tokens with halves of a character."""
-    tokens = {random_word(rng, 6).encode() for _ in range(30)}
-    tokens |= {bytes(rng.choices(b"ab<\xc3\xa9", k=rng.randint(1, 4))) for _ in range(30)}
-    tokens |= {bytes([byte]) for byte in b"ab<\xc3\xa9"}
-    return Vocabulary((*sorted(tokens), b""), stop_token_ids=(len(tokens),))
-
-
-TEXTS = ["".join(letters) for length in range(7) for letters in itertools.product("ab<", repeat=length)]
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_texts_of_random_tags_are_those_of_the_definition(seed):
-    rng = random.Random(seed)
-    part = random_format(rng, 2)
-    expected = [text for text in TEXTS if is_text_of({"format": part}, text)]
-    rules = rules_of(part)
-    index = GrammarIndex(rules, BYTES)
-    assert [text for text in TEXTS if index.matches(text)] == expected, part
-    automaton = rules.automaton()
-    assert [text for text in TEXTS if automaton.matches(text)] == expected, part
+from support.random_tags import BYTES, no_schema, random_format, random_vocabulary, rules_of, tag
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -196,6 +110,40 @@ def test_grammars_in_tags_may_be_recursive_and_do_not_see_each_others_rules():
     assert index.matches("abc")
     for text in ("((a)[b]c", "(b)[a]c", "ab"):
         assert not index.matches(text)
+
+
+PROGRAM = """start: (NAME "=" value ";")*
+value: NAME | "[" [value ("," value)*] "]" | %json {"type": "object", "additionalProperties": {"type": "integer"}}
+NAME: /[a-z]+/
+%ignore / +/"""
+
+
+def test_lark_grammar_in_a_tag_may_be_recursive_ignore_something_and_have_schemas_inside():
+    part = {"type": "grammar", "grammar": PROGRAM}
+    index = GrammarIndex(rules_of({"type": "plus", "content": tag("<t>", part, "</t>")}), BYTES)
+    for text in ("<t></t>", "<t>a = [b, [c]];</t>", '<t>a = {"b": 1}; c = [ [], {} ];</t><t>d=e;</t>'):
+        assert index.matches(text), text
+    for text in ("<t> a=b;</t>", "<t>a=[b;</t>", '<t>a={"b": "c"};</t>', "<t>a=b</t>", "<t>ab</t>"):
+        assert not index.matches(text), text
+    grammar = ContextFreeGrammar(index, BYTES.size, BYTES.stop_token_ids, None)
+    assert grammar.accept_bytes(b"<t>a = [")
+    assert grammar.shortest_end() == b"];</t>"
+
+
+@pytest.mark.parametrize(
+    ("grammar", "kind", "message"),
+    [
+        ('start: "(" start ")"', "impossible", "the grammar inside allows no text"),
+        ('start: a | "(" start ")"\na[capture]: "a"', "unsupported", "captures are not supported"),
+        ('start: a | "(" start ")"\na[max_tokens=2]: /a+/', "unsupported", "max_tokens is not supported"),
+        ('start: <[97]> | "(" start ")"', "unsupported", "tokens are not supported"),
+    ],
+)
+def test_lark_grammar_that_has_no_place_in_a_tag_is_refused_with_the_reason(grammar, kind, message):
+    with pytest.raises(GrammarError, match=message) as caught:
+        rules_of({"type": "grammar", "grammar": grammar})
+    assert caught.value.kind is GrammarErrorKind(kind)
+    assert caught.value.pointer == "#/format/grammar"
 
 
 def test_max_chars_counts_characters_and_not_bytes():

@@ -33,8 +33,9 @@ class PairTable {
 
   // The pair must be missing, and `value` must not be kMissing.
   void add(uint32_t a, uint32_t b, uint32_t value) {
-    if (2 * ++size_ > slots_.size()) grow();
+    if (2 * (size_ + 1) > slots_.size()) grow();
     place({a, b, value});
+    ++size_;
   }
 
   size_t memory_bytes() const { return slots_.capacity() * sizeof(Slot); }
@@ -55,7 +56,8 @@ class PairTable {
   }
 
   void grow() {
-    std::vector<Slot> before = std::exchange(slots_, std::vector<Slot>(2 * slots_.size()));
+    std::vector<Slot> twice(2 * slots_.size());
+    std::vector<Slot> before = std::exchange(slots_, std::move(twice));
     for (const Slot& slot : before) {
       if (slot.value != kMissing) place(slot);
     }
@@ -72,13 +74,13 @@ class ListNumbers {
   uint32_t number_of(const std::vector<Element>& list) {
     static_assert(std::is_trivially_copyable_v<Element>);
     uint64_t hash = engine::hash_bytes(reinterpret_cast<const uint8_t*>(list.data()), list.size() * sizeof(Element));
-    auto [number, is_new] = numbers_.find_or_add(
-        hash, [&](uint32_t other) { return std::equal(begin(other), end(other), list.begin(), list.end()); });
-    if (is_new) {
+    auto is_equal = [&](uint32_t other) { return std::equal(begin(other), end(other), list.begin(), list.end()); };
+    auto store = [&] {
+      engine::make_room(ends_);
       elements_.insert(elements_.end(), list.begin(), list.end());
       ends_.push_back(uint32_t(elements_.size()));
-    }
-    return number;
+    };
+    return numbers_.find_or_add(hash, is_equal, store).first;
   }
 
   uint32_t size() const { return numbers_.size(); }

@@ -1,7 +1,7 @@
-// What is asked of the value of a key and of an item, and what its truth leaves to ask.
-#include <algorithm>
+#include "json/plans.h"
 
-#include "json/machine.h"
+#include <algorithm>
+#include <map>
 
 namespace structout::json {
 
@@ -13,10 +13,10 @@ constexpr size_t kMaxVerdicts = 1024;  // of one value
 }  // namespace
 
 // Makes a plan from the formulas around a value.
-class Machine::PlanMaker {
+class Planner::PlanMaker {
  public:
-  PlanMaker(Machine& machine, const Numbers& formulas, const Context& context)
-      : machine_(machine), formulas_(machine.formulas_), context_(context) {
+  PlanMaker(Planner& planner, const Numbers& formulas, const Context& context)
+      : planner_(planner), formulas_(planner.formulas_), context_(context) {
     for (Formula formula : formulas) {
       after_.push_back(context.residual(formula, [](Formula) { return std::nullopt; }));
       for (Formula atom : formulas_.atoms(after_.back())) {
@@ -45,11 +45,11 @@ class Machine::PlanMaker {
     if (tracked.size() > kMaxTracked) throw engine::LimitError("schema_children", tracked.size(), kMaxTracked);
     find_possible(0, goal, after_[0]);
     if (excludes_any_) goal = formulas_.disjunction(possible_);
-    if (!machine_.liveness_.is_satisfiable(goal)) return plan_;
+    if (!planner_.liveness_.is_satisfiable(goal)) return plan_;
     plan_.is_live = true;
     Numbers list = {goal};
     list.insert(list.end(), tracked.begin(), tracked.end());
-    plan_.children = machine_.lists_.number_of(list);
+    plan_.children = planner_.lists_.number_of(list);
     return plan_;
   }
 
@@ -117,7 +117,7 @@ class Machine::PlanMaker {
       // With one sign, what is possible with the harder truth is possible with the other.
       bool is_implied = !is_mixed && signs_[child] == (holds ? kNegative : kPositive);
       Formula both = is_implied ? value : formulas_.conjunction({value, holds ? child : formulas_.negation(child)});
-      if (!is_mixed || machine_.liveness_.is_satisfiable(both)) {
+      if (!is_mixed || planner_.liveness_.is_satisfiable(both)) {
         find_possible(next + 1, both, with(rest, child, holds));
       } else {
         excludes_any_ = true;
@@ -125,7 +125,7 @@ class Machine::PlanMaker {
     }
   }
 
-  Machine& machine_;
+  Planner& planner_;
   Formulas& formulas_;
   const Context& context_;
   Numbers after_;  // what follows the value, with an atom for the truth of each child
@@ -136,34 +136,11 @@ class Machine::PlanMaker {
   bool excludes_any_ = false;
 };
 
-Machine::Plan Machine::make_plan(const Numbers& formulas, const Context& context) {
+Plan Planner::plan(const Numbers& formulas, const Context& context) {
   return PlanMaker(*this, formulas, context).make();
 }
 
-const Machine::Plan& Machine::item_plan(uint32_t array) {
-  auto known = item_plans_.find(array);
-  if (known != item_plans_.end()) return known->second;
-  if (is_among(lists_[array])) {
-    const Numbers formulas = lists_[array];
-    Plan plan = among_plan(formulas, formulas_[formulas[0]].b, nullptr);
-    return item_plans_.emplace(array, std::move(plan)).first->second;
-  }
-  Context context;
-  context.residual = [this](Formula formula, const Truth& truth) { return after_item(formula, truth); };
-  context.is_live = [this](Formula formula) { return liveness_.is_array_live(formula); };
-  Plan plan = make_plan(lists_[array], context);
-  if (plan.is_live && are_items_unique(array)) {
-    Numbers children = lists_[plan.children];
-    children[0] = formulas_.conjunction({children[0], formulas_.atom(Op::kCanonicalNumber)});
-    plan.is_live = liveness_.is_satisfiable(children[0]);
-    plan.children = lists_.number_of(children);
-  }
-  return item_plans_.emplace(array, std::move(plan)).first->second;
-}
-
-bool Machine::is_among(const Numbers& formulas) const { return formulas_.op(formulas[0]) == Op::kAmong; }
-
-Machine::Plan Machine::among_plan(const Numbers& formulas, uint32_t key, const std::function<bool(uint32_t)>& is_past) {
+Plan Planner::plan_among(const Numbers& formulas, uint32_t key, const std::function<bool(uint32_t)>& is_past) {
   const FormulaNode goal = formulas_[formulas[0]];
   std::vector<uint32_t> values;  // that the key may have, in increasing order
   for (auto [value, constant] : schema_.constants().with_key(goal.a, key)) {
@@ -181,9 +158,8 @@ Machine::Plan Machine::among_plan(const Numbers& formulas, uint32_t key, const s
   return plan;
 }
 
-Machine::Numbers Machine::after_among(const Numbers& formulas, uint32_t key,
-                                      const std::function<bool(uint32_t)>& is_past, const Plan& plan,
-                                      const std::vector<bool>& verdicts) {
+Numbers Planner::after_among(const Numbers& formulas, uint32_t key, const std::function<bool(uint32_t)>& is_past,
+                             const Plan& plan, const std::vector<bool>& verdicts) {
   size_t index = 0;
   for (size_t bit = 0; bit + 1 < verdicts.size(); ++bit) index |= size_t(verdicts[bit + 1]) << bit;
   uint32_t value = schema_.constants()[plan.values][index];
@@ -206,14 +182,14 @@ Machine::Numbers Machine::after_among(const Numbers& formulas, uint32_t key,
   return after;
 }
 
-Formula Machine::truth_formula(Formula child, const Truth& truth) {
+Formula Planner::truth_formula(Formula child, const Truth& truth) {
   if (child == kAlways || child == kNever) return child;
   std::optional<bool> holds = truth(child);
   if (!holds) return formulas_.atom(Op::kUndecided, child);
   return *holds ? kAlways : kNever;
 }
 
-Machine::Truth Machine::known_truth(const Plan& plan, const std::vector<bool>& verdicts) const {
+Truth Planner::truth(const Plan& plan, const std::vector<bool>& verdicts) {
   std::map<Formula, bool> truths(plan.decided.begin(), plan.decided.end());
   for (size_t i = 0; i < plan.tracked.size(); ++i) truths[plan.tracked[i]] = verdicts[i + 1];
   return [truths](Formula child) -> std::optional<bool> {
@@ -222,7 +198,7 @@ Machine::Truth Machine::known_truth(const Plan& plan, const std::vector<bool>& v
   };
 }
 
-Formula Machine::after_key(Formula object, const Key& key, const KeyOrder& order, const PastKeys& past,
+Formula Planner::after_key(Formula object, const Key& key, const KeyOrder& order, const PastKeys& past,
                            const Truth& truth) {
   auto is_past = [&](uint32_t name) {
     auto found = order.positions.find(name);
@@ -250,7 +226,7 @@ Formula Machine::after_key(Formula object, const Key& key, const KeyOrder& order
   });
 }
 
-Formula Machine::after_item(Formula array, const Truth& truth) {
+Formula Planner::after_item(Formula array, const Truth& truth) {
   return formulas_.substitute(array, [&](Formula atom) -> Formula {
     const FormulaNode node = formulas_[atom];
     switch (node.op) {

@@ -1,4 +1,5 @@
-// What masks and positions ask of states inside strings, keys and numbers.
+#include "json/walk_hints.h"
+
 #include <algorithm>
 
 #include "json/machine.h"
@@ -6,22 +7,31 @@
 
 namespace structout::json {
 
-std::optional<uint32_t> Machine::texts_of_characters(State state) const {
-  if (const auto* string = at<InString>(state)) return string->texts;
-  const auto* key = at<InKey>(state);
+namespace {
+
+constexpr uint32_t kUnknown = UINT32_MAX;
+constexpr uint64_t kUnknownClasses = UINT64_MAX;
+
+}  // namespace
+
+WalkHints::WalkHints(Machine& machine) : machine_(machine), texts_(machine.schema().texts()), lists_(machine.lists()) {}
+
+std::optional<uint32_t> WalkHints::texts_of_characters(State state) const {
+  if (const auto* string = machine_.at<InString>(state)) return string->texts;
+  const auto* key = machine_.at<InKey>(state);
   bool is_free = key != nullptr && !key->may_be_named() && key->may_be_free();
   return is_free ? std::optional(key->free) : std::nullopt;
 }
 
-uint32_t Machine::num_plain_bytes(State state) {
-  if (num_plain_bytes_.size() <= state) num_plain_bytes_.resize(states_.size(), kUnknown);
+uint32_t WalkHints::num_plain_bytes(State state) {
+  if (num_plain_bytes_.size() <= state) num_plain_bytes_.resize(machine_.num_states(), kUnknown);
   if (num_plain_bytes_[state] != kUnknown) return num_plain_bytes_[state];
   std::optional<uint32_t> texts = texts_of_characters(state);
   return num_plain_bytes_[state] = texts ? texts_.num_plain_bytes(lists_[*texts][0]) : 0;
 }
 
-uint64_t Machine::repeated_classes(State state) {
-  if (repeated_classes_.size() <= state) repeated_classes_.resize(states_.size(), kUnknownClasses);
+uint64_t WalkHints::repeated_classes(State state) {
+  if (repeated_classes_.size() <= state) repeated_classes_.resize(machine_.num_states(), kUnknownClasses);
   if (repeated_classes_[state] != kUnknownClasses) return repeated_classes_[state];
   uint64_t classes = 0;
   if (std::optional<uint32_t> texts = texts_of_characters(state)) {
@@ -31,7 +41,7 @@ uint64_t Machine::repeated_classes(State state) {
   return repeated_classes_[state] = classes;
 }
 
-bool Machine::has_constant_texts(uint32_t texts) const {
+bool WalkHints::has_constant_texts(uint32_t texts) const {
   auto is_constant = [this](uint32_t each) {
     return texts_[each].formula == kAlways || texts_[each].formula == kNever;
   };
@@ -39,19 +49,19 @@ bool Machine::has_constant_texts(uint32_t texts) const {
   return texts_[states[0]].formula == kAlways && std::all_of(states.begin(), states.end(), is_constant);
 }
 
-bool Machine::is_free_text(State state) const {
+bool WalkHints::is_free_text(State state) const {
   std::optional<uint32_t> texts = texts_of_characters(state);
   if (!texts || !texts_.allows_all_bytes()) return false;
   return texts_.is_between_characters(lists_[*texts][0]) && has_constant_texts(*texts);
 }
 
-std::vector<uint8_t> Machine::name_bytes(State state) const {
-  const auto* key = at<InKey>(state);
+std::vector<uint8_t> WalkHints::name_bytes(State state) const {
+  const auto* key = machine_.at<InKey>(state);
   std::vector<uint8_t> bytes;
   if (key == nullptr) return bytes;
-  const Order& order = this->order(objects_[key->object]);
+  const Objects::Order& order = machine_.objects().order(machine_.objects()[key->object]);
   for (uint32_t i = key->begin; i < key->end; ++i) {
-    const std::string& name = schema_.spelled_name(order.order.names[order.by_spelling[i]]);
+    const std::string& name = machine_.schema().spelled_name(order.order.names[order.by_spelling[i]]);
     if (name.size() <= key->length) continue;
     uint8_t byte = uint8_t(name[key->length]);
     if (bytes.empty() || bytes.back() != byte) bytes.push_back(byte);
@@ -59,14 +69,15 @@ std::vector<uint8_t> Machine::name_bytes(State state) const {
   return bytes;
 }
 
-std::optional<State> Machine::state_without_name(State state) {
+std::optional<State> WalkHints::state_without_name(State state) {
   auto [known, is_new] = states_without_name_.try_emplace(state);
   if (!is_new) return known->second;
-  if (at<InKey>(state) == nullptr) return std::nullopt;
-  const InKey key = *at<InKey>(state);
+  if (machine_.at<InKey>(state) == nullptr) return std::nullopt;
+  const InKey key = *machine_.at<InKey>(state);
   if (!key.may_be_named() || !key.may_be_free()) return std::nullopt;
-  const Object& object = objects_[key.object];
-  if (is_guarded(object) && object.max_keys != UINT32_MAX) return std::nullopt;  // a missing name may have to come
+  const Object& object = machine_.objects()[key.object];
+  if (machine_.objects().is_guarded(object) && object.max_keys != UINT32_MAX)
+    return std::nullopt;  // a missing name may have to come
   std::vector<uint8_t> names = name_bytes(state);
   auto goes_on = [&names](int byte) {  // with a plain character that is in no name
     return byte != '"' && byte != '\\' && std::find(names.begin(), names.end(), byte) == names.end();
@@ -88,38 +99,25 @@ std::optional<State> Machine::state_without_name(State state) {
     if (!target) return std::nullopt;
     after_ascii.push_back(*target);
   }
-  State found = add(InKey{key.object, 0, 0, 0, lists_.number_of(after_ascii)}, MemoryKind::kInsideKey);
+  State found = machine_.add(InKey{key.object, 0, 0, 0, lists_.number_of(after_ascii)}, MemoryKind::kInsideKey);
   if (is_free_text(found)) known->second = found;
   return known->second;
 }
 
-State Machine::without_far_limits(State state, uint32_t max_length) {
-  const auto* string = at<InString>(state);
+State WalkHints::without_far_limits(State state, uint32_t max_length) {
+  const auto* string = machine_.at<InString>(state);
   if (string == nullptr) return state;
   Numbers texts = lists_[string->texts];
   for (uint32_t& each : texts) each = texts_.without_far_limit(each, max_length);
-  return add(InString{lists_.number_of(texts)});
+  return machine_.add(InString{lists_.number_of(texts)});
 }
 
-std::optional<Machine::LengthLimit> Machine::length_limit(State state) {
-  const auto* string = at<InString>(state);
+std::optional<WalkHints::LengthLimit> WalkHints::length_limit(State state) {
+  const auto* string = machine_.at<InString>(state);
   if (string == nullptr || lists_[string->texts].size() > 1) return std::nullopt;
   auto limit = texts_.length_limit(lists_[string->texts][0]);
   if (!limit) return std::nullopt;
-  return LengthLimit{add(InString{lists_.number_of({limit->without})}), limit->num_free, limit->num_at_most};
-}
-
-bool Machine::ends_free_key(State state) {
-  if (at<InKey>(state) == nullptr) return false;
-  Action action = this->action(state, '"');
-  if (action.kind != Action::kReplace) return false;
-  const auto* after = at<AfterKey>(action.state);
-  return after != nullptr && keys_[after->key].is_free();
-}
-
-bool Machine::may_be_named(const InKey& key, const PastKeys& names) {
-  if (!key.may_be_named() || !is_guarded(objects_[key.object])) return key.may_be_named();
-  return holds({Guard::kKeys, key.object, key.begin, key.end, false}, names);
+  return LengthLimit{machine_.add(InString{lists_.number_of({limit->without})}), limit->num_free, limit->num_at_most};
 }
 
 }  // namespace structout::json

@@ -1,5 +1,6 @@
-"""Pictures of automata, in the language of graphviz."""
+"""What pictures of states show, and such pictures in the language of graphviz."""
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import groupby
 from typing import NamedTuple
@@ -19,49 +20,66 @@ class Arrow(NamedTuple):
     target: int
 
 
-def arrows(automaton: Automaton) -> list[Arrow]:
-    """List the edges of an automaton for a picture.
+class StateGraph(NamedTuple):
+    """States that bytes lead to, from state 0 on.
+
+    Attributes:
+        steps: for each state the bytes that lead to each next state.
+        ends: the states that may end a text.
+    """
+
+    steps: dict[int, dict[int, set[int]]]
+    ends: set[int]
+
+    @classmethod
+    def of_automaton(cls, automaton: Automaton) -> "StateGraph":
+        states = range(automaton.num_states)
+        steps = {state: _steps(automaton, state) for state in states}
+        return cls(steps, {state for state in states if automaton.accepts(state)})
+
+
+class Picture(NamedTuple):
+    """What a picture shows: arrows between states, and the states that may end a
+    text."""
+
+    arrows: list[Arrow]
+    ends: set[int]
+
+    @property
+    def states(self) -> list[int]:
+        return sorted({0}.union(*((arrow.source, arrow.target) for arrow in self.arrows)))
+
+
+def picture_of(graph: StateGraph, shown: frozenset[int] = frozenset()) -> Picture:
+    """Turn states into a picture.
 
     The edges between two states are one arrow. So is a path on which no other begins,
-    joins or ends: the states inside it are left out.
+    joins or ends: the states inside it are left out, but for those of ``shown``.
     """
-    steps = [_steps(automaton, state) for state in range(automaton.num_states)]
-    num_entries = [0] * automaton.num_states
-    for step in steps:
-        for target in step:
-            num_entries[target] += 1
-    is_inside = [
-        state != 0 and not automaton.accepts(state) and len(steps[state]) == 1 and num_entries[state] == 1
-        for state in range(automaton.num_states)
-    ]
+    num_entries: Counter[int] = Counter()
+    for step in graph.steps.values():
+        num_entries.update(step.keys())
+    inside = {
+        state
+        for state, step in graph.steps.items()
+        if len(step) == 1 and num_entries[state] == 1 and state not in graph.ends | shown | {0}
+    }
     found = []
-    for source in range(automaton.num_states):
-        if is_inside[source]:
+    for source, step in graph.steps.items():
+        if source in inside:
             continue
-        for first, taken in steps[source].items():
+        for first, taken in step.items():
             classes, target = [_class(taken)], first
-            while is_inside[target]:
-                ((target, taken),) = steps[target].items()
+            while target in inside:
+                ((target, taken),) = graph.steps[target].items()
                 classes.append(_class(taken))
             found.append(Arrow(source, _sequence(classes), target))
-    return found
+    return Picture(found, graph.ends)
 
 
-def to_dot(automaton: Automaton, max_states: int = 64) -> str | None:
-    """Draw an automaton.
-
-    Args:
-        automaton: over bytes.
-        max_states: the largest number of states in the picture.
-
-    Returns:
-        a digraph for graphviz's ``dot``, in which a state with a double circle may end
-        a text. None if it has too many states.
-    """
-    found = arrows(automaton)
-    states = sorted({0} | {arrow.source for arrow in found} | {arrow.target for arrow in found})
-    if len(states) > max_states:
-        return None
+def to_dot(picture: Picture) -> str:
+    """Write a picture as a digraph for graphviz's ``dot``. A state with a double circle
+    may end a text."""
     lines = [
         "digraph {",
         "  rankdir=LR",
@@ -69,11 +87,18 @@ def to_dot(automaton: Automaton, max_states: int = 64) -> str | None:
         '  edge [fontsize=10, fontname="monospace"]',
         '  start [shape=point, label=""]',
         "  start -> 0",
-        *(f"  {state} [shape=doublecircle]" for state in states if automaton.accepts(state)),
-        *(f"  {arrow.source} -> {arrow.target} [label={_quoted(arrow.label)}]" for arrow in found),
+        *(f"  {state} [shape=doublecircle]" for state in picture.states if state in picture.ends),
+        *(f"  {arrow.source} -> {arrow.target} [label={_quoted(arrow.label)}]" for arrow in picture.arrows),
         "}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def shortened(label: str) -> str:
+    """A label as pictures show it: with visible spaces, and cut if it is long."""
+    if len(label) > _MAX_LABEL:
+        label = f"{label[: _MAX_LABEL // 2]} … {label[-_MAX_LABEL // 2 :]}"
+    return label.replace(" ", "␣")
 
 
 def _steps(automaton: Automaton, state: int) -> dict[int, set[int]]:
@@ -128,7 +153,5 @@ def _byte(byte: int, special: str) -> str:
 
 
 def _quoted(label: str) -> str:
-    if len(label) > _MAX_LABEL:
-        label = f"{label[: _MAX_LABEL // 2]} … {label[-_MAX_LABEL // 2 :]}"
-    escaped = label.replace("\\", "\\\\").replace('"', '\\"').replace(" ", "␣")
+    escaped = shortened(label).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

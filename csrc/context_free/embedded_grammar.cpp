@@ -1,0 +1,240 @@
+#include "context_free/embedded_grammar.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "masks/unique_number.h"
+
+namespace structout::context_free {
+
+using engine::EmbeddedPosition;
+using engine::EmbeddedView;
+
+namespace {
+
+struct GrammarPosition final : EmbeddedPosition {
+  explicit GrammarPosition(Place place) : place(std::move(place)) {}
+  const Place place;
+};
+
+const Place& place_of(const EmbeddedPosition& position) { return static_cast<const GrammarPosition&>(position).place; }
+
+}  // namespace
+
+EmbeddedGrammarStates::EmbeddedGrammarStates(std::shared_ptr<GrammarIndex> index, std::shared_ptr<GrammarStates> states,
+                                             std::shared_ptr<std::atomic<size_t>> exit_bytes)
+    : index_(std::move(index)),
+      states_(std::move(states)),
+      number_(engine::unique_number()),
+      exit_bytes_(std::move(exit_bytes)) {}
+
+void EmbeddedGrammarStates::hold() {
+  auto lock = std::make_unique<GrammarStates::Lock>(*states_);
+  lock_ = std::move(lock);  // no other thread is here now
+}
+
+void EmbeddedGrammarStates::release() noexcept { std::unique_ptr<GrammarStates::Lock> lock = std::move(lock_); }
+
+engine::PositionPtr EmbeddedGrammarStates::start() {
+  return std::make_shared<GrammarPosition>(states_->reader_.start(states_->budget()));
+}
+
+engine::ByteSet EmbeddedGrammarStates::first_bytes() {
+  engine::ByteSet bytes;
+  engine::PositionPtr begin = start();
+  for (size_t byte = 0; byte < 256; ++byte) {
+    uint8_t text = uint8_t(byte);
+    const uint8_t* at = &text;
+    engine::PositionPtr next = after(*begin, at, &text + 1);
+    bytes[byte] = next != nullptr && has_end(*next);
+  }
+  return bytes;
+}
+
+engine::PositionPtr EmbeddedGrammarStates::after(const EmbeddedPosition& position, const uint8_t*& at,
+                                                 const uint8_t* end) {
+  states_->check_room();
+  Place place = place_of(position);
+  while (at < end) {
+    place = states_->reader_.after(place, *at, states_->budget());
+    if (place.is_dead()) return nullptr;
+    ++at;
+    if (states_->reader_.may_end(place, states_->budget())) break;
+  }
+  return std::make_shared<GrammarPosition>(std::move(place));
+}
+
+bool EmbeddedGrammarStates::may_end(const EmbeddedPosition& position) {
+  return states_->reader_.may_end(place_of(position), states_->budget());
+}
+
+bool EmbeddedGrammarStates::may_go_on(const EmbeddedPosition& position) {
+  const Place& place = place_of(position);
+  if (place.others != nullptr) return can_go_on(place);
+  uint32_t known = goes_on_.find(place.node, place.lexer_state);
+  if (known != PairTable::kMissing) return known == 1;
+  bool goes_on = can_go_on(place);
+  goes_on_.add(place.node, place.lexer_state, goes_on);
+  return goes_on;
+}
+
+bool EmbeddedGrammarStates::can_go_on(const Place& place) {
+  const std::vector<uint8_t>& bytes = states_->reader_.bytes_with_tokens();
+  return std::any_of(bytes.begin(), bytes.end(), [&](uint8_t byte) {
+    Place next = states_->reader_.with_ends(states_->reader_.after(place, byte, states_->budget()));
+    return !next.is_dead() && states_->has_end(next);
+  });
+}
+
+bool EmbeddedGrammarStates::has_end(const EmbeddedPosition& position) {
+  Place place = states_->reader_.with_ends(place_of(position));
+  return !place.is_dead() && states_->has_end(place);
+}
+
+bool EmbeddedGrammarStates::are_equal(const EmbeddedPosition& given_a, const EmbeddedPosition& given_b) {
+  const Place &a = place_of(given_a), &b = place_of(given_b);
+  if (!(static_cast<const LexerPlace&>(a) == b)) return false;
+  if (a.others == nullptr || b.others == nullptr) return a.others == b.others;
+  auto are_equal_runs = [this](const EmbeddedRun& run, const EmbeddedRun& other) {
+    return run.states == other.states && run.below == other.below &&
+           states_->embedded_.held(run.states).are_equal(*run.position, *other.position);
+  };
+  return a.others->lexer_places == b.others->lexer_places &&
+         std::equal(a.others->runs.begin(), a.others->runs.end(), b.others->runs.begin(), b.others->runs.end(),
+                    are_equal_runs);
+}
+
+std::optional<uint32_t> EmbeddedGrammarStates::entry_number(const Place& place) {
+  constexpr uint32_t kInside = 1u << 31;
+  if (place.others == nullptr) return states_->number_of(static_cast<const LexerPlace&>(place));
+  if (states_->embedded_masks_.find(place, states_->budget()).mask == nullptr) return std::nullopt;
+  return kInside + states_->embedded_masks_.number_of(place, states_->budget());
+}
+
+std::vector<uint32_t> EmbeddedGrammarStates::exits_of(const Place& place, const engine::ByteSet& followers) {
+  const engine::VocabularyTrie& vocabulary = *states_->parts_->vocabulary;
+  std::vector<uint32_t> exits;
+  engine::ByteGroups groups = 0;
+  for (uint32_t byte = 0; byte < 256; ++byte) {
+    if (followers[byte]) groups |= engine::BytesBelow::group_of(uint8_t(byte));
+  }
+  auto is_followed = [&](uint32_t node) {
+    bool is_followed = false;
+    vocabulary.visit_below(node, [&](uint32_t, uint8_t byte, uint32_t) {
+      is_followed = is_followed || followers[byte];
+      return false;
+    });
+    return is_followed;
+  };
+  std::vector<Place> places(vocabulary.max_depth() + 1);  // before each byte
+  places[0] = place;
+  vocabulary.visit_below(engine::VocabularyTrie::kRoot, [&](uint32_t node, uint8_t byte, uint32_t depth) {
+    if ((vocabulary.bytes_below().groups(node) & groups) == 0) return false;
+    states_->budget().spend(1);
+    Place& next = places[depth + 1] = states_->reader_.after(places[depth], byte, states_->budget());
+    if (next.is_dead()) return false;
+    if (is_followed(node) && states_->reader_.may_end(next, states_->budget())) exits.push_back(node);
+    return true;
+  });
+  return exits;
+}
+
+EmbeddedView EmbeddedGrammarStates::view_of(uint32_t number, const Entry& entry) {
+  EmbeddedView view;
+  view.mask = entry.mask;
+  view.entry = number;
+  view.exits = entry.exits;
+  view.counting_exits = 1;
+  return view;
+}
+
+EmbeddedView EmbeddedGrammarStates::view(const EmbeddedPosition& position, const engine::ByteSet& followers) {
+  const Place& place = place_of(position);
+  std::optional<uint32_t> number = entry_number(place);
+  std::unordered_map<uint32_t, Entry>& entries = entries_[followers];
+  if (number) {
+    auto known = entries.find(*number);
+    if (known != entries.end()) return view_of(*number, known->second);
+  }
+  std::vector<uint32_t> exits = exits_of(place, followers);
+  size_t bytes = exits.size() * sizeof(uint32_t) + sizeof(Entry);
+  const engine::Mask* mask = nullptr;
+  if (number && own_exit_bytes_ + bytes <= kMaxExitBytes) {
+    std::vector<uint32_t> row(states_->parts_->vocabulary->row_words());
+    if (place.others == nullptr) {
+      mask = states_->held_mask_of(*number);
+    } else {
+      states_->embedded_masks_.fill(place, row.data(), states_->budget());
+      mask = states_->parts_->masks.store().add(row.data());
+    }
+  }
+  if (mask == nullptr) {
+    EmbeddedView view;
+    view.own_exits = std::move(exits);
+    return view;
+  }
+  own_exit_bytes_ += bytes;
+  *exit_bytes_ += bytes;
+  Entry entry = {mask, std::make_shared<const Nodes>(Nodes{std::move(exits)})};
+  return view_of(*number, entries.emplace(*number, std::move(entry)).first->second);
+}
+
+std::optional<EmbeddedView> EmbeddedGrammarStates::known_view(const EmbeddedPosition& position,
+                                                              const engine::ByteSet& followers) {
+  const Place& place = place_of(position);
+  if (place.others != nullptr && !states_->embedded_masks_.has_mask(place)) return std::nullopt;
+  std::optional<uint32_t> number = entry_number(place);
+  if (!number) return std::nullopt;
+  const std::unordered_map<uint32_t, Entry>& entries = entries_[followers];
+  auto known = entries.find(*number);
+  if (known == entries.end()) return std::nullopt;
+  return view_of(*number, known->second);
+}
+
+void EmbeddedGrammarStates::fill(const EmbeddedPosition& position, uint32_t* row) {
+  const Place& place = place_of(position);
+  if (place.others != nullptr) return states_->embedded_masks_.fill(place, row, states_->budget());
+  const engine::Mask* mask = states_->held_mask_of(states_->number_of(static_cast<const LexerPlace&>(place)));
+  if (mask != nullptr) return expand(*mask, row);
+  states_->fill_by_walk(place, row);
+}
+
+void EmbeddedGrammarStates::expand(const engine::Mask& mask, uint32_t* row) {
+  states_->parts_->masks.store().expand(mask, row);
+}
+
+std::string EmbeddedGrammarStates::forced(const EmbeddedPosition& position) {
+  return states_->held_forced(place_of(position));
+}
+
+std::optional<std::string> EmbeddedGrammarStates::short_end(const EmbeddedPosition& position, uint64_t& work) {
+  uint64_t total_before = states_->budget().total();
+  std::optional<std::string> end =
+      states_->end_search_.shortest(states_->reader_, place_of(position), states_->budget());
+  work += states_->budget().total() - total_before;
+  return end;
+}
+
+EmbeddedGrammar::EmbeddedGrammar(std::shared_ptr<GrammarIndex> index) : index_(std::move(index)) {
+  const Network& network = *index_->parts().network;
+  if (network.has_tokens()) {
+    throw engine::PatternError("tokens are not supported in a grammar with a lexer that is inside of another", false);
+  }
+  if (network.has_token_limits()) {
+    throw engine::PatternError("max_tokens is not supported in a grammar with a lexer that is inside of another",
+                               false);
+  }
+  embedded_ = embedded(index_->states());
+  embedded_->hold();
+  first_bytes_ = embedded_->first_bytes();
+  embedded_->release();
+}
+
+std::shared_ptr<engine::EmbeddedStates> EmbeddedGrammar::embedded_states() {
+  std::shared_ptr<GrammarStates> states = index_->states();
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (embedded_->states() != states) embedded_ = embedded(std::move(states));
+  return embedded_;
+}
+
+}  // namespace structout::context_free

@@ -1,0 +1,100 @@
+// Texts of a grammar inside those of another language.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "context_free/grammar_index.h"
+#include "context_free/number_tables.h"
+#include "masks/embedded.h"
+
+namespace structout::context_free {
+
+// The states of a grammar, which texts of the grammar alone may use at the same time. The
+// grammar has a lexer and ignores texts of its own; what is around it has no part in that.
+class EmbeddedGrammarStates final : public engine::EmbeddedStates {
+ public:
+  // `exit_bytes`: counts what is kept here.
+  EmbeddedGrammarStates(std::shared_ptr<GrammarIndex> index, std::shared_ptr<GrammarStates> states,
+                        std::shared_ptr<std::atomic<size_t>> exit_bytes);
+  ~EmbeddedGrammarStates() override { *exit_bytes_ -= own_exit_bytes_; }
+
+  const std::shared_ptr<GrammarStates>& states() const { return states_; }
+  engine::ByteSet first_bytes();  // while they are held
+
+  void hold() override;
+  void release() noexcept override;
+  engine::PositionPtr start() override;
+  engine::PositionPtr after(const engine::EmbeddedPosition& position, const uint8_t*& at, const uint8_t* end) override;
+  bool may_end(const engine::EmbeddedPosition& position) override;
+  bool may_go_on(const engine::EmbeddedPosition& position) override;
+  bool has_end(const engine::EmbeddedPosition& position) override;
+  bool are_equal(const engine::EmbeddedPosition& a, const engine::EmbeddedPosition& b) override;
+  engine::EmbeddedView view(const engine::EmbeddedPosition& position, const engine::ByteSet& followers) override;
+  std::optional<engine::EmbeddedView> known_view(const engine::EmbeddedPosition& position,
+                                                 const engine::ByteSet& followers) override;
+  void fill(const engine::EmbeddedPosition& position, uint32_t* row) override;
+  void expand(const engine::Mask& mask, uint32_t* row) override;
+  std::string forced(const engine::EmbeddedPosition& position) override;
+  std::optional<std::string> short_end(const engine::EmbeddedPosition& position, uint64_t& work) override;
+  uint32_t number() const override { return number_; }
+  uint32_t number_with(const std::vector<uint32_t>& stop_tokens) override { return index_->number_with(stop_tokens); }
+
+ private:
+  using Nodes = std::vector<std::vector<uint32_t>>;
+  static constexpr size_t kMaxExitBytes = 16 << 20;
+
+  // What tokens do from the places with one number, in front of some bytes.
+  struct Entry {
+    const engine::Mask* mask;
+    std::shared_ptr<const Nodes> exits;  // one list
+  };
+
+  // The number of the places with the same mask and exits as this one. Nothing if they
+  // depend on what embedded texts inside of this one remember.
+  std::optional<uint32_t> entry_number(const Place& place);
+  bool can_go_on(const Place& place);
+  std::vector<uint32_t> exits_of(const Place& place, const engine::ByteSet& followers);
+  static engine::EmbeddedView view_of(uint32_t number, const Entry& entry);
+
+  const std::shared_ptr<GrammarIndex> index_;
+  const std::shared_ptr<GrammarStates> states_;
+  const uint32_t number_;
+  const std::shared_ptr<std::atomic<size_t>> exit_bytes_;
+  size_t own_exit_bytes_ = 0;
+  std::unique_ptr<GrammarStates::Lock> lock_;                                         // of the thread that holds them
+  std::unordered_map<engine::ByteSet, std::unordered_map<uint32_t, Entry>> entries_;  // by followers and number
+  PairTable goes_on_;  // by node and state of the lexer: whether anything may follow, 0 or 1
+};
+
+// A grammar as a part of another language. Only bytes are read inside: no tokens by their
+// ids, and none are counted. The empty text is none of its texts, whatever the grammar says.
+class EmbeddedGrammar final : public engine::EmbeddedLanguage {
+ public:
+  // Throws PatternError if the grammar reads tokens.
+  explicit EmbeddedGrammar(std::shared_ptr<GrammarIndex> index);
+
+  const engine::VocabularyTrie& embedded_vocabulary() const override { return *index_->shared_vocabulary(); }
+  const engine::ByteSet& first_bytes() const override { return first_bytes_; }
+  std::shared_ptr<engine::EmbeddedStates> embedded_states() override;
+  std::shared_ptr<engine::EmbeddedStates> new_embedded_states() override { return embedded(index_->own_states()); }
+  size_t memory_bytes() override { return index_->memory_bytes() + *exit_bytes_; }
+
+ private:
+  std::shared_ptr<EmbeddedGrammarStates> embedded(std::shared_ptr<GrammarStates> states) const {
+    return std::make_shared<EmbeddedGrammarStates>(index_, std::move(states), exit_bytes_);
+  }
+
+  const std::shared_ptr<GrammarIndex> index_;
+  const std::shared_ptr<std::atomic<size_t>> exit_bytes_ = std::make_shared<std::atomic<size_t>>(0);
+  engine::ByteSet first_bytes_;
+  std::mutex mutex_;                                 // guards what follows
+  std::shared_ptr<EmbeddedGrammarStates> embedded_;  // of the last states that another language has used
+};
+
+}  // namespace structout::context_free

@@ -1,0 +1,195 @@
+// What objects ask of their keys.
+//
+// A schema of 80 optional keys has 2^80 sets of keys that may have come. A state does not
+// name such a set where it can be avoided: what an object asks of each key stays in its
+// shape, whether or not the key has come. Where keys keep their declared order, the state
+// knows the position of the last one; where they come in any order, the frame of the
+// object remembers them, and guards ask it. Only where the rest of the formula weighs all
+// keys against each other (see Objects::parts_of) does a state know the set.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "json/plans.h"
+#include "json/states.h"
+
+namespace structout::json {
+
+enum class KeyOrderRule : uint8_t {
+  kAny,       // the named keys in any order, each at most once
+  kDeclared,  // the named keys in the order of their declaration, then the others
+};
+
+// A condition on the names that have come. Where they come in any order, the frame of the
+// object remembers them, and actions are those of an object that has no keys yet.
+struct Guard {
+  enum Kind : uint8_t {
+    kNone,   // it always holds
+    kKeys,   // one of the names [begin, end), by spelling, may still come, or a free key
+    kClose,  // no name is missing
+  };
+  Kind kind = kNone;
+  uint32_t object = 0;
+  uint32_t begin = 0, end = 0;
+  bool allows_free = false;
+  bool operator==(const Guard& other) const {
+    return kind == other.kind && object == other.object && begin == other.begin && end == other.end &&
+           allows_free == other.allows_free;
+  }
+};
+
+// The same as sets of positions of names: those that are required, and those of which one
+// must still be able to come. `max_keys`: how many keys may follow.
+struct GuardNames {
+  PastKeys required, candidates;
+  std::optional<uint32_t> max_keys;
+};
+
+// An object after some keys.
+struct Object {
+  uint32_t shape;
+  uint32_t formulas;                              // what is asked beside the shape
+  uint32_t past;                                  // keys that cannot follow any more, if the state knows them
+  bool is_kept;                                   // the goal is kept, and the other formulas are known to hold or not
+  uint32_t next;                                  // the first position that is not past
+  uint32_t max_keys;                              // how many may follow, if the formula is kept
+  bool is_prepared = false;                       // what follows is known
+  std::vector<uint32_t> num_allowed_before = {};  // of the order's spellings, how many are allowed before each
+  uint32_t free = 0;                              // text states of free keys: the goal, then each set
+  bool allows_free = false;
+  Numbers sets = {};  // formulas on keys that tell free keys apart
+
+  bool allows_spelling(uint32_t index) const { return num_allowed_before[index + 1] > num_allowed_before[index]; }
+  bool allows_names() const { return num_allowed_before.back() > 0; }
+  uint32_t num_names() const { return uint32_t(num_allowed_before.size() - 1); }
+};
+
+// Objects and keys have numbers. An object is prepared when it is first asked what may
+// follow; references to objects stay valid.
+class Objects {
+ public:
+  struct Order {
+    KeyOrder order;
+    std::vector<uint32_t> by_spelling;  // positions, by increasing spelling
+  };
+
+  Objects(Schema& schema, Liveness& liveness, Planner& planner, ListTable& lists, KeyOrderRule rule)
+      : schema_(schema),
+        formulas_(schema.formulas()),
+        texts_(schema.texts()),
+        liveness_(liveness),
+        planner_(planner),
+        lists_(lists),
+        rule_(rule) {}
+
+  size_t size() const { return objects_.size(); }
+  const Object& operator[](uint32_t number) const { return objects_[number]; }
+  const Object& prepared(uint32_t number);
+  const Order& order(const Object& object) const { return orders_[shapes_[object.shape].order]; }
+  const Key& key(uint32_t number) const { return keys_[number]; }
+  uint32_t number_of_key(const Key& key);
+
+  // The object without keys of a value with such children. None if it cannot be completed.
+  std::optional<uint32_t> start(uint32_t children, Numbers formulas);
+
+  // The object after a key whose value has some verdicts. None if it cannot be completed.
+  std::optional<uint32_t> after(uint32_t object, uint32_t key, const std::vector<bool>& verdicts);
+
+  // The same object, if the names before a position are left out.
+  uint32_t at_position(uint32_t object, uint32_t position);
+
+  // What is asked of the value of a key.
+  const Plan& plan(uint32_t object, uint32_t key);
+  // The same, as far as the object asks it whichever other keys come.
+  const Plan& lasting_plan(const Object& object, uint32_t key) { return shape_plan(object.shape, key); }
+
+  // Whether the frame of an object, not its state, tells which names have come.
+  bool is_guarded(const Object& object) const { return object.is_kept && rule_ == KeyOrderRule::kAny; }
+  bool is_required(const Object& object, uint32_t position) const {
+    return shapes_[object.shape].is_required[position];
+  }
+  // Whether a required name has not come, as far as the state knows.
+  bool lacks_required(const Object& object) const;
+  // Whether the object cannot do without names that have not come. `names`: that have.
+  bool lacks_names(uint32_t object, const PastKeys& names);
+  // Whether a guard of a prepared object holds. `names`: those that have come.
+  bool holds(const Guard& guard, const PastKeys& names) const;
+  GuardNames names_of(const Guard& guard) const;
+
+  // What the frame of an object remembers.
+  MemoryKind memory_of(const Object& object) const {
+    return object.allows_free ? MemoryKind::kKeys : memory_at_start();
+  }
+  MemoryKind memory_at_start() const { return rule_ == KeyOrderRule::kAny ? MemoryKind::kKeys : MemoryKind::kNone; }
+
+ private:
+  // A formula on an object in two parts.
+  struct Parts {
+    // Literals that stay as they are whichever keys come: what they ask of a key, they ask
+    // when it comes, and which keys are missing is known from those that have come.
+    Formula lasting = kAlways;
+    Formula rest;          // becomes another formula with the keys that it mentions
+    bool is_kept = false;  // false: keys may change how all of it can go on, so nothing lasts
+  };
+
+  // The lasting part of objects, by the key that it is about.
+  struct Shape {
+    Formula lasting;
+    uint32_t order;
+    std::unordered_map<uint32_t, std::vector<Formula>> for_name;  // children
+    std::vector<Formula> for_keys;                                // atoms
+    std::vector<bool> is_required;                                // by position in the order
+    std::vector<uint32_t> required;                               // positions, increasing
+    std::unordered_map<uint32_t, Plan> plans;                     // by key
+  };
+
+  // A free key, and the formula of the keys for which it stands.
+  struct FreeKey {
+    uint32_t key;
+    Formula description;
+  };
+
+  uint32_t order_of(uint32_t children, const Numbers& objects);
+  const Parts& parts_of(Formula object);
+  uint32_t shape_of(Formula lasting, uint32_t order);
+  uint32_t object_of(uint32_t shape, Numbers formulas, PastKeys past);
+  const std::vector<FreeKey>& free_keys(uint32_t order, const Numbers& sets);
+  // None if the key cannot come now.
+  std::optional<PastKeys> past_after(const Object& object, const Key& key) const;
+  // Whether a key makes another formula of what is asked beside the shape, apart from the
+  // number of keys.
+  bool changes_rest(const Object& object, const Key& key);
+  Formula with_shape(const Object& object, Formula rest, const Key* key = nullptr);
+  bool may_come(uint32_t object, uint32_t key);
+  const Plan& shape_plan(uint32_t shape, uint32_t key);
+
+  Schema& schema_;
+  Formulas& formulas_;
+  Texts& texts_;
+  Liveness& liveness_;
+  Planner& planner_;
+  ListTable& lists_;
+  const KeyOrderRule rule_;
+
+  ContentsTable<PastKeys> pasts_;
+  std::unordered_map<Formula, Parts> parts_;
+  std::map<std::pair<Formula, uint32_t>, uint32_t> shape_numbers_;
+  std::deque<Shape> shapes_;
+  std::map<std::array<uint32_t, 3>, uint32_t> object_numbers_;
+  std::deque<Object> objects_;
+  std::map<std::pair<uint32_t, Numbers>, std::vector<FreeKey>> free_keys_;  // by order and sets
+  std::map<uint32_t, uint32_t> order_numbers_;                              // by children
+  std::deque<Order> orders_;
+  std::map<std::pair<uint32_t, Numbers>, uint32_t> key_numbers_;
+  std::deque<Key> keys_;
+  std::map<std::pair<uint32_t, uint32_t>, Plan> key_plans_;  // by object and key
+};
+
+}  // namespace structout::json
