@@ -1,5 +1,5 @@
-"""Write the committed results into the tables of README.md and docs/performance.md, and
-into the plots.
+"""Write the committed results into the tables of README.md, docs/performance.md and
+docs/volumes.md, and into the plots.
 
     python bench/report.py           rewrite the tables and plots
     python bench/report.py --check   fail if the documents differ from the results
@@ -19,7 +19,7 @@ import harness
 from tables import TABLES
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "performance.md")
+DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "performance.md", ROOT / "docs" / "volumes.md")
 
 
 def main() -> int:
@@ -58,9 +58,14 @@ def uncommitted_results(paths: Iterable[Path]) -> list[str]:
         bench, device = path.stem.rsplit("_", 1)
         commit = harness.read_results(bench, device, path.parent)["environment"]["commit"]
         if commit.endswith("+"):
+            command = (
+                f"make soak ONLY={bench.removeprefix('soak_')}"
+                if bench.startswith("soak_")
+                else f"bench/bench_{bench}.py"
+            )
             problems.append(
                 f"{path.name}: measured on commit {commit[:-1]} with uncommitted changes: "
-                f"commit them, then run bench/bench_{bench}.py again"
+                f"commit them, then run {command} again"
             )
     return problems
 

@@ -45,6 +45,7 @@ from tables.serving import (
     vllm_states_table,
     vllm_table,
 )
+from tables.soak import soak_table
 
 TABLES: dict[str, Callable[[], str]] = {
     "apply_bitmask_cpu_short": short_table,
@@ -94,5 +95,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "tensor_parallel_cpu": tensor_parallel_table,
     "shared_masks_cpu": shared_masks_table,
     "exchanged_bytes_cpu": exchanged_bytes_table,
+    "soak_cpu": soak_table,
     "tensor_parallel_model": gpu_model_table,
 }

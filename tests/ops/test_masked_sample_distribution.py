@@ -20,7 +20,7 @@ from support import builds
 from support import sampling_statistics as statistics
 from support.masked_sample_builds import CpuKernel
 from support.masked_sample_cases import Case
-from support.sampling_statistics import Setting
+from support.sampling_statistics import SETTINGS, Setting
 
 DRAWS = 1_000_000  # under --long
 SHORT_DRAWS = 100_000  # sees faults that are three times as large
@@ -29,38 +29,6 @@ SMALLEST_P_VALUE = 2.5e-7
 
 def draw(*arguments: torch.Tensor | None) -> torch.Tensor:
     return torch.ops.structout.masked_sample(*arguments)
-
-
-def _normal(vocab_size: int, scale: float, seed: int) -> torch.Tensor:
-    return torch.randn(vocab_size, generator=torch.Generator().manual_seed(seed)) * scale
-
-
-def _mask(vocab_size: int, density: float, seed: int) -> torch.Tensor:
-    return torch.rand(vocab_size, generator=torch.Generator().manual_seed(seed)) < density
-
-
-# Sizes on both sides of 4,096 allowed tokens, where the CPU op goes from a candidate
-# list to the whole row.
-SETTINGS = {
-    "two tokens": Setting(torch.tensor([0.3, -0.4])),
-    "three of sixteen": Setting(_normal(16, 2, 0), allowed=torch.arange(16) % 6 == 1),
-    "all equal": Setting(torch.zeros(1000)),
-    "normal": Setting(_normal(256, 1, 1)),
-    "wide": Setting(_normal(1500, 3, 2)),
-    "long": Setting(_normal(6007, 2, 2)),
-    "cold": Setting(_normal(1023, 0.2, 3), temperature=0.05),
-    "hot": Setting(_normal(500, 8, 4), temperature=50.0),
-    "half allowed": Setting(_normal(2001, 2, 5), allowed=_mask(2001, 0.5, 6), temperature=0.7),
-    "few of many": Setting(_normal(32_000, 2, 7), allowed=_mask(32_000, 0.004, 8), temperature=1.3),
-    "bfloat16": Setting(_normal(1000, 2, 9).bfloat16()),
-    "float16 ties, top_k": Setting((_normal(2000, 2, 10) * 2).round().half() / 2, top_k=40),
-    "top_p": Setting(_normal(900, 2, 11), top_p=0.9),
-    "long, top_p": Setting(_normal(4300, 2, 11), top_p=0.8),
-    "long, min_p": Setting(_normal(4300, 2, 12), min_p=0.05, temperature=1.2),
-    "mask, min_p, top_k, top_p": Setting(_normal(5000, 2, 13), _mask(5000, 0.9, 14), 0.9, 300, 0.8, 0.003),
-    # With noise of 24 bits the tail wins 3 times instead of 46.
-    "long tail": statistics.long_tail(tail=8192, gap=19.0),
-}
 
 
 @pytest.fixture
@@ -164,8 +132,6 @@ def test_masked_sample_of_equal_logits_far_from_zero_loses_noise_as_specified(z,
 
 
 def test_masked_sample_never_draws_a_disallowed_token(num_cases):
-    """For a release, ``PYTHONPATH=tests python -m support.sampling_statistics`` draws
-    10^8 tokens."""
     statistics.fuzz_disallowed(draw, num_cases(200_000, long=2_000_000))
 
 
