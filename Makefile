@@ -9,13 +9,15 @@ VLLM_PIP = $(VLLM_VENV)/bin/python -m pip --disable-pip-version-check -qq
 SOURCES := $(wildcard csrc/*.* csrc/*/*.* csrc/*/*/*.*) setup.py pyproject.toml constraints.txt
 NATIVE_SOURCES = $(filter-out %.md,$(shell git ls-files 'csrc/*' 'tests/*.cpp' 'tests/*.cu' 'tests/*.h'))
 
-.PHONY: help demo test test-all test-sglang test-install test-headers test-arm test-torch test-vllm test-vllm-own test-xgrammar-own bench gpu-check wheel docs lint format clean
+.PHONY: help demo test test-all test-sglang test-install test-headers test-arm test-torch test-vllm test-vllm-own test-xgrammar-own soak bench gpu-check dev wheels release-check docs lint format clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/demo.installed  ## structured generation end to end, on a model made on the spot
 	$(BIN)/structout generate --json-schema examples/order.schema.json --seed 7
+
+dev: $(VENV)/dev.installed  ## an editable install in which a change of C++ compiles one file, and the linters
 
 # A worker that runs out of tests takes over some of another's. Plugins of other packages, which no test needs, would take
 # seconds to load in each worker.
@@ -61,6 +63,11 @@ test-xgrammar-own: $(VENV)/test.installed  ## xgrammar's own tests of structural
 test-torch:  ## one wheel in the oldest and the newest CUDA build of torch; needs nvcc and 16 GB, but no GPU
 	$(PYTHON) tests/check_torch_versions.py
 
+# make soak SECONDS=600 ONLY=draws. A finding names its seed: make soak ONLY=draws SEED=7 SECONDS=0
+SECONDS ?= 60
+soak: $(VENV)/test.installed  ## hunt for faults at length: SECONDS in all, ONLY one hunter; writes bench/results
+	PYTHONPATH=tests $(BIN)/python -m soak --seconds $(SECONDS) $(if $(ONLY),--only $(ONLY)) $(if $(SEED),--seed $(SEED))
+
 bench: $(VENV)/test.installed  ## measure beside the peers; writes bench/results and the tables made from them
 	for bench in bench/bench_*.py; do $(BIN)/python $$bench || exit 1; done
 	$(BIN)/python bench/report.py
@@ -68,10 +75,19 @@ bench: $(VENV)/test.installed  ## measure beside the peers; writes bench/results
 gpu-check:  ## on a machine with a GPU, in the Python you name: build, benches, tests, sanitizers
 	$(PYTHON) bench/gpu_check.py
 
-wheel: $(VENV)/tools.installed  ## the sdist, and from it a wheel for this Python and processor, in dist
+# What was compiled for the tests is not compiled again; that the sdist builds is tested in tests/repo.
+wheels: $(VENV)/wheels.installed  ## the sdist and the wheel for this Python and processor, in dist; checks both
 	rm -rf dist
 	$(BIN)/python setup.py --quiet sdist
-	$(PIP) wheel --no-build-isolation --no-deps -w dist dist/*.tar.gz
+	$(BIN)/python setup.py --quiet bdist_wheel --dist-dir dist --bdist-dir build/wheel
+	$(BIN)/python tests/check_wheels.py dist
+
+release-check:  ## whether HEAD may be published: a signed tag of the version, and its date in CHANGELOG.md
+	@version=$$(sed -n 's/^__version__ = "\(.*\)"/\1/p' structout/_version.py) && \
+	  { grep -q "^## $$version ([0-9-]*)$$" CHANGELOG.md || { echo "CHANGELOG.md has no date for $$version"; exit 1; }; } && \
+	  { test "$$(git cat-file -t v$$version 2> /dev/null)" = tag || { echo "there is no annotated tag v$$version"; exit 1; }; } && \
+	  { git cat-file tag v$$version | grep -q -- '-----BEGIN .* SIGNATURE-----' || { echo "v$$version is not signed"; exit 1; }; } && \
+	  { test "$$(git rev-parse v$$version^{commit})" = "$$(git rev-parse HEAD)" || { echo "v$$version is not HEAD"; exit 1; }; }
 
 lint: $(VENV)/lint.installed  ## formatters in check mode, linters and type checks
 	$(BIN)/ruff check .
@@ -102,7 +118,7 @@ $(VENV)/tools.installed: constraints.txt pyproject.toml
 # Without a GPU the demo needs no CUDA ops; with one it needs them for this GPU only.
 GPU_ARCHS = $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | sort -u | xargs)
 $(VENV)/demo.installed: $(VENV)/tools.installed $(SOURCES)
-	@echo "building structout and installing it into $(VENV): about a minute ..."
+	@echo "compiling structout and installing it into $(VENV): about 4 CPU minutes, divided among the cores ..."
 	@$(if $(GPU_ARCHS),STRUCTOUT_CUDA_ARCHS="$(GPU_ARCHS)",STRUCTOUT_BUILD_CUDA=0) $(PIP) install -c constraints.txt --no-build-isolation -e '.[generate]'
 	@touch $@
 
@@ -112,6 +128,16 @@ $(VENV)/test.installed: $(VENV)/demo.installed
 	@$(PIP) install -c constraints.txt --group test --group bench
 	@echo "building the CUDA ops for every architecture, if nvcc is here: minutes ..."
 	@$(PIP) install --no-build-isolation --no-deps -e .
+	@touch $@
+
+$(VENV)/dev.installed: $(VENV)/demo.installed $(VENV)/lint.installed
+	@echo "installing what the tests need, and compiling each file alone, once: minutes ..."
+	@$(PIP) install -c constraints.txt --group test
+	@STRUCTOUT_BUILD_CUDA=0 STRUCTOUT_BUILD_UNITY=0 $(BIN)/python setup.py --quiet build_ext --inplace
+	@touch $@
+
+$(VENV)/wheels.installed: $(VENV)/demo.installed
+	@$(PIP) install -c constraints.txt --group wheels
 	@touch $@
 
 # The tests of vLLM run on a wheel, as users install it, so that no folder of the sources hides a package of vLLM's.

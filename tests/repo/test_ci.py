@@ -2,6 +2,7 @@
 
 import re
 
+import tomllib
 import yaml
 
 from support.locations import ROOT
@@ -24,12 +25,23 @@ def test_hosted_ci_runs_targets_of_the_makefile_only():
     assert {command.removeprefix("make ") for command in commands} <= documented_targets()
 
 
-def test_a_release_builds_wheels_for_both_processors_from_a_target_of_the_makefile():
-    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
-    (job,) = workflow["jobs"].values()
-    assert job["strategy"]["matrix"]["runner"] == ["ubuntu-24.04", "ubuntu-24.04-arm"]
-    assert [step["run"] for step in job["steps"] if "run" in step] == ["make wheel"]
-    assert "wheel" in documented_targets()
+def test_a_release_builds_wheels_for_both_processors_and_publishes_checked_ones():
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]
+    assert jobs["wheels"]["strategy"]["matrix"]["runner"] == ["ubuntu-24.04", "ubuntu-24.04-arm"]
+    assert set(jobs["publish"]["needs"]) == {"tag", "sdist", "wheels"}
+    assert jobs["publish"]["permissions"]["id-token"] == "write"
+    commands = {step["run"] for job in jobs.values() for step in job["steps"] if "run" in step}
+    assert (
+        {command.removeprefix("make ") for command in commands} == {"wheels", "release-check"} <= documented_targets()
+    )
+
+
+def test_wheels_are_built_for_every_python_that_is_supported():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    named = re.findall(r"Python :: (3\.\d+)", "\n".join(project["project"]["classifiers"]))
+    wheels = project["tool"]["cibuildwheel"]
+    assert wheels["build"].split() == [f"cp{version.replace('.', '')}-*" for version in named]
+    assert wheels["test-command"] == "python {project}/tests/check_wheels.py --demo"
 
 
 def test_pre_commit_runs_the_linters_of_make_lint():

@@ -7,7 +7,13 @@ namespace. A comment before a block names what a reader has by then:
     <!-- setup: logits -->       run SETUPS["logits"] first
     <!-- continues -->           run in the namespace of the block before
 
-Every line of a ``sh`` block runs too, except those in RUN_ELSEWHERE.
+Two more comments say what a block shows:
+
+    <!-- output -->              a ``text`` block: what the block before it prints
+    <!-- file: PATH -->          a part of a file, which its own tests run
+
+Every line of a ``sh`` block runs too, except those in RUN_ELSEWHERE. A ``text`` block
+that begins with ``$ structout`` has a command with all that it prints.
 """
 
 import inspect
@@ -19,7 +25,9 @@ import shlex
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -97,14 +105,17 @@ params = structout.SamplingParams(temperature=0.7, seed=torch.arange(4))
 }
 
 RUN_BLOCKS = """
-import json, linecache, sys
+import contextlib, io, json, linecache, sys
+printed = {}
 for name, setup, source in json.load(sys.stdin):
     if setup is not None:
         namespace = {"__name__": "__main__"}
         exec(compile(setup, f"set-up of {name}", "exec"), namespace)
     linecache.cache[name] = len(source), None, source.splitlines(True), name  # so that tracebacks show the line
-    exec(compile(source, name, "exec"), namespace)
-    print("ran", name, file=sys.stderr)
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        exec(compile(source, name, "exec"), namespace)
+    printed[name] = output.getvalue()
+json.dump(printed, sys.stdout)
 """
 
 # Lines of `sh` blocks that are not run here: they install, take minutes or need a GPU.
@@ -115,16 +126,29 @@ RUN_ELSEWHERE = {
     "make test": (".ci/run", "make test"),
     "make lint": (".ci/run", "make lint"),
     "make bench": ("Makefile", "bench:"),
+    "make dev": ("Makefile", "dev:"),
+    "STRUCTOUT_BUILD_CUDA=0 STRUCTOUT_BUILD_UNITY=0 .venv/bin/python setup.py --quiet build_ext --inplace": (
+        "Makefile",
+        "STRUCTOUT_BUILD_CUDA=0 STRUCTOUT_BUILD_UNITY=0 $(BIN)/python setup.py --quiet build_ext --inplace",
+    ),
+    "PYTHONSAFEPATH=1 .venv/bin/pytest tests/grammar/json/test_scalars.py -k multiple": ("Makefile", "$(BIN)/pytest"),
     "make docs": (".ci/run", "make docs"),
+    "make soak SECONDS=36000": ("Makefile", "--seconds $(SECONDS)"),
+    "make soak SECONDS=3600 ONLY=draws": ("Makefile", "--only $(ONLY)"),
     "make gpu-check PYTHON=python3": ("bench/gpu_check.py", "make gpu-check"),
     "python bench/gpu_check.py --only build smoke bench-apply": ("Makefile", "bench/gpu_check.py"),
     "python bench/gather_gpu_packages.py --python 3.12": ("bench/gpu_check.py", "bench/gather_gpu_packages.py"),
     "STRUCTOUT_COMMIT=$(git rev-parse --short HEAD) make gpu-check": ("bench/harness.py", "STRUCTOUT_COMMIT"),
-    "pip install 'torch>=2.10' 'setuptools>=77' ninja 'pybind11>=3'": (
-        "Makefile",
-        "pip torch setuptools ninja pybind11",
+    "git clone https://github.com/structout/structout && cd structout": (
+        "pyproject.toml",
+        "github.com/structout/structout",
     ),
-    "pip install --no-build-isolation '.[generate]'": ("Makefile", "--no-build-isolation -e '.[generate]'"),
+    "pip install 'torch>=2.10' --index-url https://download.pytorch.org/whl/cpu": ("Makefile", "pip torch setuptools"),
+    "pip install 'setuptools>=77' ninja 'pybind11>=3'": ("Makefile", "setuptools ninja pybind11"),
+    "STRUCTOUT_BUILD_CUDA=0 pip install --no-build-isolation '.[generate]'": (
+        "Makefile",
+        "--no-build-isolation -e '.[generate]'",
+    ),
     "torchrun --nproc-per-node 2 examples/tensor_parallel.py": (
         "tests/distributed/test_sharded_masked_sample.py",
         "tensor_parallel.py",
@@ -143,38 +167,87 @@ def environment(tmp_path_factory):
     return kept | {"PATH": f"{folder}{os.pathsep}{kept['PATH']}", "STRUCTOUT_CACHE_DIR": str(folder / "cache")}
 
 
-def blocks_of(document: Path, language: str) -> list[tuple[int, str, str]]:
-    """Find the line, the comment before and the source of each code block of a
-    language."""
-    pattern = rf"(?:<!-- ([^\n]*) -->\n)?^```{language}\n(.*?)^```"
+class Block(NamedTuple):
+    """A code block with the comment in front of it."""
+
+    line: int
+    comment: str
+    language: str
+    source: str
+
+
+def all_blocks_of(document: Path) -> list[Block]:
+    pattern = r"(?:<!-- ([^\n]*) -->\n)?^```(\w*)\n(.*?)^```"
     text = document.read_text()
     found = re.finditer(pattern, text, re.MULTILINE | re.DOTALL)
-    return [(text.count("\n", 0, match.start(2)) + 1, match[1] or "", match[2]) for match in found]
+    return [Block(text.count("\n", 0, match.start(3)) + 1, match[1] or "", match[2], match[3]) for match in found]
+
+
+def blocks_of(document: Path, language: str) -> list[Block]:
+    return [block for block in all_blocks_of(document) if block.language == language]
 
 
 def python_programs(document: Path) -> list[tuple[str, str | None, str]]:
-    """Name, set-up (None: continues the block before) and source of each Python
-    block."""
+    """Name, set-up (None: continues the block before) and source of each Python block
+    that runs here."""
     programs = []
-    for line, comment, source in blocks_of(document, "python"):
+    for line, comment, _, source in blocks_of(document, "python"):
+        if comment.startswith("file: "):
+            continue
         setup = None if comment == "continues" else SETUPS[comment.removeprefix("setup: ")] if comment else ""
         programs.append((f"{document.name}:{line}", setup, source))
     return programs
 
 
-@pytest.mark.parametrize("document", [d for d in DOCUMENTS if blocks_of(d, "python")], ids=lambda path: path.name)
-def test_python_blocks_run_in_a_fresh_interpreter(document, environment):
+def outputs_of(document: Path) -> dict[str, str]:
+    """What Python blocks print, by their names, where the document shows it."""
+    shown, last = {}, ""
+    for line, comment, language, source in all_blocks_of(document):
+        if language == "python":
+            last = f"{document.name}:{line}"
+        elif comment == "output":
+            assert last not in shown, f"{document.name}:{line} follows no Python block"
+            shown[last] = source
+    return shown
+
+
+@pytest.mark.parametrize("document", [d for d in DOCUMENTS if python_programs(d)], ids=lambda path: path.name)
+def test_python_blocks_run_in_a_fresh_interpreter_and_print_what_is_shown(document, environment):
     programs = python_programs(document)
     arguments = ("-W", "error::DeprecationWarning:__main__", "-c", RUN_BLOCKS)
     run = fresh_process.run(*arguments, input=json.dumps(programs), cwd=ROOT, env=environment)
     assert run.returncode == 0, f"{run.stdout}{run.stderr}"
-    assert run.stderr.count("ran ") == len(programs)
+    printed = json.loads(run.stdout.splitlines()[-1])
+    assert list(printed) == [name for name, _, _ in programs]
+    shown = outputs_of(document)
+    assert {name: printed[name] for name in shown} == shown
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=NAMES)
+def test_parts_of_files_are_in_the_files(document):
+    for block in all_blocks_of(document):
+        if block.language == "python" and block.comment.startswith("file: "):
+            file = (ROOT / block.comment.removeprefix("file: ")).read_text()
+            assert block.source.strip() in textwrap.dedent(file) or block.source in file, block.line
+
+
+def shown_commands(document: Path) -> list[tuple[str, str]]:
+    blocks = [block.source.partition("\n") for block in blocks_of(document, "text")]
+    return [(command[2:], output) for command, _, output in blocks if command.startswith("$ structout ")]
+
+
+@pytest.mark.parametrize("document", [d for d in DOCUMENTS if shown_commands(d)], ids=lambda path: path.name)
+def test_commands_print_what_is_shown(document, environment):
+    for command, output in shown_commands(document):
+        variables = environment | {"COLUMNS": "100"}
+        run = fresh_process.run("-m", *shlex.split(command), cwd=ROOT, env=variables)
+        assert run.stdout == output, f"{command}\n{run.stderr}"
 
 
 @pytest.mark.parametrize("document", [d for d in DOCUMENTS if blocks_of(d, "sh")], ids=lambda path: path.name)
 def test_shell_lines_run_here_or_in_a_named_place(document, environment):
-    for _, _, source in blocks_of(document, "sh"):
-        for line in source.splitlines():
+    for block in blocks_of(document, "sh"):
+        for line in block.source.splitlines():
             command = re.sub(r"\s+# .*", "", line).strip()
             if not command or command.startswith("#"):
                 continue
@@ -306,7 +379,7 @@ def test_readme_equivalence_is_the_op():
     import torch
 
     readme = (ROOT / "README.md").read_text()
-    lines = readme[readme.index("Equivalent to:") :].split("```python\n")[1].split("```")[0]
+    lines = readme[readme.index("is equivalent to:") :].split("```python\n")[1].split("```")[0]
     bitmask = structout.pack_bitmask(torch.rand(3, 70) < 0.5)
     rows = torch.tensor([2, -1, 0, 0])
     ours = torch.randn(4, 70)
@@ -317,7 +390,12 @@ def test_readme_equivalence_is_the_op():
 
 
 def test_readme_fits_into_three_minutes():
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 200
+    """At 250 words a minute, without code and tables."""
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 200
+    prose = re.sub(r"^```.*?^```|^\|.*?$|<!--.*?-->", "", text, flags=re.MULTILINE | re.DOTALL)
+    words = re.sub(r"\]\([^)]*\)", "]", prose).split()
+    assert len(words) <= 800
 
 
 def test_sampling_contract_states_the_margins_of_the_sources():
@@ -329,3 +407,27 @@ def test_sampling_contract_states_the_margins_of_the_sources():
     draw = (ROOT / "triton_kernels" / "gumbel_draw.py").read_text()
     assert "LOG_LIMIT_AT_BEST = tl.constexpr(159.001)" in draw
     assert "tl.abs(z) * 2.0**-20" in draw
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_changes_of_the_example_keyword_compile(tmp_path):
+    """The steps of docs/adding_a_keyword.md in a copy of the sources."""
+    page = (ROOT / "docs" / "adding_a_keyword.md").read_text()
+    csrc = tmp_path / "csrc"
+    shutil.copytree(ROOT / "csrc", csrc)
+    steps = re.findall(r"<!-- file: (\S+), in (place|front) of: ([^\n]*) -->\n```cpp\n(.*?)```", page, re.DOTALL)
+    assert len(steps) == 3
+    for path, how, old, new in steps:
+        text = (csrc / path).read_text()
+        assert text.count(old) == 1, f"{path} must have one {old!r}, got {text.count(old)}"
+        (csrc / path).write_text(text.replace(old, new.strip() + ("\n  " + old if how == "front" else "")))
+        command = ["g++", "-std=c++17", "-Wall", "-Werror", "-fsyntax-only", f"-I{csrc}", str(csrc / path)]
+        run = subprocess.run(command, capture_output=True, text=True)
+        assert run.returncode == 0, run.stderr
+
+
+def test_picture_of_a_state_and_its_mask_is_that_of_a_run(environment, tmp_path):
+    picture = tmp_path / "picture.svg"
+    run = fresh_process.run("docs/pictures.py", str(picture), cwd=ROOT, env=environment | {"PYTHONPATH": str(ROOT)})
+    assert run.returncode == 0, run.stderr
+    assert picture.read_text() == (ROOT / "docs" / "assets" / "state_and_mask.svg").read_text()
