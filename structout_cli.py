@@ -35,7 +35,7 @@ _EXPLAIN_EXAMPLES = """\
 examples:
   structout explain examples/order.schema.json
   structout explain examples/order.schema.json --key-order any --compact
-  structout explain '{"type": "array", "items": {"enum": ["red", 3, null]}}' --dot automaton.dot
+  structout explain '{"type": "array", "items": {"enum": ["red", 3, null]}}' --plot automaton.svg
   structout explain --regex '[A-Z]{3}-[0-9]{4}' --tokenizer ./my-model
 
 exit status:
@@ -172,7 +172,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_form(explain)
     explain.add_argument("--seed", type=_seed, default=0, help="of the texts that are drawn (default: 0)")
-    explain.add_argument("--dot", type=_text, metavar="FILE", help="write a picture of a small automaton, for graphviz")
+    explain.add_argument(
+        "--plot",
+        type=_text,
+        metavar="FILE",
+        help="draw a small automaton, or else the states that the drawn texts visit: SVG, or graphviz's language if "
+        "FILE ends with .dot",
+    )
 
     check = commands.add_parser(
         "check",

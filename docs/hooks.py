@@ -23,7 +23,8 @@ def on_files(files: Any, config: Any) -> Any:
         files.append(File.generated(config, page, content=_with_site_links((ROOT / source).read_text())))
     for plot in sorted((ROOT / "bench" / "results").glob("*.png")):
         files.append(File.generated(config, f"plots/{plot.name}", content=plot.read_bytes()))
-    files.remove(files.get_file_from_path("hooks.py"))
+    for script in ("hooks.py", "pictures.py"):
+        files.remove(files.get_file_from_path(script))
     return files
 
 

@@ -8,12 +8,17 @@ from structout.cli.loading import load_tokenizer
 from structout.cli.progress import duration
 from structout.cli.user_errors import UserError, write_file
 from structout.cli.validate import read_form, read_params
-from structout.constraints.params import StructuredOutputOptions
+from structout.constraints.config import StructuredOutputsConfig
+from structout.constraints.params import StructuredOutputOptions, StructuredOutputsParams
 from structout.constraints.schema_walks import draft_of
+from structout.grammar.checking.checker import Checker
+from structout.grammar.checking.visited import visited_states
 from structout.grammar.explanation import Explanation, Size, explain, misspelled_keywords
-from structout.grammar.native.dot import to_dot
+from structout.grammar.native.pictures import StateGraph, picture_of, to_dot
+from structout.grammar.native.svg import to_svg
 
 _MAX_PLACES = 6
+_MAX_SHOWN_STATES = 64
 _KIND_NAMES = {
     StructuredOutputOptions.JSON: "JSON schema",
     StructuredOutputOptions.REGEX: "regular expression",
@@ -42,8 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
     subject = _subject(explanation)
     title = subject if name in ("constraint", arguments.schema_name) else f"{name}: {subject}"
     fields = [*_fields(explanation, tokenizer_name, arguments.key_order)]
-    if arguments.dot is not None:
-        fields.append(("picture", _write_picture(explanation, arguments.dot)))
+    if arguments.plot is not None:
+        fields.append(("picture", _write_picture(explanation, params, config, arguments.plot)))
     print(f"{title}\n\n" + laid_out(fields), flush=True)
     return 0 if explanation.error is None else 1
 
@@ -96,7 +101,7 @@ def _keyword_fields(explanation: Explanation) -> Iterator[Field]:
 
 
 def _size_fields(explanation: Explanation, key_order: str) -> Iterator[Field]:
-    texts = f"after {counted(explanation.num_texts, 'text')}"
+    texts = f"after {counted(len(explanation.texts), 'text')}"
     if explanation.visited is None:
         yield "memory", f"{_bytes(explanation.memory_bytes)} {texts}"
         return
@@ -117,14 +122,25 @@ def _size_fields(explanation: Explanation, key_order: str) -> Iterator[Field]:
         yield "automaton", f"none with at most 50,000 states that is made in 50 ms{hint}"
 
 
-def _write_picture(explanation: Explanation, path: str) -> str:
-    if explanation.index is None:
-        return f"{path} is not written: there is no automaton"
-    picture = to_dot(explanation.index.automaton)
-    if picture is None:
-        return f"{path} is not written: the automaton is too large for a picture"
-    write_file(path, picture)
-    return f"{path}, for graphviz: dot -Tsvg {path}"
+def _write_picture(
+    explanation: Explanation, params: StructuredOutputsParams, config: StructuredOutputsConfig, path: str
+) -> str:
+    if explanation.visited is None:
+        why = "another engine serves the constraint" if explanation.error is None else "the constraint is refused"
+        return f"{path} is not written: {why}"
+    pictures = []
+    if explanation.index is not None:
+        pictures.append(("the automaton", picture_of(StateGraph.of_automaton(explanation.index.automaton))))
+    texts = [text for text in explanation.texts if text is not None]
+    states, _ = visited_states(Checker(params, config=config), texts)
+    pictures.append(("the states that the texts have visited", picture_of(states)))
+    small = [(what, picture) for what, picture in pictures if len(picture.states) <= _MAX_SHOWN_STATES]
+    if not small:
+        return f"{path} is not written: there are more than {_MAX_SHOWN_STATES} states to show"
+    what, picture = small[0]
+    is_dot = path.endswith(".dot")
+    write_file(path, to_dot(picture) if is_dot else to_svg(picture))
+    return f"{path}, {what}" + (f", for graphviz: dot -Tsvg {path}" if is_dot else "")
 
 
 def _counts(counts: dict[str, int]) -> str:

@@ -99,7 +99,7 @@ class Explanation:
         ready_seconds: from the constraint to its first mask, by a clock.
         memory_bytes: memory of the compiled constraint after the texts, for any engine.
         example: a text drawn from the masks.
-        num_texts: the number of texts that were drawn.
+        texts: the texts that were drawn; None for one without an end.
         visited: the states and masks that the texts have reached. None where another
             engine than fsm serves.
         closed: the automaton with all its masks; None if there is none.
@@ -120,7 +120,7 @@ class Explanation:
     ready_seconds: float = 0.0
     memory_bytes: int = 0
     example: str | None = None
-    num_texts: int = 0
+    texts: tuple[str | None, ...] = ()
     visited: Size | None = None
     closed: Size | None = None
     index: TokenIndex | None = None
@@ -238,9 +238,9 @@ def _with_costs(
     assert constraint is not None
     is_schema = constraint.kind is StructuredOutputOptions.JSON
     names = property_names(constraint.nodes) if is_schema else []
-    texts = list(_texts(TextSampler(vocabulary, names, seed), grammar, num_texts))
+    texts = tuple(_texts(TextSampler(vocabulary, names, seed), grammar, num_texts))
     example = min((text for text in texts if text is not None), key=_distance_from_readable, default=None)
-    served = replace(served, example=example, num_texts=len(texts), memory_bytes=grammar.memory_bytes)
+    served = replace(served, example=example, texts=texts, memory_bytes=grammar.memory_bytes)
     if isinstance(grammar, JsonSchemaGrammar):
         visited = Size(grammar.index.num_states, grammar.index.num_masks, grammar.index.memory_bytes)
         index = grammar.index.closed

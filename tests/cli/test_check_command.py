@@ -3,7 +3,6 @@
 import io
 import json
 import re
-import shlex
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from structout_cli import main
 from support.locations import ROOT
 
 ORDER = str(ROOT / "examples" / "order.schema.json")
-DOCUMENT = ROOT / "docs" / "checking.md"
 COLORS = '{"type": "array", "items": {"enum": ["red", 3, null]}}'
 
 
@@ -116,16 +114,6 @@ def test_check_with_a_model_ranks_tokens_by_its_probabilities(capsys, tmp_path):
             probabilities = [token["probability"] for token in tokens]
             assert probabilities == sorted(probabilities, reverse=True)
             assert 0 <= probabilities[-1] <= probabilities[0] <= 1
-
-
-def test_outputs_in_the_documents_are_those_of_the_command(capsys, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    blocks = re.findall(
-        r"^```text\n\$ structout check ([^\n]*)\n(.*?)^```", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL
-    )
-    assert len(blocks) == 2
-    for command, output in blocks:
-        assert run(capsys, *shlex.split(command)) == output
 
 
 def test_page_template_is_installed_with_the_package():

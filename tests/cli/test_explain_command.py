@@ -113,19 +113,33 @@ def test_explain_with_lenient_names_what_is_not_enforced(capsys):
     assert (fields["enforced"], fields["not enforced"]) == ("type 1", "#/pattern")
 
 
-def test_explain_with_dot_writes_a_picture(capsys, tmp_path):
-    path = tmp_path / "automaton.dot"
-    fields = fields_of(run(capsys, COLORS, "--compact", "--dot", str(path)))
-    assert fields["picture"].startswith(str(path))
-    assert path.read_text().startswith("digraph {")
-    assert '[label="ull"]' in path.read_text()
+def test_explain_with_plot_draws_an_automaton_in_the_language_of_the_file(capsys, tmp_path):
+    for name, beginning, label in (("a.svg", "<svg ", ">ull<"), ("a.dot", "digraph {", '[label="ull"]')):
+        path = tmp_path / name
+        fields = fields_of(run(capsys, COLORS, "--compact", "--plot", str(path)))
+        assert fields["picture"].startswith(f"{path}, the automaton")
+        assert path.read_text().startswith(beginning)
+        assert label in path.read_text()
 
 
-@pytest.mark.parametrize(("schema", "why"), [("true", "there is no automaton"), (str(ORDER), "too large")])
-def test_explain_with_dot_and_no_picture_says_why(capsys, tmp_path, schema, why):
-    path = tmp_path / "automaton.dot"
-    arguments = [schema, "--compact", "--key-order", "declared", "--dot", str(path)]
-    assert why in fields_of(run(capsys, *arguments))["picture"]
+def test_explain_with_plot_and_no_small_automaton_draws_visited_states(capsys, tmp_path):
+    path = tmp_path / "visited.svg"
+    fields = fields_of(run(capsys, "--grammar", 'root ::= "(" root ")" | "a"', "--plot", str(path)))
+    assert fields["picture"] == f"{path}, the states that the texts have visited"
+    assert path.read_text().startswith("<svg ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "why"),
+    [
+        (["--regex", "(ab?){100}"], 0, "there are more than 64 states to show"),
+        (["--regex", "("], 1, "the constraint is refused"),
+        (["--regex", "a", "--backend", "llguidance:no-fallback"], 0, "another engine serves the constraint"),
+    ],
+)
+def test_explain_with_plot_and_no_picture_says_why(capsys, tmp_path, arguments, status, why):
+    path = tmp_path / "automaton.svg"
+    assert why in fields_of(run(capsys, *arguments, "--plot", str(path), status=status))["picture"]
     assert not path.exists()
 
 
@@ -142,7 +156,7 @@ def test_explain_with_a_tokenizer_uses_it(capsys, tmp_path):
     ("arguments", "message"),
     [
         (["absent.json"], "cannot read absent.json: No such file or directory"),
-        ([COLORS, "--dot", "absent/a.dot"], "cannot write absent/a.dot: No such file or directory"),
+        ([COLORS, "--plot", "absent/a.svg"], "cannot write absent/a.svg: No such file or directory"),
         ([COLORS, "--tokenizer", "."], "cannot load the tokenizer .: the directory has no tokenizer_config.json"),
         ([COLORS, "--tokenizer", "FILE"], "it is a file; give the directory that holds tokenizer_config.json"),
     ],

@@ -93,7 +93,7 @@ def trace(checker: Checker, pieces: Sequence[Piece], logits: torch.Tensor | None
         except GrammarError:
             completion = None
         piece = pieces[i] if i < len(pieces) else None
-        state = _state(grammar)
+        state = state_of(grammar)
         is_allowed = piece.is_read_by(grammar) if piece is not None else bool(mask[vocabulary.stop_token_ids[0]])
         steps.append(
             Step(
@@ -137,7 +137,7 @@ def _likeliest(
     return tuple(shown)
 
 
-def _state(grammar: NativeGrammar) -> str:
+def state_of(grammar: NativeGrammar) -> str:
     """The engine's numbers, the top of a stack first."""
     if isinstance(grammar, JsonSchemaGrammar):
         return " ".join(map(str, grammar.state_id()))

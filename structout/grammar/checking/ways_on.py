@@ -8,7 +8,8 @@ from typing import NamedTuple
 from structout.errors import GrammarError
 from structout.grammar.checking.spelled_text import Piece
 from structout.grammar.native.extension import grammar_errors
-from structout.grammar.native.grammars import ContextFreeGrammar, GrammarIndex
+from structout.grammar.native.grammar_index import GrammarIndex
+from structout.grammar.native.grammars import ContextFreeGrammar
 from structout.grammar.native.rules import RuleSet
 from structout.grammar.vocabulary import Vocabulary
 
