@@ -60,6 +60,11 @@ class Own:
         except GrammarError as error:
             raise Refused.by(error) from error
 
+    def num_pieces(self, compiled: Any) -> int:
+        """How many walks over the vocabulary the masks of a grammar are made of so far.
+        0 for a regular language."""
+        return getattr(compiled.index.native, "num_pieces", 0)
+
     def start(self, compiled: Any) -> Steps:
         text, row = compiled.copy(), allocate_token_bitmask(1, self._size, pin_memory=False)
         return Steps(lambda: text.fill_bitmask(row, 0), lambda token: bool(text.accept_tokens("", [token])), row)

@@ -143,7 +143,7 @@ def test_a_bad_schema_is_answered_with_400_and_its_place(urls, tokenizer, parser
         assert "a ( is not closed" in answer.error
 
 
-def test_what_fails_behind_the_frontend_is_logged_with_its_reason(urls, tokenizer, log):
+def test_what_fails_after_the_frontend_is_logged_with_its_reason(urls, tokenizer, log):
     body = {"model": "small", "prompt": "a", "structured_outputs": {"grammar": "root ::= <no_such_token>"}}
     response = httpx.post(f"{urls['hermes']}/v1/completions", json=body, timeout=120)
     assert response.status_code >= 400
