@@ -61,7 +61,8 @@ engine::PositionPtr EmbeddedGrammarStates::after(const EmbeddedPosition& positio
     ++at;
     if (states_->reader_.may_end(place, states_->budget())) break;
   }
-  return std::make_shared<GrammarPosition>(std::move(place));
+  place = states_->with_finishable_runs(place);
+  return place.is_dead() ? nullptr : std::make_shared<GrammarPosition>(std::move(place));
 }
 
 bool EmbeddedGrammarStates::may_end(const EmbeddedPosition& position) {

@@ -49,11 +49,14 @@ bool GrammarStates::has_end(const Place& place) {
          std::any_of(place.others->runs.begin(), place.others->runs.end(), of_run);
 }
 
-TextPlace GrammarStates::finishable(Place place) {
-  auto has_end = [this](const EmbeddedRun& run) {
+Place GrammarStates::with_finishable_runs(const Place& place) {
+  return reader_.with_ends(place, [this](const EmbeddedRun& run) {
     return end_search_.has_end(reader_, reader_.after_embedded(run.below, budget()), budget());
-  };
-  place = reader_.with_ends(place, has_end);
+  });
+}
+
+TextPlace GrammarStates::finishable(Place place) {
+  place = with_finishable_runs(place);
   if (parts_->network->has_token_limits() && !place.is_dead()) {
     auto has_end_of_one = [this](const LexerPlace& each) { return end_search_.has_end(reader_, each, budget()); };
     place = reader_.at_token_end(std::move(place), has_end_of_one, budget());

@@ -144,6 +144,8 @@ class GrammarStates {
     place.num_tokens = text.num_tokens;
     return place;
   }
+  // The place without the embedded texts after whose ends the text cannot be finished.
+  Place with_finishable_runs(const Place& place);
   // The place of a text at the end of a token. Dead if the text cannot be finished.
   TextPlace finishable(Place place);
   bool has_end(const Place& place);

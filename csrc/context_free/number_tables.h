@@ -1,6 +1,7 @@
 // Tables with numbers for keys, and lists that are stored once.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -36,6 +37,11 @@ class PairTable {
     if (2 * (size_ + 1) > slots_.size()) grow();
     place({a, b, value});
     ++size_;
+  }
+
+  void clear() noexcept {
+    std::fill(slots_.begin(), slots_.end(), Slot());
+    size_ = 0;
   }
 
   size_t memory_bytes() const { return slots_.capacity() * sizeof(Slot); }

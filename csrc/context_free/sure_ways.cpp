@@ -1,6 +1,7 @@
 #include "context_free/sure_ways.h"
 
 #include <algorithm>
+#include <new>
 #include <set>
 
 #include "base/sorted_set.h"
@@ -87,7 +88,7 @@ void RuleWays::add_exit(uint32_t spot, uint32_t end) {
   if (sets_.add_minimal(spots_[spot].exits, end)) new_exits_.emplace_back(spot, end);
 }
 
-const std::vector<uint32_t>& RuleWays::exits(uint32_t state, uint32_t end, engine::Budget& budget) {
+const std::vector<uint32_t>& RuleWays::exits(uint32_t state, uint32_t end, engine::Budget& budget) try {
   uint32_t wanted = spot_of(state, end);
   spots_[wanted].is_wanted = true;
   to_expand_.push_back(wanted);
@@ -109,6 +110,12 @@ const std::vector<uint32_t>& RuleWays::exits(uint32_t state, uint32_t end, engin
     }
   }
   return spots_[wanted].exits;
+} catch (const std::bad_alloc&) {  // a spot may lack some of its ways
+  spot_numbers_.clear();
+  spots_.clear();
+  to_expand_.clear();
+  new_exits_.clear();
+  throw;
 }
 
 // A greatest fixpoint over the ends of rules: a rule may end so if each place that it may

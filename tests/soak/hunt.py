@@ -18,6 +18,7 @@ HUNTERS = (
     "schemas",
     "patterns",
     "grammars",
+    "nested",
     "tags",
     "masks",
     "server",

@@ -19,11 +19,14 @@ from structout.grammar.vocabulary import BYTES, Vocabulary
 from support.builds import CSRC
 from support.locations import ROOT
 
-LONG_SECONDS = {"grammars": 60}  # no other test compares the engine with the judge
+NEED_THE_ENGINE = ("allocations", "nested")  # compiled alone
+LONG_SECONDS = {"grammars": 30, "nested": 20}  # the first: no other test compares the engine with the judge
 
 
 @pytest.mark.parametrize("name", [name for name in HUNTERS if name != "allocations"])
-def test_hunter_finds_nothing(name, num_cases):
+def test_hunter_finds_nothing(name, num_cases, request):
+    if name in NEED_THE_ENGINE and not request.config.getoption("--long"):
+        pytest.skip("building the engine takes minutes: make test-all")
     if name == "patterns" and not node.is_here():
         pytest.skip("needs node")
     found = short_run(name, num_cases(1, long=LONG_SECONDS.get(name, 8)), first_seed=10**6)  # long runs begin at 0

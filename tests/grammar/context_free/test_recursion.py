@@ -314,8 +314,9 @@ def test_fuzzed_grammars_have_no_memory_error_and_no_undefined_behaviour(request
         pytest.skip("building grammars with sanitizers takes minutes: make test-all")
     flags = ["-std=c++17", "-g1", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     program = compiled_engine("grammar_fuzz", NATIVE / "grammar_fuzz.cpp", flags)
-    result = subprocess.run([program, "3000", "240"], capture_output=True, text=True, timeout=900)
+    # `make soak ONLY=nested` reads more of them, without sanitizers.
+    result = subprocess.run([program, "23", "1500", "100"], capture_output=True, text=True, timeout=900)
     assert result.returncode == 0, result.stderr[-3_000:]
     num_with_texts, num_refused = map(int, result.stdout.split())
-    assert num_with_texts > 1_500
-    assert num_refused > 100
+    assert num_with_texts > 500
+    assert num_refused > 30
