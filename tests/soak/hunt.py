@@ -22,6 +22,7 @@ HUNTERS = (
     "masks",
     "server",
     "allocations",
+    "coverage",
     "mutants",
 )
 _MAX_FINDING_LETTERS = 2000

@@ -1,0 +1,66 @@
+"""The fuzz targets: their committed inputs hold, and show planted faults."""
+
+import re
+import subprocess
+
+import pytest
+
+from soak import coverage
+from soak.hunt import hunted
+from support.builds import CSRC, changed_csrc, compiled_engine
+from support.locations import NATIVE
+
+SANITIZED = ["-std=c++17", "-g1", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+
+
+def replayed(target, csrc=CSRC):
+    """Run a target over its committed inputs, without libFuzzer."""
+    program = compiled_engine("fuzz", NATIVE / "fuzz.cpp", SANITIZED, csrc=csrc)
+    inputs = sorted((coverage.INPUTS / target).iterdir())
+    result = subprocess.run([program, target, *inputs], capture_output=True, text=True, timeout=600)
+    return result, len(inputs)
+
+
+@pytest.mark.parametrize("target", coverage.TARGETS)
+def test_committed_inputs_of_a_fuzz_target_hold(request, target):
+    if not request.config.getoption("--long"):
+        pytest.skip("building the engine with sanitizers takes minutes: make test-all")
+    result, num_inputs = replayed(target)
+    assert result.returncode == 0, result.stderr[-3_000:]
+    assert int(result.stdout) == num_inputs > 20
+
+
+FAULTS = {
+    "saved": (
+        "regular/serialize.cpp",
+        "if (num_states > 0 && !(builder.minimal(0, budget) == automaton))",
+        "if (num_states > 0 && builder.minimal(0, budget).num_states() == 0)",
+    ),
+    "tags": ("tags/free_text.cpp", "stops_[ending[0]].size() <= from.num_bytes + 1", "false"),
+}
+
+
+@pytest.mark.planted
+@pytest.mark.parametrize("target", FAULTS)
+def test_committed_inputs_show_a_planted_fault(tmp_path, target):
+    result, _ = replayed(target, changed_csrc(tmp_path, *FAULTS[target]))
+    assert result.returncode != 0
+    assert "does not hold" in result.stderr
+
+
+@pytest.mark.skipif(coverage.clang() is None, reason="needs clang with libFuzzer")
+def test_fuzzing_for_seconds_finds_nothing(request):
+    if not request.config.getoption("--long"):
+        pytest.skip("building the engine with sanitizers takes minutes: make test-all")
+    hunter = coverage.Coverage(seconds=2)
+    for seed, target in enumerate(coverage.TARGETS):
+        found = hunted(hunter, seed)
+        assert found.findings == []
+        assert found.executions[f"inputs of {target}"] > 0
+        assert found.measures[f"edges covered by {target}"] > 1_000
+
+
+def test_committed_inputs_are_small_and_have_names():
+    sizes = {path: path.stat().st_size for path in coverage.INPUTS.rglob("*") if path.is_file()}
+    assert sum(sizes.values()) < 300_000
+    assert all(re.fullmatch(r"[0-9a-f]{40}|[a-z_]+(\.dict)?", path.name) for path in sizes)
