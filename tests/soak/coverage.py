@@ -3,23 +3,24 @@
 The targets are those of ``tests/native/fuzz.cpp``. A seed fuzzes one of them for some
 seconds. It begins with the inputs of ``tests/corpus/fuzz`` and with those that earlier
 seeds have left in ``build/fuzz``, which are kept for the next one. An input that ends
-the process is a finding. Once it is mended the input belongs, with a name that tells
+the process is a finding. Once it is mended the input belongs, with a "name" that tells
 what it is, in ``tests/corpus/fuzz``, which every test run with ``--long`` reads again.
 
     PYTHONPATH=tests python -m soak.coverage
 
-replaces the inputs there, but for those with such names, by a small set that covers the
-edges of all.
+replaces the inputs there, but for those with a name, by a small set that covers the
+edges of all. Each line there is an input, with a character for each byte.
 """
 
 from __future__ import annotations
 
 import base64
+import json
 import os
 import re
-import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from soak.hunt import Hunter, Tally
@@ -27,7 +28,7 @@ from support.builds import compiled_engine
 from support.locations import CORPUS, NATIVE, ROOT
 
 TARGETS = ("schema", "regex", "grammar", "tags", "saved")
-INPUTS = CORPUS / "fuzz"
+FOLDER = CORPUS / "fuzz"
 
 _FOUND = ROOT / "build" / "fuzz"
 _FLAGS = [
@@ -38,8 +39,6 @@ _SECONDS = 30  # of a seed
 _INPUT_SECONDS = 60  # after which an input hangs
 _MAX_INPUT_BYTES = 600
 _MAX_MEGABYTES = 3000
-_MAX_CORPUS_BYTES = 50_000  # of a target, when it is made smaller
-_NAME_OF_LIBFUZZER = re.compile("[0-9a-f]{40}")
 
 
 def clang() -> str | None:
@@ -49,6 +48,21 @@ def clang() -> str | None:
     versions = [re.fullmatch(r"clang\+\+(?:-(\d+))?", name) for name in names]
     found = [(int(each[1] or sys.maxsize), each[0]) for each in versions if each]
     return max(found)[1] if found else None
+
+
+def committed(target: str) -> Path:
+    """Return the file with the committed inputs of a target, one a line."""
+    return FOLDER / f"{target}.jsonl"
+
+
+def unpacked(target: str, folder: Path) -> list[Path]:
+    """Write each committed input of a target to a file of ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for i, line in enumerate(committed(target).read_text().splitlines()):
+        paths.append(folder / f"{i:04d}")
+        paths[-1].write_bytes(json.loads(line)["input"].encode("latin-1"))
+    return paths
 
 
 class Coverage(Hunter):
@@ -70,7 +84,7 @@ class Coverage(Hunter):
         inputs, artifacts = _FOUND / target, _FOUND / "findings"
         for folder in (inputs, artifacts):
             folder.mkdir(parents=True, exist_ok=True)
-        dictionary = INPUTS / f"{target}.dict"
+        dictionary = FOLDER / f"{target}.dict"
         options = [
             f"-seed={seed + 1}",  # 0 is a random one
             f"-max_total_time={self._seconds}",
@@ -81,7 +95,9 @@ class Coverage(Hunter):
             "-print_final_stats=1",
             *([f"-dict={dictionary}"] if dictionary.exists() else []),
         ]
-        run = self._run(target, [*options, str(inputs), str(INPUTS / target)])
+        with tempfile.TemporaryDirectory() as folder:
+            unpacked(target, Path(folder))
+            run = self._run(target, [*options, str(inputs), folder])
         executed = re.findall(r"stat::number_of_executed_units: (\d+)", run.stderr)
         tally.executions[f"inputs of {target}"] += int(executed[-1]) if executed else 0
         edges = re.findall(r"\bcov: (\d+)", run.stderr)
@@ -91,25 +107,23 @@ class Coverage(Hunter):
             tally.findings.append(_finding(target, run))
 
     def minimize(self) -> None:
+        """Replace the committed inputs."""
         for target in TARGETS:
-            merged = _FOUND / "merged"
-            shutil.rmtree(merged, ignore_errors=True)
-            merged.mkdir(parents=True)
-            # Counts of how often an edge is taken would keep ten times as many inputs.
-            options = ["-merge=1", "-use_counters=0", f"-max_len={_MAX_INPUT_BYTES}"]
-            run = self._run(target, [*options, str(merged), str(INPUTS / target), str(_FOUND / target)])
-            if run.returncode != 0:
-                raise RuntimeError(_finding(target, run))
-            before = [path for path in (INPUTS / target).glob("*") if _NAME_OF_LIBFUZZER.fullmatch(path.name)]
-            for path in before:
-                path.unlink()
-            num_bytes = 0
-            for path in sorted(merged.iterdir(), key=lambda path: (path.stat().st_size, path.name)):
-                num_bytes += path.stat().st_size
-                if num_bytes > _MAX_CORPUS_BYTES:
-                    break
-                shutil.copy(path, INPUTS / target)
-            print(f"{target}: {len(list((INPUTS / target).iterdir()))} inputs, before {len(before)}")
+            lines = committed(target).read_text().splitlines()
+            with tempfile.TemporaryDirectory() as merged, tempfile.TemporaryDirectory() as before:
+                unpacked(target, Path(before))
+                # Counts of how often an edge is taken would keep far more inputs.
+                options = ["-merge=1", "-use_counters=0", f"-max_len={_MAX_INPUT_BYTES}"]
+                run = self._run(target, [*options, merged, before, str(_FOUND / target)])
+                if run.returncode != 0:
+                    raise RuntimeError(_finding(target, run))
+                found = sorted(
+                    (path.read_bytes() for path in Path(merged).iterdir()), key=lambda each: (len(each), each)
+                )
+            kept = [line for line in lines if "name" in json.loads(line)]
+            kept += [json.dumps({"input": each.decode("latin-1")}) for each in found]
+            committed(target).write_text("".join(f"{line}\n" for line in kept))
+            print(f"{target}: {len(kept)} inputs, before {len(lines)}")
 
     def _run(self, target: str, arguments: list[str]) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "FUZZ_TARGET": target}
