@@ -274,9 +274,11 @@ class PrefixGrammar(StructuredOutputGrammar):
         return True
 
     def validate_tokens(self, tokens: list[int]) -> list[int]:
-        accepted = self._accept_prefix(tokens)
-        self.rollback(accepted)
-        return tokens[:accepted]
+        num_before = self.num_tokens
+        try:
+            return tokens[: self._accept_prefix(tokens)]
+        finally:  # also where KeyboardInterrupt comes in place of the result
+            self.rollback(self.num_tokens - num_before)
 
 
 def nodes_below(next_token: Sequence[int], next_sibling: Sequence[int]) -> list[tuple[int, int]]:

@@ -1,8 +1,11 @@
 """Compiled constraints in files: what is found again, and what is not."""
 
+import contextlib
 import logging
 import os
 import random
+import resource
+import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -13,6 +16,7 @@ from structout.errors import GrammarError
 from structout.grammar import registry
 from structout.grammar.compiled_files import CompiledFiles
 from structout.grammar.native import automaton
+from structout.grammar.native.automaton import Automaton
 from structout.grammar.native.extension import core
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
@@ -48,6 +52,30 @@ def test_load_of_a_damaged_file_returns_none(tmp_path):
     assert files.load(KEY) == b"new"
 
 
+def test_file_with_any_byte_missing_or_changed_counts_as_missing(tmp_path):
+    """Each place of a whole file once; what the engine reads below the checksum of the
+    file has one of its own."""
+    data = Automaton.from_regex("a(b|c)*").serialize()
+    files = CompiledFiles(tmp_path, 1 << 20)
+    files.save(KEY, data)
+    (path,) = tmp_path.iterdir()
+    content = path.read_bytes()
+    for i in range(len(content)):
+        for bad in (
+            content[:i],
+            content[:i] + content[i + 1 :],
+            content[:i] + bytes([content[i] ^ 1]) + content[i + 1 :],
+        ):
+            path.write_bytes(bad)
+            assert files.load(KEY) is None
+    for i in range(len(data)):
+        for bad in (data[:i], data[:i] + data[i + 1 :], data[:i] + bytes([data[i] ^ 1]) + data[i + 1 :]):
+            with pytest.raises(ValueError, match="a serialized automaton"):
+                Automaton.deserialize(bad)
+    path.write_bytes(content)
+    assert files.load(KEY) == data
+
+
 def test_save_beyond_the_bound_removes_the_files_not_used_for_longest(tmp_path):
     files = CompiledFiles(tmp_path, 10 * (FRAME + 100))
     keys = [bytes([i]) * 32 for i in range(11)]
@@ -72,6 +100,56 @@ def test_directory_that_cannot_be_written_is_reported_once(tmp_path, caplog):
     assert [record.getMessage().split(":")[0] for record in caplog.records] == [
         f"compiled constraints are not kept in {tmp_path / 'file' / 'below'}"
     ]
+
+
+@contextlib.contextmanager
+def largest_file(num_bytes):
+    """Let writes beyond ``num_bytes`` of a file fail, as those to a full disk do."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_full_disk_leaves_no_part_of_a_file_and_what_was_there(tmp_path, caplog):
+    files = CompiledFiles(tmp_path, 1 << 20)
+    files.save(KEY, b"data")
+    for num_bytes in range(FRAME + 100):
+        with largest_file(num_bytes):
+            files.save(KEY, bytes(100))
+            files.save(OTHER_KEY, bytes(100))
+        assert [path.name for path in tmp_path.iterdir()] == [f"{KEY.hex()}.compiled"]
+    assert files.load(KEY) == b"data"
+    assert files.load(OTHER_KEY) is None
+    assert len(caplog.records) == 1
+    files.save(OTHER_KEY, bytes(100))  # there is room again
+    assert files.load(OTHER_KEY) == bytes(100)
+
+
+def test_constraints_compile_while_the_disk_is_full(tmp_path):
+    constraint = StructuredOutputsParams(regex="ab*").constraint()
+    backends = BackendSet(VOCABULARY, StructuredOutputsConfig(cache_dir=str(tmp_path)))
+    with largest_file(FRAME):
+        assert backends.compile(constraint).backend_name == "fsm"
+    assert list(tmp_path.iterdir()) == []
+    backends.compile(constraint)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("jump", [-(10**9), 10**9])
+def test_bound_holds_although_the_wall_clock_jumps(tmp_path, jump):
+    """Files then have times that are in the future, or long ago."""
+    files = CompiledFiles(tmp_path, 10 * (FRAME + 100))
+    keys = [bytes([i]) * 32 for i in range(30)]
+    for i, key in enumerate(keys):
+        files.save(key, bytes(100))
+        used = time.time() + (jump if i % 2 else 0)
+        for path in tmp_path.glob(f"{key.hex()}*"):  # it may have been the oldest
+            os.utime(path, (used, used))
+        assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 10 * (FRAME + 100)
+    assert {files.load(key) for key in keys} == {None, bytes(100)}
 
 
 def test_files_of_many_threads_are_whole(tmp_path):

@@ -12,6 +12,7 @@ import pytest
 
 from structout import StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams
 from support import tokenizers_on_the_spot
+from support.large_schemas import DEAR
 
 V = 512
 TOKENIZER = tokenizers_on_the_spot.byte_level()
@@ -70,22 +71,6 @@ def test_lock_is_counted_where_it_is_given_away(switches):
     before = switches[0]
     time.sleep(0.01)
     assert switches[0] > before
-
-
-DEAR = {  # the first key of the inner object asks for all the others
-    "properties": {
-        "a": {
-            "type": "object",
-            "properties": {f"k{i}": {"type": "integer"} for i in range(401)},
-            "dependentRequired": {f"k{i}": [f"k{i + 1}"] for i in range(400)},
-            "required": ["k0"],
-            "additionalProperties": False,
-        }
-    },
-    "type": "object",
-    "required": ["a"],
-    "additionalProperties": False,
-}
 
 
 @pytest.mark.parametrize("call", ["accept_tokens", "accept_batch", "validate_tokens", "drafts", "forced"])

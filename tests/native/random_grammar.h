@@ -2,6 +2,7 @@
 // read by their ids, and a vocabulary for their texts.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
@@ -15,7 +16,8 @@ namespace structout::random_grammars {
 
 inline std::mt19937_64 rng(23);
 
-inline size_t below(size_t bound) { return rng() % bound; }
+// A number below a bound. Programs may choose otherwise than at random.
+inline std::function<size_t(size_t bound)> below = [](size_t bound) { return size_t(rng() % bound); };
 
 using Languages = std::vector<std::shared_ptr<engine::EmbeddedLanguage>>;
 

@@ -541,6 +541,44 @@ def test_deadline_counts_cpu_time_and_ten_times_as_much_without_any(request):
     assert isinstance(inbox.get(), GrammarTimeoutError)
 
 
+def test_clock_that_jumps_ahead_ends_what_compiles_and_nothing_else(make, gates):
+    """As when a machine has slept."""
+    clock = Clock()
+    service = make(gates, clock=clock, compile_timeout=0.15)
+    gates.errors["bad"] = GrammarError("bad")
+    gates.open("good", "bad", "next")
+    compile_with(service, "good")
+    compile_with(service, "bad")
+    inboxes = {key: Inbox() for key in ("slow", "next")}
+    for key, inbox in inboxes.items():
+        service.submit(key, "", inbox)
+    clock.now += 1e9
+    assert isinstance(inboxes["slow"].get(), GrammarTimeoutError)
+    assert inboxes["next"].get().text == "next"
+    assert service.get("good").text == "good"
+    assert service.get("bad") is None  # its time is over
+    stats = service.stats()
+    assert (stats.waiting, stats.overdue, stats.timeouts, stats.failures_kept) == (0, 1, 1, 0)
+
+
+def test_clock_that_jumps_back_ends_nothing(make, gates):
+    clock = Clock()
+    service = make(gates, clock=clock)
+    gates.errors["bad"] = GrammarError("bad")
+    gates.open("bad")
+    compile_with(service, "bad")
+    inboxes = {key: Inbox() for key in ("running", "waiting")}
+    for key, inbox in inboxes.items():
+        service.submit(key, "tenant", inbox)
+    clock.now -= 1e9
+    service.submit("last", "another tenant", last := Inbox())
+    gates.open("running", "waiting", "last")
+    assert [inbox.get().text for inbox in (*inboxes.values(), last)] == ["running", "waiting", "last"]
+    assert str(service.get("bad")) == "bad"
+    wait_until(lambda: is_idle(service))
+    assert service.stats().timeouts == 0
+
+
 def test_submit_of_an_overdue_key_joins_its_compilation(make, gates):
     clock = Clock()
     service = make(gates, clock=clock, compile_timeout=0.05)

@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 import structout  # noqa: F401 (the ops name the instruction set)
-from soak import node
+from soak import coverage, node
 from soak.hunt import HUNTERS, Tally, command
 from support.locations import ROOT
 
@@ -93,6 +93,9 @@ def main() -> int:
     arguments.quick |= arguments.seed is not None
     if "schemas" in names:
         node.install_ajv()
+    if "coverage" in names and coverage.clang() is None:
+        print("coverage: skipped, needs clang with libFuzzer, as in Debian's clang and libclang-rt-dev")
+        names.remove("coverage")
     num_findings = 0
     for name in names:
         first = arguments.seed if arguments.seed is not None else next_seed(name, arguments.results)

@@ -23,6 +23,7 @@ HUNTERS = (
     "masks",
     "server",
     "allocations",
+    "coverage",
     "mutants",
 )
 _MAX_FINDING_LETTERS = 2000

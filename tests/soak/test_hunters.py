@@ -19,13 +19,12 @@ from structout.grammar.vocabulary import BYTES, Vocabulary
 from support.builds import CSRC
 from support.locations import ROOT
 
-NEED_THE_ENGINE = ("allocations", "nested")  # compiled alone
 LONG_SECONDS = {"grammars": 30, "nested": 20}  # the first: no other test compares the engine with the judge
 
 
-@pytest.mark.parametrize("name", [name for name in HUNTERS if name != "allocations"])
+@pytest.mark.parametrize("name", [name for name in HUNTERS if name not in ("allocations", "coverage")])
 def test_hunter_finds_nothing(name, num_cases, request):
-    if name in NEED_THE_ENGINE and not request.config.getoption("--long"):
+    if name == "nested" and not request.config.getoption("--long"):
         pytest.skip("building the engine takes minutes: make test-all")
     if name == "patterns" and not node.is_here():
         pytest.skip("needs node")

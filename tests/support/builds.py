@@ -70,17 +70,20 @@ def compiled(
     return output
 
 
-def compiled_engine(name: str, source: Path, flags: Sequence[str], *, csrc: Path = CSRC) -> Path:
+def compiled_engine(
+    name: str, source: Path, flags: Sequence[str], *, csrc: Path = CSRC, compiler: Sequence[str] | None = None
+) -> Path:
     """Return a program of ``source`` and the engine of csrc. The engine is compiled
-    once for all programs with the same flags.
+    once for all programs with the same compiler and flags.
 
     Args:
         name: The beginning of the program's file name.
         source: The file with ``main``.
         flags: Options of the compiler.
         csrc: A copy of csrc, whose .cpp files replace those that it has changed.
+        compiler: The command of the compiler. Default: that of :func:`cxx`.
     """
-    command = [*cxx(), *flags]
+    command = [*(compiler or cxx()), *flags]
     sources = [path for room in ENGINE_ROOMS for path in sorted((CSRC / room).glob("*.cpp"))]
     copies = [csrc / path.relative_to(CSRC) for path in sources]
     sources = [

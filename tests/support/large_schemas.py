@@ -74,3 +74,19 @@ def tool_calls(count: int) -> Schema:
         return {"type": "object", "properties": properties, "required": ["name", "arguments"]}
 
     return {"type": "array", "items": {"anyOf": [call(i) for i in range(count)]}}
+
+
+DEAR = {  # the first key of the inner object asks for all the others
+    "properties": {
+        "a": {
+            "type": "object",
+            "properties": {f"k{i}": {"type": "integer"} for i in range(401)},
+            "dependentRequired": {f"k{i}": [f"k{i + 1}"] for i in range(400)},
+            "required": ["k0"],
+            "additionalProperties": False,
+        }
+    },
+    "type": "object",
+    "required": ["a"],
+    "additionalProperties": False,
+}

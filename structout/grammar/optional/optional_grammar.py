@@ -73,9 +73,11 @@ class OptionalGrammar(StructuredOutputGrammar):
         return num_accepted == len(tokens)
 
     def validate_tokens(self, tokens: list[int]) -> list[int]:
-        num_accepted = self._accept_prefix(tokens)
-        self.rollback(num_accepted)
-        return tokens[:num_accepted]
+        num_before = self.num_tokens
+        try:
+            return tokens[: self._accept_prefix(tokens)]
+        finally:  # also where KeyboardInterrupt comes in place of the result
+            self.rollback(self.num_tokens - num_before)
 
     def rollback(self, num_tokens: int) -> None:
         if not 0 <= num_tokens <= self.num_tokens:
