@@ -35,7 +35,7 @@ _FLAGS = [
     *("-std=c++17", "-g1", "-O1", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all"),
     "-DSTRUCTOUT_LIBFUZZER",
 ]
-_SECONDS = 30  # of a seed
+_SECONDS = 60  # of a seed, beside those of reading the inputs that are there
 _INPUT_SECONDS = 60  # after which an input hangs
 _MAX_INPUT_BYTES = 600
 _MAX_MEGABYTES = 3000

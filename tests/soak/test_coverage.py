@@ -1,14 +1,16 @@
 """The fuzz targets: their committed inputs hold, and show planted faults."""
 
 import json
+import os
 import subprocess
+import sys
 
 import pytest
 
 from soak import coverage
 from soak.hunt import hunted
 from support.builds import CSRC, changed_csrc, compiled_engine
-from support.locations import NATIVE
+from support.locations import NATIVE, ROOT
 
 SANITIZED = ["-std=c++17", "-g1", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
@@ -46,6 +48,30 @@ def test_committed_inputs_show_a_planted_fault(tmp_path, target):
     result, _ = replayed(target, tmp_path, changed_csrc(tmp_path, *FAULTS[target]))
     assert result.returncode != 0
     assert "does not hold" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("names", "newest"),
+    [
+        (["clang++-9", "clang++-14", "clang-19"], "clang++-14"),
+        (["clang++", "clang++-14"], "clang++"),
+        (["g++", "clang-cpp-19"], None),
+    ],
+)
+def test_clang_is_the_newest_on_the_path(tmp_path, monkeypatch, names, newest):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in names:
+        (tmp_path / name).touch()
+    assert coverage.clang() == newest
+
+
+def test_soak_without_clang_tells_what_it_leaves_out(tmp_path):
+    command = [sys.executable, "-m", "soak", "--only", "coverage", "--seconds", "0", "--results", str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests"), "PATH": "/nowhere"}
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith("coverage: skipped, needs clang")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(coverage.clang() is None, reason="needs clang with libFuzzer")

@@ -47,11 +47,19 @@ inline std::vector<uint32_t> exits_after(const std::string& text, const Tags& ta
   return exits;
 }
 
+// The beginning or all of a stop or of an excluded text, so that they are met and missed.
+inline std::string part_of_a_tag(const Tags& tags, Draws& draws) {
+  size_t i = draws.below(tags.stops.size() + tags.excluded.size() + 1);
+  if (i == tags.stops.size() + tags.excluded.size()) return "";
+  const std::string& tag = i < tags.stops.size() ? tags.stops[i] : tags.excluded[i - tags.stops.size()];
+  return tag.substr(0, draws.one_in(3) ? 1 + draws.below(tag.size()) : tag.size());
+}
+
 // Reads a text of drawn bytes as the automaton and as its definition.
 inline void check_exits(const engine::Branching& branching, const Tags& tags, Draws& draws) {
   uint32_t state = 0;
   uint8_t rest = engine::utf8::kBetween;
-  std::string text;
+  std::string text, next;
   size_t excluded_end = SIZE_MAX;
   for (int step = 0; step < 30; ++step) {
     for (const std::string& each : tags.excluded) {
@@ -64,12 +72,10 @@ inline void check_exits(const engine::Branching& branching, const Tags& tags, Dr
     check(exits == expected, "text between tags has the exits of its definition");
     const std::vector<engine::Edge>& edges = branching.states[state].edges;
     if (edges.empty()) return;
-    const std::vector<std::string>& likely = draws.one_in(4) && !tags.excluded.empty() ? tags.excluded : tags.stops;
-    uint8_t byte = uint8_t(draws.below(256));
-    if (!likely.empty() && !draws.one_in(4)) {  // so that stops are met
-      const std::string& tag = likely[draws.below(likely.size())];
-      byte = uint8_t(tag[draws.below(tag.size())]);
-    }
+    if (next.empty()) next = draws.one_in(3) ? std::string(1, char(draws.below(256))) : part_of_a_tag(tags, draws);
+    if (next.empty()) continue;
+    uint8_t byte = uint8_t(next[0]);
+    next.erase(0, 1);
     auto edge = std::find_if(edges.begin(), edges.end(),
                              [&](const engine::Edge& each) { return each.first <= byte && byte <= each.last; });
     uint8_t after = engine::utf8::after(rest, byte);
@@ -117,7 +123,15 @@ inline void fuzz_tags(const uint8_t* bytes, size_t size) {
     return draws.one_in(8) ? text + letters.substr(5) : text;
   };
   for (size_t left = draws.below(4); left > 0; --left) tags.stops.push_back(tag());
-  for (size_t left = draws.below(3); left > 0; --left) tags.excluded.push_back(tag());
+  for (size_t left = draws.below(3); left > 0; --left) {
+    if (tags.stops.empty() || draws.one_in(2)) {
+      tags.excluded.push_back(tag());
+    } else {  // the inside of a stop, or what goes on behind it
+      const std::string& stop = tags.stops[draws.below(tags.stops.size())];
+      std::string text = stop.substr(draws.below(stop.size()), 1 + draws.below(2));
+      tags.excluded.push_back(draws.one_in(2) ? text : text + tag());
+    }
+  }
   tags.num_anywhere = uint32_t(draws.below(3));
   compiles([&] {
     engine::Branching branching;
