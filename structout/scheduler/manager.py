@@ -1,11 +1,13 @@
 """StructuredOutputManager: the scheduler's side of structured output requests."""
 
+import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent import futures
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,21 +16,22 @@ import numpy as np
 
 from structout.constraints.config import StructuredOutputsConfig
 from structout.constraints.params import Constraint, StructuredOutputsParams
-from structout.errors import GrammarError, StructOutError
+from structout.errors import GrammarError, GrammarTimeoutError, StructOutError
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import CompiledConstraint, DeviceTables, StackTables, StructuredOutputGrammar
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.batch import MaskBatch
 from structout.masks.pool import MaskDeduplicator, PooledMaskBatch
+from structout.scheduler.compile_cache import Result
 from structout.scheduler.compile_service import CompileService
 from structout.scheduler.decoding_step import Bounds, DecodingSteps, Drafts, StepInput, Trees
-from structout.scheduler.process_guard import ForkGuard
+from structout.scheduler.process_lock import ProcessLock
 from structout.scheduler.refusals import Refusal, explain_refusal
-from structout.scheduler.request_start import OnSettled, RequestStart
-from structout.scheduler.requests import GrammarStatus, Request, RequestTable
+from structout.scheduler.requests import GrammarStatus, OnSettled, Request, RequestStart, RequestTable
 from structout.scheduler.stats import ManagerStats
-from structout.scheduler.warm_up import compile_ahead
+
+_log = logging.getLogger("structout.scheduler")
 
 
 class StructuredOutputManager:
@@ -52,14 +55,14 @@ class StructuredOutputManager:
         self.config = config or StructuredOutputsConfig()
         self.vocabulary = Vocabulary.from_tokenizer(tokenizer, vocab_size)
         self._backends = BackendSet(self.vocabulary, self.config, tokenizer)
-        self._compiler: CompileService[Constraint, CompiledConstraint] = CompileService(self._compile, self.config)
+        self._lock = ProcessLock("StructuredOutputManager")  # of requests and compilations
+        self._requests = RequestTable(self._lock)
+        self._compiler = CompileService(self._compile, self.config, self._lock)
         capacity = self.config.mask_pool_capacity
         self.deduplicator = MaskDeduplicator(capacity, vocab_size) if capacity else None
-        self._fork_guard = ForkGuard("StructuredOutputManager")
-        # Held while grammars are read or advanced; taken before the table's own lock,
-        # never after.
-        self._grammar_lock = threading.RLock()
-        self._requests = RequestTable()
+        # Held while grammars are read or advanced; taken before the other lock, never
+        # after.
+        self._grammar_lock = ProcessLock("StructuredOutputManager")
         self._steps = DecodingSteps(self._requests, vocab_size, self.config)
         self._step_thread = ThreadPoolExecutor(1, thread_name_prefix="structout-step")
         self._step_thread_id = -1
@@ -106,27 +109,25 @@ class StructuredOutputManager:
             StructOutError: the manager is closed.
         """
         self._finish_late()
+        start, constraint, failure = None, None, None
         try:
-            start = RequestStart.checked(self.vocabulary, output_token_ids, stop_token_ids, constrain_after, on_settled)
+            start = RequestStart(self.vocabulary.size, output_token_ids, stop_token_ids, constrain_after)
             constraint = params.constraint(self.config)
-            known_result = self._compiler.get(constraint)
         except GrammarError as error:
-            start, constraint, known_result = RequestStart(on_settled=on_settled), None, error.copy()
-        request = self._requests.add(request_id)
-        on_done = partial(self._start_request, request, start)
+            failure = error.copy()
+        request = self._requests.add(request_id, on_settled)
         try:
-            if known_result is not None:
-                on_done(known_result)
-            elif constraint is not None:
-                request.subscription = self._compiler.submit(constraint, tenant, on_done)
-        except GrammarError as error:  # the compile queue is full
-            on_done(error)
+            if constraint is not None:
+                request.ticket = self._compiler.submit(constraint, tenant, partial(self._start_request, request, start))
+        except GrammarError as error:  # too many constraints wait
+            failure = error.copy()
         except BaseException:
             self.finish_request(request_id)
             raise
-        # Another thread may have finished the request before it had its subscription.
-        if request.removal_error is not None and request.subscription is not None:
-            request.subscription.cancel()
+        if failure is not None:
+            self._start_request(request, start, failure)
+        if request.is_removed:  # by another thread, perhaps before the request had its ticket
+            self._compiler.cancel(request.ticket)
         return request.status
 
     def add_failed_request(self, request_id: str, error: GrammarError) -> None:
@@ -161,7 +162,15 @@ class StructuredOutputManager:
             an error for each constraint, None where it compiled.
         """
         self._backends.prepare()
-        return compile_ahead(self._compiler, constraints, self.config, timeout)
+        remaining, errors = list(constraints), []
+        # Stay well below the queue limits, which are meant for clients.
+        window = max(1, min(self.config.queue_size, self.config.tenant_queue_size) // 2)
+        for first in range(0, len(remaining), window):
+            for future in [self._compile_ahead(params) for params in remaining[first : first + window]]:
+                futures.wait([future], timeout)
+                result = future.result() if future.done() else GrammarTimeoutError(f"still compiling after {timeout} s")
+                errors.append(result if isinstance(result, GrammarError) else None)
+        return errors
 
     def status(self, request_id: str) -> GrammarStatus:
         """WAITING, READY or FAILED. Never raises for a failed compilation."""
@@ -176,21 +185,25 @@ class StructuredOutputManager:
     def weakened(self, request_id: str) -> tuple[str, ...]:
         """The parts of the constraint that are not enforced. Empty unless the
         constraint is ``lenient``."""
-        return self._requests[request_id].weakened
+        compiled = self._requests[request_id].compiled
+        return () if compiled is None else compiled.weakened
 
     def annotations(self, request_id: str) -> tuple[str, ...]:
         """JSON pointers to each ``format`` that JSON Schema does not define. It
         constrains nothing."""
-        return self._requests[request_id].annotations
+        compiled = self._requests[request_id].compiled
+        return () if compiled is None else compiled.annotations
 
     def backend_name(self, request_id: str) -> str:
         """The name of the backend that serves the request; empty until it is READY."""
-        return self._requests[request_id].backend_name
+        compiled = self._requests[request_id].compiled
+        return "" if compiled is None else compiled.backend_name
 
     def compile_seconds(self, request_id: str) -> float:
         """The CPU time that compiling the request's constraint took, be it for another
         request; 0 until it is READY."""
-        return self._requests[request_id].compile_seconds
+        compiled = self._requests[request_id].compiled
+        return 0.0 if compiled is None else compiled.cpu_seconds
 
     def poll_ready(self) -> list[str]:
         """The requests that became READY or FAILED since the last call, in that order.
@@ -265,9 +278,8 @@ class StructuredOutputManager:
         with self._lock_grammars():
             request = self._requests[request_id]
             grammar = _grammar_of(request).fork()
-            self._requests.set_ready(
-                self._requests.add(new_id), grammar, request.backend_name, request.weakened, request.annotations
-            )
+            assert request.compiled is not None  # it has a grammar
+            self._requests.set_ready(self._requests.add(new_id), grammar, request.compiled)
 
     def finish_request(self, request_id: str) -> None:
         """Forget the request, in any state, also while it compiles. Ignores unknown
@@ -277,12 +289,12 @@ class StructuredOutputManager:
         thread inside of the manager, the request is forgotten a little later: by the
         next call that adds requests, polls, fills masks or counts requests.
         """
-        if self._requests.changed.is_held() or self._compiler.changed.is_held():
+        if self._lock.is_held():
             self._finished_late.append(request_id)
             return
         request = self._requests.remove(request_id)
-        if request is not None and request.subscription is not None:
-            request.subscription.cancel()
+        if request is not None:
+            self._compiler.cancel(request.ticket)
 
     @property
     def num_requests(self) -> int:
@@ -296,8 +308,8 @@ class StructuredOutputManager:
         Raises:
             StructOutError: the request is not READY.
         """
-        with self._lock_grammars():
-            return _grammar_of(self._requests[request_id]).num_tokens
+        with self._grammar(request_id) as grammar:
+            return grammar.num_tokens
 
     # -- a decoding step ---------------------------------------------------------------
 
@@ -395,7 +407,7 @@ class StructuredOutputManager:
             StructOutError: the manager is closed.
         """
         self._finish_late()
-        self._fork_guard.check()
+        self._lock.check_process()
         given = StepInput.checked(
             self._requests,
             request_ids,
@@ -479,14 +491,14 @@ class StructuredOutputManager:
         Raises:
             StructOutError: the request is not READY.
         """
-        with self._lock_grammars():
-            return explain_refusal(_grammar_of(self._requests[request_id]), self.vocabulary, token_ids)
+        with self._grammar(request_id) as grammar:
+            return explain_refusal(grammar, self.vocabulary, token_ids)
 
     def validate_tokens(self, request_id: str, token_ids: Sequence[int]) -> list[int]:
         """The longest prefix of ``token_ids`` that the grammar allows. The request does
         not advance."""
-        with self._lock_grammars():
-            return _grammar_of(self._requests[request_id]).validate_tokens(list(token_ids))
+        with self._grammar(request_id) as grammar:
+            return grammar.validate_tokens(list(token_ids))
 
     def rollback(self, request_id: str, num_tokens: int) -> None:
         """Undo the last ``num_tokens`` accepted tokens, also across a stop token and
@@ -496,8 +508,7 @@ class StructuredOutputManager:
             ValueError: ``num_tokens`` is negative, or more than were accepted. Nothing
                 is undone.
         """
-        with self._lock_grammars():
-            grammar = _grammar_of(self._requests[request_id])
+        with self._grammar(request_id) as grammar:
             if not 0 <= num_tokens <= grammar.num_tokens:
                 raise ValueError(f"num_tokens must be in [0, {grammar.num_tokens}], got {num_tokens}")
             grammar.rollback(num_tokens)
@@ -509,8 +520,8 @@ class StructuredOutputManager:
         Raises:
             StructOutError: the request is not READY.
         """
-        with self._lock_grammars():
-            return _grammar_of(self._requests[request_id]).device_tables()
+        with self._grammar(request_id) as grammar:
+            return grammar.device_tables()
 
     def stack_tables(self, request_id: str) -> StackTables | None:
         """What a :class:`structout.DeviceStacks` takes to follow the request on a
@@ -520,21 +531,21 @@ class StructuredOutputManager:
         Raises:
             StructOutError: the request is not READY.
         """
-        with self._lock_grammars():
-            return _grammar_of(self._requests[request_id]).stack_tables()
+        with self._grammar(request_id) as grammar:
+            return grammar.stack_tables()
 
     # -- jump-forward decoding ---------------------------------------------------------
 
     def find_jump_forward_string(self, request_id: str) -> str:
         """The text that must follow, in whole characters; empty if there is a
         choice."""
-        with self._lock_grammars():
-            return _grammar_of(self._requests[request_id]).find_jump_forward_string()
+        with self._grammar(request_id) as grammar:
+            return grammar.find_jump_forward_string()
 
     def compute_ff_tokens(self, request_id: str) -> list[int]:
         """The tokens that must follow, split as the tokenizer splits the text."""
-        with self._lock_grammars():
-            return _grammar_of(self._requests[request_id]).compute_ff_tokens()
+        with self._grammar(request_id) as grammar:
+            return grammar.compute_ff_tokens()
 
     def canonical_tokenizer(self) -> CanonicalTokenizer:
         """The tokenizer that ``structout.jump_forward`` needs, made at the first
@@ -553,8 +564,8 @@ class StructuredOutputManager:
         Raises:
             GrammarLimitError: to find them takes more than the limits.
         """
-        with self._lock_grammars():
-            return _grammar_of(self._requests[request_id]).captures()
+        with self._grammar(request_id) as grammar:
+            return grammar.captures()
 
     # -- the manager itself ------------------------------------------------------------
 
@@ -568,7 +579,7 @@ class StructuredOutputManager:
             ready=count[GrammarStatus.READY],
             failed=count[GrammarStatus.FAILED],
             compilation=self._compiler.stats(),
-            rows_filled=self._steps.num_rows_filled,
+            rows_filled=sum(fills.rows for fills in self._steps.fills.values()),
             fill_seconds=(float(np.percentile(seconds, 50)), float(np.percentile(seconds, 99))),
             mask_pool=self.deduplicator.stats() if self.deduplicator is not None else None,
             backends=dict(self._steps.fills),
@@ -578,8 +589,10 @@ class StructuredOutputManager:
         """Forget all requests and release all grammars, after the step in progress.
 
         Threads in ``wait_ready`` raise ``StructOutError``. Compilations in progress end
-        in the background.
+        in the background. Does nothing in a forked process.
         """
+        if self._lock.is_forked():
+            return
         self._requests.close()
         self._compiler.close()
         self._step_thread.shutdown(wait=False, cancel_futures=True)
@@ -600,21 +613,33 @@ class StructuredOutputManager:
         compiled = self._backends.compile(constraint)
         return replace(compiled, cpu_seconds=time.thread_time() - begin)
 
-    def _start_request(self, request: Request, start: RequestStart, result: CompiledConstraint | GrammarError) -> None:
-        """Make the request READY or FAILED. Runs on the thread that compiled."""
-        if request.removal_error is not None:
+    def _compile_ahead(self, params: StructuredOutputsParams) -> Future[Result]:
+        future: Future[Result] = Future()
+        try:
+            self._compiler.submit(params.constraint(self.config), "", future.set_result)
+        except GrammarError as error:
+            future.set_result(error.copy())
+        return future
+
+    def _start_request(self, request: Request, start: RequestStart | None, result: Result) -> None:
+        """Make the request READY or FAILED, and call its ``on_settled``. ``start`` is
+        None only for an error."""
+        if request.is_removed:
             return
-        grammar = result if isinstance(result, GrammarError) else start.grammar(result)
-        if isinstance(grammar, GrammarError):
-            is_settled = self._requests.set_failed(request, grammar)
+        if isinstance(result, GrammarError):
+            is_settled = self._requests.set_failed(request, result)
         else:
-            assert isinstance(result, CompiledConstraint)
-            request.compile_seconds = result.cpu_seconds
-            is_settled = self._requests.set_ready(
-                request, grammar, result.backend_name, result.weakened, result.annotations
-            )
-        if is_settled:
-            start.tell(request.request_id, request.status)
+            assert start is not None
+            grammar = start.grammar(result)
+            if isinstance(grammar, GrammarError):
+                is_settled = self._requests.set_failed(request, grammar)
+            else:
+                is_settled = self._requests.set_ready(request, grammar, result)
+        if is_settled and request.on_settled is not None:
+            try:
+                request.on_settled(request.request_id, request.status)
+            except Exception:
+                _log.exception("on_settled of request %r raised", request.request_id)
 
     def _finish_late(self) -> None:
         """Finish the requests that finalizers could not finish at once."""
@@ -622,15 +647,21 @@ class StructuredOutputManager:
             while self._finished_late:
                 self.finish_request(self._finished_late.popleft())
 
-    def _lock_grammars(self) -> threading.RLock:
+    def _lock_grammars(self) -> ProcessLock:
         """The lock of the grammars, after the steps that this manager was asked for
         before."""
-        self._fork_guard.check()
+        self._grammar_lock.check_process()
         pending = self._pending_step
         if pending is not None and not pending.done() and threading.get_ident() != self._step_thread_id:
             with suppress(CancelledError):
                 pending.exception()  # waits
         return self._grammar_lock
+
+    @contextmanager
+    def _grammar(self, request_id: str) -> Iterator[StructuredOutputGrammar]:
+        """The request's grammar, under the lock of the grammars."""
+        with self._lock_grammars():
+            yield _grammar_of(self._requests[request_id])
 
     def _run_step(self, given: StepInput) -> MaskBatch:
         self._step_thread_id = threading.get_ident()
