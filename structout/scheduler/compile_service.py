@@ -133,6 +133,7 @@ class CompileService:
             _call(on_done, result)
         else:
             self._start_threads()
+            self._start_monitor()  # if it has joined an overdue compilation
         return ticket
 
     def cancel(self, ticket: int | None) -> None:
@@ -204,13 +205,6 @@ class CompileService:
         assert job.cpu_clock is not None
         job.deadline = self._clock() + _CLOCK_FACTOR * self._config.compile_timeout
         job.cpu_deadline = job.cpu_clock() + self._config.compile_timeout
-        if not self._is_monitored:
-            self._is_monitored = True
-            try:
-                threading.Thread(target=self._monitor_deadlines, name="structout-deadlines", daemon=True).start()
-            except RuntimeError as error:
-                self._is_monitored = False
-                _log.warning("compile deadlines are not enforced for now: %s", error)
 
     def _seconds_left(self, job: Job) -> float:
         """How long the job cannot miss its deadline; infinite without one."""
@@ -237,7 +231,7 @@ class CompileService:
                 failed.append((job.take_tickets(), self._overload_error()))
         return failed
 
-    # -- without the lock --------------------------------------------------------------
+    # -- without the lock: a new thread may need it before it has started --------------
 
     def _start_threads(self) -> None:
         """Start a thread for each job that may start."""
@@ -262,6 +256,7 @@ class CompileService:
         with self._lock:
             job.cpu_clock = self._cpu_clock()
             self._set_deadline(job)
+        self._start_monitor()
         start = self._clock()
         result = self._try_compile(job.key)
         if isinstance(result, CompileCrashError) and not job.is_overdue and not self._closed.is_set():
@@ -304,6 +299,18 @@ class CompileService:
                 subscription = self._subscriptions.pop(ticket, None)
             if subscription is not None:
                 _call(subscription.on_done, result)
+
+    def _start_monitor(self) -> None:
+        """Start a thread that watches deadlines, if there are any and none does."""
+        with self._lock:
+            if self._is_monitored or all(job.deadline is None for job in self._jobs.values()):
+                return
+            self._is_monitored = True
+        try:
+            threading.Thread(target=self._monitor_deadlines, name="structout-deadlines", daemon=True).start()
+        except RuntimeError as error:
+            self._is_monitored = False
+            _log.warning("compile deadlines are not enforced for now: %s", error)
 
     def _monitor_deadlines(self) -> None:
         """Run until no job has a deadline."""

@@ -3,7 +3,6 @@
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
@@ -67,7 +66,6 @@ class StructuredOutputManager:
         self._step_thread = ThreadPoolExecutor(1, thread_name_prefix="structout-step")
         self._step_thread_id = -1
         self._pending_step: Future[MaskBatch] | None = None  # the last one that step() was asked for
-        self._finished_late: deque[str] = deque()  # see finish_request
 
     # -- the life of a request ---------------------------------------------------------
 
@@ -108,24 +106,16 @@ class StructuredOutputManager:
             DuplicateRequestError: the id is in use; that request is untouched.
             StructOutError: the manager is closed.
         """
-        self._finish_late()
-        start, constraint, failure = None, None, None
+        request = self._requests.add(request_id, on_settled)
         try:
             start = RequestStart(self.vocabulary.size, output_token_ids, stop_token_ids, constrain_after)
             constraint = params.constraint(self.config)
+            request.ticket = self._compiler.submit(constraint, tenant, partial(self._start_request, request, start))
         except GrammarError as error:
-            failure = error.copy()
-        request = self._requests.add(request_id, on_settled)
-        try:
-            if constraint is not None:
-                request.ticket = self._compiler.submit(constraint, tenant, partial(self._start_request, request, start))
-        except GrammarError as error:  # too many constraints wait
-            failure = error.copy()
+            self._settle(request, error)
         except BaseException:
             self.finish_request(request_id)
             raise
-        if failure is not None:
-            self._start_request(request, start, failure)
         if request.is_removed:  # by another thread, perhaps before the request had its ticket
             self._compiler.cancel(request.ticket)
         return request.status
@@ -144,7 +134,6 @@ class StructuredOutputManager:
             DuplicateRequestError: the id is in use; that request is untouched.
             StructOutError: the manager is closed.
         """
-        self._finish_late()
         self._requests.set_failed(self._requests.add(request_id), error)
 
     def warm_up(
@@ -217,7 +206,6 @@ class StructuredOutputManager:
     def poll_changed(self) -> list[tuple[str, GrammarStatus]]:
         """The requests whose status has changed since the last call of this method or
         of :meth:`poll_ready`, each once, with its present status. Never blocks."""
-        self._finish_late()
         return self._requests.pop_changes()
 
     def wait_ready(self, request_id: str, timeout: float | None = None) -> None:
@@ -255,7 +243,12 @@ class StructuredOutputManager:
             UnknownRequestError: one was finished, before this call or during it.
             StructOutError: the manager was closed during this call.
         """
-        return self._requests.wait_all_settled(request_ids, timeout)
+        end = None if timeout is None else time.monotonic() + timeout
+        statuses = {}
+        for request_id in list(self._requests.by_id if request_ids is None else request_ids):
+            seconds_left = None if end is None else max(0.0, end - time.monotonic())
+            statuses[request_id] = self._requests.wait_settled(request_id, seconds_left).status
+        return statuses
 
     def is_terminated(self, request_id: str) -> bool:
         """Whether the text is complete: a stop token has been accepted."""
@@ -278,19 +271,19 @@ class StructuredOutputManager:
         with self._lock_grammars():
             request = self._requests[request_id]
             grammar = _grammar_of(request).fork()
-            assert request.compiled is not None  # it has a grammar
-            self._requests.set_ready(self._requests.add(new_id), grammar, request.compiled)
+            forked = self._requests.add(new_id)
+            forked.compiled = request.compiled
+            self._requests.set_ready(forked, grammar)
 
     def finish_request(self, request_id: str) -> None:
         """Forget the request, in any state, also while it compiles. Ignores unknown
         ids.
 
         A finalizer (``__del__``, ``weakref.finalize``) may call it. If it interrupts a
-        thread inside of the manager, the request is forgotten a little later: by the
-        next call that adds requests, polls, fills masks or counts requests.
+        thread that reads or changes the requests, they change when that is over.
         """
         if self._lock.is_held():
-            self._finished_late.append(request_id)
+            self._lock.defer(partial(self.finish_request, request_id))
             return
         request = self._requests.remove(request_id)
         if request is not None:
@@ -299,7 +292,6 @@ class StructuredOutputManager:
     @property
     def num_requests(self) -> int:
         """How many requests the manager has."""
-        self._finish_late()
         return len(self._requests)
 
     def num_tokens(self, request_id: str) -> int:
@@ -367,7 +359,6 @@ class StructuredOutputManager:
             ValueError: a request id occurs twice.
             UnknownRequestError: the manager does not know one of the ids.
         """
-        self._finish_late()
         with self._lock_grammars():
             given = StepInput.checked(self._requests, request_ids, draft_tokens, bounds, draft_trees, strict, wait)
             return self._steps.fill(given)
@@ -406,7 +397,6 @@ class StructuredOutputManager:
             UnknownRequestError: the manager does not know one of ``request_ids``.
             StructOutError: the manager is closed.
         """
-        self._finish_late()
         self._lock.check_process()
         given = StepInput.checked(
             self._requests,
@@ -453,7 +443,6 @@ class StructuredOutputManager:
         """
         if self.deduplicator is None:
             raise RuntimeError("there is no mask pool: set StructuredOutputsConfig.mask_pool_capacity")
-        self._finish_late()
         with self._lock_grammars():
             given = StepInput.checked(self._requests, request_ids, draft_tokens, bounds, draft_trees, strict)
             return self._steps.fill_pooled(given, self.deduplicator)
@@ -571,7 +560,6 @@ class StructuredOutputManager:
 
     def stats(self) -> ManagerStats:
         """The counters of requests, compilations and masks."""
-        self._finish_late()
         count = self._requests.count_statuses()
         seconds = list(self._steps.seconds) or [0.0]
         return ManagerStats(
@@ -621,31 +609,25 @@ class StructuredOutputManager:
             future.set_result(error.copy())
         return future
 
-    def _start_request(self, request: Request, start: RequestStart | None, result: Result) -> None:
-        """Make the request READY or FAILED, and call its ``on_settled``. ``start`` is
-        None only for an error."""
-        if request.is_removed:
-            return
+    def _start_request(self, request: Request, start: RequestStart, result: Result) -> None:
+        """Begin a request whose constraint was compiled, or has failed."""
         if isinstance(result, GrammarError):
-            is_settled = self._requests.set_failed(request, result)
+            self._settle(request, result)
+        elif not request.is_removed:
+            request.compiled = result
+            self._settle(request, start.grammar(result))
+
+    def _settle(self, request: Request, grammar: StructuredOutputGrammar | GrammarError) -> None:
+        """Make the request READY or FAILED, and call its ``on_settled``."""
+        if isinstance(grammar, GrammarError):
+            is_settled = self._requests.set_failed(request, grammar)
         else:
-            assert start is not None
-            grammar = start.grammar(result)
-            if isinstance(grammar, GrammarError):
-                is_settled = self._requests.set_failed(request, grammar)
-            else:
-                is_settled = self._requests.set_ready(request, grammar, result)
+            is_settled = self._requests.set_ready(request, grammar)
         if is_settled and request.on_settled is not None:
             try:
                 request.on_settled(request.request_id, request.status)
             except Exception:
                 _log.exception("on_settled of request %r raised", request.request_id)
-
-    def _finish_late(self) -> None:
-        """Finish the requests that finalizers could not finish at once."""
-        with suppress(IndexError):  # another thread may take the last one
-            while self._finished_late:
-                self.finish_request(self._finished_late.popleft())
 
     def _lock_grammars(self) -> ProcessLock:
         """The lock of the grammars, after the steps that this manager was asked for

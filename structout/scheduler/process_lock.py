@@ -2,12 +2,20 @@
 
 import os
 import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
 
 from structout.errors import StructOutError
 
 
 class ProcessLock(threading.Condition):
     """A reentrant lock and condition variable of one process.
+
+    A finalizer may run on any thread at any time, also inside of a region that holds
+    the lock, whose data it must not change. Its work can be deferred to the region's
+    end.
 
     A forked process has none of the other threads, and a lock that one of them held
     stays locked there for ever. So entering it raises instead of waiting.
@@ -20,18 +28,35 @@ class ProcessLock(threading.Condition):
         super().__init__()
         self._owner = owner
         self._process_id = os.getpid()
+        self._deferred: deque[Callable[[], object]] = deque()
 
     def __enter__(self) -> bool:
         self.check_process()
         return super().__enter__()
 
-    def is_held(self) -> bool:
-        """Whether the calling thread holds the lock.
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        super().__exit__(exc_type, exc_value, traceback)
+        if self._deferred and not self.is_held():
+            calls = []
+            with suppress(IndexError):  # another thread may take the last one
+                while self._deferred:
+                    calls.append(self._deferred.popleft())
+            for call in calls:
+                call()
 
-        A finalizer runs on any thread at any time, also inside of a locked region,
-        whose data it must not change.
-        """
+    def is_held(self) -> bool:
+        """Whether the calling thread holds the lock."""
         return bool(self._is_owned())  # type: ignore[attr-defined]
+
+    def defer(self, call: Callable[[], object]) -> None:
+        """Make the call once the calling thread, which holds the lock, has released
+        it."""
+        self._deferred.append(call)
 
     def is_forked(self) -> bool:
         """Whether this process was forked after the lock was made."""

@@ -2,9 +2,8 @@
 
 import enum
 import heapq
-import time
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -173,12 +172,11 @@ class RequestTable:
             self.positions[request_id] = None
         return request
 
-    def set_ready(self, request: Request, grammar: StructuredOutputGrammar, compiled: CompiledConstraint) -> bool:
+    def set_ready(self, request: Request, grammar: StructuredOutputGrammar) -> bool:
         """Make the request READY. Return False if it has been removed."""
         with self._lock:
             if request.is_removed:
                 return False
-            request.compiled = compiled
             request.grammar = grammar
             self.positions[request.request_id] = grammar.position
             if grammar.position is grammar:
@@ -236,16 +234,6 @@ class RequestTable:
         if request.is_removed:
             raise StructOutError("the manager was closed", request_id) if self._is_closed else _unknown(request_id)
         return request
-
-    def wait_all_settled(self, request_ids: Iterable[str] | None, timeout: float | None) -> dict[str, GrammarStatus]:
-        """Block until none of the requests is WAITING; see
-        ``StructuredOutputManager.wait_all``."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        statuses = {}
-        for name in list(self.by_id) if request_ids is None else list(request_ids):
-            seconds_left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            statuses[name] = self.wait_settled(name, seconds_left).status
-        return statuses
 
     def pop_changes(self) -> list[tuple[str, GrammarStatus]]:
         """The requests whose status has changed since the last call, in that order."""

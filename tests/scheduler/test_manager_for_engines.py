@@ -263,13 +263,13 @@ def test_a_bad_constraint_keeps_nothing_of_its_caller_alive(manager, constraint)
 # -- finalizers ------------------------------------------------------------------------
 
 
-def test_finish_request_from_a_finalizer_inside_the_managers_lock_is_done_later(manager, gate):
-    """Of the region that holds the lock, nothing changes."""
+def test_finish_request_from_a_finalizer_inside_the_managers_lock_is_done_at_its_end(manager, gate):
     manager.add_request("r", StructuredOutputsParams(regex="a"))
     with manager._lock:
         manager.finish_request("r")
         assert manager.status("r") is WAITING
-    assert manager.num_requests == 0
+    with pytest.raises(UnknownRequestError):
+        manager.status("r")
     assert manager.stats().compilation.waiting == 0
 
 

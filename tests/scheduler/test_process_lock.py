@@ -22,6 +22,21 @@ def test_lock_knows_whether_this_thread_holds_it():
     assert not lock.is_held()
 
 
+def test_deferred_calls_are_made_after_the_outermost_region():
+    lock, calls = ProcessLock("Thing"), []
+
+    def call():
+        with lock:
+            calls.append(lock.is_held())
+
+    with lock:
+        with lock:
+            for _ in range(10_000):
+                lock.defer(call)
+        assert calls == []
+    assert calls == [True] * 10_000
+
+
 def test_lock_in_a_forked_process_raises_with_its_cause_also_while_another_thread_held_it():
     lock = ProcessLock("Thing")
     is_held, is_over = threading.Event(), threading.Event()
