@@ -126,25 +126,32 @@ class CompileService:
             if self._closed.is_set():
                 raise StructOutError("the compile service is closed")
             result = self._cache.get(digest)
-            ticket = None if result is not None else self._subscribe(key, digest, tenant, on_done)
-            self._num_hits += result is not None
-            self._num_misses += result is None
+            if result is None:
+                ticket = self._subscribe(key, digest, tenant, on_done)
+                self._num_misses += 1
+            else:
+                self._num_hits += 1
         if result is not None:
             _call(on_done, result)
-        else:
-            self._start_threads()
-            self._start_monitor()  # if it has joined an overdue compilation
+            return None
+        self._start_threads()
+        self._start_monitor()  # if it has joined an overdue compilation
         return ticket
 
     def cancel(self, ticket: int | None) -> None:
         """Stop the ticket's ``on_done`` from being called, unless it was called already
-        or is running. Idempotent."""
+        or is running. Idempotent; None does nothing."""
+        if ticket is None:
+            return
         with self._lock:
-            subscription = self._subscriptions.pop(ticket, None) if ticket is not None else None
-            if subscription is not None and subscription.tenant in subscription.job.tenants:  # it still waits
-                self._queue.remove(subscription.job, subscription.tenant)
-                if not subscription.job.tenants:
-                    del self._jobs[subscription.job.digest]
+            subscription = self._subscriptions.pop(ticket, None)
+            if subscription is None:
+                return
+            job, tenant, _ = subscription
+            if tenant in job.tenants:  # the job waits for a worker
+                self._queue.remove(job, tenant)
+                if not job.tenants:
+                    del self._jobs[job.digest]
 
     def stats(self) -> CompileStats:
         with self._lock:

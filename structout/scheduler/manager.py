@@ -3,10 +3,10 @@
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -61,7 +61,7 @@ class StructuredOutputManager:
         self.deduplicator = MaskDeduplicator(capacity, vocab_size) if capacity else None
         # Held while grammars are read or advanced; taken before the other lock, never
         # after.
-        self._grammar_lock = ProcessLock("StructuredOutputManager")
+        self._grammar_lock = threading.RLock()
         self._steps = DecodingSteps(self._requests, vocab_size, self.config)
         self._step_thread = ThreadPoolExecutor(1, thread_name_prefix="structout-step")
         self._step_thread_id = -1
@@ -269,11 +269,10 @@ class StructuredOutputManager:
             StructOutError: ``request_id`` is not READY.
         """
         with self._lock_grammars():
-            request = self._requests[request_id]
-            grammar = _grammar_of(request).fork()
-            forked = self._requests.add(new_id)
-            forked.compiled = request.compiled
-            self._requests.set_ready(forked, grammar)
+            compiled, grammar = self._requests[request_id].compiled, self._grammar(request_id).fork()
+            request = self._requests.add(new_id)
+            request.compiled = compiled
+            self._requests.set_ready(request, grammar)
 
     def finish_request(self, request_id: str) -> None:
         """Forget the request, in any state, also while it compiles. Ignores unknown
@@ -300,8 +299,8 @@ class StructuredOutputManager:
         Raises:
             StructOutError: the request is not READY.
         """
-        with self._grammar(request_id) as grammar:
-            return grammar.num_tokens
+        with self._lock_grammars():
+            return self._grammar(request_id).num_tokens
 
     # -- a decoding step ---------------------------------------------------------------
 
@@ -480,14 +479,14 @@ class StructuredOutputManager:
         Raises:
             StructOutError: the request is not READY.
         """
-        with self._grammar(request_id) as grammar:
-            return explain_refusal(grammar, self.vocabulary, token_ids)
+        with self._lock_grammars():
+            return explain_refusal(self._grammar(request_id), self.vocabulary, token_ids)
 
     def validate_tokens(self, request_id: str, token_ids: Sequence[int]) -> list[int]:
         """The longest prefix of ``token_ids`` that the grammar allows. The request does
         not advance."""
-        with self._grammar(request_id) as grammar:
-            return grammar.validate_tokens(list(token_ids))
+        with self._lock_grammars():
+            return self._grammar(request_id).validate_tokens(list(token_ids))
 
     def rollback(self, request_id: str, num_tokens: int) -> None:
         """Undo the last ``num_tokens`` accepted tokens, also across a stop token and
@@ -497,7 +496,8 @@ class StructuredOutputManager:
             ValueError: ``num_tokens`` is negative, or more than were accepted. Nothing
                 is undone.
         """
-        with self._grammar(request_id) as grammar:
+        with self._lock_grammars():
+            grammar = self._grammar(request_id)
             if not 0 <= num_tokens <= grammar.num_tokens:
                 raise ValueError(f"num_tokens must be in [0, {grammar.num_tokens}], got {num_tokens}")
             grammar.rollback(num_tokens)
@@ -509,8 +509,8 @@ class StructuredOutputManager:
         Raises:
             StructOutError: the request is not READY.
         """
-        with self._grammar(request_id) as grammar:
-            return grammar.device_tables()
+        with self._lock_grammars():
+            return self._grammar(request_id).device_tables()
 
     def stack_tables(self, request_id: str) -> StackTables | None:
         """What a :class:`structout.DeviceStacks` takes to follow the request on a
@@ -520,21 +520,21 @@ class StructuredOutputManager:
         Raises:
             StructOutError: the request is not READY.
         """
-        with self._grammar(request_id) as grammar:
-            return grammar.stack_tables()
+        with self._lock_grammars():
+            return self._grammar(request_id).stack_tables()
 
     # -- jump-forward decoding ---------------------------------------------------------
 
     def find_jump_forward_string(self, request_id: str) -> str:
         """The text that must follow, in whole characters; empty if there is a
         choice."""
-        with self._grammar(request_id) as grammar:
-            return grammar.find_jump_forward_string()
+        with self._lock_grammars():
+            return self._grammar(request_id).find_jump_forward_string()
 
     def compute_ff_tokens(self, request_id: str) -> list[int]:
         """The tokens that must follow, split as the tokenizer splits the text."""
-        with self._grammar(request_id) as grammar:
-            return grammar.compute_ff_tokens()
+        with self._lock_grammars():
+            return self._grammar(request_id).compute_ff_tokens()
 
     def canonical_tokenizer(self) -> CanonicalTokenizer:
         """The tokenizer that ``structout.jump_forward`` needs, made at the first
@@ -553,8 +553,8 @@ class StructuredOutputManager:
         Raises:
             GrammarLimitError: to find them takes more than the limits.
         """
-        with self._grammar(request_id) as grammar:
-            return grammar.captures()
+        with self._lock_grammars():
+            return self._grammar(request_id).captures()
 
     # -- the manager itself ------------------------------------------------------------
 
@@ -614,8 +614,9 @@ class StructuredOutputManager:
         if isinstance(result, GrammarError):
             self._settle(request, result)
         elif not request.is_removed:
-            request.compiled = result
-            self._settle(request, start.grammar(result))
+            grammar = start.grammar(result)
+            request.compiled = None if isinstance(grammar, GrammarError) else result
+            self._settle(request, grammar)
 
     def _settle(self, request: Request, grammar: StructuredOutputGrammar | GrammarError) -> None:
         """Make the request READY or FAILED, and call its ``on_settled``."""
@@ -629,21 +630,22 @@ class StructuredOutputManager:
             except Exception:
                 _log.exception("on_settled of request %r raised", request.request_id)
 
-    def _lock_grammars(self) -> ProcessLock:
+    def _lock_grammars(self) -> threading.RLock:
         """The lock of the grammars, after the steps that this manager was asked for
         before."""
-        self._grammar_lock.check_process()
+        self._lock.check_process()
         pending = self._pending_step
         if pending is not None and not pending.done() and threading.get_ident() != self._step_thread_id:
             with suppress(CancelledError):
                 pending.exception()  # waits
         return self._grammar_lock
 
-    @contextmanager
-    def _grammar(self, request_id: str) -> Iterator[StructuredOutputGrammar]:
-        """The request's grammar, under the lock of the grammars."""
-        with self._lock_grammars():
-            yield _grammar_of(self._requests[request_id])
+    def _grammar(self, request_id: str) -> StructuredOutputGrammar:
+        grammar = self._requests[request_id].grammar
+        if grammar is None:
+            status = self.status(request_id).value
+            raise StructOutError(f"request {request_id!r} has no grammar: it is {status}", request_id)
+        return grammar
 
     def _run_step(self, given: StepInput) -> MaskBatch:
         self._step_thread_id = threading.get_ident()
@@ -654,11 +656,3 @@ class StructuredOutputManager:
 def _copied(tokens: Mapping[str, Sequence[int]]) -> dict[str, Sequence[int]]:
     """A copy that later changes of the tokens leave alone."""
     return {request_id: list(ids) if isinstance(ids, Iterable) else ids for request_id, ids in tokens.items()}
-
-
-def _grammar_of(request: Request) -> StructuredOutputGrammar:
-    if request.grammar is None:
-        raise StructOutError(
-            f"request {request.request_id!r} has no grammar: it is {request.status.value}", request.request_id
-        )
-    return request.grammar

@@ -186,6 +186,17 @@ def test_request_that_refuses_its_tokens_fails_alone(manager, backend, tokens):
     assert manager.num_tokens("good") == 1
 
 
+@pytest.mark.parametrize("backend", ["auto", "xgrammar"])
+def test_request_that_refuses_its_tokens_fails_also_if_the_step_has_no_rows_for_it(manager, backend):
+    for name in ("bad", "good"):
+        add(manager, name, backend, regex="a+")
+    batch = manager.step({"bad": [B], "good": [A]}, ["good"]).result(60)
+    assert batch.errors == {}
+    assert batch.bitmask.any(axis=1).tolist() == [True]
+    assert manager.error("bad").kind is GrammarErrorKind.REPLAY
+    assert manager.num_tokens("good") == 1
+
+
 def test_step_reads_its_arguments_when_it_is_asked_for(manager, gate):
     add(manager, "r", regex="a[ab]*")
     tokens, drafts = {"r": [A]}, {"r": [B]}
