@@ -3,6 +3,7 @@ other calls do in between."""
 
 import random
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -240,6 +241,8 @@ def test_close_cancels_steps_that_have_not_begun_and_frees_who_waits_for_them(ma
     thread.start()
     closing = threading.Thread(target=manager.close)
     closing.start()
+    while manager.num_requests:  # else the steps may run before they are cancelled
+        time.sleep(0.001)
     gate.set()
     closing.join(60)
     thread.join(60)
