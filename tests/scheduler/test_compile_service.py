@@ -140,7 +140,8 @@ def wait_until(condition):
 
 def is_idle(service):
     stats = service.stats()
-    return (stats.waiting, stats.compiling, stats.overdue) == (0, 0, 0)
+    is_kept = service._jobs or service._subscriptions
+    return (stats.waiting, stats.compiling, stats.overdue) == (0, 0, 0) and not is_kept
 
 
 def wait_until_freed(references):
