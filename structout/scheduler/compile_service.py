@@ -2,17 +2,18 @@
 
 import atexit
 import hashlib
+import itertools
 import logging
 import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
-from typing import Generic, TypeVar
+from typing import NamedTuple
 
 from structout.constraints.config import StructuredOutputsConfig
+from structout.constraints.params import Constraint
 from structout.errors import (
     CompileCrashError,
     GrammarError,
@@ -21,22 +22,21 @@ from structout.errors import (
     GrammarTimeoutError,
     StructOutError,
 )
-from structout.scheduler.compile_cache import CompileCache, Compiled, copy_error, copy_if_error, is_crash
-from structout.scheduler.fair_queue import FairQueue, Job, Subscription
-from structout.scheduler.owned_condition import OwnedCondition
-from structout.scheduler.process_guard import ForkGuard
+from structout.grammar.interface import CompiledConstraint
+from structout.scheduler.compile_cache import CompileCache, Result
+from structout.scheduler.compile_queue import CompileQueue, Job
+from structout.scheduler.process_lock import ProcessLock
+from structout.scheduler.stats import CompileStats
 
 _MAX_OVERDUE_PER_WORKER = 4  # with this many overdue threads per worker, nothing new is started
 _CLOCK_FACTOR = 10  # a compilation may take so many times its CPU seconds by the clock
 _SHORTEST_WAIT = 0.01  # seconds between two looks at the CPU time of compilations
 _NUM_TIMINGS = 1024  # how many compilations the percentiles cover
 _EXIT_WAIT_SECONDS = 0.5  # how long the process waits for compilations when it exits
+_THREAD_NAME = "structout-compile"
 
 _log = logging.getLogger("structout.scheduler")
-_threads: set[threading.Thread] = set()
 _is_process_exiting = threading.Event()
-
-Key = TypeVar("Key")
 
 
 def thread_cpu_clock() -> Callable[[], float]:
@@ -47,67 +47,39 @@ def thread_cpu_clock() -> Callable[[], float]:
     return partial(time.clock_gettime, time.pthread_getcpuclockid(threading.get_ident()))
 
 
-@dataclass(frozen=True)
-class CompileStats:
-    """A compile service's counters at one moment.
-
-    Attributes:
-        waiting: constraints that no worker has started.
-        compiling: constraints that hold a worker.
-        overdue: compilations that have missed their deadline and still run, because
-            nothing can stop them. They hold no worker.
-        cache_entries: compiled grammars in the cache.
-        cache_bytes: the memory of all cache entries, failures and overhead included.
-        cache_hits: constraints whose result was cached.
-        cache_misses: constraints that were submitted.
-        failures_kept: failures in the cache.
-        timeouts: compilations that missed their deadline.
-        compile_seconds_p50: the median of the last 1,024 compilations, overdue ones
-            included.
-        compile_seconds_p99: the 99th percentile of the same.
-        compile_seconds_max: the longest compilation.
-    """
-
-    waiting: int
-    compiling: int
-    overdue: int
-    cache_entries: int
-    cache_bytes: int
-    cache_hits: int
-    cache_misses: int
-    failures_kept: int
-    timeouts: int
-    compile_seconds_p50: float
-    compile_seconds_p99: float
-    compile_seconds_max: float
+class _Subscription(NamedTuple):
+    job: Job
+    tenant: str
+    on_done: Callable[[Result], object]
 
 
-class CompileService(Generic[Key, Compiled]):
-    """Compiles each key once, for all who submit it.
+class CompileService:
+    """Compiles each key once, for all who submit it, and keeps the results.
 
     Threads are daemons and live only while there is work. A native compilation cannot
     be interrupted, and the interpreter would join any other thread before it exits,
     ``ThreadPoolExecutor``'s included.
+
+    A deadline is one of CPU time: what a busy machine does beside a compilation does
+    not count. One that gets no CPU time ends after ten times as much.
 
     Args:
         compile: compiles a key; called from several threads. A ``CompileCrashError``,
             or any exception other than ``GrammarError``, counts as a crash: it is
             retried once and never cached.
         config: its workers, deadline, queue, cache and ``limits.compiled_bytes``.
+        lock: guards the service.
         clock: seconds, monotonic.
         cpu_clock: makes the clock of the thread that calls it.
 
-    A deadline is one of CPU time: what a busy machine does beside a compilation does
-    not count. One that gets no CPU time ends after ten times as much.
-
-    Keys are equal if their ``repr`` is, as for frozen dataclasses, tuples, strings and
-    numbers.
+    Keys are equal if their ``repr`` is, as for frozen dataclasses.
     """
 
     def __init__(
         self,
-        compile: Callable[[Key], Compiled],
+        compile: Callable[[Constraint], CompiledConstraint],
         config: StructuredOutputsConfig,
+        lock: ProcessLock,
         *,
         clock: Callable[[], float] = time.monotonic,
         cpu_clock: Callable[[], Callable[[], float]] = thread_cpu_clock,
@@ -116,73 +88,73 @@ class CompileService(Generic[Key, Compiled]):
         self._config = config
         self._clock = clock
         self._cpu_clock = cpu_clock
-        self._fork_guard = ForkGuard("CompileService")  # checked before the lock is taken
-        self.changed = OwnedCondition()  # guards the fields below
-        self._is_closed = False
+        self._lock = lock  # guards the fields below
+        self._closed = threading.Event()
         self._jobs: dict[bytes, Job] = {}  # waiting, running and overdue ones, by digest
-        self._queue = FairQueue(config, clock)
-        self._cache: CompileCache[Compiled] = CompileCache(config, clock)
+        self._subscriptions: dict[int, _Subscription] = {}  # by ticket
+        self._tickets = itertools.count()
+        self._queue = CompileQueue(config, clock)
+        self._cache = CompileCache(config, clock)
         self._num_overdue = 0
         self._is_monitored = False
         self._num_hits = self._num_misses = self._num_timeouts = 0
         self._seconds: deque[float] = deque(maxlen=_NUM_TIMINGS)
         self._max_seconds = 0.0
 
-    def get(self, key: Key) -> Compiled | GrammarError | None:
-        """The cached result, None if there is none. Never waits for a compilation. An
-        error is the caller's own copy."""
-        self._fork_guard.check()
-        digest = _digest(key)
-        with self.changed:
-            result = self._cache.get(digest)
-            self._num_hits += result is not None
-        return copy_if_error(result)
-
-    def submit(self, key: Key, tenant: str, on_done: Callable[[Compiled | GrammarError], None]) -> Subscription:
+    def submit(self, key: Constraint, tenant: str, on_done: Callable[[Result], object]) -> int | None:
         """Compile the key, or join the compilation of an equal key and its deadline.
 
         Args:
             key: what to compile.
             tenant: the tenant whose turn to use.
-            on_done: called exactly once with the result, from a thread of the service,
-                unless the subscription is cancelled or the service closed before. An
-                error is the subscription's own copy.
+            on_done: called exactly once with the result, unless it is cancelled or the
+                service closed before: from this thread if the result is cached or no
+                thread can be started, else from a thread of the service. An error is
+                the subscriber's own copy.
+
+        Returns:
+            a ticket for :meth:`cancel`; None if the result was cached.
 
         Raises:
             GrammarLimitError: too many constraints wait (``queue_size``,
                 ``tenant_queue_size``).
-            GrammarError: too many compilations are overdue, or the process cannot start
-                another thread.
+            GrammarError: too many compilations are overdue.
             StructOutError: the service is closed, or this process was forked.
         """
-        self._fork_guard.check()
-        digest = _digest(key)
-        with self.changed:
-            if self._is_closed:
+        digest = hashlib.sha256(repr(key).encode()).digest()
+        with self._lock:
+            if self._closed.is_set():
                 raise StructOutError("the compile service is closed")
-            job = self._jobs.get(digest) or Job(key, digest)
-            if not job.has_started:
-                if self._is_overloaded():
-                    raise self._overload_error()
-                self._queue.add(job, tenant)
-                self._jobs[digest] = job
-            elif job.deadline is None:
-                self._set_deadline(job)
-            subscription = Subscription(job, tenant, on_done, self._cancel)
-            job.subscriptions[subscription] = None
-            self._num_misses += 1
-            dropped = self._start_threads()
-            if job in dropped:
-                subscription.take_callback()
-        for dropped_job in dropped:
-            self._notify(dropped_job.pop_subscriptions(), _no_thread_error())
-        if job in dropped:
-            raise _no_thread_error()
-        return subscription
+            result = self._cache.get(digest)
+            if result is None:
+                ticket = self._subscribe(key, digest, tenant, on_done)
+                self._num_misses += 1
+            else:
+                self._num_hits += 1
+        if result is not None:
+            _call(on_done, result)
+            return None
+        self._start_threads()
+        self._start_monitor()  # if it has joined an overdue compilation
+        return ticket
+
+    def cancel(self, ticket: int | None) -> None:
+        """Stop the ticket's ``on_done`` from being called, unless it was called already
+        or is running. Idempotent; None does nothing."""
+        if ticket is None:
+            return
+        with self._lock:
+            subscription = self._subscriptions.pop(ticket, None)
+            if subscription is None:
+                return
+            job, tenant, _ = subscription
+            if tenant in job.tenants:  # the job waits for a worker
+                self._queue.remove(job, tenant)
+                if not job.tenants:
+                    del self._jobs[job.digest]
 
     def stats(self) -> CompileStats:
-        self._fork_guard.check()
-        with self.changed:
+        with self._lock:
             seconds = sorted(self._seconds)
             return CompileStats(
                 waiting=self._queue.num_waiting,
@@ -200,34 +172,30 @@ class CompileService(Generic[Key, Compiled]):
             )
 
     def close(self) -> None:
-        """Stop at once: no callback is called any more, and compilations in progress
+        """Stop at once: no ``on_done`` is called any more, and compilations in progress
         end in the background."""
-        if self._fork_guard.is_forked():
-            return
-        with self.changed:
-            self._is_closed = True
-            for job in self._jobs.values():
-                for subscription in job.pop_subscriptions():
-                    subscription.take_callback()
+        with self._lock:
+            self._closed.set()
+            self._subscriptions.clear()
             self._jobs.clear()
             self._queue.clear()
             self._cache.clear()
-            self.changed.notify_all()
 
-    # -- under the lock, except _cancel ------------------------------------------------
+    # -- under the lock ----------------------------------------------------------------
 
-    def _cancel(self, subscription: Subscription) -> None:
-        self._fork_guard.check()
-        with self.changed:
-            job = subscription.job
-            subscription.take_callback()
-            if job is None or subscription not in job.subscriptions:
-                return
-            del job.subscriptions[subscription]
-            if not job.has_started:
-                self._queue.remove(job, subscription.tenant)
-                if not job.subscriptions:
-                    del self._jobs[job.digest]
+    def _subscribe(self, key: Constraint, digest: bytes, tenant: str, on_done: Callable[[Result], object]) -> int:
+        job = self._jobs.get(digest) or Job(key, digest)
+        if job.holder is None:
+            if self._is_overloaded():
+                raise self._overload_error()
+            self._queue.add(job, tenant)
+            self._jobs[digest] = job
+        elif job.is_overdue and job.deadline is None:
+            self._set_deadline(job)
+        ticket = next(self._tickets)
+        job.tickets.append(ticket)
+        self._subscriptions[ticket] = _Subscription(job, tenant, on_done)
+        return ticket
 
     def _is_overloaded(self) -> bool:
         return self._num_overdue >= _MAX_OVERDUE_PER_WORKER * self._config.compile_workers
@@ -239,166 +207,141 @@ class CompileService(Generic[Key, Compiled]):
             kind=GrammarErrorKind.OVERLOADED,
         )
 
-    def _start_threads(self) -> list[Job]:
-        """Start a thread for each job that may start. Returns the jobs that were
-        dropped, because the process could not start another thread."""
-        dropped = []
-        while (job := self._start_next_job()) is not None:
-            try:
-                threading.Thread(target=self._work, args=(job,), name="structout-compile", daemon=True).start()
-            except RuntimeError:
-                self._queue.finish(job)
-                del self._jobs[job.digest]
-                dropped.append(job)
-        return dropped
-
-    def _start_next_job(self) -> Job | None:
-        if self._is_closed or _is_process_exiting.is_set():
-            return None
-        job = self._queue.start_next()
-        if job is not None:
-            self._set_deadline(job)
-        return job
-
     def _set_deadline(self, job: Job) -> None:
+        """Give a job that has begun its whole time from now on."""
+        assert job.cpu_clock is not None
         job.deadline = self._clock() + _CLOCK_FACTOR * self._config.compile_timeout
-        if job.cpu_clock is not None:
-            job.cpu_deadline = job.cpu_clock() + self._config.compile_timeout
-        if not self._is_monitored:
-            self._is_monitored = True
-            try:
-                threading.Thread(target=self._monitor_deadlines, name="structout-deadlines", daemon=True).start()
-            except RuntimeError as error:
-                self._is_monitored = False
-                _log.warning("compile deadlines are not enforced for now: %s", error)
+        job.cpu_deadline = job.cpu_clock() + self._config.compile_timeout
 
     def _seconds_left(self, job: Job) -> float:
         """How long the job cannot miss its deadline; infinite without one."""
-        if job.deadline is None:
+        if job.deadline is None or job.cpu_clock is None:
             return math.inf
-        cpu_seconds = self._config.compile_timeout if job.cpu_clock is None else job.cpu_deadline - job.cpu_clock()
-        return min(cpu_seconds, job.deadline - self._clock())
+        return min(job.cpu_deadline - job.cpu_clock(), job.deadline - self._clock())
 
-    def _enforce_deadlines(self) -> list[tuple[list[Subscription], GrammarError]]:
-        """Returns the subscriptions that failed, and with what error."""
-        failed: list[tuple[list[Subscription], GrammarError]] = []
+    def _enforce_deadlines(self) -> list[tuple[list[int], GrammarError]]:
+        """Returns the tickets that failed, and with what error."""
+        failed: list[tuple[list[int], GrammarError]] = []
         for job in self._jobs.values():
             if self._seconds_left(job) <= 0:
-                self._mark_overdue(job)
-                error = GrammarTimeoutError(
-                    f"the constraint took more than {self._config.compile_timeout:g} CPU seconds to compile"
-                )
-                failed.append((job.pop_subscriptions(), error))
+                job.deadline = None
+                self._num_timeouts += 1
+                if not job.is_overdue:
+                    job.is_overdue = True
+                    self._num_overdue += 1
+                    self._queue.finish(job)
+                message = f"the constraint took more than {self._config.compile_timeout:g} CPU seconds to compile"
+                failed.append((job.take_tickets(), GrammarTimeoutError(message)))
         if self._is_overloaded():
             for job in self._queue.clear():
                 del self._jobs[job.digest]
-                failed.append((job.pop_subscriptions(), self._overload_error()))
-        failed += [(job.pop_subscriptions(), _no_thread_error()) for job in self._start_threads()]
+                failed.append((job.take_tickets(), self._overload_error()))
         return failed
 
-    def _mark_overdue(self, job: Job) -> None:
-        job.deadline = None
-        self._num_timeouts += 1
-        if not job.is_overdue:
-            job.is_overdue = True
-            self._num_overdue += 1
-            self._queue.finish(job)
+    # -- without the lock: a new thread may need it before it has started --------------
 
-    # -- on the service's threads, without the lock ------------------------------------
+    def _start_threads(self) -> None:
+        """Start a thread for each job that may start."""
+        while (job := self._next_job()) is not None:
+            try:
+                threading.Thread(target=self._work, args=(job,), name=_THREAD_NAME, daemon=True).start()
+            except RuntimeError:
+                message = "compilation failed: the process cannot start another thread"
+                self._finish(job, CompileCrashError(message))
+
+    def _next_job(self) -> Job | None:
+        with self._lock:
+            return None if self._closed.is_set() or _is_process_exiting.is_set() else self._queue.start_next()
 
     def _work(self, first_job: Job) -> None:
-        _threads.add(threading.current_thread())
         job: Job | None = first_job
         while job is not None:
-            job = self._complete(job, self._compile_job(job))
-        _threads.discard(threading.current_thread())
+            self._finish(job, self._run(job))
+            job = self._next_job()
 
-    def _compile_job(self, job: Job) -> Compiled | GrammarError:
-        with self.changed:
+    def _run(self, job: Job) -> Result:
+        with self._lock:
             job.cpu_clock = self._cpu_clock()
-            job.cpu_deadline = job.cpu_clock() + self._config.compile_timeout
-            cached = self._cache.get(job.digest)
-        result = self._try_compile(job) if cached is None else cached
-        if is_crash(result) and not job.is_overdue and not self._is_closed:
+            self._set_deadline(job)
+        self._start_monitor()
+        start = self._clock()
+        result = self._try_compile(job.key)
+        if isinstance(result, CompileCrashError) and not job.is_overdue and not self._closed.is_set():
             _log.warning("%s; trying once more", result)
-            result = self._try_compile(job)
+            result = self._try_compile(job.key)
+        with self._lock:
+            self._seconds.append(self._clock() - start)
+            self._max_seconds = max(self._max_seconds, self._seconds[-1])
         return result
 
-    def _try_compile(self, job: Job) -> Compiled | GrammarError:
-        start = self._clock()
+    def _try_compile(self, key: Constraint) -> Result:
         try:
-            compiled = self._compile(job.key)
+            compiled = self._compile(key)
             max_bytes = self._config.limits.compiled_bytes
             if compiled.memory_bytes > max_bytes:
                 return GrammarLimitError("compiled_bytes", compiled.memory_bytes, max_bytes)
             return compiled
         except GrammarError as error:
-            return copy_error(error)
-        except BaseException as error:  # whatever it is, the subscriptions need a result
+            return error.copy()
+        except BaseException as error:  # whatever it is, the subscribers need a result
             _log.warning("a compilation crashed", exc_info=True)
             return CompileCrashError(f"compilation failed: {error!r}")
-        finally:
-            self._record_seconds(self._clock() - start)
 
-    def _record_seconds(self, seconds: float) -> None:
-        with self.changed:
-            self._seconds.append(seconds)
-            self._max_seconds = max(self._max_seconds, seconds)
-
-    def _complete(self, job: Job, result: Compiled | GrammarError) -> Job | None:
-        """Cache the result, notify the subscriptions, and then free the worker.
-
-        Returns:
-            the thread's next job.
-        """
-        with self.changed:
-            if not self._is_closed:
+    def _finish(self, job: Job, result: Result) -> None:
+        """Cache the result, notify the subscribers, and then free the worker."""
+        with self._lock:
+            if not self._closed.is_set():
                 self._cache.put(job.digest, result)
-            if self._jobs.get(job.digest) is job:
-                del self._jobs[job.digest]
+            self._jobs.pop(job.digest, None)
             self._num_overdue -= job.is_overdue
             self._num_timeouts += isinstance(result, GrammarTimeoutError) and not job.is_overdue
-            subscriptions = job.pop_subscriptions()
-        self._notify(subscriptions, result)
-        with self.changed:
+        self._notify(job.take_tickets(), result)
+        with self._lock:
             if not job.is_overdue:
                 self._queue.finish(job)
-            return self._start_next_job()
 
-    def _notify(self, subscriptions: Iterable[Subscription], result: Compiled | GrammarError) -> None:
-        for subscription in subscriptions:
-            with self.changed:
-                on_done = subscription.take_callback()
-                if on_done is None or self._is_closed:
-                    continue
-            try:
-                on_done(copy_if_error(result))
-            except Exception:
-                _log.exception("the on_done callback of a compilation raised")
+    def _notify(self, tickets: Iterable[int], result: Result) -> None:
+        for ticket in tickets:
+            with self._lock:
+                subscription = self._subscriptions.pop(ticket, None)
+            if subscription is not None:
+                _call(subscription.on_done, result)
+
+    def _start_monitor(self) -> None:
+        """Start a thread that watches deadlines, if there are any and none does."""
+        with self._lock:
+            if self._is_monitored or all(job.deadline is None for job in self._jobs.values()):
+                return
+            self._is_monitored = True
+        try:
+            threading.Thread(target=self._monitor_deadlines, name="structout-deadlines", daemon=True).start()
+        except RuntimeError as error:
+            self._is_monitored = False
+            _log.warning("compile deadlines are not enforced for now: %s", error)
 
     def _monitor_deadlines(self) -> None:
         """Run until no job has a deadline."""
         while True:
-            with self.changed:
+            with self._lock:
                 seconds_left = min(map(self._seconds_left, self._jobs.values()), default=math.inf)
                 if seconds_left == math.inf:
                     self._is_monitored = False
                     return
-                if seconds_left > 0:
-                    self.changed.wait(max(seconds_left, _SHORTEST_WAIT))
-                    continue
-                failed = self._enforce_deadlines()
-            for subscriptions, error in failed:
-                _log.warning("%s (%d requests)", error, len(subscriptions))
-                self._notify(subscriptions, error)
+                failed = self._enforce_deadlines() if seconds_left <= 0 else []
+            for tickets, error in failed:
+                _log.warning("%s (%d requests)", error, len(tickets))
+                self._notify(tickets, error)
+            if failed:
+                self._start_threads()
+            else:
+                self._closed.wait(max(seconds_left, _SHORTEST_WAIT))
 
 
-def _digest(key: object) -> bytes:
-    return hashlib.sha256(repr(key).encode()).digest()
-
-
-def _no_thread_error() -> GrammarError:
-    return CompileCrashError("compilation failed: the process cannot start another thread")
+def _call(on_done: Callable[[Result], object], result: Result) -> None:
+    try:
+        on_done(result.copy() if isinstance(result, GrammarError) else result)
+    except Exception:
+        _log.exception("the on_done callback of a compilation raised")
 
 
 def _percentile(ordered: list[float], percent: int) -> float:
@@ -415,5 +358,6 @@ def _wait_for_compilations_at_exit() -> None:
     """
     _is_process_exiting.set()
     deadline = time.monotonic() + _EXIT_WAIT_SECONDS
-    for thread in list(_threads):
-        thread.join(max(0.0, deadline - time.monotonic()))
+    for thread in threading.enumerate():
+        if thread.name == _THREAD_NAME:
+            thread.join(max(0.0, deadline - time.monotonic()))

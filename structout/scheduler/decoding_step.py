@@ -3,6 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,14 +12,15 @@ import numpy.typing as npt
 
 from structout.constraints.config import StructuredOutputsConfig
 from structout.errors import GrammarError, GrammarErrorKind
+from structout.grammar.interface import StructuredOutputGrammar
 from structout.grammar.native.extension import core
 from structout.grammar.row_loop import RowLoop
 from structout.masks.batch import MaskBatch, MaskRows
 from structout.masks.bitmask import allocate_token_bitmask
 from structout.masks.buffers import BufferRing, MaskBuffer
 from structout.masks.pool import DistinctMasks, MaskDeduplicator, PooledMaskBatch
-from structout.scheduler.late_masks import EXHAUSTED, LateMasks, finish_rows
-from structout.scheduler.requests import Request, RequestTable, check_known
+from structout.scheduler.requests import REQUEST_WORK, Request, RequestTable, check_known
+from structout.scheduler.stats import BackendFills
 
 Drafts = Mapping[str, Sequence[int]]
 Bounds = Mapping[str, tuple[int, int]]
@@ -26,21 +28,9 @@ Trees = Mapping[str, tuple[Sequence[int], Sequence[int]]]
 
 STEP_WORK = 100_000  # in steps of the engine's work, some 30,000 of which take a millisecond
 DEAD_END = "the grammar allows no token here: the vocabulary cannot spell what must follow"
+EXHAUSTED = f"the masks of this request take more than {REQUEST_WORK:,} steps of work outside of decoding steps"
 
 _OWN = "fsm"
-
-
-@dataclass(frozen=True)
-class BackendFills:
-    """What the fills of one backend have taken.
-
-    Attributes:
-        rows: how many rows it has filled.
-        seconds: how long that took, by the clock.
-    """
-
-    rows: int = 0
-    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -61,9 +51,9 @@ class StepInput:
     """
 
     request_ids: tuple[str, ...]
-    drafts: dict[str, Sequence[int]] | None = None
-    bounds: dict[str, tuple[int, int]] | None = None
-    trees: dict[str, tuple[Sequence[int], Sequence[int]]] | None = None
+    drafts: dict[str, Sequence[int]]
+    bounds: dict[str, tuple[int, int]]
+    trees: dict[str, tuple[Sequence[int], Sequence[int]]]
     wait: bool = True
     tokens: dict[str, Sequence[int]] | None = None
     positions: dict[str, Any] | None = None
@@ -89,11 +79,6 @@ class StepInput:
             check_known(names, requests.by_id)
         return cls(names, _as_dict(drafts), _as_dict(bounds), _as_dict(trees), wait)
 
-    def means(self, name: str, requests: RequestTable) -> bool:
-        """Whether the request that has the id now is the one of the step."""
-        now = requests.positions.get(name)
-        return now is not None and (self.positions is None or self.positions.get(name) is now)
-
 
 class DecodingSteps:
     """Runs decoding steps, in a ring of mask buffers. One at a time.
@@ -111,7 +96,6 @@ class DecodingSteps:
             work.
         seconds: the durations of the last 1,024 steps.
         fills: by backend name, what its fills have taken since the start.
-        num_rows_filled: the number of rows filled since the start.
     """
 
     def __init__(self, requests: RequestTable, vocab_size: int, config: StructuredOutputsConfig):
@@ -119,26 +103,26 @@ class DecodingSteps:
         self._vocab_size = vocab_size
         self._buffers = BufferRing(config.num_mask_buffers, vocab_size)
         self._loop = RowLoop(config.slow_token_seconds)
-        self._late_masks = LateMasks(requests, vocab_size)
+        self._late_thread = ThreadPoolExecutor(1, thread_name_prefix="structout-late-masks")
         self.work = 0
         self.seconds: deque[float] = deque(maxlen=1024)
         self.fills: dict[str, BackendFills] = {}
-        self.num_rows_filled = 0
 
     def close(self) -> None:
         """Drop the masks that are to be computed outside of steps."""
-        self._late_masks.close()
+        self._late_thread.shutdown(wait=False, cancel_futures=True)
 
     # -- tokens ------------------------------------------------------------------------
 
-    def accept(self, tokens: Mapping[str, Sequence[int]]) -> dict[str, bool]:
-        """Advance each request by all of its tokens, or by none. False for unknown
-        ids."""
-        step = core().Step(self._requests.positions, [])
+    def accept(self, tokens: Mapping[str, Sequence[int]], positions: dict[str, Any] | None = None) -> dict[str, bool]:
+        """Advance each request by all of its tokens, or by none. False for unknown ids.
+        ``positions``: as in :class:`StepInput`."""
+        step = core().Step(self._requests.positions, [], None, None, None, positions)
         step.draw(tokens if isinstance(tokens, dict) else dict(tokens))
+        accepted: dict[str, bool]
         accepted, foreign, exhausted = step.accept()
         for name in foreign:
-            accepted[name] = self.accept_alone(self._requests.get(name), tokens[name])
+            accepted[name] = self.accept_alone(self._requests.by_id.get(name), tokens[name])
         for name in exhausted:
             self._fail_exhausted(name)
         return accepted
@@ -160,44 +144,38 @@ class DecodingSteps:
             self._fail_exhausted(request.request_id)
         return is_accepted
 
-    def _fail_exhausted(self, request_id: str) -> str:
-        """Make the request FAILED if its engine has reached a limit. Return why it
-        allows nothing."""
-        request = self._requests.get(request_id)
-        reason = request.grammar.error_reason if request is not None and request.grammar is not None else ""
-        if request is not None and reason:
-            self._requests.set_failed(request, GrammarError(reason, kind=GrammarErrorKind.LIMIT))
-        return reason or DEAD_END
-
     # -- masks -------------------------------------------------------------------------
 
     def fill(self, given: StepInput) -> MaskBatch:
         """Accept a step's tokens, and fill its masks."""
         started = time.perf_counter()
-        refused = self._accept_foreign(given)
+        tokens = given.tokens or {}
+        is_mixed = not self._requests.foreign.isdisjoint(tokens)
+        # A native step asks other engines where they stand, so they accept first.
+        accepted = self.accept(tokens, given.positions) if is_mixed else {}
         step = self._native_step(given)
-        if given.tokens is not None:
-            step.draw(given.tokens)
+        if not is_mixed:
+            step.draw(tokens)
         buffer = self._buffers.next(step.max_rows)
         self.work = step.run(STEP_WORK, *buffer.memory, given.tokens is not None)
         native_seconds = time.perf_counter() - started
         row_indptr = step.row_indptr
-        num_rows = int(row_indptr[-1])
         errors = self._errors(step, given.request_ids)
         unfinished = self._finish(step, given, buffer, errors)
         num_allowed = step.num_allowed  # also of the requests that were finished last
         for index in step.dead_ends:
             errors[given.request_ids[index]] = self._fail_exhausted(given.request_ids[index])
         num_foreign = self._fill_foreign(step, given, buffer, row_indptr, num_allowed, errors)
-        if given.tokens is not None:
-            refused += self._refused(step, given)
-            for index, name in enumerate(given.request_ids) if refused else ():
-                if name in refused:
-                    errors[name] = self._fail_refused(name, given.tokens[name])
-                    buffer.array[row_indptr[index] : row_indptr[index + 1]] = 0
+        if tokens and not is_mixed:
+            accepted, _, _ = step.accept()
+        refused = self._fail_refused(accepted, given)
+        for index, name in enumerate(given.request_ids) if refused else ():
+            if name in refused:
+                errors[name] = refused[name]
+                buffer.array[row_indptr[index] : row_indptr[index + 1]] = 0
+        num_rows = int(row_indptr[-1])
         self._note(_OWN, num_rows - num_foreign, native_seconds)
         self.seconds.append(time.perf_counter() - started)
-        self.num_rows_filled += num_rows
         return MaskBatch(
             request_ids=given.request_ids,
             row_indptr=row_indptr,
@@ -240,48 +218,18 @@ class DecodingSteps:
         return pooled
 
     def _native_step(self, given: StepInput) -> Any:
-        ids = [*given.request_ids]
-        return core().Step(self._requests.positions, ids, given.drafts, given.bounds, given.trees, given.positions)
+        options = (given.drafts or None, given.bounds or None, given.trees or None, given.positions)
+        return core().Step(self._requests.positions, [*given.request_ids], *options)
 
     def _errors(self, step: Any, request_ids: Sequence[str]) -> dict[str, str]:
         """Why rows of the step stay empty, as far as that is known before they are
         filled."""
         errors = {request_ids[index]: problem for index, problem in step.problems}
         for index in step.blocked:
-            request = self._requests.get(request_ids[index])
+            request = self._requests.by_id.get(request_ids[index])
             error = None if request is None else request.error
             errors[request_ids[index]] = str(error or "scheduled before its grammar was ready")
         return errors
-
-    def _finish(self, step: Any, given: StepInput, buffer: MaskBuffer, errors: dict[str, str]) -> list[str]:
-        """Finish the masks that take more work than a step has. Return the requests
-        whose masks another thread computes instead."""
-        left = []
-        for index in step.unfinished:
-            name = given.request_ids[index]
-            request = self._requests.get(name)
-            grammar = None if request is None else request.grammar
-            if request is None or grammar is None:  # finished by another thread meanwhile
-                continue
-            if not given.wait and request.finished_position != grammar.num_tokens:
-                left.append(name)
-                self._late_masks.finish(request, (given.drafts or {}).get(name))
-            elif not finish_rows(step, index, buffer.memory, request):
-                errors[name] = EXHAUSTED
-                self._requests.set_failed(request, GrammarError(EXHAUSTED, kind=GrammarErrorKind.LIMIT))
-        return left
-
-    # -- requests of other engines -----------------------------------------------------
-
-    def _accept_foreign(self, given: StepInput) -> list[str]:
-        """Accept the tokens of those before the step asks where they stand. Return
-        those that refuse them."""
-        names = self._requests.foreign.intersection(given.tokens or ())
-        return [name for name in names if given.means(name, self._requests) and not self._accept_drawn(name, given)]
-
-    def _accept_drawn(self, name: str, given: StepInput) -> bool:
-        assert given.tokens is not None
-        return self.accept_alone(self._requests.get(name), given.tokens[name])
 
     def _fill_foreign(
         self,
@@ -292,21 +240,18 @@ class DecodingSteps:
         num_allowed: npt.NDArray[np.int32],
         errors: dict[str, str],
     ) -> int:
-        """Fill their rows, and return how many there are."""
+        """Fill the rows of requests of other engines. Return how many they are."""
         num_rows = 0
         for index, grammar in step.foreign:
             name, rows = given.request_ids[index], buffer.rows[row_indptr[index] : row_indptr[index + 1]]
-            request = self._requests.get(name)
-            if request is None or not len(rows):
+            request = self._requests.by_id.get(name)
+            if request is None or request.compiled is None or not len(rows):
                 continue
             started = time.perf_counter()
-            drafts, bound, tree = (
-                (given.drafts or {}).get(name),
-                (given.bounds or {}).get(name),
-                (given.trees or {}).get(name),
-            )
             try:
-                num_allowed[index] = self._loop.fill(grammar, rows, drafts, bound, tree)
+                num_allowed[index] = self._loop.fill(
+                    grammar, rows, given.drafts.get(name), given.bounds.get(name), given.trees.get(name)
+                )
                 if not rows[0].any():
                     errors[name] = self._fail_exhausted(name)
             except Exception as error:  # from native code, or about malformed drafts
@@ -314,33 +259,89 @@ class DecodingSteps:
                 errors[name] = str(error)
                 if isinstance(error, GrammarError):
                     self._requests.set_failed(request, error)
-            self._note(request.backend_name, len(rows), time.perf_counter() - started)
+            self._note(request.compiled.backend_name, len(rows), time.perf_counter() - started)
             num_rows += len(rows)
         return num_rows
-
-    # -- refused tokens, and counters --------------------------------------------------
-
-    def _refused(self, step: Any, given: StepInput) -> list[str]:
-        """The requests of structout's own engine that have refused their tokens."""
-        accepted, foreign, _ = step.accept()
-        refused = {name for name, is_accepted in accepted.items() if not is_accepted}.difference(foreign)
-        return [name for name in refused if given.means(name, self._requests)]
-
-    def _fail_refused(self, name: str, tokens: Sequence[int]) -> str:
-        error = GrammarError(f"the grammar does not allow the tokens {tokens}", kind=GrammarErrorKind.REPLAY)
-        request = self._requests.get(name)
-        if request is not None and request.error is None:
-            reason = "" if request.grammar is None else request.grammar.error_reason
-            error = GrammarError(reason, kind=GrammarErrorKind.LIMIT) if reason else error
-            self._requests.set_failed(request, error)
-        return str(error if request is None else request.error)
 
     def _note(self, backend_name: str, num_rows: int, seconds: float) -> None:
         if num_rows:
             before = self.fills.get(backend_name, BackendFills())
             self.fills[backend_name] = BackendFills(before.rows + num_rows, before.seconds + seconds)
 
+    # -- masks that take more work than a step has -------------------------------------
 
-def _as_dict(values: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """What a native step takes. None if it is empty."""
-    return (values if isinstance(values, dict) else dict(values)) if values else None
+    def _finish(self, step: Any, given: StepInput, buffer: MaskBuffer, errors: dict[str, str]) -> list[str]:
+        """Finish them. Return the requests whose masks another thread computes
+        instead."""
+        left = []
+        for index in step.unfinished:
+            name = given.request_ids[index]
+            request = self._requests.by_id.get(name)
+            grammar = None if request is None else request.grammar
+            if request is None or grammar is None:  # finished by another thread meanwhile
+                continue
+            if not given.wait and request.finished_position != grammar.num_tokens:
+                left.append(name)
+                if self._requests.set_waiting(request):
+                    drafts = given.drafts.get(name)
+                    self._late_thread.submit(self._finish_late, request, grammar.fork(), drafts)
+            elif not _finish_rows(step, index, buffer, request):
+                errors[name] = self._fail(request, EXHAUSTED)
+        return left
+
+    def _finish_late(self, request: Request, grammar: StructuredOutputGrammar, drafts: Sequence[int] | None) -> None:
+        """Compute the masks of a WAITING request, and make it READY again."""
+        if request.is_removed:
+            return
+        try:
+            step = core().Step({0: grammar.position}, [0], {0: drafts})
+            buffer = MaskBuffer(allocate_token_bitmask(step.max_rows, self._vocab_size, pin_memory=False))
+            step.run(0, *buffer.memory)
+            if _finish_rows(step, 0, buffer, request) and not grammar.error_reason:
+                request.finished_position = grammar.num_tokens
+                self._requests.set_ready_again(request)
+            else:
+                self._fail(request, grammar.error_reason or EXHAUSTED)
+        except Exception as error:  # whatever it is, the request must not wait for ever
+            self._requests.set_failed(request, GrammarError(f"its masks could not be computed: {error}"))
+
+    # -- requests that fail ------------------------------------------------------------
+
+    def _fail(self, request: Request, reason: str) -> str:
+        self._requests.set_failed(request, GrammarError(reason, kind=GrammarErrorKind.LIMIT))
+        return reason
+
+    def _fail_exhausted(self, request_id: str) -> str:
+        """Make the request FAILED if its engine has reached a limit. Return why it
+        allows nothing."""
+        request = self._requests.by_id.get(request_id)
+        if request is None or request.grammar is None or not request.grammar.error_reason:
+            return DEAD_END
+        return self._fail(request, request.grammar.error_reason)
+
+    def _fail_refused(self, accepted: dict[str, bool], given: StepInput) -> dict[str, str]:
+        """Make the requests FAILED that have refused the tokens of a step, but not one
+        that has the id of a finished request. Return why, by id."""
+        reasons = {}
+        now, then = self._requests.positions, given.positions or {}
+        for name in [name for name, is_accepted in accepted.items() if not is_accepted]:
+            request, position = self._requests.by_id.get(name), now.get(name)
+            if request is not None and position is not None and position is then.get(name):
+                message = f"the grammar does not allow the tokens {(given.tokens or {})[name]}"
+                if self._fail_exhausted(name) == DEAD_END:
+                    self._requests.set_failed(request, GrammarError(message, kind=GrammarErrorKind.REPLAY))
+                reasons[name] = str(request.error or message)
+        return reasons
+
+
+def _finish_rows(step: Any, index: int, buffer: MaskBuffer, request: Request) -> bool:
+    """Fill the rows of a native step's request ``index`` with the work that ``request``
+    has left, without Python's global lock. Return False if it is not enough."""
+    work = step.finish(index, request.work_left, *buffer.memory)
+    request.work_left -= request.work_left if work is None else work
+    return work is not None
+
+
+def _as_dict(values: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What a native step takes."""
+    return values if isinstance(values, dict) else dict(values or {})

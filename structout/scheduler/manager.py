@@ -1,9 +1,10 @@
 """StructuredOutputManager: the scheduler's side of structured output requests."""
 
+import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent import futures
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -14,21 +15,22 @@ import numpy as np
 
 from structout.constraints.config import StructuredOutputsConfig
 from structout.constraints.params import Constraint, StructuredOutputsParams
-from structout.errors import GrammarError, StructOutError
+from structout.errors import GrammarError, GrammarTimeoutError, StructOutError
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import CompiledConstraint, DeviceTables, StackTables, StructuredOutputGrammar
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.batch import MaskBatch
 from structout.masks.pool import MaskDeduplicator, PooledMaskBatch
+from structout.scheduler.compile_cache import Result
 from structout.scheduler.compile_service import CompileService
 from structout.scheduler.decoding_step import Bounds, DecodingSteps, Drafts, StepInput, Trees
-from structout.scheduler.process_guard import ForkGuard
+from structout.scheduler.process_lock import ProcessLock
 from structout.scheduler.refusals import Refusal, explain_refusal
-from structout.scheduler.request_start import OnSettled, RequestStart
-from structout.scheduler.requests import GrammarStatus, Request, RequestTable
+from structout.scheduler.requests import GrammarStatus, OnSettled, Request, RequestStart, RequestTable
 from structout.scheduler.stats import ManagerStats
-from structout.scheduler.warm_up import compile_ahead
+
+_log = logging.getLogger("structout.scheduler")
 
 
 class StructuredOutputManager:
@@ -52,19 +54,18 @@ class StructuredOutputManager:
         self.config = config or StructuredOutputsConfig()
         self.vocabulary = Vocabulary.from_tokenizer(tokenizer, vocab_size)
         self._backends = BackendSet(self.vocabulary, self.config, tokenizer)
-        self._compiler: CompileService[Constraint, CompiledConstraint] = CompileService(self._compile, self.config)
+        self._lock = ProcessLock("StructuredOutputManager")  # of requests and compilations
+        self._requests = RequestTable(self._lock)
+        self._compiler = CompileService(self._compile, self.config, self._lock)
         capacity = self.config.mask_pool_capacity
         self.deduplicator = MaskDeduplicator(capacity, vocab_size) if capacity else None
-        self._fork_guard = ForkGuard("StructuredOutputManager")
-        # Held while grammars are read or advanced; taken before the table's own lock,
-        # never after.
+        # Held while grammars are read or advanced; taken before the other lock, never
+        # after.
         self._grammar_lock = threading.RLock()
-        self._requests = RequestTable()
         self._steps = DecodingSteps(self._requests, vocab_size, self.config)
         self._step_thread = ThreadPoolExecutor(1, thread_name_prefix="structout-step")
         self._step_thread_id = -1
         self._pending_step: Future[MaskBatch] | None = None  # the last one that step() was asked for
-        self._finished_late: deque[str] = deque()  # see finish_request
 
     # -- the life of a request ---------------------------------------------------------
 
@@ -105,28 +106,18 @@ class StructuredOutputManager:
             DuplicateRequestError: the id is in use; that request is untouched.
             StructOutError: the manager is closed.
         """
-        self._finish_late()
+        request = self._requests.add(request_id, on_settled)
         try:
-            start = RequestStart.checked(self.vocabulary, output_token_ids, stop_token_ids, constrain_after, on_settled)
+            start = RequestStart(self.vocabulary.size, output_token_ids, stop_token_ids, constrain_after)
             constraint = params.constraint(self.config)
-            known_result = self._compiler.get(constraint)
+            request.ticket = self._compiler.submit(constraint, tenant, partial(self._start_request, request, start))
         except GrammarError as error:
-            start, constraint, known_result = RequestStart(on_settled=on_settled), None, error.copy()
-        request = self._requests.add(request_id)
-        on_done = partial(self._start_request, request, start)
-        try:
-            if known_result is not None:
-                on_done(known_result)
-            elif constraint is not None:
-                request.subscription = self._compiler.submit(constraint, tenant, on_done)
-        except GrammarError as error:  # the compile queue is full
-            on_done(error)
+            self._settle(request, error)
         except BaseException:
             self.finish_request(request_id)
             raise
-        # Another thread may have finished the request before it had its subscription.
-        if request.removal_error is not None and request.subscription is not None:
-            request.subscription.cancel()
+        if request.is_removed:  # by another thread, perhaps before the request had its ticket
+            self._compiler.cancel(request.ticket)
         return request.status
 
     def add_failed_request(self, request_id: str, error: GrammarError) -> None:
@@ -143,7 +134,6 @@ class StructuredOutputManager:
             DuplicateRequestError: the id is in use; that request is untouched.
             StructOutError: the manager is closed.
         """
-        self._finish_late()
         self._requests.set_failed(self._requests.add(request_id), error)
 
     def warm_up(
@@ -161,7 +151,15 @@ class StructuredOutputManager:
             an error for each constraint, None where it compiled.
         """
         self._backends.prepare()
-        return compile_ahead(self._compiler, constraints, self.config, timeout)
+        remaining, errors = list(constraints), []
+        # Stay well below the queue limits, which are meant for clients.
+        window = max(1, min(self.config.queue_size, self.config.tenant_queue_size) // 2)
+        for first in range(0, len(remaining), window):
+            for future in [self._compile_ahead(params) for params in remaining[first : first + window]]:
+                futures.wait([future], timeout)
+                result = future.result() if future.done() else GrammarTimeoutError(f"still compiling after {timeout} s")
+                errors.append(result if isinstance(result, GrammarError) else None)
+        return errors
 
     def status(self, request_id: str) -> GrammarStatus:
         """WAITING, READY or FAILED. Never raises for a failed compilation."""
@@ -176,21 +174,25 @@ class StructuredOutputManager:
     def weakened(self, request_id: str) -> tuple[str, ...]:
         """The parts of the constraint that are not enforced. Empty unless the
         constraint is ``lenient``."""
-        return self._requests[request_id].weakened
+        compiled = self._requests[request_id].compiled
+        return () if compiled is None else compiled.weakened
 
     def annotations(self, request_id: str) -> tuple[str, ...]:
         """JSON pointers to each ``format`` that JSON Schema does not define. It
         constrains nothing."""
-        return self._requests[request_id].annotations
+        compiled = self._requests[request_id].compiled
+        return () if compiled is None else compiled.annotations
 
     def backend_name(self, request_id: str) -> str:
         """The name of the backend that serves the request; empty until it is READY."""
-        return self._requests[request_id].backend_name
+        compiled = self._requests[request_id].compiled
+        return "" if compiled is None else compiled.backend_name
 
     def compile_seconds(self, request_id: str) -> float:
         """The CPU time that compiling the request's constraint took, be it for another
         request; 0 until it is READY."""
-        return self._requests[request_id].compile_seconds
+        compiled = self._requests[request_id].compiled
+        return 0.0 if compiled is None else compiled.cpu_seconds
 
     def poll_ready(self) -> list[str]:
         """The requests that became READY or FAILED since the last call, in that order.
@@ -204,7 +206,6 @@ class StructuredOutputManager:
     def poll_changed(self) -> list[tuple[str, GrammarStatus]]:
         """The requests whose status has changed since the last call of this method or
         of :meth:`poll_ready`, each once, with its present status. Never blocks."""
-        self._finish_late()
         return self._requests.pop_changes()
 
     def wait_ready(self, request_id: str, timeout: float | None = None) -> None:
@@ -242,7 +243,12 @@ class StructuredOutputManager:
             UnknownRequestError: one was finished, before this call or during it.
             StructOutError: the manager was closed during this call.
         """
-        return self._requests.wait_all_settled(request_ids, timeout)
+        end = None if timeout is None else time.monotonic() + timeout
+        statuses = {}
+        for request_id in list(self._requests.by_id if request_ids is None else request_ids):
+            seconds_left = None if end is None else max(0.0, end - time.monotonic())
+            statuses[request_id] = self._requests.wait_settled(request_id, seconds_left).status
+        return statuses
 
     def is_terminated(self, request_id: str) -> bool:
         """Whether the text is complete: a stop token has been accepted."""
@@ -263,31 +269,28 @@ class StructuredOutputManager:
             StructOutError: ``request_id`` is not READY.
         """
         with self._lock_grammars():
-            request = self._requests[request_id]
-            grammar = _grammar_of(request).fork()
-            self._requests.set_ready(
-                self._requests.add(new_id), grammar, request.backend_name, request.weakened, request.annotations
-            )
+            compiled, grammar = self._requests[request_id].compiled, self._grammar(request_id).fork()
+            request = self._requests.add(new_id)
+            request.compiled = compiled
+            self._requests.set_ready(request, grammar)
 
     def finish_request(self, request_id: str) -> None:
         """Forget the request, in any state, also while it compiles. Ignores unknown
         ids.
 
         A finalizer (``__del__``, ``weakref.finalize``) may call it. If it interrupts a
-        thread inside of the manager, the request is forgotten a little later: by the
-        next call that adds requests, polls, fills masks or counts requests.
+        thread that reads or changes the requests, they change when that is over.
         """
-        if self._requests.changed.is_held() or self._compiler.changed.is_held():
-            self._finished_late.append(request_id)
+        if self._lock.is_held():
+            self._lock.defer(partial(self.finish_request, request_id))
             return
         request = self._requests.remove(request_id)
-        if request is not None and request.subscription is not None:
-            request.subscription.cancel()
+        if request is not None:
+            self._compiler.cancel(request.ticket)
 
     @property
     def num_requests(self) -> int:
         """How many requests the manager has."""
-        self._finish_late()
         return len(self._requests)
 
     def num_tokens(self, request_id: str) -> int:
@@ -297,7 +300,7 @@ class StructuredOutputManager:
             StructOutError: the request is not READY.
         """
         with self._lock_grammars():
-            return _grammar_of(self._requests[request_id]).num_tokens
+            return self._grammar(request_id).num_tokens
 
     # -- a decoding step ---------------------------------------------------------------
 
@@ -355,7 +358,6 @@ class StructuredOutputManager:
             ValueError: a request id occurs twice.
             UnknownRequestError: the manager does not know one of the ids.
         """
-        self._finish_late()
         with self._lock_grammars():
             given = StepInput.checked(self._requests, request_ids, draft_tokens, bounds, draft_trees, strict, wait)
             return self._steps.fill(given)
@@ -394,8 +396,7 @@ class StructuredOutputManager:
             UnknownRequestError: the manager does not know one of ``request_ids``.
             StructOutError: the manager is closed.
         """
-        self._finish_late()
-        self._fork_guard.check()
+        self._lock.check_process()
         given = StepInput.checked(
             self._requests,
             request_ids,
@@ -441,7 +442,6 @@ class StructuredOutputManager:
         """
         if self.deduplicator is None:
             raise RuntimeError("there is no mask pool: set StructuredOutputsConfig.mask_pool_capacity")
-        self._finish_late()
         with self._lock_grammars():
             given = StepInput.checked(self._requests, request_ids, draft_tokens, bounds, draft_trees, strict)
             return self._steps.fill_pooled(given, self.deduplicator)
@@ -480,13 +480,13 @@ class StructuredOutputManager:
             StructOutError: the request is not READY.
         """
         with self._lock_grammars():
-            return explain_refusal(_grammar_of(self._requests[request_id]), self.vocabulary, token_ids)
+            return explain_refusal(self._grammar(request_id), self.vocabulary, token_ids)
 
     def validate_tokens(self, request_id: str, token_ids: Sequence[int]) -> list[int]:
         """The longest prefix of ``token_ids`` that the grammar allows. The request does
         not advance."""
         with self._lock_grammars():
-            return _grammar_of(self._requests[request_id]).validate_tokens(list(token_ids))
+            return self._grammar(request_id).validate_tokens(list(token_ids))
 
     def rollback(self, request_id: str, num_tokens: int) -> None:
         """Undo the last ``num_tokens`` accepted tokens, also across a stop token and
@@ -497,7 +497,7 @@ class StructuredOutputManager:
                 is undone.
         """
         with self._lock_grammars():
-            grammar = _grammar_of(self._requests[request_id])
+            grammar = self._grammar(request_id)
             if not 0 <= num_tokens <= grammar.num_tokens:
                 raise ValueError(f"num_tokens must be in [0, {grammar.num_tokens}], got {num_tokens}")
             grammar.rollback(num_tokens)
@@ -510,7 +510,7 @@ class StructuredOutputManager:
             StructOutError: the request is not READY.
         """
         with self._lock_grammars():
-            return _grammar_of(self._requests[request_id]).device_tables()
+            return self._grammar(request_id).device_tables()
 
     def stack_tables(self, request_id: str) -> StackTables | None:
         """What a :class:`structout.DeviceStacks` takes to follow the request on a
@@ -521,7 +521,7 @@ class StructuredOutputManager:
             StructOutError: the request is not READY.
         """
         with self._lock_grammars():
-            return _grammar_of(self._requests[request_id]).stack_tables()
+            return self._grammar(request_id).stack_tables()
 
     # -- jump-forward decoding ---------------------------------------------------------
 
@@ -529,12 +529,12 @@ class StructuredOutputManager:
         """The text that must follow, in whole characters; empty if there is a
         choice."""
         with self._lock_grammars():
-            return _grammar_of(self._requests[request_id]).find_jump_forward_string()
+            return self._grammar(request_id).find_jump_forward_string()
 
     def compute_ff_tokens(self, request_id: str) -> list[int]:
         """The tokens that must follow, split as the tokenizer splits the text."""
         with self._lock_grammars():
-            return _grammar_of(self._requests[request_id]).compute_ff_tokens()
+            return self._grammar(request_id).compute_ff_tokens()
 
     def canonical_tokenizer(self) -> CanonicalTokenizer:
         """The tokenizer that ``structout.jump_forward`` needs, made at the first
@@ -554,13 +554,12 @@ class StructuredOutputManager:
             GrammarLimitError: to find them takes more than the limits.
         """
         with self._lock_grammars():
-            return _grammar_of(self._requests[request_id]).captures()
+            return self._grammar(request_id).captures()
 
     # -- the manager itself ------------------------------------------------------------
 
     def stats(self) -> ManagerStats:
         """The counters of requests, compilations and masks."""
-        self._finish_late()
         count = self._requests.count_statuses()
         seconds = list(self._steps.seconds) or [0.0]
         return ManagerStats(
@@ -568,7 +567,7 @@ class StructuredOutputManager:
             ready=count[GrammarStatus.READY],
             failed=count[GrammarStatus.FAILED],
             compilation=self._compiler.stats(),
-            rows_filled=self._steps.num_rows_filled,
+            rows_filled=sum(fills.rows for fills in self._steps.fills.values()),
             fill_seconds=(float(np.percentile(seconds, 50)), float(np.percentile(seconds, 99))),
             mask_pool=self.deduplicator.stats() if self.deduplicator is not None else None,
             backends=dict(self._steps.fills),
@@ -578,8 +577,10 @@ class StructuredOutputManager:
         """Forget all requests and release all grammars, after the step in progress.
 
         Threads in ``wait_ready`` raise ``StructOutError``. Compilations in progress end
-        in the background.
+        in the background. Does nothing in a forked process.
         """
+        if self._lock.is_forked():
+            return
         self._requests.close()
         self._compiler.close()
         self._step_thread.shutdown(wait=False, cancel_futures=True)
@@ -600,37 +601,51 @@ class StructuredOutputManager:
         compiled = self._backends.compile(constraint)
         return replace(compiled, cpu_seconds=time.thread_time() - begin)
 
-    def _start_request(self, request: Request, start: RequestStart, result: CompiledConstraint | GrammarError) -> None:
-        """Make the request READY or FAILED. Runs on the thread that compiled."""
-        if request.removal_error is not None:
-            return
-        grammar = result if isinstance(result, GrammarError) else start.grammar(result)
+    def _compile_ahead(self, params: StructuredOutputsParams) -> Future[Result]:
+        future: Future[Result] = Future()
+        try:
+            self._compiler.submit(params.constraint(self.config), "", future.set_result)
+        except GrammarError as error:
+            future.set_result(error.copy())
+        return future
+
+    def _start_request(self, request: Request, start: RequestStart, result: Result) -> None:
+        """Begin a request whose constraint was compiled, or has failed."""
+        if isinstance(result, GrammarError):
+            self._settle(request, result)
+        elif not request.is_removed:
+            grammar = start.grammar(result)
+            request.compiled = None if isinstance(grammar, GrammarError) else result
+            self._settle(request, grammar)
+
+    def _settle(self, request: Request, grammar: StructuredOutputGrammar | GrammarError) -> None:
+        """Make the request READY or FAILED, and call its ``on_settled``."""
         if isinstance(grammar, GrammarError):
             is_settled = self._requests.set_failed(request, grammar)
         else:
-            assert isinstance(result, CompiledConstraint)
-            request.compile_seconds = result.cpu_seconds
-            is_settled = self._requests.set_ready(
-                request, grammar, result.backend_name, result.weakened, result.annotations
-            )
-        if is_settled:
-            start.tell(request.request_id, request.status)
-
-    def _finish_late(self) -> None:
-        """Finish the requests that finalizers could not finish at once."""
-        with suppress(IndexError):  # another thread may take the last one
-            while self._finished_late:
-                self.finish_request(self._finished_late.popleft())
+            is_settled = self._requests.set_ready(request, grammar)
+        if is_settled and request.on_settled is not None:
+            try:
+                request.on_settled(request.request_id, request.status)
+            except Exception:
+                _log.exception("on_settled of request %r raised", request.request_id)
 
     def _lock_grammars(self) -> threading.RLock:
         """The lock of the grammars, after the steps that this manager was asked for
         before."""
-        self._fork_guard.check()
+        self._lock.check_process()
         pending = self._pending_step
         if pending is not None and not pending.done() and threading.get_ident() != self._step_thread_id:
             with suppress(CancelledError):
                 pending.exception()  # waits
         return self._grammar_lock
+
+    def _grammar(self, request_id: str) -> StructuredOutputGrammar:
+        grammar = self._requests[request_id].grammar
+        if grammar is None:
+            status = self.status(request_id).value
+            raise StructOutError(f"request {request_id!r} has no grammar: it is {status}", request_id)
+        return grammar
 
     def _run_step(self, given: StepInput) -> MaskBatch:
         self._step_thread_id = threading.get_ident()
@@ -641,11 +656,3 @@ class StructuredOutputManager:
 def _copied(tokens: Mapping[str, Sequence[int]]) -> dict[str, Sequence[int]]:
     """A copy that later changes of the tokens leave alone."""
     return {request_id: list(ids) if isinstance(ids, Iterable) else ids for request_id, ids in tokens.items()}
-
-
-def _grammar_of(request: Request) -> StructuredOutputGrammar:
-    if request.grammar is None:
-        raise StructOutError(
-            f"request {request.request_id!r} has no grammar: it is {request.status.value}", request.request_id
-        )
-    return request.grammar

@@ -7,7 +7,7 @@ import numpy as np
 
 from structout.grammar.interface import StructuredOutputGrammar
 from structout.grammar.vocabulary import Vocabulary
-from structout.masks.bitmask import allocate_token_bitmask
+from structout.masks.bitmask import allocate_token_bitmask, unpack_bitmask
 
 _NUM_SAMPLES = 8
 
@@ -80,8 +80,7 @@ def _allowed_tokens(grammar: StructuredOutputGrammar, vocabulary: Vocabulary) ->
         return np.arange(vocabulary.size)
     mask = allocate_token_bitmask(1, vocabulary.size, pin_memory=False)
     grammar.fill_bitmask(mask, 0)
-    bits = np.unpackbits(mask.numpy().view(np.uint8), bitorder="little")
-    return np.flatnonzero(bits[: vocabulary.size])
+    return np.flatnonzero(unpack_bitmask(mask, vocabulary.size)[0].numpy())
 
 
 def _text(vocabulary: Vocabulary, token: object) -> str:

@@ -2,21 +2,24 @@
 
 import enum
 import heapq
-import time
 from collections import Counter
-from collections.abc import Collection, Container, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Container, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from structout.errors import (
+    CompileCrashError,
     DuplicateRequestError,
     GrammarError,
+    GrammarErrorKind,
     GrammarTimeoutError,
     StructOutError,
     UnknownRequestError,
 )
-from structout.grammar.interface import StructuredOutputGrammar
-from structout.scheduler.owned_condition import OwnedCondition
+from structout.grammar.interface import CompiledConstraint, StructuredOutputGrammar
+from structout.grammar.reasoning import ReasoningGrammar
+from structout.grammar.vocabulary import token_id
+from structout.scheduler.process_lock import ProcessLock
 
 REQUEST_WORK = 60_000_000  # of masks, outside of decoding steps, in steps of the engine's work
 
@@ -31,6 +34,60 @@ class GrammarStatus(enum.Enum):
     UNREADY = "waiting"  # the name in vLLM's RFC
 
 
+OnSettled = Callable[[str, GrammarStatus], object]
+
+
+class RequestStart:
+    """Where a request begins: its tokens, checked and copied.
+
+    Args:
+        vocab_size: number of token ids.
+        output_token_ids: tokens that the grammar accepts first.
+        stop_token_ids: the tokens that end the text; None for the tokenizer's.
+        constrain_after: the tokens that end the reasoning; None without reasoning.
+
+    Raises:
+        GrammarError: stop_token_ids or constrain_after are empty or out of range.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        output_token_ids: Sequence[int],
+        stop_token_ids: Sequence[int] | None,
+        constrain_after: Sequence[int] | None,
+    ):
+        self._vocab_size = vocab_size
+        self._output_token_ids = list(output_token_ids)
+        self._stop_token_ids = _checked("stop_token_ids", stop_token_ids, vocab_size)
+        self._constrain_after = _checked("constrain_after", constrain_after, vocab_size)
+
+    def grammar(self, compiled: CompiledConstraint) -> StructuredOutputGrammar | GrammarError:
+        """A grammar at the position of the request, or why there is none."""
+        try:
+            grammar = compiled.grammar.copy(self._stop_token_ids)
+            if self._constrain_after is not None and not grammar.begin_after(self._constrain_after):
+                grammar = ReasoningGrammar(grammar, self._constrain_after, self._vocab_size)
+            is_replayed = grammar.accept_tokens("", self._output_token_ids)
+        except Exception as error:  # whatever a native library raises: the request must not wait forever
+            return CompileCrashError(f"the grammar could not be started: {error!r}")
+        if not is_replayed:
+            return GrammarError("output_token_ids do not satisfy the constraint", kind=GrammarErrorKind.REPLAY)
+        return grammar
+
+
+def _checked(name: str, tokens: Sequence[int] | None, vocab_size: int) -> list[int] | None:
+    if tokens is None:
+        return None
+    checked = [token_id(token, vocab_size) for token in tokens]
+    ids = [token for token in checked if token is not None]
+    if not checked:
+        raise GrammarError(f"{name} is empty: pass None for the default")
+    if len(ids) < len(checked):
+        raise GrammarError(f"{name} must be in [0, {vocab_size}), got {list(tokens)}")
+    return ids
+
+
 @dataclass(eq=False, slots=True)
 class Request:
     """One request of a manager.
@@ -38,44 +95,39 @@ class Request:
     Attributes:
         request_id: the engine's name for the request.
         slot: a small integer, unique among live requests.
+        on_settled: who is told once that it has become READY or FAILED.
         status: WAITING until its constraint has compiled or failed, and while a mask is
             computed outside of a step.
         grammar: the request's position in its constraint; None until it has compiled,
             and if it has FAILED. It is set after all other fields, because a step may
             read it at once.
-        backend_name: the backend that compiled the constraint.
-        compile_seconds: the CPU time that this took.
-        weakened: the parts of the constraint that are not enforced.
-        annotations: the parts of the constraint that constrain nothing by definition.
+        compiled: the constraint, once it has compiled.
         error: why the request FAILED.
-        removal_error: what its waiters raise once it has left the table.
-        work_left: what its masks may still take outside of steps; see
-            :mod:`structout.scheduler.late_masks`.
+        is_removed: whether it has left the table.
+        ticket: of its compilation.
+        work_left: what its masks may still take outside of steps.
         finished_position: the number of tokens after which masks were last computed
             outside of a step; -1 without any.
-        subscription: the request's place in the compile queue.
     """
 
     request_id: str
     slot: int
+    on_settled: OnSettled | None = None
     status: GrammarStatus = GrammarStatus.WAITING
     grammar: StructuredOutputGrammar | None = None
-    backend_name: str = ""
-    compile_seconds: float = 0.0
-    weakened: tuple[str, ...] = ()
-    annotations: tuple[str, ...] = ()
+    compiled: CompiledConstraint | None = None
     error: GrammarError | None = None
-    removal_error: StructOutError | None = None
+    is_removed: bool = False
+    ticket: int | None = None
     work_left: int = REQUEST_WORK
     finished_position: int = -1
-    subscription: Any = field(default=None, repr=False)
 
 
 class RequestTable:
     """The requests of one manager.
 
-    Every method may be called from any thread. One condition variable guards the table
-    and the states of its requests, and wakes those who wait for a request.
+    Every method may be called from any thread. The lock guards the table and the states
+    of its requests, and wakes those who wait for a request.
 
     Attributes:
         by_id: the requests by id. Only this class changes it.
@@ -84,18 +136,15 @@ class RequestTable:
         foreign: the ids of requests that other engines serve.
     """
 
-    def __init__(self) -> None:
-        self.changed = OwnedCondition()  # guards the fields below
+    def __init__(self, lock: ProcessLock) -> None:
+        self._lock = lock  # guards the fields below
         self.by_id: dict[str, Request] = {}
         self.positions: dict[str, Any] = {}
         self.foreign: set[str] = set()
-        self._newly_settled: dict[str, None] = {}  # an ordered set of ids in _requests
+        self._changes: dict[str, None] = {}  # an ordered set of ids in by_id
         self._free_slots: list[int] = []  # a heap
         self._num_slots = 0
         self._is_closed = False
-
-    def __contains__(self, request_id: object) -> bool:
-        return request_id in self.by_id
 
     def __len__(self) -> int:
         return len(self.by_id)
@@ -107,39 +156,27 @@ class RequestTable:
             raise _unknown(request_id)
         return request
 
-    def get(self, request_id: str) -> Request | None:
-        return self.by_id.get(request_id)
-
-    def add(self, request_id: str) -> Request:
+    def add(self, request_id: str, on_settled: OnSettled | None = None) -> Request:
         """Add a WAITING request in the lowest free slot.
 
         Raises:
             DuplicateRequestError: the id is in use.
             StructOutError: the manager is closed.
         """
-        with self.changed:
+        with self._lock:
             if self._is_closed:
                 raise StructOutError("the manager is closed", request_id)
             if request_id in self.by_id:
                 raise DuplicateRequestError(f"request {request_id!r} is already with the manager", request_id)
-            request = self.by_id[request_id] = Request(request_id, self._take_slot())
+            request = self.by_id[request_id] = Request(request_id, self._take_slot(), on_settled)
             self.positions[request_id] = None
         return request
 
-    def set_ready(
-        self,
-        request: Request,
-        grammar: StructuredOutputGrammar,
-        backend_name: str,
-        weakened: tuple[str, ...],
-        annotations: tuple[str, ...],
-    ) -> bool:
+    def set_ready(self, request: Request, grammar: StructuredOutputGrammar) -> bool:
         """Make the request READY. Return False if it has been removed."""
-        with self.changed:
-            if request.removal_error is not None:
+        with self._lock:
+            if request.is_removed:
                 return False
-            request.backend_name = backend_name
-            request.weakened, request.annotations = weakened, annotations
             request.grammar = grammar
             self.positions[request.request_id] = grammar.position
             if grammar.position is grammar:
@@ -149,17 +186,17 @@ class RequestTable:
 
     def set_waiting(self, request: Request) -> bool:
         """Make a READY request WAITING. Return False if it is not READY any more."""
-        with self.changed:
-            if request.removal_error is not None or request.status is not GrammarStatus.READY:
+        with self._lock:
+            if request.is_removed or request.status is not GrammarStatus.READY:
                 return False
             request.status = GrammarStatus.WAITING
-            self._newly_settled.pop(request.request_id, None)
+            self._changes.pop(request.request_id, None)
         return True
 
     def set_ready_again(self, request: Request) -> None:
         """Make the request READY, unless it has failed or was removed meanwhile."""
-        with self.changed:
-            if request.removal_error is None and request.status is GrammarStatus.WAITING:
+        with self._lock:
+            if not request.is_removed and request.status is GrammarStatus.WAITING:
                 self._settle(request, GrammarStatus.READY)
 
     def set_failed(self, request: Request, error: GrammarError) -> bool:
@@ -168,8 +205,8 @@ class RequestTable:
         The request keeps a copy: the traceback of a raised error keeps the frames of
         those who called, and what is in them.
         """
-        with self.changed:
-            if request.removal_error is not None:
+        with self._lock:
+            if request.is_removed:
                 return False
             request.error = error.copy()
             request.error.request_id = request.request_id
@@ -187,69 +224,53 @@ class RequestTable:
             UnknownRequestError: it was removed, before this call or during it.
             StructOutError: the manager was closed during this call.
         """
-        with self.changed:
+        with self._lock:
             request = self[request_id]
-            is_over = self.changed.wait_for(
-                lambda: request.removal_error is not None or request.status is not GrammarStatus.WAITING, timeout
+            is_over = self._lock.wait_for(
+                lambda: request.is_removed or request.status is not GrammarStatus.WAITING, timeout
             )
         if not is_over:
             raise GrammarTimeoutError(f"request {request_id!r} is still compiling after {timeout} s", request_id)
-        if request.removal_error is not None:
-            raise type(request.removal_error)(str(request.removal_error), request_id)
+        if request.is_removed:
+            raise StructOutError("the manager was closed", request_id) if self._is_closed else _unknown(request_id)
         return request
-
-    def wait_all_settled(self, request_ids: Iterable[str] | None, timeout: float | None) -> dict[str, GrammarStatus]:
-        """Block until none of the requests is WAITING; see
-        ``StructuredOutputManager.wait_all``."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        names = list(self.by_id) if request_ids is None else list(request_ids)
-        statuses = {}
-        for name in names:
-            seconds_left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            statuses[name] = self.wait_settled(name, seconds_left).status
-        return statuses
 
     def pop_changes(self) -> list[tuple[str, GrammarStatus]]:
         """The requests whose status has changed since the last call, in that order."""
-        with self.changed:
-            changes = [(request_id, self.by_id[request_id].status) for request_id in self._newly_settled]
-            self._newly_settled.clear()
+        with self._lock:
+            changes = [(request_id, self.by_id[request_id].status) for request_id in self._changes]
+            self._changes.clear()
         return changes
 
     def count_statuses(self) -> Counter[GrammarStatus]:
-        with self.changed:
+        with self._lock:
             return Counter(request.status for request in self.by_id.values())
 
     def remove(self, request_id: str) -> Request | None:
         """Remove the request, free its slot and wake its waiters. None: unknown id."""
-        with self.changed:
+        with self._lock:
             request = self.by_id.pop(request_id, None)
             if request is not None:
-                request.removal_error = _unknown(request_id)
+                request.is_removed = True
                 del self.positions[request_id]
                 self.foreign.discard(request_id)
-                self._newly_settled.pop(request_id, None)
+                self._changes.pop(request_id, None)
                 heapq.heappush(self._free_slots, request.slot)
-                self.changed.notify_all()
+                self._lock.notify_all()
         return request
 
     def close(self) -> None:
         """Remove all requests, wake their waiters, and accept no more."""
-        with self.changed:
+        with self._lock:
             self._is_closed = True
-            for request in self.by_id.values():
-                request.removal_error = StructOutError("the manager was closed", request.request_id)
-            self.by_id.clear()
-            self.positions.clear()
-            self.foreign.clear()
-            self._newly_settled.clear()
-            self.changed.notify_all()
+            for request_id in list(self.by_id):
+                self.remove(request_id)
 
     def _settle(self, request: Request, status: GrammarStatus) -> None:
         request.status = status
-        self._newly_settled.pop(request.request_id, None)  # it moves to the end
-        self._newly_settled[request.request_id] = None
-        self.changed.notify_all()
+        self._changes.pop(request.request_id, None)  # it moves to the end
+        self._changes[request.request_id] = None
+        self._lock.notify_all()
 
     def _take_slot(self) -> int:
         if self._free_slots:

@@ -3,8 +3,54 @@
 from dataclasses import dataclass
 
 from structout.masks.pool import MaskPoolStats
-from structout.scheduler.compile_service import CompileStats
-from structout.scheduler.decoding_step import BackendFills
+
+
+@dataclass(frozen=True)
+class CompileStats:
+    """The counters of compilations at one moment.
+
+    Attributes:
+        waiting: constraints that no worker has started.
+        compiling: constraints that hold a worker.
+        overdue: compilations that have missed their deadline and still run, because
+            nothing can stop them. They hold no worker.
+        cache_entries: compiled grammars in the cache.
+        cache_bytes: the memory of all cache entries, failures and overhead included.
+        cache_hits: constraints whose result was cached.
+        cache_misses: constraints that were submitted.
+        failures_kept: failures in the cache.
+        timeouts: compilations that missed their deadline.
+        compile_seconds_p50: the median of the last 1,024 compilations, overdue ones
+            included.
+        compile_seconds_p99: the 99th percentile of the same.
+        compile_seconds_max: the longest compilation.
+    """
+
+    waiting: int
+    compiling: int
+    overdue: int
+    cache_entries: int
+    cache_bytes: int
+    cache_hits: int
+    cache_misses: int
+    failures_kept: int
+    timeouts: int
+    compile_seconds_p50: float
+    compile_seconds_p99: float
+    compile_seconds_max: float
+
+
+@dataclass(frozen=True)
+class BackendFills:
+    """What the fills of one backend have taken.
+
+    Attributes:
+        rows: how many rows it has filled.
+        seconds: how long that took, by the clock.
+    """
+
+    rows: int = 0
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -15,7 +61,7 @@ class ManagerStats:
         waiting: how many requests are WAITING.
         ready: how many requests are READY.
         failed: how many requests have FAILED.
-        compilation: see :class:`structout.scheduler.compile_service.CompileStats`.
+        compilation: see :class:`structout.scheduler.stats.CompileStats`.
         rows_filled: how many mask rows have been filled since the start.
         fill_seconds: percentiles 50 and 99 over the last 1,024 calls of
             ``grammar_bitmask``.

@@ -2,6 +2,7 @@
 closing."""
 
 import gc
+import hashlib
 import logging
 import os
 import queue
@@ -18,8 +19,8 @@ import pytest
 from structout.constraints.config import StructuredOutputsConfig
 from structout.constraints.limits import Limits
 from structout.errors import CompileCrashError, GrammarError, GrammarLimitError, GrammarTimeoutError, StructOutError
-from structout.scheduler.compile_cache import copy_error
 from structout.scheduler.compile_service import CompileService
+from structout.scheduler.process_lock import ProcessLock
 from support import fresh_process
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
@@ -85,7 +86,8 @@ def make(request):
 
     def make(compile, *, clock=time.monotonic, **config):
         config = {"compile_workers": 1, "compile_timeout": LONG, **config}
-        service = CompileService(compile, StructuredOutputsConfig(**config), clock=clock, cpu_clock=lambda: clock)
+        lock = ProcessLock("CompileService")
+        service = CompileService(compile, StructuredOutputsConfig(**config), lock, clock=clock, cpu_clock=lambda: clock)
         request.addfinalizer(service.close)
         return service
 
@@ -123,6 +125,12 @@ def compile_with(service, key, tenant=""):
     return inbox.get()
 
 
+def cached(service, key):
+    """The cached result of the key, None if there is none."""
+    with service._lock:
+        return service._cache.get(hashlib.sha256(repr(key).encode()).digest())
+
+
 def wait_until(condition):
     deadline = time.monotonic() + LONG
     while not condition():
@@ -132,7 +140,8 @@ def wait_until(condition):
 
 def is_idle(service):
     stats = service.stats()
-    return (stats.waiting, stats.compiling, stats.overdue) == (0, 0, 0)
+    is_kept = service._jobs or service._subscriptions
+    return (stats.waiting, stats.compiling, stats.overdue) == (0, 0, 0) and not is_kept
 
 
 def wait_until_freed(references):
@@ -149,12 +158,14 @@ def wait_until_freed(references):
 # -- one key, several subscriptions ----------------------------------------------------
 
 
-def test_get_after_compilation_returns_the_same_result(make):
+def test_submit_after_compilation_returns_the_same_result_at_once(make):
     service = make(Compiled)
-    assert service.get("a") is None
+    assert cached(service, "a") is None
     compiled = compile_with(service, "a")
     assert compiled.text == "a"
-    assert service.get("a") is compiled
+    results = []
+    assert service.submit("a", "", results.append) is None
+    assert results == [compiled]
     stats = service.stats()
     assert (stats.cache_entries, stats.cache_hits, stats.cache_misses) == (1, 1, 1)
     assert stats.compile_seconds_max >= stats.compile_seconds_p99 >= stats.compile_seconds_p50 > 0
@@ -185,7 +196,7 @@ def test_failed_compilation_gives_each_subscription_its_own_error(make, gates):
     assert first is not second
     first.request_id = "r"
     assert second.request_id is None
-    for error in (first, second, service.get("a")):
+    for error in (first, second, compile_with(service, "a")):
         assert isinstance(error, GrammarLimitError)
         assert (str(error), error.limit, error.got, error.max) == (
             "alternatives is limited to 5, got 7",
@@ -194,16 +205,7 @@ def test_failed_compilation_gives_each_subscription_its_own_error(make, gates):
             5,
         )
         assert error.__traceback__ is None
-    assert service.get("a") is not service.get("a")
-
-
-@pytest.mark.parametrize(
-    "error", [GrammarError("x", "r"), GrammarTimeoutError("x", "r"), GrammarLimitError("x", 2, 1, "r")]
-)
-def test_copy_error_keeps_type_message_and_attributes(error):
-    copy = copy_error(error)
-    assert copy is not error
-    assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
+    assert compile_with(service, "a") is not compile_with(service, "a")
 
 
 def test_submit_of_cached_key_does_not_compile_again(make, gates):
@@ -232,10 +234,10 @@ def test_cancel_of_one_subscription_leaves_the_other(make, gates):
     service = make(gates)
     for key in ("compiling", "queued"):
         gone, stays = Inbox(), Inbox()
-        subscription = service.submit(key, "", gone)
+        ticket = service.submit(key, "", gone)
         service.submit(key, "", stays)
-        subscription.cancel()
-        subscription.cancel()
+        service.cancel(ticket)
+        service.cancel(ticket)
         if key == "compiling":
             compiling = gone, stays
     gates.open("compiling", "queued")
@@ -250,14 +252,14 @@ def test_cancel_of_all_subscriptions_removes_the_waiting_job(make, gates):
     service.submit("first", "", Inbox())
     assert gates.next_started() == "first"
     unwanted = Key("unwanted")
-    subscriptions = [service.submit(unwanted, tenant, Inbox()) for tenant in ("a", "b", "a")]
+    tickets = [service.submit(unwanted, tenant, Inbox()) for tenant in ("a", "b", "a")]
     reference = weakref.ref(unwanted)
     del unwanted
     service.submit("last", "b", Inbox())
-    for subscription in subscriptions:
+    for ticket in tickets:
         with pytest.raises(GrammarLimitError):
             service.submit("too many", "", Inbox())
-        subscription.cancel()
+        service.cancel(ticket)
     assert service.stats().waiting == 1
     wait_until_freed([reference])
     gates.open("first", "last")
@@ -269,34 +271,34 @@ def test_cancel_of_all_subscriptions_removes_the_waiting_job(make, gates):
 def test_cancel_while_compiling_still_caches_the_result(make, gates):
     service = make(gates)
     inbox = Inbox()
-    subscription = service.submit("a", "", inbox)
+    ticket = service.submit("a", "", inbox)
     assert gates.next_started() == "a"
-    subscription.cancel()
+    service.cancel(ticket)
     gates.open("a")
-    wait_until(lambda: service.get("a") is not None)
+    wait_until(lambda: cached(service, "a") is not None)
     assert inbox.is_empty()
 
 
 def test_cancel_after_completion_does_nothing(make):
     service = make(Compiled)
     inbox = Inbox()
-    subscription = service.submit("a", "", inbox)
+    ticket = service.submit("a", "", inbox)
     assert inbox.get().text == "a"
-    subscription.cancel()
+    service.cancel(ticket)
     assert inbox.is_empty()
-    assert service.get("a").text == "a"
+    assert cached(service, "a").text == "a"
 
 
 def test_cancel_inside_on_done_stops_the_next_callback(make, gates):
     service = make(gates)
-    subscriptions = []
+    tickets = []
     inbox, other = Inbox(), Inbox()
 
     def cancel_the_next(result):
-        subscriptions[1].cancel()
+        service.cancel(tickets[1])
         inbox(result)
 
-    subscriptions += [service.submit("a", "", on_done) for on_done in (cancel_the_next, other)]
+    tickets += [service.submit("a", "", on_done) for on_done in (cancel_the_next, other)]
     gates.open("a")
     inbox.get()
     wait_until(lambda: service.stats().compiling == 0)
@@ -311,14 +313,13 @@ def test_finished_subscription_keeps_nothing_alive(make, gates):
     service = make(gates)
     listeners = [Listener(), Listener()]
     keys = [Key("notified"), Key("cancelled")]
-    subscriptions = [service.submit(key, "", listener.on_done) for key, listener in zip(keys, listeners, strict=True)]
+    tickets = [service.submit(key, "", listener.on_done) for key, listener in zip(keys, listeners, strict=True)]
     references = [weakref.ref(each) for each in (*listeners, keys[1])]
     del listeners, keys
-    subscriptions[1].cancel()
+    service.cancel(tickets[1])
     gates.open("notified")
     wait_until(lambda: is_idle(service))
     wait_until_freed(references)
-    assert [subscription.job for subscription in subscriptions] == [None, None]
 
 
 # -- the cache -------------------------------------------------------------------------
@@ -332,7 +333,7 @@ def test_cache_bytes_over_thousands_of_keys_stay_within_the_bound(make, num_case
         service.submit(i, "", inbox)
         inbox.get()
         assert service.stats().cache_bytes <= bound
-    kept = [compiled for i in range(num_keys) if (compiled := service.get(i)) is not None]
+    kept = [compiled for i in range(num_keys) if (compiled := cached(service, i)) is not None]
     assert service.stats().cache_bytes == sum(value.memory_bytes for value in kept) + 512 * len(kept)
     assert [value.text for value in kept] == [str(i) for i in range(num_keys - len(kept), num_keys)]
     assert len(kept) > 250
@@ -354,8 +355,8 @@ def test_cache_evicts_the_least_recently_used_and_skips_too_large_grammars(make)
     service = make(lambda key: Compiled(key, memory_bytes=10_000 if key == "large" else 488), cache_bytes=2500)
     for key in ("a", "b", "c", "large"):
         compile_with(service, key)
-        service.get("a")
-    assert [service.get(key) is not None for key in ("a", "b", "c", "large")] == [True, False, True, False]
+        cached(service, "a")
+    assert [cached(service, key) is not None for key in ("a", "b", "c", "large")] == [True, False, True, False]
 
 
 def test_cached_grammars_that_grow_are_measured_again_and_stay_within_the_bound(make):
@@ -365,7 +366,7 @@ def test_cached_grammars_that_grow_are_measured_again_and_stay_within_the_bound(
         compiled.memory_bytes = 10_000
     compile_with(service, "new")
     assert service.stats().cache_bytes <= 100 * 1512
-    kept = [compiled for compiled in grown if service.get(compiled.text) is not None]
+    kept = [compiled for compiled in grown if cached(service, compiled.text) is not None]
     assert kept == grown[-14:]
     assert service.stats().cache_bytes == 14 * 10_512 + 1512
 
@@ -377,10 +378,10 @@ def test_cached_failure_expires_after_its_ttl(make, gates):
     gates.open("bad")
     assert str(compile_with(service, "bad")) == "bad"
     clock.now += 59
-    assert str(service.get("bad")) == "bad"
+    assert str(cached(service, "bad")) == "bad"
     assert service.stats().failures_kept == 1
     clock.now += 1
-    assert service.get("bad") is None
+    assert cached(service, "bad") is None
     assert (service.stats().failures_kept, service.stats().cache_bytes) == (0, 0)
     compile_with(service, "bad")
     assert gates.count == {"bad": 2}
@@ -397,7 +398,7 @@ def test_cached_failures_are_bounded_and_evict_few_grammars(make):
         compile_with(service, f"good {i}")
     for i in range(20):
         compile_with(service, i)
-    assert [i for i in range(20) if service.get(i) is not None] == [15, 16, 17, 18, 19]
+    assert [i for i in range(20) if cached(service, i) is not None] == [15, 16, 17, 18, 19]
     for length in range(1000, 1100):
         compile_with(service, length)
     stats = service.stats()
@@ -405,7 +406,7 @@ def test_cached_failures_are_bounded_and_evict_few_grammars(make):
     assert stats.cache_entries >= 64 * 15 // 16 - 1
     assert stats.cache_bytes <= 64 * 1512
     compile_with(service, 1_000_000)
-    assert service.get(1_000_000) is None
+    assert cached(service, 1_000_000) is None
 
 
 def test_cache_of_size_zero_keeps_nothing(make):
@@ -417,7 +418,7 @@ def test_cache_of_size_zero_keeps_nothing(make):
     service = make(compile, cache_bytes=0, failures_kept=0)
     for key in ("good", "bad"):
         compile_with(service, key)
-        assert service.get(key) is None
+        assert cached(service, key) is None
 
 
 def test_grammar_above_compiled_bytes_fails_with_a_limit_error(make):
@@ -446,7 +447,7 @@ def test_crash_is_retried_once_and_not_cached(make, crash):
     assert isinstance(error, CompileCrashError)
     assert str(error) == ("?" if isinstance(crash, CompileCrashError) else f"compilation failed: {crash!r}")
     assert counts == {"once": 2, "always": 2}
-    assert service.get("always") is None
+    assert cached(service, "always") is None
 
 
 @pytest.mark.parametrize("error", [GrammarError("bad"), GrammarTimeoutError("killed at its deadline")])
@@ -457,11 +458,11 @@ def test_grammar_error_is_not_retried(make, gates, error):
     assert str(compile_with(service, "a")) == str(error)
     assert gates.count == {"a": 1}
     is_timeout = isinstance(error, GrammarTimeoutError)
-    assert (service.get("a") is None) == is_timeout
+    assert (cached(service, "a") is None) == is_timeout
     assert service.stats().timeouts == is_timeout
 
 
-def test_submit_without_a_thread_raises_and_leaves_no_job(make, monkeypatch):
+def test_submit_without_a_thread_fails_and_leaves_no_job(make, monkeypatch):
     def no_thread(self):
         raise RuntimeError("can't start new thread")
 
@@ -469,8 +470,10 @@ def test_submit_without_a_thread_raises_and_leaves_no_job(make, monkeypatch):
     inbox = Inbox()
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", no_thread)
-        with pytest.raises(CompileCrashError, match="the process cannot start another thread"):
-            service.submit("a", "", inbox)
+        service.submit("a", "", inbox)
+    error = inbox.get()
+    assert isinstance(error, CompileCrashError)
+    assert str(error) == "compilation failed: the process cannot start another thread"
     assert is_idle(service)
     assert compile_with(service, "a").text == "a"  # a job left behind would never compile
     assert inbox.is_empty()
@@ -499,11 +502,11 @@ def test_deadline_fails_all_subscriptions_and_frees_the_worker(make, gates, capl
         assert str(error) == "the constraint took more than 0.15 CPU seconds to compile"
     assert inboxes[2].get().text == "next"
     assert (service.stats().overdue, service.stats().timeouts) == (1, 1)
-    assert service.get("slow") is None
+    assert cached(service, "slow") is None
     assert [record.levelno for record in caplog.records if record.name == "structout.scheduler"] == [logging.WARNING]
 
     gates.open("slow")  # late, but good
-    wait_until(lambda: service.get("slow") is not None)
+    wait_until(lambda: cached(service, "slow") is not None)
     wait_until(lambda: is_idle(service))
     assert inboxes[0].is_empty()
 
@@ -529,11 +532,18 @@ def test_deadline_counts_cpu_time_and_ten_times_as_much_without_any(request):
     """A compilation that sleeps uses no CPU time."""
     clock, is_over = Clock(), threading.Event()
     config = StructuredOutputsConfig(compile_workers=1, compile_timeout=0.2)
-    service = CompileService(lambda key: is_over.wait(LONG) and Compiled("{}"), config, clock=clock)
+    is_begun = threading.Event()
+    service = CompileService(
+        lambda key: is_begun.set() or (is_over.wait(LONG) and Compiled("{}")),
+        config,
+        ProcessLock("CompileService"),
+        clock=clock,
+    )
     request.addfinalizer(service.close)
     request.addfinalizer(is_over.set)
     inbox = Inbox()
     service.submit("blocked", "", inbox)
+    assert is_begun.wait(LONG)
     clock.now += 1.9
     time.sleep(0.5)  # the deadline is checked every 0.2 s
     assert inbox.is_empty()
@@ -612,7 +622,7 @@ def test_too_many_overdue_compilations_refuse_new_ones(make, gates):
     assert str(waiting.get()) == message
     with pytest.raises(GrammarError, match=message):
         service.submit("new", "", Inbox())
-    assert service.get("waiting") is None
+    assert cached(service, "waiting") is None
     assert service.stats().overdue == 4
     gates.open("slow 2", "new")
     wait_until(lambda: service.stats().overdue == 3)
@@ -730,7 +740,7 @@ def test_job_of_two_tenants_starts_at_the_first_turn_of_either(make, gates):
 def test_submit_beyond_the_queue_limits_raises(make, gates):
     service = make(gates, queue_size=4, tenant_queue_size=3)
     service.submit("compiling", "a", Inbox())
-    subscriptions = [service.submit(f"a{i}", "a", Inbox()) for i in range(3)]
+    tickets = [service.submit(f"a{i}", "a", Inbox()) for i in range(3)]
     with pytest.raises(GrammarLimitError) as caught:
         service.submit("a3", "a", Inbox())
     assert (caught.value.limit, caught.value.got, caught.value.max) == ("tenant_queue_size", 4, 3)
@@ -741,9 +751,9 @@ def test_submit_beyond_the_queue_limits_raises(make, gates):
         service.submit("c0", "c", Inbox())
     assert (caught.value.limit, caught.value.got, caught.value.max) == ("queue_size", 5, 4)
     assert service.stats().waiting == 4
-    subscriptions[1].cancel()
+    service.cancel(tickets[1])
     service.submit("c0", "c", Inbox())
-    assert service.get("a3") is None
+    assert cached(service, "a3") is None
 
 
 def test_submit_from_64_threads_gives_each_its_own_result(make):
@@ -759,9 +769,9 @@ def test_submit_from_64_threads_gives_each_its_own_result(make):
         for i in range(20):
             key = (thread, i) if i % 2 else (-1, i)  # every other key is shared by all threads
             inbox = Inbox()
-            subscription = service.submit(key, f"tenant {thread % 7}", inbox)
+            ticket = service.submit(key, f"tenant {thread % 7}", inbox)
             if i % 7 == 3:
-                subscription.cancel()
+                service.cancel(ticket)
                 continue
             result = inbox.get()
             text = str(result) if key[1] % 5 == 0 else result.text
@@ -784,7 +794,7 @@ def test_submit_from_64_threads_gives_each_its_own_result(make):
 def test_close_calls_no_callback_and_refuses_new_keys(make, gates):
     service = make(gates)
     inbox = Inbox()
-    subscription = service.submit("compiling", "", inbox)
+    ticket = service.submit("compiling", "", inbox)
     gates.next_started()
     service.submit("queued", "", inbox)
     service.close()
@@ -793,11 +803,11 @@ def test_close_calls_no_callback_and_refuses_new_keys(make, gates):
     wait_until(lambda: is_idle(service))
     assert inbox.is_empty()
     assert gates.count == {"compiling": 1}
-    assert service.get("compiling") is None
+    assert cached(service, "compiling") is None
     assert service.stats().cache_bytes == 0
     with pytest.raises(StructOutError, match="closed"):
         service.submit("late", "", inbox)
-    subscription.cancel()
+    service.cancel(ticket)
     service.close()
 
 
@@ -816,6 +826,7 @@ def test_close_inside_on_done_stops_the_next_callback(make, gates):
 PREAMBLE = f"""
 import json, os, random, sys, threading, time
 from structout.scheduler.compile_service import CompileService
+from structout.scheduler.process_lock import ProcessLock
 from structout.constraints.config import StructuredOutputsConfig
 from structout.errors import GrammarTimeoutError, StructOutError
 from structout.grammar.vocabulary import Vocabulary
@@ -850,7 +861,8 @@ def run_in_a_process(script):
 def test_native_compilation_past_its_deadline_blocks_neither_worker_nor_exit():
     """The compilation alone takes some twenty CPU seconds."""
     lines, code, cpu_seconds = run_in_a_process("""
-service = CompileService(Compiled, StructuredOutputsConfig(compile_workers=1, compile_timeout=2.0))
+config = StructuredOutputsConfig(compile_workers=1, compile_timeout=2.0)
+service = CompileService(Compiled, config, ProcessLock("CompileService"))
 start = time.monotonic()
 assert isinstance(compile_with(service, SLOW), GrammarTimeoutError)
 print(time.monotonic() - start)
@@ -875,19 +887,20 @@ def clock():
         is_over.wait()
     return time.monotonic()
 
-service = CompileService(lambda key: time.sleep(600), StructuredOutputsConfig(compile_workers=1), clock=clock)
-subscription = service.submit("a", "", print)
+config = StructuredOutputsConfig(compile_workers=1)
+service = CompileService(lambda key: time.sleep(600), config, ProcessLock("CompileService"), clock=clock)
+ticket = service.submit("a", "", print)
 threading.Thread(target=service.submit, args=("b", "", print), name="holder", daemon=True).start()
 assert is_lock_held.wait(60)
 print(os.getpid(), flush=True)
 child = os.fork()
 if child == 0:
-    for call in (lambda: service.get("a"), lambda: service.submit("b", "", print), service.stats, subscription.cancel):
+    calls = (lambda: service.submit(key, "", print) for key in "ab")
+    for call in (*calls, service.stats, lambda: service.cancel(ticket)):
         try:
             call()
         except StructOutError as error:
             print(error, flush=True)
-    service.close()
     os._exit(5)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 is_over.set()

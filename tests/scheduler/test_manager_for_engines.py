@@ -263,30 +263,13 @@ def test_a_bad_constraint_keeps_nothing_of_its_caller_alive(manager, constraint)
 # -- finalizers ------------------------------------------------------------------------
 
 
-def test_finish_request_from_finalizers_inside_the_managers_locks_does_not_deadlock(manager, gate):
-    """Two threads hold one lock each, and both finish a request that needs the
-    other's."""
-    names = ("of the table", "of the compiler")
-    for name in names:
-        manager.add_request(name, StructuredOutputsParams(regex=name))
-    both_held = threading.Barrier(2)
-
-    def finish_inside(lock, name):
-        with lock:
-            both_held.wait(60)
-            manager.finish_request(name)
-
-    locks = (manager._requests.changed, manager._compiler.changed)
-    threads = [
-        threading.Thread(target=finish_inside, args=(lock, name), daemon=True)
-        for lock, name in zip(locks, names, strict=True)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert not any(thread.is_alive() for thread in threads)
-    assert manager.num_requests == 0
+def test_finish_request_from_a_finalizer_inside_the_managers_lock_is_done_at_its_end(manager, gate):
+    manager.add_request("r", StructuredOutputsParams(regex="a"))
+    with manager._lock:
+        manager.finish_request("r")
+        assert manager.status("r") is WAITING
+    with pytest.raises(UnknownRequestError):
+        manager.status("r")
     assert manager.stats().compilation.waiting == 0
 
 
@@ -305,7 +288,7 @@ def test_handle_collected_while_the_table_is_read_finishes_its_request(manager, 
     is_settled = RequestTable.count_statuses
 
     def collect_inside(table):
-        with table.changed:
+        with table._lock:
             gc.collect()
             return is_settled(table)
 

@@ -384,6 +384,7 @@ def test_forked_process_is_told_to_create_its_own_manager(manager):
                 call()
             except structout.StructOutError as error:
                 refused += "forked" in str(error)
+        manager.close()
         os._exit(refused)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
 

@@ -3,6 +3,7 @@ other calls do in between."""
 
 import random
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -186,6 +187,17 @@ def test_request_that_refuses_its_tokens_fails_alone(manager, backend, tokens):
     assert manager.num_tokens("good") == 1
 
 
+@pytest.mark.parametrize("backend", ["auto", "xgrammar"])
+def test_request_that_refuses_its_tokens_fails_also_if_the_step_has_no_rows_for_it(manager, backend):
+    for name in ("bad", "good"):
+        add(manager, name, backend, regex="a+")
+    batch = manager.step({"bad": [B], "good": [A]}, ["good"]).result(60)
+    assert batch.errors == {}
+    assert batch.bitmask.any(axis=1).tolist() == [True]
+    assert manager.error("bad").kind is GrammarErrorKind.REPLAY
+    assert manager.num_tokens("good") == 1
+
+
 def test_step_reads_its_arguments_when_it_is_asked_for(manager, gate):
     add(manager, "r", regex="a[ab]*")
     tokens, drafts = {"r": [A]}, {"r": [B]}
@@ -229,6 +241,8 @@ def test_close_cancels_steps_that_have_not_begun_and_frees_who_waits_for_them(ma
     thread.start()
     closing = threading.Thread(target=manager.close)
     closing.start()
+    while manager.num_requests:  # else the steps may run before they are cancelled
+        time.sleep(0.001)
     gate.set()
     closing.join(60)
     thread.join(60)
