@@ -57,11 +57,11 @@ Place GrammarStates::with_finishable_runs(const Place& place) {
 
 TextPlace GrammarStates::finishable(Place place) {
   place = with_finishable_runs(place);
-  if (parts_->network->has_token_limits() && !place.is_dead()) {
+  if (place.is_dead() || !this->has_end(place)) return {};  // as masks, which count no tokens
+  if (parts_->network->has_token_limits()) {
     auto has_end_of_one = [this](const LexerPlace& each) { return end_search_.has_end(reader_, each, budget()); };
     place = reader_.at_token_end(std::move(place), has_end_of_one, budget());
   }
-  if (place.is_dead() || !this->has_end(place)) return {};
   uint32_t state = number_of(place);
   return {state, place.num_tokens, std::move(place.others)};
 }
