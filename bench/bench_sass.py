@@ -78,6 +78,9 @@ def kernels(library: Path, architecture: int) -> dict[str, Blocks]:
     """Return the blocks of each kernel, by address."""
     text = cuobjdump(library, "-sass", "-arch", f"sm_{architecture}")
     _, *parts = _FUNCTION.split(text)
+    if not parts:
+        fix = "STRUCTOUT_BUILD_CUDA=1 python setup.py build_ext -i"
+        raise SystemExit(f"{library} has no code for sm_{architecture}: {fix}")
     return {
         name: blocks_of({int(address, 16): instruction for address, instruction in _INSTRUCTION.findall(body)})
         for name, body in zip(parts[::2], parts[1::2], strict=True)

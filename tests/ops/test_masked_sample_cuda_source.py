@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from support import host_cuda, masked_sample_builds, ptx
-from support.gpu_code import ARCHITECTURES, NEEDS_NVCC, ptx_of_source, stack_bytes
+from support.gpu_code import NEEDS_NVCC, compiled_architectures, ptx_of_source, stack_bytes
 from support.masked_sample_builds import CUDA_SOURCE, cuda_library, cuda_library_path
 from support.masked_sample_cases import check, random_cases
 
@@ -91,7 +91,8 @@ def test_cuda_source_under_sanitizer_matches_reference(sanitize, num_cases):
 @NEEDS_NVCC
 def test_cuda_machine_code_spills_no_registers():
     stacks = stack_bytes("sample_by_")
-    assert len(stacks) == len(ARCHITECTURES) * 12  # three formats, with and without filters, blocks and clusters
+    # Three formats, with and without filters, blocks and clusters.
+    assert len(stacks) == len(compiled_architectures()) * 12
     assert set(stacks) == {0}
 
 
