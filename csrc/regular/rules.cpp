@@ -114,8 +114,11 @@ uint32_t Rules::add_terminal(uint32_t part, TerminalOptions options) {
 }
 
 uint32_t Rules::add_embedded(std::shared_ptr<EmbeddedLanguage> language) {
-  pattern_.embedded.push_back(std::move(language));
-  return add_indexed(PartKind::kEmbedded, pattern_.embedded.size() - 1);
+  // Once each: where a text stands in one of them twice, it stands in one place.
+  auto known = std::find(pattern_.embedded.begin(), pattern_.embedded.end(), language);
+  size_t index = size_t(known - pattern_.embedded.begin());
+  if (known == pattern_.embedded.end()) pattern_.embedded.push_back(std::move(language));
+  return add_indexed(PartKind::kEmbedded, index);
 }
 
 uint32_t Rules::add_tokens(TokenRanges ids) {
