@@ -26,9 +26,10 @@ class ByteClassSets {
 
   const ByteClasses& operator[](uint32_t number) const { return sets_[number]; }
   uint32_t number_of(const ByteClasses& classes) {
-    auto [found, is_new] = numbers_.try_emplace(classes, uint32_t(sets_.size()));
-    if (is_new) sets_.push_back(classes);
-    return found->second;
+    auto known = numbers_.find(classes);
+    if (known != numbers_.end()) return known->second;
+    sets_.push_back(classes);
+    return numbers_[classes] = uint32_t(sets_.size() - 1);
   }
   bool is_subset(uint32_t a, uint32_t b) const { return (sets_[a] & ~sets_[b]).none(); }
 

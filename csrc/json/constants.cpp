@@ -31,37 +31,37 @@ uint32_t Constants::number_of(const Value& value) {
       append(text, part.value);
     }
   }
-  auto [found, is_new] = numbers_.try_emplace(std::move(text), uint32_t(constants_.size()));
-  if (is_new) {
-    memory_bytes_ += 2 * sizeof(Constant) + found->first.size() + constant.parts.size() * sizeof(Part);
-    constants_.push_back(std::move(constant));
-  }
-  return found->second;
+  auto known = numbers_.find(text);
+  if (known != numbers_.end()) return known->second;
+  memory_bytes_ += 2 * sizeof(Constant) + text.size() + constant.parts.size() * sizeof(Part);
+  constants_.push_back(std::move(constant));
+  return numbers_.emplace(std::move(text), uint32_t(constants_.size() - 1)).first->second;
 }
 
 uint32_t Constants::set_of(std::vector<uint32_t> constants) {
   engine::make_set(constants);
   std::string text(reinterpret_cast<const char*>(constants.data()), constants.size() * sizeof(uint32_t));
-  auto [found, is_new] = set_numbers_.try_emplace(std::move(text), uint32_t(sets_.size()));
-  if (is_new) {
-    memory_bytes_ += 2 * found->first.size() + 2 * sizeof(std::string);
-    sets_.push_back(std::move(constants));
-  }
-  return found->second;
+  auto known = set_numbers_.find(text);
+  if (known != set_numbers_.end()) return known->second;
+  memory_bytes_ += 2 * text.size() + 2 * sizeof(std::string);
+  sets_.push_back(std::move(constants));
+  return set_numbers_.emplace(std::move(text), uint32_t(sets_.size() - 1)).first->second;
 }
 
 const Constants::WithValue& Constants::with_key(uint32_t set, uint32_t key) {
-  auto [found, is_new] = by_key_.try_emplace(set);
-  if (is_new) {
+  auto known = by_key_.find(set);
+  if (known == by_key_.end()) {
+    decltype(by_key_)::mapped_type of_keys;
     for (uint32_t constant : sets_[set]) {
-      for (const Part& part : constants_[constant].parts) found->second[part.key].emplace_back(part.value, constant);
+      for (const Part& part : constants_[constant].parts) of_keys[part.key].emplace_back(part.value, constant);
     }
-    for (auto& [name, members] : found->second) {
+    for (auto& [name, members] : of_keys) {
       std::sort(members.begin(), members.end());
       memory_bytes_ += sizeof(WithValue) + members.capacity() * sizeof(members[0]);
     }
+    known = by_key_.emplace(set, std::move(of_keys)).first;
   }
-  return found->second[key];
+  return known->second[key];
 }
 
 std::vector<uint32_t> Constants::keys(uint32_t set) const {

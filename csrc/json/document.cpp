@@ -257,15 +257,17 @@ Scope Document::entered(Scope scope, const Value& schema) {
   uint32_t resource = resource_of(schema);
   const auto& anchors = resources_[resource].dynamic_anchors;
   if (anchors.empty()) return scope;
-  auto [found, is_new] = entered_.try_emplace(uint64_t(scope) << 32 | resource, scope);
-  if (is_new) {
-    ScopeAnchors all = scopes_[scope];
-    all.insert(anchors.begin(), anchors.end());  // those of outer resources stay
-    auto [number, is_new_scope] = scope_numbers_.try_emplace(all, Scope(scopes_.size()));
-    if (is_new_scope) scopes_.push_back(std::move(all));
-    found->second = number->second;
+  const uint64_t key = uint64_t(scope) << 32 | resource;
+  auto known = entered_.find(key);
+  if (known != entered_.end()) return known->second;
+  ScopeAnchors all = scopes_[scope];
+  all.insert(anchors.begin(), anchors.end());  // those of outer resources stay
+  auto number = scope_numbers_.find(all);
+  if (number == scope_numbers_.end()) {
+    scopes_.push_back(all);
+    number = scope_numbers_.emplace(std::move(all), Scope(scopes_.size() - 1)).first;
   }
-  return found->second;
+  return entered_[key] = number->second;
 }
 
 std::string Document::pointer_to(const Value& part) const {

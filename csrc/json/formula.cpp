@@ -168,14 +168,12 @@ bool Formulas::mentions(Formula formula, Formula atom) {
 }
 
 const std::vector<Formula>& Formulas::atoms(Formula formula) {
-  auto [found, is_new] = atoms_.try_emplace(formula);
-  if (is_new) {
-    std::vector<Formula> atoms;
-    visit_literals(formula, [&atoms](Formula atom, bool) { atoms.push_back(atom); });
-    engine::make_set(atoms);
-    found->second = std::move(atoms);
-  }
-  return found->second;
+  auto known = atoms_.find(formula);
+  if (known != atoms_.end()) return known->second;
+  std::vector<Formula> atoms;
+  visit_literals(formula, [&atoms](Formula atom, bool) { atoms.push_back(atom); });
+  engine::make_set(atoms);
+  return atoms_.emplace(formula, std::move(atoms)).first->second;
 }
 
 }  // namespace structout::json

@@ -99,19 +99,18 @@ uint32_t Objects::object_of(uint32_t shape, Numbers formulas, PastKeys past) {
   }
   if (is_kept && rule_ == KeyOrderRule::kAny) past.assign(past.size(), false);
   std::array<uint32_t, 3> key = {lists_.number_of(formulas), shape, pasts_.number_of(past)};
-  auto [found, is_new] = object_numbers_.try_emplace(key, uint32_t(objects_.size()));
-  if (is_new) {
-    uint32_t max_keys = UINT32_MAX;
-    if (is_kept) {
-      formulas_.visit_literals(formulas[0], [&](Formula atom, bool is_negated) {
-        const FormulaNode& node = formulas_[atom];
-        if (node.op == Op::kMinKeys && is_negated) max_keys = std::min(max_keys, node.a - 1);
-      });
-    }
-    auto next = uint32_t(std::find(past.begin(), past.end(), false) - past.begin());
-    objects_.push_back({shape, key[0], key[2], is_kept, next, max_keys});
+  auto known = object_numbers_.find(key);
+  if (known != object_numbers_.end()) return known->second;
+  uint32_t max_keys = UINT32_MAX;
+  if (is_kept) {
+    formulas_.visit_literals(formulas[0], [&](Formula atom, bool is_negated) {
+      const FormulaNode& node = formulas_[atom];
+      if (node.op == Op::kMinKeys && is_negated) max_keys = std::min(max_keys, node.a - 1);
+    });
   }
-  return found->second;
+  auto next = uint32_t(std::find(past.begin(), past.end(), false) - past.begin());
+  objects_.push_back({shape, key[0], key[2], is_kept, next, max_keys});
+  return object_numbers_.emplace(key, uint32_t(objects_.size() - 1)).first->second;
 }
 
 std::optional<uint32_t> Objects::start(uint32_t children, Numbers formulas) {
@@ -285,9 +284,10 @@ bool Objects::lacks_required(const Object& object) const {
 // -- what may follow ----------------------------------------------------------------
 
 uint32_t Objects::number_of_key(const Key& key) {
-  auto [found, is_new] = key_numbers_.try_emplace({key.name, key.sets}, uint32_t(keys_.size()));
-  if (is_new) keys_.push_back(key);
-  return found->second;
+  auto known = key_numbers_.find({key.name, key.sets});
+  if (known != key_numbers_.end()) return known->second;
+  keys_.push_back(key);
+  return key_numbers_[{key.name, key.sets}] = uint32_t(keys_.size() - 1);
 }
 
 const std::vector<Objects::FreeKey>& Objects::free_keys(uint32_t order_number, const Numbers& sets) {

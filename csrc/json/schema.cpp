@@ -67,13 +67,12 @@ Formula Schema::child(const Value& schema) {
     throw SchemaError(ErrorKind::kMalformed, "a schema must be an object or a boolean", document_.pointer_to(schema));
   }
   Node node = {&schema, entered(schema)};
-  auto [found, is_new] = schema_numbers_.try_emplace(node, 0);
-  if (is_new) {
+  auto known = schema_numbers_.find(node);
+  if (known == schema_numbers_.end()) {
     check_keyword_types(document_, schema);
-    found->second = number_alike(node);
-    if (found->second == schemas_.size()) schemas_.push_back(node);
+    known = schema_numbers_.emplace(node, number_alike(node)).first;
   }
-  return formulas_.atom(Op::kSchema, found->second);
+  return formulas_.atom(Op::kSchema, known->second);
 }
 
 uint32_t Schema::number_alike(const Node& node) {
@@ -96,14 +95,21 @@ uint32_t Schema::number_alike(const Node& node) {
     }
     return true;
   };
-  auto number = uint32_t(schemas_.size());
-  return append(append, *node.value) ? schemas_by_text_.try_emplace(std::move(text), number).first->second : number;
+  bool is_shared = append(append, *node.value);
+  auto known = is_shared ? schemas_by_text_.find(text) : schemas_by_text_.end();
+  if (known != schemas_by_text_.end()) return known->second;
+  schemas_.push_back(node);
+  if (is_shared) schemas_by_text_.emplace(std::move(text), uint32_t(schemas_.size() - 1));
+  return uint32_t(schemas_.size() - 1);
 }
 
 Formula Schema::constant(const Value& value) {
-  auto [found, is_new] = constant_numbers_.try_emplace(&value, uint32_t(constants_.size()));
-  if (is_new) constants_.push_back(&value);
-  return formulas_.atom(Op::kConstant, found->second);
+  auto known = constant_numbers_.find(&value);
+  if (known == constant_numbers_.end()) {
+    constants_.push_back(&value);
+    known = constant_numbers_.emplace(&value, uint32_t(constants_.size() - 1)).first;
+  }
+  return formulas_.atom(Op::kConstant, known->second);
 }
 
 Formula Schema::expand(Formula child, Type type) {

@@ -15,9 +15,10 @@ constexpr size_t kMaxCountedKeys = 256;  // an object of fewer possible keys has
 }  // namespace
 
 uint32_t Schema::number_of_name(const std::string& name) {
-  auto [found, is_new] = name_numbers_.try_emplace(name, uint32_t(names_.size()));
-  if (is_new) names_.push_back({name, engine::spelled_canonically(name)});
-  return found->second;
+  auto known = name_numbers_.find(name);
+  if (known != name_numbers_.end()) return known->second;
+  names_.push_back({name, engine::spelled_canonically(name)});
+  return name_numbers_[name] = uint32_t(names_.size() - 1);
 }
 
 Formula Schema::keys_named(const std::vector<uint32_t>& names) {

@@ -61,10 +61,13 @@ Formula Texts::listed(TextKind kind, const std::string& name, uint32_t which,
     memory_bytes_ += texts->automaton().memory_bytes();
     budget_.spend(texts->automaton().num_states());
   }
-  auto [found, is_new] =
-      languages_by_name_.try_emplace(name + " " + std::to_string(which), uint32_t(languages_.size()));
-  if (is_new) languages_.push_back({kind, {texts, &texts->automaton()}, nullptr, nullptr, texts, which});
-  return atom_of(found->second, 0, 0);
+  const std::string numbered = name + " " + std::to_string(which);
+  auto known = languages_by_name_.find(numbered);
+  if (known == languages_by_name_.end()) {
+    languages_.push_back({kind, {texts, &texts->automaton()}, nullptr, nullptr, texts, which});
+    known = languages_by_name_.emplace(numbered, uint32_t(languages_.size() - 1)).first;
+  }
+  return atom_of(known->second, 0, 0);
 }
 
 bool Texts::Language::accepts(uint32_t state) const {
