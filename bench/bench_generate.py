@@ -1,7 +1,7 @@
 """Measures structout.integrations.transformers.generate with each grammar engine, and
 with our own on the device.
 
-    python bench/bench_generate.py [--quick]
+    python bench/bench_generate.py [--device cpu|cuda] [--quick]
 
 64 texts of one regular expression, drawn as one batch on one thread by a Llama of one
 layer with random weights. All peers draw the same tokens, and are checked to do so. The
@@ -35,10 +35,10 @@ PEERS: dict[str, dict[str, Any]] = {
 }
 
 
-def make_model(vocab_size: int) -> LlamaForCausalLM:
+def make_model(vocab_size: int, device: torch.device) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return LlamaForCausalLM(one_layer_config(vocab_size)).eval()
+        return LlamaForCausalLM(one_layer_config(vocab_size)).eval().to(device)
 
 
 def run(model: Any, manager: StructuredOutputManager, tokenizer: Any, num_tokens: int, peer: str) -> Any:
@@ -58,14 +58,15 @@ def run(model: Any, manager: StructuredOutputManager, tokenizer: Any, num_tokens
 
 
 def main() -> None:
-    arguments = harness.argument_parser(
-        "generate with each grammar engine", quick="a small vocabulary, one round"
-    ).parse_args()
+    parser = harness.argument_parser("generate with each grammar engine", quick="a small vocabulary, one round")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=["cpu", "cuda"])
+    arguments = parser.parse_args()
+    device = torch.device(arguments.device)
     torch.set_num_threads(1)
     vocab_size, num_tokens, num_rounds = (4096, 8, 1) if arguments.quick else (VOCAB_SIZE, NUM_TOKENS, ROUNDS)
     tokenizer = trained_tokenizer(2000, 400_000) if arguments.quick else large_tokenizer()
-    model = make_model(vocab_size)
-    results = harness.ResultsFile("generate", torch.device("cpu"), arguments)
+    model = make_model(vocab_size, device)
+    results = harness.ResultsFile("generate", device, arguments)
     with StructuredOutputManager(tokenizer, vocab_size) as manager:
         expected = run(model, manager, tokenizer, num_tokens, "fsm").token_ids
         for peer in PEERS:

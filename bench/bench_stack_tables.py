@@ -1,7 +1,7 @@
 """How many schemas have stack tables within a budget, how large these are, and what the
 stack ops take.
 
-    python bench/bench_stack_tables.py --schemas sample.jsonl [--count N] [--quick]
+    python bench/bench_stack_tables.py --schemas sample.jsonl [--device cpu|cuda] [--count N] [--quick]
 
 Each schema's tables are built ahead in CPU time, with the keys in declared and in any
 order. The texts of all instances are then followed by the ops beside the engine's own
@@ -105,7 +105,7 @@ def check(texts: Texts, vocabulary: Vocabulary, stacks: DeviceStacks) -> Counter
         for step in range(max(len(tokens) for _, tokens in batch) + 1):
             found["rows missed"] += int((stack_rows(stacks.stacks, stacks.tables) == MISSED_ROW).sum())
             found["rows asked"] += int((stacks.stacks[:, 0] == ASKED_STACK).sum())
-            rows = stacks.rows().tolist()
+            masks = stacks.masks[stacks.rows().long()].cpu()
             drawn = []
             for row, (grammar, (_, tokens)) in enumerate(zip(grammars, batch, strict=True)):
                 drawn.append(tokens[step] if step < len(tokens) else vocabulary.stop_token_ids[0])
@@ -113,29 +113,28 @@ def check(texts: Texts, vocabulary: Vocabulary, stacks: DeviceStacks) -> Counter
                     continue
                 found["rows"] += 1
                 grammar.fill_bitmask(expected, 0)
-                if not torch.equal(stacks.masks[rows[row]], expected[0]):
+                if not torch.equal(masks[row], expected[0]):
                     raise SystemExit(f"masks differ at token {step} of {tokens} of {first + row}")
                 if not grammar.accept_tokens("", [drawn[-1]]):
                     raise SystemExit(f"the engine refuses token {step} of {tokens}")
             drawn += [-1] * (size - len(batch))
-            stacks.advance(torch.tensor(drawn))
+            stacks.advance(torch.tensor(drawn, device=stacks.device))
         if any(not grammar.is_terminated() for grammar in grammars):
             raise SystemExit("a text has not ended")
         found["texts"] += len(batch)
     return found
 
 
-def measure_steps(
-    texts: Texts, stacks: DeviceStacks, num_rows: int, is_flushed: bool
-) -> tuple[list[float], list[float], float]:
-    """Time steps of requests at random places, without those that the engine follows or
-    whose masks it fills.
+def random_places(
+    texts: Texts, stacks: DeviceStacks, num_rows: int
+) -> tuple[torch.Tensor, torch.Tensor, dict[str, float]]:
+    """Draw places of requests whose tables and masks are known.
 
     Returns:
-        the microseconds of stack_rows, and of stack_advance, and the share of places
-        that were left out.
+        the places, the token after each, and the share of places that were left out
+        because the engine follows them or fills their masks.
     """
-    rng = random.Random(num_rows)
+    rng, device = random.Random(num_rows), stacks.device
     places: list[torch.Tensor] = []
     tokens: list[int] = []
     num_left_out = 0
@@ -145,30 +144,51 @@ def measure_steps(
         stacks.start(0, grammar.stack_tables()._replace(token_ids=tuple(text[:at])))
         place = stacks.stacks[:1].clone()
         has_mask = int(stack_rows(place, stacks.tables)) >= 0
-        if has_mask and int(stack_advance(place.clone(), torch.tensor([text[at]]), stacks.tables)) == 0:
+        token = torch.tensor([text[at]], device=device)
+        if has_mask and int(stack_advance(place.clone(), token, stacks.tables)) == 0:
             places.append(place[0])
             tokens.append(text[at])
         else:
             num_left_out += 1
-    start, drawn = torch.stack(places), torch.tensor(tokens)
+    left_out = num_left_out / (num_left_out + num_rows)
+    return torch.stack(places), torch.tensor(tokens, device=device), {"left_out": left_out}
+
+
+def times_on_cpu(start: torch.Tensor, drawn: torch.Tensor, stacks: DeviceStacks, is_flushed: bool) -> dict[str, float]:
+    """Return the median microseconds of each op."""
     evicted = torch.zeros(EVICTED_BYTES, dtype=torch.uint8)
-    times: tuple[list[float], list[float]] = ([], [])
+    times: dict[str, list[float]] = {"rows_us": [], "advance_us": []}
     for _ in range(STEPS):
         current = start.clone()
         calls = partial(stack_rows, current, stacks.tables), partial(stack_advance, current, drawn, stacks.tables)
-        for call, microseconds in zip(calls, times, strict=True):
+        for call, microseconds in zip(calls, times.values(), strict=True):
             if is_flushed:
                 evicted.add_(1)
             begin = time.perf_counter()
             call()
             microseconds.append((time.perf_counter() - begin) * 1e6)
-    return *times, num_left_out / (num_left_out + num_rows)
+    return {name: statistics.median(microseconds) for name, microseconds in times.items()}
+
+
+def times_on_cuda(start: torch.Tensor, drawn: torch.Tensor, stacks: DeviceStacks, is_flushed: bool) -> dict[str, float]:
+    """Return the median microseconds of each op. That of stack_advance includes a copy,
+    which puts the texts back."""
+    current = start.clone()
+
+    def advance() -> None:
+        current.copy_(start)
+        torch.ops.structout.stack_advance(current, drawn, *stacks.tables)
+
+    calls = {"rows_us": lambda: torch.ops.structout.stack_rows(start, *stacks.tables), "advance_us": advance}
+    state = "us" if is_flushed else "us_repeated"
+    return harness.time_calls(calls, start.device, read_inputs=lambda: None, seconds=0.02)[state]
 
 
 def main() -> None:
     parser = harness.argument_parser("stack tables: how many, how large, how fast", quick="few schemas")
     parser.add_argument("--schemas", type=Path)
     parser.add_argument("--count", type=int, default=520, help="schemas")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=["cpu", "cuda"])
     parser.add_argument("--followed", type=int, default=100, help="of them, whose instances are followed")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -176,7 +196,8 @@ def main() -> None:
     vocabulary = Vocabulary.from_tokenizer(tokenizer, VOCAB_SIZE)
     cases = read_cases(arguments.schemas)
     cases = random.Random(0).sample(cases, min(len(cases), 20 if arguments.quick else arguments.count))
-    results = harness.ResultsFile("stack_tables", torch.device("cpu"), arguments)
+    device = torch.device(arguments.device)
+    results = harness.ResultsFile("stack_tables", device, arguments)
 
     def add(row: dict[str, Any]) -> None:
         results.add(row)
@@ -186,16 +207,15 @@ def main() -> None:
         pairs = compiled(cases, vocabulary, key_order)
         add(measure_builds([grammar for _, grammar in pairs], vocabulary, key_order))
         texts = Texts(pairs[: arguments.followed], tokenizer, key_order, 2 if arguments.quick else 10)
-        stacks = DeviceStacks(vocabulary, "cpu", 64, max_masks=MAX_MASKS)
+        stacks = DeviceStacks(vocabulary, device, 64, max_masks=MAX_MASKS)
         found = check(texts, vocabulary, stacks)
         add({"bench": "equal", "key_order": key_order, **found})
         for num_rows in SIZES:
+            start, drawn, left_out = random_places(texts, stacks, num_rows)
             for is_flushed in (False, True):
-                of_rows, of_advance, left_out = measure_steps(texts, stacks, num_rows, is_flushed)
-                row: dict[str, Any] = {"bench": "step", "key_order": key_order, "rows": num_rows}
-                row |= {"left_out": left_out, "flushed": is_flushed, "rows_us": statistics.median(of_rows)}
-                row |= {"advance_us": statistics.median(of_advance)}
-                add(row | {"us": row["rows_us"] + row["advance_us"]})
+                times = (times_on_cuda if start.is_cuda else times_on_cpu)(start, drawn, stacks, is_flushed)
+                row: dict[str, Any] = {"bench": "step", "key_order": key_order, "rows": num_rows} | left_out
+                add(row | {"flushed": is_flushed} | times | {"us": sum(times.values())})
     results.close()
 
 

@@ -30,7 +30,11 @@ FLASHINFER = "flashinfer-python==0.7.2.post1"
 CURAND = "nvidia-curand==10.4.0.35"  # whose headers the sampler includes; that of CUDA 13.0
 # These packages' __init__ import everything; the sampler needs none of it.
 EMPTIED = {"flashinfer", "flashinfer.jit", "flashinfer.trace", "flashinfer.trace.templates"}
-SAMPLER_SOURCES = ("sampling.cu", "renorm.cu", "flashinfer_sampling_binding.cu")
+SAMPLER_MODULES = ("flashinfer.sampling", "flashinfer.topk")  # the first imports the second in a function
+SAMPLER_SOURCES = (
+    *("sampling.cu", "renorm.cu", "flashinfer_sampling_binding.cu"),
+    *("topk.cu", "cub_topk.cu", "flashinfer_topk_binding.cu", "flashinfer_fast_topk_clusters_binding.cu"),
+)
 SAMPLER_HEADERS = ("flashinfer/data/include/", "flashinfer/data/cccl/", "flashinfer/data/spdlog/")
 
 
@@ -70,8 +74,8 @@ def download(requirements: list[str], folder: Path, python: str) -> None:
 
 
 def cut_to_the_sampler(wheel: Path, curand: Path, cut: Path) -> None:
-    """Write a wheel with the modules that flashinfer.sampling imports, and the sources
-    and headers that it compiles."""
+    """Write a wheel with the modules of the sampler and what they import, and the
+    sources and headers that they compile."""
     with (
         zipfile.ZipFile(wheel) as whole,
         zipfile.ZipFile(curand) as with_headers,
@@ -82,7 +86,7 @@ def cut_to_the_sampler(wheel: Path, curand: Path, cut: Path) -> None:
         metadata = {str(PurePosixPath(record).with_name(name)) for name in ("METADATA", "WHEEL")}
         chosen = {name for name in names if _is_compiled(name)} | metadata
         contents = {name: whole.read(name) for name in chosen}
-        for module, name in _imported_modules(whole, names, "flashinfer.sampling"):
+        for module, name in _imported_modules(whole, names, *SAMPLER_MODULES):
             contents[name] = b"" if module in EMPTIED else whole.read(name)
         for name in with_headers.namelist():
             if name.endswith(".h"):
@@ -98,9 +102,10 @@ def _is_compiled(name: str) -> bool:
     return name.startswith(SAMPLER_HEADERS) or (is_in_csrc and (path.suffix == ".h" or path.name in SAMPLER_SOURCES))
 
 
-def _imported_modules(wheel: zipfile.ZipFile, names: set[str], start: str) -> Iterator[tuple[str, str]]:
-    """Yield the modules that ``start`` imports when it is loaded, with their files."""
-    waiting, seen = [start], set()
+def _imported_modules(wheel: zipfile.ZipFile, names: set[str], *starts: str) -> Iterator[tuple[str, str]]:
+    """Yield the modules that ``starts`` import when they are loaded, and themselves,
+    with their files."""
+    waiting, seen = [*starts], set()
     while waiting:
         module = waiting.pop()
         path = module.replace(".", "/")

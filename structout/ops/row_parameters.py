@@ -84,13 +84,18 @@ def integer_parameter(
 
 def _expanded(value: float, dtype: torch.dtype, logits: torch.Tensor, *, is_kept: bool) -> torch.Tensor:
     num_rows = logits.shape[0] if logits.dim() == 2 else 1
-    # A traced or captured call must make its own tensor: a kept one would belong to the
-    # trace, or to the memory of the graph.
-    is_traced = torch.compiler.is_compiling() or type(logits) is not torch.Tensor
-    is_captured = logits.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-    if is_kept and not is_traced and not is_captured:
+    if is_kept and not _is_recorded(logits):
         return _kept(value, math.copysign(1.0, value), dtype, logits.device, num_rows)
     return torch.full((1,), value, dtype=dtype, device=logits.device).expand(num_rows)
+
+
+def _is_recorded(logits: torch.Tensor) -> bool:
+    """Whether the call is traced or captured. It must make its own tensors then: one
+    that is kept would belong to the trace, or to the memory of the graph."""
+    if torch.compiler.is_compiling() or type(logits) is not torch.Tensor:
+        return True
+    # Asked last: a trace cannot contain this question.
+    return logits.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 @functools.lru_cache(maxsize=1024)

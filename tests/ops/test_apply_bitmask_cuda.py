@@ -56,11 +56,12 @@ def test_apply_bitmask_never_synchronizes(op):
     case = cases.make_case(
         random.Random(2), num_rows=3, vocab_size=1000, dtype=torch.float16, device="cuda", rows="int64"
     )
+    indices = torch.tensor([0, 2], device="cuda")
     op(case.logits, case.bitmask, case.rows)
     torch.cuda.set_sync_debug_mode("error")
     try:
         op(case.logits, case.bitmask, case.rows)
-        structout.apply_token_bitmask_inplace(case.logits, case.bitmask, indices=torch.tensor([0, 2], device="cuda"))
+        structout.apply_token_bitmask_inplace(case.logits, case.bitmask, indices=indices)
     finally:
         torch.cuda.set_sync_debug_mode("default")
 

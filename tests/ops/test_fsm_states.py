@@ -18,7 +18,7 @@ import structout
 from structout import FsmTables
 from structout.ops import reference
 from support import host_cuda
-from support.devices import DEVICES
+from support.devices import DEVICES, on_device
 from support.gpu_code import ARCHITECTURES
 from support.locations import CUDA_PROGRAMS
 from support.op_backends import BACKENDS, op_of
@@ -157,12 +157,12 @@ def make_tables(rng: random.Random, *, is_damaged: bool) -> FsmTables:
     )
 
 
-def make_vector(rng: random.Random, values: list[int], dtype: torch.dtype) -> torch.Tensor:
+def make_vector(rng: random.Random, values: list[int], dtype: torch.dtype, device: str) -> torch.Tensor:
     """A vector of any stride."""
     stride = rng.choice([1, 1, 3])
     buffer = torch.full((len(values) * stride,), BETWEEN, dtype=dtype)
     buffer[::stride] = torch.tensor(values, dtype=dtype)
-    return buffer[::stride]
+    return on_device(buffer[::stride], device)
 
 
 def make_case(rng: random.Random, device: str, *, is_damaged: bool = False) -> Case:
@@ -194,15 +194,15 @@ def make_case(rng: random.Random, device: str, *, is_damaged: bool = False) -> C
     mask_buffer = mask_buffer.to(device)
     return Case(
         FsmTables(*(table.to(device) for table in tables)),
-        make_vector(rng, states(num_rows), torch.int32).to(device),
-        make_vector(rng, tokens(num_rows), integers).to(device),
+        make_vector(rng, states(num_rows), torch.int32, device),
+        make_vector(rng, tokens(num_rows), integers, device),
         mask_buffer,
         mask_buffer[:, :width],
         torch.tensor([7], device=device),
         torch.tensor(slots, dtype=torch.int32, device=device),
         num_slots,
-        make_vector(rng, states(len(lengths)), torch.int32).to(device),
-        make_vector(rng, tokens(num_draft_rows), rng.choice([torch.int32, torch.int64])).to(device),
+        make_vector(rng, states(len(lengths)), torch.int32, device),
+        make_vector(rng, tokens(num_draft_rows), rng.choice([torch.int32, torch.int64]), device),
         torch.tensor(ends, dtype=integers, device=device),
     )
 
@@ -228,7 +228,7 @@ def check(op: Callable[..., Any], name: str, case: Case) -> None:
     for changed, other in zip(case[1:6], expected_case[1:6], strict=True):
         assert torch.equal(changed, other), (changed, other)
     if case.states.stride(0) > 1:
-        is_between = torch.arange(len(case.states._base)) % case.states.stride(0) != 0
+        is_between = torch.arange(len(case.states._base), device=case.states.device) % case.states.stride(0) != 0
         assert (case.states._base[is_between] == BETWEEN).all()
 
 

@@ -17,7 +17,7 @@ import structout
 from structout.ops import reference
 from support import host_cuda
 from support.apply_bitmask_cases import DTYPES, assert_same_bits
-from support.devices import DEVICES
+from support.devices import DEVICES, on_device
 from support.locations import CUDA_PROGRAMS
 from support.op_backends import BACKENDS, op_of
 from support.refusals import REFUSED
@@ -112,7 +112,7 @@ def make_case(rng: random.Random, name: str, dtype: torch.dtype, device: str, *,
         others = (reals(count, [0.0, 1.5, -100.0, -float("inf"), 7e4]),)
     buffer = buffer.to(device)
     logits = buffer[offset:].as_strided((num_rows, vocab_size), (vocab_size + gap, 1), offset)
-    return Case(buffer, logits, tuple(tensor.to(device) for tensor in (indptr, token_ids, *others)))
+    return Case(buffer, logits, tuple(on_device(tensor, device) for tensor in (indptr, token_ids, *others)))
 
 
 def check(op: Callable[..., None], name: str, case: Case) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from structout import StackTableTensors
 from structout.ops import stack_reference
+from support.devices import on_device
 
 BETWEEN = -99  # what is between the entries of a vector
 LETTERS = 4  # the bytes that do anything; most walks would end at once with more
@@ -162,9 +163,9 @@ def make_case(rng: random.Random, device: str, *, is_damaged: bool = False) -> C
         StackTableTensors(*(table.to(device) for table in tables(keys))),
         buffer := buffer.to(device),
         view(buffer),
-        _vector(rng, tokens(num_rows)).to(device),
-        _vector(rng, tokens(ends[-1] + rng.choice([0, 3]))).to(device),
-        _vector(rng, ends).to(device),
+        on_device(_vector(rng, tokens(num_rows)), device),
+        on_device(_vector(rng, tokens(ends[-1] + rng.choice([0, 3]))), device),
+        on_device(_vector(rng, ends), device),
     )
 
 

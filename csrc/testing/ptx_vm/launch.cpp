@@ -67,12 +67,12 @@ std::string common_name(std::string name) {
   return name;
 }
 
-const Kernel& find_kernel(const Module& module, const std::string& name) {
+const Kernel& find_kernel(const Module& module, const char* name) {
   if (const auto found = module.find(name); found != module.end()) return found->second;
   for (const auto& [other, kernel] : module) {
     if (common_name(other) == common_name(name)) return kernel;
   }
-  throw Fault("no kernel " + name);
+  throw Fault(std::string("no kernel ") + name);
 }
 
 uint64_t count_of(const PtxSize& size) { return uint64_t{size.x} * size.y * size.z; }
