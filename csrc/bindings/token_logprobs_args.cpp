@@ -37,17 +37,31 @@ TopTokensParams top_tokens_params(const LogitsArgument& logits, const OptionalTe
   return params;
 }
 
-RowTotalsParams row_totals_params(const LogitsArgument& logits, const OptionalTensor& temperature,
-                                  const Tensor& highest, const Tensor& token_logits) {
+TopTokens make_top_tokens(const LogitsArgument& logits, const OptionalTensor& temperature, const Tensor& token_ids,
+                          int64_t num_top) {
+  TopTokensParams params = top_tokens_params(logits, temperature, token_ids, num_top);
+  TopTokens top{torch::stable::new_empty(logits.tensor, {params.num_rows, num_top}, ScalarType::Long),
+                torch::stable::new_empty(logits.tensor, {params.num_rows, num_top}, ScalarType::Float),
+                torch::stable::new_empty(logits.tensor, {params.num_rows}, ScalarType::Float), params};
+  top.params.top_ids = static_cast<int64_t*>(top.ids.data_ptr());
+  top.params.top_logits = static_cast<float*>(top.logits.data_ptr());
+  top.params.token_logits = static_cast<float*>(top.token_logits.data_ptr());
+  return top;
+}
+
+RowTotals make_row_totals(const LogitsArgument& logits, const OptionalTensor& temperature, const Tensor& highest,
+                          const Tensor& token_logits) {
   RowTotalsParams params{logits.matrix};
   params.temperature = optional_temperature(logits.op, temperature, logits.tensor, params.num_rows);
   params.highest = row_values<float>(kOp, "highest", highest, ScalarType::Float, logits.tensor, params.num_rows);
   params.token_logits = contiguous_floats("token_logits", token_logits, logits.tensor, params.num_rows);
-  return params;
+  const auto totals = torch::stable::new_empty(logits.tensor, {2, params.num_rows}, ScalarType::Long);
+  params.totals = static_cast<int64_t*>(totals.data_ptr());
+  return {totals, params};
 }
 
-MergeTotalsParams merge_totals_params(const Tensor& totals, const OptionalTensor& temperature, const Tensor& highest,
-                                      const Tensor& token_logits, const Tensor& top_logits) {
+MergedTotals make_merged_totals(const Tensor& totals, const OptionalTensor& temperature, const Tensor& highest,
+                                const Tensor& token_logits, const Tensor& top_logits) {
   check_contiguous(kOp, "totals", totals, ScalarType::Long, 3);
   MergeTotalsParams params{};
   params.num_shards = totals.size(0);
@@ -64,7 +78,13 @@ MergeTotalsParams merge_totals_params(const Tensor& totals, const OptionalTensor
   params.highest = row_values<float>(kOp, "highest", highest, ScalarType::Float, totals, params.num_rows);
   params.token_logits = contiguous_floats("token_logits", token_logits, totals, params.num_rows);
   params.top_logits = static_cast<const float*>(top_logits.data_ptr());
-  return params;
+  MergedTotals merged{torch::stable::new_empty(token_logits, {params.num_rows}),
+                      torch::stable::new_empty(totals, {params.num_rows}),
+                      torch::stable::new_empty(token_logits, {params.num_rows, params.num_top}), params};
+  merged.params.logprobs = static_cast<float*>(merged.logprobs.data_ptr());
+  merged.params.ranks = static_cast<int64_t*>(merged.ranks.data_ptr());
+  merged.params.top_logprobs = static_cast<float*>(merged.top_logprobs.data_ptr());
+  return merged;
 }
 
 }  // namespace structout

@@ -88,4 +88,11 @@ struct MergeTotalsParams {
   }
 };
 
+// All steps of rows that are whole. Each reads what those before it have written.
+struct TokenLogprobsParams {
+  TopTokensParams top;
+  RowTotalsParams totals;
+  MergeTotalsParams merged;
+};
+
 }  // namespace structout

@@ -18,26 +18,16 @@
 // logarithms for the few tokens whose coarse bits could win (see DrawBound), one
 // exponential per token for top-p and logprobs.
 //
-// Launch: a block of up to 512 threads per row. If that leaves multiprocessors idle, a
-// cluster of up to 8 blocks per row (compute capability 9.0 and later), which share the
-// row if it allows many tokens; as many as keep all clusters running at a time. Each
-// block keeps its share of the row in dynamic shared memory if it fits, so that global
-// memory is read once. Otherwise later passes find the row in L2.
-#include <algorithm>
-
+// Launch: row_launch.cuh. The blocks of a cluster share the row if it allows many tokens.
+// Without room in shared memory later passes find the row in L2.
 #include "common/shard_result.h"
 #include "cuda/compat.h"
 #include "cuda/draw.cuh"
 #include "cuda/masked_sample.h"
+#include "cuda/row_launch.cuh"
 
 namespace structout::cuda {
 namespace {
-
-constexpr int kMinThreads = 64;
-constexpr int kTokensPerThread = 64;  // fewer threads where the vocabulary is small
-constexpr int kBlocksPerSm = 2;
-constexpr int kMinShareTokens = 2048;       // a smaller share is not worth another block
-constexpr int kReservedSharedBytes = 1024;  // CUDA reserves this much in each block
 
 enum class Path { kNone, kOne, kFew, kMany, kManySplit };
 
@@ -154,13 +144,6 @@ __device__ void sample_row(const MaskedSampleParams& params, int64_t row, Team& 
   team.sync();  // the shared memory of a block that has returned must not be read
 }
 
-#ifdef __CUDACC__
-extern __shared__ uint4 dynamic_shared[];
-__device__ __forceinline__ uint4* row_store() { return dynamic_shared; }
-#else
-inline uint4* row_store() { return static_cast<uint4*>(simt::dynamic_shared()); }
-#endif
-
 // The registers of one block per multiprocessor: before compute capability 9.0 the
 // filters need more than two blocks have.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
@@ -179,93 +162,25 @@ __global__ void __launch_bounds__(kMaxThreads, kHasFilters ? kMinFilteredBlocks 
 
 template <FloatFormat kFormat, bool kHasFilters>
 __global__ void __launch_bounds__(kMaxThreads, 1) sample_by_clusters(MaskedSampleParams params, int64_t store_vectors) {
-#ifdef __CUDACC__
-  __shared__ RowScratch scratch;
-  const int64_t row = blockIdx.x / static_cast<unsigned>(cluster_size());
-  uint4* const store = row_store();
-#else  // the harness runs a cluster as one block, see row_team.cuh
-  __shared__ RowScratch scratches[kMaxClusterBlocks];
-  RowScratch& scratch = scratches[cluster_rank()];
-  const int64_t row = blockIdx.x;
-  uint4* const store = row_store() + cluster_rank() * store_vectors;
-#endif
+  __shared__ RowScratch scratches[kNumScratches];
+  const ClusterPlace place = cluster_place(store_vectors);
+  RowScratch& scratch = scratches[place.scratch];
   ClusterTeam team(scratch.team, sizeof(RowScratch));
-  sample_row<kFormat, kHasFilters>(params, row, team, scratch, store, store_vectors);
+  sample_row<kFormat, kHasFilters>(params, place.row, team, scratch, place.store, store_vectors);
 }
-
-struct Shape {
-  int blocks_per_row, threads;
-  int64_t store_vectors;  // 16 bytes each
-};
-
-// The bytes of dynamic shared memory that a block has beside its scratch memory.
-int64_t max_store_bytes(const DeviceFacts& device, int blocks_per_sm) {
-  const int64_t taken = static_cast<int64_t>(sizeof(RowScratch)) + kReservedSharedBytes;
-  return std::max<int64_t>(0, device.max_shared_bytes_a_block / blocks_per_sm - taken);
-}
-
-Shape shape_of(const MaskedSampleParams& params, const DeviceFacts& device, bool has_filters) {
-  Shape shape{1, kMinThreads, 0};
-  while (shape.threads < kMaxThreads && params.num_columns() > int64_t{shape.threads} * kTokensPerThread) {
-    shape.threads *= 2;
-  }
-  for (const int max_clusters : device.max_clusters) {
-    const int blocks_per_row = shape.blocks_per_row * 2;
-    if (params.num_rows > max_clusters || params.num_columns() < int64_t{blocks_per_row} * kMinShareTokens) break;
-    shape.blocks_per_row = blocks_per_row;
-  }
-  const int64_t tokens_per_vector = params.format == FloatFormat::kFloat32 ? 4 : 8;
-  const int64_t first_vector = params.vocab_begin / tokens_per_vector;
-  const int64_t vectors = (params.vocab_end + tokens_per_vector - 1) / tokens_per_vector - first_vector;
-  const int64_t share = (vectors + shape.blocks_per_row - 1) / shape.blocks_per_row;
-  const int blocks_per_sm = shape.blocks_per_row > 1 ? 1 : kBlocksPerSm;
-  const bool is_read_again = has_filters || params.logprobs != nullptr;
-  if (is_read_again && share * 16 <= max_store_bytes(device, blocks_per_sm)) shape.store_vectors = share;
-  return shape;
-}
-
-#ifdef __CUDACC__
-struct LaunchConfig : cudaLaunchConfig_t {
-  LaunchConfig(unsigned num_rows, unsigned blocks_per_row, unsigned threads, size_t store_bytes)
-      : cudaLaunchConfig_t{} {
-    cluster_.id = cudaLaunchAttributeClusterDimension;
-    cluster_.val.clusterDim = {blocks_per_row, 1, 1};
-    gridDim = dim3(num_rows * blocks_per_row);
-    blockDim = dim3(threads);
-    dynamicSmemBytes = store_bytes;
-    attrs = &cluster_;
-    numAttrs = blocks_per_row > 1 ? 1 : 0;
-  }
-  LaunchConfig(const LaunchConfig&) = delete;  // attrs points into this object
-
- private:
-  cudaLaunchAttribute cluster_{};
-};
-#endif
 
 template <FloatFormat kFormat, bool kHasFilters>
-void launch(const MaskedSampleParams& params, const Shape& shape, void* stream) {
-  const size_t store_bytes = static_cast<size_t>(shape.store_vectors) * 16;
-  const auto kernel =
-      shape.blocks_per_row > 1 ? sample_by_clusters<kFormat, kHasFilters> : sample_by_blocks<kFormat, kHasFilters>;
-  const unsigned blocks_per_row = static_cast<unsigned>(shape.blocks_per_row);
-  const unsigned threads = static_cast<unsigned>(shape.threads), num_rows = static_cast<unsigned>(params.num_rows);
-#ifdef __CUDACC__
-  LaunchConfig config(num_rows, blocks_per_row, threads, store_bytes);
-  config.stream = static_cast<cudaStream_t>(stream);
-  cudaLaunchKernelEx(&config, kernel, params, shape.store_vectors);
-#else
-  simt::check_dynamic_shared(kernel, store_bytes);
-  simt::launch_clusters(num_rows, blocks_per_row, threads, store_bytes, kernel, params, shape.store_vectors);
-#endif
+void launch(const MaskedSampleParams& params, const DeviceFacts& device, void* stream) {
+  const bool is_read_again = kHasFilters || params.logprobs != nullptr;
+  launch_teams(sample_by_blocks<kFormat, kHasFilters>, sample_by_clusters<kFormat, kHasFilters>,
+               team_shape(params, device, sizeof(RowScratch), is_read_again), params, params.num_rows, stream);
 }
 
 template <FloatFormat kFormat>
 void launch(const MaskedSampleParams& params, const DeviceFacts& device, void* stream) {
   const bool has_filters =
       params.top_k.values != nullptr || params.top_p.values != nullptr || params.min_p.values != nullptr;
-  const Shape shape = shape_of(params, device, has_filters);
-  has_filters ? launch<kFormat, true>(params, shape, stream) : launch<kFormat, false>(params, shape, stream);
+  has_filters ? launch<kFormat, true>(params, device, stream) : launch<kFormat, false>(params, device, stream);
 }
 
 template <FloatFormat kFormat, bool kHasFilters>
@@ -285,7 +200,7 @@ void allow_store(int64_t bytes) {
 int max_active_clusters([[maybe_unused]] const DeviceFacts& device, [[maybe_unused]] int num_blocks) {
 #ifdef __CUDACC__
   const LaunchConfig config(1, static_cast<unsigned>(num_blocks), kMaxThreads,
-                            static_cast<size_t>(max_store_bytes(device, 1)));
+                            static_cast<size_t>(max_store_bytes(device, 1, sizeof(RowScratch))));
   int count = 0;
   cudaOccupancyMaxActiveClusters(&count, sample_by_clusters<FloatFormat::kFloat32, true>, &config);
   return count;
@@ -297,7 +212,7 @@ int max_active_clusters([[maybe_unused]] const DeviceFacts& device, [[maybe_unus
 }  // namespace
 
 void prepare_masked_sample(DeviceFacts& device) {
-  const int64_t bytes = max_store_bytes(device, 1);
+  const int64_t bytes = max_store_bytes(device, 1, sizeof(RowScratch));
   allow_store<FloatFormat::kFloat32>(bytes);
   allow_store<FloatFormat::kFloat16>(bytes);
   allow_store<FloatFormat::kBFloat16>(bytes);

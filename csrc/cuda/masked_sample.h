@@ -2,19 +2,9 @@
 #pragma once
 
 #include "common/masked_sample.h"
+#include "cuda/device_facts.h"
 
 namespace structout::cuda {
-
-// Properties of the device. They affect the speed of a call, never its result.
-struct DeviceFacts {
-  int num_sms;
-  int compute_capability;        // 90 for 9.0
-  int max_shared_bytes_a_block;  // cudaDevAttrMaxSharedMemoryPerBlockOptin
-  // How many clusters of 2, 4 and 8 blocks run at a time, one block per multiprocessor.
-  // A cluster stays within a GPC, and GPCs differ in size even within a GPU, so this
-  // cannot be derived from num_sms. Zeros: the device has no clusters.
-  int max_clusters[3] = {};
-};
 
 // Allows the kernels their shared memory and fills in device.max_clusters. Call this
 // once per device, with the device current, before its first launch. Do not call it

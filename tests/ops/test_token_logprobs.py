@@ -23,6 +23,7 @@ from support.refusals import REFUSED
 
 Op = Callable[..., tuple[torch.Tensor, ...]]
 
+DEVICE = (90, 200)  # compute capability, KB of shared memory; tests/native/cuda launches for others, too
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's NumPy warns of infinities
 
 
@@ -48,6 +49,7 @@ def cuda_on_cpu(
         ctypes.c_void_p(token_ids.data_ptr()),
         ctypes.c_int64(top_n),
         *(ctypes.c_void_p(result.data_ptr()) for result in results),
+        *(ctypes.c_int(fact) for fact in DEVICE),
     )
     return results
 
@@ -270,7 +272,7 @@ def test_sampler_gives_logprobs_of_drafts_and_raw_logprobs_before_penalties():
 
 
 @NEEDS_NVCC
-@pytest.mark.parametrize("kernel", ["top_tokens_kernel", "row_totals_kernel"])
+@pytest.mark.parametrize("kernel", ["rank_by_blocks", "rank_by_clusters", "row_totals_kernel"])
 def test_cuda_machine_code_spills_no_registers(kernel):
     stacks = stack_bytes(kernel)
     assert len(stacks) == len(compiled_architectures()) * 3  # formats

@@ -18,6 +18,11 @@ struct CpuKernels {
   void draw(const MaskedSampleParams& params) const {
     cpu::masked_sample(params, torch::stable::get_num_threads(), cpu::spread_over_threads);
   }
+  void token_logprobs(const TokenLogprobsParams& params) const {
+    top_tokens(params.top);
+    row_totals(params.totals);
+    merge_totals(params.merged);
+  }
   void top_tokens(const TopTokensParams& params) const {
     cpu::top_tokens(params, torch::stable::get_num_threads(), cpu::spread_over_threads);
   }

@@ -11,6 +11,7 @@
 
 #include "bindings/tensor_checks.h"
 #include "cuda/masked_sample.h"
+#include "cuda/token_logprobs.h"
 
 namespace structout {
 
@@ -44,14 +45,16 @@ inline void* current_stream(int device) {
   return stream;
 }
 
-// Prepares masked_sample once per device. `device` must be the current one.
-inline const cuda::DeviceFacts& device_prepared_for_masked_sample(int device) {
+// Prepares the kernels that take a row by teams, once per device. `device` must be the
+// current one.
+inline const cuda::DeviceFacts& prepared_device(int device) {
   static std::array<std::once_flag, kMaxDevices> prepared;
   static std::array<cuda::DeviceFacts, kMaxDevices> facts;
   const cuda::DeviceFacts& queried = device_facts(device);
   std::call_once(prepared[device], [&] {
     facts[device] = queried;
     cuda::prepare_masked_sample(facts[device]);
+    cuda::prepare_token_logprobs(facts[device]);
     STD_CUDA_CHECK(cudaGetLastError());
   });
   return facts[device];
@@ -60,7 +63,7 @@ inline const cuda::DeviceFacts& device_prepared_for_masked_sample(int device) {
 inline auto run_masked_sample_on(int device) {
   return [device](const MaskedSampleParams& params) {
     const DeviceGuard guard(device);
-    cuda::masked_sample(params, device_prepared_for_masked_sample(device), current_stream(device));
+    cuda::masked_sample(params, prepared_device(device), current_stream(device));
     STD_CUDA_KERNEL_LAUNCH_CHECK();
   };
 }

@@ -67,7 +67,7 @@ Tensor accept_drafts(Tensor ids, const Tensor& drafts, const Tensor& row_indptr)
 std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t> cuda_device_facts(int64_t index) {
   const int device = static_cast<int>(index);
   const DeviceGuard guard(device);
-  const cuda::DeviceFacts& facts = device_prepared_for_masked_sample(device);
+  const cuda::DeviceFacts& facts = prepared_device(device);
   const int* clusters = facts.max_clusters;
   return {facts.num_sms, facts.compute_capability, facts.max_shared_bytes_a_block, clusters[0], clusters[1],
           clusters[2]};

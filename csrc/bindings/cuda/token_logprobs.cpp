@@ -18,11 +18,18 @@ class CudaKernels {
   explicit CudaKernels(const Tensor& leader) : device_(leader.get_device_index()) {}
 
   void draw(const MaskedSampleParams& params) const { run_masked_sample_on(device_)(params); }
-  void top_tokens(const TopTokensParams& params) const { launch(params, cuda::top_tokens); }
+  void token_logprobs(const TokenLogprobsParams& params) const { launch_teams(params, cuda::token_logprobs); }
+  void top_tokens(const TopTokensParams& params) const { launch_teams(params, cuda::top_tokens); }
   void row_totals(const RowTotalsParams& params) const { launch(params, cuda::row_totals); }
   void merge_totals(const MergeTotalsParams& params) const { launch(params, cuda::merge_totals); }
 
  private:
+  template <class Params>
+  void launch_teams(const Params& params, void (*kernel)(const Params&, const cuda::DeviceFacts&, void* stream)) const {
+    const DeviceGuard guard(device_);
+    kernel(params, prepared_device(device_), current_stream(device_));
+    STD_CUDA_KERNEL_LAUNCH_CHECK();
+  }
   template <class Params>
   void launch(const Params& params, void (*kernel)(const Params&, void* stream)) const {
     const DeviceGuard guard(device_);

@@ -17,18 +17,10 @@ using namespace structout;
 
 namespace {
 
-// With 0 KB of shared memory later passes read a row from global memory again; with 200
-// KB they read the copy. Long rows are split over a cluster if the device has clusters
-// and idle multiprocessors.
-cuda::DeviceFacts device_with(int compute_capability, int shared_kilobytes) {
-  compute_capability = std::min(compute_capability, simt::PtxBackend::get().max_compute_capability());
-  if (compute_capability < 90) return {64, compute_capability, shared_kilobytes * 1024};
-  return {64, compute_capability, shared_kilobytes * 1024, {32, 16, 8}};
-}
-
 [[maybe_unused]] const bool is_prepared = [] {
   cuda::DeviceFacts device = device_with(90, 200);
   cuda::prepare_masked_sample(device);
+  cuda::prepare_token_logprobs(device);
   return true;
 }();
 

@@ -8,24 +8,38 @@
 
 #include "common/listed_logits.h"
 #include "cuda/token_logprobs.cu"
+#include "devices.h"
 
 using namespace structout;
 
-extern "C" void token_logprobs_on_host(const MaskedLogits* logits, Strided<float> temperature, const int64_t* token_ids,
-                                       int64_t top_n, float* logprobs, int64_t* ranks, int64_t* top_ids,
-                                       float* top_logprobs) {
-  const int64_t num_rows = logits->num_rows, num_top = std::max<int64_t>(1, top_n);
+// Without a device each step is a launch of its own.
+inline void token_logprobs_on(const cuda::DeviceFacts* device, const MaskedLogits& logits, Strided<float> temperature,
+                              const int64_t* token_ids, int64_t top_n, float* logprobs, int64_t* ranks,
+                              int64_t* top_ids, float* top_logprobs) {
+  const int64_t num_rows = logits.num_rows, num_top = std::max<int64_t>(1, top_n);
   std::vector<int64_t> found_ids(num_rows * num_top), totals(2 * num_rows);
   std::vector<float> found_logits(num_rows * num_top), token_logits(num_rows);
-  cuda::top_tokens(
-      {*logits, temperature, {token_ids, 1}, num_top, found_ids.data(), found_logits.data(), token_logits.data()},
-      nullptr);
   const Strided<float> highest{found_logits.data(), num_top};
-  cuda::row_totals({*logits, temperature, highest, token_logits.data(), totals.data()}, nullptr);
-  cuda::merge_totals({totals.data(), 1, num_rows, top_n, temperature, highest, token_logits.data(), found_logits.data(),
-                      logprobs, ranks, top_logprobs},
-                     nullptr);
+  const TokenLogprobsParams params{
+      {logits, temperature, {token_ids, 1}, num_top, found_ids.data(), found_logits.data(), token_logits.data()},
+      {logits, temperature, highest, token_logits.data(), totals.data()},
+      {totals.data(), 1, num_rows, top_n, temperature, highest, token_logits.data(), found_logits.data(), logprobs,
+       ranks, top_logprobs}};
+  if (device != nullptr) {
+    cuda::token_logprobs(params, *device, nullptr);
+  } else {
+    cuda::top_tokens(params.top, device_with(80, 0), nullptr);
+    cuda::row_totals(params.totals, nullptr);
+    cuda::merge_totals(params.merged, nullptr);
+  }
   if (top_n > 0) std::copy(found_ids.begin(), found_ids.end(), top_ids);
+}
+
+extern "C" void token_logprobs_on_host(const MaskedLogits* logits, Strided<float> temperature, const int64_t* token_ids,
+                                       int64_t top_n, float* logprobs, int64_t* ranks, int64_t* top_ids,
+                                       float* top_logprobs, int compute_capability, int shared_kilobytes) {
+  const cuda::DeviceFacts device = device_with(compute_capability, shared_kilobytes);
+  token_logprobs_on(&device, *logits, temperature, token_ids, top_n, logprobs, ranks, top_ids, top_logprobs);
 }
 
 namespace {
@@ -100,8 +114,9 @@ class RandomTokenLogprobs {
     std::vector<float> logprobs(num_rows), top_logprobs(num_rows * top_n);
     std::vector<int64_t> ranks(num_rows), top_ids(num_rows * top_n);
     const Strided<float> temperature_of{has_temperature ? &temperature : nullptr, 0};
-    token_logprobs_on_host(&matrix, temperature_of, token_ids.data(), top_n, logprobs.data(), ranks.data(),
-                           top_ids.data(), top_logprobs.data());
+    const cuda::DeviceFacts device = device_with(below(2) ? 80 : 90, below(2) ? 200 : 0);
+    token_logprobs_on(below(4) ? &device : nullptr, matrix, temperature_of, token_ids.data(), top_n, logprobs.data(),
+                      ranks.data(), top_ids.data(), top_logprobs.data());
 
     for (int64_t row = 0; row < num_rows; ++row) {
       std::vector<ListedToken> tokens;
