@@ -12,12 +12,12 @@ namespace structout::cuda {
 struct Drawn {
   int32_t id;  // -1: nothing can be drawn
   float score;
-  Scale scale;         // its highest logit is NaN if any allowed logit is
-  int64_t total_mass;  // 0 unless logprobs are returned
+  Scale scale;  // its highest logit is NaN if any allowed logit is
 };
 
 // Draws from the source. All threads of the team get the same result; if the row has
-// filters, only those of the first block.
+// filters, only those of the first block. With logprobs, the first thread finds the mass
+// of all tokens in scratch.total_mass.
 template <bool kHasFilters, class Team, class Source>
 __device__ Drawn draw(Team& team, Source& source, RowScratch& scratch, bool return_logprobs) {
   const bool is_filtered = kHasFilters && scratch.row.has_filters();
@@ -38,13 +38,14 @@ __device__ Drawn draw(Team& team, Source& source, RowScratch& scratch, bool retu
   const Values<2> best = team.reduce(Values<2>{{key_of_thread, packed_best}}, Max{});
   const auto highest = static_cast<uint32_t>(best.at[0]);
   const Scale scale(float_of_order_key(highest), inverse);  // kNaNKey gives NaN
-  if (highest == kNaNKey || highest < kLowestDrawableKey) return {-1, -INFINITY, scale, 0};
+  if (highest == kNaNKey || highest < kLowestDrawableKey) return {-1, -INFINITY, scale};
   packed_best = best.at[1];
 
-  int64_t total_mass = 0;
   if (return_logprobs) {
-    source.for_each([&](float x, int32_t) { total_mass += mass(scale.t(x)); });  // of -inf: 0
-    total_mass = static_cast<int64_t>(team.reduce(static_cast<uint64_t>(total_mass), Sum{}));
+    uint64_t total = 0;
+    source.for_each([&](float x, int32_t) { total += static_cast<uint64_t>(mass(scale.t(x))); });  // of -inf: 0
+    total = team.reduce(total, Sum{});
+    if (threadIdx.x == 0) scratch.total_mass = static_cast<int64_t>(total);
   }
   Kept kept{scale, is_filtered ? scratch.row.lowest_t() : -INFINITY};
   if (is_filtered && filter(team, source, scratch, kept, highest_of_thread)) {
@@ -53,7 +54,7 @@ __device__ Drawn draw(Team& team, Source& source, RowScratch& scratch, bool retu
   } else if (is_filtered || scale.has_overflown) {
     packed_best = team.reduce(draw_kept(source, scratch.row, kept), Max{});
   }
-  return {GumbelDraw::token_of(packed_best), GumbelDraw::score_of(packed_best), scale, total_mass};
+  return {GumbelDraw::token_of(packed_best), GumbelDraw::score_of(packed_best), scale};
 }
 
 }  // namespace structout::cuda

@@ -1,9 +1,11 @@
 // The filters top_k and top_p.
 //
-// Of a row in memory, the threads' highest logits give lower bounds for both thresholds:
-// if k of them reach a value, at least k tokens do. The tokens that reach the bounds
-// usually fit in a list, which the first block of the team sorts. Otherwise a radix
-// selection over the row finds a digit of the threshold at a time, until they fit.
+// Of a row in memory, lower bounds of the thresholds are found first. For top_k from the
+// threads' highest logits: if k of them reach a value, at least k tokens do. For top_p
+// from the mass above a few cuts, which one pass sums together with the total. The tokens
+// that reach the bound usually fit in a list, which the first block of the team sorts.
+// Otherwise a radix selection over these tokens finds a digit of the threshold at a time,
+// until they fit.
 #pragma once
 
 #include <cstdint>
@@ -100,35 +102,71 @@ __device__ __forceinline__ void filter_list(TokenList& list, RowScratch& scratch
   if (scratch.row.has_top_p()) select_threshold<false>(block, list, scratch, kept, never);
 }
 
-// A lower bound of the keys that the filters keep of a row, from the highest logits of
-// this block's threads. 0: none.
-template <class Team, class Reader>
-__device__ __forceinline__ uint32_t bound_by_threads(Team& team, const Reader& reader, RowScratch& scratch,
-                                                     const Kept& kept, float highest_of_thread) {
+// A lower bound of the keys that top_k keeps of a row, from the highest logits of this
+// block's threads. 0: none.
+__device__ __forceinline__ uint32_t top_k_bound(RowScratch& scratch, const Kept& kept, float highest_of_thread) {
   Selection& selection = scratch.select.selection;
-  uint64_t total = 0;
-  if (!scratch.row.has_top_k()) {
-    reader.for_each_vector([&](const typename Reader::V& vector, int32_t) {
-      if (!__any_sync(kWholeWarp, mass_of_kept(kept, vector.highest()) != 0)) return;
-#pragma unroll
-      for (int i = 0; i < Reader::V::kTokens; ++i) total += mass_of_kept(kept, vector.at(i));
-    });
-    total = team.reduce(total, Sum{});
-  }
   const uint32_t key = sort_descending(kept.holds(highest_of_thread) ? order_key(highest_of_thread) : 0, blockDim.x,
                                        scratch.select.histogram.low);
   if (threadIdx.x == 0) selection.prefix = 0;
   __syncthreads();
-  if (scratch.row.has_top_k()) {
-    if (threadIdx.x + 1 == scratch.row.top_k) selection.prefix = key;
-  } else {
-    if (threadIdx.x == 0) scratch.top_p_target = top_p_target(scratch, total);
-    const uint64_t weight = mass_of_kept(kept, float_of_order_key(key));
-    const uint64_t sum = inclusive_sum(weight, scratch.select.warp_sums);
-    if (sum - weight < scratch.top_p_target && scratch.top_p_target <= sum) selection.prefix = key;
-  }
+  if (threadIdx.x + 1 == scratch.row.top_k) selection.prefix = key;
   __syncthreads();
   return selection.prefix;
+}
+
+// Rows are cut for top_p where tokens have 2^-3, 2^-6 ... of the highest token's mass. The
+// mass above a cut is summed in 32 bits for each thread, in units of 2^23. Each token is
+// rounded down, so the true mass is at least as high.
+constexpr int kNumCuts = 5, kCutDistance = 3, kCutShift = 23;
+constexpr uint64_t kHighestWeight = static_cast<uint64_t>(kMassScale) >> kCutShift;
+static_assert(kHighestWeight * (kMaxSampledVocab / kMaxThreads + 16) <= ~uint32_t{0});
+
+__device__ __forceinline__ constexpr uint32_t weight_of_cut(int cut) {
+  return static_cast<uint32_t>(kHighestWeight >> kCutDistance * (cut + 1));
+}
+// A lower bound of the t of tokens above a cut: 0.7 is more than ln 2.
+__device__ __forceinline__ float t_of_cut(int cut) { return static_cast<float>(cut + 1) * (-0.7f * kCutDistance); }
+
+// A lower bound of the keys of all tokens whose t is at least `cut`. The slack is several
+// times what rounding may add to t. 0: none.
+__device__ __forceinline__ uint32_t key_of_cut(const Scale& scale, float cut) {
+  if (scale.has_overflown) return 0;
+  const float slack = (fabsf(scale.z_of_highest) - cut) * 0x1p-20f;
+  const float x = (scale.z_of_highest + cut - slack) / scale.inverse;
+  return fabsf(x) <= FLT_MAX ? order_key(x) : 0;
+}
+
+// A lower bound of the keys that top_p keeps of a row: of the highest cut above which
+// there is enough mass. 0: none. Sets scratch.top_p_target.
+template <class Team, class Reader>
+__device__ __forceinline__ uint32_t top_p_bound(Team& team, const Reader& reader, RowScratch& scratch,
+                                                const Kept& kept) {
+  uint64_t total = 0;
+  uint32_t above[kNumCuts] = {};
+  reader.for_each_vector([&](const typename Reader::V& vector, int32_t) {
+    if (!__any_sync(kWholeWarp, mass_of_kept(kept, vector.highest()) != 0)) return;
+#pragma unroll
+    for (int i = 0; i < Reader::V::kTokens; ++i) {
+      const uint64_t weight = mass_of_kept(kept, vector.at(i));
+      const auto rounded = static_cast<uint32_t>(weight >> kCutShift);
+      total += weight;
+#pragma unroll
+      for (int cut = 0; cut < kNumCuts; ++cut) above[cut] += rounded >= weight_of_cut(cut) ? rounded : 0;
+    }
+  });
+  Values<1 + kNumCuts> sums{{total}};
+#pragma unroll
+  for (int cut = 0; cut < kNumCuts; ++cut) sums.at[1 + cut] = above[cut];
+  sums = team.reduce(sums, Sum{});
+  const uint64_t target = static_cast<uint64_t>(scratch.row.top_p_target(static_cast<int64_t>(sums.at[0])));
+  if (threadIdx.x == 0) scratch.top_p_target = target;
+  int chosen = kNumCuts;
+#pragma unroll
+  for (int cut = kNumCuts - 1; cut >= 0; --cut) {
+    if (sums.at[1 + cut] << kCutShift >= target) chosen = cut;
+  }
+  return chosen < kNumCuts ? max_key(kept.lowest_key, key_of_cut(kept.scale, t_of_cut(chosen))) : kept.lowest_key;
 }
 
 // Applies the filters to a row, as far as needed until the tokens that they may keep fit
@@ -142,11 +180,13 @@ __device__ __forceinline__ bool filter_row(Team& team, const Reader& reader, Row
     listed.lowest_key = max_key(kept.lowest_key, lowest_key);
     return list_if(team, reader, scratch.list, [&](float x) { return listed.holds(x); });
   };
-  const bool has_bound = scratch.row.has_top_k() ? scratch.row.top_k <= blockDim.x : scratch.row.has_top_p();
-  uint32_t bound = 0;
-  if (has_bound) bound = bound_by_threads(team, reader, scratch, kept, highest_of_thread);
-  bound = static_cast<uint32_t>(team.reduce(bound, Max{}));
-  if ((bound != 0 || scratch.row.has_min_p()) && list_down_to(bound)) return true;
+  if (!scratch.row.has_top_k()) {
+    if (scratch.row.has_top_p()) kept.lowest_key = top_p_bound(team, reader, scratch, kept);
+  } else if (scratch.row.top_k <= blockDim.x) {
+    const uint64_t bound = top_k_bound(scratch, kept, highest_of_thread);
+    kept.lowest_key = max_key(kept.lowest_key, static_cast<uint32_t>(team.reduce(bound, Max{})));
+  }
+  if ((kept.lowest_key > kLowestDrawableKey || scratch.row.has_min_p()) && list_down_to(0)) return true;
 
   const auto list_rest = [&] { return list_down_to(selection.prefix); };
   if (scratch.row.has_top_k()) {

@@ -74,7 +74,7 @@ __device__ void sample_from(Team& team, Source& source, const Reader& reader, Ro
   if (!return_logprobs) return;
   // + 0: -0 becomes 0, as it does in the highest logit. So t is 0 there, not -0.
   const float x = reader.logit(drawn.id) + 0.0f;
-  params.logprobs[row] = drawn.scale.t(x) - log_of_mass(drawn.total_mass);
+  params.logprobs[row] = drawn.scale.t(x) - log_of_mass(scratch.total_mass);
 }
 
 // The row's only allowed token has t = 0, and no filter removes the likeliest token.

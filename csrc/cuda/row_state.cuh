@@ -15,6 +15,7 @@ struct RowScratch {
   SelectScratch select;
   TokenList list;
   RowParams row;            // in shared memory, because it would occupy registers during all passes
+  int64_t total_mass;       // of all tokens, where logprobs are returned
   uint64_t top_p_target;    // the mass that top_p has to reach; 0: not known yet
   unsigned best_score_key;  // order key of a score that the winner reaches
 };

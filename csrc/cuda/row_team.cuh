@@ -16,16 +16,17 @@ namespace structout::cuda {
 constexpr int kMaxThreads = 512;  // per block; all block sizes are powers of two
 constexpr int kMaxWarps = kMaxThreads / kLanes;
 
-// Up to two integers that are reduced together.
+// Integers that are reduced together.
 template <int kCount>
 struct Values {
   uint64_t at[kCount];
 };
+constexpr int kMaxValues = 6;
 
 // A block's shared memory for reductions. The other blocks of a cluster read it.
 struct TeamScratch {
-  uint64_t warp_values[kMaxWarps][2];
-  uint64_t block_values[2][2];  // two that take turns: one may still be read while the next is written
+  uint64_t warp_values[kMaxWarps][kMaxValues];
+  uint64_t block_values[2][kMaxValues];  // two that take turns: one may still be read while the next is written
 };
 
 __device__ __forceinline__ int lane_id() { return static_cast<int>(threadIdx.x) % kLanes; }
@@ -164,7 +165,7 @@ class ClusterTeam : public BlockTeam {
   template <int kCount, class Combine>
   __device__ Values<kCount> reduce(Values<kCount> values, Combine combine) {
     values = reduce_block(values, combine);
-    uint64_t (*block_values)[2] = &scratch_.block_values[turn_];
+    uint64_t (*block_values)[kMaxValues] = &scratch_.block_values[turn_];
     turn_ ^= 1;
     if (threadIdx.x == 0) {
       for (int i = 0; i < kCount; ++i) (*block_values)[i] = values.at[i];

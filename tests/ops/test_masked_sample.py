@@ -422,3 +422,31 @@ def test_masked_sample_on_every_path_matches_reference(num_rows, dtype):
         for filters in ({}, {"top_k": 50}, {"top_p": 0.9}, {"min_p": 0.05}, {"top_k": 3500, "top_p": 0.95}):
             case = case_of(logits, bitmask, rows, device="cuda", **({"temperature": 0.7} | filters))
             cases.check(sample_logprobs, case)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("spread", [0.2, 1.5, 4.0, 12.0])  # of the logits: what top-p keeps fits in a list, or not
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_draws_of_whole_batches_on_cuda_equal_those_of_the_cpu(dtype, spread):
+    """Clusters of 8, 2 and no blocks, at a size that the reference is too slow for."""
+    generator = torch.Generator().manual_seed(3)
+    for num_rows in (1, 60, 140):
+        logits = (torch.randn(num_rows, 151_936, generator=generator) * spread).to(dtype)
+        shares = torch.tensor([1e-5, 1e-3, 0.5, 0.97])
+        allowed = torch.rand(4, 151_936, generator=generator) < shares[:, None]
+        rows = torch.arange(num_rows) % 5 - 1
+        for filters in (
+            {},
+            {"top_p": 0.9},
+            {"top_p": 0.999},
+            {"top_k": 50, "top_p": 0.9},
+            {"min_p": 0.01, "top_p": 0.5},
+        ):
+            arguments = {"bitmask": structout.pack_bitmask(allowed), "rows": rows, "temperature": 0.9, **filters}
+            expected = structout.masked_sample_topn(logits, top_n=20, **arguments)
+            on_cuda = {
+                name: value.cuda() if isinstance(value, torch.Tensor) else value for name, value in arguments.items()
+            }
+            results = structout.masked_sample_topn(logits.cuda(), top_n=20, **on_cuda)
+            for name, got, wanted in zip(expected._fields, results, expected, strict=True):
+                assert torch.equal(got.cpu(), wanted), (name, num_rows, filters)

@@ -1,7 +1,8 @@
 // The CUDA kernels of masked_sample and token_logprobs on the CPU: a library for the Python tests, and a
 // program (COUNT SEED [SHAPES]) that runs random cases under sanitizers, in buffers of exactly
 // the right size, and compares them with a plain loop over a sorted row. The program
-// also checks the carries of the mass histogram, which draws alone would hardly show.
+// also checks the carries of the mass histogram, and the rounding of the cuts for top_p, which
+// draws alone would hardly show.
 #include "cuda/masked_sample.cu"
 
 #include <cstdio>
@@ -361,6 +362,24 @@ bool histogram_is_exact(std::mt19937_64& rng) {
   return sums[0] == expected[0] && sums[1] == expected[1];
 }
 
+// Whether no token above a cut has a key below that of the cut, whatever the rounding.
+bool cuts_are_bounds(std::mt19937_64& rng) {
+  const auto random_float = [&] { return float_of_bits(static_cast<uint32_t>(rng())); };
+  for (int i = 0; i < 20'000; ++i) {
+    const float temperature = rng() % 2 ? 0.7f : fabsf(random_float());
+    float highest = rng() % 2 ? random_float() : static_cast<float>(static_cast<int64_t>(rng() % 2000) - 1000) / 16;
+    if (!(fabsf(highest) <= FLT_MAX) || !(temperature > 0 && temperature <= FLT_MAX)) continue;
+    const Scale scale(highest, 1.0f / temperature);
+    const int cut = static_cast<int>(rng() % cuda::kNumCuts);
+    const float t = cuda::t_of_cut(cut) * (0.98f + static_cast<float>(rng() % 1000) * 3e-5f);
+    const float x = (scale.z_of_highest + t) / scale.inverse;
+    if (!(x <= highest)) continue;
+    const bool is_above = mass(scale.t(x)) >> cuda::kCutShift >= cuda::weight_of_cut(cut);
+    if (is_above && order_key(x) < cuda::key_of_cut(scale, cuda::t_of_cut(cut))) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -368,6 +387,10 @@ int main(int argc, char** argv) {
   std::mt19937_64 rng(argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 0);
   if (!histogram_is_exact(rng)) {
     std::printf("the histogram loses weight\n");
+    return 1;
+  }
+  if (!cuts_are_bounds(rng)) {
+    std::printf("a token above a cut has a lower key\n");
     return 1;
   }
   if (argc > 3 && !run_shapes(std::atoi(argv[3]), rng)) return 1;
