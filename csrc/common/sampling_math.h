@@ -88,8 +88,8 @@ STRUCTOUT_HOST_DEVICE Floats exp2_of_fraction(const Floats& f) {
 // exp(t) for t <= 0. Below kExpFloor it is exp(kExpFloor), which has no mass.
 STRUCTOUT_HOST_DEVICE float exp_float(float t) {
   const float a = (t < kExpFloor ? kExpFloor : t) * kLog2E;
-  const float n = (a + kRoundToInteger) - kRoundToInteger;
-  return exp2_of_fraction(a - n) * float_of_bits(static_cast<uint32_t>(static_cast<int32_t>(n) + 127) << 23);
+  const float shifted = a + kRoundToInteger, n = shifted - kRoundToInteger;  // the low bits of `shifted` are n
+  return exp2_of_fraction(a - n) * float_of_bits((bits_of_float(shifted) << 23) + (127u << 23));
 }
 
 constexpr float kNoMassBelow = -28.0f;

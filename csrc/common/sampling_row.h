@@ -56,6 +56,9 @@ struct Scale {
         z_of_highest(highest * inverse),
         has_overflown(!(fabsf(z_of_highest) <= FLT_MAX)) {}
 
+  // t, where nothing has overflown.
+  STRUCTOUT_HOST_DEVICE float finite_t(float x) const { return x * inverse - z_of_highest; }
+
   STRUCTOUT_HOST_DEVICE float z(float x) const {
     return has_overflown ? (x == highest ? 0.0f : -INFINITY) : x * inverse;
   }

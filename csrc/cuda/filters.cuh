@@ -137,22 +137,28 @@ __device__ __forceinline__ uint32_t key_of_cut(const Scale& scale, float cut) {
   return fabsf(x) <= FLT_MAX ? order_key(x) : 0;
 }
 
-// A lower bound of the keys that top_p keeps of a row: of the highest cut above which
-// there is enough mass. 0: none. Sets scratch.top_p_target.
+// Raises kept.lowest_key to that of the highest cut above which top_p finds enough mass,
+// and sets scratch.top_p_target. Only min_p has filtered the row so far, so all tokens
+// that it keeps take part: -inf has no mass.
 template <class Team, class Reader>
-__device__ __forceinline__ uint32_t top_p_bound(Team& team, const Reader& reader, RowScratch& scratch,
-                                                const Kept& kept) {
+__device__ __forceinline__ void cut_for_top_p(Team& team, const Reader& reader, RowScratch& scratch, Kept& kept) {
+  const Scale& scale = kept.scale;
+  if (scale.has_overflown) return;  // a few tokens share the mass, or very few have any
+  const float lowest_t = fmaxf(kept.lowest_t, kNoMassBelow);
   uint64_t total = 0;
   uint32_t above[kNumCuts] = {};
   reader.for_each_vector([&](const typename Reader::V& vector, int32_t) {
-    if (!__any_sync(kWholeWarp, mass_of_kept(kept, vector.highest()) != 0)) return;
+    if (!__any_sync(kWholeWarp, scale.finite_t(vector.highest()) >= lowest_t)) return;
 #pragma unroll
     for (int i = 0; i < Reader::V::kTokens; ++i) {
-      const uint64_t weight = mass_of_kept(kept, vector.at(i));
+      const float t = scale.finite_t(vector.at(i));
+      const auto weight = static_cast<uint64_t>(mass(t >= lowest_t ? t : -INFINITY));  // without a branch
       const auto rounded = static_cast<uint32_t>(weight >> kCutShift);
       total += weight;
 #pragma unroll
-      for (int cut = 0; cut < kNumCuts; ++cut) above[cut] += rounded >= weight_of_cut(cut) ? rounded : 0;
+      for (int cut = 0; cut < kNumCuts; ++cut) {
+        if (rounded >= weight_of_cut(cut)) above[cut] += rounded;
+      }
     }
   });
   Values<1 + kNumCuts> sums{{total}};
@@ -166,7 +172,7 @@ __device__ __forceinline__ uint32_t top_p_bound(Team& team, const Reader& reader
   for (int cut = kNumCuts - 1; cut >= 0; --cut) {
     if (sums.at[1 + cut] << kCutShift >= target) chosen = cut;
   }
-  return chosen < kNumCuts ? max_key(kept.lowest_key, key_of_cut(kept.scale, t_of_cut(chosen))) : kept.lowest_key;
+  if (chosen < kNumCuts) kept.lowest_key = max_key(kept.lowest_key, key_of_cut(scale, t_of_cut(chosen)));
 }
 
 // Applies the filters to a row, as far as needed until the tokens that they may keep fit
@@ -181,7 +187,7 @@ __device__ __forceinline__ bool filter_row(Team& team, const Reader& reader, Row
     return list_if(team, reader, scratch.list, [&](float x) { return listed.holds(x); });
   };
   if (!scratch.row.has_top_k()) {
-    if (scratch.row.has_top_p()) kept.lowest_key = top_p_bound(team, reader, scratch, kept);
+    if (scratch.row.has_top_p()) cut_for_top_p(team, reader, scratch, kept);
   } else if (scratch.row.top_k <= blockDim.x) {
     const uint64_t bound = top_k_bound(scratch, kept, highest_of_thread);
     kept.lowest_key = max_key(kept.lowest_key, static_cast<uint32_t>(team.reduce(bound, Max{})));
