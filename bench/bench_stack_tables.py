@@ -1,7 +1,8 @@
 """How many schemas have stack tables within a budget, how large these are, and what the
 stack ops take.
 
-    python bench/bench_stack_tables.py --schemas sample.jsonl [--device cpu|cuda] [--count N] [--quick]
+    python bench/bench_stack_tables.py --schemas sample.jsonl [--device cpu|cuda]
+        [--count N] [--quick]
 
 Each schema's tables are built ahead in CPU time, with the keys in declared and in any
 order. The texts of all instances are then followed by the ops beside the engine's own

@@ -4,8 +4,9 @@ from typing import Any
 
 import harness
 
-from tables.text import NOT_MEASURED, Row, markdown, provenance, time_of
+from tables.text import INTERLEAVED, NOT_MEASURED, Row, markdown, provenance, time_of
 
+_COLD_CACHES = "Before each call everything was evicted from the L2 cache."
 PEERS = ("xgrammar", "xgrammar cuda", "llguidance", "masked_fill_")
 SMALLEST_OP = "smallest op"  # torch.add of one number: the least that a call costs
 COUNTED = {
@@ -49,9 +50,12 @@ def short_table() -> str:
 
 
 def full_table(device: str, bench: str = "apply_bitmask") -> str:
-    if not harness.results_path(bench, device).exists():
-        return NOT_MEASURED
     return _table(apply_bitmask_rows(device, bench)) + provenance(bench, device)
+
+
+def apply_bitmask_cuda_table() -> str:
+    rows = [row for row in apply_bitmask_rows("cuda") if row["vocab"] == 151_936]
+    return _table(rows) + provenance("apply_bitmask", "cuda", f"{INTERLEAVED} {_COLD_CACHES}")
 
 
 def _table(rows: list[Row]) -> str:
@@ -73,30 +77,50 @@ def _table(rows: list[Row]) -> str:
 
 
 def masked_sample_short_table() -> str:
-    """Six rows for the README, all times in microseconds."""
-    filters = ("none", "top-k 50, top-p 0.9")
-    rows = [
-        row
-        for row in masked_sample_rows("cpu")
-        if (row["batch"], row["dtype"]) == (64, "float32")
-        and row["allowed"] in ("1,000", "JSON string (96.8%)", "free")
-        and row["filters"] in filters
-    ]
+    """Six rows for the README, microseconds per row."""
+    rows = _short_rows("cpu", "float32")
+    about = (
+        f"**masked_sample** on a CPU, float32 logits {rows[0]['batch']} × {rows[0]['vocab']:,}: microseconds per row, "
+        f"lower is better. One call samples all {rows[0]['batch']} rows; the time of a row is that of the call divided "
+        f"by {rows[0]['batch']}. The peers apply mask, temperature and filters as separate operations."
+    )
     names = ("structout", "torch", "xgrammar + torch", "transformers")
+    return _short_table(rows, names, about, "cpu")
+
+
+def masked_sample_cuda_short_table() -> str:
+    """Six rows for the README, microseconds per call."""
+    rows = _short_rows("cuda", "bfloat16")
+    about = (
+        f"**masked_sample** on a GPU, bfloat16 logits {rows[0]['batch']} × {rows[0]['vocab']:,}: microseconds per "
+        f"call, lower is better. {_COLD_CACHES}"
+    )
+    names = ("structout", "torch", "xgrammar + torch", "transformers", "xgrammar + flashinfer")
+    return _short_table(rows, names, about, "cuda")
+
+
+def _short_rows(device: str, dtype: str) -> list[Row]:
+    return [
+        row
+        for row in masked_sample_rows(device)
+        if (row["batch"], row["dtype"]) == (64, dtype)
+        and row["allowed"] in ("1,000", "JSON string (96.8%)", "free")
+        and row["filters"] in ("none", "top-k 50, top-p 0.9")
+    ]
+
+
+def _short_table(rows: list[Row], names: tuple[str, ...], about: str, device: str) -> str:
     cells = [
         [
             "all" if row["allowed"] == "free" else row["allowed"],
             row["filters"],
-            *_microseconds({name: us / row["batch"] for name, us in row["us"].items()}, names),
+            *_microseconds(
+                {name: us / (row["batch"] if device == "cpu" else 1) for name, us in row["us"].items()}, names
+            ),
         ]
         for row in rows
     ]
-    about = (
-        f"**masked_sample**, float32 logits {rows[0]['batch']} × {rows[0]['vocab']:,}: microseconds per row, lower is "
-        f"better. One call samples all {rows[0]['batch']} rows; the time of a row is that of the call divided by "
-        f"{rows[0]['batch']}. The peers apply mask, temperature and filters as separate operations."
-    )
-    return markdown(["tokens allowed", "filters", *names], cells) + provenance("masked_sample", "cpu", about)
+    return markdown(["tokens allowed", "filters", *names], cells) + provenance("masked_sample", device, about)
 
 
 def _microseconds(us: dict[str, float], names: tuple[str, ...]) -> list[str]:
@@ -110,9 +134,19 @@ def masked_sample_rows(device: str, bench: str = "masked_sample") -> list[Row]:
 
 
 def masked_sample_table(device: str, bench: str = "masked_sample") -> str:
-    if not harness.results_path(bench, device).exists():
-        return NOT_MEASURED
-    rows = masked_sample_rows(device, bench)
+    return _masked_sample_table(masked_sample_rows(device, bench)) + provenance(bench, device)
+
+
+def masked_sample_cuda_table() -> str:
+    rows = [
+        row
+        for row in masked_sample_rows("cuda")
+        if row["dtype"] == "bfloat16" and row["batch"] != 128 and row["allowed"] != "1"
+    ]
+    return _masked_sample_table(rows, "call") + provenance("masked_sample", "cuda", f"{INTERLEAVED} {_COLD_CACHES}")
+
+
+def _masked_sample_table(rows: list[Row], unit: str = "row") -> str:
     measured = {name for row in rows for name in row["us"]}
     peers = [
         name for name in ("torch", "xgrammar + torch", "transformers", "xgrammar + flashinfer") if name in measured
@@ -122,7 +156,7 @@ def masked_sample_table(device: str, bench: str = "masked_sample") -> str:
         "logits",
         "tokens allowed",
         "filters",
-        "structout, per row",
+        f"structout, per {unit}",
         *peers,
         *(f"{name}, per call" for name in floor),
     ]
@@ -130,11 +164,12 @@ def masked_sample_table(device: str, bench: str = "masked_sample") -> str:
     for row in rows:
         us = row["us"]
         shape = f"{row['dtype']} [{row['batch']}, {row['vocab']:,}]"
-        cells = [shape, row["allowed"], row["filters"], f"**{time_of(us['structout'] / row['batch'])}**"]
+        divisor = row["batch"] if unit == "row" else 1
+        cells = [shape, row["allowed"], row["filters"], f"**{time_of(us['structout'] / divisor)}**"]
         cells += [f"{us[peer] / us['structout']:,.0f}×" if peer in us else "" for peer in peers]
         cells += [time_of(us[name]) for name in floor]
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n" + provenance(bench, device)
+    return "\n".join(lines) + "\n"
 
 
 def masked_sample_calls_table() -> str:
@@ -228,18 +263,41 @@ def sass_table() -> str:
     return markdown(head, cells) + provenance("sass", "cpu", about)
 
 
+# How the benches of the ops name the cases of bench_sass.py: allowed tokens and
+# filters, or the density of a mask.
+MEASURED_CASES: dict[str, dict[str, Any]] = {
+    "16 allowed": {"allowed": "16", "filters": "none"},
+    "16 allowed, top_k 50, top_p 0.9": {"allowed": "16", "filters": "top-k 50, top-p 0.9"},
+    "all allowed": {"allowed": "free", "filters": "none"},
+    "all allowed, top_k 50, top_p 0.9": {"allowed": "free", "filters": "top-k 50, top-p 0.9"},
+    "nothing allowed": {"density": 0.0, "vocab": 151_936},
+    "99.9% allowed": {"density": 0.999, "vocab": 151_936},
+}
+
+
+def measured_time(case: Row) -> str:
+    """What an H200 took for a case of the estimates, or nothing."""
+    wanted = MEASURED_CASES[case["case"]] | {"batch": case["rows"], "dtype": "bfloat16"}
+    for row in masked_sample_rows("cuda") if case["op"] == "masked_sample" else apply_bitmask_rows("cuda"):
+        if wanted.items() <= {key: value for key, value in row.items() if key in wanted}.items():
+            return f"{row['us']['structout']:.1f}"
+    return ""
+
+
 def sass_estimates_table() -> str:
     rows = _sass_rows("case")
     names = ("path_instructions", "dependent_loads", "barriers", "cluster_barriers", "registers", "us")
     cells = [
         [row["op"], f"[{row['rows']:,}, 151,936], {row['case']}"]
         + [_change(rows["before"].get(key), row, name) if name in row else "" for name in names]
+        + [measured_time(row)]
         for key, row in rows["now"].items()
     ]
     about = (
-        "Estimates for an H200 from counts, not measurements: bfloat16, sm_90. The instructions are those of a warp on "
-        "the shortest path through the kernel, streams over a row excluded; for apply_bitmask, of a tile of 4,096 "
-        "tokens."
+        "Estimates for an H200 from counts, and what one took later, as in the tables above: bfloat16, "
+        "sm_90. The instructions are those of a warp on the shortest path through the kernel, streams over a row "
+        "excluded; for apply_bitmask, of a tile of 4,096 tokens."
     )
-    head = ["op", "logits, tokens", "instructions", "dependent loads", "barriers", "of clusters", "registers", "µs"]
+    head = ["op", "logits, tokens", "instructions", "dependent loads", "barriers", "of clusters", "registers"]
+    head += ["µs, estimated", "µs, measured"]
     return markdown(head, cells) + provenance("sass", "cpu", about)

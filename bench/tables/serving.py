@@ -127,16 +127,16 @@ def transformers_table() -> str:
     return markdown(head, cells) + provenance("transformers", "cpu", about)
 
 
-def generate_table() -> str:
+def generate_table(device: str) -> str:
     """Each engine's tokens per second, in generate."""
-    rows = rows_of("generate")
+    rows = rows_of("generate", device)
     cells = [[row["peer"], with_range(row["tokens_per_second"], ",.0f")] for row in rows]
     first = rows[0]
     about = (
         f"{first['batch']} texts of {first['tokens']} tokens of one regular expression, V = {first['vocab']:,}, "
         f"{first['vocabulary']}, a Llama of one layer; medians and ranges of {first['rounds']} interleaved rounds."
     )
-    return markdown(["engine", "tokens/s of `generate`"], cells) + provenance("generate", "cpu", about)
+    return markdown(["engine", "tokens/s of `generate`"], cells) + provenance("generate", device, about)
 
 
 def tool_calls_table() -> str:

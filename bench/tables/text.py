@@ -6,25 +6,26 @@ import harness
 
 Row = dict[str, Any]
 NOT_MEASURED = "Not measured yet.\n"
-_INTERLEAVED = "Medians of interleaved runs in one process; ×: how many times the time of structout."
+INTERLEAVED = "Medians of interleaved runs in one process; ×: how many times the time of structout."
 
 
-def rows_of(bench: str) -> list[Row]:
-    rows: list[Row] = harness.read_results(bench, "cpu")["rows"]
+def rows_of(bench: str, device: str = "cpu") -> list[Row]:
+    rows: list[Row] = harness.read_results(bench, device)["rows"]
     return rows
 
 
-def provenance(bench: str, device: str, about: str = _INTERLEAVED) -> str:
+def provenance(bench: str, device: str, about: str = INTERLEAVED) -> str:
     results = harness.read_results(bench, device)
     where = results["environment"]
     versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items() if version)
     overheads = [row["call_overhead_us"] for row in results["rows"] if "call_overhead_us" in row]
     overhead = f" A call on the smallest input takes {overheads[0]} µs." if overheads else ""
+    driver = f", driver {where['driver']}, CUDA {where['cuda']}" if "driver" in where else ""
     missing = {name: why for row in results["rows"] for name, why in row.get("missing", {}).items()}
     not_measured = "".join(f" Not measured: {name} ({why})." for name, why in missing.items())
     return (
         f"\n{about}{overhead}{not_measured} "
-        f"{where['device']}, {counted(where['threads'], 'thread')}; {versions}; commit "
+        f"{where['device']}{driver or ', ' + counted(where['threads'], 'thread')}; {versions}; commit "
         f"{where['commit']}, {where['date']}.\n"
     )
 
