@@ -33,11 +33,8 @@ NEEDED = ("torch", "triton", "ninja", "setuptools", "pytest", "xdist", "hypothes
 
 # -P: the folder triton_kernels must not be importable as a top-level package.
 PYTEST = (sys.executable, "-P", "-m", "pytest", "--quiet", "-p", "no:cacheprovider")
-FEW_WORKERS = ("--numprocesses", "3", "--dist", "worksteal")  # each holds a context and compiles kernels
+WORKERS = ("--numprocesses", "6", "--dist", "worksteal")  # each holds a context and compiles kernels
 GPU_TESTS = ("tests/ops", "tests/distributed", "tests/masks/test_pool.py", "tests/grammar/regular/test_device_fsm.py")
-SANITIZED_TESTS = (
-    "every_path or (cuda and not cuda_on_cpu and (residue or row_map or expanded_mask or (fsm_rows and random)))"
-)
 SANITIZERS = ("memcheck", "racecheck", "synccheck", "initcheck")
 
 
@@ -68,10 +65,10 @@ def steps(out: Path) -> list[Step]:
         Step("bench-sample", 540, (script("bench_masked_sample.py", "--results", str(out)),), cuda),
         Step("bench-step-ops", 60, (script("bench_step_ops.py", "--results", str(out)),), cuda),
         Step("bench-device-fsm", 120, (script("bench_device_fsm.py", "--results", str(out)),), cuda),
-        Step("tests-cuda", 540, (gpu_tests(out, "tests-cuda", "gpu and not triton", "--long", *FEW_WORKERS),), cuda),
-        Step("tests-triton", 540, (gpu_tests(out, "tests-triton", "gpu", *FEW_WORKERS),), triton),
+        Step("tests-cuda", 540, (gpu_tests(out, "tests-cuda", "gpu and not triton", *WORKERS),), cuda),
+        Step("tests-triton", 540, (gpu_tests(out, "tests-triton", "gpu", *WORKERS),), triton),
         Step("push", 180, (gpu_tests(out, "push", "gpu", "-k", "push"),), cuda),
-        Step("sanitize", 540, tuple(sanitized_tests(tool) for tool in SANITIZERS),
+        Step("sanitize", 540, tuple(sanitized_calls(tool) for tool in SANITIZERS),
              cuda | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}),
     ]  # fmt: skip
 
@@ -84,11 +81,11 @@ def gpu_tests(out: Path, name: str, markers: str, *options: str) -> tuple[str, .
     return (*PYTEST, "-m", markers, f"--junitxml={out / name}.xml", *options, *GPU_TESTS)
 
 
-def sanitized_tests(tool: str) -> tuple[str, ...]:
+def sanitized_calls(tool: str) -> tuple[str, ...]:
     # initcheck has to see the kernels of torch too, which initialise what ours read.
     kernels = () if tool == "initcheck" else ("--kernel-name", "kernel_substring=structout")
     check = ("compute-sanitizer", f"--tool={tool}", "--error-exitcode=9", *kernels)
-    return (*check, *PYTEST, "-m", "gpu and not triton", "-k", SANITIZED_TESTS, "tests/ops")
+    return (*check, *script("gpu_smoke.py", "cuda"))
 
 
 def main() -> int:

@@ -2,12 +2,14 @@
 
     python bench/gpu_smoke.py cuda|triton
 
-The first step of `make gpu-check` that runs a kernel: it names the op that fails.
+The first step of `make gpu-check` that runs a kernel: it names the op that fails. The
+sanitizers run it, too, so there are calls for blocks and for clusters.
 """
 
 import os
 import sys
 import time
+from collections.abc import Callable
 
 os.environ["STRUCTOUT_BACKEND"] = sys.argv[1]  # read when structout is imported
 
@@ -28,6 +30,7 @@ def main() -> int:
     bitmask = torch.randint(-(2**31), 2**31, (3, 100), dtype=torch.int32, device="cuda")
     of_one_rank = torch.ops.structout.all_gather_bitmask
     checks["all_gather_bitmask of one rank"] = (lambda: of_one_rank(bitmask, ""), bitmask)
+    checks["masked_sample, a block per row"] = block_per_row()
     failed = 0
     for name, (call, wanted) in checks.items():
         started = time.perf_counter()
@@ -41,6 +44,17 @@ def main() -> int:
         failed += not is_right
         print(f"{name:<32}{time.perf_counter() - started:6.2f} s  {outcome}", flush=True)
     return 1 if failed else 0
+
+
+def block_per_row() -> tuple[Callable[[], torch.Tensor], torch.Tensor]:
+    """A call with more rows than the device has clusters, and what the CPU draws."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(300, 20_000, generator=generator).bfloat16()
+    seeds = torch.arange(300)
+    parameters = (torch.full((300,), 0.7), None, torch.full((300,), 0.9), None, seeds, seeds)
+    expected = torch.ops.structout.masked_sample(logits, None, None, *parameters)
+    on_device = [None if value is None else value.cuda() for value in (logits, None, None, *parameters)]
+    return lambda: torch.ops.structout.masked_sample(*on_device), expected.cuda()
 
 
 if __name__ == "__main__":

@@ -401,7 +401,6 @@ def test_masked_sample_in_captured_graph_reads_everything_anew():
     assert len(torch.cat(drawn).unique()) > 500
 
 
-# compute-sanitizer runs these: every path of the kernels, in few launches.
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", cases.DTYPES, ids=lambda dtype: str(dtype)[6:])
 @pytest.mark.parametrize("num_rows", [1, 40, 300])

@@ -85,10 +85,9 @@ def test_marker_gpu_selects_the_tests_of_cuda_and_triton_kernels():
     assert "test_push_all_gather_of_many_sizes_gathers_every_byte[triton-1]" in collected
 
 
-def test_sanitized_tests_are_those_of_cuda_kernels(gpu_check):
-    collected = collected_tests("-m", "gpu and not triton", "-k", gpu_check.SANITIZED_TESTS)
-    assert "test_masked_sample_on_every_path_matches_reference[1-float32]" in collected
-    assert "test_apply_bitmask_with_row_map_matches_reference[cuda-int32]" in collected
-    assert "test_fsm_op_on_random_automata_matches_reference[cuda-fsm_rows-True]" in collected
-    assert "triton" not in collected
-    assert "on_cpu" not in collected
+def test_every_sanitizer_runs_a_call_of_every_op(gpu_check):
+    for tool in gpu_check.SANITIZERS:
+        command = gpu_check.sanitized_calls(tool)
+        assert command[:2] == ("compute-sanitizer", f"--tool={tool}")
+        assert command[-2].endswith("gpu_smoke.py")
+        assert ("kernel_substring=structout" in command) == (tool != "initcheck")

@@ -10,7 +10,6 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 TRITON_DEVICE = "cuda" if HAS_GPU else "cpu"  # the CPU: under Triton's interpreter
 
 
-
 def on_device(tensor: torch.Tensor, device: str) -> torch.Tensor:
     """Copy a tensor with what lies between its elements, and its strides. ``to`` makes
     it dense."""
