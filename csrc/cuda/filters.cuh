@@ -1,11 +1,11 @@
 // The filters top_k and top_p.
 //
-// Of a row in memory, lower bounds of the thresholds are found first. For top_k from the
-// threads' highest logits: if k of them reach a value, at least k tokens do. For top_p
-// from the mass above a few cuts, which one pass sums together with the total. The tokens
-// that reach the bound usually fit in a list, which the first block of the team sorts.
-// Otherwise a radix selection over these tokens finds a digit of the threshold at a time,
-// until they fit.
+// A row in memory is first reduced to the tokens that reach a lower bound of the threshold.
+// top_k takes the bound from the threads' highest logits: if k of them reach a value, at
+// least k tokens do. top_p takes it from the mass above a few cuts, which one pass sums
+// together with the total. The tokens that reach the bound usually fit in a list, which
+// the first block of the team sorts. Otherwise a radix selection over these tokens finds a
+// digit of the threshold at a time, until they fit.
 #pragma once
 
 #include <cstdint>
@@ -129,9 +129,8 @@ __device__ __forceinline__ constexpr uint32_t weight_of_cut(int cut) {
 __device__ __forceinline__ float t_of_cut(int cut) { return static_cast<float>(cut + 1) * (-0.7f * kCutDistance); }
 
 // A lower bound of the keys of all tokens whose t is at least `cut`. The slack is several
-// times what rounding may add to t. 0: none.
+// times what rounding may add to t. 0: none. The scale must not have overflown.
 __device__ __forceinline__ uint32_t key_of_cut(const Scale& scale, float cut) {
-  if (scale.has_overflown) return 0;
   const float slack = (fabsf(scale.z_of_highest) - cut) * 0x1p-20f;
   const float x = (scale.z_of_highest + cut - slack) / scale.inverse;
   return fabsf(x) <= FLT_MAX ? order_key(x) : 0;
@@ -143,7 +142,7 @@ __device__ __forceinline__ uint32_t key_of_cut(const Scale& scale, float cut) {
 template <class Team, class Reader>
 __device__ __forceinline__ void cut_for_top_p(Team& team, const Reader& reader, RowScratch& scratch, Kept& kept) {
   const Scale& scale = kept.scale;
-  if (scale.has_overflown) return;  // a few tokens share the mass, or very few have any
+  if (scale.has_overflown) return;  // only the highest logits have mass
   const float lowest_t = fmaxf(kept.lowest_t, kNoMassBelow);
   uint64_t total = 0;
   uint32_t above[kNumCuts] = {};

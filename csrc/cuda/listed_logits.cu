@@ -83,14 +83,7 @@ void launch(const Params& params, void* stream) {
 template <class Params>
 void launch_for_format(const Params& params, void* stream) {
   if (params.num_rows == 0 || params.vocab_size == 0 || params.lists.num_entries == 0) return;
-  switch (params.format) {
-    case FloatFormat::kFloat32:
-      return launch<FloatFormat::kFloat32>(params, stream);
-    case FloatFormat::kFloat16:
-      return launch<FloatFormat::kFloat16>(params, stream);
-    case FloatFormat::kBFloat16:
-      return launch<FloatFormat::kBFloat16>(params, stream);
-  }
+  with_format(params.format, [&](auto format) { launch<format.value>(params, stream); });
 }
 
 }  // namespace

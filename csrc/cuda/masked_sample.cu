@@ -223,14 +223,7 @@ void prepare_masked_sample(DeviceFacts& device) {
 
 void masked_sample(const MaskedSampleParams& params, const DeviceFacts& device, void* stream) {
   if (params.num_rows == 0) return;
-  switch (params.format) {
-    case FloatFormat::kFloat32:
-      return launch<FloatFormat::kFloat32>(params, device, stream);
-    case FloatFormat::kFloat16:
-      return launch<FloatFormat::kFloat16>(params, device, stream);
-    case FloatFormat::kBFloat16:
-      return launch<FloatFormat::kBFloat16>(params, device, stream);
-  }
+  with_format(params.format, [&](auto format) { launch<format.value>(params, device, stream); });
 }
 
 }  // namespace structout::cuda

@@ -270,10 +270,9 @@ __global__ void __launch_bounds__(kTotalsThreads, kTotalsBlocksPerSm) row_totals
 
 template <FloatFormat kFormat>
 void launch_ranking(const TokenLogprobsParams& params, const DeviceFacts& device, void* stream) {
-  const bool is_read_again = true;
   launch_teams(rank_by_blocks<kFormat>, rank_by_clusters<kFormat>,
-               team_shape(params.top, device, sizeof(RankingScratch), is_read_again), params, params.top.num_rows,
-               stream);
+               team_shape(params.top, device, sizeof(RankingScratch), /*is_read_again=*/true), params,
+               params.top.num_rows, stream);
 }
 
 template <FloatFormat kFormat>
@@ -299,14 +298,7 @@ void prepare_token_logprobs(const DeviceFacts& device) {
 
 void token_logprobs(const TokenLogprobsParams& params, const DeviceFacts& device, void* stream) {
   if (params.top.num_rows == 0) return;
-  switch (params.top.format) {
-    case FloatFormat::kFloat32:
-      return launch_ranking<FloatFormat::kFloat32>(params, device, stream);
-    case FloatFormat::kFloat16:
-      return launch_ranking<FloatFormat::kFloat16>(params, device, stream);
-    case FloatFormat::kBFloat16:
-      return launch_ranking<FloatFormat::kBFloat16>(params, device, stream);
-  }
+  with_format(params.top.format, [&](auto format) { launch_ranking<format.value>(params, device, stream); });
 }
 
 void top_tokens(const TopTokensParams& params, const DeviceFacts& device, void* stream) {
@@ -315,14 +307,7 @@ void top_tokens(const TopTokensParams& params, const DeviceFacts& device, void* 
 
 void row_totals(const RowTotalsParams& params, void* stream) {
   if (params.num_rows == 0) return;
-  switch (params.format) {
-    case FloatFormat::kFloat32:
-      return launch_totals<FloatFormat::kFloat32>(params, stream);
-    case FloatFormat::kFloat16:
-      return launch_totals<FloatFormat::kFloat16>(params, stream);
-    case FloatFormat::kBFloat16:
-      return launch_totals<FloatFormat::kBFloat16>(params, stream);
-  }
+  with_format(params.format, [&](auto format) { launch_totals<format.value>(params, stream); });
 }
 
 void merge_totals(const MergeTotalsParams& params, void* stream) { launch_rows(params, params.num_rows, stream); }

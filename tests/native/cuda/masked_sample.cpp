@@ -373,7 +373,7 @@ bool cuts_are_bounds(std::mt19937_64& rng) {
     const int cut = static_cast<int>(rng() % cuda::kNumCuts);
     const float t = cuda::t_of_cut(cut) * (0.98f + static_cast<float>(rng() % 1000) * 3e-5f);
     const float x = (scale.z_of_highest + t) / scale.inverse;
-    if (!(x <= highest)) continue;
+    if (scale.has_overflown || !(x <= highest)) continue;
     const bool is_above = mass(scale.t(x)) >> cuda::kCutShift >= cuda::weight_of_cut(cut);
     if (is_above && order_key(x) < cuda::key_of_cut(scale, cuda::t_of_cut(cut))) return false;
   }
