@@ -7,21 +7,13 @@ import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal
 
 import jsonschema
 import openai
 import pytest
-from pydantic import BaseModel, Field
 
 from support.example_scripts import EXAMPLES, load_example
-
-SCHEMA = {
-    "type": "object",
-    "properties": {"item": {"enum": ["apple", "pear"]}, "quantity": {"type": "integer", "minimum": 1, "maximum": 99}},
-    "required": ["item", "quantity"],
-    "additionalProperties": False,
-}
+from support.openai_client import MESSAGES, SCHEMA, TOOLS, ChatTests, chat_client
 
 
 @pytest.fixture(autouse=True)
@@ -191,90 +183,19 @@ def test_server_forgets_requests_whose_client_has_gone(server):
 # -- the server, for OpenAI's client ---------------------------------------------------
 
 
-class Order(BaseModel, extra="forbid"):
-    item: Literal["apple", "pear"]
-    quantity: int = Field(ge=1, le=99)
-
-
-FUNCTION = {"name": "order", "description": "Order fruit.", "parameters": SCHEMA}
-TOOLS = [
-    {"type": "function", "function": FUNCTION},
-    {"type": "function", "function": {"name": "wait", "parameters": {"type": "object", "additionalProperties": False}}},
-]
 ARGUMENTS = [{"item": "pear", "quantity": 1}, {"item": "apple", "quantity": 2}]
-MESSAGES = [{"role": "user", "content": "One pear, please."}]
 
 
 @pytest.fixture
 def chat(server):
-    """``client.chat.completions``, with a model and messages."""
     port, manager = server
-    with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0) as client:
-        assert [model.id for model in client.models.list()] == ["demo"]
-        yield lambda method="create", **options: getattr(client.chat.completions, method)(
-            **({"model": "demo", "messages": MESSAGES} | options)
-        )
+    with chat_client(f"http://127.0.0.1:{port}") as chat:
+        yield chat
     wait_for_no_request(manager)
 
 
-def test_chat_reads_an_answer_into_the_class_of_its_response_format(chat):
-    answer = chat("parse", response_format=Order)
-    assert isinstance(answer.choices[0].message.parsed, Order)
-    assert answer.choices[0].finish_reason == "stop"
-    usage = answer.usage
-    assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
-    assert min(usage.prompt_tokens, usage.completion_tokens) > 5
-
-
-def test_chat_with_other_constraints_and_none(chat):
-    for options, pattern in (
-        ({"extra_body": {"structured_outputs": {"regex": "[a-z]{7}"}}}, "[a-z]{7}"),
-        ({"response_format": {"type": "json_object"}, "max_completion_tokens": 3}, r"\{.*"),
-        ({"response_format": {"type": "text"}, "max_tokens": 4}, "(?s).*"),
-    ):
-        choice = chat(**options).choices[0]
-        assert re.fullmatch(pattern, choice.message.content)
-        assert choice.finish_reason in ("stop", "length")
-
-
-def test_chat_streams_the_text_and_its_usage(chat):
-    options = {"response_format": {"type": "json_schema", "json_schema": {"name": "o", "schema": SCHEMA}}}
-    *chunks, last = chat(stream=True, stream_options={"include_usage": True}, **options)
-    pieces = [chunk.choices[0].delta.content or "" for chunk in chunks]
-    jsonschema.validate(json.loads("".join(pieces)), SCHEMA)
-    assert chunks[0].choices[0].delta.role == "assistant"
-    assert [chunk.choices[0].finish_reason for chunk in chunks] == [None] * (len(chunks) - 1) + ["stop"]
-    assert (last.choices, last.usage.completion_tokens > 5) == ([], True)
-    assert len(chunks) > 5
-
-
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "order"}}])
-def test_chat_calls_tools_with_valid_arguments(chat, choice):
-    answer = chat(tools=TOOLS, tool_choice=choice, parallel_tool_calls=False, max_tokens=400)
-    assert answer.choices[0].finish_reason == "tool_calls"
-    (call,) = answer.choices[0].message.tool_calls
-    if call.function.name == "order":
-        jsonschema.validate(json.loads(call.function.arguments), SCHEMA)
-    else:
-        assert (call.function.name, call.function.arguments, choice) == ("wait", "{}", "required")
-    results = [answer.choices[0].message, {"role": "tool", "tool_call_id": call.id, "content": "done"}]
-    assert chat(messages=[*MESSAGES, *results], max_tokens=2).choices[0].message.content is not None
-
-
-def test_chat_streams_calls_that_the_client_puts_together(chat):
-    named = {"type": "function", "function": {"name": "order"}}
-    chunks = list(chat(tools=TOOLS, tool_choice=named, stream=True, max_tokens=400))
-    calls = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or ()]
-    assert [call.index for call in calls] == [0]
-    jsonschema.validate(json.loads(calls[0].function.arguments), SCHEMA)
-    assert not any(chunk.choices[0].delta.content for chunk in chunks)
-    assert chunks[-1].choices[0].finish_reason == "tool_calls"
-
-
-def test_chat_without_a_choice_of_tools_writes_text(chat):
-    message = chat(tools=TOOLS, tool_choice="none", max_tokens=3).choices[0].message
-    assert message.content is not None
-    assert message.tool_calls is None
+class TestChat(ChatTests):
+    """The tests that vLLM's server passes, too."""
 
 
 @pytest.mark.parametrize(

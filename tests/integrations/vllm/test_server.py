@@ -14,6 +14,7 @@ pytest.importorskip("vllm")
 import httpx
 
 from support.locations import ROOT
+from support.openai_client import ChatTests, chat_client
 from support.server_processes import free_ports, running
 from support.vllm_requests import LETTERS, SCHEMA
 
@@ -28,6 +29,7 @@ def server(small_model, tmp_path_factory):
     arguments = ["--model", str(small_model), "--served-model-name", "small", "--port", str(port)]
     arguments += ["--host", "127.0.0.1", "--max-model-len", "512", "--enforce-eager", "--dtype", "float32"]
     arguments += ["--num-gpu-blocks-override", "256", "--max-num-seqs", "64"]
+    arguments += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
     log = tmp_path_factory.mktemp("server") / "log"
     command = [sys.executable, "-P", "-m", "vllm.entrypoints.openai.api_server", *arguments]
     url = f"http://127.0.0.1:{port}"
@@ -129,6 +131,16 @@ def test_client_example_prints_an_order_and_why_a_constraint_is_refused(server):
     assert order["item"] in ("tea", "coffee")
     assert order["cups"] in range(1, 10)
     assert "a ( is not closed" in run.stdout[end:]
+
+
+@pytest.fixture
+def chat(server):
+    with chat_client(server) as chat:
+        yield chat
+
+
+class TestChat(ChatTests):
+    """The tests that the server of examples/ passes, too."""
 
 
 def num_requests(url):
