@@ -1,25 +1,14 @@
 """Measures the manager's decoding step while another thread of the process runs Python
 code, as an engine's own loop or server may.
 
-    python bench/bench_busy_thread.py [--before CHECKOUT] [--quick]
-
-Each round is a process of its own. With --before, rounds of that checkout alternate
-with those of this one.
+    python bench/bench_busy_thread.py [--quick]
 """
 
-import argparse
 import itertools
-import json
-import os
 import random
 import statistics
-import subprocess
-import sys
 import threading
 import time
-from collections import defaultdict
-from pathlib import Path
-from typing import Any
 
 import harness
 import torch
@@ -31,7 +20,6 @@ from structout import StructuredOutputManager, StructuredOutputsConfig, Structur
 Samples = dict[tuple[str, int, bool], list[float]]  # seconds by engine, drafts, and whether a thread is busy
 ENGINES = ("fsm", "xgrammar", "llguidance")
 NUM_REQUESTS = 64
-ROOT = Path(__file__).parents[1]
 
 
 class Loop:
@@ -85,7 +73,7 @@ def measure(is_quick: bool) -> Samples:
     """Time steps of each engine, alone and beside a busy thread, in this process."""
     tokenizer = trained_tokenizer(2_000, 1_000_000) if is_quick else large_tokenizer()
     vocab_size = 2_304 if is_quick else VOCAB_SIZE
-    num_steps = 3 if is_quick else 50
+    num_steps = 3 if is_quick else 200
     samples: Samples = {}
     config = StructuredOutputsConfig(compile_timeout=120)  # for a busy machine
     with StructuredOutputManager(tokenizer, vocab_size, config) as manager:
@@ -120,42 +108,19 @@ class BusyThread:
             count += 1
 
 
-def measure_in_process(checkout: Path, is_quick: bool) -> Samples:
-    """Return what :func:`measure` measures of the package in ``checkout``."""
-    command = [sys.executable, __file__, "--measure", *(["--quick"] if is_quick else [])]
-    environment = os.environ | {"PYTHONPATH": str(checkout)}
-    run = subprocess.run(command, env=environment, capture_output=True, text=True)
-    if run.returncode:
-        raise RuntimeError(run.stderr)
-    return {tuple(key): seconds for key, seconds in json.loads(run.stdout.splitlines()[-1])}
-
-
-def commit_of(checkout: Path) -> str:
-    command = ["git", "-C", str(checkout), "rev-parse", "--short", "HEAD"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-
 def main() -> None:
-    parser = harness.argument_parser("decoding steps beside a busy Python thread", quick="few steps, one round")
-    parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="a checkout of an earlier commit, with its ops")
-    parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
+    parser = harness.argument_parser("decoding steps beside a busy Python thread", quick="few steps")
     arguments = parser.parse_args()
-    if arguments.measure:
-        print(json.dumps([[key, seconds] for key, seconds in measure(arguments.quick).items()]))
-        return
-    checkouts = {"structout": ROOT} | ({"before": arguments.before} if arguments.before else {})
-    samples: dict[tuple[str, int, bool], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for _ in range(1 if arguments.quick else 4):
-        for name, checkout in checkouts.items():
-            for key, seconds in measure_in_process(checkout, arguments.quick).items():
-                samples[key][name] += seconds
     results = harness.ResultsFile("busy_thread", torch.device("cpu"), arguments)
-    before = {"before": commit_of(arguments.before)} if arguments.before else {}
-    for (engine, num_drafts, is_busy), by_name in samples.items():
-        row: dict[str, Any] = {"engine": engine, "requests": NUM_REQUESTS, "drafts": num_drafts, "busy": is_busy}
-        row |= before | {"steps": len(by_name["structout"])}
-        for statistic, of in (("us", statistics.median), ("us_mean", statistics.mean)):
-            row[statistic] = {name: round(of(seconds) * 1e6, 1) for name, seconds in by_name.items()}
+    for (engine, num_drafts, is_busy), seconds in measure(arguments.quick).items():
+        row = {
+            "engine": engine,
+            "requests": NUM_REQUESTS,
+            "drafts": num_drafts,
+            "busy": is_busy,
+            "steps": len(seconds),
+            "us": {"structout": round(statistics.median(seconds) * 1e6, 1)},
+        }
         results.add(row)
         print(row)
     results.close()

@@ -13,12 +13,14 @@ Without it a few built-in texts are replayed, and the pool is not measured. With
 
 import itertools
 import json
+import os
 import random
 import re
 import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -38,8 +40,13 @@ from structout.grammar.vocabulary import Vocabulary
 from structout.masks.pool import MaskDeduplicator, MaskPool
 
 AUTO = "structout auto"  # with the engine that it chooses; "structout" uses xgrammar, as vLLM does
+FILL_THREADS = min(8, os.cpu_count() or 1)
+AUTO_ON_THREADS = f"structout auto, {FILL_THREADS} threads"
 # The peers bound no whitespace, and masks are compared.
-CONFIG = StructuredOutputsConfig(max_whitespace=None)
+CONFIG = StructuredOutputsConfig(max_whitespace=None, fill_threads=1)
+# xgrammar computes masks when it compiles, structout when they are first needed. So the
+# first steps meet masks that are new, and later ones hardly any.
+PHASES = {"first": 80, "later": 160}  # steps
 POOL_CAPACITY = 2048  # masks: 39 MB of device memory
 OWN_TEXTS: list[tuple[dict[str, Any], Any]] = [
     (
@@ -138,7 +145,7 @@ class Replay:
         is_exact: bool,
     ):
         self.peers = peers
-        self.timings = Timings()
+        self.timings = Timings()  # of the present phase
         self._texts = itertools.cycle(texts)
         self._num_drafts = num_drafts
         self._comparable = comparable
@@ -177,36 +184,50 @@ class Replay:
     def _compare(self, masks: Mapping[str, npt.NDArray[np.int32]]) -> None:
         ours = masks["structout"] & self._comparable
         for name, theirs in masks.items():
-            if name == AUTO and not self._is_exact:
+            if name.startswith(AUTO) and not self._is_exact:
                 continue
             if not np.array_equal(theirs & self._comparable, ours):
                 raise AssertionError(f"{name} has other masks than structout: nothing is timed on a wrong result")
 
 
 def time_steps(
-    texts: Sequence[Text], tokenizer: Any, vocab_size: int, num_requests: int, num_drafts: int, num_steps: int
+    texts: Sequence[Text],
+    tokenizer: Any,
+    vocab_size: int,
+    num_requests: int,
+    num_drafts: int,
+    phases: Mapping[str, int],
 ) -> list[dict[str, Any]]:
-    """Return one row for each call that a step consists of."""
-    with (
-        StructuredOutputManager(tokenizer, vocab_size, CONFIG) as manager,
-        StructuredOutputManager(tokenizer, vocab_size, CONFIG) as choosing,
-    ):
+    """Return one row for each phase and each call that a step consists of."""
+    with ExitStack() as managers:
+
+        def manager(config: StructuredOutputsConfig) -> StructuredOutputManager:
+            return managers.enter_context(StructuredOutputManager(tokenizer, vocab_size, config))
+
+        by_xgrammar = manager(CONFIG)
         peers: dict[str, Peer] = {
-            "structout": Structout(manager, "xgrammar:no-fallback"),
-            AUTO: Structout(choosing, "auto"),
-            "bare fills": BareBackend(manager.vocabulary, num_requests * (1 + num_drafts)),
+            "structout": Structout(by_xgrammar, "xgrammar:no-fallback"),
+            AUTO: Structout(manager(CONFIG), "auto"),
+            "bare fills": BareBackend(by_xgrammar.vocabulary, num_requests * (1 + num_drafts)),
         }
+        if FILL_THREADS > 1:
+            peers[AUTO_ON_THREADS] = Structout(manager(replace(CONFIG, fill_threads=FILL_THREADS)), "auto")
         if vllm_version() is not None:
             peers["vllm"] = VllmManager(tokenizer, vocab_size, num_requests, num_drafts)
         long_enough = [text for text in texts if len(text.token_ids) >= 2 + num_drafts]
         is_exact = all("regex" in text.constraint for text in texts)
-        replay = Replay(peers, long_enough, num_requests, num_drafts, _text_tokens(manager.vocabulary), is_exact)
-        for _ in range(num_steps):
-            replay.step()
-    shape = {"requests": num_requests, "drafts": num_drafts, "vocab": vocab_size, "tokenizer": tokenizer.name_or_path}
-    shape |= {"constraint": "regex" if is_exact else "json", "vllm": vllm_version(), "texts": len(long_enough)}
-    timings = replay.timings
-    return [{"call": call, **shape, "us": timings.median_us(call)} for call in timings.samples]
+        replay = Replay(peers, long_enough, num_requests, num_drafts, _text_tokens(by_xgrammar.vocabulary), is_exact)
+        shape = {"requests": num_requests, "drafts": num_drafts, "vocab": vocab_size}
+        shape |= {"tokenizer": tokenizer.name_or_path, "constraint": "regex" if is_exact else "json"}
+        shape |= {"vllm": vllm_version(), "texts": len(long_enough)}
+        rows = []
+        for phase, num_steps in phases.items():
+            replay.timings = Timings()
+            for _ in range(num_steps):
+                replay.step()
+            timings = replay.timings
+            rows += [{"call": call, **shape, "steps": phase, "us": timings.median_us(call)} for call in timings.samples]
+    return rows
 
 
 def _text_tokens(vocabulary: Vocabulary) -> npt.NDArray[np.int32]:
@@ -337,7 +358,7 @@ def say(row: Mapping[str, Any]) -> None:
     us = row["us"]
     against_ours = {name: f" ({us[name] / us['structout']:.2f}x)" for name in us} if "structout" in us else {}
     beside = "  ".join(f"{name} {us[name]:,.0f} us{against_ours.get(name, '')}" for name in us)
-    kind = f"{row['constraint']}, {row['requests']} requests, {row['drafts']} drafts"
+    kind = f"{row['constraint']}, {row['requests']} requests, {row['drafts']} drafts, {row['steps']} steps"
     print(f"{row['call']:<16}{kind}: {beside}", flush=True)
 
 
@@ -352,7 +373,7 @@ def main() -> None:
 
     tokenizer = trained_tokenizer(2_000, 1_000_000) if arguments.quick else large_tokenizer()
     vocab_size = 2_304 if arguments.quick else VOCAB_SIZE
-    num_requests, num_steps = (8, 5) if arguments.quick else (256, 80)
+    num_requests, phases = (8, {"first": 3, "later": 3}) if arguments.quick else (256, PHASES)
     sample = maskbench_texts(arguments.maskbench, tokenizer) if arguments.maskbench else []
     texts = comparable_texts(sample or own_texts(tokenizer), tokenizer, vocab_size, most=8 if arguments.quick else 64)
 
@@ -360,7 +381,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for num_drafts in (0, 3):
         for some in (texts, regex_texts(tokenizer)):
-            rows += time_steps(some, tokenizer, vocab_size, num_requests, num_drafts, num_steps)
+            rows += time_steps(some, tokenizer, vocab_size, num_requests, num_drafts, phases)
     if sample:
         rows.append(bytes_through_pool(sample[:8] if arguments.quick else sample, tokenizer, vocab_size, num_requests))
     for row in rows:

@@ -6,36 +6,36 @@ from tables.text import markdown, provenance, rows_of, time_of, with_range
 
 
 def manager_table() -> str:
-    steps = [row for row in rows_of("manager") if "drafts" in row]
-    peers = ["bare fills", "structout", "structout auto", "vllm"]
-    rows = [
-        [
-            row["call"],
-            row.get("constraint", "json"),
-            f"{row['drafts']}",
-            *(time_of(row["us"][peer]) if peer in row["us"] else "" for peer in peers),
-        ]
-        for row in sorted(steps, key=lambda row: row.get("constraint", "json"))
-    ]
-    about = f"{steps[0]['requests']} requests, V = {steps[0]['vocab']:,}, {steps[0]['tokenizer']}, {steps[0]['vllm']}."
-    return markdown(["call", "constraint", "drafts", *peers], rows) + provenance("manager", "cpu", about)
+    """A step's calls together, beside vLLM's."""
+    calls = [row for row in rows_of("manager") if "drafts" in row]
+    steps: dict[tuple[str, int, str], dict[str, dict[str, float]]] = {}
+    for row in calls:
+        steps.setdefault((row["constraint"], row["drafts"], row["steps"]), {})[row["call"]] = row["us"]
+    ours = "structout auto"
+    others = [name for name in calls[0]["us"] if name.startswith("structout auto,")] + ["vllm", "structout"]
+    rows = []
+    for (constraint, drafts, phase), us in sorted(steps.items()):
+        total = {name: sum(of_call.get(name, 0) for of_call in us.values()) for name in (ours, *others)}
+        parts = [time_of(us[call][ours]) for call in ("grammar_bitmask", "accept")]
+        beside = [f"{time_of(total[name])} ({total[name] / total[ours]:.1f}×)" for name in others]
+        rows.append([constraint, str(drafts), phase, f"**{time_of(total[ours])}**", *parts, *beside])
+    about = f"{calls[0]['requests']} requests, V = {calls[0]['vocab']:,}, {calls[0]['tokenizer']}, {calls[0]['vllm']}."
+    names = [*others[:-2], "vLLM's manager", "structout over xgrammar"]
+    head = ["constraint", "drafts", "steps", ours, "its fill", "its accept", *names]
+    return markdown(head, rows) + provenance("manager", "cpu", about)
 
 
 def busy_thread_table() -> str:
-    """A step alone and beside a busy thread, now and before."""
+    """A step alone and beside a busy thread."""
+    us = {(row["engine"], row["drafts"], row["busy"]): row["us"]["structout"] for row in rows_of("busy_thread")}
     cells = []
-    for row in rows_of("busy_thread"):
-        ours, before = row["us"]["structout"], row["us"]["before"]
-        thread = "busy" if row["busy"] else "none"
-        medians = [f"**{time_of(ours)}**", time_of(before), f"{before / ours:.1f}×"]
-        means = [time_of(row["us_mean"][name]) for name in ("structout", "before")]
-        cells.append([row["engine"], str(row["drafts"]), thread, *medians, *means])
+    for engine, drafts, busy in us:
+        alone, beside = us[engine, drafts, False], us[engine, drafts, True]
+        if busy:
+            cells.append([engine, str(drafts), time_of(alone), time_of(beside), f"**{beside / alone:.2f}×**"])
     row = rows_of("busy_thread")[0]
-    about = (
-        f"{row['requests']} requests on JSON schemas, {row['steps']} steps of each case, in processes that alternate; "
-        f"before: commit {row['before']}."
-    )
-    head = ["engine", "drafts", "other thread", "structout, median", "before", "", "structout, mean", "before"]
+    about = f"{row['requests']} requests on JSON schemas; medians of {row['steps']} steps."
+    head = ["engine", "drafts", "alone", "beside a busy thread", ""]
     return markdown(head, cells) + provenance("busy_thread", "cpu", about)
 
 

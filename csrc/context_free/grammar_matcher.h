@@ -72,6 +72,8 @@ class GrammarMatcher final : public engine::Matcher {
     return state == kOwn ? history_.back() : drafts_[state - kOwn - 1].place;
   }
 
+  void prefetch_place() const override { __builtin_prefetch(&history_.back()); }
+
   // Calls a function that may make states. If embedded languages have no room for more of
   // them beside those of other texts, makes those of this text again, apart from the
   // others.

@@ -30,8 +30,6 @@ class SchemaMatcher final : public engine::Matcher {
 
   std::unique_ptr<Matcher> copy() const override { return std::make_unique<SchemaMatcher>(*this); }
 
-  void prefetch() const override { __builtin_prefetch(&place_->mask); }
-
  private:
   struct Step {
     uint32_t token;  // kNoToken if it is bytes
@@ -44,6 +42,12 @@ class SchemaMatcher final : public engine::Matcher {
   };
 
   const Place& place(uint32_t state) const { return state == 0 ? *place_ : *drafts_[state - 1].place; }
+
+  void prefetch_place() const override {
+    __builtin_prefetch(&place_->mask);
+    __builtin_prefetch(history_.data() + history_.size());
+    __builtin_prefetch(steps_.data() + steps_.size());
+  }
 
   // Calls a function that may make states. If there is no room for more of them beside
   // those of other texts, makes those of this text again, apart from the others.

@@ -11,8 +11,24 @@ namespace {
 
 constexpr size_t kMaxKeptBytes = 64u << 20;   // masks beyond are computed each time
 constexpr uint32_t kWordsPerListedToken = 4;  // setting a bit takes as long as copying some words
-constexpr size_t kManyListedTokens = 256;     // it pays to look for a mask that is alike
+constexpr size_t kManyListedTokens = 256;     // it pays to look for another form
 constexpr size_t kBytesPerKeptMask = 128;     // of the deque and the table, roughly
+
+// A hash of a row, by four chains that do not wait for one another.
+uint64_t hash_of(const uint32_t* row, uint32_t words) {
+  constexpr uint32_t kChains = 4;
+  uint64_t chains[kChains] = {1, 2, 3, 4};
+  uint32_t i = 0;
+  for (; i + 2 * kChains <= words; i += 2 * kChains) {
+    uint64_t pairs[kChains];
+    std::memcpy(pairs, row + i, sizeof pairs);
+    for (uint32_t chain = 0; chain < kChains; ++chain) chains[chain] = mix(chains[chain], pairs[chain]);
+  }
+  uint64_t hash = words;
+  for (; i < words; ++i) hash = mix(hash, row[i]);
+  for (uint64_t chain : chains) hash = mix(hash, chain);
+  return mix(hash, hash >> 32);
+}
 
 // Lists the set bits of word(0) ... word(count - 1). False if there are more than `most`.
 template <typename Word>
@@ -38,6 +54,7 @@ Mask MaskStore::smallest_form(const uint32_t* row) {
   size_t most = words / kWordsPerListedToken;
   Mask smallest{MaskKind::kRow, {}};
   std::vector<uint32_t> bits;
+  auto is_large = [&] { return smallest.kind == MaskKind::kRow || smallest.words.size() > kManyListedTokens; };
   auto try_form = [&](MaskKind kind, const Mask* base, auto word) {
     bits.clear();
     if (!list_bits(words, most, word, bits)) return false;
@@ -48,14 +65,13 @@ Mask MaskStore::smallest_form(const uint32_t* row) {
   };
   const std::vector<uint32_t>& text = vocabulary_->text_row();
   try_form(MaskKind::kAllowed, nullptr, [&](uint32_t i) { return row[i]; });
-  try_form(MaskKind::kDiffering, nullptr, [&](uint32_t i) { return text[i] ^ row[i]; });
-  bool is_large = smallest.kind == MaskKind::kRow || smallest.words.size() > kManyListedTokens;
+  if (is_large()) try_form(MaskKind::kDiffering, nullptr, [&](uint32_t i) { return text[i] ^ row[i]; });
   size_t used = bases_.size();
-  for (size_t i = 0; i < bases_.size() && is_large; ++i) {
+  for (size_t i = 0; i < bases_.size() && is_large(); ++i) {
     const std::vector<uint32_t>& base = bases_[i]->words;
     if (try_form(MaskKind::kDiffering, bases_[i], [&](uint32_t at) { return base[at] ^ row[at]; })) used = i;
   }
-  if (used < bases_.size() && smallest.base != nullptr) {
+  if (used < bases_.size()) {
     std::rotate(bases_.begin(), bases_.begin() + ptrdiff_t(used), bases_.begin() + ptrdiff_t(used) + 1);
   }
   if (smallest.kind == MaskKind::kRow) smallest.words.assign(row, row + words);
@@ -86,8 +102,7 @@ void MaskStore::expand(const Mask& mask, uint32_t* row) const {
 }
 
 const Mask* MaskStore::add(const uint32_t* row) {
-  size_t row_bytes = vocabulary_->row_words() * sizeof(uint32_t);
-  uint64_t hash = hash_bytes(reinterpret_cast<const uint8_t*>(row), row_bytes);
+  uint64_t hash = hash_of(row, vocabulary_->row_words());
   std::lock_guard<std::mutex> lock(mutex_);
   auto [first, last] = by_hash_.equal_range(hash);
   for (auto found = first; found != last; ++found) {

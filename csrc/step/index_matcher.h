@@ -29,6 +29,8 @@ class IndexMatcher final : public Matcher {
  private:
   static_assert(kNoState == kDead);
 
+  void prefetch_place() const override { __builtin_prefetch(&states_.back()); }
+
   bool push(uint32_t state) {
     if (state == kDead) return false;
     states_.push_back(state);

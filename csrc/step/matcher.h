@@ -168,7 +168,11 @@ class Matcher {
   virtual bool has_mask(uint32_t state) const = 0;
 
   // Asks for what the next call reads first, so that it does not wait for it.
-  virtual void prefetch() const {}
+  void prefetch() const {
+    __builtin_prefetch(stop_tokens_.data());
+    __builtin_prefetch(tokens_.data() + tokens_.size());
+    prefetch_place();
+  }
 
   // A number for the mask of a state: masks of the same number are equal, in the whole
   // process and in all kinds of grammars. 0 if the mask has none.
@@ -205,6 +209,9 @@ class Matcher {
 
  private:
   // The hooks. `token` is in the vocabulary.
+
+  // What prefetch() does for the present position.
+  virtual void prefetch_place() const = 0;
 
   // Moves by a token. If it is not allowed, does nothing and returns false.
   virtual bool advance(uint32_t token) = 0;

@@ -13,6 +13,9 @@ constexpr uint32_t kEmptyRow = kFreeRow - 2;   // of a row that others fill
 constexpr uint64_t kLookupWork = 3'000;  // of what is expected to be known: about 0.1 ms
 constexpr uint64_t kHeldWork = 30'000;   // before others may go on: about 1 ms
 
+// Of masks that several threads copy. To wake a thread takes as long as copying a part or two.
+constexpr size_t kBytesOfPart = size_t{1} << 18;
+
 // Asks for the matchers of requests after the one at i. Their objects lie apart, and have
 // left the caches since the last step: waiting for one after the other takes longer than
 // what is done with them.
@@ -25,13 +28,6 @@ void prefetch_after(const Requests& requests, size_t i) {
     for (size_t line = 0; line < 5; ++line) __builtin_prefetch(address + line * 64);
   }
   if (const Matcher* matcher = matcher_at(i + kPlacesAhead)) matcher->prefetch();
-}
-
-// Where rows are put together before they are streamed. Empty if they are better written in
-// place.
-std::vector<uint32_t> streamed_row(size_t num_rows, const MaskRows& masks) {
-  bool is_streamed = StreamedRows::is_better(num_rows * size_t(masks.row_bytes));
-  return std::vector<uint32_t>(is_streamed ? masks.row_words() : 0);
 }
 
 }  // namespace
@@ -71,7 +67,7 @@ void Step::lay_out() {
   states_.clear();
   matchers_.clear();
   is_planned_.assign(requests.size(), false);
-  dead_ends.clear();
+  is_dead_end_.assign(requests.size(), false);
   unfinished.clear();
   for (const StepRequest& request : requests) {
     size_t count = request.max_rows;
@@ -150,39 +146,56 @@ bool Step::write_row(size_t row, uint32_t* words, size_t num_words) const {
   return matchers_[row]->fill(state, words);
 }
 
-// Fills row i of `masks`. Returns whether it allows anything. `streamed`: see streamed_row().
-bool Step::fill_row(size_t row, const MaskRows& masks, size_t i, std::vector<uint32_t>& streamed) const {
-  if (streamed.empty()) return write_row(row, masks.row(i), masks.row_words());
-  bool allows_any = write_row(row, streamed.data(), streamed.size());
-  StreamedRows::copy(masks.row(i), streamed.data(), streamed.size());
-  return allows_any;
+// Fills row i of `rows` with the mask of a row. Returns whether it allows anything.
+bool Step::fill_row(size_t row, RowWriter& rows, size_t i) const {
+  return rows.write(i, [&](uint32_t* words, size_t num_words) { return write_row(row, words, num_words); });
 }
 
 // Returns how many steps of work are left. If they are not enough, the rows are empty.
-std::optional<uint64_t> Step::fill_request(size_t i, uint64_t work, const MaskRows& masks, bool may_wait) {
+std::optional<uint64_t> Step::fill_request(size_t i, uint64_t work, RowWriter& rows, bool may_wait) {
   size_t first = size_t(ends[i]), last = size_t(ends[i + 1]);
-  bool is_dead = false;
   int32_t allowed_before = num_allowed[i];
   try {
     WorkAllowance allowance(work, may_wait);
     if (!is_planned_[i]) plan(i);
     for (size_t row = first; row < last; ++row) {
-      bool allows_any = fill_row(row, masks, row, streamed_row_);
-      is_dead = is_dead || (row == first && !allows_any && states_[row] != kEmptyRow);
+      bool allows_any = fill_row(row, rows, row);
+      if (row == first) is_dead_end_[i] = !allows_any && states_[row] != kEmptyRow;
     }
-    if (is_dead) dead_ends.push_back(i);
     return allowance.left();
   } catch (const OverAllowance&) {
     if (!is_planned_[i]) num_allowed[i] = allowed_before;
-    for (size_t row = first; row < last; ++row) masks.fill(row, 0);
+    is_dead_end_[i] = false;
+    for (size_t row = first; row < last; ++row) rows.clear(row);
     return std::nullopt;
   }
 }
 
-uint64_t Step::run(uint64_t work, const MaskRows& masks, const BeforeLongWork& before_long_work) {
+// Fills the rows of requests whose masks are known, on several threads. Returns those that
+// were not after all.
+std::vector<size_t> Step::fill_known(const std::vector<size_t>& known, const MaskRows& masks, Helpers& helpers) {
+  std::vector<uint8_t> is_filled(known.size());
+  size_t part = std::max<size_t>(1, kBytesOfPart * requests.size() / (num_rows() * size_t(masks.row_bytes) + 1));
+  helpers.share(known.size(), part, [&](size_t begin, size_t end) {
+    try {
+      RowWriter rows(masks, num_rows());
+      for (size_t i = begin; i < end; ++i) {
+        is_filled[i] = fill_request(known[i], kLookupWork, rows, false).has_value();
+      }
+    } catch (const std::bad_alloc&) {  // for the caller, whose thread tries again
+    }
+  });
+  std::vector<size_t> left;
+  for (size_t i = 0; i < known.size(); ++i) {
+    if (!is_filled[i]) left.push_back(known[i]);
+  }
+  return left;
+}
+
+uint64_t Step::run(uint64_t work, const MaskRows& masks, const BeforeLongWork& before_long_work, Helpers* helpers) {
   lay_out();
-  streamed_row_ = streamed_row(num_rows(), masks);
-  std::vector<size_t> later;
+  RowWriter rows(masks, num_rows());
+  std::vector<size_t> known, later;
   // Requests with known masks come first, so that they never wait for the others.
   for (size_t i = 0; i < requests.size(); ++i) {
     bool is_short = true;
@@ -195,7 +208,15 @@ uint64_t Step::run(uint64_t work, const MaskRows& masks, const BeforeLongWork& b
       is_short = false;
     }
     for (int32_t row = ends[i]; is_short && row < ends[i + 1]; ++row) is_short = has_mask(size_t(row));
-    if (!is_short || !fill_request(i, kLookupWork, masks, false)) later.push_back(i);
+    if (is_short && helpers != nullptr) {
+      known.push_back(i);
+    } else if (!is_short || !fill_request(i, kLookupWork, rows, false)) {
+      later.push_back(i);
+    }
+  }
+  if (helpers != nullptr) {
+    std::vector<size_t> unknown = fill_known(known, masks, *helpers);
+    later.insert(later.end(), unknown.begin(), unknown.end());
   }
   uint64_t left = work;
   bool is_long = false;
@@ -208,21 +229,28 @@ uint64_t Step::run(uint64_t work, const MaskRows& masks, const BeforeLongWork& b
         is_long = true;
         before_long_work();
       }
-      std::optional<uint64_t> left_of_it = fill_request(i, allowed, masks, false);
+      std::optional<uint64_t> left_of_it = fill_request(i, allowed, rows, false);
       left -= allowed - left_of_it.value_or(0);
       if (!left_of_it) over.push_back(i);
     }
     later = over;
   }
   unfinished = later;
-  StreamedRows::finish();
   return work - left;
 }
 
 std::optional<uint64_t> Step::finish(size_t request, uint64_t work, const MaskRows& masks) {
-  std::optional<uint64_t> left = fill_request(request, work, masks, true);
-  StreamedRows::finish();
+  RowWriter rows(masks, num_rows());
+  std::optional<uint64_t> left = fill_request(request, work, rows, true);
   return left ? std::optional<uint64_t>(work - *left) : std::nullopt;
+}
+
+std::vector<size_t> Step::dead_ends() const {
+  std::vector<size_t> found;
+  for (size_t i = 0; i < is_dead_end_.size(); ++i) {
+    if (is_dead_end_[i]) found.push_back(i);
+  }
+  return found;
 }
 
 void Step::plan_all(const BeforeLongWork& before_long_work) {
@@ -247,11 +275,10 @@ std::vector<size_t> Step::fill(const std::vector<size_t>& rows, const MaskRows& 
   bool are_known = std::all_of(rows.begin(), rows.end(), [&](size_t row) { return has_mask(row); });
   if (!are_known) before_long_work();
   std::vector<size_t> empty;
-  std::vector<uint32_t> streamed = streamed_row(rows.size(), masks);
+  RowWriter writer(masks, rows.size());
   for (size_t i = 0; i < rows.size(); ++i) {
-    if (!fill_row(rows[i], masks, i, streamed)) empty.push_back(i);
+    if (!fill_row(rows[i], writer, i)) empty.push_back(i);
   }
-  StreamedRows::finish();
   return empty;
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/helpers.h"
 #include "masks/streamed_rows.h"
 #include "step/matcher.h"
 
@@ -48,8 +49,31 @@ struct MaskRows {
   int64_t row_bytes;  // from one row to the next
 
   size_t row_words() const { return size_t(row_bytes) / sizeof(uint32_t); }
-  void fill(size_t i, uint32_t word) const { std::fill_n(row(i), row_words(), word); }
   uint32_t* row(size_t i) const { return reinterpret_cast<uint32_t*>(address + uintptr_t(int64_t(i) * row_bytes)); }
+};
+
+// Writes rows, past the caches if there are many. For one thread.
+class RowWriter {
+ public:
+  RowWriter(const MaskRows& masks, size_t num_rows)
+      : masks_(masks), streamed_(StreamedRows::is_better(num_rows * size_t(masks.row_bytes)) ? masks.row_words() : 0) {}
+  ~RowWriter() { StreamedRows::finish(); }
+  RowWriter(const RowWriter&) = delete;
+
+  // Writes row i with write(words, how many), and returns what that does.
+  template <typename Write>
+  bool write(size_t i, Write write) {
+    if (streamed_.empty()) return write(masks_.row(i), masks_.row_words());
+    bool result = write(streamed_.data(), streamed_.size());
+    StreamedRows::copy(masks_.row(i), streamed_.data(), streamed_.size());
+    return result;
+  }
+
+  void clear(size_t i) { std::fill_n(masks_.row(i), masks_.row_words(), 0); }
+
+ private:
+  const MaskRows masks_;
+  std::vector<uint32_t> streamed_;  // where a row is put together before it is streamed; empty if it is not
 };
 
 // The different masks of the rows, as far as Matcher::mask_key tells.
@@ -82,8 +106,10 @@ class Step {
 
   // Plans and fills all rows. Masks that have to be computed take at most `work` steps
   // together, and a quarter of it for one request. Where that is not enough, the rows of
-  // the request stay empty and it is unfinished. Returns the steps taken.
-  uint64_t run(uint64_t work, const MaskRows& masks, const BeforeLongWork& before_long_work);
+  // the request stay empty and it is unfinished. Returns the steps taken. `helpers`, unless
+  // null, share the copying of masks that are known.
+  uint64_t run(uint64_t work, const MaskRows& masks, const BeforeLongWork& before_long_work,
+               Helpers* helpers = nullptr);
 
   // Fills the rows of an unfinished request with at most `work` steps. Returns how many
   // it has taken, or nothing if they were not enough. Waits for other threads.
@@ -97,10 +123,12 @@ class Step {
   // After plan_all().
   DistinctRows distinct_rows(const BeforeLongWork& before_long_work) const;
 
+  // The requests whose first row allows nothing. After run().
+  std::vector<size_t> dead_ends() const;
+
   // Once planned: request i owns the rows ends[i] ... ends[i + 1].
   std::vector<int32_t> ends;
   std::vector<int32_t> num_allowed;  // of each request's drafts
-  std::vector<size_t> dead_ends;     // requests whose first row allows nothing, once it is filled
   std::vector<size_t> unfinished;    // see run()
 
  private:
@@ -108,17 +136,18 @@ class Step {
   void lay_out();
   void plan(size_t request);
   bool has_mask(size_t row) const;
-  bool fill_row(size_t row, const MaskRows& masks, size_t i, std::vector<uint32_t>& streamed) const;
+  bool fill_row(size_t row, RowWriter& rows, size_t i) const;
   bool write_row(size_t row, uint32_t* words, size_t num_words) const;
   bool have_masks() const;
-  std::optional<uint64_t> fill_request(size_t request, uint64_t work, const MaskRows& masks, bool may_wait);
+  std::optional<uint64_t> fill_request(size_t request, uint64_t work, RowWriter& rows, bool may_wait);
+  std::vector<size_t> fill_known(const std::vector<size_t>& requests, const MaskRows& masks, Helpers& helpers);
 
   bool has_accepted_ = false;
   std::vector<uint32_t> states_;          // of each row, kUnplanned, kFreeRow or kEmptyRow
   std::vector<const Matcher*> matchers_;  // of each row
   std::vector<bool> is_planned_;          // for each request
+  std::vector<uint8_t> is_dead_end_;      // for each request
   std::vector<uint32_t> planned_states_;  // of the request that plan() is at
-  std::vector<uint32_t> streamed_row_;    // see streamed_row()
 };
 
 }  // namespace structout::engine

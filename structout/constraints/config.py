@@ -9,8 +9,8 @@ KEY_ORDERS = ("declared", "any")
 FORMAT_RULES = ("annotate", "strict")
 
 
-def _half_the_processors() -> int:
-    return min(8, max(2, (os.cpu_count() or 1) // 2))
+def _half_the_processors(least: int) -> int:
+    return min(8, max(least, (os.cpu_count() or 1) // 2))
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,9 @@ class StructuredOutputsConfig:
         num_mask_buffers: number of ``grammar_bitmask`` calls after which the memory of
             a MaskBatch is used again. With 2, one step can be copied to the device
             while the next one is filled.
+        fill_threads: number of threads that copy the masks of a step, the caller's
+            among them. Default: half of the processors, at most 8, as in vLLM. Only
+            steps of many rows are shared, and only known masks.
         any_whitespace: whether generated JSON may contain whitespace between any two
             tokens. If False, it is written as ``{"a": 1, "b": [2, 3]}``.
         max_whitespace: the largest number of whitespace characters in a row outside
@@ -62,7 +65,7 @@ class StructuredOutputsConfig:
     """
 
     limits: Limits = field(default_factory=Limits)
-    compile_workers: int = field(default_factory=_half_the_processors)
+    compile_workers: int = field(default_factory=lambda: _half_the_processors(least=2))
     compile_timeout: float = 10.0
     queue_size: int = 512
     tenant_queue_size: int = 64
@@ -73,6 +76,7 @@ class StructuredOutputsConfig:
     failure_ttl: float = 60.0
     slow_token_seconds: float = 0.05
     num_mask_buffers: int = 2
+    fill_threads: int = field(default_factory=lambda: _half_the_processors(least=1))
     any_whitespace: bool = True
     max_whitespace: int | None = 2
     key_order: str = "declared"
@@ -88,6 +92,7 @@ class StructuredOutputsConfig:
             "cache_dir_bytes": 0,
             "failures_kept": 0,
             "num_mask_buffers": 1,
+            "fill_threads": 1,
             "mask_pool_capacity": 0,
         }
         for name, minimum in minimums.items():

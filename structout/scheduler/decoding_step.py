@@ -89,7 +89,7 @@ class DecodingSteps:
     Args:
         requests: the manager's requests.
         vocab_size: V, the number of tokens that a mask covers.
-        config: its ``num_mask_buffers`` and ``slow_token_seconds``.
+        config: its ``num_mask_buffers``, ``fill_threads`` and ``slow_token_seconds``.
 
     Attributes:
         work: what the masks of the last step took within it, in steps of the engine's
@@ -102,6 +102,7 @@ class DecodingSteps:
         self._requests = requests
         self._vocab_size = vocab_size
         self._buffers = BufferRing(config.num_mask_buffers, vocab_size)
+        self._helpers = core().Helpers(config.fill_threads - 1) if config.fill_threads > 1 else None
         self._loop = RowLoop(config.slow_token_seconds)
         self._late_thread = ThreadPoolExecutor(1, thread_name_prefix="structout-late-masks")
         self.work = 0
@@ -157,7 +158,7 @@ class DecodingSteps:
         if not is_mixed:
             step.draw(tokens)
         buffer = self._buffers.next(step.max_rows)
-        self.work = step.run(STEP_WORK, *buffer.memory, given.tokens is not None)
+        self.work = step.run(STEP_WORK, *buffer.memory, given.tokens is not None, self._helpers)
         native_seconds = time.perf_counter() - started
         row_indptr = step.row_indptr
         errors = self._errors(step, given.request_ids)

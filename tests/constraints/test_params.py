@@ -116,6 +116,7 @@ def test_validate_takes_a_config():
     ("arguments", "message"),
     [
         ({"num_mask_buffers": 0}, "num_mask_buffers must be an int of at least 1, got 0"),
+        ({"fill_threads": 0}, "fill_threads must be an int of at least 1, got 0"),
         ({"compile_workers": 0}, "compile_workers must be an int of at least 1, got 0"),
         ({"compile_workers": 2.5}, "compile_workers must be an int of at least 1, got 2.5"),
         ({"cache_bytes": -1}, "cache_bytes must be an int of at least 0, got -1"),

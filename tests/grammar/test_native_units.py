@@ -36,6 +36,14 @@ def test_formulas_mean_what_their_operators_say():
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.parametrize(("sanitizers", "arguments"), [("thread", ()), ("address,undefined", ("fork",))])
+def test_helpers_do_each_part_once(sanitizers, arguments):
+    options = ["-std=c++17", "-g1", "-O1", f"-fsanitize={sanitizers}", "-Wall", "-Wextra", "-Werror", "-pthread"]
+    program = compiled("helpers", [*cxx(), *options], [NATIVE / "helpers.cpp"], follows_includes=True)
+    result = run(program, *arguments)
+    assert result.returncode == 0, result.stderr
+
+
 @pytest.mark.parametrize("name", ["stacks", "texts", "liveness"])
 def test_unit_of_the_engine_is_what_a_plain_judge_says(request, schemas, name):
     if not request.config.getoption("--long"):

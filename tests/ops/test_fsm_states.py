@@ -238,7 +238,7 @@ def check(op: Callable[..., Any], name: str, case: Case) -> None:
 def test_fsm_op_on_random_automata_matches_reference(backend, name, is_damaged, num_cases):
     rng, op = random.Random(1), op_of(backend[0], name, "fsm_states", run_cuda_on_cpu, cuda_library)
     is_interpreted = backend == ("triton", "cpu")
-    for _ in range(num_cases(40, long=600) if is_interpreted else num_cases(150, long=3000)):
+    for _ in range(num_cases(40, long=250) if is_interpreted else num_cases(150, long=3000)):
         check(op, name, make_case(rng, backend[1], is_damaged=is_damaged))
 
 

@@ -21,7 +21,7 @@ COUNTS = {
     "apply_bitmask": (100, 4000),
     "fsm_states": (20, 400),
     "listed_logits": (60, 3000),
-    "masked_sample": (60, 1600),
+    "masked_sample": (60, 800),
     "stack_tables": (60, 1000),
     "verify_drafts": (40, 400),
 }
@@ -86,7 +86,7 @@ def test_compiled_push_kernels_deliver_bytes_and_all_of_their_code_runs(
 ) -> None:
     """Ranks are threads of one process. With checks, data races are found between their
     devices, too."""
-    epochs = num_cases(20, long=150)
+    epochs = num_cases(20, long=60)
     executions = run("push", architecture, "mixed", epochs, 1, 1, 2, 3, 8, report=tmp_path / "fixed")
     for seed in range(num_cases(1, long=6)):
         options = {"seed": seed + 1} | CHECKS

@@ -155,12 +155,12 @@ class PythonStep {
 
   // Accepts what was drawn, then plans and fills all rows, as Step::run says. A step
   // `apart` gives the global lock away from the start.
-  uint64_t run(uint64_t work, uintptr_t address, int64_t row_bytes, size_t buffer_rows, bool apart) {
+  uint64_t run(uint64_t work, uintptr_t address, int64_t row_bytes, size_t buffer_rows, bool apart, Helpers* helpers) {
     MaskRows masks = checked(address, row_bytes, buffer_rows, step_.max_rows());
     LongWork long_work;
     if (apart) long_work.announcer()();
     step_.accept(long_work.announcer());
-    return step_.run(work, masks, long_work.announcer());
+    return step_.run(work, masks, long_work.announcer(), helpers);
   }
 
   std::optional<uint64_t> finish(size_t request, uint64_t work, uintptr_t address, int64_t row_bytes,
@@ -321,6 +321,7 @@ void fill_batch(const py::list& matchers, uintptr_t address, int64_t row_bytes, 
 }  // namespace
 
 void define_step(py::module_& module) {
+  py::class_<Helpers>(module, "Helpers").def(py::init<size_t>(), py::arg("count"));
   py::class_<PythonStep>(module, "Step")
       .def(py::init<py::dict, py::list, py::object, py::object, py::object, py::object>(), py::arg("positions"),
            py::arg("ids"), py::arg("drafts") = py::none(), py::arg("bounds") = py::none(),
@@ -328,7 +329,7 @@ void define_step(py::module_& module) {
       .def("draw", &PythonStep::draw)
       .def("accept", &PythonStep::accept)
       .def("run", &PythonStep::run, py::arg("work"), py::arg("address"), py::arg("row_bytes"), py::arg("buffer_rows"),
-           py::arg("apart") = false)
+           py::arg("apart") = false, py::arg("helpers") = py::none())
       .def("finish", &PythonStep::finish)
       .def("plan", &PythonStep::plan)
       .def("fill", &PythonStep::fill)
@@ -336,7 +337,7 @@ void define_step(py::module_& module) {
       .def_property_readonly("max_rows", [](const PythonStep& self) { return self.step().max_rows(); })
       .def_property_readonly("row_indptr", [](const PythonStep& self) { return array_of(self.step().ends); })
       .def_property_readonly("num_allowed", [](const PythonStep& self) { return array_of(self.step().num_allowed); })
-      .def_property_readonly("dead_ends", [](const PythonStep& self) { return self.step().dead_ends; })
+      .def_property_readonly("dead_ends", [](const PythonStep& self) { return self.step().dead_ends(); })
       .def_property_readonly("unfinished", [](const PythonStep& self) { return self.step().unfinished; })
       .def_property_readonly("blocked", &PythonStep::blocked)
       .def_property_readonly("foreign", &PythonStep::foreign)

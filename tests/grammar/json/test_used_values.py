@@ -290,10 +290,10 @@ def test_native_walks_through_random_schemas_find_no_dead_end(request, num_cases
     if not request.config.getoption("--long"):
         pytest.skip("building the engine for native walks takes minutes: make test-all")
     program = compiled_engine("used_walks", NATIVE / "used_walks.cpp", ["-std=c++17", "-O1", "-pthread"])
-    seconds = num_cases(4, long=60, full=3000)
+    seconds = num_cases(4, long=30, full=3000)
     assert num_walks_in(seconds, lambda seed: check_native_walks(program, seed, 200, 25)) > 1000 * seconds / 4
 
 
 def test_masks_of_random_schemas_are_those_of_their_texts(num_cases):
-    seconds = num_cases(4, long=60, full=6000)
+    seconds = num_cases(4, long=30, full=6000)
     assert num_walks_in(seconds, lambda seed: check_walks(ENGINE, seed, 50, 10)) > 100 * seconds / 4

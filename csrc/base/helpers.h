@@ -1,0 +1,120 @@
+// Threads that help with the work of a call.
+#pragma once
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+namespace structout::engine {
+
+// They start with the first call and wait from one to the next. A forked process has none
+// of them, and does the work alone.
+class Helpers {
+ public:
+  using Work = std::function<void(size_t begin, size_t end)>;
+
+  // `count` threads beside that of the caller.
+  explicit Helpers(size_t count) : count_(count) {}
+
+  ~Helpers() {
+    if (is_forked()) team_.release();  // its threads have stayed behind, and nobody can wait for them
+  }
+
+  // Calls work(begin, end) for parts of 0 ... count, of `part` or fewer, on several threads
+  // at a time. Returns when all of it is done. `work` must not throw. One call at a time.
+  void share(size_t count, size_t part, const Work& work) {
+    if (count == 0) return;
+    if (count <= part || is_forked()) return work(0, count);
+    if (team_ == nullptr) {
+      team_ = std::make_unique<Team>(count_);
+      process_ = getpid();
+    }
+    team_->share(count, part, work);
+  }
+
+ private:
+  class Team {
+   public:
+    explicit Team(size_t count) {
+      threads_.reserve(count);
+      try {
+        while (threads_.size() < count) threads_.emplace_back([this] { help(); });
+      } catch (const std::system_error&) {  // the process may have no more: those that there are help
+      }
+    }
+
+    ~Team() {
+      {
+        std::lock_guard<std::mutex> lock(mutex_);
+        is_over_ = true;
+      }
+      begins_.notify_all();
+      for (std::thread& thread : threads_) thread.join();
+    }
+
+    void share(size_t count, size_t part, const Work& work) {
+      {
+        std::lock_guard<std::mutex> lock(mutex_);
+        work_ = &work;
+        size_ = count;
+        part_ = part;
+        next_ = 0;
+        ++turn_;
+        is_open_ = true;
+      }
+      begins_.notify_all();
+      do_parts();
+      std::unique_lock<std::mutex> lock(mutex_);
+      is_open_ = false;  // threads that wake up from now on are too late
+      ends_.wait(lock, [this] { return num_busy_ == 0; });
+    }
+
+   private:
+    void help() {
+      std::unique_lock<std::mutex> lock(mutex_);
+      for (size_t last_turn = 0;;) {
+        begins_.wait(lock, [&] { return is_over_ || (is_open_ && turn_ != last_turn); });
+        if (is_over_) return;
+        last_turn = turn_;
+        ++num_busy_;
+        lock.unlock();
+        do_parts();
+        lock.lock();
+        if (--num_busy_ == 0) ends_.notify_one();
+      }
+    }
+
+    void do_parts() {
+      for (size_t begin; (begin = next_.fetch_add(part_)) < size_;) (*work_)(begin, std::min(begin + part_, size_));
+    }
+
+    std::vector<std::thread> threads_;
+    std::mutex mutex_;  // guards what follows
+    std::condition_variable begins_, ends_;
+    bool is_over_ = false;
+    bool is_open_ = false;  // whether threads may join in the present call
+    size_t turn_ = 0;       // the number of that call
+    size_t num_busy_ = 0;   // threads that are at it, but for the caller's
+    // Set when a call opens, and read by its threads until the last of them is done.
+    const Work* work_ = nullptr;
+    size_t size_ = 0, part_ = 1;
+    std::atomic<size_t> next_{0};
+  };
+
+  bool is_forked() const { return team_ != nullptr && getpid() != process_; }
+
+  const size_t count_;
+  std::unique_ptr<Team> team_;  // null before the first call that is shared
+  pid_t process_ = 0;           // that its threads belong to
+};
+
+}  // namespace structout::engine
