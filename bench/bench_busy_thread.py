@@ -17,8 +17,7 @@ from large_tokenizer import VOCAB_SIZE, large_tokenizer, trained_tokenizer
 
 from structout import StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams
 
-Samples = dict[tuple[str, int, bool], list[float]]  # seconds by engine, drafts, and whether a thread is busy
-ENGINES = ("fsm", "xgrammar", "llguidance")
+Samples = dict[tuple[int, bool], list[float]]  # seconds by drafts, and whether a thread is busy
 NUM_REQUESTS = 64
 
 
@@ -26,13 +25,12 @@ class Loop:
     """Decoding steps of requests that replay texts. A request at the end of its text is
     replaced, which is not timed."""
 
-    def __init__(self, manager: StructuredOutputManager, engine: str, texts: list[Text], num_drafts: int):
+    def __init__(self, manager: StructuredOutputManager, texts: list[Text], num_drafts: int):
         self._manager = manager
-        self._backend = f"{engine}:no-fallback"
         self._num_drafts = num_drafts
         self._texts = itertools.cycle(text for text in texts if len(text.token_ids) > num_drafts + 1)
         chance = random.Random(0)
-        self._running = {f"{engine} {num_drafts} {i}": self._start(chance.random()) for i in range(NUM_REQUESTS)}
+        self._running = {f"{num_drafts} {i}": self._start(chance.random()) for i in range(NUM_REQUESTS)}
         for request_id, (text, position) in self._running.items():
             self._add(request_id, text, position)
 
@@ -64,13 +62,13 @@ class Loop:
         return text, int(share * (len(text.token_ids) - self._num_drafts - 1))
 
     def _add(self, name: str, text: Text, position: int) -> None:
-        params = StructuredOutputsParams(**text.constraint, backend=self._backend)
+        params = StructuredOutputsParams(**text.constraint)
         self._manager.add_request(name, params, output_token_ids=text.token_ids[:position])
         self._manager.wait_ready(name)
 
 
 def measure(is_quick: bool) -> Samples:
-    """Time steps of each engine, alone and beside a busy thread, in this process."""
+    """Time steps alone and beside a busy thread, in this process."""
     tokenizer = trained_tokenizer(2_000, 1_000_000) if is_quick else large_tokenizer()
     vocab_size = 2_304 if is_quick else VOCAB_SIZE
     num_steps = 3 if is_quick else 200
@@ -78,13 +76,13 @@ def measure(is_quick: bool) -> Samples:
     config = StructuredOutputsConfig(compile_timeout=120)  # for a busy machine
     with StructuredOutputManager(tokenizer, vocab_size, config) as manager:
         texts = own_texts(tokenizer)
-        for engine, num_drafts in itertools.product(ENGINES, (0, 3)):
-            loop = Loop(manager, engine, texts, num_drafts)
+        for num_drafts in (0, 3):
+            loop = Loop(manager, texts, num_drafts)
             for _ in range(len(texts) * 10):
                 loop.step()
-            samples[engine, num_drafts, False] = [loop.step() for _ in range(num_steps)]
+            samples[num_drafts, False] = [loop.step() for _ in range(num_steps)]
             with BusyThread():
-                samples[engine, num_drafts, True] = [loop.step() for _ in range(num_steps)]
+                samples[num_drafts, True] = [loop.step() for _ in range(num_steps)]
             loop.close()
     return samples
 
@@ -112,14 +110,14 @@ def main() -> None:
     parser = harness.argument_parser("decoding steps beside a busy Python thread", quick="few steps")
     arguments = parser.parse_args()
     results = harness.ResultsFile("busy_thread", torch.device("cpu"), arguments)
-    for (engine, num_drafts, is_busy), seconds in measure(arguments.quick).items():
+    for (num_drafts, is_busy), seconds in measure(arguments.quick).items():
         row = {
-            "engine": engine,
             "requests": NUM_REQUESTS,
             "drafts": num_drafts,
             "busy": is_busy,
             "steps": len(seconds),
-            "us": {"structout": round(statistics.median(seconds) * 1e6, 1)},
+            "us": round(statistics.median(seconds) * 1e6, 1),
+            "us_mean": round(statistics.mean(seconds) * 1e6, 1),
         }
         results.add(row)
         print(row)

@@ -27,15 +27,17 @@ def manager_table() -> str:
 
 def busy_thread_table() -> str:
     """A step alone and beside a busy thread."""
-    us = {(row["engine"], row["drafts"], row["busy"]): row["us"]["structout"] for row in rows_of("busy_thread")}
+    rows = rows_of("busy_thread")
+    by_case = {(row["drafts"], row["busy"]): row for row in rows}
     cells = []
-    for engine, drafts, busy in us:
-        alone, beside = us[engine, drafts, False], us[engine, drafts, True]
-        if busy:
-            cells.append([engine, str(drafts), time_of(alone), time_of(beside), f"**{beside / alone:.2f}×**"])
-    row = rows_of("busy_thread")[0]
-    about = f"{row['requests']} requests on JSON schemas; medians of {row['steps']} steps."
-    head = ["engine", "drafts", "alone", "beside a busy thread", ""]
+    for drafts in sorted({row["drafts"] for row in rows}):
+        alone, beside = by_case[drafts, False], by_case[drafts, True]
+        for name in ("us", "us_mean"):
+            statistic = {"us": "median", "us_mean": "mean"}[name]
+            ratio = f"**{beside[name] / alone[name]:.2f}×**"
+            cells.append([str(drafts), statistic, time_of(alone[name]), time_of(beside[name]), ratio])
+    about = f"{rows[0]['requests']} requests on JSON schemas, {rows[0]['steps']} steps of each case."
+    head = ["drafts", "", "alone", "beside a busy thread", ""]
     return markdown(head, cells) + provenance("busy_thread", "cpu", about)
 
 
