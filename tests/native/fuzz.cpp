@@ -12,6 +12,7 @@
 #include <string>
 
 #include "fuzz/grammar.h"
+#include "fuzz/parsers.h"
 #include "fuzz/regex.h"
 #include "fuzz/saved.h"
 #include "fuzz/schema.h"
@@ -26,6 +27,8 @@ Target target_of_name(const std::string& name) {
                                                          {"regex", structout::fuzz::fuzz_regex},
                                                          {"saved", structout::fuzz::fuzz_saved},
                                                          {"schema", structout::fuzz::fuzz_schema},
+                                                         {"schema-parser", structout::fuzz::fuzz_schema_parser},
+                                                         {"regex-parser", structout::fuzz::fuzz_regex_parser},
                                                          {"tags", structout::fuzz::fuzz_tags}};
   auto found = kTargets.find(name);
   if (found == kTargets.end()) {

@@ -64,6 +64,7 @@ def test_streaming_loop_takes_no_lane_by_itself(instructions, loop):
     assert problems(loop, instructions) == []
 
 
+@pytest.mark.planted
 def test_lanes_taken_one_by_one_are_found(tmp_path, monkeypatch):
     largest = "return (Floats)_mm_max_ps((__m128)a, (__m128)b);"
     by_lane = "for (int i = 0; i < 4; ++i) a[i] = std::fmax(a[i], b[i]);\n  return a;"

@@ -81,18 +81,20 @@ def build(kind: str, tree: Path, folder: Path, **variables: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def wheel(sdist, tmp_path_factory) -> Path:
+def wheel(request, tmp_path_factory) -> Path:
     """A wheel that is built from the sdist, without nvcc.
 
     The processes of pytest-xdist, whose temporary folders have one parent, share it.
     """
+    if not request.config.getoption("--long"):
+        pytest.skip("building a wheel takes minutes: make test-all, or make wheels")
     own = tmp_path_factory.getbasetemp()
     folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "shared_wheel"
     folder.mkdir(exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not list(folder.glob("*.whl")):
-            build_wheel(sdist, folder)
+            build_wheel(request.getfixturevalue("sdist"), folder)
     (path,) = folder.glob("*.whl")
     return path
 

@@ -27,7 +27,7 @@ from soak.hunt import Hunter, Tally
 from support.builds import compiled_engine
 from support.locations import CORPUS, NATIVE, ROOT
 
-TARGETS = ("schema", "regex", "grammar", "tags", "saved")
+TARGETS = ("schema", "regex", "grammar", "tags", "saved", "schema-parser", "regex-parser")
 FOLDER = CORPUS / "fuzz"
 
 _FOUND = ROOT / "build" / "fuzz"
@@ -51,8 +51,13 @@ def clang() -> str | None:
 
 
 def committed(target: str) -> Path:
-    """Return the file with the committed inputs of a target, one a line."""
-    return FOLDER / f"{target}.jsonl"
+    """Return the file with the committed inputs of a target, one a line. A parser alone
+    reads those of the target that also reads texts."""
+    return FOLDER / f"{_with_texts(target)}.jsonl"
+
+
+def _with_texts(target: str) -> str:
+    return target.removesuffix("-parser")
 
 
 def unpacked(target: str, folder: Path) -> list[Path]:
@@ -84,7 +89,7 @@ class Coverage(Hunter):
         inputs, artifacts = _FOUND / target, _FOUND / "findings"
         for folder in (inputs, artifacts):
             folder.mkdir(parents=True, exist_ok=True)
-        dictionary = FOLDER / f"{target}.dict"
+        dictionary = FOLDER / f"{_with_texts(target)}.dict"
         options = [
             f"-seed={seed + 1}",  # 0 is a random one
             f"-max_total_time={self._seconds}",
@@ -108,7 +113,7 @@ class Coverage(Hunter):
 
     def minimize(self) -> None:
         """Replace the committed inputs."""
-        for target in TARGETS:
+        for target in (target for target in TARGETS if target == _with_texts(target)):
             lines = committed(target).read_text().splitlines()
             with tempfile.TemporaryDirectory() as merged, tempfile.TemporaryDirectory() as before:
                 unpacked(target, Path(before))

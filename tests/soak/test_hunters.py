@@ -26,6 +26,8 @@ LONG_SECONDS = {"grammars": 30, "nested": 20}  # the first: no other test compar
 def test_hunter_finds_nothing(name, num_cases, request):
     if name == "nested" and not request.config.getoption("--long"):
         pytest.skip("building the engine takes minutes: make test-all")
+    if name == "mutants" and not request.config.getoption("--long"):
+        pytest.skip("a mutant is compiled: make test-all")
     if name == "patterns" and not node.is_here():
         pytest.skip("needs node")
     found = short_run(name, num_cases(1, long=LONG_SECONDS.get(name, 8)), first_seed=10**6)  # long runs begin at 0
