@@ -164,8 +164,10 @@ class Comparison:
 
     def _only_adds_spaces(self, before: Sequence[int], adds: Sequence[bytes]) -> bool:
         """Whether structout reads all of the tokens once their runs of white space are
-        a single space or line end."""
-        shorter = [re.sub(rb"([ \t\r\n])[ \t\r\n]+", rb"\1", token) for token in adds]
+        a single space or line end, or nothing after one that the text ends with."""
+        text_end = self._vocabulary.token_bytes[before[-1]][-1:] if before else b""
+        begun = text_end if text_end.isspace() else b""
+        shorter = [re.sub(rb"([ \t\r\n])[ \t\r\n]+", rb"\1", begun + token)[len(begun) :] for token in adds]
         return all(
             len(cut) < len(token) and reads(self._own, self._own_compiled, before, cut, self._vocabulary)
             for cut, token in zip(shorter, adds, strict=True)
