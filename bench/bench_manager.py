@@ -217,7 +217,7 @@ def time_steps(
         long_enough = [text for text in texts if len(text.token_ids) >= 2 + num_drafts]
         is_exact = all("regex" in text.constraint for text in texts)
         replay = Replay(peers, long_enough, num_requests, num_drafts, _text_tokens(by_xgrammar.vocabulary), is_exact)
-        shape = {"requests": num_requests, "drafts": num_drafts, "vocab": vocab_size}
+        shape: dict[str, Any] = {"requests": num_requests, "drafts": num_drafts, "vocab": vocab_size}
         shape |= {"tokenizer": tokenizer.name_or_path, "constraint": "regex" if is_exact else "json"}
         shape |= {"vllm": vllm_version(), "texts": len(long_enough)}
         rows = []
