@@ -14,22 +14,6 @@ constexpr uint32_t kWordsPerListedToken = 4;  // setting a bit takes as long as 
 constexpr size_t kManyListedTokens = 256;     // it pays to look for another form
 constexpr size_t kBytesPerKeptMask = 128;     // of the deque and the table, roughly
 
-// A hash of a row, by four chains that do not wait for one another.
-uint64_t hash_of(const uint32_t* row, uint32_t words) {
-  constexpr uint32_t kChains = 4;
-  uint64_t chains[kChains] = {1, 2, 3, 4};
-  uint32_t i = 0;
-  for (; i + 2 * kChains <= words; i += 2 * kChains) {
-    uint64_t pairs[kChains];
-    std::memcpy(pairs, row + i, sizeof pairs);
-    for (uint32_t chain = 0; chain < kChains; ++chain) chains[chain] = mix(chains[chain], pairs[chain]);
-  }
-  uint64_t hash = words;
-  for (; i < words; ++i) hash = mix(hash, row[i]);
-  for (uint64_t chain : chains) hash = mix(hash, chain);
-  return mix(hash, hash >> 32);
-}
-
 // Lists the set bits of word(0) ... word(count - 1). False if there are more than `most`.
 template <typename Word>
 bool list_bits(uint32_t count, size_t most, Word word, std::vector<uint32_t>& bits) {
@@ -102,7 +86,7 @@ void MaskStore::expand(const Mask& mask, uint32_t* row) const {
 }
 
 const Mask* MaskStore::add(const uint32_t* row) {
-  uint64_t hash = hash_of(row, vocabulary_->row_words());
+  uint64_t hash = hash_words(row, vocabulary_->row_words());
   std::lock_guard<std::mutex> lock(mutex_);
   auto [first, last] = by_hash_.equal_range(hash);
   for (auto found = first; found != last; ++found) {

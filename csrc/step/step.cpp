@@ -13,8 +13,9 @@ constexpr uint32_t kEmptyRow = kFreeRow - 2;   // of a row that others fill
 constexpr uint64_t kLookupWork = 3'000;  // of what is expected to be known: about 0.1 ms
 constexpr uint64_t kHeldWork = 30'000;   // before others may go on: about 1 ms
 
-// Of masks that several threads copy. To wake a thread takes as long as copying a part or two.
-constexpr size_t kBytesOfPart = size_t{1} << 18;
+// How much of the masks a thread copies at a time. With less, waking the threads would take
+// longer than what they save.
+constexpr size_t kGrainBytes = size_t{1} << 18;
 
 // Asks for the matchers of requests after the one at i. Their objects lie apart, and have
 // left the caches since the last step: waiting for one after the other takes longer than
@@ -173,10 +174,10 @@ std::optional<uint64_t> Step::fill_request(size_t i, uint64_t work, RowWriter& r
 
 // Fills the rows of requests whose masks are known, on several threads. Returns those that
 // were not after all.
-std::vector<size_t> Step::fill_known(const std::vector<size_t>& known, const MaskRows& masks, Helpers& helpers) {
+std::vector<size_t> Step::fill_known(const std::vector<size_t>& known, const MaskRows& masks, ThreadPool& pool) {
   std::vector<uint8_t> is_filled(known.size());
-  size_t part = std::max<size_t>(1, kBytesOfPart * requests.size() / (num_rows() * size_t(masks.row_bytes) + 1));
-  helpers.share(known.size(), part, [&](size_t begin, size_t end) {
+  size_t grain_size = std::max<size_t>(1, kGrainBytes * requests.size() / (num_rows() * size_t(masks.row_bytes) + 1));
+  pool.parallel_for(known.size(), grain_size, [&](size_t begin, size_t end) {
     try {
       RowWriter rows(masks, num_rows());
       for (size_t i = begin; i < end; ++i) {
@@ -192,7 +193,7 @@ std::vector<size_t> Step::fill_known(const std::vector<size_t>& known, const Mas
   return left;
 }
 
-uint64_t Step::run(uint64_t work, const MaskRows& masks, const BeforeLongWork& before_long_work, Helpers* helpers) {
+uint64_t Step::run(uint64_t work, const MaskRows& masks, const BeforeLongWork& before_long_work, ThreadPool* pool) {
   lay_out();
   RowWriter rows(masks, num_rows());
   std::vector<size_t> known, later;
@@ -208,14 +209,14 @@ uint64_t Step::run(uint64_t work, const MaskRows& masks, const BeforeLongWork& b
       is_short = false;
     }
     for (int32_t row = ends[i]; is_short && row < ends[i + 1]; ++row) is_short = has_mask(size_t(row));
-    if (is_short && helpers != nullptr) {
+    if (is_short && pool != nullptr) {
       known.push_back(i);
     } else if (!is_short || !fill_request(i, kLookupWork, rows, false)) {
       later.push_back(i);
     }
   }
-  if (helpers != nullptr) {
-    std::vector<size_t> unknown = fill_known(known, masks, *helpers);
+  if (pool != nullptr) {
+    std::vector<size_t> unknown = fill_known(known, masks, *pool);
     later.insert(later.end(), unknown.begin(), unknown.end());
   }
   uint64_t left = work;

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/helpers.h"
+#include "base/thread_pool.h"
 #include "masks/streamed_rows.h"
 #include "step/matcher.h"
 
@@ -106,10 +106,9 @@ class Step {
 
   // Plans and fills all rows. Masks that have to be computed take at most `work` steps
   // together, and a quarter of it for one request. Where that is not enough, the rows of
-  // the request stay empty and it is unfinished. Returns the steps taken. `helpers`, unless
-  // null, share the copying of masks that are known.
-  uint64_t run(uint64_t work, const MaskRows& masks, const BeforeLongWork& before_long_work,
-               Helpers* helpers = nullptr);
+  // the request stay empty and it is unfinished. Returns the steps taken. `pool`, unless
+  // null, shares the copying of masks that are known.
+  uint64_t run(uint64_t work, const MaskRows& masks, const BeforeLongWork& before_long_work, ThreadPool* pool);
 
   // Fills the rows of an unfinished request with at most `work` steps. Returns how many
   // it has taken, or nothing if they were not enough. Waits for other threads.
@@ -140,7 +139,7 @@ class Step {
   bool write_row(size_t row, uint32_t* words, size_t num_words) const;
   bool have_masks() const;
   std::optional<uint64_t> fill_request(size_t request, uint64_t work, RowWriter& rows, bool may_wait);
-  std::vector<size_t> fill_known(const std::vector<size_t>& requests, const MaskRows& masks, Helpers& helpers);
+  std::vector<size_t> fill_known(const std::vector<size_t>& requests, const MaskRows& masks, ThreadPool& pool);
 
   bool has_accepted_ = false;
   std::vector<uint32_t> states_;          // of each row, kUnplanned, kFreeRow or kEmptyRow

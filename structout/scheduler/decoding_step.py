@@ -102,7 +102,7 @@ class DecodingSteps:
         self._requests = requests
         self._vocab_size = vocab_size
         self._buffers = BufferRing(config.num_mask_buffers, vocab_size)
-        self._helpers = core().Helpers(config.fill_threads - 1) if config.fill_threads > 1 else None
+        self._pool = core().ThreadPool(config.fill_threads - 1) if config.fill_threads > 1 else None
         self._loop = RowLoop(config.slow_token_seconds)
         self._late_thread = ThreadPoolExecutor(1, thread_name_prefix="structout-late-masks")
         self.work = 0
@@ -158,7 +158,7 @@ class DecodingSteps:
         if not is_mixed:
             step.draw(tokens)
         buffer = self._buffers.next(step.max_rows)
-        self.work = step.run(STEP_WORK, *buffer.memory, given.tokens is not None, self._helpers)
+        self.work = step.run(STEP_WORK, *buffer.memory, given.tokens is not None, self._pool)
         native_seconds = time.perf_counter() - started
         row_indptr = step.row_indptr
         errors = self._errors(step, given.request_ids)

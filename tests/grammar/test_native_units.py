@@ -37,9 +37,9 @@ def test_formulas_mean_what_their_operators_say():
 
 
 @pytest.mark.parametrize(("sanitizers", "arguments"), [("thread", ()), ("address,undefined", ("fork",))])
-def test_helpers_do_each_part_once(sanitizers, arguments):
+def test_thread_pool_does_each_range_once(sanitizers, arguments):
     options = ["-std=c++17", "-g1", "-O1", f"-fsanitize={sanitizers}", "-Wall", "-Wextra", "-Werror", "-pthread"]
-    program = compiled("helpers", [*cxx(), *options], [NATIVE / "helpers.cpp"], follows_includes=True)
+    program = compiled("thread_pool", [*cxx(), *options], [NATIVE / "thread_pool.cpp"], follows_includes=True)
     result = run(program, *arguments)
     assert result.returncode == 0, result.stderr
 

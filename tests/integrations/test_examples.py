@@ -13,7 +13,7 @@ import openai
 import pytest
 
 from support.example_scripts import EXAMPLES, load_example
-from support.openai_client import MESSAGES, SCHEMA, TOOLS, ChatTests, chat_client
+from support.openai_client import MESSAGES, NAMED, SCHEMA, TOOLS, ChatTests, chat_client
 
 
 @pytest.fixture(autouse=True)
@@ -196,6 +196,16 @@ def chat(server):
 
 class TestChat(ChatTests):
     """The tests that vLLM's server passes, too."""
+
+    def test_streamed_call_comes_in_one_piece(self, chat):
+        chunks = chat(tools=TOOLS, tool_choice=NAMED, stream=True, max_tokens=400)
+        calls = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or ()]
+        assert [call.index for call in calls] == [0]
+
+    def test_server_has_one_model(self, server):
+        port, _ = server
+        with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none") as client:
+            assert [model.id for model in client.models.list()] == ["demo"]
 
 
 @pytest.mark.parametrize(

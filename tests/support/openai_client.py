@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jsonschema
 import openai
@@ -26,12 +26,8 @@ _FUNCTIONS = [
 ]
 # vLLM lets the arguments of a tool that is not strict be any JSON.
 TOOLS = [{"type": "function", "function": function | {"strict": True}} for function in _FUNCTIONS]
-MESSAGES = [{"role": "user", "content": "One pear, please."}]
-
-
 NAMED = {"type": "function", "function": {"name": "order"}}
-# Where a choice names the tool, OpenAI's own servers and vLLM's may say "stop".
-ENDS_OF_CALLS = {"required": ("tool_calls",), "named": ("tool_calls", "stop")}
+MESSAGES = [{"role": "user", "content": "One pear, please."}]
 
 
 class Order(BaseModel, extra="forbid"):
@@ -54,13 +50,22 @@ def chat_client(url: str) -> Iterator[Callable[..., Any]]:
 
         def chat(method: str = "create", **options: Any) -> Any:
             call = getattr(client.chat.completions, method)
-            return call(**({"model": model.id, "messages": MESSAGES, "max_tokens": 400} | options))
+            return call(**({"model": model.id, "messages": MESSAGES} | options))
 
         yield chat
 
 
 class ChatTests:
-    """Tests of a fixture ``chat``, which :func:`chat_client` makes."""
+    """Tests of a fixture ``chat``, which :func:`chat_client` makes.
+
+    Attributes:
+        ends_of_named_call: the finish reasons of a call of the tool that a request
+            names. OpenAI's own servers say "stop".
+        no_calls: what a message without calls has in their place.
+    """
+
+    ends_of_named_call: ClassVar[tuple[str, ...]] = ("tool_calls",)
+    no_calls: ClassVar[list[Any] | None] = None
 
     def test_chat_reads_an_answer_into_the_class_of_its_response_format(self, chat):
         answer = chat("parse", response_format=Order)
@@ -73,7 +78,7 @@ class ChatTests:
     def test_chat_with_other_constraints_and_none(self, chat):
         for options, pattern in (
             ({"extra_body": {"structured_outputs": {"regex": "[a-z]{7}"}}}, "[a-z]{7}"),
-            ({"response_format": {"type": "json_object"}, "max_tokens": 3}, r"\{.*"),
+            ({"response_format": {"type": "json_object"}, "max_completion_tokens": 3}, r"\{.*"),
             ({"response_format": {"type": "text"}, "max_tokens": 4}, "(?s).*"),
         ):
             choice = chat(**options).choices[0]
@@ -93,8 +98,9 @@ class ChatTests:
     @pytest.mark.parametrize("choice", ["required", "named"])
     def test_chat_calls_tools_with_valid_arguments(self, chat, choice):
         tool_choice = NAMED if choice == "named" else choice
-        answer = chat(tools=TOOLS, tool_choice=tool_choice, parallel_tool_calls=False)
-        assert answer.choices[0].finish_reason in ENDS_OF_CALLS[choice]
+        answer = chat(tools=TOOLS, tool_choice=tool_choice, parallel_tool_calls=False, max_tokens=400)
+        ends = self.ends_of_named_call if choice == "named" else ("tool_calls",)
+        assert answer.choices[0].finish_reason in ends
         (call,) = answer.choices[0].message.tool_calls
         if call.function.name == "order":
             jsonschema.validate(json.loads(call.function.arguments), SCHEMA)
@@ -104,17 +110,17 @@ class ChatTests:
         assert chat(messages=[*MESSAGES, *results], max_tokens=2).choices[0].message.content is not None
 
     def test_chat_streams_calls_that_the_client_puts_together(self, chat):
-        chunks = list(chat(tools=TOOLS, tool_choice=NAMED, stream=True))
+        chunks = list(chat(tools=TOOLS, tool_choice=NAMED, stream=True, max_tokens=400))
         calls = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or ()]
         assert {call.index for call in calls} == {0}
         jsonschema.validate(json.loads("".join(call.function.arguments or "" for call in calls)), SCHEMA)
         assert not any(chunk.choices[0].delta.content for chunk in chunks)
-        assert chunks[-1].choices[0].finish_reason in ENDS_OF_CALLS["named"]
+        assert chunks[-1].choices[0].finish_reason in self.ends_of_named_call
 
     def test_chat_without_a_choice_of_tools_writes_text(self, chat):
         message = chat(tools=TOOLS, tool_choice="none", max_tokens=3).choices[0].message
         assert message.content is not None
-        assert not message.tool_calls
+        assert message.tool_calls == self.no_calls
 
     @pytest.mark.parametrize(
         "options",

@@ -155,12 +155,12 @@ class PythonStep {
 
   // Accepts what was drawn, then plans and fills all rows, as Step::run says. A step
   // `apart` gives the global lock away from the start.
-  uint64_t run(uint64_t work, uintptr_t address, int64_t row_bytes, size_t buffer_rows, bool apart, Helpers* helpers) {
+  uint64_t run(uint64_t work, uintptr_t address, int64_t row_bytes, size_t buffer_rows, bool apart, ThreadPool* pool) {
     MaskRows masks = checked(address, row_bytes, buffer_rows, step_.max_rows());
     LongWork long_work;
     if (apart) long_work.announcer()();
     step_.accept(long_work.announcer());
-    return step_.run(work, masks, long_work.announcer(), helpers);
+    return step_.run(work, masks, long_work.announcer(), pool);
   }
 
   std::optional<uint64_t> finish(size_t request, uint64_t work, uintptr_t address, int64_t row_bytes,
@@ -321,7 +321,7 @@ void fill_batch(const py::list& matchers, uintptr_t address, int64_t row_bytes, 
 }  // namespace
 
 void define_step(py::module_& module) {
-  py::class_<Helpers>(module, "Helpers").def(py::init<size_t>(), py::arg("count"));
+  py::class_<ThreadPool>(module, "ThreadPool").def(py::init<size_t>(), py::arg("count"));
   py::class_<PythonStep>(module, "Step")
       .def(py::init<py::dict, py::list, py::object, py::object, py::object, py::object>(), py::arg("positions"),
            py::arg("ids"), py::arg("drafts") = py::none(), py::arg("bounds") = py::none(),
@@ -329,7 +329,7 @@ void define_step(py::module_& module) {
       .def("draw", &PythonStep::draw)
       .def("accept", &PythonStep::accept)
       .def("run", &PythonStep::run, py::arg("work"), py::arg("address"), py::arg("row_bytes"), py::arg("buffer_rows"),
-           py::arg("apart") = false, py::arg("helpers") = py::none())
+           py::arg("apart") = false, py::arg("pool") = py::none())
       .def("finish", &PythonStep::finish)
       .def("plan", &PythonStep::plan)
       .def("fill", &PythonStep::fill)

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import time
+from typing import Any, ClassVar
 
 import pytest
 
@@ -141,6 +142,9 @@ def chat(server):
 
 class TestChat(ChatTests):
     """The tests that the server of examples/ passes, too."""
+
+    ends_of_named_call = ("tool_calls", "stop")
+    no_calls: ClassVar[list[Any] | None] = []
 
 
 def num_requests(url):

@@ -1,4 +1,4 @@
-// Threads that help with the work of a call.
+// Threads that share a loop with their caller.
 #pragma once
 
 #include <unistd.h>
@@ -7,10 +7,10 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -18,27 +18,28 @@ namespace structout::engine {
 
 // They start with the first call and wait from one to the next. A forked process has none
 // of them, and does the work alone.
-class Helpers {
+class ThreadPool {
  public:
   using Work = std::function<void(size_t begin, size_t end)>;
 
   // `count` threads beside that of the caller.
-  explicit Helpers(size_t count) : count_(count) {}
+  explicit ThreadPool(size_t count) : count_(count) {}
 
-  ~Helpers() {
+  ~ThreadPool() {
     if (is_forked()) team_.release();  // its threads have stayed behind, and nobody can wait for them
   }
 
-  // Calls work(begin, end) for parts of 0 ... count, of `part` or fewer, on several threads
-  // at a time. Returns when all of it is done. `work` must not throw. One call at a time.
-  void share(size_t count, size_t part, const Work& work) {
+  // Calls work(begin, end) for ranges of 0 ... count, each of `grain_size` or fewer, on
+  // several threads at a time, as at::parallel_for does. Returns when all of it is done.
+  // `work` must not throw. One call at a time.
+  void parallel_for(size_t count, size_t grain_size, const Work& work) {
     if (count == 0) return;
-    if (count <= part || is_forked()) return work(0, count);
+    if (count <= grain_size || is_forked()) return work(0, count);
     if (team_ == nullptr) {
       team_ = std::make_unique<Team>(count_);
       process_ = getpid();
     }
-    team_->share(count, part, work);
+    team_->parallel_for(count, grain_size, work);
   }
 
  private:
@@ -48,7 +49,7 @@ class Helpers {
       threads_.reserve(count);
       try {
         while (threads_.size() < count) threads_.emplace_back([this] { help(); });
-      } catch (const std::system_error&) {  // the process may have no more: those that there are help
+      } catch (const std::exception&) {  // no more threads, or no memory: those that there are help
       }
     }
 
@@ -61,18 +62,18 @@ class Helpers {
       for (std::thread& thread : threads_) thread.join();
     }
 
-    void share(size_t count, size_t part, const Work& work) {
+    void parallel_for(size_t count, size_t grain_size, const Work& work) {
       {
         std::lock_guard<std::mutex> lock(mutex_);
         work_ = &work;
         size_ = count;
-        part_ = part;
+        grain_size_ = grain_size;
         next_ = 0;
         ++turn_;
         is_open_ = true;
       }
       begins_.notify_all();
-      do_parts();
+      do_ranges();
       std::unique_lock<std::mutex> lock(mutex_);
       is_open_ = false;  // threads that wake up from now on are too late
       ends_.wait(lock, [this] { return num_busy_ == 0; });
@@ -87,14 +88,15 @@ class Helpers {
         last_turn = turn_;
         ++num_busy_;
         lock.unlock();
-        do_parts();
+        do_ranges();
         lock.lock();
         if (--num_busy_ == 0) ends_.notify_one();
       }
     }
 
-    void do_parts() {
-      for (size_t begin; (begin = next_.fetch_add(part_)) < size_;) (*work_)(begin, std::min(begin + part_, size_));
+    void do_ranges() {
+      for (size_t begin; (begin = next_.fetch_add(grain_size_)) < size_;)
+        (*work_)(begin, std::min(begin + grain_size_, size_));
     }
 
     std::vector<std::thread> threads_;
@@ -106,7 +108,7 @@ class Helpers {
     size_t num_busy_ = 0;   // threads that are at it, but for the caller's
     // Set when a call opens, and read by its threads until the last of them is done.
     const Work* work_ = nullptr;
-    size_t size_ = 0, part_ = 1;
+    size_t size_ = 0, grain_size_ = 1;
     std::atomic<size_t> next_{0};
   };
 
