@@ -61,11 +61,9 @@ class ChatTests:
     Attributes:
         ends_of_named_call: the finish reasons of a call of the tool that a request
             names. OpenAI's own servers say "stop".
-        no_calls: what a message without calls has in their place.
     """
 
     ends_of_named_call: ClassVar[tuple[str, ...]] = ("tool_calls",)
-    no_calls: ClassVar[list[Any] | None] = None
 
     def test_chat_reads_an_answer_into_the_class_of_its_response_format(self, chat):
         answer = chat("parse", response_format=Order)
@@ -120,7 +118,7 @@ class ChatTests:
     def test_chat_without_a_choice_of_tools_writes_text(self, chat):
         message = chat(tools=TOOLS, tool_choice="none", max_tokens=3).choices[0].message
         assert message.content is not None
-        assert message.tool_calls == self.no_calls
+        assert message.tool_calls is None
 
     @pytest.mark.parametrize(
         "options",

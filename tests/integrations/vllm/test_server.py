@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import time
-from typing import Any, ClassVar
 
 import pytest
 
@@ -144,7 +143,6 @@ class TestChat(ChatTests):
     """The tests that the server of examples/ passes, too."""
 
     ends_of_named_call = ("tool_calls", "stop")
-    no_calls: ClassVar[list[Any] | None] = []
 
 
 def num_requests(url):
