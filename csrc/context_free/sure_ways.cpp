@@ -43,7 +43,7 @@ bool RuleWays::is_needed(const Spot& spot) const {
 
 // Throws before anything has changed.
 void RuleWays::expand(uint32_t number, engine::Budget& budget) {
-  auto [state, end] = std::make_pair(spots_[number].state, spots_[number].end);
+  const uint32_t state = spots_[number].state, end = spots_[number].end;
   std::vector<std::pair<uint32_t, uint32_t>> next;  // states and ends
   for (uint32_t terminal = 0; terminal < network_.terminals().size() && network_.reads_symbols(state); ++terminal) {
     uint32_t target = network_.next(state, terminal);
