@@ -196,11 +196,11 @@ void EmbeddedGrammarStates::fill(const EmbeddedPosition& position, uint32_t* row
   const Place& place = place_of(position);
   if (place.others != nullptr) return states_->embedded_masks_.fill(place, row, states_->budget());
   const engine::Mask* mask = states_->held_mask_of(states_->number_of(static_cast<const LexerPlace&>(place)));
-  if (mask != nullptr) return expand(*mask, row);
+  if (mask != nullptr) return states_->parts_->masks.store().expand(*mask, row);
   states_->fill_by_walk(place, row);
 }
 
-void EmbeddedGrammarStates::expand(const engine::Mask& mask, uint32_t* row) {
+void EmbeddedGrammarStates::expand(const engine::Mask& mask, engine::MaskRow& row) {
   states_->parts_->masks.store().expand(mask, row);
 }
 

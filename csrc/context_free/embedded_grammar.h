@@ -39,7 +39,7 @@ class EmbeddedGrammarStates final : public engine::EmbeddedStates {
   std::optional<engine::EmbeddedView> known_view(const engine::EmbeddedPosition& position,
                                                  const engine::ByteSet& followers) override;
   void fill(const engine::EmbeddedPosition& position, uint32_t* row) override;
-  void expand(const engine::Mask& mask, uint32_t* row) override;
+  void expand(const engine::Mask& mask, engine::MaskRow& row) override;
   std::string forced(const engine::EmbeddedPosition& position) override;
   std::optional<std::string> short_end(const engine::EmbeddedPosition& position, uint64_t& work) override;
   uint32_t number() const override { return number_; }

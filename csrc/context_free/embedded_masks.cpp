@@ -74,7 +74,8 @@ KnownMask EmbeddedMasks::computed(const Place& place, const std::vector<Embedded
   bool has_others = add_others(place, views, row_.data(), budget);
   if (!has_others && runs.size() == 1) return {views[0].mask, true};
   for (size_t i = 0; i < runs.size(); ++i) {
-    reader_.embedded().held(runs[i].states).expand(*views[i].mask, added_row_.data());
+    engine::MaskRow added(added_row_.data(), added_row_.size());
+    reader_.embedded().held(runs[i].states).expand(*views[i].mask, added);
     for (size_t word = 0; word < row_.size(); ++word) row_[word] |= added_row_[word];
   }
   return {store_.add(row_.data())};
@@ -140,7 +141,7 @@ uint32_t EmbeddedMasks::number_of(const Place& place, engine::Budget& budget) {
   return numbers_.try_emplace(key_of(place, views(place, budget)), uint32_t(numbers_.size())).first->second;
 }
 
-void EmbeddedMasks::fill(const Place& place, uint32_t* row, engine::Budget& budget) {
+void EmbeddedMasks::fill(const Place& place, engine::MaskRow& row, engine::Budget& budget) {
   KnownMask found = place.others->known_mask;
   std::vector<EmbeddedView> views;
   if (found.mask == nullptr) {
@@ -149,11 +150,12 @@ void EmbeddedMasks::fill(const Place& place, uint32_t* row, engine::Budget& budg
   }
   if (found.mask != nullptr && !found.is_of_language) return store_.expand(*found.mask, row);
   if (found.mask != nullptr) return reader_.embedded().held(place.others->runs[0].states).expand(*found.mask, row);
-  std::fill(row, row + row_.size(), 0);
-  add_others(place, views, row, budget);
+  uint32_t* words = row.overwrite();
+  std::fill(words, words + row_.size(), 0);
+  add_others(place, views, words, budget);
   for (const EmbeddedRun& run : place.others->runs) {
     reader_.embedded().held(run.states).fill(*run.position, added_row_.data());
-    for (size_t word = 0; word < row_.size(); ++word) row[word] |= added_row_[word];
+    for (size_t i = 0; i < row_.size(); ++i) words[i] |= added_row_[i];
   }
 }
 

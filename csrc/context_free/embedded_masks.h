@@ -36,7 +36,11 @@ class EmbeddedMasks {
   // The number of all places whose masks are kept under the same numbers.
   uint32_t number_of(const Place& place, engine::Budget& budget);
 
-  void fill(const Place& place, uint32_t* row, engine::Budget& budget);
+  void fill(const Place& place, engine::MaskRow& row, engine::Budget& budget);
+  void fill(const Place& place, uint32_t* words, engine::Budget& budget) {
+    engine::MaskRow row(words, row_.size());
+    fill(place, row, budget);
+  }
 
   engine::MaskStore& store() { return store_; }
   size_t memory_bytes() const {

@@ -162,7 +162,7 @@ class GrammarMatcher final : public engine::Matcher {
     });
   }
 
-  bool fill_text(uint32_t state, uint32_t* row) const override {
+  bool fill_text(uint32_t state, engine::MaskRow& row) const override {
     return with_room([&] { return states_->fill(place(state), row); });
   }
 

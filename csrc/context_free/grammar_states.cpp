@@ -170,7 +170,7 @@ bool GrammarStates::has_mask(const TextPlace& text) {
   return embedded_masks_.has_mask(place_of(text));
 }
 
-bool GrammarStates::fill(const TextPlace& text, uint32_t* row) {
+bool GrammarStates::fill(const TextPlace& text, engine::MaskRow& row) {
   const engine::Mask* mask = text.others == nullptr ? mask_of(text.state) : nullptr;
   if (mask != nullptr) {
     parts_->masks.store().expand(*mask, row);
@@ -178,11 +178,11 @@ bool GrammarStates::fill(const TextPlace& text, uint32_t* row) {
   }
   Lock lock(*this);
   if (text.others == nullptr) {
-    fill_by_walk(place_of(text), row);
+    fill_by_walk(place_of(text), row.overwrite());
   } else {
     embedded_masks_.fill(place_of(text), row, budget());
   }
-  return std::any_of(row, row + parts_->vocabulary->row_words(), [](uint32_t word) { return word != 0; });
+  return row.allows_any();
 }
 
 std::vector<Item> GrammarStates::items(const TextPlace& text) {

@@ -77,7 +77,7 @@ class GrammarStates {
 
   // Fills the mask of the tokens that may follow, without stop tokens. Returns whether
   // there is one.
-  bool fill(const TextPlace& text, uint32_t* row);
+  bool fill(const TextPlace& text, engine::MaskRow& row);
 
   // The same by a walk over whole places, which uses no pieces and keeps nothing.
   std::vector<uint32_t> walked_row(const TextPlace& text);

@@ -120,7 +120,7 @@ bool EmbeddedSchema::is_exit(const Position& position, uint32_t node) const {
 
 void EmbeddedSchema::fill(const EmbeddedPosition& position, uint32_t* row) { states_->fill_row(json(position), row); }
 
-void EmbeddedSchema::expand(const engine::Mask& mask, uint32_t* row) { states_->store_.expand(mask, row); }
+void EmbeddedSchema::expand(const engine::Mask& mask, engine::MaskRow& row) { states_->store_.expand(mask, row); }
 
 std::string EmbeddedSchema::forced(const EmbeddedPosition& position) {
   states_->machine_->schema().budget().restart();

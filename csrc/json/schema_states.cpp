@@ -182,9 +182,10 @@ const engine::Mask* SchemaStates::mask(const Place& place) {
   const Entry& entry = entry_of(place.position, mask_state(place.position));
   if (is_exact(place.position, entry)) return keep(place, entry.mask);
   if (!place.is_shared()) return nullptr;
-  std::vector<uint32_t> row(row_.size());
-  fill_row(place.position, entry, row.data());
-  return keep(place, store_.add(row.data()));
+  std::vector<uint32_t> words(row_.size());
+  engine::MaskRow row(words.data(), words.size());
+  fill_row(place.position, entry, row);
+  return keep(place, store_.add(words.data()));
 }
 
 const engine::Mask* SchemaStates::keep(const Place& place, const engine::Mask* mask) {
@@ -248,13 +249,12 @@ bool SchemaStates::may_follow(const Position& position, uint32_t token) {
   return next.read(vocabulary_->begin(token), vocabulary_->end(token)) && next.has_unused();
 }
 
-void SchemaStates::forbid_past_names(const Position& position, const Conditions& conditions, uint32_t* row) {
+void SchemaStates::forbid_past_names(const Position& position, const Conditions& conditions, engine::MaskRow& row) {
   std::vector<bool> holds = truths(position, conditions);
   for (auto [token, condition] : conditions.tokens) {
-    uint32_t bit = 1u << (token & 31);
-    if ((row[token >> 5] & bit) == 0) continue;
+    if (!row.allows(token)) continue;
     bool is_allowed = condition == Conditions::kByReading ? may_follow(position, token) : holds[condition];
-    if (!is_allowed) row[token >> 5] &= ~bit;
+    row.set(token, is_allowed);
   }
 }
 
@@ -276,7 +276,7 @@ bool SchemaStates::has_mask(const Place& place) {
   return known != nullptr && is_exact(place.position, *known) && keep(place, known->mask) != nullptr;
 }
 
-bool SchemaStates::fill(const Place& place, uint32_t* row) {
+bool SchemaStates::fill(const Place& place, engine::MaskRow& row) {
   const engine::Mask* known = place.mask.load(std::memory_order_acquire);
   if (known != nullptr) {
     store_.expand(*known, row);
@@ -288,30 +288,31 @@ bool SchemaStates::fill(const Place& place, uint32_t* row) {
   if (!depends_on_position(place.position, entry)) {
     keep(place, entry.mask);
   } else if (place.is_shared()) {
-    keep(place, store_.add(row));
+    keep(place, store_.add(row.words()));
   }
   return allows_any;
 }
 
-bool SchemaStates::fill_row(const Position& position, uint32_t* row) {
+bool SchemaStates::fill_row(const Position& position, uint32_t* words) {
+  engine::MaskRow row(words, row_.size());
   return fill_row(position, entry_of(position, mask_state(position)), row);
 }
 
-bool SchemaStates::fill_row(const Position& position, const Entry& entry, uint32_t* row) {
+bool SchemaStates::fill_row(const Position& position, const Entry& entry, engine::MaskRow& row) {
   if (entry.mask == nullptr) {
-    std::copy(row_.begin(), row_.end(), row);
+    std::copy(row_.begin(), row_.end(), row.overwrite());
   } else {
     store_.expand(*entry.mask, row);
   }
   if (!entry.conditions.tokens.empty()) forbid_past_names(position, entry.conditions, row);
   if (position.has_used() || !entry.suspects.of_themselves.empty()) forbid_used(position, entry.suspects, row);
   if (entry.mask != nullptr && !depends_on_position(position, entry)) return !entry.mask->is_empty();
-  return std::any_of(row, row + row_.size(), [](uint32_t word) { return word != 0; });
+  return row.allows_any();
 }
 
 // Takes tokens out of a row that would repeat a key or an item, or after which only used
 // ones could follow.
-void SchemaStates::forbid_used(const Position& position, const Suspects& suspects, uint32_t* row) {
+void SchemaStates::forbid_used(const Position& position, const Suspects& suspects, engine::MaskRow& row) {
   machine_->schema().budget().restart();
   bool remembers = position.has_used();
   const Frame* item = position.below() == nullptr ? nullptr : position.below()->item;
@@ -340,13 +341,12 @@ void SchemaStates::forbid_used(const Position& position, const Suspects& suspect
     bool is_of_itself = !remembers || (num_of_themselves < suspects.of_themselves.size() &&
                                        suspects.of_themselves[num_of_themselves] == token);
     num_of_themselves += is_of_itself;
-    uint32_t bit = 1u << (token & 31);
-    if ((row[token >> 5] & bit) == 0) continue;
+    if (!row.allows(token)) continue;
     bool is_for_item = !is_of_itself && (is_in_string || (is_in_item && position.is_new_item()));
     if (is_for_item && is_new_item(token) && !may_complete_key(token)) continue;
     if (!are_rivals_prepared) position.prepare_rivals();
     are_rivals_prepared = true;
-    if (!may_follow(position, token)) row[token >> 5] &= ~bit;
+    if (!may_follow(position, token)) row.set(token, false);
   }
   bool is_key = machine_->memory(position.state()) == MemoryKind::kInsideKey;
   if (!is_key || position.memory()->used == nullptr) return;
@@ -357,8 +357,7 @@ void SchemaStates::forbid_used(const Position& position, const Suspects& suspect
     uint32_t quote = used.is_whole() ? vocabulary_->child(node, '"') : VocabularyTrie::kNone;
     if (quote != VocabularyTrie::kNone) {
       for (uint32_t i = vocabulary_->first_token(quote); i < nodes[nodes[quote].end - 1].tokens_end; ++i) {
-        uint32_t token = vocabulary_->tokens()[i];
-        row[token >> 5] &= ~(1u << (token & 31));
+        row.set(vocabulary_->tokens()[i], false);
       }
     }
     used.visit_next([&](uint8_t byte, const TextSet::Cursor& next) {

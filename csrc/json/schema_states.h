@@ -34,7 +34,11 @@ class SchemaStates {
 
   // Fills the mask of the tokens that may follow, without stop tokens. Returns whether
   // there is one.
-  bool fill(const Place& place, uint32_t* row);
+  bool fill(const Place& place, engine::MaskRow& row);
+  bool fill(const Place& place, uint32_t* words) {
+    engine::MaskRow row(words, vocabulary_->row_words());
+    return fill(place, row);
+  }
 
   // The mask of a place, computed if needed. Null if it has none of its own: it depends on
   // keys or items that were used, or too many masks are kept.
@@ -89,8 +93,8 @@ class SchemaStates {
   };
 
   PlacePtr read(const Place& place, const uint8_t* begin, const uint8_t* end);
-  bool fill_row(const Position& position, uint32_t* row);
-  bool fill_row(const Position& position, const Entry& entry, uint32_t* row);
+  bool fill_row(const Position& position, uint32_t* words);
+  bool fill_row(const Position& position, const Entry& entry, engine::MaskRow& row);
   State mask_state(const Position& position);
   std::string key_of(const Position& position, State top) const;
   const Entry* known_entry(const Position& position, State top) const;
@@ -111,8 +115,8 @@ class SchemaStates {
   static const engine::Mask* keep(const Place& place, const engine::Mask* mask);
   std::vector<bool> truths(const Position& position, const Conditions& conditions);
   bool may_follow(const Position& position, uint32_t token);
-  void forbid_past_names(const Position& position, const Conditions& conditions, uint32_t* row);
-  void forbid_used(const Position& position, const Suspects& suspects, uint32_t* row);
+  void forbid_past_names(const Position& position, const Conditions& conditions, engine::MaskRow& row);
+  void forbid_used(const Position& position, const Suspects& suspects, engine::MaskRow& row);
 
   std::unique_ptr<Machine> machine_;
   std::shared_ptr<const engine::VocabularyTrie> vocabulary_;

@@ -80,7 +80,7 @@ class EmbeddedStates {
 
   // Fills a row with the tokens all of whose bytes belong to the embedded text.
   virtual void fill(const EmbeddedPosition& position, uint32_t* row) = 0;
-  virtual void expand(const Mask& mask, uint32_t* row) = 0;
+  virtual void expand(const Mask& mask, MaskRow& row) = 0;
 
   // The bytes that must follow, where the text may not end.
   virtual std::string forced(const EmbeddedPosition& position) = 0;

@@ -1,7 +1,6 @@
 #include "masks/mask_store.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/hash.h"
 
@@ -68,19 +67,17 @@ bool MaskStore::are_equal(const Mask& mask, const uint32_t* row) {
   return std::equal(expanded_.begin(), expanded_.end(), row);
 }
 
-void MaskStore::expand(const Mask& mask, uint32_t* row) const {
-  size_t row_bytes = vocabulary_->row_words() * sizeof(uint32_t);
+void MaskStore::expand(const Mask& mask, MaskRow& row) const {
   switch (mask.kind) {
     case MaskKind::kRow:
-      std::memcpy(row, mask.words.data(), row_bytes);
+      row.write(key(mask), {key(mask), mask.words.data()}, {});
       break;
     case MaskKind::kAllowed:
-      std::memset(row, 0, row_bytes);
-      for (uint32_t token : mask.words) row[token >> 5] |= 1u << (token & 31);
+      row.write(key(mask), kNoTokens, mask.words);
       break;
     case MaskKind::kDiffering:
-      std::memcpy(row, (mask.base == nullptr ? vocabulary_->text_row() : mask.base->words).data(), row_bytes);
-      for (uint32_t token : mask.words) row[token >> 5] ^= 1u << (token & 31);
+      row.write(key(mask), mask.base == nullptr ? vocabulary_->text_base() : BaseRow{key(*mask.base), mask.base->words.data()},
+                mask.words);
       break;
   }
 }

@@ -8,6 +8,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "masks/mask_row.h"
+#include "masks/unique_number.h"
 #include "masks/vocabulary.h"
 
 namespace structout::engine {
@@ -36,7 +38,11 @@ class MaskStore {
 
   // The mask of a row, which has no bits of stop tokens. Null if too many bytes are kept.
   const Mask* add(const uint32_t* row);
-  void expand(const Mask& mask, uint32_t* row) const;
+  void expand(const Mask& mask, MaskRow& row) const;
+  void expand(const Mask& mask, uint32_t* words) const {
+    MaskRow row(words, vocabulary_->row_words());
+    expand(mask, row);
+  }
 
   uint32_t size() const;
   size_t memory_bytes() const;
@@ -46,8 +52,10 @@ class MaskStore {
 
   Mask smallest_form(const uint32_t* row);
   bool are_equal(const Mask& mask, const uint32_t* row);
+  RowKey key(const Mask& mask) const { return RowKey{number_} << 32 | mask.slot; }
 
   std::shared_ptr<const VocabularyTrie> vocabulary_;
+  const uint32_t number_ = unique_number();
   mutable std::mutex mutex_;  // guards what follows
   std::deque<Mask> masks_;
   std::vector<const Mask*> bases_;  // of kind kRow, those of late use first

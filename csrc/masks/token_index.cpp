@@ -124,15 +124,16 @@ void TokenIndex::compute_row(uint32_t state, uint32_t* row) const {
   });
 }
 
-bool TokenIndex::fill(uint32_t state, uint32_t* row) const {
+bool TokenIndex::fill(uint32_t state, MaskRow& row) const {
   const Mask* mask = masks_[state].load(std::memory_order_acquire);
   if (mask != nullptr) {
     store_.expand(*mask, row);
     return mask->is_empty();
   }
-  compute_row(state, row);
-  mask = store_.add(row);
-  if (mask == nullptr) return std::all_of(row, row + vocabulary_->row_words(), [](uint32_t word) { return word == 0; });
+  uint32_t* words = row.overwrite();
+  compute_row(state, words);
+  mask = store_.add(words);
+  if (mask == nullptr) return !row.allows_any();
   masks_[state].store(mask, std::memory_order_release);
   return mask->is_empty();
 }

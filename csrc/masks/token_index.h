@@ -51,7 +51,11 @@ class TokenIndex {
 
   // Writes a mask of vocabulary().row_words() words, without stop tokens. Returns
   // whether it is empty.
-  bool fill(uint32_t state, uint32_t* row) const;
+  bool fill(uint32_t state, MaskRow& row) const;
+  bool fill(uint32_t state, uint32_t* words) const {
+    MaskRow row(words, vocabulary_->row_words());
+    return fill(state, row);
+  }
   bool has_mask(uint32_t state) const { return masks_[state].load(std::memory_order_acquire) != nullptr; }
   uint32_t num_masks() const { return store_.size(); }  // different ones, so far
 

@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "masks/bytes_below.h"
+#include "masks/mask_row.h"
 #include "masks/string_tokens.h"
+#include "masks/unique_number.h"
 
 namespace structout::engine {
 
@@ -72,6 +74,7 @@ class VocabularyTrie {
 
   // The mask of all tokens with bytes.
   const std::vector<uint32_t>& text_row() const { return text_row_; }
+  BaseRow text_base() const { return {RowKey{number_} << 32, text_row_.data()}; }
   bool has_byte(uint8_t byte) const { return has_byte_[byte]; }  // as a token of its own
   bool has_all_bytes() const { return std::find(has_byte_, has_byte_ + 256, false) == has_byte_ + 256; }
 
@@ -100,6 +103,7 @@ class VocabularyTrie {
   std::vector<uint8_t> child_bytes_;  // of each of them
   std::vector<uint32_t> tokens_;
   std::vector<uint32_t> text_row_;
+  const uint32_t number_ = unique_number();
   bool has_byte_[256] = {};
   uint32_t max_depth_ = 0;
   uint64_t fingerprint_ = 0;

@@ -50,7 +50,7 @@ class IndexMatcher final : public Matcher {
   void drop(size_t count) override { states_.resize(states_.size() - count); }
   bool is_complete(uint32_t state) const override { return index_->accepts(state); }
   uint32_t next_state(uint32_t state, uint32_t token) const override { return index_->next(state, token); }
-  bool fill_text(uint32_t state, uint32_t* row) const override { return !index_->fill(state, row); }
+  bool fill_text(uint32_t state, MaskRow& row) const override { return !index_->fill(state, row); }
 
   uint64_t key_of_mask(uint32_t state) const override {
     uint32_t slot = index_->mask_slot(state);

@@ -11,6 +11,7 @@
 
 #include "base/limits.h"
 #include "base/room.h"
+#include "masks/mask_row.h"
 #include "masks/vocabulary.h"
 #include "step/reasoning.h"
 
@@ -134,7 +135,7 @@ class Matcher {
   }
 
   // Fills the mask of a state. Returns whether it allows anything.
-  bool fill(uint32_t state, uint32_t* row) const {
+  bool fill(uint32_t state, MaskRow& row) const {
     std::string error_before = std::exchange(error_, "");
     bool allows_text, can_stop, has_cleared = false;
     try {
@@ -145,20 +146,21 @@ class Matcher {
       throw;
     }
     if (!error_.empty()) {
-      std::fill(row, row + row_words(), 0);
+      row.write(kRowOfNone, kNoTokens);
       return false;
     }
     error_ = std::move(error_before);
     for (uint32_t stop : stop_tokens_) {
-      uint32_t bit = 1u << (stop & 31), &word = row[stop >> 5];
       bool is_allowed = can_stop || or_error(false, [&] { return reads_stop(state, stop); });
-      has_cleared = has_cleared || (!is_allowed && (word & bit) != 0);
-      word = is_allowed ? word | bit : word & ~bit;
+      has_cleared = has_cleared || (!is_allowed && row.allows(stop));
+      row.set(stop, is_allowed);
     }
-    if (has_cleared) {  // of a stop token with text, maybe the only one that was allowed
-      allows_text = std::any_of(row, row + row_words(), [](uint32_t word) { return word != 0; });
-    }
+    if (has_cleared) allows_text = row.allows_any();  // a stop token with text was maybe the only one that was allowed
     return allows_text || (can_stop && !stop_tokens_.empty());
+  }
+  bool fill(uint32_t state, uint32_t* words) const {
+    MaskRow row(words, row_words());
+    return fill(state, row);
   }
 
   // The state of the present position, which a stop token does not change.
@@ -234,7 +236,7 @@ class Matcher {
 
   // Fills the mask of the tokens that continue the text; the bits of stop tokens do not
   // matter. Returns whether a token is allowed.
-  virtual bool fill_text(uint32_t state, uint32_t* row) const = 0;
+  virtual bool fill_text(uint32_t state, MaskRow& row) const = 0;
 
   // What mask_key() returns. Its upper half is a unique_number().
   virtual uint64_t key_of_mask(uint32_t state) const = 0;

@@ -137,19 +137,23 @@ bool Step::have_masks() const {
   return true;
 }
 
-// Writes the words of a row. Returns whether it allows anything.
-bool Step::write_row(size_t row, uint32_t* words, size_t num_words) const {
+// Writes the mask of a row. Returns whether it allows anything.
+bool Step::write_row(size_t row, MaskRow& to) const {
   uint32_t state = states_[row];
-  if (state == kFreeRow || state == kEmptyRow) {
-    std::fill_n(words, num_words, state == kFreeRow ? UINT32_MAX : 0);
-    return state == kFreeRow;
+  if (state == kFreeRow) {
+    to.write(kRowOfAll, kAllTokens);
+    return true;
   }
-  return matchers_[row]->fill(state, words);
+  if (state == kEmptyRow) {
+    to.write(kRowOfNone, kNoTokens);
+    return false;
+  }
+  return matchers_[row]->fill(state, to);
 }
 
 // Fills row i of `rows` with the mask of a row. Returns whether it allows anything.
 bool Step::fill_row(size_t row, RowWriter& rows, size_t i) const {
-  return rows.write(i, [&](uint32_t* words, size_t num_words) { return write_row(row, words, num_words); });
+  return rows.write(i, [&](MaskRow& to) { return write_row(row, to); });
 }
 
 // Returns how many steps of work are left. If they are not enough, the rows are empty.
@@ -167,16 +171,21 @@ std::optional<uint64_t> Step::fill_request(size_t i, uint64_t work, RowWriter& r
   } catch (const OverAllowance&) {
     if (!is_planned_[i]) num_allowed[i] = allowed_before;
     is_dead_end_[i] = false;
-    for (size_t row = first; row < last; ++row) rows.clear(row);
+    for (size_t row = first; row < last; ++row) {
+      rows.write(row, [](MaskRow& to) {
+        to.write(kRowOfNone, kNoTokens);
+        return false;
+      });
+    }
     return std::nullopt;
   }
 }
 
 // Fills the rows of requests whose masks are known, on several threads. Returns those that
 // were not after all.
-std::vector<size_t> Step::fill_known(const std::vector<size_t>& known, const MaskRows& masks, ThreadPool& pool) {
+std::vector<size_t> Step::fill_known(const std::vector<size_t>& known, MaskBuffer& masks, ThreadPool& pool) {
   std::vector<uint8_t> is_filled(known.size());
-  size_t grain_size = std::max<size_t>(1, kGrainBytes * requests.size() / (num_rows() * size_t(masks.row_bytes) + 1));
+  size_t grain_size = std::max<size_t>(1, kGrainBytes * requests.size() / (num_rows() * masks.row_bytes() + 1));
   pool.parallel_for(known.size(), grain_size, [&](size_t begin, size_t end) {
     try {
       RowWriter rows(masks, num_rows());
@@ -193,7 +202,7 @@ std::vector<size_t> Step::fill_known(const std::vector<size_t>& known, const Mas
   return left;
 }
 
-uint64_t Step::run(uint64_t work, const MaskRows& masks, const BeforeLongWork& before_long_work, ThreadPool* pool) {
+uint64_t Step::run(uint64_t work, MaskBuffer& masks, const BeforeLongWork& before_long_work, ThreadPool* pool) {
   lay_out();
   RowWriter rows(masks, num_rows());
   std::vector<size_t> known, later;
@@ -240,7 +249,7 @@ uint64_t Step::run(uint64_t work, const MaskRows& masks, const BeforeLongWork& b
   return work - left;
 }
 
-std::optional<uint64_t> Step::finish(size_t request, uint64_t work, const MaskRows& masks) {
+std::optional<uint64_t> Step::finish(size_t request, uint64_t work, MaskBuffer& masks) {
   RowWriter rows(masks, num_rows());
   std::optional<uint64_t> left = fill_request(request, work, rows, true);
   return left ? std::optional<uint64_t>(work - *left) : std::nullopt;
@@ -271,7 +280,7 @@ void Step::plan_all(const BeforeLongWork& before_long_work) {
   }
 }
 
-std::vector<size_t> Step::fill(const std::vector<size_t>& rows, const MaskRows& masks,
+std::vector<size_t> Step::fill(const std::vector<size_t>& rows, MaskBuffer& masks,
                                const BeforeLongWork& before_long_work) const {
   bool are_known = std::all_of(rows.begin(), rows.end(), [&](size_t row) { return has_mask(row); });
   if (!are_known) before_long_work();

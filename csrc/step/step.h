@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "masks/mask_row.h"
 #include "masks/streamed_rows.h"
 #include "step/matcher.h"
 
@@ -43,37 +44,50 @@ struct StepTokens {
   bool is_accepted = false;
 };
 
-// Where masks are written.
-struct MaskRows {
-  uintptr_t address;  // of the first row
-  int64_t row_bytes;  // from one row to the next
+// A buffer of masks, and what its rows hold.
+class MaskBuffer {
+ public:
+  // `address`: of the first row. `row_bytes`: from one row to the next.
+  MaskBuffer(uintptr_t address, int64_t row_bytes, size_t num_rows)
+      : address_(address), row_bytes_(row_bytes), contents_(num_rows) {}
 
-  size_t row_words() const { return size_t(row_bytes) / sizeof(uint32_t); }
-  uint32_t* row(size_t i) const { return reinterpret_cast<uint32_t*>(address + uintptr_t(int64_t(i) * row_bytes)); }
+  size_t num_rows() const { return contents_.size(); }
+  size_t row_bytes() const { return size_t(row_bytes_); }
+  size_t row_words() const { return row_bytes() / sizeof(uint32_t); }
+  uint32_t* row(size_t i) const { return reinterpret_cast<uint32_t*>(address_ + uintptr_t(int64_t(i) * row_bytes_)); }
+  RowContent& content(size_t i) { return contents_[i]; }
+
+  // To be called where others write to the rows first ... end.
+  void forget(size_t first, size_t end) {
+    for (size_t i = first; i < std::min(end, num_rows()); ++i) contents_[i].forget();
+  }
+
+ private:
+  uintptr_t address_;
+  int64_t row_bytes_;
+  std::vector<RowContent> contents_;
 };
 
 // Writes rows, past the caches if there are many. For one thread.
 class RowWriter {
  public:
-  RowWriter(const MaskRows& masks, size_t num_rows)
-      : masks_(masks), streamed_(StreamedRows::is_better(num_rows * size_t(masks.row_bytes)) ? masks.row_words() : 0) {}
+  RowWriter(MaskBuffer& masks, size_t num_rows)
+      : masks_(masks), scratch_(StreamedRows::is_better(num_rows * masks.row_bytes()) ? masks.row_words() : 0) {}
   ~RowWriter() { StreamedRows::finish(); }
   RowWriter(const RowWriter&) = delete;
 
-  // Writes row i with write(words, how many), and returns what that does.
+  // Writes row i with write(row), and returns what that does.
   template <typename Write>
   bool write(size_t i, Write write) {
-    if (streamed_.empty()) return write(masks_.row(i), masks_.row_words());
-    bool result = write(streamed_.data(), streamed_.size());
-    StreamedRows::copy(masks_.row(i), streamed_.data(), streamed_.size());
+    MaskRow row(masks_.row(i), masks_.row_words(), &masks_.content(i), scratch_.empty() ? nullptr : scratch_.data());
+    bool result = write(row);
+    row.finish();
     return result;
   }
 
-  void clear(size_t i) { std::fill_n(masks_.row(i), masks_.row_words(), 0); }
-
  private:
-  const MaskRows masks_;
-  std::vector<uint32_t> streamed_;  // where a row is put together before it is streamed; empty if it is not
+  MaskBuffer& masks_;
+  std::vector<uint32_t> scratch_;  // of a row that is streamed; empty if none is
 };
 
 // The different masks of the rows, as far as Matcher::mask_key tells.
@@ -108,15 +122,15 @@ class Step {
   // together, and a quarter of it for one request. Where that is not enough, the rows of
   // the request stay empty and it is unfinished. Returns the steps taken. `pool`, unless
   // null, shares the copying of masks that are known.
-  uint64_t run(uint64_t work, const MaskRows& masks, const BeforeLongWork& before_long_work, ThreadPool* pool);
+  uint64_t run(uint64_t work, MaskBuffer& masks, const BeforeLongWork& before_long_work, ThreadPool* pool);
 
   // Fills the rows of an unfinished request with at most `work` steps. Returns how many
   // it has taken, or nothing if they were not enough. Waits for other threads.
-  std::optional<uint64_t> finish(size_t request, uint64_t work, const MaskRows& masks);
+  std::optional<uint64_t> finish(size_t request, uint64_t work, MaskBuffer& masks);
 
   // Fills row i of `masks` with the mask of row rows[i]. Returns the indices i of those
   // that allow nothing. After plan_all().
-  std::vector<size_t> fill(const std::vector<size_t>& rows, const MaskRows& masks,
+  std::vector<size_t> fill(const std::vector<size_t>& rows, MaskBuffer& masks,
                            const BeforeLongWork& before_long_work) const;
 
   // After plan_all().
@@ -136,10 +150,10 @@ class Step {
   void plan(size_t request);
   bool has_mask(size_t row) const;
   bool fill_row(size_t row, RowWriter& rows, size_t i) const;
-  bool write_row(size_t row, uint32_t* words, size_t num_words) const;
+  bool write_row(size_t row, MaskRow& to) const;
   bool have_masks() const;
   std::optional<uint64_t> fill_request(size_t request, uint64_t work, RowWriter& rows, bool may_wait);
-  std::vector<size_t> fill_known(const std::vector<size_t>& requests, const MaskRows& masks, ThreadPool& pool);
+  std::vector<size_t> fill_known(const std::vector<size_t>& requests, MaskBuffer& masks, ThreadPool& pool);
 
   bool has_accepted_ = false;
   std::vector<uint32_t> states_;          // of each row, kUnplanned, kFreeRow or kEmptyRow

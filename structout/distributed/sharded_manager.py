@@ -439,11 +439,14 @@ class ShardedManager:
             for request_id in local_ids
             if request_id in self._request_errors
         }
+        if not errors:
+            return masks
+        bitmask = masks.bitmask.copy()
         for request_id in errors:
             i = local_ids.index(request_id)
-            masks.bitmask[masks.row_indptr[i] : masks.row_indptr[i + 1]] = 0
+            bitmask[masks.row_indptr[i] : masks.row_indptr[i + 1]] = 0
             masks.num_acceptable_drafts[i] = 0
-        return replace(masks, errors={**errors, **masks.errors})
+        return replace(masks, bitmask=bitmask, lease=None, errors={**errors, **masks.errors})
 
     def _make_message(self, masks: MaskBatch, with_rows: bool) -> StepMessage:
         row_counts = np.diff(masks.row_indptr).astype(np.int32)

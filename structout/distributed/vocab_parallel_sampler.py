@@ -45,7 +45,7 @@ def gather_device_masks(
     """
     row_map = shard.rows_for(request_ids, num_logits_per_request)
     max_rows = max(shard.rows_of_rank)
-    local_rows = torch.from_numpy(shard.bitmask)
+    local_rows = shard.to("cpu")
     # Padded, because an all-gather needs equal sizes.
     local_masks = torch.zeros(max_rows, local_rows.shape[1], dtype=torch.int32, device=device)
     local_masks[: len(local_rows)].copy_(local_rows, non_blocking=True)

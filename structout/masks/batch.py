@@ -154,17 +154,16 @@ class MaskRows:
 
 
 class _LeasedBitmask:
-    """An attribute that can be read as long as no later step uses its buffer."""
+    """An attribute that can be read as long as no later step uses its buffer. It cannot
+    be written to, because later steps write only what differs from it."""
 
     def __get__(self, masks: "_LeasedRows | None", owner: type) -> npt.NDArray[np.int32]:
         if masks is None:
             raise AttributeError("bitmask")  # dataclasses: it has no default
-        if masks.lease is not None and masks.lease.is_over:
-            raise StaleMasksError(
-                "the buffer of these masks has been filled by a later step: use them before the num_mask_buffers-th "
-                "next call of grammar_bitmask, copy the bitmask, or raise num_mask_buffers"
-            )
-        bitmask: npt.NDArray[np.int32] = vars(masks)["bitmask"]
+        bitmask = masks._memory()
+        if masks.lease is not None:
+            bitmask = bitmask.view()
+            bitmask.flags.writeable = False
         return bitmask
 
     def __set__(self, masks: "_LeasedRows", bitmask: npt.NDArray[np.int32]) -> None:
@@ -181,17 +180,32 @@ class _LeasedRows(MaskRows):
     bitmask: _LeasedBitmask = _LeasedBitmask()
     lease: Lease | None = field(default=None, repr=False, compare=False)
 
+    def to(self, device: torch.device | str) -> torch.Tensor:
+        """Copy the bitmask to ``device``, asynchronously where the buffer is pinned. For
+        the CPU nothing is copied: the tensor is the buffer, which must not be written
+        to."""
+        return torch.from_numpy(self._memory()).to(device, non_blocking=True)
+
+    def _memory(self) -> npt.NDArray[np.int32]:
+        if self.lease is not None and self.lease.is_over:
+            raise StaleMasksError(
+                "the buffer of these masks has been filled by a later step: use them before the num_mask_buffers-th "
+                "next call of grammar_bitmask, copy the bitmask, or raise num_mask_buffers"
+            )
+        memory: npt.NDArray[np.int32] = vars(self)["bitmask"]
+        return memory
+
     def _map_rows(
         self,
         batch_request_ids: Sequence[str],
         num_logits_per_request: Sequence[int] | None,
         expected_rows: int | None = None,
     ) -> npt.NDArray[np.int32]:
-        _ = self.bitmask  # raises if it has expired
+        self._memory()  # raises if it has expired
         return super()._map_rows(batch_request_ids, num_logits_per_request, expected_rows)
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"bitmask": self.bitmask, "lease": None}
+        return vars(self) | {"bitmask": self._memory(), "lease": None}
 
     def __copy__(self: Rows) -> Rows:
         return replace(self)
@@ -208,12 +222,9 @@ class MaskBatch(_LeasedRows):
 
     Attributes:
         bitmask: int32 ``[R, ceil(V / 32)]``, one row for each constrained position.
+            Read-only while it is in a buffer.
         lease: of the buffer; None if the memory is the batch's own.
     """
-
-    def to(self, device: torch.device | str) -> torch.Tensor:
-        """Copy the bitmask to ``device``, asynchronously where the buffer is pinned."""
-        return torch.from_numpy(self.bitmask).to(device, non_blocking=True)
 
     def dense(
         self, batch_request_ids: Sequence[str], num_logits_per_request: Sequence[int] | None = None

@@ -1,7 +1,9 @@
 """BufferRing: CPU mask buffers that steps use in turn."""
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,19 +30,18 @@ class MaskBuffer:
     Attributes:
         rows: int32 ``[num_rows, ceil(V / 32)]``, pinned where CUDA is available.
         array: the same memory. Slices of it are cheap.
-        memory: its address, the bytes from one row to the next, and the number of rows,
-            as native steps take them.
+        native: the same memory for native steps, which remember what its rows hold. Who
+            else writes to them must call its ``forget``.
         lease: of the step that uses it.
     """
 
     rows: torch.Tensor
+    native: Any = None
     array: npt.NDArray[np.int32] = field(init=False)
-    memory: tuple[int, int, int] = field(init=False)
     lease: Lease = field(default_factory=Lease)
 
     def __post_init__(self) -> None:
         self.array = self.rows.numpy()
-        self.memory = (*row_memory(self.rows), len(self.rows))
 
 
 class BufferRing:
@@ -52,11 +53,16 @@ class BufferRing:
     Args:
         num_buffers: how many calls of :meth:`next` until a buffer is reused.
         vocab_size: V, the number of tokens that a mask row covers.
+        native: makes a buffer's ``native`` of its address, the bytes from one row to the
+            next, and the number of rows. None if native steps do not use it.
     """
 
-    def __init__(self, num_buffers: int, vocab_size: int):
+    def __init__(
+        self, num_buffers: int, vocab_size: int, native: Callable[[int, int, int], Any] | None = None
+    ):
         self._vocab_size = vocab_size
-        self._buffers = deque(MaskBuffer(allocate_token_bitmask(0, vocab_size)) for _ in range(num_buffers))
+        self._native = native
+        self._buffers = deque(self.new(0) for _ in range(num_buffers))
 
     def next(self, num_rows: int) -> MaskBuffer:
         """A buffer of at least ``num_rows`` rows. They hold an earlier step's masks, if
@@ -66,9 +72,13 @@ class BufferRing:
         if len(buffer.array) < num_rows:
             # Other threads fill it, and they do not share the caller's inference mode.
             with torch.inference_mode(False):
-                rows = allocate_token_bitmask(max(num_rows, 2 * len(buffer.array)), self._vocab_size)
-            buffer = MaskBuffer(rows)
+                buffer = self.new(max(num_rows, 2 * len(buffer.array)))
         else:
             buffer.lease = Lease()
         self._buffers.append(buffer)
         return buffer
+
+    def new(self, num_rows: int, pin_memory: bool | None = None) -> MaskBuffer:
+        """A buffer outside of the ring."""
+        rows = allocate_token_bitmask(num_rows, self._vocab_size, pin_memory=pin_memory)
+        return MaskBuffer(rows, self._native and self._native(*row_memory(rows), num_rows))

@@ -16,7 +16,6 @@ from structout.grammar.interface import StructuredOutputGrammar
 from structout.grammar.native.extension import core
 from structout.grammar.row_loop import RowLoop
 from structout.masks.batch import MaskBatch, MaskRows
-from structout.masks.bitmask import allocate_token_bitmask
 from structout.masks.buffers import BufferRing, MaskBuffer
 from structout.masks.pool import DistinctMasks, MaskDeduplicator, PooledMaskBatch
 from structout.scheduler.requests import REQUEST_WORK, Request, RequestTable, check_known
@@ -100,8 +99,7 @@ class DecodingSteps:
 
     def __init__(self, requests: RequestTable, vocab_size: int, config: StructuredOutputsConfig):
         self._requests = requests
-        self._vocab_size = vocab_size
-        self._buffers = BufferRing(config.num_mask_buffers, vocab_size)
+        self._buffers = BufferRing(config.num_mask_buffers, vocab_size, core().MaskBuffer)
         self._pool = core().ThreadPool(config.fill_threads - 1) if config.fill_threads > 1 else None
         self._loop = RowLoop(config.slow_token_seconds)
         self._late_thread = ThreadPoolExecutor(1, thread_name_prefix="structout-late-masks")
@@ -158,7 +156,7 @@ class DecodingSteps:
         if not is_mixed:
             step.draw(tokens)
         buffer = self._buffers.next(step.max_rows)
-        self.work = step.run(STEP_WORK, *buffer.memory, given.tokens is not None, self._pool)
+        self.work = step.run(STEP_WORK, buffer.native, given.tokens is not None, self._pool)
         native_seconds = time.perf_counter() - started
         row_indptr = step.row_indptr
         errors = self._errors(step, given.request_ids)
@@ -173,7 +171,9 @@ class DecodingSteps:
         for index, name in enumerate(given.request_ids) if refused else ():
             if name in refused:
                 errors[name] = refused[name]
-                buffer.array[row_indptr[index] : row_indptr[index + 1]] = 0
+                rows = row_indptr[index : index + 2].tolist()
+                buffer.native.forget(*rows)
+                buffer.array[slice(*rows)] = 0
         num_rows = int(row_indptr[-1])
         self._note(_OWN, num_rows - num_foreign, native_seconds)
         self.seconds.append(time.perf_counter() - started)
@@ -198,8 +198,8 @@ class DecodingSteps:
         step.plan()
 
         def fill(rows: list[int]) -> npt.NDArray[np.int32]:
-            masks = MaskBuffer(allocate_token_bitmask(len(rows), self._vocab_size, pin_memory=False))
-            step.fill(rows, *masks.memory)
+            masks = self._buffers.new(len(rows), pin_memory=False)
+            step.fill(rows, masks.native)
             return masks.array
 
         errors = self._errors(step, given.request_ids)
@@ -249,6 +249,7 @@ class DecodingSteps:
             if request is None or request.compiled is None or not len(rows):
                 continue
             started = time.perf_counter()
+            buffer.native.forget(row_indptr[index], row_indptr[index + 1])
             try:
                 num_allowed[index] = self._loop.fill(
                     grammar, rows, given.drafts.get(name), given.bounds.get(name), given.trees.get(name)
@@ -296,8 +297,8 @@ class DecodingSteps:
             return
         try:
             step = core().Step({0: grammar.position}, [0], {0: drafts})
-            buffer = MaskBuffer(allocate_token_bitmask(step.max_rows, self._vocab_size, pin_memory=False))
-            step.run(0, *buffer.memory)
+            buffer = self._buffers.new(step.max_rows, pin_memory=False)
+            step.run(0, buffer.native)
             if _finish_rows(step, 0, buffer, request) and not grammar.error_reason:
                 request.finished_position = grammar.num_tokens
                 self._requests.set_ready_again(request)
@@ -338,7 +339,7 @@ class DecodingSteps:
 def _finish_rows(step: Any, index: int, buffer: MaskBuffer, request: Request) -> bool:
     """Fill the rows of a native step's request ``index`` with the work that ``request``
     has left, without Python's global lock. Return False if it is not enough."""
-    work = step.finish(index, request.work_left, *buffer.memory)
+    work = step.finish(index, request.work_left, buffer.native)
     request.work_left -= request.work_left if work is None else work
     return work is not None
 

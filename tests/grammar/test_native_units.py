@@ -25,14 +25,21 @@ def schemas(tmp_path):
     return path
 
 
-def formulas(csrc=CSRC):
-    sources = [NATIVE / "formulas.cpp", csrc / "json" / "formula.cpp"]
+# Programs that need one file of the engine.
+FILES = {"formulas": "json/formula.cpp", "mask_row": "masks/mask_row.cpp"}
+
+
+def program_of(name, csrc=CSRC):
+    if name not in FILES:
+        return compiled_engine(name, NATIVE / f"{name}.cpp", SANITIZED, csrc=csrc)
+    sources = [NATIVE / f"{name}.cpp", csrc / FILES[name]]
     command = [*cxx(), *SANITIZED, "-Wall", "-Wextra", "-Werror"]
-    return compiled("formulas", command, sources, csrc=csrc, follows_includes=True)
+    return compiled(name, command, sources, csrc=csrc, follows_includes=True)
 
 
-def test_formulas_mean_what_their_operators_say():
-    result = run(formulas())
+@pytest.mark.parametrize("name", FILES)
+def test_unit_alone_is_what_a_plain_judge_says(name):
+    result = run(program_of(name))
     assert result.returncode == 0, result.stderr
 
 
@@ -48,13 +55,15 @@ def test_thread_pool_does_each_range_once(sanitizers, arguments):
 def test_unit_of_the_engine_is_what_a_plain_judge_says(request, schemas, name):
     if not request.config.getoption("--long"):
         pytest.skip("building the engine with sanitizers takes minutes: make test-all")
-    result = run(compiled_engine(name, NATIVE / f"{name}.cpp", SANITIZED), schemas)
+    result = run(program_of(name), schemas)
     assert result.returncode == 0, result.stderr
 
 
 FAULTS = {
     "formulas-one of equals": ("json/formula.cpp", "if (operands[i] == kAlways) {", "if (operands[i] == kNever) {"),
     "formulas-unsorted": ("json/formula.cpp", "engine::make_set(flat);", ""),
+    "mask_row-overruled": ("masks/mask_row.cpp", "    restore_mask();\n", ""),
+    "mask_row-forgotten": ("masks/mask_row.h", "if (content_ != nullptr) content_->forget();", ""),
     "stacks-no returns": (
         "context_free/stacks.cpp",
         "if (network_.is_accepting(item.state)) kernel",
@@ -74,11 +83,7 @@ FAULTS = {
 @pytest.mark.planted
 @pytest.mark.parametrize("name", FAULTS)
 def test_planted_fault_is_found(tmp_path, schemas, name):
-    program = name.partition("-")[0]
-    csrc = changed_csrc(tmp_path, *FAULTS[name])
-    if program == "formulas":
-        result = run(formulas(csrc))
-    else:
-        result = run(compiled_engine(program, NATIVE / f"{program}.cpp", SANITIZED, csrc=csrc), schemas)
+    program = program_of(name.partition("-")[0], changed_csrc(tmp_path, *FAULTS[name]))
+    result = run(program, schemas)
     assert result.returncode == 1
     assert "expected" in result.stderr

@@ -11,7 +11,7 @@ VOCAB = 70
 
 @pytest.mark.parametrize("num_buffers", [1, 2, 3])
 def test_next_reuses_each_buffer_after_num_buffers_calls(num_buffers):
-    ring = BufferRing(num_buffers, VOCAB)
+    ring = BufferRing(num_buffers, VOCAB, lambda *memory: memory)
     first_round = [ring.next(4) for _ in range(num_buffers)]
     leases = [buffer.lease for buffer in first_round]
     for i, buffer in enumerate(first_round):
@@ -22,7 +22,7 @@ def test_next_reuses_each_buffer_after_num_buffers_calls(num_buffers):
     assert second_round == first_round
     assert all(lease.is_over for lease in leases)
     row_bytes = 4 * bitmask_width(VOCAB)
-    assert [buffer.memory for buffer in second_round] == [(b.rows.data_ptr(), row_bytes, 4) for b in first_round]
+    assert [buffer.native for buffer in second_round] == [(b.rows.data_ptr(), row_bytes, 4) for b in first_round]
 
 
 def test_next_for_a_larger_step_leaves_earlier_rows_valid():

@@ -56,7 +56,7 @@ def allowed(manager, request_id):
     """The ids that the request's next mask allows."""
     batch = manager.grammar_bitmask([request_id])
     assert not batch.errors
-    return structout.unpack_bitmask(torch.from_numpy(batch.bitmask), V)[0].nonzero().flatten().tolist()
+    return structout.unpack_bitmask(batch.to("cpu"), V)[0].nonzero().flatten().tolist()
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from structout.grammar.native.automaton import Automaton
 from structout.grammar.native.extension import core
 from structout.grammar.native.native_grammar import NativeGrammar
 from structout.masks.bitmask import allocate_token_bitmask
+from structout.masks.buffers import BufferRing
 from structout.masks.pool import MaskPool
-from structout.scheduler import decoding_step
 from structout.scheduler.decoding_step import DEAD_END
 from support.random_patterns import random_pattern
 from support.tokenizers_on_the_spot import byte_level
@@ -201,7 +201,7 @@ def test_pooled_masks_equal_those_of_grammar_bitmask(capacity, num_cases):
 def test_pooled_step_fills_no_mask_that_the_pool_holds(pooling, monkeypatch):
     add(pooling, "r", regex="[ab]+")
     assert len(pooling.pooled_bitmask(["r"]).new_masks) == 1
-    monkeypatch.setattr(decoding_step, "allocate_token_bitmask", None)
+    monkeypatch.setattr(BufferRing, "new", None)
     assert len(pooling.pooled_bitmask(["r"]).new_masks) == 0
     pooling.deduplicator.reset()
     with pytest.raises(TypeError):

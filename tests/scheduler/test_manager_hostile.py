@@ -135,8 +135,7 @@ def test_row_that_cannot_be_filled_is_closed_and_511_others_are_right(manager, m
     monkeypatch.setattr(broken, "_fill_text", raise_runtime_error)
     batch = manager.grammar_bitmask(names)
     assert set(batch.errors) == {"r300"}
-    assert not batch.bitmask[300].any()
-    batch.bitmask[300] = expected[300]
+    expected[300] = 0
     assert (batch.bitmask == expected).all()
 
 

@@ -84,7 +84,7 @@ def compare_with_one_manager(rank: int, num_requests: int, seed: int) -> dict[st
             row = int(expected_masks.rows_for([request_id])[0])
             if row >= 0 and rng.random() < 0.8:
                 allowed = structout.unpack_bitmask(
-                    torch.from_numpy(expected_masks.bitmask[row]), single.vocabulary.size
+                    expected_masks.to("cpu")[row], single.vocabulary.size
                 )
                 token = rng.choice(allowed.flatten().nonzero().flatten().tolist())
                 sharded.accept_tokens(request_id, [token])
@@ -359,7 +359,7 @@ def diverge(rank: int, odd_rank: int, difference: str) -> str:
         manager.add_request(request_id, structout.StructuredOutputsParams(regex="[ab]*"))
     _poll_until_settled(manager, ids)
     masks = manager.grammar_bitmask(ids)
-    allowed = structout.unpack_bitmask(torch.from_numpy(masks.bitmask[:1]), 400).flatten().nonzero().flatten().tolist()
+    allowed = structout.unpack_bitmask(masks.to("cpu")[:1], 400).flatten().nonzero().flatten().tolist()
     if rank == odd_rank:
         if difference == "aborts":
             manager.finish_request("b")

@@ -17,7 +17,7 @@ def step_of(grammars, drafts=None):
 def run(step, vocab_size):
     """Fill the masks of all rows of the step."""
     masks = allocate_token_bitmask(step.max_rows, vocab_size, pin_memory=False)
-    step.run(MAX_WORK, *mask_memory(masks, vocab_size, []), len(masks))
+    step.run(MAX_WORK, core().MaskBuffer(*mask_memory(masks, vocab_size, []), len(masks)))
     return masks[: int(step.row_indptr[-1])]
 
 

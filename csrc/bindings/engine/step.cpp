@@ -155,18 +155,17 @@ class PythonStep {
 
   // Accepts what was drawn, then plans and fills all rows, as Step::run says. A step
   // `apart` gives the global lock away from the start.
-  uint64_t run(uint64_t work, uintptr_t address, int64_t row_bytes, size_t buffer_rows, bool apart, ThreadPool* pool) {
-    MaskRows masks = checked(address, row_bytes, buffer_rows, step_.max_rows());
+  uint64_t run(uint64_t work, MaskBuffer& masks, bool apart, ThreadPool* pool) {
+    check(masks, step_.max_rows());
     LongWork long_work;
     if (apart) long_work.announcer()();
     step_.accept(long_work.announcer());
     return step_.run(work, masks, long_work.announcer(), pool);
   }
 
-  std::optional<uint64_t> finish(size_t request, uint64_t work, uintptr_t address, int64_t row_bytes,
-                                 size_t buffer_rows) {
+  std::optional<uint64_t> finish(size_t request, uint64_t work, MaskBuffer& masks) {
     if (request >= step_.requests.size()) throw py::index_error("the step has no such request");
-    MaskRows masks = checked(address, row_bytes, buffer_rows, num_rows());
+    check(masks, num_rows());
     return structout::engine::run(true, [&] { return step_.finish(request, work, masks); });
   }
 
@@ -175,12 +174,11 @@ class PythonStep {
     step_.plan_all(long_work.announcer());
   }
 
-  std::vector<size_t> fill(const std::vector<size_t>& rows, uintptr_t address, int64_t row_bytes,
-                           size_t buffer_rows) const {
+  std::vector<size_t> fill(const std::vector<size_t>& rows, MaskBuffer& masks) const {
     for (size_t row : rows) {
       if (row >= num_rows()) throw py::index_error("the step has " + std::to_string(num_rows()) + " rows");
     }
-    MaskRows masks = checked(address, row_bytes, buffer_rows, rows.size());
+    check(masks, rows.size());
     LongWork long_work;
     return step_.fill(rows, masks, long_work.announcer());
   }
@@ -280,9 +278,14 @@ class PythonStep {
     }
   }
 
-  static MaskRows checked(uintptr_t address, int64_t row_bytes, size_t buffer_rows, size_t needed_rows) {
-    if (needed_rows > buffer_rows) throw std::invalid_argument("the buffer has too few rows");
-    return {address, row_bytes};
+  // Of all matchers, which share a vocabulary, looks at the first.
+  void check(const MaskBuffer& masks, size_t needed_rows) const {
+    if (needed_rows > masks.num_rows()) throw std::invalid_argument("the buffer has too few rows");
+    auto has_matcher = [](const StepRequest& request) { return request.matcher != nullptr; };
+    auto first = std::find_if(step_.requests.begin(), step_.requests.end(), has_matcher);
+    if (first != step_.requests.end() && first->matcher->row_words() != masks.row_words()) {
+      throw std::invalid_argument("the buffer's rows are of another vocabulary");
+    }
   }
 
   Step step_;
@@ -322,14 +325,17 @@ void fill_batch(const py::list& matchers, uintptr_t address, int64_t row_bytes, 
 
 void define_step(py::module_& module) {
   py::class_<ThreadPool>(module, "ThreadPool").def(py::init<size_t>(), py::arg("count"));
+  py::class_<MaskBuffer>(module, "MaskBuffer")
+      .def(py::init<uintptr_t, int64_t, size_t>(), py::arg("address"), py::arg("row_bytes"), py::arg("num_rows"))
+      .def("forget", &MaskBuffer::forget, py::arg("first"), py::arg("end"));
   py::class_<PythonStep>(module, "Step")
       .def(py::init<py::dict, py::list, py::object, py::object, py::object, py::object>(), py::arg("positions"),
            py::arg("ids"), py::arg("drafts") = py::none(), py::arg("bounds") = py::none(),
            py::arg("trees") = py::none(), py::arg("expected") = py::none())
       .def("draw", &PythonStep::draw)
       .def("accept", &PythonStep::accept)
-      .def("run", &PythonStep::run, py::arg("work"), py::arg("address"), py::arg("row_bytes"), py::arg("buffer_rows"),
-           py::arg("apart") = false, py::arg("pool") = py::none())
+      .def("run", &PythonStep::run, py::arg("work"), py::arg("masks"), py::arg("apart") = false,
+           py::arg("pool") = py::none())
       .def("finish", &PythonStep::finish)
       .def("plan", &PythonStep::plan)
       .def("fill", &PythonStep::fill)

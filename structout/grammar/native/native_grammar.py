@@ -98,12 +98,12 @@ class NativeGrammar(PrefixGrammar):
             rows.fill_(-1)
             return 0
         step = core().Step({0: self.matcher}, [0], {0: draft_tokens}, None, {0: tree} if tree is not None else None)
-        memory = (*mask_memory(rows, self._vocab_size, []), num_rows)
-        step.run(_MAX_WORK, *memory)
+        masks = core().MaskBuffer(*mask_memory(rows, self._vocab_size, []), num_rows)
+        step.run(_MAX_WORK, masks)
         for _, problem in step.problems:
             raise ValueError(problem)
         if step.unfinished:  # another thread computes what it needs
-            step.finish(0, _MAX_WORK, *memory)
+            step.finish(0, _MAX_WORK, masks)
         return int(step.num_allowed[0])
 
     def is_terminated(self) -> bool:

@@ -93,7 +93,7 @@ class StructuredBatchingProcessor(ContinuousBatchingLogitsProcessor):  # type: i
         texts = [self._follow(request.state) for request in requests_with_new_token]
         live = [text.request_id for text in texts if text is not None and not text.error]
         masks = self._manager.grammar_bitmask(live, strict=False)
-        self._bitmask[1 : 1 + len(masks.bitmask)].copy_(torch.from_numpy(masks.bitmask))
+        self._bitmask[1 : 1 + len(masks.bitmask)].copy_(masks.to("cpu"))
         rows = dict(zip(live, (masks.rows_for(live) + 1).tolist(), strict=True))  # 0: the text has ended
         for request, text in zip(requests_with_new_token, texts, strict=True):
             if text is not None:

@@ -44,7 +44,7 @@ def upload_masks(worker: Any, masks: MaskBatch, input_batch: Any) -> None:
     if len(masks.bitmask) == 0:
         return
     with torch.cuda.stream(worker.copy_stream):
-        bitmask = async_tensor_h2d(masks.bitmask, out=worker.grammar_bitmask[: len(masks.bitmask)])
+        bitmask = async_tensor_h2d(masks.to("cpu"), out=worker.grammar_bitmask[: len(masks.bitmask)])
     rows = row_map(masks, input_batch)
     torch.cuda.current_stream().wait_stream(worker.copy_stream)
     setattr(input_batch, _ATTRIBUTE, StepMasks(DeviceMasks(bitmask, rows), worker.copy_stream))

@@ -559,7 +559,7 @@ def test_texts_whose_schema_has_no_room_beside_others_go_on_alone():
             part = each[at : at + 7]
             if part:
                 step = core().Step({0: walk.matcher}, [0], {0: [*part]})
-                step.run(1 << 62, rows.data_ptr(), 4 * rows.stride(0), len(rows))
+                step.run(1 << 62, core().MaskBuffer(rows.data_ptr(), 4 * rows.stride(0), len(rows)))
                 assert step.num_allowed.tolist() == [len(part)], walk.matcher.error
                 assert walk.matcher.accept_bytes(part), walk.matcher.error
     for walk in walks:

@@ -54,7 +54,7 @@ def masks_of(allowed: torch.Tensor, num_rows: dict[str, int], acceptable: dict[s
 def masked(logits: torch.Tensor, masks: MaskBatch, worker: Worker) -> torch.Tensor:
     """The logits of a step with what the masks disallow at -inf, as vLLM has them."""
     rows = masks.rows_for(list(worker.requests), [1 + len(r.drafts) for r in worker.requests.values()])
-    allowed = unpack_bitmask(torch.from_numpy(masks.bitmask), V)[rows.clamp(min=0).long()] | (rows < 0)[:, None]
+    allowed = unpack_bitmask(masks.to("cpu"), V)[rows.clamp(min=0).long()] | (rows < 0)[:, None]
     return logits.masked_fill(~allowed, -torch.inf)
 
 

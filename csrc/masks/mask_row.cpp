@@ -1,0 +1,76 @@
+#include "masks/mask_row.h"
+
+#include <cstring>
+#include <new>
+
+#include "masks/streamed_rows.h"
+
+namespace structout::engine {
+
+// Nothing here throws: where there is no memory for what a row holds, it is forgotten.
+void MaskRow::write(RowKey mask, const BaseRow& base, const std::vector<uint32_t>& flipped) {
+  bool is_like_before = content_ != nullptr && content_->base == base.key;
+  if (is_like_before) {
+    present_ = words_;
+    restore_mask();
+    if (content_->mask == mask) return;
+    flip_differing(content_->flipped, flipped);
+  } else {
+    present_ = new_words();
+    if (base.words == nullptr) {
+      std::memset(present_, int(base.filler() & 0xFF), num_words_ * sizeof(uint32_t));
+    } else {
+      std::memcpy(present_, base.words, num_words_ * sizeof(uint32_t));
+    }
+    for (uint32_t token : flipped) flip(token);
+  }
+  if (content_ == nullptr) return;
+  try {
+    content_->overruled.clear();
+    content_->flipped = flipped;
+    content_->base = base.key;
+    content_->mask = mask;
+  } catch (const std::bad_alloc&) {
+    content_->forget();
+  }
+}
+
+void MaskRow::set(uint32_t token, bool is_allowed) {
+  if (allows(token) == is_allowed) return;
+  if (content_ != nullptr && content_->base != kNoRow) {
+    try {
+      content_->overruled.push_back(token);
+    } catch (const std::bad_alloc&) {
+      content_->forget();
+    }
+  }
+  flip(token);
+}
+
+// Flips the tokens that are in one of two lists.
+void MaskRow::flip_differing(const std::vector<uint32_t>& a, const std::vector<uint32_t>& b) {
+  size_t i = 0, j = 0;
+  while (i < a.size() && j < b.size()) {
+    if (a[i] == b[j]) {
+      ++i;
+      ++j;
+    } else {
+      flip(a[i] < b[j] ? a[i++] : b[j++]);
+    }
+  }
+  while (i < a.size()) flip(a[i++]);
+  while (j < b.size()) flip(b[j++]);
+}
+
+// Takes back what was set later than the mask.
+void MaskRow::restore_mask() {
+  std::vector<uint32_t>& tokens = content_->overruled;
+  for (uint32_t token : tokens) flip(token);
+  tokens.clear();
+}
+
+void MaskRow::finish() const {
+  if (present_ == scratch_ && scratch_ != nullptr) StreamedRows::copy(words_, scratch_, num_words_);
+}
+
+}  // namespace structout::engine
