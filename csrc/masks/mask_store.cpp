@@ -76,7 +76,8 @@ void MaskStore::expand(const Mask& mask, MaskRow& row) const {
       row.write(key(mask), kNoTokens, mask.words);
       break;
     case MaskKind::kDiffering:
-      row.write(key(mask), mask.base == nullptr ? vocabulary_->text_base() : BaseRow{key(*mask.base), mask.base->words.data()},
+      row.write(key(mask),
+                mask.base == nullptr ? vocabulary_->text_base() : BaseRow{key(*mask.base), mask.base->words.data()},
                 mask.words);
       break;
   }

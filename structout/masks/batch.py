@@ -181,9 +181,11 @@ class _LeasedRows(MaskRows):
     lease: Lease | None = field(default=None, repr=False, compare=False)
 
     def to(self, device: torch.device | str) -> torch.Tensor:
-        """Copy the bitmask to ``device``, asynchronously where the buffer is pinned. For
-        the CPU nothing is copied: the tensor is the buffer, which must not be written
-        to."""
+        """Copy the bitmask to ``device``, asynchronously where the buffer is pinned.
+
+        Nothing is copied for the CPU: the tensor is the buffer itself, which must not
+        be written to.
+        """
         return torch.from_numpy(self._memory()).to(device, non_blocking=True)
 
     def _memory(self) -> npt.NDArray[np.int32]:

@@ -53,13 +53,11 @@ class BufferRing:
     Args:
         num_buffers: how many calls of :meth:`next` until a buffer is reused.
         vocab_size: V, the number of tokens that a mask row covers.
-        native: makes a buffer's ``native`` of its address, the bytes from one row to the
-            next, and the number of rows. None if native steps do not use it.
+        native: makes a buffer's ``native`` of its address, the bytes from one row to
+            the next, and the number of rows. None if native steps do not use it.
     """
 
-    def __init__(
-        self, num_buffers: int, vocab_size: int, native: Callable[[int, int, int], Any] | None = None
-    ):
+    def __init__(self, num_buffers: int, vocab_size: int, native: Callable[[int, int, int], Any] | None = None):
         self._vocab_size = vocab_size
         self._native = native
         self._buffers = deque(self.new(0) for _ in range(num_buffers))

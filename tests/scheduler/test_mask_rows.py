@@ -1,4 +1,4 @@
-"""Masks that are written over those of earlier steps, where only what differs is written."""
+"""Masks that are written over those of earlier steps: only what differs is written."""
 
 import pickle
 import random
@@ -89,6 +89,6 @@ def test_bitmask_cannot_be_written_to_while_it_is_in_a_buffer():
         with pytest.raises(ValueError, match="read-only"):
             batch.bitmask[0] = 0
         assert torch.equal(batch.to("cpu"), torch.from_numpy(batch.bitmask.copy()))
-        copied = pickle.loads(pickle.dumps(batch))
+        copied = pickle.loads(pickle.dumps(batch))  # noqa: S301 - our own bytes
         copied.bitmask[0] = 0  # its own memory
         assert batch.bitmask.any()

@@ -83,9 +83,7 @@ def compare_with_one_manager(rank: int, num_requests: int, seed: int) -> dict[st
             assert sharded.is_terminated(request_id) == single.is_terminated(request_id)
             row = int(expected_masks.rows_for([request_id])[0])
             if row >= 0 and rng.random() < 0.8:
-                allowed = structout.unpack_bitmask(
-                    expected_masks.to("cpu")[row], single.vocabulary.size
-                )
+                allowed = structout.unpack_bitmask(expected_masks.to("cpu")[row], single.vocabulary.size)
                 token = rng.choice(allowed.flatten().nonzero().flatten().tolist())
                 sharded.accept_tokens(request_id, [token])
                 assert single.accept_tokens(request_id, [token])

@@ -5,7 +5,6 @@ from collections import Counter
 
 import jsonschema
 import pytest
-import torch
 
 import structout
 from structout import GrammarError, StructuredOutputsConfig, StructuredOutputsParams, check
