@@ -14,7 +14,7 @@ void MaskRow::write(RowKey mask, const BaseRow& base, const std::vector<uint32_t
     present_ = words_;
     restore_mask();
     if (content_->mask == mask) return;
-    flip_differing(content_->flipped, flipped);
+    for (uint32_t token : content_->flipped) flip(token);
   } else {
     present_ = new_words();
     if (base.words == nullptr) {
@@ -22,8 +22,8 @@ void MaskRow::write(RowKey mask, const BaseRow& base, const std::vector<uint32_t
     } else {
       std::memcpy(present_, base.words, num_words_ * sizeof(uint32_t));
     }
-    for (uint32_t token : flipped) flip(token);
   }
+  for (uint32_t token : flipped) flip(token);
   if (content_ == nullptr) return;
   try {
     content_->overruled.clear();
@@ -45,21 +45,6 @@ void MaskRow::set(uint32_t token, bool is_allowed) {
     }
   }
   flip(token);
-}
-
-// Flips the tokens that are in one of two lists.
-void MaskRow::flip_differing(const std::vector<uint32_t>& a, const std::vector<uint32_t>& b) {
-  size_t i = 0, j = 0;
-  while (i < a.size() && j < b.size()) {
-    if (a[i] == b[j]) {
-      ++i;
-      ++j;
-    } else {
-      flip(a[i] < b[j] ? a[i++] : b[j++]);
-    }
-  }
-  while (i < a.size()) flip(a[i++]);
-  while (j < b.size()) flip(b[j++]);
 }
 
 // Takes back what was set later than the mask.

@@ -20,7 +20,6 @@ struct BaseRow {
   const uint32_t* words;  // null for the rows below
 
   uint32_t filler() const { return key == kRowOfAll ? UINT32_MAX : 0; }
-  uint32_t word(size_t i) const { return words == nullptr ? filler() : words[i]; }
 };
 
 constexpr BaseRow kNoTokens{kRowOfNone, nullptr}, kAllTokens{kRowOfAll, nullptr};
@@ -29,7 +28,7 @@ constexpr BaseRow kNoTokens{kRowOfNone, nullptr}, kAllTokens{kRowOfAll, nullptr}
 struct RowContent {
   RowKey base = kNoRow;
   RowKey mask = kNoRow;             // the base with the bits of `flipped` tokens flipped
-  std::vector<uint32_t> flipped;    // increasing
+  std::vector<uint32_t> flipped;    // each once
   std::vector<uint32_t> overruled;  // tokens whose bits were flipped since, one after the other
 
   void forget() { base = mask = kNoRow; }
@@ -46,7 +45,7 @@ class MaskRow {
   MaskRow(uint32_t* words, size_t num_words, RowContent* content = nullptr, uint32_t* scratch = nullptr)
       : words_(words), num_words_(num_words), content_(content), scratch_(scratch) {}
 
-  // Writes a mask: a base with some tokens' bits flipped, in increasing order.
+  // Writes a mask: a base with the bits of some tokens flipped, each once.
   void write(RowKey mask, const BaseRow& base, const std::vector<uint32_t>& flipped = {});
 
   // The words, of which each has to be written.
@@ -70,7 +69,6 @@ class MaskRow {
  private:
   uint32_t* new_words() const { return scratch_ == nullptr ? words_ : scratch_; }
   void flip(uint32_t token) { present_[token >> 5] ^= 1u << (token & 31); }
-  void flip_differing(const std::vector<uint32_t>& a, const std::vector<uint32_t>& b);
   void restore_mask();
 
   uint32_t* words_;
