@@ -5,6 +5,7 @@ import logging
 from concurrent.futures import Future
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 pytest.importorskip("vllm")
@@ -159,7 +160,7 @@ def test_the_grammars_own_reason_is_that_of_the_scheduler(running, messages, mon
         """A step after which no request can go on, as at a limit."""
         masks = step(*arguments, **options).result()
         if next(num_steps) > 10:
-            masks.bitmask[:] = 0
+            masks = replace(masks, bitmask=np.zeros_like(masks.bitmask), lease=None)
         future = Future()
         future.set_result(masks)
         return future
