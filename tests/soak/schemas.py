@@ -14,6 +14,10 @@ Known differences of the judges, which are left out of the second comparison:
 * ajv 8 takes an empty array for one that ``contains`` a value if there are
   ``prefixItems``, and ignores ``"required": [""]``. After ``contains`` it takes all
   items for evaluated.
+* What a subschema of ``if``, ``anyOf`` or ``oneOf`` has evaluated counts for ajv in
+  some cases where that subschema has failed.
+* Beside ``prefixItems``, ajv compares only items of the types that ``items`` names for
+  ``uniqueItems``.
 """
 
 from __future__ import annotations
@@ -101,8 +105,9 @@ def draft_of(schema: Any) -> str | None:
     differs = (
         ("draft-06" in uri and "if" in words)
         or (draft == "07" and any("$ref" in node and len(node) > 1 for node in nodes))
-        or any("contains" in node for node in lists)
+        or any("contains" in node or "uniqueItems" in node for node in lists)
         or {"contains", "unevaluatedItems"} <= words
+        or (words & {"unevaluatedItems", "unevaluatedProperties"} and words & {"if", "anyOf", "oneOf"})
         or '"__proto__"' in json.dumps(schema, default=str)
         or any("" in node["required"] for node in nodes if isinstance(node.get("required"), list))
     )
