@@ -15,7 +15,8 @@ Known differences of the judges, which are left out of the second comparison:
   ``prefixItems``, and ignores ``"required": [""]``. After ``contains`` it takes all
   items for evaluated.
 * What a subschema of ``if``, ``anyOf`` or ``oneOf`` has evaluated counts for ajv in
-  some cases where that subschema has failed.
+  some cases where that subschema has failed, and beside ``dependentSchemas`` that do
+  not apply, what ``properties`` has evaluated does not.
 * Beside ``prefixItems``, ajv compares only items of the types that ``items`` names for
   ``uniqueItems``.
 """
@@ -107,7 +108,10 @@ def draft_of(schema: Any) -> str | None:
         or (draft == "07" and any("$ref" in node and len(node) > 1 for node in nodes))
         or any("contains" in node or "uniqueItems" in node for node in lists)
         or {"contains", "unevaluatedItems"} <= words
-        or (words & {"unevaluatedItems", "unevaluatedProperties"} and words & {"if", "anyOf", "oneOf"})
+        or (
+            words & {"unevaluatedItems", "unevaluatedProperties"}
+            and words & {"if", "anyOf", "oneOf", "dependentSchemas"}
+        )
         or '"__proto__"' in json.dumps(schema, default=str)
         or any("" in node["required"] for node in nodes if isinstance(node.get("required"), list))
     )
