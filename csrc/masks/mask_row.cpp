@@ -11,7 +11,6 @@ namespace structout::engine {
 void MaskRow::write(RowKey mask, const BaseRow& base, const std::vector<uint32_t>& flipped) {
   bool is_like_before = content_ != nullptr && content_->base == base.key;
   if (is_like_before) {
-    present_ = words_;
     restore_mask();
     if (content_->mask == mask) return;
     for (uint32_t token : content_->flipped) flip(token);
@@ -54,8 +53,8 @@ void MaskRow::restore_mask() {
   tokens.clear();
 }
 
-void MaskRow::finish() const {
-  if (present_ == scratch_ && scratch_ != nullptr) StreamedRows::copy(words_, scratch_, num_words_);
+MaskRow::~MaskRow() {
+  if (present_ != words_) StreamedRows::copy(words_, present_, num_words_);
 }
 
 }  // namespace structout::engine

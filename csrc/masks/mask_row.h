@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 namespace structout::engine {
@@ -38,33 +37,36 @@ struct RowContent {
 // is like that, only what differs is written: some cache lines instead of all of V / 8
 // bytes. A row that no cache keeps is put together elsewhere first, and then streamed; see
 // StreamedRows.
+//
+// When it is destroyed, also by an exception, the memory holds what `content` says.
 class MaskRow {
  public:
   // `content`: of the row, kept up to date; null if nothing is known of it. `scratch`: words
   // for rows that are streamed; null for others.
   MaskRow(uint32_t* words, size_t num_words, RowContent* content = nullptr, uint32_t* scratch = nullptr)
-      : words_(words), num_words_(num_words), content_(content), scratch_(scratch) {}
+      : words_(words), num_words_(num_words), content_(content), scratch_(scratch), present_(words) {}
+  ~MaskRow();
+  MaskRow(const MaskRow&) = delete;
 
   // Writes a mask: a base with the bits of some tokens flipped, each once.
-  void write(RowKey mask, const BaseRow& base, const std::vector<uint32_t>& flipped = {});
+  void write(RowKey mask, const BaseRow& base, const std::vector<uint32_t>& flipped);
+
+  // Writes a base as it is.
+  void write(const BaseRow& base) { write(base.key, base, {}); }
 
   // The words, of which each has to be written.
   uint32_t* overwrite() {
     if (content_ != nullptr) content_->forget();
-    present_ = new_words();
-    return present_;
+    return present_ = new_words();
   }
 
-  // Once a mask was written:
+  // The mask as far as it is written:
   const uint32_t* words() const { return present_; }
   bool allows(uint32_t token) const { return (present_[token >> 5] >> (token & 31) & 1) != 0; }
   void set(uint32_t token, bool is_allowed);
   bool allows_any() const {
     return std::any_of(present_, present_ + num_words_, [](uint32_t word) { return word != 0; });
   }
-
-  // To be called at the end.
-  void finish() const;
 
  private:
   uint32_t* new_words() const { return scratch_ == nullptr ? words_ : scratch_; }
@@ -75,7 +77,7 @@ class MaskRow {
   size_t num_words_;
   RowContent* content_;
   uint32_t* scratch_;
-  uint32_t* present_ = nullptr;  // where the mask is now: words_ or scratch_
+  uint32_t* present_;  // where the mask is now: words_ or scratch_
 };
 
 }  // namespace structout::engine

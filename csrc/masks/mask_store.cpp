@@ -70,7 +70,7 @@ bool MaskStore::are_equal(const Mask& mask, const uint32_t* row) {
 void MaskStore::expand(const Mask& mask, MaskRow& row) const {
   switch (mask.kind) {
     case MaskKind::kRow:
-      row.write(key(mask), {key(mask), mask.words.data()}, {});
+      row.write({key(mask), mask.words.data()});
       break;
     case MaskKind::kAllowed:
       row.write(key(mask), kNoTokens, mask.words);

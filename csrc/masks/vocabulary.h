@@ -74,6 +74,7 @@ class VocabularyTrie {
 
   // The mask of all tokens with bytes.
   const std::vector<uint32_t>& text_row() const { return text_row_; }
+  // The same as a row that masks may differ from.
   BaseRow text_base() const { return {RowKey{number_} << 32, text_row_.data()}; }
   bool has_byte(uint8_t byte) const { return has_byte_[byte]; }  // as a token of its own
   bool has_all_bytes() const { return std::find(has_byte_, has_byte_ + 256, false) == has_byte_ + 256; }

@@ -146,7 +146,7 @@ class Matcher {
       throw;
     }
     if (!error_.empty()) {
-      row.write(kRowOfNone, kNoTokens);
+      row.write(kNoTokens);
       return false;
     }
     error_ = std::move(error_before);

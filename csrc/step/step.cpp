@@ -141,11 +141,11 @@ bool Step::have_masks() const {
 bool Step::write_row(size_t row, MaskRow& to) const {
   uint32_t state = states_[row];
   if (state == kFreeRow) {
-    to.write(kRowOfAll, kAllTokens);
+    to.write(kAllTokens);
     return true;
   }
   if (state == kEmptyRow) {
-    to.write(kRowOfNone, kNoTokens);
+    to.write(kNoTokens);
     return false;
   }
   return matchers_[row]->fill(state, to);
@@ -171,12 +171,7 @@ std::optional<uint64_t> Step::fill_request(size_t i, uint64_t work, RowWriter& r
   } catch (const OverAllowance&) {
     if (!is_planned_[i]) num_allowed[i] = allowed_before;
     is_dead_end_[i] = false;
-    for (size_t row = first; row < last; ++row) {
-      rows.write(row, [](MaskRow& to) {
-        to.write(kRowOfNone, kNoTokens);
-        return false;
-      });
-    }
+    for (size_t row = first; row < last; ++row) rows.clear(row);
     return std::nullopt;
   }
 }

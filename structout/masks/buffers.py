@@ -30,8 +30,8 @@ class MaskBuffer:
     Attributes:
         rows: int32 ``[num_rows, ceil(V / 32)]``, pinned where CUDA is available.
         array: the same memory. Slices of it are cheap.
-        native: the same memory for native steps, which remember what its rows hold. Who
-            else writes to them must call its ``forget``.
+        native: the same memory for native steps, which remember what its rows hold.
+            Others write to :meth:`writable_rows`.
         lease: of the step that uses it.
     """
 
@@ -42,6 +42,12 @@ class MaskBuffer:
 
     def __post_init__(self) -> None:
         self.array = self.rows.numpy()
+
+    def writable_rows(self, first: int, end: int) -> torch.Tensor:
+        """Rows first ... end - 1, which native steps no longer take for what they have
+        written."""
+        self.native.forget(first, end)
+        return self.rows[first:end]
 
 
 class BufferRing:

@@ -171,9 +171,7 @@ class DecodingSteps:
         for index, name in enumerate(given.request_ids) if refused else ():
             if name in refused:
                 errors[name] = refused[name]
-                rows = row_indptr[index : index + 2].tolist()
-                buffer.native.forget(*rows)
-                buffer.array[slice(*rows)] = 0
+                buffer.writable_rows(row_indptr[index], row_indptr[index + 1]).zero_()
         num_rows = int(row_indptr[-1])
         self._note(_OWN, num_rows - num_foreign, native_seconds)
         self.seconds.append(time.perf_counter() - started)
@@ -244,12 +242,11 @@ class DecodingSteps:
         """Fill the rows of requests of other engines. Return how many they are."""
         num_rows = 0
         for index, grammar in step.foreign:
-            name, rows = given.request_ids[index], buffer.rows[row_indptr[index] : row_indptr[index + 1]]
+            name, rows = given.request_ids[index], buffer.writable_rows(row_indptr[index], row_indptr[index + 1])
             request = self._requests.by_id.get(name)
             if request is None or request.compiled is None or not len(rows):
                 continue
             started = time.perf_counter()
-            buffer.native.forget(row_indptr[index], row_indptr[index + 1])
             try:
                 num_allowed[index] = self._loop.fill(
                     grammar, rows, given.drafts.get(name), given.bounds.get(name), given.trees.get(name)

@@ -63,6 +63,11 @@ FAULTS = {
     "formulas-one of equals": ("json/formula.cpp", "if (operands[i] == kAlways) {", "if (operands[i] == kNever) {"),
     "formulas-unsorted": ("json/formula.cpp", "engine::make_set(flat);", ""),
     "mask_row-overruled": ("masks/mask_row.cpp", "    restore_mask();\n", ""),
+    "mask_row-scratch": (
+        "masks/mask_row.cpp",
+        "    restore_mask();\n",
+        "    present_ = words_;\n    restore_mask();\n",
+    ),
     "mask_row-forgotten": ("masks/mask_row.h", "if (content_ != nullptr) content_->forget();", ""),
     "stacks-no returns": (
         "context_free/stacks.cpp",

@@ -269,7 +269,7 @@ class RunnerSampler:
         """The grammars' masks alone, and with what sampling parameters forbid."""
         bitmask = grammar_rows = None
         if masks is not None:
-            bitmask = masks.to("cpu").numpy()
+            bitmask = masks.to("cpu").numpy()  # torch warns where it is given read-only arrays
             grammar_rows = masks.rows_for(layout.request_ids, layout.num_logits, expected_rows=num_rows).numpy()
         edited, rows = self._edits.edited(layout, composition.edited, bitmask, grammar_rows)
         if edited is None or rows is None:
